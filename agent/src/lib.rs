@@ -1,0 +1,1 @@
+//! fided, the agent: drain xdp, step proto, feed lane, publish.

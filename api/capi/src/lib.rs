@@ -1,0 +1,1 @@
+//! libfide: the C interface.

@@ -1,0 +1,1 @@
+//! Rust client of the agent: monitor, on_failure, piggyback.

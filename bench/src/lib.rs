@@ -1,0 +1,1 @@
+//! What produces every figure.

@@ -1,0 +1,1 @@
+//! Hosts and switches as network namespaces, and fault injection.

@@ -1,0 +1,1 @@
+//! Sending policy: pacing, paths, contract, calibration, profiles.

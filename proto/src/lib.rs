@@ -1,0 +1,1 @@
+//! Pure protocol cores: no clock, socket, thread or unsafe.

@@ -1,0 +1,1 @@
+//! Receive and exit mechanism: eBPF C beside the Rust that loads it.
