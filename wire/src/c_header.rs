@@ -1,0 +1,106 @@
+//! The C view of the wire, for the kernel program and for other languages: printed from the Rust definitions so that they cannot differ.
+
+use crate::event::{Record, RecordKind};
+use crate::packet::{self, Kind, Refusal};
+use crate::verdict::{Cause, Grade};
+use std::fmt::Write;
+
+/// Where the header lives in the tree.
+pub const PATH: &str = "include/fide_wire.h";
+
+/// The whole header.
+#[must_use]
+pub fn text() -> String {
+    let mut h = String::from(
+        "/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */\n\
+         /* Generated from wire/src by `cargo xtask gen`. Do not edit. */\n\
+         #ifndef FIDE_WIRE_H\n#define FIDE_WIRE_H\n\n",
+    );
+    let mut def = |name: &str, value: u64| {
+        let _ = writeln!(h, "#define FIDE_{name} {value}");
+    };
+    def("PORT", crate::DEFAULT_PORT.into());
+    def("MAGIC", packet::MAGIC.into());
+    def("VERSION", packet::VERSION.into());
+    def("HAS_BODY", packet::HAS_BODY.into());
+    def("FIXED_LEN", packet::FIXED_LEN as u64);
+    def("NOTICE_LEN", packet::NOTICE_LEN as u64);
+    def("TAG_LEN", packet::TAG_LEN as u64);
+    def("PACKET_MAX", packet::PACKET_MAX as u64);
+    def("PIGGYBACK_MAX", crate::PIGGYBACK_MAX as u64);
+    def("PATHS", crate::PATHS as u64);
+    def("SLOTS", crate::SLOTS as u64);
+    def("JITTER_BUCKETS", crate::jitter::BUCKETS as u64);
+    def("JITTER_UNIT_SHIFT", crate::jitter::UNIT_SHIFT.into());
+    for (name, kind) in [
+        ("HEARTBEAT", Kind::Heartbeat),
+        ("NOTICE", Kind::Notice),
+        ("LEAVE", Kind::Leave),
+        ("CONFIRM", Kind::Confirm),
+        ("PATH_REPORT", Kind::PathReport),
+        ("ANNOUNCE", Kind::Announce),
+    ] {
+        def(&format!("KIND_{name}"), kind as u64);
+    }
+    for refusal in Refusal::ALL {
+        def(&format!("REFUSED_{}", upper(refusal.name())), refusal as u64);
+    }
+    def("REFUSALS", Refusal::COUNT as u64);
+    for cause in Cause::ALL {
+        def(&format!("CAUSE_{}", upper(cause.name())), cause as u64);
+    }
+    def("GRADE_CERTAIN", Grade::Certain as u64);
+    def("GRADE_INFERRED", Grade::Inferred as u64);
+    for (name, kind) in [
+        ("PROCESS", RecordKind::Process),
+        ("HOST", RecordKind::Host),
+        ("PIGGYBACK", RecordKind::Piggyback),
+        ("LOST", RecordKind::Lost),
+        ("TIMEOUT_CHANGED", RecordKind::TimeoutChanged),
+        ("PIGGYBACK_SIZE_CHANGED", RecordKind::PiggybackSizeChanged),
+        ("MONITOR_REQUEST", RecordKind::MonitorRequest),
+        ("PACKET", RecordKind::Packet),
+        ("EXIT", RecordKind::Exit),
+        ("REFUSED", RecordKind::Refused),
+    ] {
+        def(&format!("RECORD_{name}"), kind as u64);
+    }
+    def("RECORD_CONFIRMS", Record::CONFIRMS.into());
+    def("RECORD_LOCAL", Record::LOCAL.into());
+    def("NOTICE_CONFIRMS", packet::Notice::CONFIRMS.into());
+    h.push_str(
+        "\n/* Big-endian, as on the wire. */\n\
+         struct fide_fixed {\n\
+         \t__u16 magic;\n\t__u8 version_kind;\n\t__u8 path_key;\n\t__u32 cluster;\n\t__u32 sender;\n\t__u32 incarnation;\n\
+         \t__u64 number;\n\t__u64 sent_ns;\n\t__u32 period_ns;\n\
+         } __attribute__((packed));\n\n\
+         struct fide_notice {\n\
+         \t__u32 notice;\n\t__u32 app;\n\t__u8 cause;\n\t__u8 grade;\n\t__u16 flags;\n\t__s32 code;\n\t__u64 event_ns;\n\
+         } __attribute__((packed));\n\n\
+         /* Host byte order, in rings. */\n\
+         struct fide_record {\n\
+         \t__u16 kind;\n\t__u8 cause;\n\t__u8 grade;\n\t__u32 node;\n\t__u32 app;\n\t__u32 incarnation;\n\t__s32 code;\n\
+         \t__u8 path;\n\t__u8 flags;\n\t__u16 body_len;\n\t__u64 id;\n\t__u64 event_ns;\n\t__u64 sent_ns;\n\t__u64 received_ns;\n\
+         \t__u64 number;\n\t__u32 pid;\n\t__u32 reserved;\n\
+         };\n\n\
+         _Static_assert(sizeof(struct fide_fixed) == FIDE_FIXED_LEN, \"fixed part\");\n\
+         _Static_assert(sizeof(struct fide_notice) == FIDE_NOTICE_LEN, \"notice\");\n\
+         _Static_assert(sizeof(struct fide_record) == 72, \"record\");\n\n\
+         #endif\n",
+    );
+    h
+}
+
+fn upper(name: &str) -> String {
+    name.to_uppercase().replace('-', "_")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_header_in_the_tree_is_current() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(super::PATH);
+        let kept = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(kept == super::text(), "{} is out of date: run `cargo xtask gen`", path.display());
+    }
+}

@@ -1,0 +1,445 @@
+//! Messages on the agent's Unix socket: one JSON object per datagram of a SOCK_SEQPACKET socket, at most
+//! [`MESSAGE_MAX`] bytes. Descriptors (a ring, a bridge) ride on the reply they belong to.
+//!
+//! A client sends [`Request`]s and gets exactly one [`Reply`] for each, in order; with [`Request::Events`] and `follow`,
+//! [`Reply::Event`]s keep coming on that connection until it is closed.
+
+use crate::verdict::{Cause, Contract, Evidence, Grade, VerdictId};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Where the agent listens unless configured otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/fide/fided.sock";
+/// The environment variable that names another socket, for all clients.
+pub const SOCKET_ENV: &str = "FIDE_SOCKET";
+/// Version of this protocol.
+pub const PROTOCOL: u32 = 1;
+/// Largest message, either way.
+pub const MESSAGE_MAX: usize = 128 * 1024;
+
+/// How a process is named to the agent of its host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Selector {
+    /// This process, as numbered in the agent's pid namespace.
+    Pid(u32),
+    /// The process with this name (`comm` or the file name of its executable); refused when several match.
+    Name(String),
+    /// The main process of a systemd unit, found anew when the unit is restarted.
+    Unit(String),
+    /// The first process (the container's init) of this cgroup: a path below the cgroup root, or a container id.
+    Cgroup(String),
+    /// The process that listens on this TCP port.
+    Port(u16),
+}
+
+impl std::fmt::Display for Selector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Selector::Pid(p) => write!(f, "pid {p}"),
+            Selector::Name(n) => write!(f, "name {n}"),
+            Selector::Unit(u) => write!(f, "unit {u}"),
+            Selector::Cgroup(c) => write!(f, "cgroup {c}"),
+            Selector::Port(p) => write!(f, "port {p}"),
+        }
+    }
+}
+
+/// What a client asks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "kebab-case")]
+pub enum Request {
+    /// First message of every connection.
+    Hello {
+        /// [`PROTOCOL`] as the client knows it.
+        protocol: u32,
+    },
+    /// Asks for this connection's event ring. The reply carries one descriptor.
+    Subscribe {
+        /// Refuse a BPF ring and take the socket (for clients that cannot map memory).
+        #[serde(default)]
+        socket_only: bool,
+    },
+    /// Listing 1 `monitor`: events of this process (`name@host`), or of a host and all its processes (`@host`), or of
+    /// everything (`*`), from now on. Needs [`Request::Subscribe`] first.
+    Monitor {
+        /// Whom.
+        target: String,
+        /// Smallest piggyback size wanted from it, bytes.
+        #[serde(default)]
+        pbsize: u32,
+        /// Largest timeout that is of use; 0 for whatever the contract gives.
+        #[serde(default)]
+        timeout_ns: u64,
+    },
+    /// Listing 1 `unmonitor`.
+    Unmonitor {
+        /// Whom.
+        target: String,
+    },
+    /// Listing 1 `join`: the calling process wants to be monitored. The reply carries the descriptor of its piggyback bridge.
+    Join {
+        /// Its name, unique on this host.
+        name: String,
+        /// Piggyback bytes it would like to send on each heartbeat.
+        #[serde(default)]
+        pbsize: u32,
+    },
+    /// Listing 1 `quit`: it leaves politely; what follows is not a crash.
+    Quit,
+    /// An operator names a process of this host to be watched.
+    Watch {
+        /// The name others will know it by.
+        name: String,
+        /// Which process.
+        selector: Selector,
+    },
+    /// Ends a watch made by [`Request::Watch`] (others see the process leave).
+    Unwatch {
+        /// Its name.
+        name: String,
+    },
+    /// Everything known now.
+    Status,
+    /// The event history.
+    Events {
+        /// Only events with this number or later; 0 for all that is kept.
+        #[serde(default)]
+        from: u64,
+        /// At most this many of the newest, 0 for all.
+        #[serde(default)]
+        last: u64,
+        /// Keep sending new ones.
+        #[serde(default)]
+        follow: bool,
+    },
+    /// One verdict with all it rests on.
+    Explain {
+        /// Which.
+        id: VerdictId,
+    },
+    /// Reads the configuration again (as SIGHUP does).
+    Reload,
+}
+
+/// What the agent answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "re", rename_all = "kebab-case")]
+pub enum Reply {
+    /// To [`Request::Hello`].
+    Hello {
+        /// [`PROTOCOL`] as the agent knows it.
+        protocol: u32,
+        /// This host's name.
+        node: String,
+        /// Its wire id.
+        node_id: u32,
+        /// The cluster.
+        cluster: String,
+        /// The agent's version.
+        version: String,
+    },
+    /// To [`Request::Subscribe`], with one descriptor.
+    Ring {
+        /// What the descriptor is.
+        kind: RingKind,
+        /// Bytes of the data area (a power of two), for [`RingKind::Bpf`].
+        size: u32,
+    },
+    /// To [`Request::Monitor`]: the resources granted (Listing 1).
+    Monitored {
+        /// The node it is on.
+        node: u32,
+        /// Its number there; 0 when the target is a host, is `*`, or is not running now.
+        app: u32,
+        /// Granted piggyback size, bytes.
+        pbsize: u32,
+        /// The timeout for silence towards its host.
+        timeout_ns: u64,
+        /// Whether it is known and alive now.
+        alive: bool,
+    },
+    /// To [`Request::Join`], with the bridge's descriptor.
+    Joined {
+        /// This process's number on this node.
+        app: u32,
+        /// Granted piggyback size, bytes.
+        pbsize: u32,
+        /// Bytes of the bridge.
+        bridge_len: u32,
+    },
+    /// To [`Request::Watch`].
+    Watched {
+        /// The process found.
+        pid: u32,
+        /// Its number on this node.
+        app: u32,
+    },
+    /// To what has nothing to say.
+    Done,
+    /// To [`Request::Status`].
+    Status(Box<Status>),
+    /// To [`Request::Events`]: one kept event.
+    Event(Box<HistoryEvent>),
+    /// Ends the kept events; new ones follow if asked for.
+    EventsEnd {
+        /// The number the next event will get.
+        next: u64,
+    },
+    /// To [`Request::Explain`].
+    Explained(Box<HistoryEvent>),
+    /// A refusal.
+    Error(Refused),
+}
+
+/// Why a request was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{what}")]
+pub struct Refused {
+    /// For programs.
+    pub code: ErrorCode,
+    /// For people: what, why, and what to do.
+    pub what: String,
+}
+
+/// Reasons for programs; the numbers are `libfide`'s error codes, negated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[repr(u8)]
+pub enum ErrorCode {
+    /// The message makes no sense.
+    Invalid = 1,
+    /// Not allowed to this user.
+    Permission = 2,
+    /// No such process, host or verdict.
+    NotFound = 3,
+    /// The name is taken, or the process is watched already.
+    Exists = 4,
+    /// Larger than allowed.
+    TooLarge = 5,
+    /// No room for more.
+    Full = 6,
+    /// The other side speaks another version.
+    Version = 7,
+    /// The agent cannot do this on this host.
+    Unsupported = 8,
+    /// The agent went away or never was there.
+    Disconnected = 9,
+    /// A system call failed.
+    System = 10,
+    /// Several processes match.
+    Ambiguous = 11,
+}
+
+/// What carries events to a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RingKind {
+    /// A BPF ring buffer: the kernel writes, the client maps and polls it.
+    Bpf,
+    /// A SOCK_SEQPACKET socket with one record per datagram.
+    Socket,
+}
+
+/// What the agent knows now.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// This host.
+    pub node: String,
+    /// Its wire id.
+    pub node_id: u32,
+    /// The cluster.
+    pub cluster: String,
+    /// The agent's version.
+    pub version: String,
+    /// This agent's incarnation.
+    pub incarnation: u32,
+    /// Seconds since the agent started.
+    pub uptime_s: u64,
+    /// `shared` or `dedicated`.
+    pub profile: String,
+    /// How packets are received: `xdp-native`, `xdp-generic`, `udp`.
+    pub receive: String,
+    /// How packets are sent: `packet`, `udp`.
+    pub send: String,
+    /// How exits are seen: `tracepoint`, `pidfd`.
+    pub exit_watch: String,
+    /// This host's interfaces, one per path.
+    pub paths: Vec<LocalPath>,
+    /// The contract this agent offers.
+    pub contract: Contract,
+    /// The other hosts.
+    pub hosts: Vec<HostStatus>,
+    /// Watched processes of this host.
+    pub watched: Vec<WatchStatus>,
+    /// Refused packets by reason.
+    pub refused: BTreeMap<String, u64>,
+    /// Heartbeats sent since the start.
+    pub heartbeats_sent: u64,
+    /// Whether packets are authenticated.
+    pub authenticated: bool,
+}
+
+/// One of this host's interfaces.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LocalPath {
+    /// Path number.
+    pub path: u8,
+    /// Interface.
+    pub interface: String,
+    /// Its address.
+    pub address: String,
+    /// Whether it exists and has its carrier.
+    pub up: bool,
+}
+
+/// What is known of another host.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct HostStatus {
+    /// Its name.
+    pub name: String,
+    /// Its wire id.
+    pub node_id: u32,
+    /// Its incarnation.
+    pub incarnation: u32,
+    /// `alive`, `late`, `agent-lost`, `silent-host`, `left`.
+    pub state: String,
+    /// The timeout towards it now.
+    pub timeout_ns: u64,
+    /// Paths from it.
+    pub paths: Vec<PathStatus>,
+    /// Its monitored processes.
+    pub apps: Vec<AppStatus>,
+}
+
+/// One path from another host.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PathStatus {
+    /// Whether it carries heartbeats.
+    pub up: bool,
+    /// Last number.
+    pub last_number: u64,
+    /// How long ago it arrived.
+    pub age_ns: u64,
+    /// Numbers that never arrived.
+    pub lost: u64,
+    /// The contract on this path.
+    pub contract: Contract,
+    /// What of the contract's jitter was left over in the worst case of the last window; negative: broken.
+    pub margin_ns: i64,
+    /// Jitter in the last window: median, p99, p99.9, maximum.
+    pub jitter_ns: [u64; 4],
+}
+
+/// A monitored process of another host.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AppStatus {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub app: u32,
+    /// `alive`, or the cause of its end.
+    pub state: String,
+}
+
+/// A watched process of this host.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WatchStatus {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub app: u32,
+    /// Its pid.
+    pub pid: u32,
+    /// Its owner.
+    pub uid: u32,
+    /// `config`, `operator`, `joined`.
+    pub origin: String,
+    /// `alive`, or the cause of its end.
+    pub state: String,
+}
+
+/// One line of the event history.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HistoryEvent {
+    /// Running number in this host's history.
+    pub seq: u64,
+    /// Wall clock, nanoseconds since 1970.
+    pub wall_ns: u64,
+    /// The observer's CLOCK_MONOTONIC when it took note.
+    pub at_ns: u64,
+    /// Who observed (this host).
+    pub observer: String,
+    /// The verdict's id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<VerdictId>,
+    /// What happened.
+    pub cause: Cause,
+    /// How sure.
+    pub grade: Grade,
+    /// On which host.
+    pub node: String,
+    /// That host's incarnation.
+    pub incarnation: u32,
+    /// Which process, if it is about one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub app: Option<String>,
+    /// Exit status, signal, path number: as the cause says.
+    #[serde(default)]
+    pub code: i32,
+    /// Confirms an earlier *doomed*.
+    #[serde(default)]
+    pub confirms: bool,
+    /// In words.
+    pub text: String,
+    /// What it rests on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<Box<Evidence>>,
+}
+
+/// The piggyback bridge (X6): memory shared by an application and its agent, one message slot ring, written by the application
+/// without a system call and read by the lane at each heartbeat.
+///
+/// ```text
+///   0  u32 head   messages written by the application (free running)
+///  64  u32 tail   messages taken by the agent (free running)
+/// 128  BRIDGE_SLOTS slots of BRIDGE_SLOT bytes: u32 length, then the message
+/// ```
+pub mod bridge {
+    /// Slots in a bridge.
+    pub const SLOTS: u32 = 64;
+    /// Bytes of a slot.
+    pub const SLOT: usize = 1424;
+    /// Offset of `head`.
+    pub const HEAD: usize = 0;
+    /// Offset of `tail`.
+    pub const TAIL: usize = 64;
+    /// Offset of the first slot.
+    pub const DATA: usize = 128;
+    /// Bytes of the whole bridge, a multiple of the page size.
+    pub const LEN: usize = (DATA + SLOTS as usize * SLOT).next_multiple_of(4096);
+    const _: () = assert!(SLOT >= 4 + crate::PIGGYBACK_MAX);
+    const _: () = assert!(SLOTS.is_power_of_two());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_read_as_documented() {
+        let r: Request = serde_json::from_str(r#"{"op":"watch","name":"db","selector":{"port":6379}}"#).unwrap();
+        assert_eq!(r, Request::Watch { name: "db".into(), selector: Selector::Port(6379) });
+        let r: Request = serde_json::from_str(r#"{"op":"monitor","target":"db@a"}"#).unwrap();
+        assert_eq!(r, Request::Monitor { target: "db@a".into(), pbsize: 0, timeout_ns: 0 });
+        let e = Reply::Error(Refused { code: ErrorCode::NotFound, what: "no".into() });
+        assert_eq!(serde_json::to_string(&e).unwrap(), r#"{"re":"error","code":"not-found","what":"no"}"#);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for bad in ["", "{}", "[]", r#"{"op":"fly"}"#, r#"{"op":"watch","name":"x","selector":{"port":70000}}"#] {
+            assert!(serde_json::from_str::<Request>(bad).is_err(), "{bad}");
+        }
+    }
+}

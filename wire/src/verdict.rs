@@ -1,0 +1,301 @@
+//! The vocabulary of verdicts: cause, grade, evidence (DESIGN: "verdicts have a cause, a grade and evidence").
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What happened. The numbers are on the wire and in event records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[repr(u8)]
+pub enum Cause {
+    /// The process ended by itself; `code` is its exit status.
+    Exited = 1,
+    /// The process was ended by a signal; `code` is the signal.
+    Killed = 2,
+    /// The process can no longer be saved although it still exists; `code` is the signal or exit status to come.
+    Doomed = 3,
+    /// The process or the agent said that it leaves.
+    Left = 4,
+    /// The agent of a host is gone or stuck while its host's kernel still answers. Says nothing of the host's processes.
+    AgentLost = 5,
+    /// No sign of a host on any path for longer than its timeout.
+    SilentHost = 6,
+    /// One path to a host carries nothing while another does (a network fault, never a crash).
+    PathDown = 7,
+    /// Heartbeats came later than the contract allows.
+    ContractBroken = 8,
+    /// This observer itself can reach nobody; verdicts on others are withheld.
+    Isolated = 9,
+    /// A path carries heartbeats again.
+    PathUp = 16,
+    /// A host came (back) with a new incarnation.
+    Returned = 17,
+    /// The contract holds again.
+    ContractKept = 18,
+    /// This observer reaches others again.
+    Rejoined = 19,
+    /// This observer did not run for longer than a timeout; what it missed is not held against others.
+    ObserverPaused = 20,
+    /// Another agent uses this agent's name.
+    NameClash = 21,
+    /// Another cluster uses this cluster's id, or the same cluster another key.
+    ForeignTraffic = 22,
+    /// A process is being monitored from now on.
+    Monitored = 23,
+    /// A network interface of this host went away or came back (`code` 0 or 1).
+    Interface = 24,
+    /// Something local needs the operator: a full disk, a failed hook, an unreadable configuration.
+    Local = 25,
+}
+
+impl Cause {
+    /// Every cause, in the order of their numbers.
+    pub const ALL: [Cause; 19] = [
+        Cause::Exited,
+        Cause::Killed,
+        Cause::Doomed,
+        Cause::Left,
+        Cause::AgentLost,
+        Cause::SilentHost,
+        Cause::PathDown,
+        Cause::ContractBroken,
+        Cause::Isolated,
+        Cause::PathUp,
+        Cause::Returned,
+        Cause::ContractKept,
+        Cause::Rejoined,
+        Cause::ObserverPaused,
+        Cause::NameClash,
+        Cause::ForeignTraffic,
+        Cause::Monitored,
+        Cause::Interface,
+        Cause::Local,
+    ];
+
+    /// The cause with this number.
+    #[must_use]
+    pub fn from_u8(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|c| *c as u8 == number)
+    }
+
+    /// The name used in JSON, metrics and documents.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Cause::Exited => "exited",
+            Cause::Killed => "killed",
+            Cause::Doomed => "doomed",
+            Cause::Left => "left",
+            Cause::AgentLost => "agent-lost",
+            Cause::SilentHost => "silent-host",
+            Cause::PathDown => "path-down",
+            Cause::ContractBroken => "contract-broken",
+            Cause::Isolated => "isolated",
+            Cause::PathUp => "path-up",
+            Cause::Returned => "returned",
+            Cause::ContractKept => "contract-kept",
+            Cause::Rejoined => "rejoined",
+            Cause::ObserverPaused => "observer-paused",
+            Cause::NameClash => "name-clash",
+            Cause::ForeignTraffic => "foreign-traffic",
+            Cause::Monitored => "monitored",
+            Cause::Interface => "interface",
+            Cause::Local => "local",
+        }
+    }
+
+    /// Whether this ends a monitored process: what `on_failure` reports.
+    #[must_use]
+    pub const fn ends_process(self) -> bool {
+        matches!(self, Cause::Exited | Cause::Killed | Cause::Doomed | Cause::Left | Cause::SilentHost)
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How sure a verdict is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[repr(u8)]
+pub enum Grade {
+    /// A kernel saw it, or it announced itself.
+    Certain = 1,
+    /// Silence, judged against a stated contract.
+    Inferred = 2,
+}
+
+impl Grade {
+    /// The grade with this number.
+    #[must_use]
+    pub fn from_u8(number: u8) -> Option<Self> {
+        match number {
+            1 => Some(Grade::Certain),
+            2 => Some(Grade::Inferred),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Grade {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Grade::Certain => "certain",
+            Grade::Inferred => "inferred",
+        })
+    }
+}
+
+/// The identity of a verdict, the same on every host that received the same notice.
+///
+/// The upper half is the node that gave the verdict (the one that saw the crash, or the observer that inferred it),
+/// the lower half its running number within that node's incarnation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct VerdictId(pub u64);
+
+impl VerdictId {
+    /// The id of verdict `number` given by `node`.
+    #[must_use]
+    pub const fn new(node: u32, number: u32) -> Self {
+        Self((node as u64) << 32 | number as u64)
+    }
+}
+
+impl fmt::Display for VerdictId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}-{}", self.0 >> 32, self.0 & 0xffff_ffff)
+    }
+}
+
+/// What is not a verdict id.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("not a verdict id: expected the form 1a2b3c4d-17, as `fide events` prints it")]
+pub struct VerdictIdError;
+
+impl std::str::FromStr for VerdictId {
+    type Err = VerdictIdError;
+    fn from_str(text: &str) -> Result<Self, VerdictIdError> {
+        let (node, number) = text.split_once('-').ok_or(VerdictIdError)?;
+        if node.len() != 8 {
+            return Err(VerdictIdError);
+        }
+        let node = u32::from_str_radix(node, 16).map_err(|_| VerdictIdError)?;
+        Ok(Self::new(node, number.parse().map_err(|_| VerdictIdError)?))
+    }
+}
+
+impl Serialize for VerdictId {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for VerdictId {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(d)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// What was known of one path when a verdict was given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathEvidence {
+    /// The last number that arrived on this path.
+    pub last_number: u64,
+    /// When it arrived (the observer's CLOCK_MONOTONIC, kernel stamp); 0 when nothing ever did.
+    pub last_arrival_ns: u64,
+    /// How long ago that was when the verdict was given.
+    pub silent_ns: u64,
+    /// Numbers that never arrived on this path in this incarnation.
+    pub lost: u64,
+    /// The host's kernel answered a probe on this path after the silence began.
+    pub kernel_answered: bool,
+    /// The host's kernel said that no agent is there (nothing listens on the port).
+    pub agent_absent: bool,
+    /// This observer's own interface on this path had its carrier.
+    pub carrier: bool,
+}
+
+/// What a verdict rests on (B3).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// Last arrivals, one entry for each path.
+    pub paths: Vec<PathEvidence>,
+    /// The timeout that was exceeded, TO = HB + λmin + 2·δmax (FiDe §3.3); 0 for certain verdicts.
+    pub timeout_ns: u64,
+    /// The contract it was derived from.
+    pub contract: Contract,
+    /// The stamp of the event itself on the host where it happened (that host's CLOCK_MONOTONIC), certain verdicts only.
+    pub event_ns: u64,
+    /// When the notice was sent (sender's CLOCK_MONOTONIC), certain verdicts only.
+    pub sent_ns: u64,
+    /// When the notice arrived in the receive program (observer's CLOCK_MONOTONIC), certain verdicts only.
+    pub received_ns: u64,
+    /// The path the first copy of the notice took, certain verdicts only.
+    pub path: u8,
+    /// How long this observer had been running without a pause of its own.
+    pub observer_awake_ns: u64,
+    /// Packets the receive side dropped or refused since the last arrival (they could have been heartbeats).
+    pub drops: u64,
+    /// Whether the receive rings were proved empty; `false` until a drain barrier says so.
+    pub drained: bool,
+    /// Other observers whose path reports name the same silence.
+    pub also_reported_by: Vec<String>,
+}
+
+/// The lane's contract for one path and direction (X-Lane §2.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Contract {
+    /// π: the period of heartbeats.
+    pub period_ns: u64,
+    /// σ: the largest message, bytes of piggyback.
+    pub size_max: u32,
+    /// λmin: the smallest latency.
+    pub lambda_min_ns: u64,
+    /// δmax: the largest jitter, latency above λmin including a late sender.
+    pub delta_max_ns: u64,
+}
+
+impl Contract {
+    /// TO = HB + λmin + 2·δmax (FiDe §3.3).
+    #[must_use]
+    pub const fn timeout_ns(&self) -> u64 {
+        self.period_ns.saturating_add(self.lambda_min_ns).saturating_add(self.delta_max_ns.saturating_mul(2))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_survive_the_wire_and_json() {
+        for cause in Cause::ALL {
+            assert_eq!(Cause::from_u8(cause as u8), Some(cause));
+            assert_eq!(serde_json::to_string(&cause).unwrap(), format!("\"{}\"", cause.name()));
+        }
+        assert_eq!(Cause::from_u8(0), None);
+        assert_eq!(Cause::from_u8(255), None);
+    }
+
+    #[test]
+    fn verdict_ids_read_back() {
+        let id = VerdictId::new(0x00ab_cdef, 17);
+        assert_eq!(id.to_string(), "00abcdef-17");
+        assert_eq!("00abcdef-17".parse(), Ok(id));
+        for bad in ["", "-", "abc-1", "00abcdef-", "00abcdef-99999999999", "zzzzzzzz-1"] {
+            assert_eq!(bad.parse::<VerdictId>(), Err(VerdictIdError), "{bad}");
+        }
+    }
+
+    #[test]
+    fn fide_3_3_timeout_is_period_plus_latency_plus_twice_jitter() {
+        let c = Contract { period_ns: 1_000, size_max: 0, lambda_min_ns: 10, delta_max_ns: 5 };
+        assert_eq!(c.timeout_ns(), 1_020);
+        let c = Contract { delta_max_ns: u64::MAX, ..c };
+        assert_eq!(c.timeout_ns(), u64::MAX);
+    }
+}
