@@ -1,0 +1,179 @@
+//! The system calls that the standard library has no words for: packet sockets that carry descriptors, and epoll.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Most descriptors taken from one message; the kernel closes any more.
+pub const FDS_MAX: usize = 4;
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn check_len(result: isize) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+/// Takes ownership of a descriptor that a system call has just returned.
+///
+/// # Safety
+/// `fd` is open and nobody else owns it.
+unsafe fn own(fd: RawFd) -> OwnedFd {
+    // SAFETY: promised by the caller.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// Connects a SOCK_SEQPACKET socket. `timeout` bounds the wait for a place in the listener's queue, and later each send.
+pub fn connect(path: &Path, timeout: Duration) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    let fd = check(unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: just opened.
+    let fd = unsafe { own(fd) };
+    let time = libc::timeval {
+        tv_sec: timeout.as_secs().try_into().unwrap_or(libc::time_t::MAX),
+        tv_usec: timeout.subsec_micros().into(),
+    };
+    // SAFETY: `time` lives through the call and its size is given.
+    check(unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_SNDTIMEO,
+            (&raw const time).cast(),
+            size_of::<libc::timeval>() as libc::socklen_t,
+        )
+    })?;
+    // SAFETY: all-zero is a valid sockaddr_un.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let name = path.as_os_str().as_bytes();
+    // One byte stays zero and ends the name.
+    if name.is_empty() || name.len() >= address.sun_path.len() || name.contains(&0) {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    for (to, from) in address.sun_path.iter_mut().zip(name) {
+        *to = *from as libc::c_char;
+    }
+    loop {
+        // SAFETY: `address` lives through the call and its size is given.
+        let connected = check(unsafe {
+            libc::connect(fd.as_raw_fd(), (&raw const address).cast(), size_of::<libc::sockaddr_un>() as libc::socklen_t)
+        });
+        match connected {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+            Ok(_) => return Ok(fd),
+        }
+    }
+}
+
+/// Sends one message; never raises SIGPIPE.
+pub fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
+    loop {
+        // SAFETY: the buffer is valid for its length.
+        let sent = check_len(unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) });
+        match sent {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+            Ok(n) if n == bytes.len() => return Ok(()),
+            // A packet socket sends all or nothing.
+            Ok(_) => return Err(io::Error::from(io::ErrorKind::WriteZero)),
+        }
+    }
+}
+
+/// One received message.
+#[derive(Debug)]
+pub struct Received {
+    /// Bytes of it that are in the buffer; 0 when the other side hung up.
+    pub len: usize,
+    /// It was longer than the buffer, or carried more descriptors than [`FDS_MAX`].
+    pub truncated: bool,
+    /// The descriptors it carried, closed on exec.
+    pub fds: Vec<OwnedFd>,
+}
+
+/// Receives one message if there is one now; `WouldBlock` otherwise.
+pub fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
+    /// Room for one SCM_RIGHTS message, aligned as its header wants.
+    #[repr(C, align(8))]
+    struct Control([MaybeUninit<u8>; 64]);
+    // SAFETY: only computes a size.
+    const NEEDED: usize = unsafe { libc::CMSG_SPACE((FDS_MAX * size_of::<RawFd>()) as u32) } as usize;
+    const _: () = assert!(NEEDED <= size_of::<Control>());
+
+    let mut control = Control([MaybeUninit::uninit(); 64]);
+    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: all-zero is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = (&raw mut control).cast();
+    message.msg_controllen = NEEDED as _;
+    let len = loop {
+        // SAFETY: `message` points at a buffer and a control area that outlive the call, with their true sizes.
+        let got =
+            check_len(unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) });
+        match got {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+            Ok(n) => break n,
+        }
+    };
+    let mut fds = Vec::new();
+    // SAFETY: `message` was filled in by the kernel; the macros stay within msg_controllen, which it set.
+    let mut header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+    while !header.is_null() {
+        // SAFETY: not null, so a whole header lies within the control area.
+        let (level, kind, size) = unsafe { ((*header).cmsg_level, (*header).cmsg_type, (*header).cmsg_len as usize) };
+        if level == libc::SOL_SOCKET && kind == libc::SCM_RIGHTS {
+            // SAFETY: only computes a size.
+            let count = size.saturating_sub(unsafe { libc::CMSG_LEN(0) } as usize) / size_of::<RawFd>();
+            for i in 0..count {
+                // SAFETY: the kernel wrote `count` descriptors after the header; they were opened for this process just now.
+                fds.push(unsafe { own(libc::CMSG_DATA(header).cast::<RawFd>().add(i).read_unaligned()) });
+            }
+        }
+        // SAFETY: as for CMSG_FIRSTHDR.
+        header = unsafe { libc::CMSG_NXTHDR(&raw const message, header) };
+    }
+    Ok(Received { len, truncated: message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0, fds })
+}
+
+/// Ends both directions of a socket; the other side sees it hang up.
+pub fn shutdown(fd: BorrowedFd<'_>) {
+    // SAFETY: no pointers. It fails only when the socket is down already.
+    unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RDWR) };
+}
+
+/// What is left until `deadline` in the milliseconds of poll(2), rounded up; -1 for no deadline.
+fn left_ms(deadline: Option<Instant>) -> libc::c_int {
+    deadline.map_or(-1, |at| {
+        let left = at.saturating_duration_since(Instant::now());
+        left.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(libc::c_int::MAX)
+    })
+}
+
+/// The deadline that a timeout means; `None` for one too far away to matter.
+pub fn deadline(timeout: Option<Duration>) -> Option<Instant> {
+    timeout.and_then(|t| Instant::now().checked_add(t))
+}
+
+/// Waits until `fd` can be read or has hung up; `false` when the deadline passes first.
+pub fn wait_readable(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> io::Result<bool> {
+    loop {
+        let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one pollfd, alive through the call.
+        match check(unsafe { libc::poll(&raw mut poll, 1, left_ms(deadline)) }) {
+            Ok(0) if deadline.is_some_and(|d| Instant::now() >= d) => return Ok(false),
+            Ok(0) => {}
+            Ok(_) => return Ok(true),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
