@@ -1,0 +1,408 @@
+//! Breaking things on purpose, and mending them: cables, switches, NICs, slow links.
+//!
+//! All faults sit on the switch's side of a cable, where the host cannot see how it is done: an administratively
+//! closed port takes the host's carrier; a classic-BPF drop filter at the port's clsact hook swallows frames while
+//! the carrier stays; a token bucket on the port (towards the host) or on an ifb device that the port's arrivals are
+//! redirected to (from the host) makes frames wait. Frames sent by AF_PACKET, AF_XDP or XDP_TX are caught like all
+//! others. (Classifiers `matchall` and action `drop` would read better but are missing from trimmed kernels;
+//! `cls_bpf` is not.)
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::LabError;
+use crate::lab::Lab;
+use crate::names::{BRIDGE, host_name, queue_name, switch_namespace};
+use crate::state::State;
+use crate::tool;
+use crate::wiring;
+
+/// How a cable is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cut {
+    /// Pulled: nothing passes and the host's NIC loses its carrier.
+    Carrier,
+    /// Nothing passes either way, but the carrier stays, as with a dying switch port.
+    Silent,
+    /// What the host sends is lost, what it should receive arrives; the carrier stays.
+    FromHost,
+    /// What the host should receive is lost, what it sends arrives; the carrier stays.
+    ToHost,
+}
+
+/// Which way, as the host sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Direction {
+    /// What the host sends.
+    FromHost,
+    /// What the host receives.
+    ToHost,
+    /// Both.
+    Both,
+}
+
+impl Direction {
+    fn includes(self, one: Direction) -> bool {
+        self == one || self == Direction::Both
+    }
+}
+
+/// How a switch fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SwitchFault {
+    /// Without power: all hosts lose the carrier.
+    Off,
+    /// It forwards nothing any more, but its ports keep their carrier.
+    Hung,
+}
+
+/// What is wrong with one host's link to one network. The default is nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkFaults {
+    /// The cable is pulled ([`Cut::Carrier`]).
+    pub carrier_cut: bool,
+    /// What the host sends is dropped.
+    pub drop_from_host: bool,
+    /// What the host should receive is dropped.
+    pub drop_to_host: bool,
+    /// What the host sends passes at this rate only, in bits per second.
+    pub slow_from_host_bps: Option<u64>,
+    /// What the host receives passes at this rate only, in bits per second.
+    pub slow_to_host_bps: Option<u64>,
+    /// The NIC does not exist.
+    pub removed: bool,
+}
+
+impl LinkFaults {
+    fn add(&mut self, cut: Cut) {
+        match cut {
+            Cut::Carrier => self.carrier_cut = true,
+            Cut::Silent => (self.drop_from_host, self.drop_to_host) = (true, true),
+            Cut::FromHost => self.drop_from_host = true,
+            Cut::ToHost => self.drop_to_host = true,
+        }
+    }
+
+    fn needs_clsact(&self) -> bool {
+        self.drop_from_host || self.drop_to_host || self.slow_from_host_bps.is_some()
+    }
+}
+
+impl Lab {
+    /// Cuts the cable between a host and a network. Cuts add up until [`Lab::heal`].
+    ///
+    /// # Errors
+    /// If the host, the network or the NIC does not exist, or iproute2 refuses.
+    pub fn cut(&self, host: u16, net: u8, cut: Cut) -> Result<(), LabError> {
+        self.change_link(host, net, |faults| faults.add(cut))
+    }
+
+    /// Undoes every cut and slow-down of the cable between a host and a network. A removed NIC stays away.
+    ///
+    /// # Errors
+    /// As [`Lab::cut`].
+    pub fn heal(&self, host: u16, net: u8) -> Result<(), LabError> {
+        self.change_link(host, net, |faults| *faults = LinkFaults::default())
+    }
+
+    /// Lets frames pass at `bits_per_second` only; what comes faster waits in a queue of 4 MB, so it is late rather
+    /// than lost. The bucket holds about one full frame: a heartbeat of 100 bytes every millisecond needs 800 kbit/s,
+    /// and at half of that falls behind by half of every second.
+    ///
+    /// # Errors
+    /// As [`Lab::cut`]; a rate of 0 is refused. Slowing what a host sends needs the kernel's ifb device.
+    pub fn slow(&self, host: u16, net: u8, direction: Direction, bits_per_second: u64) -> Result<(), LabError> {
+        if bits_per_second == 0 {
+            return Err(LabError::BadSpec("a rate of 0 bits per second is a cut; use cut with Cut::Silent".to_string()));
+        }
+        self.change_link(host, net, |faults| {
+            if direction.includes(Direction::FromHost) {
+                faults.slow_from_host_bps = Some(bits_per_second);
+            }
+            if direction.includes(Direction::ToHost) {
+                faults.slow_to_host_bps = Some(bits_per_second);
+            }
+        })
+    }
+
+    /// Takes a host's NIC away altogether, as when a driver is unbound.
+    ///
+    /// # Errors
+    /// As [`Lab::cut`].
+    pub fn remove_nic(&self, host: u16, net: u8) -> Result<(), LabError> {
+        let before = self.link_faults(host, net)?;
+        if before.removed {
+            return Err(LabError::NicRemoved { host, net });
+        }
+        self.record_link(host, net, LinkFaults { removed: true, ..before })?;
+        let mut lines = vec![format!("link del {}", host_name(host))];
+        if before.slow_from_host_bps.is_some() {
+            lines.push(format!("link del {}", queue_name(host)));
+        }
+        let what = format!("remove net{net} of h{host}");
+        let done = tool::batch("ip", Some(&switch_namespace(self.name(), net)), &lines, &what);
+        if done.is_err() {
+            self.record_link(host, net, before)?;
+        }
+        done
+    }
+
+    /// Brings a removed NIC back: the same name, addresses and faults, a new interface index.
+    ///
+    /// # Errors
+    /// As [`Lab::cut`]; or if the NIC is there.
+    pub fn restore_nic(&self, host: u16, net: u8) -> Result<(), LabError> {
+        let before = self.link_faults(host, net)?;
+        if !before.removed {
+            return Err(LabError::NotUsable {
+                name: self.name().to_string(),
+                why: format!("h{host} has its net{net}"),
+                advice: "only a NIC taken away by remove_nic can be restored",
+            });
+        }
+        let spec = self.spec();
+        wiring::build_nic(self.name(), spec, host, net)?;
+        let after = LinkFaults { removed: false, ..before };
+        let switch_off = self.read_state()?.switches.get(&net) == Some(&SwitchFault::Off);
+        // A new port is closed and otherwise without fault.
+        let fresh = LinkFaults { carrier_cut: true, ..LinkFaults::default() };
+        self.apply(host, net, fresh, after, switch_off)?;
+        self.record_link(host, net, after)
+    }
+
+    /// Makes a switch fail for all hosts at once.
+    ///
+    /// # Errors
+    /// If the network does not exist or iproute2 refuses.
+    pub fn switch_down(&self, net: u8, how: SwitchFault) -> Result<(), LabError> {
+        self.check_net(net)?;
+        let state = self.update_state(|state| {
+            state.switches.insert(net, how);
+            Ok(state.clone())
+        })?;
+        let mut lines = vec![format!("link set {BRIDGE} down")];
+        if how == SwitchFault::Off {
+            lines.extend(ports(&state, net).map(|host| format!("link set {} down", host_name(host))));
+        }
+        tool::batch("ip", Some(&switch_namespace(self.name(), net)), &lines, &format!("take switch {net} down"))
+    }
+
+    /// Ends a switch's failure. Cables that were cut one by one stay cut.
+    ///
+    /// # Errors
+    /// As [`Lab::switch_down`].
+    pub fn switch_up(&self, net: u8) -> Result<(), LabError> {
+        self.check_net(net)?;
+        let state = self.read_state()?;
+        let mut lines = vec![format!("link set {BRIDGE} up")];
+        let whole = ports(&state, net).filter(|&host| !state.link(host, net).carrier_cut);
+        lines.extend(whole.map(|host| format!("link set {} up", host_name(host))));
+        tool::batch("ip", Some(&switch_namespace(self.name(), net)), &lines, &format!("bring switch {net} up"))?;
+        self.update_state(|state| {
+            state.switches.remove(&net);
+            Ok(())
+        })
+    }
+
+    /// What is wrong with a host's link now.
+    ///
+    /// # Errors
+    /// If the host or the network does not exist, or the record cannot be read.
+    pub fn link_faults(&self, host: u16, net: u8) -> Result<LinkFaults, LabError> {
+        self.check_host(host)?;
+        self.check_net(net)?;
+        Ok(self.read_state()?.link(host, net))
+    }
+
+    /// Records both the old and the new faults while changing from one to the other, so that nothing is forgotten.
+    fn change_link(&self, host: u16, net: u8, change: impl FnOnce(&mut LinkFaults)) -> Result<(), LabError> {
+        self.check_host(host)?;
+        self.check_net(net)?;
+        let (before, after, switch_off) = self.update_state(|state| {
+            let before = state.link(host, net);
+            if before.removed {
+                return Err(LabError::NicRemoved { host, net });
+            }
+            let mut after = before;
+            change(&mut after);
+            state.set_link(host, net, after);
+            Ok((before, after, state.switches.get(&net) == Some(&SwitchFault::Off)))
+        })?;
+        self.apply(host, net, before, after, switch_off).inspect_err(|_| {
+            // Best effort, the caller is told of the failure anyhow: what was there before, from a clean port.
+            self.wipe(host, net);
+            let _ = self.apply(host, net, LinkFaults::default(), before, switch_off);
+            let _ = self.record_link(host, net, before);
+        })
+    }
+
+    /// Removes every trace of a fault from a port, whether it is there or not.
+    fn wipe(&self, host: u16, net: u8) {
+        let (port, queue) = (host_name(host), queue_name(host));
+        let switch = switch_namespace(self.name(), net);
+        let run = |tool, line: String| drop(tool::batch(tool, Some(&switch), &[line], "wipe a port"));
+        run("tc", format!("qdisc del dev {port} clsact"));
+        run("tc", format!("qdisc del dev {port} root"));
+        run("ip", format!("link del {queue}"));
+    }
+
+    fn record_link(&self, host: u16, net: u8, faults: LinkFaults) -> Result<(), LabError> {
+        self.update_state(|state| {
+            state.set_link(host, net, faults);
+            Ok(())
+        })
+    }
+
+    fn apply(&self, host: u16, net: u8, before: LinkFaults, after: LinkFaults, switch_off: bool) -> Result<(), LabError> {
+        let steps = Steps::between(host, before, after, switch_off);
+        let switch = switch_namespace(self.name(), net);
+        let what = format!("change the link of h{host} to network {net}");
+        tool::batch("ip", Some(&switch), &steps.ip_first, &what)?;
+        tool::batch("tc", Some(&switch), &steps.tc, &what)?;
+        tool::batch("ip", Some(&switch), &steps.ip_last, &what)
+    }
+}
+
+/// The hosts whose port on that switch exists.
+fn ports(state: &State, net: u8) -> impl Iterator<Item = u16> + '_ {
+    (1..=state.spec.hosts).filter(move |&host| !state.link(host, net).removed)
+}
+
+/// What leads from some faults of a port to others, as lines for `ip` and `tc`.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Steps {
+    ip_first: Vec<String>,
+    tc: Vec<String>,
+    ip_last: Vec<String>,
+}
+
+impl Steps {
+    fn between(host: u16, before: LinkFaults, after: LinkFaults, switch_off: bool) -> Self {
+        let (port, queue) = (host_name(host), queue_name(host));
+        let mut steps = Steps::default();
+
+        // The carrier goes first and comes back last, so that nothing slips through between the steps.
+        if after.carrier_cut && !before.carrier_cut {
+            steps.ip_first.push(format!("link set {port} down"));
+        }
+        if before.carrier_cut && !after.carrier_cut && !switch_off {
+            steps.ip_last.push(format!("link set {port} up"));
+        }
+
+        if after.needs_clsact() && !before.needs_clsact() {
+            steps.tc.push(format!("qdisc add dev {port} clsact"));
+        }
+        for (way, was, is) in
+            [("ingress", before.drop_from_host, after.drop_from_host), ("egress", before.drop_to_host, after.drop_to_host)]
+        {
+            // One classic BPF instruction: return 2, which is TC_ACT_SHOT.
+            if is && !was {
+                steps.tc.push(format!("filter add dev {port} {way} protocol all pref 1 bpf da bytecode '1,6 0 0 2'"));
+            }
+            if was && !is && after.needs_clsact() {
+                steps.tc.push(format!("filter del dev {port} {way} pref 1"));
+            }
+        }
+
+        if before.slow_to_host_bps != after.slow_to_host_bps {
+            steps.tc.push(match after.slow_to_host_bps {
+                Some(rate) => format!("qdisc replace dev {port} root {}", bucket(rate)),
+                None => format!("qdisc del dev {port} root"),
+            });
+        }
+        match (before.slow_from_host_bps, after.slow_from_host_bps) {
+            (None, Some(rate)) => {
+                steps.ip_first.push(format!("link add {queue} type ifb"));
+                steps.ip_first.push(format!("link set {queue} up"));
+                steps.tc.push(format!("qdisc add dev {queue} root {}", bucket(rate)));
+                steps.tc.push(format!(
+                    "filter add dev {port} ingress protocol all pref 2 u32 match u32 0 0 \
+                     action mirred egress redirect dev {queue}"
+                ));
+            }
+            (Some(was), Some(rate)) if was != rate => {
+                steps.tc.push(format!("qdisc replace dev {queue} root {}", bucket(rate)));
+            }
+            (Some(_), None) => {
+                if after.needs_clsact() {
+                    steps.tc.push(format!("filter del dev {port} ingress pref 2"));
+                }
+                steps.ip_last.push(format!("link del {queue}"));
+            }
+            _ => {}
+        }
+
+        // With clsact go all its filters.
+        if before.needs_clsact() && !after.needs_clsact() {
+            steps.tc.push(format!("qdisc del dev {port} clsact"));
+        }
+        steps
+    }
+}
+
+/// A token bucket that holds little more than one frame and lets 4 MB wait.
+fn bucket(bits_per_second: u64) -> String {
+    format!("tbf rate {bits_per_second}bit burst 2000 limit 4000000")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: LinkFaults = LinkFaults {
+        carrier_cut: false,
+        drop_from_host: false,
+        drop_to_host: false,
+        slow_from_host_bps: None,
+        slow_to_host_bps: None,
+        removed: false,
+    };
+
+    fn with(cut: Cut) -> LinkFaults {
+        let mut faults = NONE;
+        faults.add(cut);
+        faults
+    }
+
+    #[test]
+    fn nothing_to_change_runs_nothing() {
+        assert_eq!(Steps::between(1, NONE, NONE, false), Steps::default());
+        let all = LinkFaults { slow_from_host_bps: Some(9), slow_to_host_bps: Some(9), ..with(Cut::Silent) };
+        assert_eq!(Steps::between(1, all, all, false), Steps::default());
+    }
+
+    #[test]
+    fn a_pulled_cable_closes_the_port_and_a_silent_cut_leaves_it_open() {
+        let pulled = Steps::between(2, NONE, with(Cut::Carrier), false);
+        assert_eq!((pulled.ip_first, pulled.tc.len()), (vec!["link set h2 down".to_string()], 0));
+
+        let silent = Steps::between(2, NONE, with(Cut::Silent), false);
+        assert!(silent.ip_first.is_empty() && silent.ip_last.is_empty());
+        assert_eq!(
+            silent.tc,
+            [
+                "qdisc add dev h2 clsact",
+                "filter add dev h2 ingress protocol all pref 1 bpf da bytecode '1,6 0 0 2'",
+                "filter add dev h2 egress protocol all pref 1 bpf da bytecode '1,6 0 0 2'",
+            ]
+        );
+        assert_eq!(Steps::between(2, with(Cut::Silent), NONE, false).tc, ["qdisc del dev h2 clsact"]);
+    }
+
+    #[test]
+    fn healing_a_cable_of_a_switch_without_power_does_not_give_it_a_carrier() {
+        assert!(Steps::between(2, with(Cut::Carrier), NONE, true).ip_last.is_empty());
+        assert_eq!(Steps::between(2, with(Cut::Carrier), NONE, false).ip_last, ["link set h2 up"]);
+    }
+
+    #[test]
+    fn the_last_fault_to_go_takes_the_hook_along_and_no_other_does() {
+        let slow = LinkFaults { slow_from_host_bps: Some(1000), ..NONE };
+        let both = LinkFaults { drop_from_host: true, ..slow };
+        assert_eq!(Steps::between(1, both, slow, false).tc, ["filter del dev h1 ingress pref 1"]);
+        let end = Steps::between(1, slow, NONE, false);
+        assert_eq!((end.tc, end.ip_last), (vec!["qdisc del dev h1 clsact".to_string()], vec!["link del q1".to_string()]));
+    }
+}

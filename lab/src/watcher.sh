@@ -1,0 +1,68 @@
+# Takes an ephemeral lab down when the process that made it is gone.
+#
+# Standard input is a pipe whose other end only that process holds: it says "done" when it has taken the lab down
+# itself, and the end of file, however it came about, means that it will not. What goes wrong here is left to the
+# next reap of stale labs; hence no message and no `set -e`.
+#
+# Environment: LAB_ID, LAB_RECORD (its JSON file), LAB_DIRECTORY, FREEZERS (roots of cgroup freezers).
+# Arguments: the lab's network namespaces.
+
+trap '' HUP INT TERM QUIT PIPE
+cd /
+read -r _ && exit 0
+grep -q "\"id\": \"$LAB_ID\"" "$LAB_RECORD" || exit 0
+
+# Frozen processes do not die.
+for freezer in $FREEZERS; do
+    for cage in "$freezer/fide-lab-$LAB_ID-"*; do
+        [ -d "$cage" ] || continue
+        [ -e "$cage/freezer.state" ] && echo THAWED >"$cage/freezer.state"
+        [ -e "$cage/cgroup.freeze" ] && echo 0 >"$cage/cgroup.freeze"
+    done
+done
+
+start_time() {
+    stat=$(cat "/proc/$1/stat") || return
+    set -- ${stat##*) }
+    [ "$1" = Z ] || echo "${20}"
+}
+
+# The process ids of what was started through the lab and still runs: what wrote itself down, and what has the mark.
+started() {
+    while read -r pid start _; do
+        [ "$(start_time "$pid")" = "$start" ] && echo "$pid"
+    done <"$LAB_DIRECTORY/processes"
+    for file in $(grep -a -l "FIDE_LAB_ID=$LAB_ID" /proc/[0-9]*/environ); do
+        file=${file#/proc/}
+        echo "${file%/environ}"
+    done
+}
+
+end_all() {
+    for pid in $(started); do
+        kill "-$1" "$pid"
+        kill -CONT "$pid"
+    done
+}
+
+# Up to half a second to leave, then up to five to die.
+end_all TERM
+for turn in 1 2 3 4 5; do
+    [ -z "$(started)" ] && break
+    sleep 0.1
+done
+for turn in 1 2 3 4 5 6 7 8 9 10; do
+    [ -z "$(started)" ] && break
+    end_all KILL
+    sleep 0.5
+done
+
+for namespace in "$@"; do
+    echo "netns del $namespace"
+done | ip -force -batch -
+
+for freezer in $FREEZERS; do
+    rmdir "$freezer/fide-lab-$LAB_ID-"*
+done
+rm -rf "$LAB_DIRECTORY"
+rm -f "$LAB_RECORD"

@@ -1,0 +1,185 @@
+//! What the tests share: making labs, sending and receiving, waiting.
+
+#![allow(dead_code, missing_docs)]
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fide_lab::{Lab, LabSpec};
+
+/// Long, because the machine may be busy with other things; nothing waits longer than it must.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PORT: u16 = 7700;
+pub const GROUP: Ipv4Addr = Ipv4Addr::new(239, 77, 0, 1);
+
+/// Whether the test can run; says so if not.
+pub fn root(test: &str) -> bool {
+    // SAFETY: geteuid takes nothing and cannot fail.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    if !is_root {
+        println!("SKIPPED {test}: a lab needs root; run the tests with sudo");
+    }
+    is_root
+}
+
+/// An ephemeral lab with a name of its own.
+pub fn lab(hosts: u16) -> Lab {
+    Lab::up(&LabSpec { hosts, ephemeral: true, ..LabSpec::default() }).unwrap()
+}
+
+pub fn wait_for(what: &str, condition: impl FnMut() -> bool) {
+    wait_within(PATIENCE, what, condition);
+}
+
+pub fn wait_within(at_most: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + at_most;
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited {at_most:?} in vain: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Everything by which a lab could be seen on this machine: namespaces, directory, record.
+pub fn traces(name: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/run/netns").into_iter().flatten().flatten() {
+        let namespace = entry.file_name().into_string().unwrap();
+        if namespace.starts_with(&format!("fide-{name}-")) {
+            found.push(namespace);
+        }
+    }
+    let base = Path::new("/run/fide/lab");
+    for path in [base.join(name), base.join(format!("{name}.json"))] {
+        if path.exists() {
+            found.push(path.display().to_string());
+        }
+    }
+    found
+}
+
+pub fn assert_gone(name: &str) {
+    assert_eq!(traces(name), Vec::<String>::new(), "left behind by lab {name}");
+}
+
+/// A UDP socket on a host, bound to all addresses of the family.
+pub fn socket(lab: &Lab, host: u16, any: IpAddr, port: u16) -> UdpSocket {
+    let socket = lab.in_host(host, || UdpSocket::bind(SocketAddr::new(any, port))).unwrap().unwrap();
+    socket.set_nonblocking(true).unwrap();
+    socket
+}
+
+pub fn v4(lab: &Lab, host: u16, port: u16) -> UdpSocket {
+    socket(lab, host, Ipv4Addr::UNSPECIFIED.into(), port)
+}
+
+pub fn v6(lab: &Lab, host: u16, port: u16) -> UdpSocket {
+    socket(lab, host, Ipv6Addr::UNSPECIFIED.into(), port)
+}
+
+/// A socket that has joined the group on one network, and sends to it there.
+pub fn member(lab: &Lab, host: u16, net: u8) -> UdpSocket {
+    let address = lab.ipv4(host, net);
+    let socket = socket(lab, host, GROUP.into(), PORT + u16::from(net));
+    socket.join_multicast_v4(&GROUP, &address).unwrap();
+    socket.set_multicast_loop_v4(false).unwrap();
+    let interface = libc::in_addr { s_addr: u32::from(address).to_be() };
+    // SAFETY: the option's value is one `in_addr`, and its size is given.
+    let rc = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_MULTICAST_IF,
+            (&raw const interface).cast(),
+            size_of::<libc::in_addr>() as libc::socklen_t,
+        )
+    };
+    assert_eq!(rc, 0, "IP_MULTICAST_IF: {}", io::Error::last_os_error());
+    socket
+}
+
+/// Everything that has arrived, with who sent it.
+pub fn drain(socket: &UdpSocket) -> Vec<(String, IpAddr)> {
+    let mut arrived = Vec::new();
+    let mut buffer = [0u8; 2048];
+    while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+        arrived.push((String::from_utf8_lossy(&buffer[..length]).into_owned(), from.ip()));
+    }
+    arrived
+}
+
+/// Whether a datagram gets from one socket to the other within the time; sent again and again, as the first may wait
+/// for address resolution.
+pub fn passes(at_most: Duration, from: &UdpSocket, to_address: SocketAddr, to: &UdpSocket, word: &str) -> bool {
+    let deadline = Instant::now() + at_most;
+    loop {
+        // No carrier is an error of the sender's: the same as a loss to us.
+        let _ = from.send_to(word.as_bytes(), to_address);
+        let next = Instant::now() + Duration::from_millis(20);
+        while Instant::now() < next {
+            if drain(to).iter().any(|(text, _)| text == word) {
+                return true;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        if Instant::now() > deadline {
+            return false;
+        }
+    }
+}
+
+/// A unicast check on one network between two hosts, in one direction.
+pub struct Wire {
+    a: UdpSocket,
+    b: UdpSocket,
+    to_b: SocketAddr,
+    to_a: SocketAddr,
+    count: u32,
+}
+
+impl Wire {
+    pub fn new(lab: &Lab, a: u16, b: u16, net: u8) -> Wire {
+        let port = PORT + 10 + u16::from(net);
+        Wire {
+            a: v4(lab, a, port),
+            b: v4(lab, b, port),
+            to_b: (lab.ipv4(b, net), port).into(),
+            to_a: (lab.ipv4(a, net), port).into(),
+            count: 0,
+        }
+    }
+
+    fn word(&mut self) -> String {
+        self.count += 1;
+        format!("word {}", self.count)
+    }
+
+    /// Waits until a datagram gets from `a` to `b`.
+    pub fn a_to_b(&mut self) -> bool {
+        let word = self.word();
+        passes(PATIENCE, &self.a, self.to_b, &self.b, &word)
+    }
+
+    pub fn b_to_a(&mut self) -> bool {
+        let word = self.word();
+        passes(PATIENCE, &self.b, self.to_a, &self.a, &word)
+    }
+
+    pub fn both_ways(&mut self) -> bool {
+        self.a_to_b() && self.b_to_a()
+    }
+
+    /// Whether nothing gets from `a` to `b` for a while in which a hundred datagrams would.
+    pub fn a_to_b_is_dead(&mut self) -> bool {
+        let word = self.word();
+        !passes(Duration::from_millis(200), &self.a, self.to_b, &self.b, &word)
+    }
+
+    pub fn b_to_a_is_dead(&mut self) -> bool {
+        let word = self.word();
+        !passes(Duration::from_millis(200), &self.b, self.to_a, &self.a, &word)
+    }
+}
