@@ -61,12 +61,12 @@ pub fn text() -> String {
         ("MONITOR_REQUEST", RecordKind::MonitorRequest),
         ("PACKET", RecordKind::Packet),
         ("EXIT", RecordKind::Exit),
-        ("REFUSED", RecordKind::Refused),
     ] {
         def(&format!("RECORD_{name}"), kind as u64);
     }
     def("RECORD_CONFIRMS", Record::CONFIRMS.into());
     def("RECORD_LOCAL", Record::LOCAL.into());
+    def("RECORD_DUPLICATE", Record::DUPLICATE.into());
     def("NOTICE_CONFIRMS", packet::Notice::CONFIRMS.into());
     h.push_str(
         "\n/* Big-endian, as on the wire. */\n\

@@ -28,8 +28,6 @@ pub enum RecordKind {
     Packet = 32,
     /// To the agent only: a watched process of this host (`cause` doomed, exited or killed).
     Exit = 33,
-    /// To the agent only: a packet that was refused and deserves a word (`code` is the refusal).
-    Refused = 34,
 }
 
 impl RecordKind {
@@ -46,7 +44,6 @@ impl RecordKind {
             7 => Self::MonitorRequest,
             32 => Self::Packet,
             33 => Self::Exit,
-            34 => Self::Refused,
             _ => return None,
         })
     }
@@ -72,7 +69,7 @@ pub struct Record {
     pub code: i32,
     /// The path it came by.
     pub path: u8,
-    /// [`Record::CONFIRMS`], [`Record::LOCAL`].
+    /// [`Record::CONFIRMS`], [`Record::LOCAL`], [`Record::DUPLICATE`].
     pub flags: u8,
     /// Bytes that follow.
     pub body_len: u16,
@@ -99,6 +96,8 @@ impl Record {
     pub const CONFIRMS: u8 = 1;
     /// Flag: happened on this host.
     pub const LOCAL: u8 = 2;
+    /// Flag, to the agent only: a further copy of a notice; confirmed again, not delivered again.
+    pub const DUPLICATE: u8 = 4;
 
     /// Splits a ring entry into its record and body.
     ///

@@ -1,1 +1,13 @@
-//! Receive and exit mechanism: eBPF C beside the Rust that loads it.
+//! The mechanism: kernel programs that see heartbeats, notices and exits, beside the Rust that loads them.
+//!
+//! Nothing here decides anything. The receive program (`src/bpf/receive.h`) keeps the arrival table and hands notices to the rings of
+//! their subscribers; the exit watch (`src/bpf/exit.h`) reports doomed and dead processes; [`Mechanism`] loads, attaches, fills the maps
+//! and reads the rings. Judging is `fide_proto`'s, sending is `fide_lane`'s; they meet in the agent.
+
+pub mod layout;
+mod mechanism;
+mod memory;
+mod ring;
+
+pub use mechanism::{Attach, Mechanism, Setup, Subscriber, WatchEnd, XdpError};
+pub use ring::Ring;

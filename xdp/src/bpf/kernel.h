@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* The few kernel types the programs read. CO-RE relocates every access against the running kernel's BTF, so only the
+ * names and types of the members matter here, not their places. */
+#ifndef FIDE_KERNEL_H
+#define FIDE_KERNEL_H
+
+typedef signed int __s32;
+typedef unsigned char __u8;
+typedef unsigned short __u16;
+typedef unsigned int __u32;
+typedef long long __s64;
+typedef unsigned long long __u64;
+typedef __u16 __be16;
+typedef __u32 __be32;
+typedef __u32 __wsum;
+
+enum { false = 0, true = 1 };
+typedef _Bool bool;
+
+enum {
+	BPF_ANY = 0,
+	BPF_F_MMAPABLE = 1 << 10,
+};
+
+/* Declared by bpf_helper_defs.h without definition. */
+enum bpf_map_type {
+	BPF_MAP_TYPE_HASH = 1,
+	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
+	BPF_MAP_TYPE_RINGBUF = 27,
+};
+
+enum xdp_action { XDP_ABORTED = 0, XDP_DROP = 1, XDP_PASS = 2 };
+
+struct xdp_md {
+	__u32 data;
+	__u32 data_end;
+	__u32 data_meta;
+	__u32 ingress_ifindex;
+	__u32 rx_queue_index;
+	__u32 egress_ifindex;
+};
+
+struct bpf_spin_lock {
+	__u32 val;
+};
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+typedef struct {
+	int counter;
+} atomic_t;
+
+struct signal_struct {
+	atomic_t live;
+	int group_exit_code;
+	unsigned int flags;
+};
+
+struct task_struct {
+	int exit_code;
+	int pid;
+	int tgid;
+	__u64 start_boottime;
+	struct task_struct *group_leader;
+	struct signal_struct *signal;
+};
+
+struct sigaction {
+	void *sa_handler;
+};
+
+struct k_sigaction {
+	struct sigaction sa;
+};
+
+#pragma clang attribute pop
+
+/* include/linux/sched/signal.h */
+#define SIGNAL_GROUP_EXIT 0x00000004
+#define SIGNAL_UNKILLABLE 0x00000040
+
+#endif

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* What the kernel programs and the agent share. xdp/src/layout.rs says the same in Rust; a test compares them. */
+#ifndef FIDE_MAPS_H
+#define FIDE_MAPS_H
+
+#define FIDE_RINGS 64
+#define FIDE_WATCHES 4096
+#define FIDE_RING_BYTES (64 * 1024)
+
+struct fide_key {
+	__u64 k0;
+	__u64 k1;
+	__u64 valid;
+};
+
+/* One for the whole agent; the agent writes, the programs read (next_notice: both, atomically). */
+struct fide_setup {
+	__u32 cluster;
+	__u32 node;
+	__u32 incarnation;
+	__u16 port; /* host byte order */
+	__u16 reserved;
+	__u32 next_notice; /* the number the last notice got */
+	__u32 clash_incarnation; /* what another agent of this name calls itself */
+	__u64 clashes;
+	__u64 urgent_lost; /* records that found `urgent` full */
+	struct fide_key keys[16];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct fide_setup);
+} setup SEC(".maps");
+
+/* A cache line for each path of each peer: written by the receive program only. */
+struct fide_path {
+	__u64 number;
+	__u64 sent_ns;
+	__u64 arrived_ns;
+	__u64 arrived;
+	__u64 lost;
+	__u64 event_number;
+	__u64 jitter_max_ns; /* since the agent last set it to 0 */
+	__u64 refused;
+};
+
+struct fide_peer {
+	__u32 node; /* 0: slot free */
+	__u32 incarnation;
+	__u32 period_ns;
+	__u32 condemned; /* this incarnation is over */
+	__u64 reserved[6];
+	struct fide_path path[FIDE_PATHS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, FIDE_SLOTS);
+	__type(key, __u32);
+	__type(value, struct fide_peer);
+} peers SEC(".maps");
+
+struct fide_jitter {
+	__u32 bucket[FIDE_JITTER_BUCKETS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, FIDE_SLOTS * FIDE_PATHS);
+	__type(key, __u32);
+	__type(value, struct fide_jitter);
+} jitter SEC(".maps");
+
+/* Which notices of a peer's incarnation have been delivered: a window of 64 below `highest`. */
+struct fide_seen {
+	struct bpf_spin_lock lock;
+	__u32 incarnation;
+	__u32 highest;
+	__u32 reserved;
+	__u64 window; /* bit i: highest - i */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, FIDE_SLOTS);
+	__type(key, __u32);
+	__type(value, struct fide_seen);
+} seen SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, FIDE_SLOTS);
+	__type(key, __u32);
+	__type(value, __u32);
+} slot_of SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16);
+	__type(key, __u32);
+	__type(value, __u32);
+} path_of SEC(".maps"); /* interface index -> path */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, FIDE_REFUSALS);
+	__type(key, __u32);
+	__type(value, __u64);
+} refused SEC(".maps");
+
+/* (node << 32 | app) -> bit set of rings; app 0: all of a node; 0: everything. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__type(key, __u64);
+	__type(value, __u64);
+} subscribers SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, FIDE_RINGS);
+	__type(key, __u32);
+	__array(values, struct {
+		__uint(type, BPF_MAP_TYPE_RINGBUF);
+		__uint(max_entries, FIDE_RING_BYTES);
+	});
+} rings SEC(".maps");
+
+/* What must go out or be judged at once: exits of this host, notices of others. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 256 * 1024);
+} urgent SEC(".maps");
+
+/* Whole packets for the agent: announcements, reports, confirmations, piggybacks. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1024 * 1024);
+} inbox SEC(".maps");
+
+enum fide_watch_state { WATCH_ALIVE = 0, WATCH_DOOMED = 1, WATCH_DEAD = 2 };
+
+struct fide_watch {
+	__u64 start_ticks; /* field 22 of /proc/PID/stat: a reused pid does not inherit the watch */
+	__u32 app;
+	__u32 state; /* enum fide_watch_state, what was reported */
+	__s32 status; /* wait status, when state is WATCH_DEAD and reporting failed */
+	__u32 reserved;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, FIDE_WATCHES);
+	__type(key, __u32);
+	__type(value, struct fide_watch);
+} watches SEC(".maps");
+
+/* Room to put a record and a whole packet together. */
+struct fide_scratch {
+	struct fide_record record;
+	__u8 packet[FIDE_PACKET_MAX + 8];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct fide_scratch);
+} scratch SEC(".maps");
+
+static __always_inline struct fide_setup *the_setup(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&setup, &zero);
+}
+
+/* Writes a record to every ring that subscribed to this process, its node, or everything. Full rings lose it: the reader sees a
+ * gap in the ring's own drop count, kept by the agent. */
+static __always_inline void deliver(struct fide_record *record)
+{
+	__u64 key = (__u64)record->node << 32 | record->app;
+	__u64 mask = 0, *found;
+
+	found = bpf_map_lookup_elem(&subscribers, &key);
+	if (found)
+		mask |= *found;
+	key &= ~0xffffffffULL;
+	found = bpf_map_lookup_elem(&subscribers, &key);
+	if (found)
+		mask |= *found;
+	key = 0;
+	found = bpf_map_lookup_elem(&subscribers, &key);
+	if (found)
+		mask |= *found;
+	for (__u32 i = 0; i < FIDE_RINGS; i++) {
+		__u32 index = i;
+		void *ring;
+
+		if (!mask)
+			break;
+		if (mask & 1) {
+			ring = bpf_map_lookup_elem(&rings, &index);
+			if (ring)
+				bpf_ringbuf_output(ring, record, sizeof(*record), 0);
+		}
+		mask >>= 1;
+	}
+}
+
+#endif

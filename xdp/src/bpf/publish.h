@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* How the agent writes into a subscriber's ring: a ring has one producer, the kernel, so that inferred verdicts and piggybacks reach the
+ * application in the same order and by the same descriptor as certain ones. */
+
+/* The agent puts the record here (one at a time: its loop is one thread), then runs the program. */
+struct fide_outgoing {
+	struct fide_record record;
+	__u8 body[FIDE_PIGGYBACK_MAX + 6];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct fide_outgoing);
+} outgoing SEC(".maps");
+
+struct fide_publish {
+	__u32 ring;
+	__u32 len; /* of record and body together */
+};
+
+SEC("syscall")
+int fide_publish(struct fide_publish *p)
+{
+	__u32 index = p->ring, len = p->len, zero = 0;
+	struct fide_outgoing *o = bpf_map_lookup_elem(&outgoing, &zero);
+	void *ring = bpf_map_lookup_elem(&rings, &index);
+
+	if (!o || !ring || len < sizeof(o->record) || len > sizeof(o->record) + FIDE_PIGGYBACK_MAX)
+		return -22;
+	return bpf_ringbuf_output(ring, o, len, 0);
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/* SipHash-2-4 over the fixed part of a packet, 36 or 60 bytes: 4 or 7 words and a tail of 4 bytes. */
+#ifndef FIDE_SIPHASH_H
+#define FIDE_SIPHASH_H
+
+#define ROTL(x, b) (((x) << (b)) | ((x) >> (64 - (b))))
+#define SIPROUND                                                                                                       \
+	do {                                                                                                           \
+		v0 += v1; v1 = ROTL(v1, 13); v1 ^= v0; v0 = ROTL(v0, 32);                                              \
+		v2 += v3; v3 = ROTL(v3, 16); v3 ^= v2;                                                                 \
+		v0 += v3; v3 = ROTL(v3, 21); v3 ^= v0;                                                                 \
+		v2 += v1; v1 = ROTL(v1, 17); v1 ^= v2; v2 = ROTL(v2, 32);                                              \
+	} while (0)
+
+static __always_inline __u64 word_at(const void *bytes, int i)
+{
+	__u64 w;
+
+	__builtin_memcpy(&w, bytes + 8 * i, 8);
+	return w;
+}
+
+/* `words` is a constant at each place of use, so that the loop unrolls; the tail is 4 bytes behind the words. */
+static __always_inline __u64 siphash_tail4(const void *bytes, const int words, __u64 k0, __u64 k1)
+{
+	__u64 v0 = k0 ^ 0x736f6d6570736575ULL, v1 = k1 ^ 0x646f72616e646f6dULL;
+	__u64 v2 = k0 ^ 0x6c7967656e657261ULL, v3 = k1 ^ 0x7465646279746573ULL;
+	__u64 last = (__u64)(words * 8 + 4) << 56;
+	__u32 tail;
+
+#pragma unroll
+	for (int i = 0; i < words; i++) {
+		__u64 m = word_at(bytes, i);
+
+		v3 ^= m;
+		SIPROUND;
+		SIPROUND;
+		v0 ^= m;
+	}
+	__builtin_memcpy(&tail, bytes + 8 * words, 4);
+	last |= tail;
+	v3 ^= last;
+	SIPROUND;
+	SIPROUND;
+	v0 ^= last;
+	v2 ^= 0xff;
+	SIPROUND;
+	SIPROUND;
+	SIPROUND;
+	SIPROUND;
+	return v0 ^ v1 ^ v2 ^ v3;
+}
+
+#endif

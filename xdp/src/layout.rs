@@ -1,0 +1,121 @@
+//! The Rust view of `src/bpf/maps.h`. Everything is plain integers: any bytes are a valid value.
+
+use fide_wire::{PATHS, jitter::BUCKETS};
+
+/// Subscriber rings (`FIDE_RINGS`): a subscription is one bit of a 64-bit set.
+pub const RINGS: usize = 64;
+/// Bytes of a subscriber's ring (`FIDE_RING_BYTES`).
+pub const RING_BYTES: u32 = 64 * 1024;
+/// Most watched processes of one host (`FIDE_WATCHES`).
+pub const WATCHES: usize = 4096;
+
+/// `struct fide_key`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Key {
+    /// First half.
+    pub k0: u64,
+    /// Second half.
+    pub k1: u64,
+    /// Whether it is accepted.
+    pub valid: u64,
+}
+
+/// `struct fide_setup`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Setup {
+    /// Cluster id.
+    pub cluster: u32,
+    /// This node.
+    pub node: u32,
+    /// This agent's incarnation.
+    pub incarnation: u32,
+    /// UDP port, host byte order.
+    pub port: u16,
+    /// Zero.
+    pub reserved: u16,
+    /// The number the last notice got.
+    pub next_notice: u32,
+    /// What another agent of this name calls its incarnation.
+    pub clash_incarnation: u32,
+    /// Packets of another agent of this name.
+    pub clashes: u64,
+    /// Records that found the urgent ring full.
+    pub urgent_lost: u64,
+    /// Accepted keys by id.
+    pub keys: [Key; 16],
+}
+
+/// `struct fide_path`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Path {
+    /// Last heartbeat's number.
+    pub number: u64,
+    /// Its send stamp (sender's clock).
+    pub sent_ns: u64,
+    /// Its arrival (this host's CLOCK_MONOTONIC).
+    pub arrived_ns: u64,
+    /// Heartbeats arrived.
+    pub arrived: u64,
+    /// Heartbeats that never arrived.
+    pub lost: u64,
+    /// Last number of the other class.
+    pub event_number: u64,
+    /// Largest excess over the period since it was last set to 0.
+    pub jitter_max_ns: u64,
+    /// Packets refused as old.
+    pub refused: u64,
+}
+
+/// `struct fide_peer`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Peer {
+    /// Node id; 0: free.
+    pub node: u32,
+    /// Its incarnation.
+    pub incarnation: u32,
+    /// Its period.
+    pub period_ns: u32,
+    /// Not 0: this incarnation is over.
+    pub condemned: u32,
+    /// Zero.
+    pub reserved: [u64; 6],
+    /// By path.
+    pub path: [Path; PATHS],
+}
+
+/// `struct fide_jitter`.
+pub type Jitter = [u32; BUCKETS];
+
+/// `struct fide_watch`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Watch {
+    /// Start time in clock ticks since boot, as in /proc/PID/stat.
+    pub start_ticks: u64,
+    /// Its number.
+    pub app: u32,
+    /// 0 alive, 1 doomed, 2 dead.
+    pub state: u32,
+    /// Wait status, if reporting failed.
+    pub status: i32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// `struct fide_outgoing`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Outgoing {
+    /// A [`fide_wire::event::Record`] and its body.
+    pub bytes: [u8; 72 + fide_wire::PIGGYBACK_MAX + 6],
+}
+
+const _: () = assert!(size_of::<Setup>() == 40 + 16 * 24);
+const _: () = assert!(size_of::<Path>() == 64);
+const _: () = assert!(size_of::<Peer>() == 64 + 128);
+const _: () = assert!(size_of::<Watch>() == 24);
+const _: () = assert!(size_of::<Outgoing>().is_multiple_of(8));

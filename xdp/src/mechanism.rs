@@ -1,0 +1,510 @@
+//! Loads and attaches the kernel programs, fills their maps, reads their tables.
+
+use crate::layout::{self, Jitter, Outgoing, Peer, RING_BYTES, RINGS, Watch};
+use crate::memory::MappedArray;
+use crate::ring::Ring;
+use fide_wire::event::Record;
+use fide_wire::mac::Keyring;
+use fide_wire::packet::Refusal;
+use fide_wire::{PATHS, SLOTS};
+use libbpf_rs::libbpf_sys;
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, ProgramInput};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use zerocopy::IntoBytes;
+
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fide.bpf.o"));
+const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
+const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
+
+/// What can go wrong here.
+#[derive(Debug, thiserror::Error)]
+pub enum XdpError {
+    /// The kernel refused the programs.
+    #[error(
+        "the kernel does not load the programs ({0}): it must be 5.15 or later with BTF (/sys/kernel/btf/vmlinux), and the agent needs CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON; `fide doctor` says which is missing"
+    )]
+    Load(#[source] libbpf_rs::Error),
+    /// A program could not be attached.
+    #[error("{what} cannot be attached: {source}")]
+    Attach {
+        /// Which program, and where.
+        what: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A map operation failed.
+    #[error("map {map}: {source}")]
+    Map {
+        /// Which.
+        map: &'static str,
+        /// Why.
+        #[source]
+        source: libbpf_rs::Error,
+    },
+    /// A mapping failed.
+    #[error("map {map} cannot be mapped: {source}")]
+    Memory {
+        /// Which.
+        map: &'static str,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// All subscriber rings are in use.
+    #[error("all {RINGS} subscriber rings are in use")]
+    Full,
+}
+
+/// Who we are, for the receive program.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// Cluster id.
+    pub cluster: u32,
+    /// This node's id.
+    pub node: u32,
+    /// This agent's incarnation.
+    pub incarnation: u32,
+    /// UDP port.
+    pub port: u16,
+}
+
+/// How the receive program sits on an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attach {
+    /// In the driver's poll.
+    Native,
+    /// In the stack's generic hook: works on every interface, later and with a copy.
+    Generic,
+}
+
+/// A subscriber's ring: a bit in subscriptions, and the descriptor the application maps.
+#[derive(Debug)]
+pub struct Subscriber {
+    /// Its bit.
+    pub index: u32,
+    fd: OwnedFd,
+}
+
+impl Subscriber {
+    /// The descriptor to hand over. The application needs no privilege to map and poll it.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A watch that ended without its record reaching the urgent ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WatchEnd {
+    /// The process.
+    pub pid: u32,
+    /// What the map says of it.
+    pub watch: Watch,
+}
+
+/// The loaded programs, their maps and attachments. Dropping it detaches everything.
+pub struct Mechanism {
+    object: Object,
+    setup: MappedArray<layout::Setup>,
+    peers: MappedArray<Peer>,
+    jitter: MappedArray<Jitter>,
+    outgoing: MappedArray<Outgoing>,
+    interfaces: [Option<(u32, OwnedFd)>; PATHS],
+    exit_links: Vec<libbpf_rs::Link>,
+    rings_used: u64,
+}
+
+fn map_error(map: &'static str) -> impl Fn(libbpf_rs::Error) -> XdpError {
+    move |source| XdpError::Map { map, source }
+}
+
+impl Mechanism {
+    /// Loads the programs. Attaches nothing yet. `exit_watch` leaves the exit programs out where the kernel refuses them.
+    ///
+    /// # Errors
+    /// [`XdpError::Load`] with the kernel's reason.
+    pub fn load(setup: Setup, keys: &Keyring, exit_watch: bool) -> Result<Self, XdpError> {
+        let mut open = ObjectBuilder::default().open_memory(OBJECT).map_err(XdpError::Load)?;
+        if !exit_watch {
+            for mut program in open.progs_mut() {
+                if program.section().to_string_lossy().starts_with("tp_btf") {
+                    program.set_autoload(false);
+                }
+            }
+        }
+        let object = open.load().map_err(XdpError::Load)?;
+        fn mapped<T: Copy>(object: &Object, map: &'static str, entries: usize) -> Result<MappedArray<T>, XdpError> {
+            let found = find(object, map);
+            MappedArray::new(found.as_fd(), entries).map_err(|source| XdpError::Memory { map, source })
+        }
+        let mechanism = Self {
+            setup: mapped(&object, "setup", 1)?,
+            peers: mapped(&object, "peers", SLOTS)?,
+            jitter: mapped(&object, "jitter", SLOTS * PATHS)?,
+            outgoing: mapped(&object, "outgoing", 1)?,
+            object,
+            interfaces: [const { None }; PATHS],
+            exit_links: Vec::new(),
+            rings_used: 0,
+        };
+        mechanism.setup.write(
+            0,
+            layout::Setup {
+                cluster: setup.cluster,
+                node: setup.node,
+                incarnation: setup.incarnation,
+                port: setup.port,
+                ..layout::Setup::default()
+            },
+        );
+        mechanism.set_keys(keys);
+        Ok(mechanism)
+    }
+
+    /// Accepts exactly these keys from now on. Keys that stay are never invalid in between.
+    pub fn set_keys(&self, keys: &Keyring) {
+        for id in 0..16u8 {
+            let wanted = keys.get(id).map_or(layout::Key::default(), |key| {
+                let [k0, k1] = key.words();
+                layout::Key { k0, k1, valid: 1 }
+            });
+            // SAFETY: entry 0 exists and id < 16; a plain struct of integers, written whole.
+            unsafe { (&raw mut (*self.setup.at(0)).keys[usize::from(id)]).write_volatile(wanted) };
+        }
+    }
+
+    /// Begins a new incarnation: notices are numbered from 1 again.
+    pub fn set_incarnation(&self, incarnation: u32) {
+        // SAFETY: entry 0 exists; aligned integers of the shared struct.
+        unsafe {
+            (&raw mut (*self.setup.at(0)).next_notice).write_volatile(0);
+            (&raw mut (*self.setup.at(0)).incarnation).write_volatile(incarnation);
+        }
+    }
+
+    /// Takes the next notice number, shared with the exit watch so that there is no gap and no double.
+    #[must_use]
+    pub fn next_notice(&self) -> u32 {
+        // SAFETY: entry 0 exists; the field is an aligned u32 that the kernel programs also change atomically.
+        let counter = unsafe { &*(&raw mut (*self.setup.at(0)).next_notice).cast::<AtomicU32>() };
+        counter.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// What the programs count in the setup: (packets of another agent of this name, its incarnation, records that found `urgent` full).
+    #[must_use]
+    pub fn complaints(&self) -> (u64, u32, u64) {
+        let s = self.setup.read(0);
+        (s.clashes, s.clash_incarnation, s.urgent_lost)
+    }
+
+    /// Puts the receive program on an interface of this network namespace: the driver's hook if it has one, the generic one otherwise,
+    /// or the one asked for.
+    ///
+    /// # Errors
+    /// [`XdpError::Attach`]; EBUSY means that another XDP program is there already.
+    pub fn attach(&mut self, path: usize, ifindex: u32, wanted: Option<Attach>) -> Result<Attach, XdpError> {
+        self.detach(path);
+        let key = ifindex.to_ne_bytes();
+        let value = u32::try_from(path).unwrap_or(u32::MAX).to_ne_bytes();
+        find(&self.object, "path_of").update(&key, &value, MapFlags::ANY).map_err(map_error("path_of"))?;
+        let modes: &[Attach] = match wanted {
+            None => &[Attach::Native, Attach::Generic],
+            Some(Attach::Native) => &[Attach::Native],
+            Some(Attach::Generic) => &[Attach::Generic],
+        };
+        let mut last = std::io::Error::from_raw_os_error(libc::EINVAL);
+        for &mode in modes {
+            match self.link_xdp(ifindex, mode) {
+                Ok(link) => {
+                    self.interfaces[path] = Some((ifindex, link));
+                    return Ok(mode);
+                }
+                Err(e) => last = e,
+            }
+        }
+        Err(XdpError::Attach { what: format!("the receive program on interface {ifindex}"), source: last })
+    }
+
+    fn link_xdp(&self, ifindex: u32, mode: Attach) -> Result<OwnedFd, std::io::Error> {
+        let program = self.program("fide_receive");
+        let opts = libbpf_sys::bpf_link_create_opts {
+            sz: size_of::<libbpf_sys::bpf_link_create_opts>() as libbpf_sys::size_t,
+            flags: match mode {
+                Attach::Native => XDP_FLAGS_DRV_MODE,
+                Attach::Generic => XDP_FLAGS_SKB_MODE,
+            },
+            ..Default::default()
+        };
+        // SAFETY: the descriptor is open and opts lives across the call. A link, unlike a netlink attachment, goes with its descriptor, so that
+        // a crashed agent leaves nothing on the interface.
+        let fd = unsafe {
+            libbpf_sys::bpf_link_create(program.as_fd().as_raw_fd(), ifindex as i32, libbpf_sys::BPF_XDP, &raw const opts)
+        };
+        if fd < 0 {
+            return Err(std::io::Error::from_raw_os_error(-fd));
+        }
+        // SAFETY: a fresh descriptor that nobody else owns.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// Takes the receive program off a path's interface.
+    pub fn detach(&mut self, path: usize) {
+        if let Some((ifindex, _link)) = self.interfaces[path].take() {
+            let _ = find(&self.object, "path_of").delete(&ifindex.to_ne_bytes()); // absent is as good
+        }
+    }
+
+    /// Attaches the exit watch.
+    ///
+    /// # Errors
+    /// [`XdpError::Attach`] with the tracepoint's name.
+    pub fn attach_exit_watch(&mut self) -> Result<(), XdpError> {
+        for name in ["fide_signal_generate", "fide_signal_deliver", "fide_process_exit"] {
+            let link = self.program(name).attach().map_err(|e| XdpError::Attach {
+                what: format!("{name} (BTF tracepoint)"),
+                source: std::io::Error::other(e.to_string()),
+            })?;
+            self.exit_links.push(link);
+        }
+        Ok(())
+    }
+
+    /// Gives a peer a slot of the arrival table.
+    ///
+    /// # Errors
+    /// [`XdpError::Map`].
+    ///
+    /// # Panics
+    /// When `slot` is not below [`SLOTS`].
+    pub fn set_peer(&self, slot: usize, node: u32, incarnation: u32) -> Result<(), XdpError> {
+        self.peers.write(slot, Peer { node, incarnation, ..Peer::default() });
+        for path in 0..PATHS {
+            self.jitter.write(slot * PATHS + path, [0; fide_wire::jitter::BUCKETS]);
+        }
+        let value = u32::try_from(slot).unwrap_or(u32::MAX).to_ne_bytes();
+        find(&self.object, "slot_of").update(&node.to_ne_bytes(), &value, MapFlags::ANY).map_err(map_error("slot_of"))
+    }
+
+    /// Frees a slot.
+    pub fn remove_peer(&self, slot: usize, node: u32) {
+        let _ = find(&self.object, "slot_of").delete(&node.to_ne_bytes()); // absent is as good
+        self.peers.write(slot, Peer::default());
+    }
+
+    /// Refuses the peer's present incarnation from now on.
+    pub fn condemn(&self, slot: usize) {
+        // SAFETY: `at` checks the range; an aligned u32 of the shared struct.
+        unsafe { (&raw mut (*self.peers.at(slot)).condemned).write_volatile(1) };
+    }
+
+    /// The peer's row of the arrival table.
+    #[must_use]
+    pub fn peer(&self, slot: usize) -> Peer {
+        self.peers.read(slot)
+    }
+
+    /// The cumulative jitter histogram of a peer's path.
+    #[must_use]
+    pub fn jitter(&self, slot: usize, path: usize) -> Jitter {
+        self.jitter.read(slot * PATHS + path)
+    }
+
+    /// Takes the largest jitter seen since the last call.
+    #[must_use]
+    pub fn take_jitter_max(&self, slot: usize, path: usize) -> u64 {
+        // SAFETY: `at` checks the slot, path is checked by the array; an aligned u64. A maximum that arrives between the two accesses is lost to
+        // this window, not to the histogram.
+        unsafe {
+            let max = &raw mut (*self.peers.at(slot)).path[path].jitter_max_ns;
+            let value = max.read_volatile();
+            max.write_volatile(0);
+            value
+        }
+    }
+
+    /// Watches a process of this host. The caller checks afterwards that it is still the same process (it may have died before).
+    ///
+    /// # Errors
+    /// [`XdpError::Map`], when the table is full.
+    pub fn watch(&self, pid: u32, app: u32, start_ticks: u64) -> Result<(), XdpError> {
+        let watch = Watch { start_ticks, app, ..Watch::default() };
+        find(&self.object, "watches").update(&pid.to_ne_bytes(), as_bytes(&watch), MapFlags::ANY).map_err(map_error("watches"))
+    }
+
+    /// Ends a watch; absent is as good.
+    pub fn unwatch(&self, pid: u32) {
+        let _ = find(&self.object, "watches").delete(&pid.to_ne_bytes());
+    }
+
+    /// Watches whose end did not fit the urgent ring; to be looked at when `complaints` counts such losses.
+    #[must_use]
+    pub fn stranded_watches(&self) -> Vec<WatchEnd> {
+        let map = find(&self.object, "watches");
+        map.keys()
+            .filter_map(|key| {
+                let pid = u32::from_ne_bytes(key.as_slice().try_into().ok()?);
+                let value = map.lookup(&key, MapFlags::ANY).ok()??;
+                let watch = watch_from(&value)?;
+                (watch.state != 0).then_some(WatchEnd { pid, watch })
+            })
+            .collect()
+    }
+
+    /// Makes a subscriber's ring.
+    ///
+    /// # Errors
+    /// [`XdpError::Full`] when all are in use, [`XdpError::Map`] otherwise.
+    pub fn new_subscriber(&mut self) -> Result<Subscriber, XdpError> {
+        let index = self.rings_used.trailing_ones();
+        if index as usize >= RINGS {
+            return Err(XdpError::Full);
+        }
+        let opts = libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
+            ..Default::default()
+        };
+        let ring = MapHandle::create(MapType::RingBuf, Some("fide_ring"), 0, 0, RING_BYTES, &opts).map_err(map_error("ring"))?;
+        let fd = ring.as_fd().try_clone_to_owned().map_err(|source| XdpError::Memory { map: "ring", source })?;
+        find(&self.object, "rings")
+            .update(&index.to_ne_bytes(), &fd.as_raw_fd().to_ne_bytes(), MapFlags::ANY)
+            .map_err(map_error("rings"))?;
+        self.rings_used |= 1 << index;
+        Ok(Subscriber { index, fd })
+    }
+
+    /// Takes a subscriber's ring out of use. Its subscriptions must have been cleared before.
+    pub fn remove_subscriber(&mut self, subscriber: Subscriber) {
+        let _ = find(&self.object, "rings").delete(&subscriber.index.to_ne_bytes());
+        self.rings_used &= !(1 << subscriber.index);
+    }
+
+    /// Sets which rings receive events of a process (app 0: of a node; both 0: everything).
+    ///
+    /// # Errors
+    /// [`XdpError::Map`], when the table is full.
+    pub fn set_subscribers(&self, node: u32, app: u32, rings: u64) -> Result<(), XdpError> {
+        let map = find(&self.object, "subscribers");
+        let key = (u64::from(node) << 32 | u64::from(app)).to_ne_bytes();
+        if rings == 0 {
+            let _ = map.delete(&key); // absent is as good
+            return Ok(());
+        }
+        map.update(&key, &rings.to_ne_bytes(), MapFlags::ANY).map_err(map_error("subscribers"))
+    }
+
+    /// Writes a record into the rings of a set, from the agent.
+    ///
+    /// Returns how many of them had no room.
+    ///
+    /// # Panics
+    /// When the body is larger than a piggyback: the caller's mistake.
+    pub fn publish(&self, rings: u64, record: &Record, body: &[u8]) -> u32 {
+        assert!(body.len() <= fide_wire::PIGGYBACK_MAX);
+        if rings == 0 {
+            return 0;
+        }
+        let mut out = Outgoing { bytes: [0; size_of::<Outgoing>()] };
+        let record = Record { body_len: body.len() as u16, ..*record };
+        out.bytes[..size_of::<Record>()].copy_from_slice(record.as_bytes());
+        out.bytes[size_of::<Record>()..size_of::<Record>() + body.len()].copy_from_slice(body);
+        self.outgoing.write(0, out);
+        let program = self.program("fide_publish");
+        let len = (size_of::<Record>() + body.len()) as u32;
+        let mut refused = 0;
+        for index in (0..RINGS as u32).filter(|i| rings >> i & 1 == 1) {
+            let mut context = [0u8; 8];
+            context[..4].copy_from_slice(&index.to_ne_bytes());
+            context[4..].copy_from_slice(&len.to_ne_bytes());
+            let input = ProgramInput { context_in: Some(&mut context), ..ProgramInput::default() };
+            match program.test_run(input) {
+                Ok(output) if output.return_value == 0 => {}
+                _ => refused += 1,
+            }
+        }
+        refused
+    }
+
+    /// The ring of what must be handled at once. Call once.
+    ///
+    /// # Errors
+    /// [`XdpError::Memory`].
+    pub fn urgent(&self) -> Result<Ring, XdpError> {
+        self.ring("urgent", 256 * 1024)
+    }
+
+    /// The ring of whole packets. Call once.
+    ///
+    /// # Errors
+    /// [`XdpError::Memory`].
+    pub fn inbox(&self) -> Result<Ring, XdpError> {
+        self.ring("inbox", 1024 * 1024)
+    }
+
+    fn ring(&self, map: &'static str, size: u32) -> Result<Ring, XdpError> {
+        let fd = find(&self.object, map).as_fd().try_clone_to_owned().map_err(|source| XdpError::Memory { map, source })?;
+        Ring::new(fd, size).map_err(|source| XdpError::Memory { map, source })
+    }
+
+    /// Refused packets by reason, in the order of [`Refusal::ALL`].
+    #[must_use]
+    pub fn refused(&self) -> [u64; Refusal::COUNT] {
+        let map = find(&self.object, "refused");
+        let mut sums = [0; Refusal::COUNT];
+        for (reason, sum) in sums.iter_mut().enumerate() {
+            let key = (reason as u32).to_ne_bytes();
+            if let Ok(Some(per_cpu)) = map.lookup_percpu(&key, MapFlags::ANY) {
+                *sum = per_cpu.iter().filter_map(|v| v.as_slice().try_into().ok()).map(u64::from_ne_bytes).sum();
+            }
+        }
+        sums
+    }
+
+    /// Runs the receive program on a frame as if it had arrived on `ifindex`... which `BPF_PROG_TEST_RUN` takes from the loopback
+    /// device of this network namespace unless it has one of that index with a receive queue. Returns the XDP action.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn test_receive(&self, frame: &[u8], ifindex: u32) -> Result<u32, XdpError> {
+        // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex
+        let mut context = [0u8; 24];
+        context[4..8].copy_from_slice(&(frame.len() as u32).to_ne_bytes());
+        context[12..16].copy_from_slice(&ifindex.to_ne_bytes());
+        let input = ProgramInput { context_in: Some(&mut context), data_in: Some(frame), ..ProgramInput::default() };
+        let output = self.program("fide_receive").test_run(input).map_err(map_error("fide_receive"))?;
+        Ok(output.return_value)
+    }
+
+    /// Says which path an interface belongs to without attaching anything, for [`Mechanism::test_receive`].
+    ///
+    /// # Errors
+    /// [`XdpError::Map`].
+    pub fn assign_path(&self, ifindex: u32, path: u32) -> Result<(), XdpError> {
+        find(&self.object, "path_of")
+            .update(&ifindex.to_ne_bytes(), &path.to_ne_bytes(), MapFlags::ANY)
+            .map_err(map_error("path_of"))
+    }
+
+    fn program(&self, name: &str) -> libbpf_rs::ProgramMut<'_> {
+        self.object.progs_mut().find(|p| p.name() == name).expect("the object has the programs it was built with")
+    }
+}
+
+fn find<'a>(object: &'a Object, name: &str) -> libbpf_rs::Map<'a> {
+    object.maps().find(|m| m.name() == name).expect("the object has the maps it was built with")
+}
+
+fn as_bytes(watch: &Watch) -> &[u8] {
+    // SAFETY: Watch is repr(C), only integers, without padding (24 bytes, asserted in layout.rs).
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(watch).cast(), size_of::<Watch>()) }
+}
+
+fn watch_from(bytes: &[u8]) -> Option<Watch> {
+    let u32_at = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    Some(Watch {
+        start_ticks: u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?),
+        app: u32_at(8)?,
+        state: u32_at(12)?,
+        status: u32_at(16)? as i32,
+        reserved: 0,
+    })
+}
