@@ -142,12 +142,13 @@ pub struct Wire {
 
 impl Wire {
     pub fn new(lab: &Lab, a: u16, b: u16, net: u8) -> Wire {
-        let port = PORT + 10 + u16::from(net);
+        let (a_socket, b_socket) = (v4(lab, a, 0), v4(lab, b, 0));
+        let port = |socket: &UdpSocket| socket.local_addr().unwrap().port();
         Wire {
-            a: v4(lab, a, port),
-            b: v4(lab, b, port),
-            to_b: (lab.ipv4(b, net), port).into(),
-            to_a: (lab.ipv4(a, net), port).into(),
+            to_b: (lab.ipv4(b, net), port(&b_socket)).into(),
+            to_a: (lab.ipv4(a, net), port(&a_socket)).into(),
+            a: a_socket,
+            b: b_socket,
             count: 0,
         }
     }
@@ -172,6 +173,22 @@ impl Wire {
         self.a_to_b() && self.b_to_a()
     }
 
+    /// Sends some datagrams of 1000 bytes at once; how long until the last has arrived.
+    pub fn burst(&mut self, count: usize, a_to_b: bool) -> Duration {
+        let (from, to_address, to) = if a_to_b { (&self.a, self.to_b, &self.b) } else { (&self.b, self.to_a, &self.a) };
+        drain(to);
+        let begin = Instant::now();
+        for _ in 0..count {
+            from.send_to(&[b'x'; 1000], to_address).unwrap();
+        }
+        let mut arrived = 0;
+        wait_for("a burst to arrive", || {
+            arrived += drain(to).len();
+            arrived >= count
+        });
+        begin.elapsed()
+    }
+
     /// Whether nothing gets from `a` to `b` for a while in which a hundred datagrams would.
     pub fn a_to_b_is_dead(&mut self) -> bool {
         let word = self.word();
@@ -181,5 +198,29 @@ impl Wire {
     pub fn b_to_a_is_dead(&mut self) -> bool {
         let word = self.word();
         !passes(Duration::from_millis(200), &self.b, self.to_a, &self.a, &word)
+    }
+}
+
+/// A socket that sees every frame which arrives on the host.
+pub struct Tap(std::os::fd::OwnedFd);
+
+impl Tap {
+    /// To be called on the host.
+    pub fn here() -> Tap {
+        use std::os::fd::FromRawFd;
+        let all = i32::from((libc::ETH_P_ALL as u16).to_be());
+        // SAFETY: socket takes three integers; the descriptor it returns is new and ours alone.
+        let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, all) };
+        assert!(fd >= 0, "AF_PACKET: {}", io::Error::last_os_error());
+        // SAFETY: as above.
+        Tap(unsafe { std::os::fd::OwnedFd::from_raw_fd(fd) })
+    }
+
+    pub fn next(&self) -> Option<Vec<u8>> {
+        let mut buffer = vec![0u8; 2048];
+        // SAFETY: the buffer is valid for writes of its length.
+        let length = unsafe { libc::recv(self.0.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+        buffer.truncate(usize::try_from(length).ok()?);
+        Some(buffer)
     }
 }
