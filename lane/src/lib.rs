@@ -1,1 +1,15 @@
 //! Sending policy: pacing, paths, contract, calibration, profiles.
+//!
+//! Everything here is driven by one thread of the agent. In the order of a heartbeat's life:
+//! * [`pace`] says when the next one is due, [`limit`] how much may be sent at all;
+//! * [`send`] puts it on every path, [`frame`] being the bytes around it;
+//! * [`calibrate`] turns what receivers measured into the contract (λmin, δmax) that a timeout may rely on;
+//! * [`probe`] asks a silent host's kernel whether it is there;
+//! * [`profile`] keeps the thread undisturbed, and says what disturbs it all the same.
+
+pub mod frame;
+pub mod send;
+mod sys;
+
+pub use send::{Errno, Lane, LaneError, Options, PathMode, PathSpec, Received, SendError, SendMode, SendOutcome};
+pub use sys::monotonic_ns;

@@ -1,0 +1,731 @@
+//! The lane: one payload on every path, with one system call where the host allows it.
+//!
+//! Multicast leaves as whole frames through one `AF_PACKET` socket that bypasses the queueing discipline (both paths in one
+//! `sendmmsg`); where that is not permitted, where an interface is no Ethernet, or where there is no multicast, it leaves
+//! through UDP sockets bound to the path's interface. The same UDP sockets hold the group membership — without it neither
+//! snooping switches nor the NIC's filter would let the group through, whoever reads it then — and can receive.
+//!
+//! A path whose interface is missing is *down*, not an error of the lane: the other one carries on (FiDe §3.3), every send
+//! says so, and [`Lane::refresh`] brings it back.
+
+use crate::frame::{Addressing, Head};
+use crate::sys::{self, Message, SockAddr};
+use fide_wire::{PATHS, PIGGYBACK_MAX, packet};
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+/// One path, as configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathSpec {
+    /// Its number, below [`PATHS`].
+    pub path: u8,
+    /// The interface by which it leaves and arrives.
+    pub interface: String,
+    /// The multicast group (tree) of this path.
+    pub group: Option<IpAddr>,
+    /// Hosts that get a copy of their own, where multicast does not reach.
+    pub unicast: Vec<IpAddr>,
+    /// UDP port, of the source and of the destination.
+    pub port: u16,
+    /// The source address; absent: the interface's first of the right family.
+    pub source: Option<IpAddr>,
+}
+
+impl PathSpec {
+    /// Whether this path speaks IPv6: what its group says, else its source, else its first unicast address.
+    #[must_use]
+    pub fn ipv6(&self) -> bool {
+        self.group.or(self.source).or(self.unicast.first().copied()).is_some_and(|a| a.is_ipv6())
+    }
+}
+
+/// How multicast is to be sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SendMode {
+    /// Frames where possible, else UDP.
+    #[default]
+    Auto,
+    /// Frames; opening fails where that is not permitted.
+    Packet,
+    /// UDP sockets only.
+    Udp,
+}
+
+/// How a path is sent now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathMode {
+    /// Whole frames, past the queueing discipline.
+    Packet,
+    /// A UDP socket.
+    Udp,
+    /// Not at all: no such path, or its interface is missing ([`Lane::down`] says why).
+    Down,
+}
+
+impl fmt::Display for PathMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PathMode::Packet => "packet",
+            PathMode::Udp => "udp",
+            PathMode::Down => "down",
+        })
+    }
+}
+
+/// What is seldom changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Time to live or hop limit of multicast: 1 stays on the link.
+    pub ttl: u8,
+    /// Differentiated services code point; 46 is EF, 48 CS6.
+    pub dscp: u8,
+    /// Whether [`Lane::receive`] will be used. Where the receive program takes everything off the interface it is not, and the
+    /// sockets throw away what they get.
+    pub receive: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { ttl: 1, dscp: 46, receive: true }
+    }
+}
+
+/// A kernel error number that can be copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Errno(pub i32);
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", io::Error::from_raw_os_error(self.0))
+    }
+}
+
+/// Why a copy did not leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// The path is not configured, or its interface is missing or administratively down: [`Lane::refresh`] when it may be back.
+    #[error("the path is down: {0}")]
+    Down(Errno),
+    /// The interface took no more: its queue is full, or it has no carrier.
+    #[error("the interface takes no packet: {0}")]
+    Full(Errno),
+    /// Larger than a frame on this path; never split.
+    #[error("{size} bytes do not fit: this path carries at most {limit}")]
+    TooLarge {
+        /// Bytes of the payload.
+        size: usize,
+        /// Bytes possible.
+        limit: usize,
+    },
+    /// Anything else.
+    #[error("{0}")]
+    Other(Errno),
+}
+
+impl SendError {
+    fn from_errno(errno: i32) -> Self {
+        match errno {
+            libc::ENETDOWN | libc::ENXIO | libc::ENODEV | libc::ENETUNREACH | libc::EADDRNOTAVAIL => Self::Down(Errno(errno)),
+            libc::EAGAIN | libc::ENOBUFS => Self::Full(Errno(errno)),
+            _ => Self::Other(Errno(errno)),
+        }
+    }
+
+    fn from_io(e: &io::Error) -> Self {
+        Self::from_errno(e.raw_os_error().unwrap_or(libc::EIO))
+    }
+}
+
+/// What became of one path's payload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendOutcome {
+    /// Copies handed to the interface: 1 for multicast, one for each unicast host.
+    pub copies: u16,
+    /// The first error, if any; with unicast lists other copies may have left all the same.
+    pub error: Option<SendError>,
+}
+
+impl SendOutcome {
+    fn fail(&mut self, e: SendError) {
+        self.error.get_or_insert(e);
+    }
+
+    /// Whether every copy left.
+    #[must_use]
+    pub fn is_ok(&self) -> bool {
+        self.error.is_none()
+    }
+}
+
+/// What keeps a lane or one of its paths from working.
+#[derive(Debug, thiserror::Error)]
+pub enum LaneError {
+    /// A configuration that cannot work on any host.
+    #[error("path {path}: {what}")]
+    Spec {
+        /// Which path.
+        path: u8,
+        /// What is wrong with it, and what to do.
+        what: String,
+    },
+    /// No path at all.
+    #[error("no path is configured: a lane needs at least one, and two to tell a crash from a network fault")]
+    NoPath,
+    /// The interface is not there.
+    #[error("path {path}: interface {interface} does not exist here")]
+    NoInterface {
+        /// Which path.
+        path: u8,
+        /// Its interface.
+        interface: String,
+    },
+    /// The interface has no usable address.
+    #[error("path {path}: interface {interface} has no {family} address (add one, or name a source that it has)")]
+    NoAddress {
+        /// Which path.
+        path: u8,
+        /// Its interface.
+        interface: String,
+        /// IPv4 or IPv6.
+        family: &'static str,
+    },
+    /// Somebody else has the port.
+    #[error(
+        "path {path}: UDP port {port} on {interface} is taken, probably by another agent in this network namespace \
+         (stop it, or give one of them another port; `ss -ulpn` shows who has it)"
+    )]
+    PortTaken {
+        /// Which path.
+        path: u8,
+        /// Its interface.
+        interface: String,
+        /// The port.
+        port: u16,
+    },
+    /// Frames were asked for and are not permitted.
+    #[error("cannot open a packet socket ({0}): it needs CAP_NET_RAW; send mode `auto` or `udp` does without")]
+    PacketSocket(#[source] io::Error),
+    /// A system call failed.
+    #[error("path {path}: {what} on {interface}: {source}")]
+    System {
+        /// Which path.
+        path: u8,
+        /// Its interface.
+        interface: String,
+        /// What was tried.
+        what: &'static str,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A packet received through a UDP socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Bytes in the buffer.
+    pub len: usize,
+    /// Whether the packet was larger than the buffer (and therefore none of ours).
+    pub truncated: bool,
+    /// When the kernel took it from the interface, on CLOCK_MONOTONIC.
+    pub arrived_ns: u64,
+    /// Where it says that it comes from.
+    pub from: IpAddr,
+}
+
+/// A path whose interface is there.
+struct Open {
+    link: sys::Link,
+    source: IpAddr,
+    udp: OwnedFd,
+    /// Present in packet mode.
+    head: Option<Head>,
+    /// Where frames go.
+    link_to: SockAddr,
+    /// Where UDP copies go: the group first (when it does not leave as a frame), then the unicast hosts.
+    udp_to: Vec<SockAddr>,
+}
+
+struct Path {
+    spec: PathSpec,
+    state: Result<Open, LaneError>,
+}
+
+/// The sending half of the lane, and the sockets that hold its group memberships. Made for one thread.
+pub struct Lane {
+    paths: [Option<Path>; PATHS],
+    /// One for all paths; bound to no protocol, so that it receives nothing.
+    packet: Option<OwnedFd>,
+    options: Options,
+}
+
+impl Lane {
+    /// Opens the lane with the default [`Options`].
+    ///
+    /// # Errors
+    /// See [`Lane::open_with`].
+    pub fn open(specs: &[PathSpec], mode: SendMode) -> Result<Self, LaneError> {
+        Self::open_with(specs, mode, Options::default())
+    }
+
+    /// Opens the lane. A path whose interface or address is missing starts *down*, as long as another one works.
+    ///
+    /// # Errors
+    /// A specification that cannot work, a port that is taken, frames asked for but not permitted, or no path that works.
+    pub fn open_with(specs: &[PathSpec], mode: SendMode, options: Options) -> Result<Self, LaneError> {
+        check_specs(specs)?;
+        let packet = match (mode, packet_socket()) {
+            (SendMode::Udp, _) => None,
+            (_, Ok(fd)) => Some(fd),
+            (SendMode::Packet, Err(e)) => return Err(LaneError::PacketSocket(e)),
+            (SendMode::Auto, Err(e)) => {
+                tracing::info!(error = %e, "no packet socket: multicast leaves through UDP sockets");
+                None
+            }
+        };
+        let mut lane = Self { paths: [const { None }; PATHS], packet, options };
+        for spec in specs {
+            let state = lane.open_path(spec);
+            if let Err(e) = &state {
+                if !matches!(e, LaneError::NoInterface { .. } | LaneError::NoAddress { .. }) {
+                    return state.map(|_| lane);
+                }
+                tracing::warn!(path = spec.path, error = %e, "path is down");
+            }
+            lane.paths[usize::from(spec.path)] = Some(Path { spec: spec.clone(), state });
+        }
+        if lane.paths.iter().flatten().all(|p| p.state.is_err()) {
+            let first = lane.paths.into_iter().flatten().find_map(|p| p.state.err());
+            return Err(first.unwrap_or(LaneError::NoPath));
+        }
+        Ok(lane)
+    }
+
+    fn open_path(&self, spec: &PathSpec) -> Result<Open, LaneError> {
+        let link = sys::link(&spec.interface).map_err(|e| match e.raw_os_error() {
+            Some(libc::ENODEV | libc::ENXIO) => LaneError::NoInterface { path: spec.path, interface: spec.interface.clone() },
+            _ => system(spec, "looking up the interface", e),
+        })?;
+        let source = source_address(spec)?;
+        let udp = udp_socket(spec, &link, source, self.options)?;
+        let framed = self.packet.is_some() && link.hardware == libc::ARPHRD_ETHER;
+        let head = spec.group.filter(|_| framed).and_then(|group| {
+            let Options { ttl, dscp, .. } = self.options;
+            Head::new(&Addressing { mac: link.mac, source, group, port: spec.port, ttl, dscp })
+        });
+        let link_to = head
+            .as_ref()
+            .map_or_else(|| SockAddr::link(link.ifindex, 0, [0; 6]), |h| SockAddr::link(link.ifindex, h.ethertype(), h.mac()));
+        let group = spec.group.filter(|_| head.is_none());
+        let udp_to = group.iter().chain(&spec.unicast).map(|a| SockAddr::ip(*a, spec.port, link.ifindex)).collect();
+        Ok(Open { link, source, udp, head, link_to, udp_to })
+    }
+
+    /// Sends one payload on each path that has one: all frames with one system call, then the UDP copies. Never waits, never
+    /// allocates, never panics.
+    pub fn send(&mut self, payloads: [Option<&[u8]>; PATHS]) -> [SendOutcome; PATHS] {
+        let mut outcomes = [SendOutcome::default(); PATHS];
+        let mut frames: [Option<Message<'_>>; PATHS] = [None; PATHS];
+        for (((slot, payload), outcome), frame) in self.paths.iter_mut().zip(payloads).zip(&mut outcomes).zip(&mut frames) {
+            let Some(payload) = payload else { continue };
+            let Some(Path { spec, state: Ok(open) }) = slot else {
+                outcome.fail(SendError::Down(Errno(libc::ENODEV)));
+                continue;
+            };
+            let limit = payload_max(open.link.mtu, spec.ipv6());
+            if payload.len() > limit {
+                outcome.fail(SendError::TooLarge { size: payload.len(), limit });
+                continue;
+            }
+            if let Some(head) = &mut open.head {
+                *frame = Some(Message { to: &open.link_to, head: head.patch(payload), payload });
+            }
+        }
+        if let Some(packet) = &self.packet {
+            send_frames(packet, &frames, &mut outcomes);
+        }
+        for ((slot, payload), outcome) in self.paths.iter().zip(payloads).zip(&mut outcomes) {
+            if let (Some(Path { state: Ok(open), .. }), Some(payload)) = (slot, payload)
+                && !open.udp_to.is_empty()
+                && !matches!(outcome.error, Some(SendError::TooLarge { .. }))
+            {
+                send_datagrams(open, payload, outcome);
+            }
+        }
+        outcomes
+    }
+
+    /// Sends to one host from the lane's own port (answers, confirmations).
+    ///
+    /// # Errors
+    /// As in [`SendOutcome`]; also when the address is of another family than the path.
+    pub fn send_to(&self, path: u8, addr: IpAddr, payload: &[u8]) -> Result<(), SendError> {
+        let Some(Path { spec, state: Ok(open) }) = self.slot(path) else {
+            return Err(SendError::Down(Errno(libc::ENODEV)));
+        };
+        if addr.is_ipv6() != spec.ipv6() {
+            return Err(SendError::Other(Errno(libc::EAFNOSUPPORT)));
+        }
+        let limit = payload_max(open.link.mtu, spec.ipv6());
+        if payload.len() > limit {
+            return Err(SendError::TooLarge { size: payload.len(), limit });
+        }
+        let to = SockAddr::ip(addr, spec.port, open.link.ifindex);
+        sys::send_to(&open.udp, payload, Some(&to)).map(drop).map_err(|e| SendError::from_io(&e))
+    }
+
+    /// The next packet waiting on this path, if any. Never waits. Meant for hosts without the receive program.
+    pub fn receive(&self, path: u8, buf: &mut [u8]) -> Option<Received> {
+        let open = self.open_slot(path)?;
+        loop {
+            match sys::receive(&open.udp, buf, false) {
+                Ok(a) => {
+                    let Some(from) = a.from else { continue };
+                    return Some(Received {
+                        len: a.len.min(buf.len()),
+                        truncated: a.len > buf.len(),
+                        arrived_ns: monotonic_of(a.stamp_ns),
+                        from,
+                    });
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// The descriptors to wait on for [`Lane::receive`], with their paths. [`Lane::refresh`] replaces its path's.
+    #[must_use]
+    pub fn receive_fds(&self) -> Vec<(u8, RawFd)> {
+        let open = self.paths.iter().flatten();
+        open.filter_map(|p| p.state.as_ref().ok().map(|o| (p.spec.path, o.udp.as_raw_fd()))).collect()
+    }
+
+    /// Chooses whether packets are kept for [`Lane::receive`] from now on ([`Options::receive`]).
+    pub fn set_receiving(&mut self, receiving: bool) {
+        if receiving == self.options.receive {
+            return;
+        }
+        self.options.receive = receiving;
+        for open in self.paths.iter().flatten().filter_map(|p| p.state.as_ref().ok()) {
+            let changed = if receiving { sys::undeafen(&open.udp) } else { sys::deafen(&open.udp) };
+            if let Err(e) = changed {
+                tracing::warn!(error = %e, receiving, "cannot change the socket filter");
+            }
+        }
+    }
+
+    /// Looks the path's interface up again (index, MAC, address, MTU) and opens its sockets anew: after a NIC came back, or
+    /// when [`Lane::stale`] says that something changed. Its descriptor in [`Lane::receive_fds`] is a new one then.
+    ///
+    /// # Errors
+    /// What keeps the path down; it stays down, [`Lane::down`] remembers the reason, and refreshing can be tried again.
+    pub fn refresh(&mut self, path: u8) -> Result<(), &LaneError> {
+        let index = usize::from(path);
+        let Some(Path { spec, state }) = self.paths.get_mut(index).and_then(Option::take) else {
+            return Err(&LaneError::NoPath);
+        };
+        drop(state); // frees the port that the new socket needs
+        let state = self.open_path(&spec);
+        match &self.paths[index].insert(Path { spec, state }).state {
+            Ok(_) => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Whether the host's view of the path's interface differs from the one in use: gone, back, or renumbered. A few system
+    /// calls; meant for once a second and for after an error.
+    #[must_use]
+    pub fn stale(&self, path: u8) -> bool {
+        let Some(Path { spec, state }) = self.slot(path) else { return false };
+        match state {
+            Ok(open) => sys::link(&spec.interface).ok() != Some(open.link) || source_address(spec).ok() != Some(open.source),
+            Err(_) => sys::link(&spec.interface).is_ok() && source_address(spec).is_ok(),
+        }
+    }
+
+    /// Whether the path's interface is up with its carrier.
+    #[must_use]
+    pub fn carrier(&self, path: u8) -> bool {
+        self.slot(path).is_some_and(|p| sys::running(&p.spec.interface).unwrap_or(false))
+    }
+
+    /// How the path's multicast is sent.
+    #[must_use]
+    pub fn mode(&self, path: u8) -> PathMode {
+        match self.open_slot(path) {
+            Some(open) if open.head.is_some() => PathMode::Packet,
+            Some(_) => PathMode::Udp,
+            None => PathMode::Down,
+        }
+    }
+
+    /// Why the path is down, if it is configured and down.
+    #[must_use]
+    pub fn down(&self, path: u8) -> Option<&LaneError> {
+        self.slot(path)?.state.as_ref().err()
+    }
+
+    /// The path's interface index, while it is up.
+    #[must_use]
+    pub fn ifindex(&self, path: u8) -> Option<u32> {
+        self.open_slot(path).map(|o| o.link.ifindex)
+    }
+
+    /// The address that this host sends from on the path, while it is up.
+    #[must_use]
+    pub fn source(&self, path: u8) -> Option<IpAddr> {
+        self.open_slot(path).map(|o| o.source)
+    }
+
+    /// The path's MTU, while it is up.
+    #[must_use]
+    pub fn mtu(&self, path: u8) -> Option<usize> {
+        self.open_slot(path).map(|o| o.link.mtu)
+    }
+
+    /// The largest piggyback that fits one frame on every path that is up (FiDe §3.1).
+    #[must_use]
+    pub fn piggyback_max(&self) -> usize {
+        let up = self.paths.iter().flatten().filter_map(|p| Some((p.state.as_ref().ok()?.link.mtu, p.spec.ipv6())));
+        up.map(|(mtu, ipv6)| packet::piggyback_max(mtu, ipv6)).min().unwrap_or(PIGGYBACK_MAX)
+    }
+
+    fn slot(&self, path: u8) -> Option<&Path> {
+        self.paths.get(usize::from(path))?.as_ref()
+    }
+
+    fn open_slot(&self, path: u8) -> Option<&Open> {
+        self.slot(path)?.state.as_ref().ok()
+    }
+}
+
+fn payload_max(mtu: usize, ipv6: bool) -> usize {
+    mtu.min(65_535).saturating_sub(if ipv6 { 48 } else { 28 })
+}
+
+/// Sends what is there in as few calls as the kernel needs: one, unless a path fails.
+fn send_frames(packet: &OwnedFd, frames: &[Option<Message<'_>>; PATHS], outcomes: &mut [SendOutcome; PATHS]) {
+    let nobody = Message { to: &SockAddr::link(0, 0, [0; 6]), head: &[], payload: &[] };
+    let (mut batch, mut owner, mut n) = ([nobody; PATHS], [0; PATHS], 0);
+    for (path, message) in frames.iter().enumerate() {
+        if let Some(message) = message {
+            (batch[n], owner[n]) = (*message, path);
+            n += 1;
+        }
+    }
+    send_all(packet, &batch[..n], |i, result| match result {
+        Ok(()) => outcomes[owner[i]].copies += 1,
+        Err(e) => outcomes[owner[i]].fail(e),
+    });
+}
+
+fn send_datagrams(open: &Open, payload: &[u8], outcome: &mut SendOutcome) {
+    for to in open.udp_to.chunks(sys::BATCH) {
+        let mut batch = [Message { to: &to[0], head: &[], payload }; sys::BATCH];
+        for (message, to) in batch.iter_mut().zip(to) {
+            message.to = to;
+        }
+        send_all(&open.udp, &batch[..to.len()], |_, result| match result {
+            Ok(()) => outcome.copies = outcome.copies.saturating_add(1),
+            Err(e) => outcome.fail(e),
+        });
+    }
+}
+
+/// `sendmmsg` stops at the first message that fails; this one goes on behind it.
+fn send_all(fd: &OwnedFd, messages: &[Message<'_>], mut done: impl FnMut(usize, Result<(), SendError>)) {
+    let mut at = 0;
+    while at < messages.len() {
+        match sys::send_many(fd, &messages[at..]) {
+            Ok(sent) => {
+                (at..at + sent).for_each(|i| done(i, Ok(())));
+                at += sent;
+                if sent == 0 {
+                    return; // cannot be: at least one message, or an error
+                }
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => {
+                done(at, Err(SendError::from_io(&e)));
+                at += 1;
+            }
+        }
+    }
+}
+
+fn system(spec: &PathSpec, what: &'static str, source: io::Error) -> LaneError {
+    LaneError::System { path: spec.path, interface: spec.interface.clone(), what, source }
+}
+
+fn check_specs(specs: &[PathSpec]) -> Result<(), LaneError> {
+    if specs.is_empty() {
+        return Err(LaneError::NoPath);
+    }
+    for (i, spec) in specs.iter().enumerate() {
+        let wrong = |what: String| Err(LaneError::Spec { path: spec.path, what });
+        if usize::from(spec.path) >= PATHS {
+            return wrong(format!("there are {PATHS} paths, numbered from 0"));
+        }
+        if spec.port == 0 {
+            return wrong("port 0 is not a port".into());
+        }
+        if let Some(group) = spec.group.filter(|g| !g.is_multicast()) {
+            return wrong(format!("{group} is not a multicast group (239.0.0.0/8 and ff15::/16 are free to use)"));
+        }
+        if let Some(host) = spec.unicast.iter().find(|a| a.is_multicast()) {
+            return wrong(format!("{host} is a multicast group: it belongs in `group`, not in the unicast list"));
+        }
+        if let Some(other) = spec.source.iter().chain(&spec.unicast).find(|a| a.is_ipv6() != spec.ipv6()) {
+            return wrong(format!("{other} is of another address family than the rest of this path"));
+        }
+        for earlier in &specs[..i] {
+            if earlier.path == spec.path {
+                return wrong("is configured twice".into());
+            }
+            if earlier.interface == spec.interface && earlier.port == spec.port {
+                return wrong(format!(
+                    "shares {} and port {} with path {}: use another interface (best: then one fault cannot cut both) or another port",
+                    spec.interface, spec.port, earlier.path
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn packet_socket() -> io::Result<OwnedFd> {
+    let fd = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
+    sys::set(&fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1i32)?;
+    sys::set(&fd, libc::SOL_SOCKET, libc::SO_PRIORITY, PRIORITY)?;
+    Ok(fd)
+}
+
+/// The highest that needs no privilege; maps to the first band of pfifo_fast, to mqprio classes and VLAN priorities.
+const PRIORITY: i32 = 6;
+
+fn source_address(spec: &PathSpec) -> Result<IpAddr, LaneError> {
+    let all = sys::addresses(&spec.interface).map_err(|e| system(spec, "listing addresses", e))?;
+    let missing = || LaneError::NoAddress {
+        path: spec.path,
+        interface: spec.interface.clone(),
+        family: if spec.ipv6() { "IPv6" } else { "IPv4" },
+    };
+    if let Some(wanted) = spec.source {
+        return all.contains(&wanted).then_some(wanted).ok_or_else(missing);
+    }
+    let of_family = || all.iter().copied().filter(|a| a.is_ipv6() == spec.ipv6());
+    // A link-local group is spoken to from a link-local address, everything else from a wider one where there is one.
+    let link_local = |a: &IpAddr| matches!(a, IpAddr::V6(a) if a.is_unicast_link_local());
+    let narrow = matches!(spec.group, Some(IpAddr::V6(g)) if g.segments()[0] & 15 <= 2);
+    of_family().find(|a| link_local(a) == narrow).or_else(|| of_family().next()).ok_or_else(missing)
+}
+
+/// Bound to the interface and the port, joined to the group. No SO_REUSEADDR and no SO_REUSEPORT: a second agent on the same
+/// port must fail here, not share the packets.
+fn udp_socket(spec: &PathSpec, link: &sys::Link, source: IpAddr, options: Options) -> Result<OwnedFd, LaneError> {
+    let ipv6 = spec.ipv6();
+    let family = if ipv6 { libc::AF_INET6 } else { libc::AF_INET };
+    let fd = sys::socket(family, libc::SOCK_DGRAM, 0).map_err(|e| system(spec, "opening a UDP socket", e))?;
+    let fail = |what: &'static str| move |e: io::Error| system(spec, what, e);
+    sys::bind_to_device(&fd, &spec.interface).map_err(fail("binding to the interface"))?;
+    let (ttl, class) = (i32::from(options.ttl), i32::from(options.dscp) << 2);
+    if ipv6 {
+        let set = |name, value: i32| sys::set(&fd, libc::IPPROTO_IPV6, name, value).map_err(fail("setting an IPv6 option"));
+        set(libc::IPV6_V6ONLY, 1)?;
+        set(libc::IPV6_MULTICAST_HOPS, ttl)?;
+        set(libc::IPV6_MULTICAST_LOOP, 0)?;
+        set(libc::IPV6_MULTICAST_ALL, 0)?;
+        set(libc::IPV6_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+        set(libc::IPV6_TCLASS, class)?;
+    } else {
+        let set = |name, value: i32| sys::set(&fd, libc::IPPROTO_IP, name, value).map_err(fail("setting an IPv4 option"));
+        set(libc::IP_MULTICAST_TTL, ttl)?;
+        set(libc::IP_MULTICAST_LOOP, 0)?;
+        set(libc::IP_MULTICAST_ALL, 0)?;
+        set(libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+        set(libc::IP_TOS, class)?;
+    }
+    sys::multicast_interface(&fd, ipv6, link.ifindex, source).map_err(fail("choosing the multicast interface"))?;
+    sys::set(&fd, libc::SOL_SOCKET, libc::SO_PRIORITY, PRIORITY).map_err(fail("setting the priority"))?;
+    sys::set(&fd, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1i32).map_err(fail("asking for time stamps"))?;
+    // Room for a burst while the reader is away; the unprivileged form stops at the system's limit, which will do.
+    const ROOM: i32 = 1 << 20;
+    sys::set(&fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, ROOM)
+        .or_else(|_| sys::set(&fd, libc::SOL_SOCKET, libc::SO_RCVBUF, ROOM))
+        .map_err(fail("sizing the receive buffer"))?;
+    if !options.receive {
+        sys::deafen(&fd).map_err(fail("setting the socket filter"))?;
+    }
+    let any: IpAddr = if ipv6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+    sys::bind(&fd, &SockAddr::ip(any, spec.port, 0)).map_err(|e| match e.raw_os_error() {
+        Some(libc::EADDRINUSE) => LaneError::PortTaken { path: spec.path, interface: spec.interface.clone(), port: spec.port },
+        _ => system(spec, "binding to the port", e),
+    })?;
+    if let Some(group) = spec.group {
+        sys::join(&fd, group, link.ifindex).map_err(fail("joining the multicast group"))?;
+    }
+    Ok(fd)
+}
+
+/// A CLOCK_REALTIME stamp of a moment ago as CLOCK_MONOTONIC. What is not of a moment ago (the clock was set in between) or is
+/// missing counts as now.
+fn monotonic_of(stamp_ns: Option<u64>) -> u64 {
+    const CREDIBLE_NS: u64 = 60_000_000_000;
+    let (real, now) = (sys::clock_ns(libc::CLOCK_REALTIME), sys::monotonic_ns());
+    let age = stamp_ns.and_then(|s| real.checked_sub(s)).filter(|age| *age < CREDIBLE_NS).unwrap_or(0);
+    now.saturating_sub(age)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(path: u8) -> PathSpec {
+        PathSpec {
+            path,
+            interface: format!("eth{path}"),
+            group: Some("239.241.222.1".parse().unwrap()),
+            unicast: vec![],
+            port: 3433,
+            source: None,
+        }
+    }
+
+    fn refusal(specs: &[PathSpec]) -> String {
+        check_specs(specs).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn specifications_that_cannot_work_are_refused_with_the_reason() {
+        assert!(check_specs(&[spec(0), spec(1)]).is_ok());
+        assert!(refusal(&[]).contains("no path"));
+        assert!(refusal(&[spec(7)]).contains("there are 2 paths"));
+        assert!(refusal(&[spec(0), spec(0)]).contains("twice"));
+        assert!(refusal(&[PathSpec { port: 0, ..spec(0) }]).contains("port 0"));
+        assert!(refusal(&[PathSpec { group: Some("10.0.0.1".parse().unwrap()), ..spec(0) }]).contains("not a multicast"));
+        assert!(refusal(&[PathSpec { unicast: vec!["239.0.0.1".parse().unwrap()], ..spec(0) }]).contains("belongs in"));
+        assert!(refusal(&[PathSpec { source: Some("::1".parse().unwrap()), ..spec(0) }]).contains("family"));
+        assert!(refusal(&[spec(0), PathSpec { interface: "eth0".into(), ..spec(1) }]).contains("another interface"));
+    }
+
+    #[test]
+    fn stamps_that_cannot_be_are_now() {
+        let now = sys::monotonic_ns();
+        assert!(monotonic_of(None) >= now);
+        assert!(monotonic_of(Some(u64::MAX)) >= now);
+        assert!(monotonic_of(Some(0)) >= now);
+        let real = sys::clock_ns(libc::CLOCK_REALTIME);
+        let ago = sys::monotonic_ns().saturating_sub(monotonic_of(Some(real - 5_000_000)));
+        assert!((4_000_000..1_000_000_000).contains(&ago), "{ago}");
+    }
+
+    #[test]
+    fn errors_say_what_to_do_next() {
+        assert!(matches!(SendError::from_errno(libc::ENXIO), SendError::Down(_)));
+        assert!(matches!(SendError::from_errno(libc::ENOBUFS), SendError::Full(_)));
+        assert!(matches!(SendError::from_errno(libc::EPERM), SendError::Other(_)));
+    }
+}

@@ -1,0 +1,413 @@
+//! The system calls of this crate, wrapped so that the rest of it is safe code.
+//!
+//! Nothing here decides anything: a function is one call (or one walk over what a call returned), its error is the kernel's.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::mem::{MaybeUninit, size_of, zeroed};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// An address as the kernel wants it.
+#[derive(Clone, Copy)]
+pub(crate) struct SockAddr {
+    storage: libc::sockaddr_storage,
+    len: libc::socklen_t,
+}
+
+impl SockAddr {
+    fn of<T: Copy>(value: T) -> Self {
+        const { assert!(size_of::<T>() <= size_of::<libc::sockaddr_storage>()) };
+        // SAFETY: sockaddr_storage is plain old data, for which zero is a value.
+        let mut storage: libc::sockaddr_storage = unsafe { zeroed() };
+        // SAFETY: `T` is a plain C structure that fits (asserted above) and the storage is aligned for every sockaddr type.
+        unsafe { std::ptr::write((&raw mut storage).cast::<T>(), value) };
+        Self { storage, len: size_of::<T>() as libc::socklen_t }
+    }
+
+    /// An Internet address; `scope` is the interface of a link-local IPv6 address and ignored elsewhere.
+    pub(crate) fn ip(addr: IpAddr, port: u16, scope: u32) -> Self {
+        match addr {
+            IpAddr::V4(a) => Self::of(libc::sockaddr_in {
+                sin_family: libc::AF_INET as u16,
+                sin_port: port.to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(a.octets()) },
+                sin_zero: [0; 8],
+            }),
+            IpAddr::V6(a) => Self::of(libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as u16,
+                sin6_port: port.to_be(),
+                sin6_flowinfo: 0,
+                sin6_addr: libc::in6_addr { s6_addr: a.octets() },
+                sin6_scope_id: if needs_scope(a) { scope } else { 0 },
+            }),
+        }
+    }
+
+    /// A link-layer address: frames of `ethertype` leave by interface `ifindex` for `mac`.
+    pub(crate) fn link(ifindex: u32, ethertype: u16, mac: [u8; 6]) -> Self {
+        Self::of(libc::sockaddr_ll {
+            sll_family: libc::AF_PACKET as u16,
+            sll_protocol: ethertype.to_be(),
+            sll_ifindex: ifindex as i32,
+            sll_hatype: 0,
+            sll_pkttype: 0,
+            sll_halen: 6,
+            sll_addr: [mac[0], mac[1], mac[2], mac[3], mac[4], mac[5], 0, 0],
+        })
+    }
+
+    fn as_ptr(&self) -> *const libc::sockaddr {
+        (&raw const self.storage).cast()
+    }
+
+    /// The Internet address in it, if it is one.
+    pub(crate) fn ip_addr(&self) -> Option<IpAddr> {
+        ip_of(self.as_ptr(), self.len as usize)
+    }
+}
+
+fn needs_scope(a: Ipv6Addr) -> bool {
+    let s = a.segments();
+    s[0] & 0xffc0 == 0xfe80 || (s[0] >> 8 == 0xff && matches!(s[0] & 15, 1 | 2))
+}
+
+/// The Internet address behind a C pointer of which `len` bytes are valid.
+fn ip_of(ptr: *const libc::sockaddr, len: usize) -> Option<IpAddr> {
+    if ptr.is_null() || len < size_of::<libc::sa_family_t>() {
+        return None;
+    }
+    // SAFETY: at least the family is valid (checked above); unaligned reads, because C gives no promise here.
+    let family = i32::from(unsafe { std::ptr::addr_of!((*ptr).sa_family).read_unaligned() });
+    if family == libc::AF_INET && len >= size_of::<libc::sockaddr_in>() {
+        // SAFETY: family and length say that a sockaddr_in is there.
+        let sin = unsafe { ptr.cast::<libc::sockaddr_in>().read_unaligned() };
+        return Some(IpAddr::V4(Ipv4Addr::from(sin.sin_addr.s_addr.to_ne_bytes())));
+    }
+    if family == libc::AF_INET6 && len >= size_of::<libc::sockaddr_in6>() {
+        // SAFETY: family and length say that a sockaddr_in6 is there.
+        let sin6 = unsafe { ptr.cast::<libc::sockaddr_in6>().read_unaligned() };
+        return Some(IpAddr::V6(Ipv6Addr::from(sin6.sin6_addr.s6_addr)));
+    }
+    None
+}
+
+fn check(ret: i32) -> io::Result<i32> {
+    if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
+}
+
+/// A non-blocking socket, closed on exec.
+pub(crate) fn socket(domain: i32, kind: i32, protocol: i32) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers; the descriptor returned is new and ours alone.
+    unsafe {
+        let fd = check(libc::socket(domain, kind | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, protocol))?;
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// Sets a socket option of any plain C type.
+pub(crate) fn set<T: Copy>(fd: &OwnedFd, level: i32, name: i32, value: T) -> io::Result<()> {
+    // SAFETY: pointer and length describe `value`, which lives until the call returns.
+    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), size_of::<T>() as libc::socklen_t) })
+        .map(drop)
+}
+
+/// Binds to an interface by name: only its packets are received, and sent by it alone.
+pub(crate) fn bind_to_device(fd: &OwnedFd, interface: &str) -> io::Result<()> {
+    // SAFETY: pointer and length describe the name's bytes; the kernel needs no terminator.
+    check(unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_BINDTODEVICE,
+            interface.as_ptr().cast(),
+            interface.len() as libc::socklen_t,
+        )
+    })
+    .map(drop)
+}
+
+/// Joins the multicast group on the interface.
+pub(crate) fn join(fd: &OwnedFd, group: IpAddr, ifindex: u32) -> io::Result<()> {
+    let level = if group.is_ipv6() { libc::IPPROTO_IPV6 } else { libc::IPPROTO_IP };
+    let request = libc::group_req { gr_interface: ifindex, gr_group: SockAddr::ip(group, 0, ifindex).storage };
+    set(fd, level, libc::MCAST_JOIN_GROUP, request)
+}
+
+/// Multicast leaves by this interface.
+pub(crate) fn multicast_interface(fd: &OwnedFd, ipv6: bool, ifindex: u32, source: IpAddr) -> io::Result<()> {
+    if ipv6 {
+        return set(fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF, ifindex as i32);
+    }
+    let local = match source {
+        IpAddr::V4(a) => u32::from_ne_bytes(a.octets()),
+        IpAddr::V6(_) => 0,
+    };
+    let request = libc::ip_mreqn {
+        imr_multiaddr: libc::in_addr { s_addr: 0 },
+        imr_address: libc::in_addr { s_addr: local },
+        imr_ifindex: ifindex as i32,
+    };
+    set(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, request)
+}
+
+/// Makes the kernel throw away all that arrives on a socket nobody reads.
+pub(crate) fn deafen(fd: &OwnedFd) -> io::Result<()> {
+    let mut nothing = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 }; // BPF_RET | BPF_K: keep 0 bytes
+    let program = libc::sock_fprog { len: 1, filter: &raw mut nothing };
+    set(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program)
+}
+
+/// Undoes [`deafen`].
+pub(crate) fn undeafen(fd: &OwnedFd) -> io::Result<()> {
+    set(fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0i32)
+}
+
+/// bind(2).
+pub(crate) fn bind(fd: &OwnedFd, addr: &SockAddr) -> io::Result<()> {
+    // SAFETY: pointer and length describe the address.
+    check(unsafe { libc::bind(fd.as_raw_fd(), addr.as_ptr(), addr.len) }).map(drop)
+}
+
+/// connect(2).
+pub(crate) fn connect(fd: &OwnedFd, addr: &SockAddr) -> io::Result<()> {
+    // SAFETY: pointer and length describe the address.
+    check(unsafe { libc::connect(fd.as_raw_fd(), addr.as_ptr(), addr.len) }).map(drop)
+}
+
+/// sendto(2), not blocking; to the connected peer where `to` is absent.
+pub(crate) fn send_to(fd: &OwnedFd, bytes: &[u8], to: Option<&SockAddr>) -> io::Result<usize> {
+    let (addr, len) = to.map_or((std::ptr::null(), 0), |a| (a.as_ptr(), a.len));
+    // SAFETY: pointers and lengths describe `bytes` and the address (or none).
+    let n = unsafe {
+        libc::sendto(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL, addr, len)
+    };
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+}
+
+/// One message of a [`send_many`]: head and payload are sent as one packet.
+#[derive(Clone, Copy)]
+pub(crate) struct Message<'a> {
+    pub(crate) to: &'a SockAddr,
+    pub(crate) head: &'a [u8],
+    pub(crate) payload: &'a [u8],
+}
+
+/// Most messages that one system call of [`send_many`] takes.
+pub(crate) const BATCH: usize = 32;
+
+/// sendmmsg(2), not blocking, no allocation: how many of the first [`BATCH`] messages went out. An error concerns the first.
+pub(crate) fn send_many(fd: &OwnedFd, messages: &[Message<'_>]) -> io::Result<usize> {
+    let n = messages.len().min(BATCH);
+    let mut parts: [MaybeUninit<[libc::iovec; 2]>; BATCH] = [const { MaybeUninit::uninit() }; BATCH];
+    let mut headers: [MaybeUninit<libc::mmsghdr>; BATCH] = [const { MaybeUninit::uninit() }; BATCH];
+    for (i, m) in messages[..n].iter().enumerate() {
+        let io = |b: &[u8]| libc::iovec { iov_base: b.as_ptr().cast_mut().cast(), iov_len: b.len() };
+        let iov = parts[i].write([io(m.head), io(m.payload)]);
+        // SAFETY: mmsghdr is plain old data, for which zero is a value.
+        let header = headers[i].write(unsafe { zeroed() });
+        header.msg_hdr.msg_name = m.to.as_ptr().cast_mut().cast();
+        header.msg_hdr.msg_namelen = m.to.len;
+        header.msg_hdr.msg_iov = iov.as_mut_ptr();
+        header.msg_hdr.msg_iovlen = 2;
+    }
+    // SAFETY: the first `n` headers were written above; all they point to (parts, addresses, bytes) outlives the call, and a
+    // sending call writes to none of it.
+    let sent = unsafe {
+        libc::sendmmsg(fd.as_raw_fd(), headers.as_mut_ptr().cast(), n as u32, (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as _)
+    };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
+}
+
+/// What [`receive`] found beside the bytes.
+#[derive(Default)]
+pub(crate) struct Arrival {
+    /// The packet's length, which may exceed the buffer.
+    pub(crate) len: usize,
+    /// Where from.
+    pub(crate) from: Option<IpAddr>,
+    /// The kernel's CLOCK_REALTIME stamp, nanoseconds.
+    pub(crate) stamp_ns: Option<u64>,
+    /// From the error queue: (origin, type, code, who said so).
+    pub(crate) error: Option<(u8, u8, u8, Option<IpAddr>)>,
+}
+
+/// recvmsg(2), not blocking, with stamps; `errors` reads the error queue instead.
+pub(crate) fn receive(fd: &OwnedFd, buf: &mut [u8], errors: bool) -> io::Result<Arrival> {
+    #[repr(C, align(8))]
+    struct Control([u8; 512]);
+    let mut control = Control([0; 512]);
+    // SAFETY: sockaddr_storage is plain old data, for which zero is a value.
+    let mut from = SockAddr { storage: unsafe { zeroed() }, len: 0 };
+    let mut part = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
+    // SAFETY: msghdr is plain old data, for which zero is a value.
+    let mut header: libc::msghdr = unsafe { zeroed() };
+    header.msg_name = (&raw mut from.storage).cast();
+    header.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    header.msg_iov = &raw mut part;
+    header.msg_iovlen = 1;
+    header.msg_control = (&raw mut control).cast();
+    header.msg_controllen = size_of::<Control>() as _;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC | if errors { libc::MSG_ERRQUEUE } else { 0 };
+    // SAFETY: every pointer in `header` is to a live local (or `buf`) of the length given beside it.
+    let n = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, flags) };
+    if n < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    from.len = header.msg_namelen;
+    let mut arrival = Arrival { len: n as usize, from: from.ip_addr(), ..Arrival::default() };
+    // SAFETY: `header` and the control buffer behind it are as recvmsg left them; the macros stay within msg_controllen, and
+    // each payload is read only when cmsg_len says that it is all there.
+    unsafe {
+        let mut c = libc::CMSG_FIRSTHDR(&raw const header);
+        while !c.is_null() {
+            let data = libc::CMSG_DATA(c);
+            let len = ((*c).cmsg_len as usize).saturating_sub(data as usize - c as usize);
+            match ((*c).cmsg_level, (*c).cmsg_type) {
+                (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) if len >= size_of::<libc::timespec>() => {
+                    arrival.stamp_ns = Some(nanoseconds(data.cast::<libc::timespec>().read_unaligned()));
+                }
+                (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
+                    if len >= size_of::<libc::sock_extended_err>() =>
+                {
+                    let e = data.cast::<libc::sock_extended_err>();
+                    let offender = ip_of(e.add(1).cast(), len - size_of::<libc::sock_extended_err>());
+                    let e = e.read_unaligned();
+                    arrival.error = Some((e.ee_origin, e.ee_type, e.ee_code, offender));
+                }
+                _ => {}
+            }
+            c = libc::CMSG_NXTHDR(&raw const header, c);
+        }
+    }
+    Ok(arrival)
+}
+
+fn nanoseconds(t: libc::timespec) -> u64 {
+    (t.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(t.tv_nsec as u64)
+}
+
+/// A clock's reading in nanoseconds.
+pub(crate) fn clock_ns(clock: libc::clockid_t) -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `t` is writable; the clocks used here always exist.
+    unsafe { libc::clock_gettime(clock, &raw mut t) };
+    nanoseconds(t)
+}
+
+/// CLOCK_MONOTONIC in nanoseconds.
+#[must_use]
+pub fn monotonic_ns() -> u64 {
+    clock_ns(libc::CLOCK_MONOTONIC)
+}
+
+/// Fills with the kernel's randomness.
+pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0u8; N];
+    // SAFETY: pointer and length describe `bytes`.
+    let n = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), N, 0) };
+    if n == N as isize { Ok(bytes) } else { Err(io::Error::last_os_error()) }
+}
+
+fn ifreq(name: &str) -> io::Result<libc::ifreq> {
+    // SAFETY: ifreq is plain old data, for which zero is a value.
+    let mut request: libc::ifreq = unsafe { zeroed() };
+    if name.is_empty() || name.len() >= request.ifr_name.len() || name.contains('\0') {
+        return Err(io::Error::from_raw_os_error(libc::ENODEV));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    Ok(request)
+}
+
+/// What the kernel says of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub(crate) ifindex: u32,
+    pub(crate) mac: [u8; 6],
+    /// ARPHRD_ETHER is 1.
+    pub(crate) hardware: u16,
+    pub(crate) mtu: usize,
+}
+
+fn interface_ioctl(request: libc::c_ulong, ifr: &mut libc::ifreq) -> io::Result<()> {
+    let fd = socket(libc::AF_INET, libc::SOCK_DGRAM, 0).or_else(|_| socket(libc::AF_INET6, libc::SOCK_DGRAM, 0))?;
+    // SAFETY: the requests used here read and write one ifreq.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), request as _, &raw mut *ifr) }).map(drop)
+}
+
+/// Index, MAC and MTU of an interface in this thread's network namespace.
+pub(crate) fn link(name: &str) -> io::Result<Link> {
+    let mut r = ifreq(name)?;
+    interface_ioctl(libc::SIOCGIFINDEX as _, &mut r)?;
+    // SAFETY: SIOCGIFINDEX filled this member.
+    let ifindex = unsafe { r.ifr_ifru.ifru_ifindex } as u32;
+    interface_ioctl(libc::SIOCGIFHWADDR as _, &mut r)?;
+    // SAFETY: SIOCGIFHWADDR filled this member.
+    let hw = unsafe { r.ifr_ifru.ifru_hwaddr };
+    interface_ioctl(libc::SIOCGIFMTU as _, &mut r)?;
+    // SAFETY: SIOCGIFMTU filled this member.
+    let mtu = unsafe { r.ifr_ifru.ifru_mtu };
+    let mut mac = [0u8; 6];
+    for (to, from) in mac.iter_mut().zip(hw.sa_data) {
+        *to = from as u8;
+    }
+    Ok(Link { ifindex, mac, hardware: hw.sa_family, mtu: mtu.max(0) as usize })
+}
+
+/// Whether the interface is up and has its carrier.
+pub(crate) fn running(name: &str) -> io::Result<bool> {
+    let mut r = ifreq(name)?;
+    interface_ioctl(libc::SIOCGIFFLAGS as _, &mut r)?;
+    // SAFETY: SIOCGIFFLAGS filled this member.
+    let flags = i32::from(unsafe { r.ifr_ifru.ifru_flags });
+    Ok(flags & libc::IFF_UP != 0 && flags & libc::IFF_RUNNING != 0)
+}
+
+/// All Internet addresses of an interface in this thread's network namespace, in the kernel's order.
+pub(crate) fn addresses(name: &str) -> io::Result<Vec<IpAddr>> {
+    let wanted = CString::new(name).map_err(|_| io::Error::from_raw_os_error(libc::ENODEV))?;
+    let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: `list` is writable.
+    check(unsafe { libc::getifaddrs(&raw mut list) })?;
+    let mut found = Vec::new();
+    let mut at = list;
+    while !at.is_null() {
+        // SAFETY: a node of the list that getifaddrs built and nobody has freed yet; its name is a C string.
+        let (node, node_name) = unsafe { (&*at, CStr::from_ptr((*at).ifa_name)) };
+        if node_name == wanted.as_c_str() && !node.ifa_addr.is_null() {
+            // SAFETY: the address is not null; its family says how long it is.
+            let len = match i32::from(unsafe { (*node.ifa_addr).sa_family }) {
+                libc::AF_INET => size_of::<libc::sockaddr_in>(),
+                libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
+                _ => 0,
+            };
+            found.extend(ip_of(node.ifa_addr, len));
+        }
+        at = node.ifa_next;
+    }
+    // SAFETY: the list came from getifaddrs and is freed once.
+    unsafe { libc::freeifaddrs(list) };
+    Ok(found)
+}
+
+/// An epoll instance.
+pub(crate) fn epoll() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers; the descriptor returned is new and ours alone.
+    unsafe { Ok(OwnedFd::from_raw_fd(check(libc::epoll_create1(libc::EPOLL_CLOEXEC))?)) }
+}
+
+/// Has `fd` reported (readable, error) under `token`. A closed descriptor leaves by itself.
+pub(crate) fn epoll_add(epoll: &OwnedFd, fd: RawFd, token: u64) -> io::Result<()> {
+    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: token };
+    // SAFETY: `event` is readable during the call.
+    check(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) }).map(drop)
+}
+
+/// The token of one descriptor that is ready now.
+pub(crate) fn epoll_ready(epoll: &OwnedFd) -> Option<u64> {
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    // SAFETY: room for one event, as said.
+    (unsafe { libc::epoll_wait(epoll.as_raw_fd(), &raw mut event, 1, 0) } == 1).then_some(event.u64)
+}
