@@ -9,7 +9,7 @@ use std::process::Command;
 use crate::error::LabError;
 use crate::freeze::{FreezeBy, Frozen};
 use crate::names::{self, NETS, host_name, host_namespace, namespaces, parse_host, switch_namespace};
-use crate::netns::Netns;
+use crate::netns::{self, Netns};
 use crate::process::{MARK, ProcessId, Registry};
 use crate::spec::{LabSpec, check_name};
 use crate::state::{self, Phase, State};
@@ -229,7 +229,8 @@ impl Lab {
     }
 
     /// Runs `body` on a host, in a fresh thread inside its network namespace. Sockets made there stay on the host also
-    /// when they are handed out. A panic of `body` goes on in the caller.
+    /// when they are handed out, and so do processes, but those are not known to the lab and not ended with it: start
+    /// them by [`Lab::command`]. A panic of `body` goes on in the caller.
     ///
     /// # Errors
     /// If there is no such host, or the lab is gone.
@@ -346,6 +347,16 @@ fn create_record(spec: &LabSpec) -> Result<State, LabError> {
         };
         let full = LabSpec { name: Some(name.clone()), ..spec.clone() };
         let state = State::new(name.clone(), full, namespaces(&name, spec.hosts))?;
+        // Without a record it is not a lab's (or was not left by one that is known): not ours to remove either.
+        if state::read(&name)?.is_none()
+            && let Some(taken) = state.namespaces.iter().find(|n| netns::path_of(n).exists())
+        {
+            return Err(LabError::NotUsable {
+                name,
+                why: format!("a network namespace {taken} exists already, and no lab has made it"),
+                advice: "take another name, or remove leftovers with `fide lab down --stale`",
+            });
+        }
         match state::create(&state) {
             Err(LabError::Exists(_)) if spec.name.is_none() => {}
             Err(error) => return Err(error),

@@ -1,7 +1,8 @@
 //! Running iproute2: each program's exit is checked and its complaint handed on.
 
 use std::env;
-use std::io::Write;
+use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -21,6 +22,7 @@ pub(crate) fn batch(tool: &'static str, netns: Option<&str>, lines: &[String], w
     if let Some(name) = netns {
         Netns::open(name)?.confine(&mut command);
     }
+    die_with_caller(&mut command);
     let mut child = command.spawn().map_err(|e| LabError::io(format!("{what}: start `{tool} -batch -`"), e))?;
 
     // A batch is at most a few tens of kilobytes, but a tool that stopped reading must not hang us: it then has
@@ -35,6 +37,21 @@ pub(crate) fn batch(tool: &'static str, netns: Option<&str>, lines: &[String], w
         return Err(refusal(tool, lines, &output.status.to_string(), &stderr, what));
     }
     written.map_err(|e| LabError::io(format!("{what}: write to `{tool} -batch -`"), e))
+}
+
+/// A tool must not go on making things after its caller was killed: nobody would know of them.
+fn die_with_caller(command: &mut Command) {
+    let caller = std::process::id().cast_signed();
+    // SAFETY: prctl and getppid are async-signal-safe and take or return integers only.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            // Killed between fork and now.
+            if libc::getppid() != caller { Err(io::ErrorKind::Interrupted.into()) } else { Ok(()) }
+        });
+    }
 }
 
 /// `Command failed -:12` names the line of the batch that failed.

@@ -1,6 +1,9 @@
 //! Who takes an ephemeral lab down when its creator cannot: a small shell that waits for the creator's end of a pipe
 //! to close. A shell, because it must not share anything with a creator that may be killed at any moment: no
 //! descriptors, no memory, no terminal, no signal.
+//!
+//! A creator that forks without executing hands its end of the pipe to the child; the watcher then waits for both, and
+//! until then the lab is one that [`crate::Lab::reap_stale`] finds stale.
 
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
@@ -29,6 +32,8 @@ impl Watcher {
             .args(&state.namespaces)
             .env_clear()
             .env("PATH", tool::SBIN)
+            .env("CREATOR", state.creator.pid.to_string())
+            .env("CREATOR_START", state.creator.start_time.to_string())
             .env("LAB_ID", &state.id)
             .env("LAB_RECORD", state::path_of(&state.name))
             .env("LAB_DIRECTORY", state::directory_of(&state.name))

@@ -4,13 +4,26 @@
 # itself, and the end of file, however it came about, means that it will not. What goes wrong here is left to the
 # next reap of stale labs; hence no message and no `set -e`.
 #
-# Environment: LAB_ID, LAB_RECORD (its JSON file), LAB_DIRECTORY, FREEZERS (roots of cgroup freezers).
+# Environment: CREATOR and CREATOR_START (its process id and start time), LAB_ID, LAB_RECORD (its JSON file),
+# LAB_DIRECTORY, FREEZERS (roots of cgroup freezers).
 # Arguments: the lab's network namespaces.
 
 trap '' HUP INT TERM QUIT PIPE
 cd /
 read -r _ && exit 0
 grep -q "\"id\": \"$LAB_ID\"" "$LAB_RECORD" || exit 0
+
+start_time() {
+    stat=$(cat "/proc/$1/stat") || return
+    set -- ${stat##*) }
+    [ "$1" = Z ] || echo "${20}"
+}
+
+# A dying process closes its files a moment before the tools that it runs are told to die with it.
+for turn in 1 2 3 4 5 6 7 8 9 10; do
+    [ "$(start_time "$CREATOR")" = "$CREATOR_START" ] || break
+    sleep 0.05
+done
 
 # Frozen processes do not die.
 for freezer in $FREEZERS; do
@@ -20,12 +33,6 @@ for freezer in $FREEZERS; do
         [ -e "$cage/cgroup.freeze" ] && echo 0 >"$cage/cgroup.freeze"
     done
 done
-
-start_time() {
-    stat=$(cat "/proc/$1/stat") || return
-    set -- ${stat##*) }
-    [ "$1" = Z ] || echo "${20}"
-}
 
 # The process ids of what was started through the lab and still runs: what wrote itself down, and what has the mark.
 started() {

@@ -5,7 +5,7 @@ mod common;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use common::{Wire, lab, root, wait_for};
+use common::{PATIENCE, PORT, Wire, lab, passes, root, v6, wait_for};
 use fide_lab::{Cut, Direction, FreezeBy, Lab, LabError, LinkFaults, NETS, ProcessId, SwitchFault};
 
 fn carrier(lab: &Lab, host: u16, net: u8) -> Option<bool> {
@@ -33,6 +33,9 @@ fn a_pulled_cable_takes_the_carrier_and_only_that_link() {
     assert!(net0.both_ways());
     assert_eq!(carrier(&lab, 1, 0), Some(true));
     assert_eq!(lab.link_faults(1, 0).unwrap(), LinkFaults::default());
+    let (six_1, six_2) = (v6(&lab, 1, PORT), v6(&lab, 2, PORT));
+    let kept = passes(PATIENCE, &six_1, (lab.ipv6(2, 0), PORT).into(), &six_2, "IPv6 as well");
+    assert!(kept, "the IPv6 address was lost with the carrier");
 }
 
 #[test]

@@ -73,7 +73,8 @@ fn a_lab_that_is_not_ephemeral_stays_and_can_be_opened_listed_and_taken_down() {
 #[ignore = "run by the tests of crashes"]
 fn creator() {
     let Ok(kind) = std::env::var("FIDE_LAB_TEST_CREATOR") else { return };
-    let lab = Lab::up(&LabSpec { hosts: 3, ephemeral: kind == "ephemeral", ..LabSpec::default() }).unwrap();
+    let name = std::env::var("FIDE_LAB_TEST_NAME").ok();
+    let lab = Lab::up(&LabSpec { name, hosts: 3, ephemeral: kind == "ephemeral", ..LabSpec::default() }).unwrap();
     // A process, and one that its shell forgot.
     let mut shell = lab.command(1, "sh").unwrap();
     let mut shell = spawn_quiet(shell.args(["-c", "setsid sleep 1000 & echo $!; exec sleep 1000"]));
@@ -90,6 +91,16 @@ fn spawn_quiet(command: &mut Command) -> std::process::Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
 }
 
+/// Starts [`creator`]; `name` is the lab's, or made up.
+fn start_creator(kind: &str, name: Option<&str>) -> std::process::Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "creator", "--ignored", "--nocapture"]).env("FIDE_LAB_TEST_CREATOR", kind);
+    if let Some(name) = name {
+        command.env("FIDE_LAB_TEST_NAME", name);
+    }
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+}
+
 struct Creator {
     child: std::process::Child,
     lab: String,
@@ -98,13 +109,7 @@ struct Creator {
 }
 
 fn run_creator(kind: &str) -> Creator {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "creator", "--ignored", "--nocapture"])
-        .env("FIDE_LAB_TEST_CREATOR", kind)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = start_creator(kind, None);
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     let words = loop {
@@ -209,4 +214,118 @@ fn sixty_four_hosts_come_and_go_within_seconds() {
     assert_gone(&name);
     println!("64 hosts: up in {up:?}, down in {down:?}");
     assert!(up < Duration::from_secs(30) && down < Duration::from_secs(30), "up {up:?}, down {down:?}");
+}
+
+#[test]
+fn a_creator_killed_half_way_leaves_nothing_that_is_not_reaped() {
+    if !root("a_creator_killed_half_way_leaves_nothing_that_is_not_reaped") {
+        return;
+    }
+    // A record, namespaces one by one, all of it: seven traces when it is complete.
+    for kind in ["ephemeral", "lasting"] {
+        for progress in 1..=7 {
+            let name = format!("half-{kind}-{progress}-{}", std::process::id());
+            let mut creator = start_creator(kind, Some(&name));
+            wait_for("the lab to get that far", || traces(&name).len() >= progress);
+            creator.kill().unwrap();
+            creator.wait().unwrap();
+            Lab::reap_stale().unwrap();
+            // A lasting lab that was ready is not stale, however its creator ended.
+            if let Ok(lab) = Lab::open(&name) {
+                assert_eq!(kind, "lasting");
+                lab.down().unwrap();
+            }
+            assert_gone(&name);
+        }
+    }
+}
+
+#[test]
+fn namespaces_and_directories_without_a_record_are_reaped_unless_someone_is_inside() {
+    if !root("namespaces_and_directories_without_a_record_are_reaped_unless_someone_is_inside") {
+        return;
+    }
+    let lab = Lab::up(&LabSpec { hosts: 2, ..LabSpec::default() }).unwrap();
+    let name = lab.name().to_string();
+    let mut inside = lab.command(2, "sleep").unwrap().arg("1000").spawn().unwrap();
+    std::fs::remove_file(format!("/run/fide/lab/{name}.json")).unwrap();
+
+    Lab::reap_stale().unwrap();
+    assert_eq!(traces(&name), [format!("fide-{name}-h2")], "the one that someone is inside of");
+    let same_name = Lab::up(&LabSpec { name: Some(name.clone()), ..LabSpec::default() }).unwrap_err();
+    assert!(same_name.to_string().contains(&format!("fide-{name}-h2")), "{same_name}");
+    assert_eq!(traces(&name), [format!("fide-{name}-h2")], "a refused lab removes nothing that it has not made");
+
+    inside.kill().unwrap();
+    inside.wait().unwrap();
+    wait_for("the last namespace to be reaped", || {
+        Lab::reap_stale().unwrap();
+        traces(&name).is_empty()
+    });
+}
+
+#[test]
+fn only_what_was_started_through_the_lab_is_ended_with_it() {
+    if !root("only_what_was_started_through_the_lab_is_ended_with_it") {
+        return;
+    }
+    let lab = lab(2);
+    let mut foreign = lab.in_host(1, || Command::new("sleep").arg("1000").spawn().unwrap()).unwrap();
+    let mut ours = lab.command(1, "sleep").unwrap().arg("1000").spawn().unwrap();
+    let stubborn = "trap '' TERM; echo ready; while :; do sleep 1; done";
+    let mut stubborn = spawn_quiet(lab.command(2, "sh").unwrap().args(["-c", stubborn]));
+    BufReader::new(stubborn.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+
+    lab.down().unwrap();
+    assert!(ours.try_wait().unwrap().is_some(), "a process of the lab outlived it");
+    assert!(stubborn.try_wait().unwrap().is_some(), "a process that ignores SIGTERM outlived the lab");
+    assert!(foreign.try_wait().unwrap().is_none(), "a stranger was killed");
+    foreign.kill().unwrap();
+    foreign.wait().unwrap();
+}
+
+#[test]
+fn labs_can_be_made_at_the_same_time() {
+    if !root("labs_can_be_made_at_the_same_time") {
+        return;
+    }
+    let labs: Vec<Lab> = std::thread::scope(|scope| {
+        let makers: Vec<_> = (0..4).map(|_| scope.spawn(|| lab(2))).collect();
+        makers.into_iter().map(|maker| maker.join().unwrap()).collect()
+    });
+    let names: Vec<String> = labs.iter().map(|lab| lab.name().to_string()).collect();
+    drop(labs);
+    names.iter().for_each(|name| assert_gone(name));
+}
+
+#[test]
+fn two_who_take_the_same_lab_down_do_not_get_in_each_others_way() {
+    if !root("two_who_take_the_same_lab_down_do_not_get_in_each_others_way") {
+        return;
+    }
+    let lab = Lab::up(&LabSpec { hosts: 8, ..LabSpec::default() }).unwrap();
+    let name = lab.name().to_string();
+    let other = Lab::open(&name).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| lab.down().unwrap());
+        scope.spawn(|| other.down().unwrap());
+    });
+    assert_gone(&name);
+    assert!(matches!(Lab::down_by_name(&name), Err(LabError::NotFound(_))));
+}
+
+#[test]
+fn an_ordinary_user_is_told_what_is_needed() {
+    // As root, a thread of its own gives its privileges up: by the bare system call, which (unlike the C library's
+    // function) changes the calling thread only.
+    let outcome = std::thread::spawn(|| {
+        // SAFETY: setresuid takes three integers.
+        let rc = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
+        // SAFETY: geteuid takes nothing and cannot fail.
+        assert!(rc == 0 || unsafe { libc::geteuid() } != 0);
+        Lab::up(&LabSpec::default()).map(|lab| lab.name().to_string())
+    });
+    let error = outcome.join().unwrap().unwrap_err();
+    assert!(matches!(error, LabError::NotRoot { .. }), "{error}");
+    assert!(error.to_string().contains("sudo"), "{error}");
 }
