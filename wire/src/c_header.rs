@@ -27,6 +27,7 @@ pub fn text() -> String {
     def("NOTICE_LEN", packet::NOTICE_LEN as u64);
     def("TAG_LEN", packet::TAG_LEN as u64);
     def("PACKET_MAX", packet::PACKET_MAX as u64);
+    def("PIGGYBACK_HEAD", packet::PIGGYBACK_HEAD as u64);
     def("PIGGYBACK_MAX", crate::PIGGYBACK_MAX as u64);
     def("PATHS", crate::PATHS as u64);
     def("SLOTS", crate::SLOTS as u64);

@@ -33,10 +33,14 @@ pub const FIXED_LEN: usize = 36;
 pub const NOTICE_LEN: usize = 24;
 /// Bytes of a tag.
 pub const TAG_LEN: usize = 8;
+/// Bytes before a piggybacked message in a heartbeat's body: the low half of the number of the process it is from.
+pub const PIGGYBACK_HEAD: usize = 2;
+/// Largest body.
+pub const BODY_MAX: usize = PIGGYBACK_HEAD + PIGGYBACK_MAX;
 /// Largest packet.
-pub const PACKET_MAX: usize = FIXED_LEN + NOTICE_LEN + 2 * TAG_LEN + PIGGYBACK_MAX;
-/// Bytes of a heartbeat's headers above IP: UDP, fixed part, two tags.
-pub const HEARTBEAT_OVERHEAD: usize = 8 + FIXED_LEN + 2 * TAG_LEN;
+pub const PACKET_MAX: usize = FIXED_LEN + NOTICE_LEN + 2 * TAG_LEN + BODY_MAX;
+/// Bytes of a heartbeat's headers above IP: UDP, fixed part, two tags, and the head of the piggyback.
+pub const HEARTBEAT_OVERHEAD: usize = 8 + FIXED_LEN + 2 * TAG_LEN + PIGGYBACK_HEAD;
 
 // FiDe §3.1: 1418 bytes of piggyback in an ordinary 1500-byte IPv4 frame.
 const _: () = assert!(20 + HEARTBEAT_OVERHEAD + PIGGYBACK_MAX <= 1500);
@@ -279,7 +283,7 @@ pub fn decode<'a>(bytes: &'a [u8], cluster: u32, keys: &Keyring) -> Result<Packe
     if bytes.len() < body_at {
         return Err(Refusal::Short);
     }
-    if bytes.len() > body_at + TAG_LEN + PIGGYBACK_MAX {
+    if bytes.len() > body_at + TAG_LEN + BODY_MAX {
         return Err(Refusal::Oversize);
     }
     let key = keys.get(header.key_id).ok_or(Refusal::Key)?;
@@ -331,7 +335,7 @@ pub enum EncodeError {
 /// Writes a packet, signed with the sending key of `keys`, and returns its length. `header.key_id` is ignored.
 ///
 /// # Errors
-/// [`EncodeError::TooLarge`] when the body exceeds [`PIGGYBACK_MAX`].
+/// [`EncodeError::TooLarge`] when the body exceeds [`BODY_MAX`].
 ///
 /// # Panics
 /// When a notice is given for a kind that has none, or is missing where the kind has one: a mistake of the caller.
@@ -343,8 +347,8 @@ pub fn encode(
     keys: &Keyring,
 ) -> Result<usize, EncodeError> {
     assert_eq!(header.kind.has_notice(), notice.is_some(), "a notice belongs to Notice and Leave");
-    if body.len() > PIGGYBACK_MAX {
-        return Err(EncodeError::TooLarge { size: body.len(), limit: PIGGYBACK_MAX });
+    if body.len() > BODY_MAX {
+        return Err(EncodeError::TooLarge { size: body.len(), limit: BODY_MAX });
     }
     let (key_id, key) = keys.sending();
     out[0..2].copy_from_slice(&MAGIC.to_be_bytes());
@@ -499,6 +503,9 @@ pub struct Announce {
     /// Monitored processes in this part.
     #[serde(default)]
     pub apps: Vec<AnnouncedApp>,
+    /// Processes of others that are monitored from here, in this part.
+    #[serde(default)]
+    pub monitors: Vec<AnnouncedMonitor>,
 }
 
 fn one() -> u16 {
@@ -515,6 +522,20 @@ pub struct AnnouncedApp {
     #[serde(rename = "n")]
     pub name: String,
     /// The largest piggyback it sends.
+    #[serde(rename = "b", default)]
+    pub pbsize: u32,
+}
+
+/// One interest of the sender's applications, in an [`Announce`]: what `on_monitor_req` tells the monitored process (Listing 1).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnnouncedMonitor {
+    /// The node of the process.
+    #[serde(rename = "d")]
+    pub node: u32,
+    /// Its number there.
+    #[serde(rename = "i")]
+    pub app: u32,
+    /// The piggyback size wanted.
     #[serde(rename = "b", default)]
     pub pbsize: u32,
 }
@@ -545,18 +566,18 @@ mod tests {
 
     #[test]
     fn a_heartbeat_with_the_largest_piggyback_fits_an_ordinary_frame() {
-        let bytes = sample(Kind::Heartbeat, &[1; PIGGYBACK_MAX]);
-        assert_eq!(bytes.len() + 8 + 20, 1498);
+        let bytes = sample(Kind::Heartbeat, &[1; BODY_MAX]);
+        assert_eq!(bytes.len() + 8 + 20, 1500);
         assert_eq!(piggyback_max(1500, false), PIGGYBACK_MAX);
-        assert_eq!(piggyback_max(1500, true), 1400);
+        assert_eq!(piggyback_max(1500, true), 1398);
         assert_eq!(piggyback_max(10, true), 0);
     }
 
     #[test]
     fn one_byte_more_is_refused_with_the_limit() {
         let mut out = [0; PACKET_MAX];
-        let e = encode(&mut out, &header(Kind::Heartbeat), None, &[0; PIGGYBACK_MAX + 1], &ring()).unwrap_err();
-        assert_eq!(e.to_string(), "1419 bytes do not fit: a packet carries at most 1418");
+        let e = encode(&mut out, &header(Kind::Heartbeat), None, &[0; BODY_MAX + 1], &ring()).unwrap_err();
+        assert_eq!(e.to_string(), "1421 bytes do not fit: a packet carries at most 1420");
     }
 
     #[test]
@@ -621,7 +642,7 @@ mod tests {
         #[test]
         fn what_is_written_is_read(kind in any_kind(), path in 0u8..16, cluster: u32, sender: u32, incarnation: u32,
                                    number: u64, sent_ns: u64, period_ns: u32, n: u32, app: u32, code: i32, event_ns: u64,
-                                   body in proptest::collection::vec(any::<u8>(), 0..=PIGGYBACK_MAX)) {
+                                   body in proptest::collection::vec(any::<u8>(), 0..=BODY_MAX)) {
             let header = Header { kind, path, key_id: 1, cluster, sender, incarnation, number, sent_ns, period_ns };
             let notice = kind.has_notice().then_some(Notice { notice: n, app, code, event_ns, ..notice() });
             let mut out = [0; PACKET_MAX];
