@@ -1,1 +1,3 @@
 //! fided, the agent: drain xdp, step proto, feed lane, publish.
+
+pub mod config;

@@ -1,0 +1,1327 @@
+//! The configuration: one TOML file, `/etc/fide/fide.toml` unless told otherwise.
+//!
+//! [`Config::parse`] is pure (text in, configuration out) apart from asking for the host's name when `node` is not set;
+//! [`Config::load`] also reads the file and the keys it names, and looks for interfaces when no `[[path]]` is given.
+//! A refusal says which line, why, and what to do. What is doubtful but works ends up in [`Config::warnings`].
+//!
+//! [`diff`] says what of a changed file can be taken over by a running agent and what waits for a restart.
+
+use fide_wire::control::{DEFAULT_SOCKET, Selector};
+use fide_wire::mac::{Key, Keyring};
+use fide_wire::verdict::Cause;
+use fide_wire::{DEFAULT_PORT, PATHS, name_id};
+use serde::Deserialize;
+use serde::de::{self, Deserializer, Visitor};
+use std::fmt;
+use std::io::Read;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use toml::Spanned;
+
+/// Where the configuration is looked for unless `--config` names another file.
+pub const DEFAULT_PATH: &str = "/etc/fide/fide.toml";
+
+/// Larger files are refused unread.
+const FILE_MAX: usize = 1 << 20;
+/// Longest name of a node or of a watched process, bytes.
+pub const NAME_MAX: usize = 64;
+/// Shortest and longest heartbeat interval, ns. (The wire carries it in 32 bits.)
+const HEARTBEAT_NS: std::ops::RangeInclusive<u64> = 50_000..=4_000_000_000;
+
+/// Everything an operator can say.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The cluster's name.
+    pub cluster: String,
+    /// Its id on the wire: [`name_id`] of its name unless set.
+    pub cluster_id: u32,
+    /// This host's name in the cluster.
+    pub node: String,
+    /// HB: time between two heartbeats, ns.
+    pub heartbeat_ns: u64,
+    /// The UDP port of the lane.
+    pub port: u16,
+    /// Real-time priority (SCHED_FIFO) of the lane's thread, 0 for none.
+    pub rt_priority: u8,
+    /// Whether default groups are IPv6 ones.
+    pub ipv6: bool,
+    /// The interfaces, one per path; one or two.
+    pub paths: Vec<PathConfig>,
+    /// How the agent treats its processor.
+    pub profile: Profile,
+    /// For [`Profile::Dedicated`].
+    pub dedicated: Dedicated,
+    /// How packets are received.
+    pub receive: Receive,
+    /// How packets are sent.
+    pub send: Send,
+    /// What of the contract is pinned rather than measured.
+    pub contract: ContractPins,
+    /// The detector's settings.
+    pub detector: DetectorConfig,
+    /// Processes of this host to watch from the start.
+    pub watches: Vec<Watch>,
+    /// Where the keys are, if packets are to be authenticated.
+    pub keys: Option<KeyFiles>,
+    /// The keys themselves: filled by [`Config::load_keys`], the public key until then.
+    pub keyring: Keyring,
+    /// The socket for clients.
+    pub socket: SocketConfig,
+    /// Who may do what.
+    pub access: AccessConfig,
+    /// Where metrics are served, if at all.
+    pub metrics: Option<SocketAddr>,
+    /// The event history.
+    pub history: HistoryConfig,
+    /// Where incarnations are kept.
+    pub state: PathBuf,
+    /// Programs to run when something happens.
+    pub hooks: Vec<Hook>,
+    /// What is doubtful but works; to be logged by whoever loads this.
+    pub warnings: Vec<String>,
+}
+
+/// One path: an interface and whom to reach through it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathConfig {
+    /// The interface.
+    pub interface: String,
+    /// The multicast group, none with a unicast list alone.
+    pub group: Option<IpAddr>,
+    /// Hosts to send to one by one, where the network has no multicast.
+    pub unicast: Vec<IpAddr>,
+    /// The address to send from; the interface's first of the right family unless set.
+    pub address: Option<IpAddr>,
+    /// Routers a multicast packet may cross plus one.
+    pub ttl: u8,
+}
+
+/// How the agent treats its processor (X7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Profile {
+    /// Interrupt-driven, beside everything else.
+    Shared,
+    /// Pinned to its own processor, polling.
+    Dedicated,
+}
+
+impl Profile {
+    /// The name in the file, the status and the metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Profile::Shared => "shared",
+            Profile::Dedicated => "dedicated",
+        }
+    }
+}
+
+/// Settings of the dedicated profile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dedicated {
+    /// The processor to take; the agent chooses when it is not set.
+    pub cpu: Option<u32>,
+}
+
+/// How packets are received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Receive {
+    /// The best that works here.
+    Auto,
+    /// XDP in the driver, or refuse to start.
+    Xdp,
+    /// XDP in the stack's generic hook.
+    XdpGeneric,
+    /// Plain sockets.
+    Udp,
+}
+
+/// How packets are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Send {
+    /// The best that works here.
+    Auto,
+    /// AF_PACKET past the queueing discipline.
+    Packet,
+    /// Plain sockets.
+    Udp,
+}
+
+/// Parts of the contract that are set rather than measured (π is `heartbeat`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ContractPins {
+    /// λmin: the smallest latency, ns.
+    pub lambda_min_ns: Option<u64>,
+    /// δmax exactly, ns: calibration does not change it.
+    pub delta_max_ns: Option<u64>,
+    /// δmax never below this, ns.
+    pub delta_floor_ns: Option<u64>,
+    /// δmax never above this, ns: more jitter breaks the contract instead of stretching it.
+    pub delta_ceiling_ns: Option<u64>,
+}
+
+/// Settings of the detector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DetectorConfig {
+    /// How long an agent may say nothing while its host's kernel still answers until it is *agent lost*, ns.
+    pub agent_timeout_ns: u64,
+}
+
+impl Default for DetectorConfig {
+    fn default() -> Self {
+        Self { agent_timeout_ns: 1_000_000_000 }
+    }
+}
+
+/// A process to watch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Watch {
+    /// The name others know it by, unique on this host.
+    pub name: String,
+    /// Which process.
+    pub selector: Selector,
+}
+
+/// Where the keys are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyFiles {
+    /// The key to send with.
+    pub send: KeyFile,
+    /// A second one that is accepted too (the old or the new one during a rotation).
+    pub accept: Option<KeyFile>,
+}
+
+/// One key in a file of 32 hexadecimal digits.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeyFile {
+    /// Its id on the wire, 1 to 15, the same on every host.
+    pub id: u8,
+    /// The file.
+    pub file: PathBuf,
+}
+
+/// The socket for clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketConfig {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its permissions.
+    pub mode: u32,
+    /// Its group, by name or number; left alone when no such group exists and this is the default.
+    pub group: String,
+    /// Whether `group` was written in the file (then it must exist).
+    pub group_is_set: bool,
+}
+
+/// Users and groups as the configuration names them.
+///
+/// `"everyone"`, `"alice"` or `"1000"` (users), `"%ops"` or `"%100"` (groups). Root is never refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct Who(pub Vec<String>);
+
+impl Who {
+    /// Everyone who can open the socket.
+    #[must_use]
+    pub fn everyone() -> Self {
+        Who(vec!["everyone".into()])
+    }
+}
+
+/// Who may do what, beside root, who may do everything.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AccessConfig {
+    /// May have processes of other users watched. Everyone may have their own watched.
+    pub watch_others: Who,
+    /// May monitor and receive verdicts.
+    pub monitor: Who,
+    /// May read status, events and explanations.
+    pub read: Who,
+    /// May make the agent read its configuration again.
+    pub reload: Who,
+}
+
+impl Default for AccessConfig {
+    fn default() -> Self {
+        Self { watch_others: Who::default(), monitor: Who::everyone(), read: Who::everyone(), reload: Who::default() }
+    }
+}
+
+/// The event history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HistoryConfig {
+    /// Where it is kept; `None` for memory only.
+    pub path: Option<PathBuf>,
+    /// Most bytes on disk, both segments together.
+    pub max_bytes: u64,
+}
+
+/// A program to run when something happens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hook {
+    /// On which causes.
+    pub on: Vec<Cause>,
+    /// For which processes or hosts: `name@host`, `@host`, with `*` and `?`.
+    pub pattern: String,
+    /// The program (absolute) and its arguments.
+    pub command: Vec<String>,
+    /// How long it may take.
+    pub timeout: Duration,
+    /// Also run it when an earlier *doomed* is confirmed (the same crash a second time, with the final code).
+    pub confirmations: bool,
+}
+
+/// Why a configuration was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// The file, if it came from one.
+    pub file: Option<PathBuf>,
+    /// Where in it.
+    pub at: Option<Position>,
+    /// What is wrong, why, and what to do.
+    pub what: String,
+}
+
+/// A place in the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// From 1.
+    pub line: usize,
+    /// From 1, in characters.
+    pub column: usize,
+    /// The line itself, cut if long.
+    pub text: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(file) = &self.file {
+            write!(f, "{}: ", file.display())?;
+        }
+        match &self.at {
+            Some(p) if p.text.is_empty() => write!(f, "line {}: {}", p.line, self.what),
+            Some(p) => write!(f, "line {} `{}`: {}", p.line, p.text, self.what),
+            None => f.write_str(&self.what),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl ConfigError {
+    fn new(what: impl Into<String>) -> Self {
+        Self { file: None, at: None, what: what.into() }
+    }
+
+    fn in_file(mut self, file: &Path) -> Self {
+        self.file = Some(file.to_owned());
+        self
+    }
+
+    fn at(text: &str, offset: usize, what: impl Into<String>) -> Self {
+        let before = text.get(..offset).unwrap_or(text);
+        let start = before.rfind('\n').map_or(0, |i| i + 1);
+        let line = text[start..].lines().next().unwrap_or("").trim();
+        let mut shown: String = line.chars().take(72).collect();
+        if shown.len() < line.len() {
+            shown.push('…');
+        }
+        let column = before[start..].chars().count() + 1;
+        let line = before.matches('\n').count() + 1;
+        Self { file: None, at: Some(Position { line, column, text: shown }), what: what.into() }
+    }
+}
+
+// ---- values that check themselves while they are read, so that errors carry their line ----
+
+/// Reads `$what` from a string with `$parse`, and says what was expected of anything that is not a string.
+macro_rules! from_text {
+    ($type:ty, $expecting:literal, $parse:expr) => {
+        impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                struct V;
+                impl Visitor<'_> for V {
+                    type Value = $type;
+                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                        f.write_str($expecting)
+                    }
+                    fn visit_str<E: de::Error>(self, text: &str) -> Result<$type, E> {
+                        let parse: fn(&str) -> Result<$type, String> = $parse;
+                        parse(text).map_err(E::custom)
+                    }
+                }
+                d.deserialize_str(V)
+            }
+        }
+    };
+}
+
+/// A duration in ns.
+#[derive(Clone, Copy, PartialEq)]
+struct Ns(u64);
+from_text!(Ns, "a duration such as \"1ms\", \"250us\" or \"2s\"", |t| duration_ns(t).map(Ns));
+
+/// Permission bits.
+struct Mode(u32);
+from_text!(Mode, "permissions as a string of octal digits such as \"0660\"", |t| {
+    match u32::from_str_radix(t.strip_prefix("0o").unwrap_or(t), 8) {
+        Ok(mode) if mode <= 0o777 && !t.starts_with('+') => Ok(Mode(mode)),
+        _ => Err(format!("`{t}` is not a set of permissions; write three octal digits such as \"0660\"")),
+    }
+});
+
+/// The name of a node.
+struct NodeName(String);
+from_text!(NodeName, "a host name", |t| check_node_name(t).map(|()| NodeName(t.into())));
+
+/// The name of a watched process.
+struct AppName(String);
+from_text!(AppName, "a name", |t| check_app_name(t).map(|()| AppName(t.into())));
+
+/// The name of an interface.
+struct InterfaceName(String);
+from_text!(InterfaceName, "the name of a network interface such as \"eth1\"", |t| {
+    let fits = (1..16).contains(&t.len()) && !t.contains(['/', ':', '\0']) && !t.contains(char::is_whitespace);
+    if fits && t != "." && t != ".." {
+        Ok(InterfaceName(t.into()))
+    } else {
+        Err(format!("`{t}` cannot be an interface's name (1 to 15 characters, no slash, colon or space); see `ip link`"))
+    }
+});
+
+/// An IP address.
+struct Ip(IpAddr);
+from_text!(Ip, "an IP address such as \"10.0.1.2\" or \"fd00::2\"", |t| {
+    t.parse().map(Ip).map_err(|_| format!("`{t}` is not an IP address; names are not resolved here, write the address itself"))
+});
+
+/// Where metrics are served.
+struct Listen(Option<SocketAddr>);
+from_text!(Listen, "an address and port such as \"127.0.0.1:9433\", or \"off\"", |t| {
+    if t == "off" {
+        return Ok(Listen(None));
+    }
+    t.parse()
+        .map(|a| Listen(Some(a)))
+        .map_err(|_| format!("`{t}` is not an address with a port; write for example \"127.0.0.1:9433\", or \"off\""))
+});
+
+/// A number of bytes.
+struct Bytes(u64);
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct V;
+        impl Visitor<'_> for V {
+            type Value = Bytes;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a size such as \"16MiB\", or a number of bytes")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Bytes, E> {
+                size_bytes(text).map(Bytes).map_err(E::custom)
+            }
+            fn visit_i64<E: de::Error>(self, v: i64) -> Result<Bytes, E> {
+                u64::try_from(v).map(Bytes).map_err(|_| E::custom("a size cannot be negative"))
+            }
+        }
+        d.deserialize_any(V)
+    }
+}
+
+/// What a hook runs on: one or several causes.
+struct On(Vec<Cause>);
+from_text!(On, "the name of a cause such as \"silent-host\", or \"failure\", \"end\" or \"any\"", |t| {
+    match t {
+        "any" => Ok(On(Cause::ALL.to_vec())),
+        "end" => Ok(On(Cause::ALL.into_iter().filter(|c| c.ends_process()).collect())),
+        "failure" => Ok(On(Cause::ALL.into_iter().filter(|c| c.ends_process() && *c != Cause::Left).collect())),
+        _ => match Cause::ALL.into_iter().find(|c| c.name() == t) {
+            Some(cause) => Ok(On(vec![cause])),
+            None => {
+                let known: Vec<_> = Cause::ALL.iter().map(|c| c.name()).collect();
+                Err(format!("`{t}` is not a cause; use \"failure\", \"end\", \"any\" or one of: {}", known.join(", ")))
+            }
+        },
+    }
+});
+
+/// A program's path and arguments.
+struct Command(Vec<String>);
+
+impl<'de> Deserialize<'de> for Command {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let words = Vec::<String>::deserialize(d)?;
+        match words.first() {
+            None => Err(de::Error::custom("an empty command; write [\"/path/of/program\", \"argument\", …]")),
+            Some(p) if !p.starts_with('/') => Err(de::Error::custom(format!(
+                "`{p}` is not an absolute path (hooks run without a shell and without PATH); write [\"/usr/local/bin/{p}\"] or where it is"
+            ))),
+            Some(_) if words.iter().any(|w| w.contains('\0')) => {
+                Err(de::Error::custom("a command cannot contain the NUL character"))
+            }
+            Some(_) => Ok(Command(words)),
+        }
+    }
+}
+
+/// Reads a duration: a decimal number and one of `ns us µs ms s min h`. The result is in ns.
+///
+/// # Errors
+/// What is wrong with it, for people.
+pub fn duration_ns(text: &str) -> Result<u64, String> {
+    let (number, unit) = split_unit(text);
+    let factor: u64 = match unit {
+        "ns" => 1,
+        "us" | "µs" | "μs" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        "min" => 60_000_000_000,
+        "h" => 3_600_000_000_000,
+        _ => {
+            return Err(format!("`{text}` is not a duration; write a number and its unit, such as \"1ms\", \"250us\" or \"2s\""));
+        }
+    };
+    decimal(number, factor).ok_or_else(|| format!("`{text}` is not a duration; write for example \"1ms\", \"1.5s\" or \"250us\""))
+}
+
+/// Reads a size: a decimal number and one of `B kB MB GB KiB MiB GiB`. The result is in bytes.
+///
+/// # Errors
+/// What is wrong with it, for people.
+pub fn size_bytes(text: &str) -> Result<u64, String> {
+    let (number, unit) = split_unit(text);
+    let factor: u64 = match unit {
+        "" | "B" => 1,
+        "kB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        _ => return Err(format!("`{text}` is not a size; write a number and its unit, such as \"16MiB\" or \"512KiB\"")),
+    };
+    decimal(number, factor).ok_or_else(|| format!("`{text}` is not a size; write for example \"16MiB\""))
+}
+
+fn split_unit(text: &str) -> (&str, &str) {
+    let text = text.trim();
+    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    (&text[..at], text[at..].trim_start())
+}
+
+/// `number` (digits, at most one point with at most 9 digits behind it) times `factor`, rounded down.
+fn decimal(number: &str, factor: u64) -> Option<u64> {
+    let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
+    if whole.is_empty() || part.is_empty() || part.len() > 9 {
+        return None;
+    }
+    let digits = |t: &str| t.bytes().all(|b| b.is_ascii_digit()).then(|| t.parse::<u64>().ok()).flatten();
+    let scale = 10u128.pow(part.len() as u32);
+    let fraction = u128::from(digits(part)?) * u128::from(factor) / scale;
+    digits(whole)?.checked_mul(factor)?.checked_add(u64::try_from(fraction).ok()?)
+}
+
+fn check_node_name(name: &str) -> Result<(), String> {
+    let ok = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
+    if (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(ok) {
+        return Ok(());
+    }
+    Err(format!("`{name}` cannot name a host: use 1 to {NAME_MAX} letters, digits, dots, dashes and underscores"))
+}
+
+/// Whether a process can have this name (`name@host` must stay readable and unambiguous).
+///
+/// # Errors
+/// What is wrong with it, for people.
+pub fn check_app_name(name: &str) -> Result<(), String> {
+    if (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'@' | b'*' | b'?')) {
+        return Ok(());
+    }
+    Err(format!("`{name}` cannot name a process: use 1 to {NAME_MAX} printable ASCII characters without space, `@`, `*` or `?`"))
+}
+
+// ---- the file's own shape ----
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    cluster: Option<NodeName>,
+    cluster_id: Option<Spanned<u32>>,
+    node: Option<NodeName>,
+    heartbeat: Option<Spanned<Ns>>,
+    port: Option<Spanned<u16>>,
+    ipv6: Option<bool>,
+    rt_priority: Option<Spanned<u8>>,
+    profile: Option<Profile>,
+    receive: Option<Receive>,
+    send: Option<Send>,
+    state: Option<PathBuf>,
+    #[serde(default)]
+    path: Vec<Spanned<FilePath>>,
+    #[serde(default)]
+    dedicated: Dedicated,
+    #[serde(default)]
+    contract: Option<Spanned<FileContract>>,
+    #[serde(default)]
+    detector: FileDetector,
+    #[serde(default)]
+    watch: Vec<Spanned<FileWatch>>,
+    keys: Option<Spanned<FileKeys>>,
+    #[serde(default)]
+    socket: FileSocket,
+    #[serde(default)]
+    access: AccessConfig,
+    #[serde(default)]
+    metrics: FileMetrics,
+    #[serde(default)]
+    history: FileHistory,
+    #[serde(default)]
+    hook: Vec<Spanned<FileHook>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FilePath {
+    interface: InterfaceName,
+    group: Option<Ip>,
+    #[serde(default)]
+    unicast: Vec<Ip>,
+    address: Option<Ip>,
+    ttl: Option<u8>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileContract {
+    lambda_min: Option<Ns>,
+    delta_max: Option<Ns>,
+    delta_floor: Option<Ns>,
+    delta_ceiling: Option<Ns>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct FileDetector {
+    agent_timeout: Option<Spanned<Ns>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileWatch {
+    name: AppName,
+    pid: Option<u32>,
+    process: Option<String>,
+    unit: Option<String>,
+    cgroup: Option<String>,
+    port: Option<u16>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileKeys {
+    send: KeyFile,
+    accept: Option<KeyFile>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct FileSocket {
+    path: Option<PathBuf>,
+    mode: Option<Mode>,
+    group: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct FileMetrics {
+    listen: Option<Listen>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct FileHistory {
+    path: Option<PathBuf>,
+    max_bytes: Option<Spanned<Bytes>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileHook {
+    on: Vec<On>,
+    #[serde(default = "any")]
+    r#match: String,
+    command: Command,
+    timeout: Option<Spanned<Ns>>,
+    #[serde(default)]
+    confirmations: bool,
+}
+
+fn any() -> String {
+    "*".into()
+}
+
+impl Config {
+    /// Reads the file, the keys it names and, when it names no path, the host's interfaces.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its line.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let (text, mut warnings) = read_guarded(path).map_err(|e| e.in_file(path))?;
+        let mut config = Self::parse(&text).map_err(|e| e.in_file(path))?;
+        config.load_keys().map_err(|e| e.in_file(path))?;
+        if config.paths.is_empty() {
+            config.find_paths().map_err(|e| e.in_file(path))?;
+        }
+        for hook in &config.hooks {
+            if let Some(program) = hook.command.first().filter(|p| !Path::new(p.as_str()).exists()) {
+                warnings.push(format!("the hook {program} does not exist now; it will fail until it does"));
+            }
+        }
+        warnings.append(&mut config.warnings);
+        config.warnings = warnings;
+        Ok(config)
+    }
+
+    /// Reads a configuration from its text. Reads no file; `paths` is empty when there is no `[[path]]`, and `keyring` the
+    /// public one until [`Config::load_keys`].
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its line. Never panics, whatever the text.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        if text.len() > FILE_MAX {
+            return Err(ConfigError::new(format!("{} bytes are too much for a configuration (at most {FILE_MAX})", text.len())));
+        }
+        let file: File = toml::from_str(text).map_err(|e| {
+            let message = e.message().trim_end().to_owned();
+            match e.span() {
+                Some(span) => ConfigError::at(text, span.start, message),
+                None => ConfigError::new(message),
+            }
+        })?;
+        let mut warnings = Vec::new();
+
+        let cluster = file.cluster.map_or_else(|| "fide".into(), |n| n.0);
+        let cluster_id = match file.cluster_id {
+            Some(id) if *id.get_ref() == 0 => {
+                return Err(ConfigError::at(
+                    text,
+                    id.span().start,
+                    "cluster_id 0 is reserved; take another number, or leave it out",
+                ));
+            }
+            Some(id) => id.into_inner(),
+            None => name_id(&cluster),
+        };
+        let node = match file.node {
+            Some(n) => n.0,
+            None => own_name()?,
+        };
+
+        let heartbeat_ns = match file.heartbeat {
+            Some(hb) if !HEARTBEAT_NS.contains(&hb.get_ref().0) => {
+                return Err(ConfigError::at(text, hb.span().start, "heartbeat must lie between \"50us\" and \"4s\""));
+            }
+            Some(hb) => hb.into_inner().0,
+            None => 1_000_000,
+        };
+        let port = match file.port {
+            Some(p) if *p.get_ref() == 0 => {
+                return Err(ConfigError::at(
+                    text,
+                    p.span().start,
+                    format!("port 0 cannot be used; the usual one is {DEFAULT_PORT}"),
+                ));
+            }
+            Some(p) => p.into_inner(),
+            None => DEFAULT_PORT,
+        };
+        let rt_priority = match file.rt_priority {
+            Some(p) if *p.get_ref() > 99 => {
+                return Err(ConfigError::at(
+                    text,
+                    p.span().start,
+                    "rt_priority must lie between 0 (none) and 99; the usual one is 50",
+                ));
+            }
+            Some(p) => p.into_inner(),
+            None => 50,
+        };
+
+        let ipv6 = file.ipv6.unwrap_or(false);
+        let paths = paths(text, file.path, ipv6, &mut warnings)?;
+        let contract = contract(text, file.contract)?;
+        let agent_timeout_ns = match file.detector.agent_timeout {
+            Some(t) if t.get_ref().0 < heartbeat_ns.saturating_mul(2) => {
+                return Err(ConfigError::at(
+                    text,
+                    t.span().start,
+                    "agent_timeout must be at least two heartbeats, or every late heartbeat looks like a lost agent; the usual one is \"1s\"",
+                ));
+            }
+            Some(t) => t.into_inner().0,
+            None => DetectorConfig::default().agent_timeout_ns.max(heartbeat_ns.saturating_mul(4)),
+        };
+        let keys = match file.keys {
+            Some(keys) => {
+                let span = keys.span();
+                let keys = keys.into_inner();
+                let bad = |what: String| Err(ConfigError::at(text, span.start, what));
+                for key in std::iter::once(&keys.send).chain(&keys.accept) {
+                    if !(1..=15).contains(&key.id) {
+                        return bad(format!("key id {} is outside 1 to 15", key.id));
+                    }
+                    if !key.file.is_absolute() {
+                        return bad(format!("the key file {:?} must be an absolute path", key.file));
+                    }
+                }
+                if keys.accept.as_ref().is_some_and(|a| a.id == keys.send.id) {
+                    return bad("`send` and `accept` have the same id; two keys need two ids, so that a packet says which it was signed with".into());
+                }
+                Some(KeyFiles { send: keys.send, accept: keys.accept })
+            }
+            None => {
+                warnings.push(
+                    "no [keys]: packets are protected against corruption only, anybody on these networks can forge verdicts; \
+                     make a key with `openssl rand -hex 16`"
+                        .into(),
+                );
+                None
+            }
+        };
+
+        Ok(Self {
+            cluster,
+            cluster_id,
+            node,
+            heartbeat_ns,
+            port,
+            rt_priority,
+            ipv6,
+            paths,
+            profile: file.profile.unwrap_or(Profile::Shared),
+            dedicated: file.dedicated,
+            receive: file.receive.unwrap_or(Receive::Auto),
+            send: file.send.unwrap_or(Send::Auto),
+            contract,
+            detector: DetectorConfig { agent_timeout_ns },
+            watches: watches(text, file.watch)?,
+            keys,
+            keyring: Keyring::default(),
+            socket: SocketConfig {
+                path: file.socket.path.unwrap_or_else(|| DEFAULT_SOCKET.into()),
+                mode: file.socket.mode.map_or(0o660, |m| m.0),
+                group_is_set: file.socket.group.is_some(),
+                group: file.socket.group.unwrap_or_else(|| "fide".into()),
+            },
+            access: file.access,
+            metrics: file.metrics.listen.map_or_else(|| Some(SocketAddr::from(([127, 0, 0, 1], 9433))), |l| l.0),
+            history: history(text, file.history)?,
+            state: file.state.unwrap_or_else(|| "/var/lib/fide/state.json".into()),
+            hooks: hooks(text, file.hook)?,
+            warnings,
+        })
+    }
+
+    /// Reads the key files into [`Config::keyring`].
+    ///
+    /// # Errors
+    /// A file that cannot be read, that others can read, or that holds no key.
+    pub fn load_keys(&mut self) -> Result<(), ConfigError> {
+        let Some(files) = &self.keys else {
+            self.keyring = Keyring::default();
+            return Ok(());
+        };
+        let send = (files.send.id, read_key(&files.send.file)?);
+        let accept = match &files.accept {
+            Some(k) => Some((k.id, read_key(&k.file)?)),
+            None => None,
+        };
+        self.keyring = Keyring::new(send, accept).map_err(|e| ConfigError::new(e.to_string()))?;
+        Ok(())
+    }
+
+    /// Takes over what [`diff`] calls live, and nothing else, so that this stays what the agent really runs with.
+    pub fn take_live(&mut self, new: &Config) {
+        self.contract = new.contract;
+        self.detector = new.detector;
+        self.watches.clone_from(&new.watches);
+        self.keys.clone_from(&new.keys);
+        self.keyring = new.keyring;
+        self.socket.mode = new.socket.mode;
+        self.socket.group.clone_from(&new.socket.group);
+        self.socket.group_is_set = new.socket.group_is_set;
+        self.access.clone_from(&new.access);
+        self.metrics = new.metrics;
+        self.history.max_bytes = new.history.max_bytes;
+        self.hooks.clone_from(&new.hooks);
+        self.warnings.clone_from(&new.warnings);
+    }
+
+    /// Without a `[[path]]`: the interfaces that look as if they were meant, if that is not a matter of taste.
+    fn find_paths(&mut self) -> Result<(), ConfigError> {
+        let found =
+            interfaces().map_err(|e| ConfigError::new(format!("cannot list the interfaces: {e}; name them with [[path]]")))?;
+        if found.is_empty() || found.len() > PATHS {
+            let seen =
+                if found.is_empty() { "no usable interface was found".into() } else { format!("there are {}", found.join(", ")) };
+            return Err(ConfigError::new(format!(
+                "no [[path]] is configured and the choice is not clear ({seen}); add one block for each of two networks:\n[[path]]\ninterface = \"eth1\""
+            )));
+        }
+        self.warnings.push(format!("no [[path]] is configured: using {}; name them to be sure", found.join(" and ")));
+        self.paths = found
+            .into_iter()
+            .enumerate()
+            .map(|(i, interface)| PathConfig {
+                interface,
+                group: Some(default_group(i, self.ipv6)),
+                unicast: vec![],
+                address: None,
+                ttl: 1,
+            })
+            .collect();
+        self.warnings.extend(one_path_warning(&self.paths));
+        Ok(())
+    }
+}
+
+/// The multicast group of path `index` unless configured.
+#[must_use]
+pub fn default_group(index: usize, ipv6: bool) -> IpAddr {
+    let n = index as u16 + 1;
+    if ipv6 { IpAddr::from([0xff12, 0, 0, 0, 0, 0, 0xf1de, n]) } else { IpAddr::from([239, 255, 70, n as u8]) }
+}
+
+fn one_path_warning(paths: &[PathConfig]) -> Option<String> {
+    (paths.len() == 1).then(|| {
+        format!(
+            "ONLY ONE PATH ({}): a cut cable or a dead switch cannot be told from a crashed host, and will be reported as a crash; \
+             give every host a second interface on another switch and a second [[path]]",
+            paths[0].interface
+        )
+    })
+}
+
+fn paths(
+    text: &str,
+    file: Vec<Spanned<FilePath>>,
+    ipv6: bool,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<PathConfig>, ConfigError> {
+    let mut paths: Vec<PathConfig> = Vec::new();
+    for (index, spanned) in file.into_iter().enumerate() {
+        let at = spanned.span().start;
+        let bad = |what: String| Err(ConfigError::at(text, at, what));
+        let f = spanned.into_inner();
+        if index == PATHS {
+            return bad(format!("there are more than {PATHS} paths; exactly two disjoint networks are used, remove this one"));
+        }
+        let unicast: Vec<IpAddr> = f.unicast.into_iter().map(|ip| ip.0).collect();
+        let group = match f.group {
+            Some(Ip(g)) if !g.is_multicast() => {
+                return bad(format!(
+                    "group {g} is not a multicast address; use one like {}, or `unicast = [\"{g}\"]`",
+                    default_group(index, g.is_ipv6())
+                ));
+            }
+            Some(Ip(g)) => Some(g),
+            None if !unicast.is_empty() => None,
+            None => Some(default_group(index, ipv6 || f.address.as_ref().is_some_and(|a| a.0.is_ipv6()))),
+        };
+        if let Some(u) = unicast.iter().find(|u| u.is_multicast() || u.is_unspecified()) {
+            return bad(format!("{u} in `unicast` is not the address of a host"));
+        }
+        if unicast.len() > fide_wire::SLOTS {
+            return bad(format!("{} hosts in `unicast`; at most {} can be tracked", unicast.len(), fide_wire::SLOTS));
+        }
+        if let Some(Ip(a)) = &f.address
+            && (a.is_multicast() || a.is_unspecified())
+        {
+            return bad(format!("address {a} is not the address of a host"));
+        }
+        let mut families = group.iter().chain(&unicast).chain(f.address.as_ref().map(|a| &a.0)).map(IpAddr::is_ipv4);
+        let first = families.next();
+        if families.any(|v4| Some(v4) != first) {
+            return bad("group, unicast and address mix IPv4 and IPv6; a path uses one of them".into());
+        }
+        if f.ttl == Some(0) {
+            return bad("ttl 0 never leaves this host; leave it out, or use 1".into());
+        }
+        if let Some(other) = paths.first() {
+            if other.interface == f.interface.0 {
+                return bad(format!(
+                    "both paths use {}; they must not share a cable: name another interface, or have one path only",
+                    f.interface.0
+                ));
+            }
+            if group.is_some() && other.group == group {
+                return bad("both paths use the same group; give each its own, so that mixed-up cables are noticed".into());
+            }
+        }
+        paths.push(PathConfig {
+            interface: f.interface.0,
+            group,
+            unicast,
+            address: f.address.map(|a| a.0),
+            ttl: f.ttl.unwrap_or(1),
+        });
+    }
+    warnings.extend(one_path_warning(&paths));
+    Ok(paths)
+}
+
+fn contract(text: &str, file: Option<Spanned<FileContract>>) -> Result<ContractPins, ConfigError> {
+    let Some(spanned) = file else { return Ok(ContractPins::default()) };
+    let at = spanned.span().start;
+    let f = spanned.into_inner();
+    let ns = |v: Option<Ns>| v.map(|v| v.0);
+    let pins = ContractPins {
+        lambda_min_ns: ns(f.lambda_min),
+        delta_max_ns: ns(f.delta_max),
+        delta_floor_ns: ns(f.delta_floor),
+        delta_ceiling_ns: ns(f.delta_ceiling),
+    };
+    let zero = [(pins.delta_max_ns, "delta_max"), (pins.delta_ceiling_ns, "delta_ceiling")];
+    if let Some((_, key)) = zero.iter().find(|(v, _)| *v == Some(0)) {
+        return Err(ConfigError::at(
+            text,
+            at,
+            format!("{key} cannot be 0: no network is without jitter; leave it out to have it measured"),
+        ));
+    }
+    if pins.delta_max_ns.is_some() && (pins.delta_floor_ns.is_some() || pins.delta_ceiling_ns.is_some()) {
+        return Err(ConfigError::at(
+            text,
+            at,
+            "delta_max pins the jitter, so delta_floor and delta_ceiling have no meaning; keep one or the other",
+        ));
+    }
+    if let (Some(floor), Some(ceiling)) = (pins.delta_floor_ns, pins.delta_ceiling_ns)
+        && floor > ceiling
+    {
+        return Err(ConfigError::at(text, at, "delta_floor is above delta_ceiling; swap them"));
+    }
+    Ok(pins)
+}
+
+fn watches(text: &str, file: Vec<Spanned<FileWatch>>) -> Result<Vec<Watch>, ConfigError> {
+    let mut watches: Vec<Watch> = Vec::new();
+    for spanned in file {
+        let at = spanned.span().start;
+        let bad = |what: String| Err(ConfigError::at(text, at, what));
+        let f = spanned.into_inner();
+        let name = f.name.0;
+        let given = [
+            f.pid.map(Selector::Pid),
+            f.process.map(Selector::Name),
+            f.unit.map(Selector::Unit),
+            f.cgroup.map(Selector::Cgroup),
+            f.port.map(Selector::Port),
+        ];
+        let mut given = given.into_iter().flatten();
+        let (Some(selector), None) = (given.next(), given.next()) else {
+            return bad(format!("watch `{name}` needs exactly one of pid, process, unit, cgroup and port"));
+        };
+        match &selector {
+            Selector::Pid(0) | Selector::Port(0) => return bad(format!("watch `{name}`: {selector} cannot exist")),
+            Selector::Name(t) | Selector::Unit(t) | Selector::Cgroup(t) if t.is_empty() || t.contains('\0') => {
+                return bad(format!("watch `{name}`: an empty selector matches nothing; say which process is meant"));
+            }
+            _ => {}
+        }
+        if watches.iter().any(|w| w.name == name) {
+            return bad(format!("a second watch is named `{name}`; names are unique on a host, choose another"));
+        }
+        watches.push(Watch { name, selector });
+    }
+    Ok(watches)
+}
+
+fn history(text: &str, file: FileHistory) -> Result<HistoryConfig, ConfigError> {
+    let max_bytes = match file.max_bytes {
+        Some(b) if b.get_ref().0 < 64 << 10 => {
+            return Err(ConfigError::at(
+                text,
+                b.span().start,
+                "max_bytes must be at least \"64KiB\", or hardly an event is kept",
+            ));
+        }
+        Some(b) => b.into_inner().0,
+        None => 16 << 20,
+    };
+    let path = file.path.unwrap_or_else(|| "/var/lib/fide/history.jsonl".into());
+    Ok(HistoryConfig { path: (path != Path::new("off")).then_some(path), max_bytes })
+}
+
+fn hooks(text: &str, file: Vec<Spanned<FileHook>>) -> Result<Vec<Hook>, ConfigError> {
+    let mut hooks = Vec::new();
+    for spanned in file {
+        let at = spanned.span().start;
+        let f = spanned.into_inner();
+        let mut on: Vec<Cause> = f.on.into_iter().flat_map(|o| o.0).collect();
+        on.sort_unstable();
+        on.dedup();
+        if on.is_empty() {
+            return Err(ConfigError::at(text, at, "this hook never runs: `on` is empty; write for example on = [\"failure\"]"));
+        }
+        if f.r#match.is_empty() {
+            return Err(ConfigError::at(
+                text,
+                at,
+                "this hook matches nothing: `match` is empty; leave it out to match everything",
+            ));
+        }
+        let timeout = match f.timeout {
+            Some(t) if !(10_000_000..=3_600_000_000_000).contains(&t.get_ref().0) => {
+                return Err(ConfigError::at(text, t.span().start, "a hook's timeout must lie between \"10ms\" and \"1h\""));
+            }
+            Some(t) => Duration::from_nanos(t.into_inner().0),
+            None => Duration::from_secs(5),
+        };
+        hooks.push(Hook { on, pattern: f.r#match, command: f.command.0, timeout, confirmations: f.confirmations });
+    }
+    Ok(hooks)
+}
+
+/// What [`diff`] found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Changes {
+    /// What a running agent takes over at once.
+    pub live: Live,
+    /// Keys of the file whose change waits for a restart.
+    pub needs_restart: Vec<String>,
+}
+
+impl Changes {
+    /// Whether nothing changed at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// In words, for the log and the event of a reload.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        if self.is_empty() {
+            return "nothing changed".into();
+        }
+        let live = self.live.names();
+        let mut parts = Vec::new();
+        if !live.is_empty() {
+            parts.push(format!("taken over: {}", live.join(", ")));
+        }
+        if !self.needs_restart.is_empty() {
+            parts.push(format!("waiting for a restart of the agent: {}", self.needs_restart.join(", ")));
+        }
+        parts.join("; ")
+    }
+}
+
+/// Changes that need no restart.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[allow(clippy::struct_excessive_bools)]
+pub struct Live {
+    /// Watches that are new or select another process now.
+    pub watches_added: Vec<Watch>,
+    /// Watches that are gone or select another process now (remove these first).
+    pub watches_removed: Vec<Watch>,
+    /// The keys.
+    pub keys: bool,
+    /// Pins of the contract.
+    pub contract: bool,
+    /// The detector's settings.
+    pub detector: bool,
+    /// Mode or group of the socket.
+    pub socket_permissions: bool,
+    /// Who may do what.
+    pub access: bool,
+    /// Where metrics are served.
+    pub metrics: bool,
+    /// Size of the history.
+    pub history_size: bool,
+    /// The hooks.
+    pub hooks: bool,
+}
+
+impl Live {
+    /// The sections that changed.
+    #[must_use]
+    pub fn names(&self) -> Vec<&'static str> {
+        let all = [
+            (!self.watches_added.is_empty() || !self.watches_removed.is_empty(), "watch"),
+            (self.keys, "keys"),
+            (self.contract, "contract"),
+            (self.detector, "detector"),
+            (self.socket_permissions, "socket.mode/group"),
+            (self.access, "access"),
+            (self.metrics, "metrics"),
+            (self.history_size, "history.max_bytes"),
+            (self.hooks, "hook"),
+        ];
+        all.into_iter().filter_map(|(changed, name)| changed.then_some(name)).collect()
+    }
+}
+
+/// What changed from `old` to `new`.
+#[must_use]
+pub fn diff(old: &Config, new: &Config) -> Changes {
+    let restart = [
+        (old.cluster != new.cluster, "cluster"),
+        (old.cluster_id != new.cluster_id, "cluster_id"),
+        (old.node != new.node, "node"),
+        (old.heartbeat_ns != new.heartbeat_ns, "heartbeat"),
+        (old.port != new.port, "port"),
+        (old.rt_priority != new.rt_priority, "rt_priority"),
+        (old.ipv6 != new.ipv6, "ipv6"),
+        (old.paths != new.paths, "path"),
+        (old.profile != new.profile, "profile"),
+        (old.dedicated != new.dedicated, "dedicated"),
+        (old.receive != new.receive, "receive"),
+        (old.send != new.send, "send"),
+        (old.socket.path != new.socket.path, "socket.path"),
+        (old.history.path != new.history.path, "history.path"),
+        (old.state != new.state, "state"),
+    ];
+    let only_in = |a: &[Watch], b: &[Watch]| a.iter().filter(|w| !b.contains(w)).cloned().collect();
+    let permissions = |s: &SocketConfig| (s.mode, s.group.clone());
+    Changes {
+        live: Live {
+            watches_added: only_in(&new.watches, &old.watches),
+            watches_removed: only_in(&old.watches, &new.watches),
+            keys: old.keyring != new.keyring || old.keys != new.keys,
+            contract: old.contract != new.contract,
+            detector: old.detector != new.detector,
+            socket_permissions: permissions(&old.socket) != permissions(&new.socket),
+            access: old.access != new.access,
+            metrics: old.metrics != new.metrics,
+            history_size: old.history.max_bytes != new.history.max_bytes,
+            hooks: old.hooks != new.hooks,
+        },
+        needs_restart: restart.into_iter().filter(|(changed, _)| *changed).map(|(_, key)| key.to_owned()).collect(),
+    }
+}
+
+// ---- what is asked of the host ----
+
+/// Reads the file and says what is doubtful about its permissions: hooks run with the agent's rights.
+fn read_guarded(path: &Path) -> Result<(String, Vec<String>), ConfigError> {
+    let cannot = |e: std::io::Error| {
+        let advice = match e.kind() {
+            std::io::ErrorKind::NotFound => {
+                "copy the example /usr/share/doc/fide/fide.toml there, or name another file with --config"
+            }
+            std::io::ErrorKind::PermissionDenied => "run the agent as root or give its user the right to read the file",
+            _ => "see that it is an ordinary file",
+        };
+        ConfigError::new(format!("cannot be read: {e}; {advice}"))
+    };
+    let mut file = std::fs::File::open(path).map_err(cannot)?;
+    let mode = file.metadata().map_err(cannot)?.mode();
+    let mut warnings = Vec::new();
+    if mode & 0o002 != 0 {
+        return Err(ConfigError::new(format!(
+            "everybody may write it (mode {:04o}), and with it choose programs the agent runs; chmod o-w {}",
+            mode & 0o777,
+            path.display()
+        )));
+    }
+    if mode & 0o020 != 0 {
+        warnings
+            .push(format!("{} may be written by its group, who can thus choose programs that the agent runs", path.display()));
+    }
+    let mut bytes = Vec::new();
+    Read::by_ref(&mut file).take(FILE_MAX as u64 + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    let text = String::from_utf8(bytes).map_err(|e| {
+        let line = e.as_bytes()[..e.utf8_error().valid_up_to()].iter().filter(|b| **b == b'\n').count() + 1;
+        ConfigError::new(format!("line {line} is not UTF-8 text; save the file as UTF-8"))
+    })?;
+    Ok((text, warnings))
+}
+
+fn read_key(path: &Path) -> Result<Key, ConfigError> {
+    let bad = |what: String| ConfigError::new(format!("the key file {} {what}", path.display()));
+    let cannot = |e: std::io::Error| {
+        bad(format!(
+            "cannot be read: {e}; make one with: (umask 077; openssl rand -hex 16 > {}), the same on every host",
+            path.display()
+        ))
+    };
+    // Non-blocking, so that a FIFO put there by mistake does not hang the agent.
+    let file = {
+        use std::os::unix::fs::OpenOptionsExt;
+        std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path).map_err(cannot)?
+    };
+    let meta = file.metadata().map_err(cannot)?;
+    if !meta.is_file() {
+        return Err(bad("is not an ordinary file; put 32 hexadecimal digits into one".into()));
+    }
+    if meta.mode() & 0o007 != 0 {
+        return Err(bad(format!(
+            "can be used by every user of this host (mode {:04o}), who could forge verdicts with it; chmod 600 {}",
+            meta.mode() & 0o777,
+            path.display()
+        )));
+    }
+    let mut text = String::new();
+    file.take(4096).read_to_string(&mut text).map_err(cannot)?;
+    Key::from_hex(&text).map_err(|e| bad(format!("holds no key: {e}")))
+}
+
+/// The host's name up to its first dot.
+fn own_name() -> Result<String, ConfigError> {
+    let mut buffer = [0u8; 256];
+    // SAFETY: the buffer is writable for the length passed, and one byte is kept for the terminator.
+    let rc = unsafe { libc::gethostname(buffer.as_mut_ptr().cast(), buffer.len() - 1) };
+    let name = std::ffi::CStr::from_bytes_until_nul(&buffer).ok().and_then(|c| c.to_str().ok()).unwrap_or("");
+    let name = name.split('.').next().unwrap_or("");
+    if rc != 0 || name.is_empty() || name == "localhost" || check_node_name(name).is_err() {
+        return Err(ConfigError::new(format!(
+            "this host's name ({name:?}) cannot tell it from others; add a line such as node = \"a\", different on every host"
+        )));
+    }
+    Ok(name.into())
+}
+
+/// Interfaces that are up, can multicast, have an address, and are not obviously some virtual machine's or container's.
+fn interfaces() -> std::io::Result<Vec<String>> {
+    const VIRTUAL: [&str; 10] = ["docker", "br-", "virbr", "veth", "cni", "flannel", "cali", "tun", "tap", "vnet"];
+    let mut head: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: getifaddrs stores a list at the pointer, which is freed below.
+    if unsafe { libc::getifaddrs(&mut head) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    let mut found: Vec<String> = Vec::new();
+    let mut at = head;
+    while !at.is_null() {
+        // SAFETY: `at` is an element of the list, valid until freeifaddrs.
+        let entry = unsafe { &*at };
+        at = entry.ifa_next;
+        let flags = entry.ifa_flags as libc::c_int;
+        let wanted = libc::IFF_UP | libc::IFF_MULTICAST;
+        if flags & wanted != wanted || flags & (libc::IFF_LOOPBACK | libc::IFF_POINTOPOINT) != 0 || entry.ifa_addr.is_null() {
+            continue;
+        }
+        // SAFETY: ifa_addr was checked for null and points to at least the family.
+        let family = i32::from(unsafe { (*entry.ifa_addr).sa_family });
+        // SAFETY: ifa_name is a NUL-terminated string owned by the list.
+        let name = unsafe { std::ffi::CStr::from_ptr(entry.ifa_name) }.to_string_lossy().into_owned();
+        if matches!(family, libc::AF_INET | libc::AF_INET6)
+            && !found.contains(&name)
+            && !VIRTUAL.iter().any(|v| name.starts_with(v))
+        {
+            found.push(name);
+        }
+    }
+    // SAFETY: `head` came from getifaddrs and is freed once.
+    unsafe { libc::freeifaddrs(head) };
+    found.sort();
+    Ok(found)
+}

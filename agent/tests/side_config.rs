@@ -1,0 +1,269 @@
+//! The configuration file: what it accepts, what it says when it does not, and what a reload takes over.
+
+use fide_agent::config::{Config, Profile, Receive, Send, Who, default_group, diff, duration_ns, size_bytes};
+use fide_wire::control::Selector;
+use fide_wire::verdict::Cause;
+use proptest::prelude::*;
+use std::os::unix::fs::PermissionsExt;
+
+const EXAMPLE: &str = include_str!("../../packaging/fide.toml");
+
+fn node(rest: &str) -> String {
+    format!("node = \"a\"\n{rest}")
+}
+
+fn parse(rest: &str) -> Config {
+    Config::parse(&node(rest)).unwrap()
+}
+
+fn refusal(rest: &str) -> String {
+    Config::parse(&node(rest)).unwrap_err().to_string()
+}
+
+#[test]
+fn an_empty_file_has_defaults_that_work() {
+    let c = parse("");
+    assert_eq!((c.cluster.as_str(), c.cluster_id), ("fide", fide_wire::name_id("fide")));
+    assert_eq!((c.heartbeat_ns, c.port), (1_000_000, 3433));
+    assert_eq!((c.profile, c.receive, c.send), (Profile::Shared, Receive::Auto, Send::Auto));
+    assert_eq!(c.socket.mode, 0o660);
+    assert_eq!(c.metrics.unwrap().to_string(), "127.0.0.1:9433");
+    assert_eq!(c.history.max_bytes, 16 << 20);
+    assert_eq!(c.access.monitor, Who::everyone());
+    assert!(!c.keyring.is_secret());
+    assert!(c.warnings.iter().any(|w| w.contains("[keys]")));
+}
+
+#[test]
+fn the_packaged_example_is_what_an_empty_file_means() {
+    let example = Config::parse(&node(EXAMPLE)).unwrap();
+    let changes = diff(&parse(""), &example);
+    assert!(changes.is_empty(), "{}", changes.summary());
+}
+
+#[test]
+fn the_packaged_example_holds_true_when_uncommented() {
+    // Prose has capitals or spaces before its first " = "; keys and headers are "# key = …" and "# [section]".
+    let text: String = EXAMPLE
+        .lines()
+        .map(|line| {
+            let bare = line.strip_prefix("# ").unwrap_or(line);
+            let key = bare.split(" = ").next().unwrap_or("");
+            let is_key = bare.contains(" = ")
+                && !key.is_empty()
+                && key.chars().all(|c| c.is_ascii_lowercase() || c == '_' || c.is_ascii_digit());
+            let is_header = bare.starts_with('[') && !bare.contains("], ");
+            if is_key || is_header { format!("{bare}\n") } else { "\n".into() }
+        })
+        .collect();
+    // These exclude one another within one file.
+    let text = text.replace("delta_max = \"1ms\"", "");
+    let c = Config::parse(&text).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(c.paths.len(), 2);
+    assert_eq!(c.watches.len(), 5);
+    assert_eq!(c.hooks.len(), 1);
+    assert_eq!(c.keys.unwrap().accept.unwrap().id, 2);
+    assert_eq!(c.node, "a");
+}
+
+#[test]
+fn a_full_file_is_understood() {
+    let c = Config::parse(
+        r#"
+cluster = "prod"
+cluster_id = 99
+node = "db1"
+heartbeat = "250us"
+profile = "dedicated"
+receive = "xdp-generic"
+send = "udp"
+dedicated = { cpu = 1 }
+[[path]]
+interface = "eth1"
+[[path]]
+interface = "eth2"
+unicast = ["fd00::2", "fd00::3"]
+address = "fd00::1"
+[[watch]]
+name = "redis"
+unit = "redis-server.service"
+[[watch]]
+name = "web"
+port = 80
+[metrics]
+listen = "off"
+[history]
+path = "off"
+[[hook]]
+on = ["silent-host", "killed", "killed"]
+match = "redis@*"
+command = ["/bin/true", "x"]
+timeout = "1.5s"
+"#,
+    )
+    .unwrap();
+    assert_eq!((c.cluster_id, c.heartbeat_ns, c.dedicated.cpu), (99, 250_000, Some(1)));
+    assert_eq!(c.paths[0].group, Some(default_group(0, false)));
+    assert_eq!(c.paths[1].group, None);
+    assert_eq!(c.paths[1].unicast.len(), 2);
+    assert_eq!(c.watches[0].selector, Selector::Unit("redis-server.service".into()));
+    assert_eq!(c.watches[1].selector, Selector::Port(80));
+    assert_eq!((c.metrics, c.history.path), (None, None));
+    assert_eq!(c.hooks[0].on, [Cause::Killed, Cause::SilentHost]);
+    assert_eq!(c.hooks[0].timeout.as_millis(), 1500);
+}
+
+#[test]
+fn ipv6_groups_are_the_default_when_asked_for() {
+    let c = parse("ipv6 = true\n[[path]]\ninterface = \"e1\"\n[[path]]\ninterface = \"e2\"");
+    assert_eq!(c.paths[0].group.unwrap().to_string(), "ff12::f1de:1");
+    assert_eq!(c.paths[1].group.unwrap().to_string(), "ff12::f1de:2");
+}
+
+#[test]
+fn one_path_is_allowed_with_a_loud_warning() {
+    let c = parse("[[path]]\ninterface = \"e1\"");
+    assert!(c.warnings.iter().any(|w| w.starts_with("ONLY ONE PATH (e1)")), "{:?}", c.warnings);
+    assert!(!parse("[[path]]\ninterface = \"e1\"\n[[path]]\ninterface = \"e2\"").warnings.iter().any(|w| w.contains("PATH")));
+}
+
+#[test]
+fn every_refusal_names_its_line_and_what_to_do() {
+    let cases = [
+        ("heartbet = \"1ms\"", "line 2 `heartbet = \"1ms\"`", "unknown field `heartbet`"),
+        ("heartbeat = 1", "line 2", "a duration such as"),
+        ("heartbeat = \"1 fortnight\"", "line 2", "is not a duration"),
+        ("heartbeat = \"1us\"", "line 2", "between \"50us\" and \"4s\""),
+        ("port = 0", "line 2", "3433"),
+        ("port = 70000", "line 2", "70000"),
+        ("profile = \"fast\"", "line 2", "`shared` or `dedicated`"),
+        ("cluster_id = 0", "line 2", "reserved"),
+        ("\n[[path]]\ninterface = \"a/b\"", "line 4", "ip link"),
+        ("[[path]]\ninterface = \"e1\"\ngroup = \"10.0.0.1\"", "line 2", "not a multicast"),
+        ("[[path]]\ninterface = \"e1\"\ngroup = \"nowhere\"", "line 4", "not an IP address"),
+        ("[[path]]\ninterface = \"e1\"\nunicast = [\"10.0.0.1\", \"fd00::1\"]", "line 2", "mix IPv4 and IPv6"),
+        ("[[path]]\ninterface = \"e1\"\n[[path]]\ninterface = \"e1\"", "line 4", "share a cable"),
+        ("[[path]]\ninterface = \"1\"\n[[path]]\ninterface = \"2\"\n[[path]]\ninterface = \"3\"", "line 6", "more than 2"),
+        ("[[watch]]\nname = \"x\"", "line 2", "exactly one of"),
+        ("[[watch]]\nname = \"x\"\npid = 1\nport = 2", "line 2", "exactly one of"),
+        ("[[watch]]\nname = \"x y\"\npid = 1", "line 3", "cannot name a process"),
+        ("[[watch]]\nname = \"x\"\npid = 1\n[[watch]]\nname = \"x\"\npid = 2", "line 5", "unique"),
+        ("[keys]\nsend = { id = 0, file = \"/k\" }", "line 2", "outside 1 to 15"),
+        ("[keys]\nsend = { id = 1, file = \"k\" }", "line 2", "absolute"),
+        ("[keys]\nsend = { id = 1, file = \"/k\" }\naccept = { id = 1, file = \"/l\" }", "line 2", "same id"),
+        ("[[hook]]\non = [\"failed\"]\ncommand = [\"/x\"]", "line 3", "silent-host"),
+        ("[[hook]]\non = [\"failure\"]\ncommand = [\"x\"]", "line 4", "not an absolute path"),
+        ("[[hook]]\non = [\"failure\"]\ncommand = []", "line 4", "empty command"),
+        ("[[hook]]\non = []\ncommand = [\"/x\"]", "line 2", "never runs"),
+        ("[[hook]]\non = [\"any\"]\ncommand = [\"/x\"]\ntimeout = \"0s\"", "line 5", "10ms"),
+        ("[socket]\nmode = \"999\"", "line 3", "0660"),
+        ("[history]\nmax_bytes = \"1KiB\"", "line 3", "64KiB"),
+        ("[metrics]\nlisten = \"9433\"", "line 3", "127.0.0.1:9433"),
+        ("[contract]\ndelta_max = \"1ms\"\ndelta_floor = \"1ms\"", "line 2", "one or the other"),
+        ("[contract]\ndelta_floor = \"2ms\"\ndelta_ceiling = \"1ms\"", "line 2", "swap"),
+        ("heartbeat = \"1s\"\n[detector]\nagent_timeout = \"1s\"", "line 4", "two heartbeats"),
+        ("[access]\nfence = []", "line 3", "unknown field"),
+    ];
+    for (text, line, what) in cases {
+        let said = refusal(text);
+        assert!(said.starts_with(&format!("{line} ")) || said.starts_with(&format!("{line}:")), "{text}\n→ {said}");
+        assert!(said.contains(what), "{text}\n→ {said}\nshould say {what}");
+    }
+}
+
+#[test]
+fn durations_and_sizes_are_exact() {
+    for (text, ns) in
+        [("0ns", 0), ("1ms", 1_000_000), ("250us", 250_000), ("250 µs", 250_000), ("1.5s", 1_500_000_000), ("0.000000001s", 1)]
+    {
+        assert_eq!(duration_ns(text), Ok(ns), "{text}");
+    }
+    for bad in ["", "1", "ms", "-1ms", "1e3s", "1..2s", ".5s", "1.s", "99999999999999999999s", "18446744073709551615s", "+1s"] {
+        assert!(duration_ns(bad).is_err(), "{bad}");
+    }
+    for (text, bytes) in [("16MiB", 16 << 20), ("1.5KiB", 1536), ("10", 10), ("2GB", 2_000_000_000)] {
+        assert_eq!(size_bytes(text), Ok(bytes), "{text}");
+    }
+    assert!(size_bytes("16 bits").is_err());
+}
+
+#[test]
+fn a_reload_takes_over_what_it_can_and_names_the_rest() {
+    let old = parse("[[watch]]\nname = \"x\"\npid = 1\n[[watch]]\nname = \"y\"\npid = 2");
+    assert!(diff(&old, &old).is_empty());
+    assert_eq!(diff(&old, &old).summary(), "nothing changed");
+    let new = parse(
+        "heartbeat = \"2ms\"\n[[watch]]\nname = \"x\"\npid = 3\n[[watch]]\nname = \"y\"\npid = 2\n[[hook]]\non = [\"any\"]\ncommand = [\"/x\"]",
+    );
+    let changes = diff(&old, &new);
+    assert_eq!(changes.live.watches_added.len(), 1);
+    assert_eq!(changes.live.watches_removed[0].selector, Selector::Pid(1));
+    assert_eq!(changes.summary(), "taken over: watch, hook; waiting for a restart of the agent: heartbeat");
+    let mut running = old.clone();
+    running.take_live(&new);
+    assert_eq!(running.heartbeat_ns, old.heartbeat_ns);
+    let left = diff(&running, &new);
+    assert!(left.live.names().is_empty());
+    assert_eq!(left.needs_restart, ["heartbeat"]);
+}
+
+#[test]
+fn key_files_that_others_can_read_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = dir.path().join("key1");
+    let file = dir.path().join("fide.toml");
+    let text = format!("[[path]]\ninterface = \"e1\"\n[keys]\nsend = {{ id = 1, file = {:?} }}", key.to_str().unwrap());
+    std::fs::write(&file, node(&text)).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let said = Config::load(&file).unwrap_err().to_string();
+    assert!(said.contains("openssl rand -hex 16"), "{said}");
+
+    std::fs::write(&key, "00112233445566778899aabbccddeeff\n").unwrap();
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let said = Config::load(&file).unwrap_err().to_string();
+    assert!(said.contains("chmod 600") && said.contains("forge"), "{said}");
+
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let first = Config::load(&file).unwrap();
+    assert!(first.keyring.is_secret());
+
+    std::fs::write(&key, "ffeeddccbbaa99887766554433221100\n").unwrap();
+    assert!(diff(&first, &Config::load(&file).unwrap()).live.keys, "a key replaced in its file is a change");
+
+    std::fs::write(&key, "not a key").unwrap();
+    let said = Config::load(&file).unwrap_err().to_string();
+    assert!(said.contains("32 hexadecimal digits") && !said.contains("not a key"), "{said}");
+
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).unwrap();
+    let said = Config::load(&file).unwrap_err().to_string();
+    assert!(said.contains("chmod o-w"), "{said}");
+    let said = Config::load(&dir.path().join("none")).unwrap_err().to_string();
+    assert!(said.contains("--config"), "{said}");
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_it_panic(text in "\\PC{0,200}") {
+        let _ = Config::parse(&text);
+    }
+
+    #[test]
+    fn no_bytes_in_a_real_file_make_it_panic(
+        at in 0usize..EXAMPLE.len(), cut in 0usize..40, insert in "[\\[\\]{}\"'=#a-z0-9.\n\\\\é]{0,12}",
+    ) {
+        let bytes = EXAMPLE.replace("# ", "").into_bytes();
+        let at = at.min(bytes.len());
+        let mut text = bytes[..at].to_vec();
+        text.extend_from_slice(insert.as_bytes());
+        text.extend_from_slice(&bytes[(at + cut).min(bytes.len())..]);
+        let _ = Config::parse(&String::from_utf8_lossy(&text));
+    }
+
+    #[test]
+    fn values_of_any_type_anywhere_are_refused_not_fatal(
+        key in "(cluster|cluster_id|node|heartbeat|port|ipv6|profile|path|watch|keys|socket|access|metrics|history|hook|contract|detector|dedicated)",
+        value in "(1|-1|1\\.5|true|\"\"|\"1ms\"|\\[\\]|\\[1\\]|\\{\\}|\\[\\{\\}\\]|\\{ a = 1 \\}|99999999999999999999|1979-05-27)",
+    ) {
+        let _ = Config::parse(&format!("{key} = {value}"));
+    }
+}
