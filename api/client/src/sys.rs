@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -176,4 +176,62 @@ pub fn wait_readable(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> io::Resul
             Err(e) => return Err(e),
         }
     }
+}
+
+/// Something an application's event loop can wait on: readable when any of the added descriptors is.
+#[derive(Debug)]
+pub struct Poller(OwnedFd);
+
+impl Poller {
+    /// An empty one.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: no pointers.
+        let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        // SAFETY: just opened.
+        Ok(Self(unsafe { own(fd) }))
+    }
+
+    /// Waits for `fd` too: to be readable, or with `hang_up_only` to hang up. `mark` is what [`Poller::wait`] returns for it.
+    pub fn add(&self, fd: BorrowedFd<'_>, mark: u64, hang_up_only: bool) -> io::Result<()> {
+        // Hanging up is reported whether asked for or not.
+        let mut event = libc::epoll_event { events: if hang_up_only { 0 } else { libc::EPOLLIN as u32 }, u64: mark };
+        // SAFETY: `event` lives through the call.
+        check(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &raw mut event) })?;
+        Ok(())
+    }
+
+    /// No longer waits for `fd`. Closing it would not do: the agent holds the same open file, which keeps it in the set.
+    pub fn remove(&self, fd: BorrowedFd<'_>) {
+        // SAFETY: no event is needed to remove. It fails only for what was never added.
+        unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_DEL, fd.as_raw_fd(), std::ptr::null_mut()) };
+    }
+
+    /// The marks of what is ready (one entry each, at most two), empty once the deadline has passed.
+    pub fn wait(&self, deadline: Option<Instant>) -> io::Result<impl Iterator<Item = u64> + use<>> {
+        let mut ready = [libc::epoll_event { events: 0, u64: 0 }; 2];
+        loop {
+            // SAFETY: room for two events, alive through the call.
+            let waited = check(unsafe { libc::epoll_wait(self.0.as_raw_fd(), ready.as_mut_ptr(), 2, left_ms(deadline)) });
+            match waited {
+                Ok(0) if deadline.is_none_or(|d| Instant::now() < d) => {}
+                Ok(n) => return Ok(ready.into_iter().take(n as usize).map(|e| e.u64)),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}
+
+impl AsFd for Poller {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// CLOCK_MONOTONIC, nanoseconds.
+pub fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` lives through the call, which cannot fail for this clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -1,0 +1,559 @@
+//! The calls and upcalls of FiDe's Listing 1.
+
+use crate::bridge::Bridge;
+use crate::callbacks::Callbacks;
+use crate::connection::{ANSWER_TIMEOUT, Agent, Connection, Response};
+use crate::error::{Error, system};
+use crate::event::{self, Event, Instances, Names, Subject};
+use crate::ring::{Found, Ring};
+use crate::sys::{self, Poller};
+use fide_wire::control::{HistoryEvent, Reply, Request, Status};
+use fide_wire::verdict::VerdictId;
+use fide_wire::{PIGGYBACK_MAX, name_id};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// After how many empty looks [`Client::try_next`] asks once whether the agent is still there.
+const LOOKS_PER_CHECK: u32 = 1 << 14;
+
+/// Most events handled by one [`Client::dispatch`], so that it returns however fast they come.
+const DISPATCH_MAX: usize = 1024;
+
+/// Listing 1 `struct resources`: what is asked for, or was granted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resources {
+    /// Piggyback size, bytes.
+    pub pbsize: u32,
+    /// Timeout for the silence of its host; zero asks for whatever the contract gives.
+    pub timeout: Duration,
+}
+
+/// What [`Client::monitor`] was granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Monitored {
+    /// The node; the process's number there is 0 when the target is a host, is `*`, or is not running now.
+    pub subject: Subject,
+    /// The resources granted.
+    pub granted: Resources,
+    /// Whether it is known and alive now. If not, no failure will be reported until it has come and gone again.
+    pub alive: bool,
+}
+
+/// What became of one target in [`Client::reconnect`].
+#[derive(Debug)]
+pub struct Resumed {
+    /// As it was given to [`Client::monitor`].
+    pub target: String,
+    /// What the agent says now.
+    pub answer: Result<Monitored, Error>,
+}
+
+/// How a [`Client`] is opened.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The agent's socket; `None`: as [`Connection::open`] chooses.
+    pub path: Option<PathBuf>,
+    /// Take events through a socket from the agent although the kernel could write them straight into memory.
+    pub socket_only: bool,
+    /// Longest wait for each answer of the agent.
+    pub answer_timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { path: None, socket_only: false, answer_timeout: ANSWER_TIMEOUT }
+    }
+}
+
+/// An application's link to the failure detector.
+///
+/// Share it by reference or `Arc`: every call may come from any thread.
+///
+/// | call | blocks | system calls |
+/// |---|---|---|
+/// | [`open`](Client::open), [`monitor`](Client::monitor), [`unmonitor`](Client::unmonitor), [`join`](Client::join), [`quit`](Client::quit), [`status`](Client::status), [`explain`](Client::explain), [`reconnect`](Client::reconnect) | on the agent, and on each other | yes |
+/// | [`poll`](Client::poll), [`dispatch`](Client::dispatch) | until an event comes or the timeout passes | yes, where there is no event yet |
+/// | [`try_next`](Client::try_next) | never | none on a ring in memory; one on a socket |
+/// | [`piggyback`](Client::piggyback) | never | none |
+///
+/// `try_next`, `poll` and `piggyback` exclude each other's critical sections by short locks (the copying of one event or one
+/// message); they never wait for a thread that is waiting for the agent. Each event goes to one caller.
+///
+/// After a fork only one of the two processes may go on using it.
+#[derive(Debug)]
+pub struct Client {
+    options: Options,
+    control: Mutex<Control>,
+    events: Mutex<Events>,
+    names: Mutex<Names>,
+    bridge: Mutex<Option<Bridge>>,
+    /// Piggyback bytes granted now.
+    pbsize: AtomicUsize,
+    /// [`Event::AgentGone`] was told.
+    gone: AtomicBool,
+    /// Looks of [`Client::try_next`] that found nothing.
+    empty_looks: AtomicU32,
+    poller: Poller,
+    agent: Agent,
+}
+
+/// The asking side.
+#[derive(Debug)]
+struct Control {
+    connection: Arc<Connection>,
+    monitored: BTreeMap<String, Resources>,
+    joined: Option<(String, u32)>,
+}
+
+/// The listening side.
+#[derive(Debug)]
+struct Events {
+    ring: Ring,
+    /// The connection the ring belongs to; only its descriptor matters here.
+    link: Arc<Connection>,
+    entry: Vec<u8>,
+    instances: Instances,
+    /// Counts connections; marks what the poller says with the one it is about.
+    generation: u64,
+    /// The agent hung up.
+    hung_up: bool,
+    /// The ring turned out to be damaged.
+    damaged: Option<&'static str>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing here is left half done by a panic: each critical section ends with plain stores.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Marks for the poller: which connection, and which of its two descriptors.
+const fn ring_mark(generation: u64) -> u64 {
+    generation << 1
+}
+const fn link_mark(generation: u64) -> u64 {
+    generation << 1 | 1
+}
+
+/// The only descriptor of a reply.
+fn one_fd(fds: Vec<OwnedFd>, connection: &Connection, what: &str) -> Result<OwnedFd, Error> {
+    <[OwnedFd; 1]>::try_from(fds).map(|[fd]| fd).map_err(|fds| {
+        connection.close();
+        Error::Protocol(format!("{what} with {} descriptors instead of one", fds.len()))
+    })
+}
+
+/// Connects and subscribes, and puts both descriptors into the poller.
+fn link(options: &Options, poller: &Poller, generation: u64) -> Result<(Arc<Connection>, Ring), Error> {
+    let attempt = |socket_only| {
+        let connection = Connection::open_with_timeout(options.path.as_deref(), options.answer_timeout)?;
+        let Response { reply, fds } = connection.request(&Request::Subscribe { socket_only })?;
+        let Reply::Ring { kind, size } = reply else { return Err(connection.unexpected("ring", &reply)) };
+        let ring = Ring::new(kind, one_fd(fds, &connection, "a ring")?, size)?;
+        poller.add(ring.as_fd(), ring_mark(generation), false).map_err(system("epoll_ctl"))?;
+        if let Err(e) = poller.add(connection.as_fd(), link_mark(generation), true) {
+            poller.remove(ring.as_fd());
+            return Err(system("epoll_ctl")(e));
+        }
+        Ok((Arc::new(connection), ring))
+    };
+    match attempt(options.socket_only) {
+        // A ring that this process may not map or wait on (a sandbox, an odd kernel): the agent can write to a socket.
+        Err(Error::System { .. }) if !options.socket_only => attempt(true),
+        done => done,
+    }
+}
+
+impl Client {
+    /// Connects to the agent of this host (`path`, else FIDE_SOCKET, else the default) and gets an event ring. Blocks.
+    ///
+    /// # Errors
+    /// Those of [`Connection::open`], and of mapping the ring.
+    pub fn open(path: Option<&Path>) -> Result<Self, Error> {
+        Self::open_with(Options { path: path.map(Path::to_owned), ..Options::default() })
+    }
+
+    /// [`Client::open`] with everything that can be chosen. Blocks.
+    ///
+    /// # Errors
+    /// As [`Client::open`].
+    pub fn open_with(options: Options) -> Result<Self, Error> {
+        let poller = Poller::new().map_err(system("epoll_create"))?;
+        let (connection, ring) = link(&options, &poller, 0)?;
+        let agent = connection.agent().clone();
+        let mut names = Names::default();
+        names.learn_node(agent.node_id, &agent.node);
+        Ok(Self {
+            options,
+            control: Mutex::new(Control { connection: connection.clone(), monitored: BTreeMap::new(), joined: None }),
+            events: Mutex::new(Events {
+                ring,
+                link: connection,
+                entry: Vec::new(),
+                instances: Instances::default(),
+                generation: 0,
+                hung_up: false,
+                damaged: None,
+            }),
+            names: Mutex::new(names),
+            bridge: Mutex::new(None),
+            pbsize: AtomicUsize::new(0),
+            gone: AtomicBool::new(false),
+            empty_looks: AtomicU32::new(0),
+            poller,
+            agent,
+        })
+    }
+
+    /// The agent's greeting when this client was opened.
+    #[must_use]
+    pub fn agent(&self) -> &Agent {
+        &self.agent
+    }
+
+    /// Listing 1 `monitor`: from now on, events of this process (`name@host`), of a host and all its processes (`@host`)
+    /// or of everything (`*`). Blocks on the agent.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with `NotFound`, `Permission`, `Full` or `TooLarge`; the errors of [`Connection::request`].
+    pub fn monitor(&self, target: &str, wanted: Resources) -> Result<Monitored, Error> {
+        if target.is_empty() {
+            return Err(Error::Invalid("whom to monitor? name@host, @host or *".into()));
+        }
+        let mut control = lock(&self.control);
+        let monitored = self.ask_to_monitor(&control.connection, target, wanted)?;
+        control.monitored.insert(target.to_owned(), wanted);
+        Ok(monitored)
+    }
+
+    fn ask_to_monitor(&self, connection: &Connection, target: &str, wanted: Resources) -> Result<Monitored, Error> {
+        let host = target.split_once('@').map(|(_, host)| host);
+        if let Some(host) = host {
+            // Before the answer, because an event may be quicker.
+            lock(&self.names).learn_node(name_id(host), host);
+        }
+        let timeout_ns = u64::try_from(wanted.timeout.as_nanos()).unwrap_or(u64::MAX);
+        let request = Request::Monitor { target: target.to_owned(), pbsize: wanted.pbsize, timeout_ns };
+        match connection.request(&request)?.reply {
+            Reply::Monitored { node, app, pbsize, timeout_ns, alive } => {
+                if app != 0 {
+                    lock(&self.names).learn_app(node, app, None, target);
+                }
+                Ok(Monitored {
+                    subject: Subject { node, app, incarnation: 0, name: Some(target.into()) },
+                    granted: Resources { pbsize, timeout: Duration::from_nanos(timeout_ns) },
+                    alive,
+                })
+            }
+            other => Err(connection.unexpected("monitored", &other)),
+        }
+    }
+
+    /// Listing 1 `unmonitor`, with the same target as in [`Client::monitor`]. Events already on the ring still come.
+    /// Blocks on the agent.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with `NotFound` when it was not monitored; the errors of [`Connection::request`].
+    pub fn unmonitor(&self, target: &str) -> Result<(), Error> {
+        let mut control = lock(&self.control);
+        control.monitored.remove(target);
+        self.done(&control.connection, &Request::Unmonitor { target: target.to_owned() })
+    }
+
+    /// Listing 1 `join`: this process wants to be monitored under `name`, unique on this host, and to piggyback `pbsize`
+    /// bytes at a time. Returns its number and the size granted. Blocks on the agent.
+    ///
+    /// From here on its end without [`Client::quit`] is a crash to those who monitor it, also when only the connection
+    /// was dropped: closing a connection is not taken for leaving.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with `Exists`, `Permission` or `Full`; the errors of [`Connection::request`].
+    pub fn join(&self, name: &str, pbsize: u32) -> Result<(u32, u32), Error> {
+        if name.is_empty() || name.contains('@') {
+            return Err(Error::Invalid("a name to be monitored by is not empty and has no @".into()));
+        }
+        let mut control = lock(&self.control);
+        let joined = self.ask_to_join(&control.connection, name, pbsize)?;
+        control.joined = Some((name.to_owned(), pbsize));
+        Ok(joined)
+    }
+
+    fn ask_to_join(&self, connection: &Connection, name: &str, pbsize: u32) -> Result<(u32, u32), Error> {
+        let Response { reply, fds } = connection.request(&Request::Join { name: name.to_owned(), pbsize })?;
+        let Reply::Joined { app, pbsize, bridge_len } = reply else { return Err(connection.unexpected("joined", &reply)) };
+        let fd = one_fd(fds, connection, "a bridge")?;
+        let bridge = Bridge::map(fd.as_fd(), bridge_len).inspect_err(|_| connection.close())?;
+        let pbsize = pbsize.min(PIGGYBACK_MAX as u32);
+        *lock(&self.bridge) = Some(bridge);
+        self.pbsize.store(pbsize as usize, Ordering::Release);
+        lock(&self.names).learn_app(connection.agent().node_id, app, None, &format!("{name}@{}", connection.agent().node));
+        Ok((app, pbsize))
+    }
+
+    /// Listing 1 `quit`: this process leaves politely; what follows is not a crash. Blocks on the agent.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when it had not joined; the errors of [`Connection::request`].
+    pub fn quit(&self) -> Result<(), Error> {
+        let mut control = lock(&self.control);
+        self.done(&control.connection, &Request::Quit)?;
+        control.joined = None;
+        *lock(&self.bridge) = None;
+        self.pbsize.store(0, Ordering::Release);
+        Ok(())
+    }
+
+    /// Listing 1 `piggyback`: `message` rides on this host's next free heartbeat to all who monitor this process. Copies
+    /// it into memory shared with the agent; no system call, never waits.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] above the size granted (FiDe §3.1: larger messages would break what the network was promised);
+    /// [`Error::Full`] when earlier ones still wait for their heartbeats; [`Error::Invalid`] before [`Client::join`] and for an
+    /// empty message; [`Error::Disconnected`] once [`Event::AgentGone`] was told (before that, messages to a dead agent
+    /// are accepted until the bridge is full, as for a host that dies with messages still to be sent).
+    pub fn piggyback(&self, message: &[u8]) -> Result<(), Error> {
+        if self.gone.load(Ordering::Acquire) {
+            return Err(Error::Disconnected);
+        }
+        let mut bridge = lock(&self.bridge);
+        let Some(bridge) = bridge.as_mut() else {
+            return Err(Error::Invalid("piggyback needs join first".into()));
+        };
+        let limit = self.pbsize.load(Ordering::Acquire);
+        if message.len() > limit {
+            return Err(Error::TooLarge { size: message.len(), limit });
+        }
+        if message.is_empty() {
+            return Err(Error::Invalid("an empty message would not be noticed".into()));
+        }
+        bridge.push(message)
+    }
+
+    /// The piggyback size granted now, bytes; 0 before [`Client::join`].
+    #[must_use]
+    pub fn pbsize(&self) -> usize {
+        self.pbsize.load(Ordering::Acquire)
+    }
+
+    /// Everything the agent knows now. Blocks on the agent.
+    ///
+    /// # Errors
+    /// The errors of [`Connection::request`].
+    pub fn status(&self) -> Result<Status, Error> {
+        let control = lock(&self.control);
+        match control.connection.request(&Request::Status)?.reply {
+            Reply::Status(status) => Ok(*status),
+            other => Err(control.connection.unexpected("status", &other)),
+        }
+    }
+
+    /// One verdict with all it rests on. Blocks on the agent.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with `NotFound`; the errors of [`Connection::request`].
+    pub fn explain(&self, id: VerdictId) -> Result<HistoryEvent, Error> {
+        let control = lock(&self.control);
+        match control.connection.request(&Request::Explain { id })?.reply {
+            Reply::Explained(event) => Ok(*event),
+            other => Err(control.connection.unexpected("explained", &other)),
+        }
+    }
+
+    fn done(&self, connection: &Connection, request: &Request) -> Result<(), Error> {
+        match connection.request(request)?.reply {
+            Reply::Done => Ok(()),
+            other => Err(connection.unexpected("done", &other)),
+        }
+    }
+
+    /// The next event, waiting for it at most `timeout` (`None`: for ever, zero: not at all). `Ok(None)` when none came.
+    ///
+    /// With [`Client::as_fd`] in an event loop: when it is readable, call `poll(Some(Duration::ZERO))` until it returns `None`.
+    ///
+    /// # Errors
+    /// [`Error::Disconnected`] after [`Event::AgentGone`]; [`Error::Ring`], [`Error::System`].
+    pub fn poll(&self, timeout: Option<Duration>) -> Result<Option<Event>, Error> {
+        if let Some(event) = self.take()? {
+            return Ok(Some(event));
+        }
+        let deadline = sys::deadline(timeout);
+        loop {
+            if !self.wait(deadline)? {
+                return Ok(None);
+            }
+            if let Some(event) = self.take()? {
+                return Ok(Some(event));
+            }
+            // Ready but empty: another thread was quicker, or the kernel is about to finish an entry. With zero to wait
+            // for it, that is for the next call.
+            if timeout.is_some_and(|t| t.is_zero()) {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// The next event if there is one now: for those who spin. No system call on a ring in memory, except that one look
+    /// in 16384 that find nothing also asks whether the agent is still there.
+    ///
+    /// # Errors
+    /// As [`Client::poll`].
+    pub fn try_next(&self) -> Result<Option<Event>, Error> {
+        if let Some(event) = self.take()? {
+            return Ok(Some(event));
+        }
+        let looks = self.empty_looks.fetch_add(1, Ordering::Relaxed);
+        if looks % LOOKS_PER_CHECK == LOOKS_PER_CHECK - 1 && self.wait(sys::deadline(Some(Duration::ZERO)))? {
+            self.take()
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// Waits until something is ready and takes note of a hang-up; `false` when the deadline passes first.
+    fn wait(&self, deadline: Option<std::time::Instant>) -> Result<bool, Error> {
+        let mut any = false;
+        for mark in self.poller.wait(deadline).map_err(system("epoll_wait"))? {
+            any = true;
+            let mut events = lock(&self.events);
+            if mark == link_mark(events.generation) {
+                events.hung_up = true;
+            }
+        }
+        Ok(any)
+    }
+
+    /// What is on the ring now; after its end, that the agent is gone, once.
+    fn take(&self) -> Result<Option<Event>, Error> {
+        let mut guard = lock(&self.events);
+        let events = &mut *guard;
+        if self.gone.load(Ordering::Acquire) {
+            return Err(Error::Disconnected);
+        }
+        if let Some(damage) = events.damaged {
+            return Err(Error::Ring(damage));
+        }
+        loop {
+            match events.ring.next(&mut events.entry) {
+                Ok(Found::Entry) => {
+                    let event = event::read(&events.entry, &mut events.instances, &mut lock(&self.names));
+                    if let Some(Event::PiggybackSizeChanged { pbsize }) = event {
+                        self.pbsize.store((pbsize as usize).min(PIGGYBACK_MAX), Ordering::Release);
+                    }
+                    if event.is_some() {
+                        return Ok(event);
+                    }
+                }
+                Ok(Found::Nothing) if !events.hung_up => return Ok(None),
+                Ok(Found::Nothing | Found::End) => {
+                    // What the agent, or the kernel, wrote before has been read by now.
+                    self.poller.remove(events.ring.as_fd());
+                    self.poller.remove(events.link.as_fd());
+                    self.gone.store(true, Ordering::Release);
+                    return Ok(Some(Event::AgentGone));
+                }
+                Err(e) => {
+                    if let Error::Ring(damage) = e {
+                        events.damaged = Some(damage);
+                        self.poller.remove(events.ring.as_fd());
+                    }
+                    return Err(e);
+                }
+            }
+        }
+    }
+
+    /// Calls `callbacks` for what comes: waits at most `timeout` for a first event (as [`Client::poll`]), then goes on while
+    /// there are more, up to 1024. Returns how many there were. No lock is held meanwhile: callbacks may call this client.
+    ///
+    /// # Errors
+    /// As [`Client::poll`]; events that were already handled stay handled.
+    pub fn dispatch<C: Callbacks + ?Sized>(&self, callbacks: &mut C, timeout: Option<Duration>) -> Result<usize, Error> {
+        let mut count = 0;
+        let mut next = self.poll(timeout)?;
+        while let Some(event) = next {
+            callbacks.on_event(&event);
+            count += 1;
+            // After the last word of an agent there is nothing to be asked.
+            next = if matches!(event, Event::AgentGone) || count == DISPATCH_MAX { None } else { self.take()? };
+        }
+        Ok(count)
+    }
+
+    /// Connects anew after [`Event::AgentGone`] (or at any time), joins again if this process had joined, and monitors
+    /// again what was monitored. [`Client::as_fd`] stays the same descriptor. Blocks on the agent.
+    ///
+    /// Returns the new answer for each target. **Look at them**: for a process that ended while there was no connection
+    /// nobody gave a verdict here, so there is no [`Event::Failure`], only `alive: false`; and one that came back
+    /// meanwhile has another number. A target that is refused now is no longer monitored.
+    ///
+    /// # Errors
+    /// Those of [`Client::open`] and [`Client::join`], and [`Error::Disconnected`] when the agent goes away meanwhile. It may
+    /// be tried again: what was monitored is remembered. Events of the old connection that were not read are given up
+    /// when the new one stands, not before.
+    pub fn reconnect(&self) -> Result<Vec<Resumed>, Error> {
+        let mut control = lock(&self.control);
+        let generation = lock(&self.events).generation + 1;
+        let (connection, ring) = link(&self.options, &self.poller, generation)?;
+        let give_up = |ring: &Ring, connection: &Connection| {
+            self.poller.remove(ring.as_fd());
+            self.poller.remove(connection.as_fd());
+        };
+        if let Some((name, pbsize)) = &control.joined {
+            // The agent of the old connection may still be there and hold the name.
+            control.connection.close();
+            if let Err(e) = self.ask_to_join(&connection, name, *pbsize) {
+                give_up(&ring, &connection);
+                return Err(e);
+            }
+        }
+        {
+            let mut events = lock(&self.events);
+            give_up(&events.ring, &events.link);
+            control.connection = connection.clone();
+            events.link = connection;
+            events.ring = ring;
+            events.generation = generation;
+            events.hung_up = false;
+            events.damaged = None;
+            self.gone.store(false, Ordering::Release);
+        }
+        let targets: Vec<_> = control.monitored.iter().map(|(target, wanted)| (target.clone(), *wanted)).collect();
+        let mut answers = Vec::with_capacity(targets.len());
+        for (target, wanted) in targets {
+            let answer = self.ask_to_monitor(&control.connection, &target, wanted);
+            match &answer {
+                Err(Error::Refused(_)) => {
+                    control.monitored.remove(&target);
+                }
+                // It went away again: what is left stays on the list for the next time.
+                Err(_) if control.connection.is_over() => return Err(Error::Disconnected),
+                _ => {}
+            }
+            answers.push(Resumed { target, answer });
+        }
+        Ok(answers)
+    }
+}
+
+impl AsFd for Client {
+    /// For the application's own event loop: readable when there may be an event, never after [`Event::AgentGone`]. Only to
+    /// be waited on. It stays the same through [`Client::reconnect`].
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
+    }
+}
+
+impl AsRawFd for Client {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+const _: () = {
+    const fn thread_safe<T: Send + Sync>() {}
+    thread_safe::<Client>();
+    thread_safe::<Connection>();
+};

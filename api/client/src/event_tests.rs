@@ -1,0 +1,150 @@
+use super::*;
+use proptest::prelude::*;
+use zerocopy::IntoBytes;
+
+fn process(cause: Cause) -> Record {
+    Record {
+        kind: RecordKind::Process as u16,
+        cause: cause as u8,
+        grade: Grade::Certain as u8,
+        node: 1,
+        app: 2,
+        incarnation: 3,
+        code: 9,
+        ..Record::default()
+    }
+}
+
+#[derive(Default)]
+struct Reader(Instances, Names);
+
+impl Reader {
+    fn read(&mut self, record: &Record) -> Option<Event> {
+        self.read_with(record, b"")
+    }
+    fn read_with(&mut self, record: &Record, body: &[u8]) -> Option<Event> {
+        let record = Record { body_len: body.len() as u16, ..*record };
+        let entry = [record.as_bytes(), body].concat();
+        read(&entry, &mut self.0, &mut self.1)
+    }
+}
+
+#[test]
+fn listing_1_on_failure_comes_once_for_each_instance() {
+    let mut reader = Reader::default();
+    let doomed = process(Cause::Doomed);
+    let killed = Record { flags: Record::CONFIRMS, ..process(Cause::Killed) };
+    assert!(matches!(reader.read(&doomed), Some(Event::Failure(v)) if v.cause == Cause::Doomed && v.is_crash()));
+    assert_eq!(reader.read(&doomed), None, "the copy by the other path");
+    assert_eq!(reader.read(&process(Cause::SilentHost)), None, "then its host died: it cannot fail twice");
+    assert!(matches!(reader.read(&killed), Some(Event::Confirmed(v)) if v.code == 9 && v.confirms));
+    assert_eq!(reader.read(&killed), None);
+    // The next instance under this name has another number, or its node another incarnation.
+    assert!(matches!(reader.read(&Record { app: 4, ..doomed }), Some(Event::Failure(_))));
+    assert!(matches!(reader.read(&Record { incarnation: 4, ..doomed }), Some(Event::Failure(_))));
+}
+
+#[test]
+fn a_confirmation_whose_doom_was_lost_is_the_failure() {
+    let mut reader = Reader::default();
+    let killed = Record { flags: Record::CONFIRMS, ..process(Cause::Killed) };
+    assert!(matches!(reader.read(&killed), Some(Event::Failure(_))));
+    assert_eq!(reader.read(&killed), None);
+    assert_eq!(reader.read(&process(Cause::Doomed)), None, "it comes late: nothing new");
+}
+
+#[test]
+fn leaving_is_told_but_is_no_crash() {
+    let mut reader = Reader::default();
+    assert!(matches!(reader.read(&process(Cause::Left)), Some(Event::Failure(v)) if !v.is_crash()));
+}
+
+#[test]
+fn what_is_said_of_hosts_is_never_a_failure() {
+    let mut reader = Reader::default();
+    for cause in Cause::ALL {
+        let record = Record { kind: RecordKind::Host as u16, app: 0, ..process(cause) };
+        assert!(matches!(reader.read(&record), Some(Event::Host(v)) if v.cause == cause));
+    }
+}
+
+#[test]
+fn causes_that_end_nothing_are_no_failures() {
+    let mut reader = Reader::default();
+    for cause in Cause::ALL.into_iter().filter(|c| !c.ends_process()) {
+        let event = reader.read(&process(cause));
+        assert!(matches!(event, Some(Event::Monitored(_) | Event::Other { .. })), "{cause}: {event:?}");
+    }
+    assert!(matches!(reader.read(&Record { app: 0, ..process(Cause::Killed) }), Some(Event::Other { .. })));
+    assert!(matches!(reader.read(&Record { cause: 99, ..process(Cause::Killed) }), Some(Event::Other { .. })));
+    assert!(matches!(reader.read(&Record { grade: 0, ..process(Cause::Killed) }), Some(Event::Other { .. })));
+    assert!(matches!(reader.read(&Record { kind: 999, ..process(Cause::Killed) }), Some(Event::Other { .. })));
+}
+
+fn name_of(event: Option<Event>) -> Option<String> {
+    event.and_then(|e| e.subject().and_then(|s| s.name.as_deref().map(str::to_owned)))
+}
+
+#[test]
+fn names_from_replies_hold_for_one_incarnation() {
+    let mut reader = Reader::default();
+    reader.1.learn_app(1, 2, None, "db@a");
+    assert_eq!(name_of(reader.read(&process(Cause::Killed))).as_deref(), Some("db@a"));
+    let later = Record { incarnation: 4, ..process(Cause::Killed) };
+    assert_eq!(name_of(reader.read(&later)), None, "number 2 may be another process by now");
+}
+
+#[test]
+fn names_come_with_records_too() {
+    let mut reader = Reader::default();
+    let came = process(Cause::Monitored);
+    assert_eq!(name_of(reader.read_with(&came, b"db")).as_deref(), Some("db@00000001"));
+    reader.read_with(&Record { kind: RecordKind::Host as u16, app: 0, ..process(Cause::Returned) }, b"a");
+    assert_eq!(name_of(reader.read_with(&came, b"db")).as_deref(), Some("db@a"));
+    assert_eq!(name_of(reader.read(&process(Cause::Killed))).as_deref(), Some("db@a"));
+    for odd in [&b"\xff"[..], b"a\nb", b"a@b", &[b'x'; 256]] {
+        reader.read_with(&came, odd);
+    }
+    assert_eq!(name_of(reader.read(&came)).as_deref(), Some("db@a"));
+    let other = Subject { node: 0xab, app: 0, incarnation: 0, name: None };
+    assert_eq!(other.to_string(), "@000000ab");
+    assert_eq!(Subject { app: 7, ..other }.to_string(), "7@000000ab");
+}
+
+#[test]
+fn what_is_remembered_is_bounded() {
+    let mut reader = Reader::default();
+    for app in 1..=REMEMBERED as u32 + 10 {
+        assert!(reader.read_with(&Record { app, ..process(Cause::Killed) }, b"x").is_some());
+    }
+    assert!(reader.0.failed.len() <= REMEMBERED && reader.0.order.len() <= REMEMBERED);
+    assert!(reader.1.apps.len() <= REMEMBERED);
+}
+
+#[test]
+fn stamps_are_subtracted_only_on_one_clock() {
+    let mut reader = Reader::default();
+    let record = Record { event_ns: 1_000, sent_ns: 1_700, received_ns: 50, ..process(Cause::Killed) };
+    let Some(Event::Failure(v)) = reader.read(&record) else { panic!() };
+    assert_eq!((v.event_to_sent_ns(), v.received_to_ns(80)), (Some(700), Some(30)));
+    let inferred = Verdict { sent_ns: 0, received_ns: 0, ..v };
+    assert_eq!((inferred.event_to_sent_ns(), inferred.received_to_ns(80)), (None, None));
+}
+
+proptest! {
+    #[test]
+    fn no_entry_can_do_harm(entry in prop::collection::vec(any::<u8>(), 0..200), kind in 0..12_u16) {
+        let mut reader = Reader::default();
+        let _ = read(&entry, &mut reader.0, &mut reader.1);
+        let mut entry = entry;
+        if entry.len() >= 2 {
+            entry[..2].copy_from_slice(&kind.to_ne_bytes());
+        }
+        if entry.len() < size_of::<Record>() {
+            prop_assert_eq!(read(&entry, &mut reader.0, &mut reader.1), Some(Event::Lost { count: 1 }));
+        } else {
+            entry[22..24].copy_from_slice(&[0, 0]);
+            let _ = read(&entry, &mut reader.0, &mut reader.1);
+        }
+    }
+}
