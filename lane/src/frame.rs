@@ -41,6 +41,11 @@ fn fold(mut total: u64) -> u16 {
     !(total as u16)
 }
 
+/// The Internet checksum of a whole message whose checksum field is 0.
+pub(crate) fn checksum(bytes: &[u8]) -> u16 {
+    fold(sum(bytes))
+}
+
 /// What a frame is made of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Addressing {

@@ -8,8 +8,18 @@
 //! * [`profile`] keeps the thread undisturbed, and says what disturbs it all the same.
 
 pub mod frame;
+pub mod limit;
+pub mod pace;
+pub mod probe;
 pub mod send;
 mod sys;
 
+pub use limit::{Class, Excess, Limiter};
+pub use pace::{Pacer, Tick};
+pub use probe::{AnswerKind, ProbeAnswer, Prober};
 pub use send::{Errno, Lane, LaneError, Options, PathMode, PathSpec, Received, SendError, SendMode, SendOutcome};
 pub use sys::monotonic_ns;
+
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod common;

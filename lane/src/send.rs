@@ -133,7 +133,7 @@ impl SendError {
         }
     }
 
-    fn from_io(e: &io::Error) -> Self {
+    pub(crate) fn from_io(e: &io::Error) -> Self {
         Self::from_errno(e.raw_os_error().unwrap_or(libc::EIO))
     }
 }
@@ -720,6 +720,22 @@ mod tests {
         let real = sys::clock_ns(libc::CLOCK_REALTIME);
         let ago = sys::monotonic_ns().saturating_sub(monotonic_of(Some(real - 5_000_000)));
         assert!((4_000_000..1_000_000_000).contains(&ago), "{ago}");
+    }
+
+    #[test]
+    fn both_paths_leave_with_one_system_call() {
+        let Some(net) = crate::common::Net::make("one call") else { return };
+        crate::common::Net::within(&net.a, || {
+            let specs = [0, 1].map(|p| PathSpec { interface: format!("e{p}"), ..spec(p) });
+            let mut lane = Lane::open(&specs, SendMode::Packet).unwrap();
+            let calls = || sys::SEND_CALLS.with(std::cell::Cell::take);
+            calls();
+            assert!(lane.send([Some(b"a"), Some(b"b")]).iter().all(|o| o.copies == 1));
+            assert_eq!(calls(), 1);
+            net.remove(0);
+            let out = lane.send([Some(b"a"), Some(b"b")]);
+            assert_eq!((out[0].copies, out[1].copies, calls()), (0, 1, 2), "a failing path costs one call more");
+        });
     }
 
     #[test]

@@ -216,7 +216,15 @@ pub(crate) fn send_many(fd: &OwnedFd, messages: &[Message<'_>]) -> io::Result<us
     let sent = unsafe {
         libc::sendmmsg(fd.as_raw_fd(), headers.as_mut_ptr().cast(), n as u32, (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as _)
     };
+    #[cfg(test)]
+    SEND_CALLS.with(|n| n.set(n.get() + 1));
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How often this thread called sendmmsg.
+    pub(crate) static SEND_CALLS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
 /// What [`receive`] found beside the bytes.

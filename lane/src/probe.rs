@@ -1,0 +1,427 @@
+//! Asking the kernel of a silent host whether it is there.
+//!
+//! A host whose agent is killed, stopped or starved stops its heartbeats as surely as one that lost power, but its kernel
+//! still answers. Each probe is two packets on the path in question: an ICMP echo request (answered: the kernel runs), and
+//! a datagram to the lane's port (answered "port unreachable": the kernel runs *and* no agent holds the port).
+//!
+//! Answers are believed only when they come from the probed address and repeat the 64-bit random number of one of the last
+//! few probes; each counts once. Somebody else's pings, late answers to somebody else's question and forged errors
+//! from off the path are none of these. What remains to be known when reading an answer:
+//! * Kernels limit how often they send port-unreachable (Linux: six at once, then one a second and host). Probing
+//!   more often than that is fine for echo, and merely learns nothing more of the agent.
+//! * A host firewall that *rejects* the lane's port looks like an absent agent — though only once heartbeats are missing
+//!   too, because the receive program sees them before the firewall.
+//! * A host that drops ICMP never answers: absence of an answer proves nothing.
+
+use crate::send::{Errno, LaneError, PathSpec, SendError};
+use crate::sys::{self, SockAddr, monotonic_ns};
+use fide_wire::{PATHS, SLOTS};
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+/// First bytes of what a probe carries, in both packets.
+pub const PROBE_MAGIC: [u8; 4] = *b"FiDp";
+/// Bytes that a probe carries: magic, node, path, padding, nonce. Shorter than any packet of the lane.
+pub const PROBE_LEN: usize = 20;
+
+/// Most (node, path) pairs that are remembered.
+const TARGETS: usize = SLOTS * PATHS;
+/// Most UDP sockets held open for them.
+const SOCKETS: usize = 64;
+/// How many of the last probes of one target may still be answered.
+const RECENT: usize = 8;
+/// Most packets that one [`Prober::poll`] looks at: a flood of strangers' pings must not hold up the lane.
+const PATIENCE: usize = 64;
+
+/// What answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AnswerKind {
+    /// The host's kernel: it runs, whatever became of its agent.
+    KernelAnswered,
+    /// The host's kernel, saying that nobody listens on the lane's port.
+    AgentAbsent,
+}
+
+/// An answer to a probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProbeAnswer {
+    /// The node that was probed.
+    pub node: u32,
+    /// On which path.
+    pub path: u8,
+    /// What is known now.
+    pub kind: AnswerKind,
+    /// When the probe left: the kernel was alive at some moment after this (CLOCK_MONOTONIC).
+    pub probed_ns: u64,
+    /// When the answer was read (CLOCK_MONOTONIC).
+    pub at_ns: u64,
+}
+
+/// One probe that may still be answered.
+#[derive(Clone, Copy, Default)]
+struct Question {
+    nonce: u64,
+    sent_ns: u64,
+    echo_answered: bool,
+    absence_answered: bool,
+}
+
+struct Target {
+    addr: IpAddr,
+    questions: [Option<Question>; RECENT],
+    next: usize,
+    udp: Option<OwnedFd>,
+    used_ns: u64,
+}
+
+impl Target {
+    /// Takes the answer to the question with this nonce; each kind once.
+    fn answer(&mut self, nonce: u64, kind: AnswerKind) -> Option<u64> {
+        let q = self.questions.iter_mut().flatten().find(|q| q.nonce == nonce)?;
+        let seen = match kind {
+            AnswerKind::KernelAnswered => &mut q.echo_answered,
+            AnswerKind::AgentAbsent => &mut q.absence_answered,
+        };
+        (!std::mem::replace(seen, true)).then_some(q.sent_ns)
+    }
+}
+
+struct Path {
+    spec: PathSpec,
+    /// Raw ICMP sockets, by family, and the interface's index.
+    open: Option<(Option<OwnedFd>, Option<OwnedFd>, u32)>,
+}
+
+/// Sends probes and recognises their answers. Made for the lane's thread; nothing here waits.
+pub struct Prober {
+    paths: [Option<Path>; PATHS],
+    targets: HashMap<(u32, u8), Target>,
+    epoll: OwnedFd,
+    /// The ICMP identifier of this prober.
+    id: u16,
+    sequence: u16,
+}
+
+// Tokens of the epoll instance: a target's (node, path), or a raw socket's path and family with this bit.
+const RAW: u64 = 1 << 63;
+
+impl Prober {
+    /// Opens the raw sockets of every path. A path whose interface is missing is left out until [`Prober::refresh`].
+    ///
+    /// # Errors
+    /// When no raw socket is permitted at all (CAP_NET_RAW), or the kernel has no descriptors left.
+    pub fn open(specs: &[PathSpec]) -> Result<Self, LaneError> {
+        let Some(first) = specs.first() else { return Err(LaneError::NoPath) };
+        let fail = |what| move |source| LaneError::System { path: first.path, interface: first.interface.clone(), what, source };
+        let epoll = sys::epoll().map_err(fail("opening an epoll instance"))?;
+        let id = u16::from_ne_bytes(sys::random().map_err(fail("asking for random bytes"))?);
+        let mut prober = Self { paths: [const { None }; PATHS], targets: HashMap::new(), epoll, id, sequence: 0 };
+        for spec in specs {
+            let Some(slot) = prober.paths.get_mut(usize::from(spec.path)) else { continue };
+            *slot = Some(Path { spec: spec.clone(), open: None });
+            match prober.refresh(spec.path) {
+                Err(e) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::EACCES)) => {
+                    return Err(fail("opening a raw ICMP socket (needs CAP_NET_RAW)")(e));
+                }
+                Err(e) => tracing::warn!(path = spec.path, error = %e, "cannot probe on this path"),
+                Ok(()) => {}
+            }
+        }
+        prober.targets.reserve(TARGETS);
+        Ok(prober)
+    }
+
+    /// Opens the path's sockets anew, after its interface came back.
+    ///
+    /// # Errors
+    /// The kernel's reason why it cannot be probed on this path.
+    pub fn refresh(&mut self, path: u8) -> io::Result<()> {
+        let no_path = || io::Error::from_raw_os_error(libc::ENODEV);
+        let slot = self.paths.get_mut(usize::from(path)).and_then(Option::as_mut).ok_or_else(no_path)?;
+        slot.open = None;
+        for (key, target) in &mut self.targets {
+            if key.1 == path {
+                target.udp = None;
+            }
+        }
+        let link = sys::link(&slot.spec.interface)?;
+        let v4 = raw_socket(&slot.spec.interface, false);
+        let v6 = raw_socket(&slot.spec.interface, true);
+        let (v4, v6) = match (v4, v6) {
+            (Err(e), Err(_)) => return Err(e),
+            (v4, v6) => (v4.ok(), v6.ok()), // a host without IPv6 is an ordinary host
+        };
+        for (fd, family) in [(&v4, 0), (&v6, 1)] {
+            if let Some(fd) = fd {
+                sys::epoll_add(&self.epoll, fd.as_raw_fd(), RAW | family << 8 | u64::from(path))?;
+            }
+        }
+        slot.open = Some((v4, v6, link.ifindex));
+        Ok(())
+    }
+
+    /// Sends one probe: an echo request and a datagram to the lane's port.
+    ///
+    /// # Errors
+    /// When neither left. The interface being gone is [`SendError::Down`].
+    pub fn probe(&mut self, node: u32, path: u8, addr: IpAddr) -> Result<(), SendError> {
+        let down = SendError::Down(Errno(libc::ENODEV));
+        let slot = self.paths.get(usize::from(path)).and_then(Option::as_ref).ok_or(down)?;
+        let (v4, v6, ifindex) = slot.open.as_ref().ok_or(down)?;
+        if addr.is_multicast() || addr.is_unspecified() {
+            return Err(SendError::Other(Errno(libc::EINVAL)));
+        }
+        let icmp = if addr.is_ipv6() { v6 } else { v4 }.as_ref().ok_or(SendError::Other(Errno(libc::EAFNOSUPPORT)))?;
+        let random = sys::random().map_err(|e| SendError::Other(Errno(e.raw_os_error().unwrap_or(libc::EIO))))?;
+        let nonce = u64::from_ne_bytes(random);
+        let now = monotonic_ns();
+        self.sequence = self.sequence.wrapping_add(1);
+
+        make_room(&mut self.targets, (node, path));
+        let target = self.targets.entry((node, path)).or_insert(Target {
+            addr,
+            questions: [None; RECENT],
+            next: 0,
+            udp: None,
+            used_ns: now,
+        });
+        if target.addr != addr {
+            *target = Target { addr, questions: [None; RECENT], next: 0, udp: None, used_ns: now };
+        }
+        target.used_ns = now;
+        target.questions[target.next] = Some(Question { nonce, sent_ns: now, ..Question::default() });
+        target.next = (target.next + 1) % RECENT;
+
+        let cargo = encode(node, path, nonce);
+        let echo = echo_request(addr.is_ipv6(), self.id, self.sequence, &cargo);
+        let echoed = sys::send_to(icmp, &echo, Some(&SockAddr::ip(addr, 0, *ifindex)));
+        let knocked = knock(target, &self.epoll, slot, *ifindex, token(node, path), &cargo);
+        match (echoed, knocked) {
+            (Err(e), Err(_)) => Err(SendError::from_io(&e)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The next answer, if one has arrived. Never waits; looks at a bounded number of packets.
+    pub fn poll(&mut self) -> Option<ProbeAnswer> {
+        for _ in 0..PATIENCE {
+            let token = sys::epoll_ready(&self.epoll)?;
+            let answer = if token & RAW != 0 { self.read_echo(token) } else { self.read_error(token) };
+            if answer.is_some() {
+                return answer;
+            }
+        }
+        None
+    }
+
+    /// What to wait on for [`Prober::poll`]: one descriptor that stands for all.
+    #[must_use]
+    pub fn fds(&self) -> Vec<RawFd> {
+        vec![self.epoll.as_raw_fd()]
+    }
+
+    fn read_echo(&mut self, token: u64) -> Option<ProbeAnswer> {
+        let (path, ipv6) = ((token & 0xff) as u8, token >> 8 & 1 == 1);
+        let (v4, v6, _) = self.paths.get(usize::from(path))?.as_ref()?.open.as_ref()?;
+        let mut buf = [0u8; 128];
+        let arrival = sys::receive(if ipv6 { v6 } else { v4 }.as_ref()?, &mut buf, false).ok()?;
+        let cargo = echo_reply(ipv6, self.id, buf.get(..arrival.len)?)?;
+        let (node, probed_path, nonce) = decode(cargo)?;
+        self.settle(node, path, nonce, arrival.from?, AnswerKind::KernelAnswered).filter(|_| probed_path == path)
+    }
+
+    fn read_error(&mut self, token: u64) -> Option<ProbeAnswer> {
+        let key = ((token >> 8) as u32, (token & 0xff) as u8);
+        let fd = self.targets.get(&key)?.udp.as_ref()?;
+        let mut buf = [0u8; 128];
+        let Ok(arrival) = sys::receive(fd, &mut buf, true) else {
+            // No error queued: a datagram came back, or the error was only flagged. Either is taken off and means nothing.
+            let _ = sys::receive(fd, &mut buf, false);
+            return None;
+        };
+        let (origin, kind, code, offender) = arrival.error?;
+        let unreachable = match origin {
+            libc::SO_EE_ORIGIN_ICMP => (kind, code) == (3, 3),
+            libc::SO_EE_ORIGIN_ICMP6 => (kind, code) == (1, 4),
+            _ => false,
+        };
+        let (node, path, nonce) = decode(buf.get(..arrival.len)?)?;
+        if !unreachable || (node, path) != key {
+            return None;
+        }
+        self.settle(node, path, nonce, offender?, AnswerKind::AgentAbsent)
+    }
+
+    fn settle(&mut self, node: u32, path: u8, nonce: u64, from: IpAddr, kind: AnswerKind) -> Option<ProbeAnswer> {
+        let target = self.targets.get_mut(&(node, path)).filter(|t| t.addr == from)?;
+        let probed_ns = target.answer(nonce, kind)?;
+        Some(ProbeAnswer { node, path, kind, probed_ns, at_ns: monotonic_ns() })
+    }
+}
+
+fn token(node: u32, path: u8) -> u64 {
+    u64::from(node) << 8 | u64::from(path)
+}
+
+/// Keeps the table and the number of sockets bounded: the target that was not asked for longest goes first.
+fn make_room(targets: &mut HashMap<(u32, u8), Target>, wanted: (u32, u8)) {
+    if targets.get(&wanted).is_some_and(|t| t.udp.is_some()) {
+        return;
+    }
+    let oldest = |t: &HashMap<(u32, u8), Target>, socket: bool| {
+        t.iter().filter(|(_, t)| !socket || t.udp.is_some()).min_by_key(|(_, t)| t.used_ns).map(|(k, _)| *k)
+    };
+    if targets.values().filter(|t| t.udp.is_some()).count() >= SOCKETS
+        && let Some(target) = oldest(targets, true).and_then(|k| targets.get_mut(&k))
+    {
+        target.udp = None;
+    }
+    if targets.len() >= TARGETS
+        && !targets.contains_key(&wanted)
+        && let Some(key) = oldest(targets, false)
+    {
+        targets.remove(&key);
+    }
+}
+
+/// The datagram to the lane's port, from a socket of the target's own that hears what the host's kernel says to it.
+fn knock(target: &mut Target, epoll: &OwnedFd, path: &Path, ifindex: u32, token: u64, cargo: &[u8; PROBE_LEN]) -> io::Result<()> {
+    let fd = match target.udp.take() {
+        Some(fd) => fd,
+        None => {
+            let ipv6 = target.addr.is_ipv6();
+            let fd = sys::socket(if ipv6 { libc::AF_INET6 } else { libc::AF_INET }, libc::SOCK_DGRAM, 0)?;
+            sys::bind_to_device(&fd, &path.spec.interface)?;
+            let (level, name) =
+                if ipv6 { (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) } else { (libc::IPPROTO_IP, libc::IP_RECVERR) };
+            sys::set(&fd, level, name, 1i32)?;
+            sys::connect(&fd, &SockAddr::ip(target.addr, path.spec.port, ifindex))?;
+            sys::epoll_add(epoll, fd.as_raw_fd(), token)?;
+            fd
+        }
+    };
+    let fd = target.udp.insert(fd);
+    // An error that an earlier probe met is reported by the next call on the socket, which then does nothing else.
+    let mut sent = sys::send_to(fd, cargo, None);
+    for _ in 0..2 {
+        if !matches!(&sent, Err(e) if matches!(e.raw_os_error(), Some(libc::ECONNREFUSED | libc::EHOSTUNREACH))) {
+            break;
+        }
+        sent = sys::send_to(fd, cargo, None);
+    }
+    sent.map(drop)
+}
+
+/// A raw ICMP socket of the interface that hears echo replies only.
+fn raw_socket(interface: &str, ipv6: bool) -> io::Result<OwnedFd> {
+    const ICMP_FILTER: i32 = 1; // linux/icmp.h, with SOL_RAW
+    const SOL_RAW: i32 = 255;
+    const ICMP6_FILTER: i32 = 1; // linux/icmpv6.h, with SOL_ICMPV6
+    const SOL_ICMPV6: i32 = 58;
+    let fd = if ipv6 {
+        let fd = sys::socket(libc::AF_INET6, libc::SOCK_RAW, libc::IPPROTO_ICMPV6)?;
+        let mut blocked = [u32::MAX; 8];
+        blocked[129 / 32] &= !(1 << (129 % 32));
+        sys::set(&fd, SOL_ICMPV6, ICMP6_FILTER, blocked)?;
+        fd
+    } else {
+        let fd = sys::socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_ICMP)?;
+        sys::set(&fd, SOL_RAW, ICMP_FILTER, !1u32)?;
+        fd
+    };
+    sys::bind_to_device(&fd, interface)?;
+    Ok(fd)
+}
+
+fn encode(node: u32, path: u8, nonce: u64) -> [u8; PROBE_LEN] {
+    let mut cargo = [0; PROBE_LEN];
+    cargo[0..4].copy_from_slice(&PROBE_MAGIC);
+    cargo[4..8].copy_from_slice(&node.to_be_bytes());
+    cargo[8] = path;
+    cargo[12..20].copy_from_slice(&nonce.to_be_bytes());
+    cargo
+}
+
+/// Node, path and nonce.
+fn decode(cargo: &[u8]) -> Option<(u32, u8, u64)> {
+    let cargo: &[u8; PROBE_LEN] = cargo.get(..PROBE_LEN)?.try_into().ok()?;
+    let [m0, m1, m2, m3, n0, n1, n2, n3, path, 0, 0, 0, nonce @ ..] = *cargo else { return None };
+    ([m0, m1, m2, m3] == PROBE_MAGIC).then_some((u32::from_be_bytes([n0, n1, n2, n3]), path, u64::from_be_bytes(nonce)))
+}
+
+fn echo_request(ipv6: bool, id: u16, sequence: u16, cargo: &[u8; PROBE_LEN]) -> [u8; 8 + PROBE_LEN] {
+    let mut packet = [0; 8 + PROBE_LEN];
+    packet[0] = if ipv6 { 128 } else { 8 };
+    packet[4..6].copy_from_slice(&id.to_be_bytes());
+    packet[6..8].copy_from_slice(&sequence.to_be_bytes());
+    packet[8..].copy_from_slice(cargo);
+    if !ipv6 {
+        // For ICMPv6 the kernel does it, who knows the source address that goes into it.
+        let check = crate::frame::checksum(&packet);
+        packet[2..4].copy_from_slice(&check.to_be_bytes());
+    }
+    packet
+}
+
+/// What an echo reply to `id` carries; raw IPv4 sockets show the IP header before it.
+fn echo_reply(ipv6: bool, id: u16, packet: &[u8]) -> Option<&[u8]> {
+    let icmp = if ipv6 { packet } else { packet.get(usize::from(packet.first()? & 15) * 4..)? };
+    let [kind, 0, _, _, id0, id1, _, _, cargo @ ..] = icmp else { return None };
+    (*kind == if ipv6 { 129 } else { 0 } && u16::from_be_bytes([*id0, *id1]) == id).then_some(cargo)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn target(addr: &str) -> Target {
+        Target { addr: addr.parse().unwrap(), questions: [None; RECENT], next: 0, udp: None, used_ns: 0 }
+    }
+
+    #[test]
+    fn an_answer_counts_once_and_only_for_its_nonce() {
+        let mut t = target("10.0.0.1");
+        t.questions[3] = Some(Question { nonce: 77, sent_ns: 5, ..Question::default() });
+        assert_eq!(t.answer(78, AnswerKind::KernelAnswered), None);
+        assert_eq!(t.answer(77, AnswerKind::KernelAnswered), Some(5));
+        assert_eq!(t.answer(77, AnswerKind::KernelAnswered), None);
+        assert_eq!(t.answer(77, AnswerKind::AgentAbsent), Some(5));
+    }
+
+    #[test]
+    fn the_table_stays_bounded_and_forgets_the_longest_unasked() {
+        let mut targets = HashMap::new();
+        for n in 0..TARGETS as u32 + 10 {
+            make_room(&mut targets, (n, 0));
+            targets.insert((n, 0), Target { used_ns: u64::from(n), ..target("10.0.0.1") });
+        }
+        assert_eq!(targets.len(), TARGETS);
+        assert!(!targets.contains_key(&(9, 0)) && targets.contains_key(&(10, 0)));
+    }
+
+    proptest! {
+        #[test]
+        fn cargo_survives_and_strangers_do_not(node: u32, path: u8, nonce: u64, id: u16, other: u16, v6: bool) {
+            let cargo = encode(node, path, nonce);
+            prop_assert_eq!(decode(&cargo), Some((node, path, nonce)));
+            let mut echo = echo_request(v6, id, 1, &cargo).to_vec();
+            prop_assert_eq!(echo_reply(v6, id, &echo), None, "a request is no reply");
+            echo[0] = if v6 { 129 } else { 0 };
+            if !v6 {
+                echo.splice(0..0, std::iter::once(0x45).chain([0; 19]));
+            }
+            prop_assert_eq!(echo_reply(v6, id, &echo), Some(&cargo[..]));
+            if other != id {
+                prop_assert_eq!(echo_reply(v6, other, &echo), None);
+            }
+        }
+
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80), v6: bool, id: u16) {
+            let _ = echo_reply(v6, id, &bytes).and_then(decode);
+        }
+    }
+}

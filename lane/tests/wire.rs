@@ -1,0 +1,383 @@
+//! The lane on real interfaces: two namespaces, two cables.
+
+mod common;
+
+use common::{Net, ip};
+use fide_lane::{
+    AnswerKind, Lane, LaneError, Options, PathMode, PathSpec, ProbeAnswer, Prober, SendError, SendMode, SendOutcome, monotonic_ns,
+};
+use std::net::{IpAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+const PORT: u16 = 3433;
+
+fn spec(path: u8, ipv6: bool) -> PathSpec {
+    let group = if ipv6 { format!("ff15::f1de:{path}") } else { format!("239.241.222.{path}") };
+    PathSpec {
+        path,
+        interface: format!("e{path}"),
+        group: Some(group.parse().unwrap()),
+        unicast: vec![],
+        port: PORT,
+        source: None,
+    }
+}
+
+fn specs(ipv6: bool) -> [PathSpec; 2] {
+    [spec(0, ipv6), spec(1, ipv6)]
+}
+
+fn host(path: u8, ipv6: bool, n: u8) -> IpAddr {
+    if ipv6 { format!("fd77:{path}::{n}") } else { format!("10.77.{path}.{n}") }.parse().unwrap()
+}
+
+/// An ordinary UDP socket of the kernel on path `path`, which accepts nothing whose checksums are wrong.
+fn kernel_receiver(path: u8, ipv6: bool) -> UdpSocket {
+    // Bound to the group's address, so that both paths fit beside each other on one port.
+    match spec(path, ipv6).group.unwrap() {
+        IpAddr::V4(g) => {
+            let s = UdpSocket::bind((g, PORT)).unwrap();
+            s.join_multicast_v4(&g, &format!("10.77.{path}.2").parse().unwrap()).unwrap();
+            s.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+            s
+        }
+        IpAddr::V6(g) => {
+            let name = std::ffi::CString::new(format!("e{path}")).unwrap();
+            // SAFETY: a C string.
+            let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+            let s = UdpSocket::bind((g, PORT)).unwrap();
+            s.join_multicast_v6(&g, index).unwrap();
+            s.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+            s
+        }
+    }
+}
+
+fn delivered(outcomes: &[SendOutcome; 2]) -> bool {
+    outcomes.iter().all(|o| *o == SendOutcome { copies: 1, error: None })
+}
+
+#[test]
+fn frames_reach_the_kernels_sockets_on_both_paths() {
+    let Some(net) = Net::make("frames") else { return };
+    for ipv6 in [false, true] {
+        let receivers: Vec<_> = Net::within(&net.b, || [0, 1].map(|p| kernel_receiver(p, ipv6)).into());
+        Net::within(&net.a, || {
+            for (mode, expected) in
+                [(SendMode::Packet, PathMode::Packet), (SendMode::Auto, PathMode::Packet), (SendMode::Udp, PathMode::Udp)]
+            {
+                let mut lane = Lane::open(&specs(ipv6), mode).unwrap();
+                assert_eq!([lane.mode(0), lane.mode(1)], [expected; 2]);
+                // Odd and even lengths, none, and the largest.
+                for len in [0usize, 1, 2, 51, 52, 1399, if ipv6 { 1452 } else { 1472 }] {
+                    let payloads: Vec<Vec<u8>> = (0..2u8).map(|p| (0..len).map(|i| i as u8 ^ p ^ 0xa5).collect()).collect();
+                    let out = lane.send([Some(&payloads[0]), Some(&payloads[1])]);
+                    assert!(delivered(&out), "{mode:?} {len}: {out:?}");
+                    for (p, r) in receivers.iter().enumerate() {
+                        let mut buf = [0; 2000];
+                        let (n, from) =
+                            r.recv_from(&mut buf).unwrap_or_else(|e| panic!("v6={ipv6} {mode:?} {len} path {p}: {e}"));
+                        assert_eq!(buf[..n], payloads[p][..]);
+                        assert_eq!((from.ip(), from.port()), (host(p as u8, ipv6, 1), PORT));
+                    }
+                }
+                let out = lane.send([None, Some(b"one")]);
+                assert_eq!([out[0].copies, out[1].copies], [0, 1]);
+                receivers[1].recv(&mut [0; 9]).unwrap();
+            }
+        });
+    }
+}
+
+#[test]
+fn a_captured_frame_has_the_class_ttl_and_macs_it_should() {
+    let Some(net) = Net::make("capture") else { return };
+    // SAFETY: plain arguments; the descriptor is checked and owned.
+    let capture = Net::within(&net.b, || unsafe {
+        use std::os::fd::{FromRawFd, OwnedFd};
+        let fd = libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, i32::from(3u16.to_be()));
+        assert!(fd >= 0);
+        OwnedFd::from_raw_fd(fd)
+    });
+    Net::within(&net.a, || {
+        let options = Options { ttl: 3, dscp: 48, receive: false };
+        for ipv6 in [false, true] {
+            let mut lane = Lane::open_with(&specs(ipv6), SendMode::Packet, options).unwrap();
+            assert!(delivered(&lane.send([Some(b"FRAME-0"), Some(b"FRAME-1")])));
+            let deadline = Instant::now() + Duration::from_secs(2);
+            let mut seen = 0;
+            while seen < 2 {
+                assert!(Instant::now() < deadline, "no frame");
+                let mut buf = [0u8; 2000];
+                // SAFETY: pointer and length describe `buf`.
+                let n = unsafe { libc::recv(capture.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len(), libc::MSG_DONTWAIT) };
+                let Some(frame) = usize::try_from(n).ok().map(|n| &buf[..n]) else { continue };
+                let Some(at) = frame.windows(6).position(|w| w == b"FRAME-") else { continue };
+                let (ethertype, ip) = (u16::from_be_bytes([frame[12], frame[13]]), &frame[14..]);
+                if ipv6 {
+                    assert_eq!((frame[..2].to_vec(), ethertype, at), (vec![0x33, 0x33], 0x86dd, 62));
+                    assert_eq!((ip[0] >> 4, (ip[0] & 15) << 2 | ip[1] >> 6, ip[7]), (6, 48, 3));
+                } else {
+                    assert_eq!((frame[..3].to_vec(), ethertype, at), (vec![1, 0, 0x5e], 0x0800, 42));
+                    assert_eq!((ip[0], ip[1] >> 2, ip[8]), (0x45, 48, 3));
+                }
+                seen += 1;
+            }
+        }
+    });
+}
+
+#[test]
+fn unicast_lists_get_a_copy_each() {
+    let Some(net) = Net::make("unicast") else { return };
+    for ipv6 in [false, true] {
+        let receiver = Net::within(&net.b, || {
+            let s = UdpSocket::bind((host(0, ipv6, 2), PORT)).unwrap();
+            s.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+            s
+        });
+        Net::within(&net.a, || {
+            // The same host many times over: more than one batch.
+            let to = vec![host(0, ipv6, 2); 40];
+            let mut lane = Lane::open(&[PathSpec { group: None, unicast: to, ..spec(0, ipv6) }], SendMode::Auto).unwrap();
+            assert_eq!((lane.mode(0), lane.mode(1)), (PathMode::Udp, PathMode::Down));
+            let out = lane.send([Some(b"copy"), Some(b"nowhere")]);
+            assert_eq!(out[0], SendOutcome { copies: 40, error: None });
+            assert!(matches!(out[1].error, Some(SendError::Down(_))));
+            let mut buf = [0; 9];
+            for _ in 0..40 {
+                assert_eq!(receiver.recv(&mut buf).unwrap(), 4);
+            }
+            lane.send_to(0, host(0, ipv6, 2), b"answer").unwrap();
+            assert_eq!(receiver.recv_from(&mut buf).unwrap(), (6, (host(0, ipv6, 1), PORT).into()));
+            assert!(lane.send_to(0, host(0, !ipv6, 2), b"x").is_err());
+            assert!(matches!(lane.send_to(1, host(0, ipv6, 2), b"x"), Err(SendError::Down(_))));
+            assert_eq!(
+                lane.send_to(0, host(0, ipv6, 2), &[0; 1500]).unwrap_err(),
+                SendError::TooLarge { size: 1500, limit: if ipv6 { 1452 } else { 1472 } }
+            );
+        });
+    }
+}
+
+#[test]
+fn a_lane_receives_with_stamps_what_another_sends() {
+    let Some(net) = Net::make("receive") else { return };
+    for ipv6 in [false, true] {
+        let mut receiver = Net::within(&net.b, || Lane::open(&specs(ipv6), SendMode::Auto).unwrap());
+        assert_eq!(receiver.receive_fds().len(), 2);
+        let mut sender = Net::within(&net.a, || Lane::open(&specs(ipv6), SendMode::Auto).unwrap());
+        let mut buf = [0; 100];
+        assert_eq!(receiver.receive(0, &mut buf), None);
+        assert_eq!(receiver.receive(9, &mut buf), None);
+        for p in 0..2u8 {
+            let before = monotonic_ns();
+            let mut payloads: [Option<&[u8]>; 2] = [None, None];
+            payloads[usize::from(p)] = Some(b"beat");
+            assert!(sender.send(payloads)[usize::from(p)].is_ok());
+            let after = monotonic_ns();
+            std::thread::sleep(Duration::from_millis(30));
+            assert_eq!(receiver.receive(1 - p, &mut buf), None, "paths do not leak into each other");
+            let r = receiver.receive(p, &mut buf).unwrap();
+            assert_eq!((&buf[..r.len], r.from, r.truncated), (&b"beat"[..], host(p, ipv6, 1), false));
+            // The stamp is the kernel's, not the reader's. Conversion between two clocks: allow it some microseconds.
+            assert!(r.arrived_ns + 100_000 > before && r.arrived_ns < after + 10_000_000, "{before} {r:?} {after}");
+        }
+        sender.send([Some(&[1; 200]), None]);
+        let r = receiver.receive(0, &mut buf).unwrap();
+        assert_eq!((r.len, r.truncated), (100, true));
+        // Unicast to the same port arrives on the same socket.
+        sender.send_to(0, host(0, ipv6, 2), b"answer").unwrap();
+        assert_eq!(receiver.receive(0, &mut buf).unwrap().len, 6);
+        receiver.set_receiving(false);
+        sender.send([Some(b"unheard"), None]);
+        assert_eq!(receiver.receive(0, &mut buf), None);
+        receiver.set_receiving(true);
+        sender.send([Some(b"heard"), None]);
+        assert_eq!(receiver.receive(0, &mut buf).unwrap().len, 5);
+    }
+}
+
+#[test]
+fn a_second_agent_on_the_same_port_is_refused_with_the_reason() {
+    let Some(net) = Net::make("port") else { return };
+    Net::within(&net.a, || {
+        let _first = Lane::open(&specs(false), SendMode::Auto).unwrap();
+        let e = Lane::open(&specs(false), SendMode::Auto).err().unwrap();
+        assert!(matches!(e, LaneError::PortTaken { port: PORT, .. }), "{e}");
+        assert!(e.to_string().contains("another agent"), "{e}");
+        let other = specs(false).map(|s| PathSpec { port: PORT + 1, ..s });
+        Lane::open(&other, SendMode::Auto).unwrap();
+    });
+}
+
+#[test]
+fn a_nic_that_vanishes_is_an_error_of_its_path_and_comes_back() {
+    let Some(net) = Net::make("vanish") else { return };
+    for mode in [SendMode::Packet, SendMode::Udp] {
+        Net::within(&net.a, || {
+            let mut lane = Lane::open(&specs(false), mode).unwrap();
+            let mut prober = Prober::open(&specs(false)).unwrap();
+            assert!(!lane.stale(0) && !lane.stale(1) && lane.carrier(1));
+            let index = lane.ifindex(1);
+            net.remove(1);
+            let out = lane.send([Some(b"x"), Some(b"x")]);
+            assert_eq!(out[0], SendOutcome { copies: 1, error: None }, "the other path carries on");
+            assert!(matches!(out[1], SendOutcome { copies: 0, error: Some(SendError::Down(_)) }), "{mode:?} {out:?}");
+            assert!(lane.stale(1) && !lane.carrier(1));
+            assert!(prober.probe(1, 1, host(1, false, 2)).is_err());
+            let e = lane.refresh(1).unwrap_err().to_string();
+            assert_eq!(e, "path 1: interface e1 does not exist here");
+            assert_eq!((lane.mode(1), lane.mtu(1)), (PathMode::Down, None));
+            assert!(matches!(lane.send([None, Some(b"x")])[1].error, Some(SendError::Down(_))));
+            assert!(!lane.stale(1), "still as down as it was");
+
+            // Back without an address, as while DHCP is still at work; then whole, and no longer the same interface.
+            net.connect(1);
+            ip(&format!("-n {} addr flush dev e1", net.a)).unwrap();
+            assert!(lane.refresh(1).unwrap_err().to_string().contains("has no IPv4 address"));
+            ip(&format!("-n {} addr add 10.77.1.1/24 dev e1", net.a)).unwrap();
+            assert!(lane.stale(1));
+            lane.refresh(1).unwrap();
+            prober.refresh(1).unwrap();
+            assert!(!lane.stale(1) && lane.ifindex(1) != index);
+            let out = lane.send([Some(b"x"), Some(b"x")]);
+            assert!(delivered(&out), "{mode:?} {out:?}");
+
+            // Administratively down is down as well; without carrier it takes no packet, or loses it silently (UDP).
+            ip(&format!("-n {} link set e1 down", net.a)).unwrap();
+            let out = lane.send([Some(b"x"), Some(b"x")]);
+            assert!(out[0].is_ok() && matches!(out[1].error, Some(SendError::Down(_))), "{mode:?} {out:?}");
+            ip(&format!("-n {} link set e1 up", net.a)).unwrap();
+            net.settle(1);
+            ip(&format!("-n {} link set e1 down", net.b)).unwrap();
+            let deadline = Instant::now() + Duration::from_secs(3);
+            while lane.carrier(1) {
+                assert!(Instant::now() < deadline, "carrier stays");
+            }
+            let out = lane.send([Some(b"x"), Some(b"x")]);
+            assert!(out[0].is_ok(), "{out:?}");
+            if mode == SendMode::Packet {
+                assert!(matches!(out[1].error, Some(SendError::Full(_))), "{out:?}");
+            }
+            ip(&format!("-n {} link set e1 up", net.b)).unwrap();
+            net.settle(1);
+        });
+    }
+}
+
+#[test]
+fn a_host_with_one_nic_missing_still_starts() {
+    let Some(net) = Net::make("one nic") else { return };
+    net.remove(0);
+    Net::within(&net.a, || {
+        let mut lane = Lane::open(&specs(false), SendMode::Auto).unwrap();
+        assert_eq!((lane.mode(0), lane.mode(1)), (PathMode::Down, PathMode::Packet));
+        assert!(matches!(lane.down(0), Some(LaneError::NoInterface { .. })));
+        assert!(lane.send([Some(b"x"), Some(b"x")])[1].is_ok());
+        assert!(Lane::open(&specs(false)[..1], SendMode::Auto).is_err(), "no path at all is an error");
+    });
+}
+
+#[test]
+fn the_smallest_mtu_bounds_the_piggyback() {
+    let Some(net) = Net::make("mtu") else { return };
+    Net::within(&net.a, || {
+        let mut lane = Lane::open(&specs(false), SendMode::Auto).unwrap();
+        assert_eq!((lane.mtu(0), lane.piggyback_max()), (Some(1500), 1418));
+        ip(&format!("-n {} link set e1 mtu 1300", net.a)).unwrap();
+        assert!(lane.stale(1));
+        lane.refresh(1).unwrap();
+        assert_eq!((lane.mtu(1), lane.piggyback_max()), (Some(1300), fide_wire::packet::piggyback_max(1300, false)));
+        let out = lane.send([Some(&[0; 1300]), Some(&[0; 1300])]);
+        assert_eq!(out[0].error, None);
+        assert_eq!(out[1].error, Some(SendError::TooLarge { size: 1300, limit: 1272 }));
+    });
+}
+
+fn answers(prober: &mut Prober, want: usize) -> Vec<ProbeAnswer> {
+    let deadline = Instant::now() + Duration::from_secs(2);
+    let mut all = Vec::new();
+    while all.len() < want && Instant::now() < deadline {
+        all.extend(prober.poll());
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    all.extend(std::iter::from_fn(|| prober.poll()));
+    all
+}
+
+#[test]
+fn a_kernel_answers_probes_and_says_when_its_agent_is_gone() {
+    let Some(net) = Net::make("probe") else { return };
+    for ipv6 in [false, true] {
+        let mut prober = Net::within(&net.a, || Prober::open(&specs(ipv6)).unwrap());
+        assert_eq!(prober.fds().len(), 1);
+        assert_eq!(prober.poll(), None);
+        let kinds = |answers: Vec<ProbeAnswer>| {
+            let mut k: Vec<_> = answers.iter().map(|a| (a.node, a.path, a.kind == AnswerKind::AgentAbsent)).collect();
+            assert!(answers.iter().all(|a| a.probed_ns < a.at_ns));
+            k.sort_unstable();
+            k
+        };
+        let probe = |p: &mut Prober| Net::within(&net.a, || [0, 1].map(|path| p.probe(7, path, host(path, ipv6, 2)).unwrap()));
+
+        let agent = Net::within(&net.b, || Lane::open(&specs(ipv6), SendMode::Auto).unwrap());
+        probe(&mut prober);
+        assert_eq!(kinds(answers(&mut prober, 2)), [(7, 0, false), (7, 1, false)], "an agent holds the port");
+        drop(agent);
+        probe(&mut prober);
+        assert_eq!(kinds(answers(&mut prober, 4)), [(7, 0, false), (7, 0, true), (7, 1, false), (7, 1, true)]);
+
+        // A burst, unread: echoes are all answered, the sockets stay usable although errors pile up on them.
+        for _ in 0..5 {
+            probe(&mut prober);
+        }
+        assert_eq!(answers(&mut prober, 10).iter().filter(|a| a.kind == AnswerKind::KernelAnswered).count(), 10);
+
+        // Nobody there: nothing is answered (and the neighbour's absence is no answer of the host's kernel).
+        Net::within(&net.a, || prober.probe(8, 0, host(0, ipv6, 99)).unwrap());
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(answers(&mut prober, 0), []);
+        assert!(prober.probe(8, 0, "239.1.1.1".parse().unwrap()).is_err());
+    }
+}
+
+#[test]
+fn a_strangers_ping_is_not_believed() {
+    let Some(net) = Net::make("stranger") else { return };
+    let mut prober = Net::within(&net.a, || Prober::open(&specs(false)).unwrap());
+    let mut stranger = Net::within(&net.a, || Prober::open(&specs(false)).unwrap());
+    Net::within(&net.a, || stranger.probe(7, 0, host(0, false, 2)).unwrap());
+    assert!(!answers(&mut stranger, 1).is_empty());
+    assert_eq!(answers(&mut prober, 0), []);
+}
+
+/// Run with `--ignored --nocapture` in release mode.
+#[test]
+#[ignore = "a measurement"]
+fn cost_of_one_send() {
+    let Some(net) = Net::make("cost") else { return };
+    let receivers: Vec<_> = Net::within(&net.b, || [0, 1].map(|p| kernel_receiver(p, false)).into());
+    Net::within(&net.a, || {
+        for mode in [SendMode::Packet, SendMode::Udp] {
+            let mut lane = Lane::open(&specs(false), mode).unwrap();
+            for len in [52usize, 1472] {
+                let payload = vec![1; len];
+                let mut took: Vec<u64> = (0..20_000)
+                    .map(|_| {
+                        let t = monotonic_ns();
+                        let out = lane.send([Some(&payload), Some(&payload)]);
+                        let took = monotonic_ns() - t;
+                        assert!(delivered(&out));
+                        let mut buf = [0; 2000];
+                        receivers.iter().for_each(|r| drop(r.recv(&mut buf)));
+                        took
+                    })
+                    .collect();
+                took.sort_unstable();
+                println!("{mode:?} {len} B on both paths: p50 {} ns, p99 {} ns", took[10_000], took[19_800]);
+            }
+        }
+    });
+}
