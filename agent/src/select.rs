@@ -1,0 +1,601 @@
+//! From the name an operator uses ([`Selector`]) to one process, or a refusal that lists the candidates.
+//!
+//! Only `/proc` is read, so every kind of container looks the same; `systemctl` is asked when a unit's processes alone
+//! do not tell which is the main one. A process is identified by its number *and* its start time ([`Target`]), so that a
+//! number used again is not taken for it ([`Resolver::still_same`]).
+//!
+//! Several matches are narrowed down by two rules before they are refused: a process whose ancestor matches as well is that
+//! one's child (PostgreSQL's backends, nginx's workers), and processes in the agent's own network namespace come first
+//! (a container's port 6379 does not hide the host's).
+
+use fide_wire::control::{ErrorCode, Refused, Selector};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// One process, so that it cannot be mistaken for another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Its number in the agent's pid namespace.
+    pub pid: u32,
+    /// When it started, clock ticks after boot (field 22 of `/proc/pid/stat`).
+    pub start_ticks: u64,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its `comm`.
+    pub comm: String,
+    /// Its executable, if it may be seen.
+    pub exe: Option<String>,
+    /// Its numbers from the agent's pid namespace down to its own.
+    pub nspids: Vec<u32>,
+}
+
+/// What `/proc/pid/stat` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// The name, which may contain anything, parentheses and spaces included.
+    pub comm: String,
+    /// `R`, `S`, `D`, `T`, `t`, `Z`, `X`, …
+    pub state: u8,
+    /// The parent.
+    pub ppid: u32,
+    /// `PF_…` flags.
+    pub flags: u64,
+    /// Start time, clock ticks after boot.
+    pub start_ticks: u64,
+}
+
+impl Stat {
+    /// Whether it is dead and only waits to be reaped.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        matches!(self.state, b'Z' | b'X' | b'x')
+    }
+
+    fn is_kernel_thread(&self) -> bool {
+        const PF_KTHREAD: u64 = 0x0020_0000;
+        self.flags & PF_KTHREAD != 0
+    }
+}
+
+/// Reads a `/proc/pid/stat` line; `None` if it is not one. The name ends at the *last* parenthesis, for it may hold others.
+#[must_use]
+pub fn parse_stat(line: &[u8]) -> Option<Stat> {
+    let open = line.iter().position(|b| *b == b'(')?;
+    let close = line.iter().rposition(|b| *b == b')')?;
+    let comm = line.get(open + 1..close)?;
+    let rest = std::str::from_utf8(line.get(close + 1..)?).ok()?;
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    // `fields[0]` is field 3 of proc(5).
+    let field = |number: usize| fields.get(number - 3);
+    Some(Stat {
+        comm: String::from_utf8_lossy(comm).into_owned(),
+        state: *field(3)?.as_bytes().first()?,
+        ppid: field(4)?.parse().ok()?,
+        flags: field(9)?.parse().ok()?,
+        start_ticks: field(22)?.parse().ok()?,
+    })
+}
+
+/// What is taken from `/proc/pid/status`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct ProcStatus {
+    tgid: u32,
+    euid: u32,
+    nspids: Vec<u32>,
+}
+
+fn parse_status(text: &str) -> Option<ProcStatus> {
+    let values = |key: &str| text.lines().find_map(|l| l.strip_prefix(key));
+    let numbers = |key: &str| -> Vec<u32> {
+        values(key).map(|v| v.split_ascii_whitespace().map_while(|n| n.parse().ok()).collect()).unwrap_or_default()
+    };
+    Some(ProcStatus { tgid: *numbers("Tgid:").first()?, euid: *numbers("Uid:").get(1)?, nspids: numbers("NSpid:") })
+}
+
+/// The inodes of sockets that listen on `port`, from the text of `/proc/net/tcp` or `tcp6`.
+fn listening_inodes(text: &str, port: u16, inodes: &mut BTreeSet<u64>) {
+    const LISTEN: &str = "0A";
+    for line in text.lines().skip(1) {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let (Some(local), Some(&state), Some(inode)) = (fields.get(1), fields.get(3), fields.get(9)) else { continue };
+        let local_port = local.rsplit(':').next().and_then(|p| u16::from_str_radix(p, 16).ok());
+        if state == LISTEN && local_port == Some(port) {
+            inodes.extend(inode.parse::<u64>().ok().filter(|i| *i != 0));
+        }
+    }
+}
+
+/// The cgroup paths in the text of `/proc/pid/cgroup`, every hierarchy's.
+fn cgroup_paths(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().filter_map(|l| l.splitn(3, ':').nth(2))
+}
+
+/// Whether a cgroup's name is that of container `id` (a prefix): `docker-<id>.scope`, `<id>`, `cri-containerd-<id>.scope`,
+/// but not of the process that supervises it (`libpod-conmon-<id>.scope`). Gives the whole id.
+fn container_id<'a>(component: &'a str, id: &str) -> Option<&'a str> {
+    if component.contains("conmon") {
+        return None;
+    }
+    component.split(|c: char| !c.is_ascii_hexdigit()).find(|run| run.starts_with(id))
+}
+
+/// Finds processes.
+#[derive(Clone, Debug)]
+pub struct Resolver {
+    proc: PathBuf,
+    ask_systemd: bool,
+}
+
+impl Default for Resolver {
+    fn default() -> Self {
+        Self { proc: "/proc".into(), ask_systemd: true }
+    }
+}
+
+fn refused<T>(code: ErrorCode, what: impl Into<String>) -> Result<T, Refused> {
+    Err(Refused { code, what: what.into() })
+}
+
+impl Resolver {
+    /// One that reads another tree than `/proc` and asks nobody else: for tests.
+    #[must_use]
+    pub fn at(proc: impl Into<PathBuf>) -> Self {
+        Self { proc: proc.into(), ask_systemd: false }
+    }
+
+    /// The process meant by `selector`. `peer` is the asking process (from SO_PEERCRED): a pid is read in its pid namespace.
+    ///
+    /// # Errors
+    /// [`ErrorCode::NotFound`], [`ErrorCode::Ambiguous`] with the candidates, or [`ErrorCode::Invalid`].
+    pub fn resolve(&self, selector: &Selector, peer: Option<u32>) -> Result<Target, Refused> {
+        match selector {
+            Selector::Pid(pid) => self.by_pid(*pid, peer),
+            Selector::Name(name) => self.by_name(name),
+            Selector::Unit(unit) => self.by_unit(unit),
+            Selector::Cgroup(cgroup) => self.by_cgroup(cgroup),
+            Selector::Port(port) => self.by_port(*port),
+        }
+    }
+
+    /// Whether the process still exists, alive, and is the same one.
+    #[must_use]
+    pub fn still_same(&self, target: &Target) -> bool {
+        self.stat(target.pid).is_some_and(|s| s.start_ticks == target.start_ticks && !s.is_dead())
+    }
+
+    /// The process with this number in the agent's pid namespace.
+    ///
+    /// # Errors
+    /// [`ErrorCode::NotFound`] when there is none or it is dead, [`ErrorCode::Invalid`] when it is not a process of a user.
+    pub fn target(&self, pid: u32) -> Result<Target, Refused> {
+        let gone = || Refused {
+            code: ErrorCode::NotFound,
+            what: format!("there is no process {pid} on this host (as the agent counts them)"),
+        };
+        let stat = self.stat(pid).ok_or_else(gone)?;
+        if stat.is_dead() {
+            return refused(
+                ErrorCode::NotFound,
+                format!("process {pid} ({}) is already dead: it only waits for its parent to take note", stat.comm),
+            );
+        }
+        if stat.is_kernel_thread() {
+            return refused(
+                ErrorCode::Invalid,
+                format!("{pid} ({}) is a thread of the kernel; it lives as long as this host does", stat.comm),
+            );
+        }
+        let status = self.read_text(pid, "status").as_deref().and_then(parse_status).ok_or_else(gone)?;
+        if status.tgid != pid {
+            return refused(
+                ErrorCode::Invalid,
+                format!("{pid} is a thread of process {}; processes are watched, take {}", status.tgid, status.tgid),
+            );
+        }
+        let exe = std::fs::read_link(self.dir(pid).join("exe")).ok();
+        let exe = exe.map(|p| p.to_string_lossy().trim_end_matches(" (deleted)").to_owned());
+        // The number may have been used again between these reads; then the start time differs.
+        if self.stat(pid).map(|s| s.start_ticks) != Some(stat.start_ticks) {
+            return Err(gone());
+        }
+        let nspids = if status.nspids.is_empty() { vec![pid] } else { status.nspids };
+        Ok(Target { pid, start_ticks: stat.start_ticks, uid: status.euid, comm: stat.comm, exe, nspids })
+    }
+
+    fn by_pid(&self, pid: u32, peer: Option<u32>) -> Result<Target, Refused> {
+        let Some(peer) = peer else { return self.target(pid) };
+        let link = |pid: u32| std::fs::metadata(self.dir(pid).join("ns/pid")).ok().map(|m| (m.dev(), m.ino()));
+        let own = std::fs::metadata(self.proc.join("self/ns/pid")).ok().map(|m| (m.dev(), m.ino()));
+        let Some(theirs) = link(peer) else {
+            return refused(
+                ErrorCode::NotFound,
+                format!("the process that asks ({peer}) cannot be seen, nor what it calls process {pid}"),
+            );
+        };
+        if Some(theirs) == own {
+            return self.target(pid);
+        }
+        // The peer counts differently: its number of a process is the one at its own depth.
+        let depth = self.nspids(peer).len().saturating_sub(1);
+        let found = self.pids().into_iter().find(|p| {
+            let theirs_too = self.nspids(*p).get(depth) == Some(&pid) && self.within_pid_namespace(*p, theirs);
+            theirs_too && self.stat(*p).is_some()
+        });
+        match found {
+            Some(p) => self.target(p),
+            None => refused(
+                ErrorCode::NotFound,
+                format!("there is no process {pid} in the pid namespace of the process that asks ({peer})"),
+            ),
+        }
+    }
+
+    /// Whether `pid` lives in this pid namespace or in one made inside it.
+    fn within_pid_namespace(&self, pid: u32, namespace: (u64, u64)) -> bool {
+        /// `_IO(0xb7, 0x2)` of linux/nsfs.h.
+        const NS_GET_PARENT: libc::Ioctl = 0xb702;
+        use std::os::fd::{AsRawFd, FromRawFd};
+        let Ok(mut file) = std::fs::File::open(self.dir(pid).join("ns/pid")) else { return false };
+        // Pid namespaces nest at most 32 deep.
+        for _ in 0..33 {
+            match file.metadata() {
+                Ok(m) if (m.dev(), m.ino()) == namespace => return true,
+                Ok(_) => {}
+                Err(_) => return false,
+            }
+            // SAFETY: the descriptor is open; the call takes no argument and returns a new descriptor or -1.
+            let parent = unsafe { libc::ioctl(file.as_raw_fd(), NS_GET_PARENT) };
+            if parent < 0 {
+                return false;
+            }
+            // SAFETY: `parent` was just made by the kernel and belongs to nobody else.
+            file = unsafe { std::fs::File::from_raw_fd(parent) };
+        }
+        false
+    }
+
+    fn by_name(&self, name: &str) -> Result<Target, Refused> {
+        if name.is_empty() {
+            return refused(ErrorCode::Invalid, "an empty name matches nothing; give the name `ps -e` shows");
+        }
+        let matches = |pid: u32| {
+            let stat = self.stat(pid)?;
+            let exe = || std::fs::read_link(self.dir(pid).join("exe")).ok();
+            let file_name = |p: PathBuf| p.file_name().map(|n| n.to_string_lossy().trim_end_matches(" (deleted)").to_owned());
+            let hit = !stat.is_kernel_thread() && (stat.comm == name || exe().and_then(file_name).as_deref() == Some(name));
+            hit.then_some((pid, stat.is_dead()))
+        };
+        let (dead, alive): (Vec<_>, Vec<_>) = self.pids().into_iter().filter_map(matches).partition(|(_, dead)| *dead);
+        let alive: Vec<u32> = alive.into_iter().map(|(pid, _)| pid).collect();
+        if let (true, Some((pid, _))) = (alive.is_empty(), dead.first()) {
+            return self.target(*pid);
+        }
+        let what = format!("the name {name}");
+        self.one(self.eldest(self.nearest(alive)), &what, || {
+            format!("no process is named {name}; see `ps -e`, the name is the one in its last column")
+        })
+    }
+
+    fn by_unit(&self, unit: &str) -> Result<Target, Refused> {
+        const SUFFIXES: [&str; 3] = [".service", ".scope", ".slice"];
+        if unit.is_empty() || unit.contains('/') || unit.starts_with('-') || unit.chars().any(|c| c.is_control() || c == ' ') {
+            return refused(
+                ErrorCode::Invalid,
+                format!("`{unit}` is not the name of a unit; it looks like redis-server.service"),
+            );
+        }
+        let unit = if SUFFIXES.iter().any(|s| unit.ends_with(s)) { unit.to_owned() } else { format!("{unit}.service") };
+        // 2: the unit's own cgroup; 1: one below it (a delegated unit); 0: another.
+        let rank = |text: &str| {
+            let one = |path: &str| match path.rsplit('/').position(|c| c == unit) {
+                Some(0) => 2,
+                Some(_) => 1,
+                None => 0,
+            };
+            cgroup_paths(text).map(one).max().unwrap_or(0)
+        };
+        let mut ranked: [Vec<u32>; 3] = Default::default();
+        for (pid, text) in self.cgroups() {
+            ranked[rank(&text)].push(pid);
+        }
+        let [_, below, own] = ranked;
+        let members = self.eldest(self.alive(if own.is_empty() { below } else { own }));
+        if members.len() != 1
+            && self.ask_systemd
+            && let Some(main) = main_pid(&unit)
+        {
+            return self.target(main);
+        }
+        self.one(members, &format!("the unit {unit}"), || {
+            format!("the unit {unit} has no process: it is not running, or has another name; see `systemctl status {unit}`")
+        })
+    }
+
+    fn by_cgroup(&self, wanted: &str) -> Result<Target, Refused> {
+        let path = wanted.strip_prefix("/sys/fs/cgroup/").unwrap_or(wanted).trim_matches('/');
+        if path.is_empty() || path.contains("..") {
+            return refused(ErrorCode::Invalid, "name a cgroup below the root, or a container by 12 or more digits of its id");
+        }
+        let mut groups: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+        let is_id = path.len() >= 12 && path.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+        for (pid, text) in self.cgroups() {
+            let id = cgroup_paths(&text).filter(|_| is_id).find_map(|p| p.split('/').find_map(|c| container_id(c, path)));
+            if let Some(id) = id {
+                groups.entry(id.to_owned()).or_default().push(pid);
+            } else if cgroup_paths(&text).any(|p| is_or_below(p, path)) {
+                groups.entry(path.to_owned()).or_default().push(pid);
+            }
+        }
+        if groups.len() > 1 {
+            let ids: Vec<&str> = groups.keys().map(String::as_str).take(8).collect();
+            return refused(
+                ErrorCode::Ambiguous,
+                format!("several containers begin with {path}: {}; give more digits", ids.join(", ")),
+            );
+        }
+        let members = self.alive(groups.into_values().next().unwrap_or_default());
+        // A container's init is number 1 in its own pid namespace; without one the first process that was started is taken.
+        let init = members.iter().copied().filter(|p| self.nspids(*p).last() == Some(&1)).min_by_key(|p| self.nspids(*p).len());
+        let first = || members.iter().copied().min_by_key(|p| (self.stat(*p).map_or(u64::MAX, |s| s.start_ticks), *p));
+        match init.or_else(first) {
+            Some(pid) => self.target(pid),
+            None if is_id => refused(
+                ErrorCode::NotFound,
+                format!("no process of this host is in a container {path}; see `docker ps` or `crictl ps`"),
+            ),
+            None => refused(
+                ErrorCode::NotFound,
+                format!(
+                    "no process of this host is in a cgroup {path} (a container is named by at least 12 hexadecimal digits); see `systemd-cgls`"
+                ),
+            ),
+        }
+    }
+
+    fn by_port(&self, port: u16) -> Result<Target, Refused> {
+        if port == 0 {
+            return refused(ErrorCode::Invalid, "nothing listens on port 0");
+        }
+        let own = self.netns("self");
+        let mut namespaces: BTreeMap<PathBuf, Vec<u32>> = BTreeMap::new();
+        for pid in self.pids() {
+            if let Some(ns) = self.netns(&pid.to_string()) {
+                namespaces.entry(ns).or_default().push(pid);
+            }
+        }
+        let mut hidden = 0;
+        // The agent's own network first; only if nothing listens there, those of containers.
+        for ours in [true, false] {
+            let mut holders = Vec::new();
+            for (_, pids) in namespaces.iter().filter(|(ns, _)| (Some(*ns) == own.as_ref()) == ours) {
+                let mut inodes = BTreeSet::new();
+                // Any process of the namespace shows its tables; the first may be gone already.
+                for pid in pids {
+                    let tables: Vec<_> = ["net/tcp", "net/tcp6"].iter().filter_map(|t| self.read_text(*pid, t)).collect();
+                    tables.iter().for_each(|t| listening_inodes(t, port, &mut inodes));
+                    if !tables.is_empty() {
+                        break;
+                    }
+                }
+                if !inodes.is_empty() {
+                    // A socket can be held from another network namespace, but hardly ever is: these first, then all.
+                    let before = holders.len();
+                    holders.extend(pids.iter().copied().filter(|p| self.holds(*p, &inodes, &mut hidden)));
+                    if holders.len() == before {
+                        holders.extend(self.pids().into_iter().filter(|p| self.holds(*p, &inodes, &mut hidden)));
+                    }
+                    if holders.len() == before {
+                        return refused(
+                            ErrorCode::NotFound,
+                            format!(
+                                "something listens on TCP port {port}, but the agent may not see which process ({hidden} cannot be looked into); \
+                                 it needs CAP_SYS_PTRACE for that; name the process or its pid instead"
+                            ),
+                        );
+                    }
+                }
+            }
+            // systemd keeps the sockets it passed on.
+            if holders.len() > 1 {
+                holders.retain(|p| *p != 1);
+            }
+            if !holders.is_empty() {
+                return self.one(self.eldest(self.alive(holders)), &format!("TCP port {port}"), String::new);
+            }
+        }
+        refused(ErrorCode::NotFound, format!("no process listens on TCP port {port}; see `ss -ltnp`"))
+    }
+
+    // ---- narrowing down ----
+
+    /// The only one of `pids`, or a refusal.
+    fn one(&self, pids: Vec<u32>, what: &str, none: impl FnOnce() -> String) -> Result<Target, Refused> {
+        match pids[..] {
+            [] => refused(ErrorCode::NotFound, none()),
+            [pid] => self.target(pid),
+            _ => {
+                let show = |pid: &u32| match self.target(*pid) {
+                    Ok(t) => format!("{pid} ({}, user {})", t.exe.unwrap_or(t.comm), t.uid),
+                    Err(_) => pid.to_string(),
+                };
+                let mut list: Vec<String> = pids.iter().take(8).map(show).collect();
+                if pids.len() > 8 {
+                    list.push(format!("and {} more", pids.len() - 8));
+                }
+                refused(
+                    ErrorCode::Ambiguous,
+                    format!("{what} fits {} processes: {}; choose one by its pid", pids.len(), list.join(", ")),
+                )
+            }
+        }
+    }
+
+    /// Those of `pids` that have no ancestor among them.
+    fn eldest(&self, pids: Vec<u32>) -> Vec<u32> {
+        let all: BTreeSet<u32> = pids.iter().copied().collect();
+        let is_child = |pid: u32| {
+            let mut at = pid;
+            // Bounded, for the tree changes while it is walked.
+            for _ in 0..1024 {
+                match self.stat(at).map(|s| s.ppid) {
+                    Some(parent) if parent != at && parent != 0 => at = parent,
+                    _ => return false,
+                }
+                if at != pid && all.contains(&at) {
+                    return true;
+                }
+            }
+            false
+        };
+        pids.into_iter().filter(|p| !is_child(*p)).collect()
+    }
+
+    /// Those in the agent's own network namespace, or all if none is.
+    fn nearest(&self, pids: Vec<u32>) -> Vec<u32> {
+        let own = self.netns("self");
+        let (near, far): (Vec<u32>, Vec<u32>) =
+            pids.into_iter().partition(|p| own.is_some() && self.netns(&p.to_string()) == own);
+        if near.is_empty() { far } else { near }
+    }
+
+    fn alive(&self, pids: Vec<u32>) -> Vec<u32> {
+        pids.into_iter().filter(|p| self.stat(*p).is_some_and(|s| !s.is_dead() && !s.is_kernel_thread())).collect()
+    }
+
+    // ---- reading /proc ----
+
+    fn dir(&self, pid: u32) -> PathBuf {
+        self.proc.join(pid.to_string())
+    }
+
+    fn read_text(&self, pid: u32, file: &str) -> Option<String> {
+        std::fs::read(self.dir(pid).join(file)).ok().map(|b| String::from_utf8_lossy(&b).into_owned())
+    }
+
+    fn stat(&self, pid: u32) -> Option<Stat> {
+        parse_stat(&std::fs::read(self.dir(pid).join("stat")).ok()?)
+    }
+
+    fn nspids(&self, pid: u32) -> Vec<u32> {
+        self.read_text(pid, "status").as_deref().and_then(parse_status).map(|s| s.nspids).unwrap_or_default()
+    }
+
+    fn netns(&self, pid: &str) -> Option<PathBuf> {
+        std::fs::read_link(self.proc.join(pid).join("ns/net")).ok()
+    }
+
+    fn cgroups(&self) -> impl Iterator<Item = (u32, String)> + '_ {
+        self.pids().into_iter().filter_map(|pid| self.read_text(pid, "cgroup").map(|text| (pid, text)))
+    }
+
+    fn pids(&self) -> Vec<u32> {
+        let entries = std::fs::read_dir(&self.proc).into_iter().flatten().flatten();
+        let mut pids: Vec<u32> = entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+        pids.sort_unstable();
+        pids
+    }
+
+    fn holds(&self, pid: u32, inodes: &BTreeSet<u64>, hidden: &mut u32) -> bool {
+        let entries = match std::fs::read_dir(self.dir(pid).join("fd")) {
+            Ok(entries) => entries,
+            Err(e) => {
+                *hidden += u32::from(e.kind() == io::ErrorKind::PermissionDenied);
+                return false;
+            }
+        };
+        let inode = |link: PathBuf| link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok();
+        entries.flatten().filter_map(|e| std::fs::read_link(e.path()).ok()).filter_map(inode).any(|i: u64| inodes.contains(&i))
+    }
+}
+
+/// Whether cgroup path `have` is `wanted` or below it; `wanted` may begin with a v1 hierarchy's name (`memory/a/b`).
+fn is_or_below(have: &str, wanted: &str) -> bool {
+    let have = have.trim_matches('/');
+    let below = |wanted: &str| {
+        !wanted.is_empty() && have.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    const HIERARCHIES: [&str; 12] = [
+        "unified",
+        "systemd",
+        "memory",
+        "cpu",
+        "cpuacct",
+        "cpu,cpuacct",
+        "pids",
+        "freezer",
+        "blkio",
+        "devices",
+        "cpuset",
+        "net_cls,net_prio",
+    ];
+    below(wanted) || wanted.split_once('/').is_some_and(|(first, rest)| HIERARCHIES.contains(&first) && below(rest))
+}
+
+/// The main process of a unit as systemd knows it. Takes some milliseconds: not for the lane's thread.
+fn main_pid(unit: &str) -> Option<u32> {
+    // Without systemd there is nobody to ask, and the program would wait for a bus.
+    if !Path::new("/run/systemd/system").exists() {
+        return None;
+    }
+    let mut command = std::process::Command::new("systemctl");
+    command.args(["show", "--property=MainPID", "--value", "--", unit]).stdin(std::process::Stdio::null());
+    let out = command.env("SYSTEMD_BUS_TIMEOUT", "2s").stderr(std::process::Stdio::null()).output().ok()?;
+    String::from_utf8(out.stdout).ok()?.trim().parse().ok().filter(|p| *p != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_may_contain_anything() {
+        let tail = "S 7 1 1 0 -1 4194560 1 1 1 1 1 1 1 1 20 0 1 0 987654 1 1";
+        for comm in ["sh", "a) S 1 (b", "(((", ")))", ") Z 1 1 1", "", "x y", "é)"] {
+            let stat = parse_stat(format!("42 ({comm}) {tail}").as_bytes()).unwrap();
+            assert_eq!((stat.comm.as_str(), stat.state, stat.ppid, stat.start_ticks), (comm, b'S', 7, 987_654));
+        }
+        for bad in ["", "42", "42 (", "42 )x(", "42 (x)", "42 (x) S", "42 (x) S 1 2 3"] {
+            assert_eq!(parse_stat(bad.as_bytes()), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn container_names_are_recognised_in_all_their_forms() {
+        let id = "3f1c5a9e77b2";
+        let long = "3f1c5a9e77b2d00dfeed3f1c5a9e77b2d00dfeed3f1c5a9e77b2d00dfeed1234";
+        for form in [
+            long.to_owned(),
+            format!("docker-{long}.scope"),
+            format!("cri-containerd-{long}.scope"),
+            format!("libpod-{long}.scope"),
+        ] {
+            assert_eq!(container_id(&form, id), Some(long), "{form}");
+        }
+        assert_eq!(container_id(&format!("libpod-conmon-{long}.scope"), id), None);
+        assert_eq!(container_id("docker-000000000000.scope", id), None);
+    }
+
+    #[test]
+    fn cgroup_paths_below_count_and_similar_names_do_not() {
+        assert!(is_or_below("/a/b", "a"));
+        assert!(is_or_below("/a/b", "a/b"));
+        assert!(is_or_below("/a/b", "memory/a"));
+        assert!(!is_or_below("/ab", "a"));
+        assert!(!is_or_below("/", "memory"));
+        assert!(!is_or_below("/b", "a/b"));
+    }
+
+    #[test]
+    fn only_listening_sockets_of_the_port_count() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
+            0: 0100007F:18EB 00000000:0000 0A 00000000:00000000 00:00000000 00000000   105        0 111 1\n\
+            1: 0100007F:18EB 0100007F:9999 01 00000000:00000000 00:00000000 00000000   105        0 222 1\n\
+            2: 0100007F:0050 00000000:0000 0A 00000000:00000000 00:00000000 00000000   105        0 333 1\n\
+            garbage\n";
+        let mut inodes = BTreeSet::new();
+        listening_inodes(table, 6379, &mut inodes);
+        assert_eq!(inodes.into_iter().collect::<Vec<_>>(), [111]);
+    }
+}
