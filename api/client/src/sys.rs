@@ -235,3 +235,70 @@ pub fn monotonic_ns() -> u64 {
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixDatagram;
+
+    #[test]
+    fn received_descriptors_are_closed_on_exec_and_those_too_many_are_not_kept() {
+        for (sent, kept) in [(1, 1), (FDS_MAX, FDS_MAX), (FDS_MAX + 2, FDS_MAX)] {
+            let (ours, theirs) = UnixDatagram::pair().unwrap();
+            let raw = vec![theirs.as_raw_fd(); sent];
+            let mut control = [0_u64; 16];
+            let mut part = libc::iovec { iov_base: c"x".as_ptr().cast_mut().cast(), iov_len: 1 };
+            // SAFETY: the control area has room for the descriptors; everything lives through the call.
+            unsafe {
+                let size = (sent * size_of::<RawFd>()) as u32;
+                let mut message: libc::msghdr = std::mem::zeroed();
+                message.msg_iov = &raw mut part;
+                message.msg_iovlen = 1;
+                message.msg_control = control.as_mut_ptr().cast();
+                message.msg_controllen = libc::CMSG_SPACE(size) as _;
+                let header = libc::CMSG_FIRSTHDR(&raw const message);
+                (*header).cmsg_level = libc::SOL_SOCKET;
+                (*header).cmsg_type = libc::SCM_RIGHTS;
+                (*header).cmsg_len = libc::CMSG_LEN(size) as _;
+                std::ptr::copy_nonoverlapping(raw.as_ptr().cast::<u8>(), libc::CMSG_DATA(header), size as usize);
+                assert_eq!(libc::sendmsg(theirs.as_raw_fd(), &raw const message, 0), 1);
+            }
+            let got = receive(ours.as_fd(), &mut [0; 8]).unwrap();
+            assert_eq!((got.len, got.fds.len(), got.truncated), (1, kept, sent > kept));
+            for fd in &got.fds {
+                // SAFETY: no pointers.
+                let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFD) };
+                assert_eq!(flags & libc::FD_CLOEXEC, libc::FD_CLOEXEC);
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_longer_than_the_buffer_is_marked() {
+        let (ours, theirs) = UnixDatagram::pair().unwrap();
+        theirs.send(b"123456789").unwrap();
+        let got = receive(ours.as_fd(), &mut [0; 8]).unwrap();
+        assert_eq!((got.len, got.truncated), (8, true));
+        assert_eq!(receive(ours.as_fd(), &mut [0; 8]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn sending_to_nobody_is_an_error_and_no_signal() {
+        let (ours, theirs) = UnixDatagram::pair().unwrap();
+        drop(theirs);
+        assert!(send(ours.as_fd(), b"x").is_err());
+    }
+
+    #[test]
+    fn waits_are_rounded_up_and_end() {
+        assert_eq!(left_ms(None), -1);
+        assert_eq!(left_ms(deadline(Some(Duration::ZERO))), 0);
+        assert_eq!(left_ms(Instant::now().checked_add(Duration::from_secs(u32::MAX.into()))), libc::c_int::MAX);
+        assert_eq!(deadline(Some(Duration::MAX)), None);
+        let start = Instant::now();
+        let (ours, _theirs) = UnixDatagram::pair().unwrap();
+        let wait = Duration::from_micros(1500);
+        assert!(!wait_readable(ours.as_fd(), deadline(Some(wait))).unwrap());
+        assert!(start.elapsed() >= wait);
+    }
+}
