@@ -7,6 +7,7 @@
 //! * [`probe`] asks a silent host's kernel whether it is there;
 //! * [`profile`] keeps the thread undisturbed, and says what disturbs it all the same.
 
+pub mod calibrate;
 pub mod frame;
 pub mod limit;
 pub mod pace;
@@ -14,6 +15,7 @@ pub mod probe;
 pub mod send;
 mod sys;
 
+pub use calibrate::{Breach, Calibration, Config, Quantiles, Setting, Window};
 pub use limit::{Class, Excess, Limiter};
 pub use pace::{Pacer, Tick};
 pub use probe::{AnswerKind, ProbeAnswer, Prober};
