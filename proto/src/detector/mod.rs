@@ -1,0 +1,1027 @@
+//! The detector: arrivals, notices, answers and `now` in; verdicts out.
+//!
+//! # In one head
+//! Think of a night watch that listens to two church bells of the same town, on two hills. Each rings every minute.
+//! * A bell that is silent while the other one rings is a broken bell: *path down*. Nobody died. (FiDe §3.3: a monitoring process "detects a network
+//!   failure […] when it receives a single heartbeat".)
+//! * When both are silent for longer than the sexton ever needs (TO = HB + λmin + 2·δmax), the watch says *contract broken* and calls out to
+//!   the town. If the town answers that there is no sexton (*port unreachable*), or answers for a whole second
+//!   but no bell rings, the sexton is gone: *agent lost*. Of the townspeople nothing is claimed.
+//! * If nobody answers on any hill, several times, the town is gone: *silent host* — unless the watch hears no town at all any more; then it
+//!   is probably deaf itself: *isolated*, and it holds its tongue.
+//! * If the watch finds that it has slept, it says so (*observer paused*) and listens for a full timeout before it judges anybody.
+//! * And when a messenger from the town brings a name, that person's death is *certain*. No bell and no clock is involved.
+//!
+//! What was said is never taken back: who was declared gone is not listened to any more (*condemned*) until he comes under a new
+//! number (*returned*, a new incarnation).
+//!
+//! # The states of a host
+//! `->` within one incarnation, `=>` with a new one (drawn by [`state::draw`]; a test keeps the two equal):
+//! ```text
+//! alive       -> late         both paths older than their timeouts                          contract-broken
+//! alive       -> left         leave notice                                                  left
+//! late        -> alive        heartbeat                                                     contract-kept
+//! late        -> left         leave notice                                                  left
+//! late        -> agent-lost   port unreachable, or kernel answers until the agent's timeout agent-lost
+//! late        -> silent-host  no answer on any path                                         silent-host
+//! agent-lost  -> silent-host  no answer any more                                            silent-host
+//! alive       => alive        newer incarnation announced                                   agent-lost, returned
+//! late        => alive        newer incarnation announced                                   agent-lost, returned
+//! agent-lost  => alive        newer incarnation announced                                   returned
+//! silent-host => alive        newer incarnation announced                                   returned
+//! left        => alive        newer incarnation announced                                   returned
+//! ```
+//!
+//! # How to drive it
+//! Only [`Detector::tick`] judges silence; every other input notes facts (a notice becomes a verdict at once: the certain path
+//! never waits). One turn of the shell's loop:
+//! 1. read the clock, **then** the receive table, so that no heartbeat can lie between them unseen;
+//! 2. [`Detector::arrivals`] for every host, and whatever answers and notices are there;
+//! 3. [`Detector::tick`] with that clock;
+//! 4. [`Detector::poll_action`] until `None`;
+//! 5. sleep until [`Detector::poll_timeout`] at most.
+//!
+//! Everything before 3 is kernel-stamped, so a shell that was held up between two turns judges by when heartbeats came, not by
+//! when it looked.
+//!
+//! # The alternatives not taken
+//! * *Judging in every input* (a late answer, say) would judge with a receive table read earlier than the clock.
+//! * *An accrual detector* (φ): its suspicion has no moment at which a contract was broken, hence no verdict anybody could rely on.
+//! * *A vote among observers*: it would need the quorum that FiDe exists to avoid. Reports of others are evidence, not a condition.
+//! * *A drop counter as a veto* (S2): every refused forgery would then suspend detection. Drops are evidence; the questions put to the
+//!   kernel are the second look.
+//!
+//! # What isolation costs
+//! consul #916: a sick observer condemns healthy peers. Here a silent host is judged only if another host that may still answer gave a sign of
+//! life *after* the first unanswered question; if no such host is left, the observer is *isolated*. The price is completeness: when **all** others
+//! really die within one timeout, the survivor says *isolated* and gives no verdict on them until it hears somebody again (a single newcomer
+//! is enough). When only one host may still answer (two nodes, or the others were judged before) there is no witness to ask and the rule
+//! does not apply: silence is judged at once, and a cut observer is wrong. Two nodes without a third cannot do better without a witness from outside.
+
+mod action;
+mod apps;
+mod config;
+mod inbox;
+mod outbox;
+mod peer;
+pub mod state;
+
+#[cfg(test)]
+mod tests;
+
+pub use action::{Action, PathArrival, ProbeResult, Refused, Seen, Taken, Verdict};
+pub use apps::{AppState, MAX_APPS};
+pub use config::Config;
+pub use inbox::{Inbox, Offer, WINDOW};
+pub use outbox::{MAX_PENDING, NotStarted, Outbox, OutboxConfig};
+pub use state::State;
+
+use apps::News;
+use fide_wire::PATHS;
+use fide_wire::packet::{ConfirmEntry, Notice};
+use fide_wire::verdict::{Cause, Contract, Evidence, Grade, PathEvidence, VerdictId};
+use peer::Peer;
+use std::collections::VecDeque;
+
+/// Most hosts tracked: the slots of the receive table.
+pub const MAX_PEERS: usize = fide_wire::SLOTS;
+
+/// This bit of a verdict's number marks what the node inferred; its notices count below it.
+pub const INFERRED: u32 = 0x8000_0000;
+
+/// What is known of one host, for status and metrics.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PeerView<'a> {
+    /// Its node id.
+    pub node: u32,
+    /// Its name.
+    pub name: &'a str,
+    /// Its incarnation.
+    pub incarnation: u32,
+    /// Its state.
+    pub state: State,
+    /// The timeout for silence (ns), of the slower path.
+    pub timeout_ns: u64,
+    /// Its paths.
+    pub paths: [PathView; PATHS],
+}
+
+/// What is known of one path from a host.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PathView {
+    /// Whether it carries heartbeats, as far as verdicts said.
+    pub up: bool,
+    /// The last row of the receive table.
+    pub last: PathArrival,
+    /// The contract it is judged by.
+    pub contract: Contract,
+}
+
+/// Running totals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Ticks.
+    pub ticks: u64,
+    /// Pauses of this observer, reported or folded into the one before.
+    pub pauses: u64,
+    /// Notices that told nothing new.
+    pub duplicates: u64,
+    /// Rows of the receive table of condemned or older incarnations with new heartbeats in them, ignored.
+    pub ignored_arrivals: u64,
+    /// Inferred verdicts given.
+    pub inferred: u64,
+}
+
+/// The machine. See the [module](self) for how it thinks and how to drive it.
+#[derive(Clone, Debug)]
+pub struct Detector {
+    config: Config,
+    /// Sorted by node.
+    peers: Vec<Peer>,
+    actions: VecDeque<Action>,
+    /// The latest time heard of.
+    now_ns: u64,
+    last_tick_ns: Option<u64>,
+    /// A tick later than this after the one before is a pause.
+    pause_limit_ns: u64,
+    awake_since_ns: u64,
+    /// Silence before this is not held against anybody: the later of waking up and rejoining.
+    judge_from_ns: u64,
+    isolated_since_ns: Option<u64>,
+    carrier: [bool; PATHS],
+    /// Dropped or refused packets on the receive side, cumulative.
+    drops: u64,
+    /// Numbers of inferred verdicts.
+    next_inferred: u32,
+    /// Facts came that a tick must weigh now.
+    dirty: bool,
+    next_tick_ns: Option<u64>,
+    refused: [u64; Refused::ALL.len()],
+    stats: Stats,
+}
+
+impl Detector {
+    /// Knows nobody.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            peers: Vec::new(),
+            actions: VecDeque::new(),
+            now_ns: 0,
+            last_tick_ns: None,
+            pause_limit_ns: u64::MAX,
+            awake_since_ns: 0,
+            judge_from_ns: 0,
+            isolated_since_ns: None,
+            carrier: [true; PATHS],
+            drops: 0,
+            next_inferred: 1,
+            dirty: false,
+            next_tick_ns: None,
+            refused: [0; Refused::ALL.len()],
+            stats: Stats::default(),
+        }
+    }
+
+    // ---------------------------------------------------------------- inputs
+
+    /// A host announced itself. Call it when its slot in the receive table is set up: its heartbeats are due from `now_ns` on.
+    ///
+    /// For an incarnation that is known already only the name is checked; contracts change by [`Detector::contract`]. A newer
+    /// incarnation is a new life: if the old one was still live, its agent ended, which it says itself by coming again
+    /// (*agent lost*, certain).
+    ///
+    /// # Errors
+    /// [`Refused`], counted.
+    pub fn peer_seen(
+        &mut self,
+        node: u32,
+        name: &str,
+        incarnation: u32,
+        contracts: &[Contract; PATHS],
+        now_ns: u64,
+    ) -> Result<Seen, Refused> {
+        let now = self.clock(now_ns);
+        if node == self.config.self_node {
+            return self.refuse(Refused::OwnNode);
+        }
+        if contracts.iter().any(|c| c.period_ns == 0) {
+            return self.refuse(Refused::Malformed);
+        }
+        let seen = match self.peers.binary_search_by_key(&node, |p| p.node) {
+            Err(_) if self.peers.len() >= MAX_PEERS => return self.refuse(Refused::TooManyPeers),
+            Err(at) => {
+                self.peers.insert(at, Peer::new(node, name, incarnation, contracts, self.drops, now));
+                self.judge_node(at, Cause::Returned, Grade::Certain, 0, now);
+                Seen::Joined
+            }
+            Ok(i) => {
+                let peer = &mut self.peers[i];
+                if peer.name != name {
+                    return self.refuse(Refused::NameClash);
+                }
+                if incarnation < peer.incarnation {
+                    return self.refuse(Refused::OldIncarnation);
+                }
+                if incarnation == peer.incarnation {
+                    return match peer.state {
+                        State::Alive | State::Late => {
+                            peer.heard_ns = peer.heard_ns.max(now);
+                            Ok(Seen::Known)
+                        }
+                        State::Left => self.refuse(Refused::Left),
+                        State::AgentLost | State::Silent => self.refuse(Refused::Condemned),
+                    };
+                }
+                if peer.state.is_live() {
+                    let old = peer.incarnation;
+                    self.judge_node(i, Cause::AgentLost, Grade::Certain, 0, now);
+                    self.actions.push_back(Action::Condemn { node, incarnation: old });
+                }
+                self.peers[i] = Peer::new(node, name, incarnation, contracts, self.drops, now);
+                self.judge_node(i, Cause::Returned, Grade::Certain, 1, now);
+                Seen::Returned
+            }
+        };
+        self.dirty = true;
+        self.invariants();
+        Ok(seen)
+    }
+
+    /// A process is in the directory of its host.
+    ///
+    /// # Errors
+    /// [`Refused`], counted.
+    pub fn app_seen(&mut self, node: u32, incarnation: u32, app: u32) -> Result<(), Refused> {
+        let i = self.listen_to(node, incarnation)?;
+        match self.peers[i].apps.seen(app) {
+            Ok(_) => Ok(()),
+            Err(why) => self.refuse(why),
+        }
+    }
+
+    /// A process is no longer in the directory of its host, without a notice (its host stopped monitoring it): no verdict, now or later.
+    ///
+    /// # Errors
+    /// [`Refused`], counted.
+    pub fn app_withdrawn(&mut self, node: u32, incarnation: u32, app: u32) -> Result<(), Refused> {
+        let i = self.listen_to(node, incarnation)?;
+        self.peers[i].apps.withdrawn(app);
+        Ok(())
+    }
+
+    /// The rows of the receive table for one host, maybe the same as before. Stamps may even be later than the next tick's `now`.
+    ///
+    /// Heartbeats of a condemned or older incarnation are ignored and counted. Those of a newer one, not announced yet, say that the
+    /// host's kernel is there, and nothing else.
+    ///
+    /// # Errors
+    /// [`Refused`]; counted only when there was something new in the rows.
+    pub fn arrivals(&mut self, node: u32, incarnation: u32, rows: &[PathArrival; PATHS]) -> Result<(), Refused> {
+        let Some(i) = self.find(node) else { return self.refuse(Refused::UnknownPeer) };
+        let drops = self.drops;
+        let peer = &mut self.peers[i];
+        if incarnation > peer.incarnation {
+            let newest = rows.iter().map(|r| r.last_arrival_ns).max().unwrap_or(0);
+            if newest > peer.sign_of_life_ns() {
+                peer.heard_ns = newest;
+                peer.probing.answered(newest);
+            }
+            return Err(Refused::NotAnnounced);
+        }
+        if incarnation < peer.incarnation {
+            return Err(Refused::OldIncarnation);
+        }
+        if !peer.state.is_live() {
+            let why = if peer.state == State::Left { Refused::Left } else { Refused::Condemned };
+            if rows.iter().zip(&mut peer.paths).any(|(row, path)| row.last_number > path.last.last_number) {
+                for (row, path) in rows.iter().zip(&mut peer.paths) {
+                    path.last.last_number = path.last.last_number.max(row.last_number);
+                }
+                self.stats.ignored_arrivals += 1;
+                return self.refuse(why);
+            }
+            return Err(why);
+        }
+        peer.arrivals(rows, drops);
+        Ok(())
+    }
+
+    /// The contract of one path was recalibrated. A tighter one counts from now on: what arrived under the old one was in time.
+    ///
+    /// # Errors
+    /// [`Refused`], counted.
+    pub fn contract(&mut self, node: u32, path: usize, contract: Contract, now_ns: u64) -> Result<(), Refused> {
+        let now = self.clock(now_ns);
+        let Some(i) = self.find(node) else { return self.refuse(Refused::UnknownPeer) };
+        if path >= PATHS || contract.period_ns == 0 {
+            return self.refuse(Refused::Malformed);
+        }
+        let percent = self.config.timeout_change_percent;
+        let judge_from = self.judge_from_ns;
+        let peer = &mut self.peers[i];
+        let p = &mut peer.paths[path];
+        let (old_deadline, timeout) = (p.deadline_ns(judge_from), contract.timeout_ns());
+        if timeout < p.contract.timeout_ns() && peer.state == State::Alive {
+            p.from_ns = p.from_ns.max(old_deadline.min(now.saturating_add(timeout)).saturating_sub(timeout));
+        }
+        p.contract = contract;
+        let (told, timeout_ns) = (peer.told_timeout_ns, peer.timeout_ns());
+        if u128::from(told.abs_diff(timeout_ns)) * 100 > u128::from(told) * u128::from(percent) {
+            peer.told_timeout_ns = timeout_ns;
+            self.actions.push_back(Action::TimeoutChanged { node, timeout_ns });
+        }
+        self.dirty = true;
+        self.invariants();
+        Ok(())
+    }
+
+    /// A notice came, one copy of maybe many, in any order. `Ok` means: received, confirm it ([`Detector::confirm`]).
+    ///
+    /// # Errors
+    /// [`Refused`], counted. A notice of an incarnation not announced yet is not confirmed and hence repeated by its sender.
+    #[allow(clippy::too_many_arguments)] // what a packet says, field by field
+    pub fn notice(
+        &mut self,
+        node: u32,
+        incarnation: u32,
+        notice: &Notice,
+        sent_ns: u64,
+        received_ns: u64,
+        path: u8,
+        now_ns: u64,
+    ) -> Result<Taken, Refused> {
+        let now = self.clock(now_ns);
+        let ends = matches!(notice.cause, Cause::Exited | Cause::Killed | Cause::Doomed | Cause::Left);
+        let number_fits = notice.notice != 0 && notice.notice & INFERRED == 0;
+        if !ends || !number_fits || usize::from(path) >= PATHS || (notice.app == 0 && notice.cause != Cause::Left) {
+            return self.refuse(Refused::Malformed);
+        }
+        let Some(i) = self.find(node) else { return self.refuse(Refused::UnknownPeer) };
+        let peer = &self.peers[i];
+        match incarnation.cmp(&peer.incarnation) {
+            std::cmp::Ordering::Less => return self.refuse(Refused::OldIncarnation),
+            std::cmp::Ordering::Greater => return self.refuse(Refused::NotAnnounced),
+            std::cmp::Ordering::Equal => {}
+        }
+        if peer.state.is_condemned() {
+            return self.refuse(Refused::Condemned);
+        }
+        let id = VerdictId::new(node, notice.notice);
+        let news = if notice.app == 0 {
+            if peer.state == State::Left { News::Nothing } else { News::Failure }
+        } else {
+            match self.peers[i].apps.noticed(notice.app, notice.cause, notice.code, id) {
+                Ok(news) => news,
+                Err(why) => return self.refuse(why),
+            }
+        };
+        let peer = &mut self.peers[i];
+        peer.heard_ns = peer.heard_ns.max(received_ns.min(now));
+        // Whether it was received before follows from the process's state; the inbox only remembers what to confirm.
+        let _: Offer = peer.inbox.offer(notice.notice, now);
+        if news == News::Nothing {
+            self.stats.duplicates += 1;
+            return Ok(Taken::Duplicate);
+        }
+        if notice.app == 0 {
+            self.step(i, State::Left);
+            self.peers[i].end_silence();
+        }
+        let mut evidence = self.evidence(i, now);
+        evidence.timeout_ns = 0;
+        evidence.event_ns = notice.event_ns;
+        evidence.sent_ns = sent_ns;
+        evidence.received_ns = received_ns;
+        evidence.path = path;
+        self.actions.push_back(Action::Verdict(Box::new(Verdict {
+            id,
+            cause: notice.cause,
+            grade: notice.grade,
+            node,
+            incarnation,
+            app: notice.app,
+            code: notice.code,
+            confirms: news == News::Confirmation,
+            at_ns: now,
+            ended_apps: Vec::new(),
+            evidence,
+        })));
+        self.invariants();
+        Ok(Taken::New)
+    }
+
+    /// Something answered a probe (or a host sent anything else that proves its kernel alive). Weighed by the next tick, which is due at once.
+    pub fn probe_result(&mut self, node: u32, path: usize, result: ProbeResult, now_ns: u64) {
+        let now = self.clock(now_ns);
+        let Some(i) = self.find(node) else { return };
+        let peer = &mut self.peers[i];
+        if path >= PATHS || !matches!(peer.state, State::Late | State::AgentLost) {
+            return; // an answer to a question that is settled
+        }
+        peer.probing.answered(now);
+        peer.paths[path].kernel_answered = true;
+        if result == ProbeResult::AgentAbsent {
+            peer.paths[path].agent_absent = true;
+            self.dirty = true;
+        }
+    }
+
+    /// Our own interface on this path lost or found its carrier.
+    pub fn carrier(&mut self, path: usize, up: bool, now_ns: u64) {
+        let now = self.clock(now_ns);
+        if path >= PATHS || self.carrier[path] == up {
+            return;
+        }
+        self.carrier[path] = up;
+        if up {
+            // What was missed meanwhile was missed here.
+            for peer in &mut self.peers {
+                peer.paths[path].from_ns = peer.paths[path].from_ns.max(now);
+                peer.paths[path].behind_since_ns = None;
+            }
+        }
+        self.dirty = true;
+    }
+
+    /// A drain barrier proved the receive rings empty (`true`) or could not (`false`), for one host or for all.
+    pub fn drained(&mut self, node: Option<u32>, drained: bool, now_ns: u64) {
+        let now = self.clock(now_ns);
+        for peer in self.peers.iter_mut().filter(|p| node.is_none_or(|n| n == p.node)) {
+            peer.drained_ns = drained.then_some(now);
+        }
+    }
+
+    /// How many packets the receive side has dropped or refused since it started.
+    pub fn receive_drops(&mut self, count: u64) {
+        self.drops = self.drops.max(count);
+    }
+
+    /// Another observer's path report names the same silence.
+    pub fn also_reported(&mut self, node: u32, by_name: &str, now_ns: u64) {
+        let now = self.clock(now_ns);
+        if let Some(i) = self.find(node) {
+            self.peers[i].reported_by(by_name, now);
+        }
+    }
+
+    /// Stops tracking a host and forgets which of its incarnations were condemned: on the operator's word only.
+    pub fn forget(&mut self, node: u32) -> bool {
+        let Some(i) = self.find(node) else { return false };
+        self.peers.remove(i);
+        self.dirty = true;
+        true
+    }
+
+    // ---------------------------------------------------------------- judging
+
+    /// Judges silence. `now_ns` must have been read before the receive table was.
+    pub fn tick(&mut self, now_ns: u64) {
+        let now = self.clock(now_ns);
+        self.stats.ticks += 1;
+        self.note_pause(now);
+        self.note_carriers_and_rejoining(now);
+        let mut exhausted = false;
+        for i in 0..self.peers.len() {
+            match self.peers[i].state {
+                State::Alive => self.judge_alive(i, now),
+                State::Late => exhausted |= self.judge_late(i, now),
+                State::AgentLost => exhausted |= self.question(i, now),
+                State::Silent | State::Left => {}
+            }
+        }
+        if exhausted {
+            self.judge_silence(now);
+        }
+        self.last_tick_ns = Some(now);
+        self.dirty = false;
+        self.plan(now);
+        self.invariants();
+    }
+
+    /// If the tick before is longer ago than planned, we slept: nothing before now is held against others.
+    ///
+    /// keepalived #2066, corosync #389: not dead because *we* were not scheduled. Kernel stamps of what came meanwhile still count.
+    fn note_pause(&mut self, now: u64) {
+        let Some(last) = self.last_tick_ns else {
+            self.awake_since_ns = now;
+            self.judge_from_ns = now;
+            return;
+        };
+        let pause = now - last;
+        if pause <= self.pause_limit_ns {
+            return;
+        }
+        self.stats.pauses += 1;
+        let was_awake = last.saturating_sub(self.awake_since_ns);
+        let grace = self.peers.iter().filter(|p| p.state.may_answer()).map(Peer::timeout_ns).max().unwrap_or(0);
+        let (first, limit) = (self.stats.pauses == 1, self.pause_limit_ns);
+        self.awake_since_ns = now;
+        self.judge_from_ns = now;
+        self.restart_probing(now);
+        // A starved observer sleeps again and again: one verdict until it was awake for a full timeout.
+        if first || was_awake > grace {
+            let code = i32::try_from(pause / 1_000).unwrap_or(i32::MAX);
+            let mut evidence = self.own_evidence(now);
+            evidence.observer_awake_ns = was_awake;
+            evidence.timeout_ns = limit;
+            self.judge_self(Cause::ObserverPaused, Grade::Certain, code, evidence, now);
+        }
+    }
+
+    /// Isolation by our own carriers, and its end.
+    fn note_carriers_and_rejoining(&mut self, now: u64) {
+        let connected = self.carrier.iter().any(|&up| up);
+        match self.isolated_since_ns {
+            None if !connected => self.isolate(Grade::Certain, now),
+            Some(since) if connected => {
+                let mut others = self.peers.iter().filter(|p| p.state.may_answer()).peekable();
+                let heard = others.peek().is_none() || others.any(|p| p.sign_of_life_ns() > since);
+                if heard {
+                    self.isolated_since_ns = None;
+                    self.judge_from_ns = now;
+                    self.restart_probing(now);
+                    let evidence = self.own_evidence(now);
+                    self.judge_self(Cause::Rejoined, Grade::Certain, 0, evidence, now);
+                }
+            }
+            None | Some(_) => {}
+        }
+    }
+
+    /// F5: late when both paths are older than TO = HB + λmin + 2·δmax. F4: one path alone is a fault of that path.
+    fn judge_alive(&mut self, i: usize, now: u64) {
+        let judge_from = self.judge_from_ns;
+        let peer = &mut self.peers[i];
+        peer.compare_paths(judge_from);
+        if self.isolated_since_ns.is_some() {
+            return;
+        }
+        if peer.is_stale(judge_from, now) {
+            peer.late_mark_ns = peer.last_arrival_ns();
+            peer.end_silence();
+            peer.paths.iter_mut().for_each(|p| p.fresh = 0);
+            self.step(i, State::Late);
+            self.judge_node(i, Cause::ContractBroken, Grade::Inferred, 0, now);
+            self.peers[i].probing.restart(now);
+            self.ask(i, now);
+            return;
+        }
+        for path in 0..PATHS {
+            let p = &mut self.peers[i].paths[path];
+            let stale = now > p.deadline_ns(judge_from);
+            if stale {
+                p.fresh = 0;
+            }
+            let behind = p.behind_since_ns.is_some_and(|since| now > since.saturating_add(p.slack_ns()));
+            if p.down && !stale && p.fresh >= self.config.path_up_after {
+                p.down = false;
+                self.judge_node(i, Cause::PathUp, Grade::Certain, path as i32, now);
+            } else if !p.down && stale && behind && self.carrier[path] {
+                // Without our own carrier nothing can come: that is told once, as the fault of our interface.
+                p.down = true;
+                self.judge_node(i, Cause::PathDown, Grade::Inferred, path as i32, now);
+            }
+        }
+    }
+
+    /// A late host: it resumes, or its kernel tells on its agent, or nothing answers (then `true`).
+    fn judge_late(&mut self, i: usize, now: u64) -> bool {
+        let judge_from = self.judge_from_ns;
+        let peer = &mut self.peers[i];
+        let newest = peer.last_arrival_ns();
+        if newest > peer.late_mark_ns {
+            let fresh = peer.paths.iter().any(|p| {
+                p.last.last_arrival_ns > peer.late_mark_ns
+                    && now <= p.last.last_arrival_ns.saturating_add(p.contract.timeout_ns()).max(p.deadline_ns(judge_from))
+            });
+            if fresh {
+                self.step(i, State::Alive);
+                self.judge_node(i, Cause::ContractKept, Grade::Certain, 0, now);
+                self.peers[i].end_silence();
+                return false;
+            }
+            // It came, and the next one is late again before we looked: a new silence.
+            peer.late_mark_ns = newest;
+            peer.end_silence();
+            peer.probing.restart(now);
+        }
+        if self.isolated_since_ns.is_none() && peer.is_stale(judge_from, now) {
+            // Inferred, although a kernel said so: ICMP is not authenticated, and a firewall can say the same.
+            let absent = peer.paths.iter().any(|p| p.agent_absent);
+            let silent_ns = now.saturating_sub(peer.silent_since_ns(judge_from));
+            let answers = peer.probing.answered_ns > 0 && peer.probing.unanswered == 0;
+            if absent || (answers && silent_ns >= self.config.agent_timeout_ns) {
+                self.agent_lost(i, now);
+                return false;
+            }
+        }
+        self.question(i, now)
+    }
+
+    /// Puts the next question to a host's kernel when it is due. `true` when it answered none of them for long enough.
+    fn question(&mut self, i: usize, now: u64) -> bool {
+        let isolated = self.isolated_since_ns.is_some();
+        let judge_from = self.judge_from_ns;
+        let peer = &mut self.peers[i];
+        if now >= peer.probing.next_ns {
+            let interval = if isolated { self.config.agent_lost_probe_ns } else { peer.probe_interval_ns(&self.config) };
+            peer.probing.close_round(now, interval, self.config.agent_timeout_ns);
+            if !isolated && peer.is_exhausted(&self.config, judge_from, now) {
+                return true;
+            }
+            self.ask(i, now);
+        }
+        !isolated && self.peers[i].is_exhausted(&self.config, judge_from, now)
+    }
+
+    /// Asks now, and plans the next question: soon while nothing answers, slowly while something does.
+    fn ask(&mut self, i: usize, now: u64) {
+        let peer = &mut self.peers[i];
+        let slow = if peer.state == State::AgentLost { self.config.agent_lost_probe_ns } else { self.config.late_probe_ns };
+        let settled =
+            peer.probing.unanswered == 0 && peer.probing.sent_ns != 0 && peer.probing.answered_ns >= peer.probing.sent_ns;
+        let interval = if self.isolated_since_ns.is_some() {
+            self.config.agent_lost_probe_ns
+        } else if settled {
+            slow
+        } else {
+            peer.probe_interval_ns(&self.config)
+        };
+        peer.probing.sent(now, interval);
+        let connected = self.carrier.iter().any(|&up| up);
+        let paths = if connected { self.carrier } else { [true; PATHS] };
+        self.actions.push_back(Action::Probe { node: peer.node, paths });
+    }
+
+    /// Some hosts answer nothing. Is it them, or us? See "What isolation costs" above.
+    fn judge_silence(&mut self, now: u64) {
+        let exhausted = |d: &Self, i: usize| d.peers[i].is_exhausted(&d.config, d.judge_from_ns, now);
+        for i in 0..self.peers.len() {
+            if !exhausted(self, i) {
+                continue;
+            }
+            let asked = self.peers[i].probing.unanswered_since_ns;
+            let others = || (0..self.peers.len()).filter(|&j| j != i && self.peers[j].state.may_answer());
+            let alone = others().next().is_none();
+            let witness = others().any(|j| self.peers[j].sign_of_life_ns() > asked);
+            if alone || witness {
+                self.silent(i, now);
+            } else if others().all(|j| exhausted(self, j)) {
+                self.isolate(Grade::Inferred, now);
+                return;
+            } else {
+                self.wait_for_witness(i, now);
+            }
+        }
+    }
+
+    /// Nobody was heard since, but not everybody had to be: keep asking, and ask those at once that are only asked now and then.
+    fn wait_for_witness(&mut self, i: usize, now: u64) {
+        if now >= self.peers[i].probing.next_ns {
+            self.ask(i, now);
+        }
+        let soon = now.saturating_add(self.peers[i].probe_interval_ns(&self.config));
+        for (j, peer) in self.peers.iter_mut().enumerate() {
+            if j != i && matches!(peer.state, State::Late | State::AgentLost) {
+                peer.probing.next_ns = peer.probing.next_ns.min(soon);
+            }
+        }
+    }
+
+    fn silent(&mut self, i: usize, now: u64) {
+        let condemned = self.peers[i].state.is_condemned();
+        let id = self.next_inferred_id();
+        let evidence = self.evidence(i, now);
+        self.step(i, State::Silent);
+        let peer = &mut self.peers[i];
+        let ended_apps = peer.apps.host_silent(id);
+        let (node, incarnation) = (peer.node, peer.incarnation);
+        self.push_verdict(id, Cause::SilentHost, Grade::Inferred, node, incarnation, 0, ended_apps, evidence, now);
+        if !condemned {
+            self.actions.push_back(Action::Condemn { node, incarnation });
+        }
+    }
+
+    fn agent_lost(&mut self, i: usize, now: u64) {
+        self.step(i, State::AgentLost);
+        self.judge_node(i, Cause::AgentLost, Grade::Inferred, 0, now);
+        let peer = &mut self.peers[i];
+        let (node, incarnation) = (peer.node, peer.incarnation);
+        // From now on only its kernel is asked; the series goes on where it is, at the slow rate if it answers.
+        let slow = now.saturating_add(self.config.agent_lost_probe_ns);
+        peer.probing.next_ns = if peer.probing.unanswered == 0 { slow } else { peer.probing.next_ns };
+        self.actions.push_back(Action::Condemn { node, incarnation });
+    }
+
+    fn isolate(&mut self, grade: Grade, now: u64) {
+        self.isolated_since_ns = Some(now);
+        let evidence = self.own_evidence(now);
+        self.judge_self(Cause::Isolated, grade, 0, evidence, now);
+    }
+
+    fn restart_probing(&mut self, now: u64) {
+        for peer in &mut self.peers {
+            if matches!(peer.state, State::Late | State::AgentLost) {
+                peer.probing.restart(now);
+            }
+        }
+    }
+
+    /// When the next tick is needed, and from when on it would be a pause.
+    fn plan(&mut self, now: u64) {
+        let judge_from = self.judge_from_ns;
+        let (mut next, mut soon) = (u64::MAX, u64::MAX);
+        let (mut period, mut timeout) = (u64::MAX, u64::MAX);
+        for peer in self.peers.iter().filter(|p| p.state.may_answer()) {
+            for path in &peer.paths {
+                period = period.min(path.contract.period_ns);
+                timeout = timeout.min(path.contract.timeout_ns());
+            }
+            if peer.state != State::Alive {
+                next = next.min(peer.probing.next_ns);
+                continue;
+            }
+            soon = soon.min(peer.late_at_ns(judge_from));
+            for path in peer.paths.iter().filter(|p| !p.down) {
+                let deadline = path.deadline_ns(judge_from);
+                match path.behind_since_ns {
+                    _ if deadline >= now => soon = soon.min(deadline),
+                    Some(since) => soon = soon.min(since.saturating_add(path.slack_ns())),
+                    None => {}
+                }
+            }
+        }
+        if period == u64::MAX {
+            (self.next_tick_ns, self.pause_limit_ns) = (None, u64::MAX);
+            return;
+        }
+        self.pause_limit_ns = timeout.max(period.saturating_mul(u64::from(self.config.pause_periods)));
+        // Deadlines of many hosts lie densely; looking twice in a period is enough for them. And never so rarely that a
+        // pause could not be told from a long sleep.
+        let quantum = now.saturating_add((period / 2).max(1));
+        let at_least = now.saturating_add((self.pause_limit_ns / 2).max(1));
+        self.next_tick_ns = Some(soon.saturating_add(1).max(quantum).min(next).min(at_least));
+    }
+
+    // ---------------------------------------------------------------- outputs
+
+    /// When [`Detector::tick`] must be called at the latest; `None` while there is nobody to judge. A tick much later than this is a pause.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<u64> {
+        if self.dirty { Some(self.now_ns) } else { self.next_tick_ns }
+    }
+
+    /// The next thing to do. Call until `None` after every input.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// The state of a host.
+    #[must_use]
+    pub fn state(&self, node: u32) -> Option<State> {
+        self.find(node).map(|i| self.peers[i].state)
+    }
+
+    /// The incarnation of a host that is judged.
+    #[must_use]
+    pub fn incarnation(&self, node: u32) -> Option<u32> {
+        self.find(node).map(|i| self.peers[i].incarnation)
+    }
+
+    /// The timeout for silence towards a host (ns), of the slower path.
+    #[must_use]
+    pub fn timeout_ns(&self, node: u32) -> Option<u64> {
+        self.find(node).map(|i| self.peers[i].timeout_ns())
+    }
+
+    /// Every host, in the order of node ids.
+    pub fn peers(&self) -> impl Iterator<Item = PeerView<'_>> {
+        self.peers.iter().map(|p| PeerView {
+            node: p.node,
+            name: &p.name,
+            incarnation: p.incarnation,
+            state: p.state,
+            timeout_ns: p.timeout_ns(),
+            paths: std::array::from_fn(|k| PathView {
+                up: !p.paths[k].down,
+                last: p.paths[k].last,
+                contract: p.paths[k].contract,
+            }),
+        })
+    }
+
+    /// Hosts whose agents are alive or merely late: who must confirm our notices.
+    pub fn live_peers(&self) -> impl Iterator<Item = u32> + '_ {
+        self.peers.iter().filter(|p| p.state.is_live()).map(|p| p.node)
+    }
+
+    /// The incarnations cut off by a verdict: what path reports flag as `CONDEMNED`.
+    pub fn condemned(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        self.peers.iter().filter(|p| p.state.is_condemned()).map(|p| (p.node, p.incarnation))
+    }
+
+    /// The processes of a host, in the order of their numbers. While nobody watches them, those that did not end are
+    /// [`AppState::Unobserved`].
+    pub fn apps_of(&self, node: u32) -> impl Iterator<Item = (u32, AppState)> + '_ {
+        self.find(node).into_iter().flat_map(move |i| {
+            let state = self.peers[i].state;
+            self.peers[i].apps.iter().map(move |(app, known)| (app, shown(known, state)))
+        })
+    }
+
+    /// The state of one process.
+    #[must_use]
+    pub fn app_state(&self, node: u32, app: u32) -> Option<AppState> {
+        let peer = &self.peers[self.find(node)?];
+        Some(shown(peer.apps.get(app)?, peer.state))
+    }
+
+    /// What to confirm to a host: the notices received from its current incarnation.
+    #[must_use]
+    pub fn confirm(&self, node: u32) -> Option<ConfirmEntry> {
+        let peer = &self.peers[self.find(node)?];
+        Some(peer.inbox.entry(node, peer.incarnation))
+    }
+
+    /// Whether this observer reaches nobody, and since when (ns).
+    #[must_use]
+    pub fn isolated_since_ns(&self) -> Option<u64> {
+        self.isolated_since_ns
+    }
+
+    /// How often something was refused for this reason.
+    #[must_use]
+    pub fn refused(&self, why: Refused) -> u64 {
+        self.refused[why as usize]
+    }
+
+    /// Running totals.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// The settings.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    // ---------------------------------------------------------------- helpers
+
+    /// Time never goes back in here, whatever the shell says.
+    fn clock(&mut self, now_ns: u64) -> u64 {
+        self.now_ns = self.now_ns.max(now_ns);
+        self.now_ns
+    }
+
+    fn find(&self, node: u32) -> Option<usize> {
+        self.peers.binary_search_by_key(&node, |p| p.node).ok()
+    }
+
+    fn refuse<T>(&mut self, why: Refused) -> Result<T, Refused> {
+        self.refused[why as usize] += 1;
+        Err(why)
+    }
+
+    /// The host, if this is its incarnation and it is live.
+    fn listen_to(&mut self, node: u32, incarnation: u32) -> Result<usize, Refused> {
+        let Some(i) = self.find(node) else { return self.refuse(Refused::UnknownPeer) };
+        let peer = &self.peers[i];
+        if incarnation < peer.incarnation {
+            return self.refuse(Refused::OldIncarnation);
+        }
+        if incarnation > peer.incarnation {
+            return self.refuse(Refused::NotAnnounced);
+        }
+        match peer.state {
+            State::Alive | State::Late => Ok(i),
+            State::AgentLost | State::Silent => self.refuse(Refused::Condemned),
+            State::Left => self.refuse(Refused::Left),
+        }
+    }
+
+    fn step(&mut self, i: usize, to: State) {
+        let from = self.peers[i].state;
+        debug_assert!(from.may_become(to), "{from} -> {to} is not in the table");
+        self.peers[i].state = to;
+    }
+
+    fn next_inferred_id(&mut self) -> VerdictId {
+        let number = self.next_inferred;
+        self.next_inferred = (number + 1) & !INFERRED;
+        self.stats.inferred += 1;
+        VerdictId::new(self.config.self_node, INFERRED | number)
+    }
+
+    /// A verdict about a host or one of its paths, with the evidence as it stands.
+    fn judge_node(&mut self, i: usize, cause: Cause, grade: Grade, code: i32, now: u64) {
+        let id = self.next_inferred_id();
+        let mut evidence = self.evidence(i, now);
+        if let (Cause::PathDown | Cause::PathUp, Ok(path)) = (cause, usize::try_from(code)) {
+            evidence.contract = self.peers[i].paths[path].contract;
+            evidence.timeout_ns = evidence.contract.timeout_ns();
+            evidence.path = path as u8;
+        }
+        if grade == Grade::Certain {
+            evidence.timeout_ns = 0;
+        }
+        let (node, incarnation) = (self.peers[i].node, self.peers[i].incarnation);
+        self.push_verdict(id, cause, grade, node, incarnation, code, Vec::new(), evidence, now);
+    }
+
+    /// A verdict about this observer.
+    fn judge_self(&mut self, cause: Cause, grade: Grade, code: i32, evidence: Evidence, now: u64) {
+        let id = self.next_inferred_id();
+        let (node, incarnation) = (self.config.self_node, self.config.self_incarnation);
+        self.push_verdict(id, cause, grade, node, incarnation, code, Vec::new(), evidence, now);
+    }
+
+    #[allow(clippy::too_many_arguments)] // the fields of a verdict
+    fn push_verdict(
+        &mut self,
+        id: VerdictId,
+        cause: Cause,
+        grade: Grade,
+        node: u32,
+        incarnation: u32,
+        code: i32,
+        ended_apps: Vec<u32>,
+        evidence: Evidence,
+        at_ns: u64,
+    ) {
+        let verdict = Verdict { id, cause, grade, node, incarnation, app: 0, code, confirms: false, at_ns, ended_apps, evidence };
+        self.actions.push_back(Action::Verdict(Box::new(verdict)));
+    }
+
+    /// What is known of a host now.
+    fn evidence(&self, i: usize, now: u64) -> Evidence {
+        let peer = &self.peers[i];
+        let paths = peer.paths.iter().zip(self.carrier).map(|(p, carrier)| PathEvidence {
+            last_number: p.last.last_number,
+            last_arrival_ns: p.last.last_arrival_ns,
+            silent_ns: now.saturating_sub(if p.last.last_arrival_ns == 0 { p.from_ns } else { p.last.last_arrival_ns }),
+            lost: p.last.lost,
+            kernel_answered: p.kernel_answered,
+            agent_absent: p.agent_absent,
+            carrier,
+        });
+        // The path whose timeout expired last is the one the verdict waited for.
+        let waited_for = peer.paths.iter().max_by_key(|p| p.deadline_ns(self.judge_from_ns));
+        let contract = waited_for.map(|p| p.contract).unwrap_or_default();
+        let own_drops = self.drops.saturating_sub(peer.drops_mark);
+        let path_drops: u64 = peer.paths.iter().map(|p| p.last.drops.saturating_sub(p.drops_mark)).sum();
+        let recent = now.saturating_sub(peer.timeout_ns().saturating_mul(10).max(1_000_000_000));
+        Evidence {
+            paths: paths.collect(),
+            timeout_ns: contract.timeout_ns(),
+            contract,
+            observer_awake_ns: now.saturating_sub(self.awake_since_ns),
+            drops: own_drops.saturating_add(path_drops),
+            drained: peer.drained_ns.is_some_and(|at| at > peer.late_at_ns(self.judge_from_ns)),
+            also_reported_by: peer.reporters.iter().filter(|(_, at)| *at >= recent).map(|(n, _)| n.clone()).collect(),
+            ..Evidence::default()
+        }
+    }
+
+    /// What is known of our own connection: the newest heartbeat of anybody, per path.
+    fn own_evidence(&self, now: u64) -> Evidence {
+        let path = |k: usize| {
+            let newest = self.peers.iter().map(|p| p.paths[k].last.last_arrival_ns).max().unwrap_or(0);
+            PathEvidence {
+                last_arrival_ns: newest,
+                silent_ns: now.saturating_sub(if newest == 0 { self.awake_since_ns } else { newest }),
+                carrier: self.carrier[k],
+                ..PathEvidence::default()
+            }
+        };
+        Evidence {
+            paths: (0..PATHS).map(path).collect(),
+            observer_awake_ns: now.saturating_sub(self.awake_since_ns),
+            ..Evidence::default()
+        }
+    }
+
+    fn invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        debug_assert!(self.peers.len() <= MAX_PEERS);
+        debug_assert!(self.peers.windows(2).all(|w| w[0].node < w[1].node), "sorted, each once");
+        debug_assert!(self.peers.iter().all(|p| p.node != self.config.self_node));
+        debug_assert!(self.awake_since_ns <= self.judge_from_ns || self.last_tick_ns.is_none());
+        debug_assert!(self.last_tick_ns.is_none_or(|t| t <= self.now_ns));
+        debug_assert_eq!(self.next_inferred & INFERRED, 0);
+        self.peers.iter().for_each(Peer::invariants);
+    }
+}
+
+/// A process of an unobserved host is unobserved, unless it ended before.
+fn shown(known: AppState, host: State) -> AppState {
+    match (known, host) {
+        (AppState::Alive, State::AgentLost | State::Left) => AppState::Unobserved,
+        (state, _) => state,
+    }
+}

@@ -1,0 +1,162 @@
+//! One detector and a receive table to play with. Times read in microseconds.
+
+use super::super::*;
+
+pub const A: u32 = 10;
+pub const B: u32 = 20;
+pub const C: u32 = 30;
+pub const ME: u32 = 1;
+pub const MS: u64 = 1_000_000;
+pub const US: u64 = 1_000;
+
+/// HB 1 ms, λmin 50 µs, δmax 100 µs: TO 1.25 ms.
+pub const CONTRACT: Contract = Contract { period_ns: MS, size_max: 0, lambda_min_ns: 50 * US, delta_max_ns: 100 * US };
+pub const TO: u64 = CONTRACT.timeout_ns();
+
+pub struct Bench {
+    pub d: Detector,
+    pub now: u64,
+    /// Hosts whose heartbeats come, on which paths.
+    pub sending: Vec<(u32, u32, [bool; PATHS])>,
+    /// Hosts whose kernel answers probes.
+    pub answering: Vec<(u32, ProbeResult)>,
+    rows: std::collections::BTreeMap<u32, [PathArrival; PATHS]>,
+    pub verdicts: Vec<Verdict>,
+    pub others: Vec<Action>,
+}
+
+impl Bench {
+    /// A detector that has watched these hosts for 10 ms.
+    pub fn watching(nodes: &[u32]) -> Self {
+        Self::with(Config::new(ME, 1), nodes)
+    }
+
+    pub fn with(config: Config, nodes: &[u32]) -> Self {
+        let mut b = Self {
+            d: Detector::new(config),
+            now: 1_000 * MS,
+            sending: Vec::new(),
+            answering: Vec::new(),
+            rows: Default::default(),
+            verdicts: Vec::new(),
+            others: Vec::new(),
+        };
+        b.d.tick(b.now);
+        for &n in nodes {
+            b.d.peer_seen(n, &format!("host-{n}"), 1, &[CONTRACT; PATHS], b.now).unwrap();
+            b.sending.push((n, 1, [true; PATHS]));
+            b.answering.push((n, ProbeResult::KernelAnswered));
+        }
+        b.run(10 * MS);
+        b.take();
+        b
+    }
+
+    /// Lets `ns` pass, ticking every 100 µs; heartbeats come every millisecond, path 1 a little after path 0.
+    pub fn run(&mut self, ns: u64) {
+        let end = self.now + ns;
+        while self.now < end {
+            self.now += 100 * US;
+            self.heartbeats();
+            self.turn();
+        }
+    }
+
+    /// Lets `ns` pass without looking; heartbeats are stamped by the kernel if it runs.
+    pub fn sleep(&mut self, ns: u64, kernel_runs: bool) {
+        let end = self.now + ns;
+        while self.now < end {
+            self.now += 100 * US;
+            if kernel_runs {
+                self.heartbeats();
+            }
+        }
+    }
+
+    fn heartbeats(&mut self) {
+        for (n, _, paths) in &self.sending {
+            for p in 0..PATHS {
+                if paths[p] && (self.now / (100 * US)) % 10 == u64::from(*n) / 10 % 10 {
+                    let rows = self.rows.entry(*n).or_default();
+                    rows[p].last_number += 1;
+                    rows[p].last_arrival_ns = self.now - 50 * US + 20 * US * p as u64;
+                }
+            }
+        }
+    }
+
+    /// One turn of the shell's loop.
+    pub fn turn(&mut self) {
+        for (n, incarnation, _) in &self.sending {
+            let _ = self.d.arrivals(*n, *incarnation, self.rows.get(n).unwrap_or(&Default::default()));
+        }
+        self.d.tick(self.now);
+        while let Some(action) = self.d.poll_action() {
+            match action {
+                Action::Verdict(v) => self.verdicts.push(*v),
+                Action::Probe { node, paths } => {
+                    for (_, result) in self.answering.iter().filter(|(n, _)| *n == node) {
+                        for (p, asked) in paths.iter().enumerate() {
+                            if *asked {
+                                self.d.probe_result(node, p, *result, self.now + 1);
+                            }
+                        }
+                    }
+                    self.others.push(action);
+                }
+                _ => self.others.push(action),
+            }
+        }
+    }
+
+    /// The host is gone: no heartbeats, no answers.
+    pub fn crash(&mut self, node: u32) {
+        self.sending.retain(|(n, ..)| *n != node);
+        self.answering.retain(|(n, _)| *n != node);
+    }
+
+    /// Only its agent is gone or stuck.
+    pub fn agent(&mut self, node: u32, result: ProbeResult) {
+        self.sending.retain(|(n, ..)| *n != node);
+        self.answering.retain(|(n, _)| *n != node);
+        self.answering.push((node, result));
+    }
+
+    pub fn cut(&mut self, node: u32, path: usize) {
+        self.sending.iter_mut().filter(|(n, ..)| *n == node).for_each(|(_, _, p)| p[path] = false);
+    }
+
+    pub fn heal(&mut self, node: u32, path: usize) {
+        self.sending.iter_mut().filter(|(n, ..)| *n == node).for_each(|(_, _, p)| p[path] = true);
+    }
+
+    pub fn restart(&mut self, node: u32, incarnation: u32) {
+        self.crash(node);
+        self.rows.remove(&node);
+        self.sending.push((node, incarnation, [true; PATHS]));
+        self.answering.push((node, ProbeResult::KernelAnswered));
+        self.d.peer_seen(node, &format!("host-{node}"), incarnation, &[CONTRACT; PATHS], self.now).unwrap();
+    }
+
+    pub fn notice(&mut self, node: u32, n: u32, app: u32, cause: Cause, flags: u16) -> Result<Taken, Refused> {
+        let notice = Notice { notice: n, app, cause, grade: Grade::Certain, flags, code: 9, event_ns: 5 };
+        let taken = self.d.notice(node, 1, &notice, 6, self.now, 1, self.now);
+        while let Some(action) = self.d.poll_action() {
+            match action {
+                Action::Verdict(v) => self.verdicts.push(*v),
+                _ => self.others.push(action),
+            }
+        }
+        taken
+    }
+
+    /// Causes and hosts of the verdicts since the last call.
+    pub fn take(&mut self) -> Vec<(Cause, u32)> {
+        self.others.clear();
+        self.verdicts.drain(..).map(|v| (v.cause, v.node)).collect()
+    }
+
+    pub fn causes(&self) -> Vec<(Cause, u32)> {
+        self.verdicts.iter().map(|v| (v.cause, v.node)).collect()
+    }
+}

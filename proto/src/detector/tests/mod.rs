@@ -1,0 +1,9 @@
+//! Scenarios, named after the section of the paper (or the issue) and the property.
+
+mod harness;
+mod inbox_outbox;
+mod notices;
+mod silence;
+mod speed;
+mod states;
+mod watching;
