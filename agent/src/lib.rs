@@ -3,3 +3,12 @@
 pub mod config;
 pub mod select;
 pub mod access;
+pub mod core;
+pub mod bridge;
+pub mod peers;
+pub mod receive;
+pub mod soft;
+pub mod subscribers;
+pub mod watchlist;
+pub mod words;
+pub mod history;

@@ -1,0 +1,629 @@
+//! The event history: what happened, in order, on disk and the newest part in memory.
+//!
+//! One JSON object a line, as people and `jq` read it, with a checksum as its last member:
+//!
+//! ```text
+//! {"seq":17,"wall_ns":…,"cause":"killed",…,"crc":"1c291ca3"}
+//! ```
+//!
+//! The checksum (CRC-32) covers the line up to the comma in front of `"crc"`. A line that was being written when the agent
+//! or the host died does not pass; it is cut off on the next start and kept beside the history (`….torn`). Two segments
+//! bound the size: when the current one is half of what is allowed it becomes the older one (`….1`), in place of the last.
+//!
+//! [`History::append`] touches memory only. [`History::write`] hands lines to the kernel (from then on they survive the death of
+//! the agent), [`History::flush`] also waits for the disk (from then on they survive the death of the host): both belong on
+//! the control thread. A disk that is full or gone costs nothing but itself: events stay readable in memory, lines wait
+//! and are written when there is room again, and what had to be dropped is counted and said in a later line.
+
+use fide_wire::control::HistoryEvent;
+use fide_wire::verdict::{Cause, Grade, VerdictId};
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::ops::ControlFlow;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Newest events kept in memory unless told otherwise.
+pub const MEMORY_EVENTS: usize = 2048;
+/// Longest line, newline excluded. A longer event is kept without its evidence and with a shorter text.
+const LINE_MAX: usize = 64 * 1024;
+/// Lines that may wait for a disk that does not take them, bytes.
+const PENDING_MAX: usize = 1 << 20;
+/// One entry of the index for so many events.
+const INDEX_STEP: u64 = 64;
+/// At most so much of a torn tail is kept.
+const TORN_MAX: u64 = 64 * 1024;
+
+/// The line of an event, without its newline.
+#[must_use]
+pub fn encode_line(event: &HistoryEvent) -> String {
+    let json = |event: &HistoryEvent| {
+        let mut json = serde_json::to_string(event).unwrap_or_default();
+        // Always an object with members, so the last byte is its brace.
+        json.pop();
+        json
+    };
+    let mut line = json(event);
+    if line.len() + 18 > LINE_MAX {
+        let text = event.text.chars().take(1000).collect();
+        line = json(&HistoryEvent { evidence: None, text, ..event.clone() });
+    }
+    let crc = crc32fast::hash(line.as_bytes());
+    line.push_str(&format!(",\"crc\":\"{crc:08x}\"}}"));
+    line
+}
+
+/// The event of a line (without its newline), if its checksum says that it is whole. Never panics, whatever the bytes.
+#[must_use]
+pub fn decode_line(line: &[u8]) -> Option<HistoryEvent> {
+    let json = checked(line)?;
+    let mut whole = json.to_vec();
+    whole.push(b'}');
+    serde_json::from_slice(&whole).ok()
+}
+
+/// The part of a line that the checksum covers, if it is right.
+fn checked(line: &[u8]) -> Option<&[u8]> {
+    let (json, tail) = line.split_at_checked(line.len().checked_sub(18)?)?;
+    let hex = tail.strip_prefix(b",\"crc\":\"")?.strip_suffix(b"\"}")?;
+    let hex = std::str::from_utf8(hex).ok().filter(|h| h.bytes().all(|b| b.is_ascii_hexdigit()))?;
+    (u32::from_str_radix(hex, 16).ok()? == crc32fast::hash(json)).then_some(json)
+}
+
+/// What could not be done with the history on disk, why, and what to do. The agent goes on without.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the event history {}: {what}", path.display())]
+pub struct HistoryError {
+    /// The file.
+    pub path: PathBuf,
+    /// In words.
+    pub what: String,
+}
+
+/// What [`History::flush`] did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Flushed {
+    /// There was nothing to do.
+    Idle,
+    /// Everything is on disk.
+    Written,
+    /// For the first time, it could not be written: to be reported.
+    Failed(HistoryError),
+    /// It still cannot be written; counted in [`History::failures`].
+    StillFailing,
+    /// It can be written again; so many events never reached the disk (a line in the history says so).
+    Recovered {
+        /// Events dropped meanwhile.
+        lost: u64,
+    },
+}
+
+/// One file of the history.
+#[derive(Debug, Default)]
+struct Segment {
+    /// Bytes up to the end of the last whole line.
+    len: u64,
+    /// Number and place of every [`INDEX_STEP`]th event.
+    index: Vec<(u64, u64)>,
+    events: u64,
+    last_seq: Option<u64>,
+}
+
+impl Segment {
+    fn note(&mut self, seq: u64, offset: u64, end: u64) {
+        if self.events.is_multiple_of(INDEX_STEP) {
+            self.index.push((seq, offset));
+        }
+        self.events += 1;
+        self.last_seq = Some(seq);
+        self.len = end;
+    }
+
+    /// Where to start reading to meet event `from`.
+    fn offset(&self, from: u64) -> u64 {
+        let after = self.index.partition_point(|(seq, _)| *seq <= from);
+        after.checked_sub(1).map_or(0, |i| self.index[i].1)
+    }
+}
+
+/// A line that waits to be written.
+#[derive(Debug)]
+struct Pending {
+    seq: u64,
+    line: String,
+}
+
+/// The event history.
+#[derive(Debug)]
+pub struct History {
+    path: Option<PathBuf>,
+    max_bytes: u64,
+    memory_max: usize,
+    memory: VecDeque<HistoryEvent>,
+    next_seq: u64,
+    file: Option<File>,
+    older: Segment,
+    current: Segment,
+    pending: VecDeque<Pending>,
+    pending_bytes: usize,
+    /// A line was cut short by a failed write and could not be taken back: end it before the next.
+    broken_line: bool,
+    /// The kernel has lines that the disk has not.
+    unsynced: bool,
+    failing: bool,
+    failures: u64,
+    lost: u64,
+    /// Dropped since the last marker: how many, and the newest of them.
+    unmarked: Option<(u64, Box<HistoryEvent>)>,
+}
+
+impl History {
+    /// Opens or makes the history at `path` (`None`: memory only), of at most `max_bytes`, with [`MEMORY_EVENTS`] in memory.
+    ///
+    /// Always gives a history that works, if only in memory; what deserves a word comes with it, to be logged and appended.
+    #[must_use]
+    pub fn open(path: Option<&Path>, max_bytes: u64) -> (Self, Vec<HistoryError>) {
+        Self::open_with(path, max_bytes, MEMORY_EVENTS)
+    }
+
+    /// As [`History::open`], keeping the newest `memory_max` events in memory.
+    #[must_use]
+    pub fn open_with(path: Option<&Path>, max_bytes: u64, memory_max: usize) -> (Self, Vec<HistoryError>) {
+        let mut history = Self {
+            path: path.map(Path::to_owned),
+            max_bytes,
+            memory_max: memory_max.max(1),
+            memory: VecDeque::new(),
+            next_seq: 1,
+            file: None,
+            older: Segment::default(),
+            current: Segment::default(),
+            pending: VecDeque::new(),
+            pending_bytes: 0,
+            broken_line: false,
+            unsynced: false,
+            failing: false,
+            failures: 0,
+            lost: 0,
+            unmarked: None,
+        };
+        let mut words = Vec::new();
+        if let Some(path) = path
+            && let Err(e) = history.load(path, &mut words)
+        {
+            words.push(error(path, &e, "cannot be opened; events are kept in memory only until the agent is restarted"));
+            history.path = None;
+            history.file = None;
+        }
+        (history, words)
+    }
+
+    fn load(&mut self, path: &Path, words: &mut Vec<HistoryError>) -> io::Result<()> {
+        if let Some(dir) = path.parent().filter(|d| !d.as_os_str().is_empty()) {
+            std::fs::create_dir_all(dir)?;
+        }
+        let older_path = beside(path, ".1");
+        match File::open(&older_path) {
+            Ok(file) => {
+                let scan = self.scan_into_memory(&file, true)?;
+                self.say_damaged(&older_path, scan.damaged + u64::from(scan.tail > 0), words);
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(e),
+        }
+        let file = open_first(path)?;
+        let scan = self.scan_into_memory(&file, false)?;
+        self.say_damaged(path, scan.damaged, words);
+        if scan.tail > 0 {
+            let aside = beside(path, ".torn");
+            let kept = keep_tail(&file, self.current.len, scan.tail, &aside);
+            file.set_len(self.current.len)?;
+            file.sync_data()?;
+            let kept = match kept {
+                Ok(()) => format!("it was cut off and kept in {}", aside.display()),
+                Err(e) => format!("it was cut off, and could not be kept in {} ({e})", aside.display()),
+            };
+            words.push(HistoryError {
+                path: path.to_owned(),
+                what: format!(
+                    "its last line was not whole ({} bytes; the agent or the host died while writing it); {kept}",
+                    scan.tail
+                ),
+            });
+        }
+        // The last line is whole but for its newline.
+        self.broken_line = scan.newline_missing;
+        self.file = Some(file);
+        Ok(())
+    }
+
+    fn say_damaged(&self, path: &Path, lines: u64, words: &mut Vec<HistoryError>) {
+        if lines > 0 {
+            words.push(HistoryError {
+                path: path.to_owned(),
+                what: format!("{lines} of its lines fail their checksum and are passed over; see whether the disk is sound"),
+            });
+        }
+    }
+
+    fn scan_into_memory(&mut self, file: &File, older: bool) -> io::Result<Scan> {
+        let mut segment = Segment::default();
+        let scan = scan(file, 0, |offset, end, line| {
+            if let Some(event) = decode_line(line) {
+                segment.note(event.seq, offset, end);
+                self.next_seq = self.next_seq.max(event.seq.saturating_add(1));
+                self.remember(event);
+                ControlFlow::Continue(true)
+            } else {
+                ControlFlow::Continue(false)
+            }
+        })?;
+        segment.len = scan.good_end;
+        *(if older { &mut self.older } else { &mut self.current }) = segment;
+        Ok(scan)
+    }
+
+    fn remember(&mut self, event: HistoryEvent) {
+        if self.memory.len() >= self.memory_max {
+            self.memory.pop_front();
+        }
+        self.memory.push_back(event);
+    }
+
+    /// Takes an event and gives it its number, which is returned (`event.seq` is ignored). Memory only.
+    pub fn append(&mut self, mut event: HistoryEvent) -> u64 {
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        event.seq = seq;
+        if self.path.is_some() {
+            let line = encode_line(&event);
+            self.pending_bytes += line.len() + 1;
+            self.pending.push_back(Pending { seq, line });
+            while self.pending_bytes > PENDING_MAX && self.pending.len() > 1 {
+                if let Some(dropped) = self.pending.pop_front() {
+                    self.pending_bytes -= dropped.line.len() + 1;
+                    self.lost += 1;
+                    if let Some(event) = decode_line(dropped.line.as_bytes()) {
+                        self.unmarked = Some((self.unmarked.take().map_or(0, |(n, _)| n) + 1, Box::new(event)));
+                    }
+                }
+            }
+        }
+        self.remember(event);
+        seq
+    }
+
+    /// Hands what waits to the kernel. Cheap, but it may wait for a slow disk.
+    pub fn write(&mut self) -> Flushed {
+        self.attempt(false)
+    }
+
+    /// Writes what waits and sees it to the disk (`fdatasync`).
+    pub fn flush(&mut self) -> Flushed {
+        self.attempt(true)
+    }
+
+    fn attempt(&mut self, sync: bool) -> Flushed {
+        let Some(path) = self.path.clone() else { return Flushed::Idle };
+        if self.pending.is_empty() && !(sync && self.unsynced) {
+            return Flushed::Idle;
+        }
+        match self.try_write(&path, sync) {
+            Ok(()) if self.failing => {
+                self.failing = false;
+                let lost = self.mark();
+                // The marker itself; should it fail, the next call says so.
+                let _ = self.try_write(&path, sync);
+                Flushed::Recovered { lost }
+            }
+            Ok(()) => Flushed::Written,
+            Err(e) => {
+                self.failures += 1;
+                if std::mem::replace(&mut self.failing, true) {
+                    return Flushed::StillFailing;
+                }
+                Flushed::Failed(error(
+                    &path,
+                    &e,
+                    "cannot be written; events are kept in memory, and written when it can be again",
+                ))
+            }
+        }
+    }
+
+    /// Appends a line that says what was lost, if something was.
+    fn mark(&mut self) -> u64 {
+        let Some((lost, newest)) = self.unmarked.take() else { return 0 };
+        self.append(HistoryEvent {
+            id: None,
+            cause: Cause::Local,
+            grade: Grade::Certain,
+            node: newest.observer.clone(),
+            app: None,
+            code: 0,
+            confirms: false,
+            text: format!("{lost} events up to number {} were not kept on disk, which could not be written then", newest.seq),
+            evidence: None,
+            ..*newest
+        });
+        lost
+    }
+
+    fn try_write(&mut self, path: &Path, sync: bool) -> io::Result<()> {
+        // Somebody removed the file: start another.
+        if self.file.as_ref().is_none_or(|f| f.metadata().is_ok_and(|m| m.nlink() == 0)) {
+            let file = open_segment(path)?;
+            // Whatever is in it was not written here; keep it out of the index and end its last line.
+            self.current = Segment { len: file.metadata()?.len(), ..Segment::default() };
+            self.broken_line = self.current.len > 0;
+            self.file = Some(file);
+        }
+        while let Some(next) = self.pending.front() {
+            let half = self.max_bytes / 2;
+            if self.current.len > 0 && self.current.len + next.line.len() as u64 + 1 > half {
+                self.rotate(path)?;
+            }
+            // As many lines as fit this segment, in one call.
+            let mut batch = if self.broken_line { vec![b'\n'] } else { Vec::new() };
+            let mut ends = Vec::new();
+            for p in &self.pending {
+                let too_much = self.current.len + (batch.len() + p.line.len() + 1) as u64 > half || batch.len() > PENDING_MAX / 4;
+                if !ends.is_empty() && too_much {
+                    break;
+                }
+                let start = batch.len();
+                batch.extend_from_slice(p.line.as_bytes());
+                batch.push(b'\n');
+                ends.push((p.seq, start as u64, batch.len() as u64));
+            }
+            let start = self.current.len;
+            let Some(file) = self.file.as_mut() else { return Err(io::Error::other("no file")) };
+            if let Err(e) = file.write_all(&batch) {
+                // Take back the part that was written, or end it as a broken line later.
+                self.broken_line |= file.set_len(start).is_err();
+                return Err(e);
+            }
+            self.broken_line = false;
+            self.unsynced = true;
+            for (seq, from, to) in ends {
+                self.current.note(seq, start + from, start + to);
+                if let Some(written) = self.pending.pop_front() {
+                    self.pending_bytes -= written.line.len() + 1;
+                }
+            }
+        }
+        if sync && self.unsynced {
+            if let Some(file) = &self.file {
+                file.sync_data()?;
+            }
+            self.unsynced = false;
+        }
+        Ok(())
+    }
+
+    /// The current segment becomes the older one.
+    fn rotate(&mut self, path: &Path) -> io::Result<()> {
+        if let Some(file) = &self.file {
+            file.sync_data()?;
+        }
+        std::fs::rename(path, beside(path, ".1"))?;
+        self.file = None;
+        self.older = std::mem::take(&mut self.current);
+        self.broken_line = false;
+        self.file = Some(open_segment(path)?);
+        // So that the new names survive the host's death, too; not every file system can.
+        if let Some(dir) = path.parent() {
+            let _ = File::open(dir).and_then(|d| d.sync_all());
+        }
+        Ok(())
+    }
+
+    /// Changes the size allowed (a reload); takes effect with the next rotation.
+    pub fn set_max_bytes(&mut self, max_bytes: u64) {
+        self.max_bytes = max_bytes;
+    }
+
+    /// The number the next event gets.
+    #[must_use]
+    pub fn next_seq(&self) -> u64 {
+        self.next_seq
+    }
+
+    /// Events that never reached the disk.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Writes that failed.
+    #[must_use]
+    pub fn failures(&self) -> u64 {
+        self.failures
+    }
+
+    /// Bytes on disk, both segments.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.older.len + self.current.len
+    }
+
+    /// Where to begin for [`control::Request::Events`](fide_wire::control::Request::Events): not before number `from`, and at
+    /// most the `last` newest (0: all).
+    #[must_use]
+    pub fn start(&self, from: u64, last: u64) -> u64 {
+        let newest = if last == 0 { 0 } else { self.next_seq.saturating_sub(last) };
+        from.max(newest)
+    }
+
+    /// Up to `limit` events from number `from` on, in order. Reads the disk for those that are not in memory any more; to go
+    /// on, ask from the last one's number plus one.
+    #[must_use]
+    pub fn page(&self, from: u64, limit: usize) -> Vec<HistoryEvent> {
+        let mut events = Vec::new();
+        let in_memory = self.memory.front().map_or(self.next_seq, |e| e.seq);
+        if from < in_memory {
+            self.on_disk(from, |event| {
+                if event.seq >= in_memory {
+                    return ControlFlow::Break(());
+                }
+                if event.seq >= from && events.len() < limit {
+                    events.push(event);
+                }
+                if events.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            });
+        }
+        let rest = limit - events.len();
+        events.extend(self.memory.iter().filter(|e| e.seq >= from).take(rest).cloned());
+        events
+    }
+
+    /// All kept events from number `from` on, at most the `last` newest (0: all). [`History::page`] needs less memory.
+    #[must_use]
+    pub fn read(&self, from: u64, last: u64) -> Vec<HistoryEvent> {
+        self.page(self.start(from, last), usize::MAX)
+    }
+
+    /// The newest event with this verdict's id: in memory, or else on disk.
+    #[must_use]
+    pub fn find(&self, id: VerdictId) -> Option<HistoryEvent> {
+        if let Some(event) = self.memory.iter().rev().find(|e| e.id == Some(id)) {
+            return Some(event.clone());
+        }
+        let needle = format!("\"id\":\"{id}\"").into_bytes();
+        let mut found = None;
+        for (path, _) in self.segments() {
+            let Ok(file) = File::open(path) else { continue };
+            let _ = scan(&file, 0, |_, _, line| {
+                if line.windows(needle.len()).any(|w| w == needle) {
+                    found = decode_line(line).filter(|e| e.id == Some(id)).or(found.take());
+                }
+                ControlFlow::Continue(true)
+            });
+        }
+        found
+    }
+
+    fn segments(&self) -> Vec<(PathBuf, &Segment)> {
+        let Some(path) = &self.path else { return Vec::new() };
+        vec![(beside(path, ".1"), &self.older), (path.clone(), &self.current)]
+    }
+
+    fn on_disk(&self, from: u64, mut each: impl FnMut(HistoryEvent) -> ControlFlow<()>) {
+        for (path, segment) in self.segments() {
+            if segment.last_seq.is_none_or(|last| last < from) {
+                continue;
+            }
+            let Ok(file) = File::open(path) else { continue };
+            let mut stopped = false;
+            let _ = scan(&file, segment.offset(from), |_, _, line| {
+                stopped = decode_line(line).is_some_and(|event| each(event).is_break());
+                if stopped { ControlFlow::Break(()) } else { ControlFlow::Continue(true) }
+            });
+            if stopped {
+                return;
+            }
+        }
+    }
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name: OsString = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+fn error(path: &Path, e: &io::Error, consequence: &str) -> HistoryError {
+    let advice = match e.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "make room on that disk, or lower history.max_bytes",
+        io::ErrorKind::PermissionDenied => "let the agent's user write there, or set history.path",
+        io::ErrorKind::ReadOnlyFilesystem => "set history.path to a disk that can be written",
+        io::ErrorKind::WouldBlock => "another agent uses it: give each its own history.path",
+        _ => "see that the disk is sound, or set history.path to another",
+    };
+    HistoryError { path: path.to_owned(), what: format!("{consequence}: {e}; {advice}") }
+}
+
+/// As [`open_segment`], patient with a predecessor that is still dying (or its child between fork and exec).
+fn open_first(path: &Path) -> io::Result<File> {
+    for _ in 0..20 {
+        match open_segment(path) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(10)),
+            other => return other,
+        }
+    }
+    open_segment(path)
+}
+
+/// Opens a segment for appending and locks it against another agent.
+fn open_segment(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).append(true).create(true).mode(0o640).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not an ordinary file"));
+    }
+    // SAFETY: the descriptor is open; flock has no other preconditions.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+        let e = io::Error::last_os_error();
+        // A file system without locks is no reason to keep no history.
+        if e.kind() == io::ErrorKind::WouldBlock {
+            return Err(e);
+        }
+    }
+    Ok(file)
+}
+
+/// Copies the torn tail beside the history.
+fn keep_tail(mut file: &File, at: u64, len: u64, aside: &Path) -> io::Result<()> {
+    file.seek(SeekFrom::Start(at))?;
+    let mut out = OpenOptions::new().write(true).create(true).truncate(true).mode(0o640).open(aside)?;
+    io::copy(&mut file.take(len.min(TORN_MAX)), &mut out)?;
+    out.sync_data()
+}
+
+/// What a look through a file found.
+#[derive(Debug, Default)]
+struct Scan {
+    /// End of the last whole line.
+    good_end: u64,
+    /// Lines before it that are not whole.
+    damaged: u64,
+    /// Bytes after it.
+    tail: u64,
+    /// The last whole line has no newline yet.
+    newline_missing: bool,
+}
+
+/// Gives each line of a file (without newline, with its place and its end) to `each`, which says whether it is whole, from `at` on.
+fn scan(file: &File, at: u64, mut each: impl FnMut(u64, u64, &[u8]) -> ControlFlow<(), bool>) -> io::Result<Scan> {
+    let mut reader = BufReader::new(file);
+    let mut offset = reader.seek(SeekFrom::Start(at))?;
+    let mut found = Scan { good_end: offset, ..Scan::default() };
+    let mut bad = 0;
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        // Bounded, for a file may hold anything (a host that lost power leaves blocks of zeros).
+        let n = reader.by_ref().take(LINE_MAX as u64 + 1).read_until(b'\n', &mut line)?;
+        if n == 0 {
+            found.tail = offset - found.good_end;
+            return Ok(found);
+        }
+        let end = offset + n as u64;
+        let ended = line.last() == Some(&b'\n');
+        let bytes = if ended { &line[..n - 1] } else { &line[..] };
+        match each(offset, end, bytes) {
+            ControlFlow::Break(()) => return Ok(found),
+            ControlFlow::Continue(true) => {
+                found.good_end = end;
+                found.damaged += std::mem::take(&mut bad);
+                found.newline_missing = !ended;
+            }
+            // An empty line ends what was broken before it; it is not damage of its own.
+            ControlFlow::Continue(false) => bad += u64::from(!bytes.is_empty()),
+        }
+        offset = end;
+    }
+}
