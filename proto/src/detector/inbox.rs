@@ -22,37 +22,35 @@ pub enum Offer {
 
 /// The numbers of the notices received from one incarnation of one sender.
 ///
-/// Numbers run from 1 without a gap, so a hole is a notice that was lost on both paths and will be repeated. Whoever joins late hears the
-/// first notice at some higher number; what lies more than a window before it is taken for older than the acquaintance.
+/// Numbers run from 1 without a gap, so a hole is a notice that was lost on both paths, or was sent before we listened. It is kept open, and
+/// what lies too far beyond it unconfirmed, for as long as its sender may still repeat it. Whoever joins late therefore does not
+/// confirm the first notices it hears (it takes them all the same): confirming a notice that never came would silence
+/// its repetitions, and that crash would never be known here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Inbox {
     upto: u32,
     beyond: u32,
-    hole_since_ns: u64,
+    /// A number that showed that something before it is missing, and when it came.
+    revealed: Option<(u32, u64)>,
 }
 
 impl Inbox {
     /// Nothing received yet.
     #[must_use]
     pub const fn new() -> Self {
-        Self { upto: 0, beyond: 0, hole_since_ns: 0 }
+        Self { upto: 0, beyond: 0, revealed: None }
     }
 
     /// Takes note of notice `number` (from 1) at `now_ns`.
     pub fn offer(&mut self, number: u32, now_ns: u64) -> Offer {
-        if self.upto == 0 && self.beyond == 0 && number > WINDOW {
-            self.upto = number - WINDOW;
-        }
         self.give_up_holes(now_ns);
         if self.covers(number) {
             return Offer::Duplicate;
         }
         let distance = number - self.upto;
         if distance > WINDOW {
+            self.revealed.get_or_insert((number, now_ns));
             return Offer::TooFar;
-        }
-        if self.beyond == 0 {
-            self.hole_since_ns = now_ns;
         }
         self.beyond |= 1 << (distance - 1);
         self.slide(now_ns);
@@ -71,23 +69,27 @@ impl Inbox {
         ConfirmEntry { node, incarnation, upto: self.upto, beyond: self.beyond }
     }
 
-    /// Moves over everything received in a row.
+    /// Moves over everything received in a row; then the next hole, if any, is the one that is waited for.
     fn slide(&mut self, now_ns: u64) {
-        let run = self.beyond.trailing_ones();
-        if run > 0 {
-            self.upto += run;
-            self.beyond = self.beyond.checked_shr(run).unwrap_or(0);
-            self.hole_since_ns = now_ns;
+        self.advance(self.beyond.trailing_ones());
+        if self.revealed.is_none_or(|(number, _)| number <= self.upto) {
+            self.revealed = (self.beyond != 0).then(|| (self.upto + 1 + self.beyond.trailing_zeros(), now_ns));
         }
     }
 
-    /// Moves over a hole that nobody will fill.
+    /// Whatever was sent before a number that came long ago is not repeated any more.
     fn give_up_holes(&mut self, now_ns: u64) {
-        if self.beyond != 0 && now_ns.saturating_sub(self.hole_since_ns) > HOLE_NS {
-            let hole = self.beyond.trailing_zeros();
-            self.upto += hole;
-            self.beyond >>= hole;
+        if let Some((number, since_ns)) = self.revealed
+            && now_ns.saturating_sub(since_ns) > HOLE_NS
+        {
+            self.advance((number - 1).saturating_sub(self.upto));
+            self.revealed = None;
             self.slide(now_ns);
         }
+    }
+
+    fn advance(&mut self, by: u32) {
+        self.upto += by;
+        self.beyond = self.beyond.checked_shr(by).unwrap_or(0);
     }
 }

@@ -869,7 +869,7 @@ impl Detector {
         &self.config
     }
 
-    // ---------------------------------------------------------------- helpers
+    // ---------------------------------------------------------------- innards
 
     /// Time never goes back in here, whatever the shell says.
     fn clock(&mut self, now_ns: u64) -> u64 {

@@ -73,6 +73,14 @@ impl Bench {
         }
     }
 
+    /// Runs until a heartbeat of this host has just come.
+    pub fn until_heartbeat(&mut self, node: u32) {
+        let before = self.rows[&node][0].last_number;
+        while self.rows[&node][0].last_number == before {
+            self.run(100 * US);
+        }
+    }
+
     fn heartbeats(&mut self) {
         for (n, _, paths) in &self.sending {
             for p in 0..PATHS {

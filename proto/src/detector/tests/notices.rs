@@ -1,1 +1,168 @@
+use super::super::*;
+use super::harness::*;
 
+#[test]
+fn fide_3_4_a_crash_notice_is_a_verdict_at_once_without_any_timer() {
+    let mut b = Bench::watching(&[A]);
+    b.d.app_seen(A, 1, 7).unwrap();
+    assert_eq!(b.notice(A, 1, 7, Cause::Killed, 0), Ok(Taken::New));
+    let v = &b.verdicts[0];
+    assert_eq!((v.id, v.cause, v.grade, v.app, v.code), (VerdictId::new(A, 1), Cause::Killed, Grade::Certain, 7, 9));
+    assert_eq!((v.evidence.event_ns, v.evidence.sent_ns, v.evidence.received_ns, v.evidence.path), (5, 6, b.now, 1));
+    assert_eq!(v.evidence.timeout_ns, 0);
+    assert_eq!(b.d.app_state(A, 7), Some(AppState::Ended { cause: Cause::Killed, code: 9, id: VerdictId::new(A, 1) }));
+}
+
+#[test]
+fn fide_3_4_copies_of_a_notice_are_one_failure() {
+    let mut b = Bench::watching(&[A]);
+    for _ in 0..5 {
+        let _ = b.notice(A, 1, 7, Cause::Killed, 0);
+    }
+    assert_eq!(b.take(), [(Cause::Killed, A)]);
+    assert_eq!(b.d.stats().duplicates, 4);
+    assert_eq!(b.d.confirm(A), Some(ConfirmEntry { node: A, incarnation: 1, upto: 1, beyond: 0 }));
+}
+
+#[test]
+fn fide_3_4_a_confirmation_is_not_a_second_failure() {
+    let mut b = Bench::watching(&[A]);
+    b.notice(A, 1, 7, Cause::Doomed, 0).unwrap();
+    b.notice(A, 2, 7, Cause::Killed, Notice::CONFIRMS).unwrap();
+    assert_eq!(b.causes(), [(Cause::Doomed, A), (Cause::Killed, A)]);
+    assert_eq!(b.verdicts.iter().map(|v| v.confirms).collect::<Vec<_>>(), [false, true]);
+}
+
+#[test]
+fn fide_3_4_a_confirmation_that_overtakes_the_doom_is_the_failure_itself() {
+    let mut b = Bench::watching(&[A]);
+    b.notice(A, 2, 7, Cause::Killed, Notice::CONFIRMS).unwrap();
+    assert_eq!(b.notice(A, 1, 7, Cause::Doomed, 0), Ok(Taken::Duplicate));
+    assert_eq!(b.causes(), [(Cause::Killed, A)]);
+    assert!(!b.verdicts[0].confirms, "on_failure is due: nothing was said before");
+    assert_eq!(b.d.confirm(A).unwrap().upto, 2);
+}
+
+#[test]
+fn a_late_announcement_does_not_raise_the_dead() {
+    let mut b = Bench::watching(&[A]);
+    b.notice(A, 1, 7, Cause::Exited, 0).unwrap();
+    b.d.app_seen(A, 1, 7).unwrap();
+    assert_eq!(b.d.app_state(A, 7).unwrap().name(), "exited");
+}
+
+#[test]
+fn after_leaving_silence_is_expected() {
+    let mut b = Bench::watching(&[A, B]);
+    b.d.app_seen(A, 1, 7).unwrap();
+    b.notice(A, 1, 0, Cause::Left, 0).unwrap();
+    assert_eq!(b.take(), [(Cause::Left, A)]);
+    b.crash(A);
+    b.run(3_000 * MS);
+    assert_eq!(b.take(), []);
+    assert_eq!(b.d.app_state(A, 7), Some(AppState::Unobserved), "it may well run on");
+    assert_eq!(b.d.peer_seen(A, "host-10", 1, &[CONTRACT; 2], b.now), Err(Refused::Left));
+    b.restart(A, 2);
+    b.run(10 * MS);
+    assert_eq!(b.take(), [(Cause::Returned, A)]);
+}
+
+#[test]
+fn a_process_notice_sent_before_the_leave_still_counts_after_it() {
+    let mut b = Bench::watching(&[A]);
+    b.notice(A, 2, 0, Cause::Left, 0).unwrap();
+    b.notice(A, 1, 7, Cause::Killed, 0).unwrap();
+    assert_eq!(b.take(), [(Cause::Left, A), (Cause::Killed, A)]);
+}
+
+#[test]
+fn a_notice_after_the_host_was_judged_is_not_reported_twice() {
+    let mut b = Bench::watching(&[A, B]);
+    b.d.app_seen(A, 1, 7).unwrap();
+    b.crash(A);
+    b.run(10 * MS);
+    assert_eq!(b.verdicts.last().unwrap().ended_apps, [7]);
+    b.take();
+    assert_eq!(b.notice(A, 1, 7, Cause::Killed, 0), Err(Refused::Condemned));
+    assert_eq!(b.take(), []);
+    assert_eq!(b.d.refused(Refused::Condemned), 1);
+    assert_eq!(b.d.app_state(A, 7).unwrap().name(), "silent-host");
+}
+
+#[test]
+fn processes_that_ended_before_are_not_ended_again_by_their_hosts_silence() {
+    let mut b = Bench::watching(&[A, B]);
+    for app in 1..=3 {
+        b.d.app_seen(A, 1, app).unwrap();
+    }
+    b.notice(A, 1, 1, Cause::Killed, 0).unwrap();
+    b.notice(A, 2, 2, Cause::Doomed, 0).unwrap();
+    b.crash(A);
+    b.run(10 * MS);
+    assert_eq!(b.verdicts.last().unwrap().ended_apps, [3]);
+}
+
+#[test]
+fn nonsense_is_refused_and_counted() {
+    let mut b = Bench::watching(&[A]);
+    for (n, app, cause) in [
+        (0, 1, Cause::Killed),
+        (INFERRED | 1, 1, Cause::Killed),
+        (1, 0, Cause::Killed),
+        (1, 1, Cause::SilentHost),
+        (1, 0, Cause::AgentLost),
+    ] {
+        assert_eq!(b.notice(A, n, app, cause, 0), Err(Refused::Malformed));
+    }
+    assert_eq!(b.notice(C, 1, 1, Cause::Killed, 0), Err(Refused::UnknownPeer));
+    assert_eq!(b.d.refused(Refused::Malformed), 5);
+    assert_eq!(b.d.peer_seen(ME, "me", 1, &[CONTRACT; 2], b.now), Err(Refused::OwnNode));
+    assert_eq!(b.d.peer_seen(A, "other", 1, &[CONTRACT; 2], b.now), Err(Refused::NameClash));
+    assert_eq!(b.d.peer_seen(B, "b", 1, &[Contract::default(); 2], b.now), Err(Refused::Malformed));
+    assert_eq!(b.d.peer_seen(A, "host-10", 0, &[CONTRACT; 2], b.now), Err(Refused::OldIncarnation));
+    assert_eq!(b.take(), []);
+}
+
+#[test]
+fn memory_is_bounded_and_the_refusal_says_so() {
+    let mut d = Detector::new(Config::new(ME, 1));
+    for n in 0..MAX_PEERS as u32 {
+        d.peer_seen(1000 + n, &n.to_string(), 1, &[CONTRACT; 2], 1).unwrap();
+    }
+    assert_eq!(d.peer_seen(5, "x", 1, &[CONTRACT; 2], 1), Err(Refused::TooManyPeers));
+    for app in 1..=MAX_APPS as u32 {
+        d.app_seen(1000, 1, app).unwrap();
+    }
+    assert_eq!(d.app_seen(1000, 1, 5000), Err(Refused::TooManyApps));
+    // An ended one makes room, and stays ended.
+    let gone = Notice { notice: 1, app: 1, cause: Cause::Killed, grade: Grade::Certain, flags: 0, code: 9, event_ns: 0 };
+    d.notice(1000, 1, &gone, 0, 0, 0, 2).unwrap();
+    d.app_seen(1000, 1, 5000).unwrap();
+    assert_eq!(d.app_state(1000, 1), None);
+    d.app_seen(1000, 1, 1).unwrap();
+    assert_eq!(d.app_state(1000, 1), None);
+    assert_eq!(d.notice(1000, 1, &gone, 0, 0, 0, 2), Ok(Taken::Duplicate));
+}
+
+#[test]
+fn a_withdrawn_process_is_never_reported() {
+    let mut b = Bench::watching(&[A, B]);
+    b.d.app_seen(A, 1, 7).unwrap();
+    b.d.app_withdrawn(A, 1, 7).unwrap();
+    b.crash(A);
+    b.run(10 * MS);
+    assert!(b.verdicts.iter().all(|v| v.ended_apps.is_empty()));
+}
+
+#[test]
+fn own_verdicts_and_notices_never_share_an_id() {
+    let mut b = Bench::watching(&[A, B]);
+    b.crash(A);
+    b.run(10 * MS);
+    for v in &b.verdicts {
+        assert_eq!(v.id.0 >> 32, u64::from(ME));
+        assert_ne!(v.id.0 as u32 & INFERRED, 0);
+    }
+    let ids: std::collections::BTreeSet<_> = b.verdicts.iter().map(|v| v.id).collect();
+    assert_eq!(ids.len(), b.verdicts.len());
+}

@@ -42,3 +42,220 @@ fn fide_3_3_both_paths_silent_and_nobody_answers_is_a_silent_host() {
     b.run(3_000 * MS);
     assert_eq!(b.take(), [], "said once");
 }
+
+#[test]
+fn fide_3_3_a_copy_lost_now_and_then_does_not_make_the_path_flap() {
+    let mut b = Bench::watching(&[A]);
+    // Every other heartbeat is lost on path 1.
+    for k in 0..200 {
+        if k % 2 == 0 {
+            b.cut(A, 1)
+        } else {
+            b.heal(A, 1)
+        }
+        b.run(MS);
+    }
+    assert_eq!(b.take(), [(Cause::PathDown, A)]);
+    b.heal(A, 1);
+    b.run(5 * MS);
+    assert_eq!(b.take(), [(Cause::PathUp, A)]);
+}
+
+#[test]
+fn fide_3_3_a_late_sender_is_a_broken_contract_and_nothing_more() {
+    let mut b = Bench::watching(&[A, B]);
+    let before = b.sending.clone();
+    b.sending.retain(|(n, ..)| *n != A); // its agent is starved, its kernel is not
+    b.run(500 * MS);
+    assert_eq!(b.causes(), [(Cause::ContractBroken, A)]);
+    assert_eq!(b.d.state(A), Some(State::Late));
+    let probes = b.others.iter().filter(|a| matches!(a, Action::Probe { .. })).count();
+    assert!((40..60).contains(&probes), "asked every 10 ms: {probes}");
+    b.take();
+    b.sending = before;
+    b.run(10 * MS);
+    assert_eq!(b.take(), [(Cause::ContractKept, A)], "and no path was blamed for it");
+}
+
+#[test]
+fn issue_2_a_killed_agent_is_agent_lost_never_a_crash() {
+    let mut b = Bench::watching(&[A, B]);
+    b.d.app_seen(A, 1, 7).unwrap();
+    let at = b.now;
+    b.agent(A, ProbeResult::AgentAbsent);
+    b.run(500 * MS);
+    assert_eq!(b.causes(), [(Cause::ContractBroken, A), (Cause::AgentLost, A)]);
+    let v = &b.verdicts[1];
+    assert!(v.at_ns - at < 3 * MS && v.evidence.paths[0].agent_absent);
+    assert_eq!(v.grade, Grade::Inferred, "ICMP is not authenticated");
+    assert!(v.ended_apps.is_empty());
+    assert_eq!(b.d.app_state(A, 7), Some(AppState::Unobserved));
+    b.take();
+    b.restart(A, 2);
+    b.run(10 * MS);
+    assert_eq!(b.take(), [(Cause::Returned, A)]);
+    assert_eq!(b.d.app_state(A, 7), None, "to be announced anew");
+}
+
+#[test]
+fn issue_2_a_stuck_agent_is_agent_lost_after_its_own_timeout() {
+    let mut b = Bench::watching(&[A, B]);
+    let at = b.now;
+    b.agent(A, ProbeResult::KernelAnswered);
+    b.run(1_100 * MS);
+    assert_eq!(b.causes(), [(Cause::ContractBroken, A), (Cause::AgentLost, A)]);
+    let after = b.verdicts[1].at_ns - at;
+    assert!((998 * MS..1_020 * MS).contains(&after), "{after}");
+}
+
+#[test]
+fn issue_2_a_host_that_dies_after_its_agent_is_still_found() {
+    let mut b = Bench::watching(&[A, B]);
+    b.d.app_seen(A, 1, 7).unwrap();
+    b.agent(A, ProbeResult::AgentAbsent);
+    b.run(1_000 * MS);
+    b.take();
+    b.crash(A);
+    b.run(110 * MS);
+    assert_eq!(b.causes(), [(Cause::SilentHost, A)]);
+    assert_eq!(b.verdicts[0].ended_apps, [7]);
+    assert!(!b.others.iter().any(|a| matches!(a, Action::Condemn { .. })), "it was condemned already");
+}
+
+#[test]
+fn issue_2_a_quick_restart_is_agent_lost_and_returned() {
+    let mut b = Bench::watching(&[A, B]);
+    b.restart(A, 2);
+    b.run(10 * MS);
+    assert_eq!(b.causes(), [(Cause::AgentLost, A), (Cause::Returned, A)]);
+    assert_eq!((b.verdicts[0].incarnation, b.verdicts[1].incarnation), (1, 2));
+    assert_eq!(b.verdicts[0].grade, Grade::Certain, "it says so itself by coming again");
+}
+
+#[test]
+fn issue_2_a_verdict_is_never_taken_back() {
+    let mut b = Bench::watching(&[A, B]);
+    b.crash(A);
+    b.run(10 * MS);
+    b.take();
+    // The same incarnation speaks again: refused, and known as condemned.
+    b.sending.push((A, 1, [true; PATHS]));
+    b.run(20 * MS);
+    assert_eq!(b.take(), []);
+    assert_eq!(b.d.state(A), Some(State::Silent));
+    assert_eq!(b.d.condemned().collect::<Vec<_>>(), [(A, 1)]);
+    assert!(b.d.stats().ignored_arrivals >= 15);
+    assert_eq!(b.d.peer_seen(A, "host-10", 1, &[CONTRACT; 2], b.now), Err(Refused::Condemned));
+    assert_eq!(b.d.app_seen(A, 1, 3), Err(Refused::Condemned));
+    b.restart(A, 2);
+    b.run(20 * MS);
+    assert_eq!(b.take(), [(Cause::Returned, A)]);
+    // And the old one is over for good.
+    assert_eq!(b.notice(A, 1, 1, Cause::Killed, 0), Err(Refused::OldIncarnation));
+}
+
+#[test]
+fn heartbeats_of_an_incarnation_not_announced_yet_prove_the_host_but_nothing_else() {
+    let mut b = Bench::watching(&[A, B]);
+    b.crash(A);
+    b.sending.push((A, 2, [true; PATHS])); // restarted, its announcement is lost; probes are filtered
+    b.run(500 * MS);
+    assert_eq!(b.take(), [(Cause::ContractBroken, A)]);
+}
+
+#[test]
+fn a_lost_answer_is_not_a_dead_host() {
+    let mut b = Bench::watching(&[A, B]);
+    b.until_heartbeat(A);
+    b.sending.retain(|(n, ..)| *n != A);
+    b.answering.retain(|(n, _)| *n != A);
+    b.run(TO + 300 * US);
+    assert_eq!(b.causes(), [(Cause::ContractBroken, A)]);
+    b.run(400 * US);
+    b.d.probe_result(A, 1, ProbeResult::KernelAnswered, b.now);
+    b.answering.push((A, ProbeResult::KernelAnswered));
+    b.run(50 * MS);
+    assert_eq!(b.causes(), [(Cause::ContractBroken, A)]);
+}
+
+#[test]
+fn evidence_says_what_it_rests_on() {
+    let mut b = Bench::watching(&[A, B]);
+    b.d.receive_drops(5);
+    b.run(2 * MS);
+    b.crash(A);
+    b.run(TO - 200 * US);
+    b.d.receive_drops(12);
+    b.d.also_reported(A, "carol", b.now);
+    b.d.also_reported(A, "carol", b.now);
+    b.run(10 * MS);
+    let e = &b.verdicts.last().unwrap().evidence;
+    assert_eq!(e.drops, 7);
+    assert_eq!(e.also_reported_by, ["carol"]);
+    assert!(!e.drained && e.observer_awake_ns > 10 * MS);
+    assert!(e.paths[0].last_number > 0 && e.paths[0].last_arrival_ns > 0);
+}
+
+#[test]
+fn evidence_knows_of_a_drain_after_the_deadline_only() {
+    for (after, expected) in [(500 * US, false), (TO + 300 * US, true)] {
+        let mut b = Bench::watching(&[A, B]);
+        b.until_heartbeat(A);
+        b.crash(A);
+        b.run(after);
+        b.d.drained(None, true, b.now);
+        b.run(10 * MS);
+        assert_eq!(b.verdicts.last().unwrap().evidence.drained, expected, "{after}");
+    }
+}
+
+#[test]
+fn f5_a_recalibrated_timeout_is_told_when_it_moved_by_more_than_a_tenth() {
+    let mut b = Bench::watching(&[A]);
+    let with = |delta| Contract { delta_max_ns: delta, ..CONTRACT };
+    b.d.contract(A, 0, with(150 * US), b.now).unwrap(); // 1.25 -> 1.35 ms: 8 %
+    assert_eq!(b.d.poll_action(), None);
+    b.d.contract(A, 1, with(400 * US), b.now).unwrap();
+    assert_eq!(b.d.poll_action(), Some(Action::TimeoutChanged { node: A, timeout_ns: 1_850 * US }));
+    assert_eq!(b.d.timeout_ns(A), Some(1_850 * US), "of the slower path");
+    b.d.contract(A, 1, with(390 * US), b.now).unwrap();
+    assert_eq!(b.d.poll_action(), None);
+    assert_eq!(b.d.contract(A, 2, CONTRACT, b.now), Err(Refused::Malformed));
+}
+
+#[test]
+fn f5_a_tighter_contract_is_not_held_against_what_came_under_the_old_one() {
+    let mut b = Bench::watching(&[A, B]);
+    for p in 0..PATHS {
+        b.d.contract(A, p, Contract { period_ns: 10 * MS, ..CONTRACT }, b.now).unwrap();
+    }
+    let before = b.sending.clone();
+    b.sending.retain(|(n, ..)| *n != A);
+    b.run(5 * MS); // nothing for 5 ms: in time
+    b.take();
+    for p in 0..PATHS {
+        b.d.contract(A, p, CONTRACT, b.now).unwrap();
+    }
+    b.sending = before;
+    b.run(20 * MS);
+    assert_eq!(b.take(), []);
+}
+
+#[test]
+fn a_host_that_never_sends_anything_is_found_out_too() {
+    let mut b = Bench::watching(&[B]);
+    b.d.peer_seen(A, "host-10", 1, &[CONTRACT; 2], b.now).unwrap();
+    b.run(10 * MS);
+    assert_eq!(b.take(), [(Cause::Returned, A), (Cause::ContractBroken, A), (Cause::SilentHost, A)]);
+}
+
+#[test]
+fn a_new_host_whose_agent_is_stuck_gets_the_agents_timeout_too() {
+    let mut b = Bench::watching(&[B]);
+    b.d.peer_seen(A, "host-10", 1, &[CONTRACT; 2], b.now).unwrap();
+    b.answering.push((A, ProbeResult::KernelAnswered));
+    b.run(900 * MS);
+    assert_eq!(b.take(), [(Cause::Returned, A), (Cause::ContractBroken, A)]);
+    b.run(200 * MS);
+    assert_eq!(b.take(), [(Cause::AgentLost, A)]);
+}

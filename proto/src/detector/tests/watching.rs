@@ -1,1 +1,246 @@
+//! The observer's own troubles: pauses and isolation.
 
+use super::super::*;
+use super::harness::*;
+
+#[test]
+fn keepalived_2066_an_observer_that_was_not_scheduled_says_so_and_judges_nobody() {
+    for kernel_runs in [true, false] {
+        let mut b = Bench::watching(&[A, B]);
+        b.sleep(50 * MS, kernel_runs);
+        b.run(20 * MS);
+        assert_eq!(b.causes(), [(Cause::ObserverPaused, ME)], "kernel_runs {kernel_runs}");
+        assert!((50_000..50_200).contains(&b.verdicts[0].code), "in µs: {}", b.verdicts[0].code);
+    }
+}
+
+#[test]
+fn a_crash_during_the_pause_is_found_a_timeout_after_it() {
+    let mut b = Bench::watching(&[A, B]);
+    b.crash(A);
+    b.sleep(50 * MS, true);
+    let woke = b.now;
+    b.run(10 * MS);
+    assert_eq!(b.causes(), [(Cause::ObserverPaused, ME), (Cause::ContractBroken, A), (Cause::SilentHost, A)]);
+    assert!(b.verdicts[1].at_ns > woke + TO);
+}
+
+#[test]
+fn a_pause_in_the_middle_of_questions_starts_them_over() {
+    let mut b = Bench::watching(&[A, B]);
+    b.until_heartbeat(A);
+    b.crash(A);
+    b.run(TO + 700 * US);
+    assert_eq!(b.take(), [(Cause::ContractBroken, A)]);
+    b.sleep(50 * MS, false);
+    // It was reachable all the time, the answers lie unread behind us; now it speaks.
+    b.sending.push((A, 1, [true; PATHS]));
+    b.run(10 * MS);
+    assert_eq!(b.take(), [(Cause::ObserverPaused, ME), (Cause::ContractKept, A)]);
+}
+
+#[test]
+fn a_starved_observer_says_it_once_and_still_finds_the_dead_when_it_can() {
+    let mut b = Bench::watching(&[A, B]);
+    for _ in 0..50 {
+        b.sleep(4 * MS, true);
+        b.run(500 * US);
+    }
+    assert_eq!(b.take(), [(Cause::ObserverPaused, ME)]);
+    assert_eq!(b.d.stats().pauses, 50);
+    b.crash(A);
+    b.run(10 * MS);
+    assert_eq!(b.take(), [(Cause::ContractBroken, A), (Cause::SilentHost, A)]);
+}
+
+#[test]
+fn a_hiccup_shorter_than_a_pause_never_makes_a_silent_host() {
+    // Shorter than the pause limit (3 periods), longer than all three questions together.
+    for offset in 0..40 {
+        let mut b = Bench::watching(&[A, B]);
+        b.run(offset * 100 * US);
+        let kept = (b.sending.clone(), b.answering.clone());
+        b.sleep(2_900 * US, false);
+        b.turn(); // sees the hole before the kernel delivers what waits
+        b.sleep(2_900 * US, false);
+        b.turn();
+        (b.sending, b.answering) = kept;
+        b.run(20 * MS);
+        let bad = b.take().into_iter().filter(|(c, _)| matches!(c, Cause::SilentHost | Cause::AgentLost)).count();
+        assert_eq!(bad, 0, "offset {offset}");
+    }
+}
+
+#[test]
+fn an_observer_that_is_always_a_little_late_finds_the_dead_nevertheless() {
+    let mut b = Bench::watching(&[A, B]);
+    b.crash(A);
+    while b.now < 1_000 * MS + 1_200 * MS {
+        b.sleep(2_500 * US, true);
+        b.turn();
+    }
+    assert!(b.causes().contains(&(Cause::SilentHost, A)), "{:?}", b.causes());
+}
+
+#[test]
+fn consul_916_an_observer_that_hears_nobody_suspects_itself() {
+    let mut b = Bench::watching(&[A, B, C]);
+    let before = (b.sending.clone(), b.answering.clone());
+    b.sending.clear();
+    b.answering.clear();
+    b.run(3_000 * MS);
+    let mut causes = b.take();
+    assert_eq!(causes.pop(), Some((Cause::Isolated, ME)));
+    assert!(causes.iter().all(|(c, _)| *c == Cause::ContractBroken) && causes.len() == 3, "{causes:?}");
+    assert!(b.d.isolated_since_ns().is_some());
+    (b.sending, b.answering) = before;
+    b.run(20 * MS);
+    let causes = b.take();
+    assert_eq!(causes[0], (Cause::Rejoined, ME));
+    assert!(causes[1..].iter().all(|(c, _)| *c == Cause::ContractKept) && causes.len() == 4, "{causes:?}");
+}
+
+#[test]
+fn consul_916_a_host_that_died_while_we_were_isolated_is_found_after_a_full_timeout() {
+    let mut b = Bench::watching(&[A, B, C]);
+    let before = (b.sending.clone(), b.answering.clone());
+    b.sending.clear();
+    b.answering.clear();
+    b.run(100 * MS);
+    (b.sending, b.answering) = before;
+    b.crash(C);
+    b.take();
+    b.run(20 * MS);
+    let rejoined = b.verdicts.iter().find(|v| v.cause == Cause::Rejoined).unwrap().at_ns;
+    let silent = b.verdicts.iter().find(|v| v.cause == Cause::SilentHost).unwrap();
+    assert!(silent.node == C && silent.at_ns > rejoined + TO);
+    assert_eq!(b.verdicts.iter().filter(|v| v.cause == Cause::SilentHost).count(), 1);
+}
+
+#[test]
+fn consul_916_one_answering_kernel_is_witness_enough() {
+    let mut b = Bench::watching(&[A, B, C]);
+    b.agent(C, ProbeResult::AgentAbsent);
+    b.run(50 * MS);
+    b.take();
+    b.crash(A);
+    b.crash(B); // two at once, only C's kernel is left
+    b.run(10 * MS);
+    let causes = b.take();
+    for n in [A, B] {
+        assert!(causes.contains(&(Cause::SilentHost, n)), "{causes:?}");
+    }
+    assert_eq!(causes.len(), 4, "{causes:?}");
+}
+
+#[test]
+fn consul_916_the_price_both_of_two_dying_at_once_is_isolation() {
+    let mut b = Bench::watching(&[A, B]);
+    b.crash(A);
+    b.crash(B);
+    b.run(3_000 * MS);
+    let causes = b.take();
+    assert_eq!(causes.last(), Some(&(Cause::Isolated, ME)));
+    assert!(!causes.iter().any(|(c, _)| *c == Cause::SilentHost));
+    // A newcomer is heard: now the two are judged.
+    b.restart(A, 2);
+    b.run(20 * MS);
+    let causes = b.take();
+    assert!(causes.contains(&(Cause::Rejoined, ME)) && causes.contains(&(Cause::SilentHost, B)), "{causes:?}");
+}
+
+#[test]
+fn rqlite_318_with_two_nodes_the_rule_cannot_apply() {
+    let mut b = Bench::watching(&[A]);
+    b.crash(A);
+    b.run(10 * MS);
+    assert_eq!(b.take(), [(Cause::ContractBroken, A), (Cause::SilentHost, A)]);
+}
+
+#[test]
+fn a_slow_peer_is_waited_for_as_witness() {
+    let slow = Contract { period_ns: 100 * MS, ..CONTRACT };
+    for slow_one_lives in [true, false] {
+        let mut b = Bench::watching(&[A]);
+        b.d.peer_seen(B, "host-20", 1, &[slow; 2], b.now).unwrap();
+        b.take();
+        b.crash(A);
+        b.run(50 * MS);
+        assert_eq!(b.causes().iter().filter(|(c, _)| *c != Cause::Returned).count(), 1, "A is late, and not more yet");
+        if slow_one_lives {
+            b.sending.push((B, 1, [true; PATHS]));
+        }
+        b.run(100 * MS);
+        let expected = if slow_one_lives { (Cause::SilentHost, A) } else { (Cause::Isolated, ME) };
+        assert_eq!(b.take().last(), Some(&expected));
+    }
+}
+
+#[test]
+fn both_own_carriers_down_is_isolation_at_once() {
+    let mut b = Bench::watching(&[A, B]);
+    let before = b.sending.clone();
+    b.sending.clear();
+    b.d.carrier(0, false, b.now);
+    b.d.carrier(1, false, b.now);
+    b.run(100 * MS);
+    assert_eq!(b.causes(), [(Cause::Isolated, ME)]);
+    assert_eq!(b.verdicts[0].grade, Grade::Certain);
+    b.take();
+    b.sending = before;
+    b.d.carrier(0, true, b.now);
+    b.run(20 * MS);
+    assert_eq!(b.causes(), [(Cause::Rejoined, ME)]);
+    b.d.carrier(1, true, b.now);
+    b.run(20 * MS);
+    assert_eq!(b.take(), [(Cause::Rejoined, ME)]);
+}
+
+#[test]
+fn one_own_carrier_down_blames_nobodys_path_and_asks_on_the_other() {
+    let mut b = Bench::watching(&[A, B]);
+    for n in [A, B] {
+        b.cut(n, 0);
+    }
+    b.d.carrier(0, false, b.now);
+    b.run(100 * MS);
+    assert_eq!(b.causes(), []);
+    b.crash(A);
+    b.run(10 * MS);
+    assert_eq!(b.causes(), [(Cause::ContractBroken, A), (Cause::SilentHost, A)]);
+    assert_eq!(b.others[0], Action::Probe { node: A, paths: [false, true] });
+    assert!(!b.verdicts[1].evidence.paths[0].carrier);
+    b.take();
+    b.heal(B, 0);
+    b.d.carrier(0, true, b.now);
+    b.run(20 * MS);
+    assert_eq!(b.take(), []);
+}
+
+#[test]
+fn the_plan_never_sleeps_past_what_it_would_call_a_pause() {
+    let mut b = Bench::watching(&[A, B]);
+    // Driven by poll_timeout alone.
+    let end = b.now + 200 * MS;
+    let mut turns = 0;
+    let mut phase = b.now;
+    while b.now < end {
+        let next = b.d.poll_timeout().unwrap();
+        assert!(next > b.now, "no busy loop");
+        while phase + 100 * US <= next {
+            phase += 100 * US;
+            b.now = phase;
+            b.sleep(0, true);
+        }
+        b.now = next;
+        for n in [A, B] {
+            let at = next - next % MS;
+            let row = PathArrival { last_number: at / MS, last_arrival_ns: at, lost: 0, drops: 0 };
+            b.d.arrivals(n, 1, &[row; 2]).unwrap();
+        }
+        b.d.tick(next);
+        turns += 1;
+        assert_eq!(b.d.poll_action(), None);
+    }
+    assert!(turns <= 400, "{turns} turns in 200 ms");
+}
