@@ -1,0 +1,117 @@
+//! What can be typed. Only words here: what they do is in [`crate::cmd`].
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Exit codes, as `--help` and the man pages tell them.
+pub const EXIT_CODES: &str = "\
+Exit codes:
+  0    done
+  1    refused or failed
+  2    the command line makes no sense
+  3    no agent: none is running, it hung up, or it did not answer
+  4    not found: no such process, host, verdict, lab or program
+  5    permission
+  130  interrupted (Ctrl-C); what was begun was undone";
+
+/// Know within microseconds that a process on another machine has crashed.
+///
+/// `fide` talks to the agent of this host (`fided`) through its socket. Start with `fide doctor`; try it without any risk with
+/// `fide lab up --agents`.
+#[derive(Debug, Parser)]
+#[command(name = "fide", version, after_help = EXIT_CODES, subcommand_required = true, arg_required_else_help = true)]
+pub struct Cli {
+    /// For all subcommands.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options of all subcommands.
+#[derive(Debug, Args)]
+pub struct Global {
+    /// The agent's socket [default: $FIDE_SOCKET, else /run/fide/fided.sock]
+    #[arg(long, global = true, value_name = "PATH", help_heading = "Global options")]
+    pub socket: Option<PathBuf>,
+    /// Print JSON, one object on each line, with stable field names
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub json: bool,
+    /// When to use colours; the environment's NO_COLOR is respected
+    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t = Color::Auto, help_heading = "Global options")]
+    pub color: Color,
+}
+
+/// When to use colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    /// On a terminal
+    Auto,
+    /// Also into a pipe
+    Always,
+    /// Nowhere
+    Never,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// What this host can and cannot do, and what each missing thing costs
+    Doctor(crate::cmd::doctor::DoctorArgs),
+    /// What the agent knows now: paths, contract, hosts, margins, processes
+    Status,
+    /// Live view of hosts, paths, margins and verdicts
+    Watch(crate::cmd::watch::WatchArgs),
+    /// The event history
+    Events(crate::cmd::events::EventsArgs),
+    /// What a verdict rests on
+    Explain(crate::cmd::explain::ExplainArgs),
+    /// Have a process of this host watched
+    Monitor(crate::cmd::monitor::MonitorArgs),
+    /// End a watch (others see the process leave, not crash)
+    Unmonitor(crate::cmd::unmonitor::UnmonitorArgs),
+    /// Make the agent read its configuration again
+    Reload,
+    /// Run the agent, fided, in the foreground
+    Agent(crate::cmd::agent::AgentArgs),
+    /// Hosts and switches on this machine, made of network namespaces
+    Lab(crate::cmd::lab::LabArgs),
+    /// Shell completions
+    Completions(crate::cmd::completions::CompletionsArgs),
+    /// Manual pages
+    Man(crate::cmd::man::ManArgs),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn global_options_are_taken_before_and_after_the_subcommand() {
+        for line in ["fide --json status", "fide status --json"] {
+            assert!(Cli::try_parse_from(line.split(' ')).unwrap().global.json, "{line}");
+        }
+    }
+
+    #[test]
+    fn monitor_wants_exactly_one_way_of_naming_the_process() {
+        let parse = |line: &str| Cli::try_parse_from(line.split(' '));
+        assert!(parse("fide monitor db --port 6379").is_ok());
+        assert!(parse("fide monitor db").is_err());
+        assert!(parse("fide monitor db --port 6379 --pid 3").is_err());
+        assert!(parse("fide monitor db --port 0").is_err());
+        assert!(parse("fide monitor a@b --pid 3").is_err());
+    }
+
+    #[test]
+    fn every_subcommand_tells_its_exit_codes() {
+        assert!(Cli::command().render_help().to_string().contains("no agent"));
+    }
+}

@@ -1,0 +1,237 @@
+//! `fide events`
+
+use crate::context::{self, Context};
+use crate::failure::Failure;
+use crate::render::event::line;
+use crate::{suggest, units};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
+use fide_client::Connection;
+use fide_wire::control::{HistoryEvent, Reply, Request};
+use fide_wire::verdict::{Cause, Grade};
+use std::collections::VecDeque;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Its arguments.
+#[derive(Debug, Args)]
+#[command(after_help = concat!(
+    "--cause also takes `failure` (a process ended without saying that it leaves) and `end` (that, or it left).\n",
+    "Filters of different kinds must all match; several --cause, --host or --app match any of them."
+))]
+pub struct EventsArgs {
+    /// Keep printing new ones
+    #[arg(long, short)]
+    pub follow: bool,
+    /// The newest N of those that match [default with --follow: 10]
+    #[arg(long, short = 'n', value_name = "N")]
+    pub last: Option<usize>,
+    /// Only these causes
+    #[arg(long, value_name = "CAUSE", value_parser = causes())]
+    pub cause: Vec<Causes>,
+    /// Only about this host and its processes
+    #[arg(long, value_name = "HOST")]
+    pub host: Vec<String>,
+    /// Only about this process (NAME or NAME@HOST)
+    #[arg(long, value_name = "APP")]
+    pub app: Vec<String>,
+    /// Only of this grade
+    #[arg(long, value_name = "GRADE", value_parser = grades())]
+    pub grade: Option<Grade>,
+    /// Only since that long ago: 30s, 10m, 2h, 1d
+    #[arg(long, value_name = "SPAN", value_parser = units::parse_duration)]
+    pub since: Option<u64>,
+    /// Only from this number of the history on
+    #[arg(long, value_name = "SEQ", default_value_t = 0)]
+    pub from: u64,
+}
+
+/// One or several causes under a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Causes(Vec<Cause>);
+
+fn causes() -> impl clap::builder::TypedValueParser<Value = Causes> {
+    let names = Cause::ALL.iter().map(|c| c.name()).chain(["failure", "end"]);
+    PossibleValuesParser::new(names).map(|name| {
+        Causes(match name.as_str() {
+            "end" => Cause::ALL.into_iter().filter(|c| c.ends_process()).collect(),
+            "failure" => Cause::ALL.into_iter().filter(|c| c.ends_process() && *c != Cause::Left).collect(),
+            one => Cause::ALL.into_iter().filter(|c| c.name() == one).collect(),
+        })
+    })
+}
+
+fn grades() -> impl clap::builder::TypedValueParser<Value = Grade> {
+    PossibleValuesParser::new(["certain", "inferred"]).map(|g| if g == "certain" { Grade::Certain } else { Grade::Inferred })
+}
+
+/// What is wanted, with the time that `--since` means.
+#[derive(Debug)]
+struct Filter<'a> {
+    args: &'a EventsArgs,
+    since_wall_ns: u64,
+}
+
+impl Filter<'_> {
+    fn wants(&self, e: &HistoryEvent) -> bool {
+        let a = self.args;
+        let about = |app: &String| match (app.split_once('@'), &e.app) {
+            (Some((name, host)), Some(is)) => is == name && e.node == host,
+            (None, Some(is)) => is == app,
+            (_, None) => false,
+        };
+        e.wall_ns >= self.since_wall_ns
+            && (a.cause.is_empty() || a.cause.iter().any(|c| c.0.contains(&e.cause)))
+            && (a.host.is_empty() || a.host.contains(&e.node))
+            && (a.app.is_empty() || a.app.iter().any(about))
+            && a.grade.is_none_or(|g| g == e.grade)
+    }
+
+    /// Whether everything is wanted, so that the agent can count the last ones itself.
+    fn is_open(&self) -> bool {
+        let a = self.args;
+        a.cause.is_empty() && a.host.is_empty() && a.app.is_empty() && a.grade.is_none() && a.since.is_none()
+    }
+}
+
+/// Asks, filters, prints; with `--follow` until someone ends it.
+pub fn run(context: &Context, args: &EventsArgs) -> Result<ExitCode, Failure> {
+    let connection = context.connect()?;
+    let since_wall_ns = args.since.map_or(0, |ago| units::now_wall_ns().saturating_sub(ago));
+    let filter = Filter { args, since_wall_ns };
+    let last = args.last.or((args.follow && args.since.is_none() && args.from == 0).then_some(10));
+    let request_last = if filter.is_open() { last.unwrap_or(0) as u64 } else { 0 };
+    let mut out = context.out();
+
+    // "The newest 0" cannot be asked for: there it means all.
+    let mut kept: VecDeque<HistoryEvent> = VecDeque::new();
+    let mut any = false;
+    let request = Request::Events { from: args.from, last: request_last, follow: args.follow };
+    each_kept(&connection, &request, |event| {
+        any = true;
+        if !filter.wants(&event) {
+            return Ok(());
+        }
+        match last {
+            None => print(context, &mut out, &event),
+            Some(last) => {
+                kept.push_back(event);
+                if kept.len() > last {
+                    kept.pop_front();
+                }
+                Ok(())
+            }
+        }
+    })?;
+    let shown = !kept.is_empty();
+    for event in &kept {
+        print(context, &mut out, event)?;
+    }
+    out.flush()?;
+    if !shown && !args.follow && (!args.host.is_empty() || !args.app.is_empty()) {
+        unknown(context, args)?;
+    }
+    while args.follow {
+        match connection.next_reply()?.reply {
+            Reply::Event(event) if filter.wants(&event) => {
+                print(context, &mut out, &event)?;
+                out.flush()?;
+            }
+            Reply::Event(_) | Reply::EventsEnd { .. } => {}
+            other => return Err(Failure::unexpected("an event", &other)),
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(context: &Context, out: &mut impl Write, event: &HistoryEvent) -> Result<(), Failure> {
+    if context.json {
+        return context.json_line(out, event);
+    }
+    writeln!(out, "{}", line(event, &context.style))?;
+    Ok(())
+}
+
+/// Gives each kept event to `take`, until the agent says that there are no more.
+pub fn each_kept(
+    connection: &Connection,
+    request: &Request,
+    mut take: impl FnMut(HistoryEvent) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut reply = connection.request(request)?.reply;
+    loop {
+        match reply {
+            Reply::Event(event) => take(*event)?,
+            Reply::EventsEnd { .. } => return Ok(()),
+            other => return Err(Failure::unexpected("an event", &other)),
+        }
+        reply = connection.next_reply()?.reply;
+    }
+}
+
+/// Nothing about that host or process: is it a slip of the finger?
+fn unknown(context: &Context, args: &EventsArgs) -> Result<(), Failure> {
+    if context.json {
+        return Ok(());
+    }
+    let Ok(status) = context::status(&context.connect()?) else { return Ok(()) };
+    let hosts: Vec<&str> = status.hosts.iter().map(|h| h.name.as_str()).chain([status.node.as_str()]).collect();
+    for host in args.host.iter().filter(|h| !hosts.contains(&h.as_str())) {
+        let hint = suggest::hint("hosts", host, &hosts);
+        return Err(Failure::not_found(format!("no event is about a host {host:?}, and no such host is known")).maybe_hint(hint));
+    }
+    let apps: Vec<&str> = (status.hosts.iter().flat_map(|h| h.apps.iter().map(|a| a.name.as_str())))
+        .chain(status.watched.iter().map(|w| w.name.as_str()))
+        .collect();
+    for app in &args.app {
+        let name = app.split('@').next().unwrap_or(app);
+        if !apps.contains(&name) {
+            let hint = suggest::hint("processes", name, &apps);
+            return Err(
+                Failure::not_found(format!("no event is about a process {app:?}, and no such process is known")).maybe_hint(hint)
+            );
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use crate::render::event::tests::killed;
+    use clap::Parser as _;
+
+    fn wants(line: &str, event: &HistoryEvent) -> bool {
+        let cli = Cli::try_parse_from(format!("fide events {line}").split_whitespace()).unwrap();
+        let Command::Events(args) = cli.command else { unreachable!() };
+        Filter { args: &args, since_wall_ns: 0 }.wants(event)
+    }
+
+    #[test]
+    fn filters_of_one_kind_are_alternatives_and_of_several_kinds_conditions() {
+        let event = killed();
+        for line in
+            ["", "--cause killed", "--cause left --cause killed", "--cause failure", "--host h2", "--app redis", "--app redis@h2"]
+        {
+            assert!(wants(line, &event), "{line}");
+        }
+        for line in ["--cause left", "--host h1", "--app redis@h1", "--app re", "--grade inferred", "--host h2 --cause left"] {
+            assert!(!wants(line, &event), "{line}");
+        }
+    }
+
+    #[test]
+    fn an_event_of_a_host_is_no_event_of_a_process() {
+        let event = HistoryEvent { app: None, cause: Cause::SilentHost, ..killed() };
+        assert!(!wants("--app redis", &event));
+        assert!(wants("--host h2", &event));
+        assert!(!wants("--since 10m", &event) || event.wall_ns > 0);
+    }
+
+    #[test]
+    fn an_unknown_cause_is_refused_with_the_known_ones() {
+        let error = Cli::try_parse_from(["fide", "events", "--cause", "died"]).unwrap_err().to_string();
+        assert!(error.contains("silent-host") && error.contains("failure"), "{error}");
+    }
+}

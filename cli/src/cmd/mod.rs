@@ -1,0 +1,37 @@
+//! One file per subcommand: each asks, and leaves the telling to [`crate::render`].
+
+pub mod agent;
+pub mod completions;
+pub mod doctor;
+pub mod events;
+pub mod explain;
+pub mod lab;
+pub mod man;
+pub mod monitor;
+pub mod reload;
+pub mod status;
+pub mod unmonitor;
+pub mod watch;
+
+use crate::cli::Command;
+use crate::context::Context;
+use crate::failure::Failure;
+use std::process::ExitCode;
+
+/// Runs a command.
+pub fn run(context: &Context, command: Command) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Doctor(args) => doctor::run(context, &args),
+        Command::Status => status::run(context),
+        Command::Watch(args) => watch::run(context, &args),
+        Command::Events(args) => events::run(context, &args),
+        Command::Explain(args) => explain::run(context, &args),
+        Command::Monitor(args) => monitor::run(context, args),
+        Command::Unmonitor(args) => unmonitor::run(context, &args),
+        Command::Reload => reload::run(context),
+        Command::Agent(args) => agent::run(&args),
+        Command::Lab(args) => lab::run(context, args),
+        Command::Completions(args) => completions::run(context, &args),
+        Command::Man(args) => man::run(context, &args),
+    }
+}

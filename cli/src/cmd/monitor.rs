@@ -1,0 +1,134 @@
+//! `fide monitor`
+
+use crate::context::{self, Context};
+use crate::failure::Failure;
+use clap::Args;
+use fide_client::Error;
+use fide_wire::control::{ErrorCode, Reply, Request, Selector};
+use serde_json::json;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+/// Its arguments.
+#[derive(Debug, Args)]
+pub struct MonitorArgs {
+    /// The name others will know it by: NAME@host
+    #[arg(value_parser = name)]
+    pub name: String,
+    /// Which process.
+    #[command(flatten)]
+    pub selector: SelectorArgs,
+}
+
+/// Exactly one of them.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct SelectorArgs {
+    /// The process with this number
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub pid: Option<u32>,
+    /// The process with this name; refused when there are several
+    #[arg(long, value_name = "NAME", value_parser = some_text)]
+    pub process: Option<String>,
+    /// The main process of this systemd unit, found anew when the unit is restarted
+    #[arg(long, value_name = "UNIT", value_parser = some_text)]
+    pub unit: Option<String>,
+    /// The first process of this container
+    #[arg(long, value_name = "ID", value_parser = some_text)]
+    pub container: Option<String>,
+    /// The first process of this cgroup (a path below the cgroup root)
+    #[arg(long, value_name = "PATH", value_parser = some_text)]
+    pub cgroup: Option<String>,
+    /// The process that listens on this TCP port
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: Option<u16>,
+}
+
+impl SelectorArgs {
+    fn selector(self) -> Result<Selector, Failure> {
+        let all = [
+            self.pid.map(Selector::Pid),
+            self.process.map(Selector::Name),
+            self.unit.map(Selector::Unit),
+            // The agent finds a container's cgroup by the id in its path.
+            self.container.or(self.cgroup).map(Selector::Cgroup),
+            self.port.map(Selector::Port),
+        ];
+        all.into_iter()
+            .flatten()
+            .next()
+            .ok_or_else(|| Failure::failed("no process was named: --pid, --process, --unit, --container, --cgroup or --port"))
+    }
+}
+
+/// What can name a watched process: readable in `name@host`, and no pattern.
+fn name(text: &str) -> Result<String, String> {
+    let good = |b: u8| b.is_ascii_graphic() && !matches!(b, b'@' | b'*' | b'?');
+    if (1..=64).contains(&text.len()) && text.bytes().all(good) {
+        return Ok(text.into());
+    }
+    Err("use 1 to 64 printable ASCII characters without space, `@`, `*` or `?`".into())
+}
+
+fn some_text(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() { Err("it is empty, which matches nothing".into()) } else { Ok(text.into()) }
+}
+
+/// Has it watched.
+pub fn run(context: &Context, args: MonitorArgs) -> Result<ExitCode, Failure> {
+    let selector = args.selector.selector()?;
+    let connection = context.connect()?;
+    let node = connection.agent().node.clone();
+    let request = Request::Watch { name: args.name.clone(), selector: selector.clone() };
+    let (pid, app) = match connection.request(&request) {
+        Ok(response) => match response.reply {
+            Reply::Watched { pid, app } => (pid, app),
+            other => return Err(Failure::unexpected("the watched process", &other)),
+        },
+        Err(error) => {
+            let advice = advice(&error, &args.name, &selector);
+            let mut failure = Failure::from(error);
+            failure.hints.extend(advice);
+            return Err(failure);
+        }
+    };
+    let mut out = context.out();
+    if context.json {
+        context
+            .json_line(&mut out, &json!({ "watched": args.name, "node": node, "pid": pid, "app": app, "selector": selector }))?;
+    } else {
+        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let comm = comm.trim();
+        let comm = if comm.is_empty() { String::new() } else { format!(" ({comm})") };
+        writeln!(out, "{}@{node} is watched: process {pid}{comm}", args.name)?;
+        if let Ok(status) = context::status(&connection) {
+            match status.hosts.iter().filter(|h| h.state == "alive").count() {
+                0 => writeln!(out, "no other host is there to learn of its crash: see fide status")?,
+                n => writeln!(
+                    out,
+                    "{} will learn of its crash; try it with: fide events --follow",
+                    crate::units::count(n, "other host")
+                )?,
+            }
+        }
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn advice(error: &Error, name: &str, selector: &Selector) -> Option<String> {
+    let Error::Refused(refused) = error else { return None };
+    match (refused.code, selector) {
+        (ErrorCode::Exists, _) => {
+            Some(format!("see fide status; end the other watch with fide unmonitor {name}, or take another name"))
+        }
+        (ErrorCode::Ambiguous, Selector::Name(p)) => Some(format!("choose one with --pid: pgrep -a {p}")),
+        (ErrorCode::NotFound, Selector::Port(p)) => Some(format!("see who listens: ss -ltnp 'sport = :{p}'")),
+        (ErrorCode::NotFound, Selector::Unit(u)) => Some(format!("see systemctl status {u}")),
+        (ErrorCode::NotFound, Selector::Name(p)) => Some(format!("see what runs: pgrep -a {p}")),
+        (ErrorCode::Permission, _) => {
+            Some("processes of other users may be watched by root and by those whom access.watch_others names".into())
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,42 @@
+//! `fide unmonitor`
+
+use crate::context::{self, Context};
+use crate::failure::{Failure, Kind};
+use crate::suggest;
+use clap::Args;
+use fide_wire::control::Request;
+use serde_json::json;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+/// Its arguments.
+#[derive(Debug, Args)]
+pub struct UnmonitorArgs {
+    /// The name it is watched by
+    pub name: String,
+}
+
+/// Ends the watch.
+pub fn run(context: &Context, args: &UnmonitorArgs) -> Result<ExitCode, Failure> {
+    let connection = context.connect()?;
+    let node = connection.agent().node.clone();
+    // `db@h1` on h1 is what others call it.
+    let name = args.name.strip_suffix(&format!("@{node}")).unwrap_or(&args.name);
+    if let Err(error) = connection.request(&Request::Unwatch { name: name.into() }) {
+        let failure = Failure::from(error);
+        if failure.kind != Kind::NotFound {
+            return Err(failure);
+        }
+        let status = context::status(&connection)?;
+        let names: Vec<&str> = status.watched.iter().map(|w| w.name.as_str()).collect();
+        return Err(failure.maybe_hint(suggest::hint("watches", name, &names)));
+    }
+    let mut out = context.out();
+    if context.json {
+        context.json_line(&mut out, &json!({ "unwatched": name, "node": node }))?;
+    } else {
+        writeln!(out, "{name}@{node} is not watched any more; other hosts see that it left")?;
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,15 @@
+//! `fide watch`
+
+use crate::context::Context;
+use crate::failure::Failure;
+use clap::Args;
+use std::process::ExitCode;
+
+/// Its arguments.
+#[derive(Debug, Args)]
+pub struct WatchArgs {}
+
+/// Not yet.
+pub fn run(_context: &Context, _args: &WatchArgs) -> Result<ExitCode, Failure> {
+    Err(Failure::failed("not there yet"))
+}

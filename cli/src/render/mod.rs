@@ -1,0 +1,18 @@
+//! Answers as text. Nothing here asks anything, so all of it is tested with fixed values.
+
+pub mod event;
+pub mod explain;
+pub mod lab;
+pub mod status;
+
+use crate::style::Paint;
+
+/// The colour of a state's name, of hosts and processes alike.
+pub fn state_paint(state: &str) -> Paint {
+    match state {
+        "alive" | "up" => Paint::Green,
+        "left" | "exited" => Paint::Dim,
+        "late" | "agent-lost" => Paint::Yellow,
+        _ => Paint::Red,
+    }
+}

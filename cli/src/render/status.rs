@@ -1,0 +1,307 @@
+//! What the agent knows now.
+
+use super::state_paint;
+use crate::style::{Paint, Style};
+use crate::table::{Cell, Table};
+use crate::units::{self, ns, signed_ns};
+use fide_wire::control::{HostStatus, PathStatus, Status};
+use fide_wire::verdict::Contract;
+use std::fmt::Write as _;
+
+/// The whole status as text.
+pub fn status(s: &Status, style: &Style) -> String {
+    let mut out = String::new();
+    head(&mut out, s, style);
+    paths(&mut out, s, style);
+    hosts(&mut out, s, style);
+    apps(&mut out, s, style);
+    watched(&mut out, s, style);
+    refused(&mut out, s, style);
+    out
+}
+
+/// `HB 1 ms, λmin 12 µs, δmax 300 µs`
+pub fn contract(c: &Contract) -> String {
+    format!("HB {}, λmin {}, δmax {}", ns(c.period_ns), ns(c.lambda_min_ns), ns(c.delta_max_ns))
+}
+
+fn head(out: &mut String, s: &Status, style: &Style) {
+    let _ = writeln!(
+        out,
+        "{}  cluster {}, agent {}, incarnation {}, up {}",
+        style.bold(&s.node),
+        s.cluster,
+        s.version,
+        s.incarnation,
+        units::long(s.uptime_s)
+    );
+    let keys = if s.authenticated { "authenticated".into() } else { style.paint(Paint::Yellow, "NOT authenticated") };
+    let _ = writeln!(out, "  receive {}, send {}, exits by {}, profile {}, {keys}", s.receive, s.send, s.exit_watch, s.profile);
+    let _ = writeln!(
+        out,
+        "  contract {}: timeout {}; piggyback up to {} B; {} heartbeats sent",
+        contract(&s.contract),
+        ns(s.contract.timeout_ns()),
+        s.contract.size_max,
+        s.heartbeats_sent
+    );
+}
+
+fn title(out: &mut String, style: &Style, text: &str) {
+    let _ = writeln!(out, "\n{}", style.bold(text));
+}
+
+fn paths(out: &mut String, s: &Status, style: &Style) {
+    title(out, style, "Paths of this host");
+    let mut table = Table::new(&["PATH", "INTERFACE", "ADDRESS", "STATE"]);
+    for p in &s.paths {
+        let state = if p.up { "up" } else { "down" };
+        table.row([
+            p.path.to_string().into(),
+            p.interface.clone().into(),
+            p.address.clone().into(),
+            Cell::painted(state, state_paint(state)),
+        ]);
+    }
+    *out += &table.render(style, 2);
+    if s.paths.len() == 1 {
+        let _ =
+            writeln!(out, "  {}", style.paint(Paint::Yellow, "only one path: a cut cable cannot be told from a crashed host"));
+    }
+}
+
+/// The margin's colour: broken, less than a tenth left, well.
+pub fn margin_paint(path: &PathStatus) -> Paint {
+    let delta = i64::try_from(path.contract.delta_max_ns).unwrap_or(i64::MAX);
+    match path.margin_ns {
+        ..0 => Paint::Red,
+        m if m < delta / 10 => Paint::Yellow,
+        _ => Paint::Green,
+    }
+}
+
+fn hosts(out: &mut String, s: &Status, style: &Style) {
+    title(out, style, "Hosts");
+    if s.hosts.is_empty() {
+        let _ = writeln!(
+            out,
+            "  none has been heard yet: are agents of cluster {:?} running on other hosts of these networks?",
+            s.cluster
+        );
+        return;
+    }
+    let mut table = Table::new(&[
+        "HOST",
+        "STATE",
+        ">INC",
+        "PATH",
+        "",
+        ">AGE",
+        ">TIMEOUT",
+        ">MARGIN",
+        ">LOST",
+        "JITTER p50 / p99 / p99.9 / max",
+    ]);
+    for h in &s.hosts {
+        host_rows(&mut table, h);
+    }
+    *out += &table.render(style, 2);
+}
+
+fn host_rows(table: &mut Table, h: &HostStatus) {
+    let lead = |first: bool| -> [Cell; 3] {
+        if first {
+            [
+                Cell::painted(h.name.clone(), Paint::Bold),
+                Cell::painted(h.state.clone(), state_paint(&h.state)),
+                h.incarnation.to_string().into(),
+            ]
+        } else {
+            ["".into(), "".into(), "".into()]
+        }
+    };
+    if h.paths.is_empty() {
+        let rest = ["-", "", "", "", "", "", ""].map(Cell::from);
+        table.row(lead(true).into_iter().chain(rest));
+    }
+    for (i, p) in h.paths.iter().enumerate() {
+        let up = if p.up { "up" } else { "down" };
+        let heard = p.last_number > 0;
+        // The timeout towards a host is one; where a path has a contract of its own, its arithmetic is shown.
+        let timeout = if p.contract == Contract::default() { h.timeout_ns } else { p.contract.timeout_ns() };
+        let rest = [
+            i.to_string().into(),
+            Cell::painted(up, state_paint(up)),
+            if heard { ns(p.age_ns).into() } else { "never".into() },
+            ns(timeout).into(),
+            if heard { Cell::painted(signed_ns(p.margin_ns), margin_paint(p)) } else { "-".into() },
+            p.lost.to_string().into(),
+            if heard { p.jitter_ns.map(ns).join(" / ").into() } else { "-".into() },
+        ];
+        table.row(lead(i == 0).into_iter().chain(rest));
+    }
+}
+
+fn apps(out: &mut String, s: &Status, style: &Style) {
+    let mut table = Table::new(&["PROCESS", "STATE", ">NUMBER"]);
+    for h in &s.hosts {
+        for a in &h.apps {
+            table.row([
+                Cell::painted(format!("{}@{}", a.name, h.name), Paint::Cyan),
+                Cell::painted(a.state.clone(), state_paint(&a.state)),
+                a.app.to_string().into(),
+            ]);
+        }
+    }
+    if !table.is_empty() {
+        title(out, style, "Processes of other hosts");
+        *out += &table.render(style, 2);
+    }
+}
+
+fn watched(out: &mut String, s: &Status, style: &Style) {
+    title(out, style, "Watched on this host");
+    if s.watched.is_empty() {
+        let _ = writeln!(out, "  nothing: fide monitor NAME --port N (or --unit, --process, --container, --pid)");
+        return;
+    }
+    let mut table = Table::new(&["PROCESS", "STATE", ">PID", ">USER", "BY", ">NUMBER"]);
+    for w in &s.watched {
+        table.row([
+            Cell::painted(w.name.clone(), Paint::Cyan),
+            Cell::painted(w.state.clone(), state_paint(&w.state)),
+            w.pid.to_string().into(),
+            w.uid.to_string().into(),
+            w.origin.clone().into(),
+            w.app.to_string().into(),
+        ]);
+    }
+    *out += &table.render(style, 2);
+}
+
+fn refused(out: &mut String, s: &Status, style: &Style) {
+    let some: Vec<String> = s.refused.iter().filter(|(_, n)| **n > 0).map(|(reason, n)| format!("{reason} {n}")).collect();
+    if !some.is_empty() {
+        title(out, style, "Refused packets");
+        let _ = writeln!(out, "  {}", some.join(", "));
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use fide_wire::control::{AppStatus, LocalPath, WatchStatus};
+
+    pub const CONTRACT: Contract =
+        Contract { period_ns: 1_000_000, size_max: 1418, lambda_min_ns: 12_000, delta_max_ns: 300_000 };
+
+    /// Host h1 that sees h2 (path 1 down, contract broken on it) and h3 (never heard on path 1).
+    pub fn fixed() -> Status {
+        let path = |up, age_ns, margin_ns| PathStatus {
+            up,
+            last_number: 4711,
+            age_ns,
+            lost: 2,
+            contract: CONTRACT,
+            margin_ns,
+            jitter_ns: [3_000, 20_000, 45_000, 120_000],
+        };
+        Status {
+            node: "h1".into(),
+            node_id: 1,
+            cluster: "lab".into(),
+            version: "0.1.0".into(),
+            incarnation: 3,
+            uptime_s: 130,
+            profile: "shared".into(),
+            receive: "xdp-native".into(),
+            send: "packet".into(),
+            exit_watch: "tracepoint".into(),
+            paths: vec![
+                LocalPath { path: 0, interface: "net0".into(), address: "10.77.0.1".into(), up: true },
+                LocalPath { path: 1, interface: "net1".into(), address: "10.77.1.1".into(), up: false },
+            ],
+            contract: CONTRACT,
+            hosts: vec![
+                HostStatus {
+                    name: "h2".into(),
+                    node_id: 2,
+                    incarnation: 1,
+                    state: "alive".into(),
+                    timeout_ns: 1_612_000,
+                    paths: vec![path(true, 400_000, 180_000), path(false, 9_000_000_000, -20_000)],
+                    apps: vec![AppStatus { name: "redis".into(), app: 1, state: "alive".into() }],
+                },
+                HostStatus {
+                    name: "h3".into(),
+                    node_id: 3,
+                    incarnation: 2,
+                    state: "silent-host".into(),
+                    timeout_ns: 1_612_000,
+                    paths: vec![path(true, 400_000, 20_000), PathStatus::default()],
+                    apps: vec![],
+                },
+            ],
+            watched: vec![WatchStatus {
+                name: "db".into(),
+                app: 1,
+                pid: 4242,
+                uid: 1000,
+                origin: "operator".into(),
+                state: "alive".into(),
+            }],
+            refused: [("bad-tag".to_string(), 3), ("old".to_string(), 0)].into(),
+            heartbeats_sent: 130_000,
+            authenticated: false,
+        }
+    }
+
+    #[test]
+    fn status_reads_like_this() {
+        let expected = "\
+h1  cluster lab, agent 0.1.0, incarnation 3, up 2m 10s
+  receive xdp-native, send packet, exits by tracepoint, profile shared, NOT authenticated
+  contract HB 1 ms, λmin 12 µs, δmax 300 µs: timeout 1.61 ms; piggyback up to 1418 B; 130000 heartbeats sent
+
+Paths of this host
+  PATH  INTERFACE  ADDRESS    STATE
+  0     net0       10.77.0.1  up
+  1     net1       10.77.1.1  down
+
+Hosts
+  HOST  STATE        INC  PATH           AGE  TIMEOUT  MARGIN  LOST  JITTER p50 / p99 / p99.9 / max
+  h2    alive          1  0     up    400 µs  1.61 ms  180 µs     2  3 µs / 20 µs / 45 µs / 120 µs
+                          1     down     9 s  1.61 ms  −20 µs     2  3 µs / 20 µs / 45 µs / 120 µs
+  h3    silent-host    2  0     up    400 µs  1.61 ms   20 µs     2  3 µs / 20 µs / 45 µs / 120 µs
+                          1     down   never  1.61 ms       -     0  -
+
+Processes of other hosts
+  PROCESS   STATE  NUMBER
+  redis@h2  alive       1
+
+Watched on this host
+  PROCESS  STATE   PID  USER  BY        NUMBER
+  db       alive  4242  1000  operator       1
+
+Refused packets
+  bad-tag 3
+";
+        let text = status(&fixed(), &Style::PLAIN);
+        assert_eq!(text, expected, "\n{text}");
+    }
+
+    #[test]
+    fn a_lonely_agent_is_told_what_to_do() {
+        let s = Status { hosts: vec![], watched: vec![], paths: fixed().paths[..1].to_vec(), ..fixed() };
+        let text = status(&s, &Style::PLAIN);
+        for wanted in ["are agents of cluster \"lab\" running", "fide monitor NAME", "only one path"] {
+            assert!(text.contains(wanted), "{wanted}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_margin_is_red_when_broken_and_yellow_when_nearly_used_up() {
+        let with = |margin_ns| margin_paint(&PathStatus { margin_ns, contract: CONTRACT, ..PathStatus::default() });
+        assert_eq!((with(-1), with(29_000), with(31_000)), (Paint::Red, Paint::Yellow, Paint::Green));
+    }
+}

@@ -1,0 +1,62 @@
+//! Colours, or none.
+
+/// Whether to use them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Style {
+    /// Yes.
+    pub on: bool,
+}
+
+/// A colour or weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Paint {
+    /// As it is.
+    Plain,
+    /// Bold.
+    Bold,
+    /// Faint.
+    Dim,
+    /// Red: an end, something broken.
+    Red,
+    /// Green: well.
+    Green,
+    /// Yellow: to look at.
+    Yellow,
+    /// Cyan: names.
+    Cyan,
+}
+
+impl Style {
+    /// No colours.
+    #[cfg(test)]
+    pub const PLAIN: Style = Style { on: false };
+
+    /// The text in that colour.
+    pub fn paint(&self, paint: Paint, text: &str) -> String {
+        let code = match paint {
+            Paint::Plain => return text.to_string(),
+            Paint::Bold => "1",
+            Paint::Dim => "2",
+            Paint::Red => "31",
+            Paint::Green => "32",
+            Paint::Yellow => "33",
+            Paint::Cyan => "36",
+        };
+        if self.on { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_string() }
+    }
+
+    /// Bold.
+    pub fn bold(&self, text: &str) -> String {
+        self.paint(Paint::Bold, text)
+    }
+
+    /// Faint.
+    pub fn dim(&self, text: &str) -> String {
+        self.paint(Paint::Dim, text)
+    }
+
+    /// Red.
+    pub fn red(&self, text: &str) -> String {
+        self.paint(Paint::Red, text)
+    }
+}

@@ -1,0 +1,101 @@
+//! Columns that line up.
+
+use crate::style::{Paint, Style};
+use std::fmt::Write as _;
+
+/// One field.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    text: String,
+    paint: Paint,
+}
+
+impl Cell {
+    /// In a colour.
+    pub fn painted(text: impl Into<String>, paint: Paint) -> Self {
+        Cell { text: text.into(), paint }
+    }
+}
+
+impl<T: Into<String>> From<T> for Cell {
+    fn from(text: T) -> Self {
+        Cell::painted(text, Paint::Plain)
+    }
+}
+
+/// A table. Headers that begin with `>` are for columns of numbers, which are set flush right.
+#[derive(Debug)]
+pub struct Table {
+    headers: Vec<(String, bool)>,
+    rows: Vec<Vec<Cell>>,
+}
+
+impl Table {
+    /// With these headers.
+    pub fn new(headers: &[&str]) -> Self {
+        let header = |h: &&str| (h.trim_start_matches('>').to_string(), h.starts_with('>'));
+        Table { headers: headers.iter().map(header).collect(), rows: Vec::new() }
+    }
+
+    /// One more row.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
+        let row: Vec<Cell> = cells.into_iter().collect();
+        debug_assert_eq!(row.len(), self.headers.len());
+        self.rows.push(row);
+    }
+
+    /// Whether there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// As lines, each indented.
+    pub fn render(&self, style: &Style, indent: usize) -> String {
+        let width = |text: &str| text.chars().count();
+        let mut widths: Vec<usize> = self.headers.iter().map(|(h, _)| width(h)).collect();
+        for row in &self.rows {
+            for (w, cell) in widths.iter_mut().zip(row) {
+                *w = (*w).max(width(&cell.text));
+            }
+        }
+        let mut out = String::new();
+        let mut line = |cells: Vec<(&str, Paint)>| {
+            let mut text = " ".repeat(indent);
+            let last = cells.len().saturating_sub(1);
+            for (i, (cell, paint)) in cells.into_iter().enumerate() {
+                let space = " ".repeat(widths[i] - width(cell));
+                let painted = if cell.is_empty() { String::new() } else { style.paint(paint, cell) };
+                match (self.headers[i].1, i == last) {
+                    (true, _) => text += &(space + &painted),
+                    (false, true) => text += &painted,
+                    (false, false) => text += &(painted + &space),
+                }
+                if i != last {
+                    text += "  ";
+                }
+            }
+            let _ = writeln!(out, "{}", text.trim_end());
+        };
+        if self.headers.iter().any(|(h, _)| !h.is_empty()) {
+            line(self.headers.iter().map(|(h, _)| (h.as_str(), Paint::Dim)).collect());
+        }
+        for row in &self.rows {
+            line(row.iter().map(|c| (c.text.as_str(), c.paint)).collect());
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_also_with_colours_and_greek() {
+        let mut table = Table::new(&["NAME", ">AGE", "STATE"]);
+        table.row(["a".into(), "12 µs".into(), Cell::painted("alive", Paint::Green)]);
+        table.row(["longer".into(), "1 s".into(), "late".into()]);
+        assert_eq!(table.render(&Style::PLAIN, 1), " NAME      AGE  STATE\n a       12 µs  alive\n longer    1 s  late\n");
+        assert!(table.render(&Style { on: true }, 1).contains("12 µs  \x1b[32malive\x1b[0m\n"));
+    }
+}
