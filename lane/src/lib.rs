@@ -5,20 +5,26 @@
 //! * [`send`] puts it on every path, [`frame`] being the bytes around it;
 //! * [`calibrate`] turns what receivers measured into the contract (λmin, δmax) that a timeout may rely on;
 //! * [`probe`] asks a silent host's kernel whether it is there;
-//! * [`profile`] keeps the thread undisturbed, and says what disturbs it all the same.
+//! * [`profile`] keeps the thread undisturbed, and says what disturbs it all the same; [`measure`] how much.
 
 pub mod calibrate;
 pub mod frame;
+mod host;
 pub mod limit;
+pub mod measure;
 pub mod pace;
 pub mod probe;
+pub mod profile;
 pub mod send;
 mod sys;
+mod thread;
 
 pub use calibrate::{Breach, Calibration, Config, Quantiles, Setting, Window};
 pub use limit::{Class, Excess, Limiter};
+pub use measure::{Distribution, Disturbance, JitterReport, measure_jitter};
 pub use pace::{Pacer, Tick};
 pub use probe::{AnswerKind, ProbeAnswer, Prober};
+pub use profile::{Applied, Profile, State, Step, apply, apply_to_this_thread, inspect};
 pub use send::{Errno, Lane, LaneError, Options, PathMode, PathSpec, Received, SendError, SendMode, SendOutcome};
 pub use sys::monotonic_ns;
 

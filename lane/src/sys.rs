@@ -373,6 +373,21 @@ pub(crate) fn running(name: &str) -> io::Result<bool> {
     Ok(flags & libc::IFF_UP != 0 && flags & libc::IFF_RUNNING != 0)
 }
 
+/// How long a NIC may wait before it interrupts for what it received: microseconds, frames, and whether it adapts that.
+pub(crate) fn receive_coalescing(name: &str) -> io::Result<(u32, u32, bool)> {
+    const SIOCETHTOOL: libc::c_ulong = 0x8946;
+    const ETHTOOL_GCOALESCE: u32 = 0x0e;
+    // struct ethtool_coalesce: cmd, rx_coalesce_usecs, rx_max_coalesced_frames, …, use_adaptive_rx_coalesce as the tenth, …
+    let mut coalesce = [0u32; 23];
+    coalesce[0] = ETHTOOL_GCOALESCE;
+    let mut r = ifreq(name)?;
+    r.ifr_ifru.ifru_data = coalesce.as_mut_ptr().cast();
+    // This command's structure is 23 words long, and so is the array that outlives the call.
+    interface_ioctl(SIOCETHTOOL, &mut r)?;
+    let words = std::hint::black_box(coalesce);
+    Ok((words[1], words[2], words[10] != 0))
+}
+
 /// All Internet addresses of an interface in this thread's network namespace, in the kernel's order.
 pub(crate) fn addresses(name: &str) -> io::Result<Vec<IpAddr>> {
     let wanted = CString::new(name).map_err(|_| io::Error::from_raw_os_error(libc::ENODEV))?;
