@@ -379,5 +379,17 @@ fn cost_of_one_send() {
                 println!("{mode:?} {len} B on both paths: p50 {} ns, p99 {} ns", took[10_000], took[19_800]);
             }
         }
+        let mut prober = Prober::open(&specs(false)).unwrap();
+        let mut took: Vec<u64> = (0..2_000)
+            .map(|_| {
+                let t = monotonic_ns();
+                prober.probe(7, 0, host(0, false, 2)).unwrap();
+                let took = monotonic_ns() - t;
+                while prober.poll().is_some() {}
+                took
+            })
+            .collect();
+        took.sort_unstable();
+        println!("one probe on one path: p50 {} ns, p99 {} ns", took[1_000], took[1_980]);
     });
 }
