@@ -1,14 +1,21 @@
 //! fided, the agent: drain xdp, step proto, feed lane, publish.
 
-pub mod config;
-pub mod select;
 pub mod access;
-pub mod core;
 pub mod bridge;
+pub mod config;
+pub mod control;
+pub mod core;
+pub mod history;
 pub mod peers;
 pub mod receive;
+pub mod rt;
+pub mod select;
+pub mod seqpacket;
+pub mod side;
 pub mod soft;
+pub mod start;
+pub mod state;
+pub mod status;
 pub mod subscribers;
 pub mod watchlist;
 pub mod words;
-pub mod history;

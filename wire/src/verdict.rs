@@ -104,6 +104,12 @@ impl Cause {
         }
     }
 
+    /// Whether this is about the observer itself.
+    #[must_use]
+    pub const fn is_about_observer(self) -> bool {
+        matches!(self, Cause::Isolated | Cause::Rejoined | Cause::ObserverPaused)
+    }
+
     /// Whether this ends a monitored process: what `on_failure` reports.
     #[must_use]
     pub const fn ends_process(self) -> bool {

@@ -1,0 +1,719 @@
+//! The control thread: everything that may wait. It owns the files, the clients, the hooks and the clock on the wall, reaches the loop by
+//! commands and hears from it by events.
+
+use crate::access;
+use crate::bridge::Bridge;
+use crate::config::{self, Config};
+use crate::core::{Command, Core, Happened, now_ns};
+use crate::history::{Flushed, History};
+use crate::select::{Resolver, Target as Process};
+use crate::seqpacket::{self, Read};
+use crate::state::State;
+use crate::status::About;
+use crate::subscribers::{Target, Want};
+use crate::watchlist::{Origin, Watched};
+use crossbeam_channel::{Receiver, Sender, bounded};
+use fide_wire::control::{ErrorCode, HistoryEvent, PROTOCOL, Refused, Reply, Request, Selector, Status, bridge};
+use fide_wire::verdict::Cause;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// The way to the loop. Cheap to clone; usable from any thread.
+#[derive(Clone)]
+pub struct LoopHandle {
+    commands: Sender<Command>,
+    wake: Arc<OwnedFd>,
+    /// When the loop last turned.
+    pub turned: Arc<AtomicU64>,
+}
+
+impl LoopHandle {
+    /// A handle over a command channel and the eventfd that wakes the loop.
+    #[must_use]
+    pub fn new(commands: Sender<Command>, wake: OwnedFd, turned: Arc<AtomicU64>) -> Self {
+        Self { commands, wake: Arc::new(wake), turned }
+    }
+
+    /// Has the loop do something, without waiting.
+    pub fn tell(&self, command: impl FnOnce(&mut Core) + Send + 'static) {
+        if self.commands.send(Box::new(command)).is_ok() {
+            ring(&self.wake);
+        }
+    }
+
+    /// Has the loop do something, and waits for the answer. `None` when the loop has ended or is stuck.
+    pub fn ask<R: Send + 'static>(&self, question: impl FnOnce(&mut Core) -> R + Send + 'static) -> Option<R> {
+        let (answer, wait) = bounded(1);
+        self.tell(move |core| {
+            let _ = answer.send(question(core)); // nobody waits any more: a connection was closed
+        });
+        wait.recv_timeout(std::time::Duration::from_secs(5)).ok()
+    }
+
+    /// The status page.
+    #[must_use]
+    pub fn status(&self, about: &About) -> Option<Status> {
+        let about = about.clone();
+        self.ask(move |core| core.status(&about))
+    }
+}
+
+/// Adds one to an eventfd.
+pub fn ring(fd: &OwnedFd) {
+    let one = 1u64;
+    // SAFETY: an open eventfd and eight bytes. Failing means that it is at its maximum, hence readable already.
+    unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), 8) };
+}
+
+struct Connection {
+    fd: OwnedFd,
+    peer: access::Peer,
+    greeted: bool,
+    ring: Option<u32>,
+    joined: Option<u32>,
+    following: bool,
+    out: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
+    closing: bool,
+}
+
+/// Replies that may wait for a slow client.
+const BACKLOG: usize = 20_000;
+/// Most connections.
+const CONNECTIONS: usize = 256;
+
+/// A watch that is kept alive: when its process ends, the next one that answers to the selector is watched.
+struct Standing {
+    name: String,
+    selector: Selector,
+    origin: Origin,
+    app: Option<u32>,
+    complained: bool,
+}
+
+/// The control thread's state.
+pub struct Control {
+    config: Config,
+    config_path: PathBuf,
+    about: About,
+    core: LoopHandle,
+    happened: Receiver<Happened>,
+    told: OwnedFd,
+    listener: OwnedFd,
+    connections: Vec<Connection>,
+    history: History,
+    policy: access::Policy,
+    resolver: Resolver,
+    standing: Vec<Standing>,
+    state: State,
+    side: crate::side::Side,
+    signals: OwnedFd,
+    swept_ns: u64,
+    stopping: bool,
+}
+
+/// What the control thread is made of.
+pub struct Parts {
+    /// Configuration and where it came from.
+    pub config: Config,
+    /// The file.
+    pub config_path: PathBuf,
+    /// For the status page.
+    pub about: About,
+    /// The way to the loop.
+    pub core: LoopHandle,
+    /// What the loop tells.
+    pub happened: Receiver<Happened>,
+    /// Readable when it told something.
+    pub told: OwnedFd,
+    /// The control socket.
+    pub listener: OwnedFd,
+    /// Incarnations.
+    pub state: State,
+    /// Readable when a signal came.
+    pub signals: OwnedFd,
+}
+
+fn refused(code: ErrorCode, what: impl Into<String>) -> Reply {
+    Reply::Error(Refused { code, what: what.into() })
+}
+
+impl Control {
+    /// Puts the parts together.
+    #[must_use]
+    pub fn new(parts: Parts) -> Self {
+        let Parts { config, config_path, about, core, happened, told, listener, state, signals } = parts;
+        let (history, complaints) = History::open(config.history.path.as_deref(), config.history.max_bytes);
+        for c in complaints {
+            tracing::warn!("{c}");
+            core.tell(move |core| core.tell_local(Cause::Local, 0, c.to_string()));
+        }
+        let (policy, warnings) = access::Policy::new(&config.access);
+        for w in warnings {
+            tracing::warn!("{w}");
+        }
+        let standing = config.watches.iter().map(|w| Standing::new(&w.name, &w.selector, Origin::Config)).collect();
+        let side = crate::side::Side::new(&config, &core, &about);
+        Self {
+            config,
+            config_path,
+            about,
+            core,
+            happened,
+            told,
+            listener,
+            connections: Vec::new(),
+            history,
+            policy,
+            resolver: Resolver::default(),
+            standing,
+            state,
+            side,
+            signals,
+            swept_ns: 0,
+            stopping: false,
+        }
+    }
+
+    /// Serves until the loop has ended.
+    pub fn run(mut self) {
+        self.sweep();
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]); // not under systemd: nobody to notify
+        while self.turn() {}
+        self.side.shutdown();
+        if let Flushed::Failed(e) = self.history.flush() {
+            tracing::error!("{e}");
+        }
+        let _ = std::fs::remove_file(&self.config.socket.path); // gone already is as good
+    }
+
+    fn turn(&mut self) -> bool {
+        let fixed = [self.listener.as_raw_fd(), self.told.as_raw_fd(), self.signals.as_raw_fd(), self.side.links_fd()];
+        let mut polls: Vec<libc::pollfd> = fixed
+            .into_iter()
+            .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
+            .chain(self.connections.iter().map(|c| libc::pollfd {
+                fd: c.fd.as_raw_fd(),
+                events: libc::POLLIN | if c.out.is_empty() { 0 } else { libc::POLLOUT },
+                revents: 0,
+            }))
+            .collect();
+        // SAFETY: an array of the stated length with open descriptors (negative ones are skipped by the kernel).
+        unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, 250) };
+        let ready = |i: usize| polls[i].revents != 0;
+        let mut alive = true;
+        if ready(1) {
+            drain(&self.told);
+        }
+        alive &= self.hear();
+        if ready(2) {
+            self.signalled();
+        }
+        if ready(3) {
+            self.links_changed();
+        }
+        for i in (0..self.connections.len()).rev() {
+            if polls[fixed.len() + i].revents != 0 {
+                self.serve(i);
+            }
+        }
+        if ready(0) {
+            self.accept();
+        }
+        self.flush_connections();
+        self.write_history();
+        let now = now_ns();
+        if now.saturating_sub(self.swept_ns) > 500_000_000 {
+            self.swept_ns = now;
+            self.sweep();
+        }
+        alive
+    }
+
+    // ---- what the loop tells ------------------------------------------------------------------------------------------------
+
+    fn hear(&mut self) -> bool {
+        while let Ok(happened) = self.happened.try_recv() {
+            match happened {
+                Happened::Event(event) => self.event(*event),
+                Happened::Incarnation(n) => self.state.set_own(n),
+                Happened::PeerIncarnation(name, n) => self.state.set_peer(&name, n),
+                Happened::Stopped => return false,
+            }
+        }
+        true
+    }
+
+    fn event(&mut self, mut event: HistoryEvent) {
+        event.wall_ns = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
+        event.seq = self.history.append(event.clone());
+        match event.cause {
+            Cause::Monitored | Cause::PathUp | Cause::ContractKept => tracing::info!("{}", event.text),
+            _ => tracing::warn!(grade = %event.grade, "{}", event.text),
+        }
+        self.side.happened(&event);
+        let reply = Reply::Event(Box::new(event));
+        for c in self.connections.iter_mut().filter(|c| c.following) {
+            c.push(&reply, None);
+        }
+    }
+
+    fn write_history(&mut self) {
+        match self.history.write() {
+            Flushed::Failed(e) => {
+                tracing::error!("{e}");
+                let text = e.to_string();
+                self.core.tell(move |core| core.tell_local(Cause::Local, 0, text));
+            }
+            Flushed::Recovered { lost } => tracing::warn!("the history can be written again; {lost} events were not kept"),
+            Flushed::Idle | Flushed::Written | Flushed::StillFailing => {}
+        }
+    }
+
+    // ---- signals, interfaces, time ------------------------------------------------------------------------------------------
+
+    fn signalled(&mut self) {
+        // SAFETY: a signalfd yields whole signalfd_siginfo structs; all zeros is valid.
+        let mut info: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
+        let size = size_of_val(&info);
+        // SAFETY: an open, non-blocking signalfd and a buffer of one struct.
+        while unsafe { libc::read(self.signals.as_raw_fd(), (&raw mut info).cast(), size) } == size as isize {
+            match info.ssi_signo as i32 {
+                libc::SIGHUP => {
+                    if let Err(e) = self.reload() {
+                        tracing::error!("{e}");
+                    }
+                }
+                _ if !self.stopping => {
+                    self.stopping = true;
+                    tracing::info!("leaving");
+                    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]); // as in run()
+                    self.core.tell(Core::leave);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn links_changed(&mut self) {
+        for interface in self.side.changed_interfaces() {
+            for (path, p) in self.config.paths.iter().enumerate() {
+                if p.interface == interface {
+                    self.core.tell(move |core| core.refresh_path(path as u8));
+                }
+            }
+        }
+    }
+
+    /// Twice a second: watches to renew, files to sync, the watchdog.
+    fn sweep(&mut self) {
+        self.renew_watches();
+        if let Err(e) = self.state.save() {
+            tracing::error!("{e}");
+        }
+        if let Flushed::Failed(e) = self.history.flush() {
+            tracing::error!("{e}");
+        }
+        let turned = self.core.turned.load(std::sync::atomic::Ordering::Relaxed);
+        if now_ns().saturating_sub(turned) < 2_000_000_000 {
+            let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]); // as in run()
+        }
+    }
+
+    fn renew_watches(&mut self) {
+        for i in 0..self.standing.len() {
+            if let Some(app) = self.standing[i].app {
+                let ended = self.core.ask(move |core| core.watchlist.get(app).is_none_or(|w| w.ended.is_some()));
+                if ended != Some(true) {
+                    continue;
+                }
+                self.standing[i].app = None;
+            }
+            let s = &self.standing[i];
+            let found = self.resolver.resolve(&s.selector, None);
+            let process = match found {
+                Ok(p) => p,
+                Err(e) => {
+                    if !self.standing[i].complained {
+                        self.standing[i].complained = true;
+                        tracing::warn!("{} is not watched yet: {e}", self.standing[i].name);
+                    }
+                    continue;
+                }
+            };
+            let (name, origin) = (s.name.clone(), s.origin);
+            match self.watch(&name, &process, origin, 0, None, None) {
+                Ok(app) => {
+                    self.standing[i].app = Some(app);
+                    self.standing[i].complained = false;
+                }
+                Err(e) if !self.standing[i].complained => {
+                    self.standing[i].complained = true;
+                    tracing::warn!("{name} is not watched: {}", e.what);
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn watch(
+        &self,
+        name: &str,
+        process: &Process,
+        origin: Origin,
+        pbsize: u32,
+        bridge: Option<Bridge>,
+        ring: Option<u32>,
+    ) -> Result<u32, Refused> {
+        config::check_app_name(name).map_err(|what| Refused { code: ErrorCode::Invalid, what })?;
+        let watched = Watched {
+            name: name.into(),
+            pid: process.pid,
+            start_ticks: process.start_ticks,
+            uid: process.uid,
+            origin,
+            pbsize,
+            bridge,
+            ring,
+            ended: None,
+            ended_ns: 0,
+        };
+        let stuck = || Refused { code: ErrorCode::System, what: "the agent's loop does not answer; see `fide doctor`".into() };
+        let app = self
+            .core
+            .ask(move |core| core.watch(watched))
+            .ok_or_else(stuck)?
+            .map_err(|what| Refused { code: ErrorCode::Exists, what })?;
+        // It may have died between being found and being watched; then nobody would ever hear of it.
+        if !self.resolver.still_same(process) {
+            self.core.tell(move |core| {
+                core.unwatch(app);
+            });
+            return Err(Refused { code: ErrorCode::NotFound, what: format!("process {} has just ended", process.pid) });
+        }
+        Ok(app)
+    }
+
+    fn reload(&mut self) -> Result<String, String> {
+        let new = Config::load(&self.config_path).map_err(|e| format!("the configuration stays as it was: {e}"))?;
+        let changes = config::diff(&self.config, &new);
+        if changes.is_empty() {
+            return Ok("nothing changed".into());
+        }
+        for w in &changes.live.watches_removed {
+            if let Some(i) = self.standing.iter().position(|s| s.name == w.name && s.origin == Origin::Config)
+                && let Some(app) = self.standing.remove(i).app
+            {
+                self.core.tell(move |core| {
+                    core.unwatch(app);
+                });
+            }
+        }
+        self.standing.extend(changes.live.watches_added.iter().map(|w| Standing::new(&w.name, &w.selector, Origin::Config)));
+        if changes.live.keys {
+            let keys = new.keyring;
+            self.core.tell(move |core| core.set_keys(keys));
+        }
+        if changes.live.contract {
+            let calibration = crate::start::calibration(&new);
+            self.core.tell(move |core| core.set_calibration(calibration));
+        }
+        if changes.live.access {
+            self.policy = access::Policy::new(&new.access).0;
+        }
+        if changes.live.socket_permissions
+            && let Err(e) = crate::start::set_permissions(&new.socket)
+        {
+            tracing::error!("{e}");
+        }
+        self.side.reload(&new, &changes.live, &self.core, &self.about);
+        self.config.take_live(&new);
+        let summary = changes.summary();
+        tracing::info!("configuration reloaded: {summary}");
+        self.renew_watches();
+        Ok(summary)
+    }
+
+    // ---- clients ------------------------------------------------------------------------------------------------------------
+
+    fn accept(&mut self) {
+        loop {
+            match seqpacket::accept(self.listener.as_fd()) {
+                Ok(Some(fd)) => {
+                    let peer = match access::Peer::of(fd.as_fd()) {
+                        Ok(p) => p,
+                        Err(e) => {
+                            tracing::warn!("a client without credentials is turned away: {e}");
+                            continue;
+                        }
+                    };
+                    let mut c = Connection {
+                        fd,
+                        peer,
+                        greeted: false,
+                        ring: None,
+                        joined: None,
+                        following: false,
+                        out: VecDeque::new(),
+                        closing: false,
+                    };
+                    if self.connections.len() >= CONNECTIONS {
+                        c.push(
+                            &refused(ErrorCode::Full, format!("all {CONNECTIONS} connections of this agent are in use")),
+                            None,
+                        );
+                        c.flush();
+                        continue;
+                    }
+                    self.connections.push(c);
+                }
+                Ok(None) => return,
+                Err(e) => {
+                    tracing::error!("no connection can be accepted: {e}");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn serve(&mut self, i: usize) {
+        let mut buf = Vec::new();
+        // A client that asks without reading its replies is read on when it has caught up.
+        while self.connections[i].out.len() < BACKLOG / 2 && !self.connections[i].closing {
+            match seqpacket::read(self.connections[i].fd.as_fd(), &mut buf) {
+                Read::Nothing => return,
+                Read::Closed => {
+                    self.close(i);
+                    return;
+                }
+                Read::TooLong => {
+                    let c = &mut self.connections[i];
+                    c.push(&refused(ErrorCode::TooLarge, "a message has at most 131072 bytes"), None);
+                }
+                Read::Message(bytes) => {
+                    let (reply, fd) = match serde_json::from_slice::<Request>(&bytes) {
+                        Ok(request) => self.answer(i, request),
+                        Err(e) => (refused(ErrorCode::Invalid, format!("not a request: {e}")), None),
+                    };
+                    self.connections[i].push(&reply, fd);
+                }
+            }
+        }
+    }
+
+    fn close(&mut self, i: usize) {
+        let c = self.connections.swap_remove(i);
+        if let Some(ring) = c.ring {
+            self.core.tell(move |core| core.unsubscribe(ring));
+        }
+        // A process that joined stays watched: closing a descriptor is neither a crash nor a farewell.
+    }
+
+    fn flush_connections(&mut self) {
+        for i in (0..self.connections.len()).rev() {
+            let c = &mut self.connections[i];
+            c.flush();
+            if c.out.len() > BACKLOG {
+                tracing::warn!("a client does not read its events and is disconnected");
+                c.closing = true;
+            }
+            if c.closing {
+                self.close(i);
+            }
+        }
+    }
+
+    fn answer(&mut self, i: usize, request: Request) -> (Reply, Option<OwnedFd>) {
+        if !self.connections[i].greeted && !matches!(request, Request::Hello { .. }) {
+            return (refused(ErrorCode::Invalid, "the first message of a connection is hello"), None);
+        }
+        match self.try_answer(i, request) {
+            Ok(answer) => answer,
+            Err(e) => (Reply::Error(e), None),
+        }
+    }
+
+    fn try_answer(&mut self, i: usize, request: Request) -> Result<(Reply, Option<OwnedFd>), Refused> {
+        let plain = |reply| Ok((reply, None));
+        let fail = |code, what: String| Err(Refused { code, what });
+        let stuck = || Refused { code: ErrorCode::System, what: "the agent's loop does not answer".into() };
+        match request {
+            Request::Hello { protocol } if protocol != PROTOCOL => fail(
+                ErrorCode::Version,
+                format!("this agent speaks protocol {PROTOCOL}, the client {protocol}: install the same version of both"),
+            ),
+            Request::Hello { .. } => {
+                self.connections[i].greeted = true;
+                plain(Reply::Hello {
+                    protocol: PROTOCOL,
+                    node: self.config.node.clone(),
+                    node_id: fide_wire::name_id(&self.config.node),
+                    cluster: self.config.cluster.clone(),
+                    version: env!("CARGO_PKG_VERSION").into(),
+                })
+            }
+            Request::Subscribe { socket_only } => {
+                self.policy.may_monitor(&self.connections[i].peer)?;
+                if self.connections[i].ring.is_some() {
+                    return fail(ErrorCode::Exists, "this connection has its event ring already".into());
+                }
+                let made = self.core.ask(move |core| core.subscribe(socket_only)).ok_or_else(stuck)?;
+                let (index, kind, fd) = made.map_err(|e| Refused { code: ErrorCode::Full, what: e.to_string() })?;
+                self.connections[i].ring = Some(index);
+                Ok((Reply::Ring { kind, size: fide_xdp::layout::RING_BYTES }, Some(fd)))
+            }
+            Request::Monitor { target, pbsize, timeout_ns } => {
+                self.policy.may_monitor(&self.connections[i].peer)?;
+                let Some(ring) = self.connections[i].ring else {
+                    return fail(ErrorCode::Invalid, "subscribe first: events need a ring".into());
+                };
+                let target = Target::parse(&target).map_err(|what| Refused { code: ErrorCode::Invalid, what })?;
+                let want = Want { pbsize, timeout_ns };
+                let (node, app, pbsize, timeout_ns, alive) =
+                    self.core.ask(move |core| core.monitor(ring, target, want)).ok_or_else(stuck)?;
+                plain(Reply::Monitored { node, app, pbsize, timeout_ns, alive })
+            }
+            Request::Unmonitor { target } => {
+                let Some(ring) = self.connections[i].ring else {
+                    return fail(ErrorCode::NotFound, "nothing is monitored on this connection".into());
+                };
+                let parsed = Target::parse(&target).map_err(|what| Refused { code: ErrorCode::Invalid, what })?;
+                match self.core.ask(move |core| core.unmonitor(ring, &parsed)).ok_or_else(stuck)? {
+                    true => plain(Reply::Done),
+                    false => fail(ErrorCode::NotFound, format!("{target} is not monitored on this connection")),
+                }
+            }
+            Request::Join { name, pbsize } => self.join(i, &name, pbsize),
+            Request::Quit => match self.connections[i].joined.take() {
+                Some(app) => {
+                    self.core.ask(move |core| core.unwatch(app)).ok_or_else(stuck)?;
+                    plain(Reply::Done)
+                }
+                None => fail(ErrorCode::NotFound, "this connection has not joined".into()),
+            },
+            Request::Watch { name, selector } => {
+                let process = self.resolver.resolve(&selector, self.connections[i].peer.pid)?;
+                self.policy.may_watch(&self.connections[i].peer, process.uid)?;
+                let app = self.watch(&name, &process, Origin::Operator, 0, None, None)?;
+                if !matches!(selector, Selector::Pid(_)) {
+                    self.standing.retain(|s| s.name != name);
+                    self.standing.push(Standing { app: Some(app), ..Standing::new(&name, &selector, Origin::Operator) });
+                }
+                plain(Reply::Watched { pid: process.pid, app })
+            }
+            Request::Unwatch { name } => self.unwatch(i, &name),
+            Request::Status => {
+                self.policy.may_read(&self.connections[i].peer)?;
+                let status = self.core.status(&self.about).ok_or_else(stuck)?;
+                plain(Reply::Status(Box::new(status)))
+            }
+            Request::Events { from, last, follow } => {
+                self.policy.may_read(&self.connections[i].peer)?;
+                let events = self.history.read(from, last);
+                let next = self.history.next_seq();
+                let c = &mut self.connections[i];
+                for event in events {
+                    c.push(&Reply::Event(Box::new(event)), None);
+                }
+                c.following |= follow;
+                plain(Reply::EventsEnd { next })
+            }
+            Request::Explain { id } => {
+                self.policy.may_read(&self.connections[i].peer)?;
+                match self.history.find(id) {
+                    Some(event) => plain(Reply::Explained(Box::new(event))),
+                    None => fail(
+                        ErrorCode::NotFound,
+                        format!("no verdict {id} is kept on this host; `fide events` lists those that are"),
+                    ),
+                }
+            }
+            Request::Reload => {
+                self.policy.may_reload(&self.connections[i].peer)?;
+                self.reload().map_err(|what| Refused { code: ErrorCode::Invalid, what })?;
+                plain(Reply::Done)
+            }
+        }
+    }
+
+    fn join(&mut self, i: usize, name: &str, pbsize: u32) -> Result<(Reply, Option<OwnedFd>), Refused> {
+        let c = &self.connections[i];
+        if c.joined.is_some() {
+            return Err(Refused { code: ErrorCode::Exists, what: "this connection has joined already; quit first".into() });
+        }
+        let Some(pid) = c.peer.pid else {
+            return Err(Refused {
+                code: ErrorCode::Unsupported,
+                what: "the agent cannot see this process: it must run in the host's pid namespace".into(),
+            });
+        };
+        let process = self.resolver.target(pid)?;
+        let ring = c.ring;
+        let (bridge, fd) =
+            Bridge::create().map_err(|e| Refused { code: ErrorCode::System, what: format!("no memory for the bridge: {e}") })?;
+        let most = self.core.ask(|core| core.piggyback_max()).unwrap_or(0);
+        let granted = pbsize.min(most);
+        let app = self.watch(name, &process, Origin::Joined, granted, Some(bridge), ring)?;
+        self.connections[i].joined = Some(app);
+        Ok((Reply::Joined { app, pbsize: granted, bridge_len: bridge::LEN as u32 }, Some(fd)))
+    }
+
+    fn unwatch(&mut self, i: usize, name: &str) -> Result<(Reply, Option<OwnedFd>), Refused> {
+        let wanted = name.to_string();
+        let found = self
+            .core
+            .ask(move |core| core.watchlist.named(&wanted).and_then(|app| core.watchlist.get(app).map(|w| (app, w.uid))));
+        let standing = self.standing.iter().any(|s| s.name == name);
+        let Some((app, uid)) = found.flatten() else {
+            if standing && self.policy.may_watch(&self.connections[i].peer, 0).is_ok() {
+                self.standing.retain(|s| s.name != name);
+                return Ok((Reply::Done, None));
+            }
+            return Err(Refused { code: ErrorCode::NotFound, what: format!("no process named {name} is watched on this host") });
+        };
+        self.policy.may_watch(&self.connections[i].peer, uid)?;
+        self.standing.retain(|s| s.name != name);
+        self.core.ask(move |core| core.unwatch(app));
+        Ok((Reply::Done, None))
+    }
+}
+
+impl Standing {
+    fn new(name: &str, selector: &Selector, origin: Origin) -> Self {
+        Self { name: name.into(), selector: selector.clone(), origin, app: None, complained: false }
+    }
+}
+
+impl Connection {
+    fn push(&mut self, reply: &Reply, fd: Option<OwnedFd>) {
+        match serde_json::to_vec(reply) {
+            Ok(bytes) => self.out.push_back((bytes, fd)),
+            Err(e) => tracing::error!("reply not written: {e}"),
+        }
+    }
+
+    fn flush(&mut self) {
+        while let Some((bytes, fd)) = self.out.front() {
+            match seqpacket::send(self.fd.as_fd(), bytes, fd.as_ref().map(AsRawFd::as_raw_fd)) {
+                Ok(true) => {
+                    self.out.pop_front();
+                }
+                Ok(false) => return,
+                Err(_) => {
+                    self.closing = true;
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn drain(fd: &OwnedFd) {
+    let mut count = 0u64;
+    // SAFETY: an open, non-blocking eventfd and eight bytes to fill.
+    unsafe { libc::read(fd.as_raw_fd(), (&raw mut count).cast(), 8) };
+}

@@ -1,0 +1,1410 @@
+//! The loop: drain what the kernel saw, judge, send, publish. One thread, real-time where permitted, never waiting for anything but time and
+//! descriptors. Reading [`Core::turn`] is reading the architecture.
+//!
+//! ```text
+//! urgent ring ─► notices of this host's crashes, sent at once ─► both paths
+//!             └► notices of other hosts ─► detector ─► confirmation
+//! inbox ring (or UDP sockets) ─► announcements, reports, confirmations, piggybacks
+//! pacer ─► heartbeat on both paths          arrival table ─► detector ─► verdicts ─► rings, history
+//! ```
+//! Everything that may wait (files, clients, hooks, name look-ups) lives in the control thread, which reaches the loop by
+//! [`Command`]s and hears from it by [`Happened`].
+
+use crate::peers::Peer;
+use crate::receive::Receiver;
+use crate::subscribers::{Subscribers, Target, Want, key};
+use crate::watchlist::{Origin, Watched, Watchlist};
+use crate::words;
+use crossbeam_channel::{Receiver as Channel, Sender};
+use fide_lane::{AnswerKind, Calibration, Config as CalibrationConfig, Lane, Pacer, PathMode, Prober};
+use fide_proto::detector::{self, Action, Detector, Offer, Outbox, OutboxConfig, PathArrival, ProbeResult, Seen, Taken, Verdict};
+use fide_wire::control::{HistoryEvent, RingKind};
+use fide_wire::event::{Record, RecordKind};
+use fide_wire::mac::Keyring;
+use fide_wire::packet::{
+    Announce, AnnouncedApp, AnnouncedMonitor, BODY_MAX, ConfirmEntry, Header, Kind, Notice, PACKET_MAX, Packet, ReportEntry,
+};
+use fide_wire::verdict::{Cause, Contract, Evidence, Grade, VerdictId};
+use fide_wire::{PATHS, SLOTS};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// Something for the loop to do, from the control thread.
+pub type Command = Box<dyn FnOnce(&mut Core) + Send>;
+
+/// What the control thread hears.
+#[derive(Debug)]
+pub enum Happened {
+    /// An event for the history, the hooks and the log. `seq` and `wall_ns` are the control thread's to fill in.
+    Event(Box<HistoryEvent>),
+    /// This agent began a new incarnation, to be remembered.
+    Incarnation(u32),
+    /// Another host's incarnation, to be remembered.
+    PeerIncarnation(String, u32),
+    /// The loop has ended.
+    Stopped,
+}
+
+/// The loop's ends of what connects it with the control thread.
+pub struct Ends {
+    /// What to do.
+    pub commands: Channel<Command>,
+    /// What happened.
+    pub happened: Sender<Happened>,
+    /// An eventfd: readable when there are commands.
+    pub wake: OwnedFd,
+    /// An eventfd: written when something happened.
+    pub tell: OwnedFd,
+}
+
+/// What the loop starts from.
+pub struct Start {
+    /// Cluster id.
+    pub cluster: u32,
+    /// This host's name.
+    pub name: String,
+    /// Its wire id.
+    pub node: u32,
+    /// This agent's incarnation.
+    pub incarnation: u32,
+    /// HB.
+    pub period_ns: u64,
+    /// Keys.
+    pub keys: Keyring,
+    /// How the contract is derived.
+    pub calibration: CalibrationConfig,
+    /// The detector's settings.
+    pub detector: detector::Config,
+    /// Incarnations of other hosts that were seen before: older ones are replays.
+    pub known: BTreeMap<String, u32>,
+}
+
+/// How often announcements and path reports leave.
+const HOUSEKEEPING_NS: u64 = 1_000_000_000;
+/// Announcements after the start or a change, until everybody surely has them.
+const ANNOUNCE_BURST: [u64; 4] = [0, 50_000_000, 150_000_000, 400_000_000];
+/// Stay in the loop's busy part this long between looks at the descriptors, in the dedicated profile.
+const SPIN_NS: u64 = 50_000;
+
+/// The loop's state.
+pub struct Core {
+    /// What it started from (incarnation, keys and period change).
+    pub start: Start,
+    pub(crate) receiver: Receiver,
+    pub(crate) lane: Lane,
+    prober: Option<Prober>,
+    pacer: Pacer,
+    detector: Detector,
+    outbox: Outbox,
+    pub(crate) peers: Vec<Option<Peer>>,
+    /// Processes of this host.
+    pub watchlist: Watchlist,
+    pub(crate) subscribers: Subscribers,
+    number: u64,
+    event_number: u64,
+    pub(crate) heartbeats: u64,
+    announce_at: u64,
+    announce_step: usize,
+    announced_version: u64,
+    wants_version: u64,
+    housekeeping_at: u64,
+    complained: Complaints,
+    monitored_by: BTreeMap<(u32, u32), u32>,
+    body: Vec<u8>,
+    spin: bool,
+    stopping: Option<u64>,
+    stopped: bool,
+    ends: Ends,
+    epoll: OwnedFd,
+    looked_ns: u64,
+    /// When the loop last turned (CLOCK_MONOTONIC), for `/healthz` and the watchdog.
+    pub turned: std::sync::Arc<std::sync::atomic::AtomicU64>,
+}
+
+#[derive(Default)]
+struct Complaints {
+    clashes: u64,
+    foreign: u64,
+    urgent_lost: u64,
+}
+
+/// This host's CLOCK_MONOTONIC, the clock of every stamp in this agent.
+#[must_use]
+pub fn now_ns() -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a timespec to fill; CLOCK_MONOTONIC always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+impl Core {
+    /// Puts the parts together.
+    ///
+    /// # Errors
+    /// When the descriptors cannot be waited for.
+    pub fn new(
+        start: Start,
+        receiver: Receiver,
+        lane: Lane,
+        prober: Option<Prober>,
+        ends: Ends,
+        spin: bool,
+    ) -> std::io::Result<Self> {
+        let now = now_ns();
+        let epoll = epoll_create()?;
+        let mut core = Self {
+            pacer: Pacer::new(start.period_ns, now),
+            detector: Detector::new(start.detector.clone()),
+            outbox: Outbox::new(OutboxConfig::new(start.node, start.incarnation)),
+            receiver,
+            lane,
+            prober,
+            peers: (0..SLOTS).map(|_| None).collect(),
+            watchlist: Watchlist::default(),
+            subscribers: Subscribers::default(),
+            number: 0,
+            event_number: 0,
+            heartbeats: 0,
+            announce_at: now,
+            announce_step: 0,
+            announced_version: 0,
+            wants_version: 0,
+            housekeeping_at: now + HOUSEKEEPING_NS,
+            complained: Complaints::default(),
+            monitored_by: BTreeMap::new(),
+            body: Vec::with_capacity(BODY_MAX),
+            spin,
+            stopping: None,
+            stopped: false,
+            ends,
+            epoll,
+            looked_ns: 0,
+            turned: std::sync::Arc::default(),
+            start,
+        };
+        core.wait_for_descriptors()?;
+        for path in 0..PATHS {
+            core.detector.carrier(path, core.lane.carrier(path as u8), now);
+        }
+        Ok(core)
+    }
+
+    /// Turns until told to stop.
+    pub fn run(mut self) {
+        while !self.stopped {
+            self.turn();
+            self.wait();
+        }
+        self.say(Happened::Stopped);
+    }
+
+    /// One turn of the loop.
+    pub fn turn(&mut self) {
+        self.drain_urgent();
+        let now = now_ns();
+        self.turned.store(now, std::sync::atomic::Ordering::Relaxed);
+        self.beat(now);
+        self.drain_inbox();
+        self.run_commands();
+        self.judge(now_ns());
+        self.confirm();
+        self.repeat(now_ns());
+        if now >= self.announce_at {
+            self.announce(now);
+        }
+        if now >= self.housekeeping_at {
+            self.housekeeping(now);
+        }
+        self.stop_when_told(now);
+    }
+
+    // ---- waiting ------------------------------------------------------------------------------------------------------------
+
+    fn next_deadline(&self) -> u64 {
+        [self.detector.poll_timeout(), self.outbox.poll_timeout(), self.stopping]
+            .into_iter()
+            .flatten()
+            .chain([self.pacer.next_ns(), self.announce_at, self.housekeeping_at])
+            .min()
+            .unwrap_or(u64::MAX)
+    }
+
+    fn wait(&mut self) {
+        let now = now_ns();
+        let mut timeout_ns = self.next_deadline().saturating_sub(now);
+        if self.spin {
+            if now.saturating_sub(self.looked_ns) < SPIN_NS {
+                std::hint::spin_loop();
+                return;
+            }
+            self.looked_ns = now;
+            timeout_ns = 0;
+        }
+        let timeout =
+            libc::timespec { tv_sec: (timeout_ns / 1_000_000_000) as i64, tv_nsec: (timeout_ns % 1_000_000_000) as i64 };
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 8];
+        // SAFETY: an open epoll descriptor, an array of the stated length, a timespec that lives across the call, no signal mask.
+        let n = unsafe {
+            libc::epoll_pwait2(
+                self.epoll.as_raw_fd(),
+                events.as_mut_ptr(),
+                events.len() as i32,
+                &raw const timeout,
+                std::ptr::null(),
+            )
+        };
+        if n > 0 && events.iter().take(n as usize).any(|e| e.u64 == self.ends.wake.as_raw_fd() as u64) {
+            let mut count = 0u64;
+            // SAFETY: an open eventfd and eight bytes to fill. Non-blocking; nothing to read is no error here.
+            unsafe { libc::read(self.ends.wake.as_raw_fd(), (&raw mut count).cast(), 8) };
+        }
+    }
+
+    fn wait_for_descriptors(&mut self) -> std::io::Result<()> {
+        let mut fds = self.receiver.fds(&self.lane);
+        fds.extend(self.prober.iter().flat_map(Prober::fds));
+        fds.push(self.ends.wake.as_raw_fd());
+        for fd in fds {
+            let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: fd as u64 };
+            // SAFETY: open descriptors and an event that lives across the call.
+            let r = unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+            if r < 0 {
+                let e = std::io::Error::last_os_error();
+                if e.raw_os_error() != Some(libc::EEXIST) {
+                    return Err(e);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The control thread may be gone already; then there is nobody to hear it.
+    fn say(&self, happened: Happened) {
+        if self.ends.happened.send(happened).is_ok() {
+            crate::control::ring(&self.ends.tell);
+        }
+    }
+
+    fn run_commands(&mut self) {
+        while let Ok(command) = self.ends.commands.try_recv() {
+            command(self);
+        }
+    }
+
+    // ---- a crash on this host, and what others tell of theirs ---------------------------------------------------------------
+
+    fn drain_urgent(&mut self) {
+        while let Some(record) = self.receiver.next_urgent() {
+            let now = now_ns();
+            if record.kind() == Some(RecordKind::Exit) {
+                self.local_end(&record, now);
+            } else {
+                self.remote_notice(&record, now);
+            }
+        }
+    }
+
+    /// A process of this host is doomed or dead. First of all the notice leaves; the rest can wait.
+    fn local_end(&mut self, record: &Record, now: u64) {
+        let Some(cause) = record.cause() else { return };
+        let notice = Notice {
+            notice: record.id as u32,
+            app: record.app,
+            cause,
+            grade: Grade::Certain,
+            flags: if record.flags & Record::CONFIRMS != 0 { Notice::CONFIRMS } else { 0 },
+            code: record.code,
+            event_ns: record.event_ns,
+        };
+        let sent_ns = self.send_notice(Kind::Notice, &notice);
+        self.watchlist.end(record.app, cause, record.code, now);
+        self.outbox.push_numbered(&notice, now);
+        let evidence = Evidence { event_ns: record.event_ns, sent_ns, received_ns: record.received_ns, ..Evidence::default() };
+        let name = self.watchlist.get(record.app).map(|w| w.name.clone());
+        self.tell(
+            cause,
+            Grade::Certain,
+            &self.start.name.clone(),
+            self.start.incarnation,
+            name,
+            record.code,
+            notice.flags != 0,
+            Some(VerdictId(record.id)),
+            Some(evidence),
+            now,
+        );
+        // The exit watch has served the kernel's rings itself where there is one.
+        let published = Record { kind: RecordKind::Process as u16, ..*record };
+        let delivered = self.receiver.kernel_watches_exits();
+        self.publish(record.node, record.app, &published, &[], delivered);
+    }
+
+    /// A notice of another host.
+    fn remote_notice(&mut self, record: &Record, now: u64) {
+        let (Some(cause), Some(grade)) = (record.cause(), record.grade()) else { return };
+        let Some(slot) = self.slot(record.node) else { return };
+        let number = record.id as u32;
+        let notice = Notice {
+            notice: number,
+            app: record.app,
+            cause,
+            grade,
+            flags: if record.flags & Record::CONFIRMS != 0 { Notice::CONFIRMS } else { 0 },
+            code: record.code,
+            event_ns: record.event_ns,
+        };
+        let Some(peer) = self.peers[slot].as_mut() else { return };
+        match peer.inbox.offer(number, now) {
+            Offer::TooFar => return,
+            Offer::Duplicate | Offer::New => peer.confirm = true,
+        }
+        if record.flags & Record::DUPLICATE != 0 {
+            return;
+        }
+        if !self.receiver.kernel_delivers() {
+            self.publish(record.node, record.app, record, &[], false);
+        } else {
+            self.publish(record.node, record.app, record, &[], true);
+        }
+        match self.detector.notice(record.node, record.incarnation, &notice, record.sent_ns, record.received_ns, record.path, now)
+        {
+            Ok(Taken::New | Taken::Duplicate) => {}
+            Err(e) => tracing::debug!("notice {number} of {:08x}: {e}", record.node),
+        }
+        if let Some(peer) = self.peers[slot].as_mut() {
+            if record.app == 0 {
+                peer.left = true;
+            } else if let Some(app) = peer.apps.get_mut(&record.app) {
+                app.ended = Some(cause);
+            }
+        }
+        self.act(now);
+    }
+
+    // ---- packets that can wait a little -------------------------------------------------------------------------------------
+
+    fn drain_inbox(&mut self) {
+        let me = crate::soft::Me { cluster: self.start.cluster, node: self.start.node, incarnation: self.start.incarnation };
+        let keys = self.start.keys;
+        self.receiver.poll_sockets(&self.lane, &me, &keys);
+        while let Some((head, bytes)) = self.receiver.next_packet() {
+            match fide_wire::packet::decode(&bytes, self.start.cluster, &keys) {
+                Ok(packet) => self.packet(&head, &packet, now_ns()),
+                Err(reason) => self.receiver.count_refused(reason),
+            }
+        }
+    }
+
+    fn packet(&mut self, head: &Record, packet: &Packet<'_>, now: u64) {
+        match packet.header.kind {
+            Kind::Heartbeat => self.piggyback(head, packet),
+            Kind::Announce => match serde_json::from_slice::<Announce>(packet.body) {
+                Ok(a) => self.announced(&packet.header, &a, now),
+                Err(e) => tracing::warn!("announcement of {:08x} not understood: {e}", packet.header.sender),
+            },
+            Kind::Confirm => {
+                for entry in ConfirmEntry::read_all(packet.body) {
+                    self.outbox.confirmed(packet.header.sender, &entry);
+                }
+            }
+            Kind::PathReport => self.path_report(&packet.header, packet.body, now),
+            Kind::Notice | Kind::Leave => {} // the urgent ring's
+        }
+    }
+
+    fn piggyback(&mut self, head: &Record, packet: &Packet<'_>) {
+        let Some((app, message)) = packet.body.split_at_checked(2) else { return };
+        let low = u16::from_be_bytes([app[0], app[1]]);
+        let Some(slot) = self.slot(packet.header.sender) else { return };
+        let Some(peer) = self.peers[slot].as_mut() else { return };
+        let Some(app) = peer.apps.iter().rev().find(|(n, a)| **n as u16 == low && a.ended.is_none()).map(|(n, _)| *n) else {
+            return;
+        };
+        if !peer.first_piggyback(packet.header.number) {
+            return;
+        }
+        let record = Record { kind: RecordKind::Piggyback as u16, app, ..*head };
+        self.publish(packet.header.sender, app, &record, message, false);
+    }
+
+    fn announced(&mut self, h: &Header, a: &Announce, now: u64) {
+        if a.name.is_empty() || a.name.len() > 64 || fide_wire::name_id(&a.name) != h.sender {
+            tracing::warn!("an announcement names {:?}, which is not node {:08x}", a.name, h.sender);
+            return;
+        }
+        if self.start.known.get(&a.name).is_some_and(|known| h.incarnation < *known) {
+            return; // a replay of a life that was seen to end
+        }
+        let contract = Contract { period_ns: h.period_ns.into(), ..a.contract };
+        let life = self.slot(h.sender).and_then(|s| self.peers[s].as_ref()).map(|p| p.incarnation);
+        if life != Some(h.incarnation) {
+            self.new_life(h, a, contract, now);
+        }
+        let Some(slot) = self.slot(h.sender) else { return };
+        let Some(peer) = self.peers[slot].as_mut() else { return };
+        for (path, address) in peer.addresses.iter_mut().enumerate() {
+            *address = a.addresses.get(path).and_then(|t| t.parse::<IpAddr>().ok());
+        }
+        peer.announced = contract;
+        if let Some(change) = peer.directory(a) {
+            self.directory_changed(slot, &change, now);
+        }
+        self.monitored_by_others(h.sender, &a.monitors);
+        self.act(now);
+    }
+
+    fn new_life(&mut self, h: &Header, a: &Announce, contract: Contract, now: u64) {
+        let contracts = [contract; PATHS];
+        let seen = match self.detector.peer_seen(h.sender, &a.name, h.incarnation, &contracts, now) {
+            Ok(seen) => seen,
+            Err(e) => {
+                tracing::warn!("{} is not taken on: {e}", a.name);
+                return;
+            }
+        };
+        if seen == Seen::Known {
+            return;
+        }
+        let slot = self.slot(h.sender).or_else(|| self.peers.iter().position(Option::is_none));
+        let Some(slot) = slot else { return };
+        if let Err(e) = self.receiver.set_peer(slot, h.sender, h.incarnation) {
+            tracing::error!("{}: {e}", a.name);
+            return;
+        }
+        let calibration = std::array::from_fn(|_| Calibration::new(self.start.calibration, h.period_ns.into()));
+        let mut peer = Peer::new(h.sender, &a.name, h.incarnation, calibration);
+        for path in 0..PATHS {
+            peer.contract[path] = peer.calibration[path].contract(a.contract.size_max);
+            if let Err(e) = self.detector.contract(h.sender, path, peer.contract[path], now) {
+                tracing::warn!("contract of {}: {e}", a.name);
+            }
+        }
+        if let Some(old) = self.peers[slot].replace(peer) {
+            for app in old.apps.keys() {
+                self.subscribers.clear(h.sender, *app, self.receiver.mechanism());
+            }
+        }
+        self.watch_node_targets(&a.name, h.sender);
+        self.outbox.peer_set(self.detector.live_peers());
+        self.start.known.insert(a.name.clone(), h.incarnation);
+        self.say(Happened::PeerIncarnation(a.name.clone(), h.incarnation));
+        self.announce_soon(now); // so that the newcomer knows us at once
+    }
+
+    fn watch_node_targets(&mut self, name: &str, node: u32) {
+        let rings: Vec<u32> = self.subscribers.wanting(&Target::Host(name.into())).map(|(i, _)| i).collect();
+        for ring in rings {
+            self.subscribers.set(key(node, 0), ring, true, self.receiver.mechanism());
+        }
+    }
+
+    fn directory_changed(&mut self, slot: usize, change: &crate::peers::DirectoryChange, now: u64) {
+        let Some(peer) = self.peers[slot].as_ref() else { return };
+        let (node, incarnation, host) = (peer.node, peer.incarnation, peer.name.clone());
+        let appeared: Vec<(u32, String)> =
+            change.appeared.iter().filter_map(|n| peer.apps.get(n).map(|a| (*n, a.name.clone()))).collect();
+        for (app, name) in appeared {
+            if let Err(e) = self.detector.app_seen(node, incarnation, app) {
+                tracing::warn!("{name} on {host}: {e}");
+                continue;
+            }
+            let target = Target::Process(name.clone(), host.clone());
+            let rings: Vec<u32> = self.subscribers.wanting(&target).map(|(i, _)| i).collect();
+            for ring in &rings {
+                self.subscribers.set(key(node, app), *ring, true, self.receiver.mechanism());
+            }
+            let record = self.host_record(Cause::Monitored, Grade::Certain, node, incarnation, now);
+            let record = Record { kind: RecordKind::Process as u16, app, ..record };
+            self.publish(node, app, &record, name.as_bytes(), false);
+            self.tell(Cause::Monitored, Grade::Certain, &host, incarnation, Some(name), 0, false, None, None, now);
+        }
+    }
+
+    fn monitored_by_others(&mut self, from: u32, monitors: &[AnnouncedMonitor]) {
+        for m in monitors.iter().filter(|m| m.node == self.start.node) {
+            let before = self.monitored_by.insert((from, m.app), m.pbsize);
+            if before == Some(m.pbsize) {
+                continue;
+            }
+            if let Some(ring) = self.watchlist.get(m.app).filter(|w| w.ended.is_none()).and_then(|w| w.ring) {
+                let record = Record {
+                    kind: RecordKind::MonitorRequest as u16,
+                    node: from,
+                    app: m.app,
+                    code: m.pbsize as i32,
+                    event_ns: now_ns(),
+                    ..Record::default()
+                };
+                self.subscribers.publish(1 << ring, &record, &[], false, self.receiver.mechanism());
+            }
+        }
+    }
+
+    fn path_report(&mut self, h: &Header, body: &[u8], now: u64) {
+        let Some(slot) = self.slot(h.sender) else { return };
+        let reporter = match self.peers[slot].as_ref() {
+            Some(p) if p.incarnation == h.incarnation => p.name.clone(),
+            _ => return,
+        };
+        for entry in ReportEntry::read_all(body) {
+            if entry.node != self.start.node {
+                if entry.flags & ReportEntry::SILENT != 0 {
+                    self.detector.also_reported(entry.node, &reporter, now);
+                }
+                continue;
+            }
+            if entry.incarnation != self.start.incarnation {
+                continue;
+            }
+            if entry.flags & ReportEntry::CONDEMNED != 0 {
+                tracing::warn!("{reporter} has given us up: starting a new incarnation");
+                self.start_over(now);
+                return;
+            }
+            let path = usize::from(entry.path);
+            let round_trip = now.saturating_sub(entry.echo_sent_ns).saturating_sub(entry.hold_ns);
+            if path < PATHS
+                && entry.echo_sent_ns != 0
+                && entry.echo_sent_ns <= now
+                && let Some(peer) = self.peers[slot].as_mut()
+            {
+                peer.calibration[path].round_trip(round_trip);
+            }
+        }
+    }
+
+    /// Others gave this agent up (wrongly, as it still runs): it comes back as somebody new, so that nobody mistakes one life for another.
+    fn start_over(&mut self, now: u64) {
+        self.start.incarnation = self.start.incarnation.saturating_add(1);
+        self.receiver.set_incarnation(self.start.incarnation);
+        self.outbox = Outbox::new(OutboxConfig::new(self.start.node, self.start.incarnation));
+        self.outbox.peer_set(self.detector.live_peers());
+        self.watchlist.version += 1;
+        self.say(Happened::Incarnation(self.start.incarnation));
+        let name = self.start.name.clone();
+        self.tell(Cause::Returned, Grade::Certain, &name, self.start.incarnation, None, 1, false, None, None, now);
+        self.announce_soon(now);
+    }
+
+    // ---- sending ------------------------------------------------------------------------------------------------------------
+
+    fn header(&self, kind: Kind, path: u8, number: u64) -> Header {
+        Header {
+            kind,
+            path,
+            key_id: 0,
+            cluster: self.start.cluster,
+            sender: self.start.node,
+            incarnation: self.start.incarnation,
+            number,
+            sent_ns: now_ns(),
+            period_ns: u32::try_from(self.start.period_ns).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Encodes for every path and sends with one call. Returns the stamp.
+    fn transmit(&mut self, kind: Kind, number: u64, notice: Option<&Notice>, body: &[u8]) -> u64 {
+        let mut packets = [[0u8; PACKET_MAX]; PATHS];
+        let mut lens = [0; PATHS];
+        let mut stamp = 0;
+        for path in 0..PATHS {
+            let header = self.header(kind, path as u8, number);
+            stamp = header.sent_ns;
+            match fide_wire::packet::encode(&mut packets[path], &header, notice, body, &self.start.keys) {
+                Ok(len) => lens[path] = len,
+                Err(e) => tracing::error!("{kind:?} not sent: {e}"),
+            }
+        }
+        let payloads = std::array::from_fn(|p| (lens[p] > 0).then(|| &packets[p][..lens[p]]));
+        self.lane.send(payloads);
+        stamp
+    }
+
+    fn send_event(&mut self, kind: Kind, notice: Option<&Notice>, body: &[u8]) -> u64 {
+        self.event_number += 1;
+        self.transmit(kind, self.event_number, notice, body)
+    }
+
+    fn send_notice(&mut self, kind: Kind, notice: &Notice) -> u64 {
+        self.send_event(kind, Some(notice), &[])
+    }
+
+    fn beat(&mut self, now: u64) {
+        if self.pacer.tick(now).is_none() || self.stopping.is_some() {
+            return;
+        }
+        let mut body = std::mem::take(&mut self.body);
+        self.watchlist.take_piggyback(&mut body);
+        self.number += 1;
+        self.transmit(Kind::Heartbeat, self.number, None, &body);
+        self.heartbeats += 1;
+        self.body = body;
+    }
+
+    fn repeat(&mut self, now: u64) {
+        while let Some(notice) = self.outbox.poll_transmit(now) {
+            let kind = if notice.app == 0 { Kind::Leave } else { Kind::Notice };
+            self.send_notice(kind, &notice);
+        }
+    }
+
+    fn confirm(&mut self) {
+        let mut body = Vec::new();
+        for peer in self.peers.iter_mut().flatten().filter(|p| p.confirm) {
+            peer.confirm = false;
+            peer.inbox.entry(peer.node, peer.incarnation).write(&mut body);
+            if body.len() + ConfirmEntry::LEN > BODY_MAX {
+                break;
+            }
+        }
+        if !body.is_empty() {
+            self.send_event(Kind::Confirm, None, &body);
+        }
+    }
+
+    fn announce_soon(&mut self, now: u64) {
+        self.announce_step = 0;
+        self.announce_at = now;
+    }
+
+    fn announce(&mut self, now: u64) {
+        self.announce_step += 1;
+        let step = self.announce_step;
+        self.announce_at = match ANNOUNCE_BURST.get(step) {
+            Some(after) => now + (after - ANNOUNCE_BURST[step - 1]),
+            None => now + HOUSEKEEPING_NS,
+        };
+        // A version says "what is announced changed"; it must also grow when what is monitored from here changes.
+        self.announced_version = self.watchlist.version + self.wants_version + 1;
+        let monitors = self.announced_monitors();
+        let base = Announce {
+            name: self.start.name.clone(),
+            addresses: (0..PATHS as u8).map(|p| self.lane.source(p).map_or_else(String::new, |a| a.to_string())).collect(),
+            contract: self.own_contract(),
+            version: self.announced_version,
+            part: 0,
+            parts: 1,
+            apps: Vec::new(),
+            monitors: Vec::new(),
+        };
+        let apps = self.watchlist.alive().map(|(app, w)| AnnouncedApp { app, name: w.name.clone(), pbsize: w.pbsize }).collect();
+        for part in split(&base, apps, monitors) {
+            match serde_json::to_vec(&part) {
+                Ok(body) => {
+                    self.send_event(Kind::Announce, None, &body);
+                }
+                Err(e) => tracing::error!("announcement not written: {e}"),
+            }
+        }
+    }
+
+    fn announced_monitors(&self) -> Vec<AnnouncedMonitor> {
+        let wants = self.subscribers.process_wants();
+        wants
+            .into_iter()
+            .filter_map(|((name, host), pbsize)| {
+                let node = fide_wire::name_id(&host);
+                let app = self.slot(node).and_then(|s| self.peers[s].as_ref())?.named(&name)?;
+                Some(AnnouncedMonitor { node, app, pbsize })
+            })
+            .collect()
+    }
+
+    /// The contract this agent offers: its period, what fits, and the worst it has seen of its own paths.
+    #[must_use]
+    pub fn own_contract(&self) -> Contract {
+        let worst = |f: fn(&Contract) -> u64| self.peers.iter().flatten().flat_map(|p| &p.contract).map(f).max().unwrap_or(0);
+        Contract {
+            period_ns: self.start.period_ns,
+            size_max: self.lane.piggyback_max() as u32,
+            lambda_min_ns: worst(|c| c.lambda_min_ns),
+            delta_max_ns: worst(|c| c.delta_max_ns),
+        }
+    }
+
+    // ---- judging ------------------------------------------------------------------------------------------------------------
+
+    fn judge(&mut self, now: u64) {
+        for slot in 0..self.peers.len() {
+            let Some(peer) = self.peers[slot].as_ref() else { continue };
+            let row = self.receiver.peer(slot);
+            let arrivals = row.path.map(|p| PathArrival {
+                last_number: p.number,
+                last_arrival_ns: p.arrived_ns,
+                lost: p.lost,
+                drops: p.refused,
+            });
+            // Refusals (a life that is over) are the detector's to count.
+            let _ = self.detector.arrivals(peer.node, row.incarnation, &arrivals);
+        }
+        while let Some(answer) = self.prober.as_mut().and_then(Prober::poll) {
+            let result = match answer.kind {
+                AnswerKind::KernelAnswered => ProbeResult::KernelAnswered,
+                AnswerKind::AgentAbsent => ProbeResult::AgentAbsent,
+            };
+            self.detector.probe_result(answer.node, usize::from(answer.path), result, now);
+        }
+        self.detector.tick(now);
+        self.act(now);
+    }
+
+    fn act(&mut self, now: u64) {
+        while let Some(action) = self.detector.poll_action() {
+            match action {
+                Action::Verdict(v) => self.verdict(&v, now),
+                Action::Probe { node, paths } => self.probe(node, paths),
+                Action::Condemn { node, incarnation } => self.condemn(node, incarnation),
+                Action::TimeoutChanged { node, timeout_ns } => {
+                    let record = Record {
+                        kind: RecordKind::TimeoutChanged as u16,
+                        node,
+                        number: timeout_ns,
+                        event_ns: now,
+                        ..Record::default()
+                    };
+                    let rings = self.subscribers.rings_of_node(node);
+                    self.subscribers.publish(rings, &record, &[], false, self.receiver.mechanism());
+                }
+            }
+        }
+    }
+
+    fn probe(&mut self, node: u32, paths: [bool; PATHS]) {
+        let Some(slot) = self.slot(node) else { return };
+        let (Some(peer), Some(prober)) = (self.peers[slot].as_ref(), self.prober.as_mut()) else { return };
+        for path in (0..PATHS).filter(|p| paths[*p]) {
+            if let Some(address) = peer.addresses[path]
+                && let Err(e) = prober.probe(node, path as u8, address)
+            {
+                tracing::debug!("probe of {} on path {path}: {e}", peer.name);
+            }
+        }
+    }
+
+    fn condemn(&mut self, node: u32, incarnation: u32) {
+        let Some(slot) = self.slot(node) else { return };
+        if let Some(peer) = self.peers[slot].as_mut().filter(|p| p.incarnation == incarnation) {
+            peer.condemned = true;
+            self.receiver.condemn(slot);
+        }
+    }
+
+    fn verdict(&mut self, v: &Verdict, now: u64) {
+        let host = self.node_name(v.node);
+        let app = (v.app != 0).then(|| self.app_name(v.node, v.app));
+        // Notices were published when they came in, by the kernel where it could.
+        if v.grade == Grade::Inferred || v.cause.is_about_observer() || v.cause == Cause::Returned {
+            let mut record = self.host_record(v.cause, v.grade, v.node, v.incarnation, now);
+            record.id = v.id.0;
+            record.code = v.code;
+            self.publish_host(v.node, &record);
+            for ended in &v.ended_apps {
+                let record = Record { kind: RecordKind::Process as u16, app: *ended, ..record };
+                self.publish(v.node, *ended, &record, &[], false);
+            }
+        }
+        for ended in &v.ended_apps {
+            let name = self.app_name(v.node, *ended);
+            self.mark_ended(v.node, *ended, v.cause);
+            self.tell(
+                v.cause,
+                v.grade,
+                &host,
+                v.incarnation,
+                Some(name),
+                v.code,
+                false,
+                Some(v.id),
+                Some(v.evidence.clone()),
+                now,
+            );
+        }
+        self.tell(v.cause, v.grade, &host, v.incarnation, app, v.code, v.confirms, Some(v.id), Some(v.evidence.clone()), now);
+        if matches!(v.cause, Cause::SilentHost | Cause::AgentLost | Cause::Returned | Cause::Left) {
+            self.outbox.peer_set(self.detector.live_peers());
+        }
+    }
+
+    fn mark_ended(&mut self, node: u32, app: u32, cause: Cause) {
+        let slot = self.slot(node);
+        if let Some(app) = slot.and_then(|s| self.peers[s].as_mut()).and_then(|p| p.apps.get_mut(&app)) {
+            app.ended = Some(cause);
+        }
+    }
+
+    fn host_record(&self, cause: Cause, grade: Grade, node: u32, incarnation: u32, now: u64) -> Record {
+        Record {
+            kind: RecordKind::Host as u16,
+            cause: cause as u8,
+            grade: grade as u8,
+            node,
+            incarnation,
+            event_ns: now,
+            ..Record::default()
+        }
+    }
+
+    /// To those who asked for this process, its host, or everything.
+    fn publish(&mut self, node: u32, app: u32, record: &Record, body: &[u8], delivered: bool) {
+        let rings = self.subscribers.rings(node, app);
+        if rings != 0 {
+            self.subscribers.publish(rings, record, body, delivered, self.receiver.mechanism());
+        }
+    }
+
+    /// To everybody who asked for anything of this host.
+    fn publish_host(&mut self, node: u32, record: &Record) {
+        let rings = if node == self.start.node { u64::MAX } else { self.subscribers.rings_of_node(node) };
+        let rings = rings & self.subscribers.in_use();
+        if rings != 0 {
+            self.subscribers.publish(rings, record, &[], false, self.receiver.mechanism());
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "an event has this many parts, and each caller has them at hand")]
+    fn tell(
+        &self,
+        cause: Cause,
+        grade: Grade,
+        node: &str,
+        incarnation: u32,
+        app: Option<String>,
+        code: i32,
+        confirms: bool,
+        id: Option<VerdictId>,
+        evidence: Option<Evidence>,
+        at_ns: u64,
+    ) {
+        let text = words::sentence(cause, node, app.as_deref(), code, confirms);
+        let event = HistoryEvent {
+            seq: 0,
+            wall_ns: 0,
+            at_ns,
+            observer: self.start.name.clone(),
+            id,
+            cause,
+            grade,
+            node: node.into(),
+            incarnation,
+            app,
+            code,
+            confirms,
+            text,
+            evidence: evidence.map(Box::new),
+        };
+        self.say(Happened::Event(Box::new(event)));
+    }
+
+    /// Tells of something on this host, from the control thread's side (an interface, a full disk).
+    pub fn tell_local(&mut self, cause: Cause, code: i32, text: String) {
+        let event = HistoryEvent {
+            seq: 0,
+            wall_ns: 0,
+            at_ns: now_ns(),
+            observer: self.start.name.clone(),
+            id: None,
+            cause,
+            grade: Grade::Certain,
+            node: self.start.name.clone(),
+            incarnation: self.start.incarnation,
+            app: None,
+            code,
+            confirms: false,
+            text,
+            evidence: None,
+        };
+        self.say(Happened::Event(Box::new(event)));
+    }
+
+    // ---- once a second ------------------------------------------------------------------------------------------------------
+
+    fn housekeeping(&mut self, now: u64) {
+        self.housekeeping_at = now + HOUSEKEEPING_NS;
+        self.calibrate(now);
+        self.report_paths(now);
+        self.complain(now);
+        self.recover_stranded(now);
+        self.receiver.check_pidfds();
+        for path in 0..PATHS {
+            self.detector.carrier(path, self.lane.carrier(path as u8), now);
+        }
+    }
+
+    fn calibrate(&mut self, now: u64) {
+        let size = self.lane.piggyback_max() as u32;
+        for slot in 0..self.peers.len() {
+            let Some(peer) = self.peers[slot].as_mut().filter(|p| !p.condemned && !p.left) else { continue };
+            let period = self.receiver.peer(slot).period_ns;
+            let period = if period == 0 { peer.announced.period_ns } else { period.into() };
+            for path in 0..PATHS {
+                let max = self.receiver.take_jitter_max(slot, path);
+                peer.calibration[path].set_period(period);
+                peer.window[path] = Some(peer.calibration[path].feed(&self.receiver.jitter(slot, path), max));
+                let contract = peer.calibration[path].contract(size);
+                if contract != peer.contract[path] {
+                    peer.contract[path] = contract;
+                    // A peer the detector has forgotten has no contract to keep.
+                    let _ = self.detector.contract(peer.node, path, contract, now);
+                }
+            }
+        }
+    }
+
+    fn report_paths(&mut self, now: u64) {
+        let mut bodies = vec![Vec::new()];
+        for slot in 0..self.peers.len() {
+            let Some(peer) = self.peers[slot].as_ref() else { continue };
+            let row = self.receiver.peer(slot);
+            for (path, p) in row.path.iter().enumerate() {
+                let timeout = peer.contract[path].timeout_ns();
+                let silent = p.arrived_ns == 0 || now.saturating_sub(p.arrived_ns) > timeout;
+                let entry = ReportEntry {
+                    node: peer.node,
+                    incarnation: peer.incarnation,
+                    path: path as u8,
+                    flags: if silent { ReportEntry::SILENT } else { 0 } | if peer.condemned { ReportEntry::CONDEMNED } else { 0 },
+                    last_number: p.number,
+                    echo_sent_ns: p.sent_ns,
+                    hold_ns: now.saturating_sub(p.arrived_ns),
+                    jitter_max_ns: p.jitter_max_ns,
+                };
+                if bodies.last().is_some_and(|b| b.len() + ReportEntry::LEN > BODY_MAX) {
+                    bodies.push(Vec::new());
+                }
+                if let Some(body) = bodies.last_mut() {
+                    entry.write(body);
+                }
+            }
+        }
+        for body in bodies.iter().filter(|b| !b.is_empty()) {
+            self.send_event(Kind::PathReport, None, body);
+        }
+    }
+
+    /// What the counters say that an operator should hear, once per change.
+    fn complain(&mut self, now: u64) {
+        let (clashes, _, _) = self.receiver.complaints();
+        if clashes > self.complained.clashes {
+            self.complained.clashes = clashes;
+            let name = self.start.name.clone();
+            self.tell(Cause::NameClash, Grade::Certain, &name, self.start.incarnation, None, 0, false, None, None, now);
+        }
+        let refused = self.receiver.refused();
+        use fide_wire::packet::Refusal;
+        let foreign: u64 =
+            [Refusal::Cluster, Refusal::Key, Refusal::Mac, Refusal::Version].iter().map(|r| refused[*r as usize]).sum();
+        if self.complained.foreign == 0 && foreign > 0 {
+            let name = self.start.name.clone();
+            self.tell(Cause::ForeignTraffic, Grade::Certain, &name, self.start.incarnation, None, 0, false, None, None, now);
+        }
+        self.complained.foreign = foreign;
+    }
+
+    /// Deaths whose records found the urgent ring full are still in the watch table.
+    fn recover_stranded(&mut self, now: u64) {
+        let (_, _, lost) = self.receiver.complaints();
+        if lost == self.complained.urgent_lost {
+            return;
+        }
+        self.complained.urgent_lost = lost;
+        for end in self.receiver.stranded() {
+            let signal = end.watch.status & 0x7f;
+            let cause = match (end.watch.state, signal) {
+                (1, _) => Cause::Doomed,
+                (_, 0) => Cause::Exited,
+                _ => Cause::Killed,
+            };
+            let known = self.watchlist.get(end.watch.app).and_then(|w| w.ended);
+            if known.is_some_and(|(c, _)| c != Cause::Doomed || cause == Cause::Doomed) {
+                continue;
+            }
+            let code = if signal == 0 { end.watch.status >> 8 & 0xff } else { signal };
+            let record = Record {
+                kind: RecordKind::Exit as u16,
+                cause: cause as u8,
+                grade: Grade::Certain as u8,
+                node: self.start.node,
+                app: end.watch.app,
+                incarnation: self.start.incarnation,
+                code,
+                flags: Record::LOCAL | if known.is_some() { Record::CONFIRMS } else { 0 },
+                id: VerdictId::new(self.start.node, self.receiver.next_notice()).0,
+                event_ns: now,
+                received_ns: now,
+                pid: end.pid,
+                ..Record::default()
+            };
+            self.local_end(&record, now);
+            if end.watch.state == 2 {
+                self.receiver.unwatch(end.pid);
+            }
+        }
+    }
+
+    // ---- leaving ------------------------------------------------------------------------------------------------------------
+
+    /// Says goodbye, repeats it until confirmed or for a moment, then ends the loop.
+    pub fn leave(&mut self) {
+        if self.stopping.is_some() {
+            return;
+        }
+        let now = now_ns();
+        let number = self.receiver.next_notice();
+        let notice =
+            Notice { notice: number, app: 0, cause: Cause::Left, grade: Grade::Certain, flags: 0, code: 0, event_ns: now };
+        self.send_notice(Kind::Leave, &notice);
+        self.outbox.push_numbered(&notice, now);
+        self.stopping = Some(now + 200_000_000);
+    }
+
+    fn stop_when_told(&mut self, now: u64) {
+        if let Some(at) = self.stopping
+            && (now >= at || self.outbox.pending() == 0)
+        {
+            self.stopped = true;
+        }
+    }
+
+    // ---- for the control thread ---------------------------------------------------------------------------------------------
+
+    /// Watches a process of this host.
+    ///
+    /// # Errors
+    /// In words: the table is full, or the kernel refuses.
+    pub fn watch(&mut self, watched: Watched) -> Result<u32, String> {
+        if self.watchlist.named(&watched.name).is_some() {
+            return Err(format!(
+                "a process named {} is watched already: choose another name, or `fide unmonitor` it first",
+                watched.name
+            ));
+        }
+        if let Some(app) = self.watchlist.of_pid(watched.pid) {
+            let name = self.watchlist.get(app).map_or("", |w| &w.name);
+            return Err(format!("process {} is watched already, as {name}", watched.pid));
+        }
+        let (pid, ticks) = (watched.pid, watched.start_ticks);
+        let app = self.watchlist.add(watched);
+        if let Err(e) = self.outbox.app_started(app) {
+            self.watchlist.forget(app);
+            return Err(e.to_string());
+        }
+        if let Err(e) = self.receiver.watch(pid, app, ticks) {
+            self.watchlist.forget(app);
+            return Err(e.to_string());
+        }
+        let name = self.start.name.clone();
+        let watched_name = self.watchlist.get(app).map(|w| w.name.clone()).unwrap_or_default();
+        for (ring, _) in self.subscribers.wanting(&Target::Process(watched_name, name)).collect::<Vec<_>>() {
+            self.subscribers.set(key(self.start.node, app), ring, true, self.receiver.mechanism());
+        }
+        self.announce_soon(now_ns());
+        Ok(app)
+    }
+
+    /// A process leaves politely, or is no longer watched.
+    pub fn unwatch(&mut self, app: u32) -> bool {
+        let Some(w) = self.watchlist.get(app).filter(|w| w.ended.is_none()) else { return false };
+        let (pid, name) = (w.pid, w.name.clone());
+        self.receiver.unwatch(pid);
+        // The exit watch may have been faster: then its record is in the urgent ring, and the process did not leave but die.
+        self.drain_urgent();
+        if self.watchlist.get(app).is_none_or(|w| w.ended.is_some()) {
+            return false;
+        }
+        let now = now_ns();
+        let notice = Notice {
+            notice: self.receiver.next_notice(),
+            app,
+            cause: Cause::Left,
+            grade: Grade::Certain,
+            flags: 0,
+            code: 0,
+            event_ns: now,
+        };
+        let sent_ns = self.send_notice(Kind::Notice, &notice);
+        self.watchlist.end(app, Cause::Left, 0, now);
+        self.outbox.push_numbered(&notice, now);
+        let id = VerdictId::new(self.start.node, notice.notice);
+        let record = Record {
+            kind: RecordKind::Process as u16,
+            app,
+            id: id.0,
+            flags: Record::LOCAL,
+            ..self.host_record(Cause::Left, Grade::Certain, self.start.node, self.start.incarnation, now)
+        };
+        self.publish(self.start.node, app, &record, &[], false);
+        let evidence = Evidence { event_ns: now, sent_ns, received_ns: now, ..Evidence::default() };
+        let host = self.start.name.clone();
+        self.tell(
+            Cause::Left,
+            Grade::Certain,
+            &host,
+            self.start.incarnation,
+            Some(name),
+            0,
+            false,
+            Some(id),
+            Some(evidence),
+            now,
+        );
+        true
+    }
+
+    /// A new subscriber's ring.
+    ///
+    /// # Errors
+    /// When there is none to be had.
+    pub fn subscribe(&mut self, socket_only: bool) -> Result<(u32, RingKind, OwnedFd), crate::subscribers::SubscribeError> {
+        self.subscribers.add(self.receiver.mechanism_mut(), socket_only)
+    }
+
+    /// A subscriber is gone.
+    pub fn unsubscribe(&mut self, ring: u32) {
+        self.subscribers.remove(ring, self.receiver.mechanism_mut());
+        self.wants_version += 1;
+    }
+
+    /// Starts monitoring. Returns (node, app, pbsize, timeout, alive).
+    pub fn monitor(&mut self, ring: u32, target: Target, want: Want) -> (u32, u32, u32, u64, bool) {
+        let found = self.resolve(&target);
+        if let Some((node, app)) = found {
+            self.subscribers.set(key(node, app), ring, true, self.receiver.mechanism());
+        }
+        self.subscribers.want(ring, target.clone(), want);
+        self.wants_version += 1;
+        self.announce_soon(now_ns());
+        let (node, app) = found.unwrap_or_else(|| match &target {
+            Target::Host(host) | Target::Process(_, host) => (fide_wire::name_id(host), 0),
+            Target::Everything => (0, 0),
+        });
+        let (pbsize, alive) = self.app_facts(node, app, found.is_some());
+        let timeout = self.detector.timeout_ns(node).unwrap_or_else(|| self.own_contract().timeout_ns());
+        (node, app, pbsize, timeout, alive)
+    }
+
+    fn app_facts(&self, node: u32, app: u32, found: bool) -> (u32, bool) {
+        if node == self.start.node {
+            return self.watchlist.get(app).map_or((0, app == 0 && found), |w| (w.pbsize, w.ended.is_none()));
+        }
+        let peer = self.slot(node).and_then(|s| self.peers[s].as_ref());
+        match peer {
+            Some(p) if app != 0 => p.apps.get(&app).map_or((0, false), |a| (a.pbsize, a.ended.is_none())),
+            Some(p) => (0, !p.condemned && !p.left),
+            None => (0, found),
+        }
+    }
+
+    /// Ends monitoring; `false` when the target was not monitored.
+    pub fn unmonitor(&mut self, ring: u32, target: &Target) -> bool {
+        let was = self.subscribers.unwant(ring, target);
+        if let Some((node, app)) = self.resolve(target) {
+            self.subscribers.set(key(node, app), ring, false, self.receiver.mechanism());
+        }
+        self.wants_version += 1;
+        was
+    }
+
+    fn resolve(&self, target: &Target) -> Option<(u32, u32)> {
+        match target {
+            Target::Everything => Some((0, 0)),
+            Target::Host(host) if *host == self.start.name => Some((self.start.node, 0)),
+            Target::Host(host) => {
+                let node = fide_wire::name_id(host);
+                self.slot(node).map(|_| (node, 0))
+            }
+            Target::Process(name, host) if *host == self.start.name => {
+                self.watchlist.named(name).map(|app| (self.start.node, app))
+            }
+            Target::Process(name, host) => {
+                let node = fide_wire::name_id(host);
+                let app = self.slot(node).and_then(|s| self.peers[s].as_ref())?.named(name)?;
+                Some((node, app))
+            }
+        }
+    }
+
+    /// Accepts these keys from now on.
+    pub fn set_keys(&mut self, keys: Keyring) {
+        self.start.keys = keys;
+        self.receiver.set_keys(&keys);
+    }
+
+    /// Derives the contract by these rules from now on.
+    pub fn set_calibration(&mut self, config: CalibrationConfig) {
+        self.start.calibration = config;
+        for c in self.peers.iter_mut().flatten().flat_map(|p| &mut p.calibration) {
+            c.set_config(config);
+        }
+    }
+
+    /// How packets are received.
+    #[must_use]
+    pub fn receive_name(&self) -> &'static str {
+        self.receiver.receive_name()
+    }
+
+    /// How exits are seen.
+    #[must_use]
+    pub fn exit_name(&self) -> &'static str {
+        self.receiver.exit_name()
+    }
+
+    /// Beats at this period from now on; others learn it from the heartbeats themselves.
+    pub fn set_period(&mut self, period_ns: u64) {
+        self.start.period_ns = period_ns;
+        self.pacer.set_period(period_ns, now_ns());
+        self.announce_soon(now_ns());
+    }
+
+    /// An interface changed: try to use it (again).
+    pub fn refresh_path(&mut self, path: u8) {
+        let now = now_ns();
+        let before = self.lane.ifindex(path);
+        let up_before = self.lane.mode(path) != PathMode::Down;
+        if let Err(e) = self.lane.refresh(path) {
+            tracing::info!("path {path}: {e}");
+        }
+        if let Some(prober) = self.prober.as_mut()
+            && let Err(e) = prober.refresh(path)
+        {
+            tracing::debug!("probes on path {path}: {e}");
+        }
+        let after = self.lane.ifindex(path);
+        if after != before || (after.is_some() && !self.receiver.attached(path)) {
+            self.receiver.reattach(path, after);
+        }
+        if let Err(e) = self.wait_for_descriptors() {
+            tracing::error!("path {path}: {e}");
+        }
+        let up = self.lane.mode(path) != PathMode::Down;
+        if up != up_before || after != before {
+            let name = self.start.name.clone();
+            self.tell(
+                Cause::Interface,
+                Grade::Certain,
+                &name,
+                self.start.incarnation,
+                None,
+                i32::from(up),
+                false,
+                None,
+                None,
+                now,
+            );
+        }
+        self.detector.carrier(usize::from(path), self.lane.carrier(path), now);
+        self.announce_soon(now);
+    }
+
+    /// The piggyback size this agent can grant.
+    #[must_use]
+    pub fn piggyback_max(&self) -> u32 {
+        self.lane.piggyback_max() as u32
+    }
+
+    /// The timeout for silence towards a node, if it is known.
+    #[must_use]
+    pub fn timeout_ns(&self, node: u32) -> Option<u64> {
+        self.detector.timeout_ns(node)
+    }
+
+    /// What the detector thinks of a node.
+    #[must_use]
+    pub fn state_of(&self, node: u32) -> Option<detector::State> {
+        self.detector.state(node)
+    }
+
+    pub(crate) fn slot(&self, node: u32) -> Option<usize> {
+        self.peers.iter().position(|p| p.as_ref().is_some_and(|p| p.node == node))
+    }
+
+    fn node_name(&self, node: u32) -> String {
+        if node == self.start.node {
+            return self.start.name.clone();
+        }
+        let peer = self.slot(node).and_then(|s| self.peers[s].as_ref());
+        peer.map_or_else(|| format!("{node:08x}"), |p| p.name.clone())
+    }
+
+    fn app_name(&self, node: u32, app: u32) -> String {
+        let peer = self.slot(node).and_then(|s| self.peers[s].as_ref());
+        peer.and_then(|p| p.apps.get(&app)).map_or_else(|| format!("process {app}"), |a| a.name.clone())
+    }
+
+    /// The origin of a watch, for tests and the server.
+    #[must_use]
+    pub fn origin(&self, app: u32) -> Option<Origin> {
+        self.watchlist.get(app).map(|w| w.origin)
+    }
+}
+
+/// Cuts a directory into announcements that each fit a packet.
+fn split(base: &Announce, apps: Vec<AnnouncedApp>, monitors: Vec<AnnouncedMonitor>) -> Vec<Announce> {
+    // Names are at most 64 bytes, which JSON can stretch; what an entry takes is measured, not guessed.
+    let room = BODY_MAX - serde_json::to_vec(base).map_or(400, |b| b.len()) - 32;
+    let mut parts = vec![base.clone()];
+    let mut used = 0;
+    let mut place = |parts: &mut Vec<Announce>, size: usize| {
+        if used + size > room {
+            parts.push(base.clone());
+            used = 0;
+        }
+        used += size;
+    };
+    for app in apps {
+        let size = serde_json::to_vec(&app).map_or(room, |b| b.len() + 1);
+        place(&mut parts, size);
+        if let Some(part) = parts.last_mut() {
+            part.apps.push(app);
+        }
+    }
+    for monitor in monitors {
+        let size = serde_json::to_vec(&monitor).map_or(room, |b| b.len() + 1);
+        place(&mut parts, size);
+        if let Some(part) = parts.last_mut() {
+            part.monitors.push(monitor);
+        }
+    }
+    let count = parts.len() as u16;
+    for (i, part) in parts.iter_mut().enumerate() {
+        part.part = i as u16;
+        part.parts = count;
+    }
+    parts
+}
+
+fn epoll_create() -> std::io::Result<OwnedFd> {
+    use std::os::fd::FromRawFd;
+    // SAFETY: no preconditions; the result is checked.
+    let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_of_any_size_fits_its_packets() {
+        let base = Announce { name: "n".repeat(64), addresses: vec!["fd00:0:0:0:0:0:0:1".into(); 2], ..Announce::default() };
+        for count in [0, 1, 10, 500, 4096] {
+            let apps: Vec<_> = (1..=count).map(|app| AnnouncedApp { app, name: "\"".repeat(64), pbsize: 1418 }).collect();
+            let monitors: Vec<_> = (1..=count).map(|app| AnnouncedMonitor { node: u32::MAX, app, pbsize: 1418 }).collect();
+            let parts = split(&base, apps.clone(), monitors.clone());
+            let mut a = Vec::new();
+            let mut m = Vec::new();
+            for (i, part) in parts.iter().enumerate() {
+                assert!(serde_json::to_vec(part).unwrap().len() <= BODY_MAX);
+                assert_eq!((usize::from(part.part), usize::from(part.parts)), (i, parts.len()));
+                a.extend(part.apps.clone());
+                m.extend(part.monitors.clone());
+            }
+            assert_eq!((a, m), (apps, monitors));
+        }
+    }
+}

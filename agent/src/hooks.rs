@@ -1,0 +1,662 @@
+//! Failure hooks: programs run with a verdict in their environment and as JSON on standard input.
+//!
+//! All of it happens on one thread of its own; [`Hooks::offer`] matches, puts a job into a bounded queue and returns. A
+//! program runs without a shell, in its own process group, with a clean environment, at ordinary priority and with no
+//! inherited capabilities, for as long as its time limit allows: then the group gets SIGTERM, and SIGKILL a second later.
+//!
+//! Children are made by `posix_spawn` (no `pre_exec`): a plain fork would write-protect the agent's memory and cost the
+//! lane's thread a page fault for everything it touches next.
+
+use crate::config::Hook;
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use fide_wire::control::HistoryEvent;
+use fide_wire::verdict::{Cause, Grade, VerdictId};
+use std::fmt;
+use std::io::{self, PipeReader, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// `code` of [`Cause::Local`] events that report a hook ([`HookOutcome::event`]): no hook runs for those, or one that fails
+/// on `any` would run for ever.
+pub const HOOK_EVENT_CODE: i32 = 1001;
+
+/// Limits of the runner.
+#[derive(Clone, Copy, Debug)]
+pub struct HookOptions {
+    /// Programs at once.
+    pub concurrency: usize,
+    /// Jobs that may wait.
+    pub queue: usize,
+    /// Output kept of each, bytes.
+    pub output_max: usize,
+    /// From SIGTERM to SIGKILL.
+    pub kill_after: Duration,
+}
+
+impl Default for HookOptions {
+    fn default() -> Self {
+        Self { concurrency: 4, queue: 64, output_max: 4096, kill_after: Duration::from_secs(1) }
+    }
+}
+
+/// How a hook ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HookResult {
+    /// With exit status 0.
+    Succeeded,
+    /// With another exit status.
+    Failed(i32),
+    /// By a signal that the agent did not send.
+    Signaled(i32),
+    /// Killed by the agent at its time limit.
+    TimedOut,
+    /// It never began: why.
+    NotStarted(String),
+    /// The queue was full.
+    Dropped,
+    /// The agent ended before it began or before it was done.
+    Cancelled,
+}
+
+impl HookResult {
+    const COUNT: usize = 7;
+    /// Names of all results, in the order of [`Hooks::counts`].
+    pub const NAMES: [&'static str; Self::COUNT] =
+        ["succeeded", "failed", "signaled", "timed-out", "not-started", "dropped", "cancelled"];
+
+    const fn index(&self) -> usize {
+        match self {
+            HookResult::Succeeded => 0,
+            HookResult::Failed(_) => 1,
+            HookResult::Signaled(_) => 2,
+            HookResult::TimedOut => 3,
+            HookResult::NotStarted(_) => 4,
+            HookResult::Dropped => 5,
+            HookResult::Cancelled => 6,
+        }
+    }
+
+    /// The name used in metrics.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        Self::NAMES[self.index()]
+    }
+}
+
+impl fmt::Display for HookResult {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HookResult::Succeeded => f.write_str("succeeded"),
+            HookResult::Failed(code) => write!(f, "failed with exit status {code}"),
+            HookResult::Signaled(signal) => write!(f, "was ended by signal {signal}"),
+            HookResult::TimedOut => f.write_str("was killed at its time limit"),
+            HookResult::NotStarted(why) => write!(f, "could not be started: {why}"),
+            HookResult::Dropped => f.write_str("was not run: too many hooks wait already"),
+            HookResult::Cancelled => f.write_str("was cancelled because the agent ended"),
+        }
+    }
+}
+
+/// One run of a hook.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HookOutcome {
+    /// The program.
+    pub program: String,
+    /// The event it ran for: its number in the history.
+    pub seq: u64,
+    /// The verdict it ran for.
+    pub id: Option<VerdictId>,
+    /// How it ended.
+    pub result: HookResult,
+    /// How long it ran.
+    pub took: Duration,
+    /// What it printed, standard output and error together, cut to [`HookOptions::output_max`].
+    pub output: String,
+}
+
+impl HookOutcome {
+    /// Whether an operator should hear of it.
+    #[must_use]
+    pub fn is_failure(&self) -> bool {
+        self.result != HookResult::Succeeded
+    }
+
+    /// In words.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = format!("hook {} for event {} {}", self.program, self.seq, self.result);
+        if self.took > Duration::ZERO {
+            text.push_str(&format!(" after {:.3} s", self.took.as_secs_f64()));
+        }
+        let last = self.output.trim_end().lines().next_back().unwrap_or("");
+        if self.is_failure() && !last.is_empty() {
+            text.push_str(&format!("; it said: {}", last.chars().take(200).collect::<String>()));
+        }
+        text
+    }
+
+    /// As an event for the history. `seq` is left to the history.
+    #[must_use]
+    pub fn event(&self, wall_ns: u64, at_ns: u64, observer: &str, incarnation: u32) -> HistoryEvent {
+        HistoryEvent {
+            seq: 0,
+            wall_ns,
+            at_ns,
+            observer: observer.into(),
+            id: None,
+            cause: Cause::Local,
+            grade: Grade::Certain,
+            node: observer.into(),
+            incarnation,
+            app: None,
+            code: HOOK_EVENT_CODE,
+            confirms: false,
+            text: self.text(),
+            evidence: None,
+        }
+    }
+}
+
+/// Whether `text` fits `pattern`, in which `*` stands for anything and `?` for one character.
+#[must_use]
+pub fn matches(pattern: &str, text: &str) -> bool {
+    let (p, t): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
+    let (mut i, mut j) = (0, 0);
+    // Where the last star was, and how much of the text it stands for so far: enough to go back to, no recursion.
+    let mut star: Option<(usize, usize)> = None;
+    while j < t.len() {
+        if i < p.len() && p[i] == '*' {
+            star = Some((i, j));
+            i += 1;
+        } else if i < p.len() && (p[i] == '?' || p[i] == t[j]) {
+            i += 1;
+            j += 1;
+        } else if let Some((at, taken)) = star {
+            star = Some((at, taken + 1));
+            i = at + 1;
+            j = taken + 1;
+        } else {
+            return false;
+        }
+    }
+    p[i..].iter().all(|c| *c == '*')
+}
+
+/// Whether `hook` runs for `event`.
+///
+/// A crash is often seen twice, as *doomed* and then confirmed. A hook that ran for the first does not run for the second
+/// unless it asks for `confirmations`.
+#[must_use]
+pub fn wants(hook: &Hook, event: &HistoryEvent) -> bool {
+    let about_hooks = event.cause == Cause::Local && event.code == HOOK_EVENT_CODE;
+    let again = event.confirms && hook.on.contains(&Cause::Doomed) && !hook.confirmations;
+    hook.on.contains(&event.cause)
+        && !about_hooks
+        && !again
+        && matches(&hook.pattern, &format!("{}@{}", event.app.as_deref().unwrap_or(""), event.node))
+}
+
+/// The environment of a hook, complete.
+#[must_use]
+pub fn environment(event: &HistoryEvent) -> Vec<(&'static str, String)> {
+    const VALUE_MAX: usize = 8192;
+    let clean = |text: &str| -> String {
+        let mut text = text.replace('\0', "");
+        while text.len() > VALUE_MAX {
+            text.pop();
+        }
+        text
+    };
+    vec![
+        ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into()),
+        ("LANG", "C.UTF-8".into()),
+        ("FIDE_CAUSE", event.cause.name().into()),
+        ("FIDE_GRADE", event.grade.to_string()),
+        ("FIDE_NODE", clean(&event.node)),
+        ("FIDE_INCARNATION", event.incarnation.to_string()),
+        ("FIDE_APP", clean(event.app.as_deref().unwrap_or(""))),
+        ("FIDE_CODE", event.code.to_string()),
+        ("FIDE_CONFIRMS", u8::from(event.confirms).to_string()),
+        ("FIDE_ID", event.id.map(|id| id.to_string()).unwrap_or_default()),
+        ("FIDE_SEQ", event.seq.to_string()),
+        ("FIDE_WALL_NS", event.wall_ns.to_string()),
+        ("FIDE_OBSERVER", clean(&event.observer)),
+        ("FIDE_TEXT", clean(&event.text)),
+    ]
+}
+
+/// What the thread is given.
+struct Job {
+    command: Vec<String>,
+    timeout: Duration,
+    environment: Vec<(&'static str, String)>,
+    input: Vec<u8>,
+    seq: u64,
+    id: Option<VerdictId>,
+}
+
+impl Job {
+    fn outcome(&self, result: HookResult) -> HookOutcome {
+        let program = self.command.first().cloned().unwrap_or_default();
+        HookOutcome { program, seq: self.seq, id: self.id, result, took: Duration::ZERO, output: String::new() }
+    }
+}
+
+#[derive(Default)]
+struct Shared {
+    counts: [AtomicU64; HookResult::COUNT],
+    unread: AtomicU64,
+    stopping: AtomicBool,
+    /// When the last grace ends, ns after `began`; meaningful once `stopping`.
+    grace_ns: AtomicU64,
+}
+
+impl Shared {
+    fn report(&self, outcomes: &Sender<HookOutcome>, outcome: HookOutcome) {
+        self.counts[outcome.result.index()].fetch_add(1, Ordering::Relaxed);
+        if outcomes.try_send(outcome).is_err() {
+            self.unread.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Runs hooks.
+pub struct Hooks {
+    hooks: Vec<Hook>,
+    jobs: Sender<Job>,
+    outcomes: (Sender<HookOutcome>, Receiver<HookOutcome>),
+    shared: Arc<Shared>,
+    wake: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+    began: Instant,
+}
+
+impl Hooks {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// When the system gives no thread or descriptor.
+    pub fn start(hooks: Vec<Hook>, options: HookOptions) -> io::Result<Self> {
+        let (jobs, todo) = bounded(options.queue.max(1));
+        let outcomes = bounded(256);
+        let shared = Arc::new(Shared::default());
+        // SAFETY: eventfd has no preconditions.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: `fd` was just made and belongs to nobody else.
+        let wake = Arc::new(unsafe { OwnedFd::from_raw_fd(fd) });
+        let began = Instant::now();
+        let mut runner = Runner {
+            todo,
+            outcomes: outcomes.0.clone(),
+            shared: shared.clone(),
+            wake: wake.clone(),
+            options,
+            running: Vec::new(),
+            began,
+        };
+        let thread = std::thread::Builder::new().name("fide-hooks".into()).stack_size(256 << 10).spawn(move || {
+            become_ordinary();
+            runner.run();
+        })?;
+        Ok(Self { hooks, jobs, outcomes, shared, wake, thread: Some(thread), began })
+    }
+
+    /// Replaces the hooks (a reload). What runs and waits is not touched.
+    pub fn set_hooks(&mut self, hooks: Vec<Hook>) {
+        self.hooks = hooks;
+    }
+
+    /// Queues every hook that wants this event; gives their number. Never waits.
+    pub fn offer(&self, event: &HistoryEvent) -> usize {
+        let mut queued = 0;
+        for hook in self.hooks.iter().filter(|h| wants(h, event)) {
+            let mut input = serde_json::to_vec(event).unwrap_or_default();
+            input.push(b'\n');
+            let job = Job {
+                command: hook.command.clone(),
+                timeout: hook.timeout,
+                environment: environment(event),
+                input,
+                seq: event.seq,
+                id: event.id,
+            };
+            match self.jobs.try_send(job) {
+                Ok(()) => queued += 1,
+                Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => {
+                    self.shared.report(&self.outcomes.0, job.outcome(HookResult::Dropped));
+                }
+            }
+        }
+        if queued > 0 {
+            wake(&self.wake);
+        }
+        queued
+    }
+
+    /// Where outcomes arrive. Bounded: what is not read is counted ([`Hooks::unread`]) and dropped.
+    #[must_use]
+    pub fn outcomes(&self) -> &Receiver<HookOutcome> {
+        &self.outcomes.1
+    }
+
+    /// Runs so far by result, in the order of [`HookResult::NAMES`].
+    #[must_use]
+    pub fn counts(&self) -> [u64; HookResult::COUNT] {
+        std::array::from_fn(|i| self.shared.counts[i].load(Ordering::Relaxed))
+    }
+
+    /// Outcomes that nobody read in time.
+    #[must_use]
+    pub fn unread(&self) -> u64 {
+        self.shared.unread.load(Ordering::Relaxed)
+    }
+
+    /// Ends the thread: what runs and waits has `grace` to be done, then it is killed. Waits that long at most, and a
+    /// little for the killing. Outcomes can be read afterwards.
+    pub fn shutdown(&mut self, grace: Duration) {
+        let Some(thread) = self.thread.take() else { return };
+        let until = self.began.elapsed().saturating_add(grace).as_nanos();
+        self.shared.grace_ns.store(u64::try_from(until).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.shared.stopping.store(true, Ordering::Release);
+        wake(&self.wake);
+        let _ = thread.join();
+    }
+}
+
+impl Drop for Hooks {
+    fn drop(&mut self) {
+        self.shutdown(Duration::ZERO);
+    }
+}
+
+fn wake(fd: &OwnedFd) {
+    let one = 1u64;
+    // SAFETY: writes 8 bytes from a live variable; a full counter (EAGAIN) wakes as well.
+    unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), 8) };
+}
+
+/// Undoes what the thread inherited from a lane that is pinned, real-time and privileged: its children inherit it in turn.
+fn become_ordinary() {
+    // SAFETY: plain system calls on this thread with live arguments; where one is refused, nothing is lost.
+    unsafe {
+        let param = libc::sched_param { sched_priority: 0 };
+        libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const param);
+        let mut all: libc::cpu_set_t = std::mem::zeroed();
+        (0..libc::CPU_SETSIZE as usize).for_each(|cpu| libc::CPU_SET(cpu, &mut all));
+        libc::sched_setaffinity(0, size_of_val(&all), &raw const all);
+        libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+    }
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Running,
+    Terminated,
+    Killed,
+}
+
+struct Run {
+    job: Job,
+    child: Child,
+    pidfd: Option<OwnedFd>,
+    stdin: Option<ChildStdin>,
+    written: usize,
+    stdout: Option<PipeReader>,
+    output: Vec<u8>,
+    cut: bool,
+    began: Instant,
+    /// When the next stage begins.
+    deadline: Instant,
+    stage: Stage,
+    /// Killed because the agent ends, not for being slow.
+    cancelled: bool,
+}
+
+struct Runner {
+    todo: Receiver<Job>,
+    outcomes: Sender<HookOutcome>,
+    shared: Arc<Shared>,
+    wake: Arc<OwnedFd>,
+    options: HookOptions,
+    running: Vec<Run>,
+    began: Instant,
+}
+
+impl Runner {
+    fn run(&mut self) {
+        loop {
+            let stopping = self.shared.stopping.load(Ordering::Acquire);
+            let grace =
+                stopping.then(|| self.began + Duration::from_nanos(self.shared.grace_ns.load(Ordering::Relaxed).min(1 << 60)));
+            if grace.is_some_and(|g| Instant::now() >= g) {
+                self.cancel();
+            }
+            while self.running.len() < self.options.concurrency.max(1) {
+                let Ok(job) = self.todo.try_recv() else { break };
+                self.begin(job);
+            }
+            if stopping && self.running.is_empty() && self.todo.is_empty() {
+                return;
+            }
+            self.wait(grace.filter(|g| *g > Instant::now()));
+            self.advance();
+        }
+    }
+
+    /// The grace is over: nothing new begins, and what runs is asked to end.
+    fn cancel(&mut self) {
+        while let Ok(job) = self.todo.try_recv() {
+            self.shared.report(&self.outcomes, job.outcome(HookResult::Cancelled));
+        }
+        for run in self.running.iter_mut().filter(|r| r.stage == Stage::Running) {
+            run.cancelled = true;
+            run.deadline = Instant::now();
+        }
+    }
+
+    fn begin(&mut self, job: Job) {
+        match spawn(&job) {
+            Ok((child, stdout)) => self.running.push(adopt(job, child, stdout)),
+            Err(e) => {
+                let why = match e.kind() {
+                    io::ErrorKind::NotFound => {
+                        format!("{e}; see that the program (and the interpreter in its first line) exists")
+                    }
+                    io::ErrorKind::PermissionDenied => format!("{e}; see that it is executable by the agent's user"),
+                    _ => e.to_string(),
+                };
+                let outcome = job.outcome(HookResult::NotStarted(why));
+                tracing::warn!("{}", outcome.text());
+                self.shared.report(&self.outcomes, outcome);
+            }
+        }
+    }
+
+    /// Sleeps until a child, a pipe, a new job or a deadline wants something.
+    fn wait(&self, grace: Option<Instant>) {
+        let entry = |fd: RawFd, events| libc::pollfd { fd, events, revents: 0 };
+        let mut fds = vec![entry(self.wake.as_raw_fd(), libc::POLLIN)];
+        let mut until = grace;
+        let mut blind = false;
+        for run in &self.running {
+            fds.extend(run.pidfd.as_ref().map(|p| entry(p.as_raw_fd(), libc::POLLIN)));
+            fds.extend(run.stdin.as_ref().map(|p| entry(p.as_raw_fd(), libc::POLLOUT)));
+            fds.extend(run.stdout.as_ref().map(|p| entry(p.as_raw_fd(), libc::POLLIN)));
+            blind |= run.pidfd.is_none();
+            if run.stage != Stage::Killed {
+                until = Some(until.map_or(run.deadline, |u| u.min(run.deadline)));
+            }
+        }
+        let mut timeout = until.map_or(-1, |u| {
+            let left = u.saturating_duration_since(Instant::now());
+            i32::try_from(left.as_millis()).unwrap_or(i32::MAX - 1) + 1
+        });
+        if blind {
+            timeout = if timeout < 0 { 20 } else { timeout.min(20) };
+        }
+        // SAFETY: the array is live and of the length passed.
+        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout) };
+        let mut count = 0u64;
+        // SAFETY: reads at most 8 bytes into a live variable; the descriptor does not block.
+        unsafe { libc::read(self.wake.as_raw_fd(), (&raw mut count).cast(), 8) };
+    }
+
+    fn advance(&mut self) {
+        let now = Instant::now();
+        let mut at = 0;
+        while at < self.running.len() {
+            let run = &mut self.running[at];
+            run.feed();
+            run.drain(self.options.output_max);
+            if now >= run.deadline && run.stage != Stage::Killed {
+                run.next_stage(now, self.options.kill_after);
+            }
+            if run.has_ended() {
+                let outcome = self.running.swap_remove(at).finish(self.options.output_max);
+                if outcome.is_failure() {
+                    tracing::warn!(output = outcome.output, "{}", outcome.text());
+                } else {
+                    tracing::info!(output = outcome.output, "{}", outcome.text());
+                }
+                self.shared.report(&self.outcomes, outcome);
+            } else {
+                at += 1;
+            }
+        }
+    }
+}
+
+fn spawn(job: &Job) -> io::Result<(Child, PipeReader)> {
+    let Some((program, arguments)) = job.command.split_first() else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "an empty command"));
+    };
+    let (stdout, writer) = io::pipe()?;
+    let mut command = Command::new(program);
+    command.args(arguments).env_clear().envs(job.environment.iter().map(|(k, v)| (k, v))).current_dir("/").process_group(0);
+    command.stdin(Stdio::piped()).stderr(writer.try_clone()?).stdout(writer);
+    Ok((command.spawn()?, stdout))
+}
+
+fn adopt(job: Job, mut child: Child, stdout: PipeReader) -> Run {
+    // The agent is spared by the OOM killer; what it runs should not be. Raising the score needs no privilege.
+    let _ = std::fs::write(format!("/proc/{}/oom_score_adj", child.id()), "0");
+    // SAFETY: the child is ours and not yet reaped, so the number is its own; the call returns a descriptor or -1.
+    let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id(), 0) };
+    // SAFETY: when not negative, it was just made and belongs to nobody else.
+    let pidfd = (pidfd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(pidfd as RawFd) });
+    let stdin = child.stdin.take();
+    for fd in stdin.iter().map(AsRawFd::as_raw_fd).chain([stdout.as_raw_fd()]) {
+        // SAFETY: the descriptor is open, and ours alone: the child's ends of these pipes are other open files.
+        unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) };
+    }
+    let began = Instant::now();
+    let deadline = began + job.timeout;
+    Run {
+        job,
+        child,
+        pidfd,
+        stdin,
+        written: 0,
+        stdout: Some(stdout),
+        output: Vec::new(),
+        cut: false,
+        began,
+        deadline,
+        stage: Stage::Running,
+        cancelled: false,
+    }
+}
+
+impl Run {
+    fn feed(&mut self) {
+        while let Some(pipe) = &mut self.stdin {
+            match pipe.write(&self.job.input[self.written..]) {
+                Ok(n) if n > 0 && self.written + n < self.job.input.len() => self.written += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                // All is written, or nobody reads it.
+                _ => self.stdin = None,
+            }
+        }
+    }
+
+    fn drain(&mut self, max: usize) {
+        let mut buffer = [0u8; 4096];
+        // Bounded, so that a chatterbox does not keep the thread from its other children.
+        for _ in 0..64 {
+            let Some(pipe) = &mut self.stdout else { return };
+            match pipe.read(&mut buffer) {
+                Ok(0) => self.stdout = None,
+                Ok(n) => {
+                    let room = max.saturating_sub(self.output.len()).min(n);
+                    self.output.extend_from_slice(&buffer[..room]);
+                    self.cut |= room < n;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => self.stdout = None,
+            }
+        }
+    }
+
+    fn signal_group(&self, signal: libc::c_int) {
+        // SAFETY: the leader is not reaped yet, so its number still names its own group.
+        unsafe { libc::kill(-(self.child.id() as libc::pid_t), signal) };
+    }
+
+    fn next_stage(&mut self, now: Instant, kill_after: Duration) {
+        if self.stage == Stage::Running {
+            self.signal_group(libc::SIGTERM);
+            // A stopped process would not get it.
+            self.signal_group(libc::SIGCONT);
+            self.stage = Stage::Terminated;
+            self.deadline = now + kill_after;
+        } else {
+            self.signal_group(libc::SIGKILL);
+            self.stage = Stage::Killed;
+        }
+    }
+
+    /// Whether the program has ended; it is not reaped by this.
+    fn has_ended(&self) -> bool {
+        // SAFETY: siginfo is plain data for which zero is a value.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        // SAFETY: `info` is live; the child is ours.
+        let rc = unsafe { libc::waitid(libc::P_PID, self.child.id(), &raw mut info, options) };
+        // SAFETY: waitid filled it in or left it zero.
+        rc != 0 || unsafe { info.si_pid() } != 0
+    }
+
+    fn finish(mut self, output_max: usize) -> HookOutcome {
+        // What it left behind after being told to end goes with it; what it left behind on purpose may stay.
+        if self.stage != Stage::Running {
+            self.signal_group(libc::SIGKILL);
+        }
+        self.drain(output_max);
+        let result = match self.child.wait() {
+            _ if self.stage != Stage::Running && self.cancelled => HookResult::Cancelled,
+            _ if self.stage != Stage::Running => HookResult::TimedOut,
+            Ok(status) => match (status.code(), status.signal()) {
+                (Some(0), _) => HookResult::Succeeded,
+                (Some(code), _) => HookResult::Failed(code),
+                (None, signal) => HookResult::Signaled(signal.unwrap_or(0)),
+            },
+            Err(e) => HookResult::NotStarted(format!("its end could not be learnt: {e}")),
+        };
+        let mut output = String::from_utf8_lossy(&self.output).into_owned();
+        if self.cut {
+            output.push('…');
+        }
+        HookOutcome { took: self.began.elapsed(), output, ..self.job.outcome(result) }
+    }
+}

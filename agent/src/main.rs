@@ -1,0 +1,51 @@
+//! fided: the agent of one host.
+
+use anyhow::Context;
+use clap::Parser;
+use fide_agent::config::{self, Config};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// The FiDe agent: watches processes of this host, tells the others the moment one is doomed, and judges the others' silence.
+#[derive(Parser)]
+#[command(name = "fided", version)]
+struct Arguments {
+    /// The configuration.
+    #[arg(long, short, default_value = config::DEFAULT_PATH)]
+    config: PathBuf,
+    /// Read the configuration and its keys, say what is doubtful, and exit.
+    #[arg(long)]
+    check: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("FIDE_LOG")
+                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info")),
+        )
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .with_target(false)
+        .init();
+    match start(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            tracing::error!("{e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(arguments: Arguments) -> anyhow::Result<()> {
+    let config = Config::load(&arguments.config).context("fided does not start")?;
+    for warning in &config.warnings {
+        tracing::warn!("{warning}");
+    }
+    if arguments.check {
+        println!("{}: fine", arguments.config.display());
+        return Ok(());
+    }
+    fide_agent::start::run(config, arguments.config).context("fided does not start")
+}

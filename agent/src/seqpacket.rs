@@ -1,0 +1,147 @@
+//! The system calls of the control socket: SOCK_SEQPACKET, one message a datagram, descriptors beside it.
+
+use fide_wire::control::MESSAGE_MAX;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    // SAFETY: constants only; the result is checked.
+    let fd = check(unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) })?;
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn address(path: &Path) -> io::Result<libc::sockaddr_un> {
+    // SAFETY: sockaddr_un is plain data for which all zeros is valid.
+    let mut a: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    a.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.len() >= a.sun_path.len() {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("longer than the {} bytes of a socket's path", a.sun_path.len() - 1),
+        ));
+    }
+    for (to, from) in a.sun_path.iter_mut().zip(bytes) {
+        *to = *from as libc::c_char;
+    }
+    Ok(a)
+}
+
+/// Whether somebody answers on this socket.
+#[must_use]
+pub fn answers(path: &Path) -> bool {
+    let (Ok(fd), Ok(a)) = (socket(), address(path)) else { return false };
+    // SAFETY: an open socket and an address of the stated length.
+    let r = unsafe { libc::connect(fd.as_raw_fd(), (&raw const a).cast(), size_of_val(&a) as libc::socklen_t) };
+    r == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)
+}
+
+/// Listens.
+///
+/// # Errors
+/// The system's.
+pub fn listen(path: &Path) -> io::Result<OwnedFd> {
+    let fd = socket()?;
+    let a = address(path)?;
+    // SAFETY: an open socket and an address of the stated length.
+    check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const a).cast(), size_of_val(&a) as libc::socklen_t) })?;
+    // SAFETY: an open, bound socket.
+    check(unsafe { libc::listen(fd.as_raw_fd(), 64) })?;
+    Ok(fd)
+}
+
+/// The next connection; `None` when there is none now.
+///
+/// # Errors
+/// The system's.
+pub fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+    // SAFETY: an open listening socket; no address is asked for.
+    let fd = unsafe {
+        libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK)
+    };
+    if fd < 0 {
+        let e = io::Error::last_os_error();
+        return if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) {
+            Ok(None)
+        } else {
+            Err(e)
+        };
+    }
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+/// What a connection had to say.
+pub enum Read {
+    /// A message. (Descriptors sent by a client are never taken.)
+    Message(Vec<u8>),
+    /// Longer than [`MESSAGE_MAX`].
+    TooLong,
+    /// Nothing now.
+    Nothing,
+    /// It is closed.
+    Closed,
+}
+
+/// Reads one message.
+#[must_use]
+pub fn read(fd: BorrowedFd<'_>, buf: &mut Vec<u8>) -> Read {
+    buf.resize(MESSAGE_MAX, 0);
+    // SAFETY: an open socket and a buffer of the stated length. MSG_TRUNC returns the true length.
+    let n = unsafe { libc::recv(fd.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len(), libc::MSG_DONTWAIT | libc::MSG_TRUNC) };
+    match n {
+        0 => Read::Closed,
+        n if n < 0 => match io::Error::last_os_error().kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Read::Nothing,
+            _ => Read::Closed,
+        },
+        n if n as usize > MESSAGE_MAX => Read::TooLong,
+        n => Read::Message(buf[..n as usize].to_vec()),
+    }
+}
+
+/// Sends one message, with at most one descriptor. `Ok(false)`: no room now.
+///
+/// # Errors
+/// The system's; the connection is then of no use any more.
+pub fn send(fd: BorrowedFd<'_>, message: &[u8], passed: Option<RawFd>) -> io::Result<bool> {
+    let mut part = libc::iovec { iov_base: message.as_ptr().cast_mut().cast(), iov_len: message.len() };
+    // SAFETY: msghdr is plain data for which all zeros is valid.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = &raw mut part;
+    header.msg_iovlen = 1;
+    let mut space = [0u64; 4]; // aligned room for one descriptor
+    if let Some(passed) = passed {
+        header.msg_control = space.as_mut_ptr().cast();
+        // SAFETY: CMSG_SPACE and CMSG_LEN only compute; the room is larger than CMSG_SPACE(4), checked below.
+        let (room, len) = unsafe { (libc::CMSG_SPACE(4) as usize, libc::CMSG_LEN(4) as usize) };
+        assert!(room <= size_of_val(&space));
+        header.msg_controllen = room;
+        // SAFETY: msg_control points to `room` zeroed bytes, so the first header exists and holds one descriptor.
+        unsafe {
+            let c = libc::CMSG_FIRSTHDR(&raw const header);
+            (*c).cmsg_level = libc::SOL_SOCKET;
+            (*c).cmsg_type = libc::SCM_RIGHTS;
+            (*c).cmsg_len = len;
+            libc::CMSG_DATA(c).cast::<RawFd>().write_unaligned(passed);
+        }
+    }
+    // SAFETY: an open socket; header points to buffers that live across the call.
+    let n = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const header, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+    if n >= 0 {
+        return Ok(true);
+    }
+    let e = io::Error::last_os_error();
+    if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) || e.raw_os_error() == Some(libc::ENOBUFS) {
+        Ok(false)
+    } else {
+        Err(e)
+    }
+}

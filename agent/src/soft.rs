@@ -1,0 +1,288 @@
+//! The receive program in user space, for hosts or interfaces where XDP is not to be had.
+//!
+//! It makes the same decisions in the same order as `xdp/src/bpf/receive.h` and keeps the same table, so that the rest of the agent
+//! cannot tell which of the two is at work. What it costs: every packet waits for the stack and for this agent's turn on the processor.
+
+use fide_wire::event::{Record, RecordKind};
+use fide_wire::jitter;
+use fide_wire::mac::Keyring;
+use fide_wire::packet::{self, Kind, Notice, Packet, Refusal};
+use fide_wire::{PATHS, SLOTS};
+use fide_xdp::layout::{Jitter, Peer};
+use std::collections::HashMap;
+
+/// Who receives.
+#[derive(Clone, Copy, Debug)]
+pub struct Me {
+    /// Cluster id.
+    pub cluster: u32,
+    /// Node id.
+    pub node: u32,
+    /// Incarnation.
+    pub incarnation: u32,
+}
+
+/// What an accepted packet asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Accepted<'a> {
+    /// The table was updated, nothing else to do.
+    Heartbeat,
+    /// A notice, to be delivered if `first`.
+    Notice {
+        /// As it would lie in the urgent ring.
+        record: Record,
+        /// Whether this is the first copy.
+        first: bool,
+    },
+    /// Anything else: announcements, reports, confirmations, heartbeats with a piggyback (already in the table).
+    Packet(Packet<'a>),
+}
+
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    incarnation: u32,
+    highest: u32,
+    window: u64,
+}
+
+/// The table and its counters.
+pub struct SoftTable {
+    peers: Vec<Peer>,
+    jitter: Vec<Jitter>,
+    seen: Vec<Seen>,
+    slot_of: HashMap<u32, usize>,
+    /// By reason, in the order of [`Refusal::ALL`].
+    pub refused: [u64; Refusal::COUNT],
+    /// Packets of another agent of this name, and its incarnation.
+    pub clashes: (u64, u32),
+}
+
+impl Default for SoftTable {
+    fn default() -> Self {
+        Self {
+            peers: vec![Peer::default(); SLOTS],
+            jitter: vec![[0; jitter::BUCKETS]; SLOTS * PATHS],
+            seen: vec![Seen::default(); SLOTS],
+            slot_of: HashMap::new(),
+            refused: [0; Refusal::COUNT],
+            clashes: (0, 0),
+        }
+    }
+}
+
+impl SoftTable {
+    /// Decides on one UDP payload.
+    ///
+    /// # Errors
+    /// The reason, counted.
+    pub fn accept<'a>(
+        &mut self,
+        bytes: &'a [u8],
+        path: u8,
+        now_ns: u64,
+        me: &Me,
+        keys: &Keyring,
+    ) -> Result<Accepted<'a>, Refusal> {
+        let result = self.decide(bytes, path, now_ns, me, keys);
+        if let Err(reason) = result {
+            self.refused[reason as usize] += 1;
+        }
+        result
+    }
+
+    fn decide<'a>(&mut self, bytes: &'a [u8], path: u8, now_ns: u64, me: &Me, keys: &Keyring) -> Result<Accepted<'a>, Refusal> {
+        let packet = packet::decode(bytes, me.cluster, keys)?;
+        let h = packet.header;
+        if h.path != path || usize::from(path) >= PATHS {
+            return Err(Refusal::WrongPath);
+        }
+        if h.sender == me.node {
+            if h.incarnation != me.incarnation {
+                self.clashes = (self.clashes.0 + 1, h.incarnation);
+            }
+            return Err(Refusal::Own);
+        }
+        let Some(&slot) = self.slot_of.get(&h.sender) else {
+            return if h.kind == Kind::Announce { Ok(Accepted::Packet(packet)) } else { Err(Refusal::UnknownSender) };
+        };
+        let peer = &mut self.peers[slot];
+        if h.incarnation != peer.incarnation || peer.condemned != 0 {
+            // A newer life begins with an announcement.
+            let begins = h.incarnation > peer.incarnation && h.kind == Kind::Announce;
+            return if begins { Ok(Accepted::Packet(packet)) } else { Err(Refusal::OldIncarnation) };
+        }
+        let row = &mut peer.path[usize::from(path)];
+        if h.kind == Kind::Heartbeat {
+            if h.number <= row.number {
+                row.refused += 1;
+                return Err(Refusal::OldNumber);
+            }
+            if row.number != 0 {
+                if h.number - row.number > 1 {
+                    row.lost += h.number - row.number - 1;
+                } else {
+                    let excess = (now_ns - row.arrived_ns.min(now_ns)).saturating_sub(h.period_ns.into());
+                    let bucket = &mut self.jitter[slot * PATHS + usize::from(path)][jitter::bucket(excess)];
+                    *bucket = bucket.wrapping_add(1);
+                    row.jitter_max_ns = row.jitter_max_ns.max(excess);
+                }
+            }
+            row.sent_ns = h.sent_ns;
+            row.arrived += 1;
+            row.arrived_ns = now_ns;
+            row.number = h.number;
+            peer.period_ns = h.period_ns;
+            return Ok(if packet.body.is_empty() { Accepted::Heartbeat } else { Accepted::Packet(packet) });
+        }
+        if h.number <= row.event_number {
+            row.refused += 1;
+            return Err(Refusal::OldNumber);
+        }
+        row.event_number = h.number;
+        let Some(n) = packet.notice else { return Ok(Accepted::Packet(packet)) };
+        let first = self.seen[slot].first(h.incarnation, n.notice);
+        let record = Record {
+            kind: if h.kind == Kind::Leave { RecordKind::Host } else { RecordKind::Process } as u16,
+            cause: n.cause as u8,
+            grade: n.grade as u8,
+            node: h.sender,
+            app: n.app,
+            incarnation: h.incarnation,
+            code: n.code,
+            path,
+            flags: if n.flags & Notice::CONFIRMS != 0 { Record::CONFIRMS } else { 0 } | if first { 0 } else { Record::DUPLICATE },
+            id: u64::from(h.sender) << 32 | u64::from(n.notice),
+            event_ns: n.event_ns,
+            sent_ns: h.sent_ns,
+            received_ns: now_ns,
+            number: h.number,
+            ..Record::default()
+        };
+        Ok(Accepted::Notice { record, first })
+    }
+
+    /// See [`fide_xdp::Mechanism::set_peer`].
+    pub fn set_peer(&mut self, slot: usize, node: u32, incarnation: u32) {
+        self.peers[slot] = Peer { node, incarnation, ..Peer::default() };
+        self.jitter[slot * PATHS..(slot + 1) * PATHS].fill([0; jitter::BUCKETS]);
+        self.slot_of.insert(node, slot);
+    }
+
+    /// See [`fide_xdp::Mechanism::condemn`].
+    pub fn condemn(&mut self, slot: usize) {
+        self.peers[slot].condemned = 1;
+    }
+
+    /// See [`fide_xdp::Mechanism::peer`].
+    #[must_use]
+    pub fn peer(&self, slot: usize) -> Peer {
+        self.peers[slot]
+    }
+
+    /// See [`fide_xdp::Mechanism::jitter`].
+    #[must_use]
+    pub fn jitter(&self, slot: usize, path: usize) -> Jitter {
+        self.jitter[slot * PATHS + path]
+    }
+
+    /// See [`fide_xdp::Mechanism::take_jitter_max`].
+    pub fn take_jitter_max(&mut self, slot: usize, path: usize) -> u64 {
+        std::mem::take(&mut self.peers[slot].path[path].jitter_max_ns)
+    }
+}
+
+impl Seen {
+    fn first(&mut self, incarnation: u32, n: u32) -> bool {
+        if self.incarnation != incarnation {
+            *self = Self { incarnation, highest: 0, window: u64::MAX };
+        }
+        if n > self.highest {
+            let step = n - self.highest;
+            self.window = if step > 63 { 1 } else { self.window << step | 1 };
+            self.highest = n;
+            return true;
+        }
+        let back = self.highest - n;
+        let fresh = back < 64 && self.window >> back & 1 == 0;
+        if fresh {
+            self.window |= 1 << back;
+        }
+        fresh
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fide_wire::packet::{Header, PACKET_MAX};
+    use fide_wire::verdict::{Cause, Grade};
+
+    const ME: Me = Me { cluster: 1, node: 10, incarnation: 5 };
+
+    fn frame(kind: Kind, number: u64, incarnation: u32, path: u8, notice: Option<u32>, body: &[u8]) -> Vec<u8> {
+        let mut out = [0; PACKET_MAX];
+        let header = Header { kind, path, key_id: 0, cluster: 1, sender: 20, incarnation, number, sent_ns: 1, period_ns: 1000 };
+        let notice = notice.map(|n| Notice {
+            notice: n,
+            app: 3,
+            cause: Cause::Killed,
+            grade: Grade::Certain,
+            flags: 0,
+            code: 9,
+            event_ns: 4,
+        });
+        let len = packet::encode(&mut out, &header, notice.as_ref(), body, &Keyring::default()).unwrap();
+        out[..len].to_vec()
+    }
+
+    fn table() -> SoftTable {
+        let mut t = SoftTable::default();
+        t.set_peer(0, 20, 7);
+        t
+    }
+
+    #[test]
+    fn heartbeats_update_the_row_of_their_path_alone() {
+        let mut t = table();
+        for (number, at) in [(1, 1_000), (2, 2_500), (5, 9_000)] {
+            let f = frame(Kind::Heartbeat, number, 7, 1, None, b"");
+            assert_eq!(t.accept(&f, 1, at, &ME, &Keyring::default()), Ok(Accepted::Heartbeat));
+        }
+        let row = t.peer(0).path[1];
+        assert_eq!((row.number, row.arrived, row.lost, row.arrived_ns, row.jitter_max_ns), (5, 3, 2, 9_000, 500));
+        assert_eq!(t.peer(0).path[0].arrived, 0);
+        assert_eq!(t.jitter(0, 1)[jitter::bucket(500)], 1);
+    }
+
+    #[test]
+    fn a_replay_an_old_life_and_a_stranger_are_refused_and_counted() {
+        let mut t = table();
+        let k = Keyring::default();
+        let f = frame(Kind::Heartbeat, 4, 7, 0, None, b"");
+        assert!(t.accept(&f, 0, 1, &ME, &k).is_ok());
+        assert_eq!(t.accept(&f, 0, 2, &ME, &k), Err(Refusal::OldNumber));
+        assert_eq!(t.accept(&f, 1, 2, &ME, &k), Err(Refusal::WrongPath));
+        assert_eq!(t.accept(&frame(Kind::Heartbeat, 9, 6, 0, None, b""), 0, 2, &ME, &k), Err(Refusal::OldIncarnation));
+        assert_eq!(t.accept(&frame(Kind::Heartbeat, 9, 8, 0, None, b""), 0, 2, &ME, &k), Err(Refusal::OldIncarnation));
+        assert!(matches!(t.accept(&frame(Kind::Announce, 9, 8, 0, None, b"{}"), 0, 2, &ME, &k), Ok(Accepted::Packet(_))));
+        t.condemn(0);
+        assert_eq!(t.accept(&frame(Kind::Heartbeat, 10, 7, 0, None, b""), 0, 2, &ME, &k), Err(Refusal::OldIncarnation));
+        assert_eq!(t.refused[Refusal::OldIncarnation as usize], 3);
+    }
+
+    #[test]
+    fn a_notice_is_first_once_whatever_the_order() {
+        let mut t = table();
+        let k = Keyring::default();
+        let mut firsts = Vec::new();
+        for (number, path, notice) in [(1, 0, 2), (1, 1, 2), (2, 0, 1), (2, 1, 1), (3, 0, 70), (3, 1, 5), (4, 1, 7)] {
+            let f = frame(Kind::Notice, number, 7, path, Some(notice), b"");
+            match t.accept(&f, path, 9, &ME, &k) {
+                Ok(Accepted::Notice { first, .. }) => firsts.push((notice, first)),
+                other => panic!("{other:?}"),
+            }
+        }
+        // 5 is outside the window of 64 below 70: too old to tell, so not delivered again.
+        assert_eq!(firsts, [(2, true), (2, false), (1, true), (1, false), (70, true), (5, false), (7, true)]);
+    }
+}

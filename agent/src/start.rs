@@ -1,0 +1,216 @@
+//! From a configuration to a running agent.
+
+use crate::config::{Config, Profile, Receive, Send, SocketConfig};
+use crate::control::{Control, LoopHandle, Parts};
+use crate::core::{Core, Start, now_ns};
+use crate::receive::{Receiver, Wanted};
+use crate::seqpacket;
+use crate::state::State;
+use crate::status::About;
+use anyhow::{Context, bail};
+use fide_lane::{Lane, Options, PathSpec, Prober, SendMode, Setting};
+use fide_wire::PATHS;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// How the contract is derived.
+#[must_use]
+pub fn calibration(config: &Config) -> fide_lane::Config {
+    let mut c = match config.profile {
+        Profile::Shared => fide_lane::Config::shared(),
+        Profile::Dedicated => fide_lane::Config::dedicated(),
+    };
+    let pins = &config.contract;
+    if let Some(ns) = pins.lambda_min_ns {
+        c.lambda = Setting::Pinned(ns);
+    }
+    if let Some(ns) = pins.delta_max_ns {
+        c.delta = Setting::Pinned(ns);
+    }
+    if let Some(ns) = pins.delta_floor_ns {
+        c.floor_ns = ns;
+    }
+    if let Some(ns) = pins.delta_ceiling_ns {
+        c.ceiling_ns = Some(ns);
+    }
+    c
+}
+
+/// Gives the socket its mode and group.
+///
+/// # Errors
+/// In words.
+pub fn set_permissions(socket: &SocketConfig) -> anyhow::Result<()> {
+    let path = &socket.path;
+    if let Some(gid) = crate::access::group_id(&socket.group) {
+        std::os::unix::fs::chown(path, None, Some(gid))
+            .with_context(|| format!("{} cannot be given to group {}", path.display(), socket.group))?;
+    } else if socket.group_is_set {
+        bail!("group {} of the socket does not exist: create it, or name another in [socket]", socket.group);
+    }
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(socket.mode))
+        .with_context(|| format!("{} cannot be given mode {:o}", path.display(), socket.mode))
+}
+
+fn make_parent(path: &Path) -> anyhow::Result<()> {
+    let Some(dir) = path.parent().filter(|d| !d.as_os_str().is_empty()) else { return Ok(()) };
+    std::fs::create_dir_all(dir).with_context(|| format!("directory {} cannot be made", dir.display()))
+}
+
+fn open_socket(socket: &SocketConfig) -> anyhow::Result<OwnedFd> {
+    let path = &socket.path;
+    make_parent(path)?;
+    if path.exists() {
+        if seqpacket::answers(path) {
+            bail!("another agent serves {}: stop it, or give this one another [socket] path", path.display());
+        }
+        // Left over from an agent that crashed.
+        std::fs::remove_file(path).with_context(|| format!("the stale socket {} cannot be removed", path.display()))?;
+    }
+    // Nobody may connect before the mode is set.
+    // SAFETY: umask has no preconditions; this happens before any other thread is started.
+    let before = unsafe { libc::umask(0o177) };
+    let listener = seqpacket::listen(path);
+    // SAFETY: as above.
+    unsafe { libc::umask(before) };
+    let listener = listener.with_context(|| format!("cannot listen on {}", path.display()))?;
+    set_permissions(socket)?;
+    Ok(listener)
+}
+
+fn eventfd() -> anyhow::Result<OwnedFd> {
+    // SAFETY: constants only; the result is checked.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error()).context("no eventfd");
+    }
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A descriptor for the signals that an agent answers to; they are blocked in all threads.
+fn signalfd() -> anyhow::Result<OwnedFd> {
+    // SAFETY: a signal set that is initialised before use; the calls only read it.
+    let fd = unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+            libc::sigaddset(&raw mut set, signal);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+        libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
+    };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error()).context("no signalfd");
+    }
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn path_specs(config: &Config) -> Vec<PathSpec> {
+    config
+        .paths
+        .iter()
+        .enumerate()
+        .map(|(path, p)| PathSpec {
+            path: path as u8,
+            interface: p.interface.clone(),
+            group: p.group,
+            unicast: p.unicast.clone(),
+            port: config.port,
+            source: p.address,
+        })
+        .collect()
+}
+
+fn detector_config(config: &Config, node: u32, incarnation: u32) -> fide_proto::detector::Config {
+    fide_proto::detector::Config {
+        agent_timeout_ns: config.detector.agent_timeout_ns,
+        ..fide_proto::detector::Config::new(node, incarnation)
+    }
+}
+
+/// Runs an agent until it is told to leave.
+///
+/// # Errors
+/// What keeps it from starting, in words.
+pub fn run(config: Config, config_path: PathBuf) -> anyhow::Result<()> {
+    let signals = signalfd()?;
+    let listener = open_socket(&config.socket)?;
+    make_parent(&config.state)?;
+    if let Some(history) = &config.history.path {
+        make_parent(history)?;
+    }
+    let (mut state, complaint) = State::open(&config.state);
+    if let Some(c) = complaint {
+        tracing::warn!("{c}");
+    }
+    let incarnation = state.begin(std::time::SystemTime::now());
+    if let Err(e) = state.save() {
+        tracing::warn!("{e}");
+    }
+    let node = fide_wire::name_id(&config.node);
+    let specs = path_specs(&config);
+    let options = Options { ttl: config.paths.first().map_or(1, |p| p.ttl), ..Options::default() };
+    let mode = match config.send {
+        Send::Auto => SendMode::Auto,
+        Send::Packet => SendMode::Packet,
+        Send::Udp => SendMode::Udp,
+    };
+    let mut lane = Lane::open_with(&specs, mode, options)?;
+    let prober = Prober::open(&specs).inspect_err(|e| tracing::warn!("a lost agent cannot be told from a silent host: {e}")).ok();
+    let wanted = match config.receive {
+        Receive::Auto => Wanted::Auto,
+        Receive::Xdp => Wanted::Native,
+        Receive::XdpGeneric => Wanted::Generic,
+        Receive::Udp => Wanted::Udp,
+    };
+    let setup = fide_xdp::Setup { cluster: config.cluster_id, node, incarnation, port: config.port };
+    let interfaces = std::array::from_fn::<_, PATHS, _>(|p| lane.ifindex(p as u8));
+    let receiver = Receiver::open(setup, &config.keyring, wanted, interfaces)?;
+    lane.set_receiving(receiver.needs_sockets());
+    let start = Start {
+        cluster: config.cluster_id,
+        name: config.node.clone(),
+        node,
+        incarnation,
+        period_ns: config.heartbeat_ns,
+        keys: config.keyring,
+        calibration: calibration(&config),
+        detector: detector_config(&config, node, incarnation),
+        known: state.peers(),
+    };
+    let about = About {
+        cluster: config.cluster.clone(),
+        profile: config.profile.name().into(),
+        interfaces: config.paths.iter().map(|p| p.interface.clone()).collect(),
+        started_ns: now_ns(),
+    };
+    let (commands, commanded) = crossbeam_channel::unbounded();
+    let (happen, happened) = crossbeam_channel::unbounded();
+    let (wake, tell) = (eventfd()?, eventfd()?);
+    let spin = config.profile == Profile::Dedicated;
+    let ends = crate::core::Ends { commands: commanded, happened: happen, wake: wake.try_clone()?, tell: tell.try_clone()? };
+    let core = Core::new(start, receiver, lane, prober, ends, spin)?;
+    tracing::info!(
+        "{} in cluster {}, incarnation {incarnation}, receiving by {}, exits by {}",
+        config.node,
+        config.cluster,
+        core.receive_name(),
+        core.exit_name()
+    );
+    let handle = LoopHandle::new(commands, wake, core.turned.clone());
+    let rt = crate::rt::Wanted::of(&config);
+    let thread = std::thread::Builder::new().name("lane".into()).spawn(move || {
+        let _kept = crate::rt::enter(&rt);
+        core.run();
+    })?;
+    let control =
+        Control::new(Parts { config, config_path, about, core: handle, happened, told: tell, listener, state, signals });
+    control.run();
+    if thread.join().is_err() {
+        bail!("the agent's loop has panicked: this is a defect, please report it with the log");
+    }
+    Ok(())
+}

@@ -1,0 +1,142 @@
+//! Incarnations, kept on disk: this agent's must grow across restarts even if the clock goes back, and those of others must not be
+//! forgotten, or a replay of an earlier life would be believed after a restart.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Kept {
+    incarnation: u32,
+    #[serde(default)]
+    peers: BTreeMap<String, u32>,
+}
+
+/// The kept incarnations.
+#[derive(Debug)]
+pub struct State {
+    path: PathBuf,
+    kept: Kept,
+    dirty: bool,
+    complained: bool,
+}
+
+/// 2024-01-01, in seconds since 1970.
+const EPOCH_S: u64 = 1_704_067_200;
+
+impl State {
+    /// Reads the file. What cannot be read is told and begun anew: the clock alone then makes incarnations grow.
+    #[must_use]
+    pub fn open(path: &Path) -> (Self, Option<String>) {
+        let (kept, complaint) = match std::fs::read(path) {
+            Ok(bytes) => match serde_json::from_slice(&bytes) {
+                Ok(kept) => (kept, None),
+                Err(e) => (
+                    Kept::default(),
+                    Some(format!("{} is not readable ({e}); incarnations start from the clock", path.display())),
+                ),
+            },
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => (Kept::default(), None),
+            Err(e) => (Kept::default(), Some(format!("{} cannot be read: {e}", path.display()))),
+        };
+        (Self { path: path.into(), kept, dirty: false, complained: false }, complaint)
+    }
+
+    /// The incarnation for a new life: quarter seconds since 2024, and more than any before.
+    pub fn begin(&mut self, now: std::time::SystemTime) -> u32 {
+        let clock =
+            now.duration_since(std::time::UNIX_EPOCH).map_or(0, |d| (d.as_millis() as u64 / 250).saturating_sub(EPOCH_S * 4));
+        let clock = u32::try_from(clock).unwrap_or(u32::MAX);
+        self.set_own(clock.max(self.kept.incarnation.saturating_add(1)));
+        self.kept.incarnation
+    }
+
+    /// Notes this agent's incarnation.
+    pub fn set_own(&mut self, incarnation: u32) {
+        self.kept.incarnation = incarnation;
+        self.dirty = true;
+    }
+
+    /// Notes another host's.
+    pub fn set_peer(&mut self, name: &str, incarnation: u32) {
+        if self.kept.peers.insert(name.into(), incarnation) != Some(incarnation) {
+            self.dirty = true;
+        }
+    }
+
+    /// Incarnations of others seen before.
+    #[must_use]
+    pub fn peers(&self) -> BTreeMap<String, u32> {
+        self.kept.peers.clone()
+    }
+
+    /// Writes the file if something changed: beside it, then in its place, so that a crash leaves the old or the new.
+    ///
+    /// # Errors
+    /// In words, once per failure.
+    pub fn save(&mut self) -> Result<(), String> {
+        if !self.dirty {
+            return Ok(());
+        }
+        match self.write() {
+            Ok(()) => {
+                self.dirty = false;
+                self.complained = false;
+                Ok(())
+            }
+            Err(_) if self.complained => Ok(()),
+            Err(e) => {
+                self.complained = true;
+                Err(format!("{} cannot be written ({e}); incarnations are kept in memory until it can", self.path.display()))
+            }
+        }
+    }
+
+    fn write(&self) -> std::io::Result<()> {
+        let new = self.path.with_extension("new");
+        let mut file = std::fs::File::create(&new)?;
+        file.write_all(&serde_json::to_vec_pretty(&self.kept)?)?;
+        file.sync_all()?;
+        std::fs::rename(new, &self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, SystemTime};
+
+    #[test]
+    fn incarnations_grow_even_when_the_clock_does_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state.json");
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(EPOCH_S + 100);
+        let (mut s, complaint) = State::open(&path);
+        assert_eq!(complaint, None);
+        assert_eq!(s.begin(now), 400);
+        s.set_peer("b", 7);
+        s.save().unwrap();
+        let (mut s, _) = State::open(&path);
+        assert_eq!(s.begin(now - Duration::from_secs(1000)), 401);
+        assert_eq!(s.peers().get("b"), Some(&7));
+    }
+
+    #[test]
+    fn a_torn_file_is_told_and_survived() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state.json");
+        std::fs::write(&path, b"{\"incarn").unwrap();
+        let (mut s, complaint) = State::open(&path);
+        assert!(complaint.unwrap().contains("state.json"));
+        assert!(s.begin(SystemTime::now()) > 0);
+    }
+
+    #[test]
+    fn a_directory_that_is_gone_is_told_once() {
+        let (mut s, _) = State::open(Path::new("/nonexistent/state.json"));
+        s.set_own(3);
+        assert!(s.save().is_err());
+        assert!(s.save().is_ok());
+    }
+}

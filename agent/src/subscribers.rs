@@ -1,0 +1,332 @@
+//! Who receives which events: one ring for each connection that subscribed, and bit sets saying which rings hear of whom.
+//!
+//! Rings are the kernel's where possible: the receive program and the exit watch write them without this agent's help, and what the agent
+//! infers goes the same way ([`fide_xdp::Mechanism::publish`]). Where BPF is not to be had, a ring is a datagram socket that the agent
+//! writes itself.
+
+use fide_wire::control::RingKind;
+use fide_wire::event::Record;
+use fide_xdp::{Mechanism, Subscriber, XdpError};
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use zerocopy::IntoBytes;
+
+/// Whom a target names.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Target {
+    /// `*`
+    Everything,
+    /// `@host`
+    Host(String),
+    /// `name@host`
+    Process(String, String),
+}
+
+impl Target {
+    /// Reads `name@host`, `@host` or `*`.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if text == "*" {
+            return Ok(Target::Everything);
+        }
+        match text.rsplit_once('@') {
+            Some((_, "")) | None => {
+                Err(format!("“{text}” names nothing: write process@host, @host for a host and all its processes, or *"))
+            }
+            Some(("", host)) => Ok(Target::Host(host.into())),
+            Some((name, host)) => Ok(Target::Process(name.into(), host.into())),
+        }
+    }
+}
+
+/// What a subscriber wants of a target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Want {
+    /// Smallest piggyback size, bytes.
+    pub pbsize: u32,
+    /// Largest timeout of use, 0 for any.
+    pub timeout_ns: u64,
+}
+
+enum Sink {
+    Kernel(Subscriber),
+    Socket { fd: OwnedFd, lost: u64 },
+}
+
+struct Entry {
+    sink: Sink,
+    wants: BTreeMap<Target, Want>,
+}
+
+/// The key of (node, app) in subscription tables.
+#[must_use]
+pub const fn key(node: u32, app: u32) -> u64 {
+    (node as u64) << 32 | app as u64
+}
+
+/// All subscribers.
+#[derive(Default)]
+pub struct Subscribers {
+    entries: HashMap<u32, Entry>,
+    masks: HashMap<u64, u64>,
+    sockets: u64,
+    /// Events that found a ring or socket full.
+    pub lost: u64,
+}
+
+impl Subscribers {
+    /// Makes a ring and returns its index, kind, and the descriptor for the application.
+    ///
+    /// # Errors
+    /// When all are in use, or the kernel refuses.
+    pub fn add(
+        &mut self,
+        mechanism: Option<&mut Mechanism>,
+        socket_only: bool,
+    ) -> Result<(u32, RingKind, OwnedFd), SubscribeError> {
+        if let Some(mechanism) = mechanism
+            && !socket_only
+        {
+            let subscriber = mechanism.new_subscriber()?;
+            let index = subscriber.index;
+            if self.entries.contains_key(&index) {
+                mechanism.remove_subscriber(subscriber);
+                return Err(SubscribeError::Full);
+            }
+            let fd = subscriber.fd().try_clone_to_owned()?;
+            self.entries.insert(index, Entry { sink: Sink::Kernel(subscriber), wants: BTreeMap::new() });
+            return Ok((index, RingKind::Bpf, fd));
+        }
+        // From the top, where the kernel's come from the bottom.
+        let index = (0..64).rev().find(|i| !self.entries.contains_key(i)).ok_or(SubscribeError::Full)?;
+        let (ours, theirs) = seqpacket_pair()?;
+        self.sockets |= 1 << index;
+        self.entries.insert(index, Entry { sink: Sink::Socket { fd: ours, lost: 0 }, wants: BTreeMap::new() });
+        Ok((index, RingKind::Socket, theirs))
+    }
+
+    /// Takes a ring out of use, with all its subscriptions.
+    pub fn remove(&mut self, index: u32, mechanism: Option<&mut Mechanism>) {
+        let Some(entry) = self.entries.remove(&index) else { return };
+        let keys: Vec<u64> = self.masks.iter().filter(|(_, m)| *m >> index & 1 == 1).map(|(k, _)| *k).collect();
+        for k in keys {
+            self.set(k, index, false, mechanism.as_deref());
+        }
+        self.sockets &= !(1 << index);
+        if let (Sink::Kernel(subscriber), Some(mechanism)) = (entry.sink, mechanism) {
+            mechanism.remove_subscriber(subscriber);
+        }
+    }
+
+    /// Remembers that a ring wants a target.
+    pub fn want(&mut self, index: u32, target: Target, want: Want) {
+        if let Some(entry) = self.entries.get_mut(&index) {
+            entry.wants.insert(target, want);
+        }
+    }
+
+    /// Forgets it; `false` if it never was.
+    pub fn unwant(&mut self, index: u32, target: &Target) -> bool {
+        self.entries.get_mut(&index).is_some_and(|e| e.wants.remove(target).is_some())
+    }
+
+    /// Rings that want a target, and what.
+    pub fn wanting<'a>(&'a self, target: &'a Target) -> impl Iterator<Item = (u32, Want)> + 'a {
+        self.entries.iter().filter_map(move |(i, e)| e.wants.get(target).map(|w| (*i, *w)))
+    }
+
+    /// Adds or removes one ring's bit for (node, app).
+    pub fn set(&mut self, key: u64, index: u32, on: bool, mechanism: Option<&Mechanism>) {
+        let mask = self.masks.entry(key).or_default();
+        *mask = if on { *mask | 1 << index } else { *mask & !(1 << index) };
+        let mask = *mask;
+        if mask == 0 {
+            self.masks.remove(&key);
+        }
+        if let Some(m) = mechanism
+            && let Err(e) = m.set_subscribers((key >> 32) as u32, key as u32, mask & !self.sockets)
+        {
+            tracing::warn!("subscription not set: {e}");
+        }
+    }
+
+    /// Removes all subscriptions to one process.
+    pub fn clear(&mut self, node: u32, app: u32, mechanism: Option<&Mechanism>) {
+        if self.masks.remove(&key(node, app)).is_some()
+            && let Some(m) = mechanism
+        {
+            let _ = m.set_subscribers(node, app, 0); // removal cannot fail but for absence
+        }
+    }
+
+    /// Rings that hear of (node, app).
+    #[must_use]
+    pub fn rings(&self, node: u32, app: u32) -> u64 {
+        [key(node, app), key(node, 0), 0].iter().filter_map(|k| self.masks.get(k)).fold(0, |a, m| a | m)
+    }
+
+    /// Rings that hear of any process of a node, or of the node.
+    #[must_use]
+    pub fn rings_of_node(&self, node: u32) -> u64 {
+        self.masks.iter().filter(|(k, _)| **k >> 32 == u64::from(node) || **k == 0).fold(0, |a, (_, m)| a | m)
+    }
+
+    /// Writes a record into rings. `delivered` says that the kernel programs have served their own rings already.
+    pub fn publish(&mut self, rings: u64, record: &Record, body: &[u8], delivered: bool, mechanism: Option<&Mechanism>) {
+        if let Some(m) = mechanism
+            && !delivered
+        {
+            self.lost += u64::from(m.publish(rings & !self.sockets, record, body));
+        }
+        let mut sockets = rings & self.sockets;
+        while sockets != 0 {
+            let index = sockets.trailing_zeros();
+            sockets &= sockets - 1;
+            if let Some(Entry { sink: Sink::Socket { fd, lost }, .. }) = self.entries.get_mut(&index)
+                && !send_record(fd, record, body, lost)
+            {
+                self.lost += 1;
+            }
+        }
+    }
+
+    /// The set of rings in use.
+    #[must_use]
+    pub fn in_use(&self) -> u64 {
+        self.entries.keys().fold(0, |a, i| a | 1 << i)
+    }
+
+    /// Number of rings in use.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether nobody subscribed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The processes of other hosts that are wanted, with the largest piggyback size wanted: what announcements tell their hosts.
+    pub fn process_wants(&self) -> BTreeMap<(String, String), u32> {
+        let mut all = BTreeMap::new();
+        for (target, want) in self.entries.values().flat_map(|e| &e.wants) {
+            if let Target::Process(name, host) = target {
+                let size: &mut u32 = all.entry((name.clone(), host.clone())).or_default();
+                *size = want.pbsize.max(*size);
+            }
+        }
+        all
+    }
+}
+
+/// Why there is no ring.
+#[derive(Debug, thiserror::Error)]
+pub enum SubscribeError {
+    /// All in use.
+    #[error("all {} event rings of this agent are in use; close a subscriber", fide_xdp::layout::RINGS)]
+    Full,
+    /// The kernel programs' side.
+    #[error(transparent)]
+    Xdp(#[from] XdpError),
+    /// A system call.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+fn seqpacket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut fds = [0; 2];
+    // SAFETY: an array of two descriptors to fill; the result is checked.
+    let r = unsafe {
+        libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0, fds.as_mut_ptr())
+    };
+    if r < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: two fresh descriptors that nobody else owns.
+    Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
+}
+
+/// One datagram for one record; what a slow reader lost is told before the next record that fits.
+fn send_record(fd: &OwnedFd, record: &Record, body: &[u8], lost: &mut u64) -> bool {
+    if *lost > 0 {
+        let note = Record { kind: fide_wire::event::RecordKind::Lost as u16, number: *lost, ..Record::default() };
+        if !send_datagram(fd, note.as_bytes(), &[]) {
+            *lost += 1;
+            return false;
+        }
+        *lost = 0;
+    }
+    let record = Record { body_len: body.len() as u16, ..*record };
+    let sent = send_datagram(fd, record.as_bytes(), body);
+    if !sent {
+        *lost += 1;
+    }
+    sent
+}
+
+fn send_datagram(fd: &OwnedFd, head: &[u8], body: &[u8]) -> bool {
+    let mut parts = [
+        libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() },
+        libc::iovec { iov_base: body.as_ptr().cast_mut().cast(), iov_len: body.len() },
+    ];
+    // SAFETY: msghdr is plain data for which all zeros is valid.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = parts.as_mut_ptr();
+    message.msg_iovlen = parts.len();
+    // SAFETY: the descriptor is open; message points to two buffers that live across the call and are only read.
+    unsafe { libc::sendmsg(fd.as_fd().as_raw_fd(), &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) >= 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_read_or_refused_with_a_hint() {
+        assert_eq!(Target::parse("*"), Ok(Target::Everything));
+        assert_eq!(Target::parse("@a"), Ok(Target::Host("a".into())));
+        assert_eq!(Target::parse("my@db@a"), Ok(Target::Process("my@db".into(), "a".into())));
+        for bad in ["", "db", "db@", "@"] {
+            assert!(Target::parse(bad).unwrap_err().contains("process@host"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_socket_subscriber_hears_what_it_asked_for_and_of_what_it_lost() {
+        let mut s = Subscribers::default();
+        let (index, kind, fd) = s.add(None, false).unwrap();
+        assert_eq!(kind, RingKind::Socket);
+        s.set(key(5, 1), index, true, None);
+        s.set(key(6, 0), index, true, None);
+        assert_eq!(s.rings(5, 2), 0);
+        assert_eq!(s.rings(6, 9), 1 << index);
+        let record = Record { kind: 1, node: 5, app: 1, ..Record::default() };
+        let mut sent = 0;
+        while s.lost == 0 {
+            s.publish(s.rings(5, 1), &record, b"xyz", false, None);
+            sent += 1;
+        }
+        let read = |fd: &OwnedFd| {
+            let mut buf = [0u8; 200];
+            // SAFETY: an open socket and a buffer of the stated length.
+            let n = unsafe { libc::recv(fd.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len(), libc::MSG_DONTWAIT) };
+            (n > 0).then(|| buf[..n as usize].to_vec())
+        };
+        for _ in 0..sent - 1 {
+            let got = read(&fd).unwrap();
+            assert_eq!(Record::read(&got), Some((Record { body_len: 3, ..record }, &b"xyz"[..])));
+        }
+        assert_eq!(read(&fd), None);
+        s.publish(s.rings(5, 1), &record, b"", false, None);
+        let note = read(&fd).unwrap();
+        assert_eq!(Record::read(&note).map(|(r, _)| (r.kind(), r.number)), Some((Some(fide_wire::event::RecordKind::Lost), 1)));
+        assert!(read(&fd).is_some());
+        s.remove(index, None);
+        assert_eq!(s.rings(5, 1), 0);
+    }
+}

@@ -1,0 +1,222 @@
+//! The processes of this host that others may monitor: who they are, what became of them, and their piggyback bridges.
+
+use crate::bridge::Bridge;
+use fide_wire::control::WatchStatus;
+use fide_wire::verdict::Cause;
+use std::collections::BTreeMap;
+
+/// Where a watch comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The configuration file.
+    Config,
+    /// `fide monitor`.
+    Operator,
+    /// The process itself (Listing 1 `join`).
+    Joined,
+}
+
+impl Origin {
+    /// The word in status and metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Origin::Config => "config",
+            Origin::Operator => "operator",
+            Origin::Joined => "joined",
+        }
+    }
+}
+
+/// One watched process.
+pub struct Watched {
+    /// Its name, unique among those alive.
+    pub name: String,
+    /// Its pid.
+    pub pid: u32,
+    /// Field 22 of its /proc/PID/stat: with the pid, its identity.
+    pub start_ticks: u64,
+    /// Its owner.
+    pub uid: u32,
+    /// Where the watch comes from.
+    pub origin: Origin,
+    /// Piggyback bytes granted.
+    pub pbsize: u32,
+    /// Its bridge, if it joined.
+    pub bridge: Option<Bridge>,
+    /// The ring of the connection it joined by, for `on_monitor_req`.
+    pub ring: Option<u32>,
+    /// The end that was reported, and its code. Once set, nothing of it is piggybacked any more.
+    pub ended: Option<(Cause, i32)>,
+    /// When the end was reported (CLOCK_MONOTONIC).
+    pub ended_ns: u64,
+}
+
+/// All of them, by number.
+#[derive(Default)]
+pub struct Watchlist {
+    by_app: BTreeMap<u32, Watched>,
+    next_app: u32,
+    /// Grows whenever what is announced changes.
+    pub version: u64,
+    turn: u32,
+}
+
+/// Ended watches kept for the status page.
+const ENDED_KEPT: usize = 64;
+
+impl Watchlist {
+    /// Adds a process and returns its number, never used before in this agent's life.
+    pub fn add(&mut self, watched: Watched) -> u32 {
+        self.next_app += 1;
+        self.by_app.insert(self.next_app, watched);
+        self.version += 1;
+        let ended: Vec<u32> = self.by_app.iter().filter(|(_, w)| w.ended.is_some()).map(|(a, _)| *a).collect();
+        for app in ended.iter().take(ended.len().saturating_sub(ENDED_KEPT)) {
+            self.by_app.remove(app);
+        }
+        self.next_app
+    }
+
+    /// The process with this number.
+    #[must_use]
+    pub fn get(&self, app: u32) -> Option<&Watched> {
+        self.by_app.get(&app)
+    }
+
+    /// The same, to change.
+    pub fn get_mut(&mut self, app: u32) -> Option<&mut Watched> {
+        self.by_app.get_mut(&app)
+    }
+
+    /// Those that are alive.
+    pub fn alive(&self) -> impl Iterator<Item = (u32, &Watched)> {
+        self.by_app.iter().filter(|(_, w)| w.ended.is_none()).map(|(a, w)| (*a, w))
+    }
+
+    /// The live process of this name.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Option<u32> {
+        self.alive().find(|(_, w)| w.name == name).map(|(a, _)| a)
+    }
+
+    /// The live watch of this pid.
+    #[must_use]
+    pub fn of_pid(&self, pid: u32) -> Option<u32> {
+        self.alive().find(|(_, w)| w.pid == pid).map(|(a, _)| a)
+    }
+
+    /// Notes an end; `false` if it was known (a confirmation).
+    pub fn end(&mut self, app: u32, cause: Cause, code: i32, now_ns: u64) -> bool {
+        let Some(w) = self.by_app.get_mut(&app) else { return false };
+        let first = w.ended.is_none();
+        if w.ended.is_none_or(|(c, _)| c == Cause::Doomed) {
+            w.ended = Some((cause, code));
+        }
+        if first {
+            w.ended_ns = now_ns;
+            w.bridge = None; // fail-consistency (FiDe §4.1): not a byte of it after its crash was sent
+            self.version += 1;
+        }
+        first
+    }
+
+    /// Drops a watch that never came to be.
+    pub fn forget(&mut self, app: u32) {
+        self.by_app.remove(&app);
+        self.version += 1;
+    }
+
+    /// The next piggybacked message, taking the processes in turn: `body` becomes the heartbeat's body.
+    pub fn take_piggyback(&mut self, body: &mut Vec<u8>) {
+        body.clear();
+        let turn = self.turn;
+        let waiting = |(_, w): &(&u32, &mut Watched)| w.bridge.as_ref().is_some_and(Bridge::is_waiting);
+        let next = self.by_app.range_mut(turn + 1..).find(waiting).map(|(a, _)| *a);
+        let next = next.or_else(|| self.by_app.range_mut(..=turn).find(waiting).map(|(a, _)| *a));
+        let Some(app) = next else { return };
+        self.turn = app;
+        let Some(w) = self.by_app.get_mut(&app) else { return };
+        let limit = w.pbsize as usize;
+        body.extend_from_slice(&(app as u16).to_be_bytes());
+        if !w.bridge.as_mut().is_some_and(|b| b.take(body, limit)) {
+            body.clear();
+        }
+    }
+
+    /// For the status page.
+    #[must_use]
+    pub fn status(&self) -> Vec<WatchStatus> {
+        self.by_app
+            .iter()
+            .map(|(app, w)| WatchStatus {
+                name: w.name.clone(),
+                app: *app,
+                pid: w.pid,
+                uid: w.uid,
+                origin: w.origin.name().into(),
+                state: w.ended.map_or_else(|| "alive".into(), |(c, _)| c.name().into()),
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watched(name: &str) -> Watched {
+        Watched {
+            name: name.into(),
+            pid: 7,
+            start_ticks: 1,
+            uid: 0,
+            origin: Origin::Joined,
+            pbsize: 100,
+            bridge: Some(Bridge::create().unwrap().0),
+            ring: None,
+            ended: None,
+            ended_ns: 0,
+        }
+    }
+
+    #[test]
+    fn numbers_are_never_used_twice() {
+        let mut list = Watchlist::default();
+        let a = list.add(watched("a"));
+        list.forget(a);
+        assert!(list.add(watched("b")) > a);
+    }
+
+    #[test]
+    fn fide_4_1_nothing_is_piggybacked_once_the_crash_was_sent() {
+        let mut list = Watchlist::default();
+        let a = list.add(watched("a"));
+        list.get_mut(a).unwrap().bridge.as_mut().unwrap().push_for_test(b"last words");
+        assert!(list.end(a, Cause::Doomed, 9, 1));
+        let mut body = Vec::new();
+        list.take_piggyback(&mut body);
+        assert!(body.is_empty());
+        assert!(!list.end(a, Cause::Killed, 9, 2), "a confirmation is not a second end");
+        assert_eq!(list.get(a).unwrap().ended, Some((Cause::Killed, 9)));
+    }
+
+    #[test]
+    fn processes_take_turns() {
+        let mut list = Watchlist::default();
+        let (a, b) = (list.add(watched("a")), list.add(watched("b")));
+        for (app, text) in [(a, &b"a1"[..]), (a, b"a2"), (b, b"b1")] {
+            list.get_mut(app).unwrap().bridge.as_mut().unwrap().push_for_test(text);
+        }
+        let mut seen = Vec::new();
+        let mut body = Vec::new();
+        loop {
+            list.take_piggyback(&mut body);
+            if body.is_empty() {
+                break;
+            }
+            seen.push(String::from_utf8(body[2..].to_vec()).unwrap());
+        }
+        assert_eq!(seen, ["a1", "b1", "a2"]);
+    }
+}
