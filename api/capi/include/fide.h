@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libfide: know within microseconds that a process on another host has crashed.
+ *
+ *     struct fide *f;
+ *     if (fide_open(NULL, &f) != FIDE_OK)
+ *             errx(1, "%s", fide_last_error_text());
+ *     fide_monitor(f, "db@a", NULL, NULL);
+ *     struct fide_event e;
+ *     fide_event_init(&e);
+ *     while (fide_next_event(f, &e, -1) == 1)
+ *             if (e.kind == FIDE_EVENT_FAILURE)
+ *                     printf("%s %s\n", e.name, fide_cause_name(e.cause));
+ *
+ * Conventions
+ *   - Functions that return int return FIDE_OK or a count, or a negative enum fide_error; fide_last_error_text() then says
+ *     in words what, why and what to do.
+ *   - A NULL pointer where none is allowed is refused with FIDE_EINVAL; "may be NULL" is said where it is allowed.
+ *   - Strings are UTF-8 and end with a zero.
+ *   - Every function may be called from any thread at any time, on the same handle too, except fide_close, which must be the
+ *     last call on its handle. After a fork only one of the two processes may go on using a handle.
+ *   - "Blocks" means: waits for the agent of this host (which answers in microseconds; see answer_timeout_ns), and for other
+ *     threads that do. "Waits" means: as long as you say. Everything else never waits for another process.
+ *   - No signal is ever raised or handled, no thread started, and no descriptor survives an exec.
+ *
+ * Growth
+ *   Structures begin with their size, as the caller was compiled. The library fills or reads no more than that, so programs
+ *   compiled against an older header go on working; fide_event_init and its like set it.
+ */
+#ifndef FIDE_H
+#define FIDE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#ifndef FIDE_API
+#define FIDE_API
+#endif
+
+/* Version of this interface; grows when something is added. fide_abi_version() is the library's. */
+#define FIDE_ABI_VERSION 1
+
+/* Most bytes of a piggybacked message; what is granted may be less. */
+#define FIDE_PIGGYBACK_MAX 1418
+
+/* Why a call failed. */
+enum fide_error {
+	FIDE_OK = 0,
+	FIDE_EINVAL = -1,       /* the call or the agent's answer makes no sense */
+	FIDE_EPERM = -2,        /* not allowed to this user */
+	FIDE_ENOTFOUND = -3,    /* no such process, host or verdict */
+	FIDE_EEXISTS = -4,      /* the name is taken */
+	FIDE_ETOOLARGE = -5,    /* larger than granted */
+	FIDE_EFULL = -6,        /* no room for more, now */
+	FIDE_EVERSION = -7,     /* agent and library come from different releases */
+	FIDE_EUNSUPPORTED = -8, /* the agent cannot do this on its host */
+	FIDE_EDISCONNECTED = -9, /* no agent, or it went away; says nothing of anything monitored */
+	FIDE_ESYSTEM = -10,     /* a system call failed */
+	FIDE_EAMBIGUOUS = -11,  /* several processes match */
+	FIDE_EINTERNAL = -127   /* a bug in the library; the handle should be closed */
+};
+
+/* What an event is. Handle unknown ones as FIDE_EVENT_OTHER: later versions may have more. */
+enum fide_event_kind {
+	/* A monitored process is ending or gone. Exactly once for each instance of it. By its cause: a crash, or FIDE_CAUSE_LEFT. */
+	FIDE_EVENT_FAILURE = 1,
+	/* The end of a process that failed as "doomed" was seen; cause and code are final. At most once. */
+	FIDE_EVENT_CONFIRMED = 2,
+	/* A process is monitored from now on: it came, or came back as a new instance. */
+	FIDE_EVENT_MONITORED = 3,
+	/* About a host, a path, an agent or this observer: never about a process. */
+	FIDE_EVENT_HOST = 4,
+	/* A monitored process sent data, data_len bytes; number is its heartbeat's. */
+	FIDE_EVENT_PIGGYBACK = 5,
+	/* number is the new timeout towards node and app, nanoseconds. */
+	FIDE_EVENT_TIMEOUT_CHANGED = 6,
+	/* number is what this process may piggyback from now on, bytes. */
+	FIDE_EVENT_PBSIZE_CHANGED = 7,
+	/* Somebody began to monitor this process and would like number bytes of piggyback. */
+	FIDE_EVENT_MONITOR_REQ = 8,
+	/* number events were lost: what is known is out of date. Monitor again what matters, and look at alive. */
+	FIDE_EVENT_LOST = 9,
+	/* The agent hung up. Nothing of what it monitored has failed. Once; then FIDE_EDISCONNECTED until fide_reconnect. */
+	FIDE_EVENT_AGENT_GONE = 10,
+	/* Something this version does not know. */
+	FIDE_EVENT_OTHER = 11
+};
+
+/* What happened. */
+enum fide_cause {
+	FIDE_CAUSE_NONE = 0,
+	FIDE_CAUSE_EXITED = 1,           /* ended by itself; code is its exit status */
+	FIDE_CAUSE_KILLED = 2,           /* ended by a signal; code is the signal */
+	FIDE_CAUSE_DOOMED = 3,           /* can no longer be saved, though it still exists */
+	FIDE_CAUSE_LEFT = 4,             /* said that it leaves */
+	FIDE_CAUSE_AGENT_LOST = 5,       /* a host's agent is gone, its kernel answers */
+	FIDE_CAUSE_SILENT_HOST = 6,      /* no sign of a host on any path */
+	FIDE_CAUSE_PATH_DOWN = 7,        /* one path carries nothing: a network fault, never a crash */
+	FIDE_CAUSE_CONTRACT_BROKEN = 8,  /* heartbeats come later than promised */
+	FIDE_CAUSE_ISOLATED = 9,         /* this observer reaches nobody; verdicts on others are withheld */
+	FIDE_CAUSE_PATH_UP = 16,
+	FIDE_CAUSE_RETURNED = 17,        /* a host came (back), as a new incarnation */
+	FIDE_CAUSE_CONTRACT_KEPT = 18,
+	FIDE_CAUSE_REJOINED = 19,
+	FIDE_CAUSE_OBSERVER_PAUSED = 20, /* this observer did not run for a while */
+	FIDE_CAUSE_NAME_CLASH = 21,
+	FIDE_CAUSE_FOREIGN_TRAFFIC = 22,
+	FIDE_CAUSE_MONITORED = 23,
+	FIDE_CAUSE_INTERFACE = 24,
+	FIDE_CAUSE_LOCAL = 25
+};
+
+/* How sure. */
+enum fide_grade {
+	FIDE_GRADE_NONE = 0,
+	FIDE_GRADE_CERTAIN = 1,  /* a kernel saw it, or it announced itself */
+	FIDE_GRADE_INFERRED = 2  /* silence, judged against a stated contract */
+};
+
+/* Flags of an event. */
+enum fide_flag {
+	FIDE_FLAG_CONFIRMS = 1, /* confirms an earlier "doomed" */
+	FIDE_FLAG_LOCAL = 2     /* happened on this host */
+};
+
+/* Flags of struct fide_options. */
+enum fide_open_flag {
+	FIDE_OPEN_SOCKET_ONLY = 1 /* take events through a socket although the kernel could write them into memory */
+};
+
+/* A connection to the agent of this host. */
+struct fide;
+
+/* What the application is told. Fields that an event has no use for are 0 or NULL. */
+struct fide_event {
+	uint32_t size;        /* fide_event_init */
+	uint32_t kind;        /* enum fide_event_kind */
+	uint32_t cause;       /* enum fide_cause */
+	uint32_t grade;       /* enum fide_grade */
+	uint32_t node;        /* the node's wire id */
+	uint32_t app;         /* the process's number there, 0 for the node itself */
+	uint32_t incarnation; /* the node's incarnation */
+	int32_t code;         /* exit status, signal or path, as the cause says */
+	uint32_t path;        /* the path the first copy came by */
+	uint32_t flags;       /* enum fide_flag */
+	uint64_t id;          /* the verdict's id, 0 without one: fide_id_text, `fide explain` */
+	uint64_t event_ns;    /* when it happened: CLOCK_MONOTONIC of the host where it happened */
+	uint64_t sent_ns;     /* when the notice left, by the same clock */
+	uint64_t received_ns; /* when this host's kernel received it: this host's CLOCK_MONOTONIC, as fide_now_ns */
+	uint64_t number;      /* as the kind says */
+	/* Both belong to the library: valid until this thread asks for the next event, or until the callback returns. */
+	const char *name;     /* "name@host" or "@host" where it is known, else NULL */
+	const void *data;     /* a piggybacked message */
+	uint64_t data_len;
+};
+
+/* What is asked of fide_monitor. */
+struct fide_resources {
+	uint32_t size;       /* fide_resources_init */
+	uint32_t pbsize;     /* smallest piggyback size wanted from it, bytes */
+	uint64_t timeout_ns; /* largest timeout that is of use; 0 for whatever the contract gives */
+};
+
+/* What fide_monitor was granted. */
+struct fide_monitored {
+	uint32_t size;       /* fide_monitored_init */
+	uint32_t node;       /* the node's wire id */
+	uint32_t app;        /* the process's number; 0 for a host, for "*", and for what is not running now */
+	uint32_t pbsize;     /* bytes */
+	uint64_t timeout_ns; /* for the silence of its host */
+	uint32_t alive;      /* 1 when it is known and alive now; otherwise no failure comes until it has come and gone */
+	uint32_t reserved;
+};
+
+/* How a connection is opened. */
+struct fide_options {
+	uint32_t size;              /* fide_options_init */
+	uint32_t flags;             /* enum fide_open_flag */
+	const char *path;           /* the agent's socket; NULL: $FIDE_SOCKET, else the default */
+	uint64_t answer_timeout_ns; /* longest wait for each of the agent's answers; 0: 10 s */
+};
+
+/* Called by fide_dispatch on the thread that called it; may call any function except fide_close. Must not throw or longjmp. */
+typedef void (*fide_callback)(struct fide *f, const struct fide_event *event, void *user);
+
+/* Any may be NULL: such events are passed over. */
+struct fide_callbacks {
+	uint32_t size; /* fide_callbacks_init */
+	uint32_t reserved;
+	fide_callback on_failure;
+	fide_callback on_confirmed;
+	fide_callback on_piggyback_rcv;
+	fide_callback on_timeout_changed;
+	fide_callback on_monitor_req;
+	fide_callback on_pbsize_changed;
+	fide_callback on_other; /* all other kinds */
+};
+
+/* What became of one target in fide_reconnect: now is NULL when error is not FIDE_OK. */
+typedef void (*fide_resumed)(const char *target, int error, const struct fide_monitored *now, void *user);
+
+/* Zero a structure and set its size. */
+static inline void fide_event_init(struct fide_event *event)
+{
+	memset(event, 0, sizeof *event);
+	event->size = (uint32_t)sizeof *event;
+}
+static inline void fide_resources_init(struct fide_resources *resources)
+{
+	memset(resources, 0, sizeof *resources);
+	resources->size = (uint32_t)sizeof *resources;
+}
+static inline void fide_monitored_init(struct fide_monitored *monitored)
+{
+	memset(monitored, 0, sizeof *monitored);
+	monitored->size = (uint32_t)sizeof *monitored;
+}
+static inline void fide_options_init(struct fide_options *options)
+{
+	memset(options, 0, sizeof *options);
+	options->size = (uint32_t)sizeof *options;
+}
+static inline void fide_callbacks_init(struct fide_callbacks *callbacks)
+{
+	memset(callbacks, 0, sizeof *callbacks);
+	callbacks->size = (uint32_t)sizeof *callbacks;
+}
+
+/*
+ * Connects to the agent of this host and stores a handle in *out. path: its socket; may be NULL: $FIDE_SOCKET, else the
+ * default. *out is NULL after an error. Blocks. Thread-safe.
+ */
+FIDE_API int fide_open(const char *path, struct fide **out);
+
+/* fide_open with everything that can be chosen. options may be NULL. Blocks. Thread-safe. */
+FIDE_API int fide_open_with(const struct fide_options *options, struct fide **out);
+
+/*
+ * Ends the connection and frees the handle. A process that has joined is monitored as before. Never blocks. NOT thread-safe:
+ * no other call on this handle may be under way or follow. Not from a callback.
+ */
+FIDE_API int fide_close(struct fide *f);
+
+/* The name of this host as its agent has it; valid until fide_close. NULL for a NULL handle. Never blocks. Thread-safe. */
+FIDE_API const char *fide_node(const struct fide *f);
+
+/*
+ * From now on, events of a process ("name@host"), of a host and all its processes ("@host"), or of everything ("*"). wanted
+ * may be NULL for no wishes, granted for no interest. Blocks. Thread-safe.
+ */
+FIDE_API int fide_monitor(struct fide *f, const char *target, const struct fide_resources *wanted,
+			  struct fide_monitored *granted);
+
+/* Ends fide_monitor of the same target. Events that are already there still come. Blocks. Thread-safe. */
+FIDE_API int fide_unmonitor(struct fide *f, const char *target);
+
+/*
+ * This process wants to be monitored by others, under a name that is unique on this host, and to piggyback pbsize bytes at a
+ * time. Stores its number in *app and the size granted in *granted; both may be NULL. From now on its end without fide_quit
+ * is a crash. Blocks. Thread-safe.
+ */
+FIDE_API int fide_join(struct fide *f, const char *name, uint32_t pbsize, uint32_t *app, uint32_t *granted);
+
+/* This process leaves politely: what follows is not a crash. Blocks. Thread-safe. */
+FIDE_API int fide_quit(struct fide *f);
+
+/*
+ * Sends len bytes to everybody who monitors this process, on this host's next free heartbeat. Copies them into memory shared
+ * with the agent: no system call. FIDE_ETOOLARGE above the size granted, FIDE_EFULL when earlier messages still wait for
+ * their heartbeats (try again after the next), FIDE_EINVAL before fide_join or for no bytes. Never blocks. Thread-safe.
+ */
+FIDE_API int fide_piggyback(struct fide *f, const void *message, size_t len);
+
+/* The piggyback size granted now, bytes; 0 before fide_join. Never blocks. Thread-safe. */
+FIDE_API int fide_pbsize(const struct fide *f);
+
+/*
+ * A descriptor for poll, select or epoll: readable when there may be an event. Then call fide_next_event with timeout 0 until
+ * it returns 0, or fide_dispatch with timeout 0. Only to be waited on; stays the same until fide_close. Never blocks.
+ * Thread-safe.
+ */
+FIDE_API int fide_fd(const struct fide *f);
+
+/*
+ * Stores the next event in *event and returns 1; 0 when none came in timeout_ms (0: do not wait, negative: for ever).
+ * FIDE_EDISCONNECTED after FIDE_EVENT_AGENT_GONE. Waits. Thread-safe: each event goes to one caller.
+ */
+FIDE_API int fide_next_event(struct fide *f, struct fide_event *event, int timeout_ms);
+
+/*
+ * fide_next_event for those who spin: never waits, and on a ring in memory makes no system call, except that one empty look
+ * in 16384 also asks whether the agent is still there. Never blocks. Thread-safe.
+ */
+FIDE_API int fide_busy_poll(struct fide *f, struct fide_event *event);
+
+/*
+ * What fide_dispatch will call, with user as its last argument. The structure is copied. callbacks may be NULL: none. Never
+ * blocks. Thread-safe: a fide_dispatch that is under way may still use the old ones.
+ */
+FIDE_API int fide_set_callbacks(struct fide *f, const struct fide_callbacks *callbacks, void *user);
+
+/*
+ * Waits for an event as fide_next_event, calls what fide_set_callbacks named, and goes on while there are more, up to 1024.
+ * Returns how many there were. Waits. Thread-safe.
+ */
+FIDE_API int fide_dispatch(struct fide *f, int timeout_ms);
+
+/*
+ * Connects anew after FIDE_EVENT_AGENT_GONE (or at any time), joins again if this process had joined, and monitors again what was
+ * monitored; fide_fd stays. Calls resumed for each target, which may be NULL: but look at "alive", because for a process that
+ * ended while there was no connection no failure is reported. Returns how many targets there were. It may be tried
+ * again after an error. Blocks. Thread-safe.
+ */
+FIDE_API int fide_reconnect(struct fide *f, fide_resumed resumed, void *user);
+
+/* What a negative return means, in a few words. Never NULL; never blocks. Thread-safe. */
+FIDE_API const char *fide_strerror(int error);
+
+/*
+ * The last error of this thread in full: what, why and what to do. "" when there was none. Valid until this thread's next
+ * error. Never NULL; never blocks. Thread-safe.
+ */
+FIDE_API const char *fide_last_error_text(void);
+
+/* "killed" for FIDE_CAUSE_KILLED and so on; "unknown" for others. Never NULL; never blocks. Thread-safe. */
+FIDE_API const char *fide_cause_name(uint32_t cause);
+
+/* "certain" or "inferred"; "unknown" for others. Never NULL; never blocks. Thread-safe. */
+FIDE_API const char *fide_grade_name(uint32_t grade);
+
+/*
+ * Writes a verdict's id as `fide explain` reads it, with its ending zero, into text of len bytes; 24 suffice. FIDE_ETOOLARGE
+ * when it does not fit. Never blocks. Thread-safe.
+ */
+FIDE_API int fide_id_text(uint64_t id, char *text, size_t len);
+
+/* This host's CLOCK_MONOTONIC in nanoseconds, as received_ns. Never blocks. Thread-safe. */
+FIDE_API uint64_t fide_now_ns(void);
+
+/* The library's version, "0.1.0". Never NULL; never blocks. Thread-safe. */
+FIDE_API const char *fide_version(void);
+
+/* FIDE_ABI_VERSION of the library. Never blocks. Thread-safe. */
+FIDE_API uint32_t fide_abi_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

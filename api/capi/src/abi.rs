@@ -1,0 +1,260 @@
+//! The structures and constants of `fide.h`. That they are the same there is tested by compiling it.
+
+use crate::{Failure, Handle};
+use std::ffi::{c_char, c_int, c_void};
+use std::mem::offset_of;
+
+/// Grows when something is added to the interface.
+pub const FIDE_ABI_VERSION: u32 = 1;
+/// Success.
+pub const FIDE_OK: c_int = 0;
+/// The call makes no sense; the others are the negated numbers of [`fide_wire::control::ErrorCode`].
+pub const FIDE_EINVAL: c_int = -(fide_wire::control::ErrorCode::Invalid as c_int);
+/// A bug in the library.
+pub const FIDE_EINTERNAL: c_int = -127;
+/// Take events through a socket.
+pub const FIDE_OPEN_SOCKET_ONLY: u32 = 1;
+
+/// `enum fide_event_kind`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Kind {
+    /// [`fide_client::Event::Failure`].
+    Failure = 1,
+    /// [`fide_client::Event::Confirmed`].
+    Confirmed = 2,
+    /// [`fide_client::Event::Monitored`].
+    Monitored = 3,
+    /// [`fide_client::Event::Host`].
+    Host = 4,
+    /// [`fide_client::Event::Piggyback`].
+    Piggyback = 5,
+    /// [`fide_client::Event::TimeoutChanged`].
+    TimeoutChanged = 6,
+    /// [`fide_client::Event::PiggybackSizeChanged`].
+    PbsizeChanged = 7,
+    /// [`fide_client::Event::MonitorRequest`].
+    MonitorReq = 8,
+    /// [`fide_client::Event::Lost`].
+    Lost = 9,
+    /// [`fide_client::Event::AgentGone`].
+    AgentGone = 10,
+    /// [`fide_client::Event::Other`].
+    Other = 11,
+}
+
+/// `struct fide_event`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct FideEvent {
+    /// Bytes of it that the application knows.
+    pub size: u32,
+    /// [`Kind`].
+    pub kind: u32,
+    /// Number of the cause, 0 for none.
+    pub cause: u32,
+    /// Number of the grade, 0 for none.
+    pub grade: u32,
+    /// The node.
+    pub node: u32,
+    /// The process on it.
+    pub app: u32,
+    /// The node's incarnation.
+    pub incarnation: u32,
+    /// As the cause says.
+    pub code: i32,
+    /// The path it came by.
+    pub path: u32,
+    /// As in event records.
+    pub flags: u32,
+    /// The verdict's id.
+    pub id: u64,
+    /// When it happened.
+    pub event_ns: u64,
+    /// When it was sent.
+    pub sent_ns: u64,
+    /// When it was received.
+    pub received_ns: u64,
+    /// As the kind says.
+    pub number: u64,
+    /// Borrowed from [`crate::text::Held`].
+    pub name: *const c_char,
+    /// Borrowed from [`crate::text::Held`].
+    pub data: *const c_void,
+    /// Bytes of it.
+    pub data_len: u64,
+}
+
+/// `struct fide_resources`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct FideResources {
+    /// Bytes of it that the application knows.
+    pub size: u32,
+    /// Bytes.
+    pub pbsize: u32,
+    /// Nanoseconds.
+    pub timeout_ns: u64,
+}
+
+/// `struct fide_monitored`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct FideMonitored {
+    /// Bytes of it that the application knows.
+    pub size: u32,
+    /// The node.
+    pub node: u32,
+    /// The process on it.
+    pub app: u32,
+    /// Bytes.
+    pub pbsize: u32,
+    /// Nanoseconds.
+    pub timeout_ns: u64,
+    /// 0 or 1.
+    pub alive: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// `struct fide_options`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct FideOptions {
+    /// Bytes of it that the application knows.
+    pub size: u32,
+    /// [`FIDE_OPEN_SOCKET_ONLY`].
+    pub flags: u32,
+    /// The socket.
+    pub path: *const c_char,
+    /// Nanoseconds.
+    pub answer_timeout_ns: u64,
+}
+
+impl Default for FideOptions {
+    fn default() -> Self {
+        Self { size: size_of::<Self>() as u32, flags: 0, path: std::ptr::null(), answer_timeout_ns: 0 }
+    }
+}
+
+/// `fide_callback`.
+pub type Callback = unsafe extern "C" fn(*mut Handle, *const FideEvent, *mut c_void);
+/// `fide_resumed`.
+pub type Resumed = unsafe extern "C" fn(*const c_char, c_int, *const FideMonitored, *mut c_void);
+
+/// `struct fide_callbacks`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Callbacks {
+    /// Bytes of it that the application knows.
+    pub size: u32,
+    /// 0.
+    pub reserved: u32,
+    /// For [`Kind::Failure`].
+    pub on_failure: Option<Callback>,
+    /// For [`Kind::Confirmed`].
+    pub on_confirmed: Option<Callback>,
+    /// For [`Kind::Piggyback`].
+    pub on_piggyback_rcv: Option<Callback>,
+    /// For [`Kind::TimeoutChanged`].
+    pub on_timeout_changed: Option<Callback>,
+    /// For [`Kind::MonitorReq`].
+    pub on_monitor_req: Option<Callback>,
+    /// For [`Kind::PbsizeChanged`].
+    pub on_pbsize_changed: Option<Callback>,
+    /// For the others.
+    pub on_other: Option<Callback>,
+}
+
+impl Callbacks {
+    /// Whom an event of this kind is for.
+    pub(crate) fn for_kind(&self, kind: u32) -> Option<Callback> {
+        match kind {
+            k if k == Kind::Failure as u32 => self.on_failure,
+            k if k == Kind::Confirmed as u32 => self.on_confirmed,
+            k if k == Kind::Piggyback as u32 => self.on_piggyback_rcv,
+            k if k == Kind::TimeoutChanged as u32 => self.on_timeout_changed,
+            k if k == Kind::MonitorReq as u32 => self.on_monitor_req,
+            k if k == Kind::PbsizeChanged as u32 => self.on_pbsize_changed,
+            _ => self.on_other,
+        }
+    }
+}
+
+/// A structure of the header: begins with its size, may be cut off at the end by an application compiled against an older
+/// header, and is whole when what is missing is zero.
+///
+/// # Safety
+/// `repr(C)`, the first field is its size as u32, and any field may be zero.
+pub unsafe trait Sized32: Copy {
+    /// Its name in the header.
+    const NAME: &'static str;
+    /// Its size in the first version of the header, up to the last field it had then: no application has less.
+    const FIRST: usize;
+}
+
+// SAFETY: as its declaration shows.
+unsafe impl Sized32 for FideEvent {
+    const NAME: &'static str = "fide_event";
+    const FIRST: usize = offset_of!(Self, data_len) + size_of::<u64>();
+}
+// SAFETY: as its declaration shows.
+unsafe impl Sized32 for FideResources {
+    const NAME: &'static str = "fide_resources";
+    const FIRST: usize = offset_of!(Self, timeout_ns) + size_of::<u64>();
+}
+// SAFETY: as its declaration shows.
+unsafe impl Sized32 for FideMonitored {
+    const NAME: &'static str = "fide_monitored";
+    const FIRST: usize = offset_of!(Self, reserved) + size_of::<u32>();
+}
+// SAFETY: as its declaration shows; a zero pointer is NULL.
+unsafe impl Sized32 for FideOptions {
+    const NAME: &'static str = "fide_options";
+    const FIRST: usize = offset_of!(Self, answer_timeout_ns) + size_of::<u64>();
+}
+// SAFETY: as its declaration shows; a zero Option<fn> is None.
+unsafe impl Sized32 for Callbacks {
+    const NAME: &'static str = "fide_callbacks";
+    const FIRST: usize = offset_of!(Self, on_other) + size_of::<Option<Callback>>();
+}
+
+/// How many bytes of `T` the application's structure has, if that can be.
+///
+/// # Safety
+/// `from` points at a u32.
+pub(crate) unsafe fn check_size<T: Sized32>(from: *const T) -> Result<usize, Failure> {
+    // SAFETY: promised by the caller.
+    let size = unsafe { from.cast::<u32>().read() } as usize;
+    if size < T::FIRST {
+        return Err(Failure::Caller(format!("a struct {0} of {size} bytes: call {0}_init first", T::NAME)));
+    }
+    Ok(size.min(size_of::<T>()))
+}
+
+/// Reads what the application filled in; the rest is zero.
+///
+/// # Safety
+/// `from` points at as many bytes as its first field says.
+pub(crate) unsafe fn read_sized<T: Sized32>(from: *const T) -> Result<T, Failure> {
+    // SAFETY: promised by the caller.
+    let size = unsafe { check_size(from) }?;
+    // SAFETY: any field may be zero, as the trait promises.
+    let mut whole: T = unsafe { std::mem::zeroed() };
+    // SAFETY: `size` is at most what both have.
+    unsafe { (&raw mut whole).cast::<u8>().copy_from_nonoverlapping(from.cast(), size) };
+    Ok(whole)
+}
+
+/// Writes as much as the application knows of, and leaves its size as it is.
+///
+/// # Safety
+/// `to` points at as many writable bytes as its first field says.
+pub(crate) unsafe fn write_sized<T: Sized32>(to: *mut T, value: T) -> Result<(), Failure> {
+    // SAFETY: promised by the caller.
+    let size = unsafe { check_size(to.cast_const()) }?;
+    const SIZE: usize = size_of::<u32>();
+    // SAFETY: `size` is at least one u32 and at most what both have.
+    unsafe { to.cast::<u8>().add(SIZE).copy_from_nonoverlapping((&raw const value).cast::<u8>().add(SIZE), size - SIZE) };
+    Ok(())
+}
