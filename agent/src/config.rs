@@ -1079,6 +1079,16 @@ fn hooks(text: &str, file: Vec<Spanned<FileHook>>) -> Result<Vec<Hook>, ConfigEr
                 "this hook matches nothing: `match` is empty; leave it out to match everything",
             ));
         }
+        if !f.r#match.contains(['@', '*']) {
+            return Err(ConfigError::at(
+                text,
+                at,
+                format!(
+                    "`match = \"{0}\"` fits nothing; write \"{0}@*\" for a process of that name anywhere, or \"@{0}\" for a host",
+                    f.r#match
+                ),
+            ));
+        }
         let timeout = match f.timeout {
             Some(t) if !(10_000_000..=3_600_000_000_000).contains(&t.get_ref().0) => {
                 return Err(ConfigError::at(text, t.span().start, "a hook's timeout must lie between \"10ms\" and \"1h\""));

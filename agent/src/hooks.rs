@@ -384,7 +384,7 @@ fn wake(fd: &OwnedFd) {
 }
 
 /// Undoes what the thread inherited from a lane that is pinned, real-time and privileged: its children inherit it in turn.
-fn become_ordinary() {
+pub(crate) fn become_ordinary() {
     // SAFETY: plain system calls on this thread with live arguments; where one is refused, nothing is lost.
     unsafe {
         let param = libc::sched_param { sched_priority: 0 };

@@ -6,6 +6,8 @@ pub mod config;
 pub mod control;
 pub mod core;
 pub mod history;
+pub mod hooks;
+pub mod metrics;
 pub mod peers;
 pub mod receive;
 pub mod rt;

@@ -156,6 +156,7 @@ fn every_refusal_names_its_line_and_what_to_do() {
         ("[[hook]]\non = [\"failure\"]\ncommand = []", "line 4", "empty command"),
         ("[[hook]]\non = []\ncommand = [\"/x\"]", "line 2", "never runs"),
         ("[[hook]]\non = [\"any\"]\ncommand = [\"/x\"]\ntimeout = \"0s\"", "line 5", "10ms"),
+        ("[[hook]]\non = [\"any\"]\ncommand = [\"/x\"]\nmatch = \"redis\"", "line 2", "redis@*"),
         ("[socket]\nmode = \"999\"", "line 3", "0660"),
         ("[history]\nmax_bytes = \"1KiB\"", "line 3", "64KiB"),
         ("[metrics]\nlisten = \"9433\"", "line 3", "127.0.0.1:9433"),

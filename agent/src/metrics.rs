@@ -1,0 +1,599 @@
+//! Prometheus metrics and a health check over HTTP: `/metrics` and `/healthz`.
+//!
+//! One thread, no more than [`CONNECTIONS`] connections, requests parsed by `httparse` and bounded in size and time; when
+//! all places are taken the oldest connection gives way, so that slow clients cannot keep others out. Every answer closes its
+//! connection. The text is made anew at most every [`CACHE`], however often it is asked for.
+//!
+//! The agent's loop gives what it knows in a [`Board`] now and then and ticks a [`Heart`]; it never waits for this thread
+//! longer than it takes to swap a pointer.
+
+use crate::hooks::HookResult;
+use fide_wire::control::Status;
+use fide_wire::packet::Refusal;
+use fide_wire::verdict::{Cause, Grade};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Most connections at a time.
+pub const CONNECTIONS: usize = 16;
+/// How long the text of `/metrics` serves.
+pub const CACHE: Duration = Duration::from_millis(100);
+/// Largest request, its headers included.
+const REQUEST_MAX: usize = 8 * 1024;
+/// Most headers of a request.
+const HEADERS_MAX: usize = 64;
+/// For a request to arrive, and for its answer to be taken.
+const TIME_MAX: Duration = Duration::from_secs(5);
+/// For what a client still sends after its answer.
+const LINGER_MAX: Duration = Duration::from_millis(500);
+
+/// What the metrics are made from: the status, and counters that it does not have.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// As clients see it.
+    pub status: Status,
+    /// Verdicts given or received since the start.
+    pub verdicts: BTreeMap<(Cause, GradeKey), u64>,
+    /// [`Hooks::counts`](crate::hooks::Hooks::counts).
+    pub hooks: [u64; HookResult::NAMES.len()],
+    /// Connected clients.
+    pub clients: u64,
+    /// Events that clients lost because they were too slow.
+    pub client_events_lost: u64,
+    /// Events in the history since it exists.
+    pub history_events: u64,
+    /// Bytes of the history on disk.
+    pub history_bytes: u64,
+    /// Events that never reached the disk.
+    pub history_lost: u64,
+    /// Failed writes.
+    pub history_failures: u64,
+}
+
+impl Snapshot {
+    /// Counts a verdict.
+    pub fn count(&mut self, cause: Cause, grade: Grade) {
+        *self.verdicts.entry((cause, grade.into())).or_default() += 1;
+    }
+}
+
+/// A [`Grade`] that can be ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GradeKey(u8);
+
+impl From<Grade> for GradeKey {
+    fn from(grade: Grade) -> Self {
+        Self(grade as u8)
+    }
+}
+
+/// Where the loop leaves its newest [`Snapshot`].
+#[derive(Debug, Default)]
+pub struct Board(Mutex<Arc<Snapshot>>);
+
+impl Board {
+    /// Replaces it.
+    pub fn publish(&self, snapshot: Snapshot) {
+        let new = Arc::new(snapshot);
+        // The old one is freed outside the lock.
+        let _old = std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), new);
+    }
+
+    /// The newest.
+    #[must_use]
+    pub fn newest(&self) -> Arc<Snapshot> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Whether the loop runs: it ticks, others look.
+#[derive(Debug)]
+pub struct Heart {
+    /// CLOCK_MONOTONIC of the last tick, ns; 0 before the first.
+    last_ns: AtomicU64,
+    limit_ns: u64,
+}
+
+impl Heart {
+    /// One that is healthy as long as it ticks at least every `limit`.
+    #[must_use]
+    pub fn new(limit: Duration) -> Self {
+        Self { last_ns: AtomicU64::new(0), limit_ns: u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX) }
+    }
+
+    /// The loop came by at `now_ns` (CLOCK_MONOTONIC).
+    pub fn tick(&self, now_ns: u64) {
+        self.last_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// How long ago the last tick was, ns; `None` before the first.
+    #[must_use]
+    pub fn age_ns(&self, now_ns: u64) -> Option<u64> {
+        match self.last_ns.load(Ordering::Relaxed) {
+            0 => None,
+            last => Some(now_ns.saturating_sub(last)),
+        }
+    }
+
+    /// Whether all is well at `now_ns`.
+    ///
+    /// # Errors
+    /// What is not, in words.
+    pub fn check(&self, now_ns: u64) -> Result<(), String> {
+        let ms = |ns: u64| ns / 1_000_000;
+        match self.age_ns(now_ns) {
+            None => Err("the agent is still starting".into()),
+            Some(age) if age > self.limit_ns => {
+                Err(format!("the agent's loop has not run for {} ms (its limit is {} ms)", ms(age), ms(self.limit_ns)))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+/// CLOCK_MONOTONIC, ns.
+fn now_ns() -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `t` is live; this clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+// ---- the text ----
+
+struct Text(String);
+
+impl Text {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
+        self.0.push_str(name);
+        for (i, (key, text)) in labels.iter().enumerate() {
+            let _ = write!(self.0, "{}{key}=\"", if i == 0 { '{' } else { ',' });
+            for c in text.chars() {
+                match c {
+                    '\\' => self.0.push_str("\\\\"),
+                    '"' => self.0.push_str("\\\""),
+                    '\n' => self.0.push_str("\\n"),
+                    c => self.0.push(c),
+                }
+            }
+            self.0.push('"');
+        }
+        let _ = writeln!(self.0, "{} {value}", if labels.is_empty() { "" } else { "}" });
+    }
+
+    fn single(&mut self, name: &str, kind: &str, help: &str, value: impl std::fmt::Display) {
+        self.family(name, kind, help);
+        self.sample(name, &[], value);
+    }
+}
+
+/// Nanoseconds as seconds, exactly.
+fn seconds(ns: impl Into<i128>) -> String {
+    let ns: i128 = ns.into();
+    let sign = if ns < 0 { "-" } else { "" };
+    let ns = ns.unsigned_abs();
+    format!("{sign}{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
+}
+
+/// The states a host can be in, so that each has its series from the start.
+const HOST_STATES: [&str; 5] = ["alive", "late", "agent-lost", "silent-host", "left"];
+
+/// The text of `/metrics`.
+#[must_use]
+pub fn render(snapshot: &Snapshot, tick_age_ns: Option<u64>) -> String {
+    const COUNTER: &str = "counter";
+    const GAUGE: &str = "gauge";
+    let s = &snapshot.status;
+    let mut t = Text(String::with_capacity(16 * 1024));
+
+    t.family("fide_info", GAUGE, "What runs here; always 1.");
+    t.sample(
+        "fide_info",
+        &[
+            ("version", &s.version),
+            ("node", &s.node),
+            ("cluster", &s.cluster),
+            ("profile", &s.profile),
+            ("receive", &s.receive),
+            ("send", &s.send),
+            ("exit_watch", &s.exit_watch),
+        ],
+        1,
+    );
+    t.single("fide_uptime_seconds", GAUGE, "Since the agent started.", s.uptime_s);
+    t.single("fide_incarnation", GAUGE, "The agent's incarnation.", s.incarnation);
+    t.single("fide_authenticated", GAUGE, "Whether packets carry a secret key's tag.", u8::from(s.authenticated));
+    if let Some(age) = tick_age_ns {
+        t.single("fide_loop_tick_age_seconds", GAUGE, "Since the agent's loop last ran.", seconds(age));
+    }
+    t.single("fide_heartbeats_sent_total", COUNTER, "Heartbeats sent, all paths of one counted once.", s.heartbeats_sent);
+
+    t.family("fide_packets_refused_total", COUNTER, "Packets not accepted, by reason.");
+    let known = Refusal::ALL.map(Refusal::name);
+    for reason in known {
+        t.sample("fide_packets_refused_total", &[("reason", reason)], s.refused.get(reason).copied().unwrap_or(0));
+    }
+    for (reason, n) in s.refused.iter().filter(|(r, _)| !known.contains(&r.as_str())) {
+        t.sample("fide_packets_refused_total", &[("reason", reason)], n);
+    }
+
+    t.single("fide_contract_period_seconds", GAUGE, "Heartbeat interval this agent promises.", seconds(s.contract.period_ns));
+    t.single("fide_contract_delta_max_seconds", GAUGE, "Largest jitter this agent promises.", seconds(s.contract.delta_max_ns));
+    t.family("fide_interface_up", GAUGE, "Whether this host's interface exists and has its carrier.");
+    for p in &s.paths {
+        t.sample("fide_interface_up", &[("path", &p.path.to_string()), ("interface", &p.interface)], u8::from(p.up));
+    }
+
+    t.family("fide_host_state", GAUGE, "1 for the state a host is in.");
+    for h in &s.hosts {
+        for state in HOST_STATES {
+            t.sample("fide_host_state", &[("host", &h.name), ("state", state)], u8::from(h.state == state));
+        }
+        if !HOST_STATES.contains(&h.state.as_str()) {
+            t.sample("fide_host_state", &[("host", &h.name), ("state", &h.state)], 1);
+        }
+    }
+    t.family("fide_host_incarnation", GAUGE, "A host's incarnation.");
+    s.hosts.iter().for_each(|h| t.sample("fide_host_incarnation", &[("host", &h.name)], h.incarnation));
+    t.family("fide_host_timeout_seconds", GAUGE, "Silence after which a host is judged silent.");
+    s.hosts.iter().for_each(|h| t.sample("fide_host_timeout_seconds", &[("host", &h.name)], seconds(h.timeout_ns)));
+
+    type Of = fn(&fide_wire::control::PathStatus) -> String;
+    let per_path: [(&str, &str, &str, Of); 6] = [
+        ("fide_path_up", GAUGE, "Whether heartbeats of a host arrive on a path.", |p| u8::from(p.up).to_string()),
+        ("fide_path_last_arrival_age_seconds", GAUGE, "Since a heartbeat arrived.", |p| seconds(p.age_ns)),
+        ("fide_path_heartbeats_lost_total", COUNTER, "Heartbeats that never arrived.", |p| p.lost.to_string()),
+        (
+            "fide_path_margin_seconds",
+            GAUGE,
+            "Jitter left to the contract in the worst case of the last window; negative: broken.",
+            |p| seconds(p.margin_ns),
+        ),
+        ("fide_path_lambda_min_seconds", GAUGE, "Smallest latency of the contract.", |p| seconds(p.contract.lambda_min_ns)),
+        ("fide_path_delta_max_seconds", GAUGE, "Largest jitter of the contract.", |p| seconds(p.contract.delta_max_ns)),
+    ];
+    for (name, kind, help, value) in per_path {
+        t.family(name, kind, help);
+        for h in &s.hosts {
+            for (i, p) in h.paths.iter().enumerate() {
+                t.sample(name, &[("host", &h.name), ("path", &i.to_string())], value(p));
+            }
+        }
+    }
+    t.family("fide_path_jitter_seconds", GAUGE, "Jitter in the last window.");
+    for h in &s.hosts {
+        for (i, p) in h.paths.iter().enumerate() {
+            for (quantile, ns) in ["0.5", "0.99", "0.999", "1"].into_iter().zip(p.jitter_ns) {
+                let labels = [("host", h.name.as_str()), ("path", &i.to_string()), ("quantile", quantile)];
+                t.sample("fide_path_jitter_seconds", &labels, seconds(ns));
+            }
+        }
+    }
+
+    t.family("fide_app_alive", GAUGE, "Whether a monitored process of another host is alive.");
+    for h in &s.hosts {
+        let alive = |a: &fide_wire::control::AppStatus| u8::from(a.state == "alive");
+        h.apps.iter().for_each(|a| t.sample("fide_app_alive", &[("host", &h.name), ("app", &a.name)], alive(a)));
+    }
+    t.family("fide_watched_alive", GAUGE, "Whether a watched process of this host is alive.");
+    for w in &s.watched {
+        t.sample("fide_watched_alive", &[("app", &w.name), ("origin", &w.origin)], u8::from(w.state == "alive"));
+    }
+
+    t.family("fide_verdicts_total", COUNTER, "Verdicts since the start.");
+    for ((cause, grade), n) in &snapshot.verdicts {
+        let grade = Grade::from_u8(grade.0).map_or("", |g| if g == Grade::Certain { "certain" } else { "inferred" });
+        t.sample("fide_verdicts_total", &[("cause", cause.name()), ("grade", grade)], n);
+    }
+    t.family("fide_hook_runs_total", COUNTER, "Hooks by how they ended.");
+    for (result, n) in HookResult::NAMES.iter().zip(snapshot.hooks) {
+        t.sample("fide_hook_runs_total", &[("result", result)], n);
+    }
+    t.single("fide_clients", GAUGE, "Connected clients.", snapshot.clients);
+    t.single("fide_client_events_lost_total", COUNTER, "Events that slow clients lost.", snapshot.client_events_lost);
+    t.single("fide_history_events_total", COUNTER, "Events in the history since it exists.", snapshot.history_events);
+    t.single("fide_history_bytes", GAUGE, "Size of the history on disk.", snapshot.history_bytes);
+    t.single("fide_history_lost_total", COUNTER, "Events that never reached the disk.", snapshot.history_lost);
+    t.single("fide_history_write_failures_total", COUNTER, "Failed writes of the history.", snapshot.history_failures);
+    t.0
+}
+
+// ---- the server ----
+
+/// Why metrics are not served.
+#[derive(Debug, thiserror::Error)]
+#[error("metrics cannot be served on {address}: {error}; {advice}")]
+pub struct MetricsError {
+    /// Where it was tried.
+    pub address: SocketAddr,
+    /// What the system said.
+    pub error: io::Error,
+    advice: &'static str,
+}
+
+impl MetricsError {
+    fn new(address: SocketAddr, error: io::Error) -> Self {
+        let advice = match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                "another agent or program listens there (see `ss -ltnp`): set another metrics.listen, or \"off\""
+            }
+            io::ErrorKind::AddrNotAvailable => {
+                "this host has no such address, or its interface is down: set another metrics.listen"
+            }
+            io::ErrorKind::PermissionDenied => "ports below 1024 need a privilege: set a higher one in metrics.listen",
+            _ => "set another metrics.listen, or \"off\"",
+        };
+        Self { address, error, advice }
+    }
+}
+
+/// Serves metrics until it is dropped.
+pub struct MetricsServer {
+    address: SocketAddr,
+    stop: Arc<AtomicBool>,
+    wake: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl MetricsServer {
+    /// Starts serving on `address`.
+    ///
+    /// # Errors
+    /// When nothing can listen there: to be reported, the agent works without.
+    pub fn start(address: SocketAddr, board: Arc<Board>, heart: Arc<Heart>) -> Result<Self, MetricsError> {
+        let error = |e| MetricsError::new(address, e);
+        let listener = TcpListener::bind(address).map_err(error)?;
+        listener.set_nonblocking(true).map_err(error)?;
+        let bound = listener.local_addr().map_err(error)?;
+        // SAFETY: eventfd has no preconditions.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(error(io::Error::last_os_error()));
+        }
+        // SAFETY: `fd` was just made and belongs to nobody else.
+        let wake = Arc::new(unsafe { OwnedFd::from_raw_fd(fd) });
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut server = Server {
+            listener,
+            wake: wake.clone(),
+            stop: stop.clone(),
+            board,
+            heart,
+            connections: Vec::new(),
+            cache: None,
+            rest_until: None,
+        };
+        let run = move || {
+            crate::hooks::become_ordinary();
+            server.run();
+        };
+        let thread = std::thread::Builder::new().name("fide-metrics".into()).stack_size(256 << 10).spawn(run).map_err(error)?;
+        Ok(Self { address: bound, stop, wake, thread: Some(thread) })
+    }
+
+    /// Where it listens (the port chosen when 0 was asked for).
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for MetricsServer {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        let one = 1u64;
+        // SAFETY: writes 8 bytes from a live variable to an open descriptor.
+        unsafe { libc::write(self.wake.as_raw_fd(), (&raw const one).cast(), 8) };
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What a connection is at.
+enum Phase {
+    Reading,
+    Writing {
+        answer: Vec<u8>,
+        done: usize,
+    },
+    /// The answer is sent; what the client still sends is thrown away, for closing on it would destroy the answer.
+    Lingering,
+}
+
+struct Connection {
+    stream: TcpStream,
+    phase: Phase,
+    request: Vec<u8>,
+    deadline: Instant,
+}
+
+struct Server {
+    listener: TcpListener,
+    wake: Arc<OwnedFd>,
+    stop: Arc<AtomicBool>,
+    board: Arc<Board>,
+    heart: Arc<Heart>,
+    /// Oldest first.
+    connections: Vec<Connection>,
+    cache: Option<(Instant, Arc<str>)>,
+    /// Accepting failed (no descriptors left): not again before then.
+    rest_until: Option<Instant>,
+}
+
+impl Server {
+    fn run(&mut self) {
+        while !self.stop.load(Ordering::Acquire) {
+            self.wait();
+            let now = Instant::now();
+            if self.rest_until.is_none_or(|r| now >= r) {
+                self.rest_until = None;
+                self.accept(now);
+            }
+            let mut kept = Vec::with_capacity(self.connections.len());
+            for mut connection in std::mem::take(&mut self.connections) {
+                if now < connection.deadline && self.advance(&mut connection, now) {
+                    kept.push(connection);
+                }
+            }
+            self.connections = kept;
+        }
+    }
+
+    fn wait(&self) {
+        let entry = |fd, events| libc::pollfd { fd, events, revents: 0 };
+        let accepting = if self.rest_until.is_some() { 0 } else { libc::POLLIN };
+        let mut fds = vec![entry(self.wake.as_raw_fd(), libc::POLLIN), entry(self.listener.as_raw_fd(), accepting)];
+        let mut until = self.rest_until;
+        for c in &self.connections {
+            let events = if matches!(c.phase, Phase::Writing { .. }) { libc::POLLOUT } else { libc::POLLIN };
+            fds.push(entry(c.stream.as_raw_fd(), events));
+            until = Some(until.map_or(c.deadline, |u| u.min(c.deadline)));
+        }
+        let timeout = until.map_or(-1, |u| {
+            let left = u.saturating_duration_since(Instant::now());
+            i32::try_from(left.as_millis()).unwrap_or(i32::MAX - 1) + 1
+        });
+        // SAFETY: the array is live and of the length passed.
+        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout) };
+    }
+
+    fn accept(&mut self, now: Instant) {
+        // Bounded, so that those already here get their turn.
+        for _ in 0..CONNECTIONS {
+            match self.listener.accept() {
+                Ok((stream, _)) => {
+                    if stream.set_nonblocking(true).is_err() {
+                        continue;
+                    }
+                    if self.connections.len() >= CONNECTIONS {
+                        self.connections.remove(0);
+                    }
+                    let deadline = now + TIME_MAX;
+                    self.connections.push(Connection { stream, phase: Phase::Reading, request: Vec::new(), deadline });
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(e) if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
+                Err(_) => {
+                    self.rest_until = Some(now + Duration::from_millis(200));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Does what can be done without waiting; `false` when the connection is over.
+    fn advance(&mut self, c: &mut Connection, now: Instant) -> bool {
+        loop {
+            match &mut c.phase {
+                Phase::Reading => {
+                    let mut buffer = [0u8; 2048];
+                    match c.stream.read(&mut buffer) {
+                        Ok(0) => return false,
+                        Ok(n) => c.request.extend_from_slice(&buffer[..n]),
+                        Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                        Err(e) => return e.kind() == io::ErrorKind::WouldBlock,
+                    }
+                    if let Some(answer) = self.answer(&c.request, now) {
+                        c.request = Vec::new();
+                        c.deadline = now + TIME_MAX;
+                        c.phase = Phase::Writing { answer, done: 0 };
+                    }
+                }
+                Phase::Writing { answer, done } => match c.stream.write(&answer[*done..]) {
+                    Ok(0) => return false,
+                    Ok(n) if *done + n < answer.len() => *done += n,
+                    Ok(_) => {
+                        if c.stream.shutdown(Shutdown::Write).is_err() {
+                            return false;
+                        }
+                        c.deadline = now + LINGER_MAX;
+                        c.phase = Phase::Lingering;
+                    }
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    Err(e) => return e.kind() == io::ErrorKind::WouldBlock,
+                },
+                Phase::Lingering => {
+                    let mut buffer = [0u8; 4096];
+                    // One read a turn: who sends without end is cut off by the deadline, not served before others.
+                    return match c.stream.read(&mut buffer) {
+                        Ok(n) => n > 0,
+                        Err(e) => matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
+                    };
+                }
+            }
+        }
+    }
+
+    /// The whole answer to a request, or `None` while it is not all there.
+    fn answer(&mut self, bytes: &[u8], now: Instant) -> Option<Vec<u8>> {
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut request = httparse::Request::new(&mut headers);
+        match request.parse(bytes) {
+            Ok(httparse::Status::Partial) if bytes.len() < REQUEST_MAX => return None,
+            Ok(httparse::Status::Complete(n)) if n <= REQUEST_MAX => {}
+            Ok(_) | Err(httparse::Error::TooManyHeaders) => {
+                return Some(plain("431 Request Header Fields Too Large", "the request is too large\n", false));
+            }
+            Err(e) => return Some(plain("400 Bad Request", &format!("not an HTTP request: {e}\n"), false)),
+        }
+        let head = match request.method {
+            Some("GET") => false,
+            Some("HEAD") => true,
+            _ => return Some(respond("405 Method Not Allowed", TEXT, "Allow: GET, HEAD\r\n", "only GET and HEAD\n", false)),
+        };
+        let path = request.path.unwrap_or("").split('?').next().unwrap_or("");
+        Some(match path {
+            "/metrics" => {
+                let text = self.metrics(now);
+                respond("200 OK", "text/plain; version=0.0.4; charset=utf-8", "", &text, head)
+            }
+            "/healthz" => match self.heart.check(now_ns()) {
+                Ok(()) => plain("200 OK", "ok\n", head),
+                Err(why) => plain("503 Service Unavailable", &format!("{why}\n"), head),
+            },
+            "/" => plain("200 OK", "FiDe agent: /metrics and /healthz\n", head),
+            _ => plain("404 Not Found", "there are /metrics and /healthz\n", head),
+        })
+    }
+
+    fn metrics(&mut self, now: Instant) -> Arc<str> {
+        match &self.cache {
+            Some((made, text)) if now.saturating_duration_since(*made) < CACHE => text.clone(),
+            _ => {
+                let text: Arc<str> = render(&self.board.newest(), self.heart.age_ns(now_ns())).into();
+                self.cache = Some((now, text.clone()));
+                text
+            }
+        }
+    }
+}
+
+const TEXT: &str = "text/plain; charset=utf-8";
+
+fn plain(status: &str, body: &str, head: bool) -> Vec<u8> {
+    respond(status, TEXT, "", body, head)
+}
+
+fn respond(status: &str, kind: &str, more: &str, body: &str, head: bool) -> Vec<u8> {
+    let mut answer = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nCache-Control: no-store\r\n{more}Connection: close\r\n\r\n",
+        body.len()
+    )
+    .into_bytes();
+    if !head {
+        answer.extend_from_slice(body.as_bytes());
+    }
+    answer
+}

@@ -1,0 +1,249 @@
+//! Hooks: what they see, when they run, and that they cannot hurt the agent.
+
+use fide_agent::config::Hook;
+use fide_agent::hooks::{HOOK_EVENT_CODE, HookOptions, HookOutcome, HookResult, Hooks, matches, wants};
+use fide_wire::control::HistoryEvent;
+use fide_wire::verdict::{Cause, Grade, VerdictId};
+use std::time::{Duration, Instant};
+
+fn event(cause: Cause) -> HistoryEvent {
+    HistoryEvent {
+        seq: 7,
+        wall_ns: 1,
+        at_ns: 2,
+        observer: "a".into(),
+        id: Some(VerdictId::new(1, 2)),
+        cause,
+        grade: Grade::Certain,
+        node: "b".into(),
+        incarnation: 3,
+        app: Some("redis".into()),
+        code: 9,
+        confirms: false,
+        text: "redis on b was killed by signal 9".into(),
+        evidence: None,
+    }
+}
+
+fn hook(on: &[Cause], pattern: &str, script: &str) -> Hook {
+    Hook {
+        on: on.to_vec(),
+        pattern: pattern.into(),
+        command: ["/bin/sh", "-c", script].map(String::from).to_vec(),
+        timeout: Duration::from_secs(10),
+        confirmations: false,
+    }
+}
+
+fn killed(script: &str) -> Hook {
+    hook(&[Cause::Killed], "*", script)
+}
+
+fn next(hooks: &Hooks) -> HookOutcome {
+    hooks.outcomes().recv_timeout(Duration::from_secs(20)).expect("an outcome")
+}
+
+fn run(hook: Hook) -> HookOutcome {
+    let hooks = Hooks::start(vec![hook], HookOptions::default()).unwrap();
+    assert_eq!(hooks.offer(&event(Cause::Killed)), 1);
+    next(&hooks)
+}
+
+/// Waits until this process is gone (its parent, an init, reaps it in its own time).
+fn gone(pid: &str) -> bool {
+    let until = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < until {
+        match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+            Ok(stat) if !stat.contains(") Z ") => std::thread::sleep(Duration::from_millis(5)),
+            _ => return true,
+        }
+    }
+    false
+}
+
+#[test]
+fn a_hook_sees_the_verdict_in_its_environment_and_on_standard_input() {
+    let out = run(killed("env | sort; cat; pwd"));
+    assert_eq!(out.result, HookResult::Succeeded);
+    for line in [
+        "FIDE_CAUSE=killed",
+        "FIDE_GRADE=certain",
+        "FIDE_NODE=b",
+        "FIDE_APP=redis",
+        "FIDE_CODE=9",
+        "FIDE_ID=00000001-2",
+        "FIDE_OBSERVER=a",
+        "FIDE_TEXT=redis on b was killed by signal 9",
+        "FIDE_SEQ=7",
+    ] {
+        assert!(out.output.lines().any(|l| l == line), "{line} in\n{}", out.output);
+    }
+    assert!(!out.output.contains("CARGO"), "a clean environment:\n{}", out.output);
+    let json = out.output.lines().find(|l| l.starts_with('{')).unwrap();
+    assert_eq!(serde_json::from_str::<HistoryEvent>(json).unwrap(), event(Cause::Killed));
+    assert_eq!(out.output.lines().last(), Some("/"));
+}
+
+#[test]
+fn a_hostile_verdict_is_data_not_code() {
+    let hooks = Hooks::start(vec![killed("printf '%s' \"$FIDE_TEXT\"")], HookOptions::default()).unwrap();
+    hooks.offer(&HistoryEvent { text: "$(id) `id` ; rm -rf \0 \"'".into(), ..event(Cause::Killed) });
+    assert_eq!(next(&hooks).output, "$(id) `id` ; rm -rf  \"'");
+    hooks.offer(&HistoryEvent { text: "é".repeat(100_000), ..event(Cause::Killed) });
+    assert_eq!(next(&hooks).result, HookResult::Succeeded);
+}
+
+#[test]
+fn how_it_ended_is_told_in_words() {
+    assert_eq!(
+        run(killed("echo no such standby >&2; exit 3")).text().split(" after").next(),
+        Some("hook /bin/sh for event 7 failed with exit status 3")
+    );
+    assert!(run(killed("echo no such standby >&2; exit 3")).text().ends_with("it said: no such standby"));
+    assert_eq!(run(killed("kill -9 $$")).result, HookResult::Signaled(9));
+    let missing = Hook { command: vec!["/no/such/program".into()], ..killed("") };
+    let text = run(missing).text();
+    assert!(text.contains("could not be started") && text.contains("exists"), "{text}");
+    let text = run(Hook { command: vec!["/etc/passwd".into()], ..killed("") }).text();
+    assert!(text.contains("executable"), "{text}");
+}
+
+#[test]
+fn a_slow_hook_and_all_it_started_are_killed_at_the_limit() {
+    // The shell ignores SIGTERM, and so does the sleep it started.
+    let slow = Hook { timeout: Duration::from_millis(200), ..killed("trap '' TERM; echo $$; sleep 100 & echo $!; wait; wait") };
+    let options = HookOptions { kill_after: Duration::from_millis(100), ..HookOptions::default() };
+    let hooks = Hooks::start(vec![slow], options).unwrap();
+    hooks.offer(&event(Cause::Killed));
+    let out = next(&hooks);
+    assert_eq!(out.result, HookResult::TimedOut);
+    assert!(out.took >= Duration::from_millis(300) && out.took < Duration::from_secs(5), "{:?}", out.took);
+    let pids: Vec<&str> = out.output.lines().collect();
+    assert_eq!(pids.len(), 2);
+    assert!(pids.iter().all(|p| gone(p)), "{pids:?}");
+}
+
+#[test]
+fn sigterm_is_enough_for_the_polite_and_a_stopped_one_is_continued() {
+    let polite = Hook {
+        timeout: Duration::from_millis(100),
+        ..killed("trap 'echo bye; exit 0' TERM; kill -STOP $$; while :; do sleep 0.01; done")
+    };
+    let hooks =
+        Hooks::start(vec![polite], HookOptions { kill_after: Duration::from_secs(30), ..HookOptions::default() }).unwrap();
+    hooks.offer(&event(Cause::Killed));
+    let out = next(&hooks);
+    assert_eq!((out.result, out.output.as_str()), (HookResult::TimedOut, "bye\n"));
+}
+
+#[test]
+fn output_is_bounded_and_a_daemon_left_behind_does_not_hold_the_hook() {
+    let out = run(killed("yes | head -c 10000000"));
+    assert_eq!(out.result, HookResult::Succeeded);
+    assert_eq!(out.output.chars().count(), 4097);
+    let began = Instant::now();
+    let out = run(killed("sleep 3 & exit 0"));
+    assert_eq!(out.result, HookResult::Succeeded);
+    assert!(began.elapsed() < Duration::from_millis(2_500), "did not wait for the pipe to be closed");
+}
+
+#[test]
+fn input_that_nobody_reads_does_no_harm() {
+    let hooks = Hooks::start(vec![killed("exec 0<&-; sleep 0.05; exit 0")], HookOptions::default()).unwrap();
+    hooks.offer(&HistoryEvent { text: "x".repeat(300_000), ..event(Cause::Killed) });
+    assert_eq!(next(&hooks).result, HookResult::Succeeded);
+}
+
+#[test]
+fn the_queue_is_bounded_and_what_does_not_fit_is_said() {
+    let options = HookOptions { concurrency: 2, queue: 3, ..HookOptions::default() };
+    let mut hooks = Hooks::start(vec![killed("sleep 0.3")], options).unwrap();
+    let began = Instant::now();
+    let queued: usize = (0..20).map(|_| hooks.offer(&event(Cause::Killed))).sum();
+    assert!(began.elapsed() < Duration::from_millis(200), "offering never waits");
+    assert!((3..=5).contains(&queued), "{queued}");
+    hooks.shutdown(Duration::from_secs(10));
+    let results: Vec<_> = hooks.outcomes().try_iter().map(|o| o.result.name()).collect();
+    assert_eq!(results.len(), 20);
+    let count = |name| results.iter().filter(|r| **r == name).count();
+    assert_eq!((count("succeeded"), count("dropped")), (queued, 20 - queued));
+    assert_eq!(hooks.counts()[0], queued as u64);
+    assert_eq!(HookResult::NAMES[5], "dropped");
+    assert_eq!(hooks.counts()[5], 20 - queued as u64);
+}
+
+#[test]
+fn shutting_down_kills_what_is_not_done_in_time() {
+    let options = HookOptions { concurrency: 1, kill_after: Duration::from_millis(50), ..HookOptions::default() };
+    let mut hooks = Hooks::start(vec![killed("trap '' TERM; echo $$; sleep 100; sleep 100")], options).unwrap();
+    hooks.offer(&event(Cause::Killed));
+    hooks.offer(&event(Cause::Killed));
+    std::thread::sleep(Duration::from_millis(100));
+    let began = Instant::now();
+    hooks.shutdown(Duration::from_millis(100));
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    let outcomes: Vec<_> = hooks.outcomes().try_iter().collect();
+    assert_eq!(outcomes.len(), 2);
+    assert!(outcomes.iter().all(|o| o.result == HookResult::Cancelled), "{outcomes:?}");
+    assert!(outcomes.iter().filter(|o| !o.output.is_empty()).all(|o| gone(o.output.trim())));
+    assert_eq!(hooks.offer(&event(Cause::Killed)), 0, "nothing begins afterwards");
+}
+
+#[test]
+fn patterns_match_like_a_shell() {
+    for (pattern, text, is) in [
+        ("*", "redis@b", true),
+        ("*", "@b", true),
+        ("redis@*", "redis@b", true),
+        ("redis@*", "redis2@b", false),
+        ("redis*@b", "redis2@b", true),
+        ("@*", "@b", true),
+        ("@*", "redis@b", false),
+        ("r?dis@b", "rédis@b", true),
+        ("*@*-db-*", "x@eu-db-1", true),
+        ("**a**", "bab", true),
+        ("", "", true),
+        ("", "x", false),
+        ("a", "", false),
+    ] {
+        assert_eq!(matches(pattern, text), is, "{pattern} {text}");
+    }
+    // No pattern is slow.
+    let began = Instant::now();
+    assert!(!matches(&"*a".repeat(50), &"a".repeat(49)));
+    assert!(!matches(&format!("{}b", "*a".repeat(40)), &"a".repeat(2_000)));
+    assert!(began.elapsed() < Duration::from_secs(1));
+}
+
+#[test]
+fn a_crash_seen_twice_runs_a_hook_once() {
+    let both = hook(&[Cause::Doomed, Cause::Killed], "*", "");
+    let confirmation = HistoryEvent { confirms: true, ..event(Cause::Killed) };
+    assert!(wants(&both, &event(Cause::Doomed)));
+    assert!(!wants(&both, &confirmation));
+    assert!(wants(&Hook { confirmations: true, ..both }, &confirmation));
+    // Who did not ask for doomed hears of the crash when it is confirmed.
+    assert!(wants(&killed(""), &confirmation));
+}
+
+#[test]
+fn a_failing_hook_does_not_set_off_itself() {
+    let any = hook(&Cause::ALL, "*", "exit 1");
+    let hooks = Hooks::start(vec![any], HookOptions::default()).unwrap();
+    assert_eq!(hooks.offer(&event(Cause::Killed)), 1);
+    let report = next(&hooks).event(1, 2, "a", 3);
+    assert_eq!((report.cause, report.code), (Cause::Local, HOOK_EVENT_CODE));
+    assert_eq!(hooks.offer(&report), 0);
+    assert_eq!(hooks.offer(&HistoryEvent { code: 0, ..report }), 1, "other local events do");
+}
+
+#[test]
+fn hooks_can_be_replaced_while_running() {
+    let mut hooks = Hooks::start(vec![], HookOptions::default()).unwrap();
+    assert_eq!(hooks.offer(&event(Cause::Killed)), 0);
+    hooks.set_hooks(vec![killed("echo one"), killed("echo two"), hook(&[Cause::Left], "*", "")]);
+    assert_eq!(hooks.offer(&event(Cause::Killed)), 2);
+    let mut said = [next(&hooks).output, next(&hooks).output];
+    said.sort();
+    assert_eq!(said, ["one\n", "two\n"]);
+}
