@@ -29,14 +29,14 @@ pub struct Setup {
     pub cluster: u32,
     /// This node.
     pub node: u32,
-    /// This agent's incarnation.
-    pub incarnation: u32,
+    /// This agent's incarnation in the upper half, the number the last notice got in the lower.
+    pub life: u64,
     /// UDP port, host byte order.
     pub port: u16,
     /// Zero.
-    pub reserved: u16,
-    /// The number the last notice got.
-    pub next_notice: u32,
+    pub reserved: [u16; 3],
+    /// Zero.
+    pub reserved2: u32,
     /// What another agent of this name calls its incarnation.
     pub clash_incarnation: u32,
     /// Packets of another agent of this name.
@@ -100,10 +100,10 @@ pub struct Watch {
     pub app: u32,
     /// 0 alive, 1 doomed, 2 dead.
     pub state: u32,
-    /// Wait status, if reporting failed.
+    /// Wait status, if reporting `state` failed.
     pub status: i32,
-    /// Zero.
-    pub reserved: u32,
+    /// Not 0: it failed.
+    pub unreported: u32,
 }
 
 /// `struct fide_outgoing`.
@@ -114,8 +114,88 @@ pub struct Outgoing {
     pub bytes: [u8; 72 + fide_wire::PIGGYBACK_MAX + 6],
 }
 
-const _: () = assert!(size_of::<Setup>() == 40 + 16 * 24);
+const _: () = assert!(size_of::<Setup>() == 48 + 16 * 24);
 const _: () = assert!(size_of::<Path>() == 64);
 const _: () = assert!(size_of::<Peer>() == 64 + 128);
 const _: () = assert!(size_of::<Watch>() == 24);
 const _: () = assert!(size_of::<Outgoing>().is_multiple_of(8));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fide_wire::event::Record;
+    use libbpf_rs::btf::types::{Composite, MemberAttr};
+    use libbpf_rs::btf::{Btf, BtfType, HasSize};
+    use std::mem::offset_of;
+
+    /// Size, and the offset of every member by name.
+    fn in_c(btf: &Btf<'_>, name: &str) -> (usize, Vec<(String, usize)>) {
+        let found: BtfType<'_> = btf.type_by_name(name).unwrap_or_else(|| panic!("the object has no struct {name}"));
+        let composite: Composite<'_> = found.try_into().unwrap_or_else(|_| panic!("{name} is no struct"));
+        let members = composite
+            .iter()
+            .map(|m| {
+                let MemberAttr::Normal { offset } = m.attr else { panic!("{name} has a bit field") };
+                (m.name.expect("no unnamed members").to_string_lossy().into_owned(), offset as usize / 8)
+            })
+            .collect();
+        (composite.size(), members)
+    }
+
+    macro_rules! same {
+        ($btf:expr, $rust:ty, $c:literal, [$($field:ident $(= $name:literal)?),* $(,)?]) => {{
+            let (size, members) = in_c($btf, $c);
+            assert_eq!(size, size_of::<$rust>(), "size of {}", $c);
+            let rust: Vec<(String, usize)> = vec![$((stringify!($field).to_string(), offset_of!($rust, $field))),*];
+            assert_eq!(members, rust, "members of {}", $c);
+        }};
+    }
+
+    #[test]
+    fn the_rust_view_is_the_c_view() {
+        let file = std::env::temp_dir().join(format!("fide-layout-{}.o", std::process::id()));
+        std::fs::write(&file, crate::mechanism::OBJECT).unwrap();
+        let btf = Btf::from_path(&file);
+        std::fs::remove_file(&file).unwrap();
+        let btf = &btf.unwrap();
+        same!(btf, Key, "fide_key", [k0, k1, valid]);
+        same!(
+            btf,
+            Setup,
+            "fide_setup",
+            [cluster, node, life, port, reserved, reserved2, clash_incarnation, clashes, urgent_lost, keys]
+        );
+        same!(btf, Path, "fide_path", [number, sent_ns, arrived_ns, arrived, lost, event_number, jitter_max_ns, refused]);
+        same!(btf, Peer, "fide_peer", [node, incarnation, period_ns, condemned, reserved, path]);
+        same!(btf, Watch, "fide_watch", [start_ticks, app, state, status, unreported]);
+        same!(
+            btf,
+            Record,
+            "fide_record",
+            [
+                kind,
+                cause,
+                grade,
+                node,
+                app,
+                incarnation,
+                code,
+                path,
+                flags,
+                body_len,
+                id,
+                event_ns,
+                sent_ns,
+                received_ns,
+                number,
+                pid,
+                reserved
+            ]
+        );
+        assert_eq!(in_c(btf, "fide_jitter"), (size_of::<Jitter>(), vec![("bucket".into(), 0)]));
+        assert_eq!(
+            in_c(btf, "fide_outgoing"),
+            (size_of::<Outgoing>(), vec![("record".into(), 0), ("body".into(), size_of::<Record>())])
+        );
+    }
+}

@@ -9,5 +9,5 @@ mod mechanism;
 mod memory;
 mod ring;
 
-pub use mechanism::{Attach, Mechanism, Setup, Subscriber, WatchEnd, XdpError};
+pub use mechanism::{Attach, Mechanism, ProgramFigures, Setup, Subscriber, WatchEnd, XdpError};
 pub use ring::Ring;

@@ -8,12 +8,13 @@ use fide_wire::mac::Keyring;
 use fide_wire::packet::Refusal;
 use fide_wire::{PATHS, SLOTS};
 use libbpf_rs::libbpf_sys;
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, ProgramInput};
+use libbpf_rs::{AsRawLibbpf, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, ProgramInput};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::time::Duration;
 use zerocopy::IntoBytes;
 
-static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fide.bpf.o"));
+pub(crate) static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fide.bpf.o"));
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
@@ -102,6 +103,23 @@ pub struct WatchEnd {
     pub watch: Watch,
 }
 
+/// What a program weighs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramFigures {
+    /// Its name.
+    pub name: String,
+    /// Instructions the verifier walked through, of at most a million; 0 before Linux 5.16.
+    pub verified_instructions: u32,
+    /// Instructions as loaded.
+    pub instructions: u32,
+    /// Bytes of machine code; 0 when it is interpreted.
+    pub machine_bytes: u32,
+    /// How often it ran, while the kernel counts that (`kernel.bpf_stats_enabled`).
+    pub runs: u64,
+    /// How long, in all (ns).
+    pub run_ns: u64,
+}
+
 /// The loaded programs, their maps and attachments. Dropping it detaches everything.
 pub struct Mechanism {
     object: Object,
@@ -109,6 +127,7 @@ pub struct Mechanism {
     peers: MappedArray<Peer>,
     jitter: MappedArray<Jitter>,
     outgoing: MappedArray<Outgoing>,
+    ring_lost: MappedArray<u64>,
     interfaces: [Option<(u32, OwnedFd)>; PATHS],
     exit_links: Vec<libbpf_rs::Link>,
     rings_used: u64,
@@ -142,6 +161,7 @@ impl Mechanism {
             peers: mapped(&object, "peers", SLOTS)?,
             jitter: mapped(&object, "jitter", SLOTS * PATHS)?,
             outgoing: mapped(&object, "outgoing", 1)?,
+            ring_lost: mapped(&object, "ring_lost", RINGS)?,
             object,
             interfaces: [const { None }; PATHS],
             exit_links: Vec::new(),
@@ -152,7 +172,7 @@ impl Mechanism {
             layout::Setup {
                 cluster: setup.cluster,
                 node: setup.node,
-                incarnation: setup.incarnation,
+                life: u64::from(setup.incarnation) << 32,
                 port: setup.port,
                 ..layout::Setup::default()
             },
@@ -161,33 +181,46 @@ impl Mechanism {
         Ok(mechanism)
     }
 
-    /// Accepts exactly these keys from now on. Keys that stay are never invalid in between.
+    /// Accepts exactly these keys from now on. Keys that stay are never invalid in between, and none is ever accepted half-written.
     pub fn set_keys(&self, keys: &Keyring) {
         for id in 0..16u8 {
-            let wanted = keys.get(id).map_or(layout::Key::default(), |key| {
-                let [k0, k1] = key.words();
-                layout::Key { k0, k1, valid: 1 }
-            });
-            // SAFETY: entry 0 exists and id < 16; a plain struct of integers, written whole.
-            unsafe { (&raw mut (*self.setup.at(0)).keys[usize::from(id)]).write_volatile(wanted) };
+            let wanted = keys.get(id).map(|key| key.words());
+            // SAFETY: entry 0 exists and id < 16.
+            let slot = unsafe { &raw mut (*self.setup.at(0)).keys[usize::from(id)] };
+            // SAFETY: the slot lies in the mapping; its fields are aligned u64 that the receive program only reads.
+            let [k0, k1, valid] = unsafe {
+                [
+                    AtomicU64::from_ptr(&raw mut (*slot).k0),
+                    AtomicU64::from_ptr(&raw mut (*slot).k1),
+                    AtomicU64::from_ptr(&raw mut (*slot).valid),
+                ]
+            };
+            let present = (valid.load(Ordering::Relaxed) != 0).then(|| [k0.load(Ordering::Relaxed), k1.load(Ordering::Relaxed)]);
+            if wanted == present {
+                continue;
+            }
+            valid.store(0, Ordering::SeqCst);
+            let [w0, w1] = wanted.unwrap_or_default();
+            k0.store(w0, Ordering::SeqCst);
+            k1.store(w1, Ordering::SeqCst);
+            valid.store(u64::from(wanted.is_some()), Ordering::SeqCst);
         }
     }
 
-    /// Begins a new incarnation: notices are numbered from 1 again.
+    fn life(&self) -> &AtomicU64 {
+        // SAFETY: entry 0 exists; the field is an aligned u64 that the kernel programs change atomically.
+        unsafe { AtomicU64::from_ptr(&raw mut (*self.setup.at(0)).life) }
+    }
+
+    /// Begins a new incarnation: notices are numbered from 1 again. No notice gets the number of one and the incarnation of the other.
     pub fn set_incarnation(&self, incarnation: u32) {
-        // SAFETY: entry 0 exists; aligned integers of the shared struct.
-        unsafe {
-            (&raw mut (*self.setup.at(0)).next_notice).write_volatile(0);
-            (&raw mut (*self.setup.at(0)).incarnation).write_volatile(incarnation);
-        }
+        self.life().store(u64::from(incarnation) << 32, Ordering::SeqCst);
     }
 
     /// Takes the next notice number, shared with the exit watch so that there is no gap and no double.
     #[must_use]
     pub fn next_notice(&self) -> u32 {
-        // SAFETY: entry 0 exists; the field is an aligned u32 that the kernel programs also change atomically.
-        let counter = unsafe { &*(&raw mut (*self.setup.at(0)).next_notice).cast::<AtomicU32>() };
-        counter.fetch_add(1, Ordering::AcqRel) + 1
+        (self.life().fetch_add(1, Ordering::AcqRel) + 1) as u32
     }
 
     /// What the programs count in the setup: (packets of another agent of this name, its incarnation, records that found `urgent` full).
@@ -204,9 +237,6 @@ impl Mechanism {
     /// [`XdpError::Attach`]; EBUSY means that another XDP program is there already.
     pub fn attach(&mut self, path: usize, ifindex: u32, wanted: Option<Attach>) -> Result<Attach, XdpError> {
         self.detach(path);
-        let key = ifindex.to_ne_bytes();
-        let value = u32::try_from(path).unwrap_or(u32::MAX).to_ne_bytes();
-        find(&self.object, "path_of").update(&key, &value, MapFlags::ANY).map_err(map_error("path_of"))?;
         let modes: &[Attach] = match wanted {
             None => &[Attach::Native, Attach::Generic],
             Some(Attach::Native) => &[Attach::Native],
@@ -216,6 +246,8 @@ impl Mechanism {
         for &mode in modes {
             match self.link_xdp(ifindex, mode) {
                 Ok(link) => {
+                    // Only now: the interface may be another path's, whose attachment this one must not disturb. Until then packets pass.
+                    self.assign_path(ifindex, u32::try_from(path).unwrap_or(u32::MAX))?;
                     self.interfaces[path] = Some((ifindex, link));
                     return Ok(mode);
                 }
@@ -269,7 +301,8 @@ impl Mechanism {
         Ok(())
     }
 
-    /// Gives a peer a slot of the arrival table.
+    /// Gives a peer a slot of the arrival table, or its slot a new incarnation. Numbers are accepted from 1 again, so one and the same incarnation
+    /// must not be set twice: its old packets would be new.
     ///
     /// # Errors
     /// [`XdpError::Map`].
@@ -277,9 +310,21 @@ impl Mechanism {
     /// # Panics
     /// When `slot` is not below [`SLOTS`].
     pub fn set_peer(&self, slot: usize, node: u32, incarnation: u32) -> Result<(), XdpError> {
-        self.peers.write(slot, Peer { node, incarnation, ..Peer::default() });
-        for path in 0..PATHS {
-            self.jitter.write(slot * PATHS + path, [0; fide_wire::jitter::BUCKETS]);
+        let row = self.peers.at(slot);
+        // SAFETY: `at` checks the range; aligned integers of the shared struct, which the receive program reads and writes meanwhile. It refuses
+        // everything of a condemned row, and looks again before it changes a number: packets of the old incarnation that it holds at
+        // this moment cannot get into the new one's row.
+        unsafe {
+            AtomicU32::from_ptr(&raw mut (*row).condemned).store(1, Ordering::SeqCst);
+            (&raw mut (*row).path).write_volatile([layout::Path::default(); PATHS]);
+            (&raw mut (*row).period_ns).write_volatile(0);
+            (&raw mut (*row).node).write_volatile(node);
+            (&raw mut (*row).incarnation).write_volatile(incarnation);
+            for path in 0..PATHS {
+                self.jitter.write(slot * PATHS + path, [0; fide_wire::jitter::BUCKETS]);
+            }
+            fence(Ordering::SeqCst);
+            AtomicU32::from_ptr(&raw mut (*row).condemned).store(0, Ordering::SeqCst);
         }
         let value = u32::try_from(slot).unwrap_or(u32::MAX).to_ne_bytes();
         find(&self.object, "slot_of").update(&node.to_ne_bytes(), &value, MapFlags::ANY).map_err(map_error("slot_of"))
@@ -345,7 +390,7 @@ impl Mechanism {
                 let pid = u32::from_ne_bytes(key.as_slice().try_into().ok()?);
                 let value = map.lookup(&key, MapFlags::ANY).ok()??;
                 let watch = watch_from(&value)?;
-                (watch.state != 0).then_some(WatchEnd { pid, watch })
+                (watch.unreported != 0).then_some(WatchEnd { pid, watch })
             })
             .collect()
     }
@@ -369,7 +414,17 @@ impl Mechanism {
             .update(&index.to_ne_bytes(), &fd.as_raw_fd().to_ne_bytes(), MapFlags::ANY)
             .map_err(map_error("rings"))?;
         self.rings_used |= 1 << index;
+        self.ring_lost.write(index as usize, 0);
         Ok(Subscriber { index, fd })
+    }
+
+    /// Events that a subscriber's ring had no room for, since it was made.
+    ///
+    /// # Panics
+    /// When `index` is not below [`RINGS`].
+    #[must_use]
+    pub fn ring_lost(&self, index: u32) -> u64 {
+        self.ring_lost.read(index as usize)
     }
 
     /// Takes a subscriber's ring out of use. Its subscriptions must have been cleared before.
@@ -408,20 +463,15 @@ impl Mechanism {
         out.bytes[..size_of::<Record>()].copy_from_slice(record.as_bytes());
         out.bytes[size_of::<Record>()..size_of::<Record>() + body.len()].copy_from_slice(body);
         self.outgoing.write(0, out);
-        let program = self.program("fide_publish");
         let len = (size_of::<Record>() + body.len()) as u32;
-        let mut refused = 0;
-        for index in (0..RINGS as u32).filter(|i| rings >> i & 1 == 1) {
-            let mut context = [0u8; 8];
-            context[..4].copy_from_slice(&index.to_ne_bytes());
-            context[4..].copy_from_slice(&len.to_ne_bytes());
-            let input = ProgramInput { context_in: Some(&mut context), ..ProgramInput::default() };
-            match program.test_run(input) {
-                Ok(output) if output.return_value == 0 => {}
-                _ => refused += 1,
-            }
+        let mut context = [0u8; 16]; // struct fide_publish
+        context[..8].copy_from_slice(&rings.to_ne_bytes());
+        context[8..12].copy_from_slice(&len.to_ne_bytes());
+        let input = ProgramInput { context_in: Some(&mut context), ..ProgramInput::default() };
+        match self.program("fide_publish").test_run(input) {
+            Ok(output) if (output.return_value as i32) >= 0 => output.return_value,
+            _ => rings.count_ones(),
         }
-        refused
     }
 
     /// The ring of what must be handled at once. Call once.
@@ -465,13 +515,46 @@ impl Mechanism {
     /// # Errors
     /// The kernel's refusal.
     pub fn test_receive(&self, frame: &[u8], ifindex: u32) -> Result<u32, XdpError> {
+        self.test_receive_repeated(frame, ifindex, 1).map(|(action, _)| action)
+    }
+
+    /// The same, `repeat` times in a row: the last action, and the mean time of a run.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn test_receive_repeated(&self, frame: &[u8], ifindex: u32, repeat: u32) -> Result<(u32, Duration), XdpError> {
         // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex
         let mut context = [0u8; 24];
         context[4..8].copy_from_slice(&(frame.len() as u32).to_ne_bytes());
         context[12..16].copy_from_slice(&ifindex.to_ne_bytes());
-        let input = ProgramInput { context_in: Some(&mut context), data_in: Some(frame), ..ProgramInput::default() };
+        let input = ProgramInput { context_in: Some(&mut context), data_in: Some(frame), repeat, ..ProgramInput::default() };
         let output = self.program("fide_receive").test_run(input).map_err(map_error("fide_receive"))?;
-        Ok(output.return_value)
+        Ok((output.return_value, output.duration))
+    }
+
+    /// The verifier's and the compiler's figures of every loaded program.
+    #[must_use]
+    pub fn figures(&self) -> Vec<ProgramFigures> {
+        let mut figures = Vec::new();
+        for program in self.object.progs() {
+            let mut info = libbpf_sys::bpf_prog_info::default();
+            let mut len = size_of::<libbpf_sys::bpf_prog_info>() as u32;
+            // SAFETY: the program is the object's, which lives as long as self. One that was not loaded has no descriptor.
+            let fd = unsafe { libbpf_sys::bpf_program__fd(program.as_libbpf_object().as_ptr()) };
+            // SAFETY: info and len live across the call, and len is the size of info.
+            if fd < 0 || unsafe { libbpf_sys::bpf_obj_get_info_by_fd(fd, (&raw mut info).cast(), &raw mut len) } != 0 {
+                continue;
+            }
+            figures.push(ProgramFigures {
+                name: program.name().to_string_lossy().into_owned(),
+                verified_instructions: info.verified_insns,
+                instructions: info.xlated_prog_len / 8,
+                machine_bytes: info.jited_prog_len,
+                runs: info.run_cnt,
+                run_ns: info.run_time_ns,
+            });
+        }
+        figures
     }
 
     /// Says which path an interface belongs to without attaching anything, for [`Mechanism::test_receive`].
@@ -505,6 +588,6 @@ fn watch_from(bytes: &[u8]) -> Option<Watch> {
         app: u32_at(8)?,
         state: u32_at(12)?,
         status: u32_at(16)? as i32,
-        reserved: 0,
+        unreported: u32_at(20)?,
     })
 }

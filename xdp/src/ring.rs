@@ -5,7 +5,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 const BUSY: u32 = 1 << 31;
 const DISCARD: u32 = 1 << 30;
@@ -59,12 +59,28 @@ impl Ring {
         self.fd.as_raw_fd()
     }
 
-    /// Hands every entry that is there now to `take`, and returns how many there were.
+    /// Hands every entry that is there now to `take`, and returns how many there were. When it returns, the kernel knows how far we read: the
+    /// next entry makes the descriptor readable, however it is waited for.
     pub fn drain(&mut self, mut take: impl FnMut(&[u8])) -> usize {
-        // SAFETY: both positions are aligned u64 in their pages, which stay mapped as long as self.
+        let mut taken = 0;
+        loop {
+            let (entries, positions) = self.pass(&mut take);
+            taken += entries;
+            // The kernel wakes nobody who it thinks is still reading: it commits an entry, then looks at our position. We moved our
+            // position, and must look for a commit once more after that, or both could miss the other (store, then load: a full barrier).
+            fence(Ordering::SeqCst);
+            if positions == 0 {
+                return taken;
+            }
+        }
+    }
+
+    /// Reads until there is nothing more: how many entries were handed over, and how many positions were passed (discarded ones too).
+    fn pass(&mut self, take: &mut impl FnMut(&[u8])) -> (usize, usize) {
+        // SAFETY: both positions are aligned words in their pages, which stay mapped as long as self.
         let (consumer, producer) = unsafe { (&*self.consumer.cast::<AtomicU64>(), &*self.producer.cast::<AtomicU64>()) };
         let mut at = consumer.load(Ordering::Relaxed);
-        let mut taken = 0;
+        let (mut taken, mut passed) = (0, 0);
         while at < producer.load(Ordering::Acquire) {
             let offset = (at & (self.size - 1)) as usize;
             // SAFETY: offset < size and entries are 8-aligned; the data area follows the producer page.
@@ -81,9 +97,10 @@ impl Ring {
                 taken += 1;
             }
             at += (bytes + HEADER).next_multiple_of(8);
+            passed += 1;
             consumer.store(at, Ordering::Release);
         }
-        taken
+        (taken, passed)
     }
 }
 

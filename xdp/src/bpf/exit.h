@@ -3,62 +3,92 @@
  *
  *   signal_generate   SIGNAL_GROUP_EXIT is set: SIGKILL, or any fatal signal without a core dump, was accepted. Ignored, blocked or
  *                     handled signals, a namespace's init that shrugs off SIGKILL, and signals to a single exiting thread do not set it.
- *   signal_deliver    a signal with a core dump is about to take its default action (the dump may last seconds).
+ *   signal_deliver    a signal is about to take its default action, and that is death: a core dump (it may last seconds), or a signal
+ *                     that had been blocked or held by a tracer.
  *   process_exit      a thread leaves a group that is exiting (exit_group), or the last thread leaves: dead.
  *
- * exec from another thread ends threads without that flag; it is no death. tp_btf programs take only the arguments that all
- * kernels since 5.15 pass. */
+ * exec from another thread is no death although it ends threads with SIGKILL: that SIGKILL is delivered without the flag. tp_btf programs
+ * take only the arguments that all kernels since 5.15 pass.
+ */
 
-enum { SIGCHLD_ = 17, SIGCONT_ = 18, SIGSTOP_ = 19, SIGTSTP_ = 20, SIGTTIN_ = 21, SIGTTOU_ = 22, SIGURG_ = 23, SIGWINCH_ = 28 };
+enum { SIGKILL_ = 9, SIGCHLD_ = 17, SIGCONT_ = 18, SIGSTOP_ = 19, SIGTSTP_ = 20, SIGTTIN_ = 21, SIGTTOU_ = 22, SIGURG_ = 23, SIGWINCH_ = 28 };
 #define BIT(s) (1ULL << (s))
 /* Default action is not death: ignored, or stopped. */
 #define SURVIVED (BIT(SIGCHLD_) | BIT(SIGCONT_) | BIT(SIGSTOP_) | BIT(SIGTSTP_) | BIT(SIGTTIN_) | BIT(SIGTTOU_) | BIT(SIGURG_) | BIT(SIGWINCH_))
 
 #define NS_PER_TICK 10000000ULL /* USER_HZ is 100 on every architecture that runs this */
 
-static __always_inline struct fide_watch *watch_of(struct task_struct *task)
+/* The watch of a process, and its number, which report() holds on to. */
+static __always_inline struct fide_watch *watch_of(struct task_struct *task, __u32 *app)
 {
 	__u32 tgid = BPF_CORE_READ(task, tgid);
 	struct fide_watch *w = bpf_map_lookup_elem(&watches, &tgid);
 
 	if (!w)
 		return 0;
-	if (BPF_CORE_READ(task, group_leader, start_boottime) / NS_PER_TICK != w->start_ticks)
+	*app = *(volatile __u32 *)&w->app;
+	if (BPF_CORE_READ(task, group_leader, start_boottime) / NS_PER_TICK != *(volatile __u64 *)&w->start_ticks)
 		return 0;
 	return w;
 }
 
-/* `status` is a wait status: signal in the low seven bits, exit code above. */
-static __always_inline bool report(struct task_struct *task, struct fide_watch *w, __u32 state, __s32 status)
+/* Moves a watch to `state`, once, if it is still this process's: says what it was before, or `state` when there is nothing to report.
+ *
+ * Several CPUs can see the same death, and the entry itself may change hands under our feet: a hash map reuses the place of a deleted entry
+ * at once, while we hold a pointer into it. Number and state are one word, and a number is never given twice in an incarnation, so that
+ * the compare-and-swap fails unless the entry still stands for the process it was found for. */
+static __always_inline __u32 advance(struct fide_watch *w, __u32 app, __u32 state)
+{
+	union watch_word {
+		struct {
+			__u32 app, state;
+		};
+		__u64 word;
+	} is, wanted = { .app = app, .state = state };
+
+	for (int i = 0; i < 4; i++) { /* there are two states to be overtaken by */
+		is.word = *(volatile __u64 *)&w->app;
+		if (is.app != app || is.state >= state)
+			return state;
+		if (__sync_val_compare_and_swap((__u64 *)&w->app, is.word, wanted.word) == is.word)
+			return is.state;
+	}
+	return state;
+}
+
+/* `status` is a wait status: signal in the low seven bits, exit code above. False when it was not reported although it had to be. */
+static __always_inline bool report(struct task_struct *task, struct fide_watch *w, __u32 app, __u32 state, __s32 status)
 {
 	struct fide_setup *my = the_setup();
 	struct fide_record *r;
-	__u32 before = w->state, notice;
+	__u32 before;
+	__u64 life;
 	struct fide_record copy;
 
-	if (!my || before >= state)
+	if (!my)
 		return true;
-	/* Two threads can see the same death; one of them reports it. */
-	if (__sync_val_compare_and_swap(&w->state, before, state) != before)
+	before = advance(w, app, state);
+	if (before >= state)
 		return true;
 	r = bpf_ringbuf_reserve(&urgent, sizeof(*r), 0);
 	if (!r) {
-		/* Not lost: the agent finds the state in the map. */
+		/* Not lost: the agent finds it in the map, and looks there because urgent_lost grew. */
 		w->status = status;
+		w->unreported = 1;
 		__sync_fetch_and_add(&my->urgent_lost, 1);
 		return false;
 	}
 	__builtin_memset(r, 0, sizeof(*r));
-	notice = __sync_fetch_and_add(&my->next_notice, 1) + 1;
+	life = __sync_fetch_and_add(&my->life, 1) + 1;
 	r->kind = FIDE_RECORD_PROCESS;
 	r->cause = state == WATCH_DOOMED ? FIDE_CAUSE_DOOMED : status & 0x7f ? FIDE_CAUSE_KILLED : FIDE_CAUSE_EXITED;
 	r->grade = FIDE_GRADE_CERTAIN;
 	r->node = my->node;
-	r->app = w->app;
-	r->incarnation = my->incarnation;
+	r->app = app;
+	r->incarnation = life >> 32;
 	r->code = status & 0x7f ? status & 0x7f : status >> 8 & 0xff;
 	r->flags = FIDE_RECORD_LOCAL | (before == WATCH_DOOMED ? FIDE_RECORD_CONFIRMS : 0);
-	r->id = (__u64)my->node << 32 | notice;
+	r->id = (__u64)my->node << 32 | (life & 0xffffffff);
 	r->event_ns = bpf_ktime_get_ns();
 	r->received_ns = r->event_ns;
 	r->pid = BPF_CORE_READ(task, tgid);
@@ -72,10 +102,11 @@ static __always_inline bool report(struct task_struct *task, struct fide_watch *
 SEC("tp_btf/signal_generate")
 int BPF_PROG(fide_signal_generate, int sig, void *info, struct task_struct *task)
 {
-	struct fide_watch *w = watch_of(task);
+	__u32 app;
+	struct fide_watch *w = watch_of(task, &app);
 
 	if (w && BPF_CORE_READ(task, signal, flags) & SIGNAL_GROUP_EXIT)
-		report(task, w, WATCH_DOOMED, BPF_CORE_READ(task, signal, group_exit_code) & 0xff7f);
+		report(task, w, app, WATCH_DOOMED, BPF_CORE_READ(task, signal, group_exit_code) & 0xff7f);
 	return 0;
 }
 
@@ -84,21 +115,26 @@ int BPF_PROG(fide_signal_deliver, int sig, void *info, struct k_sigaction *actio
 {
 	struct task_struct *task = (void *)bpf_get_current_task();
 	struct fide_watch *w;
+	__u32 app, flags;
 
 	if (sig >= 1 && sig < 64 && BIT(sig) & SURVIVED)
 		return 0;
-	w = watch_of(task);
-	if (!w || BPF_CORE_READ(action, sa.sa_handler) || BPF_CORE_READ(task, signal, flags) & SIGNAL_UNKILLABLE)
+	w = watch_of(task, &app);
+	if (!w || BPF_CORE_READ(action, sa.sa_handler))
 		return 0;
-	report(task, w, WATCH_DOOMED, sig & 0x7f);
+	flags = BPF_CORE_READ(task, signal, flags);
+	/* SIGKILL sets the flag when it is generated; without it, an exec has ended this thread and the process lives on. */
+	if (flags & SIGNAL_UNKILLABLE || (sig == SIGKILL_ && !(flags & SIGNAL_GROUP_EXIT)))
+		return 0;
+	report(task, w, app, WATCH_DOOMED, flags & SIGNAL_GROUP_EXIT ? BPF_CORE_READ(task, signal, group_exit_code) & 0xff7f : sig & 0x7f);
 	return 0;
 }
 
 SEC("tp_btf/sched_process_exit")
 int BPF_PROG(fide_process_exit, struct task_struct *task)
 {
-	struct fide_watch *w = watch_of(task);
-	__u32 flags, tgid;
+	__u32 app, flags, tgid;
+	struct fide_watch *w = watch_of(task, &app);
 	__s32 status;
 
 	if (!w)
@@ -108,10 +144,10 @@ int BPF_PROG(fide_process_exit, struct task_struct *task)
 	status &= 0xff7f; /* without the core-dump bit */
 	if (BPF_CORE_READ(task, signal, live.counter) == 0) {
 		tgid = BPF_CORE_READ(task, tgid);
-		if (report(task, w, WATCH_DEAD, status))
+		if (report(task, w, app, WATCH_DEAD, status))
 			bpf_map_delete_elem(&watches, &tgid);
 	} else if (flags & SIGNAL_GROUP_EXIT) {
-		report(task, w, WATCH_DOOMED, status);
+		report(task, w, app, WATCH_DOOMED, status);
 	}
 	return 0;
 }

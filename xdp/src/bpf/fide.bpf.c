@@ -13,5 +13,6 @@
 #include "exit.h"
 #include "publish.h"
 
-/* The kernel asks for a GPL-compatible licence of programs that use the tracing helpers; this object is dual-licensed. */
-char LICENSE[] SEC("license") = "Dual MIT/GPL";
+/* The kernel asks for a GPL-compatible licence of programs that use the tracing helpers. This object may be had under the GPL or Apache-2.0
+ * (for which the kernel has no word). */
+char LICENSE[] SEC("license") = "GPL";

@@ -46,6 +46,12 @@ struct bpf_spin_lock {
 	__u32 val;
 };
 
+/* Packets are not aligned; one load all the same. The verifier allows it where the kernel has efficient unaligned access (x86, arm64, ppc64le,
+ * s390x, and others); without these, clang assembles every word from single bytes. */
+#define load16(at) (*(const __u16 *)(const void *)(at))
+#define load32(at) (*(const __u32 *)(const void *)(at))
+#define load64(at) (*(const __u64 *)(const void *)(at))
+
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 typedef struct {

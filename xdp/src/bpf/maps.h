@@ -13,14 +13,14 @@ struct fide_key {
 	__u64 valid;
 };
 
-/* One for the whole agent; the agent writes, the programs read (next_notice: both, atomically). */
+/* One for the whole agent; the agent writes, the programs read (`life`: both, atomically). */
 struct fide_setup {
 	__u32 cluster;
 	__u32 node;
-	__u32 incarnation;
+	__u64 life; /* incarnation << 32 | the number the last notice got: one word, so that no notice gets the one without the other */
 	__u16 port; /* host byte order */
-	__u16 reserved;
-	__u32 next_notice; /* the number the last notice got */
+	__u16 reserved[3];
+	__u32 reserved2;
 	__u32 clash_incarnation; /* what another agent of this name calls itself */
 	__u64 clashes;
 	__u64 urgent_lost; /* records that found `urgent` full */
@@ -76,13 +76,16 @@ struct {
 	__type(value, struct fide_jitter);
 } jitter SEC(".maps");
 
-/* Which notices of a peer's incarnation have been delivered: a window of 64 below `highest`. */
+/* Which notices of a peer's incarnation have been delivered: the last FIDE_SEEN_WORDS * 64 numbers, give or take a word, bit n & 63 of word
+ * n >> 6. As many as a sender can have waiting for a confirmation (a doom and an end for each of FIDE_WATCHES processes): when all of a host's
+ * processes are killed at once and the first notice is lost on both paths, its repetition must still be told from a duplicate. */
+#define FIDE_SEEN_WORDS (2 * FIDE_WATCHES / 64)
 struct fide_seen {
 	struct bpf_spin_lock lock;
+	__u32 node; /* a slot's next owner may have the same incarnation */
 	__u32 incarnation;
 	__u32 highest;
-	__u32 reserved;
-	__u64 window; /* bit i: highest - i */
+	__u64 window[FIDE_SEEN_WORDS];
 };
 
 struct {
@@ -131,6 +134,15 @@ struct {
 	});
 } rings SEC(".maps");
 
+/* Records that found a subscriber's ring full. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, FIDE_RINGS);
+	__type(key, __u32);
+	__type(value, __u64);
+} ring_lost SEC(".maps");
+
 /* What must go out or be judged at once: exits of this host, notices of others. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -147,10 +159,10 @@ enum fide_watch_state { WATCH_ALIVE = 0, WATCH_DOOMED = 1, WATCH_DEAD = 2 };
 
 struct fide_watch {
 	__u64 start_ticks; /* field 22 of /proc/PID/stat: a reused pid does not inherit the watch */
-	__u32 app;
+	__u32 app; /* with `state` one aligned word, see report() */
 	__u32 state; /* enum fide_watch_state, what was reported */
-	__s32 status; /* wait status, when state is WATCH_DEAD and reporting failed */
-	__u32 reserved;
+	__s32 status; /* wait status, when reporting `state` failed */
+	__u32 unreported; /* it did */
 };
 
 struct {
@@ -180,8 +192,36 @@ static __always_inline struct fide_setup *the_setup(void)
 	return bpf_map_lookup_elem(&setup, &zero);
 }
 
-/* Writes a record to every ring that subscribed to this process, its node, or everything. Full rings lose it: the reader sees a
- * gap in the ring's own drop count, kept by the agent. */
+/* Writes `len` bytes to every ring of the set that exists. Full rings lose it, which is counted: the agent tells the reader. Returns how many
+ * did not get it. */
+static __always_inline int write_rings(__u64 mask, void *bytes, __u32 len)
+{
+	int missed = 0;
+
+	for (__u32 i = 0; i < FIDE_RINGS; i++) {
+		__u32 index = i;
+		__u64 *lost;
+		void *ring;
+
+		if (!mask)
+			break;
+		if (mask & 1) {
+			ring = bpf_map_lookup_elem(&rings, &index);
+			if (!ring) {
+				missed += 1;
+			} else if (bpf_ringbuf_output(ring, bytes, len, 0)) {
+				missed += 1;
+				lost = bpf_map_lookup_elem(&ring_lost, &index);
+				if (lost)
+					__sync_fetch_and_add(lost, 1);
+			}
+		}
+		mask >>= 1;
+	}
+	return missed;
+}
+
+/* Writes a record to every ring that subscribed to this process, its node, or everything. */
 static __always_inline void deliver(struct fide_record *record)
 {
 	__u64 key = (__u64)record->node << 32 | record->app;
@@ -198,19 +238,7 @@ static __always_inline void deliver(struct fide_record *record)
 	found = bpf_map_lookup_elem(&subscribers, &key);
 	if (found)
 		mask |= *found;
-	for (__u32 i = 0; i < FIDE_RINGS; i++) {
-		__u32 index = i;
-		void *ring;
-
-		if (!mask)
-			break;
-		if (mask & 1) {
-			ring = bpf_map_lookup_elem(&rings, &index);
-			if (ring)
-				bpf_ringbuf_output(ring, record, sizeof(*record), 0);
-		}
-		mask >>= 1;
-	}
+	write_rings(mask, record, sizeof(*record));
 }
 
 #endif

@@ -17,18 +17,19 @@ struct {
 } outgoing SEC(".maps");
 
 struct fide_publish {
-	__u32 ring;
+	__u64 rings; /* bit set */
 	__u32 len; /* of record and body together */
+	__u32 reserved;
 };
 
+/* Says how many of the rings did not get it. */
 SEC("syscall")
 int fide_publish(struct fide_publish *p)
 {
-	__u32 index = p->ring, len = p->len, zero = 0;
+	__u32 len = p->len, zero = 0;
 	struct fide_outgoing *o = bpf_map_lookup_elem(&outgoing, &zero);
-	void *ring = bpf_map_lookup_elem(&rings, &index);
 
-	if (!o || !ring || len < sizeof(o->record) || len > sizeof(o->record) + FIDE_PIGGYBACK_MAX)
+	if (!o || len < sizeof(o->record) || len > sizeof(o->record) + FIDE_PIGGYBACK_MAX)
 		return -22;
-	return bpf_ringbuf_output(ring, o, len, 0);
+	return write_rings(p->rings, o, len);
 }

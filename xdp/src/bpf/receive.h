@@ -4,6 +4,9 @@
  *   not ours -> XDP_PASS          refused -> counted, XDP_DROP
  *   heartbeat -> peers[slot]      notice -> rings of the subscribers, then `urgent`
  *   all else, and piggybacks -> `inbox`
+ *
+ * What is refused before the tag is checked, and for which reason, is what fide_wire::packet::decode says of the same bytes (a test
+ * compares them); who sent it and how fresh it is comes after the tag, so that nobody without the key can move those counters.
  */
 
 #define ETH_P_IP 0x0800
@@ -17,6 +20,17 @@ struct ip4 { __u8 ver_ihl, tos; __be16 len, id, frag; __u8 ttl, proto; __be16 ch
 struct ip6 { __be32 flow; __be16 len; __u8 next, hops; __u8 src[16], dst[16]; } __attribute__((packed));
 struct udp { __be16 src, dst, len, check; } __attribute__((packed));
 
+#define BODY_MAX (FIDE_PIGGYBACK_HEAD + FIDE_PIGGYBACK_MAX)
+
+/* The causes that fide_wire::verdict::Cause knows. */
+#define CAUSES                                                                                                         \
+	(1U << FIDE_CAUSE_EXITED | 1U << FIDE_CAUSE_KILLED | 1U << FIDE_CAUSE_DOOMED | 1U << FIDE_CAUSE_LEFT |         \
+	 1U << FIDE_CAUSE_AGENT_LOST | 1U << FIDE_CAUSE_SILENT_HOST | 1U << FIDE_CAUSE_PATH_DOWN |                     \
+	 1U << FIDE_CAUSE_CONTRACT_BROKEN | 1U << FIDE_CAUSE_ISOLATED | 1U << FIDE_CAUSE_PATH_UP |                     \
+	 1U << FIDE_CAUSE_RETURNED | 1U << FIDE_CAUSE_CONTRACT_KEPT | 1U << FIDE_CAUSE_REJOINED |                      \
+	 1U << FIDE_CAUSE_OBSERVER_PAUSED | 1U << FIDE_CAUSE_NAME_CLASH | 1U << FIDE_CAUSE_FOREIGN_TRAFFIC |           \
+	 1U << FIDE_CAUSE_MONITORED | 1U << FIDE_CAUSE_INTERFACE | 1U << FIDE_CAUSE_LOCAL)
+
 static __always_inline int refuse(__u32 reason)
 {
 	__u64 *count = bpf_map_lookup_elem(&refused, &reason);
@@ -26,50 +40,58 @@ static __always_inline int refuse(__u32 reason)
 	return XDP_DROP;
 }
 
-/* Where the UDP payload starts, 0 when the packet is not for this port, negative (minus reason) when it is but is refused. */
-static __always_inline int payload_offset(void *data, void *data_end, __u16 port)
+/* A UDP payload for our port. */
+struct payload {
+	void *at;  /* 0: the packet is not ours */
+	__u32 len; /* as its UDP header says: a frame may be longer than its packet */
+	bool fragment;
+};
+
+static __always_inline void find_payload(void *data, void *data_end, __u16 port, struct payload *found)
 {
 	struct eth *eth = data;
 	__u16 proto;
 	__u32 at = sizeof(*eth);
 	struct udp *udp;
-	bool fragment = false;
 
+	found->at = 0;
+	found->len = 0;
+	found->fragment = false;
 	if ((void *)(eth + 1) > data_end)
-		return 0;
-	proto = bpf_ntohs(eth->proto);
-	if (proto == ETH_P_8021Q) {
+		return;
+	proto = load16(&eth->proto);
+	if (proto == bpf_htons(ETH_P_8021Q)) {
 		struct vlan *vlan = data + at;
 
 		if ((void *)(vlan + 1) > data_end)
-			return 0;
-		proto = bpf_ntohs(vlan->proto);
+			return;
+		proto = load16(&vlan->proto);
 		at += sizeof(*vlan);
 	}
-	if (proto == ETH_P_IP) {
+	if (proto == bpf_htons(ETH_P_IP)) {
 		struct ip4 *ip = data + at;
 
 		if ((void *)(ip + 1) > data_end || ip->ver_ihl != 0x45 || ip->proto != IPPROTO_UDP)
-			return 0;
-		if (ip->frag & bpf_htons(0x1fff))
-			return 0; /* no port in it: the stack's business */
-		fragment = ip->frag & bpf_htons(0x2000);
+			return;
+		if (load16(&ip->frag) & bpf_htons(0x1fff))
+			return; /* no port in it: the stack's business */
+		found->fragment = load16(&ip->frag) & bpf_htons(0x2000);
 		at += sizeof(*ip);
-	} else if (proto == ETH_P_IPV6) {
+	} else if (proto == bpf_htons(ETH_P_IPV6)) {
 		struct ip6 *ip = data + at;
 
 		if ((void *)(ip + 1) > data_end || ip->next != IPPROTO_UDP)
-			return 0;
+			return;
 		at += sizeof(*ip);
 	} else {
-		return 0;
+		return;
 	}
 	udp = data + at;
-	if ((void *)(udp + 1) > data_end || udp->dst != bpf_htons(port))
-		return 0;
-	if (fragment)
-		return -FIDE_REFUSED_FRAGMENT;
-	return at + sizeof(*udp);
+	if ((void *)(udp + 1) > data_end || load16(&udp->dst) != bpf_htons(port))
+		return;
+	found->at = udp + 1;
+	found->len = bpf_ntohs(load16(&udp->len));
+	found->len = found->len < sizeof(*udp) ? 0 : found->len - sizeof(*udp);
 }
 
 static __always_inline int jitter_bucket(__u64 ns)
@@ -102,159 +124,197 @@ static __always_inline void count_jitter(__u32 slot, __u32 path, struct fide_pat
 		p->jitter_max_ns = excess;
 }
 
-/* The whole packet into `inbox`. `packet` has `len` bytes before data_end. */
-static __always_inline void to_inbox(struct fide_record *head, void *packet, void *data_end, __u32 len)
+/* 32 bytes of a packet; false when it has not so many. */
+static __always_inline bool copy32(__u8 *to, void *from, void *data_end)
 {
-	__u32 zero = 0, n = 0;
-	struct fide_scratch *s = bpf_map_lookup_elem(&scratch, &zero);
-	__u8 *from = packet;
+	if (from + 32 > data_end)
+		return false;
+	for (int i = 0; i < 32; i += 8)
+		*(__u64 *)(to + i) = load64(from + i);
+	return true;
+}
 
-	if (!s || len > FIDE_PACKET_MAX)
-		return;
+/* The whole packet into `inbox`: its `len` bytes, 44 to FIDE_PACKET_MAX, lie before data_end. */
+static __always_inline int to_inbox(struct fide_record *head, void *packet, void *data_end, __u32 len)
+{
+	__u32 zero = 0, last = len - 32;
+	struct fide_scratch *s = bpf_map_lookup_elem(&scratch, &zero);
+
+	if (!s || len > FIDE_PACKET_MAX || last > FIDE_PACKET_MAX - 32)
+		return refuse(FIDE_REFUSED_OVERSIZE);
 	s->record = *head;
 	s->record.kind = FIDE_RECORD_PACKET;
 	s->record.body_len = len;
-	for (int i = 0; i < (FIDE_PACKET_MAX + 7) / 8; i++) {
-		if ((void *)(from + 8) > data_end)
+	/* The last 32 bytes first, then from the start until these are reached: no loop over single bytes for the verifier to walk. */
+	if (!copy32(s->packet + last, packet + last, data_end))
+		return refuse(FIDE_REFUSED_SHORT);
+	for (__u32 at = 0; at < FIDE_PACKET_MAX - 32; at += 32) {
+		if (at >= last || !copy32(s->packet + at, packet + at, data_end))
 			break;
-		__builtin_memcpy(s->packet + n, from, 8);
-		from += 8;
-		n += 8;
 	}
-	for (int i = 0; i < 7; i++) {
-		if ((void *)(from + 1) > data_end || n >= FIDE_PACKET_MAX)
-			break;
-		s->packet[n] = *from;
-		from += 1;
-		n += 1;
-	}
-	if (bpf_ringbuf_output(&inbox, s, sizeof(s->record) + (len & 2047), 0))
-		refuse(FIDE_REFUSED_RING_FULL);
+	if (bpf_ringbuf_output(&inbox, s, sizeof(s->record) + len, 0))
+		return refuse(FIDE_REFUSED_RING_FULL);
+	return XDP_DROP;
 }
 
 /* Whether notice `n` of this incarnation is seen for the first time. Both paths' copies may be handled at once, on two CPUs. */
-static __always_inline bool first_copy(__u32 slot, __u32 incarnation, __u32 n)
+static __always_inline bool first_copy(__u32 slot, __u32 node, __u32 incarnation, __u32 n)
 {
 	struct fide_seen *s = bpf_map_lookup_elem(&seen, &slot);
+	__u32 word = n >> 6, top, enters;
+	__u64 bit = 1ULL << (n & 63);
 	bool first = false;
 
-	if (!s)
+	if (!s || n == 0) /* notices are numbered from 1 */
 		return false;
 	bpf_spin_lock(&s->lock);
-	if (s->incarnation != incarnation) {
+	top = s->highest >> 6;
+	enters = word > top ? word - top : 0;
+	if (s->node != node || s->incarnation != incarnation) {
+		s->node = node;
 		s->incarnation = incarnation;
 		s->highest = 0;
-		s->window = ~0ULL; /* bit 0 stands for notice 0, which does not exist; nor do those below it */
+		top = 0;
+		enters = FIDE_SEEN_WORDS;
 	}
-	if (n > s->highest) {
-		__u32 step = n - s->highest;
-
-		s->window = step > 63 ? 1 : s->window << step | 1;
+	/* The words that enter the window forget what left it. */
+	for (__u32 i = 1; i <= FIDE_SEEN_WORDS; i++) {
+		if (i > enters)
+			break;
+		s->window[(top + i) & (FIDE_SEEN_WORDS - 1)] = 0;
+	}
+	if (n > s->highest)
 		s->highest = n;
-		first = true;
+	if (word + FIDE_SEEN_WORDS <= top) {
+		first = true; /* nobody remembers: twice is better than never */
 	} else {
-		__u32 back = s->highest - n;
+		__u64 *w = &s->window[word & (FIDE_SEEN_WORDS - 1)];
 
-		if (back < 64 && !(s->window >> back & 1)) {
-			s->window |= 1ULL << back;
-			first = true;
-		}
+		first = !(*w & bit);
+		*w |= bit;
 	}
 	bpf_spin_unlock(&s->lock);
 	return first;
 }
 
-static __always_inline int heartbeat(struct fide_peer *peer, __u32 slot, __u32 path, struct fide_fixed *f, __u64 now)
+/* Takes `number` if this incarnation has had none as high, and says what the highest was before. By compare-and-swap: another CPU may hold a
+ * packet of the same path, and the agent may begin a new incarnation meanwhile, whose row an old packet must not touch. */
+static __always_inline bool is_newer(struct fide_peer *peer, __u32 incarnation, __u64 *highest, __u64 number, __u64 *before)
+{
+	for (int i = 0; i < 4; i++) {
+		__u64 seen = *(volatile __u64 *)highest;
+
+		if (number <= seen || *(volatile __u32 *)&peer->incarnation != incarnation || *(volatile __u32 *)&peer->condemned)
+			return false;
+		if (__sync_val_compare_and_swap(highest, seen, number) == seen) {
+			*before = seen;
+			return true;
+		}
+	}
+	return false;
+}
+
+static __always_inline void heartbeat(struct fide_peer *peer, __u32 slot, __u32 path, __u64 number, __u64 before, __u64 sent,
+				      __u32 period, __u64 now)
 {
 	struct fide_path *p = &peer->path[path & (FIDE_PATHS - 1)];
-	__u64 number = bpf_be64_to_cpu(f->number);
-	__u64 step = number - p->number;
 	__u64 gap = now - p->arrived_ns;
-	__u32 period = bpf_ntohl(f->period_ns);
 
-	if (number <= p->number) {
-		p->refused += 1;
-		refuse(FIDE_REFUSED_OLD_NUMBER);
-		return -1;
-	}
-	if (p->number) {
-		if (step > 1)
-			p->lost += step - 1;
+	if (before) {
+		if (number - before > 1)
+			p->lost += number - before - 1;
 		else
 			count_jitter(slot, path, p, gap > period ? gap - period : 0);
 	}
-	p->sent_ns = bpf_be64_to_cpu(f->sent_ns);
-	p->arrived += 1;
 	p->arrived_ns = now;
-	p->number = number; /* last: who reads the number sees its arrival */
+	p->sent_ns = sent;
+	p->arrived += 1;
 	peer->period_ns = period;
-	return 0;
 }
 
 SEC("xdp")
 int fide_receive(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
-	__u64 now = bpf_ktime_get_ns();
 	struct fide_setup *my = the_setup();
+	struct payload payload;
 	struct fide_fixed *f;
 	struct fide_notice *n = 0;
 	struct fide_peer *peer;
+	struct fide_path *p;
 	struct fide_key *key;
 	struct fide_record record = {};
-	__u32 *path_found, *slot_found, slot, path, kind, sender, incarnation, len, ifindex = ctx->ingress_ifindex;
-	__u64 tag;
-	int offset;
+	__u32 *path_found, *slot_found, slot, path, kind, sender, incarnation, len, body_at, ifindex = ctx->ingress_ifindex;
+	__u64 tag, number, before, now;
 
 	if (!my)
 		return XDP_PASS;
-	offset = payload_offset(data, data_end, my->port);
-	if (offset == 0)
+	find_payload(data, data_end, my->port, &payload);
+	if (!payload.at)
 		return XDP_PASS;
-	if (offset < 0)
-		return refuse(-offset);
-	f = data + offset;
-	if ((void *)f + FIDE_FIXED_LEN + FIDE_TAG_LEN > data_end)
-		return refuse(FIDE_REFUSED_SHORT);
-	if (f->magic != bpf_htons(FIDE_MAGIC))
-		return refuse(FIDE_REFUSED_MAGIC);
-	if (f->version_kind >> 4 != FIDE_VERSION)
-		return refuse(FIDE_REFUSED_VERSION);
-	if (f->cluster != bpf_htonl(my->cluster))
-		return refuse(FIDE_REFUSED_CLUSTER);
 	path_found = bpf_map_lookup_elem(&path_of, &ifindex);
 	if (!path_found)
 		return XDP_PASS;
 	path = *path_found;
-	if (f->path_key >> 4 != path || path >= FIDE_PATHS)
-		return refuse(FIDE_REFUSED_WRONG_PATH);
+	now = bpf_ktime_get_ns();
 
+	if (payload.fragment)
+		return refuse(FIDE_REFUSED_FRAGMENT);
+	f = payload.at;
+	len = payload.len;
+	if (len > data_end - (void *)f)
+		return refuse(FIDE_REFUSED_SHORT);
+	if (len < FIDE_FIXED_LEN + FIDE_TAG_LEN || (void *)f + FIDE_FIXED_LEN + FIDE_TAG_LEN > data_end)
+		return refuse(FIDE_REFUSED_SHORT);
+	if (load16(&f->magic) != bpf_htons(FIDE_MAGIC))
+		return refuse(FIDE_REFUSED_MAGIC);
+	if (f->version_kind >> 4 != FIDE_VERSION)
+		return refuse(FIDE_REFUSED_VERSION);
+	kind = f->version_kind & 7;
+	if (kind < FIDE_KIND_HEARTBEAT || kind > FIDE_KIND_ANNOUNCE)
+		return refuse(FIDE_REFUSED_KIND);
+	if (load32(&f->cluster) != bpf_htonl(my->cluster))
+		return refuse(FIDE_REFUSED_CLUSTER);
+	body_at = FIDE_FIXED_LEN + FIDE_TAG_LEN;
+	if (kind == FIDE_KIND_NOTICE || kind == FIDE_KIND_LEAVE) {
+		n = (void *)(f + 1);
+		body_at += FIDE_NOTICE_LEN;
+		if (len < body_at || (void *)f + FIDE_FIXED_LEN + FIDE_NOTICE_LEN + FIDE_TAG_LEN > data_end)
+			return refuse(FIDE_REFUSED_SHORT);
+	}
+	if (len > body_at + FIDE_TAG_LEN + BODY_MAX)
+		return refuse(FIDE_REFUSED_OVERSIZE);
 	key = &my->keys[f->path_key & 15];
 	if (!key->valid)
 		return refuse(FIDE_REFUSED_KEY);
-	kind = f->version_kind & 7;
-	if (kind == FIDE_KIND_NOTICE || kind == FIDE_KIND_LEAVE) {
-		n = (void *)(f + 1);
-		if ((void *)(n + 1) + FIDE_TAG_LEN > data_end)
-			return refuse(FIDE_REFUSED_SHORT);
-		__builtin_memcpy(&tag, n + 1, 8);
+	if (n) {
+		tag = load64(n + 1);
 		if (siphash_tail4(f, 7, key->k0, key->k1) != bpf_be64_to_cpu(tag))
 			return refuse(FIDE_REFUSED_MAC);
+		if (n->cause > 31 || !(CAUSES >> n->cause & 1) || (n->grade != FIDE_GRADE_CERTAIN && n->grade != FIDE_GRADE_INFERRED))
+			return refuse(FIDE_REFUSED_KIND);
 	} else {
-		__builtin_memcpy(&tag, f + 1, 8);
+		tag = load64(f + 1);
 		if (siphash_tail4(f, 4, key->k0, key->k1) != bpf_be64_to_cpu(tag))
 			return refuse(FIDE_REFUSED_MAC);
 	}
+	/* A body cannot be cut off, or appended, unnoticed. Its own tag is checked where it is delivered. */
+	if (!(f->version_kind & FIDE_HAS_BODY)) {
+		if (len != body_at)
+			return refuse(FIDE_REFUSED_OVERSIZE);
+	} else if (len <= body_at + FIDE_TAG_LEN) {
+		return refuse(FIDE_REFUSED_SHORT);
+	}
 
-	sender = bpf_ntohl(f->sender);
-	incarnation = bpf_ntohl(f->incarnation);
-	len = data_end - (void *)f;
-	if (len > FIDE_PACKET_MAX)
-		return refuse(FIDE_REFUSED_OVERSIZE);
+	if (f->path_key >> 4 != path || path >= FIDE_PATHS)
+		return refuse(FIDE_REFUSED_WRONG_PATH);
+	sender = bpf_ntohl(load32(&f->sender));
+	incarnation = bpf_ntohl(load32(&f->incarnation));
+	number = bpf_be64_to_cpu(load64(&f->number));
 	if (sender == my->node) {
-		if (incarnation != my->incarnation) {
+		if (incarnation != my->life >> 32) {
 			my->clash_incarnation = incarnation;
-			my->clashes += 1;
+			__sync_fetch_and_add(&my->clashes, 1);
 		}
 		return refuse(FIDE_REFUSED_OWN);
 	}
@@ -262,16 +322,15 @@ int fide_receive(struct xdp_md *ctx)
 	record.node = sender;
 	record.incarnation = incarnation;
 	record.path = path;
-	record.sent_ns = bpf_be64_to_cpu(f->sent_ns);
+	record.sent_ns = bpf_be64_to_cpu(load64(&f->sent_ns));
 	record.received_ns = now;
-	record.number = bpf_be64_to_cpu(f->number);
+	record.number = number;
 
 	slot_found = bpf_map_lookup_elem(&slot_of, &sender);
 	if (!slot_found) {
-		if (kind != FIDE_KIND_ANNOUNCE)
-			return refuse(FIDE_REFUSED_UNKNOWN_SENDER);
-		to_inbox(&record, f, data_end, len);
-		return XDP_DROP;
+		if (kind == FIDE_KIND_ANNOUNCE)
+			goto whole_packet;
+		return refuse(FIDE_REFUSED_UNKNOWN_SENDER);
 	}
 	slot = *slot_found;
 	peer = bpf_map_lookup_elem(&peers, &slot);
@@ -279,49 +338,48 @@ int fide_receive(struct xdp_md *ctx)
 		return refuse(FIDE_REFUSED_UNKNOWN_SENDER);
 	if (incarnation != peer->incarnation || peer->condemned) {
 		/* A newer life is the agent's to begin, and it begins with an announcement. */
-		if (incarnation > peer->incarnation && kind == FIDE_KIND_ANNOUNCE) {
-			to_inbox(&record, f, data_end, len);
-			return XDP_DROP;
-		}
+		if (incarnation > peer->incarnation && kind == FIDE_KIND_ANNOUNCE)
+			goto whole_packet;
 		return refuse(FIDE_REFUSED_OLD_INCARNATION);
 	}
 
+	p = &peer->path[path & (FIDE_PATHS - 1)];
 	if (kind == FIDE_KIND_HEARTBEAT) {
-		if (heartbeat(peer, slot, path, f, now) == 0 && len > FIDE_FIXED_LEN + FIDE_TAG_LEN)
-			to_inbox(&record, f, data_end, len);
-		return XDP_DROP;
-	}
-	{
-		struct fide_path *p = &peer->path[path & (FIDE_PATHS - 1)];
-
-		if (record.number <= p->event_number) {
+		if (!is_newer(peer, incarnation, &p->number, number, &before)) {
 			p->refused += 1;
 			return refuse(FIDE_REFUSED_OLD_NUMBER);
 		}
-		p->event_number = record.number;
+		heartbeat(peer, slot, path, number, before, record.sent_ns, bpf_ntohl(load32(&f->period_ns)), now);
+		if (!(f->version_kind & FIDE_HAS_BODY))
+			return XDP_DROP;
+		goto whole_packet;
 	}
-	if (!n) {
-		if (kind > FIDE_KIND_ANNOUNCE || kind == 0)
-			return refuse(FIDE_REFUSED_KIND);
-		to_inbox(&record, f, data_end, len);
-		return XDP_DROP;
+	if (!is_newer(peer, incarnation, &p->event_number, number, &before)) {
+		p->refused += 1;
+		return refuse(FIDE_REFUSED_OLD_NUMBER);
 	}
+	if (!n)
+		goto whole_packet;
 
 	record.kind = kind == FIDE_KIND_LEAVE ? FIDE_RECORD_HOST : FIDE_RECORD_PROCESS;
 	record.cause = n->cause;
 	record.grade = n->grade;
-	record.app = bpf_ntohl(n->app);
-	record.code = bpf_ntohl(n->code);
-	record.flags = bpf_ntohs(n->flags) & FIDE_NOTICE_CONFIRMS ? FIDE_RECORD_CONFIRMS : 0;
-	record.event_ns = bpf_be64_to_cpu(n->event_ns);
-	record.id = (__u64)sender << 32 | bpf_ntohl(n->notice);
-	if (first_copy(slot, incarnation, bpf_ntohl(n->notice)))
+	record.app = bpf_ntohl(load32(&n->app));
+	record.code = bpf_ntohl(load32(&n->code));
+	record.flags = bpf_ntohs(load16(&n->flags)) & FIDE_NOTICE_CONFIRMS ? FIDE_RECORD_CONFIRMS : 0;
+	record.event_ns = bpf_be64_to_cpu(load64(&n->event_ns));
+	record.id = (__u64)sender << 32 | bpf_ntohl(load32(&n->notice));
+	if (first_copy(slot, sender, incarnation, bpf_ntohl(load32(&n->notice))))
 		deliver(&record);
 	else
 		record.flags |= FIDE_RECORD_DUPLICATE;
+	/* When this fails the notice stays unconfirmed and comes again, for the agent as a duplicate that it has not heard of. */
 	if (bpf_ringbuf_output(&urgent, &record, sizeof(record), 0)) {
 		__sync_fetch_and_add(&my->urgent_lost, 1);
-		refuse(FIDE_REFUSED_RING_FULL);
+		return refuse(FIDE_REFUSED_RING_FULL);
 	}
 	return XDP_DROP;
+
+whole_packet:
+	return to_inbox(&record, f, data_end, len);
 }

@@ -12,13 +12,14 @@
 		v2 += v1; v1 = ROTL(v1, 17); v1 ^= v2; v2 = ROTL(v2, 32);                                              \
 	} while (0)
 
-static __always_inline __u64 word_at(const void *bytes, int i)
-{
-	__u64 w;
-
-	__builtin_memcpy(&w, bytes + 8 * i, 8);
-	return w;
-}
+/* SipHash reads little-endian words. */
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define le64(at) load64(at)
+#define le32(at) load32(at)
+#else
+#define le64(at) __builtin_bswap64(load64(at))
+#define le32(at) __builtin_bswap32(load32(at))
+#endif
 
 /* `words` is a constant at each place of use, so that the loop unrolls; the tail is 4 bytes behind the words. */
 static __always_inline __u64 siphash_tail4(const void *bytes, const int words, __u64 k0, __u64 k1)
@@ -26,19 +27,17 @@ static __always_inline __u64 siphash_tail4(const void *bytes, const int words, _
 	__u64 v0 = k0 ^ 0x736f6d6570736575ULL, v1 = k1 ^ 0x646f72616e646f6dULL;
 	__u64 v2 = k0 ^ 0x6c7967656e657261ULL, v3 = k1 ^ 0x7465646279746573ULL;
 	__u64 last = (__u64)(words * 8 + 4) << 56;
-	__u32 tail;
 
 #pragma unroll
 	for (int i = 0; i < words; i++) {
-		__u64 m = word_at(bytes, i);
+		__u64 m = le64(bytes + 8 * i);
 
 		v3 ^= m;
 		SIPROUND;
 		SIPROUND;
 		v0 ^= m;
 	}
-	__builtin_memcpy(&tail, bytes + 8 * words, 4);
-	last |= tail;
+	last |= le32(bytes + 8 * words);
 	v3 ^= last;
 	SIPROUND;
 	SIPROUND;

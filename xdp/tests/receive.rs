@@ -1,0 +1,1168 @@
+//! Packet tests: these bytes in, this action, these counters and these records out. Through `BPF_PROG_TEST_RUN`, as root.
+
+mod common;
+
+use common::*;
+use fide_wire::event::{Record, RecordKind};
+use fide_wire::mac::{Key, Keyring};
+use fide_wire::packet::{self, BODY_MAX, Header, Kind, Notice, PACKET_MAX, Refusal};
+use fide_wire::verdict::{Cause, Grade};
+use fide_wire::{PIGGYBACK_MAX, jitter};
+use fide_xdp::layout::{RING_BYTES, RINGS};
+use std::os::fd::AsFd;
+
+/// A test that needs root: says so and returns where there is none.
+macro_rules! as_root {
+    ($($(#[$doc:meta])* fn $name:ident() $body:block)*) => {
+        $($(#[$doc])* #[test] fn $name() { if !not_root() { $body } })*
+    };
+}
+
+fn now_ns() -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: t lives across the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+// What is not ours.
+
+as_root! {
+    fn what_is_not_for_our_port_passes_untouched() {
+        let mut b = Bench::new();
+        let hb = b.heartbeat(0, b"");
+        let frames: Vec<(&str, Vec<u8>)> = vec![
+            ("ARP", ethernet(0x0806, &[0; 28])),
+            ("TCP", ethernet(0x0800, &ip4(5, 0, 6, &udp(PORT, &hb)))),
+            ("another port", ethernet(0x0800, &ip4(5, 0, 17, &udp(PORT + 1, &hb)))),
+            ("our port as source", ethernet(0x0800, &ip4(5, 0, 17, &{ let mut u = udp(9, &hb); u[..2].copy_from_slice(&PORT.to_be_bytes()); u }))),
+            ("IP options", ethernet(0x0800, &ip4(6, 0, 17, &udp(PORT, &hb)))),
+            ("IPv6 hop-by-hop header", ethernet(0x86dd, &ip6(0, &[&[17, 0, 5, 2, 0, 0, 1, 0][..], &udp(PORT, &hb)].concat()))),
+            ("IPv6 fragment", ethernet(0x86dd, &ip6(44, &[&[17, 0, 0, 1, 0, 0, 0, 9][..], &udp(PORT, &hb)].concat()))),
+            ("a later fragment that looks like UDP", ethernet(0x0800, &ip4(5, 0x0001, 17, &udp(PORT, &hb)))),
+            ("the last fragment", ethernet(0x0800, &ip4(5, 0x1fff, 17, &udp(PORT, &hb)))),
+            ("two VLAN tags", vlan(5, 0x8100, &[&[0, 6, 0x08, 0x00][..], &ip4(5, 0, 17, &udp(PORT, &hb))].concat())),
+            ("MPLS", ethernet(0x8847, &ip4(5, 0, 17, &udp(PORT, &hb)))),
+            ("an IPv4 packet that says 6", ethernet(0x86dd, &ip4(5, 0, 17, &udp(PORT, &hb)))),
+        ];
+        for (what, frame) in frames {
+            assert_eq!(b.frame_arrives(0, &frame), Fate::Passed, "{what}");
+        }
+        assert_eq!(b.m.peer(PEER_SLOT).path[0].arrived, 0);
+        assert_eq!(b.arrives(0, &hb), Fate::Accepted, "the same heartbeat in an ordinary frame");
+    }
+
+    fn headers_cut_short_pass() {
+        let mut b = Bench::new();
+        let hb = b.heartbeat(0, b"");
+        for (frame, headers) in [(ipv4(&hb), 42), (ipv6(&hb), 62), (vlan(5, 0x0800, &ip4(5, 0, 17, &udp(PORT, &hb))), 46)] {
+            for len in 14..headers {
+                assert_eq!(b.frame_arrives(0, &frame[..len]), Fate::Passed, "{len} of {headers}");
+            }
+            assert_eq!(b.frame_arrives(0, &frame[..headers]), Fate::Refused(Refusal::Short), "headers alone");
+        }
+    }
+
+    fn an_interface_without_a_path_passes() {
+        let b = Bench::new();
+        let hb = packet_of(&Header { kind: Kind::Heartbeat, path: 0, key_id: 0, cluster: CLUSTER, sender: PEER, incarnation: PEER_INCARNATION,
+            number: 1, sent_ns: 0, period_ns: 1 }, None, b"", &b.keys);
+        assert_eq!(b.m.test_receive(&ipv4(&hb), LO).unwrap(), XDP_PASS);
+        assert_eq!(b.m.refused(), [0; Refusal::COUNT]);
+    }
+
+    fn ipv4_ipv6_and_vlan_carry_heartbeats() {
+        let mut b = Bench::new();
+        for (i, wrap) in [ipv4 as fn(&[u8]) -> Vec<u8>, ipv6, |p| vlan(0xe005, 0x0800, &ip4(5, 0, 17, &udp(PORT, p))),
+            |p| vlan(7, 0x86dd, &ip6(17, &udp(PORT, p)))].into_iter().enumerate() {
+            let hb = b.heartbeat(0, b"");
+            assert_eq!(b.frame_arrives(0, &wrap(&hb)), Fate::Accepted);
+            assert_eq!(b.m.peer(PEER_SLOT).path[0].arrived, i as u64 + 1);
+        }
+    }
+
+    /// Some switches append bytes, and some drivers hand over the frame check sequence.
+    fn what_follows_the_packet_in_its_frame_is_not_part_of_it() {
+        let mut b = Bench::new();
+        for trailer in [1, 4, 8, 40] {
+            for body in [&b""[..], b"body"] {
+                let hb = b.heartbeat(0, body);
+                let mut frame = ipv4(&hb);
+                frame.extend(vec![0xee; trailer]);
+                assert_eq!(b.frame_arrives(0, &frame), Fate::Accepted);
+                let inbox = b.inbox();
+                assert_eq!(inbox.len(), usize::from(!body.is_empty()));
+                for (_, bytes) in inbox {
+                    assert_eq!(bytes, hb);
+                }
+            }
+            let n = b.notice(0, trailer as u32, 1);
+            let mut frame = ipv6(&n);
+            frame.extend(vec![0xee; trailer]);
+            assert_eq!(b.frame_arrives(0, &frame), Fate::Accepted);
+        }
+    }
+}
+
+// Each reason, by its counter.
+
+as_root! {
+    fn short_packets_are_refused() {
+        let mut b = Bench::new();
+        let hb = b.heartbeat(0, b"");
+        for len in 0..hb.len() {
+            assert_eq!(b.arrives(0, &hb[..len]), Fate::Refused(Refusal::Short), "{len} bytes");
+        }
+        let n = b.notice(0, 1, 1);
+        for len in 44..n.len() {
+            assert_eq!(b.arrives(0, &n[..len]), Fate::Refused(Refusal::Short), "{len} bytes of a notice");
+        }
+        let mut frame = ipv4(&hb);
+        frame.pop();
+        assert_eq!(b.frame_arrives(0, &frame), Fate::Refused(Refusal::Short), "shorter than its UDP header says");
+        let mut lies = ipv4(&hb);
+        lies[38..40].copy_from_slice(&7u16.to_be_bytes());
+        assert_eq!(b.frame_arrives(0, &lies), Fate::Refused(Refusal::Short), "a UDP length below its header");
+        lies[38..40].copy_from_slice(&u16::MAX.to_be_bytes());
+        assert_eq!(b.frame_arrives(0, &lies), Fate::Refused(Refusal::Short), "a UDP length beyond the frame");
+    }
+
+    fn another_magic_version_kind_or_cluster_is_refused() {
+        let mut b = Bench::new();
+        let hb = b.heartbeat(0, b"");
+        let mut with = |at: usize, value: u8| {
+            let mut bad = hb.clone();
+            bad[at] = value;
+            b.arrives(0, &bad)
+        };
+        assert_eq!(with(0, 0), Fate::Refused(Refusal::Magic));
+        assert_eq!(with(1, 0), Fate::Refused(Refusal::Magic));
+        for version in (0..16).filter(|v| *v != packet::VERSION) {
+            assert_eq!(with(2, version << 4 | 1), Fate::Refused(Refusal::Version));
+        }
+        assert_eq!(with(2, packet::VERSION << 4), Fate::Refused(Refusal::Kind));
+        assert_eq!(with(2, packet::VERSION << 4 | 7), Fate::Refused(Refusal::Kind));
+        for byte in 4..8 {
+            assert_eq!(with(byte, 0x77), Fate::Refused(Refusal::Cluster));
+        }
+    }
+
+    fn every_key_id_but_the_accepted_one_is_refused() {
+        let mut b = Bench::new();
+        let hb = b.heartbeat(0, b"");
+        for id in (0..16).filter(|id| *id != 4) {
+            let mut bad = hb.clone();
+            bad[3] = id;
+            assert_eq!(b.arrives(0, &bad), Fate::Refused(Refusal::Key), "id {id}");
+        }
+        // Without a key set, id 0 is the public one, and it alone is accepted.
+        let mut open = Bench::with_keys(Keyring::default());
+        let public = open.heartbeat(0, b"");
+        assert_eq!(open.arrives(0, &public), Fate::Accepted);
+        assert_eq!(open.arrives(0, &hb), Fate::Refused(Refusal::Key));
+        assert_eq!(b.arrives(0, &public), Fate::Refused(Refusal::Key), "a public packet where a key is set");
+    }
+
+    fn the_tag_covers_every_bit_of_a_heartbeat_and_of_a_notice() {
+        let mut b = Bench::new();
+        let hb = b.heartbeat(0, b"");
+        let notice = b.notice(0, 1, 5);
+        for good in [&hb, &notice] {
+            for bit in 8 * 8..good.len() * 8 {
+                let mut bad = good.clone();
+                bad[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(b.arrives(0, &bad), Fate::Refused(Refusal::Mac), "bit {bit}");
+            }
+        }
+        let forged = packet_of(&b.header(Kind::Notice, 0), Some(&a_notice(1, 5)), b"", &Keyring::new((4, Key([0xa4; 16])), None).unwrap());
+        assert_eq!(b.arrives(0, &forged), Fate::Refused(Refusal::Mac), "another key under the same id");
+        assert_eq!(b.urgent(), []);
+        assert_eq!(b.arrives(0, &hb), Fate::Accepted);
+        assert_eq!(b.arrives(0, &notice), Fate::Accepted);
+        assert_eq!(b.urgent().len(), 1);
+    }
+
+    fn unknown_causes_and_grades_are_refused_though_signed() {
+        let mut b = Bench::new();
+        for cause in 0..=255u8 {
+            for grade in [0, 1, 2, 3, 255] {
+                let mut bytes = b.notice(0, u32::from(cause) + 1, 5);
+                bytes[44] = cause;
+                bytes[45] = grade;
+                resign(&mut bytes, &b.keys);
+                let known = Cause::from_u8(cause).is_some() && Grade::from_u8(grade).is_some();
+                let fate = if known { Fate::Accepted } else { Fate::Refused(Refusal::Kind) };
+                assert_eq!(b.arrives(0, &bytes), fate, "cause {cause} grade {grade}");
+            }
+        }
+    }
+
+    fn numbers_must_grow_on_each_path_and_in_each_class() {
+        let mut b = Bench::new();
+        let numbered = |b: &Bench, kind: Kind, path: u8, number: u64| {
+            let h = Header { kind, path, key_id: 0, cluster: CLUSTER, sender: PEER, incarnation: PEER_INCARNATION, number, sent_ns: 1, period_ns: 1 };
+            b.sign(&h, kind.has_notice().then(|| a_notice(number as u32, 1)).as_ref(), b"")
+        };
+        for kind in [Kind::Heartbeat, Kind::Notice] {
+            assert_eq!({ let p = numbered(&b, kind, 0, 0); b.arrives(0, &p) }, Fate::Refused(Refusal::OldNumber), "numbers start at 1");
+            for path in [0u8, 1] {
+                let mut at = |n: u64| { let p = numbered(&b, kind, path, n); b.arrives(path.into(), &p) };
+                assert_eq!(at(10), Fate::Accepted);
+                assert_eq!(at(10), Fate::Refused(Refusal::OldNumber), "a replay");
+                assert_eq!(at(9), Fate::Refused(Refusal::OldNumber), "an older one");
+                assert_eq!(at(11), Fate::Accepted);
+                assert_eq!(at(u64::MAX), Fate::Accepted);
+                assert_eq!(at(12), Fate::Refused(Refusal::OldNumber));
+            }
+        }
+        let peer = b.m.peer(PEER_SLOT);
+        assert_eq!((peer.path[0].refused, peer.path[1].refused), (8, 6));
+    }
+
+    fn other_incarnations_are_refused_until_the_agent_begins_them() {
+        let mut b = Bench::new();
+        let of = |b: &mut Bench, kind: Kind, incarnation: u32| {
+            let h = Header { incarnation, ..b.header(kind, 0) };
+            let p = b.sign(&h, kind.has_notice().then(|| a_notice(h.number as u32, 1)).as_ref(), if kind == Kind::Announce { b"{}" } else { b"" });
+            b.arrives(0, &p)
+        };
+        for kind in [Kind::Heartbeat, Kind::Notice, Kind::Leave, Kind::Confirm, Kind::PathReport, Kind::Announce] {
+            assert_eq!(of(&mut b, kind, PEER_INCARNATION - 1), Fate::Refused(Refusal::OldIncarnation), "{kind:?} of the life before");
+        }
+        for kind in [Kind::Heartbeat, Kind::Notice, Kind::Leave, Kind::Confirm, Kind::PathReport] {
+            assert_eq!(of(&mut b, kind, PEER_INCARNATION + 1), Fate::Refused(Refusal::OldIncarnation), "{kind:?} of a life not begun");
+        }
+        assert!(b.inbox().is_empty() && b.urgent().is_empty());
+        assert_eq!(of(&mut b, Kind::Announce, PEER_INCARNATION + 1), Fate::Accepted);
+        let inbox = b.inbox();
+        assert_eq!((inbox.len(), inbox[0].0.incarnation), (1, PEER_INCARNATION + 1), "its announcement reaches the agent");
+        assert_eq!(of(&mut b, Kind::Heartbeat, PEER_INCARNATION), Fate::Accepted, "which has not decided yet");
+
+        b.m.set_peer(PEER_SLOT, PEER, PEER_INCARNATION + 1).unwrap();
+        assert_eq!(b.m.peer(PEER_SLOT).path[0].number, 0);
+        assert_eq!(of(&mut b, Kind::Heartbeat, PEER_INCARNATION), Fate::Refused(Refusal::OldIncarnation));
+        assert_eq!(of(&mut b, Kind::Heartbeat, PEER_INCARNATION + 1), Fate::Accepted);
+        let first = Header { number: 1, incarnation: PEER_INCARNATION + 1, ..b.header(Kind::Heartbeat, 1) };
+        let first = b.sign(&first, None, b"");
+        assert_eq!(b.arrives(1, &first), Fate::Accepted, "its numbers start over");
+    }
+
+    fn a_condemned_incarnation_is_cut_off_but_a_new_one_can_announce_itself() {
+        let mut b = Bench::new();
+        let hb = b.heartbeat(0, b"");
+        assert_eq!(b.arrives(0, &hb), Fate::Accepted);
+        b.m.condemn(PEER_SLOT);
+        for kind in [Kind::Heartbeat, Kind::Notice, Kind::Leave, Kind::Confirm, Kind::PathReport, Kind::Announce] {
+            let h = b.header(kind, 0);
+            let p = b.sign(&h, kind.has_notice().then(|| a_notice(1, 1)).as_ref(), b"");
+            assert_eq!(b.arrives(0, &p), Fate::Refused(Refusal::OldIncarnation), "{kind:?}");
+        }
+        let h = Header { incarnation: PEER_INCARNATION + 1, ..b.header(Kind::Announce, 0) };
+        let p = b.sign(&h, None, b"{}");
+        assert_eq!(b.arrives(0, &p), Fate::Accepted);
+        b.m.set_peer(PEER_SLOT, PEER, PEER_INCARNATION + 1).unwrap();
+        let h = Header { incarnation: PEER_INCARNATION + 1, ..b.header(Kind::Heartbeat, 0) };
+        let p = b.sign(&h, None, b"");
+        assert_eq!(b.arrives(0, &p), Fate::Accepted);
+    }
+
+    fn a_copy_on_the_wrong_path_is_refused() {
+        let mut b = Bench::new();
+        for said in 0..16u8 {
+            for arrived in 0..2 {
+                let hb = b.heartbeat(said, b"");
+                let fate = if u32::from(said) == arrived { Fate::Accepted } else { Fate::Refused(Refusal::WrongPath) };
+                assert_eq!(b.arrives(arrived, &hb), fate, "sent on {said}, arrived on {arrived}");
+            }
+        }
+    }
+
+    fn nobody_without_the_key_can_make_cables_look_mixed_up() {
+        let mut b = Bench::new();
+        let mut hb = b.heartbeat(0, b"");
+        hb[3] ^= 0x10;
+        assert_eq!(b.arrives(0, &hb), Fate::Refused(Refusal::Mac));
+    }
+
+    fn a_packet_larger_than_any_is_refused() {
+        let mut b = Bench::new();
+        let mut hb = b.heartbeat(0, &[7; BODY_MAX]);
+        hb.push(7);
+        assert_eq!(b.arrives(0, &hb), Fate::Refused(Refusal::Oversize));
+        hb.resize(PACKET_MAX + 1000, 7);
+        assert_eq!(b.arrives(0, &hb), Fate::Refused(Refusal::Oversize));
+        let mut bare = b.heartbeat(0, b"");
+        bare.extend_from_slice(b"appended");
+        assert_eq!(b.arrives(0, &bare), Fate::Refused(Refusal::Oversize), "a body that the tagged header does not speak of");
+        let mut notice = b.notice(0, 1, 1);
+        notice.push(0);
+        assert_eq!(b.arrives(0, &notice), Fate::Refused(Refusal::Oversize));
+        assert!(b.inbox().is_empty() && b.urgent().is_empty());
+    }
+
+    fn a_body_cannot_be_cut_off() {
+        let mut b = Bench::new();
+        let hb = b.heartbeat(0, b"body");
+        for len in 44..=52 {
+            assert_eq!(b.arrives(0, &hb[..len]), Fate::Refused(Refusal::Short), "{len} bytes");
+        }
+    }
+
+    fn our_own_packets_are_refused_and_another_agent_of_our_name_is_told_apart() {
+        let mut b = Bench::new();
+        let mine = Header { sender: SELF, incarnation: SELF_INCARNATION, ..b.header(Kind::Heartbeat, 0) };
+        let mine = b.sign(&mine, None, b"");
+        assert_eq!(b.arrives(0, &mine), Fate::Refused(Refusal::Own));
+        assert_eq!(b.m.complaints(), (0, 0, 0));
+        let other = Header { sender: SELF, incarnation: 1234, ..b.header(Kind::Heartbeat, 0) };
+        let other = b.sign(&other, None, b"");
+        assert_eq!(b.arrives(0, &other), Fate::Refused(Refusal::Own));
+        assert_eq!(b.m.complaints(), (1, 1234, 0));
+        b.m.set_incarnation(1234);
+        assert_eq!(b.arrives(0, &other), Fate::Refused(Refusal::Own));
+        assert_eq!(b.m.complaints(), (1, 1234, 0), "it is ourselves now");
+    }
+
+    fn a_stranger_is_heard_only_when_it_announces_itself() {
+        let mut b = Bench::new();
+        for kind in [Kind::Heartbeat, Kind::Notice, Kind::Leave, Kind::Confirm, Kind::PathReport] {
+            let h = Header { sender: 99, ..b.header(kind, 0) };
+            let p = b.sign(&h, kind.has_notice().then(|| a_notice(1, 1)).as_ref(), b"");
+            assert_eq!(b.arrives(0, &p), Fate::Refused(Refusal::UnknownSender), "{kind:?}");
+        }
+        let h = Header { sender: 99, ..b.header(Kind::Announce, 0) };
+        let p = b.sign(&h, None, br#"{"name":"x","version":1}"#);
+        assert_eq!(b.arrives(0, &p), Fate::Accepted);
+        let inbox = b.inbox();
+        assert_eq!((inbox.len(), inbox[0].0.node, &inbox[0].1), (1, 99, &p));
+    }
+
+    fn a_first_fragment_is_refused() {
+        let mut b = Bench::new();
+        let hb = b.heartbeat(0, b"");
+        assert_eq!(b.frame_arrives(0, &ethernet(0x0800, &ip4(5, 0x2000, 17, &udp(PORT, &hb)))), Fate::Refused(Refusal::Fragment));
+        assert_eq!(b.frame_arrives(0, &ethernet(0x0800, &ip4(5, 0x4000, 17, &udp(PORT, &hb)))), Fate::Accepted, "do-not-fragment is none");
+    }
+
+    fn a_peer_that_was_removed_is_a_stranger() {
+        let mut b = Bench::new();
+        b.m.remove_peer(PEER_SLOT, PEER);
+        let hb = b.heartbeat(0, b"");
+        assert_eq!(b.arrives(0, &hb), Fate::Refused(Refusal::UnknownSender));
+        assert_eq!(b.m.peer(PEER_SLOT), fide_xdp::layout::Peer::default());
+    }
+}
+
+/// Puts the right tag over the fixed part (and the notice) of whatever these bytes are.
+fn resign(bytes: &mut [u8], keys: &Keyring) {
+    let (id, key) = keys.sending();
+    bytes[3] = bytes[3] & 0xf0 | id;
+    let at = if Kind::from_u8(bytes[2] & 7).is_some_and(Kind::has_notice) { 60 } else { 36 };
+    if bytes.len() >= at + 8 {
+        let tag = key.tag(&bytes[..at]);
+        bytes[at..at + 8].copy_from_slice(&tag.to_be_bytes());
+    }
+}
+
+// Heartbeats.
+
+as_root! {
+    fn a_heartbeat_updates_its_row_and_nothing_else() {
+        let mut b = Bench::new();
+        let before = now_ns();
+        let hb = b.heartbeat(1, b"");
+        assert_eq!(b.arrives(1, &hb), Fate::Accepted);
+        let (row, after) = (b.m.peer(PEER_SLOT), now_ns());
+        assert_eq!((row.node, row.incarnation, row.period_ns, row.condemned), (PEER, PEER_INCARNATION, PERIOD_NS, 0));
+        let p = row.path[1];
+        assert_eq!((p.number, p.sent_ns, p.arrived, p.lost, p.event_number, p.refused), (1, 0x1122_3344_5566_7788, 1, 0, 0, 0));
+        assert!((before..=after).contains(&p.arrived_ns), "stamped on this host's CLOCK_MONOTONIC");
+        assert_eq!(row.path[0], fide_xdp::layout::Path::default());
+        assert!((0..fide_wire::SLOTS).filter(|s| *s != PEER_SLOT).all(|s| b.m.peer(s) == fide_xdp::layout::Peer::default()));
+        assert!(b.inbox().is_empty() && b.urgent().is_empty(), "a bare heartbeat wakes nobody");
+    }
+
+    fn both_paths_are_counted_on_their_own() {
+        let mut b = Bench::new();
+        for _ in 0..5 {
+            let hb = b.heartbeat(0, b"");
+            assert_eq!(b.arrives(0, &hb), Fate::Accepted);
+        }
+        for _ in 0..2 {
+            let hb = b.heartbeat(1, b"");
+            assert_eq!(b.arrives(1, &hb), Fate::Accepted);
+        }
+        let row = b.m.peer(PEER_SLOT);
+        assert_eq!((row.path[0].number, row.path[0].arrived, row.path[0].lost), (5, 5, 0));
+        assert_eq!((row.path[1].number, row.path[1].arrived, row.path[1].lost), (7, 2, 0));
+    }
+
+    fn numbers_that_never_arrive_are_lost_and_those_before_the_first_are_not() {
+        let mut b = Bench::new();
+        for number in [100, 101, 105, 106, 110] {
+            let h = Header { number, ..b.header(Kind::Heartbeat, 0) };
+            let p = b.sign(&h, None, b"");
+            assert_eq!(b.arrives(0, &p), Fate::Accepted);
+        }
+        let p = b.m.peer(PEER_SLOT).path[0];
+        assert_eq!((p.number, p.arrived, p.lost), (110, 5, 6));
+    }
+
+    /// The excess over the period is what the stamps say it is, in the bucket that everybody else will read.
+    fn jitter_is_counted_in_the_bucket_that_rust_computes() {
+        let mut b = Bench::new();
+        let mut expected = [0u32; jitter::BUCKETS];
+        let mut largest = 0;
+        let mut last = None;
+        for i in 0..400u64 {
+            // A period that differs from beat to beat, from far above the gap to 0, covers many buckets.
+            let period_ns = if i % 4 == 0 { u32::MAX } else { 1u32 << (i % 17) } - 1;
+            let h = Header { period_ns, ..b.header(Kind::Heartbeat, 0) };
+            let p = b.sign(&h, None, b"");
+            assert_eq!(b.arrives(0, &p), Fate::Accepted);
+            if i % 50 == 49 {
+                std::thread::sleep(std::time::Duration::from_micros(1 << (i / 50 + 5)));
+            }
+            let at = b.m.peer(PEER_SLOT).path[0].arrived_ns;
+            if let Some(last) = last.replace(at) {
+                let excess = (at - last).saturating_sub(period_ns.into());
+                expected[jitter::bucket(excess)] += 1;
+                largest = largest.max(excess);
+            }
+        }
+        assert_eq!(b.m.jitter(PEER_SLOT, 0), expected);
+        assert!(expected.iter().filter(|n| **n > 0).count() > 8, "many buckets were tried");
+        assert_eq!(b.m.jitter(PEER_SLOT, 1), [0; jitter::BUCKETS]);
+        assert_eq!(b.m.take_jitter_max(PEER_SLOT, 0), largest);
+        assert_eq!(b.m.take_jitter_max(PEER_SLOT, 0), 0);
+    }
+
+    fn a_lost_heartbeat_does_not_count_as_jitter() {
+        let mut b = Bench::new();
+        for number in [1, 3, 5] {
+            let h = Header { number, ..b.header(Kind::Heartbeat, 0) };
+            let p = b.sign(&h, None, b"");
+            assert_eq!(b.arrives(0, &p), Fate::Accepted);
+        }
+        assert_eq!(b.m.jitter(PEER_SLOT, 0).iter().sum::<u32>(), 0);
+    }
+
+    fn a_body_of_every_length_reaches_the_inbox_byte_for_byte() {
+        let mut b = Bench::new();
+        for len in 1..=BODY_MAX {
+            let body: Vec<u8> = (0..len).map(|i| (i * 7 + len) as u8).collect();
+            let sent = b.heartbeat((len & 1) as u8, &body);
+            let wrapped = if len & 2 == 0 { ipv4(&sent) } else { ipv6(&sent) };
+            assert_eq!(b.frame_arrives((len & 1) as u32, &wrapped), Fate::Accepted, "{len}");
+            let inbox = b.inbox();
+            let [(record, bytes)] = inbox.as_slice() else { panic!("{} entries for {len}", inbox.len()) };
+            assert_eq!(*bytes, sent, "{len}");
+            assert_eq!((record.kind(), record.node, record.incarnation), (Some(RecordKind::Packet), PEER, PEER_INCARNATION));
+            assert_eq!((record.path, record.sent_ns, usize::from(record.body_len)), ((len & 1) as u8, 0x1122_3344_5566_7788, sent.len()));
+            assert_eq!(record.received_ns, b.m.peer(PEER_SLOT).path[len & 1].arrived_ns);
+            assert_eq!(packet::decode(bytes, CLUSTER, &b.keys).unwrap().body, body);
+        }
+    }
+
+    fn a_replayed_piggyback_is_not_delivered_again() {
+        let mut b = Bench::new();
+        let hb = b.heartbeat(0, b"once");
+        assert_eq!(b.arrives(0, &hb), Fate::Accepted);
+        assert_eq!(b.arrives(0, &hb), Fate::Refused(Refusal::OldNumber));
+        assert_eq!(b.inbox().len(), 1);
+    }
+
+    fn reports_confirmations_and_announcements_reach_the_inbox_whole() {
+        let mut b = Bench::new();
+        for kind in [Kind::Confirm, Kind::PathReport, Kind::Announce] {
+            for body in [&b""[..], b"x", &[3; BODY_MAX]] {
+                let h = b.header(kind, 0);
+                let sent = b.sign(&h, None, body);
+                assert_eq!(b.arrives(0, &sent), Fate::Accepted);
+                let inbox = b.inbox();
+                assert_eq!((inbox.len(), &inbox[0].1, inbox[0].0.number), (1, &sent, h.number));
+            }
+        }
+    }
+}
+
+// Notices.
+
+as_root! {
+    fn a_notice_reaches_exactly_its_subscribers_once_for_two_copies() {
+        let mut b = Bench::new();
+        let subscribers: Vec<_> = (0..5).map(|_| b.m.new_subscriber().unwrap()).collect();
+        let rings: Vec<Mapped> = subscribers.iter().map(|s| Mapped::new(s.fd(), RING_BYTES as usize).unwrap()).collect();
+        b.m.set_subscribers(PEER, 5, 1 << subscribers[0].index).unwrap();
+        b.m.set_subscribers(PEER, 0, 1 << subscribers[1].index).unwrap();
+        b.m.set_subscribers(0, 0, 1 << subscribers[2].index).unwrap();
+        b.m.set_subscribers(PEER, 6, 1 << subscribers[3].index).unwrap();
+        b.m.set_subscribers(PEER + 1, 0, 1 << subscribers[4].index).unwrap();
+
+        let first = b.notice(0, 1, 5);
+        let second = b.notice(1, 1, 5);
+        assert_eq!(b.arrives(0, &first), Fate::Accepted);
+        assert_eq!(b.arrives(1, &second), Fate::Accepted);
+
+        let expected = Record {
+            kind: RecordKind::Process as u16,
+            cause: Cause::Doomed as u8,
+            grade: Grade::Certain as u8,
+            node: PEER,
+            app: 5,
+            incarnation: PEER_INCARNATION,
+            code: 9,
+            path: 0,
+            id: u64::from(PEER) << 32 | 1,
+            event_ns: 777,
+            sent_ns: 0x1122_3344_5566_7788,
+            number: 1,
+            ..Record::default()
+        };
+        let got: Vec<_> = rings.iter().map(Mapped::all).collect();
+        assert_eq!(got.iter().map(Vec::len).collect::<Vec<_>>(), [1, 1, 1, 0, 0], "by process, by node, all; not another process or node");
+        for ring in &got[..3] {
+            let (record, body) = &ring[0];
+            assert_eq!(Record { received_ns: 0, ..*record }, expected);
+            assert!(record.received_ns > 0 && body.is_empty());
+        }
+        let urgent = b.urgent();
+        assert_eq!(urgent.iter().map(|r| r.flags).collect::<Vec<_>>(), [0, Record::DUPLICATE]);
+        assert_eq!(urgent.iter().map(|r| r.path).collect::<Vec<_>>(), [0, 1]);
+
+        b.m.set_subscribers(PEER, 5, 0).unwrap();
+        let again = b.notice(0, 2, 5);
+        assert_eq!(b.arrives(0, &again), Fate::Accepted);
+        let got: Vec<_> = rings.iter().map(|r| r.all().len()).collect();
+        assert_eq!(got, [0, 1, 1, 0, 0], "after it unsubscribed");
+    }
+
+    fn one_ring_subscribed_three_ways_gets_one_record() {
+        let mut b = Bench::new();
+        let s = b.m.new_subscriber().unwrap();
+        for (node, app) in [(PEER, 5), (PEER, 0), (0, 0)] {
+            b.m.set_subscribers(node, app, 1 << s.index).unwrap();
+        }
+        let n = b.notice(0, 1, 5);
+        assert_eq!(b.arrives(0, &n), Fate::Accepted);
+        assert_eq!(Mapped::new(s.fd(), RING_BYTES as usize).unwrap().all().len(), 1);
+    }
+
+    fn a_leave_is_about_the_host_and_a_confirmation_says_so() {
+        let mut b = Bench::new();
+        let h = b.header(Kind::Leave, 0);
+        let leave = b.sign(&h, Some(&Notice { cause: Cause::Left, app: 0, ..a_notice(1, 0) }), b"");
+        let h = b.header(Kind::Notice, 0);
+        let confirms = b.sign(&h, Some(&Notice { cause: Cause::Killed, flags: Notice::CONFIRMS, code: -5, ..a_notice(2, 4) }), b"");
+        assert_eq!(b.arrives(0, &leave), Fate::Accepted);
+        assert_eq!(b.arrives(0, &confirms), Fate::Accepted);
+        let urgent = b.urgent();
+        assert_eq!((urgent[0].kind(), urgent[0].cause(), urgent[0].app), (Some(RecordKind::Host), Some(Cause::Left), 0));
+        assert_eq!((urgent[1].kind(), urgent[1].flags, urgent[1].code), (Some(RecordKind::Process), Record::CONFIRMS, -5));
+    }
+
+    fn notices_out_of_order_are_each_delivered_once() {
+        let mut b = Bench::new();
+        let s = b.m.new_subscriber().unwrap();
+        b.m.set_subscribers(0, 0, 1 << s.index).unwrap();
+        let ring = Mapped::new(s.fd(), RING_BYTES as usize).unwrap();
+        // As two paths of different length, and repetitions, mix them.
+        let order: Vec<u32> = (1..=64).rev().chain([65, 130, 129, 66, 128, 131]).chain((67..128).step_by(3)).collect();
+        for path in [0u8, 1, 0] {
+            for n in &order {
+                let p = b.notice(path, *n, *n);
+                assert_eq!(b.arrives(path.into(), &p), Fate::Accepted);
+            }
+        }
+        let ids: Vec<u32> = ring.all().iter().map(|(r, _)| r.id as u32).collect();
+        assert_eq!(ids, order);
+        let urgent = b.urgent();
+        assert_eq!(urgent.iter().filter(|r| r.flags & Record::DUPLICATE == 0).count(), order.len());
+        assert_eq!(urgent.len(), 3 * order.len());
+    }
+
+    /// A thousand processes are killed at once and the first notice is lost on both paths: its repetition is no duplicate.
+    fn the_first_of_very_many_notices_may_come_last() {
+        let mut b = Bench::new();
+        let s = b.m.new_subscriber().unwrap();
+        b.m.set_subscribers(PEER, 1, 1 << s.index).unwrap();
+        for n in (2..=8128).step_by(13) {
+            let p = b.notice(0, n, 2);
+            assert_eq!(b.arrives(0, &p), Fate::Accepted);
+            b.urgent();
+        }
+        for path in [1u8, 0] {
+            let p = b.notice(path, 1, 1);
+            assert_eq!(b.arrives(path.into(), &p), Fate::Accepted);
+        }
+        assert_eq!(Mapped::new(s.fd(), RING_BYTES as usize).unwrap().all().len(), 1);
+        assert_eq!(b.urgent().iter().map(|r| r.flags).collect::<Vec<_>>(), [0, Record::DUPLICATE]);
+    }
+
+    fn an_observer_that_joins_late_hears_what_is_still_repeated() {
+        let mut b = Bench::new();
+        for (n, flags) in [(5000, 0), (4990, 0), (5000, Record::DUPLICATE), (4990, Record::DUPLICATE), (1, 0), (1, Record::DUPLICATE)] {
+            let p = b.notice(0, n, 1);
+            assert_eq!(b.arrives(0, &p), Fate::Accepted);
+            assert_eq!(b.urgent()[0].flags, flags, "notice {n}");
+        }
+    }
+
+    fn numbers_of_notices_at_the_end_of_their_range() {
+        let mut b = Bench::new();
+        let mut flags_of = |n: u32| {
+            let p = b.notice(0, n, 1);
+            assert_eq!(b.arrives(0, &p), Fate::Accepted);
+            b.urgent()[0].flags
+        };
+        assert_eq!(flags_of(0), Record::DUPLICATE, "there is no notice 0");
+        assert_eq!(flags_of(u32::MAX), 0);
+        assert_eq!(flags_of(u32::MAX), Record::DUPLICATE);
+        assert_eq!(flags_of(u32::MAX - 1), 0);
+        assert_eq!(flags_of(u32::MAX - 8000), 0);
+        assert_eq!(flags_of(u32::MAX - 8000), Record::DUPLICATE);
+        assert_eq!(flags_of(1), 0, "too old to be remembered: twice is better than never");
+        assert_eq!(flags_of(1), 0);
+    }
+
+    /// The window as a model says it should be, over jumps of every size.
+    fn duplicates_are_told_as_a_set_would_tell_them() {
+        let mut b = Bench::new();
+        let mut random = Random(42);
+        let mut model = std::collections::HashSet::new();
+        let mut highest = 0u32;
+        for _ in 0..6000 {
+            let n = match random.below(10) {
+                0 => highest + 1 + random.below(9000) as u32,
+                1..=4 => highest + 1 + random.below(70) as u32,
+                _ => highest.saturating_sub(random.below(8100) as u32).max(1),
+            };
+            let p = b.notice(0, n, 1);
+            assert_eq!(b.arrives(0, &p), Fate::Accepted);
+            let flags = b.urgent()[0].flags;
+            // 8128 is what the window remembers for certain; it is aligned to 64.
+            if n + 8128 > highest {
+                assert_eq!(flags == 0, model.insert(n), "notice {n}, highest {highest}");
+            }
+            highest = highest.max(n);
+        }
+    }
+
+    fn a_slot_s_next_owner_is_not_taken_for_the_one_before() {
+        let mut b = Bench::new();
+        let p = b.notice(0, 1, 1);
+        assert_eq!(b.arrives(0, &p), Fate::Accepted);
+        b.m.remove_peer(PEER_SLOT, PEER);
+        b.m.set_peer(PEER_SLOT, PEER + 1, PEER_INCARNATION).unwrap();
+        let h = Header { sender: PEER + 1, ..b.header(Kind::Notice, 0) };
+        let p = b.sign(&h, Some(&a_notice(1, 1)), b"");
+        assert_eq!(b.arrives(0, &p), Fate::Accepted);
+        assert_eq!(b.urgent().iter().map(|r| (r.node, r.flags)).collect::<Vec<_>>(), [(PEER, 0), (PEER + 1, 0)]);
+    }
+
+    fn a_new_incarnation_numbers_its_notices_from_one() {
+        let mut b = Bench::new();
+        let p = b.notice(0, 1, 1);
+        assert_eq!(b.arrives(0, &p), Fate::Accepted);
+        b.m.set_peer(PEER_SLOT, PEER, PEER_INCARNATION + 1).unwrap();
+        let h = Header { incarnation: PEER_INCARNATION + 1, number: 1, ..b.header(Kind::Notice, 0) };
+        let p = b.sign(&h, Some(&a_notice(1, 1)), b"");
+        assert_eq!(b.arrives(0, &p), Fate::Accepted);
+        assert_eq!(b.urgent().iter().map(|r| r.flags).collect::<Vec<_>>(), [0, 0]);
+    }
+}
+
+// Keys.
+
+as_root! {
+    fn keys_rotate_without_a_gap() {
+        let (old, new, third) = ((1, Key([1; 16])), (2, Key([2; 16])), (3, Key([3; 16])));
+        let ring = |send, accept| Keyring::new(send, accept).unwrap();
+        let mut b = Bench::with_keys(ring(old, None));
+        let with = |b: &mut Bench, key| {
+            let h = b.header(Kind::Heartbeat, 0);
+            let p = packet_of(&h, None, b"", &ring(key, None));
+            b.arrives(0, &p)
+        };
+        let expect = |b: &mut Bench, accepted: [bool; 3]| {
+            for (key, yes) in [old, new, third].into_iter().zip(accepted) {
+                assert_eq!(with(b, key), if yes { Fate::Accepted } else { Fate::Refused(Refusal::Key) }, "key {}", key.0);
+            }
+        };
+        expect(&mut b, [true, false, false]);
+        b.m.set_keys(&ring(old, Some(new)));
+        expect(&mut b, [true, true, false]);
+        b.m.set_keys(&ring(new, Some(old)));
+        expect(&mut b, [true, true, false]);
+        b.m.set_keys(&ring(new, None));
+        expect(&mut b, [false, true, false]);
+        b.m.set_keys(&ring(new, Some(third)));
+        expect(&mut b, [false, true, true]);
+        // The same id with another key: the old key's tags are wrong from now on.
+        b.m.set_keys(&ring((2, Key([9; 16])), None));
+        assert_eq!(with(&mut b, new), Fate::Refused(Refusal::Mac));
+    }
+
+    fn a_key_that_stays_is_never_invalid_while_others_come_and_go() {
+        let stays = (7, Key([7; 16]));
+        let mut b = Bench::with_keys(Keyring::new(stays, None).unwrap());
+        let m = &b.m;
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        m.assign_path(LO, 0).unwrap();
+        let frames: Vec<Vec<u8>> = {
+            let keys = Keyring::new(stays, None).unwrap();
+            (1..=4000).map(|number| ipv4(&packet_of(&Header { kind: Kind::Heartbeat, path: 0, key_id: 0, cluster: CLUSTER, sender: PEER,
+                incarnation: PEER_INCARNATION, number, sent_ns: 0, period_ns: 1 }, None, b"", &keys))).collect()
+        };
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                let mut i = 0u8;
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    i = i.wrapping_add(1);
+                    let other = (1 + i % 6, Key([i | 1; 16]));
+                    m.set_keys(&if i % 2 == 0 { Keyring::new(stays, Some(other)) } else { Keyring::new(other, Some(stays)) }.unwrap());
+                }
+            });
+            for frame in &frames {
+                m.test_receive(frame, LO).unwrap();
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        assert_eq!(b.m.peer(PEER_SLOT).path[0].arrived, 4000);
+        assert_eq!(b.m.refused(), [0; Refusal::COUNT]);
+        let _ = b.next();
+    }
+}
+
+// Rings.
+
+as_root! {
+    fn what_the_agent_publishes_reaches_the_rings_with_its_body() {
+        let mut b = Bench::new();
+        let subscribers: Vec<_> = (0..3).map(|_| b.m.new_subscriber().unwrap()).collect();
+        let rings: Vec<Mapped> = subscribers.iter().map(|s| Mapped::new(s.fd(), RING_BYTES as usize).unwrap()).collect();
+        let set = 1u64 << subscribers[0].index | 1 << subscribers[2].index;
+        for len in [0, 1, 7, 8, 9, 1000, PIGGYBACK_MAX] {
+            let body: Vec<u8> = (0..len).map(|i| i as u8).collect();
+            let record = Record { kind: RecordKind::Piggyback as u16, node: 8, app: 9, number: len as u64, ..Record::default() };
+            assert_eq!(b.m.publish(set, &record, &body), 0);
+            for (i, ring) in rings.iter().enumerate() {
+                let expected = vec![(Record { body_len: len as u16, ..record }, body.clone())];
+                assert_eq!(ring.all(), if i == 1 { vec![] } else { expected }, "ring {i}");
+            }
+        }
+        assert_eq!(b.m.publish(0, &Record::default(), b""), 0);
+        assert_eq!(b.m.publish(1 << 63, &Record::default(), b""), 1, "a ring that does not exist");
+    }
+
+    fn a_full_ring_loses_its_own_events_only_and_they_are_counted() {
+        let mut b = Bench::new();
+        let (slow, quick) = (b.m.new_subscriber().unwrap(), b.m.new_subscriber().unwrap());
+        b.m.set_subscribers(0, 0, 1 << slow.index | 1 << quick.index).unwrap();
+        let ring = Mapped::new(quick.fd(), RING_BYTES as usize).unwrap();
+        let fits = u64::from(RING_BYTES / 80);
+        let mut delivered = 0;
+        for n in 1..=1000 {
+            let p = b.notice(0, n, 1);
+            assert_eq!(b.arrives(0, &p), Fate::Accepted);
+            b.urgent();
+            delivered += ring.all().len();
+        }
+        assert_eq!(delivered, 1000);
+        assert_eq!(b.m.ring_lost(quick.index), 0);
+        let lost = b.m.ring_lost(slow.index);
+        assert!(lost >= 1000 - fits && lost <= 1001 - fits, "{lost} of 1000, {fits} fit");
+        assert_eq!(b.m.publish(1 << slow.index | 1 << quick.index, &Record::default(), b""), 1);
+        assert_eq!(b.m.ring_lost(slow.index), lost + 1);
+        assert_eq!(Mapped::new(slow.fd(), RING_BYTES as usize).unwrap().all().len() as u64 + lost, 1000, "what fitted is there");
+        assert_eq!(b.m.publish(1 << slow.index, &Record::default(), b""), 0, "and there is room again");
+    }
+
+    fn full_rings_of_the_agent_are_counted_too() {
+        let mut b = Bench::new();
+        let s = b.m.new_subscriber().unwrap();
+        b.m.set_subscribers(0, 0, 1 << s.index).unwrap();
+        let mut n = 0;
+        let fate = loop {
+            n += 1;
+            let p = b.notice(0, n, 1);
+            let fate = b.arrives(0, &p);
+            if fate != Fate::Accepted { break fate }
+        };
+        assert_eq!(fate, Fate::Refused(Refusal::RingFull));
+        assert!((3000..=256 * 1024 / 80 + 1).contains(&n), "{n}");
+        assert_eq!(b.m.complaints().2, 1);
+        assert_eq!(b.urgent().len() as u32, n - 1);
+        // Its repetition reaches the agent; the applications have it already.
+        let p = b.notice(1, n, 1);
+        assert_eq!(b.arrives(1, &p), Fate::Accepted);
+        assert_eq!(b.urgent().iter().map(|r| (r.id as u32, r.flags)).collect::<Vec<_>>(), [(n, Record::DUPLICATE)]);
+
+        let mut n = 0;
+        let fate = loop {
+            n += 1;
+            let p = b.heartbeat(0, &[1; BODY_MAX]);
+            let fate = b.arrives(0, &p);
+            if fate != Fate::Accepted { break fate }
+        };
+        assert_eq!(fate, Fate::Refused(Refusal::RingFull));
+        assert_eq!(b.m.peer(PEER_SLOT).path[0].arrived, n, "the heartbeat counts although its piggyback is lost");
+        assert_eq!(b.inbox().len() as u64, n - 1);
+    }
+
+    fn rings_are_given_out_sixty_four_times_and_again_after_they_came_back() {
+        let mut b = Bench::new();
+        let mut all: Vec<_> = (0..RINGS).map(|_| b.m.new_subscriber().unwrap()).collect();
+        assert!(b.m.new_subscriber().is_err());
+        // The last bit is a ring like any other.
+        let last = all.pop().unwrap();
+        b.m.set_subscribers(0, 0, 1 << last.index).unwrap();
+        let p = b.notice(0, 1, 1);
+        assert_eq!(b.arrives(0, &p), Fate::Accepted);
+        assert_eq!((last.index, Mapped::new(last.fd(), RING_BYTES as usize).unwrap().all().len()), (63, 1));
+        b.m.remove_subscriber(all.swap_remove(5));
+        assert_eq!(b.m.new_subscriber().unwrap().index, 5);
+    }
+
+    fn an_application_without_privileges_reads_its_ring() {
+        let mut b = Bench::new();
+        let s = b.m.new_subscriber().unwrap();
+        b.m.set_subscribers(PEER, 0, 1 << s.index).unwrap();
+        let mut pipe = [0; 2];
+        // SAFETY: room for two descriptors.
+        assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+        let say = |byte: u8| {
+            // SAFETY: one byte from a live variable.
+            unsafe { libc::write(pipe[1], (&raw const byte).cast(), 1) };
+        };
+        // SAFETY: the child only makes system calls and touches its own mappings before it exits.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: as above; plain system calls.
+            let gave_up = unsafe { libc::setresgid(65534, 65534, 65534) == 0 && libc::setresuid(65534, 65534, 65534) == 0 && libc::geteuid() == 65534 };
+            let Some(ring) = Mapped::new(s.fd().as_fd(), RING_BYTES as usize).filter(|_| gave_up) else {
+                say(b'm');
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(1) }
+            };
+            say(b'r'); // ready
+            let mut poll = libc::pollfd { fd: std::os::fd::AsRawFd::as_raw_fd(&s.fd()), events: libc::POLLIN, revents: 0 };
+            let mut body = [0; 2048];
+            let mut seen = 0;
+            while seen < 3 {
+                // SAFETY: one pollfd.
+                unsafe { libc::poll(&raw mut poll, 1, 10_000) };
+                while let Some((record, _)) = ring.next(&mut body) {
+                    seen += 1;
+                    say(record.app as u8);
+                }
+                if poll.revents == 0 {
+                    break;
+                }
+            }
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(0) }
+        }
+        let hear = || {
+            let mut byte = 0u8;
+            // SAFETY: one byte into a live variable.
+            (unsafe { libc::read(pipe[0], (&raw mut byte).cast(), 1) } == 1).then_some(byte)
+        };
+        // SAFETY: the child holds the other copy.
+        unsafe { libc::close(pipe[1]) };
+        assert_eq!(hear(), Some(b'r'), "mapped without privileges");
+        for app in [11, 12, 13] {
+            let p = b.notice(0, app, app);
+            assert_eq!(b.arrives(0, &p), Fate::Accepted);
+            assert_eq!(hear(), Some(app as u8));
+        }
+        let mut status = 0;
+        // SAFETY: our child, a live variable.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        // SAFETY: ours.
+        unsafe { libc::close(pipe[0]) };
+    }
+}
+
+// C against Rust.
+
+/// splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
+
+/// What the receive program should say, from what Rust says of the same bytes: everything but freshness is decode's, and a body is only looked at
+/// by whoever delivers it.
+struct Model {
+    keys: Keyring,
+    number: [u64; 2],
+    event_number: [u64; 2],
+}
+
+impl Model {
+    fn judge(&mut self, path: usize, bytes: &[u8]) -> Fate {
+        let verdict = packet::decode(bytes, CLUSTER, &self.keys);
+        if let Err(reason) = verdict
+            && reason != Refusal::BodyMac
+        {
+            return Fate::Refused(reason);
+        }
+        let be32 = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
+        let number = u64::from_be_bytes(bytes[16..24].try_into().unwrap());
+        let kind = Kind::from_u8(bytes[2] & 7).unwrap();
+        if usize::from(bytes[3] >> 4) != path {
+            return Fate::Refused(Refusal::WrongPath);
+        }
+        if be32(8) == SELF {
+            return Fate::Refused(Refusal::Own);
+        }
+        if be32(8) != PEER {
+            return if kind == Kind::Announce { Fate::Accepted } else { Fate::Refused(Refusal::UnknownSender) };
+        }
+        if be32(12) != PEER_INCARNATION {
+            let announced = kind == Kind::Announce && be32(12) > PEER_INCARNATION;
+            return if announced { Fate::Accepted } else { Fate::Refused(Refusal::OldIncarnation) };
+        }
+        let last = if kind == Kind::Heartbeat { &mut self.number } else { &mut self.event_number };
+        if number <= last[path] {
+            return Fate::Refused(Refusal::OldNumber);
+        }
+        last[path] = number;
+        Fate::Accepted
+    }
+
+    /// Nothing that decode refuses may come out as if it were authentic.
+    fn check_outputs(&self, b: &mut Bench, bytes: &[u8], fate: Fate) {
+        let good = packet::decode(bytes, CLUSTER, &self.keys);
+        for (_, delivered) in b.inbox() {
+            assert_eq!((delivered.as_slice(), fate), (bytes, Fate::Accepted), "whole or not at all");
+        }
+        for record in b.urgent() {
+            assert_eq!(fate, Fate::Accepted);
+            if let Ok(packet) = &good {
+                let n = packet.notice.unwrap();
+                assert_eq!(
+                    (record.app, record.code, record.cause(), record.grade()),
+                    (n.app, n.code, Some(n.cause), Some(n.grade))
+                );
+                assert_eq!((record.event_ns, record.id as u32, record.number), (n.event_ns, n.notice, packet.header.number));
+            }
+        }
+    }
+}
+
+fn model(b: &Bench) -> Model {
+    Model { keys: b.keys, number: [0; 2], event_number: [0; 2] }
+}
+
+fn agrees(b: &mut Bench, model: &mut Model, path: usize, bytes: &[u8]) -> Fate {
+    let wanted = model.judge(path, bytes);
+    let fate = b.arrives(path as u32, bytes);
+    assert_eq!(fate, wanted, "{} bytes on path {path}: {:02x?}", bytes.len(), &bytes[..bytes.len().min(80)]);
+    model.check_outputs(b, bytes, fate);
+    fate
+}
+
+as_root! {
+    fn every_truncation_and_every_flipped_bit_is_judged_as_rust_judges_it() {
+        let mut b = Bench::new();
+        let mut model = model(&b);
+        let mut cases = 0;
+        for (kind, body) in [(Kind::Heartbeat, &b""[..]), (Kind::Heartbeat, b"piggyback"), (Kind::Notice, b""), (Kind::Leave, b"with a body"), (Kind::Announce, b"{}")] {
+            let make = |b: &mut Bench| {
+                let h = b.header(kind, 0);
+                b.sign(&h, kind.has_notice().then(|| a_notice(h.number as u32, 3)).as_ref(), body)
+            };
+            let len = make(&mut b).len();
+            for cut in 0..len {
+                let bytes = make(&mut b);
+                let fate = agrees(&mut b, &mut model, 0, &bytes[..cut]);
+                // A heartbeat counts although its body was cut short; who delivers the body sees that it was.
+                let body_at = if kind.has_notice() { 76 } else { 52 };
+                assert_eq!(fate == Fate::Refused(Refusal::Short), cut <= body_at, "{cut} bytes of {kind:?}");
+                let refused = packet::decode(&bytes[..cut], CLUSTER, &b.keys).unwrap_err();
+                assert_eq!(refused, if cut <= body_at { Refusal::Short } else { Refusal::BodyMac }, "{cut} bytes of {kind:?}");
+                cases += 1;
+            }
+            for bit in 0..len * 8 {
+                let mut bytes = make(&mut b);
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                agrees(&mut b, &mut model, 0, &bytes);
+                assert!(packet::decode(&bytes, CLUSTER, &b.keys).is_err(), "bit {bit} of {kind:?}");
+                cases += 1;
+            }
+            let bytes = make(&mut b);
+            assert_eq!(agrees(&mut b, &mut model, 0, &bytes), Fate::Accepted, "{kind:?} unharmed");
+        }
+        eprintln!("{cases} cases");
+    }
+
+    fn mangled_packets_are_judged_as_rust_judges_them() {
+        let mut b = Bench::new();
+        let mut model = model(&b);
+        let mut random = Random(7);
+        let mut fates = std::collections::BTreeMap::<String, u32>::new();
+        for _ in 0..20_000 {
+            let kind = Kind::from_u8(1 + random.below(6) as u8).unwrap();
+            let path = random.below(2) as u8;
+            let body = vec![random.next() as u8; [0, 1, 8, 9, 100, BODY_MAX as u64][random.below(6) as usize] as usize];
+            let mut h = b.header(kind, path);
+            if random.below(4) == 0 {
+                h.number = random.next() >> random.below(64);
+            }
+            match random.below(12) {
+                0 => h.sender = [SELF, PEER + 1, 0, u32::MAX][random.below(4) as usize],
+                1 => h.incarnation = [0, PEER_INCARNATION - 1, PEER_INCARNATION + 1, u32::MAX][random.below(4) as usize],
+                2 => h.path = random.below(16) as u8,
+                _ => {}
+            }
+            let mut bytes = b.sign(&h, kind.has_notice().then(|| a_notice(random.next() as u32, random.next() as u32)).as_ref(), &body);
+            for _ in 0..random.below(3) {
+                let len = bytes.len();
+                match random.below(7) {
+                    0 => bytes.truncate(random.below(len as u64 + 1) as usize),
+                    1 => bytes.extend(vec![0x5a; random.below(900) as usize]),
+                    2 if len > 3 => bytes[2] = bytes[2] & 0xf0 | random.next() as u8 & 15,
+                    3 if len > 2 => bytes[2] = random.next() as u8,
+                    4 if len > 46 => bytes[44 + random.below(2) as usize] = random.next() as u8,
+                    5 if len > 0 => bytes[random.below(len.min(70) as u64) as usize] = random.next() as u8,
+                    _ if len > 0 => bytes[random.below(len as u64) as usize] ^= 1 << random.below(8),
+                    _ => {}
+                }
+            }
+            // Half of them signed as they are, or nothing behind the tag would be tried.
+            if random.below(2) == 0 && bytes.len() > 3 {
+                let keys = b.keys;
+                resign(&mut bytes, &keys);
+            }
+            // Numbers taken from anywhere must not end the test.
+            model.number.iter_mut().chain(&mut model.event_number).for_each(|n| if *n > 1 << 40 { *n = u64::MAX });
+            if model.number.contains(&u64::MAX) || model.event_number.contains(&u64::MAX) {
+                b.m.set_peer(PEER_SLOT, PEER, PEER_INCARNATION).unwrap();
+                model = self::model(&b);
+            }
+            let fate = agrees(&mut b, &mut model, path.into(), &bytes);
+            *fates.entry(format!("{fate:?}")).or_default() += 1;
+        }
+        eprintln!("{fates:?}");
+        for reason in Refusal::ALL {
+            let never = matches!(reason, Refusal::BodyMac | Refusal::RingFull | Refusal::Fragment);
+            assert_eq!(fates.contains_key(&format!("{:?}", Fate::Refused(reason))), !never, "{reason}");
+        }
+    }
+
+    fn random_bytes_are_judged_as_rust_judges_them() {
+        let mut b = Bench::new();
+        let mut model = model(&b);
+        let mut random = Random(1);
+        for i in 0..5_000 {
+            let mut bytes: Vec<u8> = (0..random.below(1600)).map(|_| random.next() as u8).collect();
+            // A right beginning more often than chance gives one.
+            for (at, byte) in [0xf1, 0xde, 0x11, 0x04, 0x00, 0xc0, 0xff, 0xee].into_iter().take(i % 9).enumerate() {
+                if at < bytes.len() {
+                    bytes[at] = byte;
+                }
+            }
+            assert_ne!(agrees(&mut b, &mut model, 0, &bytes), Fate::Accepted);
+        }
+    }
+
+    fn frames_of_random_bytes_never_reach_anybody() {
+        let mut b = Bench::new();
+        let mut random = Random(3);
+        let hb = b.heartbeat(0, b"body");
+        let notice = b.notice(0, 1, 1);
+        for i in 0..5_000u64 {
+            let mut frame = [ipv4(&hb), ipv6(&hb), ipv4(&notice), vlan(3, 0x86dd, &ip6(17, &udp(PORT, &notice)))][(i % 4) as usize].clone();
+            let headers = frame.len() as u64 - if i % 4 < 2 { hb.len() } else { notice.len() } as u64;
+            for _ in 0..=random.below(3) {
+                let at = random.below(headers) as usize;
+                frame[at] ^= (random.next() as u8).max(1);
+            }
+            frame.truncate((random.below(2 * frame.len() as u64) as usize).max(14));
+            let fate = b.frame_arrives(0, &frame);
+            // Addresses, checksums and the like are not looked at; the packet is what the tag says, so it is accepted once at most.
+            if fate == Fate::Accepted {
+                assert!(frame.len() as u64 >= headers + 4);
+            }
+        }
+        let row = b.m.peer(PEER_SLOT).path[0];
+        assert!(row.arrived <= 1 && b.inbox().len() <= 1 && b.urgent().len() <= 1);
+    }
+}
+
+// What it weighs.
+
+as_root! {
+    fn the_verifier_walks_a_bounded_way() {
+        let setup = fide_xdp::Setup { cluster: CLUSTER, node: SELF, incarnation: 1, port: PORT };
+        let m = fide_xdp::Mechanism::load(setup, &Keyring::default(), true).unwrap();
+        let figures = m.figures();
+        assert_eq!(figures.len(), 5);
+        for f in figures {
+            eprintln!("{:22} verified {:7}  instructions {:5}  machine code {:5} B", f.name, f.verified_instructions, f.instructions, f.machine_bytes);
+            // The kernel's limit is a million; older verifiers need more for the same program.
+            assert!(f.verified_instructions < 100_000, "{} became hard to verify", f.name);
+            assert!(f.instructions < 4096, "{} became long", f.name);
+        }
+    }
+
+    /// Not a bound (the machine is shared), a figure: how long one run takes.
+    fn the_time_of_a_packet() {
+        let mut b = Bench::new();
+        let s: Vec<_> = (0..RINGS).map(|_| b.m.new_subscriber().unwrap()).collect();
+        b.m.assign_path(LO, 0).unwrap();
+        let hb = b.heartbeat(0, b"");
+        let piggyback = b.heartbeat(0, &[1; PIGGYBACK_MAX]);
+        let notice = b.notice(0, 1, 1);
+        b.arrives(0, &hb);
+        b.arrives(0, &notice);
+        let other = ethernet(0x0800, &ip4(5, 0, 6, &udp(PORT, &hb)));
+        let mut forged = hb.clone();
+        forged[43] ^= 1;
+        for (what, frame) in [("not ours", other), ("forged heartbeat", ipv4(&forged)), ("old heartbeat", ipv4(&hb)), ("old notice", ipv4(&notice))] {
+            let (_, time) = b.m.test_receive_repeated(&frame, LO, 200_000).unwrap();
+            eprintln!("{what:34} {:5} ns", time.as_nanos());
+            assert!(time.as_micros() < 100);
+        }
+        // Accepted packets differ in their numbers, so they cannot be repeated by the kernel: its own clock around each run tells.
+        // SAFETY: BPF_ENABLE_STATS with its one argument; a descriptor or an error comes back.
+        let stats = unsafe { libbpf_rs::libbpf_sys::bpf_enable_stats(0) };
+        assert!(stats >= 0);
+        let measure = |what: &str, b: &mut Bench, make: &mut dyn FnMut(&mut Bench) -> Vec<u8>| {
+            let frames: Vec<_> = (0..3000).map(|_| ipv4(&make(b))).collect();
+            let before = b.m.figures().into_iter().find(|f| f.name == "fide_receive").unwrap();
+            for frame in &frames {
+                b.m.test_receive(frame, LO).unwrap();
+                b.inbox.drain(|_| {});
+                b.urgent.drain(|_| {});
+            }
+            let after = b.m.figures().into_iter().find(|f| f.name == "fide_receive").unwrap();
+            eprintln!("{what:34} {:5} ns (with the clock around it)", (after.run_ns - before.run_ns) / (after.runs - before.runs).max(1));
+        };
+        let _ = piggyback;
+        measure("heartbeat", &mut b, &mut |b| b.heartbeat(0, b""));
+        measure("heartbeat, 1418 bytes of piggyback", &mut b, &mut |b| b.heartbeat(0, &[1; PIGGYBACK_MAX]));
+        let mut n = 1;
+        measure("notice, nobody subscribed", &mut b, &mut |b| { n += 1; b.notice(0, n, 1) });
+        b.m.set_subscribers(0, 0, 1 << s[0].index).unwrap();
+        measure("notice, one ring", &mut b, &mut |b| { n += 1; b.notice(0, n, 1) });
+        b.m.set_subscribers(0, 0, u64::MAX).unwrap();
+        measure("notice, 64 rings (full in the end)", &mut b, &mut |b| { n += 1; b.notice(0, n, 1) });
+        // SAFETY: ours.
+        unsafe { libc::close(stats) };
+    }
+}
