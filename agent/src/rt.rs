@@ -1,32 +1,46 @@
 //! How the loop's thread takes its place on the processor.
 
 use crate::config::{Config, Profile};
+use fide_lane::profile::{self, Applied, State};
 
 /// What was asked for.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    profile: Profile,
-    cpu: Option<u32>,
-    priority: u8,
+    profile: fide_lane::Profile,
+    interfaces: Vec<String>,
+    realtime: bool,
 }
 
 impl Wanted {
     /// From the configuration.
     #[must_use]
     pub fn of(config: &Config) -> Self {
-        Self { profile: config.profile, cpu: config.dedicated.cpu, priority: config.rt_priority }
+        Self {
+            profile: match config.profile {
+                Profile::Shared => fide_lane::Profile::Shared,
+                Profile::Dedicated => fide_lane::Profile::Dedicated { cpu: config.dedicated.cpu.map(|c| c as usize) },
+            },
+            interfaces: config.paths.iter().map(|p| p.interface.clone()).collect(),
+            realtime: config.rt_priority > 0,
+        }
     }
 }
 
-/// Makes the calling thread the lane's thread. What is returned keeps it so.
+/// Makes the calling thread the lane's thread, and says in the log what was achieved. Dropping what is returned undoes it.
 #[must_use]
-pub fn enter(wanted: &Wanted) -> Vec<String> {
-    let mut achieved = Vec::new();
-    if wanted.priority > 0 {
-        let p = libc::sched_param { sched_priority: i32::from(wanted.priority) };
-        // SAFETY: pid 0 is the calling thread; the parameter lives across the call.
-        let r = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &raw const p) };
-        achieved.push(format!("rt {r} {:?} {:?}", wanted.profile, wanted.cpu));
+pub fn enter(wanted: &Wanted) -> Option<Applied> {
+    if !wanted.realtime {
+        tracing::info!("rt_priority = 0: the lane shares the processor like any other thread");
+        return None;
     }
-    achieved
+    let interfaces: Vec<&str> = wanted.interfaces.iter().map(String::as_str).collect();
+    let applied = profile::apply(&wanted.profile, &interfaces);
+    for step in &applied.steps {
+        match step.state {
+            State::Achieved => tracing::debug!("{}: {}", step.source, step.detail),
+            State::Refused => tracing::info!("{} refused: {}", step.source, step.detail),
+            _ => {}
+        }
+    }
+    Some(applied)
 }

@@ -203,7 +203,7 @@ pub fn run(config: Config, config_path: PathBuf) -> anyhow::Result<()> {
     let handle = LoopHandle::new(commands, wake, core.turned.clone());
     let rt = crate::rt::Wanted::of(&config);
     let thread = std::thread::Builder::new().name("lane".into()).spawn(move || {
-        let _kept = crate::rt::enter(&rt);
+        let _place = crate::rt::enter(&rt);
         core.run();
     })?;
     let control =
