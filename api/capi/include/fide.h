@@ -201,7 +201,10 @@ struct fide_callbacks {
 	fide_callback on_other; /* all other kinds */
 };
 
-/* What became of one target in fide_reconnect: now is NULL when error is not FIDE_OK. */
+/*
+ * What became of one target in fide_reconnect; now is NULL when error is not FIDE_OK (then fide_last_error_text says why). For
+ * this process's own fide_join, target and now are NULL.
+ */
 typedef void (*fide_resumed)(const char *target, int error, const struct fide_monitored *now, void *user);
 
 /* Zero a structure and set its size. */
@@ -312,9 +315,9 @@ FIDE_API int fide_dispatch(struct fide *f, int timeout_ms);
 
 /*
  * Connects anew after FIDE_EVENT_AGENT_GONE (or at any time), joins again if this process had joined, and monitors again what was
- * monitored; fide_fd stays. Calls resumed for each target, which may be NULL: but look at "alive", because for a process that
- * ended while there was no connection no failure is reported. Returns how many targets there were. It may be tried
- * again after an error. Blocks. Thread-safe.
+ * monitored; fide_fd stays. Calls resumed, which may be NULL, for the join and for each target; but look at "alive", because for a
+ * process that ended while there was no connection no failure is reported. What is refused now is given up. Returns how
+ * many targets there were. It may be tried again after an error. Blocks. Thread-safe.
  */
 FIDE_API int fide_reconnect(struct fide *f, fide_resumed resumed, void *user);
 

@@ -421,23 +421,26 @@ pub unsafe extern "C" fn fide_dispatch(f: *mut Handle, timeout_ms: c_int) -> c_i
 pub unsafe extern "C" fn fide_reconnect(f: *mut Handle, resumed: Option<Resumed>, user: *mut c_void) -> c_int {
     guard(|| {
         // SAFETY: promised by the caller.
-        let targets = unsafe { handle(f) }?.client.reconnect()?;
-        for target in &targets {
-            let (error, now) = match &target.answer {
-                Ok(monitored) => (FIDE_OK, Some(granted(monitored))),
-                Err(e) => {
-                    remember(&e.to_string());
-                    (code(e), None)
-                }
-            };
-            let name = CString::new(target.target.as_str()).unwrap_or_default();
-            let now = now.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-            if let Some(resumed) = resumed {
-                // SAFETY: the application gave this function to be called with this pointer; the rest lives until it returns.
-                unsafe { resumed(name.as_ptr(), error, now, user) };
+        let done = unsafe { handle(f) }?.client.reconnect()?;
+        let tell = |target: Option<&str>, error: Option<&Error>, now: Option<&FideMonitored>| {
+            let name = target.map(|t| CString::new(t).unwrap_or_default());
+            let name = name.as_ref().map_or(std::ptr::null(), |n| n.as_ptr());
+            if let Some(error) = error {
+                remember(&error.to_string());
             }
+            if let Some(resumed) = resumed {
+                let now = now.map_or(std::ptr::null(), std::ptr::from_ref);
+                // SAFETY: the application gave this function to be called with this pointer; the rest lives until it returns.
+                unsafe { resumed(name, error.map_or(FIDE_OK, code), now, user) };
+            }
+        };
+        if let Some(joined) = &done.joined {
+            tell(None, joined.as_ref().err(), None);
         }
-        Ok(c_int::try_from(targets.len()).unwrap_or(c_int::MAX))
+        for (target, answer) in &done.targets {
+            tell(Some(target), answer.as_ref().err(), answer.as_ref().ok().map(granted).as_ref());
+        }
+        Ok(c_int::try_from(done.targets.len()).unwrap_or(c_int::MAX))
     })
 }
 

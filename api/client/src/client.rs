@@ -43,13 +43,13 @@ pub struct Monitored {
     pub alive: bool,
 }
 
-/// What became of one target in [`Client::reconnect`].
-#[derive(Debug)]
+/// What [`Client::reconnect`] restored.
+#[derive(Debug, Default)]
 pub struct Resumed {
-    /// As it was given to [`Client::monitor`].
-    pub target: String,
-    /// What the agent says now.
-    pub answer: Result<Monitored, Error>,
+    /// For a process that had joined: its number and the piggyback size granted now, or why it could not join again.
+    pub joined: Option<Result<(u32, u32), Error>>,
+    /// For each target of [`Client::monitor`], what the agent says now.
+    pub targets: Vec<(String, Result<Monitored, Error>)>,
 }
 
 /// How a [`Client`] is opened.
@@ -230,7 +230,7 @@ impl Client {
     }
 
     fn ask_to_monitor(&self, connection: &Connection, target: &str, wanted: Resources) -> Result<Monitored, Error> {
-        let host = target.split_once('@').map(|(_, host)| host);
+        let host = target.rsplit_once('@').map(|(_, host)| host);
         if let Some(host) = host {
             // Before the answer, because an event may be quicker.
             lock(&self.names).learn_node(name_id(host), host);
@@ -272,8 +272,8 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`] with `Exists`, `Permission` or `Full`; the errors of [`Connection::request`].
     pub fn join(&self, name: &str, pbsize: u32) -> Result<(u32, u32), Error> {
-        if name.is_empty() || name.contains('@') {
-            return Err(Error::Invalid("a name to be monitored by is not empty and has no @".into()));
+        if name.is_empty() {
+            return Err(Error::Invalid("a process needs a name to be monitored by".into()));
         }
         let mut control = lock(&self.control);
         let joined = self.ask_to_join(&control.connection, name, pbsize)?;
@@ -485,33 +485,24 @@ impl Client {
     /// Connects anew after [`Event::AgentGone`] (or at any time), joins again if this process had joined, and monitors
     /// again what was monitored. [`Client::as_fd`] stays the same descriptor. Blocks on the agent.
     ///
-    /// Returns the new answer for each target. **Look at them**: for a process that ended while there was no connection
-    /// nobody gave a verdict here, so there is no [`Event::Failure`], only `alive: false`; and one that came back
-    /// meanwhile has another number. A target that is refused now is no longer monitored.
+    /// **Look at the answers**: for a process that ended while there was no connection nobody gave a verdict here, so
+    /// there is no [`Event::Failure`], only `alive: false`; and one that came back meanwhile has another number. What is
+    /// refused now is no longer monitored. A refused join is not tried again by the next call either; it leaves the
+    /// piggyback bridge of before, which an agent that lives still reads.
     ///
     /// # Errors
-    /// Those of [`Client::open`] and [`Client::join`], and [`Error::Disconnected`] when the agent goes away meanwhile. It may
-    /// be tried again: what was monitored is remembered. Events of the old connection that were not read are given up
-    /// when the new one stands, not before.
-    pub fn reconnect(&self) -> Result<Vec<Resumed>, Error> {
+    /// Those of [`Client::open`], and those that end the new connection. It may be tried again: what was monitored is
+    /// remembered. Events of the old connection that were not read are given up when the new one stands, not before.
+    pub fn reconnect(&self) -> Result<Resumed, Error> {
         let mut control = lock(&self.control);
         let generation = lock(&self.events).generation + 1;
         let (connection, ring) = link(&self.options, &self.poller, generation)?;
-        let give_up = |ring: &Ring, connection: &Connection| {
-            self.poller.remove(ring.as_fd());
-            self.poller.remove(connection.as_fd());
-        };
-        if let Some((name, pbsize)) = &control.joined {
-            // The agent of the old connection may still be there and hold the name.
-            control.connection.close();
-            if let Err(e) = self.ask_to_join(&connection, name, *pbsize) {
-                give_up(&ring, &connection);
-                return Err(e);
-            }
-        }
         {
             let mut events = lock(&self.events);
-            give_up(&events.ring, &events.link);
+            self.poller.remove(events.ring.as_fd());
+            self.poller.remove(events.link.as_fd());
+            // The agent may still be there; to it, this was another connection.
+            control.connection.close();
             control.connection = connection.clone();
             events.link = connection;
             events.ring = ring;
@@ -520,21 +511,30 @@ impl Client {
             events.damaged = None;
             self.gone.store(false, Ordering::Release);
         }
+        let mut resumed = Resumed::default();
+        let lasting = |error: &Error| matches!(error, Error::Refused(_));
+        if let Some((name, pbsize)) = &control.joined {
+            let answer = self.ask_to_join(&control.connection, name, *pbsize);
+            match answer {
+                Err(e) if !lasting(&e) => return Err(e),
+                Err(e) => {
+                    control.joined = None;
+                    resumed.joined = Some(Err(e));
+                }
+                ok => resumed.joined = Some(ok),
+            }
+        }
         let targets: Vec<_> = control.monitored.iter().map(|(target, wanted)| (target.clone(), *wanted)).collect();
-        let mut answers = Vec::with_capacity(targets.len());
         for (target, wanted) in targets {
             let answer = self.ask_to_monitor(&control.connection, &target, wanted);
             match &answer {
-                Err(Error::Refused(_)) => {
-                    control.monitored.remove(&target);
-                }
-                // It went away again: what is left stays on the list for the next time.
-                Err(_) if control.connection.is_over() => return Err(Error::Disconnected),
-                _ => {}
+                Err(e) if lasting(e) => drop(control.monitored.remove(&target)),
+                Err(_) => return answer.map(|_| resumed),
+                Ok(_) => {}
             }
-            answers.push(Resumed { target, answer });
+            resumed.targets.push((target, answer));
         }
-        Ok(answers)
+        Ok(resumed)
     }
 }
 

@@ -129,7 +129,7 @@ pub enum Event {
     },
     /// Listing 1 `on_monitor_req`: somebody began to monitor this process.
     MonitorRequest {
-        /// Who.
+        /// From which node.
         by: Subject,
         /// The piggyback size it would like, bytes.
         pbsize: u32,
@@ -198,7 +198,7 @@ impl Names {
     /// What is learned from a record that carries a name: a process or host verdict whose body is short text.
     fn learn_record(&mut self, record: &Record, body: &[u8]) {
         let Ok(name) = std::str::from_utf8(body) else { return };
-        let plain = !name.is_empty() && name.len() <= 255 && !name.chars().any(|c| c.is_control() || c == '@');
+        let plain = !name.is_empty() && name.len() <= 255 && !name.chars().any(char::is_control);
         match (record.app, self.nodes.get(&record.node)) {
             _ if !plain => {}
             (0, _) => self.learn_node(record.node, name),
@@ -319,7 +319,10 @@ pub fn read(entry: &[u8], instances: &mut Instances, names: &mut Names) -> Optio
         Some(RecordKind::TimeoutChanged) => Event::TimeoutChanged { subject: subject(names), timeout_ns: record.number },
         Some(RecordKind::PiggybackSizeChanged) => Event::PiggybackSizeChanged { pbsize: u32::try_from(record.code).unwrap_or(0) },
         Some(RecordKind::MonitorRequest) => {
-            Event::MonitorRequest { by: subject(names), pbsize: u32::try_from(record.code).unwrap_or(0) }
+            // The number in the record is that of the monitored process, which is this one.
+            let by = Record { app: 0, ..record };
+            let by = Subject { node: by.node, app: 0, incarnation: by.incarnation, name: names.of(&by) };
+            Event::MonitorRequest { by, pbsize: u32::try_from(record.code).unwrap_or(0) }
         }
         _ => other(),
     })

@@ -102,13 +102,23 @@ fn names_come_with_records_too() {
     reader.read_with(&Record { kind: RecordKind::Host as u16, app: 0, ..process(Cause::Returned) }, b"a");
     assert_eq!(name_of(reader.read_with(&came, b"db")).as_deref(), Some("db@a"));
     assert_eq!(name_of(reader.read(&process(Cause::Killed))).as_deref(), Some("db@a"));
-    for odd in [&b"\xff"[..], b"a\nb", b"a@b", &[b'x'; 256]] {
+    for odd in [&b"\xff"[..], b"a\nb", &[b'x'; 256]] {
         reader.read_with(&came, odd);
     }
     assert_eq!(name_of(reader.read(&came)).as_deref(), Some("db@a"));
     let other = Subject { node: 0xab, app: 0, incarnation: 0, name: None };
     assert_eq!(other.to_string(), "@000000ab");
     assert_eq!(Subject { app: 7, ..other }.to_string(), "7@000000ab");
+}
+
+#[test]
+fn who_monitors_is_a_node_and_never_one_of_its_processes() {
+    let mut reader = Reader::default();
+    reader.1.learn_node(1, "a");
+    reader.1.learn_app(1, 2, None, "db@a");
+    let request = Record { kind: RecordKind::MonitorRequest as u16, code: 40, ..process(Cause::Local) };
+    let Some(Event::MonitorRequest { by, pbsize: 40 }) = reader.read(&request) else { panic!() };
+    assert_eq!(by.to_string(), "@a");
 }
 
 #[test]

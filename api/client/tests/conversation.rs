@@ -77,7 +77,7 @@ fn refusals_name_their_reason_and_leave_the_client_usable() {
     assert_eq!(client.unmonitor("web@b").unwrap_err().code(), ErrorCode::NotFound);
     assert_eq!(client.quit().unwrap_err().code(), ErrorCode::Invalid);
     assert_eq!(client.monitor("", Resources::default()).unwrap_err().code(), ErrorCode::Invalid);
-    assert_eq!(client.join("a@b", 0).unwrap_err().code(), ErrorCode::Invalid);
+    assert_eq!(client.join("", 0).unwrap_err().code(), ErrorCode::Invalid);
     client.join("me", 0).unwrap();
     assert_eq!(client.join("me", 0).unwrap_err().code(), ErrorCode::Exists);
     client.monitor("db@a", Resources::default()).unwrap();
@@ -347,7 +347,8 @@ fn reconnecting_restores_what_was_asked_for() {
     let agent = agent;
     agent.next("monitor", Answer::Reply(fake_agent::refused(ErrorCode::Permission, "not any more"), Vec::new()));
     let resumed = client.reconnect().unwrap();
-    let summary: Vec<_> = resumed.iter().map(|r| (r.target.as_str(), r.answer.as_ref().ok().map(|m| m.alive))).collect();
+    assert_eq!(resumed.joined.unwrap().unwrap(), (11, 77));
+    let summary: Vec<_> = resumed.targets.iter().map(|(t, a)| (t.as_str(), a.as_ref().ok().map(|m| m.alive))).collect();
     assert_eq!(summary, [("@a", None), ("db@a", Some(true)), ("web@b", Some(false))]);
     let asked = agent.requests();
     assert!(asked.contains(&Request::Join { name: "me".into(), pbsize: 77 }));
@@ -358,10 +359,14 @@ fn reconnecting_restores_what_was_asked_for() {
     agent.emit(record(RecordKind::Process, Cause::Killed), b"");
     eventually("the same descriptor is readable", || readable(client.as_fd()));
     assert!(matches!(client.poll(SOON).unwrap(), Some(Event::Failure(_))));
-    // What was refused is not asked for again.
-    assert_eq!(client.reconnect().map(|r| r.len()).map_err(|e| e.to_string()), Err("me is taken on this host".into()));
-    client.poll(SOON).unwrap();
-    assert_eq!(client.piggyback(b"x").unwrap_err().code(), ErrorCode::Disconnected);
+    // At any time, also with an agent that lives and for which the name is taken. What was refused is not asked for again.
+    let resumed = client.reconnect().unwrap();
+    assert_eq!(resumed.targets.len(), 2);
+    assert_eq!(resumed.joined.unwrap().unwrap_err().code(), ErrorCode::Exists);
+    assert_eq!(client.poll(NOW).unwrap(), None, "the end of the old connection is no event of the new one");
+    client.piggyback(b"still read").unwrap();
+    assert_eq!(agent.taken(), [b"still read"]);
+    assert!(client.reconnect().unwrap().joined.is_none());
 }
 
 #[test]

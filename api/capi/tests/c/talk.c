@@ -162,8 +162,11 @@ static void resumed(const char *target, int error, const struct fide_monitored *
 	struct heard *heard = (struct heard *)user;
 	size_t at = strlen(heard->text);
 
-	CHECK((error == FIDE_OK) == (now != NULL));
-	snprintf(heard->text + at, sizeof heard->text - at, "%s %d %d;", target, error, now ? (int)now->alive : -1);
+	CHECK(target == NULL ? now == NULL : (error == FIDE_OK) == (now != NULL));
+	if (error != FIDE_OK)
+		SAYS("not any more");
+	snprintf(heard->text + at, sizeof heard->text - at, "%s %d %d;", target ? target : "join", error,
+		 now ? (int)now->alive : -1);
 }
 
 int main(int argc, char **argv)
@@ -257,6 +260,7 @@ int main(int argc, char **argv)
 	CHECK(fide_next_event(f, &e, 5000) == 1);
 	CHECK(e.kind == FIDE_EVENT_PIGGYBACK && e.data_len == 3 && !memcmp(e.data, "a\0b", 3) && e.number == 5);
 	CHECK(fide_quit(f) == FIDE_OK);
+	CHECK(fide_join(f, "me again", 10, NULL, NULL) == FIDE_OK);
 
 	/* The upcalls as functions. */
 	memset(&heard, 0, sizeof heard);
@@ -296,7 +300,7 @@ int main(int argc, char **argv)
 	SAYS("the connection to the agent is lost");
 	ask("refuse one");
 	CHECK(fide_reconnect(f, resumed, &heard) == 2);
-	CHECK(!strcmp(heard.text, "db@a -2 -1;web@b 0 0;"));
+	CHECK(!strcmp(heard.text, "join 0 -1;db@a -2 -1;web@b 0 0;"));
 	CHECK(fide_reconnect(f, NULL, NULL) == 1);
 	ask("doomed 3");
 	CHECK(fide_next_event(f, &e, -1) == 1 && e.kind == FIDE_EVENT_FAILURE);
