@@ -30,6 +30,9 @@ pub struct Config {
     pub path_up_after: u32,
     /// A tick later than this many periods (and later than the smallest timeout) after the one before is a pause of our own.
     pub pause_periods: u32,
+    /// How long a process may be missing in its host's directory before it is taken for ended without a notice (ns): long enough for
+    /// a notice that was lost on both paths to be repeated.
+    pub missing_app_ns: u64,
     /// A timeout that moved by more than this is told to the application (percent).
     pub timeout_change_percent: u64,
 }
@@ -47,6 +50,7 @@ impl Default for Config {
             agent_lost_probe_ns: 100_000_000,
             path_up_after: 3,
             pause_periods: 3,
+            missing_app_ns: 50_000_000,
             timeout_change_percent: 10,
         }
     }

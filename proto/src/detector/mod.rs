@@ -53,7 +53,7 @@
 //!
 //! # What isolation costs
 //! consul #916: a sick observer condemns healthy peers. Here a silent host is judged only if another host that may still answer gave a sign of
-//! life *after* the first unanswered question; if no such host is left, the observer is *isolated*. The price is completeness: when **all** others
+//! life *after* the first unanswered question, and another question after that sign stayed unanswered too; if no such host is left, the observer is *isolated*. The price is completeness: when **all** others
 //! really die within one timeout, the survivor says *isolated* and gives no verdict on them until it hears somebody again (a single newcomer
 //! is enough). When only one host may still answer (two nodes, or the others were judged before) there is no witness to ask and the rule
 //! does not apply: silence is judged at once, and a cut observer is wrong. Two nodes without a third cannot do better without a witness from outside.
@@ -117,6 +117,14 @@ pub struct PathView {
     pub contract: Contract,
 }
 
+/// Why and since when this observer suspects itself.
+#[derive(Clone, Copy, Debug)]
+struct Isolation {
+    since_ns: u64,
+    /// Our own interfaces have no carrier; else we merely hear nobody.
+    by_carrier: bool,
+}
+
 /// Running totals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -147,7 +155,7 @@ pub struct Detector {
     awake_since_ns: u64,
     /// Silence before this is not held against anybody: the later of waking up and rejoining.
     judge_from_ns: u64,
-    isolated_since_ns: Option<u64>,
+    isolated: Option<Isolation>,
     carrier: [bool; PATHS],
     /// Dropped or refused packets on the receive side, cumulative.
     drops: u64,
@@ -173,7 +181,7 @@ impl Detector {
             pause_limit_ns: u64::MAX,
             awake_since_ns: 0,
             judge_from_ns: 0,
-            isolated_since_ns: None,
+            isolated: None,
             carrier: [true; PATHS],
             drops: 0,
             next_inferred: 1,
@@ -259,6 +267,32 @@ impl Detector {
             Ok(_) => Ok(()),
             Err(why) => self.refuse(why),
         }
+    }
+
+    /// The whole directory of a host: every process that it monitors, all parts together. `version` as announced; an older one is ignored.
+    ///
+    /// The directory is the backstop for who came too late to hear a notice: a process that we hold for alive and that is missing for
+    /// [`Config::missing_app_ns`] ended before our time. The verdict is *exited* with code -1 (how, nobody here knows), inferred. Hosts
+    /// therefore announce regularly, and tell with a *left* notice when they stop monitoring a process.
+    ///
+    /// # Errors
+    /// [`Refused`], counted.
+    pub fn directory(&mut self, node: u32, incarnation: u32, version: u64, apps: &[u32], now_ns: u64) -> Result<(), Refused> {
+        let now = self.clock(now_ns);
+        let i = self.listen_to(node, incarnation)?;
+        let missing = match self.peers[i].apps.directory(version, apps, now, self.config.missing_app_ns) {
+            Ok(missing) => missing,
+            Err(why) => return self.refuse(why),
+        };
+        for app in missing {
+            let id = self.next_inferred_id();
+            let known = self.peers[i].apps.noticed(app, Cause::Exited, -1, id);
+            debug_assert_eq!(known, Ok(News::Failure));
+            let evidence = Evidence { timeout_ns: 0, ..self.evidence(i, now) };
+            self.push_verdict(id, Cause::Exited, Grade::Inferred, node, incarnation, app, -1, Vec::new(), evidence, now);
+        }
+        self.invariants();
+        Ok(())
     }
 
     /// A process is no longer in the directory of its host, without a notice (its host stopped monitoring it): no verdict, now or later.
@@ -482,6 +516,7 @@ impl Detector {
         self.stats.ticks += 1;
         self.note_pause(now);
         self.note_carriers_and_rejoining(now);
+        self.note_witnesses(now);
         let mut exhausted = false;
         for i in 0..self.peers.len() {
             match self.peers[i].state {
@@ -530,23 +565,50 @@ impl Detector {
         }
     }
 
-    /// Isolation by our own carriers, and its end.
+    /// Isolation by our own carriers, and the end of any isolation: by carrier when a carrier is back (if still nobody is heard, the
+    /// questions will tell), by silence when somebody is heard.
     fn note_carriers_and_rejoining(&mut self, now: u64) {
         let connected = self.carrier.iter().any(|&up| up);
-        match self.isolated_since_ns {
-            None if !connected => self.isolate(Grade::Certain, now),
-            Some(since) if connected => {
-                let mut others = self.peers.iter().filter(|p| p.state.may_answer()).peekable();
-                let heard = others.peek().is_none() || others.any(|p| p.sign_of_life_ns() > since);
-                if heard {
-                    self.isolated_since_ns = None;
-                    self.judge_from_ns = now;
-                    self.restart_probing(now);
-                    let evidence = self.own_evidence(now);
-                    self.judge_self(Cause::Rejoined, Grade::Certain, 0, evidence, now);
+        let over = match self.isolated {
+            None => {
+                if !connected {
+                    self.isolate(true, now);
                 }
+                return;
             }
-            None | Some(_) => {}
+            Some(Isolation { by_carrier: true, .. }) => connected,
+            Some(Isolation { since_ns, .. }) => {
+                let mut others = self.peers.iter().filter(|p| p.state.may_answer()).peekable();
+                others.peek().is_none() || others.any(|p| p.sign_of_life_ns() > since_ns)
+            }
+        };
+        if over && connected {
+            self.isolated = None;
+            self.judge_from_ns = now;
+            self.restart_probing(now);
+            let evidence = self.own_evidence(now);
+            self.judge_self(Cause::Rejoined, Grade::Certain, 0, evidence, now);
+        }
+    }
+
+    /// Tells every host that is being asked when another one was last heard.
+    fn note_witnesses(&mut self, now: u64) {
+        if !self.peers.iter().any(|p| matches!(p.state, State::Late | State::AgentLost)) {
+            return;
+        }
+        // The two that were heard last: everybody has a witness other than itself among them.
+        let mut latest = [(0, u32::MAX); 2];
+        for peer in self.peers.iter().filter(|p| p.state.may_answer()) {
+            let sign = (peer.sign_of_life_ns(), peer.node);
+            if sign.0 > latest[0].0 {
+                latest = [sign, latest[0]];
+            } else if sign.0 > latest[1].0 {
+                latest[1] = sign;
+            }
+        }
+        for peer in self.peers.iter_mut().filter(|p| matches!(p.state, State::Late | State::AgentLost)) {
+            let other = if latest[0].1 == peer.node { latest[1] } else { latest[0] };
+            peer.probing.witness(other.0, now);
         }
     }
 
@@ -555,7 +617,7 @@ impl Detector {
         let judge_from = self.judge_from_ns;
         let peer = &mut self.peers[i];
         peer.compare_paths(judge_from);
-        if self.isolated_since_ns.is_some() {
+        if self.isolated.is_some() {
             return;
         }
         if peer.is_stale(judge_from, now) {
@@ -607,7 +669,7 @@ impl Detector {
             peer.end_silence();
             peer.probing.restart(now);
         }
-        if self.isolated_since_ns.is_none() && peer.is_stale(judge_from, now) {
+        if self.isolated.is_none() && peer.is_stale(judge_from, now) {
             // Inferred, although a kernel said so: ICMP is not authenticated, and a firewall can say the same.
             let absent = peer.paths.iter().any(|p| p.agent_absent);
             let silent_ns = now.saturating_sub(peer.silent_since_ns(judge_from));
@@ -622,7 +684,7 @@ impl Detector {
 
     /// Puts the next question to a host's kernel when it is due. `true` when it answered none of them for long enough.
     fn question(&mut self, i: usize, now: u64) -> bool {
-        let isolated = self.isolated_since_ns.is_some();
+        let isolated = self.isolated.is_some();
         let judge_from = self.judge_from_ns;
         let peer = &mut self.peers[i];
         if now >= peer.probing.next_ns {
@@ -642,7 +704,7 @@ impl Detector {
         let slow = if peer.state == State::AgentLost { self.config.agent_lost_probe_ns } else { self.config.late_probe_ns };
         let settled =
             peer.probing.unanswered == 0 && peer.probing.sent_ns != 0 && peer.probing.answered_ns >= peer.probing.sent_ns;
-        let interval = if self.isolated_since_ns.is_some() {
+        let interval = if self.isolated.is_some() {
             self.config.agent_lost_probe_ns
         } else if settled {
             slow
@@ -662,14 +724,12 @@ impl Detector {
             if !exhausted(self, i) {
                 continue;
             }
-            let asked = self.peers[i].probing.unanswered_since_ns;
             let others = || (0..self.peers.len()).filter(|&j| j != i && self.peers[j].state.may_answer());
             let alone = others().next().is_none();
-            let witness = others().any(|j| self.peers[j].sign_of_life_ns() > asked);
-            if alone || witness {
+            if alone || self.peers[i].is_witnessed(&self.config, now) {
                 self.silent(i, now);
             } else if others().all(|j| exhausted(self, j)) {
-                self.isolate(Grade::Inferred, now);
+                self.isolate(false, now);
                 return;
             } else {
                 self.wait_for_witness(i, now);
@@ -698,7 +758,7 @@ impl Detector {
         let peer = &mut self.peers[i];
         let ended_apps = peer.apps.host_silent(id);
         let (node, incarnation) = (peer.node, peer.incarnation);
-        self.push_verdict(id, Cause::SilentHost, Grade::Inferred, node, incarnation, 0, ended_apps, evidence, now);
+        self.push_verdict(id, Cause::SilentHost, Grade::Inferred, node, incarnation, 0, 0, ended_apps, evidence, now);
         if !condemned {
             self.actions.push_back(Action::Condemn { node, incarnation });
         }
@@ -715,8 +775,9 @@ impl Detector {
         self.actions.push_back(Action::Condemn { node, incarnation });
     }
 
-    fn isolate(&mut self, grade: Grade, now: u64) {
-        self.isolated_since_ns = Some(now);
+    fn isolate(&mut self, by_carrier: bool, now: u64) {
+        self.isolated = Some(Isolation { since_ns: now, by_carrier });
+        let grade = if by_carrier { Grade::Certain } else { Grade::Inferred };
         let evidence = self.own_evidence(now);
         self.judge_self(Cause::Isolated, grade, 0, evidence, now);
     }
@@ -848,7 +909,7 @@ impl Detector {
     /// Whether this observer reaches nobody, and since when (ns).
     #[must_use]
     pub fn isolated_since_ns(&self) -> Option<u64> {
-        self.isolated_since_ns
+        self.isolated.map(|i| i.since_ns)
     }
 
     /// How often something was refused for this reason.
@@ -929,14 +990,14 @@ impl Detector {
             evidence.timeout_ns = 0;
         }
         let (node, incarnation) = (self.peers[i].node, self.peers[i].incarnation);
-        self.push_verdict(id, cause, grade, node, incarnation, code, Vec::new(), evidence, now);
+        self.push_verdict(id, cause, grade, node, incarnation, 0, code, Vec::new(), evidence, now);
     }
 
     /// A verdict about this observer.
     fn judge_self(&mut self, cause: Cause, grade: Grade, code: i32, evidence: Evidence, now: u64) {
         let id = self.next_inferred_id();
         let (node, incarnation) = (self.config.self_node, self.config.self_incarnation);
-        self.push_verdict(id, cause, grade, node, incarnation, code, Vec::new(), evidence, now);
+        self.push_verdict(id, cause, grade, node, incarnation, 0, code, Vec::new(), evidence, now);
     }
 
     #[allow(clippy::too_many_arguments)] // the fields of a verdict
@@ -947,12 +1008,13 @@ impl Detector {
         grade: Grade,
         node: u32,
         incarnation: u32,
+        app: u32,
         code: i32,
         ended_apps: Vec<u32>,
         evidence: Evidence,
         at_ns: u64,
     ) {
-        let verdict = Verdict { id, cause, grade, node, incarnation, app: 0, code, confirms: false, at_ns, ended_apps, evidence };
+        let verdict = Verdict { id, cause, grade, node, incarnation, app, code, confirms: false, at_ns, ended_apps, evidence };
         self.actions.push_back(Action::Verdict(Box::new(verdict)));
     }
 

@@ -70,20 +70,40 @@ pub(super) struct Probing {
     pub unanswered_since_ns: u64,
     /// Questions of that series whose time is over.
     pub unanswered: u32,
+    /// When, in that series, another host was first heard: then we could be reached. 0 when none was.
+    pub witnessed_ns: u64,
+    /// When the first question after that was asked; 0 when none was.
+    pub asked_again_ns: u64,
+    /// Whether such a question stayed unanswered.
+    pub still_unanswered: bool,
 }
 
 impl Probing {
     /// Begins a series with a question at `now_ns`.
     pub fn restart(&mut self, now_ns: u64) {
-        self.unanswered = 0;
         self.next_ns = now_ns;
-        self.unanswered_since_ns = now_ns;
+        self.new_series(now_ns);
     }
 
     /// An answer came.
     pub fn answered(&mut self, now_ns: u64) {
         self.answered_ns = self.answered_ns.max(now_ns);
+        self.new_series(now_ns);
+    }
+
+    fn new_series(&mut self, now_ns: u64) {
         self.unanswered = 0;
+        self.unanswered_since_ns = now_ns;
+        self.witnessed_ns = 0;
+        self.asked_again_ns = 0;
+        self.still_unanswered = false;
+    }
+
+    /// Another host was heard at `sign_ns`, noticed now. It is a witness if that was after the first question of the series.
+    pub fn witness(&mut self, sign_ns: u64, now_ns: u64) {
+        if self.witnessed_ns == 0 && sign_ns > self.unanswered_since_ns {
+            self.witnessed_ns = now_ns;
+        }
     }
 
     /// At `next_ns`: closes the last question.
@@ -96,18 +116,21 @@ impl Probing {
             return; // nothing asked yet in this series
         }
         if self.answered_ns >= self.sent_ns {
-            self.unanswered = 0;
-            self.unanswered_since_ns = now_ns;
+            self.new_series(now_ns);
             return;
         }
         let punctual = now_ns.saturating_sub(self.next_ns) <= interval_ns;
         if punctual || now_ns.saturating_sub(self.unanswered_since_ns) >= patience_ns {
             self.unanswered = self.unanswered.saturating_add(1);
+            self.still_unanswered |= self.asked_again_ns != 0 && self.sent_ns >= self.asked_again_ns;
         }
     }
 
     /// A question is asked now, the next one `interval_ns` later.
     pub fn sent(&mut self, now_ns: u64, interval_ns: u64) {
+        if self.witnessed_ns != 0 && self.asked_again_ns == 0 {
+            self.asked_again_ns = now_ns;
+        }
         self.sent_ns = now_ns;
         self.next_ns = now_ns.saturating_add(interval_ns.max(1));
     }
@@ -189,13 +212,23 @@ impl Peer {
         now_ns > self.late_at_ns(judge_from_ns)
     }
 
+    /// The longest round trip by contract.
+    pub fn round_trip_ns(&self) -> u64 {
+        let worst = |c: &Contract| c.lambda_min_ns.saturating_add(c.delta_max_ns).saturating_mul(2);
+        self.paths.iter().map(|p| worst(&p.contract)).max().unwrap_or(0)
+    }
+
     /// How long nothing may answer.
     pub fn probe_wait_ns(&self, config: &Config) -> u64 {
-        config.probe_wait_ns.unwrap_or_else(|| {
-            let worst = |c: &Contract| c.lambda_min_ns.saturating_add(c.delta_max_ns).saturating_mul(2);
-            let derived = self.paths.iter().map(|p| worst(&p.contract)).max().unwrap_or(0);
-            derived.max(1_000_000).min(config.probe_wait_max_ns)
-        })
+        config.probe_wait_ns.unwrap_or_else(|| self.round_trip_ns().max(1_000_000).min(config.probe_wait_max_ns))
+    }
+
+    /// Whether the silence has a witness: another host was heard since the first unanswered question, **and** a question asked after
+    /// that has stayed unanswered for a whole round trip. The second half matters when our own connection comes back: the first
+    /// host heard then proves that we can be reached now, not that we could be while the others did not answer.
+    pub fn is_witnessed(&self, config: &Config, now_ns: u64) -> bool {
+        let patience = self.round_trip_ns().min(config.probe_wait_max_ns);
+        self.probing.still_unanswered && now_ns.saturating_sub(self.probing.asked_again_ns) >= patience
     }
 
     /// Time between two questions while nothing answers.

@@ -1,0 +1,109 @@
+//! What can go wrong, and how often.
+
+use crate::sim::{MS, Rng, US};
+use fide_wire::PATHS;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Menu {
+    /// Crashes, restarts, one faulty path: the contract holds for whoever is alive.
+    WithinContract,
+    /// The same and hosts and agents that stand still.
+    Pauses,
+    /// The same and hosts cut off on both paths.
+    Cuts,
+    /// Many processes at once, on lossy paths.
+    Storms,
+    Everything,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Fault {
+    /// A signal: doomed now, gone a little later.
+    KillApp {
+        host: usize,
+        app: usize,
+        doomed: bool,
+    },
+    KillApps {
+        host: usize,
+    },
+    KillAgent {
+        host: usize,
+        back_after: Option<u64>,
+    },
+    /// The process stands still, its kernel does not.
+    StickAgent {
+        host: usize,
+        ns: u64,
+    },
+    LeaveAgent {
+        host: usize,
+        back_after: u64,
+    },
+    CrashHost {
+        host: usize,
+        back_after: Option<u64>,
+    },
+    /// Kernel and all stand still (a virtual machine stopped).
+    FreezeHost {
+        host: usize,
+        ns: u64,
+    },
+    /// One cable. `carrier`: the host's own interface notices.
+    CutPath {
+        host: usize,
+        ns: u64,
+        carrier: bool,
+    },
+    /// Copies lost on one path everywhere.
+    LosePath {
+        percent: u64,
+        ns: u64,
+    },
+    /// Both cables: a critical compound failure.
+    CutHost {
+        host: usize,
+        ns: u64,
+        carrier: bool,
+    },
+}
+
+/// The path on which all single faults of a world happen: two paths failing at once is the critical compound failure.
+pub fn bad_path(rng: &mut Rng) -> usize {
+    rng.below(PATHS as u64) as usize
+}
+
+pub fn plan(rng: &mut Rng, menu: Menu, hosts: usize) -> Vec<(u64, Fault)> {
+    let n = if menu == Menu::Storms { 2 } else { 2 + rng.below(5) };
+    let mut plan: Vec<_> = (0..n).map(|_| (10 * MS + rng.below(50 * MS), one(rng, menu, hosts))).collect();
+    if menu == Menu::Storms {
+        plan.push((9 * MS, Fault::LosePath { percent: 30, ns: 60 * MS }));
+    }
+    plan.sort_by_key(|(at, _)| *at);
+    plan
+}
+
+fn one(rng: &mut Rng, menu: Menu, hosts: usize) -> Fault {
+    let host = rng.below(hosts as u64) as usize;
+    let long = |rng: &mut Rng| {
+        let most = if rng.chance(50) { 4 * MS } else { 40 * MS };
+        100 * US + rng.below(most)
+    };
+    if menu == Menu::Storms {
+        return Fault::KillApps { host };
+    }
+    let all = menu == Menu::Everything;
+    match rng.below(100) {
+        0..15 if all || menu == Menu::Pauses => Fault::FreezeHost { host, ns: long(rng) },
+        15..25 if all || menu == Menu::Pauses => Fault::StickAgent { host, ns: long(rng) },
+        0..15 if menu == Menu::Cuts => Fault::CutHost { host, ns: long(rng), carrier: rng.chance(50) },
+        25..35 if all || menu == Menu::Cuts => Fault::CutHost { host, ns: long(rng), carrier: rng.chance(50) },
+        35..50 => Fault::CutPath { host, ns: long(rng), carrier: rng.chance(50) },
+        50..55 => Fault::LosePath { percent: 1 + rng.below(60), ns: long(rng) },
+        55..65 => Fault::CrashHost { host, back_after: rng.chance(60).then(|| 5 * MS + rng.below(30 * MS)) },
+        65..75 => Fault::KillAgent { host, back_after: rng.chance(60).then(|| rng.below(30 * MS)) },
+        75..80 => Fault::LeaveAgent { host, back_after: rng.below(30 * MS) },
+        80..83 => Fault::KillApps { host },
+        _ => Fault::KillApp { host, app: rng.below(4) as usize, doomed: rng.chance(70) },
+    }
+}

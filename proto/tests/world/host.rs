@@ -1,0 +1,185 @@
+//! One host: a kernel (receive table, ring, answers to probes) and an agent in it.
+
+use crate::sim::{MS, US};
+use fide_proto::detector::{Config, Detector, Outbox, OutboxConfig, PathArrival, ProbeResult};
+use fide_wire::PATHS;
+use fide_wire::packet::{ConfirmEntry, Notice};
+use fide_wire::verdict::{Cause, Contract};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+/// HB 1 ms, λmin 50 µs, δmax 100 µs. What the world does within the contract stays below: a sender is at most 30 µs late, a
+/// packet at most 60 µs slower than the fastest.
+pub const CONTRACT: Contract = Contract { period_ns: MS, size_max: 0, lambda_min_ns: 50 * US, delta_max_ns: 100 * US };
+pub const SENDER_LATE_NS: u64 = 30 * US;
+pub const WIRE_JITTER_NS: u64 = 60 * US;
+pub const AGENT_TIMEOUT_NS: u64 = 20 * MS;
+
+#[derive(Clone, Debug)]
+pub struct AnnounceBody {
+    pub name: String,
+    pub version: u64,
+    pub apps: Vec<u32>,
+    pub condemned: Vec<(u32, u32)>,
+}
+
+#[derive(Clone, Debug)]
+pub enum Body {
+    Heartbeat { number: u64 },
+    Notice(Notice),
+    Confirm(Rc<Vec<ConfirmEntry>>),
+    Announce(Rc<AnnounceBody>),
+}
+
+#[derive(Clone, Debug)]
+pub struct Packet {
+    pub from: usize,
+    pub node: u32,
+    pub incarnation: u32,
+    pub path: usize,
+    pub sent_ns: u64,
+    pub body: Body,
+}
+
+/// What waits for the agent.
+#[derive(Clone, Debug)]
+pub enum RingItem {
+    Packet(Packet, u64),
+    Answer {
+        node: u32,
+        path: usize,
+        result: ProbeResult,
+    },
+    Carrier {
+        path: usize,
+        up: bool,
+    },
+    /// From the exit watch: a process (its place in `Host::apps`) of the life of the host it belongs to.
+    Exit {
+        app: usize,
+        cause: Cause,
+        event_ns: u64,
+    },
+}
+
+/// A row of the receive table.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    pub incarnation: u32,
+    pub condemned: bool,
+    pub rows: [PathArrival; PATHS],
+}
+
+/// The truth about a process.
+#[derive(Clone, Debug)]
+pub struct App {
+    pub doomed_at: Option<u64>,
+    pub dead: bool,
+    /// Its number in each incarnation of the agent that watched it.
+    pub numbers: BTreeMap<u32, u32>,
+}
+
+pub struct Agent {
+    pub detector: Detector,
+    pub outbox: Outbox,
+    pub next_heartbeat_ns: u64,
+    pub next_announce_ns: u64,
+    pub number: u64,
+    /// Own processes by number whose crash was sent: what the oracle checks piggybacks against.
+    pub crash_sent: Vec<u32>,
+    pub restart: bool,
+}
+
+pub struct Host {
+    pub node: u32,
+    pub name: String,
+    pub incarnation: u32,
+    pub up: bool,
+    pub frozen_until: u64,
+    pub stuck_until: u64,
+    pub cut: [bool; PATHS],
+    pub table: BTreeMap<u32, Slot>,
+    pub ring: VecDeque<RingItem>,
+    pub agent: Option<Agent>,
+    pub apps: Vec<App>,
+    pub next_wake: u64,
+    /// Boots of the kernel: events of an earlier one are void.
+    pub boot: u32,
+}
+
+impl Host {
+    pub fn new(index: usize) -> Self {
+        let name = format!("host-{index}");
+        Self {
+            node: fide_wire::name_id(&name),
+            name,
+            incarnation: 0,
+            up: true,
+            frozen_until: 0,
+            stuck_until: 0,
+            cut: [false; PATHS],
+            table: BTreeMap::new(),
+            ring: VecDeque::new(),
+            agent: None,
+            apps: Vec::new(),
+            next_wake: u64::MAX,
+            boot: 0,
+        }
+    }
+
+    /// A new incarnation of the agent; it watches what is still alive under new numbers.
+    pub fn start_agent(&mut self, now: u64) {
+        self.incarnation += 1;
+        let config = Config {
+            agent_timeout_ns: AGENT_TIMEOUT_NS,
+            missing_app_ns: 10 * MS,
+            late_probe_ns: 2 * MS,
+            agent_lost_probe_ns: 5 * MS,
+            ..Config::new(self.node, self.incarnation)
+        };
+        let detector = Detector::new(config);
+        let mut outbox = Outbox::new(OutboxConfig::new(self.node, self.incarnation));
+        let mut number = 0;
+        for app in self.apps.iter_mut().filter(|a| a.doomed_at.is_none()) {
+            number += 1;
+            app.numbers.insert(self.incarnation, number);
+            outbox.app_started(number).unwrap();
+        }
+        self.table.clear();
+        self.ring.clear();
+        self.agent = Some(Agent {
+            detector,
+            outbox,
+            next_heartbeat_ns: now,
+            next_announce_ns: now,
+            number: 0,
+            crash_sent: Vec::new(),
+            restart: false,
+        });
+    }
+
+    /// The receive program: heartbeats update the table, the rest goes to the ring. Returns whether the agent is woken.
+    pub fn receive(&mut self, packet: Packet, now: u64) -> bool {
+        let Body::Heartbeat { number } = packet.body else {
+            let condemned = self.table.get(&packet.node).is_some_and(|s| s.condemned && s.incarnation == packet.incarnation);
+            // Announcements pass: they may say that we are condemned, or carry a newer incarnation.
+            if condemned && !matches!(packet.body, Body::Announce(_)) {
+                return false;
+            }
+            self.ring.push_back(RingItem::Packet(packet, now));
+            return true;
+        };
+        if let Some(slot) = self.table.get_mut(&packet.node)
+            && slot.incarnation == packet.incarnation
+            && !slot.condemned
+        {
+            let row = &mut slot.rows[packet.path];
+            if number > row.last_number {
+                row.lost += if row.last_number == 0 { 0 } else { number - row.last_number - 1 };
+                row.last_number = number;
+                row.last_arrival_ns = now;
+            }
+        }
+        false
+    }
+}

@@ -1,0 +1,74 @@
+//! A seeded world of hosts that run the real detector, outbox and inbox: virtual time, two networks, crashes, pauses, cuts.
+//!
+//! Each seed first makes faults (the safety phase), then lets all of them end and everything heal (the liveness phase). What must hold is in
+//! `oracle`. A failing seed is printed; run it alone, with every verdict printed, by
+//! `FIDE_SEED=17 cargo test -p fide-proto --test world -- --nocapture`.
+
+mod faults;
+mod host;
+mod oracle;
+mod sim;
+
+use faults::Menu;
+use sim::World;
+
+fn run(seed: u64, menu: Menu, verbose: bool) -> World {
+    let mut world = World::new(seed, menu, verbose);
+    world.run();
+    world
+}
+
+/// `FIDE_SEED`: this seed alone. `FIDE_SEEDS`: that many (the default is what takes a second or two).
+fn explore(menu: Menu, default: u64) {
+    if let Some(seed) = std::env::var("FIDE_SEED").ok().and_then(|s| s.parse().ok()) {
+        run(seed, menu, true);
+        return;
+    }
+    let seeds = std::env::var("FIDE_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(default);
+    let (mut verdicts, mut packets) = (0, 0);
+    for seed in 0..seeds {
+        match std::panic::catch_unwind(|| run(seed, menu, false)) {
+            Ok(world) => {
+                verdicts += world.oracle.verdicts;
+                packets += world.packets;
+            }
+            Err(why) => {
+                eprintln!("seed {seed} of {menu:?}: FIDE_SEED={seed} cargo test -p fide-proto --test world -- --nocapture");
+                std::panic::resume_unwind(why);
+            }
+        }
+    }
+    println!("{menu:?}: {seeds} seeds, {packets} packets, {verdicts} verdicts");
+    assert!(verdicts > seeds, "a world in which nothing happens proves nothing");
+}
+
+#[test]
+fn everything_at_once() {
+    explore(Menu::Everything, 1500);
+}
+
+#[test]
+fn fide_3_3_within_the_contract_only_crashes_are_reported() {
+    explore(Menu::WithinContract, 1000);
+}
+
+#[test]
+fn issue_2_a_paused_observer_accuses_nobody() {
+    explore(Menu::Pauses, 700);
+}
+
+#[test]
+fn consul_916_a_cut_observer_accuses_nobody() {
+    explore(Menu::Cuts, 700);
+}
+
+#[test]
+fn fide_4_1_crash_storms_are_told_once_each() {
+    explore(Menu::Storms, 300);
+}
+
+#[test]
+fn a_seed_is_a_world() {
+    let (a, b) = (run(7, Menu::Everything, false), run(7, Menu::Everything, false));
+    assert_eq!((a.packets, a.oracle.verdicts, a.now), (b.packets, b.oracle.verdicts, b.now));
+}

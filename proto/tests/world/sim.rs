@@ -1,0 +1,511 @@
+//! Virtual time, two networks, and the loop of every agent.
+
+use crate::faults::{self, Fault, Menu};
+use crate::host::*;
+use crate::oracle::Oracle;
+use fide_proto::detector::{Action, AppState, ProbeResult, Seen};
+use fide_wire::PATHS;
+use fide_wire::packet::ConfirmEntry;
+use fide_wire::verdict::Cause;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::rc::Rc;
+
+pub const US: u64 = 1_000;
+pub const MS: u64 = 1_000_000;
+
+/// When the faults stop being started; the last of them end 40 ms later.
+const FAULTS_END: u64 = 60 * MS;
+const END: u64 = FAULTS_END + 40 * MS + 60 * MS;
+
+/// splitmix64.
+pub struct Rng(u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n.max(1)
+    }
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
+
+enum Event {
+    Deliver { to: usize, packet: Packet },
+    Wake { host: usize },
+    Fault(Fault),
+    Question { from: usize, to: usize, path: usize },
+    Answer { to: usize, boot: u32, node: u32, path: usize, result: ProbeResult },
+    AppDies { host: usize, boot: u32, app: usize },
+    HealPath { host: usize, path: usize },
+    HealHost { host: usize },
+    HealLoss,
+    StartAgent { host: usize, boot: u32 },
+    Boot { host: usize },
+}
+
+pub struct World {
+    pub now: u64,
+    pub hosts: Vec<Host>,
+    pub oracle: Oracle,
+    pub packets: u64,
+    rng: Rng,
+    queue: BinaryHeap<Reverse<(u64, u64)>>,
+    events: std::collections::HashMap<u64, Event>,
+    seq: u64,
+    bad_path: usize,
+    loss_percent: u64,
+    /// How many cuts of each kind are in force on each host.
+    cuts: Vec<[u32; PATHS]>,
+}
+
+impl World {
+    pub fn new(seed: u64, menu: Menu, verbose: bool) -> Self {
+        let mut rng = Rng(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ menu as u64);
+        let n = 2 + rng.below(5) as usize;
+        let apps = if menu == Menu::Storms { 80 } else { 4 };
+        let bad_path = faults::bad_path(&mut rng);
+        let plan = faults::plan(&mut rng, menu, n);
+        if verbose {
+            println!("{n} hosts, bad path {bad_path}, {plan:#?}");
+        }
+        let mut world = Self {
+            now: MS,
+            hosts: (0..n).map(Host::new).collect(),
+            oracle: Oracle::new(n, verbose),
+            packets: 0,
+            rng,
+            queue: BinaryHeap::new(),
+            events: Default::default(),
+            seq: 0,
+            bad_path,
+            loss_percent: 0,
+            cuts: vec![[0; PATHS]; n],
+        };
+        for h in 0..n {
+            world.boot(h, apps);
+        }
+        for (at, fault) in plan {
+            world.at(at, Event::Fault(fault));
+        }
+        world
+    }
+
+    pub fn run(&mut self) {
+        while let Some(Reverse((at, seq))) = self.queue.pop() {
+            if at > END {
+                break;
+            }
+            self.now = self.now.max(at);
+            let event = self.events.remove(&seq).unwrap();
+            self.handle(event);
+        }
+        self.oracle.at_the_end(&self.hosts, self.now);
+    }
+
+    fn at(&mut self, at: u64, event: Event) {
+        self.seq += 1;
+        self.events.insert(self.seq, event);
+        self.queue.push(Reverse((at, self.seq)));
+    }
+
+    fn wake(&mut self, host: usize, at: u64) {
+        let at = at.max(self.now + 1);
+        if at < self.hosts[host].next_wake {
+            self.hosts[host].next_wake = at;
+            self.at(at, Event::Wake { host });
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        let now = self.now;
+        match event {
+            Event::Deliver { to, packet } => {
+                if let Some(until) = self.frozen(to) {
+                    let later = until + self.rng.below(200 * US);
+                    self.at(later, Event::Deliver { to, packet });
+                } else if self.hosts[to].up && self.hosts[to].agent.is_some() && self.hosts[to].receive(packet, now) {
+                    let soon = now + 5 * US + self.rng.below(SENDER_LATE_NS);
+                    self.wake(to, soon);
+                }
+            }
+            Event::Wake { host } => {
+                if self.hosts[host].next_wake == now {
+                    self.hosts[host].next_wake = u64::MAX;
+                    self.turn(host);
+                }
+            }
+            Event::Question { from, to, path } => {
+                if let Some(until) = self.frozen(to) {
+                    let later = until + self.rng.below(200 * US);
+                    self.at(later, Event::Question { from, to, path });
+                } else if self.hosts[to].up && !self.hosts[to].cut[path] {
+                    let result =
+                        if self.hosts[to].agent.is_some() { ProbeResult::KernelAnswered } else { ProbeResult::AgentAbsent };
+                    if self.passes(to, from, path) {
+                        let (node, boot, at) = (self.hosts[to].node, self.hosts[from].boot, now + self.delay());
+                        self.at(at, Event::Answer { to: from, boot, node, path, result });
+                    }
+                }
+            }
+            Event::Answer { to, boot, node, path, result } => {
+                if let Some(until) = self.frozen(to) {
+                    let later = until + self.rng.below(200 * US);
+                    self.at(later, Event::Answer { to, boot, node, path, result });
+                } else if self.hosts[to].boot == boot && self.hosts[to].agent.is_some() {
+                    self.hosts[to].ring.push_back(RingItem::Answer { node, path, result });
+                    let soon = now + 5 * US + self.rng.below(SENDER_LATE_NS);
+                    self.wake(to, soon);
+                }
+            }
+            Event::AppDies { host, boot, app } => {
+                if let Some(until) = self.frozen(host) {
+                    self.at(until, Event::AppDies { host, boot, app });
+                } else if self.hosts[host].boot == boot && !self.hosts[host].apps[app].dead {
+                    let h = &mut self.hosts[host];
+                    h.apps[app].dead = true;
+                    h.apps[app].doomed_at.get_or_insert(now);
+                    h.ring.push_back(RingItem::Exit { app, cause: Cause::Killed, event_ns: now });
+                    self.wake(host, now + 10 * US);
+                }
+            }
+            Event::HealPath { host, path } => self.cut(host, &[path], false, true),
+            Event::HealHost { host } => {
+                self.oracle.end(host, now, "cut");
+                self.cut(host, &[0, 1], false, true);
+            }
+            Event::HealLoss => self.loss_percent = 0,
+            Event::StartAgent { host, boot } => {
+                if self.hosts[host].boot == boot && self.hosts[host].up && self.hosts[host].agent.is_none() {
+                    self.start_agent(host);
+                }
+            }
+            Event::Boot { host } => {
+                if !self.hosts[host].up {
+                    self.boot(host, 4);
+                }
+            }
+            Event::Fault(fault) => self.fault(fault),
+        }
+    }
+
+    fn boot(&mut self, host: usize, apps: usize) {
+        let h = &mut self.hosts[host];
+        h.up = true;
+        h.boot += 1;
+        h.apps = (0..apps).map(|_| App { doomed_at: None, dead: false, numbers: Default::default() }).collect();
+        self.start_agent(host);
+    }
+
+    fn start_agent(&mut self, host: usize) {
+        let now = self.now;
+        self.hosts[host].start_agent(now);
+        self.hosts[host].stuck_until = 0;
+        self.oracle.life(host, self.hosts[host].incarnation, now);
+        self.hosts[host].next_wake = u64::MAX;
+        let soon = now + self.rng.below(MS);
+        self.wake(host, soon);
+    }
+
+    fn end_agent(&mut self, host: usize) {
+        self.hosts[host].agent = None;
+        self.oracle.agent_ended(host, self.hosts[host].incarnation, self.now);
+    }
+
+    fn frozen(&self, host: usize) -> Option<u64> {
+        Some(self.hosts[host].frozen_until).filter(|&until| until > self.now)
+    }
+
+    fn cut(&mut self, host: usize, paths: &[usize], down: bool, carrier: bool) {
+        for &p in paths {
+            let n = &mut self.cuts[host][p];
+            *n = if down { *n + 1 } else { *n - 1 };
+            let is_cut = *n > 0;
+            let h = &mut self.hosts[host];
+            let changed = h.cut[p] != is_cut;
+            h.cut[p] = is_cut;
+            if changed && carrier && h.agent.is_some() {
+                h.ring.push_back(RingItem::Carrier { path: p, up: !is_cut });
+                let now = self.now;
+                self.wake(host, now + 20 * US);
+            }
+        }
+    }
+
+    fn fault(&mut self, fault: Fault) {
+        let now = self.now;
+        match fault {
+            Fault::KillApp { host, app, doomed } => self.kill_app(host, app, doomed),
+            Fault::KillApps { host } => {
+                for app in 0..self.hosts[host].apps.len() {
+                    let doomed = self.rng.chance(70);
+                    self.kill_app(host, app, doomed);
+                }
+            }
+            Fault::KillAgent { host, back_after } => {
+                if self.hosts[host].agent.is_some() && self.frozen(host).is_none() {
+                    self.end_agent(host);
+                    let boot = self.hosts[host].boot;
+                    if let Some(after) = back_after {
+                        self.at(now + after, Event::StartAgent { host, boot });
+                    }
+                }
+            }
+            Fault::LeaveAgent { host, back_after } => {
+                let asleep = self.frozen(host).is_some() || self.hosts[host].stuck_until > now;
+                if asleep {
+                    return;
+                }
+                if let Some(agent) = &mut self.hosts[host].agent {
+                    if let Some(notice) = agent.outbox.leave(now) {
+                        self.oracle.leaving(host, self.hosts[host].incarnation, now);
+                        // Three copies on each path before it ends.
+                        for _ in 0..3 {
+                            self.broadcast(host, Body::Notice(notice));
+                        }
+                    }
+                    self.end_agent(host);
+                    let boot = self.hosts[host].boot;
+                    self.at(now + back_after, Event::StartAgent { host, boot });
+                }
+            }
+            Fault::StickAgent { host, ns } => {
+                if self.hosts[host].agent.is_some() {
+                    self.hosts[host].stuck_until = self.hosts[host].stuck_until.max(now + ns);
+                    self.oracle.began(host, now, now + ns, "stuck");
+                }
+            }
+            Fault::CrashHost { host, back_after } => {
+                if self.hosts[host].up && self.frozen(host).is_none() {
+                    self.end_agent(host);
+                    let h = &mut self.hosts[host];
+                    h.up = false;
+                    h.boot += 1;
+                    self.oracle.host_crashed(host, h.incarnation, now);
+                    if let Some(after) = back_after {
+                        self.at(now + after, Event::Boot { host });
+                    }
+                }
+            }
+            Fault::FreezeHost { host, ns } => {
+                if self.hosts[host].up {
+                    self.hosts[host].frozen_until = self.hosts[host].frozen_until.max(now + ns);
+                    self.oracle.began(host, now, now + ns, "frozen");
+                }
+            }
+            Fault::CutPath { host, ns, carrier } => {
+                let path = self.bad_path;
+                self.oracle.path_fault(now, now + ns);
+                self.cut(host, &[path], true, carrier);
+                self.at(now + ns, Event::HealPath { host, path });
+            }
+            Fault::LosePath { percent, ns } => {
+                self.oracle.path_fault(now, now + ns);
+                self.loss_percent = percent;
+                self.at(now + ns, Event::HealLoss);
+            }
+            Fault::CutHost { host, ns, carrier } => {
+                self.oracle.path_fault(now, now + ns);
+                self.oracle.began(host, now, now + ns, "cut");
+                self.cut(host, &[0, 1], true, carrier);
+                self.at(now + ns, Event::HealHost { host });
+            }
+        }
+    }
+
+    fn kill_app(&mut self, host: usize, app: usize, doomed: bool) {
+        let now = self.now;
+        if self.frozen(host).is_some() || !self.hosts[host].up || app >= self.hosts[host].apps.len() {
+            return;
+        }
+        let boot = self.hosts[host].boot;
+        if self.hosts[host].apps[app].doomed_at.is_some() {
+            return;
+        }
+        if doomed {
+            self.hosts[host].apps[app].doomed_at = Some(now);
+            self.hosts[host].ring.push_back(RingItem::Exit { app, cause: Cause::Doomed, event_ns: now });
+            self.wake(host, now + 10 * US);
+            let after = self.rng.below(3 * MS);
+            self.at(now + after, Event::AppDies { host, boot, app });
+        } else {
+            self.at(now, Event::AppDies { host, boot, app });
+        }
+    }
+
+    fn delay(&mut self) -> u64 {
+        CONTRACT.lambda_min_ns + self.rng.below(WIRE_JITTER_NS)
+    }
+
+    fn passes(&mut self, from: usize, to: usize, path: usize) -> bool {
+        let lost = path == self.bad_path && self.loss_percent > 0 && self.rng.below(100) < self.loss_percent;
+        !lost && !self.hosts[from].cut[path] && !self.hosts[to].cut[path]
+    }
+
+    fn broadcast(&mut self, from: usize, body: Body) {
+        for path in 0..PATHS {
+            for to in 0..self.hosts.len() {
+                if to != from && self.passes(from, to, path) {
+                    let h = &self.hosts[from];
+                    let (node, incarnation) = (h.node, h.incarnation);
+                    let packet = Packet { from, node, incarnation, path, sent_ns: self.now, body: body.clone() };
+                    let at = self.now + self.delay();
+                    self.packets += 1;
+                    self.at(at, Event::Deliver { to, packet });
+                }
+            }
+        }
+    }
+
+    /// One turn of the loop of a host's agent, as `fided` runs it.
+    fn turn(&mut self, host: usize) {
+        let now = self.now;
+        let asleep = self.hosts[host].frozen_until.max(self.hosts[host].stuck_until);
+        if asleep > now {
+            let at = asleep + self.rng.below(100 * US);
+            self.wake(host, at);
+            return;
+        }
+        let Some(mut agent) = self.hosts[host].agent.take() else { return };
+        let mut send = Vec::new();
+        let mut confirms: Vec<ConfirmEntry> = Vec::new();
+
+        while let Some(item) = self.hosts[host].ring.pop_front() {
+            self.take(host, &mut agent, item, &mut send, &mut confirms);
+        }
+        if agent.restart {
+            self.end_agent(host);
+            self.start_agent(host);
+            return;
+        }
+        if now >= agent.next_heartbeat_ns {
+            agent.number += 1;
+            agent.next_heartbeat_ns = if now > agent.next_heartbeat_ns + MS { now + MS } else { agent.next_heartbeat_ns + MS };
+            send.push(Body::Heartbeat { number: agent.number });
+            // Every process, also a doomed one that still runs, tries to have something piggybacked.
+            let h = &self.hosts[host];
+            for number in h.apps.iter().filter(|a| !a.dead).filter_map(|a| a.numbers.get(&h.incarnation)) {
+                if agent.outbox.may_piggyback(*number) {
+                    assert!(!agent.crash_sent.contains(number), "piggyback of {number} after its crash was sent");
+                }
+            }
+        }
+        if now >= agent.next_announce_ns {
+            agent.next_announce_ns = now + 5 * MS;
+            let h = &self.hosts[host];
+            let watched = h.apps.iter().filter_map(|a| a.numbers.get(&h.incarnation).copied());
+            let apps = watched.filter(|n| agent.outbox.may_piggyback(*n)).collect();
+            let condemned = agent.detector.condemned().collect();
+            send.push(Body::Announce(Rc::new(AnnounceBody { name: h.name.clone(), version: now, apps, condemned })));
+        }
+        for (node, slot) in &self.hosts[host].table {
+            let _ = agent.detector.arrivals(*node, slot.incarnation, &slot.rows);
+        }
+        agent.detector.tick(now);
+        self.act(host, &mut agent);
+        agent.outbox.peer_set(agent.detector.live_peers());
+        while let Some(notice) = agent.outbox.poll_transmit(now) {
+            send.push(Body::Notice(notice));
+        }
+        if !confirms.is_empty() {
+            send.push(Body::Confirm(Rc::new(confirms)));
+        }
+        for body in send {
+            self.broadcast(host, body);
+        }
+        let wants = [agent.detector.poll_timeout(), agent.outbox.poll_timeout(), Some(agent.next_heartbeat_ns)];
+        let next = wants.into_iter().flatten().min().unwrap();
+        self.hosts[host].agent = Some(agent);
+        let at = next.max(now + 1) + self.rng.below(SENDER_LATE_NS);
+        self.wake(host, at);
+    }
+
+    fn take(&mut self, host: usize, agent: &mut Agent, item: RingItem, send: &mut Vec<Body>, confirms: &mut Vec<ConfirmEntry>) {
+        let now = self.now;
+        let h = &mut self.hosts[host];
+        match item {
+            RingItem::Answer { node, path, result } => agent.detector.probe_result(node, path, result, now),
+            RingItem::Carrier { path, up } => agent.detector.carrier(path, up, now),
+            RingItem::Exit { app, cause, event_ns } => {
+                let Some(&number) = h.apps[app].numbers.get(&h.incarnation) else { return };
+                if let Some(notice) = agent.outbox.push(number, cause, 9, event_ns, now) {
+                    agent.crash_sent.push(number);
+                    self.oracle.crash_sent(host, h.incarnation, number, now);
+                    send.push(Body::Notice(notice));
+                }
+            }
+            RingItem::Packet(packet, received_ns) => match packet.body {
+                Body::Heartbeat { .. } => unreachable!("stays in the table"),
+                Body::Notice(notice) => {
+                    let path = packet.path as u8;
+                    let taken =
+                        agent.detector.notice(packet.node, packet.incarnation, &notice, packet.sent_ns, received_ns, path, now);
+                    if taken.is_ok() {
+                        let entry = agent.detector.confirm(packet.node).unwrap();
+                        confirms.retain(|e| e.node != entry.node);
+                        confirms.push(entry);
+                    }
+                    self.act(host, agent);
+                }
+                Body::Confirm(entries) => {
+                    for entry in entries.iter() {
+                        agent.outbox.confirmed(packet.node, entry);
+                    }
+                }
+                Body::Announce(body) => {
+                    if body.condemned.contains(&(h.node, h.incarnation)) {
+                        agent.restart = true;
+                    }
+                    let contracts = [CONTRACT; PATHS];
+                    let seen = agent.detector.peer_seen(packet.node, &body.name, packet.incarnation, &contracts, now);
+                    if matches!(seen, Ok(Seen::Joined | Seen::Returned)) {
+                        let slot = Slot { incarnation: packet.incarnation, condemned: false, rows: Default::default() };
+                        h.table.insert(packet.node, slot);
+                        agent.next_announce_ns = now; // make ourselves known to the newcomer
+                    }
+                    if seen.is_ok() {
+                        agent.detector.directory(packet.node, packet.incarnation, body.version, &body.apps, now).unwrap();
+                        let known = |app: &&u32| agent.detector.app_state(packet.node, **app) == Some(AppState::Alive);
+                        for &app in body.apps.iter().filter(known) {
+                            self.oracle.app_seen(host, packet.from, packet.incarnation, app);
+                        }
+                    }
+                    self.act(host, agent);
+                }
+            },
+        }
+    }
+
+    fn act(&mut self, host: usize, agent: &mut Agent) {
+        let now = self.now;
+        while let Some(action) = agent.detector.poll_action() {
+            match action {
+                Action::Verdict(v) => self.oracle.verdict(host, &self.hosts, &agent.detector, &v, now),
+                Action::Condemn { node, incarnation } => {
+                    if let Some(slot) = self.hosts[host].table.get_mut(&node)
+                        && slot.incarnation == incarnation
+                    {
+                        slot.condemned = true;
+                    }
+                }
+                Action::TimeoutChanged { .. } => panic!("nobody recalibrates here"),
+                Action::Probe { node, paths } => {
+                    let to = self.hosts.iter().position(|h| h.node == node).unwrap();
+                    for (path, asked) in paths.into_iter().enumerate() {
+                        if asked && self.passes(host, to, path) {
+                            let at = now + self.delay();
+                            self.at(at, Event::Question { from: host, to, path });
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
