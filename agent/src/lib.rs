@@ -7,6 +7,7 @@ pub mod control;
 pub mod core;
 pub mod history;
 pub mod hooks;
+pub mod links;
 pub mod metrics;
 pub mod peers;
 pub mod receive;
