@@ -261,12 +261,11 @@ impl Outbox {
             return;
         }
         let Some(receiver) = self.receivers.iter_mut().find(|r| r.node == node) else { return };
+        // The union: a receiver that started over confirms from the beginning, and copies come out of order.
         let known = &mut receiver.confirmed;
-        if entry.upto > known.upto {
-            *known = *entry;
-        } else if entry.upto == known.upto {
-            known.beyond |= entry.beyond;
-        }
+        let (low, high) = if entry.upto < known.upto { (*entry, *known) } else { (*known, *entry) };
+        let seen_by_both = low.beyond.checked_shr(high.upto - low.upto).unwrap_or(0);
+        *known = ConfirmEntry { beyond: high.beyond | seen_by_both, ..high };
         self.drop_confirmed();
         self.invariants();
     }

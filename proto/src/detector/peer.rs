@@ -66,7 +66,7 @@ pub(super) struct Probing {
     pub next_ns: u64,
     /// When the last answer came; 0 when none did in this silence.
     pub answered_ns: u64,
-    /// When the first question of the series without an answer was asked.
+    /// When the first question of the series was asked; 0 before it was.
     pub unanswered_since_ns: u64,
     /// Questions of that series whose time is over.
     pub unanswered: u32,
@@ -79,21 +79,21 @@ pub(super) struct Probing {
 }
 
 impl Probing {
-    /// Begins a series with a question at `now_ns`.
+    /// The next question, due at `now_ns`, begins a new series.
     pub fn restart(&mut self, now_ns: u64) {
         self.next_ns = now_ns;
-        self.new_series(now_ns);
+        self.new_series();
     }
 
     /// An answer came.
     pub fn answered(&mut self, now_ns: u64) {
         self.answered_ns = self.answered_ns.max(now_ns);
-        self.new_series(now_ns);
+        self.new_series();
     }
 
-    fn new_series(&mut self, now_ns: u64) {
+    fn new_series(&mut self) {
         self.unanswered = 0;
-        self.unanswered_since_ns = now_ns;
+        self.unanswered_since_ns = 0;
         self.witnessed_ns = 0;
         self.asked_again_ns = 0;
         self.still_unanswered = false;
@@ -101,7 +101,7 @@ impl Probing {
 
     /// Another host was heard at `sign_ns`, noticed now. It is a witness if that was after the first question of the series.
     pub fn witness(&mut self, sign_ns: u64, now_ns: u64) {
-        if self.witnessed_ns == 0 && sign_ns > self.unanswered_since_ns {
+        if self.witnessed_ns == 0 && self.unanswered_since_ns != 0 && sign_ns > self.unanswered_since_ns {
             self.witnessed_ns = now_ns;
         }
     }
@@ -112,12 +112,8 @@ impl Probing {
     /// it was due, we slept, and the question is put again. After `patience_ns` it counts anyway: an observer that is always late must
     /// not wait for ever.
     pub fn close_round(&mut self, now_ns: u64, interval_ns: u64, patience_ns: u64) {
-        if self.sent_ns == 0 || self.sent_ns < self.unanswered_since_ns {
+        if self.unanswered_since_ns == 0 {
             return; // nothing asked yet in this series
-        }
-        if self.answered_ns >= self.sent_ns {
-            self.new_series(now_ns);
-            return;
         }
         let punctual = now_ns.saturating_sub(self.next_ns) <= interval_ns;
         if punctual || now_ns.saturating_sub(self.unanswered_since_ns) >= patience_ns {
@@ -128,6 +124,9 @@ impl Probing {
 
     /// A question is asked now, the next one `interval_ns` later.
     pub fn sent(&mut self, now_ns: u64, interval_ns: u64) {
+        if self.unanswered_since_ns == 0 {
+            self.unanswered_since_ns = now_ns;
+        }
         if self.witnessed_ns != 0 && self.asked_again_ns == 0 {
             self.asked_again_ns = now_ns;
         }

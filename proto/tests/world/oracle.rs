@@ -275,7 +275,8 @@ impl Oracle {
             let watched = h == n && self.seen.contains(&(view, app));
             if watched && incarnation == known && state.is_some_and(State::is_live) {
                 assert!(self.failures.contains(&(view, app)), "host-{o} missed the crash of {app} on host-{n}");
-                assert!(matches!(d.app_state(host.node, app), Some(AppState::Ended { .. })), "its end was not confirmed");
+                let held_for = d.app_state(host.node, app);
+                assert!(matches!(held_for, Some(AppState::Ended { .. } | AppState::Doomed { .. })), "{held_for:?}");
             }
         }
     }

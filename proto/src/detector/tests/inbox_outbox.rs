@@ -106,6 +106,22 @@ fn confirmations_of_others_or_of_the_future_are_ignored() {
 }
 
 #[test]
+fn a_receiver_that_started_over_still_confirms() {
+    let mut o = outbox();
+    o.peer_set([2]);
+    for app in 1..=3 {
+        o.app_started(app).unwrap();
+        o.push(app, Cause::Killed, 9, 0, 0).unwrap();
+    }
+    o.confirmed(2, &confirm(1, 0));
+    assert_eq!(o.pending(), 2);
+    o.confirmed(2, &confirm(0, 0b100)); // its new incarnation heard the third only
+    assert_eq!(o.pending(), 1);
+    o.confirmed(2, &confirm(2, 0));
+    assert_eq!(o.pending(), 0);
+}
+
+#[test]
 fn many_deaths_at_once_leave_in_bursts() {
     let mut o = outbox();
     o.peer_set([2]);
