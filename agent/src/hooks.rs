@@ -4,18 +4,20 @@
 //! program runs without a shell, in its own process group, with a clean environment, at ordinary priority and with no
 //! inherited capabilities, for as long as its time limit allows: then the group gets SIGTERM, and SIGKILL a second later.
 //!
-//! Children are made by `posix_spawn` (no `pre_exec`): a plain fork would write-protect the agent's memory and cost the
-//! lane's thread a page fault for everything it touches next.
+//! Children are made by `posix_spawn`: a plain fork would write-protect the agent's memory and cost the lane's thread a page
+//! fault for everything it touches next. The standard library's `Command` will not do, for its children inherit the
+//! signals that the agent blocks, and would never hear of SIGTERM.
 
 use crate::config::Hook;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use fide_wire::control::HistoryEvent;
 use fide_wire::verdict::{Cause, Grade, VerdictId};
+use std::ffi::CString;
 use std::fmt;
-use std::io::{self, PipeReader, Read, Write};
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -406,9 +408,9 @@ enum Stage {
 
 struct Run {
     job: Job,
-    child: Child,
+    pid: libc::pid_t,
     pidfd: Option<OwnedFd>,
-    stdin: Option<ChildStdin>,
+    stdin: Option<PipeWriter>,
     written: usize,
     stdout: Option<PipeReader>,
     output: Vec<u8>,
@@ -465,7 +467,7 @@ impl Runner {
 
     fn begin(&mut self, job: Job) {
         match spawn(&job) {
-            Ok((child, stdout)) => self.running.push(adopt(job, child, stdout)),
+            Ok(spawned) => self.running.push(adopt(job, spawned)),
             Err(e) => {
                 let why = match e.kind() {
                     io::ErrorKind::NotFound => {
@@ -535,26 +537,74 @@ impl Runner {
     }
 }
 
-fn spawn(job: &Job) -> io::Result<(Child, PipeReader)> {
-    let Some((program, arguments)) = job.command.split_first() else {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "an empty command"));
-    };
-    let (stdout, writer) = io::pipe()?;
-    let mut command = Command::new(program);
-    command.args(arguments).env_clear().envs(job.environment.iter().map(|(k, v)| (k, v))).current_dir("/").process_group(0);
-    command.stdin(Stdio::piped()).stderr(writer.try_clone()?).stdout(writer);
-    Ok((command.spawn()?, stdout))
+/// A program just started, and the agent's ends of its pipes.
+struct Spawned {
+    pid: libc::pid_t,
+    stdin: PipeWriter,
+    stdout: PipeReader,
 }
 
-fn adopt(job: Job, mut child: Child, stdout: PipeReader) -> Run {
+fn spawn(job: &Job) -> io::Result<Spawned> {
+    let text = |t: &str| CString::new(t).map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a NUL character in it"));
+    let arguments = job.command.iter().map(|a| text(a)).collect::<io::Result<Vec<_>>>()?;
+    let environment = job.environment.iter().map(|(k, v)| text(&format!("{k}={v}"))).collect::<io::Result<Vec<_>>>()?;
+    let Some(program) = arguments.first() else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "an empty command"));
+    };
+    let pointers = |list: &[CString]| -> Vec<*mut libc::c_char> {
+        list.iter().map(|c| c.as_ptr().cast_mut()).chain([std::ptr::null_mut()]).collect()
+    };
+    let (argv, envp) = (pointers(&arguments), pointers(&environment));
+    // Closed on exec, both ends; the child's are duplicated to 0, 1 and 2.
+    let (stdin, writer) = io::pipe()?;
+    let (reader, stdout) = io::pipe()?;
+    let done = |rc: libc::c_int| if rc == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(rc)) };
+    let flags = libc::POSIX_SPAWN_SETPGROUP | libc::POSIX_SPAWN_SETSIGMASK | libc::POSIX_SPAWN_SETSIGDEF;
+    let mut pid = 0;
+    // SAFETY: attributes and actions are initialised before use and destroyed after; all pointers are to live data, the two
+    // lists end with a null pointer, and the C library copies what it keeps.
+    unsafe {
+        let mut attributes = std::mem::zeroed();
+        let mut actions = std::mem::zeroed();
+        done(libc::posix_spawnattr_init(&raw mut attributes))?;
+        done(libc::posix_spawn_file_actions_init(&raw mut actions))?;
+        let mut prepare = || {
+            let (mut none, mut all): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigemptyset(&raw mut none);
+            libc::sigfillset(&raw mut all);
+            done(libc::posix_spawnattr_setflags(&raw mut attributes, flags as libc::c_short))?;
+            done(libc::posix_spawnattr_setpgroup(&raw mut attributes, 0))?;
+            done(libc::posix_spawnattr_setsigmask(&raw mut attributes, &raw const none))?;
+            done(libc::posix_spawnattr_setsigdefault(&raw mut attributes, &raw const all))?;
+            done(libc::posix_spawn_file_actions_addchdir_np(&raw mut actions, c"/".as_ptr()))?;
+            for (fd, to) in [(stdin.as_raw_fd(), 0), (stdout.as_raw_fd(), 1), (stdout.as_raw_fd(), 2)] {
+                done(libc::posix_spawn_file_actions_adddup2(&raw mut actions, fd, to))?;
+            }
+            done(libc::posix_spawn(
+                &raw mut pid,
+                program.as_ptr(),
+                &raw const actions,
+                &raw const attributes,
+                argv.as_ptr(),
+                envp.as_ptr(),
+            ))
+        };
+        let result = prepare();
+        libc::posix_spawn_file_actions_destroy(&raw mut actions);
+        libc::posix_spawnattr_destroy(&raw mut attributes);
+        result?;
+    }
+    Ok(Spawned { pid, stdin: writer, stdout: reader })
+}
+
+fn adopt(job: Job, Spawned { pid, stdin, stdout }: Spawned) -> Run {
     // The agent is spared by the OOM killer; what it runs should not be. Raising the score needs no privilege.
-    let _ = std::fs::write(format!("/proc/{}/oom_score_adj", child.id()), "0");
+    let _ = std::fs::write(format!("/proc/{pid}/oom_score_adj"), "0");
     // SAFETY: the child is ours and not yet reaped, so the number is its own; the call returns a descriptor or -1.
-    let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id(), 0) };
+    let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     // SAFETY: when not negative, it was just made and belongs to nobody else.
     let pidfd = (pidfd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(pidfd as RawFd) });
-    let stdin = child.stdin.take();
-    for fd in stdin.iter().map(AsRawFd::as_raw_fd).chain([stdout.as_raw_fd()]) {
+    for fd in [stdin.as_raw_fd(), stdout.as_raw_fd()] {
         // SAFETY: the descriptor is open, and ours alone: the child's ends of these pipes are other open files.
         unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) };
     }
@@ -562,9 +612,9 @@ fn adopt(job: Job, mut child: Child, stdout: PipeReader) -> Run {
     let deadline = began + job.timeout;
     Run {
         job,
-        child,
+        pid,
         pidfd,
-        stdin,
+        stdin: Some(stdin),
         written: 0,
         stdout: Some(stdout),
         output: Vec::new(),
@@ -610,7 +660,7 @@ impl Run {
 
     fn signal_group(&self, signal: libc::c_int) {
         // SAFETY: the leader is not reaped yet, so its number still names its own group.
-        unsafe { libc::kill(-(self.child.id() as libc::pid_t), signal) };
+        unsafe { libc::kill(-self.pid, signal) };
     }
 
     fn next_stage(&mut self, now: Instant, kill_after: Duration) {
@@ -632,7 +682,7 @@ impl Run {
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
         let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
         // SAFETY: `info` is live; the child is ours.
-        let rc = unsafe { libc::waitid(libc::P_PID, self.child.id(), &raw mut info, options) };
+        let rc = unsafe { libc::waitid(libc::P_PID, self.pid as libc::id_t, &raw mut info, options) };
         // SAFETY: waitid filled it in or left it zero.
         rc != 0 || unsafe { info.si_pid() } != 0
     }
@@ -643,7 +693,11 @@ impl Run {
             self.signal_group(libc::SIGKILL);
         }
         self.drain(output_max);
-        let result = match self.child.wait() {
+        let mut status = 0;
+        // SAFETY: `status` is live; the child is ours and has ended.
+        let reaped = unsafe { libc::waitpid(self.pid, &raw mut status, 0) };
+        let ended = if reaped == self.pid { Ok(ExitStatus::from_raw(status)) } else { Err(io::Error::last_os_error()) };
+        let result = match ended {
             _ if self.stage != Stage::Running && self.cancelled => HookResult::Cancelled,
             _ if self.stage != Stage::Running => HookResult::TimedOut,
             Ok(status) => match (status.code(), status.signal()) {

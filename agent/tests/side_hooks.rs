@@ -137,6 +137,21 @@ fn sigterm_is_enough_for_the_polite_and_a_stopped_one_is_continued() {
 }
 
 #[test]
+fn a_hook_of_an_agent_that_blocks_signals_gets_them() {
+    // As the agent does for its signalfd; the runner's thread inherits it.
+    // SAFETY: a signal set that is initialised before use.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut set);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+    }
+    let slow = Hook { timeout: Duration::from_millis(50), ..killed("exec sleep 100") };
+    let hooks = Hooks::start(vec![slow], HookOptions { kill_after: Duration::from_secs(60), ..HookOptions::default() }).unwrap();
+    hooks.offer(&event(Cause::Killed));
+    assert_eq!(next(&hooks).result, HookResult::TimedOut);
+}
+
+#[test]
 fn output_is_bounded_and_a_daemon_left_behind_does_not_hold_the_hook() {
     let out = run(killed("yes | head -c 10000000"));
     assert_eq!(out.result, HookResult::Succeeded);
