@@ -122,6 +122,9 @@ impl Explanation {
     }
 
     fn travel(&mut self, event: &HistoryEvent, e: &Evidence) {
+        if e.event_ns == 0 && e.sent_ns == 0 && e.received_ns == 0 {
+            return; // a matter of the observer itself, nothing travelled
+        }
         let there = &event.node;
         let here = &event.observer;
         let all = [

@@ -70,6 +70,11 @@ fn paths(out: &mut String, s: &Status, style: &Style) {
     }
 }
 
+/// Whether a window of measurement has ended on this path.
+pub fn is_measured(path: &PathStatus) -> bool {
+    path.last_number > 0 && (path.jitter_ns != [0; 4] || path.margin_ns != 0)
+}
+
 /// The margin's colour: broken, less than a tenth left, well.
 pub fn margin_paint(path: &PathStatus) -> Paint {
     let delta = i64::try_from(path.contract.delta_max_ns).unwrap_or(i64::MAX);
@@ -134,9 +139,9 @@ fn host_rows(table: &mut Table, h: &HostStatus) {
             Cell::painted(up, state_paint(up)),
             if heard { ns(p.age_ns).into() } else { "never".into() },
             ns(timeout).into(),
-            if heard { Cell::painted(signed_ns(p.margin_ns), margin_paint(p)) } else { "-".into() },
+            if is_measured(p) { Cell::painted(signed_ns(p.margin_ns), margin_paint(p)) } else { "-".into() },
             p.lost.to_string().into(),
-            if heard { p.jitter_ns.map(ns).join(" / ").into() } else { "-".into() },
+            if is_measured(p) { p.jitter_ns.map(ns).join(" / ").into() } else { "-".into() },
         ];
         table.row(lead(i == 0).into_iter().chain(rest));
     }

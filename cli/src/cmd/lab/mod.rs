@@ -283,10 +283,12 @@ fn exec(name: Option<String>, args: &ExecArgs) -> Result<ExitCode, Failure> {
         Some((program, rest)) => (program.clone(), rest),
         None => (shell(), &[][..]),
     };
-    // Without a PATH that finds it, `fide` on a host is this very program.
-    let this = (program == "fide").then(std::env::current_exe).and_then(Result::ok);
-    let mut command = lab.command(host, this.map_or(program.clone(), Into::into))?;
-    command.args(rest).env(fide_wire::control::SOCKET_ENV, agents::socket(&lab, host));
+    // An uninstalled `fide` is found all the same, also by scripts, after everything that the shell's PATH finds.
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let here = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_owned()));
+    let path = std::env::join_paths(std::env::split_paths(&path).chain(here)).unwrap_or(path);
+    let mut command = lab.command(host, &program)?;
+    command.args(rest).env("PATH", path).env(fide_wire::control::SOCKET_ENV, agents::socket(&lab, host));
     let error = command.exec();
     let kind = match error.kind() {
         std::io::ErrorKind::NotFound => Kind::NotFound,
