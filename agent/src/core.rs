@@ -97,7 +97,8 @@ pub struct Core {
     pacer: Pacer,
     detector: Detector,
     outbox: Outbox,
-    pub(crate) peers: Vec<Option<Peer>>,
+    // Boxed: the loop looks at every slot each turn, and 256 pointers are 2 KiB.
+    pub(crate) peers: Vec<Option<Box<Peer>>>,
     /// Processes of this host.
     pub watchlist: Watchlist,
     pub(crate) subscribers: Subscribers,
@@ -111,6 +112,8 @@ pub struct Core {
     housekeeping_at: u64,
     complained: Complaints,
     monitored_by: BTreeMap<(u32, u32), u32>,
+    confirm_owed: bool,
+    packets: Box<[[u8; PACKET_MAX]; PATHS]>,
     body: Vec<u8>,
     spin: bool,
     stopping: Option<u64>,
@@ -173,6 +176,8 @@ impl Core {
             housekeeping_at: now + HOUSEKEEPING_NS,
             complained: Complaints::default(),
             monitored_by: BTreeMap::new(),
+            confirm_owed: false,
+            packets: Box::new([[0; PACKET_MAX]; PATHS]),
             body: Vec::with_capacity(BODY_MAX),
             spin,
             stopping: None,
@@ -357,7 +362,10 @@ impl Core {
         let Some(peer) = self.peers[slot].as_mut() else { return };
         match peer.inbox.offer(number, now) {
             Offer::TooFar => return,
-            Offer::Duplicate | Offer::New => peer.confirm = true,
+            Offer::Duplicate | Offer::New => {
+                peer.confirm = true;
+                self.confirm_owed = true;
+            }
         }
         if record.flags & Record::DUPLICATE != 0 {
             return;
@@ -480,7 +488,7 @@ impl Core {
                 tracing::warn!("contract of {}: {e}", a.name);
             }
         }
-        if let Some(old) = self.peers[slot].replace(peer) {
+        if let Some(old) = self.peers[slot].replace(Box::new(peer)) {
             for app in old.apps.keys() {
                 self.subscribers.clear(h.sender, *app, self.receiver.mechanism());
             }
@@ -605,18 +613,17 @@ impl Core {
 
     /// Encodes for every path and sends with one call. Returns the stamp.
     fn transmit(&mut self, kind: Kind, number: u64, notice: Option<&Notice>, body: &[u8]) -> u64 {
-        let mut packets = [[0u8; PACKET_MAX]; PATHS];
         let mut lens = [0; PATHS];
         let mut stamp = 0;
         for path in 0..PATHS {
             let header = self.header(kind, path as u8, number);
             stamp = header.sent_ns;
-            match fide_wire::packet::encode(&mut packets[path], &header, notice, body, &self.start.keys) {
+            match fide_wire::packet::encode(&mut self.packets[path], &header, notice, body, &self.start.keys) {
                 Ok(len) => lens[path] = len,
                 Err(e) => tracing::error!("{kind:?} not sent: {e}"),
             }
         }
-        let payloads = std::array::from_fn(|p| (lens[p] > 0).then(|| &packets[p][..lens[p]]));
+        let payloads = std::array::from_fn(|p| (lens[p] > 0).then(|| &self.packets[p][..lens[p]]));
         self.lane.send(payloads);
         stamp
     }
@@ -650,11 +657,15 @@ impl Core {
     }
 
     fn confirm(&mut self) {
+        if !std::mem::take(&mut self.confirm_owed) {
+            return;
+        }
         let mut body = Vec::new();
         for peer in self.peers.iter_mut().flatten().filter(|p| p.confirm) {
             peer.confirm = false;
             peer.inbox.entry(peer.node, peer.incarnation).write(&mut body);
             if body.len() + ConfirmEntry::LEN > BODY_MAX {
+                self.confirm_owed = true;
                 break;
             }
         }
