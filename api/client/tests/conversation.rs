@@ -391,6 +391,37 @@ fn the_socket_is_chosen_by_argument_then_environment_then_default() {
     }
 }
 
+/// Runs `work` in a child that the kernel kills at its first system call (but read, write and exit); whether it survived.
+fn without_system_calls(work: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child only touches memory, as this function makes sure, and leaves by the bare system call.
+    unsafe {
+        match libc::fork() {
+            0 => {
+                const STRICT: libc::c_int = 1;
+                let strict = libc::prctl(libc::PR_SET_SECCOMP, STRICT) == 0;
+                libc::syscall(libc::SYS_exit, libc::c_int::from(!(strict && work())));
+                unreachable!()
+            }
+            child => {
+                let mut status = 0;
+                assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+                libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+            }
+        }
+    }
+}
+
+#[test]
+fn piggybacking_makes_no_system_call() {
+    let agent = FakeAgent::start();
+    let client = client(&agent);
+    client.join("me", 100).unwrap();
+    assert!(without_system_calls(|| client.piggyback(b"from a child").is_ok()));
+    assert_eq!(agent.taken(), [b"from a child"]);
+    let socket = agent.path.clone();
+    assert!(!without_system_calls(|| socket.exists()), "a system call would have been noticed");
+}
+
 /// The fast path: the kernel writes, this process reads its own memory.
 mod in_memory {
     use super::*;
@@ -433,6 +464,25 @@ mod in_memory {
         }
         agent.kill();
         assert_eq!(client.poll(SOON).unwrap(), Some(Event::AgentGone));
+    }
+
+    #[test]
+    fn looking_for_events_makes_no_system_call() {
+        if !permitted() {
+            return;
+        }
+        let agent = FakeAgent::start_with(true);
+        let client = client(&agent);
+        // The first look makes room for entries; that of a child must not need any.
+        agent.emit(record(RecordKind::TimeoutChanged, Cause::Local), b"");
+        client.poll(SOON).unwrap();
+        for number in 0..100 {
+            agent.emit(Record { number, ..record(RecordKind::TimeoutChanged, Cause::Local) }, b"");
+        }
+        assert!(without_system_calls(|| {
+            let found = (0..10_000).filter(|_| matches!(client.try_next(), Ok(Some(Event::TimeoutChanged { .. })))).count();
+            found == 100
+        }));
     }
 
     #[test]
