@@ -367,7 +367,8 @@ impl Mechanism {
         }
     }
 
-    /// Watches a process of this host. The caller checks afterwards that it is still the same process (it may have died before).
+    /// Watches a process of this host, by its pid in the first pid namespace. The caller checks afterwards that it is still the same process and no
+    /// zombie (state Z or X in /proc/PID/stat): what died before is not reported.
     ///
     /// # Errors
     /// [`XdpError::Map`], when the table is full.
@@ -379,6 +380,12 @@ impl Mechanism {
     /// Ends a watch; absent is as good.
     pub fn unwatch(&self, pid: u32) {
         let _ = find(&self.object, "watches").delete(&pid.to_ne_bytes());
+    }
+
+    /// The watch of a process: gone once its end was reported.
+    #[must_use]
+    pub fn watching(&self, pid: u32) -> Option<Watch> {
+        watch_from(&find(&self.object, "watches").lookup(&pid.to_ne_bytes(), MapFlags::ANY).ok()??)
     }
 
     /// Watches whose end did not fit the urgent ring; to be looked at when `complaints` counts such losses.

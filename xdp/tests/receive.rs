@@ -720,7 +720,7 @@ as_root! {
                 while !stop.load(std::sync::atomic::Ordering::Relaxed) {
                     i = i.wrapping_add(1);
                     let other = (1 + i % 6, Key([i | 1; 16]));
-                    m.set_keys(&if i % 2 == 0 { Keyring::new(stays, Some(other)) } else { Keyring::new(other, Some(stays)) }.unwrap());
+                    m.set_keys(&if i.is_multiple_of(2) { Keyring::new(stays, Some(other)) } else { Keyring::new(other, Some(stays)) }.unwrap());
                 }
             });
             for frame in &frames {
