@@ -1,1 +1,46 @@
-//! What produces every figure.
+//! What produces every figure, and the demonstration.
+//!
+//! ```text
+//! rig       a lab with an agent on every host                    observer   an application on another host, stamping its upcalls
+//! crash     one crash, measured from kill(2) to every upcall     victim     what crashes
+//! load      stress-ng and iperf3 beside it                       stats      samples, quantiles, the JSON line of a case
+//! demo      `fide demo`                                          report     one HTML file with its drawings inside
+//! ```
+//!
+//! All hosts of a lab share one kernel and so one CLOCK_MONOTONIC: stamps of different hosts can be subtracted, which on real
+//! hosts they cannot. The event is stamped immediately before kill(2) (or what else brings it about), in a thread with real-time
+//! priority, so that load does not tear the stamp and the event apart; the upcall immediately after it returned.
+
+pub mod crash;
+pub mod demo;
+pub mod observer;
+pub mod report;
+pub mod rig;
+pub mod stats;
+pub mod sys;
+pub mod ui;
+pub mod victim;
+
+/// The hidden subcommands: helper processes that a benchmark starts on its hosts.
+#[derive(Debug, clap::Subcommand)]
+pub enum Helper {
+    /// An application that observes
+    #[command(name = "bench-observer", hide = true)]
+    Observer(observer::Args),
+    /// A process to crash
+    #[command(name = "bench-victim", hide = true)]
+    Victim(victim::Args),
+}
+
+impl Helper {
+    /// Does it.
+    ///
+    /// # Errors
+    /// Whatever keeps the helper from its work.
+    pub fn run(&self) -> anyhow::Result<()> {
+        match self {
+            Helper::Observer(args) => observer::run(args),
+            Helper::Victim(args) => victim::run(args),
+        }
+    }
+}

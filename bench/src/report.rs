@@ -1,0 +1,1 @@
+//! One HTML file with its drawings inside.

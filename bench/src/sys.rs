@@ -1,0 +1,236 @@
+//! System calls that std has no words for. All `unsafe` of this crate is here.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::mem::zeroed;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+use std::ptr;
+use std::time::Duration;
+
+fn check(result: libc::c_long) -> io::Result<libc::c_long> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// CLOCK_MONOTONIC, ns. All hosts of a lab share it.
+#[must_use]
+pub fn now_ns() -> u64 {
+    fide_client::monotonic_ns()
+}
+
+/// The real-time priority of everything here that stamps: below the agents' lane (50), above all load.
+pub const STAMPER_PRIORITY: i32 = 40;
+
+/// SCHED_FIFO for the calling thread, not for what it starts. Without the permission: an error, and nothing changes.
+///
+/// # Errors
+/// EPERM, as a rule.
+pub fn be_realtime(priority: i32) -> io::Result<()> {
+    let param = libc::sched_param { sched_priority: priority };
+    // SAFETY: pid 0 is the calling thread; `param` is readable.
+    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &raw const param) }.into()).map(drop)
+}
+
+/// An ordinary thread again.
+pub fn be_ordinary() {
+    let param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: as in `be_realtime`. Going back is always permitted.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const param) };
+}
+
+/// Keeps all memory of the process resident.
+///
+/// # Errors
+/// EPERM or ENOMEM: then pages may be faulted in at a bad moment, which is all.
+pub fn lock_memory() -> io::Result<()> {
+    // SAFETY: no pointers.
+    check(unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) }.into()).map(drop)
+}
+
+/// The calling thread may run on this processor only.
+///
+/// # Errors
+/// When there is no such processor.
+pub fn pin_to(cpu: usize) -> io::Result<()> {
+    // SAFETY: an all-zero set is valid; CPU_SET writes inside it (the index is checked), and the call reads it.
+    unsafe {
+        let mut set: libc::cpu_set_t = zeroed();
+        if cpu >= libc::CPU_SETSIZE as usize {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        libc::CPU_SET(cpu, &mut set);
+        check(libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set).into()).map(drop)
+    }
+}
+
+/// Sleeps until this moment of CLOCK_MONOTONIC.
+pub fn sleep_until(ns: u64) {
+    let at = libc::timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 };
+    // SAFETY: `at` is readable; the remaining time is not asked for. An interruption only wakes us early.
+    unsafe { libc::clock_nanosleep(libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &raw const at, ptr::null_mut()) };
+}
+
+/// Sends a signal to a process and says when, immediately before.
+///
+/// # Errors
+/// When there is no such process.
+pub fn kill(pid: u32, signal: i32) -> io::Result<u64> {
+    let pid = pid.cast_signed();
+    let at = now_ns();
+    // SAFETY: integers only.
+    check(unsafe { libc::kill(pid, signal) }.into())?;
+    Ok(at)
+}
+
+/// A descriptor that becomes readable when the process ends.
+///
+/// # Errors
+/// When there is no such process, or no descriptor left.
+pub fn pidfd(pid: u32) -> io::Result<OwnedFd> {
+    // SAFETY: integers only; the descriptor is new and ours alone.
+    let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
+    // SAFETY: as above.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// What [`wait`] found of one descriptor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ready {
+    /// It can be read, or is at its end.
+    pub readable: bool,
+    /// It was hung up or has an error.
+    pub hung_up: bool,
+}
+
+/// Waits until one of them is readable or hung up.
+///
+/// # Errors
+/// Those of poll(2); an interruption counts as nothing ready.
+pub fn wait(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<Vec<Ready>> {
+    let events = libc::POLLIN | libc::POLLRDHUP;
+    let mut all: Vec<libc::pollfd> = fds.iter().map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 }).collect();
+    let ms = timeout.map_or(-1, |t| i32::try_from(t.as_millis()).unwrap_or(i32::MAX));
+    // SAFETY: an array of the stated length; the descriptors are borrowed and so open.
+    let n = unsafe { libc::poll(all.as_mut_ptr(), all.len() as libc::nfds_t, ms) };
+    if n < 0 {
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    let bad = libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP | libc::POLLNVAL;
+    let ready = |p: &libc::pollfd| Ready { readable: p.revents & libc::POLLIN != 0, hung_up: p.revents & bad != 0 };
+    Ok(all.iter().map(ready).collect())
+}
+
+/// Memory of ordinary 4 KiB pages, every one of them touched. It stays until the process ends.
+///
+/// # Errors
+/// ENOMEM.
+pub fn touch(bytes: usize) -> io::Result<()> {
+    if bytes == 0 {
+        return Ok(());
+    }
+    // SAFETY: a new anonymous mapping, checked before use, written only inside its bounds and never unmapped.
+    unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let start = libc::mmap(ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        libc::madvise(start, bytes, libc::MADV_NOHUGEPAGE);
+        for offset in (0..bytes).step_by(4096) {
+            start.cast::<u8>().add(offset).write_volatile(1);
+        }
+    }
+    Ok(())
+}
+
+/// Makes the command's core dumps at most this large.
+pub fn limit_core(command: &mut Command, bytes: u64) {
+    // SAFETY: setrlimit is async-signal-safe and reads a struct on the stack.
+    unsafe {
+        command.pre_exec(move || {
+            let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+            check(libc::setrlimit(libc::RLIMIT_CORE, &raw const limit).into()).map(drop)
+        });
+    }
+}
+
+/// Makes the command write itself into this open `cgroup.procs` before it executes.
+pub fn join_cgroup(command: &mut Command, procs: File) {
+    // SAFETY: write is async-signal-safe; the descriptor is owned by the closure and so open.
+    unsafe {
+        command.pre_exec(move || {
+            let text = b"0";
+            check(libc::write(procs.as_raw_fd(), text.as_ptr().cast(), text.len()) as libc::c_long).map(drop)
+        });
+    }
+}
+
+/// Whether the caller is root.
+#[must_use]
+pub fn is_root() -> bool {
+    // SAFETY: no arguments.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Clock ticks per second, the unit of `/proc/PID/stat`.
+#[must_use]
+pub fn ticks_per_second() -> u64 {
+    // SAFETY: a constant.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100)
+}
+
+/// Bytes of `n` pages.
+#[must_use]
+pub fn pages(n: u64) -> u64 {
+    // SAFETY: a constant.
+    n * u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
+/// User and system time of a process, all threads, in seconds; and its resident memory in bytes.
+///
+/// # Errors
+/// When it is gone.
+pub fn usage(pid: u32) -> io::Result<(f64, u64)> {
+    let mut stat = String::new();
+    File::open(format!("/proc/{pid}/stat"))?.read_to_string(&mut stat)?;
+    let broken = || io::Error::from(io::ErrorKind::InvalidData);
+    let fields: Vec<&str> = stat.rsplit_once(')').ok_or_else(broken)?.1.split_ascii_whitespace().collect();
+    let field = |n: usize| fields.get(n - 3).and_then(|f| f.parse::<u64>().ok()).ok_or_else(broken);
+    let seconds = (field(14)? + field(15)?) as f64 / ticks_per_second() as f64;
+    Ok((seconds, pages(field(24)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usage_of_this_process_is_plausible() {
+        let (seconds, resident) = usage(std::process::id()).unwrap();
+        assert!(seconds >= 0.0 && resident > 100_000 && resident < 1 << 40, "{seconds} {resident}");
+    }
+
+    #[test]
+    fn a_dead_process_is_readable_through_its_pidfd() {
+        use std::os::fd::AsFd as _;
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let fd = pidfd(child.id()).unwrap();
+        let at_once = Some(Duration::ZERO);
+        assert!(!wait(&[fd.as_fd()], at_once).unwrap()[0].readable);
+        let before = now_ns();
+        assert!(kill(child.id(), libc::SIGKILL).unwrap() >= before);
+        assert!(wait(&[fd.as_fd()], Some(Duration::from_secs(10))).unwrap()[0].readable);
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn touched_memory_is_resident() {
+        let before = usage(std::process::id()).unwrap().1;
+        touch(32 << 20).unwrap();
+        assert!(usage(std::process::id()).unwrap().1 >= before + (30 << 20));
+    }
+}
