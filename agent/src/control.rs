@@ -6,6 +6,7 @@ use crate::bridge::Bridge;
 use crate::config::{self, Config};
 use crate::core::{Command, Core, Happened, now_ns};
 use crate::history::{Flushed, History};
+use crate::metrics::Heart;
 use crate::select::{Resolver, Target as Process};
 use crate::seqpacket::{self, Read};
 use crate::state::State;
@@ -19,22 +20,21 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 /// The way to the loop. Cheap to clone; usable from any thread.
 #[derive(Clone)]
 pub struct LoopHandle {
     commands: Sender<Command>,
     wake: Arc<OwnedFd>,
-    /// When the loop last turned.
-    pub turned: Arc<AtomicU64>,
+    /// Beats when the loop turns.
+    pub heart: Arc<Heart>,
 }
 
 impl LoopHandle {
     /// A handle over a command channel and the eventfd that wakes the loop.
     #[must_use]
-    pub fn new(commands: Sender<Command>, wake: OwnedFd, turned: Arc<AtomicU64>) -> Self {
-        Self { commands, wake: Arc::new(wake), turned }
+    pub fn new(commands: Sender<Command>, wake: OwnedFd, heart: Arc<Heart>) -> Self {
+        Self { commands, wake: Arc::new(wake), heart }
     }
 
     /// Has the loop do something, without waiting.
@@ -155,7 +155,7 @@ impl Control {
             tracing::warn!("{w}");
         }
         let standing = config.watches.iter().map(|w| Standing::new(&w.name, &w.selector, Origin::Config)).collect();
-        let side = crate::side::Side::new(&config, &core, &about);
+        let side = crate::side::Side::new(&config, &core);
         Self {
             config,
             config_path,
@@ -318,8 +318,19 @@ impl Control {
         if let Flushed::Failed(e) = self.history.flush() {
             tracing::error!("{e}");
         }
-        let turned = self.core.turned.load(std::sync::atomic::Ordering::Relaxed);
-        if now_ns().saturating_sub(turned) < 2_000_000_000 {
+        let counted = crate::side::Counted {
+            clients: self.connections.len() as u64,
+            history_events: self.history.next_seq(),
+            history_bytes: self.history.bytes(),
+            history_lost: self.history.lost(),
+            history_failures: self.history.failures(),
+        };
+        self.side.publish(&self.core, &self.about, counted);
+        for outcome in self.side.failed_hooks() {
+            let text = outcome.text();
+            self.core.tell(move |core| core.tell_local(Cause::Local, crate::hooks::HOOK_EVENT_CODE, text));
+        }
+        if self.core.heart.check(now_ns()).is_ok() {
             let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]); // as in run()
         }
     }
@@ -430,7 +441,10 @@ impl Control {
         {
             tracing::error!("{e}");
         }
-        self.side.reload(&new, &changes.live, &self.core, &self.about);
+        self.side.reload(&new, &changes.live, &self.core);
+        if changes.live.history_size {
+            self.history.set_max_bytes(new.history.max_bytes);
+        }
         self.config.take_live(&new);
         let summary = changes.summary();
         tracing::info!("configuration reloaded: {summary}");

@@ -10,6 +10,7 @@
 //! Everything that may wait (files, clients, hooks, name look-ups) lives in the control thread, which reaches the loop by
 //! [`Command`]s and hears from it by [`Happened`].
 
+use crate::metrics::Heart;
 use crate::peers::Peer;
 use crate::receive::Receiver;
 use crate::subscribers::{Subscribers, Target, Want, key};
@@ -84,6 +85,10 @@ pub struct Start {
 const HOUSEKEEPING_NS: u64 = 1_000_000_000;
 /// Announcements after the start or a change, until everybody surely has them.
 const ANNOUNCE_BURST: [u64; 4] = [0, 50_000_000, 150_000_000, 400_000_000];
+/// A loop that did not turn for so long is ill.
+const HEART: std::time::Duration = std::time::Duration::from_secs(2);
+/// Most processes that a new subscriber to a host or to everything is told of at once.
+const INTRODUCED: usize = 256;
 /// Stay in the loop's busy part this long between looks at the descriptors, in the dedicated profile.
 const SPIN_NS: u64 = 50_000;
 
@@ -121,8 +126,8 @@ pub struct Core {
     ends: Ends,
     epoll: OwnedFd,
     looked_ns: u64,
-    /// When the loop last turned (CLOCK_MONOTONIC), for `/healthz` and the watchdog.
-    pub turned: std::sync::Arc<std::sync::atomic::AtomicU64>,
+    /// Beats when the loop turns, for `/healthz` and the watchdog.
+    pub heart: std::sync::Arc<Heart>,
 }
 
 #[derive(Default)]
@@ -185,7 +190,7 @@ impl Core {
             ends,
             epoll,
             looked_ns: 0,
-            turned: std::sync::Arc::default(),
+            heart: std::sync::Arc::new(Heart::new(HEART)),
             start,
         };
         core.wait_for_descriptors()?;
@@ -206,9 +211,10 @@ impl Core {
 
     /// One turn of the loop.
     pub fn turn(&mut self) {
+        self.poll_sockets();
         self.drain_urgent();
         let now = now_ns();
-        self.turned.store(now, std::sync::atomic::Ordering::Relaxed);
+        self.heart.tick(now);
         self.beat(now);
         self.drain_inbox();
         self.run_commands();
@@ -313,6 +319,13 @@ impl Core {
     /// A process of this host is doomed or dead. First of all the notice leaves; the rest can wait.
     fn local_end(&mut self, record: &Record, now: u64) {
         let Some(cause) = record.cause() else { return };
+        // Numbered by the exit watch just before this agent began a new incarnation: it is told by the new one, with a number of its own.
+        let mut record = *record;
+        if record.incarnation != self.start.incarnation {
+            record.incarnation = self.start.incarnation;
+            record.id = VerdictId::new(self.start.node, self.receiver.next_notice()).0;
+        }
+        let record = &record;
         let notice = Notice {
             notice: record.id as u32,
             app: record.app,
@@ -323,8 +336,11 @@ impl Core {
             event_ns: record.event_ns,
         };
         let sent_ns = self.send_notice(Kind::Notice, &notice);
-        self.watchlist.end(record.app, cause, record.code, now);
         self.outbox.push_numbered(&notice, now);
+        if self.watchlist.get(record.app).is_none_or(|w| w.ended.is_some_and(|(c, _)| c != Cause::Doomed)) {
+            return; // it left while the exit watch was at work: the number had to be used, the story is over
+        }
+        self.watchlist.end(record.app, cause, record.code, now);
         let evidence = Evidence { event_ns: record.event_ns, sent_ns, received_ns: record.received_ns, ..Evidence::default() };
         let name = self.watchlist.get(record.app).map(|w| w.name.clone());
         self.tell(
@@ -343,12 +359,18 @@ impl Core {
         let published = Record { kind: RecordKind::Process as u16, ..*record };
         let delivered = self.receiver.kernel_watches_exits();
         self.publish(record.node, record.app, &published, &[], delivered);
+        self.ended(record.node, record.app, cause);
     }
 
     /// A notice of another host.
+    ///
+    /// Whether it is news is the detector's to say: a copy that the kernel calls a duplicate may be the first that found room in the ring, and one
+    /// far beyond a hole is not confirmed, hence repeated, but counts all the same.
     fn remote_notice(&mut self, record: &Record, now: u64) {
         let (Some(cause), Some(grade)) = (record.cause(), record.grade()) else { return };
         let Some(slot) = self.slot(record.node) else { return };
+        // What was sent before the notice arrived before it: it is told before it (FiDe §4.1).
+        self.drain_inbox();
         let number = record.id as u32;
         let notice = Notice {
             notice: number,
@@ -359,43 +381,58 @@ impl Core {
             code: record.code,
             event_ns: record.event_ns,
         };
-        let Some(peer) = self.peers[slot].as_mut() else { return };
-        match peer.inbox.offer(number, now) {
-            Offer::TooFar => return,
-            Offer::Duplicate | Offer::New => {
-                peer.confirm = true;
-                self.confirm_owed = true;
-            }
-        }
-        if record.flags & Record::DUPLICATE != 0 {
-            return;
-        }
-        if !self.receiver.kernel_delivers() {
-            self.publish(record.node, record.app, record, &[], false);
-        } else {
-            self.publish(record.node, record.app, record, &[], true);
+        let Some(peer) = self.peers[slot].as_mut().filter(|p| p.incarnation == record.incarnation) else { return };
+        if peer.inbox.offer(number, now) != Offer::TooFar {
+            peer.confirm = true;
+            self.confirm_owed = true;
         }
         match self.detector.notice(record.node, record.incarnation, &notice, record.sent_ns, record.received_ns, record.path, now)
         {
-            Ok(Taken::New | Taken::Duplicate) => {}
+            Ok(Taken::New) => self.noticed(slot, &Record { flags: record.flags & !Record::DUPLICATE, ..*record }, cause),
+            Ok(Taken::Duplicate) => {}
             Err(e) => tracing::debug!("notice {number} of {:08x}: {e}", record.node),
-        }
-        if let Some(peer) = self.peers[slot].as_mut() {
-            if record.app == 0 {
-                peer.left = true;
-            } else if let Some(app) = peer.apps.get_mut(&record.app) {
-                app.ended = Some(cause);
-            }
         }
         self.act(now);
     }
 
+    /// Tells subscribers of a notice that is news, and remembers it.
+    fn noticed(&mut self, slot: usize, record: &Record, cause: Cause) {
+        let delivered = self.receiver.kernel_delivers();
+        self.publish(record.node, record.app, record, &[], delivered);
+        let Some(peer) = self.peers[slot].as_mut() else { return };
+        if record.app != 0 {
+            if let Some(app) = peer.apps.get_mut(&record.app) {
+                app.ended = Some(cause);
+            }
+            self.ended(record.node, record.app, cause);
+            return;
+        }
+        peer.left = true;
+        // Who asked for a process of a host that leaves must know that nobody watches it any more; the kernel knows only those who asked
+        // for the host.
+        let rings = self.subscribers.rings_of_node(record.node) & !self.subscribers.rings(record.node, 0);
+        self.subscribers.publish(rings, record, &[], false, self.receiver.mechanism());
+    }
+
+    /// After the last word on a process, nobody needs to be told of it.
+    fn ended(&mut self, node: u32, app: u32, cause: Cause) {
+        if cause != Cause::Doomed {
+            self.subscribers.clear(node, app, self.receiver.mechanism());
+        }
+    }
+
     // ---- packets that can wait a little -------------------------------------------------------------------------------------
 
+    /// Where sockets receive, what they hold comes first: notices among it must not wait for the next turn.
+    fn poll_sockets(&mut self) {
+        if self.receiver.needs_sockets() {
+            let me = crate::soft::Me { cluster: self.start.cluster, node: self.start.node, incarnation: self.start.incarnation };
+            self.receiver.poll_sockets(&self.lane, &me, &self.start.keys);
+        }
+    }
+
     fn drain_inbox(&mut self) {
-        let me = crate::soft::Me { cluster: self.start.cluster, node: self.start.node, incarnation: self.start.incarnation };
         let keys = self.start.keys;
-        self.receiver.poll_sockets(&self.lane, &me, &keys);
         while let Some((head, bytes)) = self.receiver.next_packet() {
             match fide_wire::packet::decode(&bytes, self.start.cluster, &keys) {
                 Ok(packet) => self.packet(&head, &packet, now_ns()),
@@ -522,10 +559,7 @@ impl Core {
             for ring in &rings {
                 self.subscribers.set(key(node, app), *ring, true, self.receiver.mechanism());
             }
-            let record = self.host_record(Cause::Monitored, Grade::Certain, node, incarnation, now);
-            let record = Record { kind: RecordKind::Process as u16, app, ..record };
-            self.publish(node, app, &record, name.as_bytes(), false);
-            self.tell(Cause::Monitored, Grade::Certain, &host, incarnation, Some(name), 0, false, None, None, now);
+            self.appeared(node, incarnation, app, now);
         }
     }
 
@@ -764,7 +798,7 @@ impl Core {
         while let Some(action) = self.detector.poll_action() {
             match action {
                 Action::Verdict(v) => self.verdict(&v, now),
-                Action::Probe { node, paths } => self.probe(node, paths),
+                Action::Probe { node, paths } => self.probe(node, paths, now),
                 Action::Condemn { node, incarnation } => self.condemn(node, incarnation),
                 Action::TimeoutChanged { node, timeout_ns } => {
                     let record = Record {
@@ -781,7 +815,11 @@ impl Core {
         }
     }
 
-    fn probe(&mut self, node: u32, paths: [bool; PATHS]) {
+    fn probe(&mut self, node: u32, paths: [bool; PATHS], now: u64) {
+        // Before others are doubted: is it our own cable?
+        for path in 0..PATHS {
+            self.detector.carrier(path, self.lane.carrier(path as u8), now);
+        }
         let Some(slot) = self.slot(node) else { return };
         let (Some(peer), Some(prober)) = (self.peers[slot].as_ref(), self.prober.as_mut()) else { return };
         for path in (0..PATHS).filter(|p| paths[*p]) {
@@ -805,19 +843,19 @@ impl Core {
         let host = self.node_name(v.node);
         let app = (v.app != 0).then(|| self.app_name(v.node, v.app));
         // Notices were published when they came in, by the kernel where it could.
-        if v.grade == Grade::Inferred || v.cause.is_about_observer() || v.cause == Cause::Returned {
-            let mut record = self.host_record(v.cause, v.grade, v.node, v.incarnation, now);
-            record.id = v.id.0;
-            record.code = v.code;
-            self.publish_host(v.node, &record);
-            for ended in &v.ended_apps {
-                let record = Record { kind: RecordKind::Process as u16, app: *ended, ..record };
-                self.publish(v.node, *ended, &record, &[], false);
-            }
+        let noticed = v.grade == Grade::Certain && v.cause.ends_process();
+        let record = Record { id: v.id.0, code: v.code, ..self.host_record(v.cause, v.grade, v.node, v.incarnation, now) };
+        if !noticed && v.app == 0 {
+            self.publish_host(v.node, &host, &record);
+        }
+        for ended in v.ended_apps.iter().chain((!noticed && v.app != 0).then_some(&v.app)) {
+            let record = Record { kind: RecordKind::Process as u16, app: *ended, ..record };
+            self.publish(v.node, *ended, &record, &[], false);
+            self.mark_ended(v.node, *ended, v.cause);
+            self.ended(v.node, *ended, v.cause);
         }
         for ended in &v.ended_apps {
             let name = self.app_name(v.node, *ended);
-            self.mark_ended(v.node, *ended, v.cause);
             self.tell(
                 v.cause,
                 v.grade,
@@ -865,11 +903,11 @@ impl Core {
     }
 
     /// To everybody who asked for anything of this host.
-    fn publish_host(&mut self, node: u32, record: &Record) {
+    fn publish_host(&mut self, node: u32, name: &str, record: &Record) {
         let rings = if node == self.start.node { u64::MAX } else { self.subscribers.rings_of_node(node) };
         let rings = rings & self.subscribers.in_use();
         if rings != 0 {
-            self.subscribers.publish(rings, record, &[], false, self.receiver.mechanism());
+            self.subscribers.publish(rings, record, name.as_bytes(), false, self.receiver.mechanism());
         }
     }
 
@@ -1095,6 +1133,9 @@ impl Core {
             return Err(format!("process {} is watched already, as {name}", watched.pid));
         }
         let (pid, ticks) = (watched.pid, watched.start_ticks);
+        if self.watchlist.is_doomed(pid, ticks) {
+            return Err(format!("process {pid} is ending and cannot be saved"));
+        }
         let app = self.watchlist.add(watched);
         if let Err(e) = self.outbox.app_started(app) {
             self.watchlist.forget(app);
@@ -1109,8 +1150,19 @@ impl Core {
         for (ring, _) in self.subscribers.wanting(&Target::Process(watched_name, name)).collect::<Vec<_>>() {
             self.subscribers.set(key(self.start.node, app), ring, true, self.receiver.mechanism());
         }
-        self.announce_soon(now_ns());
+        let now = now_ns();
+        self.announce_soon(now);
+        self.appeared(self.start.node, self.start.incarnation, app, now);
         Ok(app)
+    }
+
+    /// Tells of a process that is monitored from now on.
+    fn appeared(&mut self, node: u32, incarnation: u32, app: u32, now: u64) {
+        let (host, name) = (self.node_name(node), self.app_name(node, app));
+        let record = self.host_record(Cause::Monitored, Grade::Certain, node, incarnation, now);
+        let record = Record { kind: RecordKind::Process as u16, app, ..record };
+        self.publish(node, app, &record, name.as_bytes(), false);
+        self.tell(Cause::Monitored, Grade::Certain, &host, incarnation, Some(name), 0, false, None, None, now);
     }
 
     /// A process leaves politely, or is no longer watched.
@@ -1145,6 +1197,7 @@ impl Core {
             ..self.host_record(Cause::Left, Grade::Certain, self.start.node, self.start.incarnation, now)
         };
         self.publish(self.start.node, app, &record, &[], false);
+        self.ended(self.start.node, app, Cause::Left);
         let evidence = Evidence { event_ns: now, sent_ns, received_ns: now, ..Evidence::default() };
         let host = self.start.name.clone();
         self.tell(
@@ -1172,6 +1225,7 @@ impl Core {
 
     /// A subscriber is gone.
     pub fn unsubscribe(&mut self, ring: u32) {
+        self.watchlist.ring_gone(ring);
         self.subscribers.remove(ring, self.receiver.mechanism_mut());
         self.wants_version += 1;
     }
@@ -1185,6 +1239,7 @@ impl Core {
         self.subscribers.want(ring, target.clone(), want);
         self.wants_version += 1;
         self.announce_soon(now_ns());
+        self.introduce(ring, &target);
         let (node, app) = found.unwrap_or_else(|| match &target {
             Target::Host(host) | Target::Process(_, host) => (fide_wire::name_id(host), 0),
             Target::Everything => (0, 0),
@@ -1192,6 +1247,29 @@ impl Core {
         let (pbsize, alive) = self.app_facts(node, app, found.is_some());
         let timeout = self.detector.timeout_ns(node).unwrap_or_else(|| self.own_contract().timeout_ns());
         (node, app, pbsize, timeout, alive)
+    }
+
+    /// Tells a new subscriber to a host or to everything which processes there are: from then on it knows them by name.
+    fn introduce(&mut self, ring: u32, target: &Target) {
+        let wanted = |host: &str| match target {
+            Target::Everything => true,
+            Target::Host(h) => h == host,
+            Target::Process(..) => false,
+        };
+        let (me, mine) = (self.start.node, self.start.incarnation);
+        let local = self.watchlist.alive().filter(|_| wanted(&self.start.name)).map(|(app, w)| (me, mine, app, w.name.clone()));
+        let remote = self.peers.iter().flatten().filter(|p| wanted(&p.name) && !p.condemned && !p.left).flat_map(|p| {
+            let alive = p.apps.iter().filter(|(_, a)| a.ended.is_none());
+            alive.map(|(app, a)| (p.node, p.incarnation, *app, a.name.clone()))
+        });
+        // More would not fit its ring.
+        let known: Vec<_> = local.chain(remote).take(INTRODUCED).collect();
+        let now = now_ns();
+        for (node, incarnation, app, name) in known {
+            let record = self.host_record(Cause::Monitored, Grade::Certain, node, incarnation, now);
+            let record = Record { kind: RecordKind::Process as u16, app, ..record };
+            self.subscribers.publish(1 << ring, &record, name.as_bytes(), false, self.receiver.mechanism());
+        }
     }
 
     fn app_facts(&self, node: u32, app: u32, found: bool) -> (u32, bool) {
@@ -1247,6 +1325,12 @@ impl Core {
         for c in self.peers.iter_mut().flatten().flat_map(|p| &mut p.calibration) {
             c.set_config(config);
         }
+    }
+
+    /// Events that subscribers lost because they were too slow.
+    #[must_use]
+    pub fn events_lost(&self) -> u64 {
+        self.subscribers.lost
     }
 
     /// How packets are received.
@@ -1339,6 +1423,9 @@ impl Core {
     }
 
     fn app_name(&self, node: u32, app: u32) -> String {
+        if node == self.start.node {
+            return self.watchlist.get(app).map_or_else(|| format!("process {app}"), |w| w.name.clone());
+        }
         let peer = self.slot(node).and_then(|s| self.peers[s].as_ref());
         peer.and_then(|p| p.apps.get(&app)).map_or_else(|| format!("process {app}"), |a| a.name.clone())
     }

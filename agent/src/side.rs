@@ -2,36 +2,144 @@
 
 use crate::config::{Config, Live};
 use crate::control::LoopHandle;
-use crate::status::About;
+use crate::hooks::{HookOptions, HookOutcome, Hooks};
+use crate::links::Links;
+use crate::metrics::{Board, MetricsServer, Snapshot};
 use fide_wire::control::HistoryEvent;
+use fide_wire::verdict::Cause;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long hooks may still run when the agent leaves.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// All of it.
-pub struct Side {}
+pub struct Side {
+    hooks: Option<Hooks>,
+    links: Option<Links>,
+    board: Arc<Board>,
+    metrics: Option<MetricsServer>,
+    counters: Snapshot,
+}
+
+/// What the control thread adds to the counters.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counted {
+    /// Connected clients.
+    pub clients: u64,
+    /// Events in the history since it exists.
+    pub history_events: u64,
+    /// Its bytes on disk.
+    pub history_bytes: u64,
+    /// Events that never reached the disk.
+    pub history_lost: u64,
+    /// Failed writes.
+    pub history_failures: u64,
+}
 
 impl Side {
     /// Starts what is configured. What cannot be started is told, and the agent goes on without.
     #[must_use]
-    pub fn new(_config: &Config, _core: &LoopHandle, _about: &About) -> Self {
-        Self {}
+    pub fn new(config: &Config, core: &LoopHandle) -> Self {
+        let mut side = Self { hooks: None, links: None, board: Arc::default(), metrics: None, counters: Snapshot::default() };
+        match Hooks::start(config.hooks.clone(), HookOptions::default()) {
+            Ok(hooks) => side.hooks = Some(hooks),
+            Err(e) => complain(core, format!("hooks cannot be run: {e}")),
+        }
+        match Links::open() {
+            Ok(links) => side.links = Some(links),
+            Err(e) => complain(core, format!("interfaces are looked at once a second only: {e}")),
+        }
+        side.serve_metrics(config.metrics, core);
+        side
+    }
+
+    fn serve_metrics(&mut self, address: Option<SocketAddr>, core: &LoopHandle) {
+        self.metrics = None; // the old one must free its port first
+        if let Some(address) = address {
+            match MetricsServer::start(address, self.board.clone(), core.heart.clone()) {
+                Ok(server) => self.metrics = Some(server),
+                Err(e) => complain(core, e.to_string()),
+            }
+        }
     }
 
     /// The descriptor that says that interfaces changed, or -1.
     #[must_use]
     pub fn links_fd(&self) -> i32 {
-        -1
+        self.links.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 
     /// Interfaces that changed.
-    pub fn changed_interfaces(&mut self) -> Vec<String> {
-        Vec::new()
+    pub fn changed_interfaces(&mut self) -> BTreeSet<String> {
+        let mut changed = BTreeSet::new();
+        if let Some(links) = self.links.as_mut() {
+            while let Some(change) = links.poll() {
+                changed.insert(change.name);
+            }
+        }
+        changed
     }
 
     /// An event, for the hooks and the counters.
-    pub fn happened(&mut self, _event: &HistoryEvent) {}
+    pub fn happened(&mut self, event: &HistoryEvent) {
+        self.counters.count(event.cause, event.grade);
+        if let Some(hooks) = &self.hooks {
+            hooks.offer(event);
+        }
+    }
+
+    /// Hooks that failed since the last call, for the history.
+    pub fn failed_hooks(&mut self) -> Vec<HookOutcome> {
+        let Some(hooks) = &self.hooks else { return Vec::new() };
+        hooks.outcomes().try_iter().filter(HookOutcome::is_failure).collect()
+    }
+
+    /// Renews what `/metrics` shows; costs nothing when nobody serves it.
+    pub fn publish(&mut self, core: &LoopHandle, about: &crate::status::About, counted: Counted) {
+        if self.metrics.is_none() {
+            return;
+        }
+        let about = about.clone();
+        let Some((status, lost)) = core.ask(move |core| (core.status(&about), core.events_lost())) else { return };
+        self.counters.status = status;
+        self.counters.client_events_lost = lost;
+        self.counters.clients = counted.clients;
+        self.counters.history_events = counted.history_events;
+        self.counters.history_bytes = counted.history_bytes;
+        self.counters.history_lost = counted.history_lost;
+        self.counters.history_failures = counted.history_failures;
+        if let Some(hooks) = &self.hooks {
+            self.counters.hooks = hooks.counts();
+        }
+        self.board.publish(self.counters.clone());
+    }
 
     /// A new configuration.
-    pub fn reload(&mut self, _new: &Config, _live: &Live, _core: &LoopHandle, _about: &About) {}
+    pub fn reload(&mut self, new: &Config, live: &Live, core: &LoopHandle) {
+        if live.hooks
+            && let Some(hooks) = self.hooks.as_mut()
+        {
+            hooks.set_hooks(new.hooks.clone());
+        }
+        if live.metrics {
+            self.serve_metrics(new.metrics, core);
+        }
+    }
 
     /// Ends what was started.
-    pub fn shutdown(&mut self) {}
+    pub fn shutdown(&mut self) {
+        self.metrics = None;
+        if let Some(hooks) = self.hooks.as_mut() {
+            hooks.shutdown(GRACE);
+        }
+    }
+}
+
+fn complain(core: &LoopHandle, text: String) {
+    tracing::error!("{text}");
+    core.tell(move |core| core.tell_local(Cause::Local, 0, text));
 }

@@ -200,7 +200,7 @@ pub fn run(config: Config, config_path: PathBuf) -> anyhow::Result<()> {
         core.receive_name(),
         core.exit_name()
     );
-    let handle = LoopHandle::new(commands, wake, core.turned.clone());
+    let handle = LoopHandle::new(commands, wake, core.heart.clone());
     let rt = crate::rt::Wanted::of(&config);
     let thread = std::thread::Builder::new().name("lane".into()).spawn(move || {
         let _place = crate::rt::enter(&rt);
