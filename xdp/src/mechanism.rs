@@ -301,6 +301,11 @@ impl Mechanism {
         Ok(())
     }
 
+    /// Takes the exit watch off again; watches stay in the map and see nothing.
+    pub fn detach_exit_watch(&mut self) {
+        self.exit_links.clear();
+    }
+
     /// Gives a peer a slot of the arrival table, or its slot a new incarnation. Numbers are accepted from 1 again, so one and the same incarnation
     /// must not be set twice: its old packets would be new.
     ///
