@@ -5,7 +5,7 @@ use fide_client::Error;
 use fide_lab::LabError;
 use fide_wire::control::{ErrorCode, Reply};
 use serde::Serialize;
-use std::io;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 /// Exit codes ([`crate::cli::EXIT_CODES`] tells them to people).
@@ -94,17 +94,18 @@ impl Failure {
         if self.kind == Kind::Quiet {
             return ExitCode::SUCCESS;
         }
+        let mut lines = Vec::new();
         if context.json {
             let told = Told { error: &self.what, kind: self.kind, exit, hints: &self.hints };
             // A struct of strings and numbers is always JSON.
-            eprintln!("{}", serde_json::to_string(&told).unwrap_or_default());
+            lines = vec![serde_json::to_string(&told).unwrap_or_default()];
         } else {
             let style = &context.err_style;
-            eprintln!("{} {}", style.red("fide:"), self.what);
-            for hint in &self.hints {
-                eprintln!("  {} {hint}", style.dim("→"));
-            }
+            lines.push(format!("{} {}", style.red("fide:"), self.what));
+            lines.extend(self.hints.iter().map(|hint| format!("  {} {hint}", style.dim("→"))));
         }
+        // A closed standard error leaves nobody to tell.
+        let _ = writeln!(io::stderr(), "{}", lines.join("\n"));
         ExitCode::from(exit)
     }
 }

@@ -61,7 +61,8 @@ fn examine(context: &Context, args: &DoctorArgs, progress: &Progress) -> Report 
     progress.set("asking the kernel");
     let mut groups = vec![kernel::examine(&files)];
     progress.set("loading programs");
-    groups.push(bpf::examine(&used, args.r#try || !args.interface.is_empty()));
+    let status = context.connect().and_then(|c| crate::context::status(&c)).ok();
+    groups.push(bpf::examine(&used, args.r#try || !args.interface.is_empty(), status.as_ref()));
     progress.set("looking at the network");
     groups.push(network::examine(&files, &all, &used));
     progress.set("measuring stolen time");

@@ -131,7 +131,10 @@ pub fn run(context: &Context, args: &EventsArgs) -> Result<ExitCode, Failure> {
     if !shown && !args.follow && (!args.host.is_empty() || !args.app.is_empty()) {
         unknown(context, args)?;
     }
-    while args.follow {
+    if !args.follow {
+        return Ok(ExitCode::SUCCESS);
+    }
+    loop {
         match connection.next_reply()?.reply {
             Reply::Event(event) if filter.wants(&event) => {
                 print(context, &mut out, &event)?;
@@ -141,7 +144,6 @@ pub fn run(context: &Context, args: &EventsArgs) -> Result<ExitCode, Failure> {
             other => return Err(Failure::unexpected("an event", &other)),
         }
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 fn print(context: &Context, out: &mut impl Write, event: &HistoryEvent) -> Result<(), Failure> {
@@ -176,7 +178,7 @@ fn unknown(context: &Context, args: &EventsArgs) -> Result<(), Failure> {
     }
     let Ok(status) = context::status(&context.connect()?) else { return Ok(()) };
     let hosts: Vec<&str> = status.hosts.iter().map(|h| h.name.as_str()).chain([status.node.as_str()]).collect();
-    for host in args.host.iter().filter(|h| !hosts.contains(&h.as_str())) {
+    if let Some(host) = args.host.iter().find(|h| !hosts.contains(&h.as_str())) {
         let hint = suggest::hint("hosts", host, &hosts);
         return Err(Failure::not_found(format!("no event is about a host {host:?}, and no such host is known")).maybe_hint(hint));
     }

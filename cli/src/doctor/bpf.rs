@@ -5,13 +5,14 @@
 
 use super::network::{NATIVE, Nic};
 use super::{Group, Item, State};
+use fide_wire::control::Status;
 use fide_wire::mac::Keyring;
 use fide_xdp::{Attach, Mechanism, Setup, Subscriber, XdpError};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Everything about the programs. `attach`: try the interfaces too.
-pub fn examine(nics: &[Nic], attach: bool) -> Group {
+/// Everything about the programs. `attach`: try the interfaces too, except those that the agent receives by (`agent`).
+pub fn examine(nics: &[Nic], attach: bool, agent: Option<&Status>) -> Group {
     // Some cluster and port that no one uses: nothing on the wire is for this program.
     let setup = Setup { cluster: 1, node: 1, incarnation: 1, port: 9 };
     let mut items = Vec::new();
@@ -37,10 +38,13 @@ pub fn examine(nics: &[Nic], attach: bool) -> Group {
     };
     if let Some(mechanism) = &mut mechanism {
         items.push(rings(mechanism));
-        if !attach {
-            items.extend(nics.iter().filter(|n| n.index > 0).map(|n| expected(n).of(&n.name)));
-        } else {
-            items.extend(nics.iter().filter(|n| n.index > 0).map(|n| xdp(mechanism, n).of(&n.name)));
+        for nic in nics.iter().filter(|n| n.index > 0) {
+            let item = match agent.and_then(|status| in_use(nic, status)) {
+                Some(item) => item,
+                None if attach => xdp(mechanism, nic),
+                None => expected(nic),
+            };
+            items.push(item.of(&nic.name));
         }
     }
     Group { title: "Programs in the kernel", items }
@@ -153,6 +157,19 @@ fn map(fd: BorrowedFd<'_>) -> io::Result<()> {
 const XDP: &str = "XDP on";
 const GENERIC_COSTS: &str = "packets are seen after a copy and later in the stack: some µs more, and more jitter under load";
 
+/// What a running agent has found.
+fn in_use(nic: &Nic, agent: &Status) -> Option<Item> {
+    agent.paths.iter().find(|p| p.interface == nic.name)?;
+    match agent.receive.as_str() {
+        "xdp-native" => Some(Item::ok("xdp", XDP, "native: the agent receives by it")),
+        "xdp-generic" => {
+            let advice = "a NIC whose driver has XDP; on virtio, enough queues (as many as processors, twice)";
+            Some(Item::worse("xdp", XDP, State::Degraded, "generic: the agent receives by it", GENERIC_COSTS, advice))
+        }
+        _ => None,
+    }
+}
+
 /// What the driver's name promises.
 fn expected(nic: &Nic) -> Item {
     let driver = nic.driver.as_deref().unwrap_or("");
@@ -229,6 +246,18 @@ mod tests {
     fn a_program_of_someone_else_is_not_taken_for_a_fault() {
         let item = judge_xdp("veth", Some(&error(libc::EBUSY)), Some(&error(libc::EBUSY)));
         assert!(item.state == State::Unknown && item.found.contains("attached already"));
+    }
+
+    #[test]
+    fn an_interface_that_the_agent_receives_by_is_not_touched() {
+        use fide_wire::control::LocalPath;
+        let nic = |name: &str| Nic { name: name.into(), ..Nic::default() };
+        let path = LocalPath { interface: "eth1".into(), ..LocalPath::default() };
+        let agent = |receive: &str| Status { receive: receive.into(), paths: vec![path.clone()], ..Status::default() };
+        let state = |name: &str, receive: &str| in_use(&nic(name), &agent(receive)).map(|i| i.state);
+        assert_eq!(state("eth1", "xdp-native"), Some(State::Ok));
+        assert_eq!(state("eth1", "xdp-generic"), Some(State::Degraded));
+        assert_eq!((state("eth2", "xdp-native"), state("eth1", "udp")), (None, None));
     }
 
     #[test]

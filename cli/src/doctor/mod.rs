@@ -30,18 +30,6 @@ pub enum State {
     Missing,
 }
 
-impl State {
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            State::Ok => "ok",
-            State::Unknown => "unknown",
-            State::Degraded => "degraded",
-            State::Missing => "missing",
-        }
-    }
-}
-
 /// One finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Item {

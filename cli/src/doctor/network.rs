@@ -419,7 +419,7 @@ mod tests {
         let (a, b, c) = (nic("a", "10.0.1.5", 24), nic("b", "10.0.2.5", 24), nic("c", "10.0.1.6", 24));
         assert_eq!(paths(&[a.clone(), b.clone()], &[]).state, State::Ok);
         assert_eq!(paths(&[a.clone(), c.clone()], &[]).state, State::Degraded);
-        assert_eq!(paths(&[a.clone()], &[]).state, State::Degraded);
+        assert_eq!(paths(std::slice::from_ref(&a), &[]).state, State::Degraded);
         assert_eq!(paths(&[a.clone(), b.clone(), nic("d", "10.0.3.1", 24)], &[]).state, State::Degraded);
         assert!(paths(&[], &[]).essential);
         // The same link-local network is on every link.

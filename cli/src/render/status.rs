@@ -72,7 +72,7 @@ fn paths(out: &mut String, s: &Status, style: &Style) {
 
 /// Whether a window of measurement has ended on this path.
 pub fn is_measured(path: &PathStatus) -> bool {
-    path.last_number > 0 && (path.jitter_ns != [0; 4] || path.margin_ns != 0)
+    path.last_number > 0 && (path.jitter_ns != [0; 4] || path.margin_ns < 0)
 }
 
 /// The margin's colour: broken, less than a tenth left, well.

@@ -7,6 +7,7 @@ use fide_client::Connection;
 use fide_lab::Lab;
 use fide_wire::control::{Reply, Request, Status};
 use std::fs::{self, File};
+use std::net::IpAddr;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -33,6 +34,8 @@ pub fn check_heartbeat(text: &str) -> Result<&str, Failure> {
 
 /// The configuration of host `hN`.
 fn configuration(directory: &Path, host: u16, ipv6: bool, heartbeat: &str) -> String {
+    let address =
+        |net: u8| -> IpAddr { if ipv6 { fide_lab::host_ipv6(host, net).into() } else { fide_lab::host_ipv4(host, net).into() } };
     let at = |file: &str| format!("{:?}", directory.join(file).display().to_string());
     format!(
         "\
@@ -45,9 +48,11 @@ state = {}
 
 [[path]]
 interface = \"net0\"
+address = \"{}\"
 
 [[path]]
 interface = \"net1\"
+address = \"{}\"
 
 [socket]
 path = {}
@@ -59,6 +64,8 @@ path = {}
 listen = \"off\"
 ",
         at("state.json"),
+        address(0),
+        address(1),
         at("fided.sock"),
         at("history.jsonl")
     )
@@ -178,6 +185,11 @@ mod tests {
     #[test]
     fn a_lab_hosts_configuration_names_everything_below_its_directory() {
         let text = configuration(Path::new("/run/fide/lab/x/h2"), 2, false, "1ms");
+        let config = fide_agent::config::Config::parse(&text).unwrap();
+        assert_eq!((config.node.as_str(), config.paths.len(), config.metrics), ("h2", 2, None));
+        let text6 = configuration(Path::new("/run/fide/lab/x/h2"), 2, true, "1ms");
+        let config = fide_agent::config::Config::parse(&text6).unwrap();
+        assert!(config.ipv6 && config.paths.iter().all(|p| p.group.is_some_and(|g| g.is_ipv6())), "{text6}");
         for wanted in ["node = \"h2\"", "path = \"/run/fide/lab/x/h2/fided.sock\"", "listen = \"off\"", "interface = \"net1\""] {
             assert!(text.contains(wanted), "{wanted}: {text}");
         }

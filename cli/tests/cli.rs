@@ -1,0 +1,289 @@
+//! The program as it is run: what it prints, on which stream, and its exit code. Against an agent that answers from a script.
+
+mod common;
+
+use common::{FakeAgent, Knowledge, command, fide};
+use fide_wire::control::{AppStatus, ErrorCode, HistoryEvent, HostStatus, Refused, Request, Selector, Status, WatchStatus};
+use fide_wire::verdict::{Cause, Evidence, Grade, VerdictId};
+use std::path::Path;
+use std::process::{Output, Stdio};
+
+fn knowledge() -> Knowledge {
+    let event = |seq, cause, grade, node: &str, app: Option<&str>| HistoryEvent {
+        seq,
+        wall_ns: 1_794_000_000_000_000_000 + seq,
+        at_ns: 50_000,
+        observer: "h1".into(),
+        id: Some(VerdictId::new(0xab, seq as u32)),
+        cause,
+        grade,
+        node: node.into(),
+        incarnation: 3,
+        app: app.map(String::from),
+        code: 9,
+        confirms: false,
+        text: format!("event {seq}"),
+        evidence: Some(Box::new(Evidence { event_ns: 900, sent_ns: 1_000, received_ns: 20_000, ..Evidence::default() })),
+    };
+    Knowledge {
+        status: Status {
+            node: "h1".into(),
+            cluster: "lab".into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            hosts: vec![HostStatus {
+                name: "h2".into(),
+                state: "alive".into(),
+                apps: vec![AppStatus { name: "redis".into(), app: 1, state: "alive".into() }],
+                ..HostStatus::default()
+            }],
+            watched: vec![WatchStatus { name: "postgres".into(), ..WatchStatus::default() }],
+            ..Status::default()
+        },
+        events: vec![
+            event(1, Cause::Monitored, Grade::Certain, "h2", Some("redis")),
+            event(2, Cause::PathDown, Grade::Inferred, "h3", None),
+            event(3, Cause::Killed, Grade::Certain, "h2", Some("redis")),
+        ],
+        watched: Some((4242, 7)),
+        ..Knowledge::default()
+    }
+}
+
+fn out(o: &Output) -> String {
+    String::from_utf8(o.stdout.clone()).unwrap()
+}
+
+fn err(o: &Output) -> String {
+    String::from_utf8(o.stderr.clone()).unwrap()
+}
+
+fn code(o: &Output) -> i32 {
+    o.status.code().unwrap()
+}
+
+fn json(text: &str) -> Vec<serde_json::Value> {
+    text.lines().map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{e}: {l}"))).collect()
+}
+
+#[test]
+fn without_an_agent_the_code_is_3_and_the_way_to_start_one_is_told() {
+    let nowhere = Path::new("/nonexistent/fided.sock");
+    for line in [
+        &["status"][..],
+        &["events"],
+        &["explain", "000000ab-1"],
+        &["reload"],
+        &["unmonitor", "x"],
+        &["monitor", "x", "--pid", "1"],
+    ] {
+        let o = fide(nowhere, line);
+        assert_eq!(code(&o), 3, "{line:?}");
+        assert!(err(&o).contains("systemctl start fided") && out(&o).is_empty(), "{line:?}: {}", err(&o));
+    }
+    let o = fide(nowhere, &["status", "--json"]);
+    let told = &json(&err(&o))[0];
+    assert_eq!((code(&o), told["kind"].as_str(), told["exit"].as_u64()), (3, Some("no-agent"), Some(3)));
+}
+
+#[test]
+fn nonsense_on_the_command_line_is_code_2() {
+    let nowhere = Path::new("/nonexistent");
+    for line in
+        [&["fly"][..], &["events", "--cause", "died"], &["explain", "xyz"], &["monitor", "db"], &["lab", "cut", "h1", "7"], &[]]
+    {
+        assert_eq!(code(&fide(nowhere, line)), 2, "{line:?}");
+    }
+}
+
+#[test]
+fn status_is_text_for_people_and_one_object_for_programs() {
+    let agent = FakeAgent::start(knowledge());
+    let o = agent.fide(&["status"]);
+    assert!(code(&o) == 0 && out(&o).contains("redis@h2") && !out(&o).contains('\x1b'), "{}", out(&o));
+    let o = agent.fide(&["status", "--json"]);
+    let status: Status = serde_json::from_str(&out(&o)).unwrap();
+    assert_eq!(status, knowledge().status);
+    let o = agent.fide(&["status", "--color", "always"]);
+    assert!(out(&o).contains("\x1b[1mh1\x1b[0m"));
+}
+
+#[test]
+fn the_option_wins_over_the_environment() {
+    let agent = FakeAgent::start(knowledge());
+    let o = fide(Path::new("/nonexistent"), &["status", "--socket", agent.socket().to_str().unwrap()]);
+    assert_eq!(code(&o), 0, "{}", err(&o));
+}
+
+#[test]
+fn events_are_filtered_and_the_last_ones_are_of_those_that_match() {
+    let agent = FakeAgent::start(knowledge());
+    let count = |line: &[&str]| out(&agent.fide(line)).lines().count();
+    assert_eq!(count(&["events"]), 3);
+    assert_eq!(count(&["events", "--last", "2"]), 2);
+    assert_eq!(count(&["events", "--last", "0"]), 0);
+    assert_eq!(count(&["events", "--from", "3"]), 1);
+    assert_eq!(count(&["events", "--grade", "inferred"]), 1);
+    let o = agent.fide(&["events", "--host", "h2", "--last", "1", "--json"]);
+    let all = json(&out(&o));
+    assert_eq!((all.len(), all[0]["cause"].as_str(), all[0]["id"].as_str()), (1, Some("killed"), Some("000000ab-3")));
+}
+
+#[test]
+fn following_goes_on_after_the_kept_events_and_ends_with_the_agent() {
+    let mut k = knowledge();
+    k.later = vec![HistoryEvent { seq: 4, text: "a new one".into(), ..k.events[2].clone() }];
+    let agent = FakeAgent::start(k);
+    let o = agent.fide(&["events", "--follow", "--cause", "failure"]);
+    assert_eq!(out(&o).lines().count(), 2, "{}", out(&o));
+    assert!(out(&o).contains("a new one"));
+    assert_eq!(code(&o), 3, "the agent hung up: {}", err(&o));
+}
+
+#[test]
+fn an_unknown_host_or_process_is_code_4_with_the_likely_name() {
+    let agent = FakeAgent::start(knowledge());
+    for (line, likely) in [(["events", "--host", "h9"], "h2"), (["events", "--app", "rdeis"], "redis")] {
+        let o = agent.fide(&line);
+        assert!(code(&o) == 4 && err(&o).contains("did you mean") && err(&o).contains(likely), "{line:?}: {}", err(&o));
+    }
+    // Known, only nothing happened to it.
+    assert_eq!(code(&agent.fide(&["events", "--host", "h1"])), 0);
+}
+
+#[test]
+fn a_verdict_is_explained_by_its_id_or_as_the_last_one() {
+    let agent = FakeAgent::start(knowledge());
+    for line in [&["explain", "000000ab-3"][..], &["explain", "last"], &["explain"]] {
+        let o = agent.fide(line);
+        assert!(
+            code(&o) == 0 && out(&o).contains("SIGKILL") && out(&o).contains("another clock"),
+            "{line:?}: {}{}",
+            out(&o),
+            err(&o)
+        );
+    }
+    let o = agent.fide(&["explain", "000000ab-3", "--json"]);
+    let x = &json(&out(&o))[0];
+    assert_eq!(x["verdict"]["seq"], 3);
+    assert_eq!(x["explanation"]["clocks"], "two");
+    assert_eq!(x["explanation"]["stamps"][1]["since_previous_ns"], 100);
+    assert!(x["explanation"]["stamps"][2].get("since_previous_ns").is_none());
+    let o = agent.fide(&["explain", "000000ab-99"]);
+    assert!(code(&o) == 4 && err(&o).contains("000000ab-3"), "{}", err(&o));
+}
+
+#[test]
+fn each_way_of_naming_a_process_reaches_the_agent() {
+    let agent = FakeAgent::start(knowledge());
+    let ways = [
+        ("--pid", "12", Selector::Pid(12)),
+        ("--process", "redis-server", Selector::Name("redis-server".into())),
+        ("--unit", "redis.service", Selector::Unit("redis.service".into())),
+        ("--container", "3f9a", Selector::Cgroup("3f9a".into())),
+        ("--cgroup", "/a/b", Selector::Cgroup("/a/b".into())),
+        ("--port", "6379", Selector::Port(6379)),
+    ];
+    for (option, value, selector) in ways {
+        let o = agent.fide(&["monitor", "db", option, value]);
+        assert!(code(&o) == 0 && out(&o).contains("db@h1 is watched: process 4242"), "{}{}", out(&o), err(&o));
+        let wanted = Request::Watch { name: "db".into(), selector };
+        assert!(agent.asked.lock().unwrap().contains(&wanted), "{option}");
+    }
+    let o = agent.fide(&["monitor", "db", "--pid", "12", "--json"]);
+    assert_eq!(json(&out(&o))[0]["pid"], 4242);
+}
+
+#[test]
+fn refusals_keep_the_agents_words_and_have_their_codes() {
+    for (kind, exit) in [(ErrorCode::Exists, 1), (ErrorCode::Permission, 5), (ErrorCode::NotFound, 4), (ErrorCode::Ambiguous, 1)]
+    {
+        let refuse = Some(Refused { code: kind, what: "because of that".into() });
+        let agent = FakeAgent::start(Knowledge { refuse, ..knowledge() });
+        let o = agent.fide(&["monitor", "db", "--process", "redis"]);
+        assert!(code(&o) == exit && err(&o).contains("because of that") && err(&o).contains('→'), "{kind:?}: {}", err(&o));
+    }
+    let refuse = Some(Refused { code: ErrorCode::NotFound, what: "no watch".into() });
+    let agent = FakeAgent::start(Knowledge { refuse, ..knowledge() });
+    let o = agent.fide(&["unmonitor", "postgers"]);
+    assert!(code(&o) == 4 && err(&o).contains("did you mean postgres?"), "{}", err(&o));
+}
+
+#[test]
+fn unmonitor_takes_the_name_that_others_use_as_well() {
+    let agent = FakeAgent::start(knowledge());
+    assert_eq!(code(&agent.fide(&["unmonitor", "postgres@h1"])), 0);
+    assert_eq!(*agent.asked.lock().unwrap(), [Request::Unwatch { name: "postgres".into() }]);
+    assert_eq!(code(&agent.fide(&["reload", "--json"])), 0);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let mut k = knowledge();
+    k.events = (1..2000).map(|seq| HistoryEvent { seq, ..k.events[0].clone() }).collect();
+    let agent = FakeAgent::start(k);
+    let mut child = command(&agent.socket(), &["events"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let o = child.wait_with_output().unwrap();
+    assert_eq!((code(&o), err(&o)), (0, String::new()));
+}
+
+#[test]
+fn the_live_view_needs_a_terminal_and_says_what_does_not() {
+    let agent = FakeAgent::start(knowledge());
+    let o = agent.fide(&["watch"]);
+    assert!(code(&o) == 2 && err(&o).contains("fide events --follow"), "{}", err(&o));
+}
+
+#[test]
+fn completions_and_pages_are_made_for_every_subcommand() {
+    let nowhere = Path::new("/nonexistent");
+    for shell in ["bash", "zsh", "fish"] {
+        let o = fide(nowhere, &["completions", shell]);
+        assert!(code(&o) == 0 && out(&o).contains("unmonitor"), "{shell}");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let o = fide(nowhere, &["man", "--dir", directory.path().to_str().unwrap()]);
+    assert_eq!(code(&o), 0, "{}", err(&o));
+    for page in ["fide.1", "fide-explain.1", "fide-lab-cut.1"] {
+        assert!(std::fs::read_to_string(directory.path().join(page)).unwrap().contains("EXIT STATUS"), "{page}");
+    }
+    assert_eq!(code(&fide(nowhere, &["man", "explan"])), 4);
+    let o = fide(nowhere, &["man", "lab", "cut"]);
+    assert!(out(&o).contains("fide-lab-cut"));
+}
+
+#[test]
+fn the_doctor_gives_one_object_for_each_finding_and_a_summary() {
+    let o = fide(Path::new("/nonexistent"), &["doctor", "--json"]);
+    let all = json(&out(&o));
+    let summary = all.last().unwrap();
+    assert_eq!(summary["item"], "summary");
+    assert_eq!(code(&o), i32::from(summary["works"] == false));
+    for item in &all[..all.len() - 1] {
+        assert!(item["found"].as_str().is_some_and(|f| !f.is_empty()), "{item}");
+        let state = item["state"].as_str().unwrap();
+        assert!(["ok", "unknown", "degraded", "missing"].contains(&state), "{item}");
+    }
+    for wanted in ["kernel", "btf", "bpf-load", "paths", "sched-fifo", "agent", "config"] {
+        assert!(all.iter().any(|i| i["item"] == wanted), "{wanted}");
+    }
+}
+
+#[test]
+fn a_bad_configuration_makes_the_doctor_fail() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("fide.toml");
+    std::fs::write(&file, "heartbeat = \"1 fortnight\"\n").unwrap();
+    let o = fide(Path::new("/nonexistent"), &["doctor", "--config", file.to_str().unwrap()]);
+    assert!(code(&o) == 1 && out(&o).contains("line 1"), "{}", out(&o));
+}
+
+#[test]
+fn labs_without_one_say_how_to_make_one() {
+    // Read only: other labs of this machine are not touched, so it can only be asked for one that cannot be there.
+    let o = fide(Path::new("/nonexistent"), &["lab", "down", "no-such-lab-for-sure"]);
+    assert!([4, 5].contains(&code(&o)), "{}", err(&o));
+    let o = fide(Path::new("/nonexistent"), &["lab", "list", "--json"]);
+    assert_eq!(code(&o), 0, "{}", err(&o));
+    json(&out(&o));
+}
