@@ -1,0 +1,50 @@
+# What people type. Everything behind it is cargo and the scripts in scripts/.
+PREFIX ?= /usr/local
+DESTDIR ?=
+CARGO ?= cargo
+BIN = target/release
+
+.PHONY: build test demo bench verify fix install uninstall setup nightly clean
+
+build: ## binaries and library, optimised
+	@scripts/setup build
+	$(CARGO) build --release --workspace
+
+test: ## everything that must hold; as root also what needs the kernel
+	@scripts/setup build test
+	@scripts/test
+
+demo: ## see it happen, in two minutes (root)
+	@scripts/setup build test demo
+	$(CARGO) build --release -p fide-cli -p fide-agent
+	$(BIN)/fide demo
+
+bench: ## the figures, on this host (root)
+	@scripts/setup build test bench
+	$(CARGO) build --release -p fide-cli -p fide-agent
+	$(BIN)/fide bench detect
+	$(BIN)/fide bench jitter
+
+verify: ## read-only: format, lints, tests, licences and bans
+	@scripts/setup build test
+	@scripts/verify
+
+fix: ## what verify complains of and a machine can mend
+	$(CARGO) fmt --all
+	$(CARGO) xtask gen
+	$(CARGO) clippy --workspace --all-targets --fix --allow-dirty --allow-staged -- -D warnings
+
+nightly: ## longer fuzzing and simulation
+	@scripts/nightly
+
+install: build ## PREFIX=/usr/local DESTDIR=
+	@scripts/install "$(DESTDIR)" "$(PREFIX)"
+
+uninstall:
+	@scripts/install --remove "$(DESTDIR)" "$(PREFIX)"
+
+setup: ## what packages.txt lists
+	@scripts/setup
+
+clean:
+	$(CARGO) clean
