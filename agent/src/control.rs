@@ -671,7 +671,18 @@ impl Control {
             Bridge::create().map_err(|e| Refused { code: ErrorCode::System, what: format!("no memory for the bridge: {e}") })?;
         let most = self.core.ask(|core| core.piggyback_max()).unwrap_or(0);
         let granted = pbsize.min(most);
-        let app = self.watch(name, &process, Origin::Joined, granted, Some(bridge), ring)?;
+        // A process that reconnects is watched already: it gets a new bridge, and its connection can say goodbye again.
+        let known = {
+            let name = name.to_string();
+            self.core.ask(move |core| core.joined_as(&name, pid))
+        };
+        let app = match known.flatten() {
+            Some(app) => {
+                self.core.tell(move |core| core.rejoin(app, granted, bridge, ring));
+                app
+            }
+            None => self.watch(name, &process, Origin::Joined, granted, Some(bridge), ring)?,
+        };
         self.connections[i].joined = Some(app);
         Ok((Reply::Joined { app, pbsize: granted, bridge_len: bridge::LEN as u32 }, Some(fd)))
     }

@@ -10,6 +10,7 @@
 //! Everything that may wait (files, clients, hooks, name look-ups) lives in the control thread, which reaches the loop by
 //! [`Command`]s and hears from it by [`Happened`].
 
+use crate::bridge::Bridge;
 use crate::metrics::Heart;
 use crate::peers::Peer;
 use crate::receive::Receiver;
@@ -87,7 +88,7 @@ const HOUSEKEEPING_NS: u64 = 1_000_000_000;
 const ANNOUNCE_BURST: [u64; 4] = [0, 50_000_000, 150_000_000, 400_000_000];
 /// A loop that did not turn for so long is ill.
 const HEART: std::time::Duration = std::time::Duration::from_secs(2);
-/// Most processes that a new subscriber to a host or to everything is told of at once.
+/// Most hosts and processes that a new subscriber to a host or to everything is told of at once.
 const INTRODUCED: usize = 256;
 /// Stay in the loop's busy part this long between looks at the descriptors, in the dedicated profile.
 const SPIN_NS: u64 = 50_000;
@@ -1165,6 +1166,22 @@ impl Core {
         self.tell(Cause::Monitored, Grade::Certain, &host, incarnation, Some(name), 0, false, None, None, now);
     }
 
+    /// The live watch of a process that joined under this name before.
+    #[must_use]
+    pub fn joined_as(&self, name: &str, pid: u32) -> Option<u32> {
+        let app = self.watchlist.named(name)?;
+        self.watchlist.get(app).filter(|w| w.pid == pid && w.origin == Origin::Joined).map(|_| app)
+    }
+
+    /// A process that joined before has a new connection: its old bridge is of no use any more.
+    pub fn rejoin(&mut self, app: u32, pbsize: u32, bridge: Bridge, ring: Option<u32>) {
+        if let Some(w) = self.watchlist.get_mut(app) {
+            (w.pbsize, w.bridge, w.ring) = (pbsize, Some(bridge), ring);
+            self.watchlist.version += 1;
+            self.announce_soon(now_ns());
+        }
+    }
+
     /// A process leaves politely, or is no longer watched.
     pub fn unwatch(&mut self, app: u32) -> bool {
         let Some(w) = self.watchlist.get(app).filter(|w| w.ended.is_none()) else { return false };
@@ -1249,7 +1266,7 @@ impl Core {
         (node, app, pbsize, timeout, alive)
     }
 
-    /// Tells a new subscriber to a host or to everything which processes there are: from then on it knows them by name.
+    /// Tells a new subscriber to a host or to everything which hosts and processes there are: from then on it knows them by name.
     fn introduce(&mut self, ring: u32, target: &Target) {
         let wanted = |host: &str| match target {
             Target::Everything => true,
@@ -1257,17 +1274,20 @@ impl Core {
             Target::Process(..) => false,
         };
         let (me, mine) = (self.start.node, self.start.incarnation);
+        let hosts = self.peers.iter().flatten().filter(|p| wanted(&p.name) && !p.condemned && !p.left);
+        let hosts = hosts.map(|p| (p.node, p.incarnation, 0, p.name.clone()));
         let local = self.watchlist.alive().filter(|_| wanted(&self.start.name)).map(|(app, w)| (me, mine, app, w.name.clone()));
         let remote = self.peers.iter().flatten().filter(|p| wanted(&p.name) && !p.condemned && !p.left).flat_map(|p| {
             let alive = p.apps.iter().filter(|(_, a)| a.ended.is_none());
             alive.map(|(app, a)| (p.node, p.incarnation, *app, a.name.clone()))
         });
         // More would not fit its ring.
-        let known: Vec<_> = local.chain(remote).take(INTRODUCED).collect();
+        let known: Vec<_> = hosts.chain(local).chain(remote).take(INTRODUCED).collect();
         let now = now_ns();
         for (node, incarnation, app, name) in known {
             let record = self.host_record(Cause::Monitored, Grade::Certain, node, incarnation, now);
-            let record = Record { kind: RecordKind::Process as u16, app, ..record };
+            let kind = if app == 0 { RecordKind::Host } else { RecordKind::Process };
+            let record = Record { kind: kind as u16, app, ..record };
             self.subscribers.publish(1 << ring, &record, name.as_bytes(), false, self.receiver.mechanism());
         }
     }
@@ -1389,7 +1409,24 @@ impl Core {
             );
         }
         self.detector.carrier(usize::from(path), self.lane.carrier(path), now);
+        self.regrant();
         self.announce_soon(now);
+    }
+
+    /// The interfaces' smallest MTU may have changed: processes that were granted more are told (Listing 1, `on_pbsize_changed`).
+    fn regrant(&mut self) {
+        let most = self.piggyback_max();
+        for (app, ring) in self.watchlist.shrink_grants(most) {
+            let record = Record {
+                kind: RecordKind::PiggybackSizeChanged as u16,
+                node: self.start.node,
+                app,
+                code: most as i32,
+                event_ns: now_ns(),
+                ..Record::default()
+            };
+            self.subscribers.publish(1 << ring, &record, &[], false, self.receiver.mechanism());
+        }
     }
 
     /// The piggyback size this agent can grant.

@@ -71,7 +71,9 @@ impl Watchlist {
         self.next_app += 1;
         self.by_app.insert(self.next_app, watched);
         self.version += 1;
-        let ended: Vec<u32> = self.by_app.iter().filter(|(_, w)| w.ended.is_some()).map(|(a, _)| *a).collect();
+        // A doomed process is still awaited.
+        let over = |w: &Watched| w.ended.is_some_and(|(c, _)| c != Cause::Doomed);
+        let ended: Vec<u32> = self.by_app.iter().filter(|(_, w)| over(w)).map(|(a, _)| *a).collect();
         for app in ended.iter().take(ended.len().saturating_sub(ENDED_KEPT)) {
             self.by_app.remove(app);
         }
@@ -104,6 +106,18 @@ impl Watchlist {
     #[must_use]
     pub fn of_pid(&self, pid: u32) -> Option<u32> {
         self.alive().find(|(_, w)| w.pid == pid).map(|(a, _)| a)
+    }
+
+    /// Whether this very process was reported as doomed and still has to end.
+    #[must_use]
+    pub fn is_doomed(&self, pid: u32, start_ticks: u64) -> bool {
+        let doomed = |w: &Watched| w.ended.is_some_and(|(c, _)| c == Cause::Doomed);
+        self.by_app.values().any(|w| w.pid == pid && w.start_ticks == start_ticks && doomed(w))
+    }
+
+    /// A subscriber's ring was closed; its number may soon be somebody else's.
+    pub fn ring_gone(&mut self, ring: u32) {
+        self.by_app.values_mut().filter(|w| w.ring == Some(ring)).for_each(|w| w.ring = None);
     }
 
     /// Notes an end; `false` if it was known (a confirmation).
@@ -142,6 +156,16 @@ impl Watchlist {
         if !w.bridge.as_mut().is_some_and(|b| b.take(body, limit)) {
             body.clear();
         }
+    }
+
+    /// Cuts grants to `most` bytes; returns who is to be told, and on which ring.
+    pub fn shrink_grants(&mut self, most: u32) -> Vec<(u32, u32)> {
+        let mut told = Vec::new();
+        for (app, w) in self.by_app.iter_mut().filter(|(_, w)| w.ended.is_none() && w.pbsize > most) {
+            w.pbsize = most;
+            told.extend(w.ring.map(|ring| (*app, ring)));
+        }
+        told
     }
 
     /// For the status page.
