@@ -1,0 +1,106 @@
+//! The test program in other roles: an application that joins, piggybacks, crashes in its own ways. It is told what to do on standard input,
+//! a line at a time, and says what became of it on standard output.
+
+use fide_client::{Client, Connection};
+use fide_wire::control::{Request, Selector};
+use std::io::BufRead;
+use std::path::PathBuf;
+
+pub const ROLE: &str = "FIDE_E2E_ROLE";
+pub const ARGUMENTS: &str = "FIDE_E2E_ARGUMENTS";
+pub const SOCKET: &str = "FIDE_E2E_SOCKET";
+/// Before what an actor says.
+pub const MARK: &str = "ACTOR: ";
+
+fn say(text: impl std::fmt::Display) {
+    println!("{MARK}{text}");
+}
+
+fn outcome<T: std::fmt::Debug, E: std::fmt::Display>(result: Result<T, E>) {
+    match result {
+        Ok(value) => say(format!("ok {value:?}")),
+        Err(e) => say(format!("error {e}")),
+    }
+}
+
+/// Runs the role that the environment names; nothing without one.
+pub fn act() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let arguments: Vec<String> = std::env::var(ARGUMENTS).unwrap_or_default().lines().map(Into::into).collect();
+    let socket: PathBuf = std::env::var_os(SOCKET).unwrap_or_default().into();
+    match role.as_str() {
+        "application" => application(&socket),
+        "nobody" => nobody(&socket, &arguments),
+        other => panic!("no role {other}"),
+    }
+}
+
+/// Joins, quits, piggybacks and ends as it is told.
+fn application(socket: &std::path::Path) {
+    let client = Client::open(Some(socket)).unwrap();
+    say("ready");
+    for line in std::io::stdin().lock().lines() {
+        let line = line.unwrap();
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[0] {
+            "join" => outcome(client.join(words[1], words[2].parse().unwrap())),
+            "quit" => outcome(client.quit()),
+            // piggyback LENGTH FROM COUNT: messages that begin with a running number and are LENGTH bytes long.
+            "piggyback" => {
+                let [length, from, count] = [1, 2, 3].map(|i| words[i].parse::<usize>().unwrap());
+                let mut sent = Ok(0);
+                for i in from..from + count {
+                    let mut message = vec![(i % 251) as u8; length];
+                    if length >= 4 {
+                        message[..4].copy_from_slice(&(i as u32).to_be_bytes());
+                    }
+                    let result = loop {
+                        match client.piggyback(&message) {
+                            Err(fide_client::Error::Full) => std::thread::sleep(std::time::Duration::from_micros(200)),
+                            other => break other,
+                        }
+                    };
+                    match result {
+                        Ok(()) => sent = sent.map(|n| n + 1),
+                        Err(e) => {
+                            sent = Err(e);
+                            break;
+                        }
+                    }
+                }
+                outcome(sent);
+            }
+            // Sends for ever, until it is ended.
+            "stream" => {
+                say("ok streaming");
+                for i in 0u32.. {
+                    while client.piggyback(&i.to_be_bytes()).is_err() {
+                        std::thread::sleep(std::time::Duration::from_micros(50));
+                    }
+                }
+            }
+            "exit" => std::process::exit(words[1].parse().unwrap()),
+            other => panic!("no order {other}"),
+        }
+    }
+}
+
+/// As an ordinary user: may it watch this process, and its own?
+fn nobody(socket: &std::path::Path, arguments: &[String]) {
+    // SAFETY: integers only; the groups go first, while that is still permitted.
+    unsafe {
+        assert_eq!(libc::setgroups(0, std::ptr::null()), 0);
+        assert_eq!(libc::setgid(65534), 0);
+        assert_eq!(libc::setuid(65534), 0);
+    }
+    let connection = Connection::open(Some(socket)).unwrap();
+    let ask = |name: &str, pid: u32| {
+        let request = Request::Watch { name: name.into(), selector: Selector::Pid(pid) };
+        outcome(connection.request(&request).map(|r| r.reply));
+    };
+    ask("others", arguments[0].parse().unwrap());
+    ask("mine", std::process::id());
+    outcome(connection.request(&Request::Unwatch { name: "roots".into() }).map(|r| r.reply));
+    outcome(connection.request(&Request::Reload).map(|r| r.reply));
+    outcome(connection.request(&Request::Unwatch { name: "mine".into() }).map(|r| r.reply));
+}

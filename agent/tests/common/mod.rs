@@ -1,0 +1,530 @@
+//! What the end-to-end tests share: real agents in a lab, one configuration each, applications that monitor, processes to crash.
+//!
+//! Nothing here waits for a clock where it can wait for a condition; what is waited for in vain is told with the logs and the
+//! histories of every host.
+
+#![allow(dead_code, missing_docs)]
+
+pub mod actor;
+
+use fide_client::{Client, Connection, Error, Event, Options, Resources, Verdict};
+use fide_lab::{Lab, LabSpec};
+use fide_wire::control::{HistoryEvent, HostStatus, Reply, Request, Selector, Status};
+use fide_wire::verdict::{Cause, Grade};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
+
+/// Long, because the machine may be busy with other things; nothing waits longer than it must.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Whether the test can run; says so if not.
+pub fn root() -> bool {
+    // SAFETY: geteuid takes nothing and cannot fail.
+    let root = unsafe { libc::geteuid() } == 0;
+    if !root {
+        let name = std::thread::current().name().unwrap_or("test").to_string();
+        println!("SKIPPED {name}: a lab of real agents needs root; run the tests with sudo");
+    }
+    root
+}
+
+/// Waits for something and returns it.
+pub fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = condition() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits for a truth.
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    wait_for(what, || condition().then_some(()));
+}
+
+/// Tests that load the machine run alone.
+static TURN: RwLock<()> = RwLock::new(());
+
+enum Turn {
+    Shared(#[expect(dead_code, reason = "held, not read")] RwLockReadGuard<'static, ()>),
+    Alone(#[expect(dead_code, reason = "held, not read")] RwLockWriteGuard<'static, ()>),
+}
+
+/// How a world is made.
+pub struct Setup {
+    hosts: u16,
+    heartbeat: &'static str,
+    extra: Box<dyn Fn(u16) -> String>,
+    alone: bool,
+    start: bool,
+}
+
+impl Setup {
+    pub fn hosts(hosts: u16) -> Self {
+        Self { hosts, heartbeat: "2ms", extra: Box::new(|_| String::new()), alone: false, start: true }
+    }
+
+    pub fn heartbeat(mut self, heartbeat: &'static str) -> Self {
+        self.heartbeat = heartbeat;
+        self
+    }
+
+    /// More lines for every host's file, placed before the first table.
+    pub fn extra(mut self, extra: impl Fn(u16) -> String + 'static) -> Self {
+        self.extra = Box::new(extra);
+        self
+    }
+
+    pub fn alone(mut self) -> Self {
+        self.alone = true;
+        self
+    }
+
+    /// Without agents.
+    pub fn empty(mut self) -> Self {
+        self.start = false;
+        self
+    }
+
+    /// The lab, its agents, and everybody alive to everybody. `None` (and a word why) without root.
+    pub fn up(self) -> Option<World> {
+        if !root() {
+            return None;
+        }
+        let turn = if self.alone {
+            Turn::Alone(TURN.write().unwrap_or_else(PoisonError::into_inner))
+        } else {
+            Turn::Shared(TURN.read().unwrap_or_else(PoisonError::into_inner))
+        };
+        let lab = Lab::up(&LabSpec { hosts: self.hosts, ephemeral: true, ipv6: true, ..LabSpec::default() }).unwrap();
+        let mut world = World { agents: Vec::new(), lab, _turn: turn };
+        for host in 1..=self.hosts {
+            let config = format!("{}\n{}", world.head(host, &format!("h{host}"), self.heartbeat), (self.extra)(host));
+            world.write_config(host, &config);
+        }
+        if self.start {
+            for host in 1..=self.hosts {
+                world.start(host);
+            }
+            world.all_alive();
+        }
+        Some(world)
+    }
+}
+
+/// One running agent.
+pub struct Agent {
+    pub host: u16,
+    pub child: Child,
+}
+
+/// The lab and what runs in it. Dropping it ends everything; if the test is failing, it tells what the agents said.
+pub struct World {
+    agents: Vec<Agent>,
+    pub lab: Lab,
+    _turn: Turn,
+}
+
+impl World {
+    /// The usual beginning of a configuration.
+    pub fn head(&self, host: u16, node: &str, heartbeat: &str) -> String {
+        let dir = self.lab.host_dir(host);
+        let dir = dir.display();
+        format!(
+            "cluster = \"e2e\"\nnode = \"{node}\"\nheartbeat = \"{heartbeat}\"\nstate = \"{dir}/state.json\"\n\
+             socket = {{ path = \"{dir}/fided.sock\", mode = \"0666\" }}\nhistory = {{ path = \"{dir}/history.jsonl\" }}\n\
+             metrics = {{ listen = \"off\" }}\npath = [{{ interface = \"net0\" }}, {{ interface = \"net1\" }}]\n"
+        )
+    }
+
+    pub fn write_config(&self, host: u16, text: &str) {
+        fs::write(self.config(host), text).unwrap();
+        // The agent refuses files that others could write.
+        let mode = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o600);
+        fs::set_permissions(self.config(host), mode).unwrap();
+    }
+
+    pub fn config(&self, host: u16) -> PathBuf {
+        self.lab.host_dir(host).join("fide.toml")
+    }
+
+    pub fn socket(&self, host: u16) -> PathBuf {
+        self.lab.host_dir(host).join("fided.sock")
+    }
+
+    pub fn log(&self, host: u16) -> String {
+        fs::read_to_string(self.lab.host_dir(host).join("log")).unwrap_or_default()
+    }
+
+    /// An agent on a host with a configuration of its own, not yet known to be running.
+    pub fn spawn(&self, host: u16, config: &Path) -> Child {
+        let log = File::options().create(true).append(true).open(self.lab.host_dir(host).join("log")).unwrap();
+        let mut command = self.lab.command(host, env!("CARGO_BIN_EXE_fided")).unwrap();
+        command.arg("--config").arg(config).env("FIDE_LOG", std::env::var("FIDE_LOG").unwrap_or_else(|_| "debug".into()));
+        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        command.spawn().unwrap()
+    }
+
+    /// Starts the host's agent and waits until it answers.
+    pub fn start(&mut self, host: u16) {
+        let child = self.spawn(host, &self.config(host));
+        self.agents.push(Agent { host, child });
+        wait_for(&format!("the agent of h{host} answers"), || {
+            let agent = self.agents.iter_mut().find(|a| a.host == host)?;
+            if let Ok(Some(status)) = agent.child.try_wait() {
+                panic!("the agent of h{host} ended: {status}");
+            }
+            Connection::open(Some(&self.socket(host))).ok()
+        });
+    }
+
+    pub fn agent_pid(&self, host: u16) -> i32 {
+        self.agents.iter().find(|a| a.host == host).expect("it runs").child.id().cast_signed()
+    }
+
+    pub fn signal_agent(&self, host: u16, signal: i32) {
+        kill(self.agent_pid(host), signal);
+    }
+
+    /// Waits for the agent's end.
+    pub fn agent_ended(&mut self, host: u16) -> ExitStatus {
+        let at = self.agents.iter().position(|a| a.host == host).expect("it runs");
+        let mut agent = self.agents.swap_remove(at);
+        wait_for(&format!("the agent of h{host} ends"), || agent.child.try_wait().unwrap())
+    }
+
+    pub fn kill_agent(&mut self, host: u16) {
+        self.signal_agent(host, libc::SIGKILL);
+        self.agent_ended(host);
+    }
+
+    /// Every agent that was started still runs.
+    pub fn agents_run(&mut self) {
+        for agent in &mut self.agents {
+            let ended = agent.child.try_wait().unwrap();
+            assert!(ended.is_none(), "the agent of h{} ended: {}", agent.host, ended.unwrap());
+        }
+    }
+
+    pub fn running(&self) -> Vec<u16> {
+        let mut hosts: Vec<u16> = self.agents.iter().map(|a| a.host).collect();
+        hosts.sort_unstable();
+        hosts
+    }
+
+    pub fn connect(&self, host: u16) -> Connection {
+        Connection::open(Some(&self.socket(host))).unwrap()
+    }
+
+    pub fn ask(&self, host: u16, request: &Request) -> Result<Reply, Error> {
+        self.connect(host).request(request).map(|r| r.reply)
+    }
+
+    pub fn status(&self, host: u16) -> Status {
+        match self.ask(host, &Request::Status).unwrap() {
+            Reply::Status(s) => *s,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What `observer` knows of `host`.
+    pub fn view(&self, observer: u16, host: &str) -> Option<HostStatus> {
+        self.status(observer).hosts.into_iter().find(|h| h.name == host)
+    }
+
+    pub fn state(&self, observer: u16, host: &str) -> String {
+        self.view(observer, host).map_or_else(|| "unknown".into(), |h| h.state)
+    }
+
+    /// Every running agent sees every other alive on both paths.
+    pub fn all_alive(&self) {
+        let running = self.running();
+        for &observer in &running {
+            for &host in running.iter().filter(|h| **h != observer) {
+                until(&format!("h{observer} sees h{host} alive on both paths"), || {
+                    self.view(observer, &format!("h{host}")).is_some_and(|h| {
+                        h.state == "alive" && h.paths.len() == 2 && h.paths.iter().all(|p| p.up && p.last_number > 0)
+                    })
+                });
+            }
+        }
+    }
+
+    /// The whole history of a host.
+    pub fn history(&self, host: u16) -> Vec<HistoryEvent> {
+        let connection = self.connect(host);
+        let mut reply = connection.request(&Request::Events { from: 0, last: 0, follow: false }).unwrap().reply;
+        let mut events = Vec::new();
+        loop {
+            match reply {
+                Reply::Event(e) => events.push(*e),
+                Reply::EventsEnd { .. } => return events,
+                other => panic!("{other:?}"),
+            }
+            reply = connection.next_reply().unwrap().reply;
+        }
+    }
+
+    pub fn events(&self, host: u16, cause: Cause) -> Vec<HistoryEvent> {
+        self.history(host).into_iter().filter(|e| e.cause == cause).collect()
+    }
+
+    /// Waits for an event in a host's history.
+    pub fn event(&self, host: u16, what: &str, is: impl Fn(&HistoryEvent) -> bool) -> HistoryEvent {
+        wait_for(&format!("h{host}'s history tells: {what}"), || self.history(host).into_iter().find(|e| is(e)))
+    }
+
+    /// The causes in a host's history that speak of a fault, without what a busy machine may bring about.
+    pub fn faults(&self, host: u16) -> Vec<(Cause, String, Option<String>)> {
+        let harmless =
+            [Cause::Monitored, Cause::ContractBroken, Cause::ContractKept, Cause::ObserverPaused, Cause::PathUp, Cause::Rejoined];
+        let mut faults: Vec<_> = self
+            .history(host)
+            .into_iter()
+            .filter(|e| !harmless.contains(&e.cause) && !(e.cause == Cause::Returned && e.code == 0))
+            .map(|e| (e.cause, e.node, e.app))
+            .collect();
+        faults.dedup();
+        faults
+    }
+
+    /// No running agent told of any fault, unless `allowed`.
+    pub fn no_faults_but(&self, allowed: impl Fn(u16, &(Cause, String, Option<String>)) -> bool) {
+        for host in self.running() {
+            let faults: Vec<_> = self.faults(host).into_iter().filter(|f| !allowed(host, f)).collect();
+            assert!(faults.is_empty(), "h{host} tells of what was not: {faults:?}");
+        }
+    }
+
+    /// Has an operator watch a process.
+    pub fn watch(&self, host: u16, name: &str, pid: u32) -> u32 {
+        match self.ask(host, &Request::Watch { name: name.into(), selector: Selector::Pid(pid) }).unwrap() {
+            Reply::Watched { app, .. } => app,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Watches, and waits until all running agents know it.
+    pub fn watch_known(&self, host: u16, name: &str, pid: u32) -> u32 {
+        let app = self.watch(host, name, pid);
+        self.known(host, name);
+        app
+    }
+
+    /// Every other running agent knows the process to be alive.
+    pub fn known(&self, host: u16, name: &str) {
+        for observer in self.running().into_iter().filter(|o| *o != host) {
+            until(&format!("h{observer} knows {name} on h{host}"), || {
+                self.view(observer, &format!("h{host}"))
+                    .is_some_and(|h| h.apps.iter().any(|a| a.name == name && a.state == "alive"))
+            });
+        }
+    }
+
+    /// An application on a host that monitors a target.
+    pub fn monitor(&self, host: u16, target: &str) -> Watcher {
+        let watcher = self.subscriber(host, false);
+        watcher.client.monitor(target, Resources::default()).unwrap();
+        watcher
+    }
+
+    pub fn subscriber(&self, host: u16, socket_only: bool) -> Watcher {
+        let options = Options { path: Some(self.socket(host)), socket_only, ..Options::default() };
+        Watcher { client: Client::open_with(options).unwrap(), host, seen: Vec::new() }
+    }
+
+    /// A process on a host that sleeps until it is ended.
+    pub fn sleeper(&self, host: u16) -> Process {
+        self.process(host, "sleep", &["1000"])
+    }
+
+    pub fn process(&self, host: u16, program: &str, arguments: &[&str]) -> Process {
+        let mut command = self.lab.command(host, program).unwrap();
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        Process::spawn(command)
+    }
+
+    /// This test's own program, in another role on a host.
+    pub fn actor(&self, host: u16, role: &str, arguments: &[&str]) -> Process {
+        let mut command = self.lab.command(host, std::env::current_exe().unwrap()).unwrap();
+        command.args(["--exact", "actor_role", "--nocapture", "--include-ignored"]);
+        command.env(actor::ROLE, role).env(actor::ARGUMENTS, arguments.join("\n")).env(actor::SOCKET, self.socket(host));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        Process::spawn(command)
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for host in self.lab.hosts() {
+                let history = fs::read_to_string(self.lab.host_dir(host).join("history.jsonl")).unwrap_or_default();
+                eprintln!("---- h{host}: history\n{}", tail(&history, 60));
+                eprintln!("---- h{host}: log\n{}", tail(&self.log(host), 60));
+            }
+        }
+        for agent in &mut self.agents {
+            let _ = agent.child.kill(); // gone already is as good
+            let _ = agent.child.wait();
+        }
+    }
+}
+
+fn tail(text: &str, lines: usize) -> String {
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}
+
+pub fn kill(pid: i32, signal: i32) {
+    // SAFETY: two integers; the processes signalled are children that were not reaped yet.
+    assert_eq!(unsafe { libc::kill(pid, signal) }, 0, "kill({pid}, {signal}): {}", std::io::Error::last_os_error());
+}
+
+/// A child on some host, ended at the latest when it is dropped.
+pub struct Process {
+    pub child: Child,
+    input: Option<ChildStdin>,
+    output: Option<BufReader<ChildStdout>>,
+}
+
+impl Process {
+    pub fn spawn(mut command: Command) -> Self {
+        let mut child = command.spawn().unwrap();
+        let input = child.stdin.take();
+        let output = child.stdout.take().map(BufReader::new);
+        Self { child, input, output }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn signal(&self, signal: i32) {
+        kill(self.child.id().cast_signed(), signal);
+    }
+
+    pub fn kill(&self) {
+        self.signal(libc::SIGKILL);
+    }
+
+    /// Tells an actor something.
+    pub fn say(&mut self, line: &str) {
+        writeln!(self.input.as_mut().expect("it listens"), "{line}").unwrap();
+    }
+
+    /// The next line that an actor says to us, without what the test harness around it prints.
+    pub fn hear(&mut self) -> String {
+        let output = self.output.as_mut().expect("it speaks");
+        loop {
+            let mut line = String::new();
+            assert_ne!(output.read_line(&mut line).unwrap(), 0, "the actor has ended: {:?}", self.child.try_wait());
+            if let Some(at) = line.find(actor::MARK) {
+                return line[at + actor::MARK.len()..].trim_end().to_string();
+            }
+        }
+    }
+
+    pub fn ended(&mut self) -> ExitStatus {
+        wait_for("the process ends", || self.child.try_wait().unwrap())
+    }
+
+    pub fn ended_by(&mut self) -> Option<i32> {
+        self.ended().signal()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // gone already is as good
+        let _ = self.child.wait();
+    }
+}
+
+/// An application that monitors, and everything it was told.
+pub struct Watcher {
+    pub client: Client,
+    pub host: u16,
+    pub seen: Vec<Event>,
+}
+
+impl Watcher {
+    /// Takes what is there now.
+    pub fn drain(&mut self) {
+        while let Some(event) = self.client.poll(Some(Duration::ZERO)).unwrap() {
+            self.seen.push(event);
+        }
+    }
+
+    /// The first event that `is`, waiting for it.
+    pub fn wait(&mut self, what: &str, is: impl Fn(&Event) -> bool) -> Event {
+        let deadline = Instant::now() + PATIENCE;
+        let mut looked = 0;
+        loop {
+            if let Some(found) = self.seen[looked..].iter().find(|e| is(e)) {
+                return found.clone();
+            }
+            looked = self.seen.len();
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.client.poll(Some(left)).unwrap() {
+                Some(event) => self.seen.push(event),
+                None => panic!("h{}: waited {PATIENCE:?} in vain: {what}; seen: {:#?}", self.host, self.seen),
+            }
+        }
+    }
+
+    /// The failure of a process (`name@host`).
+    pub fn failure(&mut self, name: &str) -> Verdict {
+        match self.wait(&format!("the failure of {name}"), |e| matches!(e, Event::Failure(v) if named(v, name))) {
+            Event::Failure(v) => v,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The confirmation of a doom.
+    pub fn confirmation(&mut self, name: &str) -> Verdict {
+        match self.wait(&format!("the confirmation of {name}"), |e| matches!(e, Event::Confirmed(v) if named(v, name))) {
+            Event::Confirmed(v) => v,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A verdict about a host.
+    pub fn host(&mut self, name: &str, cause: Cause) -> Verdict {
+        let is = |e: &Event| matches!(e, Event::Host(v) if named(v, name) && v.cause == cause);
+        match self.wait(&format!("{cause} of {name}"), is) {
+            Event::Host(v) => v,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn failures(&mut self) -> Vec<Verdict> {
+        self.drain();
+        self.seen.iter().filter_map(|e| if let Event::Failure(v) = e { Some(v.clone()) } else { None }).collect()
+    }
+
+    pub fn failures_of(&mut self, name: &str) -> usize {
+        self.failures().iter().filter(|v| named(v, name)).count()
+    }
+
+    pub fn messages(&self) -> Vec<Vec<u8>> {
+        self.seen.iter().filter_map(|e| if let Event::Piggyback(p) = e { Some(p.message.clone()) } else { None }).collect()
+    }
+}
+
+pub fn named(v: &Verdict, name: &str) -> bool {
+    v.subject.name.as_deref() == Some(name)
+}
+
+/// Checks what every verdict from a kernel has.
+pub fn certain(v: &Verdict) {
+    assert_eq!(v.grade, Grade::Certain, "{v:?}");
+    assert!(v.id.is_some() && v.event_ns != 0 && v.received_ns != 0, "{v:?}");
+}

@@ -1,0 +1,274 @@
+//! Hosts, agents and networks fall silent.
+
+use crate::common::{Setup, World, until};
+use fide_lab::{Cut, NETS, SwitchFault};
+use fide_wire::verdict::{Cause, Grade};
+
+/// The other hosts' numbers.
+fn others(w: &World, but: u16) -> Vec<u16> {
+    w.running().into_iter().filter(|h| *h != but).collect()
+}
+
+fn host_falls_silent(cut: Cut) {
+    let Some(w) = Setup::hosts(3).up() else { return };
+    let p = w.sleeper(1);
+    w.watch_known(1, "db", p.pid());
+    let life = w.view(2, "h1").unwrap().incarnation;
+    let mut everything = w.monitor(2, "*");
+    let mut process = w.monitor(3, "db@h1");
+    let mut own = w.monitor(1, "*");
+    for net in NETS {
+        w.lab.cut(1, net, cut).unwrap();
+    }
+    for watcher in [&mut everything, &mut process] {
+        let v = watcher.host("@h1", Cause::SilentHost);
+        assert_eq!(v.grade, Grade::Inferred);
+        let v = watcher.failure("db@h1");
+        assert_eq!((v.cause, v.grade, v.is_crash()), (Cause::SilentHost, Grade::Inferred, true));
+    }
+    own.host("@h1", Cause::Isolated);
+    for net in NETS {
+        w.lab.heal(1, net).unwrap();
+    }
+    for watcher in [&mut everything, &mut process] {
+        let v = watcher.host("@h1", Cause::Returned);
+        assert!(v.subject.incarnation > life, "never the same life again: {v:?}");
+    }
+    w.all_alive();
+    own.host("@h1", Cause::Rejoined);
+    w.known(1, "db");
+    for observer in [2, 3] {
+        let silent = w.events(observer, Cause::SilentHost);
+        assert!(silent.iter().all(|e| e.node == "h1" && e.grade == Grade::Inferred && e.incarnation == life), "{silent:?}");
+        assert_eq!(silent.iter().filter(|e| e.app.is_none()).count(), 1);
+        assert_eq!(silent.iter().filter(|e| e.app.as_deref() == Some("db")).count(), 1);
+        let evidence = silent[0].evidence.clone().expect("it rests on something");
+        assert!(evidence.paths.iter().all(|p| p.silent_ns > evidence.timeout_ns && !p.kernel_answered), "{evidence:?}");
+    }
+    assert_eq!(everything.failures_of("db@h1"), 1);
+    assert_eq!(own.failures().len(), 0);
+    // Two hosts' carriers are not lost in one instant: the path that goes first may be told, and the agents may be lost in between.
+    w.no_faults_but(|observer, (cause, node, _)| match observer {
+        1 => *cause == Cause::Isolated || *cause == Cause::Interface || *cause == Cause::PathDown || node == "h1",
+        _ => node == "h1" && [Cause::SilentHost, Cause::PathDown, Cause::Returned].contains(cause),
+    });
+    // And its processes are watched in the new life.
+    p.kill();
+    everything.wait("the new instance fails", |e| {
+        matches!(e, fide_client::Event::Failure(v) if v.cause == Cause::Doomed && v.subject.incarnation > life)
+    });
+}
+
+#[test]
+fn both_cables_pulled_is_a_silent_host() {
+    host_falls_silent(Cut::Carrier);
+}
+
+#[test]
+fn both_cables_dead_is_a_silent_host() {
+    host_falls_silent(Cut::Silent);
+}
+
+#[test]
+fn one_dead_cable_is_a_path_fault() {
+    let Some(w) = Setup::hosts(3).up() else { return };
+    let p = w.sleeper(1);
+    w.watch_known(1, "db", p.pid());
+    for (round, cut) in [Cut::Silent, Cut::Carrier].into_iter().enumerate() {
+        let net = round as u8;
+        w.lab.cut(1, net, cut).unwrap();
+        for observer in [2, 3] {
+            let e = w.event(observer, "path down", |e| e.cause == Cause::PathDown && e.node == "h1" && e.code == i32::from(net));
+            assert_eq!(e.grade, Grade::Inferred);
+        }
+        w.lab.heal(1, net).unwrap();
+        for observer in [2, 3] {
+            w.event(observer, "path up", |e| e.cause == Cause::PathUp && e.node == "h1" && e.code == i32::from(net));
+        }
+        w.all_alive();
+    }
+    // What h1 lost on its side is told of both others where its own carrier stayed, and as an interface where it did not.
+    w.no_faults_but(|observer, (cause, node, _)| match observer {
+        1 => *cause == Cause::PathDown || (*cause == Cause::Interface && node == "h1"),
+        _ => *cause == Cause::PathDown && node == "h1",
+    });
+    for observer in [2, 3] {
+        assert_eq!(w.events(observer, Cause::PathDown).len(), 2, "each fault once");
+    }
+}
+
+#[test]
+fn one_direction_lost_is_a_path_fault_of_those_who_hear_nothing() {
+    let Some(w) = Setup::hosts(3).up() else { return };
+    w.lab.cut(1, 0, Cut::FromHost).unwrap();
+    for observer in [2, 3] {
+        w.event(observer, "path down", |e| e.cause == Cause::PathDown && e.node == "h1" && e.code == 0);
+    }
+    w.lab.heal(1, 0).unwrap();
+    for observer in [2, 3] {
+        w.event(observer, "path up", |e| e.cause == Cause::PathUp && e.node == "h1" && e.code == 0);
+    }
+    w.all_alive();
+    w.no_faults_but(|observer, (cause, node, _)| observer != 1 && *cause == Cause::PathDown && node == "h1");
+
+    w.lab.cut(1, 1, Cut::ToHost).unwrap();
+    for host in ["h2", "h3"] {
+        w.event(1, "path down", |e| e.cause == Cause::PathDown && e.node == host && e.code == 1);
+    }
+    w.lab.heal(1, 1).unwrap();
+    for host in ["h2", "h3"] {
+        w.event(1, "path up", |e| e.cause == Cause::PathUp && e.node == host && e.code == 1);
+    }
+    w.no_faults_but(|observer, (cause, node, _)| *cause == Cause::PathDown && (observer == 1 || node == "h1"));
+}
+
+#[test]
+fn a_dead_switch_is_a_path_fault_towards_everybody() {
+    let Some(w) = Setup::hosts(3).up() else { return };
+    for (net, how) in [(0, SwitchFault::Hung), (1, SwitchFault::Off)] {
+        w.lab.switch_down(net, how).unwrap();
+        for observer in w.running() {
+            for host in others(&w, observer).into_iter().filter(|_| how == SwitchFault::Hung) {
+                let host = format!("h{host}");
+                w.event(observer, "path down", |e| e.cause == Cause::PathDown && e.node == host && e.code == i32::from(net));
+            }
+            until("the path is seen to be down", || w.view(observer, &format!("h{}", observer % 3 + 1)).is_some_and(|h| !h.paths[usize::from(net)].up));
+        }
+        w.lab.switch_up(net).unwrap();
+        w.all_alive();
+    }
+    w.no_faults_but(|_, (cause, _, _)| [Cause::PathDown, Cause::Interface].contains(cause));
+}
+
+#[test]
+fn a_killed_agent_is_lost_and_returns_as_another() {
+    let Some(mut w) = Setup::hosts(3)
+        .extra(|h| if h == 1 { "[[watch]]\nname = \"db\"\nprocess = \"e2e-standing\"\n".into() } else { String::new() })
+        .up()
+    else {
+        return;
+    };
+    let p = standing(&w, 1);
+    w.known(1, "db");
+    let life = w.view(2, "h1").unwrap().incarnation;
+    let mut watchers = [w.monitor(2, "db@h1"), w.monitor(3, "*")];
+    w.kill_agent(1);
+    for watcher in &mut watchers {
+        let v = watcher.host("@h1", Cause::AgentLost);
+        assert_eq!((v.grade, v.subject.incarnation), (Grade::Inferred, life));
+    }
+    assert_eq!(w.view(2, "h1").unwrap().apps[0].state, "unobserved");
+    w.start(1);
+    for watcher in &mut watchers {
+        let v = watcher.host("@h1", Cause::Returned);
+        assert!(v.subject.incarnation > life);
+        assert!(watcher.failures().is_empty(), "nothing is claimed of its processes: {:?}", watcher.seen);
+    }
+    w.all_alive();
+    w.known(1, "db");
+    p.kill();
+    for watcher in &mut watchers {
+        assert_eq!(watcher.failure("db@h1").cause, Cause::Doomed);
+        assert_eq!(watcher.failures().len(), 1);
+    }
+    w.no_faults_but(|observer, (cause, node, app)| {
+        let story = [Cause::AgentLost, Cause::Returned].contains(cause) && observer != 1;
+        node == "h1" && (story || (app.is_some() && [Cause::Doomed, Cause::Killed].contains(cause)))
+    });
+}
+
+/// A process whose executable is called `e2e-standing` in this lab alone.
+fn standing(w: &World, host: u16) -> crate::common::Process {
+    let program = w.lab.host_dir(host).join("e2e-standing");
+    if !program.exists() {
+        std::fs::copy("/bin/sleep", &program).unwrap();
+    }
+    w.process(host, program.to_str().unwrap(), &["1000"])
+}
+
+#[test]
+fn an_agent_restarted_at_once_is_another_life() {
+    let Some(mut w) = Setup::hosts(2).up() else { return };
+    let life = w.view(2, "h1").unwrap().incarnation;
+    w.kill_agent(1);
+    w.start(1);
+    until("h2 knows the new life", || w.view(2, "h1").is_some_and(|h| h.incarnation > life && h.state == "alive"));
+    let lost = w.events(2, Cause::AgentLost);
+    assert_eq!(lost.iter().filter(|e| e.node == "h1" && e.incarnation == life).count(), 1, "{lost:?}");
+    w.no_faults_but(|observer, (cause, node, _)| observer == 2 && node == "h1" && [Cause::AgentLost, Cause::Returned].contains(cause));
+}
+
+#[test]
+fn a_stopped_agent_is_no_dead_host() {
+    let Some(w) = Setup::hosts(3).up() else { return };
+    let p = w.sleeper(1);
+    w.watch_known(1, "db", p.pid());
+    let life = w.view(2, "h1").unwrap().incarnation;
+    let mut there = w.monitor(2, "*");
+    w.signal_agent(1, libc::SIGSTOP);
+    let v = there.host("@h1", Cause::AgentLost);
+    assert_eq!(v.grade, Grade::Inferred);
+    // It stays stopped for a while after that: the kernel answers, so nothing else may be said.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    w.signal_agent(1, libc::SIGCONT);
+    let v = there.host("@h1", Cause::Returned);
+    assert!(v.subject.incarnation > life);
+    w.all_alive();
+    w.known(1, "db");
+    w.event(1, "its own pause", |e| e.cause == Cause::ObserverPaused && e.node == "h1");
+    w.no_faults_but(|observer, (cause, node, _)| {
+        node == "h1" && (*cause == Cause::Returned || (observer != 1 && *cause == Cause::AgentLost))
+    });
+    p.kill();
+    assert_eq!(there.failure("db@h1").cause, Cause::Doomed);
+}
+
+#[test]
+fn a_stopped_observer_accuses_nobody() {
+    let Some(w) = Setup::hosts(3).up() else { return };
+    // Short of the agent timeout: the others may find it late, not lost.
+    for _ in 0..3 {
+        w.signal_agent(3, libc::SIGSTOP);
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        w.signal_agent(3, libc::SIGCONT);
+        w.all_alive();
+    }
+    w.event(3, "its own pause", |e| e.cause == Cause::ObserverPaused && e.code > 300_000);
+    assert!(w.faults(3).iter().all(|(_, node, _)| node == "h3"), "{:?}", w.faults(3));
+    w.signal_agent(3, libc::SIGSTOP);
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    w.signal_agent(3, libc::SIGCONT);
+    w.all_alive();
+    assert!(w.faults(3).iter().all(|(cause, node, _)| node == "h3" && *cause == Cause::Returned), "{:?}", w.faults(3));
+    w.no_faults_but(|_, (cause, node, _)| node == "h3" && [Cause::AgentLost, Cause::Returned].contains(cause));
+}
+
+#[test]
+fn an_agent_that_is_asked_to_stop_leaves_politely() {
+    let Some(mut w) = Setup::hosts(3).up() else { return };
+    let p = w.sleeper(1);
+    w.watch_known(1, "db", p.pid());
+    let mut watchers = [w.monitor(2, "db@h1"), w.monitor(2, "@h1"), w.monitor(3, "*")];
+    w.signal_agent(1, libc::SIGTERM);
+    assert!(w.agent_ended(1).success());
+    assert!(!w.socket(1).exists(), "its socket goes with it");
+    for watcher in &mut watchers {
+        let v = watcher.host("@h1", Cause::Left);
+        assert_eq!(v.grade, Grade::Certain);
+    }
+    assert_eq!(w.view(2, "h1").unwrap().apps[0].state, "unobserved");
+    // Far longer than every timeout.
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    for observer in [2, 3] {
+        assert_eq!(w.state(observer, "h1"), "left");
+    }
+    for watcher in &mut watchers {
+        assert!(watcher.failures().is_empty());
+        let told = watcher.seen.iter().filter(|e| matches!(e, fide_client::Event::Host(v) if v.cause == Cause::Left)).count();
+        assert_eq!(told, 1, "{:?}", watcher.seen);
+    }
+    w.no_faults_but(|_, (cause, node, _)| *cause == Cause::Left && node == "h1");
+    w.start(1);
+    w.all_alive();
+    w.no_faults_but(|_, (cause, node, _)| [Cause::Left, Cause::Returned].contains(cause) && node == "h1");
+}
