@@ -62,7 +62,7 @@ fn examine(context: &Context, args: &DoctorArgs, progress: &Progress) -> Report 
     let mut groups = vec![kernel::examine(&files)];
     progress.set("loading programs");
     let status = context.connect().and_then(|c| crate::context::status(&c)).ok();
-    groups.push(bpf::examine(&used, args.r#try || !args.interface.is_empty(), status.as_ref()));
+    groups.push(bpf::examine(&files, &used, args.r#try || !args.interface.is_empty(), status.as_ref()));
     progress.set("looking at the network");
     groups.push(network::examine(&files, &all, &used));
     progress.set("measuring stolen time");

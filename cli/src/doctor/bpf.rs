@@ -3,8 +3,9 @@
 //! Loading and attaching the exit watch disturb nobody: the watch list is empty. An XDP program is attached to an interface only
 //! where that was asked for; it passes everything on that is not the lane's, but some drivers restart their queues when one comes or goes.
 
+use super::files::Files;
 use super::network::{NATIVE, Nic};
-use super::{Group, Item, State};
+use super::{Group, Item, State, kernel};
 use fide_wire::control::Status;
 use fide_wire::mac::Keyring;
 use fide_xdp::{Attach, Mechanism, Setup, Subscriber, XdpError};
@@ -12,7 +13,13 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Everything about the programs. `attach`: try the interfaces too, except those that the agent receives by (`agent`).
-pub fn examine(nics: &[Nic], attach: bool, agent: Option<&Status>) -> Group {
+pub fn examine(files: &Files, nics: &[Nic], attach: bool, agent: Option<&Status>) -> Group {
+    const TITLE: &str = "Programs in the kernel";
+    if !kernel::may_load(files) {
+        let found = "not tried: this user may not load any (CAP_BPF)";
+        let item = Item::worse("bpf-load", "programs load", State::Unknown, found, "", "run the doctor as root");
+        return Group { title: TITLE, items: vec![item] };
+    }
     // Some cluster and port that no one uses: nothing on the wire is for this program.
     let setup = Setup { cluster: 1, node: 1, incarnation: 1, port: 9 };
     let mut items = Vec::new();
@@ -47,7 +54,7 @@ pub fn examine(nics: &[Nic], attach: bool, agent: Option<&Status>) -> Group {
             items.push(item.of(&nic.name));
         }
     }
-    Group { title: "Programs in the kernel", items }
+    Group { title: TITLE, items }
 }
 
 /// An error with its causes.
@@ -64,16 +71,13 @@ fn told(error: &XdpError) -> String {
 }
 
 fn refused(error: &XdpError) -> Item {
-    // SAFETY: takes nothing and cannot fail.
-    let root = unsafe { libc::geteuid() } == 0;
-    let state = if root { State::Missing } else { State::Unknown };
     Item::worse(
         "bpf-load",
         "programs load",
-        state,
+        State::Missing,
         told(error),
         "packets are received by sockets and exits seen by pidfd: some 10 to 100 µs more for each step, and hundreds of ms for the death of a process of several GB",
-        if root { "see the kernel's version, BTF and lockdown above" } else { "run the doctor as root" },
+        "see the kernel's version, BTF, lockdown and privileges above",
     )
 }
 

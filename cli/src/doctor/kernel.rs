@@ -102,6 +102,12 @@ fn effective(status: &str) -> Option<u64> {
     u64::from_str_radix(line.trim(), 16).ok()
 }
 
+/// Whether this process may load programs.
+pub fn may_load(files: &Files) -> bool {
+    let mask = effective(&files.read("/proc/self/status").unwrap_or_default());
+    mask.is_some_and(|m| [39, SYS_ADMIN].iter().any(|bit| m >> bit & 1 == 1))
+}
+
 fn capabilities(mask: Option<u64>) -> Item {
     let title = "privileges of this user";
     let Some(mask) = mask else {

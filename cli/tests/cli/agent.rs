@@ -1,8 +1,6 @@
-//! The program as it is run: what it prints, on which stream, and its exit code. Against an agent that answers from a script.
+//! Everything that asks an agent, or nobody.
 
-mod common;
-
-use common::{FakeAgent, Knowledge, command, fide};
+use crate::fake::{FakeAgent, Knowledge, command, fide};
 use fide_wire::control::{AppStatus, ErrorCode, HistoryEvent, HostStatus, Refused, Request, Selector, Status, WatchStatus};
 use fide_wire::verdict::{Cause, Evidence, Grade, VerdictId};
 use std::path::Path;

@@ -1,0 +1,141 @@
+//! `fide lab` on the real thing: namespaces, cables and, where fided was built beside fide, agents and a crash.
+//! Needs root; elsewhere it says so and does nothing.
+
+use crate::fake::{command, fide};
+use fide_wire::control::HistoryEvent;
+use std::path::Path;
+use std::process::Output;
+use std::time::{Duration, Instant};
+
+/// A lab's name, and its end also when the test fails.
+struct Named(String);
+
+impl Named {
+    fn new(what: &str) -> Self {
+        Named(format!("cli-{what}-{}", std::process::id()))
+    }
+
+    fn run(&self, line: &[&str]) -> Output {
+        let line: Vec<&str> = ["lab", "--name", &self.0].into_iter().chain(line.iter().copied()).collect();
+        fide(Path::new("/nonexistent"), &line)
+    }
+
+    fn exists(&self) -> bool {
+        let listed = fide(Path::new("/nonexistent"), &["lab", "list", "--json"]);
+        let namespaces = std::fs::read_dir("/run/netns").into_iter().flatten().flatten();
+        let prefix = format!("fide-{}-", self.0);
+        out(&listed).contains(&self.0) || namespaces.into_iter().any(|n| n.file_name().to_string_lossy().starts_with(&prefix))
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if self.exists() {
+            self.run(&["down"]);
+        }
+    }
+}
+
+fn out(o: &Output) -> String {
+    String::from_utf8_lossy(&o.stdout).into_owned()
+}
+
+fn ok(o: Output) -> String {
+    assert!(o.status.success(), "{}: {}", o.status, String::from_utf8_lossy(&o.stderr));
+    out(&o)
+}
+
+fn root() -> bool {
+    // SAFETY: takes nothing and cannot fail.
+    let root = unsafe { libc::geteuid() } == 0;
+    if !root {
+        eprintln!("skipped: labs need root");
+    }
+    root
+}
+
+#[test]
+fn a_lab_is_made_broken_mended_and_removed() {
+    if !root() {
+        return;
+    }
+    let lab = Named::new("life");
+    let up: serde_json::Value = serde_json::from_str(&ok(lab.run(&["up", "--hosts", "2", "--json"]))).unwrap();
+    assert_eq!(up["hosts"].as_array().unwrap().len(), 2);
+
+    let again = lab.run(&["up"]);
+    assert_eq!(again.status.code(), Some(1), "{}", out(&again));
+    let told = ok(lab.run(&["exec", "h2", "--", "sh", "-c", "echo $FIDE_HOST $FIDE_SOCKET"]));
+    assert_eq!(told.trim(), format!("h2 /run/fide/lab/{}/h2/fided.sock", lab.0));
+    assert_eq!(lab.run(&["exec", "h2", "--", "sh", "-c", "exit 7"]).status.code(), Some(7));
+    assert_eq!(lab.run(&["exec", "h2", "--", "no-such-program"]).status.code(), Some(4));
+    assert_eq!(lab.run(&["exec", "h9", "--", "true"]).status.code(), Some(4));
+    // `fide` is found inside although it is not installed, and asks the host's own agent, of which there is none.
+    assert_eq!(lab.run(&["exec", "h1", "--", "fide", "status"]).status.code(), Some(3));
+
+    ok(lab.run(&["cut", "h2", "net1", "--silent"]));
+    assert!(ok(lab.run(&["status"])).contains("cut silently"));
+    assert!(ok(lab.run(&["heal"])).contains("h2 net1 is well again"));
+    assert!(ok(lab.run(&["heal"])).contains("nothing was cut"));
+    ok(lab.run(&["down"]));
+    assert!(!lab.exists());
+    assert_eq!(lab.run(&["status"]).status.code(), Some(4));
+}
+
+#[test]
+fn an_interrupted_lab_leaves_nothing_behind() {
+    if !root() {
+        return;
+    }
+    let lab = Named::new("intr");
+    for after_ms in [30, 200] {
+        let mut child = command(Path::new("/nonexistent"), &["lab", "--name", &lab.0, "up", "--hosts", "12"]).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(after_ms));
+        // SAFETY: our own child, not yet waited for.
+        unsafe { libc::kill(child.id().cast_signed(), libc::SIGINT) };
+        let code = child.wait().unwrap().code();
+        if code == Some(0) {
+            // It was faster than the signal.
+            ok(lab.run(&["down"]));
+        } else {
+            assert_eq!(code, Some(130));
+        }
+        assert!(!lab.exists(), "after {after_ms} ms");
+    }
+}
+
+#[test]
+fn a_crash_in_a_lab_is_known_and_explained_on_the_other_host() {
+    let fided = Path::new(env!("CARGO_BIN_EXE_fide")).with_file_name("fided");
+    if !root() {
+        return;
+    }
+    if !fided.exists() {
+        eprintln!("skipped: {} is not built (cargo build -p fide-agent)", fided.display());
+        return;
+    }
+    let lab = Named::new("crash");
+    ok(lab.run(&["up", "--hosts", "2", "--agents", "--heartbeat", "10ms"]));
+    let script = "sleep 600 & fide monitor victim --pid $! && kill -9 $!";
+    assert!(ok(lab.run(&["exec", "h2", "--", "sh", "-c", script])).contains("1 other host will learn of its crash"));
+
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let events: Vec<HistoryEvent> = loop {
+        let lines = ok(lab
+            .run(&["exec", "h1", "--", "fide", "events", "--json", "--app", "victim", "--cause", "killed", "--cause", "doomed"]));
+        let events: Vec<_> = lines.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+        if !events.is_empty() || Instant::now() > deadline {
+            break events;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    let id = events.first().and_then(|e| e.id).expect("h1 learns of the crash").to_string();
+    let explained: serde_json::Value =
+        serde_json::from_str(&ok(lab.run(&["exec", "h1", "--", "fide", "explain", &id, "--json"]))).unwrap();
+    assert_eq!(explained["explanation"]["clocks"], "one-machine");
+    assert!(explained["explanation"]["total_ns"].as_i64().is_some_and(|ns| ns > 0), "{explained}");
+    let examined = ok(lab.run(&["exec", "h1", "--", "fide", "doctor"]));
+    assert!(examined.contains("the agent receives by it"), "{examined}");
+    ok(lab.run(&["down"]));
+    assert!(!lab.exists());
+}
