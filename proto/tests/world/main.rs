@@ -44,27 +44,27 @@ fn explore(menu: Menu, default: u64) {
 
 #[test]
 fn everything_at_once() {
-    explore(Menu::Everything, 1500);
+    explore(Menu::Everything, 1000);
 }
 
 #[test]
 fn fide_3_3_within_the_contract_only_crashes_are_reported() {
-    explore(Menu::WithinContract, 1000);
+    explore(Menu::WithinContract, 600);
 }
 
 #[test]
 fn issue_2_a_paused_observer_accuses_nobody() {
-    explore(Menu::Pauses, 700);
+    explore(Menu::Pauses, 600);
 }
 
 #[test]
 fn consul_916_a_cut_observer_accuses_nobody() {
-    explore(Menu::Cuts, 700);
+    explore(Menu::Cuts, 600);
 }
 
 #[test]
 fn fide_4_1_crash_storms_are_told_once_each() {
-    explore(Menu::Storms, 300);
+    explore(Menu::Storms, 60);
 }
 
 #[test]
