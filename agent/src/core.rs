@@ -411,7 +411,7 @@ impl Core {
         peer.left = true;
         // Who asked for a process of a host that leaves must know that nobody watches it any more; the kernel knows only those who asked
         // for the host.
-        let rings = self.subscribers.rings_of_node(record.node) & !self.subscribers.rings(record.node, 0);
+        let rings = self.subscribers.rings_of_host(&peer.name) & !self.subscribers.rings(record.node, 0);
         self.subscribers.publish(rings, record, &[], false, self.receiver.mechanism());
     }
 
@@ -809,7 +809,7 @@ impl Core {
                         event_ns: now,
                         ..Record::default()
                     };
-                    let rings = self.subscribers.rings_of_node(node);
+                    let rings = self.subscribers.rings_of_host(&self.node_name(node));
                     self.subscribers.publish(rings, &record, &[], false, self.receiver.mechanism());
                 }
             }
@@ -905,8 +905,7 @@ impl Core {
 
     /// To everybody who asked for anything of this host.
     fn publish_host(&mut self, node: u32, name: &str, record: &Record) {
-        let rings = if node == self.start.node { u64::MAX } else { self.subscribers.rings_of_node(node) };
-        let rings = rings & self.subscribers.in_use();
+        let rings = if node == self.start.node { self.subscribers.in_use() } else { self.subscribers.rings_of_host(name) };
         if rings != 0 {
             self.subscribers.publish(rings, record, name.as_bytes(), false, self.receiver.mechanism());
         }

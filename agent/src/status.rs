@@ -87,7 +87,7 @@ impl Core {
                     app: *app,
                     state: match a.ended {
                         Some(cause) => cause.name().into(),
-                        None if peer.condemned => "unobserved".into(),
+                        None if peer.condemned || peer.left => "unobserved".into(),
                         None => "alive".into(),
                     },
                 })

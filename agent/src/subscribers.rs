@@ -168,10 +168,14 @@ impl Subscribers {
         [key(node, app), key(node, 0), 0].iter().filter_map(|k| self.masks.get(k)).fold(0, |a, m| a | m)
     }
 
-    /// Rings that hear of any process of a node, or of the node.
+    /// Rings that asked for a host, for any of its processes (whether they exist or not), or for everything.
     #[must_use]
-    pub fn rings_of_node(&self, node: u32) -> u64 {
-        self.masks.iter().filter(|(k, _)| **k >> 32 == u64::from(node) || **k == 0).fold(0, |a, (_, m)| a | m)
+    pub fn rings_of_host(&self, host: &str) -> u64 {
+        let concerns = |target: &Target| match target {
+            Target::Everything => true,
+            Target::Host(h) | Target::Process(_, h) => h == host,
+        };
+        self.entries.iter().filter(|(_, e)| e.wants.keys().any(concerns)).fold(0, |a, (i, _)| a | 1 << i)
     }
 
     /// Writes a record into rings. `delivered` says that the kernel programs have served their own rings already.

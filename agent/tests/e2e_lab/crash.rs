@@ -93,9 +93,11 @@ fn what_is_no_death_is_not_told() {
     let Some(w) = Setup::hosts(2).up() else { return };
     let mut trap = {
         let mut command = w.lab.command(1, "sh").unwrap();
-        command.args(["-c", "trap '' TERM; trap 'echo usr' USR1; while read x; do :; done; exit 0"]).stdin(Stdio::piped());
+        let script = "trap '' TERM; trap 'true' USR1; echo 'ACTOR: ready'; while read x; do :; done; exit 0";
+        command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
         crate::common::Process::spawn(command)
     };
+    assert_eq!(trap.hear(), "ready");
     w.watch_known(1, "tough", trap.pid());
     let mut there = w.monitor(2, "*");
     for signal in [libc::SIGTERM, libc::SIGUSR1, libc::SIGSTOP, libc::SIGCONT, libc::SIGCHLD, libc::SIGWINCH] {
