@@ -13,6 +13,10 @@
 
 pub mod crash;
 pub mod demo;
+pub mod detect;
+pub mod heartbeats;
+pub mod jitter;
+pub mod load;
 pub mod observer;
 pub mod report;
 pub mod rig;
@@ -30,6 +34,9 @@ pub enum Helper {
     /// A process to crash
     #[command(name = "bench-victim", hide = true)]
     Victim(victim::Args),
+    /// Heartbeats to record
+    #[command(name = "bench-heartbeats", hide = true)]
+    Heartbeats(heartbeats::Args),
 }
 
 impl Helper {
@@ -41,6 +48,7 @@ impl Helper {
         match self {
             Helper::Observer(args) => observer::run(args),
             Helper::Victim(args) => victim::run(args),
+            Helper::Heartbeats(args) => heartbeats::run(args),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The helper processes and commands of this crate without the rest of `fide`, for its own tests.
 
 use clap::Parser;
-use fide_bench::{Helper, demo, ui::Ui};
+use fide_bench::{Helper, demo, detect, jitter, ui::Ui};
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
@@ -10,6 +10,10 @@ use std::process::ExitCode;
 enum Cli {
     /// The demonstration
     Demo(demo::Args),
+    /// The time from a crash to knowing of it
+    Detect(detect::Args),
+    /// How late heartbeats are
+    Jitter(jitter::Args),
     #[command(flatten)]
     Helper(Helper),
 }
@@ -19,6 +23,8 @@ fn main() -> ExitCode {
         let ui = || Ui::listening(false, std::io::stdout().is_terminal());
         match Cli::parse() {
             Cli::Demo(args) => demo::run(&args, &ui()?),
+            Cli::Detect(args) => detect::run(&args, &ui()?),
+            Cli::Jitter(args) => jitter::run(&args, &ui()?),
             Cli::Helper(helper) => helper.run().map(|()| true),
         }
     };

@@ -200,7 +200,8 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// The thread of the upcalls.
 fn upcalls(client: &Client, spin: bool) {
-    let _ = sys::be_realtime(sys::STAMPER_PRIORITY);
+    // Whoever spins must not keep the agents from running.
+    let _ = sys::be_realtime(if spin { sys::STAMPER_PRIORITY } else { sys::UPCALL_PRIORITY });
     loop {
         let next = if spin { client.try_next() } else { client.poll(None) };
         let at_ns = sys::now_ns();

@@ -19,8 +19,11 @@ pub fn now_ns() -> u64 {
     fide_client::monotonic_ns()
 }
 
-/// The real-time priority of everything here that stamps: below the agents' lane (50), above all load.
+/// The real-time priority of what stamps an event or TCP's news: below the agents' lanes (50), above all load.
 pub const STAMPER_PRIORITY: i32 = 40;
+/// That of the thread that waits for upcalls: above the lanes, because the kernel wakes both at once, and here the lanes of all
+/// hosts share the few cores of one machine.
+pub const UPCALL_PRIORITY: i32 = 60;
 
 /// SCHED_FIFO for the calling thread, not for what it starts. Without the permission: an error, and nothing changes.
 ///

@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -130,12 +131,12 @@ impl Redis {
         self.send(&filling("more", bytes))
     }
 
-    /// Bytes of its core dump, if it left one.
+    /// Bytes that its core dump takes on disk (it has holes), if it left one.
     #[must_use]
     pub fn core_bytes(&self) -> Option<u64> {
         let files = fs::read_dir(&self.directory).ok()?.flatten();
         let mut cores = files.filter(|f| f.file_name().to_string_lossy().starts_with("core"));
-        cores.next().and_then(|f| f.metadata().ok()).map(|m| m.len())
+        cores.next().and_then(|f| f.metadata().ok()).map(|m| m.blocks() * 512)
     }
 
     /// Waits until it is gone altogether.

@@ -1,0 +1,554 @@
+//! `fide bench detect`: how long after a crash a remote application knows, and what it costs to know.
+
+use crate::crash::{self, NAME, Plan, Steps, WATCHED, promptly};
+use crate::load::{self, Load};
+use crate::observer::{Observers, Report};
+use crate::report::{self, Axes, Page, cdf, chart, pdf};
+use crate::rig::{Profile, Rig, RigSpec, find_program};
+use crate::stats::{Case, Samples, human_us};
+use crate::sys;
+use crate::ui::{Paint, Ui};
+use crate::victim::Victim;
+use anyhow::{Context as _, Result, bail};
+use fide_lab::Cut;
+use fide_wire::verdict::Cause;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Which cases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kind {
+    /// kill -9 of a process: upcall, TCP close and pidfd in the same crashes
+    Sigkill,
+    /// Both cables of a host are cut silently
+    Silent,
+    /// kill -9 of an agent
+    Agent,
+    /// What an agent takes of processor and memory
+    Footprint,
+    /// 32 hosts at 10 ms with nothing wrong, for a minute
+    Hosts,
+}
+
+/// Arguments of `fide bench detect`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Crashes for each case of small processes; fewer for large ones
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub crashes: u64,
+    /// Bytes resident in the crashing process (K, M and G are understood)
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values = ["0", "1G", "4G"], value_parser = bytes)]
+    pub rss: Vec<u64>,
+    /// What goes on beside
+    #[arg(long, value_delimiter = ',', default_values = ["idle", "stress", "traffic"])]
+    pub load: Vec<Load>,
+    /// How the watched host's agent treats its processor
+    #[arg(long, value_delimiter = ',', default_values = ["shared"])]
+    pub profile: Vec<Profile>,
+    /// Only these
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    pub only: Vec<Kind>,
+    /// A tenth of everything
+    #[arg(long)]
+    pub quick: bool,
+    /// The observing application spins instead of sleeping
+    #[arg(long)]
+    pub spin: bool,
+    /// Instead: count verdicts for so long under stress with nothing wrong
+    #[arg(long, value_name = "MINUTES", conflicts_with = "only")]
+    pub false_verdicts: Option<f64>,
+    /// Write report.html, its drawings and results.jsonl there
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
+}
+
+/// `4G`, `512M`, `0`.
+fn bytes(text: &str) -> Result<u64, String> {
+    let (digits, shift) = match text.as_bytes().last() {
+        Some(b'K' | b'k') => (&text[..text.len() - 1], 10),
+        Some(b'M' | b'm') => (&text[..text.len() - 1], 20),
+        Some(b'G' | b'g') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let n: u64 = digits.parse().map_err(|_| format!("{text:?} is not a number of bytes; write for example 0, 512M or 4G"))?;
+    let bytes = n.checked_shl(shift).filter(|b| b >> shift == n && *b <= 16 << 30);
+    bytes.ok_or_else(|| format!("{text} is more than the 16G that a benchmark may take"))
+}
+
+/// `4G`, `512M`, `0`.
+fn size(bytes: u64) -> String {
+    match bytes {
+        b if b >= 1 << 30 && b.is_multiple_of(1 << 30) => format!("{}G", b >> 30),
+        b if b >= 1 << 20 && b.is_multiple_of(1 << 20) => format!("{}M", b >> 20),
+        b => b.to_string(),
+    }
+}
+
+/// A case with its samples, for the drawings.
+#[derive(Debug)]
+struct Measured {
+    case: Case,
+    /// By name: `upcall`, `tcp`, `pidfd`.
+    samples: BTreeMap<&'static str, Samples>,
+}
+
+/// Runs what was asked for. `Ok(false)`: an upcall never came, or there was a false verdict.
+///
+/// # Errors
+/// When something keeps a case from being measured.
+pub fn run(args: &Args, ui: &Ui) -> Result<bool> {
+    if let Some(directory) = &args.report {
+        std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    }
+    ui.say(ui.paint(Paint::Dim, &report::machine()));
+    let mut all = Vec::new();
+    let good = match args.false_verdicts {
+        Some(minutes) => false_verdicts(minutes, ui, &mut all)?,
+        None => measure_all(args, ui, &mut all)?,
+    };
+    if let Some(directory) = &args.report {
+        write(directory, &mut all).with_context(|| format!("cannot write the report to {}", directory.display()))?;
+        ui.say(format!("report: {}", directory.join("report.html").display()));
+    }
+    Ok(good)
+}
+
+fn measure_all(args: &Args, ui: &Ui, all: &mut Vec<Measured>) -> Result<bool> {
+    let wanted = |kind| args.only.is_empty() || args.only.contains(&kind);
+    let scaled = |n: u64, least: u64| if args.quick { (n / 10).max(least) } else { n };
+    let mut good = true;
+    for &profile in &args.profile {
+        let mut rig = Rig::up(RigSpec { profile, ..RigSpec::default() }, ui)?;
+        let pidfd_and_upcalls = |rig: &Rig| -> Result<Observers> {
+            let mut observers = Observers::default();
+            observers.start(rig, 2, &[&format!("{NAME}@h1"), "@h1"], args.spin)?;
+            observers.start(rig, WATCHED, &[], false)?;
+            Ok(observers)
+        };
+        if wanted(Kind::Sigkill) {
+            for &load in &args.load {
+                let running = load::start(&rig, load)?;
+                let mut observers = pidfd_and_upcalls(&rig)?;
+                for &rss in &args.rss {
+                    let n = match rss {
+                        0 => scaled(args.crashes, 20),
+                        // Large processes take seconds to make: as many as fill about two minutes.
+                        _ => scaled((args.crashes * (128 << 20) / rss).clamp(1, args.crashes), 3),
+                    };
+                    let measured = sigkill(&mut rig, &mut observers, ui, n, rss, load, args.spin)?;
+                    good &= measured.case.values.get("missed") == Some(&0.0);
+                    tell(&measured, ui);
+                    all.push(measured);
+                }
+                drop(running);
+            }
+        }
+        let one = |measured: Measured, all: &mut Vec<Measured>| {
+            tell(&measured, ui);
+            all.push(measured);
+        };
+        if wanted(Kind::Footprint) {
+            for measured in footprint(&mut rig, ui, if args.quick { 5 } else { 20 })? {
+                one(measured, all);
+            }
+        }
+        if wanted(Kind::Agent) {
+            one(agent_killed(&mut rig, ui, scaled(30, 3))?, all);
+        }
+        if wanted(Kind::Silent) {
+            one(silent(&mut rig, ui, scaled(100, 5))?, all);
+        }
+    }
+    if wanted(Kind::Hosts) {
+        let (measured, none) = hosts(ui, 32, Duration::from_secs(if args.quick { 10 } else { 60 }))?;
+        good &= none;
+        tell(&measured, ui);
+        all.push(measured);
+    }
+    if wanted(Kind::Sigkill) && !ui.json {
+        for (program, what, package) in
+            [("etcd", "etcd's lease", "etcd-server"), ("zkServer.sh", "ZooKeeper's ephemeral node", "zookeeper")]
+        {
+            if find_program(program).is_none() {
+                ui.say(ui.paint(
+                    Paint::Dim,
+                    &format!("{what} was not measured beside: it is not installed (apt-get install {package})"),
+                ));
+            }
+        }
+    }
+    Ok(good)
+}
+
+fn suffix(rig: &Rig) -> String {
+    match rig.spec().profile {
+        Profile::Shared => String::new(),
+        Profile::Dedicated => " dedicated".into(),
+    }
+}
+
+fn sigkill(rig: &mut Rig, observers: &mut Observers, ui: &Ui, n: u64, rss: u64, load: Load, spin: bool) -> Result<Measured> {
+    let name = format!("sigkill {} rss={}{}{}", load.name(), size(rss), suffix(rig), if spin { " spin" } else { "" });
+    let plan = Plan { rss, patience: Duration::from_secs(30), pidfd: Some(1) };
+    let (mut upcall, mut tcp, mut pidfd) = (Samples::default(), Samples::default(), Samples::default());
+    let mut steps: [Samples; 4] = Default::default();
+    let mut missed = 0;
+    let mut worst_ratio = Samples::default();
+    for i in 0..n {
+        ui.check()?;
+        ui.progress(format!("{name}: {} of {n}", i + 1));
+        let times = crash::crash(rig, observers, &[0], &plan, i)?;
+        let Some(Some(u)) = times.upcalls.first() else {
+            missed += 1;
+            continue;
+        };
+        let ours = u.at_ns.saturating_sub(times.event_ns);
+        upcall.push(ours);
+        if let Some(parts) = Steps::of(times.event_ns, u) {
+            for (samples, ns) in steps.iter_mut().zip(parts.all()) {
+                samples.push(ns);
+            }
+        }
+        if let Some(Some(at)) = times.tcp.first() {
+            let theirs = at.saturating_sub(times.event_ns);
+            tcp.push(theirs);
+            worst_ratio.push(theirs / ours.max(1));
+        }
+        pidfd.extend(times.pidfd.map(|at| at.saturating_sub(times.event_ns)));
+    }
+    let mut case = Case::new("detect", name, &mut upcall);
+    for (name, samples) in Steps::NAMES.iter().zip(&mut steps) {
+        case.steps.insert((*name).into(), samples.quantiles());
+    }
+    case.beside.insert("tcp".into(), tcp.beside());
+    case.beside.insert("pidfd".into(), pidfd.beside());
+    case.values.insert("missed".into(), f64::from(missed));
+    case.values.insert("tcp_ratio_p50".into(), worst_ratio.quantile(0.5) as f64);
+    case.values.insert("tcp_ratio_min".into(), worst_ratio.quantile(0.0) as f64);
+    case.notes.push(report::machine());
+    if !observers.realtime() {
+        case.notes.push("no permission for SCHED_FIFO: the observers ran as ordinary threads".into());
+    }
+    if rss > 0 {
+        case.notes.push(format!("{n} crashes only: each has to fill {} first", size(rss)));
+    }
+    Ok(Measured { case, samples: BTreeMap::from([("upcall", upcall), ("tcp", tcp), ("pidfd", pidfd)]) })
+}
+
+/// A single number as a case.
+fn number(name: String, unit: &'static str, value: f64) -> Case {
+    let mut case = Case::new("detect", name, &mut Samples::default());
+    case.n = 1;
+    case.unit = unit;
+    case.quantiles = crate::stats::Quantiles { min: value, p50: value, p99: value, p999: value, max: value };
+    case.notes.push(report::machine());
+    case
+}
+
+fn footprint(rig: &mut Rig, ui: &Ui, seconds: u64) -> Result<Vec<Measured>> {
+    let mut found = Vec::new();
+    let hosts: Vec<u16> = if rig.spec().profile == Profile::Dedicated { vec![WATCHED] } else { vec![2] };
+    for host in hosts {
+        let pid = rig.agent_pid(host).context("no agent")?;
+        let begun = Instant::now();
+        let before = sys::usage(pid)?;
+        while begun.elapsed() < Duration::from_secs(seconds) {
+            ui.check()?;
+            ui.progress(format!("footprint of an agent: {} of {seconds} s", begun.elapsed().as_secs()));
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let after = sys::usage(pid)?;
+        let percent = (after.0 - before.0) / begun.elapsed().as_secs_f64() * 100.0;
+        let mut case =
+            number(format!("footprint hosts=3 hb={}{}", rig.spec().heartbeat, suffix(rig)), "percent-of-a-core", percent);
+        case.values.insert("cpu_percent".into(), percent);
+        case.values.insert("rss_mb".into(), after.1 as f64 / 1e6);
+        case.values.insert("seconds".into(), begun.elapsed().as_secs_f64());
+        found.push(Measured { case, samples: BTreeMap::new() });
+    }
+    Ok(found)
+}
+
+/// The last heartbeat that a verdict rests on, on any path.
+fn last_heartbeat(rig: &mut Rig, host: u16, upcall: &crate::observer::Upcall) -> Result<u64> {
+    let event = rig.explain(host, upcall.id.context("a verdict without an id")?)?;
+    let last = event.evidence.and_then(|e| e.paths.iter().map(|p| p.last_arrival_ns).max()).unwrap_or(0);
+    anyhow::ensure!(last != 0, "the verdict rests on no arrival");
+    Ok(last)
+}
+
+/// Waits for a report about h1 itself.
+fn host_report(observers: &mut Observers, cause: Cause, within: Duration) -> Result<crate::observer::Upcall> {
+    match observers.wait_for(within, |_, r| matches!(r, Report::Host(u) if u.cause == cause)) {
+        Some((_, Report::Host(u))) => Ok(u),
+        _ => bail!("no {cause} of h1 was reported within {} s", within.as_secs()),
+    }
+}
+
+fn agent_killed(rig: &mut Rig, ui: &Ui, n: u64) -> Result<Measured> {
+    let mut observers = Observers::default();
+    observers.start(rig, 2, &["@h1"], false)?;
+    let mut lost = Samples::default();
+    let mut crashes = 0;
+    let victim = Victim::start(rig, WATCHED, 19_999, 0, None)?;
+    for i in 0..n {
+        ui.check()?;
+        ui.progress(format!("agent killed: {} of {n}", i + 1));
+        let app = rig.watch(WATCHED, NAME, victim.pid())?;
+        crash::wait_until_monitored(&mut observers, &[0], app)?;
+        std::thread::sleep(Duration::from_millis(100));
+        observers.drain();
+        let event_ns = promptly(|| rig.kill_agent(WATCHED))?;
+        let verdict = host_report(&mut observers, Cause::AgentLost, Duration::from_secs(20))?;
+        lost.push(verdict.at_ns.saturating_sub(event_ns));
+        rig.start_agent(WATCHED)?;
+        host_report(&mut observers, Cause::Returned, Duration::from_secs(20))?;
+        rig.wait_until_all_see_all(ui)?;
+        crashes += observers.drain().iter().filter(|(_, r)| matches!(r, Report::Failure(_))).count();
+    }
+    let mut case = Case::new("detect", format!("agent-killed idle{}", suffix(rig)), &mut lost);
+    case.values.insert("false_crashes".into(), crashes as f64);
+    case.notes.push(report::machine());
+    Ok(Measured { case, samples: BTreeMap::from([("upcall", lost)]) })
+}
+
+fn silent(rig: &mut Rig, ui: &Ui, n: u64) -> Result<Measured> {
+    let mut observers = Observers::default();
+    observers.start(rig, 2, &["@h1"], false)?;
+    let (mut upper, mut lower) = (Samples::default(), Samples::default());
+    for i in 0..n {
+        ui.check()?;
+        ui.progress(format!("silent host: {} of {n}", i + 1));
+        observers.drain();
+        let lab = rig.lab();
+        std::thread::scope(|scope| {
+            let cuts = [0, 1].map(|net| scope.spawn(move || lab.cut(WATCHED, net, Cut::Silent)));
+            cuts.into_iter().try_for_each(|cut| cut.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        })?;
+        let cut_ns = sys::now_ns();
+        let verdict = host_report(&mut observers, Cause::SilentHost, Duration::from_secs(20))?;
+        let last_ns = last_heartbeat(rig, 2, &verdict)?;
+        upper.push(verdict.at_ns.saturating_sub(last_ns));
+        lower.push(verdict.at_ns.saturating_sub(cut_ns));
+        for net in [0, 1] {
+            rig.lab().heal(WATCHED, net)?;
+        }
+        host_report(&mut observers, Cause::Returned, Duration::from_secs(20))?;
+        rig.wait_until_all_see_all(ui)?;
+    }
+    let mut case = Case::new("detect", format!("silent-host idle hb={}{}", rig.spec().heartbeat, suffix(rig)), &mut upper);
+    case.beside.insert("since_cut_returned".into(), lower.beside());
+    case.notes.push(report::machine());
+    case.notes.push(
+        "counted from the last heartbeat that arrived on either path, at most one interval before the cut took effect: an upper bound".into(),
+    );
+    Ok(Measured { case, samples: BTreeMap::from([("upcall", upper)]) })
+}
+
+/// What no host may say of another when nothing is wrong.
+fn is_verdict(cause: Cause) -> bool {
+    cause.ends_process() || matches!(cause, Cause::AgentLost | Cause::PathDown | Cause::Isolated)
+}
+
+/// Counts what all agents wrote down in a while. The case, and whether there was no verdict.
+fn quiet(rig: &mut Rig, ui: &Ui, name: String, during: Duration) -> Result<(Measured, bool)> {
+    let mut from = BTreeMap::new();
+    for host in rig.lab().hosts() {
+        from.insert(host, rig.history(host, u64::MAX)?.1);
+    }
+    let begun = Instant::now();
+    while begun.elapsed() < during {
+        ui.check()?;
+        ui.progress(format!("{name}: {} of {} s", begun.elapsed().as_secs(), during.as_secs()));
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let mut causes: BTreeMap<String, f64> = BTreeMap::new();
+    let mut verdicts = 0;
+    let mut examples = Vec::new();
+    for (host, from) in from {
+        for event in rig.history(host, from)?.0 {
+            *causes.entry(event.cause.name().replace('-', "_")).or_default() += 1.0;
+            if is_verdict(event.cause) {
+                verdicts += 1;
+                if examples.len() < 10 {
+                    examples.push(format!("{} said: {}", event.observer, event.text));
+                }
+            }
+        }
+    }
+    let mut case = number(name, "verdicts", f64::from(verdicts));
+    case.values = causes;
+    case.values.insert("verdicts".into(), f64::from(verdicts));
+    case.values.insert("minutes".into(), begun.elapsed().as_secs_f64() / 60.0);
+    case.notes.extend(examples);
+    Ok((Measured { case, samples: BTreeMap::new() }, verdicts == 0))
+}
+
+fn false_verdicts(minutes: f64, ui: &Ui, all: &mut Vec<Measured>) -> Result<bool> {
+    let mut rig = Rig::up(RigSpec::default(), ui)?;
+    let running = load::start(&rig, Load::Traffic)?;
+    let during = Duration::try_from_secs_f64(minutes * 60.0).context("that many minutes cannot be waited for")?;
+    let name = format!("false-verdicts stress+iperf3 hb={}", rig.spec().heartbeat);
+    let (measured, none) = quiet(&mut rig, ui, name, during)?;
+    drop(running);
+    tell(&measured, ui);
+    all.push(measured);
+    Ok(none)
+}
+
+fn hosts(ui: &Ui, n: u16, during: Duration) -> Result<(Measured, bool)> {
+    let mut rig = Rig::up(RigSpec { hosts: n, heartbeat: "10ms", ..RigSpec::default() }, ui)?;
+    quiet(&mut rig, ui, format!("hosts={n} hb=10ms idle"), during)
+}
+
+// ---- telling -------------------------------------------------------------------------------------------------------------------
+
+fn tell(measured: &Measured, ui: &Ui) {
+    let case = &measured.case;
+    if ui.json {
+        ui.line(case.json());
+        return;
+    }
+    ui.line(format!("\n{}  {}", ui.paint(Paint::Bold, &case.case), ui.paint(Paint::Dim, &format!("n = {}", case.n))));
+    if case.unit != "us" {
+        let values: Vec<String> = case.values.iter().map(|(k, v)| format!("{k} {}", round(*v))).collect();
+        ui.line(format!("  {} {} ({})", round(case.quantiles.p50), case.unit, values.join(", ")));
+    } else {
+        for line in rows(case) {
+            ui.line(format!("  {:<20}{:>10}{:>10}{:>10}{:>10}{:>10}", line[0], line[1], line[2], line[3], line[4], line[5]));
+        }
+        if let (Some(p50), Some(min)) = (case.values.get("tcp_ratio_p50"), case.values.get("tcp_ratio_min")) {
+            ui.line(format!("  TCP ÷ ours in the same crash: median {p50:.0}, smallest {min:.0}"));
+        }
+        if let Some(missed) = case.values.get("missed").filter(|m| **m > 0.0) {
+            ui.line(format!("  {}", ui.paint(Paint::Red, &format!("{missed:.0} upcalls never came"))));
+        }
+    }
+    for note in case.notes.iter().skip(1) {
+        ui.line(format!("  {}", ui.paint(Paint::Dim, note)));
+    }
+}
+
+fn round(v: f64) -> String {
+    let text = format!("{v:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_string()
+}
+
+/// A header, the whole, its steps, and what was measured beside it.
+fn rows(case: &Case) -> Vec<[String; 6]> {
+    let row = |name: &str, q: &crate::stats::Quantiles| {
+        [name.to_string(), human_us(q.min), human_us(q.p50), human_us(q.p99), human_us(q.p999), human_us(q.max)]
+    };
+    let mut rows = vec![["", "min", "p50", "p99", "p99.9", "max"].map(String::from), row("upcall", &case.quantiles)];
+    for name in Steps::NAMES {
+        if let Some(q) = case.steps.get(name).filter(|_| !case.steps.is_empty()) {
+            rows.push(row(&format!("  {name}"), q));
+        }
+    }
+    for (name, beside) in &case.beside {
+        rows.push(row(name, &beside.quantiles));
+    }
+    rows
+}
+
+fn write(directory: &std::path::Path, all: &mut [Measured]) -> Result<()> {
+    let lines: String = all.iter().map(|m| m.case.json() + "\n").collect();
+    std::fs::write(directory.join("results.jsonl"), lines)?;
+    let mut page = Page::new(
+        "fide bench detect",
+        "From a crash on one host to the upcall in an application on another, beside what TCP and a pidfd told in the same crashes.",
+    );
+    page.heading("Summary (Tab. 2)");
+    let summary: Vec<Vec<String>> = all
+        .iter()
+        .map(|m| {
+            let q = &m.case.quantiles;
+            let cells = match m.case.unit {
+                "us" => [q.min, q.p50, q.p99, q.p999, q.max].map(human_us).to_vec(),
+                unit => vec![String::new(), format!("{} {unit}", round(q.p50)), String::new(), String::new(), String::new()],
+            };
+            [m.case.case.clone(), m.case.n.to_string()].into_iter().chain(cells).collect()
+        })
+        .collect();
+    page.table(&["case", ">n", ">min", ">median", ">p99", ">p99.9", ">max"], &summary);
+    let sigkill = |all: &mut [Measured], make: fn(&str, &[u64]) -> report::Series| {
+        let cases = all.iter_mut().filter(|m| m.samples.contains_key("tcp"));
+        cases.filter_map(|m| m.samples.get_mut("upcall").map(|s| make(&m.case.case, s.sorted()))).collect::<Vec<_>>()
+    };
+    let figures = [
+        ("fig5-pdf.svg", "Fig. 5, left: density of detection time", pdf as fn(&str, &[u64]) -> report::Series),
+        ("fig5-cdf.svg", "Fig. 5, right: cumulative", cdf),
+    ];
+    page.heading("Distributions (Fig. 5)");
+    for (file, title, make) in figures {
+        let series = sigkill(all, make);
+        let axes = Axes { title, x: "µs after kill(2)", y: "part of all crashes", log_x: true, log_y: false };
+        if let Ok(svg) = chart(&axes, &series) {
+            std::fs::write(directory.join(file), &svg)?;
+            page.svg(&svg);
+        }
+    }
+    for m in all.iter_mut() {
+        page.heading(&m.case.case);
+        if m.case.unit == "us" {
+            let rows = rows(&m.case);
+            let cells: Vec<Vec<String>> = rows[1..].iter().map(|r| r.to_vec()).collect();
+            page.table(&["", ">min", ">median", ">p99", ">p99.9", ">max"], &cells);
+        }
+        let values: Vec<Vec<String>> = m.case.values.iter().map(|(k, v)| vec![k.clone(), round(*v)]).collect();
+        if !values.is_empty() {
+            page.table(&["", ">"], &values);
+        }
+        if m.samples.contains_key("tcp") {
+            let series: Vec<_> = m.samples.iter_mut().map(|(name, s)| cdf(name, s.sorted())).collect();
+            let axes = Axes { title: &m.case.case, x: "µs after kill(2)", y: "part of all crashes", log_x: true, log_y: false };
+            if let Ok(svg) = chart(&axes, &series) {
+                page.svg(&svg);
+            }
+        }
+        for note in &m.case.notes {
+            page.remark("dim", note);
+        }
+    }
+    std::fs::write(directory.join("report.html"), page.finish())?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_and_written_alike() {
+        for text in ["0", "512M", "4G", "1G"] {
+            assert_eq!(size(bytes(text).unwrap()), text);
+        }
+        assert_eq!(bytes("8k"), Ok(8192));
+        for bad in ["", "G", "-1", "17G", "99999999999G", "1T", "é"] {
+            assert!(bytes(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_counts_as_a_false_verdict_is_what_harms() {
+        assert!(is_verdict(Cause::SilentHost) && is_verdict(Cause::PathDown) && is_verdict(Cause::AgentLost));
+        for fine in [Cause::ContractBroken, Cause::ContractKept, Cause::ObserverPaused, Cause::Returned, Cause::Monitored] {
+            assert!(!is_verdict(fine), "{fine}");
+        }
+    }
+
+    #[test]
+    fn a_report_is_written_with_its_figures() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut upcall: Samples = (50..150).map(|us| us * 1_000).collect();
+        let mut case = Case::new("detect", "sigkill idle rss=0", &mut upcall);
+        case.notes.push("machine".into());
+        let tcp = (50..150).map(|us| us * 10_000).collect();
+        let mut all = [Measured { case, samples: BTreeMap::from([("upcall", upcall), ("tcp", tcp)]) }];
+        write(directory.path(), &mut all).unwrap();
+        for file in ["report.html", "results.jsonl", "fig5-pdf.svg", "fig5-cdf.svg"] {
+            assert!(directory.path().join(file).metadata().unwrap().len() > 200, "{file}");
+        }
+    }
+}
