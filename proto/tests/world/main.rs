@@ -18,7 +18,7 @@ fn run(seed: u64, menu: Menu, verbose: bool) -> World {
     world
 }
 
-/// `FIDE_SEED`: this seed alone. `FIDE_SEEDS`: that many (the default is what takes a second or two).
+/// `FIDE_SEED`: this seed alone. `FIDE_SEEDS`: that many (the default takes some seconds).
 fn explore(menu: Menu, default: u64) {
     if let Some(seed) = std::env::var("FIDE_SEED").ok().and_then(|s| s.parse().ok()) {
         run(seed, menu, true);
@@ -44,27 +44,27 @@ fn explore(menu: Menu, default: u64) {
 
 #[test]
 fn everything_at_once() {
-    explore(Menu::Everything, 1000);
+    explore(Menu::Everything, 800);
 }
 
 #[test]
 fn fide_3_3_within_the_contract_only_crashes_are_reported() {
-    explore(Menu::WithinContract, 600);
+    explore(Menu::WithinContract, 400);
 }
 
 #[test]
 fn issue_2_a_paused_observer_accuses_nobody() {
-    explore(Menu::Pauses, 600);
+    explore(Menu::Pauses, 400);
 }
 
 #[test]
 fn consul_916_a_cut_observer_accuses_nobody() {
-    explore(Menu::Cuts, 600);
+    explore(Menu::Cuts, 400);
 }
 
 #[test]
 fn fide_4_1_crash_storms_are_told_once_each() {
-    explore(Menu::Storms, 60);
+    explore(Menu::Storms, 40);
 }
 
 #[test]

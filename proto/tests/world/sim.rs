@@ -7,7 +7,6 @@ use fide_proto::detector::{Action, AppState, ProbeResult, Seen};
 use fide_wire::PATHS;
 use fide_wire::packet::ConfirmEntry;
 use fide_wire::verdict::Cause;
-use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::rc::Rc;
 
@@ -51,14 +50,36 @@ enum Event {
     Boot { host: usize },
 }
 
+/// An event and its moment; the earliest first, those of one moment in the order they were planned.
+struct Planned(u64, u64, Event);
+
+impl Ord for Planned {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (other.0, other.1).cmp(&(self.0, self.1))
+    }
+}
+
+impl PartialOrd for Planned {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Planned {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Planned {}
+
 pub struct World {
     pub now: u64,
     pub hosts: Vec<Host>,
     pub oracle: Oracle,
     pub packets: u64,
     rng: Rng,
-    queue: BinaryHeap<Reverse<(u64, u64)>>,
-    events: std::collections::HashMap<u64, Event>,
+    queue: BinaryHeap<Planned>,
     seq: u64,
     bad_path: usize,
     loss_percent: u64,
@@ -83,7 +104,6 @@ impl World {
             packets: 0,
             rng,
             queue: BinaryHeap::new(),
-            events: Default::default(),
             seq: 0,
             bad_path,
             loss_percent: 0,
@@ -99,12 +119,11 @@ impl World {
     }
 
     pub fn run(&mut self) {
-        while let Some(Reverse((at, seq))) = self.queue.pop() {
+        while let Some(Planned(at, _, event)) = self.queue.pop() {
             if at > END {
                 break;
             }
             self.now = self.now.max(at);
-            let event = self.events.remove(&seq).unwrap();
             self.handle(event);
         }
         self.oracle.at_the_end(&self.hosts, self.now);
@@ -112,8 +131,7 @@ impl World {
 
     fn at(&mut self, at: u64, event: Event) {
         self.seq += 1;
-        self.events.insert(self.seq, event);
-        self.queue.push(Reverse((at, self.seq)));
+        self.queue.push(Planned(at, self.seq, event));
     }
 
     fn wake(&mut self, host: usize, at: u64) {
