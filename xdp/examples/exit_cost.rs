@@ -8,6 +8,9 @@ use fide_xdp::{Mechanism, Setup};
 use std::ffi::CString;
 use std::time::Instant;
 
+/// Processes after a change that are not counted: attaching rewrites kernel code, which the caches must learn.
+const SETTLE: usize = 5;
+
 /// Forks, executes the program, waits: microseconds.
 fn one(program: &CString) -> f64 {
     let argv = [program.as_ptr(), std::ptr::null()];
@@ -23,6 +26,20 @@ fn one(program: &CString) -> f64 {
         assert!(pid > 0 && libc::waitpid(pid, &raw mut status, 0) == pid && status == 0);
     }
     begun.elapsed().as_secs_f64() * 1e6
+}
+
+/// Keeps other work of this machine out of the figures as far as that goes: real-time priority on one CPU, inherited by the children.
+fn undisturbed() {
+    // SAFETY: plain values and a zeroed set; failure leaves things as they are.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(libc::sched_getcpu().max(0) as usize, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &raw const set);
+        let priority = libc::sched_param { sched_priority: 1 };
+        if libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) != 0 {
+            eprintln!("no real-time priority: the figures include whatever else runs here");
+        }
+    }
 }
 
 fn median(sorted: &[f64]) -> f64 {
@@ -45,7 +62,7 @@ fn json(case: &str, mut times: Vec<f64>, steps: &str) {
 
 fn main() {
     let mut args = std::env::args().skip(1).map(|a| a.parse::<usize>().expect("a number"));
-    let (rounds, processes) = (args.next().unwrap_or(60), args.next().unwrap_or(200));
+    let (rounds, processes) = (args.next().unwrap_or(150), args.next().unwrap_or(40));
     let setup = Setup { cluster: 1, node: 1, incarnation: 1, port: 3433 };
     let mut m = match Mechanism::load(setup, &Keyring::default(), true) {
         Ok(m) => m,
@@ -60,6 +77,7 @@ fn main() {
     m.watch(std::process::id(), 1, ticks).expect("a watch");
     let program = CString::new("/bin/true").expect("no zero");
 
+    undisturbed();
     for _ in 0..processes {
         one(&program); // warm
     }
@@ -71,6 +89,7 @@ fn main() {
             if watched {
                 m.attach_exit_watch().expect("attached");
             }
+            (0..SETTLE).for_each(|_| _ = one(&program));
             let mut times: Vec<f64> = (0..processes).map(|_| one(&program)).collect();
             m.detach_exit_watch();
             if watched { &mut with } else { &mut without }.extend_from_slice(&times);
