@@ -19,7 +19,7 @@ use crate::watchlist::{Origin, Watched, Watchlist};
 use crate::words;
 use crossbeam_channel::{Receiver as Channel, Sender};
 use fide_lane::{AnswerKind, Calibration, Config as CalibrationConfig, Lane, Pacer, PathMode, Prober};
-use fide_proto::detector::{self, Action, Detector, Offer, Outbox, OutboxConfig, PathArrival, ProbeResult, Seen, Taken, Verdict};
+use fide_proto::detector::{self, Action, AppState, Detector, Offer, Outbox, OutboxConfig, PathArrival, ProbeResult, Seen, Taken, Verdict};
 use fide_wire::control::{HistoryEvent, RingKind};
 use fide_wire::event::{Record, RecordKind};
 use fide_wire::mac::Keyring;
@@ -88,6 +88,16 @@ const HOUSEKEEPING_NS: u64 = 1_000_000_000;
 const ANNOUNCE_BURST: [u64; 4] = [0, 50_000_000, 150_000_000, 400_000_000];
 /// A loop that did not turn for so long is ill.
 const HEART: std::time::Duration = std::time::Duration::from_secs(2);
+const NO_REPORT: ReportEntry = ReportEntry {
+    node: 0,
+    incarnation: 0,
+    path: 0,
+    flags: 0,
+    last_number: 0,
+    echo_sent_ns: 0,
+    hold_ns: 0,
+    jitter_max_ns: 0,
+};
 /// Most hosts and processes that a new subscriber to a host or to everything is told of at once.
 const INTRODUCED: usize = 256;
 /// Stay in the loop's busy part this long between looks at the descriptors, in the dedicated profile.
@@ -118,6 +128,8 @@ pub struct Core {
     housekeeping_at: u64,
     complained: Complaints,
     monitored_by: BTreeMap<(u32, u32), u32>,
+    /// Hosts that announced a life older than one that was seen: the newest life that is over, and when they were heard.
+    outdated: BTreeMap<u32, (u32, u64)>,
     confirm_owed: bool,
     packets: Box<[[u8; PACKET_MAX]; PATHS]>,
     body: Vec<u8>,
@@ -133,9 +145,29 @@ pub struct Core {
 
 #[derive(Default)]
 struct Complaints {
-    clashes: u64,
-    foreign: u64,
+    clashes: Complaint,
+    foreign: Complaint,
     urgent_lost: u64,
+}
+
+/// One counter that an operator should hear of, and when it was told.
+#[derive(Default)]
+struct Complaint {
+    seen: u64,
+    told_ns: Option<u64>,
+}
+
+impl Complaint {
+    const AGAIN_NS: u64 = 600_000_000_000;
+
+    fn due(&mut self, count: u64, now: u64) -> bool {
+        let grew = std::mem::replace(&mut self.seen, count) < count;
+        let due = grew && self.told_ns.is_none_or(|told| now.saturating_sub(told) >= Self::AGAIN_NS);
+        if due {
+            self.told_ns = Some(now);
+        }
+        due
+    }
 }
 
 /// This host's CLOCK_MONOTONIC, the clock of every stamp in this agent.
@@ -182,6 +214,7 @@ impl Core {
             housekeeping_at: now + HOUSEKEEPING_NS,
             complained: Complaints::default(),
             monitored_by: BTreeMap::new(),
+            outdated: BTreeMap::new(),
             confirm_owed: false,
             packets: Box::new([[0; PACKET_MAX]; PATHS]),
             body: Vec::with_capacity(BODY_MAX),
@@ -409,10 +442,22 @@ impl Core {
             return;
         }
         peer.left = true;
+        let name = peer.name.clone();
+        self.over(name, record.incarnation);
         // Who asked for a process of a host that leaves must know that nobody watches it any more; the kernel knows only those who asked
         // for the host.
-        let rings = self.subscribers.rings_of_host(&peer.name) & !self.subscribers.rings(record.node, 0);
+        let rings = self.subscribers.rings_of_host(&self.node_name(record.node)) & !self.subscribers.rings(record.node, 0);
         self.subscribers.publish(rings, record, &[], false, self.receiver.mechanism());
+    }
+
+    /// A life of a host is over: not even after a restart of ours is it believed again.
+    fn over(&mut self, name: String, incarnation: u32) {
+        let next = incarnation.saturating_add(1);
+        let known = self.start.known.entry(name.clone()).or_default();
+        if next > *known {
+            *known = next;
+            self.say(Happened::PeerIncarnation(name, next));
+        }
     }
 
     /// After the last word on a process, nobody needs to be told of it.
@@ -479,8 +524,12 @@ impl Core {
             tracing::warn!("an announcement names {:?}, which is not node {:08x}", a.name, h.sender);
             return;
         }
-        if self.start.known.get(&a.name).is_some_and(|known| h.incarnation < *known) {
-            return; // a replay of a life that was seen to end
+        if let Some(known) = self.start.known.get(&a.name).filter(|known| h.incarnation < **known) {
+            // A replay of a life that was seen to end; or a host whose clock or memory went back, which the next report tells to begin anew.
+            if self.slot(h.sender).is_none() && self.outdated.len() < SLOTS {
+                self.outdated.insert(h.sender, (known - 1, now));
+            }
+            return;
         }
         let contract = Contract { period_ns: h.period_ns.into(), ..a.contract };
         let life = self.slot(h.sender).and_then(|s| self.peers[s].as_ref()).map(|p| p.incarnation);
@@ -494,7 +543,7 @@ impl Core {
         }
         peer.announced = contract;
         if let Some(change) = peer.directory(a) {
-            self.directory_changed(slot, &change, now);
+            self.directory(slot, &change, now);
         }
         self.monitored_by_others(h.sender, &a.monitors);
         self.act(now);
@@ -502,6 +551,10 @@ impl Core {
 
     fn new_life(&mut self, h: &Header, a: &Announce, contract: Contract, now: u64) {
         let contracts = [contract; PATHS];
+        if self.slot(h.sender).is_none() && self.peers.iter().all(Option::is_some) && !self.forget_somebody() {
+            tracing::debug!("{} is not taken on: all {SLOTS} places are taken", a.name);
+            return;
+        }
         let seen = match self.detector.peer_seen(h.sender, &a.name, h.incarnation, &contracts, now) {
             Ok(seen) => seen,
             Err(e) => {
@@ -538,6 +591,18 @@ impl Core {
         self.announce_soon(now); // so that the newcomer knows us at once
     }
 
+    /// Makes room for a new host by forgetting one that left.
+    fn forget_somebody(&mut self) -> bool {
+        let Some(slot) = self.peers.iter().position(|p| p.as_ref().is_some_and(|p| p.left)) else { return false };
+        let Some(gone) = self.peers[slot].take() else { return false };
+        self.detector.forget(gone.node);
+        self.receiver.remove_peer(slot, gone.node);
+        for app in gone.apps.keys().copied().chain([0]) {
+            self.subscribers.clear(gone.node, app, self.receiver.mechanism());
+        }
+        true
+    }
+
     fn watch_node_targets(&mut self, name: &str, node: u32) {
         let rings: Vec<u32> = self.subscribers.wanting(&Target::Host(name.into())).map(|(i, _)| i).collect();
         for ring in rings {
@@ -545,23 +610,49 @@ impl Core {
         }
     }
 
-    fn directory_changed(&mut self, slot: usize, change: &crate::peers::DirectoryChange, now: u64) {
+    /// A complete directory, new or the same again.
+    fn directory(&mut self, slot: usize, change: &crate::peers::DirectoryChange, now: u64) {
         let Some(peer) = self.peers[slot].as_ref() else { return };
         let (node, incarnation, host) = (peer.node, peer.incarnation, peer.name.clone());
         let appeared: Vec<(u32, String)> =
             change.appeared.iter().filter_map(|n| peer.apps.get(n).map(|a| (*n, a.name.clone()))).collect();
-        for (app, name) in appeared {
-            if let Err(e) = self.detector.app_seen(node, incarnation, app) {
-                tracing::warn!("{name} on {host}: {e}");
-                continue;
-            }
-            let target = Target::Process(name.clone(), host.clone());
-            let rings: Vec<u32> = self.subscribers.wanting(&target).map(|(i, _)| i).collect();
-            for ring in &rings {
-                self.subscribers.set(key(node, app), *ring, true, self.receiver.mechanism());
-            }
-            self.appeared(node, incarnation, app, now);
+        if let Err(e) = self.detector.directory(node, incarnation, peer.version, &peer.listed, now) {
+            tracing::debug!("directory of {host}: {e}");
         }
+        for (app, name) in appeared {
+            let heard = self.subscribers.rings(node, app);
+            let target = Target::Process(name.clone(), host.clone());
+            let wanting = self.subscribers.wanting(&target).fold(0u64, |mask, (ring, _)| mask | 1 << ring);
+            match self.detector.app_state(node, app) {
+                Some(AppState::Alive | AppState::Unobserved) => {
+                    for ring in (0..64).filter(|r| wanting >> r & 1 == 1) {
+                        self.subscribers.set(key(node, app), ring, true, self.receiver.mechanism());
+                    }
+                    self.appeared(node, incarnation, app, now);
+                }
+                // Its notice was quicker than its name: those who asked for it by name have not heard of it.
+                Some(AppState::Doomed { code, id }) => {
+                    self.heard_late(slot, app, Cause::Doomed, code, id, wanting & !heard, now);
+                }
+                Some(AppState::Ended { cause, code, id }) => {
+                    self.heard_late(slot, app, cause, code, id, wanting & !heard, now);
+                }
+                None => tracing::warn!("{name} on {host} is not followed: there are too many processes"),
+            }
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what is known of an end")]
+    fn heard_late(&mut self, slot: usize, app: u32, cause: Cause, code: i32, id: VerdictId, rings: u64, now: u64) {
+        let Some(peer) = self.peers[slot].as_mut() else { return };
+        let (node, incarnation) = (peer.node, peer.incarnation);
+        let Some(known) = peer.apps.get_mut(&app) else { return };
+        known.ended = Some(cause);
+        let name = known.name.clone();
+        let grade = if id.0 as u32 & detector::INFERRED == 0 { Grade::Certain } else { Grade::Inferred };
+        let record = self.host_record(cause, grade, node, incarnation, now);
+        let record = Record { kind: RecordKind::Process as u16, app, code, id: id.0, ..record };
+        self.subscribers.publish(rings, &record, name.as_bytes(), false, self.receiver.mechanism());
     }
 
     fn monitored_by_others(&mut self, from: u32, monitors: &[AnnouncedMonitor]) {
@@ -584,12 +675,25 @@ impl Core {
         }
     }
 
+    /// Interests in processes that are gone, and those of hosts that are gone.
+    fn forget_monitors(&mut self) {
+        let listening = |node: u32| self.slot(node).and_then(|s| self.peers[s].as_ref()).is_some_and(|p| !p.condemned && !p.left);
+        let keep = |(from, app): &(u32, u32)| self.watchlist.get(*app).is_some_and(|w| w.ended.is_none()) && listening(*from);
+        let gone: Vec<_> = self.monitored_by.keys().filter(|k| !keep(k)).copied().collect();
+        for key in gone {
+            self.monitored_by.remove(&key);
+        }
+    }
+
     fn path_report(&mut self, h: &Header, body: &[u8], now: u64) {
         let Some(slot) = self.slot(h.sender) else { return };
         let reporter = match self.peers[slot].as_ref() {
             Some(p) if p.incarnation == h.incarnation => p.name.clone(),
             _ => return,
         };
+        // A later life of our name that nobody hears any more: another agent had it, or ours before it lost its memory.
+        let mut ours = ReportEntry::read_all(body).filter(|e| e.node == self.start.node).peekable();
+        let unheard = ours.peek().is_some() && ours.all(|e| e.flags & ReportEntry::SILENT != 0);
         for entry in ReportEntry::read_all(body) {
             if entry.node != self.start.node {
                 if entry.flags & ReportEntry::SILENT != 0 {
@@ -597,13 +701,14 @@ impl Core {
                 }
                 continue;
             }
+            let over = entry.flags & ReportEntry::CONDEMNED != 0 || (entry.incarnation > self.start.incarnation && unheard);
+            if entry.incarnation >= self.start.incarnation && over {
+                tracing::warn!("{reporter} has given incarnation {} up: starting a new one", entry.incarnation);
+                self.start_over(entry.incarnation, now);
+                return;
+            }
             if entry.incarnation != self.start.incarnation {
                 continue;
-            }
-            if entry.flags & ReportEntry::CONDEMNED != 0 {
-                tracing::warn!("{reporter} has given us up: starting a new incarnation");
-                self.start_over(now);
-                return;
             }
             let path = usize::from(entry.path);
             let round_trip = now.saturating_sub(entry.echo_sent_ns).saturating_sub(entry.hold_ns);
@@ -618,8 +723,8 @@ impl Core {
     }
 
     /// Others gave this agent up (wrongly, as it still runs): it comes back as somebody new, so that nobody mistakes one life for another.
-    fn start_over(&mut self, now: u64) {
-        self.start.incarnation = self.start.incarnation.saturating_add(1);
+    fn start_over(&mut self, after: u32, now: u64) {
+        self.start.incarnation = self.start.incarnation.max(after).saturating_add(1);
         self.receiver.set_incarnation(self.start.incarnation);
         self.outbox = Outbox::new(OutboxConfig::new(self.start.node, self.start.incarnation));
         self.outbox.peer_set(self.detector.live_peers());
@@ -677,9 +782,24 @@ impl Core {
             return;
         }
         let mut body = std::mem::take(&mut self.body);
-        self.watchlist.take_piggyback(&mut body);
+        let from = self.watchlist.take_piggyback(&mut body);
         self.number += 1;
-        self.transmit(Kind::Heartbeat, self.number, None, &body);
+        let sent_ns = self.transmit(Kind::Heartbeat, self.number, None, &body);
+        if let Some(app) = from {
+            // Who monitors it on this host hears the same.
+            let record = Record {
+                kind: RecordKind::Piggyback as u16,
+                node: self.start.node,
+                app,
+                incarnation: self.start.incarnation,
+                flags: Record::LOCAL,
+                sent_ns,
+                received_ns: sent_ns,
+                number: self.number,
+                ..Record::default()
+            };
+            self.publish(self.start.node, app, &record, &body[fide_wire::packet::PIGGYBACK_HEAD..], false);
+        }
         self.heartbeats += 1;
         self.body = body;
     }
@@ -734,7 +854,10 @@ impl Core {
             apps: Vec::new(),
             monitors: Vec::new(),
         };
-        let apps = self.watchlist.alive().map(|(app, w)| AnnouncedApp { app, name: w.name.clone(), pbsize: w.pbsize }).collect();
+        let apps = self.watchlist.announced();
+        if apps.iter().any(|a| self.watchlist.get(a.app).is_none_or(|w| w.ended.is_some())) {
+            self.watchlist.version += 1; // the next directory is without them
+        }
         for part in split(&base, apps, monitors) {
             match serde_json::to_vec(&part) {
                 Ok(body) => {
@@ -837,6 +960,8 @@ impl Core {
         if let Some(peer) = self.peers[slot].as_mut().filter(|p| p.incarnation == incarnation) {
             peer.condemned = true;
             self.receiver.condemn(slot);
+            let name = peer.name.clone();
+            self.over(name, incarnation);
         }
     }
 
@@ -975,7 +1100,14 @@ impl Core {
         self.complain(now);
         self.recover_stranded(now);
         self.receiver.check_pidfds();
+        self.subscribers.tell_losses(self.receiver.mechanism());
+        self.forget_monitors();
+        self.outdated.retain(|_, (_, heard)| now.saturating_sub(*heard) < 3 * HOUSEKEEPING_NS);
         for path in 0..PATHS {
+            // Word of interfaces comes from the control thread; this is for what it missed.
+            if self.lane.stale(path as u8) {
+                self.refresh_path(path as u8);
+            }
             self.detector.carrier(path, self.lane.carrier(path as u8), now);
         }
     }
@@ -1026,28 +1158,35 @@ impl Core {
                 }
             }
         }
+        for (node, (incarnation, _)) in &self.outdated {
+            if bodies.last().is_some_and(|b| b.len() + ReportEntry::LEN > BODY_MAX) {
+                bodies.push(Vec::new());
+            }
+            let flags = ReportEntry::SILENT | ReportEntry::CONDEMNED;
+            let entry = ReportEntry { node: *node, incarnation: *incarnation, flags, ..NO_REPORT };
+            if let Some(body) = bodies.last_mut() {
+                entry.write(body);
+            }
+        }
         for body in bodies.iter().filter(|b| !b.is_empty()) {
             self.send_event(Kind::PathReport, None, body);
         }
     }
 
-    /// What the counters say that an operator should hear, once per change.
+    /// What the counters say that an operator should hear: at once, and as long as it goes on again every ten minutes.
     fn complain(&mut self, now: u64) {
         let (clashes, _, _) = self.receiver.complaints();
-        if clashes > self.complained.clashes {
-            self.complained.clashes = clashes;
-            let name = self.start.name.clone();
-            self.tell(Cause::NameClash, Grade::Certain, &name, self.start.incarnation, None, 0, false, None, None, now);
-        }
         let refused = self.receiver.refused();
         use fide_wire::packet::Refusal;
         let foreign: u64 =
             [Refusal::Cluster, Refusal::Key, Refusal::Mac, Refusal::Version].iter().map(|r| refused[*r as usize]).sum();
-        if self.complained.foreign == 0 && foreign > 0 {
-            let name = self.start.name.clone();
-            self.tell(Cause::ForeignTraffic, Grade::Certain, &name, self.start.incarnation, None, 0, false, None, None, now);
+        let due = [self.complained.clashes.due(clashes, now), self.complained.foreign.due(foreign, now)];
+        for (due, cause) in due.into_iter().zip([Cause::NameClash, Cause::ForeignTraffic]) {
+            if due {
+                let name = self.start.name.clone();
+                self.tell(cause, Grade::Certain, &name, self.start.incarnation, None, 0, false, None, None, now);
+            }
         }
-        self.complained.foreign = foreign;
     }
 
     /// Deaths whose records found the urgent ring full are still in the watch table.
@@ -1136,7 +1275,12 @@ impl Core {
         if self.watchlist.is_doomed(pid, ticks) {
             return Err(format!("process {pid} is ending and cannot be saved"));
         }
+        let piggybacks = watched.bridge.is_some();
         let app = self.watchlist.add(watched);
+        if piggybacks && app > u32::from(u16::MAX) {
+            self.watchlist.forget(app);
+            return Err("65535 processes have joined this agent since it started: restart it before more can piggyback".into());
+        }
         if let Err(e) = self.outbox.app_started(app) {
             self.watchlist.forget(app);
             return Err(e.to_string());
@@ -1236,13 +1380,23 @@ impl Core {
     /// # Errors
     /// When there is none to be had.
     pub fn subscribe(&mut self, socket_only: bool) -> Result<(u32, RingKind, OwnedFd), crate::subscribers::SubscribeError> {
-        self.subscribers.add(self.receiver.mechanism_mut(), socket_only)
+        let made = self.subscribers.add(self.receiver.mechanism_mut(), socket_only);
+        self.who_delivers_piggybacks();
+        made
+    }
+
+    /// The kernel, straight from the packet, unless somebody's ring is a socket: then all are served from here, in order.
+    fn who_delivers_piggybacks(&self) {
+        if let Some(m) = self.receiver.mechanism() {
+            m.leave_piggybacks(self.subscribers.has_sockets());
+        }
     }
 
     /// A subscriber is gone.
     pub fn unsubscribe(&mut self, ring: u32) {
         self.watchlist.ring_gone(ring);
         self.subscribers.remove(ring, self.receiver.mechanism_mut());
+        self.who_delivers_piggybacks();
         self.wants_version += 1;
     }
 
@@ -1376,7 +1530,9 @@ impl Core {
         let now = now_ns();
         let before = self.lane.ifindex(path);
         let up_before = self.lane.mode(path) != PathMode::Down;
-        if let Err(e) = self.lane.refresh(path) {
+        if self.lane.stale(path)
+            && let Err(e) = self.lane.refresh(path)
+        {
             tracing::info!("path {path}: {e}");
         }
         if let Some(prober) = self.prober.as_mut()

@@ -52,7 +52,11 @@ pub struct Want {
 }
 
 enum Sink {
-    Kernel(Subscriber),
+    Kernel {
+        subscriber: Subscriber,
+        /// Losses that its reader was told of.
+        told: u64,
+    },
     Socket { fd: OwnedFd, lost: u64 },
 }
 
@@ -97,7 +101,7 @@ impl Subscribers {
                 return Err(SubscribeError::Full);
             }
             let fd = subscriber.fd().try_clone_to_owned()?;
-            self.entries.insert(index, Entry { sink: Sink::Kernel(subscriber), wants: BTreeMap::new() });
+            self.entries.insert(index, Entry { sink: Sink::Kernel { subscriber, told: 0 }, wants: BTreeMap::new() });
             return Ok((index, RingKind::Bpf, fd));
         }
         // From the top, where the kernel's come from the bottom.
@@ -116,7 +120,7 @@ impl Subscribers {
             self.set(k, index, false, mechanism.as_deref());
         }
         self.sockets &= !(1 << index);
-        if let (Sink::Kernel(subscriber), Some(mechanism)) = (entry.sink, mechanism) {
+        if let (Sink::Kernel { subscriber, .. }, Some(mechanism)) = (entry.sink, mechanism) {
             mechanism.remove_subscriber(subscriber);
         }
     }
@@ -197,6 +201,22 @@ impl Subscribers {
         }
     }
 
+    /// Tells the readers of the kernel's rings how many events found their rings full, once there is room again.
+    pub fn tell_losses(&mut self, mechanism: Option<&Mechanism>) {
+        let Some(m) = mechanism else { return };
+        for (index, entry) in &mut self.entries {
+            let Sink::Kernel { told, .. } = &mut entry.sink else { continue };
+            let lost = m.ring_lost(*index);
+            if lost == *told {
+                continue;
+            }
+            let kind = fide_wire::event::RecordKind::Lost as u16;
+            let note = Record { kind, number: lost.saturating_sub(*told), ..Record::default() };
+            // A note that finds it still full is itself counted there, and is no loss.
+            *told = if m.publish(1 << index, &note, &[]) == 0 { lost } else { *told + 1 };
+        }
+    }
+
     /// The set of rings in use.
     #[must_use]
     pub fn in_use(&self) -> u64 {
@@ -207,6 +227,12 @@ impl Subscribers {
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    /// Whether some rings are sockets, which only the agent can write.
+    #[must_use]
+    pub fn has_sockets(&self) -> bool {
+        self.sockets != 0
     }
 
     /// Whether nobody subscribed.

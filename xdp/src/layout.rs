@@ -35,8 +35,8 @@ pub struct Setup {
     pub port: u16,
     /// Zero.
     pub reserved: [u16; 3],
-    /// Zero.
-    pub reserved2: u32,
+    /// Not 0: some subscribers' rings are sockets, so piggybacks are the agent's to deliver.
+    pub sockets: u32,
     /// What another agent of this name calls its incarnation.
     pub clash_incarnation: u32,
     /// Packets of another agent of this name.
@@ -163,7 +163,7 @@ mod tests {
             btf,
             Setup,
             "fide_setup",
-            [cluster, node, life, port, reserved, reserved2, clash_incarnation, clashes, urgent_lost, keys]
+            [cluster, node, life, port, reserved, sockets, clash_incarnation, clashes, urgent_lost, keys]
         );
         same!(btf, Path, "fide_path", [number, sent_ns, arrived_ns, arrived, lost, event_number, jitter_max_ns, refused]);
         same!(btf, Peer, "fide_peer", [node, incarnation, period_ns, condemned, reserved, path]);

@@ -181,6 +181,12 @@ impl Mechanism {
         Ok(mechanism)
     }
 
+    /// Leaves piggybacks to the agent from now on, because some subscribers' rings are sockets; or no longer.
+    pub fn leave_piggybacks(&self, to_agent: bool) {
+        // SAFETY: entry 0 exists; an aligned u32 of the shared struct.
+        unsafe { (&raw mut (*self.setup.at(0)).sockets).write_volatile(u32::from(to_agent)) };
+    }
+
     /// Accepts exactly these keys from now on. Keys that stay are never invalid in between, and none is ever accepted half-written.
     pub fn set_keys(&self, keys: &Keyring) {
         for id in 0..16u8 {

@@ -472,6 +472,70 @@ as_root! {
         assert_eq!(b.inbox().len(), 1);
     }
 
+    fn a_piggyback_of_every_length_reaches_its_subscribers_and_nobody_else() {
+        let mut b = Bench::new();
+        b.m.leave_piggybacks(false);
+        let (app_ring, other_ring) = (b.m.new_subscriber().unwrap(), b.m.new_subscriber().unwrap());
+        b.m.set_subscribers(PEER, 0x0102, 1 << app_ring.index).unwrap();
+        b.m.set_subscribers(PEER, 0x0103, 1 << other_ring.index).unwrap();
+        let ring = Mapped::new(app_ring.fd(), RING_BYTES as usize).unwrap();
+        for len in 1..=PIGGYBACK_MAX {
+            let message: Vec<u8> = (0..len).map(|i| (i * 7 + len) as u8).collect();
+            let body = [&[1, 2][..], &message].concat();
+            let sent = b.heartbeat((len & 1) as u8, &body);
+            let wrapped = if len & 2 == 0 { ipv4(&sent) } else { ipv6(&sent) };
+            assert_eq!(b.frame_arrives((len & 1) as u32, &wrapped), Fate::Accepted, "{len}");
+            let got = ring.all();
+            let [(record, bytes)] = got.as_slice() else { panic!("{} entries for {len}", got.len()) };
+            assert_eq!(*bytes, message, "{len}");
+            assert_eq!((record.kind(), record.node, record.app, record.incarnation), (Some(RecordKind::Piggyback), PEER, 0x0102, PEER_INCARNATION));
+        }
+        assert!(Mapped::new(other_ring.fd(), RING_BYTES as usize).unwrap().all().is_empty());
+        assert!(b.inbox().is_empty(), "the agent has nothing to do with it");
+    }
+
+    fn a_piggyback_comes_once_by_two_paths_and_not_after_the_crash_of_its_process() {
+        let mut b = Bench::new();
+        b.m.leave_piggybacks(false);
+        let s = b.m.new_subscriber().unwrap();
+        b.m.set_subscribers(0, 0, 1 << s.index).unwrap();
+        let ring = Mapped::new(s.fd(), RING_BYTES as usize).unwrap();
+        let kinds = || ring.all().iter().map(|(r, _)| r.kind().unwrap()).collect::<Vec<_>>();
+        let first = b.heartbeat(0, &[0, 1, b'a']);
+        let late = b.heartbeat(0, &[0, 1, b'b']);
+        let other = b.heartbeat(0, &[0, 2, b'c']);
+        assert_eq!(b.arrives(0, &first), Fate::Accepted);
+        let header = Header { path: 1, ..packet::decode(&first, CLUSTER, &b.keys).unwrap().header };
+        let copy = b.sign(&header, None, &[0, 1, b'a']);
+        assert_eq!(b.arrives(1, &copy), Fate::Accepted);
+        assert_eq!(kinds(), [RecordKind::Piggyback]);
+        let crash = b.notice(0, 1, 1);
+        assert_eq!(b.arrives(0, &crash), Fate::Accepted);
+        assert_eq!(kinds(), [RecordKind::Process]);
+        assert_eq!(b.arrives(0, &late), Fate::Accepted, "a heartbeat is a heartbeat");
+        assert!(kinds().is_empty(), "fail-consistency: never after the crash was told");
+        assert_eq!(b.arrives(0, &other), Fate::Accepted);
+        assert_eq!(kinds(), [RecordKind::Piggyback], "another process of that host lives on");
+    }
+
+    fn the_tag_of_a_body_is_judged_as_rust_judges_it() {
+        let mut b = Bench::new();
+        b.m.leave_piggybacks(false);
+        let s = b.m.new_subscriber().unwrap();
+        b.m.set_subscribers(0, 0, 1 << s.index).unwrap();
+        let ring = Mapped::new(s.fd(), RING_BYTES as usize).unwrap();
+        for len in (3..=BODY_MAX).step_by(37).chain([3, 4, 7, 8, 9, 10, 11, BODY_MAX]) {
+            let good = b.heartbeat(0, &vec![len as u8; len]);
+            for byte in [52, 53, 44, 51, good.len() - 1, 52 + len / 2] {
+                let mut bad = b.heartbeat(0, &vec![len as u8; len]);
+                bad[byte] ^= 1 << (len % 8);
+                assert_eq!(packet::decode(&bad, CLUSTER, &b.keys).unwrap_err(), Refusal::BodyMac);
+                assert_eq!(b.arrives(0, &bad), Fate::Refused(Refusal::BodyMac), "{len} {byte}");
+                assert!(ring.all().is_empty());
+            }
+        }
+    }
+
     fn reports_confirmations_and_announcements_reach_the_inbox_whole() {
         let mut b = Bench::new();
         for kind in [Kind::Confirm, Kind::PathReport, Kind::Announce] {
@@ -1131,6 +1195,7 @@ as_root! {
         b.arrives(0, &hb);
         b.arrives(0, &notice);
         let other = ethernet(0x0800, &ip4(5, 0, 6, &udp(PORT, &hb)));
+        b.m.leave_piggybacks(false);
         let mut forged = hb.clone();
         forged[43] ^= 1;
         for (what, frame) in [("not ours", other), ("forged heartbeat", ipv4(&forged)), ("old heartbeat", ipv4(&hb)), ("old notice", ipv4(&notice))] {

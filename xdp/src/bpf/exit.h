@@ -97,7 +97,7 @@ static __always_inline bool report(struct task_struct *task, struct fide_watch *
 	copy = *r;
 	r->kind = FIDE_RECORD_EXIT;
 	bpf_ringbuf_submit(r, 0);
-	deliver(&copy);
+	deliver(&copy, sizeof(copy));
 	return true;
 }
 

@@ -11,8 +11,8 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_tracing.h>
 #include "fide_wire.h"
-#include "siphash.h"
 #include "maps.h"
+#include "siphash.h"
 #include "receive.h"
 #include "exit.h"
 #include "publish.h"

@@ -7,6 +7,9 @@
 #define FIDE_WATCHES 4096
 #define FIDE_RING_BYTES (64 * 1024)
 
+#define BODY_MAX (FIDE_PIGGYBACK_HEAD + FIDE_PIGGYBACK_MAX)
+#define BODY_AT (FIDE_FIXED_LEN + 2 * FIDE_TAG_LEN) /* in a heartbeat */
+
 struct fide_key {
 	__u64 k0;
 	__u64 k1;
@@ -20,7 +23,7 @@ struct fide_setup {
 	__u64 life; /* incarnation << 32 | the number the last notice got: one word, so that no notice gets the one without the other */
 	__u16 port; /* host byte order */
 	__u16 reserved[3];
-	__u32 reserved2;
+	__u32 sockets; /* not 0: piggybacks are the agent's to deliver */
 	__u32 clash_incarnation; /* what another agent of this name calls itself */
 	__u64 clashes;
 	__u64 urgent_lost; /* records that found `urgent` full */
@@ -94,6 +97,31 @@ struct {
 	__type(key, __u32);
 	__type(value, struct fide_seen);
 } seen SEC(".maps");
+
+/* Which piggybacks have been delivered: the last 64 heartbeats. */
+struct fide_beats {
+	struct bpf_spin_lock lock;
+	__u32 node;
+	__u32 incarnation;
+	__u32 reserved;
+	__u64 highest;
+	__u64 window; /* bit i: highest - i */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, FIDE_SLOTS);
+	__type(key, __u32);
+	__type(value, struct fide_beats);
+} beats SEC(".maps");
+
+/* (node << 32 | app) -> the incarnation in which its end was told. What falls out is long dead: its host stopped piggybacking it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 8192);
+	__type(key, __u64);
+	__type(value, __u32);
+} ended SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -172,11 +200,17 @@ struct {
 	__type(value, struct fide_watch);
 } watches SEC(".maps");
 
-/* Room to put a record and a whole packet together. */
+/* Room to put a packet behind a record: the whole packet behind the one that goes to `inbox`, or, the packet lying at the same place, a piggyback's
+ * message right behind the one that goes to subscribers. Used by the receive program alone, which nothing interrupts on its CPU. */
+#define PACKET_AT 74
+#define INBOX_AT (PACKET_AT - (int)sizeof(struct fide_record))
 struct fide_scratch {
+	__u8 before[PACKET_AT + BODY_AT + FIDE_PIGGYBACK_HEAD - sizeof(struct fide_record)];
 	struct fide_record record;
-	__u8 packet[FIDE_PACKET_MAX + 8];
+	__u8 message[FIDE_PACKET_MAX];
+	__u32 len;
 };
+_Static_assert(__builtin_offsetof(struct fide_scratch, record) % 8 == 0, "the record is aligned");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -221,8 +255,8 @@ static __always_inline int write_rings(__u64 mask, void *bytes, __u32 len)
 	return missed;
 }
 
-/* Writes a record to every ring that subscribed to this process, its node, or everything. */
-static __always_inline void deliver(struct fide_record *record)
+/* Writes a record of `len` bytes, its body included, to every ring that subscribed to this process, its node, or everything. */
+static __always_inline void deliver(struct fide_record *record, __u32 len)
 {
 	__u64 key = (__u64)record->node << 32 | record->app;
 	__u64 mask = 0, *found;
@@ -238,7 +272,7 @@ static __always_inline void deliver(struct fide_record *record)
 	found = bpf_map_lookup_elem(&subscribers, &key);
 	if (found)
 		mask |= *found;
-	write_rings(mask, record, sizeof(*record));
+	write_rings(mask, record, len);
 }
 
 #endif

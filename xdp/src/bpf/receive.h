@@ -2,8 +2,12 @@
 /* The receive program: one pass over a packet in the driver's poll, before the stack.
  *
  *   not ours -> XDP_PASS          refused -> counted, XDP_DROP
- *   heartbeat -> peers[slot]      notice -> rings of the subscribers, then `urgent`
- *   all else, and piggybacks -> `inbox`
+ *   heartbeat -> peers[slot]      its piggyback -> rings of the subscribers
+ *   notice -> rings of the subscribers, then `urgent`
+ *   all else -> `inbox`
+ *
+ * Piggybacks and notices go the same way at the same time, so that a subscriber hears a process's last words before its crash
+ * (fail-consistency, FiDe §4.1), and never after it.
  *
  * What is refused before the tag is checked, and for which reason, is what fide_wire::packet::decode says of the same bytes (a test
  * compares them); who sent it and how fresh it is comes after the tag, so that nobody without the key can move those counters.
@@ -19,8 +23,6 @@ struct vlan { __be16 tci, proto; } __attribute__((packed));
 struct ip4 { __u8 ver_ihl, tos; __be16 len, id, frag; __u8 ttl, proto; __be16 check; __be32 src, dst; } __attribute__((packed));
 struct ip6 { __be32 flow; __be16 len; __u8 next, hops; __u8 src[16], dst[16]; } __attribute__((packed));
 struct udp { __be16 src, dst, len, check; } __attribute__((packed));
-
-#define BODY_MAX (FIDE_PIGGYBACK_HEAD + FIDE_PIGGYBACK_MAX)
 
 /* The causes that fide_wire::verdict::Cause knows. */
 #define CAUSES                                                                                                         \
@@ -134,27 +136,19 @@ static __always_inline bool copy32(__u8 *to, void *from, void *data_end)
 	return true;
 }
 
-/* The whole packet into `inbox`: its `len` bytes, 44 to FIDE_PACKET_MAX, lie before data_end. */
-static __always_inline int to_inbox(struct fide_record *head, void *packet, void *data_end, __u32 len)
+/* Copies a packet of `len` bytes, 44 to FIDE_PACKET_MAX, into the scratch room at `to`. The last 32 bytes first, then from the start until these
+ * are reached: no loop over single bytes for the verifier to walk. */
+static __always_inline bool copy_packet(__u8 *to, void *packet, void *data_end, __u32 len)
 {
-	__u32 zero = 0, last = len - 32;
-	struct fide_scratch *s = bpf_map_lookup_elem(&scratch, &zero);
+	__u32 last = len - 32;
 
-	if (!s || len > FIDE_PACKET_MAX || last > FIDE_PACKET_MAX - 32)
-		return refuse(FIDE_REFUSED_OVERSIZE);
-	s->record = *head;
-	s->record.kind = FIDE_RECORD_PACKET;
-	s->record.body_len = len;
-	/* The last 32 bytes first, then from the start until these are reached: no loop over single bytes for the verifier to walk. */
-	if (!copy32(s->packet + last, packet + last, data_end))
-		return refuse(FIDE_REFUSED_SHORT);
+	if (len > FIDE_PACKET_MAX || last > FIDE_PACKET_MAX - 32 || !copy32(to + last, packet + last, data_end))
+		return false;
 	for (__u32 at = 0; at < FIDE_PACKET_MAX - 32; at += 32) {
-		if (at >= last || !copy32(s->packet + at, packet + at, data_end))
+		if (at >= last || !copy32(to + at, packet + at, data_end))
 			break;
 	}
-	if (bpf_ringbuf_output(&inbox, s, sizeof(s->record) + len, 0))
-		return refuse(FIDE_REFUSED_RING_FULL);
-	return XDP_DROP;
+	return true;
 }
 
 /* Whether notice `n` of this incarnation is seen for the first time. Both paths' copies may be handled at once, on two CPUs. */
@@ -232,11 +226,76 @@ static __always_inline void heartbeat(struct fide_peer *peer, __u32 slot, __u32 
 	peer->period_ns = period;
 }
 
+/* Whether the piggyback of heartbeat `number` is seen for the first time: both paths carry it. */
+static __always_inline bool first_beat(__u32 slot, __u32 node, __u32 incarnation, __u64 number)
+{
+	struct fide_beats *b = bpf_map_lookup_elem(&beats, &slot);
+	bool first = false;
+
+	if (!b)
+		return false;
+	bpf_spin_lock(&b->lock);
+	if (b->node != node || b->incarnation != incarnation) {
+		b->node = node;
+		b->incarnation = incarnation;
+		b->highest = 0;
+		b->window = 0;
+	}
+	if (number > b->highest) {
+		__u64 step = number - b->highest;
+
+		b->window = step > 63 ? 1 : b->window << step | 1;
+		b->highest = number;
+		first = true;
+	} else if (b->highest - number < 64) {
+		__u64 bit = 1ULL << (b->highest - number);
+
+		first = !(b->window & bit);
+		b->window |= bit;
+	}
+	bpf_spin_unlock(&b->lock);
+	return first;
+}
+
+/* Delivers the record in the scratch room, `len` bytes with its body. A function of its own, which the verifier walks once. */
+__noinline int fide_deliver(struct fide_scratch *s, __u32 len)
+{
+	if (!s || len < sizeof(s->record) || len > sizeof(s->record) + FIDE_PIGGYBACK_MAX)
+		return 0;
+	deliver(&s->record, len);
+	return 0;
+}
+
+/* A heartbeat's body, copied to behind the scratch record: checked, then written to the rings of the subscribers of the process it is from, once,
+ * and not after the process's end was told. */
+static __always_inline int piggyback(struct fide_scratch *s, struct fide_record *head, __u32 slot, struct fide_key *key, __u32 body_len)
+{
+	__u8 *body = (__u8 *)&s->record + sizeof(s->record) - FIDE_PIGGYBACK_HEAD;
+	__u32 *ended_in;
+	__u64 who;
+
+	if (fide_body_tag(s, body_len, key->k0, key->k1) != bpf_be64_to_cpu(load64(body - FIDE_TAG_LEN)))
+		return refuse(FIDE_REFUSED_BODY_MAC);
+	if (!first_beat(slot, head->node, head->incarnation, head->number))
+		return XDP_DROP;
+	head->app = bpf_ntohs(load16(body));
+	who = (__u64)head->node << 32 | head->app;
+	ended_in = bpf_map_lookup_elem(&ended, &who);
+	if (ended_in && *ended_in == head->incarnation)
+		return XDP_DROP;
+	s->record = *head;
+	s->record.kind = FIDE_RECORD_PIGGYBACK;
+	s->record.body_len = body_len - FIDE_PIGGYBACK_HEAD;
+	fide_deliver(s, sizeof(s->record) + body_len - FIDE_PIGGYBACK_HEAD);
+	return XDP_DROP;
+}
+
 SEC("xdp")
 int fide_receive(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
 	struct fide_setup *my = the_setup();
+	struct fide_scratch *s;
 	struct payload payload;
 	struct fide_fixed *f;
 	struct fide_notice *n = 0;
@@ -244,10 +303,12 @@ int fide_receive(struct xdp_md *ctx)
 	struct fide_path *p;
 	struct fide_key *key;
 	struct fide_record record = {};
-	__u32 *path_found, *slot_found, slot, path, kind, sender, incarnation, len, body_at, ifindex = ctx->ingress_ifindex;
+	__u32 *path_found, *slot_found, slot, path, kind, sender, incarnation, len, body_at, zero = 0, ifindex = ctx->ingress_ifindex;
+	bool with_body = false;
 	__u64 tag, number, before, now;
 
-	if (!my)
+	s = bpf_map_lookup_elem(&scratch, &zero);
+	if (!my || !s)
 		return XDP_PASS;
 	find_payload(data, data_end, my->port, &payload);
 	if (!payload.at)
@@ -352,6 +413,9 @@ int fide_receive(struct xdp_md *ctx)
 		heartbeat(peer, slot, path, number, before, record.sent_ns, bpf_ntohl(load32(&f->period_ns)), now);
 		if (!(f->version_kind & FIDE_HAS_BODY))
 			return XDP_DROP;
+		if (my->sockets)
+			goto whole_packet; /* somebody's ring is a socket, which only the agent can write: it serves all of them, in order */
+		with_body = true;
 		goto whole_packet;
 	}
 	if (!is_newer(peer, incarnation, &p->event_number, number, &before)) {
@@ -369,10 +433,16 @@ int fide_receive(struct xdp_md *ctx)
 	record.flags = bpf_ntohs(load16(&n->flags)) & FIDE_NOTICE_CONFIRMS ? FIDE_RECORD_CONFIRMS : 0;
 	record.event_ns = bpf_be64_to_cpu(load64(&n->event_ns));
 	record.id = (__u64)sender << 32 | bpf_ntohl(load32(&n->notice));
-	if (first_copy(slot, sender, incarnation, bpf_ntohl(load32(&n->notice))))
-		deliver(&record);
-	else
+	if (first_copy(slot, sender, incarnation, bpf_ntohl(load32(&n->notice)))) {
+		__u64 who = (__u64)sender << 32 | record.app;
+
+		if (record.app)
+			bpf_map_update_elem(&ended, &who, &incarnation, BPF_ANY);
+		s->record = record;
+		fide_deliver(s, sizeof(record));
+	} else {
 		record.flags |= FIDE_RECORD_DUPLICATE;
+	}
 	/* When this fails the notice stays unconfirmed and comes again, for the agent as a duplicate that it has not heard of. */
 	if (bpf_ringbuf_output(&urgent, &record, sizeof(record), 0)) {
 		__sync_fetch_and_add(&my->urgent_lost, 1);
@@ -381,5 +451,23 @@ int fide_receive(struct xdp_md *ctx)
 	return XDP_DROP;
 
 whole_packet:
-	return to_inbox(&record, f, data_end, len);
+	/* In the room, a message of a piggyback lies right behind the record; a whole packet has its record before it. */
+	*(volatile __u32 *)&s->len = len;
+	if (!copy_packet((__u8 *)s + PACKET_AT, f, data_end, len))
+		return refuse(FIDE_REFUSED_OVERSIZE);
+	/* Read back, the length is a number of which the verifier knows nothing: it need not walk the rest anew for every length copied. */
+	len = *(volatile __u32 *)&s->len;
+	if (len < BODY_AT - FIDE_TAG_LEN || len > FIDE_PACKET_MAX)
+		return refuse(FIDE_REFUSED_OVERSIZE);
+	if (with_body) {
+		if (len <= BODY_AT + FIDE_PIGGYBACK_HEAD)
+			return refuse(FIDE_REFUSED_SHORT);
+		return piggyback(s, &record, slot, key, len - BODY_AT);
+	}
+	record.kind = FIDE_RECORD_PACKET;
+	record.body_len = len;
+	__builtin_memcpy((__u8 *)s + INBOX_AT, &record, sizeof(record));
+	if (bpf_ringbuf_output(&inbox, (__u8 *)s + INBOX_AT, sizeof(record) + len, 0))
+		return refuse(FIDE_REFUSED_RING_FULL);
+	return XDP_DROP;
 }
