@@ -851,7 +851,6 @@ impl Config {
     /// Takes over what [`diff`] calls live, and nothing else, so that this stays what the agent really runs with.
     pub fn take_live(&mut self, new: &Config) {
         self.contract = new.contract;
-        self.detector = new.detector;
         self.watches.clone_from(&new.watches);
         self.keys.clone_from(&new.keys);
         self.keyring = new.keyring;
@@ -1147,8 +1146,6 @@ pub struct Live {
     pub keys: bool,
     /// Pins of the contract.
     pub contract: bool,
-    /// The detector's settings.
-    pub detector: bool,
     /// Mode or group of the socket.
     pub socket_permissions: bool,
     /// Who may do what.
@@ -1169,7 +1166,6 @@ impl Live {
             (!self.watches_added.is_empty() || !self.watches_removed.is_empty(), "watch"),
             (self.keys, "keys"),
             (self.contract, "contract"),
-            (self.detector, "detector"),
             (self.socket_permissions, "socket.mode/group"),
             (self.access, "access"),
             (self.metrics, "metrics"),
@@ -1196,6 +1192,7 @@ pub fn diff(old: &Config, new: &Config) -> Changes {
         (old.dedicated != new.dedicated, "dedicated"),
         (old.receive != new.receive, "receive"),
         (old.send != new.send, "send"),
+        (old.detector != new.detector, "detector"),
         (old.socket.path != new.socket.path, "socket.path"),
         (old.history.path != new.history.path, "history.path"),
         (old.state != new.state, "state"),
@@ -1208,7 +1205,6 @@ pub fn diff(old: &Config, new: &Config) -> Changes {
             watches_removed: only_in(&old.watches, &new.watches),
             keys: old.keyring != new.keyring || old.keys != new.keys,
             contract: old.contract != new.contract,
-            detector: old.detector != new.detector,
             socket_permissions: permissions(&old.socket) != permissions(&new.socket),
             access: old.access != new.access,
             metrics: old.metrics != new.metrics,

@@ -18,8 +18,10 @@ use crate::subscribers::{Subscribers, Target, Want, key};
 use crate::watchlist::{Origin, Watched, Watchlist};
 use crate::words;
 use crossbeam_channel::{Receiver as Channel, Sender};
-use fide_lane::{AnswerKind, Calibration, Config as CalibrationConfig, Lane, Pacer, PathMode, Prober};
-use fide_proto::detector::{self, Action, AppState, Detector, Offer, Outbox, OutboxConfig, PathArrival, ProbeResult, Seen, Taken, Verdict};
+use fide_lane::{AnswerKind, Breach, Calibration, Config as CalibrationConfig, Lane, Pacer, PathMode, Prober};
+use fide_proto::detector::{
+    self, Action, AppState, Detector, Offer, Outbox, OutboxConfig, PathArrival, ProbeResult, Seen, Taken, Verdict,
+};
 use fide_wire::control::{HistoryEvent, RingKind};
 use fide_wire::event::{Record, RecordKind};
 use fide_wire::mac::Keyring;
@@ -88,16 +90,8 @@ const HOUSEKEEPING_NS: u64 = 1_000_000_000;
 const ANNOUNCE_BURST: [u64; 4] = [0, 50_000_000, 150_000_000, 400_000_000];
 /// A loop that did not turn for so long is ill.
 const HEART: std::time::Duration = std::time::Duration::from_secs(2);
-const NO_REPORT: ReportEntry = ReportEntry {
-    node: 0,
-    incarnation: 0,
-    path: 0,
-    flags: 0,
-    last_number: 0,
-    echo_sent_ns: 0,
-    hold_ns: 0,
-    jitter_max_ns: 0,
-};
+const NO_REPORT: ReportEntry =
+    ReportEntry { node: 0, incarnation: 0, path: 0, flags: 0, last_number: 0, echo_sent_ns: 0, hold_ns: 0, jitter_max_ns: 0 };
 /// Most hosts and processes that a new subscriber to a host or to everything is told of at once.
 const INTRODUCED: usize = 256;
 /// Stay in the loop's busy part this long between looks at the descriptors, in the dedicated profile.
@@ -184,14 +178,7 @@ impl Core {
     ///
     /// # Errors
     /// When the descriptors cannot be waited for.
-    pub fn new(
-        start: Start,
-        receiver: Receiver,
-        lane: Lane,
-        prober: Option<Prober>,
-        ends: Ends,
-        spin: bool,
-    ) -> std::io::Result<Self> {
+    pub fn new(start: Start, receiver: Receiver, lane: Lane, prober: Option<Prober>, ends: Ends) -> std::io::Result<Self> {
         let now = now_ns();
         let epoll = epoll_create()?;
         let mut core = Self {
@@ -218,7 +205,7 @@ impl Core {
             confirm_owed: false,
             packets: Box::new([[0; PACKET_MAX]; PATHS]),
             body: Vec::with_capacity(BODY_MAX),
-            spin,
+            spin: false,
             stopping: None,
             stopped: false,
             ends,
@@ -232,6 +219,11 @@ impl Core {
             core.detector.carrier(path, core.lane.carrier(path as u8), now);
         }
         Ok(core)
+    }
+
+    /// Spins between turns instead of sleeping: only on a processor of its own.
+    pub fn spin(&mut self, spin: bool) {
+        self.spin = spin;
     }
 
     /// Turns until told to stop.
@@ -1072,16 +1064,22 @@ impl Core {
 
     /// Tells of something on this host, from the control thread's side (an interface, a full disk).
     pub fn tell_local(&mut self, cause: Cause, code: i32, text: String) {
+        let host = self.start.name.clone();
+        self.tell_text(cause, Grade::Certain, &host, self.start.incarnation, code, text, now_ns());
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "as tell()")]
+    fn tell_text(&self, cause: Cause, grade: Grade, node: &str, incarnation: u32, code: i32, text: String, at_ns: u64) {
         let event = HistoryEvent {
             seq: 0,
             wall_ns: 0,
-            at_ns: now_ns(),
+            at_ns,
             observer: self.start.name.clone(),
             id: None,
             cause,
-            grade: Grade::Certain,
-            node: self.start.name.clone(),
-            incarnation: self.start.incarnation,
+            grade,
+            node: node.into(),
+            incarnation,
             app: None,
             code,
             confirms: false,
@@ -1114,6 +1112,7 @@ impl Core {
 
     fn calibrate(&mut self, now: u64) {
         let size = self.lane.piggyback_max() as u32;
+        let mut breaches = Vec::new();
         for slot in 0..self.peers.len() {
             let Some(peer) = self.peers[slot].as_mut().filter(|p| !p.condemned && !p.left) else { continue };
             let period = self.receiver.peer(slot).period_ns;
@@ -1121,7 +1120,9 @@ impl Core {
             for path in 0..PATHS {
                 let max = self.receiver.take_jitter_max(slot, path);
                 peer.calibration[path].set_period(period);
-                peer.window[path] = Some(peer.calibration[path].feed(&self.receiver.jitter(slot, path), max));
+                let window = peer.calibration[path].feed(&self.receiver.jitter(slot, path), max);
+                breaches.extend(window.breach.map(|b| (peer.node, peer.incarnation, path, b)));
+                peer.window[path] = Some(window);
                 let contract = peer.calibration[path].contract(size);
                 if contract != peer.contract[path] {
                     peer.contract[path] = contract;
@@ -1130,6 +1131,29 @@ impl Core {
                 }
             }
         }
+        for (node, incarnation, path, breach) in breaches {
+            self.margin(node, incarnation, path, breach, now);
+        }
+    }
+
+    /// The margin of one path's contract is used up, or there is some again (DESIGN: assumptions are measured while they are relied on).
+    fn margin(&mut self, node: u32, incarnation: u32, path: usize, breach: Breach, now: u64) {
+        let host = self.node_name(node);
+        let ms = |ns: u64| ns as f64 / 1e6;
+        let (cause, text) = match breach {
+            Breach::Broken { worst_ns, allowed_ns } => (
+                Cause::ContractBroken,
+                format!(
+                    "heartbeats of {host} on path {path} were up to {:.3} ms late; its contract allows {:.3} ms",
+                    ms(worst_ns),
+                    ms(allowed_ns)
+                ),
+            ),
+            Breach::Kept => (Cause::ContractKept, format!("heartbeats of {host} on path {path} keep the contract again")),
+        };
+        let record = Record { code: path as i32, ..self.host_record(cause, Grade::Inferred, node, incarnation, now) };
+        self.publish_host(node, &host, &record);
+        self.tell_text(cause, Grade::Inferred, &host, incarnation, path as i32, text, now);
     }
 
     fn report_paths(&mut self, now: u64) {
@@ -1178,6 +1202,8 @@ impl Core {
         let (clashes, _, _) = self.receiver.complaints();
         let refused = self.receiver.refused();
         use fide_wire::packet::Refusal;
+        // What was dropped here could have been heartbeats: evidence for verdicts on silence.
+        self.detector.receive_drops(refused[Refusal::RingFull as usize]);
         let foreign: u64 =
             [Refusal::Cluster, Refusal::Key, Refusal::Mac, Refusal::Version].iter().map(|r| refused[*r as usize]).sum();
         let due = [self.complained.clashes.due(clashes, now), self.complained.foreign.due(foreign, now)];
@@ -1516,13 +1542,6 @@ impl Core {
     #[must_use]
     pub fn exit_name(&self) -> &'static str {
         self.receiver.exit_name()
-    }
-
-    /// Beats at this period from now on; others learn it from the heartbeats themselves.
-    pub fn set_period(&mut self, period_ns: u64) {
-        self.start.period_ns = period_ns;
-        self.pacer.set_period(period_ns, now_ns());
-        self.announce_soon(now_ns());
     }
 
     /// An interface changed: try to use it (again).

@@ -8,7 +8,7 @@ use fide_lane::profile::{self, Applied, State};
 pub struct Wanted {
     profile: fide_lane::Profile,
     interfaces: Vec<String>,
-    realtime: bool,
+    priority: Option<u8>,
 }
 
 impl Wanted {
@@ -21,20 +21,16 @@ impl Wanted {
                 Profile::Dedicated => fide_lane::Profile::Dedicated { cpu: config.dedicated.cpu.map(|c| c as usize) },
             },
             interfaces: config.paths.iter().map(|p| p.interface.clone()).collect(),
-            realtime: config.rt_priority > 0,
+            priority: (config.rt_priority > 0).then_some(config.rt_priority),
         }
     }
 }
 
 /// Makes the calling thread the lane's thread, and says in the log what was achieved. Dropping what is returned undoes it.
 #[must_use]
-pub fn enter(wanted: &Wanted) -> Option<Applied> {
-    if !wanted.realtime {
-        tracing::info!("rt_priority = 0: the lane shares the processor like any other thread");
-        return None;
-    }
+pub fn enter(wanted: &Wanted) -> Applied {
     let interfaces: Vec<&str> = wanted.interfaces.iter().map(String::as_str).collect();
-    let applied = profile::apply(&wanted.profile, &interfaces);
+    let applied = profile::apply(&wanted.profile, &interfaces, wanted.priority);
     for step in &applied.steps {
         match step.state {
             State::Achieved => tracing::debug!("{}: {}", step.source, step.detail),
@@ -42,5 +38,5 @@ pub fn enter(wanted: &Wanted) -> Option<Applied> {
             _ => {}
         }
     }
-    Some(applied)
+    applied
 }

@@ -190,9 +190,8 @@ pub fn run(config: Config, config_path: PathBuf) -> anyhow::Result<()> {
     let (commands, commanded) = crossbeam_channel::unbounded();
     let (happen, happened) = crossbeam_channel::unbounded();
     let (wake, tell) = (eventfd()?, eventfd()?);
-    let spin = config.profile == Profile::Dedicated;
     let ends = crate::core::Ends { commands: commanded, happened: happen, wake: wake.try_clone()?, tell: tell.try_clone()? };
-    let core = Core::new(start, receiver, lane, prober, ends, spin)?;
+    let mut core = Core::new(start, receiver, lane, prober, ends)?;
     tracing::info!(
         "{} in cluster {}, incarnation {incarnation}, receiving by {}, exits by {}",
         config.node,
@@ -203,8 +202,10 @@ pub fn run(config: Config, config_path: PathBuf) -> anyhow::Result<()> {
     let handle = LoopHandle::new(commands, wake, core.heart.clone());
     let rt = crate::rt::Wanted::of(&config);
     let thread = std::thread::Builder::new().name("lane".into()).spawn(move || {
-        let _place = crate::rt::enter(&rt);
+        let place = crate::rt::enter(&rt);
+        core.spin(place.busy_poll);
         core.run();
+        drop(place);
     })?;
     let control =
         Control::new(Parts { config, config_path, about, core: handle, happened, told: tell, listener, state, signals });

@@ -1,7 +1,7 @@
 //! Sending policy: pacing, paths, contract, calibration, profiles.
 //!
 //! Everything here is driven by one thread of the agent. In the order of a heartbeat's life:
-//! * [`pace`] says when the next one is due, [`limit`] how much may be sent at all;
+//! * [`pace`] says when the next one is due;
 //! * [`send`] puts it on every path, [`frame`] being the bytes around it;
 //! * [`calibrate`] turns what receivers measured into the contract (λmin, δmax) that a timeout may rely on;
 //! * [`probe`] asks a silent host's kernel whether it is there;
@@ -10,7 +10,6 @@
 pub mod calibrate;
 pub mod frame;
 mod host;
-pub mod limit;
 pub mod measure;
 pub mod pace;
 pub mod probe;
@@ -20,7 +19,6 @@ mod sys;
 mod thread;
 
 pub use calibrate::{Breach, Calibration, Config, Quantiles, Setting, Window};
-pub use limit::{Class, Excess, Limiter};
 pub use measure::{Distribution, Disturbance, JitterReport, measure_jitter};
 pub use pace::{Pacer, Tick};
 pub use probe::{AnswerKind, ProbeAnswer, Prober};

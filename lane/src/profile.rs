@@ -100,15 +100,22 @@ const CAP_IPC_LOCK: u32 = 14;
 /// Locked memory and the absence of huge pages concern the whole process, and the latter also programs it starts.
 #[must_use]
 pub fn apply_to_this_thread(profile: &Profile) -> Applied {
-    apply(profile, &[])
+    apply(profile, &[], Some(PRIORITY as u8))
 }
 
-/// [`apply_to_this_thread`], with what disturbs these interfaces listed too.
+/// [`apply_to_this_thread`], with what disturbs these interfaces listed too, and SCHED_FIFO of this priority or not at all.
 #[must_use]
-pub fn apply(profile: &Profile, interfaces: &[&str]) -> Applied {
+pub fn apply(profile: &Profile, interfaces: &[&str], priority: Option<u8>) -> Applied {
     thread::touch_stack();
     let mut applied = Applied { steps: Vec::new(), cpu: None, busy_poll: false, restore: Vec::new(), awake: None };
-    applied.steps.push(realtime(thread::set_fifo(PRIORITY)));
+    applied.steps.push(match priority {
+        Some(priority) => realtime(thread::set_fifo(priority.into())),
+        None => step(
+            "thread-preemption",
+            State::NotWanted,
+            "real-time priority is switched off: the lane waits its turn like any other thread",
+        ),
+    });
     applied.steps.push(locked_memory(true));
     applied.steps.push(result("timer-slack", thread::set_timer_slack(1), "timers are exact to 1 ns (default: 50 µs late)"));
     applied.steps.push(huge_pages(thread::disable_huge_pages()));
@@ -164,11 +171,7 @@ fn result(source: &'static str, result: io::Result<()>, achieved: &str) -> Step 
 fn realtime(result: io::Result<()>) -> Step {
     const SOURCE: &str = "thread-preemption";
     let Err(e) = result else {
-        return step(
-            SOURCE,
-            State::Achieved,
-            format!("SCHED_FIFO {PRIORITY}: ordinary threads do not preempt or delay the lane"),
-        );
+        return step(SOURCE, State::Achieved, "SCHED_FIFO: ordinary threads do not preempt or delay the lane");
     };
     let why = match (e.raw_os_error(), host::capable(23)) {
         (Some(libc::EPERM), true) => {

@@ -43,7 +43,7 @@ fn parse_release(release: &str) -> Option<(u32, u32)> {
 
 fn version(release: &str) -> Item {
     let title = "kernel 5.15 or later";
-    let upgrade = "run a kernel of 5.15 or later (Debian 12, Ubuntu 22.04, RHEL 9 have one)";
+    let upgrade = "run a kernel of 5.15 or later (Debian 12 and Ubuntu 22.04 have one)";
     match parse_release(release) {
         None => Item::worse("kernel", title, State::Unknown, format!("{release:?} is not understood"), "", ""),
         Some(v) if v >= (5, 15) => Item::ok("kernel", title, release),
