@@ -1,5 +1,6 @@
 //! `fide bench detect`: how long after a crash a remote application knows, and what it costs to know.
 
+use crate::Outcome;
 use crate::crash::{self, NAME, Plan, Steps, WATCHED, promptly};
 use crate::load::{self, Load};
 use crate::observer::{Observers, Report};
@@ -97,7 +98,7 @@ struct Measured {
 ///
 /// # Errors
 /// When something keeps a case from being measured.
-pub fn run(args: &Args, ui: &Ui) -> Result<bool> {
+pub fn run(args: &Args, ui: &Ui) -> Outcome {
     if let Some(directory) = &args.report {
         std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
     }

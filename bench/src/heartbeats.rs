@@ -43,7 +43,7 @@ pub struct Args {
     pub mode: Mode,
     /// The agent's socket
     #[arg(long)]
-    pub socket: Option<PathBuf>,
+    pub agent: Option<PathBuf>,
     /// Where to send UDP packets, or to receive them
     #[arg(long)]
     pub address: Option<SocketAddr>,
@@ -77,7 +77,7 @@ pub fn run(args: &Args) -> Result<()> {
         let _ = io::stdin().lock().read_to_end(&mut Vec::new());
         at_end.store(true, Ordering::Release);
     });
-    let client = || Client::open(args.socket.as_deref());
+    let client = || Client::open(args.agent.as_deref());
     let address = || args.address.context("--address is missing");
     let ready = || -> Result<()> {
         println!("ready");
@@ -170,7 +170,7 @@ impl Helper {
         use clap::ValueEnum as _;
         let mut command = rig.helper(host, ROLE)?;
         let name = mode.to_possible_value().map(|v| v.get_name().to_string()).unwrap_or_default();
-        command.arg("--mode").arg(name).arg("--socket").arg(rig.socket(host));
+        command.arg("--mode").arg(name).arg("--agent").arg(rig.socket(host));
         command.arg("--period-ns").arg(period_ns.to_string());
         if let Some(address) = address {
             command.arg("--address").arg(address.to_string());

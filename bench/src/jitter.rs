@@ -1,5 +1,6 @@
 //! `fide bench jitter`: how late heartbeats are, over time (Fig. 3), and what that means for a timeout (Fig. 4).
 
+use crate::Outcome;
 use crate::heartbeats::{Beat, Helper, Mode};
 use crate::load::{self, Load};
 use crate::report::{self, Axes, Page, Series, chart};
@@ -91,7 +92,7 @@ impl Recorded {
 ///
 /// # Errors
 /// When something keeps a case from being measured.
-pub fn run(args: &Args, ui: &Ui) -> Result<bool> {
+pub fn run(args: &Args, ui: &Ui) -> Outcome {
     if let Some(directory) = &args.report {
         std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
     }

@@ -25,6 +25,9 @@ pub mod sys;
 pub mod ui;
 pub mod victim;
 
+/// How a benchmark or the demonstration ended: whether it showed what it must, or why it could not be run.
+pub type Outcome = anyhow::Result<bool>;
+
 /// The hidden subcommands: helper processes that a benchmark starts on its hosts.
 #[derive(Debug, clap::Subcommand)]
 pub enum Helper {

@@ -1,13 +1,22 @@
-//! The helper processes and commands of this crate without the rest of `fide`, for its own tests.
+//! The commands and helper processes of this crate without the rest of `fide`, for its own tests.
 
-use clap::Parser;
-use fide_bench::{Helper, demo, detect, jitter, ui::Ui};
+use clap::{Parser, Subcommand};
+use fide_bench::{Helper, Outcome, demo, detect, jitter, ui::Ui};
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 #[derive(Parser)]
 #[command(name = "fide-bench")]
-enum Cli {
+struct Cli {
+    /// Print JSON, one object on each line
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
     /// The demonstration
     Demo(demo::Args),
     /// The time from a crash to knowing of it
@@ -18,17 +27,18 @@ enum Cli {
     Helper(Helper),
 }
 
+fn run(cli: &Cli) -> Outcome {
+    let ui = || Ui::listening(cli.json, std::io::stdout().is_terminal());
+    match &cli.command {
+        Command::Demo(args) => demo::run(args, &ui()?),
+        Command::Detect(args) => detect::run(args, &ui()?),
+        Command::Jitter(args) => jitter::run(args, &ui()?),
+        Command::Helper(helper) => helper.run().map(|()| true),
+    }
+}
+
 fn main() -> ExitCode {
-    let run = || -> anyhow::Result<bool> {
-        let ui = || Ui::listening(false, std::io::stdout().is_terminal());
-        match Cli::parse() {
-            Cli::Demo(args) => demo::run(&args, &ui()?),
-            Cli::Detect(args) => detect::run(&args, &ui()?),
-            Cli::Jitter(args) => jitter::run(&args, &ui()?),
-            Cli::Helper(helper) => helper.run().map(|()| true),
-        }
-    };
-    match run() {
+    match run(&Cli::parse()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(e) => {

@@ -13,7 +13,7 @@ use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::{Child, ChildStdin, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
 /// The hidden subcommand.
@@ -24,7 +24,7 @@ pub const ROLE: &str = "bench-observer";
 pub struct Args {
     /// The agent's socket; without it nothing is subscribed to
     #[arg(long)]
-    pub socket: Option<std::path::PathBuf>,
+    pub agent: Option<std::path::PathBuf>,
     /// What to monitor
     #[arg(long)]
     pub target: Vec<String>,
@@ -173,7 +173,7 @@ fn upcall(v: &Verdict, at_ns: u64) -> Upcall {
 pub fn run(args: &Args) -> Result<()> {
     // Without the permission it runs like any other application; the parent is told.
     let _ = sys::lock_memory();
-    let client = match &args.socket {
+    let client = match &args.agent {
         Some(socket) => {
             let client = Client::open(Some(socket))?;
             for target in &args.target {
@@ -318,7 +318,7 @@ impl Observers {
     pub fn start(&mut self, rig: &crate::rig::Rig, host: u16, targets: &[&str], spin: bool) -> Result<usize> {
         let mut command = rig.helper(host, ROLE)?;
         if !targets.is_empty() {
-            command.arg("--socket").arg(rig.socket(host));
+            command.arg("--agent").arg(rig.socket(host));
         }
         for target in targets {
             command.arg("--target").arg(target);
@@ -384,10 +384,7 @@ impl Observers {
 
     /// The next report; `None` when there is none in time.
     pub fn next(&mut self, deadline: Instant) -> Option<(usize, Report)> {
-        match self.reports.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(report) => Some(report),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-        }
+        self.reports.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok()
     }
 
     /// The first report that is wanted; those before it are dropped.

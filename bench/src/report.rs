@@ -253,7 +253,7 @@ const COLOURS: [RGBColor; 8] = [
 
 fn axis_label(v: f64) -> String {
     match v {
-        v if v == 0.0 => "0".into(),
+        0.0 => "0".into(),
         v if v.abs() >= 1e6 => format!("{:.0}M", v / 1e6),
         v if v.abs() >= 1e4 => format!("{:.0}k", v / 1e3),
         v if v.abs() >= 1.0 => format!("{v:.0}"),

@@ -336,17 +336,12 @@ impl Rig {
     /// # Errors
     /// When the lab is gone.
     pub fn helper(&self, host: u16, role: &str) -> Result<Command, LabError> {
-        // The very file that runs, even if another was built over it meanwhile.
-        let this = std::env::var_os(HELPER_ENV).map_or_else(|| PathBuf::from("/proc/self/exe"), PathBuf::from);
-        let this = fs::read_link(&this).unwrap_or(this);
-        let mut command = self.lab.command(host, this)?;
+        // Resolved in the child just before it executes: the very file that runs here, even if another was built over it.
+        let mut command = self.lab.command(host, "/proc/self/exe")?;
         command.arg(role).process_group(0);
         Ok(command)
     }
 }
-
-/// The variable that names the program with the helper roles, for tests, which do not have them themselves.
-pub const HELPER_ENV: &str = "FIDE_BENCH_HELPER";
 
 /// How many others an agent sees, alive and on all paths.
 fn seen_well(status: &Status) -> usize {

@@ -22,11 +22,11 @@ pub struct Args {
     #[arg(long)]
     pub listen: Option<SocketAddr>,
     /// Join under this name, and quit politely at the end of standard input
-    #[arg(long, requires = "socket")]
+    #[arg(long, requires = "agent")]
     pub join: Option<String>,
     /// The agent's socket
     #[arg(long)]
-    pub socket: Option<PathBuf>,
+    pub agent: Option<PathBuf>,
 }
 
 /// What the hidden subcommand does. Returns when its standard input ends.
@@ -45,7 +45,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     sys::touch(usize::try_from(args.rss)?).context("cannot have the memory")?;
     let mut app = 0;
-    let client = match (&args.join, &args.socket) {
+    let client = match (&args.join, &args.agent) {
         (Some(name), Some(socket)) => {
             let client = Client::open(Some(socket))?;
             app = client.join(name, 0)?.0;
@@ -87,7 +87,7 @@ impl Victim {
         let mut command = rig.helper(host, ROLE)?;
         command.arg("--rss").arg(rss.to_string()).arg("--listen").arg(address.to_string());
         if let Some(name) = join {
-            command.arg("--join").arg(name).arg("--socket").arg(rig.socket(host));
+            command.arg("--join").arg(name).arg("--agent").arg(rig.socket(host));
         }
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start a victim")?;
         let stdin = child.stdin.take();

@@ -77,6 +77,13 @@ pub enum Command {
     Agent(crate::cmd::agent::AgentArgs),
     /// Hosts and switches on this machine, made of network namespaces
     Lab(crate::cmd::lab::LabArgs),
+    /// See it: real crashes on a lab of three hosts, beside what TCP told
+    Demo(fide_bench::demo::Args),
+    /// The benchmarks: what every figure comes from
+    Bench(crate::cmd::bench::BenchArgs),
+    /// Helper processes of the two above
+    #[command(flatten)]
+    Helper(fide_bench::Helper),
     /// Shell completions
     Completions(crate::cmd::completions::CompletionsArgs),
     /// Manual pages

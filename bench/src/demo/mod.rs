@@ -7,6 +7,7 @@ mod page;
 mod redis;
 mod scenes;
 
+use crate::Outcome;
 use crate::crash::{Plan, Steps, Times};
 use crate::observer::{Observers, Upcall};
 use crate::rig::{Rig, RigSpec};
@@ -170,7 +171,7 @@ pub(crate) struct Repeated {
 ///
 /// # Errors
 /// When it cannot be run at all: not root, no redis-server, no agent, no lab.
-pub fn run(args: &Args, ui: &Ui) -> Result<bool> {
+pub fn run(args: &Args, ui: &Ui) -> Outcome {
     let begun = Instant::now();
     redis::find()?;
     let report = args.report.clone().unwrap_or_else(|| "fide-demo.html".into());

@@ -1,7 +1,9 @@
 //! One file per subcommand: each asks, and leaves the telling to [`crate::render`].
 
 pub mod agent;
+pub mod bench;
 pub mod completions;
+pub mod demo;
 pub mod doctor;
 pub mod events;
 pub mod explain;
@@ -31,6 +33,9 @@ pub fn run(context: &Context, command: Command) -> Result<ExitCode, Failure> {
         Command::Reload => reload::run(context),
         Command::Agent(args) => agent::run(&args),
         Command::Lab(args) => lab::run(context, args),
+        Command::Demo(args) => demo::run(context, &args),
+        Command::Bench(args) => bench::run(context, &args),
+        Command::Helper(helper) => bench::help(&helper),
         Command::Completions(args) => completions::run(context, &args),
         Command::Man(args) => man::run(context, &args),
     }

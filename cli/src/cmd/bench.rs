@@ -1,0 +1,79 @@
+//! `fide bench`, and the helper processes of benchmarks and the demonstration.
+
+use crate::context::Context;
+use crate::failure::{Failure, Kind};
+use clap::{Args, Subcommand};
+use fide_bench::ui::{Interrupted, Ui};
+use fide_bench::{Helper, detect, jitter};
+use fide_lab::LabError;
+use std::process::ExitCode;
+
+/// Its arguments.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// Which
+    #[command(subcommand)]
+    pub command: BenchCommand,
+}
+
+/// The benchmarks.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// How long after a crash a remote application knows (Tab. 2, Fig. 5), and what it costs to know
+    Detect(detect::Args),
+    /// How late heartbeats are, over time and against a timeout (Fig. 3, Fig. 4)
+    Jitter(jitter::Args),
+}
+
+/// Runs one. It fails also when it found what must not be: a missed crash, a false verdict.
+pub fn run(context: &Context, args: &BenchArgs) -> Result<ExitCode, Failure> {
+    let ui = ui(context)?;
+    done(match &args.command {
+        BenchCommand::Detect(args) => detect::run(args, &ui),
+        BenchCommand::Jitter(args) => jitter::run(args, &ui),
+    })
+}
+
+/// Does a helper process's work.
+pub fn help(helper: &Helper) -> Result<ExitCode, Failure> {
+    done(helper.run().map(|()| true))
+}
+
+/// How a benchmark talks.
+pub(super) fn ui(context: &Context) -> Result<Ui, Failure> {
+    Ui::listening(context.json, context.style.on).map_err(|e| Failure::failed(format!("cannot listen to signals: {e}")))
+}
+
+/// Its end as an exit code.
+pub(super) fn done(outcome: fide_bench::Outcome) -> Result<ExitCode, Failure> {
+    let error = match outcome {
+        Ok(true) => return Ok(ExitCode::SUCCESS),
+        Ok(false) => return Ok(ExitCode::FAILURE),
+        Err(error) => error,
+    };
+    if error.is::<Interrupted>() {
+        return Err(Failure::new(Kind::Interrupted, error.to_string()));
+    }
+    let failure = match error.downcast::<LabError>() {
+        Ok(error) => return Err(error.into()),
+        Err(error) => error,
+    };
+    match failure.downcast::<fide_client::Error>() {
+        Ok(error) => Err(error.into()),
+        Err(error) => Err(Failure::failed(format!("{error:#}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ended_a_benchmark_decides_the_exit_code() {
+        let kind = |outcome| done(outcome).map_err(|f| f.kind as u8);
+        assert_eq!(kind(Err(Interrupted.into())), Err(130));
+        assert_eq!(kind(Err(LabError::NotRoot { what: "x", euid: 7 }.into())), Err(5));
+        assert_eq!(kind(Ok(true)), Ok(ExitCode::SUCCESS));
+        assert_eq!(kind(Ok(false)), Ok(ExitCode::FAILURE));
+    }
+}

@@ -1,0 +1,11 @@
+//! `fide demo`
+
+use super::bench::{done, ui};
+use crate::context::Context;
+use crate::failure::Failure;
+use std::process::ExitCode;
+
+/// Plays it. It fails also when a scene did not show what it must.
+pub fn run(context: &Context, args: &fide_bench::demo::Args) -> Result<ExitCode, Failure> {
+    done(fide_bench::demo::run(args, &ui(context)?))
+}
