@@ -13,7 +13,7 @@ use crate::state::State;
 use crate::status::About;
 use crate::subscribers::{Target, Want};
 use crate::watchlist::{Origin, Watched};
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use fide_wire::control::{ErrorCode, HistoryEvent, PROTOCOL, Refused, Reply, Request, Selector, Status, bridge};
 use fide_wire::verdict::Cause;
 use std::collections::VecDeque;
@@ -68,6 +68,9 @@ pub fn ring(fd: &OwnedFd) {
     unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), 8) };
 }
 
+/// A reply and the descriptor that rides on it.
+type Answer = (Reply, Option<OwnedFd>);
+
 struct Connection {
     fd: OwnedFd,
     peer: access::Peer,
@@ -75,12 +78,21 @@ struct Connection {
     ring: Option<u32>,
     joined: Option<u32>,
     following: bool,
+    /// Kept events still to be sent: from this number on, and whether new ones follow.
+    reading: Option<(u64, bool)>,
     out: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
+    out_bytes: usize,
     closing: bool,
 }
 
-/// Replies that may wait for a slow client.
-const BACKLOG: usize = 20_000;
+/// Bytes of replies that may wait for a slow client that follows events; beyond that it is disconnected.
+const BACKLOG: usize = 4 << 20;
+/// Bytes of replies from which on a client's requests wait until it has read some.
+const ENOUGH: usize = 256 << 10;
+/// Requests answered before others have their turn.
+const REQUESTS_PER_TURN: usize = 16;
+/// Kept events fetched at a time.
+const PAGE: usize = 64;
 /// Most connections.
 const CONNECTIONS: usize = 256;
 
@@ -186,7 +198,6 @@ impl Control {
         if let Flushed::Failed(e) = self.history.flush() {
             tracing::error!("{e}");
         }
-        let _ = std::fs::remove_file(&self.config.socket.path); // gone already is as good
     }
 
     fn turn(&mut self) -> bool {
@@ -196,12 +207,14 @@ impl Control {
             .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
             .chain(self.connections.iter().map(|c| libc::pollfd {
                 fd: c.fd.as_raw_fd(),
-                events: libc::POLLIN | if c.out.is_empty() { 0 } else { libc::POLLOUT },
+                events: if c.is_listening() { libc::POLLIN } else { 0 } | if c.out.is_empty() { 0 } else { libc::POLLOUT },
                 revents: 0,
             }))
             .collect();
+        let more = self.connections.iter().any(|c| c.reading.is_some() && c.out.is_empty());
+        let timeout_ms = if more { 0 } else { 250 };
         // SAFETY: an array of the stated length with open descriptors (negative ones are skipped by the kernel).
-        unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, 250) };
+        unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout_ms) };
         let ready = |i: usize| polls[i].revents != 0;
         let mut alive = true;
         if ready(1) {
@@ -222,6 +235,7 @@ impl Control {
         if ready(0) {
             self.accept();
         }
+        self.send_pages();
         self.flush_connections();
         self.write_history();
         let now = now_ns();
@@ -235,15 +249,16 @@ impl Control {
     // ---- what the loop tells ------------------------------------------------------------------------------------------------
 
     fn hear(&mut self) -> bool {
-        while let Ok(happened) = self.happened.try_recv() {
-            match happened {
-                Happened::Event(event) => self.event(*event),
-                Happened::Incarnation(n) => self.state.set_own(n),
-                Happened::PeerIncarnation(name, n) => self.state.set_peer(&name, n),
-                Happened::Stopped => return false,
+        loop {
+            match self.happened.try_recv() {
+                Ok(Happened::Event(event)) => self.event(*event),
+                Ok(Happened::Incarnation(n)) => self.state.set_own(n),
+                Ok(Happened::PeerIncarnation(name, n)) => self.state.set_peer(&name, n),
+                Err(TryRecvError::Empty) => return true,
+                // Without a word, it has panicked.
+                Ok(Happened::Stopped) | Err(TryRecvError::Disconnected) => return false,
             }
         }
-        true
     }
 
     fn event(&mut self, mut event: HistoryEvent) {
@@ -263,7 +278,12 @@ impl Control {
     }
 
     fn write_history(&mut self) {
-        match self.history.write() {
+        let outcome = self.history.write();
+        self.history_written(outcome);
+    }
+
+    fn history_written(&mut self, outcome: Flushed) {
+        match outcome {
             Flushed::Failed(e) => {
                 tracing::error!("{e}");
                 let text = e.to_string();
@@ -315,9 +335,8 @@ impl Control {
         if let Err(e) = self.state.save() {
             tracing::error!("{e}");
         }
-        if let Flushed::Failed(e) = self.history.flush() {
-            tracing::error!("{e}");
-        }
+        let outcome = self.history.flush();
+        self.history_written(outcome);
         let counted = crate::side::Counted {
             clients: self.connections.len() as u64,
             history_events: self.history.next_seq(),
@@ -472,7 +491,9 @@ impl Control {
                         ring: None,
                         joined: None,
                         following: false,
+                        reading: None,
                         out: VecDeque::new(),
+                        out_bytes: 0,
                         closing: false,
                     };
                     if self.connections.len() >= CONNECTIONS {
@@ -496,8 +517,11 @@ impl Control {
 
     fn serve(&mut self, i: usize) {
         let mut buf = Vec::new();
-        // A client that asks without reading its replies is read on when it has caught up.
-        while self.connections[i].out.len() < BACKLOG / 2 && !self.connections[i].closing {
+        // A client that asks without reading its replies is read on when it has caught up, and one that asks much does not keep others waiting.
+        for _ in 0..REQUESTS_PER_TURN {
+            if !self.connections[i].is_listening() {
+                return;
+            }
             match seqpacket::read(self.connections[i].fd.as_fd(), &mut buf) {
                 Read::Nothing => return,
                 Read::Closed => {
@@ -509,11 +533,13 @@ impl Control {
                     c.push(&refused(ErrorCode::TooLarge, "a message has at most 131072 bytes"), None);
                 }
                 Read::Message(bytes) => {
-                    let (reply, fd) = match serde_json::from_slice::<Request>(&bytes) {
+                    let answer = match serde_json::from_slice::<Request>(&bytes) {
                         Ok(request) => self.answer(i, request),
-                        Err(e) => (refused(ErrorCode::Invalid, format!("not a request: {e}")), None),
+                        Err(e) => Some((refused(ErrorCode::Invalid, format!("not a request: {e}")), None)),
                     };
-                    self.connections[i].push(&reply, fd);
+                    if let Some((reply, fd)) = answer {
+                        self.connections[i].push(&reply, fd);
+                    }
                 }
             }
         }
@@ -527,11 +553,29 @@ impl Control {
         // A process that joined stays watched: closing a descriptor is neither a crash nor a farewell.
     }
 
+    /// The next kept events for those who asked for them and have read the last ones.
+    fn send_pages(&mut self) {
+        for c in &mut self.connections {
+            while let Some((from, follow)) = c.reading.filter(|_| c.out_bytes < ENOUGH) {
+                let page = self.history.page(from, PAGE);
+                let next = self.history.next_seq();
+                c.reading = page.last().map(|e| (e.seq + 1, follow)).filter(|(from, _)| *from < next);
+                for event in page {
+                    c.push(&Reply::Event(Box::new(event)), None);
+                }
+                if c.reading.is_none() {
+                    c.push(&Reply::EventsEnd { next }, None);
+                    c.following |= follow;
+                }
+            }
+        }
+    }
+
     fn flush_connections(&mut self) {
         for i in (0..self.connections.len()).rev() {
             let c = &mut self.connections[i];
             c.flush();
-            if c.out.len() > BACKLOG {
+            if c.out_bytes > BACKLOG {
                 tracing::warn!("a client does not read its events and is disconnected");
                 c.closing = true;
             }
@@ -541,18 +585,19 @@ impl Control {
         }
     }
 
-    fn answer(&mut self, i: usize, request: Request) -> (Reply, Option<OwnedFd>) {
+    /// The reply; none when it comes in pages.
+    fn answer(&mut self, i: usize, request: Request) -> Option<Answer> {
         if !self.connections[i].greeted && !matches!(request, Request::Hello { .. }) {
-            return (refused(ErrorCode::Invalid, "the first message of a connection is hello"), None);
+            return Some((refused(ErrorCode::Invalid, "the first message of a connection is hello"), None));
         }
         match self.try_answer(i, request) {
             Ok(answer) => answer,
-            Err(e) => (Reply::Error(e), None),
+            Err(e) => Some((Reply::Error(e), None)),
         }
     }
 
-    fn try_answer(&mut self, i: usize, request: Request) -> Result<(Reply, Option<OwnedFd>), Refused> {
-        let plain = |reply| Ok((reply, None));
+    fn try_answer(&mut self, i: usize, request: Request) -> Result<Option<Answer>, Refused> {
+        let plain = |reply| Ok(Some((reply, None)));
         let fail = |code, what: String| Err(Refused { code, what });
         let stuck = || Refused { code: ErrorCode::System, what: "the agent's loop does not answer".into() };
         match request {
@@ -578,7 +623,7 @@ impl Control {
                 let made = self.core.ask(move |core| core.subscribe(socket_only)).ok_or_else(stuck)?;
                 let (index, kind, fd) = made.map_err(|e| Refused { code: ErrorCode::Full, what: e.to_string() })?;
                 self.connections[i].ring = Some(index);
-                Ok((Reply::Ring { kind, size: fide_xdp::layout::RING_BYTES }, Some(fd)))
+                Ok(Some((Reply::Ring { kind, size: fide_xdp::layout::RING_BYTES }, Some(fd))))
             }
             Request::Monitor { target, pbsize, timeout_ns } => {
                 self.policy.may_monitor(&self.connections[i].peer)?;
@@ -601,7 +646,7 @@ impl Control {
                     false => fail(ErrorCode::NotFound, format!("{target} is not monitored on this connection")),
                 }
             }
-            Request::Join { name, pbsize } => self.join(i, &name, pbsize),
+            Request::Join { name, pbsize } => self.join(i, &name, pbsize).map(Some),
             Request::Quit => match self.connections[i].joined.take() {
                 Some(app) => {
                     self.core.ask(move |core| core.unwatch(app)).ok_or_else(stuck)?;
@@ -619,7 +664,7 @@ impl Control {
                 }
                 plain(Reply::Watched { pid: process.pid, app })
             }
-            Request::Unwatch { name } => self.unwatch(i, &name),
+            Request::Unwatch { name } => self.unwatch(i, &name).map(Some),
             Request::Status => {
                 self.policy.may_read(&self.connections[i].peer)?;
                 let status = self.core.status(&self.about).ok_or_else(stuck)?;
@@ -627,14 +672,8 @@ impl Control {
             }
             Request::Events { from, last, follow } => {
                 self.policy.may_read(&self.connections[i].peer)?;
-                let events = self.history.read(from, last);
-                let next = self.history.next_seq();
-                let c = &mut self.connections[i];
-                for event in events {
-                    c.push(&Reply::Event(Box::new(event)), None);
-                }
-                c.following |= follow;
-                plain(Reply::EventsEnd { next })
+                self.connections[i].reading = Some((self.history.start(from, last), follow));
+                Ok(None)
             }
             Request::Explain { id } => {
                 self.policy.may_read(&self.connections[i].peer)?;
@@ -654,7 +693,7 @@ impl Control {
         }
     }
 
-    fn join(&mut self, i: usize, name: &str, pbsize: u32) -> Result<(Reply, Option<OwnedFd>), Refused> {
+    fn join(&mut self, i: usize, name: &str, pbsize: u32) -> Result<Answer, Refused> {
         let c = &self.connections[i];
         if c.joined.is_some() {
             return Err(Refused { code: ErrorCode::Exists, what: "this connection has joined already; quit first".into() });
@@ -687,7 +726,7 @@ impl Control {
         Ok((Reply::Joined { app, pbsize: granted, bridge_len: bridge::LEN as u32 }, Some(fd)))
     }
 
-    fn unwatch(&mut self, i: usize, name: &str) -> Result<(Reply, Option<OwnedFd>), Refused> {
+    fn unwatch(&mut self, i: usize, name: &str) -> Result<Answer, Refused> {
         let wanted = name.to_string();
         let found = self
             .core
@@ -714,9 +753,17 @@ impl Standing {
 }
 
 impl Connection {
+    /// Whether its next request may be read: replies come in the order of requests, and it must read them.
+    fn is_listening(&self) -> bool {
+        !self.closing && self.reading.is_none() && self.out_bytes < ENOUGH
+    }
+
     fn push(&mut self, reply: &Reply, fd: Option<OwnedFd>) {
         match serde_json::to_vec(reply) {
-            Ok(bytes) => self.out.push_back((bytes, fd)),
+            Ok(bytes) => {
+                self.out_bytes += bytes.len();
+                self.out.push_back((bytes, fd));
+            }
             Err(e) => tracing::error!("reply not written: {e}"),
         }
     }
@@ -725,6 +772,7 @@ impl Connection {
         while let Some((bytes, fd)) = self.out.front() {
             match seqpacket::send(self.fd.as_fd(), bytes, fd.as_ref().map(AsRawFd::as_raw_fd)) {
                 Ok(true) => {
+                    self.out_bytes -= bytes.len();
                     self.out.pop_front();
                 }
                 Ok(false) => return,

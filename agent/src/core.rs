@@ -385,6 +385,7 @@ impl Core {
         let published = Record { kind: RecordKind::Process as u16, ..*record };
         let delivered = self.receiver.kernel_watches_exits();
         self.publish(record.node, record.app, &published, &[], delivered);
+        self.publish_late(&published, delivered);
         self.ended(record.node, record.app, cause);
     }
 
@@ -425,6 +426,7 @@ impl Core {
     fn noticed(&mut self, slot: usize, record: &Record, cause: Cause) {
         let delivered = self.receiver.kernel_delivers();
         self.publish(record.node, record.app, record, &[], delivered);
+        self.publish_late(record, delivered);
         let Some(peer) = self.peers[slot].as_mut() else { return };
         if record.app != 0 {
             if let Some(app) = peer.apps.get_mut(&record.app) {
@@ -617,10 +619,11 @@ impl Core {
             let wanting = self.subscribers.wanting(&target).fold(0u64, |mask, (ring, _)| mask | 1 << ring);
             match self.detector.app_state(node, app) {
                 Some(AppState::Alive | AppState::Unobserved) => {
+                    // Its name first: it may end as soon as somebody listens.
+                    self.appeared(node, incarnation, app, wanting, now);
                     for ring in (0..64).filter(|r| wanting >> r & 1 == 1) {
                         self.subscribers.set(key(node, app), ring, true, self.receiver.mechanism());
                     }
-                    self.appeared(node, incarnation, app, now);
                 }
                 // Its notice was quicker than its name: those who asked for it by name have not heard of it.
                 Some(AppState::Doomed { code, id }) => {
@@ -1012,6 +1015,15 @@ impl Core {
         }
     }
 
+    /// To those who asked while the kernel was delivering, and whom it may have missed. (Twice is better than never: an application is told
+    /// once of each end.)
+    fn publish_late(&mut self, record: &Record, delivered: bool) {
+        let rings = self.subscribers.too_late(record.node, record.app, record.received_ns);
+        if delivered && rings != 0 {
+            self.subscribers.publish(rings, record, &[], false, self.receiver.mechanism());
+        }
+    }
+
     /// To those who asked for this process, its host, or everything.
     fn publish(&mut self, node: u32, app: u32, record: &Record, body: &[u8], delivered: bool) {
         let rings = self.subscribers.rings(node, app);
@@ -1317,21 +1329,24 @@ impl Core {
         }
         let name = self.start.name.clone();
         let watched_name = self.watchlist.get(app).map(|w| w.name.clone()).unwrap_or_default();
-        for (ring, _) in self.subscribers.wanting(&Target::Process(watched_name, name)).collect::<Vec<_>>() {
-            self.subscribers.set(key(self.start.node, app), ring, true, self.receiver.mechanism());
-        }
+        let target = Target::Process(watched_name, name);
+        let wanting = self.subscribers.wanting(&target).fold(0u64, |mask, (ring, _)| mask | 1 << ring);
         let now = now_ns();
         self.announce_soon(now);
-        self.appeared(self.start.node, self.start.incarnation, app, now);
+        self.appeared(self.start.node, self.start.incarnation, app, wanting, now);
+        for ring in (0..64).filter(|r| wanting >> r & 1 == 1) {
+            self.subscribers.set(key(self.start.node, app), ring, true, self.receiver.mechanism());
+        }
         Ok(app)
     }
 
     /// Tells of a process that is monitored from now on.
-    fn appeared(&mut self, node: u32, incarnation: u32, app: u32, now: u64) {
+    fn appeared(&mut self, node: u32, incarnation: u32, app: u32, wanting: u64, now: u64) {
         let (host, name) = (self.node_name(node), self.app_name(node, app));
         let record = self.host_record(Cause::Monitored, Grade::Certain, node, incarnation, now);
         let record = Record { kind: RecordKind::Process as u16, app, ..record };
-        self.publish(node, app, &record, name.as_bytes(), false);
+        let rings = self.subscribers.rings(node, app) | wanting;
+        self.subscribers.publish(rings, &record, name.as_bytes(), false, self.receiver.mechanism());
         self.tell(Cause::Monitored, Grade::Certain, &host, incarnation, Some(name), 0, false, None, None, now);
     }
 

@@ -50,7 +50,10 @@ pub struct Peer {
     /// Piggybacks delivered: highest number and a window of 64 below it.
     piggybacks: (u64, u64),
     parts: Option<Parts>,
-    version: u64,
+    /// The newest directory that is complete, and its version.
+    pub listed: Vec<u32>,
+    /// See [`Peer::listed`].
+    pub version: u64,
 }
 
 struct Parts {
@@ -64,8 +67,6 @@ struct Parts {
 pub struct DirectoryChange {
     /// Processes not known before.
     pub appeared: Vec<u32>,
-    /// Processes no longer named, whose end was not told.
-    pub vanished: Vec<u32>,
 }
 
 /// Most parts of a directory that are put together.
@@ -91,12 +92,17 @@ impl Peer {
             left: false,
             piggybacks: (0, 0),
             parts: None,
+            listed: Vec::new(),
             version: 0,
         }
     }
 
-    /// Takes one part of its directory; says what changed once all parts of a newer version are there.
+    /// Takes one part of its directory; says what changed once all parts of a newer version are there, and that nothing did when the one that is
+    /// known is announced again. What is no longer listed is the detector's to judge.
     pub fn directory(&mut self, a: &Announce) -> Option<DirectoryChange> {
+        if a.version == self.version && a.part == 0 && self.version != 0 {
+            return Some(DirectoryChange::default());
+        }
         if a.version <= self.version || a.parts == 0 || a.parts > PARTS_MAX || a.part >= a.parts {
             return None;
         }
@@ -110,13 +116,8 @@ impl Peer {
         }
         let apps: BTreeMap<u32, AnnouncedApp> = self.parts.take()?.got.into_values().flatten().map(|x| (x.app, x)).collect();
         self.version = a.version;
+        self.listed = apps.keys().copied().collect();
         let mut change = DirectoryChange::default();
-        for (app, known) in &mut self.apps {
-            if known.ended.is_none() && !apps.contains_key(app) {
-                known.ended = Some(Cause::Left);
-                change.vanished.push(*app);
-            }
-        }
         for (app, announced) in apps {
             if app == 0 || self.apps.contains_key(&app) {
                 continue;
@@ -174,10 +175,13 @@ mod tests {
         assert_eq!(p.directory(&part(1, 0, 2, &[1])), None);
         assert_eq!(p.directory(&part(1, 0, 2, &[1])), None, "the same part twice");
         let change = p.directory(&part(1, 1, 2, &[2])).unwrap();
-        assert_eq!(change, DirectoryChange { appeared: vec![1, 2], vanished: vec![] });
-        assert_eq!(p.directory(&part(1, 1, 2, &[3])), None, "an old version");
+        assert_eq!(change, DirectoryChange { appeared: vec![1, 2] });
+        assert_eq!(p.directory(&part(1, 1, 2, &[3])), None, "known");
+        assert_eq!(p.directory(&part(1, 0, 2, &[3])), Some(DirectoryChange::default()), "announced again");
         let change = p.directory(&part(3, 0, 1, &[2, 5])).unwrap();
-        assert_eq!(change, DirectoryChange { appeared: vec![5], vanished: vec![1] });
+        assert_eq!(change, DirectoryChange { appeared: vec![5] });
+        assert_eq!(p.listed, [2, 5]);
+        assert_eq!(p.directory(&part(2, 0, 1, &[7])), None, "an old version");
     }
 
     #[test]

@@ -325,6 +325,14 @@ impl Receiver {
         self.mechanism.as_ref().map_or(Ok(()), |m| m.set_peer(slot, node, incarnation))
     }
 
+    /// Frees a slot.
+    pub fn remove_peer(&mut self, slot: usize, node: u32) {
+        self.soft.remove_peer(slot, node);
+        if let Some(m) = &self.mechanism {
+            m.remove_peer(slot, node);
+        }
+    }
+
     /// Refuses a peer's life from now on.
     pub fn condemn(&mut self, slot: usize) {
         self.soft.condemn(slot);

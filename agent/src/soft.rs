@@ -168,6 +168,12 @@ impl SoftTable {
         self.slot_of.insert(node, slot);
     }
 
+    /// See [`fide_xdp::Mechanism::remove_peer`].
+    pub fn remove_peer(&mut self, slot: usize, node: u32) {
+        self.slot_of.remove(&node);
+        self.peers[slot] = Peer::default();
+    }
+
     /// See [`fide_xdp::Mechanism::condemn`].
     pub fn condemn(&mut self, slot: usize) {
         self.peers[slot].condemned = 1;

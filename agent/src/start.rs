@@ -136,8 +136,15 @@ fn detector_config(config: &Config, node: u32, incarnation: u32) -> fide_proto::
 /// # Errors
 /// What keeps it from starting, in words.
 pub fn run(config: Config, config_path: PathBuf) -> anyhow::Result<()> {
-    let signals = signalfd()?;
+    let socket = config.socket.path.clone();
     let listener = open_socket(&config.socket)?;
+    let ran = serve(config, config_path, listener);
+    let _ = std::fs::remove_file(&socket); // gone already is as good
+    ran
+}
+
+fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Result<()> {
+    let signals = signalfd()?;
     make_parent(&config.state)?;
     if let Some(history) = &config.history.path {
         make_parent(history)?;

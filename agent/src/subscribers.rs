@@ -7,7 +7,7 @@
 use fide_wire::control::RingKind;
 use fide_wire::event::Record;
 use fide_xdp::{Mechanism, Subscriber, XdpError};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use zerocopy::IntoBytes;
@@ -57,13 +57,19 @@ enum Sink {
         /// Losses that its reader was told of.
         told: u64,
     },
-    Socket { fd: OwnedFd, lost: u64 },
+    Socket {
+        fd: OwnedFd,
+        lost: u64,
+    },
 }
 
 struct Entry {
     sink: Sink,
     wants: BTreeMap<Target, Want>,
 }
+
+/// Newest subscriptions remembered, for [`Subscribers::too_late`]: more than can be made while a record waits for this agent.
+const RECENT: usize = 4096;
 
 /// The key of (node, app) in subscription tables.
 #[must_use]
@@ -77,6 +83,8 @@ pub struct Subscribers {
     entries: HashMap<u32, Entry>,
     masks: HashMap<u64, u64>,
     sockets: u64,
+    /// The newest subscriptions: key, ring, and when the kernel had them.
+    recent: VecDeque<(u64, u32, u64)>,
     /// Events that found a ring or socket full.
     pub lost: u64,
 }
@@ -155,6 +163,20 @@ impl Subscribers {
         {
             tracing::warn!("subscription not set: {e}");
         }
+        if on {
+            if self.recent.len() == RECENT {
+                self.recent.pop_front();
+            }
+            self.recent.push_back((key, index, crate::core::now_ns()));
+        }
+    }
+
+    /// Rings of (node, app) whose subscription may have come too late for what the kernel saw at `seen_ns`.
+    #[must_use]
+    pub fn too_late(&self, node: u32, app: u32, seen_ns: u64) -> u64 {
+        let keys = [key(node, app), key(node, 0), 0];
+        let late = self.recent.iter().rev().take_while(|(_, _, at)| *at >= seen_ns);
+        late.filter(|(k, _, _)| keys.contains(k)).fold(0, |mask, (_, ring, _)| mask | 1 << ring) & self.rings(node, app)
     }
 
     /// Removes all subscriptions to one process.

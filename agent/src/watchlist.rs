@@ -2,8 +2,9 @@
 
 use crate::bridge::Bridge;
 use fide_wire::control::WatchStatus;
+use fide_wire::packet::AnnouncedApp;
 use fide_wire::verdict::Cause;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Where a watch comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +61,8 @@ pub struct Watchlist {
     /// Grows whenever what is announced changes.
     pub version: u64,
     turn: u32,
+    /// Never announced yet.
+    unannounced: BTreeSet<u32>,
 }
 
 /// Ended watches kept for the status page.
@@ -70,6 +73,7 @@ impl Watchlist {
     pub fn add(&mut self, watched: Watched) -> u32 {
         self.next_app += 1;
         self.by_app.insert(self.next_app, watched);
+        self.unannounced.insert(self.next_app);
         self.version += 1;
         // A doomed process is still awaited.
         let over = |w: &Watched| w.ended.is_some_and(|(c, _)| c != Cause::Doomed);
@@ -94,6 +98,14 @@ impl Watchlist {
     /// Those that are alive.
     pub fn alive(&self) -> impl Iterator<Item = (u32, &Watched)> {
         self.by_app.iter().filter(|(_, w)| w.ended.is_none()).map(|(a, w)| (*a, w))
+    }
+
+    /// The directory to announce: who is alive, and who crashed before anybody could learn its name.
+    pub fn announced(&mut self) -> Vec<AnnouncedApp> {
+        let new = std::mem::take(&mut self.unannounced);
+        let crashed = |w: &Watched| w.ended.is_some_and(|(c, _)| c != Cause::Left);
+        let listed = self.by_app.iter().filter(|(a, w)| w.ended.is_none() || (new.contains(a) && crashed(w)));
+        listed.map(|(app, w)| AnnouncedApp { app: *app, name: w.name.clone(), pbsize: w.pbsize }).collect()
     }
 
     /// The live process of this name.
@@ -138,24 +150,27 @@ impl Watchlist {
     /// Drops a watch that never came to be.
     pub fn forget(&mut self, app: u32) {
         self.by_app.remove(&app);
+        self.unannounced.remove(&app);
         self.version += 1;
     }
 
-    /// The next piggybacked message, taking the processes in turn: `body` becomes the heartbeat's body.
-    pub fn take_piggyback(&mut self, body: &mut Vec<u8>) {
+    /// The next piggybacked message, taking the processes in turn: `body` becomes the heartbeat's body. Returns whose it is.
+    pub fn take_piggyback(&mut self, body: &mut Vec<u8>) -> Option<u32> {
         body.clear();
         let turn = self.turn;
         let waiting = |(_, w): &(&u32, &mut Watched)| w.bridge.as_ref().is_some_and(Bridge::is_waiting);
         let next = self.by_app.range_mut(turn + 1..).find(waiting).map(|(a, _)| *a);
         let next = next.or_else(|| self.by_app.range_mut(..=turn).find(waiting).map(|(a, _)| *a));
-        let Some(app) = next else { return };
+        let app = next?;
         self.turn = app;
-        let Some(w) = self.by_app.get_mut(&app) else { return };
+        let w = self.by_app.get_mut(&app)?;
         let limit = w.pbsize as usize;
         body.extend_from_slice(&(app as u16).to_be_bytes());
         if !w.bridge.as_mut().is_some_and(|b| b.take(body, limit)) {
             body.clear();
+            return None;
         }
+        Some(app)
     }
 
     /// Cuts grants to `most` bytes; returns who is to be told, and on which ring.
@@ -210,6 +225,17 @@ mod tests {
         let a = list.add(watched("a"));
         list.forget(a);
         assert!(list.add(watched("b")) > a);
+    }
+
+    #[test]
+    fn who_crashed_before_it_was_announced_is_announced_once() {
+        let mut list = Watchlist::default();
+        let (a, b, c) = (list.add(watched("a")), list.add(watched("b")), list.add(watched("c")));
+        list.end(a, Cause::Killed, 9, 1);
+        list.end(b, Cause::Left, 0, 1);
+        let names = |l: &mut Watchlist| l.announced().into_iter().map(|x| x.app).collect::<Vec<_>>();
+        assert_eq!(names(&mut list), [a, c]);
+        assert_eq!(names(&mut list), [c]);
     }
 
     #[test]

@@ -367,8 +367,10 @@ impl Drop for World {
         if std::thread::panicking() {
             for host in self.lab.hosts() {
                 let history = fs::read_to_string(self.lab.host_dir(host).join("history.jsonl")).unwrap_or_default();
-                eprintln!("---- h{host}: history\n{}", tail(&history, 60));
-                eprintln!("---- h{host}: log\n{}", tail(&self.log(host), 60));
+                let dull = ["\"contract-", "\"observer-paused\"", "\"monitored\""];
+                let telling: Vec<&str> = history.lines().filter(|l| !dull.iter().any(|d| l.contains(d))).collect();
+                eprintln!("---- h{host}: history\n{}", tail(&telling.join("\n"), 60));
+                eprintln!("---- h{host}: log\n{}", tail(&self.log(host), 40));
             }
         }
         for agent in &mut self.agents {

@@ -3,8 +3,11 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod clients;
 mod crash;
+mod load;
 mod silence;
+mod ways;
 
 /// Not a test: the way into this program's other roles (see `common::actor`).
 #[test]

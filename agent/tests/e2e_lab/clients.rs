@@ -1,0 +1,483 @@
+//! Applications: their messages, their rings, their mistakes, their rights.
+
+use crate::common::{Setup, Watcher, World, kill, named, until};
+use fide_client::{Client, Error, Event, Options, Resources};
+use fide_lab::Cut;
+use fide_wire::control::{ErrorCode, MESSAGE_MAX, Reply, Request, Selector};
+use fide_wire::verdict::Cause;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::process::Stdio;
+use std::time::Duration;
+
+const WANT: Resources = Resources { pbsize: 1418, timeout: Duration::ZERO };
+
+// ---- piggybacks ---------------------------------------------------------------------------------------------------------------
+
+fn number(message: &[u8]) -> u32 {
+    u32::from_be_bytes(message[..4].try_into().unwrap())
+}
+
+/// `count` messages from `from` on arrive in order, once each, at all of them.
+fn in_order(watchers: &mut [Watcher], name: &str, from: u32, count: u32) {
+    // All at once, because a ring holds some forty of the largest.
+    until("all messages have arrived", || {
+        let last = |w: &Watcher| w.messages().last().is_some_and(|m| m.len() >= 4 && number(m) == from + count - 1);
+        watchers.iter_mut().for_each(Watcher::drain);
+        watchers.iter().all(last)
+    });
+    for watcher in watchers {
+        let messages = watcher.messages();
+        let numbers: Vec<u32> = messages.iter().filter(|m| m.len() >= 4).map(|m| number(m)).filter(|n| *n >= from).collect();
+        assert_eq!(numbers, (from..from + count).collect::<Vec<_>>(), "h{}", watcher.host);
+        let others = watcher.seen.iter().filter(|e| matches!(e, Event::Piggyback(p) if p.from.name.as_deref() != Some(name)));
+        assert_eq!(others.count(), 0, "all from {name}");
+    }
+}
+
+#[test]
+fn piggybacks_arrive_in_order_once_each_on_two_paths_and_on_one() {
+    let Some(w) = Setup::hosts(3).up() else { return };
+    let mut sender = w.actor(1, "application", &[]);
+    assert_eq!(sender.hear(), "ready");
+    sender.say("join writer 1418");
+    assert!(sender.hear().contains("1418"));
+    w.known(1, "writer");
+    let mut watchers = [w.subscriber(2, false), w.subscriber(3, true), w.subscriber(1, false)];
+    for watcher in &watchers {
+        assert_eq!(watcher.client.monitor("writer@h1", WANT).unwrap().granted.pbsize, 1418);
+    }
+    sender.say("piggyback 1 0 1");
+    assert_eq!(sender.hear(), "ok 1");
+    for watcher in &mut watchers {
+        watcher.wait("one byte", |e| matches!(e, Event::Piggyback(p) if p.message == [0]));
+    }
+    sender.say("piggyback 1419 0 1");
+    let refused = sender.hear();
+    assert!(refused.starts_with("error") && refused.contains("1419") && refused.contains("1418"), "{refused}");
+    sender.say("piggyback 1418 0 100");
+    assert_eq!(sender.hear(), "ok 100");
+    in_order(&mut watchers, "writer@h1", 0, 100);
+    w.lab.cut(1, 1, Cut::Silent).unwrap();
+    for observer in [2, 3] {
+        w.event(observer, "path down", |e| e.cause == Cause::PathDown && e.node == "h1");
+    }
+    sender.say("piggyback 40 100 100");
+    assert_eq!(sender.hear(), "ok 100");
+    in_order(&mut watchers, "writer@h1", 100, 100);
+}
+
+/// FiDe §4.1: what was sent before the crash arrives before its notice, nothing afterwards.
+fn last_words(w: &World, socket_only: bool) {
+    for round in 0..10 {
+        let name = format!("writer{round}");
+        let mut sender = w.actor(1, "application", &[]);
+        assert_eq!(sender.hear(), "ready");
+        sender.say(&format!("join {name} 100"));
+        assert!(sender.hear().starts_with("ok"));
+        w.known(1, &name);
+        let full = format!("{name}@h1");
+        let mut watchers = [w.subscriber(2, socket_only), w.subscriber(3, socket_only)];
+        for watcher in &watchers {
+            watcher.client.monitor(&full, WANT).unwrap();
+        }
+        sender.say("stream");
+        assert_eq!(sender.hear(), "ok streaming");
+        for watcher in &mut watchers {
+            watcher.wait("it streams", |e| matches!(e, Event::Piggyback(p) if number(&p.message) >= 5));
+        }
+        sender.kill();
+        let mut lasts = Vec::new();
+        for watcher in &mut watchers {
+            watcher.failure(&full);
+            watcher.confirmation(&full);
+            // Whatever may still be under way has a heartbeat or two to arrive in.
+            std::thread::sleep(Duration::from_millis(10));
+            watcher.drain();
+            let failed = watcher.seen.iter().position(|e| matches!(e, Event::Failure(v) if named(v, &full))).unwrap();
+            let late = watcher.seen[failed..].iter().filter(|e| matches!(e, Event::Piggyback(_))).count();
+            assert_eq!(late, 0, "nothing comes after the crash was told");
+            let numbers: Vec<u32> = watcher.messages().iter().map(|m| number(m)).collect();
+            assert_eq!(numbers, (numbers[0]..numbers[0] + numbers.len() as u32).collect::<Vec<_>>(), "no gap");
+            lasts.extend(numbers.last().copied());
+        }
+        assert_eq!(lasts[0], lasts[1], "everybody hears the same last words");
+    }
+}
+
+#[test]
+fn fide_4_1_last_words_come_before_the_crash_by_socket() {
+    let Some(w) = Setup::hosts(3).up() else { return };
+    last_words(&w, true);
+}
+
+#[test]
+fn fide_4_1_last_words_come_before_the_crash_by_ring() {
+    let Some(w) = Setup::hosts(3).up() else { return };
+    last_words(&w, false);
+}
+
+// ---- what is monitored -----------------------------------------------------------------------------------------------------------
+
+#[test]
+fn who_asks_before_the_process_and_its_host_exist_hears_of_both() {
+    let Some(mut w) = Setup::hosts(3).empty().up() else { return };
+    w.start(2);
+    let mut early = w.monitor(2, "db@h1");
+    let mut host = w.monitor(2, "@h1");
+    assert!(!early.client.monitor("db@h1", Resources::default()).unwrap().alive);
+    w.start(1);
+    w.all_alive();
+    let p = w.sleeper(1);
+    w.watch_known(1, "db", p.pid());
+    for watcher in [&mut early, &mut host] {
+        watcher.wait("it came", |e| matches!(e, Event::Monitored(v) if named(v, "db@h1")));
+    }
+    p.kill();
+    for watcher in [&mut early, &mut host] {
+        watcher.failure("db@h1");
+        watcher.confirmation("db@h1");
+        assert_eq!(watcher.failures().len(), 1);
+    }
+}
+
+/// A process that is killed as soon as it is watched is told by name even where its notice came before its name.
+#[test]
+fn a_process_that_dies_at_once_is_not_missed() {
+    let Some(w) = Setup::hosts(2).up() else { return };
+    for round in 0..20 {
+        let name = format!("brief{round}");
+        let mut watcher = w.monitor(2, &format!("{name}@h1"));
+        let p = w.sleeper(1);
+        let pid = p.pid();
+        w.watch(1, &name, pid);
+        p.kill();
+        watcher.failure(&format!("{name}@h1"));
+        watcher.drain();
+        assert_eq!(watcher.failures().len(), 1);
+    }
+}
+
+fn named_program(w: &World, host: u16, name: &str) -> String {
+    let program = w.lab.host_dir(host).join(name);
+    std::fs::copy("/bin/sleep", &program).unwrap();
+    program.display().to_string()
+}
+
+#[test]
+fn a_standing_watch_follows_restarts_and_ends_when_it_is_told() {
+    let Some(w) = Setup::hosts(2).up() else { return };
+    let program = named_program(&w, 1, "e2e-restarts");
+    let mut watcher = w.monitor(2, "db@h1");
+    let mut p = w.process(1, &program, &["1000"]);
+    w.ask(1, &Request::Watch { name: "db".into(), selector: Selector::Name("e2e-restarts".into()) }).unwrap();
+    w.known(1, "db");
+    for crash in 1..=3 {
+        p.kill();
+        until("it is told", || watcher.failures_of("db@h1") == crash);
+        p = w.process(1, &program, &["1000"]);
+        w.known(1, "db");
+        assert!(watcher.client.monitor("db@h1", Resources::default()).unwrap().alive);
+    }
+    // By port as well.
+    let listen = "import socket,sys\ns=socket.socket();s.setsockopt(socket.SOL_SOCKET,socket.SO_REUSEADDR,1);s.bind(('127.0.0.1',7901));s.listen();sys.stdin.read()";
+    if std::process::Command::new("python3").arg("--version").stdout(Stdio::null()).status().is_ok() {
+        let server = w.process(1, "python3", &["-c", listen]);
+        until("it listens", || w.ask(1, &Request::Watch { name: "server".into(), selector: Selector::Port(7901) }).is_ok());
+        w.known(1, "server");
+        let mut there = w.monitor(2, "server@h1");
+        server.kill();
+        there.failure("server@h1");
+    }
+    // Nobody listens any more.
+    watcher.client.unmonitor("db@h1").unwrap();
+    assert!(matches!(watcher.client.unmonitor("db@h1"), Err(Error::Refused(r)) if r.code == ErrorCode::NotFound));
+    let mut other = w.monitor(2, "db@h1");
+    p.kill();
+    other.failure("db@h1");
+    other.confirmation("db@h1");
+    assert_eq!(watcher.failures_of("db@h1"), 3);
+    w.ask(1, &Request::Unwatch { name: "db".into() }).unwrap();
+    let _p = w.process(1, &program, &["1000"]);
+    std::thread::sleep(Duration::from_millis(1200));
+    assert!(w.status(1).watched.iter().all(|a| a.state != "alive"));
+}
+
+/// A process that takes long to die is not taken for its own successor.
+#[test]
+fn a_dying_process_is_not_watched_again() {
+    let Some(w) = Setup::hosts(2).up() else { return };
+    let program = named_program(&w, 1, "e2e-slow-death");
+    let mut watcher = w.monitor(2, "*");
+    // Its parent traces it, so that it stays on the threshold of death until the tracer lets it go.
+    let p = w.process(1, &program, &["1000"]);
+    let pid = p.pid().cast_signed();
+    w.ask(1, &Request::Watch { name: "slow".into(), selector: Selector::Name("e2e-slow-death".into()) }).unwrap();
+    w.known(1, "slow");
+    const EXIT_KILL_STOP: usize = libc::PTRACE_O_TRACEEXIT as usize;
+    // SAFETY: ptrace of a child with integer arguments; results are checked.
+    unsafe {
+        assert_eq!(libc::ptrace(libc::PTRACE_SEIZE, pid, 0usize, EXIT_KILL_STOP), 0);
+    }
+    kill(pid, libc::SIGTERM);
+    // It stops at the signal; passed on, it stops once more on its way out.
+    let mut exiting = false;
+    while !exiting {
+        let mut status = 0;
+        // SAFETY: waits for a traced child and lets it go on with the signal it was stopped for.
+        unsafe {
+            assert_eq!(libc::waitpid(pid, &raw mut status, libc::__WALL), pid);
+            if status >> 8 == (libc::SIGTRAP | libc::PTRACE_EVENT_EXIT << 8) {
+                exiting = true;
+            } else {
+                assert!(libc::WIFSTOPPED(status), "{status:#x}");
+                assert_eq!(libc::ptrace(libc::PTRACE_CONT, pid, 0usize, libc::WSTOPSIG(status) as usize), 0);
+            }
+        }
+    }
+    watcher.failure("slow@h1");
+    // Longer than two looks for its successor.
+    std::thread::sleep(Duration::from_millis(1300));
+    assert_eq!(watcher.failures().len(), 1);
+    assert!(w.status(1).watched.iter().all(|a| a.state != "alive"), "{:?}", w.status(1).watched);
+    // SAFETY: as above.
+    unsafe { libc::ptrace(libc::PTRACE_CONT, pid, 0usize, 0usize) };
+    watcher.confirmation("slow@h1");
+    assert_eq!(watcher.failures().len(), 1);
+}
+
+// ---- rings and connections -------------------------------------------------------------------------------------------------------
+
+#[test]
+fn rings_are_counted_and_come_back() {
+    let Some(w) = Setup::hosts(2).up() else { return };
+    let options = || Options { path: Some(w.socket(2)), ..Options::default() };
+    let mut clients: Vec<Client> = (0..64).map(|_| Client::open_with(options()).unwrap()).collect();
+    for client in &clients[..20] {
+        client.monitor("db@h1", Resources::default()).unwrap();
+    }
+    let refused = Client::open_with(options()).unwrap_err();
+    assert!(matches!(&refused, Error::Refused(r) if r.code == ErrorCode::Full && r.what.contains("64")), "{refused}");
+    let p = w.sleeper(1);
+    w.watch_known(1, "db", p.pid());
+    p.kill();
+    for client in &clients[..20] {
+        let mut failures = 0;
+        while failures == 0 {
+            let event = client.poll(Some(crate::common::PATIENCE)).unwrap().expect("told in time");
+            failures += usize::from(matches!(event, Event::Failure(_)));
+        }
+    }
+    clients.truncate(10);
+    until("rings are free again", || Client::open_with(options()).is_ok());
+    let mut again = w.monitor(2, "late@h1");
+    let p = w.sleeper(1);
+    w.watch_known(1, "late", p.pid());
+    p.kill();
+    again.failure("late@h1");
+}
+
+#[test]
+fn who_never_reads_disturbs_nobody_and_hears_how_much_it_missed() {
+    let Some(w) = Setup::hosts(2).up() else { return };
+    let mut lazy = w.monitor(2, "*");
+    let mut lazy_socket = w.subscriber(2, true);
+    lazy_socket.client.monitor("*", Resources::default()).unwrap();
+    let mut sender = w.actor(1, "application", &[]);
+    assert_eq!(sender.hear(), "ready");
+    sender.say("join writer 1000");
+    assert!(sender.hear().starts_with("ok"));
+    w.known(1, "writer");
+    for (watcher, target) in [(&lazy, "writer@h1"), (&lazy_socket, "writer@h1")] {
+        watcher.client.monitor(target, WANT).unwrap();
+    }
+    let mut keen = w.subscriber(2, false);
+    keen.client.monitor("writer@h1", WANT).unwrap();
+    // Far more than a ring holds.
+    sender.say("piggyback 1000 0 600");
+    in_order(std::slice::from_mut(&mut keen), "writer@h1", 0, 600);
+    assert_eq!(sender.hear(), "ok 600");
+    let p = w.sleeper(1);
+    w.watch_known(1, "db", p.pid());
+    let mut other = w.monitor(2, "db@h1");
+    p.kill();
+    other.failure("db@h1");
+    for watcher in [&mut lazy, &mut lazy_socket] {
+        watcher.drain();
+        assert!(watcher.messages().len() < 600);
+    }
+    // When there is room again, the loss is told. (A socket's with the next event.)
+    let p = w.sleeper(1);
+    w.watch_known(1, "next", p.pid());
+    for watcher in [&mut lazy, &mut lazy_socket] {
+        let lost = watcher.wait("what it lost", |e| matches!(e, Event::Lost { .. }));
+        assert!(matches!(lost, Event::Lost { count } if count > 100), "{lost:?}");
+    }
+}
+
+/// A raw connection to the agent's socket.
+fn raw(w: &World, host: u16) -> OwnedFd {
+    // SAFETY: a fresh socket, and an address of the stated length; results are checked.
+    unsafe {
+        let fd = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0);
+        assert!(fd >= 0);
+        let fd = OwnedFd::from_raw_fd(fd);
+        let mut address: libc::sockaddr_un = std::mem::zeroed();
+        address.sun_family = libc::AF_UNIX as u16;
+        let path = w.socket(host);
+        for (to, from) in address.sun_path.iter_mut().zip(path.to_str().unwrap().bytes()) {
+            *to = from.cast_signed();
+        }
+        assert_eq!(libc::connect(fd.as_raw_fd(), (&raw const address).cast(), size_of_val(&address) as u32), 0);
+        let timeout = libc::timeval { tv_sec: 20, tv_usec: 0 };
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVTIMEO,
+            (&raw const timeout).cast(),
+            size_of_val(&timeout) as u32,
+        );
+        fd
+    }
+}
+
+fn send(fd: &OwnedFd, bytes: &[u8], flags: i32) -> isize {
+    // SAFETY: an open socket and a buffer of the stated length.
+    unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL | flags) }
+}
+
+fn receive(fd: &OwnedFd) -> String {
+    let mut buf = vec![0u8; MESSAGE_MAX];
+    // SAFETY: an open socket and a buffer of the stated length.
+    let n = unsafe { libc::recv(fd.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len(), 0) };
+    String::from_utf8_lossy(&buf[..n.max(0) as usize]).into_owned()
+}
+
+#[test]
+fn hostile_messages_hurt_nobody() {
+    let Some(mut w) = Setup::hosts(2).up() else { return };
+    let hello = br#"{"op":"hello","protocol":1}"#;
+    let c = raw(&w, 1);
+    send(&c, br#"{"op":"status"}"#, 0);
+    assert!(receive(&c).contains("hello"), "who does not greet is told to");
+    send(&c, hello, 0);
+    assert!(receive(&c).contains("\"re\":\"hello\""));
+    for garbage in
+        [&b"\0\xff\xfe"[..], b"{", b"[]", b"{\"op\":\"fly\"}", br#"{"op":"watch","name":"a"}"#, b"null", &[b'['; 100_000]]
+    {
+        send(&c, garbage, 0);
+        assert!(receive(&c).contains("\"code\":\"invalid\""), "{garbage:?}");
+    }
+    send(&c, &vec![b' '; MESSAGE_MAX], 0);
+    assert!(receive(&c).contains("invalid"));
+    send(&c, &vec![b' '; MESSAGE_MAX + 1], 0);
+    assert!(receive(&c).contains("too-large"));
+    for (name, code) in [("a b", "invalid"), ("", "invalid"), (&"x".repeat(65)[..], "invalid"), ("a@b", "invalid")] {
+        let request = Request::Watch { name: name.into(), selector: Selector::Pid(std::process::id()) };
+        send(&c, &serde_json::to_vec(&request).unwrap(), 0);
+        assert!(receive(&c).contains(code), "{name}");
+    }
+    for pid in [0, 1 << 30, u32::MAX] {
+        let request = Request::Watch { name: "x".into(), selector: Selector::Pid(pid) };
+        send(&c, &serde_json::to_vec(&request).unwrap(), 0);
+        assert!(receive(&c).contains("error"));
+    }
+    for target in ["", "db", "@", &format!("{}@h2", "n".repeat(100_000))] {
+        send(&c, &serde_json::to_vec(&Request::Monitor { target: target.into(), pbsize: 0, timeout_ns: 0 }).unwrap(), 0);
+        assert!(receive(&c).contains("error"));
+    }
+    // Descriptors are not taken.
+    let fds_before = std::fs::read_dir(format!("/proc/{}/fd", w.agent_pid(1))).unwrap().count();
+    for _ in 0..50 {
+        send_with_descriptor(&c, br#"{"op":"fly"}"#);
+        assert!(receive(&c).contains("invalid"));
+    }
+    assert_eq!(std::fs::read_dir(format!("/proc/{}/fd", w.agent_pid(1))).unwrap().count(), fds_before);
+    // A flood of questions whose answers nobody reads: others are served all the same, and memory stays bounded.
+    let floods: Vec<OwnedFd> = (0..4).map(|_| raw(&w, 1)).collect();
+    for flood in &floods {
+        send(flood, hello, 0);
+        while send(flood, br#"{"op":"status"}"#, libc::MSG_DONTWAIT) > 0 {}
+    }
+    assert_eq!(w.status(1).node, "h1");
+    let p = w.sleeper(1);
+    w.watch_known(1, "db", p.pid());
+    let mut there = w.monitor(2, "db@h1");
+    p.kill();
+    there.failure("db@h1");
+    let rss = resident_kib(w.agent_pid(1));
+    assert!(rss < 64 << 10, "{rss} KiB resident");
+    // More connections than are allowed, and more after they are gone.
+    let crowd: Vec<OwnedFd> = (0..300).map(|_| raw(&w, 1)).collect();
+    drop((crowd, floods, c));
+    until("the agent answers", || fide_client::Connection::open(Some(&w.socket(1))).is_ok());
+    w.agents_run();
+    w.no_faults_but(|_, (cause, _, app)| app.is_some() && cause.ends_process());
+}
+
+fn resident_kib(pid: i32) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|l| l.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+fn send_with_descriptor(to: &OwnedFd, bytes: &[u8]) {
+    let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let mut space = [0u64; 4];
+    // SAFETY: a message of one part with one descriptor, in room that is large enough for it.
+    unsafe {
+        let mut header: libc::msghdr = std::mem::zeroed();
+        header.msg_iov = &raw mut part;
+        header.msg_iovlen = 1;
+        header.msg_control = space.as_mut_ptr().cast();
+        header.msg_controllen = libc::CMSG_SPACE(4) as usize;
+        let c = libc::CMSG_FIRSTHDR(&raw const header);
+        (*c).cmsg_level = libc::SOL_SOCKET;
+        (*c).cmsg_type = libc::SCM_RIGHTS;
+        (*c).cmsg_len = libc::CMSG_LEN(4) as usize;
+        libc::CMSG_DATA(c).cast::<i32>().write_unaligned(to.as_raw_fd());
+        assert!(libc::sendmsg(to.as_raw_fd(), &raw const header, libc::MSG_NOSIGNAL) > 0);
+    }
+}
+
+#[test]
+fn an_ordinary_user_may_watch_its_own_processes_only() {
+    let Some(w) = Setup::hosts(2).up() else { return };
+    let p = w.sleeper(1);
+    w.watch(1, "roots", p.pid());
+    // The test program must be reachable for nobody.
+    let mut nobody = w.actor(1, "nobody", &[&p.pid().to_string()]);
+    let answers: Vec<String> = (0..5).map(|_| nobody.hear()).collect();
+    assert!(answers[0].starts_with("error") && answers[0].contains("watch_others"), "{answers:?}");
+    assert!(answers[1].starts_with("ok Watched"), "{answers:?}");
+    assert!(answers[2].starts_with("error") && answers[3].starts_with("error") && answers[3].contains("reload"), "{answers:?}");
+    assert!(answers[4].starts_with("ok"), "{answers:?}");
+    assert!(w.status(1).watched.iter().any(|a| a.name == "roots" && a.state == "alive"));
+}
+
+#[test]
+fn a_long_history_is_read_to_its_end() {
+    let Some(w) = Setup::hosts(2).up() else { return };
+    // Ends of processes in plenty.
+    for round in 0..300 {
+        let name = format!("p{round}");
+        w.ask(1, &Request::Watch { name: name.clone(), selector: Selector::Pid(std::process::id()) }).unwrap();
+        w.ask(1, &Request::Unwatch { name }).unwrap();
+    }
+    w.event(2, "the last one", |e| e.cause == Cause::Left && e.app.as_deref() == Some("p299"));
+    let history = w.history(1);
+    assert!(history.len() >= 600, "{}", history.len());
+    let numbers: Vec<u64> = history.iter().map(|e| e.seq).collect();
+    assert!(numbers.windows(2).all(|n| n[1] == n[0] + 1), "without a gap");
+    // Following goes on where the kept ones end.
+    let c = w.connect(1);
+    let mut reply = c.request(&Request::Events { from: 0, last: 10, follow: true }).unwrap().reply;
+    let mut seqs = Vec::new();
+    while let Reply::Event(e) = reply {
+        seqs.push(e.seq);
+        reply = c.next_reply().unwrap().reply;
+    }
+    assert!(matches!(reply, Reply::EventsEnd { .. }) && seqs.len() == 10, "{reply:?} {seqs:?}");
+    w.ask(1, &Request::Watch { name: "one more".replace(' ', "-"), selector: Selector::Pid(std::process::id()) }).unwrap();
+    let Reply::Event(e) = c.next_reply().unwrap().reply else { panic!() };
+    assert_eq!(e.seq, seqs[9] + 1);
+}
