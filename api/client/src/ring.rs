@@ -58,6 +58,9 @@ impl BpfRing {
     /// # Errors
     /// When the positions or a length cannot be. Nothing was read out of bounds then, and nothing can be read any more.
     pub fn next(&mut self, entry: &mut Vec<u8>) -> Result<bool, Error> {
+        // The kernel wakes nobody who it thinks is still reading: it commits an entry, then looks at our position. We stored our position at
+        // the end of the last call and look for an entry now; without a full barrier between, both could miss the other.
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         loop {
             let available = self.producer_pages.load_usize(0).wrapping_sub(self.consumed);
             if available == 0 {
