@@ -292,7 +292,7 @@ mod tests {
         let cases: Vec<Case> = all.iter_mut().map(case).collect();
         write(directory.path(), &mut all, &cases).unwrap();
         for file in ["report.html", "results.jsonl", "fig3.svg", "fig4.svg"] {
-            assert!(directory.path().join(file).metadata().unwrap().len() > 200, "{file}");
+            assert!(directory.path().join(file).metadata().unwrap().len() > 100, "{file}");
         }
     }
 }
