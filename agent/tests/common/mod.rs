@@ -284,12 +284,17 @@ impl World {
 
     /// The causes in a host's history that speak of a fault, without what a busy machine may bring about.
     pub fn faults(&self, host: u16) -> Vec<(Cause, String, Option<String>)> {
+        self.faults_since(host, 0)
+    }
+
+    /// The same, of events after number `seq`.
+    pub fn faults_since(&self, host: u16, seq: u64) -> Vec<(Cause, String, Option<String>)> {
         let harmless =
             [Cause::Monitored, Cause::ContractBroken, Cause::ContractKept, Cause::ObserverPaused, Cause::PathUp, Cause::Rejoined];
         let mut faults: Vec<_> = self
             .history(host)
             .into_iter()
-            .filter(|e| !harmless.contains(&e.cause) && !(e.cause == Cause::Returned && e.code == 0))
+            .filter(|e| e.seq > seq && !harmless.contains(&e.cause) && !(e.cause == Cause::Returned && e.code == 0))
             .map(|e| (e.cause, e.node, e.app))
             .collect();
         faults.dedup();

@@ -93,7 +93,7 @@ fn what_is_no_death_is_not_told() {
     let Some(w) = Setup::hosts(2).up() else { return };
     let mut trap = {
         let mut command = w.lab.command(1, "sh").unwrap();
-        let script = "trap '' TERM; trap 'true' USR1; echo 'ACTOR: ready'; while read x; do :; done; exit 0";
+        let script = "trap '' TERM; trap 'true' USR1; echo 'ACTOR: ready'; while :; do read x || sleep 0.01; done";
         command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
         crate::common::Process::spawn(command)
     };
