@@ -44,6 +44,12 @@
 //! Everything before 3 is kernel-stamped, so a shell that was held up between two turns judges by when heartbeats came, not by
 //! when it looked.
 //!
+//! Two duties of the shell follow from what is cut off here:
+//! * a report that *we* are condemned must be heeded from whomever it comes, also from an incarnation that we condemned ourselves: two hosts
+//!   cut off from each other condemn each other, and only that report makes both start over;
+//! * announcements are repeated, also when nothing changed: they are how a restarted observer learns who is there and which processes ended
+//!   before its time ([`Detector::directory`]).
+//!
 //! # The alternatives not taken
 //! * *Judging in every input* (a late answer, say) would judge with a receive table read earlier than the clock.
 //! * *An accrual detector* (φ): its suspicion has no moment at which a contract was broken, hence no verdict anybody could rely on.
