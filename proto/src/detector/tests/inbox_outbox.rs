@@ -222,3 +222,24 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn notices_numbered_by_the_hook_are_repeated_like_any_other_in_whatever_order_they_come() {
+    let mut o = outbox();
+    o.peer_set([2]);
+    for app in 1..=3 {
+        o.app_started(app).unwrap();
+    }
+    let numbered =
+        |notice, app| Notice { notice, app, cause: Cause::Doomed, grade: Grade::Certain, flags: 0, code: 9, event_ns: 0 };
+    for (number, app) in [(2, 1), (1, 2), (2, 1), (3, 3)] {
+        o.push_numbered(&numbered(number, app), 0);
+        assert!(!o.may_piggyback(app));
+    }
+    assert_eq!((o.pending(), o.last_number()), (3, 3));
+    let sent: Vec<u32> = sent_until(&mut o, 300 * US).into_iter().map(|(_, n)| n).collect();
+    assert_eq!(sent, [1, 2, 3]);
+    assert_eq!(o.push(1, Cause::Killed, 9, 0, 0).map(|n| (n.notice, n.flags)), Some((4, Notice::CONFIRMS)));
+    o.confirmed(2, &confirm(4, 0));
+    assert_eq!(o.pending(), 0);
+}
