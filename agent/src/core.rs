@@ -523,7 +523,10 @@ impl Core {
             return;
         }
         let record = Record { kind: RecordKind::Piggyback as u16, app, ..*head };
-        self.publish(packet.header.sender, app, &record, message, false);
+        let rings = self.subscribers.rings(packet.header.sender, app) & self.subscribers.listeners();
+        if rings != 0 {
+            self.subscribers.publish(rings, &record, message, false, self.receiver.mechanism());
+        }
     }
 
     fn announced(&mut self, h: &Header, a: &Announce, now: u64) {
@@ -1434,6 +1437,9 @@ impl Core {
     /// # Errors
     /// When there is none to be had.
     pub fn subscribe(&mut self, socket_only: bool) -> Result<(u32, RingKind, OwnedFd), crate::subscribers::SubscribeError> {
+        if socket_only && let Some(m) = self.receiver.mechanism() {
+            m.leave_piggybacks(true); // before the kernel stops serving those who asked for them
+        }
         let made = self.subscribers.add(self.receiver.mechanism_mut(), socket_only);
         self.who_delivers_piggybacks();
         made
@@ -1457,13 +1463,14 @@ impl Core {
     /// Starts monitoring. Returns (node, app, pbsize, timeout, alive).
     pub fn monitor(&mut self, ring: u32, target: Target, want: Want) -> (u32, u32, u32, u64, bool) {
         let found = self.resolve(&target);
+        self.subscribers.want(ring, target.clone(), want, self.receiver.mechanism());
+        self.wants_version += 1;
+        self.announce_soon(now_ns());
+        // Names first: whom they belong to may end as soon as somebody listens.
+        self.introduce(ring, &target);
         if let Some((node, app)) = found {
             self.subscribers.set(key(node, app), ring, true, self.receiver.mechanism());
         }
-        self.subscribers.want(ring, target.clone(), want);
-        self.wants_version += 1;
-        self.announce_soon(now_ns());
-        self.introduce(ring, &target);
         let (node, app) = found.unwrap_or_else(|| match &target {
             Target::Host(host) | Target::Process(_, host) => (fide_wire::name_id(host), 0),
             Target::Everything => (0, 0),

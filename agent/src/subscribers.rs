@@ -83,6 +83,8 @@ pub struct Subscribers {
     entries: HashMap<u32, Entry>,
     masks: HashMap<u64, u64>,
     sockets: u64,
+    /// Rings that asked for piggybacks.
+    listeners: u64,
     /// The newest subscriptions: key, ring, and when the kernel had them.
     recent: VecDeque<(u64, u32, u64)>,
     /// Events that found a ring or socket full.
@@ -99,7 +101,8 @@ impl Subscribers {
         mechanism: Option<&mut Mechanism>,
         socket_only: bool,
     ) -> Result<(u32, RingKind, OwnedFd), SubscribeError> {
-        if let Some(mechanism) = mechanism
+        let mut mechanism = mechanism;
+        if let Some(mechanism) = mechanism.as_deref_mut()
             && !socket_only
         {
             let subscriber = mechanism.new_subscriber()?;
@@ -115,7 +118,11 @@ impl Subscribers {
         // From the top, where the kernel's come from the bottom.
         let index = (0..64).rev().find(|i| !self.entries.contains_key(i)).ok_or(SubscribeError::Full)?;
         let (ours, theirs) = seqpacket_pair()?;
+        let first = self.sockets == 0;
         self.sockets |= 1 << index;
+        if first {
+            self.tell_kernel_all(mechanism.as_deref());
+        }
         self.entries.insert(index, Entry { sink: Sink::Socket { fd: ours, lost: 0 }, wants: BTreeMap::new() });
         Ok((index, RingKind::Socket, theirs))
     }
@@ -127,16 +134,26 @@ impl Subscribers {
         for k in keys {
             self.set(k, index, false, mechanism.as_deref());
         }
+        self.listeners &= !(1 << index);
+        let before = self.sockets;
         self.sockets &= !(1 << index);
+        if before != 0 && self.sockets == 0 {
+            self.tell_kernel_all(mechanism.as_deref());
+        }
         if let (Sink::Kernel { subscriber, .. }, Some(mechanism)) = (entry.sink, mechanism) {
             mechanism.remove_subscriber(subscriber);
         }
     }
 
     /// Remembers that a ring wants a target.
-    pub fn want(&mut self, index: u32, target: Target, want: Want) {
-        if let Some(entry) = self.entries.get_mut(&index) {
-            entry.wants.insert(target, want);
+    pub fn want(&mut self, index: u32, target: Target, want: Want, mechanism: Option<&Mechanism>) {
+        let Some(entry) = self.entries.get_mut(&index) else { return };
+        entry.wants.insert(target, want);
+        if want.pbsize > 0 && self.listeners >> index & 1 == 0 {
+            self.listeners |= 1 << index;
+            if self.sockets != 0 {
+                self.tell_kernel_all(mechanism);
+            }
         }
     }
 
@@ -158,16 +175,39 @@ impl Subscribers {
         if mask == 0 {
             self.masks.remove(&key);
         }
-        if let Some(m) = mechanism
-            && let Err(e) = m.set_subscribers((key >> 32) as u32, key as u32, mask & !self.sockets)
-        {
-            tracing::warn!("subscription not set: {e}");
-        }
+        self.tell_kernel(key, mask, mechanism);
         if on {
             if self.recent.len() == RECENT {
                 self.recent.pop_front();
             }
             self.recent.push_back((key, index, crate::core::now_ns()));
+        }
+    }
+
+    fn tell_kernel(&self, key: u64, mask: u64, mechanism: Option<&Mechanism>) {
+        if let Some(m) = mechanism
+            && let Err(e) = m.set_subscribers((key >> 32) as u32, key as u32, mask & !self.by_agent())
+        {
+            tracing::warn!("subscription not set: {e}");
+        }
+    }
+
+    /// The rings that this agent serves alone: sockets, which the kernel cannot write; and while there are any, the kernel leaves piggybacks to the
+    /// agent, hence also the rings of those who asked for piggybacks, or a crash would overtake last words (FiDe §4.1).
+    const fn by_agent(&self) -> u64 {
+        if self.sockets == 0 { 0 } else { self.sockets | self.listeners }
+    }
+
+    /// Rings to which this agent may write piggybacks of other hosts without a crash overtaking them.
+    #[must_use]
+    pub const fn listeners(&self) -> u64 {
+        self.sockets | self.listeners
+    }
+
+    /// After a change of who is served by whom.
+    fn tell_kernel_all(&self, mechanism: Option<&Mechanism>) {
+        for (key, mask) in &self.masks {
+            self.tell_kernel(*key, *mask, mechanism);
         }
     }
 
@@ -206,10 +246,9 @@ impl Subscribers {
 
     /// Writes a record into rings. `delivered` says that the kernel programs have served their own rings already.
     pub fn publish(&mut self, rings: u64, record: &Record, body: &[u8], delivered: bool, mechanism: Option<&Mechanism>) {
-        if let Some(m) = mechanism
-            && !delivered
-        {
-            self.lost += u64::from(m.publish(rings & !self.sockets, record, body));
+        if let Some(m) = mechanism {
+            let mine = if delivered { self.by_agent() } else { u64::MAX };
+            self.lost += u64::from(m.publish(rings & mine & !self.sockets, record, body));
         }
         let mut sockets = rings & self.sockets;
         while sockets != 0 {
