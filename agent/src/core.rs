@@ -131,6 +131,8 @@ pub struct Core {
     monitored_by: BTreeMap<(u32, u32), u32>,
     /// Hosts that announced a life older than one that was seen: the newest life that is over, and when they were heard.
     outdated: BTreeMap<u32, (u32, u64)>,
+    /// This incarnation follows one that others gave up while this agent ran on.
+    renewed: bool,
     confirm_owed: bool,
     packets: Box<[[u8; PACKET_MAX]; PATHS]>,
     body: Vec<u8>,
@@ -149,6 +151,7 @@ pub struct Core {
 struct Complaints {
     clashes: Complaint,
     foreign: Complaint,
+    echo: bool,
     urgent_lost: u64,
 }
 
@@ -210,6 +213,7 @@ impl Core {
             complained: Complaints::default(),
             monitored_by: BTreeMap::new(),
             outdated: BTreeMap::new(),
+            renewed: false,
             confirm_owed: false,
             packets: Box::new([[0; PACKET_MAX]; PATHS]),
             body: Vec::with_capacity(BODY_MAX),
@@ -565,7 +569,12 @@ impl Core {
             tracing::debug!("{} is not taken on: all {SLOTS} places are taken", a.name);
             return;
         }
-        let seen = match self.detector.peer_seen(h.sender, &a.name, h.incarnation, &contracts, now) {
+        let seen = if a.renewed {
+            self.detector.peer_renewed(h.sender, &a.name, h.incarnation, &contracts, now)
+        } else {
+            self.detector.peer_seen(h.sender, &a.name, h.incarnation, &contracts, now)
+        };
+        let seen = match seen {
             Ok(seen) => seen,
             Err(e) => {
                 tracing::warn!("{} is not taken on: {e}", a.name);
@@ -740,9 +749,10 @@ impl Core {
         self.outbox = Outbox::new(OutboxConfig::new(self.start.node, self.start.incarnation));
         self.outbox.peer_set(self.detector.live_peers());
         self.watchlist.version += 1;
+        self.renewed = true;
         self.say(Happened::Incarnation(self.start.incarnation));
         let name = self.start.name.clone();
-        self.tell(Cause::Returned, Grade::Certain, &name, self.start.incarnation, None, 1, false, None, None, now);
+        self.tell(Cause::Returned, Grade::Certain, &name, self.start.incarnation, None, 2, false, None, None, now);
         self.announce_soon(now);
     }
 
@@ -766,11 +776,11 @@ impl Core {
     fn transmit(&mut self, kind: Kind, number: u64, notice: Option<&Notice>, body: &[u8]) -> u64 {
         let mut lens = [0; PATHS];
         let mut stamp = 0;
-        for path in 0..PATHS {
+        for (path, length) in lens.iter_mut().enumerate() {
             let header = self.header(kind, path as u8, number);
             stamp = header.sent_ns;
             match fide_wire::packet::encode(&mut self.packets[path], &header, notice, body, &self.start.keys) {
-                Ok(len) => lens[path] = len,
+                Ok(len) => *length = len,
                 Err(e) => tracing::error!("{kind:?} not sent: {e}"),
             }
         }
@@ -860,6 +870,7 @@ impl Core {
             addresses: (0..PATHS as u8).map(|p| self.lane.source(p).map_or_else(String::new, |a| a.to_string())).collect(),
             contract: self.own_contract(),
             version: self.announced_version,
+            renewed: self.renewed,
             part: 0,
             parts: 1,
             apps: Vec::new(),
@@ -1234,6 +1245,14 @@ impl Core {
         self.detector.receive_drops(refused[Refusal::RingFull as usize]);
         let foreign: u64 =
             [Refusal::Cluster, Refusal::Key, Refusal::Mac, Refusal::Version].iter().map(|r| refused[*r as usize]).sum();
+        // Our own name and our own incarnation, once: not the network's echo only, maybe, but another agent of this name that started in the same
+        // moment. With another incarnation that will show.
+        if refused[Refusal::Own as usize] > 0 && clashes == 0 && !std::mem::replace(&mut self.complained.echo, true) {
+            tracing::warn!(
+                "packets of this name and incarnation came in: starting a new incarnation, to tell an echo from another agent"
+            );
+            self.start_over(self.start.incarnation.saturating_add((now % 61) as u32), now);
+        }
         let due = [self.complained.clashes.due(clashes, now), self.complained.foreign.due(foreign, now)];
         for (due, cause) in due.into_iter().zip([Cause::NameClash, Cause::ForeignTraffic]) {
             if due {
@@ -1342,6 +1361,11 @@ impl Core {
         if let Err(e) = self.receiver.watch(pid, app, ticks) {
             self.watchlist.forget(app);
             return Err(e.to_string());
+        }
+        if !self.receiver.kernel_watches_exits()
+            && let Err(e) = self.wait_for_descriptors()
+        {
+            tracing::warn!("the end of process {pid} will be noticed with the next heartbeat only: {e}");
         }
         let name = self.start.name.clone();
         let watched_name = self.watchlist.get(app).map(|w| w.name.clone()).unwrap_or_default();

@@ -105,12 +105,26 @@ fn cable_lines(lab: &str, host: u16, net: u8) -> [String; 2] {
     ]
 }
 
+/// With more hosts than this, everybody's address is written into everybody's neighbour table. The kernel keeps one table of at most 1024
+/// learned entries (`gc_thresh3`) for *all* namespaces: 24 hosts on two networks fill it, and from then on no lab of this machine reaches
+/// anybody. Permanent entries are not counted.
+const ASKING_HOSTS: u16 = 8;
+
 /// The host's side.
 fn nic_lines(spec: &LabSpec, host: u16, net: u8) -> Vec<String> {
     let nic = nic_name(net);
     let mut lines = vec![format!("addr add {}/24 brd + dev {nic}", host_ipv4(host, net)), format!("link set {nic} up")];
     if spec.ipv6 {
         lines.insert(1, format!("addr add {}/64 dev {nic} nodad", host_ipv6(host, net)));
+    }
+    if spec.hosts > ASKING_HOSTS {
+        for other in (1..=spec.hosts).filter(|other| *other != host) {
+            let mac = host_mac(other, net);
+            lines.push(format!("neigh replace {} lladdr {mac} dev {nic} nud permanent", host_ipv4(other, net)));
+            if spec.ipv6 {
+                lines.push(format!("neigh replace {} lladdr {mac} dev {nic} nud permanent", host_ipv6(other, net)));
+            }
+        }
     }
     lines
 }
@@ -170,6 +184,12 @@ mod tests {
         );
         let without = LabSpec { ipv6: false, ..LabSpec::default() };
         assert_eq!(nic_lines(&without, 3, 1), ["addr add 10.77.1.3/24 brd + dev net1", "link set net1 up"]);
+        let many = LabSpec { ipv6: false, hosts: 32, ..LabSpec::default() };
+        let lines = nic_lines(&many, 3, 1);
+        assert_eq!(
+            (lines.len(), lines[2].as_str()),
+            (33, "neigh replace 10.77.1.1 lladdr 02:fd:00:01:00:01 dev net1 nud permanent")
+        );
     }
 
     #[test]

@@ -494,6 +494,9 @@ pub struct Announce {
     pub contract: Contract,
     /// Grows whenever the directory changes.
     pub version: u64,
+    /// This incarnation follows one that another host had given up although its agent ran on: nothing died.
+    #[serde(default)]
+    pub renewed: bool,
     /// Which part this is, from 0.
     #[serde(default)]
     pub part: u16,

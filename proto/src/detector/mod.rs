@@ -216,6 +216,34 @@ impl Detector {
         contracts: &[Contract; PATHS],
         now_ns: u64,
     ) -> Result<Seen, Refused> {
+        self.seen(node, name, incarnation, contracts, false, now_ns)
+    }
+
+    /// As [`Detector::peer_seen`], of an agent that says that it never died: another host had given it up, so it began a new incarnation.
+    /// The old one is over all the same, but nobody's agent was lost: code 2 of *returned*.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn peer_renewed(
+        &mut self,
+        node: u32,
+        name: &str,
+        incarnation: u32,
+        contracts: &[Contract; PATHS],
+        now_ns: u64,
+    ) -> Result<Seen, Refused> {
+        self.seen(node, name, incarnation, contracts, true, now_ns)
+    }
+
+    fn seen(
+        &mut self,
+        node: u32,
+        name: &str,
+        incarnation: u32,
+        contracts: &[Contract; PATHS],
+        renewed: bool,
+        now_ns: u64,
+    ) -> Result<Seen, Refused> {
         let now = self.clock(now_ns);
         if node == self.config.self_node {
             return self.refuse(Refused::OwnNode);
@@ -248,13 +276,15 @@ impl Detector {
                         State::AgentLost | State::Silent => self.refuse(Refused::Condemned),
                     };
                 }
-                if peer.state.is_live() {
-                    let old = peer.incarnation;
+                let (old, lived) = (peer.incarnation, peer.state.is_live());
+                if lived && !renewed {
                     self.judge_node(i, Cause::AgentLost, Grade::Certain, 0, now);
+                }
+                if lived {
                     self.actions.push_back(Action::Condemn { node, incarnation: old });
                 }
                 self.peers[i] = Peer::new(node, name, incarnation, contracts, self.drops, now);
-                self.judge_node(i, Cause::Returned, Grade::Certain, 1, now);
+                self.judge_node(i, Cause::Returned, Grade::Certain, if lived && renewed { 2 } else { 1 }, now);
                 Seen::Returned
             }
         };

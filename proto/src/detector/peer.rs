@@ -211,9 +211,10 @@ impl Peer {
         now_ns > self.late_at_ns(judge_from_ns)
     }
 
-    /// The longest round trip by contract.
+    /// The longest round trip of a question by contract. δmax counts once: a kernel answers without waiting for any process, so that only our
+    /// own side can be late.
     pub fn round_trip_ns(&self) -> u64 {
-        let worst = |c: &Contract| c.lambda_min_ns.saturating_add(c.delta_max_ns).saturating_mul(2);
+        let worst = |c: &Contract| c.lambda_min_ns.saturating_mul(2).saturating_add(c.delta_max_ns);
         self.paths.iter().map(|p| worst(&p.contract)).max().unwrap_or(0)
     }
 

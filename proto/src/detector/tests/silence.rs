@@ -123,6 +123,17 @@ fn issue_2_a_host_that_dies_after_its_agent_is_still_found() {
 }
 
 #[test]
+fn an_agent_that_was_given_up_elsewhere_and_renews_itself_was_not_lost() {
+    let mut b = Bench::watching(&[A, B]);
+    b.sending.retain(|(node, ..)| *node != A);
+    b.sending.push((A, 2, [true; PATHS]));
+    assert_eq!(b.d.peer_renewed(A, &format!("host-{A}"), 2, &[CONTRACT; PATHS], b.now), Ok(Seen::Returned));
+    b.run(MS);
+    assert_eq!(b.causes(), [(Cause::Returned, A)]);
+    assert_eq!((b.verdicts[0].code, b.verdicts[0].incarnation), (2, 2));
+}
+
+#[test]
 fn issue_2_a_quick_restart_is_agent_lost_and_returned() {
     let mut b = Bench::watching(&[A, B]);
     b.restart(A, 2);
