@@ -49,6 +49,7 @@ fn without_xdp_and_packet_sockets_the_same_is_told() {
     let Some(w) = Setup::hosts(3).heartbeat("5ms").extra(|_| "receive = \"udp\"\nsend = \"udp\"\n".into()).up() else { return };
     assert_eq!((w.status(1).receive.as_str(), w.status(1).send.as_str()), ("udp", "udp"));
     three_stories(&w);
+    assert_eq!(w.status(1).refused["own"], 0, "nobody hears itself");
 }
 
 #[test]
@@ -266,6 +267,21 @@ fn a_second_agent_of_the_same_name_is_told_and_does_no_lasting_harm() {
     }
     p.kill();
     w.event(2, "the crash", |e| e.cause == Cause::Doomed && e.app.as_deref() == Some("db"));
+}
+
+/// Two hosts of one name that were switched on in the same moment have the same incarnation as well.
+#[test]
+fn twins_find_out() {
+    let Some(mut w) = Setup::hosts(3).empty().up() else { return };
+    for host in [1, 3] {
+        w.write_config(host, &w.head(host, "h1", "2ms"));
+        std::fs::write(w.lab.host_dir(host).join("state.json"), b"{\"incarnation\":3000000000}").unwrap();
+        w.start(host);
+    }
+    for host in [1, 3] {
+        w.event(host, "the clash", |e| e.cause == Cause::NameClash);
+    }
+    assert_ne!(w.status(1).incarnation, w.status(3).incarnation);
 }
 
 #[test]
