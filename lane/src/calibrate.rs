@@ -167,7 +167,7 @@ pub struct Calibration {
 }
 
 impl Calibration {
-    /// Nothing measured yet: δmax is twice the floor.
+    /// Nothing measured yet: δmax is the floor, from which it rises at once.
     #[must_use]
     pub fn new(config: Config, period_ns: u64) -> Self {
         let mut new = Self {
@@ -176,7 +176,7 @@ impl Calibration {
             baseline: None,
             long: [0; BUCKETS],
             long_max_ns: 0,
-            delta_ns: config.floor_ns.saturating_mul(2).min(config.ceiling(period_ns)),
+            delta_ns: config.floor_ns.min(config.ceiling(period_ns)),
             measured: false,
             calm: 0,
             broken: false,
