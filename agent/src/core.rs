@@ -746,6 +746,7 @@ impl Core {
     fn start_over(&mut self, after: u32, now: u64) {
         self.start.incarnation = self.start.incarnation.max(after).saturating_add(1);
         self.receiver.set_incarnation(self.start.incarnation);
+        self.detector.set_self_incarnation(self.start.incarnation);
         self.outbox = Outbox::new(OutboxConfig::new(self.start.node, self.start.incarnation));
         self.outbox.peer_set(self.detector.live_peers());
         self.watchlist.version += 1;

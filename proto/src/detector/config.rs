@@ -13,7 +13,7 @@ pub struct Config {
     /// still found by other means, and the verdict forces the agent to start over.
     pub agent_timeout_ns: u64,
     /// How long nothing may answer on any path before a late host is *silent* (ns).
-    /// `None`: max(1 ms, 2·λmin + δmax) of the slower path, at most [`Config::probe_wait_max_ns`].
+    /// `None`: max(1 ms, HB, 2·λmin + δmax) of the slower path, at most [`Config::probe_wait_max_ns`].
     pub probe_wait_ns: Option<u64>,
     /// Cap of the derived probe wait (ns), so that a badly calibrated path does not suspend detection.
     pub probe_wait_max_ns: u64,

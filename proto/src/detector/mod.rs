@@ -219,6 +219,11 @@ impl Detector {
         self.seen(node, name, incarnation, contracts, false, now_ns)
     }
 
+    /// This agent began a new incarnation: what it says of itself from now on carries it.
+    pub fn set_self_incarnation(&mut self, incarnation: u32) {
+        self.config.self_incarnation = incarnation;
+    }
+
     /// As [`Detector::peer_seen`], of an agent that says that it never died: another host had given it up, so it began a new incarnation.
     /// The old one is over all the same, but nobody's agent was lost: code 2 of *returned*.
     ///

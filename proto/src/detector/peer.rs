@@ -220,7 +220,10 @@ impl Peer {
 
     /// How long nothing may answer.
     pub fn probe_wait_ns(&self, config: &Config) -> u64 {
-        config.probe_wait_ns.unwrap_or_else(|| self.round_trip_ns().max(1_000_000).min(config.probe_wait_max_ns))
+        // A period at least: who beats slowly has many neighbours or little to lose, and the questions share the road with their heartbeats.
+        let period_ns = self.paths.iter().map(|p| p.contract.period_ns).max().unwrap_or(0);
+        let derived = || self.round_trip_ns().max(period_ns).max(1_000_000).min(config.probe_wait_max_ns);
+        config.probe_wait_ns.unwrap_or_else(derived)
     }
 
     /// Whether the silence has a witness: another host was heard since the first unanswered question, **and** a question asked after

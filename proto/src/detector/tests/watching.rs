@@ -193,7 +193,7 @@ fn a_slow_peer_is_waited_for_as_witness() {
         if slow_one_lives {
             b.sending.push((B, 1, [true; PATHS]));
         }
-        b.run(100 * MS);
+        b.run(200 * MS);
         let expected = if slow_one_lives { (Cause::SilentHost, A) } else { (Cause::Isolated, ME) };
         assert_eq!(b.take().last(), Some(&expected));
     }
