@@ -62,6 +62,9 @@ pub struct Args {
     /// Write report.html, its drawings and results.jsonl there
     #[arg(long, value_name = "DIR")]
     pub report: Option<PathBuf>,
+    /// Fail when a figure misses its bar in SPECIFICATION.md
+    #[arg(long)]
+    pub check: bool,
 }
 
 /// `4G`, `512M`, `0`.
@@ -104,13 +107,19 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
     }
     ui.say(ui.paint(Paint::Dim, &report::machine()));
     let mut all = Vec::new();
-    let good = match args.false_verdicts {
+    let mut good = match args.false_verdicts {
         Some(minutes) => false_verdicts(minutes, ui, &mut all)?,
         None => measure_all(args, ui, &mut all)?,
     };
     if let Some(directory) = &args.report {
         write(directory, &mut all).with_context(|| format!("cannot write the report to {}", directory.display()))?;
         ui.say(format!("report: {}", directory.join("report.html").display()));
+    }
+    if args.check {
+        for missed in crate::bars::missed(all.iter().map(|m| &m.case)) {
+            good = false;
+            eprintln!("missed: {missed}");
+        }
     }
     Ok(good)
 }

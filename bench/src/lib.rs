@@ -11,6 +11,7 @@
 //! hosts they cannot. The event is stamped immediately before kill(2) (or what else brings it about), in a thread with real-time
 //! priority, so that load does not tear the stamp and the event apart; the upcall immediately after it returned.
 
+pub mod bars;
 pub mod crash;
 pub mod demo;
 pub mod detect;
