@@ -14,6 +14,7 @@ use fide_xdp::{Mechanism, Ring, Setup};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
@@ -192,6 +193,9 @@ impl Victim {
         let mut child = Command::new(program())
             .args(args)
             .current_dir(dir)
+            // A group of its own, whose parent is in another one of this session: in an orphaned group, which the tests' own is when nobody
+            // waits for them at a terminal, the kernel ignores SIGTSTP, SIGTTIN and SIGTTOU.
+            .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
