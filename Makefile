@@ -15,7 +15,7 @@ test: ## everything that must hold; as root also what needs the kernel
 	@scripts/test
 
 demo: ## see it happen, in two minutes (root)
-	@scripts/setup build test demo
+	@scripts/setup build test
 	$(CARGO) build --release -p fide-cli -p fide-agent
 	$(BIN)/fide demo
 
