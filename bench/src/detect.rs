@@ -5,7 +5,7 @@ use crate::crash::{self, NAME, Plan, Steps, WATCHED, promptly};
 use crate::load::{self, Load};
 use crate::observer::{Observers, Report};
 use crate::report::{self, Axes, Page, cdf, chart, pdf};
-use crate::rig::{Profile, Rig, RigSpec, find_program};
+use crate::rig::{Profile, Rig, RigSpec};
 use crate::stats::{Case, Samples, human_us};
 use crate::sys;
 use crate::ui::{Paint, Ui};
@@ -175,18 +175,6 @@ fn measure_all(args: &Args, ui: &Ui, all: &mut Vec<Measured>) -> Result<bool> {
         good &= none;
         tell(&measured, ui);
         all.push(measured);
-    }
-    if wanted(Kind::Sigkill) && !ui.json {
-        for (program, what, package) in
-            [("etcd", "etcd's lease", "etcd-server"), ("zkServer.sh", "ZooKeeper's ephemeral node", "zookeeper")]
-        {
-            if find_program(program).is_none() {
-                ui.say(ui.paint(
-                    Paint::Dim,
-                    &format!("{what} was not measured beside: it is not installed (apt-get install {package})"),
-                ));
-            }
-        }
     }
     Ok(good)
 }
