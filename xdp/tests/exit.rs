@@ -193,7 +193,7 @@ impl Victim {
         let mut child = Command::new(program())
             .args(args)
             .current_dir(dir)
-            // A group of its own, whose parent is in another one of this session: in an orphaned group, which the tests' own is when nobody
+            // A group of its own, whose parent is in another one of this login: in an orphaned group, which the tests' own is when nobody
             // waits for them at a terminal, the kernel ignores SIGTSTP, SIGTTIN and SIGTTOU.
             .process_group(0)
             .stdin(Stdio::piped())
