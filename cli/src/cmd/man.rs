@@ -70,7 +70,7 @@ fn pages(command: &clap::Command, prefix: &str) -> Result<Vec<(String, Vec<u8>)>
     }
     writeln!(page, ".SH ENVIRONMENT\n.TP\nFIDE_SOCKET\nThe agent's socket.\n.TP\nNO_COLOR\nNo colours.")?;
     let mut all = vec![(name.clone(), page)];
-    for sub in command.get_subcommands().filter(|s| s.get_name() != "help") {
+    for sub in command.get_subcommands().filter(|s| s.get_name() != "help" && !s.is_hide_set()) {
         all.extend(pages(sub, &name)?);
     }
     Ok(all)
