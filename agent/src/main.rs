@@ -46,7 +46,10 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
     if arguments.check {
         for path in &config.paths {
             if !std::path::Path::new("/sys/class/net").join(&path.interface).exists() {
-                tracing::warn!("there is no interface {} on this host now: its path stays down until there is one", path.interface);
+                tracing::warn!(
+                    "there is no interface {} on this host now: its path stays down until there is one",
+                    path.interface
+                );
             }
         }
         println!("{}: fine", arguments.config.display());

@@ -260,7 +260,12 @@ impl Mechanism {
                 Err(e) => last = e,
             }
         }
-        Err(XdpError::Attach { what: format!("the receive program on interface {ifindex} (another agent, or another XDP program, may be there: `ip link` shows it)"), source: last })
+        Err(XdpError::Attach {
+            what: format!(
+                "the receive program on interface {ifindex} (another agent, or another XDP program, may be there: `ip link` shows it)"
+            ),
+            source: last,
+        })
     }
 
     fn link_xdp(&self, ifindex: u32, mode: Attach) -> Result<OwnedFd, std::io::Error> {

@@ -30,7 +30,9 @@ pub fn run(context: &Context, args: &UnmonitorArgs) -> Result<ExitCode, Failure>
         let status = context::status(&connection)?;
         // What has ended has nothing left to end.
         if let Some(ended) = status.watched.iter().rev().find(|w| w.name == name && w.state != "alive") {
-            return Err(failure.maybe_hint(Some(format!("{name} has ended already ({}), so there is no watch to end", ended.state))));
+            return Err(
+                failure.maybe_hint(Some(format!("{name} has ended already ({}), so there is no watch to end", ended.state)))
+            );
         }
         let names: Vec<&str> = status.watched.iter().filter(|w| w.state == "alive").map(|w| w.name.as_str()).collect();
         return Err(failure.maybe_hint(suggest::hint("watches", name, &names)));
