@@ -33,7 +33,10 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(name: &str) -> Self {
-        let directory = std::env::temp_dir().join(format!("fide-capi-{name}-{}", std::process::id()));
+        // Tests of one process ask for the same names at the same time.
+        static MADE: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = MADE.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let directory = std::env::temp_dir().join(format!("fide-capi-{name}-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap();
         // What an installation does: the name that programs are linked to at run time.
         let so = directory.join("libfide.so.0");

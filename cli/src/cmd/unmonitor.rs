@@ -34,7 +34,7 @@ pub fn run(context: &Context, args: &UnmonitorArgs) -> Result<ExitCode, Failure>
                 failure.maybe_hint(Some(format!("{name} has ended already ({}), so there is no watch to end", ended.state)))
             );
         }
-        let names: Vec<&str> = status.watched.iter().filter(|w| w.state == "alive").map(|w| w.name.as_str()).collect();
+        let names: Vec<&str> = status.watched.iter().map(|w| w.name.as_str()).filter(|n| *n != name).collect();
         return Err(failure.maybe_hint(suggest::hint("watches", name, &names)));
     }
     let mut out = context.out();
