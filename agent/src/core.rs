@@ -1700,12 +1700,6 @@ impl Core {
         let peer = self.slot(node).and_then(|s| self.peers[s].as_ref());
         peer.and_then(|p| p.apps.get(&app)).map_or_else(|| format!("process {app}"), |a| a.name.clone())
     }
-
-    /// The origin of a watch, for tests and the server.
-    #[must_use]
-    pub fn origin(&self, app: u32) -> Option<Origin> {
-        self.watchlist.get(app).map(|w| w.origin)
-    }
 }
 
 /// Cuts a directory into announcements that each fit a packet.
