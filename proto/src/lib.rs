@@ -4,7 +4,11 @@
 //! simulated worlds of its tests and (later) in a model checker.
 //!
 //! * [`detector`]: arrivals, notices, probe results and `now` in; verdicts out.
+//! * [`group`]: members, values and refusals, shared by those below.
+//! * [`consensus`]: messages and crashes in; decisions out.
 
 #![forbid(unsafe_code)]
 
+pub mod consensus;
 pub mod detector;
+pub mod group;
