@@ -88,7 +88,11 @@ fn bridge_lines(spec: &LabSpec, net: u8) -> Vec<String> {
     if spec.multicast_snooping {
         // An entry of the group table counts only when the querier's start-up delay is over, which is as long as the
         // response interval (in hundredths of a second): half a second instead of ten.
-        line.push_str(" mcast_snooping 1 mcast_querier 1 mcast_query_response_interval 50");
+        // Queries of IGMPv3 and MLDv2: to an older querier hosts answer in its version, where one that heard another's report
+        // keeps silent when it leaves, and the switch goes on delivering to it for minutes.
+        line.push_str(
+            " mcast_snooping 1 mcast_querier 1 mcast_query_response_interval 50 mcast_igmp_version 3 mcast_mld_version 2",
+        );
     } else {
         line.push_str(" mcast_snooping 0");
     }
@@ -198,5 +202,6 @@ mod tests {
         assert!(flood[1].ends_with("mcast_snooping 0"), "{flood:?}");
         let snoop = bridge_lines(&LabSpec { multicast_snooping: true, ..LabSpec::default() }, 0);
         assert!(snoop[1].contains("mcast_querier 1"), "{snoop:?}");
+        assert!(snoop[1].contains("mcast_igmp_version 3"), "a member that leaves must say so: {snoop:?}");
     }
 }
