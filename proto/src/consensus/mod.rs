@@ -11,6 +11,8 @@
 //! | one-sided Paxos | 1 round trip | a minority of crashes | memory that answers compare-and-swap; no timing at all |
 //! | Raft | 2 | a minority of crashes | reliable storage; no timing at all |
 
+pub mod log;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};

@@ -1,0 +1,1175 @@
+//! A replicated log over any engine: entries in one order everywhere, each applied once (B7).
+//!
+//! An engine agrees on batches; the log makes of them what an application wants: its own proposals are numbered, kept and handed in again until they
+//! are applied; what was decided twice is applied once; members join with the state and leave in order; and the group changes its engine without its
+//! applications noticing.
+//!
+//! # Control entries
+//! *Join*, *leave* and *switch* are entries like others, so everybody applies them at the same place of the log. An engine begins nothing behind
+//! one before the log has answered it with [`Engine::set_members`] ("barrier"), so no instance is ever decided by two different memberships or engines.
+//!
+//! # Changing the engine
+//! The batch with the switch is the last of its engine. Its successor begins with the next instance, under the next *epoch*; every message carries its
+//! epoch. What the old engine decides behind the switch is void everywhere (the barrier allows nothing, but a void rule needs no trust in engines),
+//! and its proposers hand the entries in again, to the new engine. So no entry is lost (its proposer keeps it until it is applied) and none is
+//! repeated (its id is applied once). The old engine lives on beside the new one, for those who have not decided the switch yet, until
+//! everyone alive has said [`Message::Reached`].
+//!
+//! # Joining
+//! The joiner listens before it asks, and keeps what it hears. Once its join is applied, whoever leads sends it the [`Transfer`]: snapshot, the
+//! entries since, and where the next instance begins. If that member dies, its successor sends another one; the joiner takes the first.
+//! The others go on meanwhile, as far as their engine lets them.
+//!
+//! # Crashes
+//! [`Log::handle_crash`] is for what is *true* (certain, fenced or witnessed: `policy` decides); the leader then proposes that the crashed member
+//! leaves, so that later joiners do not inherit it. [`Log::handle_suspect`] is a hint, for engines that take hints, and evicts nobody.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::marker::PhantomData;
+
+use super::{Action, Engine, Halted, Instance, Kind, memory};
+use crate::group::{Batch, Body, Entry, EntryId, MAX_MEMBERS, MemberId, MemberSet, Refusals, Refused, VALUE_MAX, Value};
+
+/// How many times the group changed its engine before.
+pub type Epoch = u32;
+
+/// How many entries were applied, this one included: the log's index for applications.
+pub type Position = u64;
+
+/// A message of one engine.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum EngineMessage {
+    /// Of an engine outside this crate, as that one encodes it.
+    Opaque(Value),
+}
+
+/// Between the logs of two members.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Message {
+    /// For the engine of this epoch.
+    Engine {
+        /// Which.
+        epoch: Epoch,
+        /// What.
+        body: EngineMessage,
+    },
+    /// The sender applied the control entry of this instance, and stands in this epoch.
+    Reached {
+        /// The sender's epoch, behind the entry.
+        epoch: Epoch,
+        /// Which instance.
+        instance: Instance,
+    },
+    /// The sender, who is in an older epoch, wants to know how things stand.
+    Ask,
+    /// How things stand.
+    Transfer(Box<Transfer>),
+}
+
+/// All that a member needs to go on from some instance: snapshot, then log.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Transfer {
+    /// The engine's epoch.
+    pub epoch: Epoch,
+    /// The engine.
+    pub kind: Kind,
+    /// Everything through this instance is in here.
+    pub through: Instance,
+    /// The members from the next instance on.
+    pub members: MemberSet,
+    /// Those of them that are known to have crashed.
+    pub crashed: MemberSet,
+    /// The highest id that ever joined.
+    pub highest: MemberId,
+    /// Which entries of whom were applied.
+    pub applied: BTreeMap<MemberId, Numbers>,
+    /// How many entries the snapshot stands for.
+    pub snapshot_position: Position,
+    /// The application's state then; nothing if it was empty.
+    pub snapshot: Option<Value>,
+    /// The entries applied since.
+    pub entries: Vec<Entry>,
+}
+
+/// A set of numbers from 1 that is nearly without gaps.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Numbers {
+    through: u64,
+    above: BTreeSet<u64>,
+}
+
+impl Numbers {
+    /// Puts it in; false if it was in.
+    pub fn insert(&mut self, number: u64) -> bool {
+        if number <= self.through || !self.above.insert(number) {
+            return false;
+        }
+        while self.above.remove(&(self.through + 1)) {
+            self.through += 1;
+        }
+        true
+    }
+
+    /// Whether it is in.
+    #[must_use]
+    pub fn contains(&self, number: u64) -> bool {
+        number <= self.through || self.above.contains(&number)
+    }
+
+    /// Every number through this one is in.
+    #[must_use]
+    pub fn through(&self) -> u64 {
+        self.through
+    }
+}
+
+/// What the log asks of its shell.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// Over the reliable link.
+    Send {
+        /// To whom.
+        to: MemberId,
+        /// What.
+        message: Message,
+    },
+    /// A copy on each path, now.
+    Copies {
+        /// What.
+        message: Message,
+    },
+    /// A one-sided operation; every epoch has a memory of its own.
+    Memory {
+        /// Whose memory.
+        to: MemberId,
+        /// Which of its memories.
+        epoch: Epoch,
+        /// What.
+        request: memory::Request,
+    },
+    /// The application's state is this, before anything else is applied (joiners only).
+    Install {
+        /// How many entries it stands for.
+        position: Position,
+        /// The state.
+        snapshot: Option<Value>,
+    },
+    /// The next entry of the log.
+    Apply {
+        /// Its place.
+        position: Position,
+        /// What to apply: a value, or a control entry for information.
+        entry: Entry,
+    },
+    /// It is over; see [`Log::halted`].
+    Halt(Halted),
+}
+
+/// What an engine is built from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setup {
+    /// Who we are.
+    pub me: MemberId,
+    /// Which engine.
+    pub kind: Kind,
+    /// The first instance that it decides.
+    pub first: Instance,
+    /// The members then.
+    pub members: MemberSet,
+    /// Those of them that are known to have crashed.
+    pub crashed: MemberSet,
+    /// The time.
+    pub now_ns: u64,
+    /// This member comes into a group that is running, or starts it together with the others.
+    pub joins: bool,
+}
+
+/// Makes an engine; nothing if this group has not got that kind.
+pub type Build = Box<dyn FnMut(&Setup) -> Option<Box<dyn Engine<EngineMessage>>>>;
+
+/// Limits of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Own entries that may wait to be applied.
+    pub pending_max: usize,
+    /// Messages kept for an epoch that is not ours yet, or before the transfer came.
+    pub early_max: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { pending_max: 1024, early_max: 4096 }
+    }
+}
+
+enum Stage {
+    /// Waits for its transfer; keeps what it hears.
+    Joining,
+    Running,
+    /// Applied its own leave in this instance; stays until these others have applied it too.
+    Leaving {
+        instance: Instance,
+        waits_for: MemberSet,
+    },
+    Halted(Halted),
+}
+
+/// What came too early.
+enum Early {
+    Message(MemberId, EngineMessage),
+    Copy(MemberId, usize, EngineMessage),
+    Piggyback(MemberId, EngineMessage),
+}
+
+/// One member's replica of the log.
+pub struct Log {
+    me: MemberId,
+    config: Config,
+    build: Build,
+    stage: Stage,
+    epoch: Epoch,
+    kind: Kind,
+    engine: Option<Box<dyn Engine<EngineMessage>>>,
+    /// The engine before, its epoch, and who has not said yet that it is done with it.
+    previous: Option<(Epoch, Box<dyn Engine<EngineMessage>>, MemberSet)>,
+    members: MemberSet,
+    crashed: MemberSet,
+    highest: MemberId,
+    /// Joined, but have not shown yet that they got their transfer.
+    arriving: MemberSet,
+    through: Instance,
+    position: Position,
+    applied: BTreeMap<MemberId, Numbers>,
+    /// Own entries that were not applied yet, and how many of them the engine has.
+    pending: VecDeque<Entry>,
+    offered: usize,
+    next_number: u64,
+    /// Whose leave we proposed since we lead.
+    evicting: MemberSet,
+    snapshot: (Position, Option<Value>),
+    tail: VecDeque<Entry>,
+    early: VecDeque<(Epoch, Early)>,
+    /// Whom we asked how things stand.
+    asked: Option<MemberId>,
+    /// Whether we led when we last looked.
+    led: bool,
+    /// Which epoch's engine rode on the last heartbeat.
+    rode: Epoch,
+    outputs: VecDeque<Output>,
+    refusals: Refusals,
+}
+
+impl Log {
+    /// A member that starts the group together with all others in `members`, with instance 1. Nothing if `build` has not got that engine.
+    #[must_use]
+    pub fn new(now_ns: u64, me: MemberId, kind: Kind, members: MemberSet, config: Config, mut build: Build) -> Option<Self> {
+        assert!(
+            members.contains(me) && members.len() <= MAX_MEMBERS,
+            "a group of at most {MAX_MEMBERS} that starts with us in it"
+        );
+        let setup = Setup { me, kind, first: 1, members: members.clone(), crashed: MemberSet::new(), now_ns, joins: false };
+        let engine = build(&setup)?;
+        let mut log = Self::empty(me, config, build);
+        log.highest = members.iter().next_back().unwrap_or(me);
+        log.kind = kind;
+        log.members = members;
+        log.engine = Some(engine);
+        log.stage = Stage::Running;
+        log.drain(now_ns);
+        Some(log)
+    }
+
+    /// A member that joins: hand it everything that it hears from now on, have some member [`Log::admit`] it, and wait for the transfer.
+    #[must_use]
+    pub fn join(me: MemberId, config: Config, build: Build) -> Self {
+        Self::empty(me, config, build)
+    }
+
+    fn empty(me: MemberId, config: Config, build: Build) -> Self {
+        Self {
+            me,
+            config,
+            build,
+            stage: Stage::Joining,
+            epoch: 0,
+            kind: Kind::Hsuc,
+            engine: None,
+            previous: None,
+            members: MemberSet::new(),
+            crashed: MemberSet::new(),
+            highest: me,
+            arriving: MemberSet::new(),
+            through: 0,
+            position: 0,
+            applied: BTreeMap::new(),
+            pending: VecDeque::new(),
+            offered: 0,
+            next_number: 1,
+            evicting: MemberSet::new(),
+            snapshot: (0, None),
+            tail: VecDeque::new(),
+            early: VecDeque::new(),
+            asked: None,
+            led: false,
+            rode: 0,
+            outputs: VecDeque::new(),
+            refusals: Refusals::default(),
+        }
+    }
+
+    // What the application does.
+
+    /// Proposes a value. It is applied once, everywhere, unless this member crashes or halts before.
+    ///
+    /// # Errors
+    /// [`Refused::TooLarge`] over [`VALUE_MAX`]; [`Refused::Busy`] when as many entries wait as may wait; [`Refused::Halted`].
+    pub fn propose(&mut self, now_ns: u64, value: Value) -> Result<EntryId, Refused> {
+        if value.len() > VALUE_MAX {
+            return Err(self.refusals.count(Refused::TooLarge));
+        }
+        self.put(now_ns, Body::Value(value))
+    }
+
+    /// Proposes that `member` joins. It is void if a member of that id or a higher one has joined before.
+    ///
+    /// # Errors
+    /// As [`Log::propose`]; [`Refused::Duplicate`] for an id that was used; [`Refused::TooLarge`] for a group that is full.
+    pub fn admit(&mut self, now_ns: u64, member: MemberId) -> Result<EntryId, Refused> {
+        if member <= self.highest {
+            return Err(self.refusals.count(Refused::Duplicate));
+        }
+        if self.members.len() >= MAX_MEMBERS {
+            return Err(self.refusals.count(Refused::TooLarge));
+        }
+        self.put(now_ns, Body::Join(member))
+    }
+
+    /// Proposes that this member leaves. It halts with [`Halted::Left`] when everybody knows.
+    ///
+    /// # Errors
+    /// As [`Log::propose`].
+    pub fn leave(&mut self, now_ns: u64) -> Result<EntryId, Refused> {
+        self.put(now_ns, Body::Leave(self.me))
+    }
+
+    /// Proposes another engine.
+    ///
+    /// # Errors
+    /// As [`Log::propose`].
+    pub fn switch(&mut self, now_ns: u64, kind: Kind) -> Result<EntryId, Refused> {
+        self.put(now_ns, Body::Switch(kind))
+    }
+
+    /// The application's state after `position` entries: what was applied before need not be kept any more.
+    ///
+    /// # Errors
+    /// [`Refused::Malformed`] for a position that was not applied yet, [`Refused::Duplicate`] for one before the last snapshot.
+    pub fn keep_snapshot(&mut self, position: Position, state: Value) -> Result<(), Refused> {
+        if position > self.position {
+            return Err(self.refusals.count(Refused::Malformed));
+        }
+        if position < self.snapshot.0 {
+            return Err(self.refusals.count(Refused::Duplicate));
+        }
+        self.tail.drain(..(position - self.snapshot.0) as usize);
+        self.snapshot = (position, Some(state));
+        Ok(())
+    }
+
+    fn put(&mut self, now_ns: u64, body: Body) -> Result<EntryId, Refused> {
+        match self.stage {
+            Stage::Running => {}
+            Stage::Joining => return Err(self.refusals.count(Refused::NotMember)),
+            Stage::Leaving { .. } | Stage::Halted(_) => return Err(self.refusals.count(Refused::Halted)),
+        }
+        if self.pending.len() >= self.config.pending_max {
+            return Err(self.refusals.count(Refused::Busy));
+        }
+        let id = EntryId { proposer: self.me, number: self.next_number };
+        self.next_number += 1;
+        self.pending.push_back(Entry { id, body });
+        self.offer(now_ns);
+        self.drain(now_ns);
+        Ok(id)
+    }
+
+    // What arrives.
+
+    /// Over the reliable link.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn handle_message(&mut self, now_ns: u64, from: MemberId, message: Message) -> Result<(), Refused> {
+        self.known(from)?;
+        let result = match message {
+            Message::Engine { epoch, body } => self.route(now_ns, epoch, Early::Message(from, body)),
+            Message::Reached { epoch, instance } => self.reached(from, epoch, instance),
+            Message::Ask => {
+                // Also to one who does not know that it left.
+                if matches!(self.stage, Stage::Joining) || from > self.highest {
+                    Err(self.refusals.count(Refused::NotMember))
+                } else {
+                    self.transfer(from);
+                    Ok(())
+                }
+            }
+            Message::Transfer(transfer) => self.take_transfer(now_ns, from, *transfer),
+        };
+        self.drain(now_ns);
+        result
+    }
+
+    /// A copy of a broadcast.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn handle_copy(&mut self, now_ns: u64, from: MemberId, path: usize, message: Message) -> Result<(), Refused> {
+        self.known(from)?;
+        let Message::Engine { epoch, body } = message else { return Err(self.refusals.count(Refused::Malformed)) };
+        let result = self.route(now_ns, epoch, Early::Copy(from, path, body));
+        self.drain(now_ns);
+        result
+    }
+
+    /// The first copy of a piggyback.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn handle_piggyback(&mut self, now_ns: u64, from: MemberId, message: Message) -> Result<(), Refused> {
+        self.known(from)?;
+        let Message::Engine { epoch, body } = message else { return Err(self.refusals.count(Refused::Malformed)) };
+        let result = self.route(now_ns, epoch, Early::Piggyback(from, body));
+        self.drain(now_ns);
+        result
+    }
+
+    /// What rides on the heartbeat that is about to leave.
+    pub fn poll_piggyback(&mut self, now_ns: u64) -> Option<Message> {
+        if let Stage::Halted(_) = self.stage {
+            return None;
+        }
+        let mut found = None;
+        if let Some((epoch, engine, _)) = &mut self.previous {
+            found = engine.poll_piggyback(now_ns).map(|body| (*epoch, body));
+        }
+        if found.is_none() {
+            found = self.engine.as_mut()?.poll_piggyback(now_ns).map(|body| (self.epoch, body));
+        }
+        self.drain(now_ns);
+        let (epoch, body) = found?;
+        self.rode = epoch;
+        Some(Message::Engine { epoch, body })
+    }
+
+    /// The heartbeat with the last piggyback has left on all paths.
+    pub fn handle_piggyback_sent(&mut self, now_ns: u64) {
+        let rode = self.rode;
+        if let Some(engine) = self.engine_of(rode) {
+            engine.handle_piggyback_sent(now_ns);
+        }
+        self.drain(now_ns);
+    }
+
+    /// The answer of `from`'s memory of `epoch`.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub fn handle_memory(
+        &mut self,
+        now_ns: u64,
+        from: MemberId,
+        epoch: Epoch,
+        id: memory::RequestId,
+        answer: memory::Answer,
+    ) -> Result<(), Refused> {
+        let result = match self.engine_of(epoch) {
+            Some(engine) => engine.handle_memory(now_ns, from, id, answer),
+            None => Err(Refused::OldInstance),
+        };
+        self.drain(now_ns);
+        result.map_err(|why| self.refusals.count(why))
+    }
+
+    /// `member` has crashed: this is true.
+    ///
+    /// # Errors
+    /// [`Refused::Duplicate`] if it was known.
+    pub fn handle_crash(&mut self, now_ns: u64, member: MemberId) -> Result<(), Refused> {
+        if member == self.me {
+            self.halt(Halted::Expelled);
+            return Ok(());
+        }
+        if !self.crashed.insert(member) {
+            return Err(self.refusals.count(Refused::Duplicate));
+        }
+        self.arriving.remove(member);
+        if self.members.contains(member)
+            && let Some(engine) = &mut self.engine
+        {
+            let _ = engine.handle_crash(now_ns, member);
+        }
+        if self.asked == Some(member) {
+            self.asked = None;
+        }
+        let ahead = self.early.iter().map(|(_, early)| early.from()).find(|from| !self.crashed.contains(*from));
+        if let (Some(from), false) = (ahead, matches!(self.stage, Stage::Joining)) {
+            self.ask(from);
+        }
+        if let Some((_, engine, waits_for)) = &mut self.previous {
+            let _ = engine.handle_crash(now_ns, member);
+            waits_for.remove(member);
+        }
+        if let Stage::Leaving { waits_for, .. } = &mut self.stage {
+            waits_for.remove(member);
+        }
+        self.drain(now_ns);
+        Ok(())
+    }
+
+    /// `member` may have crashed. Engines that need accuracy are not told.
+    pub fn handle_suspect(&mut self, now_ns: u64, member: MemberId) {
+        for engine in self.previous.iter_mut().map(|(_, engine, _)| engine).chain(&mut self.engine) {
+            if !engine.kind().needs_accuracy() {
+                let _ = engine.handle_crash(now_ns, member);
+            }
+        }
+        self.drain(now_ns);
+    }
+
+    /// A suspected member is back in sight.
+    pub fn handle_alive(&mut self, now_ns: u64, member: MemberId) {
+        if !self.crashed.contains(member) {
+            for engine in self.previous.iter_mut().map(|(_, engine, _)| engine).chain(&mut self.engine) {
+                engine.handle_alive(now_ns, member);
+            }
+            self.drain(now_ns);
+        }
+    }
+
+    /// Copies are missing, or the contract is broken.
+    pub fn handle_network_fault(&mut self, now_ns: u64) {
+        for engine in self.previous.iter_mut().map(|(_, engine, _)| engine).chain(&mut self.engine) {
+            engine.handle_network_fault(now_ns);
+        }
+        self.drain(now_ns);
+    }
+
+    /// The group's policy stops this member.
+    pub fn stop(&mut self, why: Halted) {
+        self.halt(why);
+    }
+
+    /// When [`Log::handle_timeout`] wants to be called.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<u64> {
+        if let Stage::Halted(_) = self.stage {
+            return None;
+        }
+        let of_previous = self.previous.as_ref().and_then(|(_, engine, _)| engine.poll_timeout());
+        let of_engine = self.engine.as_ref().and_then(|engine| engine.poll_timeout());
+        of_previous.into_iter().chain(of_engine).min()
+    }
+
+    /// The time has come.
+    pub fn handle_timeout(&mut self, now_ns: u64) {
+        for engine in self.previous.iter_mut().map(|(_, engine, _)| engine).chain(&mut self.engine) {
+            if engine.poll_timeout().is_some_and(|at| at <= now_ns) {
+                engine.handle_timeout(now_ns);
+            }
+        }
+        self.drain(now_ns);
+    }
+
+    /// What is to be done next.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    // What can be asked.
+
+    /// Who we are.
+    #[must_use]
+    pub fn me(&self) -> MemberId {
+        self.me
+    }
+
+    /// The members as agreed through [`Log::decided_through`]; crashed ones are in it until their leave is applied.
+    #[must_use]
+    pub fn members(&self) -> &MemberSet {
+        &self.members
+    }
+
+    /// Those who are known here to have crashed.
+    #[must_use]
+    pub fn crashed(&self) -> &MemberSet {
+        &self.crashed
+    }
+
+    /// The engine in use.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// How many times the engine was changed.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// The last instance that was decided here.
+    #[must_use]
+    pub fn decided_through(&self) -> Instance {
+        self.through
+    }
+
+    /// How many entries were applied here.
+    #[must_use]
+    pub fn position(&self) -> Position {
+        self.position
+    }
+
+    /// Every member alive has decided this and all before.
+    #[must_use]
+    pub fn stable_through(&self) -> Instance {
+        self.engine.as_ref().map_or(0, |engine| engine.stable_through())
+    }
+
+    /// Own entries that were not applied yet.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Whether it has its state and takes part.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        matches!(self.stage, Stage::Running)
+    }
+
+    /// Whom this member believes to lead.
+    #[must_use]
+    pub fn leader(&self) -> Option<MemberId> {
+        self.engine.as_ref().and_then(|engine| engine.leader())
+    }
+
+    /// Why it stopped, if it did.
+    #[must_use]
+    pub fn halted(&self) -> Option<Halted> {
+        match self.stage {
+            Stage::Halted(why) => Some(why),
+            _ => None,
+        }
+    }
+
+    /// What was refused here, by the log or by its engine.
+    #[must_use]
+    pub fn refusals(&self) -> &Refusals {
+        &self.refusals
+    }
+
+    /// Panics if the state is one that it must never be in.
+    pub fn invariants(&self) {
+        assert_eq!(self.snapshot.0 + self.tail.len() as u64, self.position, "snapshot and tail are all that was applied");
+        assert!(self.offered <= self.pending.len(), "no more is with the engine than waits");
+        assert!(self.pending.len() <= self.config.pending_max + 2 * MAX_MEMBERS, "what waits is bounded");
+        assert!(self.early.len() <= self.config.early_max, "what came early is bounded");
+        assert!(self.members.iter().all(|member| member <= self.highest), "the highest id is the highest");
+        assert!(
+            self.pending.iter().all(|entry| entry.id.proposer == self.me && entry.id.number < self.next_number),
+            "only what we proposed waits here"
+        );
+        assert!(
+            self.pending.iter().all(|entry| !self.applied.get(&self.me).is_some_and(|numbers| numbers.contains(entry.id.number))),
+            "what was applied waits no more"
+        );
+        if let Some(engine) = &self.engine {
+            engine.invariants();
+            assert!(engine.decided_through() >= self.through || self.previous.is_some() || self.halted().is_some());
+        }
+    }
+
+    // Between the parts.
+
+    fn known(&mut self, from: MemberId) -> Result<(), Refused> {
+        if let Stage::Halted(_) = self.stage {
+            return Err(self.refusals.count(Refused::Halted));
+        }
+        if from == self.me {
+            return Err(self.refusals.count(Refused::Malformed));
+        }
+        Ok(())
+    }
+
+    fn engine_of(&mut self, epoch: Epoch) -> Option<&mut Box<dyn Engine<EngineMessage>>> {
+        if epoch == self.epoch {
+            return self.engine.as_mut();
+        }
+        self.previous.as_mut().filter(|(of, ..)| *of == epoch).map(|(_, engine, _)| engine)
+    }
+
+    /// To the engine of its epoch; what is early waits, what is late is void.
+    fn route(&mut self, now_ns: u64, epoch: Epoch, early: Early) -> Result<(), Refused> {
+        if matches!(self.stage, Stage::Joining) || epoch > self.epoch {
+            if self.early.len() >= self.config.early_max {
+                return Err(self.refusals.count(Refused::TooFarAhead));
+            }
+            self.early.push_back((epoch, early));
+            return Ok(());
+        }
+        let result = match self.engine_of(epoch) {
+            Some(engine) => hand(engine.as_mut(), now_ns, early),
+            None => Err(Refused::OldInstance),
+        };
+        result.map_err(|why| self.refusals.count(why))
+    }
+
+    /// Asks `who` how things stand, unless an answer is on its way. Needed by two only, because the engine before a switch lives on until everyone
+    /// is through: by one who leaves, whom the engines of the others have forgotten when its leave was decided, and by one whose last source of
+    /// the decision crashed.
+    fn ask(&mut self, who: MemberId) {
+        if self.asked.is_none() {
+            self.asked = Some(who);
+            self.outputs.push_back(Output::Send { to: who, message: Message::Ask });
+        }
+    }
+
+    fn reached(&mut self, from: MemberId, epoch: Epoch, instance: Instance) -> Result<(), Refused> {
+        if matches!(self.stage, Stage::Joining) {
+            return Ok(());
+        }
+        self.arriving.remove(from);
+        let leaves = self.pending.iter().any(|entry| entry.body == Body::Leave(self.me));
+        if leaves && instance > self.through {
+            self.ask(from);
+        }
+        if let Some((of, _, waits_for)) = &mut self.previous
+            && epoch > *of
+        {
+            waits_for.remove(from);
+        }
+        if let Stage::Leaving { instance: ours, waits_for } = &mut self.stage
+            && instance >= *ours
+        {
+            waits_for.remove(from);
+        }
+        Ok(())
+    }
+
+    /// Everything that the engines want, until they want nothing: then the log's own duties.
+    fn drain(&mut self, now_ns: u64) {
+        if let Stage::Halted(_) = self.stage {
+            return;
+        }
+        loop {
+            let mut next = None;
+            if let Some((epoch, engine, _)) = &mut self.previous {
+                next = engine.poll_action().map(|action| (*epoch, action));
+            }
+            if next.is_none() {
+                let epoch = self.epoch;
+                next = self.engine.as_mut().and_then(|engine| engine.poll_action()).map(|action| (epoch, action));
+            }
+            let Some((epoch, action)) = next else { break };
+            match action {
+                Action::Send { to, message } => {
+                    self.outputs.push_back(Output::Send { to, message: Message::Engine { epoch, body: message } });
+                }
+                Action::Copies { message } => {
+                    self.outputs.push_back(Output::Copies { message: Message::Engine { epoch, body: message } });
+                }
+                Action::Memory { to, request } => self.outputs.push_back(Output::Memory { to, epoch, request }),
+                // Behind the switch nothing of the old engine counts.
+                Action::Decide { instance, batch } if epoch == self.epoch => self.decided(now_ns, instance, &batch),
+                Action::Halt(why) if epoch == self.epoch => self.halt(why),
+                Action::Decide { .. } | Action::Halt(_) => {}
+            }
+            if let Stage::Halted(_) = self.stage {
+                return;
+            }
+        }
+        if self.previous.as_ref().is_some_and(|(_, _, waits_for)| waits_for.is_empty()) {
+            self.previous = None;
+        }
+        if let Stage::Leaving { waits_for, .. } = &self.stage
+            && waits_for.is_empty()
+        {
+            self.halt(Halted::Left);
+            return;
+        }
+        if matches!(self.stage, Stage::Running) {
+            self.duties_of_a_leader();
+            if self.offered < self.pending.len() && self.offer(now_ns) {
+                self.drain(now_ns);
+            }
+        }
+    }
+
+    /// Gives the engine what waits, in order, as much as it takes; whether it took any.
+    fn offer(&mut self, now_ns: u64) -> bool {
+        let before = self.offered;
+        let Some(engine) = &mut self.engine else { return false };
+        while let Some(entry) = self.pending.get(self.offered) {
+            if engine.propose(now_ns, entry.clone()).is_err() {
+                break;
+            }
+            self.offered += 1;
+        }
+        self.offered > before
+    }
+
+    /// Whoever leads has the crashed leave, and gives those who arrive their state.
+    fn duties_of_a_leader(&mut self) {
+        let led = self.led;
+        self.led = self.leader() == Some(self.me);
+        if !self.led {
+            self.evicting.clear();
+            return;
+        }
+        if !led {
+            self.welcome();
+        }
+        let gone: Vec<_> =
+            self.crashed.iter().filter(|member| self.members.contains(*member) && !self.evicting.contains(*member)).collect();
+        for member in gone {
+            self.evicting.insert(member);
+            let id = EntryId { proposer: self.me, number: self.next_number };
+            self.next_number += 1;
+            self.pending.push_back(Entry { id, body: Body::Leave(member) });
+        }
+    }
+
+    fn decided(&mut self, now_ns: u64, instance: Instance, batch: &Batch) {
+        assert_eq!(instance, self.through + 1, "engines decide in order");
+        self.through = instance;
+        let mut control = false;
+        for entry in batch.iter() {
+            if !matches!(entry.body, Body::Value(_)) {
+                control = true;
+            }
+            self.apply(now_ns, entry);
+            if !matches!(self.stage, Stage::Running) {
+                break;
+            }
+        }
+        if control {
+            self.behind_a_barrier(now_ns);
+        }
+    }
+
+    fn apply(&mut self, now_ns: u64, entry: &Entry) {
+        let EntryId { proposer, number } = entry.id;
+        // Void: of someone who is not in the group any more, or applied before.
+        if !self.members.contains(proposer) || !self.applied.entry(proposer).or_default().insert(number) {
+            return;
+        }
+        if proposer == self.me
+            && let Some(at) = self.pending.iter().position(|waiting| waiting.id == entry.id)
+        {
+            self.pending.remove(at);
+            if at < self.offered {
+                self.offered -= 1;
+            }
+        }
+        self.position += 1;
+        self.tail.push_back(entry.clone());
+        self.outputs.push_back(Output::Apply { position: self.position, entry: entry.clone() });
+        match &entry.body {
+            Body::Value(_) => {}
+            Body::Join(member) => self.applied_join(*member),
+            Body::Leave(member) => self.applied_leave(proposer, *member),
+            Body::Switch(kind) => self.applied_switch(now_ns, *kind),
+        }
+    }
+
+    fn applied_join(&mut self, member: MemberId) {
+        // Void if the id is not new, or the group full: the same everywhere.
+        if member > self.highest && self.members.len() < MAX_MEMBERS {
+            self.highest = member;
+            self.members.insert(member);
+            if !self.crashed.contains(member) {
+                self.arriving.insert(member);
+            }
+        }
+    }
+
+    fn applied_leave(&mut self, proposer: MemberId, member: MemberId) {
+        if !self.members.remove(member) {
+            return;
+        }
+        self.applied.remove(&member);
+        self.arriving.remove(member);
+        self.evicting.remove(member);
+        if member == self.me && proposer != self.me {
+            self.halt(Halted::Expelled);
+        } else if member == self.me {
+            let others = self.members.iter().filter(|other| !self.crashed.contains(*other)).collect();
+            self.stage = Stage::Leaving { instance: self.through, waits_for: others };
+        }
+    }
+
+    fn applied_switch(&mut self, now_ns: u64, kind: Kind) {
+        let setup = self.setup(now_ns, kind, false);
+        // A kind that this build has not got is void; all members of a group run the same build.
+        let Some(engine) = (self.build)(&setup) else { return };
+        let others: MemberSet = self.members.iter().filter(|other| *other != self.me && !self.crashed.contains(*other)).collect();
+        if let Some(old) = self.engine.replace(engine) {
+            self.previous = Some((self.epoch, old, others));
+        }
+        self.epoch += 1;
+        self.kind = kind;
+        self.offered = 0;
+    }
+
+    fn setup(&self, now_ns: u64, kind: Kind, joins: bool) -> Setup {
+        let crashed = self.crashed.iter().filter(|member| self.members.contains(*member)).collect();
+        Setup { me: self.me, kind, first: self.through + 1, members: self.members.clone(), crashed, now_ns, joins }
+    }
+
+    /// The batch with a control entry is applied: the engine may go on, and the others hear of it.
+    fn behind_a_barrier(&mut self, now_ns: u64) {
+        let reached = Message::Reached { epoch: self.epoch, instance: self.through };
+        for to in self.members.iter().filter(|to| *to != self.me && !self.crashed.contains(*to)) {
+            self.outputs.push_back(Output::Send { to, message: reached.clone() });
+        }
+        if !matches!(self.stage, Stage::Running) {
+            return;
+        }
+        let (from, members) = (self.through + 1, self.members.clone());
+        if let Some(engine) = &mut self.engine {
+            engine.set_members(now_ns, from, members);
+            // Crashed before it was a member.
+            for member in self.crashed.iter().filter(|member| self.members.contains(*member)) {
+                let _ = engine.handle_crash(now_ns, member);
+            }
+        }
+        if self.leader() == Some(self.me) {
+            self.welcome();
+        }
+        self.take_early(now_ns);
+    }
+
+    fn welcome(&mut self) {
+        for member in self.arriving.clone().iter() {
+            self.transfer(member);
+        }
+    }
+
+    fn take_early(&mut self, now_ns: u64) {
+        for (epoch, early) in std::mem::take(&mut self.early) {
+            let _ = self.route(now_ns, epoch, early);
+        }
+    }
+
+    fn transfer(&mut self, to: MemberId) {
+        let transfer = Transfer {
+            epoch: self.epoch,
+            kind: self.kind,
+            through: self.through,
+            members: self.members.clone(),
+            crashed: self.crashed.iter().filter(|member| self.members.contains(*member)).collect(),
+            highest: self.highest,
+            applied: self.applied.clone(),
+            snapshot_position: self.snapshot.0,
+            snapshot: self.snapshot.1.clone(),
+            entries: self.tail.iter().cloned().collect(),
+        };
+        self.outputs.push_back(Output::Send { to, message: Message::Transfer(Box::new(transfer)) });
+    }
+
+    fn take_transfer(&mut self, now_ns: u64, from: MemberId, transfer: Transfer) -> Result<(), Refused> {
+        let joining = matches!(self.stage, Stage::Joining);
+        let position = transfer.snapshot_position + transfer.entries.len() as u64;
+        self.asked = self.asked.filter(|asked| *asked != from);
+        // A running member takes one only to leave an epoch that the others have left, or to learn that it is not one any more.
+        if !joining && (transfer.through <= self.through || (transfer.epoch <= self.epoch && transfer.members.contains(self.me)))
+        {
+            return Err(self.refusals.count(Refused::Duplicate));
+        }
+        if !transfer.members.contains(from)
+            || transfer.members.len() > MAX_MEMBERS
+            || !transfer.members.covers(&transfer.crashed)
+            || transfer.members.iter().any(|member| member > transfer.highest)
+            || position < self.position
+            || transfer.through < self.through
+        {
+            return Err(self.refusals.count(Refused::Malformed));
+        }
+        if !transfer.members.contains(self.me) {
+            // Our leave was applied without us.
+            if joining {
+                return Err(self.refusals.count(Refused::NotMember));
+            }
+            self.halt(Halted::Left);
+            return Ok(());
+        }
+        let was = self.position;
+        self.epoch = transfer.epoch;
+        self.kind = transfer.kind;
+        self.through = transfer.through;
+        self.members = transfer.members;
+        self.highest = transfer.highest;
+        self.applied = transfer.applied;
+        for member in transfer.crashed.iter() {
+            self.crashed.insert(member);
+        }
+        let setup = self.setup(now_ns, transfer.kind, true);
+        let Some(engine) = (self.build)(&setup) else { return Err(self.refusals.count(Refused::Malformed)) };
+        self.engine = Some(engine);
+        self.previous = None;
+        self.stage = Stage::Running;
+        self.install(was, transfer.snapshot_position, transfer.snapshot, transfer.entries);
+        let applied = self.applied.get(&self.me).cloned().unwrap_or_default();
+        self.pending.retain(|entry| !applied.contains(entry.id.number));
+        self.offered = 0;
+        let reached = Message::Reached { epoch: self.epoch, instance: self.through };
+        for to in self.members.iter().filter(|to| *to != self.me && !self.crashed.contains(*to)) {
+            self.outputs.push_back(Output::Send { to, message: reached.clone() });
+        }
+        self.take_early(now_ns);
+        Ok(())
+    }
+
+    /// Tells the application what it has not got yet.
+    fn install(&mut self, was: Position, snapshot_position: Position, snapshot: Option<Value>, entries: Vec<Entry>) {
+        if snapshot_position > was || was == 0 {
+            self.outputs.push_back(Output::Install { position: snapshot_position, snapshot: snapshot.clone() });
+        }
+        self.position = snapshot_position;
+        self.snapshot = (snapshot_position, snapshot);
+        self.tail.clear();
+        for entry in entries {
+            self.position += 1;
+            self.tail.push_back(entry.clone());
+            if self.position > was {
+                self.outputs.push_back(Output::Apply { position: self.position, entry });
+            }
+        }
+    }
+
+    fn halt(&mut self, why: Halted) {
+        if !matches!(self.stage, Stage::Halted(_)) {
+            self.stage = Stage::Halted(why);
+            self.outputs.push_back(Output::Halt(why));
+        }
+    }
+}
+
+impl Early {
+    fn from(&self) -> MemberId {
+        match self {
+            Early::Message(from, _) | Early::Copy(from, ..) | Early::Piggyback(from, _) => *from,
+        }
+    }
+}
+
+fn hand(engine: &mut dyn Engine<EngineMessage>, now_ns: u64, what: Early) -> Result<(), Refused> {
+    match what {
+        Early::Message(from, body) => engine.handle_message(now_ns, from, body),
+        Early::Copy(from, path, body) => engine.handle_copy(now_ns, from, path, body),
+        Early::Piggyback(from, body) => engine.handle_piggyback(now_ns, from, body),
+    }
+}
+
+/// An engine whose own messages are carried as [`EngineMessage`].
+pub struct Carried<E, M> {
+    engine: E,
+    message: PhantomData<fn() -> M>,
+}
+
+impl<E, M> Carried<E, M> {
+    /// Wraps it.
+    pub fn new(engine: E) -> Self {
+        Self { engine, message: PhantomData }
+    }
+
+    /// The engine itself.
+    pub fn engine(&self) -> &E {
+        &self.engine
+    }
+}
+
+impl<E, M> Engine<EngineMessage> for Carried<E, M>
+where
+    E: Engine<M>,
+    M: Into<EngineMessage> + TryFrom<EngineMessage>,
+{
+    fn kind(&self) -> Kind {
+        self.engine.kind()
+    }
+    fn propose(&mut self, now_ns: u64, entry: Entry) -> Result<(), Refused> {
+        self.engine.propose(now_ns, entry)
+    }
+    fn handle_message(&mut self, now_ns: u64, from: MemberId, message: EngineMessage) -> Result<(), Refused> {
+        let message = M::try_from(message).map_err(|_| Refused::Malformed)?;
+        self.engine.handle_message(now_ns, from, message)
+    }
+    fn handle_copy(&mut self, now_ns: u64, from: MemberId, path: usize, message: EngineMessage) -> Result<(), Refused> {
+        let message = M::try_from(message).map_err(|_| Refused::Malformed)?;
+        self.engine.handle_copy(now_ns, from, path, message)
+    }
+    fn poll_piggyback(&mut self, now_ns: u64) -> Option<EngineMessage> {
+        self.engine.poll_piggyback(now_ns).map(Into::into)
+    }
+    fn handle_piggyback_sent(&mut self, now_ns: u64) {
+        self.engine.handle_piggyback_sent(now_ns);
+    }
+    fn handle_piggyback(&mut self, now_ns: u64, from: MemberId, message: EngineMessage) -> Result<(), Refused> {
+        let message = M::try_from(message).map_err(|_| Refused::Malformed)?;
+        self.engine.handle_piggyback(now_ns, from, message)
+    }
+    fn handle_memory(
+        &mut self,
+        now_ns: u64,
+        from: MemberId,
+        id: memory::RequestId,
+        answer: memory::Answer,
+    ) -> Result<(), Refused> {
+        self.engine.handle_memory(now_ns, from, id, answer)
+    }
+    fn handle_crash(&mut self, now_ns: u64, member: MemberId) -> Result<(), Refused> {
+        self.engine.handle_crash(now_ns, member)
+    }
+    fn handle_alive(&mut self, now_ns: u64, member: MemberId) {
+        self.engine.handle_alive(now_ns, member);
+    }
+    fn handle_network_fault(&mut self, now_ns: u64) {
+        self.engine.handle_network_fault(now_ns);
+    }
+    fn poll_timeout(&self) -> Option<u64> {
+        self.engine.poll_timeout()
+    }
+    fn handle_timeout(&mut self, now_ns: u64) {
+        self.engine.handle_timeout(now_ns);
+    }
+    fn set_members(&mut self, now_ns: u64, from: Instance, members: MemberSet) {
+        self.engine.set_members(now_ns, from, members);
+    }
+    fn poll_action(&mut self) -> Option<Action<EngineMessage>> {
+        Some(match self.engine.poll_action()? {
+            Action::Send { to, message } => Action::Send { to, message: message.into() },
+            Action::Copies { message } => Action::Copies { message: message.into() },
+            Action::Memory { to, request } => Action::Memory { to, request },
+            Action::Decide { instance, batch } => Action::Decide { instance, batch },
+            Action::Halt(why) => Action::Halt(why),
+        })
+    }
+    fn decided_through(&self) -> Instance {
+        self.engine.decided_through()
+    }
+    fn stable_through(&self) -> Instance {
+        self.engine.stable_through()
+    }
+    fn leader(&self) -> Option<MemberId> {
+        self.engine.leader()
+    }
+    fn halted(&self) -> Option<Halted> {
+        self.engine.halted()
+    }
+    fn refusals(&self) -> &Refusals {
+        self.engine.refusals()
+    }
+    fn invariants(&self) {
+        self.engine.invariants();
+    }
+}
