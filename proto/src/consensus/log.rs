@@ -89,6 +89,8 @@ pub struct Transfer {
     pub snapshot: Option<Value>,
     /// The entries applied since.
     pub entries: Vec<Entry>,
+    /// What else the engine needs to begin there: [`Engine::start_point`].
+    pub start: Option<Value>,
 }
 
 /// A set of numbers from 1 that is nearly without gaps.
@@ -182,6 +184,8 @@ pub struct Setup {
     pub now_ns: u64,
     /// This member comes into a group that is running, or starts it together with the others.
     pub joins: bool,
+    /// For one that comes: what [`Engine::start_point`] said to whoever sent it the state.
+    pub start: Option<Value>,
 }
 
 /// Makes an engine; nothing if this group has not got that kind.
@@ -267,7 +271,8 @@ impl Log {
             members.contains(me) && members.len() <= MAX_MEMBERS,
             "a group of at most {MAX_MEMBERS} that starts with us in it"
         );
-        let setup = Setup { me, kind, first: 1, members: members.clone(), crashed: MemberSet::new(), now_ns, joins: false };
+        let setup =
+            Setup { me, kind, first: 1, members: members.clone(), crashed: MemberSet::new(), now_ns, joins: false, start: None };
         let engine = build(&setup)?;
         let mut log = Self::empty(me, config, build);
         log.highest = members.iter().next_back().unwrap_or(me);
@@ -909,7 +914,7 @@ impl Log {
     }
 
     fn applied_switch(&mut self, now_ns: u64, kind: Kind) {
-        let setup = self.setup(now_ns, kind, false);
+        let setup = self.setup(now_ns, kind, false, None);
         // A kind that this build has not got is void; all members of a group run the same build.
         let Some(engine) = (self.build)(&setup) else { return };
         let others: MemberSet = self.members.iter().filter(|other| *other != self.me && !self.crashed.contains(*other)).collect();
@@ -921,9 +926,9 @@ impl Log {
         self.offered = 0;
     }
 
-    fn setup(&self, now_ns: u64, kind: Kind, joins: bool) -> Setup {
+    fn setup(&self, now_ns: u64, kind: Kind, joins: bool, start: Option<Value>) -> Setup {
         let crashed = self.crashed.iter().filter(|member| self.members.contains(*member)).collect();
-        Setup { me: self.me, kind, first: self.through + 1, members: self.members.clone(), crashed, now_ns, joins }
+        Setup { me: self.me, kind, first: self.through + 1, members: self.members.clone(), crashed, now_ns, joins, start }
     }
 
     /// The batch with a control entry is applied: the engine may go on, and the others hear of it.
@@ -973,6 +978,7 @@ impl Log {
             snapshot_position: self.snapshot.0,
             snapshot: self.snapshot.1.clone(),
             entries: self.tail.iter().cloned().collect(),
+            start: self.engine.as_ref().and_then(|engine| engine.start_point()),
         };
         self.outputs.push_back(Output::Send { to, message: Message::Transfer(Box::new(transfer)) });
     }
@@ -1013,7 +1019,7 @@ impl Log {
         for member in transfer.crashed.iter() {
             self.crashed.insert(member);
         }
-        let setup = self.setup(now_ns, transfer.kind, true);
+        let setup = self.setup(now_ns, transfer.kind, true, transfer.start);
         let Some(engine) = (self.build)(&setup) else { return Err(self.refusals.count(Refused::Malformed)) };
         self.engine = Some(engine);
         self.previous = None;
@@ -1144,6 +1150,9 @@ where
     }
     fn set_members(&mut self, now_ns: u64, from: Instance, members: MemberSet) {
         self.engine.set_members(now_ns, from, members);
+    }
+    fn start_point(&self) -> Option<Value> {
+        self.engine.start_point()
     }
     fn poll_action(&mut self) -> Option<Action<EngineMessage>> {
         Some(match self.engine.poll_action()? {

@@ -17,7 +17,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::group::{Batch, Entry, MemberId, MemberSet, Refusals, Refused};
+use crate::group::{Batch, Entry, MemberId, MemberSet, Refusals, Refused, Value};
 
 /// The number of an instance, from 1.
 pub type Instance = u64;
@@ -257,6 +257,11 @@ pub trait Engine<M> {
 
     /// From the instance `from` on, these are the members. Called when the instance before was decided, before its successor can be.
     fn set_members(&mut self, now_ns: u64, from: Instance, members: MemberSet);
+
+    /// What an engine of a member that begins behind [`Engine::decided_through`] must know, if that and the members are not enough.
+    fn start_point(&self) -> Option<Value> {
+        None
+    }
 
     /// What is to be done next.
     fn poll_action(&mut self) -> Option<Action<M>>;
