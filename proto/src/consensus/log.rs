@@ -798,6 +798,7 @@ impl Log {
         }
         if let Stage::Leaving { waits_for, .. } = &self.stage
             && waits_for.is_empty()
+            && self.engine.as_ref().is_none_or(|engine| engine.may_leave())
         {
             self.halt(Halted::Left);
             return;
@@ -845,6 +846,10 @@ impl Log {
     }
 
     fn decided(&mut self, now_ns: u64, instance: Instance, batch: &Batch) {
+        if !matches!(self.stage, Stage::Running) {
+            // Behind our own leave.
+            return;
+        }
         assert_eq!(instance, self.through + 1, "engines decide in order");
         self.through = instance;
         let mut control = false;
@@ -937,10 +942,14 @@ impl Log {
         for to in self.members.iter().filter(|to| *to != self.me && !self.crashed.contains(*to)) {
             self.outputs.push_back(Output::Send { to, message: reached.clone() });
         }
+        let (from, members) = (self.through + 1, self.members.clone());
+        if let (Stage::Leaving { .. }, Some(engine)) = (&self.stage, &mut self.engine) {
+            engine.set_leaving(now_ns, from, members);
+            return;
+        }
         if !matches!(self.stage, Stage::Running) {
             return;
         }
-        let (from, members) = (self.through + 1, self.members.clone());
         if let Some(engine) = &mut self.engine {
             engine.set_members(now_ns, from, members);
             // Crashed before it was a member.
@@ -1150,6 +1159,12 @@ where
     }
     fn set_members(&mut self, now_ns: u64, from: Instance, members: MemberSet) {
         self.engine.set_members(now_ns, from, members);
+    }
+    fn set_leaving(&mut self, now_ns: u64, from: Instance, members: MemberSet) {
+        self.engine.set_leaving(now_ns, from, members);
+    }
+    fn may_leave(&self) -> bool {
+        self.engine.may_leave()
     }
     fn start_point(&self) -> Option<Value> {
         self.engine.start_point()

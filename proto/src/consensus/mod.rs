@@ -13,6 +13,9 @@
 
 pub mod log;
 
+pub mod batch;
+pub mod hsuc;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -83,7 +86,7 @@ pub enum Halted {
 }
 
 /// What an engine asks of its shell.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action<M> {
     /// Over the reliable link to `to`: nothing is lost, doubled or overtaken as long as both live; may be late. Never to oneself.
     Send {
@@ -257,6 +260,14 @@ pub trait Engine<M> {
 
     /// From the instance `from` on, these are the members. Called when the instance before was decided, before its successor can be.
     fn set_members(&mut self, now_ns: u64, from: Instance, members: MemberSet);
+
+    /// As [`Engine::set_members`], but for a member that is not among them any more: whatever it still owes to the others, it pays.
+    fn set_leaving(&mut self, _now_ns: u64, _from: Instance, _members: MemberSet) {}
+
+    /// Whether the others can do without this member, once they all know that it left.
+    fn may_leave(&self) -> bool {
+        true
+    }
 
     /// What an engine of a member that begins behind [`Engine::decided_through`] must know, if that and the members are not enough.
     fn start_point(&self) -> Option<Value> {
