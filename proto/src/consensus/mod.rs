@@ -83,6 +83,8 @@ pub enum Halted {
     Expelled,
     /// It left, as agreed.
     Left,
+    /// What members said contradicts what is known for certain: one of them is not correct.
+    Contradiction,
 }
 
 /// What an engine asks of its shell.

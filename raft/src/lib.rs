@@ -1,0 +1,534 @@
+//! Raft as one of FiDe's engines: the baseline, and the engine that needs no timing at all (X10, B7).
+//!
+//! The protocol is the `raft` crate's `RawNode` (the port of etcd's, as TiKV runs it), which is sans-IO like our own cores: it is fed ticks and
+//! messages. What is added here is only what the interface asks for:
+//!
+//! * *Instances*: the committed entries that carry a batch, numbered from the first; Raft's own empty and membership entries are not instances.
+//! * *Proposals are kept* until they are decided. One batch of a member is on its way at a time, so that its entries keep their order; it is proposed
+//!   again when the leader changes or nothing was heard of it for an election timeout.
+//! * *Barriers*: behind a control entry nothing is handed out before [`Engine::set_members`] answered it; the leader then brings Raft's own
+//!   membership to what the log says, one change after the other.
+//! * *Hints*: when the leader is reported crashed, the lowest member alive does not wait for its election timeout. A wrong hint costs an election.
+//! * *Determinism*: the library draws its election timeouts from the thread's random numbers; here each member has a range of one tick, different for
+//!   each member and seed, so that a run can be repeated.
+//!
+//! Storage is memory. A member that restarts is a new member, so Raft's promise rests on a majority that stays up, as for the other engines.
+
+#![forbid(unsafe_code)]
+
+mod storage;
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use fide_proto::consensus::log::EngineMessage;
+use fide_proto::consensus::{Action, Engine, Halted, Instance, Kind};
+use fide_proto::group::{Batch, Body, Entry, MAX_MEMBERS, MemberId, MemberSet, Refusals, Refused, VALUE_MAX, Value};
+use protobuf::Message as _;
+use raft::prelude::{ConfChange, ConfChangeType, ConfState, EntryType, Message, MessageType};
+use raft::{RawNode, StateRole};
+use storage::Memory;
+
+/// How it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Who we are.
+    pub me: MemberId,
+    /// Raft's time step; a leader sends its heartbeat each of them.
+    pub tick_ns: u64,
+    /// Ticks without a leader until an election, at least.
+    pub election_ticks: usize,
+    /// What tells election timeouts of different runs apart.
+    pub seed: u64,
+    /// Own entries that may wait.
+    pub pending_max: usize,
+    /// Entries of Raft's log that are kept for members that lag.
+    pub kept_max: usize,
+    /// Bytes of one batch.
+    pub batch_max: usize,
+}
+
+impl Config {
+    /// Usual values: a tick of 1 ms, elections after 10 to 20 of them.
+    #[must_use]
+    pub fn new(me: MemberId) -> Self {
+        Self { me, tick_ns: 1_000_000, election_ticks: 10, seed: 0, pending_max: 1024, kept_max: 1 << 16, batch_max: VALUE_MAX }
+    }
+}
+
+/// Largest message that is taken from the wire.
+const MESSAGE_MAX: usize = 4 * VALUE_MAX;
+
+/// Where a newcomer's Raft log begins: index and term of the entry before, and who votes.
+type StartPoint = (u64, u64, Vec<u64>);
+
+/// The engine.
+pub struct Raft {
+    config: Config,
+    node: RawNode<Memory>,
+    next_tick_ns: u64,
+    members: MemberSet,
+    suspected: MemberSet,
+    through: Instance,
+    /// Raft's index and term of the last committed entry that was looked at.
+    applied: (u64, u64),
+    /// Committed, behind a barrier that has not been answered yet.
+    held: VecDeque<Batch>,
+    barrier: bool,
+    /// Our own removal is in our log: what is needed of us for it, we gave.
+    removed: bool,
+    pending: VecDeque<Entry>,
+    /// How many of the pending ones, from the front, are on their way; since which tick, under which leader and term.
+    sent: usize,
+    sent_for_ticks: usize,
+    sent_under: (u64, u64),
+    actions: VecDeque<Action<EngineMessage>>,
+    refusals: Refusals,
+    halted: Option<Halted>,
+}
+
+impl Raft {
+    /// A member that begins with the instance `first`. One that joins gets the `start` that [`Engine::start_point`] said behind `first - 1`.
+    ///
+    /// # Errors
+    /// [`Refused::Malformed`] for a `start` that is none, [`Refused::NotMember`] for a group without `config.me`.
+    pub fn new(config: Config, now_ns: u64, first: Instance, members: &MemberSet, start: Option<&[u8]>) -> Result<Self, Refused> {
+        if !members.contains(config.me) || first == 0 {
+            return Err(Refused::NotMember);
+        }
+        let (index, term, voters): StartPoint = match start {
+            Some(bytes) => postcard::from_bytes(bytes).map_err(|_| Refused::Malformed)?,
+            None => (0, 0, members.iter().map(|member| u64::from(member.0)).collect()),
+        };
+        if voters.is_empty() || voters.len() > MAX_MEMBERS + 1 {
+            return Err(Refused::Malformed);
+        }
+        let conf = ConfState { voters, ..ConfState::default() };
+        let election_tick = config.election_ticks.max(4);
+        let mine = election_tick + (mix(config.seed, config.me) % election_tick as u64) as usize;
+        let settings = raft::Config {
+            id: u64::from(config.me.0),
+            election_tick,
+            heartbeat_tick: 1,
+            applied: index,
+            min_election_tick: mine,
+            max_election_tick: mine + 1,
+            pre_vote: true,
+            check_quorum: true,
+            max_size_per_msg: VALUE_MAX as u64,
+            max_inflight_msgs: 256,
+            ..raft::Config::default()
+        };
+        let logger = slog::Logger::root(slog::Discard, slog::o!());
+        let node = RawNode::new(&settings, Memory::new((index, term), conf), &logger).map_err(|_| Refused::Malformed)?;
+        let next_tick_ns = now_ns + config.tick_ns;
+        Ok(Self {
+            config,
+            node,
+            next_tick_ns,
+            members: members.clone(),
+            suspected: MemberSet::new(),
+            through: first - 1,
+            applied: (index, term),
+            held: VecDeque::new(),
+            barrier: false,
+            removed: false,
+            pending: VecDeque::new(),
+            sent: 0,
+            sent_for_ticks: 0,
+            sent_under: (0, 0),
+            actions: VecDeque::new(),
+            refusals: Refusals::default(),
+            halted: None,
+        })
+    }
+
+    /// Entries of Raft's own log that are kept.
+    #[must_use]
+    pub fn kept(&self) -> usize {
+        self.node.store().len()
+    }
+
+    /// Asks for an election now, as the member that starts a group may.
+    pub fn campaign(&mut self) {
+        // A leader's or a removed member's campaign is none.
+        let _ = self.node.campaign();
+        self.advance();
+    }
+
+    /// Carries out what Raft wants, until it wants nothing.
+    fn advance(&mut self) {
+        loop {
+            self.reconfigure();
+            self.submit();
+            if !self.node.has_ready() {
+                return;
+            }
+            let mut ready = self.node.ready();
+            let messages = ready.take_messages();
+            self.send(messages);
+            // `Memory::snapshot` never gives one, so none ever comes from a correct member.
+            let committed = ready.take_committed_entries();
+            self.committed(committed);
+            self.removed |= ready.entries().iter().any(|entry| removes(entry, self.config.me));
+            self.node.mut_store().append(ready.entries());
+            if let Some(hard) = ready.hs() {
+                self.node.mut_store().set_hard(hard.clone());
+            }
+            let messages = ready.take_persisted_messages();
+            self.send(messages);
+            let mut light = self.node.advance(ready);
+            if let Some(commit) = light.commit_index() {
+                self.node.mut_store().set_commit(commit);
+            }
+            let messages = light.take_messages();
+            self.send(messages);
+            let committed = light.take_committed_entries();
+            self.committed(committed);
+            self.node.advance_apply();
+            self.compact();
+        }
+    }
+
+    fn send(&mut self, messages: Vec<Message>) {
+        for message in messages {
+            let Ok(to) = u16::try_from(message.to).map(MemberId) else { continue };
+            if let Ok(bytes) = message.write_to_bytes() {
+                self.actions.push_back(Action::Send { to, message: EngineMessage::Opaque(bytes.into()) });
+            }
+        }
+    }
+
+    fn committed(&mut self, entries: Vec<raft::prelude::Entry>) {
+        for entry in entries {
+            self.applied = (entry.index, entry.term);
+            match entry.get_entry_type() {
+                EntryType::EntryNormal => {
+                    // Every entry with data was encoded by a member's `submit`; undecodable ones are skipped by everyone alike.
+                    if let Ok(batch) = postcard::from_bytes::<Vec<Entry>>(&entry.data)
+                        && !batch.is_empty()
+                    {
+                        self.held.push_back(batch.into());
+                    }
+                }
+                EntryType::EntryConfChange => {
+                    let mut change = ConfChange::default();
+                    if change.merge_from_bytes(&entry.data).is_ok()
+                        && let Ok(conf) = self.node.apply_conf_change(&change)
+                    {
+                        self.node.mut_store().set_conf(conf);
+                    }
+                }
+                EntryType::EntryConfChangeV2 => {}
+            }
+        }
+        self.hand_out();
+    }
+
+    fn hand_out(&mut self) {
+        while !self.barrier {
+            let Some(batch) = self.held.pop_front() else { return };
+            self.through += 1;
+            self.barrier = batch.iter().any(|entry| !matches!(entry.body, Body::Value(_)));
+            let before = self.pending.len();
+            self.pending.retain(|entry| !batch.iter().any(|decided| decided.id == entry.id));
+            self.sent = self.sent.saturating_sub(before - self.pending.len());
+            self.actions.push_back(Action::Decide { instance: self.through, batch });
+        }
+    }
+
+    /// The next batch of ours, if none is on its way: what waits, in order; a control entry alone.
+    fn submit(&mut self) {
+        let under = (self.node.raft.leader_id, self.node.raft.term);
+        if self.sent > 0 && self.sent_under != under {
+            self.sent = 0;
+        }
+        if self.sent > 0 || self.pending.is_empty() || under.0 == raft::INVALID_ID {
+            return;
+        }
+        let mut bytes = 0;
+        let n = self
+            .pending
+            .iter()
+            .enumerate()
+            .take_while(|(at, entry)| {
+                let Body::Value(value) = &entry.body else { return *at == 0 };
+                bytes += value.len() + 32;
+                *at == 0 || (bytes <= self.config.batch_max && matches!(self.pending[0].body, Body::Value(_)))
+            })
+            .count();
+        let batch: Vec<&Entry> = self.pending.iter().take(n).collect();
+        let Ok(data) = postcard::to_stdvec(&batch) else { return };
+        if self.node.propose(Vec::new(), data).is_ok() {
+            (self.sent, self.sent_for_ticks, self.sent_under) = (n, 0, under);
+        }
+    }
+
+    /// One step of Raft's membership towards the log's; the library refuses a second one while one is on its way.
+    fn reconfigure(&mut self) {
+        if self.node.raft.state != StateRole::Leader || self.barrier || self.node.raft.has_pending_conf() {
+            return;
+        }
+        let conf = self.node.raft.prs().conf().to_conf_state();
+        let voters: MemberSet = conf.voters.iter().filter_map(|id| u16::try_from(*id).ok()).map(MemberId).collect();
+        let mut change = ConfChange::default();
+        if let Some(missing) = self.members.iter().find(|member| !voters.contains(*member)) {
+            change.set_change_type(ConfChangeType::AddNode);
+            change.node_id = u64::from(missing.0);
+        } else if let Some(gone) = voters.iter().find(|member| !self.members.contains(*member)) {
+            change.set_change_type(ConfChangeType::RemoveNode);
+            change.node_id = u64::from(gone.0);
+        } else {
+            return;
+        }
+        let _ = self.node.propose_conf_change(Vec::new(), change);
+    }
+
+    /// Keeps what somebody may still need: on the leader, from the entry that the slowest member lacks.
+    fn compact(&mut self) {
+        if self.node.store().len() <= self.config.kept_max {
+            return;
+        }
+        let index = self.applied.0.min(self.node.store().first() + self.config.kept_max as u64 / 2);
+        self.node.mut_store().compact(index);
+    }
+
+    fn running(&mut self) -> Result<(), Refused> {
+        if self.halted.is_some() { Err(self.refusals.count(Refused::Halted)) } else { Ok(()) }
+    }
+
+    fn leads(&self) -> bool {
+        self.node.raft.state == StateRole::Leader
+    }
+
+    fn check(&mut self, from: MemberId, message: &EngineMessage) -> Result<Message, Refused> {
+        let EngineMessage::Opaque(bytes) = message;
+        if bytes.len() > MESSAGE_MAX {
+            return Err(Refused::TooLarge);
+        }
+        let message = Message::parse_from_bytes(bytes).map_err(|_| Refused::Malformed)?;
+        if message.from != u64::from(from.0) || message.to != u64::from(self.config.me.0) {
+            return Err(Refused::ImpossibleBallot);
+        }
+        let kind = message.get_msg_type();
+        let spoken = matches!(
+            kind,
+            MessageType::MsgAppend
+                | MessageType::MsgAppendResponse
+                | MessageType::MsgRequestVote
+                | MessageType::MsgRequestVoteResponse
+                | MessageType::MsgRequestPreVote
+                | MessageType::MsgRequestPreVoteResponse
+                | MessageType::MsgHeartbeat
+                | MessageType::MsgHeartbeatResponse
+                | MessageType::MsgPropose
+        );
+        if !spoken || message.has_snapshot() {
+            return Err(Refused::Malformed);
+        }
+        if (kind == MessageType::MsgPropose) != (message.term == 0) {
+            return Err(Refused::ImpossibleBallot);
+        }
+        // The library panics on what no correct member sends: a commit beyond the log, entries with gaps, a rewritten commit.
+        let last = self.node.raft.raft_log.last_index();
+        match kind {
+            MessageType::MsgAppend => self.check_append(&message)?,
+            MessageType::MsgHeartbeat if message.commit > last => return Err(Refused::ImpossibleBallot),
+            MessageType::MsgAppendResponse if message.index > last && !message.reject => return Err(Refused::ImpossibleBallot),
+            MessageType::MsgPropose if message.entries.is_empty() => return Err(Refused::Malformed),
+            MessageType::MsgPropose
+                if message.entries.iter().any(|e| {
+                    e.get_entry_type() != EntryType::EntryNormal || postcard::from_bytes::<Vec<Entry>>(&e.data).is_err()
+                }) =>
+            {
+                return Err(Refused::Malformed);
+            }
+            _ => {}
+        }
+        Ok(message)
+    }
+
+    fn check_append(&self, message: &Message) -> Result<(), Refused> {
+        let contiguous = message.entries.iter().zip(message.index + 1..).all(|(entry, index)| entry.index == index);
+        let terms =
+            message.entries.iter().all(|entry| entry.term <= message.term) && message.entries.is_sorted_by_key(|e| e.term);
+        if !contiguous || !terms || message.log_term > message.term || (message.log_term == 0) != (message.index == 0) {
+            return Err(Refused::ImpossibleBallot);
+        }
+        let log = &self.node.raft.raft_log;
+        let rewrites = message
+            .entries
+            .iter()
+            .any(|entry| entry.index <= log.committed && log.term(entry.index).is_ok_and(|term| term != entry.term));
+        if rewrites {
+            return Err(Refused::ImpossibleBallot);
+        }
+        Ok(())
+    }
+}
+
+impl Engine<EngineMessage> for Raft {
+    fn kind(&self) -> Kind {
+        Kind::Raft
+    }
+
+    fn propose(&mut self, _now_ns: u64, entry: Entry) -> Result<(), Refused> {
+        self.running()?;
+        if self.pending.len() >= self.config.pending_max {
+            return Err(self.refusals.count(Refused::Busy));
+        }
+        if matches!(&entry.body, Body::Value(value) if value.len() > VALUE_MAX) {
+            return Err(self.refusals.count(Refused::TooLarge));
+        }
+        self.pending.push_back(entry);
+        self.advance();
+        Ok(())
+    }
+
+    fn handle_message(&mut self, _now_ns: u64, from: MemberId, message: EngineMessage) -> Result<(), Refused> {
+        self.running()?;
+        let message = self.check(from, &message).map_err(|why| self.refusals.count(why))?;
+        // Of what no correct member says, the library can refuse all that shows by itself (`check`); what contradicts its own state only
+        // once it is believed makes it panic. Then this member stops, and not its process.
+        let stepped = catch_unwind(AssertUnwindSafe(|| {
+            let result = self.node.step(message);
+            self.advance();
+            result
+        }));
+        let Ok(result) = stepped else {
+            self.halted = Some(Halted::Contradiction);
+            self.actions.push_back(Action::Halt(Halted::Contradiction));
+            return Err(self.refusals.count(Refused::ImpossibleBallot));
+        };
+        match result {
+            Ok(()) | Err(raft::Error::ProposalDropped) => Ok(()),
+            Err(raft::Error::StepPeerNotFound) => Err(self.refusals.count(Refused::UnknownMember)),
+            Err(_) => Err(self.refusals.count(Refused::Malformed)),
+        }
+    }
+
+    fn handle_crash(&mut self, _now_ns: u64, member: MemberId) -> Result<(), Refused> {
+        self.running()?;
+        if !self.members.contains(member) {
+            return Err(self.refusals.count(Refused::UnknownMember));
+        }
+        if !self.suspected.insert(member) {
+            return Err(self.refusals.count(Refused::Duplicate));
+        }
+        let lowest = self.members.iter().find(|m| !self.suspected.contains(*m));
+        if self.node.raft.leader_id == u64::from(member.0) && lowest == Some(self.config.me) {
+            // An election that the lease of the one that is gone does not stop; as after a leader's own hand-over.
+            let mut now = Message::default();
+            now.set_msg_type(MessageType::MsgTimeoutNow);
+            now.from = u64::from(member.0);
+            now.to = u64::from(self.config.me.0);
+            now.term = self.node.raft.term;
+            let _ = self.node.step(now);
+        }
+        self.advance();
+        Ok(())
+    }
+
+    fn handle_alive(&mut self, _now_ns: u64, member: MemberId) {
+        self.suspected.remove(member);
+    }
+
+    fn poll_timeout(&self) -> Option<u64> {
+        self.halted.is_none().then_some(self.next_tick_ns)
+    }
+
+    fn handle_timeout(&mut self, now_ns: u64) {
+        if now_ns < self.next_tick_ns || self.halted.is_some() {
+            return;
+        }
+        // Ticks that were missed while this process stood still are not made up for: they would be an election for nothing.
+        self.next_tick_ns = (self.next_tick_ns + self.config.tick_ns).max(now_ns + self.config.tick_ns / 2);
+        if self.sent > 0 {
+            self.sent_for_ticks += 1;
+            if self.sent_for_ticks >= 2 * self.config.election_ticks {
+                self.sent = 0;
+            }
+        }
+        self.node.tick();
+        self.advance();
+    }
+
+    fn set_members(&mut self, _now_ns: u64, from: Instance, members: MemberSet) {
+        assert_eq!(from, self.through + 1, "answered in order");
+        self.suspected = self.suspected.iter().filter(|member| members.contains(*member)).collect();
+        self.members = members;
+        self.barrier = false;
+        self.hand_out();
+        self.advance();
+    }
+
+    /// The leader must still put its own removal through; a follower must have it in its log, since its vote may be needed.
+    fn set_leaving(&mut self, _now_ns: u64, _from: Instance, members: MemberSet) {
+        self.members = members;
+        self.barrier = false;
+        self.pending.clear();
+        self.sent = 0;
+        self.advance();
+    }
+
+    fn may_leave(&self) -> bool {
+        let voters = self.node.raft.prs().conf().to_conf_state().voters;
+        !voters.contains(&u64::from(self.config.me.0)) || (self.removed && !self.leads())
+    }
+
+    fn start_point(&self) -> Option<Value> {
+        let voters = self.node.raft.prs().conf().to_conf_state().voters;
+        let point: StartPoint = (self.applied.0, self.applied.1, voters);
+        postcard::to_stdvec(&point).ok().map(Into::into)
+    }
+
+    fn poll_action(&mut self) -> Option<Action<EngineMessage>> {
+        self.actions.pop_front()
+    }
+
+    fn decided_through(&self) -> Instance {
+        self.through
+    }
+
+    /// Known to a leader only that has no one behind; else 0.
+    fn stable_through(&self) -> Instance {
+        let slowest = self.node.raft.prs().iter().map(|(_, progress)| progress.matched).min();
+        if self.leads() && self.held.is_empty() && slowest >= Some(self.applied.0) { self.through } else { 0 }
+    }
+
+    fn leader(&self) -> Option<MemberId> {
+        u16::try_from(self.node.raft.leader_id).ok().filter(|id| *id != 0).map(MemberId)
+    }
+
+    fn halted(&self) -> Option<Halted> {
+        self.halted
+    }
+
+    fn refusals(&self) -> &Refusals {
+        &self.refusals
+    }
+
+    fn invariants(&self) {
+        if self.halted.is_some() {
+            return;
+        }
+        assert!(self.sent <= self.pending.len(), "what is on its way waits");
+        assert!(self.applied.0 <= self.node.raft.raft_log.committed, "only what is committed is looked at");
+        assert!(self.pending.len() <= self.config.pending_max, "what waits is bounded");
+    }
+}
+
+fn removes(entry: &raft::prelude::Entry, member: MemberId) -> bool {
+    let mut change = ConfChange::default();
+    entry.get_entry_type() == EntryType::EntryConfChange
+        && change.merge_from_bytes(&entry.data).is_ok()
+        && change.get_change_type() == ConfChangeType::RemoveNode
+        && change.node_id == u64::from(member.0)
+}
+
+fn mix(seed: u64, me: MemberId) -> u64 {
+    let mut z = seed.wrapping_add(u64::from(me.0).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

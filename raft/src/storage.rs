@@ -1,0 +1,113 @@
+//! The log of one member, in memory: a member that comes back is a new one (`fide_proto::group::MemberId`), so nothing outlives its process.
+
+use raft::prelude::{ConfState, Entry, HardState, Snapshot};
+use raft::{Error, GetEntriesContext, RaftState, Storage, StorageError};
+
+/// Entries behind `start`, contiguous.
+pub(crate) struct Memory {
+    hard: HardState,
+    conf: ConfState,
+    /// Index and term of the entry before the first.
+    start: (u64, u64),
+    entries: Vec<Entry>,
+}
+
+impl Memory {
+    pub(crate) fn new(start: (u64, u64), conf: ConfState) -> Self {
+        let mut hard = HardState::default();
+        hard.set_commit(start.0);
+        hard.set_term(start.1);
+        Self { hard, conf, start, entries: Vec::new() }
+    }
+
+    pub(crate) fn set_hard(&mut self, hard: HardState) {
+        self.hard = hard;
+    }
+
+    pub(crate) fn set_commit(&mut self, commit: u64) {
+        self.hard.set_commit(commit);
+    }
+
+    pub(crate) fn set_conf(&mut self, conf: ConfState) {
+        self.conf = conf;
+    }
+
+    /// Puts `entries` behind what is there, in place of what contradicts them.
+    pub(crate) fn append(&mut self, entries: &[Entry]) {
+        let Some(first) = entries.first() else { return };
+        assert!(first.index > self.start.0 && first.index <= self.last() + 1, "entries without a gap, none that was compacted");
+        self.entries.truncate((first.index - self.start.0 - 1) as usize);
+        self.entries.extend_from_slice(entries);
+    }
+
+    /// Forgets everything through `index`.
+    pub(crate) fn compact(&mut self, index: u64) {
+        if index > self.start.0 && index <= self.last() {
+            let n = (index - self.start.0) as usize;
+            self.start = (index, self.entries[n - 1].term);
+            self.entries.drain(..n);
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(crate) fn first(&self) -> u64 {
+        self.start.0 + 1
+    }
+
+    fn last(&self) -> u64 {
+        self.start.0 + self.entries.len() as u64
+    }
+}
+
+impl Storage for Memory {
+    fn initial_state(&self) -> raft::Result<RaftState> {
+        Ok(RaftState::new(self.hard.clone(), self.conf.clone()))
+    }
+
+    fn entries(
+        &self,
+        low: u64,
+        high: u64,
+        max_size: impl Into<Option<u64>>,
+        _context: GetEntriesContext,
+    ) -> raft::Result<Vec<Entry>> {
+        if low <= self.start.0 {
+            return Err(Error::Store(StorageError::Compacted));
+        }
+        if high > self.last() + 1 {
+            return Err(Error::Store(StorageError::Unavailable));
+        }
+        let range = (low - self.start.0 - 1) as usize..(high - self.start.0 - 1) as usize;
+        let mut entries = self.entries[range].to_vec();
+        raft::util::limit_size(&mut entries, max_size.into());
+        Ok(entries)
+    }
+
+    fn term(&self, index: u64) -> raft::Result<u64> {
+        if index == self.start.0 {
+            return Ok(self.start.1);
+        }
+        if index < self.start.0 {
+            return Err(Error::Store(StorageError::Compacted));
+        }
+        let entry = self.entries.get((index - self.start.0 - 1) as usize);
+        entry.map(|entry| entry.term).ok_or(Error::Store(StorageError::Unavailable))
+    }
+
+    fn first_index(&self) -> raft::Result<u64> {
+        Ok(self.first())
+    }
+
+    fn last_index(&self) -> raft::Result<u64> {
+        Ok(self.last())
+    }
+
+    /// The state of an application is not here but in the log above, which gives newcomers theirs; a member that lags behind everything that is
+    /// kept must come again as a new one.
+    fn snapshot(&self, _request_index: u64, _to: u64) -> raft::Result<Snapshot> {
+        Err(Error::Store(StorageError::SnapshotTemporarilyUnavailable))
+    }
+}

@@ -1,0 +1,299 @@
+//! A few members, links that keep order, a clock that jumps to whatever is next.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use fide_proto::consensus::log::EngineMessage;
+use fide_proto::consensus::{Action, Engine, Instance};
+use fide_proto::group::{Batch, Body, Entry, EntryId, MemberId, MemberSet, Refused};
+use fide_raft::{Config, Raft};
+
+const MS: u64 = 1_000_000;
+const DELAY_NS: u64 = 50_000;
+
+struct Group {
+    now: u64,
+    members: BTreeMap<MemberId, Raft>,
+    links: VecDeque<(u64, MemberId, MemberId, EngineMessage)>,
+    decided: BTreeMap<MemberId, Vec<(Instance, Batch)>>,
+    /// What every member that lives answers a control entry with.
+    set: MemberSet,
+}
+
+impl Group {
+    fn new(n: u16, seed: u64) -> Self {
+        let set = MemberSet::first(n);
+        let members =
+            set.iter().map(|me| (me, Raft::new(Config { seed, ..Config::new(me) }, 0, 1, &set, None).unwrap())).collect();
+        Self { now: 0, members, links: VecDeque::new(), decided: BTreeMap::new(), set }
+    }
+
+    fn collect(&mut self) {
+        for (&me, raft) in &mut self.members {
+            raft.invariants();
+            while let Some(action) = raft.poll_action() {
+                match action {
+                    Action::Send { to, message } => self.links.push_back((self.now + DELAY_NS, me, to, message)),
+                    Action::Decide { instance, batch } => {
+                        let log = self.decided.entry(me).or_default();
+                        assert_eq!(instance, log.last().map_or(instance, |(last, _)| last + 1), "{me} decides in order");
+                        for entry in batch.iter() {
+                            match entry.body {
+                                Body::Join(member) => _ = self.set.insert(member),
+                                Body::Leave(member) => _ = self.set.remove(member),
+                                _ => {}
+                            }
+                        }
+                        log.push((instance, batch));
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    }
+
+    /// The next thing that happens; answers barriers at once.
+    fn step(&mut self) {
+        let arrival = self.links.front().map(|(at, ..)| *at).unwrap_or(u64::MAX);
+        let tick = self.members.values().filter_map(Raft::poll_timeout).min().unwrap();
+        self.now = self.now.max(arrival.min(tick));
+        if arrival <= tick {
+            let (_, from, to, message) = self.links.pop_front().unwrap();
+            if let Some(raft) = self.members.get_mut(&to) {
+                // An unknown peer is one that left.
+                let _ = raft.handle_message(self.now, from, message);
+            }
+        } else {
+            for raft in self.members.values_mut().filter(|raft| raft.poll_timeout() <= Some(tick)) {
+                raft.handle_timeout(self.now);
+            }
+        }
+        let before: BTreeMap<_, _> = self.decided.iter().map(|(me, log)| (*me, log.len())).collect();
+        self.collect();
+        for me in self.members.keys().copied().collect::<Vec<_>>() {
+            let log = self.decided.entry(me).or_default();
+            let new = log[before.get(&me).copied().unwrap_or(0)..].to_vec();
+            for (instance, batch) in new {
+                if batch.iter().any(|entry| !matches!(entry.body, Body::Value(_))) {
+                    let (set, raft) = (self.set.clone(), self.members.get_mut(&me).unwrap());
+                    if set.contains(me) {
+                        raft.set_members(self.now, instance + 1, set);
+                    } else {
+                        raft.set_leaving(self.now, instance + 1, set);
+                    }
+                }
+            }
+        }
+        self.collect();
+    }
+
+    fn until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
+        for _ in 0..200_000 {
+            if done(self) {
+                return;
+            }
+            self.step();
+        }
+        panic!("never: {what}");
+    }
+
+    fn propose(&mut self, at: u16, number: u64, body: Body) {
+        let id = EntryId { proposer: MemberId(at), number };
+        self.members.get_mut(&MemberId(at)).unwrap().propose(self.now, Entry { id, body }).unwrap();
+        self.collect();
+    }
+
+    fn leader(&self) -> Option<MemberId> {
+        self.members.values().find(|raft| raft.leader().is_some_and(|l| self.members.contains_key(&l))).and_then(Raft::leader)
+    }
+
+    fn entries(&self, me: u16) -> Vec<EntryId> {
+        let log = self.decided.get(&MemberId(me)).into_iter().flatten();
+        log.flat_map(|(_, batch)| batch.iter().map(|entry| entry.id)).collect()
+    }
+
+    /// Everybody alive has the same log, of at least `n` entries.
+    fn agreed(&self, n: usize) -> bool {
+        let mut logs = self.members.keys().map(|me| self.entries(me.0));
+        let first = logs.next().unwrap();
+        first.len() >= n && logs.all(|log| log == first)
+    }
+}
+
+fn value(text: &str) -> Body {
+    Body::Value(Arc::from(text.as_bytes()))
+}
+
+#[test]
+fn entries_of_every_member_are_decided_everywhere_in_one_order() {
+    let mut group = Group::new(3, 1);
+    for number in 1..=20 {
+        for at in 1..=3 {
+            group.propose(at, number, value("x"));
+        }
+    }
+    group.until("sixty entries", |group| group.agreed(60));
+    for at in 1..=3 {
+        let own: Vec<_> = group.entries(1).into_iter().filter(|id| id.proposer == MemberId(at)).map(|id| id.number).collect();
+        assert_eq!(own, (1..=20).collect::<Vec<_>>(), "in the order in which they were handed in");
+    }
+}
+
+#[test]
+fn the_next_leader_does_not_wait_for_its_timeout_when_told_of_the_crash() {
+    let mut group = Group::new(3, 7);
+    group.until("a leader", |group| group.leader().is_some());
+    group.propose(1, 1, value("before"));
+    group.until("one entry", |group| group.agreed(1));
+    let dead = group.leader().unwrap();
+    group.members.remove(&dead);
+    let began = group.now;
+    for raft in group.members.values_mut() {
+        raft.handle_crash(began, dead).unwrap();
+        assert_eq!(raft.handle_crash(began, dead), Err(Refused::Duplicate));
+    }
+    group.collect();
+    let heir = *group.members.keys().next().unwrap();
+    group.propose(heir.0, 2, value("after"));
+    group.until("another entry", |group| group.agreed(2));
+    assert_eq!(group.leader(), Some(heir), "the lowest that is alive");
+    assert!(group.now - began < 5 * MS, "well before any election timeout: {} µs", (group.now - began) / 1000);
+}
+
+#[test]
+fn a_lost_proposal_is_made_again() {
+    let mut group = Group::new(3, 3);
+    group.until("a leader", |group| group.leader().is_some());
+    let dead = group.leader().unwrap();
+    let other = MemberId(if dead == MemberId(2) { 3 } else { 2 });
+    // Forwarded to a leader that dies with it.
+    group.propose(other.0, 1, value("forwarded"));
+    group.links.clear();
+    group.members.remove(&dead);
+    group.until("it is decided all the same", |group| group.agreed(1));
+}
+
+#[test]
+fn a_minority_decides_nothing() {
+    let mut group = Group::new(3, 5);
+    group.until("a leader", |group| group.leader().is_some());
+    group.propose(1, 1, value("with all"));
+    group.until("one entry", |group| group.agreed(1));
+    let leader = group.leader().unwrap();
+    group.members.retain(|me, _| *me == leader);
+    group.propose(leader.0, 2, value("alone"));
+    let end = group.now + 200 * MS;
+    while group.now < end {
+        group.step();
+    }
+    assert_eq!(group.entries(leader.0).len(), 1);
+    assert_eq!(group.members[&leader].leader(), None, "a leader that hears no majority steps down");
+}
+
+#[test]
+fn members_join_with_a_start_point_and_leave() {
+    let mut group = Group::new(2, 9);
+    group.propose(1, 1, value("early"));
+    group.until("one entry", |group| group.agreed(1));
+    group.propose(2, 1, Body::Join(MemberId(3)));
+    group.until("the join is decided by both", |group| group.agreed(2));
+    let sponsor = &group.members[&MemberId(1)];
+    let (first, start) = (sponsor.decided_through() + 1, sponsor.start_point().unwrap());
+    let set = group.set.clone();
+    let me = MemberId(3);
+    group.members.insert(me, Raft::new(Config::new(me), group.now, first, &set, Some(&start)).unwrap());
+    group.propose(1, 2, value("for three"));
+    group.until("the new one decides it", |group| group.entries(3).len() == 1 && group.entries(1).len() == 3);
+    // Two of three leave, one after the other; each stays until the others can do without it.
+    for (gone, number) in [(1, 3), (2, 2)] {
+        group.propose(gone, number, Body::Leave(MemberId(gone)));
+        group.until("may leave", |group| {
+            let decided = group.entries(gone).contains(&EntryId { proposer: MemberId(gone), number });
+            decided && group.members[&MemberId(gone)].may_leave()
+        });
+        group.members.remove(&MemberId(gone));
+    }
+    group.propose(3, 1, value("alone"));
+    group.until("decided by the last one", |group| group.entries(3).contains(&EntryId { proposer: MemberId(3), number: 1 }));
+}
+
+#[test]
+fn the_log_that_is_kept_is_bounded() {
+    let mut group = Group::new(3, 4);
+    let set = MemberSet::first(3);
+    group.members =
+        set.iter().map(|me| (me, Raft::new(Config { kept_max: 64, ..Config::new(me) }, 0, 1, &set, None).unwrap())).collect();
+    for number in 1..=1000 {
+        group.propose(1, number, value("x"));
+        group.until("decided", |group| group.agreed(number as usize));
+    }
+    assert!(group.members.values().all(|raft| raft.kept() <= 65));
+}
+
+#[test]
+fn what_no_correct_member_sends_is_refused() {
+    let mut group = Group::new(3, 11);
+    let raft = group.members.get_mut(&MemberId(1)).unwrap();
+    let garbage: fide_proto::group::Value = Arc::from(&b"\xff\xff\xff"[..]);
+    assert_eq!(raft.handle_message(0, MemberId(2), EngineMessage::Opaque(garbage)), Err(Refused::Malformed));
+    assert_eq!(raft.handle_crash(0, MemberId(9)), Err(Refused::UnknownMember));
+    assert_eq!(raft.refusals().total(), 2);
+}
+
+/// Valid messages with flipped bytes: refused, harmless, or the end of this member; never of its process.
+#[test]
+fn mangled_messages_never_panic() {
+    let mut rng = 0x1234_5678_u64;
+    let mut random = move |n: u64| {
+        rng ^= rng << 13;
+        rng ^= rng >> 7;
+        rng ^= rng << 17;
+        rng % n
+    };
+    let (mut refused, mut contradictions) = (0, 0);
+    for seed in 0..1000 {
+        let mut group = Group::new(3, seed);
+        for round in 0..150 {
+            if round % 10 == 0 {
+                group.propose(1, round / 10 + 1, value("x"));
+            }
+            if let Some((_, from, to, EngineMessage::Opaque(bytes))) = group.links.front().cloned() {
+                let mut bytes = bytes.to_vec();
+                for _ in 0..=random(3) {
+                    if !bytes.is_empty() {
+                        let at = random(bytes.len() as u64) as usize;
+                        bytes[at] = random(256) as u8;
+                    }
+                }
+                let now = group.now;
+                let raft = group.members.get_mut(&to).unwrap();
+                let taken = raft.handle_message(now, from, EngineMessage::Opaque(bytes.into()));
+                refused += u64::from(taken.is_err());
+                raft.invariants();
+            }
+            // Its effects may be anything but a panic; only the pure runs above assert agreement.
+            let arrival = group.links.pop_front();
+            if let Some((_, from, to, message)) = arrival {
+                let now = group.now;
+                let _ = group.members.get_mut(&to).unwrap().handle_message(now, from, message);
+            } else {
+                group.now += MS;
+                let now = group.now;
+                for raft in group.members.values_mut() {
+                    raft.handle_timeout(now);
+                }
+            }
+            for (&me, raft) in &mut group.members {
+                while let Some(action) = raft.poll_action() {
+                    match action {
+                        Action::Send { to, message } => group.links.push_back((0, me, to, message)),
+                        Action::Halt(_) => contradictions += 1,
+                        _ => {}
+                    }
+                }
+            }
+            group.links.truncate(256);
+        }
+    }
+    assert!(refused > 10_000 && contradictions < 10, "{refused} refused, {contradictions} found out too late");
+}
