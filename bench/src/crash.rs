@@ -1,8 +1,10 @@
 //! One crash, measured: a victim is started, watched and observed, killed, and everything that anybody noticed is collected.
 
 use crate::observer::{Observers, Order, Report, Upcall};
+use crate::peers::Target;
 use crate::rig::Rig;
 use crate::sys;
+use crate::ui::Ui;
 use crate::victim::Victim;
 use anyhow::{Context as _, Result, bail};
 use std::time::{Duration, Instant};
@@ -14,13 +16,17 @@ pub const NAME: &str = "victim";
 
 /// How to crash.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct Plan<'a> {
     /// Bytes resident in the victim.
     pub rss: u64,
-    /// How long TCP and the pidfd are waited for.
+    /// How long everything is waited for.
     pub patience: Duration,
     /// The observer that only has a pidfd, if there is one.
     pub pidfd: Option<usize>,
+    /// What the victim keeps alive with others, and the first observer watches. Each crash has keys of its own.
+    pub keys: &'a [Target],
+    /// Crashes are spread over so much time after everything is set up: they must not be in step with what renews the keys.
+    pub spread: Duration,
 }
 
 /// What came of it. All stamps are of one clock.
@@ -34,6 +40,10 @@ pub struct Times {
     pub tcp: Vec<Option<u64>>,
     /// When the pidfd became readable on the victim's own host.
     pub pidfd: Option<u64>,
+    /// What each key was granted, ms.
+    pub granted_ms: Vec<u64>,
+    /// When the end of each key was noticed. A stamp before the event: it was given up while its process lived.
+    pub keys: Vec<Option<u64>>,
 }
 
 /// The parts of a detection's time, ns.
@@ -102,10 +112,19 @@ pub fn wait_until_monitored(observers: &mut Observers, which: &[usize], app: u32
 /// One crash by SIGKILL. `subscribed` are the observers with a subscription; they also hold TCP connections.
 ///
 /// # Errors
-/// When the victim cannot be made, watched or killed; a missing upcall is no error but a `None`.
-pub fn crash(rig: &mut Rig, observers: &mut Observers, subscribed: &[usize], plan: &Plan, serial: u64) -> Result<Times> {
+/// When the victim cannot be made, watched or killed, or somebody interrupts; a missing upcall is no error but a `None`.
+pub fn crash(
+    rig: &mut Rig,
+    observers: &mut Observers,
+    subscribed: &[usize],
+    plan: &Plan<'_>,
+    serial: u64,
+    ui: &Ui,
+) -> Result<Times> {
     let port = 20_000 + (serial % 20_000) as u16;
-    let mut victim = Victim::start(rig, WATCHED, port, plan.rss, None)?;
+    let targets: Vec<Target> =
+        plan.keys.iter().map(|target| Target { key: format!("{}/fide-bench-{serial}", target.key), ..target.clone() }).collect();
+    let mut victim = Victim::keeping(rig, WATCHED, port, plan.rss, &targets)?;
     for &index in subscribed {
         observers.connect(index, serial, victim.address)?;
     }
@@ -117,26 +136,39 @@ pub fn crash(rig: &mut Rig, observers: &mut Observers, subscribed: &[usize], pla
     }
     let app = rig.watch(WATCHED, NAME, pid)?;
     wait_until_monitored(observers, subscribed, app)?;
-    // Not in step with the heartbeats: anything between 2 and 4 ms.
-    std::thread::sleep(Duration::from_micros(2_000 + (serial * 617) % 2_000));
-    observers.drain();
+    let mut keys = watch_keys(observers, subscribed, &targets, serial)?;
+    // Not in step with the heartbeats: anything between 2 and 4 ms. The golden ratio's multiples fill an interval evenly.
+    let phase = (serial as f64 * 0.618_033_988_749_895).fract();
+    ui.sleep(plan.spread.mul_f64(phase) + Duration::from_micros(2_000 + (serial * 617) % 2_000))?;
+    for (_, report) in observers.drain() {
+        note_key(&mut keys, serial, &report)?;
+    }
 
     let mut times = Times {
         upcalls: vec![None; subscribed.len()],
         tcp: vec![None; subscribed.len()],
         event_ns: promptly(|| sys::kill(pid, libc::SIGKILL))?,
         pidfd: None,
+        granted_ms: victim.granted_ms.clone(),
+        keys,
     };
     let mut confirmed = 0;
     let deadline = Instant::now() + plan.patience;
     let complete = |t: &Times, confirmed: usize| {
         t.upcalls.iter().all(Option::is_some)
             && t.tcp.iter().all(Option::is_some)
+            && t.keys.iter().all(Option::is_some)
             && (plan.pidfd.is_none() || t.pidfd.is_some())
             && confirmed >= subscribed.len()
     };
     while !complete(&times, confirmed) {
-        let Some((index, report)) = observers.next(deadline) else { break };
+        ui.check()?;
+        let now = Instant::now();
+        if now >= deadline {
+            break;
+        }
+        let Some((index, report)) = observers.next(deadline.min(now + LOOK_UP)) else { continue };
+        note_key(&mut times.keys, serial, &report)?;
         let at = subscribed.iter().position(|i| *i == index);
         match (report, at) {
             (Report::Failure(u), Some(at)) if u.app == app => times.upcalls[at] = Some(u),
@@ -148,6 +180,38 @@ pub fn crash(rig: &mut Rig, observers: &mut Observers, subscribed: &[usize], pla
     }
     victim.reap()?;
     Ok(times)
+}
+
+/// How often a wait looks up whether it was interrupted.
+const LOOK_UP: Duration = Duration::from_millis(200);
+
+/// Has the first observer watch the keys, and waits until it does. What ended meanwhile has its stamp.
+fn watch_keys(observers: &mut Observers, subscribed: &[usize], targets: &[Target], tag: u64) -> Result<Vec<Option<u64>>> {
+    let mut keys = vec![None; targets.len()];
+    let (Some(&observer), false) = (subscribed.first(), targets.is_empty()) else { return Ok(keys) };
+    observers.order(observer, &Order::Keys { tag, targets: targets.to_vec() })?;
+    let mut unwatched = targets.len();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while unwatched > 0 {
+        let (_, report) = observers.next(deadline).context("the keys are not watched")?;
+        note_key(&mut keys, tag, &report)?;
+        unwatched -= usize::from(matches!(report, Report::KeyWatched { tag: t, .. } if t == tag));
+    }
+    Ok(keys)
+}
+
+/// Writes down the end of a key, if this is one.
+fn note_key(keys: &mut [Option<u64>], tag: u64, report: &Report) -> Result<()> {
+    match report {
+        Report::KeyEnd { tag: t, index, at_ns } if *t == tag => {
+            if let Some(key) = keys.get_mut(*index) {
+                *key = Some(*at_ns);
+            }
+        }
+        Report::KeyFailed { tag: t, why, .. } if *t == tag => bail!("a key cannot be watched: {why}"),
+        _ => {}
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -4,10 +4,13 @@ use crate::Outcome;
 use crate::crash::{self, NAME, Plan, Steps, WATCHED, promptly};
 use crate::load::{self, Load};
 use crate::observer::{Observers, Report};
+use crate::peers::Target;
+use crate::peers::servers::{self, Servers};
 use crate::report::{self, Axes, Page, cdf, chart, pdf};
 use crate::rig::{Profile, Rig, RigSpec};
 use crate::stats::{Case, Samples, human_us};
 use crate::sys;
+use crate::tab2::{self, Cell, Row};
 use crate::ui::{Paint, Ui};
 use crate::victim::Victim;
 use anyhow::{Context as _, Result, bail};
@@ -22,6 +25,8 @@ use std::time::{Duration, Instant};
 pub enum Kind {
     /// kill -9 of a process: upcall, TCP close and pidfd in the same crashes
     Sigkill,
+    /// The same beside etcd's lease and ZooKeeper's ephemeral node, where these are installed
+    Peers,
     /// Both cables of a host are cut silently
     Silent,
     /// kill -9 of an agent
@@ -35,7 +40,7 @@ pub enum Kind {
 /// Arguments of `fide bench detect`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Crashes for each case of small processes; fewer for large ones
+    /// Crashes for each case of small processes; fewer for large ones, and a fiftieth for peers, each of which takes seconds
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
     pub crashes: u64,
     /// Bytes resident in the crashing process (K, M and G are understood)
@@ -93,8 +98,13 @@ fn size(bytes: u64) -> String {
 #[derive(Debug)]
 struct Measured {
     case: Case,
-    /// By name: `upcall`, `tcp`, `pidfd`.
-    samples: BTreeMap<&'static str, Samples>,
+    /// By name: `upcall`, `tcp`, `pidfd`, and the cases of peers.
+    samples: BTreeMap<String, Samples>,
+}
+
+/// Samples by name.
+fn named<const N: usize>(samples: [(&str, Samples); N]) -> BTreeMap<String, Samples> {
+    samples.map(|(name, samples)| (name.to_string(), samples)).into()
 }
 
 /// Runs what was asked for. `Ok(false)`: an upcall never came, or there was a false verdict.
@@ -111,6 +121,9 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
         Some(minutes) => false_verdicts(minutes, ui, &mut all)?,
         None => measure_all(args, ui, &mut all)?,
     };
+    if all.iter().any(|m| m.case.case.starts_with(PEERS)) {
+        tell_tab2(&all, ui);
+    }
     if let Some(directory) = &args.report {
         write(directory, &mut all).with_context(|| format!("cannot write the report to {}", directory.display()))?;
         ui.say(format!("report: {}", directory.join("report.html").display()));
@@ -125,6 +138,10 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
 }
 
 fn measure_all(args: &Args, ui: &Ui, all: &mut Vec<Measured>) -> Result<bool> {
+    let missing = servers::missing();
+    if args.only.contains(&Kind::Peers) && missing.len() == PEERS_KNOWN {
+        bail!("there is nothing to compare with: {}", missing.join("; "));
+    }
     let wanted = |kind| args.only.is_empty() || args.only.contains(&kind);
     let scaled = |n: u64, least: u64| if args.quick { (n / 10).max(least) } else { n };
     let mut good = true;
@@ -153,6 +170,9 @@ fn measure_all(args: &Args, ui: &Ui, all: &mut Vec<Measured>) -> Result<bool> {
                 }
                 drop(running);
             }
+        }
+        if wanted(Kind::Peers) {
+            good &= peers(&mut rig, ui, scaled((args.crashes / 50).max(1), 2), args.spin, all)?;
         }
         let one = |measured: Measured, all: &mut Vec<Measured>| {
             tell(&measured, ui);
@@ -188,7 +208,7 @@ fn suffix(rig: &Rig) -> String {
 
 fn sigkill(rig: &mut Rig, observers: &mut Observers, ui: &Ui, n: u64, rss: u64, load: Load, spin: bool) -> Result<Measured> {
     let name = format!("sigkill {} rss={}{}{}", load.name(), size(rss), suffix(rig), if spin { " spin" } else { "" });
-    let plan = Plan { rss, patience: Duration::from_secs(30), pidfd: Some(1) };
+    let plan = Plan { rss, patience: Duration::from_secs(30), pidfd: Some(1), keys: &[], spread: Duration::ZERO };
     let (mut upcall, mut tcp, mut pidfd) = (Samples::default(), Samples::default(), Samples::default());
     let mut steps: [Samples; 4] = Default::default();
     let mut missed = 0;
@@ -196,7 +216,7 @@ fn sigkill(rig: &mut Rig, observers: &mut Observers, ui: &Ui, n: u64, rss: u64, 
     for i in 0..n {
         ui.check()?;
         ui.progress(format!("{name}: {} of {n}", i + 1));
-        let times = crash::crash(rig, observers, &[0], &plan, i)?;
+        let times = crash::crash(rig, observers, &[0], &plan, i, ui)?;
         let Some(Some(u)) = times.upcalls.first() else {
             missed += 1;
             continue;
@@ -231,7 +251,187 @@ fn sigkill(rig: &mut Rig, observers: &mut Observers, ui: &Ui, n: u64, rss: u64, 
     if rss > 0 {
         case.notes.push(format!("{n} crashes only: each has to fill {} first", size(rss)));
     }
-    Ok(Measured { case, samples: BTreeMap::from([("upcall", upcall), ("tcp", tcp), ("pidfd", pidfd)]) })
+    Ok(Measured { case, samples: named([("upcall", upcall), ("tcp", tcp), ("pidfd", pidfd)]) })
+}
+
+// ---- etcd and ZooKeeper --------------------------------------------------------------------------------------------------------
+
+/// The case with everything in the same crashes.
+const PEERS: &str = "peers sigkill rss=0";
+/// How many systems there are to compare with.
+const PEERS_KNOWN: usize = 2;
+/// Crashes are spread over a whole number of renewals of whatever is granted here: a third of 4 s, 2 s, 1 s and 200 ms.
+const PEERS_SPREAD: Duration = Duration::from_nanos(4_000_000_000 / 3);
+
+/// What became of one server's keys.
+#[derive(Debug, Default)]
+struct Kept {
+    granted_ms: u64,
+    ended: Samples,
+    ratio: Samples,
+    /// Given up while their process lived.
+    early: u32,
+    missed: u32,
+}
+
+/// One kill for each crash: our upcall, TCP, pidfd, and the end of the key of each server. Whether nothing of ours was missed.
+fn peers(rig: &mut Rig, ui: &Ui, n: u64, spin: bool, all: &mut Vec<Measured>) -> Result<bool> {
+    let servers = Servers::start(rig, ui)?;
+    for line in &servers.left_out {
+        ui.warn(line);
+    }
+    if servers.running.is_empty() {
+        return Ok(true);
+    }
+    let mut observers = Observers::default();
+    observers.start(rig, 2, &[&format!("{NAME}@h1"), "@h1"], spin)?;
+    observers.start(rig, WATCHED, &[], false)?;
+    let keys: Vec<Target> = servers.running.iter().map(|s| s.target.clone()).collect();
+    let plan = Plan { rss: 0, patience: Duration::from_secs(30), pidfd: Some(1), keys: &keys, spread: PEERS_SPREAD };
+    let name = format!("{PEERS}{}{}", suffix(rig), if spin { " spin" } else { "" });
+    let (mut upcall, mut tcp, mut pidfd) = (Samples::default(), Samples::default(), Samples::default());
+    let mut steps: [Samples; 4] = Default::default();
+    let mut kept: Vec<Kept> = keys.iter().map(|_| Kept::default()).collect();
+    let mut missed = 0;
+    for i in 0..n {
+        ui.check()?;
+        ui.progress(format!("{name}: {} of {n}, some seconds each", i + 1));
+        let times = crash::crash(rig, &mut observers, &[0], &plan, i, ui)?;
+        let since = |at: u64| at.saturating_sub(times.event_ns);
+        let ours = times.upcalls.first().and_then(Option::as_ref);
+        missed += u32::from(ours.is_none());
+        upcall.extend(ours.map(|u| since(u.at_ns)));
+        if let Some(parts) = ours.and_then(|u| Steps::of(times.event_ns, u)) {
+            for (samples, ns) in steps.iter_mut().zip(parts.all()) {
+                samples.push(ns);
+            }
+        }
+        tcp.extend(times.tcp.iter().flatten().map(|at| since(*at)));
+        pidfd.extend(times.pidfd.map(since));
+        for ((kept, end), granted_ms) in kept.iter_mut().zip(&times.keys).zip(&times.granted_ms) {
+            kept.granted_ms = *granted_ms;
+            match end {
+                None => kept.missed += 1,
+                Some(at) if *at < times.event_ns => kept.early += 1,
+                Some(at) => {
+                    kept.ended.push(since(*at));
+                    kept.ratio.extend(ours.map(|u| since(*at) / since(u.at_ns).max(1)));
+                }
+            }
+        }
+    }
+    let mut case = Case::new("detect", name, &mut upcall);
+    for (name, samples) in Steps::NAMES.iter().zip(&mut steps) {
+        case.steps.insert((*name).into(), samples.quantiles());
+    }
+    case.beside.insert("tcp".into(), tcp.beside());
+    case.beside.insert("pidfd".into(), pidfd.beside());
+    case.values.insert("missed".into(), f64::from(missed));
+    case.values.insert("mean".into(), upcall.mean_us());
+    // By silence on a host that is gone, before the questions to its kernel: at most this.
+    let timeout_ns = rig.status(2)?.hosts.iter().find(|h| h.name == "h1").map_or(0, |h| h.timeout_ns);
+    case.values.insert("timeout".into(), timeout_ns as f64 / 1e3);
+    case.notes.push(report::machine());
+    case.notes.push(
+        "in each crash, one process is seen by all of these; it renews its keys after each third of what was granted, and dies at \
+         any moment between two renewals"
+            .into(),
+    );
+    let mut samples = named([("upcall", upcall), ("tcp", tcp), ("pidfd", pidfd)]);
+    let mut theirs = Vec::new();
+    for (server, mut kept) in servers.running.iter().zip(kept) {
+        let name = format!("{}{}", server.case(kept.granted_ms), suffix(rig));
+        case.beside.insert(name.clone(), kept.ended.beside());
+        case.notes.push(server.note());
+        if kept.early + kept.missed > 0 {
+            case.notes.push(format!(
+                "{name}: given up while its process lived in {} of {n} crashes, never told in {}",
+                kept.early, kept.missed
+            ));
+        }
+        let mut own = Case::new("detect", name.clone(), &mut kept.ended);
+        own.values = BTreeMap::from([
+            ("granted_ms".into(), kept.granted_ms as f64),
+            ("given_up_while_alive".into(), f64::from(kept.early)),
+            ("missed".into(), f64::from(kept.missed)),
+            ("mean".into(), kept.ended.mean_us()),
+            ("ratio_p50".into(), kept.ratio.quantile(0.5) as f64),
+        ]);
+        own.notes = vec![report::machine(), server.note()];
+        samples.insert(name, kept.ended.clone());
+        theirs.push(Measured { case: own, samples: named([("key", kept.ended)]) });
+    }
+    let ours = Measured { case, samples };
+    tell(&ours, ui);
+    all.push(ours);
+    for measured in theirs {
+        // People have read it as a line of the case above.
+        if ui.json {
+            tell(&measured, ui);
+        }
+        all.push(measured);
+    }
+    Ok(missed == 0)
+}
+
+/// The case with the most crashes of a small process on an idle machine: which, and what to call FiDe there.
+fn small_crashes(all: &[Measured]) -> Option<(usize, String)> {
+    let how = |m: &Measured| ["sigkill idle rss=0", PEERS].iter().find_map(|p| m.case.case.strip_prefix(p)).map(String::from);
+    let found = all.iter().enumerate().filter_map(|(i, m)| Some((i, m.case.n, how(m)?)));
+    // Of equals the first.
+    let most = found.reduce(|a, b| if b.1 > a.1 { b } else { a })?;
+    Some((most.0, format!("FiDe{}", most.2)))
+}
+
+/// Tab. 2 of what was measured.
+fn tab2_rows(all: &[Measured]) -> Vec<Row> {
+    let of = |m: &Measured, name: &str| m.samples.get(name).filter(|s| !s.is_empty()).cloned();
+    let row = |approach: String, mut samples: Samples, system: Cell, catastrophe: Cell| Row {
+        approach,
+        n: Some(samples.len()),
+        application_us: Some((samples.mean_us(), samples.quantiles().max)),
+        system,
+        catastrophe,
+    };
+    let mut rows = Vec::new();
+    if let Some((most, ours)) = small_crashes(all) {
+        let most = &all[most];
+        let silent = all.iter().find(|m| m.case.case.starts_with("silent-host idle"));
+        let timeout = all.iter().find_map(|m| m.case.values.get("timeout"));
+        let silent = match (silent, timeout) {
+            (Some(m), _) => Cell::Us(m.case.quantiles.max, "measured, max"),
+            (None, Some(us)) => Cell::Us(*us, "timeout, then 3 questions"),
+            (None, None) => Cell::Blank,
+        };
+        for (name, approach, system, catastrophe) in [
+            ("upcall", ours.as_str(), silent.clone(), silent),
+            ("tcp", "TCP close", Cell::None("no word"), Cell::None("no word")),
+            ("pidfd", "pidfd, same host only", Cell::None("no word"), Cell::None("no word")),
+        ] {
+            rows.extend(of(most, name).map(|samples| row(approach.into(), samples, system, catastrophe)));
+        }
+    }
+    for m in all {
+        if let (Some(granted_ms), Some(samples)) = (m.case.values.get("granted_ms"), of(m, "key")) {
+            let granted = Cell::Us(granted_ms * 1e3, "granted");
+            rows.push(row(m.case.case.clone(), samples, granted.clone(), granted));
+        }
+    }
+    rows
+}
+
+fn tell_tab2(all: &[Measured], ui: &Ui) {
+    if ui.json {
+        return;
+    }
+    ui.line(format!("\n{}  {}", ui.paint(Paint::Bold, "Tab. 2, measured here"), ui.paint(Paint::Dim, tab2::LEGEND)));
+    for line in tab2::lines(&tab2_rows(all)) {
+        ui.line(format!("  {line}"));
+    }
+    ui.line(ui.paint(Paint::Dim, &format!("\n{}", tab2::PAPER)));
+    for line in tab2::lines(&tab2::paper()) {
+        ui.line(ui.paint(Paint::Dim, &format!("  {line}")));
+    }
 }
 
 /// A single number as a case.
@@ -308,7 +508,7 @@ fn agent_killed(rig: &mut Rig, ui: &Ui, n: u64) -> Result<Measured> {
     let mut case = Case::new("detect", format!("agent-killed idle{}", suffix(rig)), &mut lost);
     case.values.insert("false_crashes".into(), crashes as f64);
     case.notes.push(report::machine());
-    Ok(Measured { case, samples: BTreeMap::from([("upcall", lost)]) })
+    Ok(Measured { case, samples: named([("upcall", lost)]) })
 }
 
 fn silent(rig: &mut Rig, ui: &Ui, n: u64) -> Result<Measured> {
@@ -341,7 +541,7 @@ fn silent(rig: &mut Rig, ui: &Ui, n: u64) -> Result<Measured> {
     case.notes.push(
         "counted from the last heartbeat that arrived on either path, at most one interval before the cut took effect: an upper bound".into(),
     );
-    Ok(Measured { case, samples: BTreeMap::from([("upcall", upper)]) })
+    Ok(Measured { case, samples: named([("upcall", upper)]) })
 }
 
 /// What no host may say of another when nothing is wrong.
@@ -414,7 +614,7 @@ fn tell(measured: &Measured, ui: &Ui) {
         ui.line(format!("  {} {} ({})", round(case.quantiles.p50), case.unit, values.join(", ")));
     } else {
         for line in rows(case) {
-            ui.line(format!("  {:<20}{:>10}{:>10}{:>10}{:>10}{:>10}", line[0], line[1], line[2], line[3], line[4], line[5]));
+            ui.line(format!("  {:<30}{:>10}{:>10}{:>10}{:>10}{:>10}", line[0], line[1], line[2], line[3], line[4], line[5]));
         }
         if let (Some(p50), Some(min)) = (case.values.get("tcp_ratio_p50"), case.values.get("tcp_ratio_min")) {
             ui.line(format!("  TCP ÷ ours in the same crash: median {p50:.0}, smallest {min:.0}"));
@@ -444,7 +644,9 @@ fn rows(case: &Case) -> Vec<[String; 6]> {
             rows.push(row(&format!("  {name}"), q));
         }
     }
-    for (name, beside) in &case.beside {
+    let mut beside: Vec<_> = case.beside.iter().collect();
+    beside.sort_by(|a, b| a.1.quantiles.p50.total_cmp(&b.1.quantiles.p50));
+    for (name, beside) in beside {
         rows.push(row(name, &beside.quantiles));
     }
     rows
@@ -457,7 +659,13 @@ fn write(directory: &std::path::Path, all: &mut [Measured]) -> Result<()> {
         "fide bench detect",
         "From a crash on one host to the upcall in an application on another, beside what TCP and a pidfd told in the same crashes.",
     );
-    page.heading("Summary (Tab. 2)");
+    page.heading("Detectors beside each other (Tab. 2)");
+    page.remark("dim", tab2::LEGEND);
+    page.paragraph("Measured here, on this machine, by this run:");
+    page.table(&tab2::HEADERS, &tab2::cells(&tab2_rows(all)));
+    page.paragraph(&format!("{}:", tab2::PAPER));
+    page.table(&tab2::HEADERS, &tab2::cells(&tab2::paper()));
+    page.heading("All cases");
     let summary: Vec<Vec<String>> = all
         .iter()
         .map(|m| {
@@ -470,17 +678,16 @@ fn write(directory: &std::path::Path, all: &mut [Measured]) -> Result<()> {
         })
         .collect();
     page.table(&["case", ">n", ">min", ">median", ">p99", ">p99.9", ">max"], &summary);
-    let sigkill = |all: &mut [Measured], make: fn(&str, &[u64]) -> report::Series| {
-        let cases = all.iter_mut().filter(|m| m.samples.contains_key("tcp"));
-        cases.filter_map(|m| m.samples.get_mut("upcall").map(|s| make(&m.case.case, s.sorted()))).collect::<Vec<_>>()
-    };
     let figures = [
-        ("fig5-pdf.svg", "Fig. 5, left: density of detection time", pdf as fn(&str, &[u64]) -> report::Series),
-        ("fig5-cdf.svg", "Fig. 5, right: cumulative", cdf),
+        ("fig5-pdf.svg", "Fig. 5, left: density of detection time", pdf as Draw, detectors as Pick),
+        ("fig5-cdf.svg", "Fig. 5, right: cumulative", cdf, detectors),
+        ("fig5-pdf-cases.svg", "FiDe in each case: density", pdf, cases),
+        ("fig5-cdf-cases.svg", "FiDe in each case: cumulative", cdf, cases),
     ];
     page.heading("Distributions (Fig. 5)");
-    for (file, title, make) in figures {
-        let series = sigkill(all, make);
+    page.remark("dim", "In logarithmic steps, unlike the paper's: the detectors lie five orders of magnitude apart.");
+    for (file, title, draw, pick) in figures {
+        let series = pick(all, draw);
         let axes = Axes { title, x: "µs after kill(2)", y: "part of all crashes", log_x: true, log_y: false };
         if let Ok(svg) = chart(&axes, &series) {
             std::fs::write(directory.join(file), &svg)?;
@@ -513,6 +720,36 @@ fn write(directory: &std::path::Path, all: &mut [Measured]) -> Result<()> {
     Ok(())
 }
 
+/// How samples become a line.
+type Draw = fn(&str, &[u64]) -> report::Series;
+/// Which samples a figure has.
+type Pick = fn(&mut [Measured], Draw) -> Vec<report::Series>;
+
+/// Every detector once, as the rows of Tab. 2.
+fn detectors(all: &mut [Measured], draw: Draw) -> Vec<report::Series> {
+    let most = small_crashes(all);
+    let mut series = Vec::new();
+    for (i, m) in all.iter_mut().enumerate() {
+        let names = match &most {
+            Some((most, ours)) if i == *most => vec![("upcall", ours.as_str()), ("tcp", "TCP close"), ("pidfd", "pidfd")],
+            _ => vec![("key", "")],
+        };
+        for (name, label) in names {
+            if let Some(samples) = m.samples.get_mut(name).filter(|s| !s.is_empty()) {
+                let label = if label.is_empty() { m.case.case.as_str() } else { label };
+                series.push(draw(&format!("{label}, n = {}", samples.len()), samples.sorted()));
+            }
+        }
+    }
+    series
+}
+
+/// Our upcall in each case with crashes of processes.
+fn cases(all: &mut [Measured], draw: Draw) -> Vec<report::Series> {
+    let crashes = all.iter_mut().filter(|m| m.samples.contains_key("tcp"));
+    crashes.filter_map(|m| m.samples.get_mut("upcall").map(|s| draw(&m.case.case, s.sorted()))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -543,10 +780,32 @@ mod tests {
         let mut case = Case::new("detect", "sigkill idle rss=0", &mut upcall);
         case.notes.push("machine".into());
         let tcp = (50..150).map(|us| us * 10_000).collect();
-        let mut all = [Measured { case, samples: BTreeMap::from([("upcall", upcall), ("tcp", tcp)]) }];
+        let mut all = [Measured { case, samples: named([("upcall", upcall), ("tcp", tcp)]) }, key()];
         write(directory.path(), &mut all).unwrap();
-        for file in ["report.html", "results.jsonl", "fig5-pdf.svg", "fig5-cdf.svg"] {
+        for file in ["report.html", "results.jsonl", "fig5-pdf.svg", "fig5-cdf.svg", "fig5-pdf-cases.svg", "fig5-cdf-cases.svg"] {
             assert!(directory.path().join(file).metadata().unwrap().len() > 100, "{file}");
         }
+        let page = std::fs::read_to_string(directory.path().join("report.html")).unwrap();
+        assert!(page.contains("TCP close, n = 100") && page.contains("etcd lease ttl=2s, n = 2"));
+        assert!(page.contains("The paper&#39;s own") || page.contains("The paper's own"));
+    }
+
+    fn key() -> Measured {
+        let mut ended: Samples = [2_000_000_000, 3_000_000_000].into_iter().collect();
+        let mut case = Case::new("detect", "etcd lease ttl=2s", &mut ended);
+        case.values.insert("granted_ms".into(), 2_000.0);
+        Measured { case, samples: named([("key", ended)]) }
+    }
+
+    #[test]
+    fn fide_tab_2_has_a_row_for_each_detector_that_was_measured() {
+        let upcall: Samples = [80_000, 100_000].into_iter().collect();
+        let case = Case::new("detect", PEERS, &mut upcall.clone());
+        let ours = Measured { case, samples: named([("upcall", upcall), ("tcp", Samples::default())]) };
+        let rows = tab2_rows(&[ours, key()]);
+        assert_eq!(rows.len(), 2, "{rows:?}");
+        assert_eq!((rows[0].approach.as_str(), rows[0].n, rows[0].application_us), ("FiDe", Some(2), Some((90.0, 100.0))));
+        assert_eq!(rows[1].application_us, Some((2_500_000.0, 3_000_000.0)));
+        assert_eq!(rows[1].system, Cell::Us(2_000_000.0, "granted"));
     }
 }

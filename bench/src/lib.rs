@@ -4,7 +4,8 @@
 //! rig       a lab with an agent on every host                    observer   an application on another host, stamping its upcalls
 //! crash     one crash, measured from kill(2) to every upcall     victim     what crashes
 //! load      stress-ng and iperf3 beside it                       stats      samples, quantiles, the JSON line of a case
-//! demo      `fide demo`                                          report     one HTML file with its drawings inside
+//! peers     etcd and ZooKeeper in the same crashes               report     one HTML file with its drawings inside
+//! demo      `fide demo`                                          tab2       the paper's table, remade
 //! ```
 //!
 //! All hosts of a lab share one kernel and so one CLOCK_MONOTONIC: stamps of different hosts can be subtracted, which on real
@@ -19,10 +20,12 @@ pub mod heartbeats;
 pub mod jitter;
 pub mod load;
 pub mod observer;
+pub mod peers;
 pub mod report;
 pub mod rig;
 pub mod stats;
 pub mod sys;
+pub mod tab2;
 pub mod ui;
 pub mod victim;
 

@@ -4,6 +4,7 @@
 //! same process, an ordinary TCP connection to the process that will crash. A second thread waits for what TCP and a pidfd
 //! would have told it. Commands come on standard input and reports leave on standard output, a JSON object on each line.
 
+use crate::peers::{self, Target};
 use crate::sys;
 use anyhow::{Context as _, Result, bail};
 use fide_client::{Client, Event, Resources, Verdict};
@@ -48,6 +49,13 @@ pub enum Order {
     Pidfd {
         /// Which.
         pid: u32,
+    },
+    /// Watch these keys of etcd and ZooKeeper and report the end of each.
+    Keys {
+        /// Returned in the reports, with the key's index.
+        tag: u64,
+        /// Which.
+        targets: Vec<Target>,
     },
     /// Close what is open: nothing of it matters any more.
     Forget,
@@ -134,6 +142,31 @@ pub enum Report {
     PidfdOpen {
         /// Which.
         pid: u32,
+    },
+    /// It watches the key.
+    KeyWatched {
+        /// Of the order.
+        tag: u64,
+        /// Of the order.
+        index: usize,
+    },
+    /// The key is gone.
+    KeyEnd {
+        /// Of the order.
+        tag: u64,
+        /// Of the order.
+        index: usize,
+        /// When it was noticed.
+        at_ns: u64,
+    },
+    /// The key cannot be watched, or not any more.
+    KeyFailed {
+        /// Of the order.
+        tag: u64,
+        /// Of the order.
+        index: usize,
+        /// Why.
+        why: String,
     },
 }
 
@@ -279,10 +312,26 @@ fn sockets() -> Result<()> {
                     }
                     Err(_) => report(&Report::PidfdEnd { pid, at_ns: sys::now_ns() }),
                 },
+                Order::Keys { tag, targets } => {
+                    for (index, target) in targets.into_iter().enumerate() {
+                        std::thread::spawn(move || key(tag, index, &target));
+                    }
+                }
                 Order::Forget => (tcp, process) = (None, None),
             }
         }
     }
+}
+
+/// The thread of one key.
+fn key(tag: u64, index: usize, target: &Target) {
+    let _ = sys::be_realtime(sys::STAMPER_PRIORITY);
+    let end = peers::watch(target, || report(&Report::KeyWatched { tag, index }));
+    let at_ns = sys::now_ns();
+    report(&match end {
+        Ok(()) => Report::KeyEnd { tag, index, at_ns },
+        Err(e) => Report::KeyFailed { tag, index, why: format!("{e:#}") },
+    });
 }
 
 // ---- in the parent -------------------------------------------------------------------------------------------------------------

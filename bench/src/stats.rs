@@ -97,6 +97,13 @@ impl Samples {
         sorted.get(rank.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(0)
     }
 
+    /// The mean in microseconds, 0 without samples.
+    #[must_use]
+    pub fn mean_us(&self) -> f64 {
+        let sum: f64 = self.values.iter().map(|&ns| ns as f64 / 1e3).sum();
+        (sum / self.values.len().max(1) as f64 * 100.0).round() / 100.0
+    }
+
     /// In microseconds.
     pub fn quantiles(&mut self) -> Quantiles {
         let mut us = |q| (self.quantile(q) as f64 / 10.0).round() / 100.0;
@@ -205,6 +212,7 @@ mod tests {
     fn an_outlier_is_never_lost() {
         let mut s: Samples = std::iter::repeat_n(10_000, 999).chain([5_000_000]).collect();
         assert_eq!(s.quantiles().max, 5_000.0);
+        assert_eq!((s.mean_us(), Samples::default().mean_us()), (14.99, 0.0));
         assert_eq!((s.above(10_000), s.above(9_999), s.above(5_000_000)), (1, 1000, 0));
     }
 

@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal as _, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// How to talk, and whether to stop.
 #[derive(Clone, Debug)]
@@ -109,6 +110,22 @@ impl Ui {
             Paint::Cyan => "36",
         };
         if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_string() }
+    }
+
+    /// Waits, unless interrupted.
+    ///
+    /// # Errors
+    /// [`Interrupted`], if so.
+    pub fn sleep(&self, time: Duration) -> Result<(), Interrupted> {
+        let end = Instant::now() + time;
+        loop {
+            self.check()?;
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(Duration::from_millis(100)));
+        }
     }
 
     /// Whether to stop.

@@ -1,5 +1,6 @@
 //! A process to crash: holds memory in 4 KiB pages, keeps TCP connections, and otherwise does nothing.
 
+use crate::peers::{self, Target};
 use crate::rig::Rig;
 use crate::sys;
 use anyhow::{Context as _, Result, bail};
@@ -7,7 +8,9 @@ use fide_client::Client;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 /// The hidden subcommand.
 pub const ROLE: &str = "bench-victim";
@@ -27,6 +30,36 @@ pub struct Args {
     /// The agent's socket
     #[arg(long)]
     pub agent: Option<PathBuf>,
+    /// A key of etcd or ZooKeeper to keep alive, as JSON
+    #[arg(long, value_name = "TARGET", value_parser = target)]
+    pub keep: Vec<Target>,
+}
+
+fn target(text: &str) -> Result<Target, String> {
+    serde_json::from_str(text).map_err(|e| e.to_string())
+}
+
+/// How long until all keys must be kept.
+const REGISTERED: Duration = Duration::from_secs(20);
+
+/// Keeps each key in a thread of its own; returns what each was granted, ms.
+fn keep(targets: &[Target]) -> Result<Vec<u64>> {
+    let granted: Vec<_> = targets
+        .iter()
+        .map(|target| {
+            let (sender, granted) = mpsc::channel();
+            let target = target.clone();
+            std::thread::spawn(move || {
+                let Err(e) = peers::keep(&target, |ms| {
+                    // Whoever waited has given up, and this process with it.
+                    let _ = sender.send(ms);
+                });
+                eprintln!("{ROLE}: {} is not kept alive any more: {e:#}", target.key);
+            });
+            granted
+        })
+        .collect();
+    granted.iter().map(|g| g.recv_timeout(REGISTERED).context("a key was not granted")).collect()
 }
 
 /// What the hidden subcommand does. Returns when its standard input ends.
@@ -53,7 +86,8 @@ pub fn run(args: &Args) -> Result<()> {
         }
         _ => None,
     };
-    println!("ready {app}");
+    let granted = keep(&args.keep)?;
+    println!("{}", [u64::from(app)].iter().chain(&granted).fold("ready".to_string(), |line, n| format!("{line} {n}")));
     io::stdout().flush()?;
     // Sleeps here; what is written to it does not matter.
     io::stdin().lock().read_to_end(&mut Vec::new())?;
@@ -75,6 +109,8 @@ pub struct Victim {
     pub address: SocketAddr,
     /// Its number, if it joined itself.
     pub app: u32,
+    /// What each key that it keeps was granted, ms.
+    pub granted_ms: Vec<u64>,
 }
 
 impl Victim {
@@ -83,19 +119,44 @@ impl Victim {
     /// # Errors
     /// When it cannot.
     pub fn start(rig: &Rig, host: u16, port: u16, rss: u64, join: Option<&str>) -> Result<Victim> {
-        let address = SocketAddr::from((rig.lab().ipv4(host, 0), port));
-        let mut command = rig.helper(host, ROLE)?;
-        command.arg("--rss").arg(rss.to_string()).arg("--listen").arg(address.to_string());
+        let (mut command, address) = Victim::command(rig, host, port, rss)?;
         if let Some(name) = join {
             command.arg("--join").arg(name).arg("--agent").arg(rig.socket(host));
         }
+        Victim::launch(command, address)
+    }
+
+    /// Starts one that also keeps these keys; returns when it does.
+    ///
+    /// # Errors
+    /// When it cannot.
+    pub fn keeping(rig: &Rig, host: u16, port: u16, rss: u64, targets: &[Target]) -> Result<Victim> {
+        let (mut command, address) = Victim::command(rig, host, port, rss)?;
+        for target in targets {
+            command.arg("--keep").arg(serde_json::to_string(target)?);
+        }
+        Victim::launch(command, address)
+    }
+
+    fn command(rig: &Rig, host: u16, port: u16, rss: u64) -> Result<(Command, SocketAddr)> {
+        let address = SocketAddr::from((rig.lab().ipv4(host, 0), port));
+        let mut command = rig.helper(host, ROLE)?;
+        command.arg("--rss").arg(rss.to_string()).arg("--listen").arg(address.to_string());
+        Ok((command, address))
+    }
+
+    fn launch(mut command: Command, address: SocketAddr) -> Result<Victim> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start a victim")?;
         let stdin = child.stdin.take();
         let Some(stdout) = child.stdout.take() else { bail!("a victim without a pipe") };
-        let mut victim = Victim { child, stdin, stdout: BufReader::new(stdout), address, app: 0 };
+        let mut victim = Victim { child, stdin, stdout: BufReader::new(stdout), address, app: 0, granted_ms: Vec::new() };
         let line = victim.line()?;
-        let app = line.strip_prefix("ready ").and_then(|app| app.parse().ok());
-        victim.app = app.with_context(|| format!("a victim of {rss} bytes did not become ready: {line:?}"))?;
+        let ready = line.strip_prefix("ready ").and_then(|numbers| {
+            let mut numbers = numbers.split(' ').map(str::parse::<u64>);
+            let app = u32::try_from(numbers.next()?.ok()?).ok()?;
+            Some((app, numbers.collect::<Result<_, _>>().ok()?))
+        });
+        (victim.app, victim.granted_ms) = ready.with_context(|| format!("a victim did not become ready: {line:?}"))?;
         Ok(victim)
     }
 

@@ -59,6 +59,46 @@ fn fide_3_4_a_killed_process_is_known_on_another_host_before_its_tcp_connection_
 }
 
 #[test]
+fn fide_tab_2_the_same_kill_is_told_by_us_by_tcp_by_etcd_and_by_zookeeper() {
+    const TEST: &str = "etcd and ZooKeeper beside us";
+    if !possible(TEST) {
+        return;
+    }
+    let missing = fide_bench::peers::servers::missing();
+    for line in &missing {
+        println!("SKIPPED {TEST}: {line}");
+    }
+    if missing.len() == 2 {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let report = directory.path().to_str().unwrap();
+    let (ok, lines) = run(&["detect", "--only", "peers", "--crashes", "100", "--report", report]);
+    assert!(ok, "{lines:?}");
+    let number = |v: &serde_json::Value| v.as_f64().unwrap();
+    let (ours, theirs) = lines.split_first().unwrap();
+    assert_eq!((&ours["case"], &ours["n"]), (&"peers sigkill rss=0".into(), &2.into()), "{ours:#}");
+    assert!(number(&ours["beside"]["tcp"]["n"]) == 2.0 && number(&ours["beside"]["pidfd"]["n"]) == 2.0, "{ours:#}");
+    assert_eq!(theirs.len(), 2 * (2 - missing.len()), "as it comes and tuned: {theirs:#?}");
+    for case in theirs {
+        let (granted_ms, name) = (number(&case["values"]["granted_ms"]), case["case"].as_str().unwrap());
+        // On a machine too busy to renew in time a key is given up while its process lives: then there is no time to tell.
+        assert_eq!(number(&case["n"]) + number(&case["values"]["given_up_while_alive"]), 2.0, "{case:#}");
+        if number(&case["n"]) > 0.0 {
+            assert_eq!(ours["beside"][name]["p50"], case["p50"], "{case:#}");
+            // The last renewal was at most a third of what was granted before the crash, as far as the machine kept to it.
+            assert!(number(&case["min"]) >= granted_ms * 1e3 / 3.0, "{case:#}");
+            assert!(number(&case["min"]) > number(&ours["max"]), "{case:#} {ours:#}");
+        }
+    }
+    let page = std::fs::read_to_string(directory.path().join("report.html")).unwrap();
+    assert!(page.contains("Tab. 2") && page.contains("Fig. 5") && page.contains("uKharon-FD"));
+    for case in theirs {
+        assert!(page.contains(case["case"].as_str().unwrap()));
+    }
+}
+
+#[test]
 fn scenes_of_the_demonstration_show_what_they_must() {
     if !possible("the demonstration") {
         return;

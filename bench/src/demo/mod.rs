@@ -239,12 +239,12 @@ fn keep(stage: &Stage<'_>) -> Result<()> {
 
 /// The same small crash many times.
 fn repeat(stage: &mut Stage<'_>, repeated: &mut Repeated) -> Result<()> {
-    let plan = Plan { rss: 0, patience: TCP_PATIENCE, pidfd: None };
+    let plan = Plan { rss: 0, patience: TCP_PATIENCE, pidfd: None, keys: &[], spread: Duration::ZERO };
     for i in 0..REPEATED {
         stage.ui.check()?;
         stage.ui.progress(format!("once more, {} of {REPEATED}", i + 1));
         stage.serial += 1;
-        let times = crate::crash::crash(&mut stage.rig, &mut stage.observers, &OBSERVERS, &plan, stage.serial)?;
+        let times = crate::crash::crash(&mut stage.rig, &mut stage.observers, &OBSERVERS, &plan, stage.serial, stage.ui)?;
         note_times(&times, repeated);
     }
     Ok(())
