@@ -53,6 +53,10 @@ struct bpf_spin_lock {
 #define load32(at) (*(const __u32 *)(const void *)(at))
 #define load64(at) (*(const __u64 *)(const void *)(at))
 
+/* Between two comparisons that keep a number within limits, so that they stay two. Left alone, clang makes one of them, of a difference; from that,
+ * only verifiers since about 6.10 learn anything of the number itself. */
+#define OPAQUE(number) asm volatile("" : "+r"(number))
+
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 typedef struct {

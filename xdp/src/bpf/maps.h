@@ -228,7 +228,7 @@ static __always_inline struct fide_setup *the_setup(void)
 
 /* Writes `len` bytes to every ring of the set that exists. Full rings lose it, which is counted: the agent tells the reader. Returns how many
  * did not get it. */
-static __always_inline int write_rings(__u64 mask, void *bytes, __u32 len)
+static __always_inline int write_rings(__u64 mask, void *bytes, __u64 len)
 {
 	int missed = 0;
 
@@ -256,7 +256,7 @@ static __always_inline int write_rings(__u64 mask, void *bytes, __u32 len)
 }
 
 /* Writes a record of `len` bytes, its body included, to every ring that subscribed to this process, its node, or everything. */
-static __always_inline void deliver(struct fide_record *record, __u32 len)
+static __always_inline void deliver(struct fide_record *record, __u64 len)
 {
 	__u64 key = (__u64)record->node << 32 | record->app;
 	__u64 mask = 0, *found;

@@ -26,10 +26,14 @@ struct fide_publish {
 SEC("syscall")
 int fide_publish(struct fide_publish *p)
 {
-	__u32 len = p->len, zero = 0;
+	__u64 len = p->len;
+	__u32 zero = 0;
 	struct fide_outgoing *o = bpf_map_lookup_elem(&outgoing, &zero);
 
-	if (!o || len < sizeof(o->record) || len > sizeof(o->record) + FIDE_PIGGYBACK_MAX)
+	if (!o || len < sizeof(o->record))
+		return -22;
+	OPAQUE(len);
+	if (len > sizeof(o->record) + FIDE_PIGGYBACK_MAX)
 		return -22;
 	return write_rings(p->rings, o, len);
 }

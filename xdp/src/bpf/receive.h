@@ -140,9 +140,10 @@ static __always_inline bool copy32(__u8 *to, void *from, void *data_end)
  * are reached: no loop over single bytes for the verifier to walk. */
 static __always_inline bool copy_packet(__u8 *to, void *packet, void *data_end, __u32 len)
 {
-	__u32 last = len - 32;
+	__u64 last = len - 32;
 
-	if (len > FIDE_PACKET_MAX || last > FIDE_PACKET_MAX - 32 || !copy32(to + last, packet + last, data_end))
+	OPAQUE(last);
+	if (last > FIDE_PACKET_MAX - 32 || !copy32(to + last, packet + last, data_end))
 		return false;
 	for (__u32 at = 0; at < FIDE_PACKET_MAX - 32; at += 32) {
 		if (at >= last || !copy32(to + at, packet + at, data_end))
@@ -208,10 +209,9 @@ static __always_inline bool is_newer(struct fide_peer *peer, __u32 incarnation, 
 	return false;
 }
 
-static __always_inline void heartbeat(struct fide_peer *peer, __u32 slot, __u32 path, __u64 number, __u64 before, __u64 sent,
-				      __u32 period, __u64 now)
+static __always_inline void heartbeat(struct fide_peer *peer, struct fide_path *p, __u32 slot, __u32 path, __u64 number, __u64 before,
+				      __u64 sent, __u32 period, __u64 now)
 {
-	struct fide_path *p = &peer->path[path & (FIDE_PATHS - 1)];
 	__u64 gap = now - p->arrived_ns;
 
 	if (before) {
@@ -260,10 +260,30 @@ static __always_inline bool first_beat(__u32 slot, __u32 node, __u32 incarnation
 /* Delivers the record in the scratch room, `len` bytes with its body. A function of its own, which the verifier walks once. */
 __noinline int fide_deliver(struct fide_scratch *s, __u32 len)
 {
-	if (!s || len < sizeof(s->record) || len > sizeof(s->record) + FIDE_PIGGYBACK_MAX)
+	__u64 size = len;
+
+	if (!s || size < sizeof(s->record))
 		return 0;
-	deliver(&s->record, len);
+	OPAQUE(size);
+	if (size > sizeof(s->record) + FIDE_PIGGYBACK_MAX)
+		return 0;
+	deliver(&s->record, size);
 	return 0;
+}
+
+/* Gives the agent the packet in the scratch room, and the record before it. A function of its own, which the verifier walks once. */
+__noinline int fide_to_inbox(struct fide_scratch *s)
+{
+	__u64 len;
+
+	if (!s)
+		return XDP_DROP;
+	len = s->len;
+	if (len > FIDE_PACKET_MAX)
+		return XDP_DROP;
+	if (bpf_ringbuf_output(&inbox, (__u8 *)s + INBOX_AT, sizeof(struct fide_record) + len, 0))
+		return refuse(FIDE_REFUSED_RING_FULL);
+	return XDP_DROP;
 }
 
 /* A heartbeat's body, copied to behind the scratch record: checked, then written to the rings of the subscribers of the process it is from, once,
@@ -305,7 +325,7 @@ int fide_receive(struct xdp_md *ctx)
 	struct fide_record record = {};
 	__u32 *path_found, *slot_found, slot, path, kind, sender, incarnation, len, body_at, zero = 0, ifindex = ctx->ingress_ifindex;
 	bool with_body = false;
-	__u64 tag, number, before, now;
+	__u64 tag, number, before, now, row;
 
 	s = bpf_map_lookup_elem(&scratch, &zero);
 	if (!my || !s)
@@ -404,13 +424,15 @@ int fide_receive(struct xdp_md *ctx)
 		return refuse(FIDE_REFUSED_OLD_INCARNATION);
 	}
 
-	p = &peer->path[path & (FIDE_PATHS - 1)];
+	row = path;
+	OPAQUE(row); /* or the mask would go, because path was compared before: in another register */
+	p = &peer->path[row & (FIDE_PATHS - 1)];
 	if (kind == FIDE_KIND_HEARTBEAT) {
 		if (!is_newer(peer, incarnation, &p->number, number, &before)) {
 			p->refused += 1;
 			return refuse(FIDE_REFUSED_OLD_NUMBER);
 		}
-		heartbeat(peer, slot, path, number, before, record.sent_ns, bpf_ntohl(load32(&f->period_ns)), now);
+		heartbeat(peer, p, slot, path, number, before, record.sent_ns, bpf_ntohl(load32(&f->period_ns)), now);
 		if (!(f->version_kind & FIDE_HAS_BODY))
 			return XDP_DROP;
 		if (my->sockets)
@@ -452,22 +474,21 @@ int fide_receive(struct xdp_md *ctx)
 
 whole_packet:
 	/* In the room, a message of a piggyback lies right behind the record; a whole packet has its record before it. */
+	if (!with_body) {
+		record.kind = FIDE_RECORD_PACKET;
+		record.body_len = len;
+		for (int i = 0; i < (int)sizeof(record); i += 8)
+			*(__u64 *)((__u8 *)s + INBOX_AT + i) = load64((__u8 *)&record + i);
+	}
 	*(volatile __u32 *)&s->len = len;
 	if (!copy_packet((__u8 *)s + PACKET_AT, f, data_end, len))
 		return refuse(FIDE_REFUSED_OVERSIZE);
 	/* Read back, the length is a number of which the verifier knows nothing: it need not walk the rest anew for every length copied. */
-	len = *(volatile __u32 *)&s->len;
-	if (len < BODY_AT - FIDE_TAG_LEN || len > FIDE_PACKET_MAX)
-		return refuse(FIDE_REFUSED_OVERSIZE);
 	if (with_body) {
+		len = *(volatile __u32 *)&s->len;
 		if (len <= BODY_AT + FIDE_PIGGYBACK_HEAD)
 			return refuse(FIDE_REFUSED_SHORT);
 		return piggyback(s, &record, slot, key, len - BODY_AT);
 	}
-	record.kind = FIDE_RECORD_PACKET;
-	record.body_len = len;
-	__builtin_memcpy((__u8 *)s + INBOX_AT, &record, sizeof(record));
-	if (bpf_ringbuf_output(&inbox, (__u8 *)s + INBOX_AT, sizeof(record) + len, 0))
-		return refuse(FIDE_REFUSED_RING_FULL);
-	return XDP_DROP;
+	return fide_to_inbox(s);
 }
