@@ -5,10 +5,12 @@
 //!
 //! * [`detector`]: arrivals, notices, probe results and `now` in; verdicts out.
 //! * [`group`]: members, values and refusals, shared by those below.
+//! * [`broadcast`]: what everybody gets, under which assumptions.
 //! * [`consensus`]: messages and crashes in; decisions out.
 
 #![forbid(unsafe_code)]
 
+pub mod broadcast;
 pub mod consensus;
 pub mod detector;
 pub mod group;

@@ -16,6 +16,9 @@ pub mod log;
 pub mod batch;
 pub mod hsuc;
 
+#[cfg(test)]
+mod harness;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
