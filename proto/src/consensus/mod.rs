@@ -12,6 +12,7 @@
 //! | Raft | 2 | a minority of crashes | reliable storage; no timing at all |
 
 pub mod log;
+pub mod lowi;
 
 pub mod batch;
 pub mod hsuc;
