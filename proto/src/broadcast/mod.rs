@@ -1,5 +1,7 @@
 //! Broadcasts that the consensus cores are built on.
 //!
 //! * [`osrb`]: reliable, over reliable links; keeps what may have to be sent again until it is stable (FiDe Alg. 2).
+//! * [`rsbcast`]: synchronous, a copy on every path; a missing copy is a network fault (Nano-consensus Alg. 1).
 
 pub mod osrb;
+pub mod rsbcast;
