@@ -13,12 +13,12 @@
 
 pub mod log;
 pub mod lowi;
+pub mod paxos;
 
 pub mod batch;
-pub mod hsuc;
-
 #[cfg(test)]
 mod harness;
+pub mod hsuc;
 
 use std::fmt;
 

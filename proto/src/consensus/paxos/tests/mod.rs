@@ -1,0 +1,4 @@
+//! Named after the paper's section and the property.
+
+mod decide;
+mod world;
