@@ -935,7 +935,7 @@ impl Core {
                 AnswerKind::KernelAnswered => ProbeResult::KernelAnswered,
                 AnswerKind::AgentAbsent => ProbeResult::AgentAbsent,
             };
-            self.detector.probe_result(answer.node, usize::from(answer.path), result, now);
+            self.detector.probe_result(answer.node, usize::from(answer.path), result, answer.probed_ns, now);
         }
         self.detector.tick(now);
         self.act(now);
@@ -945,7 +945,7 @@ impl Core {
         while let Some(action) = self.detector.poll_action() {
             match action {
                 Action::Verdict(v) => self.verdict(&v, now),
-                Action::Probe { node, paths } => self.probe(node, paths, now),
+                Action::Probe { node, paths, knock } => self.probe(node, paths, knock, now),
                 Action::Condemn { node, incarnation } => self.condemn(node, incarnation),
                 Action::TimeoutChanged { node, timeout_ns } => {
                     let record = Record {
@@ -962,7 +962,7 @@ impl Core {
         }
     }
 
-    fn probe(&mut self, node: u32, paths: [bool; PATHS], now: u64) {
+    fn probe(&mut self, node: u32, paths: [bool; PATHS], knock: bool, now: u64) {
         // Before others are doubted: is it our own cable?
         for path in 0..PATHS {
             self.detector.carrier(path, self.lane.carrier(path as u8), now);
@@ -971,7 +971,8 @@ impl Core {
         let (Some(peer), Some(prober)) = (self.peers[slot].as_ref(), self.prober.as_mut()) else { return };
         for path in (0..PATHS).filter(|p| paths[*p]) {
             if let Some(address) = peer.addresses[path]
-                && let Err(e) = prober.probe(node, path as u8, address)
+                && let Err(e) =
+                    if knock { prober.probe(node, path as u8, address) } else { prober.echo(node, path as u8, address) }
             {
                 tracing::debug!("probe of {} on path {path}: {e}", peer.name);
             }

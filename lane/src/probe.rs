@@ -167,6 +167,18 @@ impl Prober {
     /// # Errors
     /// When neither left. The interface being gone is [`SendError::Down`].
     pub fn probe(&mut self, node: u32, path: u8, addr: IpAddr) -> Result<(), SendError> {
+        self.ask(node, path, addr, true)
+    }
+
+    /// Sends an echo request alone: to a host whose agent is heard, and would count the datagram as a stranger's.
+    ///
+    /// # Errors
+    /// As [`Prober::probe`].
+    pub fn echo(&mut self, node: u32, path: u8, addr: IpAddr) -> Result<(), SendError> {
+        self.ask(node, path, addr, false)
+    }
+
+    fn ask(&mut self, node: u32, path: u8, addr: IpAddr, port_too: bool) -> Result<(), SendError> {
         let down = SendError::Down(Errno(libc::ENODEV));
         let slot = self.paths.get(usize::from(path)).and_then(Option::as_ref).ok_or(down)?;
         let (v4, v6, ifindex) = slot.open.as_ref().ok_or(down)?;
@@ -197,6 +209,9 @@ impl Prober {
         let cargo = encode(node, path, nonce);
         let echo = echo_request(addr.is_ipv6(), self.id, self.sequence, &cargo);
         let echoed = sys::send_to(icmp, &echo, Some(&SockAddr::ip(addr, 0, *ifindex)));
+        if !port_too {
+            return echoed.map(drop).map_err(|e| SendError::from_io(&e));
+        }
         let knocked = knock(target, &self.epoll, slot, *ifindex, token(node, path), &cargo);
         match (echoed, knocked) {
             (Err(e), Err(_)) => Err(SendError::from_io(&e)),

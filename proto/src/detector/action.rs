@@ -44,6 +44,8 @@ pub enum Action {
         node: u32,
         /// On which paths (those where our own interface has its carrier, or all if none has).
         paths: [bool; PATHS],
+        /// Whether the port matters: a witness, whose agent is heard, is asked by echo alone.
+        knock: bool,
     },
     /// Refuse everything of this incarnation from now on, and say so in path reports (`CONDEMNED`).
     Condemn {

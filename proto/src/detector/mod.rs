@@ -58,11 +58,17 @@
 //!   kernel are the second look.
 //!
 //! # What isolation costs
-//! consul #916: a sick observer condemns healthy peers. Here a silent host is judged only if another host that may still answer gave a sign of
-//! life *after* the first unanswered question, and another question after that sign stayed unanswered too; if no such host is left, the observer is *isolated*. The price is completeness: when **all** others
-//! really die within one timeout, the survivor says *isolated* and gives no verdict on them until it hears somebody again (a single newcomer
-//! is enough). When only one host may still answer (two nodes, or the others were judged before) there is no witness to ask and the rule
-//! does not apply: silence is judged at once, and a cut observer is wrong. Two nodes without a third cannot do better without a witness from outside.
+//! consul #916: a sick observer condemns healthy peers. Here a silent host is judged only if a question that it did not answer lies between two
+//! moments at which another host reached us, the second of them after the answer was due, and on a path that the silent host used ([`peer::Peer::is_witnessed`]). Hearing somebody is
+//! not enough: what was sent before our cables were cut one after the other may be stamped after the question, when this kernel is busy.
+//! Therefore two hosts that are well are asked together with the silent one, and an answer counts as of its *question*. Only where
+//! they do not answer (ICMP filtered) what they send counts, as of a whole timeout before its stamp.
+//!
+//! If nobody answers, the observer is *isolated*. Those who were judged silent a moment ago ([`peer::Peer::fell_silent_with`]) count as not answering. The
+//! price is completeness: when **all** others really die within a few timeouts, the survivor says *isolated* and gives no verdict on (the last
+//! of) them until it hears somebody again (a single newcomer is enough). When only one host was there for some time (two nodes, or the others were judged
+//! long before) there is no witness to ask and the rule does not apply: silence is judged at once, and a cut observer is wrong.
+//! Two nodes without a third cannot do better without a witness from outside.
 
 mod action;
 mod apps;
@@ -358,10 +364,11 @@ impl Detector {
         let drops = self.drops;
         let peer = &mut self.peers[i];
         if incarnation > peer.incarnation {
-            let newest = rows.iter().map(|r| r.last_arrival_ns).max().unwrap_or(0);
-            if newest > peer.sign_of_life_ns() {
-                peer.heard_ns = newest;
-                peer.probing.answered(newest);
+            for (path, row) in rows.iter().enumerate() {
+                if row.last_arrival_ns > peer.sign_of_life_ns() {
+                    peer.probing.answered(row.last_arrival_ns, self.config.agent_timeout_ns / 2);
+                }
+                peer.came_unasked(path, row.last_arrival_ns);
             }
             return Err(Refused::NotAnnounced);
         }
@@ -453,7 +460,7 @@ impl Detector {
             }
         };
         let peer = &mut self.peers[i];
-        peer.heard_ns = peer.heard_ns.max(received_ns.min(now));
+        peer.came_unasked(usize::from(path), received_ns.min(now));
         // Whether it was received before follows from the process's state; the inbox only remembers what to confirm.
         let _: Offer = peer.inbox.offer(notice.notice, now);
         if news == News::Nothing {
@@ -487,15 +494,23 @@ impl Detector {
         Ok(Taken::New)
     }
 
-    /// Something answered a probe (or a host sent anything else that proves its kernel alive). Weighed by the next tick, which is due at once.
-    pub fn probe_result(&mut self, node: u32, path: usize, result: ProbeResult, now_ns: u64) {
+    /// Something answered a question that left at `asked_ns`. Weighed by the next tick, which is due at once.
+    pub fn probe_result(&mut self, node: u32, path: usize, result: ProbeResult, asked_ns: u64, now_ns: u64) {
         let now = self.clock(now_ns);
         let Some(i) = self.find(node) else { return };
         let peer = &mut self.peers[i];
-        if path >= PATHS || !matches!(peer.state, State::Late | State::AgentLost) {
+        if path >= PATHS {
+            return;
+        }
+        if peer.state.may_answer() && asked_ns > peer.reached_ns[path] {
+            peer.reached_ns[path] = asked_ns;
+            self.dirty = true;
+        }
+        let peer = &mut self.peers[i];
+        if !matches!(peer.state, State::Late | State::AgentLost) {
             return; // an answer to a question that is settled
         }
-        peer.probing.answered(now);
+        peer.probing.answered(now, self.config.agent_timeout_ns / 2);
         peer.paths[path].kernel_answered = true;
         if result == ProbeResult::AgentAbsent {
             peer.paths[path].agent_absent = true;
@@ -632,25 +647,36 @@ impl Detector {
         }
     }
 
-    /// Tells every host that is being asked when another one was last heard.
+    /// Tells every host that is being asked when another one last reached us.
     fn note_witnesses(&mut self, now: u64) {
         if !self.peers.iter().any(|p| matches!(p.state, State::Late | State::AgentLost)) {
             return;
         }
-        // The two that were heard last: everybody has a witness other than itself among them.
-        let mut latest = [(0, u32::MAX); 2];
-        for peer in self.peers.iter().filter(|p| p.state.may_answer()) {
-            let sign = (peer.sign_of_life_ns(), peer.node);
-            if sign.0 > latest[0].0 {
-                latest = [sign, latest[0]];
-            } else if sign.0 > latest[1].0 {
-                latest[1] = sign;
+        // The two that did so last on each path: everybody has a witness other than itself among them.
+        let latest: [_; PATHS] =
+            std::array::from_fn(|path| self.two_latest(|p| p.state.may_answer().then(|| p.reached_ns(path))));
+        let slowest = self.peers.iter().filter(|p| p.state.may_answer()).map(Peer::timeout_ns).max().unwrap_or(0);
+        for peer in self.peers.iter_mut().filter(|p| matches!(p.state, State::Late | State::AgentLost)) {
+            let ways = peer.last_ways();
+            let others = (0..PATHS).filter(|&k| ways[k]).flat_map(|k| latest[k]).flatten().filter(|(_, node)| *node != peer.node);
+            let reached_ns = others.map(|(at, _)| at).max().unwrap_or(0);
+            let limits = peer.witness_limits(&self.config, slowest, now);
+            peer.probing.witness(reached_ns, &limits, now);
+        }
+    }
+
+    /// The two hosts for which `when` is latest.
+    fn two_latest(&self, when: impl Fn(&Peer) -> Option<u64>) -> [Option<(u64, u32)>; 2] {
+        let mut latest = [None; 2];
+        for peer in &self.peers {
+            let this = when(peer).map(|at| (at, peer.node));
+            if this > latest[0] {
+                latest = [this, latest[0]];
+            } else if this > latest[1] {
+                latest[1] = this;
             }
         }
-        for peer in self.peers.iter_mut().filter(|p| matches!(p.state, State::Late | State::AgentLost)) {
-            let other = if latest[0].1 == peer.node { latest[1] } else { latest[0] };
-            peer.probing.witness(other.0, now);
-        }
+        latest
     }
 
     /// F5: late when both paths are older than TO = HB + λmin + 2·δmax. F4: one path alone is a fault of that path.
@@ -715,7 +741,9 @@ impl Detector {
             let absent = peer.paths.iter().any(|p| p.agent_absent);
             let silent_ns = now.saturating_sub(peer.silent_since_ns(judge_from));
             let answers = peer.probing.answered_ns > 0 && peer.probing.unanswered == 0;
-            if absent || (answers && silent_ns >= self.config.agent_timeout_ns) {
+            // One answer when our own connection is back says nothing of the time before.
+            let stuck_ns = silent_ns.min(now.saturating_sub(peer.probing.answering_since_ns));
+            if absent || (answers && stuck_ns >= self.config.agent_timeout_ns) {
                 self.agent_lost(i, now);
                 return false;
             }
@@ -755,7 +783,21 @@ impl Detector {
         peer.probing.sent(now, interval);
         let connected = self.carrier.iter().any(|&up| up);
         let paths = if connected { self.carrier } else { [true; PATHS] };
-        self.actions.push_back(Action::Probe { node: peer.node, paths });
+        self.actions.push_back(Action::Probe { node: peer.node, paths, knock: true });
+        if settled || self.isolated.is_some() {
+            return;
+        }
+        // The two who are well and were heard last are asked too: they tell whether an answer could have come. Once a tick is enough.
+        let ways = peer.last_ways();
+        let heard = |p: &Peer| p.paths.iter().zip(ways).filter(|(_, way)| *way).map(|(path, _)| path.last.last_arrival_ns).max();
+        let witnesses = self.two_latest(|p| heard(p).filter(|_| p.state == State::Alive));
+        for (_, node) in witnesses.into_iter().flatten() {
+            let Some(peer) = self.find(node).map(|j| &mut self.peers[j]) else { continue };
+            if peer.asked_as_witness_ns != now {
+                peer.asked_as_witness_ns = now;
+                self.actions.push_back(Action::Probe { node, paths, knock: false });
+            }
+        }
     }
 
     /// Some hosts answer nothing. Is it them, or us? See "What isolation costs" above.
@@ -766,8 +808,9 @@ impl Detector {
                 continue;
             }
             let others = || (0..self.peers.len()).filter(|&j| j != i && self.peers[j].state.may_answer());
-            let alone = others().next().is_none();
-            if alone || self.peers[i].is_witnessed(&self.config, now) {
+            let together = |p: &Peer| p.state == State::Silent && self.peers[i].fell_silent_with(p.silent_ns);
+            let alone = others().next().is_none() && !self.peers.iter().any(together);
+            if alone || self.peers[i].is_witnessed() {
                 self.silent(i, now);
             } else if others().all(|j| exhausted(self, j)) {
                 self.isolate(false, now);
@@ -797,6 +840,7 @@ impl Detector {
         let evidence = self.evidence(i, now);
         self.step(i, State::Silent);
         let peer = &mut self.peers[i];
+        peer.silent_ns = now;
         let ended_apps = peer.apps.host_silent(id);
         let (node, incarnation) = (peer.node, peer.incarnation);
         self.push_verdict(id, Cause::SilentHost, Grade::Inferred, node, incarnation, 0, 0, ended_apps, evidence, now);

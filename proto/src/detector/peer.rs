@@ -8,6 +8,12 @@ use super::state::State;
 use fide_wire::PATHS;
 use fide_wire::verdict::Contract;
 
+/// Who is not heard for this many timeouts after another was judged silent fell silent together with it.
+const TOGETHER_TIMEOUTS: u64 = 2;
+
+/// After this many times the questions that a verdict needs, they are put at leisure.
+const PATIENT_SERIES: u32 = 20;
+
 /// Observers remembered as having reported the same silence.
 const REPORTERS: usize = 16;
 
@@ -66,16 +72,37 @@ pub(super) struct Probing {
     pub next_ns: u64,
     /// When the last answer came; 0 when none did in this silence.
     pub answered_ns: u64,
+    /// Since when answers have come without a long gap; 0 when none did in this silence.
+    pub answering_since_ns: u64,
     /// When the first question of the series was asked; 0 before it was.
     pub unanswered_since_ns: u64,
     /// Questions of that series whose time is over.
     pub unanswered: u32,
-    /// When, in that series, another host was first heard: then we could be reached. 0 when none was.
+    /// Since when witnesses count: the first question of the series, or later when what they said has gone stale.
+    pub witnesses_from_ns: u64,
+    /// When it was noticed that another host had reached us since then. 0 when none did.
     pub witnessed_ns: u64,
+    /// When that was, at the earliest.
+    pub first_reached_ns: u64,
     /// When the first question after that was asked; 0 when none was.
     pub asked_again_ns: u64,
+    /// A moment at which that question had certainly left: the next tick. 0 before it.
+    pub asked_again_by_ns: u64,
     /// Whether such a question stayed unanswered.
     pub still_unanswered: bool,
+    /// When it was noticed that another host had reached us after the answer to that question was due. 0 when none did.
+    pub reached_since_ns: u64,
+}
+
+/// What the words of a witness are measured by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WitnessLimits {
+    /// How long an answer may take.
+    pub round_trip_ns: u64,
+    /// How far apart the two moments may be between which a question stayed unanswered: a longer gap has room for an outage of our own.
+    pub apart_ns: u64,
+    /// How long after the second moment the verdict may come.
+    pub stale_ns: u64,
 }
 
 impl Probing {
@@ -85,8 +112,11 @@ impl Probing {
         self.new_series();
     }
 
-    /// An answer came.
-    pub fn answered(&mut self, now_ns: u64) {
+    /// An answer came. After more than `gap_ns` without one it is the first of a row.
+    pub fn answered(&mut self, now_ns: u64, gap_ns: u64) {
+        if self.answered_ns == 0 || now_ns.saturating_sub(self.answered_ns) > gap_ns {
+            self.answering_since_ns = now_ns;
+        }
         self.answered_ns = self.answered_ns.max(now_ns);
         self.new_series();
     }
@@ -94,15 +124,43 @@ impl Probing {
     fn new_series(&mut self) {
         self.unanswered = 0;
         self.unanswered_since_ns = 0;
-        self.witnessed_ns = 0;
-        self.asked_again_ns = 0;
-        self.still_unanswered = false;
+        self.new_witnesses(0);
     }
 
-    /// Another host was heard at `sign_ns`, noticed now. It is a witness if that was after the first question of the series.
-    pub fn witness(&mut self, sign_ns: u64, now_ns: u64) {
-        if self.witnessed_ns == 0 && self.unanswered_since_ns != 0 && sign_ns > self.unanswered_since_ns {
+    fn new_witnesses(&mut self, from_ns: u64) {
+        self.witnesses_from_ns = from_ns;
+        self.witnessed_ns = 0;
+        self.first_reached_ns = 0;
+        self.asked_again_ns = 0;
+        self.asked_again_by_ns = 0;
+        self.still_unanswered = false;
+        self.reached_since_ns = 0;
+    }
+
+    /// Another host certainly reached us at some moment after `reached_ns`; noticed now. The first time it must have been after the first
+    /// question, the second time when the answer to a question asked after that was due (`limits.round_trip_ns`). Two moments too far
+    /// apart frame nothing, and what led to no verdict goes stale: then it begins anew.
+    pub fn witness(&mut self, reached_ns: u64, limits: &WitnessLimits, now_ns: u64) {
+        if self.unanswered_since_ns == 0 {
+            return;
+        }
+        if self.reached_since_ns != 0 && now_ns.saturating_sub(self.reached_since_ns) > limits.stale_ns {
+            self.new_witnesses(now_ns);
+        }
+        if self.asked_again_ns != 0 && self.asked_again_ns < now_ns && self.asked_again_by_ns == 0 {
+            self.asked_again_by_ns = now_ns;
+        }
+        let due = match self.asked_again_by_ns {
+            0 => u64::MAX,
+            by => by.saturating_add(limits.round_trip_ns),
+        };
+        let framed = reached_ns >= due && reached_ns - self.first_reached_ns <= limits.apart_ns;
+        if self.witnessed_ns == 0 && reached_ns >= self.witnesses_from_ns || reached_ns >= due && !framed {
+            self.new_witnesses(self.witnesses_from_ns);
             self.witnessed_ns = now_ns;
+            self.first_reached_ns = reached_ns;
+        } else if framed && self.reached_since_ns == 0 {
+            self.reached_since_ns = now_ns;
         }
     }
 
@@ -126,6 +184,7 @@ impl Probing {
     pub fn sent(&mut self, now_ns: u64, interval_ns: u64) {
         if self.unanswered_since_ns == 0 {
             self.unanswered_since_ns = now_ns;
+            self.witnesses_from_ns = now_ns;
         }
         if self.witnessed_ns != 0 && self.asked_again_ns == 0 {
             self.asked_again_ns = now_ns;
@@ -150,6 +209,12 @@ pub(super) struct Peer {
     pub late_mark_ns: u64,
     /// Other signs of life than heartbeats: its announcement, a notice.
     pub heard_ns: u64,
+    /// What those and its answers prove, by path, see [`Peer::reached_ns`].
+    pub reached_ns: [u64; PATHS],
+    /// When it was last asked as a witness.
+    pub asked_as_witness_ns: u64,
+    /// When it was judged silent.
+    pub silent_ns: u64,
     /// The timeout last told to the application.
     pub told_timeout_ns: u64,
     /// The observer's drop counter when the last heartbeat came.
@@ -173,6 +238,9 @@ impl Peer {
             probing: Probing::default(),
             late_mark_ns: 0,
             heard_ns: now_ns,
+            reached_ns: [0; PATHS],
+            asked_as_witness_ns: 0,
+            silent_ns: 0,
             told_timeout_ns: 0,
             drops_mark: drops,
             drained_ns: None,
@@ -192,9 +260,32 @@ impl Peer {
         self.paths.iter().map(|p| p.last.last_arrival_ns).max().unwrap_or(0)
     }
 
-    /// The newest sign of life of the host, of whatever kind: what makes it a witness that we can be reached.
+    /// The newest sign of life of the host, of whatever kind.
     pub fn sign_of_life_ns(&self) -> u64 {
         self.last_arrival_ns().max(self.heard_ns).max(self.probing.answered_ns)
+    }
+
+    /// The latest moment after which it certainly reached us on this path: what makes it a witness.
+    ///
+    /// An answer was sent after its question. What comes unasked may have waited before it was stamped, on the wire or in this kernel,
+    /// for as long as the contract allows or the contract is broken.
+    pub fn reached_ns(&self, path: usize) -> u64 {
+        self.reached_ns[path].max(self.paths[path].last.last_arrival_ns.saturating_sub(self.timeout_ns()))
+    }
+
+    /// Something other than its heartbeats came unasked, stamped at `at_ns`.
+    pub fn came_unasked(&mut self, path: usize, at_ns: u64) {
+        self.heard_ns = self.heard_ns.max(at_ns);
+        self.reached_ns[path] = self.reached_ns[path].max(at_ns.saturating_sub(self.timeout_ns()));
+    }
+
+    /// The paths that carried its last heartbeats. A witness on the other one proves nothing: that one has a fault of its own.
+    pub fn last_ways(&self) -> [bool; PATHS] {
+        let newest = self.last_arrival_ns();
+        std::array::from_fn(|k| {
+            let path = &self.paths[k];
+            path.last.last_arrival_ns.saturating_add(path.contract.timeout_ns()) >= newest
+        })
     }
 
     /// When the host becomes late if nothing comes.
@@ -226,17 +317,39 @@ impl Peer {
         config.probe_wait_ns.unwrap_or_else(derived)
     }
 
-    /// Whether the silence has a witness: another host was heard since the first unanswered question, **and** a question asked after
-    /// that has stayed unanswered for a whole round trip. The second half matters when our own connection comes back: the first
-    /// host heard then proves that we can be reached now, not that we could be while the others did not answer.
-    pub fn is_witnessed(&self, config: &Config, now_ns: u64) -> bool {
-        let patience = self.round_trip_ns().min(config.probe_wait_max_ns);
-        self.probing.still_unanswered && now_ns.saturating_sub(self.probing.asked_again_ns) >= patience
+    /// Whether the silence has a witness: a question that stayed unanswered lies between two moments at which another host reached us, the
+    /// second of them after the answer was due. The first half matters when our own connection comes back: whom we hear then proves
+    /// that we can be reached now, not that we could be while the others did not answer. The second half matters when it is cut:
+    /// whom we heard just before proves nothing of answers that were still to come.
+    pub fn is_witnessed(&self) -> bool {
+        self.probing.still_unanswered && self.probing.reached_since_ns != 0
     }
 
-    /// Time between two questions while nothing answers.
+    /// Whether it fell silent together with one that was judged silent at `other_ns`: it was not heard for long enough after that.
+    pub fn fell_silent_with(&self, other_ns: u64) -> bool {
+        self.sign_of_life_ns() <= other_ns.saturating_add(self.timeout_ns().saturating_mul(TOGETHER_TIMEOUTS))
+    }
+
+    /// By what its witnesses are measured, when the slowest of all hosts has this timeout: whoever answers no question is heard once in it.
+    pub fn witness_limits(&self, config: &Config, slowest_timeout_ns: u64, now_ns: u64) -> WitnessLimits {
+        let wait_ns = self.probe_wait_ns(config);
+        let apart_ns = slowest_timeout_ns.saturating_add(wait_ns).saturating_mul(2);
+        // An observer that is always late must not wait for ever, see [`Probing::close_round`].
+        let patience = self.probing.unanswered_since_ns != 0
+            && now_ns.saturating_sub(self.probing.unanswered_since_ns) >= config.agent_timeout_ns;
+        let apart_ns = if patience { apart_ns.max(config.agent_timeout_ns) } else { apart_ns };
+        WitnessLimits { round_trip_ns: self.round_trip_ns().min(config.probe_wait_max_ns), apart_ns, stale_ns: wait_ns }
+    }
+
+    /// Time between two questions while nothing answers; longer when that has led to no verdict for long.
     pub fn probe_interval_ns(&self, config: &Config) -> u64 {
-        (self.probe_wait_ns(config) / u64::from(config.probe_rounds.max(1))).max(1)
+        let rounds = config.probe_rounds.max(1);
+        let interval = (self.probe_wait_ns(config) / u64::from(rounds)).max(1);
+        if self.probing.unanswered > rounds.saturating_mul(PATIENT_SERIES) {
+            interval.max(config.late_probe_ns)
+        } else {
+            interval
+        }
     }
 
     /// Whether enough questions stayed unanswered for long enough, we being there and permitted to judge.

@@ -11,6 +11,8 @@ pub enum Menu {
     Pauses,
     /// The same and hosts cut off on both paths.
     Cuts,
+    /// Cables that are cut one after the other, of hosts too busy to look in time.
+    Severed,
     /// Many processes at once, on lossy paths.
     Storms,
     Everything,
@@ -60,6 +62,13 @@ pub enum Fault {
         percent: u64,
         ns: u64,
     },
+    /// The cable of the bad path, and the other `gap_ns` later, of a host whose kernel and agent are late meanwhile.
+    SeverHost {
+        host: usize,
+        gap_ns: u64,
+        busy_ns: u64,
+        ns: u64,
+    },
     /// Both cables: a critical compound failure.
     CutHost {
         host: usize,
@@ -93,6 +102,11 @@ fn one(rng: &mut Rng, menu: Menu, hosts: usize) -> Fault {
         return Fault::KillApps { host };
     }
     let all = menu == Menu::Everything;
+    if menu == Menu::Severed && rng.chance(50) {
+        let gap_ns = rng.below(3 * MS);
+        let busy_ns = if rng.chance(25) { 0 } else { rng.below(4 * MS) };
+        return Fault::SeverHost { host, gap_ns, busy_ns, ns: gap_ns + long(rng) };
+    }
     match rng.below(100) {
         0..15 if all || menu == Menu::Pauses => Fault::FreezeHost { host, ns: long(rng) },
         15..25 if all || menu == Menu::Pauses => Fault::StickAgent { host, ns: long(rng) },

@@ -13,6 +13,8 @@ use std::rc::Rc;
 pub const CONTRACT: Contract = Contract { period_ns: MS, size_max: 0, lambda_min_ns: 50 * US, delta_max_ns: 100 * US };
 pub const SENDER_LATE_NS: u64 = 30 * US;
 pub const WIRE_JITTER_NS: u64 = 60 * US;
+/// By how much the agent of a busy host may be late on top: short of what it would call a pause.
+pub const BUSY_AGENT_NS: u64 = MS;
 pub const AGENT_TIMEOUT_NS: u64 = 20 * MS;
 
 #[derive(Clone, Debug)]
@@ -49,6 +51,7 @@ pub enum RingItem {
         node: u32,
         path: usize,
         result: ProbeResult,
+        asked_ns: u64,
     },
     Carrier {
         path: usize,
@@ -98,6 +101,10 @@ pub struct Host {
     pub frozen_until: u64,
     pub stuck_until: u64,
     pub cut: [bool; PATHS],
+    /// Its kernel gets to what arrives up to so much later, until then.
+    pub busy_ns: u64,
+    pub busy_until: u64,
+    pub backlog_until: u64,
     pub table: BTreeMap<u32, Slot>,
     pub ring: VecDeque<RingItem>,
     pub agent: Option<Agent>,
@@ -118,6 +125,9 @@ impl Host {
             frozen_until: 0,
             stuck_until: 0,
             cut: [false; PATHS],
+            busy_ns: 0,
+            busy_until: 0,
+            backlog_until: 0,
             table: BTreeMap::new(),
             ring: VecDeque::new(),
             agent: None,

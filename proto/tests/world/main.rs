@@ -63,6 +63,11 @@ fn consul_916_a_cut_observer_accuses_nobody() {
 }
 
 #[test]
+fn consul_916_an_observer_whose_cables_are_cut_one_after_the_other_accuses_nobody() {
+    explore(Menu::Severed, 2_000);
+}
+
+#[test]
 fn fide_4_1_crash_storms_are_told_once_each() {
     explore(Menu::Storms, 40);
 }

@@ -37,17 +37,53 @@ impl Rng {
 }
 
 enum Event {
-    Deliver { to: usize, packet: Packet },
-    Wake { host: usize },
+    Deliver {
+        to: usize,
+        packet: Packet,
+    },
+    Wake {
+        host: usize,
+    },
     Fault(Fault),
-    Question { from: usize, to: usize, path: usize },
-    Answer { to: usize, boot: u32, node: u32, path: usize, result: ProbeResult },
-    AppDies { host: usize, boot: u32, app: usize },
-    HealPath { host: usize, path: usize },
-    HealHost { host: usize },
+    Question {
+        from: usize,
+        to: usize,
+        path: usize,
+        asked_ns: u64,
+    },
+    Answer {
+        to: usize,
+        boot: u32,
+        node: u32,
+        path: usize,
+        result: ProbeResult,
+        asked_ns: u64,
+    },
+    AppDies {
+        host: usize,
+        boot: u32,
+        app: usize,
+    },
+    HealPath {
+        host: usize,
+        path: usize,
+    },
+    HealHost {
+        host: usize,
+    },
+    /// The second cable goes.
+    Sever {
+        host: usize,
+        path: usize,
+    },
     HealLoss,
-    StartAgent { host: usize, boot: u32 },
-    Boot { host: usize },
+    StartAgent {
+        host: usize,
+        boot: u32,
+    },
+    Boot {
+        host: usize,
+    },
 }
 
 /// An event and its moment; the earliest first, those of one moment in the order they were planned.
@@ -160,25 +196,26 @@ impl World {
                     self.turn(host);
                 }
             }
-            Event::Question { from, to, path } => {
+            Event::Question { from, to, path, asked_ns } => {
                 if let Some(until) = self.frozen(to) {
                     let later = until + self.rng.below(200 * US);
-                    self.at(later, Event::Question { from, to, path });
+                    self.at(later, Event::Question { from, to, path, asked_ns });
                 } else if self.hosts[to].up && !self.hosts[to].cut[path] {
                     let result =
                         if self.hosts[to].agent.is_some() { ProbeResult::KernelAnswered } else { ProbeResult::AgentAbsent };
                     if self.passes(to, from, path) {
                         let (node, boot, at) = (self.hosts[to].node, self.hosts[from].boot, now + self.delay());
-                        self.at(at, Event::Answer { to: from, boot, node, path, result });
+                        let at = self.past_the_backlog(from, at);
+                        self.at(at, Event::Answer { to: from, boot, node, path, result, asked_ns });
                     }
                 }
             }
-            Event::Answer { to, boot, node, path, result } => {
+            Event::Answer { to, boot, node, path, result, asked_ns } => {
                 if let Some(until) = self.frozen(to) {
                     let later = until + self.rng.below(200 * US);
-                    self.at(later, Event::Answer { to, boot, node, path, result });
+                    self.at(later, Event::Answer { to, boot, node, path, result, asked_ns });
                 } else if self.hosts[to].boot == boot && self.hosts[to].agent.is_some() {
-                    self.hosts[to].ring.push_back(RingItem::Answer { node, path, result });
+                    self.hosts[to].ring.push_back(RingItem::Answer { node, path, result, asked_ns });
                     let soon = now + 5 * US + self.rng.below(SENDER_LATE_NS);
                     self.wake(to, soon);
                 }
@@ -199,6 +236,7 @@ impl World {
                 self.oracle.end(host, now, "cut");
                 self.cut(host, &[0, 1], false, true);
             }
+            Event::Sever { host, path } => self.cut(host, &[path], true, false),
             Event::HealLoss => self.loss_percent = 0,
             Event::StartAgent { host, boot } => {
                 if self.hosts[host].boot == boot && self.hosts[host].up && self.hosts[host].agent.is_none() {
@@ -329,6 +367,16 @@ impl World {
                 self.loss_percent = percent;
                 self.at(now + ns, Event::HealLoss);
             }
+            Fault::SeverHost { host, gap_ns, busy_ns, ns } => {
+                let first = self.bad_path;
+                self.oracle.path_fault(now, now + ns);
+                self.oracle.began(host, now, now + ns, "cut");
+                self.hosts[host].busy_ns = busy_ns;
+                self.hosts[host].busy_until = now + ns;
+                self.cut(host, &[first], true, false);
+                self.at(now + gap_ns, Event::Sever { host, path: 1 - first });
+                self.at(now + ns, Event::HealHost { host });
+            }
             Fault::CutHost { host, ns, carrier } => {
                 self.oracle.path_fault(now, now + ns);
                 self.oracle.began(host, now, now + ns, "cut");
@@ -362,6 +410,18 @@ impl World {
         CONTRACT.lambda_min_ns + self.rng.below(WIRE_JITTER_NS)
     }
 
+    /// When a busy host's kernel gets to what arrives at `at`: late, and in the order of arrival.
+    fn past_the_backlog(&mut self, host: usize, at: u64) -> u64 {
+        let (busy_ns, until) = (self.hosts[host].busy_ns, self.hosts[host].busy_until);
+        if at >= until {
+            return at;
+        }
+        let late = self.rng.below(busy_ns);
+        let h = &mut self.hosts[host];
+        h.backlog_until = h.backlog_until.max(at + late).min(at.max(h.backlog_until) + busy_ns);
+        h.backlog_until
+    }
+
     fn passes(&mut self, from: usize, to: usize, path: usize) -> bool {
         let lost = path == self.bad_path && self.loss_percent > 0 && self.rng.below(100) < self.loss_percent;
         !lost && !self.hosts[from].cut[path] && !self.hosts[to].cut[path]
@@ -375,6 +435,7 @@ impl World {
                     let (node, incarnation) = (h.node, h.incarnation);
                     let packet = Packet { from, node, incarnation, path, sent_ns: self.now, body: body.clone() };
                     let at = self.now + self.delay();
+                    let at = self.past_the_backlog(to, at);
                     self.packets += 1;
                     self.at(at, Event::Deliver { to, packet });
                 }
@@ -441,7 +502,8 @@ impl World {
         let wants = [agent.detector.poll_timeout(), agent.outbox.poll_timeout(), Some(agent.next_heartbeat_ns)];
         let next = wants.into_iter().flatten().min().unwrap();
         self.hosts[host].agent = Some(agent);
-        let at = next.max(now + 1) + self.rng.below(SENDER_LATE_NS);
+        let busy = self.hosts[host].busy_ns.min(BUSY_AGENT_NS) * u64::from(now < self.hosts[host].busy_until);
+        let at = next.max(now + 1) + self.rng.below(SENDER_LATE_NS + busy);
         self.wake(host, at);
     }
 
@@ -449,7 +511,7 @@ impl World {
         let now = self.now;
         let h = &mut self.hosts[host];
         match item {
-            RingItem::Answer { node, path, result } => agent.detector.probe_result(node, path, result, now),
+            RingItem::Answer { node, path, result, asked_ns } => agent.detector.probe_result(node, path, result, asked_ns, now),
             RingItem::Carrier { path, up } => agent.detector.carrier(path, up, now),
             RingItem::Exit { app, cause, event_ns } => {
                 let Some(&number) = h.apps[app].numbers.get(&h.incarnation) else { return };
@@ -514,12 +576,12 @@ impl World {
                     }
                 }
                 Action::TimeoutChanged { .. } => panic!("nobody recalibrates here"),
-                Action::Probe { node, paths } => {
+                Action::Probe { node, paths, .. } => {
                     let to = self.hosts.iter().position(|h| h.node == node).unwrap();
                     for (path, asked) in paths.into_iter().enumerate() {
                         if asked && self.passes(host, to, path) {
                             let at = now + self.delay();
-                            self.at(at, Event::Question { from: host, to, path });
+                            self.at(at, Event::Question { from: host, to, path, asked_ns: now });
                         }
                     }
                 }

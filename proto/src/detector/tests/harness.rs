@@ -102,11 +102,11 @@ impl Bench {
         while let Some(action) = self.d.poll_action() {
             match action {
                 Action::Verdict(v) => self.verdicts.push(*v),
-                Action::Probe { node, paths } => {
+                Action::Probe { node, paths, .. } => {
                     for (_, result) in self.answering.iter().filter(|(n, _)| *n == node) {
                         for (p, asked) in paths.iter().enumerate() {
                             if *asked {
-                                self.d.probe_result(node, p, *result, self.now + 1);
+                                self.d.probe_result(node, p, *result, self.now, self.now + 1);
                             }
                         }
                     }

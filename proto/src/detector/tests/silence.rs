@@ -109,6 +109,25 @@ fn issue_2_a_stuck_agent_is_agent_lost_after_its_own_timeout() {
 }
 
 #[test]
+fn issue_2_one_answer_after_our_own_outage_is_no_stuck_agent() {
+    let mut b = Bench::watching(&[A]);
+    let before = b.sending.clone();
+    b.crash(A);
+    // Always too late to count a question as unanswered, until patience ends; never so late that it were a pause.
+    for _ in 0..390 {
+        b.sleep(2_500 * US, false);
+        b.turn();
+    }
+    assert_eq!(b.take(), [(Cause::ContractBroken, A)]);
+    b.sleep(40 * MS, false);
+    b.d.probe_result(A, 0, ProbeResult::KernelAnswered, b.now - US, b.now);
+    b.turn();
+    b.sending = before;
+    b.run(5 * MS);
+    assert!(!b.take().iter().any(|(c, _)| *c == Cause::AgentLost));
+}
+
+#[test]
 fn issue_2_a_host_that_dies_after_its_agent_is_still_found() {
     let mut b = Bench::watching(&[A, B]);
     b.d.app_seen(A, 1, 7).unwrap();
@@ -183,7 +202,7 @@ fn a_lost_answer_is_not_a_dead_host() {
     b.run(TO + 300 * US);
     assert_eq!(b.causes(), [(Cause::ContractBroken, A)]);
     b.run(400 * US);
-    b.d.probe_result(A, 1, ProbeResult::KernelAnswered, b.now);
+    b.d.probe_result(A, 1, ProbeResult::KernelAnswered, b.now - 100 * US, b.now);
     b.answering.push((A, ProbeResult::KernelAnswered));
     b.run(50 * MS);
     assert_eq!(b.causes(), [(Cause::ContractBroken, A)]);

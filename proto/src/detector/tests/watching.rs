@@ -173,6 +173,60 @@ fn consul_916_the_price_both_of_two_dying_at_once_is_isolation() {
 }
 
 #[test]
+fn consul_916_what_was_sent_before_our_cables_were_cut_is_no_witness() {
+    let mut b = Bench::watching(&[A, B]);
+    b.until_heartbeat(A);
+    // Cut. A's last heartbeat was stamped at once; some of B's wait in our busy kernel and are stamped when it gets to them.
+    b.sending.retain(|(n, ..)| *n != A);
+    b.answering.clear();
+    b.run(TO + 2 * MS);
+    b.sending.clear();
+    b.run(100 * MS);
+    let causes = b.take();
+    assert_eq!(causes.last(), Some(&(Cause::Isolated, ME)), "{causes:?}");
+    assert!(!causes.iter().any(|(c, _)| *c == Cause::SilentHost), "{causes:?}");
+}
+
+#[test]
+fn consul_916_who_answers_no_questions_is_a_witness_when_it_is_heard_for_longer() {
+    let mut b = Bench::watching(&[A, B]);
+    b.crash(A);
+    b.answering.clear();
+    b.run(15 * MS);
+    assert_eq!(b.take(), [(Cause::ContractBroken, A), (Cause::SilentHost, A)]);
+}
+
+#[test]
+fn consul_916_a_witness_on_another_path_than_the_silent_host_used_is_none() {
+    let mut b = Bench::watching(&[A, B]);
+    b.cut(A, 0); // its own cable
+    b.run(50 * MS);
+    assert_eq!(b.take(), [(Cause::PathDown, A)]);
+    b.cut(A, 1); // and now ours, of the other path
+    b.cut(B, 1);
+    b.answering.clear();
+    b.run(100 * MS);
+    let probes = b.others.iter().filter(|a| matches!(a, Action::Probe { node: A, .. })).count();
+    assert!((60..80).contains(&probes), "asked at leisure in the end: {probes}");
+    assert_eq!(b.take(), [(Cause::ContractBroken, A), (Cause::PathDown, B)]);
+}
+
+#[test]
+fn consul_916_the_last_of_those_who_fall_silent_together_is_not_judged_by_itself() {
+    for (after, expected) in [(MS, (Cause::Isolated, ME)), (20 * MS, (Cause::SilentHost, B))] {
+        let mut b = Bench::watching(&[A, B]);
+        b.crash(A);
+        while b.d.state(A) != Some(State::Silent) {
+            b.run(100 * US);
+        }
+        b.run(after);
+        b.crash(B);
+        b.run(100 * MS);
+        assert_eq!(b.take().last(), Some(&expected), "{after} ns after A was judged");
+    }
+}
+
+#[test]
 fn rqlite_318_with_two_nodes_the_rule_cannot_apply() {
     let mut b = Bench::watching(&[A]);
     b.crash(A);
@@ -231,7 +285,7 @@ fn one_own_carrier_down_blames_nobodys_path_and_asks_on_the_other() {
     b.crash(A);
     b.run(10 * MS);
     assert_eq!(b.causes(), [(Cause::ContractBroken, A), (Cause::SilentHost, A)]);
-    assert_eq!(b.others[0], Action::Probe { node: A, paths: [false, true] });
+    assert_eq!(b.others[0], Action::Probe { node: A, paths: [false, true], knock: true });
     assert!(!b.verdicts[1].evidence.paths[0].carrier);
     b.take();
     b.heal(B, 0);
