@@ -260,8 +260,9 @@ fn sigkill(rig: &mut Rig, observers: &mut Observers, ui: &Ui, n: u64, rss: u64, 
 const PEERS: &str = "peers sigkill rss=0";
 /// How many systems there are to compare with.
 const PEERS_KNOWN: usize = 2;
-/// Crashes are spread over a whole number of renewals of whatever is granted here: a third of 4 s, 2 s, 1 s and 200 ms.
-const PEERS_SPREAD: Duration = Duration::from_nanos(4_000_000_000 / 3);
+/// Crashes are spread over a whole number of everything periodic: renewals (a third of 4 s, 2 s, 1 s and 200 ms) and the ticks at
+/// which ZooKeeper ends sessions (2 s and 100 ms). Each crash begins when the last session ended, which was at a tick.
+const PEERS_SPREAD: Duration = Duration::from_secs(4);
 
 /// What became of one server's keys.
 #[derive(Debug, Default)]
@@ -334,7 +335,7 @@ fn peers(rig: &mut Rig, ui: &Ui, n: u64, spin: bool, all: &mut Vec<Measured>) ->
     case.notes.push(report::machine());
     case.notes.push(
         "in each crash, one process is seen by all of these; it renews its keys after each third of what was granted, and dies at \
-         any moment between two renewals"
+         any moment between two renewals or ticks"
             .into(),
     );
     let mut samples = named([("upcall", upcall), ("tcp", tcp), ("pidfd", pidfd)]);
