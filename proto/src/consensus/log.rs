@@ -36,11 +36,39 @@ pub type Epoch = u32;
 /// How many entries were applied, this one included: the log's index for applications.
 pub type Position = u64;
 
-/// A message of one engine.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum EngineMessage {
+/// Declares [`EngineMessage`]: a variant for each engine, and the ways in and out.
+macro_rules! engine_messages {
+    ($($(#[doc = $doc:literal])* $variant:ident($message:ty),)+) => {
+        /// A message of one engine.
+        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        pub enum EngineMessage {
+            $($(#[doc = $doc])* $variant($message),)+
+        }
+        $(
+            impl From<$message> for EngineMessage {
+                fn from(message: $message) -> Self {
+                    EngineMessage::$variant(message)
+                }
+            }
+            impl TryFrom<EngineMessage> for $message {
+                type Error = EngineMessage;
+                fn try_from(message: EngineMessage) -> Result<Self, EngineMessage> {
+                    match message {
+                        EngineMessage::$variant(message) => Ok(message),
+                        #[allow(unreachable_patterns)]
+                        other => Err(other),
+                    }
+                }
+            }
+        )+
+    };
+}
+
+engine_messages! {
     /// Of an engine outside this crate, as that one encodes it.
     Opaque(Value),
+    /// Of HSUC.
+    Hsuc(super::hsuc::Message),
 }
 
 /// Between the logs of two members.

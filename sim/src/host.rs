@@ -1,0 +1,222 @@
+//! A host: a kernel with its receive table, an agent with the real detector, a member's process with the real log, and memory that anybody reads.
+
+use std::collections::{HashMap, VecDeque};
+
+use fide_proto::consensus::Halted;
+use fide_proto::consensus::log::{self, Epoch, Log};
+use fide_proto::consensus::memory::{Answer, Request, RequestId};
+use fide_proto::detector::{Config, Detector, PathArrival};
+use fide_proto::group::{MemberId, Value};
+use fide_wire::PATHS;
+
+use crate::gate::Gate;
+use crate::invariants::{CrashOrder, NoGap, Stability};
+use crate::time::{Clock, PERIOD_NS, US};
+
+/// What waits for a member's process, or is handed to it.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// Over the reliable link.
+    Message(MemberId, log::Message),
+    /// A copy on a path.
+    Copy(MemberId, usize, log::Message),
+    /// What rode on a heartbeat.
+    Piggyback(MemberId, log::Message),
+    /// A memory's answer.
+    Memory(MemberId, Epoch, RequestId, Answer),
+    /// The detector of this host says that this member crashed.
+    Verdict(MemberId, crate::gate::Grade),
+    /// It is back in sight.
+    Alive(MemberId),
+    /// It was cut off, or the witness saw it dead.
+    Confirmed(MemberId),
+    /// Its timer.
+    Timer,
+    /// Others gave this host up.
+    Condemned,
+}
+
+/// A row of the receive table.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Slot {
+    /// Of which incarnation; 0 for a host that was not announced.
+    pub incarnation: u32,
+    /// Refused from now on.
+    pub condemned: bool,
+    /// What came on each path.
+    pub rows: [PathArrival; PATHS],
+    /// Something came since the detector looked.
+    pub fresh: bool,
+    /// The last heartbeat whose piggyback was handed in, and those before it (bit n: n+1 before).
+    pub rode: (u64, u64),
+    /// When that host was last told that it is condemned.
+    pub told_ns: u64,
+}
+
+impl Slot {
+    /// Whether this is the first copy of the piggyback of this heartbeat.
+    pub fn is_first_copy(&mut self, number: u64) -> bool {
+        let (last, before) = self.rode;
+        if number > last {
+            let by = number - last;
+            let mask = if by > 64 { 0 } else { before.checked_shl(by as u32).unwrap_or(0) | 1 << (by - 1) };
+            self.rode = (number, if last == 0 { 0 } else { mask });
+            return true;
+        }
+        let back = last - number;
+        if back == 0 || back > 64 || before & 1 << (back - 1) != 0 {
+            return false;
+        }
+        self.rode.1 |= 1 << (back - 1);
+        true
+    }
+}
+
+/// One-sided memory of one member in one epoch.
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    words: HashMap<u64, u64>,
+    regions: HashMap<u64, Value>,
+}
+
+impl Memory {
+    /// Carries out an operation.
+    pub fn handle(&mut self, request: Request) -> (RequestId, Answer) {
+        match request {
+            Request::Read { id, word } => (id, Answer::Word(self.words.get(&word).copied().unwrap_or(0))),
+            Request::Cas { id, word, expected, new } => {
+                let there = self.words.entry(word).or_insert(0);
+                let was = *there;
+                if was == expected {
+                    *there = new;
+                }
+                (id, Answer::Word(was))
+            }
+            Request::Write { id, region, bytes } => {
+                self.regions.insert(region, bytes);
+                (id, Answer::Written)
+            }
+            Request::Fetch { id, region } => (id, Answer::Bytes(self.regions.get(&region).cloned())),
+        }
+    }
+}
+
+/// A member's process.
+pub struct Member {
+    /// Who.
+    pub id: MemberId,
+    /// The real log.
+    pub log: Log,
+    /// What stands between verdicts and the log.
+    pub gate: Gate,
+    /// Stands still until then.
+    pub paused_until: u64,
+    /// What came meanwhile.
+    pub inbox: VecDeque<Input>,
+    /// Ends after so many more outputs; with its host or alone.
+    pub crash_after: Option<(u32, bool)>,
+    /// For which time its timer is set (world's time).
+    pub timer_ns: u64,
+    /// The application.
+    pub state: u64,
+    /// It asked to leave.
+    pub leaves: bool,
+    /// It joined a group that was running, and was started then.
+    pub joined_ns: Option<u64>,
+    /// Somebody proposed its join then.
+    pub asked_ns: u64,
+    /// Whether it led when last looked at.
+    pub led: bool,
+    /// Said so already.
+    pub halted: Option<Halted>,
+    /// Own positions.
+    pub no_gap: NoGap,
+    /// What it was told of crashes.
+    pub crash_order: CrashOrder,
+    /// What it called stable.
+    pub stability: Stability,
+}
+
+/// A host.
+pub struct Host {
+    /// Its clock.
+    pub clock: Clock,
+    /// Has power.
+    pub up: bool,
+    /// How many times it booted: what was planned for an earlier life is void.
+    pub boot: u32,
+    /// Of its agent.
+    pub incarnation: u32,
+    /// Kernel and all stand still until then.
+    pub paused_until: u64,
+    /// Cut off by a fence, for good.
+    pub fenced: bool,
+    /// Each cable is cut until then.
+    pub cut_until: [u64; PATHS],
+    /// The real detector.
+    pub detector: Detector,
+    /// What the kernel notes of arrivals, by host.
+    pub table: Vec<Slot>,
+    /// For when the detector's turn is planned (world's time).
+    pub tick_ns: u64,
+    /// The number of the last heartbeat.
+    pub number: u64,
+    /// The number of the last notice of this incarnation.
+    pub notices: u32,
+    /// The member's process.
+    pub member: Option<Member>,
+    /// The memory of each member that lived here since the boot, by epoch.
+    pub memories: Vec<(MemberId, Epoch, Memory)>,
+}
+
+/// The detector's name of a host.
+#[must_use]
+pub fn node(host: usize) -> u32 {
+    host as u32 + 1
+}
+
+/// A detector as this world's times want it.
+#[must_use]
+pub fn detector(host: usize, incarnation: u32) -> Detector {
+    Detector::new(Config {
+        agent_timeout_ns: 30 * PERIOD_NS,
+        probe_wait_ns: Some(150 * US),
+        missing_app_ns: 10 * PERIOD_NS,
+        late_probe_ns: 2 * PERIOD_NS,
+        agent_lost_probe_ns: 5 * PERIOD_NS,
+        ..Config::new(node(host), incarnation)
+    })
+}
+
+impl Host {
+    /// One of `hosts`, just booted.
+    #[must_use]
+    pub fn new(index: usize, hosts: usize, clock: Clock) -> Self {
+        Self {
+            clock,
+            up: true,
+            boot: 1,
+            incarnation: 1,
+            paused_until: 0,
+            fenced: false,
+            cut_until: [0; PATHS],
+            detector: detector(index, 1),
+            table: vec![Slot::default(); hosts],
+            tick_ns: u64::MAX,
+            number: 0,
+            notices: 0,
+            member: None,
+            memories: Vec::new(),
+        }
+    }
+
+    /// The memory of this member and epoch.
+    pub fn memory(&mut self, member: MemberId, epoch: Epoch) -> &mut Memory {
+        let at = self.memories.iter().position(|(who, of, _)| *who == member && *of == epoch);
+        let at = at.unwrap_or_else(|| {
+            self.memories.push((member, epoch, Memory::default()));
+            self.memories.len() - 1
+        });
+        &mut self.memories[at].2
+    }
+}

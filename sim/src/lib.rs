@@ -1,0 +1,20 @@
+//! Seeded worlds in which the real detector feeds the real consensus cores.
+
+#![forbid(unsafe_code)]
+
+pub mod engines;
+pub mod gate;
+pub mod host;
+pub mod invariants;
+pub mod options;
+pub mod plan;
+pub mod queue;
+pub mod rng;
+pub mod run;
+pub mod time;
+pub mod timeline;
+pub mod world;
+
+pub use options::{Menu, Options, Policy};
+pub use plan::Plan;
+pub use world::{Outcome, World};

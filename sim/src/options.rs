@@ -1,0 +1,186 @@
+//! What to simulate, and what is promised of it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use fide_proto::consensus::Kind;
+
+/// What a group does about crashes that were merely inferred.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Policy {
+    /// Acts on them: the lane's contract is trusted.
+    TrustContract,
+    /// Has whoever is suspected cut off first.
+    Fence,
+    /// Asks a witness who can see the host.
+    Witness,
+}
+
+impl Policy {
+    /// Every policy.
+    pub const ALL: [Policy; 3] = [Policy::TrustContract, Policy::Fence, Policy::Witness];
+
+    /// The name used on command lines.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Policy::TrustContract => "trust-contract",
+            Policy::Fence => "fence",
+            Policy::Witness => "witness",
+        }
+    }
+}
+
+/// What can go wrong in a world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Menu {
+    /// Crashes of processes at every step, a host that loses its power, restarts.
+    WithinContract,
+    /// The same, and processes and hosts that stand still.
+    Pauses,
+    /// Crashes; on one path copies are lost, doubled, cut off; links stall.
+    NetworkFaults,
+    /// The same on both paths, and copies that are later than the contract allows.
+    BeyondContract,
+    /// Crashes, members that join and leave, changes of the engine.
+    Reconfigurations,
+    /// All of it.
+    Everything,
+}
+
+impl Menu {
+    /// Every menu.
+    pub const ALL: [Menu; 6] =
+        [Menu::WithinContract, Menu::Pauses, Menu::NetworkFaults, Menu::BeyondContract, Menu::Reconfigurations, Menu::Everything];
+
+    /// The name used on command lines.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Menu::WithinContract => "within-contract",
+            Menu::Pauses => "pauses",
+            Menu::NetworkFaults => "network-faults",
+            Menu::BeyondContract => "beyond-contract",
+            Menu::Reconfigurations => "reconfigurations",
+            Menu::Everything => "everything",
+        }
+    }
+
+    /// What is on it.
+    #[must_use]
+    pub const fn about(self) -> &'static str {
+        match self {
+            Menu::WithinContract => "processes killed at every step, a host that loses its power, restarts as new members",
+            Menu::Pauses => "the same, and processes or whole hosts that stand still",
+            Menu::NetworkFaults => "crashes; one path loses, doubles or carries nothing; reliable links stall",
+            Menu::BeyondContract => "pauses, faults of both paths, copies later than the contract allows",
+            Menu::Reconfigurations => "crashes, joins, leaves, changes of the engine",
+            Menu::Everything => "all of these",
+        }
+    }
+
+    /// Whether whoever is judged silent is so, and whatever was sent arrives in time on one path at least.
+    #[must_use]
+    pub const fn keeps_contract(self) -> bool {
+        matches!(self, Menu::WithinContract | Menu::NetworkFaults | Menu::Reconfigurations)
+    }
+}
+
+/// What to simulate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The group's first engine.
+    pub engine: Kind,
+    /// Its policy.
+    pub policy: Policy,
+    /// What goes wrong.
+    pub menu: Menu,
+    /// How many hosts; 2 to 5, as the seed says, if not given.
+    pub hosts: Option<u16>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { engine: Kind::Hsuc, policy: Policy::TrustContract, menu: Menu::WithinContract, hosts: None }
+    }
+}
+
+/// What must hold in a world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Promise {
+    /// Everything in [`crate::invariants::TABLE`] but termination.
+    pub safe: bool,
+    /// When the faults are over, all who live decide.
+    pub live: bool,
+    /// A member may stop safely; it then decides nothing any more.
+    pub may_halt: bool,
+}
+
+impl Options {
+    /// To which engines a group may change in these worlds: those whose assumptions are the same.
+    #[must_use]
+    pub fn switch_to(&self) -> &'static [Kind] {
+        crate::engines::AVAILABLE
+    }
+
+    /// What is promised under these faults.
+    #[must_use]
+    pub fn promise(&self) -> Promise {
+        let contract = self.menu.keeps_contract();
+        // A group that may change its engine has the promises of the weakest.
+        let accuracy = self.engine.needs_accuracy() || matches!(self.menu, Menu::Reconfigurations | Menu::Everything);
+        let safe = contract || !accuracy || self.policy != Policy::TrustContract;
+        Promise { safe, live: safe, may_halt: !contract || self.menu != Menu::WithinContract }
+    }
+}
+
+fn parse<T: Copy>(all: &[T], name: impl Fn(T) -> &'static str, text: &str, what: &str) -> Result<T, String> {
+    all.iter().copied().find(|one| name(*one) == text).ok_or_else(|| {
+        let names: Vec<_> = all.iter().map(|one| name(*one)).collect();
+        format!("no such {what}: {text} (there are: {})", names.join(", "))
+    })
+}
+
+/// The engine of this name.
+///
+/// # Errors
+/// If there is none; says which there are.
+pub fn parse_kind(text: &str) -> Result<Kind, String> {
+    parse(crate::engines::AVAILABLE, Kind::name, text, "engine")
+}
+
+impl FromStr for Policy {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse(&Policy::ALL, Policy::name, text, "policy")
+    }
+}
+
+impl FromStr for Menu {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse(&Menu::ALL, Menu::name, text, "menu")
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Display for Menu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Display for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}, {}", self.engine, self.policy, self.menu)?;
+        if let Some(hosts) = self.hosts {
+            write!(f, ", {hosts} hosts")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,87 @@
+//! What happened, for people.
+
+use std::fmt::{self, Write as _};
+
+use fide_proto::group::MemberId;
+
+use crate::time::US;
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// When.
+    pub at_ns: u64,
+    /// On which host (from 0), if on one.
+    pub host: Option<usize>,
+    /// Who lives there.
+    pub member: Option<MemberId>,
+    /// What.
+    pub text: String,
+}
+
+/// All of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Timeline(Vec<Line>);
+
+impl Timeline {
+    /// One more.
+    pub fn push(&mut self, at_ns: u64, host: Option<usize>, member: Option<MemberId>, text: String) {
+        self.0.push(Line { at_ns, host, member, text });
+    }
+
+    /// In their order.
+    #[must_use]
+    pub fn lines(&self) -> &[Line] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Timeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for line in &self.0 {
+            write!(f, "{:>7}.{} µs  ", line.at_ns / US, line.at_ns % US / 100)?;
+            match (line.host, line.member) {
+                (Some(host), Some(member)) => write!(f, "host {} {member:>3}  ", host + 1)?,
+                (Some(host), None) => write!(f, "host {}      ", host + 1)?,
+                (None, _) => {}
+            }
+            writeln!(f, "{}", line.text)?;
+        }
+        Ok(())
+    }
+}
+
+/// What a message says, short: entries by their ids alone.
+#[must_use]
+pub fn brief(what: &impl fmt::Debug) -> String {
+    let mut text = String::new();
+    // Writing into a string never fails.
+    let _ = write!(text, "{what:?}");
+    for (from, until, to) in [("MemberId(", ")", "p"), ("EntryId { proposer: ", " }", "")] {
+        text = replaced(&text, from, until, |inner| format!("{to}{}", inner.replace(", number: ", ".")));
+    }
+    text = replaced(&text, "Value([", "])", |bytes| {
+        let bytes: Vec<u8> = bytes.split(", ").filter_map(|byte| byte.parse().ok()).collect();
+        <[u8; 8]>::try_from(bytes.as_slice()).map_or(format!("{} bytes", bytes.len()), |v| format!("{}", u64::from_le_bytes(v)))
+    });
+    text = replaced(&text, "Entry { id: ", " }", |inner| inner.replace(", body: ", "="));
+    text = text.replace("Engine { epoch: 0, body: ", "").replace("MemberSet([", "{").replace("])", "}");
+    if text.chars().count() > 160 {
+        text = text.chars().take(160).chain("…".chars()).collect();
+    }
+    text
+}
+
+fn replaced(text: &str, from: &str, until: &str, by: impl Fn(&str) -> String) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(from) {
+        out.push_str(&rest[..at]);
+        let inner = &rest[at + from.len()..];
+        let Some(end) = inner.find(until) else { break };
+        out.push_str(&by(&inner[..end]));
+        rest = &inner[end + until.len()..];
+    }
+    out.push_str(rest);
+    out
+}

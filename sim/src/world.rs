@@ -1,0 +1,1574 @@
+//! Virtual time, two networks, hosts, and everything that is checked while they run.
+//!
+//! What is real here: the detector, the gate, the log and its engines. What is modelled: kernels, cables, clocks, memory, clients, the fence and
+//! the witness. Nothing reads a clock or draws a number from outside, so a plan is a world.
+
+use std::rc::Rc;
+
+use fide_proto::consensus::log::{Config, Epoch, Log, Message, Output};
+use fide_proto::consensus::memory::{Answer, Request, RequestId};
+use fide_proto::consensus::{Halted, Kind};
+use fide_proto::detector::{Action, AppState, ProbeResult, Seen, State};
+use fide_proto::group::{Body, Entry, EntryId, MemberId, MemberSet};
+use fide_wire::PATHS;
+use fide_wire::packet::Notice;
+use fide_wire::verdict::Cause;
+
+use crate::engines;
+use crate::gate::{Decision, Gate, Grade};
+use crate::host::{Host, Input, Member, Slot, detector, node};
+use crate::invariants::{
+    Agreement, Checked, CrashOrder, EngineChange, Eviction, Integrity, NoGap, OneLeader, SafeExit, Snapshot, Stability, Standing,
+    Termination, Validity, Violation, broken, snapshot_state,
+};
+use crate::options::Promise;
+use crate::plan::{Act, Plan};
+use crate::queue::Queue;
+use crate::rng::Rng;
+use crate::time::{CONTRACT, JITTER_NS, LAMBDA_MIN_NS, PERIOD_NS, SENDER_LATE_NS, US};
+use crate::timeline::{Timeline, brief};
+
+/// How long the liveness phase may take.
+const LIVENESS_NS: u64 = 200 * PERIOD_NS;
+/// What is in flight when a fence closes has landed by then, if the lane's contract holds.
+const DRAIN_NS: u64 = 100 * US;
+
+enum Event {
+    Act(usize),
+    Heartbeat { host: usize, boot: u32 },
+    Arrive { to: usize, path: usize, from: usize, incarnation: u32, number: u64, ride: Option<Rc<(MemberId, Message)>> },
+    Tick { host: usize, boot: u32 },
+    Timer { host: usize, member: MemberId },
+    Message { to: MemberId, from: MemberId, sent_ns: u64, message: Message },
+    Copy { to: usize, from: MemberId, path: usize, message: Rc<Message> },
+    Request { to: MemberId, from: MemberId, sent_ns: u64, epoch: Epoch, request: Request },
+    Answer { to: MemberId, from: MemberId, epoch: Epoch, id: RequestId, answer: Answer },
+    SendNotice { to: usize, from: usize, boot: u32, incarnation: u32, number: u32, member: MemberId },
+    Notice { to: usize, from: usize, boot: u32, incarnation: u32, number: u32, member: MemberId, sent_ns: u64 },
+    SendAnnounce { to: usize, from: usize, boot: u32 },
+    Announce { to: usize, from: usize, incarnation: u32, renewed: bool, member: Option<MemberId> },
+    Condemned { to: usize, incarnation: u32 },
+    Question { from: usize, to: usize, path: usize, asked_ns: u64, boot: u32 },
+    Reply { to: usize, from: usize, path: usize, result: ProbeResult, asked_ns: u64, boot: u32 },
+    ResumeProcess { host: usize, member: MemberId },
+    CrashNow { host: usize, member: MemberId },
+    Exit { host: usize, member: MemberId },
+    FenceAsked { by: MemberId, member: MemberId },
+    WitnessAsked { by: MemberId, member: MemberId },
+    Confirmed { to: MemberId, member: MemberId },
+    Admit { member: MemberId },
+    Client(usize),
+    FaultsEnd,
+    Look,
+}
+
+/// One path's troubles: (percent, until), and by how much for delays.
+#[derive(Clone, Copy, Debug, Default)]
+struct Trouble {
+    lose: (u64, u64),
+    double: (u64, u64),
+    delay: (u64, u64, u64),
+}
+
+/// A member's life, also after its end.
+#[derive(Debug)]
+struct Life {
+    host: usize,
+    /// Its process is no more.
+    dead: bool,
+    /// It stopped safely.
+    halted: bool,
+    /// What it sent later than that to each host is lost.
+    lost_after: Vec<u64>,
+}
+
+#[derive(Debug)]
+struct Client {
+    value: u64,
+    at: Option<MemberId>,
+    prefers: usize,
+    done: bool,
+}
+
+/// What a world came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Messages, heartbeats, timers, verdicts and memory answers that were handed to a core.
+    pub events: u64,
+    /// Entries in the longest log.
+    pub entries: u64,
+    /// How many were applied, all members together.
+    pub applied: u64,
+    /// Members that were told of a crash, together.
+    pub crashes_told: u64,
+    /// Members that stopped safely, but for those that left.
+    pub halted: u64,
+    /// Virtual time.
+    pub ended_ns: u64,
+    /// What did not hold.
+    pub violation: Option<Violation>,
+    /// The liveness phase was not judged, and why.
+    pub excused: Option<&'static str>,
+}
+
+/// A world.
+pub struct World {
+    /// Virtual time.
+    now: u64,
+    plan: Plan,
+    promise: Promise,
+    queue: Queue<Event>,
+    rng: Rng,
+    hosts: Vec<Host>,
+    names: Vec<String>,
+    /// By member id, from 1.
+    lives: Vec<Life>,
+    /// Last arrival over the reliable link, and when it stalls no more, by (from, to).
+    links: Vec<(u64, u64)>,
+    /// Last arrival of a one-sided operation, by (from, to), and of its answer.
+    verbs: Vec<(u64, u64)>,
+    /// Last arrival on each path, by (from, to).
+    lanes: Vec<[u64; PATHS]>,
+    /// The arrival of the last heartbeat that carried something, by (from, to).
+    rides: Vec<u64>,
+    troubles: [Trouble; PATHS],
+    clients: Vec<Client>,
+    healed_ns: u64,
+    out: Outcome,
+    violation: Option<Violation>,
+    timeline: Option<Timeline>,
+    agreement: Agreement,
+    validity: Validity,
+    integrity: Integrity,
+    eviction: Eviction,
+    engine_change: EngineChange,
+    one_leader: OneLeader,
+    snapshots: Snapshot,
+    safe_exit: SafeExit,
+}
+
+impl World {
+    /// The world of a plan. `watched` keeps a timeline.
+    #[must_use]
+    pub fn new(plan: Plan, watched: bool) -> Self {
+        let n = plan.hosts();
+        let promise = plan.options.promise();
+        let mut world = Self {
+            now: 0,
+            promise,
+            queue: Queue::new(),
+            rng: Rng::new(plan.seed ^ 0x6e65_7477_6f72_6b21),
+            hosts: (0..n).map(|h| Host::new(h, n, plan.clocks[h])).collect(),
+            names: (0..n).map(|h| format!("host-{}", h + 1)).collect(),
+            lives: Vec::new(),
+            links: vec![(0, 0); n * n],
+            verbs: vec![(0, 0); n * n],
+            lanes: vec![[0; PATHS]; n * n],
+            rides: vec![0; n * n],
+            troubles: [Trouble::default(); PATHS],
+            clients: Vec::new(),
+            healed_ns: 0,
+            out: Outcome::default(),
+            violation: None,
+            timeline: watched.then(Timeline::default),
+            agreement: Agreement::default(),
+            validity: Validity::default(),
+            integrity: Integrity::default(),
+            eviction: Eviction::default(),
+            engine_change: EngineChange::default(),
+            one_leader: OneLeader::default(),
+            snapshots: Snapshot::default(),
+            safe_exit: SafeExit { may_halt: promise.may_halt },
+            plan,
+        };
+        world.begin();
+        world
+    }
+
+    fn begin(&mut self) {
+        let n = self.hosts.len();
+        let group = MemberSet::first(n as u16);
+        for h in 0..n {
+            let id = self.new_life(h);
+            let local = self.local(h);
+            let kind = self.plan.options.engine;
+            let log = Log::new(local, id, kind, group.clone(), Config::default(), engines::build());
+            let log = log.expect("the first engine is available");
+            self.hosts[h].member = Some(self.member(id, log, None));
+        }
+        for h in 0..n {
+            for other in (0..n).filter(|other| *other != h) {
+                self.meet(h, other, 1, false, Some(MemberId(other as u16 + 1)));
+            }
+            let first = self.rng.below(PERIOD_NS);
+            self.queue.push(first, Event::Heartbeat { host: h, boot: 1 });
+            self.act(h);
+            self.after_step(h);
+        }
+        for at in 0..self.plan.steps.len() {
+            self.queue.push(self.plan.steps[at].at_ns, Event::Act(at));
+        }
+        self.queue.push(self.plan.faults_end_ns, Event::FaultsEnd);
+    }
+
+    fn new_life(&mut self, host: usize) -> MemberId {
+        let lost_after = vec![u64::MAX; self.hosts.len()];
+        self.lives.push(Life { host, dead: false, halted: false, lost_after });
+        MemberId(self.lives.len() as u16)
+    }
+
+    fn member(&self, id: MemberId, log: Log, joined_ns: Option<u64>) -> Member {
+        Member {
+            id,
+            log,
+            gate: Gate::new(self.plan.options.policy),
+            paused_until: 0,
+            inbox: std::collections::VecDeque::new(),
+            crash_after: None,
+            timer_ns: u64::MAX,
+            state: 0,
+            leaves: false,
+            joined_ns,
+            asked_ns: 0,
+            led: false,
+            halted: None,
+            no_gap: NoGap::default(),
+            crash_order: CrashOrder::default(),
+            stability: Stability::default(),
+        }
+    }
+
+    /// Lets everything happen.
+    pub fn run(&mut self) -> Outcome {
+        while self.violation.is_none() {
+            let Some((at, event)) = self.queue.pop() else { break };
+            self.now = at;
+            if self.handle(event) {
+                break;
+            }
+        }
+        self.out.ended_ns = self.now;
+        self.out.entries = self.agreement.len();
+        self.out.violation = self.violation.clone();
+        self.out.clone()
+    }
+
+    /// What happened, if it was watched.
+    #[must_use]
+    pub fn timeline(&self) -> Option<&Timeline> {
+        self.timeline.as_ref()
+    }
+
+    /// Takes what happened out.
+    pub fn take_timeline(&mut self) -> Option<Timeline> {
+        self.timeline.take()
+    }
+
+    /// The longest log.
+    #[must_use]
+    pub fn log(&self) -> &[Entry] {
+        self.agreement.log()
+    }
+
+    /// The member that lives on this host.
+    #[must_use]
+    pub fn member_on(&self, host: usize) -> Option<&Member> {
+        self.hosts.get(host)?.member.as_ref()
+    }
+
+    /// Why the last member on this host stopped.
+    #[must_use]
+    pub fn halted_on(&self, host: usize) -> bool {
+        self.lives.iter().rev().find(|life| life.host == host).is_some_and(|life| life.halted)
+    }
+
+    // ------------------------------------------------------------------ small things
+
+    fn local(&self, host: usize) -> u64 {
+        self.hosts[host].clock.local(self.now)
+    }
+
+    fn life(&self, member: MemberId) -> Option<&Life> {
+        self.lives.get(usize::from(member.0).wrapping_sub(1))
+    }
+
+    fn host_of(&self, member: MemberId) -> Option<usize> {
+        let life = self.life(member)?;
+        (!life.dead).then_some(life.host)
+    }
+
+    /// It has crashed, stopped, or was cut off.
+    fn is_gone(&self, member: MemberId) -> bool {
+        self.life(member).is_none_or(|life| life.dead || life.halted || self.hosts[life.host].fenced)
+    }
+
+    fn at(&self, from: usize, to: usize) -> usize {
+        from * self.hosts.len() + to
+    }
+
+    fn check(&mut self, checked: Checked) {
+        if let (Err(violation), None) = (checked, &self.violation) {
+            let safety = violation.property != "termination";
+            let owed = if safety { self.promise.safe } else { self.promise.live };
+            if owed {
+                let text = format!("✗ {violation}");
+                self.note(None, || text);
+                self.violation = Some(violation);
+            } else {
+                self.note(None, || format!("(not promised here) {violation}"));
+                self.out.excused.get_or_insert("nothing is promised here, and something broke");
+            }
+        }
+    }
+
+    fn note(&mut self, host: Option<usize>, text: impl FnOnce() -> String) {
+        if let Some(timeline) = &mut self.timeline {
+            let member = host.and_then(|host| self.hosts[host].member.as_ref().map(|member| member.id));
+            timeline.push(self.now, host, member, text());
+        }
+    }
+
+    fn cut(&self, host: usize, path: usize) -> bool {
+        self.hosts[host].cut_until[path] > self.now
+    }
+
+    fn cut_off(&self, host: usize) -> bool {
+        (0..PATHS).all(|path| self.cut(host, path))
+    }
+
+    /// Whether a copy that leaves now gets through.
+    fn passes(&mut self, from: usize, to: usize, path: usize) -> bool {
+        let (percent, until) = self.troubles[path].lose;
+        let cut = self.hosts[from].fenced || self.hosts[to].fenced || self.cut(from, path) || self.cut(to, path);
+        !cut && (until <= self.now || !self.rng.chance(percent))
+    }
+
+    /// When a copy that leaves now arrives: in order on each path, unless something delays it.
+    fn lane(&mut self, from: usize, to: usize, path: usize) -> u64 {
+        let at = self.at(from, to);
+        let mut arrival = self.now + LAMBDA_MIN_NS + self.rng.below(JITTER_NS);
+        let (percent, by_ns, until) = self.troubles[path].delay;
+        if until > self.now && self.rng.chance(percent) {
+            return arrival + self.rng.below(by_ns);
+        }
+        arrival = arrival.max(self.lanes[at][path] + 1);
+        self.lanes[at][path] = arrival;
+        arrival
+    }
+
+    /// The first arrival on any path.
+    fn fastest(&mut self, from: usize, to: usize) -> Option<u64> {
+        let mut first = None;
+        for path in 0..PATHS {
+            if self.passes(from, to, path) {
+                let at = self.lane(from, to, path);
+                first = Some(first.map_or(at, |first: u64| first.min(at)));
+            }
+        }
+        first
+    }
+
+    /// The reliable link: any delay, in order.
+    fn link_delay(&mut self) -> u64 {
+        match self.rng.below(16) {
+            0 => 15 * US + self.rng.below(4 * PERIOD_NS),
+            1..4 => 15 * US + self.rng.below(PERIOD_NS),
+            _ => 15 * US + self.rng.below(20 * US),
+        }
+    }
+
+    // ------------------------------------------------------------------ what happens
+
+    /// Whether the world is over.
+    fn handle(&mut self, event: Event) -> bool {
+        match event {
+            Event::Arrive { to, path, from, incarnation, number, ride } => {
+                if self.deferred(to) {
+                    let until = self.hosts[to].paused_until;
+                    self.queue.push(until, Event::Arrive { to, path, from, incarnation, number, ride });
+                } else {
+                    self.arrive(to, path, from, incarnation, number, ride);
+                }
+            }
+            Event::Heartbeat { host, boot } => self.heartbeat(host, boot),
+            Event::Tick { host, boot } => self.tick(host, boot),
+            Event::Timer { host, member } => self.timer(host, member),
+            Event::Message { to, from, sent_ns, message } => self.message(to, from, sent_ns, message),
+            Event::Copy { to, from, path, message } => {
+                if self.deferred(to) {
+                    let until = self.hosts[to].paused_until;
+                    self.queue.push(until, Event::Copy { to, from, path, message });
+                } else if self.hosts[to].up && !self.hosts[to].fenced {
+                    self.note(Some(to), || format!("← {from} on path {path}  {}", brief(&message)));
+                    self.give(to, Input::Copy(from, path, (*message).clone()));
+                }
+            }
+            Event::Request { to, from, sent_ns, epoch, request } => self.request(to, from, sent_ns, epoch, request),
+            Event::Answer { to, from, epoch, id, answer } => {
+                let Some(host) = self.host_of(to) else { return false };
+                if self.deferred(host) {
+                    let until = self.hosts[host].paused_until;
+                    self.queue.push(until, Event::Answer { to, from, epoch, id, answer });
+                } else if !self.hosts[host].fenced {
+                    self.give(host, Input::Memory(from, epoch, id, answer));
+                }
+            }
+            Event::SendNotice { to, from, boot, incarnation, number, member } => {
+                self.send_notice(to, from, boot, incarnation, number, member);
+            }
+            Event::Notice { to, from, boot, incarnation, number, member, sent_ns } => {
+                if self.deferred(to) {
+                    let until = self.hosts[to].paused_until;
+                    self.queue.push(until, Event::Notice { to, from, boot, incarnation, number, member, sent_ns });
+                } else {
+                    self.notice(to, from, boot, incarnation, number, member, sent_ns);
+                }
+            }
+            Event::SendAnnounce { to, from, boot } => self.send_announce(to, from, boot),
+            Event::Announce { to, from, incarnation, renewed, member } => {
+                if self.deferred(to) {
+                    let until = self.hosts[to].paused_until;
+                    self.queue.push(until, Event::Announce { to, from, incarnation, renewed, member });
+                } else if self.hosts[to].up && self.hosts[from].incarnation == incarnation {
+                    self.announced(to, from, incarnation, renewed, member);
+                }
+            }
+            Event::Condemned { to, incarnation } => self.condemned(to, incarnation),
+            Event::Question { from, to, path, asked_ns, boot } => {
+                if self.deferred(to) {
+                    let until = self.hosts[to].paused_until;
+                    self.queue.push(until, Event::Question { from, to, path, asked_ns, boot });
+                } else if self.hosts[to].up && self.passes(to, from, path) {
+                    let at = self.lane(to, from, path);
+                    let result = ProbeResult::KernelAnswered;
+                    self.queue.push(at, Event::Reply { to: from, from: to, path, result, asked_ns, boot });
+                }
+            }
+            Event::Reply { to, from, path, result, asked_ns, boot } => {
+                if self.deferred(to) {
+                    let until = self.hosts[to].paused_until;
+                    self.queue.push(until, Event::Reply { to, from, path, result, asked_ns, boot });
+                } else if self.hosts[to].up && self.hosts[to].boot == boot {
+                    let local = self.local(to);
+                    self.out.events += 1;
+                    self.hosts[to].detector.probe_result(node(from), path, result, asked_ns, local);
+                    self.plan_tick(to);
+                }
+            }
+            Event::ResumeProcess { host, member } => self.resume(host, member),
+            Event::CrashNow { host, member } => {
+                if let Some(m) = &self.hosts[host].member
+                    && m.id == member
+                    && let Some((_, power)) = m.crash_after
+                {
+                    self.crash(host, power);
+                }
+            }
+            Event::Exit { host, member } => {
+                if self.hosts[host].member.as_ref().is_some_and(|m| m.id == member) {
+                    self.note(Some(host), || "exits".to_owned());
+                    self.crash(host, false);
+                }
+            }
+            Event::FenceAsked { by, member } => self.fence(by, member),
+            Event::WitnessAsked { by, member } => {
+                // It sees hosts and their processes by another way.
+                if self.life(member).is_none_or(|life| life.dead) {
+                    let at = self.now + DRAIN_NS;
+                    self.queue.push(at, Event::Confirmed { to: by, member });
+                } else if let Some(host) = self.host_of(by) {
+                    self.give(host, Input::Alive(member));
+                }
+            }
+            Event::Confirmed { to, member } => {
+                let Some(host) = self.host_of(to) else { return false };
+                if self.deferred(host) {
+                    let until = self.hosts[host].paused_until;
+                    self.queue.push(until, Event::Confirmed { to, member });
+                } else if !self.hosts[host].fenced {
+                    self.give(host, Input::Confirmed(member));
+                }
+            }
+            Event::Admit { member } => self.admit(member),
+            Event::Client(client) => self.client(client),
+            Event::Act(at) => self.happens(at),
+            Event::FaultsEnd => self.heal(),
+            Event::Look => return self.look(),
+        }
+        false
+    }
+
+    /// Whether this host stands still now.
+    fn deferred(&self, host: usize) -> bool {
+        self.hosts[host].paused_until > self.now
+    }
+
+    fn heartbeat(&mut self, host: usize, boot: u32) {
+        if self.hosts[host].boot != boot || !self.hosts[host].up {
+            return;
+        }
+        if self.deferred(host) {
+            // Kernels get to what arrived before agents run.
+            let at = self.hosts[host].paused_until + US + self.rng.below(5 * US);
+            self.queue.push(at, Event::Heartbeat { host, boot });
+            return;
+        }
+        let local = self.local(host);
+        self.hosts[host].number += 1;
+        let (number, incarnation) = (self.hosts[host].number, self.hosts[host].incarnation);
+        let mut ride = None;
+        if let Some(member) = &mut self.hosts[host].member
+            && member.paused_until <= self.now
+        {
+            let id = member.id;
+            ride = member.log.poll_piggyback(local).map(|message| Rc::new((id, message)));
+            if ride.is_some() {
+                self.out.events += 1;
+            }
+        }
+        if let Some(carried) = &ride {
+            let text = self.timeline.is_some().then(|| brief(&carried.1));
+            self.note(Some(host), || format!("⇉ piggybacks  {}", text.unwrap_or_default()));
+        }
+        let (mut sent, may_split) = (true, self.ways_are_whole());
+        for path in 0..PATHS {
+            if path > 0 && ride.is_some() && may_split && !self.survives_power(host) {
+                sent = false;
+                break;
+            }
+            self.copies_of_heartbeat(host, path, incarnation, number, ride.as_ref());
+        }
+        if !sent || !self.hosts[host].up {
+            return;
+        }
+        if let Some(carried) = &ride
+            && self.survives_output(host)
+            && let Some(member) = &mut self.hosts[host].member
+            && member.id == carried.0
+        {
+            member.log.handle_piggyback_sent(local);
+        }
+        self.after_step(host);
+        if number % 4 == 0 {
+            self.look_for_the_unknown(host);
+        }
+        if self.hosts[host].up {
+            let late = self.rng.below(SENDER_LATE_NS);
+            let next = self.hosts[host].clock.global(local + PERIOD_NS);
+            // Relative to when it was due, so that lateness does not add up.
+            self.queue.push((next + late).saturating_sub(SENDER_LATE_NS / 2), Event::Heartbeat { host, boot });
+        }
+    }
+
+    /// No path loses anything now.
+    fn ways_are_whole(&self) -> bool {
+        self.troubles.iter().all(|trouble| trouble.lose.1 <= self.now)
+            && self.hosts.iter().all(|host| host.cut_until.iter().all(|until| *until <= self.now))
+    }
+
+    fn copies_of_heartbeat(
+        &mut self,
+        from: usize,
+        path: usize,
+        incarnation: u32,
+        number: u64,
+        ride: Option<&Rc<(MemberId, Message)>>,
+    ) {
+        for to in 0..self.hosts.len() {
+            if to == from || !self.passes(from, to, path) {
+                continue;
+            }
+            let at = self.lane(from, to, path);
+            if ride.is_some() {
+                let pair = self.at(from, to);
+                self.rides[pair] = self.rides[pair].max(at);
+            }
+            let (percent, until) = self.troubles[path].double;
+            if until > self.now && self.rng.chance(percent) {
+                let again = at + self.rng.below(JITTER_NS);
+                self.queue.push(again, Event::Arrive { to, path, from, incarnation, number, ride: ride.cloned() });
+            }
+            self.queue.push(at, Event::Arrive { to, path, from, incarnation, number, ride: ride.cloned() });
+        }
+    }
+
+    fn arrive(
+        &mut self,
+        to: usize,
+        path: usize,
+        from: usize,
+        incarnation: u32,
+        number: u64,
+        ride: Option<Rc<(MemberId, Message)>>,
+    ) {
+        let local = self.local(to);
+        if !self.hosts[to].up || self.hosts[to].fenced {
+            return;
+        }
+        self.out.events += 1;
+        let slot = &mut self.hosts[to].table[from];
+        if slot.incarnation != incarnation {
+            return;
+        }
+        if slot.condemned {
+            if slot.told_ns + PERIOD_NS < self.now {
+                slot.told_ns = self.now;
+                if let Some(at) = self.fastest(to, from) {
+                    self.queue.push(at, Event::Condemned { to: from, incarnation });
+                }
+            }
+            return;
+        }
+        let row = &mut slot.rows[path];
+        if number > row.last_number {
+            row.lost += if row.last_number == 0 { 0 } else { number - row.last_number - 1 };
+            row.last_number = number;
+            row.last_arrival_ns = local;
+            slot.fresh = true;
+        }
+        if let Some(ride) = ride
+            && slot.is_first_copy(number)
+        {
+            let (member, message) = (*ride).clone();
+            self.note(Some(to), || format!("⇇ {member} piggybacked  {}", brief(&message)));
+            self.give(to, Input::Piggyback(member, message));
+        }
+    }
+
+    fn plan_tick(&mut self, host: usize) {
+        let Some(local) = self.hosts[host].detector.poll_timeout() else { return };
+        let at = self.hosts[host].clock.global(local).max(self.now + 1);
+        if at < self.hosts[host].tick_ns {
+            self.hosts[host].tick_ns = at;
+            let late = self.rng.below(2 * US);
+            self.hosts[host].tick_ns += late;
+            let boot = self.hosts[host].boot;
+            self.queue.push(at + late, Event::Tick { host, boot });
+        }
+    }
+
+    fn tick(&mut self, host: usize, boot: u32) {
+        let h = &mut self.hosts[host];
+        if h.boot != boot || !h.up || h.tick_ns != self.now {
+            return;
+        }
+        if h.paused_until > self.now {
+            h.tick_ns = h.paused_until + US;
+            let at = h.tick_ns;
+            self.queue.push(at, Event::Tick { host, boot });
+            return;
+        }
+        h.tick_ns = u64::MAX;
+        let local = h.clock.local(self.now);
+        for (from, slot) in h.table.iter_mut().enumerate() {
+            if std::mem::take(&mut slot.fresh) {
+                let _ = h.detector.arrivals(node(from), slot.incarnation, &slot.rows);
+            }
+        }
+        h.detector.tick(local);
+        self.out.events += 1;
+        self.act(host);
+        self.plan_tick(host);
+    }
+
+    /// What the detector of this host wants done.
+    fn act(&mut self, host: usize) {
+        while let Some(action) = self.hosts[host].detector.poll_action() {
+            match action {
+                Action::Verdict(verdict) => {
+                    let about = verdict.node as usize - 1;
+                    self.note(Some(host), || {
+                        let what = if verdict.app == 0 { String::new() } else { format!(" (p{})", verdict.app) };
+                        format!("verdict: host {} {}{what}, {}", about + 1, verdict.cause, verdict.grade)
+                    });
+                    if verdict.app != 0 && verdict.cause.ends_process() {
+                        self.give(host, Input::Verdict(MemberId(verdict.app as u16), verdict.grade));
+                    }
+                    for app in verdict.ended_apps {
+                        self.give(host, Input::Verdict(MemberId(app as u16), verdict.grade));
+                    }
+                }
+                Action::Condemn { node: of, incarnation } => {
+                    let slot = &mut self.hosts[host].table[of as usize - 1];
+                    if slot.incarnation == incarnation {
+                        slot.condemned = true;
+                    }
+                }
+                Action::Probe { node: of, paths, .. } => {
+                    let (to, boot, asked_ns) = (of as usize - 1, self.hosts[host].boot, self.local(host));
+                    for (path, asked) in paths.into_iter().enumerate() {
+                        if asked && self.passes(host, to, path) {
+                            let at = self.lane(host, to, path);
+                            self.queue.push(at, Event::Question { from: host, to, path, asked_ns, boot });
+                        }
+                    }
+                }
+                Action::TimeoutChanged { .. } => {}
+            }
+        }
+    }
+
+    // ------------------------------------------------------------------ notices and announcements
+
+    #[allow(clippy::too_many_arguments)] // what a packet says
+    fn send_notice(&mut self, to: usize, from: usize, boot: u32, incarnation: u32, number: u32, member: MemberId) {
+        if self.hosts[from].boot != boot || !self.hosts[from].up || self.hosts[from].incarnation != incarnation {
+            return;
+        }
+        if self.deferred(from) {
+            let until = self.hosts[from].paused_until;
+            self.queue.push(until, Event::SendNotice { to, from, boot, incarnation, number, member });
+            return;
+        }
+        match self.fastest(from, to) {
+            Some(at) => {
+                // The notice says which heartbeat was the last one that could carry something of this process: receivers wait for it.
+                let at = at.max(self.rides[self.at(from, to)] + 1);
+                let sent_ns = self.local(from);
+                self.queue.push(at, Event::Notice { to, from, boot, incarnation, number, member, sent_ns });
+            }
+            None => {
+                let again = self.now + PERIOD_NS;
+                self.queue.push(again, Event::SendNotice { to, from, boot, incarnation, number, member });
+            }
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)] // what a packet says
+    fn notice(&mut self, to: usize, from: usize, boot: u32, incarnation: u32, number: u32, member: MemberId, sent_ns: u64) {
+        if !self.hosts[to].up || self.hosts[to].fenced {
+            return;
+        }
+        let local = self.local(to);
+        self.out.events += 1;
+        let notice = Notice {
+            notice: number,
+            app: u32::from(member.0),
+            cause: Cause::Killed,
+            grade: Grade::Certain,
+            flags: 0,
+            code: 9,
+            event_ns: sent_ns,
+        };
+        let taken = self.hosts[to].detector.notice(node(from), incarnation, &notice, sent_ns, local, 0, local);
+        if taken.is_err() {
+            // Not confirmed, hence repeated.
+            let again = self.now + 2 * PERIOD_NS;
+            self.queue.push(again, Event::SendNotice { to, from, boot, incarnation, number, member });
+        }
+        self.act(to);
+        self.plan_tick(to);
+    }
+
+    /// This host's agent makes itself known to all others.
+    fn announce(&mut self, from: usize) {
+        let boot = self.hosts[from].boot;
+        for to in (0..self.hosts.len()).filter(|to| *to != from) {
+            self.queue.push(self.now, Event::SendAnnounce { to, from, boot });
+        }
+    }
+
+    fn send_announce(&mut self, to: usize, from: usize, boot: u32) {
+        if self.hosts[from].boot != boot || !self.hosts[from].up || self.hosts[from].fenced || self.hosts[to].fenced {
+            return;
+        }
+        let at = if self.deferred(from) || !self.hosts[to].up { None } else { self.fastest(from, to) };
+        match at {
+            Some(at) => {
+                let incarnation = self.hosts[from].incarnation;
+                let member = self.hosts[from].member.as_ref().map(|member| member.id);
+                let renewed = self.hosts[from].boot < incarnation;
+                self.queue.push(at, Event::Announce { to, from, incarnation, renewed, member });
+            }
+            None if self.hosts[to].up => {
+                let again = self.now + PERIOD_NS;
+                self.queue.push(again, Event::SendAnnounce { to, from, boot });
+            }
+            // It announces itself when it is up, and is answered.
+            None => {}
+        }
+    }
+
+    fn announced(&mut self, to: usize, from: usize, incarnation: u32, renewed: bool, member: Option<MemberId>) {
+        let new = self.meet(to, from, incarnation, renewed, member);
+        if new {
+            let boot = self.hosts[to].boot;
+            self.queue.push(self.now, Event::SendAnnounce { to: from, from: to, boot });
+        }
+        self.act(to);
+        self.plan_tick(to);
+        if let (true, Some(member)) = (new, member) {
+            self.give(to, Input::Alive(member));
+        }
+    }
+
+    /// `to`'s detector takes note of `from`; whether that is news.
+    fn meet(&mut self, to: usize, from: usize, incarnation: u32, renewed: bool, member: Option<MemberId>) -> bool {
+        let local = self.local(to);
+        let contracts = [CONTRACT; PATHS];
+        let h = &mut self.hosts[to];
+        let seen = if renewed {
+            h.detector.peer_renewed(node(from), &self.names[from], incarnation, &contracts, local)
+        } else {
+            h.detector.peer_seen(node(from), &self.names[from], incarnation, &contracts, local)
+        };
+        let new = matches!(seen, Ok(Seen::Joined | Seen::Returned));
+        if new {
+            h.table[from] = Slot { incarnation, ..Slot::default() };
+        }
+        if let (Ok(_), Some(member)) = (seen, member) {
+            let _ = h.detector.app_seen(node(from), incarnation, u32::from(member.0));
+        }
+        self.plan_tick(to);
+        new
+    }
+
+    /// Somebody gave this host up: it begins a new incarnation (the detector's first duty of the shell).
+    fn condemned(&mut self, host: usize, incarnation: u32) {
+        if self.deferred(host) {
+            let until = self.hosts[host].paused_until;
+            self.queue.push(until, Event::Condemned { to: host, incarnation });
+            return;
+        }
+        let h = &mut self.hosts[host];
+        if !h.up || h.fenced || h.incarnation != incarnation {
+            return;
+        }
+        h.incarnation += 1;
+        h.number = 0;
+        h.notices = 0;
+        h.detector.set_self_incarnation(h.incarnation);
+        self.note(Some(host), || "learns that it was given up, and begins a new incarnation".to_owned());
+        self.give(host, Input::Condemned);
+        self.announce(host);
+    }
+
+    /// Members of the group that this host's detector never met, or that it knows to have ended before the log began: the shell says so, because
+    /// no verdict will.
+    fn look_for_the_unknown(&mut self, host: usize) {
+        let Some(member) = &self.hosts[host].member else { return };
+        if !member.log.is_running() || member.paused_until > self.now {
+            return;
+        }
+        let since = member.joined_ns.unwrap_or(0);
+        let mut found = Vec::new();
+        for other in member.log.members().iter().filter(|other| *other != member.id && !member.log.crashed().contains(*other)) {
+            let Some(life) = self.life(other) else { continue };
+            let d = &self.hosts[host].detector;
+            let grade = match d.app_state(node(life.host), u32::from(other.0)) {
+                Some(AppState::Alive) => None,
+                Some(AppState::Doomed { .. }) => Some(Grade::Certain),
+                Some(AppState::Ended { cause: Cause::SilentHost, .. }) => Some(Grade::Inferred),
+                Some(AppState::Ended { .. }) => Some(Grade::Certain),
+                // Nobody watches it: it may be announced yet.
+                Some(AppState::Unobserved) | None => {
+                    let judged = d.state(node(life.host)).is_none_or(|state| state != State::Late);
+                    (judged && self.now > since + 12 * PERIOD_NS).then_some(Grade::Inferred)
+                }
+            };
+            if let Some(grade) = grade {
+                found.push((other, grade));
+            }
+        }
+        for (other, grade) in found {
+            self.give(host, Input::Verdict(other, grade));
+        }
+    }
+
+    // ------------------------------------------------------------------ a member's steps
+
+    /// Hands something to the member's process on this host.
+    fn give(&mut self, host: usize, input: Input) {
+        let local = self.local(host);
+        let Some(member) = &mut self.hosts[host].member else { return };
+        if member.paused_until > self.now {
+            member.inbox.push_back(input);
+            return;
+        }
+        self.out.events += 1;
+        let me = member.id;
+        match input {
+            Input::Message(from, message) => {
+                let _ = member.log.handle_message(local, from, message);
+            }
+            Input::Copy(from, path, message) => {
+                let _ = member.log.handle_copy(local, from, path, message);
+            }
+            Input::Piggyback(from, message) => {
+                let checked = member.crash_order.piggyback(me, from);
+                let _ = member.log.handle_piggyback(local, from, message);
+                self.check(checked);
+            }
+            Input::Memory(from, epoch, id, answer) => {
+                let _ = member.log.handle_memory(local, from, epoch, id, answer);
+            }
+            Input::Timer => member.log.handle_timeout(local),
+            Input::Verdict(about, grade) => {
+                if !member.log.crashed().contains(about) {
+                    let decision = member.gate.verdict(about, grade);
+                    self.decided(host, me, about, decision);
+                }
+            }
+            Input::Alive(about) => {
+                member.gate.alive(about);
+                member.log.handle_alive(local, about);
+            }
+            Input::Confirmed(about) => self.decided(host, me, about, Decision::Crash),
+            Input::Condemned => {
+                if self.plan.options.policy == crate::options::Policy::TrustContract {
+                    member.log.stop(Halted::Expelled);
+                }
+            }
+        }
+        self.after_step(host);
+    }
+
+    fn decided(&mut self, host: usize, me: MemberId, about: MemberId, decision: Decision) {
+        let local = self.local(host);
+        let soon = self.now + 20 * US;
+        match decision {
+            Decision::Crash => {
+                let gone = self.is_gone(about);
+                let Some(member) = &mut self.hosts[host].member else { return };
+                let checked = member.crash_order.told(me, about, gone);
+                let _ = member.log.handle_crash(local, about);
+                self.out.crashes_told += 1;
+                self.note(Some(host), || format!("is told that {about} has crashed"));
+                self.check(checked);
+            }
+            Decision::Fence | Decision::Ask => {
+                let Some(member) = &mut self.hosts[host].member else { return };
+                member.log.handle_suspect(local, about);
+                let event = if decision == Decision::Fence {
+                    Event::FenceAsked { by: me, member: about }
+                } else {
+                    Event::WitnessAsked { by: me, member: about }
+                };
+                self.queue.push(soon, event);
+                self.note(Some(host), || format!("suspects {about}: {decision:?}"));
+            }
+            Decision::Nothing => {}
+        }
+    }
+
+    /// The fence: whoever is asked for first is cut off, and can then ask for nobody.
+    fn fence(&mut self, by: MemberId, member: MemberId) {
+        let (Some(asker), Some(life)) = (self.host_of(by), self.life(member)) else { return };
+        let (host, dead) = (life.host, life.dead);
+        if self.hosts[asker].fenced || (asker == host && !dead) {
+            return;
+        }
+        if !dead && !self.hosts[host].fenced {
+            self.note(Some(host), || format!("is cut off by the fence, as {by} asked"));
+            self.hosts[host].fenced = true;
+            self.lose_what_is_in_flight(member, host);
+            self.clients_of(member);
+        }
+        // Behind whatever it had sent.
+        let mut at = self.now + DRAIN_NS;
+        for to in 0..self.hosts.len() {
+            at = at.max(self.rides[self.at(host, to)] + 1);
+        }
+        self.queue.push(at, Event::Confirmed { to: by, member });
+    }
+
+    /// Everything that the log wants, and what is checked behind each step.
+    fn after_step(&mut self, host: usize) {
+        loop {
+            let Some(member) = &mut self.hosts[host].member else { return };
+            let Some(output) = member.log.poll_output() else { break };
+            if !self.survives_output(host) {
+                return;
+            }
+            self.output(host, output);
+            if self.violation.is_some() {
+                return;
+            }
+        }
+        let Some(member) = &mut self.hosts[host].member else { return };
+        member.log.invariants();
+        let (me, log) = (member.id, &member.log);
+        let leads = member.halted.is_none() && log.kind() == Kind::Lowi && log.leader() == Some(me);
+        let checked = member.stability.stepped(log);
+        if member.led || leads {
+            let epoch = log.epoch();
+            member.led = leads;
+            let one = self.one_leader.believes(me, epoch, leads);
+            self.check(one);
+        }
+        self.check(checked);
+        self.plan_timer(host);
+    }
+
+    fn plan_timer(&mut self, host: usize) {
+        let clock = self.hosts[host].clock;
+        let Some(member) = &mut self.hosts[host].member else { return };
+        let Some(local) = member.log.poll_timeout() else { return };
+        let at = clock.global(local).max(self.now + 1);
+        if at < member.timer_ns {
+            member.timer_ns = at;
+            let id = member.id;
+            self.queue.push(at, Event::Timer { host, member: id });
+        }
+    }
+
+    fn timer(&mut self, host: usize, id: MemberId) {
+        let paused = self.hosts[host].paused_until;
+        let Some(member) = &mut self.hosts[host].member else { return };
+        if member.id != id || member.timer_ns != self.now {
+            return;
+        }
+        let until = paused.max(member.paused_until);
+        if until > self.now {
+            // Behind what came meanwhile.
+            member.timer_ns = until + US;
+            self.queue.push(until + US, Event::Timer { host, member: id });
+            return;
+        }
+        member.timer_ns = u64::MAX;
+        let due = member.log.poll_timeout().is_some_and(|at| at <= self.hosts[host].clock.local(self.now));
+        if due {
+            self.give(host, Input::Timer);
+        } else {
+            self.plan_timer(host);
+        }
+    }
+
+    /// One more thing leaves this process; whether it lived to send it.
+    fn survives_output(&mut self, host: usize) -> bool {
+        let Some(member) = &mut self.hosts[host].member else { return false };
+        match &mut member.crash_after {
+            None => true,
+            Some((0, power)) => {
+                let power = *power;
+                self.crash(host, power);
+                false
+            }
+            Some((left, _)) => {
+                *left -= 1;
+                true
+            }
+        }
+    }
+
+    /// The same between two copies that the host itself sends.
+    fn survives_power(&mut self, host: usize) -> bool {
+        match self.hosts[host].member.as_ref().and_then(|member| member.crash_after) {
+            Some((_, true)) => self.survives_output(host),
+            _ => true,
+        }
+    }
+
+    fn output(&mut self, host: usize, output: Output) {
+        let Some(member) = &self.hosts[host].member else { return };
+        let me = member.id;
+        match output {
+            Output::Send { to, message } => self.send(host, me, to, message),
+            Output::Copies { message } => {
+                let text = self.timeline.is_some().then(|| brief(&message));
+                self.note(Some(host), || format!("⇶ copies  {}", text.unwrap_or_default()));
+                let message = Rc::new(message);
+                for path in 0..PATHS {
+                    if path > 0 && !self.survives_output(host) {
+                        return;
+                    }
+                    for to in (0..self.hosts.len()).filter(|to| *to != host) {
+                        if self.passes(host, to, path) {
+                            let at = self.lane(host, to, path);
+                            let (percent, until) = self.troubles[path].double;
+                            if until > self.now && self.rng.chance(percent) {
+                                let again = at + self.rng.below(JITTER_NS);
+                                self.queue.push(again, Event::Copy { to, from: me, path, message: message.clone() });
+                            }
+                            self.queue.push(at, Event::Copy { to, from: me, path, message: message.clone() });
+                        }
+                    }
+                }
+            }
+            Output::Memory { to, epoch, request } => {
+                let Some(life) = self.life(to) else { return };
+                let pair = self.at(host, life.host);
+                let at = (self.now + LAMBDA_MIN_NS / 2 + self.rng.below(20 * US)).max(self.verbs[pair].0 + 1);
+                self.verbs[pair].0 = at;
+                let sent_ns = self.now;
+                self.note(Some(host), || format!("⇢ memory of {to}  {request:?}"));
+                self.queue.push(at, Event::Request { to, from: me, sent_ns, epoch, request });
+            }
+            Output::Apply { position, entry } => self.apply(host, me, position, &entry),
+            Output::Install { position, snapshot } => {
+                let state = snapshot.map_or(Some(0), |bytes| <[u8; 8]>::try_from(&bytes[..]).ok().map(u64::from_le_bytes));
+                let Some(member) = &mut self.hosts[host].member else { return };
+                member.state = state.unwrap_or(u64::MAX);
+                let gap = member.no_gap.installed(me, position);
+                let state = member.state;
+                let same = self.snapshots.installed(me, position, state);
+                self.note(Some(host), || format!("installs the state after {position} entries"));
+                self.check(gap.and(same));
+            }
+            Output::Halt(why) => self.halts(host, me, why),
+        }
+    }
+
+    fn apply(&mut self, host: usize, me: MemberId, position: u64, entry: &Entry) {
+        self.out.applied += 1;
+        let Some(member) = &mut self.hosts[host].member else { return };
+        member.state = snapshot_state(member.state, entry);
+        let state = member.state;
+        let gap = member.no_gap.applied(me, position);
+        let (epoch, kind, members) = (member.log.epoch(), member.log.kind(), member.log.members());
+        // Several outputs may wait behind each other; only the last control entry is known to be what the log stands behind.
+        let behind = if !matches!(entry.body, Body::Value(_)) && member.log.position() == position {
+            self.engine_change.behind(me, position, epoch, kind, members)
+        } else {
+            Ok(())
+        };
+        if self.plan.snapshots && position.is_multiple_of(3) && member.log.position() == position {
+            let _ = member.log.keep_snapshot(position, state.to_le_bytes().into());
+        }
+        self.note(Some(host), || format!("applies {position}: {}", brief(entry)));
+        let agreed = self.agreement.applied(me, position, entry);
+        let checked = gap.and(behind).and_then(|()| match agreed {
+            Err(violation) => Err(violation),
+            Ok(false) => Ok(()),
+            Ok(true) => {
+                self.snapshots.applied(entry);
+                self.integrity.applied(position, entry)?;
+                self.validity.applied(entry)?;
+                self.eviction.applied(entry, |member| self.is_gone(member))
+            }
+        });
+        if let Body::Value(bytes) = &entry.body {
+            let value = <[u8; 8]>::try_from(&bytes[..]).map_or(0, u64::from_le_bytes);
+            if let Some(client) = (value as usize).checked_sub(1).and_then(|at| self.clients.get_mut(at)) {
+                client.done = true;
+            }
+        }
+        self.check(checked);
+    }
+
+    fn halts(&mut self, host: usize, me: MemberId, why: Halted) {
+        self.note(Some(host), || format!("stops: {why:?}"));
+        let Some(member) = &mut self.hosts[host].member else { return };
+        member.halted = Some(why);
+        member.led = false;
+        let left = member.leaves;
+        let _ = self.one_leader.believes(me, 0, false);
+        let given_up = self.hosts[host].fenced
+            || self.hosts[host].boot < self.hosts[host].incarnation
+            || self.hosts.iter().any(|other| other.member.as_ref().is_some_and(|m| m.log.crashed().contains(me)));
+        let checked = self.safe_exit.halted(me, why, left, given_up);
+        self.check(checked);
+        if why != Halted::Left {
+            self.out.halted += 1;
+        }
+        self.lives[usize::from(me.0) - 1].halted = true;
+        self.clients_of(me);
+        // Its process exits, so that everybody learns for certain that it is gone.
+        let at = self.now + self.rng.below(2 * PERIOD_NS);
+        self.queue.push(at, Event::Exit { host, member: me });
+    }
+
+    // ------------------------------------------------------------------ links and memory
+
+    fn send(&mut self, host: usize, me: MemberId, to: MemberId, message: Message) {
+        let Some(life) = self.life(to) else { return };
+        let pair = self.at(host, life.host);
+        let (last, stalled) = self.links[pair];
+        let at = (self.now + self.link_delay()).max(last + 1).max(stalled);
+        self.links[pair].0 = at;
+        self.note(Some(host), || format!("→ {to}  {}", brief(&message)));
+        let sent_ns = self.now;
+        self.queue.push(at, Event::Message { to, from: me, sent_ns, message });
+    }
+
+    /// Whether something that was sent then over a reliable link is lost with its sender.
+    fn is_lost(&self, from: MemberId, to: usize, sent_ns: u64) -> bool {
+        self.life(from).is_none_or(|life| sent_ns > life.lost_after[to])
+    }
+
+    /// Until when nothing comes over the reliable link, if so.
+    fn held_up(&self, from: MemberId, to: usize) -> Option<u64> {
+        let from = self.life(from)?.host;
+        let cut = |host: usize| self.hosts[host].cut_until.iter().copied().min().unwrap_or(0);
+        let until = cut(from).max(cut(to)).max(self.hosts[to].paused_until);
+        (until > self.now).then_some(until)
+    }
+
+    fn message(&mut self, to: MemberId, from: MemberId, sent_ns: u64, message: Message) {
+        let Some(host) = self.host_of(to) else { return };
+        if self.hosts[host].fenced || self.is_lost(from, host, sent_ns) {
+            return;
+        }
+        if let Some(until) = self.held_up(from, host) {
+            let pair = self.life(from).map_or(0, |life| self.at(life.host, host));
+            self.links[pair].0 = self.links[pair].0.max(until);
+            self.queue.push(until, Event::Message { to, from, sent_ns, message });
+            return;
+        }
+        self.note(Some(host), || format!("← {from}  {}", brief(&message)));
+        self.give(host, Input::Message(from, message));
+    }
+
+    fn request(&mut self, to: MemberId, from: MemberId, sent_ns: u64, epoch: Epoch, request: Request) {
+        let (Some(life), Some(asker)) = (self.life(to), self.life(from)) else { return };
+        let (host, back, was_sent) = (life.host, asker.host, !self.is_lost(from, life.host, sent_ns));
+        let h = &self.hosts[host];
+        // The memory lives as long as its host does, whether the process does or not.
+        let there = h.up && !h.fenced && was_sent && !(life.dead && self.life_ended_with_host(to));
+        if !there {
+            return;
+        }
+        if let Some(until) = self.held_up(from, host) {
+            let pair = self.at(back, host);
+            self.verbs[pair].0 = self.verbs[pair].0.max(until);
+            self.queue.push(until, Event::Request { to, from, sent_ns, epoch, request });
+            return;
+        }
+        let (id, answer) = self.hosts[host].memory(to, epoch).handle(request);
+        let pair = self.at(host, back);
+        let at = (self.now + LAMBDA_MIN_NS / 2 + self.rng.below(20 * US)).max(self.verbs[pair].1 + 1);
+        self.verbs[pair].1 = at;
+        self.queue.push(at, Event::Answer { to: from, from: to, epoch, id, answer });
+    }
+
+    /// Its host has booted since: its memory is gone.
+    fn life_ended_with_host(&self, member: MemberId) -> bool {
+        self.life(member).is_none_or(|life| life.lost_after.len() > self.hosts.len())
+    }
+
+    /// What a member that is cut short had sent: of each link a part of what is in flight is lost, the newest first.
+    fn lose_what_is_in_flight(&mut self, member: MemberId, from: usize) {
+        for to in 0..self.hosts.len() {
+            let back = if self.rng.chance(50) { 0 } else { self.rng.below(150 * US) };
+            let after = self.now.saturating_sub(back);
+            if to != from {
+                self.lives[usize::from(member.0) - 1].lost_after[to] = after;
+            }
+        }
+    }
+
+    // ------------------------------------------------------------------ faults
+
+    fn happens(&mut self, at: usize) {
+        let act = self.plan.steps[at].act;
+        if act.highest_host().is_some_and(|host| host >= self.hosts.len()) {
+            return;
+        }
+        if let Some(host) = act.highest_host()
+            && !matches!(act, Act::Propose { .. } | Act::Stall { .. })
+            && self.deferred(host)
+        {
+            // Nothing happens inside of what stands still, but for the power.
+            if !matches!(act, Act::PowerOff { .. } | Act::CutPath { .. } | Act::CutHost { .. }) {
+                return;
+            }
+        }
+        self.note(None, || format!("─── {act}"));
+        let now = self.now;
+        match act {
+            Act::Propose { host, values } => {
+                for _ in 0..values {
+                    let value = self.clients.len() as u64 + 1;
+                    self.clients.push(Client { value, at: None, prefers: host, done: false });
+                    self.client(value as usize - 1);
+                }
+            }
+            Act::Kill { host, after } => self.crash_soon(host, after, false),
+            Act::PowerOff { host, after } => self.crash_soon(host, after, true),
+            Act::Start { host } => self.start(host),
+            Act::PauseProcess { host, ns } => {
+                if let Some(member) = &mut self.hosts[host].member {
+                    member.paused_until = member.paused_until.max(now + ns);
+                    let (until, member) = (member.paused_until, member.id);
+                    self.queue.push(until, Event::ResumeProcess { host, member });
+                }
+            }
+            Act::PauseHost { host, ns } => self.hosts[host].paused_until = self.hosts[host].paused_until.max(now + ns),
+            Act::CutPath { host, path, ns } => {
+                self.hosts[host].cut_until[path] = self.hosts[host].cut_until[path].max(now + ns);
+            }
+            Act::CutHost { host, ns } => {
+                for until in &mut self.hosts[host].cut_until {
+                    *until = (*until).max(now + ns);
+                }
+            }
+            Act::Lose { path, percent, ns } => self.troubles[path].lose = (percent, now + ns),
+            Act::Double { path, percent, ns } => self.troubles[path].double = (percent, now + ns),
+            Act::Delay { path, percent, by_ns, ns } => self.troubles[path].delay = (percent, by_ns, now + ns),
+            Act::Stall { from, to, ns } => {
+                let pair = self.at(from, to);
+                self.links[pair].1 = self.links[pair].1.max(now + ns);
+            }
+            Act::Leave { host } => {
+                let local = self.local(host);
+                if let Some(member) = &mut self.hosts[host].member
+                    && member.paused_until <= now
+                    && member.log.leave(local).is_ok()
+                {
+                    member.leaves = true;
+                    self.after_step(host);
+                }
+            }
+            Act::Switch { host, to } => {
+                let local = self.local(host);
+                if let Some(member) = &mut self.hosts[host].member
+                    && member.paused_until <= now
+                    && member.log.kind() != to
+                    && member.log.switch(local, to).is_ok()
+                {
+                    self.eviction.switches(to);
+                    self.after_step(host);
+                }
+            }
+        }
+    }
+
+    fn crash_soon(&mut self, host: usize, after: u32, power: bool) {
+        let Some(member) = &mut self.hosts[host].member else {
+            if power && self.hosts[host].up {
+                self.crash(host, true);
+            }
+            return;
+        };
+        if after == 0 {
+            self.crash(host, power);
+            return;
+        }
+        member.crash_after = Some((after - 1, power));
+        let id = member.id;
+        let at = self.now + 3 * PERIOD_NS;
+        self.queue.push(at, Event::CrashNow { host, member: id });
+    }
+
+    /// The process on this host ends now; with `power`, the host too.
+    fn crash(&mut self, host: usize, power: bool) {
+        let member = self.hosts[host].member.take();
+        if let Some(member) = member {
+            let id = member.id;
+            self.note(Some(host), || format!("{id} {}", if power { "ends with its host" } else { "is dead" }));
+            self.lose_what_is_in_flight(id, host);
+            let _ = self.one_leader.believes(id, 0, false);
+            self.lives[usize::from(id.0) - 1].dead = true;
+            self.clients_of(id);
+            if !power && self.hosts[host].up {
+                self.hosts[host].notices += 1;
+                let h = &self.hosts[host];
+                let (boot, incarnation, number) = (h.boot, h.incarnation, h.notices);
+                for to in (0..self.hosts.len()).filter(|to| *to != host) {
+                    let at = self.now + self.rng.below(3 * US);
+                    self.queue.push(at, Event::SendNotice { to, from: host, boot, incarnation, number, member: id });
+                }
+            }
+        }
+        if power {
+            let h = &mut self.hosts[host];
+            h.up = false;
+            h.memories.clear();
+            h.paused_until = 0;
+            for life in self.lives.iter_mut().filter(|life| life.host == host) {
+                // Marks that the memory went too.
+                life.lost_after.push(0);
+            }
+        }
+    }
+
+    fn start(&mut self, host: usize) {
+        let h = &mut self.hosts[host];
+        if h.fenced || h.member.is_some() {
+            return;
+        }
+        if !h.up {
+            h.up = true;
+            h.boot = h.incarnation + 1;
+            h.incarnation = h.boot;
+            h.detector = detector(host, h.incarnation);
+            h.table.fill(Slot::default());
+            h.tick_ns = u64::MAX;
+            h.number = 0;
+            h.notices = 0;
+            let boot = h.boot;
+            let first = self.now + self.rng.below(PERIOD_NS);
+            self.queue.push(first, Event::Heartbeat { host, boot });
+        }
+        let id = self.new_life(host);
+        let log = Log::join(id, Config::default(), engines::build());
+        let mut member = self.member(id, log, Some(self.now));
+        member.asked_ns = self.now;
+        self.hosts[host].member = Some(member);
+        self.eviction.joins(id);
+        self.note(Some(host), || format!("{id} starts, and wants to join"));
+        self.announce(host);
+        let at = self.now + 2 * PERIOD_NS;
+        self.queue.push(at, Event::Admit { member: id });
+    }
+
+    /// Has some member that takes part propose the join of this one, until it has its state.
+    fn admit(&mut self, member: MemberId) {
+        let Some(host) = self.host_of(member) else { return };
+        let (running, halted) =
+            self.hosts[host].member.as_ref().map_or((true, true), |m| (m.log.is_running(), m.halted.is_some()));
+        if running || halted || self.hosts[host].fenced {
+            return;
+        }
+        let again = self.now + 6 * PERIOD_NS;
+        let able: Vec<_> = (0..self.hosts.len()).filter(|h| self.is_able(*h)).collect();
+        if able.is_empty() {
+            self.queue.push(again, Event::Admit { member });
+            return;
+        }
+        let by = *self.rng.pick(&able);
+        let local = self.local(by);
+        let Some(helper) = &mut self.hosts[by].member else { return };
+        let known = helper.log.members().contains(member);
+        let void = !known && helper.log.admit(local, member) == Err(fide_proto::group::Refused::Duplicate);
+        self.after_step(by);
+        if void {
+            // A higher id came first: it comes again under a new one.
+            self.crash(host, false);
+            self.start(host);
+        } else {
+            self.queue.push(again, Event::Admit { member });
+        }
+    }
+
+    /// Whether the member on this host takes part and can be spoken to.
+    fn is_able(&self, host: usize) -> bool {
+        let h = &self.hosts[host];
+        let member = h.member.as_ref();
+        h.up && !h.fenced
+            && !self.deferred(host)
+            && !self.cut_off(host)
+            && member.is_some_and(|m| m.log.is_running() && m.paused_until <= self.now)
+    }
+
+    /// A client hands its value to a member; if that one cannot take it, to another, later.
+    fn client(&mut self, client: usize) {
+        if self.clients[client].done || self.clients[client].at.is_some_and(|at| !self.is_gone(at)) {
+            return;
+        }
+        let able: Vec<_> = (0..self.hosts.len()).filter(|h| self.is_able(*h)).collect();
+        let prefers = self.clients[client].prefers;
+        let host = if able.contains(&prefers) {
+            prefers
+        } else if able.is_empty() {
+            usize::MAX
+        } else {
+            *self.rng.pick(&able)
+        };
+        if host == usize::MAX {
+            let again = self.now + 4 * PERIOD_NS;
+            self.queue.push(again, Event::Client(client));
+            return;
+        }
+        let value = self.clients[client].value;
+        let local = self.local(host);
+        let Some(member) = &mut self.hosts[host].member else { return };
+        let me = member.id;
+        match member.log.propose(local, value.to_le_bytes().into()) {
+            Ok(id) => self.proposed(client, me, id, value),
+            Err(_) => {
+                let again = self.now + 4 * PERIOD_NS;
+                self.queue.push(again, Event::Client(client));
+            }
+        }
+        self.after_step(host);
+    }
+
+    fn proposed(&mut self, client: usize, me: MemberId, id: EntryId, value: u64) {
+        self.clients[client].at = Some(me);
+        self.validity.proposed(id, value);
+        let host = self.host_of(me);
+        self.note(host, || format!("proposes {id}"));
+    }
+
+    /// Whoever had handed something to this member hands it to another.
+    fn clients_of(&mut self, member: MemberId) {
+        for at in 0..self.clients.len() {
+            if self.clients[at].at == Some(member) && !self.clients[at].done {
+                let later = self.now + self.rng.below(6 * PERIOD_NS);
+                self.queue.push(later, Event::Client(at));
+            }
+        }
+    }
+
+    fn resume(&mut self, host: usize, id: MemberId) {
+        loop {
+            let Some(member) = &mut self.hosts[host].member else { return };
+            if member.id != id || member.paused_until > self.now {
+                return;
+            }
+            let Some(input) = member.inbox.pop_front() else { break };
+            self.give(host, input);
+        }
+    }
+
+    // ------------------------------------------------------------------ the liveness phase
+
+    fn heal(&mut self) {
+        self.note(None, || "═══ the faults are over".to_owned());
+        self.troubles = [Trouble::default(); PATHS];
+        for link in &mut self.links {
+            link.1 = 0;
+        }
+        // What stands still or is cut now ends by itself: to end it here would reorder what waits for it.
+        let ends = self.hosts.iter().map(|host| {
+            let process = host.member.as_ref().map_or(0, |member| member.paused_until);
+            host.paused_until.max(process).max(host.cut_until[0]).max(host.cut_until[1])
+        });
+        self.healed_ns = ends.fold(self.now, u64::max);
+        let at = self.healed_ns + 4 * PERIOD_NS;
+        self.queue.push(at, Event::Look);
+    }
+
+    fn standings(&self) -> Vec<Standing> {
+        let living = self.hosts.iter().filter(|host| host.up && !host.fenced).filter_map(|host| host.member.as_ref());
+        living
+            .filter(|member| member.halted.is_none())
+            .map(|member| Standing {
+                member: member.id,
+                running: member.log.is_running(),
+                position: member.no_gap.position(),
+                pending: member.log.pending(),
+            })
+            .collect()
+    }
+
+    /// Whether the world is over: everything is done, or it took too long.
+    fn look(&mut self) -> bool {
+        let standings = self.standings();
+        let longest = self.agreement.len();
+        let clients = standings.is_empty() || self.clients.iter().all(|client| client.done);
+        let late = self.now > self.healed_ns + LIVENESS_NS;
+        if !clients || standings.iter().any(|standing| !Termination::is_done(standing, longest)) {
+            if !late {
+                let again = self.now + PERIOD_NS;
+                self.queue.push(again, Event::Look);
+                return false;
+            }
+            self.out.excused = self.excuse(&standings).or(self.out.excused);
+            if self.out.excused.is_none() {
+                let checked = Termination::at_the_end(&standings, longest);
+                let checked = checked.and_then(|()| broken("termination", "a client's value was never applied"));
+                self.check(checked);
+            }
+        }
+        true
+    }
+
+    /// Why the end of this world is not judged, if so.
+    fn excuse(&self, standings: &[Standing]) -> Option<&'static str> {
+        let isolated = |host: &Host| host.up && host.member.is_some() && host.detector.isolated_since_ns().is_some();
+        if self.hosts.iter().any(isolated) {
+            return Some("a detector is isolated: it gives no verdict until somebody is heard");
+        }
+        if standings.iter().all(|standing| !standing.running) {
+            return Some("nobody is left who has the state");
+        }
+        let lacks_majority = self.hosts.iter().filter_map(|host| host.member.as_ref()).any(|member| {
+            let log = &member.log;
+            let living = log.members().iter().filter(|other| !self.is_gone(*other)).count();
+            log.is_running() && !log.kind().needs_accuracy() && living < log.members().majority()
+        });
+        lacks_majority.then_some("a majority is gone")
+    }
+}
