@@ -17,7 +17,7 @@ CONSTANTS
   ResetAcks,  \* FALSE, as printed: `acks` outlives its instance. TRUE: emptied by line 33 too
   ResetProposer, \* FALSE, as printed: `proposer` outlives its instance. TRUE: bottom again by line 33 too
   LateRelay,  \* what arrives from a member after its CRASH: "none", as printed (taken, never relayed); "relay" (taken and relayed at once);
-              \* "ignore" (dropped)
+              \* "ignore" (dropped); "cores" (decisions relayed, all else dropped, as the implementation does)
   IdPerInstance \* identity of an OSRB message: TRUE, the instance; FALSE, instance and broadcaster
 
 Member == 1..N
@@ -83,7 +83,9 @@ Propose(p) ==
                   ELSE net
   /\ UNCHANGED <<alive, wrong, correct, proposer, acks, lastid, retransmit, delivered, inst, decided>>
 
-Ignored(m) == LateRelay = "ignore" /\ m.f \notin correct[m.t]
+Ignored(m) ==
+  /\ m.f \notin correct[m.t]
+  /\ LateRelay = "ignore" \/ (LateRelay = "cores" /\ m.k # "DECIDE")
 
 Drop(m) ==
   /\ m \in net /\ Ignored(m)
@@ -125,7 +127,7 @@ ReceiveDecision(m) ==
       rest == IF mine /\ lastid[p] # NoId THEN { x \in retransmit[p] : Id(x) # lastid[p] } ELSE retransmit[p]
       in == IF mine THEN [inst EXCEPT ![p] = @ + 1] ELSE inst
       del == [delivered EXCEPT ![p] = @ \cup {Id(m)}]
-      relay == IF LateRelay = "relay" /\ m.f \notin correct[p]
+      relay == IF LateRelay \in {"relay", "cores"} /\ m.f \notin correct[p]
                THEN { [m EXCEPT !.f = p, !.t = q] : q \in correct[p] } ELSE {}
   IN
   /\ m \in net /\ m.k = "DECIDE" /\ m.i <= inst[p] /\ ~Ignored(m)
