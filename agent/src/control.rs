@@ -95,6 +95,10 @@ const REQUESTS_PER_TURN: usize = 16;
 const PAGE: usize = 64;
 /// Most connections.
 const CONNECTIONS: usize = 256;
+/// Most of one user. Root may have all: it must be able to look when others misbehave.
+const CONNECTIONS_PER_USER: usize = 64;
+/// Of all, those that only root gets.
+const CONNECTIONS_FOR_ROOT: usize = 16;
 
 /// A watch that is kept alive: when its process ends, the next one that answers to the selector is watched.
 struct Standing {
@@ -146,6 +150,26 @@ pub struct Parts {
     pub state: State,
     /// Readable when a signal came.
     pub signals: OwnedFd,
+}
+
+/// Whether one more connection of this user is accepted beside these; if not, why, and what to do.
+fn admit(connected: impl Iterator<Item = u32> + Clone, uid: u32) -> Result<(), String> {
+    let find = "`ss -xp` as root names the processes that hold them";
+    let (all, own) = (connected.clone().count(), connected.filter(|u| *u == uid).count());
+    if all >= CONNECTIONS {
+        return Err(format!("all {CONNECTIONS} connections of this agent are in use: end some clients ({find})"));
+    }
+    if uid != 0 && own >= CONNECTIONS_PER_USER {
+        return Err(format!(
+            "user {uid} has {own} connections to this agent, the most that one user may have: close some of them ({find}), or watch more processes over one connection"
+        ));
+    }
+    if uid != 0 && all >= CONNECTIONS - CONNECTIONS_FOR_ROOT {
+        return Err(format!(
+            "{all} connections of this agent are in use, and the last {CONNECTIONS_FOR_ROOT} are kept for root: end some clients ({find})"
+        ));
+    }
+    Ok(())
 }
 
 fn refused(code: ErrorCode, what: impl Into<String>) -> Reply {
@@ -496,11 +520,9 @@ impl Control {
                         out_bytes: 0,
                         closing: false,
                     };
-                    if self.connections.len() >= CONNECTIONS {
-                        c.push(
-                            &refused(ErrorCode::Full, format!("all {CONNECTIONS} connections of this agent are in use")),
-                            None,
-                        );
+                    if let Err(what) = admit(self.connections.iter().map(|c| c.peer.uid), c.peer.uid) {
+                        tracing::warn!("a client of uid {} is turned away: {what}", c.peer.uid);
+                        c.push(&refused(ErrorCode::Full, what), None);
                         c.flush();
                         continue;
                     }
@@ -789,4 +811,36 @@ fn drain(fd: &OwnedFd) {
     let mut count = 0u64;
     // SAFETY: an open, non-blocking eventfd and eight bytes to fill.
     unsafe { libc::read(fd.as_raw_fd(), (&raw mut count).cast(), 8) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_user_cannot_take_all_connections_and_root_always_gets_one() {
+        let mut connected: Vec<u32> = Vec::new();
+        for _ in 0..CONNECTIONS_PER_USER {
+            assert_eq!(admit(connected.iter().copied(), 1000), Ok(()));
+            connected.push(1000);
+        }
+        let why = admit(connected.iter().copied(), 1000).unwrap_err();
+        assert!(why.contains("user 1000 has 64 connections") && why.contains("close some"), "{why}");
+        assert_eq!(admit(connected.iter().copied(), 1001), Ok(()), "another user has its own");
+
+        let mut user = 1001;
+        while connected.len() < CONNECTIONS - CONNECTIONS_FOR_ROOT {
+            assert_eq!(admit(connected.iter().copied(), user), Ok(()));
+            connected.push(user);
+            user += 1;
+        }
+        let why = admit(connected.iter().copied(), user).unwrap_err();
+        assert!(why.contains("kept for root"), "{why}");
+        while connected.len() < CONNECTIONS {
+            assert_eq!(admit(connected.iter().copied(), 0), Ok(()));
+            connected.push(0);
+        }
+        let why = admit(connected.iter().copied(), 0).unwrap_err();
+        assert!(why.contains("all 256") && why.contains("end some clients"), "{why}");
+    }
 }

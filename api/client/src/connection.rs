@@ -142,7 +142,9 @@ impl Connection {
         if let Err(e) = sys::send(self.socket.as_fd(), &message) {
             self.close();
             return Err(match e.kind() {
-                io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected => Error::Disconnected,
+                io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected => {
+                    self.last_words(&mut buffer)
+                }
                 io::ErrorKind::WouldBlock => self.no_answer(),
                 _ => system("send to the agent")(e),
             });
@@ -211,6 +213,16 @@ impl Connection {
         Error::NoAnswer { seconds: self.timeout.as_secs_f64() }
     }
 
+    /// Why the agent hung up, if it said so: who is turned away is told before its first request is read.
+    fn last_words(&self, buffer: &mut [u8]) -> Error {
+        // The first read may report the hang-up instead of what was said before it.
+        let said = sys::receive(self.socket.as_fd(), buffer).or_else(|_| sys::receive(self.socket.as_fd(), buffer));
+        match said.ok().filter(|got| got.len > 0 && !got.truncated).and_then(|got| parse_reply(&buffer[..got.len]).ok()) {
+            Some(Reply::Error(refused)) => Error::Refused(refused),
+            _ => Error::Disconnected,
+        }
+    }
+
     /// Waits for one message; `None` when there is none in time.
     fn receive(&self, buffer: &mut [u8], timeout: Option<Duration>) -> Result<Option<Response>, Error> {
         let deadline = sys::deadline(timeout);
@@ -225,7 +237,7 @@ impl Connection {
                 Err(e) => {
                     self.close();
                     return Err(match e.kind() {
-                        io::ErrorKind::ConnectionReset => Error::Disconnected,
+                        io::ErrorKind::ConnectionReset => self.last_words(buffer),
                         _ => system("receive from the agent")(e),
                     });
                 }

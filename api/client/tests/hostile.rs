@@ -214,6 +214,19 @@ fn an_agent_that_dies_while_answering_is_a_disconnection() {
 }
 
 #[test]
+fn who_is_turned_away_is_told_why() {
+    let agent = FakeAgent::start();
+    // As the agent does it: a refusal without reading anything, then the end. The greeting may come before or after that.
+    for wait in [Duration::ZERO, Duration::from_millis(20)] {
+        agent.turn_away(Some((refused(ErrorCode::Full, "user 7 has 64 connections"), wait)));
+        let error = Connection::open(Some(&agent.path)).unwrap_err();
+        assert_eq!((error.code(), error.to_string().contains("64 connections")), (ErrorCode::Full, true), "{wait:?}: {error}");
+    }
+    agent.turn_away(None);
+    Connection::open(Some(&agent.path)).unwrap();
+}
+
+#[test]
 fn an_agent_that_is_stuck_is_not_waited_for_for_ever() {
     let agent = FakeAgent::start();
     let options = Options { path: Some(agent.path.clone()), answer_timeout: Duration::from_millis(50), ..Options::default() };

@@ -60,6 +60,8 @@ struct State {
     names: Vec<String>,
     bpf: bool,
     dying: bool,
+    /// Who connects gets this after that long, and the end.
+    turn_away: Option<(Reply, Duration)>,
 }
 
 pub struct FakeAgent {
@@ -200,6 +202,12 @@ impl FakeAgent {
                         return;
                     }
                     let connection = owned(fd);
+                    let turned_away = state.lock().unwrap().turn_away.clone();
+                    if let Some((reply, wait)) = turned_away {
+                        std::thread::sleep(wait);
+                        let _ = send(connection.as_fd(), &serde_json::to_vec(&reply).unwrap(), &[]); // it may have given up
+                        continue;
+                    }
                     state.lock().unwrap().connections.push(connection.try_clone().unwrap());
                     let state = state.clone();
                     threads.lock().unwrap().push(std::thread::spawn(move || serve(&connection, &state)));
@@ -213,6 +221,11 @@ impl FakeAgent {
     /// How the next request with this `op` is to be answered; in the order of the calls.
     pub fn next(&self, op: &'static str, answer: Answer) {
         self.state.lock().unwrap().answers.push_back((op, answer));
+    }
+
+    /// From now on whoever connects is turned away with this, unread, after that long.
+    pub fn turn_away(&self, with: Option<(Reply, Duration)>) {
+        self.state.lock().unwrap().turn_away = with;
     }
 
     /// Everything that was asked so far.
