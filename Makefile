@@ -4,7 +4,7 @@ DESTDIR ?=
 CARGO ?= cargo
 BIN = target/release
 
-.PHONY: build test demo bench verify fix install uninstall setup nightly clean
+.PHONY: build test guest demo bench verify fix install uninstall setup nightly clean
 
 build: ## binaries and library, optimised
 	@scripts/setup build
@@ -13,6 +13,10 @@ build: ## binaries and library, optimised
 test: ## everything that must hold; as root also what needs the kernel
 	@scripts/setup build test
 	@scripts/test
+
+guest: ## the kernel programs and agents on Debian's stock kernel, emulated (FIDE_GUEST_SUITES, FIDE_GUEST_SECONDS; scripts/guest -h)
+	@scripts/setup build test guest
+	@scripts/guest
 
 demo: ## see it happen, in two minutes (root)
 	@scripts/setup build test
