@@ -302,7 +302,7 @@ impl Raft {
     }
 
     fn check(&mut self, from: MemberId, message: &EngineMessage) -> Result<Message, Refused> {
-        let EngineMessage::Opaque(bytes) = message;
+        let EngineMessage::Opaque(bytes) = message else { return Err(Refused::Malformed) };
         if bytes.len() > MESSAGE_MAX {
             return Err(Refused::TooLarge);
         }
