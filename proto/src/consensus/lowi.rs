@@ -76,7 +76,7 @@
 //! had the report and speak when its slot comes. This needs that nothing of a member leaves after its crash is reported; where a doomed process may still send, switch it off.
 //!
 //! # Joining
-//! Nobody stops ([§5.2] "flawless joining"). The joiner keeps every copy from before it asks; some member proposes [`Body::Join`], sends the state with [`Engine::start_point`], and [`Lowi::join`] goes on from
+//! Nobody stops (§5.2, "flawless joining"). The joiner keeps every copy from before it asks; some member proposes [`Body::Join`], sends the state with [`Engine::start_point`], and [`Lowi::join`] goes on from
 //! there: it is handed what was kept, and logs decisions from [`StartPoint::next`] on. It is elected once [`Engine::set_members`] has it, and only after a live round came (until then it does not know when the last one was).
 //! A joiner further away than Δ_I needs larger timeouts first: a decided value tells all layers to call [`Lowi::raise_timeouts`] between the same two instances, before the join is proposed.
 //! Members wait longer from then on, none speaks later than before, so it does not matter that they change within Δ_I of each other. Lowering needs a new engine ([`Body::Switch`]).

@@ -13,7 +13,9 @@
 
 pub mod log;
 pub mod lowi;
+pub mod owi;
 pub mod paxos;
+pub mod policy;
 
 pub mod batch;
 #[cfg(test)]
