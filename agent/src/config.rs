@@ -1217,15 +1217,28 @@ pub fn diff(old: &Config, new: &Config) -> Changes {
 
 // ---- what is asked of the host ----
 
+/// Where the example was installed: beside this program, whatever the prefix; else where packages put it.
+#[must_use]
+pub fn example_path() -> std::path::PathBuf {
+    example_of(std::env::current_exe().ok().as_deref(), Path::exists)
+}
+
+fn example_of(program: Option<&Path>, exists: impl Fn(&Path) -> bool) -> std::path::PathBuf {
+    const EXAMPLE: &str = "share/doc/fide/fide.toml";
+    let beside = program.and_then(|p| Some(p.parent()?.parent()?.join(EXAMPLE)));
+    let usual = ["/usr/local", "/usr"].map(|prefix| Path::new(prefix).join(EXAMPLE));
+    beside.into_iter().chain(usual.clone()).find(|p| exists(p)).unwrap_or(usual[1].clone())
+}
+
 /// Reads the file and says what is doubtful about its permissions: hooks run with the agent's rights.
 fn read_guarded(path: &Path) -> Result<(String, Vec<String>), ConfigError> {
     let cannot = |e: std::io::Error| {
         let advice = match e.kind() {
             std::io::ErrorKind::NotFound => {
-                "copy the example /usr/share/doc/fide/fide.toml there, or name another file with --config"
+                format!("copy the example {} there, or name another file with --config", example_path().display())
             }
-            std::io::ErrorKind::PermissionDenied => "run the agent as root or give its user the right to read the file",
-            _ => "see that it is an ordinary file",
+            std::io::ErrorKind::PermissionDenied => "run the agent as root or give its user the right to read the file".into(),
+            _ => "see that it is an ordinary file".into(),
         };
         ConfigError::new(format!("cannot be read: {e}; {advice}"))
     };
@@ -1330,4 +1343,22 @@ fn interfaces() -> std::io::Result<Vec<String>> {
     unsafe { libc::freeifaddrs(head) };
     found.sort();
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_is_looked_for_under_the_prefix_of_the_program() {
+        let of = |program: &str, there: &str| example_of(Some(Path::new(program)), |p| p == Path::new(there));
+        let local = "/usr/local/share/doc/fide/fide.toml";
+        assert_eq!(of("/usr/local/bin/fided", local), Path::new(local));
+        assert_eq!(
+            of("/opt/fide/bin/fide", "/opt/fide/share/doc/fide/fide.toml"),
+            Path::new("/opt/fide/share/doc/fide/fide.toml")
+        );
+        assert_eq!(of("/build/target/release/fided", local), Path::new(local));
+        assert_eq!(of("/usr/bin/fided", "/nowhere"), Path::new("/usr/share/doc/fide/fide.toml"));
+    }
 }
