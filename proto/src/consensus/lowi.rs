@@ -67,7 +67,8 @@
 //! * **The sender gets no copy of its own round** (§5.2: loopback "inside the FPGA"). It decides when they have left: see *duties*. It cannot know that they arrive; nor
 //!   can anybody else in one message delay.
 //! * **§5.2: timeout "> 2Δ_I + drift"**, with Δ_W = Δ_I: then `late` = 0, and a leader whose timer is served a nanosecond late must not speak. [`Config::new`] has Δ_W = 2Δ_I.
-//! * **The start.** §5.2's start message is the first round. Who waits for it ([`Start::OnMessage`]) never elects; if the starter dies before, only a report of its crash helps.
+//! * **The start.** §5.2's start message is the first round. Who waits for it ([`Start::OnMessage`]) never elects; if the starter dies before, only a report of its crash helps
+//!   (these reports, too, must come within Δ_W of each other).
 //!   [`Start::Together`] is Alg. 3's "all processes start within Δ_W".
 //!
 //! # Certain crashes
@@ -117,7 +118,7 @@ pub struct Config {
     pub batch_bytes_max: usize,
     /// Speak Δ_I after certain reports that everybody before is dead, instead of waiting for the slot.
     pub hurry: bool,
-    /// Whoever misses a copy tells all others to exit too.
+    /// Whoever misses a copy tells all others to exit too. If not, a leader whose link is broken goes on alone, unaware that the others have stopped.
     pub exit_together: bool,
 }
 
@@ -295,7 +296,7 @@ pub struct Lowi {
     slot: usize,
     /// Rounds through this one were before our time.
     begun: u64,
-    /// A joiner that has had no live round yet.
+    /// A joiner, or who waits for the start, has had no live round since it was made: it cannot tell when the last one was, so it must not speak.
     unsettled_since_ns: Option<u64>,
     pace: Option<Pace>,
     /// The next instance in the order of rounds; and the last that was decided here, with its round and leader.
@@ -338,6 +339,8 @@ impl Lowi {
         let mut lowi = Self::begin(me, config, members, begin, now_ns)?;
         if start == Start::Together || lowest == me {
             lowi.heard_ns = Some(now_ns);
+        } else {
+            lowi.unsettled_since_ns = Some(now_ns);
         }
         Ok(lowi)
     }
@@ -778,7 +781,9 @@ impl Lowi {
         self.waiting.clear();
         self.forwarded = 0;
         self.actions.retain(|action| matches!(action, Action::Decide { .. }));
-        if tell && self.config.exit_together {
+        // Whoever is not quite in stops nobody (§5.2).
+        let settled = self.members.contains(self.me) && self.unsettled_since_ns.is_none();
+        if tell && settled && self.config.exit_together {
             let me = self.me;
             let others = self.members.iter().filter(|member| *member != me && !self.crashed.contains_key(member));
             self.actions.extend(others.map(|to| Action::Send { to, message: Message::Exit }));
@@ -860,6 +865,7 @@ impl Engine<Message> for Lowi {
         if self.heard_ns.is_none() && member == self.last_leader {
             // Whoever should have started is dead: the slots begin with the report.
             self.heard_ns = Some(self.now_ns);
+            self.unsettled_since_ns = None;
         }
         self.advance(now_ns);
         Ok(())

@@ -692,6 +692,15 @@ fn nano_5_2_a_joiner_stops_nobody() {
 }
 
 #[test]
+fn nano_5_2_a_joiner_that_misses_something_stops_alone() {
+    let begin = StartPoint { round: 5, leader: P1, next: 2 };
+    let mut joiner = Lowi::join(P3, config(), MemberSet::first(3), begin, 0).unwrap();
+    joiner.handle_copy(1, P1, 0, round(P1, 7, 2, vec![])).unwrap();
+    joiner.handle_timeout(joiner.poll_timeout().unwrap());
+    assert_eq!((joiner.poll_action(), joiner.poll_action()), (Some(Action::Halt(Halted::MissingBroadcast)), None));
+}
+
+#[test]
 fn a_leader_that_leaves_is_followed_by_the_next_without_a_timeout() {
     for seed in 0..100 {
         let mut world = World::new(3, config(), seed);
@@ -779,7 +788,14 @@ fn nano_5_2_who_waits_for_the_start_message_needs_it_or_a_report() {
     assert_eq!((p2.round(), p2.poll_timeout()), (1, Some(9_001 * US + p2.wait_ns(1))));
     let mut p2 = start(P2);
     p2.handle_crash(9_000 * US, P1).unwrap();
-    assert!(p2.poll_timeout().is_some());
+    p2.handle_timeout(p2.poll_timeout().unwrap());
+    assert!(matches!(p2.poll_action(), Some(Action::Copies { .. })), "it starts in its place");
+    // A start message that was kept for a member that came late does not tell when it was sent.
+    let mut p2 = start(P2);
+    p2.handle_copy(0, P1, 0, round(P1, 1, 1, vec![])).unwrap();
+    p2.handle_copy(0, P1, 1, round(P1, 1, 1, vec![])).unwrap();
+    p2.handle_timeout(p2.poll_timeout().unwrap());
+    assert_eq!(p2.halted(), Some(Halted::MissingBroadcast));
 }
 
 #[test]
