@@ -70,6 +70,7 @@ pub struct Raft {
     members: MemberSet,
     suspected: MemberSet,
     through: Instance,
+    stable: Instance,
     /// Raft's index and term of the last committed entry that was looked at.
     applied: (u64, u64),
     /// Committed, behind a barrier that has not been answered yet.
@@ -129,6 +130,7 @@ impl Raft {
             members: members.clone(),
             suspected: MemberSet::new(),
             through: first - 1,
+            stable: first - 1,
             applied: (index, term),
             held: VecDeque::new(),
             barrier: false,
@@ -162,6 +164,7 @@ impl Raft {
             self.reconfigure();
             self.submit();
             if !self.node.has_ready() {
+                self.note_stable();
                 return;
             }
             let mut ready = self.node.ready();
@@ -187,6 +190,14 @@ impl Raft {
             self.committed(committed);
             self.node.advance_apply();
             self.compact();
+        }
+    }
+
+    /// What all have is known to the leader alone; who led once does not forget it.
+    fn note_stable(&mut self) {
+        let slowest = self.node.raft.prs().iter().map(|(_, progress)| progress.matched).min();
+        if self.leads() && self.held.is_empty() && slowest >= Some(self.applied.0) {
+            self.stable = self.through;
         }
     }
 
@@ -492,8 +503,7 @@ impl Engine<EngineMessage> for Raft {
 
     /// Known to a leader only that has no one behind; else 0.
     fn stable_through(&self) -> Instance {
-        let slowest = self.node.raft.prs().iter().map(|(_, progress)| progress.matched).min();
-        if self.leads() && self.held.is_empty() && slowest >= Some(self.applied.0) { self.through } else { 0 }
+        self.stable
     }
 
     fn leader(&self) -> Option<MemberId> {

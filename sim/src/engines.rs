@@ -1,25 +1,59 @@
-//! The engines that worlds run.
+//! The engines that worlds run, and their settings.
 
 use fide_proto::consensus::hsuc::Hsuc;
 use fide_proto::consensus::log::{Build, Carried, EngineMessage, Setup};
+use fide_proto::consensus::lowi::{self, Lowi, Start, StartPoint};
+use fide_proto::consensus::paxos::{self, Paxos};
 use fide_proto::consensus::{Engine, Kind};
+use fide_raft::Raft;
+
+use crate::time::{DELTA_MAX_NS, LAMBDA_MIN_NS, PERIOD_NS};
 
 /// Those that are built.
-pub const AVAILABLE: &[Kind] = &[Kind::Hsuc];
+pub const AVAILABLE: &[Kind] = &[Kind::Hsuc, Kind::Lowi, Kind::Paxos, Kind::Raft];
 
-/// Makes engines for one member.
+/// Those that can be relied on, under some policy, where the contract does not hold.
+pub const BEYOND_CONTRACT: &[Kind] = &[Kind::Hsuc, Kind::Paxos, Kind::Raft];
+
+/// Makes engines for one member. Settings that may be chosen follow from the seed, the same at all members.
 #[must_use]
-pub fn build() -> Build {
-    Box::new(make)
+pub fn build(seed: u64) -> Build {
+    Box::new(move |setup| make(seed, setup))
 }
 
-fn make(setup: &Setup) -> Option<Box<dyn Engine<EngineMessage>>> {
+fn make(seed: u64, setup: &Setup) -> Option<Box<dyn Engine<EngineMessage>>> {
+    let (me, now_ns) = (setup.me, setup.now_ns);
+    let members = setup.members.clone();
     let mut engine: Box<dyn Engine<EngineMessage>> = match setup.kind {
-        Kind::Hsuc => Box::new(Carried::new(Hsuc::new(setup.me, setup.members.clone(), setup.first))),
-        _ => return None,
+        Kind::Hsuc => Box::new(Carried::new(Hsuc::new(me, members, setup.first))),
+        Kind::Lowi => {
+            let config = lowi::Config { drift_ppm: 250, ..lowi::Config::new(PERIOD_NS, LAMBDA_MIN_NS + DELTA_MAX_NS) };
+            let lowi = match &setup.start {
+                Some(start) => Lowi::join(me, config, members, StartPoint::from_value(start)?, now_ns),
+                // Behind a change of the engine nobody knows when the others are through.
+                None if setup.first > 1 => Lowi::new(me, config, members, setup.first, Start::OnMessage, now_ns),
+                None => Lowi::new(me, config, members, setup.first, Start::Together, now_ns),
+            };
+            Box::new(Carried::new(lowi.ok()?))
+        }
+        Kind::Paxos => {
+            let two_sided_from = seed.is_multiple_of(4).then_some(6 + (seed % 7) as u16);
+            let config = paxos::Config { two_sided_from, resend_ns: 10 * PERIOD_NS, ..paxos::Config::new(me, seed) };
+            Box::new(Carried::new(Paxos::new(config, members, setup.first - 1)))
+        }
+        Kind::Raft => {
+            let config = fide_raft::Config { tick_ns: PERIOD_NS, seed, ..fide_raft::Config::new(me) };
+            let start = setup.start.as_deref();
+            let mut raft = Raft::new(config, now_ns, setup.first, &setup.members, start).ok()?;
+            if !setup.joins && setup.members.min() == Some(me) {
+                raft.campaign();
+            }
+            Box::new(raft)
+        }
+        Kind::Huc => return None,
     };
     for member in setup.crashed.iter() {
-        let _ = engine.handle_crash(setup.now_ns, member);
+        let _ = engine.handle_crash(now_ns, member);
     }
     Some(engine)
 }

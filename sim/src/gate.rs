@@ -1,5 +1,6 @@
 //! What stands between a verdict and a crash that an engine may rely on: its grade, and the group's policy.
 
+use fide_proto::consensus::Kind;
 use fide_proto::group::{MemberId, MemberSet};
 
 use crate::options::Policy;
@@ -15,6 +16,8 @@ pub enum Decision {
     Fence,
     /// The same, and the witness is to be asked.
     Ask,
+    /// It may have: engines that take hints are told, and nothing else is done.
+    Suspect,
     /// Nothing new.
     Nothing,
 }
@@ -34,9 +37,12 @@ impl Gate {
     }
 
     /// A verdict about a member.
-    pub fn verdict(&mut self, member: MemberId, grade: Grade) -> Decision {
+    pub fn verdict(&mut self, member: MemberId, grade: Grade, kind: Kind) -> Decision {
         match (grade, self.policy) {
-            (Grade::Certain, _) | (_, Policy::TrustContract) => Decision::Crash,
+            (Grade::Certain, _) => Decision::Crash,
+            (_, Policy::TrustContract) if kind.needs_accuracy() => Decision::Crash,
+            (_, Policy::TrustContract) if !self.asked.insert(member) => Decision::Nothing,
+            (_, Policy::TrustContract) => Decision::Suspect,
             _ if !self.asked.insert(member) => Decision::Nothing,
             (_, Policy::Fence) => Decision::Fence,
             (_, Policy::Witness) => Decision::Ask,

@@ -18,8 +18,8 @@ use crate::time::{Clock, PERIOD_NS, US};
 pub enum Input {
     /// Over the reliable link.
     Message(MemberId, log::Message),
-    /// A copy on a path.
-    Copy(MemberId, usize, log::Message),
+    /// A copy on a path, and when it arrived by this host's clock.
+    Copy(MemberId, usize, log::Message, u64),
     /// What rode on a heartbeat.
     Piggyback(MemberId, log::Message),
     /// A memory's answer.
@@ -125,8 +125,6 @@ pub struct Member {
     pub joined_ns: Option<u64>,
     /// Somebody proposed its join then.
     pub asked_ns: u64,
-    /// Whether it led when last looked at.
-    pub led: bool,
     /// Said so already.
     pub halted: Option<Halted>,
     /// Own positions.

@@ -117,20 +117,30 @@ pub struct Promise {
 }
 
 impl Options {
-    /// To which engines a group may change in these worlds: those whose assumptions are the same.
+    /// To which engines a group may change in these worlds. Not to LOWI where the contract does not hold: nothing could be promised then.
     #[must_use]
     pub fn switch_to(&self) -> &'static [Kind] {
-        crate::engines::AVAILABLE
+        if self.menu.keeps_contract() { crate::engines::AVAILABLE } else { crate::engines::BEYOND_CONTRACT }
     }
 
     /// What is promised under these faults.
+    ///
+    /// | engine | relies on |
+    /// |---|---|
+    /// | HSUC, HUC | that a crash that it is told of is true: the contract, or a fence, or a witness |
+    /// | LOWI | the contract, whatever the policy |
+    /// | one-sided Paxos, Raft | nothing; that a majority lives, for termination |
     #[must_use]
     pub fn promise(&self) -> Promise {
         let contract = self.menu.keeps_contract();
-        // A group that may change its engine has the promises of the weakest.
-        let accuracy = self.engine.needs_accuracy() || matches!(self.menu, Menu::Reconfigurations | Menu::Everything);
-        let safe = contract || !accuracy || self.policy != Policy::TrustContract;
-        Promise { safe, live: safe, may_halt: !contract || self.menu != Menu::WithinContract }
+        let accurate = contract || self.policy != Policy::TrustContract;
+        let safe = match self.engine {
+            Kind::Lowi => contract,
+            Kind::Hsuc | Kind::Huc => accurate,
+            // A group that may change its engine has the promises of the weakest.
+            Kind::Paxos | Kind::Raft => accurate || self.menu != Menu::Everything,
+        };
+        Promise { safe, live: safe, may_halt: self.menu != Menu::WithinContract }
     }
 }
 

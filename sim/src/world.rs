@@ -153,6 +153,9 @@ impl World {
     pub fn new(plan: Plan, watched: bool) -> Self {
         let n = plan.hosts();
         let promise = plan.options.promise();
+        // A broadcast whose sender loses its power between two copies looks like a network fault.
+        let power = plan.steps.iter().any(|step| matches!(step.act, Act::PowerOff { .. }));
+        let half_a_broadcast = power && plan.options.engine == Kind::Lowi;
         let mut world = Self {
             now: 0,
             promise,
@@ -178,7 +181,7 @@ impl World {
             engine_change: EngineChange::default(),
             one_leader: OneLeader::default(),
             snapshots: Snapshot::default(),
-            safe_exit: SafeExit { may_halt: promise.may_halt },
+            safe_exit: SafeExit { may_halt: promise.may_halt || half_a_broadcast },
             plan,
         };
         world.begin();
@@ -188,11 +191,13 @@ impl World {
     fn begin(&mut self) {
         let n = self.hosts.len();
         let group = MemberSet::first(n as u16);
+        let world_seed = self.plan.seed;
         for h in 0..n {
             let id = self.new_life(h);
             let local = self.local(h);
             let kind = self.plan.options.engine;
-            let log = Log::new(local, id, kind, group.clone(), Config::default(), engines::build());
+            let build = engines::build(world_seed);
+            let log = Log::new(local, id, kind, group.clone(), Config::default(), build);
             let log = log.expect("the first engine is available");
             self.hosts[h].member = Some(self.member(id, log, None));
         }
@@ -230,7 +235,6 @@ impl World {
             leaves: false,
             joined_ns,
             asked_ns: 0,
-            led: false,
             halted: None,
             no_gap: NoGap::default(),
             crash_order: CrashOrder::default(),
@@ -356,6 +360,11 @@ impl World {
         arrival
     }
 
+    /// When the second copy of what arrives then arrives: not later than the contract allows, if the first one does not.
+    fn again(&mut self, at: u64) -> u64 {
+        at + self.rng.below((self.now + LAMBDA_MIN_NS + JITTER_NS).saturating_sub(at))
+    }
+
     /// The first arrival on any path.
     fn fastest(&mut self, from: usize, to: usize) -> Option<u64> {
         let mut first = None;
@@ -400,7 +409,8 @@ impl World {
                     self.queue.push(until, Event::Copy { to, from, path, message });
                 } else if self.hosts[to].up && !self.hosts[to].fenced {
                     self.note(Some(to), || format!("← {from} on path {path}  {}", brief(&message)));
-                    self.give(to, Input::Copy(from, path, (*message).clone()));
+                    let arrival = self.local(to);
+                    self.give(to, Input::Copy(from, path, (*message).clone(), arrival));
                 }
             }
             Event::Request { to, from, sent_ns, epoch, request } => self.request(to, from, sent_ns, epoch, request),
@@ -585,7 +595,7 @@ impl World {
             }
             let (percent, until) = self.troubles[path].double;
             if until > self.now && self.rng.chance(percent) {
-                let again = at + self.rng.below(JITTER_NS);
+                let again = self.again(at);
                 self.queue.push(again, Event::Arrive { to, path, from, incarnation, number, ride: ride.cloned() });
             }
             self.queue.push(at, Event::Arrive { to, path, from, incarnation, number, ride: ride.cloned() });
@@ -891,8 +901,8 @@ impl World {
             Input::Message(from, message) => {
                 let _ = member.log.handle_message(local, from, message);
             }
-            Input::Copy(from, path, message) => {
-                let _ = member.log.handle_copy(local, from, path, message);
+            Input::Copy(from, path, message, arrival) => {
+                let _ = member.log.handle_copy(arrival, from, path, message);
             }
             Input::Piggyback(from, message) => {
                 let checked = member.crash_order.piggyback(me, from);
@@ -904,8 +914,10 @@ impl World {
             }
             Input::Timer => member.log.handle_timeout(local),
             Input::Verdict(about, grade) => {
-                if !member.log.crashed().contains(about) {
-                    let decision = member.gate.verdict(about, grade);
+                // Who joins knows neither the members nor the engine yet: what was inferred is looked for when it does.
+                let known = grade == Grade::Certain || member.log.is_running();
+                if known && !member.log.crashed().contains(about) {
+                    let decision = member.gate.verdict(about, grade, member.log.kind());
                     self.decided(host, me, about, decision);
                 }
             }
@@ -947,6 +959,11 @@ impl World {
                 self.queue.push(soon, event);
                 self.note(Some(host), || format!("suspects {about}: {decision:?}"));
             }
+            Decision::Suspect => {
+                let Some(member) = &mut self.hosts[host].member else { return };
+                member.log.handle_suspect(local, about);
+                self.note(Some(host), || format!("suspects {about}"));
+            }
             Decision::Nothing => {}
         }
     }
@@ -987,15 +1004,7 @@ impl World {
         }
         let Some(member) = &mut self.hosts[host].member else { return };
         member.log.invariants();
-        let (me, log) = (member.id, &member.log);
-        let leads = member.halted.is_none() && log.kind() == Kind::Lowi && log.leader() == Some(me);
-        let checked = member.stability.stepped(log);
-        if member.led || leads {
-            let epoch = log.epoch();
-            member.led = leads;
-            let one = self.one_leader.believes(me, epoch, leads);
-            self.check(one);
-        }
+        let checked = member.stability.stepped(&member.log);
         self.check(checked);
         self.plan_timer(host);
     }
@@ -1006,6 +1015,7 @@ impl World {
         let Some(local) = member.log.poll_timeout() else { return };
         let at = clock.global(local).max(self.now + 1);
         if at < member.timer_ns {
+            let at = at + self.rng.below(2 * US);
             member.timer_ns = at;
             let id = member.id;
             self.queue.push(at, Event::Timer { host, member: id });
@@ -1067,9 +1077,12 @@ impl World {
             Output::Copies { message } => {
                 let text = self.timeline.is_some().then(|| brief(&message));
                 self.note(Some(host), || format!("⇶ copies  {}", text.unwrap_or_default()));
+                let checked = self.one_leader.speaks(me, &message);
+                self.check(checked);
                 let message = Rc::new(message);
                 for path in 0..PATHS {
-                    if path > 0 && !self.survives_output(host) {
+                    // The agent sends both copies, so only the power can come between them.
+                    if path > 0 && !self.survives_power(host) {
                         return;
                     }
                     for to in (0..self.hosts.len()).filter(|to| *to != host) {
@@ -1077,7 +1090,7 @@ impl World {
                             let at = self.lane(host, to, path);
                             let (percent, until) = self.troubles[path].double;
                             if until > self.now && self.rng.chance(percent) {
-                                let again = at + self.rng.below(JITTER_NS);
+                                let again = self.again(at);
                                 self.queue.push(again, Event::Copy { to, from: me, path, message: message.clone() });
                             }
                             self.queue.push(at, Event::Copy { to, from: me, path, message: message.clone() });
@@ -1150,9 +1163,7 @@ impl World {
         self.note(Some(host), || format!("stops: {why:?}"));
         let Some(member) = &mut self.hosts[host].member else { return };
         member.halted = Some(why);
-        member.led = false;
         let left = member.leaves;
-        let _ = self.one_leader.believes(me, 0, false);
         let given_up = self.hosts[host].fenced
             || self.hosts[host].boot < self.hosts[host].incarnation
             || self.hosts.iter().any(|other| other.member.as_ref().is_some_and(|m| m.log.crashed().contains(me)));
@@ -1347,7 +1358,6 @@ impl World {
             let id = member.id;
             self.note(Some(host), || format!("{id} {}", if power { "ends with its host" } else { "is dead" }));
             self.lose_what_is_in_flight(id, host);
-            let _ = self.one_leader.believes(id, 0, false);
             self.lives[usize::from(id.0) - 1].dead = true;
             self.clients_of(id);
             if !power && self.hosts[host].up {
@@ -1391,7 +1401,7 @@ impl World {
             self.queue.push(first, Event::Heartbeat { host, boot });
         }
         let id = self.new_life(host);
-        let log = Log::join(id, Config::default(), engines::build());
+        let log = Log::join(id, Config::default(), engines::build(self.plan.seed));
         let mut member = self.member(id, log, Some(self.now));
         member.asked_ns = self.now;
         self.hosts[host].member = Some(member);
@@ -1492,9 +1502,17 @@ impl World {
     }
 
     fn resume(&mut self, host: usize, id: MemberId) {
+        let Some(member) = &mut self.hosts[host].member else { return };
+        if member.id != id || member.paused_until > self.now {
+            return;
+        }
+        // Copies carry the kernel's stamp and go first: later inputs come with later times.
+        let (copies, others) = std::mem::take(&mut member.inbox).into_iter().partition(|input| matches!(input, Input::Copy(..)));
+        member.inbox = copies;
+        member.inbox.extend::<std::collections::VecDeque<_>>(others);
         loop {
             let Some(member) = &mut self.hosts[host].member else { return };
-            if member.id != id || member.paused_until > self.now {
+            if member.id != id {
                 return;
             }
             let Some(input) = member.inbox.pop_front() else { break };

@@ -69,6 +69,10 @@ engine_messages! {
     Opaque(Value),
     /// Of HSUC.
     Hsuc(super::hsuc::Message),
+    /// Of LOWI.
+    Lowi(super::lowi::Message),
+    /// Of one-sided Paxos.
+    Paxos(super::paxos::Message),
 }
 
 /// Between the logs of two members.
@@ -249,7 +253,8 @@ enum Stage {
 /// What came too early.
 enum Early {
     Message(MemberId, EngineMessage),
-    Copy(MemberId, usize, EngineMessage),
+    /// With the time of its arrival, by which engines judge it.
+    Copy(MemberId, usize, EngineMessage, u64),
     Piggyback(MemberId, EngineMessage),
 }
 
@@ -276,6 +281,8 @@ pub struct Log {
     pending: VecDeque<Entry>,
     offered: usize,
     next_number: u64,
+    /// Whose own leave was just applied.
+    leaver: Option<MemberId>,
     /// Whose leave we proposed since we lead.
     evicting: MemberSet,
     snapshot: (Position, Option<Value>),
@@ -338,6 +345,7 @@ impl Log {
             pending: VecDeque::new(),
             offered: 0,
             next_number: 1,
+            leaver: None,
             evicting: MemberSet::new(),
             snapshot: (0, None),
             tail: VecDeque::new(),
@@ -452,14 +460,14 @@ impl Log {
         result
     }
 
-    /// A copy of a broadcast.
+    /// A copy of a broadcast. The time is that of its arrival, which may be before that of the last call.
     ///
     /// # Errors
     /// See [`Refused`].
     pub fn handle_copy(&mut self, now_ns: u64, from: MemberId, path: usize, message: Message) -> Result<(), Refused> {
         self.known(from)?;
         let Message::Engine { epoch, body } = message else { return Err(self.refusals.count(Refused::Malformed)) };
-        let result = self.route(now_ns, epoch, Early::Copy(from, path, body));
+        let result = self.route(now_ns, epoch, Early::Copy(from, path, body, now_ns));
         self.drain(now_ns);
         result
     }
@@ -938,6 +946,7 @@ impl Log {
         self.applied.remove(&member);
         self.arriving.remove(member);
         self.evicting.remove(member);
+        self.leaver = (member == proposer && member != self.me).then_some(member);
         if member == self.me && proposer != self.me {
             self.halt(Halted::Expelled);
         } else if member == self.me {
@@ -967,7 +976,10 @@ impl Log {
     /// The batch with a control entry is applied: the engine may go on, and the others hear of it.
     fn behind_a_barrier(&mut self, now_ns: u64) {
         let reached = Message::Reached { epoch: self.epoch, instance: self.through };
-        for to in self.members.iter().filter(|to| *to != self.me && !self.crashed.contains(*to)) {
+        // Who leaves waits for this, and is not among the members any more.
+        let leaver = self.leaver.take();
+        let told = self.members.iter().filter(|to| *to != self.me).chain(leaver);
+        for to in told.filter(|to| !self.crashed.contains(*to)) {
             self.outputs.push_back(Output::Send { to, message: reached.clone() });
         }
         let (from, members) = (self.through + 1, self.members.clone());
@@ -1109,7 +1121,7 @@ impl Early {
 fn hand(engine: &mut dyn Engine<EngineMessage>, now_ns: u64, what: Early) -> Result<(), Refused> {
     match what {
         Early::Message(from, body) => engine.handle_message(now_ns, from, body),
-        Early::Copy(from, path, body) => engine.handle_copy(now_ns, from, path, body),
+        Early::Copy(from, path, body, arrival_ns) => engine.handle_copy(arrival_ns, from, path, body),
         Early::Piggyback(from, body) => engine.handle_piggyback(now_ns, from, body),
     }
 }

@@ -1,36 +1,31 @@
-//! Two members never lead one LOWI group at once.
+//! Two members never lead one LOWI group at once: for every round, at most one of them speaks.
 
-use fide_proto::consensus::log::Epoch;
+use std::collections::HashMap;
+
+use fide_proto::consensus::log::{EngineMessage, Epoch, Message};
+use fide_proto::consensus::lowi;
 use fide_proto::group::MemberId;
 
 use super::{Checked, broken};
 
-/// Who leads now, by its own belief.
+/// Who spoke in which round.
 #[derive(Debug, Default)]
 pub struct OneLeader {
-    leading: Vec<(MemberId, Epoch)>,
+    spoke: HashMap<(Epoch, u64), MemberId>,
 }
 
 impl OneLeader {
-    /// Whether this member believes that it leads the LOWI group of this epoch.
+    /// Copies of this leave a member.
     ///
     /// # Errors
-    /// If another one that lives and has not stopped believes it too.
-    pub fn believes(&mut self, member: MemberId, epoch: Epoch, leads: bool) -> Checked {
-        let known = self.leading.iter().position(|(who, _)| *who == member);
-        match (known, leads) {
-            (None, false) => return Ok(()),
-            (Some(at), false) => {
-                self.leading.swap_remove(at);
-                return Ok(());
+    /// If another one spoke in that round.
+    pub fn speaks(&mut self, member: MemberId, message: &Message) -> Checked {
+        let Message::Engine { epoch, body: EngineMessage::Lowi(lowi::Message::Round(round)) } = message else { return Ok(()) };
+        match self.spoke.insert((*epoch, round.round), member) {
+            Some(other) if other != member => {
+                broken("one-leader", format!("{member} speaks in round {}, in which {other} spoke", round.round))
             }
-            (Some(at), true) if self.leading[at].1 == epoch => return Ok(()),
-            (Some(at), true) => self.leading[at].1 = epoch,
-            (None, true) => self.leading.push((member, epoch)),
-        }
-        match self.leading.iter().find(|(who, of)| *who != member && *of == epoch) {
-            None => Ok(()),
-            Some((other, _)) => broken("one-leader", format!("{member} and {other} both lead")),
+            _ => Ok(()),
         }
     }
 }
