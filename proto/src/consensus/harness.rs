@@ -125,6 +125,10 @@ impl<M: Clone + Debug, E: Engine<M> + Clone + Debug> Group<M, E> {
         self.of(member).log.iter().map(|b| b.iter().map(|e| (e.id.proposer.0, e.id.number)).collect()).collect()
     }
 
+    pub fn reset_depth(&mut self) {
+        self.all.values_mut().for_each(|m| (m.depth, m.decided_depth) = (0, 0));
+    }
+
     fn count(&mut self, result: Result<(), Refused>) {
         if let Err(why) = result {
             *self.refused.entry(why).or_default() += 1;

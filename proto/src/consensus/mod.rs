@@ -22,6 +22,8 @@ pub mod batch;
 mod harness;
 pub mod hsuc;
 
+pub mod huc;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
