@@ -22,6 +22,8 @@ pub fn run(context: &Context, args: &UnmonitorArgs) -> Result<ExitCode, Failure>
     let node = connection.agent().node.clone();
     // `db@h1` on h1 is what others call it.
     let name = args.name.strip_suffix(&format!("@{node}")).unwrap_or(&args.name);
+    // A watch by unit, name, port or cgroup outlives its process. That it had ended is worth saying; afterwards nobody knows.
+    let before = context::status(&connection).ok().and_then(|s| s.watched.into_iter().rev().find(|w| w.name == name));
     if let Err(error) = connection.request(&Request::Unwatch { name: name.into() }) {
         let failure = Failure::from(error);
         if failure.kind != Kind::NotFound {
@@ -38,10 +40,16 @@ pub fn run(context: &Context, args: &UnmonitorArgs) -> Result<ExitCode, Failure>
         return Err(failure.maybe_hint(suggest::hint("watches", name, &names)));
     }
     let mut out = context.out();
+    let running = before.as_ref().is_some_and(|w| w.state == "alive");
     if context.json {
-        context.json_line(&mut out, &json!({ "unwatched": name, "node": node }))?;
-    } else {
+        let state = before.map_or_else(|| "not-found".to_string(), |w| w.state);
+        context.json_line(&mut out, &json!({ "unwatched": name, "node": node, "was": state }))?;
+    } else if running {
         writeln!(out, "{name}@{node} is not watched any more; other hosts see that it left")?;
+    } else if let Some(ended) = before {
+        writeln!(out, "{name}@{node} had ended already ({}); its next instance is not waited for any more", ended.state)?;
+    } else {
+        writeln!(out, "no process had been found for {name}@{node} yet; none is waited for any more")?;
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
