@@ -15,7 +15,7 @@ use std::process::ExitCode;
 /// Its arguments.
 #[derive(Debug, Args)]
 pub struct ExplainArgs {
-    /// The verdict, as `fide events` prints it (1a2b3c4d-17), or `last`
+    /// The verdict (1a2b3c4d-17), the number of an event, both as `fide events` prints them, or `last`
     #[arg(value_parser = which, default_value = "last")]
     pub id: Which,
 }
@@ -27,11 +27,17 @@ pub enum Which {
     Last,
     /// This one.
     Id(VerdictId),
+    /// The event with this number in the history.
+    Seq(u64),
 }
 
 fn which(text: &str) -> Result<Which, String> {
     if text == "last" {
         return Ok(Which::Last);
+    }
+    // A verdict's id has a dash in it.
+    if let Ok(seq) = text.trim_start_matches('#').parse() {
+        return Ok(Which::Seq(seq));
     }
     text.parse().map(Which::Id).map_err(|e: fide_wire::verdict::VerdictIdError| e.to_string())
 }
@@ -47,6 +53,7 @@ pub fn run(context: &Context, args: &ExplainArgs) -> Result<ExitCode, Failure> {
     let connection = context.connect()?;
     let id = match args.id {
         Which::Id(id) => id,
+        Which::Seq(seq) => return numbered(context, &connection, seq),
         Which::Last => recent(&connection)?
             .last()
             .copied()
@@ -65,12 +72,38 @@ pub fn run(context: &Context, args: &ExplainArgs) -> Result<ExitCode, Failure> {
         }
         Err(failure) => return Err(failure),
     };
-    let explanation = Explanation::of(&event, one_machine(&context.socket_path()));
+    tell(context, &event)
+}
+
+/// Explains the event with this number.
+fn numbered(context: &Context, connection: &Connection, seq: u64) -> Result<ExitCode, Failure> {
+    let (mut found, mut kept) = (None, None);
+    let request = Request::Events { from: seq, last: 0, follow: false };
+    super::events::each_kept(connection, &request, |event| {
+        kept.get_or_insert(event.seq);
+        if event.seq == seq {
+            found = Some(event);
+        }
+        Ok(())
+    })?;
+    match (found, kept) {
+        (Some(event), _) => tell(context, &event),
+        (None, Some(first)) => {
+            Err(Failure::not_found(format!("event {seq} is not kept any more")).hint(format!("the next one is {first}")))
+        }
+        (None, None) => {
+            Err(Failure::not_found(format!("there is no event {seq} yet")).hint("see fide events for those that are kept"))
+        }
+    }
+}
+
+fn tell(context: &Context, event: &HistoryEvent) -> Result<ExitCode, Failure> {
+    let explanation = Explanation::of(event, one_machine(&context.socket_path()));
     let mut out = context.out();
     if context.json {
-        context.json_line(&mut out, &Told { verdict: &event, explanation: &explanation })?;
+        context.json_line(&mut out, &Told { verdict: event, explanation: &explanation })?;
     } else {
-        out.write_all(explain::text(&event, &explanation, &context.style).as_bytes())?;
+        out.write_all(explain::text(event, &explanation, &context.style).as_bytes())?;
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)

@@ -27,7 +27,17 @@ pub fn run(context: &Context, args: &ManArgs) -> Result<ExitCode, Failure> {
     match &args.dir {
         Some(dir) => {
             let cannot = |path: &Path, e| Failure::failed(format!("cannot write {}: {e}", path.display()));
-            std::fs::create_dir_all(dir).map_err(|e| cannot(dir, e))?;
+            // One directory may be new; a missing parent is rather a slip of the finger.
+            if !dir.is_dir() {
+                std::fs::create_dir(dir).map_err(|e| match e.kind() {
+                    std::io::ErrorKind::NotFound => {
+                        let parent = dir.parent().unwrap_or(Path::new("."));
+                        let hint = format!("if that is meant: mkdir -p {}", dir.display());
+                        Failure::failed(format!("there is no directory {}", parent.display())).hint(hint)
+                    }
+                    _ => cannot(dir, e),
+                })?;
+            }
             for (name, page) in pages(&command, "")? {
                 let path = dir.join(format!("{name}.1"));
                 std::fs::write(&path, page).map_err(|e| cannot(&path, e))?;

@@ -2,9 +2,9 @@
 
 use super::{Group, Item, State};
 use crate::cmd::agent::find;
-use fide_agent::config::{Config, DEFAULT_PATH};
+use fide_agent::config::{Config, DEFAULT_PATH, example_path};
 use fide_client::{Connection, Error};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Everything about the agent. `socket` if one was named.
 pub fn examine(socket: Option<&Path>, configuration: Item) -> Group {
@@ -21,10 +21,18 @@ pub fn examine(socket: Option<&Path>, configuration: Item) -> Group {
 /// Checks the configuration: the one named, else the usual one if it is there.
 pub fn configuration(named: Option<&Path>) -> (Item, Option<Config>) {
     let title = "configuration";
-    let path = named.unwrap_or(Path::new(DEFAULT_PATH));
+    let of_lab = lab_configuration(std::env::var_os(fide_wire::control::SOCKET_ENV).map(Into::into));
+    let path = named.or(of_lab.as_deref()).unwrap_or(Path::new(DEFAULT_PATH));
     if named.is_none() && !path.exists() {
-        let advice = "copy the example /usr/share/doc/fide/fide.toml there and name the two interfaces in it";
-        let item = Item::worse("config", title, State::Missing, format!("no {DEFAULT_PATH}"), "the agent does not start", advice);
+        let (advice, missing);
+        if of_lab.is_some() {
+            advice = "make the lab with agents: fide lab up --agents".to_string();
+            missing = format!("no {}: this host of a lab has no agent", path.display());
+        } else {
+            advice = format!("copy the example {} there and name the two interfaces in it", example_path().display());
+            missing = format!("no {DEFAULT_PATH}");
+        }
+        let item = Item::worse("config", title, State::Missing, missing, "the agent does not start", &advice);
         return (item, None);
     }
     match Config::load(path) {
@@ -44,6 +52,12 @@ pub fn configuration(named: Option<&Path>) -> (Item, Option<Config>) {
             )
         }
     }
+}
+
+/// In a host of a lab, the file that its agent has beside its socket.
+fn lab_configuration(socket: Option<PathBuf>) -> Option<PathBuf> {
+    let socket = socket.filter(|s| crate::cmd::explain::one_machine(s))?;
+    Some(socket.parent()?.join("fide.toml"))
 }
 
 fn running(opened: &Result<Connection, Error>) -> Item {
@@ -99,6 +113,14 @@ fn group() -> Item {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn in_a_lab_host_its_own_configuration_is_looked_at() {
+        let of = |socket: &str| lab_configuration(Some(socket.into()));
+        assert_eq!(of("/run/fide/lab/x/h2/fided.sock"), Some("/run/fide/lab/x/h2/fide.toml".into()));
+        assert_eq!(of("/run/fide/fided.sock"), None);
+        assert_eq!(lab_configuration(None), None);
+    }
 
     #[test]
     fn a_bad_configuration_keeps_the_agent_from_working_and_a_doubtful_one_does_not() {

@@ -133,7 +133,12 @@ impl Explanation {
             ("received", here, e.received_ns),
             ("noted", here, event.at_ns),
         ];
-        for (step, clock, at_ns) in all.into_iter().filter(|(_, _, at)| *at > 0) {
+        let mut all: Vec<_> = all.into_iter().filter(|(_, _, at)| *at > 0).collect();
+        if self.clocks == Clocks::OneHost {
+            // The agent notes the end of a process of its own before the notice is out: in the order of what happened.
+            all.sort_by_key(|(_, _, at)| *at);
+        }
+        for (step, clock, at_ns) in all {
             let same = |s: &Stamp| self.clocks != Clocks::Two || &s.clock == clock;
             let since_previous_ns = self.stamps.last().filter(|s| same(s)).map(|s| difference(at_ns, s.at_ns));
             self.stamps.push(Stamp { step, clock: clock.clone(), at_ns, since_previous_ns });
@@ -457,6 +462,17 @@ mod tests {
             evidence: Some(Box::new(evidence)),
             ..killed()
         }
+    }
+
+    #[test]
+    fn steps_on_ones_own_host_are_told_in_the_order_they_happened() {
+        let event = certain();
+        let mut e = *event.evidence.clone().unwrap();
+        (e.sent_ns, e.received_ns) = (e.event_ns + 14_200, e.event_ns + 2_000); // the ring is written before the notice is sent
+        let own = HistoryEvent { observer: event.node.clone(), at_ns: e.event_ns + 9_000, evidence: Some(Box::new(e)), ..event };
+        let x = Explanation::of(&own, false);
+        let steps: Vec<_> = x.stamps.iter().map(|s| (s.step, s.since_previous_ns)).collect();
+        assert_eq!(steps, [("event", None), ("received", Some(2_000)), ("noted", Some(7_000)), ("sent", Some(5_200))]);
     }
 
     #[test]

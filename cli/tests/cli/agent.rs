@@ -210,8 +210,47 @@ fn refusals_keep_the_agents_words_and_have_their_codes() {
 fn unmonitor_takes_the_name_that_others_use_as_well() {
     let agent = FakeAgent::start(knowledge());
     assert_eq!(code(&agent.fide(&["unmonitor", "postgres@h1"])), 0);
-    assert_eq!(*agent.asked.lock().unwrap(), [Request::Unwatch { name: "postgres".into() }]);
+    assert_eq!(*agent.asked.lock().unwrap(), [Request::Status, Request::Unwatch { name: "postgres".into() }]);
     assert_eq!(code(&agent.fide(&["reload", "--json"])), 0);
+}
+
+#[test]
+fn the_end_of_a_watch_says_whether_its_process_was_there() {
+    let watched = |state: &str| {
+        let mut k = knowledge();
+        k.status.watched = vec![WatchStatus { name: "postgres".into(), state: state.into(), ..WatchStatus::default() }];
+        FakeAgent::start(k).fide(&["unmonitor", "postgres"])
+    };
+    let o = watched("alive");
+    assert!(code(&o) == 0 && out(&o).contains("other hosts see that it left"), "{}", out(&o));
+    let o = watched("killed");
+    assert!(code(&o) == 0 && out(&o).contains("had ended already (killed)"), "{}", out(&o));
+    let o = FakeAgent::start(knowledge()).fide(&["unmonitor", "redis"]);
+    assert!(code(&o) == 0 && out(&o).contains("no process had been found"), "{}", out(&o));
+}
+
+#[test]
+fn an_event_is_explained_by_the_number_that_events_prints() {
+    let agent = FakeAgent::start(knowledge());
+    for line in [&["explain", "3"][..], &["explain", "#3"]] {
+        let o = agent.fide(line);
+        assert!(code(&o) == 0 && out(&o).contains("SIGKILL"), "{line:?}: {}{}", out(&o), err(&o));
+    }
+    let o = agent.fide(&["explain", "0"]);
+    assert!(code(&o) == 4 && err(&o).contains("not kept any more") && err(&o).contains("the next one is 1"), "{}", err(&o));
+    let o = agent.fide(&["explain", "77"]);
+    assert!(code(&o) == 4 && err(&o).contains("no event 77 yet"), "{}", err(&o));
+}
+
+#[test]
+fn pages_are_not_written_below_a_directory_that_is_missing() {
+    let directory = tempfile::tempdir().unwrap();
+    let deep = directory.path().join("no/man");
+    let o = fide(Path::new("/nonexistent"), &["man", "--dir", deep.to_str().unwrap()]);
+    assert!(code(&o) == 1 && err(&o).contains("there is no directory") && err(&o).contains("mkdir -p"), "{}", err(&o));
+    assert!(!deep.parent().unwrap().exists());
+    let new = directory.path().join("man");
+    assert_eq!(code(&fide(Path::new("/nonexistent"), &["man", "--dir", new.to_str().unwrap()])), 0);
 }
 
 #[test]
