@@ -14,3 +14,4 @@ pub mod broadcast;
 pub mod consensus;
 pub mod detector;
 pub mod group;
+pub mod membership;
