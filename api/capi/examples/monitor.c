@@ -55,6 +55,15 @@ static void on_confirmed(struct fide *f, const struct fide_event *e, void *user)
 	fflush(stdout);
 }
 
+/* What the code of an event about a host says, where it says something. */
+static void print_meaning(const struct fide_event *e)
+{
+	if (e->cause == FIDE_CAUSE_OBSERVER_PAUSED)
+		printf(" for %d us", (int)e->code);
+	else if (e->cause == FIDE_CAUSE_PATH_DOWN || e->cause == FIDE_CAUSE_PATH_UP)
+		printf(", path %d", (int)e->code);
+}
+
 /* Hosts, paths, lost events, the agent's own end: never a verdict on a process. */
 static void on_other(struct fide *f, const struct fide_event *e, void *user)
 {
@@ -64,8 +73,9 @@ static void on_other(struct fide *f, const struct fide_event *e, void *user)
 		printf("runs %s\n", who(e));
 		break;
 	case FIDE_EVENT_HOST:
-		printf("host %s: %s (code %d, %s)\n", who(e), fide_cause_name(e->cause), (int)e->code,
-		       fide_grade_name(e->grade));
+		printf("host %s: %s", who(e), fide_cause_name(e->cause));
+		print_meaning(e);
+		printf(" (%s)\n", fide_grade_name(e->grade));
 		break;
 	case FIDE_EVENT_LOST:
 		printf("%llu events were lost: what is known may be out of date\n", (unsigned long long)e->number);

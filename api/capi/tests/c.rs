@@ -338,6 +338,9 @@ fn the_example_and_the_pkg_config_file_work() {
     assert!(failure.contains(" us here, see fide explain "), "{failure}");
     agent.emit(Record { flags: Record::CONFIRMS, ..record(RecordKind::Process, Cause::Killed) }, b"");
     assert_eq!(lines.next().unwrap(), "confirmed db@a: killed (code 9)");
+    agent.emit(Record { code: 52_000, ..record(RecordKind::Host, Cause::ObserverPaused) }, b"");
+    let paused = lines.next().unwrap();
+    assert!(paused.contains("observer-paused for 52000 us (certain)"), "{paused}");
     agent.kill();
     assert_eq!(lines.next().unwrap(), "the agent of this host is gone");
     assert!(child.wait().unwrap().success());
