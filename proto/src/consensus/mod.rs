@@ -11,18 +11,16 @@
 //! | one-sided Paxos | 1 round trip | a minority of crashes | memory that answers compare-and-swap; no timing at all |
 //! | Raft | 2 | a minority of crashes | reliable storage; no timing at all |
 
+pub mod batch;
+#[cfg(test)]
+mod harness;
+pub mod hsuc;
+pub mod huc;
 pub mod log;
 pub mod lowi;
 pub mod owi;
 pub mod paxos;
 pub mod policy;
-
-pub mod batch;
-#[cfg(test)]
-mod harness;
-pub mod hsuc;
-
-pub mod huc;
 
 use std::fmt;
 
