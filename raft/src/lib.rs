@@ -73,8 +73,8 @@ pub struct Raft {
     stable: Instance,
     /// Raft's index and term of the last committed entry that was looked at.
     applied: (u64, u64),
-    /// Committed, behind a barrier that has not been answered yet.
-    held: VecDeque<Batch>,
+    /// Committed, behind a barrier that has not been answered yet; with index and term of the entry before.
+    held: VecDeque<(Batch, (u64, u64))>,
     barrier: bool,
     /// Our own removal is in our log: what is needed of us for it, we gave.
     removed: bool,
@@ -212,14 +212,14 @@ impl Raft {
 
     fn committed(&mut self, entries: Vec<raft::prelude::Entry>) {
         for entry in entries {
-            self.applied = (entry.index, entry.term);
+            let before = std::mem::replace(&mut self.applied, (entry.index, entry.term));
             match entry.get_entry_type() {
                 EntryType::EntryNormal => {
                     // Every entry with data was encoded by a member's `submit`; undecodable ones are skipped by everyone alike.
                     if let Ok(batch) = postcard::from_bytes::<Vec<Entry>>(&entry.data)
                         && !batch.is_empty()
                     {
-                        self.held.push_back(batch.into());
+                        self.held.push_back((batch.into(), before));
                     }
                 }
                 EntryType::EntryConfChange => {
@@ -238,7 +238,7 @@ impl Raft {
 
     fn hand_out(&mut self) {
         while !self.barrier {
-            let Some(batch) = self.held.pop_front() else { return };
+            let Some((batch, _)) = self.held.pop_front() else { return };
             self.through += 1;
             self.barrier = batch.iter().any(|entry| !matches!(entry.body, Body::Value(_)));
             let before = self.pending.len();
@@ -489,7 +489,9 @@ impl Engine<EngineMessage> for Raft {
 
     fn start_point(&self) -> Option<Value> {
         let voters = self.node.raft.prs().conf().to_conf_state().voters;
-        let point: StartPoint = (self.applied.0, self.applied.1, voters);
+        // Before what is committed and was not handed out: the newcomer has not got it by other ways.
+        let (index, term) = self.held.front().map_or(self.applied, |(_, before)| *before);
+        let point: StartPoint = (index, term, voters);
         postcard::to_stdvec(&point).ok().map(Into::into)
     }
 

@@ -133,6 +133,8 @@ pub struct World {
     rides: Vec<u64>,
     troubles: [Trouble; PATHS],
     clients: Vec<Client>,
+    /// Along the longest log.
+    memberships: Vec<MemberSet>,
     healed_ns: u64,
     out: Outcome,
     violation: Option<Violation>,
@@ -170,6 +172,7 @@ impl World {
             rides: vec![0; n * n],
             troubles: [Trouble::default(); PATHS],
             clients: Vec::new(),
+            memberships: vec![MemberSet::first(n as u16)],
             healed_ns: 0,
             out: Outcome::default(),
             violation: None,
@@ -1140,6 +1143,11 @@ impl World {
         }
         self.note(Some(host), || format!("applies {position}: {}", brief(entry)));
         let agreed = self.agreement.applied(me, position, entry);
+        if let (Ok(true), Body::Join(_) | Body::Leave(_)) = (&agreed, &entry.body)
+            && let Some(member) = &self.hosts[host].member
+        {
+            self.memberships.push(member.log.members().clone());
+        }
         let checked = gap.and(behind).and_then(|()| match agreed {
             Err(violation) => Err(violation),
             Ok(false) => Ok(()),
@@ -1582,10 +1590,12 @@ impl World {
         if standings.iter().all(|standing| !standing.running) {
             return Some("nobody is left who has the state");
         }
-        let lacks_majority = self.hosts.iter().filter_map(|host| host.member.as_ref()).any(|member| {
-            let log = &member.log;
-            let living = log.members().iter().filter(|other| !self.is_gone(*other)).count();
-            log.is_running() && !log.kind().needs_accuracy() && living < log.members().majority()
+        let lacks = |members: &MemberSet| members.iter().filter(|member| !self.is_gone(*member)).count() < members.majority();
+        let logs = || self.hosts.iter().filter_map(|host| host.member.as_ref()).map(|member| &member.log);
+        let lacks_majority = logs().any(|log| {
+            // Raft changes its own voters one by one behind the log's members, and each change needs a majority of those before.
+            let behind = log.kind() == Kind::Raft && self.memberships.iter().rev().take(4).any(lacks);
+            log.is_running() && !log.kind().needs_accuracy() && (lacks(log.members()) || behind)
         });
         lacks_majority.then_some("a majority is gone")
     }

@@ -272,6 +272,8 @@ pub struct Log {
     members: MemberSet,
     crashed: MemberSet,
     highest: MemberId,
+    /// To whom the state goes next.
+    owed: MemberSet,
     /// Joined, but have not shown yet that they got their transfer.
     arriving: MemberSet,
     through: Instance,
@@ -338,6 +340,7 @@ impl Log {
             members: MemberSet::new(),
             crashed: MemberSet::new(),
             highest: me,
+            owed: MemberSet::new(),
             arriving: MemberSet::new(),
             through: 0,
             position: 0,
@@ -829,6 +832,7 @@ impl Log {
                 return;
             }
         }
+        self.pay_transfers();
         if self.previous.as_ref().is_some_and(|(_, _, waits_for)| waits_for.is_empty()) {
             self.previous = None;
         }
@@ -841,6 +845,7 @@ impl Log {
         }
         if matches!(self.stage, Stage::Running) {
             self.duties_of_a_leader();
+            self.pay_transfers();
             if self.offered < self.pending.len() && self.offer(now_ns) {
                 self.drain(now_ns);
             }
@@ -1015,7 +1020,19 @@ impl Log {
         }
     }
 
+    /// The state goes to this member as soon as everything that the engine decided is applied: [`Engine::start_point`] speaks of that moment, and
+    /// within [`Engine::set_members`] an engine may decide more.
     fn transfer(&mut self, to: MemberId) {
+        self.owed.insert(to);
+    }
+
+    fn pay_transfers(&mut self) {
+        for to in std::mem::take(&mut self.owed).iter() {
+            self.send_transfer(to);
+        }
+    }
+
+    fn send_transfer(&mut self, to: MemberId) {
         let transfer = Transfer {
             epoch: self.epoch,
             kind: self.kind,
