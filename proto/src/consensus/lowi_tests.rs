@@ -692,6 +692,16 @@ fn nano_5_2_a_joiner_stops_nobody() {
 }
 
 #[test]
+fn nano_4_2_a_round_that_skips_an_instance_stops_who_gets_it() {
+    for (instance, batch) in [(2, vec![entry(P1, 1)]), (2, vec![])] {
+        let mut lowi = Lowi::new(P2, config(), MemberSet::first(3), 1, Start::Together, 0).unwrap();
+        lowi.handle_copy(1, P1, 0, round(P1, 1, instance, batch.clone())).unwrap();
+        lowi.handle_copy(1, P1, 1, round(P1, 1, instance, batch)).unwrap();
+        assert_eq!((lowi.halted(), lowi.decided_through()), (Some(Halted::MissingBroadcast), 0));
+    }
+}
+
+#[test]
 fn nano_5_2_a_joiner_that_misses_something_stops_alone() {
     let begin = StartPoint { round: 5, leader: P1, next: 2 };
     let mut joiner = Lowi::join(P3, config(), MemberSet::first(3), begin, 0).unwrap();
