@@ -7,6 +7,7 @@
 //! * [`group`]: members, values and refusals, shared by those below.
 //! * [`broadcast`]: what everybody gets, under which assumptions.
 //! * [`consensus`]: messages and crashes in; decisions out.
+//! * [`membership`]: joins, leaves, reads of coordinators and the time in; memberships and leases out.
 
 #![forbid(unsafe_code)]
 
