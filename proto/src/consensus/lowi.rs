@@ -450,9 +450,10 @@ impl Lowi {
         if slot == 0 {
             return first_ns;
         }
-        let width_ns = delta_w_ns + self.config.delta_i_ns + start_ns;
+        // One more in each slot: what left at its very end, by the latest clock, arrives before the next one begins by the earliest.
+        let width_ns = delta_w_ns + self.config.delta_i_ns + start_ns + 1;
         let wait_ns = first_ns.saturating_add(width_ns.saturating_mul(slot as u64));
-        wait_ns.saturating_add(gain_ns(wait_ns, self.config.drift_ppm)).saturating_add(1)
+        wait_ns.saturating_add(gain_ns(wait_ns, self.config.drift_ppm))
     }
 
     /// When we speak, if nobody does before: in our slot, or sooner when everybody before us is known to be dead.
