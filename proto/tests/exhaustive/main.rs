@@ -5,4 +5,8 @@
 
 mod explore;
 mod hsuc;
+mod huc;
+mod lowi;
 mod messages;
+mod owi;
+mod timed;

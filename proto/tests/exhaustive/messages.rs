@@ -102,7 +102,7 @@ pub enum Event {
     },
 }
 
-fn id(host: usize) -> MemberId {
+pub fn id(host: usize) -> MemberId {
     MemberId(host as u16 + 1)
 }
 
@@ -231,14 +231,18 @@ where
             let engine = build(id(i), MemberSet::first(n as u16), 1);
             Some(Part::new(Host { engine, decided: 0, halted: None, entries, told: 0 }))
         };
-        State {
+        let mut state = State {
             hosts: entries.iter().enumerate().map(host).collect(),
             log: Vec::new(),
             links: vec![VecDeque::new(); n * n],
             beats: vec![VecDeque::new(); n * n],
             crashes: *crashes,
             suspicions: *suspicions,
+        };
+        for me in 0..n {
+            self.world.drain(&mut state, me, |_| {}).expect("nothing is wrong at the start");
         }
+        state
     }
 
     fn events(&self, state: &State<M, E>, events: &mut Vec<Event>) {
