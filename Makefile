@@ -4,7 +4,7 @@ DESTDIR ?=
 CARGO ?= cargo
 BIN = target/release
 
-.PHONY: build test guest demo bench verify fix install uninstall setup nightly clean
+.PHONY: build test guest demo bench specs verify fix install uninstall setup nightly clean
 
 build: ## binaries and library, optimised
 	@scripts/setup build
@@ -29,6 +29,10 @@ bench: ## the figures, on this host (root)
 	$(BIN)/fide bench detect
 	$(BIN)/fide bench jitter
 
+specs: ## the TLA+ models and traces, with the model checker
+	@scripts/setup specs
+	@scripts/specs
+
 verify: ## read-only: format, lints, tests, licences and bans
 	@scripts/setup build test
 	@scripts/verify
@@ -47,7 +51,7 @@ install: build ## PREFIX=/usr/local DESTDIR=
 uninstall:
 	@scripts/install --remove "$(DESTDIR)" "$(PREFIX)"
 
-setup: ## what packages.txt lists
+setup: ## what packages.txt lists, but for guest and specs
 	@scripts/setup
 
 clean:
