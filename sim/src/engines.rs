@@ -1,6 +1,7 @@
 //! The engines that worlds run, and their settings.
 
 use fide_proto::consensus::hsuc::Hsuc;
+use fide_proto::consensus::huc::Huc;
 use fide_proto::consensus::log::{Build, Carried, EngineMessage, Setup};
 use fide_proto::consensus::lowi::{self, Lowi, Start, StartPoint};
 use fide_proto::consensus::paxos::{self, Paxos};
@@ -10,10 +11,7 @@ use fide_raft::Raft;
 use crate::time::{DELTA_MAX_NS, LAMBDA_MIN_NS, PERIOD_NS};
 
 /// Those that are built.
-pub const AVAILABLE: &[Kind] = &[Kind::Hsuc, Kind::Lowi, Kind::Paxos, Kind::Raft];
-
-/// Those that can be relied on, under some policy, where the contract does not hold.
-pub const BEYOND_CONTRACT: &[Kind] = &[Kind::Hsuc, Kind::Paxos, Kind::Raft];
+pub const AVAILABLE: &[Kind] = &Kind::ALL;
 
 /// Makes engines for one member. Settings that may be chosen follow from the seed, the same at all members.
 #[must_use]
@@ -50,7 +48,7 @@ fn make(seed: u64, setup: &Setup) -> Option<Box<dyn Engine<EngineMessage>>> {
             }
             Box::new(raft)
         }
-        Kind::Huc => return None,
+        Kind::Huc => Box::new(Carried::new(Huc::new(me, members, setup.first))),
     };
     for member in setup.crashed.iter() {
         let _ = engine.handle_crash(now_ns, member);

@@ -4,12 +4,13 @@ use std::collections::{HashMap, VecDeque};
 
 use fide_proto::consensus::Halted;
 use fide_proto::consensus::log::{self, Epoch, Log};
-use fide_proto::consensus::memory::{Answer, Request, RequestId};
+use fide_proto::consensus::memory::{self, Request, RequestId};
 use fide_proto::detector::{Config, Detector, PathArrival};
-use fide_proto::group::{MemberId, Value};
+use fide_proto::group::{MemberId, MemberSet, Value};
 use fide_wire::PATHS;
+use fide_wire::verdict::Cause;
 
-use crate::gate::Gate;
+use crate::gate::{Answer, Gate, Grade};
 use crate::invariants::{CrashOrder, NoGap, Stability};
 use crate::time::{Clock, PERIOD_NS, US};
 
@@ -23,13 +24,15 @@ pub enum Input {
     /// What rode on a heartbeat.
     Piggyback(MemberId, log::Message),
     /// A memory's answer.
-    Memory(MemberId, Epoch, RequestId, Answer),
-    /// The detector of this host says that this member crashed.
-    Verdict(MemberId, crate::gate::Grade),
-    /// It is back in sight.
+    Memory(MemberId, Epoch, RequestId, memory::Answer),
+    /// The detector of this host says this of a member.
+    Verdict(MemberId, Cause, Grade),
+    /// It was heard in a life that was reported over.
     Alive(MemberId),
-    /// It was cut off, or the witness saw it dead.
-    Confirmed(MemberId),
+    /// It was cut off.
+    Fenced(MemberId),
+    /// The witness answers.
+    Witness(MemberId, Answer),
     /// Its timer.
     Timer,
     /// Others gave this host up.
@@ -81,22 +84,22 @@ pub struct Memory {
 
 impl Memory {
     /// Carries out an operation.
-    pub fn handle(&mut self, request: Request) -> (RequestId, Answer) {
+    pub fn handle(&mut self, request: Request) -> (RequestId, memory::Answer) {
         match request {
-            Request::Read { id, word } => (id, Answer::Word(self.words.get(&word).copied().unwrap_or(0))),
+            Request::Read { id, word } => (id, memory::Answer::Word(self.words.get(&word).copied().unwrap_or(0))),
             Request::Cas { id, word, expected, new } => {
                 let there = self.words.entry(word).or_insert(0);
                 let was = *there;
                 if was == expected {
                     *there = new;
                 }
-                (id, Answer::Word(was))
+                (id, memory::Answer::Word(was))
             }
             Request::Write { id, region, bytes } => {
                 self.regions.insert(region, bytes);
-                (id, Answer::Written)
+                (id, memory::Answer::Written)
             }
-            Request::Fetch { id, region } => (id, Answer::Bytes(self.regions.get(&region).cloned())),
+            Request::Fetch { id, region } => (id, memory::Answer::Bytes(self.regions.get(&region).cloned())),
         }
     }
 }
@@ -107,8 +110,8 @@ pub struct Member {
     pub id: MemberId,
     /// The real log.
     pub log: Log,
-    /// What stands between verdicts and the log.
-    pub gate: Gate,
+    /// What stands between verdicts and the log, and for which members; nothing before it takes part.
+    pub gate: Option<(Gate, MemberSet)>,
     /// Stands still until then.
     pub paused_until: u64,
     /// What came meanwhile.

@@ -11,6 +11,7 @@ pub mod plan;
 pub mod queue;
 pub mod rng;
 pub mod run;
+pub mod shrink;
 pub mod time;
 pub mod timeline;
 pub mod world;

@@ -5,31 +5,7 @@ use std::str::FromStr;
 
 use fide_proto::consensus::Kind;
 
-/// What a group does about crashes that were merely inferred.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Policy {
-    /// Acts on them: the lane's contract is trusted.
-    TrustContract,
-    /// Has whoever is suspected cut off first.
-    Fence,
-    /// Asks a witness who can see the host.
-    Witness,
-}
-
-impl Policy {
-    /// Every policy.
-    pub const ALL: [Policy; 3] = [Policy::TrustContract, Policy::Fence, Policy::Witness];
-
-    /// The name used on command lines.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Policy::TrustContract => "trust-contract",
-            Policy::Fence => "fence",
-            Policy::Witness => "witness",
-        }
-    }
-}
+pub use fide_proto::consensus::policy::Policy;
 
 /// What can go wrong in a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -117,17 +93,20 @@ pub struct Promise {
 }
 
 impl Options {
-    /// To which engines a group may change in these worlds. Not to LOWI where the contract does not hold: nothing could be promised then.
+    /// To which engines a group may change in these worlds: those that can keep its policy; and where the contract does not hold not LOWI, of which
+    /// nothing could be promised then.
     #[must_use]
-    pub fn switch_to(&self) -> &'static [Kind] {
-        if self.menu.keeps_contract() { crate::engines::AVAILABLE } else { crate::engines::BEYOND_CONTRACT }
+    pub fn switch_to(&self) -> Vec<Kind> {
+        let suits = |kind: &Kind| self.policy.suits(*kind) && (self.menu.keeps_contract() || *kind != Kind::Lowi);
+        crate::engines::AVAILABLE.iter().copied().filter(suits).collect()
     }
 
     /// What is promised under these faults.
     ///
     /// | engine | relies on |
     /// |---|---|
-    /// | HSUC, HUC | that a crash that it is told of is true: the contract, or a fence, or a witness |
+    /// | HSUC | that a crash that it is told of is true: the contract, or a fence, or a witness |
+    /// | HUC | the same, and that each heartbeat arrives by one path at least |
     /// | LOWI | the contract, whatever the policy |
     /// | one-sided Paxos, Raft | nothing; that a majority lives, for termination |
     #[must_use]
@@ -136,7 +115,8 @@ impl Options {
         let accurate = contract || self.policy != Policy::TrustContract;
         let safe = match self.engine {
             Kind::Lowi => contract,
-            Kind::Hsuc | Kind::Huc => accurate,
+            Kind::Hsuc => accurate,
+            Kind::Huc => contract || (accurate && self.menu == Menu::Pauses),
             // A group that may change its engine has the promises of the weakest.
             Kind::Paxos | Kind::Raft => accurate || self.menu != Menu::Everything,
         };
@@ -159,23 +139,18 @@ pub fn parse_kind(text: &str) -> Result<Kind, String> {
     parse(crate::engines::AVAILABLE, Kind::name, text, "engine")
 }
 
-impl FromStr for Policy {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        parse(&Policy::ALL, Policy::name, text, "policy")
-    }
+/// The policy of this name.
+///
+/// # Errors
+/// If there is none; says which there are.
+pub fn parse_policy(text: &str) -> Result<Policy, String> {
+    parse(&Policy::ALL, Policy::name, text, "policy")
 }
 
 impl FromStr for Menu {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         parse(&Menu::ALL, Menu::name, text, "menu")
-    }
-}
-
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

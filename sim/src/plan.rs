@@ -278,7 +278,7 @@ impl Draw {
                 0 | 1 => Act::Start { host },
                 _ => {
                     let kinds = self.options.switch_to();
-                    if kinds.is_empty() { Act::Start { host } } else { Act::Switch { host, to: *self.rng.pick(kinds) } }
+                    if kinds.is_empty() { Act::Start { host } } else { Act::Switch { host, to: *self.rng.pick(&kinds) } }
                 }
             },
         }

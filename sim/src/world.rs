@@ -15,7 +15,7 @@ use fide_wire::packet::Notice;
 use fide_wire::verdict::Cause;
 
 use crate::engines;
-use crate::gate::{Decision, Gate, Grade};
+use crate::gate::{self, Ask, Grade, Policy};
 use crate::host::{Host, Input, Member, Slot, detector, node};
 use crate::invariants::{
     Agreement, Checked, CrashOrder, EngineChange, Eviction, Integrity, NoGap, OneLeader, SafeExit, Snapshot, Stability, Standing,
@@ -55,7 +55,7 @@ enum Event {
     Exit { host: usize, member: MemberId },
     FenceAsked { by: MemberId, member: MemberId },
     WitnessAsked { by: MemberId, member: MemberId },
-    Confirmed { to: MemberId, member: MemberId },
+    Confirmed { to: MemberId, member: MemberId, answer: Option<gate::Answer> },
     Admit { member: MemberId },
     Client(usize),
     FaultsEnd,
@@ -229,7 +229,7 @@ impl World {
         Member {
             id,
             log,
-            gate: Gate::new(self.plan.options.policy),
+            gate: None,
             paused_until: 0,
             inbox: std::collections::VecDeque::new(),
             crash_after: None,
@@ -486,20 +486,18 @@ impl World {
             Event::FenceAsked { by, member } => self.fence(by, member),
             Event::WitnessAsked { by, member } => {
                 // It sees hosts and their processes by another way.
-                if self.life(member).is_none_or(|life| life.dead) {
-                    let at = self.now + DRAIN_NS;
-                    self.queue.push(at, Event::Confirmed { to: by, member });
-                } else if let Some(host) = self.host_of(by) {
-                    self.give(host, Input::Alive(member));
-                }
+                let dead = self.life(member).is_none_or(|life| life.dead);
+                let answer = Some(if dead { gate::Answer::Granted } else { gate::Answer::Refused });
+                let at = self.now + DRAIN_NS;
+                self.queue.push(at, Event::Confirmed { to: by, member, answer });
             }
-            Event::Confirmed { to, member } => {
+            Event::Confirmed { to, member, answer } => {
                 let Some(host) = self.host_of(to) else { return false };
                 if self.deferred(host) {
                     let until = self.hosts[host].paused_until;
-                    self.queue.push(until, Event::Confirmed { to, member });
+                    self.queue.push(until, Event::Confirmed { to, member, answer });
                 } else if !self.hosts[host].fenced {
-                    self.give(host, Input::Confirmed(member));
+                    self.give(host, answer.map_or(Input::Fenced(member), |answer| Input::Witness(member, answer)));
                 }
             }
             Event::Admit { member } => self.admit(member),
@@ -623,15 +621,15 @@ impl World {
         if slot.incarnation != incarnation {
             return;
         }
-        if slot.condemned {
+        let condemned = slot.condemned;
+        if condemned {
             if slot.told_ns + PERIOD_NS < self.now {
                 slot.told_ns = self.now;
                 if let Some(at) = self.fastest(to, from) {
                     self.queue.push(at, Event::Condemned { to: from, incarnation });
                 }
             }
-            return;
-        }
+        } else {
         let row = &mut slot.rows[path];
         if number > row.last_number {
             row.lost += if row.last_number == 0 { 0 } else { number - row.last_number - 1 };
@@ -639,6 +637,10 @@ impl World {
             row.last_arrival_ns = local;
             slot.fresh = true;
         }
+        }
+        // A condemned sender is no sign of life; but what it piggybacks counts until the gate lets its crash pass: a fence closes later than
+        // silence is judged, and whoever sent in between may have decided.
+        let slot = &mut self.hosts[to].table[from];
         if let Some(ride) = ride
             && slot.is_first_copy(number)
         {
@@ -694,11 +696,16 @@ impl World {
                         let what = if verdict.app == 0 { String::new() } else { format!(" (p{})", verdict.app) };
                         format!("verdict: host {} {}{what}, {}", about + 1, verdict.cause, verdict.grade)
                     });
-                    if verdict.app != 0 && verdict.cause.ends_process() {
-                        self.give(host, Input::Verdict(MemberId(verdict.app as u16), verdict.grade));
+                    let (cause, grade) = (verdict.cause, verdict.grade);
+                    if verdict.app != 0 {
+                        self.give(host, Input::Verdict(MemberId(verdict.app as u16), cause, grade));
+                    } else if cause != Cause::SilentHost
+                        && let Some(member) = self.hosts[about].member.as_ref().map(|member| member.id)
+                    {
+                        self.give(host, Input::Verdict(member, cause, grade));
                     }
                     for app in verdict.ended_apps {
-                        self.give(host, Input::Verdict(MemberId(app as u16), verdict.grade));
+                        self.give(host, Input::Verdict(MemberId(app as u16), cause, grade));
                     }
                 }
                 Action::Condemn { node: of, incarnation } => {
@@ -884,7 +891,7 @@ impl World {
             }
         }
         for (other, grade) in found {
-            self.give(host, Input::Verdict(other, grade));
+            self.give(host, Input::Verdict(other, Cause::SilentHost, grade));
         }
     }
 
@@ -907,6 +914,8 @@ impl World {
             Input::Copy(from, path, message, arrival) => {
                 let _ = member.log.handle_copy(arrival, from, path, message);
             }
+            // Fail-consistency: nothing of the crashed behind their crash.
+            Input::Piggyback(from, _) if member.log.crashed().contains(from) => {}
             Input::Piggyback(from, message) => {
                 let checked = member.crash_order.piggyback(me, from);
                 let _ = member.log.handle_piggyback(local, from, message);
@@ -915,22 +924,50 @@ impl World {
             Input::Memory(from, epoch, id, answer) => {
                 let _ = member.log.handle_memory(local, from, epoch, id, answer);
             }
-            Input::Timer => member.log.handle_timeout(local),
-            Input::Verdict(about, grade) => {
-                // Who joins knows neither the members nor the engine yet: what was inferred is looked for when it does.
-                let known = grade == Grade::Certain || member.log.is_running();
-                if known && !member.log.crashed().contains(about) {
-                    let decision = member.gate.verdict(about, grade, member.log.kind());
-                    self.decided(host, me, about, decision);
+            Input::Timer => {
+                if let Some((gate, _)) = &mut member.gate
+                    && gate.poll_timeout().is_some_and(|at| at <= local)
+                {
+                    gate.handle_timeout(local);
+                }
+                if member.log.poll_timeout().is_some_and(|at| at <= local) {
+                    member.log.handle_timeout(local);
+                }
+                self.obey_gate(host);
+            }
+            Input::Verdict(about, cause, grade) => {
+                let hints = member.log.is_running() && !member.log.kind().needs_accuracy();
+                let ends = cause.ends_process() && grade == Grade::Certain;
+                if let Some((gate, _)) = &mut member.gate {
+                    let _ = gate.handle_verdict(local, about, cause, grade);
+                }
+                self.obey_gate(host);
+                // What is certain is more than a hint, for who takes hints; and who has no gate yet keeps it for later.
+                let unheard = self.hosts[host].member.as_ref().is_some_and(|m| m.gate.is_none());
+                if ends && (hints || unheard) {
+                    self.crashed(host, about);
                 }
             }
             Input::Alive(about) => {
-                member.gate.alive(about);
-                member.log.handle_alive(local, about);
+                if let Some((gate, _)) = &mut member.gate {
+                    let _ = gate.handle_alive(local, about);
+                }
+                self.obey_gate(host);
             }
-            Input::Confirmed(about) => self.decided(host, me, about, Decision::Crash),
+            Input::Fenced(about) => {
+                if let Some((gate, _)) = &mut member.gate {
+                    let _ = gate.handle_fenced(local, about);
+                }
+                self.obey_gate(host);
+            }
+            Input::Witness(about, answer) => {
+                if let Some((gate, _)) = &mut member.gate {
+                    let _ = gate.handle_witness(local, about, answer);
+                }
+                self.obey_gate(host);
+            }
             Input::Condemned => {
-                if self.plan.options.policy == crate::options::Policy::TrustContract {
+                if self.plan.options.policy == Policy::TrustContract && member.log.kind().needs_accuracy() {
                     member.log.stop(Halted::Expelled);
                 }
             }
@@ -938,36 +975,61 @@ impl World {
         self.after_step(host);
     }
 
-    fn decided(&mut self, host: usize, me: MemberId, about: MemberId, decision: Decision) {
+    /// Does what the gate of this member wants.
+    fn obey_gate(&mut self, host: usize) {
         let local = self.local(host);
         let soon = self.now + 20 * US;
-        match decision {
-            Decision::Crash => {
-                let gone = self.is_gone(about);
-                let Some(member) = &mut self.hosts[host].member else { return };
-                let checked = member.crash_order.told(me, about, gone);
-                let _ = member.log.handle_crash(local, about);
-                self.out.crashes_told += 1;
-                self.note(Some(host), || format!("is told that {about} has crashed"));
-                self.check(checked);
+        loop {
+            let Some(member) = &mut self.hosts[host].member else { return };
+            let me = member.id;
+            let Some(action) = member.gate.as_mut().and_then(|(gate, _)| gate.poll_action()) else { return };
+            self.note(Some(host), || format!("gate: {}", brief(&action)));
+            let Some(member) = &mut self.hosts[host].member else { return };
+            match action {
+                gate::Action::Crash(about) if member.log.kind().needs_accuracy() => self.crashed(host, about),
+                gate::Action::Crash(about) => member.log.handle_suspect(local, about),
+                gate::Action::Alive(about) => member.log.handle_alive(local, about),
+                gate::Action::NetworkFault => member.log.handle_network_fault(local),
+                gate::Action::Halt(why) => member.log.stop(why),
+                gate::Action::Ask(Ask::Fence { member }) => self.queue.push(soon, Event::FenceAsked { by: me, member }),
+                gate::Action::Ask(Ask::Witness { member }) => self.queue.push(soon, Event::WitnessAsked { by: me, member }),
             }
-            Decision::Fence | Decision::Ask => {
-                let Some(member) = &mut self.hosts[host].member else { return };
-                member.log.handle_suspect(local, about);
-                let event = if decision == Decision::Fence {
-                    Event::FenceAsked { by: me, member: about }
-                } else {
-                    Event::WitnessAsked { by: me, member: about }
-                };
-                self.queue.push(soon, event);
-                self.note(Some(host), || format!("suspects {about}: {decision:?}"));
+        }
+    }
+
+    /// The log of this member is told that another one has crashed.
+    fn crashed(&mut self, host: usize, about: MemberId) {
+        let local = self.local(host);
+        let gone = self.is_gone(about);
+        let Some(member) = &mut self.hosts[host].member else { return };
+        if member.log.crashed().contains(about) {
+            return;
+        }
+        let checked = member.crash_order.told(member.id, about, gone);
+        let _ = member.log.handle_crash(local, about);
+        self.out.crashes_told += 1;
+        self.note(Some(host), || format!("is told that {about} has crashed"));
+        self.check(checked);
+    }
+
+    /// The gate knows the members and the engine.
+    fn keep_gate(&mut self, host: usize) {
+        let policy = self.plan.options.policy;
+        let Some(member) = &mut self.hosts[host].member else { return };
+        if !member.log.is_running() {
+            return;
+        }
+        let (kind, members) = (member.log.kind(), member.log.members());
+        match &mut member.gate {
+            Some((gate, known)) if gate.config().engine == kind => {
+                if known != members {
+                    gate.set_members(members.clone());
+                    *known = members.clone();
+                }
             }
-            Decision::Suspect => {
-                let Some(member) = &mut self.hosts[host].member else { return };
-                member.log.handle_suspect(local, about);
-                self.note(Some(host), || format!("suspects {about}"));
+            gate => {
+                *gate = gate::gate(member.id, kind, policy, members.clone()).map(|gate| (gate, members.clone()));
             }
-            Decision::Nothing => {}
         }
     }
 
@@ -980,16 +1042,22 @@ impl World {
         }
         if !dead && !self.hosts[host].fenced {
             self.note(Some(host), || format!("is cut off by the fence, as {by} asked"));
+            // HUC decides when its heartbeat has left, and a sender whose port is closed believes so: its fence must stop it.
+            let runs_on = self.hosts[host].member.as_ref().is_none_or(|m| m.log.kind() != Kind::Huc);
+            if runs_on {
+                self.lose_what_is_in_flight(member, host);
+                self.clients_of(member);
+            } else {
+                self.crash(host, true);
+            }
             self.hosts[host].fenced = true;
-            self.lose_what_is_in_flight(member, host);
-            self.clients_of(member);
         }
         // Behind whatever it had sent.
         let mut at = self.now + DRAIN_NS;
         for to in 0..self.hosts.len() {
             at = at.max(self.rides[self.at(host, to)] + 1);
         }
-        self.queue.push(at, Event::Confirmed { to: by, member });
+        self.queue.push(at, Event::Confirmed { to: by, member, answer: None });
     }
 
     /// Everything that the log wants, and what is checked behind each step.
@@ -1007,6 +1075,8 @@ impl World {
         }
         let Some(member) = &mut self.hosts[host].member else { return };
         member.log.invariants();
+        self.keep_gate(host);
+        let Some(member) = &mut self.hosts[host].member else { return };
         let checked = member.stability.stepped(&member.log);
         self.check(checked);
         self.plan_timer(host);
@@ -1015,7 +1085,8 @@ impl World {
     fn plan_timer(&mut self, host: usize) {
         let clock = self.hosts[host].clock;
         let Some(member) = &mut self.hosts[host].member else { return };
-        let Some(local) = member.log.poll_timeout() else { return };
+        let of_gate = member.gate.as_ref().and_then(|(gate, _)| gate.poll_timeout());
+        let Some(local) = member.log.poll_timeout().into_iter().chain(of_gate).min() else { return };
         let at = clock.global(local).max(self.now + 1);
         if at < member.timer_ns {
             let at = at + self.rng.below(2 * US);
@@ -1039,7 +1110,9 @@ impl World {
             return;
         }
         member.timer_ns = u64::MAX;
-        let due = member.log.poll_timeout().is_some_and(|at| at <= self.hosts[host].clock.local(self.now));
+        let of_gate = member.gate.as_ref().and_then(|(gate, _)| gate.poll_timeout());
+        let next = member.log.poll_timeout().into_iter().chain(of_gate).min();
+        let due = next.is_some_and(|at| at <= self.hosts[host].clock.local(self.now));
         if due {
             self.give(host, Input::Timer);
         } else {

@@ -27,7 +27,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::marker::PhantomData;
 
-use super::{Action, Engine, Halted, Instance, Kind, memory};
+use super::{Action, Engine, Halted, Instance, Kind, batch, memory};
 use crate::group::{Batch, Body, Entry, EntryId, MAX_MEMBERS, MemberId, MemberSet, Refusals, Refused, VALUE_MAX, Value};
 
 /// How many times the group changed its engine before.
@@ -69,6 +69,8 @@ engine_messages! {
     Opaque(Value),
     /// Of HSUC.
     Hsuc(super::hsuc::Message),
+    /// Of HUC.
+    Huc(super::huc::Message),
     /// Of LOWI.
     Lowi(super::lowi::Message),
     /// Of one-sided Paxos.
@@ -155,6 +157,12 @@ impl Numbers {
     pub fn through(&self) -> u64 {
         self.through
     }
+
+    /// The highest one that is in; 0 if none is.
+    #[must_use]
+    pub fn highest(&self) -> u64 {
+        self.above.last().copied().unwrap_or(self.through)
+    }
 }
 
 /// What the log asks of its shell.
@@ -210,7 +218,7 @@ pub struct Setup {
     pub first: Instance,
     /// The members then.
     pub members: MemberSet,
-    /// Those of them that are known to have crashed.
+    /// Those of them that are known to have crashed, and of whom nothing came early: the others are told by [`Engine::handle_crash`] soon after.
     pub crashed: MemberSet,
     /// The time.
     pub now_ns: u64,
@@ -271,6 +279,8 @@ pub struct Log {
     previous: Option<(Epoch, Box<dyn Engine<EngineMessage>>, MemberSet)>,
     members: MemberSet,
     crashed: MemberSet,
+    /// May have; nothing that engines rely on.
+    suspected: MemberSet,
     highest: MemberId,
     /// To whom the state goes next.
     owed: MemberSet,
@@ -339,6 +349,7 @@ impl Log {
             previous: None,
             members: MemberSet::new(),
             crashed: MemberSet::new(),
+            suspected: MemberSet::new(),
             highest: me,
             owed: MemberSet::new(),
             arriving: MemberSet::new(),
@@ -507,6 +518,9 @@ impl Log {
 
     /// The heartbeat with the last piggyback has left on all paths.
     pub fn handle_piggyback_sent(&mut self, now_ns: u64) {
+        if self.halted().is_some() {
+            return;
+        }
         let rode = self.rode;
         if let Some(engine) = self.engine_of(rode) {
             engine.handle_piggyback_sent(now_ns);
@@ -526,6 +540,9 @@ impl Log {
         id: memory::RequestId,
         answer: memory::Answer,
     ) -> Result<(), Refused> {
+        if self.halted().is_some() {
+            return Err(self.refusals.count(Refused::Halted));
+        }
         let result = match self.engine_of(epoch) {
             Some(engine) => engine.handle_memory(now_ns, from, id, answer),
             None => Err(Refused::OldInstance),
@@ -537,8 +554,11 @@ impl Log {
     /// `member` has crashed: this is true.
     ///
     /// # Errors
-    /// [`Refused::Duplicate`] if it was known.
+    /// [`Refused::Duplicate`] if it was known; [`Refused::Halted`].
     pub fn handle_crash(&mut self, now_ns: u64, member: MemberId) -> Result<(), Refused> {
+        if self.halted().is_some() {
+            return Err(self.refusals.count(Refused::Halted));
+        }
         if member == self.me {
             self.halt(Halted::Expelled);
             return Ok(());
@@ -572,6 +592,10 @@ impl Log {
 
     /// `member` may have crashed. Engines that need accuracy are not told.
     pub fn handle_suspect(&mut self, now_ns: u64, member: MemberId) {
+        if self.halted().is_some() {
+            return;
+        }
+        self.suspected.insert(member);
         for engine in self.previous.iter_mut().map(|(_, engine, _)| engine).chain(&mut self.engine) {
             if !engine.kind().needs_accuracy() {
                 let _ = engine.handle_crash(now_ns, member);
@@ -580,8 +604,25 @@ impl Log {
         self.drain(now_ns);
     }
 
+    /// A new engine, or one with new members, has not heard of crashes and hints.
+    fn repeat_crashes(&mut self, now_ns: u64) {
+        if let Some(engine) = &mut self.engine {
+            for member in self.crashed.iter().filter(|member| self.members.contains(*member)) {
+                let _ = engine.handle_crash(now_ns, member);
+            }
+        }
+        let Some(engine) = self.engine.as_mut().filter(|engine| !engine.kind().needs_accuracy()) else { return };
+        for member in self.suspected.iter().filter(|member| self.members.contains(*member) && !self.crashed.contains(*member)) {
+            let _ = engine.handle_crash(now_ns, member);
+        }
+    }
+
     /// A suspected member is back in sight.
     pub fn handle_alive(&mut self, now_ns: u64, member: MemberId) {
+        if self.halted().is_some() {
+            return;
+        }
+        self.suspected.remove(member);
         if !self.crashed.contains(member) {
             for engine in self.previous.iter_mut().map(|(_, engine, _)| engine).chain(&mut self.engine) {
                 engine.handle_alive(now_ns, member);
@@ -592,6 +633,9 @@ impl Log {
 
     /// Copies are missing, or the contract is broken.
     pub fn handle_network_fault(&mut self, now_ns: u64) {
+        if self.halted().is_some() {
+            return;
+        }
         for engine in self.previous.iter_mut().map(|(_, engine, _)| engine).chain(&mut self.engine) {
             engine.handle_network_fault(now_ns);
         }
@@ -616,6 +660,9 @@ impl Log {
 
     /// The time has come.
     pub fn handle_timeout(&mut self, now_ns: u64) {
+        if self.halted().is_some() {
+            return;
+        }
         for engine in self.previous.iter_mut().map(|(_, engine, _)| engine).chain(&mut self.engine) {
             if engine.poll_timeout().is_some_and(|at| at <= now_ns) {
                 engine.handle_timeout(now_ns);
@@ -974,7 +1021,8 @@ impl Log {
     }
 
     fn setup(&self, now_ns: u64, kind: Kind, joins: bool, start: Option<Value>) -> Setup {
-        let crashed = self.crashed.iter().filter(|member| self.members.contains(*member)).collect();
+        // What came early came before those crashes, so it is handed in before them: [`Log::repeat_crashes`].
+        let crashed = MemberSet::new();
         Setup { me: self.me, kind, first: self.through + 1, members: self.members.clone(), crashed, now_ns, joins, start }
     }
 
@@ -997,15 +1045,12 @@ impl Log {
         }
         if let Some(engine) = &mut self.engine {
             engine.set_members(now_ns, from, members);
-            // Crashed before it was a member.
-            for member in self.crashed.iter().filter(|member| self.members.contains(*member)) {
-                let _ = engine.handle_crash(now_ns, member);
-            }
         }
+        self.take_early(now_ns);
+        self.repeat_crashes(now_ns);
         if self.leader() == Some(self.me) {
             self.welcome();
         }
-        self.take_early(now_ns);
     }
 
     fn welcome(&mut self) {
@@ -1049,24 +1094,37 @@ impl Log {
         self.outputs.push_back(Output::Send { to, message: Message::Transfer(Box::new(transfer)) });
     }
 
-    fn take_transfer(&mut self, now_ns: u64, from: MemberId, transfer: Transfer) -> Result<(), Refused> {
-        let joining = matches!(self.stage, Stage::Joining);
-        let position = transfer.snapshot_position + transfer.entries.len() as u64;
-        self.asked = self.asked.filter(|asked| *asked != from);
-        // A running member takes one only to leave an epoch that the others have left, or to learn that it is not one any more.
-        if !joining && (transfer.through <= self.through || (transfer.epoch <= self.epoch && transfer.members.contains(self.me)))
-        {
-            return Err(self.refusals.count(Refused::Duplicate));
-        }
+    /// Whether a correct member can have sent this to us.
+    fn check_transfer(&self, from: MemberId, transfer: &Transfer) -> Result<(), Refused> {
+        let position = transfer.snapshot_position.checked_add(transfer.entries.len() as u64);
+        // Nobody else gives our numbers to entries.
+        let ours = transfer.applied.get(&self.me).map_or(0, Numbers::highest);
         if !transfer.members.contains(from)
             || transfer.members.len() > MAX_MEMBERS
             || !transfer.members.covers(&transfer.crashed)
             || transfer.members.iter().any(|member| member > transfer.highest)
-            || position < self.position
-            || transfer.through < self.through
+            || transfer.applied.keys().any(|member| !transfer.members.contains(*member))
+            || transfer.snapshot_position > 0 && transfer.snapshot.is_none()
+            || position.is_none_or(|position| position < self.position)
+            || !(self.through..Instance::MAX / 2).contains(&transfer.through)
+            || !(self.epoch..Epoch::MAX).contains(&transfer.epoch)
+            || ours >= self.next_number
         {
-            return Err(self.refusals.count(Refused::Malformed));
+            return Err(Refused::Malformed);
         }
+        transfer.entries.iter().try_for_each(batch::check_entry)
+    }
+
+    fn take_transfer(&mut self, now_ns: u64, from: MemberId, transfer: Transfer) -> Result<(), Refused> {
+        let joining = matches!(self.stage, Stage::Joining);
+        // A running member takes one only to leave an epoch that the others have left, or to learn that it is not one any more.
+        if !joining && (transfer.through <= self.through || (transfer.epoch <= self.epoch && transfer.members.contains(self.me)))
+        {
+            // What we asked for came by other ways.
+            let wanted = self.asked.take_if(|asked| *asked == from).is_some();
+            return if wanted { Ok(()) } else { Err(self.refusals.count(Refused::Duplicate)) };
+        }
+        self.check_transfer(from, &transfer).map_err(|why| self.refusals.count(why))?;
         if !transfer.members.contains(self.me) {
             // Our leave was applied without us.
             if joining {
@@ -1075,6 +1133,20 @@ impl Log {
             self.halt(Halted::Left);
             return Ok(());
         }
+        let setup = Setup {
+            me: self.me,
+            kind: transfer.kind,
+            first: transfer.through + 1,
+            members: transfer.members.clone(),
+            crashed: MemberSet::new(),
+            now_ns,
+            joins: true,
+            start: transfer.start,
+        };
+        // What is said of the engine must go with what is said of the log.
+        let engine = (self.build)(&setup).filter(|engine| engine.decided_through() == transfer.through);
+        let Some(engine) = engine else { return Err(self.refusals.count(Refused::Malformed)) };
+        self.asked = None;
         let was = self.position;
         self.epoch = transfer.epoch;
         self.kind = transfer.kind;
@@ -1085,8 +1157,6 @@ impl Log {
         for member in transfer.crashed.iter() {
             self.crashed.insert(member);
         }
-        let setup = self.setup(now_ns, transfer.kind, true, transfer.start);
-        let Some(engine) = (self.build)(&setup) else { return Err(self.refusals.count(Refused::Malformed)) };
         self.engine = Some(engine);
         self.previous = None;
         self.stage = Stage::Running;
@@ -1099,6 +1169,7 @@ impl Log {
             self.outputs.push_back(Output::Send { to, message: reached.clone() });
         }
         self.take_early(now_ns);
+        self.repeat_crashes(now_ns);
         Ok(())
     }
 
@@ -1173,11 +1244,11 @@ where
         self.engine.propose(now_ns, entry)
     }
     fn handle_message(&mut self, now_ns: u64, from: MemberId, message: EngineMessage) -> Result<(), Refused> {
-        let message = M::try_from(message).map_err(|_| Refused::Malformed)?;
+        let message = M::try_from(message).map_err(|_| self.engine.refuse(Refused::Malformed))?;
         self.engine.handle_message(now_ns, from, message)
     }
     fn handle_copy(&mut self, now_ns: u64, from: MemberId, path: usize, message: EngineMessage) -> Result<(), Refused> {
-        let message = M::try_from(message).map_err(|_| Refused::Malformed)?;
+        let message = M::try_from(message).map_err(|_| self.engine.refuse(Refused::Malformed))?;
         self.engine.handle_copy(now_ns, from, path, message)
     }
     fn poll_piggyback(&mut self, now_ns: u64) -> Option<EngineMessage> {
@@ -1187,7 +1258,7 @@ where
         self.engine.handle_piggyback_sent(now_ns);
     }
     fn handle_piggyback(&mut self, now_ns: u64, from: MemberId, message: EngineMessage) -> Result<(), Refused> {
-        let message = M::try_from(message).map_err(|_| Refused::Malformed)?;
+        let message = M::try_from(message).map_err(|_| self.engine.refuse(Refused::Malformed))?;
         self.engine.handle_piggyback(now_ns, from, message)
     }
     fn handle_memory(
@@ -1249,6 +1320,9 @@ where
     }
     fn refusals(&self) -> &Refusals {
         self.engine.refusals()
+    }
+    fn refuse(&mut self, why: Refused) -> Refused {
+        self.engine.refuse(why)
     }
     fn invariants(&self) {
         self.engine.invariants();

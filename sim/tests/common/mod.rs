@@ -9,7 +9,7 @@ use fide_sim::{Menu, Options, Policy, run};
 pub fn every_menu_and_policy(engine: Kind) {
     let one: Option<u64> = std::env::var("FIDE_SEED").ok().and_then(|s| s.parse().ok());
     let seeds = std::env::var("FIDE_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(20_000);
-    for policy in Policy::ALL {
+    for policy in Policy::ALL.into_iter().filter(|policy| policy.suits(engine)) {
         let (mut done, mut entries, mut told) = (0, 0, 0);
         for menu in Menu::ALL {
             let options = Options { engine, policy, menu, hosts: None };
