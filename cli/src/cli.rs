@@ -84,6 +84,8 @@ pub enum Command {
     /// Helper processes of the two above
     #[command(flatten)]
     Helper(fide_bench::Helper),
+    /// Coordination in simulated worlds: seeds by the thousand, one of them replayed
+    Sim(crate::cmd::sim::SimArgs),
     /// Shell completions
     Completions(crate::cmd::completions::CompletionsArgs),
     /// Manual pages

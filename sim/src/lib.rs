@@ -11,6 +11,7 @@ pub mod plan;
 pub mod queue;
 pub mod rng;
 pub mod run;
+pub mod scenario;
 pub mod shrink;
 pub mod time;
 pub mod timeline;

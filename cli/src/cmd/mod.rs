@@ -11,6 +11,7 @@ pub mod lab;
 pub mod man;
 pub mod monitor;
 pub mod reload;
+pub mod sim;
 pub mod status;
 pub mod unmonitor;
 pub mod watch;
@@ -35,6 +36,7 @@ pub fn run(context: &Context, command: Command) -> Result<ExitCode, Failure> {
         Command::Lab(args) => lab::run(context, args),
         Command::Demo(args) => demo::run(context, &args),
         Command::Bench(args) => bench::run(context, &args),
+        Command::Sim(args) => sim::run(context, &args),
         Command::Helper(helper) => bench::help(&helper),
         Command::Completions(args) => completions::run(context, &args),
         Command::Man(args) => man::run(context, &args),
