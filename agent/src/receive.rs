@@ -282,7 +282,7 @@ impl Receiver {
                         };
                         self.packets.push_back((head, bytes.to_vec()));
                     }
-                    Ok(Accepted::Heartbeat) | Err(_) => {}
+                    Ok(Accepted::Heartbeat | Accepted::Probe) | Err(_) => {}
                 }
             }
         }

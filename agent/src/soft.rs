@@ -36,6 +36,8 @@ pub enum Accepted<'a> {
     },
     /// Anything else: announcements, reports, confirmations, heartbeats with a piggyback (already in the table).
     Packet(Packet<'a>),
+    /// Another agent asks this host's kernel whether it is there: nothing to do, and nothing to count.
+    Probe,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -83,6 +85,9 @@ impl SoftTable {
         me: &Me,
         keys: &Keyring,
     ) -> Result<Accepted<'a>, Refusal> {
+        if fide_lane::probe::is_probe(bytes) {
+            return Ok(Accepted::Probe);
+        }
         let result = self.decide(bytes, path, now_ns, me, keys);
         if let Err(reason) = result {
             self.refused[reason as usize] += 1;
@@ -245,6 +250,21 @@ mod tests {
         let mut t = SoftTable::default();
         t.set_peer(0, 20, 7);
         t
+    }
+
+    #[test]
+    fn the_question_of_another_agent_is_no_refusal() {
+        use fide_lane::probe::{PROBE_LEN, PROBE_MAGIC};
+        let mut t = table();
+        let mut probe = PROBE_MAGIC.to_vec();
+        probe.resize(PROBE_LEN, 7);
+        assert!(matches!(t.accept(&probe, 0, 1, &ME, &Keyring::default()), Ok(Accepted::Probe)));
+        assert!(t.accept(&probe[..PROBE_LEN - 1], 0, 1, &ME, &Keyring::default()).is_err());
+        assert_eq!(t.refused.iter().sum::<u64>(), 1);
+        // The receive program knows it by the same bytes.
+        let program = include_str!("../../xdp/src/bpf/receive.h");
+        assert!(program.contains(&format!("#define PROBE_LEN {PROBE_LEN}\n")));
+        assert!(program.contains(&format!("#define PROBE_MAGIC {:#x}\n", u32::from_be_bytes(PROBE_MAGIC))));
     }
 
     #[test]

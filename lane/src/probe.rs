@@ -26,6 +26,12 @@ pub const PROBE_MAGIC: [u8; 4] = *b"FiDp";
 /// Bytes that a probe carries: magic, node, path, padding, nonce. Shorter than any packet of the lane.
 pub const PROBE_LEN: usize = 20;
 
+/// Whether a datagram on the lane's port is such a question. An agent that gets one is there, and owes no answer: its heartbeats say so.
+#[must_use]
+pub fn is_probe(datagram: &[u8]) -> bool {
+    datagram.len() == PROBE_LEN && datagram.starts_with(&PROBE_MAGIC)
+}
+
 /// Most (node, path) pairs that are remembered.
 const TARGETS: usize = SLOTS * PATHS;
 /// Most UDP sockets held open for them.
@@ -170,7 +176,7 @@ impl Prober {
         self.ask(node, path, addr, true)
     }
 
-    /// Sends an echo request alone: to a host whose agent is heard, and would count the datagram as a stranger's.
+    /// Sends an echo request alone: to a host whose agent is heard, of which the datagram would tell nothing.
     ///
     /// # Errors
     /// As [`Prober::probe`].

@@ -127,6 +127,18 @@ as_root! {
         assert_eq!(b.frame_arrives(0, &lies), Fate::Refused(Refusal::Short), "a UDP length beyond the frame");
     }
 
+    fn the_question_of_another_agent_is_dropped_and_no_refusal() {
+        let mut b = Bench::new();
+        let mut probe = b"FiDp".to_vec();
+        probe.extend([7; 16]);
+        assert_eq!(b.arrives(0, &probe), Fate::Accepted);
+        assert_eq!(b.frame_arrives(0, &ipv6(&probe)), Fate::Accepted);
+        assert!(b.urgent().is_empty() && b.inbox().is_empty());
+        assert_eq!(b.arrives(0, &probe[..19]), Fate::Refused(Refusal::Short));
+        probe[3] = b'q';
+        assert_eq!(b.arrives(0, &probe), Fate::Refused(Refusal::Short));
+    }
+
     fn another_magic_version_kind_or_cluster_is_refused() {
         let mut b = Bench::new();
         let hb = b.heartbeat(0, b"");

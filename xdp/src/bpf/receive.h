@@ -11,6 +11,7 @@
  *
  * What is refused before the tag is checked, and for which reason, is what fide_wire::packet::decode says of the same bytes (a test
  * compares them); who sent it and how fresh it is comes after the tag, so that nobody without the key can move those counters.
+ * What another agent sends to ask this host's kernel whether it is there is none of both: dropped, not counted.
  */
 
 #define ETH_P_IP 0x0800
@@ -23,6 +24,10 @@ struct vlan { __be16 tci, proto; } __attribute__((packed));
 struct ip4 { __u8 ver_ihl, tos; __be16 len, id, frag; __u8 ttl, proto; __be16 check; __be32 src, dst; } __attribute__((packed));
 struct ip6 { __be32 flow; __be16 len; __u8 next, hops; __u8 src[16], dst[16]; } __attribute__((packed));
 struct udp { __be16 src, dst, len, check; } __attribute__((packed));
+
+/* Such a question, as fide_lane::probe makes it: its length and its first bytes, "FiDp". */
+#define PROBE_LEN 20
+#define PROBE_MAGIC 0x46694470
 
 /* The causes that fide_wire::verdict::Cause knows. */
 #define CAUSES                                                                                                         \
@@ -345,6 +350,8 @@ int fide_receive(struct xdp_md *ctx)
 	len = payload.len;
 	if (len > data_end - (void *)f)
 		return refuse(FIDE_REFUSED_SHORT);
+	if (len == PROBE_LEN && (void *)f + PROBE_LEN <= data_end && load32(f) == bpf_htonl(PROBE_MAGIC))
+		return XDP_DROP;
 	if (len < FIDE_FIXED_LEN + FIDE_TAG_LEN || (void *)f + FIDE_FIXED_LEN + FIDE_TAG_LEN > data_end)
 		return refuse(FIDE_REFUSED_SHORT);
 	if (load16(&f->magic) != bpf_htons(FIDE_MAGIC))

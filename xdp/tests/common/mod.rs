@@ -28,7 +28,7 @@ pub const XDP_PASS: u32 = 2;
 pub enum Fate {
     /// Left to the stack.
     Passed,
-    /// Taken.
+    /// Taken; or dropped as nothing to count.
     Accepted,
     /// Dropped, and counted once under this reason.
     Refused(Refusal),
