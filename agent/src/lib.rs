@@ -2,9 +2,11 @@
 
 pub mod access;
 pub mod bridge;
+pub mod command;
 pub mod config;
 pub mod control;
 pub mod core;
+pub mod example;
 pub mod history;
 pub mod hooks;
 pub mod links;

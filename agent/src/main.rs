@@ -2,21 +2,9 @@
 
 use anyhow::Context;
 use clap::Parser;
-use fide_agent::config::{self, Config};
-use std::path::PathBuf;
+use fide_agent::command::Arguments;
+use fide_agent::config::Config;
 use std::process::ExitCode;
-
-/// The FiDe agent: watches processes of this host, tells the others the moment one is doomed, and judges the others' silence.
-#[derive(Parser)]
-#[command(name = "fided", version)]
-struct Arguments {
-    /// The configuration.
-    #[arg(long, short, default_value = config::DEFAULT_PATH)]
-    config: PathBuf,
-    /// Read the configuration and its keys, say what is doubtful, and exit.
-    #[arg(long)]
-    check: bool,
-}
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();

@@ -1,12 +1,11 @@
 //! The configuration file: what it accepts, what it says when it does not, and what a reload takes over.
 
 use fide_agent::config::{Config, Profile, Receive, Send, Who, default_group, diff, duration_ns, size_bytes};
+use fide_agent::example::{EXAMPLE, Line, lines};
 use fide_wire::control::Selector;
 use fide_wire::verdict::Cause;
 use proptest::prelude::*;
 use std::os::unix::fs::PermissionsExt;
-
-const EXAMPLE: &str = include_str!("../../packaging/fide.toml");
 
 fn node(rest: &str) -> String {
     format!("node = \"a\"\n{rest}")
@@ -43,17 +42,11 @@ fn the_packaged_example_is_what_an_empty_file_means() {
 
 #[test]
 fn the_packaged_example_holds_true_when_uncommented() {
-    // Prose has capitals or spaces before its first " = "; keys and headers are "# key = …" and "# [section]".
-    let text: String = EXAMPLE
-        .lines()
-        .map(|line| {
-            let bare = line.strip_prefix("# ").unwrap_or(line);
-            let key = bare.split(" = ").next().unwrap_or("");
-            let is_key = bare.contains(" = ")
-                && !key.is_empty()
-                && key.chars().all(|c| c.is_ascii_lowercase() || c == '_' || c.is_ascii_digit());
-            let is_header = bare.starts_with('[') && !bare.contains("], ");
-            if is_key || is_header { format!("{bare}\n") } else { "\n".into() }
+    let text: String = lines()
+        .map(|line| match line {
+            Line::Key { key, value, .. } => format!("{key} = {value}\n"),
+            Line::Header { table, .. } => format!("{table}\n"),
+            Line::Blank | Line::Prose(_) => "\n".into(),
         })
         .collect();
     // These exclude one another within one file.

@@ -284,7 +284,17 @@ fn completions_and_pages_are_made_for_every_subcommand() {
     for page in ["fide.1", "fide-explain.1", "fide-lab-cut.1"] {
         assert!(std::fs::read_to_string(directory.path().join(page)).unwrap().contains("EXIT STATUS"), "{page}");
     }
+    for page in ["fided.8", "fide.toml.5"] {
+        assert!(std::fs::read_to_string(directory.path().join(page)).unwrap().contains("SEE ALSO"), "{page}");
+    }
     assert_eq!(code(&fide(nowhere, &["man", "explan"])), 4);
+    for (name, title) in
+        [("fided", ".TH fided 8"), ("fide.toml", ".TH fide.toml 5"), ("fide", ".TH fide 1"), ("agent", ".TH fide\\-agent 1")]
+    {
+        let o = fide(nowhere, &["man", name]);
+        assert!(code(&o) == 0 && out(&o).contains(title), "{name}: {}", out(&o));
+    }
+    assert!(out(&fide(nowhere, &["man", "--help"])).contains("fide.toml(5)"));
     let o = fide(nowhere, &["man", "lab", "cut"]);
     assert!(out(&o).contains("fide-lab-cut"));
 }

@@ -1,0 +1,17 @@
+//! What can be typed after `fided`: here and not in `main.rs`, so that `fide man` can print a page of it.
+
+use crate::config;
+use clap::Parser;
+use std::path::PathBuf;
+
+/// The FiDe agent: watches processes of this host, tells the others the moment one is doomed, and judges the others' silence.
+#[derive(Debug, Parser)]
+#[command(name = "fided", version)]
+pub struct Arguments {
+    /// The configuration.
+    #[arg(long, short, value_name = "FILE", default_value = config::DEFAULT_PATH)]
+    pub config: PathBuf,
+    /// Read the configuration and its keys, say what is doubtful, and exit.
+    #[arg(long)]
+    pub check: bool,
+}
