@@ -6,6 +6,7 @@ use fide_lab::LabError;
 use fide_wire::control::{ErrorCode, Reply};
 use serde::Serialize;
 use std::io::{self, Write as _};
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Exit codes ([`crate::cli::EXIT_CODES`] tells them to people).
@@ -120,6 +121,10 @@ impl From<Error> for Failure {
         };
         let mut failure = Failure::new(kind, error.to_string());
         match &error {
+            Error::NoAgent { path, source } if in_lab(path).is_some() => {
+                failure.what = format!("no agent is listening on {} ({source})", path.display());
+                failure = failure.maybe_hint(in_lab(path));
+            }
             Error::NoAgent { source, .. } => {
                 failure.what = format!("{} ({source})", failure.what);
                 failure = failure.hint("by hand, as root: fide agent -- --config /etc/fide/fide.toml");
@@ -139,6 +144,16 @@ impl From<Error> for Failure {
         }
         failure
     }
+}
+
+/// What to do about an agent that is not there, if that is its socket on a host of a lab: systemd does not know of it.
+pub fn in_lab(socket: &Path) -> Option<String> {
+    let config = crate::cmd::explain::one_machine(socket).then(|| socket.with_file_name("fide.toml"))?;
+    Some(if config.exists() {
+        format!("start it on this host of the lab: fide agent -- --config {} &", config.display())
+    } else {
+        "this host of a lab has no agent; make a lab that has: fide lab up --agents".into()
+    })
 }
 
 impl From<LabError> for Failure {

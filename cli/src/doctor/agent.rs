@@ -2,12 +2,13 @@
 
 use super::{Group, Item, State};
 use crate::cmd::agent::find;
+use crate::failure::in_lab;
 use fide_agent::config::{Config, DEFAULT_PATH, example_path};
 use fide_client::{Connection, Error};
 use std::path::{Path, PathBuf};
 
 /// Everything about the agent. `socket` if one was named.
-pub fn examine(socket: Option<&Path>, configuration: Item) -> Group {
+pub fn examine(socket: Option<&Path>, configuration: Item, config: Option<&Config>) -> Group {
     let program = match find() {
         Ok(path) => Item::ok("fided", "agent program", path.display().to_string()),
         Err(failure) => {
@@ -15,7 +16,7 @@ pub fn examine(socket: Option<&Path>, configuration: Item) -> Group {
             Item::worse("fided", "agent program", State::Missing, failure.what, "this host takes no part", &advice)
         }
     };
-    Group { title: "Agent", items: vec![program, configuration, running(&Connection::open(socket)), group()] }
+    Group { title: "Agent", items: vec![program, configuration, running(&Connection::open(socket)), group(config)] }
 }
 
 /// Checks the configuration: the one named, else the usual one if it is there.
@@ -75,37 +76,39 @@ fn running(opened: &Result<Connection, Error>) -> Item {
         Err(error @ Error::Permission { .. }) => {
             Item::worse("agent", title, State::Unknown, error.to_string(), "", "run this as root, or join the socket's group")
         }
-        Err(error) => Item::worse(
-            "agent",
-            title,
-            State::Missing,
-            error.to_string(),
-            "no crash on this host is told to others, and none of others is known here",
-            "systemctl enable --now fided",
-        ),
+        Err(error) => {
+            let costs = "no crash on this host is told to others, and none of others is known here";
+            let (found, advice) = match error {
+                Error::NoAgent { path, .. } => (format!("no agent is listening on {}", path.display()), in_lab(path)),
+                _ => (error.to_string(), None),
+            };
+            Item::worse("agent", title, State::Missing, found, costs, advice.as_deref().unwrap_or("systemctl enable --now fided"))
+        }
     }
 }
 
 /// Whether there is a group for those who may use the socket.
-fn group() -> Item {
+fn group(config: Option<&Config>) -> Item {
+    let name = config.map_or("fide", |c| c.socket.group.as_str());
+    members(name, &std::fs::read_to_string("/etc/group").unwrap_or_default())
+}
+
+fn members(name: &str, groups: &str) -> Item {
     let title = "users without privileges";
-    let found = std::fs::read_to_string("/etc/group").unwrap_or_default();
-    match found.lines().find(|l| l.starts_with("fide:")) {
-        Some(line) => {
-            let members = line.rsplit(':').next().unwrap_or("");
-            Item::ok(
-                "group",
-                title,
-                format!("group fide may use the socket; its members: {}", if members.is_empty() { "none" } else { members }),
-            )
+    let fields = |line: &str| line.split(':').map(str::to_string).collect::<Vec<_>>();
+    // By name or by number, as the configuration may say it.
+    match groups.lines().map(fields).find(|f| f.first().is_some_and(|n| n == name) || f.get(2).is_some_and(|n| n == name)) {
+        Some(fields) => {
+            let members = fields.get(3).filter(|m| !m.is_empty()).map_or("none", String::as_str);
+            Item::ok("group", title, format!("group {} may use the socket; its members: {members}", fields[0]))
         }
         None => Item::worse(
             "group",
             title,
             State::Degraded,
-            "there is no group fide",
+            format!("there is no group {name}"),
             "only root can use the agent's socket, unless socket.group names another group",
-            "groupadd --system fide; usermod -aG fide USER",
+            &format!("groupadd --system {name}; usermod -aG {name} USER"),
         ),
     }
 }
@@ -136,6 +139,25 @@ mod tests {
         assert!(item.state == State::Degraded && item.found.contains("[keys]"), "{item:?}");
         let absent = configuration(Some(&directory.path().join("none"))).0;
         assert!(absent.essential && absent.found.contains("cannot be read"), "{absent:?}");
+    }
+
+    #[test]
+    fn the_group_that_the_configuration_names_is_looked_for() {
+        let groups = "root:x:0:\nfide:x:990:alice,bob\nops:x:1001:\n";
+        assert!(members("fide", groups).found.contains("alice,bob"));
+        assert!(members("1001", groups).found.contains("group ops may use the socket; its members: none"));
+        let none = members("watch", groups);
+        assert!(none.state == State::Degraded && none.advice.unwrap().contains("groupadd --system watch"));
+    }
+
+    #[test]
+    fn a_lab_without_agents_is_not_sent_to_systemd() {
+        let of = |path: &str| {
+            let path = path.into();
+            running(&Err(Error::NoAgent { path, source: std::io::Error::from_raw_os_error(libc::ENOENT) })).advice.unwrap()
+        };
+        assert!(of("/run/fide/lab/no-such-lab/h1/fided.sock").contains("fide lab up --agents"));
+        assert_eq!(of("/run/fide/fided.sock"), "systemctl enable --now fided");
     }
 
     #[test]

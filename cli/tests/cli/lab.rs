@@ -71,7 +71,13 @@ fn a_lab_is_made_broken_mended_and_removed() {
     assert_eq!(lab.run(&["exec", "h2", "--", "no-such-program"]).status.code(), Some(4));
     assert_eq!(lab.run(&["exec", "h9", "--", "true"]).status.code(), Some(4));
     // `fide` is found inside although it is not installed, and asks the host's own agent, of which there is none.
-    assert_eq!(lab.run(&["exec", "h1", "--", "fide", "status"]).status.code(), Some(3));
+    let none = lab.run(&["exec", "h1", "--", "fide", "status"]);
+    let said = String::from_utf8_lossy(&none.stderr).into_owned();
+    assert_eq!(none.status.code(), Some(3));
+    // The machine's own agent is not meant.
+    assert!(said.contains("fide lab up --agents") && !said.contains("systemctl"), "{said}");
+    let examined = out(&lab.run(&["exec", "h1", "--", "fide", "doctor"]));
+    assert!(examined.contains("agent running: no agent") && !examined.contains("systemctl enable"), "{examined}");
 
     ok(lab.run(&["cut", "h2", "net1", "--silent"]));
     assert!(ok(lab.run(&["status"])).contains("cut silently"));
@@ -80,6 +86,26 @@ fn a_lab_is_made_broken_mended_and_removed() {
     ok(lab.run(&["down"]));
     assert!(!lab.exists());
     assert_eq!(lab.run(&["status"]).status.code(), Some(4));
+}
+
+#[test]
+fn of_several_labs_none_is_touched_unless_it_is_named() {
+    if !root() {
+        return;
+    }
+    let (one, two) = (Named::new("one"), Named::new("two"));
+    for lab in [&one, &two] {
+        ok(lab.run(&["up", "--hosts", "2"]));
+    }
+    for line in [&["exec", "h1", "--", "true"][..], &["cut", "h1", "net0"], &["heal"], &["down"]] {
+        let refused = fide(Path::new("/nonexistent"), &[&["lab"], line].concat());
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(2), "{line:?}: {said}");
+        assert!(said.contains("--name") && said.contains(&one.0) && said.contains(&two.0), "{line:?}: {said}");
+    }
+    // Asking is harmless: it tells of all.
+    let told = ok(fide(Path::new("/nonexistent"), &["lab", "status"]));
+    assert!(told.contains(&one.0) && told.contains(&two.0), "{told}");
 }
 
 #[test]
@@ -134,8 +160,18 @@ fn a_crash_in_a_lab_is_known_and_explained_on_the_other_host() {
         serde_json::from_str(&ok(lab.run(&["exec", "h1", "--", "fide", "explain", &id, "--json"]))).unwrap();
     assert_eq!(explained["explanation"]["clocks"], "one-machine");
     assert!(explained["explanation"]["total_ns"].as_i64().is_some_and(|ns| ns > 0), "{explained}");
-    let examined = ok(lab.run(&["exec", "h1", "--", "fide", "doctor"]));
+    let refused = || {
+        let status: serde_json::Value =
+            serde_json::from_str(&ok(lab.run(&["exec", "h1", "--", "fide", "status", "--json"]))).unwrap();
+        // What a host's new life may add has nothing to do with it.
+        let of = |reason: &str| status["refused"][reason].as_u64().unwrap_or_else(|| panic!("{reason}: {status}"));
+        ["short", "magic", "version", "kind", "cluster", "key", "mac", "oversize", "own"].map(|r| (r, of(r)))
+    };
+    let before = refused();
+    let examined = ok(lab.run(&["exec", "h1", "--", "fide", "doctor", "--try"]));
     assert!(examined.contains("the agent receives by it"), "{examined}");
+    // Neither what the doctor tries nor what another agent asks when that holds this one up is a refused packet.
+    assert_eq!(refused(), before);
     ok(lab.run(&["down"]));
     assert!(!lab.exists());
 }

@@ -364,18 +364,19 @@ fn current() -> Option<String> {
 
 /// The lab that is meant: the one named, that of the environment, or the only one.
 fn choose(name: Option<String>) -> Result<String, Failure> {
-    if let Some(name) = name.or_else(current) {
-        return Ok(name);
+    match name.or_else(current) {
+        Some(name) => Ok(name),
+        None => only(Lab::list()?.into_iter().map(|l| l.name).collect()),
     }
-    let mut labs = Lab::list()?;
-    match labs.len() {
+}
+
+/// The only lab there is.
+fn only(mut names: Vec<String>) -> Result<String, Failure> {
+    match names.len() {
         0 => Err(Failure::not_found("there is no lab on this machine").hint("make one with: fide lab up --agents")),
-        1 => Ok(labs.remove(0).name),
-        _ => {
-            let names: Vec<String> = labs.into_iter().map(|l| l.name).collect();
-            Err(Failure::new(Kind::Usage, "there are several labs, and none was named")
-                .hint(format!("add --name with one of: {}", names.join(", "))))
-        }
+        1 => Ok(names.remove(0)),
+        _ => Err(Failure::new(Kind::Usage, "there are several labs, and none was named")
+            .hint(format!("add --name with one of: {}", names.join(", ")))),
     }
 }
 
@@ -415,6 +416,16 @@ mod tests {
         }
         let LabCommand::Down(down) = lab("down x").unwrap().command else { unreachable!() };
         assert_eq!(down.lab.as_deref(), Some("x"));
+    }
+
+    #[test]
+    fn of_several_labs_one_must_be_named_and_they_are_listed() {
+        let only = |names: &[&str]| super::only(names.iter().map(ToString::to_string).collect());
+        assert_eq!(only(&["a"]).unwrap(), "a");
+        assert_eq!(only(&[]).unwrap_err().kind, Kind::NotFound);
+        let refused = only(&["a", "b"]).unwrap_err();
+        assert_eq!(refused.kind, Kind::Usage);
+        assert!(refused.hints.iter().any(|h| h.contains("--name") && h.ends_with("a, b")), "{refused:?}");
     }
 
     #[test]
