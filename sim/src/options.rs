@@ -18,16 +18,25 @@ pub enum Menu {
     NetworkFaults,
     /// The same on both paths, and copies that are later than the contract allows.
     BeyondContract,
-    /// Crashes, members that join and leave, changes of the engine.
+    /// Crashes, members that join and leave.
     Reconfigurations,
-    /// All of it.
+    /// The same, and changes of the engine.
+    EngineChanges,
+    /// All of it but changes of the engine.
     Everything,
 }
 
 impl Menu {
     /// Every menu.
-    pub const ALL: [Menu; 6] =
-        [Menu::WithinContract, Menu::Pauses, Menu::NetworkFaults, Menu::BeyondContract, Menu::Reconfigurations, Menu::Everything];
+    pub const ALL: [Menu; 7] = [
+        Menu::WithinContract,
+        Menu::Pauses,
+        Menu::NetworkFaults,
+        Menu::BeyondContract,
+        Menu::Reconfigurations,
+        Menu::EngineChanges,
+        Menu::Everything,
+    ];
 
     /// The name used on command lines.
     #[must_use]
@@ -38,6 +47,7 @@ impl Menu {
             Menu::NetworkFaults => "network-faults",
             Menu::BeyondContract => "beyond-contract",
             Menu::Reconfigurations => "reconfigurations",
+            Menu::EngineChanges => "engine-changes",
             Menu::Everything => "everything",
         }
     }
@@ -50,15 +60,16 @@ impl Menu {
             Menu::Pauses => "the same, and processes or whole hosts that stand still",
             Menu::NetworkFaults => "crashes; one path loses, doubles or carries nothing; reliable links stall",
             Menu::BeyondContract => "pauses, faults of both paths, copies later than the contract allows",
-            Menu::Reconfigurations => "crashes, joins, leaves, changes of the engine",
-            Menu::Everything => "all of these",
+            Menu::Reconfigurations => "crashes, joins, leaves",
+            Menu::EngineChanges => "crashes, joins, leaves, changes of the engine",
+            Menu::Everything => "all of these but changes of the engine",
         }
     }
 
     /// Whether whoever is judged silent is so, and whatever was sent arrives in time on one path at least.
     #[must_use]
     pub const fn keeps_contract(self) -> bool {
-        matches!(self, Menu::WithinContract | Menu::NetworkFaults | Menu::Reconfigurations)
+        matches!(self, Menu::WithinContract | Menu::NetworkFaults | Menu::Reconfigurations | Menu::EngineChanges)
     }
 }
 
@@ -117,8 +128,7 @@ impl Options {
             Kind::Lowi => contract,
             Kind::Hsuc => accurate,
             Kind::Huc => contract || (accurate && self.menu == Menu::Pauses),
-            // A group that may change its engine has the promises of the weakest.
-            Kind::Paxos | Kind::Raft => accurate || self.menu != Menu::Everything,
+            Kind::Paxos | Kind::Raft => true,
         };
         Promise { safe, live: safe, may_halt: self.menu != Menu::WithinContract }
     }

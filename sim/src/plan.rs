@@ -238,7 +238,7 @@ impl Draw {
         } else {
             steps.push(Step { at_ns, act: Act::Kill { host, after } });
         }
-        if self.rng.chance(if self.options.menu == Menu::Reconfigurations { 60 } else { 25 }) {
+        if self.rng.chance(if matches!(self.options.menu, Menu::Reconfigurations | Menu::EngineChanges) { 60 } else { 25 }) {
             let later = at_ns + self.rng.below(6 * PERIOD_NS);
             steps.push(Step { at_ns: later, act: Act::Start { host } });
         }
@@ -270,12 +270,13 @@ impl Draw {
                 2 => Act::CutPath { host, path: self.rng.below(PATHS as u64) as usize, ns },
                 _ => Act::Lose { path: self.rng.below(PATHS as u64) as usize, percent, ns },
             },
-            Menu::Reconfigurations | Menu::Everything => match self.rng.below(4) {
+            Menu::Reconfigurations | Menu::EngineChanges | Menu::Everything => match self.rng.below(4) {
                 0 if self.leaves == 0 => {
                     self.leaves += 1;
                     Act::Leave { host }
                 }
                 0 | 1 => Act::Start { host },
+                _ if kind != Menu::EngineChanges => Act::Start { host },
                 _ => {
                     let kinds = self.options.switch_to();
                     if kinds.is_empty() { Act::Start { host } } else { Act::Switch { host, to: *self.rng.pick(&kinds) } }

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::invariants::Violation;
+use crate::invariants::{TABLE, Violation};
 use crate::options::Options;
 use crate::plan::Plan;
 use crate::timeline::Timeline;
@@ -82,6 +82,37 @@ pub fn watch_world(plan: &Plan) -> (Outcome, Option<World>) {
     (outcome, Some(world))
 }
 
+/// How the timeline tells what broke without having been promised.
+pub const UNPROMISED: &str = "(not promised here) ";
+
+/// Whether this property breaks in the world of a plan, promised or not; the world does not end there.
+#[must_use]
+pub fn breaks(plan: &Plan, property: &str) -> Option<Violation> {
+    watch_unjudged(plan).0.into_iter().find(|violation| violation.property == property)
+}
+
+/// Lets a plan happen to its end, whatever breaks: all that did, in order, and the world.
+#[must_use]
+pub fn watch_unjudged(plan: &Plan) -> (Vec<Violation>, Outcome, Option<World>) {
+    let mut world = match catching(|| World::new(plan.clone(), true)) {
+        Ok(world) => world,
+        Err(violation) => return (vec![violation], Outcome::default(), None),
+    };
+    world.promise.safe = false;
+    world.promise.live = false;
+    let (outcome, panicked) = match catching(|| world.run()) {
+        Ok(outcome) => (outcome, None),
+        Err(violation) => (Outcome::default(), Some(violation)),
+    };
+    let lines = world.timeline().map(Timeline::lines).unwrap_or_default();
+    let broken = lines.iter().filter_map(|line| {
+        let (name, what) = line.text.strip_prefix(UNPROMISED)?.split_once(": ")?;
+        let property = TABLE.iter().find(|row| row.name == name)?.name;
+        Some(Violation { property, what: what.to_owned() })
+    });
+    (broken.chain(panicked).collect(), outcome, Some(world))
+}
+
 /// What many worlds came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
@@ -145,17 +176,21 @@ impl Totals {
     }
 }
 
-/// Runs these seeds on so many threads. Each time a thread has done some, `progress` is told how many are done and whether anything failed; when
-/// `stop` is set, what was done so far is the result.
-pub fn explore(
-    options: Options,
-    seeds: std::ops::Range<u64>,
-    jobs: usize,
-    stop: &AtomicBool,
-    progress: &(dyn Fn(u64, u64) + Sync),
-) -> Totals {
+/// How far an [`explore`] is.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Worlds.
+    pub seeds: AtomicU64,
+    /// Protocol events.
+    pub events: AtomicU64,
+    /// Worlds in which something did not hold.
+    pub failed: AtomicU64,
+}
+
+/// Runs these seeds on so many threads. Each time a thread has done some, `progress` grows; when `stop` is set, what was done so far is the result.
+pub fn explore(options: Options, seeds: std::ops::Range<u64>, jobs: usize, stop: &AtomicBool, progress: &Progress) -> Totals {
     const PIECE: u64 = 64;
-    let (next, done, failed) = (AtomicU64::new(seeds.start), AtomicU64::new(0), AtomicU64::new(0));
+    let next = AtomicU64::new(seeds.start);
     let totals = Mutex::new(Totals::default());
     let work = || {
         let mut mine = Totals::default();
@@ -164,13 +199,13 @@ pub fn explore(
             if from >= seeds.end {
                 break;
             }
-            let before = (mine.seeds, mine.failed);
-            for seed in from..(from + PIECE).min(seeds.end) {
+            let before = (mine.seeds, mine.events, mine.failed);
+            for seed in from..from.saturating_add(PIECE).min(seeds.end) {
                 mine.add(seed, run(&Plan::generate(seed, options)));
             }
-            let done = done.fetch_add(mine.seeds - before.0, Ordering::Relaxed) + mine.seeds - before.0;
-            let failed = failed.fetch_add(mine.failed - before.1, Ordering::Relaxed) + mine.failed - before.1;
-            progress(done, failed);
+            progress.seeds.fetch_add(mine.seeds - before.0, Ordering::Relaxed);
+            progress.events.fetch_add(mine.events - before.1, Ordering::Relaxed);
+            progress.failed.fetch_add(mine.failed - before.2, Ordering::Relaxed);
         }
         // Poisoned only if a thread panicked outside of a world.
         totals.lock().unwrap_or_else(std::sync::PoisonError::into_inner).merge(mine);

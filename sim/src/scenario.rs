@@ -117,9 +117,7 @@ impl Scenario {
                     (position != Some(*n)).then(|| position.map_or("nobody is there".to_owned(), |p| format!("it applied {p}")))
                 }
                 Expect::Down(host) => member(*host).map(|member| format!("{} runs there", member.id)),
-                Expect::Stops(host) => {
-                    (!world.is_some_and(|world| world.halted_on(*host))).then(|| "it did not stop".to_owned())
-                }
+                Expect::Stops(host) => (!world.is_some_and(|world| world.halted_on(*host))).then(|| "it did not stop".to_owned()),
             };
             found.map(|found| format!("{line}: {found}"))
         };

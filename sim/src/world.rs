@@ -116,7 +116,8 @@ pub struct World {
     /// Virtual time.
     now: u64,
     plan: Plan,
-    promise: Promise,
+    /// What is judged; anything else that breaks is noted in the timeline alone.
+    pub promise: Promise,
     queue: Queue<Event>,
     rng: Rng,
     hosts: Vec<Host>,
@@ -630,13 +631,13 @@ impl World {
                 }
             }
         } else {
-        let row = &mut slot.rows[path];
-        if number > row.last_number {
-            row.lost += if row.last_number == 0 { 0 } else { number - row.last_number - 1 };
-            row.last_number = number;
-            row.last_arrival_ns = local;
-            slot.fresh = true;
-        }
+            let row = &mut slot.rows[path];
+            if number > row.last_number {
+                row.lost += if row.last_number == 0 { 0 } else { number - row.last_number - 1 };
+                row.last_number = number;
+                row.last_arrival_ns = local;
+                slot.fresh = true;
+            }
         }
         // A condemned sender is no sign of life; but what it piggybacks counts until the gate lets its crash pass: a fence closes later than
         // silence is judged, and whoever sent in between may have decided.

@@ -596,6 +596,12 @@ impl Log {
             return;
         }
         self.suspected.insert(member);
+        // Engines that take hints do without this member, so it need not be there for who may never come back.
+        if let Stage::Leaving { waits_for, .. } = &mut self.stage
+            && !self.kind.needs_accuracy()
+        {
+            waits_for.remove(member);
+        }
         for engine in self.previous.iter_mut().map(|(_, engine, _)| engine).chain(&mut self.engine) {
             if !engine.kind().needs_accuracy() {
                 let _ = engine.handle_crash(now_ns, member);
@@ -1002,7 +1008,8 @@ impl Log {
         if member == self.me && proposer != self.me {
             self.halt(Halted::Expelled);
         } else if member == self.me {
-            let others = self.members.iter().filter(|other| !self.crashed.contains(*other)).collect();
+            let doubtful = |other: &MemberId| !self.kind.needs_accuracy() && self.suspected.contains(*other);
+            let others = self.members.iter().filter(|other| !self.crashed.contains(*other) && !doubtful(other)).collect();
             self.stage = Stage::Leaving { instance: self.through, waits_for: others };
         }
     }

@@ -1,0 +1,10 @@
+//! HUC in simulated worlds.
+
+mod common;
+
+use fide_proto::consensus::Kind;
+
+#[test]
+fn fide_alg_4_huc_agrees_and_terminates_under_every_menu_and_policy() {
+    common::every_menu_and_policy(Kind::Huc);
+}

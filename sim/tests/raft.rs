@@ -1,0 +1,10 @@
+//! Raft in simulated worlds.
+
+mod common;
+
+use fide_proto::consensus::Kind;
+
+#[test]
+fn raft_agrees_and_terminates_under_every_menu_and_policy() {
+    common::every_menu_and_policy(Kind::Raft);
+}
