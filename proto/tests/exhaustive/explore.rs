@@ -79,6 +79,9 @@ impl fmt::Display for Report {
 /// Most states of one search: what they need fits into the memory of a small machine.
 const STATES_MAX: usize = 40_000_000;
 
+/// The longest that one search may take; many times what the slowest one takes.
+const TIME_MAX: Duration = Duration::from_secs(900);
+
 /// For keys that are hashes already.
 #[derive(Default)]
 struct AsIs(u64);
@@ -176,7 +179,7 @@ pub fn explore<M: Model>(name: &'static str, model: &M) -> Report {
                 origins.push(Origin { from: at, event: i as u32 });
             }
         }
-        if report.violation.is_some() || origins.len() > STATES_MAX {
+        if report.violation.is_some() || origins.len() > STATES_MAX || begun.elapsed() > TIME_MAX {
             break;
         }
     }

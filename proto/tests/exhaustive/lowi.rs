@@ -69,7 +69,7 @@ fn nano_alg3_three_members() {
 }
 
 #[test]
-#[ignore = "nightly"]
+#[ignore = "size unknown: never run to its end"]
 fn nano_alg3_three_members_two_paths_crash_reports() {
     let world = World { build: two_paths, paths: 2, notices: true, ..world(&[1, 0, 1], 2) };
     check("lowi N=3 crashes=2 entries=1+0+1, two paths, reported", world).assert_holds(1_000_000, 110);

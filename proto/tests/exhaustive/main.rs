@@ -6,7 +6,9 @@
 mod explore;
 mod hsuc;
 mod huc;
+mod leases;
 mod lowi;
 mod messages;
 mod owi;
+mod paxos;
 mod timed;
