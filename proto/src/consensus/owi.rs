@@ -267,7 +267,8 @@ impl<V: Clone + Ord> Owi<V> {
     fn begins_ns(&self, slot: usize) -> Option<u64> {
         let (_, begun_ns) = self.own.as_ref()?;
         // One more in each slot: what left at its very end, by the latest clock, arrives before the next one begins by the earliest.
-        let width_ns = self.config.delta_w_ns.saturating_add(self.config.delta_i_ns).saturating_add(self.config.late_ns).saturating_add(1);
+        let width_ns =
+            self.config.delta_w_ns.saturating_add(self.config.delta_i_ns).saturating_add(self.config.late_ns).saturating_add(1);
         match slot {
             0 => Some(*begun_ns),
             _ => Some(begun_ns.saturating_add(self.config.longer_ns(width_ns.saturating_mul(slot as u64)))),
