@@ -21,6 +21,7 @@ mod storage;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use fide_proto::consensus::batch::{check_entry, is_barrier};
 use fide_proto::consensus::log::EngineMessage;
 use fide_proto::consensus::{Action, Engine, Halted, Instance, Kind};
 use fide_proto::group::{Batch, Body, Entry, MAX_MEMBERS, MemberId, MemberSet, Refusals, Refused, VALUE_MAX, Value};
@@ -58,6 +59,9 @@ impl Config {
 
 /// Largest message that is taken from the wire.
 const MESSAGE_MAX: usize = 4 * VALUE_MAX;
+
+/// Nobody counts that far.
+const TERM_MAX: u64 = 1 << 48;
 
 /// Where a newcomer's Raft log begins: index and term of the entry before, and who votes.
 type StartPoint = (u64, u64, Vec<u64>);
@@ -122,7 +126,7 @@ impl Raft {
         };
         let logger = slog::Logger::root(slog::Discard, slog::o!());
         let node = RawNode::new(&settings, Memory::new((index, term), conf), &logger).map_err(|_| Refused::Malformed)?;
-        let next_tick_ns = now_ns + config.tick_ns;
+        let next_tick_ns = now_ns.saturating_add(config.tick_ns);
         Ok(Self {
             config,
             node,
@@ -215,11 +219,9 @@ impl Raft {
             let before = std::mem::replace(&mut self.applied, (entry.index, entry.term));
             match entry.get_entry_type() {
                 EntryType::EntryNormal => {
-                    // Every entry with data was encoded by a member's `submit`; undecodable ones are skipped by everyone alike.
-                    if let Ok(batch) = postcard::from_bytes::<Vec<Entry>>(&entry.data)
-                        && !batch.is_empty()
-                    {
-                        self.held.push_back((batch.into(), before));
+                    // Every entry with data was encoded by a member's `submit`; others are skipped by everyone alike.
+                    if let Some(batch) = decode(&entry.data) {
+                        self.held.push_back((batch, before));
                     }
                 }
                 EntryType::EntryConfChange => {
@@ -286,7 +288,10 @@ impl Raft {
         if let Some(missing) = self.members.iter().find(|member| !voters.contains(*member)) {
             change.set_change_type(ConfChangeType::AddNode);
             change.node_id = u64::from(missing.0);
-        } else if let Some(gone) = voters.iter().find(|member| !self.members.contains(*member)) {
+        } else if let Some(gone) = voters.iter().find(|member| !self.members.contains(*member))
+            && voters.len() > 1
+        {
+            // The last voter cannot be removed, and needs not be: with it the group ends.
             change.set_change_type(ConfChangeType::RemoveNode);
             change.node_id = u64::from(gone.0);
         } else {
@@ -318,6 +323,9 @@ impl Raft {
             return Err(Refused::TooLarge);
         }
         let message = Message::parse_from_bytes(bytes).map_err(|_| Refused::Malformed)?;
+        if from == self.config.me {
+            return Err(Refused::Malformed);
+        }
         if message.from != u64::from(from.0) || message.to != u64::from(self.config.me.0) {
             return Err(Refused::ImpossibleBallot);
         }
@@ -337,7 +345,7 @@ impl Raft {
         if !spoken || message.has_snapshot() {
             return Err(Refused::Malformed);
         }
-        if (kind == MessageType::MsgPropose) != (message.term == 0) {
+        if (kind == MessageType::MsgPropose) != (message.term == 0) || message.term > TERM_MAX {
             return Err(Refused::ImpossibleBallot);
         }
         // The library panics on what no correct member sends: a commit beyond the log, entries with gaps, a rewritten commit.
@@ -348,9 +356,7 @@ impl Raft {
             MessageType::MsgAppendResponse if message.index > last && !message.reject => return Err(Refused::ImpossibleBallot),
             MessageType::MsgPropose if message.entries.is_empty() => return Err(Refused::Malformed),
             MessageType::MsgPropose
-                if message.entries.iter().any(|e| {
-                    e.get_entry_type() != EntryType::EntryNormal || postcard::from_bytes::<Vec<Entry>>(&e.data).is_err()
-                }) =>
+                if message.entries.iter().any(|e| e.get_entry_type() != EntryType::EntryNormal || decode(&e.data).is_none()) =>
             {
                 return Err(Refused::Malformed);
             }
@@ -360,7 +366,8 @@ impl Raft {
     }
 
     fn check_append(&self, message: &Message) -> Result<(), Refused> {
-        let contiguous = message.entries.iter().zip(message.index + 1..).all(|(entry, index)| entry.index == index);
+        let follows = |(n, entry): (usize, &raft::prelude::Entry)| message.index.checked_add(n as u64 + 1) == Some(entry.index);
+        let contiguous = message.entries.iter().enumerate().all(follows);
         let terms =
             message.entries.iter().all(|entry| entry.term <= message.term) && message.entries.is_sorted_by_key(|e| e.term);
         if !contiguous || !terms || message.log_term > message.term || (message.log_term == 0) != (message.index == 0) {
@@ -388,9 +395,7 @@ impl Engine<EngineMessage> for Raft {
         if self.pending.len() >= self.config.pending_max {
             return Err(self.refusals.count(Refused::Busy));
         }
-        if matches!(&entry.body, Body::Value(value) if value.len() > VALUE_MAX) {
-            return Err(self.refusals.count(Refused::TooLarge));
-        }
+        check_entry(&entry).map_err(|why| self.refusals.count(why))?;
         self.pending.push_back(entry);
         self.advance();
         Ok(())
@@ -453,7 +458,8 @@ impl Engine<EngineMessage> for Raft {
             return;
         }
         // Ticks that were missed while this process stood still are not made up for: they would be an election for nothing.
-        self.next_tick_ns = (self.next_tick_ns + self.config.tick_ns).max(now_ns + self.config.tick_ns / 2);
+        let late_ns = now_ns.saturating_add(self.config.tick_ns / 2);
+        self.next_tick_ns = self.next_tick_ns.saturating_add(self.config.tick_ns).max(late_ns);
         if self.sent > 0 {
             self.sent_for_ticks += 1;
             if self.sent_for_ticks >= 2 * self.config.election_ticks {
@@ -484,7 +490,7 @@ impl Engine<EngineMessage> for Raft {
 
     fn may_leave(&self) -> bool {
         let voters = self.node.raft.prs().conf().to_conf_state().voters;
-        !voters.contains(&u64::from(self.config.me.0)) || (self.removed && !self.leads())
+        self.members.is_empty() || !voters.contains(&u64::from(self.config.me.0)) || (self.removed && !self.leads())
     }
 
     fn start_point(&self) -> Option<Value> {
@@ -520,6 +526,10 @@ impl Engine<EngineMessage> for Raft {
         &self.refusals
     }
 
+    fn refuse(&mut self, why: Refused) -> Refused {
+        self.refusals.count(why)
+    }
+
     fn invariants(&self) {
         if self.halted.is_some() {
             return;
@@ -528,6 +538,13 @@ impl Engine<EngineMessage> for Raft {
         assert!(self.applied.0 <= self.node.raft.raft_log.committed, "only what is committed is looked at");
         assert!(self.pending.len() <= self.config.pending_max, "what waits is bounded");
     }
+}
+
+/// The batch that a correct member can have encoded so.
+fn decode(data: &[u8]) -> Option<Batch> {
+    let batch: Vec<Entry> = postcard::from_bytes(data).ok()?;
+    let alone = batch.len() == 1 || !batch.iter().any(is_barrier);
+    (!batch.is_empty() && alone && batch.iter().all(|entry| check_entry(entry).is_ok())).then(|| batch.into())
 }
 
 fn removes(entry: &raft::prelude::Entry, member: MemberId) -> bool {

@@ -158,7 +158,7 @@ impl<B: Clone> Fcurb<B> {
         }
         let sender = self.senders.get(&from).ok_or(Refused::UnknownMember)?;
         match (number, sender.next, sender.crash) {
-            (0, ..) => Err(Refused::ImpossibleBallot),
+            (0 | u64::MAX, ..) => Err(Refused::ImpossibleBallot),
             (_, Some(next), _) if number < next => Err(Refused::Duplicate),
             (_, _, Crash::Held(last)) if number > last => Err(Refused::ImpossibleBallot),
             _ => Ok(()),
@@ -169,7 +169,7 @@ impl<B: Clone> Fcurb<B> {
     /// we cannot.
     ///
     /// # Errors
-    /// [`Refused::Halted`]; [`Refused::UnknownMember`]; [`Refused::Duplicate`]; [`Refused::ImpossibleBallot`] for number 0 and for more than
+    /// [`Refused::Halted`]; [`Refused::UnknownMember`]; [`Refused::Duplicate`]; [`Refused::ImpossibleBallot`] for number 0, the last of all, and for more than
     /// the notice of its crash allows; [`Refused::Malformed`] for one of our own.
     pub fn handle_piggyback(&mut self, from: MemberId, message: Message<B>) -> Result<(), Refused> {
         self.check_piggyback(from, message.number).map_err(|why| self.refusals.count(why))?;
@@ -178,7 +178,7 @@ impl<B: Clone> Fcurb<B> {
             self.halt();
             return Ok(());
         }
-        sender.next = message.number.checked_add(1);
+        sender.next = Some(message.number + 1);
         self.events.push_back(Event::Deliver { from, body: message.body });
         if sender.crash == Crash::Held(message.number) {
             sender.crash = Crash::Told;

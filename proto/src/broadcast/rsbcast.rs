@@ -208,6 +208,8 @@ impl<M: Clone + PartialEq> Receiver<M> {
         if through <= window.through {
             return;
         }
+        // The last number is nobody's.
+        let through = through.min(u64::MAX - 1);
         window.through = through;
         window.beyond = window.beyond.split_off(&(through + 1));
         while window.beyond.remove(&(window.through + 1)) {
@@ -236,7 +238,8 @@ impl<M: Clone + PartialEq> Receiver<M> {
         if self.windows.get(&from).is_some_and(|window| window.is_over(number)) {
             return Err(Refused::Duplicate);
         }
-        if number - self.through(from) > self.config.in_flight_max {
+        // The last number is nobody's: there would be none behind it.
+        if number == u64::MAX || number - self.through(from) > self.config.in_flight_max {
             return Err(Refused::TooFarAhead);
         }
         match self.flights.get(&(from, number)) {

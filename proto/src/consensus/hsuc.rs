@@ -523,6 +523,10 @@ impl Engine<Message> for Hsuc {
         &self.refusals
     }
 
+    fn refuse(&mut self, why: Refused) -> Refused {
+        self.refusals.count(why)
+    }
+
     fn invariants(&self) {
         Hsuc::invariants(self);
     }

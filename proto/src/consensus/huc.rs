@@ -702,6 +702,10 @@ impl Engine<Message> for Huc {
         &self.refusals
     }
 
+    fn refuse(&mut self, why: Refused) -> Refused {
+        self.refusals.count(why)
+    }
+
     fn invariants(&self) {
         Huc::invariants(self);
     }

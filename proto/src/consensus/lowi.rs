@@ -82,9 +82,9 @@
 //! A joiner further away than Δ_I needs larger timeouts first: a decided value tells all layers to call [`Lowi::raise_timeouts`] between the same two instances, before the join is proposed.
 //! Members wait longer from then on, none speaks later than before, so it does not matter that they change within Δ_I of each other. Lowering needs a new engine ([`Body::Switch`]).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::{Action, Engine, Halted, Instance, Kind};
+use super::{Action, Engine, Halted, Instance, Kind, batch};
 use crate::broadcast::rsbcast;
 use crate::group::{Batch, Body, Entry, MemberId, MemberSet, Refusals, Refused, VALUE_MAX, Value};
 
@@ -673,6 +673,7 @@ impl Lowi {
         if size(&entry) > self.config.batch_bytes_max {
             return Err(Refused::TooLarge);
         }
+        batch::check_entry(&entry)?;
         if self.waiting.iter().any(|waiting| waiting.entry.id == entry.id) {
             return Err(Refused::Duplicate);
         }
@@ -711,6 +712,11 @@ impl Lowi {
         let bytes: usize = round.batch.iter().map(size).sum();
         if round.batch.len() > self.config.batch_entries_max || bytes > self.config.batch_bytes_max {
             return Err(Refused::TooLarge);
+        }
+        round.batch.iter().try_for_each(batch::check_entry)?;
+        let ids: BTreeSet<_> = round.batch.iter().map(|entry| entry.id).collect();
+        if ids.len() < round.batch.len() {
+            return Err(Refused::Malformed);
         }
         match self.receiver.judge(from, path, round.round, round) {
             // It is sent by a correct member if we missed much: see `take_copy`.
@@ -949,6 +955,10 @@ impl Engine<Message> for Lowi {
 
     fn refusals(&self) -> &Refusals {
         &self.refusals
+    }
+
+    fn refuse(&mut self, why: Refused) -> Refused {
+        self.refusals.count(why)
     }
 
     fn invariants(&self) {

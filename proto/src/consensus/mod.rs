@@ -212,7 +212,7 @@ pub trait Engine<M> {
     /// # Errors
     /// See [`Refused`]; [`Refused::Malformed`] for engines that do not broadcast copies.
     fn handle_copy(&mut self, _now_ns: u64, _from: MemberId, _path: usize, _message: M) -> Result<(), Refused> {
-        Err(Refused::Malformed)
+        Err(self.refuse(Refused::Malformed))
     }
 
     /// What rides on the heartbeat that is about to leave on all paths, and is delivered to all others or to nobody. Called once a period.
@@ -228,7 +228,7 @@ pub trait Engine<M> {
     /// # Errors
     /// See [`Refused`]; [`Refused::Malformed`] for engines that do not use piggybacks.
     fn handle_piggyback(&mut self, _now_ns: u64, _from: MemberId, _message: M) -> Result<(), Refused> {
-        Err(Refused::Malformed)
+        Err(self.refuse(Refused::Malformed))
     }
 
     /// The answer of `from`'s memory.
@@ -242,7 +242,7 @@ pub trait Engine<M> {
         _id: memory::RequestId,
         _answer: memory::Answer,
     ) -> Result<(), Refused> {
-        Err(Refused::Malformed)
+        Err(self.refuse(Refused::Malformed))
     }
 
     /// `member` has crashed. For engines that [need accuracy](Kind::needs_accuracy) this must be true, and for HUC everything that `member`
@@ -299,6 +299,11 @@ pub trait Engine<M> {
 
     /// What it refused.
     fn refusals(&self) -> &Refusals;
+
+    /// Counts what was refused in its name, before it saw it, and hands it back.
+    fn refuse(&mut self, why: Refused) -> Refused {
+        why
+    }
 
     /// Panics if its state is one that it must never be in. Called by tests and simulators after every step.
     fn invariants(&self);

@@ -227,13 +227,16 @@ impl Holder {
     /// A decided membership, in its order (see [`super::Sequence`]).
     ///
     /// # Errors
-    /// [`Refused::OldInstance`], [`Refused::TooFarAhead`] behind a gap.
+    /// [`Refused::OldInstance`], [`Refused::TooFarAhead`] behind a gap, [`Refused::Malformed`] for one that does not follow from the one before.
     pub fn handle_membership(&mut self, now_ns: u64, membership: Arc<Membership>) -> Result<(), Refused> {
         if membership.id <= self.membership.id {
             return Err(self.refusals.count(Refused::OldInstance));
         }
         if membership.id > self.membership.id + 1 {
             return Err(self.refusals.count(Refused::TooFarAhead));
+        }
+        if !self.membership.precedes(&membership) {
+            return Err(self.refusals.count(Refused::Malformed));
         }
         let tenure_ns = self.tenure_ns(&membership);
         if self.membership.is_compatible(&membership) {

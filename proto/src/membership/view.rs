@@ -69,7 +69,7 @@ impl Membership {
     }
 
     /// Whether a correct coordinator can have made `next` from this one.
-    fn precedes(&self, next: &Membership) -> bool {
+    pub(super) fn precedes(&self, next: &Membership) -> bool {
         let joined = || next.members.iter().filter(|member| !self.members.contains(*member));
         let highest = joined().max().unwrap_or(self.highest).max(self.highest);
         self.id.checked_add(1) == Some(next.id)
@@ -323,6 +323,7 @@ impl Coordinator {
 pub struct Sequence {
     next: MembershipId,
     early: BTreeMap<MembershipId, Arc<Membership>>,
+    refusals: Refusals,
 }
 
 impl Sequence {
@@ -332,7 +333,7 @@ impl Sequence {
     /// One that knows everything before `next`.
     #[must_use]
     pub fn new(next: MembershipId) -> Self {
-        Self { next, early: BTreeMap::new() }
+        Self { next, early: BTreeMap::new(), refusals: Refusals::default() }
     }
 
     /// One that came. Take what [`Sequence::pop`] has then.
@@ -341,14 +342,14 @@ impl Sequence {
     /// [`Refused::OldInstance`], [`Refused::Duplicate`], [`Refused::TooFarAhead`].
     pub fn push(&mut self, membership: Arc<Membership>) -> Result<(), Refused> {
         let id = membership.id;
-        if id < self.next {
-            return Err(Refused::OldInstance);
-        }
-        if id - self.next >= Self::EARLY_MAX {
-            return Err(Refused::TooFarAhead);
-        }
-        if self.early.contains_key(&id) {
-            return Err(Refused::Duplicate);
+        let refused = match id.checked_sub(self.next) {
+            None => Some(Refused::OldInstance),
+            Some(ahead) if ahead >= Self::EARLY_MAX => Some(Refused::TooFarAhead),
+            Some(_) if self.early.contains_key(&id) => Some(Refused::Duplicate),
+            Some(_) => None,
+        };
+        if let Some(why) = refused {
+            return Err(self.refusals.count(why));
         }
         self.early.insert(id, membership);
         Ok(())
@@ -365,5 +366,11 @@ impl Sequence {
     #[must_use]
     pub fn missing(&self) -> Option<MembershipId> {
         (!self.early.is_empty() && !self.early.contains_key(&self.next)).then_some(self.next)
+    }
+
+    /// What it refused.
+    #[must_use]
+    pub fn refusals(&self) -> &Refusals {
+        &self.refusals
     }
 }

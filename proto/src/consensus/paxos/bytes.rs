@@ -4,8 +4,10 @@
 //! the bytes, for 1 (join) and 2 (leave) `member u16`, for 3 (switch) `engine u8`. All little-endian.
 
 use super::word::ValueId;
+use crate::consensus::batch::check_entry;
 use crate::consensus::{Instance, Kind};
 use crate::group::{Batch, Body, Entry, EntryId, MemberId, Refused, VALUE_MAX, Value};
+use std::collections::BTreeSet;
 
 /// Most entries that a batch may have.
 pub const BATCH_MAX: usize = 4096;
@@ -19,16 +21,17 @@ pub fn is_barrier(entry: &Entry) -> bool {
 /// Whether a correct member can have made this batch.
 ///
 /// # Errors
-/// [`Refused::Malformed`] for one that is empty or a barrier with others, [`Refused::TooLarge`].
+/// [`Refused::Malformed`] for one that is empty, has an entry twice or one that cannot be, or a barrier with others; [`Refused::TooLarge`].
 pub fn judge(batch: &Batch) -> Result<(), Refused> {
     if batch.is_empty() || batch.len() > 1 && batch.iter().any(is_barrier) {
         return Err(Refused::Malformed);
     }
-    let large = |entry: &Entry| matches!(&entry.body, Body::Value(value) if value.len() > VALUE_MAX);
-    if batch.len() > BATCH_MAX || batch.iter().any(large) {
+    if batch.len() > BATCH_MAX {
         return Err(Refused::TooLarge);
     }
-    Ok(())
+    batch.iter().try_for_each(check_entry)?;
+    let once = batch.len() == 1 || batch.iter().map(|entry| entry.id).collect::<BTreeSet<_>>().len() == batch.len();
+    if once { Ok(()) } else { Err(Refused::Malformed) }
 }
 
 /// For a region.
@@ -163,6 +166,10 @@ mod tests {
         assert_eq!(judge(&two), Err(Refused::Malformed));
         let large: Batch = [entry(1, Body::Value(vec![0; VALUE_MAX + 1].into()))].into();
         assert_eq!(judge(&large), Err(Refused::TooLarge));
+        let value = |number| entry(number, Body::Value([].into()));
+        assert_eq!(judge(&[value(0)].into()), Err(Refused::Malformed));
+        assert_eq!(judge(&[value(1), value(1)].into()), Err(Refused::Malformed));
+        assert_eq!(judge(&[value(1), value(2)].into()), Ok(()));
     }
 
     proptest! {

@@ -55,8 +55,8 @@
 //! proposal numbers belong to other owners under another membership. Its promises stay in the words and cost a misprediction.
 
 use super::memory::{Answer, Request, RequestId};
-use super::{Action, Engine, Halted, Instance, Kind};
-use crate::group::{Batch, Entry, EntryId, MAX_MEMBERS, MemberId, MemberSet, Refusals, Refused, VALUE_MAX};
+use super::{Action, Engine, Halted, Instance, Kind, batch};
+use crate::group::{Batch, Entry, EntryId, MAX_MEMBERS, MemberId, MemberSet, Refusals, Refused};
 use slot::{Lane, Prior, Slot, Stage, Vote};
 use std::collections::btree_map::Entry::Vacant;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -509,14 +509,14 @@ impl Paxos {
         self.stats.prepares += 1;
         if slot.ballot >= self.two_sided_from() {
             self.stats.two_sided += 1;
-            slot.due_ns = Some(now_ns + Self::doubled(self.config.patience_ns, slot.aborts));
+            slot.due_ns = Some(now_ns.saturating_add(Self::doubled(self.config.patience_ns, slot.aborts)));
         }
     }
 
     fn begin_accept(&mut self, now_ns: u64, slot: &mut Slot) {
         slot.enter(Stage::Accepting);
-        slot.due_ns =
-            (slot.ballot >= self.two_sided_from()).then(|| now_ns + Self::doubled(self.config.patience_ns, slot.aborts));
+        slot.due_ns = (slot.ballot >= self.two_sided_from())
+            .then(|| now_ns.saturating_add(Self::doubled(self.config.patience_ns, slot.aborts)));
         if let Some(value) = &slot.value
             && slot.ballot < self.two_sided_from()
             && !slot.variants.contains(value)
@@ -617,7 +617,7 @@ impl Paxos {
                 self.stats.aborts += 1;
                 let limit_ns = Self::doubled(self.config.back_off_ns, slot.aborts);
                 slot.aborts += 1;
-                slot.due_ns = Some(now_ns + 1 + self.draw(limit_ns));
+                slot.due_ns = Some(now_ns.saturating_add(1 + self.draw(limit_ns)));
                 slot.enter(Stage::BackOff);
             }
             _ => {}
@@ -650,7 +650,7 @@ impl Paxos {
             Some(Prior::At(_, id)) => {
                 // Its proposer wrote the bytes there before it was accepted there; nobody else needs to have them.
                 slot.stage = Stage::Fetching;
-                slot.due_ns = Some(now_ns + Self::doubled(self.config.patience_ns, slot.aborts));
+                slot.due_ns = Some(now_ns.saturating_add(Self::doubled(self.config.patience_ns, slot.aborts)));
                 let region = id.region(instance, self.config.window);
                 let what = What::Fetch { ballot: slot.ballot, id };
                 let lanes: Vec<bool> =
@@ -726,7 +726,7 @@ impl Paxos {
             }
         }
         if self.tell_due_ns.is_none() && self.leader() == Some(self.config.me) && self.members.len() > 1 {
-            self.tell_due_ns = Some(now_ns + self.config.learn_ns);
+            self.tell_due_ns = Some(now_ns.saturating_add(self.config.learn_ns));
         }
     }
 
@@ -747,7 +747,7 @@ impl Paxos {
             }
         }
         if self.learn_due_ns.is_none() && self.behind.max(self.learned.keys().next_back().copied().unwrap_or(0)) > self.decided {
-            self.learn_due_ns = Some(now_ns + Self::doubled(self.config.learn_ns, self.learn_tries));
+            self.learn_due_ns = Some(now_ns.saturating_add(Self::doubled(self.config.learn_ns, self.learn_tries)));
         }
     }
 
@@ -815,7 +815,7 @@ impl Paxos {
             self.send(leader, message);
         }
         if self.resend_due_ns.is_none() {
-            self.resend_due_ns = Some(now_ns + self.config.resend_ns);
+            self.resend_due_ns = Some(now_ns.saturating_add(self.config.resend_ns));
         }
     }
 
@@ -1259,9 +1259,7 @@ impl Engine<Message> for Paxos {
         if self.halted.is_some() {
             return Err(self.refusals.count(Refused::Halted));
         }
-        if matches!(&entry.body, crate::group::Body::Value(value) if value.len() > VALUE_MAX) {
-            return Err(self.refusals.count(Refused::TooLarge));
-        }
+        batch::check_entry(&entry).map_err(|why| self.refusals.count(why))?;
         if self.waiting_ids.contains(&entry.id) {
             // Known already, perhaps from another member: it is on its way.
             return Ok(());
@@ -1403,6 +1401,10 @@ impl Engine<Message> for Paxos {
 
     fn refusals(&self) -> &Refusals {
         &self.refusals
+    }
+
+    fn refuse(&mut self, why: Refused) -> Refused {
+        self.refusals.count(why)
     }
 
     fn invariants(&self) {

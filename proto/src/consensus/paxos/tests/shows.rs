@@ -216,7 +216,7 @@ fn every_refusal_has_its_reason() {
     let batch: Batch = [entry(1, 1)].into();
     let decided = |instance, stable| Message::Decided { instance, batch: batch.clone(), stable };
     let prepare = |instance, ballot| Message::Prepare { instance, ballot };
-    let large = Entry { body: Body::Value(vec![0; VALUE_MAX + 1].into()), ..entry(1, 1) };
+    let large = Entry { body: Body::Value(vec![0; crate::group::VALUE_MAX + 1].into()), ..entry(1, 1) };
     let latest = (1 << 16) - 3;
     let cases = [
         (9, decided(1, 0), Refused::UnknownMember),
