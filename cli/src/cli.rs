@@ -84,7 +84,7 @@ pub enum Command {
     /// Helper processes of the two above
     #[command(flatten)]
     Helper(fide_bench::Helper),
-    /// Coordination in simulated worlds: seeds by the thousand, one of them replayed
+    /// Coordination in simulated worlds: by the thousand, or one told as a timeline
     Sim(crate::cmd::sim::SimArgs),
     /// Shell completions
     Completions(crate::cmd::completions::CompletionsArgs),

@@ -121,6 +121,19 @@ pub fn signal(number: i32) -> String {
     format!("signal {number} ({name})")
 }
 
+/// `1,234,567`.
+pub fn thousands(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.char_indices() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// `1 host`, `2 hosts`.
 pub fn count(n: usize, one: &str) -> String {
     if n == 1 { format!("1 {one}") } else { format!("{n} {one}s") }
@@ -157,6 +170,11 @@ mod tests {
         assert_eq!(exact_ns(1_612_500), "1.6125 ms");
         assert_eq!(exact_ns(1_000_000), "1 ms");
         assert_eq!(exact_ns(12_034), "12.034 µs");
+    }
+
+    #[test]
+    fn large_numbers_have_commas() {
+        assert_eq!([0, 12, 999, 1_000, 1_234_567].map(thousands), ["0", "12", "999", "1,000", "1,234,567"]);
     }
 
     #[test]

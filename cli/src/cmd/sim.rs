@@ -1,12 +1,23 @@
 //! `fide sim`: the coordination cores in simulated worlds.
 
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Failure, Kind as Exit};
+use crate::interrupt::Interrupt;
+use crate::progress::{Progress, bar};
+use crate::style::Paint;
+use crate::table::{Cell, Table};
+use crate::units;
 use clap::{Args, Subcommand};
 use fide_proto::consensus::Kind;
-use fide_sim::{Menu, Options, Plan, Policy, options, run};
-use std::io::Write as _;
+use fide_sim::invariants::{TABLE, Violation};
+use fide_sim::run::{self, Totals};
+use fide_sim::timeline::Timeline;
+use fide_sim::{Menu, Options, Plan, Policy, options, scenario, shrink};
+use serde::Serialize;
+use std::io::Write;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Its arguments.
 #[derive(Debug, Args)]
@@ -19,48 +30,573 @@ pub struct SimArgs {
 /// What can be done with worlds.
 #[derive(Debug, Subcommand)]
 pub enum SimCommand {
-    /// The world of one seed, told as a timeline
+    /// Worlds by the thousand, every invariant checked at every step; fails if one does not hold
+    #[command(after_help = MENUS)]
+    Run(RunArgs),
+    /// The world of one seed, told as a timeline; a failing one is shrunk first
+    #[command(after_help = MENUS)]
     Replay(ReplayArgs),
+}
+
+/// What the menus are, as `--help` and the man pages tell it.
+const MENUS: &str = "\
+Menus (--menu):
+  within-contract   processes killed at every step, a host that loses its power, restarts as new members
+  pauses            the same, and processes or whole hosts that stand still
+  network-faults    crashes; one path loses, doubles or carries nothing; reliable links stall
+  beyond-contract   pauses, faults of both paths, copies later than the contract allows
+  reconfigurations  crashes, joins, leaves
+  engine-changes    crashes, joins, leaves, changes of the engine
+  everything        all of these but changes of the engine";
+
+/// One of them, or all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice<T> {
+    /// All.
+    All,
+    /// This one.
+    One(T),
+}
+
+impl<T: Copy> Choice<T> {
+    fn of(self, all: &[T]) -> Vec<T> {
+        match self {
+            Choice::All => all.to_vec(),
+            Choice::One(one) => vec![one],
+        }
+    }
+}
+
+fn choice<T>(text: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<Choice<T>, String> {
+    if text == "all" { Ok(Choice::All) } else { parse(text).map(Choice::One).map_err(|why| why.replace(')', ", all)")) }
+}
+
+fn engines(text: &str) -> Result<Choice<Kind>, String> {
+    choice(text, options::parse_kind)
+}
+
+fn policies(text: &str) -> Result<Choice<Policy>, String> {
+    choice(text, options::parse_policy)
+}
+
+fn menus(text: &str) -> Result<Choice<Menu>, String> {
+    choice(text, str::parse)
+}
+
+/// How many hosts a world may have.
+const HOSTS: std::ops::RangeInclusive<i64> = 2..=9;
+
+/// Its arguments.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// The group's engine: hsuc, huc, lowi, paxos, raft, or all
+    #[arg(long, value_name = "ENGINE", value_parser = engines)]
+    pub engine: Choice<Kind>,
+    /// What the group does with inferred crashes: trust-contract, fence, witness, or all
+    #[arg(long, value_name = "POLICY", default_value = "trust-contract", value_parser = policies)]
+    pub policy: Choice<Policy>,
+    /// What goes wrong; `all` spreads the seeds over those menus under which the engine promises something
+    #[arg(long, value_name = "MENU", default_value = "all", value_parser = menus)]
+    pub menu: Choice<Menu>,
+    /// How many hosts each world has [default: 2 to 5, as the seed says]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(HOSTS))]
+    pub hosts: Option<u16>,
+    /// How many seeds for each engine and policy
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=1 << 48))]
+    pub seeds: u64,
+    /// The first seed
+    #[arg(long, value_name = "SEED", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1 << 62))]
+    pub from: u64,
+    /// On how many threads [default: as many as there are cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub jobs: Option<u16>,
 }
 
 /// Its arguments.
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
     /// Which seed
+    #[arg(value_parser = clap::value_parser!(u64))]
     pub seed: u64,
-    /// The engine: hsuc, huc, lowi, paxos or raft
-    #[arg(long, value_parser = options::parse_kind)]
+    /// The group's engine: hsuc, huc, lowi, paxos or raft
+    #[arg(long, value_name = "ENGINE", value_parser = options::parse_kind)]
     pub engine: Kind,
     /// What the group does with inferred crashes: trust-contract, fence or witness
-    #[arg(long, default_value = "trust-contract", value_parser = parse_policy)]
+    #[arg(long, value_name = "POLICY", default_value = "trust-contract", value_parser = options::parse_policy)]
     pub policy: Policy,
     /// What goes wrong
-    #[arg(long, default_value = "within-contract")]
+    #[arg(long, value_name = "MENU", default_value = "within-contract")]
     pub menu: Menu,
     /// How many hosts [default: 2 to 5, as the seed says]
-    #[arg(long)]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(HOSTS))]
     pub hosts: Option<u16>,
+    /// Everything that happened in this seed, not only what a failure needs
+    #[arg(long)]
+    pub whole: bool,
+    /// Look whether this property breaks, promised here or not, and shrink to it
+    #[arg(long, value_name = "NAME", value_parser = property)]
+    pub property: Option<&'static str>,
+    /// Print it as a scenario to be kept and edited, not as a timeline
+    #[arg(long)]
+    pub scenario: bool,
 }
 
-fn parse_policy(text: &str) -> Result<Policy, String> {
-    Policy::ALL.into_iter().find(|policy| policy.name() == text).ok_or_else(|| {
-        let names: Vec<_> = Policy::ALL.iter().map(|policy| policy.name()).collect();
-        format!("no such policy: {text} (there are: {})", names.join(", "))
-    })
+fn property(text: &str) -> Result<&'static str, String> {
+    let names = || TABLE.iter().map(|row| row.name);
+    names()
+        .find(|name| *name == text)
+        .ok_or_else(|| format!("no such property: {text} (there are: {})", names().collect::<Vec<_>>().join(", ")))
 }
 
 /// Runs it.
 pub fn run(context: &Context, args: &SimArgs) -> Result<ExitCode, Failure> {
     match &args.command {
+        SimCommand::Run(args) => explore(context, args),
         SimCommand::Replay(args) => replay(context, args),
     }
 }
 
-fn replay(context: &Context, args: &ReplayArgs) -> Result<ExitCode, Failure> {
-    let options = Options { engine: args.engine, policy: args.policy, menu: args.menu, hosts: args.hosts };
-    let (outcome, timeline) = run::watch(&Plan::generate(args.seed, options));
+/// What a group may be made of.
+fn check(engine: Kind, policy: Policy) -> Result<(), Failure> {
+    if policy.suits(engine) {
+        return Ok(());
+    }
+    let suits: Vec<_> = Policy::ALL.iter().filter(|policy| policy.suits(engine)).map(|policy| policy.name()).collect();
+    Err(Failure::new(
+        Exit::Usage,
+        format!("{engine} cannot keep the policy {policy}: it elects by silence, without asking anybody"),
+    )
+    .hint(format!("policies of {engine}: {}", suits.join(", "))))
+}
+
+// ---------------------------------------------------------------------- run
+
+/// A row of the report.
+#[derive(Serialize)]
+struct Case {
+    engine: Kind,
+    policy: Policy,
+    menu: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hosts: Option<u16>,
+    promised: bool,
+    from: u64,
+    worlds: u64,
+    events: u64,
+    entries: u64,
+    crashes_told: u64,
+    halted: u64,
+    excused: std::collections::BTreeMap<&'static str, u64>,
+    failed: u64,
+    failures: Vec<Failed>,
+    elapsed_ns: u64,
+    events_per_second: u64,
+}
+
+/// A seed in which something did not hold.
+#[derive(Serialize)]
+struct Failed {
+    seed: u64,
+    property: &'static str,
+    what: String,
+    replay: String,
+}
+
+fn replay_command(seed: u64, options: &Options) -> String {
+    let hosts = options.hosts.map(|hosts| format!(" --hosts {hosts}")).unwrap_or_default();
+    format!("fide sim replay {seed} --engine {} --policy {} --menu {}{hosts}", options.engine, options.policy, options.menu)
+}
+
+/// The worlds to run, with the number of seeds of each, and those that were asked for as a part of `all` but promise nothing.
+fn cases(args: &RunArgs) -> Result<(Vec<(Options, u64)>, Vec<Options>), Failure> {
+    let (mut cases, mut left_out) = (Vec::new(), Vec::new());
+    for engine in args.engine.of(options_available()) {
+        for policy in args.policy.of(&Policy::ALL) {
+            match (args.policy, args.engine) {
+                (Choice::One(_), Choice::One(_)) => check(engine, policy)?,
+                _ if !policy.suits(engine) => continue,
+                _ => {}
+            }
+            let all = args.menu.of(&Menu::ALL).into_iter().map(|menu| Options { engine, policy, menu, hosts: args.hosts });
+            let (run, idle): (Vec<_>, Vec<_>) = all.partition(|options| args.menu != Choice::All || options.promise().safe);
+            left_out.extend(idle);
+            let n = run.len() as u64;
+            cases.extend(run.into_iter().enumerate().map(|(at, options)| {
+                let more = u64::from((at as u64) < args.seeds % n);
+                (options, args.seeds / n + more)
+            }));
+        }
+    }
+    cases.retain(|(_, seeds)| *seeds > 0);
+    if cases.is_empty() {
+        // All policies were asked for by name of one that none of these engines keeps.
+        return Err(Failure::new(Exit::Usage, "none of these engines keeps that policy"));
+    }
+    Ok((cases, left_out))
+}
+
+fn options_available() -> &'static [Kind] {
+    fide_sim::engines::AVAILABLE
+}
+
+fn explore(context: &Context, args: &RunArgs) -> Result<ExitCode, Failure> {
+    let (cases, left_out) = cases(args)?;
+    let jobs = match args.jobs {
+        Some(jobs) => usize::from(jobs),
+        None => std::thread::available_parallelism().map_or(1, usize::from),
+    };
+    let interrupt = Interrupt::install()?;
+    let whole: u64 = cases.iter().map(|(_, seeds)| *seeds).sum();
+    let (mut before, mut done) = (0, Vec::new());
+    let begun = Instant::now();
+    {
+        let shown = Progress::start(context, "worlds");
+        for (options, seeds) in &cases {
+            let case_begun = Instant::now();
+            let totals = watched(*options, args.from..args.from + seeds, jobs, &interrupt, |progress| {
+                let seconds = case_begun.elapsed().as_secs_f64().max(1e-9);
+                let (seeds, events) = (progress.seeds.load(Ordering::Relaxed), progress.events.load(Ordering::Relaxed));
+                let failed = match progress.failed.load(Ordering::Relaxed) {
+                    0 => String::new(),
+                    n => format!(", {n} failed"),
+                };
+                shown.set(format!(
+                    "{} {options}: {} worlds/s, {} events/s{failed}",
+                    bar((before + seeds) as usize, whole as usize),
+                    units::thousands((seeds as f64 / seconds) as u64),
+                    units::thousands((events as f64 / seconds) as u64),
+                ));
+            });
+            before += totals.seeds;
+            let elapsed = case_begun.elapsed();
+            if totals.seeds > 0 {
+                done.push(case(*options, args.from, elapsed, totals));
+            }
+            if interrupt.requested() {
+                break;
+            }
+        }
+    }
+    report(context, &done, &left_out, begun.elapsed(), jobs)?;
+    if interrupt.requested() {
+        return Err(Failure::new(Exit::Interrupted, format!("interrupted after {before} of {whole} worlds")));
+    }
+    Ok(if done.iter().any(|case| case.failed > 0) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Runs the seeds on their threads, and `look`s now and then.
+fn watched(
+    options: Options,
+    seeds: std::ops::Range<u64>,
+    jobs: usize,
+    interrupt: &Interrupt,
+    look: impl Fn(&run::Progress),
+) -> Totals {
+    let (stop, progress) = (AtomicBool::new(false), run::Progress::default());
+    std::thread::scope(|scope| {
+        let work = scope.spawn(|| run::explore(options, seeds, jobs, &stop, &progress));
+        while !work.is_finished() {
+            std::thread::sleep(Duration::from_millis(2));
+            look(&progress);
+            if interrupt.requested() {
+                stop.store(true, Ordering::Relaxed);
+            }
+        }
+        // Worlds that panic are findings; nothing else in there does.
+        work.join().unwrap_or_default()
+    })
+}
+
+fn case(options: Options, from: u64, elapsed: Duration, totals: Totals) -> Case {
+    let failures = totals.failures.into_iter().map(|(seed, Violation { property, what })| Failed {
+        seed,
+        property,
+        what,
+        replay: replay_command(seed, &options),
+    });
+    Case {
+        engine: options.engine,
+        policy: options.policy,
+        menu: options.menu.name(),
+        hosts: options.hosts,
+        promised: options.promise().safe,
+        from,
+        worlds: totals.seeds,
+        events: totals.events,
+        entries: totals.entries,
+        crashes_told: totals.crashes_told,
+        halted: totals.halted,
+        excused: totals.excused,
+        failed: totals.failed,
+        failures: failures.collect(),
+        elapsed_ns: u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX),
+        events_per_second: (totals.events as f64 / elapsed.as_secs_f64().max(1e-9)) as u64,
+    }
+}
+
+fn report(context: &Context, done: &[Case], left_out: &[Options], elapsed: Duration, jobs: usize) -> Result<(), Failure> {
     let mut out = context.out();
-    write!(out, "{timeline}")?;
+    if context.json {
+        for case in done {
+            context.json_line(&mut out, case)?;
+        }
+        return Ok(out.flush()?);
+    }
+    let style = &context.style;
+    let headers = [
+        "ENGINE",
+        "POLICY",
+        "MENU",
+        ">WORLDS",
+        ">EVENTS",
+        ">ENTRIES",
+        ">CRASHES TOLD",
+        ">HALTED",
+        ">EXCUSED",
+        ">FAILED",
+        ">EVENTS/S",
+    ];
+    let mut table = Table::new(&headers);
+    for case in done {
+        let n = |number: u64| Cell::from(units::thousands(number));
+        table.row([
+            Cell::painted(case.engine.name(), Paint::Cyan),
+            case.policy.name().into(),
+            case.menu.into(),
+            n(case.worlds),
+            n(case.events),
+            n(case.entries),
+            n(case.crashes_told),
+            n(case.halted),
+            n(case.excused.values().sum()),
+            Cell::painted(units::thousands(case.failed), if case.failed > 0 { Paint::Red } else { Paint::Green }),
+            n(case.events_per_second),
+        ]);
+    }
+    write!(out, "{}", table.render(style, 0))?;
+    let mut excused = std::collections::BTreeMap::new();
+    for (why, count) in done.iter().flat_map(|case| &case.excused) {
+        *excused.entry(why).or_insert(0) += count;
+    }
+    if !excused.is_empty() {
+        writeln!(out, "\n{}", style.bold("Excused: worlds whose end proves nothing"))?;
+        for (why, count) in excused {
+            writeln!(out, "  {:>9}  {why}", units::thousands(count))?;
+        }
+    }
+    for options in done.iter().filter(|case| !case.promised) {
+        let (engine, policy, menu) = (options.engine, options.policy, options.menu);
+        writeln!(
+            out,
+            "{}",
+            style.dim(&format!("{engine} with {policy} promises nothing under {menu}: only panics count there"))
+        )?;
+    }
+    if !left_out.is_empty() {
+        let text: Vec<_> = left_out.iter().map(|o| format!("{} {} {}", o.engine, o.policy, o.menu)).collect();
+        writeln!(out, "{}", style.dim(&format!("Left out, because nothing is promised there: {}", text.join("; "))))?;
+    }
+    for case in done.iter().filter(|case| case.failed > 0) {
+        writeln!(out, "\n{}", style.red(&format!("{}, {}, {}: {} failed", case.engine, case.policy, case.menu, case.failed)))?;
+        for failed in &case.failures {
+            writeln!(
+                out,
+                "  seed {}: {}: {}\n    {} {}",
+                failed.seed,
+                failed.property,
+                failed.what,
+                style.dim("→"),
+                failed.replay
+            )?;
+        }
+    }
+    let (worlds, events) = done.iter().fold((0, 0), |(w, e), case| (w + case.worlds, e + case.events));
+    let failed: u64 = done.iter().map(|case| case.failed).sum();
+    let verdict = match failed {
+        0 => style.paint(Paint::Green, "nothing was violated"),
+        n => style.red(&format!("{} violated something", units::count(n as usize, "world"))),
+    };
+    let seconds = elapsed.as_secs_f64();
+    let threads = units::count(jobs, "thread");
+    let rate = units::thousands((events as f64 / seconds.max(1e-9)) as u64);
+    writeln!(out, "\n{} worlds in {seconds:.1} s on {threads}, {rate} events/s: {verdict}", units::thousands(worlds))?;
+    Ok(out.flush()?)
+}
+
+// ---------------------------------------------------------------------- replay
+
+/// A line of a timeline.
+#[derive(Serialize)]
+struct Happened<'a> {
+    at_ns: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    member: Option<u16>,
+    text: &'a str,
+}
+
+/// Its end.
+#[derive(Serialize)]
+struct Ended {
+    ended_ns: u64,
+    entries: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    violated: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    what: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    excused: Option<&'static str>,
+}
+
+fn replay(context: &Context, args: &ReplayArgs) -> Result<ExitCode, Failure> {
+    check(args.engine, args.policy)?;
+    let options = Options { engine: args.engine, policy: args.policy, menu: args.menu, hosts: args.hosts };
+    let mut plan = Plan::generate(args.seed, options);
+    let found = match args.property {
+        Some(property) => run::breaks(&plan, property),
+        None => run::run(&plan).violation,
+    };
+    let mut shrunk = None;
+    if let Some(violation) = &found
+        && !args.whole
+    {
+        let _progress = Progress::start(context, "taking away what the failure does not need");
+        let fails = |plan: &Plan| match args.property {
+            Some(property) => run::breaks(plan, property),
+            None => run::run(plan).violation,
+        };
+        let small = shrink::shrink_by(&plan, violation.clone(), shrink::BUDGET, fails);
+        shrunk = Some((plan.steps.len(), small.runs, small.is_minimum));
+        plan = small.plan;
+    }
+    let mut out = context.out();
+    if args.scenario {
+        write!(out, "{}", scenario::write(&plan))?;
+        out.flush()?;
+        return Ok(if found.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS });
+    }
+    let (outcome, violation, timeline) = match args.property {
+        Some(property) => {
+            let (broken, outcome, world) = run::watch_unjudged(&plan);
+            let violation = broken.into_iter().find(|violation| violation.property == property);
+            (outcome, violation, world.and_then(|mut world| world.take_timeline()).unwrap_or_default())
+        }
+        None => {
+            let (outcome, timeline) = run::watch(&plan);
+            (outcome.clone(), outcome.violation, timeline)
+        }
+    };
+    if !context.json {
+        let style = &context.style;
+        writeln!(out, "{}", style.bold(&format!("Seed {}: {options}", args.seed)))?;
+        if let Some((steps, runs, is_minimum)) = shrunk {
+            let most = if is_minimum { "nothing more can be taken away" } else { "there may be less" };
+            let text = format!(
+                "Shrunk from {steps} steps to {} in {} worlds: {most}. All of it: --whole",
+                plan.steps.len(),
+                units::thousands(u64::from(runs))
+            );
+            writeln!(out, "{}", style.dim(&text))?;
+        }
+        for line in scenario::write(&plan).lines().filter(|line| !line.starts_with("clock")) {
+            writeln!(out, "  {line}")?;
+        }
+        writeln!(out)?;
+    }
+    tell(context, &mut out, &timeline)?;
+    let ended = Ended {
+        ended_ns: outcome.ended_ns,
+        entries: outcome.entries,
+        violated: violation.as_ref().map(|violation| violation.property),
+        what: violation.as_ref().map(|violation| violation.what.clone()),
+        excused: outcome.excused,
+    };
+    if context.json {
+        context.json_line(&mut out, &ended)?;
+    } else {
+        let style = &context.style;
+        match &violation {
+            Some(violation) => {
+                let row = TABLE.iter().find(|row| row.name == violation.property);
+                writeln!(out, "\n{}", style.red(&format!("Violated: {violation}")))?;
+                if let Some(row) = row {
+                    writeln!(
+                        out,
+                        "  {}: {}\n  {}; in TLA+ {}; checked in sim/src/invariants/{}",
+                        row.name, row.says, row.paper, row.tla, row.file
+                    )?;
+                }
+            }
+            None => {
+                let excused = outcome.excused.map(|why| format!("; its end is not judged: {why}")).unwrap_or_default();
+                let entries = units::count(outcome.entries as usize, "entry").replace("entrys", "entries");
+                writeln!(
+                    out,
+                    "\n{}: {entries} after {}{excused}",
+                    style.paint(Paint::Green, "Nothing was violated"),
+                    units::ns(outcome.ended_ns)
+                )?;
+            }
+        }
+    }
     out.flush()?;
-    Ok(if outcome.violation.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if violation.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Prints a timeline.
+fn tell(context: &Context, out: &mut impl Write, timeline: &Timeline) -> Result<(), Failure> {
+    for line in timeline.lines() {
+        if context.json {
+            let (host, member) = (line.host.map(|host| host + 1), line.member.map(|member| member.0));
+            context.json_line(out, &Happened { at_ns: line.at_ns, host, member, text: &line.text })?;
+            continue;
+        }
+        let who = match (line.host, line.member) {
+            (Some(host), Some(member)) => format!("h{} {:<4}", host + 1, member.to_string()),
+            (Some(host), None) => format!("h{}     ", host + 1),
+            (None, _) => "       ".into(),
+        };
+        let text = match line.text.chars().next() {
+            Some('─' | '═') => context.style.paint(Paint::Yellow, &line.text),
+            Some('✗') => context.style.red(&line.text),
+            Some('→' | '←' | '⇉' | '⇇' | '⇶' | '⇢') => line.text.clone(),
+            _ => context.style.bold(&line.text),
+        };
+        let at = format!("{:>7}.{:01} µs", line.at_ns / 1000, line.at_ns % 1000 / 100);
+        writeln!(out, "{}  {who}  {text}", context.style.dim(&at))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_menu_is_explained() {
+        let text: Vec<_> = MENUS.lines().skip(1).map(|line| line.trim().split_once(' ').unwrap()).collect();
+        let text: Vec<_> = text.into_iter().map(|(name, about)| (name, about.trim())).collect();
+        assert_eq!(text, Menu::ALL.map(|menu| (menu.name(), menu.about())));
+    }
+
+    #[test]
+    fn all_is_a_choice_and_errors_name_it() {
+        assert_eq!(engines("all"), Ok(Choice::All));
+        assert_eq!(policies("fence"), Ok(Choice::One(Policy::Fence)));
+        assert!(menus("no").unwrap_err().ends_with("everything, all)"));
+    }
+
+    #[test]
+    fn seeds_are_spread_over_what_is_promised() {
+        let args = |engine, policy, menu, seeds| RunArgs { engine, policy, menu, hosts: None, seeds, from: 0, jobs: None };
+        let (all, left_out) = cases(&args(Choice::One(Kind::Lowi), Choice::All, Choice::All, 100)).unwrap();
+        assert_eq!(all.iter().map(|(_, seeds)| seeds).sum::<u64>(), 100);
+        assert!(all.iter().all(|(options, _)| options.promise().safe && options.policy == Policy::TrustContract));
+        assert_eq!(all.len() + left_out.len(), Menu::ALL.len());
+        let refused = cases(&args(Choice::One(Kind::Lowi), Choice::One(Policy::Fence), Choice::All, 9)).unwrap_err();
+        assert_eq!((refused.kind, refused.hints.len()), (Exit::Usage, 1));
+        let (named, _) = cases(&args(Choice::One(Kind::Lowi), Choice::All, Choice::One(Menu::Everything), 7)).unwrap();
+        assert_eq!(named.len(), 1);
+    }
 }
