@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod delays;
 pub mod engines;
 pub mod gate;
 pub mod host;
