@@ -228,7 +228,11 @@ impl Unit {
             let at_ns = if to == from { now_ns } else { now_ns + UNIT_NS };
             let delays = if to == from { delays.map(|delays| delays - 1) } else { delays.map(|delays| delays + 1) };
             let answer = Flight { at_ns, from: to, to: from, delays, what: What::Answer(epoch, request, answer) };
-            if to == from { self.flying.push_front(answer) } else { self.flying.push_back(answer) }
+            if to == from {
+                self.flying.push_front(answer)
+            } else {
+                self.flying.push_back(answer)
+            }
             return;
         }
         let member = &mut self.members[to];
