@@ -289,7 +289,7 @@ fn completions_and_pages_are_made_for_every_subcommand() {
     }
     assert_eq!(code(&fide(nowhere, &["man", "explan"])), 4);
     for (name, title) in
-        [("fided", ".TH fided 8"), ("fide.toml", ".TH fide.toml 5"), ("fide", ".TH fide 1"), ("agent", ".TH fide\\-agent 1")]
+        [("fided", ".TH fided 8"), ("fide.toml", ".TH fide.toml 5"), ("fide", ".TH fide 1"), ("agent", ".TH fide-agent 1")]
     {
         let o = fide(nowhere, &["man", name]);
         assert!(code(&o) == 0 && out(&o).contains(title), "{name}: {}", out(&o));
