@@ -11,10 +11,12 @@ use clap::{Args, Subcommand};
 use fide_proto::consensus::Kind;
 use fide_sim::invariants::{TABLE, Violation};
 use fide_sim::run::{self, Totals};
+use fide_sim::scenario::{self, Scenario};
 use fide_sim::timeline::Timeline;
-use fide_sim::{Menu, Options, Plan, Policy, options, scenario, shrink};
+use fide_sim::{Menu, Options, Plan, Policy, options, shrink};
 use serde::Serialize;
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -36,6 +38,10 @@ pub enum SimCommand {
     /// The world of one seed, told as a timeline; a failing one is shrunk first
     #[command(after_help = MENUS)]
     Replay(ReplayArgs),
+    /// Stories with an expected end, from text files
+    Scenario(ScenarioArgs),
+    /// How many message delays each engine takes to decide, counted
+    Delays(DelaysArgs),
 }
 
 /// What the menus are, as `--help` and the man pages tell it.
@@ -141,6 +147,25 @@ pub struct ReplayArgs {
     pub scenario: bool,
 }
 
+/// Its arguments.
+#[derive(Debug, Args)]
+pub struct ScenarioArgs {
+    /// Which
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Tell what happened, too; that of an unexpected end is always told
+    #[arg(long)]
+    pub timeline: bool,
+}
+
+/// Its arguments.
+#[derive(Debug, Args)]
+pub struct DelaysArgs {
+    /// In a group of how many
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(3..=9))]
+    pub hosts: u16,
+}
+
 fn property(text: &str) -> Result<&'static str, String> {
     let names = || TABLE.iter().map(|row| row.name);
     names()
@@ -153,6 +178,8 @@ pub fn run(context: &Context, args: &SimArgs) -> Result<ExitCode, Failure> {
     match &args.command {
         SimCommand::Run(args) => explore(context, args),
         SimCommand::Replay(args) => replay(context, args),
+        SimCommand::Scenario(args) => scenarios(context, args),
+        SimCommand::Delays(args) => delays(context, args),
     }
 }
 
@@ -207,8 +234,11 @@ fn replay_command(seed: u64, options: &Options) -> String {
     format!("fide sim replay {seed} --engine {} --policy {} --menu {}{hosts}", options.engine, options.policy, options.menu)
 }
 
-/// The worlds to run, with the number of seeds of each, and those that were asked for as a part of `all` but promise nothing.
-fn cases(args: &RunArgs) -> Result<(Vec<(Options, u64)>, Vec<Options>), Failure> {
+/// The worlds to run, with the number of seeds of each.
+type Cases = Vec<(Options, u64)>;
+
+/// What to run; and what was asked for as a part of `all`, but promises nothing.
+fn cases(args: &RunArgs) -> Result<(Cases, Vec<Options>), Failure> {
     let (mut cases, mut left_out) = (Vec::new(), Vec::new());
     for engine in args.engine.of(options_available()) {
         for policy in args.policy.of(&Policy::ALL) {
@@ -567,6 +597,101 @@ fn tell(context: &Context, out: &mut impl Write, timeline: &Timeline) -> Result<
         writeln!(out, "{}  {who}  {text}", context.style.dim(&at))?;
     }
     Ok(())
+}
+
+// ---------------------------------------------------------------------- scenarios and delays
+
+/// How a scenario ended.
+#[derive(Serialize)]
+struct Told {
+    file: PathBuf,
+    ok: bool,
+    unmet: Vec<String>,
+}
+
+fn scenarios(context: &Context, args: &ScenarioArgs) -> Result<ExitCode, Failure> {
+    let mut out = context.out();
+    let mut all_well = true;
+    for file in &args.files {
+        let text = std::fs::read_to_string(file).map_err(|e| {
+            let kind = if e.kind() == std::io::ErrorKind::NotFound { Exit::NotFound } else { Exit::Failed };
+            Failure::new(kind, format!("cannot read {}: {e}", file.display()))
+        })?;
+        let scenario = Scenario::parse(&text).map_err(|why| Failure::new(Exit::Usage, format!("{}: {why}", file.display())))?;
+        let ended = scenario.run();
+        let ok = ended.unmet.is_empty();
+        all_well &= ok;
+        if args.timeline || (!ok && !context.json) {
+            tell(context, &mut out, &ended.timeline)?;
+        }
+        if context.json {
+            context.json_line(&mut out, &Told { file: file.clone(), ok, unmet: ended.unmet })?;
+            continue;
+        }
+        let style = &context.style;
+        let mark = if ok { style.paint(Paint::Green, "✓") } else { style.red("✗") };
+        writeln!(out, "{mark} {}", file.display())?;
+        if args.timeline || !ok {
+            for (line, _) in &scenario.expects {
+                let unmet = ended.unmet.iter().find(|unmet| unmet.starts_with(line.as_str()));
+                writeln!(out, "    {}", unmet.map_or_else(|| line.clone(), |unmet| style.red(unmet)))?;
+            }
+            let rest =
+                ended.unmet.iter().filter(|unmet| !scenario.expects.iter().any(|(line, _)| unmet.starts_with(line.as_str())));
+            for unmet in rest {
+                writeln!(out, "    {}", style.red(unmet))?;
+            }
+        }
+    }
+    out.flush()?;
+    Ok(if all_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A row of the delays.
+#[derive(Serialize)]
+struct Row {
+    engine: Kind,
+    hosts: u16,
+    by_leader_first: u32,
+    by_leader_all: u32,
+    by_another_first: u32,
+    by_another_all: u32,
+    after_crash_first: u32,
+    after_crash_all: u32,
+}
+
+fn delays(context: &Context, args: &DelaysArgs) -> Result<ExitCode, Failure> {
+    let mut out = context.out();
+    let mut table = Table::new(&["ENGINE", ">LEADER PROPOSES", ">ANOTHER PROPOSES", ">AFTER A CRASH"]);
+    for engine in options_available() {
+        let counted = fide_sim::delays::count(*engine, args.hosts).map_err(Failure::failed)?;
+        let (leader, another, crash) = (counted.by_leader, counted.by_another, counted.after_crash);
+        if context.json {
+            let row = Row {
+                engine: *engine,
+                hosts: args.hosts,
+                by_leader_first: leader.first,
+                by_leader_all: leader.all,
+                by_another_first: another.first,
+                by_another_all: another.all,
+                after_crash_first: crash.first,
+                after_crash_all: crash.all,
+            };
+            context.json_line(&mut out, &row)?;
+        }
+        let cell = |delays: fide_sim::delays::Delays| Cell::from(format!("{} / {}", delays.first, delays.all));
+        table.row([Cell::painted(engine.name(), Paint::Cyan), cell(leader), cell(another), cell(crash)]);
+    }
+    if !context.json {
+        write!(out, "{}", table.render(&context.style, 0))?;
+        let about = format!(
+            "Message delays until the first / until every one of {} members has decided; a round trip is 2. Behind a crash: from its report, not from the crash.",
+            args.hosts
+        );
+        writeln!(out, "\n{}", context.style.dim(&about))?;
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]

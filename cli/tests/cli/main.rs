@@ -1,7 +1,9 @@
 //! The program as it is run: what it prints, on which stream, and its exit code.
 //!
-//! [`agent`] runs it against an agent that answers from a script ([`fake`]), [`lab`] in real labs (root).
+//! [`agent`] runs it against an agent that answers from a script ([`fake`]), [`lab`] in real labs (root), [`sim`] in
+//! simulated worlds.
 
 mod agent;
 mod fake;
 mod lab;
+mod sim;
