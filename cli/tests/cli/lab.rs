@@ -3,6 +3,7 @@
 
 use crate::fake::{command, fide};
 use fide_wire::control::HistoryEvent;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Output;
 use std::time::{Duration, Instant};
@@ -119,12 +120,13 @@ fn an_interrupted_lab_leaves_nothing_behind() {
         std::thread::sleep(Duration::from_millis(after_ms));
         // SAFETY: our own child, not yet waited for.
         unsafe { libc::kill(child.id().cast_signed(), libc::SIGINT) };
-        let code = child.wait().unwrap().code();
-        if code == Some(0) {
+        let ended = child.wait().unwrap();
+        if ended.success() {
             // It was faster than the signal.
             ok(lab.run(&["down"]));
         } else {
-            assert_eq!(code, Some(130));
+            // Ended by the signal itself: that came before anything had begun, on a busy machine.
+            assert!(ended.code() == Some(130) || ended.signal() == Some(libc::SIGINT), "{ended}");
         }
         assert!(!lab.exists(), "after {after_ms} ms");
     }
