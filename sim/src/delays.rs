@@ -177,8 +177,10 @@ impl Unit {
                 break;
             }
             self.now_ns = next;
-            if let Some(flight) = self.flying.pop_front_if(|flight| flight.at_ns <= next) {
-                self.arrive(flight);
+            if flight.is_some_and(|at| at <= next) {
+                if let Some(flight) = self.flying.pop_front() {
+                    self.arrive(flight);
+                }
                 continue;
             }
             let mut fired = false;
