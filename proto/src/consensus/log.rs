@@ -246,6 +246,9 @@ impl Default for Config {
     }
 }
 
+/// Members and newcomers of whom it is kept how far they are.
+const REACHED_MAX: usize = 2 * MAX_MEMBERS;
+
 enum Stage {
     /// Waits for its transfer; keeps what it hears.
     Joining,
@@ -295,6 +298,8 @@ pub struct Log {
     next_number: u64,
     /// Whose own leave was just applied.
     leaver: Option<MemberId>,
+    /// The furthest that each member said it reached: it may be further than we are, and does not say so again.
+    reached: BTreeMap<MemberId, (Epoch, Instance)>,
     /// Whose leave we proposed since we lead.
     evicting: MemberSet,
     snapshot: (Position, Option<Value>),
@@ -360,6 +365,7 @@ impl Log {
             offered: 0,
             next_number: 1,
             leaver: None,
+            reached: BTreeMap::new(),
             evicting: MemberSet::new(),
             snapshot: (0, None),
             tail: VecDeque::new(),
@@ -832,6 +838,10 @@ impl Log {
     }
 
     fn reached(&mut self, from: MemberId, epoch: Epoch, instance: Instance) -> Result<(), Refused> {
+        if self.reached.len() < REACHED_MAX || self.reached.contains_key(&from) {
+            let known = self.reached.entry(from).or_default();
+            *known = (*known).max((epoch, instance));
+        }
         if matches!(self.stage, Stage::Joining) {
             return Ok(());
         }
@@ -1009,7 +1019,10 @@ impl Log {
             self.halt(Halted::Expelled);
         } else if member == self.me {
             let doubtful = |other: &MemberId| !self.kind.needs_accuracy() && self.suspected.contains(*other);
-            let others = self.members.iter().filter(|other| !self.crashed.contains(*other) && !doubtful(other)).collect();
+            let is_through = |other: &MemberId| self.reached.get(other).is_some_and(|(_, instance)| *instance >= self.through);
+            let others = self.members.iter();
+            let others =
+                others.filter(|other| !self.crashed.contains(*other) && !doubtful(other) && !is_through(other)).collect();
             self.stage = Stage::Leaving { instance: self.through, waits_for: others };
         }
     }
@@ -1018,7 +1031,9 @@ impl Log {
         let setup = self.setup(now_ns, kind, false, None);
         // A kind that this build has not got is void; all members of a group run the same build.
         let Some(engine) = (self.build)(&setup) else { return };
-        let others: MemberSet = self.members.iter().filter(|other| *other != self.me && !self.crashed.contains(*other)).collect();
+        let is_through = |other: MemberId| self.reached.get(&other).is_some_and(|(epoch, _)| *epoch > self.epoch);
+        let others = self.members.iter().filter(|other| *other != self.me && !self.crashed.contains(*other));
+        let others: MemberSet = others.filter(|other| !is_through(*other)).collect();
         if let Some(old) = self.engine.replace(engine) {
             self.previous = Some((self.epoch, old, others));
         }
@@ -1042,6 +1057,9 @@ impl Log {
         for to in told.filter(|to| !self.crashed.contains(*to)) {
             self.outputs.push_back(Output::Send { to, message: reached.clone() });
         }
+        // Who is not one yet may be ahead of us.
+        let highest = self.highest;
+        self.reached.retain(|member, _| self.members.contains(*member) || *member > highest);
         let (from, members) = (self.through + 1, self.members.clone());
         if let (Stage::Leaving { .. }, Some(engine)) = (&self.stage, &mut self.engine) {
             engine.set_leaving(now_ns, from, members);
@@ -1335,3 +1353,7 @@ where
         self.engine.invariants();
     }
 }
+
+#[cfg(test)]
+#[path = "log_tests.rs"]
+mod tests;

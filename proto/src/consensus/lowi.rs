@@ -921,6 +921,17 @@ impl Engine<Message> for Lowi {
         self.take_ready();
     }
 
+    /// It owes the others nothing but silence: whoever went on to speak would do so in its successor's round.
+    fn set_leaving(&mut self, now_ns: u64, _from: Instance, members: MemberSet) {
+        self.now_ns = self.now_ns.max(now_ns);
+        if self.halted.is_none() {
+            self.members = members;
+            self.halt(Halted::Left, false);
+            // When it is over, the log says.
+            self.actions.retain(|action| !matches!(action, Action::Halt(_)));
+        }
+    }
+
     fn start_point(&self) -> Option<Value> {
         let (round, leader) = self.settled;
         Some(StartPoint { round, leader, next: self.decided + 1 }.to_value())

@@ -730,6 +730,21 @@ fn a_leader_that_leaves_is_followed_by_the_next_without_a_timeout() {
 }
 
 #[test]
+fn a_leader_that_leaves_is_silent_until_its_log_lets_it_go() {
+    let mut lowi = Lowi::new(P1, config(), MemberSet::first(3), 1, Start::Together, 0).unwrap();
+    lowi.propose(0, Entry { id: EntryId { proposer: P1, number: 1 }, body: Body::Leave(P1) }).unwrap();
+    let at = lowi.poll_timeout().unwrap();
+    lowi.handle_timeout(at);
+    assert!(matches!(lowi.poll_action(), Some(Action::Copies { .. })));
+    lowi.handle_timeout(at + 1);
+    assert!(matches!(lowi.poll_action(), Some(Action::Decide { instance: 1, .. })));
+    lowi.set_leaving(at + 1, 2, [P2, P3].into_iter().collect());
+    lowi.handle_timeout(at + 10 * PERIOD);
+    assert_eq!((lowi.poll_timeout(), lowi.poll_action(), lowi.leader()), (None, None, None), "the next round is of P2");
+    lowi.invariants();
+}
+
+#[test]
 fn a_barrier_is_alone_and_nothing_passes_it() {
     let mut lowi = Lowi::new(P1, Config { depth: 8, ..config() }, MemberSet::first(1), 1, Start::Together, 0).unwrap();
     lowi.propose(0, entry(P1, 1)).unwrap();
