@@ -217,6 +217,27 @@ fn members_join_with_a_start_point_and_leave() {
     group.until("decided by the last one", |group| group.entries(3).contains(&EntryId { proposer: MemberId(3), number: 1 }));
 }
 
+/// The last voter cannot be removed: whoever leaves last ends the group, and does not ask for its own removal for ever.
+#[test]
+fn the_last_member_leaves() {
+    let mut group = Group::new(1, 2);
+    let me = MemberId(1);
+    group.propose(1, 1, value("alone"));
+    group.until("one entry", |group| group.agreed(1));
+    group.propose(1, 2, Body::Leave(me));
+    group.until("its leave is decided", |group| group.agreed(2));
+    let (now, set) = (group.now, group.set.clone());
+    assert!(set.is_empty());
+    let raft = group.members.get_mut(&me).unwrap();
+    raft.set_leaving(now, 3, set);
+    assert!(raft.may_leave());
+    let end = group.now + 100 * MS;
+    while group.now < end {
+        group.step();
+    }
+    assert_eq!(group.members[&me].halted(), None);
+}
+
 #[test]
 fn the_log_that_is_kept_is_bounded() {
     let mut group = Group::new(3, 4);
