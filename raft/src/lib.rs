@@ -82,6 +82,8 @@ pub struct Raft {
     barrier: bool,
     /// Our own removal is in our log: what is needed of us for it, we gave.
     removed: bool,
+    /// The change of voters proposed last: under which term, from which voters, about whom. Not again if it changed nothing.
+    tried: Option<(u64, MemberSet, u64)>,
     pending: VecDeque<Entry>,
     /// How many of the pending ones, from the front, are on their way; since which tick, under which leader and term.
     sent: usize,
@@ -139,6 +141,7 @@ impl Raft {
             held: VecDeque::new(),
             barrier: false,
             removed: false,
+            tried: None,
             pending: VecDeque::new(),
             sent: 0,
             sent_for_ticks: 0,
@@ -297,7 +300,14 @@ impl Raft {
         } else {
             return;
         }
-        let _ = self.node.propose_conf_change(Vec::new(), change);
+        // The library commits changes that it does not carry out, of id 0 for one; alone in the group it would do so for ever.
+        let tried = (self.node.raft.term, voters, change.node_id);
+        if self.tried.as_ref() == Some(&tried) {
+            return;
+        }
+        if self.node.propose_conf_change(Vec::new(), change).is_ok() {
+            self.tried = Some(tried);
+        }
     }
 
     /// Keeps what somebody may still need: on the leader, from the entry that the slowest member lacks.

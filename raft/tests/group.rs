@@ -238,6 +238,18 @@ fn the_last_member_leaves() {
     assert_eq!(group.members[&me].halted(), None);
 }
 
+/// The library commits a change about id 0 and does nothing of it.
+#[test]
+fn a_member_that_cannot_be_is_not_tried_for_ever() {
+    let mut group = Group::new(1, 1);
+    group.until("a leader", |group| group.leader().is_some());
+    let raft = group.members.get_mut(&MemberId(1)).unwrap();
+    raft.propose(0, Entry { id: EntryId { proposer: MemberId(1), number: 1 }, body: Body::Join(MemberId(7)) }).unwrap();
+    raft.set_members(0, raft.decided_through() + 1, [0, 1].map(MemberId).into_iter().collect());
+    group.propose(1, 2, value("after"));
+    group.until("it goes on", |group| group.entries(1).len() == 2);
+}
+
 #[test]
 fn the_log_that_is_kept_is_bounded() {
     let mut group = Group::new(3, 4);
