@@ -78,7 +78,7 @@
 //!
 //! # Joining
 //! Nobody stops (§5.2, "flawless joining"). The joiner keeps every copy from before it asks; some member proposes [`Body::Join`], sends the state with [`Engine::start_point`], and [`Lowi::join`] goes on from
-//! there: it is handed what was kept, and logs decisions from [`StartPoint::next`] on. It is elected once [`Engine::set_members`] has it, and only after a live round came (until then it does not know when the last one was).
+//! there: it is handed what was kept, and logs decisions from [`StartPoint::next`] on. It is elected once [`Engine::set_members`] has it, and only after a live round came (until then it does not know when the last one was) or all others are known to have crashed.
 //! A joiner further away than Δ_I needs larger timeouts first: a decided value tells all layers to call [`Lowi::raise_timeouts`] between the same two instances, before the join is proposed.
 //! Members wait longer from then on, none speaks later than before, so it does not matter that they change within Δ_I of each other. Lowering needs a new engine ([`Body::Switch`]).
 
@@ -525,9 +525,10 @@ impl Lowi {
         if now_ns > fence_ns {
             return self.halt(Halted::Expelled, false);
         }
-        if self.unsettled_since_ns.is_some() {
+        if self.unsettled_since_ns.is_some() && !self.has_outlived_all() {
             return self.halt(Halted::MissingBroadcast, false);
         }
+        self.unsettled_since_ns = None;
         if self.receiver.in_flight() > 0 || !self.ready.is_empty() {
             // Whatever was sent before has arrived by now: a copy is missing for good.
             return self.halt(Halted::NetworkFault, true);
@@ -543,6 +544,13 @@ impl Lowi {
         }
         self.leaving = Some(Leaving { round: round.clone(), left: false, fence_ns });
         self.actions.push_back(Action::Copies { message: Message::Round(round) });
+    }
+
+    /// Everybody else is known to have crashed, so long ago that whatever they sent is here: no live round can come any more, and none is needed.
+    fn has_outlived_all(&self) -> bool {
+        let flight_ns = self.config.flight_ns();
+        let mut others = self.members.iter().filter(|member| *member != self.me);
+        others.all(|member| self.crashed.get(&member).is_some_and(|at_ns| self.now_ns >= at_ns.saturating_add(flight_ns)))
     }
 
     /// ⊥, or some of what waits: a barrier alone, values as many as fit.

@@ -701,6 +701,27 @@ fn nano_4_2_a_round_that_skips_an_instance_stops_who_gets_it() {
     }
 }
 
+/// Seeds 514 and 869 of the simulator: the only other member died while the joiner was on its way in, so no live round would ever come.
+#[test]
+fn nano_5_2_a_joiner_that_is_left_alone_goes_on() {
+    let begin = StartPoint { round: 5, leader: P1, next: 2 };
+    let mut joiner = Lowi::join(P3, config(), [P1, P3].into_iter().collect(), begin, 0).unwrap();
+    joiner.propose(0, entry(P3, 1)).unwrap();
+    joiner.handle_crash(0, P1).unwrap();
+    let mut decided = Vec::new();
+    while decided.is_empty() {
+        joiner.handle_timeout(joiner.poll_timeout().unwrap());
+        while let Some(action) = joiner.poll_action() {
+            match action {
+                Action::Decide { instance, batch } => decided.push((instance, batch.len())),
+                Action::Halt(why) => panic!("{why:?}"),
+                _ => {}
+            }
+        }
+    }
+    assert_eq!(decided, [(2, 1)]);
+}
+
 #[test]
 fn nano_5_2_a_joiner_that_misses_something_stops_alone() {
     let begin = StartPoint { round: 5, leader: P1, next: 2 };
