@@ -868,7 +868,8 @@ impl World {
     /// no verdict will.
     fn look_for_the_unknown(&mut self, host: usize) {
         let Some(member) = &self.hosts[host].member else { return };
-        if !member.log.is_running() || member.paused_until > self.now {
+        // One that leaves waits for the others, so it must hear who of them is gone. A joiner knows of nobody yet.
+        if member.log.halted().is_some() || member.paused_until > self.now {
             return;
         }
         let since = member.joined_ns.unwrap_or(0);
