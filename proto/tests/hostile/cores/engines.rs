@@ -46,7 +46,7 @@ pub fn lowi(data: &[u8]) {
 
 /// Sometimes there is one.
 fn bytes_of_point(data: &[u8]) -> usize {
-    if data.len() % 8 == 0 { 18 } else { 0 }
+    if data.len().is_multiple_of(8) { 18 } else { 0 }
 }
 
 /// One decision: every member proposes, and hears what it should not.

@@ -233,13 +233,12 @@ impl<M: Hostile, S: Subject<M>> World<M, S> {
                     assert_eq!(instance, member.decided + 1, "in order, each once");
                     assert!(!batch.is_empty(), "⊥ is never decided");
                     member.decided = instance;
-                    let barrier = match &batch[0].body {
-                        Body::Value(_) => false,
-                        Body::Join(new) => member.set.len() >= MAX_MEMBERS || member.set.insert(*new) || true,
-                        Body::Leave(old) => member.set.remove(*old) || true,
-                        Body::Switch(_) => true,
-                    };
-                    if barrier {
+                    match &batch[0].body {
+                        Body::Join(new) if member.set.len() < MAX_MEMBERS => _ = member.set.insert(*new),
+                        Body::Leave(old) => _ = member.set.remove(*old),
+                        Body::Value(_) | Body::Join(_) | Body::Switch(_) => {}
+                    }
+                    if !matches!(batch[0].body, Body::Value(_)) {
                         let members = member.set.clone();
                         let _ = member.subject.call(self.now_ns, Call::Members(instance + 1, members));
                     }
