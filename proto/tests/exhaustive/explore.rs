@@ -1,8 +1,8 @@
 //! Breadth-first search over every state that a model can reach: the first violation found is one of the shortest.
 //!
-//! Why not stateright: 0.31 brings a web server and a random number generator for what is needed here, and has no word for two
-//! things that are: a panic in a core (its own invariants) is a violation with a trace, and a state in which nothing need happen any
-//! more is judged by a property of its own (termination). It would not be slower or faster on one core.
+//! Why not stateright: 0.31 brings a web server and a random number generator, and what is wanted here is small: a panic in a core (its own
+//! invariants) is a violation with a trace, and a state in which nothing need happen any more is judged by a property of its own (termination).
+//! Whether stateright can be brought to do both, and at what speed, was not tried.
 //!
 //! States are told apart by 64 bits of their hash, as in TLC and stateright: among 10⁷ states two fall together, and hide what is behind one of
 //! them, with a probability of 3·10⁻⁶.
