@@ -34,7 +34,7 @@ pub fn sentence(cause: Cause, node: &str, app: Option<&str>, code: i32, confirms
         Cause::AgentLost => format!("the agent of {what} is gone or stuck; nothing is known of the processes there"),
         Cause::SilentHost if app.is_some() => format!("{what} is taken for dead: its host fell silent"),
         Cause::SilentHost => format!("{what} fell silent on every path and its kernel does not answer"),
-        Cause::PathDown => format!("path {code} from {what} carries nothing while another does: a network fault, not a crash"),
+        Cause::PathDown => format!("path {code} from {what} loses what another carries: a network fault, not a crash"),
         Cause::PathUp => format!("path {code} from {what} carries heartbeats again"),
         Cause::ContractBroken => format!("heartbeats of {what} are later than its contract allows; its kernel is being asked"),
         Cause::ContractKept => format!("heartbeats of {what} are back within the contract"),

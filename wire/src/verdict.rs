@@ -20,7 +20,7 @@ pub enum Cause {
     AgentLost = 5,
     /// No sign of a host on any path for longer than its timeout.
     SilentHost = 6,
-    /// One path to a host carries nothing while another does (a network fault, never a crash).
+    /// One path to a host loses what another carries (a network fault, never a crash).
     PathDown = 7,
     /// Heartbeats came later than the contract allows.
     ContractBroken = 8,

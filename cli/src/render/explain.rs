@@ -225,7 +225,7 @@ fn conclusion(event: &HistoryEvent) -> String {
         Cause::Left => format!("{who} said that it leaves."),
         Cause::AgentLost => format!("The agent of {node} is gone or stuck, while the kernel of {node} still answers."),
         Cause::SilentHost => format!("There was no sign of {node} on any path for longer than its timeout."),
-        Cause::PathDown => format!("Path {} carries nothing from {node}, while another path does.", event.code),
+        Cause::PathDown => format!("Path {} loses what {node} sends, while another path carries it.", event.code),
         Cause::PathUp => format!("Path {} carries heartbeats from {node} again.", event.code),
         Cause::ContractBroken => format!("Heartbeats of {node} came later than the contract allows."),
         Cause::ContractKept => format!("Heartbeats of {node} keep the contract again."),

@@ -23,11 +23,11 @@ pub struct Config {
     pub late_probe_ns: u64,
     /// How often the kernel of a host whose agent is lost is asked again (ns).
     pub agent_lost_probe_ns: u64,
-    /// Consecutive heartbeats, none lost between them, before a path that was down is up again.
-    ///
-    /// Down takes one missing copy (FiDe §3.3), up takes several: a path that loses every other packet stays down instead of
-    /// alternating with every packet.
+    /// Consecutive heartbeats, none lost between them, before a path that was down is up again, and before earlier losses are forgotten.
     pub path_up_after: u32,
+    /// Losses that come to light on one path, none on the other, before that path is down: a path that loses every other packet is down
+    /// and stays down, although it carries something.
+    pub path_down_after: u32,
     /// A tick later than this many periods (and later than the smallest timeout) after the one before is a pause of our own.
     pub pause_periods: u32,
     /// How long a process may be missing in its host's directory before it is taken for ended without a notice (ns): long enough for
@@ -49,6 +49,7 @@ impl Default for Config {
             late_probe_ns: 10_000_000,
             agent_lost_probe_ns: 100_000_000,
             path_up_after: 3,
+            path_down_after: 3,
             pause_periods: 3,
             missing_app_ns: 50_000_000,
             timeout_change_percent: 10,

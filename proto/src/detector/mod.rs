@@ -2,8 +2,9 @@
 //!
 //! # In one head
 //! Think of a night watch that listens to two church bells of the same town, on two hills. Each rings every minute.
-//! * A bell that is silent while the other one rings is a broken bell: *path down*. Nobody died. (FiDe §3.3: a monitoring process "detects a network
-//!   failure […] when it receives a single heartbeat".)
+//! * A bell that is silent while the other one rings is a broken bell, or the wind carries its sound away for a while. Nobody died. (FiDe §3.3: a
+//!   monitoring process "detects a network failure […] when it receives a single heartbeat".) The watch calls out towards that hill; if
+//!   nobody there answers although somebody else's voice comes from it, or if it has not rung for a whole second: *path down*.
 //! * When both are silent for longer than the sexton ever needs (TO = HB + λmin + 2·δmax), the watch says *contract broken* and calls out to
 //!   the town. If the town answers that there is no sexton (*port unreachable*), or answers for a whole second
 //!   but no bell rings, the sexton is gone: *agent lost*. Of the townspeople nothing is claimed.
@@ -57,9 +58,18 @@
 //! * *A drop counter as a veto* (S2): every refused forgery would then suspend detection. Drops are evidence; the questions put to the
 //!   kernel are the second look.
 //!
+//! # When a path is down
+//! FiDe §3.3 takes one copy that came alone for a network failure. A copy can also be held up, on the sender's or on our own side, by a processor that
+//! is busy while that of the other path is not: half an hour of overload brought one such false *path down*. Nothing depends on
+//! these milliseconds, since the other path carries; so a copy must be *lost*, not late:
+//! * questions put on that path alone stay unanswered although another host reached us on it meanwhile (as for a silent host): milliseconds;
+//! * or nothing comes on it for as long as a stuck agent is given, whatever answers: also when we cannot tell whose side it is, because nobody
+//!   else is heard on that path either;
+//! * or numbers keep missing on it and not on the other one ([`Config::path_down_after`]). A single lost copy is counted, not told.
+//!
 //! # What isolation costs
 //! consul #916: a sick observer condemns healthy peers. Here a silent host is judged only if a question that it did not answer lies between two
-//! moments at which another host reached us, the second of them after the answer was due, and on a path that the silent host used ([`peer::Peer::is_witnessed`]). Hearing somebody is
+//! moments at which another host reached us, the second of them after the answer was due, and on a path that the silent host used ([`peer::Probing::is_witnessed`]). Hearing somebody is
 //! not enough: what was sent before our cables were cut one after the other may be stamped after the question, when this kernel is busy.
 //! Therefore two hosts that are well are asked together with the silent one, and an answer counts as of its *question*. Only where
 //! they do not answer (ICMP filtered) what they send counts, as of a whole timeout before its stamp.
@@ -92,7 +102,7 @@ use apps::News;
 use fide_wire::PATHS;
 use fide_wire::packet::{ConfirmEntry, Notice};
 use fide_wire::verdict::{Cause, Contract, Evidence, Grade, PathEvidence, VerdictId};
-use peer::Peer;
+use peer::{Path, Peer};
 use std::collections::VecDeque;
 
 /// Most hosts tracked: the slots of the receive table.
@@ -508,6 +518,13 @@ impl Detector {
         }
         let peer = &mut self.peers[i];
         if !matches!(peer.state, State::Late | State::AgentLost) {
+            let path = &mut peer.paths[path];
+            if let Some(doubt) = &mut path.doubt
+                && path.behind_since_ns.is_some_and(|since| asked_ns >= since)
+            {
+                doubt.answered(now, self.config.agent_timeout_ns / 2);
+                path.kernel_answered = true;
+            }
             return; // an answer to a question that is settled
         }
         peer.probing.answered(now, self.config.agent_timeout_ns / 2);
@@ -647,21 +664,32 @@ impl Detector {
         }
     }
 
-    /// Tells every host that is being asked when another one last reached us.
+    /// Tells every host that is being asked, on all paths or on one, when another one last reached us.
     fn note_witnesses(&mut self, now: u64) {
-        if !self.peers.iter().any(|p| matches!(p.state, State::Late | State::AgentLost)) {
+        let is_asked = |p: &Peer| matches!(p.state, State::Late | State::AgentLost) || p.paths.iter().any(|p| p.doubt.is_some());
+        if !self.peers.iter().any(is_asked) {
             return;
         }
         // The two that did so last on each path: everybody has a witness other than itself among them.
         let latest: [_; PATHS] =
             std::array::from_fn(|path| self.two_latest(|p| p.state.may_answer().then(|| p.reached_ns(path))));
         let slowest = self.peers.iter().filter(|p| p.state.may_answer()).map(Peer::timeout_ns).max().unwrap_or(0);
-        for peer in self.peers.iter_mut().filter(|p| matches!(p.state, State::Late | State::AgentLost)) {
-            let ways = peer.last_ways();
-            let others = (0..PATHS).filter(|&k| ways[k]).flat_map(|k| latest[k]).flatten().filter(|(_, node)| *node != peer.node);
-            let reached_ns = others.map(|(at, _)| at).max().unwrap_or(0);
-            let limits = peer.witness_limits(&self.config, slowest, now);
-            peer.probing.witness(reached_ns, &limits, now);
+        for peer in self.peers.iter_mut().filter(|p| is_asked(p)) {
+            let node = peer.node;
+            let reached_ns = |path: usize| latest[path].iter().flatten().filter(|(_, by)| *by != node).map(|(at, _)| *at).max();
+            for path in 0..PATHS {
+                if let Some(mut doubt) = peer.paths[path].doubt.take() {
+                    let limits = peer.witness_limits(&doubt, &self.config, slowest, now);
+                    doubt.witness(reached_ns(path).unwrap_or(0), &limits, now);
+                    peer.paths[path].doubt = Some(doubt);
+                }
+            }
+            if peer.state != State::Alive {
+                let ways = peer.last_ways();
+                let reached_ns = (0..PATHS).filter(|&k| ways[k]).filter_map(reached_ns).max().unwrap_or(0);
+                let limits = peer.witness_limits(&peer.probing, &self.config, slowest, now);
+                peer.probing.witness(reached_ns, &limits, now);
+            }
         }
     }
 
@@ -685,6 +713,7 @@ impl Detector {
         let peer = &mut self.peers[i];
         peer.compare_paths(judge_from);
         if self.isolated.is_some() {
+            peer.paths.iter_mut().for_each(Path::end_doubt);
             return;
         }
         if peer.is_stale(judge_from, now) {
@@ -698,21 +727,72 @@ impl Detector {
             return;
         }
         for path in 0..PATHS {
-            let p = &mut self.peers[i].paths[path];
-            let stale = now > p.deadline_ns(judge_from);
-            if stale {
-                p.fresh = 0;
-            }
-            let behind = p.behind_since_ns.is_some_and(|since| now > since.saturating_add(p.slack_ns()));
-            if p.down && !stale && p.fresh >= self.config.path_up_after {
+            self.judge_path(i, path, now);
+        }
+    }
+
+    /// One path of a host that is alive. See "When a path is down" above.
+    fn judge_path(&mut self, i: usize, path: usize, now: u64) {
+        let (judge_from, carrier) = (self.judge_from_ns, self.carrier[path]);
+        let others_lose = (0..PATHS).any(|k| k != path && self.peers[i].paths[k].gaps > 0);
+        let p = &mut self.peers[i].paths[path];
+        let stale = now > p.deadline_ns(judge_from);
+        let fresh = !stale && p.fresh >= self.config.path_up_after;
+        if stale {
+            p.fresh = 0;
+        } else if fresh {
+            p.gaps = 0;
+        }
+        if p.down {
+            if fresh {
                 p.down = false;
                 self.judge_node(i, Cause::PathUp, Grade::Certain, path as i32, now);
-            } else if !p.down && stale && behind && self.carrier[path] {
-                // Without our own carrier nothing can come: that is told once, as the fault of our interface.
-                p.down = true;
-                self.judge_node(i, Cause::PathDown, Grade::Inferred, path as i32, now);
+            }
+            return;
+        }
+        let behind = p.behind_since_ns.is_some_and(|since| now > since.saturating_add(p.slack_ns()));
+        // Without our own carrier nothing can come: that is told once, as the fault of our interface.
+        let unheard = if stale && behind && carrier {
+            let silent_ns = now - p.silent_since_ns(judge_from);
+            self.question_on(i, path, now) || silent_ns >= self.config.agent_timeout_ns
+        } else {
+            p.end_doubt();
+            false
+        };
+        let p = &self.peers[i].paths[path];
+        let loses = p.gaps >= self.config.path_down_after && !others_lose && carrier;
+        if unheard || loses {
+            self.judge_node(i, Cause::PathDown, Grade::Inferred, path as i32, now);
+            let p = &mut self.peers[i].paths[path];
+            p.down = true;
+            p.end_doubt();
+        }
+    }
+
+    /// Puts the next question on one path when it is due. `true` when it answered none of them for long enough, and another host reached us
+    /// on it meanwhile.
+    fn question_on(&mut self, i: usize, path: usize, now: u64) -> bool {
+        let peer = &mut self.peers[i];
+        let mut doubt = peer.paths[path].doubt.take().unwrap_or_default();
+        let (wait, interval) = (peer.probe_wait_ns(&self.config), peer.probe_interval_ns(&doubt, &self.config));
+        let due = now >= doubt.next_ns;
+        if due {
+            doubt.close_round(now, interval, self.config.agent_timeout_ns);
+        }
+        let unheard = doubt.is_unanswered(&self.config, wait, now) && doubt.is_witnessed();
+        let (settled, node) = (doubt.is_settled(), peer.node);
+        if due && !unheard {
+            doubt.sent(now, if settled { self.config.late_probe_ns } else { interval });
+        }
+        peer.paths[path].doubt = Some(doubt);
+        if due && !unheard {
+            let paths = std::array::from_fn(|k| k == path);
+            self.actions.push_back(Action::Probe { node, paths, knock: false });
+            if !settled {
+                self.ask_witnesses(node, paths, paths, now);
             }
         }
+        unheard
     }
 
     /// A late host: it resumes, or its kernel tells on its agent, or nothing answers (then `true`).
@@ -757,7 +837,8 @@ impl Detector {
         let judge_from = self.judge_from_ns;
         let peer = &mut self.peers[i];
         if now >= peer.probing.next_ns {
-            let interval = if isolated { self.config.agent_lost_probe_ns } else { peer.probe_interval_ns(&self.config) };
+            let interval =
+                if isolated { self.config.agent_lost_probe_ns } else { peer.probe_interval_ns(&peer.probing, &self.config) };
             peer.probing.close_round(now, interval, self.config.agent_timeout_ns);
             if !isolated && peer.is_exhausted(&self.config, judge_from, now) {
                 return true;
@@ -771,30 +852,36 @@ impl Detector {
     fn ask(&mut self, i: usize, now: u64) {
         let peer = &mut self.peers[i];
         let slow = if peer.state == State::AgentLost { self.config.agent_lost_probe_ns } else { self.config.late_probe_ns };
-        let settled =
-            peer.probing.unanswered == 0 && peer.probing.sent_ns != 0 && peer.probing.answered_ns >= peer.probing.sent_ns;
+        let settled = peer.probing.is_settled();
         let interval = if self.isolated.is_some() {
             self.config.agent_lost_probe_ns
         } else if settled {
             slow
         } else {
-            peer.probe_interval_ns(&self.config)
+            peer.probe_interval_ns(&peer.probing, &self.config)
         };
         peer.probing.sent(now, interval);
         let connected = self.carrier.iter().any(|&up| up);
         let paths = if connected { self.carrier } else { [true; PATHS] };
-        self.actions.push_back(Action::Probe { node: peer.node, paths, knock: true });
+        let node = peer.node;
+        self.actions.push_back(Action::Probe { node, paths, knock: true });
         if settled || self.isolated.is_some() {
             return;
         }
-        // The two who are well and were heard last are asked too: they tell whether an answer could have come. Once a tick is enough.
-        let ways = peer.last_ways();
+        let ways = self.peers[i].last_ways();
+        self.ask_witnesses(node, ways, paths, now);
+    }
+
+    /// The two who are well and were heard last on these ways, not counting this host, are asked too: they tell whether an answer could have
+    /// come. Once a tick is enough.
+    fn ask_witnesses(&mut self, but: u32, ways: [bool; PATHS], paths: [bool; PATHS], now: u64) {
         let heard = |p: &Peer| p.paths.iter().zip(ways).filter(|(_, way)| *way).map(|(path, _)| path.last.last_arrival_ns).max();
-        let witnesses = self.two_latest(|p| heard(p).filter(|_| p.state == State::Alive));
+        let witnesses = self.two_latest(|p| heard(p).filter(|_| p.state == State::Alive && p.node != but));
         for (_, node) in witnesses.into_iter().flatten() {
             let Some(peer) = self.find(node).map(|j| &mut self.peers[j]) else { continue };
-            if peer.asked_as_witness_ns != now {
-                peer.asked_as_witness_ns = now;
+            let paths = std::array::from_fn(|k| paths[k] && peer.asked_as_witness_ns[k] != now);
+            if paths.contains(&true) {
+                (0..PATHS).filter(|&k| paths[k]).for_each(|k| peer.asked_as_witness_ns[k] = now);
                 self.actions.push_back(Action::Probe { node, paths, knock: false });
             }
         }
@@ -810,7 +897,7 @@ impl Detector {
             let others = || (0..self.peers.len()).filter(|&j| j != i && self.peers[j].state.may_answer());
             let together = |p: &Peer| p.state == State::Silent && self.peers[i].fell_silent_with(p.silent_ns);
             let alone = others().next().is_none() && !self.peers.iter().any(together);
-            if alone || self.peers[i].is_witnessed() {
+            if alone || self.peers[i].probing.is_witnessed() {
                 self.silent(i, now);
             } else if others().all(|j| exhausted(self, j)) {
                 self.isolate(false, now);
@@ -826,7 +913,7 @@ impl Detector {
         if now >= self.peers[i].probing.next_ns {
             self.ask(i, now);
         }
-        let soon = now.saturating_add(self.peers[i].probe_interval_ns(&self.config));
+        let soon = now.saturating_add(self.peers[i].probe_interval_ns(&self.peers[i].probing, &self.config));
         for (j, peer) in self.peers.iter_mut().enumerate() {
             if j != i && matches!(peer.state, State::Late | State::AgentLost) {
                 peer.probing.next_ns = peer.probing.next_ns.min(soon);
@@ -892,10 +979,14 @@ impl Detector {
             soon = soon.min(peer.late_at_ns(judge_from));
             for path in peer.paths.iter().filter(|p| !p.down) {
                 let deadline = path.deadline_ns(judge_from);
-                match path.behind_since_ns {
+                match (&path.doubt, path.behind_since_ns) {
+                    (Some(doubt), _) => {
+                        next = next.min(doubt.next_ns);
+                        soon = soon.min(path.silent_since_ns(judge_from).saturating_add(self.config.agent_timeout_ns));
+                    }
                     _ if deadline >= now => soon = soon.min(deadline),
-                    Some(since) => soon = soon.min(since.saturating_add(path.slack_ns())),
-                    None => {}
+                    (None, Some(since)) => soon = soon.min(since.saturating_add(path.slack_ns())),
+                    (None, None) => {}
                 }
             }
         }
@@ -1052,7 +1143,11 @@ impl Detector {
     fn step(&mut self, i: usize, to: State) {
         let from = self.peers[i].state;
         debug_assert!(from.may_become(to), "{from} -> {to} is not in the table");
-        self.peers[i].state = to;
+        let peer = &mut self.peers[i];
+        peer.state = to;
+        if to != State::Alive {
+            peer.paths.iter_mut().for_each(Path::end_doubt);
+        }
     }
 
     fn next_inferred_id(&mut self) -> VerdictId {

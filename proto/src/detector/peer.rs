@@ -26,7 +26,11 @@ pub(super) struct Path {
     pub from_ns: u64,
     /// When the other path first brought a heartbeat that this path did not.
     pub behind_since_ns: Option<u64>,
-    /// A verdict said that it carries nothing.
+    /// The questions put on this path while it is silent for longer than it may be and the other one is not.
+    pub doubt: Option<Probing>,
+    /// How often a gap in the numbers came to light since the path last carried [`Config::path_up_after`] heartbeats in a row.
+    pub gaps: u32,
+    /// A verdict said that it loses what another carries.
     pub down: bool,
     /// Consecutive heartbeats since it was last stale.
     pub fresh: u32,
@@ -43,6 +47,8 @@ impl Path {
             last: PathArrival::default(),
             from_ns: now_ns,
             behind_since_ns: None,
+            doubt: None,
+            gaps: 0,
             down: false,
             fresh: 0,
             kernel_answered: false,
@@ -54,7 +60,19 @@ impl Path {
     /// The last moment at which the next heartbeat may still be missing: from the last arrival or, when later, from the moment
     /// since which we may judge at all.
     pub fn deadline_ns(&self, judge_from_ns: u64) -> u64 {
-        self.last.last_arrival_ns.max(self.from_ns).max(judge_from_ns).saturating_add(self.contract.timeout_ns())
+        self.silent_since_ns(judge_from_ns).saturating_add(self.contract.timeout_ns())
+    }
+
+    /// Since when it has brought nothing that we could have heard.
+    pub fn silent_since_ns(&self, judge_from_ns: u64) -> u64 {
+        self.last.last_arrival_ns.max(self.from_ns).max(judge_from_ns)
+    }
+
+    /// What was learned by asking is forgotten.
+    pub fn end_doubt(&mut self) {
+        if self.doubt.take().is_some() {
+            self.kernel_answered = false;
+        }
     }
 
     /// By how much the copies of one heartbeat may differ in their arrival: what the timeout has above the period.
@@ -192,6 +210,24 @@ impl Probing {
         self.sent_ns = now_ns;
         self.next_ns = now_ns.saturating_add(interval_ns.max(1));
     }
+
+    /// Whether the last question was answered and none before it stays unanswered.
+    pub fn is_settled(&self) -> bool {
+        self.unanswered == 0 && self.sent_ns != 0 && self.answered_ns >= self.sent_ns
+    }
+
+    /// Whether enough questions stayed unanswered for long enough.
+    pub fn is_unanswered(&self, config: &Config, wait_ns: u64, now_ns: u64) -> bool {
+        self.unanswered >= config.probe_rounds.max(1) && now_ns.saturating_sub(self.unanswered_since_ns) >= wait_ns
+    }
+
+    /// Whether that has a witness: a question that stayed unanswered lies between two moments at which another host reached us, the
+    /// second of them after the answer was due. The first half matters when our own connection comes back: whom we hear then proves
+    /// that we can be reached now, not that we could be while the others did not answer. The second half matters when it is cut:
+    /// whom we heard just before proves nothing of answers that were still to come.
+    pub fn is_witnessed(&self) -> bool {
+        self.still_unanswered && self.reached_since_ns != 0
+    }
 }
 
 /// One host.
@@ -211,8 +247,8 @@ pub(super) struct Peer {
     pub heard_ns: u64,
     /// What those and its answers prove, by path, see [`Peer::reached_ns`].
     pub reached_ns: [u64; PATHS],
-    /// When it was last asked as a witness.
-    pub asked_as_witness_ns: u64,
+    /// When it was last asked as a witness, by path.
+    pub asked_as_witness_ns: [u64; PATHS],
     /// When it was judged silent.
     pub silent_ns: u64,
     /// The timeout last told to the application.
@@ -239,7 +275,7 @@ impl Peer {
             late_mark_ns: 0,
             heard_ns: now_ns,
             reached_ns: [0; PATHS],
-            asked_as_witness_ns: 0,
+            asked_as_witness_ns: [0; PATHS],
             silent_ns: 0,
             told_timeout_ns: 0,
             drops_mark: drops,
@@ -295,7 +331,7 @@ impl Peer {
 
     /// Since when nothing has come that we could have heard.
     pub fn silent_since_ns(&self, judge_from_ns: u64) -> u64 {
-        self.paths.iter().map(|p| p.last.last_arrival_ns.max(p.from_ns)).max().unwrap_or(0).max(judge_from_ns)
+        self.paths.iter().map(|p| p.silent_since_ns(judge_from_ns)).max().unwrap_or(judge_from_ns)
     }
 
     pub fn is_stale(&self, judge_from_ns: u64, now_ns: u64) -> bool {
@@ -317,39 +353,28 @@ impl Peer {
         config.probe_wait_ns.unwrap_or_else(derived)
     }
 
-    /// Whether the silence has a witness: a question that stayed unanswered lies between two moments at which another host reached us, the
-    /// second of them after the answer was due. The first half matters when our own connection comes back: whom we hear then proves
-    /// that we can be reached now, not that we could be while the others did not answer. The second half matters when it is cut:
-    /// whom we heard just before proves nothing of answers that were still to come.
-    pub fn is_witnessed(&self) -> bool {
-        self.probing.still_unanswered && self.probing.reached_since_ns != 0
-    }
-
     /// Whether it fell silent together with one that was judged silent at `other_ns`: it was not heard for long enough after that.
     pub fn fell_silent_with(&self, other_ns: u64) -> bool {
         self.sign_of_life_ns() <= other_ns.saturating_add(self.timeout_ns().saturating_mul(TOGETHER_TIMEOUTS))
     }
 
-    /// By what its witnesses are measured, when the slowest of all hosts has this timeout: whoever answers no question is heard once in it.
-    pub fn witness_limits(&self, config: &Config, slowest_timeout_ns: u64, now_ns: u64) -> WitnessLimits {
+    /// By what the witnesses of these questions are measured, when the slowest of all hosts has this timeout: whoever answers no question is
+    /// heard once in it.
+    pub fn witness_limits(&self, asked: &Probing, config: &Config, slowest_timeout_ns: u64, now_ns: u64) -> WitnessLimits {
         let wait_ns = self.probe_wait_ns(config);
         let apart_ns = slowest_timeout_ns.saturating_add(wait_ns).saturating_mul(2);
         // An observer that is always late must not wait for ever, see [`Probing::close_round`].
-        let patience = self.probing.unanswered_since_ns != 0
-            && now_ns.saturating_sub(self.probing.unanswered_since_ns) >= config.agent_timeout_ns;
+        let patience =
+            asked.unanswered_since_ns != 0 && now_ns.saturating_sub(asked.unanswered_since_ns) >= config.agent_timeout_ns;
         let apart_ns = if patience { apart_ns.max(config.agent_timeout_ns) } else { apart_ns };
         WitnessLimits { round_trip_ns: self.round_trip_ns().min(config.probe_wait_max_ns), apart_ns, stale_ns: wait_ns }
     }
 
-    /// Time between two questions while nothing answers; longer when that has led to no verdict for long.
-    pub fn probe_interval_ns(&self, config: &Config) -> u64 {
+    /// Time between two of these questions while nothing answers; longer when that has led to no verdict for long.
+    pub fn probe_interval_ns(&self, asked: &Probing, config: &Config) -> u64 {
         let rounds = config.probe_rounds.max(1);
         let interval = (self.probe_wait_ns(config) / u64::from(rounds)).max(1);
-        if self.probing.unanswered > rounds.saturating_mul(PATIENT_SERIES) {
-            interval.max(config.late_probe_ns)
-        } else {
-            interval
-        }
+        if asked.unanswered > rounds.saturating_mul(PATIENT_SERIES) { interval.max(config.late_probe_ns) } else { interval }
     }
 
     /// Whether enough questions stayed unanswered for long enough, we being there and permitted to judge.
@@ -359,9 +384,7 @@ impl Peer {
             State::AgentLost => now_ns > judge_from_ns.saturating_add(self.timeout_ns()),
             State::Alive | State::Silent | State::Left => false,
         };
-        silent
-            && self.probing.unanswered >= config.probe_rounds.max(1)
-            && now_ns.saturating_sub(self.probing.unanswered_since_ns) >= self.probe_wait_ns(config)
+        silent && self.probing.is_unanswered(config, self.probe_wait_ns(config), now_ns)
     }
 
     /// Takes a row of the receive table. Rows may be the same as before; they never go back.
@@ -375,6 +398,7 @@ impl Peer {
             }
             let came_now = row.last_number.saturating_sub(path.last.last_number).max(1);
             path.fresh = if row.lost > path.last.lost {
+                path.gaps = path.gaps.saturating_add(1);
                 1
             } else {
                 path.fresh.saturating_add(u32::try_from(came_now).unwrap_or(u32::MAX))
@@ -394,8 +418,8 @@ impl Peer {
     pub fn compare_paths(&mut self, judge_from_ns: u64) {
         let newest = self.last_arrival_ns();
         for path in &mut self.paths {
-            let base = path.last.last_arrival_ns.max(path.from_ns).max(judge_from_ns);
-            if path.behind_since_ns.is_none() && newest > base.saturating_add(path.slack_ns()) {
+            let since = path.silent_since_ns(judge_from_ns);
+            if path.behind_since_ns.is_none() && newest > since.saturating_add(path.slack_ns()) {
                 path.behind_since_ns = Some(newest);
             }
         }
@@ -426,5 +450,8 @@ impl Peer {
             debug_assert!(path.contract.period_ns > 0, "a contract without a period has no timeout");
         }
         debug_assert!(self.state != State::Alive || self.probing.sent_ns == 0, "who is alive is not questioned");
+        let doubted = |p: &Path| p.doubt.is_some();
+        debug_assert!(self.state == State::Alive || !self.paths.iter().any(doubted), "of a silent host no path is doubted");
+        debug_assert!(!self.paths.iter().all(doubted), "a path is doubted because the other one carries");
     }
 }

@@ -1,5 +1,6 @@
 //! What can go wrong, and how often.
 
+use crate::host::AGENT_TIMEOUT_NS;
 use crate::sim::{MS, Rng, US};
 use fide_wire::PATHS;
 
@@ -13,6 +14,8 @@ pub enum Menu {
     Cuts,
     /// Cables that are cut one after the other, of hosts too busy to look in time.
     Severed,
+    /// Crashes, restarts, and one path of a host at a time whose processor is so busy that packets wait for it. No path is faulty.
+    HeldUp,
     /// Many processes at once, on lossy paths.
     Storms,
     Everything,
@@ -62,6 +65,12 @@ pub enum Fault {
         percent: u64,
         ns: u64,
     },
+    /// What this host receives on the bad path (or sends itself on it) waits until then. Nothing is lost.
+    HoldPath {
+        host: usize,
+        ns: u64,
+        sending: bool,
+    },
     /// The cable of the bad path, and the other `gap_ns` later, of a host whose kernel and agent are late meanwhile.
     SeverHost {
         host: usize,
@@ -76,6 +85,9 @@ pub enum Fault {
         carrier: bool,
     },
 }
+
+/// Shorter than the patience with a path by more than a period: longer is a fault.
+const LONGEST_HOLD_NS: u64 = AGENT_TIMEOUT_NS - 3 * MS;
 
 /// The path on which all single faults of a world happen: two paths failing at once is the critical compound failure.
 pub fn bad_path(rng: &mut Rng) -> usize {
@@ -107,13 +119,16 @@ fn one(rng: &mut Rng, menu: Menu, hosts: usize) -> Fault {
         let busy_ns = if rng.chance(25) { 0 } else { rng.below(4 * MS) };
         return Fault::SeverHost { host, gap_ns, busy_ns, ns: gap_ns + long(rng) };
     }
+    if menu == Menu::HeldUp && rng.chance(60) || all && rng.chance(10) {
+        return Fault::HoldPath { host, ns: rng.below(LONGEST_HOLD_NS), sending: rng.chance(50) };
+    }
     match rng.below(100) {
         0..15 if all || menu == Menu::Pauses => Fault::FreezeHost { host, ns: long(rng) },
         15..25 if all || menu == Menu::Pauses => Fault::StickAgent { host, ns: long(rng) },
         0..15 if menu == Menu::Cuts => Fault::CutHost { host, ns: long(rng), carrier: rng.chance(50) },
         25..35 if all || menu == Menu::Cuts => Fault::CutHost { host, ns: long(rng), carrier: rng.chance(50) },
-        35..50 => Fault::CutPath { host, ns: long(rng), carrier: rng.chance(50) },
-        50..55 => Fault::LosePath { percent: 1 + rng.below(60), ns: long(rng) },
+        35..50 if menu != Menu::HeldUp => Fault::CutPath { host, ns: long(rng), carrier: rng.chance(50) },
+        50..55 if menu != Menu::HeldUp => Fault::LosePath { percent: 1 + rng.below(60), ns: long(rng) },
         55..65 => Fault::CrashHost { host, back_after: rng.chance(60).then(|| 5 * MS + rng.below(30 * MS)) },
         65..75 => Fault::KillAgent { host, back_after: rng.chance(60).then(|| rng.below(30 * MS)) },
         75..80 => Fault::LeaveAgent { host, back_after: rng.below(30 * MS) },

@@ -68,6 +68,11 @@ fn consul_916_an_observer_whose_cables_are_cut_one_after_the_other_accuses_nobod
 }
 
 #[test]
+fn issue_2_a_path_whose_packets_wait_for_a_busy_processor_is_not_down() {
+    explore(Menu::HeldUp, 2_000);
+}
+
+#[test]
 fn fide_4_1_crash_storms_are_told_once_each() {
     explore(Menu::Storms, 40);
 }

@@ -119,6 +119,8 @@ pub struct World {
     seq: u64,
     bad_path: usize,
     loss_percent: u64,
+    /// The host whose bad path holds up packets, whether it is those it sends, and until when.
+    held: (usize, bool, u64),
     /// How many cuts of each kind are in force on each host.
     cuts: Vec<[u32; PATHS]>,
 }
@@ -143,6 +145,7 @@ impl World {
             seq: 0,
             bad_path,
             loss_percent: 0,
+            held: (0, false, 0),
             cuts: vec![[0; PATHS]; n],
         };
         for h in 0..n {
@@ -185,6 +188,8 @@ impl World {
                 if let Some(until) = self.frozen(to) {
                     let later = until + self.rng.below(200 * US);
                     self.at(later, Event::Deliver { to, packet });
+                } else if let Some(until) = self.held(to, packet.path, false) {
+                    self.at(until, Event::Deliver { to, packet });
                 } else if self.hosts[to].up && self.hosts[to].agent.is_some() && self.hosts[to].receive(packet, now) {
                     let soon = now + 5 * US + self.rng.below(SENDER_LATE_NS);
                     self.wake(to, soon);
@@ -200,6 +205,8 @@ impl World {
                 if let Some(until) = self.frozen(to) {
                     let later = until + self.rng.below(200 * US);
                     self.at(later, Event::Question { from, to, path, asked_ns });
+                } else if let Some(until) = self.held(to, path, false) {
+                    self.at(until, Event::Question { from, to, path, asked_ns });
                 } else if self.hosts[to].up && !self.hosts[to].cut[path] {
                     let result =
                         if self.hosts[to].agent.is_some() { ProbeResult::KernelAnswered } else { ProbeResult::AgentAbsent };
@@ -214,6 +221,8 @@ impl World {
                 if let Some(until) = self.frozen(to) {
                     let later = until + self.rng.below(200 * US);
                     self.at(later, Event::Answer { to, boot, node, path, result, asked_ns });
+                } else if let Some(until) = self.held(to, path, false) {
+                    self.at(until, Event::Answer { to, boot, node, path, result, asked_ns });
                 } else if self.hosts[to].boot == boot && self.hosts[to].agent.is_some() {
                     self.hosts[to].ring.push_back(RingItem::Answer { node, path, result, asked_ns });
                     let soon = now + 5 * US + self.rng.below(SENDER_LATE_NS);
@@ -277,6 +286,11 @@ impl World {
 
     fn frozen(&self, host: usize) -> Option<u64> {
         Some(self.hosts[host].frozen_until).filter(|&until| until > self.now)
+    }
+
+    fn held(&self, host: usize, path: usize, sending: bool) -> Option<u64> {
+        let (who, what, until) = self.held;
+        ((who, self.bad_path, what) == (host, path, sending) && until > self.now).then_some(until)
     }
 
     fn cut(&mut self, host: usize, paths: &[usize], down: bool, carrier: bool) {
@@ -367,6 +381,12 @@ impl World {
                 self.loss_percent = percent;
                 self.at(now + ns, Event::HealLoss);
             }
+            Fault::HoldPath { host, ns, sending } => {
+                // Not one hold after another: together they would outlast the patience with a path.
+                if now > self.held.2 + 3 * MS {
+                    self.held = (host, sending, now + ns);
+                }
+            }
             Fault::SeverHost { host, gap_ns, busy_ns, ns } => {
                 let first = self.bad_path;
                 self.oracle.path_fault(now, now + ns);
@@ -435,7 +455,7 @@ impl World {
                     let (node, incarnation) = (h.node, h.incarnation);
                     let packet = Packet { from, node, incarnation, path, sent_ns: self.now, body: body.clone() };
                     let at = self.now + self.delay();
-                    let at = self.past_the_backlog(to, at);
+                    let at = self.past_the_backlog(to, at).max(self.held(from, path, true).unwrap_or(0));
                     self.packets += 1;
                     self.at(at, Event::Deliver { to, packet });
                 }

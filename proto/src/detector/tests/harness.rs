@@ -20,7 +20,14 @@ pub struct Bench {
     pub sending: Vec<(u32, u32, [bool; PATHS])>,
     /// Hosts whose kernel answers probes.
     pub answering: Vec<(u32, ProbeResult)>,
+    /// Paths on which a host hears and answers no question.
+    pub deaf: Vec<(u32, usize)>,
+    /// Paths on which nothing reaches us before this moment; then everything does, in order.
+    pub held: [u64; PATHS],
     rows: std::collections::BTreeMap<u32, [PathArrival; PATHS]>,
+    numbers: std::collections::BTreeMap<u32, u64>,
+    /// Heartbeats held up on a path.
+    waiting: std::collections::BTreeMap<(u32, usize), u64>,
     pub verdicts: Vec<Verdict>,
     pub others: Vec<Action>,
 }
@@ -37,7 +44,11 @@ impl Bench {
             now: 1_000 * MS,
             sending: Vec::new(),
             answering: Vec::new(),
+            deaf: Vec::new(),
+            held: [0; PATHS],
             rows: Default::default(),
+            numbers: Default::default(),
+            waiting: Default::default(),
             verdicts: Vec::new(),
             others: Vec::new(),
         };
@@ -82,13 +93,20 @@ impl Bench {
     }
 
     fn heartbeats(&mut self) {
-        for (n, _, paths) in &self.sending {
-            for p in 0..PATHS {
-                if paths[p] && (self.now / (100 * US)) % 10 == u64::from(*n) / 10 % 10 {
-                    let rows = self.rows.entry(*n).or_default();
-                    rows[p].last_number += 1;
-                    rows[p].last_arrival_ns = self.now - 50 * US + 20 * US * p as u64;
+        let due = |n: u32| (self.now / (100 * US)) % 10 == u64::from(n) / 10 % 10;
+        for (n, _, paths) in self.sending.iter().filter(|(n, ..)| due(*n)) {
+            let number = self.numbers.entry(*n).or_default();
+            *number += 1;
+            for p in (0..PATHS).filter(|&p| paths[p]) {
+                let waiting = self.waiting.entry((*n, p)).or_default();
+                if self.held[p] > self.now {
+                    *waiting += 1;
+                    continue;
                 }
+                let row = &mut self.rows.entry(*n).or_default()[p];
+                row.lost += if row.last_number == 0 { 0 } else { *number - row.last_number - 1 - std::mem::take(waiting) };
+                row.last_number = *number;
+                row.last_arrival_ns = self.now - 50 * US + 20 * US * p as u64;
             }
         }
     }
@@ -105,7 +123,7 @@ impl Bench {
                 Action::Probe { node, paths, .. } => {
                     for (_, result) in self.answering.iter().filter(|(n, _)| *n == node) {
                         for (p, asked) in paths.iter().enumerate() {
-                            if *asked {
+                            if *asked && self.held[p] <= self.now && !self.deaf.contains(&(node, p)) {
                                 self.d.probe_result(node, p, *result, self.now, self.now + 1);
                             }
                         }
@@ -131,10 +149,17 @@ impl Bench {
     }
 
     pub fn cut(&mut self, node: u32, path: usize) {
+        self.mute(node, path);
+        self.deaf.push((node, path));
+    }
+
+    /// No heartbeats on this path; its kernel answers there.
+    pub fn mute(&mut self, node: u32, path: usize) {
         self.sending.iter_mut().filter(|(n, ..)| *n == node).for_each(|(_, _, p)| p[path] = false);
     }
 
     pub fn heal(&mut self, node: u32, path: usize) {
+        self.deaf.retain(|it| *it != (node, path));
         self.sending.iter_mut().filter(|(n, ..)| *n == node).for_each(|(_, _, p)| p[path] = true);
     }
 

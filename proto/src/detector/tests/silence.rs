@@ -11,15 +11,94 @@ fn quiet_when_all_is_well() {
 #[test]
 fn fide_3_3_one_missing_copy_is_a_path_fault_not_a_crash() {
     let mut b = Bench::watching(&[A, B]);
+    let at = b.now;
     b.cut(A, 1);
     b.run(2_000 * MS);
     assert_eq!(b.causes(), [(Cause::PathDown, A)]);
+    let after = b.verdicts[0].at_ns - at;
+    assert!(after < 5 * MS, "another host answers on that path: nothing to wait for, but took {after}");
     assert_eq!((b.verdicts[0].code, b.verdicts[0].grade), (1, Grade::Inferred));
     assert_eq!(b.d.state(A), Some(State::Alive));
     b.take();
     b.heal(A, 1);
     b.run(5 * MS);
     assert_eq!(b.take(), [(Cause::PathUp, A)]);
+}
+
+#[test]
+fn issue_2_a_copy_that_waits_for_a_busy_processor_is_no_path_fault() {
+    // Ours: whatever arrives on one path waits, answers too.
+    let mut b = Bench::watching(&[A, B]);
+    for ms in [2, 10, 100, 900] {
+        b.held[0] = b.now + ms * MS;
+        b.run((ms + 20) * MS);
+        assert_eq!(b.take(), [], "held up for {ms} ms");
+    }
+    // Theirs: the heartbeats wait, the kernel answers.
+    b.mute(A, 1);
+    b.run(900 * MS);
+    b.heal(A, 1);
+    b.run(20 * MS);
+    assert_eq!(b.take(), []);
+}
+
+#[test]
+fn a_path_that_carries_answers_but_no_heartbeats_is_down_after_a_while() {
+    let mut b = Bench::watching(&[A, B]);
+    let at = b.now;
+    b.mute(A, 1); // a firewall in between, say
+    b.run(1_500 * MS);
+    assert_eq!(b.causes(), [(Cause::PathDown, A)]);
+    let v = &b.verdicts[0];
+    assert!((998 * MS..1_010 * MS).contains(&(v.at_ns - at)), "{}", v.at_ns - at);
+    assert!(v.evidence.paths[1].kernel_answered && !v.evidence.paths[0].kernel_answered);
+}
+
+#[test]
+fn a_path_on_which_nobody_is_heard_is_down_after_a_while() {
+    let mut b = Bench::watching(&[A, B]);
+    b.held[0] = u64::MAX; // its switch is dead, or we are
+    b.run(1_500 * MS);
+    let mut said = b.causes();
+    said.sort_unstable_by_key(|(_, node)| *node);
+    assert_eq!(said, [(Cause::PathDown, A), (Cause::PathDown, B)]);
+    assert!(b.others.iter().all(|a| matches!(a, Action::Probe { paths: [true, false], knock: false, .. })));
+}
+
+#[test]
+fn two_hosts_without_a_third_find_a_cut_cable_too() {
+    let mut b = Bench::watching(&[A]);
+    b.cut(A, 0);
+    b.run(990 * MS);
+    assert_eq!(b.take(), []);
+    b.run(20 * MS);
+    assert_eq!(b.take(), [(Cause::PathDown, A)]);
+}
+
+#[test]
+fn single_lost_copies_are_counted_not_told() {
+    let mut b = Bench::watching(&[A, B]);
+    for _ in 0..50 {
+        b.cut(A, 1);
+        b.run(MS);
+        b.heal(A, 1);
+        b.run(10 * MS);
+    }
+    assert_eq!(b.take(), []);
+}
+
+#[test]
+fn copies_lost_on_both_paths_are_no_fault_of_one() {
+    let mut b = Bench::watching(&[A, B]);
+    for _ in 0..50 {
+        b.cut(A, 0);
+        b.cut(A, 1);
+        b.run(MS);
+        b.heal(A, 0);
+        b.heal(A, 1);
+        b.run(2 * MS);
+    }
+    assert!(b.take().iter().all(|(cause, _)| [Cause::ContractBroken, Cause::ContractKept].contains(cause)));
 }
 
 #[test]
