@@ -15,7 +15,7 @@ use crate::ui::{Paint, Ui};
 use crate::victim::Victim;
 use anyhow::{Context as _, Result, bail};
 use fide_lab::Cut;
-use fide_wire::verdict::Cause;
+use fide_wire::verdict::{Cause, Evidence};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -571,7 +571,12 @@ fn quiet(rig: &mut Rig, ui: &Ui, name: String, during: Duration) -> Result<(Meas
             if is_verdict(event.cause) {
                 verdicts += 1;
                 if examples.len() < 10 {
-                    examples.push(format!("{} said: {}", event.observer, event.text));
+                    let of = |e: &Evidence| {
+                        e.paths.iter().map(|p| format!("{} µs, {} lost", p.silent_ns / 1_000, p.lost)).collect::<Vec<_>>()
+                    };
+                    let silent =
+                        event.evidence.as_deref().map_or_else(String::new, |e| format!("; silent by path: {}", of(e).join("; ")));
+                    examples.push(format!("{} said: {}{silent}", event.observer, event.text));
                 }
             }
         }

@@ -19,11 +19,15 @@ pub struct Config {
     pub probe_wait_max_ns: u64,
     /// Questions that must stay unanswered in that time, one after the other: one lost echo is not a dead host.
     pub probe_rounds: u32,
+    /// How long a barrier is waited for before silence is judged without one (ns). `None`: as long as nobody may answer. 0: the shell has no
+    /// barriers to offer ([`super::Detector::drained`]).
+    pub drain_wait_ns: Option<u64>,
     /// How often the kernel of a late host that answers is asked again (ns).
     pub late_probe_ns: u64,
     /// How often the kernel of a host whose agent is lost is asked again (ns).
     pub agent_lost_probe_ns: u64,
-    /// Consecutive heartbeats, none lost between them, before a path that was down is up again, and before earlier losses are forgotten.
+    /// Consecutive heartbeats, none lost between them, before earlier losses are forgotten. A path that was down must carry for
+    /// [`Config::agent_timeout_ns`] without a loss before it is up: one that loses every tenth packet does not alternate.
     pub path_up_after: u32,
     /// Losses that come to light on one path, none on the other, before that path is down: a path that loses every other packet is down
     /// and stays down, although it carries something.
@@ -46,10 +50,11 @@ impl Default for Config {
             probe_wait_ns: None,
             probe_wait_max_ns: 50_000_000,
             probe_rounds: 3,
+            drain_wait_ns: None,
             late_probe_ns: 10_000_000,
             agent_lost_probe_ns: 100_000_000,
-            path_up_after: 3,
-            path_down_after: 3,
+            path_up_after: 10,
+            path_down_after: 100,
             pause_periods: 3,
             missing_app_ns: 50_000_000,
             timeout_change_percent: 10,

@@ -3,10 +3,10 @@
 //! # In one head
 //! Think of a night watch that listens to two church bells of the same town, on two hills. Each rings every minute.
 //! * A bell that is silent while the other one rings is a broken bell, or the wind carries its sound away for a while. Nobody died. (FiDe §3.3: a
-//!   monitoring process "detects a network failure […] when it receives a single heartbeat".) The watch calls out towards that hill; if
-//!   nobody there answers although somebody else's voice comes from it, or if it has not rung for a whole second: *path down*.
-//! * When both are silent for longer than the sexton ever needs (TO = HB + λmin + 2·δmax), the watch says *contract broken* and calls out to
-//!   the town. If the town answers that there is no sexton (*port unreachable*), or answers for a whole second
+//!   monitoring process "detects a network failure […] when it receives a single heartbeat".) If it has not rung for a whole second: *path down*.
+//! * When both are silent for longer than the sexton ever needs (TO = HB + λmin + 2·δmax), the watch first makes sure that it is not its own ear
+//!   that is slow: it calls out, and when any answer has come the same way, whatever was rung before has been heard. If that was nothing, it
+//!   says *contract broken* and goes on calling to the town. If the town answers that there is no sexton (*port unreachable*), or answers for a whole second
 //!   but no bell rings, the sexton is gone: *agent lost*. Of the townspeople nothing is claimed.
 //! * If nobody answers on any hill, several times, the town is gone: *silent host* — unless the watch hears no town at all any more; then it
 //!   is probably deaf itself: *isolated*, and it holds its tongue.
@@ -58,14 +58,24 @@
 //! * *A drop counter as a veto* (S2): every refused forgery would then suspend detection. Drops are evidence; the questions put to the
 //!   kernel are the second look.
 //!
+//! # The barrier
+//! Corosync #389: packets had arrived, the verdict was still "lost". Between the interface and us a heartbeat can wait for as long as our own
+//! processors are busy. SafeTimer (§4.1, §5.1) therefore sends a packet through the receive queue before it believes a silence: queues are first in, first out, so
+//! when that *barrier* has come out, every heartbeat that arrived before it is in the receive table. Its prototype sends the barrier to itself over a second
+//! port of the same network. Our two networks are disjoint, so the barrier is any answer, of whomever, to a question asked after the timeout
+//! was over: it cannot have arrived before ([`Detector::drained`]; that it came through the same queue is the shell's to know). The host stays *alive*
+//! until then, for [`Config::drain_wait_ns`] at most (the questions run meanwhile, so nothing is found later); the verdict *contract broken* then
+//! says that nothing is proved. *Silent host* waits for its barrier up to the timeout of an agent ("at most five intervals", Theorem A.2, once we are
+//! well), unless there is nobody else to give one.
+//!
 //! # When a path is down
-//! FiDe §3.3 takes one copy that came alone for a network failure. A copy can also be held up, on the sender's or on our own side, by a processor that
-//! is busy while that of the other path is not: half an hour of overload brought one such false *path down*. Nothing depends on
-//! these milliseconds, since the other path carries; so a copy must be *lost*, not late:
-//! * questions put on that path alone stay unanswered although another host reached us on it meanwhile (as for a silent host): milliseconds;
-//! * or nothing comes on it for as long as a stuck agent is given, whatever answers: also when we cannot tell whose side it is, because nobody
-//!   else is heard on that path either;
-//! * or numbers keep missing on it and not on the other one ([`Config::path_down_after`]). A single lost copy is counted, not told.
+//! FiDe §3.3 takes one copy that came alone for a network failure. A copy can also be held up, or be lost in a queue that overflows, on the sender's or on our
+//! own side, by a processor that is busy while that of the other path is not: half an hour of overload brought a false *path down*, also after questions
+//! put on that path alone stayed unanswered. Nothing is in a hurry, since the other path carries. So a path is down
+//! * when nothing has come on it for as long as a stuck agent is given, while the other one carried,
+//! * or when numbers keep missing on it and not on the other one ([`Config::path_down_after`]).
+//!
+//! and up when it has carried for as long without a loss. A single lost copy is counted, not told.
 //!
 //! # What isolation costs
 //! consul #916: a sick observer condemns healthy peers. Here a silent host is judged only if a question that it did not answer lies between two
@@ -102,7 +112,7 @@ use apps::News;
 use fide_wire::PATHS;
 use fide_wire::packet::{ConfirmEntry, Notice};
 use fide_wire::verdict::{Cause, Contract, Evidence, Grade, PathEvidence, VerdictId};
-use peer::{Path, Peer};
+use peer::Peer;
 use std::collections::VecDeque;
 
 /// Most hosts tracked: the slots of the receive table.
@@ -160,6 +170,8 @@ pub struct Stats {
     pub ignored_arrivals: u64,
     /// Inferred verdicts given.
     pub inferred: u64,
+    /// Silences that ended while a barrier was waited for: the heartbeat had been waiting on our side, or was a little late.
+    pub spared: u64,
 }
 
 /// The machine. See the [module](self) for how it thinks and how to drive it.
@@ -517,14 +529,7 @@ impl Detector {
             self.dirty = true;
         }
         let peer = &mut self.peers[i];
-        if !matches!(peer.state, State::Late | State::AgentLost) {
-            let path = &mut peer.paths[path];
-            if let Some(doubt) = &mut path.doubt
-                && path.behind_since_ns.is_some_and(|since| asked_ns >= since)
-            {
-                doubt.answered(now, self.config.agent_timeout_ns / 2);
-                path.kernel_answered = true;
-            }
+        if !peer.is_questioned() {
             return; // an answer to a question that is settled
         }
         peer.probing.answered(now, self.config.agent_timeout_ns / 2);
@@ -552,12 +557,17 @@ impl Detector {
         self.dirty = true;
     }
 
-    /// A drain barrier proved the receive rings empty (`true`) or could not (`false`), for one host or for all.
-    pub fn drained(&mut self, node: Option<u32>, drained: bool, now_ns: u64) {
-        let now = self.clock(now_ns);
-        for peer in self.peers.iter_mut().filter(|p| node.is_none_or(|n| n == p.node)) {
-            peer.drained_ns = drained.then_some(now);
+    /// A barrier: what came to our interface on this path, through the queue that the heartbeats of these hosts take, before `as_of_ns` is
+    /// in the rows that are handed over from now on ([`Detector::arrivals`]).
+    pub fn drained(&mut self, path: usize, as_of_ns: u64, whose: impl Fn(u32) -> bool) {
+        if path >= PATHS {
+            return;
         }
+        for peer in self.peers.iter_mut().filter(|p| whose(p.node)) {
+            let drained_ns = &mut peer.paths[path].drained_ns;
+            *drained_ns = as_of_ns.max(*drained_ns);
+        }
+        self.dirty |= self.peers.iter().any(|p| p.draining_since_ns.is_some());
     }
 
     /// How many packets the receive side has dropped or refused since it started.
@@ -664,32 +674,21 @@ impl Detector {
         }
     }
 
-    /// Tells every host that is being asked, on all paths or on one, when another one last reached us.
+    /// Tells every host that is being asked when another one last reached us.
     fn note_witnesses(&mut self, now: u64) {
-        let is_asked = |p: &Peer| matches!(p.state, State::Late | State::AgentLost) || p.paths.iter().any(|p| p.doubt.is_some());
-        if !self.peers.iter().any(is_asked) {
+        if !self.peers.iter().any(Peer::is_questioned) {
             return;
         }
         // The two that did so last on each path: everybody has a witness other than itself among them.
         let latest: [_; PATHS] =
             std::array::from_fn(|path| self.two_latest(|p| p.state.may_answer().then(|| p.reached_ns(path))));
         let slowest = self.peers.iter().filter(|p| p.state.may_answer()).map(Peer::timeout_ns).max().unwrap_or(0);
-        for peer in self.peers.iter_mut().filter(|p| is_asked(p)) {
-            let node = peer.node;
-            let reached_ns = |path: usize| latest[path].iter().flatten().filter(|(_, by)| *by != node).map(|(at, _)| *at).max();
-            for path in 0..PATHS {
-                if let Some(mut doubt) = peer.paths[path].doubt.take() {
-                    let limits = peer.witness_limits(&doubt, &self.config, slowest, now);
-                    doubt.witness(reached_ns(path).unwrap_or(0), &limits, now);
-                    peer.paths[path].doubt = Some(doubt);
-                }
-            }
-            if peer.state != State::Alive {
-                let ways = peer.last_ways();
-                let reached_ns = (0..PATHS).filter(|&k| ways[k]).filter_map(reached_ns).max().unwrap_or(0);
-                let limits = peer.witness_limits(&peer.probing, &self.config, slowest, now);
-                peer.probing.witness(reached_ns, &limits, now);
-            }
+        for peer in self.peers.iter_mut().filter(|p| p.is_questioned()) {
+            let ways = peer.last_ways();
+            let others = (0..PATHS).filter(|&k| ways[k]).flat_map(|k| latest[k]).flatten().filter(|(_, node)| *node != peer.node);
+            let reached_ns = others.map(|(at, _)| at).max().unwrap_or(0);
+            let limits = peer.witness_limits(&self.config, slowest, now);
+            peer.probing.witness(reached_ns, &limits, now);
         }
     }
 
@@ -713,22 +712,47 @@ impl Detector {
         let peer = &mut self.peers[i];
         peer.compare_paths(judge_from);
         if self.isolated.is_some() {
-            peer.paths.iter_mut().for_each(Path::end_doubt);
+            peer.end_silence();
             return;
         }
         if peer.is_stale(judge_from, now) {
-            peer.late_mark_ns = peer.last_arrival_ns();
-            peer.end_silence();
-            peer.paths.iter_mut().for_each(|p| p.fresh = 0);
-            self.step(i, State::Late);
-            self.judge_node(i, Cause::ContractBroken, Grade::Inferred, 0, now);
-            self.peers[i].probing.restart(now);
-            self.ask(i, now);
+            if self.drain(i, now) {
+                let peer = &mut self.peers[i];
+                peer.draining_since_ns = None;
+                // When it comes again, one of the copies comes first.
+                peer.paths.iter_mut().for_each(|p| (p.fresh, p.behind_since_ns) = (0, None));
+                self.step(i, State::Late);
+                self.judge_node(i, Cause::ContractBroken, Grade::Inferred, 0, now);
+            }
             return;
+        }
+        if peer.draining_since_ns.is_some() {
+            self.stats.spared += u64::from(peer.last_arrival_ns() > peer.late_mark_ns);
+            peer.end_silence();
         }
         for path in 0..PATHS {
             self.judge_path(i, path, now);
         }
+    }
+
+    /// Nothing came in time: is it waiting on our side? Asks, and is `true` when no heartbeat can be waiting or no barrier is to be had.
+    fn drain(&mut self, i: usize, now: u64) -> bool {
+        let peer = &mut self.peers[i];
+        match peer.draining_since_ns {
+            None => {
+                peer.end_silence();
+                peer.draining_since_ns = Some(now);
+                peer.late_mark_ns = peer.last_arrival_ns();
+                peer.probing.restart(now);
+                self.ask(i, now);
+            }
+            Some(_) => {
+                self.question(i, now);
+            }
+        }
+        let peer = &self.peers[i];
+        let since = peer.draining_since_ns.unwrap_or(now);
+        peer.is_drained(&self.carrier, self.judge_from_ns) || now - since >= peer.drain_wait_ns(&self.config)
     }
 
     /// One path of a host that is alive. See "When a path is down" above.
@@ -744,55 +768,19 @@ impl Detector {
             p.gaps = 0;
         }
         if p.down {
-            if fresh {
+            if fresh && p.last.last_arrival_ns - p.fresh_since_ns >= self.config.agent_timeout_ns {
                 p.down = false;
                 self.judge_node(i, Cause::PathUp, Grade::Certain, path as i32, now);
             }
             return;
         }
-        let behind = p.behind_since_ns.is_some_and(|since| now > since.saturating_add(p.slack_ns()));
+        let silent = stale && now >= p.down_at_ns(&self.config);
+        let loses = p.gaps >= self.config.path_down_after && !others_lose;
         // Without our own carrier nothing can come: that is told once, as the fault of our interface.
-        let unheard = if stale && behind && carrier {
-            let silent_ns = now - p.silent_since_ns(judge_from);
-            self.question_on(i, path, now) || silent_ns >= self.config.agent_timeout_ns
-        } else {
-            p.end_doubt();
-            false
-        };
-        let p = &self.peers[i].paths[path];
-        let loses = p.gaps >= self.config.path_down_after && !others_lose && carrier;
-        if unheard || loses {
-            self.judge_node(i, Cause::PathDown, Grade::Inferred, path as i32, now);
-            let p = &mut self.peers[i].paths[path];
+        if (silent || loses) && carrier {
             p.down = true;
-            p.end_doubt();
+            self.judge_node(i, Cause::PathDown, Grade::Inferred, path as i32, now);
         }
-    }
-
-    /// Puts the next question on one path when it is due. `true` when it answered none of them for long enough, and another host reached us
-    /// on it meanwhile.
-    fn question_on(&mut self, i: usize, path: usize, now: u64) -> bool {
-        let peer = &mut self.peers[i];
-        let mut doubt = peer.paths[path].doubt.take().unwrap_or_default();
-        let (wait, interval) = (peer.probe_wait_ns(&self.config), peer.probe_interval_ns(&doubt, &self.config));
-        let due = now >= doubt.next_ns;
-        if due {
-            doubt.close_round(now, interval, self.config.agent_timeout_ns);
-        }
-        let unheard = doubt.is_unanswered(&self.config, wait, now) && doubt.is_witnessed();
-        let (settled, node) = (doubt.is_settled(), peer.node);
-        if due && !unheard {
-            doubt.sent(now, if settled { self.config.late_probe_ns } else { interval });
-        }
-        peer.paths[path].doubt = Some(doubt);
-        if due && !unheard {
-            let paths = std::array::from_fn(|k| k == path);
-            self.actions.push_back(Action::Probe { node, paths, knock: false });
-            if !settled {
-                self.ask_witnesses(node, paths, paths, now);
-            }
-        }
-        unheard
     }
 
     /// A late host: it resumes, or its kernel tells on its agent, or nothing answers (then `true`).
@@ -837,8 +825,7 @@ impl Detector {
         let judge_from = self.judge_from_ns;
         let peer = &mut self.peers[i];
         if now >= peer.probing.next_ns {
-            let interval =
-                if isolated { self.config.agent_lost_probe_ns } else { peer.probe_interval_ns(&peer.probing, &self.config) };
+            let interval = if isolated { self.config.agent_lost_probe_ns } else { peer.probe_interval_ns(&self.config) };
             peer.probing.close_round(now, interval, self.config.agent_timeout_ns);
             if !isolated && peer.is_exhausted(&self.config, judge_from, now) {
                 return true;
@@ -858,30 +845,27 @@ impl Detector {
         } else if settled {
             slow
         } else {
-            peer.probe_interval_ns(&peer.probing, &self.config)
+            peer.probe_interval_ns(&self.config)
         };
         peer.probing.sent(now, interval);
         let connected = self.carrier.iter().any(|&up| up);
         let paths = if connected { self.carrier } else { [true; PATHS] };
-        let node = peer.node;
-        self.actions.push_back(Action::Probe { node, paths, knock: true });
+        self.actions.push_back(Action::Probe { node: peer.node, paths, knock: true });
         if settled || self.isolated.is_some() {
             return;
         }
         let ways = self.peers[i].last_ways();
-        self.ask_witnesses(node, ways, paths, now);
+        self.ask_witnesses(ways, paths, now);
     }
 
-    /// The two who are well and were heard last on these ways, not counting this host, are asked too: they tell whether an answer could have
-    /// come. Once a tick is enough.
-    fn ask_witnesses(&mut self, but: u32, ways: [bool; PATHS], paths: [bool; PATHS], now: u64) {
+    /// The two who are well and were heard last on these ways are asked too: they tell whether an answer could have come. Once a tick is enough.
+    fn ask_witnesses(&mut self, ways: [bool; PATHS], paths: [bool; PATHS], now: u64) {
         let heard = |p: &Peer| p.paths.iter().zip(ways).filter(|(_, way)| *way).map(|(path, _)| path.last.last_arrival_ns).max();
-        let witnesses = self.two_latest(|p| heard(p).filter(|_| p.state == State::Alive && p.node != but));
+        let witnesses = self.two_latest(|p| heard(p).filter(|_| p.state == State::Alive && p.draining_since_ns.is_none()));
         for (_, node) in witnesses.into_iter().flatten() {
             let Some(peer) = self.find(node).map(|j| &mut self.peers[j]) else { continue };
-            let paths = std::array::from_fn(|k| paths[k] && peer.asked_as_witness_ns[k] != now);
-            if paths.contains(&true) {
-                (0..PATHS).filter(|&k| paths[k]).for_each(|k| peer.asked_as_witness_ns[k] = now);
+            if peer.asked_as_witness_ns != now {
+                peer.asked_as_witness_ns = now;
                 self.actions.push_back(Action::Probe { node, paths, knock: false });
             }
         }
@@ -897,7 +881,7 @@ impl Detector {
             let others = || (0..self.peers.len()).filter(|&j| j != i && self.peers[j].state.may_answer());
             let together = |p: &Peer| p.state == State::Silent && self.peers[i].fell_silent_with(p.silent_ns);
             let alone = others().next().is_none() && !self.peers.iter().any(together);
-            if alone || self.peers[i].probing.is_witnessed() {
+            if alone || self.peers[i].probing.is_witnessed() && self.is_drained_or_patience_is_over(i, now) {
                 self.silent(i, now);
             } else if others().all(|j| exhausted(self, j)) {
                 self.isolate(false, now);
@@ -908,12 +892,19 @@ impl Detector {
         }
     }
 
+    fn is_drained_or_patience_is_over(&self, i: usize, now: u64) -> bool {
+        let peer = &self.peers[i];
+        peer.is_drained(&self.carrier, self.judge_from_ns)
+            || self.config.drain_wait_ns == Some(0)
+            || now.saturating_sub(peer.probing.unanswered_since_ns) >= self.config.agent_timeout_ns
+    }
+
     /// Nobody was heard since, but not everybody had to be: keep asking, and ask those at once that are only asked now and then.
     fn wait_for_witness(&mut self, i: usize, now: u64) {
         if now >= self.peers[i].probing.next_ns {
             self.ask(i, now);
         }
-        let soon = now.saturating_add(self.peers[i].probe_interval_ns(&self.peers[i].probing, &self.config));
+        let soon = now.saturating_add(self.peers[i].probe_interval_ns(&self.config));
         for (j, peer) in self.peers.iter_mut().enumerate() {
             if j != i && matches!(peer.state, State::Late | State::AgentLost) {
                 peer.probing.next_ns = peer.probing.next_ns.min(soon);
@@ -976,18 +967,14 @@ impl Detector {
                 next = next.min(peer.probing.next_ns);
                 continue;
             }
+            if let Some(since) = peer.draining_since_ns {
+                next = next.min(peer.probing.next_ns).min(since.saturating_add(peer.drain_wait_ns(&self.config)));
+                continue;
+            }
             soon = soon.min(peer.late_at_ns(judge_from));
             for path in peer.paths.iter().filter(|p| !p.down) {
                 let deadline = path.deadline_ns(judge_from);
-                match (&path.doubt, path.behind_since_ns) {
-                    (Some(doubt), _) => {
-                        next = next.min(doubt.next_ns);
-                        soon = soon.min(path.silent_since_ns(judge_from).saturating_add(self.config.agent_timeout_ns));
-                    }
-                    _ if deadline >= now => soon = soon.min(deadline),
-                    (None, Some(since)) => soon = soon.min(since.saturating_add(path.slack_ns())),
-                    (None, None) => {}
-                }
+                soon = soon.min(if deadline >= now { deadline } else { path.down_at_ns(&self.config) });
             }
         }
         if period == u64::MAX {
@@ -1143,11 +1130,7 @@ impl Detector {
     fn step(&mut self, i: usize, to: State) {
         let from = self.peers[i].state;
         debug_assert!(from.may_become(to), "{from} -> {to} is not in the table");
-        let peer = &mut self.peers[i];
-        peer.state = to;
-        if to != State::Alive {
-            peer.paths.iter_mut().for_each(Path::end_doubt);
-        }
+        self.peers[i].state = to;
     }
 
     fn next_inferred_id(&mut self) -> VerdictId {
@@ -1222,7 +1205,7 @@ impl Detector {
             contract,
             observer_awake_ns: now.saturating_sub(self.awake_since_ns),
             drops: own_drops.saturating_add(path_drops),
-            drained: peer.drained_ns.is_some_and(|at| at > peer.late_at_ns(self.judge_from_ns)),
+            drained: peer.is_drained(&self.carrier, self.judge_from_ns),
             also_reported_by: peer.reporters.iter().filter(|(_, at)| *at >= recent).map(|(n, _)| n.clone()).collect(),
             ..Evidence::default()
         }

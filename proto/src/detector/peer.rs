@@ -22,18 +22,20 @@ const REPORTERS: usize = 16;
 pub(super) struct Path {
     pub contract: Contract,
     pub last: PathArrival,
+    /// What had reached our interface before this moment is noted: a barrier came out of the queue behind it.
+    pub drained_ns: u64,
     /// Nothing before this moment is held against the path: first sight, a tighter contract, our own carrier back.
     pub from_ns: u64,
     /// When the other path first brought a heartbeat that this path did not.
     pub behind_since_ns: Option<u64>,
-    /// The questions put on this path while it is silent for longer than it may be and the other one is not.
-    pub doubt: Option<Probing>,
     /// How often a gap in the numbers came to light since the path last carried [`Config::path_up_after`] heartbeats in a row.
     pub gaps: u32,
     /// A verdict said that it loses what another carries.
     pub down: bool,
-    /// Consecutive heartbeats since it was last stale.
+    /// Consecutive heartbeats, none lost between them, since it was last stale.
     pub fresh: u32,
+    /// When the first of these came.
+    pub fresh_since_ns: u64,
     pub kernel_answered: bool,
     pub agent_absent: bool,
     /// `last.drops` when the last heartbeat came.
@@ -45,12 +47,13 @@ impl Path {
         Self {
             contract,
             last: PathArrival::default(),
+            drained_ns: 0,
             from_ns: now_ns,
             behind_since_ns: None,
-            doubt: None,
             gaps: 0,
             down: false,
             fresh: 0,
+            fresh_since_ns: 0,
             kernel_answered: false,
             agent_absent: false,
             drops_mark: 0,
@@ -68,11 +71,9 @@ impl Path {
         self.last.last_arrival_ns.max(self.from_ns).max(judge_from_ns)
     }
 
-    /// What was learned by asking is forgotten.
-    pub fn end_doubt(&mut self) {
-        if self.doubt.take().is_some() {
-            self.kernel_answered = false;
-        }
+    /// When it is down if nothing comes: the other one has carried alone for as long as a stuck agent is given.
+    pub fn down_at_ns(&self, config: &Config) -> u64 {
+        self.behind_since_ns.map_or(u64::MAX, |since| since.saturating_add(config.agent_timeout_ns))
     }
 
     /// By how much the copies of one heartbeat may differ in their arrival: what the timeout has above the period.
@@ -247,16 +248,16 @@ pub(super) struct Peer {
     pub heard_ns: u64,
     /// What those and its answers prove, by path, see [`Peer::reached_ns`].
     pub reached_ns: [u64; PATHS],
-    /// When it was last asked as a witness, by path.
-    pub asked_as_witness_ns: [u64; PATHS],
+    /// When it was last asked as a witness.
+    pub asked_as_witness_ns: u64,
     /// When it was judged silent.
     pub silent_ns: u64,
     /// The timeout last told to the application.
     pub told_timeout_ns: u64,
     /// The observer's drop counter when the last heartbeat came.
     pub drops_mark: u64,
-    /// When a drain barrier last proved the rings empty.
-    pub drained_ns: Option<u64>,
+    /// Since when it is overdue and a barrier is waited for; it is alive still.
+    pub draining_since_ns: Option<u64>,
     /// Who else reported its silence, and when.
     pub reporters: Vec<(String, u64)>,
 }
@@ -275,11 +276,11 @@ impl Peer {
             late_mark_ns: 0,
             heard_ns: now_ns,
             reached_ns: [0; PATHS],
-            asked_as_witness_ns: [0; PATHS],
+            asked_as_witness_ns: 0,
             silent_ns: 0,
             told_timeout_ns: 0,
             drops_mark: drops,
-            drained_ns: None,
+            draining_since_ns: None,
             reporters: Vec::new(),
         };
         peer.told_timeout_ns = peer.timeout_ns();
@@ -345,6 +346,23 @@ impl Peer {
         self.paths.iter().map(|p| worst(&p.contract)).max().unwrap_or(0)
     }
 
+    /// How long a barrier is waited for.
+    pub fn drain_wait_ns(&self, config: &Config) -> u64 {
+        config.drain_wait_ns.unwrap_or_else(|| self.probe_wait_ns(config))
+    }
+
+    /// Whether no heartbeat that came in time can be waiting between our interfaces and us (SafeTimer §4.1): a barrier that arrived after the
+    /// timeout was over has been seen on every path that may carry something.
+    pub fn is_drained(&self, carrier: &[bool; PATHS], judge_from_ns: u64) -> bool {
+        let overdue_ns = self.late_at_ns(judge_from_ns);
+        self.paths.iter().zip(carrier).all(|(p, carrier)| !carrier || p.down || p.drained_ns > overdue_ns)
+    }
+
+    /// Whether questions are put to it, or were in this silence.
+    pub fn is_questioned(&self) -> bool {
+        matches!(self.state, State::Late | State::AgentLost) || self.draining_since_ns.is_some()
+    }
+
     /// How long nothing may answer.
     pub fn probe_wait_ns(&self, config: &Config) -> u64 {
         // A period at least: who beats slowly has many neighbours or little to lose, and the questions share the road with their heartbeats.
@@ -358,23 +376,28 @@ impl Peer {
         self.sign_of_life_ns() <= other_ns.saturating_add(self.timeout_ns().saturating_mul(TOGETHER_TIMEOUTS))
     }
 
-    /// By what the witnesses of these questions are measured, when the slowest of all hosts has this timeout: whoever answers no question is
-    /// heard once in it.
-    pub fn witness_limits(&self, asked: &Probing, config: &Config, slowest_timeout_ns: u64, now_ns: u64) -> WitnessLimits {
+    /// By what its witnesses are measured, when the slowest of all hosts has this timeout: whoever answers no question is heard once in it.
+    pub fn witness_limits(&self, config: &Config, slowest_timeout_ns: u64, now_ns: u64) -> WitnessLimits {
         let wait_ns = self.probe_wait_ns(config);
         let apart_ns = slowest_timeout_ns.saturating_add(wait_ns).saturating_mul(2);
         // An observer that is always late must not wait for ever, see [`Probing::close_round`].
-        let patience =
-            asked.unanswered_since_ns != 0 && now_ns.saturating_sub(asked.unanswered_since_ns) >= config.agent_timeout_ns;
+        let patience = self.probing.unanswered_since_ns != 0
+            && now_ns.saturating_sub(self.probing.unanswered_since_ns) >= config.agent_timeout_ns;
         let apart_ns = if patience { apart_ns.max(config.agent_timeout_ns) } else { apart_ns };
-        WitnessLimits { round_trip_ns: self.round_trip_ns().min(config.probe_wait_max_ns), apart_ns, stale_ns: wait_ns }
+        // The question in between is closed when the next one is due: asked at leisure, that is later than any wait.
+        let stale_ns = wait_ns.max(self.probe_interval_ns(config).saturating_mul(2));
+        WitnessLimits { round_trip_ns: self.round_trip_ns().min(config.probe_wait_max_ns), apart_ns, stale_ns }
     }
 
-    /// Time between two of these questions while nothing answers; longer when that has led to no verdict for long.
-    pub fn probe_interval_ns(&self, asked: &Probing, config: &Config) -> u64 {
+    /// Time between two questions while nothing answers; longer when that has led to no verdict for long.
+    pub fn probe_interval_ns(&self, config: &Config) -> u64 {
         let rounds = config.probe_rounds.max(1);
         let interval = (self.probe_wait_ns(config) / u64::from(rounds)).max(1);
-        if asked.unanswered > rounds.saturating_mul(PATIENT_SERIES) { interval.max(config.late_probe_ns) } else { interval }
+        if self.probing.unanswered > rounds.saturating_mul(PATIENT_SERIES) {
+            interval.max(config.late_probe_ns)
+        } else {
+            interval
+        }
     }
 
     /// Whether enough questions stayed unanswered for long enough, we being there and permitted to judge.
@@ -397,12 +420,12 @@ impl Peer {
                 continue;
             }
             let came_now = row.last_number.saturating_sub(path.last.last_number).max(1);
-            path.fresh = if row.lost > path.last.lost {
-                path.gaps = path.gaps.saturating_add(1);
-                1
-            } else {
-                path.fresh.saturating_add(u32::try_from(came_now).unwrap_or(u32::MAX))
-            };
+            let gap = row.lost > path.last.lost;
+            path.gaps = path.gaps.saturating_add(u32::from(gap));
+            if gap || path.fresh == 0 {
+                path.fresh_since_ns = row.last_arrival_ns;
+            }
+            path.fresh = if gap { 1 } else { path.fresh.saturating_add(u32::try_from(came_now).unwrap_or(u32::MAX)) };
             path.drops_mark = row.drops;
             path.last = *row;
             path.behind_since_ns = None;
@@ -428,6 +451,7 @@ impl Peer {
     /// Forgets what was learned in the silence that is over.
     pub fn end_silence(&mut self) {
         self.probing = Probing::default();
+        self.draining_since_ns = None;
         self.reporters.clear();
         for path in &mut self.paths {
             path.kernel_answered = false;
@@ -449,9 +473,10 @@ impl Peer {
         for path in &self.paths {
             debug_assert!(path.contract.period_ns > 0, "a contract without a period has no timeout");
         }
-        debug_assert!(self.state != State::Alive || self.probing.sent_ns == 0, "who is alive is not questioned");
-        let doubted = |p: &Path| p.doubt.is_some();
-        debug_assert!(self.state == State::Alive || !self.paths.iter().any(doubted), "of a silent host no path is doubted");
-        debug_assert!(!self.paths.iter().all(doubted), "a path is doubted because the other one carries");
+        debug_assert!(
+            self.state != State::Alive || self.probing.sent_ns == 0 || self.is_questioned(),
+            "who is in time is not questioned"
+        );
+        debug_assert!(self.state == State::Alive || self.draining_since_ns.is_none(), "the barrier comes before the verdict");
     }
 }

@@ -71,6 +71,11 @@ pub enum Fault {
         ns: u64,
         sending: bool,
     },
+    /// What this host receives on any path waits until then, while its agent runs.
+    HoldHost {
+        host: usize,
+        ns: u64,
+    },
     /// The cable of the bad path, and the other `gap_ns` later, of a host whose kernel and agent are late meanwhile.
     SeverHost {
         host: usize,
@@ -120,6 +125,9 @@ fn one(rng: &mut Rng, menu: Menu, hosts: usize) -> Fault {
         return Fault::SeverHost { host, gap_ns, busy_ns, ns: gap_ns + long(rng) };
     }
     if menu == Menu::HeldUp && rng.chance(60) || all && rng.chance(10) {
+        if rng.chance(30) {
+            return Fault::HoldHost { host, ns: long(rng) };
+        }
         return Fault::HoldPath { host, ns: rng.below(LONGEST_HOLD_NS), sending: rng.chance(50) };
     }
     match rng.below(100) {

@@ -3,6 +3,7 @@
 //! | property | paper |
 //! |---|---|
 //! | accuracy: who is alive and keeps its contract is never declared dead; no process that lives is; no path without a fault is down | §2.2, §3.3 |
+//! | the barrier: a broken contract that is told *drained* was broken by the other, whatever waited on our own side | SafeTimer §4.1 |
 //! | accuracy of a sick observer: paused or cut off it accuses nobody (who keeps the contract) | consul #916, keepalived #2066 |
 //! | completeness: at the end every crash is known to every observer that is alive and connected | §2.2 |
 //! | integrity: one failure per process, host and incarnation; a confirmation only after it; opposites alternate | issue 2 |
@@ -159,11 +160,13 @@ impl Oracle {
         let over = life.ended.is_some();
         let cut_off = self.is_broken(n, now, &["cut"]);
         // A cut observer with nobody else who may answer cannot know better: two nodes without a third.
-        let no_witness = self.is_broken(o, now, &["cut"])
+        let no_witness = self.is_broken(o, now, &["cut", "deaf"])
             && !d.peers().any(|p| p.node != v.node && matches!(p.state, State::Alive | State::Late | State::AgentLost));
         match v.cause {
             Cause::SilentHost => {
-                let excused = self.is_broken(n, now, &["frozen"]) || cut_off || no_witness;
+                // It does not send, and its kernel does not get to the questions.
+                let mute = self.is_broken(n, now, &["deaf"]) && (over || self.is_broken(n, now, &["stuck"]));
+                let excused = self.is_broken(n, now, &["frozen"]) || mute || cut_off || no_witness;
                 let host_crashed_since = self.lives[n].range(v.incarnation..).any(|(_, l)| l.crashed);
                 assert!(host_crashed_since || excused, "host-{o} says that host-{n} is silent, it is not");
                 assert_eq!(v.grade, Grade::Inferred);
@@ -176,7 +179,7 @@ impl Oracle {
             Cause::ContractBroken => {
                 let excused = self.is_broken(n, now, &["frozen", "stuck", "cut"])
                     || self.is_broken(o, now, &["cut"])
-                    || self.had_a_hiccup(o, now);
+                    || !v.evidence.drained && (self.had_a_hiccup(o, now) || self.is_broken(o, now, &["deaf"]));
                 assert!(over || excused, "host-{o} says that host-{n} broke its contract, it did not");
             }
             Cause::PathDown => {
@@ -214,7 +217,7 @@ impl Oracle {
                     let given_up = d.state(hosts[n].node).is_some_and(State::is_condemned);
                     crashed || young || given_up || self.is_broken(n, now, &["frozen", "cut", "stuck"])
                 });
-                assert!(self.is_broken(o, now, &["cut"]) || alone, "host-{o} is not isolated");
+                assert!(self.is_broken(o, now, &["cut", "deaf"]) || alone, "host-{o} is not isolated");
                 assert_ne!(self.last.insert((view, 2), v.cause), Some(v.cause));
             }
             Cause::Rejoined => assert_eq!(self.last.insert((view, 2), v.cause), Some(Cause::Isolated)),

@@ -121,6 +121,8 @@ pub struct World {
     loss_percent: u64,
     /// The host whose bad path holds up packets, whether it is those it sends, and until when.
     held: (usize, bool, u64),
+    /// Until when a host holds up whatever it receives.
+    deaf_until: Vec<u64>,
     /// How many cuts of each kind are in force on each host.
     cuts: Vec<[u32; PATHS]>,
 }
@@ -146,6 +148,7 @@ impl World {
             bad_path,
             loss_percent: 0,
             held: (0, false, 0),
+            deaf_until: vec![0; n],
             cuts: vec![[0; PATHS]; n],
         };
         for h in 0..n {
@@ -186,8 +189,7 @@ impl World {
         match event {
             Event::Deliver { to, packet } => {
                 if let Some(until) = self.frozen(to) {
-                    let later = until + self.rng.below(200 * US);
-                    self.at(later, Event::Deliver { to, packet });
+                    self.at(until, Event::Deliver { to, packet });
                 } else if let Some(until) = self.held(to, packet.path, false) {
                     self.at(until, Event::Deliver { to, packet });
                 } else if self.hosts[to].up && self.hosts[to].agent.is_some() && self.hosts[to].receive(packet, now) {
@@ -203,8 +205,7 @@ impl World {
             }
             Event::Question { from, to, path, asked_ns } => {
                 if let Some(until) = self.frozen(to) {
-                    let later = until + self.rng.below(200 * US);
-                    self.at(later, Event::Question { from, to, path, asked_ns });
+                    self.at(until, Event::Question { from, to, path, asked_ns });
                 } else if let Some(until) = self.held(to, path, false) {
                     self.at(until, Event::Question { from, to, path, asked_ns });
                 } else if self.hosts[to].up && !self.hosts[to].cut[path] {
@@ -219,8 +220,7 @@ impl World {
             }
             Event::Answer { to, boot, node, path, result, asked_ns } => {
                 if let Some(until) = self.frozen(to) {
-                    let later = until + self.rng.below(200 * US);
-                    self.at(later, Event::Answer { to, boot, node, path, result, asked_ns });
+                    self.at(until, Event::Answer { to, boot, node, path, result, asked_ns });
                 } else if let Some(until) = self.held(to, path, false) {
                     self.at(until, Event::Answer { to, boot, node, path, result, asked_ns });
                 } else if self.hosts[to].boot == boot && self.hosts[to].agent.is_some() {
@@ -289,8 +289,14 @@ impl World {
     }
 
     fn held(&self, host: usize, path: usize, sending: bool) -> Option<u64> {
-        let (who, what, until) = self.held;
-        ((who, self.bad_path, what) == (host, path, sending) && until > self.now).then_some(until)
+        let (who, what, mut until) = self.held;
+        if (who, self.bad_path, what) != (host, path, sending) {
+            until = 0;
+        }
+        if !sending {
+            until = until.max(self.deaf_until[host]);
+        }
+        (until > self.now).then_some(until)
     }
 
     fn cut(&mut self, host: usize, paths: &[usize], down: bool, carrier: bool) {
@@ -367,6 +373,9 @@ impl World {
             Fault::FreezeHost { host, ns } => {
                 if self.hosts[host].up {
                     self.hosts[host].frozen_until = self.hosts[host].frozen_until.max(now + ns);
+                    // Thawed, its kernel gets to what has come meanwhile a little later than its agent to the clock.
+                    let until = self.hosts[host].frozen_until + self.rng.below(200 * US);
+                    self.deaf_until[host] = self.deaf_until[host].max(until);
                     self.oracle.began(host, now, now + ns, "frozen");
                 }
             }
@@ -385,6 +394,12 @@ impl World {
                 // Not one hold after another: together they would outlast the patience with a path.
                 if now > self.held.2 + 3 * MS {
                     self.held = (host, sending, now + ns);
+                }
+            }
+            Fault::HoldHost { host, ns } => {
+                if now > self.deaf_until[host] + 3 * MS {
+                    self.deaf_until[host] = now + ns;
+                    self.oracle.began(host, now, now + ns, "deaf");
                 }
             }
             Fault::SeverHost { host, gap_ns, busy_ns, ns } => {
@@ -531,7 +546,10 @@ impl World {
         let now = self.now;
         let h = &mut self.hosts[host];
         match item {
-            RingItem::Answer { node, path, result, asked_ns } => agent.detector.probe_result(node, path, result, asked_ns, now),
+            RingItem::Answer { node, path, result, asked_ns } => {
+                agent.detector.probe_result(node, path, result, asked_ns, now);
+                agent.detector.drained(path, asked_ns, |_| true); // one queue for each path
+            }
             RingItem::Carrier { path, up } => agent.detector.carrier(path, up, now),
             RingItem::Exit { app, cause, event_ns } => {
                 let Some(&number) = h.apps[app].numbers.get(&h.incarnation) else { return };

@@ -24,6 +24,8 @@ pub struct Bench {
     pub deaf: Vec<(u32, usize)>,
     /// Paths on which nothing reaches us before this moment; then everything does, in order.
     pub held: [u64; PATHS],
+    /// Whether answers are barriers, and heartbeats for what came a period before.
+    pub barriers: bool,
     rows: std::collections::BTreeMap<u32, [PathArrival; PATHS]>,
     numbers: std::collections::BTreeMap<u32, u64>,
     /// Heartbeats held up on a path.
@@ -46,6 +48,7 @@ impl Bench {
             answering: Vec::new(),
             deaf: Vec::new(),
             held: [0; PATHS],
+            barriers: true,
             rows: Default::default(),
             numbers: Default::default(),
             waiting: Default::default(),
@@ -93,6 +96,12 @@ impl Bench {
     }
 
     fn heartbeats(&mut self) {
+        // What waited comes before anything newer.
+        for ((n, p), waiting) in self.waiting.iter_mut().filter(|((_, p), waiting)| **waiting > 0 && self.held[*p] <= self.now) {
+            let row = &mut self.rows.entry(*n).or_default()[*p];
+            row.last_number += std::mem::take(waiting);
+            row.last_arrival_ns = self.now - 50 * US;
+        }
         let due = |n: u32| (self.now / (100 * US)) % 10 == u64::from(n) / 10 % 10;
         for (n, _, paths) in self.sending.iter().filter(|(n, ..)| due(*n)) {
             let number = self.numbers.entry(*n).or_default();
@@ -104,7 +113,7 @@ impl Bench {
                     continue;
                 }
                 let row = &mut self.rows.entry(*n).or_default()[p];
-                row.lost += if row.last_number == 0 { 0 } else { *number - row.last_number - 1 - std::mem::take(waiting) };
+                row.lost += if row.last_number == 0 { 0 } else { *number - row.last_number - 1 };
                 row.last_number = *number;
                 row.last_arrival_ns = self.now - 50 * US + 20 * US * p as u64;
             }
@@ -116,6 +125,12 @@ impl Bench {
         for (n, incarnation, _) in &self.sending {
             let _ = self.d.arrivals(*n, *incarnation, self.rows.get(n).unwrap_or(&Default::default()));
         }
+        if self.barriers {
+            for p in (0..PATHS).filter(|&p| self.held[p] <= self.now) {
+                let newest = self.rows.values().map(|rows| rows[p].last_arrival_ns).max().unwrap_or(0);
+                self.d.drained(p, newest.saturating_sub(MS), |_| true);
+            }
+        }
         self.d.tick(self.now);
         while let Some(action) = self.d.poll_action() {
             match action {
@@ -125,6 +140,9 @@ impl Bench {
                         for (p, asked) in paths.iter().enumerate() {
                             if *asked && self.held[p] <= self.now && !self.deaf.contains(&(node, p)) {
                                 self.d.probe_result(node, p, *result, self.now, self.now + 1);
+                                if self.barriers {
+                                    self.d.drained(p, self.now, |_| true);
+                                }
                             }
                         }
                     }

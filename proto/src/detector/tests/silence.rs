@@ -15,13 +15,12 @@ fn fide_3_3_one_missing_copy_is_a_path_fault_not_a_crash() {
     b.cut(A, 1);
     b.run(2_000 * MS);
     assert_eq!(b.causes(), [(Cause::PathDown, A)]);
-    let after = b.verdicts[0].at_ns - at;
-    assert!(after < 5 * MS, "another host answers on that path: nothing to wait for, but took {after}");
+    assert!((998 * MS..1_010 * MS).contains(&(b.verdicts[0].at_ns - at)), "{}", b.verdicts[0].at_ns - at);
     assert_eq!((b.verdicts[0].code, b.verdicts[0].grade), (1, Grade::Inferred));
     assert_eq!(b.d.state(A), Some(State::Alive));
     b.take();
     b.heal(A, 1);
-    b.run(5 * MS);
+    b.run(1_010 * MS);
     assert_eq!(b.take(), [(Cause::PathUp, A)]);
 }
 
@@ -51,7 +50,6 @@ fn a_path_that_carries_answers_but_no_heartbeats_is_down_after_a_while() {
     assert_eq!(b.causes(), [(Cause::PathDown, A)]);
     let v = &b.verdicts[0];
     assert!((998 * MS..1_010 * MS).contains(&(v.at_ns - at)), "{}", v.at_ns - at);
-    assert!(v.evidence.paths[1].kernel_answered && !v.evidence.paths[0].kernel_answered);
 }
 
 #[test]
@@ -62,17 +60,41 @@ fn a_path_on_which_nobody_is_heard_is_down_after_a_while() {
     let mut said = b.causes();
     said.sort_unstable_by_key(|(_, node)| *node);
     assert_eq!(said, [(Cause::PathDown, A), (Cause::PathDown, B)]);
-    assert!(b.others.iter().all(|a| matches!(a, Action::Probe { paths: [true, false], knock: false, .. })));
 }
 
 #[test]
-fn two_hosts_without_a_third_find_a_cut_cable_too() {
-    let mut b = Bench::watching(&[A]);
-    b.cut(A, 0);
-    b.run(990 * MS);
-    assert_eq!(b.take(), []);
+fn issue_2_a_late_host_whose_copies_come_again_one_after_the_other_has_no_path_down() {
+    let mut b = Bench::watching(&[A, B]);
+    b.until_heartbeat(A);
+    b.mute(A, 0);
+    b.run(500 * MS); // one path is behind, and then
+    b.mute(A, 1);
+    b.run(900 * MS);
+    b.heal(A, 1);
+    b.run(2 * MS);
+    b.heal(A, 0);
     b.run(20 * MS);
-    assert_eq!(b.take(), [(Cause::PathDown, A)]);
+    assert!(!b.take().iter().any(|(cause, _)| *cause == Cause::PathDown));
+}
+
+#[test]
+fn a_path_that_loses_copies_at_random_does_not_flap() {
+    for percent in [5, 10, 20, 50, 80] {
+        let mut b = Bench::watching(&[A, B]);
+        let mut random = 1_u64;
+        for _ in 0..20_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            if (random >> 33) % 100 < percent {
+                b.cut(A, 1)
+            } else {
+                b.heal(A, 1)
+            }
+            b.run(MS);
+        }
+        let said = b.take();
+        assert!(said.len() <= 1, "{percent} %: {said:?}");
+        assert!(percent < 50 || said == [(Cause::PathDown, A)], "{percent} %: {said:?}");
+    }
 }
 
 #[test]
@@ -136,7 +158,7 @@ fn fide_3_3_a_copy_lost_now_and_then_does_not_make_the_path_flap() {
     }
     assert_eq!(b.take(), [(Cause::PathDown, A)]);
     b.heal(A, 1);
-    b.run(5 * MS);
+    b.run(1_010 * MS);
     assert_eq!(b.take(), [(Cause::PathUp, A)]);
 }
 
@@ -301,21 +323,73 @@ fn evidence_says_what_it_rests_on() {
     let e = &b.verdicts.last().unwrap().evidence;
     assert_eq!(e.drops, 7);
     assert_eq!(e.also_reported_by, ["carol"]);
-    assert!(!e.drained && e.observer_awake_ns > 10 * MS);
+    assert!(e.drained && e.observer_awake_ns > 10 * MS);
     assert!(e.paths[0].last_number > 0 && e.paths[0].last_arrival_ns > 0);
 }
 
 #[test]
-fn evidence_knows_of_a_drain_after_the_deadline_only() {
-    for (after, expected) in [(500 * US, false), (TO + 300 * US, true)] {
+fn safetimer_4_1_a_barrier_counts_when_it_came_after_the_timeout_and_on_every_path() {
+    for (after, paths, expected) in [(500 * US, 0..2, false), (TO + 300 * US, 0..1, false), (TO + 300 * US, 0..2, true)] {
         let mut b = Bench::watching(&[A, B]);
+        b.barriers = false;
         b.until_heartbeat(A);
         b.crash(A);
         b.run(after);
-        b.d.drained(None, true, b.now);
-        b.run(10 * MS);
-        assert_eq!(b.verdicts.last().unwrap().evidence.drained, expected, "{after}");
+        for path in paths {
+            b.d.drained(path, b.now, |node| node == A);
+        }
+        b.run(5 * MS);
+        assert_eq!(b.verdicts[0].cause, Cause::ContractBroken);
+        assert_eq!(b.verdicts[0].evidence.drained, expected, "{after}");
     }
+}
+
+#[test]
+fn safetimer_4_1_no_contract_is_broken_by_what_waits_on_our_own_side() {
+    let mut b = Bench::watching(&[A, B]);
+    for _ in 0..20 {
+        b.held = [b.now + 1_200 * US; PATHS];
+        b.run(9_700 * US);
+    }
+    assert_eq!(b.take(), [], "overdue, but no barrier had come out of the queues either");
+    assert!(b.d.stats().spared >= 20, "{}", b.d.stats().spared);
+    // Without barriers it is told.
+    let mut b = Bench::with(Config { drain_wait_ns: Some(0), ..Config::new(ME, 1) }, &[A, B]);
+    b.held = [b.now + 2_000 * US; PATHS];
+    b.run(10 * MS);
+    assert!(b.take().contains(&(Cause::ContractBroken, A)));
+}
+
+#[test]
+fn safetimer_4_1_with_a_barrier_the_verdict_comes_at_once() {
+    let mut b = Bench::watching(&[A, B]);
+    b.until_heartbeat(A);
+    let at = b.now;
+    b.crash(A);
+    b.run(5 * MS);
+    let v = &b.verdicts[0];
+    assert!(v.cause == Cause::ContractBroken && v.evidence.drained);
+    assert!(v.at_ns - at <= TO + 200 * US, "{} after the last heartbeat", v.at_ns - at);
+    let v = &b.verdicts[1];
+    assert!(v.cause == Cause::SilentHost && v.evidence.drained);
+}
+
+#[test]
+fn safetimer_4_1_a_silent_host_waits_for_its_barrier_but_not_for_ever() {
+    let mut b = Bench::watching(&[A, B]);
+    b.barriers = false; // another queue than the silent host's, say
+    let at = b.now;
+    b.crash(A);
+    b.run(1_100 * MS);
+    assert_eq!(b.causes(), [(Cause::ContractBroken, A), (Cause::SilentHost, A)]);
+    let v = &b.verdicts[1];
+    assert!(!v.evidence.drained && v.at_ns - at >= 1_000 * MS);
+    // Nobody else is there who could give one: nothing to wait for.
+    let mut b = Bench::watching(&[A]);
+    let at = b.now;
+    b.crash(A);
+    b.run(10 * MS);
+    assert!(b.verdicts[1].cause == Cause::SilentHost && b.verdicts[1].at_ns - at < 5 * MS);
 }
 
 #[test]

@@ -200,7 +200,7 @@ fn consul_916_who_answers_no_questions_is_a_witness_when_it_is_heard_for_longer(
 fn consul_916_a_witness_on_another_path_than_the_silent_host_used_is_none() {
     let mut b = Bench::watching(&[A, B]);
     b.cut(A, 0); // its own cable
-    b.run(50 * MS);
+    b.run(1_010 * MS);
     assert_eq!(b.take(), [(Cause::PathDown, A)]);
     b.cut(A, 1); // and now ours, of the other path
     b.cut(B, 1);
