@@ -1044,7 +1044,8 @@ impl World {
         }
         if !dead && !self.hosts[host].fenced {
             self.note(Some(host), || format!("is cut off by the fence, as {by} asked"));
-            // HUC decides when its heartbeat has left, and a sender whose port is closed believes so: its fence must stop it.
+            // What the policy asks of a fence is that the member neither runs nor sends. HUC needs both: it decides when its heartbeat has left, and a
+            // sender whose port is closed believes so. HSUC would do with the port, which is the weaker fence and thus the harder world for it.
             let runs_on = self.hosts[host].member.as_ref().is_none_or(|m| m.log.kind() != Kind::Huc);
             if runs_on {
                 self.lose_what_is_in_flight(member, host);
