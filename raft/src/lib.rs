@@ -8,6 +8,9 @@
 //!   again when the leader changes or nothing was heard of it for an election timeout.
 //! * *Barriers*: behind a control entry nothing is handed out before [`Engine::set_members`] answered it; the leader then brings Raft's own
 //!   membership to what the log says, one change after the other.
+//! * *A leader that leaves* hands the leadership over and is removed by its successor (Raft dissertation §4.2.2). It does not remove itself: the
+//!   library's leader is lost behind its own removal, and panics on the next answer that would let it commit.
+//! * *Panics* of the library end this member ([`Halted::Contradiction`]), and not its process: every call into it is guarded.
 //! * *Hints*: when the leader is reported crashed, the lowest member alive does not wait for its election timeout. A wrong hint costs an election.
 //! * *Determinism*: the library draws its election timeouts from the thread's random numbers; here each member has a range of one tick, different for
 //!   each member and seed, so that a run can be repeated.
@@ -60,6 +63,9 @@ impl Config {
 /// Largest message that is taken from the wire.
 const MESSAGE_MAX: usize = 4 * VALUE_MAX;
 
+/// After so many elections without a leader a member that leaves goes.
+const LEADERLESS_ELECTIONS: usize = 3;
+
 /// Nobody counts that far.
 const TERM_MAX: u64 = 1 << 48;
 
@@ -80,8 +86,10 @@ pub struct Raft {
     /// Committed, behind a barrier that has not been answered yet; with index and term of the entry before.
     held: VecDeque<(Batch, (u64, u64))>,
     barrier: bool,
-    /// Our own removal is in our log: what is needed of us for it, we gave.
-    removed: bool,
+    /// … which changes the engine and not the members: who was let in just before still has to be told of it.
+    switch: bool,
+    /// Ticks since a leader was known.
+    leaderless_ticks: usize,
     /// The change of voters proposed last: under which term, from which voters, about whom. Not again if it changed nothing.
     tried: Option<(u64, MemberSet, u64)>,
     pending: VecDeque<Entry>,
@@ -140,7 +148,8 @@ impl Raft {
             applied: (index, term),
             held: VecDeque::new(),
             barrier: false,
-            removed: false,
+            switch: false,
+            leaderless_ticks: 0,
             tried: None,
             pending: VecDeque::new(),
             sent: 0,
@@ -160,9 +169,21 @@ impl Raft {
 
     /// Asks for an election now, as the member that starts a group may.
     pub fn campaign(&mut self) {
-        // A leader's or a removed member's campaign is none.
-        let _ = self.node.campaign();
-        self.advance();
+        let _ = self.guarded(|raft| {
+            // A leader's or a removed member's campaign is none.
+            let _ = raft.node.campaign();
+            raft.advance();
+        });
+    }
+
+    /// Of what no correct member says, the library can be kept from all that shows by itself (`check`); what contradicts its own state only once
+    /// it is believed makes it panic, and so would its own errors. Then this member stops, and not its process.
+    fn guarded<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Result<T, Refused> {
+        catch_unwind(AssertUnwindSafe(|| work(self))).map_err(|_| {
+            self.halted = Some(Halted::Contradiction);
+            self.actions.push_back(Action::Halt(Halted::Contradiction));
+            self.refusals.count(Refused::ImpossibleBallot)
+        })
     }
 
     /// Carries out what Raft wants, until it wants nothing.
@@ -180,7 +201,6 @@ impl Raft {
             // `Memory::snapshot` never gives one, so none ever comes from a correct member.
             let committed = ready.take_committed_entries();
             self.committed(committed);
-            self.removed |= ready.entries().iter().any(|entry| removes(entry, self.config.me));
             self.node.mut_store().append(ready.entries());
             if let Some(hard) = ready.hs() {
                 self.node.mut_store().set_hard(hard.clone());
@@ -245,7 +265,9 @@ impl Raft {
         while !self.barrier {
             let Some((batch, _)) = self.held.pop_front() else { return };
             self.through += 1;
-            self.barrier = batch.iter().any(|entry| !matches!(entry.body, Body::Value(_)));
+            // Who has left is not told any more how things stand behind the barriers of the others, and must not wait for it.
+            self.barrier = batch.iter().any(is_barrier) && self.members.contains(self.config.me);
+            self.switch = batch.iter().any(|entry| matches!(entry.body, Body::Switch(_)));
             let before = self.pending.len();
             self.pending.retain(|entry| !batch.iter().any(|decided| decided.id == entry.id));
             self.sent = self.sent.saturating_sub(before - self.pending.len());
@@ -282,11 +304,13 @@ impl Raft {
 
     /// One step of Raft's membership towards the log's; the library refuses a second one while one is on its way.
     fn reconfigure(&mut self) {
-        if self.node.raft.state != StateRole::Leader || self.barrier || self.node.raft.has_pending_conf() {
+        if !self.leads() || (self.barrier && !self.switch) || self.node.raft.has_pending_conf() {
             return;
         }
-        let conf = self.node.raft.prs().conf().to_conf_state();
-        let voters: MemberSet = conf.voters.iter().filter_map(|id| u16::try_from(*id).ok()).map(MemberId).collect();
+        let voters = self.voters();
+        if !self.members.contains(self.config.me) {
+            return self.hand_over(&voters);
+        }
         let mut change = ConfChange::default();
         if let Some(missing) = self.members.iter().find(|member| !voters.contains(*member)) {
             change.set_change_type(ConfChangeType::AddNode);
@@ -308,6 +332,24 @@ impl Raft {
         if self.node.propose_conf_change(Vec::new(), change).is_ok() {
             self.tried = Some(tried);
         }
+    }
+
+    /// To the member that has most of the log and is not suspected; the library gives up after an election timeout, and is asked again.
+    fn hand_over(&mut self, voters: &MemberSet) {
+        if self.node.raft.lead_transferee.is_some() {
+            return;
+        }
+        let matched = |member: MemberId| self.node.raft.prs().get(u64::from(member.0)).map_or(0, |progress| progress.matched);
+        let heirs = self.members.iter().filter(|member| voters.contains(*member));
+        let heir = heirs.max_by_key(|heir| (!self.suspected.contains(*heir), matched(*heir), std::cmp::Reverse(*heir)));
+        if let Some(heir) = heir {
+            self.node.transfer_leader(u64::from(heir.0));
+        }
+    }
+
+    fn voters(&self) -> MemberSet {
+        let voters = self.node.raft.prs().conf().to_conf_state().voters;
+        voters.into_iter().filter_map(|id| u16::try_from(id).ok()).map(MemberId).collect()
     }
 
     /// Keeps what somebody may still need: on the leader, from the entry that the slowest member lacks.
@@ -351,12 +393,18 @@ impl Raft {
                 | MessageType::MsgHeartbeat
                 | MessageType::MsgHeartbeatResponse
                 | MessageType::MsgPropose
+                | MessageType::MsgTimeoutNow
         );
         if !spoken || message.has_snapshot() {
             return Err(Refused::Malformed);
         }
         if (kind == MessageType::MsgPropose) != (message.term == 0) || message.term > TERM_MAX {
             return Err(Refused::ImpossibleBallot);
+        }
+        // Only the leader hands over, and only its own term.
+        let (leader, term) = (self.node.raft.leader_id, self.node.raft.term);
+        if kind == MessageType::MsgTimeoutNow && (message.from != leader || message.term != term) {
+            return Err(Refused::NotLeader);
         }
         // The library panics on what no correct member sends: a commit beyond the log, entries with gaps, a rewritten commit.
         let last = self.node.raft.raft_log.last_index();
@@ -407,26 +455,18 @@ impl Engine<EngineMessage> for Raft {
         }
         check_entry(&entry).map_err(|why| self.refusals.count(why))?;
         self.pending.push_back(entry);
-        self.advance();
-        Ok(())
+        self.guarded(Self::advance)
     }
 
     fn handle_message(&mut self, _now_ns: u64, from: MemberId, message: EngineMessage) -> Result<(), Refused> {
         self.running()?;
         let message = self.check(from, &message).map_err(|why| self.refusals.count(why))?;
-        // Of what no correct member says, the library can refuse all that shows by itself (`check`); what contradicts its own state only
-        // once it is believed makes it panic. Then this member stops, and not its process.
-        let stepped = catch_unwind(AssertUnwindSafe(|| {
-            let result = self.node.step(message);
-            self.advance();
+        let stepped = self.guarded(|raft| {
+            let result = raft.node.step(message);
+            raft.advance();
             result
-        }));
-        let Ok(result) = stepped else {
-            self.halted = Some(Halted::Contradiction);
-            self.actions.push_back(Action::Halt(Halted::Contradiction));
-            return Err(self.refusals.count(Refused::ImpossibleBallot));
-        };
-        match result {
+        });
+        match stepped? {
             Ok(()) | Err(raft::Error::ProposalDropped) => Ok(()),
             Err(raft::Error::StepPeerNotFound) => Err(self.refusals.count(Refused::UnknownMember)),
             Err(_) => Err(self.refusals.count(Refused::Malformed)),
@@ -449,10 +489,11 @@ impl Engine<EngineMessage> for Raft {
             now.from = u64::from(member.0);
             now.to = u64::from(self.config.me.0);
             now.term = self.node.raft.term;
-            let _ = self.node.step(now);
+            self.guarded(|raft| {
+                let _ = raft.node.step(now);
+            })?;
         }
-        self.advance();
-        Ok(())
+        self.guarded(Self::advance)
     }
 
     fn handle_alive(&mut self, _now_ns: u64, member: MemberId) {
@@ -476,31 +517,42 @@ impl Engine<EngineMessage> for Raft {
                 self.sent = 0;
             }
         }
-        self.node.tick();
-        self.advance();
+        let led = self.node.raft.leader_id != raft::INVALID_ID;
+        self.leaderless_ticks = if led { 0 } else { self.leaderless_ticks + 1 };
+        let _ = self.guarded(|raft| {
+            raft.node.tick();
+            raft.advance();
+        });
     }
 
     fn set_members(&mut self, _now_ns: u64, from: Instance, members: MemberSet) {
+        if self.halted.is_some() {
+            return;
+        }
         assert_eq!(from, self.through + 1, "answered in order");
         self.suspected = self.suspected.iter().filter(|member| members.contains(*member)).collect();
         self.members = members;
         self.barrier = false;
         self.hand_out();
-        self.advance();
+        let _ = self.guarded(Self::advance);
     }
 
-    /// The leader must still put its own removal through; a follower must have it in its log, since its vote may be needed.
+    /// It votes until it is removed: the leader (not itself, see the head) needs a majority of those before.
     fn set_leaving(&mut self, _now_ns: u64, _from: Instance, members: MemberSet) {
+        if self.halted.is_some() {
+            return;
+        }
         self.members = members;
         self.barrier = false;
         self.pending.clear();
         self.sent = 0;
-        self.advance();
+        let _ = self.guarded(Self::advance);
     }
 
+    /// Once it is removed; or when nobody has led for so long that the others either are too few or have removed it, and do not speak to it any more.
     fn may_leave(&self) -> bool {
-        let voters = self.node.raft.prs().conf().to_conf_state().voters;
-        self.members.is_empty() || !voters.contains(&u64::from(self.config.me.0)) || (self.removed && !self.leads())
+        let forsaken = self.leaderless_ticks >= LEADERLESS_ELECTIONS * 2 * self.config.election_ticks;
+        self.members.is_empty() || forsaken || !self.voters().contains(self.config.me)
     }
 
     fn start_point(&self) -> Option<Value> {
@@ -557,17 +609,28 @@ fn decode(data: &[u8]) -> Option<Batch> {
     (!batch.is_empty() && alone && batch.iter().all(|entry| check_entry(entry).is_ok())).then(|| batch.into())
 }
 
-fn removes(entry: &raft::prelude::Entry, member: MemberId) -> bool {
-    let mut change = ConfChange::default();
-    entry.get_entry_type() == EntryType::EntryConfChange
-        && change.merge_from_bytes(&entry.data).is_ok()
-        && change.get_change_type() == ConfChangeType::RemoveNode
-        && change.node_id == u64::from(member.0)
-}
-
 fn mix(seed: u64, me: MemberId) -> u64 {
     let mut z = seed.wrapping_add(u64::from(me.0).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_of_the_library_ends_this_member_and_not_its_process() {
+        let me = MemberId(1);
+        let mut raft = Raft::new(Config::new(me), 0, 1, &MemberSet::first(1), None).unwrap();
+        assert_eq!(raft.guarded(|_| panic!("as the library does")), Err::<(), _>(Refused::ImpossibleBallot));
+        assert_eq!((raft.halted(), raft.poll_timeout()), (Some(Halted::Contradiction), None));
+        assert_eq!(raft.poll_action(), Some(Action::Halt(Halted::Contradiction)));
+        // Nothing reaches the library any more.
+        raft.set_members(0, 1, MemberSet::first(2));
+        raft.set_leaving(0, 1, MemberSet::first(2));
+        assert_eq!(raft.handle_crash(0, me), Err(Refused::Halted));
+        assert_eq!(raft.poll_action(), None);
+    }
 }

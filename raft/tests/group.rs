@@ -16,8 +16,10 @@ struct Group {
     members: BTreeMap<MemberId, Raft>,
     links: VecDeque<(u64, MemberId, MemberId, EngineMessage)>,
     decided: BTreeMap<MemberId, Vec<(Instance, Batch)>>,
-    /// What every member that lives answers a control entry with.
+    /// What every member that lives answers a control entry with; nothing behind its own leave, nor when the engine is changed.
     set: MemberSet,
+    left: MemberSet,
+    answered: BTreeMap<MemberId, usize>,
 }
 
 impl Group {
@@ -25,7 +27,15 @@ impl Group {
         let set = MemberSet::first(n);
         let members =
             set.iter().map(|me| (me, Raft::new(Config { seed, ..Config::new(me) }, 0, 1, &set, None).unwrap())).collect();
-        Self { now: 0, members, links: VecDeque::new(), decided: BTreeMap::new(), set }
+        Self {
+            now: 0,
+            members,
+            links: VecDeque::new(),
+            decided: BTreeMap::new(),
+            set,
+            left: MemberSet::new(),
+            answered: BTreeMap::new(),
+        }
     }
 
     fn collect(&mut self) {
@@ -68,23 +78,33 @@ impl Group {
                 raft.handle_timeout(self.now);
             }
         }
-        let before: BTreeMap<_, _> = self.decided.iter().map(|(me, log)| (*me, log.len())).collect();
         self.collect();
-        for me in self.members.keys().copied().collect::<Vec<_>>() {
+        while self.answer() {
+            self.collect();
+        }
+    }
+
+    /// Answers the barriers that were not answered yet; whether there were any.
+    fn answer(&mut self) -> bool {
+        let mut any = false;
+        for (&me, raft) in &mut self.members {
             let log = self.decided.entry(me).or_default();
-            let new = log[before.get(&me).copied().unwrap_or(0)..].to_vec();
-            for (instance, batch) in new {
-                if batch.iter().any(|entry| !matches!(entry.body, Body::Value(_))) {
-                    let (set, raft) = (self.set.clone(), self.members.get_mut(&me).unwrap());
-                    if set.contains(me) {
-                        raft.set_members(self.now, instance + 1, set);
-                    } else {
-                        raft.set_leaving(self.now, instance + 1, set);
-                    }
+            let from = self.answered.insert(me, log.len()).unwrap_or(0);
+            for (instance, batch) in &log[from..] {
+                let control = batch.iter().any(|entry| matches!(entry.body, Body::Join(_) | Body::Leave(_)));
+                if !control || self.left.contains(me) {
+                    continue;
+                }
+                any = true;
+                if self.set.contains(me) {
+                    raft.set_members(self.now, instance + 1, self.set.clone());
+                } else {
+                    raft.set_leaving(self.now, instance + 1, self.set.clone());
+                    self.left.insert(me);
                 }
             }
         }
-        self.collect();
+        any
     }
 
     fn until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
@@ -215,6 +235,108 @@ fn members_join_with_a_start_point_and_leave() {
     }
     group.propose(3, 1, value("alone"));
     group.until("decided by the last one", |group| group.entries(3).contains(&EntryId { proposer: MemberId(3), number: 1 }));
+}
+
+fn id(proposer: MemberId, number: u64) -> EntryId {
+    EntryId { proposer, number }
+}
+
+/// The library's leader panics when it commits anything behind its own removal.
+#[test]
+fn a_leader_that_leaves_hands_over_while_others_propose() {
+    for seed in 0..20 {
+        let mut group = Group::new(3, seed);
+        group.until("a leader", |group| group.leader().is_some());
+        let leader = group.leader().unwrap();
+        let others: Vec<_> = group.set.iter().filter(|member| *member != leader).collect();
+        group.propose(leader.0, 1, Body::Leave(leader));
+        for number in 1..=40 {
+            for _ in 0..3 {
+                group.step();
+            }
+            others.iter().for_each(|other| group.propose(other.0, number, value("meanwhile")));
+        }
+        group.until("it may leave", |group| group.left.contains(leader) && group.members[&leader].may_leave());
+        group.members.remove(&leader);
+        group.until("the others go on", |group| group.agreed(81));
+    }
+}
+
+/// A leader that leaves leads on until it is followed; how things stand behind a join that comes meanwhile nobody tells it.
+#[test]
+fn who_has_left_does_not_wait_behind_the_barriers_of_others() {
+    let mut group = Group::new(1, 6);
+    let me = MemberId(1);
+    group.propose(1, 1, Body::Leave(me));
+    group.until("its leave is decided", |group| group.agreed(1));
+    // Somebody else is in the group by now.
+    let raft = group.members.get_mut(&me).unwrap();
+    raft.set_leaving(group.now, 2, [MemberId(2)].into_iter().collect());
+    group.left.insert(me);
+    group.propose(1, 2, Body::Join(MemberId(3)));
+    group.propose(1, 3, value("behind it"));
+    group.until("both are decided", |group| group.agreed(3));
+}
+
+#[test]
+fn whoever_leaves_goes_when_nobody_is_left_to_remove_it() {
+    let mut group = Group::new(2, 8);
+    group.until("a leader", |group| group.leader().is_some());
+    let leader = group.leader().unwrap();
+    let other = group.set.iter().find(|member| *member != leader).unwrap();
+    group.propose(other.0, 1, Body::Leave(other));
+    group.until("its leave is decided", |group| group.left.contains(other));
+    group.members.remove(&leader);
+    group.links.clear();
+    group.until("it may leave", |group| group.members[&other].may_leave());
+}
+
+/// Its vote may be needed to put its own removal through.
+#[test]
+fn whoever_leaves_stays_until_its_removal_is_decided() {
+    let mut group = Group::new(2, 8);
+    group.until("a leader", |group| group.leader().is_some());
+    let leader = group.leader().unwrap();
+    let other = group.set.iter().find(|member| *member != leader).unwrap();
+    group.propose(other.0, 1, Body::Leave(other));
+    group.until("it may leave", |group| group.left.contains(other) && group.members[&other].may_leave());
+    // What it sent last is lost with it.
+    group.members.remove(&other);
+    group.links.retain(|(_, from, ..)| *from != other);
+    group.propose(leader.0, 1, value("alone"));
+    group.until("the other one goes on", |group| group.entries(leader.0).contains(&id(leader, 1)));
+}
+
+/// Raft's own members change one after the other; the engine's last decision must not keep the last newcomer out.
+#[test]
+fn a_newcomer_decides_a_switch_that_came_right_behind_its_join() {
+    let mut tried = 0;
+    for between in 0..40 {
+        let mut group = Group::new(3, 1);
+        group.until("a leader", |group| group.leader().is_some());
+        let leader = group.leader().unwrap();
+        let other = group.set.iter().find(|member| *member != leader).unwrap();
+        let dead = group.set.iter().find(|member| *member != leader && *member != other).unwrap();
+        group.members.remove(&dead);
+        group.propose(leader.0, 1, Body::Leave(dead));
+        group.propose(leader.0, 2, Body::Switch(fide_proto::consensus::Kind::Hsuc));
+        for _ in 0..between {
+            group.step();
+        }
+        group.propose(other.0, 1, Body::Join(MemberId(4)));
+        let has = |group: &Group, entry| group.entries(leader.0).contains(&entry);
+        group.until("one of them is decided", |group| has(group, id(leader, 2)) || has(group, id(other, 1)));
+        if has(&group, id(leader, 2)) {
+            continue;
+        }
+        tried += 1;
+        let sponsor = &group.members[&leader];
+        let (first, start, set) = (sponsor.decided_through() + 1, sponsor.start_point().unwrap(), group.set.clone());
+        let newcomer = Raft::new(Config::new(MemberId(4)), group.now, first, &set, Some(&start)).unwrap();
+        group.members.insert(MemberId(4), newcomer);
+        group.until("it decides the switch", |group| group.entries(4).contains(&id(leader, 2)));
+    }
+    assert!(tried > 0, "the join came first {tried} times");
 }
 
 /// The last voter cannot be removed: whoever leaves last ends the group, and does not ask for its own removal for ever.

@@ -144,6 +144,8 @@ pub struct Host {
     pub clock: Clock,
     /// Has power.
     pub up: bool,
+    /// When it lost it.
+    pub off_ns: u64,
     /// How many times it booted: what was planned for an earlier life is void.
     pub boot: u32,
     /// Of its agent.
@@ -196,6 +198,7 @@ impl Host {
         Self {
             clock,
             up: true,
+            off_ns: 0,
             boot: 1,
             incarnation: 1,
             paused_until: 0,

@@ -30,7 +30,7 @@ use crate::timeline::{Timeline, brief};
 
 /// How long the liveness phase may take.
 const LIVENESS_NS: u64 = 200 * PERIOD_NS;
-/// What is in flight when a fence closes has landed by then, if the lane's contract holds.
+/// What is in flight when a fence closes or the power goes has landed by then, if the lane's contract holds.
 const DRAIN_NS: u64 = 100 * US;
 
 enum Event {
@@ -1044,7 +1044,8 @@ impl World {
         }
         if !dead && !self.hosts[host].fenced {
             self.note(Some(host), || format!("is cut off by the fence, as {by} asked"));
-            // HUC decides when its heartbeat has left, and a sender whose port is closed believes so: its fence must stop it.
+            // What the policy asks of a fence is that the member neither runs nor sends. HUC needs both: it decides when its heartbeat has left, and a
+            // sender whose port is closed believes so. HSUC would do with the port, which is the weaker fence and thus the harder world for it.
             let runs_on = self.hosts[host].member.as_ref().is_none_or(|m| m.log.kind() != Kind::Huc);
             if runs_on {
                 self.lose_what_is_in_flight(member, host);
@@ -1369,7 +1370,15 @@ impl World {
             }
             Act::Kill { host, after } => self.crash_soon(host, after, false),
             Act::PowerOff { host, after } => self.crash_soon(host, after, true),
-            Act::Start { host } => self.start(host),
+            Act::Start { host } => {
+                // A host does not boot faster than what it sent arrives: its new incarnation would be announced before.
+                let boots = self.hosts[host].off_ns + DRAIN_NS;
+                if !self.hosts[host].up && now < boots {
+                    self.queue.push(boots, Event::Act(at));
+                } else {
+                    self.start(host);
+                }
+            }
             Act::PauseProcess { host, ns } => {
                 if let Some(member) = &mut self.hosts[host].member {
                     member.paused_until = member.paused_until.max(now + ns);
@@ -1454,8 +1463,10 @@ impl World {
             }
         }
         if power {
+            let now = self.now;
             let h = &mut self.hosts[host];
             h.up = false;
+            h.off_ns = now;
             h.memories.clear();
             h.paused_until = 0;
             for life in self.lives.iter_mut().filter(|life| life.host == host) {

@@ -581,10 +581,7 @@ impl Log {
         if self.asked == Some(member) {
             self.asked = None;
         }
-        let ahead = self.early.iter().map(|(_, early)| early.from()).find(|from| !self.crashed.contains(*from));
-        if let (Some(from), false) = (ahead, matches!(self.stage, Stage::Joining)) {
-            self.ask(from);
-        }
+        self.catch_up();
         if let Some((_, engine, waits_for)) = &mut self.previous {
             let _ = engine.handle_crash(now_ns, member);
             waits_for.remove(member);
@@ -608,6 +605,8 @@ impl Log {
         {
             waits_for.remove(member);
         }
+        self.asked.take_if(|asked| *asked == member);
+        self.catch_up();
         for engine in self.previous.iter_mut().map(|(_, engine, _)| engine).chain(&mut self.engine) {
             if !engine.kind().needs_accuracy() {
                 let _ = engine.handle_crash(now_ns, member);
@@ -818,6 +817,7 @@ impl Log {
                 return Err(self.refusals.count(Refused::TooFarAhead));
             }
             self.early.push_back((epoch, early));
+            self.catch_up();
             return Ok(());
         }
         let result = match self.engine_of(epoch) {
@@ -827,13 +827,29 @@ impl Log {
         result.map_err(|why| self.refusals.count(why))
     }
 
-    /// Asks `who` how things stand, unless an answer is on its way. Needed by two only, because the engine before a switch lives on until everyone
-    /// is through: by one who leaves, whom the engines of the others have forgotten when its leave was decided, and by one whose last source of
-    /// the decision crashed.
+    /// Asks `who` how things stand, unless an answer is on its way. Needed by few only, because the engine before a switch lives on until everyone
+    /// is through: by one who leaves, whom the engines of the others have forgotten when its leave was decided, and by those of
+    /// [`Log::catch_up`].
     fn ask(&mut self, who: MemberId) {
         if self.asked.is_none() {
             self.asked = Some(who);
             self.outputs.push_back(Output::Send { to: who, message: Message::Ask });
+        }
+    }
+
+    /// Asks somebody in a later epoch, if our engine may never decide the switch: its last source may be dead, and those who are through are told of
+    /// crashes as their new engine wants it, not as the old one did; or they changed twice, and have the engine of our epoch no more.
+    fn catch_up(&mut self) {
+        if matches!(self.stage, Stage::Joining) {
+            return;
+        }
+        let is_gone = |member: MemberId| self.crashed.contains(member) || self.suspected.contains(member);
+        let source_is_gone = self.members.iter().any(is_gone);
+        let heard = self.early.iter().map(|(epoch, early)| (early.from(), *epoch));
+        let mut ahead = heard.chain(self.reached.iter().map(|(from, (epoch, _))| (*from, *epoch)));
+        let needed = |epoch: Epoch| epoch > self.epoch + 1 || (epoch > self.epoch && source_is_gone);
+        if let Some((from, _)) = ahead.find(|(from, epoch)| needed(*epoch) && !is_gone(*from)) {
+            self.ask(from);
         }
     }
 
@@ -845,6 +861,8 @@ impl Log {
         if matches!(self.stage, Stage::Joining) {
             return Ok(());
         }
+        self.answer_leaver(from, instance);
+        self.catch_up();
         self.arriving.remove(from);
         let leaves = self.pending.iter().any(|entry| entry.body == Body::Leave(self.me));
         if leaves && instance > self.through {
@@ -861,6 +879,16 @@ impl Log {
             waits_for.remove(from);
         }
         Ok(())
+    }
+
+    /// One who left waits for all who were members then. A newcomer whose state was taken behind that leave does not know it, so it says how far it
+    /// is when it hears of it.
+    fn answer_leaver(&mut self, from: MemberId, instance: Instance) {
+        let left = from <= self.highest && !self.members.contains(from);
+        if left && self.through >= instance && matches!(self.stage, Stage::Running) {
+            let message = Message::Reached { epoch: self.epoch, instance: self.through };
+            self.outputs.push_back(Output::Send { to: from, message });
+        }
     }
 
     /// Everything that the engines want, until they want nothing: then the log's own duties.
@@ -1155,7 +1183,12 @@ impl Log {
             if joining {
                 return Err(self.refusals.count(Refused::NotMember));
             }
-            self.halt(Halted::Left);
+            // The others are through, but their engine may need this member until it has done without it, as after a leave of our own applying.
+            self.asked = None;
+            self.stage = Stage::Leaving { instance: transfer.through, waits_for: MemberSet::new() };
+            if let Some(engine) = &mut self.engine {
+                engine.set_leaving(now_ns, transfer.through + 1, transfer.members);
+            }
             return Ok(());
         }
         let setup = Setup {
@@ -1192,6 +1225,9 @@ impl Log {
         let reached = Message::Reached { epoch: self.epoch, instance: self.through };
         for to in self.members.iter().filter(|to| *to != self.me && !self.crashed.contains(*to)) {
             self.outputs.push_back(Output::Send { to, message: reached.clone() });
+        }
+        for (from, (_, instance)) in self.reached.clone() {
+            self.answer_leaver(from, instance);
         }
         self.take_early(now_ns);
         self.repeat_crashes(now_ns);

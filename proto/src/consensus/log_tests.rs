@@ -8,12 +8,43 @@ use super::*;
 const P1: MemberId = MemberId(1);
 const P2: MemberId = MemberId(2);
 
-fn member(me: MemberId) -> Log {
-    let build: Build = Box::new(|setup| {
+const P3: MemberId = MemberId(3);
+
+fn build() -> Build {
+    Box::new(|setup| {
         let hsuc = Hsuc::new(setup.me, setup.members.clone(), setup.first);
         matches!(setup.kind, Kind::Hsuc | Kind::Huc).then(|| Box::new(Carried::<_, hsuc::Message>::new(hsuc)) as _)
-    });
-    Log::new(0, me, Kind::Hsuc, MemberSet::first(2), Config::default(), build).unwrap()
+    })
+}
+
+fn member(me: MemberId) -> Log {
+    of(me, 2)
+}
+
+fn of(me: MemberId, n: u16) -> Log {
+    Log::new(0, me, Kind::Hsuc, MemberSet::first(n), Config::default(), build()).unwrap()
+}
+
+/// Carries what passes, from oldest to newest, until nothing is on its way; what does not pass is lost.
+fn carry(logs: &mut [&mut Log], passes: impl Fn(MemberId, MemberId, &Message) -> bool) {
+    let mut wires = VecDeque::new();
+    loop {
+        for log in logs.iter_mut() {
+            let from = log.me();
+            while let Some(output) = log.poll_output() {
+                if let Output::Send { to, message } = output {
+                    wires.push_back((from, to, message));
+                }
+            }
+            log.invariants();
+        }
+        let Some((from, to, message)) = wires.pop_front() else { return };
+        if passes(from, to, &message)
+            && let Some(log) = logs.iter_mut().find(|log| log.me() == to)
+        {
+            let _ = log.handle_message(0, from, message);
+        }
+    }
 }
 
 /// Until nothing is on its way: to P2 comes first what P1 reached, as when decisions travel by other ways than the links.
@@ -54,4 +85,119 @@ fn an_engine_is_let_go_when_all_are_behind_its_switch_whoever_was_first() {
     logs[1].switch(0, Kind::Huc).unwrap();
     run(&mut logs);
     assert!(logs.iter().all(|log| log.epoch() == 1 && log.previous.is_none()));
+}
+
+/// Those who are through hear of the crash as their new engine wants it, perhaps as a hint: then their old one never sends on what the dead one said.
+#[test]
+fn whose_source_of_a_switch_died_asks_those_who_are_through() {
+    let (mut p1, mut p2, mut p3) = (of(P1, 3), of(P2, 3), of(P3, 3));
+    p1.switch(0, Kind::Huc).unwrap();
+    // Of what P1 decided P3 hears nothing, nor of P2 before P1 is dead.
+    carry(&mut [&mut p1, &mut p2, &mut p3], |from, to, message| {
+        to != P3
+            || (from == P1 && matches!(message, Message::Engine { body: EngineMessage::Hsuc(hsuc::Message::Propose { .. }), .. }))
+    });
+    assert_eq!((p1.epoch(), p2.epoch(), p3.epoch()), (1, 1, 0));
+    drop(p1);
+    p3.handle_crash(0, P1).unwrap();
+    p3.handle_message(0, P2, Message::Reached { epoch: 1, instance: 1 }).unwrap();
+    carry(&mut [&mut p2, &mut p3], |_, _, _| true);
+    assert_eq!(p3.epoch(), 1);
+}
+
+/// Only the engine before the last switch is kept.
+#[test]
+fn who_is_two_switches_behind_asks() {
+    let (mut p1, mut p2) = (member(P1), member(P2));
+    p1.switch(0, Kind::Huc).unwrap();
+    let is_decision =
+        |message: &Message| matches!(message, Message::Engine { body: EngineMessage::Hsuc(hsuc::Message::Decided(_)), .. });
+    carry(&mut [&mut p1, &mut p2], |_, _, message| !is_decision(message) && !matches!(message, Message::Reached { .. }));
+    assert_eq!((p1.epoch(), p2.epoch()), (1, 0));
+    p1.handle_message(0, P2, Message::Reached { epoch: 0, instance: 0 }).unwrap();
+    // As if others had carried it to the next one meanwhile.
+    p2.handle_message(0, P1, Message::Reached { epoch: 2, instance: 2 }).unwrap();
+    assert!(std::iter::from_fn(|| p2.poll_output()).any(|output| output == Output::Send { to: P1, message: Message::Ask }));
+}
+
+/// It may be one of those whom the leaver waits for: let in before the leave, and given a state from behind it, in which the leaver is no member.
+#[test]
+fn a_newcomer_tells_who_left_before_its_state_how_far_it_is() {
+    let (mut p1, mut p2, mut p3) = (member(P1), member(P2), Log::join(P3, Config::default(), build()));
+    p2.leave(0).unwrap();
+    carry(&mut [&mut p1, &mut p2], |_, _, _| true);
+    p1.admit(0, P3).unwrap();
+    let left = Message::Reached { epoch: 0, instance: 1 };
+    p3.handle_message(0, P2, left.clone()).unwrap();
+    let answers =
+        |p3: &mut Log| std::iter::from_fn(|| p3.poll_output()).filter(|o| matches!(o, Output::Send { to: P2, .. })).count();
+    while let Some(output) = p1.poll_output() {
+        if let Output::Send { message: message @ Message::Transfer(_), .. } = output {
+            p3.handle_message(0, P1, message).unwrap();
+        }
+    }
+    assert!(p3.is_running() && !p3.members().contains(P2));
+    assert_eq!(answers(&mut p3), 1, "what it heard while it joined");
+    p3.handle_message(0, P2, left).unwrap();
+    assert_eq!(answers(&mut p3), 1, "what it hears later");
+}
+
+/// HSUC that may not go before it is told so.
+struct Needed(Carried<Hsuc, hsuc::Message>);
+
+impl Engine<EngineMessage> for Needed {
+    fn kind(&self) -> Kind {
+        self.0.kind()
+    }
+    fn propose(&mut self, now_ns: u64, entry: Entry) -> Result<(), Refused> {
+        self.0.propose(now_ns, entry)
+    }
+    fn handle_message(&mut self, now_ns: u64, from: MemberId, message: EngineMessage) -> Result<(), Refused> {
+        self.0.handle_message(now_ns, from, message)
+    }
+    fn handle_crash(&mut self, now_ns: u64, member: MemberId) -> Result<(), Refused> {
+        self.0.handle_crash(now_ns, member)
+    }
+    fn set_members(&mut self, now_ns: u64, from: Instance, members: MemberSet) {
+        self.0.set_members(now_ns, from, members);
+    }
+    fn may_leave(&self) -> bool {
+        false
+    }
+    fn poll_action(&mut self) -> Option<Action<EngineMessage>> {
+        self.0.poll_action()
+    }
+    fn decided_through(&self) -> Instance {
+        self.0.decided_through()
+    }
+    fn stable_through(&self) -> Instance {
+        self.0.stable_through()
+    }
+    fn leader(&self) -> Option<MemberId> {
+        self.0.leader()
+    }
+    fn halted(&self) -> Option<Halted> {
+        self.0.halted()
+    }
+    fn refusals(&self) -> &Refusals {
+        self.0.refusals()
+    }
+    fn invariants(&self) {
+        self.0.invariants();
+    }
+}
+
+/// Raft needs the votes of those it has not removed yet, wherever these learnt of their leave.
+#[test]
+fn who_learns_of_its_leave_from_others_stays_while_its_engine_is_needed() {
+    let mut p1 = member(P1);
+    let build: Build =
+        Box::new(|setup| Some(Box::new(Needed(Carried::new(Hsuc::new(setup.me, setup.members.clone(), setup.first)))) as _));
+    let mut p2 = Log::new(0, P2, Kind::Hsuc, MemberSet::first(2), Config::default(), build).unwrap();
+    p2.leave(0).unwrap();
+    let is_decision =
+        |message: &Message| matches!(message, Message::Engine { body: EngineMessage::Hsuc(hsuc::Message::Decided(_)), .. });
+    carry(&mut [&mut p1, &mut p2], |_, _, message| !is_decision(message));
+    assert!(!p1.members().contains(P2) && !p2.is_running(), "it asked, and was told");
+    assert_eq!(p2.halted(), None);
 }
