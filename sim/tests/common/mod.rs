@@ -30,7 +30,7 @@ pub fn every_menu_and_policy(engine: Kind) {
 }
 
 /// What is known to fail and is not mended yet: changes of the engine; joins and leaves under the engines that are not HSUC or HUC.
-fn open(engine: Kind, menu: Menu) -> bool {
+pub fn open(engine: Kind, menu: Menu) -> bool {
     let reconfigures = matches!(menu, Menu::Reconfigurations | Menu::Everything);
     menu == Menu::EngineChanges || (reconfigures && !matches!(engine, Kind::Hsuc | Kind::Huc))
 }
