@@ -130,7 +130,10 @@ impl Options {
             Kind::Huc => contract || (accurate && self.menu == Menu::Pauses),
             Kind::Paxos | Kind::Raft => true,
         };
-        Promise { safe, live: safe, may_halt: self.menu != Menu::WithinContract }
+        // Only LOWI stops for one lost copy; and who changes the engine may change to LOWI.
+        let needs_both_copies = self.engine == Kind::Lowi || self.menu == Menu::EngineChanges;
+        let may_halt = !contract || (needs_both_copies && self.menu != Menu::WithinContract);
+        Promise { safe, live: safe, may_halt }
     }
 }
 

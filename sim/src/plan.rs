@@ -99,7 +99,7 @@ pub enum Act {
         /// For how long.
         ns: u64,
     },
-    /// Nothing comes over the reliable link, until later.
+    /// Nothing comes over the reliable link, nor a notice of a crash, until later.
     Stall {
         /// From.
         from: usize,

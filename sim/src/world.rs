@@ -745,6 +745,8 @@ impl World {
             Some(at) => {
                 // The notice says which heartbeat was the last one that could carry something of this process: receivers wait for it.
                 let at = at.max(self.rides[self.at(from, to)] + 1);
+                // Where the link stalls they come late too, behind what stalled: others have heard of the crash, and have gone on.
+                let at = at.max(self.links[self.at(from, to)].1);
                 let sent_ns = self.local(from);
                 self.queue.push(at, Event::Notice { to, from, boot, incarnation, number, member, sent_ns });
             }
