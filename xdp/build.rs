@@ -10,27 +10,29 @@ fn main() {
     }
     println!("cargo:rerun-if-env-changed=FIDE_CLANG");
     let clang = env::var("FIDE_CLANG").unwrap_or_else(|_| "clang".into());
-    let object = PathBuf::from(env::var("OUT_DIR").expect("cargo sets it")).join("fide.bpf.o");
-    // mcpu=v3: atomics that return the old value (Linux 5.12).
-    let status = Command::new(&clang)
-        .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Werror"])
-        .arg(format!("-fdebug-prefix-map={}=.", here.display()))
-        .arg("-I")
-        .arg(&wire)
-        .arg("-I")
-        .arg(&bpf)
-        .arg("-c")
-        .arg(bpf.join("fide.bpf.c"))
-        .arg("-o")
-        .arg(&object)
-        .status();
-    match status {
-        Ok(s) if s.success() => {}
-        Ok(s) => panic!(
-            "{clang} could not compile the kernel programs ({s}); are libbpf's headers there? (Debian: apt-get install clang libbpf-dev)"
-        ),
-        Err(e) => {
-            panic!("{clang} cannot be run: {e} (Debian: apt-get install clang libbpf-dev, or name another with FIDE_CLANG)")
+    let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets it"));
+    for name in ["fide.bpf", "fence.bpf"] {
+        // mcpu=v3: atomics that return the old value (Linux 5.12).
+        let status = Command::new(&clang)
+            .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Werror"])
+            .arg(format!("-fdebug-prefix-map={}=.", here.display()))
+            .arg("-I")
+            .arg(&wire)
+            .arg("-I")
+            .arg(&bpf)
+            .arg("-c")
+            .arg(bpf.join(name).with_extension("bpf.c"))
+            .arg("-o")
+            .arg(out.join(name).with_extension("bpf.o"))
+            .status();
+        match status {
+            Ok(s) if s.success() => {}
+            Ok(s) => panic!(
+                "{clang} could not compile {name}.c ({s}); are libbpf's headers there? (Debian: apt-get install clang libbpf-dev)"
+            ),
+            Err(e) => {
+                panic!("{clang} cannot be run: {e} (Debian: apt-get install clang libbpf-dev, or name another with FIDE_CLANG)")
+            }
         }
     }
 }

@@ -114,6 +114,34 @@ pub struct Outgoing {
     pub bytes: [u8; 72 + fide_wire::PIGGYBACK_MAX + 6],
 }
 
+/// Gates (`FIDE_GATES`): the host's, and one for each fenced cgroup.
+pub const GATES: usize = 256;
+/// `GATE_SHUT`: closed by order.
+pub const GATE_SHUT: u64 = 0;
+/// `GATE_FENCED`: run out, and found so.
+pub const GATE_FENCED: u64 = 1;
+/// `GATE_NOT_ARMED`.
+pub const GATE_NOT_ARMED: u64 = u64::MAX;
+
+/// `struct fide_gate`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct GateRow {
+    /// t_valid, or one of the words above.
+    pub valid_ns: u64,
+    /// When it was found to have run out.
+    pub fenced_ns: u64,
+    /// The first packet it has blocked since it was closed.
+    pub first_blocked_ns: u64,
+    /// The id of its cgroup; 0: nobody's, or the host's.
+    pub cgroup: u64,
+    /// In the first row: not 0 once all rows were set up.
+    pub made: u64,
+    /// Zero.
+    pub reserved: [u64; 3],
+}
+
+const _: () = assert!(size_of::<GateRow>() == 64);
 const _: () = assert!(size_of::<Setup>() == 48 + 16 * 24);
 const _: () = assert!(size_of::<Path>() == 64);
 const _: () = assert!(size_of::<Peer>() == 64 + 128);
@@ -151,13 +179,23 @@ mod tests {
         }};
     }
 
-    #[test]
-    fn the_rust_view_is_the_c_view() {
-        let file = std::env::temp_dir().join(format!("fide-layout-{}.o", std::process::id()));
-        std::fs::write(&file, crate::mechanism::OBJECT).unwrap();
+    fn btf_of(object: &[u8], name: &str) -> Btf<'static> {
+        let file = std::env::temp_dir().join(format!("fide-layout-{name}-{}.o", std::process::id()));
+        std::fs::write(&file, object).unwrap();
         let btf = Btf::from_path(&file);
         std::fs::remove_file(&file).unwrap();
-        let btf = &btf.unwrap();
+        btf.unwrap()
+    }
+
+    #[test]
+    fn the_rust_view_of_gates_is_the_c_view() {
+        let btf = &btf_of(crate::fence::OBJECT, "fence");
+        same!(btf, GateRow, "fide_gate", [valid_ns, fenced_ns, first_blocked_ns, cgroup, made, reserved]);
+    }
+
+    #[test]
+    fn the_rust_view_is_the_c_view() {
+        let btf = &btf_of(crate::mechanism::OBJECT, "fide");
         same!(btf, Key, "fide_key", [k0, k1, valid]);
         same!(
             btf,

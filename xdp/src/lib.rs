@@ -2,12 +2,14 @@
 //!
 //! Nothing here decides anything. The receive program (`src/bpf/receive.h`) keeps the arrival table and hands notices to the rings of
 //! their subscribers; the exit watch (`src/bpf/exit.h`) reports doomed and dead processes; [`Mechanism`] loads, attaches, fills the maps
-//! and reads the rings. Judging is `fide_proto`'s, sending is `fide_lane`'s; they meet in the agent.
+//! and reads the rings. Apart from them, [`fence`] keeps a late sender's packets from leaving. Judging is `fide_proto`'s, sending is `fide_lane`'s; they meet in the agent.
 
+pub mod fence;
 pub mod layout;
 mod mechanism;
 mod memory;
 mod ring;
 
+pub use fence::{Fence, FenceError, Gate, GateCounts, GateState, Refused};
 pub use mechanism::{Attach, Mechanism, ProgramFigures, Setup, Subscriber, WatchEnd, XdpError};
 pub use ring::Ring;

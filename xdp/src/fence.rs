@@ -1,0 +1,933 @@
+//! The fence: what a late sender still sends does not leave.
+//!
+//! A receiver that has not heard a sender for its timeout calls it dead. If the sender was only slow, both may act from then on: the split
+//! brain. SafeTimer (§4.2) makes the slow one indistinguishable from a dead one by a passive rule: *a packet may leave while the clock has
+//! not gone past t_valid, and t_valid moves on only when a heartbeat is known to have been sent in time*. A process that is stopped, starved,
+//! swapped out or frozen cannot move t_valid, so its gate runs out without anybody doing anything (§5.2 rules out the active ways: the order
+//! to stop may itself be late).
+//!
+//! **A gate** is one t_valid: [`Gate`]. Two kinds of packets ask it (§5.2's two blocking modes, which can be had at once):
+//! * *the whole host*: everything that leaves by the interfaces given to [`Fence::guard_interface`], whoever sends it, forwarded packets,
+//!   ARP, neighbour discovery and echo replies included. A fenced host is as silent as a dead one: that is what its peers
+//!   have concluded, and a kernel that still answered for it would only keep them in doubt. Loopback is not guarded.
+//! * *a process*: every IP packet of the sockets that were made in a cgroup or below it, to this host as well ([`Fence::guard_cgroup`]). The
+//!   sender gets EPERM. A socket belongs to the cgroup in which it was *made*: a process must start there, or be fenced
+//!   before it opens sockets.
+//!
+//! **What is guaranteed.** No packet whose send call begins after t_valid leaves, until [`Gate::recover`]. One that passed the gate
+//! before t_valid may leave later (§4.2's last paragraph allows it, because it was made while the sender was valid): by what it
+//! waits for below the gate, that is, the queueing discipline and the device. `docs/fence.md` has the bound and the list of what is
+//! covered; the gaps in short: whole-host mode does not see `PACKET_QDISC_BYPASS`, AF_XDP, `XDP_TX` and XDP redirects; per-process
+//! mode sees neither those nor any other packet socket; neither sees Unix sockets, shared memory and disks.
+//!
+//! **Once run out, closed for good.** The gate's whole state is one 64-bit word, changed by compare-and-swap only. The first packet that finds
+//! it run out closes it in the same step in which it is blocked, so every extension is either before that packet, which
+//! then passes, or is refused. An extension needs a heartbeat known to be complete *by* the old t_valid ([`Gate::extend`]'s
+//! `known_ns`), so one that is itself delayed extends nothing that receivers have not agreed to: they have that heartbeat.
+//!
+//! **Whose life it has.** Programs and gates are pinned, and stay when their owner dies, is killed or panics: its gates then run out, which is
+//! the safe end. Dropping a [`Fence`] therefore takes nothing away; [`Fence::remove`] does. The next owner opens the same
+//! directory, finds the gates as they are, and decides.
+//!
+//! Time is CLOCK_MONOTONIC in nanoseconds. It stands still while a machine is suspended, so a fence does not cover suspending.
+
+use crate::layout::{GATE_FENCED, GATE_NOT_ARMED, GATE_SHUT, GATES, GateRow};
+use crate::memory::MappedArray;
+use libbpf_rs::libbpf_sys;
+use libbpf_rs::{AsRawLibbpf, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
+use std::ffi::CString;
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+pub(crate) static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fence.bpf.o"));
+
+/// Our filter's place on an interface. The first priority, because a filter before ours that ends the classification would end it for
+/// ours too; the handle tells ours from others of the same priority.
+const PRIORITY: u32 = 1;
+const HANDLE: u32 = 0x00f1_de01;
+const HOST_GATE: usize = 0;
+const MAPS: [&str; 3] = ["gates", "gate_counts", "gate_of"];
+const HOST_PROGRAM: &str = "fide_fence_host";
+const GROUP_PROGRAM: &str = "fide_fence_group";
+
+/// What can go wrong here.
+#[derive(Debug, thiserror::Error)]
+pub enum FenceError {
+    /// The directory is on no BPF file system.
+    #[error(
+        "{} is on no BPF file system, where the fence must be kept so that it outlives its owner (`mount -t bpf bpf /sys/fs/bpf`)",
+        dir.display()
+    )]
+    NotBpffs {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// Somebody else owns the fence.
+    #[error("the fence in {} has an owner that lives: one agent at a time", dir.display())]
+    Owned {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// A file of the fence cannot be made, opened or removed.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The kernel refused the programs.
+    #[error(
+        "the kernel does not load the fence ({source}): it must be 5.15 or later, and the agent needs CAP_BPF and CAP_NET_ADMIN; if {} is of another version, remove it by that version",
+        dir.display()
+    )]
+    Load {
+        /// Where it is kept.
+        dir: PathBuf,
+        /// Why.
+        #[source]
+        source: libbpf_rs::Error,
+    },
+    /// Loopback cannot be guarded.
+    #[error("interface {ifindex} is the loopback device, where nothing leaves the host")]
+    Loopback {
+        /// Its index.
+        ifindex: u32,
+    },
+    /// An interface cannot be guarded.
+    #[error("interface {ifindex}: {what}: {source}")]
+    Interface {
+        /// Its index.
+        ifindex: u32,
+        /// What was tried, and what to look at.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// A cgroup cannot be guarded.
+    #[error("cgroup {}: {what}: {source}", dir.display())]
+    Cgroup {
+        /// Its directory.
+        dir: PathBuf,
+        /// What was tried, and what to look at.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// No gate is left.
+    #[error("all {} gates for cgroups are in use", GATES - 1)]
+    Full,
+}
+
+/// How a gate is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GateState {
+    /// Lets everything pass: [`Gate::arm`] has not been called.
+    NotArmed,
+    /// Lets packets pass up to this time.
+    Open {
+        /// t_valid.
+        valid_ns: u64,
+    },
+    /// Ran out, and was found so: by a packet, by [`Gate::check`] or by an extension that came too late.
+    Fenced {
+        /// When it was found.
+        since_ns: u64,
+    },
+    /// Closed by [`Gate::shut`].
+    Shut,
+}
+
+impl fmt::Display for GateState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotArmed => f.write_str("not armed"),
+            Self::Open { valid_ns } => write!(f, "open until {valid_ns} ns"),
+            Self::Fenced { since_ns } => write!(f, "fenced since {since_ns} ns"),
+            Self::Shut => f.write_str("shut"),
+        }
+    }
+}
+
+/// A gate's state forbids what was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the gate is {0}")]
+pub struct Refused(pub GateState);
+
+/// What a gate counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GateCounts {
+    /// Packets that passed, since the gate was made.
+    pub passed: u64,
+    /// Packets blocked.
+    pub blocked: u64,
+    /// The first one blocked since the gate was last closed.
+    pub first_blocked_ns: Option<u64>,
+}
+
+/// One t_valid. Copies speak of the same gate, from any thread; nothing here makes a system call.
+#[derive(Clone)]
+pub struct Gate {
+    rows: Arc<MappedArray<GateRow>>,
+    slot: usize,
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Gate({}: {})", self.slot, self.state_of(self.word().load(Ordering::SeqCst)))
+    }
+}
+
+impl Gate {
+    /// The id of the cgroup that it is for; the host's has none.
+    #[must_use]
+    pub fn cgroup(&self) -> Option<u64> {
+        Some(self.rows.read(self.slot).cgroup).filter(|id| *id != 0)
+    }
+
+    /// Begins: from now on packets pass only up to `valid_ns` (§4.2: "during startup, the sender sets t_valid to end_0").
+    ///
+    /// # Errors
+    /// Unless the gate is [`GateState::NotArmed`].
+    pub fn arm(&self, valid_ns: u64) -> Result<(), Refused> {
+        self.swap(GATE_NOT_ARMED, time(valid_ns)).map_err(|found| Refused(self.state_of(found)))
+    }
+
+    /// Moves t_valid on, never back (Fig. 3, line 4). `known_ns` is a time at which the heartbeat that allows this was already known to be
+    /// complete (§5.2's t_after). When that is past the present t_valid, the gate is closed instead.
+    ///
+    /// # Errors
+    /// The state that forbids it: fenced (perhaps by this call), shut, or not armed.
+    pub fn extend(&self, known_ns: u64, valid_ns: u64) -> Result<(), Refused> {
+        let wanted = time(valid_ns);
+        let mut word = self.word().load(Ordering::SeqCst);
+        loop {
+            if matches!(word, GATE_SHUT | GATE_FENCED | GATE_NOT_ARMED) {
+                return Err(Refused(self.state_of(word)));
+            }
+            let next = if known_ns > word { GATE_FENCED } else { wanted.max(word) };
+            match self.swap(word, next) {
+                Ok(()) if next == GATE_FENCED => return Err(Refused(self.fenced(monotonic_ns()))),
+                Ok(()) => return Ok(()),
+                Err(found) => word = found,
+            }
+        }
+    }
+
+    /// How the gate is now. One found to have run out is closed by this, so that the answer stays true.
+    #[must_use]
+    pub fn check(&self) -> GateState {
+        let mut word = self.word().load(Ordering::SeqCst);
+        loop {
+            let state = self.state_of(word);
+            let GateState::Open { valid_ns } = state else { return state };
+            let now = monotonic_ns();
+            if now <= valid_ns {
+                return state;
+            }
+            match self.swap(word, GATE_FENCED) {
+                Ok(()) => return self.fenced(now),
+                Err(found) => word = found,
+            }
+        }
+    }
+
+    /// Closes the gate at once, armed or not: for a process that is about to end, or for an operator.
+    pub fn shut(&self) {
+        self.words()[2].store(0, Ordering::SeqCst);
+        self.word().store(GATE_SHUT, Ordering::SeqCst);
+    }
+
+    /// Opens a gate that was fenced or shut, up to `valid_ns`. Whoever calls this says that the sender has a new identity, or that nobody
+    /// has acted on its absence (§4.2: "unless with recovery operations").
+    ///
+    /// # Errors
+    /// Unless the gate is [`GateState::Fenced`] or [`GateState::Shut`]; a gate that has run out must have been found so.
+    pub fn recover(&self, valid_ns: u64) -> Result<(), Refused> {
+        let word = self.word().load(Ordering::SeqCst);
+        if !matches!(word, GATE_SHUT | GATE_FENCED) {
+            return Err(Refused(self.state_of(word)));
+        }
+        self.words()[1..].iter().for_each(|stamp| stamp.store(0, Ordering::SeqCst));
+        self.swap(word, time(valid_ns)).map_err(|found| Refused(self.state_of(found)))
+    }
+
+    /// Ends the rule, in time: lets everything pass until it is armed again.
+    ///
+    /// # Errors
+    /// When the gate is closed: that needs [`Gate::recover`] first.
+    pub fn disarm(&self) -> Result<(), Refused> {
+        let GateState::Open { valid_ns } = self.check() else {
+            let state = self.state_of(self.word().load(Ordering::SeqCst));
+            return if state == GateState::NotArmed { Ok(()) } else { Err(Refused(state)) };
+        };
+        match self.swap(valid_ns, GATE_NOT_ARMED) {
+            Ok(()) => Ok(()),
+            Err(_) => self.disarm(), // extended meanwhile, or closed
+        }
+    }
+
+    /// State, time of fencing, time of the first packet blocked.
+    fn words(&self) -> [&AtomicU64; 3] {
+        let row = self.rows.at(self.slot);
+        // SAFETY: the slot exists, and lives as long as self; aligned u64, the first of which the kernel programs change by atomic instructions
+        // only. Of the others only whole values matter.
+        unsafe {
+            [&raw mut (*row).valid_ns, &raw mut (*row).fenced_ns, &raw mut (*row).first_blocked_ns]
+                .map(|w| AtomicU64::from_ptr(w))
+        }
+    }
+
+    fn word(&self) -> &AtomicU64 {
+        self.words()[0]
+    }
+
+    fn swap(&self, from: u64, to: u64) -> Result<(), u64> {
+        self.word().compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).map(drop)
+    }
+
+    fn fenced(&self, since_ns: u64) -> GateState {
+        self.words()[1].store(since_ns, Ordering::SeqCst);
+        GateState::Fenced { since_ns }
+    }
+
+    fn state_of(&self, word: u64) -> GateState {
+        match word {
+            GATE_NOT_ARMED => GateState::NotArmed,
+            GATE_SHUT => GateState::Shut,
+            GATE_FENCED => match self.rows.read(self.slot).fenced_ns {
+                0 => GateState::Fenced { since_ns: monotonic_ns() }, // this very moment: the stamp follows the word
+                since_ns => GateState::Fenced { since_ns },
+            },
+            valid_ns => GateState::Open { valid_ns },
+        }
+    }
+}
+
+/// A time that is none of the words with a meaning of their own.
+fn time(ns: u64) -> u64 {
+    ns.clamp(GATE_FENCED + 1, GATE_NOT_ARMED - 1)
+}
+
+fn monotonic_ns() -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: t lives across the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// The fence of this host: its programs, its gates, and the right to move them. One owner at a time.
+pub struct Fence {
+    dir: PathBuf,
+    /// Locked while we live; the kernel unlocks it when we do not.
+    _owner: File,
+    rows: Arc<MappedArray<GateRow>>,
+    counts: MapHandle,
+    gate_of: MapHandle,
+    host: Program,
+    group: Program,
+    interfaces: Vec<u32>,
+}
+
+/// A loaded program.
+struct Program {
+    fd: OwnedFd,
+    id: u32,
+    /// The kernel's digest of its instructions.
+    tag: [u8; 8],
+}
+
+impl Fence {
+    /// Makes the fence that is kept in `dir`, a directory of its own on a BPF file system, or takes over the one that is there: its gates
+    /// are as they were left, and packets are judged without a gap, by this version's programs.
+    ///
+    /// # Errors
+    /// [`FenceError`], with what to do about it. What was in force before stays in force.
+    pub fn open(dir: &Path) -> Result<Self, FenceError> {
+        let owner = own(dir)?;
+        let load_error = |source| FenceError::Load { dir: dir.to_path_buf(), source };
+        let mut open = ObjectBuilder::default().open_memory(OBJECT).map_err(load_error)?;
+        for mut map in open.maps_mut() {
+            let path = dir.join(map.name());
+            map.set_pin_path(path).map_err(load_error)?; // and what is pinned there already is used
+        }
+        let object = open.load().map_err(load_error)?;
+        let map = |name: &str| {
+            let map = object.maps().find(|m| m.name() == name).expect("the object has the maps it was built with");
+            MapHandle::try_from(&map).map_err(load_error)
+        };
+        let [gates, counts, gate_of] = MAPS.map(map);
+        let rows = MappedArray::<GateRow>::new(gates?.as_fd(), GATES)
+            .map_err(|source| FenceError::File { path: dir.join(MAPS[0]), source })?;
+        let mut fence = Self {
+            dir: dir.to_path_buf(),
+            _owner: owner,
+            rows: Arc::new(rows),
+            counts: counts?,
+            gate_of: gate_of?,
+            host: program(&object, HOST_PROGRAM).map_err(|source| file_error(dir, source))?,
+            group: program(&object, GROUP_PROGRAM).map_err(|source| file_error(dir, source))?,
+            interfaces: Vec::new(),
+        };
+        fence.settle()?;
+        Ok(fence)
+    }
+
+    /// Brings programs and gates of a former owner in line with ours.
+    fn settle(&mut self) -> Result<(), FenceError> {
+        // A new map is all zeros, which is shut.
+        if self.rows.read(HOST_GATE).made == 0 {
+            for slot in (0..GATES).rev() {
+                self.rows
+                    .write(slot, GateRow { valid_ns: GATE_NOT_ARMED, made: u64::from(slot == HOST_GATE), ..GateRow::default() });
+            }
+        }
+        if let Some(old) = self.pinned(GROUP_PROGRAM)? {
+            if old.tag == self.group.tag {
+                self.group = old;
+            } else {
+                for id in (1..GATES).map(|slot| self.rows.read(slot).cgroup).filter(|id| *id != 0) {
+                    if let Ok(cgroup) = cgroup_by_id(id) {
+                        attach(&self.group, &cgroup, Some(&old)).map_err(|source| FenceError::Cgroup {
+                            dir: PathBuf::from(format!("(id {id})")),
+                            what: "replacing the program of a former owner",
+                            source,
+                        })?;
+                    }
+                }
+                self.unpin(GROUP_PROGRAM)?;
+            }
+        }
+        if let Some(old) = self.pinned(HOST_PROGRAM)? {
+            if old.tag == self.host.tag {
+                self.host = old;
+            } else {
+                // Interfaces keep the old one, with the same gate, until they are guarded again.
+                self.unpin(HOST_PROGRAM)?;
+            }
+        }
+        self.pin(GROUP_PROGRAM, &self.group)?;
+        self.pin(HOST_PROGRAM, &self.host)
+    }
+
+    /// The host's gate.
+    #[must_use]
+    pub fn host(&self) -> Gate {
+        Gate { rows: Arc::clone(&self.rows), slot: HOST_GATE }
+    }
+
+    /// The gates of cgroups, a former owner's included.
+    #[must_use]
+    pub fn groups(&self) -> Vec<Gate> {
+        let used = (1..GATES).filter(|slot| self.rows.read(*slot).cgroup != 0);
+        used.map(|slot| Gate { rows: Arc::clone(&self.rows), slot }).collect()
+    }
+
+    /// What a gate counted, on all processors.
+    #[must_use]
+    pub fn counts(&self, gate: &Gate) -> GateCounts {
+        let key = (gate.slot as u32).to_ne_bytes();
+        let mut counts = GateCounts {
+            first_blocked_ns: Some(self.rows.read(gate.slot).first_blocked_ns).filter(|ns| *ns != 0),
+            ..GateCounts::default()
+        };
+        for value in self.counts.lookup_percpu(&key, MapFlags::ANY).ok().flatten().unwrap_or_default() {
+            let word = |at: usize| value.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes);
+            counts.passed += word(0);
+            counts.blocked += word(8);
+        }
+        counts
+    }
+
+    /// Puts the host's gate on an interface of the calling thread's network namespace: everything that leaves by it asks the gate. Returns
+    /// whether a filter of a former owner was there, which is replaced without a gap. If that one obeyed another
+    /// gate than ours (its pins were lost), ours is closed: it may have been fenced. Other filters stay, and decide on what passes.
+    ///
+    /// # Errors
+    /// [`FenceError::Loopback`], [`FenceError::Interface`].
+    pub fn guard_interface(&mut self, ifindex: u32) -> Result<bool, FenceError> {
+        let fail = |what| move |source| FenceError::Interface { ifindex, what, source };
+        if interface_flags(ifindex).map_err(fail("looking it up"))? & libc::IFF_LOOPBACK != 0 {
+            return Err(FenceError::Loopback { ifindex });
+        }
+        let before = quiet(|| {
+            let mut hook = hook(ifindex);
+            // SAFETY: the hook lives across the calls.
+            match unsafe { libbpf_sys::bpf_tc_hook_create(&raw mut hook) } {
+                0 => {}
+                e if e == -libc::EEXIST => {}
+                e => return Err(fail("making room for its filter (clsact)")(io::Error::from_raw_os_error(-e))),
+            }
+            let mut asked = filter();
+            // SAFETY: hook and options live across the calls.
+            let before = match unsafe { libbpf_sys::bpf_tc_query(&raw const hook, &raw mut asked) } {
+                0 => Some(asked.prog_id),
+                _ => None, // none, or one that the next call stumbles over
+            };
+            let mut opts = filter();
+            opts.prog_fd = self.host.fd.as_raw_fd();
+            opts.flags = libbpf_sys::BPF_TC_F_REPLACE;
+            // SAFETY: as above; the program's descriptor is open.
+            match unsafe { libbpf_sys::bpf_tc_attach(&raw const hook, &raw mut opts) } {
+                0 => Ok(before),
+                e => Err(fail(
+                    "adding its filter (`tc filter show dev … egress`: is priority 1 taken by another kind, or an ingress qdisc there?)",
+                )(io::Error::from_raw_os_error(-e))),
+            }
+        })?;
+        if !self.interfaces.contains(&ifindex) {
+            self.interfaces.push(ifindex);
+        }
+        if before.is_some_and(|id| id != self.host.id && !self.shares_our_gates(id)) {
+            tracing::warn!(ifindex, "the interface obeyed another gate than this fence's: closed until it is recovered");
+            self.host().shut();
+        }
+        Ok(before.is_some())
+    }
+
+    /// Whether a program that we cannot open by path uses our gates.
+    fn shares_our_gates(&self, program: u32) -> bool {
+        // SAFETY: an id; a descriptor or an error comes back. Needs CAP_SYS_ADMIN; without it, the careful answer.
+        let fd = unsafe { libbpf_sys::bpf_prog_get_fd_by_id(program) };
+        if fd < 0 {
+            return false;
+        }
+        // SAFETY: fresh, and nobody else's.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let mut maps = [0u32; 16];
+        let asked =
+            libbpf_sys::bpf_prog_info { nr_map_ids: maps.len() as u32, map_ids: maps.as_mut_ptr() as u64, ..Default::default() };
+        let used = program_info(&fd, asked).map_or(0, |info| info.nr_map_ids as usize);
+        let ours = self.counts.info().map_or(0, |info| info.info.id);
+        ours != 0 && maps[..used.min(maps.len())].contains(&ours)
+    }
+
+    /// Takes the host's gate off an interface. Nothing there is as good.
+    ///
+    /// # Errors
+    /// [`FenceError::Interface`].
+    pub fn release_interface(&mut self, ifindex: u32) -> Result<(), FenceError> {
+        self.interfaces.retain(|i| *i != ifindex);
+        let found = quiet(|| {
+            let (hook, opts) = (hook(ifindex), filter());
+            // SAFETY: hook and options live across the call.
+            unsafe { libbpf_sys::bpf_tc_detach(&raw const hook, &raw const opts) }
+        });
+        match -found {
+            // No such filter, no clsact, no such interface.
+            0 | libc::ENOENT | libc::EINVAL | libc::ENODEV => Ok(()),
+            e => Err(FenceError::Interface { ifindex, what: "removing its filter", source: io::Error::from_raw_os_error(e) }),
+        }
+    }
+
+    /// Gives a cgroup (of version 2, by its directory) a gate of its own, not armed; or the gate it has, as it is. Where a cgroup below
+    /// another one has a gate too, packets must pass both.
+    ///
+    /// # Errors
+    /// [`FenceError::Cgroup`], [`FenceError::Full`].
+    pub fn guard_cgroup(&mut self, dir: &Path) -> Result<Gate, FenceError> {
+        let fail = |what| move |source| FenceError::Cgroup { dir: dir.to_path_buf(), what, source };
+        let cgroup = File::open(dir).map_err(fail("opening it"))?;
+        if !is_filesystem(&cgroup, libc::CGROUP2_SUPER_MAGIC) {
+            return Err(fail("not a directory of cgroup version 2")(io::ErrorKind::InvalidInput.into()));
+        }
+        let id = cgroup.metadata().map_err(fail("reading its id"))?.ino();
+        let known = (1..GATES).find(|slot| self.rows.read(*slot).cgroup == id);
+        let slot = known.or_else(|| self.free_slot()).ok_or(FenceError::Full)?;
+        if known.is_none() {
+            self.rows.write(slot, GateRow { valid_ns: GATE_NOT_ARMED, cgroup: id, ..GateRow::default() });
+        }
+        let attached = programs_of(&cgroup).map_err(fail("asking for its programs"))?;
+        if !attached.contains(&self.group.id) {
+            attach(&self.group, &cgroup, None).map_err(|source| {
+                self.rows.write(slot, GateRow { valid_ns: GATE_NOT_ARMED, ..GateRow::default() });
+                fail("attaching the gate (a cgroup above it may hold an egress program that allows no other)")(source)
+            })?;
+        }
+        let told = self.gate_of.update(&id.to_ne_bytes(), &(slot as u64).to_ne_bytes(), MapFlags::ANY);
+        told.map_err(|e| fail("telling its gate")(io::Error::other(e)))?;
+        Ok(Gate { rows: Arc::clone(&self.rows), slot })
+    }
+
+    /// A slot that nobody uses, or whose cgroup is gone.
+    fn free_slot(&self) -> Option<usize> {
+        let gone = |id: u64| cgroup_by_id(id).is_err_and(|e| matches!(e.raw_os_error(), Some(libc::ESTALE | libc::ENOENT)));
+        let owner = |slot: usize| self.rows.read(slot).cgroup;
+        (1..GATES).find(|slot| owner(*slot) == 0).or_else(|| (1..GATES).find(|slot| gone(owner(*slot))))
+    }
+
+    /// Takes a cgroup's gate away. None there is as good.
+    ///
+    /// # Errors
+    /// [`FenceError::Cgroup`].
+    pub fn release_cgroup(&mut self, dir: &Path) -> Result<(), FenceError> {
+        let fail = |what| move |source| FenceError::Cgroup { dir: dir.to_path_buf(), what, source };
+        let cgroup = File::open(dir).map_err(fail("opening it"))?;
+        let id = cgroup.metadata().map_err(fail("reading its id"))?.ino();
+        self.detach(&cgroup, id).map_err(fail("detaching the gate"))
+    }
+
+    fn detach(&self, cgroup: &File, id: u64) -> io::Result<()> {
+        // SAFETY: two open descriptors.
+        let e = unsafe {
+            libbpf_sys::bpf_prog_detach2(self.group.fd.as_raw_fd(), cgroup.as_raw_fd(), libbpf_sys::BPF_CGROUP_INET_EGRESS)
+        };
+        if e != 0 && e != -libc::ENOENT {
+            return Err(io::Error::from_raw_os_error(-e));
+        }
+        if let Some(slot) = (1..GATES).find(|slot| self.rows.read(*slot).cgroup == id) {
+            // The storage outlives the attachment: the next one must not begin with this gate.
+            let _ = self.gate_of.update(&id.to_ne_bytes(), &0u64.to_ne_bytes(), MapFlags::ANY); // gone with its cgroup
+            self.rows.write(slot, GateRow { valid_ns: GATE_NOT_ARMED, ..GateRow::default() });
+        }
+        Ok(())
+    }
+
+    /// Takes everything away: the gates of all cgroups, a former owner's included, those of the interfaces that this owner guarded, and
+    /// what is pinned. Called in the network namespace of these interfaces. Everybody may send from then on.
+    ///
+    /// # Errors
+    /// The first failure; the rest was removed all the same.
+    pub fn remove(mut self) -> Result<(), FenceError> {
+        let mut outcome = Ok(());
+        for ifindex in std::mem::take(&mut self.interfaces) {
+            outcome = outcome.and(self.release_interface(ifindex));
+        }
+        for id in (1..GATES).map(|slot| self.rows.read(slot).cgroup).filter(|id| *id != 0) {
+            if let Ok(cgroup) = cgroup_by_id(id) {
+                outcome = outcome.and(self.detach(&cgroup, id).map_err(|source| FenceError::Cgroup {
+                    dir: PathBuf::from(format!("(id {id})")),
+                    what: "detaching the gate",
+                    source,
+                }));
+            }
+        }
+        for name in MAPS.into_iter().chain([GROUP_PROGRAM, HOST_PROGRAM]) {
+            outcome = outcome.and(self.unpin(name));
+        }
+        outcome.and(fs::remove_dir(&self.dir).map_err(|source| file_error(&self.dir, source)))
+    }
+
+    fn pinned(&self, name: &str) -> Result<Option<Program>, FenceError> {
+        let path = self.dir.join(name);
+        // SAFETY: a C string that lives across the call.
+        let fd = unsafe { libbpf_sys::bpf_obj_get(c_path(&path).as_ptr()) };
+        if fd == -libc::ENOENT {
+            return Ok(None);
+        }
+        let found = if fd < 0 {
+            Err(io::Error::from_raw_os_error(-fd))
+        } else {
+            // SAFETY: fresh, and nobody else's.
+            Program::of(unsafe { OwnedFd::from_raw_fd(fd) })
+        };
+        found.map(Some).map_err(|source| FenceError::File { path, source })
+    }
+
+    fn pin(&self, name: &str, program: &Program) -> Result<(), FenceError> {
+        let path = self.dir.join(name);
+        // SAFETY: an open descriptor, and a C string that lives across the call.
+        match unsafe { libbpf_sys::bpf_obj_pin(program.fd.as_raw_fd(), c_path(&path).as_ptr()) } {
+            0 => Ok(()),
+            e if e == -libc::EEXIST => Ok(()),
+            e => Err(FenceError::File { path, source: io::Error::from_raw_os_error(-e) }),
+        }
+    }
+
+    fn unpin(&self, name: &str) -> Result<(), FenceError> {
+        let path = self.dir.join(name);
+        match fs::remove_file(&path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(FenceError::File { path, source }),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Program {
+    fn of(fd: OwnedFd) -> io::Result<Self> {
+        let info = program_info(&fd, libbpf_sys::bpf_prog_info::default())?;
+        Ok(Self { fd, id: info.id, tag: info.tag })
+    }
+}
+
+fn program(object: &Object, name: &str) -> io::Result<Program> {
+    let found = object.progs().find(|p| p.name() == name).expect("the object has the programs it was built with");
+    // SAFETY: the program is the object's, which is loaded and lives; its descriptor is duplicated before that ends.
+    let fd = unsafe { libbpf_sys::bpf_program__fd(found.as_libbpf_object().as_ptr()) };
+    // SAFETY: an open descriptor, as said.
+    Program::of(unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()?)
+}
+
+fn program_info(fd: &OwnedFd, mut info: libbpf_sys::bpf_prog_info) -> io::Result<libbpf_sys::bpf_prog_info> {
+    let mut len = size_of::<libbpf_sys::bpf_prog_info>() as u32;
+    // SAFETY: info and len live across the call, and so do the arrays that the caller put into info.
+    match unsafe { libbpf_sys::bpf_obj_get_info_by_fd(fd.as_raw_fd(), (&raw mut info).cast(), &raw mut len) } {
+        0 => Ok(info),
+        e => Err(io::Error::from_raw_os_error(-e)),
+    }
+}
+
+fn file_error(path: &Path, source: io::Error) -> FenceError {
+    FenceError::File { path: path.to_path_buf(), source }
+}
+
+/// Makes the directory if need be, and takes its lock.
+fn own(dir: &Path) -> Result<File, FenceError> {
+    let exists = dir.ancestors().find_map(|d| File::open(d).ok());
+    if !exists.is_some_and(|d| is_filesystem(&d, libc::BPF_FS_MAGIC)) {
+        return Err(FenceError::NotBpffs { dir: dir.to_path_buf() });
+    }
+    fs::create_dir_all(dir).map_err(|source| file_error(dir, source))?;
+    let owner =
+        fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(dir).map_err(|source| file_error(dir, source))?;
+    // SAFETY: an open descriptor.
+    if unsafe { libc::flock(owner.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+        return Err(match io::Error::last_os_error() {
+            e if e.kind() == io::ErrorKind::WouldBlock => FenceError::Owned { dir: dir.to_path_buf() },
+            source => file_error(dir, source),
+        });
+    }
+    Ok(owner)
+}
+
+fn is_filesystem(file: &File, magic: libc::c_long) -> bool {
+    // SAFETY: statfs is plain old data, for which zero is a value.
+    let mut found: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: an open descriptor, and a structure that lives across the call.
+    unsafe { libc::fstatfs(file.as_raw_fd(), &raw mut found) == 0 && found.f_type as libc::c_long == magic }
+}
+
+fn c_path(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
+}
+
+fn interface_flags(ifindex: u32) -> io::Result<i32> {
+    // SAFETY: ifreq is plain old data, for which zero is a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // SAFETY: the name has room for IF_NAMESIZE bytes; the descriptor is checked and owned; the ioctl reads the name and writes the flags.
+    unsafe {
+        if libc::if_indextoname(ifindex, request.ifr_name.as_mut_ptr()).is_null() {
+            return Err(io::Error::last_os_error());
+        }
+        let fd = libc::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let fd = OwnedFd::from_raw_fd(fd);
+        if libc::ioctl(fd.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut request) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(i32::from(request.ifr_ifru.ifru_flags))
+    }
+}
+
+fn hook(ifindex: u32) -> libbpf_sys::bpf_tc_hook {
+    libbpf_sys::bpf_tc_hook {
+        sz: size_of::<libbpf_sys::bpf_tc_hook>() as libbpf_sys::size_t,
+        ifindex: ifindex as i32,
+        attach_point: libbpf_sys::BPF_TC_EGRESS,
+        ..Default::default()
+    }
+}
+
+fn filter() -> libbpf_sys::bpf_tc_opts {
+    libbpf_sys::bpf_tc_opts {
+        sz: size_of::<libbpf_sys::bpf_tc_opts>() as libbpf_sys::size_t,
+        handle: HANDLE,
+        priority: PRIORITY,
+        ..Default::default()
+    }
+}
+
+/// Without libbpf's complaints about answers that are expected here (there is a clsact already, there is no filter yet).
+fn quiet<T>(body: impl FnOnce() -> T) -> T {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: exchanges a function pointer; the old one is put back. Messages of other threads meanwhile are lost.
+    let before = unsafe { libbpf_sys::libbpf_set_print(None) };
+    let outcome = body();
+    // SAFETY: as above.
+    unsafe { libbpf_sys::libbpf_set_print(before) };
+    outcome
+}
+
+/// Ids of the egress programs attached to a cgroup itself.
+fn programs_of(cgroup: &File) -> io::Result<Vec<u32>> {
+    let (mut ids, mut n, mut flags) = (vec![0u32; 64], 64u32, 0u32);
+    // SAFETY: the arrays and numbers live across the call; n says how many ids fit.
+    let e = unsafe {
+        libbpf_sys::bpf_prog_query(
+            cgroup.as_raw_fd(),
+            libbpf_sys::BPF_CGROUP_INET_EGRESS,
+            0,
+            &raw mut flags,
+            ids.as_mut_ptr(),
+            &raw mut n,
+        )
+    };
+    if e != 0 && e != -libc::ENOSPC {
+        return Err(io::Error::from_raw_os_error(-e));
+    }
+    ids.truncate(n as usize);
+    Ok(ids)
+}
+
+/// Beside others, or in the place of one of ours.
+fn attach(program: &Program, cgroup: &File, instead_of: Option<&Program>) -> io::Result<()> {
+    let mut opts = libbpf_sys::bpf_prog_attach_opts {
+        sz: size_of::<libbpf_sys::bpf_prog_attach_opts>() as libbpf_sys::size_t,
+        flags: libbpf_sys::BPF_F_ALLOW_MULTI,
+        ..Default::default()
+    };
+    if let Some(old) = instead_of {
+        opts.flags |= libbpf_sys::BPF_F_REPLACE;
+        opts.__bindgen_anon_1.replace_prog_fd = old.fd.as_raw_fd();
+    }
+    // SAFETY: open descriptors; the options live across the call.
+    let e = unsafe {
+        libbpf_sys::bpf_prog_attach_opts(
+            program.fd.as_raw_fd(),
+            cgroup.as_raw_fd(),
+            libbpf_sys::BPF_CGROUP_INET_EGRESS,
+            &raw const opts,
+        )
+    };
+    if e == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(-e)) }
+}
+
+/// Opens a cgroup by its id, as the kernel's file handles allow (CAP_DAC_READ_SEARCH).
+fn cgroup_by_id(id: u64) -> io::Result<File> {
+    #[repr(C)]
+    struct Handle {
+        bytes: u32,
+        kind: i32,
+        id: [u8; 8],
+    }
+    const FILEID_KERNFS: i32 = 0xfe;
+    let mounts = fs::read_to_string("/proc/self/mounts")?;
+    let mut roots = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>()).filter(|w| w.get(2) == Some(&"cgroup2"));
+    let root = roots.next().ok_or(io::ErrorKind::NotFound).map(|w| File::open(w[1]))??;
+    let mut handle = Handle { bytes: 8, kind: FILEID_KERNFS, id: id.to_ne_bytes() };
+    // SAFETY: a file_handle with its eight bytes, as `bytes` says, that lives across the call.
+    let fd = unsafe {
+        libc::open_by_handle_at(root.as_raw_fd(), (&raw mut handle).cast(), libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC)
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: fresh, and nobody else's.
+    Ok(unsafe { File::from_raw_fd(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+
+    /// A gate in memory of no kernel program.
+    fn gate() -> Gate {
+        // SAFETY: a C string; the descriptor is checked and owned.
+        let memory = unsafe {
+            let fd = libc::memfd_create(c"gates".as_ptr(), libc::MFD_CLOEXEC);
+            assert!(fd >= 0);
+            File::from_raw_fd(fd)
+        };
+        memory.set_len((GATES * size_of::<GateRow>()) as u64).unwrap();
+        let rows = MappedArray::new(memory.as_fd(), GATES).unwrap();
+        rows.write(3, GateRow { valid_ns: GATE_NOT_ARMED, cgroup: 77, ..GateRow::default() });
+        Gate { rows: Arc::new(rows), slot: 3 }
+    }
+
+    const LONG: u64 = 3_600_000_000_000;
+
+    #[test]
+    fn t_valid_moves_on_and_never_back() {
+        let (g, now) = (gate(), monotonic_ns());
+        assert_eq!(g.extend(now, now + LONG), Err(Refused(GateState::NotArmed)));
+        assert_eq!(g.recover(now + LONG), Err(Refused(GateState::NotArmed)));
+        g.arm(now + LONG).unwrap();
+        assert_eq!(g.arm(now + 2 * LONG), Err(Refused(GateState::Open { valid_ns: now + LONG })));
+        g.extend(now, now + 2 * LONG).unwrap();
+        g.extend(now, now + LONG).unwrap();
+        g.extend(now, 0).unwrap();
+        assert_eq!(g.check(), GateState::Open { valid_ns: now + 2 * LONG });
+        assert_eq!(g.cgroup(), Some(77));
+    }
+
+    #[test]
+    fn a_heartbeat_known_too_late_closes_the_gate_and_only_recovery_opens_it() {
+        let (g, now) = (gate(), monotonic_ns());
+        g.arm(now + LONG).unwrap();
+        assert!(matches!(g.extend(now + LONG + 1, now + 2 * LONG), Err(Refused(GateState::Fenced { .. }))));
+        assert!(matches!(g.extend(now, now + 2 * LONG), Err(Refused(GateState::Fenced { .. }))));
+        assert!(g.disarm().is_err() && g.arm(now + LONG).is_err());
+        g.recover(now + LONG).unwrap();
+        assert_eq!(g.check(), GateState::Open { valid_ns: now + LONG });
+        g.extend(now + LONG, now + 2 * LONG).unwrap(); // at t_valid itself is in time
+        g.disarm().unwrap();
+        g.disarm().unwrap();
+        assert_eq!(g.check(), GateState::NotArmed);
+    }
+
+    #[test]
+    fn whoever_finds_a_gate_run_out_closes_it() {
+        let g = gate();
+        g.arm(monotonic_ns().saturating_sub(1)).unwrap();
+        let GateState::Fenced { since_ns } = g.check() else { panic!("{g:?}") };
+        assert_eq!(g.check(), GateState::Fenced { since_ns });
+        g.shut();
+        assert_eq!(g.check(), GateState::Shut);
+        assert_eq!(g.extend(0, u64::MAX), Err(Refused(GateState::Shut)));
+    }
+
+    #[test]
+    fn no_time_is_taken_for_a_word_with_a_meaning() {
+        for ns in [0, 1, u64::MAX] {
+            let g = gate();
+            g.arm(ns).unwrap();
+            assert!(!matches!(g.state_of(g.word().load(Ordering::SeqCst)), GateState::NotArmed | GateState::Shut));
+            assert_ne!(g.word().load(Ordering::SeqCst), GATE_FENCED);
+        }
+    }
+
+    /// Packets as the kernel program judges them, against extensions that come at any moment: once one was blocked, no later one passes.
+    #[test]
+    fn an_extension_is_before_the_first_blocked_packet_or_refused() {
+        for _ in 0..300 {
+            let g = gate();
+            let start = monotonic_ns();
+            g.arm(start + 20_000).unwrap();
+            let over = AtomicBool::new(false);
+            thread::scope(|s| {
+                for _ in 0..2 {
+                    s.spawn(|| {
+                        while !over.load(Ordering::SeqCst) {
+                            let closed_before = g.word().load(Ordering::SeqCst) == GATE_FENCED;
+                            let open = matches!(g.check(), GateState::Open { .. });
+                            assert!(!(closed_before && open));
+                            if !open {
+                                return;
+                            }
+                        }
+                    });
+                }
+                // The completion was known in time; the call may come late.
+                let extended = g.extend(start, start + LONG);
+                if extended.is_err() {
+                    assert!(matches!(g.check(), GateState::Fenced { .. }));
+                } else {
+                    assert_eq!(g.check(), GateState::Open { valid_ns: start + LONG });
+                }
+                over.store(true, Ordering::SeqCst);
+            });
+        }
+    }
+}

@@ -1,0 +1,684 @@
+//! The fence on real interfaces and cgroups: two network namespaces, senders in processes of their own. Needs root.
+//!
+//! Nothing here waits for a time to pass and hopes: "nothing arrives" is said behind a barrier through every processor's backlog, by a way
+//! that no gate sees. `FIDE_FENCINGS` is how often the loop of fencings at random moments runs (nightly: 10000).
+
+#[path = "../../lane/tests/common/mod.rs"]
+mod net;
+#[path = "fence/sender.rs"]
+mod sender;
+#[path = "fence/world.rs"]
+mod world;
+
+use fide_xdp::{Fence, FenceError, Gate, GateState};
+use libbpf_rs::libbpf_sys;
+use net::{Net, ip};
+use std::io::Read;
+use std::net::{TcpListener, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::process::Command;
+use std::time::Duration;
+use world::*;
+
+const B: &str = "10.77.0.2";
+const MS: u64 = 1_000_000;
+
+/// Not a test: what the tests run as other processes.
+#[test]
+fn role() {
+    let Ok(role) = std::env::var("FIDE_FENCE_ROLE") else { return };
+    enter_group();
+    let args = std::env::var("FIDE_FENCE_ARGS").unwrap();
+    let args: Vec<&str> = args.split(' ').collect();
+    match role.as_str() {
+        "sender" => sender::run(&args),
+        "owner" => owner(&args),
+        other => panic!("{other}?"),
+    }
+    std::process::exit(0);
+}
+
+/// Owns a fence with both kinds of gates and extends them for as long as it lives.
+fn owner(args: &[&str]) {
+    let mut fence = Fence::open(args[0].as_ref()).unwrap();
+    fence.guard_interface(ifindex("e0")).unwrap();
+    let gates = [fence.host(), fence.guard_cgroup(args[1].as_ref()).unwrap()];
+    gates.iter().for_each(|g| g.arm(now_ns() + 5_000 * MS).unwrap());
+    say("ready");
+    loop {
+        std::thread::sleep(Duration::from_millis(1));
+        let now = now_ns();
+        gates.iter().for_each(|g| g.extend(now, now + 100 * MS).unwrap());
+    }
+}
+
+struct Scene {
+    net: Net,
+    pins: Pins,
+    /// So that B does not call the port unreachable.
+    _sink: UdpSocket,
+}
+
+impl Scene {
+    fn new(test: &str) -> Option<Self> {
+        let net = Net::make(test)?;
+        let sink = Net::within(&net.b, || UdpSocket::bind(("0.0.0.0", PORT)).unwrap());
+        Some(Self { net, pins: Pins::new(), _sink: sink })
+    }
+
+    fn fence(&self) -> Fence {
+        Fence::open(&self.pins.dir()).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    fn guard(&self, fence: &mut Fence, interface: &str) -> bool {
+        Net::within(&self.net.a, || fence.guard_interface(ifindex(interface))).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    fn capture(&self) -> Capture {
+        Capture::new(&self.net.b, &self.net.a, "e0")
+    }
+
+    fn sender(&self, how: &str, group: Option<&Group>) -> Role {
+        Role::start(&self.net.a, group, "sender", &[how, B])
+    }
+}
+
+fn numbers(arrived: &[Arrived]) -> Vec<u64> {
+    arrived.iter().map(|a| a.number).collect()
+}
+
+fn fenced(gate: &Gate) -> bool {
+    matches!(gate.check(), GateState::Fenced { .. })
+}
+
+// The host's gate.
+
+#[test]
+fn a_hosts_gate_opens_runs_out_and_opens_again_only_by_recovery() {
+    let Some(scene) = Scene::new("host gate") else { return };
+    let (mut fence, capture, mut s) = (scene.fence(), scene.capture(), scene.sender("udp", None));
+    scene.guard(&mut fence, "e0");
+    let gate = fence.host();
+    assert_eq!(gate.check(), GateState::NotArmed);
+    s.ask("send 1");
+    assert_eq!(numbers(&capture.drain()), [1], "not armed: everything passes");
+
+    gate.arm(now_ns() + 60_000 * MS).unwrap();
+    s.ask("send 2");
+    assert_eq!(numbers(&capture.drain()), [2], "in time");
+    let counts = fence.counts(&gate);
+    assert!(counts.passed >= 2 && counts.blocked == 0, "{counts:?}");
+
+    gate.shut();
+    s.ask("send 3");
+    assert_eq!(capture.drain(), [], "shut");
+    assert_eq!(gate.extend(now_ns(), u64::MAX).unwrap_err().0, GateState::Shut);
+    assert!(fence.counts(&gate).first_blocked_ns.is_some());
+
+    let valid_ns = now_ns() + 20 * MS;
+    gate.recover(valid_ns).unwrap();
+    wait_until("t_valid", || now_ns() > valid_ns);
+    // Nobody has looked at the gate: the packet finds that it has run out, and closes it.
+    let before = now_ns();
+    s.ask("send 4");
+    assert_eq!(capture.drain(), []);
+    let GateState::Fenced { since_ns } = gate.check() else { panic!("{gate:?}") };
+    assert!((before..now_ns()).contains(&since_ns));
+    assert_eq!(fence.counts(&gate).first_blocked_ns, Some(since_ns));
+    assert!(gate.extend(valid_ns - 1, now_ns() + 1000 * MS).is_err(), "closed for good, also for a heartbeat that was in time");
+    s.ask("send 5");
+    assert_eq!(capture.drain(), []);
+
+    gate.recover(now_ns() + 60_000 * MS).unwrap();
+    s.ask("send 6");
+    assert_eq!(numbers(&capture.drain()), [6]);
+    fence.remove().unwrap();
+}
+
+#[test]
+fn a_fenced_host_is_as_silent_as_a_dead_one() {
+    let Some(scene) = Scene::new("silence") else { return };
+    let mut fence = scene.fence();
+    scene.guard(&mut fence, "e0");
+    let (gate, capture) = (fence.host(), scene.capture());
+    let blocked = || fence.counts(&gate).blocked;
+    let mac = || {
+        let out = Command::new("ip").args(["-n", &scene.net.a, "-o", "link", "show", "e0"]).output().unwrap().stdout;
+        let text = String::from_utf8(out).unwrap();
+        let mac = text.split("link/ether ").nth(1).unwrap().split(' ').next().unwrap().to_string();
+        mac.split(':').map(|b| u8::from_str_radix(b, 16).unwrap()).collect::<Vec<_>>()
+    };
+    let a = mac();
+    // Questions from B, of which the first is answered by A's ARP and the second by its ICMP.
+    let mut arp = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 2], &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 2, 10, 77, 0, 2]].concat();
+    arp.extend_from_slice(&[0, 0, 0, 0, 0, 0, 10, 77, 0, 1]);
+    let mut echo = vec![8, 0, 0, 0, 0, 1, 0, 1];
+    echo.extend_from_slice(&payload(9));
+    let sum = |bytes: &[u8]| {
+        let mut sum: u32 = bytes.chunks(2).map(|c| u32::from(c[0]) << 8 | u32::from(*c.get(1).unwrap_or(&0))).sum();
+        while sum > 0xffff {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        (!(sum as u16)).to_be_bytes()
+    };
+    let check = sum(&echo);
+    echo[2..4].copy_from_slice(&check);
+    let mut header = vec![0x45, 0, 0, 20 + echo.len() as u8, 0, 1, 0, 0, 64, 1, 0, 0, 10, 77, 0, 2, 10, 77, 0, 1];
+    let check = sum(&header);
+    header[10..12].copy_from_slice(&check);
+    let ping = [&a[..], &[2, 0, 0, 0, 0, 2, 8, 0], &header, &echo].concat();
+    // So that A need not ask for B's address before it answers.
+    ip(&format!("-n {} neigh replace 10.77.0.2 lladdr 02:00:00:00:00:02 dev e0 nud permanent", scene.net.a)).unwrap();
+    let ask = |frame: &[u8]| Net::within(&scene.net.b, || Frames::new("e0", true).send(frame).unwrap());
+
+    let passed = || fence.counts(&gate).passed;
+    for (what, frame) in [("ARP", &arp), ("echo", &ping)] {
+        let before = passed();
+        ask(frame);
+        wait_until(what, || passed() > before);
+    }
+    assert!(numbers(&capture.drain()).contains(&9), "the echo's answer");
+    gate.shut();
+    for (what, frame) in [("ARP", &arp), ("echo", &ping)] {
+        let before = blocked();
+        ask(frame);
+        wait_until(what, || blocked() > before);
+    }
+    let arrived = capture.drain();
+    assert!(!numbers(&arrived).contains(&9), "{arrived:?}");
+
+    // Loopback is untouched, and cannot be guarded.
+    Net::within(&scene.net.a, || {
+        let (one, other) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+        one.send_to(b"here", other.local_addr().unwrap()).unwrap();
+        assert_eq!(other.recv(&mut [0; 9]).unwrap(), 4);
+        assert!(matches!(fence.guard_interface(ifindex("lo")), Err(FenceError::Loopback { .. })));
+        assert!(matches!(fence.guard_interface(99_999), Err(FenceError::Interface { .. })));
+    });
+    fence.remove().unwrap();
+}
+
+#[test]
+fn what_a_fenced_host_forwards_is_blocked_too() {
+    let Some(scene) = Scene::new("forwarding") else { return };
+    let mut fence = scene.fence();
+    scene.guard(&mut fence, "e1");
+    Net::within(&scene.net.a, || {
+        sysctl("net/ipv4/ip_forward", "1");
+        sysctl("net/ipv4/conf/all/rp_filter", "0");
+    });
+    ip(&format!("-n {} neigh replace 10.77.1.99 lladdr 02:00:00:00:00:99 dev e1 nud permanent", scene.net.a)).unwrap();
+    // B reaches a host behind A, as it believes.
+    ip(&format!("-n {} route add 10.77.1.99/32 via 10.77.0.1", scene.net.b)).unwrap();
+    let capture = Capture::new(&scene.net.b, &scene.net.a, "e1");
+    let mut s = Role::start(&scene.net.b, None, "sender", &["udp", "10.77.1.99"]);
+    s.ask("send 1");
+    wait_until("the first to be forwarded", || fence.counts(&fence.host()).passed > 0 && numbers(&capture.drain()).contains(&1));
+    fence.host().shut();
+    s.ask("send 2");
+    wait_until("the second to be blocked", || fence.counts(&fence.host()).blocked > 0);
+    assert!(!numbers(&capture.drain()).contains(&2));
+    fence.remove().unwrap();
+}
+
+// The gate of a cgroup.
+
+#[test]
+fn a_cgroups_gate_gives_eperm_to_what_is_in_it_and_below_and_to_nobody_else() {
+    let Some(scene) = Scene::new("cgroup gate") else { return };
+    let Some(group) = Group::new() else { return };
+    let below = group.below();
+    let (mut fence, capture) = (scene.fence(), scene.capture());
+    let mut inside = scene.sender("udp", Some(&group));
+    let mut inner = scene.sender("udp", Some(&below));
+    let mut outside = scene.sender("udp", None);
+    let gate = fence.guard_cgroup(&group.0).unwrap();
+    assert_eq!(inside.ask("send 1"), "sent", "not armed");
+    gate.arm(now_ns() + 60_000 * MS).unwrap();
+    assert_eq!(inside.ask("send 2"), "sent");
+    gate.shut();
+    let eperm = format!("error {}", libc::EPERM);
+    assert_eq!(inside.ask("send 3"), eperm);
+    assert_eq!(inner.ask("send 4"), eperm);
+    assert_eq!(outside.ask("send 5"), "sent");
+    assert_eq!(numbers(&capture.drain()), [1, 2, 5]);
+    // To this host itself it is the same.
+    let mut local = Role::start(&scene.net.a, Some(&group), "sender", &["udp", "127.0.0.1"]);
+    assert_eq!(local.ask("send 6"), eperm);
+    let counts = fence.counts(&gate);
+    assert_eq!((counts.passed, counts.blocked), (2, 3));
+
+    // The inner cgroup gets a gate of its own: both must be open.
+    let own = fence.guard_cgroup(&below.0).unwrap();
+    gate.recover(now_ns() + 60_000 * MS).unwrap();
+    own.shut();
+    assert_eq!(inner.ask("send 7"), eperm);
+    assert_eq!(inside.ask("send 8"), "sent");
+    fence.release_cgroup(&below.0).unwrap();
+    assert_eq!(inner.ask("send 9"), "sent");
+    assert_eq!(fence.groups().len(), 1);
+    assert_eq!(fence.guard_cgroup(&group.0).unwrap().check(), gate.check(), "guarding again finds the same gate");
+    gate.shut();
+    fence.remove().unwrap();
+    assert_eq!(inside.ask("send 10"), "sent", "nothing is left");
+    assert!(!scene.pins.dir().exists());
+}
+
+#[test]
+fn a_socket_belongs_to_the_cgroup_it_was_made_in() {
+    let Some(scene) = Scene::new("moved") else { return };
+    let Some(group) = Group::new() else { return };
+    let mut fence = scene.fence();
+    let mut s = scene.sender("udp", None);
+    fence.guard_cgroup(&group.0).unwrap().shut();
+    std::fs::write(group.0.join("cgroup.procs"), s.child.id().to_string()).unwrap();
+    assert_eq!(s.ask("send 1"), "sent", "it keeps the socket that it made outside");
+    fence.remove().unwrap();
+}
+
+#[test]
+fn both_gates_at_once_and_either_closes() {
+    let Some(scene) = Scene::new("both") else { return };
+    let Some(group) = Group::new() else { return };
+    let (mut fence, capture, mut s) = (scene.fence(), scene.capture(), scene.sender("udp", Some(&group)));
+    scene.guard(&mut fence, "e0");
+    let (host, own) = (fence.host(), fence.guard_cgroup(&group.0).unwrap());
+    let mut number = 0;
+    for (host_open, own_open) in [(true, true), (false, true), (true, false), (false, false)] {
+        for (gate, open) in [(&host, host_open), (&own, own_open)] {
+            gate.shut();
+            if open {
+                gate.recover(now_ns() + 60_000 * MS).unwrap();
+            }
+        }
+        number += 1;
+        let said = s.ask(&format!("send {number}"));
+        assert_eq!(said == "sent", own_open, "the host's gate says nothing to a UDP sender");
+        assert_eq!(capture.drain().len(), usize::from(host_open && own_open), "{host_open} {own_open}");
+    }
+    fence.remove().unwrap();
+}
+
+// What is covered.
+
+/// The table of docs/fence.md, line by line: (how it is sent, covered by the host's gate, by the cgroup's).
+const WAYS: [(&str, bool, bool); 7] = [
+    ("udp", true, true),
+    ("raw", true, true),
+    ("tcp", true, true),
+    ("uring", true, true),
+    ("packet", true, false),
+    ("bypass", false, false),
+    ("af_xdp", false, false),
+];
+
+#[test]
+fn every_way_out_is_covered_or_not_as_documented() {
+    let Some(scene) = Scene::new("ways") else { return };
+    let Some(group) = Group::new() else { return };
+    let (mut fence, capture) = (scene.fence(), scene.capture());
+    scene.guard(&mut fence, "e0");
+    let gates = [fence.host(), fence.guard_cgroup(&group.0).unwrap()];
+    let listener = Net::within(&scene.net.b, || TcpListener::bind((B, PORT)).unwrap());
+    let mut number = 0;
+    for (how, by_host, by_group) in WAYS {
+        let mut s = scene.sender(how, Some(&group));
+        if !s.here {
+            eprintln!("{how}: not offered by this kernel, skipped");
+            continue;
+        }
+        for (gate, covered) in gates.iter().zip([by_host, by_group]) {
+            number += 1;
+            s.ask(&format!("send {number}"));
+            assert!(numbers(&capture.drain()).contains(&number), "{how}: the gates are open");
+            gate.shut();
+            number += 1;
+            let before = fence.counts(gate).blocked;
+            let said = s.ask(&format!("send {number}"));
+            assert_eq!(numbers(&capture.drain()).contains(&number), !covered, "{how}: {gate:?} ({said})");
+            assert_eq!(fence.counts(gate).blocked > before, covered, "{how}: {gate:?}");
+            gate.recover(u64::MAX).unwrap();
+            if how == "tcp" {
+                wait_until("TCP to catch up", || numbers(&capture.drain()).contains(&number));
+            }
+        }
+    }
+    drop(listener);
+    fence.remove().unwrap();
+}
+
+#[test]
+fn what_tcp_holds_back_asks_the_gate_again_with_every_retransmission() {
+    let Some(scene) = Scene::new("retransmission") else { return };
+    let (mut fence, capture) = (scene.fence(), scene.capture());
+    scene.guard(&mut fence, "e0");
+    let listener = Net::within(&scene.net.b, || TcpListener::bind((B, PORT)).unwrap());
+    let mut s = scene.sender("tcp", None);
+    let mut accepted = listener.accept().unwrap().0;
+    let gate = fence.host();
+    gate.arm(u64::MAX).unwrap();
+    capture.drain();
+    gate.shut();
+    assert_eq!(s.ask("send 1"), "sent", "into the buffer, says TCP");
+    let blocked = || fence.counts(&gate).blocked;
+    wait_until("retransmissions", || blocked() >= 4);
+    assert_eq!(capture.drain(), []);
+    gate.recover(u64::MAX).unwrap();
+    let mut bytes = [0; 24];
+    accepted.read_exact(&mut bytes).unwrap();
+    assert_eq!(&bytes[..8], MAGIC);
+    fence.remove().unwrap();
+}
+
+#[test]
+fn what_waits_in_a_queueing_discipline_has_passed_the_gate_and_leaves_late() {
+    let Some(scene) = Scene::new("queue") else { return };
+    let tc = |words: &str| {
+        let out = Command::new("tc").args(["-n", &scene.net.a]).args(words.split(' ')).output().unwrap();
+        out.status.success()
+    };
+    if !tc("qdisc replace dev e0 root handle 1: htb default 1")
+        || !tc("class add dev e0 parent 1: classid 1:1 htb rate 64kbit burst 200 cburst 200")
+    {
+        eprintln!("skipped: no HTB here");
+        return;
+    }
+    let (mut fence, capture, mut s) = (scene.fence(), scene.capture(), scene.sender("udp", None));
+    scene.guard(&mut fence, "e0");
+    let gate = fence.host();
+    const QUEUED: u64 = 40;
+    (1..=QUEUED).for_each(|n| _ = s.ask(&format!("send {n}")));
+    let valid_ns = now_ns();
+    gate.arm(valid_ns).unwrap();
+    s.ask(&format!("send {}", QUEUED + 1));
+    assert!(fenced(&gate));
+    let mut arrived = Vec::new();
+    wait_until("the queue to empty", || {
+        arrived.extend(capture.drain());
+        numbers(&arrived).contains(&QUEUED)
+    });
+    let late = arrived.iter().filter(|a| a.arrived_ns > valid_ns).count();
+    let bound = arrived.iter().map(|a| a.arrived_ns.saturating_sub(valid_ns)).max().unwrap();
+    assert!(arrived.iter().all(|a| a.sent_ns <= valid_ns), "none whose send began after t_valid");
+    assert!(late > 0, "the queue was at a crawl");
+    println!("queue at 64 kbit/s: {late} of {QUEUED} left after t_valid, the last {:.1} ms after it", bound as f64 / 1e6);
+    fence.remove().unwrap();
+}
+
+// Senders that cannot help being late.
+
+/// Floods through a gate that is not extended while `late` holds the sender up: nothing stamped after t_valid arrives.
+fn held_up(test: &str, late: impl Fn(&Role, &Group, &mut dyn FnMut())) {
+    let Some(scene) = Scene::new(test) else { return };
+    let Some(group) = Group::new() else { return };
+    let mut fence = scene.fence();
+    scene.guard(&mut fence, "e0");
+    for gate in [fence.host(), fence.guard_cgroup(&group.0).unwrap()] {
+        let capture = scene.capture();
+        let mut s = scene.sender("udp", Some(&group));
+        s.ask("flood 100");
+        gate.arm(now_ns() + 60_000 * MS).unwrap();
+        wait_until("packets", || !capture.drain().is_empty());
+        let mut valid_ns = 0;
+        late(&s, &group, &mut || {
+            gate.shut();
+            valid_ns = now_ns() + 5 * MS;
+            gate.recover(valid_ns).unwrap();
+            wait_until("t_valid", || now_ns() > valid_ns);
+        });
+        wait_until("the sender to try again", || fence.counts(&gate).blocked > 0);
+        assert!(fenced(&gate));
+        let arrived = capture.drain();
+        assert!(arrived.iter().all(|a| a.sent_ns <= valid_ns), "{test}: {arrived:?}");
+        assert_eq!(capture.lost(), 0);
+        gate.recover(u64::MAX).unwrap();
+        wait_until("packets after recovery", || capture.drain().iter().any(|a| a.sent_ns > valid_ns));
+        drop(s);
+    }
+    fence.remove().unwrap();
+}
+
+#[test]
+fn a_sender_stopped_across_t_valid_sends_nothing_when_it_continues() {
+    held_up("stopped", |s, _, pass_t_valid| {
+        s.stop();
+        pass_t_valid();
+        s.signal(libc::SIGCONT);
+    });
+}
+
+#[test]
+fn a_sender_frozen_across_t_valid_sends_nothing_when_it_is_thawed() {
+    held_up("frozen", |_, group, pass_t_valid| {
+        group.freeze(true);
+        pass_t_valid();
+        group.freeze(false);
+    });
+}
+
+/// Whole-host, per process and both, with an ordinary sender or one at real-time priority, that send flat out; t_valid at a random moment.
+#[test]
+fn fencings_at_random_moments_let_nothing_through_that_was_sent_after_t_valid() {
+    let Some(scene) = Scene::new("random") else { return };
+    let Some(group) = Group::new() else { return };
+    let times: u64 = std::env::var("FIDE_FENCINGS").map_or(300, |n| n.parse().expect("FIDE_FENCINGS is a number"));
+    let mut fence = scene.fence();
+    scene.guard(&mut fence, "e0");
+    let gates = [fence.host(), fence.guard_cgroup(&group.0).unwrap()];
+    gates.iter().for_each(|g| g.shut());
+    let capture = scene.capture();
+    let mut seed = u64::from(std::process::id()) << 20 | 1;
+    let mut random = |below: u64| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed % below
+    };
+    let (mut bound, mut near) = (0, 0);
+    for (how, part) in [("ordinary", times / 2), ("SCHED_FIFO", times - times / 2)] {
+        let mut s = scene.sender("udp", Some(&group));
+        if how == "SCHED_FIFO" && s.ask("fifo") == "no" {
+            eprintln!("no real-time priority here");
+        }
+        s.ask("flood 0");
+        for round in 0..part {
+            let now = now_ns();
+            let valid_ns = now + 500_000 + random(3 * MS);
+            capture.only_sent_after(valid_ns - 400_000);
+            // One gate, the other, or both. Extended once; if that comes too late, the first t_valid counts.
+            let chosen: Vec<&Gate> =
+                gates.iter().enumerate().filter(|(i, _)| round % 3 == 2 || round % 3 == *i as u64).map(|(_, g)| g).collect();
+            for gate in &gates {
+                let armed = if chosen.iter().any(|c| std::ptr::eq(*c, gate)) { now + 300_000 } else { u64::MAX };
+                gate.recover(armed).unwrap();
+            }
+            let extended: Vec<bool> = chosen.iter().map(|g| g.extend(now, valid_ns).is_ok()).collect();
+            wait_until("the gates to run out", || {
+                now_ns() > valid_ns && chosen.iter().any(|g| fence.counts(g).first_blocked_ns.is_some() || fenced(g))
+            });
+            assert!(chosen.iter().all(|g| g.extend(now_ns(), u64::MAX).is_err()));
+            // The first of two gates hides the packets from the second.
+            let last = if extended.iter().all(|e| *e) { valid_ns } else { now + 300_000 };
+            for a in capture.drain() {
+                assert!(a.sent_ns <= last, "{how} {round}: {a:?} was sent {} ns after t_valid", a.sent_ns - last);
+                near += 1;
+                bound = bound.max(a.arrived_ns.saturating_sub(valid_ns));
+            }
+            assert_eq!(capture.lost(), 0);
+            gates.iter().for_each(|g| g.shut());
+        }
+    }
+    assert!(near > 0, "the senders sent");
+    println!(
+        "{times} fencings: 0 packets sent after t_valid arrived; of {near} sent in its last 400 µs, the latest arrived {bound} ns after it"
+    );
+    fence.remove().unwrap();
+}
+
+// Owners.
+
+#[test]
+fn a_killed_owners_gates_run_out_and_the_next_one_recovers_them() {
+    let Some(scene) = Scene::new("owners") else { return };
+    let Some(group) = Group::new() else { return };
+    let dir = scene.pins.dir();
+    let capture = scene.capture();
+    let owner = Role::start(&scene.net.a, None, "owner", &[dir.to_str().unwrap(), group.0.to_str().unwrap()]);
+    let mut inside = scene.sender("udp", Some(&group));
+    let mut outside = scene.sender("udp", None);
+    assert_eq!((inside.ask("send 1"), outside.ask("send 2")), ("sent".into(), "sent".into()));
+    assert_eq!(numbers(&capture.drain()), [1, 2]);
+    assert!(matches!(Fence::open(&dir), Err(FenceError::Owned { .. })), "one owner at a time");
+
+    drop(owner); // SIGKILL
+    wait_until("the gate to run out", || inside.ask("send 3") == format!("error {}", libc::EPERM));
+    capture.drain();
+    wait_until("the host's gate to run out", || {
+        outside.ask("send 4");
+        capture.drain().is_empty()
+    });
+
+    let mut fence = scene.fence();
+    let gates = [fence.host(), fence.groups()[0].clone()];
+    assert!(gates.iter().all(fenced), "{gates:?}");
+    assert_eq!(gates[1].cgroup(), fence.guard_cgroup(&group.0).unwrap().cgroup());
+    assert!(scene.guard(&mut fence, "e0"), "the filter is still there");
+    assert!(gates.iter().all(fenced), "taking over opens nothing: {gates:?}");
+    gates.iter().for_each(|g| g.recover(now_ns() + 60_000 * MS).unwrap());
+    assert_eq!((inside.ask("send 5"), outside.ask("send 6")), ("sent".into(), "sent".into()));
+    assert_eq!(numbers(&capture.drain()), [5, 6]);
+
+    gates.iter().for_each(Gate::shut);
+    drop(fence);
+    outside.ask("send 7");
+    assert_eq!(capture.drain(), [], "dropping takes nothing away");
+    let mut fence = scene.fence();
+    scene.guard(&mut fence, "e0");
+    Net::within(&scene.net.a, || fence.remove()).unwrap();
+    assert_eq!((inside.ask("send 8"), outside.ask("send 9")), ("sent".into(), "sent".into()));
+    assert_eq!(numbers(&capture.drain()), [8, 9]);
+}
+
+#[test]
+fn other_peoples_filters_stay_and_a_lost_fences_filter_closes_ours() {
+    let Some(scene) = Scene::new("filters") else { return };
+    let other = Pins::new();
+    let mut theirs = Fence::open(&other.dir()).unwrap();
+    let tc = |words: &str| {
+        let out = Net::within(&scene.net.a, || Command::new("tc").args(words.split(' ')).output().unwrap());
+        assert!(out.status.success(), "tc {words}: {}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap()
+    };
+    tc("qdisc add dev e0 clsact");
+    let program = other.dir().join("fide_fence_host");
+    for priority in [1, 5] {
+        tc(&format!("filter add dev e0 egress prio {priority} handle 7 bpf da object-pinned {}", program.display()));
+    }
+    let show = || tc("filter show dev e0 egress");
+    let ours = |text: &str| text.matches("handle 0xf1de01").count();
+    let others = |text: &str| text.matches("handle 0x7").count();
+    let mut fence = scene.fence();
+    assert!(!scene.guard(&mut fence, "e0"), "none of ours was there");
+    assert_eq!((ours(&show()), others(&show())), (1, 2));
+    assert!(scene.guard(&mut fence, "e0"), "again is no harm");
+    assert_eq!((ours(&show()), others(&show())), (1, 2));
+    // The others still decide on what passes.
+    let (capture, mut s) = (scene.capture(), scene.sender("udp", None));
+    theirs.host().shut();
+    s.ask("send 1");
+    assert_eq!(capture.drain(), []);
+    theirs.host().recover(u64::MAX).unwrap();
+    s.ask("send 2");
+    // A's question for B's address was blocked as well; it asks again after a second.
+    wait_until("passing both filters", || numbers(&capture.drain()).contains(&2));
+    Net::within(&scene.net.a, || fence.release_interface(ifindex("e0"))).unwrap();
+    assert_eq!((ours(&show()), others(&show())), (0, 2));
+    Net::within(&scene.net.a, || fence.release_interface(ifindex("e0"))).unwrap();
+
+    // A filter in our place that obeys a gate whose state we do not know.
+    scene.guard(&mut theirs, "e0");
+    assert_eq!(fence.host().check(), GateState::NotArmed);
+    assert!(scene.guard(&mut fence, "e0"));
+    assert_eq!(fence.host().check(), GateState::Shut);
+    Net::within(&scene.net.a, || (fence.remove().unwrap(), theirs.remove().unwrap()));
+    assert_eq!((ours(&show()), others(&show())), (0, 2));
+}
+
+/// A cgroup program of another version: lets everything pass.
+fn other_program() -> OwnedFd {
+    // r0 = 1; exit
+    let program: [u64; 2] = [0x0000_0001_0000_00b7, 0x95];
+    let mut opts = libbpf_sys::bpf_prog_load_opts {
+        sz: size_of::<libbpf_sys::bpf_prog_load_opts>() as u64,
+        expected_attach_type: libbpf_sys::BPF_CGROUP_INET_EGRESS,
+        ..Default::default()
+    };
+    // SAFETY: strings, instructions and options live across the call.
+    owned(unsafe {
+        let (kind, name, license) = (libbpf_sys::BPF_PROG_TYPE_CGROUP_SKB, c"other".as_ptr(), c"GPL".as_ptr());
+        libbpf_sys::bpf_prog_load(kind, name, license, program.as_ptr().cast(), 2, &raw mut opts)
+    })
+}
+
+#[test]
+fn the_program_of_another_version_is_replaced_where_it_is() {
+    let Some(scene) = Scene::new("versions") else { return };
+    let Some(group) = Group::new() else { return };
+    let mut fence = scene.fence();
+    let gate = fence.guard_cgroup(&group.0).unwrap();
+    gate.shut();
+    let mut s = scene.sender("udp", Some(&group));
+    let eperm = format!("error {}", libc::EPERM);
+    assert_eq!(s.ask("send 1"), eperm);
+    drop((fence, gate));
+    // As another version would have left it: its program attached and pinned, the same gates.
+    let (other, pin) = (other_program(), scene.pins.dir().join("fide_fence_group"));
+    let cgroup = std::fs::File::open(&group.0).unwrap();
+    let path = std::ffi::CString::new(pin.to_str().unwrap()).unwrap();
+    // SAFETY: open descriptors and a C string that live across the calls.
+    unsafe {
+        let ours = owned(libbpf_sys::bpf_obj_get(path.as_ptr()));
+        let (at, egress) = (cgroup.as_raw_fd(), libbpf_sys::BPF_CGROUP_INET_EGRESS);
+        assert_eq!(libbpf_sys::bpf_prog_attach(other.as_raw_fd(), at, egress, libbpf_sys::BPF_F_ALLOW_MULTI), 0);
+        assert_eq!(libbpf_sys::bpf_prog_detach2(ours.as_raw_fd(), at, egress), 0);
+        std::fs::remove_file(&pin).unwrap();
+        assert_eq!(libbpf_sys::bpf_obj_pin(other.as_raw_fd(), path.as_ptr()), 0);
+    }
+    assert_eq!(s.ask("send 2"), "sent", "the other version's program");
+    let mut fence = scene.fence();
+    assert_eq!(s.ask("send 3"), eperm, "ours in its place, with the gate as it was left");
+    assert_eq!(fence.guard_cgroup(&group.0).unwrap().check(), GateState::Shut);
+    fence.release_cgroup(&group.0).unwrap();
+    assert_eq!(s.ask("send 4"), "sent", "and nothing of either beside it");
+    fence.remove().unwrap();
+}
+
+#[test]
+fn gates_of_cgroups_that_are_gone_are_used_again() {
+    let Some(scene) = Scene::new("slots") else { return };
+    let Some(group) = Group::new() else { return };
+    let mut fence = scene.fence();
+    let mut inner: Vec<Group> = (0..255).map(|_| group.below()).collect();
+    for g in &inner {
+        fence.guard_cgroup(&g.0).unwrap().shut();
+    }
+    let one_more = group.below();
+    let error = fence.guard_cgroup(&one_more.0).unwrap_err();
+    assert!(matches!(error, FenceError::Full), "{error}");
+    inner.pop();
+    let gate = fence.guard_cgroup(&one_more.0).unwrap();
+    assert_eq!(gate.check(), GateState::NotArmed, "a new gate, not the old one's state");
+    assert!(fence.guard_cgroup(std::env::temp_dir().as_ref()).unwrap_err().to_string().contains("version 2"));
+    fence.remove().unwrap();
+}
+
+#[test]
+fn a_fence_is_kept_only_where_it_outlives_its_owner() {
+    if net::ip("-V").is_err() {
+        return;
+    }
+    let dir = std::env::temp_dir();
+    let error = Fence::open(&dir.join("fide-fence")).err().unwrap().to_string();
+    assert!(error.contains("mount -t bpf"), "{error}");
+    assert!(!dir.join("fide-fence").exists());
+}
