@@ -23,7 +23,7 @@ pub use measure::{Distribution, Disturbance, JitterReport, measure_jitter};
 pub use pace::{Pacer, Tick};
 pub use probe::{AnswerKind, ProbeAnswer, Prober};
 pub use profile::{Applied, Profile, State, Step, apply, apply_to_this_thread, inspect};
-pub use send::{Errno, Lane, LaneError, Options, PathMode, PathSpec, Received, SendError, SendMode, SendOutcome};
+pub use send::{Completion, Errno, Lane, LaneError, Options, PathMode, PathSpec, Received, SendError, SendMode, SendOutcome};
 pub use sys::monotonic_ns;
 
 #[cfg(test)]

@@ -5,6 +5,12 @@
 //! through UDP sockets bound to the path's interface. The same UDP sockets hold the group membership — without it neither
 //! snooping switches nor the NIC's filter would let the group through, whoever reads it then — and can receive.
 //!
+//! **When a heartbeat was sent.** A system call that returns says that a buffer took it. SafeTimer (§5.2) asks for more: that the NIC has
+//! completed it, which it learns by a probe in the driver. A stock kernel tells the same by socket: the memory of a packet is
+//! charged to its socket until the driver frees it, which it does on completion, and SIOCOUTQ reads that charge.
+//! [`Lane::completion`] asks it, one cheap system call for each path with something under way. What a driver's "free" means differs:
+//! `docs/fence.md` says what for veth, virtio and NICs.
+//!
 //! A path whose interface is missing is *down*, not an error of the lane: the other one carries on (FiDe §3.3), every send
 //! says so, and [`Lane::refresh`] brings it back.
 
@@ -56,7 +62,7 @@ pub enum SendMode {
 /// How a path is sent now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathMode {
-    /// Whole frames, past the queueing discipline.
+    /// Whole frames, past the queueing discipline unless [`Options::gated`].
     Packet,
     /// A UDP socket.
     Udp,
@@ -84,11 +90,17 @@ pub struct Options {
     /// Whether [`Lane::receive`] will be used. Where the receive program takes everything off the interface it is not, and the
     /// sockets throw away what they get.
     pub receive: bool,
+    /// Whether frames go through the queueing discipline, and so through the gate that a fence puts in front of it, instead of past both. A
+    /// frame that the gate blocks is [`SendError::Full`].
+    pub gated: bool,
+    /// Whether [`Lane::completion`] will be asked. Each path then has a packet socket of its own, which costs a system call more
+    /// when both are sent.
+    pub completion: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { ttl: 1, dscp: 46, receive: true }
+        Self { ttl: 1, dscp: 46, receive: true, gated: false, completion: false }
     }
 }
 
@@ -108,7 +120,7 @@ pub enum SendError {
     /// The path is not configured, or its interface is missing or administratively down: [`Lane::refresh`] when it may be back.
     #[error("the path is down: {0}")]
     Down(Errno),
-    /// The interface took no more: its queue is full, or it has no carrier.
+    /// The interface took no more: its queue is full, it has no carrier, or a gate blocks it.
     #[error("the interface takes no packet: {0}")]
     Full(Errno),
     /// Larger than a frame on this path; never split.
@@ -235,11 +247,26 @@ pub struct Received {
     pub from: IpAddr,
 }
 
+/// How far the kernel is done with what was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// For each path, the number of a call of [`Lane::send`] ([`Lane::sends`]): the kernel holds no copy of it any more, nor of any earlier
+    /// call. Calls whose outcome on that path was an error do not count. 0: none yet.
+    ///
+    /// On a path by UDP a copy that the queueing discipline refuses counts as done, because UDP does not tell its sender.
+    pub through: [u64; PATHS],
+    /// A clock reading (CLOCK_MONOTONIC) after this was known: the time to compare with a deadline, never earlier than the truth
+    /// (SafeTimer §5.2, t_after).
+    pub known_ns: u64,
+}
+
 /// A path whose interface is there.
 struct Open {
     link: sys::Link,
     source: IpAddr,
     udp: OwnedFd,
+    /// Its own, when completion is asked for; the lane's otherwise.
+    packet: Option<OwnedFd>,
     /// Present in packet mode.
     head: Option<Head>,
     /// Where frames go.
@@ -251,6 +278,9 @@ struct Open {
 struct Path {
     spec: PathSpec,
     state: Result<Open, LaneError>,
+    /// The last send of which the kernel took every copy, and the last of which it is done with every copy.
+    taken: u64,
+    done: u64,
 }
 
 /// The sending half of the lane, and the sockets that hold its group memberships. Made for one thread.
@@ -259,6 +289,7 @@ pub struct Lane {
     /// One for all paths; bound to no protocol, so that it receives nothing.
     packet: Option<OwnedFd>,
     options: Options,
+    sends: u64,
 }
 
 impl Lane {
@@ -276,7 +307,7 @@ impl Lane {
     /// A specification that cannot work, a port that is taken, frames asked for but not permitted, or no path that works.
     pub fn open_with(specs: &[PathSpec], mode: SendMode, options: Options) -> Result<Self, LaneError> {
         check_specs(specs)?;
-        let packet = match (mode, packet_socket()) {
+        let packet = match (mode, packet_socket(options)) {
             (SendMode::Udp, _) => None,
             (_, Ok(fd)) => Some(fd),
             (SendMode::Packet, Err(e)) => return Err(LaneError::PacketSocket(e)),
@@ -285,7 +316,7 @@ impl Lane {
                 None
             }
         };
-        let mut lane = Self { paths: [const { None }; PATHS], packet, options };
+        let mut lane = Self { paths: [const { None }; PATHS], packet, options, sends: 0 };
         for spec in specs {
             let state = lane.open_path(spec);
             if let Err(e) = &state {
@@ -294,7 +325,7 @@ impl Lane {
                 }
                 tracing::warn!(path = spec.path, error = %e, "path is down");
             }
-            lane.paths[usize::from(spec.path)] = Some(Path { spec: spec.clone(), state });
+            lane.paths[usize::from(spec.path)] = Some(Path { spec: spec.clone(), state, taken: 0, done: 0 });
         }
         if lane.paths.iter().flatten().all(|p| p.state.is_err()) {
             let first = lane.paths.into_iter().flatten().find_map(|p| p.state.err());
@@ -319,18 +350,26 @@ impl Lane {
             .as_ref()
             .map_or_else(|| SockAddr::link(link.ifindex, 0, [0; 6]), |h| SockAddr::link(link.ifindex, h.ethertype(), h.mac()));
         let group = spec.group.filter(|_| head.is_none());
+        let packet = match &head {
+            Some(_) if self.options.completion => {
+                Some(packet_socket(self.options).map_err(|e| system(spec, "opening a packet socket", e))?)
+            }
+            _ => None,
+        };
         let udp_to = group.iter().chain(&spec.unicast).map(|a| SockAddr::ip(*a, spec.port, link.ifindex)).collect();
-        Ok(Open { link, source, udp, head, link_to, udp_to })
+        Ok(Open { link, source, udp, packet, head, link_to, udp_to })
     }
 
-    /// Sends one payload on each path that has one: all frames with one system call, then the UDP copies. Never waits, never
-    /// allocates, never panics.
+    /// Sends one payload on each path that has one: all frames with one system call (one for each path with
+    /// [`Options::completion`]), then the UDP copies. Never waits, never allocates, never panics.
     pub fn send(&mut self, payloads: [Option<&[u8]>; PATHS]) -> [SendOutcome; PATHS] {
+        self.sends += 1;
         let mut outcomes = [SendOutcome::default(); PATHS];
-        let mut frames: [Option<Message<'_>>; PATHS] = [None; PATHS];
-        for (((slot, payload), outcome), frame) in self.paths.iter_mut().zip(payloads).zip(&mut outcomes).zip(&mut frames) {
+        let (mut frames, mut own): ([Option<Message<'_>>; PATHS], [Option<&OwnedFd>; PATHS]) = ([None; PATHS], [None; PATHS]);
+        let places = frames.iter_mut().zip(&mut own);
+        for (((slot, payload), outcome), (frame, own)) in self.paths.iter_mut().zip(payloads).zip(&mut outcomes).zip(places) {
             let Some(payload) = payload else { continue };
-            let Some(Path { spec, state: Ok(open) }) = slot else {
+            let Some(Path { spec, state: Ok(open), .. }) = slot else {
                 outcome.fail(SendError::Down(Errno(libc::ENODEV)));
                 continue;
             };
@@ -341,9 +380,18 @@ impl Lane {
             }
             if let Some(head) = &mut open.head {
                 *frame = Some(Message { to: &open.link_to, head: head.patch(payload), payload });
+                *own = open.packet.as_ref();
             }
         }
-        if let Some(packet) = &self.packet {
+        if self.options.completion {
+            for (path, own) in own.iter().enumerate() {
+                if let Some(own) = own {
+                    let mut only = [None; PATHS];
+                    only[path] = frames[path];
+                    send_frames(own, &only, &mut outcomes);
+                }
+            }
+        } else if let Some(packet) = &self.packet {
             send_frames(packet, &frames, &mut outcomes);
         }
         for ((slot, payload), outcome) in self.paths.iter().zip(payloads).zip(&mut outcomes) {
@@ -354,7 +402,37 @@ impl Lane {
                 send_datagrams(open, payload, outcome);
             }
         }
+        for (slot, outcome) in self.paths.iter_mut().zip(&outcomes) {
+            if let Some(path) = slot
+                && outcome.is_ok()
+                && outcome.copies > 0
+            {
+                path.taken = self.sends;
+            }
+        }
         outcomes
+    }
+
+    /// How often [`Lane::send`] was called: the number of the last call.
+    #[must_use]
+    pub fn sends(&self) -> u64 {
+        self.sends
+    }
+
+    /// Asks how far the kernel is done with what was sent: one system call for each path with something under way, none where all is
+    /// done. Without [`Options::completion`] paths by frames are never done.
+    ///
+    /// "Done" has the deadline's meaning only for a call whose outcome on the path was no error.
+    pub fn completion(&mut self) -> Completion {
+        let mut through = [0; PATHS];
+        for (through, path) in through.iter_mut().zip(self.paths.iter_mut()) {
+            let Some(path) = path else { continue };
+            if path.done < path.taken && path.state.as_ref().is_ok_and(Open::idle) {
+                path.done = path.taken;
+            }
+            *through = path.done;
+        }
+        Completion { through, known_ns: sys::monotonic_ns() }
     }
 
     /// Sends to one host from the lane's own port (answers, confirmations).
@@ -362,7 +440,7 @@ impl Lane {
     /// # Errors
     /// As in [`SendOutcome`]; also when the address is of another family than the path.
     pub fn send_to(&self, path: u8, addr: IpAddr, payload: &[u8]) -> Result<(), SendError> {
-        let Some(Path { spec, state: Ok(open) }) = self.slot(path) else {
+        let Some(Path { spec, state: Ok(open), .. }) = self.slot(path) else {
             return Err(SendError::Down(Errno(libc::ENODEV)));
         };
         if addr.is_ipv6() != spec.ipv6() {
@@ -424,12 +502,13 @@ impl Lane {
     /// What keeps the path down; it stays down, [`Lane::down`] remembers the reason, and refreshing can be tried again.
     pub fn refresh(&mut self, path: u8) -> Result<(), &LaneError> {
         let index = usize::from(path);
-        let Some(Path { spec, state }) = self.paths.get_mut(index).and_then(Option::take) else {
+        let Some(Path { spec, state, done, .. }) = self.paths.get_mut(index).and_then(Option::take) else {
             return Err(&LaneError::NoPath);
         };
         drop(state); // frees the port that the new socket needs
         let state = self.open_path(&spec);
-        match &self.paths[index].insert(Path { spec, state }).state {
+        // What the old sockets had under way will never be known to be done.
+        match &self.paths[index].insert(Path { spec, state, taken: done, done }).state {
             Ok(_) => Ok(()),
             Err(e) => Err(e),
         }
@@ -439,7 +518,7 @@ impl Lane {
     /// calls; meant for once a second and for after an error.
     #[must_use]
     pub fn stale(&self, path: u8) -> bool {
-        let Some(Path { spec, state }) = self.slot(path) else { return false };
+        let Some(Path { spec, state, .. }) = self.slot(path) else { return false };
         match state {
             Ok(open) => sys::link(&spec.interface).ok() != Some(open.link) || source_address(spec).ok() != Some(open.source),
             Err(_) => sys::link(&spec.interface).is_ok() && source_address(spec).is_ok(),
@@ -499,6 +578,15 @@ impl Lane {
 
     fn open_slot(&self, path: u8) -> Option<&Open> {
         self.slot(path)?.state.as_ref().ok()
+    }
+}
+
+impl Open {
+    /// Whether the kernel holds nothing that this path sent. Not known is not idle.
+    fn idle(&self) -> bool {
+        let idle = |fd: &OwnedFd| sys::unsent(fd).is_ok_and(|bytes| bytes == 0);
+        let frames = self.head.is_none() || self.packet.as_ref().is_some_and(idle);
+        frames && (self.udp_to.is_empty() || idle(&self.udp))
     }
 }
 
@@ -596,9 +684,9 @@ fn check_specs(specs: &[PathSpec]) -> Result<(), LaneError> {
     Ok(())
 }
 
-fn packet_socket() -> io::Result<OwnedFd> {
+fn packet_socket(options: Options) -> io::Result<OwnedFd> {
     let fd = sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?;
-    sys::set(&fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1i32)?;
+    sys::set(&fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, i32::from(!options.gated))?;
     sys::set(&fd, libc::SOL_SOCKET, libc::SO_PRIORITY, PRIORITY)?;
     Ok(fd)
 }
@@ -732,6 +820,11 @@ mod tests {
             calls();
             assert!(lane.send([Some(b"a"), Some(b"b")]).iter().all(|o| o.copies == 1));
             assert_eq!(calls(), 1);
+            let options = Options { completion: true, ..Options::default() };
+            let specs = specs.map(|s| PathSpec { port: 3434, ..s });
+            let mut each = Lane::open_with(&specs, SendMode::Packet, options).unwrap();
+            assert!(each.send([Some(b"a"), Some(b"b")]).iter().all(|o| o.copies == 1));
+            assert_eq!(calls(), 2, "one for each path where completion is asked for");
             net.remove(0);
             let out = lane.send([Some(b"a"), Some(b"b")]);
             assert_eq!((out[0].copies, out[1].copies, calls()), (0, 1, 2), "a failing path costs one call more");

@@ -185,6 +185,14 @@ pub(crate) fn send_to(fd: &OwnedFd, bytes: &[u8], to: Option<&SockAddr>) -> io::
     if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
 }
 
+/// SIOCOUTQ: bytes of memory (not of payload) of this socket's packets that the kernel or its driver has not freed yet.
+pub(crate) fn unsent(fd: &OwnedFd) -> io::Result<u32> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the request writes one int.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) })?;
+    Ok(bytes.max(0) as u32)
+}
+
 /// One message of a [`send_many`]: head and payload are sent as one packet.
 #[derive(Clone, Copy)]
 pub(crate) struct Message<'a> {
