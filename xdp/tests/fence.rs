@@ -10,6 +10,7 @@ mod sender;
 #[path = "fence/world.rs"]
 mod world;
 
+use fide_lane::{Lane, Options, PathSpec, SendError, SendMode};
 use fide_xdp::{Fence, FenceError, Gate, GateState};
 use libbpf_rs::libbpf_sys;
 use net::{Net, ip};
@@ -402,6 +403,44 @@ fn what_waits_in_a_queueing_discipline_has_passed_the_gate_and_leaves_late() {
     assert!(arrived.iter().all(|a| a.sent_ns <= valid_ns), "none whose send began after t_valid");
     assert!(late > 0, "the queue was at a crawl");
     println!("queue at 64 kbit/s: {late} of {QUEUED} left after t_valid, the last {:.1} ms after it", bound as f64 / 1e6);
+    fence.remove().unwrap();
+}
+
+/// The lane's own frames escape the host's gate by default; with `gated` they obey it, and the lane knows that they did not leave.
+#[test]
+fn a_gated_lane_obeys_the_hosts_gate() {
+    let Some(scene) = Scene::new("lane") else { return };
+    let (mut fence, capture) = (scene.fence(), scene.capture());
+    scene.guard(&mut fence, "e0");
+    let spec = PathSpec {
+        path: 0,
+        interface: "e0".into(),
+        group: Some("239.241.222.1".parse().unwrap()),
+        unicast: vec![],
+        port: 3433,
+        source: None,
+    };
+    let open = |gated| {
+        let options = Options { gated, completion: true, ..Options::default() };
+        Net::within(&scene.net.a, || Lane::open_with(std::slice::from_ref(&spec), SendMode::Packet, options).unwrap())
+    };
+    let mut number = 0;
+    for gated in [false, true] {
+        let mut lane = open(gated);
+        number += 1;
+        assert!(lane.send([Some(&payload(number)), None])[0].is_ok());
+        assert_eq!((numbers(&capture.drain()), lane.completion().through[0]), (vec![number], 1));
+        fence.host().shut();
+        number += 1;
+        let outcome = lane.send([Some(&payload(number)), None])[0];
+        if gated {
+            assert!(matches!(outcome.error, Some(SendError::Full(_))), "{outcome:?}");
+            assert_eq!((numbers(&capture.drain()), lane.completion().through[0]), (vec![], 1));
+        } else {
+            assert_eq!((numbers(&capture.drain()), lane.completion().through[0]), (vec![number], 2));
+        }
+        fence.host().recover(u64::MAX).unwrap();
+    }
     fence.remove().unwrap();
 }
 
