@@ -332,6 +332,8 @@ pub struct Fence {
     counts: MapHandle,
     gate_of: MapHandle,
     host: Program,
+    /// The id of a former owner's host program, of another version and with the same gates.
+    former_host: Option<u32>,
     group: Program,
     interfaces: Vec<u32>,
 }
@@ -374,6 +376,7 @@ impl Fence {
             gate_of: gate_of?,
             host: program(&object, HOST_PROGRAM).map_err(|source| file_error(dir, source))?,
             group: program(&object, GROUP_PROGRAM).map_err(|source| file_error(dir, source))?,
+            former_host: None,
             interfaces: Vec::new(),
         };
         fence.settle()?;
@@ -410,6 +413,7 @@ impl Fence {
                 self.host = old;
             } else {
                 // Interfaces keep the old one, with the same gate, until they are guarded again.
+                self.former_host = Some(old.id);
                 self.unpin(HOST_PROGRAM)?;
             }
         }
@@ -471,6 +475,10 @@ impl Fence {
                 0 => Some(asked.prog_id),
                 _ => None, // none, or one that the next call stumbles over
             };
+            if before.is_some_and(|id| id != self.host.id && Some(id) != self.former_host && !self.shares_our_gates(id)) {
+                tracing::warn!(ifindex, "the interface obeyed another gate than this fence's: closed until it is recovered");
+                self.host().shut(); // first, so that nothing passes in between
+            }
             let mut opts = filter();
             opts.prog_fd = self.host.fd.as_raw_fd();
             opts.flags = libbpf_sys::BPF_TC_F_REPLACE;
@@ -484,10 +492,6 @@ impl Fence {
         })?;
         if !self.interfaces.contains(&ifindex) {
             self.interfaces.push(ifindex);
-        }
-        if before.is_some_and(|id| id != self.host.id && !self.shares_our_gates(id)) {
-            tracing::warn!(ifindex, "the interface obeyed another gate than this fence's: closed until it is recovered");
-            self.host().shut();
         }
         Ok(before.is_some())
     }
