@@ -49,7 +49,7 @@ fn owner(args: &[&str]) {
     loop {
         std::thread::sleep(Duration::from_millis(1));
         let now = now_ns();
-        gates.iter().for_each(|g| g.extend(now, now + 100 * MS).unwrap());
+        gates.iter().for_each(|g| g.extend(now, now + 3_000 * MS).unwrap());
     }
 }
 
@@ -513,6 +513,7 @@ fn fencings_at_random_moments_let_nothing_through_that_was_sent_after_t_valid() 
         seed ^= seed << 17;
         seed % below
     };
+    real_time(20); // above the senders, so that there are many moments and not much waiting
     // Flat out, unless nobody else would ever run.
     let alone = std::thread::available_parallelism().is_ok_and(|n| n.get() == 1);
     let (span, watched) = if alone { (50 * MS, 50 * MS) } else { (3 * MS, 400_000) };

@@ -172,10 +172,7 @@ pub fn run(args: &[&str]) {
                 }
             }
             "fifo" => {
-                let priority = libc::sched_param { sched_priority: 10 };
-                // SAFETY: a structure that lives across the call; concerns this thread.
-                let rc = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) };
-                say(if rc == 0 { "yes" } else { "no" });
+                say(if real_time(10) { "yes" } else { "no" });
             }
             "flood" => {
                 let pause = std::time::Duration::from_micros(words[1].parse().unwrap());

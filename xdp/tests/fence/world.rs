@@ -186,8 +186,11 @@ impl Drop for Role {
     }
 }
 
-/// What a role does first: goes into its cgroup, so that its sockets are made there.
+/// What a role does first: gives back the priority that it may have inherited, and goes into its cgroup, so that its sockets are made there.
 pub fn enter_group() {
+    let priority = libc::sched_param { sched_priority: 0 };
+    // SAFETY: a structure that lives across the call; concerns this thread.
+    assert_eq!(unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const priority) }, 0);
     if let Ok(group) = std::env::var("FIDE_FENCE_GROUP") {
         fs::write(Path::new(&group).join("cgroup.procs"), "0").unwrap();
     }
@@ -205,6 +208,13 @@ pub fn payload(number: u64) -> [u8; 24] {
     bytes[16..].copy_from_slice(&number.to_be_bytes());
     bytes[8..16].copy_from_slice(&now_ns().to_be_bytes()); // last, so that it is just before the call
     bytes
+}
+
+/// Makes this thread SCHED_FIFO, and those that it starts.
+pub fn real_time(priority: i32) -> bool {
+    let priority = libc::sched_param { sched_priority: priority };
+    // SAFETY: a structure that lives across the call; concerns this thread.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) == 0 }
 }
 
 pub fn ifindex(name: &str) -> u32 {
