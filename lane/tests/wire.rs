@@ -406,8 +406,8 @@ fn sent_is_what_the_driver_has_freed_and_is_known_for_each_path() {
         && tc("class add dev e0 parent 1: classid 1:1 htb rate 64kbit burst 1600 cburst 1600");
     Net::within(&net.a, || {
         let options = Options { gated: true, completion: true, ..Options::default() };
-        for mode in [SendMode::Packet, SendMode::Udp] {
-            let mut lane = Lane::open_with(&specs(false), mode, options).unwrap();
+        for (mode, port) in [(SendMode::Packet, PORT), (SendMode::Udp, PORT + 1)] {
+            let mut lane = Lane::open_with(&specs(false).map(|s| PathSpec { port, ..s }), mode, options).unwrap();
             assert_eq!((lane.sends(), lane.completion().through), (0, [0, 0]), "nothing was sent");
             let before = monotonic_ns();
             assert_eq!(lane.send([None, Some(&[1; 1000])])[1], SendOutcome { copies: 1, error: None });

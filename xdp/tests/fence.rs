@@ -412,17 +412,18 @@ fn a_gated_lane_obeys_the_hosts_gate() {
     let Some(scene) = Scene::new("lane") else { return };
     let (mut fence, capture) = (scene.fence(), scene.capture());
     scene.guard(&mut fence, "e0");
-    let spec = PathSpec {
-        path: 0,
-        interface: "e0".into(),
-        group: Some("239.241.222.1".parse().unwrap()),
-        unicast: vec![],
-        port: 3433,
-        source: None,
-    };
     let open = |gated| {
+        let spec = PathSpec {
+            path: 0,
+            interface: "e0".into(),
+            group: Some("239.241.222.1".parse().unwrap()),
+            unicast: vec![],
+            // Not one for both: a process that another test is just starting may hold the first one's socket for a moment.
+            port: 3433 + u16::from(gated),
+            source: None,
+        };
         let options = Options { gated, completion: true, ..Options::default() };
-        Net::within(&scene.net.a, || Lane::open_with(std::slice::from_ref(&spec), SendMode::Packet, options).unwrap())
+        Net::within(&scene.net.a, || Lane::open_with(&[spec], SendMode::Packet, options).unwrap_or_else(|e| panic!("{e}")))
     };
     let mut number = 0;
     for gated in [false, true] {
