@@ -918,6 +918,23 @@ impl Core {
     // ---- judging ------------------------------------------------------------------------------------------------------------
 
     fn judge(&mut self, now: u64) {
+        // Barriers before the table: what came before them is in it.
+        self.detector.offer_barriers(self.receiver.offers_barriers());
+        while let Some(answer) = self.prober.as_mut().and_then(Prober::poll) {
+            let result = match answer.kind {
+                AnswerKind::KernelAnswered => ProbeResult::KernelAnswered,
+                AnswerKind::AgentAbsent => ProbeResult::AgentAbsent,
+            };
+            let path = usize::from(answer.path);
+            self.detector.probe_result(answer.node, path, result, answer.probed_ns, now);
+            if let Some(queue) = self.receiver.barrier(path, answer.nonce) {
+                for (slot, peer) in self.peers.iter().enumerate() {
+                    if let Some(peer) = peer.as_ref().filter(|_| self.receiver.peer(slot).queue[path] == queue) {
+                        self.detector.drained(peer.node, path, answer.probed_ns);
+                    }
+                }
+            }
+        }
         for slot in 0..self.peers.len() {
             let Some(peer) = self.peers[slot].as_ref() else { continue };
             let row = self.receiver.peer(slot);
@@ -929,13 +946,6 @@ impl Core {
             });
             // Refusals (a life that is over) are the detector's to count.
             let _ = self.detector.arrivals(peer.node, row.incarnation, &arrivals);
-        }
-        while let Some(answer) = self.prober.as_mut().and_then(Prober::poll) {
-            let result = match answer.kind {
-                AnswerKind::KernelAnswered => ProbeResult::KernelAnswered,
-                AnswerKind::AgentAbsent => ProbeResult::AgentAbsent,
-            };
-            self.detector.probe_result(answer.node, usize::from(answer.path), result, answer.probed_ns, now);
         }
         self.detector.tick(now);
         self.act(now);

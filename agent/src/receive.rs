@@ -183,10 +183,23 @@ impl Receiver {
         !self.xdp
     }
 
+    /// Whether answers to our questions can be barriers: in the driver's poll, packets of one queue come in their order. Behind it, in the
+    /// stack's generic hook and at sockets, another processor may have the earlier ones.
+    #[must_use]
+    pub fn offers_barriers(&self) -> bool {
+        self.xdp && self.attached.iter().flatten().all(|a| *a == Attach::Native)
+    }
+
+    /// The receive queue, counted from 1, that the answer to this question came by; none if it has been overtaken by another.
+    #[must_use]
+    pub fn barrier(&self, path: usize, nonce: u64) -> Option<u32> {
+        self.mechanism.as_ref().filter(|_| self.offers_barriers())?.barrier(path, nonce)
+    }
+
     /// The word in the status.
     #[must_use]
     pub fn receive_name(&self) -> &'static str {
-        match (self.xdp, self.attached.iter().flatten().all(|a| *a == Attach::Native)) {
+        match (self.xdp, self.offers_barriers()) {
             (false, _) => "udp",
             (true, true) => "xdp-native",
             (true, false) => "xdp-generic",

@@ -127,7 +127,6 @@ fn path_specs(config: &Config) -> Vec<PathSpec> {
 fn detector_config(config: &Config, node: u32, incarnation: u32) -> fide_proto::detector::Config {
     fide_proto::detector::Config {
         agent_timeout_ns: config.detector.agent_timeout_ns,
-        drain_wait_ns: Some(0), // no barriers yet
         ..fide_proto::detector::Config::new(node, incarnation)
     }
 }

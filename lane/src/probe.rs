@@ -59,6 +59,8 @@ pub struct ProbeAnswer {
     pub path: u8,
     /// What is known now.
     pub kind: AnswerKind,
+    /// The random number of the question: the receive program notes by which queue its answer came (the eight bytes as they are in the packet).
+    pub nonce: u64,
     /// When the probe left: the kernel was alive at some moment after this (CLOCK_MONOTONIC).
     pub probed_ns: u64,
     /// When the answer was read (CLOCK_MONOTONIC).
@@ -278,7 +280,7 @@ impl Prober {
     fn settle(&mut self, node: u32, path: u8, nonce: u64, from: IpAddr, kind: AnswerKind) -> Option<ProbeAnswer> {
         let target = self.targets.get_mut(&(node, path)).filter(|t| t.addr == from)?;
         let probed_ns = target.answer(nonce, kind)?;
-        Some(ProbeAnswer { node, path, kind, probed_ns, at_ns: monotonic_ns() })
+        Some(ProbeAnswer { node, path, kind, nonce, probed_ns, at_ns: monotonic_ns() })
     }
 }
 

@@ -186,6 +186,7 @@ pub fn detector(host: usize, incarnation: u32) -> Detector {
         probe_wait_ns: Some(150 * US),
         missing_app_ns: 10 * PERIOD_NS,
         late_probe_ns: 2 * PERIOD_NS,
+        drain_wait_ns: Some(0), // nothing waits between an interface and the detector here, so barriers would prove nothing
         agent_lost_probe_ns: 5 * PERIOD_NS,
         ..Config::new(node(host), incarnation)
     })

@@ -6,6 +6,8 @@ use fide_wire::{PATHS, jitter::BUCKETS};
 pub const RINGS: usize = 64;
 /// Bytes of a subscriber's ring (`FIDE_RING_BYTES`).
 pub const RING_BYTES: u32 = 64 * 1024;
+/// Receive queues of an interface of which barriers are noted (`FIDE_QUEUES`).
+pub const QUEUES: usize = 64;
 /// Most watched processes of one host (`FIDE_WATCHES`).
 pub const WATCHES: usize = 4096;
 
@@ -81,8 +83,10 @@ pub struct Peer {
     pub period_ns: u32,
     /// Not 0: this incarnation is over.
     pub condemned: u32,
+    /// The receive queue that its last heartbeat came by, counted from 1, by path; 0: none has.
+    pub queue: [u32; PATHS],
     /// Zero.
-    pub reserved: [u64; 6],
+    pub reserved: [u64; 5],
     /// By path.
     pub path: [Path; PATHS],
 }
@@ -204,7 +208,7 @@ mod tests {
             [cluster, node, life, port, reserved, sockets, clash_incarnation, clashes, urgent_lost, keys]
         );
         same!(btf, Path, "fide_path", [number, sent_ns, arrived_ns, arrived, lost, event_number, jitter_max_ns, refused]);
-        same!(btf, Peer, "fide_peer", [node, incarnation, period_ns, condemned, reserved, path]);
+        same!(btf, Peer, "fide_peer", [node, incarnation, period_ns, condemned, queue, reserved, path]);
         same!(btf, Watch, "fide_watch", [start_ticks, app, state, status, unreported]);
         same!(
             btf,

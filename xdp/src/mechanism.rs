@@ -126,6 +126,7 @@ pub struct Mechanism {
     setup: MappedArray<layout::Setup>,
     peers: MappedArray<Peer>,
     jitter: MappedArray<Jitter>,
+    barriers: MappedArray<u64>,
     outgoing: MappedArray<Outgoing>,
     ring_lost: MappedArray<u64>,
     interfaces: [Option<(u32, OwnedFd)>; PATHS],
@@ -160,6 +161,7 @@ impl Mechanism {
             setup: mapped(&object, "setup", 1)?,
             peers: mapped(&object, "peers", SLOTS)?,
             jitter: mapped(&object, "jitter", SLOTS * PATHS)?,
+            barriers: mapped(&object, "barriers", PATHS * layout::QUEUES)?,
             outgoing: mapped(&object, "outgoing", 1)?,
             ring_lost: mapped(&object, "ring_lost", RINGS)?,
             object,
@@ -362,6 +364,16 @@ impl Mechanism {
     #[must_use]
     pub fn peer(&self, slot: usize) -> Peer {
         self.peers.read(slot)
+    }
+
+    /// The receive queue of a path, counted from 1 as in [`Peer::queue`], out of which the answer to the question with this random number came
+    /// last. Whatever came into that queue before it is in the tables now.
+    #[must_use]
+    pub fn barrier(&self, path: usize, nonce: u64) -> Option<u32> {
+        let noted = nonce.to_be();
+        let queue = (0..layout::QUEUES).find(|queue| self.barriers.read(path * layout::QUEUES + queue) == noted)?;
+        fence(Ordering::Acquire);
+        Some(queue as u32 + 1)
     }
 
     /// The cumulative jitter histogram of a peer's path.

@@ -65,8 +65,8 @@
 //! port of the same network. Our two networks are disjoint, so the barrier is any answer, of whomever, to a question asked after the timeout
 //! was over: it cannot have arrived before ([`Detector::drained`]; that it came through the same queue is the shell's to know). The host stays *alive*
 //! until then, for [`Config::drain_wait_ns`] at most (the questions run meanwhile, so nothing is found later); the verdict *contract broken* then
-//! says that nothing is proved. *Silent host* waits for its barrier up to the timeout of an agent ("at most five intervals", Theorem A.2, once we are
-//! well), unless there is nobody else to give one.
+//! says that nothing is proved. *Silent host*, which has to have a witness anyway, waits for its barrier ten times as long as nobody may answer, unless there is
+//! nobody else to give one: where ICMP is filtered, or the answers take another receive queue, no barrier will come.
 //!
 //! # When a path is down
 //! FiDe §3.3 takes one copy that came alone for a network failure. A copy can also be held up, or be lost in a queue that overflows, on the sender's or on our
@@ -173,6 +173,10 @@ pub struct Stats {
     /// Silences that ended while a barrier was waited for: the heartbeat had been waiting on our side, or was a little late.
     pub spared: u64,
 }
+
+/// So many times as long as nobody may answer, a silent host's barrier is waited for. Before the questions are put at leisure, when nobody's
+/// words are as fresh as a witness's must be.
+const BARRIER_WAITS: u64 = 10;
 
 /// The machine. See the [module](self) for how it thinks and how to drive it.
 #[derive(Clone, Debug)]
@@ -557,17 +561,20 @@ impl Detector {
         self.dirty = true;
     }
 
-    /// A barrier: what came to our interface on this path, through the queue that the heartbeats of these hosts take, before `as_of_ns` is
-    /// in the rows that are handed over from now on ([`Detector::arrivals`]).
-    pub fn drained(&mut self, path: usize, as_of_ns: u64, whose: impl Fn(u32) -> bool) {
-        if path >= PATHS {
-            return;
+    /// Whether the shell has barriers to offer; else silence is judged without them. Until it is told: what [`Config::drain_wait_ns`] says.
+    pub fn offer_barriers(&mut self, offered: bool) {
+        self.config.drain_wait_ns = if offered { None } else { Some(0) };
+    }
+
+    /// A barrier: what came to our interface on this path, by the queue that the heartbeats of this host take, before `as_of_ns` is in the
+    /// rows that are handed over from now on ([`Detector::arrivals`]).
+    pub fn drained(&mut self, node: u32, path: usize, as_of_ns: u64) {
+        let Some(i) = self.find(node) else { return };
+        let peer = &mut self.peers[i];
+        if let Some(path) = peer.paths.get_mut(path) {
+            path.drained_ns = path.drained_ns.max(as_of_ns);
+            self.dirty |= peer.draining_since_ns.is_some();
         }
-        for peer in self.peers.iter_mut().filter(|p| whose(p.node)) {
-            let drained_ns = &mut peer.paths[path].drained_ns;
-            *drained_ns = as_of_ns.max(*drained_ns);
-        }
-        self.dirty |= self.peers.iter().any(|p| p.draining_since_ns.is_some());
     }
 
     /// How many packets the receive side has dropped or refused since it started.
@@ -896,7 +903,8 @@ impl Detector {
         let peer = &self.peers[i];
         peer.is_drained(&self.carrier, self.judge_from_ns)
             || self.config.drain_wait_ns == Some(0)
-            || now.saturating_sub(peer.probing.unanswered_since_ns) >= self.config.agent_timeout_ns
+            || now.saturating_sub(peer.probing.unanswered_since_ns)
+                >= peer.probe_wait_ns(&self.config).saturating_mul(BARRIER_WAITS)
     }
 
     /// Nobody was heard since, but not everybody had to be: keep asking, and ask those at once that are only asked now and then.

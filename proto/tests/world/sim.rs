@@ -548,7 +548,8 @@ impl World {
         match item {
             RingItem::Answer { node, path, result, asked_ns } => {
                 agent.detector.probe_result(node, path, result, asked_ns, now);
-                agent.detector.drained(path, asked_ns, |_| true); // one queue for each path
+                // One queue for each path.
+                self.hosts[host].table.keys().for_each(|node| agent.detector.drained(*node, path, asked_ns));
             }
             RingItem::Carrier { path, up } => agent.detector.carrier(path, up, now),
             RingItem::Exit { app, cause, event_ns } => {

@@ -4,6 +4,7 @@
 #define FIDE_MAPS_H
 
 #define FIDE_RINGS 64
+#define FIDE_QUEUES 64
 #define FIDE_WATCHES 4096
 #define FIDE_RING_BYTES (64 * 1024)
 
@@ -55,7 +56,8 @@ struct fide_peer {
 	__u32 incarnation;
 	__u32 period_ns;
 	__u32 condemned; /* this incarnation is over */
-	__u64 reserved[6];
+	__u32 queue[FIDE_PATHS]; /* that its last heartbeat came by, counted from 1 */
+	__u64 reserved[5];
 	struct fide_path path[FIDE_PATHS];
 };
 
@@ -66,6 +68,16 @@ struct {
 	__type(key, __u32);
 	__type(value, struct fide_peer);
 } peers SEC(".maps");
+
+/* By path and receive queue: the random number of this agent's question whose answer came out of it last. Written when everything that came
+ * before it has been. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, FIDE_PATHS * FIDE_QUEUES);
+	__type(key, __u32);
+	__type(value, __u64);
+} barriers SEC(".maps");
 
 struct fide_jitter {
 	__u32 bucket[FIDE_JITTER_BUCKETS];

@@ -18,6 +18,11 @@
 #define ETH_P_IPV6 0x86dd
 #define ETH_P_8021Q 0x8100
 #define IPPROTO_UDP 17
+#define IPPROTO_ICMP 1
+#define IPPROTO_ICMPV6 58
+#define ICMP_HEADER 8
+#define ICMP_ECHOREPLY 0
+#define ICMPV6_ECHO_REPLY 129
 
 struct eth { __u8 dst[6], src[6]; __be16 proto; } __attribute__((packed));
 struct vlan { __be16 tci, proto; } __attribute__((packed));
@@ -99,6 +104,53 @@ static __always_inline void find_payload(void *data, void *data_end, __u16 port,
 	found->at = udp + 1;
 	found->len = bpf_ntohs(load16(&udp->len));
 	found->len = found->len < sizeof(*udp) ? 0 : found->len - sizeof(*udp);
+}
+
+/* A barrier (SafeTimer §4.1): the answer to a question of this agent has come out of a receive queue, so whatever came into it before has too. It
+ * goes on to the agent's socket; somebody else's answer is noted as well and means nothing to the agent, who looks for its own number. */
+static __always_inline void note_barrier(void *data, void *data_end, __u32 ifindex, __u32 queue)
+{
+	struct eth *eth = data;
+	__u32 at = sizeof(*eth), *path, row;
+	__u64 *noted;
+	__u16 proto;
+	__u8 *icmp;
+
+	if ((void *)(eth + 1) > data_end)
+		return;
+	proto = load16(&eth->proto);
+	if (proto == bpf_htons(ETH_P_8021Q)) {
+		if (data + at + sizeof(struct vlan) > data_end)
+			return;
+		proto = load16(data + at + 2);
+		at += sizeof(struct vlan);
+	}
+	if (proto == bpf_htons(ETH_P_IP)) {
+		struct ip4 *ip = data + at;
+
+		if ((void *)(ip + 1) > data_end || ip->ver_ihl != 0x45 || ip->proto != IPPROTO_ICMP)
+			return;
+		at += sizeof(*ip);
+	} else if (proto == bpf_htons(ETH_P_IPV6)) {
+		struct ip6 *ip = data + at;
+
+		if ((void *)(ip + 1) > data_end || ip->next != IPPROTO_ICMPV6)
+			return;
+		at += sizeof(*ip);
+	} else {
+		return;
+	}
+	icmp = data + at;
+	if ((void *)icmp + ICMP_HEADER + PROBE_LEN > data_end || (icmp[0] != ICMP_ECHOREPLY && icmp[0] != ICMPV6_ECHO_REPLY) ||
+	    load32(icmp + ICMP_HEADER) != bpf_htonl(PROBE_MAGIC))
+		return;
+	path = bpf_map_lookup_elem(&path_of, &ifindex);
+	if (!path || queue >= FIDE_QUEUES)
+		return;
+	row = *path * FIDE_QUEUES + queue;
+	noted = bpf_map_lookup_elem(&barriers, &row);
+	if (noted) /* a full barrier: the rows written before are seen by who sees this */
+		__sync_lock_test_and_set(noted, load64(icmp + ICMP_HEADER + PROBE_LEN - 8));
 }
 
 static __always_inline int jitter_bucket(__u64 ns)
@@ -328,7 +380,7 @@ int fide_receive(struct xdp_md *ctx)
 	struct fide_path *p;
 	struct fide_key *key;
 	struct fide_record record = {};
-	__u32 *path_found, *slot_found, slot, path, kind, sender, incarnation, len, body_at, zero = 0, ifindex = ctx->ingress_ifindex;
+	__u32 *path_found, *slot_found, slot, path, kind, sender, incarnation, len, body_at, zero = 0, queue, ifindex = ctx->ingress_ifindex;
 	bool with_body = false;
 	__u64 tag, number, before, now, row;
 
@@ -336,8 +388,10 @@ int fide_receive(struct xdp_md *ctx)
 	if (!my || !s)
 		return XDP_PASS;
 	find_payload(data, data_end, my->port, &payload);
-	if (!payload.at)
+	if (!payload.at) {
+		note_barrier(data, data_end, ifindex, ctx->rx_queue_index);
 		return XDP_PASS;
+	}
 	path_found = bpf_map_lookup_elem(&path_of, &ifindex);
 	if (!path_found)
 		return XDP_PASS;
@@ -440,6 +494,9 @@ int fide_receive(struct xdp_md *ctx)
 			return refuse(FIDE_REFUSED_OLD_NUMBER);
 		}
 		heartbeat(peer, p, slot, path, number, before, record.sent_ns, bpf_ntohl(load32(&f->period_ns)), now);
+		queue = ctx->rx_queue_index + 1;
+		if (peer->queue[row & (FIDE_PATHS - 1)] != queue)
+			peer->queue[row & (FIDE_PATHS - 1)] = queue;
 		if (!(f->version_kind & FIDE_HAS_BODY))
 			return XDP_DROP;
 		if (my->sockets)

@@ -128,7 +128,7 @@ impl Bench {
         if self.barriers {
             for p in (0..PATHS).filter(|&p| self.held[p] <= self.now) {
                 let newest = self.rows.values().map(|rows| rows[p].last_arrival_ns).max().unwrap_or(0);
-                self.d.drained(p, newest.saturating_sub(MS), |_| true);
+                self.rows.keys().for_each(|n| self.d.drained(*n, p, newest.saturating_sub(MS)));
             }
         }
         self.d.tick(self.now);
@@ -141,7 +141,7 @@ impl Bench {
                             if *asked && self.held[p] <= self.now && !self.deaf.contains(&(node, p)) {
                                 self.d.probe_result(node, p, *result, self.now, self.now + 1);
                                 if self.barriers {
-                                    self.d.drained(p, self.now, |_| true);
+                                    self.rows.keys().for_each(|n| self.d.drained(*n, p, self.now));
                                 }
                             }
                         }
