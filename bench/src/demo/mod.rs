@@ -7,6 +7,8 @@ mod page;
 mod redis;
 mod scenes;
 
+pub use cgroup::reap_stale as reap_stale_cgroups;
+
 use crate::Outcome;
 use crate::crash::{Plan, Steps, Times};
 use crate::observer::{Observers, Upcall};

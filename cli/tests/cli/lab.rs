@@ -90,6 +90,30 @@ fn a_lab_is_made_broken_mended_and_removed() {
 }
 
 #[test]
+fn a_killed_demonstrations_cgroup_is_stale_and_removed_and_a_living_ones_is_not() {
+    if !root() {
+        return;
+    }
+    let roots = [Path::new("/sys/fs/cgroup/memory"), Path::new("/sys/fs/cgroup")];
+    let Some(root) = roots.into_iter().find(|r| r.join("cgroup.procs").exists()) else {
+        eprintln!("skipped: no cgroups are mounted where they usually are");
+        return;
+    };
+    let mut ended = std::process::Command::new("true").spawn().unwrap();
+    ended.wait().unwrap();
+    let [left, living] = [ended.id(), std::process::id()].map(|pid| root.join(format!("fide-demo-{pid}")));
+    if std::fs::create_dir(&left).and_then(|()| std::fs::create_dir(&living)).is_err() {
+        eprintln!("skipped: no cgroup can be made here");
+        return;
+    }
+    let said = ok(fide(Path::new("/nonexistent"), &["lab", "down", "--stale"]));
+    let kept = living.is_dir();
+    std::fs::remove_dir(&living).unwrap();
+    assert!(said.contains("removed cgroup: ") && said.contains(left.to_str().unwrap()), "{said}");
+    assert!(!left.exists() && kept, "{said}");
+}
+
+#[test]
 fn of_several_labs_none_is_touched_unless_it_is_named() {
     if !root() {
         return;
