@@ -174,6 +174,10 @@ pub(crate) struct Repeated {
 /// # Errors
 /// When it cannot be run at all: not root, no redis-server, no agent, no lab.
 pub fn run(args: &Args, ui: &Ui) -> Outcome {
+    ui.or_interrupted(play(args, ui))
+}
+
+fn play(args: &Args, ui: &Ui) -> Outcome {
     let begun = Instant::now();
     redis::find()?;
     let report = args.report.clone().unwrap_or_else(|| "fide-demo.html".into());
@@ -199,6 +203,8 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
         ui.check()?;
         ui.progress(format!("scene {number} of {}", scenes::ALL.len()));
         let mut scene = play(&mut stage).with_context(|| format!("scene {number} could not be played"))?;
+        // Half a scene shows nothing.
+        ui.check()?;
         scene.number = number;
         tell(&scene, ui);
         scenes.push(scene);
