@@ -179,6 +179,8 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
 
 fn play(args: &Args, ui: &Ui) -> Outcome {
     let begun = Instant::now();
+    // What keeps it from being run at all, the first thing first; nothing is written before.
+    crate::sys::require_root("play the demonstration")?;
     redis::find()?;
     let report = args.report.clone().unwrap_or_else(|| "fide-demo.html".into());
     // Before anything takes time: whether the report can be written at all.

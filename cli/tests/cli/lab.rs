@@ -114,6 +114,27 @@ fn a_killed_demonstrations_cgroup_is_stale_and_removed_and_a_living_ones_is_not(
 }
 
 #[test]
+fn without_root_the_demonstration_says_so_before_anything_else() {
+    use std::os::unix::process::CommandExt as _;
+    let mut demo = command(Path::new("/nonexistent"), &["demo"]);
+    // Where the report could not be written either.
+    demo.current_dir("/proc");
+    // SAFETY: takes nothing and cannot fail.
+    if unsafe { libc::geteuid() } == 0 {
+        demo.uid(65_534).gid(65_534);
+    }
+    let o = match demo.output() {
+        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+            eprintln!("skipped: this test's program is out of reach for others");
+            return;
+        }
+        other => other.unwrap(),
+    };
+    let said = String::from_utf8_lossy(&o.stderr).into_owned();
+    assert!(o.status.code() == Some(5) && said.contains("root") && !said.contains("report"), "{}: {said}", o.status);
+}
+
+#[test]
 fn of_several_labs_none_is_touched_unless_it_is_named() {
     if !root() {
         return;
