@@ -63,6 +63,31 @@ fn a_path_on_which_nobody_is_heard_is_down_after_a_while() {
 }
 
 #[test]
+fn evidence_says_where_the_kernel_was_asked() {
+    let asked = |v: &Verdict| [0, 1].map(|k| v.evidence.paths[k].asked);
+    // A path alone that is silent is waited for, not asked on.
+    let mut b = Bench::watching(&[A, B]);
+    b.cut(A, 1);
+    b.run(1_500 * MS);
+    assert_eq!(b.causes(), [(Cause::PathDown, A)]);
+    assert_eq!(asked(&b.verdicts[0]), [false, false]);
+    // A late host is asked on both; once it is well, that is over.
+    b.heal(A, 1);
+    b.run(1_500 * MS);
+    b.take();
+    b.crash(A);
+    b.run(10 * MS);
+    assert_eq!(b.causes(), [(Cause::ContractBroken, A), (Cause::SilentHost, A)]);
+    assert_eq!(b.verdicts.iter().map(asked).collect::<Vec<_>>(), [[true; 2]; 2]);
+    // Where we have no carrier we cannot ask.
+    let mut b = Bench::watching(&[A, B]);
+    b.d.carrier(0, false, b.now);
+    b.crash(A);
+    b.run(10 * MS);
+    assert!(b.verdicts.iter().filter(|v| v.node == A).all(|v| asked(v) == [false, true]), "{:?}", b.causes());
+}
+
+#[test]
 fn issue_2_a_late_host_whose_copies_come_again_one_after_the_other_has_no_path_down() {
     let mut b = Bench::watching(&[A, B]);
     b.until_heartbeat(A);
