@@ -335,6 +335,30 @@ fn a_lost_answer_is_not_a_dead_host() {
 }
 
 #[test]
+fn three_questions_over_a_millisecond_stay_unanswered_before_a_host_is_silent() {
+    // Also where a shorter period is promised: then the millisecond is what counts.
+    for period_ns in [MS, 200 * US] {
+        let mut b = Bench::watching(&[A, B]);
+        b.crash(A);
+        for path in 0..PATHS {
+            b.d.contract(A, path, Contract { period_ns, ..CONTRACT }, b.now).unwrap();
+        }
+        let mut asked = Vec::new();
+        let silent_at = loop {
+            b.others.clear();
+            b.run(100 * US);
+            asked.extend(b.others.iter().filter(|a| matches!(a, Action::Probe { node: A, .. })).map(|_| b.now));
+            if let Some(v) = b.verdicts.iter().find(|v| v.cause == Cause::SilentHost) {
+                break v.at_ns;
+            }
+            assert!(asked.len() < 100, "it is never judged");
+        };
+        assert!(asked.len() >= 3 && silent_at - asked[0] >= MS, "{period_ns}: {asked:?}, {silent_at}");
+        assert!(asked.len() <= 5 && silent_at - asked[0] < 3 * MS, "{period_ns}: {asked:?}, {silent_at}");
+    }
+}
+
+#[test]
 fn evidence_says_what_it_rests_on() {
     let mut b = Bench::watching(&[A, B]);
     b.d.receive_drops(5);
