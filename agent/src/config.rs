@@ -1217,7 +1217,8 @@ pub fn diff(old: &Config, new: &Config) -> Changes {
 
 // ---- what is asked of the host ----
 
-/// Where the example was installed: beside this program, whatever the prefix; else where packages put it.
+/// Where the example is: installed beside this program, whatever the prefix; in the source tree that it was built in; else where packages
+/// put it.
 #[must_use]
 pub fn example_path() -> std::path::PathBuf {
     example_of(std::env::current_exe().ok().as_deref(), Path::exists)
@@ -1225,9 +1226,11 @@ pub fn example_path() -> std::path::PathBuf {
 
 fn example_of(program: Option<&Path>, exists: impl Fn(&Path) -> bool) -> std::path::PathBuf {
     const EXAMPLE: &str = "share/doc/fide/fide.toml";
+    const SOURCE: &str = "packaging/fide.toml";
     let beside = program.and_then(|p| Some(p.parent()?.parent()?.join(EXAMPLE)));
     let usual = ["/usr/local", "/usr"].map(|prefix| Path::new(prefix).join(EXAMPLE));
-    beside.into_iter().chain(usual.clone()).find(|p| exists(p)).unwrap_or(usual[1].clone())
+    let built = program.into_iter().flat_map(Path::ancestors).skip(2).map(|directory| directory.join(SOURCE));
+    beside.into_iter().chain(built).chain(usual.clone()).find(|p| exists(p)).unwrap_or(usual[1].clone())
 }
 
 /// Reads the file and says what is doubtful about its permissions: hooks run with the agent's rights.
@@ -1359,6 +1362,10 @@ mod tests {
             Path::new("/opt/fide/share/doc/fide/fide.toml")
         );
         assert_eq!(of("/build/target/release/fided", local), Path::new(local));
+        let source = "/src/fide/packaging/fide.toml";
+        assert_eq!(of("/src/fide/target/release/fide", source), Path::new(source));
+        let both = |p: &Path| p == Path::new(source) || p == Path::new(local);
+        assert_eq!(example_of(Some(Path::new("/src/fide/target/debug/fided")), both), Path::new(source));
         assert_eq!(of("/usr/bin/fided", "/nowhere"), Path::new("/usr/share/doc/fide/fide.toml"));
     }
 }

@@ -234,7 +234,7 @@ impl Drop for Tmpfs {
 #[test]
 fn a_full_disk_is_said_once_and_made_up_for_when_there_is_room() {
     let Some(disk) = Tmpfs::new(256 << 10) else {
-        eprintln!("skipped: needs root to mount a small file system");
+        println!("SKIPPED a full disk: a small file system needs root; run the tests with sudo");
         return;
     };
     let path = disk.0.path().join("h");

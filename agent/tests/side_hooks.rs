@@ -188,6 +188,30 @@ fn the_queue_is_bounded_and_what_does_not_fit_is_said() {
 }
 
 #[test]
+fn four_at_once_and_sixty_four_waiting() {
+    let options = HookOptions::default();
+    assert_eq!((options.concurrency, options.queue, options.output_max), (4, 64, 4096));
+    let dir = tempfile::tempdir().unwrap();
+    let begun = || std::fs::read_to_string(dir.path().join("begun")).unwrap_or_default().len();
+    // Each says that it runs, and stays until it may go.
+    let script = format!("cd {}; printf . >> begun; until [ -e go ]; do sleep 0.02; done", dir.path().display());
+    let mut hooks = Hooks::start(vec![killed(&script)], options).unwrap();
+    let offer = |n: usize| (0..n).map(|_| hooks.offer(&event(Cause::Killed))).sum::<usize>();
+    assert_eq!(offer(4), 4);
+    let until = Instant::now() + Duration::from_secs(20);
+    while begun() < 4 {
+        assert!(Instant::now() < until, "{} run", begun());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(offer(70), 64);
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(begun(), 4, "no fifth one while four run");
+    std::fs::write(dir.path().join("go"), "").unwrap();
+    hooks.shutdown(Duration::from_secs(30));
+    assert_eq!((begun(), hooks.counts()[0], hooks.counts()[5]), (68, 68, 6));
+}
+
+#[test]
 fn shutting_down_kills_what_is_not_done_in_time() {
     let options = HookOptions { concurrency: 1, kill_after: Duration::from_millis(50), ..HookOptions::default() };
     let mut hooks = Hooks::start(vec![killed("trap '' TERM; echo $$; sleep 100; sleep 100")], options).unwrap();

@@ -1,5 +1,6 @@
 //! System calls that std has no words for. All `unsafe` of this crate is here.
 
+use fide_lab::LabError;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::mem::zeroed;
@@ -172,11 +173,14 @@ pub fn join_cgroup(command: &mut Command, procs: File) {
     }
 }
 
-/// Whether the caller is root.
-#[must_use]
-pub fn is_root() -> bool {
-    // SAFETY: no arguments.
-    unsafe { libc::geteuid() == 0 }
+/// Fails unless the caller is root.
+///
+/// # Errors
+/// [`LabError::NotRoot`], which says what needs it.
+pub fn require_root(what: &'static str) -> Result<(), LabError> {
+    // SAFETY: takes nothing and cannot fail.
+    let euid = unsafe { libc::geteuid() };
+    if euid == 0 { Ok(()) } else { Err(LabError::NotRoot { what, euid }) }
 }
 
 /// Clock ticks per second, the unit of `/proc/PID/stat`.

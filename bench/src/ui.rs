@@ -128,6 +128,15 @@ impl Ui {
         }
     }
 
+    /// How something ended: whatever fails once it was interrupted failed for that. The processes in the terminal's foreground and those of
+    /// the lab end as well, and what is half done has nothing to show.
+    ///
+    /// # Errors
+    /// [`Interrupted`] if so, else what the outcome says.
+    pub fn or_interrupted<T>(&self, outcome: anyhow::Result<T>) -> anyhow::Result<T> {
+        outcome.map_err(|error| self.check().err().map_or(error, anyhow::Error::from))
+    }
+
     /// Whether to stop.
     ///
     /// # Errors
@@ -140,5 +149,22 @@ impl Ui {
 impl Drop for Ui {
     fn drop(&mut self) {
         self.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_once_it_was_interrupted_is_interrupted() {
+        let flag = Arc::new(AtomicBool::new(false));
+        let ui = Ui::new(true, false, Arc::clone(&flag));
+        let failed = || Err::<(), _>(anyhow::anyhow!("no answer from redis").context("scene 3 could not be played"));
+        assert_eq!(ui.or_interrupted(failed()).unwrap_err().to_string(), "scene 3 could not be played");
+        flag.store(true, Ordering::Release);
+        let error = ui.or_interrupted(failed()).unwrap_err();
+        assert!(error.is::<Interrupted>() && format!("{error:#}") == "interrupted; the lab was taken down", "{error:#}");
+        assert_eq!(ui.or_interrupted(Ok(7)).unwrap(), 7, "it was done already");
     }
 }

@@ -782,6 +782,12 @@ mod tests {
         }
     }
 
+    #[test]
+    fn by_default_packets_are_expedited_and_stay_on_the_link() {
+        let Options { ttl, dscp, .. } = Options::default();
+        assert_eq!((dscp, ttl), (46, 1), "DSCP EF (RFC 3246), one hop");
+    }
+
     fn refusal(specs: &[PathSpec]) -> String {
         check_specs(specs).unwrap_err().to_string()
     }

@@ -101,8 +101,9 @@ fn a_captured_frame_has_the_class_ttl_and_macs_it_should() {
         OwnedFd::from_raw_fd(fd)
     });
     Net::within(&net.a, || {
-        let options = Options { ttl: 3, dscp: 48, receive: false, ..Options::default() };
-        for ipv6 in [false, true] {
+        let usual = (Options { receive: false, ..Options::default() }, 46, 1);
+        let other = (Options { ttl: 3, dscp: 48, receive: false, ..Options::default() }, 48, 3);
+        for (ipv6, (options, dscp, ttl)) in [(false, usual), (true, usual), (false, other), (true, other)] {
             let mut lane = Lane::open_with(&specs(ipv6), SendMode::Packet, options).unwrap();
             assert!(delivered(&lane.send([Some(b"FRAME-0"), Some(b"FRAME-1")])));
             let deadline = Instant::now() + Duration::from_secs(2);
@@ -117,10 +118,10 @@ fn a_captured_frame_has_the_class_ttl_and_macs_it_should() {
                 let (ethertype, ip) = (u16::from_be_bytes([frame[12], frame[13]]), &frame[14..]);
                 if ipv6 {
                     assert_eq!((frame[..2].to_vec(), ethertype, at), (vec![0x33, 0x33], 0x86dd, 62));
-                    assert_eq!((ip[0] >> 4, (ip[0] & 15) << 2 | ip[1] >> 6, ip[7]), (6, 48, 3));
+                    assert_eq!((ip[0] >> 4, (ip[0] & 15) << 2 | ip[1] >> 6, ip[7]), (6, dscp, ttl));
                 } else {
                     assert_eq!((frame[..3].to_vec(), ethertype, at), (vec![1, 0, 0x5e], 0x0800, 42));
-                    assert_eq!((ip[0], ip[1] >> 2, ip[8]), (0x45, 48, 3));
+                    assert_eq!((ip[0], ip[1] >> 2, ip[8]), (0x45, dscp, ttl));
                 }
                 seen += 1;
             }

@@ -217,6 +217,9 @@ pub struct PathEvidence {
     pub silent_ns: u64,
     /// Numbers that never arrived on this path in this incarnation.
     pub lost: u64,
+    /// The host's kernel was asked on this path after the silence began: without that, no answer says nothing.
+    #[serde(default)]
+    pub asked: bool,
     /// The host's kernel answered a probe on this path after the silence began.
     pub kernel_answered: bool,
     /// The host's kernel said that no agent is there (nothing listens on the port).

@@ -7,6 +7,8 @@ mod page;
 mod redis;
 mod scenes;
 
+pub use cgroup::reap_stale as reap_stale_cgroups;
+
 use crate::Outcome;
 use crate::crash::{Plan, Steps, Times};
 use crate::observer::{Observers, Upcall};
@@ -172,7 +174,13 @@ pub(crate) struct Repeated {
 /// # Errors
 /// When it cannot be run at all: not root, no redis-server, no agent, no lab.
 pub fn run(args: &Args, ui: &Ui) -> Outcome {
+    ui.or_interrupted(play(args, ui))
+}
+
+fn play(args: &Args, ui: &Ui) -> Outcome {
     let begun = Instant::now();
+    // What keeps it from being run at all, the first thing first; nothing is written before.
+    crate::sys::require_root("play the demonstration")?;
     redis::find()?;
     let report = args.report.clone().unwrap_or_else(|| "fide-demo.html".into());
     // Before anything takes time: whether the report can be written at all.
@@ -197,6 +205,8 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
         ui.check()?;
         ui.progress(format!("scene {number} of {}", scenes::ALL.len()));
         let mut scene = play(&mut stage).with_context(|| format!("scene {number} could not be played"))?;
+        // Half a scene shows nothing.
+        ui.check()?;
         scene.number = number;
         tell(&scene, ui);
         scenes.push(scene);

@@ -222,9 +222,8 @@ fn segfault(stage: &mut Stage<'_>) -> Result<Scene> {
 }
 
 fn out_of_memory(stage: &mut Stage<'_>) -> Result<Scene> {
-    let name = format!("fide-demo-{}", std::process::id());
     let limit = stage.memory + stage.memory / 16 + SLACK;
-    let cgroup = MemoryCgroup::new(&name, limit)?;
+    let cgroup = MemoryCgroup::new(limit)?;
     let procs = cgroup.procs()?;
     let (mut redis, app, resident) = stage.redis(stage.memory, |command| sys::join_cgroup(command, procs))?;
     let mut scene = Scene::new(

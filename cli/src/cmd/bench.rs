@@ -28,10 +28,10 @@ pub enum BenchCommand {
 /// Runs one. It fails also when it found what must not be: a missed crash, a false verdict.
 pub fn run(context: &Context, args: &BenchArgs) -> Result<ExitCode, Failure> {
     let ui = ui(context)?;
-    done(match &args.command {
+    done(ui.or_interrupted(match &args.command {
         BenchCommand::Detect(args) => detect::run(args, &ui),
         BenchCommand::Jitter(args) => jitter::run(args, &ui),
-    })
+    }))
 }
 
 /// Does a helper process's work.

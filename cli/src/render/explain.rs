@@ -411,11 +411,20 @@ fn silence(out: &mut String, x: &Explanation, style: &Style) {
             over,
             p.lost.to_string().into(),
             if p.carrier { Cell::painted("yes", Paint::Green) } else { Cell::painted("no", Paint::Red) },
-            if p.kernel_answered { "answered".into() } else { "no answer".into() },
+            its_kernel(p).into(),
             if p.agent_absent { "absent".into() } else { "not known".into() },
         ]);
     }
     *out += &table.render(style, 2);
+}
+
+/// What a host's kernel said on one path. No answer says something only where it was asked.
+fn its_kernel(path: &PathEvidence) -> &'static str {
+    match (path.kernel_answered, path.asked) {
+        (true, _) => "answered",
+        (false, true) => "no answer",
+        (false, false) => "not asked",
+    }
 }
 
 #[cfg(test)]
@@ -441,6 +450,7 @@ mod tests {
             last_arrival_ns: 4_000_000_000,
             silent_ns,
             lost: 2,
+            asked: true,
             carrier,
             ..PathEvidence::default()
         };
@@ -520,6 +530,21 @@ mod tests {
         assert!(text.contains("+88 µs") && text.contains("+388 µs"), "{text}");
         assert!(text.contains("also reported by h3") && x.weak.is_empty(), "{text}");
         assert!(!text.contains("How the news travelled"), "{text}");
+    }
+
+    #[test]
+    fn no_answer_is_said_only_of_a_path_that_was_asked() {
+        let kernels = |event: &HistoryEvent| {
+            let text = text(event, &Explanation::of(event, false), &Style::PLAIN);
+            ["no answer", "not asked", "answered"].map(|said| text.matches(said).count())
+        };
+        let mut event = silent();
+        assert_eq!(kernels(&event), [2, 0, 0]);
+        (event.cause, event.code) = (Cause::PathDown, 1);
+        event.evidence.as_mut().unwrap().paths[0].asked = false;
+        assert_eq!(kernels(&event), [1, 1, 0]);
+        event.evidence.as_mut().unwrap().paths[1].kernel_answered = true;
+        assert_eq!(kernels(&event), [0, 1, 1]);
     }
 
     #[test]

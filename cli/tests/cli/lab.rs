@@ -90,6 +90,51 @@ fn a_lab_is_made_broken_mended_and_removed() {
 }
 
 #[test]
+fn a_killed_demonstrations_cgroup_is_stale_and_removed_and_a_living_ones_is_not() {
+    if !root() {
+        return;
+    }
+    let roots = [Path::new("/sys/fs/cgroup/memory"), Path::new("/sys/fs/cgroup")];
+    let Some(root) = roots.into_iter().find(|r| r.join("cgroup.procs").exists()) else {
+        eprintln!("skipped: no cgroups are mounted where they usually are");
+        return;
+    };
+    let mut ended = std::process::Command::new("true").spawn().unwrap();
+    ended.wait().unwrap();
+    let [left, living] = [ended.id(), std::process::id()].map(|pid| root.join(format!("fide-demo-{pid}")));
+    if std::fs::create_dir(&left).and_then(|()| std::fs::create_dir(&living)).is_err() {
+        eprintln!("skipped: no cgroup can be made here");
+        return;
+    }
+    let said = ok(fide(Path::new("/nonexistent"), &["lab", "down", "--stale"]));
+    let kept = living.is_dir();
+    std::fs::remove_dir(&living).unwrap();
+    assert!(said.contains("removed cgroup: ") && said.contains(left.to_str().unwrap()), "{said}");
+    assert!(!left.exists() && kept, "{said}");
+}
+
+#[test]
+fn without_root_the_demonstration_says_so_before_anything_else() {
+    use std::os::unix::process::CommandExt as _;
+    let mut demo = command(Path::new("/nonexistent"), &["demo"]);
+    // Where the report could not be written either.
+    demo.current_dir("/proc");
+    // SAFETY: takes nothing and cannot fail.
+    if unsafe { libc::geteuid() } == 0 {
+        demo.uid(65_534).gid(65_534);
+    }
+    let o = match demo.output() {
+        Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+            eprintln!("skipped: this test's program is out of reach for others");
+            return;
+        }
+        other => other.unwrap(),
+    };
+    let said = String::from_utf8_lossy(&o.stderr).into_owned();
+    assert!(o.status.code() == Some(5) && said.contains("root") && !said.contains("report"), "{}: {said}", o.status);
+}
+
+#[test]
 fn of_several_labs_none_is_touched_unless_it_is_named() {
     if !root() {
         return;

@@ -857,6 +857,7 @@ impl Detector {
         peer.probing.sent(now, interval);
         let connected = self.carrier.iter().any(|&up| up);
         let paths = if connected { self.carrier } else { [true; PATHS] };
+        peer.paths.iter_mut().zip(paths).for_each(|(p, asked)| p.asked |= asked);
         self.actions.push_back(Action::Probe { node: peer.node, paths, knock: true });
         if settled || self.isolated.is_some() {
             return;
@@ -1197,6 +1198,7 @@ impl Detector {
             last_arrival_ns: p.last.last_arrival_ns,
             silent_ns: now.saturating_sub(if p.last.last_arrival_ns == 0 { p.from_ns } else { p.last.last_arrival_ns }),
             lost: p.last.lost,
+            asked: p.asked,
             kernel_answered: p.kernel_answered,
             agent_absent: p.agent_absent,
             carrier,

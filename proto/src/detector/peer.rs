@@ -36,6 +36,8 @@ pub(super) struct Path {
     pub fresh: u32,
     /// When the first of these came.
     pub fresh_since_ns: u64,
+    /// A question was put on this path since it fell silent.
+    pub asked: bool,
     pub kernel_answered: bool,
     pub agent_absent: bool,
     /// `last.drops` when the last heartbeat came.
@@ -54,6 +56,7 @@ impl Path {
             down: false,
             fresh: 0,
             fresh_since_ns: 0,
+            asked: false,
             kernel_answered: false,
             agent_absent: false,
             drops_mark: 0,
@@ -454,6 +457,7 @@ impl Peer {
         self.draining_since_ns = None;
         self.reporters.clear();
         for path in &mut self.paths {
+            path.asked = false;
             path.kernel_answered = false;
             path.agent_absent = false;
         }

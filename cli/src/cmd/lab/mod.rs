@@ -83,7 +83,7 @@ pub struct DownArgs {
     /// Which lab
     #[arg(value_name = "LAB")]
     pub lab: Option<String>,
-    /// Remove what crashed labs left behind; labs in use are not touched
+    /// Remove what crashed labs and demonstrations left behind; what is in use is not touched
     #[arg(long, conflicts_with = "lab")]
     pub stale: bool,
     /// Take all labs down
@@ -212,14 +212,25 @@ fn down(context: &Context, name: Option<String>, args: &DownArgs) -> Result<Exit
     // Half taken down is worse than late: Ctrl-C is noted, and the removal goes on.
     let interrupt = Interrupt::install()?;
     if args.stale {
-        let _progress = Progress::start(context, "removing what crashed labs left behind");
+        let progress = Progress::start(context, "removing what crashed labs left behind");
         let reaped = Lab::reap_stale()?;
+        // After the labs, whose processes were in them.
+        let cgroups = fide_bench::demo::reap_stale_cgroups().map_err(|e| Failure::failed(format!("{e:#}")))?;
+        let cgroups: Vec<String> = cgroups.iter().map(|path| path.display().to_string()).collect();
+        drop(progress);
         if context.json {
-            context.json_line(&mut out, &reaped)?;
-        } else if reaped.is_empty() {
+            let (labs, namespaces, directories) = (&reaped.labs, &reaped.namespaces, &reaped.directories);
+            let json = json!({ "labs": labs, "namespaces": namespaces, "directories": directories, "cgroups": cgroups });
+            context.json_line(&mut out, &json)?;
+        } else if reaped.is_empty() && cgroups.is_empty() {
             writeln!(out, "nothing was left behind")?;
         } else {
-            let all = [(&reaped.labs, "lab"), (&reaped.namespaces, "namespace"), (&reaped.directories, "directory")];
+            let all = [
+                (&reaped.labs, "lab"),
+                (&reaped.namespaces, "namespace"),
+                (&reaped.directories, "directory"),
+                (&cgroups, "cgroup"),
+            ];
             for (names, kind) in all.iter().filter(|(names, _)| !names.is_empty()) {
                 writeln!(out, "removed {kind}: {}", names.join(", "))?;
             }

@@ -81,6 +81,9 @@ fn all() -> Result<Vec<Page>, Failure> {
     command.build();
     let mut all = pages(&command, "")?;
     all.extend([agent::page()?, config::page()]);
+    for page in &mut all {
+        page.text = bold_code(&String::from_utf8_lossy(&page.text)).into_bytes();
+    }
     Ok(all)
 }
 
@@ -134,10 +137,13 @@ fn line(text: &str) -> String {
     if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }
 }
 
-/// What stands between backticks in bold.
+/// What stands between backticks in bold, line by line.
 fn bold_code(text: &str) -> String {
-    let parts = text.split('`').enumerate();
-    parts.map(|(i, part)| if i % 2 == 1 { format!("\\fB{part}\\fR") } else { part.into() }).collect()
+    let bold = |line: &str| -> String {
+        let parts = line.split('`').enumerate();
+        parts.map(|(i, part)| if i % 2 == 1 { format!("\\fB{part}\\fR") } else { part.into() }).collect()
+    };
+    text.split_inclusive('\n').map(bold).collect()
 }
 
 #[cfg(test)]
@@ -175,6 +181,22 @@ mod tests {
             let complaints = String::from_utf8_lossy(&said.stderr);
             assert!(said.status.success() && complaints.is_empty(), "{}({}): {complaints}", page.name, page.section);
         }
+    }
+
+    #[test]
+    fn code_is_bold_and_no_page_shows_a_backtick() {
+        for page in all().unwrap() {
+            let text = String::from_utf8(page.text).unwrap();
+            assert!(!text.contains('`'), "{}({}): {:?}", page.name, page.section, text.lines().find(|l| l.contains('`')));
+        }
+        // One between the ends of two lines is no markup: what follows would be turned inside out.
+        let split = |line: &str| line.matches('`').count() % 2 == 1;
+        let mut command = Cli::command();
+        command.build();
+        let raw = String::from_utf8(of_command(command, "fide", "1").unwrap().text).unwrap();
+        assert!(raw.contains('`') && !raw.lines().any(split), "{:?}", raw.lines().find(|l| split(l)));
+        let fide = all().unwrap().into_iter().find(|p| p.name == "fide").unwrap();
+        assert!(String::from_utf8(fide.text).unwrap().contains("\\fBfide doctor\\fR"));
     }
 
     #[test]

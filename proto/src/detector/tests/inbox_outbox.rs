@@ -168,6 +168,15 @@ fn a_hole_is_kept_open_as_long_as_its_sender_repeats() {
     assert_eq!(i.offer(34, 2_000 * MS), Offer::New);
     assert_eq!(i.offer(33, 2_000 * MS), Offer::New);
     assert_eq!(i.entry(1, 1).upto, 34);
+
+    // After three seconds, longer than anybody repeats, it is closed: what it hid is taken, what belonged into it is not.
+    let mut i = Inbox::new();
+    i.offer(2, 7);
+    assert_eq!(i.offer(34, 7 + 3_000 * MS), Offer::TooFar);
+    assert!(!i.covers(1));
+    assert_eq!(i.offer(34, 8 + 3_000 * MS), Offer::New);
+    assert_eq!(i.offer(1, 8 + 3_000 * MS), Offer::Duplicate);
+    assert_eq!((i.entry(1, 1).upto, i.entry(1, 1).beyond), (2, 1 << 31));
 }
 
 proptest! {

@@ -129,11 +129,15 @@ fn memory_is_bounded_and_the_refusal_says_so() {
     for n in 0..MAX_PEERS as u32 {
         d.peer_seen(1000 + n, &n.to_string(), 1, &[CONTRACT; 2], 1).unwrap();
     }
+    assert_eq!(MAX_PEERS, 256);
     assert_eq!(d.peer_seen(5, "x", 1, &[CONTRACT; 2], 1), Err(Refused::TooManyPeers));
+    assert_eq!(Refused::TooManyPeers.to_string(), "no room for another host: at most 256 are tracked");
     for app in 1..=MAX_APPS as u32 {
         d.app_seen(1000, 1, app).unwrap();
     }
+    assert_eq!(MAX_APPS, 4096);
     assert_eq!(d.app_seen(1000, 1, 5000), Err(Refused::TooManyApps));
+    assert_eq!(Refused::TooManyApps.to_string(), "no room for another process: at most 4096 per host are tracked");
     // An ended one makes room, and stays ended.
     let gone = Notice { notice: 1, app: 1, cause: Cause::Killed, grade: Grade::Certain, flags: 0, code: 9, event_ns: 0 };
     d.notice(1000, 1, &gone, 0, 0, 0, 2).unwrap();

@@ -63,6 +63,31 @@ fn a_path_on_which_nobody_is_heard_is_down_after_a_while() {
 }
 
 #[test]
+fn evidence_says_where_the_kernel_was_asked() {
+    let asked = |v: &Verdict| [0, 1].map(|k| v.evidence.paths[k].asked);
+    // A path alone that is silent is waited for, not asked on.
+    let mut b = Bench::watching(&[A, B]);
+    b.cut(A, 1);
+    b.run(1_500 * MS);
+    assert_eq!(b.causes(), [(Cause::PathDown, A)]);
+    assert_eq!(asked(&b.verdicts[0]), [false, false]);
+    // A late host is asked on both; once it is well, that is over.
+    b.heal(A, 1);
+    b.run(1_500 * MS);
+    b.take();
+    b.crash(A);
+    b.run(10 * MS);
+    assert_eq!(b.causes(), [(Cause::ContractBroken, A), (Cause::SilentHost, A)]);
+    assert_eq!(b.verdicts.iter().map(asked).collect::<Vec<_>>(), [[true; 2]; 2]);
+    // Where we have no carrier we cannot ask.
+    let mut b = Bench::watching(&[A, B]);
+    b.d.carrier(0, false, b.now);
+    b.crash(A);
+    b.run(10 * MS);
+    assert!(b.verdicts.iter().filter(|v| v.node == A).all(|v| asked(v) == [false, true]), "{:?}", b.causes());
+}
+
+#[test]
 fn issue_2_a_late_host_whose_copies_come_again_one_after_the_other_has_no_path_down() {
     let mut b = Bench::watching(&[A, B]);
     b.until_heartbeat(A);
@@ -307,6 +332,30 @@ fn a_lost_answer_is_not_a_dead_host() {
     b.answering.push((A, ProbeResult::KernelAnswered));
     b.run(50 * MS);
     assert_eq!(b.causes(), [(Cause::ContractBroken, A)]);
+}
+
+#[test]
+fn three_questions_over_a_millisecond_stay_unanswered_before_a_host_is_silent() {
+    // Also where a shorter period is promised: then the millisecond is what counts.
+    for period_ns in [MS, 200 * US] {
+        let mut b = Bench::watching(&[A, B]);
+        b.crash(A);
+        for path in 0..PATHS {
+            b.d.contract(A, path, Contract { period_ns, ..CONTRACT }, b.now).unwrap();
+        }
+        let mut asked = Vec::new();
+        let silent_at = loop {
+            b.others.clear();
+            b.run(100 * US);
+            asked.extend(b.others.iter().filter(|a| matches!(a, Action::Probe { node: A, .. })).map(|_| b.now));
+            if let Some(v) = b.verdicts.iter().find(|v| v.cause == Cause::SilentHost) {
+                break v.at_ns;
+            }
+            assert!(asked.len() < 100, "it is never judged");
+        };
+        assert!(asked.len() >= 3 && silent_at - asked[0] >= MS, "{period_ns}: {asked:?}, {silent_at}");
+        assert!(asked.len() <= 5 && silent_at - asked[0] < 3 * MS, "{period_ns}: {asked:?}, {silent_at}");
+    }
 }
 
 #[test]
