@@ -5,7 +5,7 @@ use crate::access;
 use crate::bridge::Bridge;
 use crate::config::{self, Config};
 use crate::core::{Command, Core, Happened, now_ns};
-use crate::history::{Flushed, History};
+use crate::history::{Flushed, History, given_in};
 use crate::metrics::Heart;
 use crate::select::{Resolver, Target as Process};
 use crate::seqpacket::{self, Read};
@@ -15,7 +15,7 @@ use crate::subscribers::{Target, Want};
 use crate::watchlist::{Origin, Watched};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use fide_wire::control::{ErrorCode, HistoryEvent, PROTOCOL, Refused, Reply, Request, Selector, Status, bridge};
-use fide_wire::verdict::Cause;
+use fide_wire::verdict::{Cause, VerdictId};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -170,6 +170,39 @@ fn admit(connected: impl Iterator<Item = u32> + Clone, uid: u32) -> Result<(), S
         ));
     }
     Ok(())
+}
+
+/// Of verdicts with the same id, at most so many are listed, the newest.
+const LIVES_LISTED: usize = 8;
+
+/// The verdict that an id stands for, of those that [`History::find`] found. Several lives of a node may have used it; which of them is
+/// meant, the id does not say.
+fn one_life(id: VerdictId, mut found: Vec<HistoryEvent>) -> Result<HistoryEvent, Refused> {
+    let Some(newest) = found.pop() else {
+        let what = format!("no verdict {id} is kept on this host; `fide events` lists those that are");
+        return Err(Refused { code: ErrorCode::NotFound, what });
+    };
+    if found.is_empty() {
+        return Ok(newest);
+    }
+    // What was inferred was numbered here, whomever it is about.
+    let giver = if (id.0 >> 32) as u32 == fide_wire::name_id(&newest.node) { &newest.node } else { &newest.observer }.clone();
+    found.push(newest);
+    let event = |e: &HistoryEvent| {
+        let life = match given_in(e) {
+            0 => "incarnation not recorded".to_owned(),
+            life => format!("incarnation {life}"),
+        };
+        let whom = e.app.as_ref().map_or_else(|| e.node.clone(), |app| format!("{app}@{}", e.node));
+        format!("event {} ({life}, {}, {}, {whom})", e.seq, crate::words::utc(e.wall_ns), e.cause)
+    };
+    let older = found.len().saturating_sub(LIVES_LISTED);
+    let mut list: Vec<String> = found[older..].iter().map(event).collect();
+    if older > 0 {
+        list.insert(0, format!("{older} older ones"));
+    }
+    let what = format!("{} lives of {giver} used the id {id}: {}; explain the event by its number", found.len(), list.join(", "));
+    Err(Refused { code: ErrorCode::Ambiguous, what })
 }
 
 fn refused(code: ErrorCode, what: impl Into<String>) -> Reply {
@@ -699,13 +732,7 @@ impl Control {
             }
             Request::Explain { id } => {
                 self.policy.may_read(&self.connections[i].peer)?;
-                match self.history.find(id) {
-                    Some(event) => plain(Reply::Explained(Box::new(event))),
-                    None => fail(
-                        ErrorCode::NotFound,
-                        format!("no verdict {id} is kept on this host; `fide events` lists those that are"),
-                    ),
-                }
+                one_life(id, self.history.find(id)).map(|event| Some((Reply::Explained(Box::new(event)), None)))
             }
             Request::Reload => {
                 self.policy.may_reload(&self.connections[i].peer)?;
@@ -816,6 +843,49 @@ fn drain(fd: &OwnedFd) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fide_wire::verdict::Grade;
+
+    #[test]
+    fn an_id_of_several_lives_is_refused_with_the_numbers_of_their_events() {
+        let h1 = fide_wire::name_id("h1");
+        let event = |seq, incarnation| HistoryEvent {
+            seq,
+            wall_ns: 1_794_000_000_000_000_000,
+            at_ns: 0,
+            observer: "h2".into(),
+            observer_incarnation: 50,
+            id: Some(VerdictId::new(h1, 1)),
+            cause: Cause::Killed,
+            grade: Grade::Certain,
+            node: "h1".into(),
+            incarnation,
+            app: Some("db".into()),
+            code: 9,
+            confirms: false,
+            text: String::new(),
+            evidence: None,
+        };
+        let id = VerdictId::new(h1, 1);
+        assert_eq!(one_life(id, vec![]).unwrap_err().code, ErrorCode::NotFound);
+        assert_eq!(one_life(id, vec![event(17, 3)]).unwrap().seq, 17);
+        let refused = one_life(id, vec![event(17, 3), event(93, 4)]).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Ambiguous);
+        assert_eq!(
+            refused.what,
+            format!(
+                "2 lives of h1 used the id {id}: event 17 (incarnation 3, 2026-11-06 21:20:00 UTC, killed, db@h1), \
+                 event 93 (incarnation 4, 2026-11-06 21:20:00 UTC, killed, db@h1); explain the event by its number"
+            )
+        );
+        let many = one_life(id, (1..=100).map(|n| event(n, n as u32)).collect()).unwrap_err().what;
+        assert!(many.starts_with("100 lives of h1") && many.contains("92 older ones, event 93 ("), "{many}");
+        // What an observer inferred it numbered itself.
+        let id = VerdictId::new(fide_wire::name_id("h2"), (1 << 31) + 1);
+        let inferred = |seq, life| HistoryEvent { id: Some(id), observer_incarnation: life, ..event(seq, 3) };
+        let what = one_life(id, vec![inferred(1, 0), inferred(2, 51)]).unwrap_err().what;
+        assert!(what.starts_with("2 lives of h2") && what.contains("incarnation not recorded"), "{what}");
+        assert!(what.contains("event 2 (incarnation 51,"), "{what}");
+    }
 
     #[test]
     fn one_user_cannot_take_all_connections_and_root_always_gets_one() {

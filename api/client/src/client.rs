@@ -353,7 +353,8 @@ impl Client {
     /// One verdict with all it rests on. Blocks on the agent.
     ///
     /// # Errors
-    /// [`Error::Refused`] with `NotFound`; the errors of [`Connection::request`].
+    /// [`Error::Refused`] with `NotFound`, or with `Ambiguous` when several incarnations of a node used this id; the errors of
+    /// [`Connection::request`].
     pub fn explain(&self, id: VerdictId) -> Result<HistoryEvent, Error> {
         let control = lock(&self.control);
         match control.connection.request(&Request::Explain { id })?.reply {
