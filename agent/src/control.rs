@@ -105,8 +105,12 @@ struct Standing {
     name: String,
     selector: Selector,
     origin: Origin,
+    /// Who asked for it, and may have watched what it finds; `None`: the configuration, which may watch everything.
+    owner: Option<access::Peer>,
     app: Option<u32>,
     complained: bool,
+    /// The last process that was found and that the owner may not have watched.
+    denied: Option<(u32, u64)>,
 }
 
 /// The control thread's state.
@@ -432,6 +436,14 @@ impl Control {
                     continue;
                 }
             };
+            if let Err(e) = s.may_watch(&self.policy, &process) {
+                let found = Some((process.pid, process.start_ticks));
+                if s.denied != found {
+                    tracing::debug!("{} goes on waiting, process {} is not for it: {e}", s.name, process.pid);
+                    self.standing[i].denied = found;
+                }
+                continue;
+            }
             let (name, origin) = (s.name.clone(), s.origin);
             match self.watch(&name, &process, origin, 0, None, None) {
                 Ok(app) => {
@@ -715,7 +727,8 @@ impl Control {
                 let app = self.watch(&name, &process, Origin::Operator, 0, None, None)?;
                 if !matches!(selector, Selector::Pid(_)) {
                     self.standing.retain(|s| s.name != name);
-                    self.standing.push(Standing { app: Some(app), ..Standing::new(&name, &selector, Origin::Operator) });
+                    let owner = Some(self.connections[i].peer.clone());
+                    self.standing.push(Standing { app: Some(app), owner, ..Standing::new(&name, &selector, Origin::Operator) });
                 }
                 plain(Reply::Watched { pid: process.pid, app })
             }
@@ -780,9 +793,10 @@ impl Control {
         let found = self
             .core
             .ask(move |core| core.watchlist.named(&wanted).and_then(|app| core.watchlist.get(app).map(|w| (app, w.uid))));
-        let standing = self.standing.iter().any(|s| s.name == name);
+        let waiting = self.standing.iter().find(|s| s.name == name);
         let Some((app, uid)) = found.flatten() else {
-            if standing && self.policy.may_watch(&self.connections[i].peer, 0).is_ok() {
+            let uid = waiting.and_then(|s| s.owner.as_ref()).map_or(0, |owner| owner.uid);
+            if waiting.is_some() && self.policy.may_watch(&self.connections[i].peer, uid).is_ok() {
                 self.standing.retain(|s| s.name != name);
                 return Ok((Reply::Done, None));
             }
@@ -797,7 +811,12 @@ impl Control {
 
 impl Standing {
     fn new(name: &str, selector: &Selector, origin: Origin) -> Self {
-        Self { name: name.into(), selector: selector.clone(), origin, app: None, complained: false }
+        Self { name: name.into(), selector: selector.clone(), origin, owner: None, app: None, complained: false, denied: None }
+    }
+
+    /// Whether its owner may have this process watched: the next one that answers to a selector may be somebody else's.
+    fn may_watch(&self, policy: &access::Policy, process: &Process) -> Result<(), Refused> {
+        self.owner.as_ref().map_or(Ok(()), |owner| policy.may_watch(owner, process.uid))
     }
 }
 
@@ -885,6 +904,26 @@ mod tests {
         let what = one_life(id, vec![inferred(1, 0), inferred(2, 51)]).unwrap_err().what;
         assert!(what.starts_with("2 lives of h2") && what.contains("incarnation not recorded"), "{what}");
         assert!(what.contains("event 2 (incarnation 51,"), "{what}");
+    }
+
+    #[test]
+    fn a_standing_watch_finds_only_what_its_owner_may_have_watched() {
+        let process = |uid| Process { pid: 7, start_ticks: 1, uid, comm: "victimd".into(), exe: None, nspids: vec![7] };
+        let allowed = |section: &str| {
+            let config = Config::parse(&format!("node = \"a\"\n[access]\n{section}")).unwrap();
+            access::Policy::new(&config.access).0
+        };
+        let (strict, open) = (allowed(""), allowed("watch_others = [\"%50\"]"));
+        let own = Standing::new("spy", &Selector::Name("victimd".into()), Origin::Config);
+        assert_eq!(own.may_watch(&strict, &process(0)), Ok(()), "the operator's file may watch everything");
+        let peer = |uid, groups: &[u32]| Some(access::Peer { pid: Some(1), uid, gid: uid, groups: groups.to_vec() });
+        let of = |owner| Standing { owner, ..Standing::new("spy", &own.selector, Origin::Operator) };
+        let user = of(peer(1000, &[50]));
+        assert_eq!(user.may_watch(&strict, &process(1000)), Ok(()));
+        assert_eq!(user.may_watch(&strict, &process(0)).unwrap_err().code, ErrorCode::Permission);
+        assert_eq!(user.may_watch(&strict, &process(1001)).unwrap_err().code, ErrorCode::Permission);
+        assert_eq!(user.may_watch(&open, &process(0)), Ok(()), "as the lists are now, with its groups");
+        assert_eq!(of(peer(0, &[])).may_watch(&strict, &process(1000)), Ok(()));
     }
 
     #[test]
