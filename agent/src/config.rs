@@ -9,7 +9,7 @@
 use fide_wire::control::{DEFAULT_SOCKET, Selector};
 use fide_wire::mac::{Key, Keyring};
 use fide_wire::verdict::Cause;
-use fide_wire::{DEFAULT_PORT, PATHS, name_id};
+use fide_wire::{DEFAULT_PORT, PATHS, name_id, names};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 use std::fmt;
@@ -25,8 +25,6 @@ pub const DEFAULT_PATH: &str = "/etc/fide/fide.toml";
 
 /// Larger files are refused unread.
 const FILE_MAX: usize = 1 << 20;
-/// Longest name of a node or of a watched process, bytes.
-pub const NAME_MAX: usize = 64;
 /// Shortest and longest heartbeat interval, ns. (The wire carries it in 32 bits.)
 const HEARTBEAT_NS: std::ops::RangeInclusive<u64> = 50_000..=4_000_000_000;
 
@@ -380,11 +378,11 @@ from_text!(Mode, "permissions as a string of octal digits such as \"0660\"", |t|
 
 /// The name of a node.
 struct NodeName(String);
-from_text!(NodeName, "a host name", |t| check_node_name(t).map(|()| NodeName(t.into())));
+from_text!(NodeName, "a host name", |t| names::check_node(t).map(|()| NodeName(t.into())));
 
 /// The name of a watched process.
 struct AppName(String);
-from_text!(AppName, "a name", |t| check_app_name(t).map(|()| AppName(t.into())));
+from_text!(AppName, "a name", |t| names::check_app(t).map(|()| AppName(t.into())));
 
 /// The name of an interface.
 struct InterfaceName(String);
@@ -527,25 +525,6 @@ fn decimal(number: &str, factor: u64) -> Option<u64> {
     let scale = 10u128.pow(part.len() as u32);
     let fraction = u128::from(digits(part)?) * u128::from(factor) / scale;
     digits(whole)?.checked_mul(factor)?.checked_add(u64::try_from(fraction).ok()?)
-}
-
-fn check_node_name(name: &str) -> Result<(), String> {
-    let ok = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
-    if (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(ok) {
-        return Ok(());
-    }
-    Err(format!("`{name}` cannot name a host: use 1 to {NAME_MAX} letters, digits, dots, dashes and underscores"))
-}
-
-/// Whether a process can have this name (`name@host` must stay readable and unambiguous).
-///
-/// # Errors
-/// What is wrong with it, for people.
-pub fn check_app_name(name: &str) -> Result<(), String> {
-    if (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'@' | b'*' | b'?')) {
-        return Ok(());
-    }
-    Err(format!("`{name}` cannot name a process: use 1 to {NAME_MAX} printable ASCII characters without space, `@`, `*` or `?`"))
 }
 
 // ---- the file's own shape ----
@@ -1301,7 +1280,7 @@ fn own_name() -> Result<String, ConfigError> {
     let rc = unsafe { libc::gethostname(buffer.as_mut_ptr().cast(), buffer.len() - 1) };
     let name = std::ffi::CStr::from_bytes_until_nul(&buffer).ok().and_then(|c| c.to_str().ok()).unwrap_or("");
     let name = name.split('.').next().unwrap_or("");
-    if rc != 0 || name.is_empty() || name == "localhost" || check_node_name(name).is_err() {
+    if rc != 0 || name.is_empty() || name == "localhost" || names::check_node(name).is_err() {
         return Err(ConfigError::new(format!(
             "this host's name ({name:?}) cannot tell it from others; add a line such as node = \"a\", different on every host"
         )));

@@ -468,7 +468,7 @@ impl Control {
         bridge: Option<Bridge>,
         ring: Option<u32>,
     ) -> Result<u32, Refused> {
-        config::check_app_name(name).map_err(|what| Refused { code: ErrorCode::Invalid, what })?;
+        fide_wire::names::check_app(name).map_err(|what| Refused { code: ErrorCode::Invalid, what })?;
         let watched = Watched {
             name: name.into(),
             pid: process.pid,
