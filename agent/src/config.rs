@@ -380,6 +380,10 @@ from_text!(Mode, "permissions as a string of octal digits such as \"0660\"", |t|
 struct NodeName(String);
 from_text!(NodeName, "a host name", |t| names::check_node(t).map(|()| NodeName(t.into())));
 
+/// The name of a cluster.
+struct ClusterName(String);
+from_text!(ClusterName, "the name of a cluster", |t| names::check_cluster(t).map(|()| ClusterName(t.into())));
+
 /// The name of a watched process.
 struct AppName(String);
 from_text!(AppName, "a name", |t| names::check_app(t).map(|()| AppName(t.into())));
@@ -532,7 +536,7 @@ fn decimal(number: &str, factor: u64) -> Option<u64> {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    cluster: Option<NodeName>,
+    cluster: Option<ClusterName>,
     cluster_id: Option<Spanned<u32>>,
     node: Option<NodeName>,
     heartbeat: Option<Spanned<Ns>>,

@@ -131,6 +131,8 @@ fn every_refusal_names_its_line_and_what_to_do() {
         ("port = 70000", "line 2", "70000"),
         ("profile = \"fast\"", "line 2", "`shared` or `dedicated`"),
         ("cluster_id = 0", "line 2", "reserved"),
+        ("cluster = \"\"", "line 2", "`` cannot name a cluster"),
+        ("cluster = \"my cluster\"", "line 2", "cannot name a cluster"),
         ("\n[[path]]\ninterface = \"a/b\"", "line 4", "ip link"),
         ("[[path]]\ninterface = \"e1\"\ngroup = \"10.0.0.1\"", "line 2", "not a multicast"),
         ("[[path]]\ninterface = \"e1\"\ngroup = \"nowhere\"", "line 4", "not an IP address"),

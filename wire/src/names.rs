@@ -1,6 +1,6 @@
 //! What names may be, so that `name@host` stays readable and unambiguous, and whom a target names.
 
-/// Longest name of a node or of a watched process, bytes.
+/// Longest name of a node, a cluster or a watched process, bytes.
 pub const NAME_MAX: usize = 64;
 
 /// Whether a host can have this name.
@@ -8,11 +8,23 @@ pub const NAME_MAX: usize = 64;
 /// # Errors
 /// What is wrong with it, for people.
 pub fn check_node(name: &str) -> Result<(), String> {
+    plain(name, "host")
+}
+
+/// Whether a cluster can have this name.
+///
+/// # Errors
+/// What is wrong with it, for people.
+pub fn check_cluster(name: &str) -> Result<(), String> {
+    plain(name, "cluster")
+}
+
+fn plain(name: &str, what: &str) -> Result<(), String> {
     let ok = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
     if (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(ok) {
         return Ok(());
     }
-    Err(format!("{} cannot name a host: use 1 to {NAME_MAX} letters, digits, dots, dashes and underscores", shown(name)))
+    Err(format!("{} cannot name a {what}: use 1 to {NAME_MAX} letters, digits, dots, dashes and underscores", shown(name)))
 }
 
 /// Whether a process can have this name.
@@ -99,5 +111,6 @@ mod tests {
             let why = Target::parse(bad).unwrap_err();
             assert!(why.contains("cannot name a process: use 1 to 64 printable"), "{bad}: {why}");
         }
+        assert!(check_cluster("").unwrap_err().contains("cannot name a cluster"));
     }
 }
