@@ -204,6 +204,24 @@ fn a_reload_takes_over_what_it_can_and_names_the_rest() {
 }
 
 #[test]
+fn the_packaged_example_names_what_a_reload_takes_over() {
+    let head = EXAMPLE.split("\n\n").next().unwrap().replace("\n# ", " ");
+    let (_, said) = head.split_once("takes over changes of ").unwrap();
+    let (said, _) = said.split_once("; everything else waits for a restart").unwrap();
+    let mut said: Vec<_> = said.split([',', ' ']).filter(|w| !w.is_empty() && *w != "and").collect();
+    said.iter_mut().for_each(|w| *w = w.trim_matches(['[', ']']));
+    said.sort_unstable();
+    let all = "[[watch]]\nname = \"x\"\npid = 1\n[contract]\ndelta_max = \"1ms\"\n[detector]\nagent_timeout = \"3s\"\n[socket]\nmode = \"0600\"\n\
+               [access]\nread = []\n[metrics]\nlisten = \"off\"\n[history]\nmax_bytes = \"1MiB\"\n[[hook]]\non = [\"any\"]\ncommand = [\"/x\"]\n\
+               [keys]\nsend = { id = 1, file = \"/k\" }";
+    let changes = diff(&parse(""), &parse(all));
+    let mut live = changes.live.names();
+    live.sort_unstable();
+    assert_eq!(said, live);
+    assert_eq!(changes.needs_restart, ["detector"]);
+}
+
+#[test]
 fn key_files_that_others_can_read_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let key = dir.path().join("key1");
