@@ -813,6 +813,35 @@ impl Config {
         })
     }
 
+    /// What is doubtful on this host now, beside [`Config::warnings`]: for `fided --check`.
+    #[must_use]
+    pub fn doubts(&self) -> Vec<String> {
+        let mut doubts = Vec::new();
+        for path in &self.paths {
+            if !Path::new("/sys/class/net").join(&path.interface).exists() {
+                doubts.push(format!(
+                    "there is no interface {} on this host now: its path stays down until there is one",
+                    path.interface
+                ));
+            }
+            if let Some(group) = path.group.filter(|g| g.is_ipv6() && !self.ipv6) {
+                doubts.push(format!(
+                    "the path on {} uses the IPv6 group {group}, but ipv6 = false: hosts whose file names no group use an IPv4 one and are not \
+                     heard on it; set ipv6 = true if IPv6 is meant",
+                    path.interface
+                ));
+            }
+        }
+        if self.socket.group_is_set && crate::access::group_id(&self.socket.group).is_none() {
+            doubts.push(format!(
+                "socket.group: this host has no group `{0}`, and the agent does not start without it; create it with: groupadd --system {0}",
+                self.socket.group
+            ));
+        }
+        doubts.extend(crate::access::Policy::new(&self.access).1);
+        doubts
+    }
+
     /// Reads the key files into [`Config::keyring`].
     ///
     /// # Errors

@@ -522,7 +522,11 @@ impl Control {
             self.core.tell(move |core| core.set_calibration(calibration));
         }
         if changes.live.access {
-            self.policy = access::Policy::new(&new.access).0;
+            let (policy, warnings) = access::Policy::new(&new.access);
+            self.policy = policy;
+            for w in warnings {
+                tracing::warn!("{w}");
+            }
         }
         if changes.live.socket_permissions
             && let Err(e) = crate::start::set_permissions(&new.socket)

@@ -222,6 +222,42 @@ fn the_packaged_example_names_what_a_reload_takes_over() {
 }
 
 #[test]
+fn a_check_doubts_what_this_host_does_not_have() {
+    let text = "node = \"a\"\n[[path]]\ninterface = \"lo\"\ngroup = \"ff12::1\"\n[[path]]\ninterface = \"no-such-if\"\n\
+                [socket]\ngroup = \"no-such-group\"\n[access]\nwatch_others = [\"%no-such-ops\"]\nmonitor = [\"no-such-a\"]\n\
+                read = [\"no-such-b\", \"root\"]\nreload = [\"no-such-c\"]\n";
+    let doubts = [
+        "lo uses the IPv6 group ff12::1, but ipv6 = false",
+        "no interface no-such-if",
+        "socket.group: this host has no group `no-such-group`",
+        "access.watch_others: this host has no group `no-such-ops`",
+        "access.monitor: this host has no user `no-such-a`",
+        "access.read: this host has no user `no-such-b`",
+        "access.reload: this host has no user `no-such-c`",
+    ];
+    // As an operator sees it: all of them said, and none an error.
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("fide.toml");
+    let check = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let mut fided = std::process::Command::new(env!("CARGO_BIN_EXE_fided"));
+        let o = fided.arg("--check").arg("--config").arg(&file).env_remove("FIDE_LOG").output().unwrap();
+        let said = String::from_utf8_lossy(&o.stderr).into_owned();
+        assert!(o.status.success(), "{said}");
+        said
+    };
+    let said = check(text);
+    for doubt in doubts {
+        assert!(said.contains(doubt), "{doubt}\n{said}");
+    }
+    let said = check(&format!("ipv6 = true\n{}", text.replace("no-such-group", "root").replace("no-such-if", "lo1")));
+    assert!(!said.contains("IPv6 group") && !said.contains("socket.group"), "{said}");
+    // A group that was not asked for need not be there.
+    assert!(!check("node = \"a\"\n[[path]]\ninterface = \"lo\"\n").contains("socket.group"));
+}
+
+#[test]
 fn key_files_that_others_can_read_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let key = dir.path().join("key1");
