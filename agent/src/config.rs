@@ -9,7 +9,7 @@
 use fide_wire::control::{DEFAULT_SOCKET, Selector};
 use fide_wire::mac::{Key, Keyring};
 use fide_wire::verdict::Cause;
-use fide_wire::{DEFAULT_PORT, PATHS, name_id};
+use fide_wire::{DEFAULT_PORT, PATHS, name_id, names};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 use std::fmt;
@@ -25,8 +25,6 @@ pub const DEFAULT_PATH: &str = "/etc/fide/fide.toml";
 
 /// Larger files are refused unread.
 const FILE_MAX: usize = 1 << 20;
-/// Longest name of a node or of a watched process, bytes.
-pub const NAME_MAX: usize = 64;
 /// Shortest and longest heartbeat interval, ns. (The wire carries it in 32 bits.)
 const HEARTBEAT_NS: std::ops::RangeInclusive<u64> = 50_000..=4_000_000_000;
 
@@ -380,11 +378,15 @@ from_text!(Mode, "permissions as a string of octal digits such as \"0660\"", |t|
 
 /// The name of a node.
 struct NodeName(String);
-from_text!(NodeName, "a host name", |t| check_node_name(t).map(|()| NodeName(t.into())));
+from_text!(NodeName, "a host name", |t| names::check_node(t).map(|()| NodeName(t.into())));
+
+/// The name of a cluster.
+struct ClusterName(String);
+from_text!(ClusterName, "the name of a cluster", |t| names::check_cluster(t).map(|()| ClusterName(t.into())));
 
 /// The name of a watched process.
 struct AppName(String);
-from_text!(AppName, "a name", |t| check_app_name(t).map(|()| AppName(t.into())));
+from_text!(AppName, "a name", |t| names::check_app(t).map(|()| AppName(t.into())));
 
 /// The name of an interface.
 struct InterfaceName(String);
@@ -529,31 +531,12 @@ fn decimal(number: &str, factor: u64) -> Option<u64> {
     digits(whole)?.checked_mul(factor)?.checked_add(u64::try_from(fraction).ok()?)
 }
 
-fn check_node_name(name: &str) -> Result<(), String> {
-    let ok = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
-    if (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(ok) {
-        return Ok(());
-    }
-    Err(format!("`{name}` cannot name a host: use 1 to {NAME_MAX} letters, digits, dots, dashes and underscores"))
-}
-
-/// Whether a process can have this name (`name@host` must stay readable and unambiguous).
-///
-/// # Errors
-/// What is wrong with it, for people.
-pub fn check_app_name(name: &str) -> Result<(), String> {
-    if (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'@' | b'*' | b'?')) {
-        return Ok(());
-    }
-    Err(format!("`{name}` cannot name a process: use 1 to {NAME_MAX} printable ASCII characters without space, `@`, `*` or `?`"))
-}
-
 // ---- the file's own shape ----
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    cluster: Option<NodeName>,
+    cluster: Option<ClusterName>,
     cluster_id: Option<Spanned<u32>>,
     node: Option<NodeName>,
     heartbeat: Option<Spanned<Ns>>,
@@ -828,6 +811,35 @@ impl Config {
             hooks: hooks(text, file.hook)?,
             warnings,
         })
+    }
+
+    /// What is doubtful on this host now, beside [`Config::warnings`]: for `fided --check`.
+    #[must_use]
+    pub fn doubts(&self) -> Vec<String> {
+        let mut doubts = Vec::new();
+        for path in &self.paths {
+            if !Path::new("/sys/class/net").join(&path.interface).exists() {
+                doubts.push(format!(
+                    "there is no interface {} on this host now: its path stays down until there is one",
+                    path.interface
+                ));
+            }
+            if let Some(group) = path.group.filter(|g| g.is_ipv6() && !self.ipv6) {
+                doubts.push(format!(
+                    "the path on {} uses the IPv6 group {group}, but ipv6 = false: hosts whose file names no group use an IPv4 one and are not \
+                     heard on it; set ipv6 = true if IPv6 is meant",
+                    path.interface
+                ));
+            }
+        }
+        if self.socket.group_is_set && crate::access::group_id(&self.socket.group).is_none() {
+            doubts.push(format!(
+                "socket.group: this host has no group `{0}`, and the agent does not start without it; create it with: groupadd --system {0}",
+                self.socket.group
+            ));
+        }
+        doubts.extend(crate::access::Policy::new(&self.access).1);
+        doubts
     }
 
     /// Reads the key files into [`Config::keyring`].
@@ -1304,7 +1316,7 @@ fn own_name() -> Result<String, ConfigError> {
     let rc = unsafe { libc::gethostname(buffer.as_mut_ptr().cast(), buffer.len() - 1) };
     let name = std::ffi::CStr::from_bytes_until_nul(&buffer).ok().and_then(|c| c.to_str().ok()).unwrap_or("");
     let name = name.split('.').next().unwrap_or("");
-    if rc != 0 || name.is_empty() || name == "localhost" || check_node_name(name).is_err() {
+    if rc != 0 || name.is_empty() || name == "localhost" || names::check_node(name).is_err() {
         return Err(ConfigError::new(format!(
             "this host's name ({name:?}) cannot tell it from others; add a line such as node = \"a\", different on every host"
         )));

@@ -5,7 +5,7 @@ use crate::access;
 use crate::bridge::Bridge;
 use crate::config::{self, Config};
 use crate::core::{Command, Core, Happened, now_ns};
-use crate::history::{Flushed, History};
+use crate::history::{Flushed, History, given_in};
 use crate::metrics::Heart;
 use crate::select::{Resolver, Target as Process};
 use crate::seqpacket::{self, Read};
@@ -15,7 +15,7 @@ use crate::subscribers::{Target, Want};
 use crate::watchlist::{Origin, Watched};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use fide_wire::control::{ErrorCode, HistoryEvent, PROTOCOL, Refused, Reply, Request, Selector, Status, bridge};
-use fide_wire::verdict::Cause;
+use fide_wire::verdict::{Cause, VerdictId};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -105,8 +105,12 @@ struct Standing {
     name: String,
     selector: Selector,
     origin: Origin,
+    /// Who asked for it, and may have watched what it finds; `None`: the configuration, which may watch everything.
+    owner: Option<access::Peer>,
     app: Option<u32>,
     complained: bool,
+    /// The last process that was found and that the owner may not have watched.
+    denied: Option<(u32, u64)>,
 }
 
 /// The control thread's state.
@@ -170,6 +174,39 @@ fn admit(connected: impl Iterator<Item = u32> + Clone, uid: u32) -> Result<(), S
         ));
     }
     Ok(())
+}
+
+/// Of verdicts with the same id, at most so many are listed, the newest.
+const LIVES_LISTED: usize = 8;
+
+/// The verdict that an id stands for, of those that [`History::find`] found. Several lives of a node may have used it; which of them is
+/// meant, the id does not say.
+fn one_life(id: VerdictId, mut found: Vec<HistoryEvent>) -> Result<HistoryEvent, Refused> {
+    let Some(newest) = found.pop() else {
+        let what = format!("no verdict {id} is kept on this host; `fide events` lists those that are");
+        return Err(Refused { code: ErrorCode::NotFound, what });
+    };
+    if found.is_empty() {
+        return Ok(newest);
+    }
+    // What was inferred was numbered here, whomever it is about.
+    let giver = if (id.0 >> 32) as u32 == fide_wire::name_id(&newest.node) { &newest.node } else { &newest.observer }.clone();
+    found.push(newest);
+    let event = |e: &HistoryEvent| {
+        let life = match given_in(e) {
+            0 => "incarnation not recorded".to_owned(),
+            life => format!("incarnation {life}"),
+        };
+        let whom = e.app.as_ref().map_or_else(|| e.node.clone(), |app| format!("{app}@{}", e.node));
+        format!("event {} ({life}, {}, {}, {whom})", e.seq, crate::words::utc(e.wall_ns), e.cause)
+    };
+    let older = found.len().saturating_sub(LIVES_LISTED);
+    let mut list: Vec<String> = found[older..].iter().map(event).collect();
+    if older > 0 {
+        list.insert(0, format!("{older} older ones"));
+    }
+    let what = format!("{} lives of {giver} used the id {id}: {}; explain the event by its number", found.len(), list.join(", "));
+    Err(Refused { code: ErrorCode::Ambiguous, what })
 }
 
 fn refused(code: ErrorCode, what: impl Into<String>) -> Reply {
@@ -399,6 +436,14 @@ impl Control {
                     continue;
                 }
             };
+            if let Err(e) = s.may_watch(&self.policy, &process) {
+                let found = Some((process.pid, process.start_ticks));
+                if s.denied != found {
+                    tracing::debug!("{} goes on waiting, process {} is not for it: {e}", s.name, process.pid);
+                    self.standing[i].denied = found;
+                }
+                continue;
+            }
             let (name, origin) = (s.name.clone(), s.origin);
             match self.watch(&name, &process, origin, 0, None, None) {
                 Ok(app) => {
@@ -423,7 +468,7 @@ impl Control {
         bridge: Option<Bridge>,
         ring: Option<u32>,
     ) -> Result<u32, Refused> {
-        config::check_app_name(name).map_err(|what| Refused { code: ErrorCode::Invalid, what })?;
+        fide_wire::names::check_app(name).map_err(|what| Refused { code: ErrorCode::Invalid, what })?;
         let watched = Watched {
             name: name.into(),
             pid: process.pid,
@@ -477,7 +522,11 @@ impl Control {
             self.core.tell(move |core| core.set_calibration(calibration));
         }
         if changes.live.access {
-            self.policy = access::Policy::new(&new.access).0;
+            let (policy, warnings) = access::Policy::new(&new.access);
+            self.policy = policy;
+            for w in warnings {
+                tracing::warn!("{w}");
+            }
         }
         if changes.live.socket_permissions
             && let Err(e) = crate::start::set_permissions(&new.socket)
@@ -682,7 +731,8 @@ impl Control {
                 let app = self.watch(&name, &process, Origin::Operator, 0, None, None)?;
                 if !matches!(selector, Selector::Pid(_)) {
                     self.standing.retain(|s| s.name != name);
-                    self.standing.push(Standing { app: Some(app), ..Standing::new(&name, &selector, Origin::Operator) });
+                    let owner = Some(self.connections[i].peer.clone());
+                    self.standing.push(Standing { app: Some(app), owner, ..Standing::new(&name, &selector, Origin::Operator) });
                 }
                 plain(Reply::Watched { pid: process.pid, app })
             }
@@ -699,13 +749,7 @@ impl Control {
             }
             Request::Explain { id } => {
                 self.policy.may_read(&self.connections[i].peer)?;
-                match self.history.find(id) {
-                    Some(event) => plain(Reply::Explained(Box::new(event))),
-                    None => fail(
-                        ErrorCode::NotFound,
-                        format!("no verdict {id} is kept on this host; `fide events` lists those that are"),
-                    ),
-                }
+                one_life(id, self.history.find(id)).map(|event| Some((Reply::Explained(Box::new(event)), None)))
             }
             Request::Reload => {
                 self.policy.may_reload(&self.connections[i].peer)?;
@@ -753,9 +797,10 @@ impl Control {
         let found = self
             .core
             .ask(move |core| core.watchlist.named(&wanted).and_then(|app| core.watchlist.get(app).map(|w| (app, w.uid))));
-        let standing = self.standing.iter().any(|s| s.name == name);
+        let waiting = self.standing.iter().find(|s| s.name == name);
         let Some((app, uid)) = found.flatten() else {
-            if standing && self.policy.may_watch(&self.connections[i].peer, 0).is_ok() {
+            let uid = waiting.and_then(|s| s.owner.as_ref()).map_or(0, |owner| owner.uid);
+            if waiting.is_some() && self.policy.may_watch(&self.connections[i].peer, uid).is_ok() {
                 self.standing.retain(|s| s.name != name);
                 return Ok((Reply::Done, None));
             }
@@ -770,7 +815,12 @@ impl Control {
 
 impl Standing {
     fn new(name: &str, selector: &Selector, origin: Origin) -> Self {
-        Self { name: name.into(), selector: selector.clone(), origin, app: None, complained: false }
+        Self { name: name.into(), selector: selector.clone(), origin, owner: None, app: None, complained: false, denied: None }
+    }
+
+    /// Whether its owner may have this process watched: the next one that answers to a selector may be somebody else's.
+    fn may_watch(&self, policy: &access::Policy, process: &Process) -> Result<(), Refused> {
+        self.owner.as_ref().map_or(Ok(()), |owner| policy.may_watch(owner, process.uid))
     }
 }
 
@@ -816,6 +866,69 @@ fn drain(fd: &OwnedFd) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fide_wire::verdict::Grade;
+
+    #[test]
+    fn an_id_of_several_lives_is_refused_with_the_numbers_of_their_events() {
+        let h1 = fide_wire::name_id("h1");
+        let event = |seq, incarnation| HistoryEvent {
+            seq,
+            wall_ns: 1_794_000_000_000_000_000,
+            at_ns: 0,
+            observer: "h2".into(),
+            observer_incarnation: 50,
+            id: Some(VerdictId::new(h1, 1)),
+            cause: Cause::Killed,
+            grade: Grade::Certain,
+            node: "h1".into(),
+            incarnation,
+            app: Some("db".into()),
+            code: 9,
+            confirms: false,
+            text: String::new(),
+            evidence: None,
+        };
+        let id = VerdictId::new(h1, 1);
+        assert_eq!(one_life(id, vec![]).unwrap_err().code, ErrorCode::NotFound);
+        assert_eq!(one_life(id, vec![event(17, 3)]).unwrap().seq, 17);
+        let refused = one_life(id, vec![event(17, 3), event(93, 4)]).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Ambiguous);
+        assert_eq!(
+            refused.what,
+            format!(
+                "2 lives of h1 used the id {id}: event 17 (incarnation 3, 2026-11-06 21:20:00 UTC, killed, db@h1), \
+                 event 93 (incarnation 4, 2026-11-06 21:20:00 UTC, killed, db@h1); explain the event by its number"
+            )
+        );
+        let many = one_life(id, (1..=100).map(|n| event(n, n as u32)).collect()).unwrap_err().what;
+        assert!(many.starts_with("100 lives of h1") && many.contains("92 older ones, event 93 ("), "{many}");
+        // What an observer inferred it numbered itself.
+        let id = VerdictId::new(fide_wire::name_id("h2"), (1 << 31) + 1);
+        let inferred = |seq, life| HistoryEvent { id: Some(id), observer_incarnation: life, ..event(seq, 3) };
+        let what = one_life(id, vec![inferred(1, 0), inferred(2, 51)]).unwrap_err().what;
+        assert!(what.starts_with("2 lives of h2") && what.contains("incarnation not recorded"), "{what}");
+        assert!(what.contains("event 2 (incarnation 51,"), "{what}");
+    }
+
+    #[test]
+    fn a_standing_watch_finds_only_what_its_owner_may_have_watched() {
+        let process = |uid| Process { pid: 7, start_ticks: 1, uid, comm: "victimd".into(), exe: None, nspids: vec![7] };
+        let allowed = |section: &str| {
+            let config = Config::parse(&format!("node = \"a\"\n[access]\n{section}")).unwrap();
+            access::Policy::new(&config.access).0
+        };
+        let (strict, open) = (allowed(""), allowed("watch_others = [\"%50\"]"));
+        let own = Standing::new("spy", &Selector::Name("victimd".into()), Origin::Config);
+        assert_eq!(own.may_watch(&strict, &process(0)), Ok(()), "the operator's file may watch everything");
+        let peer = |uid, groups: &[u32]| Some(access::Peer { pid: Some(1), uid, gid: uid, groups: groups.to_vec() });
+        let of = |owner| Standing { owner, ..Standing::new("spy", &own.selector, Origin::Operator) };
+        let user = of(peer(1000, &[50]));
+        assert_eq!(user.may_watch(&strict, &process(1000)), Ok(()));
+        assert_eq!(user.may_watch(&strict, &process(0)).unwrap_err().code, ErrorCode::Permission);
+        assert_eq!(user.may_watch(&strict, &process(1001)).unwrap_err().code, ErrorCode::Permission);
+        assert_eq!(user.may_watch(&open, &process(0)), Ok(()), "as the lists are now, with its groups");
+        assert_eq!(of(peer(0, &[])).may_watch(&strict, &process(1000)), Ok(()));
+    }
 
     #[test]
     fn one_user_cannot_take_all_connections_and_root_always_gets_one() {

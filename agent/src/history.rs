@@ -15,9 +15,10 @@
 //! the control thread. A disk that is full or gone costs nothing but itself: events stay readable in memory, lines wait
 //! and are written when there is room again, and what had to be dropped is counted and said in a later line.
 
+use fide_proto::detector::INFERRED;
 use fide_wire::control::HistoryEvent;
 use fide_wire::verdict::{Cause, Grade, VerdictId};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -487,23 +488,33 @@ impl History {
         self.page(self.start(from, last), usize::MAX)
     }
 
-    /// The newest event with this verdict's id: in memory, or else on disk.
+    /// The verdicts with this id, oldest first: one for each incarnation that gave it, of which the newest event stands for all. More than one
+    /// when an agent was restarted, for its numbers began anew.
     #[must_use]
-    pub fn find(&self, id: VerdictId) -> Option<HistoryEvent> {
-        if let Some(event) = self.memory.iter().rev().find(|e| e.id == Some(id)) {
-            return Some(event.clone());
-        }
+    pub fn find(&self, id: VerdictId) -> Vec<HistoryEvent> {
+        let mut lives = BTreeMap::new();
+        let mut take = |event: HistoryEvent| {
+            if event.id == Some(id) {
+                lives.insert(given_in(&event), event);
+            }
+        };
+        let in_memory = self.memory.front().map_or(self.next_seq, |e| e.seq);
         let needle = format!("\"id\":\"{id}\"").into_bytes();
-        let mut found = None;
-        for (path, _) in self.segments() {
+        for (path, segment) in self.segments() {
+            if segment.index.first().is_none_or(|(first, _)| *first >= in_memory) {
+                continue;
+            }
             let Ok(file) = File::open(path) else { continue };
             let _ = scan(&file, 0, |_, _, line| {
                 if line.windows(needle.len()).any(|w| w == needle) {
-                    found = decode_line(line).filter(|e| e.id == Some(id)).or(found.take());
+                    decode_line(line).into_iter().for_each(&mut take);
                 }
                 ControlFlow::Continue(true)
             });
         }
+        self.memory.iter().filter(|e| e.id == Some(id)).cloned().for_each(take);
+        let mut found: Vec<HistoryEvent> = lives.into_values().collect();
+        found.sort_by_key(|e| e.seq);
         found
     }
 
@@ -528,6 +539,13 @@ impl History {
             }
         }
     }
+}
+
+/// The incarnation in which the verdict of an event was numbered: this observer's if it inferred it, else that of the host where it happened.
+#[must_use]
+pub fn given_in(event: &HistoryEvent) -> u32 {
+    let inferred = event.id.is_some_and(|id| id.0 as u32 & INFERRED != 0);
+    if inferred { event.observer_incarnation } else { event.incarnation }
 }
 
 fn beside(path: &Path, suffix: &str) -> PathBuf {

@@ -150,6 +150,7 @@ impl HookOutcome {
             wall_ns,
             at_ns,
             observer: observer.into(),
+            observer_incarnation: incarnation,
             id: None,
             cause: Cause::Local,
             grade: Grade::Certain,

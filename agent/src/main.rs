@@ -32,13 +32,8 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
         tracing::warn!("{warning}");
     }
     if arguments.check {
-        for path in &config.paths {
-            if !std::path::Path::new("/sys/class/net").join(&path.interface).exists() {
-                tracing::warn!(
-                    "there is no interface {} on this host now: its path stays down until there is one",
-                    path.interface
-                );
-            }
+        for doubt in config.doubts() {
+            tracing::warn!("{doubt}");
         }
         println!("{}: fine", arguments.config.display());
         return Ok(());

@@ -6,6 +6,7 @@
 
 use fide_wire::control::RingKind;
 use fide_wire::event::Record;
+use fide_wire::names;
 use fide_xdp::{Mechanism, Subscriber, XdpError};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
@@ -29,16 +30,11 @@ impl Target {
     /// # Errors
     /// What is wrong with it, in words.
     pub fn parse(text: &str) -> Result<Self, String> {
-        if text == "*" {
-            return Ok(Target::Everything);
-        }
-        match text.rsplit_once('@') {
-            Some((_, "")) | None => {
-                Err(format!("“{text}” names nothing: write process@host, @host for a host and all its processes, or *"))
-            }
-            Some(("", host)) => Ok(Target::Host(host.into())),
-            Some((name, host)) => Ok(Target::Process(name.into(), host.into())),
-        }
+        Ok(match names::Target::parse(text)? {
+            names::Target::Everything => Target::Everything,
+            names::Target::Host(host) => Target::Host(host.into()),
+            names::Target::Process(name, host) => Target::Process(name.into(), host.into()),
+        })
     }
 }
 
@@ -381,9 +377,13 @@ mod tests {
     fn targets_are_read_or_refused_with_a_hint() {
         assert_eq!(Target::parse("*"), Ok(Target::Everything));
         assert_eq!(Target::parse("@a"), Ok(Target::Host("a".into())));
-        assert_eq!(Target::parse("my@db@a"), Ok(Target::Process("my@db".into(), "a".into())));
+        assert_eq!(Target::parse("db@a"), Ok(Target::Process("db".into(), "a".into())));
         for bad in ["", "db", "db@", "@"] {
             assert!(Target::parse(bad).unwrap_err().contains("process@host"), "{bad}");
+        }
+        // What cannot be named so is never there: it is not waited for.
+        for bad in ["a@b@c", "db@h1\n", "d b@h1", &format!("@{}", "h".repeat(200))] {
+            assert!(Target::parse(bad).unwrap_err().contains("cannot name a"), "{bad}");
         }
     }
 

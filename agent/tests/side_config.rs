@@ -131,6 +131,8 @@ fn every_refusal_names_its_line_and_what_to_do() {
         ("port = 70000", "line 2", "70000"),
         ("profile = \"fast\"", "line 2", "`shared` or `dedicated`"),
         ("cluster_id = 0", "line 2", "reserved"),
+        ("cluster = \"\"", "line 2", "`` cannot name a cluster"),
+        ("cluster = \"my cluster\"", "line 2", "cannot name a cluster"),
         ("\n[[path]]\ninterface = \"a/b\"", "line 4", "ip link"),
         ("[[path]]\ninterface = \"e1\"\ngroup = \"10.0.0.1\"", "line 2", "not a multicast"),
         ("[[path]]\ninterface = \"e1\"\ngroup = \"nowhere\"", "line 4", "not an IP address"),
@@ -199,6 +201,60 @@ fn a_reload_takes_over_what_it_can_and_names_the_rest() {
     let left = diff(&running, &new);
     assert!(left.live.names().is_empty());
     assert_eq!(left.needs_restart, ["heartbeat"]);
+}
+
+#[test]
+fn the_packaged_example_names_what_a_reload_takes_over() {
+    let head = EXAMPLE.split("\n\n").next().unwrap().replace("\n# ", " ");
+    let (_, said) = head.split_once("takes over changes of ").unwrap();
+    let (said, _) = said.split_once("; everything else waits for a restart").unwrap();
+    let mut said: Vec<_> = said.split([',', ' ']).filter(|w| !w.is_empty() && *w != "and").collect();
+    said.iter_mut().for_each(|w| *w = w.trim_matches(['[', ']']));
+    said.sort_unstable();
+    let all = "[[watch]]\nname = \"x\"\npid = 1\n[contract]\ndelta_max = \"1ms\"\n[detector]\nagent_timeout = \"3s\"\n[socket]\nmode = \"0600\"\n\
+               [access]\nread = []\n[metrics]\nlisten = \"off\"\n[history]\nmax_bytes = \"1MiB\"\n[[hook]]\non = [\"any\"]\ncommand = [\"/x\"]\n\
+               [keys]\nsend = { id = 1, file = \"/k\" }";
+    let changes = diff(&parse(""), &parse(all));
+    let mut live = changes.live.names();
+    live.sort_unstable();
+    assert_eq!(said, live);
+    assert_eq!(changes.needs_restart, ["detector"]);
+}
+
+#[test]
+fn a_check_doubts_what_this_host_does_not_have() {
+    let text = "node = \"a\"\n[[path]]\ninterface = \"lo\"\ngroup = \"ff12::1\"\n[[path]]\ninterface = \"no-such-if\"\n\
+                [socket]\ngroup = \"no-such-group\"\n[access]\nwatch_others = [\"%no-such-ops\"]\nmonitor = [\"no-such-a\"]\n\
+                read = [\"no-such-b\", \"root\"]\nreload = [\"no-such-c\"]\n";
+    let doubts = [
+        "lo uses the IPv6 group ff12::1, but ipv6 = false",
+        "no interface no-such-if",
+        "socket.group: this host has no group `no-such-group`",
+        "access.watch_others: this host has no group `no-such-ops`",
+        "access.monitor: this host has no user `no-such-a`",
+        "access.read: this host has no user `no-such-b`",
+        "access.reload: this host has no user `no-such-c`",
+    ];
+    // As an operator sees it: all of them said, and none an error.
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("fide.toml");
+    let check = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let mut fided = std::process::Command::new(env!("CARGO_BIN_EXE_fided"));
+        let o = fided.arg("--check").arg("--config").arg(&file).env_remove("FIDE_LOG").output().unwrap();
+        let said = String::from_utf8_lossy(&o.stderr).into_owned();
+        assert!(o.status.success(), "{said}");
+        said
+    };
+    let said = check(text);
+    for doubt in doubts {
+        assert!(said.contains(doubt), "{doubt}\n{said}");
+    }
+    let said = check(&format!("ipv6 = true\n{}", text.replace("no-such-group", "root").replace("no-such-if", "lo1")));
+    assert!(!said.contains("IPv6 group") && !said.contains("socket.group"), "{said}");
+    // A group that was not asked for need not be there.
+    assert!(!check("node = \"a\"\n[[path]]\ninterface = \"lo\"\n").contains("socket.group"));
 }
 
 #[test]

@@ -12,6 +12,7 @@ fn event(n: u32) -> HistoryEvent {
         wall_ns: 1_000 + u64::from(n),
         at_ns: u64::from(n),
         observer: "a".into(),
+        observer_incarnation: 1,
         id: Some(VerdictId::new(7, n)),
         cause: Cause::Killed,
         grade: Grade::Certain,
@@ -53,8 +54,8 @@ fn what_was_written_is_read_back_after_a_restart_and_numbers_go_on() {
     assert_eq!(h.read(9, 0).iter().map(|e| e.seq).collect::<Vec<_>>(), [9, 10, 11]);
     assert_eq!(h.read(0, 2).iter().map(|e| e.seq).collect::<Vec<_>>(), [10, 11]);
     assert_eq!(h.page(3, 2).iter().map(|e| e.seq).collect::<Vec<_>>(), [3, 4]);
-    assert_eq!(h.find(VerdictId::new(7, 3)).unwrap().text, "event 3");
-    assert_eq!(h.find(VerdictId::new(7, 99)), None);
+    assert_eq!(h.find(VerdictId::new(7, 3))[0].text, "event 3");
+    assert_eq!(h.find(VerdictId::new(7, 99)), []);
     // Plain JSON for everybody else.
     for line in std::fs::read_to_string(&path).unwrap().lines() {
         let value: serde_json::Value = serde_json::from_str(line).unwrap();
@@ -164,7 +165,7 @@ fn the_size_is_bounded_and_the_newest_are_kept() {
         assert_eq!(paged, all);
         assert_eq!(h.read(0, 50).len(), 50);
         let old = all[5].clone();
-        assert_eq!(h.find(old.id.unwrap()), Some(old), "found on disk");
+        assert_eq!(h.find(old.id.unwrap()), [old], "found on disk");
     };
     check(&h);
     drop(h);
@@ -184,7 +185,33 @@ fn a_disk_that_cannot_be_opened_leaves_a_history_in_memory_and_an_error_that_hel
         h.append(event(1));
         assert_eq!(h.flush(), Flushed::Idle);
         assert_eq!(texts(&h), ["event 1"]);
-        assert!(h.find(VerdictId::new(7, 1)).is_some());
+        assert_eq!(h.find(VerdictId::new(7, 1)).len(), 1);
+    }
+}
+
+#[test]
+fn an_id_that_several_lives_used_is_found_once_for_each() {
+    const INFERRED: u32 = 1 << 31;
+    let dir = tempfile::tempdir().unwrap();
+    let found = |h: &History, number| h.find(VerdictId::new(7, number)).into_iter().map(|e| e.seq).collect::<Vec<_>>();
+    for in_memory in [100, 4, 1] {
+        let path = dir.path().join(in_memory.to_string());
+        let (mut h, _) = History::open_with(Some(&path), 1 << 20, in_memory);
+        // A crash and its confirmation are one verdict, of which the newest event is told.
+        h.append(HistoryEvent { cause: Cause::Doomed, ..event(1) });
+        h.append(HistoryEvent { confirms: true, ..event(1) });
+        // What was inferred in one life, about a host and its processes, is one verdict; in the next life it is another, about whomever.
+        let inferred = HistoryEvent { grade: Grade::Inferred, observer_incarnation: 10, ..event(INFERRED + 1) };
+        h.append(inferred.clone());
+        h.append(HistoryEvent { app: None, ..inferred.clone() });
+        h.append(HistoryEvent { observer_incarnation: 11, ..inferred });
+        // The host's agent was restarted, and numbers its notices from 1 again.
+        h.append(HistoryEvent { incarnation: 2, app: Some("other".into()), ..event(1) });
+        h.append(HistoryEvent { incarnation: 2, ..event(2) });
+        h.flush();
+        assert_eq!(found(&h, 1), [2, 6], "{in_memory} in memory");
+        assert_eq!(found(&h, 2), [7]);
+        assert_eq!(found(&h, INFERRED + 1), [4, 5], "{in_memory} in memory");
     }
 }
 

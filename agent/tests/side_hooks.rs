@@ -12,6 +12,7 @@ fn event(cause: Cause) -> HistoryEvent {
         wall_ns: 1,
         at_ns: 2,
         observer: "a".into(),
+        observer_incarnation: 1,
         id: Some(VerdictId::new(1, 2)),
         cause,
         grade: Grade::Certain,

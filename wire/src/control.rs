@@ -113,7 +113,7 @@ pub enum Request {
         #[serde(default)]
         follow: bool,
     },
-    /// One verdict with all it rests on.
+    /// One verdict with all it rests on. Refused as [`ErrorCode::Ambiguous`] when several lives of a node gave one with this id.
     Explain {
         /// Which.
         id: VerdictId,
@@ -227,7 +227,7 @@ pub enum ErrorCode {
     Disconnected = 9,
     /// A system call failed.
     System = 10,
-    /// Several processes match.
+    /// Several processes match, or several verdicts.
     Ambiguous = 11,
 }
 
@@ -370,6 +370,9 @@ pub struct HistoryEvent {
     pub at_ns: u64,
     /// Who observed (this host).
     pub observer: String,
+    /// In which incarnation; 0 in a line that does not say.
+    #[serde(default)]
+    pub observer_incarnation: u32,
     /// The verdict's id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<VerdictId>,

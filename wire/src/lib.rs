@@ -5,7 +5,7 @@
 //! * [`event`]: the records that reach a ring, written by the kernel program or by the agent;
 //! * [`control`]: the messages on the agent's Unix socket.
 //!
-//! [`verdict`] holds the vocabulary (cause, grade, evidence) that all three share.
+//! [`verdict`] holds the vocabulary (cause, grade, evidence) that all three share, [`names`] what hosts and processes may be called.
 //! [`c_header`] prints the same definitions for C; `xtask gen` writes them to `wire/include/fide_wire.h`
 //! and a test refuses a header that is out of date.
 
@@ -14,6 +14,7 @@ pub mod control;
 pub mod event;
 pub mod jitter;
 pub mod mac;
+pub mod names;
 pub mod packet;
 pub mod verdict;
 

@@ -158,7 +158,8 @@ impl fmt::Display for Grade {
 /// The identity of a verdict, the same on every host that received the same notice.
 ///
 /// The upper half is the node that gave the verdict (the one that saw the crash, or the observer that inferred it),
-/// the lower half its running number within that node's incarnation.
+/// the lower half its running number within that node's incarnation. Unique within that incarnation only: numbers begin anew with the
+/// next, so a history that outlives an agent may hold the same id of several of its lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct VerdictId(pub u64);
 

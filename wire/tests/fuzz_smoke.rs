@@ -175,6 +175,7 @@ fn control_request() {
         wall_ns: u64::MAX,
         at_ns: 2,
         observer: "b".into(),
+        observer_incarnation: 4,
         id: Some(VerdictId::new(1, 2)),
         cause: Cause::SilentHost,
         grade: Grade::Inferred,

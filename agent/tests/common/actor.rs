@@ -31,6 +31,7 @@ pub fn act() {
     match role.as_str() {
         "application" => application(&socket),
         "nobody" => nobody(&socket, &arguments),
+        "spy" => spy(&socket, &arguments),
         other => panic!("no role {other}"),
     }
 }
@@ -85,14 +86,41 @@ fn application(socket: &std::path::Path) {
     }
 }
 
-/// As an ordinary user: may it watch this process, and its own?
-fn nobody(socket: &std::path::Path, arguments: &[String]) {
+fn become_nobody() {
     // SAFETY: integers only; the groups go first, while that is still permitted.
     unsafe {
         assert_eq!(libc::setgroups(0, std::ptr::null()), 0);
         assert_eq!(libc::setgid(65534), 0);
         assert_eq!(libc::setuid(65534), 0);
     }
+}
+
+/// As an ordinary user: has a program of its own watched by name; a line on standard input ends that process, the next starts another.
+fn spy(socket: &std::path::Path, arguments: &[String]) {
+    become_nobody();
+    let (program, name) = (&arguments[0], &arguments[1]);
+    let start = || std::process::Command::new(program).arg("1000").spawn().unwrap();
+    let mut orders = std::io::stdin().lock().lines();
+    let mut child = start();
+    let connection = Connection::open(Some(socket)).unwrap();
+    let request = Request::Watch { name: "spy".into(), selector: Selector::Name(name.clone()) };
+    outcome(connection.request(&request).map(|r| r.reply));
+    orders.next();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    say("ok ended");
+    orders.next();
+    child = start();
+    say(format!("ok {}", child.id()));
+    orders.next();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    outcome(connection.request(&Request::Unwatch { name: "spy".into() }).map(|r| r.reply));
+}
+
+/// As an ordinary user: may it watch this process, and its own?
+fn nobody(socket: &std::path::Path, arguments: &[String]) {
+    become_nobody();
     let connection = Connection::open(Some(socket)).unwrap();
     let ask = |name: &str, pid: u32| {
         let request = Request::Watch { name: name.into(), selector: Selector::Pid(pid) };

@@ -472,6 +472,42 @@ fn an_ordinary_user_may_watch_its_own_processes_only() {
 }
 
 #[test]
+fn a_standing_watch_of_an_ordinary_user_does_not_take_to_processes_of_root() {
+    let Some(w) = Setup::hosts(2).up() else { return };
+    // Reachable for nobody, and of a name that nothing else on this machine has.
+    let directory = tempfile::tempdir().unwrap();
+    let mode = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
+    std::fs::set_permissions(directory.path(), mode).unwrap();
+    let name = format!("victimd{}", std::process::id());
+    let program = directory.path().join(&name);
+    std::fs::copy("/bin/sleep", &program).unwrap();
+    let program = program.to_str().unwrap();
+    let mut spy = w.actor(1, "spy", &[program, &name]);
+    let answer = spy.hear();
+    assert!(answer.starts_with("ok Watched"), "{answer}");
+    spy.say("end it");
+    assert_eq!(spy.hear(), "ok ended");
+    w.event(1, "its own end", |e| e.cause == Cause::Killed && e.app.as_deref() == Some("spy"));
+    let mut roots = w.process(1, program, &["1000"]);
+    let alive = || w.status(1).watched.into_iter().find(|a| a.name == "spy" && a.state == "alive").map(|a| (a.pid, a.uid));
+    until("the watch has met root's process", || {
+        w.log(1).contains(&format!("process {} is not for it", roots.pid())) || alive().is_some()
+    });
+    assert_eq!(alive(), None);
+    roots.kill();
+    roots.ended();
+    spy.say("start another");
+    let pid: u32 = spy.hear().strip_prefix("ok ").unwrap().parse().unwrap();
+    until("the user's next one is watched", || alive() == Some((pid, 65534)));
+    let told = w.history(1).into_iter().filter(|e| e.cause == Cause::Killed && e.app.as_deref() == Some("spy")).count();
+    assert_eq!(told, 1, "root's process was never watched");
+    // A watch that waits is ended by its owner, too.
+    spy.say("end it");
+    let answer = spy.hear();
+    assert!(answer.starts_with("ok"), "{answer}");
+}
+
+#[test]
 fn a_long_history_is_read_to_its_end() {
     let Some(w) = Setup::hosts(2).up() else { return };
     // Ends of processes in plenty.

@@ -1,8 +1,8 @@
 //! Processes end in all their ways.
 
 use crate::common::{Setup, World, certain, named};
-use fide_client::Event;
-use fide_wire::control::{Reply, Request};
+use fide_client::{Error, Event};
+use fide_wire::control::{ErrorCode, Reply, Request};
 use fide_wire::verdict::{Cause, Grade, VerdictId};
 use std::process::Stdio;
 
@@ -51,6 +51,33 @@ fn kill_9_is_known_everywhere_once_and_explained() {
     w.watch_known(1, "db", p.pid());
     crash(&w, || p.kill(), "db", &[(Cause::Doomed, 9), (Cause::Killed, 9)]);
     only_ends(&w);
+}
+
+#[test]
+fn an_id_that_two_lives_of_an_agent_used_is_refused_with_both_events() {
+    let Some(mut w) = Setup::hosts(2).up() else { return };
+    for name in ["first", "second"] {
+        let p = w.sleeper(1);
+        w.watch_known(1, name, p.pid());
+        p.kill();
+        w.event(2, "the end", |e| e.cause == Cause::Killed && e.app.as_deref() == Some(name));
+        if name == "first" {
+            w.kill_agent(1);
+            w.start(1);
+            w.all_alive();
+        }
+    }
+    let id = VerdictId::new(fide_wire::name_id("h1"), 1);
+    let given: Vec<_> = w.history(2).into_iter().filter(|e| e.id == Some(id)).collect();
+    assert_eq!(given.iter().map(|e| e.app.as_deref()).collect::<Vec<_>>(), [Some("first"), Some("second")]);
+    for host in [1, 2] {
+        match w.ask(host, &Request::Explain { id }).unwrap_err() {
+            Error::Refused(r) if r.code == ErrorCode::Ambiguous => {
+                assert!(r.what.contains("2 lives of h1") && r.what.contains("first@h1") && r.what.contains("second@h1"), "{r}");
+            }
+            other => panic!("{other}"),
+        }
+    }
 }
 
 #[test]

@@ -254,7 +254,7 @@ FIDE_API const char *fide_node(const struct fide *f);
 
 /*
  * From now on, events of a process ("name@host"), of a host and all its processes ("@host"), or of everything ("*"). wanted
- * may be NULL for no wishes, granted for no interest. Blocks. Thread-safe.
+ * may be NULL for no wishes, granted for no interest. FIDE_EINVAL for what no process or host can be named. Blocks. Thread-safe.
  */
 FIDE_API int fide_monitor(struct fide *f, const char *target, const struct fide_resources *wanted,
 			  struct fide_monitored *granted);

@@ -9,7 +9,7 @@ use crate::ring::{Found, Ring};
 use crate::sys::{self, Poller};
 use fide_wire::control::{HistoryEvent, Reply, Request, Status};
 use fide_wire::verdict::VerdictId;
-use fide_wire::{PIGGYBACK_MAX, name_id};
+use fide_wire::{PIGGYBACK_MAX, name_id, names};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -218,11 +218,10 @@ impl Client {
     /// or of everything (`*`). Blocks on the agent.
     ///
     /// # Errors
-    /// [`Error::Refused`] with `NotFound`, `Permission`, `Full` or `TooLarge`; the errors of [`Connection::request`].
+    /// [`Error::Invalid`] for what no process or host can be named; [`Error::Refused`] with `NotFound`, `Permission`, `Full` or `TooLarge`;
+    /// the errors of [`Connection::request`].
     pub fn monitor(&self, target: &str, wanted: Resources) -> Result<Monitored, Error> {
-        if target.is_empty() {
-            return Err(Error::Invalid("whom to monitor? name@host, @host or *".into()));
-        }
+        names::Target::parse(target).map_err(Error::Invalid)?;
         let mut control = lock(&self.control);
         let monitored = self.ask_to_monitor(&control.connection, target, wanted)?;
         control.monitored.insert(target.to_owned(), wanted);
@@ -353,7 +352,8 @@ impl Client {
     /// One verdict with all it rests on. Blocks on the agent.
     ///
     /// # Errors
-    /// [`Error::Refused`] with `NotFound`; the errors of [`Connection::request`].
+    /// [`Error::Refused`] with `NotFound`, or with `Ambiguous` when several incarnations of a node used this id; the errors of
+    /// [`Connection::request`].
     pub fn explain(&self, id: VerdictId) -> Result<HistoryEvent, Error> {
         let control = lock(&self.control);
         match control.connection.request(&Request::Explain { id })?.reply {

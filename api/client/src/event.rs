@@ -40,7 +40,8 @@ pub struct Verdict {
     pub grade: Grade,
     /// Exit status, signal, or path number, as the cause says.
     pub code: i32,
-    /// Its identity, the same on every host that received the same notice: `fide explain` shows what it rests on.
+    /// Its identity, the same on every host that received the same notice: `fide explain` shows what it rests on. Unique within an
+    /// incarnation of the node that gave it.
     pub id: Option<VerdictId>,
     /// The path its first copy came by.
     pub path: u8,

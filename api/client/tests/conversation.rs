@@ -76,7 +76,10 @@ fn refusals_name_their_reason_and_leave_the_client_usable() {
     assert_eq!((refused.code(), refused.to_string().as_str()), (ErrorCode::NotFound, "no process nobody@a is known here"));
     assert_eq!(client.unmonitor("web@b").unwrap_err().code(), ErrorCode::NotFound);
     assert_eq!(client.quit().unwrap_err().code(), ErrorCode::Invalid);
-    assert_eq!(client.monitor("", Resources::default()).unwrap_err().code(), ErrorCode::Invalid);
+    for bad in ["", "db", "a@b@c", "db@a\n", "d b@a", "db@", &format!("@{}", "h".repeat(200))] {
+        let error = client.monitor(bad, Resources::default()).unwrap_err();
+        assert!(matches!(&error, Error::Invalid(what) if what.contains(" name")), "{bad:?}: {error:?}");
+    }
     assert_eq!(client.join("", 0).unwrap_err().code(), ErrorCode::Invalid);
     client.join("me", 0).unwrap();
     assert_eq!(client.join("me", 0).unwrap_err().code(), ErrorCode::Exists);

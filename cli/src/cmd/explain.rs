@@ -5,7 +5,7 @@ use crate::failure::{Failure, Kind};
 use crate::render::explain::{self, Explanation};
 use clap::Args;
 use fide_client::Connection;
-use fide_wire::control::{HistoryEvent, Reply, Request};
+use fide_wire::control::{ErrorCode, HistoryEvent, Reply, Request};
 use fide_wire::verdict::VerdictId;
 use serde::Serialize;
 use std::io::Write as _;
@@ -53,16 +53,18 @@ pub fn run(context: &Context, args: &ExplainArgs) -> Result<ExitCode, Failure> {
     let connection = context.connect()?;
     let id = match args.id {
         Which::Id(id) => id,
-        Which::Seq(seq) => return numbered(context, &connection, seq),
-        Which::Last => recent(&connection)?
-            .last()
-            .copied()
-            .ok_or_else(|| Failure::not_found("the history holds no verdict yet").hint("see fide events"))?,
+        Which::Seq(seq) => return tell(context, &numbered(&connection, seq)?),
+        // Not by its id, which may be that of older ones, too.
+        Which::Last => {
+            let none = || Failure::not_found("the history holds no verdict yet").hint("see fide events");
+            return tell(context, &recent(&connection)?.pop().ok_or_else(none)?);
+        }
     };
     let event = match ask(&connection, id) {
         Ok(event) => event,
         Err(failure) if failure.kind == Kind::NotFound => {
-            let ids: Vec<String> = recent(&connection)?.iter().rev().take(5).map(ToString::to_string).collect();
+            let ids: Vec<String> =
+                recent(&connection)?.iter().rev().filter_map(|e| e.id).take(5).map(|id| id.to_string()).collect();
             let hint = if ids.is_empty() {
                 "the history holds no verdict yet".into()
             } else {
@@ -75,8 +77,8 @@ pub fn run(context: &Context, args: &ExplainArgs) -> Result<ExitCode, Failure> {
     tell(context, &event)
 }
 
-/// Explains the event with this number.
-fn numbered(context: &Context, connection: &Connection, seq: u64) -> Result<ExitCode, Failure> {
+/// Asks for the event with this number.
+pub fn numbered(connection: &Connection, seq: u64) -> Result<HistoryEvent, Failure> {
     let (mut found, mut kept) = (None, None);
     let request = Request::Events { from: seq, last: 0, follow: false };
     super::events::each_kept(connection, &request, |event| {
@@ -87,7 +89,7 @@ fn numbered(context: &Context, connection: &Connection, seq: u64) -> Result<Exit
         Ok(())
     })?;
     match (found, kept) {
-        (Some(event), _) => tell(context, &event),
+        (Some(event), _) => Ok(event),
         (None, Some(first)) => {
             Err(Failure::not_found(format!("event {seq} is not kept any more")).hint(format!("the next one is {first}")))
         }
@@ -110,10 +112,16 @@ fn tell(context: &Context, event: &HistoryEvent) -> Result<ExitCode, Failure> {
 }
 
 /// Asks for one verdict.
-pub fn ask(connection: &Connection, id: VerdictId) -> Result<HistoryEvent, Failure> {
-    match connection.request(&Request::Explain { id })?.reply {
-        Reply::Explained(event) => Ok(*event),
-        other => Err(Failure::unexpected("an explanation", &other)),
+fn ask(connection: &Connection, id: VerdictId) -> Result<HistoryEvent, Failure> {
+    match connection.request(&Request::Explain { id }) {
+        Ok(response) => match response.reply {
+            Reply::Explained(event) => Ok(*event),
+            other => Err(Failure::unexpected("an explanation", &other)),
+        },
+        Err(error) if error.code() == ErrorCode::Ambiguous => {
+            Err(Failure::from(error).hint("with the number of the one that you mean: fide explain NUMBER"))
+        }
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -122,12 +130,12 @@ pub fn one_machine(socket: &Path) -> bool {
     socket.starts_with("/run/fide/lab")
 }
 
-/// The verdicts in the history, oldest first.
-fn recent(connection: &Connection) -> Result<Vec<VerdictId>, Failure> {
-    let mut ids = Vec::new();
+/// The newest verdicts in the history, oldest first.
+fn recent(connection: &Connection) -> Result<Vec<HistoryEvent>, Failure> {
+    let mut verdicts = Vec::new();
     super::events::each_kept(connection, &Request::Events { from: 0, last: 200, follow: false }, |event| {
-        ids.extend(event.id);
+        verdicts.extend(event.id.is_some().then_some(event));
         Ok(())
     })?;
-    Ok(ids)
+    Ok(verdicts)
 }

@@ -63,11 +63,7 @@ impl SelectorArgs {
 
 /// What can name a watched process: readable in `name@host`, and no pattern.
 fn name(text: &str) -> Result<String, String> {
-    let good = |b: u8| b.is_ascii_graphic() && !matches!(b, b'@' | b'*' | b'?');
-    if (1..=64).contains(&text.len()) && text.bytes().all(good) {
-        return Ok(text.into());
-    }
-    Err("use 1 to 64 printable ASCII characters without space, `@`, `*` or `?`".into())
+    fide_wire::names::check_app(text).map(|()| text.into())
 }
 
 fn some_text(text: &str) -> Result<String, String> {

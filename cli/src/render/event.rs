@@ -85,6 +85,7 @@ pub mod tests {
             wall_ns: 1_794_000_000_123_456_789,
             at_ns: 5_000_030_000,
             observer: "h1".into(),
+            observer_incarnation: 1,
             id: Some(VerdictId::new(0x00ab_cdef, 17)),
             cause: Cause::Killed,
             grade: Grade::Certain,

@@ -5,7 +5,6 @@ use super::model::Message;
 use crate::context::{self, Context};
 use fide_client::Connection;
 use fide_wire::control::{Reply, Request};
-use fide_wire::verdict::VerdictId;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -56,12 +55,12 @@ impl Feed {
         self.receiver.try_recv().ok()
     }
 
-    /// Asks for a verdict; the answer comes as news.
-    pub fn explain(&self, id: VerdictId) {
+    /// Asks for the event with this number; the answer comes as news.
+    pub fn explain(&self, seq: u64) {
         self.thread(move |socket, sender| {
             let asked = Connection::open_with_timeout(Some(&socket), PATIENCE)
                 .map_err(crate::failure::Failure::from)
-                .and_then(|c| crate::cmd::explain::ask(&c, id));
+                .and_then(|c| crate::cmd::explain::numbered(&c, seq));
             // The view may be over by now.
             let _ = sender.send(match asked {
                 Ok(event) => Message::Explained(Box::new(event)),

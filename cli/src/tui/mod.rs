@@ -48,7 +48,7 @@ fn loop_until_quit(
             };
             match key.and_then(|key| model.update(Message::Key(key))) {
                 Some(Action::Quit) => return Ok(()),
-                Some(Action::Explain(id)) => feed.explain(id),
+                Some(Action::Explain(seq)) => feed.explain(seq),
                 None => {}
             }
         }

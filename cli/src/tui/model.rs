@@ -3,7 +3,6 @@
 use crate::render::explain::{self, Explanation};
 use crate::style::Style;
 use fide_wire::control::{HistoryEvent, HostStatus, Status};
-use fide_wire::verdict::VerdictId;
 use std::collections::{HashMap, VecDeque};
 
 /// Events that are kept.
@@ -62,8 +61,8 @@ pub enum Message {
 pub enum Action {
     /// End.
     Quit,
-    /// Ask for this verdict.
-    Explain(VerdictId),
+    /// Ask for the event with this number.
+    Explain(u64),
 }
 
 /// The lists.
@@ -217,14 +216,12 @@ impl Model {
             }
             Key::Enter => {
                 let event = self.selected_event()?.clone();
-                match event.id {
-                    // The history may hold more than what was sent with the stream.
-                    Some(id) if event.evidence.is_none() => Some(Action::Explain(id)),
-                    _ => {
-                        self.explain(&event);
-                        None
-                    }
+                // The history may hold more than what was sent with the stream.
+                if event.id.is_some() && event.evidence.is_none() {
+                    return Some(Action::Explain(event.seq));
                 }
+                self.explain(&event);
+                None
             }
             // Nothing to go back to from the lists.
             _ => None,
@@ -305,8 +302,8 @@ pub mod tests {
     #[test]
     fn enter_asks_for_a_verdict_and_its_answer_lies_over_the_lists() {
         let mut m = model();
-        let id = killed().id.unwrap();
-        assert_eq!(press(&mut m, &[Key::Enter]), Some(Action::Explain(id)));
+        // By its number: its id may be that of an older verdict as well.
+        assert_eq!(press(&mut m, &[Key::Enter]), Some(Action::Explain(5)));
         m.update(Message::Explained(Box::new(killed())));
         assert!(m.popup.as_ref().unwrap().lines[0].contains("00abcdef-17"));
         press(&mut m, &[Key::Down]);

@@ -12,6 +12,7 @@ fn knowledge() -> Knowledge {
         wall_ns: 1_794_000_000_000_000_000 + seq,
         at_ns: 50_000,
         observer: "h1".into(),
+        observer_incarnation: 1,
         id: Some(VerdictId::new(0xab, seq as u32)),
         cause,
         grade,
@@ -240,6 +241,24 @@ fn an_event_is_explained_by_the_number_that_events_prints() {
     assert!(code(&o) == 4 && err(&o).contains("not kept any more") && err(&o).contains("the next one is 1"), "{}", err(&o));
     let o = agent.fide(&["explain", "77"]);
     assert!(code(&o) == 4 && err(&o).contains("no event 77 yet"), "{}", err(&o));
+}
+
+#[test]
+fn an_id_that_several_lives_used_is_not_guessed_at() {
+    let mut k = knowledge();
+    k.events.push(HistoryEvent { seq: 4, incarnation: 4, app: Some("queue".into()), ..k.events[2].clone() });
+    let agent = FakeAgent::start(k);
+    let o = agent.fide(&["explain", "000000ab-3"]);
+    assert!(code(&o) == 1 && out(&o).is_empty() && err(&o).contains("event 3, event 4"), "{}{}", out(&o), err(&o));
+    assert!(err(&o).contains("fide explain NUMBER"), "{}", err(&o));
+    let o = agent.fide(&["explain", "000000ab-3", "--json"]);
+    let told = &json(&err(&o))[0];
+    assert!(code(&o) == 1 && told["error"].as_str().is_some_and(|e| e.contains("event 3, event 4")), "{told}");
+    for (line, app) in [(&["explain", "3"][..], "redis@h2"), (&["explain", "4"], "queue@h2"), (&["explain", "last"], "queue@h2")]
+    {
+        let o = agent.fide(line);
+        assert!(code(&o) == 0 && out(&o).contains(app), "{line:?}: {}{}", out(&o), err(&o));
+    }
 }
 
 #[test]

@@ -112,6 +112,12 @@ fn answer(request: Request, k: &Knowledge) -> Vec<Reply> {
             kept.chain([end]).chain(later).collect()
         }
         (Request::Explain { id }, None) => match k.events.iter().find(|e| e.id == Some(id)) {
+            Some(event) if k.events.iter().any(|e| e.id == Some(id) && e.incarnation != event.incarnation) => {
+                vec![Reply::Error(Refused {
+                    code: fide_wire::control::ErrorCode::Ambiguous,
+                    what: "2 lives of h2 used it: event 3, event 4".into(),
+                })]
+            }
             Some(event) => vec![Reply::Explained(Box::new(event.clone()))],
             None => vec![Reply::Error(Refused {
                 code: fide_wire::control::ErrorCode::NotFound,

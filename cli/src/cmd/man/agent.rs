@@ -12,7 +12,7 @@ const SIGNALS: [(&str, &str); 2] = [
 ];
 
 const EXIT_STATUS: [(&str, &str); 3] = [
-    ("0", "It left as it was told to, or --check found nothing that keeps it from starting."),
+    ("0", "It left as it was told to, or --check refused nothing; what is doubtful is on standard error."),
     ("1", "It could not start or go on, or --check refused the configuration. Standard error says why."),
     ("2", "The command line makes no sense."),
 ];
