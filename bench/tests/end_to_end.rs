@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// Whether it can run here; says so if not.
 fn possible(test: &str) -> bool {
-    let missing = if !fide_bench::sys::is_root() {
+    let missing = if fide_bench::sys::require_root("a lab").is_err() {
         "a lab needs root; run the tests with sudo".to_string()
     } else if let Err(e) = fide_bench::rig::find_fided() {
         e.to_string()
