@@ -247,7 +247,7 @@ fn an_agent_that_is_stuck_is_not_waited_for_for_ever() {
 fn a_request_too_long_to_send_is_refused_here() {
     let agent = FakeAgent::start();
     let client = open(&agent).unwrap();
-    let error = client.monitor(&"x".repeat(MESSAGE_MAX), Resources::default()).unwrap_err();
+    let error = client.join(&"x".repeat(MESSAGE_MAX), 0).unwrap_err();
     assert!(matches!(error, Error::TooLarge { limit: MESSAGE_MAX, .. }));
     monitor(&client).unwrap();
 }
