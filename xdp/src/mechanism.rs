@@ -370,7 +370,7 @@ impl Mechanism {
     /// last. Whatever came into that queue before it is in the tables now.
     #[must_use]
     pub fn barrier(&self, path: usize, nonce: u64) -> Option<u32> {
-        let noted = nonce.to_be();
+        let noted = Some(nonce.to_be()).filter(|noted| *noted != 0)?; // 0: nothing has come out of that queue
         let queue = (0..layout::QUEUES).find(|queue| self.barriers.read(path * layout::QUEUES + queue) == noted)?;
         fence(Ordering::Acquire);
         Some(queue as u32 + 1)

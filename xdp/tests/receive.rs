@@ -104,6 +104,51 @@ as_root! {
     }
 }
 
+// Barriers.
+
+/// An answer to the question with this random number, of these ICMP types, as `fide_lane::probe` asks it.
+fn answer(kind: u8, nonce: u64) -> Vec<u8> {
+    let mut icmp = vec![kind, 0, 0, 0, 0, 1, 0, 1];
+    icmp.extend(b"FiDp\0\0\0\x07\0\0\0\0");
+    icmp.extend(nonce.to_be_bytes());
+    icmp
+}
+
+as_root! {
+    fn safetimer_4_1_an_answer_is_a_barrier_of_the_queue_it_came_by() {
+        let mut b = Bench::new();
+        assert_eq!(b.m.peer(PEER_SLOT).queue, [0, 0], "nothing has come");
+        let hb = b.heartbeat(0, b"");
+        assert_eq!(b.arrives(0, &hb), Fate::Accepted);
+        let frames = [ethernet(0x0800, &ip4(5, 0, 1, &answer(0, 1))), ethernet(0x86dd, &ip6(58, &answer(129, 2))),
+            vlan(5, 0x0800, &ip4(5, 0, 1, &answer(0, 3))), vlan(5, 0x86dd, &ip6(58, &answer(129, 4)))];
+        for (nonce, frame) in (1..).zip(frames) {
+            assert_eq!(b.m.barrier(0, nonce), None);
+            assert_eq!(b.frame_arrives(0, &frame), Fate::Passed, "the agent's socket gets it too");
+            let queue = b.m.barrier(0, nonce).expect("noted");
+            assert_eq!(b.m.peer(PEER_SLOT).queue, [queue, 0], "the queue of the heartbeat: tests have one");
+            assert_eq!(b.m.barrier(1, nonce), None, "not on the other path");
+            assert_eq!(b.m.barrier(0, nonce - 1), None, "overtaken");
+        }
+        assert_eq!(b.frame_arrives(1, &ethernet(0x0800, &ip4(5, 0, 1, &answer(0, 9)))), Fate::Passed);
+        assert_eq!((b.m.barrier(0, 4).is_some(), b.m.barrier(1, 9).is_some()), (true, true));
+    }
+
+    fn what_is_no_answer_to_us_is_no_barrier() {
+        let mut b = Bench::new();
+        let whole = ethernet(0x0800, &ip4(5, 0, 1, &answer(0, 7)));
+        for len in 14..whole.len() {
+            assert_eq!(b.frame_arrives(0, &whole[..len]), Fate::Passed, "{len} bytes");
+        }
+        for frame in [ethernet(0x0800, &ip4(5, 0, 1, &answer(8, 7))), ethernet(0x86dd, &ip6(58, &answer(128, 7))),
+            ethernet(0x0800, &ip4(6, 0, 1, &answer(0, 7))), ethernet(0x0800, &ip4(5, 0, 6, &answer(0, 7))),
+            ethernet(0x0800, &ip4(5, 0, 1, &[&answer(0, 7)[..8], b"FiDx", &answer(0, 7)[12..]].concat()))] {
+            assert_eq!(b.frame_arrives(0, &frame), Fate::Passed);
+        }
+        assert_eq!(b.m.barrier(0, 7), None);
+    }
+}
+
 // Each reason, by its counter.
 
 as_root! {
