@@ -1,5 +1,4 @@
 //! Two hosts, a private BPF file system, cgroups, and senders that are processes of their own: this test binary, started again.
-#![allow(dead_code)]
 
 use super::net::Net;
 use std::fs::{self, File};
