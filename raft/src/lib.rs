@@ -7,13 +7,13 @@
 //! * *Proposals are kept* until they are decided. One batch of a member is on its way at a time, so that its entries keep their order; it is proposed
 //!   again when the leader changes or nothing was heard of it for an election timeout.
 //! * *Barriers*: behind a control entry nothing is handed out before [`Engine::set_members`] answered it; the leader then brings Raft's own
-//!   membership to what the log says, one change after the other.
+//!   membership to what the log says, by joint consensus.
 //! * *A leader that leaves* hands the leadership over and is removed by its successor (Raft dissertation §4.2.2). It does not remove itself: the
 //!   library's leader is lost behind its own removal, and panics on the next answer that would let it commit.
 //! * *Panics* of the library end this member ([`Halted::Contradiction`]), and not its process: every call into it is guarded.
 //! * *Hints*: when the leader is reported crashed, the lowest member alive does not wait for its election timeout. A wrong hint costs an election.
-//! * *Determinism*: the library draws its election timeouts from the thread's random numbers; here each member has a range of one tick, different for
-//!   each member and seed, so that a run can be repeated.
+//! * *Determinism*: the library draws its election timeouts from the thread's random numbers; here they follow from seed, member and term, so that a
+//!   run can be repeated.
 //!
 //! Storage is memory. A member that restarts is a new member, so Raft's promise rests on a majority that stays up, as for the other engines.
 
@@ -29,7 +29,9 @@ use fide_proto::consensus::log::EngineMessage;
 use fide_proto::consensus::{Action, Engine, Halted, Instance, Kind};
 use fide_proto::group::{Batch, Body, Entry, MAX_MEMBERS, MemberId, MemberSet, Refusals, Refused, VALUE_MAX, Value};
 use protobuf::Message as _;
-use raft::prelude::{ConfChange, ConfChangeType, ConfState, EntryType, Message, MessageType};
+use raft::prelude::{
+    ConfChangeSingle, ConfChangeTransition, ConfChangeType, ConfChangeV2, ConfState, EntryType, Message, MessageType,
+};
 use raft::{RawNode, StateRole};
 use storage::Memory;
 
@@ -70,7 +72,7 @@ const LEADERLESS_ELECTIONS: usize = 3;
 const TERM_MAX: u64 = 1 << 48;
 
 /// Where a newcomer's Raft log begins: index and term of the entry before, and who votes.
-type StartPoint = (u64, u64, Vec<u64>);
+type StartPoint = (u64, u64, Vec<u64>, Vec<u64>);
 
 /// The engine.
 pub struct Raft {
@@ -90,8 +92,8 @@ pub struct Raft {
     switch: bool,
     /// Ticks since a leader was known.
     leaderless_ticks: usize,
-    /// The change of voters proposed last: under which term, from which voters, about whom. Not again if it changed nothing.
-    tried: Option<(u64, MemberSet, u64)>,
+    /// The change of voters proposed last: under which term, from which voters, to whom. Not again if it changed nothing.
+    tried: Option<(u64, ConfState, MemberSet)>,
     pending: VecDeque<Entry>,
     /// How many of the pending ones, from the front, are on their way; since which tick, under which leader and term.
     sent: usize,
@@ -111,23 +113,20 @@ impl Raft {
         if !members.contains(config.me) || first == 0 {
             return Err(Refused::NotMember);
         }
-        let (index, term, voters): StartPoint = match start {
+        let (index, term, voters, voters_outgoing): StartPoint = match start {
             Some(bytes) => postcard::from_bytes(bytes).map_err(|_| Refused::Malformed)?,
-            None => (0, 0, members.iter().map(|member| u64::from(member.0)).collect()),
+            None => (0, 0, members.iter().map(|member| u64::from(member.0)).collect(), Vec::new()),
         };
-        if voters.is_empty() || voters.len() > MAX_MEMBERS + 1 {
+        if voters.is_empty() || voters.len().max(voters_outgoing.len()) > MAX_MEMBERS + 1 {
             return Err(Refused::Malformed);
         }
-        let conf = ConfState { voters, ..ConfState::default() };
+        let conf = ConfState { voters, voters_outgoing, ..ConfState::default() };
         let election_tick = config.election_ticks.max(4);
-        let mine = election_tick + (mix(config.seed, config.me) % election_tick as u64) as usize;
         let settings = raft::Config {
             id: u64::from(config.me.0),
             election_tick,
             heartbeat_tick: 1,
             applied: index,
-            min_election_tick: mine,
-            max_election_tick: mine + 1,
             pre_vote: true,
             check_quorum: true,
             max_size_per_msg: VALUE_MAX as u64,
@@ -247,15 +246,16 @@ impl Raft {
                         self.held.push_back((batch, before));
                     }
                 }
-                EntryType::EntryConfChange => {
-                    let mut change = ConfChange::default();
+                EntryType::EntryConfChangeV2 => {
+                    let mut change = ConfChangeV2::default();
                     if change.merge_from_bytes(&entry.data).is_ok()
                         && let Ok(conf) = self.node.apply_conf_change(&change)
                     {
                         self.node.mut_store().set_conf(conf);
                     }
                 }
-                EntryType::EntryConfChangeV2 => {}
+                // Members propose the other kind only.
+                EntryType::EntryConfChange => {}
             }
         }
         self.hand_out();
@@ -302,30 +302,43 @@ impl Raft {
         }
     }
 
-    /// One step of Raft's membership towards the log's; the library refuses a second one while one is on its way.
+    /// Raft's membership towards the log's: all that differs in one change, decided by majorities of both (joint consensus), and then out of it. One
+    /// after the other would pass through groups that nobody decided on, of which too few may live. The library refuses a second one
+    /// while one is on its way.
     fn reconfigure(&mut self) {
         if !self.leads() || (self.barrier && !self.switch) || self.node.raft.has_pending_conf() {
             return;
         }
-        let voters = self.voters();
+        let conf = self.node.raft.prs().conf().to_conf_state();
         if !self.members.contains(self.config.me) {
-            return self.hand_over(&voters);
+            return self.hand_over();
         }
-        let mut change = ConfChange::default();
-        if let Some(missing) = self.members.iter().find(|member| !voters.contains(*member)) {
-            change.set_change_type(ConfChangeType::AddNode);
-            change.node_id = u64::from(missing.0);
-        } else if let Some(gone) = voters.iter().find(|member| !self.members.contains(*member))
-            && voters.len() > 1
-        {
-            // The last voter cannot be removed, and needs not be: with it the group ends.
-            change.set_change_type(ConfChangeType::RemoveNode);
-            change.node_id = u64::from(gone.0);
-        } else {
-            return;
+        let mut change = ConfChangeV2::default();
+        if conf.voters_outgoing.is_empty() {
+            let voters = member_set(&conf.voters);
+            let single = |kind: ConfChangeType, member: MemberId| {
+                let mut one = ConfChangeSingle::default();
+                one.set_change_type(kind);
+                one.node_id = u64::from(member.0);
+                one
+            };
+            let missing = self.members.iter().filter(|member| !voters.contains(*member));
+            let gone = voters.iter().filter(|member| !self.members.contains(*member));
+            let changes: Vec<_> = missing
+                .map(|member| single(ConfChangeType::AddNode, member))
+                .chain(gone.map(|member| single(ConfChangeType::RemoveNode, member)))
+                .collect();
+            if changes.is_empty() {
+                return;
+            }
+            if changes.len() > 1 {
+                // The library's own leaving is lost with a leader that steps down first.
+                change.set_transition(ConfChangeTransition::Explicit);
+            }
+            change.set_changes(changes.into());
         }
         // The library commits changes that it does not carry out, of id 0 for one; alone in the group it would do so for ever.
-        let tried = (self.node.raft.term, voters, change.node_id);
+        let tried = (self.node.raft.term, conf, self.members.clone());
         if self.tried.as_ref() == Some(&tried) {
             return;
         }
@@ -335,11 +348,12 @@ impl Raft {
     }
 
     /// To the member that has most of the log and is not suspected; the library gives up after an election timeout, and is asked again.
-    fn hand_over(&mut self, voters: &MemberSet) {
+    fn hand_over(&mut self) {
         if self.node.raft.lead_transferee.is_some() {
             return;
         }
         let matched = |member: MemberId| self.node.raft.prs().get(u64::from(member.0)).map_or(0, |progress| progress.matched);
+        let voters = self.voters();
         let heirs = self.members.iter().filter(|member| voters.contains(*member));
         let heir = heirs.max_by_key(|heir| (!self.suspected.contains(*heir), matched(*heir), std::cmp::Reverse(*heir)));
         if let Some(heir) = heir {
@@ -347,9 +361,17 @@ impl Raft {
         }
     }
 
+    /// Ticks without a leader until this member stands for election. Another one in every term: two that were equal and split the votes are not
+    /// equal again. Nothing but ticks asks for it, so what the library draws in between has no effect.
+    fn election_timeout(&self) -> usize {
+        let ticks = self.node.raft.election_timeout();
+        ticks + (mix(self.config.seed ^ self.node.raft.term << 32, self.config.me) % ticks as u64) as usize
+    }
+
+    /// Whose votes count, in a joint configuration those of either side.
     fn voters(&self) -> MemberSet {
-        let voters = self.node.raft.prs().conf().to_conf_state().voters;
-        voters.into_iter().filter_map(|id| u16::try_from(id).ok()).map(MemberId).collect()
+        let conf = self.node.raft.prs().conf().to_conf_state();
+        member_set(conf.voters.iter().chain(&conf.voters_outgoing))
     }
 
     /// Keeps what somebody may still need: on the leader, from the entry that the slowest member lacks.
@@ -520,6 +542,8 @@ impl Engine<EngineMessage> for Raft {
         let led = self.node.raft.leader_id != raft::INVALID_ID;
         self.leaderless_ticks = if led { 0 } else { self.leaderless_ticks + 1 };
         let _ = self.guarded(|raft| {
+            let timeout = raft.election_timeout();
+            raft.node.raft.set_randomized_election_timeout(timeout);
             raft.node.tick();
             raft.advance();
         });
@@ -556,10 +580,10 @@ impl Engine<EngineMessage> for Raft {
     }
 
     fn start_point(&self) -> Option<Value> {
-        let voters = self.node.raft.prs().conf().to_conf_state().voters;
+        let conf = self.node.raft.prs().conf().to_conf_state();
         // Before what is committed and was not handed out: the newcomer has not got it by other ways.
         let (index, term) = self.held.front().map_or(self.applied, |(_, before)| *before);
-        let point: StartPoint = (index, term, voters);
+        let point: StartPoint = (index, term, conf.voters, conf.voters_outgoing);
         postcard::to_stdvec(&point).ok().map(Into::into)
     }
 
@@ -603,6 +627,10 @@ impl Engine<EngineMessage> for Raft {
 }
 
 /// The batch that a correct member can have encoded so.
+fn member_set<'a>(ids: impl IntoIterator<Item = &'a u64>) -> MemberSet {
+    ids.into_iter().filter_map(|id| u16::try_from(*id).ok()).map(MemberId).collect()
+}
+
 fn decode(data: &[u8]) -> Option<Batch> {
     let batch: Vec<Entry> = postcard::from_bytes(data).ok()?;
     let alone = batch.len() == 1 || !batch.iter().any(is_barrier);

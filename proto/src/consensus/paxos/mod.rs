@@ -43,7 +43,7 @@
 //!
 //! # Who learns what
 //! The leader tells decisions with their bytes. A member that hears of later ones, or that somebody is further, reads the words of the slot (a majority with one accepted
-//! proposal decided) and asks the others after [`Config::learn_ns`]. A new leader asks at once.
+//! proposal decided) and asks the others after [`Config::learn_ns`]. A new leader asks at once, and says how far it is when it has caught up.
 //!
 //! # Regions
 //! A region is used again `window` slots later, and no slot is begun that is further ahead of [`Engine::stable_through`] than that. *Stable* counts all
@@ -707,6 +707,17 @@ impl Paxos {
         }
     }
 
+    /// A decision that was another's. Who decided it may have died before it told everybody, so a leader that catches up says how far it is: whoever
+    /// is behind then reads on.
+    fn learn_decision(&mut self, now_ns: u64, instance: Instance, batch: Batch) {
+        let before = self.decided;
+        self.learned.insert(instance, batch);
+        self.drain(now_ns);
+        if self.decided > before && self.leader() == Some(self.config.me) {
+            self.tell(&Message::Progress { decided: self.decided, stable: self.claim(), ask: false });
+        }
+    }
+
     /// What may be told to others about what is stable.
     fn claim(&self) -> Instance {
         if self.stable > self.base { self.stable } else { 0 }
@@ -949,8 +960,7 @@ impl Paxos {
                     let batch = decode(instance, value, &bytes.ok_or(Refused::Malformed)?)?;
                     self.answered(id, from);
                     self.stats.read += 1;
-                    self.learned.insert(instance, batch);
-                    self.drain(now_ns);
+                    self.learn_decision(now_ns, instance, batch);
                 } else {
                     self.answered(id, from);
                 }
@@ -1190,8 +1200,7 @@ impl Paxos {
             *reached = (*reached).max(instance);
         }
         if instance > self.decided {
-            self.learned.insert(instance, batch);
-            self.drain(now_ns);
+            self.learn_decision(now_ns, instance, batch);
         }
         self.settle_stable(now_ns, stable);
         self.send(from, Message::Progress { decided: self.decided, stable: self.claim(), ask: false });

@@ -68,6 +68,36 @@ fn ukharon_5_3_1_members_learn_one_delay_later() {
     assert_eq!(world.delays_until(1, 2), 3, "one delay to the leader, one round trip");
 }
 
+/// The simulator's seed 11228: the leader decided 2 and 3 and died; p4 heard of neither, recovered 2 from memory and knew of nothing further. The next
+/// leader learned 3 from p3.
+#[test]
+fn a_leader_that_catches_up_tells_who_is_behind() {
+    let mut world = World::new(5, 1, |_| {});
+    world.quiet();
+    for number in 1..=2 {
+        world.propose(1, entry(1, number));
+        // The words are swapped, and the leader does not live to hear of it: nobody is told.
+        let through = world.engine(3).decided_through();
+        while world.engine(1).decided_through() == through {
+            world.delay();
+        }
+        world.links.retain(|(from, to, kind), _| *from != 1 || *kind != 0 || (number == 1 && *to != 4));
+        world.delay();
+    }
+    world.kill(1, false);
+    let suspect = |world: &mut World, i| world.at(i, |engine, now_ns| engine.handle_crash(now_ns, id(1))).unwrap();
+    // p3 and p5 read from memory, p4 reads what it knows that it lacks, all before the next leader has heard of the crash.
+    for i in [3, 4, 5] {
+        suspect(&mut world, i);
+        world.quiet();
+    }
+    assert_eq!([3, 5].map(|i| world.engine(i).decided_through()), [2, 2]);
+    assert_eq!(world.engine(4).decided_through(), 1, "it read the next one only, and nobody has told it that there is another");
+    suspect(&mut world, 2);
+    world.quiet();
+    assert_eq!([2, 3, 4, 5].map(|i| world.engine(i).decided_through()), [2; 4]);
+}
+
 /// Random faults and hints, then healing.
 fn contend(n: u16, seed: u64, crashes: u64, configure: impl Fn(&mut Config)) -> World {
     let mut world = World::new(n, seed, configure);
