@@ -7,6 +7,7 @@ use std::str::FromStr;
 use fide_proto::consensus::Kind;
 use fide_wire::PATHS;
 
+use crate::gate::Policy;
 use crate::options::{Menu, Options};
 use crate::rng::Rng;
 use crate::time::{Clock, PERIOD_NS, US, micros};
@@ -120,6 +121,14 @@ pub enum Act {
         /// To what.
         to: Kind,
     },
+    /// The witness hears nothing and answers nobody.
+    WitnessGone {
+        /// For how long.
+        ns: u64,
+    },
+    /// From now on the witness takes the word of whoever asks first, and does not look whether the other lives: a mere tie-breaker, beyond what
+    /// the policy assumes (`fide_proto::consensus::policy`).
+    WitnessTakesSides,
 }
 
 /// Something and its time.
@@ -213,6 +222,10 @@ impl Draw {
 
     fn fault(&mut self, at_ns: u64, steps: &mut Vec<Step>) {
         let menu = self.options.menu;
+        if self.options.policy == Policy::Witness && self.rng.chance(15) {
+            let ns = 10 * self.long();
+            steps.push(Step { at_ns: self.rng.below(self.end_ns), act: Act::WitnessGone { ns } });
+        }
         let crash = self.rng.below(100);
         if crash < 45 || menu == Menu::WithinContract {
             self.crash(at_ns, steps);
@@ -310,6 +323,8 @@ impl fmt::Display for Act {
             Act::Stall { from, to, ns } => write!(f, "link {} to {} stalls for {}", h(from), h(to), micros(ns)),
             Act::Leave { host } => write!(f, "host {} leaves", h(host)),
             Act::Switch { host, to } => write!(f, "host {} switches to {to}", h(host)),
+            Act::WitnessGone { ns } => write!(f, "the witness is gone for {}", micros(ns)),
+            Act::WitnessTakesSides => write!(f, "the witness takes sides"),
         }
     }
 }
@@ -385,6 +400,8 @@ impl FromStr for Act {
             ["host", host, "switches", "to", kind] => {
                 Act::Switch { host: parse_host(host)?, to: crate::options::parse_kind(kind)? }
             }
+            ["the", "witness", "is", "gone", "for", n, unit] => Act::WitnessGone { ns: parse_time(n, unit)? },
+            ["the", "witness", "takes", "sides"] => Act::WitnessTakesSides,
             _ => return Err(format!("not something that can happen: {text}")),
         })
     }
@@ -406,7 +423,7 @@ impl Act {
             | Act::Leave { host }
             | Act::Switch { host, .. } => Some(host),
             Act::Stall { from, to, .. } => Some(from.max(to)),
-            Act::Lose { .. } | Act::Double { .. } | Act::Delay { .. } => None,
+            Act::Lose { .. } | Act::Double { .. } | Act::Delay { .. } | Act::WitnessGone { .. } | Act::WitnessTakesSides => None,
         }
     }
 }

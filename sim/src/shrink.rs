@@ -156,7 +156,7 @@ fn rename(act: &mut Act, mut to: impl FnMut(usize) -> usize) {
             *from = to(*from);
             *other = to(*other);
         }
-        Act::Lose { .. } | Act::Double { .. } | Act::Delay { .. } => {}
+        Act::Lose { .. } | Act::Double { .. } | Act::Delay { .. } | Act::WitnessGone { .. } | Act::WitnessTakesSides => {}
     }
 }
 
@@ -185,6 +185,7 @@ fn simpler_acts(act: Act) -> Vec<Act> {
             shorter.into_iter().chain(sooner).collect()
         }
         Act::Stall { from, to, ns } => half(ns).map(|ns| Act::Stall { from, to, ns }).into_iter().collect(),
-        Act::Propose { .. } | Act::Start { .. } | Act::Leave { .. } | Act::Switch { .. } => Vec::new(),
+        Act::WitnessGone { ns } => half(ns).map(|ns| Act::WitnessGone { ns }).into_iter().collect(),
+        Act::Propose { .. } | Act::Start { .. } | Act::Leave { .. } | Act::Switch { .. } | Act::WitnessTakesSides => Vec::new(),
     }
 }

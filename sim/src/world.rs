@@ -70,6 +70,15 @@ struct Trouble {
     delay: (u64, u64, u64),
 }
 
+/// Whoever is asked under the policy `witness`.
+#[derive(Debug, Default)]
+struct Witness {
+    gone_until: u64,
+    takes_sides: bool,
+    /// Without whom it let others go on.
+    expelled: MemberSet,
+}
+
 /// A member's life, also after its end.
 #[derive(Debug)]
 struct Life {
@@ -148,6 +157,7 @@ pub struct World {
     one_leader: OneLeader,
     snapshots: Snapshot,
     safe_exit: SafeExit,
+    witness: Witness,
 }
 
 impl World {
@@ -159,6 +169,7 @@ impl World {
         // A broadcast whose sender loses its power between two copies looks like a network fault.
         let power = plan.steps.iter().any(|step| matches!(step.act, Act::PowerOff { .. }));
         let half_a_broadcast = power && plan.options.engine == Kind::Lowi;
+        let witness_fails = plan.steps.iter().any(|step| matches!(step.act, Act::WitnessGone { .. } | Act::WitnessTakesSides));
         let mut world = Self {
             now: 0,
             promise,
@@ -185,7 +196,8 @@ impl World {
             engine_change: EngineChange::default(),
             one_leader: OneLeader::default(),
             snapshots: Snapshot::default(),
-            safe_exit: SafeExit { may_halt: promise.may_halt || half_a_broadcast },
+            safe_exit: SafeExit { may_halt: promise.may_halt || half_a_broadcast || witness_fails },
+            witness: Witness::default(),
             plan,
         };
         world.begin();
@@ -486,9 +498,10 @@ impl World {
             }
             Event::FenceAsked { by, member } => self.fence(by, member),
             Event::WitnessAsked { by, member } => {
-                // It sees hosts and their processes by another way.
-                let dead = self.life(member).is_none_or(|life| life.dead);
-                let answer = Some(if dead { gate::Answer::Granted } else { gate::Answer::Refused });
+                if self.now < self.witness.gone_until {
+                    return false;
+                }
+                let answer = Some(self.judged(by, member));
                 let at = self.now + DRAIN_NS;
                 self.queue.push(at, Event::Confirmed { to: by, member, answer });
             }
@@ -508,6 +521,18 @@ impl World {
             Event::Look => return self.look(),
         }
         false
+    }
+
+    /// What the witness says: it sees hosts and their processes by another way, unless it only takes sides.
+    fn judged(&mut self, by: MemberId, member: MemberId) -> gate::Answer {
+        if self.witness.takes_sides {
+            if self.witness.expelled.contains(by) {
+                return gate::Answer::Expelled;
+            }
+            self.witness.expelled.insert(member);
+            return gate::Answer::Granted;
+        }
+        if self.life(member).is_none_or(|life| life.dead) { gate::Answer::Granted } else { gate::Answer::Refused }
     }
 
     /// Whether this host stands still now.
@@ -1425,6 +1450,8 @@ impl World {
                     self.after_step(host);
                 }
             }
+            Act::WitnessGone { ns } => self.witness.gone_until = self.witness.gone_until.max(now + ns),
+            Act::WitnessTakesSides => self.witness.takes_sides = true,
         }
     }
 
@@ -1629,7 +1656,7 @@ impl World {
             let process = host.member.as_ref().map_or(0, |member| member.paused_until);
             host.paused_until.max(process).max(host.cut_until[0]).max(host.cut_until[1])
         });
-        self.healed_ns = ends.fold(self.now, u64::max);
+        self.healed_ns = ends.fold(self.now.max(self.witness.gone_until), u64::max);
         let at = self.healed_ns + 4 * PERIOD_NS;
         self.queue.push(at, Event::Look);
     }

@@ -18,7 +18,7 @@
 //! |---|---|---|---|
 //! | HSUC | trust-contract | who is silent for TO = HB + λmin + 2·δmax has crashed, while no living member was seen to be late | the silent one lives and two values may be decided. If the breach is seen first: [`Halted::Unconfirmed`], nothing is decided |
 //! | HSUC | fence | a confirmed fence means that the member neither runs nor sends any more | as above. A fence that is never confirmed: nothing is decided until it is, or until the verdict becomes certain |
-//! | HSUC | witness | the witness grants one side only, and whoever is not granted stops | as above, if it grants both. Refused, expelled or no answer in time: halt. The witness gone: nobody survives an inferred crash |
+//! | HSUC | witness | the witness lets others go on without a member only when it knows, by another way, that this one neither runs nor sends, or has seen to it. Taking sides is not enough: who was left behind may never ask, and is told of certain crashes (`sim/scenarios/witness-takes-sides.txt`) | as above. Refused, expelled or no answer in time: halt. The witness gone: nobody survives an inferred crash |
 //! | HUC | trust-contract | as HSUC, and everything that was piggybacked arrived before (silence for TO implies it, if the contract held) | a heartbeat that is later still breaks fail-consistency: two values may be decided |
 //! | HUC | fence | as HSUC, and what was in flight at the fence has arrived when it is confirmed (it takes longer than Δ) | as above |
 //! | HUC | witness | as HSUC; the asking takes longer than Δ | as above |
