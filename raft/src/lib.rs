@@ -9,7 +9,7 @@
 //! * *Barriers*: behind a control entry nothing is handed out before [`Engine::set_members`] answered it; the leader then brings Raft's own
 //!   membership to what the log says, by joint consensus.
 //! * *A leader that leaves* hands the leadership over and is removed by its successor (Raft dissertation §4.2.2). It does not remove itself: the
-//!   library's leader is lost behind its own removal, and panics on the next answer that would let it commit.
+//!   library's leader is lost behind its own removal, and panics on the next answer that would let it commit. Where its predecessor had begun that, it steps down.
 //! * *Panics* of the library end this member ([`Halted::Contradiction`]), and not its process: every call into it is guarded.
 //! * *Hints*: when the leader is reported crashed, the lowest member alive does not wait for its election timeout. A wrong hint costs an election.
 //! * *Determinism*: the library draws its election timeouts from the thread's random numbers; here they follow from seed, member and term, so that a
@@ -252,6 +252,7 @@ impl Raft {
                         && let Ok(conf) = self.node.apply_conf_change(&change)
                     {
                         self.node.mut_store().set_conf(conf);
+                        self.step_down_when_removed();
                     }
                 }
                 // Members propose the other kind only.
@@ -344,6 +345,14 @@ impl Raft {
         }
         if self.node.propose_conf_change(Vec::new(), change).is_ok() {
             self.tried = Some(tried);
+        }
+    }
+
+    /// Its predecessor had begun to remove it, and its own first entry committed that.
+    fn step_down_when_removed(&mut self) {
+        if self.leads() && !self.voters().contains(self.config.me) {
+            let term = self.node.raft.term;
+            self.node.raft.become_follower(term, raft::INVALID_ID);
         }
     }
 
@@ -577,6 +586,11 @@ impl Engine<EngineMessage> for Raft {
     fn may_leave(&self) -> bool {
         let forsaken = self.leaderless_ticks >= LEADERLESS_ELECTIONS * 2 * self.config.election_ticks;
         self.members.is_empty() || forsaken || !self.voters().contains(self.config.me)
+    }
+
+    fn quorums(&self) -> Vec<MemberSet> {
+        let conf = self.node.raft.prs().conf().to_conf_state();
+        [member_set(&conf.voters), member_set(&conf.voters_outgoing)].into_iter().filter(|voters| !voters.is_empty()).collect()
     }
 
     fn start_point(&self) -> Option<Value> {

@@ -264,6 +264,41 @@ fn a_newcomer_that_dies_while_the_dead_leave_stops_nobody() {
     }
 }
 
+/// The simulator's seed 1000041667: the leader had begun to remove a member, and died; the one that is to go leads next, and commits its own removal.
+#[test]
+fn whose_removal_its_predecessor_began_steps_down() {
+    let mut own_removals = 0;
+    for steps in 0..60 {
+        let mut group = Group::new(5, 3);
+        group.until("a leader", |group| group.leader().is_some());
+        let leader = group.leader().unwrap();
+        let heir = *group.members.keys().find(|me| **me != leader).unwrap();
+        group.propose(leader.0, 1, Body::Leave(heir));
+        group.until("the leader knows", |group| !group.entries(leader.0).is_empty());
+        for _ in 0..steps {
+            group.step();
+        }
+        group.members.remove(&leader);
+        for raft in group.members.values_mut() {
+            let _ = raft.handle_crash(group.now, leader);
+        }
+        group.collect();
+        // Entries behind the removal, so that there is something to commit when the heir is out.
+        let others: Vec<u16> = group.members.keys().filter(|me| **me != heir).map(|me| me.0).collect();
+        for other in &others {
+            group.propose(*other, 1, value("behind"));
+        }
+        group.until("another leads, and the heir is out", |group| {
+            own_removals += usize::from(group.members[&heir].leader() == Some(heir));
+            let stays = others.iter().map(|other| &group.members[&MemberId(*other)]);
+            stays.filter(|raft| raft.quorums() == [group.set.clone()] && raft.leader().is_some_and(|l| l != heir)).count() == 3
+        });
+        assert!(group.members.values().all(|raft| raft.halted().is_none()), "after {steps} steps");
+        group.until("the others go on", |group| others.iter().all(|other| group.entries(*other).len() == 4));
+    }
+    assert!(own_removals > 0, "the heir led, sometimes");
+}
+
 fn id(proposer: MemberId, number: u64) -> EntryId {
     EntryId { proposer, number }
 }

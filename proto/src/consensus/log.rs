@@ -701,6 +701,12 @@ impl Log {
         &self.members
     }
 
+    /// See [`Engine::quorums`].
+    #[must_use]
+    pub fn quorums(&self) -> Vec<MemberSet> {
+        self.engine.as_ref().map(|engine| engine.quorums()).unwrap_or_default()
+    }
+
     /// Those who are known here to have crashed.
     #[must_use]
     pub fn crashed(&self) -> &MemberSet {
@@ -1355,6 +1361,10 @@ where
     fn may_leave(&self) -> bool {
         self.engine.may_leave()
     }
+    fn quorums(&self) -> Vec<MemberSet> {
+        self.engine.quorums()
+    }
+
     fn start_point(&self) -> Option<Value> {
         self.engine.start_point()
     }

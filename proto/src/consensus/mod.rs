@@ -277,6 +277,11 @@ pub trait Engine<M> {
         true
     }
 
+    /// Where voters follow the members at some distance: the sets of which a majority each must live now. None where the members themselves are meant.
+    fn quorums(&self) -> Vec<MemberSet> {
+        Vec::new()
+    }
+
     /// What an engine of a member that begins behind [`Engine::decided_through`] must know, if that and the members are not enough.
     fn start_point(&self) -> Option<Value> {
         None

@@ -55,8 +55,8 @@
 //! * *Judging in every input* (a late answer, say) would judge with a receive table read earlier than the clock.
 //! * *An accrual detector* (φ): its suspicion has no moment at which a contract was broken, hence no verdict anybody could rely on.
 //! * *A vote among observers*: it would need the quorum that FiDe exists to avoid. Reports of others are evidence, not a condition.
-//! * *A drop counter as a veto* (S2): every refused forgery would then suspend detection. Drops are evidence; the questions put to the
-//!   kernel are the second look.
+//! * *A veto for every packet that was refused* (forgeries, other clusters): anybody could suspend detection. They are evidence; what an interface or a queue
+//!   lost is a veto.
 //!
 //! # The barrier
 //! Corosync #389: packets had arrived, the verdict was still "lost". Between the interface and us a heartbeat can wait for as long as our own
@@ -67,6 +67,12 @@
 //! until then, for [`Config::drain_wait_ns`] at most (the questions run meanwhile, so nothing is found later); the verdict *contract broken* then
 //! says that nothing is proved. *Silent host*, which has to have a witness anyway, waits for its barrier ten times as long as nobody may answer, unless there is
 //! nobody else to give one: where ICMP is filtered, or the answers take another receive queue, no barrier will come.
+//!
+//! # The veto
+//! A packet that our own side lost may have been the heartbeat (S2; SafeTimer §4.1, §5.1). When the shell's counters say so ([`Detector::dropped`]), the silence begins anew at
+//! that moment, and so do the questions. A path on which nothing was lost is evidence all the same: it had its own copy. So silence counts
+//! from the moment since when at least one path that may carry something is clean ([`peer::Peer::veto`]). Whoever loses packets for ever on all paths judges nobody;
+//! once it does not, a timeout and the questions are what is missing.
 //!
 //! # When a path is down
 //! FiDe §3.3 takes one copy that came alone for a network failure. A copy can also be held up, or be lost in a queue that overflows, on the sender's or on our
@@ -172,6 +178,8 @@ pub struct Stats {
     pub inferred: u64,
     /// Silences that ended while a barrier was waited for: the heartbeat had been waiting on our side, or was a little late.
     pub spared: u64,
+    /// Silences that were measured anew because packets were lost on our side.
+    pub vetoes: u64,
 }
 
 /// So many times as long as nobody may answer, a silent host's barrier is waited for. Before the questions are put at leisure, when nobody's
@@ -193,6 +201,8 @@ pub struct Detector {
     awake_since_ns: u64,
     /// Silence before this is not held against anybody: the later of waking up and rejoining.
     judge_from_ns: u64,
+    /// When packets were last found to have been lost on our side, by path.
+    dropped_ns: [u64; PATHS],
     isolated: Option<Isolation>,
     carrier: [bool; PATHS],
     /// Dropped or refused packets on the receive side, cumulative.
@@ -219,6 +229,7 @@ impl Detector {
             pause_limit_ns: u64::MAX,
             awake_since_ns: 0,
             judge_from_ns: 0,
+            dropped_ns: [0; PATHS],
             isolated: None,
             carrier: [true; PATHS],
             drops: 0,
@@ -575,6 +586,28 @@ impl Detector {
             path.drained_ns = path.drained_ns.max(as_of_ns);
             self.dirty |= peer.draining_since_ns.is_some();
         }
+    }
+
+    /// Up to `now_ns`, and since it was last asked, packets were lost between this path's wire and us: counted by our interface, by its ring, or by the
+    /// stack where heartbeats go through it. Any of them may have been a heartbeat, or an answer (S2; SafeTimer §4.1, §5.1).
+    pub fn dropped(&mut self, path: usize, now_ns: u64) {
+        let now = self.clock(now_ns);
+        let Some(dropped) = self.dropped_ns.get_mut(path) else { return };
+        *dropped = now;
+        for peer in &mut self.peers {
+            if peer.veto(&self.carrier, &self.dropped_ns) && peer.is_questioned() {
+                peer.probing.restart(now);
+                self.stats.vetoes += 1;
+            }
+        }
+        self.dirty = true;
+    }
+
+    /// Whether somebody's silence is looked into at this time: then [`Detector::dropped`] must be up to date before the tick.
+    #[must_use]
+    pub fn is_doubting(&self, now_ns: u64) -> bool {
+        let stale = |p: &Peer| p.state == State::Alive && p.is_stale(self.judge_from_ns, now_ns);
+        self.peers.iter().any(|p| p.is_questioned() || stale(p))
     }
 
     /// How many packets the receive side has dropped or refused since it started.

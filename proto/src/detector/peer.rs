@@ -361,6 +361,19 @@ impl Peer {
         self.paths.iter().zip(carrier).all(|(p, carrier)| !carrier || p.down || p.drained_ns > overdue_ns)
     }
 
+    /// Silence begins anew at the moment since when at least one path that may carry something has lost nothing on our side. Whether that changed
+    /// anything.
+    pub fn veto(&mut self, carrier: &[bool; PATHS], dropped_ns: &[u64; PATHS]) -> bool {
+        let may_carry = self.paths.iter().zip(carrier).map(|(p, carrier)| *carrier && !p.down);
+        let Some(clean_ns) = may_carry.zip(dropped_ns).filter_map(|(may, at)| may.then_some(*at)).min() else { return false };
+        let mut changed = false;
+        for path in &mut self.paths {
+            changed |= clean_ns > path.last.last_arrival_ns.max(path.from_ns);
+            path.from_ns = path.from_ns.max(clean_ns);
+        }
+        changed
+    }
+
     /// Whether questions are put to it, or were in this silence.
     pub fn is_questioned(&self) -> bool {
         matches!(self.state, State::Late | State::AgentLost) || self.draining_since_ns.is_some()

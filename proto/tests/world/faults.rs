@@ -16,6 +16,8 @@ pub enum Menu {
     Severed,
     /// Crashes, restarts, and one path of a host at a time whose processor is so busy that packets wait for it. No path is faulty.
     HeldUp,
+    /// Crashes, restarts, and hosts whose own interfaces lose what they receive, and count it.
+    Overrun,
     /// Many processes at once, on lossy paths.
     Storms,
     Everything,
@@ -76,6 +78,12 @@ pub enum Fault {
         host: usize,
         ns: u64,
     },
+    /// So many percent of what this host receives, on every path, are lost at its interfaces, which count them.
+    OverrunHost {
+        host: usize,
+        percent: u64,
+        ns: u64,
+    },
     /// The cable of the bad path, and the other `gap_ns` later, of a host whose kernel and agent are late meanwhile.
     SeverHost {
         host: usize,
@@ -130,13 +138,18 @@ fn one(rng: &mut Rng, menu: Menu, hosts: usize) -> Fault {
         }
         return Fault::HoldPath { host, ns: rng.below(LONGEST_HOLD_NS), sending: rng.chance(50) };
     }
+    if menu == Menu::Overrun && rng.chance(60) || all && rng.chance(10) {
+        return Fault::OverrunHost { host, percent: 50 + rng.below(51), ns: long(rng) };
+    }
     match rng.below(100) {
         0..15 if all || menu == Menu::Pauses => Fault::FreezeHost { host, ns: long(rng) },
         15..25 if all || menu == Menu::Pauses => Fault::StickAgent { host, ns: long(rng) },
         0..15 if menu == Menu::Cuts => Fault::CutHost { host, ns: long(rng), carrier: rng.chance(50) },
         25..35 if all || menu == Menu::Cuts => Fault::CutHost { host, ns: long(rng), carrier: rng.chance(50) },
-        35..50 if menu != Menu::HeldUp => Fault::CutPath { host, ns: long(rng), carrier: rng.chance(50) },
-        50..55 if menu != Menu::HeldUp => Fault::LosePath { percent: 1 + rng.below(60), ns: long(rng) },
+        35..50 if !matches!(menu, Menu::HeldUp | Menu::Overrun) => {
+            Fault::CutPath { host, ns: long(rng), carrier: rng.chance(50) }
+        }
+        50..55 if !matches!(menu, Menu::HeldUp | Menu::Overrun) => Fault::LosePath { percent: 1 + rng.below(60), ns: long(rng) },
         55..65 => Fault::CrashHost { host, back_after: rng.chance(60).then(|| 5 * MS + rng.below(30 * MS)) },
         65..75 => Fault::KillAgent { host, back_after: rng.chance(60).then(|| rng.below(30 * MS)) },
         75..80 => Fault::LeaveAgent { host, back_after: rng.below(30 * MS) },

@@ -88,6 +88,8 @@ pub struct Agent {
     pub next_heartbeat_ns: u64,
     pub next_announce_ns: u64,
     pub number: u64,
+    /// What it read of the interfaces' counters last.
+    pub drops_seen: [u64; PATHS],
     /// Own processes by number whose crash was sent: what the oracle checks piggybacks against.
     pub crash_sent: Vec<u32>,
     pub restart: bool,
@@ -101,6 +103,8 @@ pub struct Host {
     pub frozen_until: u64,
     pub stuck_until: u64,
     pub cut: [bool; PATHS],
+    /// What the interfaces lost, as they count it.
+    pub nic_drops: [u64; PATHS],
     /// Its kernel gets to what arrives up to so much later, until then.
     pub busy_ns: u64,
     pub busy_until: u64,
@@ -125,6 +129,7 @@ impl Host {
             frozen_until: 0,
             stuck_until: 0,
             cut: [false; PATHS],
+            nic_drops: [0; PATHS],
             busy_ns: 0,
             busy_until: 0,
             backlog_until: 0,
@@ -161,6 +166,7 @@ impl Host {
             detector,
             outbox,
             next_heartbeat_ns: now,
+            drops_seen: self.nic_drops,
             next_announce_ns: now,
             number: 0,
             crash_sent: Vec::new(),

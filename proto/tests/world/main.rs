@@ -73,6 +73,11 @@ fn issue_2_a_path_whose_packets_wait_for_a_busy_processor_is_not_down() {
 }
 
 #[test]
+fn safetimer_4_1_who_loses_packets_itself_accuses_nobody() {
+    explore(Menu::Overrun, 2_000);
+}
+
+#[test]
 fn fide_4_1_crash_storms_are_told_once_each() {
     explore(Menu::Storms, 40);
 }

@@ -123,6 +123,8 @@ pub struct World {
     held: (usize, bool, u64),
     /// Until when a host holds up whatever it receives.
     deaf_until: Vec<u64>,
+    /// Until when, and how many percent, a host's interfaces lose of what it receives.
+    overrun: Vec<(u64, u64)>,
     /// How many cuts of each kind are in force on each host.
     cuts: Vec<[u32; PATHS]>,
 }
@@ -149,6 +151,7 @@ impl World {
             loss_percent: 0,
             held: (0, false, 0),
             deaf_until: vec![0; n],
+            overrun: vec![(0, 0); n],
             cuts: vec![[0; PATHS]; n],
         };
         for h in 0..n {
@@ -192,6 +195,7 @@ impl World {
                     self.at(until, Event::Deliver { to, packet });
                 } else if let Some(until) = self.held(to, packet.path, false) {
                     self.at(until, Event::Deliver { to, packet });
+                } else if self.overruns(to, packet.path) {
                 } else if self.hosts[to].up && self.hosts[to].agent.is_some() && self.hosts[to].receive(packet, now) {
                     let soon = now + 5 * US + self.rng.below(SENDER_LATE_NS);
                     self.wake(to, soon);
@@ -223,6 +227,7 @@ impl World {
                     self.at(until, Event::Answer { to, boot, node, path, result, asked_ns });
                 } else if let Some(until) = self.held(to, path, false) {
                     self.at(until, Event::Answer { to, boot, node, path, result, asked_ns });
+                } else if self.overruns(to, path) {
                 } else if self.hosts[to].boot == boot && self.hosts[to].agent.is_some() {
                     self.hosts[to].ring.push_back(RingItem::Answer { node, path, result, asked_ns });
                     let soon = now + 5 * US + self.rng.below(SENDER_LATE_NS);
@@ -297,6 +302,14 @@ impl World {
             until = until.max(self.deaf_until[host]);
         }
         (until > self.now).then_some(until)
+    }
+
+    /// Whether this packet is lost at the interface of its receiver, which counts it.
+    fn overruns(&mut self, host: usize, path: usize) -> bool {
+        let (until, percent) = self.overrun[host];
+        let lost = until > self.now && self.rng.chance(percent);
+        self.hosts[host].nic_drops[path] += u64::from(lost);
+        lost
     }
 
     fn cut(&mut self, host: usize, paths: &[usize], down: bool, carrier: bool) {
@@ -401,6 +414,10 @@ impl World {
                     self.deaf_until[host] = now + ns;
                     self.oracle.began(host, now, now + ns, "deaf");
                 }
+            }
+            Fault::OverrunHost { host, percent, ns } => {
+                self.oracle.path_fault(now, now + ns);
+                self.overrun[host] = (now + ns, percent);
             }
             Fault::SeverHost { host, gap_ns, busy_ns, ns } => {
                 let first = self.bad_path;
@@ -521,6 +538,14 @@ impl World {
         }
         for (node, slot) in &self.hosts[host].table {
             let _ = agent.detector.arrivals(*node, slot.incarnation, &slot.rows);
+        }
+        // As the agent does: when it matters, and now and then, so that what was lost long ago is no veto.
+        if agent.detector.is_doubting(now) || agent.next_announce_ns == now + 5 * MS {
+            let counted = self.hosts[host].nic_drops;
+            for path in (0..PATHS).filter(|p| counted[*p] != agent.drops_seen[*p]) {
+                agent.detector.dropped(path, now);
+            }
+            agent.drops_seen = counted;
         }
         agent.detector.tick(now);
         self.act(host, &mut agent);
