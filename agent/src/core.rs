@@ -18,7 +18,7 @@ use crate::subscribers::{Subscribers, Target, Want, key};
 use crate::watchlist::{Origin, Watched, Watchlist};
 use crate::words;
 use crossbeam_channel::{Receiver as Channel, Sender};
-use fide_lane::{AnswerKind, Breach, Calibration, Config as CalibrationConfig, Lane, Pacer, PathMode, Prober};
+use fide_lane::{AnswerKind, Breach, Calibration, Config as CalibrationConfig, DropCounters, Lane, Pacer, PathMode, Prober};
 use fide_proto::detector::{
     self, Action, AppState, Detector, Offer, Outbox, OutboxConfig, PathArrival, ProbeResult, Seen, Taken, Verdict,
 };
@@ -111,6 +111,8 @@ pub struct Core {
     pub(crate) receiver: Receiver,
     pub(crate) lane: Lane,
     prober: Option<Prober>,
+    drops: DropCounters,
+    drops_seen: [u64; PATHS],
     pacer: Pacer,
     detector: Detector,
     outbox: Outbox,
@@ -199,6 +201,8 @@ impl Core {
             receiver,
             lane,
             prober,
+            drops: DropCounters::default(),
+            drops_seen: [0; PATHS],
             peers: (0..SLOTS).map(|_| None).collect(),
             watchlist: Watchlist::default(),
             subscribers: Subscribers::default(),
@@ -230,6 +234,7 @@ impl Core {
         core.wait_for_descriptors()?;
         for path in 0..PATHS {
             core.detector.carrier(path, core.lane.carrier(path as u8), now);
+            core.open_drops(path as u8);
         }
         Ok(core)
     }
@@ -947,8 +952,35 @@ impl Core {
             // Refusals (a life that is over) are the detector's to count.
             let _ = self.detector.arrivals(peer.node, row.incarnation, &arrivals);
         }
+        if self.detector.is_doubting(now) {
+            self.note_drops(now);
+        }
         self.detector.tick(now);
         self.act(now);
+    }
+
+    /// S2: what our own side lost may have been heartbeats.
+    fn note_drops(&mut self, now: u64) {
+        let sockets = if self.receiver.needs_sockets() { self.lane.receive_fds() } else { Vec::new() };
+        for path in 0..PATHS {
+            let socket = sockets.iter().find(|(of, _)| usize::from(*of) == path).map(|(_, fd)| *fd);
+            let counted = self.drops.read(path as u8, socket);
+            if std::mem::replace(&mut self.drops_seen[path], counted) < counted {
+                self.detector.dropped(path, now);
+            }
+        }
+    }
+
+    /// The counters of the interface that this path uses now. What it lost before is nobody's silence.
+    fn open_drops(&mut self, path: u8) {
+        self.drops.through_stack(!self.receiver.offers_barriers());
+        let interface = self.lane.interface(path).unwrap_or_default().to_owned();
+        if !self.drops.open(path, &interface, self.lane.ifindex(path)) && self.lane.ifindex(path).is_some() {
+            tracing::info!("path {path}: /sys does not show what {interface} loses; only what the stack loses is a veto");
+        }
+        if let Some(seen) = self.drops_seen.get_mut(usize::from(path)) {
+            *seen = self.drops.read(path, None);
+        }
     }
 
     fn act(&mut self, now: u64) {
@@ -1257,6 +1289,8 @@ impl Core {
         use fide_wire::packet::Refusal;
         // What was dropped here could have been heartbeats: evidence for verdicts on silence.
         self.detector.receive_drops(refused[Refusal::RingFull as usize]);
+        // Now and then, so that what was lost long ago is no veto later.
+        self.note_drops(now);
         let foreign: u64 =
             [Refusal::Cluster, Refusal::Key, Refusal::Mac, Refusal::Version].iter().map(|r| refused[*r as usize]).sum();
         // Our own name and our own incarnation, once: not the network's echo only, maybe, but another agent of this name that started in the same
@@ -1635,6 +1669,7 @@ impl Core {
         let after = self.lane.ifindex(path);
         if after != before || (after.is_some() && !self.receiver.attached(path)) {
             self.receiver.reattach(path, after);
+            self.open_drops(path);
         }
         if let Err(e) = self.wait_for_descriptors() {
             tracing::error!("path {path}: {e}");
@@ -1686,6 +1721,12 @@ impl Core {
     #[must_use]
     pub fn timeout_ns(&self, node: u32) -> Option<u64> {
         self.detector.timeout_ns(node)
+    }
+
+    /// What the detector counts.
+    #[must_use]
+    pub fn silences(&self) -> detector::Stats {
+        self.detector.stats()
     }
 
     /// What the detector thinks of a node.

@@ -219,6 +219,19 @@ pub fn render(snapshot: &Snapshot, tick_age_ns: Option<u64>) -> String {
     }
     t.single("fide_heartbeats_sent_total", COUNTER, "Heartbeats sent, all paths of one counted once.", s.heartbeats_sent);
 
+    t.single(
+        "fide_silences_spared_total",
+        COUNTER,
+        "Silences that ended while a barrier was waited for: the heartbeat had been waiting on this host.",
+        s.silences_spared,
+    );
+    t.single(
+        "fide_silences_vetoed_total",
+        COUNTER,
+        "Silences measured anew because this host itself had lost packets.",
+        s.silences_vetoed,
+    );
+
     t.family("fide_packets_refused_total", COUNTER, "Packets not accepted, by reason.");
     let known = Refusal::ALL.map(Refusal::name);
     for reason in known {

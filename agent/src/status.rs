@@ -50,6 +50,8 @@ impl Core {
             watched: self.watchlist.status(),
             refused: Refusal::ALL.iter().zip(self.receiver.refused()).map(|(r, n)| (r.name().to_string(), n)).collect(),
             heartbeats_sent: self.heartbeats,
+            silences_spared: self.silences().spared,
+            silences_vetoed: self.silences().vetoes,
             authenticated: self.start.keys.is_secret(),
         }
     }

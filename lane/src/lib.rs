@@ -4,10 +4,12 @@
 //! * [`pace`] says when the next one is due;
 //! * [`send`] puts it on every path, [`frame`] being the bytes around it;
 //! * [`calibrate`] turns what receivers measured into the contract (λmin, δmax) that a timeout may rely on;
+//! * [`drops`] knows what this host lost itself;
 //! * [`probe`] asks a silent host's kernel whether it is there;
 //! * [`profile`] keeps the thread undisturbed, and says what disturbs it all the same; [`measure`] how much.
 
 pub mod calibrate;
+pub mod drops;
 pub mod frame;
 mod host;
 pub mod measure;
@@ -19,6 +21,7 @@ mod sys;
 mod thread;
 
 pub use calibrate::{Breach, Calibration, Config, Quantiles, Setting, Window};
+pub use drops::DropCounters;
 pub use measure::{Distribution, Disturbance, JitterReport, measure_jitter};
 pub use pace::{Pacer, Tick};
 pub use probe::{AnswerKind, ProbeAnswer, Prober};

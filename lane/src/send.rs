@@ -547,6 +547,12 @@ impl Lane {
         self.slot(path)?.state.as_ref().err()
     }
 
+    /// The name of the path's interface, up or not.
+    #[must_use]
+    pub fn interface(&self, path: u8) -> Option<&str> {
+        self.paths.iter().flatten().find(|p| p.spec.path == path).map(|p| p.spec.interface.as_str())
+    }
+
     /// The path's interface index, while it is up.
     #[must_use]
     pub fn ifindex(&self, path: u8) -> Option<u32> {

@@ -204,6 +204,16 @@ pub(crate) struct Message<'a> {
 /// Most messages that one system call of [`send_many`] takes.
 pub(crate) const BATCH: usize = 32;
 
+/// Packets that a socket had no room for (SO_MEMINFO, SK_MEMINFO_DROPS); 0 where the kernel does not say.
+pub(crate) fn socket_drops(fd: RawFd) -> u32 {
+    const SK_MEMINFO_DROPS: usize = 8;
+    let mut info = [0u32; SK_MEMINFO_DROPS + 1];
+    let mut len = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: room for `len` bytes, and the length, which both live through the call.
+    let r = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_MEMINFO, info.as_mut_ptr().cast(), &raw mut len) };
+    if r == 0 { info[SK_MEMINFO_DROPS] } else { 0 }
+}
+
 /// sendmmsg(2), not blocking, no allocation: how many of the first [`BATCH`] messages went out. An error concerns the first.
 pub(crate) fn send_many(fd: &OwnedFd, messages: &[Message<'_>]) -> io::Result<usize> {
     let n = messages.len().min(BATCH);

@@ -276,6 +276,12 @@ pub struct Status {
     pub refused: BTreeMap<String, u64>,
     /// Heartbeats sent since the start.
     pub heartbeats_sent: u64,
+    /// Silences that ended while a barrier was waited for (S1).
+    #[serde(default)]
+    pub silences_spared: u64,
+    /// Silences measured anew because packets were lost on this host's own side (S2).
+    #[serde(default)]
+    pub silences_vetoed: u64,
     /// Whether packets are authenticated.
     pub authenticated: bool,
 }

@@ -227,6 +227,10 @@ pub struct PathEvidence {
     pub agent_absent: bool,
     /// This observer's own interface on this path had its carrier.
     pub carrier: bool,
+    /// When this observer was last found to have lost packets itself on this path (its CLOCK_MONOTONIC): silence counts from then, unless another
+    /// path is clean; 0 when it never was.
+    #[serde(default)]
+    pub own_loss_ns: u64,
 }
 
 /// What a verdict rests on (B3).

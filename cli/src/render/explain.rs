@@ -182,6 +182,19 @@ impl Explanation {
         } else {
             self.weak.push("the receive rings were not proved empty; something may have arrived and been waiting".into());
         }
+        let lossy = e.paths.iter().filter(|p| p.own_loss_ns > p.last_arrival_ns).count();
+        if lossy > 0 && lossy == e.paths.len() {
+            self.weak.push(format!(
+                "{} itself lost packets on {} after the last arrival; the silence counts from when one of them was clean",
+                event.observer,
+                if lossy == 1 { "its path" } else { "all its paths" }
+            ));
+        } else if lossy > 0 {
+            self.weak
+                .push(format!("{} itself lost packets on a path after the last arrival; another path was clean", event.observer));
+        } else {
+            self.strong.push("no interface, backlog or socket here is known to have lost anything since the last arrival".into());
+        }
         match e.drops {
             0 => self.strong.push("no packet was dropped or refused on receipt since the last arrival".into()),
             n => self.weak.push(format!(

@@ -257,6 +257,8 @@ pub mod tests {
             }],
             refused: [("bad-tag".to_string(), 3), ("old".to_string(), 0)].into(),
             heartbeats_sent: 130_000,
+            silences_spared: 3,
+            silences_vetoed: 1,
             authenticated: false,
         }
     }

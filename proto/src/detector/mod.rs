@@ -71,7 +71,7 @@
 //! # The veto
 //! A packet that our own side lost may have been the heartbeat (S2; SafeTimer §4.1, §5.1). When the shell's counters say so ([`Detector::dropped`]), the silence begins anew at
 //! that moment, and so do the questions. A path on which nothing was lost is evidence all the same: it had its own copy. So silence counts
-//! from the moment since when at least one path that may carry something is clean ([`peer::Peer::veto`]). Whoever loses packets for ever on all paths judges nobody;
+//! from the moment since when at least one path that carried the last heartbeats is clean ([`peer::Peer::veto`]). Whoever loses packets for ever on all paths judges nobody;
 //! once it does not, a timeout and the questions are what is missing.
 //!
 //! # When a path is down
@@ -1226,7 +1226,7 @@ impl Detector {
     /// What is known of a host now.
     fn evidence(&self, i: usize, now: u64) -> Evidence {
         let peer = &self.peers[i];
-        let paths = peer.paths.iter().zip(self.carrier).map(|(p, carrier)| PathEvidence {
+        let paths = peer.paths.iter().zip(self.carrier).zip(self.dropped_ns).map(|((p, carrier), own_loss_ns)| PathEvidence {
             last_number: p.last.last_number,
             last_arrival_ns: p.last.last_arrival_ns,
             silent_ns: now.saturating_sub(if p.last.last_arrival_ns == 0 { p.from_ns } else { p.last.last_arrival_ns }),
@@ -1235,6 +1235,7 @@ impl Detector {
             kernel_answered: p.kernel_answered,
             agent_absent: p.agent_absent,
             carrier,
+            own_loss_ns,
         });
         // The path whose timeout expired last is the one the verdict waited for.
         let waited_for = peer.paths.iter().max_by_key(|p| p.deadline_ns(self.judge_from_ns));
@@ -1262,6 +1263,7 @@ impl Detector {
                 last_arrival_ns: newest,
                 silent_ns: now.saturating_sub(if newest == 0 { self.awake_since_ns } else { newest }),
                 carrier: self.carrier[k],
+                own_loss_ns: self.dropped_ns[k],
                 ..PathEvidence::default()
             }
         };

@@ -361,10 +361,11 @@ impl Peer {
         self.paths.iter().zip(carrier).all(|(p, carrier)| !carrier || p.down || p.drained_ns > overdue_ns)
     }
 
-    /// Silence begins anew at the moment since when at least one path that may carry something has lost nothing on our side. Whether that changed
-    /// anything.
+    /// Silence begins anew at the moment since when at least one path that carried its last heartbeats has lost nothing on our side. Whether that
+    /// changed anything.
     pub fn veto(&mut self, carrier: &[bool; PATHS], dropped_ns: &[u64; PATHS]) -> bool {
-        let may_carry = self.paths.iter().zip(carrier).map(|(p, carrier)| *carrier && !p.down);
+        let ways = self.last_ways();
+        let may_carry = ways.iter().zip(carrier).map(|(way, carrier)| *way && *carrier);
         let Some(clean_ns) = may_carry.zip(dropped_ns).filter_map(|(may, at)| may.then_some(*at)).min() else { return false };
         let mut changed = false;
         for path in &mut self.paths {

@@ -113,6 +113,10 @@ impl Oracle {
         self.broken[host].iter().any(|(from, to, h)| how.contains(h) && *from <= now && now <= to + AFTER)
     }
 
+    pub fn has_path_fault(&self, now: u64) -> bool {
+        self.path_faults.iter().any(|(from, to)| *from <= now && now <= to + AFTER)
+    }
+
     /// Stood still, but not for long enough to call it a pause (three periods and what a tick may be late).
     fn had_a_hiccup(&self, host: usize, now: u64) -> bool {
         let short =
@@ -179,12 +183,14 @@ impl Oracle {
             Cause::ContractBroken => {
                 let excused = self.is_broken(n, now, &["frozen", "stuck", "cut"])
                     || self.is_broken(o, now, &["cut"])
+                    // One copy was lost in the network, or waits, and we lost the other.
+                    || self.is_broken(o, now, &["overrun"]) && (self.has_path_fault(now) || !v.evidence.drained)
                     || !v.evidence.drained && (self.had_a_hiccup(o, now) || self.is_broken(o, now, &["deaf"]));
                 assert!(over || excused, "host-{o} says that host-{n} broke its contract, it did not");
             }
             Cause::PathDown => {
-                let fault = self.path_faults.iter().any(|(from, to)| *from <= now && now <= to + AFTER);
-                let excused = self.is_broken(n, now, &["frozen", "cut"]) || self.is_broken(o, now, &["frozen", "cut"]);
+                let fault = self.has_path_fault(now);
+                let excused = self.is_broken(n, now, &["frozen", "cut"]) || self.is_broken(o, now, &["frozen", "cut", "overrun"]);
                 assert!(fault || excused, "host-{o} says that path {} from host-{n} is down, it is not", v.code);
             }
             Cause::Doomed | Cause::Killed => {
@@ -217,7 +223,9 @@ impl Oracle {
                     let given_up = d.state(hosts[n].node).is_some_and(State::is_condemned);
                     crashed || young || given_up || self.is_broken(n, now, &["frozen", "cut", "stuck"])
                 });
-                assert!(self.is_broken(o, now, &["cut", "deaf"]) || alone, "host-{o} is not isolated");
+                let deaf =
+                    self.is_broken(o, now, &["cut", "deaf"]) || self.is_broken(o, now, &["overrun"]) && self.has_path_fault(now);
+                assert!(deaf || alone, "host-{o} is not isolated");
                 assert_ne!(self.last.insert((view, 2), v.cause), Some(v.cause));
             }
             Cause::Rejoined => assert_eq!(self.last.insert((view, 2), v.cause), Some(Cause::Isolated)),

@@ -404,8 +404,8 @@ impl World {
                 self.at(now + ns, Event::HealLoss);
             }
             Fault::HoldPath { host, ns, sending } => {
-                // Not one hold after another: together they would outlast the patience with a path.
-                if now > self.held.2 + 3 * MS {
+                // Not one after another, nor after a fault: together they would outlast the patience with a path.
+                if now > self.held.2 + 3 * MS && !self.oracle.has_path_fault(now) {
                     self.held = (host, sending, now + ns);
                 }
             }
@@ -416,7 +416,7 @@ impl World {
                 }
             }
             Fault::OverrunHost { host, percent, ns } => {
-                self.oracle.path_fault(now, now + ns);
+                self.oracle.began(host, now, now + ns, "overrun");
                 self.overrun[host] = (now + ns, percent);
             }
             Fault::SeverHost { host, gap_ns, busy_ns, ns } => {
