@@ -262,6 +262,17 @@ pub struct HistoryConfig {
     pub max_bytes: u64,
 }
 
+/// What a hook does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HookAction {
+    /// Runs a program.
+    #[default]
+    Run,
+    /// The agent of the host where a process is hung ends that process by SIGKILL, which makes a certain crash of it (FiDe §6.6).
+    Kill,
+}
+
 /// A program to run when something happens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hook {
@@ -269,7 +280,9 @@ pub struct Hook {
     pub on: Vec<Cause>,
     /// For which processes or hosts: `name@host`, `@host`, with `*` and `?`.
     pub pattern: String,
-    /// The program (absolute) and its arguments.
+    /// What happens.
+    pub action: HookAction,
+    /// The program (absolute) and its arguments; empty when the agent itself acts.
     pub command: Vec<String>,
     /// How long it may take.
     pub timeout: Duration,
@@ -641,7 +654,8 @@ struct FileHook {
     on: Vec<On>,
     #[serde(default = "any")]
     r#match: String,
-    command: Command,
+    action: Option<HookAction>,
+    command: Option<Command>,
     timeout: Option<Spanned<Ns>>,
     #[serde(default)]
     confirmations: bool,
@@ -1107,7 +1121,33 @@ fn hooks(text: &str, file: Vec<Spanned<FileHook>>) -> Result<Vec<Hook>, ConfigEr
             Some(t) => Duration::from_nanos(t.into_inner().0),
             None => Duration::from_secs(5),
         };
-        hooks.push(Hook { on, pattern: f.r#match, command: f.command.0, timeout, confirmations: f.confirmations });
+        let action = f.action.unwrap_or_default();
+        let command = match (action, f.command) {
+            (HookAction::Run, Some(command)) => command.0,
+            (HookAction::Run, None) => {
+                return Err(ConfigError::at(
+                    text,
+                    at,
+                    "this hook does nothing: give it `command = [\"/path/of/program\", …]`, or, on hung, `action = \"kill\"`",
+                ));
+            }
+            (HookAction::Kill, Some(_)) => {
+                return Err(ConfigError::at(
+                    text,
+                    at,
+                    "action = \"kill\" is the agent's own: a command needs a [[hook]] of its own",
+                ));
+            }
+            (HookAction::Kill, None) if on != [Cause::Hung] => {
+                return Err(ConfigError::at(
+                    text,
+                    at,
+                    "only what is hung can be killed: write on = [\"hung\"] for action = \"kill\", and another [[hook]] for the rest",
+                ));
+            }
+            (HookAction::Kill, None) => Vec::new(),
+        };
+        hooks.push(Hook { on, pattern: f.r#match, action, command, timeout, confirmations: f.confirmations });
     }
     Ok(hooks)
 }

@@ -14,8 +14,10 @@ use crate::status::About;
 use crate::subscribers::{Target, Want};
 use crate::watchlist::{Origin, Watched};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
-use fide_wire::control::{ErrorCode, HistoryEvent, PROTOCOL, Refused, Reply, Request, Selector, Status, bridge};
-use fide_wire::verdict::{Cause, VerdictId};
+use fide_wire::control::{
+    ErrorCode, HistoryEvent, PROGRESS_LIMIT_NS, PROTOCOL, REASON_MAX, Refused, Reply, Request, Selector, Status, bridge,
+};
+use fide_wire::verdict::{Cause, ProgressSource, VerdictId};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -99,6 +101,9 @@ const CONNECTIONS: usize = 256;
 const CONNECTIONS_PER_USER: usize = 64;
 /// Of all, those that only root gets.
 const CONNECTIONS_FOR_ROOT: usize = 16;
+
+/// `code` of [`Cause::Local`] events that keep the reason of an application's report.
+pub const REPORT_EVENT_CODE: i32 = 1002;
 
 /// A watch that is kept alive: when its process ends, the next one that answers to the selector is watched.
 struct Standing {
@@ -332,10 +337,32 @@ impl Control {
             _ => tracing::warn!(grade = %event.grade, "{}", event.text),
         }
         self.side.happened(&event);
+        if event.cause == Cause::Hung && event.node == self.config.node && self.side.kills(&event) {
+            self.kill_hung(&event);
+        }
         let reply = Reply::Event(Box::new(event));
         for c in self.connections.iter_mut().filter(|c| c.following) {
             c.push(&reply, None);
         }
+    }
+
+    /// A hook says that who is hung shall end. The exit watch sees it doomed, and all hosts hear of a crash that is certain.
+    fn kill_hung(&mut self, event: &HistoryEvent) {
+        let Some(name) = event.app.clone() else { return };
+        let number = event.id.map(|id| id.0 as u32);
+        let wanted = name.clone();
+        // It may have moved since.
+        let still = self.core.ask(move |core| {
+            let w = core.watchlist.named(&wanted).and_then(|app| core.watchlist.get(app))?;
+            (w.hung == number).then_some((w.pid, w.start_ticks))
+        });
+        let Some((pid, start_ticks)) = still.flatten() else { return };
+        let text = match self.resolver.kill(pid, start_ticks) {
+            Ok(()) => format!("{name} (process {pid}) was hung and is killed, as a hook says"),
+            Err(e) => format!("{name} (process {pid}) is hung and cannot be killed, as a hook says: {e}"),
+        };
+        tracing::warn!("{text}");
+        self.core.tell(move |core| core.tell_local(Cause::Local, crate::hooks::HOOK_EVENT_CODE, text));
     }
 
     fn write_history(&mut self) {
@@ -477,6 +504,8 @@ impl Control {
             origin,
             pbsize,
             bridge,
+            probe: None,
+            hung: None,
             ring,
             ended: None,
             ended_ns: 0,
@@ -718,6 +747,8 @@ impl Control {
                 }
             }
             Request::Join { name, pbsize } => self.join(i, &name, pbsize).map(Some),
+            Request::Progress { counter, limit_ns } => self.watch_counter(i, counter, limit_ns).map(Some),
+            Request::Report { name, hung, reason } => self.report(i, &name, hung, reason).map(Some),
             Request::Quit => match self.connections[i].joined.take() {
                 Some(app) => {
                     self.core.ask(move |core| core.unwatch(app)).ok_or_else(stuck)?;
@@ -790,6 +821,54 @@ impl Control {
         };
         self.connections[i].joined = Some(app);
         Ok((Reply::Joined { app, pbsize: granted, bridge_len: bridge::LEN as u32 }, Some(fd)))
+    }
+
+    fn watch_counter(&mut self, i: usize, counter: u32, limit_ns: u64) -> Result<Answer, Refused> {
+        let fail = |code, what: String| Err(Refused { code, what });
+        let Some(app) = self.connections[i].joined else {
+            return fail(ErrorCode::Invalid, "join first: progress counters lie on the bridge of a process that joined".into());
+        };
+        let Some(counter) = u8::try_from(counter).ok().filter(|c| usize::from(*c) < bridge::COUNTERS) else {
+            return fail(ErrorCode::Invalid, format!("there is no counter {counter}: a process has {}", bridge::COUNTERS));
+        };
+        if limit_ns != 0 && !PROGRESS_LIMIT_NS.contains(&limit_ns) {
+            return fail(
+                ErrorCode::Invalid,
+                "a progress limit lies between 10 ms, below which scheduling alone would look like a hang, and a day".into(),
+            );
+        }
+        match self.core.ask(move |core| core.watch_progress(app, ProgressSource::Counter(counter), limit_ns)) {
+            Some(true) => Ok((Reply::Done, None)),
+            Some(false) => fail(ErrorCode::NotFound, "this process is no longer watched: it is ending".into()),
+            None => fail(ErrorCode::System, "the agent's loop does not answer".into()),
+        }
+    }
+
+    /// Who may have a process watched may also say of it that it is hung; who joined may say so of itself.
+    fn report(&mut self, i: usize, name: &str, hung: bool, reason: String) -> Result<Answer, Refused> {
+        if reason.len() > REASON_MAX || reason.chars().any(char::is_control) {
+            let what = format!("a reason is one line of at most {REASON_MAX} bytes");
+            return Err(Refused { code: ErrorCode::Invalid, what });
+        }
+        let wanted = name.to_string();
+        let found = self
+            .core
+            .ask(move |core| core.watchlist.named(&wanted).and_then(|app| core.watchlist.get(app).map(|w| (app, w.uid))));
+        let Some((app, uid)) = found.flatten() else {
+            return Err(Refused { code: ErrorCode::NotFound, what: format!("no process named {name} is watched on this host") });
+        };
+        if self.connections[i].joined != Some(app) {
+            self.policy.may_watch(&self.connections[i].peer, uid)?;
+        }
+        if !reason.is_empty() {
+            let by = &self.connections[i].peer;
+            let who = by.pid.map_or_else(|| format!("user {}", by.uid), |pid| format!("process {pid} of user {}", by.uid));
+            let says = if hung { "hung" } else { "progressing" };
+            let text = format!("{who} reports {name} as {says}: {reason}");
+            self.core.tell(move |core| core.tell_local(Cause::Local, REPORT_EVENT_CODE, text));
+        }
+        self.core.ask(move |core| core.report_progress(app, hung));
+        Ok((Reply::Done, None))
     }
 
     fn unwatch(&mut self, i: usize, name: &str) -> Result<Answer, Refused> {

@@ -8,7 +8,7 @@
 //! fault for everything it touches next. The standard library's `Command` will not do, for its children inherit the
 //! signals that the agent blocks, and would never hear of SIGTERM.
 
-use crate::config::Hook;
+use crate::config::{Hook, HookAction};
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use fide_wire::control::HistoryEvent;
 use fide_wire::verdict::{Cause, Grade, VerdictId};
@@ -320,7 +320,7 @@ impl Hooks {
     /// Queues every hook that wants this event; gives their number. Never waits.
     pub fn offer(&self, event: &HistoryEvent) -> usize {
         let mut queued = 0;
-        for hook in self.hooks.iter().filter(|h| wants(h, event)) {
+        for hook in self.hooks.iter().filter(|h| h.action == HookAction::Run && wants(h, event)) {
             let mut input = serde_json::to_vec(event).unwrap_or_default();
             input.push(b'\n');
             let job = Job {
@@ -342,6 +342,12 @@ impl Hooks {
             wake(&self.wake);
         }
         queued
+    }
+
+    /// Whether a hook says that the process of this event is to be killed.
+    #[must_use]
+    pub fn kills(&self, event: &HistoryEvent) -> bool {
+        self.hooks.iter().any(|h| h.action == HookAction::Kill && event.cause == Cause::Hung && wants(h, event))
     }
 
     /// Where outcomes arrive. Bounded: what is not read is counted ([`Hooks::unread`]) and dropped.
