@@ -7,12 +7,13 @@ use crate::config::{self, Config};
 use crate::core::{Command, Core, Happened, now_ns};
 use crate::history::{Flushed, History, given_in};
 use crate::metrics::Heart;
+use crate::probes::Probes;
 use crate::select::{Resolver, Target as Process};
 use crate::seqpacket::{self, Read};
 use crate::state::State;
 use crate::status::About;
 use crate::subscribers::{Target, Want};
-use crate::watchlist::{Origin, Watched};
+use crate::watchlist::{Moves, Origin, Watched};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use fide_wire::control::{
     ErrorCode, HistoryEvent, PROGRESS_LIMIT_NS, PROTOCOL, REASON_MAX, Refused, Reply, Request, Selector, Status, bridge,
@@ -113,6 +114,7 @@ struct Standing {
     /// Who asked for it, and may have watched what it finds; `None`: the configuration, which may watch everything.
     owner: Option<access::Peer>,
     app: Option<u32>,
+    progress: Option<config::ProgressProbe>,
     complained: bool,
     /// The last process that was found and that the owner may not have watched.
     denied: Option<(u32, u64)>,
@@ -132,6 +134,7 @@ pub struct Control {
     policy: access::Policy,
     resolver: Resolver,
     standing: Vec<Standing>,
+    probes: Option<Probes>,
     state: State,
     side: crate::side::Side,
     signals: OwnedFd,
@@ -232,7 +235,14 @@ impl Control {
         for w in warnings {
             tracing::warn!("{w}");
         }
-        let standing = config.watches.iter().map(|w| Standing::new(&w.name, &w.selector, Origin::Config)).collect();
+        let standing = config.watches.iter().map(Standing::configured).collect();
+        // Its own program by what it is, not by its name: that may be another's by now.
+        let probes = Probes::start("/proc/self/exe".into())
+            .inspect_err(|e| {
+                let text = format!("progress probes cannot be run: {e}");
+                core.tell(move |core| core.tell_local(Cause::Local, 0, text));
+            })
+            .ok();
         let side = crate::side::Side::new(&config, &core);
         Self {
             config,
@@ -247,6 +257,7 @@ impl Control {
             policy,
             resolver: Resolver::default(),
             standing,
+            probes,
             state,
             side,
             signals,
@@ -260,6 +271,7 @@ impl Control {
         self.sweep();
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]); // not under systemd: nobody to notify
         while self.turn() {}
+        self.probes = None;
         self.side.shutdown();
         if let Flushed::Failed(e) = self.history.flush() {
             tracing::error!("{e}");
@@ -450,6 +462,9 @@ impl Control {
                     continue;
                 }
                 self.standing[i].app = None;
+                if let Some(probes) = &self.probes {
+                    probes.remove(app);
+                }
             }
             let s = &self.standing[i];
             let found = self.resolver.resolve(&s.selector, None);
@@ -471,11 +486,12 @@ impl Control {
                 }
                 continue;
             }
-            let (name, origin) = (s.name.clone(), s.origin);
+            let (name, origin, progress) = (s.name.clone(), s.origin, s.progress.clone());
             match self.watch(&name, &process, origin, 0, None, None) {
                 Ok(app) => {
                     self.standing[i].app = Some(app);
                     self.standing[i].complained = false;
+                    self.probe(app, &name, process.pid, progress);
                 }
                 Err(e) if !self.standing[i].complained => {
                     self.standing[i].complained = true;
@@ -484,6 +500,20 @@ impl Control {
                 Err(_) => {}
             }
         }
+    }
+
+    /// Has a process's progress seen from outside, from now on in this way.
+    fn probe(&self, app: u32, name: &str, pid: u32, progress: Option<config::ProgressProbe>) {
+        let Some(probes) = &self.probes else { return };
+        probes.remove(app);
+        let Some(progress) = progress else {
+            self.core.tell(move |core| core.watch_probe(app, None));
+            return;
+        };
+        let moves = Moves::default();
+        let (source, limit_ns, counted) = (progress.probe.source(), progress.limit_ns, moves.clone());
+        self.core.tell(move |core| core.watch_probe(app, Some((source, limit_ns, counted))));
+        probes.add(app, name, pid, progress, moves);
     }
 
     fn watch(
@@ -536,12 +566,22 @@ impl Control {
             if let Some(i) = self.standing.iter().position(|s| s.name == w.name && s.origin == Origin::Config)
                 && let Some(app) = self.standing.remove(i).app
             {
+                if let Some(probes) = &self.probes {
+                    probes.remove(app);
+                }
                 self.core.tell(move |core| {
                     core.unwatch(app);
                 });
             }
         }
-        self.standing.extend(changes.live.watches_added.iter().map(|w| Standing::new(&w.name, &w.selector, Origin::Config)));
+        for w in &changes.live.progress {
+            let Some(s) = self.standing.iter_mut().find(|s| s.name == w.name && s.origin == Origin::Config) else { continue };
+            s.progress.clone_from(&w.progress);
+            let Some(app) = s.app else { continue };
+            let pid = self.core.ask(move |core| core.watchlist.get(app).map_or(0, |w| w.pid)).unwrap_or(0);
+            self.probe(app, &w.name, pid, w.progress.clone());
+        }
+        self.standing.extend(changes.live.watches_added.iter().map(Standing::configured));
         if changes.live.keys {
             let keys = new.keyring;
             self.core.tell(move |core| core.set_keys(keys));
@@ -887,6 +927,9 @@ impl Control {
         };
         self.policy.may_watch(&self.connections[i].peer, uid)?;
         self.standing.retain(|s| s.name != name);
+        if let Some(probes) = &self.probes {
+            probes.remove(app);
+        }
         self.core.ask(move |core| core.unwatch(app));
         Ok((Reply::Done, None))
     }
@@ -894,7 +937,20 @@ impl Control {
 
 impl Standing {
     fn new(name: &str, selector: &Selector, origin: Origin) -> Self {
-        Self { name: name.into(), selector: selector.clone(), origin, owner: None, app: None, complained: false, denied: None }
+        Self {
+            name: name.into(),
+            selector: selector.clone(),
+            origin,
+            owner: None,
+            app: None,
+            progress: None,
+            complained: false,
+            denied: None,
+        }
+    }
+
+    fn configured(watch: &config::Watch) -> Self {
+        Self { progress: watch.progress.clone(), ..Self::new(&watch.name, &watch.selector, Origin::Config) }
     }
 
     /// Whether its owner may have this process watched: the next one that answers to a selector may be somebody else's.

@@ -1068,6 +1068,18 @@ impl Core {
         true
     }
 
+    /// Judges a process's progress by a probe from now on; `None`: no longer.
+    pub fn watch_probe(&mut self, app: u32, probe: Option<(ProgressSource, u64, crate::watchlist::Moves)>) {
+        for source in [ProgressSource::Command, ProgressSource::File, ProgressSource::Write] {
+            self.watch_progress(app, source, 0);
+        }
+        let Some((source, limit_ns, moves)) = probe else { return };
+        if let Some(w) = self.watchlist.get_mut(app).filter(|w| w.ended.is_none()) {
+            w.probe = Some(moves);
+            self.watch_progress(app, source, limit_ns);
+        }
+    }
+
     /// An application's own detector found that a process of this host is hung, or is not.
     pub fn report_progress(&mut self, app: u32, hung: bool) {
         let now = now_ns();

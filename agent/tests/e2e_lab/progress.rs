@@ -225,3 +225,216 @@ fn f20_an_application_reports_what_its_own_detector_found() {
     p.kill();
     there.failure("db@h1");
 }
+
+/// What a hook says: on hung, kill.
+fn with_kill(host: u16) -> String {
+    if host == 1 { "[[hook]]\non = [\"hung\"]\nmatch = \"db@*\"\naction = \"kill\"\n".into() } else { String::new() }
+}
+
+#[test]
+fn b10_a_hook_kills_who_is_hung_and_that_is_a_certain_crash() {
+    let Some(w) = Setup::hosts(3).extra(with_kill).up() else { return };
+    let mut p = working(&w, 1, "db", 1);
+    let mut other = working(&w, 1, "other", 1);
+    let mut watchers = [w.monitor(2, "@h1"), w.monitor(3, "db@h1")];
+    order(&mut other, "tick-off");
+    watchers[0].hung("other@h1");
+    order(&mut p, "tick-off");
+    for watcher in &mut watchers {
+        watcher.hung("db@h1");
+        let v = watcher.failure("db@h1");
+        crate::common::certain(&v);
+        assert_eq!((v.cause, v.code), (Cause::Doomed, libc::SIGKILL));
+    }
+    assert_eq!(p.ended_by(), Some(libc::SIGKILL));
+    w.event(1, "that it was the hook", |e| e.cause == Cause::Local && e.text.contains("db") && e.text.contains("killed"));
+    assert_eq!(watchers[0].failures_of("other@h1"), 0, "the hook is not for it");
+    assert!(w.status(1).watched.iter().any(|a| a.name == "other" && a.state == "hung"));
+}
+
+/// A configuration with one watch by pid-independent name and this probe on h1.
+fn probed(w: &mut World, probe: &str) -> Process {
+    let program = w.lab.host_dir(1).join("e2e-probed");
+    if !program.exists() {
+        std::fs::copy("/bin/sleep", &program).unwrap();
+    }
+    let process = w.process(1, program.to_str().unwrap(), &["1000"]);
+    // By its number, so that other labs' processes are not meant.
+    let watch = format!("[[watch]]\nname = \"db\"\npid = {}\nprogress = {{ limit = \"1s\", {probe} }}\n", process.pid());
+    w.write_config(1, &format!("{}\n{watch}", w.head(1, "h1", "2ms")));
+    for host in 1..=2 {
+        w.start(host);
+    }
+    w.all_alive();
+    w.known(1, "db");
+    process
+}
+
+#[test]
+fn b10_a_command_that_fails_or_never_returns_is_hung() {
+    let Some(mut w) = Setup::hosts(2).empty().up() else { return };
+    let script = w.lab.host_dir(1).join("probe.sh");
+    let says = |what: &str| {
+        std::fs::write(&script, format!("#!/bin/sh\n{what}\n")).unwrap();
+        let mode = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o700);
+        std::fs::set_permissions(&script, mode).unwrap();
+    };
+    says("exit 0");
+    let command = format!("command = [\"/bin/sh\", \"{}\"]", script.display());
+    let p = probed(&mut w, &command);
+    let mut there = w.monitor(2, "db@h1");
+    for (what, again) in [("echo no; exit 1", "exit 0"), ("exec sleep 1000", "exit 0")] {
+        says(what);
+        let before = there.seen.len();
+        let v = there.wait("hung", |e| matches!(e, Event::Hung(v) if named(v, "db@h1")));
+        let Event::Hung(v) = v else { panic!() };
+        assert_eq!(ProgressSource::from_code(v.code), Some(ProgressSource::Command));
+        says(again);
+        there.progressing("db@h1");
+        assert!(there.seen.len() > before);
+        there.seen.clear();
+    }
+    p.kill();
+    there.failure("db@h1");
+}
+
+#[test]
+fn b10_a_file_that_stands_still_is_hung_also_after_a_reload() {
+    let Some(mut w) = Setup::hosts(2).empty().up() else { return };
+    let log = w.lab.host_dir(1).join("app.log");
+    std::fs::write(&log, "").unwrap();
+    // A log that grows, as long as the flag is there.
+    let flag = w.lab.host_dir(1).join("flag");
+    std::fs::write(&flag, "").unwrap();
+    let script = format!("while :; do [ -e {} ] && echo x >> {}; sleep 0.05; done", flag.display(), log.display());
+    let _writer = w.process(1, "sh", &["-c", &script]);
+    let p = probed(&mut w, &format!("file = \"{}\"", log.display()));
+    let mut there = w.monitor(2, "db@h1");
+    std::fs::remove_file(&flag).unwrap();
+    let v = there.hung("db@h1");
+    assert_eq!(ProgressSource::from_code(v.code), Some(ProgressSource::File));
+    std::fs::write(&flag, "").unwrap();
+    there.progressing("db@h1");
+    // Without the probe nothing is said of it any more, and it was not let go of meanwhile.
+    std::fs::remove_file(&flag).unwrap();
+    there.wait("hung again", |e| matches!(e, Event::Hung(v) if v.id.is_some_and(|id| id.0 as u32 > 2)));
+    let watch = format!("[[watch]]\nname = \"db\"\npid = {}\n", p.pid());
+    w.write_config(1, &format!("{}\n{watch}", w.head(1, "h1", "2ms")));
+    w.ask(1, &fide_wire::control::Request::Reload).unwrap();
+    until("it is alive to h2", || state(&w, 2, "db") == "alive");
+    assert!(there.failures().is_empty(), "{:?}", there.seen);
+    p.kill();
+    there.failure("db@h1");
+}
+
+/// A file system of its own that can be frozen; thawed and gone when this is dropped.
+struct Freezer {
+    dir: std::path::PathBuf,
+    frozen: bool,
+    /// Thaws it after a while whatever becomes of this test: a frozen file system stops whoever syncs.
+    guard: std::process::Child,
+}
+
+impl Freezer {
+    fn make(lab_dir: &std::path::Path) -> Option<Self> {
+        let (image, dir) = (lab_dir.join("disk.img"), lab_dir.join("disk"));
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::File::create(&image).unwrap().set_len(16 << 20).unwrap();
+        let done = |program: &str, args: &[&std::ffi::OsStr]| {
+            std::process::Command::new(program).args(args).output().is_ok_and(|o| o.status.success())
+        };
+        let made = done("mkfs.ext4", &["-q".as_ref(), "-F".as_ref(), image.as_os_str()])
+            && done("mount", &["-o".as_ref(), "loop".as_ref(), image.as_os_str(), dir.as_os_str()]);
+        if !made {
+            println!("SKIPPED: this machine cannot mount a file system of its own (mkfs.ext4, loop device)");
+        }
+        if !made {
+            return None;
+        }
+        let script = "sleep 60; fsfreeze --unfreeze \"$0\"; umount -l \"$0\"";
+        let guard =
+            std::process::Command::new("sh").args(["-c", script]).arg(&dir).stderr(std::process::Stdio::null()).spawn().unwrap();
+        Some(Self { dir, frozen: false, guard })
+    }
+
+    fn freeze(&mut self, on: bool) {
+        let option = if on { "--freeze" } else { "--unfreeze" };
+        assert!(std::process::Command::new("fsfreeze").arg(option).arg(&self.dir).status().unwrap().success());
+        self.frozen = on;
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        if self.frozen {
+            let _ = std::process::Command::new("fsfreeze").arg("--unfreeze").arg(&self.dir).status();
+        }
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.dir).status();
+        let _ = self.guard.kill(); // its sleep ends by itself
+        let _ = self.guard.wait();
+    }
+}
+
+#[test]
+fn b10_a_frozen_disk_is_hung_and_holds_up_nothing_else() {
+    let Some(mut w) = Setup::hosts(2).empty().up() else { return };
+    let Some(mut disk) = Freezer::make(&w.lab.host_dir(1)) else { return };
+    let p = probed(&mut w, &format!("write = \"{}\"", disk.dir.join("probe").display()));
+    let other = w.sleeper(1);
+    w.watch_known(1, "other", other.pid());
+    let mut there = w.monitor(2, "@h1");
+    disk.freeze(true);
+    let v = there.hung("db@h1");
+    assert_eq!(ProgressSource::from_code(v.code), Some(ProgressSource::Write));
+    // The write cannot even be killed now. Everything else goes on: crashes, clients, the agent's own end and the next one's beginning.
+    other.kill();
+    there.failure("other@h1");
+    assert_eq!(w.state(2, "h1"), "alive");
+    w.signal_agent(1, libc::SIGTERM);
+    assert!(w.agent_ended(1).success());
+    there.host("@h1", Cause::Left);
+    w.start(1);
+    w.all_alive();
+    w.known(1, "db");
+    there.wait("hung in the next life", |e| matches!(e, Event::Hung(x) if x.subject.incarnation > v.subject.incarnation));
+    disk.freeze(false);
+    there.wait("moves", |e| matches!(e, Event::Progressing(x) if x.subject.incarnation > v.subject.incarnation));
+    p.kill();
+    there.failure("db@h1");
+}
+
+/// Not a promise, a figure: from the end of the limit to the upcall on another host.
+#[test]
+fn the_time_from_the_limit_to_another_host() {
+    let Some(w) = Setup::hosts(2).alone().up() else { return };
+    let mut p = working(&w, 1, "db", 1);
+    let mut there = w.monitor(2, "db@h1");
+    const TIMES: usize = 100;
+    let limit_ns = 100_000_000;
+    order(&mut p, "limit 100");
+    let (mut limits, mut tellings) = (Vec::new(), Vec::new());
+    for i in 0..TIMES {
+        there.seen.clear();
+        // Anywhere between two looks.
+        std::thread::sleep(Duration::from_micros((i as u64 * 7919) % 12_500));
+        order(&mut p, "tick-off");
+        // The ticking thread may tick once more within 2 ms.
+        let still = fide_client::monotonic_ns();
+        let v = there.hung("db@h1");
+        let now = fide_client::monotonic_ns();
+        // One machine, one clock.
+        tellings.push(now.saturating_sub(v.event_ns) / 1000);
+        limits.push(v.event_ns.saturating_sub(still + limit_ns) / 1000);
+        order(&mut p, "tick-on");
+        there.progressing("db@h1");
+    }
+    for (what, mut us) in [("limit reached → found", limits), ("found → told on another host", tellings)] {
+        us.sort_unstable();
+        println!(
+            "{what}: median {} µs, p99 {} µs, max {} µs (limit 100 ms, {TIMES} times)",
+            us[TIMES / 2],
+            us[TIMES - 2],
+            us[TIMES - 1]
+        );
+    }
+}

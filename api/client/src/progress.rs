@@ -52,7 +52,7 @@ impl Counters {
     }
 
     pub fn take(&self) -> Result<u8, Error> {
-        let free = |taken: u32| (taken.trailing_ones() < COUNTERS as u32).then(|| taken | taken + 1);
+        let free = |taken: u32| (taken.trailing_ones() < COUNTERS as u32).then(|| taken | (taken + 1));
         let before = self.taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, free).map_err(|_| Error::Full)?;
         Ok(before.trailing_ones() as u8)
     }
