@@ -1,12 +1,14 @@
-//! The agent's end of a piggyback bridge (X6): memory shared with one application, which is not trusted.
+//! The agent's end of a bridge: memory shared with one application, which is not trusted. Piggybacks come by it (X6), and progress counters lie in
+//! it (B10).
 //!
 //! The application can write anything at any time, so lengths are copied out once, checked, and only then used; it can neither make
 //! the agent read outside the bridge nor wait. The memory is sealed against shrinking, so reading it cannot fault.
 
-use fide_wire::control::bridge::{DATA, HEAD, LEN, SLOT, SLOTS, TAIL};
+use fide_proto::detector::progress::Look;
+use fide_wire::control::bridge::{BUSY, COUNTER, COUNTERS, DATA, HEAD, LEN, PROGRESS, SLOT, SLOTS, TAIL};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The agent's mapping.
 pub struct Bridge {
@@ -54,6 +56,21 @@ impl Bridge {
         unsafe { &*self.base.add(offset).cast::<AtomicU32>() }
     }
 
+    /// What a progress counter shows. Any number may stand there; none does harm.
+    #[must_use]
+    pub fn look(&self, counter: u8) -> Option<Look> {
+        if usize::from(counter) >= COUNTERS {
+            return None;
+        }
+        let word = |offset: usize| {
+            // SAFETY: the counter's number was checked, so this is an aligned offset inside the mapping, which lives as long as self.
+            unsafe { &*self.base.add(PROGRESS + usize::from(counter) * COUNTER + offset).cast::<AtomicU64>() }
+        };
+        // In the other order than they are written at a begin: who is seen busy is seen to have moved.
+        let busy = word(BUSY).load(Ordering::Acquire) != 0;
+        Some(Look { count: word(0).load(Ordering::Acquire), busy })
+    }
+
     /// Whether a message waits. Costs one load.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
@@ -83,6 +100,15 @@ impl Bridge {
         }
         self.counter(TAIL).store(self.taken, Ordering::Release);
         found
+    }
+
+    #[cfg(test)]
+    pub(crate) fn progress_for_test(&self, counter: u8, count: u64, busy: u64) {
+        let at = PROGRESS + usize::from(counter) * COUNTER;
+        // SAFETY: an aligned offset inside the mapping.
+        let word = |offset: usize| unsafe { &*self.base.add(at + offset).cast::<AtomicU64>() };
+        word(0).store(count, Ordering::Release);
+        word(BUSY).store(busy, Ordering::Release);
     }
 
     #[cfg(test)]
@@ -119,6 +145,20 @@ mod tests {
             assert_eq!(out[1..], [i as u8; 5]);
         }
         assert!(!b.is_waiting());
+    }
+
+    #[test]
+    fn progress_counters_show_what_was_written_and_no_more_of_them_exist() {
+        let (b, _fd) = Bridge::create().unwrap();
+        for counter in 0..COUNTERS as u8 {
+            assert_eq!(b.look(counter), Some(Look { count: 0, busy: false }));
+            b.progress_for_test(counter, u64::MAX - u64::from(counter), u64::MAX);
+        }
+        for counter in 0..COUNTERS as u8 {
+            assert_eq!(b.look(counter), Some(Look { count: u64::MAX - u64::from(counter), busy: true }));
+        }
+        assert_eq!((b.look(COUNTERS as u8), b.look(255)), (None, None));
+        assert!(!b.is_waiting(), "they lie apart from the messages");
     }
 
     #[test]

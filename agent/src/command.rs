@@ -14,4 +14,10 @@ pub struct Arguments {
     /// Read the configuration and its keys, say what is doubtful, and exit.
     #[arg(long)]
     pub check: bool,
+    /// What the agent starts itself for: says how a file is, for a progress probe.
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub probe_file: Option<PathBuf>,
+    /// The same: writes a file to its disk.
+    #[arg(long, value_name = "FILE", hide = true)]
+    pub probe_write: Option<PathBuf>,
 }

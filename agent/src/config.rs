@@ -8,7 +8,7 @@
 
 use fide_wire::control::{DEFAULT_SOCKET, Selector};
 use fide_wire::mac::{Key, Keyring};
-use fide_wire::verdict::Cause;
+use fide_wire::verdict::{Cause, ProgressSource};
 use fide_wire::{DEFAULT_PORT, PATHS, name_id, names};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
@@ -25,6 +25,10 @@ pub const DEFAULT_PATH: &str = "/etc/fide/fide.toml";
 
 /// Larger files are refused unread.
 const FILE_MAX: usize = 1 << 20;
+/// Shortest and longest limit of a progress probe, ns.
+const PROBE_LIMIT_NS: std::ops::RangeInclusive<u64> = 1_000_000_000..=3_600_000_000_000;
+/// Most progress probes.
+const PROBES_MAX: usize = 64;
 /// Shortest and longest heartbeat interval, ns. (The wire carries it in 32 bits.)
 const HEARTBEAT_NS: std::ops::RangeInclusive<u64> = 50_000..=4_000_000_000;
 
@@ -184,6 +188,50 @@ pub struct Watch {
     pub name: String,
     /// Which process.
     pub selector: Selector,
+    /// How its progress is seen from outside, if it is.
+    pub progress: Option<ProgressProbe>,
+}
+
+/// How a process's progress is seen from outside (B10): without a success for the limit, it is hung.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgressProbe {
+    /// The limit, ns.
+    pub limit_ns: u64,
+    /// What is tried, four times within it.
+    pub probe: Probe,
+}
+
+/// What is tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// A program (absolute) and its arguments; exit status 0 is progress.
+    Command(Vec<String>),
+    /// A file whose time or size must change.
+    File(PathBuf),
+    /// A file that is written and forced to its disk.
+    Write(PathBuf),
+}
+
+impl Probe {
+    /// As verdicts name it.
+    #[must_use]
+    pub const fn source(&self) -> ProgressSource {
+        match self {
+            Probe::Command(_) => ProgressSource::Command,
+            Probe::File(_) => ProgressSource::File,
+            Probe::Write(_) => ProgressSource::Write,
+        }
+    }
+}
+
+impl fmt::Display for Probe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Probe::Command(words) => write!(f, "command {}", words.first().map_or("", String::as_str)),
+            Probe::File(path) => write!(f, "file {}", path.display()),
+            Probe::Write(path) => write!(f, "write {}", path.display()),
+        }
+    }
 }
 
 /// Where the keys are.
@@ -262,6 +310,17 @@ pub struct HistoryConfig {
     pub max_bytes: u64,
 }
 
+/// What a hook does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HookAction {
+    /// Runs a program.
+    #[default]
+    Run,
+    /// The agent of the host where a process is hung ends that process by SIGKILL, which makes a certain crash of it (FiDe §6.6).
+    Kill,
+}
+
 /// A program to run when something happens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hook {
@@ -269,7 +328,9 @@ pub struct Hook {
     pub on: Vec<Cause>,
     /// For which processes or hosts: `name@host`, `@host`, with `*` and `?`.
     pub pattern: String,
-    /// The program (absolute) and its arguments.
+    /// What happens.
+    pub action: HookAction,
+    /// The program (absolute) and its arguments; empty when the agent itself acts.
     pub command: Vec<String>,
     /// How long it may take.
     pub timeout: Duration,
@@ -605,6 +666,16 @@ struct FileWatch {
     unit: Option<String>,
     cgroup: Option<String>,
     port: Option<u16>,
+    progress: Option<Spanned<FileProgress>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileProgress {
+    limit: Ns,
+    command: Option<Command>,
+    file: Option<PathBuf>,
+    write: Option<PathBuf>,
 }
 
 #[derive(Deserialize)]
@@ -641,7 +712,8 @@ struct FileHook {
     on: Vec<On>,
     #[serde(default = "any")]
     r#match: String,
-    command: Command,
+    action: Option<HookAction>,
+    command: Option<Command>,
     timeout: Option<Spanned<Ns>>,
     #[serde(default)]
     confirmations: bool,
@@ -1051,9 +1123,36 @@ fn watches(text: &str, file: Vec<Spanned<FileWatch>>) -> Result<Vec<Watch>, Conf
         if watches.iter().any(|w| w.name == name) {
             return bad(format!("a second watch is named `{name}`; names are unique on a host, choose another"));
         }
-        watches.push(Watch { name, selector });
+        let progress = f.progress.map(|p| progress(text, &name, p)).transpose()?;
+        if progress.is_some() && watches.iter().filter(|w| w.progress.is_some()).count() == PROBES_MAX {
+            return bad(format!("more than {PROBES_MAX} progress probes; each is a process every quarter of its limit"));
+        }
+        watches.push(Watch { name, selector, progress });
     }
     Ok(watches)
+}
+
+fn progress(text: &str, name: &str, file: Spanned<FileProgress>) -> Result<ProgressProbe, ConfigError> {
+    let at = file.span().start;
+    let bad = |what: String| Err(ConfigError::at(text, at, what));
+    let f = file.into_inner();
+    if !PROBE_LIMIT_NS.contains(&f.limit.0) {
+        return bad(format!(
+            "the progress limit of `{name}` must lie between \"1s\" and \"1h\": a probe is a process that is started four times within it; \
+             a process that shows its progress itself (fide_progress_open) can have 10 ms"
+        ));
+    }
+    let given = [f.command.map(|c| Probe::Command(c.0)), f.file.map(Probe::File), f.write.map(Probe::Write)];
+    let mut given = given.into_iter().flatten();
+    let (Some(probe), None) = (given.next(), given.next()) else {
+        return bad(format!("the progress of `{name}` needs exactly one of command, file and write"));
+    };
+    if let Probe::File(path) | Probe::Write(path) = &probe
+        && (!path.is_absolute() || path.to_str().is_none_or(|p| p.contains('\0')))
+    {
+        return bad(format!("the file {path:?} must be an absolute path: the agent has no directory of its own"));
+    }
+    Ok(ProgressProbe { limit_ns: f.limit.0, probe })
 }
 
 fn history(text: &str, file: FileHistory) -> Result<HistoryConfig, ConfigError> {
@@ -1107,7 +1206,33 @@ fn hooks(text: &str, file: Vec<Spanned<FileHook>>) -> Result<Vec<Hook>, ConfigEr
             Some(t) => Duration::from_nanos(t.into_inner().0),
             None => Duration::from_secs(5),
         };
-        hooks.push(Hook { on, pattern: f.r#match, command: f.command.0, timeout, confirmations: f.confirmations });
+        let action = f.action.unwrap_or_default();
+        let command = match (action, f.command) {
+            (HookAction::Run, Some(command)) => command.0,
+            (HookAction::Run, None) => {
+                return Err(ConfigError::at(
+                    text,
+                    at,
+                    "this hook does nothing: give it `command = [\"/path/of/program\", …]`, or, on hung, `action = \"kill\"`",
+                ));
+            }
+            (HookAction::Kill, Some(_)) => {
+                return Err(ConfigError::at(
+                    text,
+                    at,
+                    "action = \"kill\" is the agent's own: a command needs a [[hook]] of its own",
+                ));
+            }
+            (HookAction::Kill, None) if on != [Cause::Hung] => {
+                return Err(ConfigError::at(
+                    text,
+                    at,
+                    "only what is hung can be killed: write on = [\"hung\"] for action = \"kill\", and another [[hook]] for the rest",
+                ));
+            }
+            (HookAction::Kill, None) => Vec::new(),
+        };
+        hooks.push(Hook { on, pattern: f.r#match, action, command, timeout, confirmations: f.confirmations });
     }
     Ok(hooks)
 }
@@ -1154,6 +1279,8 @@ pub struct Live {
     pub watches_added: Vec<Watch>,
     /// Watches that are gone or select another process now (remove these first).
     pub watches_removed: Vec<Watch>,
+    /// Watches of the same process with another probe of its progress, or none.
+    pub progress: Vec<Watch>,
     /// The keys.
     pub keys: bool,
     /// Pins of the contract.
@@ -1175,7 +1302,7 @@ impl Live {
     #[must_use]
     pub fn names(&self) -> Vec<&'static str> {
         let all = [
-            (!self.watches_added.is_empty() || !self.watches_removed.is_empty(), "watch"),
+            (!self.watches_added.is_empty() || !self.watches_removed.is_empty() || !self.progress.is_empty(), "watch"),
             (self.keys, "keys"),
             (self.contract, "contract"),
             (self.socket_permissions, "socket.mode/group"),
@@ -1209,12 +1336,15 @@ pub fn diff(old: &Config, new: &Config) -> Changes {
         (old.history.path != new.history.path, "history.path"),
         (old.state != new.state, "state"),
     ];
-    let only_in = |a: &[Watch], b: &[Watch]| a.iter().filter(|w| !b.contains(w)).cloned().collect();
+    let same = |a: &Watch, b: &Watch| a.name == b.name && a.selector == b.selector;
+    let only_in = |a: &[Watch], b: &[Watch]| a.iter().filter(|w| !b.iter().any(|o| same(w, o))).cloned().collect();
+    let probed_otherwise = |w: &&Watch| old.watches.iter().any(|o| same(o, w) && o.progress != w.progress);
     let permissions = |s: &SocketConfig| (s.mode, s.group.clone());
     Changes {
         live: Live {
             watches_added: only_in(&new.watches, &old.watches),
             watches_removed: only_in(&old.watches, &new.watches),
+            progress: new.watches.iter().filter(probed_otherwise).cloned().collect(),
             keys: old.keyring != new.keyring || old.keys != new.keys,
             contract: old.contract != new.contract,
             socket_permissions: permissions(&old.socket) != permissions(&new.socket),

@@ -7,15 +7,18 @@ use crate::config::{self, Config};
 use crate::core::{Command, Core, Happened, now_ns};
 use crate::history::{Flushed, History, given_in};
 use crate::metrics::Heart;
+use crate::probes::Probes;
 use crate::select::{Resolver, Target as Process};
 use crate::seqpacket::{self, Read};
 use crate::state::State;
 use crate::status::About;
 use crate::subscribers::{Target, Want};
-use crate::watchlist::{Origin, Watched};
+use crate::watchlist::{Moves, Origin, Watched};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
-use fide_wire::control::{ErrorCode, HistoryEvent, PROTOCOL, Refused, Reply, Request, Selector, Status, bridge};
-use fide_wire::verdict::{Cause, VerdictId};
+use fide_wire::control::{
+    ErrorCode, HistoryEvent, PROGRESS_LIMIT_NS, PROTOCOL, REASON_MAX, Refused, Reply, Request, Selector, Status, bridge,
+};
+use fide_wire::verdict::{Cause, ProgressSource, VerdictId};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -100,6 +103,9 @@ const CONNECTIONS_PER_USER: usize = 64;
 /// Of all, those that only root gets.
 const CONNECTIONS_FOR_ROOT: usize = 16;
 
+/// `code` of [`Cause::Local`] events that keep the reason of an application's report.
+pub const REPORT_EVENT_CODE: i32 = 1002;
+
 /// A watch that is kept alive: when its process ends, the next one that answers to the selector is watched.
 struct Standing {
     name: String,
@@ -108,6 +114,7 @@ struct Standing {
     /// Who asked for it, and may have watched what it finds; `None`: the configuration, which may watch everything.
     owner: Option<access::Peer>,
     app: Option<u32>,
+    progress: Option<config::ProgressProbe>,
     complained: bool,
     /// The last process that was found and that the owner may not have watched.
     denied: Option<(u32, u64)>,
@@ -127,6 +134,7 @@ pub struct Control {
     policy: access::Policy,
     resolver: Resolver,
     standing: Vec<Standing>,
+    probes: Option<Probes>,
     state: State,
     side: crate::side::Side,
     signals: OwnedFd,
@@ -227,7 +235,14 @@ impl Control {
         for w in warnings {
             tracing::warn!("{w}");
         }
-        let standing = config.watches.iter().map(|w| Standing::new(&w.name, &w.selector, Origin::Config)).collect();
+        let standing = config.watches.iter().map(Standing::configured).collect();
+        // Its own program by what it is, not by its name: that may be another's by now.
+        let probes = Probes::start("/proc/self/exe".into())
+            .inspect_err(|e| {
+                let text = format!("progress probes cannot be run: {e}");
+                core.tell(move |core| core.tell_local(Cause::Local, 0, text));
+            })
+            .ok();
         let side = crate::side::Side::new(&config, &core);
         Self {
             config,
@@ -242,6 +257,7 @@ impl Control {
             policy,
             resolver: Resolver::default(),
             standing,
+            probes,
             state,
             side,
             signals,
@@ -255,6 +271,7 @@ impl Control {
         self.sweep();
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]); // not under systemd: nobody to notify
         while self.turn() {}
+        self.probes = None;
         self.side.shutdown();
         if let Flushed::Failed(e) = self.history.flush() {
             tracing::error!("{e}");
@@ -332,10 +349,32 @@ impl Control {
             _ => tracing::warn!(grade = %event.grade, "{}", event.text),
         }
         self.side.happened(&event);
+        if event.cause == Cause::Hung && event.node == self.config.node && self.side.kills(&event) {
+            self.kill_hung(&event);
+        }
         let reply = Reply::Event(Box::new(event));
         for c in self.connections.iter_mut().filter(|c| c.following) {
             c.push(&reply, None);
         }
+    }
+
+    /// A hook says that who is hung shall end. The exit watch sees it doomed, and all hosts hear of a crash that is certain.
+    fn kill_hung(&mut self, event: &HistoryEvent) {
+        let Some(name) = event.app.clone() else { return };
+        let number = event.id.map(|id| id.0 as u32);
+        let wanted = name.clone();
+        // It may have moved since.
+        let still = self.core.ask(move |core| {
+            let w = core.watchlist.named(&wanted).and_then(|app| core.watchlist.get(app))?;
+            (w.hung == number).then_some((w.pid, w.start_ticks))
+        });
+        let Some((pid, start_ticks)) = still.flatten() else { return };
+        let text = match self.resolver.kill(pid, start_ticks) {
+            Ok(()) => format!("{name} (process {pid}) was hung and is killed, as a hook says"),
+            Err(e) => format!("{name} (process {pid}) is hung and cannot be killed, as a hook says: {e}"),
+        };
+        tracing::warn!("{text}");
+        self.core.tell(move |core| core.tell_local(Cause::Local, crate::hooks::HOOK_EVENT_CODE, text));
     }
 
     fn write_history(&mut self) {
@@ -423,6 +462,9 @@ impl Control {
                     continue;
                 }
                 self.standing[i].app = None;
+                if let Some(probes) = &self.probes {
+                    probes.remove(app);
+                }
             }
             let s = &self.standing[i];
             let found = self.resolver.resolve(&s.selector, None);
@@ -444,11 +486,12 @@ impl Control {
                 }
                 continue;
             }
-            let (name, origin) = (s.name.clone(), s.origin);
+            let (name, origin, progress) = (s.name.clone(), s.origin, s.progress.clone());
             match self.watch(&name, &process, origin, 0, None, None) {
                 Ok(app) => {
                     self.standing[i].app = Some(app);
                     self.standing[i].complained = false;
+                    self.probe(app, &name, process.pid, progress);
                 }
                 Err(e) if !self.standing[i].complained => {
                     self.standing[i].complained = true;
@@ -457,6 +500,20 @@ impl Control {
                 Err(_) => {}
             }
         }
+    }
+
+    /// Has a process's progress seen from outside, from now on in this way.
+    fn probe(&self, app: u32, name: &str, pid: u32, progress: Option<config::ProgressProbe>) {
+        let Some(probes) = &self.probes else { return };
+        probes.remove(app);
+        let Some(progress) = progress else {
+            self.core.tell(move |core| core.watch_probe(app, None));
+            return;
+        };
+        let moves = Moves::default();
+        let (source, limit_ns, counted) = (progress.probe.source(), progress.limit_ns, moves.clone());
+        self.core.tell(move |core| core.watch_probe(app, Some((source, limit_ns, counted))));
+        probes.add(app, name, pid, progress, moves);
     }
 
     fn watch(
@@ -477,6 +534,8 @@ impl Control {
             origin,
             pbsize,
             bridge,
+            probe: None,
+            hung: None,
             ring,
             ended: None,
             ended_ns: 0,
@@ -507,12 +566,22 @@ impl Control {
             if let Some(i) = self.standing.iter().position(|s| s.name == w.name && s.origin == Origin::Config)
                 && let Some(app) = self.standing.remove(i).app
             {
+                if let Some(probes) = &self.probes {
+                    probes.remove(app);
+                }
                 self.core.tell(move |core| {
                     core.unwatch(app);
                 });
             }
         }
-        self.standing.extend(changes.live.watches_added.iter().map(|w| Standing::new(&w.name, &w.selector, Origin::Config)));
+        for w in &changes.live.progress {
+            let Some(s) = self.standing.iter_mut().find(|s| s.name == w.name && s.origin == Origin::Config) else { continue };
+            s.progress.clone_from(&w.progress);
+            let Some(app) = s.app else { continue };
+            let pid = self.core.ask(move |core| core.watchlist.get(app).map_or(0, |w| w.pid)).unwrap_or(0);
+            self.probe(app, &w.name, pid, w.progress.clone());
+        }
+        self.standing.extend(changes.live.watches_added.iter().map(Standing::configured));
         if changes.live.keys {
             let keys = new.keyring;
             self.core.tell(move |core| core.set_keys(keys));
@@ -718,6 +787,8 @@ impl Control {
                 }
             }
             Request::Join { name, pbsize } => self.join(i, &name, pbsize).map(Some),
+            Request::Progress { counter, limit_ns } => self.watch_counter(i, counter, limit_ns).map(Some),
+            Request::Report { name, hung, reason } => self.report(i, &name, hung, reason).map(Some),
             Request::Quit => match self.connections[i].joined.take() {
                 Some(app) => {
                     self.core.ask(move |core| core.unwatch(app)).ok_or_else(stuck)?;
@@ -792,6 +863,54 @@ impl Control {
         Ok((Reply::Joined { app, pbsize: granted, bridge_len: bridge::LEN as u32 }, Some(fd)))
     }
 
+    fn watch_counter(&mut self, i: usize, counter: u32, limit_ns: u64) -> Result<Answer, Refused> {
+        let fail = |code, what: String| Err(Refused { code, what });
+        let Some(app) = self.connections[i].joined else {
+            return fail(ErrorCode::Invalid, "join first: progress counters lie on the bridge of a process that joined".into());
+        };
+        let Some(counter) = u8::try_from(counter).ok().filter(|c| usize::from(*c) < bridge::COUNTERS) else {
+            return fail(ErrorCode::Invalid, format!("there is no counter {counter}: a process has {}", bridge::COUNTERS));
+        };
+        if limit_ns != 0 && !PROGRESS_LIMIT_NS.contains(&limit_ns) {
+            return fail(
+                ErrorCode::Invalid,
+                "a progress limit lies between 10 ms, below which scheduling alone would look like a hang, and a day".into(),
+            );
+        }
+        match self.core.ask(move |core| core.watch_progress(app, ProgressSource::Counter(counter), limit_ns)) {
+            Some(true) => Ok((Reply::Done, None)),
+            Some(false) => fail(ErrorCode::NotFound, "this process is no longer watched: it is ending".into()),
+            None => fail(ErrorCode::System, "the agent's loop does not answer".into()),
+        }
+    }
+
+    /// Who may have a process watched may also say of it that it is hung; who joined may say so of itself.
+    fn report(&mut self, i: usize, name: &str, hung: bool, reason: String) -> Result<Answer, Refused> {
+        if reason.len() > REASON_MAX || reason.chars().any(char::is_control) {
+            let what = format!("a reason is one line of at most {REASON_MAX} bytes");
+            return Err(Refused { code: ErrorCode::Invalid, what });
+        }
+        let wanted = name.to_string();
+        let found = self
+            .core
+            .ask(move |core| core.watchlist.named(&wanted).and_then(|app| core.watchlist.get(app).map(|w| (app, w.uid))));
+        let Some((app, uid)) = found.flatten() else {
+            return Err(Refused { code: ErrorCode::NotFound, what: format!("no process named {name} is watched on this host") });
+        };
+        if self.connections[i].joined != Some(app) {
+            self.policy.may_watch(&self.connections[i].peer, uid)?;
+        }
+        if !reason.is_empty() {
+            let by = &self.connections[i].peer;
+            let who = by.pid.map_or_else(|| format!("user {}", by.uid), |pid| format!("process {pid} of user {}", by.uid));
+            let says = if hung { "hung" } else { "progressing" };
+            let text = format!("{who} reports {name} as {says}: {reason}");
+            self.core.tell(move |core| core.tell_local(Cause::Local, REPORT_EVENT_CODE, text));
+        }
+        self.core.ask(move |core| core.report_progress(app, hung));
+        Ok((Reply::Done, None))
+    }
+
     fn unwatch(&mut self, i: usize, name: &str) -> Result<Answer, Refused> {
         let wanted = name.to_string();
         let found = self
@@ -808,6 +927,9 @@ impl Control {
         };
         self.policy.may_watch(&self.connections[i].peer, uid)?;
         self.standing.retain(|s| s.name != name);
+        if let Some(probes) = &self.probes {
+            probes.remove(app);
+        }
         self.core.ask(move |core| core.unwatch(app));
         Ok((Reply::Done, None))
     }
@@ -815,7 +937,20 @@ impl Control {
 
 impl Standing {
     fn new(name: &str, selector: &Selector, origin: Origin) -> Self {
-        Self { name: name.into(), selector: selector.clone(), origin, owner: None, app: None, complained: false, denied: None }
+        Self {
+            name: name.into(),
+            selector: selector.clone(),
+            origin,
+            owner: None,
+            app: None,
+            progress: None,
+            complained: false,
+            denied: None,
+        }
+    }
+
+    fn configured(watch: &config::Watch) -> Self {
+        Self { progress: watch.progress.clone(), ..Self::new(&watch.name, &watch.selector, Origin::Config) }
     }
 
     /// Whether its owner may have this process watched: the next one that answers to a selector may be somebody else's.

@@ -20,7 +20,8 @@ use crate::words;
 use crossbeam_channel::{Receiver as Channel, Sender};
 use fide_lane::{AnswerKind, Breach, Calibration, Config as CalibrationConfig, DropCounters, Lane, Pacer, PathMode, Prober};
 use fide_proto::detector::{
-    self, Action, AppState, Detector, Offer, Outbox, OutboxConfig, PathArrival, ProbeResult, Seen, Taken, Verdict,
+    self, Action, AppState, Detector, Offer, Outbox, OutboxConfig, PathArrival, ProbeResult, Progress, Seen, Taken, Verdict,
+    progress::Finding,
 };
 use fide_wire::control::{HistoryEvent, RingKind};
 use fide_wire::event::{Record, RecordKind};
@@ -28,7 +29,7 @@ use fide_wire::mac::Keyring;
 use fide_wire::packet::{
     Announce, AnnouncedApp, AnnouncedMonitor, BODY_MAX, ConfirmEntry, Header, Kind, Notice, PACKET_MAX, Packet, ReportEntry,
 };
-use fide_wire::verdict::{Cause, Contract, Evidence, Grade, VerdictId};
+use fide_wire::verdict::{Cause, Contract, Evidence, Grade, ProgressSource, VerdictId};
 use fide_wire::{PATHS, SLOTS};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -116,6 +117,8 @@ pub struct Core {
     pacer: Pacer,
     detector: Detector,
     outbox: Outbox,
+    /// Of the processes of this host.
+    pub(crate) progress: Progress,
     // Boxed: the loop looks at every slot each turn, and 256 pointers are 2 KiB.
     pub(crate) peers: Vec<Option<Box<Peer>>>,
     /// Processes of this host.
@@ -198,6 +201,7 @@ impl Core {
             pacer: Pacer::new(start.period_ns, now),
             detector: Detector::new(start.detector.clone()),
             outbox: Outbox::new(OutboxConfig::new(start.node, start.incarnation)),
+            progress: Progress::new(),
             receiver,
             lane,
             prober,
@@ -263,6 +267,7 @@ impl Core {
         self.drain_inbox();
         self.run_commands();
         self.judge(now_ns());
+        self.judge_progress(now_ns());
         self.confirm();
         self.repeat(now_ns());
         if now >= self.announce_at {
@@ -277,7 +282,7 @@ impl Core {
     // ---- waiting ------------------------------------------------------------------------------------------------------------
 
     fn next_deadline(&self) -> u64 {
-        [self.detector.poll_timeout(), self.outbox.poll_timeout(), self.stopping]
+        [self.detector.poll_timeout(), self.outbox.poll_timeout(), self.progress.poll_timeout(), self.stopping]
             .into_iter()
             .flatten()
             .chain([self.pacer.next_ns(), self.announce_at, self.housekeeping_at])
@@ -389,6 +394,7 @@ impl Core {
             return; // it left while the exit watch was at work: the number had to be used, the story is over
         }
         self.watchlist.end(record.app, cause, record.code, now);
+        self.progress.forget(record.app);
         let evidence = Evidence { event_ns: record.event_ns, sent_ns, received_ns: record.received_ns, ..Evidence::default() };
         let name = self.watchlist.get(record.app).map(|w| w.name.clone());
         self.tell(
@@ -449,6 +455,9 @@ impl Core {
         let delivered = self.receiver.kernel_delivers();
         self.publish(record.node, record.app, record, &[], delivered);
         self.publish_late(record, delivered);
+        if cause.is_progress() {
+            return; // it goes on
+        }
         let Some(peer) = self.peers[slot].as_mut() else { return };
         if record.app != 0 {
             if let Some(app) = peer.apps.get_mut(&record.app) {
@@ -643,17 +652,25 @@ impl Core {
         if let Err(e) = self.detector.directory(node, incarnation, peer.version, &peer.listed, now) {
             tracing::debug!("directory of {host}: {e}");
         }
+        // Of those that are new here, the name first; of the others it is what a notice said, or would have.
+        for (app, number) in change.hung.iter().filter(|(app, _)| !change.appeared.contains(app)) {
+            self.listed_hung(node, incarnation, *app, *number, now);
+        }
         for (app, name) in appeared {
             let heard = self.subscribers.rings(node, app);
             let target = Target::Process(name.clone(), host.clone());
             let wanting = self.subscribers.wanting(&target).fold(0u64, |mask, (ring, _)| mask | 1 << ring);
             match self.detector.app_state(node, app) {
-                Some(AppState::Alive | AppState::Unobserved) => {
+                Some(AppState::Alive | AppState::Hung { .. } | AppState::Unobserved) => {
                     // Its name first: it may end as soon as somebody listens.
                     self.appeared(node, incarnation, app, wanting, now);
                     for ring in (0..64).filter(|r| wanting >> r & 1 == 1) {
                         self.subscribers.set(key(node, app), ring, true, self.receiver.mechanism());
                     }
+                    if let Some((_, number)) = change.hung.iter().find(|(n, _)| *n == app) {
+                        self.listed_hung(node, incarnation, app, *number, now);
+                    }
+                    self.introduce_hung(wanting, node, app, now);
                 }
                 // Its notice was quicker than its name: those who asked for it by name have not heard of it.
                 Some(AppState::Doomed { code, id }) => {
@@ -665,6 +682,30 @@ impl Core {
                 None => tracing::warn!("{name} on {host} is not followed: there are too many processes"),
             }
         }
+    }
+
+    /// A process is in its host's directory as hung, whose notice may have been before our time.
+    fn listed_hung(&mut self, node: u32, incarnation: u32, app: u32, number: u32, now: u64) {
+        if let Err(e) = self.detector.listed_hung(node, incarnation, app, number, now) {
+            tracing::debug!("process {app} of {node:08x} is listed as hung: {e}");
+        }
+        self.act(now);
+    }
+
+    /// Tells these rings that a process is hung, if it is: they may not have heard it.
+    fn introduce_hung(&mut self, rings: u64, node: u32, app: u32, now: u64) {
+        let (id, code, incarnation) = if node == self.start.node {
+            let hung = self.watchlist.get(app).and_then(|w| w.hung);
+            let (Some(number), Some(source)) = (hung, self.progress.hung_by(app)) else { return };
+            (VerdictId::new(node, number), source.code(), self.start.incarnation)
+        } else {
+            let Some(AppState::Hung { code, id }) = self.detector.app_state(node, app) else { return };
+            let Some(incarnation) = self.detector.incarnation(node) else { return };
+            (id, code, incarnation)
+        };
+        let record = self.host_record(Cause::Hung, Grade::Inferred, node, incarnation, now);
+        let record = Record { kind: RecordKind::Process as u16, app, code, id: id.0, ..record };
+        self.subscribers.publish(rings, &record, &[], false, self.receiver.mechanism());
     }
 
     #[expect(clippy::too_many_arguments, reason = "what is known of an end")]
@@ -759,6 +800,7 @@ impl Core {
         self.say(Happened::Incarnation(self.start.incarnation));
         let name = self.start.name.clone();
         self.tell(Cause::Returned, Grade::Certain, &name, self.start.incarnation, None, 2, false, None, None, now);
+        self.retell_hung(now);
         self.announce_soon(now);
     }
 
@@ -983,6 +1025,103 @@ impl Core {
         }
     }
 
+    // ---- progress of this host's processes (B10) ------------------------------------------------------------------------------
+
+    fn judge_progress(&mut self, now: u64) {
+        while let Some((app, source)) = self.progress.poll_look(now) {
+            let Some(look) = self.watchlist.look(app, source) else {
+                self.progress.forget(app); // it ended just now
+                continue;
+            };
+            if let Some(finding) = self.progress.looked(app, source, look, now) {
+                self.found(&finding, now);
+            }
+        }
+    }
+
+    /// A process of this host is hung, or moves again: told as a crash is, at once and until everybody confirmed it.
+    fn found(&mut self, finding: &Finding, now: u64) {
+        let Finding { app, cause, source, limit_ns, .. } = *finding;
+        // If the exit watch was faster, its end is all there is to say.
+        self.drain_urgent();
+        if self.watchlist.get(app).is_none_or(|w| w.ended.is_some()) {
+            self.progress.forget(app);
+            return;
+        }
+        let grade = if cause == Cause::Hung { Grade::Inferred } else { Grade::Certain };
+        let (id, sent_ns) = self.tell_others(app, cause, grade, source, now);
+        self.watchlist.set_hung(app, (cause == Cause::Hung).then_some(id.0 as u32));
+        let (me, mine, host) = (self.start.node, self.start.incarnation, self.start.name.clone());
+        let record = Record {
+            kind: RecordKind::Process as u16,
+            app,
+            id: id.0,
+            code: source.code(),
+            flags: Record::LOCAL,
+            sent_ns,
+            received_ns: now,
+            ..self.host_record(cause, grade, me, mine, now)
+        };
+        self.publish(me, app, &record, &[], false);
+        let evidence = Evidence { timeout_ns: limit_ns, event_ns: now, sent_ns, received_ns: now, ..Evidence::default() };
+        let name = self.watchlist.get(app).map(|w| w.name.clone());
+        self.tell(cause, grade, &host, mine, name, source.code(), false, Some(id), Some(evidence), now);
+    }
+
+    fn tell_others(&mut self, app: u32, cause: Cause, grade: Grade, source: ProgressSource, now: u64) -> (VerdictId, u64) {
+        let number = self.receiver.next_notice();
+        let notice = Notice { notice: number, app, cause, grade, flags: 0, code: source.code(), event_ns: now };
+        let sent_ns = self.send_notice(Kind::Notice, &notice);
+        self.outbox.push_numbered(&notice, now);
+        (VerdictId::new(self.start.node, number), sent_ns)
+    }
+
+    /// In a new incarnation nobody knows what was told in the one before.
+    fn retell_hung(&mut self, now: u64) {
+        let hung: Vec<u32> = self.watchlist.alive().filter(|(_, w)| w.hung.is_some()).map(|(app, _)| app).collect();
+        for app in hung {
+            let Some(source) = self.progress.hung_by(app) else { continue };
+            let (id, _) = self.tell_others(app, Cause::Hung, Grade::Inferred, source, now);
+            self.watchlist.set_hung(app, Some(id.0 as u32));
+        }
+    }
+
+    /// Looks at a source of a process's progress from now on, by this limit; 0: no longer. `false` when the process ended.
+    pub fn watch_progress(&mut self, app: u32, source: ProgressSource, limit_ns: u64) -> bool {
+        if self.watchlist.get(app).is_none_or(|w| w.ended.is_some()) {
+            return false;
+        }
+        let now = now_ns();
+        if limit_ns > 0 {
+            self.progress.watch(app, source, limit_ns, now);
+        } else if let Some(finding) = self.progress.unwatch(app, source) {
+            self.found(&finding, now);
+        }
+        true
+    }
+
+    /// Judges a process's progress by a probe from now on; `None`: no longer.
+    pub fn watch_probe(&mut self, app: u32, probe: Option<(ProgressSource, u64, crate::watchlist::Moves)>) {
+        for source in [ProgressSource::Command, ProgressSource::File, ProgressSource::Write] {
+            self.watch_progress(app, source, 0);
+        }
+        let Some((source, limit_ns, moves)) = probe else { return };
+        if let Some(w) = self.watchlist.get_mut(app).filter(|w| w.ended.is_none()) {
+            w.probe = Some(moves);
+            self.watch_progress(app, source, limit_ns);
+        }
+    }
+
+    /// An application's own detector found that a process of this host is hung, or is not.
+    pub fn report_progress(&mut self, app: u32, hung: bool) {
+        let now = now_ns();
+        if self.watchlist.get(app).is_some_and(|w| w.ended.is_none())
+            && let Some(finding) = self.progress.reported(app, hung, now)
+        {
+            self.found(&finding, now);
+        }
+    }
+
     fn act(&mut self, now: u64) {
         while let Some(action) = self.detector.poll_action() {
             match action {
@@ -1035,7 +1174,10 @@ impl Core {
         let host = self.node_name(v.node);
         let app = (v.app != 0).then(|| self.app_name(v.node, v.app));
         // Notices were published when they came in, by the kernel where it could.
-        let noticed = v.grade == Grade::Certain && v.cause.ends_process();
+        let noticed = match v.cause.is_progress() {
+            true => v.evidence.sent_ns != 0,
+            false => v.grade == Grade::Certain && v.cause.ends_process(),
+        };
         let record = Record { id: v.id.0, code: v.code, ..self.host_record(v.cause, v.grade, v.node, v.incarnation, now) };
         if !noticed && v.app == 0 {
             self.publish_host(v.node, &host, &record);
@@ -1043,6 +1185,9 @@ impl Core {
         for ended in v.ended_apps.iter().chain((!noticed && v.app != 0).then_some(&v.app)) {
             let record = Record { kind: RecordKind::Process as u16, app: *ended, ..record };
             self.publish(v.node, *ended, &record, &[], false);
+            if v.cause.is_progress() {
+                continue;
+            }
             self.mark_ended(v.node, *ended, v.cause);
             self.ended(v.node, *ended, v.cause);
         }
@@ -1451,6 +1596,10 @@ impl Core {
             (w.pbsize, w.bridge, w.ring) = (pbsize, Some(bridge), ring);
             self.watchlist.version += 1;
             self.announce_soon(now_ns());
+            // Its counters lie in the new one, and it will say which are to be looked at.
+            for counter in 0..fide_wire::control::bridge::COUNTERS as u8 {
+                self.watch_progress(app, ProgressSource::Counter(counter), 0);
+            }
         }
     }
 
@@ -1476,6 +1625,7 @@ impl Core {
         };
         let sent_ns = self.send_notice(Kind::Notice, &notice);
         self.watchlist.end(app, Cause::Left, 0, now);
+        self.progress.forget(app);
         self.outbox.push_numbered(&notice, now);
         let id = VerdictId::new(self.start.node, notice.notice);
         let record = Record {
@@ -1542,6 +1692,7 @@ impl Core {
         self.introduce(ring, &target);
         if let Some((node, app)) = found {
             self.subscribers.set(key(node, app), ring, true, self.receiver.mechanism());
+            self.introduce_hung(1 << ring, node, app, now_ns());
         }
         let (node, app) = found.unwrap_or_else(|| match &target {
             Target::Host(host) | Target::Process(_, host) => (fide_wire::name_id(host), 0),
@@ -1575,6 +1726,7 @@ impl Core {
             let kind = if app == 0 { RecordKind::Host } else { RecordKind::Process };
             let record = Record { kind: kind as u16, app, ..record };
             self.subscribers.publish(1 << ring, &record, name.as_bytes(), false, self.receiver.mechanism());
+            self.introduce_hung(1 << ring, node, app, now);
         }
     }
 
@@ -1735,6 +1887,12 @@ impl Core {
         self.detector.state(node)
     }
 
+    /// What the detector thinks of a process of another host.
+    #[must_use]
+    pub fn app_judged(&self, node: u32, app: u32) -> Option<AppState> {
+        self.detector.app_state(node, app)
+    }
+
     pub(crate) fn slot(&self, node: u32) -> Option<usize> {
         self.peers.iter().position(|p| p.as_ref().is_some_and(|p| p.node == node))
     }
@@ -1810,7 +1968,8 @@ mod tests {
     fn a_directory_of_any_size_fits_its_packets() {
         let base = Announce { name: "n".repeat(64), addresses: vec!["fd00:0:0:0:0:0:0:1".into(); 2], ..Announce::default() };
         for count in [0, 1, 10, 500, 4096] {
-            let apps: Vec<_> = (1..=count).map(|app| AnnouncedApp { app, name: "\"".repeat(64), pbsize: 1418 }).collect();
+            let apps: Vec<_> =
+                (1..=count).map(|app| AnnouncedApp { app, name: "\"".repeat(64), pbsize: 1418, hung: u32::MAX }).collect();
             let monitors: Vec<_> = (1..=count).map(|app| AnnouncedMonitor { node: u32::MAX, app, pbsize: 1418 }).collect();
             let parts = split(&base, apps.clone(), monitors.clone());
             let mut a = Vec::new();

@@ -8,7 +8,7 @@
 //! fault for everything it touches next. The standard library's `Command` will not do, for its children inherit the
 //! signals that the agent blocks, and would never hear of SIGTERM.
 
-use crate::config::Hook;
+use crate::config::{Hook, HookAction};
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use fide_wire::control::HistoryEvent;
 use fide_wire::verdict::{Cause, Grade, VerdictId};
@@ -234,7 +234,7 @@ pub fn environment(event: &HistoryEvent) -> Vec<(&'static str, String)> {
 }
 
 /// What the thread is given.
-struct Job {
+pub(crate) struct Job {
     command: Vec<String>,
     timeout: Duration,
     environment: Vec<(&'static str, String)>,
@@ -244,6 +244,11 @@ struct Job {
 }
 
 impl Job {
+    /// A run of a probe, which no event is about.
+    pub(crate) fn of_probe(command: Vec<String>, timeout: Duration, environment: Vec<(&'static str, String)>) -> Self {
+        Self { command, timeout, environment, input: Vec::new(), seq: 0, id: None }
+    }
+
     fn outcome(&self, result: HookResult) -> HookOutcome {
         let program = self.command.first().cloned().unwrap_or_default();
         HookOutcome { program, seq: self.seq, id: self.id, result, took: Duration::ZERO, output: String::new() }
@@ -288,13 +293,7 @@ impl Hooks {
         let (jobs, todo) = bounded(options.queue.max(1));
         let outcomes = bounded(256);
         let shared = Arc::new(Shared::default());
-        // SAFETY: eventfd has no preconditions.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: `fd` was just made and belongs to nobody else.
-        let wake = Arc::new(unsafe { OwnedFd::from_raw_fd(fd) });
+        let wake = Arc::new(eventfd()?);
         let began = Instant::now();
         let mut runner = Runner {
             todo,
@@ -320,7 +319,7 @@ impl Hooks {
     /// Queues every hook that wants this event; gives their number. Never waits.
     pub fn offer(&self, event: &HistoryEvent) -> usize {
         let mut queued = 0;
-        for hook in self.hooks.iter().filter(|h| wants(h, event)) {
+        for hook in self.hooks.iter().filter(|h| h.action == HookAction::Run && wants(h, event)) {
             let mut input = serde_json::to_vec(event).unwrap_or_default();
             input.push(b'\n');
             let job = Job {
@@ -342,6 +341,12 @@ impl Hooks {
             wake(&self.wake);
         }
         queued
+    }
+
+    /// Whether a hook says that the process of this event is to be killed.
+    #[must_use]
+    pub fn kills(&self, event: &HistoryEvent) -> bool {
+        self.hooks.iter().any(|h| h.action == HookAction::Kill && event.cause == Cause::Hung && wants(h, event))
     }
 
     /// Where outcomes arrive. Bounded: what is not read is counted ([`Hooks::unread`]) and dropped.
@@ -380,7 +385,17 @@ impl Drop for Hooks {
     }
 }
 
-fn wake(fd: &OwnedFd) {
+pub(crate) fn eventfd() -> io::Result<OwnedFd> {
+    // SAFETY: eventfd has no preconditions.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: `fd` was just made and belongs to nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+pub(crate) fn wake(fd: &OwnedFd) {
     let one = 1u64;
     // SAFETY: writes 8 bytes from a live variable; a full counter (EAGAIN) wakes as well.
     unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), 8) };
@@ -407,7 +422,7 @@ enum Stage {
     Killed,
 }
 
-struct Run {
+pub(crate) struct Run {
     job: Job,
     pid: libc::pid_t,
     pidfd: Option<OwnedFd>,
@@ -518,11 +533,7 @@ impl Runner {
         let mut at = 0;
         while at < self.running.len() {
             let run = &mut self.running[at];
-            run.feed();
-            run.drain(self.options.output_max);
-            if now >= run.deadline && run.stage != Stage::Killed {
-                run.next_stage(now, self.options.kill_after);
-            }
+            run.tend(now, self.options.output_max, self.options.kill_after);
             if run.has_ended() {
                 let outcome = self.running.swap_remove(at).finish(self.options.output_max);
                 if outcome.is_failure() {
@@ -539,13 +550,13 @@ impl Runner {
 }
 
 /// A program just started, and the agent's ends of its pipes.
-struct Spawned {
+pub(crate) struct Spawned {
     pid: libc::pid_t,
     stdin: PipeWriter,
     stdout: PipeReader,
 }
 
-fn spawn(job: &Job) -> io::Result<Spawned> {
+pub(crate) fn spawn(job: &Job) -> io::Result<Spawned> {
     let text = |t: &str| CString::new(t).map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a NUL character in it"));
     let arguments = job.command.iter().map(|a| text(a)).collect::<io::Result<Vec<_>>>()?;
     let environment = job.environment.iter().map(|(k, v)| text(&format!("{k}={v}"))).collect::<io::Result<Vec<_>>>()?;
@@ -598,7 +609,7 @@ fn spawn(job: &Job) -> io::Result<Spawned> {
     Ok(Spawned { pid, stdin: writer, stdout: reader })
 }
 
-fn adopt(job: Job, Spawned { pid, stdin, stdout }: Spawned) -> Run {
+pub(crate) fn adopt(job: Job, Spawned { pid, stdin, stdout }: Spawned) -> Run {
     // The agent is spared by the OOM killer; what it runs should not be. Raising the score needs no privilege.
     let _ = std::fs::write(format!("/proc/{pid}/oom_score_adj"), "0");
     // SAFETY: the child is ours and not yet reaped, so the number is its own; the call returns a descriptor or -1.
@@ -628,6 +639,38 @@ fn adopt(job: Job, Spawned { pid, stdin, stdout }: Spawned) -> Run {
 }
 
 impl Run {
+    /// Moves its input and output along, and ends it step by step once its time is up.
+    pub(crate) fn tend(&mut self, now: Instant, output_max: usize, kill_after: Duration) {
+        self.feed();
+        self.drain(output_max);
+        if now >= self.deadline && self.stage != Stage::Killed {
+            self.next_stage(now, kill_after);
+        }
+    }
+
+    /// Ends it at once.
+    pub(crate) fn kill(&mut self) {
+        self.signal_group(libc::SIGKILL);
+        self.stage = Stage::Killed;
+        self.cancelled = true;
+    }
+
+    /// When its next stage begins, if there is one.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        (self.stage != Stage::Killed).then_some(self.deadline)
+    }
+
+    /// Readable when it ended or said something.
+    pub(crate) fn fds(&self) -> impl Iterator<Item = RawFd> {
+        let ended = self.pidfd.as_ref().map(AsRawFd::as_raw_fd);
+        ended.into_iter().chain(self.stdout.as_ref().map(AsRawFd::as_raw_fd))
+    }
+
+    /// Whether there is no descriptor for its end.
+    pub(crate) fn is_blind(&self) -> bool {
+        self.pidfd.is_none()
+    }
+
     fn feed(&mut self) {
         while let Some(pipe) = &mut self.stdin {
             match pipe.write(&self.job.input[self.written..]) {
@@ -678,7 +721,7 @@ impl Run {
     }
 
     /// Whether the program has ended; it is not reaped by this.
-    fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         // SAFETY: siginfo is plain data for which zero is a value.
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
         let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
@@ -688,7 +731,7 @@ impl Run {
         rc != 0 || unsafe { info.si_pid() } != 0
     }
 
-    fn finish(mut self, output_max: usize) -> HookOutcome {
+    pub(crate) fn finish(mut self, output_max: usize) -> HookOutcome {
         // What it left behind after being told to end goes with it; what it left behind on purpose may stay.
         if self.stage != Stage::Running {
             self.signal_group(libc::SIGKILL);

@@ -12,6 +12,7 @@ pub mod hooks;
 pub mod links;
 pub mod metrics;
 pub mod peers;
+pub mod probes;
 pub mod receive;
 pub mod rt;
 pub mod select;

@@ -8,6 +8,15 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if arguments.probe_file.is_some() || arguments.probe_write.is_some() {
+        return match fide_agent::probes::help(arguments.probe_file.as_deref(), arguments.probe_write.as_deref()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(what) => {
+                eprintln!("{what}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     tracing_subscriber::fmt()
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_env("FIDE_LOG")

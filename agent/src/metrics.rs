@@ -186,6 +186,11 @@ fn seconds(ns: impl Into<i128>) -> String {
     format!("{sign}{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
 }
 
+/// Whether the state of a process says that it runs.
+fn is_running(state: &str) -> bool {
+    state == "alive" || state == Cause::Hung.name()
+}
+
 /// The states a host can be in, so that each has its series from the start.
 const HOST_STATES: [&str; 5] = ["alive", "late", "agent-lost", "silent-host", "left"];
 
@@ -296,12 +301,22 @@ pub fn render(snapshot: &Snapshot, tick_age_ns: Option<u64>) -> String {
 
     t.family("fide_app_alive", GAUGE, "Whether a monitored process of another host is alive.");
     for h in &s.hosts {
-        let alive = |a: &fide_wire::control::AppStatus| u8::from(a.state == "alive");
+        let alive = |a: &fide_wire::control::AppStatus| u8::from(is_running(&a.state));
         h.apps.iter().for_each(|a| t.sample("fide_app_alive", &[("host", &h.name), ("app", &a.name)], alive(a)));
     }
     t.family("fide_watched_alive", GAUGE, "Whether a watched process of this host is alive.");
     for w in &s.watched {
-        t.sample("fide_watched_alive", &[("app", &w.name), ("origin", &w.origin)], u8::from(w.state == "alive"));
+        t.sample("fide_watched_alive", &[("app", &w.name), ("origin", &w.origin)], u8::from(is_running(&w.state)));
+    }
+    t.family("fide_app_hung", GAUGE, "Whether a process of another host is known to be hung: there, and without progress.");
+    for h in &s.hosts {
+        for a in &h.apps {
+            t.sample("fide_app_hung", &[("host", &h.name), ("app", &a.name)], u8::from(a.state == Cause::Hung.name()));
+        }
+    }
+    t.family("fide_watched_hung", GAUGE, "Whether a watched process of this host is hung: there, and without progress.");
+    for w in &s.watched {
+        t.sample("fide_watched_hung", &[("app", &w.name), ("origin", &w.origin)], u8::from(w.state == Cause::Hung.name()));
     }
 
     t.family("fide_verdicts_total", COUNTER, "Verdicts since the start.");

@@ -67,6 +67,8 @@ struct Parts {
 pub struct DirectoryChange {
     /// Processes not known before.
     pub appeared: Vec<u32>,
+    /// Those that it lists as hung, with the numbers of the notices that said so.
+    pub hung: Vec<(u32, u32)>,
 }
 
 /// Most parts of a directory that are put together.
@@ -119,6 +121,7 @@ impl Peer {
         self.listed = apps.keys().copied().collect();
         let mut change = DirectoryChange::default();
         for (app, announced) in apps {
+            change.hung.extend((announced.hung != 0).then_some((app, announced.hung)));
             if app == 0 || self.apps.contains_key(&app) {
                 continue;
             }
@@ -165,7 +168,7 @@ mod tests {
     }
 
     fn part(version: u64, part: u16, parts: u16, apps: &[u32]) -> Announce {
-        let apps = apps.iter().map(|a| AnnouncedApp { app: *a, name: format!("p{a}"), pbsize: 0 }).collect();
+        let apps = apps.iter().map(|a| AnnouncedApp { app: *a, name: format!("p{a}"), pbsize: 0, hung: 0 }).collect();
         Announce { version, part, parts, apps, ..Announce::default() }
     }
 
@@ -175,11 +178,11 @@ mod tests {
         assert_eq!(p.directory(&part(1, 0, 2, &[1])), None);
         assert_eq!(p.directory(&part(1, 0, 2, &[1])), None, "the same part twice");
         let change = p.directory(&part(1, 1, 2, &[2])).unwrap();
-        assert_eq!(change, DirectoryChange { appeared: vec![1, 2] });
+        assert_eq!(change, DirectoryChange { appeared: vec![1, 2], hung: vec![] });
         assert_eq!(p.directory(&part(1, 1, 2, &[3])), None, "known");
         assert_eq!(p.directory(&part(1, 0, 2, &[3])), Some(DirectoryChange::default()), "announced again");
         let change = p.directory(&part(3, 0, 1, &[2, 5])).unwrap();
-        assert_eq!(change, DirectoryChange { appeared: vec![5] });
+        assert_eq!(change, DirectoryChange { appeared: vec![5], hung: vec![] });
         assert_eq!(p.listed, [2, 5]);
         assert_eq!(p.directory(&part(2, 0, 1, &[7])), None, "an old version");
     }

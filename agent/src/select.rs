@@ -11,6 +11,7 @@
 use fide_wire::control::{ErrorCode, Refused, Selector};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -163,6 +164,29 @@ impl Resolver {
     #[must_use]
     pub fn still_same(&self, target: &Target) -> bool {
         self.stat(target.pid).is_some_and(|s| s.start_ticks == target.start_ticks && !s.is_dead())
+    }
+
+    /// Ends this process, and no other that may have its number by now, by SIGKILL.
+    ///
+    /// # Errors
+    /// When it is gone, or the system refuses.
+    pub fn kill(&self, pid: u32, start_ticks: u64) -> io::Result<()> {
+        // SAFETY: a number; the call returns a descriptor or -1.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: just made, and nobody else owns it.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
+        // The descriptor holds on to one process; whether it is the one that is meant is seen now, and stays so.
+        if !self.stat(pid).is_some_and(|s| s.start_ticks == start_ticks && !s.is_dead()) {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        // SAFETY: an open pidfd, and no siginfo.
+        let sent = unsafe {
+            libc::syscall(libc::SYS_pidfd_send_signal, fd.as_raw_fd(), libc::SIGKILL, std::ptr::null::<libc::siginfo_t>(), 0)
+        };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
     /// The process with this number in the agent's pid namespace.

@@ -92,6 +92,12 @@ impl Side {
         }
     }
 
+    /// Whether a hook says that the process of this event is to be killed.
+    #[must_use]
+    pub fn kills(&self, event: &HistoryEvent) -> bool {
+        self.hooks.as_ref().is_some_and(|hooks| hooks.kills(event))
+    }
+
     /// Hooks that failed since the last call, for the history.
     pub fn failed_hooks(&mut self) -> Vec<HookOutcome> {
         let Some(hooks) = &self.hooks else { return Vec::new() };

@@ -1,9 +1,11 @@
 //! The status page: everything the agent knows now, in one value.
 
 use crate::core::{Core, now_ns};
+use fide_proto::detector::AppState;
 use fide_wire::PATHS;
 use fide_wire::control::{AppStatus, HostStatus, LocalPath, PathStatus, Status};
 use fide_wire::packet::Refusal;
+use fide_wire::verdict::Cause;
 
 /// What the control thread knows and the loop does not.
 #[derive(Clone, Debug, Default)]
@@ -90,6 +92,9 @@ impl Core {
                     state: match a.ended {
                         Some(cause) => cause.name().into(),
                         None if peer.condemned || peer.left => "unobserved".into(),
+                        None if matches!(self.app_judged(peer.node, *app), Some(AppState::Hung { .. })) => {
+                            Cause::Hung.name().into()
+                        }
                         None => "alive".into(),
                     },
                 })

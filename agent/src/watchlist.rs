@@ -1,10 +1,13 @@
 //! The processes of this host that others may monitor: who they are, what became of them, and their piggyback bridges.
 
 use crate::bridge::Bridge;
+use fide_proto::detector::progress::Look;
 use fide_wire::control::WatchStatus;
 use fide_wire::packet::AnnouncedApp;
-use fide_wire::verdict::Cause;
+use fide_wire::verdict::{Cause, ProgressSource};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where a watch comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +48,10 @@ pub struct Watched {
     pub pbsize: u32,
     /// Its bridge, if it joined.
     pub bridge: Option<Bridge>,
+    /// The movements of its probe, if it has one.
+    pub probe: Option<Moves>,
+    /// The number of the notice that told that it is hung, while it is.
+    pub hung: Option<u32>,
     /// The ring of the connection it joined by, for `on_monitor_req`.
     pub ring: Option<u32>,
     /// The end that was reported, and its code. Once set, nothing of it is piggybacked any more.
@@ -52,6 +59,9 @@ pub struct Watched {
     /// When the end was reported (CLOCK_MONOTONIC).
     pub ended_ns: u64,
 }
+
+/// How often a probe found movement; counted by whoever runs it.
+pub type Moves = Arc<AtomicU64>;
 
 /// All of them, by number.
 #[derive(Default)]
@@ -95,6 +105,27 @@ impl Watchlist {
         self.by_app.get_mut(&app)
     }
 
+    /// What a source of a process's progress shows now; `None` when there is no such source any more.
+    #[must_use]
+    pub fn look(&self, app: u32, source: ProgressSource) -> Option<Look> {
+        let w = self.by_app.get(&app).filter(|w| w.ended.is_none())?;
+        match source {
+            ProgressSource::Counter(n) => w.bridge.as_ref()?.look(n),
+            ProgressSource::Command | ProgressSource::File | ProgressSource::Write => {
+                Some(Look { count: w.probe.as_ref()?.load(Ordering::Acquire), busy: true })
+            }
+            ProgressSource::Report => None,
+        }
+    }
+
+    /// Notes that a process is hung, by the notice with this number, or no longer. Changes what is announced.
+    pub fn set_hung(&mut self, app: u32, hung: Option<u32>) {
+        if let Some(w) = self.by_app.get_mut(&app) {
+            w.hung = hung;
+            self.version += 1;
+        }
+    }
+
     /// Those that are alive.
     pub fn alive(&self) -> impl Iterator<Item = (u32, &Watched)> {
         self.by_app.iter().filter(|(_, w)| w.ended.is_none()).map(|(a, w)| (*a, w))
@@ -105,7 +136,9 @@ impl Watchlist {
         let new = std::mem::take(&mut self.unannounced);
         let crashed = |w: &Watched| w.ended.is_some_and(|(c, _)| c != Cause::Left);
         let listed = self.by_app.iter().filter(|(a, w)| w.ended.is_none() || (new.contains(a) && crashed(w)));
-        listed.map(|(app, w)| AnnouncedApp { app: *app, name: w.name.clone(), pbsize: w.pbsize }).collect()
+        listed
+            .map(|(app, w)| AnnouncedApp { app: *app, name: w.name.clone(), pbsize: w.pbsize, hung: w.hung.unwrap_or(0) })
+            .collect()
     }
 
     /// The live process of this name.
@@ -141,6 +174,8 @@ impl Watchlist {
         }
         if first {
             w.ended_ns = now_ns;
+            w.hung = None;
+            w.probe = None;
             w.bridge = None; // fail-consistency (FiDe §4.1): not a byte of it after its crash was sent
             self.version += 1;
         }
@@ -194,7 +229,11 @@ impl Watchlist {
                 pid: w.pid,
                 uid: w.uid,
                 origin: w.origin.name().into(),
-                state: w.ended.map_or_else(|| "alive".into(), |(c, _)| c.name().into()),
+                state: match (w.ended, w.hung) {
+                    (Some((cause, _)), _) => cause.name().into(),
+                    (None, Some(_)) => Cause::Hung.name().into(),
+                    (None, None) => "alive".into(),
+                },
             })
             .collect()
     }
@@ -213,6 +252,8 @@ mod tests {
             origin: Origin::Joined,
             pbsize: 100,
             bridge: Some(Bridge::create().unwrap().0),
+            probe: None,
+            hung: None,
             ring: None,
             ended: None,
             ended_ns: 0,

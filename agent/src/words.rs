@@ -1,6 +1,6 @@
 //! Verdicts in words, the same in the history, the log and the hooks.
 
-use fide_wire::verdict::Cause;
+use fide_wire::verdict::{Cause, ProgressSource};
 
 /// The name of a signal, as `kill -l` writes it.
 #[must_use]
@@ -35,6 +35,12 @@ pub fn sentence(cause: Cause, node: &str, app: Option<&str>, code: i32, confirms
         Cause::SilentHost if app.is_some() => format!("{what} is taken for dead: its host fell silent"),
         Cause::SilentHost => format!("{what} fell silent on every path and its kernel does not answer"),
         Cause::PathDown => format!("path {code} from {what} loses what another carries: a network fault, not a crash"),
+        Cause::Hung => match ProgressSource::from_code(code) {
+            Some(ProgressSource::Report) => format!("{what} is hung, an application of its host found; it did not end"),
+            Some(source) => format!("{what} makes no progress: {source} has not moved for its limit; it did not end"),
+            None => format!("{what} makes no progress; it did not end"),
+        },
+        Cause::Progressing => format!("{what} makes progress again"),
         Cause::PathUp => format!("path {code} from {what} carries heartbeats again"),
         Cause::ContractBroken => format!("heartbeats of {what} are later than its contract allows; its kernel is being asked"),
         Cause::ContractKept => format!("heartbeats of {what} are back within the contract"),

@@ -54,7 +54,8 @@ fn the_packaged_example_holds_true_when_uncommented() {
     let c = Config::parse(&text).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(c.paths.len(), 2);
     assert_eq!(c.watches.len(), 5);
-    assert_eq!(c.hooks.len(), 1);
+    assert_eq!(c.hooks.len(), 2);
+    assert_eq!(c.watches.iter().filter(|w| w.progress.is_some()).count(), 3);
     assert_eq!(c.keys.unwrap().accept.unwrap().id, 2);
     assert_eq!(c.node, "a");
 }
@@ -143,6 +144,16 @@ fn every_refusal_names_its_line_and_what_to_do() {
         ("[[watch]]\nname = \"x\"\npid = 1\nport = 2", "line 2", "exactly one of"),
         ("[[watch]]\nname = \"x y\"\npid = 1", "line 3", "cannot name a process"),
         ("[[watch]]\nname = \"x\"\npid = 1\n[[watch]]\nname = \"x\"\npid = 2", "line 5", "unique"),
+        ("[[watch]]\nname = \"x\"\npid = 1\nprogress = { limit = \"5s\" }", "line 5", "exactly one of command, file and write"),
+        (
+            "[[watch]]\nname = \"x\"\npid = 1\nprogress = { limit = \"5s\", file = \"/f\", write = \"/g\" }",
+            "line 5",
+            "exactly one of command, file and write",
+        ),
+        ("[[watch]]\nname = \"x\"\npid = 1\nprogress = { limit = \"5s\", file = \"f\" }", "line 5", "absolute path"),
+        ("[[watch]]\nname = \"x\"\npid = 1\nprogress = { limit = \"5ms\", file = \"/f\" }", "line 5", "fide_progress_open"),
+        ("[[watch]]\nname = \"x\"\npid = 1\nprogress = { file = \"/f\" }", "line 5", "limit"),
+        ("[[watch]]\nname = \"x\"\npid = 1\nprogress = { limit = \"5s\", cpu = true }", "line 5", "unknown field `cpu`"),
         ("[keys]\nsend = { id = 0, file = \"/k\" }", "line 2", "outside 1 to 15"),
         ("[keys]\nsend = { id = 1, file = \"k\" }", "line 2", "absolute"),
         ("[keys]\nsend = { id = 1, file = \"/k\" }\naccept = { id = 1, file = \"/l\" }", "line 2", "same id"),
@@ -152,6 +163,10 @@ fn every_refusal_names_its_line_and_what_to_do() {
         ("[[hook]]\non = []\ncommand = [\"/x\"]", "line 2", "never runs"),
         ("[[hook]]\non = [\"any\"]\ncommand = [\"/x\"]\ntimeout = \"0s\"", "line 5", "10ms"),
         ("[[hook]]\non = [\"any\"]\ncommand = [\"/x\"]\nmatch = \"redis\"", "line 2", "redis@*"),
+        ("[[hook]]\non = [\"hung\"]", "line 2", "does nothing"),
+        ("[[hook]]\non = [\"hung\"]\naction = \"fence\"", "line 4", "kill"),
+        ("[[hook]]\non = [\"failure\"]\naction = \"kill\"", "line 2", "only what is hung can be killed"),
+        ("[[hook]]\non = [\"hung\"]\naction = \"kill\"\ncommand = [\"/x\"]", "line 2", "a [[hook]] of its own"),
         ("[socket]\nmode = \"999\"", "line 3", "0660"),
         ("[history]\nmax_bytes = \"1KiB\"", "line 3", "64KiB"),
         ("[metrics]\nlisten = \"9433\"", "line 3", "127.0.0.1:9433"),
@@ -316,4 +331,20 @@ proptest! {
     ) {
         let _ = Config::parse(&format!("{key} = {value}"));
     }
+}
+
+#[test]
+fn b10_a_reload_with_another_probe_keeps_the_watch() {
+    let text = |probe: &str| format!("[[watch]]\nname = \"db\"\npid = 7\n{probe}\n[[watch]]\nname = \"web\"\nport = 80\n");
+    let with = |probe: &str| parse(&text(&format!("progress = {{ limit = \"5s\", {probe} }}")));
+    let plain = parse(&text(""));
+    for (old, new) in
+        [(&plain, &with("file = \"/f\"")), (&with("file = \"/f\""), &with("write = \"/f\"")), (&with("file = \"/f\""), &plain)]
+    {
+        let changes = diff(old, new);
+        assert!(changes.live.watches_added.is_empty() && changes.live.watches_removed.is_empty());
+        assert_eq!(changes.live.progress.iter().map(|w| w.name.as_str()).collect::<Vec<_>>(), ["db"]);
+        assert_eq!(changes.live.names(), ["watch"]);
+    }
+    assert!(diff(&plain, &plain.clone()).is_empty());
 }

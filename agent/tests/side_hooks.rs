@@ -1,6 +1,6 @@
 //! Hooks: what they see, when they run, and that they cannot hurt the agent.
 
-use fide_agent::config::Hook;
+use fide_agent::config::{Hook, HookAction};
 use fide_agent::hooks::{HOOK_EVENT_CODE, HookOptions, HookOutcome, HookResult, Hooks, matches, wants};
 use fide_wire::control::HistoryEvent;
 use fide_wire::verdict::{Cause, Grade, VerdictId};
@@ -28,6 +28,7 @@ fn event(cause: Cause) -> HistoryEvent {
 
 fn hook(on: &[Cause], pattern: &str, script: &str) -> Hook {
     Hook {
+        action: HookAction::Run,
         on: on.to_vec(),
         pattern: pattern.into(),
         command: ["/bin/sh", "-c", script].map(String::from).to_vec(),

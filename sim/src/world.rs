@@ -905,7 +905,7 @@ impl World {
             let Some(life) = self.life(other) else { continue };
             let d = &self.hosts[host].detector;
             let grade = match d.app_state(node(life.host), u32::from(other.0)) {
-                Some(AppState::Alive) => None,
+                Some(AppState::Alive | AppState::Hung { .. }) => None,
                 Some(AppState::Doomed { .. }) => Some(Grade::Certain),
                 Some(AppState::Ended { cause: Cause::SilentHost, .. }) => Some(Grade::Inferred),
                 Some(AppState::Ended { .. }) => Some(Grade::Certain),

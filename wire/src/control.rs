@@ -14,6 +14,10 @@ pub const DEFAULT_SOCKET: &str = "/run/fide/fided.sock";
 pub const SOCKET_ENV: &str = "FIDE_SOCKET";
 /// Version of this protocol.
 pub const PROTOCOL: u32 = 1;
+/// Shortest and longest limit of a progress counter, ns. Below, an ordinary host's own scheduling would be taken for a hang.
+pub const PROGRESS_LIMIT_NS: std::ops::RangeInclusive<u64> = 10_000_000..=86_400_000_000_000;
+/// Longest reason in a [`Request::Report`], bytes.
+pub const REASON_MAX: usize = 512;
 /// Largest message, either way.
 pub const MESSAGE_MAX: usize = 128 * 1024;
 
@@ -84,6 +88,25 @@ pub enum Request {
         /// Piggyback bytes it would like to send on each heartbeat.
         #[serde(default)]
         pbsize: u32,
+    },
+    /// One of the progress counters on the caller's bridge (B10) is to be looked at: without movement for `limit_ns` while it is busy, the process is
+    /// *hung*. Said again it changes the limit. Needs [`Request::Join`] on this connection.
+    Progress {
+        /// Which, below [`bridge::COUNTERS`].
+        counter: u32,
+        /// The limit, within [`PROGRESS_LIMIT_NS`]; 0: it is no longer looked at.
+        limit_ns: u64,
+    },
+    /// What an application's own detector finds of itself or of another watched process of this host (F20): told to all hosts as what this
+    /// agent finds itself.
+    Report {
+        /// Its name.
+        name: String,
+        /// Hung, or progressing again.
+        hung: bool,
+        /// Why, for the history of this host.
+        #[serde(default)]
+        reason: String,
     },
     /// Listing 1 `quit`: it leaves politely; what follows is not a crash.
     Quit,
@@ -413,6 +436,9 @@ pub struct HistoryEvent {
 ///   0  u32 head   messages written by the application (free running)
 ///  64  u32 tail   messages taken by the agent (free running)
 /// 128  BRIDGE_SLOTS slots of BRIDGE_SLOT bytes: u32 length, then the message
+/// PROGRESS  COUNTERS progress counters (B10), 64 bytes each:
+///      0  u64 count   grows with every movement
+///      8  u64 busy    operations under way; 0: idle, nothing is expected of it
 /// ```
 pub mod bridge {
     /// Slots in a bridge.
@@ -425,8 +451,21 @@ pub mod bridge {
     pub const TAIL: usize = 64;
     /// Offset of the first slot.
     pub const DATA: usize = 128;
-    /// Bytes of the whole bridge, a multiple of the page size.
-    pub const LEN: usize = (DATA + SLOTS as usize * SLOT).next_multiple_of(4096);
+    /// Bytes of head, tail and slots.
+    pub const PIGGYBACKS_LEN: usize = (DATA + SLOTS as usize * SLOT).next_multiple_of(4096);
+    /// Offset of the progress counters: a page of their own, whatever the page size, because an application maps it apart.
+    pub const PROGRESS: usize = PIGGYBACKS_LEN.next_multiple_of(65536);
+    /// Bytes of their page.
+    pub const PROGRESS_LEN: usize = 4096;
+    /// Progress counters of one process.
+    pub const COUNTERS: usize = 16;
+    /// Bytes of each: a cache line, so that threads that tick do not slow each other.
+    pub const COUNTER: usize = 64;
+    /// Offset of `busy` in a counter.
+    pub const BUSY: usize = 8;
+    /// Bytes of the whole bridge. What is between its parts takes no memory.
+    pub const LEN: usize = PROGRESS + PROGRESS_LEN;
+    const _: () = assert!(COUNTERS * COUNTER <= PROGRESS_LEN);
     const _: () = assert!(SLOT >= 4 + crate::PIGGYBACK_MAX);
     const _: () = assert!(SLOTS.is_power_of_two());
 }

@@ -527,6 +527,14 @@ pub struct AnnouncedApp {
     /// The largest piggyback it sends.
     #[serde(rename = "b", default)]
     pub pbsize: u32,
+    /// The number of the notice that says that it is hung, 0 when it is not: for those who came too late to hear it.
+    #[serde(rename = "h", default, skip_serializing_if = "is_zero")]
+    pub hung: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls it with")]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// One interest of the sender's applications, in an [`Announce`]: what `on_monitor_req` tells the monitored process (Listing 1).

@@ -26,6 +26,10 @@ pub enum Cause {
     ContractBroken = 8,
     /// This observer itself can reach nobody; verdicts on others are withheld.
     Isolated = 9,
+    /// The process is there and makes no progress: a counter or probe of its own did not move for its limit (B10). It may move again
+    /// ([`Cause::Progressing`]); it did not end. `code` is the [`ProgressSource`] that stands still. The grade is *inferred*: its agent saw with
+    /// certainty that nothing moved, that the process is stuck follows from the limit that was stated, as silence does from a contract.
+    Hung = 10,
     /// A path carries heartbeats again.
     PathUp = 16,
     /// A host came (back) with a new incarnation.
@@ -46,11 +50,13 @@ pub enum Cause {
     Interface = 24,
     /// Something local needs the operator: a full disk, a failed hook, an unreadable configuration.
     Local = 25,
+    /// A process that was hung moves again, or what was reported of it was withdrawn. *Certain*: the movement itself was seen.
+    Progressing = 28,
 }
 
 impl Cause {
     /// Every cause, in the order of their numbers.
-    pub const ALL: [Cause; 19] = [
+    pub const ALL: [Cause; 21] = [
         Cause::Exited,
         Cause::Killed,
         Cause::Doomed,
@@ -60,6 +66,7 @@ impl Cause {
         Cause::PathDown,
         Cause::ContractBroken,
         Cause::Isolated,
+        Cause::Hung,
         Cause::PathUp,
         Cause::Returned,
         Cause::ContractKept,
@@ -70,6 +77,7 @@ impl Cause {
         Cause::Monitored,
         Cause::Interface,
         Cause::Local,
+        Cause::Progressing,
     ];
 
     /// The cause with this number.
@@ -91,6 +99,7 @@ impl Cause {
             Cause::PathDown => "path-down",
             Cause::ContractBroken => "contract-broken",
             Cause::Isolated => "isolated",
+            Cause::Hung => "hung",
             Cause::PathUp => "path-up",
             Cause::Returned => "returned",
             Cause::ContractKept => "contract-kept",
@@ -101,6 +110,7 @@ impl Cause {
             Cause::Monitored => "monitored",
             Cause::Interface => "interface",
             Cause::Local => "local",
+            Cause::Progressing => "progressing",
         }
     }
 
@@ -115,11 +125,72 @@ impl Cause {
     pub const fn ends_process(self) -> bool {
         matches!(self, Cause::Exited | Cause::Killed | Cause::Doomed | Cause::Left | Cause::SilentHost)
     }
+
+    /// Whether this is about the progress of a process that goes on existing. Such notices may follow each other any number of times; of
+    /// two, the one with the higher number holds.
+    #[must_use]
+    pub const fn is_progress(self) -> bool {
+        matches!(self, Cause::Hung | Cause::Progressing)
+    }
 }
 
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+/// What of a process stands still or moves: the `code` of [`Cause::Hung`] and [`Cause::Progressing`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ProgressSource {
+    /// A counter of its own, by number below [`crate::control::bridge::COUNTERS`].
+    Counter(u8),
+    /// A command that its agent runs.
+    Command,
+    /// A file that is to change.
+    File,
+    /// A write to its disk.
+    Write,
+    /// An application told its agent so.
+    Report,
+}
+
+impl ProgressSource {
+    /// As the code of a notice.
+    #[must_use]
+    pub const fn code(self) -> i32 {
+        match self {
+            ProgressSource::Counter(n) => n as i32,
+            ProgressSource::Command => 256,
+            ProgressSource::File => 257,
+            ProgressSource::Write => 258,
+            ProgressSource::Report => 259,
+        }
+    }
+
+    /// From the code of a notice; `None` for one that a later version may know.
+    #[must_use]
+    pub fn from_code(code: i32) -> Option<Self> {
+        Some(match code {
+            0..=255 => ProgressSource::Counter(code as u8),
+            256 => ProgressSource::Command,
+            257 => ProgressSource::File,
+            258 => ProgressSource::Write,
+            259 => ProgressSource::Report,
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for ProgressSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ProgressSource::Counter(n) => write!(f, "counter {n}"),
+            ProgressSource::Command => f.write_str("its command"),
+            ProgressSource::File => f.write_str("its file"),
+            ProgressSource::Write => f.write_str("writing to its disk"),
+            ProgressSource::Report => f.write_str("an application's report"),
+        }
     }
 }
 
@@ -293,6 +364,15 @@ mod tests {
         }
         assert_eq!(Cause::from_u8(0), None);
         assert_eq!(Cause::from_u8(255), None);
+    }
+
+    #[test]
+    fn progress_sources_survive_their_codes() {
+        for code in -2..300 {
+            assert!(ProgressSource::from_code(code).is_none_or(|s| s.code() == code), "{code}");
+        }
+        assert!((0..260).all(|code| ProgressSource::from_code(code).is_some()));
+        assert!(Cause::ALL.iter().all(|c| !(c.is_progress() && c.ends_process())));
     }
 
     #[test]

@@ -175,7 +175,7 @@ fn vectors() -> Value {
     add("one bit of the number flipped", &changed(&heartbeat, 23, 0xee), &ring);
     add("one bit of the tag flipped", &changed(&heartbeat, 43, heartbeat[43] ^ 1), &ring);
     add("one bit of a notice's code flipped", &changed(&noticed, 51, 8), &ring);
-    add("a cause nobody knows, signed", &resigned(changed(&noticed, 44, 10)), &ring);
+    add("a cause nobody knows, signed", &resigned(changed(&noticed, 44, 11)), &ring);
     add("a grade nobody knows, signed", &resigned(changed(&noticed, 45, 3)), &ring);
     add("a body where the header speaks of none", &[&heartbeat[..], b"appended"].concat(), &ring);
     add("no body where the header speaks of one", &piggyback[..44], &ring);

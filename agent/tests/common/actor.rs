@@ -5,6 +5,7 @@ use fide_client::{Client, Connection};
 use fide_wire::control::{Request, Selector};
 use std::io::BufRead;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub const ROLE: &str = "FIDE_E2E_ROLE";
 pub const ARGUMENTS: &str = "FIDE_E2E_ARGUMENTS";
@@ -39,6 +40,8 @@ pub fn act() {
 /// Joins, quits, piggybacks and ends as it is told.
 fn application(socket: &std::path::Path) {
     let client = Client::open(Some(socket)).unwrap();
+    let mut progress: Vec<std::sync::Arc<fide_client::Progress>> = Vec::new();
+    let ticking = std::sync::Arc::new(AtomicBool::new(false));
     say("ready");
     for line in std::io::stdin().lock().lines() {
         let line = line.unwrap();
@@ -80,6 +83,51 @@ fn application(socket: &std::path::Path) {
                     }
                 }
             }
+            // progress MILLISECONDS: a counter with this limit.
+            "progress" => {
+                let limit = std::time::Duration::from_millis(words[1].parse().unwrap());
+                outcome(client.progress(limit).map(|p| progress.push(std::sync::Arc::new(p))));
+            }
+            // A thread that ticks for ever, all counters.
+            "tick-on" => {
+                ticking.store(true, Ordering::Release);
+                let (all, on) = (progress.clone(), ticking.clone());
+                std::thread::spawn(move || {
+                    while on.load(Ordering::Acquire) {
+                        all.iter().for_each(|p| p.tick());
+                        std::thread::sleep(std::time::Duration::from_millis(2));
+                    }
+                });
+                outcome::<_, String>(Ok(()));
+            }
+            // That thread ends: nothing ticks.
+            "tick-off" => {
+                ticking.store(false, Ordering::Release);
+                outcome::<_, String>(Ok(()));
+            }
+            // A thread that turns in a circle, as a livelock does.
+            "spin" => {
+                std::thread::spawn(|| {
+                    loop {
+                        std::hint::spin_loop();
+                    }
+                });
+                outcome::<_, String>(Ok(()));
+            }
+            "begin" => {
+                progress.iter().for_each(|p| p.begin());
+                outcome::<_, String>(Ok(()));
+            }
+            "end" => {
+                progress.iter().for_each(|p| p.end());
+                outcome::<_, String>(Ok(()));
+            }
+            "limit" => {
+                let limit = std::time::Duration::from_millis(words[1].parse().unwrap());
+                outcome(client.set_progress_limit(&progress[0], limit));
+            }
+            "report" => outcome(client.report(words[1], words[2] == "hung", "as told")),
+            "reconnect" => outcome(client.reconnect().map(|_| ())),
             "exit" => std::process::exit(words[1].parse().unwrap()),
             other => panic!("no order {other}"),
         }

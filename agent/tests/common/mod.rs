@@ -512,6 +512,22 @@ impl Watcher {
         }
     }
 
+    /// That a process is hung.
+    pub fn hung(&mut self, name: &str) -> Verdict {
+        match self.wait(&format!("{name} is hung"), |e| matches!(e, Event::Hung(v) if named(v, name))) {
+            Event::Hung(v) => v,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// That a process moves again.
+    pub fn progressing(&mut self, name: &str) -> Verdict {
+        match self.wait(&format!("{name} moves again"), |e| matches!(e, Event::Progressing(v) if named(v, name))) {
+            Event::Progressing(v) => v,
+            other => panic!("{other:?}"),
+        }
+    }
+
     pub fn failures(&mut self) -> Vec<Verdict> {
         self.drain();
         self.seen.iter().filter_map(|e| if let Event::Failure(v) = e { Some(v.clone()) } else { None }).collect()

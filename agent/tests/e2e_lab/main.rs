@@ -6,6 +6,7 @@ mod common;
 mod clients;
 mod crash;
 mod load;
+mod progress;
 mod silence;
 mod ways;
 

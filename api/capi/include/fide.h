@@ -43,7 +43,7 @@ extern "C" {
 #endif
 
 /* Version of this interface; grows when something is added. fide_abi_version() is the library's. */
-#define FIDE_ABI_VERSION 1
+#define FIDE_ABI_VERSION 2
 
 /* Most bytes of a piggybacked message; what is granted may be less. */
 #define FIDE_PIGGYBACK_MAX 1418
@@ -88,7 +88,11 @@ enum fide_event_kind {
 	/* The agent hung up. Nothing of what it monitored has failed. Once; then FIDE_EDISCONNECTED until fide_reconnect. */
 	FIDE_EVENT_AGENT_GONE = 10,
 	/* Something this version does not know. */
-	FIDE_EVENT_OTHER = 11
+	FIDE_EVENT_OTHER = 11,
+	/* A monitored process is there and makes no progress: code is its counter's number, or 256 and up for a probe or a report. Not a failure. */
+	FIDE_EVENT_HUNG = 12,
+	/* A process that was hung moves again. */
+	FIDE_EVENT_PROGRESSING = 13
 };
 
 /* What happened. */
@@ -103,6 +107,7 @@ enum fide_cause {
 	FIDE_CAUSE_PATH_DOWN = 7,        /* one path carries nothing: a network fault, never a crash */
 	FIDE_CAUSE_CONTRACT_BROKEN = 8,  /* heartbeats come later than promised */
 	FIDE_CAUSE_ISOLATED = 9,         /* this observer reaches nobody; verdicts on others are withheld */
+	FIDE_CAUSE_HUNG = 10,            /* a process is there and makes no progress */
 	FIDE_CAUSE_PATH_UP = 16,
 	FIDE_CAUSE_RETURNED = 17,        /* a host came (back), as a new incarnation */
 	FIDE_CAUSE_CONTRACT_KEPT = 18,
@@ -112,7 +117,8 @@ enum fide_cause {
 	FIDE_CAUSE_FOREIGN_TRAFFIC = 22,
 	FIDE_CAUSE_MONITORED = 23,
 	FIDE_CAUSE_INTERFACE = 24,
-	FIDE_CAUSE_LOCAL = 25
+	FIDE_CAUSE_LOCAL = 25,
+	FIDE_CAUSE_PROGRESSING = 28      /* a process that was hung moves again */
 };
 
 /* How sure. */
@@ -135,6 +141,9 @@ enum fide_open_flag {
 
 /* A connection to the agent of this host. */
 struct fide;
+
+/* A progress counter of this process. */
+struct fide_progress;
 
 /* What the application is told. Fields that an event has no use for are 0 or NULL. */
 struct fide_event {
@@ -199,6 +208,8 @@ struct fide_callbacks {
 	fide_callback on_monitor_req;
 	fide_callback on_pbsize_changed;
 	fide_callback on_other; /* all other kinds */
+	fide_callback on_hung;
+	fide_callback on_progressing;
 };
 
 /*
@@ -278,6 +289,44 @@ FIDE_API int fide_quit(struct fide *f);
  * their heartbeats (try again after the next), FIDE_EINVAL before fide_join or for no bytes. Never blocks. Thread-safe.
  */
 FIDE_API int fide_piggyback(struct fide *f, const void *message, size_t len);
+
+/*
+ * This process, which has joined, shows progress on a counter of its own, stored in *out: while the counter is busy it must move within
+ * limit_ns (10 ms to a day), or the process is hung to all who monitor it, until it moves again. One for each thread or activity
+ * that could get stuck on its own; a process has 16. It is busy from the start, and stays through fide_reconnect. Blocks. Thread-safe.
+ */
+FIDE_API int fide_progress_open(struct fide *f, uint64_t limit_ns, struct fide_progress **out);
+
+/* Changes the limit of a counter of this handle; what was counted begins anew. Blocks. Thread-safe. */
+FIDE_API int fide_progress_limit(struct fide *f, const struct fide_progress *progress, uint64_t limit_ns);
+
+/*
+ * Frees a counter: nothing is expected of it any more. May come after fide_close. Never blocks. NOT thread-safe: no other call on this counter
+ * may be under way or follow.
+ */
+FIDE_API int fide_progress_close(struct fide_progress *progress);
+
+/*
+ * It moved: one addition in memory, no system call, no lock. A NULL counter does nothing. Also from signal handlers. Never blocks.
+ * Thread-safe.
+ */
+FIDE_API void fide_progress_tick(const struct fide_progress *progress);
+
+/* An operation begins: until as many fide_progress_end, the counter must move. Also from signal handlers. Never blocks. Thread-safe. */
+FIDE_API void fide_progress_begin(const struct fide_progress *progress);
+
+/*
+ * An operation ended; with the last of them the counter is idle, and nothing is expected of it. So a server calls this once after
+ * fide_progress_open, and then begin and end around each request. Also from signal handlers. Never blocks. Thread-safe.
+ */
+FIDE_API void fide_progress_end(const struct fide_progress *progress);
+
+/*
+ * Tells all hosts what this application's own detector found of a process of this host that is watched as name: that it is hung (not 0), or is
+ * not (0). It holds until it is withdrawn or the process ends. reason, one line for this host's history, may be NULL. FIDE_EPERM unless
+ * it is this process, one of the same user, or the user may watch others' processes. Blocks. Thread-safe.
+ */
+FIDE_API int fide_report(struct fide *f, const char *name, int hung, const char *reason);
 
 /* The piggyback size granted now, bytes; 0 before fide_join. Never blocks. Thread-safe. */
 FIDE_API int fide_pbsize(const struct fide *f);

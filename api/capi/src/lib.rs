@@ -8,7 +8,7 @@ mod text;
 pub use abi::*;
 
 use fide_client::wire::verdict::VerdictId;
-use fide_client::{Client, Error, Event, Monitored, Options, Resources, monotonic_ns};
+use fide_client::{Client, Error, Event, Monitored, Options, Progress, Resources, monotonic_ns};
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -296,6 +296,112 @@ pub unsafe extern "C" fn fide_piggyback(f: *mut Handle, message: *const c_void, 
         let len = len.min(fide_wire::PIGGYBACK_MAX + 1);
         // SAFETY: not NULL; that many bytes are readable, as the caller promises.
         h.client.piggyback(unsafe { std::slice::from_raw_parts(message.cast(), len) })?;
+        Ok(FIDE_OK)
+    })
+}
+
+/// See fide.h.
+///
+/// # Safety
+/// `f` is NULL or an open handle, `out` NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fide_progress_open(f: *mut Handle, limit_ns: u64, out: *mut *mut Progress) -> c_int {
+    guard(|| {
+        if out.is_null() {
+            return Err(caller("there is nowhere to store the counter: out is NULL"));
+        }
+        // SAFETY: not NULL; may be written, as the caller promises.
+        unsafe { out.write(std::ptr::null_mut()) };
+        // SAFETY: promised by the caller.
+        let progress = unsafe { handle(f) }?.client.progress(Duration::from_nanos(limit_ns))?;
+        // SAFETY: as above.
+        unsafe { out.write(Box::into_raw(Box::new(progress))) };
+        Ok(FIDE_OK)
+    })
+}
+
+/// See fide.h.
+///
+/// # Safety
+/// `f` is NULL or an open handle, `progress` NULL or a counter that was not closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fide_progress_limit(f: *mut Handle, progress: *const Progress, limit_ns: u64) -> c_int {
+    guard(|| {
+        // SAFETY: promised by the caller.
+        let (h, progress) = unsafe { (handle(f)?, progress.as_ref()) };
+        let progress = progress.ok_or_else(|| caller("the counter is NULL"))?;
+        h.client.set_progress_limit(progress, Duration::from_nanos(limit_ns))?;
+        Ok(FIDE_OK)
+    })
+}
+
+/// See fide.h.
+///
+/// # Safety
+/// `progress` is NULL or a counter that no other call uses now or later.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fide_progress_close(progress: *mut Progress) -> c_int {
+    guard(|| {
+        if progress.is_null() {
+            return Err(caller("the counter is NULL"));
+        }
+        // SAFETY: it was made by Box::into_raw in `fide_progress_open`, and this is the last use of it.
+        drop(unsafe { Box::from_raw(progress) });
+        Ok(FIDE_OK)
+    })
+}
+
+/// See fide.h. Not guarded: it may run in a signal handler, and does nothing that could panic.
+///
+/// # Safety
+/// `progress` is NULL or a counter that was not closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fide_progress_tick(progress: *const Progress) {
+    // SAFETY: promised by the caller.
+    if let Some(progress) = unsafe { progress.as_ref() } {
+        progress.tick();
+    }
+}
+
+/// See fide.h. Not guarded, as [`fide_progress_tick`].
+///
+/// # Safety
+/// `progress` is NULL or a counter that was not closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fide_progress_begin(progress: *const Progress) {
+    // SAFETY: promised by the caller.
+    if let Some(progress) = unsafe { progress.as_ref() } {
+        progress.begin();
+    }
+}
+
+/// See fide.h. Not guarded, as [`fide_progress_tick`].
+///
+/// # Safety
+/// `progress` is NULL or a counter that was not closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fide_progress_end(progress: *const Progress) {
+    // SAFETY: promised by the caller.
+    if let Some(progress) = unsafe { progress.as_ref() } {
+        progress.end();
+    }
+}
+
+/// See fide.h.
+///
+/// # Safety
+/// `f` is NULL or an open handle, `name` NULL or a string, `reason` NULL or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fide_report(f: *mut Handle, name: *const c_char, hung: c_int, reason: *const c_char) -> c_int {
+    guard(|| {
+        // SAFETY: promised by the caller.
+        let (h, name) = unsafe { (handle(f)?, string(name, "the name")?) };
+        let reason = match reason.is_null() {
+            true => "",
+            // SAFETY: promised by the caller.
+            false => unsafe { string(reason, "the reason") }?,
+        };
+        h.client.report(name, hung != 0, reason)?;
         Ok(FIDE_OK)
     })
 }

@@ -82,6 +82,8 @@ impl Held {
         c.kind = match &self.event {
             Event::Failure(v) => verdict(&mut c, v, Kind::Failure),
             Event::Confirmed(v) => verdict(&mut c, v, Kind::Confirmed),
+            Event::Hung(v) => verdict(&mut c, v, Kind::Hung),
+            Event::Progressing(v) => verdict(&mut c, v, Kind::Progressing),
             Event::Monitored(v) => verdict(&mut c, v, Kind::Monitored),
             Event::Host(v) => verdict(&mut c, v, Kind::Host),
             Event::Piggyback(p) => {
@@ -175,6 +177,8 @@ pub fn cause_name(cause: u32) -> &'static CStr {
             Cause::Monitored => c"monitored",
             Cause::Interface => c"interface",
             Cause::Local => c"local",
+            Cause::Hung => c"hung",
+            Cause::Progressing => c"progressing",
         },
     }
 }

@@ -130,6 +130,8 @@ fn check_program() -> String {
         ("LOST", Kind::Lost),
         ("AGENT_GONE", Kind::AgentGone),
         ("OTHER", Kind::Other),
+        ("HUNG", Kind::Hung),
+        ("PROGRESSING", Kind::Progressing),
     ] {
         assert(&format!("FIDE_EVENT_{name}"), kind as i64);
     }
@@ -150,7 +152,7 @@ fn check_program() -> String {
     layout!(FideMonitored, "fide_monitored", size node app pbsize timeout_ns alive reserved);
     layout!(FideOptions, "fide_options", size flags path answer_timeout_ns);
     layout!(Callbacks, "fide_callbacks", size reserved on_failure on_confirmed on_piggyback_rcv on_timeout_changed on_monitor_req
-        on_pbsize_changed on_other);
+        on_pbsize_changed on_other on_hung on_progressing);
     c.push_str("typedef void (*any)(void);\nint main(void)\n{\n\tany all[] = {\n");
     for name in declared() {
         writeln!(c, "\t\t(any){name},").unwrap();
@@ -250,6 +252,14 @@ fn serve(agent: &mut FakeAgent, program: &mut Command) {
                 agent.emit(Record { app: 0, ..record(RecordKind::Host, Cause::PathDown) }, b"");
                 agent.emit(next, b"");
                 agent.emit(Record { flags: Record::CONFIRMS, ..next }, b"");
+            }
+            "hung" => {
+                // Copies come in any order, and one of them after it moved again.
+                let said = |cause, number: u64| Record { id: 5 << 32 | number, code: 3, ..process(cause) };
+                for (cause, number) in [(Cause::Hung, 2), (Cause::Hung, 2), (Cause::Progressing, 3), (Cause::Hung, 2)] {
+                    agent.emit(Record { incarnation: 3, ..said(cause, number) }, b"");
+                }
+                agent.emit(Record { incarnation: 3, ..process(Cause::Monitored) }, b"db");
             }
             "restart" => agent.restart(),
             "refuse one" => agent.next("monitor", Answer::Reply(refused(ErrorCode::Permission, "not any more"), Vec::new())),

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::shm::{Access, Mapping};
 use fide_wire::PIGGYBACK_MAX;
-use fide_wire::control::bridge::{DATA, HEAD, LEN, SLOT, SLOTS, TAIL};
+use fide_wire::control::bridge::{DATA, HEAD, LEN, PIGGYBACKS_LEN, SLOT, SLOTS, TAIL};
 use std::os::fd::BorrowedFd;
 
 /// The writing end of a bridge.
@@ -20,7 +20,7 @@ impl Bridge {
         if (len as usize) < LEN {
             return Err(Error::Protocol(format!("a bridge of {len} bytes where {LEN} are needed")));
         }
-        let memory = Mapping::new(fd, 0, LEN, Access::Write)?;
+        let memory = Mapping::new(fd, 0, PIGGYBACKS_LEN, Access::Write)?;
         let head = memory.load_u32(HEAD);
         Ok(Self { memory, head })
     }
@@ -47,4 +47,4 @@ impl Bridge {
 // Every slot is a whole number of words after a whole number of words, and holds the largest message rounded up.
 const _: () = assert!(DATA.is_multiple_of(4) && SLOT.is_multiple_of(4));
 const _: () = assert!(4 + PIGGYBACK_MAX.next_multiple_of(4) <= SLOT);
-const _: () = assert!(DATA + SLOTS as usize * SLOT <= LEN);
+const _: () = assert!(DATA + SLOTS as usize * SLOT <= PIGGYBACKS_LEN);

@@ -13,6 +13,14 @@ pub trait Callbacks {
     fn on_confirmed(&mut self, confirmed: &Verdict) {
         let _ = confirmed;
     }
+    /// A monitored process makes no progress. See [`Event::Hung`].
+    fn on_hung(&mut self, hung: &Verdict) {
+        let _ = hung;
+    }
+    /// A process that was hung moves again.
+    fn on_progressing(&mut self, progressing: &Verdict) {
+        let _ = progressing;
+    }
     /// A monitored process sent a message.
     fn on_piggyback_rcv(&mut self, piggyback: &Piggyback) {
         let _ = piggyback;
@@ -38,6 +46,8 @@ pub trait Callbacks {
         match event {
             Event::Failure(v) => self.on_failure(v),
             Event::Confirmed(v) => self.on_confirmed(v),
+            Event::Hung(v) => self.on_hung(v),
+            Event::Progressing(v) => self.on_progressing(v),
             Event::Piggyback(p) => self.on_piggyback_rcv(p),
             Event::TimeoutChanged { subject, timeout_ns } => self.on_timeout_changed(subject, *timeout_ns),
             Event::MonitorRequest { by, pbsize } => self.on_monitor_req(by, *pbsize),

@@ -5,6 +5,7 @@ use crate::callbacks::Callbacks;
 use crate::connection::{ANSWER_TIMEOUT, Agent, Connection, Response};
 use crate::error::{Error, system};
 use crate::event::{self, Event, Instances, Names, Subject};
+use crate::progress::{Counters, Progress};
 use crate::ring::{Found, Ring};
 use crate::sys::{self, Poller};
 use fide_wire::control::{HistoryEvent, Reply, Request, Status};
@@ -91,6 +92,7 @@ pub struct Client {
     events: Mutex<Events>,
     names: Mutex<Names>,
     bridge: Mutex<Option<Bridge>>,
+    counters: Arc<Counters>,
     /// Piggyback bytes granted now.
     pbsize: AtomicUsize,
     /// [`Event::AgentGone`] was told.
@@ -200,6 +202,7 @@ impl Client {
             }),
             names: Mutex::new(names),
             bridge: Mutex::new(None),
+            counters: Arc::new(Counters::new()?),
             pbsize: AtomicUsize::new(0),
             gone: AtomicBool::new(false),
             empty_looks: AtomicU32::new(0),
@@ -285,11 +288,75 @@ impl Client {
         let Reply::Joined { app, pbsize, bridge_len } = reply else { return Err(connection.unexpected("joined", &reply)) };
         let fd = one_fd(fds, connection, "a bridge")?;
         let bridge = Bridge::map(fd.as_fd(), bridge_len).inspect_err(|_| connection.close())?;
+        self.counters.attach(fd.as_fd()).inspect_err(|_| connection.close())?;
         let pbsize = pbsize.min(PIGGYBACK_MAX as u32);
         *lock(&self.bridge) = Some(bridge);
         self.pbsize.store(pbsize as usize, Ordering::Release);
         lock(&self.names).learn_app(connection.agent().node_id, app, None, &format!("{name}@{}", connection.agent().node));
+        for (counter, limit) in self.counters.limits() {
+            self.ask_for_progress(connection, counter, Some(limit))?;
+        }
         Ok((app, pbsize))
+    }
+
+    /// This process, which has joined, will show progress on a counter of its own: while busy it must move within `limit`, or the process is
+    /// *hung* to all who monitor it ([`Event::Hung`]), until it moves again. Told between `limit` and `limit` + ⅛ after the last movement. It stays
+    /// through [`Client::reconnect`]. Blocks on the agent; what [`Progress`] itself does, does not.
+    ///
+    /// # Errors
+    /// [`Error::Full`] when all 16 counters are in use; [`Error::Refused`] with `Invalid` before [`Client::join`] and for a limit below 10 ms or
+    /// above a day; the errors of [`Connection::request`].
+    pub fn progress(&self, limit: Duration) -> Result<Progress, Error> {
+        let control = lock(&self.control);
+        let progress = Progress::new(self.counters.clone(), self.counters.take()?);
+        self.set_limit(&control.connection, &progress, Some(limit))?;
+        Ok(progress)
+    }
+
+    /// Changes the limit of a counter; what was counted begins anew. Blocks on the agent.
+    ///
+    /// # Errors
+    /// As [`Client::progress`]; [`Error::Invalid`] for a counter of another client.
+    pub fn set_progress_limit(&self, progress: &Progress, limit: Duration) -> Result<(), Error> {
+        let control = lock(&self.control);
+        self.set_limit(&control.connection, progress, Some(limit))
+    }
+
+    /// The counter is no longer looked at. If the process was hung by it, it no longer is. (Dropping a counter has nearly the same effect, without
+    /// waiting: it is idle for good.) Blocks on the agent.
+    ///
+    /// # Errors
+    /// As [`Client::set_progress_limit`].
+    pub fn end_progress(&self, progress: Progress) -> Result<(), Error> {
+        let control = lock(&self.control);
+        self.set_limit(&control.connection, &progress, None)
+    }
+
+    fn set_limit(&self, connection: &Connection, progress: &Progress, limit: Option<Duration>) -> Result<(), Error> {
+        if !progress.belongs_to(&self.counters) {
+            return Err(Error::Invalid("this progress counter is another client's".into()));
+        }
+        self.ask_for_progress(connection, progress.number(), limit)?;
+        self.counters.set_limit(progress.number(), limit);
+        Ok(())
+    }
+
+    fn ask_for_progress(&self, connection: &Connection, counter: u8, limit: Option<Duration>) -> Result<(), Error> {
+        // Zero means "no longer" to the agent.
+        let limit_ns = limit.map_or(0, |l| u64::try_from(l.as_nanos()).unwrap_or(u64::MAX).max(1));
+        self.done(connection, &Request::Progress { counter: counter.into(), limit_ns })
+    }
+
+    /// Tells what this application's own detector found of a process of this host that is watched as `name`: that it is hung, or is not (any
+    /// more). All hosts hear it as they would hear a finding of the agent. It holds until it is withdrawn or the process ends. `reason`, one line,
+    /// goes into this host's history. Blocks on the agent.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with `NotFound`, with `Permission` unless it is this process, one of the same user, or the user may watch others'
+    /// processes, with `Invalid` for a long reason; the errors of [`Connection::request`].
+    pub fn report(&self, name: &str, hung: bool, reason: &str) -> Result<(), Error> {
+        let control = lock(&self.control);
+        self.done(&control.connection, &Request::Report { name: name.to_owned(), hung, reason: reason.to_owned() })
     }
 
     /// Listing 1 `quit`: this process leaves politely; what follows is not a crash. Blocks on the agent.
@@ -301,6 +368,9 @@ impl Client {
         self.done(&control.connection, &Request::Quit)?;
         control.joined = None;
         *lock(&self.bridge) = None;
+        for (counter, _) in self.counters.limits() {
+            self.counters.set_limit(counter, None);
+        }
         self.pbsize.store(0, Ordering::Release);
         Ok(())
     }

@@ -110,6 +110,11 @@ pub enum Event {
     Failure(Verdict),
     /// The end of a process reported as *doomed* was seen; with its final code. At most once, always after its failure.
     Confirmed(Verdict),
+    /// A monitored process is there and makes no progress: one of its counters, or a probe of it, has not moved for its limit. Not a failure: it may
+    /// move again ([`Event::Progressing`]), fail, or stay so. `code` is a [`fide_wire::verdict::ProgressSource`].
+    Hung(Verdict),
+    /// A process that was hung moves again. Always after its [`Event::Hung`].
+    Progressing(Verdict),
     /// A process is being monitored from now on: it came, or came back as a new instance.
     Monitored(Verdict),
     /// A host, a path, an agent or this observer itself: never a verdict on a process.
@@ -158,7 +163,12 @@ impl Event {
     #[must_use]
     pub fn subject(&self) -> Option<&Subject> {
         match self {
-            Event::Failure(v) | Event::Confirmed(v) | Event::Monitored(v) | Event::Host(v) => Some(&v.subject),
+            Event::Failure(v)
+            | Event::Confirmed(v)
+            | Event::Hung(v)
+            | Event::Progressing(v)
+            | Event::Monitored(v)
+            | Event::Host(v) => Some(&v.subject),
             Event::Piggyback(p) => Some(&p.from),
             Event::TimeoutChanged { subject, .. } => Some(subject),
             Event::MonitorRequest { by, .. } => Some(by),
@@ -230,6 +240,8 @@ pub struct Instances {
     failed: HashMap<(u32, u32, u32), bool>,
     /// The same, oldest first.
     order: VecDeque<(u32, u32, u32)>,
+    /// (node, incarnation, app) → the newest notice about its progress, and whether it said hung.
+    progress: HashMap<(u32, u32, u32), (u32, bool)>,
 }
 
 /// What a record about the end of a process is to the application.
@@ -241,6 +253,21 @@ enum News {
 }
 
 impl Instances {
+    /// Whether a record about the progress of a process says something new. Copies come in any order; the newest number holds, and nothing holds
+    /// after a failure.
+    fn judge_progress(&mut self, record: &Record, hung: bool) -> bool {
+        let instance = (record.node, record.incarnation, record.app);
+        let number = record.id as u32;
+        if self.failed.contains_key(&instance) || self.progress.get(&instance).is_some_and(|(newest, _)| number <= *newest) {
+            return false;
+        }
+        if self.progress.len() >= REMEMBERED {
+            self.progress.clear();
+        }
+        let before = self.progress.insert(instance, (number, hung)).is_some_and(|(_, was)| was);
+        hung || before
+    }
+
     fn judge(&mut self, record: &Record) -> News {
         let confirms = record.flags & Record::CONFIRMS != 0;
         let instance = (record.node, record.incarnation, record.app);
@@ -259,6 +286,7 @@ impl Instances {
                     self.failed.remove(&oldest);
                 }
                 self.failed.insert(instance, confirms);
+                self.progress.remove(&instance);
                 self.order.push_back(instance);
                 News::Failure
             }
@@ -300,6 +328,9 @@ pub fn read(entry: &[u8], instances: &mut Instances, names: &mut Names) -> Optio
                 (Some(RecordKind::Host), _) => Event::Host(verdict(names)),
                 _ if record.app == 0 => other(),
                 (_, Cause::Monitored) => Event::Monitored(verdict(names)),
+                (_, Cause::Hung) if instances.judge_progress(&record, true) => Event::Hung(verdict(names)),
+                (_, Cause::Progressing) if instances.judge_progress(&record, false) => Event::Progressing(verdict(names)),
+                (_, Cause::Hung | Cause::Progressing) => return None,
                 (_, cause) if cause.ends_process() => match instances.judge(&record) {
                     News::Failure => Event::Failure(verdict(names)),
                     News::Confirmation => Event::Confirmed(verdict(names)),

@@ -69,9 +69,27 @@ fn what_is_said_of_hosts_is_never_a_failure() {
 }
 
 #[test]
+fn b10_of_copies_in_any_order_each_hang_is_told_once_and_none_after_the_end() {
+    let mut reader = Reader::default();
+    let said = |cause, number: u64| Record { id: 1 << 32 | number, ..process(cause) };
+    assert_eq!(reader.read(&said(Cause::Progressing, 1)), None, "of a hang that was never heard of");
+    assert!(matches!(reader.read(&said(Cause::Hung, 4)), Some(Event::Hung(_))));
+    for (cause, number) in [(Cause::Hung, 4), (Cause::Progressing, 3), (Cause::Hung, 2)] {
+        assert_eq!(reader.read(&said(cause, number)), None);
+    }
+    assert!(matches!(reader.read(&said(Cause::Progressing, 5)), Some(Event::Progressing(_))));
+    assert_eq!(reader.read(&said(Cause::Hung, 4)), None);
+    assert!(matches!(reader.read(&said(Cause::Hung, 6)), Some(Event::Hung(_))));
+    assert!(matches!(reader.read(&said(Cause::Killed, 7)), Some(Event::Failure(_))));
+    assert_eq!(reader.read(&said(Cause::Progressing, 8)), None);
+    // The next incarnation's numbers begin anew.
+    assert!(matches!(reader.read(&Record { incarnation: 4, ..said(Cause::Hung, 1) }), Some(Event::Hung(_))));
+}
+
+#[test]
 fn causes_that_end_nothing_are_no_failures() {
     let mut reader = Reader::default();
-    for cause in Cause::ALL.into_iter().filter(|c| !c.ends_process()) {
+    for cause in Cause::ALL.into_iter().filter(|c| !c.ends_process() && !c.is_progress()) {
         let event = reader.read(&process(cause));
         assert!(matches!(event, Some(Event::Monitored(_) | Event::Other { .. })), "{cause}: {event:?}");
     }

@@ -24,6 +24,7 @@ mod client;
 mod connection;
 mod error;
 mod event;
+mod progress;
 mod ring;
 mod shm;
 mod sys;
@@ -34,3 +35,4 @@ pub use connection::{ANSWER_TIMEOUT, Agent, Connection, Response, parse_reply, s
 pub use error::Error;
 pub use event::{Event, Piggyback, Subject, Verdict, monotonic_ns};
 pub use fide_wire as wire;
+pub use progress::Progress;

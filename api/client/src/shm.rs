@@ -68,6 +68,38 @@ impl Mapping {
         Ok(Self { start, len, access })
     }
 
+    /// One page of memory of this process's own, until [`Mapping::replace`] puts shared memory there.
+    pub fn private_page() -> Result<Self, Error> {
+        let len = page_size();
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(system("mmap")(io::Error::last_os_error()));
+        }
+        let start = NonNull::new(start.cast()).ok_or_else(|| system("mmap")(io::Error::from_raw_os_error(libc::EINVAL)))?;
+        Ok(Self { start, len, access: Access::Write })
+    }
+
+    /// Puts the page of `fd` at `offset` where this page is, at the same address and in one step: who stores into it meanwhile stores into the old
+    /// one or the new one.
+    ///
+    /// # Errors
+    /// As [`Mapping::new`].
+    pub fn replace(&self, fd: BorrowedFd<'_>, offset: usize) -> Result<(), Error> {
+        // Made elsewhere first, where it is checked, and then moved.
+        let new = std::mem::ManuallyDrop::new(Self::new(fd, offset, self.len, self.access)?);
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: both are whole mappings of this length that are ours; the one at the target goes, the other is not used any more.
+        let at = unsafe { libc::mremap(new.start.as_ptr().cast(), self.len, self.len, flags, self.start.as_ptr()) };
+        if at == libc::MAP_FAILED {
+            let error = io::Error::last_os_error();
+            drop(std::mem::ManuallyDrop::into_inner(new));
+            return Err(system("mremap")(error));
+        }
+        Ok(())
+    }
+
     /// The address of `size` bytes at `offset`, which must lie within the mapping and be aligned to `align`.
     fn at(&self, offset: usize, size: usize, align: usize) -> *mut u8 {
         let inside = offset.checked_add(size).is_some_and(|end| end <= self.len);
@@ -80,6 +112,13 @@ impl Mapping {
     fn atomic_u32(&self, offset: usize) -> &AtomicU32 {
         // SAFETY: `at` gave an aligned address inside the mapping, which lives as long as the reference; all access is atomic.
         unsafe { AtomicU32::from_ptr(self.at(offset, 4, 4).cast()) }
+    }
+
+    /// The word at `offset` of a mapping that may be written.
+    pub fn word(&self, offset: usize) -> &AtomicU64 {
+        self.assert_writable();
+        // SAFETY: as in `atomic_u32`.
+        unsafe { AtomicU64::from_ptr(self.at(offset, 8, 8).cast()) }
     }
 
     fn atomic_usize(&self, offset: usize) -> &AtomicUsize {

@@ -118,6 +118,65 @@ fn listing_1_piggyback_is_copied_to_the_bridge_up_to_the_granted_size() {
 }
 
 #[test]
+fn b10_progress_counters_lie_in_the_bridge_and_move_with_it() {
+    let agent = FakeAgent::start();
+    let client = std::sync::Arc::new(client(&agent));
+    let second = std::time::Duration::from_secs(1);
+    assert_eq!(client.progress(second).unwrap_err().code(), ErrorCode::Invalid, "join first");
+    client.join("me", 8).unwrap();
+    let shown = |counter: u8| {
+        let word = |at: usize| {
+            let mut bytes = [0; 8];
+            agent
+                .bridge()
+                .read_exact_at(&mut bytes, (bridge::PROGRESS + usize::from(counter) * bridge::COUNTER + at) as u64)
+                .unwrap();
+            u64::from_ne_bytes(bytes)
+        };
+        (word(0), word(bridge::BUSY))
+    };
+    let a = client.progress(second).unwrap();
+    let b = client.progress(second).unwrap();
+    assert_eq!((a.number(), b.number(), shown(0).1, shown(1).1, shown(2).1), (0, 1, 1, 1, 0), "busy from the start");
+    let before = shown(0).0;
+    std::thread::scope(|s| {
+        for _ in 0..4 {
+            s.spawn(|| {
+                for _ in 0..1000 {
+                    a.begin();
+                    a.tick();
+                    a.end();
+                }
+            });
+        }
+        s.spawn(|| client.reconnect().unwrap());
+    });
+    assert_eq!(shown(0).1, 1, "all that began has ended, on the new bridge too");
+    let moved = shown(0).0;
+    a.tick();
+    assert!(shown(0).0 == moved + 1 && before > 0);
+    a.end();
+    a.end();
+    assert_eq!(shown(0).1, 0);
+    a.begin();
+    assert_eq!(shown(0).1, 1, "one end too many is none");
+    drop(a);
+    assert_eq!(shown(0).1, 0);
+    assert_eq!(client.progress(second).unwrap().number(), 0, "its number is free again");
+    let all: Vec<_> = (0..bridge::COUNTERS - 1).map(|_| client.progress(second).unwrap()).collect();
+    assert!(matches!(client.progress(second), Err(Error::Full)));
+    drop(all);
+    let other_agent = FakeAgent::start();
+    let other = Client::open(Some(&other_agent.path)).unwrap();
+    assert_eq!(other.set_progress_limit(&b, second).unwrap_err().code(), ErrorCode::Invalid, "another client's");
+    // After the client is gone, ticks still go somewhere.
+    let moved = shown(1).0;
+    drop(client);
+    b.tick();
+    assert_eq!(shown(1).0, moved + 1);
+}
+
+#[test]
 fn a_full_bridge_refuses_until_the_lane_has_taken_something() {
     let agent = FakeAgent::start();
     let client = client(&agent);

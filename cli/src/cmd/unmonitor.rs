@@ -4,7 +4,8 @@ use crate::context::{self, Context};
 use crate::failure::{Failure, Kind};
 use crate::suggest;
 use clap::Args;
-use fide_wire::control::Request;
+use fide_wire::control::{Request, WatchStatus};
+use fide_wire::verdict::Cause;
 use serde_json::json;
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -14,6 +15,11 @@ use std::process::ExitCode;
 pub struct UnmonitorArgs {
     /// The name it is watched by
     pub name: String,
+}
+
+/// A hung process is there as well.
+fn is_running(watch: &WatchStatus) -> bool {
+    watch.state == "alive" || watch.state == Cause::Hung.name()
 }
 
 /// Ends the watch.
@@ -31,7 +37,7 @@ pub fn run(context: &Context, args: &UnmonitorArgs) -> Result<ExitCode, Failure>
         }
         let status = context::status(&connection)?;
         // What has ended has nothing left to end.
-        if let Some(ended) = status.watched.iter().rev().find(|w| w.name == name && w.state != "alive") {
+        if let Some(ended) = status.watched.iter().rev().find(|w| w.name == name && !is_running(w)) {
             return Err(
                 failure.maybe_hint(Some(format!("{name} has ended already ({}), so there is no watch to end", ended.state)))
             );
@@ -40,7 +46,7 @@ pub fn run(context: &Context, args: &UnmonitorArgs) -> Result<ExitCode, Failure>
         return Err(failure.maybe_hint(suggest::hint("watches", name, &names)));
     }
     let mut out = context.out();
-    let running = before.as_ref().is_some_and(|w| w.state == "alive");
+    let running = before.as_ref().is_some_and(is_running);
     if context.json {
         let state = before.map_or_else(|| "not-found".to_string(), |w| w.state);
         context.json_line(&mut out, &json!({ "unwatched": name, "node": node, "was": state }))?;

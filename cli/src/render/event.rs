@@ -3,7 +3,7 @@
 use crate::style::{Paint, Style};
 use crate::units;
 use fide_wire::control::HistoryEvent;
-use fide_wire::verdict::{Cause, Grade};
+use fide_wire::verdict::{Cause, Grade, ProgressSource};
 
 /// Whom an event is about: `name@host`, or the host.
 pub fn subject(event: &HistoryEvent) -> String {
@@ -19,6 +19,7 @@ pub fn code(event: &HistoryEvent) -> Option<String> {
         Cause::Killed => Some(units::signal(event.code)),
         Cause::Exited => Some(format!("exit status {}", event.code)),
         Cause::PathDown | Cause::PathUp => Some(format!("path {}", event.code)),
+        Cause::Hung | Cause::Progressing => ProgressSource::from_code(event.code).map(|s| s.to_string()),
         Cause::Interface => Some(if event.code == 0 { "went away".into() } else { "came back".into() }),
         _ => None,
     }
@@ -29,6 +30,7 @@ pub fn paint(cause: Cause) -> Paint {
     match cause {
         Cause::Exited | Cause::Killed | Cause::Doomed | Cause::SilentHost => Paint::Red,
         Cause::AgentLost
+        | Cause::Hung
         | Cause::PathDown
         | Cause::ContractBroken
         | Cause::Isolated
@@ -37,7 +39,9 @@ pub fn paint(cause: Cause) -> Paint {
         | Cause::ForeignTraffic
         | Cause::Interface
         | Cause::Local => Paint::Yellow,
-        Cause::PathUp | Cause::Returned | Cause::ContractKept | Cause::Rejoined | Cause::Monitored => Paint::Green,
+        Cause::PathUp | Cause::Returned | Cause::ContractKept | Cause::Rejoined | Cause::Monitored | Cause::Progressing => {
+            Paint::Green
+        }
         Cause::Left => Paint::Dim,
     }
 }

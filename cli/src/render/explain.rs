@@ -9,7 +9,7 @@ use crate::style::{Paint, Style};
 use crate::table::{Cell, Table};
 use crate::units::{self, exact_ns, ns, signed_ns};
 use fide_wire::control::HistoryEvent;
-use fide_wire::verdict::{Cause, Contract, Evidence, Grade, PathEvidence};
+use fide_wire::verdict::{Cause, Contract, Evidence, Grade, PathEvidence, ProgressSource};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -116,9 +116,24 @@ impl Explanation {
         };
         match event.grade {
             Grade::Certain => explanation.travel(event, evidence),
+            Grade::Inferred if event.cause == Cause::Hung => explanation.standstill(event, evidence),
             Grade::Inferred => explanation.silence(event, evidence),
         }
         explanation
+    }
+
+    /// A process without progress: seen on its own host, told like a crash.
+    fn standstill(&mut self, event: &HistoryEvent, e: &Evidence) {
+        self.travel(event, e);
+        if e.timeout_ns > 0 {
+            self.strong.push(format!(
+                "looked at eight times within its limit of {}, by an agent that was itself on time, nothing had moved",
+                ns(e.timeout_ns)
+            ));
+        }
+        if event.observer != event.node {
+            self.weak.push(format!("the limit, and what else is known of it, is in the history of {}", event.node));
+        }
     }
 
     fn travel(&mut self, event: &HistoryEvent, e: &Evidence) {
@@ -250,6 +265,12 @@ fn conclusion(event: &HistoryEvent) -> String {
         Cause::ForeignTraffic => {
             "Packets of another cluster with this cluster's id, or of this cluster with another key, arrive.".into()
         }
+        Cause::Hung => match ProgressSource::from_code(event.code) {
+            Some(ProgressSource::Report) => format!("An application of {node} found that {who} is hung."),
+            Some(source) => format!("{who} is there and makes no progress: {source} has not moved for its limit."),
+            None => format!("{who} is there and makes no progress."),
+        },
+        Cause::Progressing => format!("{who}, which was hung, makes progress again."),
         Cause::Monitored => format!("{who} is monitored from now on."),
         Cause::Interface => format!("A network interface of {node} {}.", code(event).unwrap_or_default()),
         Cause::Local => format!("Something on {node} needs its operator."),
@@ -264,6 +285,11 @@ fn meaning(event: &HistoryEvent) -> Vec<String> {
         (Grade::Certain, Cause::Left) => "certain: it was announced, not guessed from silence.".to_string(),
         (Grade::Certain, c) if c.ends_process() => format!("certain: the kernel of {node} saw it; no timer was involved."),
         (Grade::Certain, _) => "certain: it was seen, not guessed from silence.".into(),
+        (Grade::Inferred, Cause::Hung) => {
+            format!(
+                "inferred: that nothing moved was seen on {node}; that the process is stuck follows from the limit it was given."
+            )
+        }
         (Grade::Inferred, _) => {
             "inferred: a conclusion from silence. It is right as long as the contract below holds, and wrong otherwise.".into()
         }
@@ -272,6 +298,10 @@ fn meaning(event: &HistoryEvent) -> Vec<String> {
         Cause::Doomed => Some(
             "Nothing of it is piggybacked any more. Another event confirms it with the final code once the kernel has taken it apart, \
              which can take long for a large process.",
+        ),
+        Cause::Hung => Some(
+            "It did not end, and its host is reachable: it may move again (progressing) or not. Whether to go on without it is for hooks and \
+             applications to decide; killing it makes a certain crash of it.",
         ),
         Cause::Left => Some("This is a departure, not a crash: nothing needs to fail over because of it alone."),
         Cause::AgentLost => Some(
@@ -569,8 +599,9 @@ mod tests {
         e.also_reported_by.clear();
         e.observer_awake_ns = 10;
         e.paths[0].carrier = false;
+        e.paths[0].own_loss_ns = e.paths[0].last_arrival_ns + 1;
         let x = Explanation::of(&event, false);
-        assert_eq!((x.weak.len(), x.strong.len()), (5, 0), "{:?}", x.weak);
+        assert_eq!((x.weak.len(), x.strong.len()), (6, 0), "{:?}", x.weak);
         assert!(x.weak.iter().any(|w| w.contains("1 packet,")), "{:?}", x.weak);
     }
 

@@ -12,6 +12,13 @@ pub const MAX_APPS: usize = 4096;
 pub enum AppState {
     /// Monitored and running.
     Alive,
+    /// Running, without progress (B10).
+    Hung {
+        /// What stands still ([`fide_wire::verdict::ProgressSource`]), -1 when that was not heard.
+        code: i32,
+        /// The verdict that said so.
+        id: VerdictId,
+    },
     /// It can no longer be saved; reported, its end not yet confirmed.
     Doomed {
         /// The signal or exit status to come.
@@ -33,11 +40,18 @@ pub enum AppState {
 }
 
 impl AppState {
-    /// `alive`, `unobserved`, or the cause of its end.
+    /// Whether it runs, as far as is known.
+    #[must_use]
+    pub const fn is_running(self) -> bool {
+        matches!(self, AppState::Alive | AppState::Hung { .. })
+    }
+
+    /// `alive`, `hung`, `unobserved`, or the cause of its end.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             AppState::Alive => "alive",
+            AppState::Hung { .. } => Cause::Hung.name(),
             AppState::Doomed { .. } => Cause::Doomed.name(),
             AppState::Ended { cause, .. } => cause.name(),
             AppState::Unobserved => "unobserved",
@@ -48,7 +62,7 @@ impl AppState {
 /// What a notice means for a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum News {
-    /// Its failure, known for the first time.
+    /// Its failure, or that it is hung or moves again, known for the first time.
     Failure,
     /// The end of a process already reported as doomed.
     Confirmation,
@@ -66,6 +80,8 @@ pub(super) struct Apps {
     version: u64,
     /// Processes held for alive that are not in their host's directory, and since when.
     missing: BTreeMap<u32, u64>,
+    /// The newest notice about the progress of a process: an older one that comes later says nothing any more.
+    progress: BTreeMap<u32, u32>,
 }
 
 impl Apps {
@@ -98,7 +114,7 @@ impl Apps {
         }
         self.version = version;
         let listed: BTreeSet<u32> = listed.iter().copied().collect();
-        let absent = self.states.iter().filter(|(app, s)| **s == AppState::Alive && !listed.contains(app));
+        let absent = self.states.iter().filter(|(app, s)| s.is_running() && !listed.contains(app));
         let before = std::mem::take(&mut self.missing);
         self.missing = absent.map(|(&app, _)| (app, before.get(&app).copied().unwrap_or(now_ns))).collect();
         for &app in &listed {
@@ -109,8 +125,9 @@ impl Apps {
 
     /// The process is no longer monitored by its own host: as if it had left, without a verdict.
     pub(super) fn withdrawn(&mut self, app: u32) {
-        if let Some(state @ AppState::Alive) = self.states.get_mut(&app) {
+        if let Some(state) = self.states.get_mut(&app).filter(|s| s.is_running()) {
             *state = AppState::Ended { cause: Cause::Left, code: 0, id: VerdictId(0) };
+            self.progress.remove(&app);
         }
     }
 
@@ -126,14 +143,32 @@ impl Apps {
                 AppState::Alive
             }
         };
+        if cause.is_progress() {
+            return Ok(self.progressed(app, known, cause, code, id));
+        }
         let (next, news) = match (known, cause) {
-            (AppState::Alive, Cause::Doomed) => (AppState::Doomed { code, id }, News::Failure),
-            (AppState::Alive, _) => (AppState::Ended { cause, code, id }, News::Failure),
+            (AppState::Alive | AppState::Hung { .. }, Cause::Doomed) => (AppState::Doomed { code, id }, News::Failure),
+            (AppState::Alive | AppState::Hung { .. }, _) => (AppState::Ended { cause, code, id }, News::Failure),
             (AppState::Doomed { .. }, Cause::Exited | Cause::Killed) => (AppState::Ended { cause, code, id }, News::Confirmation),
             (state, _) => (state, News::Nothing),
         };
         self.states.insert(app, next);
+        self.progress.remove(&app);
         Ok(news)
+    }
+
+    /// The only states that are left again: of two notices the one with the higher number holds, in whatever order they come.
+    fn progressed(&mut self, app: u32, known: AppState, cause: Cause, code: i32, id: VerdictId) -> News {
+        let number = id.0 as u32;
+        if !known.is_running() || self.progress.get(&app).is_some_and(|newest| number <= *newest) {
+            return News::Nothing;
+        }
+        self.progress.insert(app, number);
+        let next = if cause == Cause::Hung { AppState::Hung { code, id } } else { AppState::Alive };
+        self.states.insert(app, next);
+        // That it moves again is no news to who never heard that it did not.
+        let changed = matches!(known, AppState::Hung { .. }) || cause == Cause::Hung;
+        if changed { News::Failure } else { News::Nothing }
     }
 
     /// The host is silent: everything that ran there ended. Returns those whose end was not known before.
@@ -141,8 +176,9 @@ impl Apps {
         let mut ended = Vec::new();
         for (&app, state) in &mut self.states {
             match *state {
-                AppState::Alive | AppState::Unobserved => {
+                AppState::Alive | AppState::Hung { .. } | AppState::Unobserved => {
                     ended.push(app);
+                    self.progress.remove(&app);
                     *state = AppState::Ended { cause: Cause::SilentHost, code: 0, id };
                 }
                 AppState::Doomed { code, id } => *state = AppState::Ended { cause: Cause::Doomed, code, id },
@@ -159,12 +195,14 @@ impl Apps {
         let oldest = self.states.iter().find(|(_, s)| matches!(s, AppState::Ended { .. })).map(|(&app, _)| app);
         let oldest = oldest.ok_or(Refused::TooManyApps)?;
         self.states.remove(&oldest);
+        self.progress.remove(&oldest);
         self.dropped_upto = self.dropped_upto.max(oldest);
         Ok(())
     }
 
     pub(super) fn invariants(&self) {
         debug_assert!(self.states.len() <= MAX_APPS && self.missing.len() <= MAX_APPS);
+        debug_assert!(self.progress.keys().all(|app| self.states.get(app).is_some_and(|s| s.is_running())));
         debug_assert!(!self.states.values().any(|s| *s == AppState::Unobserved), "unobserved is shown, never stored");
     }
 }

@@ -102,6 +102,7 @@ mod config;
 mod inbox;
 mod outbox;
 mod peer;
+pub mod progress;
 pub mod state;
 
 #[cfg(test)]
@@ -112,6 +113,7 @@ pub use apps::{AppState, MAX_APPS};
 pub use config::Config;
 pub use inbox::{Inbox, Offer, WINDOW};
 pub use outbox::{MAX_PENDING, NotStarted, Outbox, OutboxConfig};
+pub use progress::Progress;
 pub use state::State;
 
 use apps::News;
@@ -379,6 +381,30 @@ impl Detector {
         Ok(())
     }
 
+    /// A process is in its host's directory as hung, by the notice with this number: for who came too late to hear it. By what, is not known
+    /// then (code -1).
+    ///
+    /// # Errors
+    /// [`Refused`], counted.
+    pub fn listed_hung(&mut self, node: u32, incarnation: u32, app: u32, number: u32, now_ns: u64) -> Result<(), Refused> {
+        let now = self.clock(now_ns);
+        let i = self.listen_to(node, incarnation)?;
+        if app == 0 || number == 0 || number & INFERRED != 0 {
+            return self.refuse(Refused::Malformed);
+        }
+        let id = VerdictId::new(node, number);
+        match self.peers[i].apps.noticed(app, Cause::Hung, -1, id) {
+            Ok(News::Failure) => {
+                let evidence = Evidence { timeout_ns: 0, ..self.evidence(i, now) };
+                self.push_verdict(id, Cause::Hung, Grade::Inferred, node, incarnation, app, -1, Vec::new(), evidence, now);
+            }
+            Ok(_) => {}
+            Err(why) => return self.refuse(why),
+        }
+        self.invariants();
+        Ok(())
+    }
+
     /// A process is no longer in the directory of its host, without a notice (its host stopped monitoring it): no verdict, now or later.
     ///
     /// # Errors
@@ -473,8 +499,9 @@ impl Detector {
     ) -> Result<Taken, Refused> {
         let now = self.clock(now_ns);
         let ends = matches!(notice.cause, Cause::Exited | Cause::Killed | Cause::Doomed | Cause::Left);
+        let told = ends || (notice.cause.is_progress() && notice.app != 0);
         let number_fits = notice.notice != 0 && notice.notice & INFERRED == 0;
-        if !ends || !number_fits || usize::from(path) >= PATHS || (notice.app == 0 && notice.cause != Cause::Left) {
+        if !told || !number_fits || usize::from(path) >= PATHS || (notice.app == 0 && notice.cause != Cause::Left) {
             return self.refuse(Refused::Malformed);
         }
         let Some(i) = self.find(node) else { return self.refuse(Refused::UnknownPeer) };
@@ -1291,7 +1318,7 @@ impl Detector {
 /// A process of an unobserved host is unobserved, unless it ended before.
 fn shown(known: AppState, host: State) -> AppState {
     match (known, host) {
-        (AppState::Alive, State::AgentLost | State::Left) => AppState::Unobserved,
+        (AppState::Alive | AppState::Hung { .. }, State::AgentLost | State::Left) => AppState::Unobserved,
         (state, _) => state,
     }
 }

@@ -208,6 +208,8 @@ impl Outbox {
     /// A notice that was numbered and sent already: the exit hook numbers in the kernel, so that a subscriber on this host learns the
     /// verdict's id without waiting for the agent. From here it is repeated like any other. App 0 is the agent's own leave.
     ///
+    /// A notice about the progress of a process changes nothing else about it: it goes on talking.
+    ///
     /// Two CPUs may number and report in different orders, so numbers may come slightly out of order; one that came before is ignored.
     pub fn push_numbered(&mut self, notice: &Notice, now_ns: u64) {
         if self.left {
@@ -218,6 +220,7 @@ impl Outbox {
                 self.left = true;
                 self.apps.clear();
             }
+            (_, cause) if cause.is_progress() => {}
             (app, Cause::Doomed) => {
                 if let Some(sending) = self.apps.get_mut(&app) {
                     *sending = Sending::Doomed;

@@ -39,6 +39,7 @@ struct udp { __be16 src, dst, len, check; } __attribute__((packed));
 	(1U << FIDE_CAUSE_EXITED | 1U << FIDE_CAUSE_KILLED | 1U << FIDE_CAUSE_DOOMED | 1U << FIDE_CAUSE_LEFT |         \
 	 1U << FIDE_CAUSE_AGENT_LOST | 1U << FIDE_CAUSE_SILENT_HOST | 1U << FIDE_CAUSE_PATH_DOWN |                     \
 	 1U << FIDE_CAUSE_CONTRACT_BROKEN | 1U << FIDE_CAUSE_ISOLATED | 1U << FIDE_CAUSE_PATH_UP |                     \
+	 1U << FIDE_CAUSE_HUNG | 1U << FIDE_CAUSE_PROGRESSING |                                                        \
 	 1U << FIDE_CAUSE_RETURNED | 1U << FIDE_CAUSE_CONTRACT_KEPT | 1U << FIDE_CAUSE_REJOINED |                      \
 	 1U << FIDE_CAUSE_OBSERVER_PAUSED | 1U << FIDE_CAUSE_NAME_CLASH | 1U << FIDE_CAUSE_FOREIGN_TRAFFIC |           \
 	 1U << FIDE_CAUSE_MONITORED | 1U << FIDE_CAUSE_INTERFACE | 1U << FIDE_CAUSE_LOCAL)
@@ -522,7 +523,8 @@ int fide_receive(struct xdp_md *ctx)
 	if (first_copy(slot, sender, incarnation, bpf_ntohl(load32(&n->notice)))) {
 		__u64 who = (__u64)sender << 32 | record.app;
 
-		if (record.app)
+		/* A process that is hung, or moves again, goes on talking. */
+		if (record.app && record.cause != FIDE_CAUSE_HUNG && record.cause != FIDE_CAUSE_PROGRESSING)
 			bpf_map_update_elem(&ended, &who, &incarnation, BPF_ANY);
 		s->record = record;
 		fide_deliver(s, sizeof(record));

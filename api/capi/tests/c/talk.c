@@ -55,6 +55,13 @@ static void nothing_is_null(void)
 	CHECK(fide_quit(NULL) == FIDE_EINVAL);
 	CHECK(fide_piggyback(NULL, "x", 1) == FIDE_EINVAL);
 	CHECK(fide_pbsize(NULL) == FIDE_EINVAL);
+	CHECK(fide_progress_open(NULL, 1000000000, NULL) == FIDE_EINVAL);
+	CHECK(fide_progress_limit(NULL, NULL, 1) == FIDE_EINVAL);
+	CHECK(fide_progress_close(NULL) == FIDE_EINVAL);
+	fide_progress_tick(NULL);
+	fide_progress_begin(NULL);
+	fide_progress_end(NULL);
+	CHECK(fide_report(NULL, "x", 1, NULL) == FIDE_EINVAL);
 	CHECK(fide_fd(NULL) == FIDE_EINVAL);
 	CHECK(fide_next_event(NULL, &e, 0) == FIDE_EINVAL);
 	CHECK(fide_busy_poll(NULL, &e) == FIDE_EINVAL);
@@ -144,6 +151,8 @@ HEAR(on_timeout)
 HEAR(on_monitor_req)
 HEAR(on_pbsize)
 HEAR(on_other)
+HEAR(on_hung)
+HEAR(on_progressing)
 
 static void on_failure(struct fide *f, const struct fide_event *e, void *user)
 {
@@ -175,6 +184,7 @@ int main(int argc, char **argv)
 	struct fide_resources wanted;
 	struct fide_monitored granted;
 	struct fide_callbacks callbacks;
+	struct fide_progress *counters[16], *none;
 	struct fide_event e;
 	struct heard heard;
 	struct fide *f = (struct fide *)&f;
@@ -261,6 +271,35 @@ int main(int argc, char **argv)
 	CHECK(e.kind == FIDE_EVENT_PIGGYBACK && e.data_len == 3 && !memcmp(e.data, "a\0b", 3) && e.number == 5);
 	CHECK(fide_quit(f) == FIDE_OK);
 	CHECK(fide_join(f, "me again", 10, NULL, NULL) == FIDE_OK);
+
+	/* Progress: counters of this process, and hangs of others. */
+	CHECK(fide_progress_open(f, 1000000000, NULL) == FIDE_EINVAL);
+	SAYS("out is NULL");
+	for (i = 0; i < 16; i++)
+		CHECK(fide_progress_open(f, 1000000000, &counters[i]) == FIDE_OK);
+	CHECK(fide_progress_open(f, 1000000000, &none) == FIDE_EFULL && !none);
+	CHECK(fide_progress_limit(f, counters[3], 2000000000) == FIDE_OK);
+	CHECK(fide_progress_limit(f, NULL, 2000000000) == FIDE_EINVAL);
+	fide_progress_tick(counters[3]);
+	fide_progress_end(counters[3]);
+	fide_progress_begin(counters[3]);
+	CHECK(fide_report(f, "db", 1, "no queries") == FIDE_OK);
+	CHECK(fide_report(f, NULL, 1, NULL) == FIDE_EINVAL);
+	for (i = 0; i < 16; i++)
+		CHECK(fide_progress_close(counters[i]) == FIDE_OK);
+	memset(&heard, 0, sizeof heard);
+	fide_callbacks_init(&callbacks);
+	callbacks.on_hung = on_hung;
+	callbacks.on_progressing = on_progressing;
+	callbacks.on_other = on_other;
+	CHECK(fide_set_callbacks(f, &callbacks, &heard) == FIDE_OK);
+	ask("hung");
+	for (i = 0; i < 3;) {
+		int n = fide_dispatch(f, 5000);
+		CHECK(n > 0);
+		i += n;
+	}
+	CHECK(!strcmp(heard.text, "on_hung - 0;on_progressing - 0;on_other db@a 0;"));
 
 	/* The upcalls as functions. */
 	memset(&heard, 0, sizeof heard);

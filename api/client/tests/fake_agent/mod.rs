@@ -410,6 +410,8 @@ fn truth(request: &Request, state: &mut State) -> (Reply, Vec<OwnedFd>) {
             state.names.clear();
             alone(Reply::Done)
         }
+        Request::Progress { .. } if state.names.is_empty() => alone(refused(ErrorCode::Invalid, "join first")),
+        Request::Progress { .. } | Request::Report { .. } => alone(Reply::Done),
         Request::Status => alone(Reply::Status(Box::default())),
         _ => alone(refused(ErrorCode::Unsupported, "not here")),
     }

@@ -3,6 +3,7 @@
 mod harness;
 mod inbox_outbox;
 mod notices;
+mod progress;
 mod silence;
 mod speed;
 mod states;
