@@ -51,6 +51,7 @@ impl Core {
             refused: Refusal::ALL.iter().zip(self.receiver.refused()).map(|(r, n)| (r.name().to_string(), n)).collect(),
             heartbeats_sent: self.heartbeats,
             authenticated: self.start.keys.is_secret(),
+            fence: self.fence_status(),
         }
     }
 

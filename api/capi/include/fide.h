@@ -43,7 +43,7 @@ extern "C" {
 #endif
 
 /* Version of this interface; grows when something is added. fide_abi_version() is the library's. */
-#define FIDE_ABI_VERSION 1
+#define FIDE_ABI_VERSION 2
 
 /* Most bytes of a piggybacked message; what is granted may be less. */
 #define FIDE_PIGGYBACK_MAX 1418
@@ -88,7 +88,14 @@ enum fide_event_kind {
 	/* The agent hung up. Nothing of what it monitored has failed. Once; then FIDE_EDISCONNECTED until fide_reconnect. */
 	FIDE_EVENT_AGENT_GONE = 10,
 	/* Something this version does not know. */
-	FIDE_EVENT_OTHER = 11
+	FIDE_EVENT_OTHER = 11,
+	/*
+	 * This host is fenced: where it is guarded, nothing that this process sends leaves any more, and others may have taken over what it
+	 * did. Stop acting. code says why: 0 it ran out, 1 an operator, 2 another host had given this one up, 3 found so at the agent's start.
+	 */
+	FIDE_EVENT_FENCED = 12,
+	/* The fence was opened again on an operator's word. The host has a new incarnation: begin anew, as after a restart. */
+	FIDE_EVENT_RECOVERED = 13
 };
 
 /* What happened. */
@@ -112,7 +119,9 @@ enum fide_cause {
 	FIDE_CAUSE_FOREIGN_TRAFFIC = 22,
 	FIDE_CAUSE_MONITORED = 23,
 	FIDE_CAUSE_INTERFACE = 24,
-	FIDE_CAUSE_LOCAL = 25
+	FIDE_CAUSE_LOCAL = 25,
+	FIDE_CAUSE_FENCED = 26,          /* this host is fenced: what it guards is not heard any more */
+	FIDE_CAUSE_RECOVERED = 27        /* its fence was opened again, in a new incarnation */
 };
 
 /* How sure. */
@@ -199,6 +208,8 @@ struct fide_callbacks {
 	fide_callback on_monitor_req;
 	fide_callback on_pbsize_changed;
 	fide_callback on_other; /* all other kinds */
+	fide_callback on_fenced;    /* NULL: on_other */
+	fide_callback on_recovered; /* NULL: on_other */
 };
 
 /*

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
 
 /// Grows when something is added to the interface.
-pub const FIDE_ABI_VERSION: u32 = 1;
+pub const FIDE_ABI_VERSION: u32 = 2;
 /// Success.
 pub const FIDE_OK: c_int = 0;
 /// The call makes no sense; the others are the negated numbers of [`fide_wire::control::ErrorCode`].
@@ -41,6 +41,10 @@ pub enum Kind {
     AgentGone = 10,
     /// [`fide_client::Event::Other`].
     Other = 11,
+    /// [`fide_client::Event::Fenced`].
+    Fenced = 12,
+    /// [`fide_client::Event::Recovered`].
+    Recovered = 13,
 }
 
 /// `struct fide_event`.
@@ -164,6 +168,10 @@ pub struct Callbacks {
     pub on_pbsize_changed: Option<Callback>,
     /// For the others.
     pub on_other: Option<Callback>,
+    /// For [`Kind::Fenced`]; `on_other` where the application has none or knows of none.
+    pub on_fenced: Option<Callback>,
+    /// For [`Kind::Recovered`]; as above.
+    pub on_recovered: Option<Callback>,
 }
 
 impl Callbacks {
@@ -176,6 +184,8 @@ impl Callbacks {
             k if k == Kind::TimeoutChanged as u32 => self.on_timeout_changed,
             k if k == Kind::MonitorReq as u32 => self.on_monitor_req,
             k if k == Kind::PbsizeChanged as u32 => self.on_pbsize_changed,
+            k if k == Kind::Fenced as u32 => self.on_fenced.or(self.on_other),
+            k if k == Kind::Recovered as u32 => self.on_recovered.or(self.on_other),
             _ => self.on_other,
         }
     }

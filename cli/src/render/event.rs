@@ -27,7 +27,7 @@ pub fn code(event: &HistoryEvent) -> Option<String> {
 /// The colour of a cause: an end is red, a fault yellow, what mends green.
 pub fn paint(cause: Cause) -> Paint {
     match cause {
-        Cause::Exited | Cause::Killed | Cause::Doomed | Cause::SilentHost => Paint::Red,
+        Cause::Exited | Cause::Killed | Cause::Doomed | Cause::SilentHost | Cause::Fenced => Paint::Red,
         Cause::AgentLost
         | Cause::PathDown
         | Cause::ContractBroken
@@ -37,7 +37,9 @@ pub fn paint(cause: Cause) -> Paint {
         | Cause::ForeignTraffic
         | Cause::Interface
         | Cause::Local => Paint::Yellow,
-        Cause::PathUp | Cause::Returned | Cause::ContractKept | Cause::Rejoined | Cause::Monitored => Paint::Green,
+        Cause::PathUp | Cause::Returned | Cause::ContractKept | Cause::Rejoined | Cause::Monitored | Cause::Recovered => {
+            Paint::Green
+        }
         Cause::Left => Paint::Dim,
     }
 }

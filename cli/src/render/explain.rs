@@ -9,7 +9,7 @@ use crate::style::{Paint, Style};
 use crate::table::{Cell, Table};
 use crate::units::{self, exact_ns, ns, signed_ns};
 use fide_wire::control::HistoryEvent;
-use fide_wire::verdict::{Cause, Contract, Evidence, Grade, PathEvidence};
+use fide_wire::verdict::{Cause, Confirmers, Contract, Evidence, FenceMode, FencePromise, FencedWhy, Grade, PathEvidence};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -189,6 +189,9 @@ impl Explanation {
                 units::count(usize::try_from(n).unwrap_or(usize::MAX), "packet")
             )),
         }
+        if let Some(promise) = &e.fence {
+            self.fence(event, e, promise);
+        }
         if e.also_reported_by.is_empty() {
             self.weak.push("no other observer has reported the same silence".into());
         } else {
@@ -205,6 +208,35 @@ impl Explanation {
         if e.paths.len() == 1 && event.cause == Cause::SilentHost {
             self.weak.push("there is only one path: a cut cable or a dead switch looks the same".into());
         }
+    }
+}
+
+impl Explanation {
+    /// What a promised fence adds, and on which assumption.
+    fn fence(&mut self, event: &HistoryEvent, e: &Evidence, promise: &FencePromise) {
+        if !matches!(event.cause, Cause::SilentHost | Cause::AgentLost) {
+            return;
+        }
+        let (node, timeout) = (&event.node, ns(promise.timeout_ns));
+        let what = if promise.host { node.clone() } else { format!("the guarded processes of {node}") };
+        if !e.fenced {
+            self.weak.push(format!("{node} promised a fence within {timeout} of its last heartbeat, and that was not over yet"));
+            return;
+        }
+        let assumption = match promise.mode {
+            FenceMode::Sent => "if every heartbeat that left it arrived here; a partition breaks that",
+            FenceMode::Acknowledged(Confirmers::All) => "whatever the network did, since it needs this observer's confirmations",
+            FenceMode::Acknowledged(Confirmers::Majority) => {
+                "unless a majority of hosts still confirms its heartbeats and this observer is not among them"
+            }
+            FenceMode::Acknowledged(Confirmers::AtLeast(_)) => {
+                "unless enough other hosts still confirm its heartbeats and this observer is not among them"
+            }
+        };
+        self.strong.push(format!(
+            "{what} was fenced by then ({timeout}, {}): nothing of it leaves any more, {assumption}",
+            promise.mode
+        ));
     }
 }
 
@@ -240,6 +272,10 @@ fn conclusion(event: &HistoryEvent) -> String {
         Cause::Monitored => format!("{who} is monitored from now on."),
         Cause::Interface => format!("A network interface of {node} {}.", code(event).unwrap_or_default()),
         Cause::Local => format!("Something on {node} needs its operator."),
+        Cause::Fenced => format!("{node} is fenced: {}.", FencedWhy::from_code(event.code)),
+        Cause::Recovered => {
+            format!("The fence of {node} was opened again on an operator's word; its incarnation is {} now.", event.incarnation)
+        }
     }
 }
 
@@ -284,6 +320,11 @@ fn meaning(event: &HistoryEvent) -> Vec<String> {
         Cause::ForeignTraffic => {
             Some("Give the clusters different names or separate networks, and see that all hosts have the same keys.")
         }
+        Cause::Fenced => Some(
+            "What its processes send does not leave where it is guarded, since others may have acted on their absence. When the applications there can \
+             start anew: fide fence recover.",
+        ),
+        Cause::Recovered => Some("Others see it return as a new incarnation; what it was before stays refused."),
         _ => None,
     };
     all.extend(more.map(String::from));

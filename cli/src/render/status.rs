@@ -258,6 +258,7 @@ pub mod tests {
             refused: [("bad-tag".to_string(), 3), ("old".to_string(), 0)].into(),
             heartbeats_sent: 130_000,
             authenticated: false,
+            fence: None,
         }
     }
 
