@@ -1925,6 +1925,12 @@ impl Core {
         self.detector.timeout_ns(node)
     }
 
+    /// What a node promised of its fence.
+    #[must_use]
+    pub fn promise_of(&self, node: u32) -> Option<fide_wire::verdict::FencePromise> {
+        self.detector.promise(node)
+    }
+
     /// What the detector thinks of a node.
     #[must_use]
     pub fn state_of(&self, node: u32) -> Option<detector::State> {

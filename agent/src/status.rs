@@ -80,6 +80,7 @@ impl Core {
             state: self.state_of(peer.node).map_or("unknown", |s| s.name()).into(),
             timeout_ns: self.timeout_ns(peer.node).unwrap_or_default(),
             paths: (0..paths.min(PATHS)).map(path_status).collect(),
+            fence: self.promise_of(peer.node),
             apps: peer
                 .apps
                 .iter()

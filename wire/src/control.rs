@@ -4,7 +4,7 @@
 //! A client sends [`Request`]s and gets exactly one [`Reply`] for each, in order; with [`Request::Events`] and `follow`,
 //! [`Reply::Event`]s keep coming on that connection until it is closed.
 
-use crate::verdict::{Cause, Contract, Evidence, Grade, VerdictId};
+use crate::verdict::{Cause, Contract, Evidence, FencePromise, Grade, VerdictId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -387,6 +387,9 @@ pub struct HostStatus {
     pub paths: Vec<PathStatus>,
     /// Its monitored processes.
     pub apps: Vec<AppStatus>,
+    /// What it promised of its fence; absent: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fence: Option<FencePromise>,
 }
 
 /// One path from another host.
