@@ -226,9 +226,11 @@ impl Driver {
         held.apps.retain(|a| is_alive(*a));
         held.apps.insert(app);
         if held.doomed.take().is_some() && !closed {
-            match valid_ns {
-                Some(valid_ns) => open(&held.gate, valid_ns),
-                None => open(&held.gate, u64::MAX), // nothing is promised yet: the first heartbeat that counts sets it
+            open(&held.gate, valid_ns.unwrap_or(u64::MAX));
+            if valid_ns.is_none()
+                && let Err(e) = held.gate.disarm()
+            {
+                tracing::warn!("a gate is not as it was before anything was promised: {e}");
             }
         }
         held.apps.iter().copied().filter(|a| *a != app).collect()
@@ -350,14 +352,22 @@ impl Guard {
         if config.host {
             guard.gates.push((HOST.into(), guard.fence.host()));
         }
-        guard.try_interfaces().map_err(|(name, e)| format!("interface {name} cannot be guarded: {e}{advice}"))?;
-        for dir in &config.cgroups {
-            if dir.exists() {
-                guard.fence.guard_cgroup(dir).map_err(|e| format!("{e}{advice}"))?;
+        match guard.guard_all() {
+            Ok(()) => Ok(guard),
+            Err(e) => {
+                guard.end(); // what was made is not left behind, unless the host is fenced
+                Err(format!("{e}{advice}"))
             }
         }
-        guard.renew_cgroups();
-        Ok(guard)
+    }
+
+    fn guard_all(&mut self) -> Result<(), String> {
+        self.try_interfaces().map_err(|(name, e)| format!("interface {name} cannot be guarded: {e}"))?;
+        for dir in self.config.cgroups.clone().iter().filter(|d| d.exists()) {
+            self.fence.guard_cgroup(dir).map_err(|e| e.to_string())?;
+        }
+        self.renew_cgroups();
+        Ok(())
     }
 
     /// Every gate, with its name; those of a former owner's cgroups too.

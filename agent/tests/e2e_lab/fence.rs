@@ -351,6 +351,25 @@ fn an_operator_shuts_and_recovers_the_fence_and_others_may_not() {
     w.all_alive();
 }
 
+#[test]
+fn an_unplugged_cable_fences_where_both_paths_must_carry() {
+    for (paths, state) in [("one", "open"), ("both", "fenced")] {
+        let Some(pins) = Pins::new() else { return };
+        let Some(w) = one_fenced(&pins, &format!("paths = \"{paths}\"")) else { return };
+        w.lab.cut(1, 1, Cut::Carrier).unwrap();
+        if state == "fenced" {
+            w.event(1, "fenced", |e| e.cause == Cause::Fenced && e.code == FencedWhy::RanOut as i32);
+        } else {
+            let before = fence(&w, 1, FenceOrder::Status);
+            until("its fence is extended for ten timeouts more", || {
+                let now = fence(&w, 1, FenceOrder::Status);
+                now.state != "open" || now.valid_ns > before.valid_ns + 10 * before.timeout_ns
+            });
+        }
+        assert_eq!(fence(&w, 1, FenceOrder::Status).state, state, "{paths}");
+    }
+}
+
 /// A shell on a host, in a cgroup from its first moment.
 fn in_group(w: &World, host: u16, group: &Group, script: &str) -> crate::common::Process {
     let script = format!("echo $$ > {}/cgroup.procs; {script}", group.0.display());
@@ -415,6 +434,30 @@ fn a_doomed_process_is_cut_off_at_once_and_its_next_instance_is_heard() {
     inside.is_cut_off();
     w.watch_known(1, "db", next.pid());
     inside.flows();
+}
+
+#[test]
+fn what_comes_before_the_notice_of_a_doom_is_not_felt() {
+    let (Some(pins), Some(group)) = (Pins::new(), Group::new("cost")) else { return };
+    let mut made = fide_xdp::Fence::open(&pins.0.join("cost")).unwrap();
+    let gate = made.guard_cgroup(&group.0).unwrap();
+    let config = fide_agent::config::FenceConfig::default();
+    let rule = fide_agent::fence::rule_config(&config, FenceMode::Sent, 2);
+    let mut driver = fide_agent::fence::Driver::new(rule, false, vec![("db".into(), gate.clone())], Arc::default(), now_ns());
+    let mut took: Vec<u64> = (1..=2000)
+        .map(|app| {
+            driver.process(app, "db", |_| false);
+            let before = now_ns();
+            driver.doomed(app, |_| false);
+            let took = now_ns() - before;
+            assert_eq!(gate.check(), fide_xdp::GateState::Shut);
+            took
+        })
+        .collect();
+    took.sort_unstable();
+    println!("shutting a doomed process's gate: median {} ns, p99 {} ns", took[1000], took[1980]);
+    assert!(took[1000] < 20_000, "the notice waits for it");
+    made.remove().unwrap();
 }
 
 #[test]
