@@ -149,7 +149,7 @@ impl Rule {
             self.beats.pop_front(); // what it would allow is over
         }
         let calls = taken.map(|t| t.then_some(call));
-        if !self.beats.back().is_some_and(|b| read_ns - b.read_ns < self.config.timeout_ns / RESOLUTION) {
+        if self.beats.back().is_none_or(|b| read_ns - b.read_ns >= self.config.timeout_ns / RESOLUTION) {
             self.beats.push_back(Beat { number, read_ns, calls });
         }
         self.invariants();
