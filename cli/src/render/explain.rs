@@ -516,6 +516,27 @@ mod tests {
     }
 
     #[test]
+    fn a_promised_fence_supports_a_verdict_as_far_as_its_mode_goes() {
+        let with = |mode, fenced| {
+            let mut event = silent();
+            let e = event.evidence.as_mut().unwrap();
+            e.fence = Some(FencePromise { timeout_ns: 50_000_000, mode, host: true });
+            e.fenced = fenced;
+            let x = Explanation::of(&event, false);
+            text(&event, &x, &Style::PLAIN)
+        };
+        let said = with(FenceMode::Sent, true);
+        assert!(said.contains("h2 was fenced by then (50 ms, sent)") && said.contains("a partition breaks that"), "{said}");
+        let said = with(FenceMode::Acknowledged(Confirmers::All), true);
+        assert!(said.contains("acknowledged by all") && said.contains("whatever the network did"), "{said}");
+        let said = with(FenceMode::Acknowledged(Confirmers::Majority), true);
+        assert!(said.contains("unless a majority of hosts still confirms"), "{said}");
+        assert!(with(FenceMode::Sent, false).contains("was not over yet"));
+        let plain = silent();
+        assert!(!text(&plain, &Explanation::of(&plain, false), &Style::PLAIN).contains("fence"));
+    }
+
+    #[test]
     fn steps_on_ones_own_host_are_told_in_the_order_they_happened() {
         let event = certain();
         let mut e = *event.evidence.clone().unwrap();
