@@ -208,7 +208,7 @@ impl Default for FenceConfig {
         Self {
             mode: None,
             paths: FencePaths::Both,
-            timeout_ns: 50_000_000,
+            timeout_ns: 100_000_000,
             margin_ns: 5_000_000,
             host: true,
             interfaces: Vec::new(),

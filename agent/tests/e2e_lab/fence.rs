@@ -85,7 +85,7 @@ impl Drop for Group {
     }
 }
 
-/// An application on one host that sends to another all the time, and when its last packet arrived.
+/// An application on one host that sends to another all the time, and when the last packet that arrived was sent.
 struct Traffic {
     over: Arc<AtomicBool>,
     tried: Arc<AtomicU64>,
@@ -98,7 +98,7 @@ impl Traffic {
         let heard = w.lab.in_host(to, || UdpSocket::bind("0.0.0.0:3999").unwrap()).unwrap();
         let sends = w.lab.in_host(from, || UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
         let target = (w.lab.ipv4(to, 0), 3999);
-        Self::between(move || drop(sends.send_to(b"still here", target)), heard)
+        Self::between(move || drop(sends.send_to(&now_ns().to_ne_bytes(), target)), heard)
     }
 
     /// From a sender of its own, or with one that this thread is.
@@ -118,8 +118,10 @@ impl Traffic {
         threads.push(std::thread::spawn(move || {
             let mut buffer = [0; 64];
             while !o.load(Ordering::SeqCst) {
-                if heard.recv(&mut buffer).is_ok() {
-                    l.store(now_ns(), Ordering::SeqCst);
+                if let Ok(n) = heard.recv(&mut buffer) {
+                    // When it was sent, where it says so: this thread may be late.
+                    let sent = buffer[..n].try_into().map_or_else(|_| now_ns(), u64::from_ne_bytes);
+                    l.fetch_max(sent, Ordering::SeqCst);
                 }
             }
         }));
@@ -137,7 +139,12 @@ impl Traffic {
 
     /// It goes on trying and is not heard.
     fn is_cut_off(&self) {
-        let (tried, last) = (self.tried.load(Ordering::SeqCst), self.last_ns());
+        let mut last = 0;
+        until("what was under way has been taken from its socket", || {
+            std::thread::sleep(Duration::from_millis(50));
+            std::mem::replace(&mut last, self.last_ns()) == last
+        });
+        let tried = self.tried.load(Ordering::SeqCst);
         until("the application has tried a hundred times more", || self.tried.load(Ordering::SeqCst) > tried + 100);
         assert_eq!(self.last_ns(), last, "nothing was heard of it");
     }
