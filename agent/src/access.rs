@@ -170,6 +170,14 @@ impl Policy {
     pub fn may_reload(&self, peer: &Peer) -> Result<(), Refused> {
         if self.reload.contains(peer) { Ok(()) } else { refuse(peer, "reload the configuration", "reload") }
     }
+
+    /// May `peer` shut or recover the fence? Who may change the agent may.
+    ///
+    /// # Errors
+    /// [`ErrorCode::Permission`].
+    pub fn may_fence(&self, peer: &Peer) -> Result<(), Refused> {
+        if self.reload.contains(peer) { Ok(()) } else { refuse(peer, "shut or recover the fence", "reload") }
+    }
 }
 
 fn refuse(peer: &Peer, what: &str, key: &str) -> Result<(), Refused> {

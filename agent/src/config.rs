@@ -6,9 +6,10 @@
 //!
 //! [`diff`] says what of a changed file can be taken over by a running agent and what waits for a restart.
 
+use fide_proto::fence::Paths as FencePaths;
 use fide_wire::control::{DEFAULT_SOCKET, Selector};
 use fide_wire::mac::{Key, Keyring};
-use fide_wire::verdict::{Cause, ProgressSource};
+use fide_wire::verdict::{Cause, Confirmers, FenceMode, ProgressSource};
 use fide_wire::{DEFAULT_PORT, PATHS, name_id, names};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
@@ -63,6 +64,8 @@ pub struct Config {
     pub contract: ContractPins,
     /// The detector's settings.
     pub detector: DetectorConfig,
+    /// The fence.
+    pub fence: FenceConfig,
     /// Processes of this host to watch from the start.
     pub watches: Vec<Watch>,
     /// Where the keys are, if packets are to be authenticated.
@@ -181,6 +184,45 @@ impl Default for DetectorConfig {
     }
 }
 
+/// The fence of this host (S3–S5).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FenceConfig {
+    /// What extends t_valid; `None`: no fence.
+    pub mode: Option<FenceMode>,
+    /// Which copies must have left, in mode *sent*.
+    pub paths: FencePaths,
+    /// How long others wait before they take this host for dead, ns.
+    pub timeout_ns: u64,
+    /// How much earlier this host stops, beside the drift of clocks, ns.
+    pub margin_ns: u64,
+    /// Whether interfaces are guarded.
+    pub host: bool,
+    /// Which, beside those of the paths; `*`: all.
+    pub interfaces: Vec<String>,
+    /// Directories of cgroups that are guarded.
+    pub cgroups: Vec<PathBuf>,
+    /// Where gates and programs are kept.
+    pub pins: PathBuf,
+    /// Whether an agent that starts on a fenced host opens the fence.
+    pub recover_at_start: bool,
+}
+
+impl Default for FenceConfig {
+    fn default() -> Self {
+        Self {
+            mode: None,
+            paths: FencePaths::Both,
+            timeout_ns: 100_000_000,
+            margin_ns: 5_000_000,
+            host: true,
+            interfaces: Vec::new(),
+            cgroups: Vec::new(),
+            pins: "/sys/fs/bpf/fide".into(),
+            recover_at_start: false,
+        }
+    }
+}
+
 /// A process to watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watch {
@@ -291,7 +333,7 @@ pub struct AccessConfig {
     pub monitor: Who,
     /// May read status, events and explanations.
     pub read: Who,
-    /// May make the agent read its configuration again.
+    /// May make the agent read its configuration again, and shut or recover the fence.
     pub reload: Who,
 }
 
@@ -499,6 +541,35 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
+/// Whose confirmations extend t_valid.
+struct ConfirmedBy(Confirmers);
+
+impl<'de> Deserialize<'de> for ConfirmedBy {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        struct V;
+        impl Visitor<'_> for V {
+            type Value = ConfirmedBy;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("\"all\", \"majority\", or a number of other hosts")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<ConfirmedBy, E> {
+                match text {
+                    "all" => Ok(ConfirmedBy(Confirmers::All)),
+                    "majority" => Ok(ConfirmedBy(Confirmers::Majority)),
+                    _ => Err(E::custom(format!("`{text}` is not \"all\" or \"majority\"; or write a number of other hosts"))),
+                }
+            }
+            fn visit_i64<E: de::Error>(self, v: i64) -> Result<ConfirmedBy, E> {
+                match u16::try_from(v) {
+                    Ok(n) if (1..fide_wire::SLOTS).contains(&usize::from(n)) => Ok(ConfirmedBy(Confirmers::AtLeast(n))),
+                    _ => Err(E::custom(format!("{v} other hosts cannot confirm; write 1 to {}", fide_wire::SLOTS - 1))),
+                }
+            }
+        }
+        d.deserialize_any(V)
+    }
+}
+
 /// What a hook runs on: one or several causes.
 struct On(Vec<Cause>);
 from_text!(On, "the name of a cause such as \"silent-host\", or \"failure\", \"end\" or \"any\"", |t| {
@@ -617,6 +688,8 @@ struct File {
     #[serde(default)]
     detector: FileDetector,
     #[serde(default)]
+    fence: Option<Spanned<FileFence>>,
+    #[serde(default)]
     watch: Vec<Spanned<FileWatch>>,
     keys: Option<Spanned<FileKeys>>,
     #[serde(default)]
@@ -655,6 +728,39 @@ struct FileContract {
 #[serde(deny_unknown_fields)]
 struct FileDetector {
     agent_timeout: Option<Spanned<Ns>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum FileFenceMode {
+    Off,
+    Sent,
+    Acknowledged,
+}
+
+#[derive(Clone, Copy, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum FileFencePaths {
+    Both,
+    One,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileFence {
+    mode: Option<FileFenceMode>,
+    confirmed_by: Option<ConfirmedBy>,
+    paths: Option<FileFencePaths>,
+    timeout: Option<Ns>,
+    margin: Option<Ns>,
+    host: Option<bool>,
+    #[serde(default)]
+    interfaces: Vec<String>,
+    #[serde(default)]
+    cgroups: Vec<PathBuf>,
+    pins: Option<PathBuf>,
+    #[serde(default)]
+    recover_at_start: bool,
 }
 
 #[derive(Deserialize)]
@@ -867,6 +973,7 @@ impl Config {
             send: file.send.unwrap_or(Send::Auto),
             contract,
             detector: DetectorConfig { agent_timeout_ns },
+            fence: fence(text, file.fence, heartbeat_ns)?,
             watches: watches(text, file.watch)?,
             keys,
             keyring: Keyring::default(),
@@ -911,6 +1018,30 @@ impl Config {
             ));
         }
         doubts.extend(crate::access::Policy::new(&self.access).1);
+        doubts.extend(self.fence_doubts());
+        doubts
+    }
+
+    fn fence_doubts(&self) -> Vec<String> {
+        let mut doubts = Vec::new();
+        let f = &self.fence;
+        if f.mode.is_none() {
+            return doubts;
+        }
+        for dir in f.cgroups.iter().filter(|d| !d.exists()) {
+            doubts.push(format!("fence.cgroups: there is no {} now: it is guarded from when there is one", dir.display()));
+        }
+        for name in f.interfaces.iter().filter(|i| *i != "*" && !Path::new("/sys/class/net").join(i).exists()) {
+            doubts.push(format!("fence.interfaces: there is no interface {name} now: it is guarded from when there is one"));
+        }
+        if !f.pins.ancestors().skip(1).any(|d| d == Path::new("/sys/fs/bpf")) {
+            doubts.push(format!("fence.pins: {} must be on a BPF file system, which is usually /sys/fs/bpf", f.pins.display()));
+        } else if !Path::new("/sys/fs/bpf").exists() {
+            doubts.push("fence.pins: there is no BPF file system: mount -t bpf bpf /sys/fs/bpf".into());
+        }
+        if f.mode == Some(FenceMode::Sent) && f.paths == FencePaths::Both && self.paths.len() > 1 {
+            doubts.push("fence.paths = \"both\": an unplugged cable of one path fences this host; \"one\" does not, and rests on the other path".into());
+        }
         doubts
     }
 
@@ -1093,6 +1224,65 @@ fn contract(text: &str, file: Option<Spanned<FileContract>>) -> Result<ContractP
         return Err(ConfigError::at(text, at, "delta_floor is above delta_ceiling; swap them"));
     }
     Ok(pins)
+}
+
+fn fence(text: &str, file: Option<Spanned<FileFence>>, heartbeat_ns: u64) -> Result<FenceConfig, ConfigError> {
+    let unset = FenceConfig::default();
+    let Some(spanned) = file else { return Ok(unset) };
+    let at = spanned.span().start;
+    let bad = |what: String| Err(ConfigError::at(text, at, format!("[fence] {what}")));
+    let f = spanned.into_inner();
+    let mode = match (f.mode.unwrap_or(FileFenceMode::Off), f.confirmed_by) {
+        (FileFenceMode::Sent, Some(_)) => {
+            return bad("confirmed_by has no meaning in mode \"sent\"; leave it out, or set mode = \"acknowledged\"".into());
+        }
+        (FileFenceMode::Off, _) => None,
+        (FileFenceMode::Sent, None) => Some(FenceMode::Sent),
+        (FileFenceMode::Acknowledged, by) => Some(FenceMode::Acknowledged(by.map_or(Confirmers::Majority, |by| by.0))),
+    };
+    let paths = match f.paths {
+        Some(FileFencePaths::One) => FencePaths::One,
+        Some(FileFencePaths::Both) | None => FencePaths::Both,
+    };
+    let fence = FenceConfig {
+        mode,
+        paths,
+        timeout_ns: f.timeout.map_or(unset.timeout_ns, |t| t.0),
+        margin_ns: f.margin.map_or(unset.margin_ns, |t| t.0),
+        host: f.host.unwrap_or(true),
+        interfaces: f.interfaces,
+        cgroups: f.cgroups,
+        pins: f.pins.unwrap_or(unset.pins),
+        recover_at_start: f.recover_at_start,
+    };
+    let ms = |ns: u64| ns as f64 / 1e6;
+    // Four heartbeats may be late or lost before this host stops.
+    let least = (fence.margin_ns.saturating_add(heartbeat_ns.saturating_mul(4))).saturating_mul(102) / 100;
+    if fence.mode.is_some() && fence.timeout_ns < least {
+        return bad(format!(
+            "timeout {} ms is too short for a heartbeat every {} ms and a margin of {} ms: this host would be fenced by every late heartbeat; at least {} ms",
+            ms(fence.timeout_ns),
+            ms(heartbeat_ns),
+            ms(fence.margin_ns),
+            ms(least)
+        ));
+    }
+    if fence.timeout_ns > 10_000_000_000 {
+        return bad("timeout must not be above \"10s\": for so long nobody takes this host for dead".into());
+    }
+    if fence.margin_ns < 100_000 {
+        return bad("margin must be at least \"100us\": what has passed the gate and heartbeats under way take their time".into());
+    }
+    if fence.mode.is_some() && !fence.host && fence.cgroups.is_empty() {
+        return bad("guards nothing: host = false, and no cgroups; set one of them, or mode = \"off\"".into());
+    }
+    if !fence.host && !fence.interfaces.is_empty() {
+        return bad("interfaces are guarded with host = true only; leave them out, or set it".into());
+    }
+    if let Some(path) = fence.cgroups.iter().chain([&fence.pins]).find(|p| !p.is_absolute()) {
+        return bad(format!("{} must be an absolute path", path.display()));
+    }
+    Ok(fence)
 }
 
 fn watches(text: &str, file: Vec<Spanned<FileWatch>>) -> Result<Vec<Watch>, ConfigError> {
@@ -1332,6 +1522,7 @@ pub fn diff(old: &Config, new: &Config) -> Changes {
         (old.receive != new.receive, "receive"),
         (old.send != new.send, "send"),
         (old.detector != new.detector, "detector"),
+        (old.fence != new.fence, "fence"),
         (old.socket.path != new.socket.path, "socket.path"),
         (old.history.path != new.history.path, "history.path"),
         (old.state != new.state, "state"),

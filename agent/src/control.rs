@@ -5,6 +5,7 @@ use crate::access;
 use crate::bridge::Bridge;
 use crate::config::{self, Config};
 use crate::core::{Command, Core, Happened, now_ns};
+use crate::fence::Guard;
 use crate::history::{Flushed, History, given_in};
 use crate::metrics::Heart;
 use crate::probes::Probes;
@@ -16,7 +17,8 @@ use crate::subscribers::{Target, Want};
 use crate::watchlist::{Moves, Origin, Watched};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use fide_wire::control::{
-    ErrorCode, HistoryEvent, PROGRESS_LIMIT_NS, PROTOCOL, REASON_MAX, Refused, Reply, Request, Selector, Status, bridge,
+    ErrorCode, FenceOrder, HistoryEvent, PROGRESS_LIMIT_NS, PROTOCOL, REASON_MAX, Refused, Reply, Request, Selector, Status,
+    bridge,
 };
 use fide_wire::verdict::{Cause, ProgressSource, VerdictId};
 use std::collections::VecDeque;
@@ -138,6 +140,7 @@ pub struct Control {
     state: State,
     side: crate::side::Side,
     signals: OwnedFd,
+    guard: Option<Guard>,
     swept_ns: u64,
     stopping: bool,
 }
@@ -162,6 +165,8 @@ pub struct Parts {
     pub state: State,
     /// Readable when a signal came.
     pub signals: OwnedFd,
+    /// The fence's half of this thread.
+    pub guard: Option<Guard>,
 }
 
 /// Whether one more connection of this user is accepted beside these; if not, why, and what to do.
@@ -225,7 +230,7 @@ impl Control {
     /// Puts the parts together.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        let Parts { config, config_path, about, core, happened, told, listener, state, signals } = parts;
+        let Parts { config, config_path, about, core, happened, told, listener, state, signals, guard } = parts;
         let (history, complaints) = History::open(config.history.path.as_deref(), config.history.max_bytes);
         for c in complaints {
             tracing::warn!("{c}");
@@ -261,13 +266,14 @@ impl Control {
             state,
             side,
             signals,
+            guard,
             swept_ns: 0,
             stopping: false,
         }
     }
 
-    /// Serves until the loop has ended.
-    pub fn run(mut self) {
+    /// Serves until the loop has ended. Returns the fence, which may go when the loop has ended well.
+    pub fn run(mut self) -> Option<Guard> {
         self.sweep();
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]); // not under systemd: nobody to notify
         while self.turn() {}
@@ -276,6 +282,7 @@ impl Control {
         if let Flushed::Failed(e) = self.history.flush() {
             tracing::error!("{e}");
         }
+        self.guard
     }
 
     fn turn(&mut self) -> bool {
@@ -419,8 +426,47 @@ impl Control {
         }
     }
 
+    /// Interfaces and cgroups that came (back).
+    fn renew_guards(&mut self) {
+        let Some(guard) = self.guard.as_mut() else { return };
+        let mut complaints: Vec<String> = guard.renew_interfaces().into_iter().collect();
+        let (gates, unguarded) = guard.renew_cgroups();
+        complaints.extend(unguarded);
+        for (name, gate) in gates {
+            self.core.tell(move |core| core.add_gate(name, gate));
+        }
+        for text in complaints {
+            tracing::error!("{text}");
+            self.core.tell(move |core| core.tell_local(Cause::Local, 0, text));
+        }
+    }
+
+    fn fence(&self, i: usize, order: FenceOrder) -> Result<Reply, Refused> {
+        let stuck = || Refused { code: ErrorCode::System, what: "the agent's loop does not answer".into() };
+        let peer = &self.connections[i].peer;
+        match order {
+            FenceOrder::Status => self.policy.may_read(peer)?,
+            FenceOrder::Shut => {
+                self.policy.may_fence(peer)?;
+                self.core.ask(Core::operator_shuts_fence).ok_or_else(stuck)??;
+            }
+            FenceOrder::Recover => {
+                self.policy.may_fence(peer)?;
+                self.core.ask(Core::operator_recovers_fence).ok_or_else(stuck)??;
+            }
+        }
+        let status = self.core.ask(|core| core.fence_status()).ok_or_else(stuck)?;
+        let mut status = status.ok_or_else(crate::core::no_fence)?;
+        if let Some(guard) = &self.guard {
+            guard.complete(&mut status);
+        }
+        Ok(Reply::Fence(Box::new(status)))
+    }
+
     fn links_changed(&mut self) {
-        for interface in self.side.changed_interfaces() {
+        let changed = self.side.changed_interfaces();
+        self.renew_guards();
+        for interface in changed {
             for (path, p) in self.config.paths.iter().enumerate() {
                 if p.interface == interface {
                     self.core.tell(move |core| core.refresh_path(path as u8));
@@ -431,6 +477,7 @@ impl Control {
 
     /// Twice a second: watches to renew, files to sync, the watchdog.
     fn sweep(&mut self) {
+        self.renew_guards();
         self.renew_watches();
         if let Err(e) = self.state.save() {
             tracing::error!("{e}");
@@ -444,7 +491,7 @@ impl Control {
             history_lost: self.history.lost(),
             history_failures: self.history.failures(),
         };
-        self.side.publish(&self.core, &self.about, counted);
+        self.side.publish(&self.core, &self.about, counted, self.guard.as_ref());
         for outcome in self.side.failed_hooks() {
             let text = outcome.text();
             self.core.tell(move |core| core.tell_local(Cause::Local, crate::hooks::HOOK_EVENT_CODE, text));
@@ -552,6 +599,9 @@ impl Control {
                 core.unwatch(app);
             });
             return Err(Refused { code: ErrorCode::NotFound, what: format!("process {} has just ended", process.pid) });
+        }
+        if let Some(gate) = self.guard.as_ref().and_then(|g| g.cgroup_of(process.pid)) {
+            self.core.tell(move |core| core.fence_process(app, &gate));
         }
         Ok(app)
     }
@@ -810,7 +860,10 @@ impl Control {
             Request::Unwatch { name } => self.unwatch(i, &name).map(Some),
             Request::Status => {
                 self.policy.may_read(&self.connections[i].peer)?;
-                let status = self.core.status(&self.about).ok_or_else(stuck)?;
+                let mut status = self.core.status(&self.about).ok_or_else(stuck)?;
+                if let (Some(guard), Some(fence)) = (&self.guard, status.fence.as_mut()) {
+                    guard.complete(fence);
+                }
                 plain(Reply::Status(Box::new(status)))
             }
             Request::Events { from, last, follow } => {
@@ -827,6 +880,7 @@ impl Control {
                 self.reload().map_err(|what| Refused { code: ErrorCode::Invalid, what })?;
                 plain(Reply::Done)
             }
+            Request::Fence { order } => plain(self.fence(i, order)?),
         }
     }
 

@@ -11,6 +11,7 @@
 //! [`Command`]s and hears from it by [`Happened`].
 
 use crate::bridge::Bridge;
+use crate::fence::{Driver, Outcome};
 use crate::metrics::Heart;
 use crate::peers::Peer;
 use crate::receive::Receiver;
@@ -18,18 +19,20 @@ use crate::subscribers::{Subscribers, Target, Want, key};
 use crate::watchlist::{Origin, Watched, Watchlist};
 use crate::words;
 use crossbeam_channel::{Receiver as Channel, Sender};
-use fide_lane::{AnswerKind, Breach, Calibration, Config as CalibrationConfig, DropCounters, Lane, Pacer, PathMode, Prober};
+use fide_lane::{
+    AnswerKind, Breach, Calibration, Config as CalibrationConfig, DropCounters, Lane, Pacer, PathMode, Prober, SendOutcome,
+};
 use fide_proto::detector::{
     self, Action, AppState, Detector, Offer, Outbox, OutboxConfig, PathArrival, ProbeResult, Progress, Seen, Taken, Verdict,
     progress::Finding,
 };
-use fide_wire::control::{HistoryEvent, RingKind};
+use fide_wire::control::{ErrorCode, HistoryEvent, Refused, RingKind};
 use fide_wire::event::{Record, RecordKind};
 use fide_wire::mac::Keyring;
 use fide_wire::packet::{
     Announce, AnnouncedApp, AnnouncedMonitor, BODY_MAX, ConfirmEntry, Header, Kind, Notice, PACKET_MAX, Packet, ReportEntry,
 };
-use fide_wire::verdict::{Cause, Contract, Evidence, Grade, ProgressSource, VerdictId};
+use fide_wire::verdict::{Cause, Confirmers, Contract, Evidence, FenceMode, FencedWhy, Grade, ProgressSource, VerdictId};
 use fide_wire::{PATHS, SLOTS};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -83,10 +86,22 @@ pub struct Start {
     pub detector: detector::Config,
     /// Incarnations of other hosts that were seen before: older ones are replays.
     pub known: BTreeMap<String, u32>,
+    /// The fence, if there is one.
+    pub fence: Option<FenceStart>,
+}
+
+/// How the fence begins.
+pub struct FenceStart {
+    /// Its gates as they were found.
+    pub driver: Driver,
+    /// Open it if it was found closed.
+    pub recover: bool,
 }
 
 /// How often announcements and path reports leave.
 const HOUSEKEEPING_NS: u64 = 1_000_000_000;
+/// A host whose fence depends on confirmations gets them so many times in its timeout.
+const CONFIRMATIONS_PER_FENCE: u64 = 5;
 /// Announcements after the start or a change, until everybody surely has them.
 const ANNOUNCE_BURST: [u64; 4] = [0, 50_000_000, 150_000_000, 400_000_000];
 /// A loop that did not turn for so long is ill.
@@ -150,6 +165,11 @@ pub struct Core {
     rested_ns: u64,
     /// Beats when the loop turns, for `/healthz` and the watchdog.
     pub heart: std::sync::Arc<Heart>,
+    fence: Option<Driver>,
+    /// What became of the last packet's copies.
+    outcomes: [SendOutcome; PATHS],
+    /// When others that depend on it are told next what arrived of them.
+    confirm_fences_at: u64,
 }
 
 #[derive(Default)]
@@ -194,9 +214,10 @@ impl Core {
     ///
     /// # Errors
     /// When the descriptors cannot be waited for.
-    pub fn new(start: Start, receiver: Receiver, lane: Lane, prober: Option<Prober>, ends: Ends) -> std::io::Result<Self> {
+    pub fn new(mut start: Start, receiver: Receiver, lane: Lane, prober: Option<Prober>, ends: Ends) -> std::io::Result<Self> {
         let now = now_ns();
         let epoll = epoll_create()?;
+        let fence = start.fence.take();
         let mut core = Self {
             pacer: Pacer::new(start.period_ns, now),
             detector: Detector::new(start.detector.clone()),
@@ -233,12 +254,26 @@ impl Core {
             looked_ns: 0,
             rested_ns: 0,
             heart: std::sync::Arc::new(Heart::new(HEART)),
+            fence: None,
+            outcomes: [SendOutcome::default(); PATHS],
+            confirm_fences_at: u64::MAX,
             start,
         };
         core.wait_for_descriptors()?;
         for path in 0..PATHS {
             core.detector.carrier(path, core.lane.carrier(path as u8), now);
             core.open_drops(path as u8);
+        }
+        if let Some(FenceStart { driver, recover }) = fence {
+            let closed = driver.closed();
+            core.fence = Some(driver);
+            if let Some(why) = closed {
+                core.tell_fenced(why, now);
+                if recover {
+                    // This life is new already: what the former one sent is not heard again.
+                    core.open_fence(now);
+                }
+            }
         }
         Ok(core)
     }
@@ -270,6 +305,9 @@ impl Core {
         self.judge_progress(now_ns());
         self.confirm();
         self.repeat(now_ns());
+        if now >= self.confirm_fences_at {
+            self.confirm_fences(now_ns());
+        }
         if now >= self.announce_at {
             self.announce(now);
         }
@@ -285,7 +323,7 @@ impl Core {
         [self.detector.poll_timeout(), self.outbox.poll_timeout(), self.progress.poll_timeout(), self.stopping]
             .into_iter()
             .flatten()
-            .chain([self.pacer.next_ns(), self.announce_at, self.housekeeping_at])
+            .chain([self.pacer.next_ns(), self.announce_at, self.housekeeping_at, self.confirm_fences_at])
             .min()
             .unwrap_or(u64::MAX)
     }
@@ -372,6 +410,10 @@ impl Core {
     /// A process of this host is doomed or dead. First of all the notice leaves; the rest can wait.
     fn local_end(&mut self, record: &Record, now: u64) {
         let Some(cause) = record.cause() else { return };
+        if let Some(fence) = self.fence.as_mut() {
+            let watchlist = &self.watchlist;
+            fence.doomed(record.app, |app| watchlist.get(app).is_some_and(|w| w.ended.is_none()));
+        }
         // Numbered by the exit watch just before this agent began a new incarnation: it is told by the new one, with a number of its own.
         let mut record = *record;
         if record.incarnation != self.start.incarnation {
@@ -570,6 +612,12 @@ impl Core {
             *address = a.addresses.get(path).and_then(|t| t.parse::<IpAddr>().ok());
         }
         peer.announced = contract;
+        // Refused where the host is condemned: nothing is promised by who is cut off.
+        let promised = self.detector.fence(h.sender, h.incarnation, a.fence).is_ok() && a.fence.is_some();
+        if promised && self.confirm_fences_at == u64::MAX {
+            self.confirm_fences_at = now;
+        }
+        let Some(peer) = self.peers[slot].as_mut() else { return };
         if let Some(change) = peer.directory(a) {
             self.directory(slot, &change, now);
         }
@@ -619,6 +667,7 @@ impl Core {
         }
         self.watch_node_targets(&a.name, h.sender);
         self.outbox.peer_set(self.detector.live_peers());
+        self.fence_members();
         self.start.known.insert(a.name.clone(), h.incarnation);
         self.say(Happened::PeerIncarnation(a.name.clone(), h.incarnation));
         self.announce_soon(now); // so that the newcomer knows us at once
@@ -769,12 +818,22 @@ impl Core {
             }
             let over = entry.flags & ReportEntry::CONDEMNED != 0 || (entry.incarnation > self.start.incarnation && unheard);
             if entry.incarnation >= self.start.incarnation && over {
+                if self.fence.as_ref().is_some_and(|f| f.promise().is_some() || f.closed().is_some()) {
+                    // It may have acted on that, and a fenced host is opened by its operator only.
+                    tracing::warn!("{reporter} has given incarnation {} up", entry.incarnation);
+                    self.shut_fence(FencedWhy::GivenUp);
+                    return;
+                }
                 tracing::warn!("{reporter} has given incarnation {} up: starting a new one", entry.incarnation);
                 self.start_over(entry.incarnation, now);
                 return;
             }
             if entry.incarnation != self.start.incarnation {
                 continue;
+            }
+            if let Some(fence) = self.fence.as_mut() {
+                let outcome = fence.confirmed(h.sender, entry.last_number, now);
+                self.fence_outcome(outcome, now);
             }
             let path = usize::from(entry.path);
             let round_trip = now.saturating_sub(entry.echo_sent_ns).saturating_sub(entry.hold_ns);
@@ -790,6 +849,12 @@ impl Core {
 
     /// Others gave this agent up (wrongly, as it still runs): it comes back as somebody new, so that nobody mistakes one life for another.
     fn start_over(&mut self, after: u32, now: u64) {
+        self.begin_incarnation(after, now);
+        let name = self.start.name.clone();
+        self.tell(Cause::Returned, Grade::Certain, &name, self.start.incarnation, None, 2, false, None, None, now);
+    }
+
+    fn begin_incarnation(&mut self, after: u32, now: u64) {
         self.start.incarnation = self.start.incarnation.max(after).saturating_add(1);
         self.receiver.set_incarnation(self.start.incarnation);
         self.detector.set_self_incarnation(self.start.incarnation);
@@ -798,10 +863,169 @@ impl Core {
         self.watchlist.version += 1;
         self.renewed = true;
         self.say(Happened::Incarnation(self.start.incarnation));
-        let name = self.start.name.clone();
-        self.tell(Cause::Returned, Grade::Certain, &name, self.start.incarnation, None, 2, false, None, None, now);
+        if let Some(fence) = self.fence.as_mut() {
+            fence.renew();
+        }
         self.retell_hung(now);
         self.announce_soon(now);
+    }
+
+    // ---- the fence ----------------------------------------------------------------------------------------------------------
+
+    /// Whether nothing may leave.
+    fn is_fenced(&self) -> bool {
+        self.fence.as_ref().is_some_and(|f| f.closed().is_some())
+    }
+
+    /// Whether others rely on heartbeats of ours to come in time.
+    fn promises(&self) -> bool {
+        self.fence.as_ref().is_some_and(|f| f.closed().is_none() && f.promise().is_some())
+    }
+
+    /// A heartbeat was handed over: does it count already, does an earlier one?
+    fn fence_beat(&mut self, read_ns: u64) {
+        let Some(fence) = self.fence.as_mut() else { return };
+        fence.sent(self.number, read_ns, self.lane.sends(), &self.outcomes);
+        let outcome = if fence.wants_completions() { fence.completed(&self.lane.completion()) } else { fence.alone(now_ns()) };
+        self.fence_outcome(outcome, read_ns);
+    }
+
+    fn fence_outcome(&mut self, outcome: Outcome, now: u64) {
+        match outcome {
+            Outcome::Nothing => {}
+            Outcome::Armed => self.announce_soon(now),
+            Outcome::Closed(why) => self.tell_fenced(why, now),
+        }
+    }
+
+    /// This host is fenced: its applications hear it first, since they must stop.
+    fn tell_fenced(&mut self, why: FencedWhy, now: u64) {
+        let (node, incarnation, name) = (self.start.node, self.start.incarnation, self.start.name.clone());
+        let record = self.host_record(Cause::Fenced, Grade::Certain, node, incarnation, now);
+        self.publish_host(node, &name, &Record { flags: Record::LOCAL, code: why as i32, ..record });
+        self.tell(Cause::Fenced, Grade::Certain, &name, incarnation, None, why as i32, false, None, None, now);
+    }
+
+    /// Shuts the fence, as far as it is open.
+    fn shut_fence(&mut self, why: FencedWhy) {
+        let now = now_ns();
+        let Some(fence) = self.fence.as_mut().filter(|f| f.closed().is_none()) else { return };
+        fence.close(why, now);
+        self.tell_fenced(why, now);
+    }
+
+    /// `fide fence shut`.
+    ///
+    /// # Errors
+    /// When there is none, or it is closed already.
+    pub fn operator_shuts_fence(&mut self) -> Result<(), Refused> {
+        match self.fence.as_ref().map(Driver::closed) {
+            None => Err(no_fence()),
+            Some(Some(_)) => Err(Refused { code: ErrorCode::Exists, what: "this host is fenced already".into() }),
+            Some(None) => {
+                self.shut_fence(FencedWhy::Operator);
+                Ok(())
+            }
+        }
+    }
+
+    /// `fide fence recover`: a new incarnation, and then open gates. Others meet somebody new, whom they have not condemned.
+    ///
+    /// # Errors
+    /// When there is none, or it is not closed.
+    pub fn operator_recovers_fence(&mut self) -> Result<(), Refused> {
+        match self.fence.as_ref().map(Driver::closed) {
+            None => Err(no_fence()),
+            Some(None) => {
+                Err(Refused { code: ErrorCode::Invalid, what: "this host is not fenced, so there is nothing to recover".into() })
+            }
+            Some(Some(_)) => {
+                let now = now_ns();
+                self.begin_incarnation(self.start.incarnation, now);
+                self.open_fence(now);
+                Ok(())
+            }
+        }
+    }
+
+    fn open_fence(&mut self, now: u64) {
+        let Some(fence) = self.fence.as_mut() else { return };
+        fence.recover(now_ns());
+        let (node, incarnation, name) = (self.start.node, self.start.incarnation, self.start.name.clone());
+        let record = self.host_record(Cause::Recovered, Grade::Certain, node, incarnation, now);
+        self.publish_host(node, &name, &Record { flags: Record::LOCAL, ..record });
+        self.tell(Cause::Recovered, Grade::Certain, &name, incarnation, None, 0, false, None, None, now);
+        self.announce_soon(now);
+    }
+
+    /// A cgroup has a gate now.
+    pub fn add_gate(&mut self, name: String, gate: fide_xdp::Gate) {
+        if let Some(fence) = self.fence.as_mut() {
+            fence.add_gate(name, gate);
+        }
+    }
+
+    /// The sockets of this process are behind this gate.
+    pub fn fence_process(&mut self, app: u32, gate: &str) {
+        let Some(fence) = self.fence.as_mut() else { return };
+        let watchlist = &self.watchlist;
+        let is_alive = |app: u32| watchlist.get(app).is_some_and(|w| w.ended.is_none());
+        let others = fence.process(app, gate, is_alive);
+        if !others.is_empty() {
+            tracing::warn!(
+                "{gate} holds {} other watched processes: its gate is not shut when one of them is doomed",
+                others.len()
+            );
+        }
+        if !is_alive(app) {
+            fence.doomed(app, is_alive); // it was faster than the look-up
+        }
+    }
+
+    /// Who must confirm our heartbeats. Suspicion shrinks no majority; among all it counts where the suspect is cut off, or watches nobody.
+    fn fence_members(&mut self) {
+        let Some(fence) = self.fence.as_mut() else { return };
+        let detector = &self.detector;
+        let observes = |p: &detector::PeerView<'_>| match (fence.mode(), p.state) {
+            (_, detector::State::Left) => false,
+            (FenceMode::Acknowledged(Confirmers::All), detector::State::Silent) => detector.promise(p.node).is_none(),
+            (FenceMode::Acknowledged(Confirmers::All), detector::State::AgentLost) => false,
+            _ => true,
+        };
+        let nodes: Vec<u32> = detector.peers().filter(observes).map(|p| p.node).collect();
+        fence.members(nodes);
+    }
+
+    /// Tells those who depend on it what arrived of them, often enough for their timeouts.
+    fn confirm_fences(&mut self, now: u64) {
+        self.confirm_fences_at = u64::MAX;
+        let mut body = Vec::new();
+        for slot in 0..self.peers.len() {
+            let Some(peer) = self.peers[slot].as_ref().filter(|p| !p.condemned) else { continue };
+            let Some(promise) = self.detector.promise(peer.node) else { continue };
+            if !matches!(promise.mode, FenceMode::Acknowledged(_)) {
+                continue;
+            }
+            let every = (promise.timeout_ns / CONFIRMATIONS_PER_FENCE).max(self.start.period_ns);
+            self.confirm_fences_at = self.confirm_fences_at.min(now.saturating_add(every));
+            for path in 0..PATHS {
+                if body.len() + ReportEntry::LEN <= BODY_MAX
+                    && let Some(entry) = self.report_entry(slot, path, now)
+                {
+                    entry.write(&mut body);
+                }
+            }
+        }
+        if !body.is_empty() {
+            self.send_event(Kind::PathReport, None, &body);
+        }
+    }
+
+    /// For `fide fence status`; `None` without a fence.
+    #[must_use]
+    pub fn fence_status(&self) -> Option<fide_wire::control::FenceStatus> {
+        let fence = self.fence.as_ref()?;
+        Some(fence.status(now_ns(), |node| self.node_name(node), |app| self.app_name(self.start.node, app)))
     }
 
     // ---- sending ------------------------------------------------------------------------------------------------------------
@@ -822,6 +1046,9 @@ impl Core {
 
     /// Encodes for every path and sends with one call. Returns the stamp.
     fn transmit(&mut self, kind: Kind, number: u64, notice: Option<&Notice>, body: &[u8]) -> u64 {
+        if self.is_fenced() {
+            return now_ns(); // as far as the gates reach, they would block it; a fenced host is not alive on the others either
+        }
         let mut lens = [0; PATHS];
         let mut stamp = 0;
         for (path, length) in lens.iter_mut().enumerate() {
@@ -833,7 +1060,7 @@ impl Core {
             }
         }
         let payloads = std::array::from_fn(|p| (lens[p] > 0).then(|| &self.packets[p][..lens[p]]));
-        self.lane.send(payloads);
+        self.outcomes = self.lane.send(payloads);
         stamp
     }
 
@@ -847,13 +1074,18 @@ impl Core {
     }
 
     fn beat(&mut self, now: u64) {
-        if self.pacer.tick(now).is_none() || self.stopping.is_some() {
+        // Who leaves is silent, unless others rely on it not to be.
+        if self.pacer.tick(now).is_none() || (self.stopping.is_some() && !self.promises()) {
             return;
+        }
+        if let Some(why) = self.fence.as_mut().and_then(|f| f.check(now)) {
+            self.tell_fenced(why, now);
         }
         let mut body = std::mem::take(&mut self.body);
         let from = self.watchlist.take_piggyback(&mut body);
         self.number += 1;
         let sent_ns = self.transmit(Kind::Heartbeat, self.number, None, &body);
+        self.fence_beat(now);
         if let Some(app) = from {
             // Who monitors it on this host hears the same.
             let record = Record {
@@ -919,6 +1151,7 @@ impl Core {
             contract: self.own_contract(),
             version: self.announced_version,
             renewed: self.renewed,
+            fence: self.fence.as_ref().and_then(Driver::promise),
             part: 0,
             parts: 1,
             apps: Vec::new(),
@@ -1209,6 +1442,7 @@ impl Core {
         self.tell(v.cause, v.grade, &host, v.incarnation, app, v.code, v.confirms, Some(v.id), Some(v.evidence.clone()), now);
         if matches!(v.cause, Cause::SilentHost | Cause::AgentLost | Cause::Returned | Cause::Left) {
             self.outbox.peer_set(self.detector.live_peers());
+            self.fence_members();
         }
     }
 
@@ -1386,24 +1620,29 @@ impl Core {
         self.tell_text(cause, Grade::Inferred, &host, incarnation, path as i32, text, now);
     }
 
+    fn report_entry(&self, slot: usize, path: usize, now: u64) -> Option<ReportEntry> {
+        let peer = self.peers[slot].as_ref()?;
+        let row = self.receiver.peer(slot);
+        let p = row.path.get(path)?;
+        let timeout = peer.contract[path].timeout_ns();
+        let silent = p.arrived_ns == 0 || now.saturating_sub(p.arrived_ns) > timeout;
+        Some(ReportEntry {
+            node: peer.node,
+            incarnation: peer.incarnation,
+            path: path as u8,
+            flags: if silent { ReportEntry::SILENT } else { 0 } | if peer.condemned { ReportEntry::CONDEMNED } else { 0 },
+            last_number: p.number,
+            echo_sent_ns: p.sent_ns,
+            hold_ns: now.saturating_sub(p.arrived_ns),
+            jitter_max_ns: p.jitter_max_ns,
+        })
+    }
+
     fn report_paths(&mut self, now: u64) {
         let mut bodies = vec![Vec::new()];
         for slot in 0..self.peers.len() {
-            let Some(peer) = self.peers[slot].as_ref() else { continue };
-            let row = self.receiver.peer(slot);
-            for (path, p) in row.path.iter().enumerate() {
-                let timeout = peer.contract[path].timeout_ns();
-                let silent = p.arrived_ns == 0 || now.saturating_sub(p.arrived_ns) > timeout;
-                let entry = ReportEntry {
-                    node: peer.node,
-                    incarnation: peer.incarnation,
-                    path: path as u8,
-                    flags: if silent { ReportEntry::SILENT } else { 0 } | if peer.condemned { ReportEntry::CONDEMNED } else { 0 },
-                    last_number: p.number,
-                    echo_sent_ns: p.sent_ns,
-                    hold_ns: now.saturating_sub(p.arrived_ns),
-                    jitter_max_ns: p.jitter_max_ns,
-                };
+            for path in 0..PATHS {
+                let Some(entry) = self.report_entry(slot, path, now) else { continue };
                 if bodies.last().is_some_and(|b| b.len() + ReportEntry::LEN > BODY_MAX) {
                     bodies.push(Vec::new());
                 }
@@ -1881,6 +2120,12 @@ impl Core {
         self.detector.stats()
     }
 
+    /// What a node promised of its fence.
+    #[must_use]
+    pub fn promise_of(&self, node: u32) -> Option<fide_wire::verdict::FencePromise> {
+        self.detector.promise(node)
+    }
+
     /// What the detector thinks of a node.
     #[must_use]
     pub fn state_of(&self, node: u32) -> Option<detector::State> {
@@ -1912,6 +2157,13 @@ impl Core {
         let peer = self.slot(node).and_then(|s| self.peers[s].as_ref());
         peer.and_then(|p| p.apps.get(&app)).map_or_else(|| format!("process {app}"), |a| a.name.clone())
     }
+}
+
+/// What is answered where there is no fence.
+#[must_use]
+pub fn no_fence() -> Refused {
+    let what = "this host has no fence: set [fence] mode in its configuration, and restart the agent";
+    Refused { code: ErrorCode::Unsupported, what: what.into() }
 }
 
 /// Cuts a directory into announcements that each fit a packet.

@@ -7,6 +7,7 @@ pub mod config;
 pub mod control;
 pub mod core;
 pub mod example;
+pub mod fence;
 pub mod history;
 pub mod hooks;
 pub mod links;

@@ -236,6 +236,26 @@ pub fn render(snapshot: &Snapshot, tick_age_ns: Option<u64>) -> String {
         "Silences measured anew because this host itself had lost packets.",
         s.silences_vetoed,
     );
+    if let Some(f) = &s.fence {
+        t.single("fide_fenced", GAUGE, "Whether this host is fenced.", u8::from(f.state == "fenced"));
+        t.single("fide_fence_left_seconds", GAUGE, "Time left until t_valid.", seconds(f.left_ns));
+        t.single(
+            "fide_fence_left_min_seconds",
+            GAUGE,
+            "Least time that was left when t_valid was extended, since the fence was opened.",
+            seconds(f.left_min_ns),
+        );
+        t.single("fide_fence_timeout_seconds", GAUGE, "What others wait for.", seconds(f.timeout_ns));
+        t.single("fide_fence_extensions_total", COUNTER, "Extensions of t_valid.", f.extensions);
+        t.family("fide_gate_open", GAUGE, "Whether a gate lets packets pass.");
+        f.gates.iter().for_each(|g| {
+            t.sample("fide_gate_open", &[("gate", &g.name)], u8::from(matches!(g.state.as_str(), "open" | "not-armed")))
+        });
+        t.family("fide_gate_passed_total", COUNTER, "Packets that passed a gate.");
+        f.gates.iter().for_each(|g| t.sample("fide_gate_passed_total", &[("gate", &g.name)], g.passed));
+        t.family("fide_gate_blocked_total", COUNTER, "Packets that a gate blocked.");
+        f.gates.iter().for_each(|g| t.sample("fide_gate_blocked_total", &[("gate", &g.name)], g.blocked));
+    }
 
     t.family("fide_packets_refused_total", COUNTER, "Packets not accepted, by reason.");
     let known = Refusal::ALL.map(Refusal::name);

@@ -2,6 +2,7 @@
 
 use crate::config::{Config, Live};
 use crate::control::LoopHandle;
+use crate::fence::Guard;
 use crate::hooks::{HookOptions, HookOutcome, Hooks};
 use crate::links::Links;
 use crate::metrics::{Board, MetricsServer, Snapshot};
@@ -105,12 +106,15 @@ impl Side {
     }
 
     /// Renews what `/metrics` shows; costs nothing when nobody serves it.
-    pub fn publish(&mut self, core: &LoopHandle, about: &crate::status::About, counted: Counted) {
+    pub fn publish(&mut self, core: &LoopHandle, about: &crate::status::About, counted: Counted, guard: Option<&Guard>) {
         if self.metrics.is_none() {
             return;
         }
         let about = about.clone();
-        let Some((status, lost)) = core.ask(move |core| (core.status(&about), core.events_lost())) else { return };
+        let Some((mut status, lost)) = core.ask(move |core| (core.status(&about), core.events_lost())) else { return };
+        if let (Some(guard), Some(fence)) = (guard, status.fence.as_mut()) {
+            guard.complete(fence);
+        }
         self.counters.status = status;
         self.counters.client_events_lost = lost;
         self.counters.clients = counted.clients;

@@ -2,7 +2,8 @@
 
 use crate::config::{Config, Profile, Receive, Send, SocketConfig};
 use crate::control::{Control, LoopHandle, Parts};
-use crate::core::{Core, Start, now_ns};
+use crate::core::{Core, FenceStart, Start, now_ns};
+use crate::fence::{Driver, Guard};
 use crate::receive::{Receiver, Wanted};
 use crate::seqpacket;
 use crate::state::State;
@@ -10,6 +11,7 @@ use crate::status::About;
 use anyhow::{Context, bail};
 use fide_lane::{Lane, Options, PathSpec, Prober, SendMode, Setting};
 use fide_wire::PATHS;
+use fide_wire::verdict::FenceMode;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -159,7 +161,20 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
     }
     let node = fide_wire::name_id(&config.node);
     let specs = path_specs(&config);
-    let options = Options { ttl: config.paths.first().map_or(1, |p| p.ttl), ..Options::default() };
+    // Before anything is sent: what a former life was fenced from stays so.
+    let guard = match config.fence.mode {
+        None => None,
+        Some(_) => {
+            let interfaces = config.paths.iter().map(|p| p.interface.clone()).collect();
+            Some(Guard::open(&config.fence, interfaces).map_err(anyhow::Error::msg)?)
+        }
+    };
+    let options = Options {
+        ttl: config.paths.first().map_or(1, |p| p.ttl),
+        gated: guard.is_some() && config.fence.host,
+        completion: config.fence.mode == Some(FenceMode::Sent),
+        ..Options::default()
+    };
     let mode = match config.send {
         Send::Auto => SendMode::Auto,
         Send::Packet => SendMode::Packet,
@@ -187,6 +202,16 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         calibration: calibration(&config),
         detector: detector_config(&config, node, incarnation),
         known: state.peers(),
+        fence: guard.as_ref().zip(config.fence.mode).map(|(guard, mode)| FenceStart {
+            driver: Driver::new(
+                crate::fence::rule_config(&config.fence, mode, config.paths.len()),
+                config.fence.host,
+                guard.gates(),
+                guard.shown_closed(),
+                now_ns(),
+            ),
+            recover: config.fence.recover_at_start,
+        }),
     };
     let about = About {
         cluster: config.cluster.clone(),
@@ -215,10 +240,14 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         drop(place);
     })?;
     let control =
-        Control::new(Parts { config, config_path, about, core: handle, happened, told: tell, listener, state, signals });
-    control.run();
+        Control::new(Parts { config, config_path, about, core: handle, happened, told: tell, listener, state, signals, guard });
+    let guard = control.run();
     if thread.join().is_err() {
+        // A fence stays, and runs out: nobody speaks for this host.
         bail!("the agent's loop has panicked: this is a defect, please report it with the log");
+    }
+    if let Some(guard) = guard {
+        guard.end();
     }
     Ok(())
 }

@@ -55,6 +55,7 @@ impl Core {
             silences_spared: self.silences().spared,
             silences_vetoed: self.silences().vetoes,
             authenticated: self.start.keys.is_secret(),
+            fence: self.fence_status(),
         }
     }
 
@@ -83,6 +84,7 @@ impl Core {
             state: self.state_of(peer.node).map_or("unknown", |s| s.name()).into(),
             timeout_ns: self.timeout_ns(peer.node).unwrap_or_default(),
             paths: (0..paths.min(PATHS)).map(path_status).collect(),
+            fence: self.promise_of(peer.node),
             apps: peer
                 .apps
                 .iter()

@@ -1,6 +1,6 @@
 //! Verdicts in words, the same in the history, the log and the hooks.
 
-use fide_wire::verdict::{Cause, ProgressSource};
+use fide_wire::verdict::{Cause, FencedWhy, ProgressSource};
 
 /// The name of a signal, as `kill -l` writes it.
 #[must_use]
@@ -58,6 +58,8 @@ pub fn sentence(cause: Cause, node: &str, app: Option<&str>, code: i32, confirms
         Cause::Interface if code == 0 => format!("an interface of {what} went away"),
         Cause::Interface => format!("an interface of {what} came back"),
         Cause::Local => format!("{what} needs its operator"),
+        Cause::Fenced => format!("{what} is fenced: nothing of it is heard any more; {}", FencedWhy::from_code(code)),
+        Cause::Recovered => format!("{what} is not fenced any more, and began a new incarnation"),
     }
 }
 

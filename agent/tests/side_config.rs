@@ -1,6 +1,6 @@
 //! The configuration file: what it accepts, what it says when it does not, and what a reload takes over.
 
-use fide_agent::config::{Config, Profile, Receive, Send, Who, default_group, diff, duration_ns, size_bytes};
+use fide_agent::config::{Config, FenceConfig, Profile, Receive, Send, Who, default_group, diff, duration_ns, size_bytes};
 use fide_agent::example::{EXAMPLE, Line, lines};
 use fide_wire::control::Selector;
 use fide_wire::verdict::Cause;
@@ -58,6 +58,44 @@ fn the_packaged_example_holds_true_when_uncommented() {
     assert_eq!(c.watches.iter().filter(|w| w.progress.is_some()).count(), 3);
     assert_eq!(c.keys.unwrap().accept.unwrap().id, 2);
     assert_eq!(c.node, "a");
+}
+
+#[test]
+fn a_fence_is_understood_and_what_cannot_be_is_refused() {
+    use fide_proto::fence::Paths;
+    use fide_wire::verdict::{Confirmers, FenceMode};
+    assert_eq!(parse("").fence, FenceConfig::default());
+    assert_eq!(parse("[fence]\ntimeout = \"20ms\"").fence.mode, None);
+    let f = parse(
+        "[fence]\nmode = \"sent\"\npaths = \"one\"\ntimeout = \"30ms\"\nmargin = \"2ms\"\ninterfaces = [\"*\"]\ncgroups = [\"/sys/fs/cgroup/db\"]\n\
+         pins = \"/run/bpf/f\"\nrecover_at_start = true",
+    )
+    .fence;
+    assert_eq!((f.mode, f.paths), (Some(FenceMode::Sent), Paths::One));
+    assert_eq!((f.timeout_ns, f.margin_ns, f.host, f.recover_at_start), (30_000_000, 2_000_000, true, true));
+    for (by, confirmers) in [("\"all\"", Confirmers::All), ("\"majority\"", Confirmers::Majority), ("2", Confirmers::AtLeast(2))]
+    {
+        let f = parse(&format!("[fence]\nmode = \"acknowledged\"\nconfirmed_by = {by}")).fence;
+        assert_eq!(f.mode, Some(FenceMode::Acknowledged(confirmers)));
+    }
+    let refused = |lines: &str, why: &str| {
+        let e = Config::parse(&node(&format!("[fence]\n{lines}"))).unwrap_err().to_string();
+        assert!(e.contains(why), "{lines}: {e}");
+    };
+    refused("mode = \"maybe\"", "unknown variant");
+    refused("mode = \"sent\"\nconfirmed_by = 2", "no meaning in mode");
+    refused("mode = \"acknowledged\"\nconfirmed_by = 0", "write 1 to");
+    refused("mode = \"acknowledged\"\nconfirmed_by = \"some\"", "majority");
+    refused("mode = \"sent\"\ntimeout = \"8ms\"", "too short");
+    refused("mode = \"sent\"\ntimeout = \"11s\"", "10s");
+    refused("margin = \"1us\"", "margin must be at least");
+    refused("mode = \"sent\"\nhost = false", "guards nothing");
+    refused("host = false\ninterfaces = [\"eth9\"]\ncgroups = [\"/a\"]", "host = true only");
+    refused("cgroups = [\"db\"]", "absolute");
+    let changes = diff(&parse(""), &parse("[fence]\nmode = \"sent\""));
+    assert_eq!(changes.needs_restart, ["fence"]);
+    let doubts = parse("[fence]\nmode = \"sent\"\npins = \"/tmp/f\"\ncgroups = [\"/nowhere\"]").doubts().join("\n");
+    assert!(doubts.contains("BPF file system") && doubts.contains("/nowhere"), "{doubts}");
 }
 
 #[test]

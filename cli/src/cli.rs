@@ -73,6 +73,8 @@ pub enum Command {
     Unmonitor(crate::cmd::unmonitor::UnmonitorArgs),
     /// Make the agent read its configuration again
     Reload,
+    /// The fence of this host: how it is; shut it; open it again after it closed
+    Fence(crate::cmd::fence::FenceArgs),
     /// Run the agent, fided, in the foreground
     Agent(crate::cmd::agent::AgentArgs),
     /// Hosts and switches on this machine, made of network namespaces

@@ -4,6 +4,7 @@
 //! simulated worlds of its tests and (later) in a model checker.
 //!
 //! * [`detector`]: arrivals, notices, probe results and `now` in; verdicts out.
+//! * [`fence`]: heartbeats sent, completed or confirmed in; how long this host may go on sending out.
 //! * [`group`]: members, values and refusals, shared by those below.
 //! * [`broadcast`]: what everybody gets, under which assumptions.
 //! * [`consensus`]: messages and crashes in; decisions out.
@@ -14,5 +15,6 @@
 pub mod broadcast;
 pub mod consensus;
 pub mod detector;
+pub mod fence;
 pub mod group;
 pub mod membership;

@@ -4,7 +4,7 @@
 //! A client sends [`Request`]s and gets exactly one [`Reply`] for each, in order; with [`Request::Events`] and `follow`,
 //! [`Reply::Event`]s keep coming on that connection until it is closed.
 
-use crate::verdict::{Cause, Contract, Evidence, Grade, VerdictId};
+use crate::verdict::{Cause, Contract, Evidence, FencePromise, Grade, VerdictId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -143,6 +143,23 @@ pub enum Request {
     },
     /// Reads the configuration again (as SIGHUP does).
     Reload,
+    /// Looks at the fence, or changes it.
+    Fence {
+        /// What to do.
+        order: FenceOrder,
+    },
+}
+
+/// What is asked of the fence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FenceOrder {
+    /// Say how it is.
+    Status,
+    /// Close it at once.
+    Shut,
+    /// Open it again, in a new incarnation.
+    Recover,
 }
 
 /// What the agent answers.
@@ -211,6 +228,8 @@ pub enum Reply {
     },
     /// To [`Request::Explain`].
     Explained(Box<HistoryEvent>),
+    /// To [`Request::Fence`].
+    Fence(Box<FenceStatus>),
     /// A refusal.
     Error(Refused),
 }
@@ -307,6 +326,64 @@ pub struct Status {
     pub silences_vetoed: u64,
     /// Whether packets are authenticated.
     pub authenticated: bool,
+    /// The fence; absent when none is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fence: Option<FenceStatus>,
+}
+
+/// The fence of this host.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FenceStatus {
+    /// `starting` (not armed yet), `open`, `fenced`.
+    pub state: String,
+    /// Why it is fenced; empty while it is not.
+    #[serde(default)]
+    pub why: String,
+    /// When it was found fenced (CLOCK_MONOTONIC); 0 while it is not.
+    #[serde(default)]
+    pub fenced_ns: u64,
+    /// `sent`, or `acknowledged by …`.
+    pub mode: String,
+    /// `both` or `one`.
+    pub paths: String,
+    /// What others wait for.
+    pub timeout_ns: u64,
+    /// What t_valid stays below that, beside the drift of clocks.
+    pub margin_ns: u64,
+    /// t_valid (CLOCK_MONOTONIC); 0 before it is armed.
+    pub valid_ns: u64,
+    /// How long that still is.
+    pub left_ns: u64,
+    /// How often t_valid was extended.
+    pub extensions: u64,
+    /// The smallest time that was left when it was extended, since the fence was armed; 0 before.
+    pub left_min_ns: u64,
+    /// Others whose confirmations are needed; 0 where none are.
+    pub confirmations_needed: u32,
+    /// Others who have confirmed, by name.
+    #[serde(default)]
+    pub confirmed_by: Vec<String>,
+    /// Interfaces that are guarded.
+    #[serde(default)]
+    pub interfaces: Vec<String>,
+    /// Every gate.
+    pub gates: Vec<GateStatus>,
+}
+
+/// One gate.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GateStatus {
+    /// `host`, or the cgroup's directory.
+    pub name: String,
+    /// `not-armed`, `open`, `fenced`, `shut`.
+    pub state: String,
+    /// The process whose doom closed it; empty when none did.
+    #[serde(default)]
+    pub doomed: String,
+    /// Packets that passed.
+    pub passed: u64,
+    /// Packets that it blocked.
+    pub blocked: u64,
 }
 
 /// One of this host's interfaces.
@@ -339,6 +416,9 @@ pub struct HostStatus {
     pub paths: Vec<PathStatus>,
     /// Its monitored processes.
     pub apps: Vec<AppStatus>,
+    /// What it promised of its fence; absent: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fence: Option<FencePromise>,
 }
 
 /// One path from another host.

@@ -18,7 +18,7 @@
 
 use crate::PIGGYBACK_MAX;
 use crate::mac::Keyring;
-use crate::verdict::{Cause, Contract, Grade};
+use crate::verdict::{Cause, Contract, FencePromise, Grade};
 use serde::{Deserialize, Serialize};
 
 /// First two bytes of every packet.
@@ -497,6 +497,9 @@ pub struct Announce {
     /// This incarnation follows one that another host had given up although its agent ran on: nothing died.
     #[serde(default)]
     pub renewed: bool,
+    /// What the sender promises of its fence, once it is armed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fence: Option<FencePromise>,
     /// Which part this is, from 0.
     #[serde(default)]
     pub part: u16,

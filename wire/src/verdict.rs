@@ -50,13 +50,17 @@ pub enum Cause {
     Interface = 24,
     /// Something local needs the operator: a full disk, a failed hook, an unreadable configuration.
     Local = 25,
+    /// This host's fence has closed: nothing of what it guards leaves any more (`code` as [`FencedWhy`]).
+    Fenced = 26,
+    /// This host's fence was opened again on an operator's word, in a new incarnation.
+    Recovered = 27,
     /// A process that was hung moves again, or what was reported of it was withdrawn. *Certain*: the movement itself was seen.
     Progressing = 28,
 }
 
 impl Cause {
     /// Every cause, in the order of their numbers.
-    pub const ALL: [Cause; 21] = [
+    pub const ALL: [Cause; 23] = [
         Cause::Exited,
         Cause::Killed,
         Cause::Doomed,
@@ -77,6 +81,8 @@ impl Cause {
         Cause::Monitored,
         Cause::Interface,
         Cause::Local,
+        Cause::Fenced,
+        Cause::Recovered,
         Cause::Progressing,
     ];
 
@@ -110,6 +116,8 @@ impl Cause {
             Cause::Monitored => "monitored",
             Cause::Interface => "interface",
             Cause::Local => "local",
+            Cause::Fenced => "fenced",
+            Cause::Recovered => "recovered",
             Cause::Progressing => "progressing",
         }
     }
@@ -329,6 +337,104 @@ pub struct Evidence {
     pub drained: bool,
     /// Other observers whose path reports name the same silence.
     pub also_reported_by: Vec<String>,
+    /// What the host had promised of its fence; absent: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fence: Option<FencePromise>,
+    /// Its promise's time was over since the last arrival when the verdict was given: it was fenced, as far as the promise goes.
+    #[serde(default)]
+    pub fenced: bool,
+}
+
+/// Why a fence is closed: the code of [`Cause::Fenced`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[repr(i32)]
+pub enum FencedWhy {
+    /// t_valid passed: no heartbeat was known in time to have been sent (or confirmed).
+    RanOut = 0,
+    /// An operator shut it.
+    Operator = 1,
+    /// Another host had given this one up, and may have acted on it.
+    GivenUp = 2,
+    /// A former life of the agent left it closed, or open for others than this life.
+    FormerLife = 3,
+}
+
+impl FencedWhy {
+    /// The reason with this code.
+    #[must_use]
+    pub const fn from_code(code: i32) -> Self {
+        match code {
+            1 => Self::Operator,
+            2 => Self::GivenUp,
+            3 => Self::FormerLife,
+            _ => Self::RanOut,
+        }
+    }
+}
+
+impl fmt::Display for FencedWhy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::RanOut => "it could not show in time that its heartbeats left",
+            Self::Operator => "an operator shut it",
+            Self::GivenUp => "another host had given it up",
+            Self::FormerLife => "a former life of its agent left the fence closed",
+        })
+    }
+}
+
+/// Whose confirmations extend t_valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Confirmers {
+    /// Everybody who observes the host.
+    All,
+    /// With the host itself, more than half of all hosts that have not left.
+    Majority,
+    /// So many other hosts.
+    AtLeast(u16),
+}
+
+impl fmt::Display for Confirmers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::All => f.write_str("all"),
+            Self::Majority => f.write_str("majority"),
+            Self::AtLeast(n) => n.fmt(f),
+        }
+    }
+}
+
+/// What extends t_valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FenceMode {
+    /// Heartbeats that have left the host.
+    Sent,
+    /// Heartbeats that enough others confirm.
+    Acknowledged(Confirmers),
+}
+
+impl fmt::Display for FenceMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sent => f.write_str("sent"),
+            Self::Acknowledged(by) => write!(f, "acknowledged by {by}"),
+        }
+    }
+}
+
+/// What a fenced host promises to those who observe it (SafeTimer §4.2): from `timeout_ns` after a heartbeat that the mode counts, by the
+/// clock of any of them, nothing of what it guards leaves, unless a later one was counted before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FencePromise {
+    /// Observers do not take the host for dead before so long after the last arrival.
+    pub timeout_ns: u64,
+    /// What counts.
+    pub mode: FenceMode,
+    /// The whole host is guarded; else only processes in some of its cgroups are.
+    pub host: bool,
 }
 
 /// The lane's contract for one path and direction (X-Lane §2.1).

@@ -7,7 +7,7 @@ import struct
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MASK = (1 << 64) - 1
-CAUSES = set(range(1, 11)) | set(range(16, 26)) | {28}
+CAUSES = set(range(1, 11)) | set(range(16, 29))
 BODY_MAX = 1420
 
 

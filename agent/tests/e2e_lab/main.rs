@@ -5,6 +5,7 @@ mod common;
 
 mod clients;
 mod crash;
+mod fence;
 mod load;
 mod progress;
 mod silence;

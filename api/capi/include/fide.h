@@ -92,7 +92,14 @@ enum fide_event_kind {
 	/* A monitored process is there and makes no progress: code is its counter's number, or 256 and up for a probe or a report. Not a failure. */
 	FIDE_EVENT_HUNG = 12,
 	/* A process that was hung moves again. */
-	FIDE_EVENT_PROGRESSING = 13
+	FIDE_EVENT_PROGRESSING = 13,
+	/*
+	 * This host is fenced: where it is guarded, nothing that this process sends leaves any more, and others may have taken over what it
+	 * did. Stop acting. code says why: 0 it ran out, 1 an operator, 2 another host had given this one up, 3 found so at the agent's start.
+	 */
+	FIDE_EVENT_FENCED = 14,
+	/* The fence was opened again on an operator's word. The host has a new incarnation: begin anew, as after a restart. */
+	FIDE_EVENT_RECOVERED = 15
 };
 
 /* What happened. */
@@ -118,6 +125,8 @@ enum fide_cause {
 	FIDE_CAUSE_MONITORED = 23,
 	FIDE_CAUSE_INTERFACE = 24,
 	FIDE_CAUSE_LOCAL = 25,
+	FIDE_CAUSE_FENCED = 26,          /* this host is fenced: what it guards is not heard any more */
+	FIDE_CAUSE_RECOVERED = 27,       /* its fence was opened again, in a new incarnation */
 	FIDE_CAUSE_PROGRESSING = 28      /* a process that was hung moves again */
 };
 
@@ -210,6 +219,8 @@ struct fide_callbacks {
 	fide_callback on_other; /* all other kinds */
 	fide_callback on_hung;
 	fide_callback on_progressing;
+	fide_callback on_fenced;    /* NULL: on_other */
+	fide_callback on_recovered; /* NULL: on_other */
 };
 
 /*

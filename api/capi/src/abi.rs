@@ -45,6 +45,10 @@ pub enum Kind {
     Hung = 12,
     /// [`fide_client::Event::Progressing`].
     Progressing = 13,
+    /// [`fide_client::Event::Fenced`].
+    Fenced = 14,
+    /// [`fide_client::Event::Recovered`].
+    Recovered = 15,
 }
 
 /// `struct fide_event`.
@@ -172,6 +176,10 @@ pub struct Callbacks {
     pub on_hung: Option<Callback>,
     /// For [`Kind::Progressing`].
     pub on_progressing: Option<Callback>,
+    /// For [`Kind::Fenced`]; `on_other` where the application has none or knows of none.
+    pub on_fenced: Option<Callback>,
+    /// For [`Kind::Recovered`]; as above.
+    pub on_recovered: Option<Callback>,
 }
 
 impl Callbacks {
@@ -186,6 +194,8 @@ impl Callbacks {
             k if k == Kind::PbsizeChanged as u32 => self.on_pbsize_changed,
             k if k == Kind::Hung as u32 => self.on_hung,
             k if k == Kind::Progressing as u32 => self.on_progressing,
+            k if k == Kind::Fenced as u32 => self.on_fenced.or(self.on_other),
+            k if k == Kind::Recovered as u32 => self.on_recovered.or(self.on_other),
             _ => self.on_other,
         }
     }

@@ -86,6 +86,8 @@ impl Held {
             Event::Progressing(v) => verdict(&mut c, v, Kind::Progressing),
             Event::Monitored(v) => verdict(&mut c, v, Kind::Monitored),
             Event::Host(v) => verdict(&mut c, v, Kind::Host),
+            Event::Fenced(v) => verdict(&mut c, v, Kind::Fenced),
+            Event::Recovered(v) => verdict(&mut c, v, Kind::Recovered),
             Event::Piggyback(p) => {
                 (c.number, c.path, c.sent_ns, c.received_ns) = (p.number, p.path.into(), p.sent_ns, p.received_ns);
                 (c.data, c.data_len) = (p.message.as_ptr().cast(), p.message.len() as u64);
@@ -177,6 +179,8 @@ pub fn cause_name(cause: u32) -> &'static CStr {
             Cause::Monitored => c"monitored",
             Cause::Interface => c"interface",
             Cause::Local => c"local",
+            Cause::Fenced => c"fenced",
+            Cause::Recovered => c"recovered",
             Cause::Hung => c"hung",
             Cause::Progressing => c"progressing",
         },

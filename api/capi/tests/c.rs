@@ -132,6 +132,8 @@ fn check_program() -> String {
         ("OTHER", Kind::Other),
         ("HUNG", Kind::Hung),
         ("PROGRESSING", Kind::Progressing),
+        ("FENCED", Kind::Fenced),
+        ("RECOVERED", Kind::Recovered),
     ] {
         assert(&format!("FIDE_EVENT_{name}"), kind as i64);
     }
@@ -152,7 +154,7 @@ fn check_program() -> String {
     layout!(FideMonitored, "fide_monitored", size node app pbsize timeout_ns alive reserved);
     layout!(FideOptions, "fide_options", size flags path answer_timeout_ns);
     layout!(Callbacks, "fide_callbacks", size reserved on_failure on_confirmed on_piggyback_rcv on_timeout_changed on_monitor_req
-        on_pbsize_changed on_other on_hung on_progressing);
+        on_pbsize_changed on_other on_hung on_progressing on_fenced on_recovered);
     c.push_str("typedef void (*any)(void);\nint main(void)\n{\n\tany all[] = {\n");
     for name in declared() {
         writeln!(c, "\t\t(any){name},").unwrap();

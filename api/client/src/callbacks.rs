@@ -37,6 +37,14 @@ pub trait Callbacks {
     fn on_pbsize_changed(&mut self, pbsize: u32) {
         let _ = pbsize;
     }
+    /// This host is fenced: what this process sends is not heard any more, see [`Event::Fenced`].
+    fn on_fenced(&mut self, fenced: &Verdict) {
+        let _ = fenced;
+    }
+    /// The fence was opened again, see [`Event::Recovered`].
+    fn on_recovered(&mut self, recovered: &Verdict) {
+        let _ = recovered;
+    }
     /// Everything else: hosts, paths, lost events, the agent's own end.
     fn on_other(&mut self, event: &Event) {
         let _ = event;
@@ -45,6 +53,8 @@ pub trait Callbacks {
     fn on_event(&mut self, event: &Event) {
         match event {
             Event::Failure(v) => self.on_failure(v),
+            Event::Fenced(v) => self.on_fenced(v),
+            Event::Recovered(v) => self.on_recovered(v),
             Event::Confirmed(v) => self.on_confirmed(v),
             Event::Hung(v) => self.on_hung(v),
             Event::Progressing(v) => self.on_progressing(v),

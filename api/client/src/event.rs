@@ -119,6 +119,11 @@ pub enum Event {
     Monitored(Verdict),
     /// A host, a path, an agent or this observer itself: never a verdict on a process.
     Host(Verdict),
+    /// `on_fenced`: this host is fenced. Nothing that this process sends leaves any more where it is guarded, and others may have taken over
+    /// what it did: it must stop acting. `code` is a [`fide_wire::verdict::FencedWhy`].
+    Fenced(Verdict),
+    /// The fence was opened again on an operator's word. This host has a new incarnation: whoever was fenced begins anew, as after a restart.
+    Recovered(Verdict),
     /// Listing 1 `on_piggyback_rcv`.
     Piggyback(Piggyback),
     /// Listing 1 `on_timeout_changed`.
@@ -168,7 +173,9 @@ impl Event {
             | Event::Hung(v)
             | Event::Progressing(v)
             | Event::Monitored(v)
-            | Event::Host(v) => Some(&v.subject),
+            | Event::Host(v)
+            | Event::Fenced(v)
+            | Event::Recovered(v) => Some(&v.subject),
             Event::Piggyback(p) => Some(&p.from),
             Event::TimeoutChanged { subject, .. } => Some(subject),
             Event::MonitorRequest { by, .. } => Some(by),
@@ -325,6 +332,10 @@ pub fn read(entry: &[u8], instances: &mut Instances, names: &mut Names) -> Optio
                 received_ns: record.received_ns,
             };
             match (kind, cause) {
+                (Some(RecordKind::Host), Cause::Fenced) if record.flags & Record::LOCAL != 0 => Event::Fenced(verdict(names)),
+                (Some(RecordKind::Host), Cause::Recovered) if record.flags & Record::LOCAL != 0 => {
+                    Event::Recovered(verdict(names))
+                }
                 (Some(RecordKind::Host), _) => Event::Host(verdict(names)),
                 _ if record.app == 0 => other(),
                 (_, Cause::Monitored) => Event::Monitored(verdict(names)),

@@ -87,6 +87,16 @@ fn b10_of_copies_in_any_order_each_hang_is_told_once_and_none_after_the_end() {
 }
 
 #[test]
+fn this_hosts_own_fence_is_told_apart_from_what_is_said_of_others() {
+    let mut reader = Reader::default();
+    let about = |cause, flags| Record { kind: RecordKind::Host as u16, app: 0, flags, code: 2, ..process(cause) };
+    let own = reader.read(&about(Cause::Fenced, Record::LOCAL));
+    assert!(matches!(own, Some(Event::Fenced(v)) if v.code == 2 && v.local));
+    assert!(matches!(reader.read(&about(Cause::Recovered, Record::LOCAL)), Some(Event::Recovered(_))));
+    assert!(matches!(reader.read(&about(Cause::Fenced, 0)), Some(Event::Host(_))));
+}
+
+#[test]
 fn causes_that_end_nothing_are_no_failures() {
     let mut reader = Reader::default();
     for cause in Cause::ALL.into_iter().filter(|c| !c.ends_process() && !c.is_progress()) {

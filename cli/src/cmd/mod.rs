@@ -7,6 +7,7 @@ pub mod demo;
 pub mod doctor;
 pub mod events;
 pub mod explain;
+pub mod fence;
 pub mod lab;
 pub mod man;
 pub mod monitor;
@@ -32,6 +33,7 @@ pub fn run(context: &Context, command: Command) -> Result<ExitCode, Failure> {
         Command::Monitor(args) => monitor::run(context, args),
         Command::Unmonitor(args) => unmonitor::run(context, &args),
         Command::Reload => reload::run(context),
+        Command::Fence(args) => fence::run(context, &args),
         Command::Agent(args) => agent::run(&args),
         Command::Lab(args) => lab::run(context, args),
         Command::Demo(args) => demo::run(context, &args),

@@ -28,7 +28,7 @@ pub fn code(event: &HistoryEvent) -> Option<String> {
 /// The colour of a cause: an end is red, a fault yellow, what mends green.
 pub fn paint(cause: Cause) -> Paint {
     match cause {
-        Cause::Exited | Cause::Killed | Cause::Doomed | Cause::SilentHost => Paint::Red,
+        Cause::Exited | Cause::Killed | Cause::Doomed | Cause::SilentHost | Cause::Fenced => Paint::Red,
         Cause::AgentLost
         | Cause::Hung
         | Cause::PathDown
@@ -39,9 +39,13 @@ pub fn paint(cause: Cause) -> Paint {
         | Cause::ForeignTraffic
         | Cause::Interface
         | Cause::Local => Paint::Yellow,
-        Cause::PathUp | Cause::Returned | Cause::ContractKept | Cause::Rejoined | Cause::Monitored | Cause::Progressing => {
-            Paint::Green
-        }
+        Cause::PathUp
+        | Cause::Returned
+        | Cause::ContractKept
+        | Cause::Rejoined
+        | Cause::Monitored
+        | Cause::Progressing
+        | Cause::Recovered => Paint::Green,
         Cause::Left => Paint::Dim,
     }
 }

@@ -9,7 +9,9 @@ use crate::style::{Paint, Style};
 use crate::table::{Cell, Table};
 use crate::units::{self, exact_ns, ns, signed_ns};
 use fide_wire::control::HistoryEvent;
-use fide_wire::verdict::{Cause, Contract, Evidence, Grade, PathEvidence, ProgressSource};
+use fide_wire::verdict::{
+    Cause, Confirmers, Contract, Evidence, FenceMode, FencePromise, FencedWhy, Grade, PathEvidence, ProgressSource,
+};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -217,6 +219,9 @@ impl Explanation {
                 units::count(usize::try_from(n).unwrap_or(usize::MAX), "packet")
             )),
         }
+        if let Some(promise) = &e.fence {
+            self.fence(event, e, promise);
+        }
         if e.also_reported_by.is_empty() {
             self.weak.push("no other observer has reported the same silence".into());
         } else {
@@ -233,6 +238,35 @@ impl Explanation {
         if e.paths.len() == 1 && event.cause == Cause::SilentHost {
             self.weak.push("there is only one path: a cut cable or a dead switch looks the same".into());
         }
+    }
+}
+
+impl Explanation {
+    /// What a promised fence adds, and on which assumption.
+    fn fence(&mut self, event: &HistoryEvent, e: &Evidence, promise: &FencePromise) {
+        if !matches!(event.cause, Cause::SilentHost | Cause::AgentLost) {
+            return;
+        }
+        let (node, timeout) = (&event.node, ns(promise.timeout_ns));
+        let what = if promise.host { node.clone() } else { format!("the guarded processes of {node}") };
+        if !e.fenced {
+            self.weak.push(format!("{node} promised a fence within {timeout} of its last heartbeat, and that was not over yet"));
+            return;
+        }
+        let assumption = match promise.mode {
+            FenceMode::Sent => "if every heartbeat that left it arrived here; a partition breaks that",
+            FenceMode::Acknowledged(Confirmers::All) => "whatever the network did, since it needs this observer's confirmations",
+            FenceMode::Acknowledged(Confirmers::Majority) => {
+                "unless a majority of hosts still confirms its heartbeats and this observer is not among them"
+            }
+            FenceMode::Acknowledged(Confirmers::AtLeast(_)) => {
+                "unless enough other hosts still confirm its heartbeats and this observer is not among them"
+            }
+        };
+        self.strong.push(format!(
+            "{what} was fenced by then ({timeout}, {}): nothing of it leaves any more, {assumption}",
+            promise.mode
+        ));
     }
 }
 
@@ -274,6 +308,10 @@ fn conclusion(event: &HistoryEvent) -> String {
         Cause::Monitored => format!("{who} is monitored from now on."),
         Cause::Interface => format!("A network interface of {node} {}.", code(event).unwrap_or_default()),
         Cause::Local => format!("Something on {node} needs its operator."),
+        Cause::Fenced => format!("{node} is fenced: {}.", FencedWhy::from_code(event.code)),
+        Cause::Recovered => {
+            format!("The fence of {node} was opened again on an operator's word; its incarnation is {} now.", event.incarnation)
+        }
     }
 }
 
@@ -327,6 +365,11 @@ fn meaning(event: &HistoryEvent) -> Vec<String> {
         Cause::ForeignTraffic => {
             Some("Give the clusters different names or separate networks, and see that all hosts have the same keys.")
         }
+        Cause::Fenced => Some(
+            "What its processes send does not leave where it is guarded, since others may have acted on their absence. When the applications there can \
+             start anew: fide fence recover.",
+        ),
+        Cause::Recovered => Some("Others see it return as a new incarnation; what it was before stays refused."),
         _ => None,
     };
     all.extend(more.map(String::from));
@@ -515,6 +558,27 @@ mod tests {
             evidence: Some(Box::new(evidence)),
             ..killed()
         }
+    }
+
+    #[test]
+    fn a_promised_fence_supports_a_verdict_as_far_as_its_mode_goes() {
+        let with = |mode, fenced| {
+            let mut event = silent();
+            let e = event.evidence.as_mut().unwrap();
+            e.fence = Some(FencePromise { timeout_ns: 50_000_000, mode, host: true });
+            e.fenced = fenced;
+            let x = Explanation::of(&event, false);
+            text(&event, &x, &Style::PLAIN)
+        };
+        let said = with(FenceMode::Sent, true);
+        assert!(said.contains("h2 was fenced by then (50 ms, sent)") && said.contains("a partition breaks that"), "{said}");
+        let said = with(FenceMode::Acknowledged(Confirmers::All), true);
+        assert!(said.contains("acknowledged by all") && said.contains("whatever the network did"), "{said}");
+        let said = with(FenceMode::Acknowledged(Confirmers::Majority), true);
+        assert!(said.contains("unless a majority of hosts still confirms"), "{said}");
+        assert!(with(FenceMode::Sent, false).contains("was not over yet"));
+        let plain = silent();
+        assert!(!text(&plain, &Explanation::of(&plain, false), &Style::PLAIN).contains("fence"));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 pub mod event;
 pub mod explain;
+pub mod fence;
 pub mod lab;
 pub mod status;
 

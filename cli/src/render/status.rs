@@ -12,6 +12,7 @@ use std::fmt::Write as _;
 pub fn status(s: &Status, style: &Style) -> String {
     let mut out = String::new();
     head(&mut out, s, style);
+    fence(&mut out, s, style);
     paths(&mut out, s, style);
     hosts(&mut out, s, style);
     apps(&mut out, s, style);
@@ -45,6 +46,12 @@ fn head(out: &mut String, s: &Status, style: &Style) {
         s.contract.size_max,
         s.heartbeats_sent
     );
+}
+
+fn fence(out: &mut String, s: &Status, style: &Style) {
+    if let Some(f) = &s.fence {
+        let _ = writeln!(out, "  {}", super::fence::line(f, style));
+    }
 }
 
 fn title(out: &mut String, style: &Style, text: &str) {
@@ -236,6 +243,7 @@ pub mod tests {
                     timeout_ns: 1_612_000,
                     paths: vec![path(true, 400_000, 180_000), path(false, 9_000_000_000, -20_000)],
                     apps: vec![AppStatus { name: "redis".into(), app: 1, state: "alive".into() }],
+                    fence: None,
                 },
                 HostStatus {
                     name: "h3".into(),
@@ -245,6 +253,7 @@ pub mod tests {
                     timeout_ns: 1_612_000,
                     paths: vec![path(true, 400_000, 20_000), PathStatus::default()],
                     apps: vec![],
+                    fence: None,
                 },
             ],
             watched: vec![WatchStatus {
@@ -260,6 +269,7 @@ pub mod tests {
             silences_spared: 3,
             silences_vetoed: 1,
             authenticated: false,
+            fence: None,
         }
     }
 

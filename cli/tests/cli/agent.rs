@@ -1,7 +1,9 @@
 //! Everything that asks an agent, or nobody.
 
 use crate::fake::{FakeAgent, Knowledge, command, fide};
-use fide_wire::control::{AppStatus, ErrorCode, HistoryEvent, HostStatus, Refused, Request, Selector, Status, WatchStatus};
+use fide_wire::control::{
+    AppStatus, ErrorCode, FenceOrder, FenceStatus, HistoryEvent, HostStatus, Refused, Request, Selector, Status, WatchStatus,
+};
 use fide_wire::verdict::{Cause, Evidence, Grade, VerdictId};
 use std::path::Path;
 use std::process::{Output, Stdio};
@@ -205,6 +207,23 @@ fn refusals_keep_the_agents_words_and_have_their_codes() {
     let agent = FakeAgent::start(Knowledge { refuse, ..knowledge() });
     let o = agent.fide(&["unmonitor", "postgers"]);
     assert!(code(&o) == 4 && err(&o).contains("did you mean postgres?"), "{}", err(&o));
+}
+
+#[test]
+fn the_fence_is_shown_and_its_orders_reach_the_agent() {
+    let mut k = knowledge();
+    k.status.fence = Some(FenceStatus { state: "open".into(), mode: "sent".into(), ..FenceStatus::default() });
+    let agent = FakeAgent::start(k);
+    for (order, asked) in [("status", FenceOrder::Status), ("shut", FenceOrder::Shut), ("recover", FenceOrder::Recover)] {
+        let o = agent.fide(&["fence", order]);
+        assert!(code(&o) == 0 && out(&o).starts_with("fence open, sent"), "{}{}", out(&o), err(&o));
+        assert!(agent.asked.lock().unwrap().contains(&Request::Fence { order: asked }), "{order}");
+    }
+    assert_eq!(json(&out(&agent.fide(&["fence", "status", "--json"])))[0]["state"], "open");
+    assert!(out(&agent.fide(&["status"])).contains("fence open, sent"));
+    let refuse = Some(Refused { code: ErrorCode::Unsupported, what: "this host has no fence".into() });
+    let o = FakeAgent::start(Knowledge { refuse, ..knowledge() }).fide(&["fence", "recover"]);
+    assert!(code(&o) == 1 && err(&o).contains("no fence"), "{}", err(&o));
 }
 
 #[test]

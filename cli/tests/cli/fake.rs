@@ -111,6 +111,9 @@ fn answer(request: Request, k: &Knowledge) -> Vec<Reply> {
             let later = k.later.iter().filter(|_| follow).map(|e| Reply::Event(Box::new(e.clone())));
             kept.chain([end]).chain(later).collect()
         }
+        (Request::Fence { .. }, None) if k.status.fence.is_some() => {
+            vec![Reply::Fence(Box::new(k.status.fence.clone().unwrap()))]
+        }
         (Request::Explain { id }, None) => match k.events.iter().find(|e| e.id == Some(id)) {
             Some(event) if k.events.iter().any(|e| e.id == Some(id) && e.incarnation != event.incarnation) => {
                 vec![Reply::Error(Refused {

@@ -83,6 +83,13 @@
 //!
 //! and up when it has carried for as long without a loss. A single lost copy is counted, not told.
 //!
+//! # A host that promised a fence
+//! A host that announces a fence ([`Detector::fence`]) stops sending by itself when it cannot show in time that its heartbeats left (or arrived): at the latest
+//! when its promised timeout has passed since the last one that reached us. *Silent host* waits for that, and then says in its evidence that the
+//! host was fenced: whoever acts on it meets nobody who still acts. Everything else is as fast as without a fence. *Agent lost* does not wait: it claims
+//! nothing of the host's processes, and those are cut off soon after, since nobody extends their time any more; when the whole host is
+//! guarded, its kernel falls silent with them, and *silent host* follows.
+//!
 //! # What isolation costs
 //! consul #916: a sick observer condemns healthy peers. Here a silent host is judged only if a question that it did not answer lies between two
 //! moments at which another host reached us, the second of them after the answer was due, and on a path that the silent host used ([`peer::Probing::is_witnessed`]). Hearing somebody is
@@ -119,7 +126,7 @@ pub use state::State;
 use apps::News;
 use fide_wire::PATHS;
 use fide_wire::packet::{ConfirmEntry, Notice};
-use fide_wire::verdict::{Cause, Contract, Evidence, Grade, PathEvidence, VerdictId};
+use fide_wire::verdict::{Cause, Contract, Evidence, FencePromise, Grade, PathEvidence, VerdictId};
 use peer::Peer;
 use std::collections::VecDeque;
 
@@ -164,6 +171,9 @@ struct Isolation {
     /// Our own interfaces have no carrier; else we merely hear nobody.
     by_carrier: bool,
 }
+
+/// Longest timeout of a fence that is believed (ns): silence is not to be judged for so long.
+pub const FENCE_TIMEOUT_MAX_NS: u64 = 60_000_000_000;
 
 /// Running totals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -480,6 +490,26 @@ impl Detector {
         self.dirty = true;
         self.invariants();
         Ok(())
+    }
+
+    /// A host announced what it promises of its fence. Given once, a promise holds for that incarnation: an announcement without one may be older.
+    ///
+    /// # Errors
+    /// [`Refused`], counted.
+    pub fn fence(&mut self, node: u32, incarnation: u32, promise: Option<FencePromise>) -> Result<(), Refused> {
+        let Some(promise) = promise else { return Ok(()) };
+        let i = self.listen_to(node, incarnation)?;
+        if promise.timeout_ns == 0 || promise.timeout_ns > FENCE_TIMEOUT_MAX_NS {
+            return self.refuse(Refused::Malformed);
+        }
+        self.peers[i].fence = Some(promise);
+        Ok(())
+    }
+
+    /// What a host promised of its fence, in this life.
+    #[must_use]
+    pub fn promise(&self, node: u32) -> Option<FencePromise> {
+        self.find(node).and_then(|i| self.peers[i].fence)
     }
 
     /// A notice came, one copy of maybe many, in any order. `Ok` means: received, confirm it ([`Detector::confirm`]).
@@ -949,7 +979,10 @@ impl Detector {
             let others = || (0..self.peers.len()).filter(|&j| j != i && self.peers[j].state.may_answer());
             let together = |p: &Peer| p.state == State::Silent && self.peers[i].fell_silent_with(p.silent_ns);
             let alone = others().next().is_none() && !self.peers.iter().any(together);
-            if alone || self.peers[i].probing.is_witnessed() && self.is_drained_or_patience_is_over(i, now) {
+            let proved = alone || self.peers[i].probing.is_witnessed() && self.is_drained_or_patience_is_over(i, now);
+            if proved && self.peers[i].fence_may_be_open(self.judge_from_ns, now) {
+                self.wait_for_witness(i, now); // there must be one again when the fence is shut
+            } else if proved {
                 self.silent(i, now);
             } else if others().all(|j| exhausted(self, j)) {
                 self.isolate(false, now);
@@ -1033,7 +1066,8 @@ impl Detector {
                 timeout = timeout.min(path.contract.timeout_ns());
             }
             if peer.state != State::Alive {
-                next = next.min(peer.probing.next_ns);
+                let fence = peer.fence_until_ns(judge_from).filter(|until| *until >= now);
+                next = next.min(peer.probing.next_ns).min(fence.map_or(u64::MAX, |until| until.saturating_add(1)));
                 continue;
             }
             if let Some(since) = peer.draining_since_ns {
@@ -1278,6 +1312,8 @@ impl Detector {
             drops: own_drops.saturating_add(path_drops),
             drained: peer.is_drained(&self.carrier, self.judge_from_ns),
             also_reported_by: peer.reporters.iter().filter(|(_, at)| *at >= recent).map(|(n, _)| n.clone()).collect(),
+            fence: peer.fence,
+            fenced: peer.fence.is_some() && !peer.fence_may_be_open(self.judge_from_ns, now),
             ..Evidence::default()
         }
     }

@@ -6,7 +6,7 @@ use super::config::Config;
 use super::inbox::Inbox;
 use super::state::State;
 use fide_wire::PATHS;
-use fide_wire::verdict::Contract;
+use fide_wire::verdict::{Contract, FencePromise};
 
 /// Who is not heard for this many timeouts after another was judged silent fell silent together with it.
 const TOGETHER_TIMEOUTS: u64 = 2;
@@ -263,6 +263,8 @@ pub(super) struct Peer {
     pub draining_since_ns: Option<u64>,
     /// Who else reported its silence, and when.
     pub reporters: Vec<(String, u64)>,
+    /// What it promised of its fence, in this life.
+    pub fence: Option<FencePromise>,
 }
 
 impl Peer {
@@ -285,6 +287,7 @@ impl Peer {
             drops_mark: drops,
             draining_since_ns: None,
             reporters: Vec::new(),
+            fence: None,
         };
         peer.told_timeout_ns = peer.timeout_ns();
         peer
@@ -340,6 +343,17 @@ impl Peer {
 
     pub fn is_stale(&self, judge_from_ns: u64, now_ns: u64) -> bool {
         now_ns > self.late_at_ns(judge_from_ns)
+    }
+
+    /// Until when its fence may still be open: what it counted in this time it has promised to stop after ([`crate::fence`]). The time runs from the
+    /// last arrival by any path, and not from before anything that we did not hear for a reason of our own.
+    pub fn fence_until_ns(&self, judge_from_ns: u64) -> Option<u64> {
+        self.fence.map(|f| self.silent_since_ns(judge_from_ns).saturating_add(f.timeout_ns))
+    }
+
+    /// Whether it promised a fence that may still be open.
+    pub fn fence_may_be_open(&self, judge_from_ns: u64, now_ns: u64) -> bool {
+        self.fence_until_ns(judge_from_ns).is_some_and(|until| now_ns <= until)
     }
 
     /// The longest round trip of a question by contract. δmax counts once: a kernel answers without waiting for any process, so that only our

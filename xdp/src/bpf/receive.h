@@ -42,7 +42,8 @@ struct udp { __be16 src, dst, len, check; } __attribute__((packed));
 	 1U << FIDE_CAUSE_HUNG | 1U << FIDE_CAUSE_PROGRESSING |                                                        \
 	 1U << FIDE_CAUSE_RETURNED | 1U << FIDE_CAUSE_CONTRACT_KEPT | 1U << FIDE_CAUSE_REJOINED |                      \
 	 1U << FIDE_CAUSE_OBSERVER_PAUSED | 1U << FIDE_CAUSE_NAME_CLASH | 1U << FIDE_CAUSE_FOREIGN_TRAFFIC |           \
-	 1U << FIDE_CAUSE_MONITORED | 1U << FIDE_CAUSE_INTERFACE | 1U << FIDE_CAUSE_LOCAL)
+	 1U << FIDE_CAUSE_MONITORED | 1U << FIDE_CAUSE_INTERFACE | 1U << FIDE_CAUSE_LOCAL |                            \
+	 1U << FIDE_CAUSE_FENCED | 1U << FIDE_CAUSE_RECOVERED)
 
 static __always_inline int refuse(__u32 reason)
 {

@@ -1,0 +1,510 @@
+//! The fence, driven: two halves of which each does what its thread may.
+//!
+//! * [`Driver`] is the loop's: after each heartbeat it asks the rule ([`fide_proto::fence`]) whether t_valid may move on, and moves it at every gate. No
+//!   system call is in here; the loop adds one for each path and beat, and in mode *sent* only ([`fide_lane::Lane::completion`]).
+//! * [`Guard`] is the control thread's: it opens what is pinned, puts gates on interfaces and cgroups, also on those that appear later, and counts.
+//!
+//! **All gates are one.** They have the same t_valid; when one of them is found closed, whoever found it so (a packet in the kernel, the
+//! rule, [`Driver::check`]), the others are shut and the host is *fenced*: half of a host that is taken for dead would still be too much.
+//! The exception is a gate that a doomed process closed for itself.
+//!
+//! **A former life.** Gates outlive their agent. When a new one finds them open, the former life's time is not over, and the new one extends it if it
+//! can in time: nobody was told anything else. When it finds them closed, packets may have been blocked, and others may have acted on that: the
+//! applications of this host must be told and begin anew before they are heard, which is the operator's to say (`fide fence recover`), unless the
+//! configuration says once and for all that they do so by themselves (`recover_at_start`).
+
+use crate::config::FenceConfig;
+use fide_lane::{Completion, SendOutcome};
+use fide_proto::fence::{self as rule, Extension, Rule};
+use fide_wire::PATHS;
+use fide_wire::control::{FenceStatus, GateStatus};
+use fide_wire::verdict::{FenceMode, FencePromise, FencedWhy};
+use fide_xdp::fence::{Fence, Gate, GateState};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The name of the host's gate.
+pub const HOST: &str = "host";
+
+/// Settings of the rule.
+#[must_use]
+pub fn rule_config(config: &FenceConfig, mode: FenceMode, paths: usize) -> rule::Config {
+    rule::Config {
+        timeout_ns: config.timeout_ns,
+        margin_ns: config.margin_ns,
+        drift_ppm: fide_proto::membership::Timing::default().drift_ppm,
+        mode,
+        paths: config.paths,
+        configured: std::array::from_fn(|p| p < paths),
+    }
+}
+
+/// A gate in the loop's hands.
+struct Held {
+    name: String,
+    gate: Gate,
+    /// The process whose doom closed it.
+    doomed: Option<u32>,
+    /// Watched processes whose sockets are behind it.
+    apps: BTreeSet<u32>,
+}
+
+/// When and why it closed.
+#[derive(Clone, Copy, Debug)]
+struct Closed {
+    since_ns: u64,
+    why: FencedWhy,
+}
+
+/// The loop's half.
+pub struct Driver {
+    rule: Rule,
+    promise: FencePromise,
+    gates: Vec<Held>,
+    closed: Option<Closed>,
+    /// The same, for the control thread.
+    shown_closed: Arc<AtomicBool>,
+}
+
+impl Driver {
+    /// Takes the gates as they were found. When one of them is closed, this life begins fenced.
+    #[must_use]
+    pub fn new(config: rule::Config, host: bool, gates: Vec<(String, Gate)>, shown_closed: Arc<AtomicBool>, now_ns: u64) -> Self {
+        let promise = FencePromise { timeout_ns: config.timeout_ns, mode: config.mode, host };
+        let gates = gates.into_iter().map(|(name, gate)| Held { name, gate, doomed: None, apps: BTreeSet::new() }).collect();
+        let mut driver = Self { rule: Rule::new(config), promise, gates, closed: None, shown_closed };
+        if let Some(since_ns) = driver.found_closed(now_ns) {
+            driver.close(FencedWhy::FormerLife, since_ns);
+        }
+        driver
+    }
+
+    /// Since when one of the gates is closed.
+    fn found_closed(&self, now_ns: u64) -> Option<u64> {
+        self.gates.iter().filter(|h| h.doomed.is_none()).find_map(|h| match h.gate.check() {
+            GateState::Fenced { since_ns } => Some(since_ns),
+            GateState::Shut => Some(now_ns),
+            GateState::Open { .. } | GateState::NotArmed => None,
+        })
+    }
+
+    /// Whether this host is fenced, and why.
+    #[must_use]
+    pub fn closed(&self) -> Option<FencedWhy> {
+        self.closed.map(|c| c.why)
+    }
+
+    /// What others may rely on, once it is so.
+    #[must_use]
+    pub fn promise(&self) -> Option<FencePromise> {
+        self.rule.valid_ns().map(|_| self.promise)
+    }
+
+    /// What counts.
+    #[must_use]
+    pub fn mode(&self) -> FenceMode {
+        self.promise.mode
+    }
+
+    /// Whether completions are to be asked for.
+    #[must_use]
+    pub fn wants_completions(&self) -> bool {
+        self.promise.mode == FenceMode::Sent
+    }
+
+    /// Whether a gate was found closed meanwhile; to be called before each heartbeat, so that a host that is fenced does not call itself alive.
+    #[must_use]
+    pub fn check(&mut self, now_ns: u64) -> Option<FencedWhy> {
+        if self.closed.is_some() {
+            return None;
+        }
+        let since_ns = self.found_closed(now_ns)?;
+        self.close(FencedWhy::RanOut, since_ns);
+        self.closed()
+    }
+
+    /// A heartbeat left, or did not.
+    pub fn sent(&mut self, number: u64, read_ns: u64, call: u64, outcomes: &[SendOutcome; PATHS]) {
+        self.rule.sent(number, read_ns, call, outcomes.map(|o| o.is_ok() && o.copies > 0));
+    }
+
+    /// How far the interfaces are. Says what became of the fence.
+    pub fn completed(&mut self, completion: &Completion) -> Outcome {
+        let extension = self.rule.completed(completion.through, completion.known_ns);
+        self.apply(extension)
+    }
+
+    /// Another host confirms a heartbeat of ours.
+    pub fn confirmed(&mut self, node: u32, number: u64, now_ns: u64) -> Outcome {
+        let extension = self.rule.confirmed(node, number, now_ns);
+        self.apply(extension)
+    }
+
+    /// Nobody has to confirm anything, if it is so.
+    pub fn alone(&mut self, now_ns: u64) -> Outcome {
+        let extension = self.rule.alone(now_ns);
+        self.apply(extension)
+    }
+
+    /// Who observes this host.
+    pub fn members(&mut self, nodes: impl IntoIterator<Item = u32>) {
+        self.rule.members(nodes);
+    }
+
+    /// This host began a new incarnation while the fence was open.
+    pub fn renew(&mut self) {
+        self.rule.renew();
+    }
+
+    fn apply(&mut self, extension: Option<Extension>) -> Outcome {
+        if self.closed.is_some() {
+            return Outcome::Nothing;
+        }
+        let Some(Extension { known_ns, valid_ns }) = extension else {
+            if self.rule.is_closed() {
+                self.close(FencedWhy::RanOut, crate::core::now_ns());
+                return Outcome::Closed(FencedWhy::RanOut);
+            }
+            return Outcome::Nothing;
+        };
+        let first = self.rule.extensions().0 == 1;
+        for held in self.gates.iter().filter(|h| h.doomed.is_none()) {
+            let moved = match held.gate.extend(known_ns, valid_ns) {
+                Err(refused) if refused.0 == GateState::NotArmed => held.gate.arm(valid_ns),
+                other => other,
+            };
+            if moved.is_err() {
+                self.close(FencedWhy::RanOut, known_ns);
+                return Outcome::Closed(FencedWhy::RanOut);
+            }
+        }
+        if first { Outcome::Armed } else { Outcome::Nothing }
+    }
+
+    /// Closes every gate, for good.
+    pub fn close(&mut self, why: FencedWhy, since_ns: u64) {
+        self.rule.close();
+        for held in &self.gates {
+            if matches!(held.gate.check(), GateState::Open { .. } | GateState::NotArmed) {
+                held.gate.shut();
+            }
+        }
+        self.closed = Some(Closed { since_ns, why });
+        self.shown_closed.store(true, Ordering::SeqCst);
+    }
+
+    /// Opens every gate for the new incarnation that this host has begun.
+    pub fn recover(&mut self, now_ns: u64) {
+        let valid_ns = self.rule.recover(now_ns);
+        for held in self.gates.iter().filter(|h| h.doomed.is_none()) {
+            open(&held.gate, valid_ns);
+        }
+        self.closed = None;
+        self.shown_closed.store(false, Ordering::SeqCst);
+    }
+
+    /// A gate that was made now, in the place of one of the same name: its cgroup came (back).
+    pub fn add_gate(&mut self, name: String, gate: Gate) {
+        if self.closed.is_some() {
+            gate.shut();
+        } else if let Some(valid_ns) = self.rule.valid_ns() {
+            open(&gate, valid_ns);
+        }
+        self.gates.retain(|h| h.name != name);
+        self.gates.push(Held { name, gate, doomed: None, apps: BTreeSet::new() });
+    }
+
+    /// The sockets of a watched process are behind this gate. A new instance behind a gate that the doom of a former one closed opens it.
+    /// Returns the other watched processes behind it.
+    pub fn process(&mut self, app: u32, gate: &str, is_alive: impl Fn(u32) -> bool) -> Vec<u32> {
+        let (closed, valid_ns) = (self.closed.is_some(), self.rule.valid_ns());
+        let Some(held) = self.gates.iter_mut().find(|h| h.name == gate) else { return Vec::new() };
+        held.apps.retain(|a| is_alive(*a));
+        held.apps.insert(app);
+        if held.doomed.take().is_some() && !closed {
+            open(&held.gate, valid_ns.unwrap_or(u64::MAX));
+            if valid_ns.is_none()
+                && let Err(e) = held.gate.disarm()
+            {
+                tracing::warn!("a gate is not as it was before anything was promised: {e}");
+            }
+        }
+        held.apps.iter().copied().filter(|a| *a != app).collect()
+    }
+
+    /// A process is doomed: nothing of it leaves any more, unless it shares its gate with other watched processes. A few loads and stores: it
+    /// comes before the notice.
+    pub fn doomed(&mut self, app: u32, is_alive: impl Fn(u32) -> bool) {
+        for held in self.gates.iter_mut().filter(|h| h.apps.contains(&app) && h.doomed.is_none()) {
+            if held.apps.iter().all(|a| *a == app || !is_alive(*a)) {
+                held.gate.shut();
+                held.doomed = Some(app);
+            }
+        }
+    }
+
+    /// For `fide fence status`, without what only the control thread knows.
+    #[must_use]
+    pub fn status(&self, now_ns: u64, host_name: impl Fn(u32) -> String, app_name: impl Fn(u32) -> String) -> FenceStatus {
+        let config = self.rule.config();
+        let valid_ns = self.rule.valid_ns();
+        let (extensions, left_min_ns) = self.rule.extensions();
+        let gate = |held: &Held| GateStatus {
+            name: held.name.clone(),
+            state: state_name(held.gate.check()).into(),
+            doomed: held.doomed.map_or_else(String::new, &app_name),
+            ..GateStatus::default()
+        };
+        FenceStatus {
+            state: match (self.closed, valid_ns) {
+                (Some(_), _) => "fenced",
+                (None, None) => "starting",
+                (None, Some(_)) => "open",
+            }
+            .into(),
+            why: self.closed.map_or_else(String::new, |c| c.why.to_string()),
+            fenced_ns: self.closed.map_or(0, |c| c.since_ns),
+            mode: config.mode.to_string(),
+            paths: if config.paths == rule::Paths::Both { "both" } else { "one" }.into(),
+            timeout_ns: config.timeout_ns,
+            margin_ns: config.margin_ns,
+            valid_ns: valid_ns.unwrap_or(0),
+            left_ns: valid_ns.unwrap_or(0).saturating_sub(now_ns),
+            extensions,
+            left_min_ns: left_min_ns.unwrap_or(0),
+            confirmations_needed: u32::try_from(self.rule.needed()).unwrap_or(u32::MAX),
+            confirmed_by: self.rule.confirmers().map(host_name).collect(),
+            interfaces: Vec::new(),
+            gates: self.gates.iter().map(gate).collect(),
+        }
+    }
+}
+
+/// What came of a heartbeat that may count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing to tell.
+    Nothing,
+    /// t_valid was set for the first time: from now on there is a promise.
+    Armed,
+    /// This host is fenced.
+    Closed(FencedWhy),
+}
+
+/// Whatever it is like, it is open up to `valid_ns` then. Only for who may say so.
+fn open(gate: &Gate, valid_ns: u64) {
+    let opened = match gate.check() {
+        GateState::NotArmed => gate.arm(valid_ns),
+        GateState::Open { .. } => gate.extend(crate::core::now_ns(), valid_ns),
+        GateState::Fenced { .. } | GateState::Shut => gate.recover(valid_ns),
+    };
+    if let Err(e) = opened {
+        tracing::warn!("a gate is not opened: {e}"); // it ran out in this moment: the next check finds it
+    }
+}
+
+fn state_name(state: GateState) -> &'static str {
+    match state {
+        GateState::NotArmed => "not-armed",
+        GateState::Open { .. } => "open",
+        GateState::Fenced { .. } => "fenced",
+        GateState::Shut => "shut",
+    }
+}
+
+/// The control thread's half.
+pub struct Guard {
+    fence: Fence,
+    config: FenceConfig,
+    /// The interfaces of the paths.
+    paths: Vec<String>,
+    /// Guarded, by name, with the index they had.
+    interfaces: BTreeMap<String, u32>,
+    /// The cgroups that have a gate, with their inode numbers.
+    cgroups: BTreeMap<PathBuf, u64>,
+    gates: Vec<(String, Gate)>,
+    closed: Arc<AtomicBool>,
+    complained: BTreeSet<String>,
+}
+
+impl Guard {
+    /// Opens the fence, and guards what is there. What is configured and not there now is guarded when it comes.
+    ///
+    /// # Errors
+    /// What this host cannot do, why, and what to do.
+    pub fn open(config: &FenceConfig, paths: Vec<String>) -> Result<Self, String> {
+        let advice = "; set [fence] mode = \"off\" to start without a fence";
+        let fence = Fence::open(&config.pins).map_err(|e| format!("the fence cannot be made: {e}{advice}"))?;
+        let mut guard = Self {
+            fence,
+            config: config.clone(),
+            paths,
+            interfaces: BTreeMap::new(),
+            cgroups: BTreeMap::new(),
+            gates: Vec::new(),
+            closed: Arc::new(AtomicBool::new(false)),
+            complained: BTreeSet::new(),
+        };
+        if config.host {
+            guard.gates.push((HOST.into(), guard.fence.host()));
+        }
+        match guard.guard_all() {
+            Ok(()) => Ok(guard),
+            Err(e) => {
+                guard.end(); // what was made is not left behind, unless the host is fenced
+                Err(format!("{e}{advice}"))
+            }
+        }
+    }
+
+    fn guard_all(&mut self) -> Result<(), String> {
+        self.try_interfaces().map_err(|(name, e)| format!("interface {name} cannot be guarded: {e}"))?;
+        for dir in self.config.cgroups.clone().iter().filter(|d| d.exists()) {
+            self.fence.guard_cgroup(dir).map_err(|e| e.to_string())?;
+        }
+        self.renew_cgroups();
+        Ok(())
+    }
+
+    /// Every gate, with its name; those of a former owner's cgroups too.
+    #[must_use]
+    pub fn gates(&self) -> Vec<(String, Gate)> {
+        let known: BTreeSet<_> = self.gates.iter().filter_map(|(_, g)| g.cgroup()).collect();
+        let former = self.fence.groups().into_iter().filter(|g| g.cgroup().is_some_and(|id| !known.contains(&id)));
+        self.gates.iter().cloned().chain(former.map(|g| (format!("cgroup {}", g.cgroup().unwrap_or(0)), g))).collect()
+    }
+
+    /// Whether the host is fenced, as the driver says.
+    #[must_use]
+    pub fn shown_closed(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.closed)
+    }
+
+    fn wanted(&self) -> Vec<(String, u32)> {
+        if !self.config.host {
+            return Vec::new();
+        }
+        let every = self.config.interfaces.iter().any(|i| i == "*");
+        let named = |name: &String| self.paths.contains(name) || self.config.interfaces.contains(name);
+        interfaces().into_iter().filter(|(name, index)| (every || named(name)) && !is_loopback(name, *index)).collect()
+    }
+
+    fn try_interfaces(&mut self) -> Result<(), (String, fide_xdp::fence::FenceError)> {
+        let wanted = self.wanted();
+        self.interfaces.retain(|name, index| wanted.iter().any(|(n, i)| n == name && i == index));
+        for (name, index) in wanted {
+            if self.interfaces.contains_key(&name) {
+                continue;
+            }
+            self.fence.guard_interface(index).map_err(|e| (name.clone(), e))?;
+            self.complained.remove(&name);
+            self.interfaces.insert(name, index);
+        }
+        Ok(())
+    }
+
+    /// Guards interfaces that came (back). Says what cannot be guarded, once.
+    pub fn renew_interfaces(&mut self) -> Option<String> {
+        let (name, error) = self.try_interfaces().err()?;
+        self.complained.insert(name.clone()).then(|| format!("interface {name} is NOT behind the fence: {error}"))
+    }
+
+    /// Guards cgroups that came (back). Returns the new gates.
+    pub fn renew_cgroups(&mut self) -> (Vec<(String, Gate)>, Vec<String>) {
+        let (mut gates, mut complaints) = (Vec::new(), Vec::new());
+        for dir in self.config.cgroups.clone() {
+            let inode = fs::metadata(&dir).ok().map(|m| m.ino());
+            if inode == self.cgroups.get(&dir).copied() {
+                continue;
+            }
+            let name = dir.display().to_string();
+            self.gates.retain(|(known, _)| *known != name);
+            self.cgroups.remove(&dir);
+            let Some(inode) = inode else { continue };
+            match self.fence.guard_cgroup(&dir) {
+                Ok(gate) => {
+                    self.complained.remove(&name);
+                    self.cgroups.insert(dir, inode);
+                    self.gates.push((name.clone(), gate.clone()));
+                    gates.push((name, gate));
+                }
+                Err(e) if self.complained.insert(name) => complaints.push(format!("NOT behind the fence: {e}")),
+                Err(_) => {}
+            }
+        }
+        (gates, complaints)
+    }
+
+    /// The guarded cgroup in which a process is, or below: the deepest, if there are several.
+    #[must_use]
+    pub fn cgroup_of(&self, pid: u32) -> Option<String> {
+        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        let below = text.lines().find_map(|l| l.strip_prefix("0::"))?.trim_start_matches('/').to_owned();
+        let own = cgroup_root()?.join(below);
+        let guarded = self.cgroups.keys().filter(|dir| own.starts_with(dir));
+        guarded.max_by_key(|dir| dir.components().count()).map(|dir| dir.display().to_string())
+    }
+
+    /// Fills in what only this half knows.
+    pub fn complete(&self, status: &mut FenceStatus) {
+        status.interfaces = self.interfaces.keys().cloned().collect();
+        for (name, gate) in self.gates() {
+            if let Some(shown) = status.gates.iter_mut().find(|g| g.name == name) {
+                let counts = self.fence.counts(&gate);
+                (shown.passed, shown.blocked) = (counts.passed, counts.blocked);
+            }
+        }
+    }
+
+    /// A clean end: takes the fence away, unless the host is fenced. Then it stays: stopping the agent is not a recovery.
+    pub fn end(self) {
+        let ran_out = self.gates.iter().any(|(_, gate)| matches!(gate.check(), GateState::Fenced { .. }));
+        if ran_out || self.closed.load(Ordering::SeqCst) {
+            tracing::warn!(
+                "this host is fenced, and stays so without its agent; start the agent and say `fide fence recover`, or remove {} and the filters",
+                self.config.pins.display()
+            );
+            return;
+        }
+        if let Err(e) = self.fence.remove() {
+            tracing::error!("the fence is not removed: {e}");
+        }
+    }
+}
+
+/// Every interface of this network namespace, with its index.
+fn interfaces() -> Vec<(String, u32)> {
+    let mut found = Vec::new();
+    // SAFETY: no preconditions; the result is checked, and freed below.
+    let list = unsafe { libc::if_nameindex() };
+    if list.is_null() {
+        return found;
+    }
+    let mut at = list;
+    // SAFETY: the list ends with an entry whose index is 0 and whose name is null; names are C strings that live as long as it.
+    unsafe {
+        while (*at).if_index != 0 && !(*at).if_name.is_null() {
+            let name = std::ffi::CStr::from_ptr((*at).if_name).to_string_lossy().into_owned();
+            found.push((name, (*at).if_index));
+            at = at.add(1);
+        }
+        libc::if_freenameindex(list);
+    }
+    found
+}
+
+/// By name: the device of a namespace that is made with it, always number 1.
+fn is_loopback(name: &str, index: u32) -> bool {
+    name == "lo" && index == 1
+}
+
+/// Where cgroups of version 2 are mounted.
+fn cgroup_root() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+    let mut words = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>());
+    words.find(|w| w.get(2) == Some(&"cgroup2")).and_then(|w| w.get(1).map(|dir| Path::new(dir).to_path_buf()))
+}

@@ -1,0 +1,534 @@
+//! A host that promised a fence: when its agent cannot speak for it, nothing of it is heard, before anybody says that it is dead.
+
+use crate::common::{Setup, World, kill, until, wait_for};
+use fide_client::Event;
+use fide_lab::{Cut, FreezeBy, NETS};
+use fide_wire::control::{ErrorCode, FenceOrder, FenceStatus, HistoryEvent, Reply, Request};
+use fide_wire::verdict::{Cause, Confirmers, FenceMode, FencedWhy};
+use std::fs;
+use std::io;
+use std::net::UdpSocket;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// What had passed the gate may still lie in a queue: a few packets between two threads here, on a machine that may be busy (docs/fence.md, the bound).
+const BOUND_NS: u64 = 5_000_000;
+
+fn now_ns() -> u64 {
+    fide_client::monotonic_ns()
+}
+
+/// A BPF file system of the test's own, with everything that is pinned there.
+struct Pins(PathBuf);
+
+impl Pins {
+    fn new() -> Option<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        if !crate::common::root() {
+            return None;
+        }
+        let name = format!("fide-e2e-fence-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let dir = std::env::temp_dir().join(name);
+        fs::create_dir(&dir).unwrap();
+        let target = std::ffi::CString::new(dir.to_str().unwrap()).unwrap();
+        // SAFETY: C strings that live across the call.
+        let rc = unsafe { libc::mount(c"bpf".as_ptr(), target.as_ptr(), c"bpf".as_ptr(), 0, std::ptr::null()) };
+        assert_eq!(rc, 0, "mount bpf: {}", io::Error::last_os_error());
+        Some(Self(dir))
+    }
+
+    /// `[fence]` of one host, with these lines.
+    fn config(&self, host: u16, lines: &str) -> String {
+        format!("[fence]\npins = \"{}/h{host}\"\n{lines}\n", self.0.display())
+    }
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        let target = std::ffi::CString::new(self.0.to_str().unwrap()).unwrap();
+        // SAFETY: a C string that lives across the call.
+        unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
+        let _ = fs::remove_dir(&self.0); // mounted still when the unmounting failed: nothing else can be done
+    }
+}
+
+/// A cgroup of version 2, removed with what lives in it.
+struct Group(PathBuf);
+
+impl Group {
+    fn new(name: &str) -> Option<Self> {
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let root = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>()).find(|w| w.get(2) == Some(&"cgroup2"));
+        let Some(root) = root else {
+            println!("SKIPPED: cgroup version 2 is not mounted");
+            return None;
+        };
+        let dir = PathBuf::from(root[1]).join(format!("fide-e2e-{name}-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        Some(Self(dir))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let deadline = std::time::Instant::now() + Duration::from_secs(5);
+        while fs::remove_dir(&self.0).is_err() && std::time::Instant::now() < deadline {
+            for pid in fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default().lines() {
+                // SAFETY: a process of this test's own cgroup.
+                unsafe { libc::kill(pid.parse().unwrap(), libc::SIGKILL) };
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// An application on one host that sends to another all the time, and when the last packet that arrived was sent.
+struct Traffic {
+    over: Arc<AtomicBool>,
+    tried: Arc<AtomicU64>,
+    last_ns: Arc<AtomicU64>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Traffic {
+    fn new(w: &World, from: u16, to: u16) -> Self {
+        let heard = w.lab.in_host(to, || UdpSocket::bind("0.0.0.0:3999").unwrap()).unwrap();
+        let sends = w.lab.in_host(from, || UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+        let target = (w.lab.ipv4(to, 0), 3999);
+        Self::between(move || drop(sends.send_to(&now_ns().to_ne_bytes(), target)), heard)
+    }
+
+    /// From a sender of its own, or with one that this thread is.
+    fn between(send: impl Fn() + Send + 'static, heard: UdpSocket) -> Self {
+        let (over, tried, last_ns) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+        heard.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let mut threads = Vec::new();
+        let (o, t) = (over.clone(), tried.clone());
+        threads.push(std::thread::spawn(move || {
+            while !o.load(Ordering::SeqCst) {
+                send();
+                t.fetch_add(1, Ordering::SeqCst);
+                std::thread::sleep(Duration::from_micros(300));
+            }
+        }));
+        let (o, l) = (over.clone(), last_ns.clone());
+        threads.push(std::thread::spawn(move || {
+            let mut buffer = [0; 64];
+            while !o.load(Ordering::SeqCst) {
+                if let Ok(n) = heard.recv(&mut buffer) {
+                    // When it was sent, where it says so: this thread may be late.
+                    let sent = buffer[..n].try_into().map_or_else(|_| now_ns(), u64::from_ne_bytes);
+                    l.fetch_max(sent, Ordering::SeqCst);
+                }
+            }
+        }));
+        Self { over, tried, last_ns, threads }
+    }
+
+    fn last_ns(&self) -> u64 {
+        self.last_ns.load(Ordering::SeqCst)
+    }
+
+    fn flows(&self) {
+        let before = self.last_ns();
+        until("the application is heard", || self.last_ns() > before);
+    }
+
+    /// It goes on trying and is not heard.
+    fn is_cut_off(&self) {
+        let mut last = 0;
+        until("what was under way has been taken from its socket", || {
+            std::thread::sleep(Duration::from_millis(50));
+            std::mem::replace(&mut last, self.last_ns()) == last
+        });
+        let tried = self.tried.load(Ordering::SeqCst);
+        until("the application has tried a hundred times more", || self.tried.load(Ordering::SeqCst) > tried + 100);
+        assert_eq!(self.last_ns(), last, "nothing was heard of it");
+    }
+}
+
+impl Drop for Traffic {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::SeqCst);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join(); // if it panicked, what it was for has failed already
+        }
+    }
+}
+
+fn fence(w: &World, host: u16, order: FenceOrder) -> FenceStatus {
+    match w.ask(host, &Request::Fence { order }).unwrap() {
+        Reply::Fence(status) => *status,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn open(w: &World, host: u16) -> FenceStatus {
+    wait_for(&format!("the fence of h{host} is open"), || {
+        Some(fence(w, host, FenceOrder::Status)).filter(|s| s.state == "open" && s.extensions > 20)
+    })
+}
+
+/// The others know of its promise: it is in what they would say.
+fn promised(w: &World, observer: u16, host: &str) -> bool {
+    w.view(observer, host).is_some_and(|h| h.fence.is_some())
+}
+
+fn silent(w: &World, observer: u16, host: &str) -> HistoryEvent {
+    w.event(observer, "silent", |e| e.cause == Cause::SilentHost && e.node == host && e.app.is_none())
+}
+
+/// Three hosts, of which the first has a fence in mode *sent*.
+fn one_fenced(pins: &Pins, lines: &str) -> Option<World> {
+    let config = pins.config(1, &format!("mode = \"sent\"\ntimeout = \"100ms\"\n{lines}"));
+    let w = Setup::hosts(3).extra(move |h| if h == 1 { config.clone() } else { String::new() }).alone().up()?;
+    open(&w, 1);
+    for observer in [2, 3] {
+        until("the promise is known", || promised(&w, observer, "h1"));
+    }
+    Some(w)
+}
+
+/// The story of a host whose agent is held up: silent before it is called dead, told of it when it runs again, back on the operator's word only.
+fn held_up(w: &World, hold: impl FnOnce(i32), release: impl FnOnce(i32)) {
+    let life = w.view(2, "h1").unwrap().incarnation;
+    let mut application = w.subscriber(1, false);
+    let traffic = Traffic::new(w, 1, 2);
+    traffic.flows();
+    let agent = w.agent_pid(1);
+    hold(agent);
+    let verdict = silent(w, 2, "h1");
+    let evidence = verdict.evidence.as_ref().expect("it rests on something");
+    assert!(evidence.fenced, "{evidence:?}");
+    assert_eq!(evidence.fence.map(|f| f.mode), Some(FenceMode::Sent));
+    let last_ns = traffic.last_ns();
+    assert!(last_ns < verdict.at_ns, "heard {} ns after the verdict", last_ns.saturating_sub(verdict.at_ns));
+    traffic.is_cut_off();
+    release(agent);
+    match application.wait("on_fenced", |e| matches!(e, Event::Fenced(_))) {
+        Event::Fenced(v) => assert_eq!((v.code, v.subject.incarnation), (FencedWhy::RanOut as i32, life)),
+        other => panic!("{other:?}"),
+    }
+    let status = fence(w, 1, FenceOrder::Status);
+    assert_eq!((status.state.as_str(), status.gates[0].blocked > 100), ("fenced", true), "{status:?}");
+    assert!(last_ns <= status.valid_ns + BOUND_NS, "heard {} ns after t_valid", last_ns.saturating_sub(status.valid_ns));
+    assert!(
+        verdict.at_ns > status.valid_ns,
+        "the verdict came {} ns before t_valid",
+        status.valid_ns.saturating_sub(verdict.at_ns)
+    );
+    // It runs again, and stays fenced.
+    traffic.is_cut_off();
+    assert_eq!(w.state(2, "h1"), "silent-host");
+    assert_eq!(w.events(1, Cause::Fenced).len(), 1);
+    let status = fence(w, 1, FenceOrder::Recover);
+    assert_eq!(status.state, "open", "{status:?}");
+    application.wait("on_recovered", |e| matches!(e, Event::Recovered(v) if v.subject.incarnation > life));
+    traffic.flows();
+    w.all_alive();
+    for observer in [2, 3] {
+        let back = w.event(observer, "returned", |e| e.cause == Cause::Returned && e.node == "h1" && e.incarnation > life);
+        assert!(back.seq > silent(w, observer, "h1").seq);
+    }
+    open(w, 1);
+}
+
+#[test]
+fn a_host_whose_agent_is_stopped_is_fenced_before_it_is_called_dead() {
+    let Some(pins) = Pins::new() else { return };
+    let Some(w) = one_fenced(&pins, "") else { return };
+    held_up(&w, |agent| kill(agent, libc::SIGSTOP), |agent| kill(agent, libc::SIGCONT));
+}
+
+#[test]
+fn a_host_whose_agent_is_frozen_by_its_cgroup_is_fenced() {
+    let Some(pins) = Pins::new() else { return };
+    let Some(w) = one_fenced(&pins, "") else { return };
+    let (freezing, thawing) = (&w.lab, &w.lab);
+    held_up(&w, |agent| freezing.freeze(agent, FreezeBy::Cgroup).unwrap(), |agent| thawing.thaw(agent).unwrap());
+}
+
+/// Everything of a process on one processor.
+fn confine(pid: i32, cpu: usize) {
+    for task in fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+        let tid: i32 = task.unwrap().file_name().to_str().unwrap().parse().unwrap();
+        // SAFETY: a set that is initialised before use, and integers.
+        unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(cpu, &mut set);
+            assert_eq!(libc::sched_setaffinity(tid, size_of_val(&set), &raw const set), 0, "{}", io::Error::last_os_error());
+        }
+    }
+}
+
+#[test]
+fn a_host_whose_agent_is_starved_by_a_real_time_process_is_fenced() {
+    let Some(pins) = Pins::new() else { return };
+    let Some(w) = one_fenced(&pins, "") else { return };
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        println!("SKIPPED: the test needs a processor for itself");
+        return;
+    }
+    let hog = std::cell::RefCell::new(None);
+    held_up(
+        &w,
+        |agent| {
+            confine(agent, 1);
+            // Above the agent's own priority, and not so long at a time that the kernel steps in.
+            let p = w.process(1, "chrt", &["-f", "99", "taskset", "-c", "1", "sh", "-c", "while :; do :; done"]);
+            *hog.borrow_mut() = Some(p);
+        },
+        |_| drop(hog.borrow_mut().take()),
+    );
+}
+
+#[test]
+fn a_quiet_host_with_a_fence_is_not_fenced_for_twenty_seconds() {
+    let Some(pins) = Pins::new() else { return };
+    // At the defaults, on all three.
+    let all: Vec<String> = (1..=3).map(|h| pins.config(h, "mode = \"sent\"")).collect();
+    let Some(w) = Setup::hosts(3).heartbeat("1ms").extra(move |h| all[usize::from(h) - 1].clone()).alone().up() else { return };
+    for host in 1..=3 {
+        open(&w, host);
+    }
+    std::thread::sleep(Duration::from_secs(20));
+    for host in 1..=3 {
+        let status = fence(&w, host, FenceOrder::Status);
+        println!("h{host}: least left of {} ms: {:.3} ms", status.timeout_ns / 1_000_000, status.left_min_ns as f64 / 1e6);
+        assert_eq!((status.state.as_str(), w.events(host, Cause::Fenced).len()), ("open", 0), "{status:?}");
+    }
+}
+
+#[test]
+fn a_killed_agent_leaves_a_host_that_is_fenced_until_somebody_recovers_it() {
+    let Some(pins) = Pins::new() else { return };
+    let Some(mut w) = one_fenced(&pins, "") else { return };
+    let traffic = Traffic::new(&w, 1, 2);
+    traffic.flows();
+    w.kill_agent(1);
+    // Its agent is gone, which says nothing of its processes; they are cut off, and then its kernel is silent too.
+    let verdict = silent(&w, 2, "h1");
+    assert!(verdict.evidence.as_ref().unwrap().fenced && traffic.last_ns() < verdict.at_ns);
+    traffic.is_cut_off();
+    w.start(1);
+    let status = fence(&w, 1, FenceOrder::Status);
+    assert_eq!((status.state.as_str(), status.why.contains("former life")), ("fenced", true), "{status:?}");
+    traffic.is_cut_off();
+    // Stopping the agent is no recovery either.
+    w.signal_agent(1, libc::SIGTERM);
+    assert!(w.agent_ended(1).success());
+    traffic.is_cut_off();
+    w.start(1);
+    traffic.is_cut_off();
+    fence(&w, 1, FenceOrder::Recover);
+    traffic.flows();
+    w.all_alive();
+    // And a clean end of an open one takes the fence away.
+    open(&w, 1);
+    w.signal_agent(1, libc::SIGTERM);
+    assert!(w.agent_ended(1).success());
+    traffic.flows();
+    let (before, tried) = (traffic.last_ns(), traffic.tried.load(Ordering::SeqCst));
+    until("long after t_valid", || traffic.tried.load(Ordering::SeqCst) > tried + 1000);
+    assert!(traffic.last_ns() > before);
+    assert!(!pins.0.join("h1").exists(), "nothing stays");
+}
+
+#[test]
+fn an_operator_shuts_and_recovers_the_fence_and_others_may_not() {
+    let Some(pins) = Pins::new() else { return };
+    let Some(w) = one_fenced(&pins, "") else { return };
+    let traffic = Traffic::new(&w, 1, 3);
+    let refused = |host, order| match w.ask(host, &Request::Fence { order }) {
+        Err(fide_client::Error::Refused(r)) => r.code,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(refused(1, FenceOrder::Recover), ErrorCode::Invalid);
+    assert_eq!(refused(2, FenceOrder::Status), ErrorCode::Unsupported);
+    let status = fence(&w, 1, FenceOrder::Shut);
+    assert_eq!((status.state.as_str(), status.why.as_str()), ("fenced", FencedWhy::Operator.to_string().as_str()));
+    assert_eq!(refused(1, FenceOrder::Shut), ErrorCode::Exists);
+    silent(&w, 2, "h1");
+    traffic.is_cut_off();
+    fence(&w, 1, FenceOrder::Recover);
+    traffic.flows();
+    w.all_alive();
+}
+
+#[test]
+fn an_unplugged_cable_fences_where_both_paths_must_carry() {
+    for (paths, state) in [("one", "open"), ("both", "fenced")] {
+        let Some(pins) = Pins::new() else { return };
+        let Some(w) = one_fenced(&pins, &format!("paths = \"{paths}\"")) else { return };
+        w.lab.cut(1, 1, Cut::Carrier).unwrap();
+        if state == "fenced" {
+            w.event(1, "fenced", |e| e.cause == Cause::Fenced && e.code == FencedWhy::RanOut as i32);
+        } else {
+            let before = fence(&w, 1, FenceOrder::Status);
+            until("its fence is extended for ten timeouts more", || {
+                let now = fence(&w, 1, FenceOrder::Status);
+                now.state != "open" || now.valid_ns > before.valid_ns + 10 * before.timeout_ns
+            });
+        }
+        assert_eq!(fence(&w, 1, FenceOrder::Status).state, state, "{paths}");
+    }
+}
+
+/// A shell on a host, in a cgroup from its first moment.
+fn in_group(w: &World, host: u16, group: &Group, script: &str) -> crate::common::Process {
+    let script = format!("echo $$ > {}/cgroup.procs; {script}", group.0.display());
+    w.process(host, "bash", &["-c", &script])
+}
+
+/// Sends to UDP port 3999 of `to` for ever.
+fn sender(w: &World, to: u16) -> String {
+    format!("while :; do echo x > /dev/udp/{}/3999 || :; done 2> /dev/null", w.lab.ipv4(to, 0))
+}
+
+/// Hears port 3999 of a host.
+fn ear(w: &World, host: u16) -> Traffic {
+    let heard = w.lab.in_host(host, || UdpSocket::bind("0.0.0.0:3999").unwrap()).unwrap();
+    Traffic::between(|| {}, heard)
+}
+
+#[test]
+fn a_guarded_process_is_cut_off_and_the_rest_of_its_host_is_not() {
+    let (Some(pins), Some(group)) = (Pins::new(), Group::new("fence")) else { return };
+    let lines = format!("host = false\ncgroups = [\"{}\"]", group.0.display());
+    let Some(w) = one_fenced(&pins, &lines) else { return };
+    let _inside = in_group(&w, 1, &group, &sender(&w, 2));
+    let inside = ear(&w, 2);
+    inside.flows();
+    let outside = Traffic::new(&w, 1, 3);
+    kill(w.agent_pid(1), libc::SIGSTOP);
+    let lost = w.event(2, "agent lost", |e| e.cause == Cause::AgentLost && e.node == "h1");
+    let evidence = lost.evidence.expect("it rests on something");
+    assert!(evidence.fenced && evidence.fence.is_some_and(|f| !f.host), "{evidence:?}");
+    assert!(inside.last_ns() < lost.at_ns);
+    inside.is_cut_off();
+    outside.flows();
+    kill(w.agent_pid(1), libc::SIGCONT);
+    w.event(1, "fenced", |e| e.cause == Cause::Fenced);
+    inside.is_cut_off();
+    fence(&w, 1, FenceOrder::Recover);
+    inside.flows();
+}
+
+#[test]
+fn a_doomed_process_is_cut_off_at_once_and_its_next_instance_is_heard() {
+    let (Some(pins), Some(group)) = (Pins::new(), Group::new("doomed")) else { return };
+    let lines = format!("host = false\ncgroups = [\"{}\"]", group.0.display());
+    let Some(w) = one_fenced(&pins, &lines) else { return };
+    // The watched process has a child that goes on sending when it is killed: of the same cgroup, hence of the same fate.
+    let parent = in_group(&w, 1, &group, &format!("({}) & exec sleep 1000", sender(&w, 2)));
+    let inside = ear(&w, 2);
+    inside.flows();
+    let mut there = w.monitor(2, "db@h1");
+    w.watch_known(1, "db", parent.pid());
+    until("its gate is known", || fence(&w, 1, FenceOrder::Status).gates.iter().any(|g| g.state == "open"));
+    inside.flows();
+    parent.kill();
+    let v = there.failure("db@h1");
+    assert!(v.cause == Cause::Doomed);
+    inside.is_cut_off();
+    let status = fence(&w, 1, FenceOrder::Status);
+    assert_eq!((status.state.as_str(), status.gates[0].state.as_str(), status.gates[0].doomed.as_str()), ("open", "shut", "db"));
+    assert_eq!(w.state(2, "h1"), "alive", "nobody else is meant");
+    let next = in_group(&w, 1, &group, &sender(&w, 2));
+    inside.is_cut_off();
+    w.watch_known(1, "db", next.pid());
+    inside.flows();
+}
+
+#[test]
+fn what_comes_before_the_notice_of_a_doom_is_not_felt() {
+    let (Some(pins), Some(group)) = (Pins::new(), Group::new("cost")) else { return };
+    let mut made = fide_xdp::Fence::open(&pins.0.join("cost")).unwrap();
+    let gate = made.guard_cgroup(&group.0).unwrap();
+    let config = fide_agent::config::FenceConfig::default();
+    let rule = fide_agent::fence::rule_config(&config, FenceMode::Sent, 2);
+    let mut driver = fide_agent::fence::Driver::new(rule, false, vec![("db".into(), gate.clone())], Arc::default(), now_ns());
+    let mut took: Vec<u64> = (1..=2000)
+        .map(|app| {
+            driver.process(app, "db", |_| false);
+            let before = now_ns();
+            driver.doomed(app, |_| false);
+            let took = now_ns() - before;
+            assert_eq!(gate.check(), fide_xdp::GateState::Shut);
+            took
+        })
+        .collect();
+    took.sort_unstable();
+    println!("shutting a doomed process's gate: median {} ns, p99 {} ns", took[1000], took[1980]);
+    assert!(took[1000] < 20_000, "the notice waits for it");
+    made.remove().unwrap();
+}
+
+#[test]
+fn an_interface_that_comes_later_is_guarded() {
+    let Some(pins) = Pins::new() else { return };
+    let Some(w) = one_fenced(&pins, "interfaces = [\"*\"]") else { return };
+    assert_eq!(fence(&w, 1, FenceOrder::Status).interfaces, ["net0", "net1"]);
+    let ip = |line: &str| {
+        let done = w.lab.command(1, "ip").unwrap().args(line.split(' ')).status().unwrap();
+        assert!(done.success(), "ip {line}");
+    };
+    ip("link add late0 type veth peer name late1");
+    let late = || fence(&w, 1, FenceOrder::Status).interfaces.iter().filter(|i| i.starts_with("late")).count();
+    until("the new ones are guarded", || late() == 2);
+    ip("link del late0");
+    until("the old ones are forgotten", || late() == 0);
+}
+
+/// Three hosts with fences in mode *acknowledged*.
+fn acknowledged(pins: &Pins) -> Option<World> {
+    let all: Vec<String> =
+        (1..=3).map(|h| pins.config(h, "mode = \"acknowledged\"\ntimeout = \"150ms\"\nmargin = \"10ms\"")).collect();
+    let w = Setup::hosts(3).extra(move |h| all[usize::from(h) - 1].clone()).alone().up()?;
+    for host in 1..=3 {
+        let status = open(&w, host);
+        assert_eq!((status.mode.as_str(), status.confirmations_needed), ("acknowledged by majority", 1), "{status:?}");
+        for observer in (1..=3).filter(|o| *o != host) {
+            until("the promise is known", || promised(&w, observer, &format!("h{host}")));
+        }
+    }
+    Some(w)
+}
+
+#[test]
+fn in_a_partition_the_minority_is_fenced_and_the_majority_is_not() {
+    let Some(pins) = Pins::new() else { return };
+    let Some(w) = acknowledged(&pins) else { return };
+    let life = w.view(2, "h1").unwrap().incarnation;
+    let mut application = w.subscriber(1, false);
+    // Only what it sends is lost: mode sent would go on for ever. And it still hears everybody.
+    for net in NETS {
+        w.lab.cut(1, net, Cut::FromHost).unwrap();
+    }
+    application.wait("on_fenced", |e| matches!(e, Event::Fenced(v) if v.code == FencedWhy::RanOut as i32));
+    for observer in [2, 3] {
+        let verdict = silent(&w, observer, "h1");
+        let evidence = verdict.evidence.unwrap();
+        assert!(evidence.fenced);
+        assert_eq!(evidence.fence.map(|f| f.mode), Some(FenceMode::Acknowledged(Confirmers::Majority)));
+        let status = fence(&w, 1, FenceOrder::Status);
+        assert!(verdict.at_ns > status.valid_ns, "{} ns early", status.valid_ns.saturating_sub(verdict.at_ns));
+    }
+    for host in [2, 3] {
+        let status = fence(&w, host, FenceOrder::Status);
+        assert_eq!((status.state.as_str(), w.events(host, Cause::Fenced).len()), ("open", 0), "{status:?}");
+    }
+    // Alone it cannot come back for long.
+    fence(&w, 1, FenceOrder::Recover);
+    until("fenced again", || w.events(1, Cause::Fenced).len() == 2);
+    for net in NETS {
+        w.lab.heal(1, net).unwrap();
+    }
+    fence(&w, 1, FenceOrder::Recover);
+    w.all_alive();
+    assert!(w.view(2, "h1").unwrap().incarnation > life + 1);
+    open(&w, 1);
+}

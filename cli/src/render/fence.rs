@@ -1,0 +1,121 @@
+//! The fence of this host.
+
+use crate::style::{Paint, Style};
+use crate::table::{Cell, Table};
+use crate::units::ns;
+use fide_wire::control::FenceStatus;
+use std::fmt::Write as _;
+
+fn paint(state: &str) -> Paint {
+    match state {
+        "open" => Paint::Green,
+        "fenced" | "shut" => Paint::Red,
+        _ => Paint::Yellow,
+    }
+}
+
+/// One line, for the status.
+pub fn line(f: &FenceStatus, style: &Style) -> String {
+    let state = style.paint(paint(&f.state), &f.state);
+    match f.state.as_str() {
+        "fenced" => format!("fence {state}: {}; fide fence recover", f.why),
+        "open" => format!("fence {state}, {}: timeout {}, t_valid in {}", f.mode, ns(f.timeout_ns), ns(f.left_ns)),
+        _ => format!("fence {state}, {}: nothing is promised yet", f.mode),
+    }
+}
+
+/// All of it as text.
+pub fn fence(f: &FenceStatus, style: &Style) -> String {
+    let mut out = String::new();
+    let _ = writeln!(out, "{}", line(f, style));
+    let copies = if f.mode == "sent" { format!("; copies on {} must have left", paths(f)) } else { String::new() };
+    let _ = writeln!(
+        out,
+        "  others wait {}, this host stops {} earlier and what clocks may drift{copies}",
+        ns(f.timeout_ns),
+        ns(f.margin_ns)
+    );
+    if f.extensions > 0 {
+        let _ = writeln!(out, "  extended {} times, with {} left at least", f.extensions, ns(f.left_min_ns));
+    }
+    if f.mode != "sent" {
+        let by = if f.confirmed_by.is_empty() { "nobody yet".into() } else { f.confirmed_by.join(", ") };
+        let _ = writeln!(out, "  needs {} confirmations of other hosts; confirmed by {by}", f.confirmations_needed);
+    }
+    if !f.interfaces.is_empty() {
+        let _ = writeln!(out, "  guards {}", f.interfaces.join(", "));
+    }
+    let mut table = Table::new(&["GATE", "STATE", ">PASSED", ">BLOCKED", "DOOMED"]);
+    for g in &f.gates {
+        table.row([
+            Cell::painted(g.name.clone(), Paint::Cyan),
+            Cell::painted(g.state.clone(), paint(&g.state)),
+            g.passed.to_string().into(),
+            g.blocked.to_string().into(),
+            g.doomed.clone().into(),
+        ]);
+    }
+    let _ = writeln!(out);
+    out += &table.render(style, 2);
+    out
+}
+
+fn paths(f: &FenceStatus) -> &'static str {
+    if f.paths == "one" { "one path" } else { "both paths" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fide_wire::control::GateStatus;
+
+    fn open() -> FenceStatus {
+        FenceStatus {
+            state: "open".into(),
+            mode: "sent".into(),
+            paths: "both".into(),
+            timeout_ns: 50_000_000,
+            margin_ns: 5_000_000,
+            valid_ns: 7_000_000_000,
+            left_ns: 44_000_000,
+            extensions: 4711,
+            left_min_ns: 43_200_000,
+            interfaces: vec!["net0".into(), "net1".into()],
+            gates: vec![
+                GateStatus { name: "host".into(), state: "open".into(), passed: 100, ..GateStatus::default() },
+                GateStatus { name: "/sys/fs/cgroup/db".into(), state: "shut".into(), blocked: 3, doomed: "db".into(), passed: 9 },
+            ],
+            ..FenceStatus::default()
+        }
+    }
+
+    #[test]
+    fn an_open_fence_reads_like_this() {
+        let expected = "\
+fence open, sent: timeout 50 ms, t_valid in 44 ms
+  others wait 50 ms, this host stops 5 ms earlier and what clocks may drift; copies on both paths must have left
+  extended 4711 times, with 43.2 ms left at least
+  guards net0, net1
+
+  GATE               STATE  PASSED  BLOCKED  DOOMED
+  host               open      100        0
+  /sys/fs/cgroup/db  shut        9        3  db
+";
+        let text = fence(&open(), &Style::PLAIN);
+        assert_eq!(text, expected, "\n{text}");
+    }
+
+    #[test]
+    fn a_fenced_host_is_told_why_and_what_to_do() {
+        let f = FenceStatus { state: "fenced".into(), why: "an operator shut it".into(), ..open() };
+        assert!(fence(&f, &Style::PLAIN).starts_with("fence fenced: an operator shut it; fide fence recover\n"));
+        let f = FenceStatus {
+            mode: "acknowledged by majority".into(),
+            confirmations_needed: 2,
+            confirmed_by: vec!["h2".into(), "h3".into()],
+            ..open()
+        };
+        let text = fence(&f, &Style::PLAIN);
+        assert!(text.contains("needs 2 confirmations of other hosts; confirmed by h2, h3"), "{text}");
+    }
+}
