@@ -1708,8 +1708,9 @@ impl World {
         let lacks = |members: &MemberSet| members.iter().filter(|member| !self.is_gone(*member)).count() < members.majority();
         let logs = || self.hosts.iter().filter_map(|host| host.member.as_ref()).map(|member| &member.log);
         let lacks_majority = logs().any(|log| {
-            // Raft changes its own voters behind the log's members, and needs a majority of those before.
-            let behind = log.quorums().iter().any(lacks);
+            // Raft changes its own voters behind the log's members, and needs a majority of those before; and this member may be behind itself.
+            let since = self.memberships.iter().rev().take_while(|members| *members != log.members());
+            let behind = log.kind() == Kind::Raft && since.chain(&log.quorums()).any(lacks);
             log.is_running() && !log.kind().needs_accuracy() && (lacks(log.members()) || behind)
         });
         lacks_majority.then_some("a majority is gone")
