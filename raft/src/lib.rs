@@ -463,10 +463,12 @@ impl Raft {
             return Err(Refused::ImpossibleBallot);
         }
         let log = &self.node.raft.raft_log;
+        // Of what lies before a newcomer's start the library says term 0: that is no contradiction, and the answer is how its leader learns where it stands.
+        let known = self.node.store().first().saturating_sub(1)..=log.committed;
         let rewrites = message
             .entries
             .iter()
-            .any(|entry| entry.index <= log.committed && log.term(entry.index).is_ok_and(|term| term != entry.term));
+            .any(|entry| known.contains(&entry.index) && log.term(entry.index).is_ok_and(|term| term != entry.term));
         if rewrites {
             return Err(Refused::ImpossibleBallot);
         }

@@ -844,7 +844,8 @@ impl Log {
     }
 
     /// Asks somebody in a later epoch, if our engine may never decide the switch: its last source may be dead, and those who are through are told of
-    /// crashes as their new engine wants it, not as the old one did; or they changed twice, and have the engine of our epoch no more.
+    /// crashes as their new engine wants it, not as the old one did; or they changed twice, and have the engine of our epoch no more; or a majority is
+    /// through, and who of them got there by a transfer never had the old engine behind the switch.
     fn catch_up(&mut self) {
         if matches!(self.stage, Stage::Joining) {
             return;
@@ -853,7 +854,9 @@ impl Log {
         let source_is_gone = self.members.iter().any(is_gone);
         let heard = self.early.iter().map(|(epoch, early)| (early.from(), *epoch));
         let mut ahead = heard.chain(self.reached.iter().map(|(from, (epoch, _))| (*from, *epoch)));
-        let needed = |epoch: Epoch| epoch > self.epoch + 1 || (epoch > self.epoch && source_is_gone);
+        let is_through = |member: &MemberId| self.reached.get(member).is_some_and(|(epoch, _)| *epoch > self.epoch);
+        let on_our_own = self.members.iter().filter(is_through).count() >= self.members.majority();
+        let needed = |epoch: Epoch| epoch > self.epoch + 1 || (epoch > self.epoch && (source_is_gone || on_our_own));
         if let Some((from, _)) = ahead.find(|(from, epoch)| needed(*epoch) && !is_gone(*from)) {
             self.ask(from);
         }
