@@ -3,6 +3,7 @@
 //! What is real here: the detector, the gate, the log and its engines. What is modelled: kernels, cables, clocks, memory, clients, the fence and
 //! the witness. Nothing reads a clock or draws a number from outside, so a plan is a world.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use fide_proto::consensus::log::{Config, Epoch, Log, Message, Output};
@@ -40,6 +41,8 @@ enum Event {
     Tick { host: usize, boot: u32 },
     Timer { host: usize, member: MemberId },
     Message { to: MemberId, from: MemberId, sent_ns: u64, message: Message },
+    /// What waits on the reliable link of this pair may go on.
+    Release { pair: usize },
     Copy { to: usize, from: MemberId, path: usize, message: Rc<Message> },
     Request { to: MemberId, from: MemberId, sent_ns: u64, epoch: Epoch, request: Request },
     Answer { to: MemberId, from: MemberId, epoch: Epoch, id: RequestId, answer: Answer },
@@ -135,6 +138,8 @@ pub struct World {
     lives: Vec<Life>,
     /// Last arrival over the reliable link, and when it stalls no more, by (from, to).
     links: Vec<(u64, u64)>,
+    /// What arrived over the reliable link and is held up, by (from, to).
+    waiting: Vec<VecDeque<(MemberId, MemberId, u64, Message)>>,
     /// Last arrival of a one-sided operation, by (from, to), and of its answer.
     verbs: Vec<(u64, u64)>,
     /// Last arrival on each path, by (from, to).
@@ -179,6 +184,7 @@ impl World {
             names: (0..n).map(|h| format!("host-{}", h + 1)).collect(),
             lives: Vec::new(),
             links: vec![(0, 0); n * n],
+            waiting: (0..n * n).map(|_| VecDeque::new()).collect(),
             verbs: vec![(0, 0); n * n],
             lanes: vec![[0; PATHS]; n * n],
             rides: vec![0; n * n],
@@ -419,6 +425,7 @@ impl World {
             Event::Tick { host, boot } => self.tick(host, boot),
             Event::Timer { host, member } => self.timer(host, member),
             Event::Message { to, from, sent_ns, message } => self.message(to, from, sent_ns, message),
+            Event::Release { pair } => self.release(pair),
             Event::Copy { to, from, path, message } => {
                 if self.deferred(to) {
                     let until = self.hosts[to].paused_until;
@@ -1317,14 +1324,36 @@ impl World {
     }
 
     fn message(&mut self, to: MemberId, from: MemberId, sent_ns: u64, message: Message) {
-        let Some(host) = self.host_of(to) else { return };
-        if self.hosts[host].fenced || self.is_lost(from, host, sent_ns) {
+        let (Some(host), Some(origin)) = (self.host_of(to), self.life(from).map(|life| life.host)) else { return };
+        // What is held up keeps its place: the link is first in, first out, whatever is cut in between.
+        let pair = self.at(origin, host);
+        let held_up = self.held_up(from, host);
+        if held_up.is_some() || !self.waiting[pair].is_empty() {
+            if self.waiting[pair].is_empty() {
+                self.queue.push(held_up.unwrap_or(self.now), Event::Release { pair });
+            }
+            self.waiting[pair].push_back((to, from, sent_ns, message));
             return;
         }
-        if let Some(until) = self.held_up(from, host) {
-            let pair = self.life(from).map_or(0, |life| self.at(life.host, host));
-            self.links[pair].0 = self.links[pair].0.max(until);
-            self.queue.push(until, Event::Message { to, from, sent_ns, message });
+        self.deliver(to, from, sent_ns, message);
+    }
+
+    fn release(&mut self, pair: usize) {
+        while let Some((to, from, ..)) = self.waiting[pair].front() {
+            let host = self.host_of(*to);
+            if let Some(until) = host.and_then(|host| self.held_up(*from, host)) {
+                self.queue.push(until, Event::Release { pair });
+                return;
+            }
+            if let Some((to, from, sent_ns, message)) = self.waiting[pair].pop_front() {
+                self.deliver(to, from, sent_ns, message);
+            }
+        }
+    }
+
+    fn deliver(&mut self, to: MemberId, from: MemberId, sent_ns: u64, message: Message) {
+        let Some(host) = self.host_of(to) else { return };
+        if self.hosts[host].fenced || self.is_lost(from, host, sent_ns) {
             return;
         }
         self.note(Some(host), || format!("← {from}  {}", brief(&message)));

@@ -307,8 +307,8 @@ pub struct Log {
     early: VecDeque<(Epoch, Early)>,
     /// Whom we asked how things stand.
     asked: Option<MemberId>,
-    /// Whether we led when we last looked.
-    led: bool,
+    /// Whether it was ours to welcome who arrives when we last looked.
+    welcomes: bool,
     /// Which epoch's engine rode on the last heartbeat.
     rode: Epoch,
     outputs: VecDeque<Output>,
@@ -371,7 +371,7 @@ impl Log {
             tail: VecDeque::new(),
             early: VecDeque::new(),
             asked: None,
-            led: false,
+            welcomes: false,
             rode: 0,
             outputs: VecDeque::new(),
             refusals: Refusals::default(),
@@ -967,14 +967,14 @@ impl Log {
 
     /// Whoever leads has the crashed leave, and gives those who arrive their state.
     fn duties_of_a_leader(&mut self) {
-        let led = self.led;
-        self.led = self.leader() == Some(self.me);
-        if !self.led {
+        let welcomes = self.is_to_welcome();
+        let welcomed = std::mem::replace(&mut self.welcomes, welcomes);
+        if welcomes && !welcomed {
+            self.welcome();
+        }
+        if self.leader() != Some(self.me) {
             self.evicting.clear();
             return;
-        }
-        if !led {
-            self.welcome();
         }
         let gone: Vec<_> =
             self.crashed.iter().filter(|member| self.members.contains(*member) && !self.evicting.contains(*member)).collect();
@@ -1110,8 +1110,17 @@ impl Log {
         }
         self.take_early(now_ns);
         self.repeat_crashes(now_ns);
-        if self.leader() == Some(self.me) {
+        if self.is_to_welcome() {
             self.welcome();
+        }
+    }
+
+    /// Whoever leads; while nobody does, the lowest who is there: those who arrive may be needed to elect anybody.
+    fn is_to_welcome(&self) -> bool {
+        let is_gone = |member: MemberId| self.crashed.contains(member) || self.suspected.contains(member);
+        match self.leader().filter(|leader| !is_gone(*leader)) {
+            Some(leader) => leader == self.me,
+            None => self.members.iter().find(|member| !is_gone(*member) && !self.arriving.contains(*member)) == Some(self.me),
         }
     }
 
