@@ -1170,7 +1170,8 @@ impl Log {
         let position = transfer.snapshot_position.checked_add(transfer.entries.len() as u64);
         // Nobody else gives our numbers to entries.
         let ours = transfer.applied.get(&self.me).map_or(0, Numbers::highest);
-        if !transfer.members.contains(from)
+        // Who was asked while it leaves knows how things stand behind its own leave.
+        if !(transfer.members.contains(from) || self.members.contains(from))
             || transfer.members.len() > MAX_MEMBERS
             || !transfer.members.covers(&transfer.crashed)
             || transfer.members.iter().any(|member| member > transfer.highest)
