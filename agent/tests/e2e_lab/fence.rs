@@ -365,7 +365,8 @@ fn an_unplugged_cable_fences_where_both_paths_must_carry() {
         let Some(w) = one_fenced(&pins, &format!("paths = \"{paths}\"")) else { return };
         w.lab.cut(1, 1, Cut::Carrier).unwrap();
         if state == "fenced" {
-            w.event(1, "fenced", |e| e.cause == Cause::Fenced && e.code == FencedWhy::RanOut as i32);
+            // On a machine this busy others may have given it up before it looked at its own gate.
+            w.event(1, "fenced", |e| e.cause == Cause::Fenced);
         } else {
             let before = fence(&w, 1, FenceOrder::Status);
             until("its fence is extended for ten timeouts more", || {
