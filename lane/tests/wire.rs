@@ -327,8 +327,18 @@ fn a_kernel_answers_probes_and_says_when_its_agent_is_gone() {
         probe(&mut prober);
         assert_eq!(kinds(answers(&mut prober, 2)), [(7, 0, false), (7, 1, false)], "an agent holds the port");
         drop(agent);
-        probe(&mut prober);
-        assert_eq!(kinds(answers(&mut prober, 4)), [(7, 0, false), (7, 0, true), (7, 1, false), (7, 1, true)]);
+        // The kernel limits how often it says so, over all network namespaces together: asked again, it will.
+        let mut said = Vec::new();
+        for _ in 0..20 {
+            probe(&mut prober);
+            said.extend(kinds(answers(&mut prober, 4)));
+            said.sort_unstable();
+            said.dedup();
+            if said.len() == 4 {
+                break;
+            }
+        }
+        assert_eq!(said, [(7, 0, false), (7, 0, true), (7, 1, false), (7, 1, true)]);
 
         // A burst, unread: echoes are all answered, the sockets stay usable although errors pile up on them.
         for _ in 0..5 {
