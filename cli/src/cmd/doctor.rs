@@ -68,7 +68,7 @@ fn examine(context: &Context, args: &DoctorArgs, progress: &Progress) -> Report 
     progress.set("measuring stolen time");
     groups.push(timing::examine(&files));
     progress.set("asking the agent");
-    groups.push(agent::examine(context.socket.as_deref(), configuration, config.as_ref()));
+    groups.push(agent::examine(context.socket.as_deref(), configuration, config.as_ref(), status.as_ref()));
     progress.set("looking for sources of jitter");
     let dedicated = config.as_ref().is_some_and(|c| c.profile == Profile::Dedicated);
     let names: Vec<&str> = used.iter().filter(|n| n.index > 0).map(|n| n.name.as_str()).collect();

@@ -5,10 +5,11 @@ use crate::cmd::agent::find;
 use crate::failure::in_lab;
 use fide_agent::config::{Config, DEFAULT_PATH, example_path};
 use fide_client::{Connection, Error};
+use fide_wire::control::Status;
 use std::path::{Path, PathBuf};
 
-/// Everything about the agent. `socket` if one was named.
-pub fn examine(socket: Option<&Path>, configuration: Item, config: Option<&Config>) -> Group {
+/// Everything about the agent. `socket` if one was named; `status` of the one that runs.
+pub fn examine(socket: Option<&Path>, configuration: Item, config: Option<&Config>, status: Option<&Status>) -> Group {
     let program = match find() {
         Ok(path) => Item::ok("fided", "agent program", path.display().to_string()),
         Err(failure) => {
@@ -16,7 +17,9 @@ pub fn examine(socket: Option<&Path>, configuration: Item, config: Option<&Confi
             Item::worse("fided", "agent program", State::Missing, failure.what, "this host takes no part", &advice)
         }
     };
-    Group { title: "Agent", items: vec![program, configuration, running(&Connection::open(socket)), group(config)] }
+    let mut items = vec![program, configuration, running(&Connection::open(socket)), group(config)];
+    items.extend(status.map(barrier));
+    Group { title: "Agent", items }
 }
 
 /// Checks the configuration: the one named, else the usual one if it is there.
@@ -87,6 +90,24 @@ fn running(opened: &Result<Connection, Error>) -> Item {
     }
 }
 
+/// Whether silence can be judged behind a barrier (SafeTimer §4.1): in the driver's poll only, and somebody has to give one.
+fn barrier(status: &Status) -> Item {
+    let title = "drain before verdict";
+    let costs = "a heartbeat that waits on this host's own processors may be taken for silence; such verdicts say that nothing is drained";
+    let others = status.hosts.iter().filter(|h| !matches!(h.state.as_str(), "left" | "silent-host")).count();
+    let worse = |found: String, advice| Item::worse("barrier", title, State::Degraded, found, costs, advice);
+    if status.receive != "xdp-native" {
+        let advice = "receive by native XDP on both paths: a driver that has it, and no receive = \"udp\" in the configuration";
+        return worse(format!("no barrier: heartbeats are received by {}", status.receive), advice);
+    }
+    if others < 2 {
+        let advice = "a third host; its kernel's answers are the barrier, and the witness that this host is not cut off itself";
+        return worse(format!("no barrier when the only other host falls silent ({others} seen)"), advice);
+    }
+    let found = format!("answers of {others} other hosts are barriers, where they come by the queue of the silent host's heartbeats");
+    Item::ok("barrier", title, found)
+}
+
 /// Whether there is a group for those who may use the socket.
 fn group(config: Option<&Config>) -> Item {
     let name = config.map_or("fide", |c| c.socket.group.as_str());
@@ -116,6 +137,7 @@ fn members(name: &str, groups: &str) -> Item {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use fide_wire::control::HostStatus;
 
     #[test]
     fn in_a_lab_host_its_own_configuration_is_looked_at() {
@@ -148,6 +170,20 @@ mod tests {
         assert!(members("1001", groups).found.contains("group ops may use the socket; its members: none"));
         let none = members("watch", groups);
         assert!(none.state == State::Degraded && none.advice.unwrap().contains("groupadd --system watch"));
+    }
+
+    #[test]
+    fn set_ups_without_a_barrier_are_named() {
+        let host = |state: &str| HostStatus { state: state.into(), ..HostStatus::default() };
+        let of = |receive: &str, hosts: Vec<HostStatus>| barrier(&Status { receive: receive.into(), hosts, ..Status::default() });
+        assert_eq!(of("xdp-native", vec![host("alive"), host("late")]).state, State::Ok);
+        for item in [
+            of("xdp-native", vec![host("alive"), host("silent-host")]),
+            of("xdp-generic", vec![host("alive"); 3]),
+            of("udp", vec![host("alive"); 3]),
+        ] {
+            assert!(item.state == State::Degraded && item.found.contains("no barrier"), "{item:?}");
+        }
     }
 
     #[test]
