@@ -383,7 +383,7 @@ impl Raft {
         member_set(conf.voters.iter().chain(&conf.voters_outgoing))
     }
 
-    /// Keeps what somebody may still need: on the leader, from the entry that the slowest member lacks.
+    /// Bounds the log. A member that lags by more gets no further, and has to come again as a new one; nothing tells it so yet.
     fn compact(&mut self) {
         if self.node.store().len() <= self.config.kept_max {
             return;
@@ -642,11 +642,11 @@ impl Engine<EngineMessage> for Raft {
     }
 }
 
-/// The batch that a correct member can have encoded so.
 fn member_set<'a>(ids: impl IntoIterator<Item = &'a u64>) -> MemberSet {
     ids.into_iter().filter_map(|id| u16::try_from(*id).ok()).map(MemberId).collect()
 }
 
+/// The batch that a correct member can have encoded so.
 fn decode(data: &[u8]) -> Option<Batch> {
     let batch: Vec<Entry> = postcard::from_bytes(data).ok()?;
     let alone = batch.len() == 1 || !batch.iter().any(is_barrier);

@@ -337,8 +337,12 @@ pub(crate) fn parse_time(number: &str, unit: &str) -> Result<u64, String> {
         "ms" => 1e6,
         _ => return Err(format!("not a unit of time: {unit} (ns, µs, ms)")),
     };
-    let number: f64 = number.parse().map_err(|_| format!("not a number: {number}"))?;
-    Ok((number * scale).round() as u64)
+    let ns = number.parse::<f64>().map_err(|_| format!("not a number: {number}"))? * scale;
+    // Not a number is not in it either.
+    if !(0.0..=1e11).contains(&ns) {
+        return Err(format!("not a time from 0 to 100000 ms: {number} {unit}"));
+    }
+    Ok(ns.round() as u64)
 }
 
 pub(crate) fn parse_host(text: &str) -> Result<usize, String> {

@@ -551,10 +551,11 @@ fn replay(context: &Context, args: &ReplayArgs) -> Result<ExitCode, Failure> {
                 let row = TABLE.iter().find(|row| row.name == violation.property);
                 writeln!(out, "\n{}", style.red(&format!("Violated: {violation}")))?;
                 if let Some(row) = row {
+                    let specified = if row.tla.is_empty() { String::new() } else { format!("; in TLA+ {}", row.tla) };
                     writeln!(
                         out,
-                        "  {}: {}\n  {}; in TLA+ {}; checked in sim/src/invariants/{}",
-                        row.name, row.says, row.paper, row.tla, row.file
+                        "  {}: {}\n  {}{specified}; checked in sim/src/invariants/{}",
+                        row.name, row.says, row.paper, row.file
                     )?;
                 }
             }

@@ -104,7 +104,8 @@ fn barrier(status: &Status) -> Item {
         let advice = "a third host; its kernel's answers are the barrier, and the witness that this host is not cut off itself";
         return worse(format!("no barrier when the only other host falls silent ({others} seen)"), advice);
     }
-    let found = format!("answers of {others} other hosts are barriers, where they come by the queue of the silent host's heartbeats");
+    let found =
+        format!("answers of {others} other hosts are barriers, where they come by the queue of the silent host's heartbeats");
     Item::ok("barrier", title, found)
 }
 

@@ -246,6 +246,9 @@ impl Default for Config {
     }
 }
 
+/// Changes of the engine that another one can be ahead.
+const EPOCHS_AHEAD_MAX: Epoch = 1024;
+
 /// Members and newcomers of whom it is kept how far they are.
 const REACHED_MAX: usize = 2 * MAX_MEMBERS;
 
@@ -806,7 +809,17 @@ impl Log {
         if from == self.me {
             return Err(self.refusals.count(Refused::Malformed));
         }
+        // A newcomer may be heard of before its join is applied here; ids grow, and no more than a group of them can be on their way.
+        let first = matches!(self.stage, Stage::Joining) || from <= self.highest;
+        if from.0 == 0 || !first && from.0 - self.highest.0 > MAX_MEMBERS as u16 {
+            return Err(self.refusals.count(Refused::UnknownMember));
+        }
         Ok(())
+    }
+
+    /// Nobody is so many changes of the engine ahead of a member.
+    fn is_too_far(&self, epoch: Epoch) -> bool {
+        !matches!(self.stage, Stage::Joining) && epoch.saturating_sub(self.epoch) > EPOCHS_AHEAD_MAX
     }
 
     fn engine_of(&mut self, epoch: Epoch) -> Option<&mut Box<dyn Engine<EngineMessage>>> {
@@ -819,7 +832,7 @@ impl Log {
     /// To the engine of its epoch; what is early waits, what is late is void.
     fn route(&mut self, now_ns: u64, epoch: Epoch, early: Early) -> Result<(), Refused> {
         if matches!(self.stage, Stage::Joining) || epoch > self.epoch {
-            if self.early.len() >= self.config.early_max {
+            if self.is_too_far(epoch) || self.early.len() >= self.config.early_max {
                 return Err(self.refusals.count(Refused::TooFarAhead));
             }
             self.early.push_back((epoch, early));
@@ -857,12 +870,17 @@ impl Log {
         let is_through = |member: &MemberId| self.reached.get(member).is_some_and(|(epoch, _)| *epoch > self.epoch);
         let on_our_own = self.members.iter().filter(is_through).count() >= self.members.majority();
         let needed = |epoch: Epoch| epoch > self.epoch + 1 || (epoch > self.epoch && (source_is_gone || on_our_own));
-        if let Some((from, _)) = ahead.find(|(from, epoch)| needed(*epoch) && !is_gone(*from)) {
+        // Whoever is not known here may be nobody, and is not waited for.
+        let is_known = |member: MemberId| self.members.contains(member);
+        if let Some((from, _)) = ahead.find(|(from, epoch)| needed(*epoch) && is_known(*from) && !is_gone(*from)) {
             self.ask(from);
         }
     }
 
     fn reached(&mut self, from: MemberId, epoch: Epoch, instance: Instance) -> Result<(), Refused> {
+        if self.is_too_far(epoch) || instance >= Instance::MAX / 2 {
+            return Err(self.refusals.count(Refused::TooFarAhead));
+        }
         if self.reached.len() < REACHED_MAX || self.reached.contains_key(&from) {
             let known = self.reached.entry(from).or_default();
             *known = (*known).max((epoch, instance));
@@ -1179,7 +1197,10 @@ impl Log {
             || transfer.snapshot_position > 0 && transfer.snapshot.is_none()
             || position.is_none_or(|position| position < self.position)
             || !(self.through..Instance::MAX / 2).contains(&transfer.through)
-            || !(self.epoch..Epoch::MAX).contains(&transfer.epoch)
+            || transfer.epoch < self.epoch
+            || transfer.epoch >= Epoch::MAX / 2
+            || self.is_too_far(transfer.epoch)
+            || transfer.snapshot_position >= Position::MAX / 2
             || ours >= self.next_number
         {
             return Err(Refused::Malformed);

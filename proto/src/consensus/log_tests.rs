@@ -201,3 +201,43 @@ fn who_learns_of_its_leave_from_others_stays_while_its_engine_is_needed() {
     assert!(!p1.members().contains(P2) && !p2.is_running(), "it asked, and was told");
     assert_eq!(p2.halted(), None);
 }
+
+#[test]
+fn strangers_and_impossible_numbers_are_refused_and_keep_nobody_from_catching_up() {
+    let mut log = of(P1, 3);
+    let body = || EngineMessage::Opaque(vec![1].into());
+    let refused = [
+        (MemberId(999), Message::Engine { epoch: 1, body: body() }, Refused::UnknownMember),
+        (MemberId(999), Message::Reached { epoch: 2, instance: 1 }, Refused::UnknownMember),
+        (MemberId(0), Message::Ask, Refused::UnknownMember),
+        (P2, Message::Engine { epoch: Epoch::MAX, body: body() }, Refused::TooFarAhead),
+        (P2, Message::Reached { epoch: Epoch::MAX, instance: 0 }, Refused::TooFarAhead),
+        (P2, Message::Reached { epoch: 0, instance: Instance::MAX }, Refused::TooFarAhead),
+    ];
+    for (n, (from, message, why)) in refused.into_iter().enumerate() {
+        assert_eq!(log.handle_message(0, from, message), Err(why), "message {n}");
+        assert_eq!(log.refusals().total(), n as u64 + 1);
+        assert!(log.poll_output().is_none());
+    }
+    // One who may be a newcomer is heard, and not relied on.
+    log.handle_message(0, MemberId(9), Message::Reached { epoch: 2, instance: 1 }).unwrap();
+    assert!(log.poll_output().is_none());
+    log.handle_message(0, P2, Message::Reached { epoch: 2, instance: 1 }).unwrap();
+    assert!(matches!(log.poll_output(), Some(Output::Send { to: P2, message: Message::Ask })));
+    for (epoch, position) in [(Epoch::MAX - 1, 1), (2, Position::MAX)] {
+        let transfer = Transfer {
+            epoch,
+            kind: Kind::Hsuc,
+            through: 1,
+            members: MemberSet::first(3),
+            crashed: MemberSet::new(),
+            highest: P3,
+            applied: Default::default(),
+            snapshot_position: position,
+            snapshot: Some(vec![0].into()),
+            entries: Vec::new(),
+            start: None,
+        };
+        assert_eq!(log.handle_message(0, P2, Message::Transfer(Box::new(transfer))), Err(Refused::Malformed));
+    }
+}
