@@ -48,6 +48,9 @@ pub enum Helper {
     /// An ordinary timeout
     #[command(name = "bench-plain", hide = true)]
     Plain(safetimer::plain::Args),
+    /// Ping-pong through a fence
+    #[command(name = "bench-overhead", hide = true)]
+    Overhead(safetimer::overhead::HelperArgs),
 }
 
 impl Helper {
@@ -61,6 +64,7 @@ impl Helper {
             Helper::Victim(args) => victim::run(args),
             Helper::Heartbeats(args) => heartbeats::run(args),
             Helper::Plain(args) => safetimer::plain::run(args),
+            Helper::Overhead(args) => safetimer::overhead::help(args),
         }
     }
 }

@@ -246,6 +246,19 @@ pub fn confine(pid: u32, cpus: std::ops::Range<usize>) -> io::Result<()> {
     Ok(())
 }
 
+/// The number of an interface of the calling thread's network namespace.
+///
+/// # Errors
+/// When there is none of this name.
+pub fn interface_index(name: &str) -> io::Result<u32> {
+    let name = CString::new(name)?;
+    // SAFETY: a C string that lives across the call.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(io::Error::last_os_error()),
+        index => Ok(index),
+    }
+}
+
 /// The calling thread's id, as in /proc.
 #[must_use]
 pub fn thread_id() -> i32 {

@@ -17,10 +17,11 @@ use std::time::{Duration, Instant};
 /// The beginning of the names of our cgroups; then the process id.
 const PREFIX: &str = "fide-safetimer-";
 
-/// The host's device queue lets so much pass while it is held: less than a packet of ours each second.
-const CRAWL: &str = "tbf rate 1kbit burst 2000 limit 4000000";
-/// And so much when it is released: what waits leaves at once.
+/// The host's device queue lets so much pass while it is held: one packet of `plain` in half a second.
+const CRAWL: &str = "tbf rate 8kbit burst 2000 limit 4000000";
+/// And so much when it is released. A bucket looks at its queue when something comes, or when the next packet would have been due.
 const FLOW: &str = "tbf rate 10gbit burst 2000000 limit 4000000";
+const DUE: Duration = Duration::from_millis(700);
 
 /// Something that ends when dropped.
 pub struct Injection {
@@ -331,7 +332,7 @@ pub fn before_ip(rig: &Rig, host: u16) -> Result<Injection> {
         for net in NETS {
             regardless(in_namespace(&namespace, &format!("tc qdisc change dev in{net} root {FLOW}")));
         }
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(DUE);
     });
     Ok(injection)
 }
@@ -354,7 +355,7 @@ pub fn device(rig: &Rig, hosts: &[u16]) -> Result<Injection> {
         for (namespace, net) in namespaces.iter().flat_map(|n| NETS.map(|net| (n, net))) {
             regardless(in_namespace(namespace, &format!("tc qdisc change dev {} root {FLOW}", nic_name(net))));
         }
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(DUE);
     });
     Ok(injection)
 }

@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! table1    the rows of Table 1, one fault after the other      plain      an ordinary timeout in user space, beside it
-//! inject    how each stage is held up, or made to drop
+//! inject    how each stage is held up, or made to drop          overhead   ping-pong with and without gates
 //! ```
 
 pub mod inject;
+pub mod overhead;
 pub mod plain;
 pub mod table1;
 
@@ -22,6 +23,18 @@ pub struct Args {
     /// Only these rows of the table
     #[arg(long, value_name = "ROW", value_delimiter = ',', requires = "table1", value_parser = table1::names())]
     pub only: Vec<String>,
+    /// Ping-pong from 8 B to 64 KB with and without the fence, in turns
+    #[arg(long, group = "what")]
+    pub overhead: bool,
+    /// Rounds for each size; each mode once in every round
+    #[arg(long, value_name = "N", default_value_t = 40, requires = "overhead", value_parser = clap::value_parser!(u32).range(3..=1000))]
+    pub rounds: u32,
+    /// Exchanges in a round, for each mode
+    #[arg(long, value_name = "N", default_value_t = 1000, requires = "overhead", value_parser = clap::value_parser!(u32).range(100..=100_000))]
+    pub exchanges: u32,
+    /// Fail when the mean of all sizes misses its bar in SPECIFICATION.md
+    #[arg(long, requires = "overhead")]
+    pub check: bool,
 }
 
 /// Runs what was asked for. `Ok(false)`: a row was not as it must be.
@@ -31,5 +44,5 @@ pub struct Args {
 pub fn run(args: &Args, ui: &Ui) -> Outcome {
     crate::sys::require_root("bench safetimer")?;
     inject::reap();
-    table1::run(&args.only, ui)
+    if args.overhead { overhead::run(args, ui) } else { table1::run(&args.only, ui) }
 }

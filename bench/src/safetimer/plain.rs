@@ -52,6 +52,8 @@ pub struct Heard {
     pub accused_ns: Vec<u64>,
     /// Packets, ever.
     pub packets: u64,
+    /// When the latest came.
+    pub last_ns: u64,
     /// When the latest packet that came was sent, by the sender's clock just before its call.
     pub sent_ns: u64,
 }
@@ -189,6 +191,7 @@ fn listen(at: SocketAddr, timeout_ns: u64) -> Result<()> {
         let heard = Heard {
             accused_ns: locked(&accused).clone(),
             packets: shared.packets.load(Ordering::SeqCst),
+            last_ns: shared.last_ns.load(Ordering::SeqCst),
             sent_ns: shared.sent_ns.load(Ordering::SeqCst),
         };
         answer(&heard)
