@@ -51,6 +51,9 @@ pub enum Helper {
     /// Ping-pong through a fence
     #[command(name = "bench-overhead", hide = true)]
     Overhead(safetimer::overhead::HelperArgs),
+    /// A host that dies on order
+    #[command(name = "bench-death", hide = true)]
+    Death(safetimer::starvation::DeathArgs),
 }
 
 impl Helper {
@@ -65,6 +68,7 @@ impl Helper {
             Helper::Heartbeats(args) => heartbeats::run(args),
             Helper::Plain(args) => safetimer::plain::run(args),
             Helper::Overhead(args) => safetimer::overhead::help(args),
+            Helper::Death(args) => safetimer::starvation::die(args),
         }
     }
 }

@@ -22,6 +22,9 @@ pub const FIDED_ENV: &str = "FIDE_FIDED";
 const PATIENCE: Duration = Duration::from_secs(20);
 const PATIENCE_PER_HOST: Duration = Duration::from_secs(2);
 
+/// Of agents that something between this and the usual 50 shall not starve.
+pub const RAISED_PRIORITY: i32 = 54;
+
 /// How an agent treats its processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Profile {
@@ -55,11 +58,13 @@ pub struct RigSpec {
     pub bare: u16,
     /// h1's fence: its timeout, as in the configuration.
     pub fence: Option<&'static str>,
+    /// The host whose agent alone has the usual real-time priority; all others have [`RAISED_PRIORITY`].
+    pub lowest: Option<u16>,
 }
 
 impl Default for RigSpec {
     fn default() -> Self {
-        RigSpec { hosts: 3, heartbeat: "1ms", profile: Profile::Shared, bare: 0, fence: None }
+        RigSpec { hosts: 3, heartbeat: "1ms", profile: Profile::Shared, bare: 0, fence: None, lowest: None }
     }
 }
 
@@ -170,6 +175,9 @@ impl Rig {
         let at = |file: &str| format!("{:?}", directory.join(file).display().to_string());
         let profile = if host == 1 { self.spec.profile } else { Profile::Shared };
         let mut text = String::new();
+        if self.spec.lowest.is_some_and(|lowest| lowest != host) {
+            let _ = writeln!(text, "rt_priority = {RAISED_PRIORITY}");
+        }
         let _ = write!(
             text,
             "cluster = \"bench\"\nnode = \"h{host}\"\nheartbeat = \"{}\"\nprofile = \"{}\"\nstate = {}\n\n\

@@ -3,11 +3,13 @@
 //! ```text
 //! table1    the rows of Table 1, one fault after the other      plain      an ordinary timeout in user space, beside it
 //! inject    how each stage is held up, or made to drop          overhead   ping-pong with and without gates
+//! starvation   an observer that does not get a processor
 //! ```
 
 pub mod inject;
 pub mod overhead;
 pub mod plain;
+pub mod starvation;
 pub mod table1;
 
 use crate::Outcome;
@@ -26,6 +28,9 @@ pub struct Args {
     /// Ping-pong from 8 B to 64 KB with and without the fence, in turns
     #[arg(long, group = "what")]
     pub overhead: bool,
+    /// Starve an observer on every processor for so long; a host dies meanwhile. Everything else on this machine is starved, too
+    #[arg(long, value_name = "SECONDS", group = "what", value_parser = clap::value_parser!(u64).range(2..=600))]
+    pub starvation: Option<u64>,
     /// Rounds for each size; each mode once in every round
     #[arg(long, value_name = "N", default_value_t = 40, requires = "overhead", value_parser = clap::value_parser!(u32).range(3..=1000))]
     pub rounds: u32,
@@ -44,5 +49,11 @@ pub struct Args {
 pub fn run(args: &Args, ui: &Ui) -> Outcome {
     crate::sys::require_root("bench safetimer")?;
     inject::reap();
-    if args.overhead { overhead::run(args, ui) } else { table1::run(&args.only, ui) }
+    if let Some(seconds) = args.starvation {
+        starvation::run(seconds, ui)
+    } else if args.overhead {
+        overhead::run(args, ui)
+    } else {
+        table1::run(&args.only, ui)
+    }
 }

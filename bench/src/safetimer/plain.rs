@@ -31,6 +31,9 @@ pub struct Args {
     /// Between two packets
     #[arg(long, default_value_t = 10_000_000)]
     pub period_ns: u64,
+    /// Send with real-time priority
+    #[arg(long)]
+    pub realtime: bool,
     /// Without a packet for so long the sender is called dead
     #[arg(long, default_value_t = 100_000_000)]
     pub timeout_ns: u64,
@@ -86,7 +89,7 @@ fn answer(value: &impl Serialize) -> Result<()> {
 /// When it cannot have its socket.
 pub fn run(args: &Args) -> Result<()> {
     match (args.send, args.listen) {
-        (Some(to), _) => send(to, args.period_ns),
+        (Some(to), _) => send(to, args.period_ns, args.realtime),
         (_, Some(at)) => listen(at, args.timeout_ns),
         _ => bail!("--send or --listen"),
     }
@@ -114,12 +117,16 @@ fn locked<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn send(to: SocketAddr, period_ns: u64) -> Result<()> {
+fn send(to: SocketAddr, period_ns: u64, realtime: bool) -> Result<()> {
     let socket = UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0))?;
     socket.connect(to)?;
     let sent = Arc::new(Mutex::new(Sent::default()));
     let (theirs, sending) = (Arc::clone(&sent), socket.try_clone()?);
     let tid = thread(move || {
+        if realtime {
+            // Refused: then it is late when it is starved, as it was not to be.
+            let _ = sys::be_realtime(sys::UPCALL_PRIORITY);
+        }
         let mut due = sys::now_ns();
         loop {
             // After a long pause there is no point in sending what is overdue.
@@ -250,8 +257,20 @@ impl Sender {
     /// # Errors
     /// When it does not become ready.
     pub fn start(rig: &Rig, host: u16, to: SocketAddr, period_ns: u64) -> Result<Self> {
+        Self::with(rig, host, to, period_ns, &[])
+    }
+
+    /// The same, with a thread that no load of ours starves.
+    ///
+    /// # Errors
+    /// When it does not become ready.
+    pub fn undisturbed(rig: &Rig, host: u16, to: SocketAddr, period_ns: u64) -> Result<Self> {
+        Self::with(rig, host, to, period_ns, &["--realtime".to_string()])
+    }
+
+    fn with(rig: &Rig, host: u16, to: SocketAddr, period_ns: u64, more: &[String]) -> Result<Self> {
         let args = ["--send".into(), to.to_string(), "--period-ns".into(), period_ns.to_string()];
-        Ok(Self(Helper::start(rig, host, &args)?))
+        Ok(Self(Helper::start(rig, host, &[&args[..], more].concat())?))
     }
 
     /// Its process.
