@@ -23,18 +23,13 @@ const CRAWL: &str = "tbf rate 8kbit burst 2000 limit 4000000";
 const FLOW: &str = "tbf rate 10gbit burst 2000000 limit 4000000";
 const DUE: Duration = Duration::from_millis(700);
 
-/// Something that ends when dropped.
+/// Something that ends when dropped; nothing yet.
+#[derive(Default)]
 pub struct Injection {
     undo: Vec<Box<dyn FnOnce()>>,
 }
 
 impl Injection {
-    /// Nothing yet.
-    #[must_use]
-    pub fn new() -> Self {
-        Self { undo: Vec::new() }
-    }
-
     /// Ends with this.
     pub fn and(&mut self, undo: impl FnOnce() + 'static) {
         self.undo.push(Box::new(undo));
@@ -94,7 +89,7 @@ pub fn freeze(rig: &Rig, pids: &[u32]) -> Result<Injection> {
 }
 
 fn still(rig: &Rig, pids: &[u32], by: FreezeBy) -> Result<Injection> {
-    let mut injection = Injection::new();
+    let mut injection = Injection::default();
     let name = rig.lab().name().to_string();
     for pid in pids {
         let pid = pid.cast_signed();
@@ -178,7 +173,7 @@ pub fn freeze_threads(threads: &[(u32, i32)]) -> Result<Injection> {
     let group = Group::new("freeze")?;
     let (root, inner) = (cgroup_root()?, group.0.join("threads"));
     let what = |e| anyhow::Error::from(e).context(format!("cannot freeze threads by the cgroup {}", inner.display()));
-    let mut injection = Injection::new();
+    let mut injection = Injection::default();
     fs::create_dir(&inner).map_err(what)?;
     let (gone, removed) = (inner.clone(), group);
     injection.and(move || {
@@ -225,7 +220,7 @@ pub fn starve(rig: &Rig, pids: &[u32]) -> Result<Injection> {
         bail!("a machine of one processor has none to starve: what measures would starve too");
     }
     let chrt = crate::rig::find_program("chrt").context("chrt is not installed: apt-get install util-linux")?;
-    let mut injection = Injection::new();
+    let mut injection = Injection::default();
     for pid in pids.iter().copied() {
         sys::confine(pid, cpus - 1..cpus)?;
         injection.and(move || {
@@ -254,7 +249,7 @@ impl Drop for Running {
 /// # Errors
 /// Where the kernel refuses.
 pub fn napi(rig: &Rig, host: u16, nets: &[u8], wait: Duration) -> Result<Injection> {
-    let mut injection = Injection::new();
+    let mut injection = Injection::default();
     for net in nets {
         let namespace = rig.lab().host_netns(host);
         let [flush, defer] =
@@ -294,7 +289,7 @@ pub fn flood(rig: &Rig, from: u16, to: u16) -> Result<Injection> {
             }
         }));
     }
-    let mut injection = Injection::new();
+    let mut injection = Injection::default();
     injection.and(move || {
         over.store(true, Ordering::Release);
         for thread in threads {
@@ -309,7 +304,7 @@ pub fn flood(rig: &Rig, from: u16, to: u16) -> Result<Injection> {
 /// # Errors
 /// Where the kernel has no ifb device.
 pub fn before_ip(rig: &Rig, host: u16) -> Result<Injection> {
-    let mut injection = Injection::new();
+    let mut injection = Injection::default();
     let namespace = rig.lab().host_netns(host);
     for net in NETS {
         let (nic, queue) = (nic_name(net), format!("in{net}"));
@@ -342,7 +337,7 @@ pub fn before_ip(rig: &Rig, host: u16) -> Result<Injection> {
 /// # Errors
 /// Where the kernel has no token bucket.
 pub fn device(rig: &Rig, hosts: &[u16]) -> Result<Injection> {
-    let mut injection = Injection::new();
+    let mut injection = Injection::default();
     let namespaces: Vec<String> = hosts.iter().map(|h| rig.lab().host_netns(*h)).collect();
     for namespace in &namespaces {
         for net in NETS {
@@ -365,7 +360,7 @@ pub fn device(rig: &Rig, hosts: &[u16]) -> Result<Injection> {
 /// # Errors
 /// Where the kernel refuses.
 pub fn neighbour(rig: &Rig, hosts: &[u16], to: u16) -> Result<Injection> {
-    let mut injection = Injection::new();
+    let mut injection = Injection::default();
     let nic = nic_name(0);
     let setting = format!("/proc/sys/net/ipv4/conf/{nic}/arp_ignore");
     let (namespace, file) = (rig.lab().host_netns(to), setting.clone());
@@ -387,7 +382,7 @@ pub fn neighbour(rig: &Rig, hosts: &[u16], to: u16) -> Result<Injection> {
 /// # Errors
 /// Where the kernel refuses.
 pub fn prohibit(rig: &Rig, hosts: &[u16], to: u16) -> Result<Injection> {
-    let mut injection = Injection::new();
+    let mut injection = Injection::default();
     let address = rig.lab().ipv4(to, 0);
     for host in hosts {
         let namespace = rig.lab().host_netns(*host);

@@ -110,7 +110,7 @@ const ROWS: [Row; 13] = [
         plain_errs: true,
         inject: |w| {
             w.ear.deaf(true)?;
-            Ok(Injection::new())
+            Ok(Injection::default())
         },
     },
     Row {
