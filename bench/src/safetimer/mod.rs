@@ -47,7 +47,7 @@ pub struct Args {
 /// # Errors
 /// When something keeps it from being measured.
 pub fn run(args: &Args, ui: &Ui) -> Outcome {
-    crate::sys::require_root("bench safetimer")?;
+    crate::sys::require_root("run this benchmark")?;
     inject::reap();
     if let Some(seconds) = args.starvation {
         starvation::run(seconds, ui)

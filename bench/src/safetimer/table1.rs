@@ -419,7 +419,7 @@ impl World {
         let mut fide = Ours { on_way: !matches!(row.must, Must::NoVerdict { on_way: false }), ..Ours::default() };
         let mut plain = Plain::default();
         let heard = self.ear.report()?;
-        // Only what was said of the fault, not of something that happened after it.
+        // Asked at once: what is said later is not of this fault.
         plain.accused = heard.accused_ns.len();
         plain.accused_after_ms = heard.accused_ns.first().map(|at| ms(at.saturating_sub(begun_ns)));
         if let Some(last) = heard.accused_ns.last() {
