@@ -23,6 +23,7 @@ pub mod observer;
 pub mod peers;
 pub mod report;
 pub mod rig;
+pub mod safetimer;
 pub mod stats;
 pub mod sys;
 pub mod tab2;
@@ -44,6 +45,15 @@ pub enum Helper {
     /// Heartbeats to record
     #[command(name = "bench-heartbeats", hide = true)]
     Heartbeats(heartbeats::Args),
+    /// An ordinary timeout
+    #[command(name = "bench-plain", hide = true)]
+    Plain(safetimer::plain::Args),
+    /// Ping-pong through a fence
+    #[command(name = "bench-overhead", hide = true)]
+    Overhead(safetimer::overhead::HelperArgs),
+    /// A host that dies on order
+    #[command(name = "bench-death", hide = true)]
+    Death(safetimer::starvation::DeathArgs),
 }
 
 impl Helper {
@@ -56,6 +66,9 @@ impl Helper {
             Helper::Observer(args) => observer::run(args),
             Helper::Victim(args) => victim::run(args),
             Helper::Heartbeats(args) => heartbeats::run(args),
+            Helper::Plain(args) => safetimer::plain::run(args),
+            Helper::Overhead(args) => safetimer::overhead::help(args),
+            Helper::Death(args) => safetimer::starvation::die(args),
         }
     }
 }

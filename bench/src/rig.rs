@@ -22,6 +22,9 @@ pub const FIDED_ENV: &str = "FIDE_FIDED";
 const PATIENCE: Duration = Duration::from_secs(20);
 const PATIENCE_PER_HOST: Duration = Duration::from_secs(2);
 
+/// Of agents that something between this and the usual 50 shall not starve.
+pub const RAISED_PRIORITY: i32 = 54;
+
 /// How an agent treats its processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Profile {
@@ -51,11 +54,17 @@ pub struct RigSpec {
     pub heartbeat: &'static str,
     /// Of h1's agent, the watched host; all others are shared.
     pub profile: Profile,
+    /// How many of the hosts, the last ones, have no agent.
+    pub bare: u16,
+    /// h1's fence: its timeout, as in the configuration.
+    pub fence: Option<&'static str>,
+    /// The host whose agent alone has the usual real-time priority; all others have [`RAISED_PRIORITY`].
+    pub lowest: Option<u16>,
 }
 
 impl Default for RigSpec {
     fn default() -> Self {
-        RigSpec { hosts: 3, heartbeat: "1ms", profile: Profile::Shared }
+        RigSpec { hosts: 3, heartbeat: "1ms", profile: Profile::Shared, bare: 0, fence: None, lowest: None }
     }
 }
 
@@ -115,9 +124,9 @@ impl Rig {
         let lab = Lab::up(&LabSpec { hosts: spec.hosts, ipv6: false, ephemeral: true, ..LabSpec::default() })
             .map_err(|e| if ui.check().is_err() { anyhow::Error::new(crate::ui::Interrupted) } else { e.into() })?;
         let mut rig = Rig { agents: Vec::new(), spec, fided, lab };
-        for host in rig.lab.hosts() {
+        for host in rig.agents() {
             ui.check()?;
-            ui.progress(format!("starting agents: {host} of {}", rig.spec.hosts));
+            ui.progress(format!("starting agents: {host} of {}", rig.agents().end()));
             let directory = rig.lab.host_dir(host);
             rig.agents.push(Agent {
                 child: None,
@@ -143,6 +152,12 @@ impl Rig {
         &self.spec
     }
 
+    /// The hosts that have an agent.
+    #[must_use]
+    pub fn agents(&self) -> std::ops::RangeInclusive<u16> {
+        1..=self.spec.hosts - self.spec.bare
+    }
+
     /// The socket of a host's agent.
     #[must_use]
     pub fn socket(&self, host: u16) -> &Path {
@@ -160,6 +175,9 @@ impl Rig {
         let at = |file: &str| format!("{:?}", directory.join(file).display().to_string());
         let profile = if host == 1 { self.spec.profile } else { Profile::Shared };
         let mut text = String::new();
+        if self.spec.lowest.is_some_and(|lowest| lowest != host) {
+            let _ = writeln!(text, "rt_priority = {RAISED_PRIORITY}");
+        }
         let _ = write!(
             text,
             "cluster = \"bench\"\nnode = \"h{host}\"\nheartbeat = \"{}\"\nprofile = \"{}\"\nstate = {}\n\n\
@@ -171,6 +189,9 @@ impl Rig {
             at("fided.sock"),
             at("history.jsonl"),
         );
+        if let Some(timeout) = self.spec.fence.filter(|_| host == 1) {
+            let _ = write!(text, "\n[fence]\nmode = \"sent\"\ntimeout = \"{timeout}\"\npins = {}\n", at("bpf/fence"));
+        }
         text
     }
 
@@ -187,6 +208,9 @@ impl Rig {
         let err = out.try_clone()?;
         let mut command = self.lab.command(host, &self.fided)?;
         command.arg("--config").arg(&config).stdin(Stdio::null()).stdout(out).stderr(err);
+        if self.spec.fence.is_some() && host == 1 {
+            sys::mount_bpf(&mut command, &self.lab.host_dir(host).join("bpf"))?;
+        }
         // In a process group of its own: the terminal's Ctrl-C is not meant for it.
         let child = command.process_group(0).spawn().with_context(|| format!("cannot run {}", self.fided.display()))?;
         self.agents[usize::from(host) - 1].child = Some(child);
@@ -292,12 +316,12 @@ impl Rig {
     pub fn wait_until_all_see_all(&mut self, ui: &Ui) -> Result<()> {
         let patience = PATIENCE + PATIENCE_PER_HOST * u32::from(self.spec.hosts);
         let deadline = Instant::now() + patience;
-        let others = usize::from(self.spec.hosts) - 1;
+        let others = usize::from(*self.agents().end()) - 1;
         loop {
             ui.check()?;
             let mut lacking = None;
             let mut well = 0;
-            for host in self.lab.hosts() {
+            for host in self.agents() {
                 self.agent_still_runs(host)?;
                 let sees = self.status(host).ok().map(|s| seen_well(&s));
                 match sees {
@@ -307,7 +331,7 @@ impl Rig {
                 }
             }
             let Some(lacking) = lacking else { return Ok(()) };
-            ui.progress(format!("hosts that see all others: {well} of {}", self.spec.hosts));
+            ui.progress(format!("hosts that see all others: {well} of {}", self.agents().end()));
             if Instant::now() >= deadline {
                 bail!("{lacking} after {} s; the log of h1's agent ends with:\n{}", patience.as_secs(), self.log_tail(1));
             }

@@ -1,11 +1,14 @@
 //! System calls that std has no words for. All `unsafe` of this crate is here.
 
 use fide_lab::LabError;
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::mem::zeroed;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::Command;
 use std::ptr;
 use std::time::Duration;
@@ -171,6 +174,96 @@ pub fn join_cgroup(command: &mut Command, procs: File) {
             check(libc::write(procs.as_raw_fd(), text.as_ptr().cast(), text.len()) as libc::c_long).map(drop)
         });
     }
+}
+
+/// Gives the command a BPF file system of its own at this directory, which is made. Nobody else sees it, and it goes with the last
+/// process that does, with all that is pinned there.
+///
+/// # Errors
+/// When the directory cannot be made.
+pub fn mount_bpf(command: &mut Command, directory: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(directory)?;
+    let target = CString::new(directory.as_os_str().as_bytes())?;
+    // SAFETY: unshare and mount are system calls, safe after fork; their strings are literals or owned by the closure.
+    unsafe {
+        command.pre_exec(move || {
+            check(libc::unshare(libc::CLONE_NEWNS).into())?;
+            let none = ptr::null();
+            // What is mounted from here on is this process's alone.
+            check(libc::mount(none, c"/".as_ptr(), none, libc::MS_REC | libc::MS_SLAVE, ptr::null()).into())?;
+            check(libc::mount(c"bpf".as_ptr(), target.as_ptr(), c"bpf".as_ptr(), 0, ptr::null()).into()).map(drop)
+        });
+    }
+    Ok(())
+}
+
+/// A socket that receives nothing any more (`true`: what comes is dropped when it would be put into the queue), or everything again.
+///
+/// # Errors
+/// Those of setsockopt(2).
+pub fn be_deaf(socket: BorrowedFd<'_>, deaf: bool) -> io::Result<()> {
+    // Classic BPF: return 0 bytes of the packet.
+    let mut refuse = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 };
+    let program = libc::sock_fprog { len: 1, filter: &raw mut refuse };
+    let option = if deaf { libc::SO_ATTACH_FILTER } else { libc::SO_DETACH_FILTER };
+    let length = size_of::<libc::sock_fprog>() as libc::socklen_t;
+    // SAFETY: the program and its one instruction live across the call, which copies them; detaching reads an integer of it and ignores it.
+    let done = unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const program).cast(), length) };
+    match check(done.into()) {
+        Err(e) if !deaf && e.raw_os_error() == Some(libc::ENOENT) => Ok(()), // it was not deaf
+        done => done.map(drop),
+    }
+}
+
+/// How much a socket may have under way before its sender waits; the kernel doubles it, and has a least.
+///
+/// # Errors
+/// Those of setsockopt(2).
+pub fn send_buffer(socket: BorrowedFd<'_>, bytes: i32) -> io::Result<()> {
+    let length = size_of::<i32>() as libc::socklen_t;
+    // SAFETY: an integer that lives across the call.
+    let done =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, (&raw const bytes).cast(), length) };
+    check(done.into()).map(drop)
+}
+
+/// Every thread of a process may run on these processors only.
+///
+/// # Errors
+/// When the process is gone, or has no such processor.
+pub fn confine(pid: u32, cpus: std::ops::Range<usize>) -> io::Result<()> {
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let tid: i32 = task?.file_name().to_string_lossy().parse().map_err(|_| io::ErrorKind::InvalidData)?;
+        // SAFETY: an all-zero set is valid; CPU_SET writes inside it (indices are checked), and the call reads it.
+        unsafe {
+            let mut set: libc::cpu_set_t = zeroed();
+            for cpu in cpus.clone().take_while(|cpu| *cpu < libc::CPU_SETSIZE as usize) {
+                libc::CPU_SET(cpu, &mut set);
+            }
+            check(libc::sched_setaffinity(tid, size_of::<libc::cpu_set_t>(), &raw const set).into())?;
+        }
+    }
+    Ok(())
+}
+
+/// The number of an interface of the calling thread's network namespace.
+///
+/// # Errors
+/// When there is none of this name.
+pub fn interface_index(name: &str) -> io::Result<u32> {
+    let name = CString::new(name)?;
+    // SAFETY: a C string that lives across the call.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(io::Error::last_os_error()),
+        index => Ok(index),
+    }
+}
+
+/// The calling thread's id, as in /proc.
+#[must_use]
+pub fn thread_id() -> i32 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { libc::gettid() }
 }
 
 /// Fails unless the caller is root.
