@@ -24,6 +24,17 @@ fn spec(path: u8, ipv6: bool) -> PathSpec {
     }
 }
 
+/// A process that another test starts holds every descriptor until it is another program, so a port that was closed may be taken for a moment.
+fn open(specs: &[PathSpec], mode: SendMode, options: Options) -> Lane {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        match Lane::open_with(specs, mode, options) {
+            Err(LaneError::PortTaken { .. }) if Instant::now() < deadline => std::thread::yield_now(),
+            opened => return opened.unwrap(),
+        }
+    }
+}
+
 fn specs(ipv6: bool) -> [PathSpec; 2] {
     [spec(0, ipv6), spec(1, ipv6)]
 }
@@ -67,7 +78,7 @@ fn frames_reach_the_kernels_sockets_on_both_paths() {
             for (mode, expected) in
                 [(SendMode::Packet, PathMode::Packet), (SendMode::Auto, PathMode::Packet), (SendMode::Udp, PathMode::Udp)]
             {
-                let mut lane = Lane::open(&specs(ipv6), mode).unwrap();
+                let mut lane = open(&specs(ipv6), mode, Options::default());
                 assert_eq!([lane.mode(0), lane.mode(1)], [expected; 2]);
                 // Odd and even lengths, none, and the largest.
                 for len in [0usize, 1, 2, 51, 52, 1399, if ipv6 { 1452 } else { 1472 }] {
@@ -104,7 +115,7 @@ fn a_captured_frame_has_the_class_ttl_and_macs_it_should() {
         let usual = (Options { receive: false, ..Options::default() }, 46, 1);
         let other = (Options { ttl: 3, dscp: 48, receive: false, ..Options::default() }, 48, 3);
         for (ipv6, (options, dscp, ttl)) in [(false, usual), (true, usual), (false, other), (true, other)] {
-            let mut lane = Lane::open_with(&specs(ipv6), SendMode::Packet, options).unwrap();
+            let mut lane = open(&specs(ipv6), SendMode::Packet, options);
             assert!(delivered(&lane.send([Some(b"FRAME-0"), Some(b"FRAME-1")])));
             let deadline = Instant::now() + Duration::from_secs(2);
             let mut seen = 0;
@@ -166,9 +177,9 @@ fn unicast_lists_get_a_copy_each() {
 fn a_lane_receives_with_stamps_what_another_sends() {
     let Some(net) = Net::make("receive") else { return };
     for ipv6 in [false, true] {
-        let mut receiver = Net::within(&net.b, || Lane::open(&specs(ipv6), SendMode::Auto).unwrap());
+        let mut receiver = Net::within(&net.b, || open(&specs(ipv6), SendMode::Auto, Options::default()));
         assert_eq!(receiver.receive_fds().len(), 2);
-        let mut sender = Net::within(&net.a, || Lane::open(&specs(ipv6), SendMode::Auto).unwrap());
+        let mut sender = Net::within(&net.a, || open(&specs(ipv6), SendMode::Auto, Options::default()));
         let mut buf = [0; 100];
         assert_eq!(receiver.receive(0, &mut buf), None);
         assert_eq!(receiver.receive(9, &mut buf), None);
@@ -204,7 +215,7 @@ fn a_lane_receives_with_stamps_what_another_sends() {
 fn a_second_agent_on_the_same_port_is_refused_with_the_reason() {
     let Some(net) = Net::make("port") else { return };
     Net::within(&net.a, || {
-        let _first = Lane::open(&specs(false), SendMode::Auto).unwrap();
+        let _first = open(&specs(false), SendMode::Auto, Options::default());
         let e = Lane::open(&specs(false), SendMode::Auto).err().unwrap();
         assert!(matches!(e, LaneError::PortTaken { port: PORT, .. }), "{e}");
         assert!(e.to_string().contains("another agent"), "{e}");
@@ -218,7 +229,7 @@ fn a_nic_that_vanishes_is_an_error_of_its_path_and_comes_back() {
     let Some(net) = Net::make("vanish") else { return };
     for mode in [SendMode::Packet, SendMode::Udp] {
         Net::within(&net.a, || {
-            let mut lane = Lane::open(&specs(false), mode).unwrap();
+            let mut lane = open(&specs(false), mode, Options::default());
             let mut prober = Prober::open(&specs(false)).unwrap();
             assert!(!lane.stale(0) && !lane.stale(1) && lane.carrier(1));
             let index = lane.ifindex(1);
@@ -273,7 +284,7 @@ fn a_host_with_one_nic_missing_still_starts() {
     let Some(net) = Net::make("one nic") else { return };
     net.remove(0);
     Net::within(&net.a, || {
-        let mut lane = Lane::open(&specs(false), SendMode::Auto).unwrap();
+        let mut lane = open(&specs(false), SendMode::Auto, Options::default());
         assert_eq!((lane.mode(0), lane.mode(1)), (PathMode::Down, PathMode::Packet));
         assert!(matches!(lane.down(0), Some(LaneError::NoInterface { .. })));
         assert!(lane.send([Some(b"x"), Some(b"x")])[1].is_ok());
@@ -285,7 +296,7 @@ fn a_host_with_one_nic_missing_still_starts() {
 fn the_smallest_mtu_bounds_the_piggyback() {
     let Some(net) = Net::make("mtu") else { return };
     Net::within(&net.a, || {
-        let mut lane = Lane::open(&specs(false), SendMode::Auto).unwrap();
+        let mut lane = open(&specs(false), SendMode::Auto, Options::default());
         assert_eq!((lane.mtu(0), lane.piggyback_max()), (Some(1500), 1418));
         ip(&format!("-n {} link set e1 mtu 1300", net.a)).unwrap();
         assert!(lane.stale(1));
@@ -323,7 +334,7 @@ fn a_kernel_answers_probes_and_says_when_its_agent_is_gone() {
         };
         let probe = |p: &mut Prober| Net::within(&net.a, || [0, 1].map(|path| p.probe(7, path, host(path, ipv6, 2)).unwrap()));
 
-        let agent = Net::within(&net.b, || Lane::open(&specs(ipv6), SendMode::Auto).unwrap());
+        let agent = Net::within(&net.b, || open(&specs(ipv6), SendMode::Auto, Options::default()));
         probe(&mut prober);
         assert_eq!(kinds(answers(&mut prober, 2)), [(7, 0, false), (7, 1, false)], "an agent holds the port");
         drop(agent);
@@ -372,7 +383,7 @@ fn cost_of_one_send() {
     let receivers: Vec<_> = Net::within(&net.b, || [0, 1].map(|p| kernel_receiver(p, false)).into());
     Net::within(&net.a, || {
         for mode in [SendMode::Packet, SendMode::Udp] {
-            let mut lane = Lane::open(&specs(false), mode).unwrap();
+            let mut lane = open(&specs(false), mode, Options::default());
             for len in [52usize, 1472] {
                 let payload = vec![1; len];
                 let mut took: Vec<u64> = (0..20_000)
@@ -418,7 +429,7 @@ fn sent_is_what_the_driver_has_freed_and_is_known_for_each_path() {
     Net::within(&net.a, || {
         let options = Options { gated: true, completion: true, ..Options::default() };
         for (mode, port) in [(SendMode::Packet, PORT), (SendMode::Udp, PORT + 1)] {
-            let mut lane = Lane::open_with(&specs(false).map(|s| PathSpec { port, ..s }), mode, options).unwrap();
+            let mut lane = open(&specs(false).map(|s| PathSpec { port, ..s }), mode, options);
             assert_eq!((lane.sends(), lane.completion().through), (0, [0, 0]), "nothing was sent");
             let before = monotonic_ns();
             assert_eq!(lane.send([None, Some(&[1; 1000])])[1], SendOutcome { copies: 1, error: None });
@@ -449,7 +460,7 @@ fn what_failed_is_not_sent_and_what_old_sockets_had_under_way_is_never_known() {
     let Some(net) = Net::make("completion of failures") else { return };
     Net::within(&net.a, || {
         let options = Options { completion: true, ..Options::default() };
-        let mut lane = Lane::open_with(&specs(false), SendMode::Packet, options).unwrap();
+        let mut lane = open(&specs(false), SendMode::Packet, options);
         lane.send([Some(b"1"), Some(b"1")]);
         assert_eq!(lane.completion().through, [1, 1]);
         net.remove(0);
@@ -464,7 +475,7 @@ fn what_failed_is_not_sent_and_what_old_sockets_had_under_way_is_never_known() {
         assert_eq!(lane.completion().through, [3, 3]);
         // Without the option it is never said.
         drop(lane);
-        let mut lane = Lane::open(&specs(false), SendMode::Packet).unwrap();
+        let mut lane = open(&specs(false), SendMode::Packet, Options::default());
         lane.send([Some(b"1"), Some(b"1")]);
         assert_eq!(lane.completion().through, [0, 0]);
     });
