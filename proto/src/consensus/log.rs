@@ -810,8 +810,8 @@ impl Log {
             return Err(self.refusals.count(Refused::Malformed));
         }
         // A newcomer may be heard of before its join is applied here; ids grow, and no more than a group of them can be on their way.
-        let first = matches!(self.stage, Stage::Joining) || from <= self.highest;
-        if from.0 == 0 || !first && from.0 - self.highest.0 > MAX_MEMBERS as u16 {
+        let may_be = matches!(self.stage, Stage::Joining) || from <= self.highest;
+        if from.0 == 0 || !may_be && from.0 - self.highest.0 > MAX_MEMBERS as u16 {
             return Err(self.refusals.count(Refused::UnknownMember));
         }
         Ok(())
