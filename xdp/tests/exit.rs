@@ -11,6 +11,7 @@ use fide_wire::mac::Keyring;
 use fide_wire::verdict::Cause;
 use fide_xdp::layout::RING_BYTES;
 use fide_xdp::{Mechanism, Ring, Setup};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
@@ -66,6 +67,7 @@ struct Watch {
     m: Mechanism,
     urgent: Ring,
     records: Vec<Record>,
+    pids: RefCell<Vec<u32>>,
 }
 
 impl Watch {
@@ -74,11 +76,12 @@ impl Watch {
         let mut m = Mechanism::load(setup, &Keyring::default(), true).unwrap_or_else(|e| panic!("{e}"));
         m.attach_exit_watch().unwrap_or_else(|e| panic!("{e}"));
         let urgent = m.urgent().unwrap();
-        Self { m, urgent, records: Vec::new() }
+        Self { m, urgent, records: Vec::new(), pids: RefCell::default() }
     }
 
     fn watch(&self, pid: u32, app: u32) {
         self.m.watch(pid, app, start_ticks(pid).expect("it is alive")).unwrap();
+        self.pids.borrow_mut().push(pid);
     }
 
     fn drain(&mut self) {
@@ -110,8 +113,9 @@ impl Watch {
             }
             assert!(
                 begun.elapsed() < PATIENCE,
-                "{what} never came; came: {:?}",
-                self.records.iter().map(seen).collect::<Vec<_>>()
+                "{what} never came; came: {:?}; {}",
+                self.records.iter().map(|r| (r.app, seen(r))).collect::<Vec<_>>(),
+                self.circumstances()
             );
             let mut poll = libc::pollfd { fd: self.urgent.raw_fd(), events: libc::POLLIN, revents: 0 };
             // SAFETY: one live pollfd.
@@ -119,10 +123,26 @@ impl Watch {
         }
     }
 
+    /// What tells a record that was lost from a death that did not happen and from a program that did not run.
+    fn circumstances(&self) -> String {
+        let misses = Command::new("bpftool").args(["prog", "show"]).output().map_or_else(
+            |e| format!("bpftool: {e}"),
+            |o| String::from_utf8_lossy(&o.stdout).lines().filter(|l| l.contains("recursion_misses")).collect(),
+        );
+        let watches: Vec<_> =
+            self.pids.borrow().iter().filter_map(|pid| Some((*pid, self.m.watching(*pid)?, state(*pid)))).collect();
+        format!("records lost {}; programs skipped: [{misses}]; watches: {watches:?}", self.m.complaints().2)
+    }
+
     /// Waits for the end of a process and says all that was reported of it.
     fn end_of(&mut self, app: u32) -> Vec<Seen> {
         self.until("the end", |all| all.iter().any(|r| r.app == app && seen(r).is_end()));
         self.of(app)
+    }
+
+    /// The watch goes after its report was sent, by the program that sent it, on the CPU of the dying.
+    fn forgets(&self, pid: u32) {
+        wait_for("the end of the watch", || self.m.watching(pid).is_none());
     }
 
     fn doom_of(&mut self, app: u32) {
@@ -272,7 +292,7 @@ impl Victim {
     fn then_is_killed(&mut self, w: &mut Watch) {
         self.kill(libc::SIGKILL);
         assert_eq!(w.end_of(self.app), [Doomed(9), ThenKilled(9)]);
-        assert_eq!(w.m.watching(self.pid), None);
+        w.forgets(self.pid);
     }
 
     /// What its parent learns, as the records would say it.
@@ -958,7 +978,7 @@ fn all_reported(w: &mut Watch, v: &mut Victim, apps: &BTreeMap<u32, u32>) {
             _ => false,
         };
         assert!(right, "{of:?}, wait status {status:#x}");
-        assert_eq!(w.m.watching(*pid), None);
+        w.forgets(*pid);
     }
     assert!(w.m.stranded_watches().is_empty());
     assert_eq!(w.m.complaints().2, 0);
@@ -1030,7 +1050,7 @@ as_root! {
             m.set_peer(common::PEER_SLOT, common::PEER, common::PEER_INCARNATION).unwrap();
             m.assign_path(LO, 0).unwrap();
             let urgent = m.urgent().unwrap();
-            Watch { m, urgent, records: Vec::new() }
+            Watch { m, urgent, records: Vec::new(), pids: RefCell::default() }
         };
         let w = &mut w;
         let frozen = Victim::watched(w, "serve");

@@ -89,7 +89,7 @@ static void act(char what, long n)
 {
 	struct rlimit unlimited = { RLIM_INFINITY, RLIM_INFINITY };
 	pthread_t thread;
-	pid_t pid;
+	pid_t pid, parent = getpid();
 	char *memory;
 	char path[64], state;
 	FILE *f;
@@ -131,8 +131,10 @@ static void act(char what, long n)
 	case 'F': /* a child that waits */
 		if ((pid = fork()) == 0) {
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
-			for (;;)
-				pause();
+			if (getppid() == parent) /* who may have died before the line above */
+				for (;;)
+					pause();
+			_exit(0);
 		}
 		break;
 	case 'P': { /* a child by posix_spawn */
@@ -245,6 +247,8 @@ int main(int argc, char **argv)
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	prctl(PR_SET_DUMPABLE, 1);
 	setrlimit(RLIMIT_CORE, &none);
+	for (int sig = 1; sig < 32; sig++) /* nohup and background jobs of a shell hand down SIGHUP, SIGINT and SIGQUIT ignored */
+		signal(sig, SIG_DFL);
 	if (pipe(to_main))
 		return 92;
 	if (!strcmp(mode, "worker")) {
