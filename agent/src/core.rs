@@ -29,6 +29,7 @@ use fide_proto::detector::{
 use fide_wire::control::{ErrorCode, HistoryEvent, Refused, RingKind};
 use fide_wire::event::{Record, RecordKind};
 use fide_wire::mac::Keyring;
+use fide_wire::marks::Marks;
 use fide_wire::packet::{
     Announce, AnnouncedApp, AnnouncedMonitor, BODY_MAX, ConfirmEntry, Header, Kind, Notice, PACKET_MAX, Packet, ReportEntry,
 };
@@ -1218,11 +1219,12 @@ impl Core {
         for slot in 0..self.peers.len() {
             let Some(peer) = self.peers[slot].as_ref() else { continue };
             let row = self.receiver.peer(slot);
-            let arrivals = row.path.map(|p| PathArrival {
+            let arrivals = std::array::from_fn(|k| (row.path[k], Marks(row.mark[k]))).map(|(p, marks)| PathArrival {
                 last_number: p.number,
                 last_arrival_ns: p.arrived_ns,
                 lost: p.lost,
                 drops: p.refused,
+                recent: marks.recent(p.arrived, p.lost, p.arrived_ns),
             });
             // Refusals (a life that is over) are the detector's to count.
             let _ = self.detector.arrivals(peer.node, row.incarnation, &arrivals);

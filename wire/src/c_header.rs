@@ -32,6 +32,8 @@ pub fn text() -> String {
     def("PATHS", crate::PATHS as u64);
     def("SLOTS", crate::SLOTS as u64);
     def("JITTER_BUCKETS", crate::jitter::BUCKETS as u64);
+    def("MARK_EVERY", crate::marks::EVERY);
+    def("MARK_SHIFT", u64::from(crate::marks::SHIFT));
     def("JITTER_UNIT_SHIFT", crate::jitter::UNIT_SHIFT.into());
     for (name, kind) in [
         ("HEARTBEAT", Kind::Heartbeat),

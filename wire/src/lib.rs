@@ -14,6 +14,7 @@ pub mod control;
 pub mod event;
 pub mod jitter;
 pub mod mac;
+pub mod marks;
 pub mod names;
 pub mod packet;
 pub mod verdict;

@@ -85,8 +85,10 @@ pub struct Peer {
     pub condemned: u32,
     /// The receive queue that its last heartbeat came by, counted from 1, by path; 0: none has.
     pub queue: [u32; PATHS],
+    /// By path, [`fide_wire::marks::Marks`].
+    pub mark: [[u64; 2]; PATHS],
     /// Zero.
-    pub reserved: [u64; 5],
+    pub reserved: u64,
     /// By path.
     pub path: [Path; PATHS],
 }
@@ -208,7 +210,7 @@ mod tests {
             [cluster, node, life, port, reserved, sockets, clash_incarnation, clashes, urgent_lost, keys]
         );
         same!(btf, Path, "fide_path", [number, sent_ns, arrived_ns, arrived, lost, event_number, jitter_max_ns, refused]);
-        same!(btf, Peer, "fide_peer", [node, incarnation, period_ns, condemned, queue, reserved, path]);
+        same!(btf, Peer, "fide_peer", [node, incarnation, period_ns, condemned, queue, mark, reserved, path]);
         same!(btf, Watch, "fide_watch", [start_ticks, app, state, status, unreported]);
         same!(
             btf,

@@ -335,6 +335,7 @@ impl Mechanism {
         unsafe {
             AtomicU32::from_ptr(&raw mut (*row).condemned).store(1, Ordering::SeqCst);
             (&raw mut (*row).path).write_volatile([layout::Path::default(); PATHS]);
+            (&raw mut (*row).mark).write_volatile([[0; 2]; PATHS]);
             (&raw mut (*row).period_ns).write_volatile(0);
             (&raw mut (*row).node).write_volatile(node);
             (&raw mut (*row).incarnation).write_volatile(incarnation);

@@ -5,6 +5,7 @@ mod common;
 use common::*;
 use fide_wire::event::{Record, RecordKind};
 use fide_wire::mac::{Key, Keyring};
+use fide_wire::marks::Marks;
 use fide_wire::packet::{self, BODY_MAX, Header, Kind, Notice, PACKET_MAX, Refusal};
 use fide_wire::verdict::{Cause, Grade};
 use fide_wire::{PIGGYBACK_MAX, jitter};
@@ -437,6 +438,29 @@ as_root! {
         assert_eq!(row.path[0], fide_xdp::layout::Path::default());
         assert!((0..fide_wire::SLOTS).filter(|s| *s != PEER_SLOT).all(|s| b.m.peer(s) == fide_xdp::layout::Peer::default()));
         assert!(b.inbox().is_empty() && b.urgent().is_empty(), "a bare heartbeat wakes nobody");
+    }
+
+    /// The kernel's marks are what `Marks::count` makes of the same arrivals; a new life has none.
+    fn every_64th_heartbeat_leaves_a_mark() {
+        let mut b = Bench::new();
+        let mut marks = [Marks::default(); 2];
+        for n in 0..300 {
+            let path = u8::from(n % 3 == 0);
+            let hb = b.heartbeat(path, b"");
+            if n % 50 == 7 {
+                continue; // one is lost
+            }
+            assert_eq!(b.arrives(u32::from(path), &hb), Fate::Accepted);
+            let row = b.m.peer(PEER_SLOT);
+            let p = row.path[usize::from(path)];
+            marks[usize::from(path)].count(p.arrived, p.lost, p.arrived_ns);
+            assert_eq!(row.mark.map(Marks), marks, "after {n}");
+        }
+        let p = b.m.peer(PEER_SLOT).path[0];
+        let recent = marks[0].recent(p.arrived, p.lost, p.arrived_ns);
+        assert!((64..128).contains(&recent.came) && recent.lost > 0, "{recent:?}");
+        b.m.set_peer(PEER_SLOT, PEER, PEER_INCARNATION + 1).unwrap();
+        assert_eq!(b.m.peer(PEER_SLOT).mark, [[0; 2]; 2]);
     }
 
     fn both_paths_are_counted_on_their_own() {

@@ -186,7 +186,7 @@ struct Found {
     observer_awake_ms: Option<f64>,
     /// When the kernel had seen the victim's last heartbeat, before its death.
     last_arrival_before_death_ms: Option<f64>,
-    /// Everything that the observer said.
+    /// Everything that the observer said, and when, by the end of the starvation.
     said: Vec<String>,
     ok: bool,
     machine: String,
@@ -241,16 +241,14 @@ pub fn run(seconds: u64, ui: &Ui) -> Outcome {
         machine: report::machine(),
         ..Found::default()
     };
+    let since = |at: u64, from: u64| (at as f64 - from as f64) / 1e6;
     for e in &events {
-        let said = format!("{} {}", e.cause.name(), e.node);
+        let said = format!("{} {} ({:+.1} ms)", e.cause.name(), e.node, since(e.at_ns, ended_ns));
         if matches!(e.cause, Cause::SilentHost | Cause::AgentLost) && !is_victims(e) {
             found.false_verdicts.push(said.clone());
         }
-        if !found.said.contains(&said) {
-            found.said.push(said);
-        }
+        found.said.push(said);
     }
-    let since = |at: u64, from: u64| (at as f64 - from as f64) / 1e6;
     if let Some(e) = events.iter().find(|e| is_death(e)) {
         found.verdict = Some(e.text.clone());
         found.verdict_after_end_ms = Some(since(e.at_ns, ended_ns));

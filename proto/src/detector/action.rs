@@ -1,6 +1,7 @@
 //! What the detector asks its shell to do, and what it refuses.
 
 use fide_wire::PATHS;
+use fide_wire::marks::Recent;
 use fide_wire::verdict::{Cause, Evidence, Grade, VerdictId};
 use std::fmt;
 
@@ -83,6 +84,8 @@ pub struct PathArrival {
     pub lost: u64,
     /// Packets of this sender that were dropped or refused here, cumulative.
     pub drops: u64,
+    /// What the last of them were like; nothing when nobody stamps them while this observer sleeps.
+    pub recent: Recent,
 }
 
 /// What [`super::Detector::peer_seen`] made of an announcement.

@@ -10,7 +10,8 @@
 //!   but no bell rings, the sexton is gone: *agent lost*. Of the townspeople nothing is claimed.
 //! * If nobody answers on any hill, several times, the town is gone: *silent host* — unless the watch hears no town at all any more; then it
 //!   is probably deaf itself: *isolated*, and it holds its tongue.
-//! * If the watch finds that it has slept, it says so (*observer paused*) and listens for a full timeout before it judges anybody.
+//! * If the watch finds that it has slept, it says so (*observer paused*) and listens for a full timeout before it judges anybody, unless the strokes of
+//!   another bell, which a clockwork has counted meanwhile, show that nothing was missed.
 //! * And when a messenger from the town brings a name, that person's death is *certain*. No bell and no clock is involved.
 //!
 //! What was said is never taken back: who was declared gone is not listened to any more (*condemned*) until he comes under a new
@@ -82,6 +83,14 @@
 //! * or when numbers keep missing on it and not on the other one ([`Config::path_down_after`]).
 //!
 //! and up when it has carried for as long without a loss. A single lost copy is counted, not told.
+//!
+//! # What a pause costs
+//! keepalived #2066: what an observer did not hear while it slept is its own fault, so silence counts anew from when it woke up. That is a
+//! timeout more for the dead, and it is not always needed: the kernel stamps and numbers heartbeats while we sleep, if it runs itself, and keeps them in
+//! its queues as long as there is room. Another host's heartbeats tell ([`peer::Path::shows`]): among its last hundred none is missing, and one came behind a
+//! barrier that was asked for after we woke up. Then nothing was lost in that queue all the while, the silent host's heartbeats neither, and its silence counts as if we
+//! had been awake, less what the time of these heartbeats exceeds their number of periods: for so long the machine below us may have stood still, and all hosts with it. The
+//! questions begin when we wake up in any case. For two hosts all stays as it was: there is nobody else.
 //!
 //! # A host that promised a fence
 //! A host that announces a fence ([`Detector::fence`]) stops sending by itself when it cannot show in time that its heartbeats left (or arrived): at the latest
@@ -211,8 +220,6 @@ pub struct Detector {
     /// A tick later than this after the one before is a pause.
     pause_limit_ns: u64,
     awake_since_ns: u64,
-    /// Silence before this is not held against anybody: the later of waking up and rejoining.
-    judge_from_ns: u64,
     /// When packets were last found to have been lost on our side, by path.
     dropped_ns: [u64; PATHS],
     isolated: Option<Isolation>,
@@ -240,7 +247,6 @@ impl Detector {
             last_tick_ns: None,
             pause_limit_ns: u64::MAX,
             awake_since_ns: 0,
-            judge_from_ns: 0,
             dropped_ns: [0; PATHS],
             isolated: None,
             carrier: [true; PATHS],
@@ -474,8 +480,8 @@ impl Detector {
             return self.refuse(Refused::Malformed);
         }
         let percent = self.config.timeout_change_percent;
-        let judge_from = self.judge_from_ns;
         let peer = &mut self.peers[i];
+        let judge_from = peer.judge_from_ns;
         let p = &mut peer.paths[path];
         let (old_deadline, timeout) = (p.deadline_ns(judge_from), contract.timeout_ns());
         if timeout < p.contract.timeout_ns() && peer.state == State::Alive {
@@ -641,6 +647,9 @@ impl Detector {
         let peer = &mut self.peers[i];
         if let Some(path) = peer.paths.get_mut(path) {
             path.drained_ns = path.drained_ns.max(as_of_ns);
+            if path.barrier_ns < self.awake_since_ns {
+                path.barrier_ns = as_of_ns;
+            }
             self.dirty |= peer.draining_since_ns.is_some();
         }
     }
@@ -663,8 +672,7 @@ impl Detector {
     /// Whether somebody's silence is looked into at this time: then [`Detector::dropped`] must be up to date before the tick.
     #[must_use]
     pub fn is_doubting(&self, now_ns: u64) -> bool {
-        let stale = |p: &Peer| p.state == State::Alive && p.is_stale(self.judge_from_ns, now_ns);
-        self.peers.iter().any(|p| p.is_questioned() || stale(p))
+        self.peers.iter().any(|p| p.is_questioned() || (p.state == State::Alive && p.is_doubtful(now_ns)))
     }
 
     /// How many packets the receive side has dropped or refused since it started.
@@ -697,6 +705,7 @@ impl Detector {
         self.note_pause(now);
         self.note_carriers_and_rejoining(now);
         self.note_witnesses(now);
+        self.note_what_was_missed(now);
         let mut exhausted = false;
         for i in 0..self.peers.len() {
             match self.peers[i].state {
@@ -721,7 +730,7 @@ impl Detector {
     fn note_pause(&mut self, now: u64) {
         let Some(last) = self.last_tick_ns else {
             self.awake_since_ns = now;
-            self.judge_from_ns = now;
+            self.judge_from(now);
             return;
         };
         let pause = now - last;
@@ -733,7 +742,7 @@ impl Detector {
         let grace = self.peers.iter().filter(|p| p.state.may_answer()).map(Peer::timeout_ns).max().unwrap_or(0);
         let (first, limit) = (self.stats.pauses == 1, self.pause_limit_ns);
         self.awake_since_ns = now;
-        self.judge_from_ns = now;
+        self.peers.iter_mut().for_each(|p| p.judge_from_ns = now);
         self.restart_probing(now);
         // A starved observer sleeps again and again: one verdict until it was awake for a full timeout.
         if first || was_awake > grace {
@@ -764,7 +773,7 @@ impl Detector {
         };
         if over && connected {
             self.isolated = None;
-            self.judge_from_ns = now;
+            self.judge_from(now);
             self.restart_probing(now);
             let evidence = self.own_evidence(now);
             self.judge_self(Cause::Rejoined, Grade::Certain, 0, evidence, now);
@@ -803,16 +812,53 @@ impl Detector {
         latest
     }
 
+    /// Nothing before this is held against anybody.
+    fn judge_from(&mut self, now: u64) {
+        for peer in &mut self.peers {
+            (peer.judge_from_ns, peer.doubt_from_ns) = (now, now);
+        }
+    }
+
+    /// After a pause: silence that others show not to be our own counts as if we had been awake. See "What a pause costs" above.
+    fn note_what_was_missed(&mut self, now: u64) {
+        for i in 0..self.peers.len() {
+            let peer = &self.peers[i];
+            if peer.doubt_from_ns == peer.judge_from_ns {
+                continue;
+            }
+            let in_use = (0..PATHS).filter(|&k| self.carrier[k] && !peer.paths[k].down);
+            // On every path, for the silence is that of the last one.
+            let shown = in_use.map(|k| self.shown_from_ns(peer, k)).max().unwrap_or(u64::MAX);
+            let peer = &mut self.peers[i];
+            peer.judge_from_ns = peer.judge_from_ns.min(shown.max(peer.doubt_from_ns));
+            if now > self.awake_since_ns.saturating_add(peer.timeout_ns()) {
+                peer.doubt_from_ns = peer.judge_from_ns; // it had all its time again
+            }
+        }
+    }
+
+    /// From when on this host's silence on this path counts, because another one shows that nothing was lost there; `u64::MAX` when none does. The same barrier served
+    /// both, so they share a receive queue. What the other leaves open is added to the silence, wherever in it that was.
+    fn shown_from_ns(&self, peer: &Peer, path: usize) -> u64 {
+        let barrier_ns = peer.paths[path].barrier_ns;
+        let others = self
+            .peers
+            .iter()
+            .filter(|other| other.node != peer.node && other.state == State::Alive && other.paths[path].barrier_ns == barrier_ns);
+        let shown = others.filter_map(|other| other.paths[path].shows(self.awake_since_ns));
+        let last_ns = peer.last_arrival_ns();
+        shown.map(|(from_ns, open_ns)| from_ns.max(last_ns).saturating_add(open_ns)).min().unwrap_or(u64::MAX)
+    }
+
     /// F5: late when both paths are older than TO = HB + λmin + 2·δmax. F4: one path alone is a fault of that path.
     fn judge_alive(&mut self, i: usize, now: u64) {
-        let judge_from = self.judge_from_ns;
         let peer = &mut self.peers[i];
-        peer.compare_paths(judge_from);
+        peer.compare_paths();
         if self.isolated.is_some() {
             peer.end_silence();
             return;
         }
-        if peer.is_stale(judge_from, now) {
+        if peer.is_doubtful(now) {
             if self.drain(i, now) {
                 let peer = &mut self.peers[i];
                 peer.draining_since_ns = None;
@@ -832,7 +878,7 @@ impl Detector {
         }
     }
 
-    /// Nothing came in time: is it waiting on our side? Asks, and is `true` when no heartbeat can be waiting or no barrier is to be had.
+    /// Nothing came in time: is it waiting on our side? Asks, and is `true` when it is late and no heartbeat can be waiting, or no barrier is to be had.
     fn drain(&mut self, i: usize, now: u64) -> bool {
         let peer = &mut self.peers[i];
         match peer.draining_since_ns {
@@ -848,13 +894,13 @@ impl Detector {
             }
         }
         let peer = &self.peers[i];
-        let since = peer.draining_since_ns.unwrap_or(now);
-        peer.is_drained(&self.carrier, self.judge_from_ns) || now - since >= peer.drain_wait_ns(&self.config)
+        let waited = peer.drained_by_ns(&self.config).is_some_and(|by| now >= by);
+        peer.is_stale(now) && (waited || peer.is_drained(&self.carrier))
     }
 
     /// One path of a host that is alive. See "When a path is down" above.
     fn judge_path(&mut self, i: usize, path: usize, now: u64) {
-        let (judge_from, carrier) = (self.judge_from_ns, self.carrier[path]);
+        let (judge_from, carrier) = (self.peers[i].judge_from_ns, self.carrier[path]);
         let others_lose = (0..PATHS).any(|k| k != path && self.peers[i].paths[k].gaps > 0);
         let p = &mut self.peers[i].paths[path];
         let stale = now > p.deadline_ns(judge_from);
@@ -882,8 +928,8 @@ impl Detector {
 
     /// A late host: it resumes, or its kernel tells on its agent, or nothing answers (then `true`).
     fn judge_late(&mut self, i: usize, now: u64) -> bool {
-        let judge_from = self.judge_from_ns;
         let peer = &mut self.peers[i];
+        let judge_from = peer.judge_from_ns;
         let newest = peer.last_arrival_ns();
         if newest > peer.late_mark_ns {
             let fresh = peer.paths.iter().any(|p| {
@@ -901,10 +947,10 @@ impl Detector {
             peer.end_silence();
             peer.probing.restart(now);
         }
-        if self.isolated.is_none() && peer.is_stale(judge_from, now) {
+        if self.isolated.is_none() && peer.is_stale(now) {
             // Inferred, although a kernel said so: ICMP is not authenticated, and a firewall can say the same.
             let absent = peer.paths.iter().any(|p| p.agent_absent);
-            let silent_ns = now.saturating_sub(peer.silent_since_ns(judge_from));
+            let silent_ns = now.saturating_sub(peer.silent_since_ns());
             let answers = peer.probing.answered_ns > 0 && peer.probing.unanswered == 0;
             // One answer when our own connection is back says nothing of the time before.
             let stuck_ns = silent_ns.min(now.saturating_sub(peer.probing.answering_since_ns));
@@ -919,17 +965,16 @@ impl Detector {
     /// Puts the next question to a host's kernel when it is due. `true` when it answered none of them for long enough.
     fn question(&mut self, i: usize, now: u64) -> bool {
         let isolated = self.isolated.is_some();
-        let judge_from = self.judge_from_ns;
         let peer = &mut self.peers[i];
         if now >= peer.probing.next_ns {
             let interval = if isolated { self.config.agent_lost_probe_ns } else { peer.probe_interval_ns(&self.config) };
             peer.probing.close_round(now, interval, self.config.agent_timeout_ns);
-            if !isolated && peer.is_exhausted(&self.config, judge_from, now) {
+            if !isolated && peer.is_exhausted(&self.config, now) {
                 return true;
             }
             self.ask(i, now);
         }
-        !isolated && self.peers[i].is_exhausted(&self.config, judge_from, now)
+        !isolated && self.peers[i].is_exhausted(&self.config, now)
     }
 
     /// Asks now, and plans the next question: soon while nothing answers, slowly while something does.
@@ -971,7 +1016,7 @@ impl Detector {
 
     /// Some hosts answer nothing. Is it them, or us? See "What isolation costs" above.
     fn judge_silence(&mut self, now: u64) {
-        let exhausted = |d: &Self, i: usize| d.peers[i].is_exhausted(&d.config, d.judge_from_ns, now);
+        let exhausted = |d: &Self, i: usize| d.peers[i].is_exhausted(&d.config, now);
         for i in 0..self.peers.len() {
             if !exhausted(self, i) {
                 continue;
@@ -980,7 +1025,7 @@ impl Detector {
             let together = |p: &Peer| p.state == State::Silent && self.peers[i].fell_silent_with(p.silent_ns);
             let alone = others().next().is_none() && !self.peers.iter().any(together);
             let proved = alone || self.peers[i].probing.is_witnessed() && self.is_drained_or_patience_is_over(i, now);
-            if proved && self.peers[i].fence_may_be_open(self.judge_from_ns, now) {
+            if proved && self.peers[i].fence_may_be_open(now) {
                 self.wait_for_witness(i, now); // there must be one again when the fence is shut
             } else if proved {
                 self.silent(i, now);
@@ -995,7 +1040,7 @@ impl Detector {
 
     fn is_drained_or_patience_is_over(&self, i: usize, now: u64) -> bool {
         let peer = &self.peers[i];
-        peer.is_drained(&self.carrier, self.judge_from_ns)
+        peer.is_drained(&self.carrier)
             || self.config.drain_wait_ns == Some(0)
             || now.saturating_sub(peer.probing.unanswered_since_ns)
                 >= peer.probe_wait_ns(&self.config).saturating_mul(BARRIER_WAITS)
@@ -1049,7 +1094,7 @@ impl Detector {
 
     fn restart_probing(&mut self, now: u64) {
         for peer in &mut self.peers {
-            if matches!(peer.state, State::Late | State::AgentLost) {
+            if peer.is_questioned() {
                 peer.probing.restart(now);
             }
         }
@@ -1057,26 +1102,28 @@ impl Detector {
 
     /// When the next tick is needed, and from when on it would be a pause.
     fn plan(&mut self, now: u64) {
-        let judge_from = self.judge_from_ns;
         let (mut next, mut soon) = (u64::MAX, u64::MAX);
         let (mut period, mut timeout) = (u64::MAX, u64::MAX);
+        let mut looks = false;
         for peer in self.peers.iter().filter(|p| p.state.may_answer()) {
             for path in &peer.paths {
                 period = period.min(path.contract.period_ns);
                 timeout = timeout.min(path.contract.timeout_ns());
             }
             if peer.state != State::Alive {
-                let fence = peer.fence_until_ns(judge_from).filter(|until| *until >= now);
+                let fence = peer.fence_until_ns().filter(|until| *until >= now);
                 next = next.min(peer.probing.next_ns).min(fence.map_or(u64::MAX, |until| until.saturating_add(1)));
                 continue;
             }
-            if let Some(since) = peer.draining_since_ns {
-                next = next.min(peer.probing.next_ns).min(since.saturating_add(peer.drain_wait_ns(&self.config)));
+            if let Some(by) = peer.drained_by_ns(&self.config) {
+                next = next.min(peer.probing.next_ns).min(by);
+                // What shows that nothing was missed comes with anybody's heartbeats, which call nobody.
+                looks |= peer.doubt_from_ns != peer.judge_from_ns;
                 continue;
             }
-            soon = soon.min(peer.late_at_ns(judge_from));
+            soon = soon.min(peer.late_at_ns());
             for path in peer.paths.iter().filter(|p| !p.down) {
-                let deadline = path.deadline_ns(judge_from);
+                let deadline = path.deadline_ns(peer.judge_from_ns);
                 soon = soon.min(if deadline >= now { deadline } else { path.down_at_ns(&self.config) });
             }
         }
@@ -1089,6 +1136,7 @@ impl Detector {
         // pause could not be told from a long sleep.
         let quantum = now.saturating_add((period / 2).max(1));
         let at_least = now.saturating_add((self.pause_limit_ns / 2).max(1));
+        let next = if looks { next.min(now.saturating_add((period / 4).max(1))) } else { next };
         self.next_tick_ns = Some(soon.saturating_add(1).max(quantum).min(next).min(at_least));
     }
 
@@ -1299,7 +1347,7 @@ impl Detector {
             own_loss_ns,
         });
         // The path whose timeout expired last is the one the verdict waited for.
-        let waited_for = peer.paths.iter().max_by_key(|p| p.deadline_ns(self.judge_from_ns));
+        let waited_for = peer.paths.iter().max_by_key(|p| p.deadline_ns(peer.judge_from_ns));
         let contract = waited_for.map(|p| p.contract).unwrap_or_default();
         let own_drops = self.drops.saturating_sub(peer.drops_mark);
         let path_drops: u64 = peer.paths.iter().map(|p| p.last.drops.saturating_sub(p.drops_mark)).sum();
@@ -1310,10 +1358,10 @@ impl Detector {
             contract,
             observer_awake_ns: now.saturating_sub(self.awake_since_ns),
             drops: own_drops.saturating_add(path_drops),
-            drained: peer.is_drained(&self.carrier, self.judge_from_ns),
+            drained: peer.is_drained(&self.carrier),
             also_reported_by: peer.reporters.iter().filter(|(_, at)| *at >= recent).map(|(n, _)| n.clone()).collect(),
             fence: peer.fence,
-            fenced: peer.fence.is_some() && !peer.fence_may_be_open(self.judge_from_ns, now),
+            fenced: peer.fence.is_some() && !peer.fence_may_be_open(now),
             ..Evidence::default()
         }
     }
@@ -1344,7 +1392,7 @@ impl Detector {
         debug_assert!(self.peers.len() <= MAX_PEERS);
         debug_assert!(self.peers.windows(2).all(|w| w[0].node < w[1].node), "sorted, each once");
         debug_assert!(self.peers.iter().all(|p| p.node != self.config.self_node));
-        debug_assert!(self.awake_since_ns <= self.judge_from_ns || self.last_tick_ns.is_none());
+        debug_assert!(self.peers.iter().all(|p| p.doubt_from_ns <= p.judge_from_ns));
         debug_assert!(self.last_tick_ns.is_none_or(|t| t <= self.now_ns));
         debug_assert_eq!(self.next_inferred & INFERRED, 0);
         self.peers.iter().for_each(Peer::invariants);

@@ -42,6 +42,8 @@ pub(super) struct Path {
     pub agent_absent: bool,
     /// `last.drops` when the last heartbeat came.
     pub drops_mark: u64,
+    /// The first barrier asked for since this observer woke up.
+    pub barrier_ns: u64,
 }
 
 impl Path {
@@ -60,7 +62,22 @@ impl Path {
             kernel_answered: false,
             agent_absent: false,
             drops_mark: 0,
+            barrier_ns: 0,
         }
+    }
+
+    /// The time in which this host's heartbeats show that nothing was lost to us on this path, while we slept: since when, and how much of it they leave open.
+    /// `None` when they show nothing: one is missing, or none has come behind the first barrier since `awake_since_ns`, behind which all that came
+    /// before must have been.
+    ///
+    /// What came of a host that slept as we did (the same machine below us) covers no time, so for that time it shows nothing.
+    pub fn shows(&self, awake_since_ns: u64) -> Option<(u64, u64)> {
+        let recent = self.last.recent;
+        let is_whole = recent.from_ns != 0 && recent.lost == 0;
+        let is_behind = self.barrier_ns >= awake_since_ns && self.last.last_arrival_ns > self.barrier_ns;
+        let covered_ns = recent.came.saturating_mul(self.contract.period_ns);
+        let open_ns = self.last.last_arrival_ns.saturating_sub(recent.from_ns).saturating_sub(covered_ns);
+        (is_whole && is_behind).then_some((recent.from_ns, open_ns))
     }
 
     /// The last moment at which the next heartbeat may still be missing: from the last arrival or, when later, from the moment
@@ -259,8 +276,12 @@ pub(super) struct Peer {
     pub told_timeout_ns: u64,
     /// The observer's drop counter when the last heartbeat came.
     pub drops_mark: u64,
-    /// Since when it is overdue and a barrier is waited for; it is alive still.
+    /// Since when it is overdue, or would be if we had not slept, and a barrier is waited for; it is alive still.
     pub draining_since_ns: Option<u64>,
+    /// Silence before this is not held against it: when we joined, woke up, or rejoined.
+    pub judge_from_ns: u64,
+    /// What that was before we slept, until it is known whether anything was missed ([`super`], "What a pause costs"); else the same.
+    pub doubt_from_ns: u64,
     /// Who else reported its silence, and when.
     pub reporters: Vec<(String, u64)>,
     /// What it promised of its fence, in this life.
@@ -286,6 +307,8 @@ impl Peer {
             told_timeout_ns: 0,
             drops_mark: drops,
             draining_since_ns: None,
+            judge_from_ns: 0,
+            doubt_from_ns: 0,
             reporters: Vec::new(),
             fence: None,
         };
@@ -332,28 +355,39 @@ impl Peer {
     }
 
     /// When the host becomes late if nothing comes.
-    pub fn late_at_ns(&self, judge_from_ns: u64) -> u64 {
-        self.paths.iter().map(|p| p.deadline_ns(judge_from_ns)).max().unwrap_or(u64::MAX)
+    pub fn late_at_ns(&self) -> u64 {
+        self.paths.iter().map(|p| p.deadline_ns(self.judge_from_ns)).max().unwrap_or(u64::MAX)
     }
 
     /// Since when nothing has come that we could have heard.
-    pub fn silent_since_ns(&self, judge_from_ns: u64) -> u64 {
-        self.paths.iter().map(|p| p.silent_since_ns(judge_from_ns)).max().unwrap_or(judge_from_ns)
+    pub fn silent_since_ns(&self) -> u64 {
+        self.paths.iter().map(|p| p.silent_since_ns(self.judge_from_ns)).max().unwrap_or(self.judge_from_ns)
     }
 
-    pub fn is_stale(&self, judge_from_ns: u64, now_ns: u64) -> bool {
-        now_ns > self.late_at_ns(judge_from_ns)
+    /// Whether it would be late if we had not slept.
+    pub fn is_doubtful(&self, now_ns: u64) -> bool {
+        self.paths.iter().all(|p| now_ns > p.deadline_ns(self.doubt_from_ns))
+    }
+
+    /// Until when a barrier is waited for: the wait begins when it is overdue, though the questions may have begun before.
+    pub fn drained_by_ns(&self, config: &Config) -> Option<u64> {
+        let since = self.draining_since_ns?.max(self.late_at_ns());
+        Some(since.saturating_add(self.drain_wait_ns(config)))
+    }
+
+    pub fn is_stale(&self, now_ns: u64) -> bool {
+        now_ns > self.late_at_ns()
     }
 
     /// Until when its fence may still be open: what it counted in this time it has promised to stop after ([`crate::fence`]). The time runs from the
     /// last arrival by any path, and not from before anything that we did not hear for a reason of our own.
-    pub fn fence_until_ns(&self, judge_from_ns: u64) -> Option<u64> {
-        self.fence.map(|f| self.silent_since_ns(judge_from_ns).saturating_add(f.timeout_ns))
+    pub fn fence_until_ns(&self) -> Option<u64> {
+        self.fence.map(|f| self.silent_since_ns().saturating_add(f.timeout_ns))
     }
 
     /// Whether it promised a fence that may still be open.
-    pub fn fence_may_be_open(&self, judge_from_ns: u64, now_ns: u64) -> bool {
-        self.fence_until_ns(judge_from_ns).is_some_and(|until| now_ns <= until)
+    pub fn fence_may_be_open(&self, now_ns: u64) -> bool {
+        self.fence_until_ns().is_some_and(|until| now_ns <= until)
     }
 
     /// The longest round trip of a question by contract. δmax counts once: a kernel answers without waiting for any process, so that only our
@@ -370,8 +404,8 @@ impl Peer {
 
     /// Whether no heartbeat that came in time can be waiting between our interfaces and us (SafeTimer §4.1): a barrier that arrived after the
     /// timeout was over has been seen on every path that may carry something.
-    pub fn is_drained(&self, carrier: &[bool; PATHS], judge_from_ns: u64) -> bool {
-        let overdue_ns = self.late_at_ns(judge_from_ns);
+    pub fn is_drained(&self, carrier: &[bool; PATHS]) -> bool {
+        let overdue_ns = self.late_at_ns();
         self.paths.iter().zip(carrier).all(|(p, carrier)| !carrier || p.down || p.drained_ns > overdue_ns)
     }
 
@@ -432,10 +466,10 @@ impl Peer {
     }
 
     /// Whether enough questions stayed unanswered for long enough, we being there and permitted to judge.
-    pub fn is_exhausted(&self, config: &Config, judge_from_ns: u64, now_ns: u64) -> bool {
+    pub fn is_exhausted(&self, config: &Config, now_ns: u64) -> bool {
         let silent = match self.state {
-            State::Late => self.is_stale(judge_from_ns, now_ns),
-            State::AgentLost => now_ns > judge_from_ns.saturating_add(self.timeout_ns()),
+            State::Late => self.is_stale(now_ns),
+            State::AgentLost => now_ns > self.judge_from_ns.saturating_add(self.timeout_ns()),
             State::Alive | State::Silent | State::Left => false,
         };
         silent && self.probing.is_unanswered(config, self.probe_wait_ns(config), now_ns)
@@ -469,7 +503,8 @@ impl Peer {
 
     /// Notes for each path whether the other one is ahead of it: by more than the two copies of one heartbeat may differ, so that a copy on
     /// this path was certainly sent and is missing.
-    pub fn compare_paths(&mut self, judge_from_ns: u64) {
+    pub fn compare_paths(&mut self) {
+        let judge_from_ns = self.judge_from_ns;
         let newest = self.last_arrival_ns();
         for path in &mut self.paths {
             let since = path.silent_since_ns(judge_from_ns);

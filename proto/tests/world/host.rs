@@ -3,6 +3,7 @@
 use crate::sim::{MS, US};
 use fide_proto::detector::{Config, Detector, Outbox, OutboxConfig, PathArrival, ProbeResult};
 use fide_wire::PATHS;
+use fide_wire::marks::Marks;
 use fide_wire::packet::{ConfirmEntry, Notice};
 use fide_wire::verdict::{Cause, Contract};
 use std::collections::{BTreeMap, VecDeque};
@@ -71,6 +72,8 @@ pub struct Slot {
     pub incarnation: u32,
     pub condemned: bool,
     pub rows: [PathArrival; PATHS],
+    /// What the receive program notes now and then.
+    pub marks: [Marks; PATHS],
 }
 
 /// The truth about a process.
@@ -194,6 +197,9 @@ impl Host {
                 row.lost += if row.last_number == 0 { 0 } else { number - row.last_number - 1 };
                 row.last_number = number;
                 row.last_arrival_ns = now;
+                let (arrived, marks) = (row.last_number - row.lost, &mut slot.marks[packet.path]);
+                marks.count(arrived, row.lost, now);
+                row.recent = marks.recent(arrived, row.lost, now);
             }
         }
         false

@@ -610,7 +610,12 @@ impl World {
                     let contracts = [CONTRACT; PATHS];
                     let seen = agent.detector.peer_seen(packet.node, &body.name, packet.incarnation, &contracts, now);
                     if matches!(seen, Ok(Seen::Joined | Seen::Returned)) {
-                        let slot = Slot { incarnation: packet.incarnation, condemned: false, rows: Default::default() };
+                        let slot = Slot {
+                            incarnation: packet.incarnation,
+                            condemned: false,
+                            rows: Default::default(),
+                            marks: Default::default(),
+                        };
                         h.table.insert(packet.node, slot);
                         agent.next_announce_ns = now; // make ourselves known to the newcomer
                     }

@@ -57,7 +57,8 @@ struct fide_peer {
 	__u32 period_ns;
 	__u32 condemned; /* this incarnation is over */
 	__u32 queue[FIDE_PATHS]; /* that its last heartbeat came by, counted from 1 */
-	__u64 reserved[5];
+	__u64 mark[FIDE_PATHS][2]; /* by path, the older first: see set_mark() */
+	__u64 reserved;
 	struct fide_path path[FIDE_PATHS];
 };
 

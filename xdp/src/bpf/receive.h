@@ -268,6 +268,16 @@ static __always_inline bool is_newer(struct fide_peer *peer, __u32 incarnation, 
 	return false;
 }
 
+/* Every 64 heartbeats: when that was, how many had come and how many were lost, in one word that a reader sees whole. An agent that slept for seconds
+ * finds in the older one what the last 64 to 128 were like, see fide_wire::marks. */
+static __always_inline void set_mark(struct fide_peer *peer, struct fide_path *p, __u32 row, __u64 now)
+{
+	volatile __u64 *mark = peer->mark[row & (FIDE_PATHS - 1)];
+
+	mark[0] = mark[1];
+	mark[1] = now >> FIDE_MARK_SHIFT << 32 | (p->arrived & 0xffff) << 16 | (p->lost & 0xffff);
+}
+
 static __always_inline void heartbeat(struct fide_peer *peer, struct fide_path *p, __u32 slot, __u32 path, __u64 number, __u64 before,
 				      __u64 sent, __u32 period, __u64 now)
 {
@@ -282,6 +292,8 @@ static __always_inline void heartbeat(struct fide_peer *peer, struct fide_path *
 	p->arrived_ns = now;
 	p->sent_ns = sent;
 	p->arrived += 1;
+	if (p->arrived % FIDE_MARK_EVERY == 0)
+		set_mark(peer, p, path, now);
 	peer->period_ns = period;
 }
 

@@ -1,6 +1,7 @@
 //! One detector and a receive table to play with. Times read in microseconds.
 
 use super::super::*;
+use fide_wire::marks::Marks;
 
 pub const A: u32 = 10;
 pub const B: u32 = 20;
@@ -26,8 +27,11 @@ pub struct Bench {
     pub held: [u64; PATHS],
     /// Whether answers are barriers, and heartbeats for what came a period before.
     pub barriers: bool,
+    /// Hosts whose heartbeats take another receive queue than those of the others.
+    pub own_queue: Vec<u32>,
     rows: std::collections::BTreeMap<u32, [PathArrival; PATHS]>,
     numbers: std::collections::BTreeMap<u32, u64>,
+    marks: std::collections::BTreeMap<(u32, usize), Marks>,
     /// Heartbeats held up on a path.
     waiting: std::collections::BTreeMap<(u32, usize), u64>,
     pub verdicts: Vec<Verdict>,
@@ -49,8 +53,10 @@ impl Bench {
             deaf: Vec::new(),
             held: [0; PATHS],
             barriers: true,
+            own_queue: Vec::new(),
             rows: Default::default(),
             numbers: Default::default(),
+            marks: Default::default(),
             waiting: Default::default(),
             verdicts: Vec::new(),
             others: Vec::new(),
@@ -112,10 +118,14 @@ impl Bench {
                     *waiting += 1;
                     continue;
                 }
+                let marks = &mut self.marks.entry((*n, p)).or_default();
                 let row = &mut self.rows.entry(*n).or_default()[p];
                 row.lost += if row.last_number == 0 { 0 } else { *number - row.last_number - 1 };
                 row.last_number = *number;
                 row.last_arrival_ns = self.now - 50 * US + 20 * US * p as u64;
+                let arrived = row.last_number - row.lost;
+                marks.count(arrived, row.lost, row.last_arrival_ns);
+                row.recent = marks.recent(arrived, row.lost, row.last_arrival_ns);
             }
         }
     }
@@ -128,7 +138,8 @@ impl Bench {
         if self.barriers {
             for p in (0..PATHS).filter(|&p| self.held[p] <= self.now) {
                 let newest = self.rows.values().map(|rows| rows[p].last_arrival_ns).max().unwrap_or(0);
-                self.rows.keys().for_each(|n| self.d.drained(*n, p, newest.saturating_sub(MS)));
+                let as_of = newest.saturating_sub(MS);
+                self.rows.keys().for_each(|n| self.d.drained(*n, p, as_of + u64::from(self.own_queue.contains(n))));
             }
         }
         self.d.tick(self.now);
@@ -141,7 +152,8 @@ impl Bench {
                             if *asked && self.held[p] <= self.now && !self.deaf.contains(&(node, p)) {
                                 self.d.probe_result(node, p, *result, self.now, self.now + 1);
                                 if self.barriers {
-                                    self.rows.keys().for_each(|n| self.d.drained(*n, p, self.now));
+                                    let as_of = |n| self.now + u64::from(self.own_queue.contains(n));
+                                    self.rows.keys().for_each(|n| self.d.drained(*n, p, as_of(n)));
                                 }
                             }
                         }
@@ -151,6 +163,11 @@ impl Bench {
                 _ => self.others.push(action),
             }
         }
+    }
+
+    /// So many heartbeats of everybody are lost on their way.
+    pub fn lose(&mut self, heartbeats: u64) {
+        self.numbers.values_mut().for_each(|n| *n += heartbeats);
     }
 
     /// The host is gone: no heartbeats, no answers.
@@ -184,6 +201,7 @@ impl Bench {
     pub fn restart(&mut self, node: u32, incarnation: u32) {
         self.crash(node);
         self.rows.remove(&node);
+        self.marks.retain(|(n, _), _| *n != node);
         self.sending.push((node, incarnation, [true; PATHS]));
         self.answering.push((node, ProbeResult::KernelAnswered));
         self.d.peer_seen(node, &format!("host-{node}"), incarnation, &[CONTRACT; PATHS], self.now).unwrap();

@@ -19,7 +19,7 @@ fn a_quiet_tick_over_256_hosts_is_cheap() {
     for k in 0..turns {
         now += MS;
         for (i, &n) in nodes.iter().enumerate() {
-            let row = PathArrival { last_number: k + 1, last_arrival_ns: now - (i as u64 % 100) * US, lost: 0, drops: 0 };
+            let row = PathArrival { last_number: k + 1, last_arrival_ns: now - (i as u64 % 100) * US, ..PathArrival::default() };
             d.arrivals(n, 1, &[row; PATHS]).unwrap();
         }
         d.tick(now);

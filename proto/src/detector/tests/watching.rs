@@ -14,15 +14,108 @@ fn keepalived_2066_an_observer_that_was_not_scheduled_says_so_and_judges_nobody(
     }
 }
 
-#[test]
-fn a_crash_during_the_pause_is_found_a_timeout_after_it() {
-    let mut b = Bench::watching(&[A, B]);
+/// Sleeps through a crash of A, and says how long after waking up it was said.
+fn crash_in_a_pause(b: &mut Bench, sleep: impl Fn(&mut Bench)) -> (u64, u64) {
+    b.run(150 * MS); // for two marks
     b.crash(A);
-    b.sleep(50 * MS, true);
+    sleep(b);
     let woke = b.now;
-    b.run(10 * MS);
+    b.run(20 * MS);
     assert_eq!(b.causes(), [(Cause::ObserverPaused, ME), (Cause::ContractBroken, A), (Cause::SilentHost, A)]);
-    assert!(b.verdicts[1].at_ns > woke + TO);
+    (b.verdicts[1].at_ns - woke, b.verdicts[2].at_ns - woke)
+}
+
+#[test]
+fn a_crash_during_the_pause_is_found_at_once_when_nothing_was_missed() {
+    for offset in 0..10 {
+        let mut b = Bench::watching(&[A, B]);
+        b.run(offset * 100 * US);
+        let (late, silent) = crash_in_a_pause(&mut b, |b| b.sleep(50 * MS, true));
+        // One heartbeat of the other behind the barrier, and the questions that run meanwhile: 1 ms each.
+        assert!(late < TO && silent < TO + 300 * US, "{late} {silent}");
+        assert!(b.verdicts[1].evidence.drained);
+    }
+}
+
+#[test]
+fn a_crash_during_the_pause_is_found_a_timeout_after_it_when_something_may_have_been_missed() {
+    let heard = |b: &mut Bench| b.sleep(50 * MS, true);
+    type Sleep = fn(&mut Bench);
+    // The machine below stood still; one heartbeat of the other host was lost, or all; the other host comes by another queue; there is no other host, or no barrier.
+    let cases: [(&[u32], bool, Sleep); 6] = [
+        (&[A, B], true, |b| b.sleep(50 * MS, false)),
+        (&[A, B], true, |b| {
+            b.sleep(25 * MS, true);
+            b.lose(1);
+            b.sleep(25 * MS, true);
+        }),
+        (&[A, B], true, |b| {
+            b.sleep(50 * MS, false);
+            b.lose(50);
+        }),
+        (&[A, B], true, |b| {
+            b.own_queue.push(B);
+            b.sleep(50 * MS, true);
+        }),
+        (&[A], true, |b| b.sleep(50 * MS, true)),
+        (&[A, B], false, |b| b.sleep(50 * MS, true)),
+    ];
+    for (i, (hosts, barriers, sleep)) in cases.into_iter().enumerate() {
+        let mut b = Bench::watching(hosts);
+        b.barriers = barriers;
+        if !barriers {
+            b.d.offer_barriers(false);
+        }
+        let (late, silent) = crash_in_a_pause(&mut b, sleep);
+        assert!(late > TO && silent > TO, "case {i}: {late} {silent}");
+    }
+    assert!(crash_in_a_pause(&mut Bench::watching(&[A, B]), heard).0 < TO, "without these it is found earlier");
+    // The other host stood still for a while, and maybe all did: the silence is longer than that.
+    let (late, _) = crash_in_a_pause(&mut Bench::watching(&[A, B]), |b| {
+        b.sleep(40 * MS, true);
+        b.sleep(10 * MS, false);
+    });
+    assert!(late < TO, "{late}");
+    // Or it is not: the host died just before the others stood still.
+    let mut b = Bench::watching(&[A, B]);
+    b.run(150 * MS);
+    b.until_heartbeat(A);
+    b.crash(A);
+    b.sleep(10 * MS, false);
+    let woke = b.now;
+    b.run(20 * MS);
+    assert_eq!(b.causes(), [(Cause::ObserverPaused, ME), (Cause::ContractBroken, A), (Cause::SilentHost, A)]);
+    assert!(b.verdicts[1].at_ns > woke + TO - 200 * US, "{}", b.verdicts[1].at_ns - woke);
+}
+
+#[test]
+fn what_waits_in_the_kernel_after_a_pause_is_waited_for() {
+    for offset in 0..10 {
+        let mut b = Bench::watching(&[A, B, C]);
+        b.run(offset * 100 * US);
+        // The kernel's own work waits longer than we do: nothing is stamped before, nor is any barrier.
+        b.held = [b.now + 50 * MS + offset * 150 * US; PATHS];
+        b.sleep(50 * MS, true);
+        b.run(20 * MS);
+        assert_eq!(b.take(), [(Cause::ObserverPaused, ME)], "offset {offset}");
+    }
+}
+
+#[test]
+fn a_pause_of_everybody_accuses_nobody() {
+    for offset in 0..10 {
+        let mut b = Bench::watching(&[A, B, C]);
+        b.run(offset * 100 * US);
+        b.sleep(50 * MS, false);
+        // We are back first, the others one after the other.
+        let all = std::mem::take(&mut b.sending);
+        for host in all {
+            b.run(300 * US);
+            b.sending.push(host);
+        }
+        b.run(20 * MS);
+        assert_eq!(b.take(), [(Cause::ObserverPaused, ME)], "offset {offset}");
+    }
 }
 
 #[test]
@@ -314,7 +407,7 @@ fn the_plan_never_sleeps_past_what_it_would_call_a_pause() {
         b.now = next;
         for n in [A, B] {
             let at = next - next % MS;
-            let row = PathArrival { last_number: at / MS, last_arrival_ns: at, lost: 0, drops: 0 };
+            let row = PathArrival { last_number: at / MS, last_arrival_ns: at, ..PathArrival::default() };
             b.d.arrivals(n, 1, &[row; 2]).unwrap();
         }
         b.d.tick(next);
