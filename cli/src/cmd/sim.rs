@@ -34,7 +34,7 @@ pub struct SimArgs {
 #[derive(Debug, Subcommand)]
 pub enum SimCommand {
     /// Worlds by the thousand, every invariant checked at every step; fails if one does not hold
-    #[command(after_help = MENUS)]
+    #[command(after_help = format!("{MENUS}\n\n{LIMITS}"))]
     Run(RunArgs),
     /// The world of one seed, told as a timeline; a failing one is shrunk first
     #[command(after_help = MENUS)]
@@ -56,6 +56,11 @@ Menus (--menu):
   reconfigurations  crashes, joins, leaves
   engine-changes    crashes, joins, leaves, changes of the engine
   everything        all of these but changes of the engine";
+
+/// What bounds a world, as `--help` and the man page tell it.
+const LIMITS: &str = "\
+A world is over some 20 ms after its faults, at the latest; the number of its events has no other limit. Of the seeds that fail the first 20 of each
+engine, policy and menu are told.";
 
 /// What a scenario can say, as `--help` and the man page tell it.
 fn language() -> String {
@@ -145,10 +150,10 @@ pub struct RunArgs {
     /// How many hosts each world has: 2 to 9 [default: 2 to 5, as the seed says]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = within::<u16>(HOSTS))]
     pub hosts: Option<u16>,
-    /// How many seeds for each engine and policy: from 1; Ctrl-C ends sooner, with a report of those that were run
+    /// How many seeds for each engine and policy: 1 to 2^48; Ctrl-C ends sooner, with a report of those that were run
     #[arg(long, value_name = "N", default_value_t = 10_000, allow_negative_numbers = true, value_parser = within::<u64>(SEEDS))]
     pub seeds: u64,
-    /// The first seed: from 0
+    /// The first seed: 0 to 2^62
     #[arg(long, value_name = "SEED", default_value_t = 0, allow_negative_numbers = true, value_parser = within::<u64>(FROM))]
     pub from: u64,
     /// On how many threads: 1 to 1024 [default: as many as there are cores]
@@ -188,7 +193,7 @@ pub struct ReplayArgs {
 /// Its arguments.
 #[derive(Debug, Args)]
 pub struct ScenarioArgs {
-    /// Which
+    /// Text files, a story in each
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Tell what happened, too; that of an unexpected end is always told

@@ -93,7 +93,7 @@ fn a_scenario_that_cannot_be_read_keeps_none_behind_it_from_being_run() {
 #[test]
 fn limits_are_in_the_help_and_kept_with_words() {
     let help = text(&sim("run --help").stdout);
-    for limit in ["2 to 9", "from 1;", "from 0", "1 to 1024"] {
+    for limit in ["2 to 9", "1 to 2^48", "0 to 2^62", "1 to 1024", "number of its events"] {
         assert!(help.contains(limit), "{limit}: {help}");
     }
     for (words, wanted) in [
@@ -113,4 +113,13 @@ fn limits_are_in_the_help_and_kept_with_words() {
     }
     assert!(text(&sim("replay -1 --engine hsuc").stderr).contains("a number from 0 to"));
     assert!(text(&sim("scenario --help").stdout).contains("expect all alive apply \"NAME\""));
+}
+
+#[test]
+fn pages_have_what_can_be_said_and_no_empty_section() {
+    let page = |words: &[&str]| text(&fide(Path::new("/nonexistent/fided.sock"), words).stdout);
+    let scenario = page(&["man", "sim", "scenario"]);
+    assert!(scenario.contains(".SH NOTES\nSettings") && scenario.contains("hN loses power after COUNT outputs"), "{scenario}");
+    assert!(!scenario.contains(".SH EXTRA"), "{scenario}");
+    assert!(page(&["man", "sim", "run"]).contains("number of its events"));
 }
