@@ -137,11 +137,59 @@ impl Options {
     }
 }
 
-fn parse<T: Copy>(all: &[T], name: impl Fn(T) -> &'static str, text: &str, what: &str) -> Result<T, String> {
-    all.iter().copied().find(|one| name(*one) == text).ok_or_else(|| {
-        let names: Vec<_> = all.iter().map(|one| name(*one)).collect();
-        format!("no such {what}: {text} (there are: {})", names.join(", "))
+/// The names closest to `wanted`, best first, at most three; empty when none is close.
+pub fn close<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    let limit = (wanted.chars().count() / 3).max(1);
+    let mut scored: Vec<(usize, &str)> = names
+        .into_iter()
+        .filter_map(|name| {
+            let d = distance(&wanted.to_lowercase(), &name.to_lowercase());
+            let starts = wanted.len() > 1 && name.starts_with(wanted);
+            (d <= limit || starts).then_some((if starts { d.min(1) } else { d }, name))
+        })
+        .collect();
+    scored.sort();
+    scored.dedup();
+    scored.into_iter().map(|(_, name)| name).take(3).collect()
+}
+
+/// Insertions, deletions, replacements and swaps of neighbours that lead from one to the other.
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];
+    for i in 0..=a.len() {
+        for j in 0..=b.len() {
+            rows[i][j] = match (i, j) {
+                (0, n) | (n, 0) => n,
+                _ => {
+                    let replaced = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+                    let mut best = replaced.min(rows[i - 1][j] + 1).min(rows[i][j - 1] + 1);
+                    if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                        best = best.min(rows[i - 2][j - 2] + 1);
+                    }
+                    best
+                }
+            };
+        }
+    }
+    rows[a.len()][b.len()]
+}
+
+/// Which of these names it is.
+///
+/// # Errors
+/// If it is none; says what may have been meant, and which there are.
+pub fn one_of(names: &[&str], text: &str, what: &str) -> Result<usize, String> {
+    names.iter().position(|name| *name == text).ok_or_else(|| {
+        let meant = close(text, names.iter().copied());
+        let meant = if meant.is_empty() { String::new() } else { format!("; did you mean {}?", meant.join(" or ")) };
+        format!("no such {what}: {text}{meant} (there are: {})", names.join(", "))
     })
+}
+
+fn parse<T: Copy>(all: &[T], name: impl Fn(T) -> &'static str, text: &str, what: &str) -> Result<T, String> {
+    let names: Vec<_> = all.iter().map(|one| name(*one)).collect();
+    one_of(&names, text, what).map(|at| all[at])
 }
 
 /// The engine of this name.

@@ -10,11 +10,69 @@
 //! expect h2 leads
 //! ```
 //!
-//! Settings are separated by commas or lines: `N hosts`, `engine E`, `policy P`, `menu M`, `seed N`, `snapshots`, `faults end at T`, `clock of host N
-//! gains PPM ppm from NS`. What can happen is what [`crate::plan::Act`] prints, with these besides: `proposes "a", "b"` for a number of values, `joins`
-//! for `starts`, `is killed after its first send`. What can be expected: [`Expect`]. If nothing is said of what breaks, nothing may.
+//! Settings are separated by commas or lines. What can be said is listed in [`SETTINGS`], [`ACTS`] and [`EXPECTS`], and explained in
+//! `docs/scenarios.md`. What [`crate::plan::Act`] prints can be read, too. If nothing is said of what breaks, nothing may.
 
+use std::collections::BTreeSet;
+use std::fmt;
 use std::fmt::Write as _;
+
+/// What a world is made of. Words in capitals stand for something, `hN` for a host, `T` for a time.
+pub const SETTINGS: [&str; 8] = [
+    "N hosts",
+    "engine ENGINE",
+    "policy POLICY",
+    "menu MENU",
+    "seed SEED",
+    "snapshots",
+    "clock of hN gains PPM ppm from NS",
+    "faults end at T",
+];
+
+/// What can happen: what may stand behind `at T`.
+pub const ACTS: [&str; 21] = [
+    "hN proposes \"NAME\"",
+    "hN proposes COUNT values",
+    "hN is killed",
+    "hN is killed after its NTH send",
+    "hN is killed after COUNT outputs",
+    "hN loses power",
+    "hN loses power after COUNT outputs",
+    "hN joins",
+    "hN starts",
+    "hN leaves",
+    "hN switches to ENGINE",
+    "process of hN pauses for T",
+    "hN pauses for T",
+    "path PATH of hN is cut for T",
+    "hN is cut off for T",
+    "path PATH loses PERCENT % for T",
+    "path PATH doubles PERCENT % for T",
+    "path PATH delays PERCENT % by T for T",
+    "link hN to hN stalls for T",
+    "the witness is gone for T",
+    "the witness takes sides",
+];
+
+/// What can be expected: what may stand behind `expect`.
+pub const EXPECTS: [&str; 13] = [
+    "no violation",
+    "disagreement",
+    "PROPERTY broken",
+    "violation of PROPERTY",
+    "all alive apply \"NAME\"",
+    "hN applies \"NAME\"",
+    "nobody applies \"NAME\"",
+    "hN applies COUNT entries",
+    "hN leads",
+    "hN runs ENGINE",
+    "hN is down",
+    "hN stops safely",
+    "hN halted REASON",
+];
+
+/// Why a member stops, as scenarios call it: the names of [`fide_proto::consensus::Halted`].
+pub const REASONS: [&str; 6] = ["network-fault", "missing-broadcast", "unconfirmed", "expelled", "left", "contradiction"];
 
 /// Most values that a scenario proposes.
 const VALUES_MAX: u64 = 100_000;
@@ -80,6 +138,23 @@ pub struct Ended {
     pub unmet: Vec<String>,
 }
 
+/// Why a text is no scenario.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wrong {
+    /// The line, from 1.
+    pub line: usize,
+    /// What is wrong there, and what may have been meant.
+    pub what: String,
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {}", self.line, self.what)
+    }
+}
+
+impl std::error::Error for Wrong {}
+
 /// What was read so far.
 struct Reader {
     options: Options,
@@ -87,6 +162,8 @@ struct Reader {
     hosts: usize,
     ends_ns: Option<u64>,
     snapshots: bool,
+    /// The line that last spoke of the engine or the policy.
+    made_at: usize,
     /// With the numbers of their lines.
     steps: Vec<(usize, Step, Vec<String>)>,
     clocks: Vec<(usize, usize, Clock)>,
@@ -98,20 +175,21 @@ impl Scenario {
     ///
     /// # Errors
     /// The line that makes no sense, and why.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, Wrong> {
         let mut reader = Reader {
             options: Options { menu: Menu::Everything, ..Options::default() },
             seed: 1,
             hosts: 3,
             ends_ns: None,
             snapshots: false,
+            made_at: 0,
             steps: Vec::new(),
             clocks: Vec::new(),
             expects: Vec::new(),
         };
         for (at, line) in text.lines().enumerate() {
-            let line = line.split('#').next().unwrap_or_default().trim();
-            reader.line(at + 1, line).map_err(|why| format!("line {}: {why}", at + 1))?;
+            let read = uncommented(line).and_then(|line| reader.line(at + 1, line));
+            read.map_err(|what| Wrong { line: at + 1, what })?;
         }
         reader.finish()
     }
@@ -197,39 +275,150 @@ fn kebab(name: &str) -> String {
     text
 }
 
-/// `2ms` and `h1` as `2 ms` and `host 1`; what stands between quotes apart.
-fn words(line: &str) -> (Vec<String>, Vec<String>) {
+/// A line without its comment.
+fn uncommented(line: &str) -> Result<&str, String> {
+    let mut within = false;
+    for (at, letter) in line.char_indices() {
+        match letter {
+            '"' => within = !within,
+            '#' if !within => return Ok(line[..at].trim()),
+            _ => {}
+        }
+    }
+    if within { Err(format!("a quote is not closed: {}", line.trim())) } else { Ok(line.trim()) }
+}
+
+/// `2ms` and `h1` as `2 ms` and `host 1`; the names between quotes, which come last, apart.
+fn words(line: &str) -> Result<(Vec<String>, Vec<String>), String> {
     let (mut words, mut quoted) = (Vec::new(), Vec::new());
     for (at, part) in line.split('"').enumerate() {
         if at % 2 == 1 {
+            if part.is_empty() {
+                return Err("a name is empty".to_owned());
+            }
             quoted.push(part.to_owned());
             continue;
         }
         for word in part.split(|c: char| c.is_whitespace() || c == ',').filter(|word| !word.is_empty()) {
+            if !quoted.is_empty() {
+                return Err(format!("something follows the names: {word}"));
+            }
             let word = word.trim_end_matches(':');
             let digits = word.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(word.len());
             if let Some(number) =
                 word.strip_prefix('h').filter(|rest| !rest.is_empty() && rest.chars().all(|c| c.is_ascii_digit()))
             {
                 words.extend(["host".to_owned(), number.to_owned()]);
-            } else if digits > 0 && matches!(&word[digits..], "ms" | "us" | "µs" | "ns" | "%") {
+            } else if digits > 0 && (is_unit(&word[digits..]) || &word[digits..] == "%") {
                 words.extend([word[..digits].to_owned(), word[digits..].to_owned()]);
             } else if !word.is_empty() {
                 words.push(word.to_owned());
             }
         }
     }
-    (words, quoted)
+    Ok((words, quoted))
+}
+
+fn is_unit(word: &str) -> bool {
+    matches!(word, "ms" | "us" | "µs" | "ns")
+}
+
+fn is_number(word: &str) -> bool {
+    word.parse::<f64>().is_ok()
+}
+
+/// What is said instead of what makes no sense: `; did you mean "…"?`, or where to look.
+fn meant(words: &[&str], named: bool, forms: &[&str]) -> String {
+    let near = nearest(words, named, forms);
+    if near.is_empty() {
+        return " (what can be said: fide sim scenario --help)".to_owned();
+    }
+    let near: Vec<_> = near.iter().map(|form| format!("\"{form}\"")).collect();
+    format!("; did you mean {}?", near.join(" or "))
+}
+
+/// The forms that these words come closest to, filled in with them; none if that is not close.
+fn nearest(said: &[&str], named: bool, forms: &[&str]) -> Vec<String> {
+    let mut said = said.to_vec();
+    if named {
+        said.push("\"NAME\"");
+    }
+    let mut best = (NEAR + 1, Vec::new());
+    for form in forms {
+        let (cost, text) = align(&said, &tokens(form));
+        if cost < best.0 {
+            best = (cost, vec![text]);
+        } else if cost == best.0 && !best.1.contains(&text) {
+            best.1.push(text);
+        }
+    }
+    if best.0 > NEAR || best.1.len() > 2 { Vec::new() } else { best.1 }
+}
+
+/// A word of a form that is missing, or one too many, costs 2; a slip of the finger 1; another word 3.
+const NEAR: usize = 2;
+
+fn tokens(form: &str) -> Vec<&str> {
+    form.split(' ')
+        .flat_map(|word| match word {
+            "hN" => vec!["host", "N"],
+            "T" => vec!["TIME", "UNIT"],
+            _ => vec![word],
+        })
+        .collect()
+}
+
+/// How far these words are from a form, and the form with what it takes of them.
+fn align(said: &[&str], form: &[&str]) -> (usize, String) {
+    let mut rows: Vec<Vec<(usize, Vec<&str>)>> = vec![vec![(0, Vec::new()); form.len() + 1]; said.len() + 1];
+    for i in 0..=said.len() {
+        for j in 0..=form.len() {
+            let mut ways = Vec::new();
+            let with = |(cost, text): &(usize, Vec<_>), more: usize, word| {
+                (cost + more, text.iter().copied().chain(word).collect::<Vec<_>>())
+            };
+            if i > 0 {
+                ways.push(with(&rows[i - 1][j], 2, None));
+            }
+            if j > 0 {
+                ways.push(with(&rows[i][j - 1], 2, Some(form[j - 1])));
+            }
+            if i > 0 && j > 0 {
+                let (cost, word) = fits(said[i - 1], form[j - 1]);
+                ways.push(with(&rows[i - 1][j - 1], cost, Some(word)));
+            }
+            rows[i][j] = ways.into_iter().min_by_key(|(cost, _)| *cost).unwrap_or_default();
+        }
+    }
+    let (cost, words) = rows.pop().and_then(|mut row| row.pop()).unwrap_or_default();
+    (cost, words.join(" ").replace("host ", "h").replace("TIME UNIT", "T"))
+}
+
+/// What it costs to take this word for one of a form, and what then stands there.
+fn fits<'a>(said: &'a str, form: &'a str) -> (usize, &'a str) {
+    let stands_for_something = form.chars().all(|c| c.is_ascii_uppercase());
+    let good = match form {
+        "N" | "COUNT" | "SEED" | "PPM" | "NS" | "PATH" | "PERCENT" | "TIME" => is_number(said),
+        "UNIT" => is_unit(said),
+        _ if stands_for_something => !is_number(said) && !said.starts_with('"'),
+        _ => said == form,
+    };
+    match good {
+        true if stands_for_something => (0, said),
+        true => (0, form),
+        false if !stands_for_something && !options::close(said, [form]).is_empty() => (1, form),
+        false => (3, form),
+    }
 }
 
 const ORDINALS: [&str; 6] = ["first", "second", "third", "fourth", "fifth", "sixth"];
 
 impl Reader {
     fn line(&mut self, at: usize, line: &str) -> Result<(), String> {
-        let (words, quoted) = words(line);
+        let (words, quoted) = words(line)?;
         let words: Vec<_> = words.iter().map(String::as_str).collect();
         match words[..] {
-            [] => Ok(()),
+            [] if quoted.is_empty() => Ok(()),
             ["at", n, unit, ..] => {
                 let at_ns = parse_time(n, unit)?;
                 let act = act(&words[3..], &quoted)?;
@@ -241,17 +430,26 @@ impl Reader {
                 self.expects.push((at, line.to_owned()));
                 Ok(())
             }
+            [_, n, unit, ..] if is_number(n) && is_unit(unit) => {
+                let rest = line.split_once(char::is_whitespace).map_or("", |(_, rest)| rest.trim());
+                Err(format!("not something that a scenario says: {line}; did you mean \"at {rest}\"?"))
+            }
+            [first, ..] if !options::close(first, ["expect"]).is_empty() => {
+                let rest = line.split_once(char::is_whitespace).map_or("", |(_, rest)| rest.trim());
+                Err(format!("not something that a scenario says: {line}; did you mean \"expect {rest}\"?"))
+            }
+            _ if !quoted.is_empty() => Err(format!("a setting has no name: {line}")),
             _ => line.split(',').try_for_each(|setting| self.setting(at, setting.trim())),
         }
     }
 
     fn setting(&mut self, at: usize, setting: &str) -> Result<(), String> {
-        let (words, _) = words(setting);
+        let (words, _) = words(setting)?;
         let words: Vec<_> = words.iter().map(String::as_str).collect();
         match words[..] {
             [] => {}
-            ["engine", name] => self.options.engine = options::parse_kind(name)?,
-            ["policy", name] => self.options.policy = options::parse_policy(name)?,
+            ["engine", name] => (self.options.engine, self.made_at) = (options::parse_kind(name)?, at),
+            ["policy", name] => (self.options.policy, self.made_at) = (options::parse_policy(name)?, at),
             ["menu", name] => self.options.menu = name.parse()?,
             ["hosts", n] | [n, "hosts"] => {
                 self.hosts = number(n)? as usize;
@@ -270,50 +468,46 @@ impl Reader {
                 self.clocks.push((at, parse_host(host)?, Clock { ppm, offset_ns }));
             }
             ["faults", "end", "at", n, unit] => self.ends_ns = Some(parse_time(n, unit)?),
-            _ => {
-                return Err(format!(
-                    "not something that a scenario says: {setting} (`N hosts`, `engine E`, `policy P`, `seed N`, `at T …`, `expect …`)"
-                ));
-            }
+            _ => return Err(format!("not something that a scenario says: {setting}{}", meant(&words, false, &SETTINGS))),
         }
         Ok(())
     }
 
-    fn finish(mut self) -> Result<Scenario, String> {
+    fn finish(mut self) -> Result<Scenario, Wrong> {
         let hosts = self.hosts;
+        let wrong = |line, what| Wrong { line, what };
         if !self.options.policy.suits(self.options.engine) {
-            return Err(format!("{} cannot keep the policy {}", self.options.engine, self.options.policy));
+            return Err(wrong(self.made_at, format!("{} cannot keep the policy {}", self.options.engine, self.options.policy)));
         }
         if let Some((at, step, _)) =
             self.steps.iter().find(|(_, step, _)| step.act.highest_host().is_some_and(|host| host >= hosts))
         {
-            return Err(format!("line {at}: there are {hosts} hosts: {}", step.act));
+            return Err(wrong(*at, format!("there are {hosts} hosts: {}", step.act)));
         }
         let mut clocks = vec![Clock { offset_ns: 1_000_000, ppm: 0 }; hosts];
         for (at, host, clock) in self.clocks {
-            *clocks.get_mut(host).ok_or_else(|| format!("line {at}: there are {hosts} hosts"))? = clock;
+            *clocks.get_mut(host).ok_or_else(|| wrong(at, format!("there are {hosts} hosts")))? = clock;
         }
         self.steps.sort_by_key(|(_, step, _)| step.at_ns);
-        let proposed: u64 = self
-            .steps
-            .iter()
-            .map(|(_, step, _)| if let Act::Propose { values, .. } = step.act { u64::from(values) } else { 0 })
-            .sum();
-        if proposed > VALUES_MAX {
-            return Err(format!("{proposed} values are proposed: a scenario has room for {VALUES_MAX}"));
-        }
         // Clients count their values as they come.
-        let mut values = Vec::new();
+        let (mut values, mut named, mut proposed) = (Vec::new(), BTreeSet::new(), 0);
         for (at, step, names) in &self.steps {
             let Act::Propose { values: n, .. } = step.act else { continue };
-            if let Some(name) = names.iter().find(|name| values.contains(*name)) {
-                return Err(format!("line {at}: there is a \"{name}\" already"));
+            proposed += u64::from(n);
+            if proposed > VALUES_MAX {
+                return Err(wrong(*at, format!("{proposed} values are proposed: a scenario has room for {VALUES_MAX}")));
             }
-            values.extend((0..n as usize).map(|nth| names.get(nth).cloned().unwrap_or_default()));
+            for nth in 0..n as usize {
+                let name = names.get(nth).cloned().unwrap_or_default();
+                if !name.is_empty() && !named.insert(name.clone()) {
+                    return Err(wrong(*at, format!("there is a \"{name}\" already")));
+                }
+                values.push(name);
+            }
         }
         let mut expects = Vec::new();
         for (at, line) in self.expects {
-            let expect = expectation(&line, &values).map_err(|why| format!("line {at}: {why}"))?;
+            let expect = expectation(&line, &values, hosts).map_err(|what| wrong(at, what))?;
             expects.push((line, expect));
         }
         let steps: Vec<_> = self.steps.into_iter().map(|(_, step, _)| step).collect();
@@ -329,23 +523,39 @@ fn number(text: &str) -> Result<u64, String> {
 }
 
 fn act(words: &[&str], quoted: &[String]) -> Result<Act, String> {
-    match words {
+    let act = match words {
         ["host", host, "proposes"] if !quoted.is_empty() => {
-            Ok(Act::Propose { host: parse_host(host)?, values: quoted.len() as u32 })
+            return Ok(Act::Propose { host: parse_host(host)?, values: quoted.len() as u32 });
         }
-        ["host", host, "joins"] => Ok(Act::Start { host: parse_host(host)? }),
+        ["host", host, "joins"] => Act::Start { host: parse_host(host)? },
         ["host", host, "is", "killed", "after", "its", nth, "send"] => {
-            let nth =
-                ORDINALS.iter().position(|name| name == nth).ok_or_else(|| format!("after its {nth} send (first to sixth)"))?;
             // At the next one.
-            Ok(Act::Kill { host: parse_host(host)?, after: nth as u32 + 2 })
+            let nth = options::one_of(&ORDINALS, nth, "send")?;
+            Act::Kill { host: parse_host(host)?, after: nth as u32 + 2 }
         }
-        words => words.join(" ").parse(),
+        ["link", "host", from, "to", "host", to, rest @ ..] => format!("link {from} to {to} {}", rest.join(" ")).parse()?,
+        words => words.join(" ").parse().map_err(|why: String| {
+            // What is wrong with a number or a name is told by it; what else is not known here.
+            let form = why.starts_with(NOT_AN_ACT).then(|| meant(words, !quoted.is_empty(), &ACTS));
+            why + &form.unwrap_or_default()
+        })?,
+    };
+    if !quoted.is_empty() {
+        return Err(format!("only what is proposed has a name: {act}"));
     }
+    if let Act::Lose { percent, .. } | Act::Double { percent, .. } | Act::Delay { percent, .. } = act
+        && percent > 100
+    {
+        return Err(format!("of a hundred, not {percent}: {act}"));
+    }
+    Ok(act)
 }
 
-fn expectation(line: &str, values: &[String]) -> Result<Expect, String> {
-    let (words, quoted) = words(line);
+/// How [`Act`] begins to say that it is none.
+const NOT_AN_ACT: &str = "not something that can happen";
+
+fn expectation(line: &str, values: &[String], hosts: usize) -> Result<Expect, String> {
+    let (words, quoted) = words(line)?;
     let words: Vec<_> = words.iter().map(String::as_str).skip(1).collect();
     let value = || match &quoted[..] {
         [name] => values
@@ -355,25 +565,33 @@ fn expectation(line: &str, values: &[String]) -> Result<Expect, String> {
             .ok_or_else(|| format!("nobody proposes \"{name}\"")),
         _ => Err(format!("one value at a time: {line}")),
     };
-    let property = |name: &str| {
-        let row = TABLE.iter().find(|row| row.name == name);
-        row.map(|row| row.name).ok_or_else(|| format!("no such property: {name}"))
+    let host = |text: &str| {
+        let host = parse_host(text)?;
+        if host < hosts { Ok(host) } else { Err(format!("there are {hosts} hosts: {line}")) }
     };
-    Ok(match words[..] {
+    let property = |name: &str| options::one_of(&TABLE.map(|row| row.name), name, "property").map(|at| TABLE[at].name);
+    let expect = match words[..] {
         ["no", "violation"] => Expect::NoViolation,
         ["disagreement"] => Expect::Broken("agreement"),
         [name, "broken"] | ["violation", "of", name] => Expect::Broken(property(name)?),
         ["all", "alive", "apply"] => Expect::AppliesValue(None, value()?),
         ["nobody", "applies"] => Expect::Never(value()?),
-        ["host", host, "applies"] => Expect::AppliesValue(Some(parse_host(host)?), value()?),
-        ["host", host, "applies", n, "entries" | "entry"] => Expect::Applies(parse_host(host)?, number(n)?),
-        ["host", host, "leads"] => Expect::Leads(parse_host(host)?),
-        ["host", host, "runs", kind] => Expect::Runs(parse_host(host)?, options::parse_kind(kind)?.name().to_owned()),
-        ["host", host, "is", "down"] => Expect::Down(parse_host(host)?),
-        ["host", host, "stops", "safely"] => Expect::Halted(parse_host(host)?, None),
-        ["host", host, "halted", why] => Expect::Halted(parse_host(host)?, Some(why.to_owned())),
-        _ => return Err(format!("not something to expect: {}", words.join(" "))),
-    })
+        ["host", h, "applies"] => Expect::AppliesValue(Some(host(h)?), value()?),
+        ["host", h, "applies", n, "entries" | "entry"] => Expect::Applies(host(h)?, number(n)?),
+        ["host", h, "leads"] => Expect::Leads(host(h)?),
+        ["host", h, "runs", kind] => Expect::Runs(host(h)?, options::parse_kind(kind)?.name().to_owned()),
+        ["host", h, "is", "down"] => Expect::Down(host(h)?),
+        ["host", h, "stops", "safely"] => Expect::Halted(host(h)?, None),
+        ["host", h, "halted", why] => {
+            let why = REASONS[options::one_of(&REASONS, why, "reason to stop")?];
+            Expect::Halted(host(h)?, Some(why.to_owned()))
+        }
+        _ => return Err(format!("not something to expect: {}{}", words.join(" "), meant(&words, !quoted.is_empty(), &EXPECTS))),
+    };
+    if !quoted.is_empty() && !matches!(expect, Expect::AppliesValue(..) | Expect::Never(_)) {
+        return Err(format!("this expects something of no value: {line}"));
+    }
+    Ok(expect)
 }
 
 /// A plan as the text of a scenario: the same world when it is read.
@@ -426,11 +644,124 @@ mod tests {
             ("expect speed broken", "line 1: no such property: speed"),
             ("1 hosts", "line 1: a scenario has 2 to 32 hosts, not 1"),
             ("engine lowi, policy fence", "lowi cannot keep the policy fence"),
-            ("at 1ms h1 is killed after its last send", "line 1: after its last send"),
+            ("at 1ms h1 is killed after its last send", "line 1: no such send: last"),
             ("a nice day", "line 1: not something that a scenario says: a nice day"),
         ] {
-            let why = Scenario::parse(text).unwrap_err();
+            let why = Scenario::parse(text).unwrap_err().to_string();
             assert!(why.contains(wanted), "{text}: {why}");
         }
+    }
+
+    #[test]
+    fn a_mark_within_quotes_begins_no_comment() {
+        let text = "at 1ms h1 proposes \"a#b\" # and this is one, with \"half a quote\nexpect all alive apply \"a#b\"";
+        assert_eq!(Scenario::parse(text).unwrap().values, ["a#b"]);
+    }
+
+    #[test]
+    fn what_was_once_taken_in_silence_is_refused() {
+        for (text, wanted) in [
+            ("at 1ms h1 proposes \"a", "line 1: a quote is not closed"),
+            ("at 1ms h1 proposes \"a\nexpect no violation", "line 1: a quote is not closed"),
+            ("at 1ms h1 joins \"a\"", "line 1: only what is proposed has a name"),
+            ("at 1ms h1 proposes 2 values \"a\"", "line 1: only what is proposed has a name"),
+            ("at 1ms h1 proposes \"\"", "line 1: a name is empty"),
+            ("at 1ms h1 proposes \"a\", \"a\"", "line 1: there is a \"a\" already"),
+            ("at 1ms \"a\" h1 proposes", "line 1: something follows the names"),
+            ("expect h1 leads \"a\"", "line 1: this expects something of no value"),
+            ("seed \"7\"", "line 1: a setting has no name"),
+            ("expect h1 halted network-falt", "line 1: no such reason to stop: network-falt; did you mean network-fault?"),
+            ("at 1ms path 0 loses 300 % for 1ms", "line 1: of a hundred, not 300"),
+            ("expect h4 leads", "line 1: there are 3 hosts"),
+            ("\nengine lowi\npolicy fence", "line 3: lowi cannot keep the policy fence"),
+            ("3 hosts\nclock of h9 gains 1 ppm from 0", "line 2: there are 3 hosts"),
+            ("at 1ms h1 proposes 99999 values\nat 2ms h1 proposes 99999 values", "line 2: 199998 values are proposed"),
+        ] {
+            let why = Scenario::parse(text).map(|_| ()).map_err(|why| why.to_string());
+            assert!(why.as_ref().is_err_and(|why| why.contains(wanted)), "{text}: {why:?}");
+        }
+    }
+
+    #[test]
+    fn slips_of_the_finger_are_told_what_may_have_been_meant() {
+        for (text, wanted) in [
+            ("at 2ms h1 is kiled", "did you mean \"h1 is killed\"?"),
+            ("at 2ms h1 killed", "did you mean \"h1 is killed\"?"),
+            ("at 2ms h1 propose \"a\"", "did you mean \"h1 proposes \"NAME\"\"?"),
+            ("at 2ms h1 is cut of for 3ms", "did you mean \"h1 is cut off for 3 ms\"?"),
+            ("at 2ms path 1 of h2 is cut 3ms", "did you mean \"path 1 of h2 is cut for 3 ms\"?"),
+            ("at 2ms h1 is killed after its first sent", "did you mean \"h1 is killed after its first send\"?"),
+            ("at 2ms h1 is killed after its frist send", "did you mean first?"),
+            ("at 2ms h1 switches to pacsos", "did you mean paxos?"),
+            ("at 2 m h1 joins", "not a unit of time: m (ns, µs, ms)"),
+            ("engin hsuc", "did you mean \"engine hsuc\"?"),
+            ("3 host", "did you mean \"3 hosts\"?"),
+            ("fault end at 2ms", "did you mean \"faults end at 2 ms\"?"),
+            ("policy fense", "did you mean fence?"),
+            ("menu pauzes", "did you mean pauses?"),
+            ("expcet no violation", "did you mean \"expect no violation\"?"),
+            ("on 2ms h1 joins", "did you mean \"at 2ms h1 joins\"?"),
+            ("expect no violations", "did you mean \"no violation\"?"),
+            ("expect h1 leeds", "did you mean \"h1 leads\"?"),
+            ("expect agrement broken", "did you mean agreement?"),
+            ("expect all apply \"a\"\nat 1ms h1 proposes \"a\"", "did you mean \"all alive apply \"NAME\"\"?"),
+        ] {
+            let why = Scenario::parse(text).map(|_| ()).map_err(|why| why.to_string());
+            assert!(why.as_ref().is_err_and(|why| why.contains(wanted)), "{text}: {why:?}");
+        }
+        let why = Scenario::parse("at 2ms h1 dances").unwrap_err().to_string();
+        assert!(!why.contains("did you mean"), "{why}");
+    }
+
+    #[test]
+    fn every_form_can_be_said_and_whatever_acts_print_is_one() {
+        let said = |form: &str| {
+            let stands_for = [
+                ("hN", "h1"),
+                ("T", "2ms"),
+                ("NS", "1000"),
+                ("N", "3"),
+                ("NTH", "second"),
+                ("COUNT", "2"),
+                ("SEED", "7"),
+                ("PPM", "-5"),
+                ("PATH", "1"),
+                ("PERCENT", "30"),
+                ("ENGINE", "huc"),
+                ("POLICY", "fence"),
+                ("MENU", "pauses"),
+                ("PROPERTY", "stability"),
+                ("REASON", "left"),
+                ("\"NAME\"", "\"a\""),
+            ];
+            let word = |word| stands_for.iter().find(|(name, _)| *name == word).map_or(word, |(_, text)| *text);
+            form.split(' ').map(word).collect::<Vec<_>>().join(" ")
+        };
+        let read = |text: &str| Scenario::parse(text).unwrap_or_else(|why| panic!("{text}: {why}"));
+        SETTINGS.iter().for_each(|form| drop(read(&said(form))));
+        ACTS.iter().for_each(|form| assert_eq!(read(&format!("at 1ms {}", said(form))).plan.steps.len(), 1));
+        for form in EXPECTS {
+            let proposed = if form.contains('"') { "at 1ms h1 proposes \"a\"\n" } else { "" };
+            assert_eq!(read(&format!("{proposed}expect {}", said(form))).expects.len(), 1);
+        }
+        for seed in 0..200 {
+            let options =
+                Options { menu: if seed % 2 == 0 { Menu::Everything } else { Menu::EngineChanges }, ..Options::default() };
+            for step in Plan::generate(seed, options).steps {
+                // A link says its hosts without an h.
+                let text = step.act.to_string().replace("link ", "link host ");
+                let (words, _) = words(&if text.starts_with("link") { text.replace(" to ", " to host ") } else { text }).unwrap();
+                let words: Vec<_> = words.iter().map(String::as_str).collect();
+                assert!(ACTS.iter().any(|form| align(&words, &tokens(form)).0 == 0), "{}", step.act);
+            }
+        }
+    }
+
+    #[test]
+    fn reasons_are_those_of_the_engines() {
+        use fide_proto::consensus::Halted::{Contradiction, Expelled, Left, MissingBroadcast, NetworkFault, Unconfirmed};
+        let all = [NetworkFault, MissingBroadcast, Unconfirmed(fide_proto::group::MemberId(1)), Expelled, Left, Contradiction];
+        let name = |why| kebab(format!("{why:?}").split('(').next().unwrap_or_default());
+        assert_eq!(all.map(name), REASONS);
     }
 }

@@ -16,7 +16,8 @@ use fide_sim::timeline::Timeline;
 use fide_sim::{Menu, Options, Plan, Policy, options, shrink};
 use serde::Serialize;
 use std::io::Write;
-use std::path::PathBuf;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -33,12 +34,13 @@ pub struct SimArgs {
 #[derive(Debug, Subcommand)]
 pub enum SimCommand {
     /// Worlds by the thousand, every invariant checked at every step; fails if one does not hold
-    #[command(after_help = MENUS)]
+    #[command(after_help = format!("{MENUS}\n\n{LIMITS}"))]
     Run(RunArgs),
     /// The world of one seed, told as a timeline; a failing one is shrunk first
     #[command(after_help = MENUS)]
     Replay(ReplayArgs),
     /// Stories with an expected end, from text files
+    #[command(after_help = language())]
     Scenario(ScenarioArgs),
     /// How many message delays each engine takes to decide, counted
     Delays(DelaysArgs),
@@ -54,6 +56,29 @@ Menus (--menu):
   reconfigurations  crashes, joins, leaves
   engine-changes    crashes, joins, leaves, changes of the engine
   everything        all of these but changes of the engine";
+
+/// What bounds a world, as `--help` and the man page tell it.
+const LIMITS: &str = "\
+A world is over some 20 ms after its faults, at the latest; the number of its events has no other limit. Of the seeds that fail the first 20 of each
+engine, policy and menu are told.";
+
+/// What a scenario can say, as `--help` and the man page tell it.
+fn language() -> String {
+    let forms = |begin: &str, forms: &[&str]| forms.iter().map(|form| format!("\n  {begin}{form}")).collect::<String>();
+    format!(
+        "\
+Settings, separated by commas or lines:{}
+What happens:{}
+What is expected:{}
+
+hN is a host, from h1 on; T a time such as 0.1ms; words in capitals stand for something; # begins a comment. Several names may be proposed at once:
+\"a\", \"b\". A file that cannot be read or makes no sense does not keep the others from being run. Each statement explained, with examples:
+docs/scenarios.md",
+        forms("", &scenario::SETTINGS),
+        forms("at T ", &scenario::ACTS),
+        forms("expect ", &scenario::EXPECTS),
+    )
+}
 
 /// One of them, or all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +115,25 @@ fn menus(text: &str) -> Result<Choice<Menu>, String> {
 }
 
 /// How many hosts a world may have.
-const HOSTS: std::ops::RangeInclusive<i64> = 2..=9;
+const HOSTS: RangeInclusive<u64> = 2..=9;
+/// How many seeds at once.
+const SEEDS: RangeInclusive<u64> = 1..=1 << 48;
+/// Which may be the first: with the most of them the last one still is a number.
+const FROM: RangeInclusive<u64> = 0..=1 << 62;
+/// On how many threads: more are of no use on any machine that there is.
+const JOBS: RangeInclusive<u64> = 1..=1024;
+/// In how large a group delays are counted.
+const COUNTED: RangeInclusive<u64> = 3..=9;
+
+/// A number within a range. Words of our own, because clap takes `-1` for an option, and says no range of those that are no numbers.
+fn within<N: TryFrom<u64> + Clone + Send + Sync + 'static>(
+    range: RangeInclusive<u64>,
+) -> impl Fn(&str) -> Result<N, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let n = text.parse().ok().filter(|n| range.contains(n)).and_then(|n| N::try_from(n).ok());
+        n.ok_or_else(|| format!("a number from {} to {}", range.start(), range.end()))
+    }
+}
 
 /// Its arguments.
 #[derive(Debug, Args)]
@@ -104,17 +147,17 @@ pub struct RunArgs {
     /// What goes wrong; `all` spreads the seeds over those menus under which the engine promises something
     #[arg(long, value_name = "MENU", default_value = "all", value_parser = menus)]
     pub menu: Choice<Menu>,
-    /// How many hosts each world has [default: 2 to 5, as the seed says]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(HOSTS))]
+    /// How many hosts each world has: 2 to 9 [default: 2 to 5, as the seed says]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = within::<u16>(HOSTS))]
     pub hosts: Option<u16>,
-    /// How many seeds for each engine and policy
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=1 << 48))]
+    /// How many seeds for each engine and policy: 1 to 2^48; Ctrl-C ends sooner, with a report of those that were run
+    #[arg(long, value_name = "N", default_value_t = 10_000, allow_negative_numbers = true, value_parser = within::<u64>(SEEDS))]
     pub seeds: u64,
-    /// The first seed
-    #[arg(long, value_name = "SEED", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1 << 62))]
+    /// The first seed: 0 to 2^62
+    #[arg(long, value_name = "SEED", default_value_t = 0, allow_negative_numbers = true, value_parser = within::<u64>(FROM))]
     pub from: u64,
-    /// On how many threads [default: as many as there are cores]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    /// On how many threads: 1 to 1024 [default: as many as there are cores]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = within::<u16>(JOBS))]
     pub jobs: Option<u16>,
 }
 
@@ -122,7 +165,7 @@ pub struct RunArgs {
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
     /// Which seed
-    #[arg(value_parser = clap::value_parser!(u64))]
+    #[arg(allow_negative_numbers = true, value_parser = within::<u64>(0..=u64::MAX))]
     pub seed: u64,
     /// The group's engine: hsuc, huc, lowi, paxos or raft
     #[arg(long, value_name = "ENGINE", value_parser = options::parse_kind)]
@@ -133,8 +176,8 @@ pub struct ReplayArgs {
     /// What goes wrong
     #[arg(long, value_name = "MENU", default_value = "within-contract")]
     pub menu: Menu,
-    /// How many hosts [default: 2 to 5, as the seed says]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(HOSTS))]
+    /// How many hosts: 2 to 9 [default: 2 to 5, as the seed says]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = within::<u16>(HOSTS))]
     pub hosts: Option<u16>,
     /// Everything that happened in this seed, not only what a failure needs
     #[arg(long)]
@@ -150,7 +193,7 @@ pub struct ReplayArgs {
 /// Its arguments.
 #[derive(Debug, Args)]
 pub struct ScenarioArgs {
-    /// Which
+    /// Text files, a story in each
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// Tell what happened, too; that of an unexpected end is always told
@@ -161,16 +204,13 @@ pub struct ScenarioArgs {
 /// Its arguments.
 #[derive(Debug, Args)]
 pub struct DelaysArgs {
-    /// In a group of how many
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(3..=9))]
+    /// In a group of how many: 3 to 9
+    #[arg(long, value_name = "N", default_value_t = 3, allow_negative_numbers = true, value_parser = within::<u16>(COUNTED))]
     pub hosts: u16,
 }
 
 fn property(text: &str) -> Result<&'static str, String> {
-    let names = || TABLE.iter().map(|row| row.name);
-    names()
-        .find(|name| *name == text)
-        .ok_or_else(|| format!("no such property: {text} (there are: {})", names().collect::<Vec<_>>().join(", ")))
+    options::one_of(&TABLE.map(|row| row.name), text, "property").map(|at| TABLE[at].name)
 }
 
 /// Runs it.
@@ -608,17 +648,37 @@ struct Told {
     file: PathBuf,
     ok: bool,
     unmet: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+fn read(file: &Path) -> Result<Scenario, Failure> {
+    let text = std::fs::read_to_string(file).map_err(|e| {
+        let kind = if e.kind() == std::io::ErrorKind::NotFound { Exit::NotFound } else { Exit::Failed };
+        Failure::new(kind, format!("cannot read {}: {e}", file.display()))
+    })?;
+    let told = |wrong: scenario::Wrong| Failure::new(Exit::Usage, format!("{}:{}: {}", file.display(), wrong.line, wrong.what));
+    Scenario::parse(&text).map_err(told)
 }
 
 fn scenarios(context: &Context, args: &ScenarioArgs) -> Result<ExitCode, Failure> {
     let mut out = context.out();
-    let mut all_well = true;
+    let (mut all_well, mut unread) = (true, None);
     for file in &args.files {
-        let text = std::fs::read_to_string(file).map_err(|e| {
-            let kind = if e.kind() == std::io::ErrorKind::NotFound { Exit::NotFound } else { Exit::Failed };
-            Failure::new(kind, format!("cannot read {}: {e}", file.display()))
-        })?;
-        let scenario = Scenario::parse(&text).map_err(|why| Failure::new(Exit::Usage, format!("{}: {why}", file.display())))?;
+        let scenario = match read(file) {
+            Ok(scenario) => scenario,
+            Err(failure) => {
+                // What was told of the files before comes first.
+                out.flush()?;
+                let code = failure.report(context);
+                unread.get_or_insert(code);
+                if context.json {
+                    let error = Some(failure.what);
+                    context.json_line(&mut out, &Told { file: file.clone(), ok: false, unmet: Vec::new(), error })?;
+                }
+                continue;
+            }
+        };
         let ended = scenario.run();
         let ok = ended.unmet.is_empty();
         all_well &= ok;
@@ -626,7 +686,7 @@ fn scenarios(context: &Context, args: &ScenarioArgs) -> Result<ExitCode, Failure
             tell(context, &mut out, &ended.timeline)?;
         }
         if context.json {
-            context.json_line(&mut out, &Told { file: file.clone(), ok, unmet: ended.unmet })?;
+            context.json_line(&mut out, &Told { file: file.clone(), ok, unmet: ended.unmet, error: None })?;
             continue;
         }
         let style = &context.style;
@@ -645,7 +705,7 @@ fn scenarios(context: &Context, args: &ScenarioArgs) -> Result<ExitCode, Failure
         }
     }
     out.flush()?;
-    Ok(if all_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if all_well { unread.unwrap_or(ExitCode::SUCCESS) } else { ExitCode::FAILURE })
 }
 
 /// A row of the delays.
@@ -686,7 +746,7 @@ fn delays(context: &Context, args: &DelaysArgs) -> Result<ExitCode, Failure> {
     if !context.json {
         write!(out, "{}", table.render(&context.style, 0))?;
         let about = format!(
-            "Message delays until the first / until every one of {} members has decided; a round trip is 2. Behind a crash: from its report, not from the crash.",
+            "Message delays from handing a value in at a member until the first / until the last of {} members has decided; a round trip is 2. Behind a crash: from its report, not from the crash.",
             args.hosts
         );
         writeln!(out, "\n{}", context.style.dim(&about))?;

@@ -59,9 +59,67 @@ fn scenarios_and_delays() {
     assert!(o.status.code() == Some(1) && text(&o.stdout).contains("expect nobody applies \"a\": it is entry 1"));
     std::fs::write(file.path(), "3 hosts\nwhat?\n").unwrap();
     let o = sim(&format!("scenario {}", file.path().display()));
-    assert!(o.status.code() == Some(2) && text(&o.stderr).contains("line 2: "), "{}", text(&o.stderr));
+    assert!(o.status.code() == Some(2) && text(&o.stderr).contains(":2: not something"), "{}", text(&o.stderr));
     assert_eq!(sim("scenario /nonexistent.txt").status.code(), Some(4));
     let o = sim("delays --json");
     let rows: Vec<serde_json::Value> = text(&o.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!((rows.len(), rows[2]["engine"].as_str(), rows[2]["by_leader_all"].as_u64()), (5, Some("lowi"), Some(1)));
+}
+
+#[test]
+fn a_scenario_that_cannot_be_read_keeps_none_behind_it_from_being_run() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../sim/scenarios");
+    let wrong = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(wrong.path(), "3 hosts\nat 1ms h1 is kiled\n").unwrap();
+    let files = format!("/nonexistent.txt {} {folder}/leave.txt", wrong.path().display());
+    let o = sim(&format!("scenario {files}"));
+    let (told, done) = (text(&o.stderr), text(&o.stdout));
+    assert_eq!(o.status.code(), Some(4), "that of the first one that could not be read: {told}");
+    assert!(done.contains("✓") && done.contains("leave.txt"), "{done}");
+    assert!(told.contains("cannot read /nonexistent.txt"), "{told}");
+    assert!(
+        told.contains(&format!("{}:2: ", wrong.path().display())) && told.contains("did you mean \"h1 is killed\"?"),
+        "{told}"
+    );
+    let o = sim(&format!("scenario --json {files}"));
+    let rows: Vec<serde_json::Value> = text(&o.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(rows.iter().map(|row| row["ok"].as_bool().unwrap()).collect::<Vec<_>>(), [false, false, true]);
+    assert!(rows[1]["error"].as_str().unwrap().contains(":2: ") && rows[2]["error"].is_null());
+    // What does not end as it says weighs more.
+    std::fs::write(wrong.path(), "at 1ms h1 proposes \"a\"\nexpect nobody applies \"a\"\n").unwrap();
+    assert_eq!(sim(&format!("scenario {files}")).status.code(), Some(1));
+}
+
+#[test]
+fn limits_are_in_the_help_and_kept_with_words() {
+    let help = text(&sim("run --help").stdout);
+    for limit in ["2 to 9", "1 to 2^48", "0 to 2^62", "1 to 1024", "number of its events"] {
+        assert!(help.contains(limit), "{limit}: {help}");
+    }
+    for (words, wanted) in [
+        ("--engine hsuc --seeds -1", "a number from 1 to 281474976710656"),
+        ("--engine hsuc --seeds 0", "a number from 1 to"),
+        ("--engine hsuc --seeds many", "a number from 1 to"),
+        ("--engine hsuc --from -1", "a number from 0 to"),
+        ("--engine hsuc --hosts 10", "a number from 2 to 9"),
+        ("--engine hsuc --hosts -3", "a number from 2 to 9"),
+        ("--engine hsuc --jobs 0", "a number from 1 to 1024"),
+        ("--engine hsuc --jobs 60000", "a number from 1 to 1024"),
+        ("--engine hsucc", "did you mean hsuc?"),
+        ("--engine hsuc --menu pauzes", "did you mean pauses?"),
+    ] {
+        let o = sim(&format!("run {words}"));
+        assert!(o.status.code() == Some(2) && text(&o.stderr).contains(wanted), "{words}: {}", text(&o.stderr));
+    }
+    assert!(text(&sim("replay -1 --engine hsuc").stderr).contains("a number from 0 to"));
+    assert!(text(&sim("scenario --help").stdout).contains("expect all alive apply \"NAME\""));
+}
+
+#[test]
+fn pages_have_what_can_be_said_and_no_empty_section() {
+    let page = |words: &[&str]| text(&fide(Path::new("/nonexistent/fided.sock"), words).stdout);
+    let scenario = page(&["man", "sim", "scenario"]);
+    assert!(scenario.contains(".SH NOTES\nSettings") && scenario.contains("hN loses power after COUNT outputs"), "{scenario}");
+    assert!(!scenario.contains(".SH EXTRA"), "{scenario}");
+    assert!(page(&["man", "sim", "run"]).contains("number of its events"));
 }

@@ -97,7 +97,7 @@ fn of_command(command: clap::Command, name: &str, section: &'static str) -> Resu
 /// The page of a command and those of its subcommands.
 fn pages(command: &clap::Command, prefix: &str) -> Result<Vec<Page>, Failure> {
     let name = if prefix.is_empty() { command.get_name().to_string() } else { format!("{prefix}-{}", command.get_name()) };
-    let mut page = of_command(command.clone().after_help("").display_name(name.clone()), &name, "1")?;
+    let mut page = of_command(command.clone().after_help(None::<&str>).display_name(name.clone()), &name, "1")?;
     if let Some(extra) = command.get_after_help().map(ToString::to_string).filter(|t| t != EXIT_CODES) {
         let lines: Vec<String> = extra.lines().map(line).collect();
         writeln!(page.text, ".SH NOTES\n{}", lines.join("\n.br\n"))?;
