@@ -9,6 +9,7 @@ CONSTANTS
   Wait,        \* what line 7 adds to t; Lease, as printed in Alg. 2; App. C adds a margin
   Slow, Fast,  \* a clock gains Slow or Fast units a tick, always as many
   StampAfter,  \* FALSE, as printed: line 4 takes t before it asks the majority. TRUE: after
+  Letter,      \* TRUE: line 12 where it is printed, outside of line 10's test. FALSE, as meant (App. B.3): a majority that says no returns false
   Horizon      \* ticks
 
 VARIABLES
@@ -65,7 +66,7 @@ Return(p) ==
   LET stamp == IF StampAfter THEN Clock(p) ELSE t[p] IN
   /\ call[p] = "answered"
   /\ call' = [call EXCEPT ![p] = "idle"]
-  /\ IF ~ok[p] THEN Returns(p, FALSE, after[p]) /\ UNCHANGED <<start, end, has>>
+  /\ IF ~ok[p] THEN Returns(p, Letter /\ has[p] /\ stamp > start[p], after[p]) /\ UNCHANGED <<start, end, has>>
      ELSE IF ~has[p]
      THEN /\ has' = [has EXCEPT ![p] = TRUE]
           /\ start' = [start EXCEPT ![p] = stamp + Wait]

@@ -28,7 +28,7 @@
 //!   `min_proposal` for ours: the comparison of Alg. 4 line 39 is missing in Alg. 5 and is made here.
 //! * **Alg. 5 lines 22 and 37: `reads[p] ∈ {predicted[p], ⊥}`** takes what has not been answered for done. That is safe for the *next expected state* (it is
 //!   compared), but line 27 then adopts from predictions of acceptors that never promised, and late answers are lost: a slow acceptor's
-//!   prediction stays wrong, against the "at most n runs" of App. A.5. Here only acceptors whose CAS succeeded count for the choice of the value, and late
+//!   prediction stays wrong, until an abort corrects it (one of the "at most n runs" of App. A.5). Here only acceptors whose CAS succeeded count for the choice of the value, and late
 //!   answers correct the prediction.
 //! * **Alg. 5 lines 9–12 and pre-preparation.** `propose` assigns `proposed_value` *before* `prepare` may overwrite it. Whoever prepares ahead and then
 //!   runs lines 10 and 12 proposes its own value over an adopted one: C1 decided v1; C2 pre-prepares and adopts v1; then it is handed v2, and line 10
