@@ -495,7 +495,7 @@ impl Raft {
         let me = u64::from(self.config.me.0);
         let is_voter = voters.contains(&me) || voters_outgoing.contains(&me);
         let too_many = voters.len().max(voters_outgoing.len()).max(members.len()) > MAX_MEMBERS + 1;
-        if voters.is_empty() || !is_voter || too_many || !members.contains(self.config.me) || term > self.node.raft.term {
+        if voters.is_empty() || !is_voter || too_many || term > self.node.raft.term {
             return Err(Refused::Malformed);
         }
         if self.node.raft.state != StateRole::Follower || self.node.raft.leader_id != u64::from(from.0) {

@@ -1259,10 +1259,16 @@ impl Log {
     fn take_transfer(&mut self, now_ns: u64, from: MemberId, transfer: Transfer) -> Result<(), Refused> {
         let joining = matches!(self.stage, Stage::Joining);
         // A running member takes one only to leave an epoch that the others have left, to learn that it is not one any more, or because its engine lags.
-        let same = !joining && transfer.epoch == self.epoch && transfer.members.contains(self.me);
+        let is_member = transfer.members.contains(self.me);
+        let same = transfer.epoch == self.epoch && is_member && matches!(self.stage, Stage::Running);
+        if transfer.epoch == self.epoch && !is_member && matches!(self.stage, Stage::Leaving { .. }) {
+            // Its engine may be needed until the others have done without it, and lags.
+            let taken = self.check_transfer(from, &transfer).and_then(|()| self.go_on_behind(now_ns, from, &transfer));
+            return taken.map_err(|why| self.refusals.count(why));
+        }
         // An engine may lag behind what are no instances.
         let behind = transfer.through < self.through || (transfer.through == self.through && !same);
-        let late = !joining && (behind || (transfer.epoch < self.epoch && transfer.members.contains(self.me)));
+        let late = !joining && (behind || (transfer.epoch <= self.epoch && is_member && !same));
         let wanted = (late || same) && self.asked.take_if(|asked| *asked == from).is_some();
         let refused = match late {
             true => Err(Refused::Duplicate),
@@ -1280,6 +1286,10 @@ impl Log {
             }
             // The others are through, but their engine may need this member until it has done without it, as after a leave of our own applying.
             self.asked = None;
+            if transfer.epoch == self.epoch {
+                // Refused by an engine that does not lag.
+                let _ = self.go_on_behind(now_ns, from, &transfer);
+            }
             self.stage = Stage::Leaving { instance: transfer.through, waits_for: MemberSet::new() };
             if let Some(engine) = &mut self.engine {
                 engine.set_leaving(now_ns, transfer.through + 1, transfer.members);
@@ -1333,7 +1343,7 @@ impl Log {
 
     /// Our engine lags behind what the others' have kept.
     fn go_on_behind(&mut self, now_ns: u64, from: MemberId, transfer: &Transfer) -> Result<(), Refused> {
-        let engine = self.engine.as_mut().filter(|_| matches!(self.stage, Stage::Running) && transfer.kind == self.kind);
+        let engine = self.engine.as_mut().filter(|_| transfer.kind == self.kind);
         let engine = engine.ok_or(Refused::Malformed)?;
         engine.handle_state(now_ns, from, transfer.through, &transfer.members, transfer.start.as_deref())
     }
