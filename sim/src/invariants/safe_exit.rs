@@ -34,7 +34,8 @@ impl SafeExit {
         let Reasons { left, expelled, missed, kind } = reasons;
         let reason = match why {
             Halted::Left => left || expelled,
-            Halted::Expelled => expelled,
+            // LOWI finds out by itself that others spoke without it, also where a leave moved the slots: docs/checking.md.
+            Halted::Expelled => expelled || (self.may_halt && kind == Kind::Lowi),
             Halted::Contradiction => false,
             // LOWI stops for one lost copy, HUC for what rode on a heartbeat and is behind what it decided; the others broadcast nothing.
             Halted::NetworkFault | Halted::MissingBroadcast => {
