@@ -104,7 +104,7 @@ impl<M: Clone, E: Engine<M>> Run<M, E> {
                     self.line(me, &format!("decide {instance} {}", names(batch.iter().map(|entry| entry.id))));
                 }
                 Action::Halt(why) => self.line(me, &format!("halt {why:?}")),
-                Action::Copies { .. } | Action::Memory { .. } => {}
+                Action::Copies { .. } | Action::Memory { .. } | Action::State { .. } => {}
             }
         }
     }

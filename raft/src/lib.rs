@@ -12,6 +12,9 @@
 //!   library's leader is lost behind its own removal, and panics on the next answer that would let it commit. Where its predecessor had begun that, it steps down.
 //! * *Panics* of the library end this member ([`Halted::Contradiction`]), and not its process: every call into it is guarded.
 //! * *Hints*: when the leader is reported crashed, the lowest member alive does not wait for its election timeout. A wrong hint costs an election.
+//! * *Members that lag* behind all of the log that is kept: the library would send them a snapshot. The state is the log's above, so that is asked for
+//!   it ([`Action::State`]); at the member the library is handed its snapshot, without the state, by [`Engine::handle_state`]. Term, vote and the entries
+//!   that it promised to keep are the library's all the while.
 //! * *Determinism*: the library draws its election timeouts from the thread's random numbers; here they follow from seed, member and term, so that a
 //!   run can be repeated.
 //!
@@ -21,7 +24,7 @@
 
 mod storage;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fide_proto::consensus::batch::{check_entry, is_barrier};
@@ -48,7 +51,7 @@ pub struct Config {
     pub seed: u64,
     /// Own entries that may wait.
     pub pending_max: usize,
-    /// Entries of Raft's log that are kept for members that lag.
+    /// Entries of Raft's log that are kept for members that lag. Who lags by more gets the whole state.
     pub kept_max: usize,
     /// Bytes of one batch.
     pub batch_max: usize,
@@ -67,6 +70,9 @@ const MESSAGE_MAX: usize = 4 * VALUE_MAX;
 
 /// After so many elections without a leader a member that leaves goes.
 const LEADERLESS_ELECTIONS: usize = 3;
+
+/// A member that lags gets another state after so many election timeouts: who takes one has answered by then.
+const STATE_AGAIN: usize = 4;
 
 /// Nobody counts that far.
 const TERM_MAX: u64 = 1 << 48;
@@ -94,6 +100,9 @@ pub struct Raft {
     leaderless_ticks: usize,
     /// The change of voters proposed last: under which term, from which voters, to whom. Not again if it changed nothing.
     tried: Option<(u64, ConfState, MemberSet)>,
+    /// Ticks so far; and in which one we asked that these members that lag get the state.
+    ticks: u64,
+    told: BTreeMap<MemberId, u64>,
     pending: VecDeque<Entry>,
     /// How many of the pending ones, from the front, are on their way; since which tick, under which leader and term.
     sent: usize,
@@ -150,6 +159,8 @@ impl Raft {
             switch: false,
             leaderless_ticks: 0,
             tried: None,
+            ticks: 0,
+            told: BTreeMap::new(),
             pending: VecDeque::new(),
             sent: 0,
             sent_for_ticks: 0,
@@ -192,12 +203,16 @@ impl Raft {
             self.submit();
             if !self.node.has_ready() {
                 self.note_stable();
+                self.tell_who_lags();
                 return;
             }
             let mut ready = self.node.ready();
             let messages = ready.take_messages();
             self.send(messages);
-            // `Memory::snapshot` never gives one, so none ever comes from a correct member.
+            // Only of `handle_state`: `Memory::snapshot` never gives one.
+            if !ready.snapshot().is_empty() {
+                self.node.mut_store().restore(ready.snapshot());
+            }
             let committed = ready.take_committed_entries();
             self.committed(committed);
             self.node.mut_store().append(ready.entries());
@@ -224,6 +239,19 @@ impl Raft {
         let slowest = self.node.raft.prs().iter().map(|(_, progress)| progress.matched).min();
         if self.leads() && self.held.is_empty() && slowest >= Some(self.applied.0) {
             self.stable = self.through;
+        }
+    }
+
+    fn tell_who_lags(&mut self) {
+        let lagging = self.node.store().take_lagging();
+        let again = (STATE_AGAIN * self.config.election_ticks) as u64;
+        let (now, leads) = (self.ticks, self.leads());
+        self.told.retain(|_, at| now < *at + again);
+        for to in member_set(&lagging).iter() {
+            if leads && !self.told.contains_key(&to) {
+                self.told.insert(to, now);
+                self.actions.push_back(Action::State { to });
+            }
         }
     }
 
@@ -383,7 +411,7 @@ impl Raft {
         member_set(conf.voters.iter().chain(&conf.voters_outgoing))
     }
 
-    /// Bounds the log. A member that lags by more gets no further, and has to come again as a new one; nothing tells it so yet.
+    /// Bounds the log. A member that lags by more gets the state from whoever leads.
     fn compact(&mut self) {
         if self.node.store().len() <= self.config.kept_max {
             return;
@@ -452,6 +480,41 @@ impl Raft {
             _ => {}
         }
         Ok(message)
+    }
+
+    /// The library's snapshot message for that state, and where it stands then.
+    fn check_state(
+        &self,
+        from: MemberId,
+        through: Instance,
+        members: &MemberSet,
+        start: Option<&[u8]>,
+    ) -> Result<(Message, (u64, u64)), Refused> {
+        let point: Option<StartPoint> = start.and_then(|bytes| postcard::from_bytes(bytes).ok());
+        let (index, term, voters, voters_outgoing) = point.ok_or(Refused::Malformed)?;
+        let me = u64::from(self.config.me.0);
+        let is_voter = voters.contains(&me) || voters_outgoing.contains(&me);
+        let too_many = voters.len().max(voters_outgoing.len()).max(members.len()) > MAX_MEMBERS + 1;
+        if voters.is_empty() || !is_voter || too_many || term > self.node.raft.term {
+            return Err(Refused::Malformed);
+        }
+        if self.node.raft.state != StateRole::Follower || self.node.raft.leader_id != u64::from(from.0) {
+            return Err(Refused::NotLeader);
+        }
+        let log = &self.node.raft.raft_log;
+        // What it has it gets as committed entries, one by one.
+        if through < self.through || index <= log.committed || log.match_term(index, term) {
+            return Err(Refused::Duplicate);
+        }
+        let mut message = Message::default();
+        message.set_msg_type(MessageType::MsgSnapshot);
+        message.from = u64::from(from.0);
+        message.to = me;
+        message.term = self.node.raft.term;
+        let metadata = message.mut_snapshot().mut_metadata();
+        (metadata.index, metadata.term) = (index, term);
+        metadata.set_conf_state(ConfState { voters, voters_outgoing, ..ConfState::default() });
+        Ok((message, (index, term)))
     }
 
     fn check_append(&self, message: &Message) -> Result<(), Refused> {
@@ -551,6 +614,7 @@ impl Engine<EngineMessage> for Raft {
             }
         }
         let led = self.node.raft.leader_id != raft::INVALID_ID;
+        self.ticks += 1;
         self.leaderless_ticks = if led { 0 } else { self.leaderless_ticks + 1 };
         let _ = self.guarded(|raft| {
             let timeout = raft.election_timeout();
@@ -560,16 +624,41 @@ impl Engine<EngineMessage> for Raft {
         });
     }
 
-    fn set_members(&mut self, _now_ns: u64, from: Instance, members: MemberSet) {
-        if self.halted.is_some() {
-            return;
+    fn set_members(&mut self, _now_ns: u64, from: Instance, members: MemberSet) -> Result<(), Refused> {
+        self.running()?;
+        if from != self.through + 1 || members.len() > MAX_MEMBERS {
+            return Err(self.refusals.count(Refused::Malformed));
         }
-        assert_eq!(from, self.through + 1, "answered in order");
         self.suspected = self.suspected.iter().filter(|member| members.contains(*member)).collect();
         self.members = members;
         self.barrier = false;
         self.hand_out();
-        let _ = self.guarded(Self::advance);
+        self.guarded(Self::advance)
+    }
+
+    fn handle_state(
+        &mut self,
+        _now_ns: u64,
+        from: MemberId,
+        through: Instance,
+        members: &MemberSet,
+        start: Option<&[u8]>,
+    ) -> Result<(), Refused> {
+        self.running()?;
+        let (message, applied) = self.check_state(from, through, members, start).map_err(|why| self.refusals.count(why))?;
+        self.through = through;
+        self.applied = applied;
+        self.held.clear();
+        (self.barrier, self.switch) = (false, false);
+        self.suspected = self.suspected.iter().filter(|member| members.contains(*member)).collect();
+        self.members = members.clone();
+        self.pending.clear();
+        (self.sent, self.tried) = (0, None);
+        self.guarded(|raft| {
+            // Refused are messages about this member itself and answers of strangers only.
+            let _ = raft.node.step(message);
+            raft.advance();
+        })
     }
 
     /// It votes until it is removed: the leader (not itself, see the head) needs a majority of those before.
@@ -672,7 +761,7 @@ mod tests {
         assert_eq!((raft.halted(), raft.poll_timeout()), (Some(Halted::Contradiction), None));
         assert_eq!(raft.poll_action(), Some(Action::Halt(Halted::Contradiction)));
         // Nothing reaches the library any more.
-        raft.set_members(0, 1, MemberSet::first(2));
+        assert_eq!(raft.set_members(0, 1, MemberSet::first(2)), Err(Refused::Halted));
         raft.set_leaving(0, 1, MemberSet::first(2));
         assert_eq!(raft.handle_crash(0, me), Err(Refused::Halted));
         assert_eq!(raft.poll_action(), None);

@@ -1,5 +1,8 @@
 //! The log of one member, in memory: a member that comes back is a new one (`fide_proto::group::MemberId`), so nothing outlives its process.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
 use raft::prelude::{ConfState, Entry, HardState, Snapshot};
 use raft::{Error, GetEntriesContext, RaftState, Storage, StorageError};
 
@@ -10,6 +13,8 @@ pub(crate) struct Memory {
     /// Index and term of the entry before the first.
     start: (u64, u64),
     entries: Vec<Entry>,
+    /// For whom the library wanted a snapshot since that was looked at.
+    lagging: RefCell<BTreeSet<u64>>,
 }
 
 impl Memory {
@@ -17,7 +22,7 @@ impl Memory {
         let mut hard = HardState::default();
         hard.set_commit(start.0);
         hard.set_term(start.1);
-        Self { hard, conf, start, entries: Vec::new() }
+        Self { hard, conf, start, entries: Vec::new(), lagging: RefCell::default() }
     }
 
     pub(crate) fn set_hard(&mut self, hard: HardState) {
@@ -47,6 +52,21 @@ impl Memory {
             self.start = (index, self.entries[n - 1].term);
             self.entries.drain(..n);
         }
+    }
+
+    /// Begins anew behind what a snapshot stands for.
+    pub(crate) fn restore(&mut self, snapshot: &Snapshot) {
+        let metadata = snapshot.get_metadata();
+        self.start = (metadata.index, metadata.term);
+        self.entries.clear();
+        self.conf = metadata.get_conf_state().clone();
+        self.hard.set_commit(metadata.index);
+        self.hard.set_term(self.hard.term.max(metadata.term));
+    }
+
+    /// Who lags behind the first entry.
+    pub(crate) fn take_lagging(&self) -> BTreeSet<u64> {
+        self.lagging.take()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -105,9 +125,9 @@ impl Storage for Memory {
         Ok(self.last())
     }
 
-    /// The state of an application is not here but in the log above, which gives newcomers theirs; a member that lags behind everything that is
-    /// kept must come again as a new one.
-    fn snapshot(&self, _request_index: u64, _to: u64) -> raft::Result<Snapshot> {
+    /// The state of an application is not here but in the log above, which is asked to give it to whoever lags.
+    fn snapshot(&self, _request_index: u64, to: u64) -> raft::Result<Snapshot> {
+        self.lagging.borrow_mut().insert(to);
         Err(Error::Store(StorageError::SnapshotTemporarilyUnavailable))
     }
 }

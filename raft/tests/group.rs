@@ -97,7 +97,7 @@ impl Group {
                 }
                 any = true;
                 if self.set.contains(me) {
-                    raft.set_members(self.now, instance + 1, self.set.clone());
+                    raft.set_members(self.now, instance + 1, self.set.clone()).unwrap();
                 } else {
                     raft.set_leaving(self.now, instance + 1, self.set.clone());
                     self.left.insert(me);
@@ -429,7 +429,7 @@ fn a_member_that_cannot_be_is_not_tried_for_ever() {
     group.until("a leader", |group| group.leader().is_some());
     let raft = group.members.get_mut(&MemberId(1)).unwrap();
     raft.propose(0, Entry { id: EntryId { proposer: MemberId(1), number: 1 }, body: Body::Join(MemberId(7)) }).unwrap();
-    raft.set_members(0, raft.decided_through() + 1, [0, 1].map(MemberId).into_iter().collect());
+    raft.set_members(0, raft.decided_through() + 1, [0, 1].map(MemberId).into_iter().collect()).unwrap();
     group.propose(1, 2, value("after"));
     group.until("it goes on", |group| group.entries(1).len() == 2);
 }

@@ -107,7 +107,7 @@ impl Unit {
         let group = MemberSet::first(members);
         let member = |id: MemberId| {
             let log = Log::new(0, id, engine, group.clone(), Config::default(), engines::build(SEED));
-            let log = log.ok_or_else(|| format!("there is no {engine}"))?;
+            let log = log.map_err(|why| format!("there is no {engine}: {why}"))?;
             Ok(Member { log, alive: true, delays: None, decided: None, memories: BTreeMap::new() })
         };
         let members = group.iter().map(member).collect::<Result<_, String>>()?;

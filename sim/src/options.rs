@@ -104,6 +104,12 @@ pub struct Promise {
 }
 
 impl Options {
+    /// Whether its first engine decides nothing without a majority of its members.
+    #[must_use]
+    pub const fn needs_majority(&self) -> bool {
+        !self.engine.needs_accuracy()
+    }
+
     /// To which engines a group may change in these worlds: those that can keep its policy; and where the contract does not hold not LOWI, of which
     /// nothing could be promised then.
     #[must_use]

@@ -162,12 +162,25 @@ impl Plan {
     #[must_use]
     pub fn generate(seed: u64, options: Options) -> Self {
         let mut rng = Rng::new(seed);
-        let hosts = options.hosts.map_or_else(|| 2 + rng.below(4) as usize, usize::from);
+        // Of two, nobody may crash whose vote is needed: where a majority must live, few worlds are so small.
+        let least = if options.needs_majority() && rng.chance(90) { 3 } else { 2 };
+        let drawn = least + rng.below(6 - least);
+        let hosts = options.hosts.map_or(drawn as usize, usize::from);
         let clocks =
             (0..hosts).map(|_| Clock { offset_ns: 1_000_000 + rng.below(1_000_000), ppm: rng.below(401) as i64 - 200 }).collect();
         let faults_end_ns = (8 + rng.below(8)) * PERIOD_NS;
         let snapshots = rng.chance(30);
-        let mut draw = Draw { rng, options, hosts, end_ns: faults_end_ns, bad_path: 0, power_offs: 0, cut: false, leaves: 0 };
+        let mut draw = Draw {
+            rng,
+            options,
+            hosts,
+            end_ns: faults_end_ns,
+            bad_path: 0,
+            power_offs: 0,
+            cut: false,
+            leaves: 0,
+            crashed: Vec::new(),
+        };
         draw.bad_path = draw.rng.below(PATHS as u64) as usize;
         let mut steps = draw.steps();
         steps.sort_by_key(|step| step.at_ns);
@@ -191,6 +204,8 @@ struct Draw {
     power_offs: u32,
     cut: bool,
     leaves: u32,
+    /// Where something crashes.
+    crashed: Vec<usize>,
 }
 
 impl Draw {
@@ -242,7 +257,16 @@ impl Draw {
     }
 
     fn crash(&mut self, at_ns: u64, steps: &mut Vec<Step>) {
-        let host = self.host();
+        let mut host = self.host();
+        // Without a majority there is nothing to be judged at the end: most worlds keep one.
+        if self.options.needs_majority() {
+            let minority = (self.hosts - 1) / 2;
+            if self.crashed.len() >= minority.max(1) && self.rng.chance(85) {
+                host = self.crashed[0];
+            } else {
+                self.crashed.push(host);
+            }
+        }
         let after = self.after();
         // Hosts that all go dark within a few timeouts leave the last one isolated, without a verdict ("What isolation costs" in the detector).
         if self.power_offs == 0 && self.rng.chance(40) {

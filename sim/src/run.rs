@@ -140,6 +140,12 @@ pub struct Totals {
 const KEPT: usize = 20;
 
 impl Totals {
+    /// Worlds whose end was judged, too.
+    #[must_use]
+    pub fn judged(&self) -> u64 {
+        self.seeds - self.excused.values().sum::<u64>()
+    }
+
     fn add(&mut self, seed: u64, outcome: Outcome) {
         self.seeds += 1;
         self.events += outcome.events;

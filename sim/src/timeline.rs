@@ -65,7 +65,10 @@ pub fn brief(what: &impl fmt::Debug) -> String {
         <[u8; 8]>::try_from(bytes.as_slice()).map_or(format!("{} bytes", bytes.len()), |v| format!("{}", u64::from_le_bytes(v)))
     });
     text = replaced(&text, "Entry { id: ", " }", |inner| inner.replace(", body: ", "="));
-    text = text.replace("Engine { epoch: 0, body: ", "").replace("MemberSet([", "{").replace("])", "}");
+    if let Some(body) = text.strip_prefix("Engine { epoch: 0, body: ") {
+        text = body.strip_suffix(" }").unwrap_or(body).to_owned();
+    }
+    text = replaced(&text, "MemberSet([", "])", |members| format!("{{{members}}}"));
     if text.chars().count() > 160 {
         text = text.chars().take(160).chain("…".chars()).collect();
     }
@@ -84,4 +87,20 @@ fn replaced(text: &str, from: &str, until: &str, by: impl Fn(&str) -> String) ->
     }
     out.push_str(rest);
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use fide_proto::consensus::log::{EngineMessage, Message};
+    use fide_proto::group::MemberSet;
+
+    use super::brief;
+
+    #[test]
+    fn brackets_match() {
+        let body = EngineMessage::Opaque(vec![1, 2].into());
+        assert_eq!(brief(&Message::Engine { epoch: 0, body: body.clone() }), "Opaque([1, 2])");
+        assert_eq!(brief(&Message::Engine { epoch: 1, body }), "Engine { epoch: 1, body: Opaque([1, 2]) }");
+        assert_eq!(brief(&(MemberSet::first(2), vec![3])), "({p1, p2}, [3])");
+    }
 }

@@ -19,8 +19,8 @@ use crate::engines;
 use crate::gate::{self, Ask, Grade, Policy};
 use crate::host::{Host, Input, Member, Slot, detector, node};
 use crate::invariants::{
-    Agreement, Checked, CrashOrder, EngineChange, Eviction, Integrity, NoGap, OneLeader, SafeExit, Snapshot, Stability, Standing,
-    Termination, Validity, Violation, broken, snapshot_state,
+    Agreement, Checked, CrashOrder, EngineChange, Eviction, Integrity, NoGap, OneLeader, Reasons, SafeExit, Snapshot, Stability,
+    Standing, Termination, Validity, Violation, broken, snapshot_state,
 };
 use crate::options::Promise;
 use crate::plan::{Act, Plan};
@@ -264,7 +264,12 @@ pub struct World {
     one_leader: OneLeader,
     snapshots: Snapshot,
     safe_exit: SafeExit,
+    /// A copy or a heartbeat did not get where it was sent: a LOWI member stops, and has all others stop.
+    missed: bool,
     witness: Witness,
+    /// A shell without two of its duties: a notice waits for what rode before it, and nothing that the crashed piggybacked is handed in behind their
+    /// crash. Only to see that *fail-consistency* can fail.
+    pub forgets_the_crashed: bool,
 }
 
 impl World {
@@ -305,7 +310,10 @@ impl World {
             one_leader: OneLeader::default(),
             snapshots: Snapshot::default(),
             safe_exit: SafeExit { may_halt: promise.may_halt || half_a_broadcast || witness_fails },
+            // Who loses its power may be heard by some and not by others, copies or not.
+            missed: half_a_broadcast,
             witness: Witness::default(),
+            forgets_the_crashed: false,
             plan,
         };
         world.begin();
@@ -721,7 +729,11 @@ impl World {
         ride: Option<&Rc<(MemberId, Message)>>,
     ) {
         for to in 0..self.hosts.len() {
-            if to == from || !self.passes(from, to, path) {
+            if to == from {
+                continue;
+            }
+            if !self.passes(from, to, path) {
+                self.missed = true;
                 continue;
             }
             let at = self.lane(from, to, path);
@@ -878,7 +890,8 @@ impl World {
         match self.fastest(from, to) {
             Some(at) => {
                 // The notice says which heartbeat was the last one that could carry something of this process: receivers wait for it.
-                let at = at.max(self.rides[self.at(from, to)] + 1);
+                let rode = if self.forgets_the_crashed { 0 } else { self.rides[self.at(from, to)] };
+                let at = at.max(rode + 1);
                 // Where the link stalls they come late too, behind what stalled: others have heard of the crash, and have gone on.
                 let at = at.max(self.links[self.at(from, to)].1);
                 let sent_ns = self.local(from);
@@ -1053,7 +1066,7 @@ impl World {
                 let _ = member.log.handle_copy(arrival, from, path, message);
             }
             // Fail-consistency: nothing of the crashed behind their crash.
-            Input::Piggyback(from, _) if member.log.crashed().contains(from) => {}
+            Input::Piggyback(from, _) if !self.forgets_the_crashed && member.log.crashed().contains(from) => {}
             Input::Piggyback(from, message) => {
                 let checked = member.crash_order.piggyback(me, from);
                 let _ = member.log.handle_piggyback(local, from, message);
@@ -1298,6 +1311,7 @@ impl World {
                 for path in 0..PATHS {
                     // The agent sends both copies, so only the power can come between them.
                     if path > 0 && !self.survives_power(host) {
+                        self.missed = true;
                         return;
                     }
                     for to in (0..self.hosts.len()).filter(|to| *to != host) {
@@ -1309,6 +1323,8 @@ impl World {
                                 self.queue.push(again, Event::Copy { to, from: me, path, message: message.clone() });
                             }
                             self.queue.push(at, Event::Copy { to, from: me, path, message: message.clone() });
+                        } else {
+                            self.missed = true;
                         }
                     }
                 }
@@ -1387,7 +1403,12 @@ impl World {
         let given_up = self.hosts[host].fenced
             || self.hosts[host].boot < self.hosts[host].incarnation
             || self.hosts.iter().any(|other| other.member.as_ref().is_some_and(|m| m.log.crashed().contains(me)));
-        let checked = self.safe_exit.halted(me, why, left, given_up);
+        let Some(member) = &self.hosts[host].member else { return };
+        let expelled = given_up || self.witness.expelled.contains(me);
+        // Behind a change of the engine nobody knows which copies came before it could be told of them.
+        let missed = self.missed || member.log.epoch() > 0;
+        let reasons = Reasons { left, expelled, missed, kind: member.log.kind() };
+        let checked = self.safe_exit.halted(me, why, reasons);
         self.check(checked);
         if why != Halted::Left {
             self.out.halted += 1;
@@ -1829,8 +1850,10 @@ impl World {
 
     /// Why the end of this world is not judged, if so.
     fn excuse(&self, standings: &[Standing]) -> Option<&'static str> {
-        let isolated = |host: &Host| host.up && host.member.is_some() && host.detector.isolated_since_ns().is_some();
-        if self.hosts.iter().any(isolated) {
+        // Isolation ends with whatever is heard: only where there is nobody else to hear may it last.
+        let lives = |host: &Host| host.up && !host.fenced && host.member.is_some();
+        let isolated = |host: &Host| lives(host) && host.detector.isolated_since_ns().is_some();
+        if self.hosts.iter().filter(|host| lives(host)).count() == 1 && self.hosts.iter().any(isolated) {
             return Some("a detector is isolated: it gives no verdict until somebody is heard");
         }
         if standings.iter().all(|standing| !standing.running) {

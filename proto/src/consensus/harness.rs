@@ -184,7 +184,7 @@ impl<M: Clone + Debug, E: Engine<M> + Clone + Debug> Group<M, E> {
                     }
                 }
                 Action::Halt(why) => self.halts.push((me, why)),
-                Action::Copies { .. } | Action::Memory { .. } => panic!("not of these engines"),
+                Action::Copies { .. } | Action::Memory { .. } | Action::State { .. } => panic!("not of these engines"),
             }
         }
         if cut.is_some() {
@@ -301,7 +301,7 @@ impl<M: Clone + Debug, E: Engine<M> + Clone + Debug> Group<M, E> {
             _ => false,
         };
         let (members, log) = (m.members.clone(), m.log.clone());
-        m.engine.set_members(0, from, members.clone());
+        m.engine.set_members(0, from, members.clone()).unwrap();
         let newcomers: Vec<_> = members.iter().filter(|new| !self.all.contains_key(new)).collect();
         for new in newcomers {
             self.add(new, members.clone(), log.clone());

@@ -458,13 +458,12 @@ impl Engine<Message> for Hsuc {
     }
 
     /// Ignored, and counted as [`Refused::Malformed`], when no barrier was decided just before `from`.
-    fn set_members(&mut self, _now_ns: u64, from: Instance, members: MemberSet) {
+    fn set_members(&mut self, _now_ns: u64, from: Instance, members: MemberSet) -> Result<(), Refused> {
         if self.halted.is_some() {
-            return;
+            return Err(self.refusals.count(Refused::Halted));
         }
         if !self.awaiting_members || from != self.open() {
-            self.refusals.count(Refused::Malformed);
-            return;
+            return Err(self.refusals.count(Refused::Malformed));
         }
         self.osrb.set_members(&members);
         self.drain_osrb();
@@ -479,7 +478,7 @@ impl Engine<Message> for Hsuc {
         if !self.members.contains(self.me) {
             self.early = None;
             self.halt(Halted::Left);
-            return;
+            return Ok(());
         }
         self.take_early();
         if self.leads() {
@@ -493,10 +492,11 @@ impl Engine<Message> for Hsuc {
             self.forward_to(leader);
         }
         self.invariants();
+        Ok(())
     }
 
     fn set_leaving(&mut self, now_ns: u64, from: Instance, members: MemberSet) {
-        self.set_members(now_ns, from, members);
+        let _ = self.set_members(now_ns, from, members);
     }
 
     fn poll_action(&mut self) -> Option<Action<Message>> {

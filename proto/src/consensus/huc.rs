@@ -639,13 +639,12 @@ impl Engine<Message> for Huc {
     }
 
     /// Ignored, and counted as [`Refused::Malformed`], when no barrier was decided just before `from`.
-    fn set_members(&mut self, _now_ns: u64, from: Instance, members: MemberSet) {
+    fn set_members(&mut self, _now_ns: u64, from: Instance, members: MemberSet) -> Result<(), Refused> {
         if self.halted.is_some() {
-            return;
+            return Err(self.refusals.count(Refused::Halted));
         }
         if !self.awaiting_members || from != self.open() {
-            self.refusals.count(Refused::Malformed);
-            return;
+            return Err(self.refusals.count(Refused::Malformed));
         }
         let crashed: MemberSet = self.members.iter().filter(|&member| !self.correct.contains(member)).collect();
         let added: Vec<_> = members.iter().filter(|&member| !self.members.contains(member)).collect();
@@ -655,11 +654,11 @@ impl Engine<Message> for Huc {
         self.awaiting_members = false;
         if !self.members.contains(self.me) {
             self.halt(Halted::Left);
-            return;
+            return Ok(());
         }
         if self.left_behind.is_some() {
             self.halt(Halted::Expelled);
-            return;
+            return Ok(());
         }
         self.held.retain(|&source, _| self.members.contains(source));
         self.proposals.retain(|&member, _| self.correct.contains(member));
@@ -671,10 +670,11 @@ impl Engine<Message> for Huc {
         }
         self.tell();
         self.invariants();
+        Ok(())
     }
 
     fn set_leaving(&mut self, now_ns: u64, from: Instance, members: MemberSet) {
-        self.set_members(now_ns, from, members);
+        let _ = self.set_members(now_ns, from, members);
     }
 
     fn poll_action(&mut self) -> Option<Action<Message>> {

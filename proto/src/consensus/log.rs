@@ -238,11 +238,13 @@ pub struct Config {
     pub pending_max: usize,
     /// Messages kept for an epoch that is not ours yet, or before the transfer came.
     pub early_max: usize,
+    /// How long the same member is not asked again how things stand: each answer is the whole state.
+    pub ask_interval_ns: u64,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { pending_max: 1024, early_max: 4096 }
+        Self { pending_max: 1024, early_max: 4096, ask_interval_ns: 1_000_000 }
     }
 }
 
@@ -310,6 +312,9 @@ pub struct Log {
     early: VecDeque<(Epoch, Early)>,
     /// Whom we asked how things stand.
     asked: Option<MemberId>,
+    /// Who was asked lately, and when; and when we look again, because somebody would have been asked too soon.
+    asked_at: BTreeMap<MemberId, u64>,
+    ask_again_ns: Option<u64>,
     /// Whether it was ours to welcome who arrives when we last looked.
     welcomes: bool,
     /// Which epoch's engine rode on the last heartbeat.
@@ -319,16 +324,28 @@ pub struct Log {
 }
 
 impl Log {
-    /// A member that starts the group together with all others in `members`, with instance 1. Nothing if `build` has not got that engine.
-    #[must_use]
-    pub fn new(now_ns: u64, me: MemberId, kind: Kind, members: MemberSet, config: Config, mut build: Build) -> Option<Self> {
-        assert!(
-            members.contains(me) && members.len() <= MAX_MEMBERS,
-            "a group of at most {MAX_MEMBERS} that starts with us in it"
-        );
+    /// A member that starts the group together with all others in `members`, with instance 1.
+    ///
+    /// # Errors
+    /// [`Refused::NotMember`] for members without `me`, [`Refused::TooLarge`] for more than [`MAX_MEMBERS`], [`Refused::Malformed`] if `build` has
+    /// not got that engine, or not for these members.
+    pub fn new(
+        now_ns: u64,
+        me: MemberId,
+        kind: Kind,
+        members: MemberSet,
+        config: Config,
+        mut build: Build,
+    ) -> Result<Self, Refused> {
+        if !members.contains(me) {
+            return Err(Refused::NotMember);
+        }
+        if members.len() > MAX_MEMBERS {
+            return Err(Refused::TooLarge);
+        }
         let setup =
             Setup { me, kind, first: 1, members: members.clone(), crashed: MemberSet::new(), now_ns, joins: false, start: None };
-        let engine = build(&setup)?;
+        let engine = build(&setup).ok_or(Refused::Malformed)?;
         let mut log = Self::empty(me, config, build);
         log.highest = members.iter().next_back().unwrap_or(me);
         log.kind = kind;
@@ -336,7 +353,7 @@ impl Log {
         log.engine = Some(engine);
         log.stage = Stage::Running;
         log.drain(now_ns);
-        Some(log)
+        Ok(log)
     }
 
     /// A member that joins: hand it everything that it hears from now on, have some member [`Log::admit`] it, and wait for the transfer.
@@ -374,6 +391,8 @@ impl Log {
             tail: VecDeque::new(),
             early: VecDeque::new(),
             asked: None,
+            asked_at: BTreeMap::new(),
+            ask_again_ns: None,
             welcomes: false,
             rode: 0,
             outputs: VecDeque::new(),
@@ -467,7 +486,7 @@ impl Log {
         self.known(from)?;
         let result = match message {
             Message::Engine { epoch, body } => self.route(now_ns, epoch, Early::Message(from, body)),
-            Message::Reached { epoch, instance } => self.reached(from, epoch, instance),
+            Message::Reached { epoch, instance } => self.reached(now_ns, from, epoch, instance),
             Message::Ask => {
                 // Also to one who does not know that it left.
                 if matches!(self.stage, Stage::Joining) || from > self.highest {
@@ -584,7 +603,7 @@ impl Log {
         if self.asked == Some(member) {
             self.asked = None;
         }
-        self.catch_up();
+        self.catch_up(now_ns);
         if let Some((_, engine, waits_for)) = &mut self.previous {
             let _ = engine.handle_crash(now_ns, member);
             waits_for.remove(member);
@@ -609,7 +628,7 @@ impl Log {
             waits_for.remove(member);
         }
         self.asked.take_if(|asked| *asked == member);
-        self.catch_up();
+        self.catch_up(now_ns);
         for engine in self.previous.iter_mut().map(|(_, engine, _)| engine).chain(&mut self.engine) {
             if !engine.kind().needs_accuracy() {
                 let _ = engine.handle_crash(now_ns, member);
@@ -669,7 +688,7 @@ impl Log {
         }
         let of_previous = self.previous.as_ref().and_then(|(_, engine, _)| engine.poll_timeout());
         let of_engine = self.engine.as_ref().and_then(|engine| engine.poll_timeout());
-        of_previous.into_iter().chain(of_engine).min()
+        of_previous.into_iter().chain(of_engine).chain(self.ask_again_ns).min()
     }
 
     /// The time has come.
@@ -681,6 +700,10 @@ impl Log {
             if engine.poll_timeout().is_some_and(|at| at <= now_ns) {
                 engine.handle_timeout(now_ns);
             }
+        }
+        if self.ask_again_ns.take_if(|at| *at <= now_ns).is_some() {
+            self.catch_up(now_ns);
+            self.ask_of_our_leave(now_ns);
         }
         self.drain(now_ns);
     }
@@ -836,7 +859,7 @@ impl Log {
                 return Err(self.refusals.count(Refused::TooFarAhead));
             }
             self.early.push_back((epoch, early));
-            self.catch_up();
+            self.catch_up(now_ns);
             return Ok(());
         }
         let result = match self.engine_of(epoch) {
@@ -846,38 +869,57 @@ impl Log {
         result.map_err(|why| self.refusals.count(why))
     }
 
-    /// Asks `who` how things stand, unless an answer is on its way. Needed by few only, because the engine before a switch lives on until everyone
-    /// is through: by one who leaves, whom the engines of the others have forgotten when its leave was decided, and by those of
-    /// [`Log::catch_up`].
-    fn ask(&mut self, who: MemberId) {
-        if self.asked.is_none() {
+    /// Asks the first of those `who` know more how things stand, unless an answer is on its way; of whom was asked lately only later
+    /// ([`Config::ask_interval_ns`]). Needed by few only, because the engine before a switch lives on until everyone is through: by one who leaves,
+    /// whom the engines of the others have forgotten when its leave was decided, and by those of [`Log::catch_up`].
+    fn ask(&mut self, now_ns: u64, who: &[MemberId]) {
+        if self.asked.is_some() {
+            return;
+        }
+        let interval_ns = self.config.ask_interval_ns;
+        self.asked_at.retain(|_, at| now_ns < at.saturating_add(interval_ns));
+        if let Some(who) = who.iter().copied().find(|who| !self.asked_at.contains_key(who)) {
             self.asked = Some(who);
+            self.asked_at.insert(who, now_ns);
             self.outputs.push_back(Output::Send { to: who, message: Message::Ask });
+        } else if let Some(at) = who.iter().filter_map(|who| self.asked_at.get(who)).min() {
+            self.ask_again_ns = Some(at.saturating_add(interval_ns));
+        }
+    }
+
+    /// Our leave waits, and others are further: it may have been decided without us.
+    fn ask_of_our_leave(&mut self, now_ns: u64) {
+        let leaves = self.pending.iter().any(|entry| entry.body == Body::Leave(self.me));
+        if leaves && matches!(self.stage, Stage::Running) {
+            let is_gone = |member: &MemberId| self.crashed.contains(*member) || self.suspected.contains(*member);
+            let further = self.reached.iter().filter(|(from, (_, instance))| *instance > self.through && !is_gone(from));
+            let further: Vec<_> = further.map(|(from, _)| *from).collect();
+            self.ask(now_ns, &further);
         }
     }
 
     /// Asks somebody in a later epoch, if our engine may never decide the switch: its last source may be dead, and those who are through are told of
     /// crashes as their new engine wants it, not as the old one did; or they changed twice, and have the engine of our epoch no more; or a majority is
     /// through, and who of them got there by a transfer never had the old engine behind the switch.
-    fn catch_up(&mut self) {
+    fn catch_up(&mut self, now_ns: u64) {
         if matches!(self.stage, Stage::Joining) {
             return;
         }
         let is_gone = |member: MemberId| self.crashed.contains(member) || self.suspected.contains(member);
         let source_is_gone = self.members.iter().any(is_gone);
         let heard = self.early.iter().map(|(epoch, early)| (early.from(), *epoch));
-        let mut ahead = heard.chain(self.reached.iter().map(|(from, (epoch, _))| (*from, *epoch)));
+        let ahead = heard.chain(self.reached.iter().map(|(from, (epoch, _))| (*from, *epoch)));
         let is_through = |member: &MemberId| self.reached.get(member).is_some_and(|(epoch, _)| *epoch > self.epoch);
         let on_our_own = self.members.iter().filter(is_through).count() >= self.members.majority();
         let needed = |epoch: Epoch| epoch > self.epoch + 1 || (epoch > self.epoch && (source_is_gone || on_our_own));
         // Whoever is not known here may be nobody, and is not waited for.
         let is_known = |member: MemberId| self.members.contains(member);
-        if let Some((from, _)) = ahead.find(|(from, epoch)| needed(*epoch) && is_known(*from) && !is_gone(*from)) {
-            self.ask(from);
-        }
+        let ahead = ahead.filter(|(from, epoch)| needed(*epoch) && is_known(*from) && !is_gone(*from));
+        let ahead: Vec<_> = ahead.map(|(from, _)| from).collect();
+        self.ask(now_ns, &ahead);
     }
 
-    fn reached(&mut self, from: MemberId, epoch: Epoch, instance: Instance) -> Result<(), Refused> {
+    fn reached(&mut self, now_ns: u64, from: MemberId, epoch: Epoch, instance: Instance) -> Result<(), Refused> {
         if self.is_too_far(epoch) || instance >= Instance::MAX / 2 {
             return Err(self.refusals.count(Refused::TooFarAhead));
         }
@@ -889,11 +931,11 @@ impl Log {
             return Ok(());
         }
         self.answer_leaver(from, instance);
-        self.catch_up();
+        self.catch_up(now_ns);
         self.arriving.remove(from);
         let leaves = self.pending.iter().any(|entry| entry.body == Body::Leave(self.me));
         if leaves && instance > self.through {
-            self.ask(from);
+            self.ask(now_ns, &[from]);
         }
         if let Some((of, _, waits_for)) = &mut self.previous
             && epoch > *of
@@ -943,6 +985,7 @@ impl Log {
                 Action::Memory { to, request } => self.outputs.push_back(Output::Memory { to, epoch, request }),
                 // Behind the switch nothing of the old engine counts.
                 Action::Decide { instance, batch } if epoch == self.epoch => self.decided(now_ns, instance, &batch),
+                Action::State { to } => self.transfer(to),
                 Action::Halt(why) if epoch == self.epoch => self.halt(why),
                 Action::Decide { .. } | Action::Halt(_) => {}
             }
@@ -1011,7 +1054,7 @@ impl Log {
         }
         assert_eq!(instance, self.through + 1, "engines decide in order");
         self.through = instance;
-        let mut control = false;
+        let (mut control, before) = (false, self.epoch);
         for entry in batch.iter() {
             if !matches!(entry.body, Body::Value(_)) {
                 control = true;
@@ -1022,7 +1065,7 @@ impl Log {
             }
         }
         if control {
-            self.behind_a_barrier(now_ns);
+            self.behind_a_barrier(now_ns, self.epoch > before);
         }
     }
 
@@ -1103,8 +1146,8 @@ impl Log {
         Setup { me: self.me, kind, first: self.through + 1, members: self.members.clone(), crashed, now_ns, joins, start }
     }
 
-    /// The batch with a control entry is applied: the engine may go on, and the others hear of it.
-    fn behind_a_barrier(&mut self, now_ns: u64) {
+    /// The batch with a control entry is applied: the engine may go on, unless it is a `new` one, and the others hear of it.
+    fn behind_a_barrier(&mut self, now_ns: u64, new: bool) {
         let reached = Message::Reached { epoch: self.epoch, instance: self.through };
         // Who leaves waits for this, and is not among the members any more.
         let leaver = self.leaver.take();
@@ -1123,8 +1166,13 @@ impl Log {
         if !matches!(self.stage, Stage::Running) {
             return;
         }
-        if let Some(engine) = &mut self.engine {
-            engine.set_members(now_ns, from, members);
+        if let Some(engine) = self.engine.as_mut().filter(|_| !new)
+            && let Err(why) = engine.set_members(now_ns, from, members)
+            && why != Refused::Halted
+        {
+            // It would wait for ever.
+            self.refusals.count(why);
+            return self.halt(Halted::Contradiction);
         }
         self.take_early(now_ns);
         self.repeat_crashes(now_ns);
@@ -1210,14 +1258,27 @@ impl Log {
 
     fn take_transfer(&mut self, now_ns: u64, from: MemberId, transfer: Transfer) -> Result<(), Refused> {
         let joining = matches!(self.stage, Stage::Joining);
-        // A running member takes one only to leave an epoch that the others have left, or to learn that it is not one any more.
-        if !joining && (transfer.through <= self.through || (transfer.epoch <= self.epoch && transfer.members.contains(self.me)))
-        {
-            // What we asked for came by other ways.
-            let wanted = self.asked.take_if(|asked| *asked == from).is_some();
-            return if wanted { Ok(()) } else { Err(self.refusals.count(Refused::Duplicate)) };
+        // A running member takes one only to leave an epoch that the others have left, to learn that it is not one any more, or because its engine lags.
+        let is_member = transfer.members.contains(self.me);
+        let same = transfer.epoch == self.epoch && is_member && matches!(self.stage, Stage::Running);
+        if transfer.epoch == self.epoch && !is_member && matches!(self.stage, Stage::Leaving { .. }) {
+            // Its engine may be needed until the others have done without it, and lags.
+            let taken = self.check_transfer(from, &transfer).and_then(|()| self.go_on_behind(now_ns, from, &transfer));
+            return taken.map_err(|why| self.refusals.count(why));
         }
-        self.check_transfer(from, &transfer).map_err(|why| self.refusals.count(why))?;
+        // An engine may lag behind what are no instances.
+        let behind = transfer.through < self.through || (transfer.through == self.through && !same);
+        let late = !joining && (behind || (transfer.epoch <= self.epoch && is_member && !same));
+        let wanted = (late || same) && self.asked.take_if(|asked| *asked == from).is_some();
+        let refused = match late {
+            true => Err(Refused::Duplicate),
+            false => self.check_transfer(from, &transfer),
+        };
+        let refused = refused.and_then(|()| if same { self.go_on_behind(now_ns, from, &transfer) } else { Ok(()) });
+        if let Err(why) = refused {
+            // What we asked for came by other ways.
+            return if wanted && why != Refused::Malformed { Ok(()) } else { Err(self.refusals.count(why)) };
+        }
         if !transfer.members.contains(self.me) {
             // Our leave was applied without us.
             if joining {
@@ -1225,25 +1286,33 @@ impl Log {
             }
             // The others are through, but their engine may need this member until it has done without it, as after a leave of our own applying.
             self.asked = None;
+            if transfer.epoch == self.epoch {
+                // Refused by an engine that does not lag.
+                let _ = self.go_on_behind(now_ns, from, &transfer);
+            }
             self.stage = Stage::Leaving { instance: transfer.through, waits_for: MemberSet::new() };
             if let Some(engine) = &mut self.engine {
                 engine.set_leaving(now_ns, transfer.through + 1, transfer.members);
             }
             return Ok(());
         }
-        let setup = Setup {
-            me: self.me,
-            kind: transfer.kind,
-            first: transfer.through + 1,
-            members: transfer.members.clone(),
-            crashed: MemberSet::new(),
-            now_ns,
-            joins: true,
-            start: transfer.start,
-        };
-        // What is said of the engine must go with what is said of the log.
-        let engine = (self.build)(&setup).filter(|engine| engine.decided_through() == transfer.through);
-        let Some(engine) = engine else { return Err(self.refusals.count(Refused::Malformed)) };
+        if !same {
+            let setup = Setup {
+                me: self.me,
+                kind: transfer.kind,
+                first: transfer.through + 1,
+                members: transfer.members.clone(),
+                crashed: MemberSet::new(),
+                now_ns,
+                joins: true,
+                start: transfer.start,
+            };
+            // What is said of the engine must go with what is said of the log.
+            let engine = (self.build)(&setup).filter(|engine| engine.decided_through() == transfer.through);
+            let Some(engine) = engine else { return Err(self.refusals.count(Refused::Malformed)) };
+            self.engine = Some(engine);
+            self.previous = None;
+        }
         self.asked = None;
         let was = self.position;
         self.epoch = transfer.epoch;
@@ -1255,8 +1324,6 @@ impl Log {
         for member in transfer.crashed.iter() {
             self.crashed.insert(member);
         }
-        self.engine = Some(engine);
-        self.previous = None;
         self.stage = Stage::Running;
         self.install(was, transfer.snapshot_position, transfer.snapshot, transfer.entries);
         let applied = self.applied.get(&self.me).cloned().unwrap_or_default();
@@ -1272,6 +1339,13 @@ impl Log {
         self.take_early(now_ns);
         self.repeat_crashes(now_ns);
         Ok(())
+    }
+
+    /// Our engine lags behind what the others' have kept.
+    fn go_on_behind(&mut self, now_ns: u64, from: MemberId, transfer: &Transfer) -> Result<(), Refused> {
+        let engine = self.engine.as_mut().filter(|_| transfer.kind == self.kind);
+        let engine = engine.ok_or(Refused::Malformed)?;
+        engine.handle_state(now_ns, from, transfer.through, &transfer.members, transfer.start.as_deref())
     }
 
     /// Tells the application what it has not got yet.
@@ -1386,8 +1460,18 @@ where
     fn handle_timeout(&mut self, now_ns: u64) {
         self.engine.handle_timeout(now_ns);
     }
-    fn set_members(&mut self, now_ns: u64, from: Instance, members: MemberSet) {
-        self.engine.set_members(now_ns, from, members);
+    fn set_members(&mut self, now_ns: u64, from: Instance, members: MemberSet) -> Result<(), Refused> {
+        self.engine.set_members(now_ns, from, members)
+    }
+    fn handle_state(
+        &mut self,
+        now_ns: u64,
+        from: MemberId,
+        through: Instance,
+        members: &MemberSet,
+        start: Option<&[u8]>,
+    ) -> Result<(), Refused> {
+        self.engine.handle_state(now_ns, from, through, members, start)
     }
     fn set_leaving(&mut self, now_ns: u64, from: Instance, members: MemberSet) {
         self.engine.set_leaving(now_ns, from, members);
@@ -1408,6 +1492,7 @@ where
             Action::Copies { message } => Action::Copies { message: message.into() },
             Action::Memory { to, request } => Action::Memory { to, request },
             Action::Decide { instance, batch } => Action::Decide { instance, batch },
+            Action::State { to } => Action::State { to },
             Action::Halt(why) => Action::Halt(why),
         })
     }

@@ -158,8 +158,8 @@ impl Engine<EngineMessage> for Needed {
     fn handle_crash(&mut self, now_ns: u64, member: MemberId) -> Result<(), Refused> {
         self.0.handle_crash(now_ns, member)
     }
-    fn set_members(&mut self, now_ns: u64, from: Instance, members: MemberSet) {
-        self.0.set_members(now_ns, from, members);
+    fn set_members(&mut self, now_ns: u64, from: Instance, members: MemberSet) -> Result<(), Refused> {
+        self.0.set_members(now_ns, from, members)
     }
     fn may_leave(&self) -> bool {
         false
@@ -240,4 +240,61 @@ fn strangers_and_impossible_numbers_are_refused_and_keep_nobody_from_catching_up
         };
         assert_eq!(log.handle_message(0, P2, Message::Transfer(Box::new(transfer))), Err(Refused::Malformed));
     }
+}
+
+#[test]
+fn groups_that_cannot_be_are_refused() {
+    let new = |members: MemberSet, kind| Log::new(0, P1, kind, members, Config::default(), build()).err();
+    assert_eq!(new(MemberSet::new(), Kind::Hsuc), Some(Refused::NotMember));
+    assert_eq!(new([P2, P3].into_iter().collect(), Kind::Hsuc), Some(Refused::NotMember));
+    assert_eq!(new(MemberSet::first(MAX_MEMBERS as u16 + 1), Kind::Hsuc), Some(Refused::TooLarge));
+    assert_eq!(new(MemberSet::first(2), Kind::Raft), Some(Refused::Malformed), "it is not built");
+    assert_eq!(new(MemberSet::first(MAX_MEMBERS as u16), Kind::Hsuc), None);
+}
+
+/// Every answer is the whole state, and one that helps nobody would be asked for with every message that comes early.
+#[test]
+fn the_same_member_is_not_asked_again_soon() {
+    let mut log = of(P1, 3);
+    let asked = |log: &mut Log| -> Vec<MemberId> {
+        let sent = std::iter::from_fn(|| log.poll_output());
+        sent.filter_map(|output| match output {
+            Output::Send { to, message: Message::Ask } => Some(to),
+            _ => None,
+        })
+        .collect()
+    };
+    let ahead = |instance| Message::Reached { epoch: 2, instance };
+    // It answers with what is known here.
+    let mut old = member(P2);
+    old.handle_message(0, P1, Message::Ask).unwrap();
+    let answer = std::iter::from_fn(|| old.poll_output())
+        .find_map(|output| match output {
+            Output::Send { message: message @ Message::Transfer(_), .. } => Some(message),
+            _ => None,
+        })
+        .unwrap();
+    let interval = Config::default().ask_interval_ns;
+    let mut times = 0;
+    for now in (0..10 * interval).step_by(interval as usize / 20) {
+        log.handle_message(now, P2, ahead(1 + now)).unwrap();
+        if let [P2] = asked(&mut log)[..] {
+            times += 1;
+            log.handle_message(now, P2, answer.clone()).unwrap();
+        }
+    }
+    assert_eq!(times, 10, "once in each interval");
+    // Nothing more comes: it looks again by itself, when it may.
+    let now = 10 * interval - interval / 20;
+    log.handle_message(now, P2, ahead(1)).unwrap();
+    assert!(asked(&mut log).is_empty());
+    let at = log.poll_timeout().unwrap();
+    assert!(at > now && at <= now + interval, "{at}");
+    log.handle_timeout(at);
+    assert_eq!(asked(&mut log), [P2]);
+    // Another one may be asked at once.
+    log.handle_message(at, P3, ahead(1)).unwrap();
+    log.handle_message(at, P2, answer).unwrap();
+    log.handle_message(at, P3, ahead(2)).unwrap();
+    assert_eq!(asked(&mut log), [P3]);
 }

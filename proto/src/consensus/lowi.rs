@@ -907,10 +907,10 @@ impl Engine<Message> for Lowi {
         self.advance(now_ns);
     }
 
-    fn set_members(&mut self, now_ns: u64, _from: Instance, members: MemberSet) {
+    fn set_members(&mut self, now_ns: u64, _from: Instance, members: MemberSet) -> Result<(), Refused> {
         self.now_ns = self.now_ns.max(now_ns);
         if self.halted.is_some() {
-            return;
+            return Err(self.refusals.count(Refused::Halted));
         }
         let before = self.leader();
         let left = self.members.contains(self.me) && !members.contains(self.me);
@@ -918,7 +918,8 @@ impl Engine<Message> for Lowi {
         self.members = members;
         self.awaiting = false;
         if left {
-            return self.halt(Halted::Left, false);
+            self.halt(Halted::Left, false);
+            return Ok(());
         }
         self.slot = 0;
         self.late_ns = self.late_ns.min(self.config.late_ns(self.members.len()).unwrap_or(0));
@@ -927,6 +928,7 @@ impl Engine<Message> for Lowi {
         }
         self.forward();
         self.take_ready();
+        Ok(())
     }
 
     /// It owes the others nothing but silence: whoever went on to speak would do so in its successor's round.

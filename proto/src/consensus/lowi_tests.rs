@@ -292,9 +292,9 @@ impl World {
                     Body::Leave(leaver) => members.remove(leaver),
                     Body::Value(_) | Body::Switch(_) => return,
                 };
-                engine.set_members(local, instance + 1, members);
+                engine.set_members(local, instance + 1, members).unwrap();
             }
-            Action::Halt(_) | Action::Memory { .. } => {}
+            Action::Halt(_) | Action::Memory { .. } | Action::State { .. } => {}
         }
     }
 
@@ -782,7 +782,7 @@ fn a_barrier_is_alone_and_nothing_passes_it() {
         }
         if step == 9 {
             assert_eq!(decided, [(1, 1), (2, 2)], "waits for its members");
-            lowi.set_members(step * PERIOD, 3, MemberSet::first(2));
+            lowi.set_members(step * PERIOD, 3, MemberSet::first(2)).unwrap();
         }
     }
     assert_eq!(decided, [(1, 1), (2, 2), (3, 3)]);
@@ -972,7 +972,7 @@ proptest! {
                 if let Action::Decide { instance, batch } = action
                     && !matches!(batch[0].body, Body::Value(_))
                 {
-                    lowi.set_members(now, instance + 1, MemberSet::first(3));
+                    let _ = lowi.set_members(now, instance + 1, MemberSet::first(3));
                 }
             }
             lowi.advance(now);

@@ -123,6 +123,12 @@ pub enum Action<M> {
         /// On what; never empty.
         batch: Batch,
     },
+    /// `to` lags behind all that the engine has kept: it needs the state that everything through [`Engine::decided_through`] makes, and
+    /// its engine is then told by [`Engine::handle_state`]. Repeated, now and then, while it lags.
+    State {
+        /// Who.
+        to: MemberId,
+    },
     /// The engine stopped safely.
     Halt(Halted),
 }
@@ -267,7 +273,26 @@ pub trait Engine<M> {
     fn handle_timeout(&mut self, _now_ns: u64) {}
 
     /// From the instance `from` on, these are the members. Called when the instance before was decided, before its successor can be.
-    fn set_members(&mut self, now_ns: u64, from: Instance, members: MemberSet);
+    ///
+    /// # Errors
+    /// [`Refused::Malformed`] where nothing waits for that, or for members that cannot be; [`Refused::Halted`].
+    fn set_members(&mut self, now_ns: u64, from: Instance, members: MemberSet) -> Result<(), Refused>;
+
+    /// This member has from `from` the state behind the instance `through`, with the members then and what [`Engine::start_point`] said there: it
+    /// goes on from it, and what it was handed in before is handed in again. Only where engines ask for it by [`Action::State`].
+    ///
+    /// # Errors
+    /// [`Refused::Duplicate`] if it does not need that; [`Refused::NotLeader`], [`Refused::Malformed`], [`Refused::Halted`].
+    fn handle_state(
+        &mut self,
+        _now_ns: u64,
+        _from: MemberId,
+        _through: Instance,
+        _members: &MemberSet,
+        _start: Option<&[u8]>,
+    ) -> Result<(), Refused> {
+        Err(self.refuse(Refused::Duplicate))
+    }
 
     /// As [`Engine::set_members`], but for a member that is not among them any more: whatever it still owes to the others, it pays.
     fn set_leaving(&mut self, _now_ns: u64, _from: Instance, _members: MemberSet) {}

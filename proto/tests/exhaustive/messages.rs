@@ -161,7 +161,9 @@ impl<E> World<E> {
                         member.decided += 1;
                     }
                     Action::Halt(why) => member.halted = Some(why),
-                    Action::Copies { .. } | Action::Memory { .. } => return Err("not of this engine".to_owned()),
+                    Action::Copies { .. } | Action::Memory { .. } | Action::State { .. } => {
+                        return Err("not of this engine".to_owned());
+                    }
                 }
             }
             member.engine.invariants();

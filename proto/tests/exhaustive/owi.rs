@@ -44,7 +44,9 @@ impl Engine<Message> for Once {
     fn handle_timeout(&mut self, now_ns: u64) {
         self.0.handle_timeout(now_ns);
     }
-    fn set_members(&mut self, _: u64, _: Instance, _: MemberSet) {}
+    fn set_members(&mut self, _: u64, _: Instance, _: MemberSet) -> Result<(), fide_proto::group::Refused> {
+        Ok(())
+    }
     fn poll_action(&mut self) -> Option<Action<Message>> {
         Some(match self.0.poll_action()? {
             OwiAction::Send { to, value } => Action::Send { to, message: Message::Proposal(value) },

@@ -153,7 +153,7 @@ impl World {
                         proposer.decided += 1;
                     }
                     Action::Halt(why) => return Err(format!("{} halted for {why:?}", id(me))),
-                    Action::Copies { .. } => return Err("not of this engine".to_owned()),
+                    Action::Copies { .. } | Action::State { .. } => return Err("not of this engine".to_owned()),
                 }
             }
             proposer.engine.invariants();

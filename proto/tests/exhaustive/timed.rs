@@ -202,7 +202,7 @@ where
                         member.decided += 1;
                     }
                     Action::Halt(why) => halted = Some(why),
-                    Action::Memory { .. } => return Err("not of this engine".to_owned()),
+                    Action::Memory { .. } | Action::State { .. } => return Err("not of this engine".to_owned()),
                 }
             }
             member.engine.invariants();

@@ -170,8 +170,8 @@ impl Engine<Said> for Speaks {
     fn handle_timeout(&mut self, now_ns: u64) {
         self.0.handle_timeout(now_ns);
     }
-    fn set_members(&mut self, now_ns: u64, from: u64, members: fide_proto::group::MemberSet) {
-        self.0.set_members(now_ns, from, members);
+    fn set_members(&mut self, now_ns: u64, from: u64, members: fide_proto::group::MemberSet) -> Result<(), Refused> {
+        self.0.set_members(now_ns, from, members)
     }
     fn poll_action(&mut self) -> Option<Action<Said>> {
         Some(match self.0.poll_action()? {
@@ -179,6 +179,7 @@ impl Engine<Said> for Speaks {
             Action::Copies { message } => Action::Copies { message: Said(message) },
             Action::Memory { to, request } => Action::Memory { to, request },
             Action::Decide { instance, batch } => Action::Decide { instance, batch },
+            Action::State { to } => Action::State { to },
             Action::Halt(why) => Action::Halt(why),
         })
     }

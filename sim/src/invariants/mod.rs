@@ -22,7 +22,7 @@ pub use eviction::Eviction;
 pub use integrity::Integrity;
 pub use leader::OneLeader;
 pub use no_gap::NoGap;
-pub use safe_exit::SafeExit;
+pub use safe_exit::{Reasons, SafeExit};
 pub use snapshot::{Snapshot, next_state as snapshot_state};
 pub use stability::Stability;
 pub use termination::{Standing, Termination};

@@ -1,6 +1,6 @@
 //! Nobody stops who need not.
 
-use fide_proto::consensus::Halted;
+use fide_proto::consensus::{Halted, Kind};
 use fide_proto::group::MemberId;
 
 use super::{Checked, broken};
@@ -12,17 +12,36 @@ pub struct SafeExit {
     pub may_halt: bool,
 }
 
+/// What happened to one member.
+#[derive(Clone, Copy, Debug)]
+pub struct Reasons {
+    /// It asked to leave.
+    pub left: bool,
+    /// Others had reason to go on without it.
+    pub expelled: bool,
+    /// A copy or a heartbeat of anybody did not get where it was sent.
+    pub missed: bool,
+    /// Its engine.
+    pub kind: Kind,
+}
+
 impl SafeExit {
-    /// This member stops. `left`: it asked to leave. `expelled`: others had reason to go on without it.
+    /// This member stops.
     ///
     /// # Errors
     /// If it has no reason to.
-    pub fn halted(&self, member: MemberId, why: Halted, left: bool, expelled: bool) -> Checked {
+    pub fn halted(&self, member: MemberId, why: Halted, reasons: Reasons) -> Checked {
+        let Reasons { left, expelled, missed, kind } = reasons;
         let reason = match why {
             Halted::Left => left || expelled,
-            Halted::Expelled => expelled || self.may_halt,
+            // LOWI finds out by itself that others spoke without it, also where a leave moved the slots: docs/checking.md.
+            Halted::Expelled => expelled || (self.may_halt && kind == Kind::Lowi),
             Halted::Contradiction => false,
-            Halted::NetworkFault | Halted::MissingBroadcast | Halted::Unconfirmed(_) => self.may_halt,
+            // LOWI stops for one lost copy, HUC for what rode on a heartbeat and is behind what it decided; the others broadcast nothing.
+            Halted::NetworkFault | Halted::MissingBroadcast => {
+                self.may_halt && (kind == Kind::Huc || (kind == Kind::Lowi && missed))
+            }
+            Halted::Unconfirmed(_) => self.may_halt && kind.needs_accuracy(),
         };
         if reason {
             return Ok(());

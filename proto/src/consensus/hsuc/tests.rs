@@ -320,9 +320,9 @@ fn issue_3_nothing_is_begun_between_a_barrier_and_the_new_members() {
     e.propose(0, Entry { id: id(1, 1), body: Body::Join(P2) }).unwrap();
     e.propose(0, entry(1, 2)).unwrap();
     assert_eq!((e.decided_through(), e.stable_through()), (5, 4));
-    e.set_members(0, 7, set(&[1]));
+    assert_eq!(e.set_members(0, 7, set(&[1])), Err(Refused::Malformed));
     assert_eq!((e.refusals().of(Refused::Malformed), e.decided_through()), (1, 5));
-    e.set_members(0, 6, set(&[1, 2]));
+    e.set_members(0, 6, set(&[1, 2])).unwrap();
     let actions: Vec<_> = std::iter::from_fn(|| e.poll_action()).collect();
     assert!(
         matches!(
@@ -465,7 +465,7 @@ proptest! {
             let result = match what {
                 0 => e.handle_crash(0, MemberId(who)),
                 1 => e.propose(0, entry(me, u64::from(who))),
-                2 => { e.set_members(0, e.decided_through() + 1, set(&[1, 2, 3, 4])); Ok(()) }
+                2 => e.set_members(0, e.decided_through() + 1, set(&[1, 2, 3, 4])),
                 _ => e.handle_message(0, MemberId(who), message),
             };
             if result.is_err() {

@@ -420,7 +420,7 @@ fn issue_3_who_leaves_stops() {
         e.handle_piggyback(0, P1, decision(1, 1, &[leave])).unwrap();
         e.handle_piggyback(0, P1, decision(2, 2, &[direct(1, 2)])).unwrap();
         assert_eq!((e.decided_through(), e.halted()), (1, None));
-        e.set_members(0, 2, members);
+        e.set_members(0, 2, members).unwrap();
         assert_eq!(e.halted(), Some(why));
     }
     // And the decisions of two leaders overtake each other.
@@ -433,13 +433,13 @@ fn issue_3_who_leaves_stops() {
         let mut other = e.clone();
         e.handle_piggyback(0, P1, decision(1, 1, &items)).unwrap();
         assert_eq!((e.decided_through(), e.halted()), (1, why));
-        e.set_members(0, 2, set(&[1, 2]));
+        let _ = e.set_members(0, 2, set(&[1, 2]));
         assert_eq!(e.halted(), why.or(Some(Halted::Left)));
         other.handle_crash(0, P1).unwrap();
         assert_eq!(other.halted(), Some(Halted::MissingBroadcast), "it does not come any more");
     }
     let mut e = Huc::new(P1, set(&[1]), 1);
-    e.set_members(0, 1, set(&[1, 2]));
+    assert_eq!(e.set_members(0, 1, set(&[1, 2])), Err(Refused::Malformed));
     assert_eq!((e.refusals().of(Refused::Malformed), &e.members), (1, &set(&[1])));
 }
 
@@ -543,7 +543,7 @@ proptest! {
             let result = match what {
                 0 => e.handle_crash(0, MemberId(who)),
                 1 => e.propose(0, sized(me, u64::from(who), if who == 3 { LARGE } else { 1 })),
-                2 => { e.set_members(0, e.decided_through() + 1, set(&[1, 2, 3, 4])); Ok(()) }
+                2 => e.set_members(0, e.decided_through() + 1, set(&[1, 2, 3, 4])),
                 3 => { e.poll_piggyback(0); Ok(()) }
                 4 => { e.handle_piggyback_sent(0); Ok(()) }
                 5 => e.handle_crash_after(MemberId(who), Some(u64::from(who))),

@@ -1378,14 +1378,15 @@ impl Engine<Message> for Paxos {
         self.settle(now_ns);
     }
 
-    fn set_members(&mut self, now_ns: u64, from: Instance, members: MemberSet) {
+    fn set_members(&mut self, now_ns: u64, from: Instance, members: MemberSet) -> Result<(), Refused> {
         if self.halted.is_some() {
-            return;
+            return Err(self.refusals.count(Refused::Halted));
         }
         self.next_members = Some((from, members));
         self.take_members(now_ns);
         self.drain(now_ns);
         self.settle(now_ns);
+        Ok(())
     }
 
     fn poll_action(&mut self) -> Option<Action<Message>> {

@@ -17,7 +17,7 @@ use super::bytes::{Bytes, Near, zeros};
 use super::messages::Hostile;
 
 const KINDS: [Kind; 4] = [Kind::Hsuc, Kind::Huc, Kind::Lowi, Kind::Paxos];
-const CONFIG: Config = Config { pending_max: 16, early_max: 32 };
+const CONFIG: Config = Config { pending_max: 16, early_max: 32, ask_interval_ns: 1_000 };
 
 fn make(setup: &Setup) -> Option<Box<dyn Engine<EngineMessage>>> {
     let (me, members, first, now_ns) = (setup.me, setup.members.clone(), setup.first, setup.now_ns);

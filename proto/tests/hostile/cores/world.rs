@@ -35,12 +35,12 @@ pub fn apply<M>(engine: &mut impl Engine<M>, now_ns: u64, call: Call<M>) -> Resu
         Call::Copy(from, path, message) => return engine.handle_copy(now_ns, from, path, message),
         Call::Piggyback(from, message) => return engine.handle_piggyback(now_ns, from, message),
         Call::Memory(from, id, answer) => return engine.handle_memory(now_ns, from, id, answer),
+        Call::Members(from, members) => return engine.set_members(now_ns, from, members),
         Call::Crash(member) => return engine.handle_crash(now_ns, member),
         Call::Sent => engine.handle_piggyback_sent(now_ns),
         Call::Alive(member) => engine.handle_alive(now_ns, member),
         Call::NetworkFault => engine.handle_network_fault(now_ns),
         Call::Timeout => engine.handle_timeout(now_ns),
-        Call::Members(from, members) => engine.set_members(now_ns, from, members),
     }
     Ok(())
 }
@@ -243,7 +243,7 @@ impl<M: Hostile, S: Subject<M>> World<M, S> {
                         let _ = member.subject.call(self.now_ns, Call::Members(instance + 1, members));
                     }
                 }
-                Action::Halt(_) => {}
+                Action::State { .. } | Action::Halt(_) => {}
             }
         }
         assert!(self.all[&me].subject.engine().halted().is_some(), "{me} wants more done than there is to do");

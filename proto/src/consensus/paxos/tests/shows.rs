@@ -160,7 +160,7 @@ fn barriers_are_decided_alone_and_nothing_begins_behind_them() {
     let fewer = MemberSet::first(2);
     for i in 1..=3 {
         let members = fewer.clone();
-        world.at(i, |engine, now_ns| engine.set_members(now_ns, 3, members));
+        world.at(i, |engine, now_ns| engine.set_members(now_ns, 3, members).unwrap());
     }
     world.quiet();
     assert_eq!(world.engine(3).halted(), Some(Halted::Left));

@@ -129,7 +129,7 @@ impl World {
                 }
                 Action::Decide { instance, batch } => self.decide(i, instance, batch),
                 Action::Halt(_) => {}
-                Action::Copies { .. } => panic!("nothing is broadcast in copies"),
+                Action::Copies { .. } | Action::State { .. } => panic!("nothing is broadcast in copies, and nobody is given up"),
             }
         }
     }
