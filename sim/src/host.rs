@@ -8,6 +8,7 @@ use fide_proto::consensus::memory::{self, Request, RequestId};
 use fide_proto::detector::{Config, Detector, PathArrival};
 use fide_proto::group::{MemberId, MemberSet, Value};
 use fide_wire::PATHS;
+use fide_wire::marks::Marks;
 use fide_wire::verdict::Cause;
 
 use crate::gate::{Answer, Gate, Grade};
@@ -48,6 +49,8 @@ pub struct Slot {
     pub condemned: bool,
     /// What came on each path.
     pub rows: [PathArrival; PATHS],
+    /// What the receive program notes now and then.
+    pub marks: [Marks; PATHS],
     /// Something came since the detector looked.
     pub fresh: bool,
     /// The last heartbeat whose piggyback was handed in, and those before it (bit n: n+1 before).

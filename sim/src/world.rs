@@ -782,6 +782,9 @@ impl World {
                 row.lost += if row.last_number == 0 { 0 } else { number - row.last_number - 1 };
                 row.last_number = number;
                 row.last_arrival_ns = local;
+                let (arrived, marks) = (row.last_number - row.lost, &mut slot.marks[path]);
+                marks.count(arrived, row.lost, local);
+                row.recent = marks.recent(arrived, row.lost, local);
                 slot.fresh = true;
             }
         }
