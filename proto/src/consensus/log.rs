@@ -985,9 +985,10 @@ impl Log {
                 Action::Memory { to, request } => self.outputs.push_back(Output::Memory { to, epoch, request }),
                 // Behind the switch nothing of the old engine counts.
                 Action::Decide { instance, batch } if epoch == self.epoch => self.decided(now_ns, instance, &batch),
-                Action::State { to } => self.transfer(to),
+                // Behind our own leave the engine is further than what we applied: who leads next gives the state.
+                Action::State { to } if matches!(self.stage, Stage::Running) => self.transfer(to),
                 Action::Halt(why) if epoch == self.epoch => self.halt(why),
-                Action::Decide { .. } | Action::Halt(_) => {}
+                Action::Decide { .. } | Action::State { .. } | Action::Halt(_) => {}
             }
             if let Stage::Halted(_) = self.stage {
                 return;
