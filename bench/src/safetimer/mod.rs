@@ -3,9 +3,11 @@
 //! ```text
 //! table1    the rows of Table 1, one fault after the other      plain      an ordinary timeout in user space, beside it
 //! inject    how each stage is held up, or made to drop          overhead   ping-pong with and without gates
+//! drain     from a missed deadline to a verdict behind a barrier
 //! starvation   an observer that does not get a processor
 //! ```
 
+pub mod drain;
 pub mod inject;
 pub mod overhead;
 pub mod plain;
@@ -31,6 +33,9 @@ pub struct Args {
     /// Starve an observer on every processor for so long; a host dies meanwhile. Everything else on this machine is starved, too
     #[arg(long, value_name = "SECONDS", group = "what", value_parser = clap::value_parser!(u64).range(2..=600))]
     pub starvation: Option<u64>,
+    /// Stop an agent so many times, and tell the time from the deadline that it missed to the verdict behind a barrier
+    #[arg(long, value_name = "TIMES", group = "what", num_args = 0..=1, default_missing_value = "300", value_parser = clap::value_parser!(u32).range(10..=100_000))]
+    pub drain: Option<u32>,
     /// Rounds for each size; each mode once in every round
     #[arg(long, value_name = "N", default_value_t = 40, requires = "overhead", value_parser = clap::value_parser!(u32).range(3..=1000))]
     pub rounds: u32,
@@ -51,6 +56,8 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
     inject::reap();
     if let Some(seconds) = args.starvation {
         starvation::run(seconds, ui)
+    } else if let Some(times) = args.drain {
+        drain::run(times, ui)
     } else if args.overhead {
         overhead::run(args, ui)
     } else {

@@ -72,8 +72,9 @@
 //! # The veto
 //! A packet that our own side lost may have been the heartbeat (S2; SafeTimer §4.1, §5.1). When the shell's counters say so ([`Detector::dropped`]), the silence begins anew at
 //! that moment, and so do the questions. A path on which nothing was lost is evidence all the same: it had its own copy. So silence counts
-//! from the moment since when at least one path that carried the last heartbeats is clean ([`peer::Peer::veto`]). Whoever loses packets for ever on all paths judges nobody;
-//! once it does not, a timeout and the questions are what is missing.
+//! from the moment since when at least one path that carried the last heartbeats is clean ([`peer::Peer::veto`]). But what is silent on the clean path may be that path's
+//! cable, and the answers may be what the other path loses: while any of them does, a hundred times as many must be missing before the host is *silent*
+//! ([`peer::Peer::answers_wait_ns`]). Whoever loses packets for ever on all paths judges nobody; once it does not, a timeout and the questions are what is missing.
 //!
 //! # When a path is down
 //! FiDe §3.3 takes one copy that came alone for a network failure. A copy can also be held up, or be lost in a queue that overflows, on the sender's or on our
@@ -964,17 +965,17 @@ impl Detector {
 
     /// Puts the next question to a host's kernel when it is due. `true` when it answered none of them for long enough.
     fn question(&mut self, i: usize, now: u64) -> bool {
-        let isolated = self.isolated.is_some();
+        let (isolated, own_loss) = (self.isolated.is_some(), self.own_loss());
         let peer = &mut self.peers[i];
         if now >= peer.probing.next_ns {
             let interval = if isolated { self.config.agent_lost_probe_ns } else { peer.probe_interval_ns(&self.config) };
             peer.probing.close_round(now, interval, self.config.agent_timeout_ns);
-            if !isolated && peer.is_exhausted(&self.config, now) {
+            if !isolated && peer.is_exhausted(&self.config, &own_loss, now) {
                 return true;
             }
             self.ask(i, now);
         }
-        !isolated && self.peers[i].is_exhausted(&self.config, now)
+        !isolated && self.peers[i].is_exhausted(&self.config, &own_loss, now)
     }
 
     /// Asks now, and plans the next question: soon while nothing answers, slowly while something does.
@@ -1016,7 +1017,7 @@ impl Detector {
 
     /// Some hosts answer nothing. Is it them, or us? See "What isolation costs" above.
     fn judge_silence(&mut self, now: u64) {
-        let exhausted = |d: &Self, i: usize| d.peers[i].is_exhausted(&d.config, now);
+        let exhausted = |d: &Self, i: usize| d.peers[i].is_exhausted(&d.config, &d.own_loss(), now);
         for i in 0..self.peers.len() {
             if !exhausted(self, i) {
                 continue;
@@ -1036,6 +1037,11 @@ impl Detector {
                 self.wait_for_witness(i, now);
             }
         }
+    }
+
+    /// When packets were last lost on our side, on paths that have a carrier.
+    fn own_loss(&self) -> [u64; PATHS] {
+        std::array::from_fn(|k| if self.carrier[k] { self.dropped_ns[k] } else { 0 })
     }
 
     fn is_drained_or_patience_is_over(&self, i: usize, now: u64) -> bool {
@@ -1132,9 +1138,10 @@ impl Detector {
             return;
         }
         self.pause_limit_ns = timeout.max(period.saturating_mul(u64::from(self.config.pause_periods)));
-        // Deadlines of many hosts lie densely; looking twice in a period is enough for them. And never so rarely that a
-        // pause could not be told from a long sleep.
-        let quantum = now.saturating_add((period / 2).max(1));
+        // At the first deadline, to the nanosecond: who was due before it has come by then and has a new one, a period later, so that these looks lie as
+        // far apart as a timeout has above its period, however many hosts there are. Where that is next to nothing, eight looks in a period must do.
+        // And never so rarely that a pause could not be told from a long sleep.
+        let quantum = now.saturating_add((period / 8).max(1));
         let at_least = now.saturating_add((self.pause_limit_ns / 2).max(1));
         let next = if looks { next.min(now.saturating_add((period / 4).max(1))) } else { next };
         self.next_tick_ns = Some(soon.saturating_add(1).max(quantum).min(next).min(at_least));

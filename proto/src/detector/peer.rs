@@ -14,6 +14,9 @@ const TOGETHER_TIMEOUTS: u64 = 2;
 /// After this many times the questions that a verdict needs, they are put at leisure.
 const PATIENT_SERIES: u32 = 20;
 
+/// So many times as long nothing may answer while our own side loses packets.
+const LOSSY_WAITS: u64 = 100;
+
 /// Observers remembered as having reported the same silence.
 const REPORTERS: usize = 16;
 
@@ -436,6 +439,17 @@ impl Peer {
         config.probe_wait_ns.unwrap_or_else(derived)
     }
 
+    /// How long nothing may answer when our own side loses packets on a path where its answers may come: after that it is not chance.
+    pub fn answers_wait_ns(&self, config: &Config, own_loss_ns: &[u64; PATHS]) -> u64 {
+        let wait_ns = self.probe_wait_ns(config);
+        let since_ns = self.probing.unanswered_since_ns;
+        if self.paths.iter().zip(own_loss_ns).any(|(path, lost)| !path.down && *lost >= since_ns && *lost != 0) {
+            wait_ns.saturating_mul(LOSSY_WAITS).min(config.agent_timeout_ns).max(wait_ns)
+        } else {
+            wait_ns
+        }
+    }
+
     /// Whether it fell silent together with one that was judged silent at `other_ns`: it was not heard for long enough after that.
     pub fn fell_silent_with(&self, other_ns: u64) -> bool {
         self.sign_of_life_ns() <= other_ns.saturating_add(self.timeout_ns().saturating_mul(TOGETHER_TIMEOUTS))
@@ -466,13 +480,13 @@ impl Peer {
     }
 
     /// Whether enough questions stayed unanswered for long enough, we being there and permitted to judge.
-    pub fn is_exhausted(&self, config: &Config, now_ns: u64) -> bool {
+    pub fn is_exhausted(&self, config: &Config, own_loss_ns: &[u64; PATHS], now_ns: u64) -> bool {
         let silent = match self.state {
             State::Late => self.is_stale(now_ns),
             State::AgentLost => now_ns > self.judge_from_ns.saturating_add(self.timeout_ns()),
             State::Alive | State::Silent | State::Left => false,
         };
-        silent && self.probing.is_unanswered(config, self.probe_wait_ns(config), now_ns)
+        silent && self.probing.is_unanswered(config, self.answers_wait_ns(config, own_loss_ns), now_ns)
     }
 
     /// Takes a row of the receive table. Rows may be the same as before; they never go back.

@@ -491,3 +491,32 @@ fn a_new_host_whose_agent_is_stuck_gets_the_agents_timeout_too() {
     b.run(200 * MS);
     assert_eq!(b.take(), [(Cause::AgentLost, A)]);
 }
+
+#[test]
+fn s2_one_path_cut_and_the_other_losing_on_our_side_is_no_silent_host() {
+    for hosts in [&[A][..], &[A, B, C]] {
+        let mut b = Bench::watching(hosts);
+        // A's cable on path 0 is cut; on path 1 our own interface loses all of its heartbeats, and all answers but one in 4 ms.
+        b.cut(A, 0);
+        b.mute(A, 1);
+        for n in 0..2_000 {
+            let lost = n % 40 >= 4;
+            b.deaf.retain(|at| *at != (A, 1));
+            if lost {
+                b.deaf.push((A, 1));
+            }
+            b.d.dropped(1, b.now);
+            b.run(100 * US);
+        }
+        assert!(!b.causes().iter().any(|(cause, _)| *cause == Cause::SilentHost), "{:?}", b.take());
+        // It dies: nothing answers for long enough, although the losses go on.
+        b.crash(A);
+        let died = b.now;
+        while b.now < died + 1_200 * MS {
+            b.d.dropped(1, b.now);
+            b.run(100 * US);
+        }
+        let silent = b.verdicts.iter().find(|v| v.cause == Cause::SilentHost).expect("found in the end");
+        assert!(silent.at_ns - died > 90 * MS, "{}", silent.at_ns - died);
+    }
+}
