@@ -104,7 +104,8 @@
 //! consul #916: a sick observer condemns healthy peers. Here a silent host is judged only if a question that it did not answer lies between two
 //! moments at which another host reached us, the second of them after the answer was due, and on a path that the silent host used ([`peer::Probing::is_witnessed`]). Hearing somebody is
 //! not enough: what was sent before our cables were cut one after the other may be stamped after the question, when this kernel is busy.
-//! Therefore two hosts that are well are asked together with the silent one, and an answer counts as of its *question*. Only where
+//! Therefore two hosts that are well are asked together with the silent one, and an answer counts as of its *question*; for as many questions as a verdict needs,
+//! so that an outage of our own which is over again is not taken for theirs. Only where
 //! they do not answer (ICMP filtered) what they send counts, as of a whole timeout before its stamp.
 //!
 //! If nobody answers, the observer is *isolated*. Those who were judged silent a moment ago ([`peer::Peer::fell_silent_with`]) count as not answering. The
@@ -1025,7 +1026,7 @@ impl Detector {
             let others = || (0..self.peers.len()).filter(|&j| j != i && self.peers[j].state.may_answer());
             let together = |p: &Peer| p.state == State::Silent && self.peers[i].fell_silent_with(p.silent_ns);
             let alone = others().next().is_none() && !self.peers.iter().any(together);
-            let proved = alone || self.peers[i].probing.is_witnessed() && self.is_drained_or_patience_is_over(i, now);
+            let proved = alone || self.peers[i].probing.is_witnessed(&self.config) && self.is_drained_or_patience_is_over(i, now);
             if proved && self.peers[i].fence_may_be_open(now) {
                 self.wait_for_witness(i, now); // there must be one again when the fence is shut
             } else if proved {

@@ -17,6 +17,9 @@ const PATIENT_SERIES: u32 = 20;
 /// So many times as long nothing may answer while our own side loses packets.
 const LOSSY_WAITS: u64 = 100;
 
+/// Questions of which it is remembered whether another host answered for them: more than are asked within a round trip and a timeout.
+const REMEMBERED: usize = 16;
+
 /// Observers remembered as having reported the same silence.
 const REPORTERS: usize = 16;
 
@@ -134,6 +137,12 @@ pub(super) struct Probing {
     pub still_unanswered: bool,
     /// When it was noticed that another host had reached us after the answer to that question was due. 0 when none did.
     pub reached_since_ns: u64,
+    /// Questions of the series, and when the last of them were asked.
+    pub asked: u32,
+    pub asked_ns: [u64; REMEMBERED],
+    /// Which of these another host has answered for, and of how many of the series one did.
+    pub shown: [bool; REMEMBERED],
+    pub shown_count: u32,
 }
 
 /// What the words of a witness are measured by.
@@ -164,6 +173,7 @@ impl Probing {
     }
 
     fn new_series(&mut self) {
+        (self.asked, self.shown_count) = (0, 0);
         self.unanswered = 0;
         self.unanswered_since_ns = 0;
         self.new_witnesses(0);
@@ -186,6 +196,7 @@ impl Probing {
         if self.unanswered_since_ns == 0 {
             return;
         }
+        self.show(reached_ns);
         if self.reached_since_ns != 0 && now_ns.saturating_sub(self.reached_since_ns) > limits.stale_ns {
             self.new_witnesses(now_ns);
         }
@@ -233,6 +244,21 @@ impl Probing {
         }
         self.sent_ns = now_ns;
         self.next_ns = now_ns.saturating_add(interval_ns.max(1));
+        let place = self.asked as usize % REMEMBERED;
+        (self.asked_ns[place], self.shown[place]) = (now_ns, false);
+        self.asked = self.asked.saturating_add(1);
+    }
+
+    /// Another host reached us between two questions, or after the last: it shows that the first of them could have been answered.
+    fn show(&mut self, reached_ns: u64) {
+        let remembered = (self.asked as usize).min(REMEMBERED);
+        for back in 0..remembered {
+            let place = (self.asked as usize - 1 - back) % REMEMBERED;
+            if self.asked_ns[place] <= reached_ns {
+                self.shown_count += u32::from(!std::mem::replace(&mut self.shown[place], true));
+                return;
+            }
+        }
     }
 
     /// Whether the last question was answered and none before it stays unanswered.
@@ -248,9 +274,10 @@ impl Probing {
     /// Whether that has a witness: a question that stayed unanswered lies between two moments at which another host reached us, the
     /// second of them after the answer was due. The first half matters when our own connection comes back: whom we hear then proves
     /// that we can be reached now, not that we could be while the others did not answer. The second half matters when it is cut:
-    /// whom we heard just before proves nothing of answers that were still to come.
-    pub fn is_witnessed(&self) -> bool {
-        self.still_unanswered && self.reached_since_ns != 0
+    /// whom we heard just before proves nothing of answers that were still to come. And since between the two there is room for a short outage of our
+    /// own, as many questions as a verdict needs must each have been answered for by another host.
+    pub fn is_witnessed(&self, config: &Config) -> bool {
+        self.still_unanswered && self.reached_since_ns != 0 && self.shown_count >= config.probe_rounds.max(1)
     }
 }
 

@@ -64,7 +64,7 @@ fn consul_916_a_cut_observer_accuses_nobody() {
 
 #[test]
 fn consul_916_an_observer_whose_cables_are_cut_one_after_the_other_accuses_nobody() {
-    explore(Menu::Severed, 2_000);
+    explore(Menu::Severed, 3_000);
 }
 
 #[test]
