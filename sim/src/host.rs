@@ -127,6 +127,10 @@ pub struct Member {
     pub state: u64,
     /// It asked to leave.
     pub leaves: bool,
+    /// Of which epoch its engine is, while it runs, and since when.
+    pub engine_of: Option<Epoch>,
+    /// See there.
+    pub engine_ns: u64,
     /// It joined a group that was running, and was started then.
     pub joined_ns: Option<u64>,
     /// Somebody proposed its join then.

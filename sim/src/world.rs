@@ -3,10 +3,10 @@
 //! What is real here: the detector, the gate, the log and its engines. What is modelled: kernels, cables, clocks, memory, clients, the fence and
 //! the witness. Nothing reads a clock or draws a number from outside, so a plan is a world.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use fide_proto::consensus::log::{Config, Epoch, Log, Message, Output};
+use fide_proto::consensus::log::{Config, EngineMessage, Epoch, Log, Message, Output};
 use fide_proto::consensus::memory::{Answer, Request, RequestId};
 use fide_proto::consensus::{Halted, Kind};
 use fide_proto::detector::{Action, AppState, ProbeResult, Seen, State};
@@ -26,7 +26,7 @@ use crate::options::Promise;
 use crate::plan::{Act, Plan};
 use crate::queue::Queue;
 use crate::rng::Rng;
-use crate::time::{CONTRACT, JITTER_NS, LAMBDA_MIN_NS, PERIOD_NS, SENDER_LATE_NS, US};
+use crate::time::{CONTRACT, DELTA_MAX_NS, JITTER_NS, LAMBDA_MIN_NS, PERIOD_NS, SENDER_LATE_NS, US};
 use crate::timeline::{Timeline, brief};
 
 /// How long the liveness phase may take.
@@ -266,6 +266,10 @@ pub struct World {
     safe_exit: SafeExit,
     /// A copy or a heartbeat did not get where it was sent: a LOWI member stops, and has all others stop.
     missed: bool,
+    /// When somebody spoke last in a LOWI group, by epoch.
+    spoke_ns: BTreeMap<Epoch, u64>,
+    /// Over whom somebody spoke although they live, because they could not count from the last round.
+    skipped: MemberSet,
     witness: Witness,
     /// A shell without two of its duties: a notice waits for what rode before it, and nothing that the crashed piggybacked is handed in behind their
     /// crash. Only to see that *fail-consistency* can fail.
@@ -309,9 +313,14 @@ impl World {
             engine_change: EngineChange::default(),
             one_leader: OneLeader::default(),
             snapshots: Snapshot::default(),
-            safe_exit: SafeExit { may_halt: promise.may_halt || half_a_broadcast || witness_fails },
+            safe_exit: SafeExit {
+                may_halt: promise.may_halt || half_a_broadcast || witness_fails,
+                contract: plan.options.menu.keeps_contract(),
+            },
             // Who loses its power may be heard by some and not by others, copies or not.
             missed: half_a_broadcast,
+            spoke_ns: BTreeMap::new(),
+            skipped: MemberSet::new(),
             witness: Witness::default(),
             forgets_the_crashed: false,
             plan,
@@ -365,6 +374,8 @@ impl World {
             timer_ns: u64::MAX,
             state: 0,
             leaves: false,
+            engine_of: None,
+            engine_ns: 0,
             joined_ns,
             asked_ns: 0,
             halted: None,
@@ -1230,6 +1241,10 @@ impl World {
         }
         let Some(member) = &mut self.hosts[host].member else { return };
         member.log.invariants();
+        let engine_of = member.log.is_running().then(|| member.log.epoch());
+        if engine_of != std::mem::replace(&mut member.engine_of, engine_of) {
+            member.engine_ns = self.now;
+        }
         self.keep_gate(host);
         let Some(member) = &mut self.hosts[host].member else { return };
         let checked = member.stability.stepped(&member.log);
@@ -1310,6 +1325,7 @@ impl World {
                 self.note(Some(host), || format!("⇶ copies  {}", text.unwrap_or_default()));
                 let checked = self.one_leader.speaks(me, &message);
                 self.check(checked);
+                self.speaks(host, me, &message);
                 let message = Rc::new(message);
                 for path in 0..PATHS {
                     // The agent sends both copies, so only the power can come between them.
@@ -1407,7 +1423,7 @@ impl World {
             || self.hosts[host].boot < self.hosts[host].incarnation
             || self.hosts.iter().any(|other| other.member.as_ref().is_some_and(|m| m.log.crashed().contains(me)));
         let Some(member) = &self.hosts[host].member else { return };
-        let expelled = given_up || self.witness.expelled.contains(me);
+        let expelled = given_up || self.witness.expelled.contains(me) || self.skipped.contains(me);
         // Behind a change of the engine nobody knows which copies came before it could be told of them.
         let missed = self.missed || member.log.epoch() > 0;
         let reasons = Reasons { left, expelled, missed, kind: member.log.kind() };
@@ -1421,6 +1437,23 @@ impl World {
         // Its process exits, so that everybody learns for certain that it is gone.
         let at = self.now + self.rng.below(2 * PERIOD_NS);
         self.queue.push(at, Event::Exit { host, member: me });
+    }
+
+    /// A round of LOWI leaves. Whoever has a slot before it and is silent is given up, and finds out when it hears of it. Only who was not there yet
+    /// when the last round came may be so late: behind a change of the engine, or with its state on its way.
+    fn speaks(&mut self, host: usize, me: MemberId, message: &Message) {
+        let Message::Engine { epoch, body: EngineMessage::Lowi(_) } = message else { return };
+        // Those who start the group together have heard its start.
+        let last_ns = self.spoke_ns.insert(*epoch, self.now).or((*epoch == 0).then_some(0));
+        let Some(speaker) = &self.hosts[host].member else { return };
+        for other in self.hosts.iter().filter_map(|other| other.member.as_ref()) {
+            let before = other.id < me && speaker.log.members().contains(other.id);
+            let heard =
+                last_ns.is_some_and(|at| other.engine_of == Some(*epoch) && other.engine_ns <= at + LAMBDA_MIN_NS + DELTA_MAX_NS);
+            if before && !heard {
+                self.skipped.insert(other.id);
+            }
+        }
     }
 
     // ------------------------------------------------------------------ links and memory

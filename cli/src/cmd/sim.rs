@@ -253,6 +253,8 @@ struct Case {
     entries: u64,
     crashes_told: u64,
     halted: u64,
+    judged: u64,
+    judged_percent: f64,
     excused: std::collections::BTreeMap<&'static str, u64>,
     failed: u64,
     failures: Vec<Failed>,
@@ -354,6 +356,11 @@ fn explore(context: &Context, args: &RunArgs) -> Result<ExitCode, Failure> {
     Ok(if done.iter().any(|case| case.failed > 0) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
+/// In how many of a hundred; one place behind the point, and 100 only for all.
+fn percent(part: u64, whole: u64) -> f64 {
+    (part as f64 * 1000.0 / whole.max(1) as f64).floor() / 10.0
+}
+
 /// Runs the seeds on their threads, and `look`s now and then.
 fn watched(
     options: Options,
@@ -378,12 +385,14 @@ fn watched(
 }
 
 fn case(options: Options, from: u64, elapsed: Duration, totals: Totals) -> Case {
+    let judged = totals.judged();
     let failures = totals.failures.into_iter().map(|(seed, Violation { property, what })| Failed {
         seed,
         property,
         what,
         replay: replay_command(seed, &options),
     });
+    let judged = if options.promise().live { judged } else { 0 };
     Case {
         engine: options.engine,
         policy: options.policy,
@@ -396,6 +405,8 @@ fn case(options: Options, from: u64, elapsed: Duration, totals: Totals) -> Case 
         entries: totals.entries,
         crashes_told: totals.crashes_told,
         halted: totals.halted,
+        judged,
+        judged_percent: percent(judged, totals.seeds),
         excused: totals.excused,
         failed: totals.failed,
         failures: failures.collect(),
@@ -422,6 +433,7 @@ fn report(context: &Context, done: &[Case], left_out: &[Options], elapsed: Durat
         ">ENTRIES",
         ">CRASHES TOLD",
         ">HALTED",
+        ">JUDGED",
         ">EXCUSED",
         ">FAILED",
         ">EVENTS/S",
@@ -438,6 +450,7 @@ fn report(context: &Context, done: &[Case], left_out: &[Options], elapsed: Durat
             n(case.entries),
             n(case.crashes_told),
             n(case.halted),
+            if case.promised { format!("{:.1} %", case.judged_percent).into() } else { "–".into() },
             n(case.excused.values().sum()),
             Cell::painted(units::thousands(case.failed), if case.failed > 0 { Paint::Red } else { Paint::Green }),
             n(case.events_per_second),
@@ -771,6 +784,19 @@ mod tests {
         assert_eq!(engines("all"), Ok(Choice::All));
         assert_eq!(policies("fence"), Ok(Choice::One(Policy::Fence)));
         assert!(menus("no").unwrap_err().ends_with("everything, all)"));
+    }
+
+    #[test]
+    fn the_report_says_in_how_many_worlds_the_end_was_judged() {
+        let totals = || Totals { seeds: 2000, excused: [("nobody is left", 3)].into(), ..Totals::default() };
+        let told = |menu| {
+            let options = Options { engine: Kind::Lowi, policy: Policy::TrustContract, menu, hosts: None };
+            serde_json::to_value(case(options, 0, Duration::from_secs(1), totals())).unwrap()
+        };
+        let told =
+            [told(Menu::NetworkFaults), told(Menu::Pauses)].map(|case| (case["judged"].clone(), case["judged_percent"].clone()));
+        assert_eq!(told, [(1997.into(), 99.8.into()), (0.into(), 0.0.into())], "nothing is judged where nothing is promised");
+        assert_eq!([percent(1999, 2000), percent(2000, 2000), percent(0, 0)], [99.9, 100.0, 0.0]);
     }
 
     #[test]

@@ -965,6 +965,32 @@ impl Log {
         if let Stage::Halted(_) = self.stage {
             return;
         }
+        self.drain_engines(now_ns);
+        if let Stage::Halted(_) = self.stage {
+            return;
+        }
+        self.pay_transfers();
+        if self.previous.as_ref().is_some_and(|(_, _, waits_for)| waits_for.is_empty()) {
+            self.previous = None;
+        }
+        if let Stage::Leaving { waits_for, .. } = &self.stage
+            && waits_for.is_empty()
+            && self.engine.as_ref().is_none_or(|engine| engine.may_leave())
+        {
+            self.halt(Halted::Left);
+            return;
+        }
+        if matches!(self.stage, Stage::Running) {
+            self.duties_of_a_leader();
+            self.pay_transfers();
+            if self.offered < self.pending.len() && self.offer(now_ns) {
+                self.drain(now_ns);
+            }
+        }
+    }
+
+    /// What the engines want, until they want nothing.
+    fn drain_engines(&mut self, now_ns: u64) {
         loop {
             let mut next = None;
             if let Some((epoch, engine, _)) = &mut self.previous {
@@ -992,24 +1018,6 @@ impl Log {
             }
             if let Stage::Halted(_) = self.stage {
                 return;
-            }
-        }
-        self.pay_transfers();
-        if self.previous.as_ref().is_some_and(|(_, _, waits_for)| waits_for.is_empty()) {
-            self.previous = None;
-        }
-        if let Stage::Leaving { waits_for, .. } = &self.stage
-            && waits_for.is_empty()
-            && self.engine.as_ref().is_none_or(|engine| engine.may_leave())
-        {
-            self.halt(Halted::Left);
-            return;
-        }
-        if matches!(self.stage, Stage::Running) {
-            self.duties_of_a_leader();
-            self.pay_transfers();
-            if self.offered < self.pending.len() && self.offer(now_ns) {
-                self.drain(now_ns);
             }
         }
     }
@@ -1197,9 +1205,19 @@ impl Log {
         }
     }
 
+    /// One after the other: what a barrier decides is answered before the engine is handed what came behind it.
     fn take_early(&mut self, now_ns: u64) {
-        for (epoch, early) in std::mem::take(&mut self.early) {
+        while let Some(at) = self.early.iter().position(|(epoch, _)| *epoch <= self.epoch)
+            && let Some((epoch, early)) = self.early.remove(at)
+        {
             let _ = self.route(now_ns, epoch, early);
+            self.drain_engines(now_ns);
+            if let Stage::Halted(_) = self.stage {
+                return;
+            }
+        }
+        if !self.early.is_empty() {
+            self.catch_up(now_ns);
         }
     }
 

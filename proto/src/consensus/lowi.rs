@@ -74,7 +74,9 @@
 //! # Certain crashes
 //! LOWI elects by silence. A true report that *all* slots before one's own are dead lets a member speak Δ_I after the last of these reports: their copies have arrived everywhere by
 //! then, so it misses nothing, and nobody else may speak before the slot in which it is expected anyway ([`Config::hurry`]). It must *not* shorten the waiting for somebody else: that one may not have
-//! had the report and speak when its slot comes. This needs that nothing of a member leaves after its crash is reported; where a doomed process may still send, switch it off.
+//! had the report and speak when its slot comes. A leader that leaves is silent from its last round on, as if reported when that is delivered: whoever comes behind it, also if all
+//! between are long known to be dead, waits Δ_I from then ([`Config::hurry`] or not, where the period is shorter), because with the leave the successor counts anew, and who has not got that round
+//! yet would miss it. This needs that nothing of a member leaves after its crash is reported; where a doomed process may still send, switch it off.
 //!
 //! # Joining
 //! Nobody stops (§5.2, "flawless joining"). The joiner keeps every copy from before it asks; some member proposes [`Body::Join`], sends the state with [`Engine::start_point`], and [`Lowi::join`] goes on from
@@ -439,12 +441,18 @@ impl Lowi {
         self.candidates().position(|candidate| candidate == member)
     }
 
+    /// Whoever spoke last left with that round.
+    fn has_left(&self) -> bool {
+        !self.members.contains(self.last_leader)
+    }
+
     /// From the last round to the moment at which slot `slot` begins and the one before it is given up (local time, longer by what clocks may gain).
     fn wait_ns(&self, slot: usize) -> u64 {
         let (period_ns, delta_w_ns) = (self.config.period_ns, self.config.delta_w_ns);
         // The first round waits until everybody has begun.
         let (first_ns, start_ns) = match self.last {
             0 => (period_ns.max(delta_w_ns.saturating_add(gain_ns(delta_w_ns, self.config.drift_ppm))), self.late_ns),
+            _ if self.has_left() => (period_ns.max(self.config.flight_ns()), 0),
             _ => (period_ns, 0),
         };
         if slot == 0 {
@@ -464,7 +472,10 @@ impl Lowi {
             return Some(slot_ns);
         }
         let dead: Option<Vec<u64>> = self.candidates().take(slot).map(|before| self.crashed.get(&before).copied()).collect();
-        let hurry_ns = dead.and_then(|reported| reported.into_iter().max()).map(|at| at.saturating_add(self.config.flight_ns()));
+        // A leave is as good as a report: others may not have the round with it yet.
+        let left_ns = self.has_left().then_some(heard_ns);
+        let silent = dead.and_then(|reported| reported.into_iter().chain(left_ns).max());
+        let hurry_ns = silent.map(|at| at.saturating_add(self.config.flight_ns()));
         Some(hurry_ns.map_or(slot_ns, |at| at.min(slot_ns)))
     }
 

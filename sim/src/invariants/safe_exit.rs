@@ -10,6 +10,8 @@ use super::{Checked, broken};
 pub struct SafeExit {
     /// Whether anything happens in this world for which one may stop.
     pub may_halt: bool,
+    /// Whether every heartbeat comes by one path at least.
+    pub contract: bool,
 }
 
 /// What happened to one member.
@@ -34,12 +36,11 @@ impl SafeExit {
         let Reasons { left, expelled, missed, kind } = reasons;
         let reason = match why {
             Halted::Left => left || expelled,
-            // LOWI finds out by itself that others spoke without it, also where a leave moved the slots: docs/checking.md.
-            Halted::Expelled => expelled || (self.may_halt && kind == Kind::Lowi),
+            Halted::Expelled => expelled,
             Halted::Contradiction => false,
             // LOWI stops for one lost copy, HUC for what rode on a heartbeat and is behind what it decided; the others broadcast nothing.
             Halted::NetworkFault | Halted::MissingBroadcast => {
-                self.may_halt && (kind == Kind::Huc || (kind == Kind::Lowi && missed))
+                self.may_halt && ((kind == Kind::Huc && !self.contract) || (kind == Kind::Lowi && missed))
             }
             Halted::Unconfirmed(_) => self.may_halt && kind.needs_accuracy(),
         };
