@@ -61,7 +61,7 @@ impl Drop for Beating {
 }
 
 /// What one NIC of a host receives waits in its ring until a timer of this period runs; 0: no longer.
-fn receive_late(w: &World, host: u16, net: u8, period: Duration) {
+pub fn receive_late(w: &World, host: u16, net: u8, period: Duration) {
     for (file, value) in
         [("gro_flush_timeout", period.as_nanos()), ("napi_defer_hard_irqs", if period.is_zero() { 0 } else { 1_000_000 })]
     {

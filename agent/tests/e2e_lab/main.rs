@@ -9,6 +9,7 @@ mod crash;
 mod fence;
 mod load;
 mod progress;
+mod sentinel;
 mod silence;
 mod ways;
 
