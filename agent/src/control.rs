@@ -264,7 +264,7 @@ impl Control {
             .ok();
         let side = crate::side::Side::new(&config, &core);
         let mut losses = check::losses::Losses::new(config.paths.iter().map(|p| p.interface.clone()).collect());
-        losses.read(now_ns);
+        losses.read([], now_ns);
         Self {
             config,
             config_path,
@@ -509,7 +509,7 @@ impl Control {
 
     /// Twice a second: watches to renew, files to sync, the watchdog.
     fn sweep(&mut self) {
-        self.losses.read(now_ns);
+        self.read_losses();
         self.renew_guards();
         self.renew_watches();
         if let Err(e) = self.state.save() {
@@ -965,6 +965,11 @@ impl Control {
         Ok(Reply::Extended { gate, valid_ns })
     }
 
+    fn read_losses(&mut self) {
+        let lane = self.core.ask(|core| core.lane_losses()).unwrap_or_default();
+        self.losses.read(lane, now_ns);
+    }
+
     /// Carries every check that is under way one step further, and answers those that are done.
     fn advance_checks(&mut self) {
         if self.checks.is_empty() {
@@ -985,7 +990,7 @@ impl Control {
         let whom = check.whom().clone();
         let (peer, certain) = self.core.ask(move |core| core.known_of(&whom)).unwrap_or_default();
         // After the barrier: what was lost before it is counted now.
-        self.losses.read(now_ns);
+        self.read_losses();
         let (lost_ns, what) = self.losses.lost();
         let checked = match done {
             _ if certain => Checked { outcome: CheckOutcome::Certain, drained_ns: 0, lost_ns: 0, why: String::new(), peer },

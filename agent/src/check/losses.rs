@@ -6,6 +6,7 @@
 //! | a processor's backlog had no room | `/proc/net/softnet_stat` |
 //! | IP had no memory | `InDiscards`, `Ip6InDiscards` |
 //! | a UDP socket had no room, or its filter, its checksum | `Udp InErrors`, `Udp6InErrors` |
+//! | other agents' heartbeats, by their numbers: some drivers do not count what their ring had no room for | the arrival table |
 //! | a TCP socket had no room for a segment, or for a connection | `TCPBacklogDrop`, `TCPRcvQDrop`, `RcvPruned`, `OfoPruned`, `ListenDrops` |
 //!
 //! They are of the whole host and all its sockets: what another application loses voids this one's interval too. Too often is the safe side.
@@ -31,17 +32,25 @@ impl Losses {
     }
 
     /// Reads them all. Up to `now_ns`, which was read before, what has grown since the last reading was lost.
-    pub fn read(&mut self, now_ns: impl Fn() -> u64) {
-        let found = self.count();
+    pub fn read(&mut self, lane: impl IntoIterator<Item = (String, u64)>, now_ns: impl Fn() -> u64) {
+        let mut found = self.count();
+        for (whose, lost) in lane {
+            // Whoever begins a new life begins at zero.
+            let before = self.last.as_ref().and_then(|last| last.get(&whose)).copied();
+            found.insert(whose, lost.max(before.unwrap_or(lost)));
+        }
         let now = now_ns();
         match &self.last {
             None => (self.lost_ns, self.what) = (now, "nothing was counted before the agent started".into()),
             Some(last) if *last == found => {}
             Some(last) => {
-                let grown: Vec<&str> =
-                    found.iter().filter(|(key, value)| last.get(*key) != Some(value)).map(|(key, _)| key.as_str()).collect();
-                self.what = format!("this host lost packets ({})", grown.join(", "));
-                self.lost_ns = now;
+                // What is counted for the first time, or no longer, was an interface or a host that came or went.
+                let grew = |(key, value): &(&String, &u64)| last.get(*key).is_some_and(|l| l != *value);
+                let grown: Vec<&str> = found.iter().filter(grew).map(|(key, _)| key.as_str()).collect();
+                if !grown.is_empty() {
+                    self.what = format!("packets were lost on this host or on their way ({})", grown.join(", "));
+                    self.lost_ns = now;
+                }
             }
         }
         self.last = Some(found);
@@ -153,17 +162,22 @@ mod tests {
     #[test]
     fn what_an_application_loses_is_seen() {
         let mut losses = Losses::new(vec!["lo".into()]);
-        losses.read(|| 100);
+        losses.read([("h1".into(), 5)], || 100);
         assert_eq!(losses.lost().0, 100, "what was before is not known");
         let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
         for _ in 0..10_000 {
             sender.send_to(&[0; 1024], receiver.local_addr().unwrap()).unwrap();
         }
-        losses.read(|| 200);
+        losses.read([("h1".into(), 5)], || 200);
         let (lost_ns, what) = losses.lost();
         assert_eq!(lost_ns, 200);
         assert!(what.contains("UdpInErrors"), "{what}");
+        // Heartbeats of h1 that never came; then h1 begins anew, and h2 comes.
+        losses.read([("h1".into(), 6)], || 300);
+        losses.read([("h1".into(), 0), ("h2".into(), 9)], || 400);
+        let (lost_ns, what) = losses.lost();
+        assert!(lost_ns >= 300 && what.contains("h1") && !what.contains("h2"), "{what}");
     }
 
     #[test]

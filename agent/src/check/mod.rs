@@ -347,6 +347,19 @@ impl Core {
         (self.answers.clone(), self.receiver.offers_barriers())
     }
 
+    /// Heartbeats that never came, by whose they were and the path.
+    #[must_use]
+    pub fn lane_losses(&self) -> Vec<(String, u64)> {
+        let mut all = Vec::new();
+        for (slot, peer) in self.peers.iter().enumerate() {
+            let Some(peer) = peer.as_ref().filter(|p| !p.condemned) else { continue };
+            let row = self.receiver.peer(slot);
+            let of = |path: usize| (format!("heartbeats of {} on path {path}", peer.name), row.path[path].lost);
+            all.extend((0..PATHS).map(of));
+        }
+        all
+    }
+
     /// The paths, in order.
     #[must_use]
     pub fn path_facts(&self) -> Vec<PathFacts> {

@@ -8,6 +8,7 @@ mod clients;
 mod crash;
 mod fence;
 mod load;
+mod memberlist;
 mod progress;
 mod sentinel;
 mod silence;

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 const MASTER: u16 = 6379;
 const SENTINEL: u16 = 26379;
+const DOWN_AFTER_MS: u16 = 1000;
 
 /// Whether what is needed is installed; says so if not.
 fn available() -> bool {
@@ -29,20 +30,23 @@ fn available() -> bool {
 }
 
 /// Where cargo put libfide.a: beside this program.
-fn library() -> PathBuf {
+pub fn library() -> PathBuf {
     std::env::current_exe().unwrap().with_file_name("libfide.a")
 }
 
-fn capi(file: &str) -> PathBuf {
+pub fn capi(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../api/capi").join(file)
 }
+
+/// What it needs beside itself.
+pub const NATIVE: [&str; 6] = ["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"];
 
 /// One of the C examples, compiled.
 fn compile(w: &World, source: &str) -> PathBuf {
     let program = w.lab.host_dir(2).join("example");
     let mut cc = Command::new("cc");
     cc.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-I"]).arg(capi("include")).arg(capi(source)).arg("-o").arg(&program);
-    let out = cc.arg(library()).args(["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"]).output().unwrap();
+    let out = cc.arg(library()).args(NATIVE).output().unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     program
 }
@@ -81,7 +85,7 @@ fn server(w: &World, host: u16, name: &str, arguments: &[String]) -> Process {
 fn sentinel_conf(w: &World, quorum: u32) -> String {
     format!(
         "port {SENTINEL}\nprotected-mode no\nsentinel monitor mymaster {} {MASTER} {quorum}\n\
-         sentinel down-after-milliseconds mymaster 1000\nsentinel failover-timeout mymaster 60000\n",
+         sentinel down-after-milliseconds mymaster {DOWN_AFTER_MS}\nsentinel failover-timeout mymaster 60000\n",
         w.lab.ipv4(1, 0)
     )
 }
@@ -92,7 +96,8 @@ impl Redis {
         if !available() {
             return None;
         }
-        let w = Setup::hosts(3).alone().up()?;
+        // A ring of 256 holds what comes in a few seconds.
+        let w = Setup::hosts(3).heartbeat("100ms").alone().up()?;
         let common = |port: u16| {
             [
                 "--port",
@@ -141,8 +146,8 @@ impl Redis {
 
     fn guard(&self) -> Guard {
         let mut command = self.w.lab.command(2, compile(&self.w, "examples/sentinel.c")).unwrap();
-        let arguments =
-            [SENTINEL.to_string(), "mymaster".into(), self.w.lab.ipv4(1, 0).to_string(), MASTER.to_string(), "redis@h1".into()];
+        let [sentinel, port, patience] = [SENTINEL, MASTER, DOWN_AFTER_MS].map(|n| n.to_string());
+        let arguments = [sentinel, "mymaster".into(), self.w.lab.ipv4(1, 0).to_string(), port, "redis@h1".into(), patience];
         command.args(arguments).env("FIDE_SOCKET", self.w.socket(2)).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut child = command.spawn().unwrap();
         let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -205,7 +210,7 @@ fn a_dead_master_is_replaced_no_later_than_by_sentinel_alone() {
             let Some(redis) = Redis::up(1 + u32::from(guarded)) else { return };
             let guard = guarded.then(|| redis.guard());
             if guarded {
-                std::thread::sleep(Duration::from_millis(300)); // its first PINGs
+                std::thread::sleep(Duration::from_millis(300)); // its first PING
             }
             redis.master.signal(signal);
             took.push(redis.failover_took());

@@ -3,12 +3,12 @@
  * Beside a Redis Sentinel, which is not changed: its failover decision, made when silence says something.
  *
  *     cc -o sentinel-guard sentinel.c $(pkg-config --cflags --libs fide)
- *     ./sentinel-guard 26379 mymaster 10.0.0.7 6379 redis@a
+ *     ./sentinel-guard 26379 mymaster 10.0.0.7 6379 redis@a 1000
  *
  * In sentinel.conf the quorum is one more than there are Sentinels, so that a Sentinel's own timeout (+sdown) is a suspicion and no decision. What
  * follows from it is decided here, and done by SENTINEL FAILOVER:
  *   - the master's crash is certain: its kernel said so. At once; no timeout is involved;
- *   - or Sentinel suspects it, our own PING has had no answer either, nothing waits on this host and nothing was lost here (fide_check), and a last
+ *   - or Sentinel suspects it, our own PING has had no answer for as long, nothing waits on this host and nothing was lost here (fide_check), and a last
  *     look into our own socket finds no answer.
  * One guard for each master; another Sentinel's guard waits beside it.
  */
@@ -98,12 +98,14 @@ int main(int argc, char **argv)
 	struct fide *f;
 	struct fide_event e;
 	struct pollfd p = { .events = POLLIN };
+	uint64_t patience;
 
-	if (argc != 6) {
-		fprintf(stderr, "usage: %s SENTINEL-PORT MASTER ADDRESS PORT PROCESS@HOST\n", argv[0]);
+	if (argc != 7) {
+		fprintf(stderr, "usage: %s SENTINEL-PORT MASTER ADDRESS PORT PROCESS@HOST DOWN-AFTER-MS\n", argv[0]);
 		return 2;
 	}
 	sentinel = argv[1], name = argv[2], address = argv[3], port = argv[4];
+	patience = (uint64_t)atoi(argv[6]) * MS;
 	snprintf(status, sizeof status, "name=%s,status=sdown", name);
 	snprintf(failover, sizeof failover, "SENTINEL FAILOVER %s\r\n", name);
 	if (fide_open(NULL, &f) || fide_monitor(f, argv[5], NULL, NULL)) {
@@ -122,7 +124,7 @@ int main(int argc, char **argv)
 			decided |= e.kind == FIDE_EVENT_FAILURE && e.grade == FIDE_GRADE_CERTAIN && e.cause != FIDE_CAUSE_LEFT;
 		look();
 		beat(address, port);
-		if (!decided && asked && strstr(ask(sentinel, "INFO sentinel\r\n"), status)) {
+		if (!decided && asked && fide_now_ns() > asked + patience && strstr(ask(sentinel, "INFO sentinel\r\n"), status)) {
 			struct fide_checked checked;
 			int outcome;
 
@@ -130,6 +132,8 @@ int main(int argc, char **argv)
 			outcome = fide_check(f, address, asked, 0, 200 * MS, &checked);
 			look();
 			decided = outcome == FIDE_CHECK_CERTAIN || (outcome == FIDE_CHECK_DRAINED && asked);
+			if (outcome == FIDE_CHECK_VOID)
+				asked = checked.lost_ns; /* the interval says nothing: a new one */
 			if (!decided) {
 				printf("held: %s\n", asked ? checked.why : "it answered");
 				fflush(stdout);
