@@ -232,6 +232,19 @@ fn beats(socket: &std::path::Path, arguments: &[String]) {
                 };
                 answer(done);
             }
+            // time COUNT: how long heartbeats take that extend by a minute, median and p99 in µs.
+            "time" => {
+                use std::os::fd::AsFd;
+                let mut took: Vec<u64> = (0..words[1].parse().unwrap())
+                    .map(|_| {
+                        let before = now();
+                        client.send_heartbeat(mouth.as_fd(), b"beat", before + 60_000_000_000, ms("1000")).unwrap();
+                        now() - before
+                    })
+                    .collect();
+                took.sort_unstable();
+                say(format!("{} {}", took[took.len() / 2] / 1000, took[took.len() * 99 / 100] / 1000));
+            }
             // extend KNOWN_AGO VALID: known so long ago, t_valid so much from now.
             "extend" => answer(client.extend(now() - ms(words[1]).as_nanos() as u64, now() + ms(words[2]).as_nanos() as u64)),
             "anew" => answer(client.begin_anew(now() + ms(words[1]).as_nanos() as u64)),

@@ -174,6 +174,42 @@ fn heartbeats_that_wait_on_the_receivers_side_are_no_failure() {
     assert_eq!(look(&mut listener).0, 0, "a failure was reported, and nothing came afterwards");
 }
 
+/// Gives an interface of this thread's namespace so many receive queues.
+fn receive_queues(interface: &str, rx: u32) {
+    // struct ethtool_channels: command, four maxima, rx, tx, other, combined.
+    let mut channels = [0x3d, 0, 0, 0, 0, rx, 1, 0, 0u32];
+    // SAFETY: ifreq is plain old data, for which zero is a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
+        *to = from.cast_signed();
+    }
+    request.ifr_ifru.ifru_data = channels.as_mut_ptr().cast();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    // SAFETY: an open socket; SIOCETHTOOL reads the name, which ends with a zero, and the structure.
+    let done = unsafe { libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(&socket), 0x8946, &raw mut request) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn a_queue_that_no_answer_came_out_of_is_not_known_to_be_empty() {
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        println!("SKIPPED: a veth has as many queues as there are processors");
+        return;
+    }
+    let Some(w) = Setup::hosts(3).alone().up() else { return };
+    let mut listener = actor(&w, 2, &[]);
+    w.lab.in_host(2, || receive_queues(&nic_name(0), 2)).unwrap();
+    // The switch's end has one queue to send by, so nothing comes by the second.
+    let peer = w.lab.ipv4(1, 0).to_string();
+    let checked = wait_for("a check that is not void", || {
+        Some(check(&mut listener, &peer, now_ns(), Duration::from_millis(300))).filter(|c| c.outcome != CheckOutcome::Void)
+    });
+    assert_eq!(checked.outcome, CheckOutcome::NoBarrier, "{checked:?}");
+    assert!(checked.why.contains("2 receive queues of path 0"), "{checked:?}");
+    w.lab.in_host(2, || receive_queues(&nic_name(0), 1)).unwrap();
+    assert_eq!(settled(&mut listener, &peer, Duration::ZERO).outcome, CheckOutcome::Drained);
+}
+
 #[test]
 fn what_the_receiver_lost_itself_voids_the_interval() {
     let Some(w) = Setup::hosts(3).alone().up() else { return };
@@ -330,7 +366,10 @@ fn a_stream_extends_when_the_other_kernel_has_it() {
     let listener = w.lab.in_host(2, || std::net::TcpListener::bind("0.0.0.0:4001").unwrap()).unwrap();
     assert!(say(&mut sender, &format!("towards-tcp {}:4001", w.lab.ipv4(2, 0))).starts_with("ok"));
     let (_stream, _) = listener.accept().unwrap();
-    let valid = valid_ns(&say(&mut sender, "beat 2000 1900"));
+    valid_ns(&say(&mut sender, "beat 2000 1900"));
+    let _ear = w.lab.in_host(2, || UdpSocket::bind("0.0.0.0:4000").unwrap()).unwrap();
+    assert!(say(&mut sender, &format!("towards {}:4000", w.lab.ipv4(2, 0))).starts_with("ok"));
+    println!("send a heartbeat by UDP, see it leave and extend: median and p99 {} µs", say(&mut sender, "time 2000"));
     // Its acknowledgements wait: it has left, but that is not known.
     receive_late(&w, 1, 0, Duration::from_secs(5));
     let mut said = String::new();
@@ -339,7 +378,6 @@ fn a_stream_extends_when_the_other_kernel_has_it() {
         !said.starts_with("ok")
     });
     assert!(said.starts_with("error NotSent"), "{said}");
-    let _ = valid;
     receive_late(&w, 1, 0, Duration::ZERO);
 }
 

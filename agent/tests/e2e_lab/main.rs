@@ -7,6 +7,7 @@ mod beats;
 mod clients;
 mod crash;
 mod fence;
+mod lines;
 mod load;
 mod memberlist;
 mod progress;

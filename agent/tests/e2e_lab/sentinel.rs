@@ -82,12 +82,17 @@ fn server(w: &World, host: u16, name: &str, arguments: &[String]) -> Process {
 }
 
 /// The file that an operator has; `quorum` is the line that is changed for the guard.
-fn sentinel_conf(w: &World, quorum: u32) -> String {
+fn sentinel_conf(master: std::net::Ipv4Addr, quorum: u32) -> String {
     format!(
         "port {SENTINEL}\nprotected-mode no\nsentinel monitor mymaster {} {MASTER} {quorum}\n\
          sentinel down-after-milliseconds mymaster {DOWN_AFTER_MS}\nsentinel failover-timeout mymaster 60000\n",
-        w.lab.ipv4(1, 0)
+        master
     )
+}
+
+/// The same, line by line.
+pub fn sentinel_conf_lines(quorum: u32) -> Vec<String> {
+    sentinel_conf(std::net::Ipv4Addr::LOCALHOST, quorum).lines().map(str::to_owned).collect()
 }
 
 impl Redis {
@@ -121,7 +126,7 @@ impl Redis {
         let replica = server(&w, 2, "replica", &replica);
         until("the replica has all", || ask(&w, 2, MASTER, "INFO replication").contains("master_link_status:up"));
         let conf = w.lab.host_dir(2).join("sentinel.conf");
-        fs::write(&conf, sentinel_conf(&w, quorum)).unwrap();
+        fs::write(&conf, sentinel_conf(w.lab.ipv4(1, 0), quorum)).unwrap();
         let sentinel = server(&w, 2, "sentinel", &[conf.display().to_string(), "--sentinel".into()]);
         let redis = Self { w, master, _replica: replica, _sentinel: sentinel };
         until("Sentinel knows master and replica", || {

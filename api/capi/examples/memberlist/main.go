@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A member of a cluster by hashicorp/memberlist, which prints who joins and who leaves. Three lines, marked, make it ask FiDe before it believes that somebody
+// A member of a cluster by hashicorp/memberlist, which prints who joins and who leaves. Two lines, marked, make it ask FiDe before it believes that somebody
 // has gone (fide.go); with FIDE=off they do nothing, and it is what it was.
 //
 //	CGO_CFLAGS=$(pkg-config --cflags fide) CGO_LDFLAGS=$(pkg-config --libs fide) go build
