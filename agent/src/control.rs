@@ -460,6 +460,9 @@ impl Control {
             tracing::error!("{text}");
             self.core.tell(move |core| core.tell_local(Cause::Local, 0, text));
         }
+        for text in self.gates.as_mut().map_or_else(Vec::new, Gates::closed) {
+            self.core.tell(move |core| core.tell_local(Cause::Local, crate::gates::CLOSED_EVENT_CODE, text));
+        }
         let Some(guard) = self.guard.as_mut() else { return };
         let mut complaints: Vec<String> = guard.renew_interfaces().into_iter().collect();
         let (gates, unguarded) = guard.renew_cgroups();
@@ -902,6 +905,7 @@ impl Control {
                 if let (Some(guard), Some(fence)) = (&self.guard, status.fence.as_mut()) {
                     guard.complete(fence);
                 }
+                status.gates = self.gates.as_ref().map_or_else(Vec::new, |gates| gates.status(now_ns()));
                 plain(Reply::Status(Box::new(status)))
             }
             Request::Events { from, last, follow } => {

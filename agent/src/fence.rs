@@ -307,7 +307,7 @@ fn open(gate: &Gate, valid_ns: u64) {
     }
 }
 
-fn state_name(state: GateState) -> &'static str {
+pub(crate) fn state_name(state: GateState) -> &'static str {
     match state {
         GateState::NotArmed => "not-armed",
         GateState::Open { .. } => "open",

@@ -11,7 +11,7 @@
 
 use crate::access::{Peer, Set};
 use crate::config::Config;
-use fide_wire::control::{ErrorCode, Refused, VALID_MAX_NS};
+use fide_wire::control::{ErrorCode, GateStatus, Refused, VALID_MAX_NS};
 use fide_xdp::fence::{Fence, Gate, GateState};
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,7 +24,12 @@ struct Own {
     users: Set,
     /// The cgroup's inode number, and its gate.
     made: Option<(u64, Gate)>,
+    /// That it is closed was told.
+    told: bool,
 }
+
+/// `code` of the [`Cause::Local`](fide_wire::verdict::Cause::Local) event that a gate has closed.
+pub const CLOSED_EVENT_CODE: i32 = 1003;
 
 /// All of them.
 pub struct Gates {
@@ -55,6 +60,7 @@ impl Gates {
                 dir: g.cgroup.clone(),
                 users: Set::new("gate.users", &g.users, &mut warnings),
                 made: None,
+                told: false,
             })
             .collect();
         for w in warnings {
@@ -89,6 +95,46 @@ impl Gates {
             }
         }
         complaints
+    }
+
+    /// What has closed since this was last asked.
+    pub fn closed(&mut self) -> Vec<String> {
+        let mut texts = Vec::new();
+        for own in &mut self.all {
+            let closed =
+                own.made.as_ref().is_some_and(|(_, gate)| matches!(gate.peek(), GateState::Fenced { .. } | GateState::Shut));
+            if closed && !own.told {
+                texts.push(format!(
+                    "gate {} is closed: no heartbeat of its application counted in time, and nothing of it leaves until it begins anew",
+                    own.name
+                ));
+            }
+            own.told = closed;
+        }
+        texts
+    }
+
+    /// For the status.
+    #[must_use]
+    pub fn status(&self, now_ns: u64) -> Vec<GateStatus> {
+        let of = |own: &Own| {
+            let Some((_, gate)) = &own.made else {
+                return GateStatus { name: own.name.clone(), state: "absent".into(), ..GateStatus::default() };
+            };
+            let counts = self.fence.counts(gate);
+            let state = match gate.peek() {
+                GateState::Open { valid_ns } if valid_ns < now_ns => "run-out",
+                state => crate::fence::state_name(state),
+            };
+            GateStatus {
+                name: own.name.clone(),
+                state: state.into(),
+                passed: counts.passed,
+                blocked: counts.blocked,
+                ..GateStatus::default()
+            }
+        };
+        self.all.iter().map(of).collect()
     }
 
     /// The gate of the process that asks, by its place: to be remembered for its connection.
@@ -159,7 +205,7 @@ impl Gates {
 
     /// A clean end of the agent: what nobody relies on is taken away, the rest runs out.
     pub fn end(self) {
-        let armed = |own: &Own| own.made.as_ref().is_some_and(|(_, gate)| gate.check() != GateState::NotArmed);
+        let armed = |own: &Own| own.made.as_ref().is_some_and(|(_, gate)| gate.peek() != GateState::NotArmed);
         let stay: Vec<&str> = self.all.iter().filter(|own| armed(own)).map(|own| own.name.as_str()).collect();
         if !stay.is_empty() {
             tracing::warn!("gates stay, and run out unless an agent moves them on: {}", stay.join(", "));

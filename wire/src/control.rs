@@ -427,6 +427,9 @@ pub struct Status {
     /// The fence; absent when none is configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fence: Option<FenceStatus>,
+    /// Gates of applications with heartbeats of their own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gates: Vec<GateStatus>,
 }
 
 /// The fence of this host.
@@ -471,9 +474,9 @@ pub struct FenceStatus {
 /// One gate.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GateStatus {
-    /// `host`, or the cgroup's directory.
+    /// `host`, the cgroup's directory, or what `[[gate]]` says.
     pub name: String,
-    /// `not-armed`, `open`, `fenced`, `shut`.
+    /// `not-armed`, `open`, `fenced`, `shut`; of an application's also `absent` (its cgroup is) and `run-out` (no packet has met it since).
     pub state: String,
     /// The process whose doom closed it; empty when none did.
     #[serde(default)]
