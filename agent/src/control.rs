@@ -153,6 +153,9 @@ pub struct Control {
     swept_ns: u64,
     stopping: bool,
     checks: Vec<Check>,
+    /// The paths of which they need a barrier, and when one was last asked for.
+    asking: [bool; fide_wire::PATHS],
+    asked_ns: u64,
     losses: check::losses::Losses,
     accepted: u64,
 }
@@ -287,6 +290,8 @@ impl Control {
             swept_ns: 0,
             stopping: false,
             checks: Vec::new(),
+            asking: [false; fide_wire::PATHS],
+            asked_ns: 0,
             losses,
             accepted: 0,
         }
@@ -981,12 +986,19 @@ impl Control {
         }
         let Some((answers, offered)) = self.core.ask(|core| core.answers()) else { return };
         for mut check in std::mem::take(&mut self.checks) {
-            let core = self.core.clone();
-            let done = check.step(move |paths| core.tell(move |core| core.ask_for_barriers(paths)), &answers, offered);
+            let asking = &mut self.asking;
+            let done = check.step(|paths| asking.iter_mut().zip(paths).for_each(|(a, p)| *a |= p), &answers, offered);
             match done {
                 None => self.checks.push(check),
                 Some(done) => self.end_check(&check, done),
             }
+        }
+        // One question serves all: many checks ask no more than one.
+        let now = now_ns();
+        if self.asking.contains(&true) && now.saturating_sub(self.asked_ns) >= check::ASK_EVERY_NS {
+            let paths = std::mem::take(&mut self.asking);
+            self.asked_ns = now;
+            self.core.tell(move |core| core.ask_for_barriers(paths));
         }
     }
 

@@ -9,7 +9,7 @@
 //! 1. *A barrier of every queue.* An echo request leaves on the path **after** the deadline; when its answer comes out of a queue of the interface, so
 //!    has everything that came into that queue before ([`fide_xdp::Mechanism::barrier`]). An interface of one queue has nothing else that it could have come
 //!    out of. A heartbeat that is stamped after the deadline proves nothing: it may have waited in the ring before others that came in time.
-//! 2. *A second one*, asked for [`SETTLE_NS`] later. What the first round's poll put aside to be joined with segments to come is handed on by the first poll that ends
+//! 2. *A second one*, asked for two jiffies later. What the first round's poll put aside to be joined with segments to come is handed on by the first poll that ends
 //!    in a later jiffy, and the second answer comes out of such a one, whatever `gro_flush_timeout` is.
 //! 3. *A turn on every processor.* A thread runs on each of them, so a poll that was under way there is over (softirqs are not preempted; on PREEMPT_RT
 //!    they are, and there no barrier is offered), and sends itself a packet through that processor's backlog, behind all that receive packet
@@ -30,8 +30,10 @@ use fide_wire::names;
 use fide_xdp::layout::QUEUES;
 use std::net::IpAddr;
 
-/// Longer than two jiffies of 1 ms: where they are longer, GRO keeps nothing beyond a poll.
-const SETTLE_NS: u64 = 2_500_000;
+/// Beyond two jiffies: between the polls of the two answers lies one at least.
+const SETTLE_NS: u64 = 500_000;
+/// Others are not asked more often, however many check.
+pub const ASK_EVERY_NS: u64 = 1_000_000;
 /// An answer that has not come for so long is asked for again: it may have been overtaken, or lost.
 const AGAIN_NS: u64 = 20_000_000;
 
@@ -249,7 +251,7 @@ impl Check {
                     queues.is_none_or(|n| (n == 1 || offered) && answers.as_of(p, n) >= from_ns)
                 }) {
                     self.stage = match round {
-                        1 => Stage::Settling { from_ns: now + SETTLE_NS },
+                        1 => Stage::Settling { from_ns: now + 2 * processors::jiffy_ns() + SETTLE_NS },
                         _ => Stage::Processors { done: processors::turn_on_each() },
                     };
                 } else if now >= *again_ns {
@@ -328,7 +330,7 @@ impl Core {
     /// Asks whoever may answer on these paths, so that their queues show that they are empty.
     pub fn ask_for_barriers(&mut self, paths: [bool; PATHS]) {
         /// More would not be more certain, unless queues are many.
-        const ASKED: usize = 32;
+        const ASKED: usize = 16;
         let Some(prober) = self.prober.as_mut() else { return };
         let mut peers: Vec<_> = self.peers.iter().flatten().filter(|p| !p.left).collect();
         peers.sort_by_key(|p| p.condemned);

@@ -78,6 +78,15 @@ fn move_to(cpu: usize) -> std::io::Result<()> {
     }
 }
 
+/// How long the kernel's tick is: what its coarse clock resolves.
+#[must_use]
+pub fn jiffy_ns() -> u64 {
+    let mut tick = libc::timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+    // SAFETY: a timespec to fill; the clock exists on every Linux, and when not, the longest tick is assumed.
+    unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &raw mut tick) };
+    u64::try_from(tick.tv_nsec).unwrap_or(0).clamp(1_000_000, 10_000_000)
+}
+
 /// How many receive queues an interface of this thread's network namespace has.
 ///
 /// # Errors
@@ -113,8 +122,13 @@ pub fn queues(interface: &str) -> Result<usize, String> {
     let index = unsafe { libc::if_nametoindex(request.ifr_name.as_ptr()) };
     let dir = format!("/sys/class/net/{interface}");
     let shown = fs::read_to_string(format!("{dir}/ifindex")).ok().and_then(|t| t.trim().parse().ok());
-    let listed = fs::read_dir(format!("{dir}/queues")).ok().filter(|_| index != 0 && shown == Some(index));
-    let count = listed.map_or(0, |l| l.flatten().filter(|q| q.file_name().to_string_lossy().starts_with("rx-")).count());
+    let entries =
+        |dir: &str| fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.file_name().to_string_lossy().into_owned());
+    if entries(&dir).any(|name| name.starts_with("lower_")) {
+        return Err(format!("{interface} stands on other interfaces, whose queues are not looked at (a bond, a bridge, a VLAN)"));
+    }
+    let ours = index != 0 && shown == Some(index); // else of another network namespace
+    let count = if ours { entries(&format!("{dir}/queues")).filter(|q| q.starts_with("rx-")).count() } else { 0 };
     if count > 0 { Ok(count) } else { Err(format!("it is not known how many receive queues {interface} has")) }
 }
 
@@ -176,6 +190,15 @@ mod tests {
         assert_eq!(cpus("0\n"), [0]);
         assert_eq!(cpus("nonsense"), [0; 0]);
         assert_eq!(cpus("0-99999999999").len(), 8192, "bounded");
+    }
+
+    #[test]
+    fn a_jiffy_is_one_of_those_that_kernels_have() {
+        assert!(
+            [1_000_000, 3_333_333, 4_000_000, 10_000_000].iter().any(|tick| jiffy_ns().abs_diff(*tick) < 10_000),
+            "{}",
+            jiffy_ns()
+        );
     }
 
     #[test]
