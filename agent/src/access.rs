@@ -79,14 +79,14 @@ fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
 
 /// A list of the configuration with its names looked up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Set {
+pub(crate) struct Set {
     everyone: bool,
     users: Vec<u32>,
     groups: Vec<u32>,
 }
 
 impl Set {
-    fn new(key: &str, who: &Who, warnings: &mut Vec<String>) -> Self {
+    pub(crate) fn new(key: &str, who: &Who, warnings: &mut Vec<String>) -> Self {
         let mut set = Self::default();
         for name in &who.0 {
             let (kind, found) = match name.strip_prefix('%') {
@@ -107,7 +107,7 @@ impl Set {
         set
     }
 
-    fn contains(&self, peer: &Peer) -> bool {
+    pub(crate) fn contains(&self, peer: &Peer) -> bool {
         peer.uid == 0 || self.everyone || self.users.contains(&peer.uid) || self.groups.iter().any(|g| peer.in_group(*g))
     }
 }

@@ -66,6 +66,8 @@ pub struct Config {
     pub detector: DetectorConfig,
     /// The fence.
     pub fence: FenceConfig,
+    /// Gates of applications with heartbeats of their own.
+    pub gates: Vec<GateConfig>,
     /// Processes of this host to watch from the start.
     pub watches: Vec<Watch>,
     /// Where the keys are, if packets are to be authenticated.
@@ -221,6 +223,17 @@ impl Default for FenceConfig {
             recover_at_start: false,
         }
     }
+}
+
+/// The gate of an application that has heartbeats of its own, and moves t_valid itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GateConfig {
+    /// Its name.
+    pub name: String,
+    /// The directory of the cgroup in which its processes are, and make their sockets.
+    pub cgroup: PathBuf,
+    /// Who may move t_valid from inside, beside root.
+    pub users: Who,
 }
 
 /// A process to watch.
@@ -690,6 +703,8 @@ struct File {
     #[serde(default)]
     fence: Option<Spanned<FileFence>>,
     #[serde(default)]
+    gate: Vec<Spanned<FileGate>>,
+    #[serde(default)]
     watch: Vec<Spanned<FileWatch>>,
     keys: Option<Spanned<FileKeys>>,
     #[serde(default)]
@@ -761,6 +776,15 @@ struct FileFence {
     pins: Option<PathBuf>,
     #[serde(default)]
     recover_at_start: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileGate {
+    name: AppName,
+    cgroup: PathBuf,
+    #[serde(default)]
+    users: Who,
 }
 
 #[derive(Deserialize)]
@@ -974,6 +998,7 @@ impl Config {
             contract,
             detector: DetectorConfig { agent_timeout_ns },
             fence: fence(text, file.fence, heartbeat_ns)?,
+            gates: gates(text, file.gate)?,
             watches: watches(text, file.watch)?,
             keys,
             keyring: Keyring::default(),
@@ -1285,6 +1310,26 @@ fn fence(text: &str, file: Option<Spanned<FileFence>>, heartbeat_ns: u64) -> Res
     Ok(fence)
 }
 
+fn gates(text: &str, file: Vec<Spanned<FileGate>>) -> Result<Vec<GateConfig>, ConfigError> {
+    let mut gates: Vec<GateConfig> = Vec::new();
+    for spanned in file {
+        let at = spanned.span().start;
+        let FileGate { name: AppName(name), cgroup, users } = spanned.into_inner();
+        let bad = |what: String| Err(ConfigError::at(text, at, what));
+        if !cgroup.is_absolute() {
+            return bad(format!(
+                "gate `{name}`: {} must be an absolute path: the directory of a cgroup of version 2",
+                cgroup.display()
+            ));
+        }
+        if gates.iter().any(|g| g.name == name || g.cgroup == cgroup) {
+            return bad(format!("gate `{name}`: a second gate of this name or of this cgroup"));
+        }
+        gates.push(GateConfig { name, cgroup, users });
+    }
+    Ok(gates)
+}
+
 fn watches(text: &str, file: Vec<Spanned<FileWatch>>) -> Result<Vec<Watch>, ConfigError> {
     let mut watches: Vec<Watch> = Vec::new();
     for spanned in file {
@@ -1523,6 +1568,7 @@ pub fn diff(old: &Config, new: &Config) -> Changes {
         (old.send != new.send, "send"),
         (old.detector != new.detector, "detector"),
         (old.fence != new.fence, "fence"),
+        (old.gates != new.gates, "gate"),
         (old.socket.path != new.socket.path, "socket.path"),
         (old.history.path != new.history.path, "history.path"),
         (old.state != new.state, "state"),

@@ -3,9 +3,11 @@
 
 use crate::access;
 use crate::bridge::Bridge;
+use crate::check::{self, Check};
 use crate::config::{self, Config};
 use crate::core::{Command, Core, Happened, now_ns};
 use crate::fence::Guard;
+use crate::gates::Gates;
 use crate::history::{Flushed, History, given_in};
 use crate::metrics::Heart;
 use crate::probes::Probes;
@@ -17,8 +19,8 @@ use crate::subscribers::{Target, Want};
 use crate::watchlist::{Moves, Origin, Watched};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use fide_wire::control::{
-    ErrorCode, FenceOrder, HistoryEvent, PROGRESS_LIMIT_NS, PROTOCOL, REASON_MAX, Refused, Reply, Request, Selector, Status,
-    bridge,
+    CheckOutcome, Checked, ErrorCode, FenceOrder, HistoryEvent, PROGRESS_LIMIT_NS, PROTOCOL, REASON_MAX, Refused, Reply, Request,
+    Selector, Status, bridge,
 };
 use fide_wire::verdict::{Cause, ProgressSource, VerdictId};
 use std::collections::VecDeque;
@@ -88,6 +90,12 @@ struct Connection {
     out: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
     out_bytes: usize,
     closing: bool,
+    /// For what is answered later.
+    id: u64,
+    /// One of its checks is under way.
+    checking: bool,
+    /// The gate that its process moves, once it did.
+    gate: Option<usize>,
 }
 
 /// Bytes of replies that may wait for a slow client that follows events; beyond that it is disconnected.
@@ -141,8 +149,15 @@ pub struct Control {
     side: crate::side::Side,
     signals: OwnedFd,
     guard: Option<Guard>,
+    gates: Option<Gates>,
     swept_ns: u64,
     stopping: bool,
+    checks: Vec<Check>,
+    /// The paths of which they need a barrier, and when one was last asked for.
+    asking: [bool; fide_wire::PATHS],
+    asked_ns: u64,
+    losses: check::losses::Losses,
+    accepted: u64,
 }
 
 /// What the control thread is made of.
@@ -167,6 +182,8 @@ pub struct Parts {
     pub signals: OwnedFd,
     /// The fence's half of this thread.
     pub guard: Option<Guard>,
+    /// Applications' gates.
+    pub gates: Option<Gates>,
 }
 
 /// Whether one more connection of this user is accepted beside these; if not, why, and what to do.
@@ -230,7 +247,7 @@ impl Control {
     /// Puts the parts together.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        let Parts { config, config_path, about, core, happened, told, listener, state, signals, guard } = parts;
+        let Parts { config, config_path, about, core, happened, told, listener, state, signals, guard, gates } = parts;
         let (history, complaints) = History::open(config.history.path.as_deref(), config.history.max_bytes);
         for c in complaints {
             tracing::warn!("{c}");
@@ -249,6 +266,8 @@ impl Control {
             })
             .ok();
         let side = crate::side::Side::new(&config, &core);
+        let mut losses = check::losses::Losses::new(config.paths.iter().map(|p| p.interface.clone()).collect());
+        losses.read([], now_ns);
         Self {
             config,
             config_path,
@@ -267,13 +286,19 @@ impl Control {
             side,
             signals,
             guard,
+            gates,
             swept_ns: 0,
             stopping: false,
+            checks: Vec::new(),
+            asking: [false; fide_wire::PATHS],
+            asked_ns: 0,
+            losses,
+            accepted: 0,
         }
     }
 
-    /// Serves until the loop has ended. Returns the fence, which may go when the loop has ended well.
-    pub fn run(mut self) -> Option<Guard> {
+    /// Serves until the loop has ended. Returns the fence and the gates, which may go when the loop has ended well.
+    pub fn run(mut self) -> (Option<Guard>, Option<Gates>) {
         self.sweep();
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]); // not under systemd: nobody to notify
         while self.turn() {}
@@ -282,7 +307,7 @@ impl Control {
         if let Flushed::Failed(e) = self.history.flush() {
             tracing::error!("{e}");
         }
-        self.guard
+        (self.guard, self.gates)
     }
 
     fn turn(&mut self) -> bool {
@@ -297,7 +322,11 @@ impl Control {
             }))
             .collect();
         let more = self.connections.iter().any(|c| c.reading.is_some() && c.out.is_empty());
-        let timeout_ms = if more { 0 } else { 250 };
+        let timeout_ms = match (more, self.checks.is_empty()) {
+            (true, _) => 0,
+            (_, false) => 1,
+            (_, true) => 250,
+        };
         // SAFETY: an array of the stated length with open descriptors (negative ones are skipped by the kernel).
         unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout_ms) };
         let ready = |i: usize| polls[i].revents != 0;
@@ -313,13 +342,17 @@ impl Control {
             self.links_changed();
         }
         for i in (0..self.connections.len()).rev() {
-            if polls[fixed.len() + i].revents != 0 {
-                self.serve(i);
+            match polls[fixed.len() + i].revents {
+                0 => {}
+                // Nobody waits for the answer any more.
+                gone if self.connections[i].checking && gone & (libc::POLLHUP | libc::POLLERR) != 0 => self.close(i),
+                _ => self.serve(i),
             }
         }
         if ready(0) {
             self.accept();
         }
+        self.advance_checks();
         self.send_pages();
         self.flush_connections();
         self.write_history();
@@ -428,6 +461,13 @@ impl Control {
 
     /// Interfaces and cgroups that came (back).
     fn renew_guards(&mut self) {
+        for text in self.gates.as_mut().map_or_else(Vec::new, Gates::renew) {
+            tracing::error!("{text}");
+            self.core.tell(move |core| core.tell_local(Cause::Local, 0, text));
+        }
+        for text in self.gates.as_mut().map_or_else(Vec::new, Gates::closed) {
+            self.core.tell(move |core| core.tell_local(Cause::Local, crate::gates::CLOSED_EVENT_CODE, text));
+        }
         let Some(guard) = self.guard.as_mut() else { return };
         let mut complaints: Vec<String> = guard.renew_interfaces().into_iter().collect();
         let (gates, unguarded) = guard.renew_cgroups();
@@ -477,6 +517,7 @@ impl Control {
 
     /// Twice a second: watches to renew, files to sync, the watchdog.
     fn sweep(&mut self) {
+        self.read_losses();
         self.renew_guards();
         self.renew_watches();
         if let Err(e) = self.state.save() {
@@ -687,7 +728,11 @@ impl Control {
                         out: VecDeque::new(),
                         out_bytes: 0,
                         closing: false,
+                        id: self.accepted,
+                        checking: false,
+                        gate: None,
                     };
+                    self.accepted += 1;
                     if let Err(what) = admit(self.connections.iter().map(|c| c.peer.uid), c.peer.uid) {
                         tracing::warn!("a client of uid {} is turned away: {what}", c.peer.uid);
                         c.push(&refused(ErrorCode::Full, what), None);
@@ -737,6 +782,7 @@ impl Control {
 
     fn close(&mut self, i: usize) {
         let c = self.connections.swap_remove(i);
+        self.checks.retain(|check| check.connection != c.id);
         if let Some(ring) = c.ring {
             self.core.tell(move |core| core.unsubscribe(ring));
         }
@@ -864,6 +910,7 @@ impl Control {
                 if let (Some(guard), Some(fence)) = (&self.guard, status.fence.as_mut()) {
                     guard.complete(fence);
                 }
+                status.gates = self.gates.as_ref().map_or_else(Vec::new, |gates| gates.status(now_ns()));
                 plain(Reply::Status(Box::new(status)))
             }
             Request::Events { from, last, follow } => {
@@ -881,6 +928,97 @@ impl Control {
                 plain(Reply::Done)
             }
             Request::Fence { order } => plain(self.fence(i, order)?),
+            Request::Check { peer, since_ns, deadline_ns, wait_ns } => {
+                self.policy.may_monitor(&self.connections[i].peer)?;
+                self.begin_check(i, Check::new(self.connections[i].id, &peer, since_ns, deadline_ns, wait_ns)?)
+            }
+            Request::Extend { known_ns, valid_ns, anew } => plain(self.extend(i, known_ns, valid_ns, anew)?),
+        }
+    }
+
+    // ---- other people's heartbeats ------------------------------------------------------------------------------------------
+
+    /// Answers at once where nothing needs to be waited for.
+    fn begin_check(&mut self, i: usize, mut check: Check) -> Result<Option<Answer>, Refused> {
+        let whom = check.whom().clone();
+        let asked = self.core.ask(move |core| (core.path_facts(), core.known_of(&whom)));
+        let Some((facts, (peer, certain))) = asked else {
+            return Err(Refused { code: ErrorCode::System, what: "the agent's loop does not answer".into() });
+        };
+        let plain = |checked| Ok(Some((Reply::Checked(Box::new(checked)), None)));
+        if certain {
+            let outcome = CheckOutcome::Certain;
+            return plain(Checked { outcome, drained_ns: 0, lost_ns: 0, why: String::new(), peer });
+        }
+        match check.route(&facts, &self.config.node, self.connections[i].peer.pid) {
+            Err(why) => plain(check::no_barrier(why, peer)),
+            Ok(()) => {
+                self.connections[i].checking = true;
+                self.checks.push(check);
+                Ok(None)
+            }
+        }
+    }
+
+    fn extend(&mut self, i: usize, known_ns: u64, valid_ns: u64, anew: bool) -> Result<Reply, Refused> {
+        let Some(gates) = self.gates.as_mut() else {
+            let what = "this host has no gates for applications: add a [[gate]] to its configuration, and restart the agent";
+            return Err(Refused { code: ErrorCode::Unsupported, what: what.into() });
+        };
+        let c = &mut self.connections[i];
+        let at = match c.gate {
+            Some(at) => at,
+            None => *c.gate.insert(gates.of(&c.peer)?),
+        };
+        let (gate, valid_ns) = gates.extend(at, known_ns, valid_ns, anew, now_ns())?;
+        Ok(Reply::Extended { gate, valid_ns })
+    }
+
+    fn read_losses(&mut self) {
+        let lane = self.core.ask(|core| core.lane_losses()).unwrap_or_default();
+        self.losses.read(lane, now_ns);
+    }
+
+    /// Carries every check that is under way one step further, and answers those that are done.
+    fn advance_checks(&mut self) {
+        if self.checks.is_empty() {
+            return;
+        }
+        let Some((answers, offered)) = self.core.ask(|core| core.answers()) else { return };
+        for mut check in std::mem::take(&mut self.checks) {
+            let asking = &mut self.asking;
+            let done = check.step(|paths| asking.iter_mut().zip(paths).for_each(|(a, p)| *a |= p), &answers, offered);
+            match done {
+                None => self.checks.push(check),
+                Some(done) => self.end_check(&check, done),
+            }
+        }
+        // One question serves all: many checks ask no more than one.
+        let now = now_ns();
+        if self.asking.contains(&true) && now.saturating_sub(self.asked_ns) >= check::ASK_EVERY_NS {
+            let paths = std::mem::take(&mut self.asking);
+            self.asked_ns = now;
+            self.core.tell(move |core| core.ask_for_barriers(paths));
+        }
+    }
+
+    fn end_check(&mut self, check: &Check, done: Result<u64, String>) {
+        let whom = check.whom().clone();
+        let (peer, certain) = self.core.ask(move |core| core.known_of(&whom)).unwrap_or_default();
+        // After the barrier: what was lost before it is counted now.
+        self.read_losses();
+        let (lost_ns, what) = self.losses.lost();
+        let checked = match done {
+            _ if certain => Checked { outcome: CheckOutcome::Certain, drained_ns: 0, lost_ns: 0, why: String::new(), peer },
+            _ if lost_ns >= check.since_ns() => {
+                Checked { outcome: CheckOutcome::Void, drained_ns: 0, lost_ns, why: what.to_owned(), peer }
+            }
+            Ok(drained_ns) => Checked { outcome: CheckOutcome::Drained, drained_ns, lost_ns: 0, why: String::new(), peer },
+            Err(why) => check::no_barrier(why, peer),
+        };
+        if let Some(c) = self.connections.iter_mut().find(|c| c.id == check.connection) {
+            c.checking = false;
+            c.push(&Reply::Checked(Box::new(checked)), None);
         }
     }
 
@@ -1016,7 +1154,7 @@ impl Standing {
 impl Connection {
     /// Whether its next request may be read: replies come in the order of requests, and it must read them.
     fn is_listening(&self) -> bool {
-        !self.closing && self.reading.is_none() && self.out_bytes < ENOUGH
+        !self.closing && !self.checking && self.reading.is_none() && self.out_bytes < ENOUGH
     }
 
     fn push(&mut self, reply: &Reply, fd: Option<OwnedFd>) {

@@ -11,6 +11,7 @@
 //! [`Command`]s and hears from it by [`Happened`].
 
 use crate::bridge::Bridge;
+use crate::check::Answers;
 use crate::fence::{Driver, Outcome};
 use crate::metrics::Heart;
 use crate::peers::Peer;
@@ -127,7 +128,9 @@ pub struct Core {
     pub start: Start,
     pub(crate) receiver: Receiver,
     pub(crate) lane: Lane,
-    prober: Option<Prober>,
+    pub(crate) prober: Option<Prober>,
+    /// What came out of which queues: for applications that check.
+    pub(crate) answers: Answers,
     drops: DropCounters,
     drops_seen: [u64; PATHS],
     pacer: Pacer,
@@ -227,6 +230,7 @@ impl Core {
             receiver,
             lane,
             prober,
+            answers: Answers::default(),
             drops: DropCounters::default(),
             drops_seen: [0; PATHS],
             peers: (0..SLOTS).map(|_| None).collect(),
@@ -1208,7 +1212,11 @@ impl Core {
             };
             let path = usize::from(answer.path);
             self.detector.probe_result(answer.node, path, result, answer.probed_ns, now);
-            if let Some(queue) = self.receiver.barrier(path, answer.nonce) {
+            let queue = self.receiver.barrier(path, answer.nonce);
+            if answer.kind == AnswerKind::KernelAnswered {
+                self.answers.note(path, queue, answer.probed_ns);
+            }
+            if let Some(queue) = queue {
                 for (slot, peer) in self.peers.iter().enumerate() {
                     if let Some(peer) = peer.as_ref().filter(|_| self.receiver.peer(slot).queue[path] == queue) {
                         self.detector.drained(peer.node, path, answer.probed_ns);

@@ -307,7 +307,7 @@ fn open(gate: &Gate, valid_ns: u64) {
     }
 }
 
-fn state_name(state: GateState) -> &'static str {
+pub(crate) fn state_name(state: GateState) -> &'static str {
     match state {
         GateState::NotArmed => "not-armed",
         GateState::Open { .. } => "open",
@@ -442,9 +442,7 @@ impl Guard {
     /// The guarded cgroup in which a process is, or below: the deepest, if there are several.
     #[must_use]
     pub fn cgroup_of(&self, pid: u32) -> Option<String> {
-        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        let below = text.lines().find_map(|l| l.strip_prefix("0::"))?.trim_start_matches('/').to_owned();
-        let own = cgroup_root()?.join(below);
+        let own = cgroup_dir(pid)?;
         let guarded = self.cgroups.keys().filter(|dir| own.starts_with(dir));
         guarded.max_by_key(|dir| dir.components().count()).map(|dir| dir.display().to_string())
     }
@@ -500,6 +498,13 @@ fn interfaces() -> Vec<(String, u32)> {
 /// By name: the device of a namespace that is made with it, always number 1.
 fn is_loopback(name: &str, index: u32) -> bool {
     name == "lo" && index == 1
+}
+
+/// The cgroup of version 2 in which a process is.
+pub(crate) fn cgroup_dir(pid: u32) -> Option<PathBuf> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let below = text.lines().find_map(|l| l.strip_prefix("0::"))?.trim_start_matches('/').to_owned();
+    Some(cgroup_root()?.join(below))
 }
 
 /// Where cgroups of version 2 are mounted.

@@ -2,12 +2,14 @@
 
 pub mod access;
 pub mod bridge;
+pub mod check;
 pub mod command;
 pub mod config;
 pub mod control;
 pub mod core;
 pub mod example;
 pub mod fence;
+pub mod gates;
 pub mod history;
 pub mod hooks;
 pub mod links;

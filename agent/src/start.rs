@@ -4,6 +4,7 @@ use crate::config::{Config, Profile, Receive, Send, SocketConfig};
 use crate::control::{Control, LoopHandle, Parts};
 use crate::core::{Core, FenceStart, Start, now_ns};
 use crate::fence::{Driver, Guard};
+use crate::gates::Gates;
 use crate::receive::{Receiver, Wanted};
 use crate::seqpacket;
 use crate::state::State;
@@ -169,6 +170,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
             Some(Guard::open(&config.fence, interfaces).map_err(anyhow::Error::msg)?)
         }
     };
+    let gates = Gates::open(&config).map_err(anyhow::Error::msg)?;
     let options = Options {
         ttl: config.paths.first().map_or(1, |p| p.ttl),
         gated: guard.is_some() && config.fence.host,
@@ -239,15 +241,29 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         core.run();
         drop(place);
     })?;
-    let control =
-        Control::new(Parts { config, config_path, about, core: handle, happened, told: tell, listener, state, signals, guard });
-    let guard = control.run();
+    let control = Control::new(Parts {
+        config,
+        config_path,
+        about,
+        core: handle,
+        happened,
+        told: tell,
+        listener,
+        state,
+        signals,
+        guard,
+        gates,
+    });
+    let (guard, gates) = control.run();
     if thread.join().is_err() {
         // A fence stays, and runs out: nobody speaks for this host.
         bail!("the agent's loop has panicked: this is a defect, please report it with the log");
     }
     if let Some(guard) = guard {
         guard.end();
+    }
+    if let Some(gates) = gates {
+        gates.end();
     }
     Ok(())
 }

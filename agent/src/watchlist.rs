@@ -147,6 +147,13 @@ impl Watchlist {
         self.alive().find(|(_, w)| w.name == name).map(|(a, _)| a)
     }
 
+    /// The newest process of this name, ended or not.
+    #[must_use]
+    pub fn last_named(&self, name: &str) -> Option<&Watched> {
+        let app = *self.by_app.iter().rev().find(|(_, w)| w.name == name)?.0;
+        self.get(app)
+    }
+
     /// The live watch of this pid.
     #[must_use]
     pub fn of_pid(&self, pid: u32) -> Option<u32> {

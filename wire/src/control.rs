@@ -18,6 +18,10 @@ pub const PROTOCOL: u32 = 1;
 pub const PROGRESS_LIMIT_NS: std::ops::RangeInclusive<u64> = 10_000_000..=86_400_000_000_000;
 /// Longest reason in a [`Request::Report`], bytes.
 pub const REASON_MAX: usize = 512;
+/// Longest wait for a [`Request::Check`], ns.
+pub const CHECK_WAIT_MAX_NS: u64 = 60_000_000_000;
+/// Farthest t_valid of a [`Request::Extend`] from now, ns.
+pub const VALID_MAX_NS: u64 = 86_400_000_000_000;
 /// Largest message, either way.
 pub const MESSAGE_MAX: usize = 128 * 1024;
 
@@ -148,6 +152,30 @@ pub enum Request {
         /// What to do.
         order: FenceOrder,
     },
+    /// An application with heartbeats of its own has missed some (SafeTimer §4.1, `safetimer_check`): is all that came to this host for it by then with
+    /// it, and was nothing lost here? The reply comes when that is known; until then the connection's next requests wait.
+    Check {
+        /// Whom: `name@host`, `@host`, or the address that its packets come from.
+        peer: String,
+        /// When the interval began in which nothing was heard (CLOCK_MONOTONIC).
+        since_ns: u64,
+        /// When it ended, not before `since_ns`; 0: now.
+        #[serde(default)]
+        deadline_ns: u64,
+        /// How long the answer is worth waiting for, at most [`CHECK_WAIT_MAX_NS`].
+        wait_ns: u64,
+    },
+    /// The calling process has heartbeats of its own, and one of them counts (SafeTimer §4.2, `safetimer_extend`): what is made in its cgroup may be sent
+    /// up to `valid_ns`. The first one closes the gate from then on.
+    Extend {
+        /// A time at which the heartbeat was known to have left (CLOCK_MONOTONIC).
+        known_ns: u64,
+        /// The new t_valid (CLOCK_MONOTONIC).
+        valid_ns: u64,
+        /// Open the gate if it was closed: whoever sends from now on has dropped what it did before.
+        #[serde(default)]
+        anew: bool,
+    },
 }
 
 /// What is asked of the fence.
@@ -230,6 +258,15 @@ pub enum Reply {
     Explained(Box<HistoryEvent>),
     /// To [`Request::Fence`].
     Fence(Box<FenceStatus>),
+    /// To [`Request::Check`].
+    Checked(Box<Checked>),
+    /// To [`Request::Extend`].
+    Extended {
+        /// The gate's name.
+        gate: String,
+        /// t_valid now: later than asked for when it was.
+        valid_ns: u64,
+    },
     /// A refusal.
     Error(Refused),
 }
@@ -271,6 +308,67 @@ pub enum ErrorCode {
     System = 10,
     /// Several processes match, or several verdicts.
     Ambiguous = 11,
+    /// The gate is closed: what this process sends does not leave.
+    Fenced = 12,
+    /// A heartbeat is not known to have left in time.
+    NotSent = 13,
+}
+
+/// What [`Request::Check`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[repr(u8)]
+pub enum CheckOutcome {
+    /// Everything that came by the deadline is in the sockets, and nothing was lost since the interval began: who looks into its sockets now and finds no
+    /// heartbeat may report a failure.
+    Drained = 1,
+    /// Packets were lost on this host, or may have been: the interval says nothing. Begin a new one.
+    Void = 2,
+    /// It is not known whether something waits on this host: the interval says nothing.
+    NoBarrier = 3,
+    /// A kernel saw the end of this process, or it announced its leave. No barrier was needed.
+    Certain = 4,
+}
+
+/// To [`Request::Check`]: whether the missing heartbeats say something.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Checked {
+    /// In one word.
+    pub outcome: CheckOutcome,
+    /// [`CheckOutcome::Drained`]: what came before this is in the sockets (CLOCK_MONOTONIC). Not before the deadline.
+    #[serde(default)]
+    pub drained_ns: u64,
+    /// [`CheckOutcome::Void`]: packets may have been lost up to this time; a new interval begins here (CLOCK_MONOTONIC).
+    #[serde(default)]
+    pub lost_ns: u64,
+    /// Why it is void or not known; empty otherwise.
+    #[serde(default)]
+    pub why: String,
+    /// What this agent itself knows of the peer; absent when it is no host of the cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<CheckedPeer>,
+}
+
+/// What the agent itself knows of a peer that is checked.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CheckedPeer {
+    /// Its host.
+    pub host: String,
+    /// Its host's wire id.
+    pub node: u32,
+    /// Its host's incarnation.
+    pub incarnation: u32,
+    /// `alive`, `late`, `agent-lost`, `silent-host`, `left`.
+    pub host_state: String,
+    /// `alive`, `hung`, or the cause of its end; empty when no process was named, `unknown` when it is not known.
+    #[serde(default)]
+    pub app_state: String,
+    /// What its host promised of its fence; absent: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fence: Option<FencePromise>,
+    /// The verdict on its host waited for that fence: what it guards sends nothing any more.
+    #[serde(default)]
+    pub fenced: bool,
 }
 
 /// What carries events to a client.
@@ -329,6 +427,9 @@ pub struct Status {
     /// The fence; absent when none is configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fence: Option<FenceStatus>,
+    /// Gates of applications with heartbeats of their own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gates: Vec<GateStatus>,
 }
 
 /// The fence of this host.
@@ -373,9 +474,9 @@ pub struct FenceStatus {
 /// One gate.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GateStatus {
-    /// `host`, or the cgroup's directory.
+    /// `host`, the cgroup's directory, or what `[[gate]]` says.
     pub name: String,
-    /// `not-armed`, `open`, `fenced`, `shut`.
+    /// `not-armed`, `open`, `fenced`, `shut`; of an application's also `absent` (its cgroup is) and `run-out` (no packet has met it since).
     pub state: String,
     /// The process whose doom closed it; empty when none did.
     #[serde(default)]

@@ -239,6 +239,12 @@ impl Gate {
         }
     }
 
+    /// How the gate looks, without closing one that has run out: an extension that was late only in being told may still come. For status pages.
+    #[must_use]
+    pub fn peek(&self) -> GateState {
+        self.state_of(self.word().load(Ordering::SeqCst))
+    }
+
     /// Closes the gate at once, armed or not: for a process that is about to end, or for an operator.
     pub fn shut(&self) {
         self.words()[2].store(0, Ordering::SeqCst);

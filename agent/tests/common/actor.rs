@@ -32,6 +32,7 @@ pub fn act() {
     match role.as_str() {
         "application" => application(&socket),
         "nobody" => nobody(&socket, &arguments),
+        "beats" => beats(&socket, &arguments),
         "spy" => spy(&socket, &arguments),
         other => panic!("no role {other}"),
     }
@@ -179,4 +180,94 @@ fn nobody(socket: &std::path::Path, arguments: &[String]) {
     outcome(connection.request(&Request::Unwatch { name: "roots".into() }).map(|r| r.reply));
     outcome(connection.request(&Request::Reload).map(|r| r.reply));
     outcome(connection.request(&Request::Unwatch { name: "mine".into() }).map(|r| r.reply));
+}
+
+/// An application with heartbeats of its own: listens at a UDP port for those of others, and sends its own.
+fn beats(socket: &std::path::Path, arguments: &[String]) {
+    // Into its cgroup, before any socket is made; as nobody, before the agent sees who asks.
+    for argument in arguments {
+        match argument.split_once(' ') {
+            Some(("enter", group)) => {
+                std::fs::write(format!("{group}/cgroup.procs"), std::process::id().to_string()).unwrap();
+            }
+            _ => become_nobody(),
+        }
+    }
+    let client = Client::open(Some(socket)).unwrap();
+    let ear = std::net::UdpSocket::bind("0.0.0.0:4000").unwrap();
+    ear.set_nonblocking(true).unwrap();
+    let mouth = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+    let stream = std::cell::RefCell::new(None::<std::net::TcpStream>);
+    let ms = |text: &str| std::time::Duration::from_millis(text.parse().unwrap());
+    let now = fide_client::monotonic_ns;
+    say("ready");
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[0] {
+            // look: empties its socket. How many there were, and when the last of them was sent.
+            "look" => {
+                let (mut count, mut last, mut buffer) = (0, 0, [0; 64]);
+                while let Ok(n) = ear.recv(&mut buffer) {
+                    count += 1;
+                    last = buffer[..n].try_into().map_or(0, u64::from_ne_bytes);
+                }
+                say(format!("{count} {last}"));
+            }
+            // check PEER SINCE WAIT: with a check of the interval that begins then and ends now.
+            "check" => match client.check(words[1], words[2].parse().unwrap(), 0, ms(words[3])) {
+                Ok(checked) => say(serde_json::to_string(&checked).unwrap()),
+                Err(e) => say(format!("error {:?} {e}", e.code())),
+            },
+            // towards ADDRESS: a datagram socket; towards-tcp: a stream.
+            "towards" => outcome(mouth.connect(words[1])),
+            "towards-tcp" => outcome(std::net::TcpStream::connect(words[1]).map(|s| *stream.borrow_mut() = Some(s))),
+            // beat VALID WAIT: t_valid is so much from now.
+            "beat" => {
+                use std::os::fd::AsFd;
+                let (valid_ns, wait) = (now() + ms(words[1]).as_nanos() as u64, ms(words[2]));
+                let beat = now().to_ne_bytes();
+                let done = match stream.borrow().as_ref() {
+                    Some(s) => client.send_heartbeat(s.as_fd(), &beat, valid_ns, wait),
+                    None => client.send_heartbeat(mouth.as_fd(), &beat, valid_ns, wait),
+                };
+                answer(done);
+            }
+            // time COUNT: how long heartbeats take that extend by a minute, median and p99 in µs.
+            "time" => {
+                use std::os::fd::AsFd;
+                let mut took: Vec<u64> = (0..words[1].parse().unwrap())
+                    .map(|_| {
+                        let before = now();
+                        client.send_heartbeat(mouth.as_fd(), b"beat", before + 60_000_000_000, ms("1000")).unwrap();
+                        now() - before
+                    })
+                    .collect();
+                took.sort_unstable();
+                say(format!("{} {}", took[took.len() / 2] / 1000, took[took.len() * 99 / 100] / 1000));
+            }
+            // extend KNOWN_AGO VALID: known so long ago, t_valid so much from now.
+            "extend" => answer(client.extend(now() - ms(words[1]).as_nanos() as u64, now() + ms(words[2]).as_nanos() as u64)),
+            "anew" => answer(client.begin_anew(now() + ms(words[1]).as_nanos() as u64)),
+            // Sends for ever, whether it may or not.
+            "stream" => {
+                let other = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+                let to = words[1].to_owned();
+                std::thread::spawn(move || {
+                    loop {
+                        let _ = other.send_to(&fide_client::monotonic_ns().to_ne_bytes(), &to); // blocked, perhaps
+                        std::thread::sleep(std::time::Duration::from_millis(1));
+                    }
+                });
+                say("ok");
+            }
+            other => panic!("no order {other}"),
+        }
+    }
+}
+
+fn answer(done: Result<u64, fide_client::Error>) {
+    match done {
+        Ok(valid_ns) => say(format!("ok {valid_ns}")),
+        Err(e) => say(format!("error {:?} {e}", e.code())),
+    }
 }

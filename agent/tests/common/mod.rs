@@ -404,7 +404,10 @@ pub struct Process {
 
 impl Process {
     pub fn spawn(mut command: Command) -> Self {
-        let mut child = command.spawn().unwrap();
+        Self::of(command.spawn().unwrap())
+    }
+
+    pub fn of(mut child: Child) -> Self {
         let input = child.stdin.take();
         let output = child.stdout.take().map(BufReader::new);
         Self { child, input, output }

@@ -15,17 +15,17 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// What had passed the gate may still lie in a queue: a few packets between two threads here, on a machine that may be busy (docs/fence.md, the bound).
-const BOUND_NS: u64 = 5_000_000;
+pub const BOUND_NS: u64 = 5_000_000;
 
 fn now_ns() -> u64 {
     fide_client::monotonic_ns()
 }
 
 /// A BPF file system of the test's own, with everything that is pinned there.
-struct Pins(PathBuf);
+pub struct Pins(PathBuf);
 
 impl Pins {
-    fn new() -> Option<Self> {
+    pub fn new() -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         if !crate::common::root() {
             return None;
@@ -41,7 +41,7 @@ impl Pins {
     }
 
     /// `[fence]` of one host, with these lines.
-    fn config(&self, host: u16, lines: &str) -> String {
+    pub fn config(&self, host: u16, lines: &str) -> String {
         format!("[fence]\npins = \"{}/h{host}\"\n{lines}\n", self.0.display())
     }
 }
@@ -56,10 +56,10 @@ impl Drop for Pins {
 }
 
 /// A cgroup of version 2, removed with what lives in it.
-struct Group(PathBuf);
+pub struct Group(pub PathBuf);
 
 impl Group {
-    fn new(name: &str) -> Option<Self> {
+    pub fn new(name: &str) -> Option<Self> {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
         let root = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>()).find(|w| w.get(2) == Some(&"cgroup2"));
         let Some(root) = root else {
@@ -86,7 +86,7 @@ impl Drop for Group {
 }
 
 /// An application on one host that sends to another all the time, and when the last packet that arrived was sent.
-struct Traffic {
+pub struct Traffic {
     over: Arc<AtomicBool>,
     tried: Arc<AtomicU64>,
     last_ns: Arc<AtomicU64>,
@@ -95,14 +95,18 @@ struct Traffic {
 
 impl Traffic {
     fn new(w: &World, from: u16, to: u16) -> Self {
-        let heard = w.lab.in_host(to, || UdpSocket::bind("0.0.0.0:3999").unwrap()).unwrap();
+        Self::new_to(w, from, to, 3999)
+    }
+
+    pub fn new_to(w: &World, from: u16, to: u16, port: u16) -> Self {
+        let heard = w.lab.in_host(to, || UdpSocket::bind(("0.0.0.0", port)).unwrap()).unwrap();
         let sends = w.lab.in_host(from, || UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
-        let target = (w.lab.ipv4(to, 0), 3999);
+        let target = (w.lab.ipv4(to, 0), port);
         Self::between(move || drop(sends.send_to(&now_ns().to_ne_bytes(), target)), heard)
     }
 
     /// From a sender of its own, or with one that this thread is.
-    fn between(send: impl Fn() + Send + 'static, heard: UdpSocket) -> Self {
+    pub fn between(send: impl Fn() + Send + 'static, heard: UdpSocket) -> Self {
         let (over, tried, last_ns) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
         heard.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let mut threads = Vec::new();
@@ -128,17 +132,23 @@ impl Traffic {
         Self { over, tried, last_ns, threads }
     }
 
-    fn last_ns(&self) -> u64 {
+    pub fn last_ns(&self) -> u64 {
         self.last_ns.load(Ordering::SeqCst)
     }
 
-    fn flows(&self) {
+    pub fn flows(&self) {
         let before = self.last_ns();
         until("the application is heard", || self.last_ns() > before);
     }
 
+    /// Long enough after this time that what was sent in time has come.
+    pub fn is_cut_off_after(&self, valid_ns: u64) {
+        until("its time is over", || now_ns() > valid_ns);
+        self.is_cut_off();
+    }
+
     /// It goes on trying and is not heard.
-    fn is_cut_off(&self) {
+    pub fn is_cut_off(&self) {
         let mut last = 0;
         until("what was under way has been taken from its socket", || {
             std::thread::sleep(Duration::from_millis(50));
@@ -390,7 +400,7 @@ fn sender(w: &World, to: u16) -> String {
 }
 
 /// Hears port 3999 of a host.
-fn ear(w: &World, host: u16) -> Traffic {
+pub fn ear(w: &World, host: u16) -> Traffic {
     let heard = w.lab.in_host(host, || UdpSocket::bind("0.0.0.0:3999").unwrap()).unwrap();
     Traffic::between(|| {}, heard)
 }

@@ -3,11 +3,15 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod beats;
 mod clients;
 mod crash;
 mod fence;
+mod lines;
 mod load;
+mod memberlist;
 mod progress;
+mod sentinel;
 mod silence;
 mod ways;
 

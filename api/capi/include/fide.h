@@ -43,7 +43,7 @@ extern "C" {
 #endif
 
 /* Version of this interface; grows when something is added. fide_abi_version() is the library's. */
-#define FIDE_ABI_VERSION 2
+#define FIDE_ABI_VERSION 3
 
 /* Most bytes of a piggybacked message; what is granted may be less. */
 #define FIDE_PIGGYBACK_MAX 1418
@@ -62,6 +62,8 @@ enum fide_error {
 	FIDE_EDISCONNECTED = -9, /* no agent, or it went away; says nothing of anything monitored */
 	FIDE_ESYSTEM = -10,     /* a system call failed */
 	FIDE_EAMBIGUOUS = -11,  /* several processes match */
+	FIDE_EFENCED = -12,     /* this process's gate is closed: nothing that it sends leaves, and others may have taken over */
+	FIDE_ENOTSENT = -13,    /* a heartbeat is not known to have left in time; t_valid stays as it was */
 	FIDE_EINTERNAL = -127   /* a bug in the library; the handle should be closed */
 };
 
@@ -148,6 +150,18 @@ enum fide_open_flag {
 	FIDE_OPEN_SOCKET_ONLY = 1 /* take events through a socket although the kernel could write them into memory */
 };
 
+/* What fide_check found. Handle unknown ones as FIDE_CHECK_NO_BARRIER. */
+enum fide_check_outcome {
+	/* All that came by the deadline is in the sockets, and nothing was lost: look into them now; no heartbeat there is a failure. */
+	FIDE_CHECK_DRAINED = 1,
+	/* This host lost packets in the interval, or may have: it says nothing. Begin a new one, at lost_ns or later. */
+	FIDE_CHECK_VOID = 2,
+	/* Something may wait on this host; why says what is missing. The interval says nothing: check again, or begin a new one. */
+	FIDE_CHECK_NO_BARRIER = 3,
+	/* A kernel saw the end of the process "name@host", or it announced its leave. No need to look. */
+	FIDE_CHECK_CERTAIN = 4
+};
+
 /* A connection to the agent of this host. */
 struct fide;
 
@@ -192,6 +206,23 @@ struct fide_monitored {
 	uint32_t pbsize;     /* bytes */
 	uint64_t timeout_ns; /* for the silence of its host */
 	uint32_t alive;      /* 1 when it is known and alive now; otherwise no failure comes until it has come and gone */
+	uint32_t reserved;
+};
+
+/* What fide_check found, and what the agent itself knows of the peer. The strings belong to the library: valid until this thread's next fide_check. */
+struct fide_checked {
+	uint32_t size;              /* fide_checked_init */
+	uint32_t outcome;           /* enum fide_check_outcome */
+	uint64_t drained_ns;        /* FIDE_CHECK_DRAINED: what came before this is in the sockets; not before the deadline (CLOCK_MONOTONIC, ns) */
+	uint64_t lost_ns;           /* FIDE_CHECK_VOID: packets may have been lost up to this time (CLOCK_MONOTONIC, ns) */
+	const char *why;            /* why it is void or there is no barrier, in words; "" otherwise */
+	const char *host;           /* the peer's host; NULL, and all below 0 or NULL, when it is no host of the cluster */
+	const char *host_state;     /* "alive", "late", "agent-lost", "silent-host", "left" */
+	const char *app_state;      /* "alive", "hung", "unknown" or the cause of its end; "" when no process was named */
+	uint32_t node;              /* its wire id */
+	uint32_t incarnation;       /* its host's incarnation */
+	uint64_t fence_timeout_ns;  /* its host promised to be silent so long after its last heartbeat that counts, ns; 0: it promised nothing */
+	uint32_t fenced;            /* 1: its host is silent and that time is over, so nothing of what it guards is sent any more */
 	uint32_t reserved;
 };
 
@@ -244,6 +275,11 @@ static inline void fide_monitored_init(struct fide_monitored *monitored)
 {
 	memset(monitored, 0, sizeof *monitored);
 	monitored->size = (uint32_t)sizeof *monitored;
+}
+static inline void fide_checked_init(struct fide_checked *checked)
+{
+	memset(checked, 0, sizeof *checked);
+	checked->size = (uint32_t)sizeof *checked;
 }
 static inline void fide_options_init(struct fide_options *options)
 {
@@ -338,6 +374,43 @@ FIDE_API void fide_progress_end(const struct fide_progress *progress);
  * it is this process, one of the same user, or the user may watch others' processes. Blocks. Thread-safe.
  */
 FIDE_API int fide_report(struct fide *f, const char *name, int hung, const char *reason);
+
+/*
+ * The next five are for applications with heartbeats of their own. Times are CLOCK_MONOTONIC in nanoseconds, as fide_now_ns; waits are nanoseconds.
+ *
+ * fide_check: this application has missed a peer's heartbeats from since_ns to deadline_ns (0: now). Has all that came to this host by then reached this
+ * application's sockets, and was nothing lost here? Returns enum fide_check_outcome, and fills *checked, which may be NULL. peer is "name@host",
+ * "@host", or the address that its packets come from. FIDE_EINVAL for an interval or a peer that makes no sense. Waits for wait_ns (at most 60 s), and
+ * not for other calls. Thread-safe.
+ */
+FIDE_API int fide_check(struct fide *f, const char *peer, uint64_t since_ns, uint64_t deadline_ns, uint64_t wait_ns,
+			struct fide_checked *checked);
+
+/*
+ * Sends len bytes on fd, a connected UDP, TCP, raw or packet socket, waits up to wait_ns until they have left (fide_sent), and then extends t_valid
+ * to valid_ns (fide_extend). FIDE_ENOTSENT when they have not: send another in time. FIDE_ESYSTEM: the socket's error. Waits. Thread-safe.
+ */
+FIDE_API int fide_send_heartbeat(struct fide *f, int fd, const void *heartbeat, size_t len, uint64_t valid_ns, uint64_t wait_ns);
+
+/*
+ * Waits up to wait_ns until all that was sent on fd has left, and stores in *known_ns a time at which that was known; for those who send by
+ * themselves. UDP, raw and packet sockets: the driver has freed every packet. TCP: the other kernel has acknowledged every byte. FIDE_ENOTSENT when
+ * that is not so in time, FIDE_EINVAL for other sockets. Waits. Thread-safe.
+ */
+FIDE_API int fide_sent(int fd, uint64_t wait_ns, uint64_t *known_ns);
+
+/*
+ * A heartbeat of this application counts, as was known at known_ns: what sockets made in the cgroup of its gate send may leave up to valid_ns. The first
+ * call arms the gate; t_valid never goes back. FIDE_EFENCED when the gate is closed, or known_ns is past t_valid; FIDE_ENOTFOUND and FIDE_EUNSUPPORTED
+ * when this process has no gate, FIDE_EPERM when its user may not move it. Blocks, but not on other calls. Thread-safe.
+ */
+FIDE_API int fide_extend(struct fide *f, uint64_t known_ns, uint64_t valid_ns);
+
+/*
+ * Opens this application's gate up to valid_ns, also when it is closed: what sends from now on has dropped what it did before, as after a restart. Errors
+ * as fide_extend. Blocks, but not on other calls. Thread-safe.
+ */
+FIDE_API int fide_begin_anew(struct fide *f, uint64_t valid_ns);
 
 /* The piggyback size granted now, bytes; 0 before fide_join. Never blocks. Thread-safe. */
 FIDE_API int fide_pbsize(const struct fide *f);

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
 
 /// Grows when something is added to the interface.
-pub const FIDE_ABI_VERSION: u32 = 2;
+pub const FIDE_ABI_VERSION: u32 = 3;
 /// Success.
 pub const FIDE_OK: c_int = 0;
 /// The call makes no sense; the others are the negated numbers of [`fide_wire::control::ErrorCode`].
@@ -125,6 +125,38 @@ pub struct FideMonitored {
     pub reserved: u32,
 }
 
+/// `struct fide_checked`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct FideChecked {
+    /// Bytes of it that the application knows.
+    pub size: u32,
+    /// [`fide_client::CheckOutcome`].
+    pub outcome: u32,
+    /// Nanoseconds, or 0.
+    pub drained_ns: u64,
+    /// Nanoseconds, or 0.
+    pub lost_ns: u64,
+    /// Borrowed from this thread's last check.
+    pub why: *const c_char,
+    /// Borrowed from this thread's last check, or NULL.
+    pub host: *const c_char,
+    /// Borrowed from this thread's last check, or NULL.
+    pub host_state: *const c_char,
+    /// Borrowed from this thread's last check, or NULL.
+    pub app_state: *const c_char,
+    /// The node, or 0.
+    pub node: u32,
+    /// Its incarnation, or 0.
+    pub incarnation: u32,
+    /// Nanoseconds, or 0.
+    pub fence_timeout_ns: u64,
+    /// 0 or 1.
+    pub fenced: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
 /// `struct fide_options`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -226,6 +258,11 @@ unsafe impl Sized32 for FideResources {
 // SAFETY: as its declaration shows.
 unsafe impl Sized32 for FideMonitored {
     const NAME: &'static str = "fide_monitored";
+    const FIRST: usize = offset_of!(Self, reserved) + size_of::<u32>();
+}
+// SAFETY: as its declaration shows; a zero pointer is NULL.
+unsafe impl Sized32 for FideChecked {
+    const NAME: &'static str = "fide_checked";
     const FIRST: usize = offset_of!(Self, reserved) + size_of::<u32>();
 }
 // SAFETY: as its declaration shows; a zero pointer is NULL.

@@ -10,7 +10,7 @@ pub use abi::*;
 use fide_client::wire::verdict::VerdictId;
 use fide_client::{Client, Error, Event, Monitored, Options, Progress, Resources, monotonic_ns};
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -402,6 +402,115 @@ pub unsafe extern "C" fn fide_report(f: *mut Handle, name: *const c_char, hung: 
             false => unsafe { string(reason, "the reason") }?,
         };
         h.client.report(name, hung != 0, reason)?;
+        Ok(FIDE_OK)
+    })
+}
+
+/// See fide.h.
+///
+/// # Safety
+/// `f` is NULL or an open handle, `peer` NULL or a string, `checked` NULL or as long as it says and writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fide_check(
+    f: *mut Handle,
+    peer: *const c_char,
+    since_ns: u64,
+    deadline_ns: u64,
+    wait_ns: u64,
+    checked: *mut FideChecked,
+) -> c_int {
+    guard(|| {
+        // SAFETY: promised by the caller.
+        let (h, peer) = unsafe { (handle(f)?, string(peer, "the peer")?) };
+        if !checked.is_null() {
+            // SAFETY: promised by the caller. Checked before anything is asked for.
+            unsafe { check_size(checked.cast_const()) }?;
+        }
+        let found = h.client.check(peer, since_ns, deadline_ns, Duration::from_nanos(wait_ns))?;
+        if !checked.is_null() {
+            // SAFETY: promised by the caller.
+            unsafe { write_sized(checked, text::checked(&found)) }?;
+        }
+        Ok(c_int::from(found.outcome as u8))
+    })
+}
+
+/// # Safety
+/// `fd` is a descriptor of the caller's that stays open meanwhile, or none.
+unsafe fn descriptor<'a>(fd: c_int) -> Result<BorrowedFd<'a>, Failure> {
+    if fd < 0 {
+        return Err(caller("the descriptor is negative"));
+    }
+    // SAFETY: not -1; the rest is promised by the caller, and what is no open descriptor is an error of the first call on it.
+    Ok(unsafe { BorrowedFd::borrow_raw(fd) })
+}
+
+/// See fide.h.
+///
+/// # Safety
+/// `f` is NULL or an open handle, `fd` stays open meanwhile, `heartbeat` is NULL or `len` readable bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fide_send_heartbeat(
+    f: *mut Handle,
+    fd: c_int,
+    heartbeat: *const c_void,
+    len: usize,
+    valid_ns: u64,
+    wait_ns: u64,
+) -> c_int {
+    guard(|| {
+        // SAFETY: promised by the caller.
+        let (h, fd) = unsafe { (handle(f)?, descriptor(fd)?) };
+        if heartbeat.is_null() || len > isize::MAX as usize {
+            return Err(caller("the heartbeat is NULL, or longer than memory"));
+        }
+        // SAFETY: not NULL; that many bytes are readable, as the caller promises.
+        let heartbeat = unsafe { std::slice::from_raw_parts(heartbeat.cast(), len) };
+        h.client.send_heartbeat(fd, heartbeat, valid_ns, Duration::from_nanos(wait_ns))?;
+        Ok(FIDE_OK)
+    })
+}
+
+/// See fide.h.
+///
+/// # Safety
+/// `fd` stays open meanwhile, `known_ns` is NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fide_sent(fd: c_int, wait_ns: u64, known_ns: *mut u64) -> c_int {
+    guard(|| {
+        if known_ns.is_null() {
+            return Err(caller("there is nowhere to store the time: known_ns is NULL"));
+        }
+        // SAFETY: promised by the caller.
+        let known = fide_client::sent(unsafe { descriptor(fd) }?, Duration::from_nanos(wait_ns))?;
+        // SAFETY: not NULL; writable, as the caller promises.
+        unsafe { known_ns.write(known) };
+        Ok(FIDE_OK)
+    })
+}
+
+/// See fide.h.
+///
+/// # Safety
+/// `f` is NULL or an open handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fide_extend(f: *mut Handle, known_ns: u64, valid_ns: u64) -> c_int {
+    guard(|| {
+        // SAFETY: promised by the caller.
+        unsafe { handle(f) }?.client.extend(known_ns, valid_ns)?;
+        Ok(FIDE_OK)
+    })
+}
+
+/// See fide.h.
+///
+/// # Safety
+/// `f` is NULL or an open handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fide_begin_anew(f: *mut Handle, valid_ns: u64) -> c_int {
+    guard(|| {
+        // SAFETY: promised by the caller.
+        unsafe { handle(f) }?.client.begin_anew(valid_ns)?;
         Ok(FIDE_OK)
     })
 }

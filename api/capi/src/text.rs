@@ -1,9 +1,9 @@
 //! Strings and bytes that C programs borrow, and how long.
 
-use crate::abi::{FideEvent, Kind};
+use crate::abi::{FideChecked, FideEvent, Kind};
 use fide_client::wire::event::Record;
 use fide_client::wire::verdict::{Cause, Grade};
-use fide_client::{Event, Subject, Verdict};
+use fide_client::{Checked, Event, Subject, Verdict};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 
@@ -12,6 +12,38 @@ thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::default();
     /// What the last event of this thread borrows from.
     static LAST_EVENT: RefCell<Option<Held>> = const { RefCell::new(None) };
+    /// What this thread's last check borrows from.
+    static LAST_CHECK: RefCell<[CString; 4]> = RefCell::default();
+}
+
+/// The C form of what was found; its strings are kept until this thread's next check.
+pub fn checked(found: &Checked) -> FideChecked {
+    let peer = found.peer.as_ref();
+    let of = |word: fn(&fide_client::CheckedPeer) -> &str| c_string(peer.map_or("", word));
+    let kept = [c_string(&found.why), of(|p| &p.host), of(|p| &p.host_state), of(|p| &p.app_state)];
+    let words = LAST_CHECK.try_with(|last| {
+        *last.borrow_mut() = kept;
+        last.borrow().each_ref().map(|text| text.as_ptr())
+    });
+    // The thread is ending and keeps nothing any more.
+    let [why, host, host_state, app_state] =
+        words.unwrap_or([c"".as_ptr(), std::ptr::null(), std::ptr::null(), std::ptr::null()]);
+    let known = |text: *const c_char| if peer.is_some() { text } else { std::ptr::null() };
+    FideChecked {
+        size: size_of::<FideChecked>() as u32,
+        outcome: u32::from(found.outcome as u8),
+        drained_ns: found.drained_ns,
+        lost_ns: found.lost_ns,
+        why,
+        host: known(host),
+        host_state: known(host_state),
+        app_state: known(app_state),
+        node: peer.map_or(0, |p| p.node),
+        incarnation: peer.map_or(0, |p| p.incarnation),
+        fence_timeout_ns: peer.and_then(|p| p.fence).map_or(0, |f| f.timeout_ns),
+        fenced: peer.is_some_and(|p| p.fenced).into(),
+        reserved: 0,
+    }
 }
 
 /// A string of text that may have a zero in it, from an agent that is not to be trusted with that.
@@ -150,6 +182,8 @@ pub fn strerror(error: c_int) -> &'static CStr {
         -9 => c"no agent, or it went away",
         -10 => c"a system call failed",
         -11 => c"several processes match",
+        -12 => c"this process's gate is closed",
+        -13 => c"the heartbeat is not known to have left in time",
         -127 => c"a bug in the library",
         _ => c"unknown error",
     }

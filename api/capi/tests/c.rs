@@ -5,7 +5,8 @@
 mod fake_agent;
 
 use fake_agent::{Answer, FakeAgent, record, refused};
-use fide::{Callbacks, FideEvent, FideMonitored, FideOptions, FideResources, Kind};
+use fide::{Callbacks, FideChecked, FideEvent, FideMonitored, FideOptions, FideResources, Kind};
+use fide_client::CheckOutcome;
 use fide_client::wire::control::ErrorCode;
 use fide_client::wire::event::{Record, RecordKind};
 use fide_client::wire::verdict::{Cause, Grade};
@@ -113,6 +114,8 @@ fn check_program() -> String {
         ("EDISCONNECTED", ErrorCode::Disconnected),
         ("ESYSTEM", ErrorCode::System),
         ("EAMBIGUOUS", ErrorCode::Ambiguous),
+        ("EFENCED", ErrorCode::Fenced),
+        ("ENOTSENT", ErrorCode::NotSent),
     ] {
         assert(&format!("FIDE_{name}"), -(code as i64));
     }
@@ -137,6 +140,14 @@ fn check_program() -> String {
     ] {
         assert(&format!("FIDE_EVENT_{name}"), kind as i64);
     }
+    for (name, outcome) in [
+        ("DRAINED", CheckOutcome::Drained),
+        ("VOID", CheckOutcome::Void),
+        ("NO_BARRIER", CheckOutcome::NoBarrier),
+        ("CERTAIN", CheckOutcome::Certain),
+    ] {
+        assert(&format!("FIDE_CHECK_{name}"), outcome as i64);
+    }
     macro_rules! layout {
         ($type:ty, $name:literal, $($field:ident)*) => {
             assert(concat!("sizeof(struct ", $name, ")"), size_of::<$type>() as i64);
@@ -152,6 +163,8 @@ fn check_program() -> String {
         number name data data_len);
     layout!(FideResources, "fide_resources", size pbsize timeout_ns);
     layout!(FideMonitored, "fide_monitored", size node app pbsize timeout_ns alive reserved);
+    layout!(FideChecked, "fide_checked", size outcome drained_ns lost_ns why host host_state app_state node incarnation
+        fence_timeout_ns fenced reserved);
     layout!(FideOptions, "fide_options", size flags path answer_timeout_ns);
     layout!(Callbacks, "fide_callbacks", size reserved on_failure on_confirmed on_piggyback_rcv on_timeout_changed on_monitor_req
         on_pbsize_changed on_other on_hung on_progressing on_fenced on_recovered);

@@ -1,5 +1,6 @@
 //! The calls and upcalls of FiDe's Listing 1.
 
+use crate::beats::Side;
 use crate::bridge::Bridge;
 use crate::callbacks::Callbacks;
 use crate::connection::{ANSWER_TIMEOUT, Agent, Connection, Response};
@@ -77,6 +78,8 @@ impl Default for Options {
 /// | call | blocks | system calls |
 /// |---|---|---|
 /// | [`open`](Client::open), [`monitor`](Client::monitor), [`unmonitor`](Client::unmonitor), [`join`](Client::join), [`quit`](Client::quit), [`status`](Client::status), [`explain`](Client::explain), [`reconnect`](Client::reconnect) | on the agent, and on each other | yes |
+/// | [`check`](Client::check), [`send_heartbeat`](Client::send_heartbeat) | on the agent and as long as you say; not on the others | yes |
+/// | [`extend`](Client::extend), [`begin_anew`](Client::begin_anew) | on the agent; not on the others | yes |
 /// | [`poll`](Client::poll), [`dispatch`](Client::dispatch) | until an event comes or the timeout passes | yes, where there is no event yet |
 /// | [`try_next`](Client::try_next) | never | none on a ring in memory; one on a socket |
 /// | [`piggyback`](Client::piggyback) | never | none |
@@ -101,6 +104,7 @@ pub struct Client {
     empty_looks: AtomicU32,
     poller: Poller,
     agent: Agent,
+    pub(crate) side: Side,
 }
 
 /// The asking side.
@@ -127,7 +131,7 @@ struct Events {
     damaged: Option<&'static str>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Nothing here is left half done by a panic: each critical section ends with plain stores.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -208,7 +212,13 @@ impl Client {
             empty_looks: AtomicU32::new(0),
             poller,
             agent,
+            side: Side::default(),
         })
+    }
+
+    /// How it was opened.
+    pub(crate) fn options(&self) -> &Options {
+        &self.options
     }
 
     /// The agent's greeting when this client was opened.

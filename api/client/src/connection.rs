@@ -133,6 +133,14 @@ impl Connection {
     /// [`Error::NoAnswer`], [`Error::Protocol`] and [`Error::System`] end the connection; [`Error::TooLarge`] when the
     /// request is longer than [`MESSAGE_MAX`].
     pub fn request(&self, request: &Request) -> Result<Response, Error> {
+        self.request_within(request, self.timeout)
+    }
+
+    /// [`Connection::request`] with another limit for this answer.
+    ///
+    /// # Errors
+    /// As [`Connection::request`].
+    pub fn request_within(&self, request: &Request, timeout: Duration) -> Result<Response, Error> {
         let message = serde_json::to_vec(request).map_err(|e| Error::Invalid(e.to_string()))?;
         if message.len() > MESSAGE_MAX {
             return Err(Error::TooLarge { size: message.len(), limit: MESSAGE_MAX });
@@ -149,11 +157,11 @@ impl Connection {
                 _ => system("send to the agent")(e),
             });
         }
-        match self.receive(&mut buffer, Some(self.timeout))? {
+        match self.receive(&mut buffer, Some(timeout))? {
             Some(response) => refuse(response),
             None => {
                 self.close();
-                Err(self.no_answer())
+                Err(Error::NoAnswer { seconds: timeout.as_secs_f64() })
             }
         }
     }

@@ -66,6 +66,12 @@ pub enum Error {
     /// The event ring holds what no ring can hold; nothing more can be read from it.
     #[error("the event ring is damaged ({0}); open a new connection")]
     Ring(&'static str),
+    /// A heartbeat is not known to have left in time; t_valid stays as it was.
+    #[error("the heartbeat is not known to have left within {seconds} s: t_valid was not extended, send another in time")]
+    NotSent {
+        /// How long it was waited for.
+        seconds: f64,
+    },
     /// A system call failed.
     #[error("{call}: {source}")]
     System {
@@ -87,6 +93,7 @@ impl Error {
             Error::Refused(refused) => refused.code,
             Error::Protocol(_) | Error::Invalid(_) => ErrorCode::Invalid,
             Error::TooLarge { .. } => ErrorCode::TooLarge,
+            Error::NotSent { .. } => ErrorCode::NotSent,
             Error::Full => ErrorCode::Full,
             Error::Ring(_) | Error::System { .. } => ErrorCode::System,
         }

@@ -18,6 +18,7 @@
 //!
 //! `unsafe` is confined to two private modules: `sys` (system calls that std has no words for) and `shm` (shared memory).
 
+mod beats;
 mod bridge;
 mod callbacks;
 mod client;
@@ -29,10 +30,12 @@ mod ring;
 mod shm;
 mod sys;
 
+pub use beats::sent;
 pub use callbacks::Callbacks;
 pub use client::{Client, Monitored, Options, Resources, Resumed};
 pub use connection::{ANSWER_TIMEOUT, Agent, Connection, Response, parse_reply, socket_path};
 pub use error::Error;
 pub use event::{Event, Piggyback, Subject, Verdict, monotonic_ns};
 pub use fide_wire as wire;
+pub use fide_wire::control::{CheckOutcome, Checked, CheckedPeer};
 pub use progress::Progress;

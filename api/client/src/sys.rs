@@ -236,6 +236,51 @@ pub fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// Sends all of it on a connected socket, waiting up to `deadline` for room (`TimedOut`). A datagram goes whole or not at all.
+pub fn send_all(fd: BorrowedFd<'_>, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
+    loop {
+        // SAFETY: the buffer is valid for its length.
+        let sent = check_len(unsafe {
+            libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
+        });
+        match sent {
+            Ok(n) if n >= bytes.len() => return Ok(()),
+            Ok(n) => bytes = &bytes[n..],
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                let mut wait = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+                let ms = i32::try_from(left.as_millis().max(1)).unwrap_or(i32::MAX);
+                // SAFETY: one pollfd that lives through the call. Whatever it says, the next send says more.
+                unsafe { libc::poll(&raw mut wait, 1, ms) };
+            }
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// Whether packets of this socket leave by interfaces.
+pub fn is_internet(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut domain: libc::c_int = 0;
+    let mut len = size_of_val(&domain) as libc::socklen_t;
+    // SAFETY: room for `len` bytes, and the length, which both live through the call.
+    check(unsafe {
+        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_DOMAIN, (&raw mut domain).cast(), &raw mut len)
+    })?;
+    Ok(matches!(domain, libc::AF_INET | libc::AF_INET6 | libc::AF_PACKET))
+}
+
+/// SIOCOUTQ: memory of a datagram socket's packets that the driver has not freed, or bytes of a stream that are not acknowledged.
+pub fn unsent(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the request writes one int.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) })?;
+    Ok(bytes.max(0).unsigned_abs())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,7 +3,7 @@
 use crate::style::{Paint, Style};
 use crate::table::{Cell, Table};
 use crate::units::ns;
-use fide_wire::control::FenceStatus;
+use fide_wire::control::{FenceStatus, GateStatus};
 use std::fmt::Write as _;
 
 fn paint(state: &str) -> Paint {
@@ -22,6 +22,12 @@ pub fn line(f: &FenceStatus, style: &Style) -> String {
         "open" => format!("fence {state}, {}: timeout {}, t_valid in {}", f.mode, ns(f.timeout_ns), ns(f.left_ns)),
         _ => format!("fence {state}, {}: nothing is promised yet", f.mode),
     }
+}
+
+/// One line for the gate of an application.
+pub fn gate(g: &GateStatus, style: &Style) -> String {
+    let state = style.paint(paint(&g.state), &g.state);
+    format!("gate {} {state}: {} packets passed, {} blocked", g.name, g.passed, g.blocked)
 }
 
 /// All of it as text.
@@ -67,7 +73,6 @@ fn paths(f: &FenceStatus) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fide_wire::control::GateStatus;
 
     fn open() -> FenceStatus {
         FenceStatus {
@@ -103,6 +108,12 @@ fence open, sent: timeout 50 ms, t_valid in 44 ms
 ";
         let text = fence(&open(), &Style::PLAIN);
         assert_eq!(text, expected, "\n{text}");
+    }
+
+    #[test]
+    fn a_gate_of_an_application_reads_like_this() {
+        let g = GateStatus { name: "db".into(), state: "fenced".into(), passed: 17, blocked: 4, ..GateStatus::default() };
+        assert_eq!(gate(&g, &Style::PLAIN), "gate db fenced: 17 packets passed, 4 blocked");
     }
 
     #[test]

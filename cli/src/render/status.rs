@@ -52,6 +52,9 @@ fn fence(out: &mut String, s: &Status, style: &Style) {
     if let Some(f) = &s.fence {
         let _ = writeln!(out, "  {}", super::fence::line(f, style));
     }
+    for g in &s.gates {
+        let _ = writeln!(out, "  {}", super::fence::gate(g, style));
+    }
 }
 
 fn title(out: &mut String, style: &Style, text: &str) {
@@ -270,6 +273,7 @@ pub mod tests {
             silences_vetoed: 1,
             authenticated: false,
             fence: None,
+            gates: Vec::new(),
         }
     }
 

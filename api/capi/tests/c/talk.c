@@ -5,10 +5,13 @@
  */
 #include "fide.h"
 
+#include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 static void check_at(int line, int ok, const char *what)
 {
@@ -62,6 +65,11 @@ static void nothing_is_null(void)
 	fide_progress_begin(NULL);
 	fide_progress_end(NULL);
 	CHECK(fide_report(NULL, "x", 1, NULL) == FIDE_EINVAL);
+	CHECK(fide_check(NULL, "@a", 1, 0, 0, NULL) == FIDE_EINVAL);
+	CHECK(fide_send_heartbeat(NULL, 0, "x", 1, 1, 1) == FIDE_EINVAL);
+	CHECK(fide_sent(0, 1, NULL) == FIDE_EINVAL);
+	CHECK(fide_extend(NULL, 1, 1) == FIDE_EINVAL);
+	CHECK(fide_begin_anew(NULL, 1) == FIDE_EINVAL);
 	CHECK(fide_fd(NULL) == FIDE_EINVAL);
 	CHECK(fide_next_event(NULL, &e, 0) == FIDE_EINVAL);
 	CHECK(fide_busy_poll(NULL, &e) == FIDE_EINVAL);
@@ -126,6 +134,54 @@ static void longer_structures(struct fide *f)
 	wanted.now.size = sizeof wanted;
 	CHECK(fide_monitor(f, "db@a", &wanted.now, &big.now) == FIDE_OK);
 	CHECK(big.now.size == sizeof big && big.now.alive == 1 && big.later[0] == 0x55);
+}
+
+/* An application with heartbeats of its own, which it sends to itself. */
+static void own_heartbeats(struct fide *f)
+{
+	struct sockaddr_in here;
+	socklen_t len = sizeof here;
+	struct fide_checked checked;
+	uint64_t known = 0, before = fide_now_ns();
+	char got[8];
+	int fd = socket(AF_INET, SOCK_DGRAM, 0), unconnected = socket(AF_INET, SOCK_DGRAM, 0);
+
+	memset(&here, 0, sizeof here);
+	here.sin_family = AF_INET;
+	here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	CHECK(bind(fd, (struct sockaddr *)&here, sizeof here) == 0);
+	CHECK(getsockname(fd, (struct sockaddr *)&here, &len) == 0);
+	CHECK(connect(fd, (struct sockaddr *)&here, len) == 0);
+
+	CHECK(send(fd, "early", 5, 0) == 5);
+	CHECK(recv(fd, got, sizeof got, 0) == 5);
+	CHECK(fide_sent(fd, 5000000000ull, &known) == FIDE_OK && known > before);
+	CHECK(fide_extend(f, known, known + 1000000000) == FIDE_OK);
+	CHECK(fide_extend(f, 999, known + 1000000000) == FIDE_EFENCED);
+	SAYS("the gate is closed");
+	CHECK(fide_begin_anew(f, known + 1000000000) == FIDE_OK);
+	CHECK(fide_send_heartbeat(f, fd, "beat", 4, known + 2000000000, 5000000000ull) == FIDE_OK);
+	CHECK(recv(fd, got, sizeof got, 0) == 4 && !memcmp(got, "beat", 4));
+	CHECK(fide_send_heartbeat(f, fd, NULL, 0, 1, 1) == FIDE_EINVAL);
+	CHECK(fide_send_heartbeat(f, -1, "beat", 4, 1, 1) == FIDE_EINVAL);
+	CHECK(fide_send_heartbeat(f, unconnected, "beat", 4, 1, 1) == FIDE_ESYSTEM);
+	CHECK(fide_sent(0, 1, &known) != FIDE_OK);
+
+	CHECK(fide_check(f, "db@a", before, 0, 1000000000, NULL) == FIDE_CHECK_DRAINED);
+	fide_checked_init(&checked);
+	CHECK(fide_check(f, "db@a", before, 0, 1000000000, &checked) == FIDE_CHECK_DRAINED);
+	CHECK(checked.outcome == FIDE_CHECK_DRAINED && checked.drained_ns == before + 1 && !strcmp(checked.why, ""));
+	CHECK(!strcmp(checked.host, "a") && !strcmp(checked.host_state, "late") && !strcmp(checked.app_state, "hung"));
+	CHECK(checked.incarnation == 3 && checked.node != 0 && !checked.fenced && !checked.fence_timeout_ns);
+	CHECK(fide_check(f, "10.0.0.1", before, 0, 1000000000, &checked) == FIDE_CHECK_VOID);
+	CHECK(checked.lost_ns == before + 2 && strstr(checked.why, "lost packets") && !checked.host && !checked.app_state);
+	CHECK(fide_check(f, NULL, before, 0, 0, &checked) == FIDE_EINVAL);
+	SAYS("the peer is NULL");
+	checked.size = 8;
+	CHECK(fide_check(f, "db@a", before, 0, 0, &checked) == FIDE_EINVAL);
+	SAYS("fide_checked_init");
+	close(fd);
+	close(unconnected);
 }
 
 struct heard {
@@ -218,6 +274,7 @@ int main(int argc, char **argv)
 	CHECK(!strcmp(fide_node(f), "here"));
 	nor_is_it_on_a_handle(f);
 	longer_structures(f);
+	own_heartbeats(f);
 
 	/* Listing 1: monitor, on_failure. */
 	fide_resources_init(&wanted);

@@ -8,7 +8,10 @@
 
 pub mod bpf;
 
-use fide_wire::control::{DEFAULT_SOCKET, ErrorCode, MESSAGE_MAX, PROTOCOL, Refused, Reply, Request, RingKind, bridge};
+use fide_wire::control::{
+    CheckOutcome, Checked, CheckedPeer, DEFAULT_SOCKET, ErrorCode, MESSAGE_MAX, PROTOCOL, Refused, Reply, Request, RingKind,
+    bridge,
+};
 use fide_wire::event::{Record, RecordKind};
 use fide_wire::name_id;
 use fide_wire::verdict::{Cause, Grade};
@@ -412,6 +415,26 @@ fn truth(request: &Request, state: &mut State) -> (Reply, Vec<OwnedFd>) {
         }
         Request::Progress { .. } if state.names.is_empty() => alone(refused(ErrorCode::Invalid, "join first")),
         Request::Progress { .. } | Request::Report { .. } => alone(Reply::Done),
+        // Drained, but for a host that nobody knows; this process has a gate, and is late when it says that it is from long ago.
+        Request::Check { peer, since_ns, .. } => alone(Reply::Checked(Box::new(Checked {
+            outcome: if peer.contains('@') { CheckOutcome::Drained } else { CheckOutcome::Void },
+            drained_ns: since_ns + 1,
+            lost_ns: since_ns + 2,
+            why: if peer.contains('@') { String::new() } else { "this host lost packets".into() },
+            peer: peer.contains('@').then(|| CheckedPeer {
+                host: "a".into(),
+                node: name_id("a"),
+                incarnation: 3,
+                host_state: "late".into(),
+                app_state: "hung".into(),
+                fence: None,
+                fenced: false,
+            }),
+        }))),
+        Request::Extend { known_ns, anew: false, .. } if *known_ns < 1000 => {
+            alone(refused(ErrorCode::Fenced, "the gate is closed"))
+        }
+        Request::Extend { valid_ns, .. } => alone(Reply::Extended { gate: "me".into(), valid_ns: *valid_ns }),
         Request::Status => alone(Reply::Status(Box::default())),
         _ => alone(refused(ErrorCode::Unsupported, "not here")),
     }

@@ -1,0 +1,495 @@
+//! The receiver's half of SafeTimer for applications with heartbeats of their own (§4.1, `safetimer_check`): before silence is taken for a failure, is
+//! everything that had come to this host by the deadline in the application's sockets, and was nothing lost here?
+//!
+//! # The way of a packet, and what proves that it is over
+//! ```text
+//! NIC's queue ─► driver's poll (XDP) ─► GRO ─► backlog of a processor ─► IP, TCP or UDP ─► socket
+//!     1             1                    2          3                       3
+//! ```
+//! 1. *A barrier of every queue.* An echo request leaves on the path **after** the deadline; when its answer comes out of a queue of the interface, so
+//!    has everything that came into that queue before ([`fide_xdp::Mechanism::barrier`]). An interface of one queue has nothing else that it could have come
+//!    out of. A heartbeat that is stamped after the deadline proves nothing: it may have waited in the ring before others that came in time.
+//! 2. *A second one*, asked for two jiffies later. What the first round's poll put aside to be joined with segments to come is handed on by the first poll that ends
+//!    in a later jiffy, and the second answer comes out of such a one, whatever `gro_flush_timeout` is.
+//! 3. *A turn on every processor.* A thread runs on each of them, so a poll that was under way there is over (softirqs are not preempted; on PREEMPT_RT
+//!    they are, and there no barrier is offered), and sends itself a packet through that processor's backlog, behind all that receive packet
+//!    steering had put there ([`processors`]).
+//!
+//! Then the counters of what this host loses are read ([`losses`]); the order is the paper's (Fig. 2).
+//!
+//! No step is bounded by a clock: a host that is held up at any of these places holds up the answer, and `wait_ns` is over: *no barrier*.
+
+pub mod losses;
+pub mod processors;
+
+use crate::core::{Core, now_ns};
+use crossbeam_channel::{Receiver, TryRecvError};
+use fide_wire::PATHS;
+use fide_wire::control::{CHECK_WAIT_MAX_NS, CheckOutcome, Checked, CheckedPeer, ErrorCode, Refused};
+use fide_wire::names;
+use fide_xdp::layout::QUEUES;
+use std::net::IpAddr;
+
+/// Beyond two jiffies: between the polls of the two answers lies one at least.
+const SETTLE_NS: u64 = 500_000;
+/// Others are not asked more often, however many check.
+pub const ASK_EVERY_NS: u64 = 1_000_000;
+/// An answer that has not come for so long is asked for again: it may have been overtaken, or lost.
+const AGAIN_NS: u64 = 20_000_000;
+
+/// What has come out of the paths' queues: kept by the loop as answers come.
+#[derive(Clone, Debug)]
+pub struct Answers {
+    /// Of any queue.
+    any: [u64; PATHS],
+    queue: [[u64; QUEUES]; PATHS],
+}
+
+impl Default for Answers {
+    fn default() -> Self {
+        Self { any: [0; PATHS], queue: [[0; QUEUES]; PATHS] }
+    }
+}
+
+impl Answers {
+    /// The answer to a question of `asked_ns` came by this queue (counted from 1), where that is known.
+    pub fn note(&mut self, path: usize, queue: Option<u32>, asked_ns: u64) {
+        let Some(any) = self.any.get_mut(path) else { return };
+        *any = (*any).max(asked_ns);
+        if let Some(row) = queue.and_then(|q| self.queue[path].get_mut((q as usize).checked_sub(1)?)) {
+            *row = (*row).max(asked_ns);
+        }
+    }
+
+    /// Up to when all queues of a path have been emptied.
+    #[must_use]
+    pub fn as_of(&self, path: usize, queues: usize) -> u64 {
+        match queues {
+            1 => self.any[path],
+            n => self.queue[path].iter().take(n).min().copied().filter(|_| n <= QUEUES).unwrap_or(0),
+        }
+    }
+}
+
+/// Who is checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Whom {
+    /// A host or a process of it.
+    Named {
+        /// The host.
+        host: String,
+        /// The process, if one is meant.
+        app: Option<String>,
+    },
+    /// Whoever sends from there.
+    Address(IpAddr),
+}
+
+impl Whom {
+    /// # Errors
+    /// [`ErrorCode::Invalid`].
+    pub fn parse(text: &str) -> Result<Self, Refused> {
+        if let Ok(address) = text.parse() {
+            return Ok(Self::Address(address));
+        }
+        match names::Target::parse(text) {
+            Ok(names::Target::Host(host)) => Ok(Self::Named { host: host.into(), app: None }),
+            Ok(names::Target::Process(app, host)) => Ok(Self::Named { host: host.into(), app: Some(app.into()) }),
+            _ => {
+                let what =
+                    format!("`{text}` is nobody who sends: write name@host, @host, or the address that its packets come from");
+                Err(Refused { code: ErrorCode::Invalid, what })
+            }
+        }
+    }
+}
+
+/// What the loop says of its paths.
+#[derive(Clone, Debug)]
+pub struct PathFacts {
+    /// The interface.
+    pub interface: String,
+    /// Whether it exists and has its carrier.
+    pub up: bool,
+}
+
+/// One that is under way.
+pub struct Check {
+    /// Of which connection.
+    pub connection: u64,
+    whom: Whom,
+    since_ns: u64,
+    deadline_ns: u64,
+    until_ns: u64,
+    /// The paths that the peer's packets may come by, with the number of queues of each.
+    paths: [Option<usize>; PATHS],
+    interfaces: Vec<String>,
+    stage: Stage,
+    /// The first barrier was asked for then.
+    drained_ns: u64,
+}
+
+enum Stage {
+    /// Nothing before the deadline.
+    Waiting,
+    /// Round 1 or 2: answers to questions of this time or later.
+    Barrier {
+        round: u8,
+        from_ns: u64,
+        again_ns: u64,
+    },
+    /// Until the second round may begin.
+    Settling {
+        from_ns: u64,
+    },
+    Processors {
+        done: Receiver<Result<(), String>>,
+    },
+}
+
+impl Check {
+    /// # Errors
+    /// What makes no sense, for the caller.
+    pub fn new(connection: u64, peer: &str, since_ns: u64, deadline_ns: u64, wait_ns: u64) -> Result<Self, Refused> {
+        let invalid = |what: &str| Err(Refused { code: ErrorCode::Invalid, what: what.into() });
+        let now = now_ns();
+        let deadline_ns = if deadline_ns == 0 { now } else { deadline_ns };
+        if since_ns == 0 || since_ns > now {
+            return invalid(
+                "say when the interval began, as a past CLOCK_MONOTONIC time: what was lost before it does not count",
+            );
+        }
+        if deadline_ns < since_ns {
+            return invalid("the interval ends before it begins");
+        }
+        if wait_ns > CHECK_WAIT_MAX_NS {
+            return invalid("a check is not waited for longer than 60 s: check again instead");
+        }
+        Ok(Self {
+            connection,
+            whom: Whom::parse(peer)?,
+            since_ns,
+            deadline_ns,
+            until_ns: now.saturating_add(wait_ns),
+            paths: [None; PATHS],
+            interfaces: Vec::new(),
+            stage: Stage::Waiting,
+            drained_ns: 0,
+        })
+    }
+
+    /// Finds out by which interfaces the peer's packets come to the process that asks. `Err`: why there can be no barrier.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn route(&mut self, facts: &[PathFacts], own_name: &str, pid: Option<u32>) -> Result<(), String> {
+        same_network(pid)?;
+        if let Ok(text) = std::fs::read_to_string("/sys/kernel/realtime")
+            && text.trim() == "1"
+        {
+            return Err("this kernel preempts what receives (PREEMPT_RT): no order of packets can be relied on".into());
+        }
+        let wanted: Vec<usize> = match &self.whom {
+            Whom::Named { host, .. } if host == own_name => Vec::new(),
+            Whom::Named { .. } => (0..facts.len()).filter(|p| facts[*p].up).collect(),
+            Whom::Address(address) => match processors::interface_towards(*address)? {
+                None => Vec::new(), // this host itself
+                Some(name) => match facts.iter().position(|f| f.interface == name) {
+                    Some(path) => vec![path],
+                    None => {
+                        return Err(format!(
+                            "packets of {address} come by {name}, which is no path of this agent: nothing tells what waits there"
+                        ));
+                    }
+                },
+            },
+        };
+        if wanted.is_empty() && matches!(&self.whom, Whom::Named { host, .. } if host != own_name) {
+            return Err("no path of this host has its carrier".into());
+        }
+        for path in wanted {
+            let interface = &facts[path].interface;
+            self.paths[path] = Some(processors::queues(interface)?);
+            self.interfaces.push(interface.clone());
+        }
+        Ok(())
+    }
+
+    /// The interfaces whose losses count.
+    #[must_use]
+    pub fn interfaces(&self) -> &[String] {
+        &self.interfaces
+    }
+
+    /// Who is checked.
+    #[must_use]
+    pub fn whom(&self) -> &Whom {
+        &self.whom
+    }
+
+    /// When the interval began.
+    #[must_use]
+    pub fn since_ns(&self) -> u64 {
+        self.since_ns
+    }
+
+    /// One step. `Some(Ok)`: drained, as of this time; `Some(Err)`: no barrier.
+    pub fn step(&mut self, ask: impl FnOnce([bool; PATHS]), answers: &Answers, offered: bool) -> Option<Result<u64, String>> {
+        let now = now_ns();
+        if now > self.until_ns {
+            return Some(Err(self.why(answers)));
+        }
+        match &mut self.stage {
+            Stage::Waiting if now > self.deadline_ns => self.begin(1, now, ask),
+            Stage::Waiting => {}
+            Stage::Settling { from_ns } if now >= *from_ns => self.begin(2, now, ask),
+            Stage::Settling { .. } => {}
+            Stage::Barrier { round, from_ns, again_ns } => {
+                let (round, from_ns) = (*round, *from_ns);
+                if self.paths.iter().enumerate().all(|(p, queues)| {
+                    // Behind the driver's poll the order of different queues is not known, but one queue is one.
+                    queues.is_none_or(|n| (n == 1 || offered) && answers.as_of(p, n) >= from_ns)
+                }) {
+                    self.stage = match round {
+                        1 => Stage::Settling { from_ns: now + 2 * processors::jiffy_ns() + SETTLE_NS },
+                        _ => Stage::Processors { done: processors::turn_on_each() },
+                    };
+                } else if now >= *again_ns {
+                    *again_ns = now + AGAIN_NS;
+                    ask(self.paths.map(|p| p.is_some()));
+                }
+            }
+            Stage::Processors { done } => match done.try_recv() {
+                Ok(Ok(())) => return Some(Ok(self.drained_ns)),
+                Ok(Err(why)) => return Some(Err(why)),
+                Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => return Some(Err("the thread that visits the processors ended".into())),
+            },
+        }
+        None
+    }
+
+    fn begin(&mut self, round: u8, now: u64, ask: impl FnOnce([bool; PATHS])) {
+        if round == 1 {
+            self.drained_ns = now;
+        }
+        if self.paths.iter().all(Option::is_none) {
+            self.stage = Stage::Processors { done: processors::turn_on_each() };
+            return;
+        }
+        self.stage = Stage::Barrier { round, from_ns: now, again_ns: now + AGAIN_NS };
+        ask(self.paths.map(|p| p.is_some()));
+    }
+
+    /// What was waited for in vain.
+    fn why(&self, answers: &Answers) -> String {
+        match &self.stage {
+            Stage::Waiting => "the deadline did not come within the time to wait".into(),
+            Stage::Settling { .. } => "there was no time for a second barrier: wait longer".into(),
+            Stage::Processors { .. } => {
+                "not every processor came to its turn: something that receives may be held up there".into()
+            }
+            Stage::Barrier { from_ns, .. } => {
+                let missing = |(p, queues): (usize, &Option<usize>)| {
+                    let n = queues.filter(|n| answers.as_of(p, *n) < *from_ns)?;
+                    Some(match n {
+                        1 => format!(
+                            "nobody's answer came on path {p}: packets wait on this host, or nobody is left there to answer"
+                        ),
+                        _ if answers.any[p] < *from_ns => format!("nobody's answer came on path {p}"),
+                        _ => format!("not every one of the {n} receive queues of path {p} was seen to be empty"),
+                    })
+                };
+                let all: Vec<String> = self.paths.iter().enumerate().filter_map(missing).collect();
+                if all.is_empty() { "the queues of this interface are not told apart here".into() } else { all.join("; ") }
+            }
+        }
+    }
+}
+
+/// Its answer, when there is no barrier.
+#[must_use]
+pub fn no_barrier(why: String, peer: Option<CheckedPeer>) -> Checked {
+    Checked { outcome: CheckOutcome::NoBarrier, drained_ns: 0, lost_ns: 0, why, peer }
+}
+
+/// Whether a process is where this agent is: what waits in a namespace of its own is not this host's.
+fn same_network(pid: Option<u32>) -> Result<(), String> {
+    let Some(pid) = pid else {
+        return Err("the agent cannot see the process that asks: it runs in a pid namespace of its own".into());
+    };
+    let of = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/net"));
+    match (of("self"), of(&pid.to_string())) {
+        (Ok(own), Ok(its)) if own == its => Ok(()),
+        (Ok(_), Ok(_)) => Err("the process runs in a network namespace of its own: packets may wait on the way into it".into()),
+        (_, Err(e)) | (Err(e), _) => Err(format!("it cannot be seen in which network namespace process {pid} runs: {e}")),
+    }
+}
+
+impl Core {
+    /// Asks whoever may answer on these paths, so that their queues show that they are empty.
+    pub fn ask_for_barriers(&mut self, paths: [bool; PATHS]) {
+        /// More would not be more certain, unless queues are many.
+        const ASKED: usize = 16;
+        let Some(prober) = self.prober.as_mut() else { return };
+        let mut peers: Vec<_> = self.peers.iter().flatten().filter(|p| !p.left).collect();
+        peers.sort_by_key(|p| p.condemned);
+        for path in (0..PATHS).filter(|p| paths[*p]) {
+            for (peer, address) in peers.iter().filter_map(|p| p.addresses[path].map(|a| (p, a))).take(ASKED) {
+                if let Err(e) = prober.echo(peer.node, path as u8, address) {
+                    tracing::debug!("a barrier of path {path} by {}: {e}", peer.name);
+                }
+            }
+        }
+    }
+
+    /// What came out of the queues, and whether they are told apart.
+    #[must_use]
+    pub fn answers(&self) -> (Answers, bool) {
+        (self.answers.clone(), self.receiver.offers_barriers())
+    }
+
+    /// Heartbeats that never came, by whose they were and the path.
+    #[must_use]
+    pub fn lane_losses(&self) -> Vec<(String, u64)> {
+        let mut all = Vec::new();
+        for (slot, peer) in self.peers.iter().enumerate() {
+            let Some(peer) = peer.as_ref().filter(|p| !p.condemned) else { continue };
+            let row = self.receiver.peer(slot);
+            let of = |path: usize| (format!("heartbeats of {} on path {path}", peer.name), row.path[path].lost);
+            all.extend((0..PATHS).map(of));
+        }
+        all
+    }
+
+    /// The paths, in order.
+    #[must_use]
+    pub fn path_facts(&self) -> Vec<PathFacts> {
+        let of = |p: u8| Some(PathFacts { interface: self.lane.interface(p)?.to_owned(), up: self.lane.carrier(p) });
+        (0..PATHS as u8).map_while(of).collect()
+    }
+
+    /// What this agent knows of somebody; whether the end of the process is certain.
+    #[must_use]
+    pub fn known_of(&self, whom: &Whom) -> (Option<CheckedPeer>, bool) {
+        use fide_proto::detector::{AppState, State};
+        let peer = match whom {
+            Whom::Named { host, .. } => self.peers.iter().flatten().find(|p| p.name == *host),
+            Whom::Address(address) => self.peers.iter().flatten().find(|p| p.addresses.contains(&Some(*address))),
+        };
+        let wanted = if let Whom::Named { app, .. } = whom { app.as_deref() } else { None };
+        let Some(peer) = peer else {
+            let Whom::Named { host, .. } = whom else { return (None, false) };
+            if *host != self.start.name {
+                return (None, false);
+            }
+            let ended = wanted.and_then(|name| self.watchlist.last_named(name));
+            let (app_state, certain) = app_word(wanted, ended.map(|w| (w.ended.map(|(cause, _)| cause), w.hung.is_some(), true)));
+            let (host, incarnation) = (host.clone(), self.start.incarnation);
+            let own = CheckedPeer {
+                host,
+                node: self.start.node,
+                incarnation,
+                host_state: "alive".into(),
+                app_state,
+                ..CheckedPeer::default()
+            };
+            return (Some(own), certain);
+        };
+        let state = self.state_of(peer.node);
+        // The newest of that name.
+        let app = wanted.and_then(|name| peer.apps.iter().rev().find(|(_, a)| a.name == name));
+        let hung = |app: u32| matches!(self.app_judged(peer.node, app), Some(AppState::Hung { .. }));
+        let observed = state.is_some_and(State::is_live);
+        let (app_state, certain) = app_word(wanted, app.map(|(id, a)| (a.ended, hung(*id), observed)));
+        let fence = self.promise_of(peer.node);
+        let known = CheckedPeer {
+            host: peer.name.clone(),
+            node: peer.node,
+            incarnation: peer.incarnation,
+            host_state: state.map_or("unknown", State::name).into(),
+            app_state,
+            fence,
+            // The detector does not call it silent before.
+            fenced: fence.is_some() && state == Some(State::Silent),
+        };
+        (Some(known), certain)
+    }
+}
+
+/// How a process is, in a word, and whether its end is certain.
+fn app_word(wanted: Option<&str>, found: Option<(Option<fide_wire::verdict::Cause>, bool, bool)>) -> (String, bool) {
+    match (wanted, found) {
+        (None, _) => (String::new(), false),
+        (_, Some((Some(cause), ..))) => {
+            (cause.name().into(), cause.ends_process() && cause != fide_wire::verdict::Cause::SilentHost)
+        }
+        (_, None | Some((None, _, false))) => ("unknown".into(), false),
+        (_, Some((None, hung, true))) => (if hung { "hung" } else { "alive" }.into(), false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_queue_must_have_been_emptied() {
+        let mut a = Answers::default();
+        a.note(0, Some(1), 50);
+        assert_eq!((a.as_of(0, 1), a.as_of(0, 2), a.as_of(1, 1)), (50, 0, 0));
+        a.note(0, Some(2), 40);
+        assert_eq!(a.as_of(0, 2), 40);
+        a.note(0, None, 60);
+        assert_eq!((a.as_of(0, 1), a.as_of(0, 2)), (60, 40), "of which queue is not known");
+        a.note(0, Some(2), 30);
+        assert_eq!(a.as_of(0, 2), 40, "never back");
+        a.note(9, Some(1), 1);
+        a.note(0, Some(u32::MAX), 70);
+        a.note(0, Some(0), 80);
+        assert_eq!((a.as_of(0, 2), a.as_of(0, QUEUES + 1)), (40, 0), "more queues than are told apart");
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let now = now_ns();
+        let new = |peer: &str, since, deadline, wait| Check::new(1, peer, since, deadline, wait).map(drop).map_err(|e| e.code);
+        assert_eq!(new("@a", now, 0, 0), Ok(()));
+        assert_eq!(new("db@a", 1, now, CHECK_WAIT_MAX_NS), Ok(()));
+        assert_eq!(new("fe80::1", 1, 0, 0), Ok(()));
+        for peer in ["*", "", "a", "@", "x@", "300.1.1.1"] {
+            assert_eq!(new(peer, 1, 0, 0), Err(ErrorCode::Invalid), "{peer}");
+        }
+        assert_eq!(new("@a", 0, 0, 0), Err(ErrorCode::Invalid), "no beginning");
+        assert_eq!(new("@a", u64::MAX, 0, 0), Err(ErrorCode::Invalid), "begins in the future");
+        assert_eq!(new("@a", now, 5, 0), Err(ErrorCode::Invalid), "ends before it begins");
+        assert_eq!(new("@a", 1, 0, CHECK_WAIT_MAX_NS + 1), Err(ErrorCode::Invalid));
+    }
+
+    #[test]
+    fn a_process_of_this_host_needs_its_processors_only() {
+        let mut check = Check::new(1, "127.0.0.1", 1, 0, 10_000_000_000).unwrap();
+        check.route(&[], "me", Some(std::process::id())).unwrap();
+        let result = loop {
+            if let Some(done) = check.step(|_| panic!("nobody is asked"), &Answers::default(), true) {
+                break done;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        };
+        assert!(result.is_ok(), "{result:?}");
+        assert!(check.route(&[], "me", None).is_err(), "who asks must be seen");
+    }
+
+    #[test]
+    fn a_certain_end_is_one_that_a_kernel_saw_or_that_was_announced() {
+        use fide_wire::verdict::Cause;
+        let end = |cause| app_word(Some("db"), Some((Some(cause), false, true)));
+        assert_eq!(end(Cause::Killed), ("killed".into(), true));
+        assert_eq!(end(Cause::Left), ("left".into(), true));
+        assert_eq!(end(Cause::SilentHost), ("silent-host".into(), false));
+        assert_eq!(app_word(None, None), (String::new(), false));
+        assert_eq!(app_word(Some("db"), None), ("unknown".into(), false));
+        assert_eq!(app_word(Some("db"), Some((None, false, false))), ("unknown".into(), false));
+        assert_eq!(app_word(Some("db"), Some((None, true, true))), ("hung".into(), false));
+    }
+}

@@ -1,0 +1,215 @@
+//! What a check asks of this host: a turn on every processor, the number of an interface's queues, the way that a peer's packets come.
+
+use crossbeam_channel::{Receiver, bounded};
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Threads that may be waiting for a processor at a time.
+const THREADS: usize = 16;
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+/// Runs on every processor and passes its backlog there. The answer comes when that is done: never, while a processor is held up.
+#[must_use]
+pub fn turn_on_each() -> Receiver<Result<(), String>> {
+    let (tell, done) = bounded(1);
+    if WAITING.fetch_add(1, Ordering::SeqCst) >= THREADS {
+        WAITING.fetch_sub(1, Ordering::SeqCst);
+        let _ = tell.send(Err("too many checks wait for a processor that is held up".into()));
+        return done;
+    }
+    let spawned = std::thread::Builder::new().name("fide-barrier".into()).spawn(move || {
+        let visited = visit_all();
+        WAITING.fetch_sub(1, Ordering::SeqCst);
+        let _ = tell.send(visited); // nobody waits any more
+    });
+    if spawned.is_err() {
+        WAITING.fetch_sub(1, Ordering::SeqCst); // the channel's end says so
+    }
+    done
+}
+
+fn visit_all() -> Result<(), String> {
+    let online =
+        fs::read_to_string("/sys/devices/system/cpu/online").map_err(|e| format!("the processors are not listed: {e}"))?;
+    let socket =
+        UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|e| format!("no packet can be sent to this host itself: {e}"))?;
+    let to = socket.local_addr().map_err(|e| e.to_string())?;
+    socket.connect(to).map_err(|e| e.to_string())?; // nobody else's
+    socket.set_read_timeout(Some(Duration::from_secs(1))).map_err(|e| e.to_string())?;
+    for cpu in cpus(&online) {
+        move_to(cpu).map_err(|e| format!("processor {cpu} cannot be visited: {e}"))?;
+        let mark = (cpu as u64).to_ne_bytes();
+        // The answer goes the same way through the backlog of this processor, behind what is there.
+        socket.send(&mark).map_err(|e| format!("no packet can be sent to this host itself: {e}"))?;
+        let mut got = [0; 8];
+        loop {
+            let n =
+                socket.recv(&mut got).map_err(|e| format!("what this host sent itself on processor {cpu} did not come: {e}"))?;
+            if n == 8 && got == mark {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `0-3,8`.
+fn cpus(list: &str) -> Vec<usize> {
+    let one = |part: &str| {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        Some(from.parse::<usize>().ok()?..=to.parse::<usize>().ok()?)
+    };
+    list.trim().split(',').filter_map(one).flatten().take(8192).collect()
+}
+
+/// Moves this thread; returns on that processor.
+fn move_to(cpu: usize) -> std::io::Result<()> {
+    // Room for as many processors as Linux knows.
+    let mut set = [0u64; 128];
+    let Some(word) = set.get_mut(cpu / 64) else { return Err(std::io::ErrorKind::InvalidInput.into()) };
+    *word |= 1 << (cpu % 64);
+    // SAFETY: a set of the stated size, which is only read; 0 is this thread.
+    match unsafe { libc::sched_setaffinity(0, size_of_val(&set), set.as_ptr().cast()) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// How long the kernel's tick is: what its coarse clock resolves.
+#[must_use]
+pub fn jiffy_ns() -> u64 {
+    let mut tick = libc::timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+    // SAFETY: a timespec to fill; the clock exists on every Linux, and when not, the longest tick is assumed.
+    unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &raw mut tick) };
+    u64::try_from(tick.tv_nsec).unwrap_or(0).clamp(1_000_000, 10_000_000)
+}
+
+/// How many receive queues an interface of this thread's network namespace has.
+///
+/// # Errors
+/// In words, where the driver does not say and neither does /sys.
+pub fn queues(interface: &str) -> Result<usize, String> {
+    /// linux/ethtool.h
+    #[repr(C)]
+    struct Channels {
+        command: u32,
+        max: [u32; 4],
+        rx: u32,
+        tx: u32,
+        other: u32,
+        combined: u32,
+    }
+    const ETHTOOL_GCHANNELS: u32 = 0x3c;
+    const SIOCETHTOOL: libc::c_ulong = 0x8946;
+    let mut channels = Channels { command: ETHTOOL_GCHANNELS, max: [0; 4], rx: 0, tx: 0, other: 0, combined: 0 };
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|e| e.to_string())?;
+    // SAFETY: ifreq is plain old data, for which zero is a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1).zip(interface.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = (&raw mut channels).cast();
+    // SAFETY: an open socket; the request's name ends with a zero, and its data is the structure that the command fills.
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) };
+    let count = (channels.rx.saturating_add(channels.combined)) as usize;
+    if done == 0 && count > 0 {
+        return Ok(count);
+    }
+    // SAFETY: a name that ends with a zero; the array outlives the call.
+    let index = unsafe { libc::if_nametoindex(request.ifr_name.as_ptr()) };
+    let dir = format!("/sys/class/net/{interface}");
+    let shown = fs::read_to_string(format!("{dir}/ifindex")).ok().and_then(|t| t.trim().parse().ok());
+    let entries =
+        |dir: &str| fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.file_name().to_string_lossy().into_owned());
+    if entries(&dir).any(|name| name.starts_with("lower_")) {
+        return Err(format!("{interface} stands on other interfaces, whose queues are not looked at (a bond, a bridge, a VLAN)"));
+    }
+    let ours = index != 0 && shown == Some(index); // else of another network namespace
+    let count = if ours { entries(&format!("{dir}/queues")).filter(|q| q.starts_with("rx-")).count() } else { 0 };
+    if count > 0 { Ok(count) } else { Err(format!("it is not known how many receive queues {interface} has")) }
+}
+
+/// The interface that has the address to which this peer sends; none when it is this host itself.
+///
+/// # Errors
+/// In words.
+pub fn interface_towards(peer: IpAddr) -> Result<Option<String>, String> {
+    let any = if peer.is_ipv4() { IpAddr::from(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0)).map_err(|e| e.to_string())?;
+    socket.connect(SocketAddr::new(peer, 9)).map_err(|e| format!("there is no way to {peer}: {e}"))?; // sends nothing
+    let own = socket.local_addr().map_err(|e| e.to_string())?.ip();
+    if own == peer || own.is_loopback() {
+        return Ok(None);
+    }
+    named(own)?.map(Some).ok_or_else(|| format!("no interface has the address {own}"))
+}
+
+fn named(address: IpAddr) -> Result<Option<String>, String> {
+    let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: a place for the list, which is freed below.
+    if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
+        return Err(format!("the interfaces are not listed: {}", std::io::Error::last_os_error()));
+    }
+    let (mut at, mut found) = (list, None);
+    // SAFETY: entries are linked until NULL and live until the list is freed; the family of an address says how it is read.
+    unsafe {
+        while !at.is_null() {
+            let entry = &*at;
+            at = entry.ifa_next;
+            if entry.ifa_addr.is_null() {
+                continue;
+            }
+            let its = match i32::from((*entry.ifa_addr).sa_family) {
+                libc::AF_INET => {
+                    let four = entry.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned();
+                    IpAddr::from(four.sin_addr.s_addr.to_ne_bytes())
+                }
+                libc::AF_INET6 => IpAddr::from(entry.ifa_addr.cast::<libc::sockaddr_in6>().read_unaligned().sin6_addr.s6_addr),
+                _ => continue,
+            };
+            if its == address {
+                found = Some(std::ffi::CStr::from_ptr(entry.ifa_name).to_string_lossy().into_owned());
+                break;
+            }
+        }
+        libc::freeifaddrs(list);
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_processors_are_read() {
+        assert_eq!(cpus("0-3,8\n"), [0, 1, 2, 3, 8]);
+        assert_eq!(cpus("0\n"), [0]);
+        assert_eq!(cpus("nonsense"), [0; 0]);
+        assert_eq!(cpus("0-99999999999").len(), 8192, "bounded");
+    }
+
+    #[test]
+    fn a_jiffy_is_one_of_those_that_kernels_have() {
+        assert!(
+            [1_000_000, 3_333_333, 4_000_000, 10_000_000].iter().any(|tick| jiffy_ns().abs_diff(*tick) < 10_000),
+            "{}",
+            jiffy_ns()
+        );
+    }
+
+    #[test]
+    fn every_processor_has_its_turn() {
+        assert_eq!(turn_on_each().recv_timeout(Duration::from_secs(30)).unwrap(), Ok(()));
+    }
+
+    #[test]
+    fn the_way_to_this_host_itself_has_no_interface() {
+        assert_eq!(interface_towards("127.0.0.1".parse().unwrap()), Ok(None));
+        assert_eq!(named("127.0.0.1".parse().unwrap()).unwrap().as_deref(), Some("lo"));
+        assert!(queues("no-such-nic").is_err());
+    }
+}

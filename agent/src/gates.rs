@@ -1,0 +1,218 @@
+//! Gates of applications with heartbeats of their own: each has a t_valid of its own, which its own processes move (SafeTimer §4.2, §6.3: `safetimer_extend`),
+//! after a heartbeat that counts by their own rules. Independent of the host's fence: that of `[fence]` follows this agent's heartbeats.
+//!
+//! A second [`Fence`], pinned beside the first, with the cgroups of `[[gate]]`. Where both guard a cgroup, packets must pass both.
+//!
+//! **Whose word counts.** A gate is moved by a process that the kernel shows to be in its cgroup, of a user that the configuration names. It can do no worse than
+//! any of them could: stay silent, or go on sending. Nobody outside can close or open it.
+//!
+//! **Whose life it has.** Its application's, not the agent's: an agent that ends, cleanly or not, leaves armed gates where they are, and they run out,
+//! because others may rely on what was promised. The next agent finds them and moves them on, in time, or finds them closed. A gate goes with its cgroup.
+
+use crate::access::{Peer, Set};
+use crate::config::Config;
+use fide_wire::control::{ErrorCode, GateStatus, Refused, VALID_MAX_NS};
+use fide_xdp::fence::{Fence, Gate, GateState};
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+struct Own {
+    name: String,
+    dir: PathBuf,
+    users: Set,
+    /// The cgroup's inode number, and its gate.
+    made: Option<(u64, Gate)>,
+    /// That it is closed was told.
+    told: bool,
+}
+
+/// `code` of the [`Cause::Local`](fide_wire::verdict::Cause::Local) event that a gate has closed.
+pub const CLOSED_EVENT_CODE: i32 = 1003;
+
+/// All of them.
+pub struct Gates {
+    fence: Fence,
+    all: Vec<Own>,
+    complained: BTreeSet<String>,
+}
+
+impl Gates {
+    /// Opens what is pinned, and makes what is configured. `None` where nothing is.
+    ///
+    /// # Errors
+    /// What this host cannot do, why, and what to do.
+    pub fn open(config: &Config) -> Result<Option<Self>, String> {
+        if config.gates.is_empty() {
+            return Ok(None);
+        }
+        let mut pins = config.fence.pins.clone().into_os_string();
+        pins.push("-gates");
+        let fence = Fence::open(&PathBuf::from(pins))
+            .map_err(|e| format!("the gates of [[gate]] cannot be made: {e}; take them out to start without"))?;
+        let mut warnings = Vec::new();
+        let all = config
+            .gates
+            .iter()
+            .map(|g| Own {
+                name: g.name.clone(),
+                dir: g.cgroup.clone(),
+                users: Set::new("gate.users", &g.users, &mut warnings),
+                made: None,
+                told: false,
+            })
+            .collect();
+        for w in warnings {
+            tracing::warn!("{w}");
+        }
+        let mut gates = Self { fence, all, complained: BTreeSet::new() };
+        for complaint in gates.renew() {
+            tracing::error!("{complaint}");
+        }
+        Ok(Some(gates))
+    }
+
+    /// Makes the gates of cgroups that came (back). Says what cannot be guarded, once.
+    pub fn renew(&mut self) -> Vec<String> {
+        let mut complaints = Vec::new();
+        for own in &mut self.all {
+            let inode = fs::metadata(&own.dir).ok().map(|m| m.ino());
+            if inode == own.made.as_ref().map(|(inode, _)| *inode) {
+                continue;
+            }
+            own.made = None;
+            let Some(inode) = inode else { continue };
+            match self.fence.guard_cgroup(&own.dir) {
+                Ok(gate) => {
+                    self.complained.remove(&own.name);
+                    own.made = Some((inode, gate));
+                }
+                Err(e) if self.complained.insert(own.name.clone()) => {
+                    complaints.push(format!("gate {} is NOT there: {e}", own.name));
+                }
+                Err(_) => {}
+            }
+        }
+        complaints
+    }
+
+    /// What has closed since this was last asked.
+    pub fn closed(&mut self) -> Vec<String> {
+        let mut texts = Vec::new();
+        for own in &mut self.all {
+            let closed =
+                own.made.as_ref().is_some_and(|(_, gate)| matches!(gate.peek(), GateState::Fenced { .. } | GateState::Shut));
+            if closed && !own.told {
+                texts.push(format!(
+                    "gate {} is closed: no heartbeat of its application counted in time, and nothing of it leaves until it begins anew",
+                    own.name
+                ));
+            }
+            own.told = closed;
+        }
+        texts
+    }
+
+    /// For the status.
+    #[must_use]
+    pub fn status(&self, now_ns: u64) -> Vec<GateStatus> {
+        let of = |own: &Own| {
+            let Some((_, gate)) = &own.made else {
+                return GateStatus { name: own.name.clone(), state: "absent".into(), ..GateStatus::default() };
+            };
+            let counts = self.fence.counts(gate);
+            let state = match gate.peek() {
+                GateState::Open { valid_ns } if valid_ns < now_ns => "run-out",
+                state => crate::fence::state_name(state),
+            };
+            GateStatus {
+                name: own.name.clone(),
+                state: state.into(),
+                passed: counts.passed,
+                blocked: counts.blocked,
+                ..GateStatus::default()
+            }
+        };
+        self.all.iter().map(of).collect()
+    }
+
+    /// The gate of the process that asks, by its place: to be remembered for its connection.
+    ///
+    /// # Errors
+    /// Why it has none that it may move.
+    pub fn of(&mut self, peer: &Peer) -> Result<usize, Refused> {
+        let refuse = |code, what: String| Err(Refused { code, what });
+        let Some(pid) = peer.pid else {
+            return refuse(
+                ErrorCode::Unsupported,
+                "the agent cannot see this process: it must run in the host's pid namespace".into(),
+            );
+        };
+        self.renew(); // its cgroup may have been made a moment ago
+        let Some(cgroup) = crate::fence::cgroup_dir(pid) else {
+            return refuse(ErrorCode::NotFound, format!("process {pid} is in no cgroup of version 2"));
+        };
+        let around = self.all.iter().enumerate().filter(|(_, own)| own.made.is_some() && cgroup.starts_with(&own.dir));
+        let Some((at, own)) = around.max_by_key(|(_, own)| own.dir.components().count()) else {
+            return refuse(
+                ErrorCode::NotFound,
+                format!("process {pid} is in {}, where [[gate]] names none: add one, and restart the agent", cgroup.display()),
+            );
+        };
+        if !own.users.contains(peer) {
+            return refuse(
+                ErrorCode::Permission,
+                format!("user {} may not move gate {}; have an operator add you to its `users` in fide.toml", peer.uid, own.name),
+            );
+        }
+        Ok(at)
+    }
+
+    /// Moves t_valid, arming the gate if it is not yet; with `anew` also one that is closed. Returns its name and t_valid.
+    ///
+    /// # Errors
+    /// [`ErrorCode::Fenced`] when it is closed, perhaps by this; [`ErrorCode::Invalid`].
+    pub fn extend(&self, at: usize, known_ns: u64, valid_ns: u64, anew: bool, now_ns: u64) -> Result<(String, u64), Refused> {
+        let Some((own, gate)) = self.all.get(at).and_then(|own| Some((own, &own.made.as_ref()?.1))) else {
+            return Err(Refused { code: ErrorCode::NotFound, what: "the gate's cgroup is gone".into() });
+        };
+        let invalid = |what: &str| Err(Refused { code: ErrorCode::Invalid, what: what.into() });
+        if known_ns == 0 || known_ns > now_ns {
+            return invalid("known_ns is no past CLOCK_MONOTONIC time: it says when the heartbeat was known to have left");
+        }
+        if valid_ns > now_ns.saturating_add(VALID_MAX_NS) {
+            return invalid("t_valid is more than a day away: it is CLOCK_MONOTONIC in nanoseconds");
+        }
+        // In this order: who was in time with its heartbeat may be late with this, as long as no packet has found the gate run out.
+        let moved = match gate.extend(known_ns, valid_ns) {
+            Err(refused) if refused.0 == GateState::NotArmed => gate.arm(valid_ns),
+            Err(_) if anew => gate.recover(valid_ns),
+            other => other,
+        };
+        match (moved, gate.check()) {
+            (Ok(()), GateState::Open { valid_ns }) => Ok((own.name.clone(), valid_ns)),
+            (_, state) => Err(Refused {
+                code: ErrorCode::Fenced,
+                what: format!(
+                    "gate {} is {state}: no heartbeat counted in time, others may have taken over, and nothing leaves any more; drop what this process \
+                     did, and begin anew",
+                    own.name
+                ),
+            }),
+        }
+    }
+
+    /// A clean end of the agent: what nobody relies on is taken away, the rest runs out.
+    pub fn end(self) {
+        let armed = |own: &Own| own.made.as_ref().is_some_and(|(_, gate)| gate.peek() != GateState::NotArmed);
+        let stay: Vec<&str> = self.all.iter().filter(|own| armed(own)).map(|own| own.name.as_str()).collect();
+        if !stay.is_empty() {
+            tracing::warn!("gates stay, and run out unless an agent moves them on: {}", stay.join(", "));
+            return;
+        }
+        if let Err(e) = self.fence.remove() {
+            tracing::error!("the gates are not removed: {e}");
+        }
+    }
+}

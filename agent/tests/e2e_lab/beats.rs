@@ -1,0 +1,444 @@
+//! Applications with heartbeats of their own: what waits on the way to them, or was lost there, is no failure; and who cannot say in time that it is there
+//! is not heard any more.
+
+use crate::common::{Process, Setup, World, until, wait_for};
+use crate::fence::{BOUND_NS, Group, Pins, Traffic, ear};
+use fide_client::{CheckOutcome, Checked};
+use fide_lab::{Cut, NETS, nic_name};
+use fide_wire::control::{ErrorCode, Request};
+use fide_wire::verdict::Cause;
+use std::cell::Cell;
+use std::net::UdpSocket;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+fn now_ns() -> u64 {
+    fide_client::monotonic_ns()
+}
+
+const MS: u64 = 1_000_000;
+
+/// Heartbeats of an application on one host to port 4000 of another, until it is dropped.
+struct Beating {
+    over: Arc<AtomicBool>,
+    /// When each was made, and when its send call had returned: then it is in the receiver's ring.
+    sent: Arc<Mutex<Vec<(u64, u64)>>>,
+    /// The newest that the listener has seen.
+    looked: Cell<u64>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Beating {
+    fn new(w: &World, from: u16, to: u16) -> Self {
+        let socket = w.lab.in_host(from, || UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+        let (over, target) = (Arc::<AtomicBool>::default(), (w.lab.ipv4(to, 0), 4000));
+        let sent = Arc::<Mutex<Vec<(u64, u64)>>>::default();
+        let (o, s) = (over.clone(), sent.clone());
+        let thread = Some(std::thread::spawn(move || {
+            while !o.load(Ordering::SeqCst) {
+                let made = now_ns();
+                socket.send_to(&made.to_ne_bytes(), target).unwrap();
+                s.lock().unwrap().push((made, now_ns()));
+                std::thread::sleep(Duration::from_millis(3));
+            }
+        }));
+        Self { over, sent, looked: Cell::new(0), thread }
+    }
+
+    /// The newest heartbeat that was in the receiver's ring at this time for certain.
+    fn sent_before(&self, ns: u64) -> u64 {
+        self.sent.lock().unwrap().iter().rev().find(|(_, done)| *done < ns).map_or(0, |(made, _)| *made)
+    }
+}
+
+impl Drop for Beating {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::SeqCst);
+        let _ = self.thread.take().map(std::thread::JoinHandle::join); // if it panicked, the test has failed already
+    }
+}
+
+/// What one NIC of a host receives waits in its ring until a timer of this period runs; 0: no longer.
+pub fn receive_late(w: &World, host: u16, net: u8, period: Duration) {
+    for (file, value) in
+        [("gro_flush_timeout", period.as_nanos()), ("napi_defer_hard_irqs", if period.is_zero() { 0 } else { 1_000_000 })]
+    {
+        let script = format!("echo {value} > /sys/class/net/{}/{file}", nic_name(net));
+        let done = Command::new("ip").args(["netns", "exec", &w.lab.host_netns(host), "sh", "-c", &script]).status().unwrap();
+        assert!(done.success(), "{script}");
+    }
+}
+
+fn actor(w: &World, host: u16, arguments: &[&str]) -> Process {
+    let mut actor = w.actor(host, "beats", arguments);
+    assert_eq!(actor.hear(), "ready");
+    actor
+}
+
+fn say(actor: &mut Process, order: &str) -> String {
+    actor.say(order);
+    actor.hear()
+}
+
+/// Empties the listener's socket: how many there were, and when the last one was sent.
+fn look(listener: &mut Process) -> (u64, u64) {
+    let said = say(listener, "look");
+    let mut numbers = said.split(' ').map(|n| n.parse().unwrap());
+    (numbers.next().unwrap(), numbers.next().unwrap())
+}
+
+fn check(listener: &mut Process, peer: &str, since_ns: u64, wait: Duration) -> Checked {
+    let said = say(listener, &format!("check {peer} {since_ns} {}", wait.as_millis()));
+    serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"))
+}
+
+/// One that says something of the silence. Others on a busy machine lose packets, too: then the interval is begun again, as the paper says.
+fn settled(listener: &mut Process, peer: &str, interval: Duration) -> Checked {
+    wait_for("a check that is not void", || {
+        let since_ns = now_ns();
+        std::thread::sleep(interval);
+        Some(check(listener, peer, since_ns, Duration::from_secs(20))).filter(|c| c.outcome != CheckOutcome::Void)
+    })
+}
+
+fn heard(listener: &mut Process) {
+    until("heartbeats come", || look(listener).0 > 0);
+}
+
+/// So often, after a check of h1 on h2 that says drained, what was in the ring before the question is in the socket.
+fn has_what_came(w: &World, listener: &mut Process, beating: &Beating, rounds: u32) {
+    let peer = w.lab.ipv4(1, 0).to_string();
+    let mut drained = 0;
+    while drained < rounds {
+        let checked = check(listener, &peer, now_ns(), Duration::from_secs(20));
+        let (count, last) = look(listener);
+        if checked.outcome != CheckOutcome::Drained {
+            assert_eq!(checked.outcome, CheckOutcome::Void, "{checked:?}");
+            continue;
+        }
+        drained += 1;
+        let due = beating.sent_before(checked.drained_ns);
+        assert!(
+            count == 0 && due <= beating.looked.get() || last >= due,
+            "one that was sent at {due} still waits: {checked:?}, {last}"
+        );
+        beating.looked.set(last.max(beating.looked.get()));
+    }
+}
+
+#[test]
+fn heartbeats_that_wait_on_the_receivers_side_are_no_failure() {
+    let Some(w) = Setup::hosts(3).alone().up() else { return };
+    let mut listener = actor(&w, 2, &[]);
+    let beating = Beating::new(&w, 1, 2);
+    heard(&mut listener);
+    let (peer, named) = (w.lab.ipv4(1, 0).to_string(), "@h1");
+
+    // All is well: the question is answered within milliseconds, by name and by address.
+    for peer in [peer.as_str(), named] {
+        let before = now_ns();
+        let checked = settled(&mut listener, peer, Duration::ZERO);
+        assert_eq!(checked.outcome, CheckOutcome::Drained, "{checked:?}");
+        assert!(checked.drained_ns > before && checked.drained_ns < now_ns(), "{checked:?}");
+        let known = checked.peer.expect("it is a host of the cluster");
+        assert_eq!((known.host.as_str(), known.host_state.as_str(), known.fenced), ("h1", "alive", false));
+        println!("a check of {peer} took {:.1} ms after its deadline", (now_ns() - checked.drained_ns) as f64 / 1e6);
+    }
+
+    // Its packets wait in the ring of the first network: an ordinary timeout of 300 ms is over, and nothing is known.
+    receive_late(&w, 2, 0, Duration::from_secs(2));
+    let checked = wait_for("a silence of 300 ms", || {
+        let since_ns = now_ns();
+        while now_ns() < since_ns + 300 * MS {
+            if look(&mut listener).0 > 0 {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let checked = check(&mut listener, &peer, since_ns, Duration::from_millis(20));
+        Some(checked).filter(|c| c.outcome == CheckOutcome::NoBarrier)
+    });
+    assert!(checked.why.contains("path 0"), "{checked:?}");
+    heard(&mut listener);
+
+    // Whoever waits for the barrier has all that had come before the question, whenever the ring is emptied.
+    receive_late(&w, 2, 0, Duration::from_millis(70));
+    has_what_came(&w, &mut listener, &beating, 20);
+    receive_late(&w, 2, 0, Duration::ZERO);
+    heard(&mut listener);
+
+    // And a real end is one: nothing waits, nothing was lost, nothing is there.
+    drop(beating);
+    until("a barrier with nothing before it", || {
+        let checked = settled(&mut listener, &peer, Duration::from_millis(50));
+        assert_eq!(checked.outcome, CheckOutcome::Drained, "{checked:?}");
+        look(&mut listener).0 == 0
+    });
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(look(&mut listener).0, 0, "a failure was reported, and nothing came afterwards");
+}
+
+#[test]
+fn without_the_receive_program_an_interface_of_one_queue_has_barriers_too() {
+    for receive in ["xdp-generic", "udp"] {
+        let Some(w) = Setup::hosts(3).extra(move |_| format!("receive = \"{receive}\"")).alone().up() else { return };
+        let mut listener = actor(&w, 2, &[]);
+        let beating = Beating::new(&w, 1, 2);
+        heard(&mut listener);
+        receive_late(&w, 2, 0, Duration::from_millis(70));
+        has_what_came(&w, &mut listener, &beating, 5);
+    }
+}
+
+/// Gives an interface of this thread's namespace so many receive queues.
+fn receive_queues(interface: &str, rx: u32) {
+    // struct ethtool_channels: command, four maxima, rx, tx, other, combined.
+    let mut channels = [0x3d, 0, 0, 0, 0, rx, 1, 0, 0u32];
+    // SAFETY: ifreq is plain old data, for which zero is a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
+        *to = from.cast_signed();
+    }
+    request.ifr_ifru.ifru_data = channels.as_mut_ptr().cast();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    // SAFETY: an open socket; SIOCETHTOOL reads the name, which ends with a zero, and the structure.
+    let done = unsafe { libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(&socket), 0x8946, &raw mut request) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn a_queue_that_no_answer_came_out_of_is_not_known_to_be_empty() {
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        println!("SKIPPED: a veth has as many queues as there are processors");
+        return;
+    }
+    let Some(w) = Setup::hosts(3).alone().up() else { return };
+    let mut listener = actor(&w, 2, &[]);
+    w.lab.in_host(2, || receive_queues(&nic_name(0), 2)).unwrap();
+    // The switch's end has one queue to send by, so nothing comes by the second.
+    let peer = w.lab.ipv4(1, 0).to_string();
+    let checked = wait_for("a check that is not void", || {
+        Some(check(&mut listener, &peer, now_ns(), Duration::from_millis(300))).filter(|c| c.outcome != CheckOutcome::Void)
+    });
+    assert_eq!(checked.outcome, CheckOutcome::NoBarrier, "{checked:?}");
+    assert!(checked.why.contains("2 receive queues of path 0"), "{checked:?}");
+    w.lab.in_host(2, || receive_queues(&nic_name(0), 1)).unwrap();
+    assert_eq!(settled(&mut listener, &peer, Duration::ZERO).outcome, CheckOutcome::Drained);
+}
+
+#[test]
+fn what_the_receiver_lost_itself_voids_the_interval() {
+    let Some(w) = Setup::hosts(3).alone().up() else { return };
+    let mut listener = actor(&w, 2, &[]);
+    let _beating = Beating::new(&w, 1, 2);
+    heard(&mut listener);
+    // A flood that its socket has no room for, as it is not read.
+    let since_ns = now_ns();
+    let flood = w.lab.in_host(3, || UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+    for _ in 0..20_000 {
+        let _ = flood.send_to(&[0; 1000], (w.lab.ipv4(2, 0), 4000)); // refused is as good
+    }
+    let checked = check(&mut listener, "@h1", since_ns, Duration::from_secs(20));
+    assert_eq!(checked.outcome, CheckOutcome::Void, "{checked:?}");
+    assert!(checked.lost_ns >= since_ns && checked.why.contains("UdpInErrors"), "{checked:?}");
+    look(&mut listener);
+    // The next interval begins after the loss.
+    assert_eq!(settled(&mut listener, "@h1", Duration::from_millis(20)).outcome, CheckOutcome::Drained);
+}
+
+#[test]
+fn a_check_says_what_is_known_of_the_peer_and_refuses_nonsense() {
+    let Some(mut w) = Setup::hosts(3).alone().up() else { return };
+    let mut listener = actor(&w, 2, &[]);
+    let app = w.sleeper(1);
+    w.watch_known(1, "db", app.pid());
+    let state = |c: &Checked| c.peer.as_ref().map_or("", |p| p.app_state.as_str()).to_string();
+    let checked = settled(&mut listener, "db@h1", Duration::ZERO);
+    assert_eq!((checked.outcome, state(&checked).as_str()), (CheckOutcome::Drained, "alive"));
+    app.kill();
+    w.event(2, "its end", |e| e.app.as_deref() == Some("db") && e.cause == Cause::Killed);
+    // No barrier is waited for, and an interval of a moment will do.
+    let checked = check(&mut listener, "db@h1", now_ns(), Duration::ZERO);
+    assert_eq!((checked.outcome, state(&checked).as_str()), (CheckOutcome::Certain, "killed"), "{checked:?}");
+    let checked = settled(&mut listener, "other@h1", Duration::ZERO);
+    assert_eq!(state(&checked), "unknown");
+    // This host itself: its processors are all that packets wait for.
+    assert_eq!(settled(&mut listener, "@h2", Duration::ZERO).outcome, CheckOutcome::Drained);
+    assert_eq!(settled(&mut listener, "127.0.0.1", Duration::ZERO).outcome, CheckOutcome::Drained);
+
+    for (peer, since_ns) in [("*", 1), ("nonsense", 1), ("@h1", 0), ("@h1", u64::MAX)] {
+        let said = say(&mut listener, &format!("check {peer} {since_ns} 10"));
+        assert!(said.starts_with("error Invalid"), "{peer}: {said}");
+    }
+    let said = say(&mut listener, "check @h1 1 60001");
+    assert!(said.starts_with("error Invalid") && said.contains("60 s"), "{said}");
+    // From another network namespace than the agent's: this test's own.
+    let request = Request::Check { peer: "@h1".into(), since_ns: now_ns(), deadline_ns: 0, wait_ns: 20_000 * MS };
+    let fide_wire::control::Reply::Checked(checked) = w.ask(2, &request).unwrap() else { panic!("no answer to a check") };
+    assert_eq!(checked.outcome, CheckOutcome::NoBarrier);
+    assert!(checked.why.contains("network namespace"), "{checked:?}");
+    // Somebody who hangs up while it is under way, and somebody else who asks meanwhile.
+    let slow =
+        Request::Check { peer: "@h1".into(), since_ns: now_ns(), deadline_ns: now_ns() + 50_000 * MS, wait_ns: 60_000 * MS };
+    let mut late = actor_that_waits(&w, &slow);
+    until("others are served", || w.status(2).node == "h2");
+    late.kill();
+    late.ended();
+    assert_eq!(settled(&mut listener, "@h3", Duration::ZERO).outcome, CheckOutcome::Drained);
+    // Nobody is left to answer: no barrier, and so no failure.
+    for net in NETS {
+        w.lab.cut(2, net, Cut::ToHost).unwrap();
+    }
+    let checked = check(&mut listener, "@h1", now_ns(), Duration::from_millis(200));
+    assert_eq!(checked.outcome, CheckOutcome::NoBarrier, "{checked:?}");
+    assert!(checked.why.contains("nobody's answer"), "{checked:?}");
+    w.agents_run();
+}
+
+/// A process on the host that asks this and waits.
+fn actor_that_waits(w: &World, request: &Request) -> Process {
+    let text = serde_json::to_string(request).unwrap();
+    let hello = serde_json::to_string(&Request::Hello { protocol: fide_wire::control::PROTOCOL }).unwrap();
+    let script = format!(
+        "import socket\ns = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\ns.connect('{}')\nfor m in ('''{hello}''', '''{text}'''):\n    s.send(m.encode())\n    s.recv(65536)\n",
+        w.socket(2).display()
+    );
+    w.process(2, "python3", &["-c", &script])
+}
+
+/// Two hosts, of which the first has a gate for an application.
+fn gated(pins: &Pins, group: &Group) -> Option<World> {
+    let config = pins.config(1, "");
+    let gate = format!("{config}\n[[gate]]\nname = \"app\"\ncgroup = \"{}\"\n", group.0.display());
+    Setup::hosts(2).extra(move |h| if h == 1 { gate.clone() } else { String::new() }).alone().up()
+}
+
+fn valid_ns(said: &str) -> u64 {
+    said.strip_prefix("ok ").unwrap_or_else(|| panic!("{said}")).parse().unwrap()
+}
+
+#[test]
+fn who_does_not_extend_in_time_is_not_heard_any_more() {
+    let (Some(pins), Some(group)) = (Pins::new(), Group::new("beats")) else { return };
+    let Some(mut w) = gated(&pins, &group) else { return };
+    let enter = format!("enter {}", group.0.display());
+    let mut sender = actor(&w, 1, &[&enter]);
+    let mut listener = actor(&w, 2, &[]);
+    let target = format!("{}:4000", w.lab.ipv4(2, 0));
+    assert!(say(&mut sender, &format!("towards {target}")).starts_with("ok"));
+    let inside = ear(&w, 2);
+    assert_eq!(say(&mut sender, &format!("stream {}:3999", w.lab.ipv4(2, 0))), "ok");
+    inside.flows(); // nothing was promised yet
+    // It beats, and is heard as long as it does.
+    let mut last = 0;
+    for _ in 0..20 {
+        let valid = valid_ns(&say(&mut sender, "beat 3000 2000"));
+        assert!(valid > last);
+        last = valid;
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    until("the heartbeats came", || look(&mut listener).0 > 0);
+    inside.flows();
+    // Then no more. Its last packet is of a time before t_valid.
+    inside.is_cut_off_after(last);
+    assert!(inside.last_ns() <= last + BOUND_NS, "heard {} ns after t_valid", inside.last_ns().saturating_sub(last));
+    assert!(look(&mut listener).0 == 0);
+    // No heartbeat leaves any more, and no word of its own makes it valid.
+    let said = say(&mut sender, "beat 3000 200");
+    assert!(said.starts_with("error System"), "EPERM: {said}");
+    let said = say(&mut sender, "extend 0 3000");
+    assert!(said.starts_with("error Fenced") && said.contains("begin anew"), "{said}");
+    let gates = || w.status(1).gates.iter().map(|g| (g.name.clone(), g.state.clone(), g.blocked > 100)).collect::<Vec<_>>();
+    assert_eq!(gates(), [("app".to_string(), "fenced".into(), true)]);
+    let told = w.event(1, "that it closed", |e| e.cause == Cause::Local && e.code == fide_agent::gates::CLOSED_EVENT_CODE);
+    assert!(told.text.contains("gate app is closed"), "{}", told.text);
+    // The rest of its host goes on.
+    let outside = Traffic::new_to(&w, 1, 2, 3998);
+    outside.flows();
+    // It begins anew.
+    valid_ns(&say(&mut sender, "anew 3000"));
+    inside.flows();
+    valid_ns(&say(&mut sender, "beat 4000 2000"));
+    // The agent is killed: nobody can extend, and time goes on.
+    w.kill_agent(1);
+    assert!(say(&mut sender, "beat 4000 2000").starts_with("error Disconnected"));
+    inside.is_cut_off();
+    w.start(1);
+    let said = say(&mut sender, "extend 0 3000");
+    assert!(said.starts_with("error Fenced"), "a new agent finds it closed: {said}");
+    inside.is_cut_off();
+    valid_ns(&say(&mut sender, "anew 600000"));
+    inside.flows();
+    // An agent that ends cleanly leaves what was promised.
+    w.signal_agent(1, libc::SIGTERM);
+    assert!(w.agent_ended(1).success());
+    inside.flows();
+    w.start(1);
+    assert!(valid_ns(&say(&mut sender, "extend 0 700000")) > now_ns() + 600_000 * MS);
+}
+
+#[test]
+fn a_stream_extends_when_the_other_kernel_has_it() {
+    let (Some(pins), Some(group)) = (Pins::new(), Group::new("stream")) else { return };
+    let Some(w) = gated(&pins, &group) else { return };
+    let enter = format!("enter {}", group.0.display());
+    let mut sender = actor(&w, 1, &[&enter]);
+    let listener = w.lab.in_host(2, || std::net::TcpListener::bind("0.0.0.0:4001").unwrap()).unwrap();
+    assert!(say(&mut sender, &format!("towards-tcp {}:4001", w.lab.ipv4(2, 0))).starts_with("ok"));
+    let (_stream, _) = listener.accept().unwrap();
+    valid_ns(&say(&mut sender, "beat 2000 1900"));
+    let _ear = w.lab.in_host(2, || UdpSocket::bind("0.0.0.0:4000").unwrap()).unwrap();
+    assert!(say(&mut sender, &format!("towards {}:4000", w.lab.ipv4(2, 0))).starts_with("ok"));
+    println!("send a heartbeat by UDP, see it leave and extend: median and p99 {} µs", say(&mut sender, "time 2000"));
+    // Its acknowledgements wait: it has left, but that is not known.
+    receive_late(&w, 1, 0, Duration::from_secs(5));
+    let mut said = String::new();
+    until("one that is not acknowledged in time", || {
+        said = say(&mut sender, "beat 60000 100");
+        !said.starts_with("ok")
+    });
+    assert!(said.starts_with("error NotSent"), "{said}");
+    receive_late(&w, 1, 0, Duration::ZERO);
+}
+
+#[test]
+fn a_gate_is_moved_from_inside_by_those_who_may() {
+    let (Some(pins), Some(group)) = (Pins::new(), Group::new("rights")) else { return };
+    let Some(w) = gated(&pins, &group) else { return };
+    let enter = format!("enter {}", group.0.display());
+    let mut outside = actor(&w, 1, &[]);
+    let said = say(&mut outside, "extend 0 1000");
+    assert!(said.starts_with("error NotFound") && said.contains("[[gate]]"), "{said}");
+    let mut nobody = actor(&w, 2, &[]);
+    assert!(say(&mut nobody, "extend 0 1000").starts_with("error Unsupported"), "a host without gates");
+    drop(outside);
+    let mut nobody = actor(&w, 1, &[&enter, "nobody"]);
+    let said = say(&mut nobody, "extend 0 1000");
+    assert!(said.starts_with("error Permission") && said.contains("users"), "{said}");
+    drop(nobody);
+    let mut inside = actor(&w, 1, &[&enter]);
+    for (known_ns, valid_ns) in [(0, 1), (u64::MAX, 1), (1, u64::MAX)] {
+        let request = Request::Extend { known_ns, valid_ns, anew: false };
+        match w.ask(1, &request) {
+            // This test is in no cgroup with a gate, which is found out first.
+            Err(fide_client::Error::Refused(r)) => assert_eq!(r.code, ErrorCode::NotFound),
+            other => panic!("{other:?}"),
+        }
+    }
+    let said = say(&mut inside, "extend 0 90000000");
+    assert!(said.starts_with("error Invalid") && said.contains("a day"), "{said}");
+    let armed = valid_ns(&say(&mut inside, "extend 0 3000"));
+    until("its time is over", || now_ns() > armed + 100 * MS);
+    // A heartbeat that was known to have left in time counts, also when that is told later, as long as nothing was blocked.
+    let valid = valid_ns(&say(&mut inside, "extend 3000 1000"));
+    assert_eq!(valid_ns(&say(&mut inside, "extend 0 1")), valid, "never back");
+    until("its time is over", || now_ns() > valid);
+    // One that is known to have left after t_valid says nothing: those who listen have given up.
+    let said = say(&mut inside, "extend 0 5000");
+    assert!(said.starts_with("error Fenced"), "{said}");
+    assert!(say(&mut inside, "extend 6000 5000").starts_with("error Fenced"), "for good");
+    valid_ns(&say(&mut inside, "anew 5000"));
+    valid_ns(&say(&mut inside, "extend 0 6000"));
+}
