@@ -1101,7 +1101,7 @@ impl World {
                 self.obey_gate(host);
             }
             Input::Verdict(about, cause, grade) => {
-                let hints = member.log.is_running() && !member.log.kind().needs_accuracy();
+                let hints = (member.log.is_running() || member.log.is_leaving()) && !member.log.kind().needs_accuracy();
                 let ends = cause.ends_process() && grade == Grade::Certain;
                 if let Some((gate, _)) = &mut member.gate {
                     let _ = gate.handle_verdict(local, about, cause, grade);
@@ -1177,11 +1177,11 @@ impl World {
         self.check(checked);
     }
 
-    /// The gate knows the members and the engine.
+    /// The gate knows the members and the engine: also that of one that leaves, which may learn of a newcomer with its own leave.
     fn keep_gate(&mut self, host: usize) {
         let policy = self.plan.options.policy;
         let Some(member) = &mut self.hosts[host].member else { return };
-        if !member.log.is_running() {
+        if !member.log.is_running() && !member.log.is_leaving() {
             return;
         }
         let (kind, members) = (member.log.kind(), member.log.members());

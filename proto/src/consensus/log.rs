@@ -781,6 +781,13 @@ impl Log {
         matches!(self.stage, Stage::Running)
     }
 
+    /// Whether it has left and stays until the others have applied that. It waits for them, newcomers too, so it must be told who of [`Log::members`]
+    /// crashed, as while it was running.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        matches!(self.stage, Stage::Leaving { .. })
+    }
+
     /// Whom this member believes to lead.
     #[must_use]
     pub fn leader(&self) -> Option<MemberId> {
