@@ -335,13 +335,17 @@ impl Raft {
     /// after the other would pass through groups that nobody decided on, of which too few may live. The library refuses a second one
     /// while one is on its way.
     fn reconfigure(&mut self) {
-        if !self.leads() || (self.barrier && !self.switch) || self.node.raft.has_pending_conf() {
+        if !self.leads() || (self.barrier && !self.switch) {
             return;
         }
-        let conf = self.node.raft.prs().conf().to_conf_state();
+        // Also while a change is under way: it may hang on one that needs the state, which nobody has from one that left.
         if !self.members.contains(self.config.me) {
             return self.hand_over();
         }
+        if self.node.raft.has_pending_conf() {
+            return;
+        }
+        let conf = self.node.raft.prs().conf().to_conf_state();
         let mut change = ConfChangeV2::default();
         if conf.voters_outgoing.is_empty() {
             let voters = member_set(&conf.voters);
