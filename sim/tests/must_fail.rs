@@ -13,7 +13,7 @@ fn a_shell_that_hands_in_what_the_crashed_piggybacked_is_found_out() {
         world.forgets_the_crashed = forgets;
         run::catching(|| world.run().violation).unwrap_or_else(Some).map(|violation| violation.property)
     };
-    let found = (3000..4000).find(|seed| ended(*seed, true) == Some("fail-consistency"));
+    let found = (0..60_000).find(|seed| ended(*seed, true) == Some("fail-consistency"));
     let found = found.expect("some notice comes before what rode on the last heartbeat");
     println!("seed {found} of {options}");
     assert_eq!(ended(found, false), None, "the shell as it is");
