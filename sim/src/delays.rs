@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use fide_proto::consensus::Kind;
 use fide_proto::consensus::log::{Config, Epoch, Log, Message, Output};
 use fide_proto::consensus::memory::{Answer, Request, RequestId};
+use fide_proto::consensus::policy::Policy;
 use fide_proto::group::{MemberId, MemberSet};
 use fide_wire::PATHS;
 
@@ -106,7 +107,7 @@ impl Unit {
         const SEED: u64 = 1;
         let group = MemberSet::first(members);
         let member = |id: MemberId| {
-            let log = Log::new(0, id, engine, group.clone(), Config::default(), engines::build(SEED));
+            let log = Log::new(0, id, engine, group.clone(), Config::default(), engines::build(SEED, Policy::TrustContract));
             let log = log.map_err(|why| format!("there is no {engine}: {why}"))?;
             Ok(Member { log, alive: true, delays: None, decided: None, memories: BTreeMap::new() })
         };

@@ -5,6 +5,7 @@ use fide_proto::consensus::huc::Huc;
 use fide_proto::consensus::log::{Build, Carried, EngineMessage, Setup};
 use fide_proto::consensus::lowi::{self, Lowi, Start, StartPoint};
 use fide_proto::consensus::paxos::{self, Paxos};
+use fide_proto::consensus::policy::Policy;
 use fide_proto::consensus::{Engine, Kind};
 use fide_raft::Raft;
 
@@ -13,10 +14,11 @@ use crate::time::{DELTA_MAX_NS, LAMBDA_MIN_NS, PERIOD_NS};
 /// Those that are built.
 pub const AVAILABLE: &[Kind] = &Kind::ALL;
 
-/// Makes engines for one member. Settings that may be chosen follow from the seed, the same at all members.
+/// Makes engines for one member, and none that cannot keep the group's policy: a change to such a one is void. Settings that may be chosen follow from
+/// the seed, the same at all members.
 #[must_use]
-pub fn build(seed: u64) -> Build {
-    Box::new(move |setup| make(seed, setup))
+pub fn build(seed: u64, policy: Policy) -> Build {
+    Box::new(move |setup| policy.suits(setup.kind).then(|| make(seed, setup)).flatten())
 }
 
 fn make(seed: u64, setup: &Setup) -> Option<Box<dyn Engine<EngineMessage>>> {
@@ -56,4 +58,28 @@ fn make(seed: u64, setup: &Setup) -> Option<Box<dyn Engine<EngineMessage>>> {
         let _ = engine.handle_crash(now_ns, member);
     }
     Some(engine)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Act, Plan, Step};
+    use crate::world::World;
+    use crate::{Menu, Options};
+
+    /// Nobody asks before an engine that elects by silence acts, so under a fence or a witness a group must not come to it by a change either.
+    #[test]
+    fn a_change_to_an_engine_that_cannot_keep_the_policy_is_void() {
+        for policy in [Policy::Fence, Policy::Witness, Policy::TrustContract] {
+            let options = Options { engine: Kind::Hsuc, policy, menu: Menu::WithinContract, hosts: Some(3) };
+            let mut plan = Plan::generate(1, options);
+            plan.steps = vec![Step { at_ns: 1_000_000, act: Act::Switch { host: 0, to: Kind::Lowi } }];
+            plan.faults_end_ns = 2_000_000;
+            let mut world = World::new(plan, false);
+            assert_eq!(world.run().violation, None);
+            let kinds = (0..3).map(|host| world.member_on(host).map(|member| member.log.kind())).collect::<Vec<_>>();
+            let expected = if policy.suits(Kind::Lowi) { Kind::Lowi } else { Kind::Hsuc };
+            assert_eq!(kinds, [Some(expected); 3], "{policy}");
+        }
+    }
 }

@@ -484,6 +484,15 @@ impl Reader {
         {
             return Err(wrong(*at, format!("there are {hosts} hosts: {}", step.act)));
         }
+        let switched = self.steps.iter().filter_map(|(at, step, _)| match step.act {
+            Act::Switch { to, .. } => Some((at, to)),
+            _ => None,
+        });
+        for (at, kind) in switched {
+            if !self.options.policy.suits(kind) {
+                return Err(wrong(*at, format!("{kind} cannot keep the policy {}", self.options.policy)));
+            }
+        }
         let mut clocks = vec![Clock { offset_ns: 1_000_000, ppm: 0 }; hosts];
         for (at, host, clock) in self.clocks {
             *clocks.get_mut(host).ok_or_else(|| wrong(at, format!("there are {hosts} hosts")))? = clock;
@@ -674,6 +683,7 @@ mod tests {
             ("at 1ms path 0 loses 300 % for 1ms", "line 1: of a hundred, not 300"),
             ("expect h4 leads", "line 1: there are 3 hosts"),
             ("\nengine lowi\npolicy fence", "line 3: lowi cannot keep the policy fence"),
+            ("policy fence\nat 1ms h1 switches to lowi", "line 2: lowi cannot keep the policy fence"),
             ("3 hosts\nclock of h9 gains 1 ppm from 0", "line 2: there are 3 hosts"),
             ("at 1ms h1 proposes 99999 values\nat 2ms h1 proposes 99999 values", "line 2: 199998 values are proposed"),
         ] {

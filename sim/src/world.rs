@@ -337,7 +337,7 @@ impl World {
             let id = self.new_life(h);
             let local = self.local(h);
             let kind = self.plan.options.engine;
-            let build = engines::build(world_seed);
+            let build = engines::build(world_seed, self.plan.options.policy);
             let log = Log::new(local, id, kind, group.clone(), Config::default(), build);
             let log = log.expect("the first engine is available");
             self.hosts[h].member = Some(self.member(id, log, None));
@@ -1712,7 +1712,7 @@ impl World {
             self.queue.push(first, Event::Heartbeat { host, boot });
         }
         let id = self.new_life(host);
-        let log = Log::join(id, Config::default(), engines::build(self.plan.seed));
+        let log = Log::join(id, Config::default(), engines::build(self.plan.seed, self.plan.options.policy));
         let mut member = self.member(id, log, Some(self.now));
         member.asked_ns = self.now;
         self.hosts[host].member = Some(member);

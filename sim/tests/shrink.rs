@@ -6,7 +6,7 @@ use fide_sim::{Menu, Options, Plan, Policy, run, shrink};
 #[test]
 fn a_disagreement_beyond_the_contract_shrinks_to_what_it_needs() {
     let options = Options { engine: Kind::Hsuc, policy: Policy::TrustContract, menu: Menu::BeyondContract, hosts: Some(3) };
-    let failing = (0..2000).map(|seed| Plan::generate(seed, options)).filter(|plan| plan.steps.len() >= 5);
+    let failing = (0..100_000).map(|seed| Plan::generate(seed, options)).filter(|plan| plan.steps.len() >= 5);
     let plan = failing.into_iter().find(|plan| run::breaks(plan, "agreement").is_some()).expect("it relies on the contract");
     let small = shrink::shrink_to(&plan, "agreement").expect("it fails");
     assert!(small.is_minimum, "{} worlds", small.runs);

@@ -435,7 +435,8 @@ impl Log {
         self.put(now_ns, Body::Leave(self.me))
     }
 
-    /// Proposes another engine.
+    /// Proposes another engine. Void where [`Build`] makes none of that kind, at all members alike: it must not, when the group's policy does not suit it
+    /// ([`Policy::suits`](super::policy::Policy::suits)), since the log knows of no policy.
     ///
     /// # Errors
     /// As [`Log::propose`].
