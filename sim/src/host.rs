@@ -125,6 +125,8 @@ pub struct Member {
     pub timer_ns: u64,
     /// The application.
     pub state: u64,
+    /// The last value that is in it, as the world counts them.
+    pub chain: Option<usize>,
     /// It asked to leave.
     pub leaves: bool,
     /// Of which epoch its engine is, while it runs, and since when.

@@ -155,6 +155,9 @@ pub struct Plan {
     pub faults_end_ns: u64,
     /// Whether applications make snapshots now and then.
     pub snapshots: bool,
+    /// Whether clients run beside the members: a value goes to that of its host also while that is cut off, and to another one only when it is gone.
+    /// (Those of seeds come over the network, and go to whoever can be reached.)
+    pub clients_stay: bool,
 }
 
 impl Plan {
@@ -184,7 +187,7 @@ impl Plan {
         draw.bad_path = draw.rng.below(PATHS as u64) as usize;
         let mut steps = draw.steps();
         steps.sort_by_key(|step| step.at_ns);
-        Self { seed, options, clocks, steps, faults_end_ns, snapshots }
+        Self { seed, options, clocks, steps, faults_end_ns, snapshots, clients_stay: false }
     }
 
     /// How many hosts.

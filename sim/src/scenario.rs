@@ -18,13 +18,14 @@ use std::fmt;
 use std::fmt::Write as _;
 
 /// What a world is made of. Words in capitals stand for something, `hN` for a host, `T` for a time.
-pub const SETTINGS: [&str; 8] = [
+pub const SETTINGS: [&str; 9] = [
     "N hosts",
     "engine ENGINE",
     "policy POLICY",
     "menu MENU",
     "seed SEED",
     "snapshots",
+    "clients stay",
     "clock of hN gains PPM ppm from NS",
     "faults end at T",
 ];
@@ -55,18 +56,20 @@ pub const ACTS: [&str; 21] = [
 ];
 
 /// What can be expected: what may stand behind `expect`.
-pub const EXPECTS: [&str; 13] = [
+pub const EXPECTS: [&str; 15] = [
     "no violation",
     "disagreement",
     "PROPERTY broken",
     "violation of PROPERTY",
     "all alive apply \"NAME\"",
     "hN applies \"NAME\"",
+    "hN applied \"NAME\"",
     "nobody applies \"NAME\"",
     "hN applies COUNT entries",
     "hN leads",
     "hN runs ENGINE",
     "hN is down",
+    "hN is fenced",
     "hN stops safely",
     "hN halted REASON",
 ];
@@ -83,15 +86,14 @@ const PPM_MAX: i64 = 100_000;
 /// The longest story, and the latest that a clock begins with: a hundred seconds.
 const TIME_MAX_NS: u64 = 100_000_000_000;
 
-use fide_proto::group::{Body, Entry};
-
 use crate::invariants::{TABLE, Violation};
 use crate::options::{self, Menu, Options};
 use crate::plan::{Act, Plan, Step, parse_host, parse_time};
 use crate::run;
 use crate::time::{Clock, PERIOD_NS, micros};
 use crate::timeline::Timeline;
-use crate::world::World;
+use crate::host::Member;
+use crate::world::{World, value_of};
 
 /// What a scenario expects of its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,12 +106,16 @@ pub enum Expect {
     Applies(usize, u64),
     /// `all alive apply "a"`, `h1 applies "a"`: whoever runs there (anywhere) has applied this value.
     AppliesValue(Option<usize>, u64),
+    /// `h1 applied "a"`: somebody there did, whoever runs there at the end.
+    Applied(usize, u64),
     /// `nobody applies "a"`.
     Never(u64),
     /// `h1 leads`: whoever runs there believes so, and nobody else of itself.
     Leads(usize),
     /// `h1 runs hsuc`: the engine of whoever runs there.
     Runs(usize, String),
+    /// `h1 is fenced`: its host was cut off.
+    Fenced(usize),
     /// `h1 is down`: nobody runs there.
     Down(usize),
     /// `h1 halted network-fault`, `h1 stops safely`: the member there stopped, for this reason.
@@ -162,6 +168,7 @@ struct Reader {
     hosts: usize,
     ends_ns: Option<u64>,
     snapshots: bool,
+    clients_stay: bool,
     /// The line that last spoke of the engine or the policy.
     made_at: usize,
     /// With the numbers of their lines.
@@ -176,12 +183,15 @@ impl Scenario {
     /// # Errors
     /// The line that makes no sense, and why.
     pub fn parse(text: &str) -> Result<Self, Wrong> {
+        // Some editors begin a file with a mark of its encoding.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut reader = Reader {
             options: Options { menu: Menu::Everything, ..Options::default() },
             seed: 1,
             hosts: 3,
             ends_ns: None,
             snapshots: false,
+            clients_stay: false,
             made_at: 0,
             steps: Vec::new(),
             clocks: Vec::new(),
@@ -191,6 +201,9 @@ impl Scenario {
             let read = uncommented(line).and_then(|line| reader.line(at + 1, line));
             read.map_err(|what| Wrong { line: at + 1, what })?;
         }
+        if text.lines().all(|line| uncommented(line) == Ok("")) {
+            return Err(Wrong { line: 1, what: "it says nothing (what can be said: fide sim scenario --help)".to_owned() });
+        }
         reader.finish()
     }
 
@@ -198,7 +211,7 @@ impl Scenario {
     #[must_use]
     pub fn run(&self) -> Ended {
         let (broken, _, mut world) = run::watch_unjudged(&self.plan);
-        let timeline = world.as_mut().and_then(World::take_timeline).unwrap_or_default();
+        let mut timeline = world.as_mut().and_then(World::take_timeline).unwrap_or_default();
         let mut unmet: Vec<_> = match &world {
             Some(world) => self
                 .expects
@@ -210,20 +223,23 @@ impl Scenario {
             // It panicked: nothing that was expected was looked at.
             None => self.expects.iter().map(|(line, _)| format!("{line}: the world did not come to its end")).collect(),
         };
-        let says = self.expects.iter().any(|(_, expect)| matches!(expect, Expect::Broken(_)));
-        if let Some(violation) = broken.iter().find(|violation| !says || violation.property == "assertion") {
-            unmet.push(format!("nothing was expected to break: {violation}"));
+        timeline.name(&self.values);
+        // The first of each property; what follows from it breaks again and again.
+        let said = |property| self.expects.iter().any(|(_, expect)| *expect == Expect::Broken(property));
+        let diverged = broken.iter().position(|violation| violation.property == "agreement").unwrap_or(broken.len());
+        let mut told = BTreeSet::new();
+        // Where there are two logs, states and engines differ with them.
+        let counts = |at: usize, property| at < diverged || !["engine-change", "snapshot"].contains(&property);
+        let unsaid = broken.iter().enumerate().filter(|(at, violation)| counts(*at, violation.property) && !said(violation.property));
+        for (_, violation) in unsaid.filter(|(_, violation)| told.insert(violation.property)) {
+            unmet.push(format!("nobody said that {} breaks: {violation}", violation.property));
         }
         Ended { timeline, broken, unmet }
     }
 
     fn unmet(&self, expect: &Expect, world: &World, timeline: &Timeline, broken: &[Violation]) -> Option<String> {
         let member = |host: usize| world.member_on(host).filter(|member| member.halted.is_none() && member.log.is_running());
-        let value = |entry: &Entry| match &entry.body {
-            Body::Value(bytes) => <[u8; 8]>::try_from(&bytes[..]).ok().map(u64::from_le_bytes),
-            _ => None,
-        };
-        let position = |wanted: u64| world.log().iter().position(|entry| value(entry) == Some(wanted)).map(|at| at as u64 + 1);
+        let position = |wanted: u64| world.log().iter().position(|entry| value_of(entry) == Some(wanted)).map(|at| at as u64 + 1);
         match expect {
             Expect::NoViolation => broken.first().map(ToString::to_string),
             Expect::Broken(name) => (!broken.iter().any(|violation| violation.property == *name)).then(|| "it holds".to_owned()),
@@ -232,14 +248,21 @@ impl Scenario {
                 (position != Some(*n)).then(|| position.map_or("nobody is there".to_owned(), |p| format!("it applied {p}")))
             }
             Expect::AppliesValue(host, wanted) => {
-                let Some(at) = position(*wanted) else { return Some("nobody ever applied it".to_owned()) };
+                if !world.was_applied(*wanted, None) {
+                    return Some("nobody ever applied it".to_owned());
+                }
                 let hosts = host.map_or(0..self.plan.hosts(), |host| host..host + 1);
-                let late = hosts.clone().filter_map(member).find(|member| member.no_gap.position() < at);
-                let nobody = hosts.clone().all(|host| member(host).is_none());
-                late.map(|member| format!("{} applied {} entries, and this is the {at}th", member.id, member.no_gap.position()))
-                    .or_else(|| nobody.then(|| "nobody is there".to_owned()))
+                // Whoever is fenced is not among the living.
+                let there = || hosts.clone().filter(|at| host.is_some() || !world.is_fenced(*at)).filter_map(member);
+                let lacks = there().find(|member| !world.has_applied(member, *wanted));
+                let nobody = there().next().is_none();
+                let told = |member: &Member| format!("{} applied {} entries without it", member.id, member.no_gap.position());
+                lacks.map(told).or_else(|| nobody.then(|| "nobody is there".to_owned()))
             }
-            Expect::Never(wanted) => position(*wanted).map(|at| format!("it is entry {at}")),
+            Expect::Applied(host, wanted) => (!world.was_applied(*wanted, Some(*host))).then(|| "nobody there did".to_owned()),
+            Expect::Never(wanted) => world.was_applied(*wanted, None).then(|| {
+                position(*wanted).map_or("a member whose log is another one did".to_owned(), |at| format!("it is entry {at}"))
+            }),
             Expect::Leads(host) => {
                 let leads = |host: usize| member(host).is_some_and(|member| member.log.leader() == Some(member.id));
                 let all: Vec<_> =
@@ -251,13 +274,17 @@ impl Scenario {
                 let found = member(*host).map_or("nothing", |member| member.log.kind().name());
                 (found != kind).then(|| format!("it runs {found}"))
             }
+            Expect::Fenced(host) => (!world.is_fenced(*host)).then(|| "it is not".to_owned()),
             Expect::Down(host) => member(*host).map(|member| format!("{} runs there", member.id)),
             Expect::Halted(host, why) => {
-                let mut stops = timeline.lines().iter().filter(|line| line.host == Some(*host));
-                let stopped = stops.find_map(|line| line.text.strip_prefix("stops: "));
-                let Some(stopped) = stopped else { return Some("it did not stop".to_owned()) };
-                let name = kebab(stopped.split('(').next().unwrap_or(stopped));
-                why.as_ref().filter(|why| **why != name).map(|_| format!("it stopped: {name}"))
+                let lines = timeline.lines().iter().filter(|line| line.host == Some(*host));
+                let reasons = lines.filter_map(|line| line.text.strip_prefix("stops: "));
+                let reasons: Vec<_> = reasons.map(|why| kebab(why.split('(').next().unwrap_or(why))).collect();
+                match why {
+                    _ if reasons.is_empty() => Some("it did not stop".to_owned()),
+                    Some(why) if !reasons.contains(why) => Some(format!("it stopped: {}", reasons.join(", "))),
+                    _ => None,
+                }
             }
         }
     }
@@ -282,6 +309,9 @@ fn uncommented(line: &str) -> Result<&str, String> {
         match letter {
             '"' => within = !within,
             '#' if !within => return Ok(line[..at].trim()),
+            '“' | '”' | '„' | '«' | '»' | '‘' | '’' if !within => {
+                return Err(format!("names stand between \"straight\" quotes, not {letter}: {}", line.trim()));
+            }
             _ => {}
         }
     }
@@ -459,6 +489,7 @@ impl Reader {
             }
             ["seed", n] => self.seed = number(n)?,
             ["snapshots"] => self.snapshots = true,
+            ["clients", "stay"] => self.clients_stay = true,
             ["clock", "of", "host", host, "gains", ppm, "ppm", "from", offset] => {
                 let ppm: i64 = ppm.parse().map_err(|_| format!("not a number: {ppm}"))?;
                 let offset_ns = number(offset)?;
@@ -522,7 +553,8 @@ impl Reader {
         let steps: Vec<_> = self.steps.into_iter().map(|(_, step, _)| step).collect();
         let last = steps.last().map_or(0, |step| step.at_ns);
         let faults_end_ns = self.ends_ns.unwrap_or(last + PERIOD_NS);
-        let plan = Plan { seed: self.seed, options: self.options, clocks, steps, faults_end_ns, snapshots: self.snapshots };
+        let (snapshots, clients_stay) = (self.snapshots, self.clients_stay);
+        let plan = Plan { seed: self.seed, options: self.options, clocks, steps, faults_end_ns, snapshots, clients_stay };
         Ok(Scenario { plan, expects, values })
     }
 }
@@ -586,9 +618,11 @@ fn expectation(line: &str, values: &[String], hosts: usize) -> Result<Expect, St
         ["all", "alive", "apply"] => Expect::AppliesValue(None, value()?),
         ["nobody", "applies"] => Expect::Never(value()?),
         ["host", h, "applies"] => Expect::AppliesValue(Some(host(h)?), value()?),
+        ["host", h, "applied"] => Expect::Applied(host(h)?, value()?),
         ["host", h, "applies", n, "entries" | "entry"] => Expect::Applies(host(h)?, number(n)?),
         ["host", h, "leads"] => Expect::Leads(host(h)?),
         ["host", h, "runs", kind] => Expect::Runs(host(h)?, options::parse_kind(kind)?.name().to_owned()),
+        ["host", h, "is", "fenced"] => Expect::Fenced(host(h)?),
         ["host", h, "is", "down"] => Expect::Down(host(h)?),
         ["host", h, "stops", "safely"] => Expect::Halted(host(h)?, None),
         ["host", h, "halted", why] => {
@@ -597,10 +631,29 @@ fn expectation(line: &str, values: &[String], hosts: usize) -> Result<Expect, St
         }
         _ => return Err(format!("not something to expect: {}{}", words.join(" "), meant(&words, !quoted.is_empty(), &EXPECTS))),
     };
-    if !quoted.is_empty() && !matches!(expect, Expect::AppliesValue(..) | Expect::Never(_)) {
+    if !quoted.is_empty() && !matches!(expect, Expect::AppliesValue(..) | Expect::Applied(..) | Expect::Never(_)) {
         return Err(format!("this expects something of no value: {line}"));
     }
     Ok(expect)
+}
+
+/// The world of a plan as a story that ends as it says: with what breaks there.
+#[must_use]
+pub fn tell(plan: &Plan) -> String {
+    let mut text = write(plan);
+    let mut told = BTreeSet::new();
+    text.push('\n');
+    for violation in run::watch_unjudged(plan).0 {
+        // What panics can be told, and is never expected.
+        let (property, mark) = (violation.property, if violation.property == "assertion" { "# " } else { "" });
+        if told.insert(property) {
+            let _ = writeln!(text, "# {violation}\n{mark}expect {property} broken");
+        }
+    }
+    if told.is_empty() {
+        let _ = writeln!(text, "expect no violation");
+    }
+    text
 }
 
 /// A plan as the text of a scenario: the same world when it is read.
@@ -613,8 +666,10 @@ pub fn write(plan: &Plan) -> String {
     for (host, clock) in plan.clocks.iter().enumerate() {
         let _ = writeln!(text, "clock of host {} gains {} ppm from {}", host + 1, clock.ppm, clock.offset_ns);
     }
-    if plan.snapshots {
-        let _ = writeln!(text, "snapshots");
+    for (is_set, setting) in [(plan.snapshots, "snapshots"), (plan.clients_stay, "clients stay")] {
+        if is_set {
+            let _ = writeln!(text, "{setting}");
+        }
     }
     for step in &plan.steps {
         let _ = writeln!(text, "at {}: {}", micros(step.at_ns), step.act);
@@ -654,6 +709,9 @@ mod tests {
             ("1 hosts", "line 1: a scenario has 2 to 32 hosts, not 1"),
             ("engine lowi, policy fence", "lowi cannot keep the policy fence"),
             ("at 1ms h1 is killed after its last send", "line 1: no such send: last"),
+            ("\n# a title\n", "line 1: it says nothing"),
+            ("", "line 1: it says nothing"),
+            ("at 1ms h1 proposes “a”", "line 1: names stand between \"straight\" quotes, not “"),
             ("a nice day", "line 1: not something that a scenario says: a nice day"),
         ] {
             let why = Scenario::parse(text).unwrap_err().to_string();
@@ -662,9 +720,64 @@ mod tests {
     }
 
     #[test]
+    fn what_is_applied_is_looked_for_in_the_log_of_who_applied_it() {
+        // Two sides go on alone, and each decides what its own client wants.
+        let text = "2 hosts, engine hsuc, seed 2, clients stay\nat 1ms h1 is cut off for 3ms\nat 1.1ms h1 proposes \"one\"\nat 1.2ms h2 proposes \"other\"\n\
+            faults end at 3ms\nexpect disagreement\nexpect accuracy broken\nexpect eviction broken\n";
+        let unmet = |more: &str| Scenario::parse(&format!("{text}{more}")).unwrap().run().unmet;
+        assert_eq!(unmet("expect h1 is down\nexpect h2 is down\n"), [""; 0]);
+        assert_eq!(unmet("expect nobody applies \"one\"").len(), 1);
+        assert_eq!(unmet("expect nobody applies \"other\"").len(), 1);
+        assert_eq!(unmet("expect h1 applied \"one\"\nexpect h2 applied \"other\""), [""; 0]);
+        assert_eq!(unmet("expect h1 applied \"other\"\nexpect h2 applied \"one\"").len(), 2);
+        // Only one side is left.
+        let told = "3 hosts, engine hsuc, policy witness, seed 2, clients stay\nat 0.05ms the witness takes sides\nat 1ms h1 is cut off for 3ms\n\
+            at 1.1ms h1 proposes \"a\"\nat 2ms h2 proposes \"b\"\nat 5ms h2 is killed\nat 5ms h3 is killed\nexpect accuracy broken\n\
+            expect eviction broken\nexpect disagreement\nexpect h1 applies \"a\"\nexpect h2 applied \"b\"\n";
+        assert_eq!(Scenario::parse(told).unwrap().run().unmet, [""; 0]);
+        let ended = Scenario::parse(&format!("{told}expect h1 applies \"b\"\nexpect all alive apply \"b\"")).unwrap().run();
+        assert_eq!(ended.unmet.len(), 2, "{:?}", ended.unmet);
+        // A cause and what follows from it: each is said.
+        let silent = text.replace("expect eviction broken\n", "");
+        let unmet = Scenario::parse(&silent).unwrap().run().unmet;
+        assert!(unmet.len() == 1 && unmet[0].starts_with("nobody said that eviction breaks: "), "{unmet:?}");
+    }
+
+    #[test]
+    fn what_comes_late_is_a_reason_for_lowi_to_stop() {
+        for trouble in ["path 1 delays 100 % by 300us for 2ms", "h2 pauses for 1ms", "process of h2 pauses for 1ms", "process of h1 pauses for 1ms"] {
+            let text = format!("3 hosts, engine lowi\nat 0.2ms h1 proposes \"a\"\nat 0.5ms {trouble}\nexpect no violation");
+            let ended = Scenario::parse(&text).unwrap().run();
+            // A follower whose process stands still has the kernel's stamps.
+            let stops = trouble.starts_with("process of h2") || ended.timeline.to_string().contains("stops: ");
+            assert!(stops && ended.broken.iter().all(|violation| violation.property != "safe-exit"), "{trouble}: {:?}", ended.broken);
+        }
+    }
+
+    #[test]
+    fn many_values_take_their_time() {
+        let text = "3 hosts, engine raft\nat 0.2ms h1 proposes 15000 values\nexpect no violation\nexpect h2 applies 15000 entries";
+        assert_eq!(Scenario::parse(text).unwrap().run().unmet, [""; 0]);
+    }
+
+    #[test]
+    fn a_story_of_a_world_ends_as_it_says() {
+        let mut broken = 0;
+        for seed in 0..60 {
+            let plan = Plan::generate(seed, Options { menu: Menu::BeyondContract, ..Options::default() });
+            let text = tell(&plan);
+            broken += u32::from(text.contains(" broken"));
+            let ended = Scenario::parse(&text).unwrap().run();
+            assert_eq!(ended.unmet, [""; 0], "{text}");
+        }
+        assert!(broken > 0, "some of these worlds break");
+    }
+
+    #[test]
     fn a_mark_within_quotes_begins_no_comment() {
         let text = "at 1ms h1 proposes \"a#b\" # and this is one, with \"half a quote\nexpect all alive apply \"a#b\"";
         assert_eq!(Scenario::parse(text).unwrap().values, ["a#b"]);
+        assert_eq!(Scenario::parse("\u{feff}at 1ms h1 proposes \"“a”\"").unwrap().values, ["“a”"]);
     }
 
     #[test]

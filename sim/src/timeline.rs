@@ -29,6 +29,11 @@ impl Timeline {
         self.0.push(Line { at_ns, host, member, text });
     }
 
+    /// Values by their names, where they have one: the first value is 1.
+    pub fn name(&mut self, names: &[String]) {
+        self.0.iter_mut().for_each(|line| line.text = named(&line.text, names));
+    }
+
     /// In their order.
     #[must_use]
     pub fn lines(&self) -> &[Line] {
@@ -75,6 +80,27 @@ pub fn brief(what: &impl fmt::Debug) -> String {
     text
 }
 
+/// Every `p1.2=3` with the third name instead of the 3.
+fn named(text: &str, names: &[String]) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find('=') {
+        let (before, value) = rest.split_at(at + 1);
+        out.push_str(before);
+        let digits = value.find(|c: char| !c.is_ascii_digit()).unwrap_or(value.len());
+        let id = before[..at].rsplit(['[', ' ']).next().unwrap_or_default();
+        let is_entry = id.strip_prefix('p').is_some_and(|id| id.chars().all(|c| c.is_ascii_digit() || c == '.'));
+        let nth = value[..digits].parse::<usize>().ok().and_then(|n| n.checked_sub(1));
+        match nth.and_then(|nth| names.get(nth)).filter(|name| is_entry && !name.is_empty()) {
+            Some(name) => out.push_str(&format!("\"{name}\"")),
+            None => out.push_str(&value[..digits]),
+        }
+        rest = &value[digits..];
+    }
+    out.push_str(rest);
+    out
+}
+
 fn replaced(text: &str, from: &str, until: &str, by: impl Fn(&str) -> String) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -94,7 +120,20 @@ mod tests {
     use fide_proto::consensus::log::{EngineMessage, Message};
     use fide_proto::group::MemberSet;
 
-    use super::brief;
+    use super::{brief, named};
+
+    #[test]
+    fn values_have_names() {
+        let names = ["a", "", "c = d"].map(str::to_owned);
+        for (text, wanted) in [
+            ("proposes p1.1=1", "proposes p1.1=\"a\""),
+            ("Hsuc(Propose { batch: [p2.1=3, p3.1=2, p1.1=1, p3.2=Leave(p1)] })", "Hsuc(Propose { batch: [p2.1=\"c = d\", p3.1=2, p1.1=\"a\", p3.2=Leave(p1)] })"),
+            ("applies 9: p1.4=4", "applies 9: p1.4=4"),
+            ("x=1 p1.=", "x=1 p1.="),
+        ] {
+            assert_eq!(named(text, &names), wanted);
+        }
+    }
 
     #[test]
     fn brackets_match() {

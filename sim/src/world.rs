@@ -31,6 +31,10 @@ use crate::timeline::{Timeline, brief};
 
 /// How long the liveness phase may take.
 const LIVENESS_NS: u64 = 200 * PERIOD_NS;
+/// As many values need no more time than that.
+const VALUES_FEW: u64 = 100;
+/// How much longer for each one more.
+const VALUE_NS: u64 = PERIOD_NS;
 /// What is in flight when a fence closes or the power goes has landed by then, if the lane's contract holds.
 const DRAIN_NS: u64 = 100 * US;
 
@@ -196,6 +200,15 @@ struct Life {
     lost_after: Vec<u64>,
 }
 
+/// A value that a member applied.
+#[derive(Clone, Copy, Debug)]
+struct Applied {
+    value: u64,
+    host: usize,
+    /// What it applied before, or was given with its state.
+    before: Option<usize>,
+}
+
 #[derive(Debug)]
 struct Client {
     value: u64,
@@ -225,6 +238,13 @@ pub struct Outcome {
     pub excused: Option<&'static str>,
 }
 
+/// What a client's entry says.
+#[must_use]
+pub fn value_of(entry: &Entry) -> Option<u64> {
+    let Body::Value(bytes) = &entry.body else { return None };
+    <[u8; 8]>::try_from(&bytes[..]).ok().map(u64::from_le_bytes)
+}
+
 /// A world.
 pub struct World {
     /// Virtual time.
@@ -250,6 +270,10 @@ pub struct World {
     rides: Vec<u64>,
     troubles: [Trouble; PATHS],
     clients: Vec<Client>,
+    /// What anybody applied (only where it is watched).
+    chains: Vec<Applied>,
+    /// The end of the chain behind each state.
+    chain_of: BTreeMap<u64, Option<usize>>,
     /// Along the longest log.
     memberships: Vec<MemberSet>,
     healed_ns: u64,
@@ -264,11 +288,11 @@ pub struct World {
     one_leader: OneLeader,
     snapshots: Snapshot,
     safe_exit: SafeExit,
-    /// A copy or a heartbeat did not get where it was sent: a LOWI member stops, and has all others stop.
+    /// A copy or a heartbeat did not get where it was sent, or too late: a LOWI member stops, and has all others stop.
     missed: bool,
     /// When somebody spoke last in a LOWI group, by epoch.
     spoke_ns: BTreeMap<Epoch, u64>,
-    /// Over whom somebody spoke although they live, because they could not count from the last round.
+    /// Over whom somebody spoke although they live, because they could not count from the last round, or stood still.
     skipped: MemberSet,
     witness: Witness,
     /// A shell without two of its duties: a notice waits for what rode before it, and nothing that the crashed piggybacked is handed in behind their
@@ -301,6 +325,8 @@ impl World {
             rides: vec![0; n * n],
             troubles: [Trouble::default(); PATHS],
             clients: Vec::new(),
+            chains: Vec::new(),
+            chain_of: BTreeMap::new(),
             memberships: vec![MemberSet::first(n as u16)],
             healed_ns: 0,
             out: Outcome::default(),
@@ -373,6 +399,7 @@ impl World {
             crash_after: None,
             timer_ns: u64::MAX,
             state: 0,
+            chain: None,
             leaves: false,
             engine_of: None,
             engine_ns: 0,
@@ -417,13 +444,32 @@ impl World {
         self.agreement.log()
     }
 
+    /// Whether this member applied this value: itself, or whoever made the state that it was given. Only where the world is watched.
+    #[must_use]
+    pub fn has_applied(&self, member: &Member, value: u64) -> bool {
+        let mut chain = std::iter::successors(member.chain, |at| self.chains[*at].before);
+        chain.any(|at| self.chains[at].value == value)
+    }
+
+    /// Whether anybody ever applied it (on this host), in whichever log. Only where the world is watched.
+    #[must_use]
+    pub fn was_applied(&self, value: u64, host: Option<usize>) -> bool {
+        self.chains.iter().any(|applied| applied.value == value && host.is_none_or(|host| applied.host == host))
+    }
+
     /// The member that lives on this host.
     #[must_use]
     pub fn member_on(&self, host: usize) -> Option<&Member> {
         self.hosts.get(host)?.member.as_ref()
     }
 
-    /// Why the last member on this host stopped.
+    /// Whether a fence has cut this host off.
+    #[must_use]
+    pub fn is_fenced(&self, host: usize) -> bool {
+        self.hosts.get(host).is_some_and(|host| host.fenced)
+    }
+
+    /// Whether the last member on this host stopped safely.
     #[must_use]
     pub fn halted_on(&self, host: usize) -> bool {
         self.lives.iter().rev().find(|life| life.host == host).is_some_and(|life| life.halted)
@@ -496,7 +542,9 @@ impl World {
         let mut arrival = self.now + LAMBDA_MIN_NS + self.rng.below(JITTER_NS);
         let (percent, by_ns, until) = self.troubles[path].delay;
         if until > self.now && self.rng.chance(percent) {
-            return arrival + self.rng.below(by_ns);
+            arrival += self.rng.below(by_ns);
+            self.missed |= arrival > self.now + DELTA_MAX_NS;
+            return arrival;
         }
         arrival = arrival.max(self.lanes[at][path] + 1);
         self.lanes[at][path] = arrival;
@@ -531,16 +579,36 @@ impl World {
 
     // ------------------------------------------------------------------ what happens
 
+    /// On which host this happens, if it can wait there until a host that stands still goes on.
+    fn waits_on(&self, event: &Event) -> Option<usize> {
+        match *event {
+            Event::Arrive { to, .. }
+            | Event::Copy { to, .. }
+            | Event::Notice { to, .. }
+            | Event::Announce { to, .. }
+            | Event::Condemned { to, .. }
+            | Event::Question { to, .. }
+            | Event::Reply { to, .. } => Some(to),
+            Event::SendNotice { from, .. } => Some(from),
+            Event::Answer { to, .. } | Event::Confirmed { to, .. } => self.host_of(to),
+            // Heartbeats, ticks and timers come late by themselves; what goes over reliable links is held up there.
+            _ => None,
+        }
+    }
+
     /// Whether the world is over.
     fn handle(&mut self, event: Event) -> bool {
+        if let Some(host) = self.waits_on(&event)
+            && self.deferred(host)
+        {
+            // Its arrival is taken when the host goes on.
+            self.missed |= matches!(event, Event::Copy { .. });
+            self.queue.push(self.hosts[host].paused_until, event);
+            return false;
+        }
         match event {
             Event::Arrive { to, path, from, incarnation, number, ride } => {
-                if self.deferred(to) {
-                    let until = self.hosts[to].paused_until;
-                    self.queue.push(until, Event::Arrive { to, path, from, incarnation, number, ride });
-                } else {
-                    self.arrive(to, path, from, incarnation, number, ride);
-                }
+                self.arrive(to, path, from, incarnation, number, ride);
             }
             Event::Heartbeat { host, boot } => self.heartbeat(host, boot),
             Event::Tick { host, boot } => self.tick(host, boot),
@@ -548,10 +616,7 @@ impl World {
             Event::Message { to, from, sent_ns, message } => self.message(to, from, sent_ns, message),
             Event::Release { pair } => self.release(pair),
             Event::Copy { to, from, path, message } => {
-                if self.deferred(to) {
-                    let until = self.hosts[to].paused_until;
-                    self.queue.push(until, Event::Copy { to, from, path, message });
-                } else if self.hosts[to].up && !self.hosts[to].fenced {
+                if self.hosts[to].up && !self.hosts[to].fenced {
                     self.note(Some(to), || format!("← {from} on path {path}  {}", brief(&message)));
                     let arrival = self.local(to);
                     self.give(to, Input::Copy(from, path, (*message).clone(), arrival));
@@ -560,10 +625,7 @@ impl World {
             Event::Request { to, from, sent_ns, epoch, request } => self.request(to, from, sent_ns, epoch, request),
             Event::Answer { to, from, epoch, id, answer } => {
                 let Some(host) = self.host_of(to) else { return false };
-                if self.deferred(host) {
-                    let until = self.hosts[host].paused_until;
-                    self.queue.push(until, Event::Answer { to, from, epoch, id, answer });
-                } else if !self.hosts[host].fenced {
+                if !self.hosts[host].fenced {
                     self.give(host, Input::Memory(from, epoch, id, answer));
                 }
             }
@@ -571,38 +633,24 @@ impl World {
                 self.send_notice(to, from, boot, incarnation, number, member);
             }
             Event::Notice { to, from, boot, incarnation, number, member, sent_ns } => {
-                if self.deferred(to) {
-                    let until = self.hosts[to].paused_until;
-                    self.queue.push(until, Event::Notice { to, from, boot, incarnation, number, member, sent_ns });
-                } else {
-                    self.notice(to, from, boot, incarnation, number, member, sent_ns);
-                }
+                self.notice(to, from, boot, incarnation, number, member, sent_ns);
             }
             Event::SendAnnounce { to, from, boot } => self.send_announce(to, from, boot),
             Event::Announce { to, from, incarnation, renewed, member } => {
-                if self.deferred(to) {
-                    let until = self.hosts[to].paused_until;
-                    self.queue.push(until, Event::Announce { to, from, incarnation, renewed, member });
-                } else if self.hosts[to].up && self.hosts[from].incarnation == incarnation {
+                if self.hosts[to].up && self.hosts[from].incarnation == incarnation {
                     self.announced(to, from, incarnation, renewed, member);
                 }
             }
             Event::Condemned { to, incarnation } => self.condemned(to, incarnation),
             Event::Question { from, to, path, asked_ns, boot } => {
-                if self.deferred(to) {
-                    let until = self.hosts[to].paused_until;
-                    self.queue.push(until, Event::Question { from, to, path, asked_ns, boot });
-                } else if self.hosts[to].up && self.passes(to, from, path) {
+                if self.hosts[to].up && self.passes(to, from, path) {
                     let at = self.lane(to, from, path);
                     let result = ProbeResult::KernelAnswered;
                     self.queue.push(at, Event::Reply { to: from, from: to, path, result, asked_ns, boot });
                 }
             }
             Event::Reply { to, from, path, result, asked_ns, boot } => {
-                if self.deferred(to) {
-                    let until = self.hosts[to].paused_until;
-                    self.queue.push(until, Event::Reply { to, from, path, result, asked_ns, boot });
-                } else if self.hosts[to].up && self.hosts[to].boot == boot {
+                if self.hosts[to].up && self.hosts[to].boot == boot {
                     let local = self.local(to);
                     self.out.events += 1;
                     self.hosts[to].detector.probe_result(node(from), path, result, asked_ns, local);
@@ -635,10 +683,7 @@ impl World {
             }
             Event::Confirmed { to, member, answer } => {
                 let Some(host) = self.host_of(to) else { return false };
-                if self.deferred(host) {
-                    let until = self.hosts[host].paused_until;
-                    self.queue.push(until, Event::Confirmed { to, member, answer });
-                } else if !self.hosts[host].fenced {
+                if !self.hosts[host].fenced {
                     self.give(host, answer.map_or(Input::Fenced(member), |answer| Input::Witness(member, answer)));
                 }
             }
@@ -896,11 +941,6 @@ impl World {
         if self.hosts[from].boot != boot || !self.hosts[from].up || self.hosts[from].incarnation != incarnation {
             return;
         }
-        if self.deferred(from) {
-            let until = self.hosts[from].paused_until;
-            self.queue.push(until, Event::SendNotice { to, from, boot, incarnation, number, member });
-            return;
-        }
         match self.fastest(from, to) {
             Some(at) => {
                 // The notice says which heartbeat was the last one that could carry something of this process: receivers wait for it.
@@ -1009,11 +1049,6 @@ impl World {
 
     /// Somebody gave this host up: it begins a new incarnation (the detector's first duty of the shell).
     fn condemned(&mut self, host: usize, incarnation: u32) {
-        if self.deferred(host) {
-            let until = self.hosts[host].paused_until;
-            self.queue.push(until, Event::Condemned { to: host, incarnation });
-            return;
-        }
         let h = &mut self.hosts[host];
         if !h.up || h.fenced || h.incarnation != incarnation {
             return;
@@ -1362,6 +1397,7 @@ impl World {
                 let state = snapshot.map_or(Some(0), |bytes| <[u8; 8]>::try_from(&bytes[..]).ok().map(u64::from_le_bytes));
                 let Some(member) = &mut self.hosts[host].member else { return };
                 member.state = state.unwrap_or(u64::MAX);
+                member.chain = self.chain_of.get(&member.state).copied().flatten();
                 let gap = member.no_gap.installed(me, position);
                 let state = member.state;
                 let same = self.snapshots.installed(me, position, state);
@@ -1377,6 +1413,13 @@ impl World {
         let Some(member) = &mut self.hosts[host].member else { return };
         member.state = snapshot_state(member.state, entry);
         let state = member.state;
+        if self.timeline.is_some() {
+            if let Some(value) = value_of(entry) {
+                self.chains.push(Applied { value, host, before: member.chain });
+                member.chain = Some(self.chains.len() - 1);
+            }
+            self.chain_of.insert(state, member.chain);
+        }
         let gap = member.no_gap.applied(me, position);
         let (epoch, kind, members) = (member.log.epoch(), member.log.kind(), member.log.members());
         // Several outputs may wait behind each other; only the last control entry is known to be what the log stands behind.
@@ -1405,11 +1448,9 @@ impl World {
                 self.eviction.applied(entry, |member| self.is_gone(member))
             }
         });
-        if let Body::Value(bytes) = &entry.body {
-            let value = <[u8; 8]>::try_from(&bytes[..]).map_or(0, u64::from_le_bytes);
-            if let Some(client) = (value as usize).checked_sub(1).and_then(|at| self.clients.get_mut(at)) {
-                client.done = true;
-            }
+        let client = value_of(entry).and_then(|value| (value as usize).checked_sub(1));
+        if let Some(client) = client.and_then(|at| self.clients.get_mut(at)) {
+            client.done = true;
         }
         self.check(checked);
     }
@@ -1426,7 +1467,9 @@ impl World {
         let expelled = given_up || self.witness.expelled.contains(me) || self.skipped.contains(me);
         // Behind a change of the engine nobody knows which copies came before it could be told of them.
         let missed = self.missed || member.log.epoch() > 0;
-        let reasons = Reasons { left, expelled, missed, kind: member.log.kind() };
+        let spoke_ns = self.spoke_ns.get(&member.log.epoch()).copied().unwrap_or(0);
+        let unsettled = member.joined_ns.is_some() && member.engine_ns > spoke_ns + LAMBDA_MIN_NS + DELTA_MAX_NS;
+        let reasons = Reasons { left, expelled, missed, unsettled, kind: member.log.kind() };
         let checked = self.safe_exit.halted(me, why, reasons);
         self.check(checked);
         if why != Halted::Left {
@@ -1446,11 +1489,13 @@ impl World {
         // Those who start the group together have heard its start.
         let last_ns = self.spoke_ns.insert(*epoch, self.now).or((*epoch == 0).then_some(0));
         let Some(speaker) = &self.hosts[host].member else { return };
-        for other in self.hosts.iter().filter_map(|other| other.member.as_ref()) {
+        for (at_host, other) in self.hosts.iter().filter_map(|host| Some((host, host.member.as_ref()?))) {
             let before = other.id < me && speaker.log.members().contains(other.id);
             let heard =
                 last_ns.is_some_and(|at| other.engine_of == Some(*epoch) && other.engine_ns <= at + LAMBDA_MIN_NS + DELTA_MAX_NS);
-            if before && !heard {
+            // Its slot passed while it stood still, or its words waited behind those of others when it went on.
+            let stood_still = other.paused_until.max(at_host.paused_until) > last_ns.unwrap_or(0);
+            if before && (!heard || stood_still) {
                 self.skipped.insert(other.id);
             }
         }
@@ -1762,6 +1807,12 @@ impl World {
             && member.is_some_and(|m| m.log.is_running() && m.paused_until <= self.now)
     }
 
+    /// Whether a client that runs on this host waits for the member there, reached by others or not.
+    fn waits_for_its_own(&self, host: usize) -> bool {
+        let h = &self.hosts[host];
+        self.plan.clients_stay && h.up && !h.fenced && h.member.as_ref().is_some_and(|m| m.halted.is_none())
+    }
+
     /// A client hands its value to a member; if that one cannot take it, to another, later.
     fn client(&mut self, client: usize) {
         if self.clients[client].done || self.clients[client].at.is_some_and(|at| !self.is_gone(at)) {
@@ -1769,7 +1820,12 @@ impl World {
         }
         let able: Vec<_> = (0..self.hosts.len()).filter(|h| self.is_able(*h)).collect();
         let prefers = self.clients[client].prefers;
-        let host = if able.contains(&prefers) {
+        let stays = self.waits_for_its_own(prefers);
+        let takes = |m: &Member| m.log.is_running() && m.paused_until <= self.now;
+        let host = if stays {
+            let takes = !self.deferred(prefers) && self.hosts[prefers].member.as_ref().is_some_and(takes);
+            if takes { prefers } else { usize::MAX }
+        } else if able.contains(&prefers) {
             prefers
         } else if able.is_empty() {
             usize::MAX
@@ -1799,7 +1855,7 @@ impl World {
         self.clients[client].at = Some(me);
         self.validity.proposed(id, value);
         let host = self.host_of(me);
-        self.note(host, || format!("proposes {id}"));
+        self.note(host, || format!("proposes {id}={value}"));
     }
 
     /// Whoever had handed something to this member hands it to another.
@@ -1867,7 +1923,8 @@ impl World {
         let standings = self.standings();
         let longest = self.agreement.len();
         let clients = standings.is_empty() || self.clients.iter().all(|client| client.done);
-        let late = self.now > self.healed_ns + LIVENESS_NS;
+        let many = (self.clients.len() as u64).saturating_sub(VALUES_FEW) * VALUE_NS;
+        let late = self.now > self.healed_ns + LIVENESS_NS + many;
         if !clients || standings.iter().any(|standing| !Termination::is_done(standing, longest)) {
             if !late {
                 let again = self.now + PERIOD_NS;

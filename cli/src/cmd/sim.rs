@@ -555,7 +555,12 @@ fn replay(context: &Context, args: &ReplayArgs) -> Result<ExitCode, Failure> {
     }
     let mut out = context.out();
     if args.scenario {
-        write!(out, "{}", scenario::write(&plan))?;
+        let text = scenario::tell(&plan);
+        if context.json {
+            context.json_line(&mut out, &serde_json::json!({ "seed": args.seed, "options": options.to_string(), "scenario": text }))?;
+        } else {
+            write!(out, "{text}")?;
+        }
         out.flush()?;
         return Ok(if found.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS });
     }
@@ -661,8 +666,16 @@ struct Told {
     file: PathBuf,
     ok: bool,
     unmet: Vec<String>,
+    /// All that broke, expected or not.
+    broken: Vec<Broken>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Broken {
+    property: &'static str,
+    what: String,
 }
 
 fn read(file: &Path) -> Result<Scenario, Failure> {
@@ -677,7 +690,13 @@ fn read(file: &Path) -> Result<Scenario, Failure> {
 fn scenarios(context: &Context, args: &ScenarioArgs) -> Result<ExitCode, Failure> {
     let mut out = context.out();
     let (mut all_well, mut unread) = (true, None);
-    for file in &args.files {
+    let interrupt = Interrupt::install()?;
+    for (at, file) in args.files.iter().enumerate() {
+        // What was told so far is not lost with what is interrupted.
+        out.flush()?;
+        if interrupt.requested() {
+            return Err(Failure::new(Exit::Interrupted, format!("interrupted after {at} of {} files", args.files.len())));
+        }
         let scenario = match read(file) {
             Ok(scenario) => scenario,
             Err(failure) => {
@@ -687,19 +706,24 @@ fn scenarios(context: &Context, args: &ScenarioArgs) -> Result<ExitCode, Failure
                 unread.get_or_insert(code);
                 if context.json {
                     let error = Some(failure.what);
-                    context.json_line(&mut out, &Told { file: file.clone(), ok: false, unmet: Vec::new(), error })?;
+                    context.json_line(&mut out, &Told { file: file.clone(), ok: false, unmet: Vec::new(), broken: Vec::new(), error })?;
                 }
                 continue;
             }
         };
-        let ended = scenario.run();
+        let ended = {
+            let shown = Progress::start(context, "scenarios");
+            shown.set(format!("{} {}", bar(at, args.files.len()), file.display()));
+            scenario.run()
+        };
         let ok = ended.unmet.is_empty();
         all_well &= ok;
         if args.timeline || (!ok && !context.json) {
             tell(context, &mut out, &ended.timeline)?;
         }
         if context.json {
-            context.json_line(&mut out, &Told { file: file.clone(), ok, unmet: ended.unmet, error: None })?;
+            let broken = ended.broken.into_iter().map(|Violation { property, what }| Broken { property, what }).collect();
+            context.json_line(&mut out, &Told { file: file.clone(), ok, unmet: ended.unmet, broken, error: None })?;
             continue;
         }
         let style = &context.style;

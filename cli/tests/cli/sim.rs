@@ -67,6 +67,30 @@ fn scenarios_and_delays() {
 }
 
 #[test]
+fn what_broke_is_listed_and_a_replayed_seed_is_a_story_that_ends_as_it_says() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let story = "2 hosts, engine hsuc, seed 2, clients stay\nat 1ms h1 is cut off for 3ms\nat 1.1ms h1 proposes \"a\"\nexpect disagreement\n";
+    std::fs::write(file.path(), story).unwrap();
+    let o = sim(&format!("scenario --json {}", file.path().display()));
+    let told: serde_json::Value = serde_json::from_slice(&o.stdout).unwrap();
+    let broken: Vec<_> = told["broken"].as_array().unwrap().iter().map(|one| one["property"].as_str().unwrap()).collect();
+    assert!(o.status.code() == Some(1) && broken.contains(&"accuracy") && broken.contains(&"agreement"), "{told}");
+    assert!(told["unmet"].to_string().contains("nobody said that accuracy breaks"), "{told}");
+    let o = sim(&format!("scenario --timeline {}", file.path().display()));
+    assert!(text(&o.stdout).contains("proposes p1.1=\"a\""), "{}", text(&o.stdout));
+    for json in ["", " --json"] {
+        let o = sim(&format!("replay 7 --engine hsuc --menu beyond-contract --scenario{json}"));
+        let mut told = text(&o.stdout);
+        if !json.is_empty() {
+            told = serde_json::from_str::<serde_json::Value>(&told).unwrap()["scenario"].as_str().unwrap().to_owned();
+        }
+        std::fs::write(file.path(), &told).unwrap();
+        let o = sim(&format!("scenario {}", file.path().display()));
+        assert_eq!(o.status.code(), Some(0), "{told}{}", text(&o.stdout));
+    }
+}
+
+#[test]
 fn a_scenario_that_cannot_be_read_keeps_none_behind_it_from_being_run() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../sim/scenarios");
     let wrong = tempfile::NamedTempFile::new().unwrap();

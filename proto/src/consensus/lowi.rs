@@ -67,8 +67,9 @@
 //! * **The sender gets no copy of its own round** (§5.2: loopback "inside the FPGA"). It decides when they have left: see *duties*. It cannot know that they arrive; nor
 //!   can anybody else in one message delay.
 //! * **§5.2: timeout "> 2Δ_I + drift"**, with Δ_W = Δ_I: then `late` = 0, and a leader whose timer is served a nanosecond late must not speak. [`Config::new`] has Δ_W = 2Δ_I.
-//! * **The start.** §5.2's start message is the first round. Who waits for it ([`Start::OnMessage`]) never elects; if the starter dies before, only a report of its crash helps
-//!   (these reports, too, must come within Δ_W of each other).
+//! * **The start.** §5.2's start message is the first round. Who waits for it ([`Start::OnMessage`]) never elects, because nobody knows when the others began to wait. If the starter
+//!   dies before, it is the turn of the lowest of whom nobody is left before it: each member speaks when it knows for certain that *all* before it are dead, and gives up nobody by silence until
+//!   the first round has come. (Counting slots from the report of the starter's crash is not enough: members come through a change of the engine at any time, and so do those reports.)
 //!   [`Start::Together`] is Alg. 3's "all processes start within Δ_W".
 //!
 //! # Certain crashes
@@ -564,6 +565,21 @@ impl Lowi {
         others.all(|member| self.crashed.get(&member).is_some_and(|at_ns| self.now_ns >= at_ns.saturating_add(flight_ns)))
     }
 
+    /// Before the start message. Nobody counts slots yet, because nobody knows when the others began to wait: only who knows that all before it are dead takes
+    /// their place, and the others wait for that one.
+    fn inherit_start(&mut self) {
+        let dead = self.candidates().take_while(|before| self.crashed.contains_key(before)).count();
+        if self.slot_of(self.me) == Some(dead) {
+            self.slot = 0;
+            self.heard_ns = Some(self.now_ns);
+            self.unsettled_since_ns = None;
+        } else if dead != self.slot {
+            self.slot = dead;
+            self.forwarded = 0;
+            self.forward();
+        }
+    }
+
     /// ⊥, or some of what waits: a barrier alone, values as many as fit.
     fn take_batch(&mut self) -> Batch {
         let mut batch = Vec::new();
@@ -888,10 +904,8 @@ impl Engine<Message> for Lowi {
             return Ok(());
         }
         self.crashed.insert(member, self.now_ns);
-        if self.heard_ns.is_none() && member == self.last_leader {
-            // Whoever should have started is dead: the slots begin with the report.
-            self.heard_ns = Some(self.now_ns);
-            self.unsettled_since_ns = None;
+        if self.heard_ns.is_none() {
+            self.inherit_start();
         }
         self.advance(now_ns);
         Ok(())

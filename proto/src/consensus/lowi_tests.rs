@@ -880,6 +880,23 @@ fn nano_5_2_who_waits_for_the_start_message_needs_it_or_a_report() {
     p2.handle_crash(9_000 * US, P1).unwrap();
     p2.handle_timeout(p2.poll_timeout().unwrap());
     assert!(matches!(p2.poll_action(), Some(Action::Copies { .. })), "it starts in its place");
+    // Who knows of the starter's crash only does not count: when the one between begins to wait, or hears of that crash, nobody knows.
+    let mut p3 = start(P3);
+    p3.handle_crash(10 * US, P1).unwrap();
+    assert_eq!((p3.poll_timeout(), p3.leader()), (None, Some(P2)));
+    p3.handle_timeout(90_000 * US);
+    p3.handle_copy(90_001 * US, P2, 0, round(P2, 2, 1, vec![])).unwrap();
+    p3.handle_copy(90_002 * US, P2, 1, round(P2, 2, 1, vec![])).unwrap();
+    assert_eq!((p3.round(), p3.halted()), (2, None));
+    // Whatever the order of the reports, its own time comes with the last of them; and a copy that a report overtook is no fault.
+    let mut p3 = start(P3);
+    p3.handle_crash(10 * US, P2).unwrap();
+    assert_eq!((p3.poll_timeout(), p3.leader()), (None, Some(P1)));
+    p3.handle_crash(5_000 * US, P1).unwrap();
+    assert_eq!(p3.poll_timeout(), Some(5_000 * US + config().flight_ns()));
+    p3.handle_copy(5_001 * US, P1, 0, round(P1, 1, 1, vec![])).unwrap();
+    p3.handle_copy(5_002 * US, P1, 1, round(P1, 1, 1, vec![])).unwrap();
+    assert_eq!((p3.round(), p3.halted()), (1, None));
     // A start message that was kept for a member that came late does not tell when it was sent.
     let mut p2 = start(P2);
     p2.handle_copy(0, P1, 0, round(P1, 1, 1, vec![])).unwrap();

@@ -21,8 +21,10 @@ pub struct Reasons {
     pub left: bool,
     /// Others had reason to go on without it.
     pub expelled: bool,
-    /// A copy or a heartbeat of anybody did not get where it was sent.
+    /// A copy or a heartbeat of anybody did not get where it was sent, or too late.
     pub missed: bool,
+    /// It joined, and no round of LOWI came since it has its state.
+    pub unsettled: bool,
     /// Its engine.
     pub kind: Kind,
 }
@@ -33,11 +35,13 @@ impl SafeExit {
     /// # Errors
     /// If it has no reason to.
     pub fn halted(&self, member: MemberId, why: Halted, reasons: Reasons) -> Checked {
-        let Reasons { left, expelled, missed, kind } = reasons;
+        let Reasons { left, expelled, missed, unsettled, kind } = reasons;
         let reason = match why {
             Halted::Left => left || expelled,
             Halted::Expelled => expelled,
             Halted::Contradiction => false,
+            // It cannot tell when the last round was, so it must not speak in its turn.
+            Halted::MissingBroadcast if unsettled && kind == Kind::Lowi => true,
             // LOWI stops for one lost copy, HUC for what rode on a heartbeat and is behind what it decided; the others broadcast nothing.
             Halted::NetworkFault | Halted::MissingBroadcast => {
                 self.may_halt && ((kind == Kind::Huc && !self.contract) || (kind == Kind::Lowi && missed))
