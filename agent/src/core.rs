@@ -21,7 +21,8 @@ use crate::watchlist::{Origin, Watched, Watchlist};
 use crate::words;
 use crossbeam_channel::{Receiver as Channel, Sender};
 use fide_lane::{
-    AnswerKind, Breach, Calibration, Config as CalibrationConfig, DropCounters, Lane, Pacer, PathMode, Prober, SendOutcome,
+    AnswerKind, Breach, Calibration, Config as CalibrationConfig, DropCounters, Lane, Pacer, PathMode, Prober, SendError,
+    SendOutcome,
 };
 use fide_proto::detector::{
     self, Action, AppState, Detector, Offer, Outbox, OutboxConfig, PathArrival, ProbeResult, Progress, Seen, Taken, Verdict,
@@ -36,7 +37,7 @@ use fide_wire::packet::{
 };
 use fide_wire::verdict::{Cause, Confirmers, Contract, Evidence, FenceMode, FencedWhy, Grade, ProgressSource, VerdictId};
 use fide_wire::{PATHS, SLOTS};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -122,6 +123,15 @@ const REST_NS: u64 = 80_000;
 /// How often it rests.
 const REST_EVERY_NS: u64 = 1_000_000;
 
+/// A question of the second rank.
+#[derive(Clone, Copy, Debug)]
+enum Question {
+    /// To the lane's port of a host that was asked whether its kernel answers: does anybody hold it?
+    Knock { node: u32, path: usize },
+    /// To the kernel of another host, which shows whether an answer could have come.
+    Witness { node: u32, path: usize },
+}
+
 /// The loop's state.
 pub struct Core {
     /// What it started from (incarnation, keys and period change).
@@ -131,6 +141,8 @@ pub struct Core {
     pub(crate) prober: Option<Prober>,
     /// What came out of which queues: for applications that check.
     pub(crate) answers: Answers,
+    /// Questions that wait until it was looked whether the first ones are answered.
+    later: VecDeque<Question>,
     drops: DropCounters,
     drops_seen: [u64; PATHS],
     pacer: Pacer,
@@ -230,6 +242,7 @@ impl Core {
             receiver,
             lane,
             prober,
+            later: VecDeque::new(),
             answers: Answers::default(),
             drops: DropCounters::default(),
             drops_seen: [0; PATHS],
@@ -1203,9 +1216,24 @@ impl Core {
     // ---- judging ------------------------------------------------------------------------------------------------------------
 
     fn judge(&mut self, now: u64) {
-        // Barriers before the table: what came before them is in it.
+        self.take_answers(now);
+        self.weigh(now);
+        // A barrier is back in less time than all questions take to be sent, and a verdict may wait for it.
+        while let Some(question) = self.later.pop_front() {
+            let now = now_ns();
+            if self.take_answers(now) {
+                self.weigh(now);
+            }
+            self.put(question);
+        }
+    }
+
+    /// Whether there were any.
+    fn take_answers(&mut self, now: u64) -> bool {
+        let mut any = false;
         self.detector.offer_barriers(self.receiver.offers_barriers());
         while let Some(answer) = self.prober.as_mut().and_then(Prober::poll) {
+            any = true;
             let result = match answer.kind {
                 AnswerKind::KernelAnswered => ProbeResult::KernelAnswered,
                 AnswerKind::AgentAbsent => ProbeResult::AgentAbsent,
@@ -1224,6 +1252,11 @@ impl Core {
                 }
             }
         }
+        any
+    }
+
+    /// Hands the table to the detector and does what it wants. Behind the barriers: what came before them is in it.
+    fn weigh(&mut self, now: u64) {
         for slot in 0..self.peers.len() {
             let Some(peer) = self.peers[slot].as_ref() else { continue };
             let row = self.receiver.peer(slot);
@@ -1386,20 +1419,35 @@ impl Core {
         }
     }
 
+    /// A host that is doubted is asked at once whether its kernel answers; the rest follows.
     fn probe(&mut self, node: u32, paths: [bool; PATHS], knock: bool, now: u64) {
+        let paths = || (0..PATHS).filter(|path| paths[*path]);
+        if !knock {
+            self.later.extend(paths().map(|path| Question::Witness { node, path }));
+            return;
+        }
         // Before others are doubted: is it our own cable?
         for path in 0..PATHS {
             self.detector.carrier(path, self.lane.carrier(path as u8), now);
         }
+        paths().for_each(|path| self.ask(node, path, Prober::echo));
+        self.later.extend(paths().map(|path| Question::Knock { node, path }));
+    }
+
+    fn put(&mut self, question: Question) {
+        match question {
+            Question::Knock { node, path } => self.ask(node, path, Prober::knock),
+            Question::Witness { node, path } => self.ask(node, path, Prober::echo),
+        }
+    }
+
+    fn ask(&mut self, node: u32, path: usize, how: fn(&mut Prober, u32, u8, IpAddr) -> Result<(), SendError>) {
         let Some(slot) = self.slot(node) else { return };
         let (Some(peer), Some(prober)) = (self.peers[slot].as_ref(), self.prober.as_mut()) else { return };
-        for path in (0..PATHS).filter(|p| paths[*p]) {
-            if let Some(address) = peer.addresses[path]
-                && let Err(e) =
-                    if knock { prober.probe(node, path as u8, address) } else { prober.echo(node, path as u8, address) }
-            {
-                tracing::debug!("probe of {} on path {path}: {e}", peer.name);
-            }
+        if let Some(address) = peer.addresses[path]
+            && let Err(e) = how(prober, node, path as u8, address)
+        {
+            tracing::debug!("probe of {} on path {path}: {e}", peer.name);
         }
     }
 

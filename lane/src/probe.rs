@@ -170,23 +170,11 @@ impl Prober {
         Ok(())
     }
 
-    /// Sends one probe: an echo request and a datagram to the lane's port.
+    /// Sends an echo request. Its answer is the fastest of all, and may be what somebody waits for: it goes first.
     ///
     /// # Errors
-    /// When neither left. The interface being gone is [`SendError::Down`].
-    pub fn probe(&mut self, node: u32, path: u8, addr: IpAddr) -> Result<(), SendError> {
-        self.ask(node, path, addr, true)
-    }
-
-    /// Sends an echo request alone: to a host whose agent is heard, of which the datagram would tell nothing.
-    ///
-    /// # Errors
-    /// As [`Prober::probe`].
+    /// When it did not leave. The interface being gone is [`SendError::Down`].
     pub fn echo(&mut self, node: u32, path: u8, addr: IpAddr) -> Result<(), SendError> {
-        self.ask(node, path, addr, false)
-    }
-
-    fn ask(&mut self, node: u32, path: u8, addr: IpAddr, port_too: bool) -> Result<(), SendError> {
         let down = SendError::Down(Errno(libc::ENODEV));
         let slot = self.paths.get(usize::from(path)).and_then(Option::as_ref).ok_or(down)?;
         let (v4, v6, ifindex) = slot.open.as_ref().ok_or(down)?;
@@ -214,17 +202,22 @@ impl Prober {
         target.questions[target.next] = Some(Question { nonce, sent_ns: now, ..Question::default() });
         target.next = (target.next + 1) % RECENT;
 
-        let cargo = encode(node, path, nonce);
-        let echo = echo_request(addr.is_ipv6(), self.id, self.sequence, &cargo);
-        let echoed = sys::send_to(icmp, &echo, Some(&SockAddr::ip(addr, 0, *ifindex)));
-        if !port_too {
-            return echoed.map(drop).map_err(|e| SendError::from_io(&e));
-        }
-        let knocked = knock(target, &self.epoll, slot, *ifindex, token(node, path), &cargo);
-        match (echoed, knocked) {
-            (Err(e), Err(_)) => Err(SendError::from_io(&e)),
-            _ => Ok(()),
-        }
+        let echo = echo_request(addr.is_ipv6(), self.id, self.sequence, &encode(node, path, nonce));
+        sys::send_to(icmp, &echo, Some(&SockAddr::ip(addr, 0, *ifindex))).map(drop).map_err(|e| SendError::from_io(&e))
+    }
+
+    /// Sends the datagram to the lane's port that belongs to the last echo request to this address: the second half of a probe. Nothing without one.
+    ///
+    /// # Errors
+    /// When it did not leave.
+    pub fn knock(&mut self, node: u32, path: u8, addr: IpAddr) -> Result<(), SendError> {
+        let down = SendError::Down(Errno(libc::ENODEV));
+        let slot = self.paths.get(usize::from(path)).and_then(Option::as_ref).ok_or(down)?;
+        let (_, _, ifindex) = slot.open.as_ref().ok_or(down)?;
+        let Some(target) = self.targets.get_mut(&(node, path)).filter(|target| target.addr == addr) else { return Ok(()) };
+        let Some(last) = target.questions[(target.next + RECENT - 1) % RECENT] else { return Ok(()) };
+        let cargo = encode(node, path, last.nonce);
+        knock(target, &self.epoll, slot, *ifindex, token(node, path), &cargo).map_err(|e| SendError::from_io(&e))
     }
 
     /// The next answer, if one has arrived. Never waits; looks at a bounded number of packets.

@@ -238,7 +238,7 @@ fn a_nic_that_vanishes_is_an_error_of_its_path_and_comes_back() {
             assert_eq!(out[0], SendOutcome { copies: 1, error: None }, "the other path carries on");
             assert!(matches!(out[1], SendOutcome { copies: 0, error: Some(SendError::Down(_)) }), "{mode:?} {out:?}");
             assert!(lane.stale(1) && !lane.carrier(1));
-            assert!(prober.probe(1, 1, host(1, false, 2)).is_err());
+            assert!(probe(&mut prober, 1, 1, host(1, false, 2)).is_err());
             let e = lane.refresh(1).unwrap_err().to_string();
             assert_eq!(e, "path 1: interface e1 does not exist here");
             assert_eq!((lane.mode(1), lane.mtu(1)), (PathMode::Down, None));
@@ -332,10 +332,10 @@ fn a_kernel_answers_probes_and_says_when_its_agent_is_gone() {
             k.sort_unstable();
             k
         };
-        let probe = |p: &mut Prober| Net::within(&net.a, || [0, 1].map(|path| p.probe(7, path, host(path, ipv6, 2)).unwrap()));
+        let ask = |p: &mut Prober| Net::within(&net.a, || [0, 1].map(|path| probe(p, 7, path, host(path, ipv6, 2)).unwrap()));
 
         let agent = Net::within(&net.b, || open(&specs(ipv6), SendMode::Auto, Options::default()));
-        probe(&mut prober);
+        ask(&mut prober);
         assert_eq!(kinds(answers(&mut prober, 2)), [(7, 0, false), (7, 1, false)], "an agent holds the port");
         drop(agent);
         // The kernel limits how often it says so, over all network namespaces together: asked again, it will.
@@ -358,10 +358,10 @@ fn a_kernel_answers_probes_and_says_when_its_agent_is_gone() {
         assert_eq!(answers(&mut prober, 10).iter().filter(|a| a.kind == AnswerKind::KernelAnswered).count(), 10);
 
         // Nobody there: nothing is answered (and the neighbour's absence is no answer of the host's kernel).
-        Net::within(&net.a, || prober.probe(8, 0, host(0, ipv6, 99)).unwrap());
+        Net::within(&net.a, || probe(&mut prober, 8, 0, host(0, ipv6, 99)).unwrap());
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(answers(&mut prober, 0), []);
-        assert!(prober.probe(8, 0, "239.1.1.1".parse().unwrap()).is_err());
+        assert!(probe(&mut prober, 8, 0, "239.1.1.1".parse().unwrap()).is_err());
     }
 }
 
@@ -370,7 +370,7 @@ fn a_strangers_ping_is_not_believed() {
     let Some(net) = Net::make("stranger") else { return };
     let mut prober = Net::within(&net.a, || Prober::open(&specs(false)).unwrap());
     let mut stranger = Net::within(&net.a, || Prober::open(&specs(false)).unwrap());
-    Net::within(&net.a, || stranger.probe(7, 0, host(0, false, 2)).unwrap());
+    Net::within(&net.a, || probe(&mut stranger, 7, 0, host(0, false, 2)).unwrap());
     assert!(!answers(&mut stranger, 1).is_empty());
     assert_eq!(answers(&mut prober, 0), []);
 }
@@ -405,7 +405,7 @@ fn cost_of_one_send() {
         let mut took: Vec<u64> = (0..2_000)
             .map(|_| {
                 let t = monotonic_ns();
-                prober.probe(7, 0, host(0, false, 2)).unwrap();
+                probe(&mut prober, 7, 0, host(0, false, 2)).unwrap();
                 let took = monotonic_ns() - t;
                 while prober.poll().is_some() {}
                 took
@@ -479,4 +479,10 @@ fn what_failed_is_not_sent_and_what_old_sockets_had_under_way_is_never_known() {
         lane.send([Some(b"1"), Some(b"1")]);
         assert_eq!(lane.completion().through, [0, 0]);
     });
+}
+
+/// Both halves of a probe.
+fn probe(prober: &mut Prober, node: u32, path: u8, to: IpAddr) -> Result<(), SendError> {
+    prober.echo(node, path, to)?;
+    prober.knock(node, path, to)
 }

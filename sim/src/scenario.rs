@@ -86,13 +86,13 @@ const PPM_MAX: i64 = 100_000;
 /// The longest story, and the latest that a clock begins with: a hundred seconds.
 const TIME_MAX_NS: u64 = 100_000_000_000;
 
+use crate::host::Member;
 use crate::invariants::{TABLE, Violation};
 use crate::options::{self, Menu, Options};
 use crate::plan::{Act, Plan, Step, parse_host, parse_time};
 use crate::run;
 use crate::time::{Clock, PERIOD_NS, micros};
 use crate::timeline::Timeline;
-use crate::host::Member;
 use crate::world::{World, value_of};
 
 /// What a scenario expects of its end.
@@ -230,7 +230,8 @@ impl Scenario {
         let mut told = BTreeSet::new();
         // Where there are two logs, states and engines differ with them.
         let counts = |at: usize, property| at < diverged || !["engine-change", "snapshot"].contains(&property);
-        let unsaid = broken.iter().enumerate().filter(|(at, violation)| counts(*at, violation.property) && !said(violation.property));
+        let unsaid =
+            broken.iter().enumerate().filter(|(at, violation)| counts(*at, violation.property) && !said(violation.property));
         for (_, violation) in unsaid.filter(|(_, violation)| told.insert(violation.property)) {
             unmet.push(format!("nobody said that {} breaks: {violation}", violation.property));
         }
@@ -745,18 +746,28 @@ mod tests {
 
     #[test]
     fn what_comes_late_is_a_reason_for_lowi_to_stop() {
-        for trouble in ["path 1 delays 100 % by 300us for 2ms", "h2 pauses for 1ms", "process of h2 pauses for 1ms", "process of h1 pauses for 1ms"] {
+        for trouble in [
+            "path 1 delays 100 % by 300us for 2ms",
+            "h2 pauses for 1ms",
+            "process of h2 pauses for 1ms",
+            "process of h1 pauses for 1ms",
+        ] {
             let text = format!("3 hosts, engine lowi\nat 0.2ms h1 proposes \"a\"\nat 0.5ms {trouble}\nexpect no violation");
             let ended = Scenario::parse(&text).unwrap().run();
             // A follower whose process stands still has the kernel's stamps.
             let stops = trouble.starts_with("process of h2") || ended.timeline.to_string().contains("stops: ");
-            assert!(stops && ended.broken.iter().all(|violation| violation.property != "safe-exit"), "{trouble}: {:?}", ended.broken);
+            assert!(
+                stops && ended.broken.iter().all(|violation| violation.property != "safe-exit"),
+                "{trouble}: {:?}",
+                ended.broken
+            );
         }
     }
 
     #[test]
     fn many_values_take_their_time() {
-        let text = "3 hosts, engine raft\nat 0.2ms h1 proposes 15000 values\nexpect no violation\nexpect h2 applies 15000 entries";
+        let text =
+            "3 hosts, engine raft\nat 0.2ms h1 proposes 15000 values\nexpect no violation\nexpect h2 applies 15000 entries";
         assert_eq!(Scenario::parse(text).unwrap().run().unmet, [""; 0]);
     }
 

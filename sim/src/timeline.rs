@@ -127,7 +127,10 @@ mod tests {
         let names = ["a", "", "c = d"].map(str::to_owned);
         for (text, wanted) in [
             ("proposes p1.1=1", "proposes p1.1=\"a\""),
-            ("Hsuc(Propose { batch: [p2.1=3, p3.1=2, p1.1=1, p3.2=Leave(p1)] })", "Hsuc(Propose { batch: [p2.1=\"c = d\", p3.1=2, p1.1=\"a\", p3.2=Leave(p1)] })"),
+            (
+                "Hsuc(Propose { batch: [p2.1=3, p3.1=2, p1.1=1, p3.2=Leave(p1)] })",
+                "Hsuc(Propose { batch: [p2.1=\"c = d\", p3.1=2, p1.1=\"a\", p3.2=Leave(p1)] })",
+            ),
             ("applies 9: p1.4=4", "applies 9: p1.4=4"),
             ("x=1 p1.=", "x=1 p1.="),
         ] {

@@ -15,6 +15,7 @@ pub mod starvation;
 pub mod table1;
 
 use crate::Outcome;
+use crate::rig::Profile;
 use crate::ui::Ui;
 
 /// Arguments of `fide bench safetimer`.
@@ -36,6 +37,9 @@ pub struct Args {
     /// Stop an agent so many times, and tell the time from the deadline that it missed to the verdict behind a barrier
     #[arg(long, value_name = "TIMES", group = "what", num_args = 0..=1, default_missing_value = "300", value_parser = clap::value_parser!(u32).range(10..=100_000))]
     pub drain: Option<u32>,
+    /// How the observer's agent treats its processor
+    #[arg(long, requires = "drain", default_value = "shared")]
+    pub profile: Profile,
     /// Rounds for each size; each mode once in every round
     #[arg(long, value_name = "N", default_value_t = 40, requires = "overhead", value_parser = clap::value_parser!(u32).range(3..=1000))]
     pub rounds: u32,
@@ -57,7 +61,7 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
     if let Some(seconds) = args.starvation {
         starvation::run(seconds, ui)
     } else if let Some(times) = args.drain {
-        drain::run(times, ui)
+        drain::run(times, args.profile, ui)
     } else if args.overhead {
         overhead::run(args, ui)
     } else {

@@ -557,7 +557,10 @@ fn replay(context: &Context, args: &ReplayArgs) -> Result<ExitCode, Failure> {
     if args.scenario {
         let text = scenario::tell(&plan);
         if context.json {
-            context.json_line(&mut out, &serde_json::json!({ "seed": args.seed, "options": options.to_string(), "scenario": text }))?;
+            context.json_line(
+                &mut out,
+                &serde_json::json!({ "seed": args.seed, "options": options.to_string(), "scenario": text }),
+            )?;
         } else {
             write!(out, "{text}")?;
         }
@@ -706,7 +709,10 @@ fn scenarios(context: &Context, args: &ScenarioArgs) -> Result<ExitCode, Failure
                 unread.get_or_insert(code);
                 if context.json {
                     let error = Some(failure.what);
-                    context.json_line(&mut out, &Told { file: file.clone(), ok: false, unmet: Vec::new(), broken: Vec::new(), error })?;
+                    context.json_line(
+                        &mut out,
+                        &Told { file: file.clone(), ok: false, unmet: Vec::new(), broken: Vec::new(), error },
+                    )?;
                 }
                 continue;
             }
