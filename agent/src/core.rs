@@ -143,6 +143,8 @@ pub struct Core {
     pub(crate) answers: Answers,
     /// Questions that wait until it was looked whether the first ones are answered.
     later: VecDeque<Question>,
+    /// When it was last looked whether our cables are plugged.
+    carriers_ns: u64,
     drops: DropCounters,
     drops_seen: [u64; PATHS],
     pacer: Pacer,
@@ -243,6 +245,7 @@ impl Core {
             lane,
             prober,
             later: VecDeque::new(),
+            carriers_ns: 0,
             answers: Answers::default(),
             drops: DropCounters::default(),
             drops_seen: [0; PATHS],
@@ -1426,11 +1429,13 @@ impl Core {
             self.later.extend(paths().map(|path| Question::Witness { node, path }));
             return;
         }
-        // Before others are doubted: is it our own cable?
-        for path in 0..PATHS {
-            self.detector.carrier(path, self.lane.carrier(path as u8), now);
-        }
         paths().for_each(|path| self.ask(node, path, Prober::echo));
+        // Before others are doubted: is it our own cable? While the answers are on their way, and once for all who are asked now.
+        if std::mem::replace(&mut self.carriers_ns, now) != now {
+            for path in 0..PATHS {
+                self.detector.carrier(path, self.lane.carrier(path as u8), now);
+            }
+        }
         self.later.extend(paths().map(|path| Question::Knock { node, path }));
     }
 

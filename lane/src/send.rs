@@ -528,7 +528,8 @@ impl Lane {
     /// Whether the path's interface is up with its carrier.
     #[must_use]
     pub fn carrier(&self, path: u8) -> bool {
-        self.slot(path).is_some_and(|p| sys::running(&p.spec.interface).unwrap_or(false))
+        let running = |p: &Path| sys::running(&p.spec.interface, p.state.as_ref().ok().map(|open| &open.udp));
+        self.slot(path).is_some_and(|p| running(p).unwrap_or(false))
     }
 
     /// How the path's multicast is sent.

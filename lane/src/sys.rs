@@ -359,6 +359,10 @@ pub(crate) struct Link {
 
 fn interface_ioctl(request: libc::c_ulong, ifr: &mut libc::ifreq) -> io::Result<()> {
     let fd = socket(libc::AF_INET, libc::SOCK_DGRAM, 0).or_else(|_| socket(libc::AF_INET6, libc::SOCK_DGRAM, 0))?;
+    ioctl_on(&fd, request, ifr)
+}
+
+fn ioctl_on(fd: &OwnedFd, request: libc::c_ulong, ifr: &mut libc::ifreq) -> io::Result<()> {
     // SAFETY: the requests used here read and write one ifreq.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), request as _, &raw mut *ifr) }).map(drop)
 }
@@ -382,10 +386,14 @@ pub(crate) fn link(name: &str) -> io::Result<Link> {
     Ok(Link { ifindex, mac, hardware: hw.sa_family, mtu: mtu.max(0) as usize })
 }
 
-/// Whether the interface is up and has its carrier.
-pub(crate) fn running(name: &str) -> io::Result<bool> {
+/// Whether the interface is up and has its carrier. `by`: any socket of its network namespace; this is looked at while a verdict waits, and to make
+/// a socket for it takes longer than the rest.
+pub(crate) fn running(name: &str, by: Option<&OwnedFd>) -> io::Result<bool> {
     let mut r = ifreq(name)?;
-    interface_ioctl(libc::SIOCGIFFLAGS as _, &mut r)?;
+    match by {
+        Some(fd) => ioctl_on(fd, libc::SIOCGIFFLAGS as _, &mut r)?,
+        None => interface_ioctl(libc::SIOCGIFFLAGS as _, &mut r)?,
+    }
     // SAFETY: SIOCGIFFLAGS filled this member.
     let flags = i32::from(unsafe { r.ifr_ifru.ifru_flags });
     Ok(flags & libc::IFF_UP != 0 && flags & libc::IFF_RUNNING != 0)
