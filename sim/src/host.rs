@@ -107,6 +107,17 @@ impl Memory {
     }
 }
 
+/// How a process ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends {
+    /// Behind so many more outputs.
+    pub after: u32,
+    /// Its host loses its power.
+    pub power: bool,
+    /// Of the outputs only what is sent counts.
+    pub sends: bool,
+}
+
 /// A member's process.
 pub struct Member {
     /// Who.
@@ -119,8 +130,8 @@ pub struct Member {
     pub paused_until: u64,
     /// What came meanwhile.
     pub inbox: VecDeque<Input>,
-    /// Ends after so many more outputs; with its host or alone.
-    pub crash_after: Option<(u32, bool)>,
+    /// Ends soon.
+    pub crash_after: Option<Ends>,
     /// For which time its timer is set (world's time).
     pub timer_ns: u64,
     /// The application.
@@ -133,6 +144,8 @@ pub struct Member {
     pub engine_of: Option<Epoch>,
     /// See there.
     pub engine_ns: u64,
+    /// When the last copy came.
+    pub copy_ns: u64,
     /// It joined a group that was running, and was started then.
     pub joined_ns: Option<u64>,
     /// Somebody proposed its join then.

@@ -29,6 +29,13 @@ pub enum Act {
         /// After how many outputs.
         after: u32,
     },
+    /// The member's process is killed behind so many more things that it has sent: before its next output, whatever that is.
+    KillBehind {
+        /// Where.
+        host: usize,
+        /// Behind how many.
+        sends: u32,
+    },
     /// The host loses its power.
     PowerOff {
         /// Which.
@@ -336,6 +343,7 @@ impl fmt::Display for Act {
         match *self {
             Act::Propose { host, values } => write!(f, "host {} proposes {values} values", h(host)),
             Act::Kill { host, after: n } => write!(f, "host {} is killed{}", h(host), after(n)),
+            Act::KillBehind { host, sends } => write!(f, "host {} is killed after {sends} sends", h(host)),
             Act::PowerOff { host, after: n } => write!(f, "host {} loses power{}", h(host), after(n)),
             Act::Start { host } => write!(f, "host {} starts", h(host)),
             Act::PauseProcess { host, ns } => write!(f, "process of host {} pauses for {}", h(host), micros(ns)),
@@ -397,6 +405,9 @@ impl FromStr for Act {
             ["host", host, "is", "killed", "after", after, "outputs" | "output"] => {
                 Act::Kill { host: parse_host(host)?, after: number(after)? }
             }
+            ["host", host, "is", "killed", "after", sends, "sends" | "send"] => {
+                Act::KillBehind { host: parse_host(host)?, sends: number(sends)? }
+            }
             ["host", host, "loses", "power"] => Act::PowerOff { host: parse_host(host)?, after: 0 },
             ["host", host, "loses", "power", "after", after, "outputs" | "output"] => {
                 Act::PowerOff { host: parse_host(host)?, after: number(after)? }
@@ -439,12 +450,30 @@ impl FromStr for Act {
 }
 
 impl Act {
+    /// For how long, if it says so.
+    #[must_use]
+    pub fn lasts_ns(&self) -> u64 {
+        match *self {
+            Act::PauseProcess { ns, .. }
+            | Act::PauseHost { ns, .. }
+            | Act::CutPath { ns, .. }
+            | Act::CutHost { ns, .. }
+            | Act::Lose { ns, .. }
+            | Act::Double { ns, .. }
+            | Act::Delay { ns, .. }
+            | Act::Stall { ns, .. }
+            | Act::WitnessGone { ns } => ns,
+            _ => 0,
+        }
+    }
+
     /// The highest host that it speaks of.
     #[must_use]
     pub fn highest_host(&self) -> Option<usize> {
         match *self {
             Act::Propose { host, .. }
             | Act::Kill { host, .. }
+            | Act::KillBehind { host, .. }
             | Act::PowerOff { host, .. }
             | Act::Start { host }
             | Act::PauseProcess { host, .. }

@@ -100,6 +100,7 @@ pub fn watch_unjudged(plan: &Plan) -> (Vec<Violation>, Outcome, Option<World>) {
     };
     world.promise.safe = false;
     world.promise.live = false;
+    world.notes_all = true;
     let (outcome, panicked) = match catching(|| world.run()) {
         Ok(outcome) => (outcome, None),
         Err(violation) => (Outcome::default(), Some(violation)),

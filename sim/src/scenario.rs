@@ -31,11 +31,12 @@ pub const SETTINGS: [&str; 9] = [
 ];
 
 /// What can happen: what may stand behind `at T`.
-pub const ACTS: [&str; 21] = [
+pub const ACTS: [&str; 22] = [
     "hN proposes \"NAME\"",
     "hN proposes COUNT values",
     "hN is killed",
     "hN is killed after its NTH send",
+    "hN is killed after COUNT sends",
     "hN is killed after COUNT outputs",
     "hN loses power",
     "hN loses power after COUNT outputs",
@@ -142,6 +143,8 @@ pub struct Ended {
     pub broken: Vec<Violation>,
     /// Which expectations were not met, and why.
     pub unmet: Vec<String>,
+    /// It was not judged whether all was decided at the end, and why.
+    pub excused: Option<&'static str>,
 }
 
 /// Why a text is no scenario.
@@ -210,7 +213,7 @@ impl Scenario {
     /// Lets it happen and judges its end.
     #[must_use]
     pub fn run(&self) -> Ended {
-        let (broken, _, mut world) = run::watch_unjudged(&self.plan);
+        let (broken, outcome, mut world) = run::watch_unjudged(&self.plan);
         let mut timeline = world.as_mut().and_then(World::take_timeline).unwrap_or_default();
         let mut unmet: Vec<_> = match &world {
             Some(world) => self
@@ -235,11 +238,13 @@ impl Scenario {
         for (_, violation) in unsaid.filter(|(_, violation)| told.insert(violation.property)) {
             unmet.push(format!("nobody said that {} breaks: {violation}", violation.property));
         }
-        Ended { timeline, broken, unmet }
+        Ended { timeline, broken, unmet, excused: outcome.excused }
     }
 
     fn unmet(&self, expect: &Expect, world: &World, timeline: &Timeline, broken: &[Violation]) -> Option<String> {
-        let member = |host: usize| world.member_on(host).filter(|member| member.halted.is_none() && member.log.is_running());
+        let there = |host: usize| world.member_on(host).filter(|member| member.halted.is_none());
+        // One that joins has no state yet.
+        let member = |host: usize| there(host).filter(|member| member.log.is_running());
         let position = |wanted: u64| world.log().iter().position(|entry| value_of(entry) == Some(wanted)).map(|at| at as u64 + 1);
         match expect {
             Expect::NoViolation => broken.first().map(ToString::to_string),
@@ -254,9 +259,9 @@ impl Scenario {
                 }
                 let hosts = host.map_or(0..self.plan.hosts(), |host| host..host + 1);
                 // Whoever is fenced is not among the living.
-                let there = || hosts.clone().filter(|at| host.is_some() || !world.is_fenced(*at)).filter_map(member);
-                let lacks = there().find(|member| !world.has_applied(member, *wanted));
-                let nobody = there().next().is_none();
+                let living = || hosts.clone().filter(|at| host.is_some() || !world.is_fenced(*at)).filter_map(there);
+                let lacks = living().find(|member| !world.has_applied(member, *wanted));
+                let nobody = living().next().is_none();
                 let told = |member: &Member| format!("{} applied {} entries without it", member.id, member.no_gap.position());
                 lacks.map(told).or_else(|| nobody.then(|| "nobody is there".to_owned()))
             }
@@ -276,7 +281,7 @@ impl Scenario {
                 (found != kind).then(|| format!("it runs {found}"))
             }
             Expect::Fenced(host) => (!world.is_fenced(*host)).then(|| "it is not".to_owned()),
-            Expect::Down(host) => member(*host).map(|member| format!("{} runs there", member.id)),
+            Expect::Down(host) => there(*host).map(|member| format!("{} runs there", member.id)),
             Expect::Halted(host, why) => {
                 let lines = timeline.lines().iter().filter(|line| line.host == Some(*host));
                 let reasons = lines.filter_map(|line| line.text.strip_prefix("stops: "));
@@ -552,7 +557,7 @@ impl Reader {
             expects.push((line, expect));
         }
         let steps: Vec<_> = self.steps.into_iter().map(|(_, step, _)| step).collect();
-        let last = steps.last().map_or(0, |step| step.at_ns);
+        let last = steps.iter().map(|step| step.at_ns.saturating_add(step.act.lasts_ns())).max().unwrap_or(0);
         let faults_end_ns = self.ends_ns.unwrap_or(last + PERIOD_NS);
         let (snapshots, clients_stay) = (self.snapshots, self.clients_stay);
         let plan = Plan { seed: self.seed, options: self.options, clocks, steps, faults_end_ns, snapshots, clients_stay };
@@ -571,9 +576,8 @@ fn act(words: &[&str], quoted: &[String]) -> Result<Act, String> {
         }
         ["host", host, "joins"] => Act::Start { host: parse_host(host)? },
         ["host", host, "is", "killed", "after", "its", nth, "send"] => {
-            // At the next one.
             let nth = options::one_of(&ORDINALS, nth, "send")?;
-            Act::Kill { host: parse_host(host)?, after: nth as u32 + 2 }
+            Act::KillBehind { host: parse_host(host)?, sends: nth as u32 + 1 }
         }
         ["link", "host", from, "to", "host", to, rest @ ..] => format!("link {from} to {to} {}", rest.join(" ")).parse()?,
         words => words.join(" ").parse().map_err(|why: String| {
@@ -589,6 +593,9 @@ fn act(words: &[&str], quoted: &[String]) -> Result<Act, String> {
         && percent > 100
     {
         return Err(format!("of a hundred, not {percent}: {act}"));
+    }
+    if let Act::Propose { values: 0, .. } = act {
+        return Err(format!("nothing is proposed: {act}"));
     }
     Ok(act)
 }
@@ -712,6 +719,7 @@ mod tests {
             ("at 1ms h1 is killed after its last send", "line 1: no such send: last"),
             ("\n# a title\n", "line 1: it says nothing"),
             ("", "line 1: it says nothing"),
+            ("at 1ms h1 proposes 0 values", "line 1: nothing is proposed"),
             ("at 1ms h1 proposes “a”", "line 1: names stand between \"straight\" quotes, not “"),
             ("a nice day", "line 1: not something that a scenario says: a nice day"),
         ] {
@@ -762,6 +770,43 @@ mod tests {
                 ended.broken
             );
         }
+    }
+
+    #[test]
+    fn what_was_never_decided_is_told_also_where_something_else_broke() {
+        let text = "4 hosts, engine huc, seed 5\nat 1ms path 0 loses 60 % for 3ms\nat 1ms path 1 loses 60 % for 3ms\nat 1ms h1 proposes 10 values\n\
+            at 1.3ms h2 proposes \"x\"\nat 0.2ms h3 pauses for 0.5ms\nfaults end at 4ms\nexpect accuracy broken\nexpect eviction broken\n";
+        let unmet = Scenario::parse(text).unwrap().run().unmet;
+        assert!(unmet.len() == 1 && unmet[0].starts_with("nobody said that termination breaks"), "{unmet:?}");
+        // Where it cannot be judged, that is said.
+        let text =
+            "3 hosts, engine raft\nat 3ms h2 is killed\nat 3ms h3 is killed\nat 4ms h1 proposes \"b\"\nexpect no violation";
+        let ended = Scenario::parse(text).unwrap().run();
+        assert_eq!((ended.unmet, ended.excused), (vec![], Some("a majority is gone")));
+        // Whoever joins is not down, and has applied nothing.
+        let text = "3 hosts, engine raft\nat 1ms h1 proposes \"a\"\nat 3ms h2 is killed\nat 3ms h3 is killed\nat 4ms h3 joins\nexpect h2 is down\n\
+            expect h3 is down\nexpect all alive apply \"a\"";
+        let unmet = Scenario::parse(text).unwrap().run().unmet;
+        assert!(unmet.len() == 2 && unmet[0].contains("h3 is down: p4 runs there"), "{unmet:?}");
+    }
+
+    #[test]
+    fn a_state_that_is_given_has_what_was_applied_before_it() {
+        let text = "3 hosts, engine hsuc, snapshots\nat 0.01ms h3 is killed\nat 1ms h1 proposes \"a\"\nat 1.5ms h1 proposes \"b\"\nat 2ms h1 proposes \"c\"\n\
+            at 5ms h3 joins\nat 8ms h1 proposes \"z\"\nexpect h3 applies \"a\"\nexpect h3 applied \"a\"\nexpect h3 applied \"z\"";
+        assert_eq!(Scenario::parse(text).unwrap().run().unmet, [""; 0]);
+        let unmet = |more: &str| {
+            Scenario::parse(&text.replace("expect", "# ").replace("at 8ms", more)).unwrap().run().timeline.to_string()
+        };
+        assert!(unmet("at 8ms").contains("installs the state after"), "it is given a state, not the log");
+    }
+
+    #[test]
+    fn only_what_is_sent_counts_where_sends_are_counted() {
+        let text = "3 hosts, engine hsuc\nat 0.5ms h1 proposes \"a\"\nat 0.5ms h2 is killed after its second send\nat 0.7ms h1 proposes \"b\"\nexpect h2 is down";
+        let ended = Scenario::parse(text).unwrap().run();
+        let sends = ended.timeline.lines().iter().filter(|line| line.host == Some(1) && line.text.starts_with('→')).count();
+        assert_eq!((sends, ended.unmet), (2, vec![]), "{}", ended.timeline);
     }
 
     #[test]

@@ -144,6 +144,7 @@ fn rename(act: &mut Act, mut to: impl FnMut(usize) -> usize) {
     match act {
         Act::Propose { host, .. }
         | Act::Kill { host, .. }
+        | Act::KillBehind { host, .. }
         | Act::PowerOff { host, .. }
         | Act::Start { host }
         | Act::PauseProcess { host, .. }
@@ -169,6 +170,7 @@ fn simpler_acts(act: Act) -> Vec<Act> {
             vec![Act::Propose { host, values: 1 }, Act::Propose { host, values: values - 1 }]
         }
         Act::Kill { host, after: n } => after(n).map(|after| Act::Kill { host, after }).collect(),
+        Act::KillBehind { host, sends: n } => after(n).map(|sends| Act::KillBehind { host, sends }).collect(),
         Act::PowerOff { host, after: n } => {
             let kill = Act::Kill { host, after: n };
             after(n).map(|after| Act::PowerOff { host, after }).chain([kill]).collect()

@@ -17,7 +17,7 @@ use fide_wire::verdict::Cause;
 
 use crate::engines;
 use crate::gate::{self, Ask, Grade, Policy};
-use crate::host::{Host, Input, Member, Slot, detector, node};
+use crate::host::{Ends, Host, Input, Member, Slot, detector, node};
 use crate::invariants::{
     Agreement, Checked, CrashOrder, EngineChange, Eviction, Integrity, NoGap, OneLeader, Reasons, SafeExit, Snapshot, Stability,
     Standing, Termination, Validity, Violation, broken, snapshot_state,
@@ -252,6 +252,8 @@ pub struct World {
     plan: Plan,
     /// What is judged; anything else that breaks is noted in the timeline alone.
     pub promise: Promise,
+    /// Whatever breaks is noted, to the end: also that something was never decided, where nothing is promised any more.
+    pub notes_all: bool,
     queue: Queue<Event>,
     rng: Rng,
     hosts: Vec<Host>,
@@ -272,6 +274,8 @@ pub struct World {
     clients: Vec<Client>,
     /// What anybody applied (only where it is watched).
     chains: Vec<Applied>,
+    /// What members were given with a state: on which host, and the end of its chain.
+    given: Vec<(usize, Option<usize>)>,
     /// The end of the chain behind each state.
     chain_of: BTreeMap<u64, Option<usize>>,
     /// Along the longest log.
@@ -290,7 +294,9 @@ pub struct World {
     safe_exit: SafeExit,
     /// A copy or a heartbeat did not get where it was sent, or too late: a LOWI member stops, and has all others stop.
     missed: bool,
-    /// When somebody spoke last in a LOWI group, by epoch.
+    /// When somebody spoke first and last in a LOWI group, by epoch.
+    started_ns: BTreeMap<Epoch, u64>,
+    /// See there.
     spoke_ns: BTreeMap<Epoch, u64>,
     /// Over whom somebody spoke although they live, because they could not count from the last round, or stood still.
     skipped: MemberSet,
@@ -313,6 +319,7 @@ impl World {
         let mut world = Self {
             now: 0,
             promise,
+            notes_all: false,
             queue: Queue::new(),
             rng: Rng::new(plan.seed ^ 0x6e65_7477_6f72_6b21),
             hosts: (0..n).map(|h| Host::new(h, n, plan.clocks[h])).collect(),
@@ -326,6 +333,7 @@ impl World {
             troubles: [Trouble::default(); PATHS],
             clients: Vec::new(),
             chains: Vec::new(),
+            given: Vec::new(),
             chain_of: BTreeMap::new(),
             memberships: vec![MemberSet::first(n as u16)],
             healed_ns: 0,
@@ -345,6 +353,7 @@ impl World {
             },
             // Who loses its power may be heard by some and not by others, copies or not.
             missed: half_a_broadcast,
+            started_ns: BTreeMap::new(),
             spoke_ns: BTreeMap::new(),
             skipped: MemberSet::new(),
             witness: Witness::default(),
@@ -403,6 +412,7 @@ impl World {
             leaves: false,
             engine_of: None,
             engine_ns: 0,
+            copy_ns: 0,
             joined_ns,
             asked_ns: 0,
             halted: None,
@@ -447,14 +457,20 @@ impl World {
     /// Whether this member applied this value: itself, or whoever made the state that it was given. Only where the world is watched.
     #[must_use]
     pub fn has_applied(&self, member: &Member, value: u64) -> bool {
-        let mut chain = std::iter::successors(member.chain, |at| self.chains[*at].before);
+        self.has(member.chain, value)
+    }
+
+    fn has(&self, chain: Option<usize>, value: u64) -> bool {
+        let mut chain = std::iter::successors(chain, |at| self.chains[*at].before);
         chain.any(|at| self.chains[at].value == value)
     }
 
     /// Whether anybody ever applied it (on this host), in whichever log. Only where the world is watched.
     #[must_use]
     pub fn was_applied(&self, value: u64, host: Option<usize>) -> bool {
-        self.chains.iter().any(|applied| applied.value == value && host.is_none_or(|host| applied.host == host))
+        let here = |at: usize| host.is_none_or(|host| at == host);
+        self.chains.iter().any(|applied| applied.value == value && here(applied.host))
+            || self.given.iter().any(|(at, chain)| here(*at) && self.has(*chain, value))
     }
 
     /// The member that lives on this host.
@@ -509,7 +525,9 @@ impl World {
                 self.violation = Some(violation);
             } else {
                 self.note(None, || format!("(not promised here) {violation}"));
-                self.out.excused.get_or_insert("nothing is promised here, and something broke");
+                if !self.notes_all {
+                    self.out.excused.get_or_insert("nothing is promised here, and something broke");
+                }
             }
         }
     }
@@ -619,6 +637,9 @@ impl World {
                 if self.hosts[to].up && !self.hosts[to].fenced {
                     self.note(Some(to), || format!("← {from} on path {path}  {}", brief(&message)));
                     let arrival = self.local(to);
+                    if let Some(member) = &mut self.hosts[to].member {
+                        member.copy_ns = self.now;
+                    }
                     self.give(to, Input::Copy(from, path, (*message).clone(), arrival));
                 }
             }
@@ -661,9 +682,9 @@ impl World {
             Event::CrashNow { host, member } => {
                 if let Some(m) = &self.hosts[host].member
                     && m.id == member
-                    && let Some((_, power)) = m.crash_after
+                    && let Some(ends) = m.crash_after
                 {
-                    self.crash(host, power);
+                    self.crash(host, ends.power);
                 }
             }
             Event::Exit { host, member } => {
@@ -752,7 +773,7 @@ impl World {
             return;
         }
         if let Some(carried) = &ride
-            && self.survives_output(host)
+            && self.survives_output(host, true)
             && let Some(member) = &mut self.hosts[host].member
             && member.id == carried.0
         {
@@ -1266,7 +1287,8 @@ impl World {
         loop {
             let Some(member) = &mut self.hosts[host].member else { return };
             let Some(output) = member.log.poll_output() else { break };
-            if !self.survives_output(host) {
+            let is_send = matches!(output, Output::Send { .. } | Output::Copies { .. } | Output::Memory { .. });
+            if !self.survives_output(host, is_send) {
                 return;
             }
             self.output(host, output);
@@ -1325,18 +1347,18 @@ impl World {
         }
     }
 
-    /// One more thing leaves this process; whether it lived to send it.
-    fn survives_output(&mut self, host: usize) -> bool {
+    /// One more thing leaves this process; whether it lived to make it.
+    fn survives_output(&mut self, host: usize, is_send: bool) -> bool {
         let Some(member) = &mut self.hosts[host].member else { return false };
         match &mut member.crash_after {
             None => true,
-            Some((0, power)) => {
+            Some(Ends { after: 0, power, .. }) => {
                 let power = *power;
                 self.crash(host, power);
                 false
             }
-            Some((left, _)) => {
-                *left -= 1;
+            Some(ends) => {
+                ends.after -= u32::from(is_send || !ends.sends);
                 true
             }
         }
@@ -1345,7 +1367,7 @@ impl World {
     /// The same between two copies that the host itself sends.
     fn survives_power(&mut self, host: usize) -> bool {
         match self.hosts[host].member.as_ref().and_then(|member| member.crash_after) {
-            Some((_, true)) => self.survives_output(host),
+            Some(Ends { power: true, .. }) => self.survives_output(host, true),
             _ => true,
         }
     }
@@ -1398,6 +1420,7 @@ impl World {
                 let Some(member) = &mut self.hosts[host].member else { return };
                 member.state = state.unwrap_or(u64::MAX);
                 member.chain = self.chain_of.get(&member.state).copied().flatten();
+                self.given.push((host, member.chain));
                 let gap = member.no_gap.installed(me, position);
                 let state = member.state;
                 let same = self.snapshots.installed(me, position, state);
@@ -1438,6 +1461,12 @@ impl World {
         {
             self.memberships.push(member.log.members().clone());
         }
+        if agreed.is_err() && self.notes_all {
+            // Another log than the longest; what it says must have been asked for all the same.
+            let (valid, wanted) = (self.validity.applied(entry), self.eviction.applied(entry, |member| self.is_gone(member)));
+            self.check(valid);
+            self.check(wanted);
+        }
         let checked = gap.and(behind).and_then(|()| match agreed {
             Err(violation) => Err(violation),
             Ok(false) => Ok(()),
@@ -1465,10 +1494,11 @@ impl World {
             || self.hosts.iter().any(|other| other.member.as_ref().is_some_and(|m| m.log.crashed().contains(me)));
         let Some(member) = &self.hosts[host].member else { return };
         let expelled = given_up || self.witness.expelled.contains(me) || self.skipped.contains(me);
-        // Behind a change of the engine nobody knows which copies came before it could be told of them.
-        let missed = self.missed || member.log.epoch() > 0;
-        let spoke_ns = self.spoke_ns.get(&member.log.epoch()).copied().unwrap_or(0);
-        let unsettled = member.joined_ns.is_some() && member.engine_ns > spoke_ns + LAMBDA_MIN_NS + DELTA_MAX_NS;
+        // Who came to this engine behind its first round, and has heard none since, cannot tell when the last one was: a joiner, or one that was slow behind a change.
+        // Before the first round there is nothing that it could have missed.
+        let started = self.started_ns.get(&member.log.epoch()).is_some_and(|at| *at <= member.engine_ns);
+        let unsettled = started && member.copy_ns <= member.engine_ns;
+        let missed = self.missed;
         let reasons = Reasons { left, expelled, missed, unsettled, kind: member.log.kind() };
         let checked = self.safe_exit.halted(me, why, reasons);
         self.check(checked);
@@ -1486,6 +1516,7 @@ impl World {
     /// when the last round came may be so late: behind a change of the engine, or with its state on its way.
     fn speaks(&mut self, host: usize, me: MemberId, message: &Message) {
         let Message::Engine { epoch, body: EngineMessage::Lowi(_) } = message else { return };
+        self.started_ns.entry(*epoch).or_insert(self.now);
         // Those who start the group together have heard its start.
         let last_ns = self.spoke_ns.insert(*epoch, self.now).or((*epoch == 0).then_some(0));
         let Some(speaker) = &self.hosts[host].member else { return };
@@ -1615,11 +1646,14 @@ impl World {
         {
             // Nothing happens inside of what stands still, but for the power.
             if !matches!(act, Act::PowerOff { .. } | Act::CutPath { .. } | Act::CutHost { .. }) {
+                self.note(None, || format!("─── {act}: nothing happens, the host stands still"));
                 return;
             }
         }
-        self.note(None, || format!("─── {act}"));
         let now = self.now;
+        let of_process = if let Act::Leave { host } | Act::Switch { host, .. } = act { Some(host) } else { None };
+        let still = of_process.and_then(|host| self.hosts[host].member.as_ref()).is_some_and(|member| member.paused_until > now);
+        self.note(None, || format!("─── {act}{}", if still { ": nothing happens, the process stands still" } else { "" }));
         match act {
             Act::Propose { host, values } => {
                 for _ in 0..values {
@@ -1628,8 +1662,9 @@ impl World {
                     self.client(value as usize - 1);
                 }
             }
-            Act::Kill { host, after } => self.crash_soon(host, after, false),
-            Act::PowerOff { host, after } => self.crash_soon(host, after, true),
+            Act::Kill { host, after } => self.crash_soon(host, Ends { after, power: false, sends: false }),
+            Act::KillBehind { host, sends } => self.crash_soon(host, Ends { after: sends + 1, power: false, sends: true }),
+            Act::PowerOff { host, after } => self.crash_soon(host, Ends { after, power: true, sends: false }),
             Act::Start { host } => {
                 // A host does not boot faster than what it sent arrives: its new incarnation would be announced before.
                 let boots = self.hosts[host].off_ns + DRAIN_NS;
@@ -1688,7 +1723,8 @@ impl World {
         }
     }
 
-    fn crash_soon(&mut self, host: usize, after: u32, power: bool) {
+    fn crash_soon(&mut self, host: usize, ends: Ends) {
+        let Ends { after, power, .. } = ends;
         let Some(member) = &mut self.hosts[host].member else {
             if power && self.hosts[host].up {
                 self.crash(host, true);
@@ -1699,7 +1735,7 @@ impl World {
             self.crash(host, power);
             return;
         }
-        member.crash_after = Some((after - 1, power));
+        member.crash_after = Some(Ends { after: after - 1, ..ends });
         let id = member.id;
         let at = self.now + 3 * PERIOD_NS;
         self.queue.push(at, Event::CrashNow { host, member: id });

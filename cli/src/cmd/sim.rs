@@ -671,6 +671,9 @@ struct Told {
     unmet: Vec<String>,
     /// All that broke, expected or not.
     broken: Vec<Broken>,
+    /// It was not judged whether all was decided at the end, and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    excused: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -711,7 +714,7 @@ fn scenarios(context: &Context, args: &ScenarioArgs) -> Result<ExitCode, Failure
                     let error = Some(failure.what);
                     context.json_line(
                         &mut out,
-                        &Told { file: file.clone(), ok: false, unmet: Vec::new(), broken: Vec::new(), error },
+                        &Told { file: file.clone(), ok: false, unmet: Vec::new(), broken: Vec::new(), excused: None, error },
                     )?;
                 }
                 continue;
@@ -729,12 +732,16 @@ fn scenarios(context: &Context, args: &ScenarioArgs) -> Result<ExitCode, Failure
         }
         if context.json {
             let broken = ended.broken.into_iter().map(|Violation { property, what }| Broken { property, what }).collect();
-            context.json_line(&mut out, &Told { file: file.clone(), ok, unmet: ended.unmet, broken, error: None })?;
+            context.json_line(
+                &mut out,
+                &Told { file: file.clone(), ok, unmet: ended.unmet, broken, excused: ended.excused, error: None },
+            )?;
             continue;
         }
         let style = &context.style;
         let mark = if ok { style.paint(Paint::Green, "✓") } else { style.red("✗") };
-        writeln!(out, "{mark} {}", file.display())?;
+        let excused = ended.excused.map(|why| style.dim(&format!("  (whether all is decided at the end is not judged: {why})")));
+        writeln!(out, "{mark} {}{}", file.display(), excused.unwrap_or_default())?;
         if args.timeline || !ok {
             for (line, _) in &scenario.expects {
                 let unmet = ended.unmet.iter().find(|unmet| unmet.starts_with(line.as_str()));

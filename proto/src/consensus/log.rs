@@ -315,6 +315,8 @@ pub struct Log {
     /// Who was asked lately, and when; and when we look again, because somebody would have been asked too soon.
     asked_at: BTreeMap<MemberId, u64>,
     ask_again_ns: Option<u64>,
+    /// How long a joiner waits for its state before it asks the next one.
+    patience_ns: u64,
     /// Whether it was ours to welcome who arrives when we last looked.
     welcomes: bool,
     /// Which epoch's engine rode on the last heartbeat.
@@ -393,6 +395,7 @@ impl Log {
             asked: None,
             asked_at: BTreeMap::new(),
             ask_again_ns: None,
+            patience_ns: config.ask_interval_ns,
             welcomes: false,
             rode: 0,
             outputs: VecDeque::new(),
@@ -703,6 +706,9 @@ impl Log {
             }
         }
         if self.ask_again_ns.take_if(|at| *at <= now_ns).is_some() {
+            if matches!(self.stage, Stage::Joining) {
+                self.ask_for_our_state(now_ns);
+            }
             self.catch_up(now_ns);
             self.ask_of_our_leave(now_ns);
         }
@@ -906,6 +912,20 @@ impl Log {
         }
     }
 
+    /// A joiner whose state did not come asks for it, one after the other of those who have applied its join: whoever led then may be dead, and who leads now
+    /// may have come by a state itself and know of no newcomer.
+    fn ask_for_our_state(&mut self, now_ns: u64) {
+        let is_gone = |member: &MemberId| self.crashed.contains(*member) || self.suspected.contains(*member);
+        let last = self.asked.take();
+        self.asked_at.clear();
+        let (behind, before): (Vec<_>, Vec<_>) =
+            self.reached.keys().filter(|member| !is_gone(member)).partition(|member| Some(**member) > last);
+        self.ask(now_ns, &[behind, before].concat());
+        // A large state takes its time, and each answer is another one.
+        self.patience_ns = self.patience_ns.saturating_mul(2);
+        self.ask_again_ns = Some(now_ns.saturating_add(self.patience_ns));
+    }
+
     /// Asks somebody in a later epoch, if our engine may never decide the switch: its last source may be dead, and those who are through are told of
     /// crashes as their new engine wants it, not as the old one did; or they changed twice, and have the engine of our epoch no more; or a majority is
     /// through, and who of them got there by a transfer never had the old engine behind the switch.
@@ -936,6 +956,8 @@ impl Log {
             *known = (*known).max((epoch, instance));
         }
         if matches!(self.stage, Stage::Joining) {
+            // Our join is applied there. Whoever is to send the state does so now, if it lives.
+            self.ask_again_ns.get_or_insert(now_ns.saturating_add(self.config.ask_interval_ns));
             return Ok(());
         }
         self.answer_leaver(from, instance);
@@ -1352,6 +1374,9 @@ impl Log {
             self.crashed.insert(member);
         }
         self.stage = Stage::Running;
+        if joining {
+            self.ask_again_ns = None;
+        }
         self.install(was, transfer.snapshot_position, transfer.snapshot, transfer.entries);
         let applied = self.applied.get(&self.me).cloned().unwrap_or_default();
         self.pending.retain(|entry| !applied.contains(entry.id.number));

@@ -69,7 +69,7 @@
 //! * **§5.2: timeout "> 2Δ_I + drift"**, with Δ_W = Δ_I: then `late` = 0, and a leader whose timer is served a nanosecond late must not speak. [`Config::new`] has Δ_W = 2Δ_I.
 //! * **The start.** §5.2's start message is the first round. Who waits for it ([`Start::OnMessage`]) never elects, because nobody knows when the others began to wait. If the starter
 //!   dies before, it is the turn of the lowest of whom nobody is left before it: each member speaks when it knows for certain that *all* before it are dead, and gives up nobody by silence until
-//!   the first round has come. (Counting slots from the report of the starter's crash is not enough: members come through a change of the engine at any time, and so do those reports.)
+//!   the first round has come; so does who is given the state of a group that has not started. (Counting slots from the report of the starter's crash is not enough: members come through a change of the engine at any time, and so do those reports.)
 //!   [`Start::Together`] is Alg. 3's "all processes start within Δ_W".
 //!
 //! # Certain crashes
@@ -340,21 +340,35 @@ impl Lowi {
         }
         let begin = StartPoint { round: 0, leader: lowest, next: first };
         let mut lowi = Self::begin(me, config, members, begin, now_ns)?;
-        if start == Start::Together || lowest == me {
+        if start == Start::Together {
             lowi.heard_ns = Some(now_ns);
         } else {
-            lowi.unsettled_since_ns = Some(now_ns);
+            lowi.await_start(now_ns);
         }
         Ok(lowi)
     }
 
-    /// A joiner: from `begin` on it logs decisions. Every copy of a later round must be handed in, those from before this call too. It takes part as soon as it is
+    /// The group has not started for us: its lowest member may speak at any time, and everybody else waits for that.
+    fn await_start(&mut self, now_ns: u64) {
+        if self.members.min() == Some(self.me) {
+            self.heard_ns = Some(now_ns);
+        } else {
+            self.unsettled_since_ns = Some(now_ns);
+        }
+    }
+
+    /// A joiner: from `begin` on it logs decisions. If that is before the first round, it waits for the start message like all others ([`Start::OnMessage`]): it must have had no
+    /// engine of this group before, so that it has not spoken. Every copy of a later round must be handed in, those from before this call too. It takes part as soon as it is
     /// in `members` or [`Engine::set_members`] has it.
     ///
     /// # Errors
     /// What is wrong with the settings, as a sentence.
     pub fn join(me: MemberId, config: Config, members: MemberSet, begin: StartPoint, now_ns: u64) -> Result<Self, &'static str> {
         let mut lowi = Self::begin(me, config, members, begin, now_ns)?;
+        if begin.round == 0 {
+            lowi.await_start(now_ns);
+            return Ok(lowi);
+        }
         lowi.receiver.skip(begin.leader, begin.round);
         lowi.heard_ns = Some(now_ns);
         lowi.unsettled_since_ns = Some(now_ns);

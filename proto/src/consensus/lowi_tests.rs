@@ -897,6 +897,16 @@ fn nano_5_2_who_waits_for_the_start_message_needs_it_or_a_report() {
     p3.handle_copy(5_001 * US, P1, 0, round(P1, 1, 1, vec![])).unwrap();
     p3.handle_copy(5_002 * US, P1, 1, round(P1, 1, 1, vec![])).unwrap();
     assert_eq!((p3.round(), p3.halted()), (1, None));
+    // Who is given the state of a group that has not started waits like all others, and starts it if that is its part.
+    let given =
+        |who| Lowi::join(who, config(), MemberSet::first(3), StartPoint { round: 0, leader: P1, next: 4 }, 700 * US).unwrap();
+    let mut p3 = given(P3);
+    assert_eq!(p3.poll_timeout(), None);
+    p3.handle_crash(800 * US, P1).unwrap();
+    assert_eq!((p3.poll_timeout(), p3.leader()), (None, Some(P2)));
+    let mut p1 = given(P1);
+    p1.handle_timeout(p1.poll_timeout().unwrap());
+    assert!(matches!(p1.poll_action(), Some(Action::Copies { message: Message::Round(Round { round: 1, instance: 4, .. }) })));
     // A start message that was kept for a member that came late does not tell when it was sent.
     let mut p2 = start(P2);
     p2.handle_copy(0, P1, 0, round(P1, 1, 1, vec![])).unwrap();
