@@ -941,7 +941,8 @@ impl Control {
     /// Answers at once where nothing needs to be waited for.
     fn begin_check(&mut self, i: usize, mut check: Check) -> Result<Option<Answer>, Refused> {
         let whom = check.whom().clone();
-        let asked = self.core.ask(move |core| (core.path_facts(), core.known_of(&whom)));
+        let since_ns = check.since_ns();
+        let asked = self.core.ask(move |core| (core.path_facts(), core.known_of(&whom, since_ns)));
         let Some((facts, (peer, certain))) = asked else {
             return Err(Refused { code: ErrorCode::System, what: "the agent's loop does not answer".into() });
         };
@@ -1004,13 +1005,15 @@ impl Control {
 
     fn end_check(&mut self, check: &Check, done: Result<u64, String>) {
         let whom = check.whom().clone();
-        let (peer, certain) = self.core.ask(move |core| core.known_of(&whom)).unwrap_or_default();
+        let since_ns = check.since_ns();
+        let (peer, certain) = self.core.ask(move |core| core.known_of(&whom, since_ns)).unwrap_or_default();
         // After the barrier: what was lost before it is counted now.
         self.read_losses();
         let (lost_ns, what) = self.losses.lost();
         let checked = match done {
             _ if certain => Checked { outcome: CheckOutcome::Certain, drained_ns: 0, lost_ns: 0, why: String::new(), peer },
-            _ if lost_ns >= check.since_ns() => {
+            // The clock was read behind the counters: what they had counted by then was lost before.
+            _ if lost_ns > check.since_ns() => {
                 Checked { outcome: CheckOutcome::Void, drained_ns: 0, lost_ns, why: what.to_owned(), peer }
             }
             Ok(drained_ns) => Checked { outcome: CheckOutcome::Drained, drained_ns, lost_ns: 0, why: String::new(), peer },

@@ -524,7 +524,7 @@ impl Core {
         let Some(peer) = self.peers[slot].as_mut() else { return };
         if record.app != 0 {
             if let Some(app) = peer.apps.get_mut(&record.app) {
-                app.ended = Some(cause);
+                app.ended = Some((cause, now_ns()));
             }
             self.ended(record.node, record.app, cause);
             return;
@@ -783,7 +783,7 @@ impl Core {
         let Some(peer) = self.peers[slot].as_mut() else { return };
         let (node, incarnation) = (peer.node, peer.incarnation);
         let Some(known) = peer.apps.get_mut(&app) else { return };
-        known.ended = Some(cause);
+        known.ended = Some((cause, now));
         let name = known.name.clone();
         let grade = if id.0 as u32 & detector::INFERRED == 0 { Grade::Certain } else { Grade::Inferred };
         let record = self.host_record(cause, grade, node, incarnation, now);
@@ -1512,7 +1512,7 @@ impl Core {
     fn mark_ended(&mut self, node: u32, app: u32, cause: Cause) {
         let slot = self.slot(node);
         if let Some(app) = slot.and_then(|s| self.peers[s].as_mut()).and_then(|p| p.apps.get_mut(&app)) {
-            app.ended = Some(cause);
+            app.ended = Some((cause, now_ns()));
         }
     }
 

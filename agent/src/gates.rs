@@ -169,7 +169,8 @@ impl Gates {
         Ok(at)
     }
 
-    /// Moves t_valid, arming the gate if it is not yet; with `anew` also one that is closed. Returns its name and t_valid.
+    /// Moves t_valid, arming the gate if it is not yet; with `anew` also one that is closed. Returns its name and t_valid. `valid_ns` 0 only asks for it (0: not
+    /// armed).
     ///
     /// # Errors
     /// [`ErrorCode::Fenced`] when it is closed, perhaps by this; [`ErrorCode::Invalid`].
@@ -184,7 +185,19 @@ impl Gates {
         if valid_ns > now_ns.saturating_add(VALID_MAX_NS) {
             return invalid("t_valid is more than a day away: it is CLOCK_MONOTONIC in nanoseconds");
         }
+        // Asked alone, nothing moves.
+        let asks = valid_ns == 0 && !anew;
+        if valid_ns <= known_ns && !asks {
+            return invalid("t_valid is not behind known_ns: it is a CLOCK_MONOTONIC time in nanoseconds, not a duration");
+        }
         // In this order: who was in time with its heartbeat may be late with this, as long as no packet has found the gate run out.
+        if asks {
+            return match gate.peek() {
+                GateState::Open { valid_ns } => Ok((own.name.clone(), valid_ns)),
+                GateState::NotArmed => Ok((own.name.clone(), 0)),
+                state => Err(closed(&own.name, state)),
+            };
+        }
         let moved = match gate.extend(known_ns, valid_ns) {
             Err(refused) if refused.0 == GateState::NotArmed => gate.arm(valid_ns),
             Err(_) if anew => gate.recover(valid_ns),
@@ -192,14 +205,7 @@ impl Gates {
         };
         match (moved, gate.check()) {
             (Ok(()), GateState::Open { valid_ns }) => Ok((own.name.clone(), valid_ns)),
-            (_, state) => Err(Refused {
-                code: ErrorCode::Fenced,
-                what: format!(
-                    "gate {} is {state}: no heartbeat counted in time, others may have taken over, and nothing leaves any more; drop what this process \
-                     did, and begin anew",
-                    own.name
-                ),
-            }),
+            (_, state) => Err(closed(&own.name, state)),
         }
     }
 
@@ -214,5 +220,15 @@ impl Gates {
         if let Err(e) = self.fence.remove() {
             tracing::error!("the gates are not removed: {e}");
         }
+    }
+}
+/// Why nothing is moved.
+fn closed(name: &str, state: GateState) -> Refused {
+    Refused {
+        code: ErrorCode::Fenced,
+        what: format!(
+            "gate {name} is {state}: no heartbeat counted in time, others may have taken over, and nothing leaves any more; drop what this process did, \
+             and begin anew"
+        ),
     }
 }

@@ -16,7 +16,8 @@ pub struct RemoteApp {
     /// The largest piggyback it sends.
     pub pbsize: u32,
     /// Its end, once known.
-    pub ended: Option<Cause>,
+    /// Why it ended, and when this agent learned it (CLOCK_MONOTONIC).
+    pub ended: Option<(Cause, u64)>,
 }
 
 /// Another host.

@@ -93,7 +93,7 @@ impl Core {
                     name: a.name.clone(),
                     app: *app,
                     state: match a.ended {
-                        Some(cause) => cause.name().into(),
+                        Some((cause, _)) => cause.name().into(),
                         None if peer.condemned || peer.left => "unobserved".into(),
                         None if matches!(self.app_judged(peer.node, *app), Some(AppState::Hung { .. })) => {
                             Cause::Hung.name().into()

@@ -78,16 +78,40 @@ struct Question {
 
 struct Target {
     addr: IpAddr,
-    questions: [Option<Question>; RECENT],
-    next: usize,
+    questions: Questions,
+    /// Of others than the detector: however many they are, its own are not forgotten for them.
+    aside: Questions,
     udp: Option<OwnedFd>,
     used_ns: u64,
 }
 
+/// The last ones.
+#[derive(Clone, Copy, Default)]
+struct Questions {
+    recent: [Option<Question>; RECENT],
+    next: usize,
+}
+
+impl Questions {
+    fn put(&mut self, nonce: u64, sent_ns: u64) {
+        self.recent[self.next] = Some(Question { nonce, sent_ns, ..Question::default() });
+        self.next = (self.next + 1) % RECENT;
+    }
+
+    fn last(&self) -> Option<Question> {
+        self.recent[(self.next + RECENT - 1) % RECENT]
+    }
+}
+
 impl Target {
+    fn new(addr: IpAddr) -> Self {
+        Self { addr, questions: Questions::default(), aside: Questions::default(), udp: None, used_ns: 0 }
+    }
+
     /// Takes the answer to the question with this nonce; each kind once.
     fn answer(&mut self, nonce: u64, kind: AnswerKind) -> Option<u64> {
-        let q = self.questions.iter_mut().flatten().find(|q| q.nonce == nonce)?;
+        let all = self.questions.recent.iter_mut().chain(&mut self.aside.recent);
+        let q = all.flatten().find(|q| q.nonce == nonce)?;
         let seen = match kind {
             AnswerKind::KernelAnswered => &mut q.echo_answered,
             AnswerKind::AgentAbsent => &mut q.absence_answered,
@@ -175,6 +199,18 @@ impl Prober {
     /// # Errors
     /// When it did not leave. The interface being gone is [`SendError::Down`].
     pub fn echo(&mut self, node: u32, path: u8, addr: IpAddr) -> Result<(), SendError> {
+        self.ask(node, path, addr, |target| &mut target.questions)
+    }
+
+    /// The same for somebody else than the detector.
+    ///
+    /// # Errors
+    /// As [`Prober::echo`].
+    pub fn echo_aside(&mut self, node: u32, path: u8, addr: IpAddr) -> Result<(), SendError> {
+        self.ask(node, path, addr, |target| &mut target.aside)
+    }
+
+    fn ask(&mut self, node: u32, path: u8, addr: IpAddr, whose: fn(&mut Target) -> &mut Questions) -> Result<(), SendError> {
         let down = SendError::Down(Errno(libc::ENODEV));
         let slot = self.paths.get(usize::from(path)).and_then(Option::as_ref).ok_or(down)?;
         let (v4, v6, ifindex) = slot.open.as_ref().ok_or(down)?;
@@ -188,19 +224,12 @@ impl Prober {
         self.sequence = self.sequence.wrapping_add(1);
 
         make_room(&mut self.targets, (node, path));
-        let target = self.targets.entry((node, path)).or_insert(Target {
-            addr,
-            questions: [None; RECENT],
-            next: 0,
-            udp: None,
-            used_ns: now,
-        });
+        let target = self.targets.entry((node, path)).or_insert_with(|| Target::new(addr));
         if target.addr != addr {
-            *target = Target { addr, questions: [None; RECENT], next: 0, udp: None, used_ns: now };
+            *target = Target::new(addr);
         }
         target.used_ns = now;
-        target.questions[target.next] = Some(Question { nonce, sent_ns: now, ..Question::default() });
-        target.next = (target.next + 1) % RECENT;
+        whose(target).put(nonce, now);
 
         let echo = echo_request(addr.is_ipv6(), self.id, self.sequence, &encode(node, path, nonce));
         sys::send_to(icmp, &echo, Some(&SockAddr::ip(addr, 0, *ifindex))).map(drop).map_err(|e| SendError::from_io(&e))
@@ -215,7 +244,7 @@ impl Prober {
         let slot = self.paths.get(usize::from(path)).and_then(Option::as_ref).ok_or(down)?;
         let (_, _, ifindex) = slot.open.as_ref().ok_or(down)?;
         let Some(target) = self.targets.get_mut(&(node, path)).filter(|target| target.addr == addr) else { return Ok(()) };
-        let Some(last) = target.questions[(target.next + RECENT - 1) % RECENT] else { return Ok(()) };
+        let Some(last) = target.questions.last() else { return Ok(()) };
         let cargo = encode(node, path, last.nonce);
         knock(target, &self.epoll, slot, *ifindex, token(node, path), &cargo).map_err(|e| SendError::from_io(&e))
     }

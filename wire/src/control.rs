@@ -326,7 +326,7 @@ pub enum CheckOutcome {
     Void = 2,
     /// It is not known whether something waits on this host: the interval says nothing.
     NoBarrier = 3,
-    /// A kernel saw the end of this process, or it announced its leave. No barrier was needed.
+    /// A kernel saw the end of this process, and this agent learned it within the interval. No barrier was needed.
     Certain = 4,
 }
 

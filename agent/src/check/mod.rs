@@ -27,6 +27,7 @@ use crossbeam_channel::{Receiver, TryRecvError};
 use fide_wire::PATHS;
 use fide_wire::control::{CHECK_WAIT_MAX_NS, CheckOutcome, Checked, CheckedPeer, ErrorCode, Refused};
 use fide_wire::names;
+use fide_wire::verdict::Cause;
 use fide_xdp::layout::QUEUES;
 use std::net::IpAddr;
 
@@ -336,7 +337,7 @@ impl Core {
         peers.sort_by_key(|p| p.condemned);
         for path in (0..PATHS).filter(|p| paths[*p]) {
             for (peer, address) in peers.iter().filter_map(|p| p.addresses[path].map(|a| (p, a))).take(ASKED) {
-                if let Err(e) = prober.echo(peer.node, path as u8, address) {
+                if let Err(e) = prober.echo_aside(peer.node, path as u8, address) {
                     tracing::debug!("a barrier of path {path} by {}: {e}", peer.name);
                 }
             }
@@ -369,9 +370,9 @@ impl Core {
         (0..PATHS as u8).map_while(of).collect()
     }
 
-    /// What this agent knows of somebody; whether the end of the process is certain.
+    /// What this agent knows of somebody; whether it is certain that the process has ended since.
     #[must_use]
-    pub fn known_of(&self, whom: &Whom) -> (Option<CheckedPeer>, bool) {
+    pub fn known_of(&self, whom: &Whom, since_ns: u64) -> (Option<CheckedPeer>, bool) {
         use fide_proto::detector::{AppState, State};
         let peer = match whom {
             Whom::Named { host, .. } => self.peers.iter().flatten().find(|p| p.name == *host),
@@ -384,7 +385,12 @@ impl Core {
                 return (None, false);
             }
             let ended = wanted.and_then(|name| self.watchlist.last_named(name));
-            let (app_state, certain) = app_word(wanted, ended.map(|w| (w.ended.map(|(cause, _)| cause), w.hung.is_some(), true)));
+            let found = ended.map(|w| Found {
+                ended: w.ended.map(|(cause, _)| (cause, w.ended_ns)),
+                hung: w.hung.is_some(),
+                observed: true,
+            });
+            let (app_state, certain) = app_word(wanted, found, since_ns);
             let (host, incarnation) = (host.clone(), self.start.incarnation);
             let own = CheckedPeer {
                 host,
@@ -401,7 +407,8 @@ impl Core {
         let app = wanted.and_then(|name| peer.apps.iter().rev().find(|(_, a)| a.name == name));
         let hung = |app: u32| matches!(self.app_judged(peer.node, app), Some(AppState::Hung { .. }));
         let observed = state.is_some_and(State::is_live);
-        let (app_state, certain) = app_word(wanted, app.map(|(id, a)| (a.ended, hung(*id), observed)));
+        let found = app.map(|(id, a)| Found { ended: a.ended, hung: hung(*id), observed });
+        let (app_state, certain) = app_word(wanted, found, since_ns);
         let fence = self.promise_of(peer.node);
         let known = CheckedPeer {
             host: peer.name.clone(),
@@ -417,15 +424,28 @@ impl Core {
     }
 }
 
-/// How a process is, in a word, and whether its end is certain.
-fn app_word(wanted: Option<&str>, found: Option<(Option<fide_wire::verdict::Cause>, bool, bool)>) -> (String, bool) {
+/// The newest process of a name.
+#[derive(Clone, Copy)]
+struct Found {
+    /// Why, and when this agent learned it.
+    ended: Option<(Cause, u64)>,
+    hung: bool,
+    /// Its host is heard of.
+    observed: bool,
+}
+
+/// How a process is, in a word, and whether its end is certain. What was learned before `since_ns` is not about whoever was heard then: another of that name may
+/// run, and not be watched. One that left is only watched no longer.
+fn app_word(wanted: Option<&str>, found: Option<Found>, since_ns: u64) -> (String, bool) {
+    let word = |word: &str| word.to_owned();
     match (wanted, found) {
         (None, _) => (String::new(), false),
-        (_, Some((Some(cause), ..))) => {
-            (cause.name().into(), cause.ends_process() && cause != fide_wire::verdict::Cause::SilentHost)
+        (_, Some(Found { ended: Some((cause, learned_ns)), .. })) => {
+            let ends = matches!(cause, Cause::Exited | Cause::Killed | Cause::Doomed);
+            (word(cause.name()), ends && learned_ns >= since_ns)
         }
-        (_, None | Some((None, _, false))) => ("unknown".into(), false),
-        (_, Some((None, hung, true))) => (if hung { "hung" } else { "alive" }.into(), false),
+        (_, None | Some(Found { observed: false, .. })) => (word("unknown"), false),
+        (_, Some(Found { hung, .. })) => (word(if hung { "hung" } else { "alive" }), false),
     }
 }
 
@@ -481,15 +501,20 @@ mod tests {
     }
 
     #[test]
-    fn a_certain_end_is_one_that_a_kernel_saw_or_that_was_announced() {
-        use fide_wire::verdict::Cause;
-        let end = |cause| app_word(Some("db"), Some((Some(cause), false, true)));
-        assert_eq!(end(Cause::Killed), ("killed".into(), true));
-        assert_eq!(end(Cause::Left), ("left".into(), true));
-        assert_eq!(end(Cause::SilentHost), ("silent-host".into(), false));
-        assert_eq!(app_word(None, None), (String::new(), false));
-        assert_eq!(app_word(Some("db"), None), ("unknown".into(), false));
-        assert_eq!(app_word(Some("db"), Some((None, false, false))), ("unknown".into(), false));
-        assert_eq!(app_word(Some("db"), Some((None, true, true))), ("hung".into(), false));
+    fn a_certain_end_is_one_that_a_kernel_saw_since_the_last_sign_of_life() {
+        let end = |cause, since_ns| {
+            app_word(Some("db"), Some(Found { ended: Some((cause, 50)), hung: false, observed: true }), since_ns)
+        };
+        assert_eq!(end(Cause::Killed, 50), ("killed".into(), true));
+        assert_eq!(end(Cause::Doomed, 1), ("doomed".into(), true));
+        assert_eq!(end(Cause::Exited, 51), ("exited".into(), false), "somebody of that name was heard later");
+        assert_eq!(end(Cause::Left, 1), ("left".into(), false), "it is watched no longer, and may run");
+        assert_eq!(end(Cause::SilentHost, 1), ("silent-host".into(), false));
+        let lives = |hung, observed| app_word(Some("db"), Some(Found { ended: None, hung, observed }), 1);
+        assert_eq!(app_word(None, None, 1), (String::new(), false));
+        assert_eq!(app_word(Some("db"), None, 1), ("unknown".into(), false));
+        assert_eq!(lives(false, false), ("unknown".into(), false));
+        assert_eq!(lives(true, true), ("hung".into(), false));
+        assert_eq!(lives(false, true), ("alive".into(), false));
     }
 }

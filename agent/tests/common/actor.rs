@@ -218,6 +218,16 @@ fn beats(socket: &std::path::Path, arguments: &[String]) {
                 Ok(checked) => say(serde_json::to_string(&checked).unwrap()),
                 Err(e) => say(format!("error {:?} {e}", e.code())),
             },
+            // pair PEER AHEAD WAIT: a check while another one of this client waits for its deadline.
+            "pair" => {
+                let under_way = std::thread::scope(|s| {
+                    let long =
+                        s.spawn(|| client.check(words[1], now(), now() + ms(words[2]).as_nanos() as u64, ms("20000")).unwrap());
+                    client.check(words[1], now(), 0, ms(words[3])).unwrap();
+                    !long.is_finished()
+                });
+                say(if under_way { "answered, and the other was under way" } else { "answered behind the other" });
+            }
             // towards ADDRESS: a datagram socket; towards-tcp: a stream.
             "towards" => outcome(mouth.connect(words[1])),
             "towards-tcp" => outcome(std::net::TcpStream::connect(words[1]).map(|s| *stream.borrow_mut() = Some(s))),

@@ -158,7 +158,7 @@ enum fide_check_outcome {
 	FIDE_CHECK_VOID = 2,
 	/* Something may wait on this host; why says what is missing. The interval says nothing: check again, or begin a new one. */
 	FIDE_CHECK_NO_BARRIER = 3,
-	/* A kernel saw the end of the process "name@host", or it announced its leave. No need to look. */
+	/* Since since_ns this agent has learned that a kernel saw the end of the process "name@host". No need to look. */
 	FIDE_CHECK_CERTAIN = 4
 };
 
@@ -380,15 +380,17 @@ FIDE_API int fide_report(struct fide *f, const char *name, int hung, const char 
  *
  * fide_check: this application has missed a peer's heartbeats from since_ns to deadline_ns (0: now). Has all that came to this host by then reached this
  * application's sockets, and was nothing lost here? Returns enum fide_check_outcome, and fills *checked, which may be NULL. peer is "name@host",
- * "@host", or the address that its packets come from. FIDE_EINVAL for an interval or a peer that makes no sense. Waits for wait_ns (at most 60 s), and
- * not for other calls. Thread-safe.
+ * "@host", or the address that its packets come from. FIDE_EINVAL for an interval or a peer that makes no sense, FIDE_EPERM when this user may not
+ * ask, FIDE_EDISCONNECTED without an agent. Waits for wait_ns (at most 60 s), a second more for an agent that does not answer (FIDE_EDISCONNECTED), and not
+ * for other calls. Thread-safe.
  */
 FIDE_API int fide_check(struct fide *f, const char *peer, uint64_t since_ns, uint64_t deadline_ns, uint64_t wait_ns,
 			struct fide_checked *checked);
 
 /*
  * Sends len bytes on fd, a connected UDP, TCP, raw or packet socket, waits up to wait_ns until they have left (fide_sent), and then extends t_valid
- * to valid_ns (fide_extend). FIDE_ENOTSENT when they have not: send another in time. FIDE_ESYSTEM: the socket's error. Waits. Thread-safe.
+ * to valid_ns (fide_extend). FIDE_EFENCED when the gate is closed, so that nothing leaves; FIDE_ENOTSENT when it has not left: send another in time;
+ * FIDE_EINVAL when len is 0; FIDE_ESYSTEM: the socket's error, or only a part of it went into a stream: make another connection. Waits. Thread-safe.
  */
 FIDE_API int fide_send_heartbeat(struct fide *f, int fd, const void *heartbeat, size_t len, uint64_t valid_ns, uint64_t wait_ns);
 
@@ -401,13 +403,15 @@ FIDE_API int fide_sent(int fd, uint64_t wait_ns, uint64_t *known_ns);
 
 /*
  * A heartbeat of this application counts, as was known at known_ns: what sockets made in the cgroup of its gate send may leave up to valid_ns. The first
- * call arms the gate; t_valid never goes back. FIDE_EFENCED when the gate is closed, or known_ns is past t_valid; FIDE_ENOTFOUND and FIDE_EUNSUPPORTED
- * when this process has no gate, FIDE_EPERM when its user may not move it. Blocks, but not on other calls. Thread-safe.
+ * call arms the gate; t_valid never goes back. valid_ns is a time behind known_ns, at most a day from now, and not a duration (FIDE_EINVAL); with 0
+ * nothing moves, and it is only said whether the gate is closed. FIDE_EFENCED when it is, or known_ns is past t_valid; FIDE_ENOTFOUND and
+ * FIDE_EUNSUPPORTED when this process has no gate, FIDE_EPERM when its user may not move it. Blocks, but not on other calls. Thread-safe.
  */
 FIDE_API int fide_extend(struct fide *f, uint64_t known_ns, uint64_t valid_ns);
 
 /*
- * Opens this application's gate up to valid_ns, also when it is closed: what sends from now on has dropped what it did before, as after a restart. Errors
+ * Opens this application's gate up to valid_ns, also when it is closed: what sends from now on has dropped what it did before, as after a restart. That
+ * includes what an instance before it had written to TCP sockets: the kernel goes on sending it, also after a SIGKILL (`ss -K` ends such sockets). Errors
  * as fide_extend. Blocks, but not on other calls. Thread-safe.
  */
 FIDE_API int fide_begin_anew(struct fide *f, uint64_t valid_ns);

@@ -236,8 +236,9 @@ pub fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Sends all of it on a connected socket, waiting up to `deadline` for room (`TimedOut`). A datagram goes whole or not at all.
-pub fn send_all(fd: BorrowedFd<'_>, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
+/// Sends all of it on a connected socket, waiting up to `deadline` for room (`TimedOut`). A datagram goes whole or not at all; of a stream `bytes` is what
+/// is left.
+pub fn send_all(fd: BorrowedFd<'_>, bytes: &mut &[u8], deadline: Instant) -> io::Result<()> {
     loop {
         // SAFETY: the buffer is valid for its length.
         let sent = check_len(unsafe {
@@ -245,7 +246,7 @@ pub fn send_all(fd: BorrowedFd<'_>, mut bytes: &[u8], deadline: Instant) -> io::
         });
         match sent {
             Ok(n) if n >= bytes.len() => return Ok(()),
-            Ok(n) => bytes = &bytes[n..],
+            Ok(n) => *bytes = &bytes[n..],
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                 let left = deadline.saturating_duration_since(Instant::now());
@@ -271,6 +272,25 @@ pub fn is_internet(fd: BorrowedFd<'_>) -> io::Result<bool> {
         libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_DOMAIN, (&raw mut domain).cast(), &raw mut len)
     })?;
     Ok(matches!(domain, libc::AF_INET | libc::AF_INET6 | libc::AF_PACKET))
+}
+
+/// Whether it is a TCP socket whose connection is not made yet.
+pub fn is_connecting(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    // linux/tcp_states.h; the state is the first byte of struct tcp_info.
+    const SYN_SENT: u8 = 2;
+    const SYN_RECV: u8 = 3;
+    let mut state = 0u8;
+    let mut len = 1 as libc::socklen_t;
+    // SAFETY: room for `len` bytes, and the length, which both live through the call.
+    let asked = check(unsafe {
+        libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut state).cast(), &raw mut len)
+    });
+    match asked {
+        Ok(_) => Ok(matches!(state, SYN_SENT | SYN_RECV)),
+        // Another protocol.
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOPROTOOPT)) => Ok(false),
+        Err(e) => Err(e),
+    }
 }
 
 /// SIOCOUTQ: memory of a datagram socket's packets that the driver has not freed, or bytes of a stream that are not acknowledged.
