@@ -532,7 +532,7 @@ impl Control {
             history_lost: self.history.lost(),
             history_failures: self.history.failures(),
         };
-        self.side.publish(&self.core, &self.about, counted, self.guard.as_ref());
+        self.side.publish(&self.core, &self.about, counted, self.guard.as_ref(), self.gates.as_ref());
         for outcome in self.side.failed_hooks() {
             let text = outcome.text();
             self.core.tell(move |core| core.tell_local(Cause::Local, crate::hooks::HOOK_EVENT_CODE, text));

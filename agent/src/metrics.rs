@@ -257,6 +257,16 @@ pub fn render(snapshot: &Snapshot, tick_age_ns: Option<u64>) -> String {
         f.gates.iter().for_each(|g| t.sample("fide_gate_blocked_total", &[("gate", &g.name)], g.blocked));
     }
 
+    if !s.gates.is_empty() {
+        t.family("fide_application_gate_open", GAUGE, "Whether the gate of an application lets packets pass.");
+        let open = |state: &str| u8::from(matches!(state, "open" | "not-armed"));
+        s.gates.iter().for_each(|g| t.sample("fide_application_gate_open", &[("gate", &g.name)], open(&g.state)));
+        t.family("fide_application_gate_passed_total", COUNTER, "Packets that passed the gate of an application.");
+        s.gates.iter().for_each(|g| t.sample("fide_application_gate_passed_total", &[("gate", &g.name)], g.passed));
+        t.family("fide_application_gate_blocked_total", COUNTER, "Packets that the gate of an application blocked.");
+        s.gates.iter().for_each(|g| t.sample("fide_application_gate_blocked_total", &[("gate", &g.name)], g.blocked));
+    }
+
     t.family("fide_packets_refused_total", COUNTER, "Packets not accepted, by reason.");
     let known = Refusal::ALL.map(Refusal::name);
     for reason in known {

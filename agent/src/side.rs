@@ -3,6 +3,7 @@
 use crate::config::{Config, Live};
 use crate::control::LoopHandle;
 use crate::fence::Guard;
+use crate::gates::Gates;
 use crate::hooks::{HookOptions, HookOutcome, Hooks};
 use crate::links::Links;
 use crate::metrics::{Board, MetricsServer, Snapshot};
@@ -106,7 +107,14 @@ impl Side {
     }
 
     /// Renews what `/metrics` shows; costs nothing when nobody serves it.
-    pub fn publish(&mut self, core: &LoopHandle, about: &crate::status::About, counted: Counted, guard: Option<&Guard>) {
+    pub fn publish(
+        &mut self,
+        core: &LoopHandle,
+        about: &crate::status::About,
+        counted: Counted,
+        guard: Option<&Guard>,
+        gates: Option<&Gates>,
+    ) {
         if self.metrics.is_none() {
             return;
         }
@@ -115,6 +123,7 @@ impl Side {
         if let (Some(guard), Some(fence)) = (guard, status.fence.as_mut()) {
             guard.complete(fence);
         }
+        status.gates = gates.map_or_else(Vec::new, |gates| gates.status(crate::core::now_ns()));
         self.counters.status = status;
         self.counters.client_events_lost = lost;
         self.counters.clients = counted.clients;

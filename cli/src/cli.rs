@@ -67,6 +67,8 @@ pub enum Command {
     Events(crate::cmd::events::EventsArgs),
     /// What a verdict rests on
     Explain(crate::cmd::explain::ExplainArgs),
+    /// Whether a heartbeat that is missed may be waiting on this host, asked for somebody whose own detector counts heartbeats
+    Check(crate::cmd::check::CheckArgs),
     /// Have a process of this host watched
     Monitor(crate::cmd::monitor::MonitorArgs),
     /// End a watch (others see the process leave, not crash)

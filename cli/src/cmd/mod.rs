@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod bench;
+pub mod check;
 pub mod completions;
 pub mod demo;
 pub mod doctor;
@@ -30,6 +31,7 @@ pub fn run(context: &Context, command: Command) -> Result<ExitCode, Failure> {
         Command::Watch(args) => watch::run(context, &args),
         Command::Events(args) => events::run(context, &args),
         Command::Explain(args) => explain::run(context, &args),
+        Command::Check(args) => check::run(context, &args),
         Command::Monitor(args) => monitor::run(context, args),
         Command::Unmonitor(args) => unmonitor::run(context, &args),
         Command::Reload => reload::run(context),

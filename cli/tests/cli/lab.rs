@@ -207,6 +207,20 @@ fn a_crash_in_a_lab_is_known_and_explained_on_the_other_host() {
         serde_json::from_str(&ok(lab.run(&["exec", "h1", "--", "fide", "explain", &id, "--json"]))).unwrap();
     assert_eq!(explained["explanation"]["clocks"], "one-machine");
     assert!(explained["explanation"]["total_ns"].as_i64().is_some_and(|ns| ns > 0), "{explained}");
+    // Somebody with a detector of their own asks. The other host lives: what it sent is here, as soon as nobody on this machine loses packets.
+    let certain = ok(lab.run(&["exec", "h1", "--", "fide", "check", "victim@h2", "--since", "10m"]));
+    assert!(certain.contains("✓ certain") && certain.contains("victim@h2 is killed; h2 is alive"), "{certain}");
+    let said = loop {
+        let o = lab.run(&["exec", "h1", "--", "fide", "check", "@h2", "--since", "10ms", "--wait", "20s", "--json"]);
+        let said: serde_json::Value = serde_json::from_slice(&o.stdout).unwrap();
+        match said["outcome"].as_str().unwrap() {
+            "void" => assert!(o.status.code() == Some(1) && Instant::now() < deadline + Duration::from_secs(50), "{said}"),
+            _ => break (o.status.code(), said["outcome"].as_str().unwrap().to_owned()),
+        }
+    };
+    assert_eq!(said, (Some(0), "drained".into()));
+    let o = lab.run(&["exec", "h1", "--", "fide", "check", "nonsense"]);
+    assert!(!o.status.success() && String::from_utf8_lossy(&o.stderr).contains("nonsense"), "{o:?}");
     let refused = || {
         let status: serde_json::Value =
             serde_json::from_str(&ok(lab.run(&["exec", "h1", "--", "fide", "status", "--json"]))).unwrap();

@@ -1,0 +1,91 @@
+//! `fide check`
+
+use crate::context::Context;
+use crate::failure::{Failure, Kind};
+use crate::style::Paint;
+use crate::units;
+use clap::Args;
+use fide_client::monotonic_ns;
+use fide_wire::control::{CHECK_WAIT_MAX_NS, CheckOutcome, Checked, CheckedPeer, Reply, Request};
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Its arguments.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// Whose heartbeats are missed: NAME@HOST, @HOST, or the address that they come from
+    #[arg(value_name = "PEER")]
+    pub peer: String,
+    /// Since when, before now
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = units::parse_duration)]
+    pub since: u64,
+    /// How long the answer may take: at most 60 s
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = wait)]
+    pub wait: u64,
+}
+
+/// Beyond the wait, until an agent that says nothing is given up.
+const GRACE: Duration = Duration::from_secs(1);
+
+fn wait(text: &str) -> Result<u64, String> {
+    let ns = units::parse_duration(text)?;
+    if ns > CHECK_WAIT_MAX_NS { Err("at most 60s".into()) } else { Ok(ns) }
+}
+
+/// Asks, and says what came of it: a success where the silence is known to be more than ours.
+pub fn run(context: &Context, args: &CheckArgs) -> Result<ExitCode, Failure> {
+    let connection = context.connect()?;
+    let since_ns = monotonic_ns().saturating_sub(args.since).max(1);
+    let request = Request::Check { peer: args.peer.clone(), since_ns, deadline_ns: 0, wait_ns: args.wait };
+    let reply = connection.request_within(&request, Duration::from_nanos(args.wait) + GRACE)?.reply;
+    let Reply::Checked(checked) = reply else {
+        return Err(Failure::failed(format!("the agent gave an answer to something else: {reply:?}")));
+    };
+    let mut out = context.out();
+    if context.json {
+        context.json_line(&mut out, &checked)?;
+    } else {
+        let style = &context.style;
+        let (mark, text) = told(&checked, &args.peer, args.since);
+        let mark = if mark == "✓" { style.paint(Paint::Green, mark) } else { style.paint(Paint::Yellow, mark) };
+        writeln!(out, "{mark} {text}")?;
+        if let Some(peer) = &checked.peer {
+            writeln!(out, "  {}", style.dim(&known(peer, &args.peer)))?;
+        }
+    }
+    out.flush()?;
+    let says = matches!(checked.outcome, CheckOutcome::Drained | CheckOutcome::Certain);
+    Ok(if says { ExitCode::SUCCESS } else { ExitCode::from(Kind::Failed as u8) })
+}
+
+fn told(checked: &Checked, peer: &str, since_ns: u64) -> (&'static str, String) {
+    let since = units::ns(since_ns);
+    match checked.outcome {
+        CheckOutcome::Drained => (
+            "✓",
+            format!(
+                "drained: what came from {peer} until now is in the sockets of this host, and nothing was lost here in the last {since}; \
+                 if no heartbeat is there, none came"
+            ),
+        ),
+        CheckOutcome::Certain => ("✓", format!("certain: in the last {since} a kernel saw the end of {peer}")),
+        CheckOutcome::Void => {
+            ("?", format!("void: this host lost packets in the last {since} ({}), so silence says nothing", checked.why))
+        }
+        _ => ("?", format!("no barrier: something may wait on this host, so silence says nothing ({})", checked.why)),
+    }
+}
+
+fn known(peer: &CheckedPeer, asked: &str) -> String {
+    let mut text = format!("{} is {}", peer.host, peer.host_state);
+    if !peer.app_state.is_empty() {
+        text = format!("{asked} is {}; {text}", peer.app_state);
+    }
+    if peer.fenced {
+        text.push_str("; its fence has closed");
+    } else if peer.fence.is_some() {
+        text.push_str("; it promised a fence");
+    }
+    text
+}
