@@ -16,7 +16,7 @@ use fide_xdp::fence::{Fence, Gate, GateState};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 struct Own {
     name: String,
@@ -44,12 +44,17 @@ impl Gates {
     /// # Errors
     /// What this host cannot do, why, and what to do.
     pub fn open(config: &Config) -> Result<Option<Self>, String> {
-        if config.gates.is_empty() {
-            return Ok(None);
-        }
         let mut pins = config.fence.pins.clone().into_os_string();
         pins.push("-gates");
-        let fence = Fence::open(&PathBuf::from(pins))
+        let pins = PathBuf::from(pins);
+        if config.gates.is_empty() {
+            // What an application was promised outlives the configuration, too.
+            if let Some(fence) = pins.exists().then(|| Fence::open(&pins).ok()).flatten() {
+                warn_of_strangers(&fence, &[], &pins);
+            }
+            return Ok(None);
+        }
+        let fence = Fence::open(&pins)
             .map_err(|e| format!("the gates of [[gate]] cannot be made: {e}; take them out to start without"))?;
         let mut warnings = Vec::new();
         let all = config
@@ -70,6 +75,7 @@ impl Gates {
         for complaint in gates.renew() {
             tracing::error!("{complaint}");
         }
+        warn_of_strangers(&gates.fence, &gates.all, &pins);
         Ok(Some(gates))
     }
 
@@ -222,6 +228,20 @@ impl Gates {
         }
     }
 }
+/// Says which gates are in force that `[[gate]]` does not name any more: nobody can move them, and they run out.
+fn warn_of_strangers(fence: &Fence, all: &[Own], pins: &Path) {
+    let ours: Vec<u64> = all.iter().filter_map(|own| Some(own.made.as_ref()?.0)).collect();
+    for gate in fence.groups().into_iter().filter(|gate| gate.peek() != GateState::NotArmed) {
+        let Some(cgroup) = gate.cgroup().filter(|cgroup| !ours.contains(cgroup)) else { continue };
+        tracing::warn!(
+            "the gate of cgroup {cgroup} (find /sys/fs/cgroup -inum {cgroup}) is {}, and no [[gate]] names it: nobody can move it, and what it guards sends \
+             nothing behind its t_valid. Name it again; or stop the agent, and rm -r {}",
+            gate.peek(),
+            pins.display()
+        );
+    }
+}
+
 /// Why nothing is moved.
 fn closed(name: &str, state: GateState) -> Refused {
     Refused {

@@ -397,6 +397,15 @@ fn who_does_not_extend_in_time_is_not_heard_any_more() {
     inside.flows();
     w.start(1);
     assert!(valid_ns(&say(&mut sender, "extend 0 700000")) > now_ns() + 600_000 * MS);
+    // Taken out of the configuration it stays in force, and the next agent says so.
+    let config = std::fs::read_to_string(w.config(1)).unwrap();
+    std::fs::write(w.config(1), config.split("[[gate]]").next().unwrap()).unwrap();
+    w.signal_agent(1, libc::SIGTERM);
+    assert!(w.agent_ended(1).success());
+    w.start(1);
+    assert!(w.log(1).contains("no [[gate]] names it"));
+    assert!(say(&mut sender, "extend 0 800000").starts_with("error Unsupported"));
+    inside.flows();
 }
 
 #[test]

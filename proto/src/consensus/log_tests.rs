@@ -298,3 +298,44 @@ fn the_same_member_is_not_asked_again_soon() {
     log.handle_message(at, P3, ahead(2)).unwrap();
     assert_eq!(asked(&mut log), [P3]);
 }
+
+/// Whoever was to send the state may be dead, and who leads then may know of no newcomer (seed 22647 of raft, engine-changes).
+#[test]
+fn a_newcomer_whose_state_does_not_come_asks_one_after_the_other_and_waits_longer_each_time() {
+    const P4: MemberId = MemberId(4);
+    let asked = |log: &mut Log| {
+        let mut asked = Vec::new();
+        while let Some(output) = log.poll_output() {
+            if let Output::Send { to, message: Message::Ask } = output {
+                asked.push(to);
+            }
+        }
+        asked
+    };
+    let interval = Config::default().ask_interval_ns;
+    let mut joiner = Log::join(P4, Config::default(), build());
+    assert_eq!(joiner.poll_timeout(), None, "its join is applied nowhere yet");
+    for from in [P1, P2, P3] {
+        joiner.handle_message(5, from, Message::Reached { epoch: 0, instance: 1 }).unwrap();
+    }
+    joiner.handle_crash(6, P3).unwrap();
+    let mut at = 5 + interval;
+    for (n, to) in [P1, P2, P1].into_iter().enumerate() {
+        assert_eq!((joiner.poll_timeout(), asked(&mut joiner)), (Some(at), vec![]), "patience");
+        joiner.handle_timeout(at);
+        assert_eq!(asked(&mut joiner), [to]);
+        at += interval << (n + 1);
+    }
+    // Whoever has applied its join gives it.
+    let (mut p1, mut p2) = (member(P1), member(P2));
+    p1.admit(0, P4).unwrap();
+    carry(&mut [&mut p1, &mut p2], |_, _, _| true);
+    let Some(Output::Send { message, .. }) = ({
+        p1.handle_message(0, P4, Message::Ask).unwrap();
+        std::iter::from_fn(|| p1.poll_output()).find(|o| matches!(o, Output::Send { to: P4, message: Message::Transfer(_) }))
+    }) else {
+        panic!("no state")
+    };
+    joiner.handle_message(at, P1, message).unwrap();
+    assert!(joiner.is_running() && joiner.poll_timeout().is_none(), "it asks no more");
+}
