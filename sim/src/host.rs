@@ -144,7 +144,7 @@ pub struct Member {
     pub engine_of: Option<Epoch>,
     /// See there.
     pub engine_ns: u64,
-    /// When the last copy came.
+    /// When the newest copy that came was sent.
     pub copy_ns: u64,
     /// It joined a group that was running, and was started then.
     pub joined_ns: Option<u64>,

@@ -74,6 +74,7 @@ enum Event {
         to: usize,
         from: MemberId,
         path: usize,
+        sent_ns: u64,
         message: Rc<Message>,
     },
     Request {
@@ -633,12 +634,12 @@ impl World {
             Event::Timer { host, member } => self.timer(host, member),
             Event::Message { to, from, sent_ns, message } => self.message(to, from, sent_ns, message),
             Event::Release { pair } => self.release(pair),
-            Event::Copy { to, from, path, message } => {
+            Event::Copy { to, from, path, sent_ns, message } => {
                 if self.hosts[to].up && !self.hosts[to].fenced {
                     self.note(Some(to), || format!("← {from} on path {path}  {}", brief(&message)));
                     let arrival = self.local(to);
                     if let Some(member) = &mut self.hosts[to].member {
-                        member.copy_ns = self.now;
+                        member.copy_ns = member.copy_ns.max(sent_ns);
                     }
                     self.give(to, Input::Copy(from, path, (*message).clone(), arrival));
                 }
@@ -1383,7 +1384,7 @@ impl World {
                 let checked = self.one_leader.speaks(me, &message);
                 self.check(checked);
                 self.speaks(host, me, &message);
-                let message = Rc::new(message);
+                let (message, sent_ns) = (Rc::new(message), self.now);
                 for path in 0..PATHS {
                     // The agent sends both copies, so only the power can come between them.
                     if path > 0 && !self.survives_power(host) {
@@ -1396,9 +1397,9 @@ impl World {
                             let (percent, until) = self.troubles[path].double;
                             if until > self.now && self.rng.chance(percent) {
                                 let again = self.again(at);
-                                self.queue.push(again, Event::Copy { to, from: me, path, message: message.clone() });
+                                self.queue.push(again, Event::Copy { to, from: me, path, sent_ns, message: message.clone() });
                             }
-                            self.queue.push(at, Event::Copy { to, from: me, path, message: message.clone() });
+                            self.queue.push(at, Event::Copy { to, from: me, path, sent_ns, message: message.clone() });
                         } else {
                             self.missed = true;
                         }
@@ -1494,7 +1495,8 @@ impl World {
             || self.hosts.iter().any(|other| other.member.as_ref().is_some_and(|m| m.log.crashed().contains(me)));
         let Some(member) = &self.hosts[host].member else { return };
         let expelled = given_up || self.witness.expelled.contains(me) || self.skipped.contains(me);
-        // Who came to this engine behind its first round, and has heard none since, cannot tell when the last one was: a joiner, or one that was slow behind a change.
+        // Who came to this engine behind its first round, and has heard none that left since, cannot tell when the last one was: a joiner, or one that was slow behind
+        // a change.
         // Before the first round there is nothing that it could have missed.
         let started = self.started_ns.get(&member.log.epoch()).is_some_and(|at| *at <= member.engine_ns);
         let unsettled = started && member.copy_ns <= member.engine_ns;
