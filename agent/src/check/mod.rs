@@ -89,8 +89,9 @@ impl Whom {
     /// # Errors
     /// [`ErrorCode::Invalid`].
     pub fn parse(text: &str) -> Result<Self, Refused> {
-        if let Ok(address) = text.parse() {
-            return Ok(Self::Address(address));
+        if let Ok(address) = text.parse::<IpAddr>() {
+            // A socket of both families shows IPv4 peers as ::ffff:a.b.c.d; no interface has such an address.
+            return Ok(Self::Address(address.to_canonical()));
         }
         match names::Target::parse(text) {
             Ok(names::Target::Host(host)) => Ok(Self::Named { host: host.into(), app: None }),
@@ -464,6 +465,12 @@ mod tests {
         assert_eq!(new("@a", u64::MAX, 0, 0), Err(ErrorCode::Invalid), "begins in the future");
         assert_eq!(new("@a", now, 5, 0), Err(ErrorCode::Invalid), "ends before it begins");
         assert_eq!(new("@a", 1, 0, CHECK_WAIT_MAX_NS + 1), Err(ErrorCode::Invalid));
+    }
+
+    #[test]
+    fn an_address_of_four_is_the_same_in_six() {
+        assert_eq!(Whom::parse("::ffff:10.0.0.7").unwrap(), Whom::Address("10.0.0.7".parse().unwrap()));
+        assert_eq!(Whom::parse("fd77::7").unwrap(), Whom::Address("fd77::7".parse().unwrap()));
     }
 
     #[test]
