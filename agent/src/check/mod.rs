@@ -11,9 +11,9 @@
 //!    out of. A heartbeat that is stamped after the deadline proves nothing: it may have waited in the ring before others that came in time.
 //! 2. *A second one*, asked for two jiffies later. What the first round's poll put aside to be joined with segments to come is handed on by the first poll that ends
 //!    in a later jiffy, and the second answer comes out of such a one, whatever `gro_flush_timeout` is.
-//! 3. *A turn on every processor.* A thread runs on each of them, so a poll that was under way there is over (softirqs are not preempted; on PREEMPT_RT
+//! 3. *Two turns on every processor.* A thread runs on each of them, so a poll that was under way there is over (softirqs are not preempted; on PREEMPT_RT
 //!    they are, and there no barrier is offered), and sends itself a packet through that processor's backlog, behind all that receive packet
-//!    steering had put there ([`processors`]).
+//!    steering had put there ([`processors`]). Then once more: a poll that was under way on the last processor may have ended in the first one's backlog.
 //!
 //! Then the counters of what this host loses are read ([`losses`]); the order is the paper's (Fig. 2).
 //!

@@ -11,7 +11,7 @@ use std::time::Duration;
 const THREADS: usize = 16;
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
-/// Runs on every processor and passes its backlog there. The answer comes when that is done: never, while a processor is held up.
+/// Runs on every processor, twice, and passes its backlog there. The answer comes when that is done: never, while a processor is held up.
 #[must_use]
 pub fn turn_on_each() -> Receiver<Result<(), String>> {
     let (tell, done) = bounded(1);
@@ -39,7 +39,7 @@ fn visit_all() -> Result<(), String> {
     let to = socket.local_addr().map_err(|e| e.to_string())?;
     socket.connect(to).map_err(|e| e.to_string())?; // nobody else's
     socket.set_read_timeout(Some(Duration::from_secs(1))).map_err(|e| e.to_string())?;
-    for cpu in cpus(&online) {
+    for cpu in turns(&online) {
         move_to(cpu).map_err(|e| format!("processor {cpu} cannot be visited: {e}"))?;
         let mark = (cpu as u64).to_ne_bytes();
         // The answer goes the same way through the backlog of this processor, behind what is there.
@@ -54,6 +54,12 @@ fn visit_all() -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// All of them, and then all of them again: a poll that ends on one may hand what it had put aside to the backlog of another that had its turn before.
+fn turns(online: &str) -> Vec<usize> {
+    let all = cpus(online);
+    [all.as_slice(), &all].concat()
 }
 
 /// `0-3,8`.
@@ -190,6 +196,15 @@ mod tests {
         assert_eq!(cpus("0\n"), [0]);
         assert_eq!(cpus("nonsense"), [0; 0]);
         assert_eq!(cpus("0-99999999999").len(), 8192, "bounded");
+    }
+
+    #[test]
+    fn what_the_last_processor_hands_to_the_first_is_waited_for() {
+        let turns = turns("0-2\n");
+        for (from, to) in (0..3).flat_map(|from| (0..3).map(move |to| (from, to))) {
+            let handed = turns.iter().position(|cpu| *cpu == from).unwrap();
+            assert!(turns[handed + 1..].contains(&to), "{from} to {to}: {turns:?}");
+        }
     }
 
     #[test]
