@@ -20,6 +20,8 @@
 //! No step is bounded by a clock: a host that is held up at any of these places holds up the answer, and `wait_ns` is over: *no barrier*.
 
 pub mod losses;
+#[cfg(test)]
+mod namespace;
 pub mod processors;
 
 use crate::core::{Core, now_ns};

@@ -93,10 +93,10 @@ pub fn jiffy_ns() -> u64 {
     u64::try_from(tick.tv_nsec).unwrap_or(0).clamp(1_000_000, 10_000_000)
 }
 
-/// How many receive queues an interface of this thread's network namespace has.
+/// How many receive queues an interface of this thread's network namespace has, all of them polled by its own driver.
 ///
 /// # Errors
-/// In words, where the driver does not say and neither does /sys.
+/// In words: what waits for it may wait elsewhere, or neither the driver nor /sys says how many there are.
 pub fn queues(interface: &str) -> Result<usize, String> {
     /// linux/ethtool.h
     #[repr(C)]
@@ -109,33 +109,88 @@ pub fn queues(interface: &str) -> Result<usize, String> {
         combined: u32,
     }
     const ETHTOOL_GCHANNELS: u32 = 0x3c;
-    const SIOCETHTOOL: libc::c_ulong = 0x8946;
+    let ours = polled_by_its_driver(interface)?;
     let mut channels = Channels { command: ETHTOOL_GCHANNELS, max: [0; 4], rx: 0, tx: 0, other: 0, combined: 0 };
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|e| e.to_string())?;
+    // SAFETY: the structure that the command fills.
+    let done = unsafe { ethtool(interface, (&raw mut channels).cast()) };
+    let count = (channels.rx.saturating_add(channels.combined)) as usize;
+    if done && count > 0 {
+        return Ok(count);
+    }
+    let count = if ours { entries(&format!("{SYS}/{interface}/queues")).filter(|q| q.starts_with("rx-")).count() } else { 0 };
+    if count > 0 { Ok(count) } else { Err(format!("it is not known how many receive queues {interface} has")) }
+}
+
+const SYS: &str = "/sys/class/net";
+
+fn entries(dir: &str) -> impl Iterator<Item = String> {
+    fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.file_name().to_string_lossy().into_owned())
+}
+
+/// Whether packets for this interface wait in its own driver's queues only: a veth, or a device that is there. All else has them from another interface
+/// (which may be in another network namespace, where no `lower_` shows it) or from a process. `Ok`: whether /sys is of this namespace.
+fn polled_by_its_driver(interface: &str) -> Result<bool, String> {
+    // SAFETY: a name that ends with a zero.
+    let index = name(interface).map_or(0, |name| unsafe { libc::if_nametoindex(name.as_ptr()) });
+    if index == 0 {
+        return Err(format!("there is no interface {interface}"));
+    }
+    let shown = fs::read_to_string(format!("{SYS}/{interface}/ifindex")).ok().and_then(|t| t.trim().parse().ok());
+    let ours = shown == Some(index);
+    let driver = driver(interface);
+    if driver.as_deref() == Some("veth") {
+        return Ok(ours);
+    }
+    if ours && entries(&format!("{SYS}/{interface}")).any(|name| name.starts_with("lower_")) {
+        return Err(format!("{interface} stands on other interfaces, whose queues are not looked at (a bond, a bridge, a VLAN)"));
+    }
+    let uevent = fs::read_to_string(format!("{SYS}/{interface}/uevent")).ok().filter(|_| ours).unwrap_or_default();
+    // A plain Ethernet device has no such word; wlan puts packets in order itself, dsa shares its queue.
+    let kind = uevent.lines().find_map(|line| line.strip_prefix("DEVTYPE="));
+    if ours && kind.is_none() && fs::exists(format!("{SYS}/{interface}/device")).unwrap_or(false) {
+        return Ok(ours);
+    }
+    let what = kind.map(str::to_owned).or(driver).map_or_else(|| "is of an unknown kind".into(), |kind| format!("is a {kind}"));
+    let elsewhere = if ours { "" } else { ", and /sys is of another network namespace" };
+    Err(format!(
+        "{interface} {what}{elsewhere}: packets for it may wait elsewhere than in its own queues (those of physical NICs and of veths do not)"
+    ))
+}
+
+fn name(interface: &str) -> Option<std::ffi::CString> {
+    std::ffi::CString::new(interface).ok()
+}
+
+/// The name of its driver; of one without hardware, its kind.
+fn driver(interface: &str) -> Option<String> {
+    /// linux/ethtool.h, `struct ethtool_drvinfo`
+    #[repr(C)]
+    struct Info {
+        command: u32,
+        driver: [u8; 32],
+        rest: [u8; 160],
+    }
+    const ETHTOOL_GDRVINFO: u32 = 3;
+    let mut info = Info { command: ETHTOOL_GDRVINFO, driver: [0; 32], rest: [0; 160] };
+    // SAFETY: a structure of the length that the command fills.
+    let done = unsafe { ethtool(interface, (&raw mut info).cast()) };
+    let end = info.driver.iter().position(|b| *b == 0)?;
+    Some(String::from_utf8_lossy(&info.driver[..end]).into_owned()).filter(|driver| done && !driver.is_empty())
+}
+
+/// # Safety
+/// What `data` points to begins with a command and is as long as the command's structure.
+unsafe fn ethtool(interface: &str, data: *mut libc::c_char) -> bool {
+    const SIOCETHTOOL: libc::c_ulong = 0x8946;
+    let Ok(socket) = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)) else { return false };
     // SAFETY: ifreq is plain old data, for which zero is a value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1).zip(interface.bytes()) {
         *to = from as libc::c_char;
     }
-    request.ifr_ifru.ifru_data = (&raw mut channels).cast();
-    // SAFETY: an open socket; the request's name ends with a zero, and its data is the structure that the command fills.
-    let done = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) };
-    let count = (channels.rx.saturating_add(channels.combined)) as usize;
-    if done == 0 && count > 0 {
-        return Ok(count);
-    }
-    // SAFETY: a name that ends with a zero; the array outlives the call.
-    let index = unsafe { libc::if_nametoindex(request.ifr_name.as_ptr()) };
-    let dir = format!("/sys/class/net/{interface}");
-    let shown = fs::read_to_string(format!("{dir}/ifindex")).ok().and_then(|t| t.trim().parse().ok());
-    let entries =
-        |dir: &str| fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.file_name().to_string_lossy().into_owned());
-    if entries(&dir).any(|name| name.starts_with("lower_")) {
-        return Err(format!("{interface} stands on other interfaces, whose queues are not looked at (a bond, a bridge, a VLAN)"));
-    }
-    let ours = index != 0 && shown == Some(index); // else of another network namespace
-    let count = if ours { entries(&format!("{dir}/queues")).filter(|q| q.starts_with("rx-")).count() } else { 0 };
-    if count > 0 { Ok(count) } else { Err(format!("it is not known how many receive queues {interface} has")) }
+    request.ifr_ifru.ifru_data = data;
+    // SAFETY: an open socket; the request's name ends with a zero, and the caller says what its data is.
+    unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) == 0 }
 }
 
 /// The interface that has the address to which this peer sends; none when it is this host itself.
@@ -189,6 +244,7 @@ fn named(address: IpAddr) -> Result<Option<String>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::check::namespace;
 
     #[test]
     fn lists_of_processors_are_read() {
@@ -219,6 +275,48 @@ mod tests {
     #[test]
     fn every_processor_has_its_turn() {
         assert_eq!(turn_on_each().recv_timeout(Duration::from_secs(30)).unwrap(), Ok(()));
+    }
+
+    #[test]
+    fn what_waits_elsewhere_is_not_taken_for_one_queue() {
+        let made = namespace::inside(|| {
+            assert!(namespace::ip("link add v0 type veth peer name v1"), "veths are to be had wherever the tests run");
+            assert!(queues("v0").is_ok_and(|n| n > 0), "{:?}", queues("v0"));
+            let kinds = [
+                ("vxlan", "link add x type vxlan id 5 dstport 4789"),
+                ("macvlan", "link add x link v0 type macvlan"),
+                ("ipvlan", "link add x link v0 type ipvlan"),
+                ("vlan", "link add x link v0 type vlan id 5"),
+                ("tun", "tuntap add x mode tun"),
+                ("tun", "tuntap add x mode tap"),
+                ("wireguard", "link add x type wireguard"),
+                ("dummy", "link add x type dummy"),
+                ("ifb", "link add x type ifb"),
+            ];
+            let mut made = 0;
+            for (kind, command) in kinds {
+                if !namespace::ip(command) {
+                    println!("no {kind} here");
+                    continue;
+                }
+                made += 1;
+                let why = queues("x").expect_err(kind);
+                assert!(why.contains(kind) || why.contains("stands on other interfaces"), "{kind}: {why}");
+                assert!(namespace::ip("link del x"));
+            }
+            made
+        });
+        assert_ne!(made, Some(0), "no kind was looked at");
+    }
+
+    #[test]
+    fn a_device_that_is_there_has_its_own_queues() {
+        for name in entries(SYS).filter(|name| fs::exists(format!("{SYS}/{name}/device")).unwrap()) {
+            if !fs::read_to_string(format!("{SYS}/{name}/uevent")).unwrap().contains("DEVTYPE") && driver(&name).is_some() {
+                println!("{name}: {:?} {:?}", driver(&name), queues(&name));
+                assert!(queues(&name).is_ok(), "{:?}", queues(&name));
+            }
+        }
     }
 
     #[test]
