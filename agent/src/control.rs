@@ -267,7 +267,7 @@ impl Control {
             .ok();
         let side = crate::side::Side::new(&config, &core);
         let mut losses = check::losses::Losses::new(config.paths.iter().map(|p| p.interface.clone()).collect());
-        losses.read([], now_ns);
+        losses.read(Some(Vec::new()), now_ns);
         Self {
             config,
             config_path,
@@ -975,7 +975,7 @@ impl Control {
     }
 
     fn read_losses(&mut self) {
-        let lane = self.core.ask(|core| core.lane_losses()).unwrap_or_default();
+        let lane = self.core.ask(|core| core.lane_losses());
         self.losses.read(lane, now_ns);
     }
 

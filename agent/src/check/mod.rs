@@ -352,14 +352,14 @@ impl Core {
         (self.answers.clone(), self.receiver.offers_barriers())
     }
 
-    /// Heartbeats that never came, by whose they were and the path.
+    /// Heartbeats that never came, by whose they were and the path: of all its lives, so that the numbers never fall.
     #[must_use]
     pub fn lane_losses(&self) -> Vec<(String, u64)> {
         let mut all = Vec::new();
         for (slot, peer) in self.peers.iter().enumerate() {
-            let Some(peer) = peer.as_ref().filter(|p| !p.condemned) else { continue };
-            let row = self.receiver.peer(slot);
-            let of = |path: usize| (format!("heartbeats of {} on path {path}", peer.name), row.path[path].lost);
+            let Some(peer) = peer.as_ref() else { continue };
+            let lost = peer.lost(&self.receiver.peer(slot));
+            let of = |path: usize| (format!("heartbeats of {} on path {path}", peer.name), lost[path]);
             all.extend((0..PATHS).map(of));
         }
         all
