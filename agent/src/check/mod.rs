@@ -17,14 +17,18 @@
 //!
 //! Then the counters of what this host loses are read ([`losses`]); the order is the paper's (Fig. 2).
 //!
+//! Every path that the packets may come by must have had its carrier from the deadline to the end ([`carriers`]): a ring without one is no empty ring.
+//!
 //! No step is bounded by a clock: a host that is held up at any of these places holds up the answer, and `wait_ns` is over: *no barrier*.
 
+pub mod carriers;
 pub mod losses;
 #[cfg(test)]
 mod namespace;
 pub mod processors;
 
 use crate::core::{Core, now_ns};
+use carriers::Carriers;
 use crossbeam_channel::{Receiver, TryRecvError};
 use fide_wire::PATHS;
 use fide_wire::control::{CHECK_WAIT_MAX_NS, CheckOutcome, Checked, CheckedPeer, ErrorCode, Refused};
@@ -107,15 +111,6 @@ impl Whom {
     }
 }
 
-/// What the loop says of its paths.
-#[derive(Clone, Debug)]
-pub struct PathFacts {
-    /// The interface.
-    pub interface: String,
-    /// Whether it exists and has its carrier.
-    pub up: bool,
-}
-
 /// One that is under way.
 pub struct Check {
     /// Of which connection.
@@ -126,7 +121,6 @@ pub struct Check {
     until_ns: u64,
     /// The paths that the peer's packets may come by, with the number of queues of each.
     paths: [Option<usize>; PATHS],
-    interfaces: Vec<String>,
     stage: Stage,
     /// The first barrier was asked for then.
     drained_ns: u64,
@@ -175,7 +169,6 @@ impl Check {
             deadline_ns,
             until_ns: now.saturating_add(wait_ns),
             paths: [None; PATHS],
-            interfaces: Vec::new(),
             stage: Stage::Waiting,
             drained_ns: 0,
         })
@@ -185,19 +178,20 @@ impl Check {
     ///
     /// # Errors
     /// In words.
-    pub fn route(&mut self, facts: &[PathFacts], own_name: &str, pid: Option<u32>) -> Result<(), String> {
+    pub fn route(&mut self, carriers: &mut Carriers, own_name: &str, pid: Option<u32>) -> Result<(), String> {
         same_network(pid)?;
         if let Ok(text) = std::fs::read_to_string("/sys/kernel/realtime")
             && text.trim() == "1"
         {
             return Err("this kernel preempts what receives (PREEMPT_RT): no order of packets can be relied on".into());
         }
+        let interfaces = carriers.interfaces();
         let wanted: Vec<usize> = match &self.whom {
             Whom::Named { host, .. } if host == own_name => Vec::new(),
-            Whom::Named { .. } => (0..facts.len()).filter(|p| facts[*p].up).collect(),
+            Whom::Named { .. } => (0..interfaces.len()).collect(),
             Whom::Address(address) => match processors::interface_towards(*address)? {
                 None => Vec::new(), // this host itself
-                Some(name) => match facts.iter().position(|f| f.interface == name) {
+                Some(name) => match interfaces.iter().position(|i| *i == name) {
                     Some(path) => vec![path],
                     None => {
                         return Err(format!(
@@ -207,21 +201,17 @@ impl Check {
                 },
             },
         };
-        if wanted.is_empty() && matches!(&self.whom, Whom::Named { host, .. } if host != own_name) {
-            return Err("no path of this host has its carrier".into());
-        }
         for path in wanted {
-            let interface = &facts[path].interface;
-            self.paths[path] = Some(processors::queues(interface)?);
-            self.interfaces.push(interface.clone());
+            self.paths[path] = Some(processors::queues(&interfaces[path])?);
         }
-        Ok(())
+        self.whole(carriers)
     }
 
-    /// The interfaces whose losses count.
-    #[must_use]
-    pub fn interfaces(&self) -> &[String] {
-        &self.interfaces
+    /// Whether all the paths have had their carriers since the deadline. Of one that lies ahead nothing is said yet.
+    fn whole(&self, carriers: &mut Carriers) -> Result<(), String> {
+        carriers.look(now_ns);
+        let mut paths = (0..PATHS).filter(|p| self.paths[*p].is_some() && now_ns() >= self.deadline_ns);
+        paths.try_for_each(|path| carriers.whole_since(path, self.deadline_ns))
     }
 
     /// Who is checked.
@@ -237,13 +227,22 @@ impl Check {
     }
 
     /// One step. `Some(Ok)`: drained, as of this time; `Some(Err)`: no barrier.
-    pub fn step(&mut self, ask: impl FnOnce([bool; PATHS]), answers: &Answers, offered: bool) -> Option<Result<u64, String>> {
+    pub fn step(
+        &mut self,
+        ask: impl FnOnce([bool; PATHS]),
+        answers: &Answers,
+        offered: bool,
+        carriers: &mut Carriers,
+    ) -> Option<Result<u64, String>> {
         let now = now_ns();
         if now > self.until_ns {
             return Some(Err(self.why(answers)));
         }
         match &mut self.stage {
-            Stage::Waiting if now > self.deadline_ns => self.begin(1, now, ask),
+            Stage::Waiting if now > self.deadline_ns => match self.whole(carriers) {
+                Ok(()) => self.begin(1, now, ask),
+                Err(why) => return Some(Err(why)),
+            },
             Stage::Waiting => {}
             Stage::Settling { from_ns } if now >= *from_ns => self.begin(2, now, ask),
             Stage::Settling { .. } => {}
@@ -263,7 +262,7 @@ impl Check {
                 }
             }
             Stage::Processors { done } => match done.try_recv() {
-                Ok(Ok(())) => return Some(Ok(self.drained_ns)),
+                Ok(Ok(())) => return Some(self.whole(carriers).map(|()| self.drained_ns)),
                 Ok(Err(why)) => return Some(Err(why)),
                 Err(TryRecvError::Empty) => {}
                 Err(TryRecvError::Disconnected) => return Some(Err("the thread that visits the processors ended".into())),
@@ -363,13 +362,6 @@ impl Core {
             all.extend((0..PATHS).map(of));
         }
         all
-    }
-
-    /// The paths, in order.
-    #[must_use]
-    pub fn path_facts(&self) -> Vec<PathFacts> {
-        let of = |p: u8| Some(PathFacts { interface: self.lane.interface(p)?.to_owned(), up: self.lane.carrier(p) });
-        (0..PATHS as u8).map_while(of).collect()
     }
 
     /// What this agent knows of somebody; whether the end of the process is certain.
@@ -478,15 +470,79 @@ mod tests {
     #[test]
     fn a_process_of_this_host_needs_its_processors_only() {
         let mut check = Check::new(1, "127.0.0.1", 1, 0, 10_000_000_000).unwrap();
-        check.route(&[], "me", Some(std::process::id())).unwrap();
+        let mut none = Carriers::new(Vec::new());
+        check.route(&mut none, "me", Some(std::process::id())).unwrap();
         let result = loop {
-            if let Some(done) = check.step(|_| panic!("nobody is asked"), &Answers::default(), true) {
+            if let Some(done) = check.step(|_| panic!("nobody is asked"), &Answers::default(), true, &mut none) {
                 break done;
             }
             std::thread::sleep(std::time::Duration::from_millis(1));
         };
         assert!(result.is_ok(), "{result:?}");
-        assert!(check.route(&[], "me", None).is_err(), "who asks must be seen");
+        assert!(check.route(&mut none, "me", None).is_err(), "who asks must be seen");
+    }
+
+    /// Carries it to its end, with others who answer at once. `meanwhile` is done after the first of them.
+    fn finish(check: &mut Check, carriers: &mut Carriers, meanwhile: impl FnOnce([bool; PATHS])) -> Result<u64, String> {
+        let (mut answers, mut meanwhile) = (Answers::default(), Some(meanwhile));
+        loop {
+            let mut asked = None;
+            if let Some(done) = check.step(|paths| asked = Some(paths), &answers, true, carriers) {
+                return done;
+            }
+            if let Some(paths) = asked {
+                for (path, queue) in (0..PATHS).filter(|p| paths[*p]).flat_map(|p| (0..=QUEUES as u32).map(move |q| (p, q))) {
+                    answers.note(path, Some(queue), now_ns());
+                }
+                if let Some(meanwhile) = meanwhile.take() {
+                    meanwhile(paths);
+                }
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+
+    /// Two paths, both with their carriers.
+    fn two_paths() -> Carriers {
+        for commands in ["link add v0 type veth peer name v1", "link add w0 type veth peer name w1"] {
+            assert!(namespace::ip(commands));
+        }
+        assert!(["v0", "v1", "w0", "w1"].iter().all(|name| namespace::ip(&format!("link set {name} up"))));
+        let mut carriers = Carriers::new(vec!["v0".into(), "w0".into()]);
+        carriers.look(now_ns);
+        carriers
+    }
+
+    #[test]
+    fn every_path_counts_and_must_keep_its_carrier() {
+        namespace::inside(|| {
+            let mut carriers = two_paths();
+            let own = Some(std::process::id());
+            let new = |deadline_ns| Check::new(1, "@h1", 1, deadline_ns, 10_000_000_000).unwrap();
+            let mut check = new(0);
+            check.route(&mut carriers, "me", own).unwrap();
+            let drained = finish(&mut check, &mut carriers, |paths| assert_eq!(paths, [true, true]));
+            assert!(drained.is_ok(), "{drained:?}");
+            // Gone for a moment, while the barrier is waited for.
+            let mut check = new(0);
+            check.route(&mut carriers, "me", own).unwrap();
+            let flap = |_| assert!(namespace::ip("link set w1 down") && namespace::ip("link set w1 up"));
+            let why = finish(&mut check, &mut carriers, flap).unwrap_err();
+            assert!(why.contains("path 1 (w0) was gone after the deadline"), "{why}");
+            // Between a deadline that is over and the question.
+            let deadline_ns = now_ns();
+            assert!(namespace::ip("link set v1 down") && namespace::ip("link set v1 up"));
+            let why = new(deadline_ns).route(&mut carriers, "me", own).unwrap_err();
+            assert!(why.contains("path 0 (v0) was gone"), "{why}");
+            // Gone when the deadline comes, though not when it was asked for.
+            let mut check = new(now_ns() + 50_000_000);
+            check.route(&mut carriers, "me", own).unwrap();
+            assert!(namespace::ip("link set w1 down"));
+            let why = finish(&mut check, &mut carriers, |_| panic!("nobody is asked")).unwrap_err();
+            assert!(why.contains("path 1 (w0) has no carrier"), "{why}");
+            let why = new(0).route(&mut carriers, "me", own).unwrap_err();
+            assert!(why.contains("path 1 (w0) has no carrier"), "{why}");
+        });
     }
 
     #[test]
