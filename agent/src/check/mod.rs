@@ -119,6 +119,9 @@ pub struct Check {
     since_ns: u64,
     deadline_ns: u64,
     until_ns: u64,
+    own_name: String,
+    /// Who asks.
+    pid: Option<u32>,
     /// The paths that the peer's packets may come by, with the number of queues of each.
     paths: [Option<usize>; PATHS],
     stage: Stage,
@@ -168,6 +171,8 @@ impl Check {
             since_ns,
             deadline_ns,
             until_ns: now.saturating_add(wait_ns),
+            own_name: String::new(),
+            pid: None,
             paths: [None; PATHS],
             stage: Stage::Waiting,
             drained_ns: 0,
@@ -179,15 +184,21 @@ impl Check {
     /// # Errors
     /// In words.
     pub fn route(&mut self, carriers: &mut Carriers, own_name: &str, pid: Option<u32>) -> Result<(), String> {
-        same_network(pid)?;
+        (self.own_name, self.pid) = (own_name.to_owned(), pid);
+        self.paths = self.ways(carriers.interfaces())?;
+        self.whole(carriers)
+    }
+
+    /// The paths that the peer's packets come by now, with the number of queues of each.
+    fn ways(&self, interfaces: &[String]) -> Result<[Option<usize>; PATHS], String> {
+        same_network(self.pid)?;
         if let Ok(text) = std::fs::read_to_string("/sys/kernel/realtime")
             && text.trim() == "1"
         {
             return Err("this kernel preempts what receives (PREEMPT_RT): no order of packets can be relied on".into());
         }
-        let interfaces = carriers.interfaces();
         let wanted: Vec<usize> = match &self.whom {
-            Whom::Named { host, .. } if host == own_name => Vec::new(),
+            Whom::Named { host, .. } if *host == self.own_name => Vec::new(),
             Whom::Named { .. } => (0..interfaces.len()).collect(),
             Whom::Address(address) => match processors::interface_towards(*address)? {
                 None => Vec::new(), // this host itself
@@ -201,8 +212,19 @@ impl Check {
                 },
             },
         };
+        let mut paths = [None; PATHS];
         for path in wanted {
-            self.paths[path] = Some(processors::queues(&interfaces[path])?);
+            paths[path] = Some(processors::queues(&interfaces[path])?);
+        }
+        Ok(paths)
+    }
+
+    /// Whether its packets still come as they did when it was asked: else some may wait where nobody looked.
+    fn unchanged(&self, carriers: &mut Carriers) -> Result<(), String> {
+        if self.ways(carriers.interfaces())? != self.paths {
+            return Err(
+                "the way of its packets has changed meanwhile (a route, an address, a number of queues): check again".into()
+            );
         }
         self.whole(carriers)
     }
@@ -239,7 +261,7 @@ impl Check {
             return Some(Err(self.why(answers)));
         }
         match &mut self.stage {
-            Stage::Waiting if now > self.deadline_ns => match self.whole(carriers) {
+            Stage::Waiting if now > self.deadline_ns => match self.unchanged(carriers) {
                 Ok(()) => self.begin(1, now, ask),
                 Err(why) => return Some(Err(why)),
             },
@@ -262,7 +284,7 @@ impl Check {
                 }
             }
             Stage::Processors { done } => match done.try_recv() {
-                Ok(Ok(())) => return Some(self.whole(carriers).map(|()| self.drained_ns)),
+                Ok(Ok(())) => return Some(self.unchanged(carriers).map(|()| self.drained_ns)),
                 Ok(Err(why)) => return Some(Err(why)),
                 Err(TryRecvError::Empty) => {}
                 Err(TryRecvError::Disconnected) => return Some(Err("the thread that visits the processors ended".into())),
@@ -542,6 +564,36 @@ mod tests {
             assert!(why.contains("path 1 (w0) has no carrier"), "{why}");
             let why = new(0).route(&mut carriers, "me", own).unwrap_err();
             assert!(why.contains("path 1 (w0) has no carrier"), "{why}");
+        });
+    }
+
+    #[test]
+    fn a_way_that_changes_is_no_barrier() {
+        namespace::inside(|| {
+            let mut carriers = two_paths();
+            let by = |path: &str| assert!(namespace::ip(&format!("route replace 10.7.0.0/24 dev {path}")));
+            assert!(namespace::ip("address add 10.9.0.1/24 dev v0") && namespace::ip("address add 10.8.0.1/24 dev w0"));
+            by("v0");
+            let own = Some(std::process::id());
+            let new = |after_ns| Check::new(1, "10.7.0.7", 1, now_ns() + after_ns, 10_000_000_000).unwrap();
+            let mut check = new(0);
+            check.route(&mut carriers, "me", own).unwrap();
+            let drained = finish(&mut check, &mut carriers, |paths| assert_eq!(paths, [true, false]));
+            assert!(drained.is_ok(), "{drained:?}");
+            // Before the deadline: what came by the first path may wait there, though the last came by the second.
+            let mut check = new(50_000_000);
+            check.route(&mut carriers, "me", own).unwrap();
+            by("w0");
+            let why = finish(&mut check, &mut carriers, |_| panic!("nobody is asked")).unwrap_err();
+            assert!(why.contains("has changed"), "{why}");
+            // While the barrier is waited for.
+            let mut check = new(0);
+            check.route(&mut carriers, "me", own).unwrap();
+            let why = finish(&mut check, &mut carriers, |paths| {
+                assert_eq!(paths, [false, true]);
+                by("v0");
+            });
+            assert!(why.as_ref().is_err_and(|why| why.contains("has changed")), "{why:?}");
         });
     }
 
