@@ -199,7 +199,15 @@ impl Check {
         }
         let wanted: Vec<usize> = match &self.whom {
             Whom::Named { host, .. } if *host == self.own_name => Vec::new(),
-            Whom::Named { .. } => (0..interfaces.len()).collect(),
+            // A name means the addresses of the paths; an application that has others may hear of the peer there.
+            Whom::Named { host, .. } => match processors::beside(interfaces)? {
+                None => (0..interfaces.len()).collect(),
+                Some((name, own)) => {
+                    return Err(format!(
+                        "packets of {host} may also come to {own} by {name}, which is no path of this agent: check the address they come from"
+                    ));
+                }
+            },
             Whom::Address(address) => match processors::interface_towards(*address)? {
                 None => Vec::new(), // this host itself
                 Some(name) => match interfaces.iter().position(|i| *i == name) {
@@ -529,6 +537,8 @@ mod tests {
         for commands in ["link add v0 type veth peer name v1", "link add w0 type veth peer name w1"] {
             assert!(namespace::ip(commands));
         }
+        // The other ends are those of switches, which have no addresses.
+        assert!(["v1", "w1"].iter().all(|name| namespace::ip(&format!("link set {name} addrgenmode none"))));
         assert!(["v0", "v1", "w0", "w1"].iter().all(|name| namespace::ip(&format!("link set {name} up"))));
         let mut carriers = Carriers::new(vec!["v0".into(), "w0".into()]);
         carriers.look(now_ns);
@@ -594,6 +604,25 @@ mod tests {
                 by("v0");
             });
             assert!(why.as_ref().is_err_and(|why| why.contains("has changed")), "{why:?}");
+        });
+    }
+
+    #[test]
+    fn a_name_stands_for_the_paths_and_nothing_else() {
+        namespace::inside(|| {
+            let mut carriers = two_paths();
+            assert!(namespace::ip("link add x0 type veth peer name x1") && namespace::ip("address add 10.5.0.1/24 dev x0"));
+            assert!(namespace::ip("address add 10.9.0.1/24 dev v0"));
+            let own = Some(std::process::id());
+            let mut route = |peer: &str| Check::new(1, peer, 1, 0, 10_000_000_000).unwrap().route(&mut carriers, "me", own);
+            assert_eq!(route("@h1"), Ok(()), "it is down");
+            assert!(namespace::ip("link set x0 up"));
+            let why = route("db@h1").unwrap_err();
+            assert!(why.contains("10.5.0.1 by x0"), "{why}");
+            assert_eq!(route("10.9.0.7"), Ok(()), "which way an address takes is known");
+            let why = route("10.5.0.7").unwrap_err();
+            assert!(why.contains("x0, which is no path"), "{why}");
+            assert_eq!(route("@me"), Ok(()), "this host itself");
         });
     }
 

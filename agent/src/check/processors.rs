@@ -208,13 +208,35 @@ pub fn interface_towards(peer: IpAddr) -> Result<Option<String>, String> {
     named(own)?.map(Some).ok_or_else(|| format!("no interface has the address {own}"))
 }
 
+/// The interface of this address; of an IPv4 address it is its label, without what is behind the colon.
 fn named(address: IpAddr) -> Result<Option<String>, String> {
+    Ok(addresses()?.into_iter().find(|a| a.address == address).map(|a| a.interface))
+}
+
+/// The first interface by which packets may come though it is none of these: up, no loopback, and with an address.
+///
+/// # Errors
+/// In words.
+pub fn beside(known: &[String]) -> Result<Option<(String, IpAddr)>, String> {
+    let other = |a: &Address| a.up && !a.loopback && !known.contains(&a.interface);
+    Ok(addresses()?.into_iter().find(other).map(|a| (a.interface, a.address)))
+}
+
+struct Address {
+    interface: String,
+    up: bool,
+    loopback: bool,
+    address: IpAddr,
+}
+
+/// All of this thread's network namespace.
+fn addresses() -> Result<Vec<Address>, String> {
     let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: a place for the list, which is freed below.
     if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
         return Err(format!("the interfaces are not listed: {}", std::io::Error::last_os_error()));
     }
-    let (mut at, mut found) = (list, None);
+    let (mut at, mut all) = (list, Vec::new());
     // SAFETY: entries are linked until NULL and live until the list is freed; the family of an address says how it is read.
     unsafe {
         while !at.is_null() {
@@ -223,7 +245,7 @@ fn named(address: IpAddr) -> Result<Option<String>, String> {
             if entry.ifa_addr.is_null() {
                 continue;
             }
-            let its = match i32::from((*entry.ifa_addr).sa_family) {
+            let address = match i32::from((*entry.ifa_addr).sa_family) {
                 libc::AF_INET => {
                     let four = entry.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned();
                     IpAddr::from(four.sin_addr.s_addr.to_ne_bytes())
@@ -231,14 +253,18 @@ fn named(address: IpAddr) -> Result<Option<String>, String> {
                 libc::AF_INET6 => IpAddr::from(entry.ifa_addr.cast::<libc::sockaddr_in6>().read_unaligned().sin6_addr.s6_addr),
                 _ => continue,
             };
-            if its == address {
-                found = Some(std::ffi::CStr::from_ptr(entry.ifa_name).to_string_lossy().into_owned());
-                break;
-            }
+            let label = std::ffi::CStr::from_ptr(entry.ifa_name).to_string_lossy();
+            let is = |flag: libc::c_int| entry.ifa_flags & flag as libc::c_uint != 0;
+            all.push(Address {
+                interface: label.split(':').next().unwrap_or_default().to_owned(),
+                up: is(libc::IFF_UP),
+                loopback: is(libc::IFF_LOOPBACK),
+                address,
+            });
         }
         libc::freeifaddrs(list);
     }
-    Ok(found)
+    Ok(all)
 }
 
 #[cfg(test)]
@@ -317,6 +343,24 @@ mod tests {
                 assert!(queues(&name).is_ok(), "{:?}", queues(&name));
             }
         }
+    }
+
+    #[test]
+    fn interfaces_beside_the_paths_are_those_that_packets_may_come_by() {
+        namespace::inside(|| {
+            let ip = |command: &str| assert!(namespace::ip(command), "{command}");
+            ip("link add v0 type veth peer name v1");
+            ip("address add 10.9.0.1/24 dev v0 label v0:one");
+            ip("address add 10.9.0.2/24 dev v1");
+            ip("link set v0 up");
+            let paths = ["v0".to_owned()];
+            assert_eq!(named("10.9.0.1".parse().unwrap()).unwrap().as_deref(), Some("v0"));
+            assert_eq!(beside(&paths), Ok(None), "v1 is down");
+            ip("link set v1 up");
+            assert_eq!(beside(&paths), Ok(Some(("v1".into(), "10.9.0.2".parse().unwrap()))));
+            ip("address del 10.9.0.2/24 dev v1");
+            assert!(beside(&paths).unwrap().is_none_or(|(name, address)| name == "v1" && address.is_ipv6()));
+        });
     }
 
     #[test]
