@@ -157,6 +157,7 @@ pub struct Control {
     asking: [bool; fide_wire::PATHS],
     asked_ns: u64,
     losses: check::losses::Losses,
+    carriers: check::carriers::Carriers,
     accepted: u64,
 }
 
@@ -266,8 +267,11 @@ impl Control {
             })
             .ok();
         let side = crate::side::Side::new(&config, &core);
-        let mut losses = check::losses::Losses::new(config.paths.iter().map(|p| p.interface.clone()).collect());
-        losses.read([], now_ns);
+        let interfaces: Vec<String> = config.paths.iter().map(|p| p.interface.clone()).collect();
+        let mut carriers = check::carriers::Carriers::new(interfaces.clone());
+        carriers.look(now_ns);
+        let mut losses = check::losses::Losses::new(interfaces);
+        losses.read(Some(Vec::new()), now_ns);
         Self {
             config,
             config_path,
@@ -293,6 +297,7 @@ impl Control {
             asking: [false; fide_wire::PATHS],
             asked_ns: 0,
             losses,
+            carriers,
             accepted: 0,
         }
     }
@@ -504,6 +509,7 @@ impl Control {
     }
 
     fn links_changed(&mut self) {
+        self.carriers.look(now_ns);
         let changed = self.side.changed_interfaces();
         self.renew_guards();
         for interface in changed {
@@ -518,6 +524,7 @@ impl Control {
     /// Twice a second: watches to renew, files to sync, the watchdog.
     fn sweep(&mut self) {
         self.read_losses();
+        self.carriers.look(now_ns);
         self.renew_guards();
         self.renew_watches();
         if let Err(e) = self.state.save() {
@@ -930,6 +937,7 @@ impl Control {
             Request::Fence { order } => plain(self.fence(i, order)?),
             Request::Check { peer, since_ns, deadline_ns, wait_ns } => {
                 self.policy.may_monitor(&self.connections[i].peer)?;
+                self.carriers.look(now_ns); // what is seen now was before a deadline that begins now
                 self.begin_check(i, Check::new(self.connections[i].id, &peer, since_ns, deadline_ns, wait_ns)?)
             }
             Request::Extend { known_ns, valid_ns, anew } => plain(self.extend(i, known_ns, valid_ns, anew)?),
@@ -942,8 +950,8 @@ impl Control {
     fn begin_check(&mut self, i: usize, mut check: Check) -> Result<Option<Answer>, Refused> {
         let whom = check.whom().clone();
         let since_ns = check.since_ns();
-        let asked = self.core.ask(move |core| (core.path_facts(), core.known_of(&whom, since_ns)));
-        let Some((facts, (peer, certain))) = asked else {
+        let asked = self.core.ask(move |core| core.known_of(&whom, since_ns));
+        let Some((peer, certain)) = asked else {
             return Err(Refused { code: ErrorCode::System, what: "the agent's loop does not answer".into() });
         };
         let plain = |checked| Ok(Some((Reply::Checked(Box::new(checked)), None)));
@@ -951,7 +959,7 @@ impl Control {
             let outcome = CheckOutcome::Certain;
             return plain(Checked { outcome, drained_ns: 0, lost_ns: 0, why: String::new(), peer });
         }
-        match check.route(&facts, &self.config.node, self.connections[i].peer.pid) {
+        match check.route(&mut self.carriers, &self.config.node, self.connections[i].peer.pid) {
             Err(why) => plain(check::no_barrier(why, peer)),
             Ok(()) => {
                 self.connections[i].checking = true;
@@ -976,7 +984,7 @@ impl Control {
     }
 
     fn read_losses(&mut self) {
-        let lane = self.core.ask(|core| core.lane_losses()).unwrap_or_default();
+        let lane = self.core.ask(|core| core.lane_losses());
         self.losses.read(lane, now_ns);
     }
 
@@ -988,7 +996,8 @@ impl Control {
         let Some((answers, offered)) = self.core.ask(|core| core.answers()) else { return };
         for mut check in std::mem::take(&mut self.checks) {
             let asking = &mut self.asking;
-            let done = check.step(|paths| asking.iter_mut().zip(paths).for_each(|(a, p)| *a |= p), &answers, offered);
+            let ask = |paths: [bool; fide_wire::PATHS]| asking.iter_mut().zip(paths).for_each(|(a, p)| *a |= p);
+            let done = check.step(ask, &answers, offered, &mut self.carriers);
             match done {
                 None => self.checks.push(check),
                 Some(done) => self.end_check(&check, done),
@@ -1015,6 +1024,9 @@ impl Control {
             // The clock was read behind the counters: what they had counted by then was lost before.
             _ if lost_ns > check.since_ns() => {
                 Checked { outcome: CheckOutcome::Void, drained_ns: 0, lost_ns, why: what.to_owned(), peer }
+            }
+            Ok(_) if let Some((lost_ns, why)) = check.flapped(&self.carriers) => {
+                Checked { outcome: CheckOutcome::Void, drained_ns: 0, lost_ns, why, peer }
             }
             Ok(drained_ns) => Checked { outcome: CheckOutcome::Drained, drained_ns, lost_ns: 0, why: String::new(), peer },
             Err(why) => check::no_barrier(why, peer),

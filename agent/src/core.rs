@@ -669,12 +669,15 @@ impl Core {
         }
         let slot = self.slot(h.sender).or_else(|| self.peers.iter().position(Option::is_none));
         let Some(slot) = slot else { return };
+        // Before its row begins at zero.
+        let lost = self.peers[slot].as_ref().map_or([0; PATHS], |old| old.lost(&self.receiver.peer(slot)));
         if let Err(e) = self.receiver.set_peer(slot, h.sender, h.incarnation) {
             tracing::error!("{}: {e}", a.name);
             return;
         }
         let calibration = std::array::from_fn(|_| Calibration::new(self.start.calibration, h.period_ns.into()));
         let mut peer = Peer::new(h.sender, &a.name, h.incarnation, calibration);
+        peer.lost_before = lost;
         for path in 0..PATHS {
             peer.contract[path] = peer.calibration[path].contract(a.contract.size_max);
             if let Err(e) = self.detector.contract(h.sender, path, peer.contract[path], now) {

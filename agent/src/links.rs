@@ -71,6 +71,8 @@ pub enum Message {
 }
 
 const HEADER: usize = 16;
+/// `struct ifinfomsg`
+const IFINFO: usize = 16;
 
 /// `N` bytes at `at`, if they are there.
 fn bytes<const N: usize>(from: &[u8], at: usize) -> Option<[u8; N]> {
@@ -117,26 +119,83 @@ fn family(body: &[u8]) -> Option<i32> {
 
 /// `struct ifinfomsg` and its attributes.
 fn link(body: &[u8]) -> Option<Message> {
-    const IFINFO: usize = 16;
     if family(body)? != libc::AF_UNSPEC {
         return None;
     }
     let index = u32::from_ne_bytes(bytes(body, 4)?);
     let flags = u32::from_ne_bytes(bytes(body, 8)?);
     let is = |flag: libc::c_int| flags & flag as u32 != 0;
-    let mut rest = body.get(IFINFO..)?;
-    let mut name = None;
-    while let (Some(len), Some(kind)) = (bytes(rest, 0), bytes(rest, 2)) {
-        let len = usize::from(u16::from_ne_bytes(len));
-        let Some(value) = (len >= 4).then(|| rest.get(4..len)).flatten() else { break };
-        if u16::from_ne_bytes(kind) == libc::IFLA_IFNAME {
-            let text = value.split(|b| *b == 0).next().unwrap_or(value);
-            name = Some(String::from_utf8_lossy(text).into_owned());
-        }
-        let Some(next) = rest.get(len.next_multiple_of(4)..) else { break };
-        rest = next;
-    }
+    let name = attributes(body.get(IFINFO..)?).filter(|(kind, _)| *kind == libc::IFLA_IFNAME).last().map(|(_, value)| {
+        let text = value.split(|b| *b == 0).next().unwrap_or(value);
+        String::from_utf8_lossy(text).into_owned()
+    });
     Some(Message::Link { index, name: name?, up: is(libc::IFF_UP), carrier: is(libc::IFF_LOWER_UP) })
+}
+
+/// What lies behind a message's own part, up to what cannot be right: kinds and values.
+fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let (len, kind) = (usize::from(u16::from_ne_bytes(bytes(rest, 0)?)), u16::from_ne_bytes(bytes(rest, 2)?));
+        let value = (len >= 4).then(|| rest.get(4..len)).flatten()?;
+        rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+/// An interface and its carrier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carrier {
+    /// Its index; one that returns has another.
+    pub index: u32,
+    /// It is up and has its carrier.
+    pub there: bool,
+    /// How often the carrier has come or gone.
+    pub changes: u32,
+}
+
+/// Asks the kernel for the carrier of an interface of this thread's network namespace.
+///
+/// # Errors
+/// There is no such interface, or the kernel does not say.
+pub fn carrier(interface: &str) -> io::Result<Carrier> {
+    const IFLA_CARRIER_CHANGES: u16 = 35;
+    let name = std::ffi::CString::new(interface).map_err(io::Error::other)?;
+    // SAFETY: a name that ends with a zero.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    if index == 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: socket has no preconditions.
+    let fd = unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_ROUTE) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: `fd` was just made and belongs to nobody else.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let mut request = [0u8; HEADER + IFINFO];
+    request[0..4].copy_from_slice(&((HEADER + IFINFO) as u32).to_ne_bytes());
+    request[4..6].copy_from_slice(&libc::RTM_GETLINK.to_ne_bytes());
+    request[6..8].copy_from_slice(&(libc::NLM_F_REQUEST as u16).to_ne_bytes());
+    request[20..24].copy_from_slice(&index.to_ne_bytes());
+    let mut answer = vec![0u8; 32 * 1024];
+    // SAFETY: request and answer are live and of the lengths passed. The kernel answers within the call that sends, so there is nothing to wait for.
+    let n = unsafe {
+        if libc::send(socket.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        libc::recv(socket.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), libc::MSG_DONTWAIT)
+    };
+    let Ok(n) = usize::try_from(n) else { return Err(io::Error::last_os_error()) };
+    let body =
+        answer.get(..n).filter(|a| bytes(a, 4).map(u16::from_ne_bytes) == Some(libc::RTM_NEWLINK)).and_then(|a| a.get(HEADER..));
+    let found = body.and_then(|body| {
+        let flags = u32::from_ne_bytes(bytes(body, 8)?);
+        let is = |flag: libc::c_int| flags & flag as u32 != 0;
+        let changes = attributes(body.get(IFINFO..)?).find(|(kind, _)| *kind == IFLA_CARRIER_CHANGES)?.1;
+        let there = is(libc::IFF_UP) && is(libc::IFF_LOWER_UP);
+        Some(Carrier { index: u32::from_ne_bytes(bytes(body, 4)?), there, changes: u32::from_ne_bytes(bytes(changes, 0)?) })
+    });
+    found.ok_or_else(|| io::Error::other("the kernel does not say"))
 }
 
 /// Listens for changes of this network namespace's interfaces.

@@ -48,6 +48,8 @@ pub struct Peer {
     pub condemned: bool,
     /// It said goodbye.
     pub left: bool,
+    /// Heartbeats of its earlier lives that never came, per path.
+    pub lost_before: [u64; PATHS],
     /// Piggybacks delivered: highest number and a window of 64 below it.
     piggybacks: (u64, u64),
     parts: Option<Parts>,
@@ -93,11 +95,18 @@ impl Peer {
             announced: Contract::default(),
             condemned: false,
             left: false,
+            lost_before: [0; PATHS],
             piggybacks: (0, 0),
             parts: None,
             listed: Vec::new(),
             version: 0,
         }
+    }
+
+    /// Heartbeats of all its lives that never came, per path; its row counts those of this one.
+    #[must_use]
+    pub fn lost(&self, row: &fide_xdp::layout::Peer) -> [u64; PATHS] {
+        std::array::from_fn(|path| self.lost_before[path].wrapping_add(row.path[path].lost))
     }
 
     /// Takes one part of its directory; says what changed once all parts of a newer version are there, and that nothing did when the one that is
@@ -186,6 +195,19 @@ mod tests {
         assert_eq!(change, DirectoryChange { appeared: vec![5], hung: vec![] });
         assert_eq!(p.listed, [2, 5]);
         assert_eq!(p.directory(&part(2, 0, 1, &[7])), None, "an old version");
+    }
+
+    #[test]
+    fn what_was_lost_in_one_life_is_not_forgotten_in_the_next() {
+        let mut row = fide_xdp::layout::Peer::default();
+        row.path[1].lost = 7;
+        let mut p = peer();
+        assert_eq!(p.lost(&row), [0, 7]);
+        p.lost_before = p.lost(&row);
+        row.path[1].lost = 0;
+        assert_eq!(p.lost(&row), [0, 7], "a new life");
+        row.path[1].lost = 7;
+        assert_eq!(p.lost(&row), [0, 14], "as many once more");
     }
 
     #[test]

@@ -11,18 +11,24 @@
 //!    out of. A heartbeat that is stamped after the deadline proves nothing: it may have waited in the ring before others that came in time.
 //! 2. *A second one*, asked for two jiffies later. What the first round's poll put aside to be joined with segments to come is handed on by the first poll that ends
 //!    in a later jiffy, and the second answer comes out of such a one, whatever `gro_flush_timeout` is.
-//! 3. *A turn on every processor.* A thread runs on each of them, so a poll that was under way there is over (softirqs are not preempted; on PREEMPT_RT
+//! 3. *Two turns on every processor.* A thread runs on each of them, so a poll that was under way there is over (softirqs are not preempted; on PREEMPT_RT
 //!    they are, and there no barrier is offered), and sends itself a packet through that processor's backlog, behind all that receive packet
-//!    steering had put there ([`processors`]).
+//!    steering had put there ([`processors`]). Then once more: a poll that was under way on the last processor may have ended in the first one's backlog.
 //!
 //! Then the counters of what this host loses are read ([`losses`]); the order is the paper's (Fig. 2).
 //!
+//! Every path that the packets may come by must have had its carrier from the deadline to the end ([`carriers`]): a ring without one is no empty ring.
+//!
 //! No step is bounded by a clock: a host that is held up at any of these places holds up the answer, and `wait_ns` is over: *no barrier*.
 
+pub mod carriers;
 pub mod losses;
+#[cfg(test)]
+mod namespace;
 pub mod processors;
 
 use crate::core::{Core, now_ns};
+use carriers::Carriers;
 use crossbeam_channel::{Receiver, TryRecvError};
 use fide_wire::PATHS;
 use fide_wire::control::{CHECK_WAIT_MAX_NS, CheckOutcome, Checked, CheckedPeer, ErrorCode, Refused};
@@ -90,8 +96,9 @@ impl Whom {
     /// # Errors
     /// [`ErrorCode::Invalid`].
     pub fn parse(text: &str) -> Result<Self, Refused> {
-        if let Ok(address) = text.parse() {
-            return Ok(Self::Address(address));
+        if let Ok(address) = text.parse::<IpAddr>() {
+            // A socket of both families shows IPv4 peers as ::ffff:a.b.c.d; no interface has such an address.
+            return Ok(Self::Address(address.to_canonical()));
         }
         match names::Target::parse(text) {
             Ok(names::Target::Host(host)) => Ok(Self::Named { host: host.into(), app: None }),
@@ -105,15 +112,6 @@ impl Whom {
     }
 }
 
-/// What the loop says of its paths.
-#[derive(Clone, Debug)]
-pub struct PathFacts {
-    /// The interface.
-    pub interface: String,
-    /// Whether it exists and has its carrier.
-    pub up: bool,
-}
-
 /// One that is under way.
 pub struct Check {
     /// Of which connection.
@@ -122,9 +120,11 @@ pub struct Check {
     since_ns: u64,
     deadline_ns: u64,
     until_ns: u64,
+    own_name: String,
+    /// Who asks.
+    pid: Option<u32>,
     /// The paths that the peer's packets may come by, with the number of queues of each.
     paths: [Option<usize>; PATHS],
-    interfaces: Vec<String>,
     stage: Stage,
     /// The first barrier was asked for then.
     drained_ns: u64,
@@ -172,8 +172,9 @@ impl Check {
             since_ns,
             deadline_ns,
             until_ns: now.saturating_add(wait_ns),
+            own_name: String::new(),
+            pid: None,
             paths: [None; PATHS],
-            interfaces: Vec::new(),
             stage: Stage::Waiting,
             drained_ns: 0,
         })
@@ -183,19 +184,34 @@ impl Check {
     ///
     /// # Errors
     /// In words.
-    pub fn route(&mut self, facts: &[PathFacts], own_name: &str, pid: Option<u32>) -> Result<(), String> {
-        same_network(pid)?;
+    pub fn route(&mut self, carriers: &mut Carriers, own_name: &str, pid: Option<u32>) -> Result<(), String> {
+        (self.own_name, self.pid) = (own_name.to_owned(), pid);
+        self.paths = self.ways(carriers.interfaces())?;
+        self.whole(carriers)
+    }
+
+    /// The paths that the peer's packets come by now, with the number of queues of each.
+    fn ways(&self, interfaces: &[String]) -> Result<[Option<usize>; PATHS], String> {
+        same_network(self.pid)?;
         if let Ok(text) = std::fs::read_to_string("/sys/kernel/realtime")
             && text.trim() == "1"
         {
             return Err("this kernel preempts what receives (PREEMPT_RT): no order of packets can be relied on".into());
         }
         let wanted: Vec<usize> = match &self.whom {
-            Whom::Named { host, .. } if host == own_name => Vec::new(),
-            Whom::Named { .. } => (0..facts.len()).filter(|p| facts[*p].up).collect(),
+            Whom::Named { host, .. } if *host == self.own_name => Vec::new(),
+            // A name means the addresses of the paths; an application that has others may hear of the peer there.
+            Whom::Named { host, .. } => match processors::beside(interfaces)? {
+                None => (0..interfaces.len()).collect(),
+                Some((name, own)) => {
+                    return Err(format!(
+                        "packets of {host} may also come to {own} by {name}, which is no path of this agent: check the address they come from"
+                    ));
+                }
+            },
             Whom::Address(address) => match processors::interface_towards(*address)? {
                 None => Vec::new(), // this host itself
-                Some(name) => match facts.iter().position(|f| f.interface == name) {
+                Some(name) => match interfaces.iter().position(|i| *i == name) {
                     Some(path) => vec![path],
                     None => {
                         return Err(format!(
@@ -205,21 +221,36 @@ impl Check {
                 },
             },
         };
-        if wanted.is_empty() && matches!(&self.whom, Whom::Named { host, .. } if host != own_name) {
-            return Err("no path of this host has its carrier".into());
-        }
+        let mut paths = [None; PATHS];
         for path in wanted {
-            let interface = &facts[path].interface;
-            self.paths[path] = Some(processors::queues(interface)?);
-            self.interfaces.push(interface.clone());
+            paths[path] = Some(processors::queues(&interfaces[path])?);
         }
-        Ok(())
+        Ok(paths)
     }
 
-    /// The interfaces whose losses count.
+    /// Whether its packets still come as they did when it was asked: else some may wait where nobody looked.
+    fn unchanged(&self, carriers: &mut Carriers) -> Result<(), String> {
+        if self.ways(carriers.interfaces())? != self.paths {
+            return Err(
+                "the way of its packets has changed meanwhile (a route, an address, a number of queues): check again".into()
+            );
+        }
+        self.whole(carriers)
+    }
+
+    /// Whether all the paths have had their carriers since the deadline. Of one that lies ahead nothing is said yet.
+    fn whole(&self, carriers: &mut Carriers) -> Result<(), String> {
+        carriers.look(now_ns);
+        let mut paths = (0..PATHS).filter(|p| self.paths[*p].is_some() && now_ns() >= self.deadline_ns);
+        paths.try_for_each(|path| carriers.whole_since(path, self.deadline_ns))
+    }
+
+    /// Whether one of its paths was without its carrier in the interval, and up to when: a driver that resets its ring counts nothing of what was in it.
     #[must_use]
-    pub fn interfaces(&self) -> &[String] {
-        &self.interfaces
+    pub fn flapped(&self, carriers: &Carriers) -> Option<(u64, String)> {
+        let broken = (0..PATHS).filter(|path| self.paths[*path].is_some()).filter_map(|path| carriers.broken(path));
+        let (at_ns, interface) = broken.max_by_key(|(at_ns, _)| *at_ns).filter(|(at_ns, _)| *at_ns > self.since_ns)?;
+        Some((at_ns, format!("the carrier of {interface} was gone, and what its ring held may be lost")))
     }
 
     /// Who is checked.
@@ -235,13 +266,22 @@ impl Check {
     }
 
     /// One step. `Some(Ok)`: drained, as of this time; `Some(Err)`: no barrier.
-    pub fn step(&mut self, ask: impl FnOnce([bool; PATHS]), answers: &Answers, offered: bool) -> Option<Result<u64, String>> {
+    pub fn step(
+        &mut self,
+        ask: impl FnOnce([bool; PATHS]),
+        answers: &Answers,
+        offered: bool,
+        carriers: &mut Carriers,
+    ) -> Option<Result<u64, String>> {
         let now = now_ns();
         if now > self.until_ns {
             return Some(Err(self.why(answers)));
         }
         match &mut self.stage {
-            Stage::Waiting if now > self.deadline_ns => self.begin(1, now, ask),
+            Stage::Waiting if now > self.deadline_ns => match self.unchanged(carriers) {
+                Ok(()) => self.begin(1, now, ask),
+                Err(why) => return Some(Err(why)),
+            },
             Stage::Waiting => {}
             Stage::Settling { from_ns } if now >= *from_ns => self.begin(2, now, ask),
             Stage::Settling { .. } => {}
@@ -261,7 +301,7 @@ impl Check {
                 }
             }
             Stage::Processors { done } => match done.try_recv() {
-                Ok(Ok(())) => return Some(Ok(self.drained_ns)),
+                Ok(Ok(())) => return Some(self.unchanged(carriers).map(|()| self.drained_ns)),
                 Ok(Err(why)) => return Some(Err(why)),
                 Err(TryRecvError::Empty) => {}
                 Err(TryRecvError::Disconnected) => return Some(Err("the thread that visits the processors ended".into())),
@@ -350,24 +390,17 @@ impl Core {
         (self.answers.clone(), self.receiver.offers_barriers())
     }
 
-    /// Heartbeats that never came, by whose they were and the path.
+    /// Heartbeats that never came, by whose they were and the path: of all its lives, so that the numbers never fall.
     #[must_use]
     pub fn lane_losses(&self) -> Vec<(String, u64)> {
         let mut all = Vec::new();
         for (slot, peer) in self.peers.iter().enumerate() {
-            let Some(peer) = peer.as_ref().filter(|p| !p.condemned) else { continue };
-            let row = self.receiver.peer(slot);
-            let of = |path: usize| (format!("heartbeats of {} on path {path}", peer.name), row.path[path].lost);
+            let Some(peer) = peer.as_ref() else { continue };
+            let lost = peer.lost(&self.receiver.peer(slot));
+            let of = |path: usize| (format!("heartbeats of {} on path {path}", peer.name), lost[path]);
             all.extend((0..PATHS).map(of));
         }
         all
-    }
-
-    /// The paths, in order.
-    #[must_use]
-    pub fn path_facts(&self) -> Vec<PathFacts> {
-        let of = |p: u8| Some(PathFacts { interface: self.lane.interface(p)?.to_owned(), up: self.lane.carrier(p) });
-        (0..PATHS as u8).map_while(of).collect()
     }
 
     /// What this agent knows of somebody; whether it is certain that the process has ended since.
@@ -487,17 +520,143 @@ mod tests {
     }
 
     #[test]
+    fn an_address_of_four_is_the_same_in_six() {
+        assert_eq!(Whom::parse("::ffff:10.0.0.7").unwrap(), Whom::Address("10.0.0.7".parse().unwrap()));
+        assert_eq!(Whom::parse("fd77::7").unwrap(), Whom::Address("fd77::7".parse().unwrap()));
+    }
+
+    #[test]
     fn a_process_of_this_host_needs_its_processors_only() {
         let mut check = Check::new(1, "127.0.0.1", 1, 0, 10_000_000_000).unwrap();
-        check.route(&[], "me", Some(std::process::id())).unwrap();
+        let mut none = Carriers::new(Vec::new());
+        check.route(&mut none, "me", Some(std::process::id())).unwrap();
         let result = loop {
-            if let Some(done) = check.step(|_| panic!("nobody is asked"), &Answers::default(), true) {
+            if let Some(done) = check.step(|_| panic!("nobody is asked"), &Answers::default(), true, &mut none) {
                 break done;
             }
             std::thread::sleep(std::time::Duration::from_millis(1));
         };
         assert!(result.is_ok(), "{result:?}");
-        assert!(check.route(&[], "me", None).is_err(), "who asks must be seen");
+        assert!(check.route(&mut none, "me", None).is_err(), "who asks must be seen");
+    }
+
+    /// Carries it to its end, with others who answer at once. `meanwhile` is done after the first of them.
+    fn finish(check: &mut Check, carriers: &mut Carriers, meanwhile: impl FnOnce([bool; PATHS])) -> Result<u64, String> {
+        let (mut answers, mut meanwhile) = (Answers::default(), Some(meanwhile));
+        loop {
+            let mut asked = None;
+            if let Some(done) = check.step(|paths| asked = Some(paths), &answers, true, carriers) {
+                return done;
+            }
+            if let Some(paths) = asked {
+                for (path, queue) in (0..PATHS).filter(|p| paths[*p]).flat_map(|p| (0..=QUEUES as u32).map(move |q| (p, q))) {
+                    answers.note(path, Some(queue), now_ns());
+                }
+                if let Some(meanwhile) = meanwhile.take() {
+                    meanwhile(paths);
+                }
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+
+    /// Two paths, both with their carriers.
+    fn two_paths() -> Carriers {
+        for commands in ["link add v0 type veth peer name v1", "link add w0 type veth peer name w1"] {
+            assert!(namespace::ip(commands));
+        }
+        // The other ends are those of switches, which have no addresses.
+        assert!(["v1", "w1"].iter().all(|name| namespace::ip(&format!("link set {name} addrgenmode none"))));
+        assert!(["v0", "v1", "w0", "w1"].iter().all(|name| namespace::ip(&format!("link set {name} up"))));
+        let mut carriers = Carriers::new(vec!["v0".into(), "w0".into()]);
+        carriers.look(now_ns);
+        carriers
+    }
+
+    #[test]
+    fn every_path_counts_and_must_keep_its_carrier() {
+        namespace::inside(|| {
+            let mut carriers = two_paths();
+            let own = Some(std::process::id());
+            let new = |deadline_ns| Check::new(1, "@h1", 1, deadline_ns, 10_000_000_000).unwrap();
+            let mut check = new(0);
+            check.route(&mut carriers, "me", own).unwrap();
+            let drained = finish(&mut check, &mut carriers, |paths| assert_eq!(paths, [true, true]));
+            assert!(drained.is_ok(), "{drained:?}");
+            let (at_ns, why) = check.flapped(&carriers).unwrap();
+            assert!(at_ns > 1 && why.contains("was gone"), "since before the first look: {why}");
+            let mut later = Check::new(1, "@h1", now_ns(), 0, 10_000_000_000).unwrap();
+            later.route(&mut carriers, "me", own).unwrap();
+            assert_eq!(later.flapped(&carriers), None);
+            // Gone for a moment, while the barrier is waited for.
+            let mut check = new(0);
+            check.route(&mut carriers, "me", own).unwrap();
+            let flap = |_| assert!(namespace::ip("link set w1 down") && namespace::ip("link set w1 up"));
+            let why = finish(&mut check, &mut carriers, flap).unwrap_err();
+            assert!(why.contains("path 1 (w0) was gone after the deadline"), "{why}");
+            // Between a deadline that is over and the question.
+            let deadline_ns = now_ns();
+            assert!(namespace::ip("link set v1 down") && namespace::ip("link set v1 up"));
+            let why = new(deadline_ns).route(&mut carriers, "me", own).unwrap_err();
+            assert!(why.contains("path 0 (v0) was gone"), "{why}");
+            // Gone when the deadline comes, though not when it was asked for.
+            let mut check = new(now_ns() + 50_000_000);
+            check.route(&mut carriers, "me", own).unwrap();
+            assert!(namespace::ip("link set w1 down"));
+            let why = finish(&mut check, &mut carriers, |_| panic!("nobody is asked")).unwrap_err();
+            assert!(why.contains("path 1 (w0) has no carrier"), "{why}");
+            let why = new(0).route(&mut carriers, "me", own).unwrap_err();
+            assert!(why.contains("path 1 (w0) has no carrier"), "{why}");
+        });
+    }
+
+    #[test]
+    fn a_way_that_changes_is_no_barrier() {
+        namespace::inside(|| {
+            let mut carriers = two_paths();
+            let by = |path: &str| assert!(namespace::ip(&format!("route replace 10.7.0.0/24 dev {path}")));
+            assert!(namespace::ip("address add 10.9.0.1/24 dev v0") && namespace::ip("address add 10.8.0.1/24 dev w0"));
+            by("v0");
+            let own = Some(std::process::id());
+            let new = |after_ns| Check::new(1, "10.7.0.7", 1, now_ns() + after_ns, 10_000_000_000).unwrap();
+            let mut check = new(0);
+            check.route(&mut carriers, "me", own).unwrap();
+            let drained = finish(&mut check, &mut carriers, |paths| assert_eq!(paths, [true, false]));
+            assert!(drained.is_ok(), "{drained:?}");
+            // Before the deadline: what came by the first path may wait there, though the last came by the second.
+            let mut check = new(50_000_000);
+            check.route(&mut carriers, "me", own).unwrap();
+            by("w0");
+            let why = finish(&mut check, &mut carriers, |_| panic!("nobody is asked")).unwrap_err();
+            assert!(why.contains("has changed"), "{why}");
+            // While the barrier is waited for.
+            let mut check = new(0);
+            check.route(&mut carriers, "me", own).unwrap();
+            let why = finish(&mut check, &mut carriers, |paths| {
+                assert_eq!(paths, [false, true]);
+                by("v0");
+            });
+            assert!(why.as_ref().is_err_and(|why| why.contains("has changed")), "{why:?}");
+        });
+    }
+
+    #[test]
+    fn a_name_stands_for_the_paths_and_nothing_else() {
+        namespace::inside(|| {
+            let mut carriers = two_paths();
+            assert!(namespace::ip("link add x0 type veth peer name x1") && namespace::ip("address add 10.5.0.1/24 dev x0"));
+            assert!(namespace::ip("address add 10.9.0.1/24 dev v0"));
+            let own = Some(std::process::id());
+            let mut route = |peer: &str| Check::new(1, peer, 1, 0, 10_000_000_000).unwrap().route(&mut carriers, "me", own);
+            assert_eq!(route("@h1"), Ok(()), "it is down");
+            assert!(namespace::ip("link set x0 up"));
+            let why = route("db@h1").unwrap_err();
+            assert!(why.contains("10.5.0.1 by x0"), "{why}");
+            assert_eq!(route("10.9.0.7"), Ok(()), "which way an address takes is known");
+            let why = route("10.5.0.7").unwrap_err();
+            assert!(why.contains("x0, which is no path"), "{why}");
+            assert_eq!(route("@me"), Ok(()), "this host itself");
+        });
     }
 
     #[test]

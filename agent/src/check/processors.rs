@@ -11,7 +11,7 @@ use std::time::Duration;
 const THREADS: usize = 16;
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
-/// Runs on every processor and passes its backlog there. The answer comes when that is done: never, while a processor is held up.
+/// Runs on every processor, twice, and passes its backlog there. The answer comes when that is done: never, while a processor is held up.
 #[must_use]
 pub fn turn_on_each() -> Receiver<Result<(), String>> {
     let (tell, done) = bounded(1);
@@ -39,7 +39,7 @@ fn visit_all() -> Result<(), String> {
     let to = socket.local_addr().map_err(|e| e.to_string())?;
     socket.connect(to).map_err(|e| e.to_string())?; // nobody else's
     socket.set_read_timeout(Some(Duration::from_secs(1))).map_err(|e| e.to_string())?;
-    for cpu in cpus(&online) {
+    for cpu in turns(&online) {
         move_to(cpu).map_err(|e| format!("processor {cpu} cannot be visited: {e}"))?;
         let mark = (cpu as u64).to_ne_bytes();
         // The answer goes the same way through the backlog of this processor, behind what is there.
@@ -54,6 +54,12 @@ fn visit_all() -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// All of them, and then all of them again: a poll that ends on one may hand what it had put aside to the backlog of another that had its turn before.
+fn turns(online: &str) -> Vec<usize> {
+    let all = cpus(online);
+    [all.as_slice(), &all].concat()
 }
 
 /// `0-3,8`.
@@ -87,10 +93,10 @@ pub fn jiffy_ns() -> u64 {
     u64::try_from(tick.tv_nsec).unwrap_or(0).clamp(1_000_000, 10_000_000)
 }
 
-/// How many receive queues an interface of this thread's network namespace has.
+/// How many receive queues an interface of this thread's network namespace has, all of them polled by its own driver.
 ///
 /// # Errors
-/// In words, where the driver does not say and neither does /sys.
+/// In words: what waits for it may wait elsewhere, or neither the driver nor /sys says how many there are.
 pub fn queues(interface: &str) -> Result<usize, String> {
     /// linux/ethtool.h
     #[repr(C)]
@@ -103,33 +109,88 @@ pub fn queues(interface: &str) -> Result<usize, String> {
         combined: u32,
     }
     const ETHTOOL_GCHANNELS: u32 = 0x3c;
-    const SIOCETHTOOL: libc::c_ulong = 0x8946;
+    let ours = polled_by_its_driver(interface)?;
     let mut channels = Channels { command: ETHTOOL_GCHANNELS, max: [0; 4], rx: 0, tx: 0, other: 0, combined: 0 };
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|e| e.to_string())?;
+    // SAFETY: the structure that the command fills.
+    let done = unsafe { ethtool(interface, (&raw mut channels).cast()) };
+    let count = (channels.rx.saturating_add(channels.combined)) as usize;
+    if done && count > 0 {
+        return Ok(count);
+    }
+    let count = if ours { entries(&format!("{SYS}/{interface}/queues")).filter(|q| q.starts_with("rx-")).count() } else { 0 };
+    if count > 0 { Ok(count) } else { Err(format!("it is not known how many receive queues {interface} has")) }
+}
+
+const SYS: &str = "/sys/class/net";
+
+fn entries(dir: &str) -> impl Iterator<Item = String> {
+    fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.file_name().to_string_lossy().into_owned())
+}
+
+/// Whether packets for this interface wait in its own driver's queues only: a veth, or a device that is there. All else has them from another interface
+/// (which may be in another network namespace, where no `lower_` shows it) or from a process. `Ok`: whether /sys is of this namespace.
+fn polled_by_its_driver(interface: &str) -> Result<bool, String> {
+    // SAFETY: a name that ends with a zero.
+    let index = name(interface).map_or(0, |name| unsafe { libc::if_nametoindex(name.as_ptr()) });
+    if index == 0 {
+        return Err(format!("there is no interface {interface}"));
+    }
+    let shown = fs::read_to_string(format!("{SYS}/{interface}/ifindex")).ok().and_then(|t| t.trim().parse().ok());
+    let ours = shown == Some(index);
+    let driver = driver(interface);
+    if driver.as_deref() == Some("veth") {
+        return Ok(ours);
+    }
+    if ours && entries(&format!("{SYS}/{interface}")).any(|name| name.starts_with("lower_")) {
+        return Err(format!("{interface} stands on other interfaces, whose queues are not looked at (a bond, a bridge, a VLAN)"));
+    }
+    let uevent = fs::read_to_string(format!("{SYS}/{interface}/uevent")).ok().filter(|_| ours).unwrap_or_default();
+    // A plain Ethernet device has no such word; wlan puts packets in order itself, dsa shares its queue.
+    let kind = uevent.lines().find_map(|line| line.strip_prefix("DEVTYPE="));
+    if ours && kind.is_none() && fs::exists(format!("{SYS}/{interface}/device")).unwrap_or(false) {
+        return Ok(ours);
+    }
+    let what = kind.map(str::to_owned).or(driver).map_or_else(|| "is of an unknown kind".into(), |kind| format!("is a {kind}"));
+    let elsewhere = if ours { "" } else { ", and /sys is of another network namespace" };
+    Err(format!(
+        "{interface} {what}{elsewhere}: packets for it may wait elsewhere than in its own queues (those of physical NICs and of veths do not)"
+    ))
+}
+
+fn name(interface: &str) -> Option<std::ffi::CString> {
+    std::ffi::CString::new(interface).ok()
+}
+
+/// The name of its driver; of one without hardware, its kind.
+fn driver(interface: &str) -> Option<String> {
+    /// linux/ethtool.h, `struct ethtool_drvinfo`
+    #[repr(C)]
+    struct Info {
+        command: u32,
+        driver: [u8; 32],
+        rest: [u8; 160],
+    }
+    const ETHTOOL_GDRVINFO: u32 = 3;
+    let mut info = Info { command: ETHTOOL_GDRVINFO, driver: [0; 32], rest: [0; 160] };
+    // SAFETY: a structure of the length that the command fills.
+    let done = unsafe { ethtool(interface, (&raw mut info).cast()) };
+    let end = info.driver.iter().position(|b| *b == 0)?;
+    Some(String::from_utf8_lossy(&info.driver[..end]).into_owned()).filter(|driver| done && !driver.is_empty())
+}
+
+/// # Safety
+/// What `data` points to begins with a command and is as long as the command's structure.
+unsafe fn ethtool(interface: &str, data: *mut libc::c_char) -> bool {
+    const SIOCETHTOOL: libc::c_ulong = 0x8946;
+    let Ok(socket) = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)) else { return false };
     // SAFETY: ifreq is plain old data, for which zero is a value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1).zip(interface.bytes()) {
         *to = from as libc::c_char;
     }
-    request.ifr_ifru.ifru_data = (&raw mut channels).cast();
-    // SAFETY: an open socket; the request's name ends with a zero, and its data is the structure that the command fills.
-    let done = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) };
-    let count = (channels.rx.saturating_add(channels.combined)) as usize;
-    if done == 0 && count > 0 {
-        return Ok(count);
-    }
-    // SAFETY: a name that ends with a zero; the array outlives the call.
-    let index = unsafe { libc::if_nametoindex(request.ifr_name.as_ptr()) };
-    let dir = format!("/sys/class/net/{interface}");
-    let shown = fs::read_to_string(format!("{dir}/ifindex")).ok().and_then(|t| t.trim().parse().ok());
-    let entries =
-        |dir: &str| fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.file_name().to_string_lossy().into_owned());
-    if entries(&dir).any(|name| name.starts_with("lower_")) {
-        return Err(format!("{interface} stands on other interfaces, whose queues are not looked at (a bond, a bridge, a VLAN)"));
-    }
-    let ours = index != 0 && shown == Some(index); // else of another network namespace
-    let count = if ours { entries(&format!("{dir}/queues")).filter(|q| q.starts_with("rx-")).count() } else { 0 };
-    if count > 0 { Ok(count) } else { Err(format!("it is not known how many receive queues {interface} has")) }
+    request.ifr_ifru.ifru_data = data;
+    // SAFETY: an open socket; the request's name ends with a zero, and the caller says what its data is.
+    unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) == 0 }
 }
 
 /// The interface that has the address to which this peer sends; none when it is this host itself.
@@ -147,13 +208,35 @@ pub fn interface_towards(peer: IpAddr) -> Result<Option<String>, String> {
     named(own)?.map(Some).ok_or_else(|| format!("no interface has the address {own}"))
 }
 
+/// The interface of this address; of an IPv4 address it is its label, without what is behind the colon.
 fn named(address: IpAddr) -> Result<Option<String>, String> {
+    Ok(addresses()?.into_iter().find(|a| a.address == address).map(|a| a.interface))
+}
+
+/// The first interface by which packets may come though it is none of these: up, no loopback, and with an address.
+///
+/// # Errors
+/// In words.
+pub fn beside(known: &[String]) -> Result<Option<(String, IpAddr)>, String> {
+    let other = |a: &Address| a.up && !a.loopback && !known.contains(&a.interface);
+    Ok(addresses()?.into_iter().find(other).map(|a| (a.interface, a.address)))
+}
+
+struct Address {
+    interface: String,
+    up: bool,
+    loopback: bool,
+    address: IpAddr,
+}
+
+/// All of this thread's network namespace.
+fn addresses() -> Result<Vec<Address>, String> {
     let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: a place for the list, which is freed below.
     if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
         return Err(format!("the interfaces are not listed: {}", std::io::Error::last_os_error()));
     }
-    let (mut at, mut found) = (list, None);
+    let (mut at, mut all) = (list, Vec::new());
     // SAFETY: entries are linked until NULL and live until the list is freed; the family of an address says how it is read.
     unsafe {
         while !at.is_null() {
@@ -162,7 +245,7 @@ fn named(address: IpAddr) -> Result<Option<String>, String> {
             if entry.ifa_addr.is_null() {
                 continue;
             }
-            let its = match i32::from((*entry.ifa_addr).sa_family) {
+            let address = match i32::from((*entry.ifa_addr).sa_family) {
                 libc::AF_INET => {
                     let four = entry.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned();
                     IpAddr::from(four.sin_addr.s_addr.to_ne_bytes())
@@ -170,19 +253,24 @@ fn named(address: IpAddr) -> Result<Option<String>, String> {
                 libc::AF_INET6 => IpAddr::from(entry.ifa_addr.cast::<libc::sockaddr_in6>().read_unaligned().sin6_addr.s6_addr),
                 _ => continue,
             };
-            if its == address {
-                found = Some(std::ffi::CStr::from_ptr(entry.ifa_name).to_string_lossy().into_owned());
-                break;
-            }
+            let label = std::ffi::CStr::from_ptr(entry.ifa_name).to_string_lossy();
+            let is = |flag: libc::c_int| entry.ifa_flags & flag as libc::c_uint != 0;
+            all.push(Address {
+                interface: label.split(':').next().unwrap_or_default().to_owned(),
+                up: is(libc::IFF_UP),
+                loopback: is(libc::IFF_LOOPBACK),
+                address,
+            });
         }
         libc::freeifaddrs(list);
     }
-    Ok(found)
+    Ok(all)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::check::namespace;
 
     #[test]
     fn lists_of_processors_are_read() {
@@ -190,6 +278,15 @@ mod tests {
         assert_eq!(cpus("0\n"), [0]);
         assert_eq!(cpus("nonsense"), [0; 0]);
         assert_eq!(cpus("0-99999999999").len(), 8192, "bounded");
+    }
+
+    #[test]
+    fn what_the_last_processor_hands_to_the_first_is_waited_for() {
+        let turns = turns("0-2\n");
+        for (from, to) in (0..3).flat_map(|from| (0..3).map(move |to| (from, to))) {
+            let handed = turns.iter().position(|cpu| *cpu == from).unwrap();
+            assert!(turns[handed + 1..].contains(&to), "{from} to {to}: {turns:?}");
+        }
     }
 
     #[test]
@@ -204,6 +301,66 @@ mod tests {
     #[test]
     fn every_processor_has_its_turn() {
         assert_eq!(turn_on_each().recv_timeout(Duration::from_secs(30)).unwrap(), Ok(()));
+    }
+
+    #[test]
+    fn what_waits_elsewhere_is_not_taken_for_one_queue() {
+        let made = namespace::inside(|| {
+            assert!(namespace::ip("link add v0 type veth peer name v1"), "veths are to be had wherever the tests run");
+            assert!(queues("v0").is_ok_and(|n| n > 0), "{:?}", queues("v0"));
+            let kinds = [
+                ("vxlan", "link add x type vxlan id 5 dstport 4789"),
+                ("macvlan", "link add x link v0 type macvlan"),
+                ("ipvlan", "link add x link v0 type ipvlan"),
+                ("vlan", "link add x link v0 type vlan id 5"),
+                ("tun", "tuntap add x mode tun"),
+                ("tun", "tuntap add x mode tap"),
+                ("wireguard", "link add x type wireguard"),
+                ("dummy", "link add x type dummy"),
+                ("ifb", "link add x type ifb"),
+            ];
+            let mut made = 0;
+            for (kind, command) in kinds {
+                if !namespace::ip(command) {
+                    println!("no {kind} here");
+                    continue;
+                }
+                made += 1;
+                let why = queues("x").expect_err(kind);
+                assert!(why.contains(kind) || why.contains("stands on other interfaces"), "{kind}: {why}");
+                assert!(namespace::ip("link del x"));
+            }
+            made
+        });
+        assert_ne!(made, Some(0), "no kind was looked at");
+    }
+
+    #[test]
+    fn a_device_that_is_there_has_its_own_queues() {
+        for name in entries(SYS).filter(|name| fs::exists(format!("{SYS}/{name}/device")).unwrap()) {
+            if !fs::read_to_string(format!("{SYS}/{name}/uevent")).unwrap().contains("DEVTYPE") && driver(&name).is_some() {
+                println!("{name}: {:?} {:?}", driver(&name), queues(&name));
+                assert!(queues(&name).is_ok(), "{:?}", queues(&name));
+            }
+        }
+    }
+
+    #[test]
+    fn interfaces_beside_the_paths_are_those_that_packets_may_come_by() {
+        namespace::inside(|| {
+            let ip = |command: &str| assert!(namespace::ip(command), "{command}");
+            ip("link add v0 type veth peer name v1");
+            ip("address add 10.9.0.1/24 dev v0 label v0:one");
+            ip("address add 10.9.0.2/24 dev v1");
+            ip("link set v0 up");
+            let paths = ["v0".to_owned()];
+            assert_eq!(named("10.9.0.1".parse().unwrap()).unwrap().as_deref(), Some("v0"));
+            assert_eq!(beside(&paths), Ok(None), "v1 is down");
+            ip("link set v1 up");
+            assert_eq!(beside(&paths), Ok(Some(("v1".into(), "10.9.0.2".parse().unwrap()))));
+            ip("address del 10.9.0.2/24 dev v1");
+            assert!(beside(&paths).unwrap().is_none_or(|(name, address)| name == "v1" && address.is_ipv6()));
+        });
     }
 
     #[test]

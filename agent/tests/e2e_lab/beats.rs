@@ -192,6 +192,32 @@ fn without_the_receive_program_an_interface_of_one_queue_has_barriers_too() {
     }
 }
 
+#[test]
+fn a_path_that_has_lost_its_carrier_is_not_left_out() {
+    let Some(w) = Setup::hosts(3).alone().up() else { return };
+    let mut listener = actor(&w, 2, &[]);
+    let _beating = Beating::new(&w, 1, 2);
+    heard(&mut listener);
+    // What waits in the ring of the first network stays there when its cable is pulled.
+    receive_late(&w, 2, 0, Duration::from_secs(2));
+    w.lab.cut(2, 0, Cut::Carrier).unwrap();
+    let peer = w.lab.ipv4(1, 0).to_string();
+    for peer in ["@h1", &peer] {
+        let checked = wait_for("a check that is not void", || {
+            let checked = check(&mut listener, peer, now_ns(), Duration::from_secs(1));
+            Some(checked).filter(|c| c.outcome != CheckOutcome::Void)
+        });
+        assert_eq!(checked.outcome, CheckOutcome::NoBarrier, "{peer}: {checked:?}");
+        assert!(checked.why.contains("path 0") && checked.why.contains("carrier"), "{peer}: {checked:?}");
+    }
+    // Those that come by the other path only need no more than that.
+    let other = w.lab.ipv4(1, 1).to_string();
+    assert_eq!(settled(&mut listener, &other, Duration::ZERO).outcome, CheckOutcome::Drained);
+    w.lab.heal(2, 0).unwrap();
+    receive_late(&w, 2, 0, Duration::ZERO);
+    until("it counts again", || settled(&mut listener, "@h1", Duration::ZERO).outcome == CheckOutcome::Drained);
+}
+
 /// Gives an interface of this thread's namespace so many receive queues.
 fn receive_queues(interface: &str, rx: u32) {
     // struct ethtool_channels: command, four maxima, rx, tx, other, combined.
