@@ -423,17 +423,30 @@ mod tests {
     use proptest::prelude::*;
 
     fn target(addr: &str) -> Target {
-        Target { addr: addr.parse().unwrap(), questions: [None; RECENT], next: 0, udp: None, used_ns: 0 }
+        Target::new(addr.parse().unwrap())
     }
 
     #[test]
     fn an_answer_counts_once_and_only_for_its_nonce() {
         let mut t = target("10.0.0.1");
-        t.questions[3] = Some(Question { nonce: 77, sent_ns: 5, ..Question::default() });
+        t.questions.put(77, 5);
         assert_eq!(t.answer(78, AnswerKind::KernelAnswered), None);
         assert_eq!(t.answer(77, AnswerKind::KernelAnswered), Some(5));
         assert_eq!(t.answer(77, AnswerKind::KernelAnswered), None);
         assert_eq!(t.answer(77, AnswerKind::AgentAbsent), Some(5));
+    }
+
+    #[test]
+    fn others_who_ask_much_do_not_push_out_the_questions_of_the_detector() {
+        let mut t = target("10.0.0.1");
+        t.questions.put(77, 5);
+        for nonce in 100..100 + 4 * RECENT as u64 {
+            t.aside.put(nonce, nonce);
+        }
+        assert_eq!(t.answer(77, AnswerKind::KernelAnswered), Some(5));
+        assert_eq!(t.answer(100, AnswerKind::KernelAnswered), None, "long ago");
+        assert_eq!(t.answer(131, AnswerKind::KernelAnswered), Some(131));
+        assert_eq!(t.questions.last().map(|q| q.nonce), Some(77), "to whom the knock belongs");
     }
 
     #[test]

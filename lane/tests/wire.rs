@@ -341,7 +341,7 @@ fn a_kernel_answers_probes_and_says_when_its_agent_is_gone() {
         // The kernel limits how often it says so, over all network namespaces together: asked again, it will.
         let mut said = Vec::new();
         for _ in 0..20 {
-            probe(&mut prober);
+            ask(&mut prober);
             said.extend(kinds(answers(&mut prober, 4)));
             said.sort_unstable();
             said.dedup();
@@ -353,7 +353,7 @@ fn a_kernel_answers_probes_and_says_when_its_agent_is_gone() {
 
         // A burst, unread: echoes are all answered, the sockets stay usable although errors pile up on them.
         for _ in 0..5 {
-            probe(&mut prober);
+            ask(&mut prober);
         }
         assert_eq!(answers(&mut prober, 10).iter().filter(|a| a.kind == AnswerKind::KernelAnswered).count(), 10);
 
