@@ -96,7 +96,7 @@ fn wait_for_all(rig: &mut Rig, who: &Who, from: &mut [u64]) -> Result<Vec<Histor
 fn tell(profile: Profile, drained: &mut Samples, others: &mut Samples, ui: &Ui) -> Outcome {
     ensure!(!drained.is_empty(), "no verdict came behind a barrier; `fide doctor` says why this host has none");
     let name = profile.name();
-    let mut case = Case::new("safetimer", &format!("drain hb=1ms {name}"), drained);
+    let mut case = Case::new("safetimer", format!("drain hb=1ms {name}"), drained);
     case.beside.insert("without_barrier".into(), others.beside());
     case.notes.push(report::machine());
     let ok = case.quantiles.p99 <= BAR_US;
