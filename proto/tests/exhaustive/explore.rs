@@ -8,7 +8,7 @@
 //! them, with a probability of 3·10⁻⁶.
 
 use std::collections::hash_map::{DefaultHasher, Entry};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt::{self, Debug};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -34,6 +34,11 @@ pub trait Model {
 
     /// Nothing but what is optional can happen here: everybody who lives must have got what was promised.
     fn quiet(&self, state: &Self::State) -> Result<(), String>;
+
+    /// The same for states of which whatever can happen is the same: those that are equal, or differ only in names.
+    fn fingerprint(&self, state: &Self::State) -> u64 {
+        fingerprint(state)
+    }
 }
 
 /// Why a search stopped, and how far it came.
@@ -79,6 +84,9 @@ impl fmt::Display for Report {
 /// Most states of one search: what they need fits into the memory of a small machine.
 const STATES_MAX: usize = 40_000_000;
 
+/// The same depth first, where less is kept of each.
+const STATES_MAX_DEEP: usize = 400_000_000;
+
 /// The longest that one search may take; many times what the slowest one takes.
 const TIME_MAX: Duration = Duration::from_secs(900);
 
@@ -98,7 +106,7 @@ impl Hasher for AsIs {
     }
 }
 
-fn fingerprint<T: Hash>(value: &T) -> u64 {
+pub fn fingerprint<T: Hash>(value: &T) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()
@@ -151,7 +159,7 @@ pub fn explore<M: Model>(name: &'static str, model: &M) -> Report {
         Report { name, states: 1, steps: 0, depth: 0, quiet: 0, took: Duration::ZERO, violation: None, complete: false };
     let start = model.start();
     let mut seen: HashMap<u64, (), BuildHasherDefault<AsIs>> = HashMap::default();
-    seen.insert(fingerprint(&start), ());
+    seen.insert(model.fingerprint(&start), ());
     let mut origins = vec![Origin { from: 0, event: 0 }];
     let mut frontier = VecDeque::from([(0u32, 0usize, start)]);
     let mut events = Vec::new();
@@ -173,7 +181,7 @@ pub fn explore<M: Model>(name: &'static str, model: &M) -> Report {
                 report.violation = Some(Violation { what, trace: trace(model, &origins, at, Some(i)) });
                 break;
             }
-            if let Entry::Vacant(vacant) = seen.entry(fingerprint(&next)) {
+            if let Entry::Vacant(vacant) = seen.entry(model.fingerprint(&next)) {
                 vacant.insert(());
                 frontier.push_back((origins.len() as u32, depth + 1, next));
                 origins.push(Origin { from: at, event: i as u32 });
@@ -188,6 +196,73 @@ pub fn explore<M: Model>(name: &'static str, model: &M) -> Report {
     report.took = begun.elapsed();
     println!("{report}");
     report
+}
+
+/// As [`explore`], depth first: every state once, but only the way to the present one is kept, so that what is remembered of a state is its
+/// hash. A violation is not one of the shortest, and the depth is that of the longest way that was gone.
+pub fn explore_deep<M: Model>(name: &'static str, model: &M) -> Report {
+    let begun = Instant::now();
+    let mut report =
+        Report { name, states: 1, steps: 0, depth: 0, quiet: 0, took: Duration::ZERO, violation: None, complete: false };
+    let mut seen: HashSet<u64, BuildHasherDefault<AsIs>> = HashSet::default();
+    let mut way: Vec<Branch<M>> = Vec::new();
+    let mut next = Some(model.start());
+    'search: loop {
+        if let Some(state) = next.take()
+            && seen.insert(model.fingerprint(&state))
+        {
+            let mut events = Vec::new();
+            model.events(&state, &mut events);
+            let is_quiet = events.iter().all(|event| model.is_optional(event));
+            way.push(Branch { state, events, tried: 0 });
+            report.depth = report.depth.max(way.len() - 1);
+            if is_quiet {
+                report.quiet += 1;
+                if let Err(what) = model.quiet(&way[way.len() - 1].state) {
+                    way.pop();
+                    report.violation = Some(Violation { what, trace: gone(&way) });
+                    break;
+                }
+            }
+        }
+        while let Some(branch) = way.last_mut() {
+            let Some(event) = branch.events.get(branch.tried) else {
+                way.pop();
+                continue;
+            };
+            branch.tried += 1;
+            report.steps += 1;
+            let mut state = branch.state.clone();
+            if let Err(what) = guarded(model, &mut state, event) {
+                report.violation = Some(Violation { what, trace: gone(&way) });
+                break 'search;
+            }
+            next = Some(state);
+            break;
+        }
+        if next.is_none() || seen.len() > STATES_MAX_DEEP {
+            break;
+        }
+        if report.steps.is_multiple_of(1 << 22) {
+            println!("{name}: {} states, {} steps, {:.0} s", seen.len(), report.steps, begun.elapsed().as_secs_f64());
+        }
+    }
+    report.complete = way.is_empty() && report.violation.is_none();
+    report.states = seen.len();
+    report.took = begun.elapsed();
+    println!("{report}");
+    report
+}
+
+/// A state on the present way, and how many of its events were tried.
+struct Branch<M: Model> {
+    state: M::State,
+    events: Vec<M::Event>,
+    tried: usize,
+}
+
+fn gone<M: Model>(way: &[Branch<M>]) -> Vec<String> {
+    way.iter().map(|branch| format!("{:?}", branch.events[branch.tried - 1])).collect()
 }
 
 fn guarded<M: Model>(model: &M, state: &mut M::State, event: &M::Event) -> Result<(), String> {

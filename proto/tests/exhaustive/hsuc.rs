@@ -36,7 +36,7 @@ fn fide_alg3_three_members_three_instances() {
 
 #[test]
 #[ignore = "nightly"]
-fn fide_alg3_four_members() {
+fn nightly_fide_alg3_four_members() {
     check("hsuc N=4 crashes=3 entries=1+1+0+0", World::new(Hsuc::new, &[1, 1, 0, 0], 3)).assert_holds(740_000, 39);
 }
 

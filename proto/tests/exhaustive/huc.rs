@@ -44,7 +44,7 @@ fn fide_alg4_three_members_large_values() {
 
 #[test]
 #[ignore = "nightly"]
-fn fide_alg4_four_members() {
+fn nightly_fide_alg4_four_members() {
     check("huc N=4 crashes=3 entries=1+1+1+1", World::new(Huc::new, &[1, 1, 1, 1], 3)).assert_holds(1_180_000, 42);
 }
 

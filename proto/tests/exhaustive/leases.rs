@@ -14,7 +14,7 @@ use fide_proto::group::{MemberId, MemberSet};
 use fide_proto::membership::lease::Action;
 use fide_proto::membership::{Holder, Membership, Role, Timing};
 
-use crate::explore::{Model, Part, Report, explore};
+use crate::explore::{Model, Part, Report, explore, explore_deep};
 use crate::messages::id;
 
 const LEASE: u64 = 12;
@@ -191,7 +191,14 @@ fn world(rates: [u64; 2], coordinators: usize, horizon: u64) -> World {
 }
 
 fn check(name: &'static str, world: &World) -> Report {
-    let report = explore(name, world);
+    judged(explore(name, world), world)
+}
+
+fn check_deep(name: &'static str, world: &World) -> Report {
+    judged(explore_deep(name, world), world)
+}
+
+fn judged(report: Report, world: &World) -> Report {
     let [first, second] = &world.held;
     println!("  M1 was active in {} steps, M2 in {}", first.load(Ordering::Relaxed), second.load(Ordering::Relaxed));
     assert!(first.load(Ordering::Relaxed) > 0, "nobody ever had a lease");
@@ -206,15 +213,15 @@ fn ukharon_b3_leases_do_not_overlap_at_the_drift_bound() {
 }
 
 #[test]
-#[ignore = "size unknown: never run to its end"]
-fn ukharon_b3_leases_do_not_overlap_when_the_new_holder_is_slow() {
-    check("leases clocks 3:2, bound 2:3, one coordinator", &world([3, 2], 1, 10)).assert_holds(1_000, 10);
+#[ignore = "nightly"]
+fn nightly_ukharon_b3_leases_do_not_overlap_when_the_new_holder_is_slow() {
+    check_deep("leases clocks 3:2, bound 2:3, one coordinator", &world([3, 2], 1, 10)).assert_holds(11_000_000, 46);
 }
 
 #[test]
 #[ignore = "size unknown: never run to its end"]
 fn ukharon_b3_leases_do_not_overlap_with_three_coordinators() {
-    check("leases clocks 2:3, bound 2:3, three coordinators", &world([2, 3], 3, 8)).assert_holds(1_000, 10);
+    check_deep("leases clocks 2:3, bound 2:3, three coordinators", &world([2, 3], 3, 8)).assert_holds(1_000, 10);
 }
 
 #[test]

@@ -62,6 +62,7 @@ use std::collections::btree_map::Entry::Vacant;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use two_sided::{Rpc, TwoSided};
 
+mod alike;
 mod bytes;
 mod message;
 mod slot;
@@ -71,6 +72,8 @@ mod word;
 #[cfg(test)]
 mod tests;
 
+#[doc(hidden)]
+pub use alike::Apart;
 pub use bytes::{BATCH_MAX, decode, encode};
 pub use message::{Ballot, Message};
 pub use word::{FROZEN, ValueId, Word};
