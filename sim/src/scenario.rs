@@ -340,13 +340,12 @@ fn words(line: &str) -> Result<(Vec<String>, Vec<String>), String> {
                 return Err(format!("something follows the names: {word}"));
             }
             let word = word.trim_end_matches(':');
-            let digits = word.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(word.len());
             if let Some(number) =
                 word.strip_prefix('h').filter(|rest| !rest.is_empty() && rest.chars().all(|c| c.is_ascii_digit()))
             {
                 words.extend(["host".to_owned(), number.to_owned()]);
-            } else if digits > 0 && (is_unit(&word[digits..]) || &word[digits..] == "%") {
-                words.extend([word[..digits].to_owned(), word[digits..].to_owned()]);
+            } else if let Some((number, unit)) = measure(word) {
+                words.extend([number.to_owned(), unit.to_owned()]);
             } else if !word.is_empty() {
                 words.push(word.to_owned());
             }
@@ -355,8 +354,17 @@ fn words(line: &str) -> Result<(Vec<String>, Vec<String>), String> {
     Ok((words, quoted))
 }
 
+const UNITS: [&str; 4] = ["ms", "us", "µs", "ns"];
+
 fn is_unit(word: &str) -> bool {
-    matches!(word, "ms" | "us" | "µs" | "ns")
+    UNITS.contains(&word)
+}
+
+/// `2ms` and `40%`: what looks like a number, and what follows it.
+fn measure(word: &str) -> Option<(&str, &str)> {
+    let looks_like_one = word.strip_prefix('-').unwrap_or(word).starts_with(|c: char| c.is_ascii_digit() || c == '.');
+    let split = |unit| word.strip_suffix(unit).filter(|number| !number.is_empty()).map(|number| (number, &word[number.len()..]));
+    UNITS.into_iter().chain(["%"]).find_map(split).filter(|_| looks_like_one)
 }
 
 fn is_number(word: &str) -> bool {
@@ -436,6 +444,8 @@ fn fits<'a>(said: &'a str, form: &'a str) -> (usize, &'a str) {
     let good = match form {
         "N" | "COUNT" | "SEED" | "PPM" | "NS" | "PATH" | "PERCENT" | "TIME" => is_number(said),
         "UNIT" => is_unit(said),
+        "PROPERTY" => TABLE.iter().any(|property| property.name == said),
+        "ENGINE" => options::parse_kind(said).is_ok(),
         _ if stands_for_something => !is_number(said) && !said.starts_with('"'),
         _ => said == form,
     };
@@ -709,6 +719,8 @@ mod tests {
             ("3 hosts\nengine zab", "line 2: no such engine: zab"),
             ("\n\nat 2ms h9 joins", "line 3: there are 3 hosts"),
             ("at 2 parsecs h1 joins", "line 1: not a unit of time"),
+            ("at -1ms h1 joins", "line 1: not a time from 0 to 100000 ms: -1 ms"),
+            ("at 1.2.3ms h1 joins", "line 1: not a number: 1.2.3"),
             ("at 2ms h1 dances", "line 1: not something that can happen: host 1 dances"),
             ("expect h1 dances", "line 1: not something to expect"),
             ("at 2ms h1 proposes \"a\"\nexpect all alive apply \"b\"", "line 2: nobody proposes \"b\""),
@@ -864,6 +876,8 @@ mod tests {
     #[test]
     fn slips_of_the_finger_are_told_what_may_have_been_meant() {
         for (text, wanted) in [
+            ("expect nothing", "not something to expect: nothing (what can be said"),
+            ("expect h1 halted", "did you mean \"h1 halted REASON\"?"),
             ("at 2ms h1 is kiled", "did you mean \"h1 is killed\"?"),
             ("at 2ms h1 killed", "did you mean \"h1 is killed\"?"),
             ("at 2ms h1 propose \"a\"", "did you mean \"h1 proposes \"NAME\"\"?"),
