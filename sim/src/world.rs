@@ -562,7 +562,7 @@ impl World {
         let (percent, by_ns, until) = self.troubles[path].delay;
         if until > self.now && self.rng.chance(percent) {
             arrival += self.rng.below(by_ns);
-            self.missed |= arrival > self.now + DELTA_MAX_NS;
+            self.missed |= arrival > self.now + LAMBDA_MIN_NS + DELTA_MAX_NS;
             return arrival;
         }
         arrival = arrival.max(self.lanes[at][path] + 1);
