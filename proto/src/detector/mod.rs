@@ -1156,6 +1156,19 @@ impl Detector {
         if self.dirty { Some(self.now_ns) } else { self.next_tick_ns }
     }
 
+    /// The host that will be late first if nothing comes, when its heartbeat should have come, and when it is late. For a shell that gets ready.
+    #[must_use]
+    pub fn next_late(&self) -> Option<(u32, u64, u64)> {
+        let alive = self.peers.iter().filter(|p| p.state == State::Alive && p.draining_since_ns.is_none());
+        alive.map(|p| (p.node, p.due_at_ns(), p.late_at_ns())).min_by_key(|(_, _, late_ns)| *late_ns)
+    }
+
+    /// Whether a barrier is waited for before a host is called late.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.peers.iter().any(|p| p.draining_since_ns.is_some())
+    }
+
     /// The next thing to do. Call until `None` after every input.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()

@@ -389,6 +389,12 @@ impl Peer {
         self.paths.iter().map(|p| p.deadline_ns(self.judge_from_ns)).max().unwrap_or(u64::MAX)
     }
 
+    /// When the next heartbeat should have come, by its contract: only our own lateness is still to be waited for. Never after [`Peer::late_at_ns`].
+    pub fn due_at_ns(&self) -> u64 {
+        let due = |p: &Path| p.deadline_ns(self.judge_from_ns).saturating_sub(p.contract.delta_max_ns);
+        self.paths.iter().map(due).max().unwrap_or(u64::MAX)
+    }
+
     /// Since when nothing has come that we could have heard.
     pub fn silent_since_ns(&self) -> u64 {
         self.paths.iter().map(|p| p.silent_since_ns(self.judge_from_ns)).max().unwrap_or(self.judge_from_ns)

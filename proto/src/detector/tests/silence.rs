@@ -520,3 +520,26 @@ fn s2_one_path_cut_and_the_other_losing_on_our_side_is_no_silent_host() {
         assert!(silent.at_ns - died > 90 * MS, "{}", silent.at_ns - died);
     }
 }
+
+#[test]
+fn who_will_be_late_first_is_known_before_it_is() {
+    let mut b = Bench::watching(&[A, B]);
+    assert!(!b.d.is_draining());
+    b.cut(B, 0);
+    b.cut(B, 1);
+    // The other one has beaten since.
+    let (node, due_ns, late_ns) = std::iter::repeat_with(|| {
+        b.run(100 * US);
+        b.d.next_late().expect("two are watched")
+    })
+    .take(10)
+    .find(|(node, ..)| *node == B)
+    .expect("within a period");
+    assert_eq!((node, b.d.state(B)), (B, Some(State::Alive)));
+    assert!(due_ns < late_ns && b.now < late_ns, "its heartbeat is due {due_ns}, it is late {late_ns}, now is {}", b.now);
+    b.run(late_ns + 1 - b.now);
+    let others = b.d.next_late().map(|(node, ..)| node);
+    assert!(others != Some(B) || b.d.is_draining(), "{others:?}");
+    b.run(200 * MS);
+    assert_eq!((b.d.next_late().map(|(node, ..)| node), b.d.is_draining()), (Some(A), false));
+}
