@@ -77,8 +77,8 @@ const STATE_AGAIN: usize = 4;
 /// Nobody counts that far.
 const TERM_MAX: u64 = 1 << 48;
 
-/// Where a newcomer's Raft log begins: index and term of the entry before, and who votes.
-type StartPoint = (u64, u64, Vec<u64>, Vec<u64>);
+/// Where a newcomer's Raft log begins: behind which instance, index and term of the entry before, and who votes.
+type StartPoint = (Instance, u64, u64, Vec<u64>, Vec<u64>);
 
 /// The engine.
 pub struct Raft {
@@ -91,6 +91,8 @@ pub struct Raft {
     stable: Instance,
     /// Raft's index and term of the last committed entry that was looked at.
     applied: (u64, u64),
+    /// The same when our leave was applied: whoever gets our state as it was then gets what is behind from the log.
+    left_at: Option<u64>,
     /// Committed, behind a barrier that has not been answered yet; with index and term of the entry before.
     held: VecDeque<(Batch, (u64, u64))>,
     barrier: bool,
@@ -122,11 +124,12 @@ impl Raft {
         if !members.contains(config.me) || first == 0 {
             return Err(Refused::NotMember);
         }
-        let (index, term, voters, voters_outgoing): StartPoint = match start {
+        let (through, index, term, voters, voters_outgoing): StartPoint = match start {
             Some(bytes) => postcard::from_bytes(bytes).map_err(|_| Refused::Malformed)?,
-            None => (0, 0, members.iter().map(|member| u64::from(member.0)).collect(), Vec::new()),
+            None => (first - 1, 0, 0, members.iter().map(|member| u64::from(member.0)).collect(), Vec::new()),
         };
-        if voters.is_empty() || voters.len().max(voters_outgoing.len()) > MAX_MEMBERS + 1 {
+        // Another instance would be handed out under a wrong number, or never.
+        if through != first - 1 || voters.is_empty() || voters.len().max(voters_outgoing.len()) > MAX_MEMBERS + 1 {
             return Err(Refused::Malformed);
         }
         let conf = ConfState { voters, voters_outgoing, ..ConfState::default() };
@@ -154,6 +157,7 @@ impl Raft {
             through: first - 1,
             stable: first - 1,
             applied: (index, term),
+            left_at: None,
             held: VecDeque::new(),
             barrier: false,
             switch: false,
@@ -421,7 +425,7 @@ impl Raft {
             return;
         }
         let index = self.applied.0.min(self.node.store().first() + self.config.kept_max as u64 / 2);
-        self.node.mut_store().compact(index);
+        self.node.mut_store().compact(self.left_at.map_or(index, |left_at| index.min(left_at)));
     }
 
     fn running(&mut self) -> Result<(), Refused> {
@@ -495,11 +499,11 @@ impl Raft {
         start: Option<&[u8]>,
     ) -> Result<(Message, (u64, u64)), Refused> {
         let point: Option<StartPoint> = start.and_then(|bytes| postcard::from_bytes(bytes).ok());
-        let (index, term, voters, voters_outgoing) = point.ok_or(Refused::Malformed)?;
+        let (instance, index, term, voters, voters_outgoing) = point.ok_or(Refused::Malformed)?;
         let me = u64::from(self.config.me.0);
         let is_voter = voters.contains(&me) || voters_outgoing.contains(&me);
         let too_many = voters.len().max(voters_outgoing.len()).max(members.len()) > MAX_MEMBERS + 1;
-        if voters.is_empty() || !is_voter || too_many || term > self.node.raft.term {
+        if instance != through || voters.is_empty() || !is_voter || too_many || term > self.node.raft.term {
             return Err(Refused::Malformed);
         }
         if self.node.raft.state != StateRole::Follower || self.node.raft.leader_id != u64::from(from.0) {
@@ -672,6 +676,7 @@ impl Engine<EngineMessage> for Raft {
         }
         self.members = members;
         self.barrier = false;
+        self.left_at = self.left_at.or_else(|| Some(self.held.front().map_or(self.applied, |(_, before)| *before).0));
         self.pending.clear();
         self.sent = 0;
         let _ = self.guarded(Self::advance);
@@ -692,7 +697,7 @@ impl Engine<EngineMessage> for Raft {
         let conf = self.node.raft.prs().conf().to_conf_state();
         // Before what is committed and was not handed out: the newcomer has not got it by other ways.
         let (index, term) = self.held.front().map_or(self.applied, |(_, before)| *before);
-        let point: StartPoint = (index, term, conf.voters, conf.voters_outgoing);
+        let point: StartPoint = (self.through, index, term, conf.voters, conf.voters_outgoing);
         postcard::to_stdvec(&point).ok().map(Into::into)
     }
 

@@ -144,6 +144,9 @@ fn value(text: &str) -> Body {
     Body::Value(Arc::from(text.as_bytes()))
 }
 
+/// Instance, index, term, voters, and those of the change before.
+type StartPoint = (u64, u64, u64, Vec<u64>, Vec<u64>);
+
 #[test]
 fn entries_of_every_member_are_decided_everywhere_in_one_order() {
     let mut group = Group::new(3, 1);
@@ -258,7 +261,7 @@ fn a_newcomer_that_dies_while_the_dead_leave_stops_nobody() {
         group.until("everybody of the living decides", |group| group.agreed(4));
         group.until("the dead are removed, too", |group| {
             let points = group.members.values().filter_map(Engine::start_point);
-            let all: Vec<(u64, u64, Vec<u64>, Vec<u64>)> = points.map(|p| postcard::from_bytes(&p).unwrap()).collect();
+            let all: Vec<StartPoint> = points.map(|p| postcard::from_bytes(&p).unwrap()).collect();
             all.iter().all(|(.., voters, outgoing)| outgoing.is_empty() && voters.len() == 4 && voters.contains(&6))
         });
     }

@@ -192,10 +192,16 @@ fn a_state_that_nobody_owes_is_refused() {
         assert_eq!((raft.decided_through(), raft.refusals().of(refused)), (0, 1));
         refused
     };
-    let point = postcard::to_stdvec(&(9u64, 0u64, vec![1u64, 2], Vec::<u64>::new())).unwrap();
+    let point = postcard::to_stdvec(&(9u64, 9u64, 0u64, vec![1u64, 2], Vec::<u64>::new())).unwrap();
     assert_eq!(refuses(None, MemberId(2), 9), Refused::Malformed);
     assert_eq!(refuses(Some(b"no"), MemberId(2), 9), Refused::Malformed);
     assert_eq!(refuses(Some(&point), MemberId(2), 9), Refused::NotLeader);
+    // What is said of Raft's log does not go with what is said of the entries.
+    assert_eq!(refuses(Some(&point), MemberId(2), 8), Refused::Malformed);
+    for (first, is_it) in [(9, false), (10, true), (11, false)] {
+        let raft = Raft::new(Config::new(MemberId(1)), 0, first, &MemberSet::first(2), Some(&point));
+        assert_eq!(raft.is_ok(), is_it, "{:?}", raft.err());
+    }
     // Between logs: who is not behind does not take it.
     let log = world.logs.get_mut(&leader).unwrap();
     log.handle_message(world.now, follower, Message::Ask).unwrap();

@@ -17,8 +17,12 @@
 //!
 //! # Joining
 //! The joiner listens before it asks, and keeps what it hears. Once its join is applied, whoever leads sends it the [`Transfer`]: snapshot, the
-//! entries since, and where the next instance begins. If that member dies, its successor sends another one; the joiner takes the first.
-//! The others go on meanwhile, as far as their engine lets them.
+//! entries since, and where the next instance begins. If that member dies, its successor sends another one; if none comes for a while, the joiner asks those
+//! who have applied its join, one after the other. It takes the first. The others go on meanwhile, as far as their engine lets them.
+//!
+//! # Leaving
+//! Whoever has left stays until the others have applied that, and gives its state to who needs it meanwhile: as it was when the leave was applied, with
+//! what its engine said then, for the engine may go on without the log.
 //!
 //! # Crashes
 //! [`Log::handle_crash`] is for what is *true* (certain, fenced or witnessed: `policy` decides); the leader then proposes that the crashed member
@@ -251,6 +255,9 @@ impl Default for Config {
 /// Changes of the engine that another one can be ahead.
 const EPOCHS_AHEAD_MAX: Epoch = 1024;
 
+/// A joiner asks for its state once in so many intervals at least.
+const PATIENCE_MAX: u64 = 64;
+
 /// Members and newcomers of whom it is kept how far they are.
 const REACHED_MAX: usize = 2 * MAX_MEMBERS;
 
@@ -258,10 +265,12 @@ enum Stage {
     /// Waits for its transfer; keeps what it hears.
     Joining,
     Running,
-    /// Applied its own leave in this instance; stays until these others have applied it too.
+    /// Applied its own leave in this instance; stays until these others have applied it too. [`Engine::start_point`] as it was then; nothing if it learnt of
+    /// its leave from others.
     Leaving {
         instance: Instance,
         waits_for: MemberSet,
+        start: Option<Option<Value>>,
     },
     Halted(Halted),
 }
@@ -493,7 +502,7 @@ impl Log {
             Message::Reached { epoch, instance } => self.reached(now_ns, from, epoch, instance),
             Message::Ask => {
                 // Also to one who does not know that it left.
-                if matches!(self.stage, Stage::Joining) || from > self.highest {
+                if from > self.highest || !self.has_state() {
                     Err(self.refusals.count(Refused::NotMember))
                 } else {
                     self.transfer(from);
@@ -922,7 +931,7 @@ impl Log {
             self.reached.keys().filter(|member| !is_gone(member)).partition(|member| Some(**member) > last);
         self.ask(now_ns, &[behind, before].concat());
         // A large state takes its time, and each answer is another one.
-        self.patience_ns = self.patience_ns.saturating_mul(2);
+        self.patience_ns = self.patience_ns.saturating_mul(2).min(self.config.ask_interval_ns.saturating_mul(PATIENCE_MAX));
         self.ask_again_ns = Some(now_ns.saturating_add(self.patience_ns));
     }
 
@@ -972,7 +981,7 @@ impl Log {
         {
             waits_for.remove(from);
         }
-        if let Stage::Leaving { instance: ours, waits_for } = &mut self.stage
+        if let Stage::Leaving { instance: ours, waits_for, .. } = &mut self.stage
             && instance >= *ours
         {
             waits_for.remove(from);
@@ -1041,8 +1050,7 @@ impl Log {
                 Action::Memory { to, request } => self.outputs.push_back(Output::Memory { to, epoch, request }),
                 // Behind the switch nothing of the old engine counts.
                 Action::Decide { instance, batch } if epoch == self.epoch => self.decided(now_ns, instance, &batch),
-                // Behind our own leave the engine is further than what we applied: who leads next gives the state.
-                Action::State { to } if matches!(self.stage, Stage::Running) => self.transfer(to),
+                Action::State { to } if self.has_state() => self.transfer(to),
                 Action::Halt(why) if epoch == self.epoch => self.halt(why),
                 Action::Decide { .. } | Action::State { .. } | Action::Halt(_) => {}
             }
@@ -1160,7 +1168,7 @@ impl Log {
             let others = self.members.iter();
             let others =
                 others.filter(|other| !self.crashed.contains(*other) && !doubtful(other) && !is_through(other)).collect();
-            self.stage = Stage::Leaving { instance: self.through, waits_for: others };
+            self.stage = Stage::Leaving { instance: self.through, waits_for: others, start: None };
         }
     }
 
@@ -1198,7 +1206,9 @@ impl Log {
         let highest = self.highest;
         self.reached.retain(|member, _| self.members.contains(*member) || *member > highest);
         let (from, members) = (self.through + 1, self.members.clone());
-        if let (Stage::Leaving { .. }, Some(engine)) = (&self.stage, &mut self.engine) {
+        if let (Stage::Leaving { start, .. }, Some(engine)) = (&mut self.stage, &mut self.engine) {
+            // The last moment at which what is said of the engine goes with what is said of the log.
+            *start = Some(engine.start_point());
             engine.set_leaving(now_ns, from, members);
             return;
         }
@@ -1251,6 +1261,17 @@ impl Log {
         }
     }
 
+    /// Whether what it knows is a state to go on from. Behind its own leave the engine may go further without it, so it gives the state as it was then; who
+    /// learnt of its leave from others has none of that moment.
+    #[must_use]
+    pub fn has_state(&self) -> bool {
+        match &self.stage {
+            Stage::Running => true,
+            Stage::Leaving { start, .. } => start.is_some(),
+            Stage::Joining | Stage::Halted(_) => false,
+        }
+    }
+
     /// The state goes to this member as soon as everything that the engine decided is applied: [`Engine::start_point`] speaks of that moment, and
     /// within [`Engine::set_members`] an engine may decide more.
     fn transfer(&mut self, to: MemberId) {
@@ -1258,12 +1279,17 @@ impl Log {
     }
 
     fn pay_transfers(&mut self) {
-        for to in std::mem::take(&mut self.owed).iter() {
-            self.send_transfer(to);
+        let owed = std::mem::take(&mut self.owed);
+        if self.has_state() {
+            owed.iter().for_each(|to| self.send_transfer(to));
         }
     }
 
     fn send_transfer(&mut self, to: MemberId) {
+        let start = match &self.stage {
+            Stage::Leaving { start, .. } => start.clone().flatten(),
+            _ => self.engine.as_ref().and_then(|engine| engine.start_point()),
+        };
         let transfer = Transfer {
             epoch: self.epoch,
             kind: self.kind,
@@ -1275,7 +1301,7 @@ impl Log {
             snapshot_position: self.snapshot.0,
             snapshot: self.snapshot.1.clone(),
             entries: self.tail.iter().cloned().collect(),
-            start: self.engine.as_ref().and_then(|engine| engine.start_point()),
+            start,
         };
         self.outputs.push_back(Output::Send { to, message: Message::Transfer(Box::new(transfer)) });
     }
@@ -1285,8 +1311,8 @@ impl Log {
         let position = transfer.snapshot_position.checked_add(transfer.entries.len() as u64);
         // Nobody else gives our numbers to entries.
         let ours = transfer.applied.get(&self.me).map_or(0, Numbers::highest);
-        // Who was asked while it leaves knows how things stand behind its own leave.
-        if !(transfer.members.contains(from) || self.members.contains(from))
+        // Who was asked while it leaves knows how things stand behind its own leave, and so does who has left when a joiner asks it.
+        if !(transfer.members.contains(from) || self.members.contains(from) || self.asked == Some(from))
             || transfer.members.len() > MAX_MEMBERS
             || !transfer.members.covers(&transfer.crashed)
             || transfer.members.iter().any(|member| member > transfer.highest)
@@ -1339,7 +1365,7 @@ impl Log {
                 // Refused by an engine that does not lag.
                 let _ = self.go_on_behind(now_ns, from, &transfer);
             }
-            self.stage = Stage::Leaving { instance: transfer.through, waits_for: MemberSet::new() };
+            self.stage = Stage::Leaving { instance: transfer.through, waits_for: MemberSet::new(), start: None };
             if let Some(engine) = &mut self.engine {
                 engine.set_leaving(now_ns, transfer.through + 1, transfer.members);
             }
