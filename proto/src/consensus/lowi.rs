@@ -67,9 +67,11 @@
 //! * **The sender gets no copy of its own round** (§5.2: loopback "inside the FPGA"). It decides when they have left: see *duties*. It cannot know that they arrive; nor
 //!   can anybody else in one message delay.
 //! * **§5.2: timeout "> 2Δ_I + drift"**, with Δ_W = Δ_I: then `late` = 0, and a leader whose timer is served a nanosecond late must not speak. [`Config::new`] has Δ_W = 2Δ_I.
-//! * **The start.** §5.2's start message is the first round. Who waits for it ([`Start::OnMessage`]) never elects, because nobody knows when the others began to wait. If the starter
-//!   dies before, it is the turn of the lowest of whom nobody is left before it: each member speaks when it knows for certain that *all* before it are dead, and gives up nobody by silence until
-//!   the first round has come; so does who is given the state of a group that has not started. (Counting slots from the report of the starter's crash is not enough: members come through a change of the engine at any time, and so do those reports.)
+//! * **The start.** §5.2's start message is the first round. Members come to it at any time ([`Start::OnMessage`]: behind a change of the engine, over links of any delay), so who waits for it
+//!   says so to the starter ([`Message::Ready`]), and the starter speaks when all who live have: a round that left earlier would be heard by those who cannot tell when it left, and none of
+//!   them could take the starter's place. Who waits never elects. If the starter dies before, it is the turn of the lowest of whom nobody is left before it: when a member knows for certain that *all* before it
+//!   are dead, it is the starter, and gives up nobody by silence until the first round has come; so does who is given the state of a group that has not started. (Counting slots from
+//!   the report of the starter's crash is not enough: those reports come at any time, too.)
 //!   [`Start::Together`] is Alg. 3's "all processes start within Δ_W".
 //!
 //! # Certain crashes
@@ -192,7 +194,7 @@ fn gain_ns(time_ns: u64, drift_ppm: u32) -> u64 {
 pub enum Start {
     /// All make their engines within Δ_W of each other (Alg. 3). The lowest speaks when all have begun; if it is dead, the next one's slot comes.
     Together,
-    /// The lowest speaks first, the others wait for that (§5.2), or for the report that it crashed.
+    /// The lowest speaks first, when all who live are there; the others wait for that (§5.2), or for the report that it crashed.
     OnMessage,
 }
 
@@ -220,6 +222,8 @@ pub enum Message {
     Forward(Entry),
     /// The sender missed a copy and has stopped: stop, too; reliable.
     Exit,
+    /// The sender waits for the start message, which is the receiver's to send; reliable.
+    Ready,
 }
 
 /// Where a joiner begins.
@@ -295,6 +299,9 @@ pub struct Lowi {
     last: u64,
     last_leader: MemberId,
     heard_ns: Option<u64>,
+    /// Who waits for the start message, and to whom we said that we do.
+    await_start: MemberSet,
+    told: Option<MemberId>,
     /// Which candidate we wait for.
     slot: usize,
     /// Rounds through this one were before our time.
@@ -343,18 +350,15 @@ impl Lowi {
         if start == Start::Together {
             lowi.heard_ns = Some(now_ns);
         } else {
-            lowi.await_start(now_ns);
+            lowi.await_start();
         }
         Ok(lowi)
     }
 
-    /// The group has not started for us: its lowest member may speak at any time, and everybody else waits for that.
-    fn await_start(&mut self, now_ns: u64) {
-        if self.members.min() == Some(self.me) {
-            self.heard_ns = Some(now_ns);
-        } else {
-            self.unsettled_since_ns = Some(now_ns);
-        }
+    /// The group has not started for us: its lowest member may speak once all are there, and everybody else waits for that.
+    fn await_start(&mut self) {
+        self.unsettled_since_ns = Some(self.now_ns);
+        self.look_for_start();
     }
 
     /// A joiner: from `begin` on it logs decisions. If that is before the first round, it waits for the start message like all others ([`Start::OnMessage`]): it must have had no
@@ -366,7 +370,12 @@ impl Lowi {
     pub fn join(me: MemberId, config: Config, members: MemberSet, begin: StartPoint, now_ns: u64) -> Result<Self, &'static str> {
         let mut lowi = Self::begin(me, config, members, begin, now_ns)?;
         if begin.round == 0 {
-            lowi.await_start(now_ns);
+            lowi.await_start();
+            return Ok(lowi);
+        }
+        if lowi.members.contains(me) && me < begin.leader {
+            // Its slot has passed, as the leader's next copy would say.
+            lowi.halt(Halted::Expelled, false);
             return Ok(lowi);
         }
         lowi.receiver.skip(begin.leader, begin.round);
@@ -391,6 +400,8 @@ impl Lowi {
             last: begin.round,
             last_leader: begin.leader,
             heard_ns: None,
+            await_start: MemberSet::new(),
+            told: None,
             slot: 0,
             begun: begin.round,
             unsettled_since_ns: None,
@@ -490,7 +501,8 @@ impl Lowi {
         // A leave is as good as a report: others may not have the round with it yet.
         let left_ns = self.has_left().then_some(heard_ns);
         let silent = dead.and_then(|reported| reported.into_iter().chain(left_ns).max());
-        let hurry_ns = silent.map(|at| at.saturating_add(self.config.flight_ns()));
+        // Who starts the group in another's place may have waited for the others since.
+        let hurry_ns = silent.map(|at| at.saturating_add(self.config.flight_ns()).max(heard_ns));
         Some(hurry_ns.map_or(slot_ns, |at| at.min(slot_ns)))
     }
 
@@ -579,18 +591,30 @@ impl Lowi {
         others.all(|member| self.crashed.get(&member).is_some_and(|at_ns| self.now_ns >= at_ns.saturating_add(flight_ns)))
     }
 
-    /// Before the start message. Nobody counts slots yet, because nobody knows when the others began to wait: only who knows that all before it are dead takes
-    /// their place, and the others wait for that one.
-    fn inherit_start(&mut self) {
+    /// Before the start message. Nobody counts slots yet, because nobody knows when the others began to wait: who knows that all before it are dead takes
+    /// their place, and the others wait for that one. It speaks when all who live are there to hear it.
+    fn look_for_start(&mut self) {
+        if self.heard_ns.is_some() || self.halted.is_some() {
+            return;
+        }
         let dead = self.candidates().take_while(|before| self.crashed.contains_key(before)).count();
-        if self.slot_of(self.me) == Some(dead) {
-            self.slot = 0;
-            self.heard_ns = Some(self.now_ns);
-            self.unsettled_since_ns = None;
-        } else if dead != self.slot {
+        let Some(starter) = self.candidates().nth(dead) else { return };
+        if dead != self.slot {
             self.slot = dead;
             self.forwarded = 0;
             self.forward();
+        }
+        if starter != self.me {
+            if self.told.replace(starter) != Some(starter) {
+                self.actions.push_back(Action::Send { to: starter, message: Message::Ready });
+            }
+            return;
+        }
+        let is_there = |member| member == self.me || self.await_start.contains(member) || self.crashed.contains_key(&member);
+        if self.members.iter().all(is_there) {
+            self.slot = 0;
+            self.heard_ns = Some(self.now_ns);
+            self.unsettled_since_ns = None;
         }
     }
 
@@ -837,8 +861,8 @@ impl Lowi {
         self.waiting.clear();
         self.forwarded = 0;
         self.actions.retain(|action| matches!(action, Action::Decide { .. }));
-        // Whoever is not quite in stops nobody (§5.2).
-        let settled = self.members.contains(self.me) && self.unsettled_since_ns.is_none();
+        // Whoever is not quite in stops nobody (§5.2). Who waits for the start is in: the starter waits for it, too.
+        let settled = self.members.contains(self.me) && (self.unsettled_since_ns.is_none() || self.heard_ns.is_none());
         if tell && settled && self.config.exit_together {
             let me = self.me;
             let others = self.members.iter().filter(|member| *member != me && !self.crashed.contains_key(member));
@@ -889,6 +913,11 @@ impl Engine<Message> for Lowi {
                 self.halt(Halted::NetworkFault, false);
                 Ok(())
             }
+            Message::Ready => {
+                self.await_start.insert(from);
+                self.look_for_start();
+                Ok(())
+            }
         };
         self.counted(taken)
     }
@@ -918,9 +947,7 @@ impl Engine<Message> for Lowi {
             return Ok(());
         }
         self.crashed.insert(member, self.now_ns);
-        if self.heard_ns.is_none() {
-            self.inherit_start();
-        }
+        self.look_for_start();
         self.advance(now_ns);
         Ok(())
     }

@@ -9,6 +9,7 @@ const PERIOD: u64 = 20 * US;
 const P1: MemberId = MemberId(1);
 const P2: MemberId = MemberId(2);
 const P3: MemberId = MemberId(3);
+const P4: MemberId = MemberId(4);
 
 struct Rng(u64);
 
@@ -764,13 +765,13 @@ fn who_follows_one_that_leaves_and_one_that_is_dead_is_not_late() {
         let leave = Entry { id: EntryId { proposer: P2, number: 1 }, body: Body::Leave(P2) };
         world.proposed.push((leave.clone(), P2));
         world.at(400 * US, Event::Propose(leave, P2));
-        world.propose(400 * US, MemberId(4), 1);
+        world.propose(400 * US, P4, 1);
         world.propose(400 * US, MemberId(5), 1);
         world.run(1_000 * US);
         world.hosts.get_mut(&P2).unwrap().alive = false;
         world.check(seed);
         let (at, last) = world.sent.iter().rfind(|(_, round)| round.leader == P2).unwrap();
-        let (next_at, next) = world.sent.iter().find(|(_, round)| round.leader == MemberId(4)).unwrap();
+        let (next_at, next) = world.sent.iter().find(|(_, round)| round.leader == P4).unwrap();
         assert_eq!(next.round, last.round + 2, "p3 is skipped");
         assert!(
             (*at + DELTA_I..*at + 2 * DELTA_I + 100).contains(next_at),
@@ -867,19 +868,22 @@ fn certain_reports_shorten_only_ones_own_silence() {
     assert_eq!(lowi.poll_timeout(), Some(5 + config().flight_ns()));
 }
 
+/// What it says, if that is a message to one member.
+fn says(lowi: &mut Lowi) -> Option<(MemberId, Message)> {
+    match lowi.poll_action()? {
+        Action::Send { to, message } => Some((to, message)),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn nano_5_2_who_waits_for_the_start_message_needs_it_or_a_report() {
     let start = |member| Lowi::new(member, config(), MemberSet::first(3), 1, Start::OnMessage, 0).unwrap();
     let mut p2 = start(P2);
     assert_eq!(p2.poll_timeout(), None);
-    assert!(start(P1).poll_timeout() > Some(config().delta_w_ns));
     p2.handle_copy(9_000 * US, P1, 0, round(P1, 1, 1, vec![])).unwrap();
     p2.handle_copy(9_001 * US, P1, 1, round(P1, 1, 1, vec![])).unwrap();
     assert_eq!((p2.round(), p2.poll_timeout()), (1, Some(9_001 * US + p2.wait_ns(1))));
-    let mut p2 = start(P2);
-    p2.handle_crash(9_000 * US, P1).unwrap();
-    p2.handle_timeout(p2.poll_timeout().unwrap());
-    assert!(matches!(p2.poll_action(), Some(Action::Copies { .. })), "it starts in its place");
     // Who knows of the starter's crash only does not count: when the one between begins to wait, or hears of that crash, nobody knows.
     let mut p3 = start(P3);
     p3.handle_crash(10 * US, P1).unwrap();
@@ -897,22 +901,99 @@ fn nano_5_2_who_waits_for_the_start_message_needs_it_or_a_report() {
     p3.handle_copy(5_001 * US, P1, 0, round(P1, 1, 1, vec![])).unwrap();
     p3.handle_copy(5_002 * US, P1, 1, round(P1, 1, 1, vec![])).unwrap();
     assert_eq!((p3.round(), p3.halted()), (1, None));
-    // Who is given the state of a group that has not started waits like all others, and starts it if that is its part.
-    let given =
-        |who| Lowi::join(who, config(), MemberSet::first(3), StartPoint { round: 0, leader: P1, next: 4 }, 700 * US).unwrap();
-    let mut p3 = given(P3);
-    assert_eq!(p3.poll_timeout(), None);
-    p3.handle_crash(800 * US, P1).unwrap();
-    assert_eq!((p3.poll_timeout(), p3.leader()), (None, Some(P2)));
-    let mut p1 = given(P1);
-    p1.handle_timeout(p1.poll_timeout().unwrap());
-    assert!(matches!(p1.poll_action(), Some(Action::Copies { message: Message::Round(Round { round: 1, instance: 4, .. }) })));
     // A start message that was kept for a member that came late does not tell when it was sent.
     let mut p2 = start(P2);
     p2.handle_copy(0, P1, 0, round(P1, 1, 1, vec![])).unwrap();
     p2.handle_copy(0, P1, 1, round(P1, 1, 1, vec![])).unwrap();
     p2.handle_timeout(p2.poll_timeout().unwrap());
     assert_eq!(p2.halted(), Some(Halted::MissingBroadcast));
+}
+
+#[test]
+fn nano_5_2_the_start_waits_until_all_who_live_are_there() {
+    let start = |member| Lowi::new(member, config(), MemberSet::first(4), 1, Start::OnMessage, 0).unwrap();
+    let mut p1 = start(P1);
+    assert_eq!((p1.poll_timeout(), p1.poll_action()), (None, None));
+    for from in [P2, P2, P4] {
+        p1.handle_message(70_000 * US, from, Message::Ready).unwrap();
+        p1.handle_timeout(80_000 * US);
+        assert_eq!((p1.poll_timeout(), p1.halted()), (None, None), "p3 is not there yet");
+    }
+    // It is there, or dead.
+    for comes in [true, false] {
+        let mut p1 = p1.clone();
+        if comes {
+            p1.handle_message(90_000 * US, P3, Message::Ready).unwrap();
+        } else {
+            p1.handle_crash(90_000 * US, P3).unwrap();
+        }
+        assert_eq!(p1.poll_timeout(), Some(90_000 * US + p1.wait_ns(0)));
+        p1.handle_timeout(p1.poll_timeout().unwrap());
+        assert!(matches!(p1.poll_action(), Some(Action::Copies { message: Message::Round(Round { round: 1, .. }) })));
+    }
+    // Who waits says so, and again to who takes the starter's place.
+    let mut p4 = start(P4);
+    assert_eq!((says(&mut p4), says(&mut p4)), (Some((P1, Message::Ready)), None));
+    p4.handle_crash(5 * US, P2).unwrap();
+    assert_eq!(says(&mut p4), None, "p1 is still the one");
+    p4.handle_crash(6 * US, P1).unwrap();
+    assert_eq!((says(&mut p4), says(&mut p4)), (Some((P3, Message::Ready)), None));
+    // One that takes that place waits for the others, too, who may have said so before it knew.
+    let mut p3 = start(P3);
+    assert_eq!(says(&mut p3), Some((P1, Message::Ready)));
+    p3.handle_message(7 * US, P4, Message::Ready).unwrap();
+    p3.handle_crash(8 * US, P1).unwrap();
+    assert_eq!((says(&mut p3), p3.poll_timeout()), (Some((P2, Message::Ready)), None));
+    p3.handle_crash(9 * US, P2).unwrap();
+    assert_eq!(p3.poll_timeout(), Some(9 * US + config().flight_ns()));
+    p3.handle_timeout(p3.poll_timeout().unwrap());
+    assert!(matches!(p3.poll_action(), Some(Action::Copies { message: Message::Round(Round { round: 3, .. }) })));
+    // … and may be told so long after it knew.
+    let mut p2 = Lowi::new(P2, config(), MemberSet::first(3), 1, Start::OnMessage, 0).unwrap();
+    assert_eq!(says(&mut p2), Some((P1, Message::Ready)));
+    p2.handle_crash(5 * US, P1).unwrap();
+    p2.handle_message(7_000 * US, P3, Message::Ready).unwrap();
+    assert_eq!((p2.poll_timeout(), p2.halted()), (Some(7_000 * US), None));
+    p2.handle_timeout(7_000 * US);
+    assert!(matches!(p2.poll_action(), Some(Action::Copies { message: Message::Round(Round { round: 2, .. }) })));
+    // The last one waits for nobody.
+    let mut p2 = Lowi::new(P2, config(), MemberSet::first(2), 1, Start::OnMessage, 0).unwrap();
+    assert_eq!(says(&mut p2), Some((P1, Message::Ready)));
+    p2.handle_crash(9_000 * US, P1).unwrap();
+    p2.handle_timeout(p2.poll_timeout().unwrap());
+    assert!(matches!(p2.poll_action(), Some(Action::Copies { .. })), "it starts in its place");
+    // Who is given the state of a group that has not started waits like all others, and starts it if that is its part.
+    let given =
+        |who| Lowi::join(who, config(), MemberSet::first(3), StartPoint { round: 0, leader: P1, next: 4 }, 700 * US).unwrap();
+    let mut p3 = given(P3);
+    assert_eq!((says(&mut p3), p3.poll_timeout()), (Some((P1, Message::Ready)), None));
+    p3.handle_crash(800 * US, P1).unwrap();
+    assert_eq!((p3.poll_timeout(), p3.leader()), (None, Some(P2)));
+    let mut p1 = given(P1);
+    for from in [P2, P3] {
+        p1.handle_message(900 * US, from, Message::Ready).unwrap();
+    }
+    p1.handle_timeout(p1.poll_timeout().unwrap());
+    assert!(matches!(p1.poll_action(), Some(Action::Copies { message: Message::Round(Round { round: 1, instance: 4, .. }) })));
+}
+
+#[test]
+fn nano_3_3_one_that_waits_for_the_start_and_misses_a_copy_has_all_others_stop() {
+    let mut p2 = Lowi::new(P2, config(), MemberSet::first(3), 1, Start::OnMessage, 0).unwrap();
+    assert_eq!(says(&mut p2), Some((P1, Message::Ready)));
+    p2.handle_copy(9_000 * US, P1, 0, round(P1, 1, 1, vec![])).unwrap();
+    p2.handle_timeout(p2.poll_timeout().unwrap());
+    assert_eq!(p2.halted(), Some(Halted::NetworkFault));
+    assert_eq!((says(&mut p2), says(&mut p2)), (Some((P1, Message::Exit)), Some((P3, Message::Exit))));
+}
+
+#[test]
+fn nano_5_2_whose_slot_has_passed_takes_no_state_and_goes() {
+    let begin = StartPoint { round: 30, leader: P3, next: 4 };
+    let lowi = Lowi::join(P2, config(), MemberSet::first(3), begin, 700 * US).unwrap();
+    assert_eq!(lowi.halted(), Some(Halted::Expelled));
+    let lowi = Lowi::join(P4, config(), MemberSet::first(4), begin, 700 * US).unwrap();
+    assert_eq!(lowi.halted(), None);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 use fide_proto::consensus::lowi::{Config, Lowi, Message, Start};
 use fide_proto::group::{MemberId, MemberSet};
 
-use crate::explore::{Report, explore};
+use crate::explore::{Report, explore, explore_deep};
 use crate::timed::World;
 
 fn config(paths: usize) -> Config {
@@ -22,6 +22,11 @@ fn two_paths(me: MemberId, members: MemberSet, now: u64) -> Lowi {
     Lowi::new(me, config(2), members, 1, Start::Together, now).expect("these settings are right")
 }
 
+/// Behind a change of the engine: each begins when it is through.
+fn on_message(me: MemberId, members: MemberSet, now: u64) -> Lowi {
+    Lowi::new(me, config(1), members, 1, Start::OnMessage, now).expect("these settings are right")
+}
+
 fn world(entries: &[u8], crashes: u8) -> World<Message, Lowi> {
     World {
         build: one_path,
@@ -35,6 +40,7 @@ fn world(entries: &[u8], crashes: u8) -> World<Message, Lowi> {
         crash_until: 5,
         horizon: 30,
         notices: false,
+        notices_by: None,
         late_copies: 0,
         once: false,
         safety_only: false,
@@ -73,6 +79,37 @@ fn nano_alg3_three_members() {
 fn nano_alg3_three_members_two_paths_crash_reports() {
     let world = World { build: two_paths, paths: 2, notices: true, ..world(&[1, 0, 1], 2) };
     check("lowi N=3 crashes=2 entries=1+0+1, two paths, reported", world).assert_holds(1_000_000, 110);
+}
+
+/// They begin at any time in a window that is longer than a slot, and are told of crashes at any time in one that is longer still.
+fn behind_a_change(entries: &[u8], crashes: u8, window: u64) -> World<Message, Lowi> {
+    World {
+        build: on_message,
+        delta_w: window,
+        notices: true,
+        notices_by: Some(window + 4),
+        crash_until: window + 2,
+        horizon: window + 28,
+        ..world(entries, crashes)
+    }
+}
+
+#[test]
+fn nano_5_2_two_members_behind_a_change() {
+    check("lowi N=2 crashes=1 entries=1+1, behind a change", behind_a_change(&[1, 1], 1, 8)).assert_holds(62_000, 98);
+}
+
+#[test]
+fn nano_5_2_three_members_behind_a_change() {
+    let world = behind_a_change(&[1, 0, 0], 2, 4);
+    explore_deep("lowi N=3 crashes=2 entries=1+0+0, behind a change", &world).assert_holds(3_280_000, 129);
+}
+
+#[test]
+#[ignore = "nightly"]
+fn nightly_nano_5_2_three_members_behind_a_change() {
+    let world = behind_a_change(&[1, 0, 0], 2, 6);
+    explore_deep("lowi N=3 crashes=2 entries=1+0+0, long behind a change", &world).assert_holds(7_130_000, 137);
 }
 
 /// All copies of one round late, at one member: what §4.2 rests on.

@@ -93,6 +93,7 @@ fn world(hosts: usize, crashes: u8) -> World<Message, Once> {
         crash_until: 20,
         horizon: 24,
         notices: false,
+        notices_by: None,
         late_copies: 0,
         once: true,
         safety_only: false,

@@ -33,8 +33,10 @@ pub struct World<M, E> {
     pub crash_until: u64,
     /// … and what was promised is there in this one.
     pub horizon: u64,
-    /// Whether crashes are reported, at any time after.
+    /// Whether crashes are reported, at any time after …
     pub notices: bool,
+    /// … but those that there were in this tick at the latest.
+    pub notices_by: Option<u64>,
     /// Copies that take longer than Δ_I.
     pub late_copies: u8,
     /// One decision is all.
@@ -249,7 +251,10 @@ where
         match &state.hosts[me] {
             Host::Asleep => state.now >= self.delta_w,
             Host::Alive(member) => {
-                self.is_due(state, me) || member.engine.poll_timeout().is_some_and(|due| due + self.late <= state.now)
+                let untold = |(i, host): (usize, &Host<E>)| matches!(host, Host::Dead) && member.told & 1 << i == 0;
+                self.is_due(state, me)
+                    || member.engine.poll_timeout().is_some_and(|due| due + self.late <= state.now)
+                    || self.notices_by.is_some_and(|by| state.now >= by) && state.hosts.iter().enumerate().any(untold)
             }
             Host::Halted(_) | Host::Dead => false,
         }

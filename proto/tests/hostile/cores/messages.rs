@@ -130,7 +130,7 @@ impl Hostile for huc::Message {
 
 impl Hostile for lowi::Message {
     fn make(bytes: &mut Bytes, near: &Near) -> Self {
-        match bytes.below(8) {
+        match bytes.below(9) {
             0..=4 => Self::Round(lowi::Round {
                 round: near.instance(bytes),
                 leader: near.member(bytes),
@@ -139,6 +139,7 @@ impl Hostile for lowi::Message {
                 batch: if bytes.one_in(2) { [].into() } else { near.batch(bytes) },
             }),
             5 | 6 => Self::Forward(near.entry(bytes)),
+            7 => Self::Ready,
             _ => Self::Exit,
         }
     }
@@ -157,7 +158,7 @@ impl Hostile for lowi::Message {
             }
             Self::Forward(entry) if bytes.one_in(2) => Self::Forward(Entry { id: near.id(bytes), ..entry }),
             Self::Forward(entry) => Self::Forward(Entry { body: near.body(bytes), ..entry }),
-            Self::Exit => Self::make(bytes, near),
+            Self::Exit | Self::Ready => Self::make(bytes, near),
         }
     }
 }
