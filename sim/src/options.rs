@@ -22,19 +22,22 @@ pub enum Menu {
     Reconfigurations,
     /// The same, and changes of the engine.
     EngineChanges,
+    /// The same, over reliable links that stall for milliseconds: some are far behind while others leave.
+    SlowLinks,
     /// All of it but changes of the engine.
     Everything,
 }
 
 impl Menu {
     /// Every menu.
-    pub const ALL: [Menu; 7] = [
+    pub const ALL: [Menu; 8] = [
         Menu::WithinContract,
         Menu::Pauses,
         Menu::NetworkFaults,
         Menu::BeyondContract,
         Menu::Reconfigurations,
         Menu::EngineChanges,
+        Menu::SlowLinks,
         Menu::Everything,
     ];
 
@@ -48,6 +51,7 @@ impl Menu {
             Menu::BeyondContract => "beyond-contract",
             Menu::Reconfigurations => "reconfigurations",
             Menu::EngineChanges => "engine-changes",
+            Menu::SlowLinks => "slow-links",
             Menu::Everything => "everything",
         }
     }
@@ -62,6 +66,7 @@ impl Menu {
             Menu::BeyondContract => "pauses, faults of both paths, copies later than the contract allows",
             Menu::Reconfigurations => "crashes, joins, leaves",
             Menu::EngineChanges => "crashes, joins, leaves, changes of the engine",
+            Menu::SlowLinks => "the same, over reliable links that stall for milliseconds",
             Menu::Everything => "all of these but changes of the engine",
         }
     }
@@ -69,7 +74,16 @@ impl Menu {
     /// Whether whoever is judged silent is so, and whatever was sent arrives in time on one path at least.
     #[must_use]
     pub const fn keeps_contract(self) -> bool {
-        matches!(self, Menu::WithinContract | Menu::NetworkFaults | Menu::Reconfigurations | Menu::EngineChanges)
+        matches!(
+            self,
+            Menu::WithinContract | Menu::NetworkFaults | Menu::Reconfigurations | Menu::EngineChanges | Menu::SlowLinks
+        )
+    }
+
+    /// Whether groups change their engine.
+    #[must_use]
+    pub const fn changes_engines(self) -> bool {
+        matches!(self, Menu::EngineChanges | Menu::SlowLinks)
     }
 }
 
@@ -137,7 +151,7 @@ impl Options {
             Kind::Paxos | Kind::Raft => true,
         };
         // Only LOWI stops for one lost copy; and who changes the engine may change to LOWI.
-        let needs_both_copies = self.engine == Kind::Lowi || self.menu == Menu::EngineChanges;
+        let needs_both_copies = self.engine == Kind::Lowi || self.menu.changes_engines();
         let may_halt = !contract || (needs_both_copies && self.menu != Menu::WithinContract);
         Promise { safe, live: safe, may_halt }
     }

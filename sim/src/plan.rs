@@ -178,7 +178,10 @@ impl Plan {
         let hosts = options.hosts.map_or(drawn as usize, usize::from);
         let clocks =
             (0..hosts).map(|_| Clock { offset_ns: 1_000_000 + rng.below(1_000_000), ppm: rng.below(401) as i64 - 200 }).collect();
-        let faults_end_ns = (8 + rng.below(8)) * PERIOD_NS;
+        let mut faults_end_ns = (8 + rng.below(8)) * PERIOD_NS;
+        if options.menu == Menu::SlowLinks {
+            faults_end_ns *= SLOWER;
+        }
         let snapshots = rng.chance(30);
         let mut draw = Draw {
             rng,
@@ -204,6 +207,9 @@ impl Plan {
     }
 }
 
+/// So many times longer does everything take where links stall for milliseconds.
+const SLOWER: u64 = 4;
+
 struct Draw {
     rng: Rng,
     options: Options,
@@ -219,7 +225,42 @@ struct Draw {
 }
 
 impl Draw {
+    /// Some host is behind by milliseconds, because nothing comes to it, while others change the group.
+    fn slow_links(&mut self) -> Vec<Step> {
+        let mut steps = Vec::new();
+        let behind = self.host();
+        for other in (0..self.hosts).filter(|other| *other != behind) {
+            for (chance, from, to) in [(60, other, behind), (25, behind, other)] {
+                if self.rng.chance(chance) {
+                    let ns = 2 * PERIOD_NS + self.rng.below(38 * PERIOD_NS);
+                    steps.push(Step { at_ns: self.rng.below(self.end_ns / 2), act: Act::Stall { from, to, ns } });
+                }
+            }
+        }
+        for _ in 0..2 + self.rng.below(6) {
+            let act = Act::Propose { host: self.host(), values: 1 + self.rng.below(3) as u32 };
+            steps.push(Step { at_ns: self.rng.below(self.end_ns), act });
+        }
+        for _ in 0..2 + self.rng.below(4) {
+            let at_ns = self.rng.below(self.end_ns * 2 / 3);
+            if self.rng.chance(30) {
+                self.crash(at_ns, &mut steps);
+                continue;
+            }
+            // Three of five may leave, and one of two.
+            let act = match self.of(Menu::SlowLinks) {
+                Act::Leave { .. } if self.leaves as usize * 2 > self.hosts => Act::Start { host: behind },
+                act => act,
+            };
+            steps.push(Step { at_ns, act });
+        }
+        steps
+    }
+
     fn steps(&mut self) -> Vec<Step> {
+        if self.options.menu == Menu::SlowLinks {
+            return self.slow_links();
+        }
         let mut steps = Vec::new();
         for _ in 0..1 + self.rng.below(4) {
             let act = Act::Propose { host: self.host(), values: 1 + self.rng.below(3) as u32 };
@@ -285,8 +326,10 @@ impl Draw {
         } else {
             steps.push(Step { at_ns, act: Act::Kill { host, after } });
         }
-        if self.rng.chance(if matches!(self.options.menu, Menu::Reconfigurations | Menu::EngineChanges) { 60 } else { 25 }) {
-            let later = at_ns + self.rng.below(6 * PERIOD_NS);
+        let changes = self.options.menu == Menu::Reconfigurations || self.options.menu.changes_engines();
+        if self.rng.chance(if changes { 60 } else { 25 }) {
+            let slower = if self.options.menu == Menu::SlowLinks { SLOWER } else { 1 };
+            let later = at_ns + self.rng.below(6 * slower * PERIOD_NS);
             steps.push(Step { at_ns: later, act: Act::Start { host } });
         }
     }
@@ -317,13 +360,13 @@ impl Draw {
                 2 => Act::CutPath { host, path: self.rng.below(PATHS as u64) as usize, ns },
                 _ => Act::Lose { path: self.rng.below(PATHS as u64) as usize, percent, ns },
             },
-            Menu::Reconfigurations | Menu::EngineChanges | Menu::Everything => match self.rng.below(4) {
-                0 if self.leaves == 0 => {
+            Menu::Reconfigurations | Menu::EngineChanges | Menu::SlowLinks | Menu::Everything => match self.rng.below(4) {
+                0 if self.leaves == 0 || kind == Menu::SlowLinks => {
                     self.leaves += 1;
                     Act::Leave { host }
                 }
                 0 | 1 => Act::Start { host },
-                _ if kind != Menu::EngineChanges => Act::Start { host },
+                _ if !kind.changes_engines() => Act::Start { host },
                 _ => {
                     let kinds = self.options.switch_to();
                     if kinds.is_empty() { Act::Start { host } } else { Act::Switch { host, to: *self.rng.pick(&kinds) } }

@@ -465,6 +465,7 @@ impl Reader {
         let words: Vec<_> = words.iter().map(String::as_str).collect();
         match words[..] {
             [] if quoted.is_empty() => Ok(()),
+            ["at", n, unit, ..] if !is_number(n) && !is_unit(unit) => Err(format!("not a time: {n} (as 2ms, 15µs or 300ns)")),
             ["at", n, unit, ..] => {
                 let at_ns = parse_time(n, unit)?;
                 let act = act(&words[3..], &quoted)?;
@@ -616,6 +617,9 @@ const NOT_AN_ACT: &str = "not something that can happen";
 fn expectation(line: &str, values: &[String], hosts: usize) -> Result<Expect, String> {
     let (words, quoted) = words(line)?;
     let words: Vec<_> = words.iter().map(String::as_str).skip(1).collect();
+    if words.is_empty() {
+        return Err("nothing is expected (what can be: fide sim scenario --help)".to_owned());
+    }
     let value = || match &quoted[..] {
         [name] => values
             .iter()
@@ -721,6 +725,10 @@ mod tests {
             ("at 2 parsecs h1 joins", "line 1: not a unit of time"),
             ("at -1ms h1 joins", "line 1: not a time from 0 to 100000 ms: -1 ms"),
             ("at 1.2.3ms h1 joins", "line 1: not a number: 1.2.3"),
+            ("at 1s h1 joins", "line 1: not a time: 1s (as 2ms"),
+            ("at NaNms h1 joins", "line 1: not a time: NaNms"),
+            ("at 1e400ms h1 joins", "line 1: not a time from 0 to 100000 ms"),
+            ("expect", "line 1: nothing is expected"),
             ("at 2ms h1 dances", "line 1: not something that can happen: host 1 dances"),
             ("expect h1 dances", "line 1: not something to expect"),
             ("at 2ms h1 proposes \"a\"\nexpect all alive apply \"b\"", "line 2: nobody proposes \"b\""),

@@ -638,10 +638,11 @@ impl World {
                 if self.hosts[to].up && !self.hosts[to].fenced {
                     self.note(Some(to), || format!("← {from} on path {path}  {}", brief(&message)));
                     let arrival = self.local(to);
+                    self.give(to, Input::Copy(from, path, (*message).clone(), arrival));
+                    // Whoever stops in this very call has heard of nothing before.
                     if let Some(member) = &mut self.hosts[to].member {
                         member.copy_ns = member.copy_ns.max(sent_ns);
                     }
-                    self.give(to, Input::Copy(from, path, (*message).clone(), arrival));
                 }
             }
             Event::Request { to, from, sent_ns, epoch, request } => self.request(to, from, sent_ns, epoch, request),
@@ -1665,7 +1666,9 @@ impl World {
                 }
             }
             Act::Kill { host, after } => self.crash_soon(host, Ends { after, power: false, sends: false }),
-            Act::KillBehind { host, sends } => self.crash_soon(host, Ends { after: sends + 1, power: false, sends: true }),
+            Act::KillBehind { host, sends } => {
+                self.crash_soon(host, Ends { after: sends.saturating_add(1), power: false, sends: true })
+            }
             Act::PowerOff { host, after } => self.crash_soon(host, Ends { after, power: true, sends: false }),
             Act::Start { host } => {
                 // A host does not boot faster than what it sent arrives: its new incarnation would be announced before.
@@ -1960,7 +1963,11 @@ impl World {
     fn look(&mut self) -> bool {
         let standings = self.standings();
         let longest = self.agreement.len();
-        let clients = standings.is_empty() || self.clients.iter().all(|client| client.done);
+        let served = self.clients.iter().all(|client| client.done);
+        if standings.is_empty() && !served {
+            self.out.excused = self.out.excused.or(Some("nobody is left"));
+        }
+        let clients = standings.is_empty() || served;
         let many = (self.clients.len() as u64).saturating_sub(VALUES_FEW) * VALUE_NS;
         let late = self.now > self.healed_ns + LIVENESS_NS + many;
         if !clients || standings.iter().any(|standing| !Termination::is_done(standing, longest)) {
@@ -1979,6 +1986,13 @@ impl World {
         true
     }
 
+    /// Whether one who waits for its state can have it from one who leaves.
+    fn may_be_given(&self) -> bool {
+        let living = || self.hosts.iter().filter(|host| host.up && !host.fenced).filter_map(|host| host.member.as_ref());
+        let gives = |to: MemberId| living().any(|giver| giver.log.has_state() && giver.log.members().contains(to));
+        living().any(|waits| !waits.log.is_running() && !waits.log.has_state() && gives(waits.id))
+    }
+
     /// Why the end of this world is not judged, if so.
     fn excuse(&self, standings: &[Standing]) -> Option<&'static str> {
         // Isolation ends with whatever is heard: only where there is nobody else to hear may it last.
@@ -1987,7 +2001,7 @@ impl World {
         if self.hosts.iter().filter(|host| lives(host)).count() == 1 && self.hosts.iter().any(isolated) {
             return Some("a detector is isolated: it gives no verdict until somebody is heard");
         }
-        if standings.iter().all(|standing| !standing.running) {
+        if standings.iter().all(|standing| !standing.running) && !self.may_be_given() {
             return Some("nobody is left who has the state");
         }
         let lacks = |members: &MemberSet| members.iter().filter(|member| !self.is_gone(*member)).count() < members.majority();

@@ -7,7 +7,7 @@ use fide_sim::{Menu, Options, Policy, engines, run};
 
 /// Of a hundred worlds of an engine and policy, spread over the menus under which it promises to be live; and of each of these menus.
 const OF_PAIR: u64 = 85;
-const OF_MENU: u64 = 80;
+const OF_MENU: u64 = 70;
 
 #[test]
 fn the_end_of_most_worlds_is_judged() {

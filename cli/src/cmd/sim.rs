@@ -55,6 +55,7 @@ Menus (--menu):
   beyond-contract   pauses, faults of both paths, copies later than the contract allows
   reconfigurations  crashes, joins, leaves
   engine-changes    crashes, joins, leaves, changes of the engine
+  slow-links        the same, over reliable links that stall for milliseconds
   everything        all of these but changes of the engine";
 
 /// What bounds a world, as `--help` and the man page tell it.
