@@ -234,6 +234,19 @@ pub struct GateConfig {
     pub cgroup: PathBuf,
     /// Who may move t_valid from inside, beside root.
     pub users: Who,
+    /// What becomes of TCP connections that hold bytes back when it is opened anew.
+    pub connections: Connections,
+}
+
+/// What becomes of TCP connections that a closed gate holds back, when it is opened anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Connections {
+    /// They are ended first; where that cannot be, the gate stays closed.
+    #[default]
+    End,
+    /// They go on: the application sees to them itself.
+    Keep,
 }
 
 /// A process to watch.
@@ -785,6 +798,8 @@ struct FileGate {
     cgroup: PathBuf,
     #[serde(default)]
     users: Who,
+    #[serde(default)]
+    connections: Connections,
 }
 
 #[derive(Deserialize)]
@@ -1314,7 +1329,7 @@ fn gates(text: &str, file: Vec<Spanned<FileGate>>) -> Result<Vec<GateConfig>, Co
     let mut gates: Vec<GateConfig> = Vec::new();
     for spanned in file {
         let at = spanned.span().start;
-        let FileGate { name: AppName(name), cgroup, users } = spanned.into_inner();
+        let FileGate { name: AppName(name), cgroup, users, connections } = spanned.into_inner();
         let bad = |what: String| Err(ConfigError::at(text, at, what));
         if !cgroup.is_absolute() {
             return bad(format!(
@@ -1325,7 +1340,7 @@ fn gates(text: &str, file: Vec<Spanned<FileGate>>) -> Result<Vec<GateConfig>, Co
         if gates.iter().any(|g| g.name == name || g.cgroup == cgroup) {
             return bad(format!("gate `{name}`: a second gate of this name or of this cgroup"));
         }
-        gates.push(GateConfig { name, cgroup, users });
+        gates.push(GateConfig { name, cgroup, users, connections });
     }
     Ok(gates)
 }

@@ -497,6 +497,7 @@ impl Control {
             }
             FenceOrder::Recover => {
                 self.policy.may_fence(peer)?;
+                self.guard.iter().for_each(Guard::drop_left);
                 self.core.ask(Core::operator_recovers_fence).ok_or_else(stuck)??;
             }
         }
@@ -648,7 +649,8 @@ impl Control {
             });
             return Err(Refused { code: ErrorCode::NotFound, what: format!("process {} has just ended", process.pid) });
         }
-        if let Some(gate) = self.guard.as_ref().and_then(|g| g.cgroup_of(process.pid)) {
+        if let Some((guard, gate)) = self.guard.as_ref().and_then(|g| Some((g, g.cgroup_of(process.pid)?))) {
+            guard.drop_left_by_doomed(&gate, process.pid);
             self.core.tell(move |core| core.fence_process(app, &gate));
         }
         Ok(app)
@@ -979,7 +981,7 @@ impl Control {
             Some(at) => at,
             None => *c.gate.insert(gates.of(&c.peer)?),
         };
-        let (gate, valid_ns) = gates.extend(at, known_ns, valid_ns, anew, now_ns())?;
+        let (gate, valid_ns) = gates.extend(at, c.peer.pid, (known_ns, valid_ns, anew), now_ns())?;
         Ok(Reply::Extended { gate, valid_ns })
     }
 

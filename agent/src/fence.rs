@@ -14,6 +14,7 @@
 //! configuration says once and for all that they do so by themselves (`recover_at_start`).
 
 use crate::config::FenceConfig;
+use crate::held_back::{self, Made, Whose};
 use fide_lane::{Completion, SendOutcome};
 use fide_proto::fence::{self as rule, Extension, Rule};
 use fide_wire::PATHS;
@@ -447,6 +448,29 @@ impl Guard {
         guarded.max_by_key(|dir| dir.components().count()).map(|dir| dir.display().to_string())
     }
 
+    /// Before this cgroup's gate opens for the next instance of a doomed process: ends the connections that the former one left, whose bytes would leave then.
+    pub fn drop_left_by_doomed(&self, gate: &str, pid: u32) {
+        let shut = self.gates.iter().any(|(name, g)| name == gate && g.peek() == GateState::Shut);
+        if shut {
+            let mut cgroups = BTreeSet::new();
+            held_back::cgroups_within(Path::new(gate), &mut cgroups);
+            drop_left(Made::In(&cgroups), Some(pid), gate);
+        }
+    }
+
+    /// Before the fence of a closed host opens: ends the connections that dead processes left. What living ones hold is theirs to begin anew.
+    pub fn drop_left(&self) {
+        if !self.gates().iter().any(|(_, gate)| matches!(gate.check(), GateState::Fenced { .. } | GateState::Shut)) {
+            return;
+        }
+        if self.config.host {
+            return drop_left(Made::Anywhere, None, "the fence");
+        }
+        let mut cgroups = BTreeSet::new();
+        self.cgroups.keys().for_each(|dir| held_back::cgroups_within(dir, &mut cgroups));
+        drop_left(Made::In(&cgroups), None, "the fence");
+    }
+
     /// Fills in what only this half knows.
     pub fn complete(&self, status: &mut FenceStatus) {
         status.interfaces = self.interfaces.keys().cloned().collect();
@@ -471,6 +495,14 @@ impl Guard {
         if let Err(e) = self.fence.remove() {
             tracing::error!("the fence is not removed: {e}");
         }
+    }
+}
+
+fn drop_left(made: Made<'_>, of: Option<u32>, what: &str) {
+    match held_back::end(made, Whose::Nobodys, of) {
+        Ok(0) => {}
+        Ok(n) => tracing::info!("{what} opens: {n} TCP connections that dead processes left were ended"),
+        Err(e) => tracing::warn!("{what} opens, and what dead processes wrote before may leave now: {e}"),
     }
 }
 

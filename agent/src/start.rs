@@ -171,6 +171,9 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         }
     };
     let gates = Gates::open(&config).map_err(anyhow::Error::msg)?;
+    if config.fence.recover_at_start {
+        guard.iter().for_each(Guard::drop_left);
+    }
     let options = Options {
         ttl: config.paths.first().map_or(1, |p| p.ttl),
         gated: guard.is_some() && config.fence.host,

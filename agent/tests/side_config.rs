@@ -99,6 +99,19 @@ fn a_fence_is_understood_and_what_cannot_be_is_refused() {
 }
 
 #[test]
+fn a_gate_says_what_becomes_of_its_connections() {
+    use fide_agent::config::Connections;
+    let gate = |line: &str| format!("[[gate]]\nname = \"db\"\ncgroup = \"/sys/fs/cgroup/db\"\n{line}");
+    for (line, connections) in
+        [("", Connections::End), ("connections = \"end\"", Connections::End), ("connections = \"keep\"", Connections::Keep)]
+    {
+        assert_eq!(parse(&gate(line)).gates[0].connections, connections);
+    }
+    let e = Config::parse(&node(&gate("connections = \"drop\""))).unwrap_err().to_string();
+    assert!(e.contains("`end` or `keep`"), "{e}");
+}
+
+#[test]
 fn a_full_file_is_understood() {
     let c = Config::parse(
         r#"

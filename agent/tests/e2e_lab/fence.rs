@@ -7,7 +7,8 @@ use fide_wire::control::{ErrorCode, FenceOrder, FenceStatus, HistoryEvent, Reply
 use fide_wire::verdict::{Cause, Confirmers, FenceMode, FencedWhy};
 use std::fs;
 use std::io;
-use std::net::UdpSocket;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -452,6 +453,83 @@ fn a_doomed_process_is_cut_off_at_once_and_its_next_instance_is_heard() {
     inside.is_cut_off();
     w.watch_known(1, "db", next.pid());
     inside.flows();
+}
+
+/// A process in a cgroup of h1 that has a connection to h2 and writes into it what it is told; and h2's end.
+fn writer(w: &World, group: &Group) -> (crate::common::Process, TcpStream) {
+    let listener = w.lab.in_host(2, || TcpListener::bind("0.0.0.0:0").unwrap()).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let script = format!("exec 3<> /dev/tcp/{}/{port}; exec cat >&3", w.lab.ipv4(2, 0));
+    let process = in_group(w, 1, group, &script);
+    listener.set_nonblocking(true).unwrap();
+    let end = wait_for("it connects", || listener.accept().ok()).0;
+    end.set_nonblocking(false).unwrap();
+    (process, end)
+}
+
+/// Connections of h1 to h2 in this state that have not sent all.
+fn unsent(w: &World, state: &str) -> usize {
+    let said = w.lab.command(1, "ss").unwrap().args(["-Htn", "state", state]).output().unwrap();
+    let said = String::from_utf8(said.stdout).unwrap();
+    said.lines().filter(|line| line.split_whitespace().nth(1).is_some_and(|waiting| waiting != "0")).count()
+}
+
+/// The other end was told nothing, and is told nothing: the kernel does not know the connection any more.
+fn is_reset(mut end: TcpStream) {
+    end.write_all(b"?").unwrap();
+    assert_eq!(end.read(&mut [0; 16]).unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn what_a_dead_process_left_in_its_queues_does_not_leave_when_the_fence_opens() {
+    let Some(group) = Group::new("left") else { return };
+    // Each of them on a fence of its own: a host's, and a cgroup's.
+    for lines in [String::new(), format!("host = false\ncgroups = [\"{}\"]", group.0.display())] {
+        let Some(pins) = Pins::new() else { return };
+        let Some(w) = one_fenced(&pins, &lines) else { return };
+        let (mut dead, end) = writer(&w, &group);
+        let (mut lives, mut living_end) = writer(&w, &group);
+        fence(&w, 1, FenceOrder::Shut);
+        for process in [&mut dead, &mut lives] {
+            process.say("old");
+        }
+        until("it is held back", || unsent(&w, "established") == 2);
+        dead.kill();
+        dead.ended();
+        assert_eq!(unsent(&w, "fin-wait-1"), 1);
+        fence(&w, 1, FenceOrder::Recover);
+        assert_eq!(unsent(&w, "fin-wait-1"), 0);
+        is_reset(end);
+        // What living processes do is theirs to begin anew: the operator says that they did.
+        let mut heard = [0; 4];
+        living_end.read_exact(&mut heard).unwrap();
+        assert_eq!(&heard, b"old\n");
+    }
+}
+
+#[test]
+fn what_a_doomed_process_left_in_its_queues_does_not_leave_with_the_next_instance() {
+    let (Some(pins), Some(group)) = (Pins::new(), Group::new("queues")) else { return };
+    let lines = format!("host = false\ncgroups = [\"{}\"]", group.0.display());
+    let Some(w) = one_fenced(&pins, &lines) else { return };
+    let (mut doomed, end) = writer(&w, &group);
+    w.watch_known(1, "db", doomed.pid());
+    until("its gate is known", || fence(&w, 1, FenceOrder::Status).gates.iter().any(|g| g.state == "open"));
+    // Something lies in its queue in the moment of its doom: the path is cut.
+    w.lab.cut(2, 0, Cut::ToHost).unwrap();
+    doomed.say("old");
+    until("it is under way", || unsent(&w, "established") == 1);
+    doomed.kill();
+    until("its gate is shut", || fence(&w, 1, FenceOrder::Status).gates[0].doomed == "db");
+    until("the kernel goes on for it", || unsent(&w, "fin-wait-1") == 1);
+    w.lab.heal(2, 0).unwrap();
+    let next = in_group(&w, 1, &group, "exec sleep 1000");
+    let inside = || fs::read_to_string(group.0.join("cgroup.procs")).unwrap().lines().any(|l| l == next.pid().to_string());
+    until("it is in its cgroup", inside);
+    w.watch_known(1, "db", next.pid());
+    assert_eq!(unsent(&w, "fin-wait-1"), 0);
+    until("it is open", || fence(&w, 1, FenceOrder::Status).gates[0].state == "open");
+    is_reset(end);
 }
 
 #[test]
