@@ -473,13 +473,21 @@ impl Control {
         for text in self.gates.as_mut().map_or_else(Vec::new, Gates::closed) {
             self.core.tell(move |core| core.tell_local(Cause::Local, crate::gates::CLOSED_EVENT_CODE, text));
         }
+        let unguarded = self.guard.as_mut().and_then(Guard::renew_interfaces);
+        self.tell_unguarded(unguarded);
+        self.renew_guarded_cgroups();
+    }
+
+    fn renew_guarded_cgroups(&mut self) {
         let Some(guard) = self.guard.as_mut() else { return };
-        let mut complaints: Vec<String> = guard.renew_interfaces().into_iter().collect();
         let (gates, unguarded) = guard.renew_cgroups();
-        complaints.extend(unguarded);
         for (name, gate) in gates {
             self.core.tell(move |core| core.add_gate(name, gate));
         }
+        self.tell_unguarded(unguarded);
+    }
+
+    fn tell_unguarded(&self, complaints: impl IntoIterator<Item = String>) {
         for text in complaints {
             tracing::error!("{text}");
             self.core.tell(move |core| core.tell_local(Cause::Local, 0, text));
@@ -613,7 +621,7 @@ impl Control {
     }
 
     fn watch(
-        &self,
+        &mut self,
         name: &str,
         process: &Process,
         origin: Origin,
@@ -649,6 +657,7 @@ impl Control {
             });
             return Err(Refused { code: ErrorCode::NotFound, what: format!("process {} has just ended", process.pid) });
         }
+        self.renew_guarded_cgroups(); // its cgroup may have been made a moment ago
         if let Some((guard, gate)) = self.guard.as_ref().and_then(|g| Some((g, g.cgroup_of(process.pid)?))) {
             guard.drop_left_by_doomed(&gate, process.pid);
             self.core.tell(move |core| core.fence_process(app, &gate));

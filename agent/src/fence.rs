@@ -44,6 +44,9 @@ pub fn rule_config(config: &FenceConfig, mode: FenceMode, paths: usize) -> rule:
     }
 }
 
+/// In the place of a process's number: one that a former life of the agent watched.
+const FORMER: u32 = 0;
+
 /// A gate in the loop's hands.
 struct Held {
     name: String,
@@ -76,7 +79,12 @@ impl Driver {
     #[must_use]
     pub fn new(config: rule::Config, host: bool, gates: Vec<(String, Gate)>, shown_closed: Arc<AtomicBool>, now_ns: u64) -> Self {
         let promise = FencePromise { timeout_ns: config.timeout_ns, mode: config.mode, host };
-        let gates = gates.into_iter().map(|(name, gate)| Held { name, gate, doomed: None, apps: BTreeSet::new() }).collect();
+        let held = |(name, gate): (String, Gate)| {
+            // What a former life shut for a doomed process waits for the next instance of that, and says nothing of this host.
+            let doomed = gate.is_shut_apart().then_some(FORMER);
+            Held { name, gate, doomed, apps: BTreeSet::new() }
+        };
+        let gates = gates.into_iter().map(held).collect();
         let mut driver = Self { rule: Rule::new(config), promise, gates, closed: None, shown_closed };
         if let Some(since_ns) = driver.found_closed(now_ns) {
             driver.close(FencedWhy::FormerLife, since_ns);
@@ -190,7 +198,8 @@ impl Driver {
     pub fn close(&mut self, why: FencedWhy, since_ns: u64) {
         self.rule.close();
         for held in &self.gates {
-            if matches!(held.gate.check(), GateState::Open { .. } | GateState::NotArmed) {
+            // Also those that are shut apart: from now on they are as all others.
+            if held.doomed.is_some() || matches!(held.gate.check(), GateState::Open { .. } | GateState::NotArmed) {
                 held.gate.shut();
             }
         }
@@ -201,8 +210,12 @@ impl Driver {
     /// Opens every gate for the new incarnation that this host has begun.
     pub fn recover(&mut self, now_ns: u64) {
         let valid_ns = self.rule.recover(now_ns);
-        for held in self.gates.iter().filter(|h| h.doomed.is_none()) {
-            open(&held.gate, valid_ns);
+        for held in &self.gates {
+            if held.doomed.is_some() {
+                held.gate.shut_apart();
+            } else {
+                open(&held.gate, valid_ns);
+            }
         }
         self.closed = None;
         self.shown_closed.store(false, Ordering::SeqCst);
@@ -215,8 +228,16 @@ impl Driver {
         } else if let Some(valid_ns) = self.rule.valid_ns() {
             open(&gate, valid_ns);
         }
-        self.gates.retain(|h| h.name != name);
-        self.gates.push(Held { name, gate, doomed: None, apps: BTreeSet::new() });
+        // Those of its processes that live were found by the path of the cgroup, so they are in this one.
+        let mut apps = BTreeSet::new();
+        self.gates.retain_mut(|h| {
+            let former = h.name == name;
+            if former {
+                apps.append(&mut h.apps);
+            }
+            !former
+        });
+        self.gates.push(Held { name, gate, doomed: None, apps });
     }
 
     /// The sockets of a watched process are behind this gate. A new instance behind a gate that the doom of a former one closed opens it.
@@ -242,7 +263,11 @@ impl Driver {
     pub fn doomed(&mut self, app: u32, is_alive: impl Fn(u32) -> bool) {
         for held in self.gates.iter_mut().filter(|h| h.apps.contains(&app) && h.doomed.is_none()) {
             if held.apps.iter().all(|a| *a == app || !is_alive(*a)) {
-                held.gate.shut();
+                if self.closed.is_some() {
+                    held.gate.shut();
+                } else {
+                    held.gate.shut_apart();
+                }
                 held.doomed = Some(app);
             }
         }
@@ -257,7 +282,11 @@ impl Driver {
         let gate = |held: &Held| GateStatus {
             name: held.name.clone(),
             state: state_name(held.gate.check()).into(),
-            doomed: held.doomed.map_or_else(String::new, &app_name),
+            doomed: match held.doomed {
+                None => String::new(),
+                Some(FORMER) => "a process of the agent's former life".into(),
+                Some(app) => app_name(app),
+            },
             ..GateStatus::default()
         };
         FenceStatus {

@@ -203,6 +203,18 @@ fn one_fenced(pins: &Pins, lines: &str) -> Option<World> {
     Some(w)
 }
 
+/// The same, with a timeout of its own.
+fn fenced_within(pins: &Pins, lines: &str) -> Option<World> {
+    let config = pins.config(1, &format!("mode = \"sent\"\n{lines}"));
+    let w = Setup::hosts(3).extra(move |h| if h == 1 { config.clone() } else { String::new() }).alone().up()?;
+    open(&w, 1);
+    Some(w)
+}
+
+fn is_inside(group: &Group, process: &crate::common::Process) -> bool {
+    fs::read_to_string(group.0.join("cgroup.procs")).unwrap().lines().any(|pid| pid == process.pid().to_string())
+}
+
 /// The story of a host whose agent is held up: silent before it is called dead, told of it when it runs again, back on the operator's word only.
 fn held_up(w: &World, hold: impl FnOnce(i32), release: impl FnOnce(i32)) {
     let life = w.view(2, "h1").unwrap().incarnation;
@@ -524,8 +536,7 @@ fn what_a_doomed_process_left_in_its_queues_does_not_leave_with_the_next_instanc
     until("the kernel goes on for it", || unsent(&w, "fin-wait-1") == 1);
     w.lab.heal(2, 0).unwrap();
     let next = in_group(&w, 1, &group, "exec sleep 1000");
-    let inside = || fs::read_to_string(group.0.join("cgroup.procs")).unwrap().lines().any(|l| l == next.pid().to_string());
-    until("it is in its cgroup", inside);
+    until("it is in its cgroup", || is_inside(&group, &next));
     w.watch_known(1, "db", next.pid());
     assert_eq!(unsent(&w, "fin-wait-1"), 0);
     until("it is open", || fence(&w, 1, FenceOrder::Status).gates[0].state == "open");
@@ -620,4 +631,232 @@ fn in_a_partition_the_minority_is_fenced_and_the_majority_is_not() {
     w.all_alive();
     assert!(w.view(2, "h1").unwrap().incarnation > life + 1);
     open(&w, 1);
+}
+
+/// Four hosts: h1 has a fence with these lines, the others what is said of them, by number.
+fn four(pins: &Pins, lines: &str, others: impl Fn(u16) -> &'static str, start: bool) -> Option<World> {
+    let all: Vec<String> = (1..=4)
+        .map(|h| match (h, others(h)) {
+            (1, _) => pins.config(1, lines),
+            (_, "") => String::new(),
+            (h, lines) => pins.config(h, lines),
+        })
+        .collect();
+    let setup = Setup::hosts(4).extra(move |h| all[usize::from(h) - 1].clone()).alone();
+    if start { setup.up() } else { setup.empty().up() }
+}
+
+/// Nothing that this host sends is heard.
+fn mute(w: &World, host: u16) {
+    for net in NETS {
+        w.lab.cut(host, net, Cut::FromHost).unwrap();
+    }
+}
+
+/// Its fence is extended for so many timeouts more.
+fn goes_on(w: &World, host: u16, timeouts: u64) {
+    let before = fence(w, host, FenceOrder::Status);
+    assert_eq!(before.state, "open", "{before:?}");
+    until("its fence is extended", || {
+        let now = fence(w, host, FenceOrder::Status);
+        assert_eq!((now.state.as_str(), w.events(host, Cause::Fenced).len()), ("open", 0), "{now:?}");
+        now.valid_ns > before.valid_ns + timeouts * before.timeout_ns
+    });
+}
+
+/// It closes by itself, and an observer that hears everybody else says that it is silent only after that.
+fn runs_out(w: &World, host: u16, observer: u16) {
+    let fenced = w.event(host, "fenced", |e| e.cause == Cause::Fenced);
+    assert_eq!(fenced.code, FencedWhy::RanOut as i32);
+    let verdict = silent(w, observer, &format!("h{host}"));
+    let (evidence, status) = (verdict.evidence.unwrap(), fence(w, host, FenceOrder::Status));
+    assert!(evidence.fenced && verdict.at_ns > status.valid_ns, "{} ns early", status.valid_ns.saturating_sub(verdict.at_ns));
+}
+
+#[test]
+fn confirmed_by_all_waits_for_everybody_but_those_that_are_fenced_themselves() {
+    let Some(pins) = Pins::new() else { return };
+    let lines = "mode = \"acknowledged\"\nconfirmed_by = \"all\"\ntimeout = \"1s\"\nmargin = \"10ms\"";
+    let others = |h| if h == 4 { "mode = \"sent\"\ntimeout = \"100ms\"" } else { "" };
+    let Some(w) = four(&pins, lines, others, true) else { return };
+    let status = open(&w, 1);
+    assert_eq!(status.mode, "acknowledged by all");
+    let needed = || fence(&w, 1, FenceOrder::Status).confirmations_needed;
+    until("all three confirm", || needed() == 3);
+    for observer in 2..=4 {
+        until("the promise is known", || promised(&w, observer, "h1"));
+    }
+    open(&w, 4);
+    until("its promise is known", || promised(&w, 1, "h4"));
+    // One that is fenced itself is not waited for, as soon as it may be taken for dead, which is before h1's own time is over.
+    mute(&w, 4);
+    assert!(silent(&w, 1, "h4").evidence.unwrap().fenced);
+    until("it is not waited for", || needed() == 2);
+    goes_on(&w, 1, 3);
+    // One without a fence takes h1 with it: it might observe h1, and nobody knows.
+    mute(&w, 3);
+    runs_out(&w, 1, 2);
+    assert_eq!(w.state(2, "h4"), "silent-host");
+}
+
+#[test]
+fn confirmed_by_two_needs_two_others_and_no_third() {
+    let Some(pins) = Pins::new() else { return };
+    let lines = "mode = \"acknowledged\"\nconfirmed_by = 2\ntimeout = \"400ms\"\nmargin = \"10ms\"";
+    let Some(mut w) = four(&pins, lines, |_| "", false) else { return };
+    for host in [1, 2] {
+        w.start(host);
+    }
+    w.all_alive();
+    until("h1 is in its second", || w.view(2, "h1").is_some_and(|h| h.paths.iter().all(|p| p.last_number > 500)));
+    let status = fence(&w, 1, FenceOrder::Status);
+    assert_eq!((status.state.as_str(), status.confirmations_needed), ("starting", 2), "one other is not enough: {status:?}");
+    for host in [3, 4] {
+        w.start(host);
+    }
+    w.all_alive();
+    assert_eq!(open(&w, 1).mode, "acknowledged by 2");
+    for observer in 2..=4 {
+        until("the promise is known", || promised(&w, observer, "h1"));
+        until("it confirms", || fence(&w, 1, FenceOrder::Status).confirmed_by.contains(&format!("h{observer}")));
+    }
+    mute(&w, 4);
+    silent(&w, 1, "h4");
+    goes_on(&w, 1, 5);
+    mute(&w, 3);
+    runs_out(&w, 1, 2);
+}
+
+#[test]
+fn a_host_that_others_have_given_up_is_fenced_when_it_hears_that() {
+    let Some(pins) = Pins::new() else { return };
+    let Some(w) = one_fenced(&pins, "") else { return };
+    let mut application = w.subscriber(1, false);
+    let traffic = Traffic::new(&w, 1, 2);
+    traffic.flows();
+    // Mode sent: what left is believed to arrive. It does not, and nobody on h1 knows.
+    mute(&w, 1);
+    for observer in [2, 3] {
+        assert!(silent(&w, observer, "h1").evidence.unwrap().fenced);
+    }
+    // They say so in their path reports, which reach it at once.
+    application.wait("on_fenced", |e| matches!(e, Event::Fenced(v) if v.code == FencedWhy::GivenUp as i32));
+    for net in NETS {
+        w.lab.heal(1, net).unwrap();
+    }
+    traffic.is_cut_off();
+    let status = fence(&w, 1, FenceOrder::Status);
+    assert_eq!((status.state.as_str(), status.why), ("fenced", FencedWhy::GivenUp.to_string()));
+    fence(&w, 1, FenceOrder::Recover);
+    traffic.flows();
+    w.all_alive();
+    open(&w, 1);
+}
+
+#[test]
+fn recover_at_start_opens_what_a_former_life_left_closed() {
+    let Some(pins) = Pins::new() else { return };
+    let Some(mut w) = one_fenced(&pins, "recover_at_start = true") else { return };
+    let life = w.view(2, "h1").unwrap().incarnation;
+    let traffic = Traffic::new(&w, 1, 2);
+    traffic.flows();
+    w.kill_agent(1);
+    silent(&w, 2, "h1");
+    traffic.is_cut_off();
+    w.start(1);
+    traffic.flows();
+    let status = open(&w, 1);
+    assert_eq!(status.why, "");
+    w.event(1, "that it was found closed", |e| e.cause == Cause::Fenced && e.code == FencedWhy::FormerLife as i32);
+    w.event(1, "that it was opened", |e| e.cause == Cause::Recovered && e.incarnation > life);
+    w.all_alive();
+    assert!(w.view(2, "h1").unwrap().incarnation > life);
+}
+
+#[test]
+fn what_a_killed_agent_left_open_is_taken_over_open() {
+    let (Some(pins), Some(group)) = (Pins::new(), Group::new("adopted")) else { return };
+    // Long enough for the next agent to come in time.
+    let lines = format!("timeout = \"10s\"\ncgroups = [\"{}\"]", group.0.display());
+    let Some(mut w) = fenced_within(&pins, &lines) else { return };
+    let traffic = Traffic::new(&w, 1, 2);
+    let _inside = in_group(&w, 1, &group, &sender(&w, 3));
+    let inside = ear(&w, 3);
+    let watched = in_group(&w, 1, &group, "exec sleep 1000");
+    until("it is in its cgroup", || is_inside(&group, &watched));
+    w.watch_known(1, "db", watched.pid());
+    for heard in [&traffic, &inside] {
+        heard.flows();
+    }
+    let before = open(&w, 1);
+    w.kill_agent(1);
+    w.start(1);
+    let extended = wait_for("its fence is extended", || Some(open(&w, 1)).filter(|s| s.valid_ns > before.valid_ns));
+    assert!(extended.gates.iter().all(|g| g.state == "open"), "{extended:?}");
+    for heard in [&traffic, &inside] {
+        heard.flows();
+    }
+    // A gate that was shut for a doomed process stays so, and the others are open all the same.
+    w.watch_known(1, "db", watched.pid());
+    watched.kill();
+    let gate = |w: &World| fence(w, 1, FenceOrder::Status).gates.into_iter().find(|g| g.name != "host").unwrap();
+    until("its gate is shut", || gate(&w).doomed == "db");
+    inside.is_cut_off();
+    w.kill_agent(1);
+    w.start(1);
+    open(&w, 1);
+    assert_eq!((gate(&w).state.as_str(), gate(&w).doomed.as_str()), ("shut", "a process of the agent's former life"));
+    traffic.flows();
+    inside.is_cut_off();
+    assert_eq!(w.events(1, Cause::Fenced).len(), 0);
+    let next = in_group(&w, 1, &group, "exec sleep 1000");
+    until("it is in its cgroup", || is_inside(&group, &next));
+    w.watch_known(1, "db", next.pid());
+    inside.flows();
+}
+
+#[test]
+fn a_cgroup_that_is_made_again_is_guarded_again() {
+    let (Some(pins), Some(parent)) = (Pins::new(), Group::new("again")) else { return };
+    let make = || {
+        let group = Group(parent.0.join("service"));
+        fs::create_dir(&group.0).unwrap();
+        group
+    };
+    let group = make();
+    let lines = format!("timeout = \"10s\"\nhost = false\ncgroups = [\"{}\"]", group.0.display());
+    let Some(mut w) = fenced_within(&pins, &lines) else { return };
+    let _first = in_group(&w, 1, &group, &sender(&w, 2));
+    let heard = ear(&w, 2);
+    heard.flows();
+    drop(group); // with what runs in it
+    heard.is_cut_off();
+    // Watched at once, before the agent looks for cgroups by itself: its gate is there, and shut when it is doomed.
+    let group = make();
+    let parent_of_one = in_group(&w, 1, &group, &format!("({}) & exec sleep 1000", sender(&w, 2)));
+    until("it is in its cgroup", || is_inside(&group, &parent_of_one));
+    w.watch(1, "db", parent_of_one.pid());
+    heard.flows();
+    parent_of_one.kill();
+    w.event(2, "its doom", |e| e.cause == Cause::Doomed && e.app.as_deref() == Some("db"));
+    heard.is_cut_off();
+    let gates = fence(&w, 1, FenceOrder::Status).gates;
+    assert_eq!(gates.iter().map(|g| (g.state.as_str(), g.doomed.as_str())).collect::<Vec<_>>(), [("shut", "db")]);
+    // Made again on a host that is fenced, it is shut.
+    fence(&w, 1, FenceOrder::Shut);
+    drop(group);
+    let group = make();
+    let _third = in_group(&w, 1, &group, &sender(&w, 2));
+    until("it is guarded", || {
+        fence(&w, 1, FenceOrder::Status).gates.iter().any(|g| g.state == "shut" && g.blocked > 0 && g.doomed.is_empty())
+    });
+    heard.is_cut_off();
+    fence(&w, 1, FenceOrder::Recover);
+    heard.flows();
+    // The gates of the two that are gone are nobody's: they ran out, and the next agent does not take this host for fenced.
+    w.kill_agent(1);
+    w.start(1);
+    open(&w, 1);
+    heard.flows();
+    assert_eq!(w.events(1, Cause::Fenced).len(), 1);
 }
