@@ -207,6 +207,19 @@ pub struct FenceConfig {
     pub pins: PathBuf,
     /// Whether an agent that starts on a fenced host opens the fence.
     pub recover_at_start: bool,
+    /// What the gates of cgroups are until the first heartbeat counts.
+    pub at_start: AtStart,
+}
+
+/// What the gates of cgroups are before anything was promised.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AtStart {
+    /// Not armed: everything leaves.
+    #[default]
+    Open,
+    /// Nothing leaves.
+    Closed,
 }
 
 impl Default for FenceConfig {
@@ -221,6 +234,7 @@ impl Default for FenceConfig {
             cgroups: Vec::new(),
             pins: "/sys/fs/bpf/fide".into(),
             recover_at_start: false,
+            at_start: AtStart::Open,
         }
     }
 }
@@ -789,6 +803,8 @@ struct FileFence {
     pins: Option<PathBuf>,
     #[serde(default)]
     recover_at_start: bool,
+    #[serde(default)]
+    at_start: AtStart,
 }
 
 #[derive(Deserialize)]
@@ -1294,6 +1310,7 @@ fn fence(text: &str, file: Option<Spanned<FileFence>>, heartbeat_ns: u64) -> Res
         cgroups: f.cgroups,
         pins: f.pins.unwrap_or(unset.pins),
         recover_at_start: f.recover_at_start,
+        at_start: f.at_start,
     };
     let ms = |ns: u64| ns as f64 / 1e6;
     // Four heartbeats may be late or lost before this host stops.
@@ -1315,6 +1332,13 @@ fn fence(text: &str, file: Option<Spanned<FileFence>>, heartbeat_ns: u64) -> Res
     }
     if fence.mode.is_some() && !fence.host && fence.cgroups.is_empty() {
         return bad("guards nothing: host = false, and no cgroups; set one of them, or mode = \"off\"".into());
+    }
+    if fence.at_start == AtStart::Closed && fence.cgroups.is_empty() {
+        return bad(
+            "at_start = \"closed\" is about cgroups, and there are none (the host's gate cannot begin closed: its heartbeats must leave to be confirmed); name the \
+             cgroups of what must not be heard before this host is"
+                .into(),
+        );
     }
     if !fence.host && !fence.interfaces.is_empty() {
         return bad("interfaces are guarded with host = true only; leave them out, or set it".into());

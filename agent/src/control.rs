@@ -312,6 +312,10 @@ impl Control {
         if let Flushed::Failed(e) = self.history.flush() {
             tracing::error!("{e}");
         }
+        // What the last half second brought.
+        if let Err(e) = self.state.save() {
+            tracing::error!("{e}");
+        }
         (self.guard, self.gates)
     }
 
@@ -394,6 +398,9 @@ impl Control {
             _ => tracing::warn!(grade = %event.grade, "{}", event.text),
         }
         self.side.happened(&event);
+        if matches!(event.cause, Cause::Left | Cause::Returned) && event.app.is_none() && event.node != self.config.node {
+            self.state.set_left(&event.node, event.cause == Cause::Left);
+        }
         if event.cause == Cause::Hung && event.node == self.config.node && self.side.kills(&event) {
             self.kill_hung(&event);
         }

@@ -37,7 +37,7 @@ use fide_wire::packet::{
 };
 use fide_wire::verdict::{Cause, Confirmers, Contract, Evidence, FenceMode, FencedWhy, Grade, ProgressSource, VerdictId};
 use fide_wire::{PATHS, SLOTS};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -89,6 +89,8 @@ pub struct Start {
     pub detector: detector::Config,
     /// Incarnations of other hosts that were seen before: older ones are replays.
     pub known: BTreeMap<String, u32>,
+    /// Hosts that former lives knew and that have not left, heard in this one or not.
+    pub members: BTreeSet<u32>,
     /// The fence, if there is one.
     pub fence: Option<FenceStart>,
 }
@@ -288,6 +290,7 @@ impl Core {
         if let Some(FenceStart { driver, recover }) = fence {
             let closed = driver.closed();
             core.fence = Some(driver);
+            core.fence_members();
             if let Some(why) = closed {
                 core.tell_fenced(why, now);
                 if recover {
@@ -1016,7 +1019,9 @@ impl Core {
             (FenceMode::Acknowledged(Confirmers::All), detector::State::AgentLost) => false,
             _ => true,
         };
-        let nodes: Vec<u32> = detector.peers().filter(observes).map(|p| p.node).collect();
+        // Nor does a restart: who was known before it is one of them, heard again or not.
+        let not_heard = self.start.members.iter().copied().filter(|node| detector.peers().all(|p| p.node != *node));
+        let nodes: Vec<u32> = detector.peers().filter(observes).map(|p| p.node).chain(not_heard).collect();
         fence.members(nodes);
     }
 
@@ -1507,6 +1512,9 @@ impl Core {
         }
         self.tell(v.cause, v.grade, &host, v.incarnation, app, v.code, v.confirms, Some(v.id), Some(v.evidence.clone()), now);
         if matches!(v.cause, Cause::SilentHost | Cause::AgentLost | Cause::Returned | Cause::Left) {
+            if v.cause == Cause::Left && v.app == 0 {
+                self.start.members.remove(&v.node);
+            }
             self.outbox.peer_set(self.detector.live_peers());
             self.fence_members();
         }

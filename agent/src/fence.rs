@@ -13,14 +13,14 @@
 //! applications of this host must be told and begin anew before they are heard, which is the operator's to say (`fide fence recover`), unless the
 //! configuration says once and for all that they do so by themselves (`recover_at_start`).
 
-use crate::config::FenceConfig;
+use crate::config::{AtStart, FenceConfig};
 use crate::held_back::{self, Made, Whose};
 use fide_lane::{Completion, SendOutcome};
 use fide_proto::fence::{self as rule, Extension, Rule};
 use fide_wire::PATHS;
 use fide_wire::control::{FenceStatus, GateStatus};
 use fide_wire::verdict::{FenceMode, FencePromise, FencedWhy};
-use fide_xdp::fence::{Fence, Gate, GateState};
+use fide_xdp::fence::{Apart, Fence, Gate, GateState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -53,8 +53,36 @@ struct Held {
     gate: Gate,
     /// The process whose doom closed it.
     doomed: Option<u32>,
+    /// Nothing was promised yet, and until then nothing of it leaves.
+    waits: bool,
     /// Watched processes whose sockets are behind it.
     apps: BTreeSet<u32>,
+}
+
+impl Held {
+    /// What it is like before anything was promised.
+    fn begin(&mut self, at_start: AtStart) {
+        if self.gate.cgroup().is_none() || self.doomed.is_some() {
+            return; // the host's lets everything pass, or nothing could be confirmed
+        }
+        match (self.gate.check(), self.gate.shut_for(), at_start) {
+            (GateState::NotArmed, _, AtStart::Closed) | (_, Some(Apart::NotBegun), AtStart::Closed) => {
+                self.gate.shut_apart(Apart::NotBegun);
+                self.waits = true;
+            }
+            // A former life began closed, and never had its heartbeats counted; this one begins open.
+            (_, Some(Apart::NotBegun), AtStart::Open) => disarm(&self.gate),
+            _ => {}
+        }
+    }
+}
+
+/// Whatever it is like, everything passes then. Only for who may say so.
+fn disarm(gate: &Gate) {
+    open(gate, u64::MAX);
+    if let Err(e) = gate.disarm() {
+        tracing::warn!("a gate is not as it was before anything was promised: {e}");
+    }
 }
 
 /// When and why it closed.
@@ -69,6 +97,7 @@ pub struct Driver {
     rule: Rule,
     promise: FencePromise,
     gates: Vec<Held>,
+    at_start: AtStart,
     closed: Option<Closed>,
     /// The same, for the control thread.
     shown_closed: Arc<AtomicBool>,
@@ -77,15 +106,22 @@ pub struct Driver {
 impl Driver {
     /// Takes the gates as they were found. When one of them is closed, this life begins fenced.
     #[must_use]
-    pub fn new(config: rule::Config, host: bool, gates: Vec<(String, Gate)>, shown_closed: Arc<AtomicBool>, now_ns: u64) -> Self {
+    pub fn new(
+        config: rule::Config,
+        (host, at_start): (bool, AtStart),
+        gates: Vec<(String, Gate)>,
+        shown_closed: Arc<AtomicBool>,
+        now_ns: u64,
+    ) -> Self {
         let promise = FencePromise { timeout_ns: config.timeout_ns, mode: config.mode, host };
         let held = |(name, gate): (String, Gate)| {
             // What a former life shut for a doomed process waits for the next instance of that, and says nothing of this host.
-            let doomed = gate.is_shut_apart().then_some(FORMER);
-            Held { name, gate, doomed, apps: BTreeSet::new() }
+            let doomed = (gate.shut_for() == Some(Apart::Ended)).then_some(FORMER);
+            Held { name, gate, doomed, waits: false, apps: BTreeSet::new() }
         };
         let gates = gates.into_iter().map(held).collect();
-        let mut driver = Self { rule: Rule::new(config), promise, gates, closed: None, shown_closed };
+        let mut driver = Self { rule: Rule::new(config), promise, gates, at_start, closed: None, shown_closed };
+        driver.gates.iter_mut().for_each(|held| held.begin(at_start));
         if let Some(since_ns) = driver.found_closed(now_ns) {
             driver.close(FencedWhy::FormerLife, since_ns);
         }
@@ -94,7 +130,7 @@ impl Driver {
 
     /// Since when one of the gates is closed.
     fn found_closed(&self, now_ns: u64) -> Option<u64> {
-        self.gates.iter().filter(|h| h.doomed.is_none()).find_map(|h| match h.gate.check() {
+        self.gates.iter().filter(|h| h.doomed.is_none() && !h.waits).find_map(|h| match h.gate.check() {
             GateState::Fenced { since_ns } => Some(since_ns),
             GateState::Shut => Some(now_ns),
             GateState::Open { .. } | GateState::NotArmed => None,
@@ -181,7 +217,11 @@ impl Driver {
             return Outcome::Nothing;
         };
         let first = self.rule.extensions().0 == 1;
-        for held in self.gates.iter().filter(|h| h.doomed.is_none()) {
+        for held in self.gates.iter_mut().filter(|h| h.doomed.is_none()) {
+            if std::mem::take(&mut held.waits) {
+                open(&held.gate, valid_ns);
+                continue;
+            }
             let moved = match held.gate.extend(known_ns, valid_ns) {
                 Err(refused) if refused.0 == GateState::NotArmed => held.gate.arm(valid_ns),
                 other => other,
@@ -199,7 +239,7 @@ impl Driver {
         self.rule.close();
         for held in &self.gates {
             // Also those that are shut apart: from now on they are as all others.
-            if held.doomed.is_some() || matches!(held.gate.check(), GateState::Open { .. } | GateState::NotArmed) {
+            if held.doomed.is_some() || held.waits || matches!(held.gate.check(), GateState::Open { .. } | GateState::NotArmed) {
                 held.gate.shut();
             }
         }
@@ -210,9 +250,10 @@ impl Driver {
     /// Opens every gate for the new incarnation that this host has begun.
     pub fn recover(&mut self, now_ns: u64) {
         let valid_ns = self.rule.recover(now_ns);
-        for held in &self.gates {
+        for held in &mut self.gates {
+            held.waits = false;
             if held.doomed.is_some() {
-                held.gate.shut_apart();
+                held.gate.shut_apart(Apart::Ended);
             } else {
                 open(&held.gate, valid_ns);
             }
@@ -237,7 +278,11 @@ impl Driver {
             }
             !former
         });
-        self.gates.push(Held { name, gate, doomed: None, apps });
+        let mut held = Held { name, gate, doomed: None, waits: false, apps };
+        if self.closed.is_none() && self.rule.valid_ns().is_none() {
+            held.begin(self.at_start);
+        }
+        self.gates.push(held);
     }
 
     /// The sockets of a watched process are behind this gate. A new instance behind a gate that the doom of a former one closed opens it.
@@ -247,12 +292,14 @@ impl Driver {
         let Some(held) = self.gates.iter_mut().find(|h| h.name == gate) else { return Vec::new() };
         held.apps.retain(|a| is_alive(*a));
         held.apps.insert(app);
-        if held.doomed.take().is_some() && !closed {
-            open(&held.gate, valid_ns.unwrap_or(u64::MAX));
-            if valid_ns.is_none()
-                && let Err(e) = held.gate.disarm()
-            {
-                tracing::warn!("a gate is not as it was before anything was promised: {e}");
+        let next = held.doomed.take().is_some() && !closed;
+        if next && valid_ns.is_none() && self.at_start == AtStart::Closed {
+            held.waits = true;
+            held.gate.shut_apart(Apart::NotBegun);
+        } else if next {
+            match valid_ns {
+                Some(valid_ns) => open(&held.gate, valid_ns),
+                None => disarm(&held.gate),
             }
         }
         held.apps.iter().copied().filter(|a| *a != app).collect()
@@ -266,7 +313,7 @@ impl Driver {
                 if self.closed.is_some() {
                     held.gate.shut();
                 } else {
-                    held.gate.shut_apart();
+                    held.gate.shut_apart(Apart::Ended);
                 }
                 held.doomed = Some(app);
             }
@@ -489,7 +536,9 @@ impl Guard {
 
     /// Before the fence of a closed host opens: ends the connections that dead processes left. What living ones hold is theirs to begin anew.
     pub fn drop_left(&self) {
-        if !self.gates().iter().any(|(_, gate)| matches!(gate.check(), GateState::Fenced { .. } | GateState::Shut)) {
+        let closed =
+            |gate: &Gate| matches!(gate.check(), GateState::Fenced { .. } | GateState::Shut) && gate.shut_for().is_none();
+        if !self.gates().iter().any(|(_, gate)| closed(gate)) {
             return;
         }
         if self.config.host {

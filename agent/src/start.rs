@@ -207,10 +207,11 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         calibration: calibration(&config),
         detector: detector_config(&config, node, incarnation),
         known: state.peers(),
+        members: state.members().map(fide_wire::name_id).collect(),
         fence: guard.as_ref().zip(config.fence.mode).map(|(guard, mode)| FenceStart {
             driver: Driver::new(
                 crate::fence::rule_config(&config.fence, mode, config.paths.len()),
-                config.fence.host,
+                (config.fence.host, config.fence.at_start),
                 guard.gates(),
                 guard.shown_closed(),
                 now_ns(),

@@ -92,6 +92,8 @@ fn a_fence_is_understood_and_what_cannot_be_is_refused() {
     refused("mode = \"sent\"\nhost = false", "guards nothing");
     refused("host = false\ninterfaces = [\"eth9\"]\ncgroups = [\"/a\"]", "host = true only");
     refused("cgroups = [\"db\"]", "absolute");
+    refused("mode = \"acknowledged\"\nat_start = \"closed\"", "there are none");
+    refused("at_start = \"shut\"", "`open` or `closed`");
     let changes = diff(&parse(""), &parse("[fence]\nmode = \"sent\""));
     assert_eq!(changes.needs_restart, ["fence"]);
     let doubts = parse("[fence]\nmode = \"sent\"\npins = \"/tmp/f\"\ncgroups = [\"/nowhere\"]").doubts().join("\n");

@@ -160,6 +160,15 @@ impl fmt::Display for GateState {
     }
 }
 
+/// A reason to shut one gate that says nothing of the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Apart {
+    /// The process behind it has ended, or will for certain.
+    Ended = 1,
+    /// Nothing was promised of it yet.
+    NotBegun = 2,
+}
+
 /// A gate's state forbids what was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the gate is {0}")]
@@ -254,9 +263,9 @@ impl Gate {
         self.shut_with(0);
     }
 
-    /// The same for a reason that concerns this gate alone, as the end of the process behind it: the next owner sees that by [`Gate::is_shut_apart`].
-    pub fn shut_apart(&self) {
-        self.shut_with(1);
+    /// The same for a reason that concerns this gate alone: the next owner sees that by [`Gate::shut_for`].
+    pub fn shut_apart(&self, why: Apart) {
+        self.shut_with(why as u64);
     }
 
     fn shut_with(&self, apart: u64) {
@@ -266,11 +275,13 @@ impl Gate {
         word.store(GATE_SHUT, Ordering::SeqCst);
     }
 
-    /// Whether it is shut, and that says nothing of the owner's other gates.
+    /// Why it is shut, if that says nothing of the owner's other gates.
     #[must_use]
-    pub fn is_shut_apart(&self) -> bool {
+    pub fn shut_for(&self) -> Option<Apart> {
         let [word, .., mark] = self.words();
-        word.load(Ordering::SeqCst) == GATE_SHUT && mark.load(Ordering::SeqCst) != 0
+        let mark = mark.load(Ordering::SeqCst);
+        let is_shut = word.load(Ordering::SeqCst) == GATE_SHUT;
+        [Apart::Ended, Apart::NotBegun].into_iter().find(|why| is_shut && mark == *why as u64)
     }
 
     /// Opens a gate that was fenced or shut, up to `valid_ns`. Whoever calls this says that the sender has a new identity, or that nobody
@@ -948,16 +959,18 @@ mod tests {
     #[test]
     fn a_gate_that_is_shut_apart_says_so_until_it_is_shut_or_recovered() {
         let g = gate();
-        assert!(!g.is_shut_apart());
-        g.shut_apart();
-        assert!(g.is_shut_apart() && g.check() == GateState::Shut);
-        g.shut();
-        assert!(!g.is_shut_apart());
-        g.shut_apart();
-        g.recover(monotonic_ns() + LONG).unwrap();
-        assert!(!g.is_shut_apart());
-        g.shut();
-        assert!(!g.is_shut_apart());
+        assert_eq!(g.shut_for(), None);
+        for why in [Apart::Ended, Apart::NotBegun] {
+            g.shut_apart(why);
+            assert_eq!((g.shut_for(), g.check()), (Some(why), GateState::Shut));
+            g.shut();
+            assert_eq!(g.shut_for(), None);
+            g.shut_apart(why);
+            g.recover(monotonic_ns() + LONG).unwrap();
+            assert_eq!(g.shut_for(), None);
+            g.shut();
+            assert_eq!(g.shut_for(), None);
+        }
     }
 
     #[test]

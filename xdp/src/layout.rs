@@ -143,7 +143,7 @@ pub struct GateRow {
     pub cgroup: u64,
     /// In the first row: not 0 once all rows were set up.
     pub made: u64,
-    /// Not 0: shut for a reason of its own, which says nothing of the owner's other gates.
+    /// Shut for a reason of its own, which says nothing of the owner's other gates: an `Apart`, or 0.
     pub apart: u64,
     /// Zero.
     pub reserved: [u64; 2],

@@ -11,7 +11,7 @@ mod sender;
 mod world;
 
 use fide_lane::{Lane, Options, PathSpec, SendError, SendMode};
-use fide_xdp::{Fence, FenceError, Gate, GateState};
+use fide_xdp::{Apart, Fence, FenceError, Gate, GateState};
 use libbpf_rs::libbpf_sys;
 use net::{Net, ip};
 use std::io::Read;
@@ -778,12 +778,12 @@ fn the_next_owner_finds_no_gates_of_cgroups_that_are_gone() {
     let Some(group) = Group::new() else { return };
     let (stays, goes) = (group.below(), group.below());
     let mut fence = scene.fence();
-    fence.guard_cgroup(&stays.0).unwrap().shut_apart();
+    fence.guard_cgroup(&stays.0).unwrap().shut_apart(Apart::Ended);
     fence.guard_cgroup(&goes.0).unwrap().shut();
     drop((fence, goes));
     let fence = scene.fence();
-    let found: Vec<_> = fence.groups().iter().map(|g| (g.check(), g.is_shut_apart())).collect();
-    assert_eq!(found, [(GateState::Shut, true)]);
+    let found: Vec<_> = fence.groups().iter().map(|g| (g.check(), g.shut_for())).collect();
+    assert_eq!(found, [(GateState::Shut, Some(Apart::Ended))]);
     fence.remove().unwrap();
 }
 

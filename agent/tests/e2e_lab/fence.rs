@@ -550,7 +550,13 @@ fn what_comes_before_the_notice_of_a_doom_is_not_felt() {
     let gate = made.guard_cgroup(&group.0).unwrap();
     let config = fide_agent::config::FenceConfig::default();
     let rule = fide_agent::fence::rule_config(&config, FenceMode::Sent, 2);
-    let mut driver = fide_agent::fence::Driver::new(rule, false, vec![("db".into(), gate.clone())], Arc::default(), now_ns());
+    let mut driver = fide_agent::fence::Driver::new(
+        rule,
+        (false, fide_agent::config::AtStart::Open),
+        vec![("db".into(), gate.clone())],
+        Arc::default(),
+        now_ns(),
+    );
     let mut took: Vec<u64> = (1..=2000)
         .map(|app| {
             driver.process(app, "db", |_| false);
@@ -859,4 +865,59 @@ fn a_cgroup_that_is_made_again_is_guarded_again() {
     open(&w, 1);
     heard.flows();
     assert_eq!(w.events(1, Cause::Fenced).len(), 1);
+}
+
+#[test]
+fn a_host_that_starts_with_a_minority_is_not_armed_and_where_that_is_configured_not_heard() {
+    let (Some(pins), Some(group)) = (Pins::new(), Group::new("minority")) else { return };
+    let lines =
+        format!("mode = \"acknowledged\"\ntimeout = \"2s\"\ncgroups = [\"{}\"]\nat_start = \"closed\"", group.0.display());
+    let Some(mut w) = four(&pins, &lines, |_| "", true) else { return };
+    let status = |w: &World| fence(w, 1, FenceOrder::Status);
+    open(&w, 1);
+    until("two of three others must confirm", || status(&w).confirmations_needed == 2);
+    let _inside = in_group(&w, 1, &group, &sender(&w, 2));
+    let inside = ear(&w, 2);
+    inside.flows();
+    // Two of four are dead when h1 begins anew, after a clean end: no gate is there any more.
+    w.signal_agent(1, libc::SIGTERM);
+    assert!(w.agent_ended(1).success());
+    for host in [3, 4] {
+        w.kill_agent(host);
+    }
+    inside.flows();
+    w.start(1);
+    until("h2 confirms", || status(&w).confirmed_by == ["h2"]);
+    let starting = |w: &World| {
+        let s = status(w);
+        let gates: Vec<_> = s.gates.iter().map(|g| (g.name == "host", g.state.clone())).collect();
+        assert_eq!((s.state.as_str(), s.confirmations_needed), ("starting", 2), "two of four are no majority: {s:?}");
+        assert_eq!(gates, [(true, "not-armed".to_string()), (false, "shut".into())]);
+    };
+    starting(&w);
+    inside.is_cut_off();
+    // Nor does one that is killed meanwhile open it.
+    w.kill_agent(1);
+    inside.is_cut_off();
+    w.start(1);
+    until("h2 confirms", || status(&w).confirmed_by == ["h2"]);
+    starting(&w);
+    // A third one comes back.
+    w.start(3);
+    open(&w, 1);
+    inside.flows();
+    assert_eq!(w.events(1, Cause::Fenced).len(), 0);
+    // Who leaves is counted no more, also by the next life.
+    w.start(4);
+    w.all_alive();
+    w.signal_agent(4, libc::SIGTERM);
+    assert!(w.agent_ended(4).success());
+    w.event(1, "it left", |e| e.cause == Cause::Left && e.node == "h4");
+    until("it is not counted", || status(&w).confirmations_needed == 1);
+    w.signal_agent(1, libc::SIGTERM);
+    assert!(w.agent_ended(1).success());
+    w.start(1);
+    open(&w, 1);
+    assert_eq!(status(&w).confirmations_needed, 1);
+    inside.flows();
 }
