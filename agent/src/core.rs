@@ -186,6 +186,8 @@ pub struct Core {
     /// Beats when the loop turns, for `/healthz` and the watchdog.
     pub heart: std::sync::Arc<Heart>,
     fence: Option<Driver>,
+    /// Whether each path has its carrier, as was last seen.
+    carriers: [bool; PATHS],
     /// What became of the last packet's copies.
     outcomes: [SendOutcome; PATHS],
     /// When others that depend on it are told next what arrived of them.
@@ -278,13 +280,14 @@ impl Core {
             rested_ns: 0,
             heart: std::sync::Arc::new(Heart::new(HEART)),
             fence: None,
+            carriers: [false; PATHS],
             outcomes: [SendOutcome::default(); PATHS],
             confirm_fences_at: u64::MAX,
             start,
         };
         core.wait_for_descriptors()?;
         for path in 0..PATHS {
-            core.detector.carrier(path, core.lane.carrier(path as u8), now);
+            core.look_at_carrier(path, now);
             core.open_drops(path as u8);
         }
         if let Some(FenceStart { driver, recover }) = fence {
@@ -912,7 +915,7 @@ impl Core {
     /// A heartbeat was handed over: does it count already, does an earlier one?
     fn fence_beat(&mut self, read_ns: u64) {
         let Some(fence) = self.fence.as_mut() else { return };
-        fence.sent(self.number, read_ns, self.lane.sends(), &self.outcomes);
+        fence.sent(self.number, read_ns, self.lane.sends(), &self.outcomes, self.carriers);
         let outcome = if fence.wants_completions() { fence.completed(&self.lane.completion()) } else { fence.alone(now_ns()) };
         self.fence_outcome(outcome, read_ns);
     }
@@ -1441,7 +1444,7 @@ impl Core {
         // Before others are doubted: is it our own cable? While the answers are on their way, and once for all who are asked now.
         if std::mem::replace(&mut self.carriers_ns, now) != now {
             for path in 0..PATHS {
-                self.detector.carrier(path, self.lane.carrier(path as u8), now);
+                self.look_at_carrier(path, now);
             }
         }
         self.later.extend(paths().map(|path| Question::Knock { node, path }));
@@ -1644,7 +1647,7 @@ impl Core {
             if self.lane.stale(path as u8) {
                 self.refresh_path(path as u8);
             }
-            self.detector.carrier(path, self.lane.carrier(path as u8), now);
+            self.look_at_carrier(path, now);
         }
     }
 
@@ -2155,7 +2158,7 @@ impl Core {
                 now,
             );
         }
-        self.detector.carrier(usize::from(path), self.lane.carrier(path), now);
+        self.look_at_carrier(usize::from(path), now);
         self.regrant();
         self.announce_soon(now);
     }
@@ -2169,6 +2172,11 @@ impl Core {
                 node: self.start.node,
                 app,
                 code: most as i32,
+    fn look_at_carrier(&mut self, path: usize, now: u64) {
+        self.carriers[path] = self.lane.carrier(path as u8);
+        self.detector.carrier(path, self.carriers[path], now);
+    }
+
                 event_ns: now_ns(),
                 ..Record::default()
             };

@@ -172,9 +172,10 @@ impl Driver {
         self.closed()
     }
 
-    /// A heartbeat left, or did not.
-    pub fn sent(&mut self, number: u64, read_ns: u64, call: u64, outcomes: &[SendOutcome; PATHS]) {
-        self.rule.sent(number, read_ns, call, outcomes.map(|o| o.is_ok() && o.copies > 0));
+    /// A heartbeat left, or did not. The kernel takes frames for an interface without carrier without a word, and drops them: those do not count.
+    pub fn sent(&mut self, number: u64, read_ns: u64, call: u64, outcomes: &[SendOutcome; PATHS], carriers: [bool; PATHS]) {
+        let taken = std::array::from_fn(|p| carriers[p] && outcomes[p].is_ok() && outcomes[p].copies > 0);
+        self.rule.sent(number, read_ns, call, taken);
     }
 
     /// How far the interfaces are. Says what became of the fence.
