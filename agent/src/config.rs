@@ -401,6 +401,8 @@ pub enum HookAction {
     Run,
     /// The agent of the host where a process is hung ends that process by SIGKILL, which makes a certain crash of it (FiDe §6.6).
     Kill,
+    /// That agent cuts the process off instead: it shuts the gate of its cgroup ([`FenceConfig::cgroups`]), until the next instance is watched.
+    Fence,
 }
 
 /// A program to run when something happens.
@@ -1013,6 +1015,8 @@ impl Config {
             }
         };
 
+        let fence = fence(text, file.fence, heartbeat_ns)?;
+        let fences = fence.mode.is_some() && !fence.cgroups.is_empty();
         Ok(Self {
             cluster,
             cluster_id,
@@ -1028,7 +1032,7 @@ impl Config {
             send: file.send.unwrap_or(Send::Auto),
             contract,
             detector: DetectorConfig { agent_timeout_ns },
-            fence: fence(text, file.fence, heartbeat_ns)?,
+            fence,
             gates: gates(text, file.gate)?,
             watches: watches(text, file.watch)?,
             keys,
@@ -1043,7 +1047,7 @@ impl Config {
             metrics: file.metrics.listen.map_or_else(|| Some(SocketAddr::from(([127, 0, 0, 1], 9433))), |l| l.0),
             history: history(text, file.history)?,
             state: file.state.unwrap_or_else(|| "/var/lib/fide/state.json".into()),
-            hooks: hooks(text, file.hook)?,
+            hooks: hooks(text, file.hook, fences)?,
             warnings,
         })
     }
@@ -1445,7 +1449,7 @@ fn history(text: &str, file: FileHistory) -> Result<HistoryConfig, ConfigError> 
     Ok(HistoryConfig { path: (path != Path::new("off")).then_some(path), max_bytes })
 }
 
-fn hooks(text: &str, file: Vec<Spanned<FileHook>>) -> Result<Vec<Hook>, ConfigError> {
+fn hooks(text: &str, file: Vec<Spanned<FileHook>>, fences: bool) -> Result<Vec<Hook>, ConfigError> {
     let mut hooks = Vec::new();
     for spanned in file {
         let at = spanned.span().start;
@@ -1487,24 +1491,27 @@ fn hooks(text: &str, file: Vec<Spanned<FileHook>>) -> Result<Vec<Hook>, ConfigEr
                 return Err(ConfigError::at(
                     text,
                     at,
-                    "this hook does nothing: give it `command = [\"/path/of/program\", …]`, or, on hung, `action = \"kill\"`",
+                    "this hook does nothing: give it `command = [\"/path/of/program\", …]`, or, on hung, `action = \"kill\"` or `action = \"fence\"`",
                 ));
             }
-            (HookAction::Kill, Some(_)) => {
+            (HookAction::Kill | HookAction::Fence, Some(_)) => {
+                return Err(ConfigError::at(text, at, "actions are the agent's own: a command needs a [[hook]] of its own"));
+            }
+            (HookAction::Kill | HookAction::Fence, None) if on != [Cause::Hung] => {
                 return Err(ConfigError::at(
                     text,
                     at,
-                    "action = \"kill\" is the agent's own: a command needs a [[hook]] of its own",
+                    "only what is hung can be killed or fenced: write on = [\"hung\"] for this action, and another [[hook]] for the rest",
                 ));
             }
-            (HookAction::Kill, None) if on != [Cause::Hung] => {
+            (HookAction::Fence, None) if !fences => {
                 return Err(ConfigError::at(
                     text,
                     at,
-                    "only what is hung can be killed: write on = [\"hung\"] for action = \"kill\", and another [[hook]] for the rest",
+                    "action = \"fence\" shuts the gate of the process's cgroup, and no cgroup has one: set mode and cgroups in [fence]",
                 ));
             }
-            (HookAction::Kill, None) => Vec::new(),
+            (HookAction::Kill | HookAction::Fence, None) => Vec::new(),
         };
         hooks.push(Hook { on, pattern: f.r#match, action, command, timeout, confirmations: f.confirmations });
     }

@@ -4,7 +4,7 @@
 use crate::access;
 use crate::bridge::Bridge;
 use crate::check::{self, Check};
-use crate::config::{self, Config};
+use crate::config::{self, Config, HookAction};
 use crate::core::{Command, Core, Happened, now_ns};
 use crate::fence::Guard;
 use crate::gates::Gates;
@@ -401,8 +401,13 @@ impl Control {
         if matches!(event.cause, Cause::Left | Cause::Returned) && event.app.is_none() && event.node != self.config.node {
             self.state.set_left(&event.node, event.cause == Cause::Left);
         }
-        if event.cause == Cause::Hung && event.node == self.config.node && self.side.kills(&event) {
-            self.kill_hung(&event);
+        if event.cause == Cause::Hung && event.node == self.config.node {
+            if self.side.says(HookAction::Fence, &event) {
+                self.fence_hung(&event);
+            }
+            if self.side.says(HookAction::Kill, &event) {
+                self.kill_hung(&event);
+            }
         }
         let reply = Reply::Event(Box::new(event));
         for c in self.connections.iter_mut().filter(|c| c.following) {
@@ -411,6 +416,21 @@ impl Control {
     }
 
     /// A hook says that who is hung shall end. The exit watch sees it doomed, and all hosts hear of a crash that is certain.
+    fn fence_hung(&mut self, event: &HistoryEvent) {
+        let (Some(name), Some(number)) = (event.app.clone(), event.id.map(|id| id.0 as u32)) else { return };
+        let wanted = name.clone();
+        let text = match self.core.ask(move |core| core.fence_hung(&wanted, number)) {
+            Some(Some(Ok(gate))) => {
+                format!("{name} was hung and is cut off with {gate}, as a hook says, until its next instance is watched")
+            }
+            Some(Some(Err(why))) => format!("{name} is hung and cannot be cut off, as a hook says: {why}"),
+            Some(None) => return, // it moves again
+            None => format!("{name} is hung and cannot be cut off, as a hook says: the agent's loop does not answer"),
+        };
+        tracing::warn!("{text}");
+        self.core.tell(move |core| core.tell_local(Cause::Local, crate::hooks::HOOK_EVENT_CODE, text));
+    }
+
     fn kill_hung(&mut self, event: &HistoryEvent) {
         let Some(name) = event.app.clone() else { return };
         let number = event.id.map(|id| id.0 as u32);

@@ -1012,6 +1012,15 @@ impl Core {
         }
     }
 
+    /// Cuts off a process that is hung since the notice of this number, as far as it is behind a gate of its own: which, or why not. `None`: it moves again.
+    pub fn fence_hung(&mut self, name: &str, number: u32) -> Option<Result<String, String>> {
+        let watchlist = &self.watchlist;
+        let app = watchlist.named(name).filter(|app| watchlist.get(*app).is_some_and(|w| w.hung == Some(number)))?;
+        let none = || "this host has no fence".to_string();
+        let is_alive = |app: u32| watchlist.get(app).is_some_and(|w| w.ended.is_none());
+        Some(self.fence.as_mut().ok_or_else(none).and_then(|fence| fence.cut_off(app, is_alive)))
+    }
+
     /// Who must confirm our heartbeats. Suspicion shrinks no majority; among all it counts where the suspect is cut off, or watches nobody.
     fn fence_members(&mut self) {
         let Some(fence) = self.fence.as_mut() else { return };
@@ -2163,6 +2172,11 @@ impl Core {
         self.announce_soon(now);
     }
 
+    fn look_at_carrier(&mut self, path: usize, now: u64) {
+        self.carriers[path] = self.lane.carrier(path as u8);
+        self.detector.carrier(path, self.carriers[path], now);
+    }
+
     /// The interfaces' smallest MTU may have changed: processes that were granted more are told (Listing 1, `on_pbsize_changed`).
     fn regrant(&mut self) {
         let most = self.piggyback_max();
@@ -2172,11 +2186,6 @@ impl Core {
                 node: self.start.node,
                 app,
                 code: most as i32,
-    fn look_at_carrier(&mut self, path: usize, now: u64) {
-        self.carriers[path] = self.lane.carrier(path as u8);
-        self.detector.carrier(path, self.carriers[path], now);
-    }
-
                 event_ns: now_ns(),
                 ..Record::default()
             };

@@ -321,6 +321,22 @@ impl Driver {
         }
     }
 
+    /// The same for one that lives and must not be heard, as others may have acted without it. Says behind which gate.
+    ///
+    /// # Errors
+    /// In words: it is behind none, or not alone.
+    pub fn cut_off(&mut self, app: u32, is_alive: impl Fn(u32) -> bool) -> Result<String, String> {
+        let Some(held) = self.gates.iter().find(|h| h.apps.contains(&app)) else {
+            return Err("its cgroup is not among [fence] cgroups, nor is one above it".into());
+        };
+        if held.apps.iter().any(|a| *a != app && is_alive(*a)) {
+            return Err(format!("other watched processes that live are in {}", held.name));
+        }
+        let name = held.name.clone();
+        self.doomed(app, is_alive);
+        Ok(name)
+    }
+
     /// For `fide fence status`, without what only the control thread knows.
     #[must_use]
     pub fn status(&self, now_ns: u64, host_name: impl Fn(u32) -> String, app_name: impl Fn(u32) -> String) -> FenceStatus {
