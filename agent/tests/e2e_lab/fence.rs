@@ -921,3 +921,75 @@ fn a_host_that_starts_with_a_minority_is_not_armed_and_where_that_is_configured_
     assert_eq!(status(&w).confirmations_needed, 1);
     inside.flows();
 }
+
+/// What makes a program run as the shipped unit runs it, as far as that can be had without systemd: its capabilities, no new ones, and cgroups that cannot be
+/// written to.
+fn as_the_unit_does(cgroups: &std::path::Path) -> Vec<String> {
+    let unit = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/fided.service")).unwrap();
+    let line = |key: &str| unit.lines().find_map(|l| l.strip_prefix(key)).unwrap_or_else(|| panic!("{key} is in the unit"));
+    assert_eq!((line("NoNewPrivileges="), line("ProtectControlGroups=")), ("yes", "yes"));
+    let names = line("CapabilityBoundingSet=").split(' ').map(|name| name.strip_prefix("CAP_").unwrap().to_lowercase());
+    let bounding = names.fold("-all".to_string(), |all, name| format!("{all},+{name}"));
+    let script = format!(
+        "mount -o remount,bind,ro {} && exec setpriv --no-new-privs --bounding-set={bounding} --inh-caps=-all \"$@\"",
+        cgroups.display()
+    );
+    ["unshare", "--mount", "sh", "-c", &script, "sh"].map(String::from).to_vec()
+}
+
+#[test]
+fn a_fence_can_be_had_with_what_the_shipped_unit_permits() {
+    let (Some(pins), Some(group), Some(service)) = (Pins::new(), Group::new("unit"), Group::new("unit-gate")) else { return };
+    let fenced = pins.config(1, &format!("mode = \"sent\"\ntimeout = \"5s\"\ncgroups = [\"{}\"]", group.0.display()));
+    let config = format!("{fenced}[[gate]]\nname = \"app\"\ncgroup = \"{}\"\n", service.0.display());
+    let extra = move |h| if h == 1 { config.clone() } else { String::new() };
+    let Some(mut w) = Setup::hosts(3).extra(extra).alone().empty().up() else { return };
+    let under = as_the_unit_does(group.0.parent().unwrap());
+    let under: Vec<&str> = under.iter().map(String::as_str).collect();
+    w.start_under(1, &under);
+    for host in [2, 3] {
+        w.start(host);
+    }
+    w.all_alive();
+    let status = fs::read_to_string(format!("/proc/{}/status", w.agent_pid(1))).unwrap();
+    let caps = |key: &str| {
+        let line = status.lines().find_map(|l| l.strip_prefix(key)).unwrap();
+        u64::from_str_radix(line.trim_start_matches(':').trim(), 16).unwrap().count_ones()
+    };
+    assert_eq!((caps("CapEff"), caps("CapBnd")), (10, 10), "as many as the unit names");
+    let traffic = Traffic::new(&w, 1, 2);
+    let (mut dead, end) = writer(&w, &group);
+    let before = open(&w, 1);
+    assert!(before.gates.len() == 2 && before.gates.iter().all(|g| g.state == "open"), "{before:?}");
+    assert_eq!(before.interfaces, ["net0", "net1"]);
+    assert_eq!(w.status(1).gates.iter().map(|g| g.state.as_str()).collect::<Vec<_>>(), ["not-armed"]);
+    traffic.flows();
+    // The next agent takes it over.
+    w.kill_agent(1);
+    w.start_under(1, &under);
+    until("its fence is extended", || open(&w, 1).valid_ns > before.valid_ns);
+    fence(&w, 1, FenceOrder::Shut);
+    traffic.is_cut_off();
+    dead.say("old");
+    until("it is held back", || unsent(&w, "established") == 1);
+    dead.kill();
+    dead.ended();
+    fence(&w, 1, FenceOrder::Recover);
+    assert_eq!(unsent(&w, "fin-wait-1"), 0);
+    is_reset(end);
+    traffic.flows();
+    // A watched process is seen, and cut off when it is doomed.
+    let watched = in_group(&w, 1, &group, &format!("({}) & exec sleep 1000", sender(&w, 3)));
+    let inside = ear(&w, 3);
+    until("it is in its cgroup", || is_inside(&group, &watched));
+    w.watch_known(1, "db", watched.pid());
+    inside.flows();
+    watched.kill();
+    w.event(2, "its doom", |e| e.cause == Cause::Doomed && e.app.as_deref() == Some("db"));
+    inside.is_cut_off();
+    // A clean end takes all away.
+    w.signal_agent(1, libc::SIGTERM);
+    assert!(w.agent_ended(1).success());
+    assert!(!pins.0.join("h1").exists() && !pins.0.join("h1-gates").exists());
+    traffic.flows();
+}
