@@ -207,6 +207,19 @@ pub struct FenceConfig {
     pub pins: PathBuf,
     /// Whether an agent that starts on a fenced host opens the fence.
     pub recover_at_start: bool,
+    /// What the gates of cgroups are until the first heartbeat counts.
+    pub at_start: AtStart,
+}
+
+/// What the gates of cgroups are before anything was promised.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AtStart {
+    /// Not armed: everything leaves.
+    #[default]
+    Open,
+    /// Nothing leaves.
+    Closed,
 }
 
 impl Default for FenceConfig {
@@ -221,6 +234,7 @@ impl Default for FenceConfig {
             cgroups: Vec::new(),
             pins: "/sys/fs/bpf/fide".into(),
             recover_at_start: false,
+            at_start: AtStart::Open,
         }
     }
 }
@@ -234,6 +248,19 @@ pub struct GateConfig {
     pub cgroup: PathBuf,
     /// Who may move t_valid from inside, beside root.
     pub users: Who,
+    /// What becomes of TCP connections that hold bytes back when it is opened anew.
+    pub connections: Connections,
+}
+
+/// What becomes of TCP connections that a closed gate holds back, when it is opened anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Connections {
+    /// They are ended first; where that cannot be, the gate stays closed.
+    #[default]
+    End,
+    /// They go on: the application sees to them itself.
+    Keep,
 }
 
 /// A process to watch.
@@ -374,6 +401,8 @@ pub enum HookAction {
     Run,
     /// The agent of the host where a process is hung ends that process by SIGKILL, which makes a certain crash of it (FiDe §6.6).
     Kill,
+    /// That agent cuts the process off instead: it shuts the gate of its cgroup ([`FenceConfig::cgroups`]), until the next instance is watched.
+    Fence,
 }
 
 /// A program to run when something happens.
@@ -776,6 +805,8 @@ struct FileFence {
     pins: Option<PathBuf>,
     #[serde(default)]
     recover_at_start: bool,
+    #[serde(default)]
+    at_start: AtStart,
 }
 
 #[derive(Deserialize)]
@@ -785,6 +816,8 @@ struct FileGate {
     cgroup: PathBuf,
     #[serde(default)]
     users: Who,
+    #[serde(default)]
+    connections: Connections,
 }
 
 #[derive(Deserialize)]
@@ -982,6 +1015,8 @@ impl Config {
             }
         };
 
+        let fence = fence(text, file.fence, heartbeat_ns)?;
+        let fences = fence.mode.is_some() && !fence.cgroups.is_empty();
         Ok(Self {
             cluster,
             cluster_id,
@@ -997,7 +1032,7 @@ impl Config {
             send: file.send.unwrap_or(Send::Auto),
             contract,
             detector: DetectorConfig { agent_timeout_ns },
-            fence: fence(text, file.fence, heartbeat_ns)?,
+            fence,
             gates: gates(text, file.gate)?,
             watches: watches(text, file.watch)?,
             keys,
@@ -1012,7 +1047,7 @@ impl Config {
             metrics: file.metrics.listen.map_or_else(|| Some(SocketAddr::from(([127, 0, 0, 1], 9433))), |l| l.0),
             history: history(text, file.history)?,
             state: file.state.unwrap_or_else(|| "/var/lib/fide/state.json".into()),
-            hooks: hooks(text, file.hook)?,
+            hooks: hooks(text, file.hook, fences)?,
             warnings,
         })
     }
@@ -1279,6 +1314,7 @@ fn fence(text: &str, file: Option<Spanned<FileFence>>, heartbeat_ns: u64) -> Res
         cgroups: f.cgroups,
         pins: f.pins.unwrap_or(unset.pins),
         recover_at_start: f.recover_at_start,
+        at_start: f.at_start,
     };
     let ms = |ns: u64| ns as f64 / 1e6;
     // Four heartbeats may be late or lost before this host stops.
@@ -1301,6 +1337,13 @@ fn fence(text: &str, file: Option<Spanned<FileFence>>, heartbeat_ns: u64) -> Res
     if fence.mode.is_some() && !fence.host && fence.cgroups.is_empty() {
         return bad("guards nothing: host = false, and no cgroups; set one of them, or mode = \"off\"".into());
     }
+    if fence.at_start == AtStart::Closed && fence.cgroups.is_empty() {
+        return bad(
+            "at_start = \"closed\" is about cgroups, and there are none (the host's gate cannot begin closed: its heartbeats must leave to be confirmed); name the \
+             cgroups of what must not be heard before this host is"
+                .into(),
+        );
+    }
     if !fence.host && !fence.interfaces.is_empty() {
         return bad("interfaces are guarded with host = true only; leave them out, or set it".into());
     }
@@ -1314,7 +1357,7 @@ fn gates(text: &str, file: Vec<Spanned<FileGate>>) -> Result<Vec<GateConfig>, Co
     let mut gates: Vec<GateConfig> = Vec::new();
     for spanned in file {
         let at = spanned.span().start;
-        let FileGate { name: AppName(name), cgroup, users } = spanned.into_inner();
+        let FileGate { name: AppName(name), cgroup, users, connections } = spanned.into_inner();
         let bad = |what: String| Err(ConfigError::at(text, at, what));
         if !cgroup.is_absolute() {
             return bad(format!(
@@ -1325,7 +1368,7 @@ fn gates(text: &str, file: Vec<Spanned<FileGate>>) -> Result<Vec<GateConfig>, Co
         if gates.iter().any(|g| g.name == name || g.cgroup == cgroup) {
             return bad(format!("gate `{name}`: a second gate of this name or of this cgroup"));
         }
-        gates.push(GateConfig { name, cgroup, users });
+        gates.push(GateConfig { name, cgroup, users, connections });
     }
     Ok(gates)
 }
@@ -1406,7 +1449,7 @@ fn history(text: &str, file: FileHistory) -> Result<HistoryConfig, ConfigError> 
     Ok(HistoryConfig { path: (path != Path::new("off")).then_some(path), max_bytes })
 }
 
-fn hooks(text: &str, file: Vec<Spanned<FileHook>>) -> Result<Vec<Hook>, ConfigError> {
+fn hooks(text: &str, file: Vec<Spanned<FileHook>>, fences: bool) -> Result<Vec<Hook>, ConfigError> {
     let mut hooks = Vec::new();
     for spanned in file {
         let at = spanned.span().start;
@@ -1448,24 +1491,27 @@ fn hooks(text: &str, file: Vec<Spanned<FileHook>>) -> Result<Vec<Hook>, ConfigEr
                 return Err(ConfigError::at(
                     text,
                     at,
-                    "this hook does nothing: give it `command = [\"/path/of/program\", …]`, or, on hung, `action = \"kill\"`",
+                    "this hook does nothing: give it `command = [\"/path/of/program\", …]`, or, on hung, `action = \"kill\"` or `action = \"fence\"`",
                 ));
             }
-            (HookAction::Kill, Some(_)) => {
+            (HookAction::Kill | HookAction::Fence, Some(_)) => {
+                return Err(ConfigError::at(text, at, "actions are the agent's own: a command needs a [[hook]] of its own"));
+            }
+            (HookAction::Kill | HookAction::Fence, None) if on != [Cause::Hung] => {
                 return Err(ConfigError::at(
                     text,
                     at,
-                    "action = \"kill\" is the agent's own: a command needs a [[hook]] of its own",
+                    "only what is hung can be killed or fenced: write on = [\"hung\"] for this action, and another [[hook]] for the rest",
                 ));
             }
-            (HookAction::Kill, None) if on != [Cause::Hung] => {
+            (HookAction::Fence, None) if !fences => {
                 return Err(ConfigError::at(
                     text,
                     at,
-                    "only what is hung can be killed: write on = [\"hung\"] for action = \"kill\", and another [[hook]] for the rest",
+                    "action = \"fence\" shuts the gate of the process's cgroup, and no cgroup has one: set mode and cgroups in [fence]",
                 ));
             }
-            (HookAction::Kill, None) => Vec::new(),
+            (HookAction::Kill | HookAction::Fence, None) => Vec::new(),
         };
         hooks.push(Hook { on, pattern: f.r#match, action, command, timeout, confirmations: f.confirmations });
     }

@@ -4,7 +4,7 @@
 use crate::access;
 use crate::bridge::Bridge;
 use crate::check::{self, Check};
-use crate::config::{self, Config};
+use crate::config::{self, Config, HookAction};
 use crate::core::{Command, Core, Happened, now_ns};
 use crate::fence::Guard;
 use crate::gates::Gates;
@@ -312,6 +312,10 @@ impl Control {
         if let Flushed::Failed(e) = self.history.flush() {
             tracing::error!("{e}");
         }
+        // What the last half second brought.
+        if let Err(e) = self.state.save() {
+            tracing::error!("{e}");
+        }
         (self.guard, self.gates)
     }
 
@@ -394,8 +398,16 @@ impl Control {
             _ => tracing::warn!(grade = %event.grade, "{}", event.text),
         }
         self.side.happened(&event);
-        if event.cause == Cause::Hung && event.node == self.config.node && self.side.kills(&event) {
-            self.kill_hung(&event);
+        if matches!(event.cause, Cause::Left | Cause::Returned) && event.app.is_none() && event.node != self.config.node {
+            self.state.set_left(&event.node, event.cause == Cause::Left);
+        }
+        if event.cause == Cause::Hung && event.node == self.config.node {
+            if self.side.says(HookAction::Fence, &event) {
+                self.fence_hung(&event);
+            }
+            if self.side.says(HookAction::Kill, &event) {
+                self.kill_hung(&event);
+            }
         }
         let reply = Reply::Event(Box::new(event));
         for c in self.connections.iter_mut().filter(|c| c.following) {
@@ -404,6 +416,21 @@ impl Control {
     }
 
     /// A hook says that who is hung shall end. The exit watch sees it doomed, and all hosts hear of a crash that is certain.
+    fn fence_hung(&mut self, event: &HistoryEvent) {
+        let (Some(name), Some(number)) = (event.app.clone(), event.id.map(|id| id.0 as u32)) else { return };
+        let wanted = name.clone();
+        let text = match self.core.ask(move |core| core.fence_hung(&wanted, number)) {
+            Some(Some(Ok(gate))) => {
+                format!("{name} was hung and is cut off with {gate}, as a hook says, until its next instance is watched")
+            }
+            Some(Some(Err(why))) => format!("{name} is hung and cannot be cut off, as a hook says: {why}"),
+            Some(None) => return, // it moves again
+            None => format!("{name} is hung and cannot be cut off, as a hook says: the agent's loop does not answer"),
+        };
+        tracing::warn!("{text}");
+        self.core.tell(move |core| core.tell_local(Cause::Local, crate::hooks::HOOK_EVENT_CODE, text));
+    }
+
     fn kill_hung(&mut self, event: &HistoryEvent) {
         let Some(name) = event.app.clone() else { return };
         let number = event.id.map(|id| id.0 as u32);
@@ -473,13 +500,21 @@ impl Control {
         for text in self.gates.as_mut().map_or_else(Vec::new, Gates::closed) {
             self.core.tell(move |core| core.tell_local(Cause::Local, crate::gates::CLOSED_EVENT_CODE, text));
         }
+        let unguarded = self.guard.as_mut().and_then(Guard::renew_interfaces);
+        self.tell_unguarded(unguarded);
+        self.renew_guarded_cgroups();
+    }
+
+    fn renew_guarded_cgroups(&mut self) {
         let Some(guard) = self.guard.as_mut() else { return };
-        let mut complaints: Vec<String> = guard.renew_interfaces().into_iter().collect();
         let (gates, unguarded) = guard.renew_cgroups();
-        complaints.extend(unguarded);
         for (name, gate) in gates {
             self.core.tell(move |core| core.add_gate(name, gate));
         }
+        self.tell_unguarded(unguarded);
+    }
+
+    fn tell_unguarded(&self, complaints: impl IntoIterator<Item = String>) {
         for text in complaints {
             tracing::error!("{text}");
             self.core.tell(move |core| core.tell_local(Cause::Local, 0, text));
@@ -497,6 +532,7 @@ impl Control {
             }
             FenceOrder::Recover => {
                 self.policy.may_fence(peer)?;
+                self.guard.iter().for_each(Guard::drop_left);
                 self.core.ask(Core::operator_recovers_fence).ok_or_else(stuck)??;
             }
         }
@@ -612,7 +648,7 @@ impl Control {
     }
 
     fn watch(
-        &self,
+        &mut self,
         name: &str,
         process: &Process,
         origin: Origin,
@@ -648,7 +684,9 @@ impl Control {
             });
             return Err(Refused { code: ErrorCode::NotFound, what: format!("process {} has just ended", process.pid) });
         }
-        if let Some(gate) = self.guard.as_ref().and_then(|g| g.cgroup_of(process.pid)) {
+        self.renew_guarded_cgroups(); // its cgroup may have been made a moment ago
+        if let Some((guard, gate)) = self.guard.as_ref().and_then(|g| Some((g, g.cgroup_of(process.pid)?))) {
+            guard.drop_left_by_doomed(&gate, process.pid);
             self.core.tell(move |core| core.fence_process(app, &gate));
         }
         Ok(app)
@@ -979,7 +1017,7 @@ impl Control {
             Some(at) => at,
             None => *c.gate.insert(gates.of(&c.peer)?),
         };
-        let (gate, valid_ns) = gates.extend(at, known_ns, valid_ns, anew, now_ns())?;
+        let (gate, valid_ns) = gates.extend(at, c.peer.pid, (known_ns, valid_ns, anew), now_ns())?;
         Ok(Reply::Extended { gate, valid_ns })
     }
 

@@ -37,7 +37,7 @@ use fide_wire::packet::{
 };
 use fide_wire::verdict::{Cause, Confirmers, Contract, Evidence, FenceMode, FencedWhy, Grade, ProgressSource, VerdictId};
 use fide_wire::{PATHS, SLOTS};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -89,6 +89,8 @@ pub struct Start {
     pub detector: detector::Config,
     /// Incarnations of other hosts that were seen before: older ones are replays.
     pub known: BTreeMap<String, u32>,
+    /// Hosts that former lives knew and that have not left, heard in this one or not.
+    pub members: BTreeSet<u32>,
     /// The fence, if there is one.
     pub fence: Option<FenceStart>,
 }
@@ -193,6 +195,8 @@ pub struct Core {
     /// Beats when the loop turns, for `/healthz` and the watchdog.
     pub heart: std::sync::Arc<Heart>,
     fence: Option<Driver>,
+    /// Whether each path has its carrier, as was last seen.
+    carriers: [bool; PATHS],
     /// What became of the last packet's copies.
     outcomes: [SendOutcome; PATHS],
     /// When others that depend on it are told next what arrived of them.
@@ -286,18 +290,20 @@ impl Core {
             rested_ns: 0,
             heart: std::sync::Arc::new(Heart::new(HEART)),
             fence: None,
+            carriers: [false; PATHS],
             outcomes: [SendOutcome::default(); PATHS],
             confirm_fences_at: u64::MAX,
             start,
         };
         core.wait_for_descriptors()?;
         for path in 0..PATHS {
-            core.detector.carrier(path, core.lane.carrier(path as u8), now);
+            core.look_at_carrier(path, now);
             core.open_drops(path as u8);
         }
         if let Some(FenceStart { driver, recover }) = fence {
             let closed = driver.closed();
             core.fence = Some(driver);
+            core.fence_members();
             if let Some(why) = closed {
                 core.tell_fenced(why, now);
                 if recover {
@@ -951,7 +957,7 @@ impl Core {
     /// A heartbeat was handed over: does it count already, does an earlier one?
     fn fence_beat(&mut self, read_ns: u64) {
         let Some(fence) = self.fence.as_mut() else { return };
-        fence.sent(self.number, read_ns, self.lane.sends(), &self.outcomes);
+        fence.sent(self.number, read_ns, self.lane.sends(), &self.outcomes, self.carriers);
         let outcome = if fence.wants_completions() { fence.completed(&self.lane.completion()) } else { fence.alone(now_ns()) };
         self.fence_outcome(outcome, read_ns);
     }
@@ -1048,6 +1054,15 @@ impl Core {
         }
     }
 
+    /// Cuts off a process that is hung since the notice of this number, as far as it is behind a gate of its own: which, or why not. `None`: it moves again.
+    pub fn fence_hung(&mut self, name: &str, number: u32) -> Option<Result<String, String>> {
+        let watchlist = &self.watchlist;
+        let app = watchlist.named(name).filter(|app| watchlist.get(*app).is_some_and(|w| w.hung == Some(number)))?;
+        let none = || "this host has no fence".to_string();
+        let is_alive = |app: u32| watchlist.get(app).is_some_and(|w| w.ended.is_none());
+        Some(self.fence.as_mut().ok_or_else(none).and_then(|fence| fence.cut_off(app, is_alive)))
+    }
+
     /// Who must confirm our heartbeats. Suspicion shrinks no majority; among all it counts where the suspect is cut off, or watches nobody.
     fn fence_members(&mut self) {
         let Some(fence) = self.fence.as_mut() else { return };
@@ -1058,7 +1073,9 @@ impl Core {
             (FenceMode::Acknowledged(Confirmers::All), detector::State::AgentLost) => false,
             _ => true,
         };
-        let nodes: Vec<u32> = detector.peers().filter(observes).map(|p| p.node).collect();
+        // Nor does a restart: who was known before it is one of them, heard again or not.
+        let not_heard = self.start.members.iter().copied().filter(|node| detector.peers().all(|p| p.node != *node));
+        let nodes: Vec<u32> = detector.peers().filter(observes).map(|p| p.node).chain(not_heard).collect();
         fence.members(nodes);
     }
 
@@ -1478,7 +1495,7 @@ impl Core {
         // Before others are doubted: is it our own cable? While the answers are on their way, and once for all who are asked now.
         if std::mem::replace(&mut self.carriers_ns, now) != now {
             for path in 0..PATHS {
-                self.detector.carrier(path, self.lane.carrier(path as u8), now);
+                self.look_at_carrier(path, now);
             }
         }
         self.later.extend(paths().map(|path| Question::Knock { node, path }));
@@ -1549,6 +1566,9 @@ impl Core {
         }
         self.tell(v.cause, v.grade, &host, v.incarnation, app, v.code, v.confirms, Some(v.id), Some(v.evidence.clone()), now);
         if matches!(v.cause, Cause::SilentHost | Cause::AgentLost | Cause::Returned | Cause::Left) {
+            if v.cause == Cause::Left && v.app == 0 {
+                self.start.members.remove(&v.node);
+            }
             self.outbox.peer_set(self.detector.live_peers());
             self.fence_members();
         }
@@ -1678,7 +1698,7 @@ impl Core {
             if self.lane.stale(path as u8) {
                 self.refresh_path(path as u8);
             }
-            self.detector.carrier(path, self.lane.carrier(path as u8), now);
+            self.look_at_carrier(path, now);
         }
     }
 
@@ -2189,9 +2209,14 @@ impl Core {
                 now,
             );
         }
-        self.detector.carrier(usize::from(path), self.lane.carrier(path), now);
+        self.look_at_carrier(usize::from(path), now);
         self.regrant();
         self.announce_soon(now);
+    }
+
+    fn look_at_carrier(&mut self, path: usize, now: u64) {
+        self.carriers[path] = self.lane.carrier(path as u8);
+        self.detector.carrier(path, self.carriers[path], now);
     }
 
     /// The interfaces' smallest MTU may have changed: processes that were granted more are told (Listing 1, `on_pbsize_changed`).

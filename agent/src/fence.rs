@@ -13,13 +13,14 @@
 //! applications of this host must be told and begin anew before they are heard, which is the operator's to say (`fide fence recover`), unless the
 //! configuration says once and for all that they do so by themselves (`recover_at_start`).
 
-use crate::config::FenceConfig;
+use crate::config::{AtStart, FenceConfig};
+use crate::held_back::{self, Made, Whose};
 use fide_lane::{Completion, SendOutcome};
 use fide_proto::fence::{self as rule, Extension, Rule};
 use fide_wire::PATHS;
 use fide_wire::control::{FenceStatus, GateStatus};
 use fide_wire::verdict::{FenceMode, FencePromise, FencedWhy};
-use fide_xdp::fence::{Fence, Gate, GateState};
+use fide_xdp::fence::{Apart, Fence, Gate, GateState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -43,14 +44,45 @@ pub fn rule_config(config: &FenceConfig, mode: FenceMode, paths: usize) -> rule:
     }
 }
 
+/// In the place of a process's number: one that a former life of the agent watched.
+const FORMER: u32 = 0;
+
 /// A gate in the loop's hands.
 struct Held {
     name: String,
     gate: Gate,
     /// The process whose doom closed it.
     doomed: Option<u32>,
+    /// Nothing was promised yet, and until then nothing of it leaves.
+    waits: bool,
     /// Watched processes whose sockets are behind it.
     apps: BTreeSet<u32>,
+}
+
+impl Held {
+    /// What it is like before anything was promised.
+    fn begin(&mut self, at_start: AtStart) {
+        if self.gate.cgroup().is_none() || self.doomed.is_some() {
+            return; // the host's lets everything pass, or nothing could be confirmed
+        }
+        match (self.gate.check(), self.gate.shut_for(), at_start) {
+            (GateState::NotArmed, _, AtStart::Closed) | (_, Some(Apart::NotBegun), AtStart::Closed) => {
+                self.gate.shut_apart(Apart::NotBegun);
+                self.waits = true;
+            }
+            // A former life began closed, and never had its heartbeats counted; this one begins open.
+            (_, Some(Apart::NotBegun), AtStart::Open) => disarm(&self.gate),
+            _ => {}
+        }
+    }
+}
+
+/// Whatever it is like, everything passes then. Only for who may say so.
+fn disarm(gate: &Gate) {
+    open(gate, u64::MAX);
+    if let Err(e) = gate.disarm() {
+        tracing::warn!("a gate is not as it was before anything was promised: {e}");
+    }
 }
 
 /// When and why it closed.
@@ -65,6 +97,7 @@ pub struct Driver {
     rule: Rule,
     promise: FencePromise,
     gates: Vec<Held>,
+    at_start: AtStart,
     closed: Option<Closed>,
     /// The same, for the control thread.
     shown_closed: Arc<AtomicBool>,
@@ -73,10 +106,22 @@ pub struct Driver {
 impl Driver {
     /// Takes the gates as they were found. When one of them is closed, this life begins fenced.
     #[must_use]
-    pub fn new(config: rule::Config, host: bool, gates: Vec<(String, Gate)>, shown_closed: Arc<AtomicBool>, now_ns: u64) -> Self {
+    pub fn new(
+        config: rule::Config,
+        (host, at_start): (bool, AtStart),
+        gates: Vec<(String, Gate)>,
+        shown_closed: Arc<AtomicBool>,
+        now_ns: u64,
+    ) -> Self {
         let promise = FencePromise { timeout_ns: config.timeout_ns, mode: config.mode, host };
-        let gates = gates.into_iter().map(|(name, gate)| Held { name, gate, doomed: None, apps: BTreeSet::new() }).collect();
-        let mut driver = Self { rule: Rule::new(config), promise, gates, closed: None, shown_closed };
+        let held = |(name, gate): (String, Gate)| {
+            // What a former life shut for a doomed process waits for the next instance of that, and says nothing of this host.
+            let doomed = (gate.shut_for() == Some(Apart::Ended)).then_some(FORMER);
+            Held { name, gate, doomed, waits: false, apps: BTreeSet::new() }
+        };
+        let gates = gates.into_iter().map(held).collect();
+        let mut driver = Self { rule: Rule::new(config), promise, gates, at_start, closed: None, shown_closed };
+        driver.gates.iter_mut().for_each(|held| held.begin(at_start));
         if let Some(since_ns) = driver.found_closed(now_ns) {
             driver.close(FencedWhy::FormerLife, since_ns);
         }
@@ -85,7 +130,7 @@ impl Driver {
 
     /// Since when one of the gates is closed.
     fn found_closed(&self, now_ns: u64) -> Option<u64> {
-        self.gates.iter().filter(|h| h.doomed.is_none()).find_map(|h| match h.gate.check() {
+        self.gates.iter().filter(|h| h.doomed.is_none() && !h.waits).find_map(|h| match h.gate.check() {
             GateState::Fenced { since_ns } => Some(since_ns),
             GateState::Shut => Some(now_ns),
             GateState::Open { .. } | GateState::NotArmed => None,
@@ -127,9 +172,10 @@ impl Driver {
         self.closed()
     }
 
-    /// A heartbeat left, or did not.
-    pub fn sent(&mut self, number: u64, read_ns: u64, call: u64, outcomes: &[SendOutcome; PATHS]) {
-        self.rule.sent(number, read_ns, call, outcomes.map(|o| o.is_ok() && o.copies > 0));
+    /// A heartbeat left, or did not. The kernel takes frames for an interface without carrier without a word, and drops them: those do not count.
+    pub fn sent(&mut self, number: u64, read_ns: u64, call: u64, outcomes: &[SendOutcome; PATHS], carriers: [bool; PATHS]) {
+        let taken = std::array::from_fn(|p| carriers[p] && outcomes[p].is_ok() && outcomes[p].copies > 0);
+        self.rule.sent(number, read_ns, call, taken);
     }
 
     /// How far the interfaces are. Says what became of the fence.
@@ -172,7 +218,11 @@ impl Driver {
             return Outcome::Nothing;
         };
         let first = self.rule.extensions().0 == 1;
-        for held in self.gates.iter().filter(|h| h.doomed.is_none()) {
+        for held in self.gates.iter_mut().filter(|h| h.doomed.is_none()) {
+            if std::mem::take(&mut held.waits) {
+                open(&held.gate, valid_ns);
+                continue;
+            }
             let moved = match held.gate.extend(known_ns, valid_ns) {
                 Err(refused) if refused.0 == GateState::NotArmed => held.gate.arm(valid_ns),
                 other => other,
@@ -189,7 +239,8 @@ impl Driver {
     pub fn close(&mut self, why: FencedWhy, since_ns: u64) {
         self.rule.close();
         for held in &self.gates {
-            if matches!(held.gate.check(), GateState::Open { .. } | GateState::NotArmed) {
+            // Also those that are shut apart: from now on they are as all others.
+            if held.doomed.is_some() || held.waits || matches!(held.gate.check(), GateState::Open { .. } | GateState::NotArmed) {
                 held.gate.shut();
             }
         }
@@ -200,8 +251,13 @@ impl Driver {
     /// Opens every gate for the new incarnation that this host has begun.
     pub fn recover(&mut self, now_ns: u64) {
         let valid_ns = self.rule.recover(now_ns);
-        for held in self.gates.iter().filter(|h| h.doomed.is_none()) {
-            open(&held.gate, valid_ns);
+        for held in &mut self.gates {
+            held.waits = false;
+            if held.doomed.is_some() {
+                held.gate.shut_apart(Apart::Ended);
+            } else {
+                open(&held.gate, valid_ns);
+            }
         }
         self.closed = None;
         self.shown_closed.store(false, Ordering::SeqCst);
@@ -214,8 +270,20 @@ impl Driver {
         } else if let Some(valid_ns) = self.rule.valid_ns() {
             open(&gate, valid_ns);
         }
-        self.gates.retain(|h| h.name != name);
-        self.gates.push(Held { name, gate, doomed: None, apps: BTreeSet::new() });
+        // Those of its processes that live were found by the path of the cgroup, so they are in this one.
+        let mut apps = BTreeSet::new();
+        self.gates.retain_mut(|h| {
+            let former = h.name == name;
+            if former {
+                apps.append(&mut h.apps);
+            }
+            !former
+        });
+        let mut held = Held { name, gate, doomed: None, waits: false, apps };
+        if self.closed.is_none() && self.rule.valid_ns().is_none() {
+            held.begin(self.at_start);
+        }
+        self.gates.push(held);
     }
 
     /// The sockets of a watched process are behind this gate. A new instance behind a gate that the doom of a former one closed opens it.
@@ -225,12 +293,14 @@ impl Driver {
         let Some(held) = self.gates.iter_mut().find(|h| h.name == gate) else { return Vec::new() };
         held.apps.retain(|a| is_alive(*a));
         held.apps.insert(app);
-        if held.doomed.take().is_some() && !closed {
-            open(&held.gate, valid_ns.unwrap_or(u64::MAX));
-            if valid_ns.is_none()
-                && let Err(e) = held.gate.disarm()
-            {
-                tracing::warn!("a gate is not as it was before anything was promised: {e}");
+        let next = held.doomed.take().is_some() && !closed;
+        if next && valid_ns.is_none() && self.at_start == AtStart::Closed {
+            held.waits = true;
+            held.gate.shut_apart(Apart::NotBegun);
+        } else if next {
+            match valid_ns {
+                Some(valid_ns) => open(&held.gate, valid_ns),
+                None => disarm(&held.gate),
             }
         }
         held.apps.iter().copied().filter(|a| *a != app).collect()
@@ -241,10 +311,30 @@ impl Driver {
     pub fn doomed(&mut self, app: u32, is_alive: impl Fn(u32) -> bool) {
         for held in self.gates.iter_mut().filter(|h| h.apps.contains(&app) && h.doomed.is_none()) {
             if held.apps.iter().all(|a| *a == app || !is_alive(*a)) {
-                held.gate.shut();
+                if self.closed.is_some() {
+                    held.gate.shut();
+                } else {
+                    held.gate.shut_apart(Apart::Ended);
+                }
                 held.doomed = Some(app);
             }
         }
+    }
+
+    /// The same for one that lives and must not be heard, as others may have acted without it. Says behind which gate.
+    ///
+    /// # Errors
+    /// In words: it is behind none, or not alone.
+    pub fn cut_off(&mut self, app: u32, is_alive: impl Fn(u32) -> bool) -> Result<String, String> {
+        let Some(held) = self.gates.iter().find(|h| h.apps.contains(&app)) else {
+            return Err("its cgroup is not among [fence] cgroups, nor is one above it".into());
+        };
+        if held.apps.iter().any(|a| *a != app && is_alive(*a)) {
+            return Err(format!("other watched processes that live are in {}", held.name));
+        }
+        let name = held.name.clone();
+        self.doomed(app, is_alive);
+        Ok(name)
     }
 
     /// For `fide fence status`, without what only the control thread knows.
@@ -256,7 +346,11 @@ impl Driver {
         let gate = |held: &Held| GateStatus {
             name: held.name.clone(),
             state: state_name(held.gate.check()).into(),
-            doomed: held.doomed.map_or_else(String::new, &app_name),
+            doomed: match held.doomed {
+                None => String::new(),
+                Some(FORMER) => "a process of the agent's former life".into(),
+                Some(app) => app_name(app),
+            },
             ..GateStatus::default()
         };
         FenceStatus {
@@ -447,6 +541,31 @@ impl Guard {
         guarded.max_by_key(|dir| dir.components().count()).map(|dir| dir.display().to_string())
     }
 
+    /// Before this cgroup's gate opens for the next instance of a doomed process: ends the connections that the former one left, whose bytes would leave then.
+    pub fn drop_left_by_doomed(&self, gate: &str, pid: u32) {
+        let shut = self.gates.iter().any(|(name, g)| name == gate && g.peek() == GateState::Shut);
+        if shut {
+            let mut cgroups = BTreeSet::new();
+            held_back::cgroups_within(Path::new(gate), &mut cgroups);
+            drop_left(Made::In(&cgroups), Some(pid), gate);
+        }
+    }
+
+    /// Before the fence of a closed host opens: ends the connections that dead processes left. What living ones hold is theirs to begin anew.
+    pub fn drop_left(&self) {
+        let closed =
+            |gate: &Gate| matches!(gate.check(), GateState::Fenced { .. } | GateState::Shut) && gate.shut_for().is_none();
+        if !self.gates().iter().any(|(_, gate)| closed(gate)) {
+            return;
+        }
+        if self.config.host {
+            return drop_left(Made::Anywhere, None, "the fence");
+        }
+        let mut cgroups = BTreeSet::new();
+        self.cgroups.keys().for_each(|dir| held_back::cgroups_within(dir, &mut cgroups));
+        drop_left(Made::In(&cgroups), None, "the fence");
+    }
+
     /// Fills in what only this half knows.
     pub fn complete(&self, status: &mut FenceStatus) {
         status.interfaces = self.interfaces.keys().cloned().collect();
@@ -471,6 +590,14 @@ impl Guard {
         if let Err(e) = self.fence.remove() {
             tracing::error!("the fence is not removed: {e}");
         }
+    }
+}
+
+fn drop_left(made: Made<'_>, of: Option<u32>, what: &str) {
+    match held_back::end(made, Whose::Nobodys, of) {
+        Ok(0) => {}
+        Ok(n) => tracing::info!("{what} opens: {n} TCP connections that dead processes left were ended"),
+        Err(e) => tracing::warn!("{what} opens, and what dead processes wrote before may leave now: {e}"),
     }
 }
 

@@ -10,7 +10,8 @@
 //! because others may rely on what was promised. The next agent finds them and moves them on, in time, or finds them closed. A gate goes with its cgroup.
 
 use crate::access::{Peer, Set};
-use crate::config::Config;
+use crate::config::{Config, Connections};
+use crate::held_back::{self, Made, Whose};
 use fide_wire::control::{ErrorCode, GateStatus, Refused, VALID_MAX_NS};
 use fide_xdp::fence::{Fence, Gate, GateState};
 use std::collections::BTreeSet;
@@ -22,10 +23,50 @@ struct Own {
     name: String,
     dir: PathBuf,
     users: Set,
+    connections: Connections,
+    /// The ids of the cgroups in which its sockets were made: its own, and those below that were seen since the agent started.
+    within: BTreeSet<u64>,
     /// The cgroup's inode number, and its gate.
     made: Option<(u64, Gate)>,
     /// That it is closed was told.
     told: bool,
+}
+
+/// Cgroups remembered of one gate. A cgroup that has gone may have left connections behind.
+const WITHIN_MAX: usize = 4096;
+
+impl Own {
+    fn look_within(&mut self) {
+        if self.connections == Connections::End {
+            while self.within.len() > WITHIN_MAX {
+                self.within.pop_first(); // ids grow: the oldest
+            }
+            held_back::cgroups_within(&self.dir, &mut self.within);
+        }
+    }
+
+    /// Ends what its closed gate holds back, so that nothing of it leaves when the gate opens.
+    fn drop_held_back(&mut self, pid: Option<u32>) -> Result<(), Refused> {
+        if self.connections == Connections::Keep {
+            return Ok(());
+        }
+        self.look_within();
+        match held_back::end(Made::In(&self.within), Whose::Anybodys, pid) {
+            Ok(0) => Ok(()),
+            Ok(n) => {
+                tracing::info!("gate {} begins anew: {n} TCP connections that held bytes back were ended", self.name);
+                Ok(())
+            }
+            Err(e) => Err(Refused {
+                code: ErrorCode::System,
+                what: format!(
+                    "gate {} stays closed, because what it holds back would leave when it opens: {e}; where the application sees to its connections \
+                     itself, set connections = \"keep\" in its [[gate]]",
+                    self.name
+                ),
+            }),
+        }
+    }
 }
 
 /// `code` of the [`Cause::Local`](fide_wire::verdict::Cause::Local) event that a gate has closed.
@@ -64,6 +105,8 @@ impl Gates {
                 name: g.name.clone(),
                 dir: g.cgroup.clone(),
                 users: Set::new("gate.users", &g.users, &mut warnings),
+                connections: g.connections,
+                within: BTreeSet::new(),
                 made: None,
                 told: false,
             })
@@ -83,6 +126,7 @@ impl Gates {
     pub fn renew(&mut self) -> Vec<String> {
         let mut complaints = Vec::new();
         for own in &mut self.all {
+            own.look_within();
             let inode = fs::metadata(&own.dir).ok().map(|m| m.ino());
             if inode == own.made.as_ref().map(|(inode, _)| *inode) {
                 continue;
@@ -175,13 +219,20 @@ impl Gates {
         Ok(at)
     }
 
-    /// Moves t_valid, arming the gate if it is not yet; with `anew` also one that is closed. Returns its name and t_valid. `valid_ns` 0 only asks for it (0: not
-    /// armed).
+    /// Moves t_valid for process `pid`, arming the gate if it is not yet; with `anew` also one that is closed, whose connections end first. Returns its name and
+    /// t_valid. `valid_ns` 0 only asks for it (0: not armed).
     ///
     /// # Errors
-    /// [`ErrorCode::Fenced`] when it is closed, perhaps by this; [`ErrorCode::Invalid`].
-    pub fn extend(&self, at: usize, known_ns: u64, valid_ns: u64, anew: bool, now_ns: u64) -> Result<(String, u64), Refused> {
-        let Some((own, gate)) = self.all.get(at).and_then(|own| Some((own, &own.made.as_ref()?.1))) else {
+    /// [`ErrorCode::Fenced`] when it is closed, perhaps by this; [`ErrorCode::Invalid`]; [`ErrorCode::System`] when what it holds back cannot be ended.
+    pub fn extend(
+        &mut self,
+        at: usize,
+        pid: Option<u32>,
+        (known_ns, valid_ns, anew): (u64, u64, bool),
+        now_ns: u64,
+    ) -> Result<(String, u64), Refused> {
+        let Some((own, gate)) = self.all.get_mut(at).and_then(|own| own.made.as_ref().map(|m| m.1.clone()).map(|g| (own, g)))
+        else {
             return Err(Refused { code: ErrorCode::NotFound, what: "the gate's cgroup is gone".into() });
         };
         let invalid = |what: &str| Err(Refused { code: ErrorCode::Invalid, what: what.into() });
@@ -206,7 +257,10 @@ impl Gates {
         }
         let moved = match gate.extend(known_ns, valid_ns) {
             Err(refused) if refused.0 == GateState::NotArmed => gate.arm(valid_ns),
-            Err(_) if anew => gate.recover(valid_ns),
+            Err(_) if anew => {
+                own.drop_held_back(pid)?;
+                gate.recover(valid_ns)
+            }
             other => other,
         };
         match (moved, gate.check()) {

@@ -343,10 +343,10 @@ impl Hooks {
         queued
     }
 
-    /// Whether a hook says that the process of this event is to be killed.
+    /// Whether a hook says that this is to be done with the process of this event.
     #[must_use]
-    pub fn kills(&self, event: &HistoryEvent) -> bool {
-        self.hooks.iter().any(|h| h.action == HookAction::Kill && event.cause == Cause::Hung && wants(h, event))
+    pub fn says(&self, action: HookAction, event: &HistoryEvent) -> bool {
+        self.hooks.iter().any(|h| h.action == action && event.cause == Cause::Hung && wants(h, event))
     }
 
     /// Where outcomes arrive. Bounded: what is not read is counted ([`Hooks::unread`]) and dropped.

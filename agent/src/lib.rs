@@ -10,6 +10,7 @@ pub mod core;
 pub mod example;
 pub mod fence;
 pub mod gates;
+pub mod held_back;
 pub mod history;
 pub mod hooks;
 pub mod links;

@@ -75,7 +75,7 @@ const HEADER: usize = 16;
 const IFINFO: usize = 16;
 
 /// `N` bytes at `at`, if they are there.
-fn bytes<const N: usize>(from: &[u8], at: usize) -> Option<[u8; N]> {
+pub(crate) fn bytes<const N: usize>(from: &[u8], at: usize) -> Option<[u8; N]> {
     from.get(at..at.checked_add(N)?)?.try_into().ok()
 }
 
@@ -133,7 +133,7 @@ fn link(body: &[u8]) -> Option<Message> {
 }
 
 /// What lies behind a message's own part, up to what cannot be right: kinds and values.
-fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(crate) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let (len, kind) = (usize::from(u16::from_ne_bytes(bytes(rest, 0)?)), u16::from_ne_bytes(bytes(rest, 2)?));
         let value = (len >= 4).then(|| rest.get(4..len)).flatten()?;

@@ -1,6 +1,6 @@
 //! What hangs on the control thread: hooks, metrics, and word of interfaces that come and go.
 
-use crate::config::{Config, Live};
+use crate::config::{Config, HookAction, Live};
 use crate::control::LoopHandle;
 use crate::fence::Guard;
 use crate::gates::Gates;
@@ -94,10 +94,10 @@ impl Side {
         }
     }
 
-    /// Whether a hook says that the process of this event is to be killed.
+    /// Whether a hook says that this is to be done with the process of this event.
     #[must_use]
-    pub fn kills(&self, event: &HistoryEvent) -> bool {
-        self.hooks.as_ref().is_some_and(|hooks| hooks.kills(event))
+    pub fn says(&self, action: HookAction, event: &HistoryEvent) -> bool {
+        self.hooks.as_ref().is_some_and(|hooks| hooks.says(action, event))
     }
 
     /// Hooks that failed since the last call, for the history.

@@ -171,6 +171,9 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         }
     };
     let gates = Gates::open(&config).map_err(anyhow::Error::msg)?;
+    if config.fence.recover_at_start {
+        guard.iter().for_each(Guard::drop_left);
+    }
     let options = Options {
         ttl: config.paths.first().map_or(1, |p| p.ttl),
         gated: guard.is_some() && config.fence.host,
@@ -204,10 +207,11 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         calibration: calibration(&config),
         detector: detector_config(&config, node, incarnation),
         known: state.peers(),
+        members: state.members().map(fide_wire::name_id).collect(),
         fence: guard.as_ref().zip(config.fence.mode).map(|(guard, mode)| FenceStart {
             driver: Driver::new(
                 crate::fence::rule_config(&config.fence, mode, config.paths.len()),
-                config.fence.host,
+                (config.fence.host, config.fence.at_start),
                 guard.gates(),
                 guard.shown_closed(),
                 now_ns(),

@@ -2,7 +2,7 @@
 //! forgotten, or a replay of an earlier life would be believed after a restart.
 
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -11,6 +11,9 @@ struct Kept {
     incarnation: u32,
     #[serde(default)]
     peers: BTreeMap<String, u32>,
+    /// Those of them that have left.
+    #[serde(default)]
+    left: BTreeSet<String>,
 }
 
 /// The kept incarnations.
@@ -71,6 +74,16 @@ impl State {
         self.kept.peers.clone()
     }
 
+    /// Notes that a host left, or is there (again).
+    pub fn set_left(&mut self, name: &str, left: bool) {
+        self.dirty |= if left { self.kept.left.insert(name.into()) } else { self.kept.left.remove(name) };
+    }
+
+    /// The hosts seen before that have not left: of whom a majority is one, also before they are heard again.
+    pub fn members(&self) -> impl Iterator<Item = &str> {
+        self.kept.peers.keys().map(String::as_str).filter(|name| !self.kept.left.contains(*name))
+    }
+
     /// Writes the file if something changed: beside it, then in its place, so that a crash leaves the old or the new.
     ///
     /// # Errors
@@ -120,6 +133,12 @@ mod tests {
         let (mut s, _) = State::open(&path);
         assert_eq!(s.begin(now - Duration::from_secs(1000)), 401);
         assert_eq!(s.peers().get("b"), Some(&7));
+        for (left, members) in [(true, Vec::new()), (false, vec!["b"])] {
+            s.set_left("b", left);
+            s.save().unwrap();
+            (s, _) = State::open(&path);
+            assert_eq!(s.members().collect::<Vec<_>>(), members);
+        }
     }
 
     #[test]

@@ -92,10 +92,25 @@ fn a_fence_is_understood_and_what_cannot_be_is_refused() {
     refused("mode = \"sent\"\nhost = false", "guards nothing");
     refused("host = false\ninterfaces = [\"eth9\"]\ncgroups = [\"/a\"]", "host = true only");
     refused("cgroups = [\"db\"]", "absolute");
+    refused("mode = \"acknowledged\"\nat_start = \"closed\"", "there are none");
+    refused("at_start = \"shut\"", "`open` or `closed`");
     let changes = diff(&parse(""), &parse("[fence]\nmode = \"sent\""));
     assert_eq!(changes.needs_restart, ["fence"]);
     let doubts = parse("[fence]\nmode = \"sent\"\npins = \"/tmp/f\"\ncgroups = [\"/nowhere\"]").doubts().join("\n");
     assert!(doubts.contains("BPF file system") && doubts.contains("/nowhere"), "{doubts}");
+}
+
+#[test]
+fn a_gate_says_what_becomes_of_its_connections() {
+    use fide_agent::config::Connections;
+    let gate = |line: &str| format!("[[gate]]\nname = \"db\"\ncgroup = \"/sys/fs/cgroup/db\"\n{line}");
+    for (line, connections) in
+        [("", Connections::End), ("connections = \"end\"", Connections::End), ("connections = \"keep\"", Connections::Keep)]
+    {
+        assert_eq!(parse(&gate(line)).gates[0].connections, connections);
+    }
+    let e = Config::parse(&node(&gate("connections = \"drop\""))).unwrap_err().to_string();
+    assert!(e.contains("`end` or `keep`"), "{e}");
 }
 
 #[test]
@@ -202,7 +217,8 @@ fn every_refusal_names_its_line_and_what_to_do() {
         ("[[hook]]\non = [\"any\"]\ncommand = [\"/x\"]\ntimeout = \"0s\"", "line 5", "10ms"),
         ("[[hook]]\non = [\"any\"]\ncommand = [\"/x\"]\nmatch = \"redis\"", "line 2", "redis@*"),
         ("[[hook]]\non = [\"hung\"]", "line 2", "does nothing"),
-        ("[[hook]]\non = [\"hung\"]\naction = \"fence\"", "line 4", "kill"),
+        ("[[hook]]\non = [\"hung\"]\naction = \"restart\"", "line 4", "`run`, `kill`, `fence`"),
+        ("[[hook]]\non = [\"hung\"]\naction = \"fence\"", "line 2", "set mode and cgroups in [fence]"),
         ("[[hook]]\non = [\"failure\"]\naction = \"kill\"", "line 2", "only what is hung can be killed"),
         ("[[hook]]\non = [\"hung\"]\naction = \"kill\"\ncommand = [\"/x\"]", "line 2", "a [[hook]] of its own"),
         ("[socket]\nmode = \"999\"", "line 3", "0660"),

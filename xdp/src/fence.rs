@@ -53,6 +53,10 @@ pub(crate) static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fenc
 const PRIORITY: u32 = 1;
 const HANDLE: u32 = 0x00f1_de01;
 const HOST_GATE: usize = 0;
+/// What the storage of a cgroup says in the place of a slot. No slot was told: lets everything pass.
+const NO_GATE: u64 = 0;
+/// No such slot: lets nothing pass.
+const BLOCKED: u64 = GATES as u64;
 const MAPS: [&str; 3] = ["gates", "gate_counts", "gate_of"];
 const HOST_PROGRAM: &str = "fide_fence_host";
 const GROUP_PROGRAM: &str = "fide_fence_group";
@@ -156,6 +160,15 @@ impl fmt::Display for GateState {
     }
 }
 
+/// A reason to shut one gate that says nothing of the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Apart {
+    /// The process behind it has ended, or will for certain.
+    Ended = 1,
+    /// Nothing was promised of it yet.
+    NotBegun = 2,
+}
+
 /// A gate's state forbids what was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the gate is {0}")]
@@ -247,8 +260,28 @@ impl Gate {
 
     /// Closes the gate at once, armed or not: for a process that is about to end, or for an operator.
     pub fn shut(&self) {
-        self.words()[2].store(0, Ordering::SeqCst);
-        self.word().store(GATE_SHUT, Ordering::SeqCst);
+        self.shut_with(0);
+    }
+
+    /// The same for a reason that concerns this gate alone: the next owner sees that by [`Gate::shut_for`].
+    pub fn shut_apart(&self, why: Apart) {
+        self.shut_with(why as u64);
+    }
+
+    fn shut_with(&self, apart: u64) {
+        let [word, _, first_blocked_ns, mark] = self.words();
+        first_blocked_ns.store(0, Ordering::SeqCst);
+        mark.store(apart, Ordering::SeqCst);
+        word.store(GATE_SHUT, Ordering::SeqCst);
+    }
+
+    /// Why it is shut, if that says nothing of the owner's other gates.
+    #[must_use]
+    pub fn shut_for(&self) -> Option<Apart> {
+        let [word, .., mark] = self.words();
+        let mark = mark.load(Ordering::SeqCst);
+        let is_shut = word.load(Ordering::SeqCst) == GATE_SHUT;
+        [Apart::Ended, Apart::NotBegun].into_iter().find(|why| is_shut && mark == *why as u64)
     }
 
     /// Opens a gate that was fenced or shut, up to `valid_ns`. Whoever calls this says that the sender has a new identity, or that nobody
@@ -280,13 +313,13 @@ impl Gate {
         }
     }
 
-    /// State, time of fencing, time of the first packet blocked.
-    fn words(&self) -> [&AtomicU64; 3] {
+    /// State, time of fencing, time of the first packet blocked, whether it was shut apart.
+    fn words(&self) -> [&AtomicU64; 4] {
         let row = self.rows.at(self.slot);
         // SAFETY: the slot exists, and lives as long as self; aligned u64, the first of which the kernel programs change by atomic instructions
         // only. Of the others only whole values matter.
         unsafe {
-            [&raw mut (*row).valid_ns, &raw mut (*row).fenced_ns, &raw mut (*row).first_blocked_ns]
+            [&raw mut (*row).valid_ns, &raw mut (*row).fenced_ns, &raw mut (*row).first_blocked_ns, &raw mut (*row).apart]
                 .map(|w| AtomicU64::from_ptr(w))
         }
     }
@@ -397,6 +430,10 @@ impl Fence {
                 self.rows
                     .write(slot, GateRow { valid_ns: GATE_NOT_ARMED, made: u64::from(slot == HOST_GATE), ..GateRow::default() });
             }
+        }
+        // What a gate of a cgroup that is gone has come to says nothing any more.
+        for slot in (1..GATES).filter(|slot| is_gone(self.rows.read(*slot).cgroup)) {
+            self.retire(slot);
         }
         if let Some(old) = self.pinned(GROUP_PROGRAM)? {
             if old.tag == self.group.tag {
@@ -552,6 +589,7 @@ impl Fence {
         let known = (1..GATES).find(|slot| self.rows.read(*slot).cgroup == id);
         let slot = known.or_else(|| self.free_slot()).ok_or(FenceError::Full)?;
         if known.is_none() {
+            self.retire(slot);
             self.rows.write(slot, GateRow { valid_ns: GATE_NOT_ARMED, cgroup: id, ..GateRow::default() });
         }
         let attached = programs_of(&cgroup).map_err(fail("asking for its programs"))?;
@@ -568,9 +606,24 @@ impl Fence {
 
     /// A slot that nobody uses, or whose cgroup is gone.
     fn free_slot(&self) -> Option<usize> {
-        let gone = |id: u64| cgroup_by_id(id).is_err_and(|e| matches!(e.raw_os_error(), Some(libc::ESTALE | libc::ENOENT)));
         let owner = |slot: usize| self.rows.read(slot).cgroup;
-        (1..GATES).find(|slot| owner(*slot) == 0).or_else(|| (1..GATES).find(|slot| gone(owner(*slot))))
+        (1..GATES).find(|slot| owner(*slot) == 0).or_else(|| (1..GATES).find(|slot| is_gone(owner(*slot))))
+    }
+
+    /// Empties a slot. The cgroup that had it, if any, is gone, but sockets that were made in it may live on (of processes that moved away; what a dead
+    /// one left), and the program still runs for them: they must not ask the gate of the slot's next owner.
+    fn retire(&self, slot: usize) {
+        let GateRow { cgroup, valid_ns, .. } = self.rows.read(slot);
+        if cgroup != 0 {
+            let rest = if valid_ns == GATE_NOT_ARMED { NO_GATE } else { BLOCKED };
+            let _ = self.gate_of.update(&cgroup.to_ne_bytes(), &rest.to_ne_bytes(), MapFlags::ANY); // gone with its last socket
+        }
+        self.rows.write(slot, GateRow { valid_ns: GATE_NOT_ARMED, ..GateRow::default() });
+        let zeros = libbpf_rs::num_possible_cpus().map(|n| vec![vec![0u8; 16]; n]);
+        let cleared = zeros.and_then(|z| self.counts.update_percpu(&(slot as u32).to_ne_bytes(), &z, MapFlags::ANY));
+        if let Err(e) = cleared {
+            tracing::warn!("the counts of a gate go on from those of another cgroup: {e}");
+        }
     }
 
     /// Takes a cgroup's gate away. None there is as good.
@@ -594,7 +647,7 @@ impl Fence {
         }
         if let Some(slot) = (1..GATES).find(|slot| self.rows.read(*slot).cgroup == id) {
             // The storage outlives the attachment: the next one must not begin with this gate.
-            let _ = self.gate_of.update(&id.to_ne_bytes(), &0u64.to_ne_bytes(), MapFlags::ANY); // gone with its cgroup
+            let _ = self.gate_of.update(&id.to_ne_bytes(), &NO_GATE.to_ne_bytes(), MapFlags::ANY); // gone with its cgroup
             self.rows.write(slot, GateRow { valid_ns: GATE_NOT_ARMED, ..GateRow::default() });
         }
         Ok(())
@@ -812,6 +865,11 @@ fn attach(program: &Program, cgroup: &File, instead_of: Option<&Program>) -> io:
     if e == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(-e)) }
 }
 
+/// Whether no cgroup has this id any more. Where that cannot be found out it may have.
+fn is_gone(id: u64) -> bool {
+    id != 0 && cgroup_by_id(id).is_err_and(|e| matches!(e.raw_os_error(), Some(libc::ESTALE | libc::ENOENT)))
+}
+
 /// Opens a cgroup by its id, as the kernel's file handles allow (CAP_DAC_READ_SEARCH).
 fn cgroup_by_id(id: u64) -> io::Result<File> {
     #[repr(C)]
@@ -896,6 +954,23 @@ mod tests {
         g.shut();
         assert_eq!(g.check(), GateState::Shut);
         assert_eq!(g.extend(0, u64::MAX), Err(Refused(GateState::Shut)));
+    }
+
+    #[test]
+    fn a_gate_that_is_shut_apart_says_so_until_it_is_shut_or_recovered() {
+        let g = gate();
+        assert_eq!(g.shut_for(), None);
+        for why in [Apart::Ended, Apart::NotBegun] {
+            g.shut_apart(why);
+            assert_eq!((g.shut_for(), g.check()), (Some(why), GateState::Shut));
+            g.shut();
+            assert_eq!(g.shut_for(), None);
+            g.shut_apart(why);
+            g.recover(monotonic_ns() + LONG).unwrap();
+            assert_eq!(g.shut_for(), None);
+            g.shut();
+            assert_eq!(g.shut_for(), None);
+        }
     }
 
     #[test]

@@ -143,8 +143,10 @@ pub struct GateRow {
     pub cgroup: u64,
     /// In the first row: not 0 once all rows were set up.
     pub made: u64,
+    /// Shut for a reason of its own, which says nothing of the owner's other gates: an `Apart`, or 0.
+    pub apart: u64,
     /// Zero.
-    pub reserved: [u64; 3],
+    pub reserved: [u64; 2],
 }
 
 const _: () = assert!(size_of::<GateRow>() == 64);
@@ -196,7 +198,7 @@ mod tests {
     #[test]
     fn the_rust_view_of_gates_is_the_c_view() {
         let btf = &btf_of(crate::fence::OBJECT, "fence");
-        same!(btf, GateRow, "fide_gate", [valid_ns, fenced_ns, first_blocked_ns, cgroup, made, reserved]);
+        same!(btf, GateRow, "fide_gate", [valid_ns, fenced_ns, first_blocked_ns, cgroup, made, apart, reserved]);
     }
 
     #[test]

@@ -10,6 +10,6 @@ mod mechanism;
 mod memory;
 mod ring;
 
-pub use fence::{Fence, FenceError, Gate, GateCounts, GateState, Refused};
+pub use fence::{Apart, Fence, FenceError, Gate, GateCounts, GateState, Refused};
 pub use mechanism::{Attach, Mechanism, ProgramFigures, Setup, Subscriber, WatchEnd, XdpError};
 pub use ring::Ring;

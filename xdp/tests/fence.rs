@@ -11,7 +11,7 @@ mod sender;
 mod world;
 
 use fide_lane::{Lane, Options, PathSpec, SendError, SendMode};
-use fide_xdp::{Fence, FenceError, Gate, GateState};
+use fide_xdp::{Apart, Fence, FenceError, Gate, GateState};
 use libbpf_rs::libbpf_sys;
 use net::{Net, ip};
 use std::io::Read;
@@ -732,6 +732,58 @@ fn gates_of_cgroups_that_are_gone_are_used_again() {
     let gate = fence.guard_cgroup(&one_more.0).unwrap();
     assert_eq!(gate.check(), GateState::NotArmed, "a new gate, not the old one's state");
     assert!(fence.guard_cgroup(std::env::temp_dir().as_ref()).unwrap_err().to_string().contains("version 2"));
+    fence.remove().unwrap();
+}
+
+#[test]
+fn sockets_of_a_cgroup_that_is_gone_do_not_ask_the_gate_of_the_next() {
+    let Some(scene) = Scene::new("orphans") else { return };
+    let Some(group) = Group::new() else { return };
+    let mut fence = scene.fence();
+    let (armed, loose) = (group.below(), group.below());
+    // Two sockets whose processes have gone elsewhere, so that their cgroups can go.
+    let mut cut_off = scene.sender("udp", Some(&armed));
+    let mut free = scene.sender("udp", Some(&loose));
+    let gate = fence.guard_cgroup(&armed.0).unwrap();
+    fence.guard_cgroup(&loose.0).unwrap();
+    for s in [&cut_off, &free] {
+        std::fs::write(group.0.join("cgroup.procs"), s.child.id().to_string()).unwrap();
+    }
+    gate.shut();
+    let eperm = format!("error {}", libc::EPERM);
+    assert_eq!(cut_off.ask("send 1"), eperm);
+    assert_eq!(fence.counts(&gate).blocked, 1);
+    let (armed_dir, loose_dir) = (armed.0.clone(), loose.0.clone());
+    drop((armed, loose));
+    assert!(!armed_dir.exists() && !loose_dir.exists());
+    assert_eq!((cut_off.ask("send 2"), free.ask("send 3").as_str()), (eperm.clone(), "sent"), "the program runs for them still");
+    // All slots are taken, theirs again.
+    let others: Vec<Group> = (0..255).map(|_| group.below()).collect();
+    for g in &others {
+        let gate = fence.guard_cgroup(&g.0).unwrap();
+        assert_eq!(fence.counts(&gate).blocked, 0, "counts of its own");
+        gate.arm(now_ns() + 60_000 * MS).unwrap();
+    }
+    assert_eq!(cut_off.ask("send 4"), eperm, "not by the gate of another cgroup");
+    for g in &others {
+        fence.guard_cgroup(&g.0).unwrap().shut();
+    }
+    assert_eq!(free.ask("send 5"), "sent", "nothing was ever promised of it");
+    fence.remove().unwrap();
+}
+
+#[test]
+fn the_next_owner_finds_no_gates_of_cgroups_that_are_gone() {
+    let Some(scene) = Scene::new("gone") else { return };
+    let Some(group) = Group::new() else { return };
+    let (stays, goes) = (group.below(), group.below());
+    let mut fence = scene.fence();
+    fence.guard_cgroup(&stays.0).unwrap().shut_apart(Apart::Ended);
+    fence.guard_cgroup(&goes.0).unwrap().shut();
+    drop((fence, goes));
+    let fence = scene.fence();
+    let found: Vec<_> = fence.groups().iter().map(|g| (g.check(), g.shut_for())).collect();
+    assert_eq!(found, [(GateState::Shut, Some(Apart::Ended))]);
     fence.remove().unwrap();
 }
 

@@ -24,7 +24,7 @@
 pub mod carriers;
 pub mod losses;
 #[cfg(test)]
-mod namespace;
+pub(crate) mod namespace;
 pub mod processors;
 
 use crate::core::{Core, now_ns};

@@ -194,7 +194,9 @@ fn beats(socket: &std::path::Path, arguments: &[String]) {
         }
     }
     let client = Client::open(Some(socket)).unwrap();
-    let ear = std::net::UdpSocket::bind("0.0.0.0:4000").unwrap();
+    // The first one on its host listens.
+    let bind = std::net::UdpSocket::bind;
+    let ear = bind("0.0.0.0:4000").or_else(|_| bind("0.0.0.0:0")).unwrap();
     ear.set_nonblocking(true).unwrap();
     let mouth = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
     let stream = std::cell::RefCell::new(None::<std::net::TcpStream>);
@@ -231,6 +233,11 @@ fn beats(socket: &std::path::Path, arguments: &[String]) {
             // towards ADDRESS: a datagram socket; towards-tcp: a stream.
             "towards" => outcome(mouth.connect(words[1])),
             "towards-tcp" => outcome(std::net::TcpStream::connect(words[1]).map(|s| *stream.borrow_mut() = Some(s))),
+            // write TEXT: into the stream.
+            "write" => {
+                use std::io::Write;
+                outcome(stream.borrow_mut().as_mut().expect("a stream").write_all(words[1].as_bytes()));
+            }
             // beat VALID WAIT: t_valid is so much from now.
             "beat" => {
                 use std::os::fd::AsFd;

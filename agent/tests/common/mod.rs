@@ -166,16 +166,31 @@ impl World {
 
     /// An agent on a host with a configuration of its own, not yet known to be running.
     pub fn spawn(&self, host: u16, config: &Path) -> Child {
+        self.spawn_under(host, config, &[])
+    }
+
+    /// The same by a program that becomes it.
+    fn spawn_under(&self, host: u16, config: &Path, under: &[&str]) -> Child {
         let log = File::options().create(true).append(true).open(self.lab.host_dir(host).join("log")).unwrap();
-        let mut command = self.lab.command(host, env!("CARGO_BIN_EXE_fided")).unwrap();
-        command.arg("--config").arg(config).env("FIDE_LOG", std::env::var("FIDE_LOG").unwrap_or_else(|_| "debug".into()));
+        let words = [under, &[env!("CARGO_BIN_EXE_fided")]].concat();
+        let mut command = self.lab.command(host, words[0]).unwrap();
+        command
+            .args(&words[1..])
+            .arg("--config")
+            .arg(config)
+            .env("FIDE_LOG", std::env::var("FIDE_LOG").unwrap_or_else(|_| "debug".into()));
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
         command.spawn().unwrap()
     }
 
     /// Starts the host's agent and waits until it answers.
     pub fn start(&mut self, host: u16) {
-        let child = self.spawn(host, &self.config(host));
+        self.start_under(host, &[]);
+    }
+
+    /// The same by a program that becomes it, with its arguments.
+    pub fn start_under(&mut self, host: u16, under: &[&str]) {
+        let child = self.spawn_under(host, &self.config(host), under);
         self.agents.push(Agent { host, child });
         wait_for(&format!("the agent of h{host} answers"), || {
             let agent = self.agents.iter_mut().find(|a| a.host == host)?;

@@ -8,7 +8,8 @@ use fide_lab::{Cut, NETS, nic_name};
 use fide_wire::control::{ErrorCode, Request};
 use fide_wire::verdict::Cause;
 use std::cell::Cell;
-use std::net::UdpSocket;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -356,8 +357,12 @@ fn actor_that_waits(w: &World, request: &Request) -> Process {
 
 /// Two hosts, of which the first has a gate for an application.
 fn gated(pins: &Pins, group: &Group) -> Option<World> {
+    gated_with(pins, group, "")
+}
+
+fn gated_with(pins: &Pins, group: &Group, lines: &str) -> Option<World> {
     let config = pins.config(1, "");
-    let gate = format!("{config}\n[[gate]]\nname = \"app\"\ncgroup = \"{}\"\n", group.0.display());
+    let gate = format!("{config}\n[[gate]]\nname = \"app\"\ncgroup = \"{}\"\n{lines}\n", group.0.display());
     Setup::hosts(2).extra(move |h| if h == 1 { gate.clone() } else { String::new() }).alone().up()
 }
 
@@ -440,7 +445,7 @@ fn a_stream_extends_when_the_other_kernel_has_it() {
     let Some(w) = gated(&pins, &group) else { return };
     let enter = format!("enter {}", group.0.display());
     let mut sender = actor(&w, 1, &[&enter]);
-    let listener = w.lab.in_host(2, || std::net::TcpListener::bind("0.0.0.0:4001").unwrap()).unwrap();
+    let listener = w.lab.in_host(2, || TcpListener::bind("0.0.0.0:4001").unwrap()).unwrap();
     assert!(say(&mut sender, &format!("towards-tcp {}:4001", w.lab.ipv4(2, 0))).starts_with("ok"));
     let (_stream, _) = listener.accept().unwrap();
     valid_ns(&say(&mut sender, "beat 2000 1900"));
@@ -496,4 +501,94 @@ fn a_gate_is_moved_from_inside_by_those_who_may() {
     assert!(say(&mut inside, "extend 6000 5000").starts_with("error Fenced"), "for good");
     valid_ns(&say(&mut inside, "anew 5000"));
     valid_ns(&say(&mut inside, "extend 0 6000"));
+}
+
+/// The connections of h1 to port 4001 of h2 in this state, as `ss` says.
+fn connections(w: &World, state: &str) -> usize {
+    let said = w.lab.command(1, "ss").unwrap().args(["-Htn", "state", state, "dport", "=", ":4001"]).output().unwrap();
+    assert!(said.status.success(), "{said:?}");
+    String::from_utf8(said.stdout).unwrap().lines().count()
+}
+
+/// An instance with a connection to h2, and h2's end.
+fn connected(w: &World, group: &Group, listener: &TcpListener) -> (Process, TcpStream) {
+    let mut instance = actor(w, 1, &[&format!("enter {}", group.0.display())]);
+    assert!(say(&mut instance, &format!("towards-tcp {}:4001", w.lab.ipv4(2, 0))).starts_with("ok"));
+    (instance, listener.accept().unwrap().0)
+}
+
+/// The next so many bytes that come.
+fn read(stream: &mut TcpStream, count: usize) -> String {
+    let mut bytes = vec![0; count];
+    stream.read_exact(&mut bytes).unwrap();
+    String::from_utf8(bytes).unwrap()
+}
+
+/// Closes the gate while instances write, and ends the first of them.
+fn left_behind(w: &World, writers: &mut [&mut Process]) {
+    let armed = valid_ns(&say(writers[0], "extend 0 200"));
+    until("its time is over", || now_ns() > armed);
+    for writer in &mut *writers {
+        assert!(say(writer, "write old").starts_with("ok"), "the socket takes it");
+    }
+    until("it was held back", || w.status(1).gates.iter().any(|g| g.state == "fenced" && g.blocked > 0));
+    writers[0].kill();
+    writers[0].ended();
+    assert_eq!(connections(w, "fin-wait-1"), 1, "the kernel goes on for it");
+}
+
+#[test]
+fn what_a_former_instance_wrote_does_not_leave_when_the_next_one_begins_anew() {
+    let (Some(pins), Some(group)) = (Pins::new(), Group::new("anew")) else { return };
+    let Some(w) = gated(&pins, &group) else { return };
+    let below = Group(group.0.join("worker"));
+    std::fs::create_dir(&below.0).unwrap();
+    let listener = w.lab.in_host(2, || TcpListener::bind("0.0.0.0:4001").unwrap()).unwrap();
+    let (mut dead, mut dead_end) = connected(&w, &below, &listener);
+    let (mut held, mut held_end) = connected(&w, &group, &listener);
+    let (mut idle, mut idle_end) = connected(&w, &group, &listener);
+    assert!(say(&mut idle, "write before").starts_with("ok"));
+    assert_eq!(read(&mut idle_end, 6), "before");
+    left_behind(&w, &mut [&mut dead, &mut held]);
+    drop(below); // its connection is the cgroup's that is no more
+
+    let mut next = actor(&w, 1, &[&format!("enter {}", group.0.display())]);
+    let said = say(&mut next, "extend 0 3000");
+    assert!(
+        said.starts_with("error Fenced") && connections(&w, "fin-wait-1") == 1,
+        "only what opens a gate ends anything: {said}"
+    );
+    valid_ns(&say(&mut next, "anew 600000"));
+    assert_eq!((connections(&w, "fin-wait-1"), connections(&w, "established")), (0, 1));
+    assert!(w.log(1).contains("2 TCP connections that held bytes back were ended"));
+    // Of both, h2 has heard nothing and hears nothing: their kernel does not know them any more.
+    for end in [&mut dead_end, &mut held_end] {
+        end.write_all(b"?").unwrap();
+        let error = end.read(&mut [0; 16]).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+    }
+    let said = say(&mut held, "write more");
+    assert!(said.starts_with("error") && said.contains("abort"), "{said}");
+    // The connection in which nothing waited goes on, and new ones come.
+    assert!(say(&mut idle, "write after").starts_with("ok"));
+    assert_eq!(read(&mut idle_end, 5), "after");
+    let (mut fresh, mut fresh_end) = connected(&w, &group, &listener);
+    assert!(say(&mut fresh, "write new").starts_with("ok"));
+    assert_eq!(read(&mut fresh_end, 3), "new");
+    // A gate that is open is moved on only, also by who begins anew: nothing is held back there.
+    valid_ns(&say(&mut next, "anew 700000"));
+    assert!(say(&mut idle, "write still").starts_with("ok"));
+    assert_eq!(read(&mut idle_end, 5), "still");
+}
+
+#[test]
+fn an_application_may_see_to_its_connections_itself() {
+    let (Some(pins), Some(group)) = (Pins::new(), Group::new("keep")) else { return };
+    let Some(w) = gated_with(&pins, &group, "connections = \"keep\"") else { return };
+    let listener = w.lab.in_host(2, || TcpListener::bind("0.0.0.0:4001").unwrap()).unwrap();
+    let (mut dead, mut dead_end) = connected(&w, &group, &listener);
+    left_behind(&w, &mut [&mut dead]);
+    let mut next = actor(&w, 1, &[&format!("enter {}", group.0.display())]);
+    valid_ns(&say(&mut next, "anew 600000"));
+    assert_eq!(read(&mut dead_end, 3), "old", "which is what the default is for");
 }

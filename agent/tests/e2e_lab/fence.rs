@@ -7,7 +7,8 @@ use fide_wire::control::{ErrorCode, FenceOrder, FenceStatus, HistoryEvent, Reply
 use fide_wire::verdict::{Cause, Confirmers, FenceMode, FencedWhy};
 use std::fs;
 use std::io;
-use std::net::UdpSocket;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -200,6 +201,18 @@ fn one_fenced(pins: &Pins, lines: &str) -> Option<World> {
         until("the promise is known", || promised(&w, observer, "h1"));
     }
     Some(w)
+}
+
+/// The same, with a timeout of its own.
+fn fenced_within(pins: &Pins, lines: &str) -> Option<World> {
+    let config = pins.config(1, &format!("mode = \"sent\"\n{lines}"));
+    let w = Setup::hosts(3).extra(move |h| if h == 1 { config.clone() } else { String::new() }).alone().up()?;
+    open(&w, 1);
+    Some(w)
+}
+
+fn is_inside(group: &Group, process: &crate::common::Process) -> bool {
+    fs::read_to_string(group.0.join("cgroup.procs")).unwrap().lines().any(|pid| pid == process.pid().to_string())
 }
 
 /// The story of a host whose agent is held up: silent before it is called dead, told of it when it runs again, back on the operator's word only.
@@ -454,6 +467,82 @@ fn a_doomed_process_is_cut_off_at_once_and_its_next_instance_is_heard() {
     inside.flows();
 }
 
+/// A process in a cgroup of h1 that has a connection to h2 and writes into it what it is told; and h2's end.
+fn writer(w: &World, group: &Group) -> (crate::common::Process, TcpStream) {
+    let listener = w.lab.in_host(2, || TcpListener::bind("0.0.0.0:0").unwrap()).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let script = format!("exec 3<> /dev/tcp/{}/{port}; exec cat >&3", w.lab.ipv4(2, 0));
+    let process = in_group(w, 1, group, &script);
+    listener.set_nonblocking(true).unwrap();
+    let end = wait_for("it connects", || listener.accept().ok()).0;
+    end.set_nonblocking(false).unwrap();
+    (process, end)
+}
+
+/// Connections of h1 to h2 in this state that have not sent all.
+fn unsent(w: &World, state: &str) -> usize {
+    let said = w.lab.command(1, "ss").unwrap().args(["-Htn", "state", state]).output().unwrap();
+    let said = String::from_utf8(said.stdout).unwrap();
+    said.lines().filter(|line| line.split_whitespace().nth(1).is_some_and(|waiting| waiting != "0")).count()
+}
+
+/// The other end was told nothing, and is told nothing: the kernel does not know the connection any more.
+fn is_reset(mut end: TcpStream) {
+    end.write_all(b"?").unwrap();
+    assert_eq!(end.read(&mut [0; 16]).unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn what_a_dead_process_left_in_its_queues_does_not_leave_when_the_fence_opens() {
+    let Some(group) = Group::new("left") else { return };
+    // Each of them on a fence of its own: a host's, and a cgroup's.
+    for lines in [String::new(), format!("host = false\ncgroups = [\"{}\"]", group.0.display())] {
+        let Some(pins) = Pins::new() else { return };
+        let Some(w) = one_fenced(&pins, &lines) else { return };
+        let (mut dead, end) = writer(&w, &group);
+        let (mut lives, mut living_end) = writer(&w, &group);
+        fence(&w, 1, FenceOrder::Shut);
+        for process in [&mut dead, &mut lives] {
+            process.say("old");
+        }
+        until("it is held back", || unsent(&w, "established") == 2);
+        dead.kill();
+        dead.ended();
+        assert_eq!(unsent(&w, "fin-wait-1"), 1);
+        fence(&w, 1, FenceOrder::Recover);
+        assert_eq!(unsent(&w, "fin-wait-1"), 0);
+        is_reset(end);
+        // What living processes do is theirs to begin anew: the operator says that they did.
+        let mut heard = [0; 4];
+        living_end.read_exact(&mut heard).unwrap();
+        assert_eq!(&heard, b"old\n");
+    }
+}
+
+#[test]
+fn what_a_doomed_process_left_in_its_queues_does_not_leave_with_the_next_instance() {
+    let (Some(pins), Some(group)) = (Pins::new(), Group::new("queues")) else { return };
+    let lines = format!("host = false\ncgroups = [\"{}\"]", group.0.display());
+    let Some(w) = one_fenced(&pins, &lines) else { return };
+    let (mut doomed, end) = writer(&w, &group);
+    w.watch_known(1, "db", doomed.pid());
+    until("its gate is known", || fence(&w, 1, FenceOrder::Status).gates.iter().any(|g| g.state == "open"));
+    // Something lies in its queue in the moment of its doom: the path is cut.
+    w.lab.cut(2, 0, Cut::ToHost).unwrap();
+    doomed.say("old");
+    until("it is under way", || unsent(&w, "established") == 1);
+    doomed.kill();
+    until("its gate is shut", || fence(&w, 1, FenceOrder::Status).gates[0].doomed == "db");
+    until("the kernel goes on for it", || unsent(&w, "fin-wait-1") == 1);
+    w.lab.heal(2, 0).unwrap();
+    let next = in_group(&w, 1, &group, "exec sleep 1000");
+    until("it is in its cgroup", || is_inside(&group, &next));
+    w.watch_known(1, "db", next.pid());
+    assert_eq!(unsent(&w, "fin-wait-1"), 0);
+    until("it is open", || fence(&w, 1, FenceOrder::Status).gates[0].state == "open");
+    is_reset(end);
+}
+
 #[test]
 fn what_comes_before_the_notice_of_a_doom_is_not_felt() {
     let (Some(pins), Some(group)) = (Pins::new(), Group::new("cost")) else { return };
@@ -461,7 +550,13 @@ fn what_comes_before_the_notice_of_a_doom_is_not_felt() {
     let gate = made.guard_cgroup(&group.0).unwrap();
     let config = fide_agent::config::FenceConfig::default();
     let rule = fide_agent::fence::rule_config(&config, FenceMode::Sent, 2);
-    let mut driver = fide_agent::fence::Driver::new(rule, false, vec![("db".into(), gate.clone())], Arc::default(), now_ns());
+    let mut driver = fide_agent::fence::Driver::new(
+        rule,
+        (false, fide_agent::config::AtStart::Open),
+        vec![("db".into(), gate.clone())],
+        Arc::default(),
+        now_ns(),
+    );
     let mut took: Vec<u64> = (1..=2000)
         .map(|app| {
             driver.process(app, "db", |_| false);
@@ -542,4 +637,359 @@ fn in_a_partition_the_minority_is_fenced_and_the_majority_is_not() {
     w.all_alive();
     assert!(w.view(2, "h1").unwrap().incarnation > life + 1);
     open(&w, 1);
+}
+
+/// Four hosts: h1 has a fence with these lines, the others what is said of them, by number.
+fn four(pins: &Pins, lines: &str, others: impl Fn(u16) -> &'static str, start: bool) -> Option<World> {
+    let all: Vec<String> = (1..=4)
+        .map(|h| match (h, others(h)) {
+            (1, _) => pins.config(1, lines),
+            (_, "") => String::new(),
+            (h, lines) => pins.config(h, lines),
+        })
+        .collect();
+    let setup = Setup::hosts(4).extra(move |h| all[usize::from(h) - 1].clone()).alone();
+    if start { setup.up() } else { setup.empty().up() }
+}
+
+/// Nothing that this host sends is heard.
+fn mute(w: &World, host: u16) {
+    for net in NETS {
+        w.lab.cut(host, net, Cut::FromHost).unwrap();
+    }
+}
+
+/// Its fence is extended for so many timeouts more.
+fn goes_on(w: &World, host: u16, timeouts: u64) {
+    let before = fence(w, host, FenceOrder::Status);
+    assert_eq!(before.state, "open", "{before:?}");
+    until("its fence is extended", || {
+        let now = fence(w, host, FenceOrder::Status);
+        assert_eq!((now.state.as_str(), w.events(host, Cause::Fenced).len()), ("open", 0), "{now:?}");
+        now.valid_ns > before.valid_ns + timeouts * before.timeout_ns
+    });
+}
+
+/// It closes by itself, and an observer that hears everybody else says that it is silent only after that.
+fn runs_out(w: &World, host: u16, observer: u16) {
+    let fenced = w.event(host, "fenced", |e| e.cause == Cause::Fenced);
+    assert_eq!(fenced.code, FencedWhy::RanOut as i32);
+    let verdict = silent(w, observer, &format!("h{host}"));
+    let (evidence, status) = (verdict.evidence.unwrap(), fence(w, host, FenceOrder::Status));
+    assert!(evidence.fenced && verdict.at_ns > status.valid_ns, "{} ns early", status.valid_ns.saturating_sub(verdict.at_ns));
+}
+
+#[test]
+fn confirmed_by_all_waits_for_everybody_but_those_that_are_fenced_themselves() {
+    let Some(pins) = Pins::new() else { return };
+    let lines = "mode = \"acknowledged\"\nconfirmed_by = \"all\"\ntimeout = \"1s\"\nmargin = \"10ms\"";
+    let others = |h| if h == 4 { "mode = \"sent\"\ntimeout = \"100ms\"" } else { "" };
+    let Some(w) = four(&pins, lines, others, true) else { return };
+    let status = open(&w, 1);
+    assert_eq!(status.mode, "acknowledged by all");
+    let needed = || fence(&w, 1, FenceOrder::Status).confirmations_needed;
+    until("all three confirm", || needed() == 3);
+    for observer in 2..=4 {
+        until("the promise is known", || promised(&w, observer, "h1"));
+    }
+    open(&w, 4);
+    until("its promise is known", || promised(&w, 1, "h4"));
+    // One that is fenced itself is not waited for, as soon as it may be taken for dead, which is before h1's own time is over.
+    mute(&w, 4);
+    assert!(silent(&w, 1, "h4").evidence.unwrap().fenced);
+    until("it is not waited for", || needed() == 2);
+    goes_on(&w, 1, 3);
+    // One without a fence takes h1 with it: it might observe h1, and nobody knows.
+    mute(&w, 3);
+    runs_out(&w, 1, 2);
+    assert_eq!(w.state(2, "h4"), "silent-host");
+}
+
+#[test]
+fn confirmed_by_two_needs_two_others_and_no_third() {
+    let Some(pins) = Pins::new() else { return };
+    let lines = "mode = \"acknowledged\"\nconfirmed_by = 2\ntimeout = \"400ms\"\nmargin = \"10ms\"";
+    let Some(mut w) = four(&pins, lines, |_| "", false) else { return };
+    for host in [1, 2] {
+        w.start(host);
+    }
+    w.all_alive();
+    until("h1 is in its second", || w.view(2, "h1").is_some_and(|h| h.paths.iter().all(|p| p.last_number > 500)));
+    let status = fence(&w, 1, FenceOrder::Status);
+    assert_eq!((status.state.as_str(), status.confirmations_needed), ("starting", 2), "one other is not enough: {status:?}");
+    for host in [3, 4] {
+        w.start(host);
+    }
+    w.all_alive();
+    assert_eq!(open(&w, 1).mode, "acknowledged by 2");
+    for observer in 2..=4 {
+        until("the promise is known", || promised(&w, observer, "h1"));
+        until("it confirms", || fence(&w, 1, FenceOrder::Status).confirmed_by.contains(&format!("h{observer}")));
+    }
+    mute(&w, 4);
+    silent(&w, 1, "h4");
+    goes_on(&w, 1, 5);
+    mute(&w, 3);
+    runs_out(&w, 1, 2);
+}
+
+#[test]
+fn a_host_that_others_have_given_up_is_fenced_when_it_hears_that() {
+    let Some(pins) = Pins::new() else { return };
+    let Some(w) = one_fenced(&pins, "") else { return };
+    let mut application = w.subscriber(1, false);
+    let traffic = Traffic::new(&w, 1, 2);
+    traffic.flows();
+    // Mode sent: what left is believed to arrive. It does not, and nobody on h1 knows.
+    mute(&w, 1);
+    for observer in [2, 3] {
+        assert!(silent(&w, observer, "h1").evidence.unwrap().fenced);
+    }
+    // They say so in their path reports, which reach it at once.
+    application.wait("on_fenced", |e| matches!(e, Event::Fenced(v) if v.code == FencedWhy::GivenUp as i32));
+    for net in NETS {
+        w.lab.heal(1, net).unwrap();
+    }
+    traffic.is_cut_off();
+    let status = fence(&w, 1, FenceOrder::Status);
+    assert_eq!((status.state.as_str(), status.why), ("fenced", FencedWhy::GivenUp.to_string()));
+    fence(&w, 1, FenceOrder::Recover);
+    traffic.flows();
+    w.all_alive();
+    open(&w, 1);
+}
+
+#[test]
+fn recover_at_start_opens_what_a_former_life_left_closed() {
+    let Some(pins) = Pins::new() else { return };
+    let Some(mut w) = one_fenced(&pins, "recover_at_start = true") else { return };
+    let life = w.view(2, "h1").unwrap().incarnation;
+    let traffic = Traffic::new(&w, 1, 2);
+    traffic.flows();
+    w.kill_agent(1);
+    silent(&w, 2, "h1");
+    traffic.is_cut_off();
+    w.start(1);
+    traffic.flows();
+    let status = open(&w, 1);
+    assert_eq!(status.why, "");
+    w.event(1, "that it was found closed", |e| e.cause == Cause::Fenced && e.code == FencedWhy::FormerLife as i32);
+    w.event(1, "that it was opened", |e| e.cause == Cause::Recovered && e.incarnation > life);
+    w.all_alive();
+    assert!(w.view(2, "h1").unwrap().incarnation > life);
+}
+
+#[test]
+fn what_a_killed_agent_left_open_is_taken_over_open() {
+    let (Some(pins), Some(group)) = (Pins::new(), Group::new("adopted")) else { return };
+    // Long enough for the next agent to come in time.
+    let lines = format!("timeout = \"10s\"\ncgroups = [\"{}\"]", group.0.display());
+    let Some(mut w) = fenced_within(&pins, &lines) else { return };
+    let traffic = Traffic::new(&w, 1, 2);
+    let _inside = in_group(&w, 1, &group, &sender(&w, 3));
+    let inside = ear(&w, 3);
+    let watched = in_group(&w, 1, &group, "exec sleep 1000");
+    until("it is in its cgroup", || is_inside(&group, &watched));
+    w.watch_known(1, "db", watched.pid());
+    for heard in [&traffic, &inside] {
+        heard.flows();
+    }
+    let before = open(&w, 1);
+    w.kill_agent(1);
+    w.start(1);
+    let extended = wait_for("its fence is extended", || Some(open(&w, 1)).filter(|s| s.valid_ns > before.valid_ns));
+    assert!(extended.gates.iter().all(|g| g.state == "open"), "{extended:?}");
+    for heard in [&traffic, &inside] {
+        heard.flows();
+    }
+    // A gate that was shut for a doomed process stays so, and the others are open all the same.
+    w.watch_known(1, "db", watched.pid());
+    watched.kill();
+    let gate = |w: &World| fence(w, 1, FenceOrder::Status).gates.into_iter().find(|g| g.name != "host").unwrap();
+    until("its gate is shut", || gate(&w).doomed == "db");
+    inside.is_cut_off();
+    w.kill_agent(1);
+    w.start(1);
+    open(&w, 1);
+    assert_eq!((gate(&w).state.as_str(), gate(&w).doomed.as_str()), ("shut", "a process of the agent's former life"));
+    traffic.flows();
+    inside.is_cut_off();
+    assert_eq!(w.events(1, Cause::Fenced).len(), 0);
+    let next = in_group(&w, 1, &group, "exec sleep 1000");
+    until("it is in its cgroup", || is_inside(&group, &next));
+    w.watch_known(1, "db", next.pid());
+    inside.flows();
+}
+
+#[test]
+fn a_cgroup_that_is_made_again_is_guarded_again() {
+    let (Some(pins), Some(parent)) = (Pins::new(), Group::new("again")) else { return };
+    let make = || {
+        let group = Group(parent.0.join("service"));
+        fs::create_dir(&group.0).unwrap();
+        group
+    };
+    let group = make();
+    let lines = format!("timeout = \"10s\"\nhost = false\ncgroups = [\"{}\"]", group.0.display());
+    let Some(mut w) = fenced_within(&pins, &lines) else { return };
+    let _first = in_group(&w, 1, &group, &sender(&w, 2));
+    let heard = ear(&w, 2);
+    heard.flows();
+    drop(group); // with what runs in it
+    heard.is_cut_off();
+    // Watched at once, before the agent looks for cgroups by itself: its gate is there, and shut when it is doomed.
+    let group = make();
+    let parent_of_one = in_group(&w, 1, &group, &format!("({}) & exec sleep 1000", sender(&w, 2)));
+    until("it is in its cgroup", || is_inside(&group, &parent_of_one));
+    w.watch(1, "db", parent_of_one.pid());
+    heard.flows();
+    parent_of_one.kill();
+    w.event(2, "its doom", |e| e.cause == Cause::Doomed && e.app.as_deref() == Some("db"));
+    heard.is_cut_off();
+    let gates = fence(&w, 1, FenceOrder::Status).gates;
+    assert_eq!(gates.iter().map(|g| (g.state.as_str(), g.doomed.as_str())).collect::<Vec<_>>(), [("shut", "db")]);
+    // Made again on a host that is fenced, it is shut.
+    fence(&w, 1, FenceOrder::Shut);
+    drop(group);
+    let group = make();
+    let _third = in_group(&w, 1, &group, &sender(&w, 2));
+    until("it is guarded", || {
+        fence(&w, 1, FenceOrder::Status).gates.iter().any(|g| g.state == "shut" && g.blocked > 0 && g.doomed.is_empty())
+    });
+    heard.is_cut_off();
+    fence(&w, 1, FenceOrder::Recover);
+    heard.flows();
+    // The gates of the two that are gone are nobody's: they ran out, and the next agent does not take this host for fenced.
+    w.kill_agent(1);
+    w.start(1);
+    open(&w, 1);
+    heard.flows();
+    assert_eq!(w.events(1, Cause::Fenced).len(), 1);
+}
+
+#[test]
+fn a_host_that_starts_with_a_minority_is_not_armed_and_where_that_is_configured_not_heard() {
+    let (Some(pins), Some(group)) = (Pins::new(), Group::new("minority")) else { return };
+    let lines =
+        format!("mode = \"acknowledged\"\ntimeout = \"2s\"\ncgroups = [\"{}\"]\nat_start = \"closed\"", group.0.display());
+    let Some(mut w) = four(&pins, &lines, |_| "", true) else { return };
+    let status = |w: &World| fence(w, 1, FenceOrder::Status);
+    open(&w, 1);
+    until("two of three others must confirm", || status(&w).confirmations_needed == 2);
+    let _inside = in_group(&w, 1, &group, &sender(&w, 2));
+    let inside = ear(&w, 2);
+    inside.flows();
+    // Two of four are dead when h1 begins anew, after a clean end: no gate is there any more.
+    w.signal_agent(1, libc::SIGTERM);
+    assert!(w.agent_ended(1).success());
+    for host in [3, 4] {
+        w.kill_agent(host);
+    }
+    inside.flows();
+    w.start(1);
+    until("h2 confirms", || status(&w).confirmed_by == ["h2"]);
+    let starting = |w: &World| {
+        let s = status(w);
+        let gates: Vec<_> = s.gates.iter().map(|g| (g.name == "host", g.state.clone())).collect();
+        assert_eq!((s.state.as_str(), s.confirmations_needed), ("starting", 2), "two of four are no majority: {s:?}");
+        assert_eq!(gates, [(true, "not-armed".to_string()), (false, "shut".into())]);
+    };
+    starting(&w);
+    inside.is_cut_off();
+    // Nor does one that is killed meanwhile open it.
+    w.kill_agent(1);
+    inside.is_cut_off();
+    w.start(1);
+    until("h2 confirms", || status(&w).confirmed_by == ["h2"]);
+    starting(&w);
+    // A third one comes back.
+    w.start(3);
+    open(&w, 1);
+    inside.flows();
+    assert_eq!(w.events(1, Cause::Fenced).len(), 0);
+    // Who leaves is counted no more, also by the next life.
+    w.start(4);
+    w.all_alive();
+    w.signal_agent(4, libc::SIGTERM);
+    assert!(w.agent_ended(4).success());
+    w.event(1, "it left", |e| e.cause == Cause::Left && e.node == "h4");
+    until("it is not counted", || status(&w).confirmations_needed == 1);
+    w.signal_agent(1, libc::SIGTERM);
+    assert!(w.agent_ended(1).success());
+    w.start(1);
+    open(&w, 1);
+    assert_eq!(status(&w).confirmations_needed, 1);
+    inside.flows();
+}
+
+/// What makes a program run as the shipped unit runs it, as far as that can be had without systemd: its capabilities, no new ones, and cgroups that cannot be
+/// written to.
+fn as_the_unit_does(cgroups: &std::path::Path) -> Vec<String> {
+    let unit = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/fided.service")).unwrap();
+    let line = |key: &str| unit.lines().find_map(|l| l.strip_prefix(key)).unwrap_or_else(|| panic!("{key} is in the unit"));
+    assert_eq!((line("NoNewPrivileges="), line("ProtectControlGroups=")), ("yes", "yes"));
+    let names = line("CapabilityBoundingSet=").split(' ').map(|name| name.strip_prefix("CAP_").unwrap().to_lowercase());
+    let bounding = names.fold("-all".to_string(), |all, name| format!("{all},+{name}"));
+    let script = format!(
+        "mount -o remount,bind,ro {} && exec setpriv --no-new-privs --bounding-set={bounding} --inh-caps=-all \"$@\"",
+        cgroups.display()
+    );
+    ["unshare", "--mount", "sh", "-c", &script, "sh"].map(String::from).to_vec()
+}
+
+#[test]
+fn a_fence_can_be_had_with_what_the_shipped_unit_permits() {
+    let (Some(pins), Some(group), Some(service)) = (Pins::new(), Group::new("unit"), Group::new("unit-gate")) else { return };
+    let fenced = pins.config(1, &format!("mode = \"sent\"\ntimeout = \"5s\"\ncgroups = [\"{}\"]", group.0.display()));
+    let config = format!("{fenced}[[gate]]\nname = \"app\"\ncgroup = \"{}\"\n", service.0.display());
+    let extra = move |h| if h == 1 { config.clone() } else { String::new() };
+    let Some(mut w) = Setup::hosts(3).extra(extra).alone().empty().up() else { return };
+    let under = as_the_unit_does(group.0.parent().unwrap());
+    let under: Vec<&str> = under.iter().map(String::as_str).collect();
+    w.start_under(1, &under);
+    for host in [2, 3] {
+        w.start(host);
+    }
+    w.all_alive();
+    let status = fs::read_to_string(format!("/proc/{}/status", w.agent_pid(1))).unwrap();
+    let caps = |key: &str| {
+        let line = status.lines().find_map(|l| l.strip_prefix(key)).unwrap();
+        u64::from_str_radix(line.trim_start_matches(':').trim(), 16).unwrap().count_ones()
+    };
+    assert_eq!((caps("CapEff"), caps("CapBnd")), (10, 10), "as many as the unit names");
+    let traffic = Traffic::new(&w, 1, 2);
+    let (mut dead, end) = writer(&w, &group);
+    let before = open(&w, 1);
+    assert!(before.gates.len() == 2 && before.gates.iter().all(|g| g.state == "open"), "{before:?}");
+    assert_eq!(before.interfaces, ["net0", "net1"]);
+    assert_eq!(w.status(1).gates.iter().map(|g| g.state.as_str()).collect::<Vec<_>>(), ["not-armed"]);
+    traffic.flows();
+    // The next agent takes it over.
+    w.kill_agent(1);
+    w.start_under(1, &under);
+    until("its fence is extended", || open(&w, 1).valid_ns > before.valid_ns);
+    fence(&w, 1, FenceOrder::Shut);
+    traffic.is_cut_off();
+    dead.say("old");
+    until("it is held back", || unsent(&w, "established") == 1);
+    dead.kill();
+    dead.ended();
+    fence(&w, 1, FenceOrder::Recover);
+    assert_eq!(unsent(&w, "fin-wait-1"), 0);
+    is_reset(end);
+    traffic.flows();
+    // A watched process is seen, and cut off when it is doomed.
+    let watched = in_group(&w, 1, &group, &format!("({}) & exec sleep 1000", sender(&w, 3)));
+    let inside = ear(&w, 3);
+    until("it is in its cgroup", || is_inside(&group, &watched));
+    w.watch_known(1, "db", watched.pid());
+    inside.flows();
+    watched.kill();
+    w.event(2, "its doom", |e| e.cause == Cause::Doomed && e.app.as_deref() == Some("db"));
+    inside.is_cut_off();
+    // A clean end takes all away.
+    w.signal_agent(1, libc::SIGTERM);
+    assert!(w.agent_ended(1).success());
+    assert!(!pins.0.join("h1").exists() && !pins.0.join("h1-gates").exists());
+    traffic.flows();
 }

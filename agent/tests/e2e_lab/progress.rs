@@ -1,6 +1,7 @@
 //! Who is there and does not move (B10): hung, neither dead nor unreachable.
 
 use crate::common::{Process, Setup, Watcher, World, named, until};
+use crate::fence::{Group, Pins, ear};
 use fide_client::Event;
 use fide_wire::verdict::{Cause, Grade, ProgressSource};
 use std::time::Duration;
@@ -250,6 +251,53 @@ fn b10_a_hook_kills_who_is_hung_and_that_is_a_certain_crash() {
     w.event(1, "that it was the hook", |e| e.cause == Cause::Local && e.text.contains("db") && e.text.contains("killed"));
     assert_eq!(watchers[0].failures_of("other@h1"), 0, "the hook is not for it");
     assert!(w.status(1).watched.iter().any(|a| a.name == "other" && a.state == "hung"));
+}
+
+#[test]
+fn b10_a_hook_cuts_off_who_is_hung_until_the_next_instance() {
+    let (Some(pins), Some(group)) = (Pins::new(), Group::new("hung")) else { return };
+    let lines = format!("mode = \"sent\"\ntimeout = \"2s\"\ncgroups = [\"{}\"]", group.0.display());
+    let hook = "[[hook]]\non = [\"hung\"]\nmatch = \"db@*\"\naction = \"fence\"\n";
+    let config = format!("{hook}{}", pins.config(1, &lines));
+    let Some(w) = Setup::hosts(2).extra(move |h| if h == 1 { config.clone() } else { String::new() }).alone().up() else {
+        return;
+    };
+    let inside = || {
+        let p = w.actor(1, "application", &[]);
+        std::fs::write(group.0.join("cgroup.procs"), p.pid().to_string()).unwrap();
+        p
+    };
+    let started = |mut p: Process| {
+        assert_eq!(p.hear(), "ready");
+        for what in ["join db 0", &format!("progress {LIMIT_MS}"), "tick-on"] {
+            order(&mut p, what);
+        }
+        p
+    };
+    let mut db = started(inside());
+    // Another process of its service sends for it.
+    let script = format!(
+        "echo $$ > {}/cgroup.procs; while :; do echo x > /dev/udp/{}/3999 || :; done 2> /dev/null",
+        group.0.display(),
+        w.lab.ipv4(2, 0)
+    );
+    let _sender = w.process(1, "bash", &["-c", &script]);
+    let heard = ear(&w, 2);
+    heard.flows();
+    let mut there = w.monitor(2, "db@h1");
+    order(&mut db, "tick-off");
+    there.hung("db@h1");
+    w.event(1, "that it was the hook", |e| e.cause == Cause::Local && e.text.contains("db was hung and is cut off"));
+    heard.is_cut_off();
+    // It moves again: others may have done without it, so that changes nothing.
+    order(&mut db, "tick-on");
+    there.progressing("db@h1");
+    heard.is_cut_off();
+    db.kill();
+    there.failure("db@h1");
+    let _next = started(inside());
+    heard.flows();
+    assert_eq!(w.events(1, Cause::Fenced).len(), 0, "nobody else is meant");
 }
 
 /// A configuration with one watch by pid-independent name and this probe on h1.

@@ -410,9 +410,9 @@ FIDE_API int fide_sent(int fd, uint64_t wait_ns, uint64_t *known_ns);
 FIDE_API int fide_extend(struct fide *f, uint64_t known_ns, uint64_t valid_ns);
 
 /*
- * Opens this application's gate up to valid_ns, also when it is closed: what sends from now on has dropped what it did before, as after a restart. That
- * includes what an instance before it had written to TCP sockets: the kernel goes on sending it, also after a SIGKILL (`ss -K` ends such sockets). Errors
- * as fide_extend. Blocks, but not on other calls. Thread-safe.
+ * Opens this application's gate up to valid_ns, also when it is closed: what sends from now on has dropped what it did before, as after a restart. TCP
+ * connections of its cgroup in which a closed gate holds something back are ended first (ECONNABORTED), also those of processes that were killed;
+ * FIDE_ESYSTEM where they cannot be, and the gate stays closed. Else errors as fide_extend. Blocks, but not on other calls. Thread-safe.
  */
 FIDE_API int fide_begin_anew(struct fide *f, uint64_t valid_ns);
 

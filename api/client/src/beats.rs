@@ -79,10 +79,10 @@ impl Client {
     }
 
     /// Opens this application's gate up to `valid_ns`, also when it is closed. Who calls this says that whatever sends from now on has dropped
-    /// what it did before, as after a restart. Blocks as [`Client::extend`].
+    /// what it did before, as after a restart. TCP connections of its cgroup in which a closed gate holds something back are ended first. Blocks as [`Client::extend`].
     ///
     /// # Errors
-    /// As [`Client::extend`].
+    /// As [`Client::extend`], and `System` when such connections cannot be ended: the gate stays closed.
     pub fn begin_anew(&self, valid_ns: u64) -> Result<u64, Error> {
         self.move_gate(sys::monotonic_ns(), valid_ns, true)
     }

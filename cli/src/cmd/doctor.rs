@@ -2,7 +2,7 @@
 
 use crate::context::Context;
 use crate::doctor::files::Files;
-use crate::doctor::{Report, agent, bpf, jitter, kernel, network, render, timing};
+use crate::doctor::{Report, agent, bpf, fence, jitter, kernel, network, render, timing};
 use crate::failure::Failure;
 use crate::progress::Progress;
 use clap::Args;
@@ -63,6 +63,8 @@ fn examine(context: &Context, args: &DoctorArgs, progress: &Progress) -> Report 
     progress.set("loading programs");
     let status = context.connect().and_then(|c| crate::context::status(&c)).ok();
     groups.push(bpf::examine(&files, &used, args.r#try || !args.interface.is_empty(), status.as_ref()));
+    progress.set("trying the fence");
+    groups.push(fence::examine(kernel::may_load(&files), &all, status.as_ref()));
     progress.set("looking at the network");
     groups.push(network::examine(&files, &all, &used));
     progress.set("measuring stolen time");

@@ -3,10 +3,11 @@
 //! Each part asks the host for facts and has them judged by pure functions, which is what the tests test:
 //! [`kernel`] (version, BTF, lockdown, privileges, clocks), [`bpf`] (programs really loaded and attached), [`network`]
 //! (interfaces, paths, multicast), [`timing`] (priorities, sleep states, stolen time), [`jitter`] (what the lane finds to disturb
-//! it, and a measurement), [`agent`] (program, configuration, whether it runs). [`Report::of`] sums up.
+//! it, and a measurement), [`fence`] (gates really made, what the agent guards), [`agent`] (program, configuration, whether it runs). [`Report::of`] sums up.
 
 pub mod agent;
 pub mod bpf;
+pub mod fence;
 pub mod files;
 pub mod jitter;
 pub mod kernel;

@@ -63,6 +63,11 @@ pub struct Nic {
 }
 
 impl Nic {
+    /// Something may leave this host by it.
+    pub fn leads_out(&self) -> bool {
+        self.has(libc::IFF_UP) && !self.has(libc::IFF_LOOPBACK)
+    }
+
     fn has(&self, flag: i32) -> bool {
         self.flags & flag != 0
     }

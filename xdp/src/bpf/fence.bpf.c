@@ -23,7 +23,8 @@ struct fide_gate {
 	__u64 first_blocked_ns; /* the first packet it has blocked since it was closed */
 	__u64 cgroup; /* whose it is; 0: nobody's, or the host's */
 	__u64 made; /* the owner's mark that a new map, which is all zeros and so all shut, was set up */
-	__u64 reserved[3];
+	__u64 apart; /* it was shut for a reason of its own, which says nothing of the owner's other gates (Apart in fence.rs); 0: it was not */
+	__u64 reserved[2];
 };
 
 struct {
