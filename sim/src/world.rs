@@ -295,9 +295,9 @@ pub struct World {
     safe_exit: SafeExit,
     /// A copy or a heartbeat did not get where it was sent, or too late: a LOWI member stops, and has all others stop.
     missed: bool,
-    /// When somebody spoke first and last in a LOWI group, by epoch.
-    started_ns: BTreeMap<Epoch, u64>,
-    /// See there.
+    /// When somebody spoke first in a LOWI group, and who were its members then, by epoch.
+    started: BTreeMap<Epoch, (u64, MemberSet)>,
+    /// When somebody spoke last.
     spoke_ns: BTreeMap<Epoch, u64>,
     /// Over whom somebody spoke although they live, because they could not count from the last round, or stood still.
     skipped: MemberSet,
@@ -354,7 +354,7 @@ impl World {
             },
             // Who loses its power may be heard by some and not by others, copies or not.
             missed: half_a_broadcast,
-            started_ns: BTreeMap::new(),
+            started: BTreeMap::new(),
             spoke_ns: BTreeMap::new(),
             skipped: MemberSet::new(),
             witness: Witness::default(),
@@ -1496,11 +1496,11 @@ impl World {
             || self.hosts.iter().any(|other| other.member.as_ref().is_some_and(|m| m.log.crashed().contains(me)));
         let Some(member) = &self.hosts[host].member else { return };
         let expelled = given_up || self.witness.expelled.contains(me) || self.skipped.contains(me);
-        // Who came to this engine behind its first round, and has heard none that left since, cannot tell when the last one was: a joiner, or one that was slow behind
-        // a change.
-        // Before the first round there is nothing that it could have missed.
-        let started = self.started_ns.get(&member.log.epoch()).is_some_and(|at| *at <= member.engine_ns);
-        let unsettled = started && member.copy_ns <= member.engine_ns;
+        // Who came to this engine behind its first round, and has heard none that left since, cannot tell when the last one was: a joiner. Who was a member when the
+        // engine began was waited for.
+        let founded = self.started.get(&member.log.epoch());
+        let joined = founded.is_some_and(|(at, founders)| *at <= member.engine_ns && !founders.contains(me));
+        let unsettled = joined && member.copy_ns <= member.engine_ns;
         let missed = self.missed;
         let reasons = Reasons { left, expelled, missed, unsettled, kind: member.log.kind() };
         let checked = self.safe_exit.halted(me, why, reasons);
@@ -1519,10 +1519,10 @@ impl World {
     /// when the last round came may be so late: behind a change of the engine, or with its state on its way.
     fn speaks(&mut self, host: usize, me: MemberId, message: &Message) {
         let Message::Engine { epoch, body: EngineMessage::Lowi(_) } = message else { return };
-        self.started_ns.entry(*epoch).or_insert(self.now);
         // Those who start the group together have heard its start.
         let last_ns = self.spoke_ns.insert(*epoch, self.now).or((*epoch == 0).then_some(0));
         let Some(speaker) = &self.hosts[host].member else { return };
+        self.started.entry(*epoch).or_insert_with(|| (self.now, speaker.log.members().clone()));
         for (at_host, other) in self.hosts.iter().filter_map(|host| Some((host, host.member.as_ref()?))) {
             let before = other.id < me && speaker.log.members().contains(other.id);
             let heard =

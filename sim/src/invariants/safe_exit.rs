@@ -23,7 +23,7 @@ pub struct Reasons {
     pub expelled: bool,
     /// A copy or a heartbeat of anybody did not get where it was sent, or too late.
     pub missed: bool,
-    /// It came to LOWI after the last round, and none has come since.
+    /// It joined a LOWI group after the last round, and none has come since.
     pub unsettled: bool,
     /// Its engine.
     pub kind: Kind,
