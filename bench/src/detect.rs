@@ -29,6 +29,8 @@ pub enum Kind {
     Peers,
     /// Both cables of a host are cut silently
     Silent,
+    /// A process that moves every millisecond is stopped: it is hung when its limit is over (50 ms)
+    Hung,
     /// kill -9 of an agent
     Agent,
     /// What an agent takes of processor and memory
@@ -182,6 +184,9 @@ fn measure_all(args: &Args, ui: &Ui, all: &mut Vec<Measured>) -> Result<bool> {
             for measured in footprint(&mut rig, ui, if args.quick { 5 } else { 20 })? {
                 one(measured, all);
             }
+        }
+        if wanted(Kind::Hung) {
+            one(hung(&mut rig, ui, scaled(200, 10))?, all);
         }
         if wanted(Kind::Agent) {
             one(agent_killed(&mut rig, ui, scaled(30, 3))?, all);
@@ -483,6 +488,45 @@ fn host_report(observers: &mut Observers, cause: Cause, within: Duration) -> Res
         Some((_, Report::Host(u))) => Ok(u),
         _ => bail!("no {cause} of h1 was reported within {} s", within.as_secs()),
     }
+}
+
+/// Of the process on h1 that is monitored.
+fn progress_report(observers: &mut Observers, cause: Cause) -> Result<crate::observer::Upcall> {
+    match observers.wait_for(Duration::from_secs(10), |_, r| matches!(r, Report::Progress(u) if u.cause == cause)) {
+        Some((_, Report::Progress(u))) => Ok(u),
+        _ => bail!("no word of {NAME}@h1 being {cause} came within 10 s"),
+    }
+}
+
+/// B10, F20: no progress for the limit, and the others know.
+fn hung(rig: &mut Rig, ui: &Ui, n: u64) -> Result<Measured> {
+    const LIMIT: Duration = Duration::from_millis(50);
+    let mut observers = Observers::default();
+    observers.start(rig, 2, &[&format!("{NAME}@h1")], false)?;
+    let moved = rig.lab().host_dir(WATCHED).join("bench-moved");
+    let victim = Victim::moving(rig, WATCHED, 19_998, NAME, LIMIT, &moved)?;
+    crash::wait_until_monitored(&mut observers, &[0], victim.app)?;
+    let (mut late, mut told) = (Samples::default(), Samples::default());
+    for i in 0..n {
+        ui.check()?;
+        ui.progress(format!("hung: {} of {n}", i + 1));
+        // Spread over the agent's period and its looks.
+        std::thread::sleep(Duration::from_micros(30_000 + i * 617 % 8_000));
+        sys::kill(victim.pid(), libc::SIGSTOP)?;
+        let report = progress_report(&mut observers, Cause::Hung)?;
+        // It stands still since long, so this is its last.
+        let stamp = std::fs::read(&moved).ok().and_then(|bytes| Some(u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?)));
+        let stamp = stamp.context("the process did not say when it moved")?;
+        sys::kill(victim.pid(), libc::SIGCONT)?;
+        late.push(report.at_ns.saturating_sub(stamp + LIMIT.as_nanos() as u64));
+        told.push(report.at_ns.saturating_sub(report.event_ns));
+        progress_report(&mut observers, Cause::Progressing)?;
+    }
+    let mut case = Case::new("detect", format!("hung limit=50ms idle{}", suffix(rig)), &mut late);
+    case.beside.insert("since_found".into(), told.beside());
+    case.notes.push(report::machine());
+    case.notes.push("counted from the last movement and the limit; since_found: from the look of its own agent to the upcall".into());
+    Ok(Measured { case, samples: named([("upcall", late)]) })
 }
 
 fn agent_killed(rig: &mut Rig, ui: &Ui, n: u64) -> Result<Measured> {

@@ -105,6 +105,8 @@ pub enum Report {
     Failure(Upcall),
     /// The end of a doomed process.
     Confirmed(Upcall),
+    /// A process does not move, or moves again.
+    Progress(Upcall),
     /// Something about a host, a path, or the observer's own agent.
     Host(Upcall),
     /// Events were lost.
@@ -242,6 +244,7 @@ fn upcalls(client: &Client, spin: bool) {
             Ok(Some(Event::Failure(v))) => report(&Report::Failure(upcall(&v, at_ns))),
             Ok(Some(Event::Confirmed(v))) => report(&Report::Confirmed(upcall(&v, at_ns))),
             Ok(Some(Event::Monitored(v))) => report(&Report::Monitored(upcall(&v, at_ns))),
+            Ok(Some(Event::Hung(v) | Event::Progressing(v))) => report(&Report::Progress(upcall(&v, at_ns))),
             Ok(Some(Event::Host(v))) => report(&Report::Host(upcall(&v, at_ns))),
             Ok(Some(Event::Lost { count })) => report(&Report::Lost { count }),
             Ok(Some(Event::AgentGone)) => {

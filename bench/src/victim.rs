@@ -5,9 +5,11 @@ use crate::rig::Rig;
 use crate::sys;
 use anyhow::{Context as _, Result, bail};
 use fide_client::Client;
+use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -30,6 +32,12 @@ pub struct Args {
     /// The agent's socket
     #[arg(long)]
     pub agent: Option<PathBuf>,
+    /// Move every millisecond, and be hung when that stops for so many ms
+    #[arg(long, value_name = "MS", requires_all = ["join", "moved"])]
+    pub limit: Option<u64>,
+    /// Where to write when it moved last: eight bytes, ns
+    #[arg(long, value_name = "FILE", requires = "limit")]
+    pub moved: Option<PathBuf>,
     /// A key of etcd or ZooKeeper to keep alive, as JSON
     #[arg(long, value_name = "TARGET", value_parser = target)]
     pub keep: Vec<Target>,
@@ -86,6 +94,19 @@ pub fn run(args: &Args) -> Result<()> {
         }
         _ => None,
     };
+    if let (Some(client), Some(limit), Some(moved)) = (&client, args.limit, &args.moved) {
+        let progress = client.progress(Duration::from_millis(limit))?;
+        let stamp = File::create(moved).with_context(|| format!("cannot write {}", moved.display()))?;
+        std::thread::spawn(move || {
+            // Until it is stopped, or ends.
+            progress.begin();
+            while stamp.write_all_at(&sys::now_ns().to_ne_bytes(), 0).is_ok() {
+                progress.tick();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            eprintln!("{ROLE}: cannot say any more when it moved");
+        });
+    }
     let granted = keep(&args.keep)?;
     println!("{}", [u64::from(app)].iter().chain(&granted).fold("ready".to_string(), |line, n| format!("{line} {n}")));
     io::stdout().flush()?;
@@ -123,6 +144,17 @@ impl Victim {
         if let Some(name) = join {
             command.arg("--join").arg(name).arg("--agent").arg(rig.socket(host));
         }
+        Victim::launch(command, address)
+    }
+
+    /// Starts one that joins under this name and moves every millisecond, with a limit on standing still; `moved` says when it moved last.
+    ///
+    /// # Errors
+    /// When it cannot.
+    pub fn moving(rig: &Rig, host: u16, port: u16, join: &str, limit: Duration, moved: &Path) -> Result<Victim> {
+        let (mut command, address) = Victim::command(rig, host, port, 0)?;
+        command.arg("--join").arg(join).arg("--agent").arg(rig.socket(host));
+        command.arg("--limit").arg(limit.as_millis().to_string()).arg("--moved").arg(moved);
         Victim::launch(command, address)
     }
 
