@@ -41,7 +41,7 @@
 //! # Membership
 //! After a *barrier* (join, leave, switch) was decided nothing is begun until [`Engine::set_members`]. A newcomer is built with
 //! [`Hsuc::new`] from that instance on. It may speak to a leader that has not got so far and is refused; so a leader asks newcomers
-//! for what they have ([`Message::Ask`]) when it has, and takes nothing of them that comes before the answer, to keep their order. Crashes of those who are not members yet are refused: the caller repeats them after
+//! for what they have ([`Message::Ask`]) when it has, or when it comes to lead, and takes nothing of them that comes before the answer, to keep their order. Crashes of those who are not members yet are refused: the caller repeats them after
 //! `set_members`. A member that leaves hands on its last decision before it stops.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -108,6 +108,8 @@ pub struct Hsuc {
     forwarded_to: Option<MemberId>,
     /// Who began to forward to us, so that we miss nothing of it.
     heard: MemberSet,
+    /// Newcomers that were not asked: another one led when they came.
+    unasked: MemberSet,
     /// By the member that handed them in: ours, and what was forwarded.
     waiting: BTreeMap<MemberId, Queue>,
     actions: VecDeque<Action<Message>>,
@@ -131,6 +133,7 @@ impl Hsuc {
             last: None,
             forwarded_to: None,
             heard: MemberSet::new(),
+            unasked: MemberSet::new(),
             waiting: BTreeMap::new(),
             actions: VecDeque::new(),
             halted: (!members.contains(me)).then_some(Halted::Left),
@@ -295,6 +298,15 @@ impl Hsuc {
         Ok(())
     }
 
+    /// Of those that spoke to us before we knew them nothing was taken, and they do not know it.
+    fn ask_newcomers(&mut self) {
+        if self.leads() {
+            for to in std::mem::take(&mut self.unasked).iter().filter(|to| self.correct.contains(*to)).collect::<Vec<_>>() {
+                self.send(to, Message::Ask);
+            }
+        }
+    }
+
     fn forward_to(&mut self, leader: MemberId) {
         let pieces = self.waiting.get(&self.me).map(Queue::pieces).unwrap_or_default();
         self.forwarded_to = (!pieces.is_empty()).then_some(leader);
@@ -451,7 +463,10 @@ impl Engine<Message> for Hsuc {
         self.drain_osrb();
         match self.correct.min() {
             Some(leader) if led && leader != self.me => self.forward_to(leader),
-            _ => self.progress(),
+            _ => {
+                self.ask_newcomers();
+                self.progress();
+            }
         }
         self.invariants();
         Ok(())
@@ -469,7 +484,8 @@ impl Engine<Message> for Hsuc {
         self.drain_osrb();
         let leader = self.correct.min();
         let crashed: MemberSet = self.members.iter().filter(|&member| !self.correct.contains(member)).collect();
-        let added: Vec<_> = members.iter().filter(|&member| !self.members.contains(member)).collect();
+        let added = members.iter().filter(|&member| !self.members.contains(member));
+        self.unasked = self.unasked.iter().filter(|&member| members.contains(member)).chain(added).collect();
         self.correct = members.iter().filter(|&member| !crashed.contains(member)).collect();
         self.members = members;
         self.waiting.retain(|&source, _| self.members.contains(source));
@@ -482,9 +498,7 @@ impl Engine<Message> for Hsuc {
         }
         self.take_early();
         if self.leads() {
-            for to in added {
-                self.send(to, Message::Ask);
-            }
+            self.ask_newcomers();
             self.progress();
         } else if self.correct.min() != leader
             && let Some(leader) = self.correct.min()
