@@ -117,3 +117,21 @@ fn a_dead_member_has_left_no_later_than_without() {
         }
     }
 }
+
+/// It ends, and comes again before the ordinary members have noticed: they never say so; who was told of the end is told that it is back.
+#[test]
+fn a_member_that_comes_again_at_once_is_back() {
+    let Some((w, [first, ours, plain])) = three() else { return };
+    first.process.kill();
+    until("its end is known", || ours.when("leave h1").is_some());
+    let again = Member::new(&w, &w.lab.host_dir(2).join("member"), 1, false);
+    w.watch_known(1, "member", again.process.pid());
+    let joins = || ours.said.lock().unwrap().iter().filter(|(_, line)| line == "join h1").count();
+    until("it is back", || joins() == 2);
+    println!("the ordinary member has {} of it", if plain.when("leave h1").is_none() { "not heard" } else { "heard" });
+    again.process.kill();
+    until("its end is known again", || {
+        let said = ours.said.lock().unwrap();
+        said.iter().filter(|(_, line)| line == "leave h1").count() == 2
+    });
+}

@@ -190,19 +190,33 @@ func (c *checked) NotifyJoin(n *memberlist.Node) {
 
 func (c *checked) NotifyUpdate(n *memberlist.Node) { c.events.NotifyUpdate(n) }
 
+// back tells that a member has come again, of whose end memberlist has not heard.
+func (c *checked) back(n *memberlist.Node) {
+	c.mu.Lock()
+	told := c.gone[n.Name]
+	delete(c.gone, n.Name)
+	c.mu.Unlock()
+	if told {
+		c.events.NotifyJoin(n)
+	}
+}
+
 // crashes tells at once what a kernel saw.
 func (c *checked) crashes() {
 	runtime.LockOSThread() // an event's name is its thread's
 	var e C.struct_fide_event
 	C.fide_event_init(&e)
 	for C.fide_next_event(c.f, &e, -1) == 1 {
-		if e.kind != C.FIDE_EVENT_FAILURE || e.grade != C.FIDE_GRADE_CERTAIN || e.name == nil {
+		ended := e.kind == C.FIDE_EVENT_FAILURE && e.grade == C.FIDE_GRADE_CERTAIN
+		if !ended && e.kind != C.FIDE_EVENT_MONITORED || e.name == nil {
 			continue
 		}
 		_, host, _ := strings.Cut(C.GoString(e.name), "@")
 		for _, n := range c.list.Members() {
-			if n.Name == host {
+			if n.Name == host && ended {
 				c.tell(n)
+			} else if n.Name == host {
+				c.back(n)
 			}
 		}
 	}
