@@ -343,7 +343,9 @@ impl Raft {
             return;
         }
         // Also while a change is under way: it may hang on one that needs the state, which nobody has from one that left.
-        if !self.members.contains(self.config.me) {
+        let left = !self.members.contains(self.config.me);
+        let voters = self.voters();
+        if left && (self.members.is_empty() || self.members.iter().any(|member| voters.contains(member))) {
             return self.hand_over();
         }
         if self.node.raft.has_pending_conf() {
@@ -360,7 +362,8 @@ impl Raft {
                 one
             };
             let missing = self.members.iter().filter(|member| !voters.contains(*member));
-            let gone = voters.iter().filter(|member| !self.members.contains(*member));
+            // Who has left and is the last that votes lets newcomers vote, so that there is an heir; that one does the rest.
+            let gone = voters.iter().filter(|member| !left && !self.members.contains(*member));
             let changes: Vec<_> = missing
                 .map(|member| single(ConfChangeType::AddNode, member))
                 .chain(gone.map(|member| single(ConfChangeType::RemoveNode, member)))
@@ -424,7 +427,9 @@ impl Raft {
         if self.node.store().len() <= self.config.kept_max {
             return;
         }
-        let index = self.applied.0.min(self.node.store().first() + self.config.kept_max as u64 / 2);
+        // What is committed and was not handed out is not in the state that somebody may be given now ([`Engine::start_point`]).
+        let handed_out = self.held.front().map_or(self.applied, |(_, before)| *before).0;
+        let index = handed_out.min(self.node.store().first() + self.config.kept_max as u64 / 2);
         self.node.mut_store().compact(self.left_at.map_or(index, |left_at| index.min(left_at)));
     }
 

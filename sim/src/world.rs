@@ -315,7 +315,8 @@ impl World {
         let promise = plan.options.promise();
         // A broadcast whose sender loses its power between two copies looks like a network fault.
         let power = plan.steps.iter().any(|step| matches!(step.act, Act::PowerOff { .. }));
-        let half_a_broadcast = power && plan.options.engine == Kind::Lowi;
+        let to_lowi = plan.steps.iter().any(|step| matches!(step.act, Act::Switch { to: Kind::Lowi, .. }));
+        let half_a_broadcast = power && (plan.options.engine == Kind::Lowi || to_lowi);
         let witness_fails = plan.steps.iter().any(|step| matches!(step.act, Act::WitnessGone { .. } | Act::WitnessTakesSides));
         let mut world = Self {
             now: 0,

@@ -265,14 +265,23 @@ enum Stage {
     /// Waits for its transfer; keeps what it hears.
     Joining,
     Running,
-    /// Applied its own leave in this instance; stays until these others have applied it too. [`Engine::start_point`] as it was then; nothing if it learnt of
-    /// its leave from others.
+    /// Applied its own leave in this instance; stays until these others have applied it too.
     Leaving {
         instance: Instance,
         waits_for: MemberSet,
-        start: Option<Option<Value>>,
+        given: Given,
     },
     Halted(Halted),
+}
+
+/// What one who leaves gives to those who need a state: that of its leave, since its engine may go on without the log.
+enum Given {
+    /// Its leave is being applied.
+    NotYet,
+    /// Its own, with [`Engine::start_point`] as it was then.
+    Own(Option<Value>),
+    /// It learnt of its leave by this.
+    Taken(Box<Transfer>),
 }
 
 /// What came too early.
@@ -326,6 +335,8 @@ pub struct Log {
     ask_again_ns: Option<u64>,
     /// How long a joiner waits for its state before it asks the next one.
     patience_ns: u64,
+    /// Who left behind our own leave, as far as our engine went on.
+    left_later: BTreeSet<MemberId>,
     /// Whether it was ours to welcome who arrives when we last looked.
     welcomes: bool,
     /// Which epoch's engine rode on the last heartbeat.
@@ -405,6 +416,7 @@ impl Log {
             asked_at: BTreeMap::new(),
             ask_again_ns: None,
             patience_ns: config.ask_interval_ns,
+            left_later: BTreeSet::new(),
             welcomes: false,
             rode: 0,
             outputs: VecDeque::new(),
@@ -509,7 +521,17 @@ impl Log {
                     Ok(())
                 }
             }
-            Message::Transfer(transfer) => self.take_transfer(now_ns, from, *transfer),
+            Message::Transfer(transfer) => {
+                let taken = self.take_transfer(now_ns, from, *transfer);
+                // What it was too old for is asked of others.
+                if taken.is_ok() {
+                    if self.asked_at.get(&from).is_none_or(|at| *at < now_ns) {
+                        self.asked.take_if(|asked| *asked == from);
+                    }
+                    self.ask_another(now_ns);
+                }
+                taken
+            }
         };
         self.drain(now_ns);
         result
@@ -613,10 +635,8 @@ impl Log {
         {
             let _ = engine.handle_crash(now_ns, member);
         }
-        if self.asked == Some(member) {
-            self.asked = None;
-        }
-        self.catch_up(now_ns);
+        self.asked.take_if(|asked| *asked == member);
+        self.ask_another(now_ns);
         if let Some((_, engine, waits_for)) = &mut self.previous {
             let _ = engine.handle_crash(now_ns, member);
             waits_for.remove(member);
@@ -641,7 +661,7 @@ impl Log {
             waits_for.remove(member);
         }
         self.asked.take_if(|asked| *asked == member);
-        self.catch_up(now_ns);
+        self.ask_another(now_ns);
         for engine in self.previous.iter_mut().map(|(_, engine, _)| engine).chain(&mut self.engine) {
             if !engine.kind().needs_accuracy() {
                 let _ = engine.handle_crash(now_ns, member);
@@ -718,8 +738,7 @@ impl Log {
             if matches!(self.stage, Stage::Joining) {
                 self.ask_for_our_state(now_ns);
             }
-            self.catch_up(now_ns);
-            self.ask_of_our_leave(now_ns);
+            self.ask_another(now_ns);
         }
         self.drain(now_ns);
     }
@@ -885,11 +904,12 @@ impl Log {
             self.catch_up(now_ns);
             return Ok(());
         }
-        let result = match self.engine_of(epoch) {
-            Some(engine) => hand(engine.as_mut(), now_ns, early),
-            None => Err(Refused::OldInstance),
-        };
-        result.map_err(|why| self.refusals.count(why))
+        let from = early.from();
+        if let Some(engine) = self.engine_of(epoch) {
+            return hand(engine.as_mut(), now_ns, early).map_err(|why| self.refusals.count(why));
+        }
+        // One who has left may wait for what its engine will never be told.
+        if self.answer_leaver(from, 0) { Ok(()) } else { Err(self.refusals.count(Refused::OldInstance)) }
     }
 
     /// Asks the first of those `who` know more how things stand, unless an answer is on its way; of whom was asked lately only later
@@ -908,6 +928,12 @@ impl Log {
         } else if let Some(at) = who.iter().filter_map(|who| self.asked_at.get(who)).min() {
             self.ask_again_ns = Some(at.saturating_add(interval_ns));
         }
+    }
+
+    /// Whoever was asked has answered, or will not.
+    fn ask_another(&mut self, now_ns: u64) {
+        self.catch_up(now_ns);
+        self.ask_of_our_leave(now_ns);
     }
 
     /// Our leave waits, and others are further: it may have been decided without us.
@@ -972,10 +998,7 @@ impl Log {
         self.answer_leaver(from, instance);
         self.catch_up(now_ns);
         self.arriving.remove(from);
-        let leaves = self.pending.iter().any(|entry| entry.body == Body::Leave(self.me));
-        if leaves && instance > self.through {
-            self.ask(now_ns, &[from]);
-        }
+        self.ask_of_our_leave(now_ns);
         if let Some((of, _, waits_for)) = &mut self.previous
             && epoch > *of
         {
@@ -991,12 +1014,14 @@ impl Log {
 
     /// One who left waits for all who were members then. A newcomer whose state was taken behind that leave does not know it, so it says how far it
     /// is when it hears of it.
-    fn answer_leaver(&mut self, from: MemberId, instance: Instance) {
+    fn answer_leaver(&mut self, from: MemberId, instance: Instance) -> bool {
         let left = from <= self.highest && !self.members.contains(from);
-        if left && self.through >= instance && matches!(self.stage, Stage::Running) {
+        let answers = left && self.through >= instance && matches!(self.stage, Stage::Running);
+        if answers {
             let message = Message::Reached { epoch: self.epoch, instance: self.through };
             self.outputs.push_back(Output::Send { to: from, message });
         }
+        answers
     }
 
     /// Everything that the engines want, until they want nothing: then the log's own duties.
@@ -1014,7 +1039,7 @@ impl Log {
         }
         if let Stage::Leaving { waits_for, .. } = &self.stage
             && waits_for.is_empty()
-            && self.engine.as_ref().is_none_or(|engine| engine.may_leave())
+            && (self.engine.as_ref().is_none_or(|engine| engine.may_leave()) || self.is_forgotten())
         {
             self.halt(Halted::Left);
             return;
@@ -1026,6 +1051,13 @@ impl Log {
                 self.drain(now_ns);
             }
         }
+    }
+
+    /// All who live are behind a change of the engine: nobody needs ours any more.
+    fn is_forgotten(&self) -> bool {
+        let is_through = |member| self.reached.get(&member).is_some_and(|(epoch, _)| *epoch > self.epoch);
+        let is_gone = |member| self.crashed.contains(member) || self.left_later.contains(&member);
+        self.members.iter().all(|member| is_gone(member) || is_through(member))
     }
 
     /// What the engines want, until they want nothing.
@@ -1096,7 +1128,11 @@ impl Log {
 
     fn decided(&mut self, now_ns: u64, instance: Instance, batch: &Batch) {
         if !matches!(self.stage, Stage::Running) {
-            // Behind our own leave.
+            // Behind our own leave: not applied, but whoever leaves then is waited for no more either.
+            self.left_later.extend(batch.iter().filter_map(|entry| match entry.body {
+                Body::Leave(member) => Some(member),
+                _ => None,
+            }));
             return;
         }
         assert_eq!(instance, self.through + 1, "engines decide in order");
@@ -1168,7 +1204,7 @@ impl Log {
             let others = self.members.iter();
             let others =
                 others.filter(|other| !self.crashed.contains(*other) && !doubtful(other) && !is_through(other)).collect();
-            self.stage = Stage::Leaving { instance: self.through, waits_for: others, start: None };
+            self.stage = Stage::Leaving { instance: self.through, waits_for: others, given: Given::NotYet };
         }
     }
 
@@ -1206,9 +1242,9 @@ impl Log {
         let highest = self.highest;
         self.reached.retain(|member, _| self.members.contains(*member) || *member > highest);
         let (from, members) = (self.through + 1, self.members.clone());
-        if let (Stage::Leaving { start, .. }, Some(engine)) = (&mut self.stage, &mut self.engine) {
+        if let (Stage::Leaving { given, .. }, Some(engine)) = (&mut self.stage, &mut self.engine) {
             // The last moment at which what is said of the engine goes with what is said of the log.
-            *start = Some(engine.start_point());
+            *given = Given::Own(engine.start_point());
             engine.set_leaving(now_ns, from, members);
             return;
         }
@@ -1261,13 +1297,12 @@ impl Log {
         }
     }
 
-    /// Whether what it knows is a state to go on from. Behind its own leave the engine may go further without it, so it gives the state as it was then; who
-    /// learnt of its leave from others has none of that moment.
+    /// Whether what it knows is a state to go on from.
     #[must_use]
     pub fn has_state(&self) -> bool {
         match &self.stage {
             Stage::Running => true,
-            Stage::Leaving { start, .. } => start.is_some(),
+            Stage::Leaving { given, .. } => !matches!(given, Given::NotYet),
             Stage::Joining | Stage::Halted(_) => false,
         }
     }
@@ -1287,7 +1322,11 @@ impl Log {
 
     fn send_transfer(&mut self, to: MemberId) {
         let start = match &self.stage {
-            Stage::Leaving { start, .. } => start.clone().flatten(),
+            Stage::Leaving { given: Given::Own(start), .. } => start.clone(),
+            Stage::Leaving { given: Given::Taken(taken), .. } => {
+                self.outputs.push_back(Output::Send { to, message: Message::Transfer(taken.clone()) });
+                return;
+            }
             _ => self.engine.as_ref().and_then(|engine| engine.start_point()),
         };
         let transfer = Transfer {
@@ -1341,6 +1380,10 @@ impl Log {
             let taken = self.check_transfer(from, &transfer).and_then(|()| self.go_on_behind(now_ns, from, &transfer));
             return taken.map_err(|why| self.refusals.count(why));
         }
+        if !is_member && matches!(self.stage, Stage::Leaving { .. }) {
+            // It knows, and others may need it as it is.
+            return Err(self.refusals.count(Refused::Duplicate));
+        }
         // An engine may lag behind what are no instances.
         let behind = transfer.through < self.through || (transfer.through == self.through && !same);
         let late = !joining && (behind || (transfer.epoch <= self.epoch && is_member && !same));
@@ -1365,9 +1408,11 @@ impl Log {
                 // Refused by an engine that does not lag.
                 let _ = self.go_on_behind(now_ns, from, &transfer);
             }
-            self.stage = Stage::Leaving { instance: transfer.through, waits_for: MemberSet::new(), start: None };
+            let (from, members) = (transfer.through + 1, transfer.members.clone());
+            let given = Given::Taken(Box::new(transfer));
+            self.stage = Stage::Leaving { instance: from - 1, waits_for: MemberSet::new(), given };
             if let Some(engine) = &mut self.engine {
-                engine.set_leaving(now_ns, transfer.through + 1, transfer.members);
+                engine.set_leaving(now_ns, from, members);
             }
             return Ok(());
         }
@@ -1412,7 +1457,7 @@ impl Log {
             self.outputs.push_back(Output::Send { to, message: reached.clone() });
         }
         for (from, (_, instance)) in self.reached.clone() {
-            self.answer_leaver(from, instance);
+            let _ = self.answer_leaver(from, instance);
         }
         self.take_early(now_ns);
         self.repeat_crashes(now_ns);

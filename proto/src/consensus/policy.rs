@@ -238,9 +238,9 @@ impl Gate {
     pub fn handle_alive(&mut self, now_ns: u64, member: MemberId) -> Result<(), Refused> {
         self.known(member)?;
         if !self.config.engine.needs_accuracy() {
-            if self.reports.remove(&member).is_some() {
-                self.actions.push_back(Action::Alive(member));
-            }
+            // Also when this gate was made behind the report, at a change of the engine: whom it was told to may hold on to the hint.
+            self.reports.remove(&member);
+            self.actions.push_back(Action::Alive(member));
         } else if self.reports.get(&member) == Some(&Report::Passed) {
             self.halt(Halted::Unconfirmed(member));
         } else {

@@ -135,8 +135,9 @@ fn b4_hints_pass_at_once_and_are_taken_back() {
                 g.handle_verdict(3, P2, cause, Grade::Inferred).unwrap();
                 g.handle_alive(4, P2).unwrap();
                 g.handle_alive(5, P2).unwrap();
-                let once = [Action::Crash(P2), Action::Alive(P2)];
-                assert_eq!(actions(&mut g), [once, once].concat(), "{engine} {policy} {cause}");
+                // The last one without a report: a gate that was made anew at a change of the engine has none, and the log may hold on to a hint.
+                let told = [Action::Crash(P2), Action::Alive(P2), Action::Crash(P2), Action::Alive(P2), Action::Alive(P2)];
+                assert_eq!(actions(&mut g), told, "{engine} {policy} {cause}");
             }
         }
     }
