@@ -319,10 +319,13 @@ impl Core {
     /// the deadline), and nobody waits for it.
     fn warm(&mut self, now: u64) {
         let Some((node, at_ns, late_ns)) = self.warm_at() else { return };
-        if now < at_ns || now >= late_ns {
+        if now < at_ns {
             return;
         }
         self.warmed_ns = late_ns;
+        if now >= late_ns {
+            return; // too late for that
+        }
         for path in 0..PATHS {
             self.ask(node, path, Prober::echo_aside);
         }
@@ -892,8 +895,10 @@ impl Core {
             if entry.incarnation >= self.start.incarnation && over {
                 if self.fence.as_ref().is_some_and(|f| f.promise().is_some() || f.closed().is_some()) {
                     // It may have acted on that, and a fenced host is opened by its operator only.
-                    tracing::warn!("{reporter} has given incarnation {} up", entry.incarnation);
-                    self.shut_fence(FencedWhy::GivenUp);
+                    if self.fence.as_ref().is_some_and(|f| f.closed().is_none()) {
+                        tracing::warn!("{reporter} has given incarnation {} up", entry.incarnation);
+                        self.shut_fence(FencedWhy::GivenUp);
+                    }
                     return;
                 }
                 tracing::warn!("{reporter} has given incarnation {} up: starting a new one", entry.incarnation);
@@ -1344,6 +1349,10 @@ impl Core {
 
     /// S2: what our own side lost may have been heartbeats.
     fn note_drops(&mut self, now: u64) {
+        // Our questions are among what our own gate drops: silence says nothing of anybody then.
+        if self.fence.as_ref().is_some_and(Driver::is_mute) {
+            (0..PATHS).for_each(|path| self.detector.dropped(path, now));
+        }
         let sockets = if self.receiver.needs_sockets() { self.lane.receive_fds() } else { Vec::new() };
         for path in 0..PATHS {
             let socket = sockets.iter().find(|(of, _)| usize::from(*of) == path).map(|(_, fd)| *fd);

@@ -143,6 +143,12 @@ impl Driver {
         self.closed.map(|c| c.why)
     }
 
+    /// Whether nothing that this host asks leaves it.
+    #[must_use]
+    pub fn is_mute(&self) -> bool {
+        self.closed.is_some() && self.promise.host
+    }
+
     /// What others may rely on, once it is so.
     #[must_use]
     pub fn promise(&self) -> Option<FencePromise> {

@@ -277,6 +277,11 @@ impl Gates {
             tracing::warn!("gates stay, and run out unless an agent moves them on: {}", stay.join(", "));
             return;
         }
+        // Also those of a former agent that no `[[gate]]` names any more.
+        if self.fence.groups().iter().any(|gate| gate.peek() != GateState::NotArmed) {
+            tracing::warn!("gates that no [[gate]] names stay, and run out");
+            return;
+        }
         if let Err(e) = self.fence.remove() {
             tracing::error!("the gates are not removed: {e}");
         }

@@ -90,18 +90,19 @@ struct Connection {
 // Of include/net/tcp_states.h.
 const ESTABLISHED: u8 = 1;
 const SYN_SENT: u8 = 2;
+const SYN_RECV: u8 = 3;
 const FIN_WAIT1: u8 = 4;
 const CLOSE_WAIT: u8 = 8;
 const LAST_ACK: u8 = 9;
 const CLOSING: u8 = 11;
 /// The states in which something may wait to be acknowledged.
-const STATES: [u8; 6] = [ESTABLISHED, SYN_SENT, FIN_WAIT1, CLOSE_WAIT, LAST_ACK, CLOSING];
+const STATES: [u8; 7] = [ESTABLISHED, SYN_SENT, SYN_RECV, FIN_WAIT1, CLOSE_WAIT, LAST_ACK, CLOSING];
 
 impl Connection {
     /// Whether something of it would leave that was written before.
     fn holds(&self, whose: Whose) -> bool {
         let old = match self.state {
-            SYN_SENT => self.waiting > 1, // with data (TCP Fast Open)
+            SYN_SENT | SYN_RECV => self.waiting > 1, // with data (TCP Fast Open)
             state => STATES.contains(&state) && self.waiting > 0,
         };
         old && (whose == Whose::Anybodys || self.inode == 0)

@@ -993,3 +993,19 @@ fn a_fence_can_be_had_with_what_the_shipped_unit_permits() {
     assert!(!pins.0.join("h1").exists() && !pins.0.join("h1-gates").exists());
     traffic.flows();
 }
+
+/// Its questions do not leave, so whoever answers nothing may live: it says nothing of them, and its hooks do not run.
+#[test]
+fn a_fenced_host_calls_nobody_silent() {
+    let Some(pins) = Pins::new() else { return };
+    let Some(w) = one_fenced(&pins, "") else { return };
+    fence(&w, 1, FenceOrder::Shut);
+    // h3 says so of the stopped agent, by its own questions: h1 had as much time.
+    w.signal_agent(2, libc::SIGSTOP);
+    until("another host has given the stopped agent up", || {
+        w.history(3).iter().any(|e| e.node == "h2" && e.cause == Cause::AgentLost)
+    });
+    let wrong: Vec<_> = w.history(1).into_iter().filter(|e| e.node == "h2" && e.cause == Cause::SilentHost).collect();
+    w.signal_agent(2, libc::SIGCONT);
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
