@@ -525,7 +525,8 @@ fn hung(rig: &mut Rig, ui: &Ui, n: u64) -> Result<Measured> {
     let mut case = Case::new("detect", format!("hung limit=50ms idle{}", suffix(rig)), &mut late);
     case.beside.insert("since_found".into(), told.beside());
     case.notes.push(report::machine());
-    case.notes.push("counted from the last movement and the limit; since_found: from the look of its own agent to the upcall".into());
+    case.notes
+        .push("counted from the last movement and the limit; since_found: from the look of its own agent to the upcall".into());
     Ok(Measured { case, samples: named([("upcall", late)]) })
 }
 
