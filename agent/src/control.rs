@@ -1008,6 +1008,11 @@ impl Control {
     }
 
     fn extend(&mut self, i: usize, known_ns: u64, valid_ns: u64, anew: bool) -> Result<Reply, Refused> {
+        // A heartbeat that the host's own gate drops counts for nothing, whatever became of its packet.
+        if (valid_ns != 0 || anew) && self.config.fence.host && self.guard.as_ref().is_some_and(Guard::is_closed) {
+            let what = "this host is fenced: nothing leaves it, no heartbeat either; see fide fence status";
+            return Err(Refused { code: ErrorCode::Fenced, what: what.into() });
+        }
         let Some(gates) = self.gates.as_mut() else {
             let what = "this host has no gates for applications: add a [[gate]] to its configuration, and restart the agent";
             return Err(Refused { code: ErrorCode::Unsupported, what: what.into() });

@@ -299,6 +299,11 @@ impl Driver {
         let Some(held) = self.gates.iter_mut().find(|h| h.name == gate) else { return Vec::new() };
         held.apps.retain(|a| is_alive(*a));
         held.apps.insert(app);
+        // Who was cut off and lives is no former instance, whoever else comes to its cgroup.
+        if let Some(cut_off) = held.doomed.filter(|doomed| *doomed != app && is_alive(*doomed)) {
+            tracing::warn!("process {cut_off} was cut off by {gate} and lives: the gate stays shut for process {app}, too");
+            return held.apps.iter().copied().filter(|a| *a != app).collect();
+        }
         let next = held.doomed.take().is_some() && !closed;
         if next && valid_ns.is_none() && self.at_start == AtStart::Closed {
             held.waits = true;
@@ -479,6 +484,12 @@ impl Guard {
     }
 
     /// Whether the host is fenced, as the driver says.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// The same, for the driver to show it.
     #[must_use]
     pub fn shown_closed(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.closed)

@@ -293,6 +293,10 @@ fn b10_a_hook_cuts_off_who_is_hung_until_the_next_instance() {
     order(&mut db, "tick-on");
     there.progressing("db@h1");
     heard.is_cut_off();
+    // Nor does it that another process of its cgroup is watched.
+    let other = inside();
+    w.watch_known(1, "helper", other.pid());
+    heard.is_cut_off();
     db.kill();
     there.failure("db@h1");
     let _next = started(inside());
