@@ -1,4 +1,5 @@
-//! Breadth-first search over every state that a model can reach: the first violation found is one of the shortest.
+//! Search over every state that a model can reach. Breadth first, so that the first violation found is one of the shortest; depth first where there are so
+//! many states that only their hashes can be kept.
 //!
 //! Why not stateright: 0.31 brings a web server and a random number generator, and what is wanted here is small: a panic in a core (its own
 //! invariants) is a violation with a trace, and a state in which nothing need happen any more is judged by a property of its own (termination).
@@ -87,7 +88,7 @@ const STATES_MAX: usize = 40_000_000;
 /// The same depth first, where less is kept of each.
 const STATES_MAX_DEEP: usize = 400_000_000;
 
-/// The longest that one search may take; many times what the slowest one takes.
+/// The longest that one breadth-first search may take: three times what the slowest one takes.
 const TIME_MAX: Duration = Duration::from_secs(900);
 
 /// For keys that are hashes already.
