@@ -344,9 +344,11 @@ impl Raft {
         }
         // Also while a change is under way: it may hang on one that needs the state, which nobody has from one that left.
         let left = !self.members.contains(self.config.me);
-        let voters = self.voters();
-        if left && (self.members.is_empty() || self.members.iter().any(|member| voters.contains(member))) {
-            return self.hand_over();
+        if left {
+            let voters = self.voters();
+            if self.members.is_empty() || self.members.iter().any(|member| voters.contains(member)) {
+                return self.hand_over();
+            }
         }
         if self.node.raft.has_pending_conf() {
             return;
