@@ -10,6 +10,9 @@
 //!   membership to what the log says, by joint consensus.
 //! * *A leader that leaves* hands the leadership over and is removed by its successor (Raft dissertation §4.2.2). It does not remove itself: the
 //!   library's leader is lost behind its own removal, and panics on the next answer that would let it commit. Where its predecessor had begun that, it steps down.
+//! * *Who is removed* may still be needed: the library goes by the configuration that a member has *applied*, so those who have not heard that the removal is committed
+//!   count its vote. It stays until all who live of those who vote without it have said so ([`Votes`]). Most of them would not do: one of those may die, and the one that
+//!   does not know may have the longest log.
 //! * *Panics* of the library end this member ([`Halted::Contradiction`]), and not its process: every call into it is guarded.
 //! * *Hints*: when the leader is reported crashed, the lowest member alive does not wait for its election timeout. A wrong hint costs an election.
 //! * *Members that lag* behind all of the log that is kept: the library would send them a snapshot. The state is the log's above, so that is asked for
@@ -76,9 +79,21 @@ const STATE_AGAIN: usize = 4;
 
 /// Nobody counts that far.
 const TERM_MAX: u64 = 1 << 48;
+/// Nor that far.
+const INDEX_MAX: u64 = 1 << 62;
 
 /// Where a newcomer's Raft log begins: behind which instance, index and term of the entry before, and who votes.
 type StartPoint = (Instance, u64, u64, Vec<u64>, Vec<u64>);
+
+/// What a member says to one that does not vote any more: what it has applied last; who votes and is not suspected, on either side of a joint configuration; and whether
+/// this holds for good: a leader's word behind all that leaders before it may have begun, and which itself will not have that one vote again.
+type Votes = (u64, Vec<u64>, bool);
+
+// Our own messages begin with one of these; the library's begin with a tag of protobuf, which is 8 at least.
+/// "Am I out?"
+const WHO_VOTES: u8 = 1;
+/// [`Votes`] follow: "you are".
+const VOTES: u8 = 2;
 
 /// The engine.
 pub struct Raft {
@@ -93,13 +108,18 @@ pub struct Raft {
     applied: (u64, u64),
     /// The same when our leave was applied: whoever gets our state as it was then gets what is behind from the log.
     left_at: Option<u64>,
+    /// What others said of a configuration in which we do not vote.
+    without_us: BTreeMap<MemberId, Votes>,
+    /// Whom we have removed, and not told so.
+    removed: MemberSet,
     /// Committed, behind a barrier that has not been answered yet; with index and term of the entry before.
     held: VecDeque<(Batch, (u64, u64))>,
     barrier: bool,
     /// … which changes the engine and not the members: who was let in just before still has to be told of it.
     switch: bool,
-    /// Ticks since a leader was known.
+    /// Ticks since a leader was known; and the same, or since one of those who stay was heard, which may be about to elect one.
     leaderless_ticks: usize,
+    forsaken_ticks: usize,
     /// The change of voters proposed last: under which term, from which voters, to whom. Not again if it changed nothing.
     tried: Option<(u64, ConfState, MemberSet)>,
     /// Ticks so far; and in which one we asked that these members that lag get the state.
@@ -129,7 +149,8 @@ impl Raft {
             None => (first - 1, 0, 0, members.iter().map(|member| u64::from(member.0)).collect(), Vec::new()),
         };
         // Another instance would be handed out under a wrong number, or never.
-        if through != first - 1 || voters.is_empty() || voters.len().max(voters_outgoing.len()) > MAX_MEMBERS + 1 {
+        let too_many = voters.len().max(voters_outgoing.len()) > MAX_MEMBERS + 1;
+        if through != first - 1 || voters.is_empty() || too_many || index > INDEX_MAX || term > TERM_MAX {
             return Err(Refused::Malformed);
         }
         let conf = ConfState { voters, voters_outgoing, ..ConfState::default() };
@@ -146,7 +167,9 @@ impl Raft {
             ..raft::Config::default()
         };
         let logger = slog::Logger::root(slog::Discard, slog::o!());
-        let node = RawNode::new(&settings, Memory::new((index, term), conf), &logger).map_err(|_| Refused::Malformed)?;
+        let make = || RawNode::new(&settings, Memory::new((index, term), conf), &logger);
+        let made = catch_unwind(AssertUnwindSafe(make)).map_err(|_| Refused::Malformed)?;
+        let node = made.map_err(|_| Refused::Malformed)?;
         let next_tick_ns = now_ns.saturating_add(config.tick_ns);
         Ok(Self {
             config,
@@ -158,10 +181,13 @@ impl Raft {
             stable: first - 1,
             applied: (index, term),
             left_at: None,
+            without_us: BTreeMap::new(),
+            removed: MemberSet::new(),
             held: VecDeque::new(),
             barrier: false,
             switch: false,
             leaderless_ticks: 0,
+            forsaken_ticks: 0,
             tried: None,
             ticks: 0,
             told: BTreeMap::new(),
@@ -208,6 +234,10 @@ impl Raft {
             if !self.node.has_ready() {
                 self.note_stable();
                 self.tell_who_lags();
+                // A leader's word counts for more once nothing of it is under way.
+                if !(self.leads() && self.node.raft.has_pending_conf()) {
+                    std::mem::take(&mut self.removed).iter().for_each(|removed| self.say_who_votes(removed));
+                }
                 return;
             }
             let mut ready = self.node.ready();
@@ -279,12 +309,17 @@ impl Raft {
                     }
                 }
                 EntryType::EntryConfChangeV2 => {
+                    let voted = self.voters();
                     let mut change = ConfChangeV2::default();
                     if change.merge_from_bytes(&entry.data).is_ok()
                         && let Ok(conf) = self.node.apply_conf_change(&change)
                     {
                         self.node.mut_store().set_conf(conf);
                         self.step_down_when_removed();
+                        let votes = self.voters();
+                        for removed in voted.iter().filter(|member| !votes.contains(*member)) {
+                            self.removed.insert(removed);
+                        }
                     }
                 }
                 // Members propose the other kind only.
@@ -395,6 +430,80 @@ impl Raft {
             let term = self.node.raft.term;
             self.node.raft.become_follower(term, raft::INVALID_ID);
         }
+    }
+
+    /// Whoever is removed is told so by those who vote without it.
+    fn say_who_votes(&mut self, to: MemberId) {
+        let voters = self.voters();
+        if to == self.config.me || voters.contains(to) || !voters.contains(self.config.me) {
+            return;
+        }
+        let for_good = self.leads() && !self.node.raft.has_pending_conf() && !self.members.contains(to);
+        let living = voters.iter().filter(|voter| !self.suspected.contains(*voter)).map(|voter| u64::from(voter.0)).collect();
+        let votes: Votes = (self.node.raft.raft_log.applied, living, for_good);
+        let Ok(said) = postcard::to_extend(&votes, vec![VOTES]) else { return };
+        self.actions.push_back(Action::Send { to, message: EngineMessage::Opaque(said.into()) });
+    }
+
+    /// Who leaves asks those who may vote without it.
+    fn ask_who_votes(&mut self) {
+        let said = self.without_us.values().flat_map(|(_, living, _)| living);
+        let asked: MemberSet = self.members.iter().chain(member_set(said).iter()).collect();
+        for to in asked.iter().filter(|to| *to != self.config.me) {
+            self.actions.push_back(Action::Send { to, message: EngineMessage::Opaque([WHO_VOTES].as_slice().into()) });
+        }
+    }
+
+    /// Whether all who live of those who vote without us do so knowingly, so that they can elect one of them without us, and we will not vote again.
+    fn is_released(&self) -> bool {
+        let for_good = self.without_us.values().filter(|(.., for_good)| *for_good);
+        let knows = |member| self.without_us.contains_key(&member) || self.suspected.contains(member);
+        for_good.max_by_key(|(index, ..)| *index).is_some_and(|(_, living, _)| member_set(living).iter().all(knows))
+    }
+
+    /// What is no message of the library's; `None` if it is one.
+    fn handle_own(&mut self, from: MemberId, message: &EngineMessage) -> Option<Result<(), Refused>> {
+        let EngineMessage::Opaque(bytes) = message else { return None };
+        let (kind, rest) = bytes.split_first()?;
+        if !matches!(*kind, WHO_VOTES | VOTES) {
+            return None;
+        }
+        Some(self.check_own(from, *kind, rest).map(|votes| match votes {
+            None => self.say_who_votes(from),
+            // Who does not know yet that it left asks for it when it does.
+            Some(_) if self.left_at.is_none() => {}
+            Some(votes) => {
+                let known = self.without_us.entry(from).or_default();
+                let for_good = known.2 || votes.2;
+                if votes.0 >= known.0 {
+                    *known = votes;
+                }
+                known.2 = for_good;
+            }
+        }))
+    }
+
+    fn check_own(&self, from: MemberId, kind: u8, rest: &[u8]) -> Result<Option<Votes>, Refused> {
+        if from == self.config.me {
+            return Err(Refused::Malformed);
+        }
+        if kind == WHO_VOTES {
+            return if rest.is_empty() { Ok(None) } else { Err(Refused::Malformed) };
+        }
+        let (votes, rest): (Votes, &[u8]) = postcard::take_from_bytes(rest).map_err(|_| Refused::Malformed)?;
+        let (index, living, _) = &votes;
+        let (me, sender) = (u64::from(self.config.me.0), u64::from(from.0));
+        if !rest.is_empty()
+            || *index > INDEX_MAX
+            || living.len() > 2 * MAX_MEMBERS + 1
+            || living.contains(&me)
+            || !living.contains(&sender)
+        {
+            return Err(Refused::Malformed);
+        }
+        // Who has left, and newcomers, are no more than a group of each.
+        let room = self.without_us.len() < 2 * MAX_MEMBERS || self.without_us.contains_key(&from);
+        if room { Ok(Some(votes)) } else { Err(Refused::TooFarAhead) }
     }
 
     /// To the member that has most of the log and is not suspected; the library gives up after an election timeout, and is asked again.
@@ -510,7 +619,8 @@ impl Raft {
         let me = u64::from(self.config.me.0);
         let is_voter = voters.contains(&me) || voters_outgoing.contains(&me);
         let too_many = voters.len().max(voters_outgoing.len()).max(members.len()) > MAX_MEMBERS + 1;
-        if instance != through || voters.is_empty() || !is_voter || too_many || term > self.node.raft.term {
+        let too_far = index > INDEX_MAX || term > self.node.raft.term;
+        if instance != through || voters.is_empty() || !is_voter || too_many || too_far {
             return Err(Refused::Malformed);
         }
         if self.node.raft.state != StateRole::Follower || self.node.raft.leader_id != u64::from(from.0) {
@@ -571,7 +681,13 @@ impl Engine<EngineMessage> for Raft {
 
     fn handle_message(&mut self, _now_ns: u64, from: MemberId, message: EngineMessage) -> Result<(), Refused> {
         self.running()?;
+        if let Some(handled) = self.handle_own(from, &message) {
+            return handled.map_err(|why| self.refusals.count(why));
+        }
         let message = self.check(from, &message).map_err(|why| self.refusals.count(why))?;
+        if self.members.contains(from) {
+            self.forsaken_ticks = 0;
+        }
         let stepped = self.guarded(|raft| {
             let result = raft.node.step(message);
             raft.advance();
@@ -628,9 +744,15 @@ impl Engine<EngineMessage> for Raft {
                 self.sent = 0;
             }
         }
-        let led = self.node.raft.leader_id != raft::INVALID_ID;
+        // Whoever is removed is not spoken to any more, and the library forgets no leader then.
+        let led =
+            self.node.raft.leader_id != raft::INVALID_ID && (self.left_at.is_none() || self.voters().contains(self.config.me));
         self.ticks += 1;
         self.leaderless_ticks = if led { 0 } else { self.leaderless_ticks + 1 };
+        self.forsaken_ticks = if led { 0 } else { self.forsaken_ticks + 1 };
+        if self.left_at.is_some() && self.ticks.is_multiple_of(self.config.election_ticks.div_ceil(2) as u64) {
+            self.ask_who_votes();
+        }
         let _ = self.guarded(|raft| {
             let timeout = raft.election_timeout();
             raft.node.raft.set_randomized_election_timeout(timeout);
@@ -689,10 +811,12 @@ impl Engine<EngineMessage> for Raft {
         let _ = self.guarded(Self::advance);
     }
 
-    /// Once it is removed; or when nobody has led for so long that the others either are too few or have removed it, and do not speak to it any more.
+    /// Once those who vote without it know it; or when nobody has led for so long that the others are too few, and nobody is left who would say so. Those who stay and
+    /// try to elect somebody are given twice that.
     fn may_leave(&self) -> bool {
-        let forsaken = self.leaderless_ticks >= LEADERLESS_ELECTIONS * 2 * self.config.election_ticks;
-        self.members.is_empty() || forsaken || !self.voters().contains(self.config.me)
+        let patience = LEADERLESS_ELECTIONS * 2 * self.config.election_ticks;
+        let forsaken = self.forsaken_ticks >= patience || self.leaderless_ticks >= 2 * patience;
+        self.members.is_empty() || forsaken || self.is_released()
     }
 
     fn quorums(&self) -> Vec<MemberSet> {

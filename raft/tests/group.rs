@@ -371,6 +371,52 @@ fn whoever_leaves_stays_until_its_removal_is_decided() {
     group.until("the other one goes on", |group| group.entries(leader.0).contains(&id(leader, 1)));
 }
 
+/// The library counts votes by what a member has applied: who does not know that the removal is committed needs the vote of who was removed.
+#[test]
+fn whoever_leaves_stays_until_all_who_stay_know_of_its_removal() {
+    let mut group = Group::new(4, 8);
+    group.until("a leader", |group| group.leader().is_some());
+    let leader = group.leader().unwrap();
+    let [leaves, knows, cut_off] = group.set.iter().filter(|member| *member != leader).collect::<Vec<_>>()[..] else { panic!() };
+    group.propose(leaves.0, 1, Body::Leave(leaves));
+    group.until("its leave is decided", |group| group.left.contains(leaves) && group.entries(cut_off.0).len() == 1);
+    // From now on one that stays hears nothing. Those that know are a majority of three.
+    let is_removed = |raft: &Raft| raft.quorums().iter().all(|voters| !voters.contains(leaves));
+    let end = group.now + 40 * MS;
+    while group.now < end {
+        group.links.retain(|(_, _, to, _)| *to != cut_off);
+        group.step();
+        assert!(!group.members[&leaves].may_leave(), "at {}", group.now);
+    }
+    assert!(is_removed(&group.members[&leader]) && is_removed(&group.members[&knows]) && !is_removed(&group.members[&cut_off]));
+    group.until("it may leave", |group| group.members[&leaves].may_leave());
+    assert!(is_removed(&group.members[&cut_off]));
+    // Any two of those who stay go on.
+    for dies in [leader, knows, cut_off] {
+        let mut rest = group.members.keys().copied().filter(|member| ![leaves, dies].contains(member));
+        assert!(rest.all(|member| is_removed(&group.members[&member])));
+    }
+}
+
+/// Whoever is held to be dead is not waited for, also by one that does not know it.
+#[test]
+fn whoever_leaves_does_not_wait_for_the_dead() {
+    let mut group = Group::new(4, 8);
+    group.until("a leader", |group| group.leader().is_some());
+    let leader = group.leader().unwrap();
+    let [leaves, stays, dead] = group.set.iter().filter(|member| *member != leader).collect::<Vec<_>>()[..] else { panic!() };
+    group.members.remove(&dead);
+    group.links.retain(|(_, from, to, _)| *from != dead && *to != dead);
+    for member in [leader, stays] {
+        let now = group.now;
+        group.members.get_mut(&member).unwrap().handle_crash(now, dead).unwrap();
+    }
+    let from = group.now;
+    group.propose(leaves.0, 1, Body::Leave(leaves));
+    group.until("it may leave", |group| group.left.contains(leaves) && group.members[&leaves].may_leave());
+    assert!(group.now < from + 30 * MS, "it was told, and did not go because nobody led: {}", group.now - from);
+}
+
 /// Raft's own members change one after the other; the engine's last decision must not keep the last newcomer out.
 #[test]
 fn a_newcomer_decides_a_switch_that_came_right_behind_its_join() {
@@ -457,6 +503,39 @@ fn what_no_correct_member_sends_is_refused() {
     assert_eq!(raft.handle_message(0, MemberId(2), EngineMessage::Opaque(garbage)), Err(Refused::Malformed));
     assert_eq!(raft.handle_crash(0, MemberId(9)), Err(Refused::UnknownMember));
     assert_eq!(raft.refusals().total(), 2);
+    // Who votes without whom: cut short, too long, with us, without the sender, of ourselves.
+    let votes = |living: &[u64]| [vec![2], postcard::to_stdvec(&(7u64, living, true)).unwrap()].concat();
+    let many: Vec<u64> = (2..500).collect();
+    let trailing = [votes(&[2, 3]), vec![0]].concat();
+    let wrong =
+        [vec![1, 0], vec![2], votes(&[2, 3])[..3].to_vec(), trailing, votes(&[1, 2]), votes(&[3]), votes(&[]), votes(&many)];
+    for bytes in wrong {
+        let message = EngineMessage::Opaque(bytes.clone().into());
+        assert_eq!(raft.handle_message(0, MemberId(2), message), Err(Refused::Malformed), "{bytes:?}");
+    }
+    let right = || EngineMessage::Opaque(votes(&[2, 3]).into());
+    assert_eq!(raft.handle_message(0, MemberId(1), right()), Err(Refused::Malformed));
+    assert_eq!(raft.handle_message(0, MemberId(2), right()), Ok(()));
+    assert!(!raft.may_leave(), "it has not left");
+}
+
+/// A joiner takes its beginning from whoever says that it is a member.
+#[test]
+fn a_beginning_that_cannot_be_is_refused() {
+    let begin = |start: (u64, u64, u64, Vec<u64>, Vec<u64>)| {
+        let start = postcard::to_stdvec(&start).unwrap();
+        Raft::new(Config::new(MemberId(3)), 0, 6, &MemberSet::first(3), Some(&start)).err()
+    };
+    assert_eq!(begin((5, 9, 2, vec![1, 2], vec![])), None);
+    for wrong in [
+        (4, 9, 2, vec![1, 2], vec![]),
+        (5, u64::MAX, 2, vec![1, 2], vec![]),
+        (5, 9, u64::MAX, vec![1, 2], vec![]),
+        (5, 9, 2, vec![], vec![]),
+        (5, 9, 2, (1..999).collect(), vec![]),
+    ] {
+        assert_eq!(begin(wrong.clone()), Some(Refused::Malformed), "{wrong:?}");
+    }
 }
 
 /// Valid messages with flipped bytes: refused, harmless, or the end of this member; never of its process.

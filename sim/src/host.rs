@@ -126,6 +126,8 @@ pub struct Member {
     pub log: Log,
     /// What stands between verdicts and the log, and for which members; nothing before it takes part.
     pub gate: Option<(Gate, MemberSet)>,
+    /// What says that silence proves nothing, and came before it had a gate.
+    pub unheard: Vec<(u64, MemberId, Cause, Grade)>,
     /// Stands still until then.
     pub paused_until: u64,
     /// What came meanwhile.

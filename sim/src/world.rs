@@ -197,6 +197,8 @@ struct Life {
     dead: bool,
     /// It stopped safely.
     halted: bool,
+    /// … because it had left.
+    left: bool,
     /// What it sent later than that to each host is lost.
     lost_after: Vec<u64>,
 }
@@ -396,7 +398,7 @@ impl World {
 
     fn new_life(&mut self, host: usize) -> MemberId {
         let lost_after = vec![u64::MAX; self.hosts.len()];
-        self.lives.push(Life { host, dead: false, halted: false, lost_after });
+        self.lives.push(Life { host, dead: false, halted: false, left: false, lost_after });
         MemberId(self.lives.len() as u16)
     }
 
@@ -405,6 +407,7 @@ impl World {
             id,
             log,
             gate: None,
+            unheard: Vec::new(),
             paused_until: 0,
             inbox: std::collections::VecDeque::new(),
             crash_after: None,
@@ -1096,7 +1099,7 @@ impl World {
         }
         let since = member.joined_ns.unwrap_or(0);
         let mut found = Vec::new();
-        for other in member.log.members().iter().filter(|other| *other != member.id && !member.log.crashed().contains(*other)) {
+        for other in member.log.concerned().iter().filter(|other| *other != member.id && !member.log.crashed().contains(*other)) {
             let Some(life) = self.life(other) else { continue };
             let d = &self.hosts[host].detector;
             let grade = match d.app_state(node(life.host), u32::from(other.0)) {
@@ -1162,8 +1165,12 @@ impl World {
             Input::Verdict(about, cause, grade) => {
                 let hints = (member.log.is_running() || member.log.is_leaving()) && !member.log.kind().needs_accuracy();
                 let ends = cause.ends_process() && grade == Grade::Certain;
-                if let Some((gate, _)) = &mut member.gate {
-                    let _ = gate.handle_verdict(local, about, cause, grade);
+                match &mut member.gate {
+                    Some((gate, _)) => drop(gate.handle_verdict(local, about, cause, grade)),
+                    None if cause == Cause::ContractKept || cause.is_about_observer() => {
+                        member.unheard.push((local, about, cause, grade))
+                    }
+                    None => {}
                 }
                 self.obey_gate(host);
                 // What is certain is more than a hint, for who takes hints; and who has no gate yet keeps it for later.
@@ -1239,20 +1246,36 @@ impl World {
     /// The gate knows the members and the engine: also that of one that leaves, which may learn of a newcomer with its own leave.
     fn keep_gate(&mut self, host: usize) {
         let policy = self.plan.options.policy;
+        let local = self.local(host);
         let Some(member) = &mut self.hosts[host].member else { return };
         if !member.log.is_running() && !member.log.is_leaving() {
             return;
         }
-        let (kind, members) = (member.log.kind(), member.log.members());
+        let (kind, members) = (member.log.kind(), member.log.concerned());
         match &mut member.gate {
             Some((gate, known)) if gate.config().engine == kind => {
-                if known != members {
+                if *known != members {
                     gate.set_members(members.clone());
-                    *known = members.clone();
+                    *known = members;
                 }
             }
-            gate => {
-                *gate = gate::gate(member.id, kind, policy, members.clone()).map(|gate| (gate, members.clone()));
+            Some((gate, known)) => match gate.change_engine(local, kind, members.clone()) {
+                Ok(()) => {
+                    *known = members;
+                    self.obey_gate(host);
+                }
+                // Such engines are not made.
+                Err(_) => member.gate = None,
+            },
+            none => {
+                *none = gate::gate(member.id, kind, policy, members.clone()).map(|gate| (gate, members));
+                // That somebody was late before this member had its state counts as much.
+                if let Some((gate, _)) = none {
+                    for (at, about, cause, grade) in std::mem::take(&mut member.unheard) {
+                        let _ = gate.handle_verdict(at, about, cause, grade);
+                    }
+                }
+                self.obey_gate(host);
             }
         }
     }
@@ -1306,6 +1329,9 @@ impl World {
             member.engine_ns = self.now;
         }
         self.keep_gate(host);
+        if self.hosts[host].member.as_ref().is_some_and(|member| member.log.has_output()) {
+            return self.after_step(host); // the gate had something to say to the next engine
+        }
         let Some(member) = &mut self.hosts[host].member else { return };
         let checked = member.stability.stepped(&member.log);
         self.check(checked);
@@ -1509,7 +1535,8 @@ impl World {
         if why != Halted::Left {
             self.out.halted += 1;
         }
-        self.lives[usize::from(me.0) - 1].halted = true;
+        let life = &mut self.lives[usize::from(me.0) - 1];
+        (life.halted, life.left) = (true, why == Halted::Left && !life.dead);
         self.clients_of(me);
         // Its process exits, so that everybody learns for certain that it is gone.
         let at = self.now + self.rng.below(2 * PERIOD_NS);
@@ -1954,6 +1981,7 @@ impl World {
             .map(|member| Standing {
                 member: member.id,
                 running: member.log.is_running(),
+                leaving: member.log.is_leaving(),
                 position: member.no_gap.position(),
                 pending: member.log.pending(),
             })
@@ -2002,10 +2030,15 @@ impl World {
         if self.hosts.iter().filter(|host| lives(host)).count() == 1 && self.hosts.iter().any(isolated) {
             return Some("a detector is isolated: it gives no verdict until somebody is heard");
         }
-        if standings.iter().all(|standing| !standing.running) && !self.may_be_given() {
+        // One that leaves and goes by hints goes in the end, whoever is left.
+        let leaves = |member: &Member| member.log.is_leaving() && !member.log.kind().needs_accuracy();
+        let stays = self.hosts.iter().filter(|host| lives(host)).any(|host| host.member.as_ref().is_some_and(leaves));
+        if standings.iter().all(|standing| !standing.running) && !self.may_be_given() && !stays {
             return Some("nobody is left who has the state");
         }
-        let lacks = |members: &MemberSet| members.iter().filter(|member| !self.is_gone(*member)).count() < members.majority();
+        // Who left stayed until it was not needed any more; if it went too early, that is no excuse.
+        let is_lost = |member: MemberId| self.is_gone(member) && self.life(member).is_none_or(|life| !life.left);
+        let lacks = |members: &MemberSet| members.iter().filter(|member| !is_lost(*member)).count() < members.majority();
         let logs = || self.hosts.iter().filter_map(|host| host.member.as_ref()).map(|member| &member.log);
         let lacks_majority = logs().any(|log| {
             // Raft changes its own voters behind the log's members, and needs a majority of those before; and this member may be behind itself.

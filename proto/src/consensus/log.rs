@@ -258,6 +258,9 @@ const EPOCHS_AHEAD_MAX: Epoch = 1024;
 /// A joiner asks for its state once in so many intervals at least.
 const PATIENCE_MAX: u64 = 64;
 
+/// One that leaves waits so many intervals for who is only suspected.
+const LEAVE_PATIENCE: u64 = 8;
+
 /// Members and newcomers of whom it is kept how far they are.
 const REACHED_MAX: usize = 2 * MAX_MEMBERS;
 
@@ -328,6 +331,8 @@ pub struct Log {
     snapshot: (Position, Option<Value>),
     tail: VecDeque<Entry>,
     early: VecDeque<(Epoch, Early)>,
+    /// Copies were dropped of which the state on its way knows nothing.
+    dropped: bool,
     /// Whom we asked how things stand.
     asked: Option<MemberId>,
     /// Who was asked lately, and when; and when we look again, because somebody would have been asked too soon.
@@ -335,8 +340,17 @@ pub struct Log {
     ask_again_ns: Option<u64>,
     /// How long a joiner waits for its state before it asks the next one.
     patience_ns: u64,
+    /// When one that leaves does not wait any longer for who is suspected or leaves, too; and whether that is now.
+    impatient_at_ns: Option<u64>,
+    impatient: bool,
     /// Who left behind our own leave, as far as our engine went on.
     left_later: BTreeSet<MemberId>,
+    /// Who joined then.
+    joined_later: BTreeSet<MemberId>,
+    /// Who left, before us or behind us, and has not said yet that it applied that: by which instance it is to be.
+    on_leave: BTreeMap<MemberId, Instance>,
+    /// Who left before us and may still be there: they wait for us, where nobody stays.
+    left_before: BTreeSet<MemberId>,
     /// Whether it was ours to welcome who arrives when we last looked.
     welcomes: bool,
     /// Which epoch's engine rode on the last heartbeat.
@@ -412,11 +426,17 @@ impl Log {
             snapshot: (0, None),
             tail: VecDeque::new(),
             early: VecDeque::new(),
+            dropped: false,
             asked: None,
             asked_at: BTreeMap::new(),
             ask_again_ns: None,
             patience_ns: config.ask_interval_ns,
+            impatient_at_ns: None,
+            impatient: false,
             left_later: BTreeSet::new(),
+            joined_later: BTreeSet::new(),
+            on_leave: BTreeMap::new(),
+            left_before: BTreeSet::new(),
             welcomes: false,
             rode: 0,
             outputs: VecDeque::new(),
@@ -644,6 +664,8 @@ impl Log {
         if let Stage::Leaving { waits_for, .. } = &mut self.stage {
             waits_for.remove(member);
         }
+        self.on_leave.remove(&member);
+        self.left_before.remove(&member);
         self.drain(now_ns);
         Ok(())
     }
@@ -654,12 +676,6 @@ impl Log {
             return;
         }
         self.suspected.insert(member);
-        // Engines that take hints do without this member, so it need not be there for who may never come back.
-        if let Stage::Leaving { waits_for, .. } = &mut self.stage
-            && !self.kind.needs_accuracy()
-        {
-            waits_for.remove(member);
-        }
         self.asked.take_if(|asked| *asked == member);
         self.ask_another(now_ns);
         for engine in self.previous.iter_mut().map(|(_, engine, _)| engine).chain(&mut self.engine) {
@@ -721,7 +737,7 @@ impl Log {
         }
         let of_previous = self.previous.as_ref().and_then(|(_, engine, _)| engine.poll_timeout());
         let of_engine = self.engine.as_ref().and_then(|engine| engine.poll_timeout());
-        of_previous.into_iter().chain(of_engine).chain(self.ask_again_ns).min()
+        of_previous.into_iter().chain(of_engine).chain(self.ask_again_ns).chain(self.impatient_at_ns).min()
     }
 
     /// The time has come.
@@ -734,6 +750,7 @@ impl Log {
                 engine.handle_timeout(now_ns);
             }
         }
+        self.impatient |= self.impatient_at_ns.take_if(|at| *at <= now_ns).is_some();
         if self.ask_again_ns.take_if(|at| *at <= now_ns).is_some() {
             if matches!(self.stage, Stage::Joining) {
                 self.ask_for_our_state(now_ns);
@@ -741,6 +758,12 @@ impl Log {
             self.ask_another(now_ns);
         }
         self.drain(now_ns);
+    }
+
+    /// Whether something is to be done.
+    #[must_use]
+    pub fn has_output(&self) -> bool {
+        !self.outputs.is_empty()
     }
 
     /// What is to be done next.
@@ -816,11 +839,18 @@ impl Log {
         matches!(self.stage, Stage::Running)
     }
 
-    /// Whether it has left and stays until the others have applied that. It waits for them, newcomers too, so it must be told who of [`Log::members`]
-    /// crashed, as while it was running.
+    /// Whether it has left and stays until the others have applied that. It waits for them, newcomers too, so it must be told who of
+    /// [`Log::concerned`] crashed, as while it was running.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
         matches!(self.stage, Stage::Leaving { .. })
+    }
+
+    /// Of whose crash it must be told: that of every member; and if it leaves an engine that needs a majority, that of those who left or joined about then.
+    #[must_use]
+    pub fn concerned(&self) -> MemberSet {
+        let about_then = self.on_leave.keys().chain(&self.joined_later).copied();
+        self.members.iter().chain(about_then.filter(|_| self.is_leaving() && !self.kind.needs_accuracy())).collect()
     }
 
     /// Whom this member believes to lead.
@@ -897,7 +927,8 @@ impl Log {
     /// To the engine of its epoch; what is early waits, what is late is void.
     fn route(&mut self, now_ns: u64, epoch: Epoch, early: Early) -> Result<(), Refused> {
         if matches!(self.stage, Stage::Joining) || epoch > self.epoch {
-            if self.is_too_far(epoch) || self.early.len() >= self.config.early_max {
+            let is_full = self.early.len() >= self.config.early_max;
+            if self.is_too_far(epoch) || (is_full && !self.drop_copies()) {
                 return Err(self.refusals.count(Refused::TooFarAhead));
             }
             self.early.push_back((epoch, early));
@@ -905,11 +936,25 @@ impl Log {
             return Ok(());
         }
         let from = early.from();
+        // One who has left may wait for some of us in the engine before, and others have that no more: it must know how far we all are.
+        if self.previous.as_ref().is_some_and(|(of, engine, _)| *of == epoch && !engine.kind().needs_accuracy()) {
+            self.answer_leaver(from, 0);
+        }
         if let Some(engine) = self.engine_of(epoch) {
             return hand(engine.as_mut(), now_ns, early).map_err(|why| self.refusals.count(why));
         }
         // One who has left may wait for what its engine will never be told.
         if self.answer_leaver(from, 0) { Ok(()) } else { Err(self.refusals.count(Refused::OldInstance)) }
+    }
+
+    /// A joiner whose state takes long makes room: its copies are too old by the next state, which it then asks for.
+    fn drop_copies(&mut self) -> bool {
+        let before = self.early.len();
+        if matches!(self.stage, Stage::Joining) {
+            self.early.retain(|(_, early)| matches!(early, Early::Message(..)));
+        }
+        self.dropped |= self.early.len() < before;
+        self.early.len() < before
     }
 
     /// Asks the first of those `who` know more how things stand, unless an answer is on its way; of whom was asked lately only later
@@ -1009,6 +1054,9 @@ impl Log {
         {
             waits_for.remove(from);
         }
+        if self.on_leave.get(&from).is_some_and(|of_leave| instance >= *of_leave) {
+            self.on_leave.remove(&from);
+        }
         Ok(())
     }
 
@@ -1038,7 +1086,8 @@ impl Log {
             self.previous = None;
         }
         if let Stage::Leaving { waits_for, .. } = &self.stage
-            && waits_for.is_empty()
+            && self.is_known_to_have_left(waits_for)
+            && !self.is_needed_by_leavers()
             && (self.engine.as_ref().is_none_or(|engine| engine.may_leave()) || self.is_forgotten())
         {
             self.halt(Halted::Left);
@@ -1053,11 +1102,58 @@ impl Log {
         }
     }
 
-    /// All who live are behind a change of the engine: nobody needs ours any more.
+    /// All who live are behind a change of the engine, or leave, too: nobody needs ours any more.
     fn is_forgotten(&self) -> bool {
         let is_through = |member| self.reached.get(&member).is_some_and(|(epoch, _)| *epoch > self.epoch);
         let is_gone = |member| self.crashed.contains(member) || self.left_later.contains(&member);
-        self.members.iter().all(|member| is_gone(member) || is_through(member))
+        // Whoever is through can tell one that is only suspected; and where nobody else is left, it was waited for long enough.
+        let suffices = self.impatient || self.members.iter().any(is_through);
+        let doubtful = |member| suffices && !self.kind.needs_accuracy() && self.suspected.contains(member);
+        self.others_behind_us().all(|member| is_gone(member) || is_through(member) || doubtful(member))
+    }
+
+    /// The members when we left (whoever learnt of its own leave by a later epoch's state is still among them), and who joined since as far as our engine went on.
+    fn others_behind_us(&self) -> impl Iterator<Item = MemberId> {
+        self.members.iter().filter(|member| *member != self.me).chain(self.joined_later.iter().copied())
+    }
+
+    fn stays_behind_us(&self, member: MemberId) -> bool {
+        self.others_behind_us().any(|other| other == member) && !self.left_later.contains(&member)
+    }
+
+    /// Nobody stays, or nobody of whom it is sure, of whom those who leave, too, could learn that they may go; and without this member they are no majority. For a while:
+    /// they may have gone, or learnt of it by ways that this member does not see.
+    fn is_needed_by_leavers(&self) -> bool {
+        let doubtful = |member| self.suspected.contains(member);
+        let is_sure = |member| !doubtful(member) && !self.crashed.contains(member) && !self.left_later.contains(&member);
+        !self.kind.needs_accuracy() && !self.impatient && !self.on_leave.is_empty() && !self.others_behind_us().any(is_sure)
+    }
+
+    fn grow_impatient(&mut self, now_ns: u64) {
+        self.impatient_at_ns = Some(now_ns.saturating_add(self.config.ask_interval_ns.saturating_mul(LEAVE_PATIENCE)));
+    }
+
+    /// Whether all who stay know that we left. An engine that takes hints does without who is suspected, once most of those who stay know: they tell it. If they are too
+    /// few, it may live and need us: it is waited for, but not for ever.
+    fn is_known_to_have_left(&self, waits_for: &MemberSet) -> bool {
+        let in_doubt = waits_for.iter().all(|member| self.suspected.contains(member));
+        let told = self.members.len() - waits_for.len().min(self.members.len());
+        // Raft knows who votes without us.
+        let is_released = || self.kind == Kind::Raft && self.engine.as_ref().is_some_and(|engine| engine.may_leave());
+        let suffices = self.impatient || told >= self.members.majority() || is_released();
+        waits_for.is_empty() || (!self.kind.needs_accuracy() && in_doubt && suffices)
+    }
+
+    /// `member` left by its own will: others that leave may have to wait until it has applied that.
+    fn note_leave(&mut self, member: MemberId, instance: Instance) {
+        let has_applied = self.reached.get(&member).is_some_and(|(_, reached)| *reached >= instance);
+        if has_applied || self.crashed.contains(member) {
+            return;
+        }
+        self.on_leave.insert(member, instance);
+        if self.on_leave.len() > REACHED_MAX {
+            self.on_leave.pop_first(); // ids grow: long ago
+        }
     }
 
     /// What the engines want, until they want nothing.
@@ -1128,11 +1224,22 @@ impl Log {
 
     fn decided(&mut self, now_ns: u64, instance: Instance, batch: &Batch) {
         if !matches!(self.stage, Stage::Running) {
-            // Behind our own leave: not applied, but whoever leaves then is waited for no more either.
-            self.left_later.extend(batch.iter().filter_map(|entry| match entry.body {
-                Body::Leave(member) => Some(member),
-                _ => None,
-            }));
+            // Behind our own leave: not applied, but whoever leaves then is waited for no more either, but for its own leave.
+            for entry in batch.iter() {
+                match entry.body {
+                    // Ours, and those before it, may be decided twice.
+                    Body::Leave(member) if self.stays_behind_us(member) => {
+                        self.left_later.insert(member);
+                        if entry.id.proposer == member {
+                            self.note_leave(member, instance);
+                        }
+                    }
+                    Body::Join(member) if member > self.highest && self.joined_later.len() < MAX_MEMBERS => {
+                        self.joined_later.insert(member);
+                    }
+                    _ => {}
+                }
+            }
             return;
         }
         assert_eq!(instance, self.through + 1, "engines decide in order");
@@ -1196,14 +1303,19 @@ impl Log {
         self.arriving.remove(member);
         self.evicting.remove(member);
         self.leaver = (member == proposer && member != self.me).then_some(member);
+        if self.leaver.is_some() {
+            self.note_leave(member, self.through);
+            self.left_before.insert(member);
+            if self.left_before.len() > REACHED_MAX {
+                self.left_before.pop_first(); // as there
+            }
+        }
         if member == self.me && proposer != self.me {
             self.halt(Halted::Expelled);
         } else if member == self.me {
-            let doubtful = |other: &MemberId| !self.kind.needs_accuracy() && self.suspected.contains(*other);
             let is_through = |other: &MemberId| self.reached.get(other).is_some_and(|(_, instance)| *instance >= self.through);
             let others = self.members.iter();
-            let others =
-                others.filter(|other| !self.crashed.contains(*other) && !doubtful(other) && !is_through(other)).collect();
+            let others = others.filter(|other| !self.crashed.contains(*other) && !is_through(other)).collect();
             self.stage = Stage::Leaving { instance: self.through, waits_for: others, given: Given::NotYet };
         }
     }
@@ -1233,9 +1345,11 @@ impl Log {
     fn behind_a_barrier(&mut self, now_ns: u64, new: bool) {
         let reached = Message::Reached { epoch: self.epoch, instance: self.through };
         // Who leaves waits for this, and is not among the members any more.
-        let leaver = self.leaver.take();
-        let told = self.members.iter().filter(|to| *to != self.me).chain(leaver);
-        for to in told.filter(|to| !self.crashed.contains(*to)) {
+        let mut told: Vec<_> = self.members.iter().chain(self.leaver.take()).collect();
+        if matches!(self.stage, Stage::Leaving { .. }) && !self.kind.needs_accuracy() {
+            told.extend(&self.left_before);
+        }
+        for to in told.into_iter().filter(|to| *to != self.me && !self.crashed.contains(*to)) {
             self.outputs.push_back(Output::Send { to, message: reached.clone() });
         }
         // Who is not one yet may be ahead of us.
@@ -1246,6 +1360,7 @@ impl Log {
             // The last moment at which what is said of the engine goes with what is said of the log.
             *given = Given::Own(engine.start_point());
             engine.set_leaving(now_ns, from, members);
+            self.grow_impatient(now_ns);
             return;
         }
         if !matches!(self.stage, Stage::Running) {
@@ -1372,6 +1487,11 @@ impl Log {
 
     fn take_transfer(&mut self, now_ns: u64, from: MemberId, transfer: Transfer) -> Result<(), Refused> {
         let joining = matches!(self.stage, Stage::Joining);
+        if joining && std::mem::take(&mut self.dropped) {
+            (self.asked, self.asked_at) = (None, BTreeMap::new());
+            self.ask(now_ns, &[from]);
+            return Ok(());
+        }
         // A running member takes one only to leave an epoch that the others have left, to learn that it is not one any more, or because its engine lags.
         let is_member = transfer.members.contains(self.me);
         let same = transfer.epoch == self.epoch && is_member && matches!(self.stage, Stage::Running);
@@ -1408,9 +1528,18 @@ impl Log {
                 // Refused by an engine that does not lag.
                 let _ = self.go_on_behind(now_ns, from, &transfer);
             }
+            // Those who leave, too, may wait for this, where nobody stays.
+            let reached = Message::Reached { epoch: self.epoch, instance: transfer.through };
+            let told = self.members.iter().chain(transfer.members.iter()).chain([from]).chain(self.left_before.iter().copied());
+            let told: MemberSet = told.collect();
+            let is_told = |to: &MemberId| !self.kind.needs_accuracy() && *to != self.me && !self.crashed.contains(*to);
+            for to in told.iter().filter(is_told) {
+                self.outputs.push_back(Output::Send { to, message: reached.clone() });
+            }
             let (from, members) = (transfer.through + 1, transfer.members.clone());
             let given = Given::Taken(Box::new(transfer));
             self.stage = Stage::Leaving { instance: from - 1, waits_for: MemberSet::new(), given };
+            self.grow_impatient(now_ns);
             if let Some(engine) = &mut self.engine {
                 engine.set_leaving(now_ns, from, members);
             }

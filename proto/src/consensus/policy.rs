@@ -31,6 +31,9 @@
 //! [`Config::distrust_ns`] says. The same holds when this observer itself was paused or isolated. An inferred verdict in that time halts a member under trust-contract;
 //! LOWI, which would act on silence by itself, is told of a network fault right away.
 //!
+//! A change of the engine does not end this ([`Gate::change_engine`]): silence does not prove more to the next one. Nor does it begin with the gate: a member that has none
+//! before it has its state is handed then what it heard of this kind, with the times at which it did.
+//!
 //! # What is not here
 //! Who fences and how, and the witness. The gate says [`Ask`] and is told the outcome.
 
@@ -156,6 +159,8 @@ enum Report {
     Passed,
 }
 
+const UNSUITED: &str = "LOWI elects by silence without asking anybody: its only policy is trust-contract";
+
 /// One member's gate.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Gate {
@@ -177,7 +182,7 @@ impl Gate {
     /// If this engine cannot keep this policy, as a sentence.
     pub fn new(me: MemberId, config: Config, members: MemberSet) -> Result<Self, &'static str> {
         if !config.policy.suits(config.engine) {
-            return Err("LOWI elects by silence without asking anybody: its only policy is trust-contract");
+            return Err(UNSUITED);
         }
         Ok(Self {
             me,
@@ -189,6 +194,38 @@ impl Gate {
             actions: VecDeque::new(),
             refusals: Refusals::default(),
         })
+    }
+
+    /// The group has changed its engine, and these are the members from then on. That silence proves nothing holds on: LOWI is told of a network fault then. Of
+    /// members that were reported, what an engine that needs accuracy was told or is to be told stands for the next one, too; a hint is forgotten, and whoever is
+    /// still gone must be reported again.
+    ///
+    /// # Errors
+    /// If that engine cannot keep the policy, as a sentence: nothing was changed.
+    pub fn change_engine(&mut self, now_ns: u64, engine: Kind, members: MemberSet) -> Result<(), &'static str> {
+        if !self.config.policy.suits(engine) {
+            return Err(UNSUITED);
+        }
+        let hints = !self.config.engine.needs_accuracy();
+        self.config.engine = engine;
+        if hints && engine.needs_accuracy() {
+            // Also what was not taken yet.
+            self.reports.clear();
+            self.actions.retain(|action| !matches!(action, Action::Crash(_) | Action::Alive(_)));
+        }
+        self.set_members(members);
+        // Who takes hints is told everything at once.
+        let told = if engine.needs_accuracy() { BTreeMap::new() } else { std::mem::take(&mut self.reports) };
+        if self.halted.is_some() {
+            return Ok(());
+        }
+        for member in told.into_keys() {
+            let _ = self.pass(member);
+        }
+        if engine == Kind::Lowi && !self.trusts_silence(now_ns) {
+            self.distrust(now_ns, 0);
+        }
+        Ok(())
     }
 
     /// A verdict of the detector about a member (about any, if it concerns the observer). Causes that end nobody and say nothing of the contract are taken without effect.
@@ -241,6 +278,8 @@ impl Gate {
             // Also when this gate was made behind the report, at a change of the engine: whom it was told to may hold on to the hint.
             self.reports.remove(&member);
             self.actions.push_back(Action::Alive(member));
+            // It does not concern this engine, but perhaps the next one.
+            self.distrust(now_ns, self.config.distrust_ns);
         } else if self.reports.get(&member) == Some(&Report::Passed) {
             self.halt(Halted::Unconfirmed(member));
         } else {

@@ -156,6 +156,75 @@ fn b4_lowi_keeps_only_the_policy_that_it_can_keep() {
 }
 
 #[test]
+fn b4_a_change_of_the_engine_does_not_make_silence_prove_more() {
+    let late = |g: &mut Gate| g.handle_verdict(0, P3, Cause::ContractKept, Grade::Inferred).unwrap();
+    for through in [vec![Kind::Huc], vec![Kind::Paxos, Kind::Hsuc], vec![Kind::Raft, Kind::Huc]] {
+        let mut g = gate(Kind::Hsuc, Policy::TrustContract);
+        late(&mut g);
+        for engine in through {
+            g.change_engine(1, engine, MemberSet::first(3)).unwrap();
+        }
+        silent(&mut g, 2);
+        assert_eq!(actions(&mut g), [Action::Halt(Halted::Unconfirmed(P2))]);
+    }
+    // Also what was seen under an engine that takes hints, and says nothing to that.
+    for late in
+        [Gate::handle_alive, |g: &mut Gate, at, member| g.handle_verdict(at, member, Cause::ContractKept, Grade::Inferred)]
+    {
+        let mut g = gate(Kind::Raft, Policy::TrustContract);
+        late(&mut g, 0, P3).unwrap();
+        assert_eq!(actions(&mut g), [Action::Alive(P3)]);
+        g.change_engine(1, Kind::Huc, MemberSet::first(3)).unwrap();
+        silent(&mut g, 2);
+        assert_eq!(actions(&mut g), [Action::Halt(Halted::Unconfirmed(P2))]);
+    }
+    // Nor does a broken contract become a kept one; and LOWI would act on silence by itself.
+    let mut g = gate(Kind::Hsuc, Policy::TrustContract);
+    g.handle_contract(0, false);
+    g.change_engine(1, Kind::Lowi, MemberSet::first(3)).unwrap();
+    assert_eq!(actions(&mut g), [Action::NetworkFault, Action::Halt(Halted::NetworkFault)]);
+    let mut g = gate(Kind::Hsuc, Policy::TrustContract);
+    g.change_engine(1, Kind::Lowi, MemberSet::first(3)).unwrap();
+    assert_eq!(actions(&mut g), []);
+    // A policy that the next engine cannot keep is no reason to keep none.
+    let mut g = gate(Kind::Hsuc, Policy::Fence);
+    let before = g.clone();
+    assert!(g.change_engine(1, Kind::Lowi, MemberSet::first(3)).is_err());
+    assert_eq!(g, before);
+}
+
+#[test]
+fn what_was_reported_before_a_change_of_the_engine() {
+    // To one that needs accuracy, from another one: what has passed was true, and what is asked for is asked for.
+    let mut g = gate(Kind::Hsuc, Policy::Fence);
+    silent(&mut g, 0);
+    assert_eq!(actions(&mut g), [Action::Ask(Ask::Fence { member: P2 })]);
+    g.change_engine(1, Kind::Huc, MemberSet::first(3)).unwrap();
+    assert_eq!(g.poll_timeout(), Some(SECOND));
+    g.handle_fenced(2, P2).unwrap();
+    g.handle_alive(3, P2).unwrap();
+    assert_eq!(actions(&mut g), [Action::Crash(P2), Action::Halt(Halted::Unconfirmed(P2))]);
+    // To one that takes hints: at once.
+    let mut g = gate(Kind::Hsuc, Policy::Fence);
+    silent(&mut g, 0);
+    actions(&mut g);
+    g.change_engine(1, Kind::Raft, MemberSet::first(3)).unwrap();
+    assert_eq!((actions(&mut g), g.poll_timeout()), (vec![Action::Crash(P2)], None));
+    // From one that takes hints: a hint is none of the truth, taken or not, and is to be reported again.
+    for taken in [true, false] {
+        let mut g = gate(Kind::Raft, Policy::Fence);
+        silent(&mut g, 0);
+        if taken {
+            assert_eq!(actions(&mut g), [Action::Crash(P2)]);
+        }
+        g.change_engine(1, Kind::Hsuc, MemberSet::first(3)).unwrap();
+        assert_eq!(actions(&mut g), []);
+        silent(&mut g, 2);
+        assert_eq!(actions(&mut g), [Action::Ask(Ask::Fence { member: P2 })]);
+    }
+}
+
+#[test]
 fn a_lost_agent_is_not_a_lost_process() {
     for engine in [Kind::Hsuc, Kind::Huc, Kind::Lowi] {
         let mut g = gate(engine, Policy::TrustContract);
@@ -201,6 +270,7 @@ enum Step {
     Fenced(u16),
     Witness(u16, Answer),
     Time(u64),
+    Change(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -213,6 +283,7 @@ fn step() -> impl Strategy<Value = Step> {
         (0u16..5).prop_map(Step::Fenced),
         (0u16..5, answer).prop_map(|(member, answer)| Step::Witness(member, answer)),
         (0..3 * SECOND).prop_map(Step::Time),
+        (0usize..5).prop_map(Step::Change),
     ]
 }
 
@@ -220,7 +291,7 @@ proptest! {
     /// Whatever comes: no panic, refusals change nothing, and an engine that needs accuracy never hears of a crash that nobody confirmed.
     #[test]
     fn hostile_verdicts(steps in prop::collection::vec(step(), 0..60), engine in 0usize..5, policy in 0usize..3) {
-        let (engine, policy) = (Kind::ALL[engine], Policy::ALL[policy]);
+        let (mut engine, policy) = (Kind::ALL[engine], Policy::ALL[policy]);
         prop_assume!(policy.suits(engine));
         let mut g = gate(engine, policy);
         let (mut now, mut confirmed) = (0, MemberSet::new());
@@ -245,6 +316,12 @@ proptest! {
                     g.handle_witness(now, MemberId(member), answer)
                 }
                 Step::Time(passed) => { now += passed; g.handle_timeout(now); Ok(()) }
+                Step::Change(to) => {
+                    let changed = g.change_engine(now, Kind::ALL[to], MemberSet::first(3));
+                    prop_assert_eq!(changed.is_ok(), policy.suits(Kind::ALL[to]));
+                    engine = g.config().engine;
+                    Ok(())
+                }
             };
             g.invariants();
             if let Err(why) = result {

@@ -65,9 +65,15 @@ fn said(message: &Message) -> EngineMessage {
 impl Hostile for Said {
     fn make(bytes: &mut Bytes, near: &Near) -> Self {
         if bytes.one_in(8) {
-            return Said(EngineMessage::Opaque(match bytes.below(3) {
+            return Said(EngineMessage::Opaque(match bytes.below(5) {
                 0 => near.value(bytes),
                 1 => vec![0; (4 << 20) + 1].into(),
+                2 => [&[1], &bytes.take(1)[..]].concat().into(),
+                3 => {
+                    let living: Vec<u64> = (0..bytes.below(5)).map(|_| u64::from(near.member(bytes).0)).collect();
+                    let votes = (bytes.near(near.number), living, bytes.one_in(2));
+                    [vec![2], postcard::to_stdvec(&votes).unwrap_or_default()].concat().into()
+                }
                 _ => bytes.take(40).into(),
             }));
         }

@@ -12,6 +12,8 @@ pub struct Standing {
     pub member: MemberId,
     /// It has its state and takes part.
     pub running: bool,
+    /// It has left, and stays.
+    pub leaving: bool,
     /// What it applied.
     pub position: Position,
     /// What it proposed and has not applied.
@@ -35,6 +37,9 @@ impl Termination {
     /// If somebody has not done all.
     pub fn at_the_end(standings: &[Standing], longest: Position) -> Checked {
         let Some(s) = standings.iter().find(|s| !Self::is_done(s, longest)) else { return Ok(()) };
+        if s.leaving {
+            return broken("termination", format!("{} has left and does not go", s.member));
+        }
         if !s.running {
             return broken("termination", format!("{} never got its state", s.member));
         }
