@@ -685,9 +685,10 @@ impl Control {
             return Err(Refused { code: ErrorCode::NotFound, what: format!("process {} has just ended", process.pid) });
         }
         self.renew_guarded_cgroups(); // its cgroup may have been made a moment ago
-        if let Some((guard, gate)) = self.guard.as_ref().and_then(|g| Some((g, g.cgroup_of(process.pid)?))) {
+        if let Some((guard, gate)) = self.guard.as_mut().and_then(|g| g.cgroup_of(process.pid).map(|gate| (g, gate))) {
             guard.drop_left_by_doomed(&gate, process.pid);
-            self.core.tell(move |core| core.fence_process(app, &gate));
+            let former_lives = guard.cut_off_lives(&gate);
+            self.core.tell(move |core| core.fence_process(app, &gate, former_lives));
         }
         Ok(app)
     }

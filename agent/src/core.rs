@@ -484,7 +484,7 @@ impl Core {
         let Some(cause) = record.cause() else { return };
         if let Some(fence) = self.fence.as_mut() {
             let watchlist = &self.watchlist;
-            fence.doomed(record.app, |app| watchlist.get(app).is_some_and(|w| w.ended.is_none()));
+            fence.doomed((record.app, watchlist.identity(record.app)), |app| watchlist.is_alive(app));
         }
         // Numbered by the exit watch just before this agent began a new incarnation: it is told by the new one, with a number of its own.
         let mut record = *record;
@@ -1043,18 +1043,19 @@ impl Core {
     }
 
     /// The sockets of this process are behind this gate.
-    pub fn fence_process(&mut self, app: u32, gate: &str) {
+    pub fn fence_process(&mut self, app: u32, gate: &str, former_lives: bool) {
         let Some(fence) = self.fence.as_mut() else { return };
         let watchlist = &self.watchlist;
-        let is_alive = |app: u32| watchlist.get(app).is_some_and(|w| w.ended.is_none());
-        let others = fence.process(app, gate, is_alive);
+        let is_alive = |app| watchlist.is_alive(app);
+        let app = (app, watchlist.identity(app));
+        let others = fence.process(app, gate, former_lives, is_alive);
         if !others.is_empty() {
             tracing::warn!(
                 "{gate} holds {} other watched processes: its gate is not shut when one of them is doomed",
                 others.len()
             );
         }
-        if !is_alive(app) {
+        if !is_alive(app.0) {
             fence.doomed(app, is_alive); // it was faster than the look-up
         }
     }
@@ -1064,8 +1065,8 @@ impl Core {
         let watchlist = &self.watchlist;
         let app = watchlist.named(name).filter(|app| watchlist.get(*app).is_some_and(|w| w.hung == Some(number)))?;
         let none = || "this host has no fence".to_string();
-        let is_alive = |app: u32| watchlist.get(app).is_some_and(|w| w.ended.is_none());
-        Some(self.fence.as_mut().ok_or_else(none).and_then(|fence| fence.cut_off(app, is_alive)))
+        let app = (app, watchlist.identity(app));
+        Some(self.fence.as_mut().ok_or_else(none).and_then(|fence| fence.cut_off(app, |app| watchlist.is_alive(app))))
     }
 
     /// Who must confirm our heartbeats. Suspicion shrinks no majority; among all it counts where the suspect is cut off, or watches nobody.

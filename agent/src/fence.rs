@@ -14,13 +14,14 @@
 //! configuration says once and for all that they do so by themselves (`recover_at_start`).
 
 use crate::config::{AtStart, FenceConfig};
-use crate::held_back::{self, Made, Whose};
+use crate::held_back::{self, Made, Whose, Within};
+use crate::select;
 use fide_lane::{Completion, SendOutcome};
 use fide_proto::fence::{self as rule, Extension, Rule};
 use fide_wire::PATHS;
 use fide_wire::control::{FenceStatus, GateStatus};
 use fide_wire::verdict::{FenceMode, FencePromise, FencedWhy};
-use fide_xdp::fence::{Apart, Fence, Gate, GateState};
+use fide_xdp::fence::{Apart, Fence, Gate, GateState, Process};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -116,7 +117,7 @@ impl Driver {
         let promise = FencePromise { timeout_ns: config.timeout_ns, mode: config.mode, host };
         let held = |(name, gate): (String, Gate)| {
             // What a former life shut for a doomed process waits for the next instance of that, and says nothing of this host.
-            let doomed = (gate.shut_for() == Some(Apart::Ended)).then_some(FORMER);
+            let doomed = (gate.shut_for() == Some(Apart::Ended) || gate.is_cut_off().is_some()).then_some(FORMER);
             Held { name, gate, doomed, waits: false, apps: BTreeSet::new() }
         };
         let gates = gates.into_iter().map(held).collect();
@@ -293,15 +294,29 @@ impl Driver {
     }
 
     /// The sockets of a watched process are behind this gate. A new instance behind a gate that the doom of a former one closed opens it.
-    /// Returns the other watched processes behind it.
-    pub fn process(&mut self, app: u32, gate: &str, is_alive: impl Fn(u32) -> bool) -> Vec<u32> {
+    /// `former_lives`: whom a former life of the agent cut off there lives. Returns the other watched processes behind it.
+    pub fn process(
+        &mut self,
+        (app, who): (u32, Process),
+        gate: &str,
+        former_lives: bool,
+        is_alive: impl Fn(u32) -> bool,
+    ) -> Vec<u32> {
         let (closed, valid_ns) = (self.closed.is_some(), self.rule.valid_ns());
         let Some(held) = self.gates.iter_mut().find(|h| h.name == gate) else { return Vec::new() };
         held.apps.retain(|a| is_alive(*a));
         held.apps.insert(app);
         // Who was cut off and lives is no former instance, whoever else comes to its cgroup.
-        if let Some(cut_off) = held.doomed.filter(|doomed| *doomed != app && is_alive(*doomed)) {
-            tracing::warn!("process {cut_off} was cut off by {gate} and lives: the gate stays shut for process {app}, too");
+        let lives = |doomed: u32| if doomed == FORMER { former_lives } else { doomed != app && is_alive(doomed) };
+        if let Some(cut_off) = held.gate.is_cut_off().filter(|_| held.doomed.is_some_and(lives)) {
+            if cut_off == who {
+                held.doomed = Some(app);
+            }
+            tracing::warn!(
+                "process {} was cut off by {gate} and lives: the gate stays shut for process {}",
+                cut_off.pid,
+                who.pid
+            );
             return held.apps.iter().copied().filter(|a| *a != app).collect();
         }
         let next = held.doomed.take().is_some() && !closed;
@@ -319,13 +334,12 @@ impl Driver {
 
     /// A process is doomed: nothing of it leaves any more, unless it shares its gate with other watched processes. A few loads and stores: it
     /// comes before the notice.
-    pub fn doomed(&mut self, app: u32, is_alive: impl Fn(u32) -> bool) {
+    pub fn doomed(&mut self, (app, who): (u32, Process), is_alive: impl Fn(u32) -> bool) {
         for held in self.gates.iter_mut().filter(|h| h.apps.contains(&app) && h.doomed.is_none()) {
             if held.apps.iter().all(|a| *a == app || !is_alive(*a)) {
+                held.gate.cut_off(who);
                 if self.closed.is_some() {
-                    held.gate.shut();
-                } else {
-                    held.gate.shut_apart(Apart::Ended);
+                    held.gate.shut(); // it is as all others, and waits for its next instance when they are opened
                 }
                 held.doomed = Some(app);
             }
@@ -336,7 +350,7 @@ impl Driver {
     ///
     /// # Errors
     /// In words: it is behind none, or not alone.
-    pub fn cut_off(&mut self, app: u32, is_alive: impl Fn(u32) -> bool) -> Result<String, String> {
+    pub fn cut_off(&mut self, (app, who): (u32, Process), is_alive: impl Fn(u32) -> bool) -> Result<String, String> {
         let Some(held) = self.gates.iter().find(|h| h.apps.contains(&app)) else {
             return Err("its cgroup is not among [fence] cgroups, nor is one above it".into());
         };
@@ -344,7 +358,7 @@ impl Driver {
             return Err(format!("other watched processes that live are in {}", held.name));
         }
         let name = held.name.clone();
-        self.doomed(app, is_alive);
+        self.doomed((app, who), is_alive);
         Ok(name)
     }
 
@@ -429,8 +443,8 @@ pub struct Guard {
     paths: Vec<String>,
     /// Guarded, by name, with the index they had.
     interfaces: BTreeMap<String, u32>,
-    /// The cgroups that have a gate, with their inode numbers.
-    cgroups: BTreeMap<PathBuf, u64>,
+    /// The cgroups that have a gate, with their inode numbers, and the cgroups that are or were below.
+    cgroups: BTreeMap<PathBuf, (u64, Within)>,
     gates: Vec<(String, Gate)>,
     closed: Arc<AtomicBool>,
     complained: BTreeSet<String>,
@@ -529,18 +543,20 @@ impl Guard {
         let (mut gates, mut complaints) = (Vec::new(), Vec::new());
         for dir in self.config.cgroups.clone() {
             let inode = fs::metadata(&dir).ok().map(|m| m.ino());
-            if inode == self.cgroups.get(&dir).copied() {
+            let name = dir.display().to_string();
+            if inode == self.cgroups.get(&dir).map(|(inode, _)| *inode) {
+                self.look_within(&name);
                 continue;
             }
-            let name = dir.display().to_string();
             self.gates.retain(|(known, _)| *known != name);
             self.cgroups.remove(&dir);
             let Some(inode) = inode else { continue };
             match self.fence.guard_cgroup(&dir) {
                 Ok(gate) => {
                     self.complained.remove(&name);
-                    self.cgroups.insert(dir, inode);
+                    self.cgroups.insert(dir, (inode, Within::of(&self.fence, &gate)));
                     self.gates.push((name.clone(), gate.clone()));
+                    self.look_within(&name);
                     gates.push((name, gate));
                 }
                 Err(e) if self.complained.insert(name) => complaints.push(format!("NOT behind the fence: {e}")),
@@ -548,6 +564,14 @@ impl Guard {
             }
         }
         (gates, complaints)
+    }
+
+    /// Looks which cgroups there are below a guarded one.
+    fn look_within(&mut self, name: &str) {
+        let gate = self.gates.iter().find(|(known, _)| known == name);
+        if let (Some((_, gate)), Some((_, within))) = (gate, self.cgroups.get_mut(Path::new(name))) {
+            within.look(Path::new(name), &self.fence, gate);
+        }
     }
 
     /// The guarded cgroup in which a process is, or below: the deepest, if there are several.
@@ -559,13 +583,19 @@ impl Guard {
     }
 
     /// Before this cgroup's gate opens for the next instance of a doomed process: ends the connections that the former one left, whose bytes would leave then.
-    pub fn drop_left_by_doomed(&self, gate: &str, pid: u32) {
-        let shut = self.gates.iter().any(|(name, g)| name == gate && g.peek() == GateState::Shut);
-        if shut {
-            let mut cgroups = BTreeSet::new();
-            held_back::cgroups_within(Path::new(gate), &mut cgroups);
-            drop_left(Made::In(&cgroups), Some(pid), gate);
+    pub fn drop_left_by_doomed(&mut self, gate: &str, pid: u32) {
+        if self.gates.iter().any(|(name, g)| name == gate && g.peek() == GateState::Shut) {
+            self.look_within(gate);
+            if let Some((_, within)) = self.cgroups.get(Path::new(gate)) {
+                drop_left(Made::In(within.ids()), Some(pid), gate);
+            }
         }
+    }
+
+    /// Whether the process that this gate cut off lives, as far as it is known which one that was.
+    #[must_use]
+    pub fn cut_off_lives(&self, gate: &str) -> bool {
+        self.gates.iter().any(|(name, g)| name == gate && g.is_cut_off().is_some_and(lives))
     }
 
     /// Before the fence of a closed host opens: ends the connections that dead processes left. What living ones hold is theirs to begin anew.
@@ -578,9 +608,12 @@ impl Guard {
         if self.config.host {
             return drop_left(Made::Anywhere, None, "the fence");
         }
-        let mut cgroups = BTreeSet::new();
-        self.cgroups.keys().for_each(|dir| held_back::cgroups_within(dir, &mut cgroups));
-        drop_left(Made::In(&cgroups), None, "the fence");
+        drop_left(Made::In(&self.within()), None, "the fence");
+    }
+
+    /// Every cgroup that is or was guarded, or below one.
+    fn within(&self) -> BTreeSet<u64> {
+        self.cgroups.values().flat_map(|(_, within)| within.ids()).copied().collect()
     }
 
     /// Fills in what only this half knows.
@@ -594,7 +627,8 @@ impl Guard {
         }
     }
 
-    /// A clean end: takes the fence away, unless the host is fenced. Then it stays: stopping the agent is not a recovery.
+    /// A clean end: takes the fence away, unless the host is fenced. Then it stays: stopping the agent is not a recovery. For the same reason a gate
+    /// stays that has cut off a process that lives: it was told that this one is not heard any more.
     pub fn end(self) {
         let ran_out = self.gates.iter().any(|(_, gate)| matches!(gate.check(), GateState::Fenced { .. }));
         if ran_out || self.closed.load(Ordering::SeqCst) {
@@ -604,10 +638,28 @@ impl Guard {
             );
             return;
         }
-        if let Err(e) = self.fence.remove() {
+        let cut_off = |gate: &Gate| gate.is_cut_off().filter(|who| lives(*who));
+        for who in self.fence.groups().iter().filter_map(cut_off) {
+            tracing::warn!(
+                "process {} was cut off and lives: its gate stays shut without the agent; end it, start the agent, and then its next instance",
+                who.pid
+            );
+        }
+        // What the dead left does not leave by their gates, which open now. Behind the others it is nobody's business.
+        for (name, _) in self.gates.iter().filter(|(_, gate)| gate.shut_for() == Some(Apart::Ended)) {
+            if let Some((_, within)) = self.cgroups.get(Path::new(name)) {
+                drop_left(Made::In(within.ids()), None, name);
+            }
+        }
+        if let Err(e) = self.fence.remove_but(|gate| cut_off(gate).is_some()) {
             tracing::error!("the fence is not removed: {e}");
         }
     }
+}
+
+/// Whether it can still send.
+fn lives(who: Process) -> bool {
+    select::lives(Path::new("/proc"), who.pid, who.start_ticks)
 }
 
 fn drop_left(made: Made<'_>, of: Option<u32>, what: &str) {

@@ -11,7 +11,7 @@
 
 use crate::access::{Peer, Set};
 use crate::config::{Config, Connections};
-use crate::held_back::{self, Made, Whose};
+use crate::held_back::{self, Made, Whose, Within};
 use fide_wire::control::{ErrorCode, GateStatus, Refused, VALID_MAX_NS};
 use fide_xdp::fence::{Fence, Gate, GateState};
 use std::collections::BTreeSet;
@@ -24,34 +24,28 @@ struct Own {
     dir: PathBuf,
     users: Set,
     connections: Connections,
-    /// The ids of the cgroups in which its sockets were made: its own, and those below that were seen since the agent started.
-    within: BTreeSet<u64>,
     /// The cgroup's inode number, and its gate.
     made: Option<(u64, Gate)>,
+    /// The cgroups in which its sockets were made.
+    within: Within,
     /// That it is closed was told.
     told: bool,
 }
 
-/// Cgroups remembered of one gate. A cgroup that has gone may have left connections behind.
-const WITHIN_MAX: usize = 4096;
-
 impl Own {
-    fn look_within(&mut self) {
-        if self.connections == Connections::End {
-            while self.within.len() > WITHIN_MAX {
-                self.within.pop_first(); // ids grow: the oldest
-            }
-            held_back::cgroups_within(&self.dir, &mut self.within);
+    fn look_within(&mut self, fence: &Fence) {
+        if let (Connections::End, Some((_, gate))) = (self.connections, &self.made) {
+            self.within.look(&self.dir, fence, gate);
         }
     }
 
     /// Ends what its closed gate holds back, so that nothing of it leaves when the gate opens.
-    fn drop_held_back(&mut self, pid: Option<u32>) -> Result<(), Refused> {
+    fn drop_held_back(&mut self, fence: &Fence, pid: Option<u32>) -> Result<(), Refused> {
         if self.connections == Connections::Keep {
             return Ok(());
         }
-        self.look_within();
-        match held_back::end(Made::In(&self.within), Whose::Anybodys, pid) {
+        self.look_within(fence);
+        match held_back::end(Made::In(self.within.ids()), Whose::Anybodys, pid) {
             Ok(0) => Ok(()),
             Ok(n) => {
                 tracing::info!("gate {} begins anew: {n} TCP connections that held bytes back were ended", self.name);
@@ -106,7 +100,7 @@ impl Gates {
                 dir: g.cgroup.clone(),
                 users: Set::new("gate.users", &g.users, &mut warnings),
                 connections: g.connections,
-                within: BTreeSet::new(),
+                within: Within::default(),
                 made: None,
                 told: false,
             })
@@ -126,9 +120,9 @@ impl Gates {
     pub fn renew(&mut self) -> Vec<String> {
         let mut complaints = Vec::new();
         for own in &mut self.all {
-            own.look_within();
             let inode = fs::metadata(&own.dir).ok().map(|m| m.ino());
             if inode == own.made.as_ref().map(|(inode, _)| *inode) {
+                own.look_within(&self.fence);
                 continue;
             }
             own.made = None;
@@ -136,7 +130,9 @@ impl Gates {
             match self.fence.guard_cgroup(&own.dir) {
                 Ok(gate) => {
                     self.complained.remove(&own.name);
+                    own.within = Within::of(&self.fence, &gate);
                     own.made = Some((inode, gate));
+                    own.look_within(&self.fence);
                 }
                 Err(e) if self.complained.insert(own.name.clone()) => {
                     complaints.push(format!("gate {} is NOT there: {e}", own.name));
@@ -258,7 +254,7 @@ impl Gates {
         let moved = match gate.extend(known_ns, valid_ns) {
             Err(refused) if refused.0 == GateState::NotArmed => gate.arm(valid_ns),
             Err(_) if anew => {
-                own.drop_held_back(pid)?;
+                own.drop_held_back(&self.fence, pid)?;
                 gate.recover(valid_ns)
             }
             other => other,

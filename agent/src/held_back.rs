@@ -12,12 +12,15 @@
 //! Only sockets of one network namespace are seen at a time: see [`end`]. MPTCP and SCTP are not looked after.
 
 use crate::links::{attributes, bytes};
+use fide_xdp::fence::{Fence, Gate};
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Which sockets are meant.
 #[derive(Clone, Copy, Debug)]
@@ -109,6 +112,8 @@ impl Connection {
     }
 }
 
+/// The netlink port of the kernel.
+const KERNEL: u32 = 0;
 const HEADER: usize = 16;
 const ID: usize = 48;
 /// `struct inet_diag_req_v2`.
@@ -138,23 +143,31 @@ struct Said {
     over: Option<i32>,
 }
 
-/// Reads one datagram. Never panics, whatever the bytes; what cannot be right ends it.
-fn parse(datagram: &[u8]) -> Said {
+/// Reads one datagram, as far as it answers request `sequence`. Never panics, whatever the bytes.
+///
+/// # Errors
+/// [`io::ErrorKind::InvalidData`] for what is cut short: a connection of which nobody hears would be taken for none.
+fn parse(datagram: &[u8], sequence: u32) -> io::Result<Said> {
+    let cut_short = || io::Error::from(io::ErrorKind::InvalidData);
     let (mut said, mut rest) = (Said::default(), datagram);
-    while let (Some(len), Some(kind)) = (bytes(rest, 0), bytes(rest, 4)) {
-        let len = u32::from_ne_bytes(len) as usize;
-        let Some(body) = (len >= HEADER).then(|| rest.get(HEADER..len)).flatten() else { break };
-        match u16::from_ne_bytes(kind) {
-            SOCK_DIAG_BY_FAMILY => said.connections.extend(connection(body)),
+    while !rest.is_empty() {
+        let word = |at| bytes(rest, at).map(u32::from_ne_bytes).ok_or_else(cut_short);
+        let (len, of) = (word(0)? as usize, word(8)?);
+        let kind = u16::from_ne_bytes(bytes(rest, 4).ok_or_else(cut_short)?);
+        let body = (len >= HEADER).then(|| rest.get(HEADER..len)).flatten().ok_or_else(cut_short)?;
+        rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
+        if of != sequence {
+            continue;
+        }
+        match kind {
+            SOCK_DIAG_BY_FAMILY => said.connections.push(connection(body).ok_or_else(cut_short)?),
             kind if i32::from(kind) == libc::NLMSG_DONE || i32::from(kind) == libc::NLMSG_ERROR => {
                 said.over = Some(bytes(body, 0).map_or(0, |e| i32::from_ne_bytes(e).wrapping_neg()));
             }
             _ => {}
         }
-        let Some(next) = rest.get(len.next_multiple_of(4)..) else { break };
-        rest = next;
     }
-    said
+    Ok(said)
 }
 
 fn connection(body: &[u8]) -> Option<Connection> {
@@ -165,8 +178,17 @@ fn connection(body: &[u8]) -> Option<Connection> {
     Some(Connection { family: body[0], state: body[1], id: bytes(body, 4)?, waiting, inode, cgroup })
 }
 
+/// The kernel answers at once; whatever happens, a request is over by then.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The same for ending connections, of which there may be many.
+const PATIENCE_ALL: Duration = Duration::from_secs(10);
+
 /// A sock_diag socket of one network namespace.
-struct Diag(OwnedFd);
+struct Diag {
+    socket: OwnedFd,
+    /// The number of the last request: answers carry it.
+    sequence: Cell<u32>,
+}
 
 impl Diag {
     /// Of the calling thread's.
@@ -178,8 +200,7 @@ impl Diag {
         }
         // SAFETY: `fd` was just made and belongs to nobody else.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-        // The kernel answers at once, and for good measure.
-        let patience = libc::timeval { tv_sec: 2, tv_usec: 0 };
+        let patience = libc::timeval { tv_sec: PATIENCE.as_secs() as libc::time_t, tv_usec: 0 };
         // SAFETY: an open socket; the option is live and of the length passed.
         let rc = unsafe {
             libc::setsockopt(
@@ -190,28 +211,34 @@ impl Diag {
                 size_of_val(&patience) as libc::socklen_t,
             )
         };
-        if rc == 0 { Ok(Self(socket)) } else { Err(io::Error::last_os_error()) }
+        if rc == 0 { Ok(Self { socket, sequence: Cell::new(0) }) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Sends a request, and hands on what is said until its end.
+    /// Sends a request, and hands on what is said until its end. What did not come from the kernel, or speaks of a former request, is passed over.
     fn ask(&self, request: &[u8; REQUEST], mut hear: impl FnMut(Vec<Connection>)) -> io::Result<()> {
+        self.sequence.set(self.sequence.get().wrapping_add(1));
+        let (sequence, until) = (self.sequence.get(), Instant::now() + PATIENCE);
+        let mut request = *request;
+        request[8..12].copy_from_slice(&sequence.to_ne_bytes());
         // SAFETY: the request is live and of the length passed; an unconnected netlink socket sends to the kernel.
-        if unsafe { libc::send(self.0.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) } < 0 {
+        if unsafe { libc::send(self.socket.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) } < 0 {
             return Err(io::Error::last_os_error());
         }
         let mut buffer = vec![0u8; 64 * 1024];
         loop {
-            // SAFETY: the buffer is live and of the length passed. MSG_TRUNC gives the datagram's true length.
-            let n = unsafe { libc::recv(self.0.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_TRUNC) };
-            let n = match usize::try_from(n) {
-                Ok(n) if n <= buffer.len() => n,
-                Ok(_) => return Err(io::Error::other("an answer longer than its buffer")),
-                Err(_) => match io::Error::last_os_error() {
-                    e if e.kind() == io::ErrorKind::Interrupted => continue,
-                    e => return Err(e),
-                },
+            if Instant::now() > until {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let (from, n) = match self.receive(&mut buffer) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                received => received?,
             };
-            let said = parse(&buffer[..n]);
+            // Any process of the namespace may write to this socket.
+            if from != KERNEL {
+                continue;
+            }
+            let Some(datagram) = buffer.get(..n) else { return Err(io::Error::other("an answer longer than its buffer")) };
+            let said = parse(datagram, sequence)?;
             hear(said.connections);
             match said.over {
                 None => {}
@@ -219,6 +246,25 @@ impl Diag {
                 Some(errno) => return Err(io::Error::from_raw_os_error(errno)),
             }
         }
+    }
+
+    /// One datagram: from which netlink port, and its true length, which may be more than the buffer's.
+    fn receive(&self, buffer: &mut [u8]) -> io::Result<(u32, usize)> {
+        // SAFETY: sockaddr_nl is plain old data, for which zero is a value.
+        let mut from: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+        let mut len = size_of_val(&from) as libc::socklen_t;
+        // SAFETY: buffer, address and length are live and as long as said.
+        let n = unsafe {
+            libc::recvfrom(
+                self.socket.as_raw_fd(),
+                buffer.as_mut_ptr().cast(),
+                buffer.len(),
+                libc::MSG_TRUNC,
+                (&raw mut from).cast(),
+                &raw mut len,
+            )
+        };
+        usize::try_from(n).map(|n| (from.nl_pid, n)).map_err(|_| io::Error::last_os_error())
     }
 
     /// The connections that hold something back.
@@ -244,7 +290,7 @@ impl Diag {
 
     /// Ends them, and those found meanwhile.
     fn end(&self, made: Made<'_>, whose: Whose) -> Result<usize, HeldBack> {
-        let mut ended = BTreeSet::new();
+        let (mut ended, until) = (BTreeSet::new(), Instant::now() + PATIENCE_ALL);
         loop {
             // Older kernels drop the queue of a connection that nobody holds and leave the rest to its timer: once is enough.
             let mut found = self.holding(made, whose)?;
@@ -253,6 +299,9 @@ impl Diag {
                 return Ok(ended.len());
             }
             for (at, c) in found.iter().enumerate() {
+                if Instant::now() > until {
+                    return Err(HeldBack::NotEnded { left: found.len() - at, why: io::ErrorKind::TimedOut.into() });
+                }
                 let order = request(SOCK_DESTROY, libc::NLM_F_ACK, c.family, u32::MAX, &c.id);
                 match self.ask(&order, drop) {
                     // Gone meanwhile is as good.
@@ -308,6 +357,46 @@ pub fn cgroups_within(dir: &Path, into: &mut BTreeSet<u64>) {
         for below in fs::read_dir(dir).into_iter().flatten().flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir())) {
             into.insert(below.ino());
             todo.push(below.path());
+        }
+    }
+}
+
+/// Cgroups remembered of one gate.
+const WITHIN_MAX: usize = 4096;
+
+/// The cgroups whose sockets are behind a gate: its own, those below it, and those that were below it when somebody looked and are gone since (service managers
+/// remove the cgroup of what has ended, and its connections stay). The fence keeps them beside the gate, so the next agent knows them, too.
+#[derive(Debug, Default)]
+pub struct Within(BTreeSet<u64>);
+
+impl Within {
+    /// What is known of a gate that was found or made just now.
+    #[must_use]
+    pub fn of(fence: &Fence, gate: &Gate) -> Self {
+        Self(fence.below(gate))
+    }
+
+    /// Their ids.
+    #[must_use]
+    pub fn ids(&self) -> &BTreeSet<u64> {
+        &self.0
+    }
+
+    /// Looks which there are now, in the directory of the gate's cgroup.
+    pub fn look(&mut self, dir: &Path, fence: &Fence, gate: &Gate) {
+        let mut found = BTreeSet::new();
+        cgroups_within(dir, &mut found);
+        for id in found.iter().copied().filter(|id| Some(*id) != gate.cgroup() && !self.0.contains(id)) {
+            if let Err(e) = fence.note_below(gate, id) {
+                tracing::warn!("cgroup {id} below {} is forgotten with this agent's life: {e}", dir.display());
+            }
+        }
+        self.0.extend(&found);
+        // Ids grow: those that went first.
+        let gone = self.0.difference(&found).copied().take(self.0.len().saturating_sub(WITHIN_MAX));
+        for id in gone.collect::<Vec<_>>() {
+            self.0.remove(&id);
+            fence.forget(id);
         }
     }
 }
@@ -418,13 +507,20 @@ mod tests {
         text[at..at + 2].copy_from_slice(&12u16.to_ne_bytes());
         text[at + 2..at + 4].copy_from_slice(&INET_DIAG_CGROUP_ID.to_ne_bytes());
         text[at + 4..at + 12].copy_from_slice(&0x1234_5678_9abcu64.to_ne_bytes());
-        let said = parse(&text);
+        text[8..12].copy_from_slice(&7u32.to_ne_bytes());
+        assert!(parse(&text, 6).unwrap().connections.is_empty(), "of another request");
+        let said = parse(&text, 7).unwrap();
         let [c] = said.connections[..] else { panic!("{said:?}") };
         assert_eq!((c.family, c.state, c.waiting, c.inode, c.cgroup), (2, FIN_WAIT1, 77, 0, Some(0x1234_5678_9abc)));
         assert!(c.holds(Whose::Nobodys));
-        for cut in 0..text.len() {
-            assert!(parse(&text[..cut]).connections.is_empty());
+        for cut in 1..text.len() {
+            assert_eq!(parse(&text[..cut], 7).unwrap_err().kind(), ErrorKind::InvalidData);
         }
+        // A message that is shorter than what it should hold, with a header that says so.
+        let mut short = text[..HEADER + MESSAGE - 1].to_vec();
+        let len = short.len() as u32;
+        short[0..4].copy_from_slice(&len.to_ne_bytes());
+        assert_eq!(parse(&short, 7).unwrap_err().kind(), ErrorKind::InvalidData);
         let held = |state, waiting, inode, whose| {
             let mut other = c;
             (other.state, other.waiting, other.inode) = (state, waiting, inode);

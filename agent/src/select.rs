@@ -54,10 +54,23 @@ impl Stat {
         matches!(self.state, b'Z' | b'X' | b'x')
     }
 
+    /// Whether it is on its way there, past all that it does by itself.
+    fn is_exiting(&self) -> bool {
+        const PF_EXITING: u64 = 0x4;
+        self.flags & PF_EXITING != 0
+    }
+
     fn is_kernel_thread(&self) -> bool {
         const PF_KTHREAD: u64 = 0x0020_0000;
         self.flags & PF_KTHREAD != 0
     }
+}
+
+/// Whether this process can still do something by itself: no other that has its number by now, and none that is dead or exiting.
+#[must_use]
+pub fn lives(proc: &Path, pid: u32, start_ticks: u64) -> bool {
+    let stat = std::fs::read(proc.join(pid.to_string()).join("stat")).ok().and_then(|line| parse_stat(&line));
+    stat.is_some_and(|s| s.start_ticks == start_ticks && !s.is_dead() && !s.is_exiting())
 }
 
 /// Reads a `/proc/pid/stat` line; `None` if it is not one. The name ends at the *last* parenthesis, for it may hold others.

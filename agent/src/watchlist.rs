@@ -5,6 +5,7 @@ use fide_proto::detector::progress::Look;
 use fide_wire::control::WatchStatus;
 use fide_wire::packet::AnnouncedApp;
 use fide_wire::verdict::{Cause, ProgressSource};
+use fide_xdp::Process;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -79,6 +80,18 @@ pub struct Watchlist {
 const ENDED_KEPT: usize = 64;
 
 impl Watchlist {
+    /// Whether it is watched, and no end of it was reported.
+    #[must_use]
+    pub fn is_alive(&self, app: u32) -> bool {
+        self.get(app).is_some_and(|w| w.ended.is_none())
+    }
+
+    /// Which process it is or was; all zeros for one that is not known.
+    #[must_use]
+    pub fn identity(&self, app: u32) -> Process {
+        self.get(app).map_or(Process { pid: 0, start_ticks: 0 }, |w| Process { pid: w.pid, start_ticks: w.start_ticks })
+    }
+
     /// Adds a process and returns its number, never used before in this agent's life.
     pub fn add(&mut self, watched: Watched) -> u32 {
         self.next_app += 1;

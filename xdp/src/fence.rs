@@ -31,10 +31,12 @@
 //!
 //! Time is CLOCK_MONOTONIC in nanoseconds. It stands still while a machine is suspended, so a fence does not cover suspending.
 
+use crate::egress;
 use crate::layout::{GATE_FENCED, GATE_NOT_ARMED, GATE_SHUT, GATES, GateRow};
 use crate::memory::MappedArray;
 use libbpf_rs::libbpf_sys;
 use libbpf_rs::{AsRawLibbpf, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::fmt;
 use std::fs::{self, File};
@@ -43,21 +45,17 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 pub(crate) static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fence.bpf.o"));
 
-/// Our filter's place on an interface. The first priority, because a filter before ours that ends the classification would end it for
-/// ours too; the handle tells ours from others of the same priority.
-const PRIORITY: u32 = 1;
-const HANDLE: u32 = 0x00f1_de01;
 const HOST_GATE: usize = 0;
 /// What the storage of a cgroup says in the place of a slot. No slot was told: lets everything pass.
 const NO_GATE: u64 = 0;
 /// No such slot: lets nothing pass.
 const BLOCKED: u64 = GATES as u64;
-const MAPS: [&str; 3] = ["gates", "gate_counts", "gate_of"];
+const MAPS: [&str; 4] = ["gates", "gate_counts", "gate_of", "gate_below"];
 const HOST_PROGRAM: &str = "fide_fence_host";
 const GROUP_PROGRAM: &str = "fide_fence_group";
 
@@ -169,6 +167,15 @@ pub enum Apart {
     NotBegun = 2,
 }
 
+/// A process, told from all others that have had or will have its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    /// When it started, in clock ticks since boot: field 22 of its /proc/PID/stat.
+    pub start_ticks: u64,
+}
+
 /// A gate's state forbids what was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the gate is {0}")]
@@ -269,16 +276,33 @@ impl Gate {
     }
 
     fn shut_with(&self, apart: u64) {
-        let [word, _, first_blocked_ns, mark] = self.words();
+        let [word, _, first_blocked_ns, mark, ..] = self.words();
         first_blocked_ns.store(0, Ordering::SeqCst);
         mark.store(apart, Ordering::SeqCst);
         word.store(GATE_SHUT, Ordering::SeqCst);
     }
 
+    /// Shuts it because this process has ended, will for certain, or must not be heard any more although it lives: [`Apart::Ended`]. The process is remembered, also
+    /// by the next owner and when the gate is shut for another reason, until [`Gate::recover`].
+    pub fn cut_off(&self, process: Process) {
+        let [.., pid, start_ticks] = self.words();
+        start_ticks.store(process.start_ticks, Ordering::SeqCst);
+        pid.store(u64::from(process.pid), Ordering::SeqCst);
+        self.shut_apart(Apart::Ended);
+    }
+
+    /// The process that was cut off last, and nobody was let through since.
+    #[must_use]
+    pub fn is_cut_off(&self) -> Option<Process> {
+        let [.., pid, start_ticks] = self.words();
+        let pid = u32::try_from(pid.load(Ordering::SeqCst)).ok().filter(|pid| *pid != 0)?;
+        Some(Process { pid, start_ticks: start_ticks.load(Ordering::SeqCst) })
+    }
+
     /// Why it is shut, if that says nothing of the owner's other gates.
     #[must_use]
     pub fn shut_for(&self) -> Option<Apart> {
-        let [word, .., mark] = self.words();
+        let [word, _, _, mark, ..] = self.words();
         let mark = mark.load(Ordering::SeqCst);
         let is_shut = word.load(Ordering::SeqCst) == GATE_SHUT;
         [Apart::Ended, Apart::NotBegun].into_iter().find(|why| is_shut && mark == *why as u64)
@@ -313,14 +337,21 @@ impl Gate {
         }
     }
 
-    /// State, time of fencing, time of the first packet blocked, whether it was shut apart.
-    fn words(&self) -> [&AtomicU64; 4] {
+    /// State, time of fencing, time of the first packet blocked, whether it was shut apart, who was cut off.
+    fn words(&self) -> [&AtomicU64; 6] {
         let row = self.rows.at(self.slot);
         // SAFETY: the slot exists, and lives as long as self; aligned u64, the first of which the kernel programs change by atomic instructions
         // only. Of the others only whole values matter.
         unsafe {
-            [&raw mut (*row).valid_ns, &raw mut (*row).fenced_ns, &raw mut (*row).first_blocked_ns, &raw mut (*row).apart]
-                .map(|w| AtomicU64::from_ptr(w))
+            [
+                &raw mut (*row).valid_ns,
+                &raw mut (*row).fenced_ns,
+                &raw mut (*row).first_blocked_ns,
+                &raw mut (*row).apart,
+                &raw mut (*row).pid,
+                &raw mut (*row).start_ticks,
+            ]
+            .map(|w| AtomicU64::from_ptr(w))
         }
     }
 
@@ -365,16 +396,30 @@ fn monotonic_ns() -> u64 {
 /// The fence of this host: its programs, its gates, and the right to move them. One owner at a time.
 pub struct Fence {
     dir: PathBuf,
-    /// Locked while we live; the kernel unlocks it when we do not.
-    _owner: File,
+    _owner: Owner,
     rows: Arc<MappedArray<GateRow>>,
     counts: MapHandle,
     gate_of: MapHandle,
+    below: MapHandle,
     host: Program,
-    /// The id of a former owner's host program, of another version and with the same gates.
-    former_host: Option<u32>,
+    /// A former owner's host program, of another version and with the same gates.
+    former_host: Option<Program>,
     group: Program,
     interfaces: Vec<u32>,
+    /// Where programs of an interface are looked for: in tcx, too, if the kernel has it.
+    tcx: bool,
+}
+
+/// Whose a program is that leaves by tcx what it lets pass.
+enum Theirs {
+    /// Of this fence, or a former owner's of another version.
+    Ours(OwnedFd),
+    /// Of a fence with other gates.
+    LostFences(OwnedFd),
+    /// Of somebody else.
+    Others,
+    /// Only CAP_SYS_ADMIN may look.
+    Hidden,
 }
 
 /// A loaded program.
@@ -404,7 +449,7 @@ impl Fence {
             let map = object.maps().find(|m| m.name() == name).expect("the object has the maps it was built with");
             MapHandle::try_from(&map).map_err(load_error)
         };
-        let [gates, counts, gate_of] = MAPS.map(map);
+        let [gates, counts, gate_of, below] = MAPS.map(map);
         let rows = MappedArray::<GateRow>::new(gates?.as_fd(), GATES)
             .map_err(|source| FenceError::File { path: dir.join(MAPS[0]), source })?;
         let mut fence = Self {
@@ -413,10 +458,12 @@ impl Fence {
             rows: Arc::new(rows),
             counts: counts?,
             gate_of: gate_of?,
+            below: below?,
             host: program(&object, HOST_PROGRAM).map_err(|source| file_error(dir, source))?,
             group: program(&object, GROUP_PROGRAM).map_err(|source| file_error(dir, source))?,
             former_host: None,
             interfaces: Vec::new(),
+            tcx: true,
         };
         fence.settle()?;
         Ok(fence)
@@ -456,7 +503,7 @@ impl Fence {
                 self.host = old;
             } else {
                 // Interfaces keep the old one, with the same gate, until they are guarded again.
-                self.former_host = Some(old.id);
+                self.former_host = Some(old);
                 self.unpin(HOST_PROGRAM)?;
             }
         }
@@ -486,16 +533,21 @@ impl Fence {
             ..GateCounts::default()
         };
         for value in self.counts.lookup_percpu(&key, MapFlags::ANY).ok().flatten().unwrap_or_default() {
-            let word = |at: usize| value.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes);
-            counts.passed += word(0);
-            counts.blocked += word(8);
+            counts.passed += word(&value);
+            counts.blocked += value.get(8..).map_or(0, word);
         }
         counts
     }
 
-    /// Puts the host's gate on an interface of the calling thread's network namespace: everything that leaves by it asks the gate. Returns
-    /// whether a filter of a former owner was there, which is replaced without a gap. If that one obeyed another
-    /// gate than ours (its pins were lost), ours is closed: it may have been fenced. Other filters stay, and decide on what passes.
+    /// Looks for a place in clsact only, as on a kernel before 6.6. For tests of that.
+    #[doc(hidden)]
+    pub fn do_without_tcx(&mut self) {
+        self.tcx = false;
+    }
+
+    /// Puts the host's gate on an interface of the calling thread's network namespace: everything that leaves by it asks the gate, before programs of others where
+    /// the kernel has tcx ([`egress`]). Returns whether a program of a former owner was there, which is replaced without a gap. If that one obeyed another
+    /// gate than ours (its pins were lost), ours is closed: it may have been fenced. Programs of others stay, and decide on what passes.
     ///
     /// # Errors
     /// [`FenceError::Loopback`], [`FenceError::Interface`].
@@ -504,39 +556,85 @@ impl Fence {
         if interface_flags(ifindex).map_err(fail("looking it up"))? & libc::IFF_LOOPBACK != 0 {
             return Err(FenceError::Loopback { ifindex });
         }
-        let before = quiet(|| {
-            let mut hook = hook(ifindex);
-            // SAFETY: the hook lives across the calls.
-            match unsafe { libbpf_sys::bpf_tc_hook_create(&raw mut hook) } {
-                0 => {}
-                e if e == -libc::EEXIST => {}
-                e => return Err(fail("making room for its filter (clsact)")(io::Error::from_raw_os_error(-e))),
-            }
-            let mut asked = filter();
-            // SAFETY: hook and options live across the calls.
-            let before = match unsafe { libbpf_sys::bpf_tc_query(&raw const hook, &raw mut asked) } {
-                0 => Some(asked.prog_id),
-                _ => None, // none, or one that the next call stumbles over
-            };
-            if before.is_some_and(|id| id != self.host.id && Some(id) != self.former_host && !self.shares_our_gates(id)) {
-                tracing::warn!(ifindex, "the interface obeyed another gate than this fence's: closed until it is recovered");
-                self.host().shut(); // first, so that nothing passes in between
-            }
-            let mut opts = filter();
-            opts.prog_fd = self.host.fd.as_raw_fd();
-            opts.flags = libbpf_sys::BPF_TC_F_REPLACE;
-            // SAFETY: as above; the program's descriptor is open.
-            match unsafe { libbpf_sys::bpf_tc_attach(&raw const hook, &raw mut opts) } {
-                0 => Ok(before),
-                e => Err(fail(
-                    "adding its filter (`tc filter show dev … egress`: is priority 1 taken by another kind, or an ingress qdisc there?)",
-                )(io::Error::from_raw_os_error(-e))),
-            }
-        })?;
+        let filter = egress::clsact(ifindex);
+        if filter.is_some_and(|id| !self.is_ours(id)) {
+            self.shut_for_another(ifindex); // first, so that nothing passes in between
+        }
+        let in_tcx = self.guard_by_tcx(ifindex).map_err(fail("attaching to its tcx egress"))?;
+        let before = filter.is_some() || in_tcx == Some(true);
+        if in_tcx.is_none() {
+            egress::make_clsact(ifindex).map_err(fail("making room for its filter (clsact)"))?;
+            egress::attach_clsact(ifindex, self.host.fd.as_fd()).map_err(fail(
+                "adding its filter (`tc filter show dev … egress`: is priority 1 taken by another kind, or an ingress qdisc there?)",
+            ))?;
+        } else if filter.is_some() {
+            egress::detach_clsact(ifindex).map_err(fail("removing the filter of a former owner"))?;
+        }
         if !self.interfaces.contains(&ifindex) {
             self.interfaces.push(ifindex);
         }
-        Ok(before.is_some())
+        Ok(before)
+    }
+
+    /// The same by tcx; says whether a program of a former owner was there. `None`: by clsact, because there is no tcx, or a program that may be a lost fence's.
+    fn guard_by_tcx(&self, ifindex: u32) -> io::Result<Option<bool>> {
+        let Some(ids) = (if self.tcx { egress::tcx(ifindex)? } else { None }) else { return Ok(None) };
+        if ids.contains(&self.host.id) {
+            return Ok(Some(true));
+        }
+        let mut instead_of = None;
+        for id in ids {
+            match self.whose(id)? {
+                Theirs::Ours(program) => instead_of = Some(program),
+                Theirs::LostFences(program) => {
+                    self.shut_for_another(ifindex);
+                    instead_of = Some(program);
+                }
+                Theirs::Others => {}
+                Theirs::Hidden => {
+                    tracing::warn!(
+                        ifindex,
+                        "a program at its tcx egress cannot be looked at without CAP_SYS_ADMIN, and comes before this fence's, which is a clsact filter \
+                         there; if it was left by a fence whose pins are lost, it lets nothing pass: see `bpftool net`"
+                    );
+                    return Ok(None);
+                }
+            }
+        }
+        egress::attach_tcx(ifindex, self.host.fd.as_fd(), instead_of.as_ref().map(AsFd::as_fd))?;
+        Ok(Some(instead_of.is_some()))
+    }
+
+    fn shut_for_another(&self, ifindex: u32) {
+        tracing::warn!(ifindex, "the interface obeyed another gate than this fence's: closed until it is recovered");
+        self.host().shut();
+    }
+
+    fn is_ours(&self, id: u32) -> bool {
+        id == self.host.id || self.former_host.as_ref().is_some_and(|former| former.id == id) || self.shares_our_gates(id)
+    }
+
+    fn whose(&self, id: u32) -> io::Result<Theirs> {
+        if let Some(former) = self.former_host.as_ref().filter(|former| former.id == id) {
+            return Ok(Theirs::Ours(former.fd.try_clone()?));
+        }
+        // SAFETY: an id; a descriptor or an error comes back.
+        let fd = unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) };
+        match -fd {
+            libc::EPERM | libc::EACCES => return Ok(Theirs::Hidden),
+            libc::ENOENT => return Ok(Theirs::Others), // gone meanwhile
+            e if e > 0 => return Err(io::Error::from_raw_os_error(e)),
+            _ => {}
+        }
+        // SAFETY: fresh, and nobody else's.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let info = program_info(&fd, libbpf_sys::bpf_prog_info::default())?;
+        let name = info.name.map(|c| c as u8);
+        Ok(match name.starts_with(HOST_PROGRAM.as_bytes()) {
+            true if self.shares_our_gates(id) => Theirs::Ours(fd),
+            true => Theirs::LostFences(fd),
+            false => Theirs::Others,
+        })
     }
 
     /// Whether a program that we cannot open by path uses our gates.
@@ -562,16 +660,19 @@ impl Fence {
     /// [`FenceError::Interface`].
     pub fn release_interface(&mut self, ifindex: u32) -> Result<(), FenceError> {
         self.interfaces.retain(|i| *i != ifindex);
-        let found = quiet(|| {
-            let (hook, opts) = (hook(ifindex), filter());
-            // SAFETY: hook and options live across the call.
-            unsafe { libbpf_sys::bpf_tc_detach(&raw const hook, &raw const opts) }
-        });
-        match -found {
-            // No such filter, no clsact, no such interface.
-            0 | libc::ENOENT | libc::EINVAL | libc::ENODEV => Ok(()),
-            e => Err(FenceError::Interface { ifindex, what: "removing its filter", source: io::Error::from_raw_os_error(e) }),
+        let nothing_there = |e: &io::Error| {
+            // No such program or filter, no clsact, no tcx, no such interface.
+            matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EINVAL | libc::ENODEV))
+        };
+        for outcome in [egress::detach_tcx(ifindex, self.host.fd.as_fd()), egress::detach_clsact(ifindex)] {
+            match outcome {
+                Err(e) if !nothing_there(&e) => {
+                    return Err(FenceError::Interface { ifindex, what: "removing its program", source: e });
+                }
+                _ => {}
+            }
         }
+        Ok(())
     }
 
     /// Gives a cgroup (of version 2, by its directory) a gate of its own, not armed; or the gate it has, as it is. Where a cgroup below
@@ -617,6 +718,7 @@ impl Fence {
         if cgroup != 0 {
             let rest = if valid_ns == GATE_NOT_ARMED { NO_GATE } else { BLOCKED };
             let _ = self.gate_of.update(&cgroup.to_ne_bytes(), &rest.to_ne_bytes(), MapFlags::ANY); // gone with its last socket
+            self.forget_below(cgroup);
         }
         self.rows.write(slot, GateRow { valid_ns: GATE_NOT_ARMED, ..GateRow::default() });
         let zeros = libbpf_rs::num_possible_cpus().map(|n| vec![vec![0u8; 16]; n]);
@@ -624,6 +726,39 @@ impl Fence {
         if let Err(e) = cleared {
             tracing::warn!("the counts of a gate go on from those of another cgroup: {e}");
         }
+    }
+
+    /// The cgroups that were ever told to be below that of this gate ([`Fence::note_below`]), by this owner or a former one.
+    #[must_use]
+    pub fn below(&self, gate: &Gate) -> BTreeSet<u64> {
+        gate.cgroup().map_or_else(BTreeSet::new, |id| self.below_of(id).collect())
+    }
+
+    fn below_of(&self, id: u64) -> impl Iterator<Item = u64> {
+        let of = move |key: &Vec<u8>| {
+            let value = self.below.lookup(key, MapFlags::ANY).ok().flatten()?;
+            (word(&value) == id).then(|| word(key))
+        };
+        self.below.keys().filter_map(move |key| of(&key))
+    }
+
+    /// Remembers a cgroup below that of a gate: what its sockets still hold when it is removed waits behind this gate. For as long as the gate is there.
+    ///
+    /// # Errors
+    /// When no more can be remembered.
+    pub fn note_below(&self, gate: &Gate, cgroup: u64) -> io::Result<()> {
+        let Some(id) = gate.cgroup() else { return Ok(()) };
+        self.below.update(&cgroup.to_ne_bytes(), &id.to_ne_bytes(), MapFlags::ANY).map_err(io::Error::other)
+    }
+
+    /// The opposite.
+    pub fn forget(&self, cgroup: u64) {
+        let _ = self.below.delete(&cgroup.to_ne_bytes()); // not there is as good
+    }
+
+    fn forget_below(&self, id: u64) {
+        let gone: Vec<u64> = self.below_of(id).collect();
+        gone.into_iter().for_each(|cgroup| self.forget(cgroup));
     }
 
     /// Takes a cgroup's gate away. None there is as good.
@@ -648,6 +783,7 @@ impl Fence {
         if let Some(slot) = (1..GATES).find(|slot| self.rows.read(*slot).cgroup == id) {
             // The storage outlives the attachment: the next one must not begin with this gate.
             let _ = self.gate_of.update(&id.to_ne_bytes(), &NO_GATE.to_ne_bytes(), MapFlags::ANY); // gone with its cgroup
+            self.forget_below(id);
             self.rows.write(slot, GateRow { valid_ns: GATE_NOT_ARMED, ..GateRow::default() });
         }
         Ok(())
@@ -658,12 +794,21 @@ impl Fence {
     ///
     /// # Errors
     /// The first failure; the rest was removed all the same.
-    pub fn remove(mut self) -> Result<(), FenceError> {
+    pub fn remove(self) -> Result<(), FenceError> {
+        self.remove_but(|_| false)
+    }
+
+    /// The same but for these gates of cgroups: with one of them, what is pinned stays, too, and the host's gate, which guards nothing any more, is disarmed.
+    ///
+    /// # Errors
+    /// The first failure; the rest was removed all the same.
+    pub fn remove_but(mut self, stays: impl Fn(&Gate) -> bool) -> Result<(), FenceError> {
         let mut outcome = Ok(());
+        let staying: Vec<u64> = self.groups().iter().filter(|gate| stays(gate)).filter_map(Gate::cgroup).collect();
         for ifindex in std::mem::take(&mut self.interfaces) {
             outcome = outcome.and(self.release_interface(ifindex));
         }
-        for id in (1..GATES).map(|slot| self.rows.read(slot).cgroup).filter(|id| *id != 0) {
+        for id in (1..GATES).map(|slot| self.rows.read(slot).cgroup).filter(|id| *id != 0 && !staying.contains(id)) {
             if let Ok(cgroup) = cgroup_by_id(id) {
                 outcome = outcome.and(self.detach(&cgroup, id).map_err(|source| FenceError::Cgroup {
                     dir: PathBuf::from(format!("(id {id})")),
@@ -671,6 +816,10 @@ impl Fence {
                     source,
                 }));
             }
+        }
+        if !staying.is_empty() {
+            let _ = self.host().disarm(); // closed meanwhile: the next owner must know
+            return outcome;
         }
         for name in MAPS.into_iter().chain([GROUP_PROGRAM, HOST_PROGRAM]) {
             outcome = outcome.and(self.unpin(name));
@@ -741,8 +890,19 @@ fn file_error(path: &Path, source: io::Error) -> FenceError {
     FenceError::File { path: path.to_path_buf(), source }
 }
 
+/// The fence's directory, locked while we live; the kernel unlocks it when we do not.
+struct Owner(File);
+
+impl Drop for Owner {
+    /// The lock belongs to the open file, which a child that is about to execute something has, too: closing ours alone would not end it.
+    fn drop(&mut self) {
+        // SAFETY: an open descriptor.
+        unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_UN) };
+    }
+}
+
 /// Makes the directory if need be, and takes its lock.
-fn own(dir: &Path) -> Result<File, FenceError> {
+fn own(dir: &Path) -> Result<Owner, FenceError> {
     let exists = dir.ancestors().find_map(|d| File::open(d).ok());
     if !exists.is_some_and(|d| is_filesystem(&d, libc::BPF_FS_MAGIC)) {
         return Err(FenceError::NotBpffs { dir: dir.to_path_buf() });
@@ -757,7 +917,7 @@ fn own(dir: &Path) -> Result<File, FenceError> {
             source => file_error(dir, source),
         });
     }
-    Ok(owner)
+    Ok(Owner(owner))
 }
 
 fn is_filesystem(file: &File, magic: libc::c_long) -> bool {
@@ -791,36 +951,6 @@ fn interface_flags(ifindex: u32) -> io::Result<i32> {
     }
 }
 
-fn hook(ifindex: u32) -> libbpf_sys::bpf_tc_hook {
-    libbpf_sys::bpf_tc_hook {
-        sz: size_of::<libbpf_sys::bpf_tc_hook>() as libbpf_sys::size_t,
-        ifindex: ifindex as i32,
-        attach_point: libbpf_sys::BPF_TC_EGRESS,
-        ..Default::default()
-    }
-}
-
-fn filter() -> libbpf_sys::bpf_tc_opts {
-    libbpf_sys::bpf_tc_opts {
-        sz: size_of::<libbpf_sys::bpf_tc_opts>() as libbpf_sys::size_t,
-        handle: HANDLE,
-        priority: PRIORITY,
-        ..Default::default()
-    }
-}
-
-/// Without libbpf's complaints about answers that are expected here (there is a clsact already, there is no filter yet).
-fn quiet<T>(body: impl FnOnce() -> T) -> T {
-    static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: exchanges a function pointer; the old one is put back. Messages of other threads meanwhile are lost.
-    let before = unsafe { libbpf_sys::libbpf_set_print(None) };
-    let outcome = body();
-    // SAFETY: as above.
-    unsafe { libbpf_sys::libbpf_set_print(before) };
-    outcome
-}
-
 /// Ids of the egress programs attached to a cgroup itself.
 fn programs_of(cgroup: &File) -> io::Result<Vec<u32>> {
     let (mut ids, mut n, mut flags) = (vec![0u32; 64], 64u32, 0u32);
@@ -840,6 +970,10 @@ fn programs_of(cgroup: &File) -> io::Result<Vec<u32>> {
     }
     ids.truncate(n as usize);
     Ok(ids)
+}
+
+fn word(bytes: &[u8]) -> u64 {
+    bytes.first_chunk().map_or(0, |b| u64::from_ne_bytes(*b))
 }
 
 /// Beside others, or in the place of one of ours.

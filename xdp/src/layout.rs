@@ -145,8 +145,10 @@ pub struct GateRow {
     pub made: u64,
     /// Shut for a reason of its own, which says nothing of the owner's other gates: an `Apart`, or 0.
     pub apart: u64,
-    /// Zero.
-    pub reserved: [u64; 2],
+    /// The process that it was closed for, kept until another one may be heard. 0: none.
+    pub pid: u64,
+    /// When that one started, in clock ticks since boot.
+    pub start_ticks: u64,
 }
 
 const _: () = assert!(size_of::<GateRow>() == 64);
@@ -198,7 +200,7 @@ mod tests {
     #[test]
     fn the_rust_view_of_gates_is_the_c_view() {
         let btf = &btf_of(crate::fence::OBJECT, "fence");
-        same!(btf, GateRow, "fide_gate", [valid_ns, fenced_ns, first_blocked_ns, cgroup, made, apart, reserved]);
+        same!(btf, GateRow, "fide_gate", [valid_ns, fenced_ns, first_blocked_ns, cgroup, made, apart, pid, start_ticks]);
     }
 
     #[test]

@@ -4,12 +4,13 @@
 //! their subscribers; the exit watch (`src/bpf/exit.h`) reports doomed and dead processes; [`Mechanism`] loads, attaches, fills the maps
 //! and reads the rings. Apart from them, [`fence`] keeps a late sender's packets from leaving. Judging is `fide_proto`'s, sending is `fide_lane`'s; they meet in the agent.
 
+mod egress;
 pub mod fence;
 pub mod layout;
 mod mechanism;
 mod memory;
 mod ring;
 
-pub use fence::{Apart, Fence, FenceError, Gate, GateCounts, GateState, Refused};
+pub use fence::{Apart, Fence, FenceError, Gate, GateCounts, GateState, Process, Refused};
 pub use mechanism::{Attach, Mechanism, ProgramFigures, Setup, Subscriber, WatchEnd, XdpError};
 pub use ring::Ring;

@@ -11,12 +11,13 @@ mod sender;
 mod world;
 
 use fide_lane::{Lane, Options, PathSpec, SendError, SendMode};
-use fide_xdp::{Apart, Fence, FenceError, Gate, GateState};
+use fide_xdp::{Apart, Fence, FenceError, Gate, GateState, Process};
 use libbpf_rs::libbpf_sys;
 use net::{Net, ip};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 use world::*;
@@ -96,8 +97,19 @@ fn fenced(gate: &Gate) -> bool {
 
 #[test]
 fn a_hosts_gate_opens_runs_out_and_opens_again_only_by_recovery() {
+    opens_runs_out_and_opens_again(|_| {});
+}
+
+/// As on kernels that have no tcx.
+#[test]
+fn a_hosts_gate_in_clsact_opens_runs_out_and_opens_again_only_by_recovery() {
+    opens_runs_out_and_opens_again(Fence::do_without_tcx);
+}
+
+fn opens_runs_out_and_opens_again(choose: impl Fn(&mut Fence)) {
     let Some(scene) = Scene::new("host gate") else { return };
     let (mut fence, capture, mut s) = (scene.fence(), scene.capture(), scene.sender("udp", None));
+    choose(&mut fence);
     scene.guard(&mut fence, "e0");
     let gate = fence.host();
     assert_eq!(gate.check(), GateState::NotArmed);
@@ -609,6 +621,7 @@ fn other_peoples_filters_stay_and_a_lost_fences_filter_closes_ours() {
     let Some(scene) = Scene::new("filters") else { return };
     let other = Pins::new();
     let mut theirs = Fence::open(&other.dir()).unwrap();
+    theirs.do_without_tcx();
     let tc = |words: &str| {
         let out = Net::within(&scene.net.a, || Command::new("tc").args(words.split(' ')).output().unwrap());
         assert!(out.status.success(), "tc {words}: {}", String::from_utf8_lossy(&out.stderr));
@@ -623,6 +636,7 @@ fn other_peoples_filters_stay_and_a_lost_fences_filter_closes_ours() {
     let ours = |text: &str| text.matches("handle 0xf1de01").count();
     let others = |text: &str| text.matches("handle 0x7").count();
     let mut fence = scene.fence();
+    fence.do_without_tcx();
     assert!(!scene.guard(&mut fence, "e0"), "none of ours was there");
     assert_eq!((ours(&show()), others(&show())), (1, 2));
     assert!(scene.guard(&mut fence, "e0"), "again is no harm");
@@ -647,6 +661,80 @@ fn other_peoples_filters_stay_and_a_lost_fences_filter_closes_ours() {
     assert_eq!(fence.host().check(), GateState::Shut);
     Net::within(&scene.net.a, || (fence.remove().unwrap(), theirs.remove().unwrap()));
     assert_eq!((ours(&show()), others(&show())), (0, 2));
+}
+
+/// The programs at the tcx egress of A's interface; `None` where the kernel has none.
+fn tcx(scene: &Scene) -> Option<Vec<u32>> {
+    Net::within(&scene.net.a, || {
+        let mut ids = [0u32; 8];
+        let mut opts = libbpf_sys::bpf_prog_query_opts {
+            sz: size_of::<libbpf_sys::bpf_prog_query_opts>() as u64,
+            prog_ids: ids.as_mut_ptr(),
+            ..Default::default()
+        };
+        opts.__bindgen_anon_1.prog_cnt = 8;
+        // SAFETY: ids and options live across the call; both members of the union are the same number.
+        unsafe {
+            let found = libbpf_sys::bpf_prog_query_opts(ifindex("e0") as i32, libbpf_sys::BPF_TCX_EGRESS, &raw mut opts);
+            (found == 0).then(|| ids[..opts.__bindgen_anon_1.prog_cnt as usize].to_vec())
+        }
+    })
+}
+
+/// A program before ours that ends the classification would let everything pass: in tcx ours is the first, and it takes the place of a filter in clsact.
+#[test]
+fn ours_is_the_first_in_tcx_and_takes_the_place_of_a_filter() {
+    let Some(scene) = Scene::new("tcx") else { return };
+    if tcx(&scene).is_none() {
+        println!("SKIPPED: this kernel has no tcx");
+        return;
+    }
+    const PASS: u64 = 0;
+    let other = other_program(libbpf_sys::BPF_PROG_TYPE_SCHED_CLS, PASS);
+    let opts =
+        libbpf_sys::bpf_prog_attach_opts { sz: size_of::<libbpf_sys::bpf_prog_attach_opts>() as u64, ..Default::default() };
+    // SAFETY: an open descriptor; the options live across the call.
+    let attached = Net::within(&scene.net.a, || unsafe {
+        libbpf_sys::bpf_prog_attach_opts(other.as_raw_fd(), ifindex("e0") as i32, libbpf_sys::BPF_TCX_EGRESS, &raw const opts)
+    });
+    assert_eq!(attached, 0);
+    let others = tcx(&scene).unwrap();
+    let (capture, mut s) = (scene.capture(), scene.sender("udp", None));
+    let filters = || {
+        let show = || Command::new("tc").args(["filter", "show", "dev", "e0", "egress"]).output().unwrap().stdout;
+        String::from_utf8(Net::within(&scene.net.a, show)).unwrap().matches("handle 0xf1de01").count()
+    };
+
+    // As an agent before tcx left it: nobody asks a gate that is behind the other program.
+    let mut fence = scene.fence();
+    fence.do_without_tcx();
+    scene.guard(&mut fence, "e0");
+    fence.host().shut();
+    s.ask("send 1");
+    assert_eq!((numbers(&capture.drain()), filters()), (vec![1], 1));
+    drop(fence);
+    let mut fence = scene.fence();
+    for _ in 0..2 {
+        assert!(scene.guard(&mut fence, "e0"), "a former owner's, or ours");
+        let now = tcx(&scene).unwrap();
+        assert_eq!((now.len(), now[1], filters()), (2, others[0], 0));
+        s.ask("send 2");
+        assert_eq!(capture.drain(), [], "ours comes first");
+    }
+    fence.host().recover(u64::MAX).unwrap();
+    s.ask("send 3");
+    wait_until("what it lets pass", || numbers(&capture.drain()).contains(&3));
+
+    // A fence with other gates, whose pins may be lost: its place is taken, and its gate may have been closed.
+    let pins = Pins::new();
+    let mut lost = Fence::open(&pins.dir()).unwrap();
+    assert!(scene.guard(&mut lost, "e0"));
+    assert_eq!((lost.host().check(), tcx(&scene).unwrap().len()), (GateState::Shut, 2));
+    drop(lost);
+    assert!(scene.guard(&mut fence, "e0"));
+    assert_eq!((fence.host().check(), tcx(&scene).unwrap().len()), (GateState::Shut, 2));
+    Net::within(&scene.net.a, || fence.remove()).unwrap();
+    assert_eq!(tcx(&scene).unwrap(), others);
 }
 
 /// A program of another version: lets everything pass.
@@ -706,8 +794,11 @@ fn the_program_of_another_version_is_replaced_where_it_is() {
     // SAFETY: an open descriptor and a C string that lives across the call.
     assert_eq!(unsafe { libbpf_sys::bpf_obj_pin(other.as_raw_fd(), path.as_ptr()) }, 0);
     let words = format!("filter replace dev e0 egress prio 1 handle 0xf1de01 bpf da object-pinned {}", pin.display());
-    let tc = Net::within(&scene.net.a, || Command::new("tc").args(words.split(' ')).status().unwrap());
-    assert!(tc.success());
+    for words in ["qdisc add dev e0 clsact", &words] {
+        let tc = Net::within(&scene.net.a, || Command::new("tc").args(words.split(' ')).output().unwrap());
+        // There is one already where there is no tcx.
+        assert!(tc.status.success() || words.starts_with("qdisc"), "{words}: {tc:?}");
+    }
     let mut fence = scene.fence();
     assert!(scene.guard(&mut fence, "e0"));
     assert!(matches!(fence.host().check(), GateState::Open { .. }));
@@ -785,6 +876,91 @@ fn the_next_owner_finds_no_gates_of_cgroups_that_are_gone() {
     let found: Vec<_> = fence.groups().iter().map(|g| (g.check(), g.shut_for())).collect();
     assert_eq!(found, [(GateState::Shut, Some(Apart::Ended))]);
     fence.remove().unwrap();
+}
+
+#[test]
+fn the_next_owner_knows_the_cgroups_that_were_below_a_gates() {
+    let Some(scene) = Scene::new("below") else { return };
+    let Some(group) = Group::new() else { return };
+    let (one, other) = (group.below(), group.below());
+    let mut fence = scene.fence();
+    let gates = [&one, &other].map(|g| fence.guard_cgroup(&g.0).unwrap());
+    for (gate, below) in [(&gates[0], 71), (&gates[0], 72), (&gates[1], 73)] {
+        fence.note_below(gate, below).unwrap();
+    }
+    fence.forget(72);
+    drop(fence);
+    let mut fence = scene.fence();
+    let below = |fence: &mut Fence, g: &Group| {
+        let gate = fence.guard_cgroup(&g.0).unwrap();
+        fence.below(&gate)
+    };
+    assert_eq!((below(&mut fence, &one), below(&mut fence, &other)), ([71].into(), [73].into()));
+    assert!(fence.below(&fence.host()).is_empty());
+    // With the gate it is forgotten.
+    fence.release_cgroup(&one.0).unwrap();
+    assert_eq!((below(&mut fence, &one), below(&mut fence, &other)), ([].into(), [73].into()));
+    fence.remove().unwrap();
+}
+
+#[test]
+fn a_gate_that_cut_off_somebody_may_stay_when_the_rest_is_removed() {
+    let Some(scene) = Scene::new("stays") else { return };
+    let Some(group) = Group::new() else { return };
+    let (stays, goes) = (group.below(), group.below());
+    let (mut fence, capture) = (scene.fence(), scene.capture());
+    scene.guard(&mut fence, "e0");
+    let mut senders = [&stays, &goes, &group].map(|g| scene.sender("udp", Some(g)));
+    let gates = [fence.guard_cgroup(&stays.0).unwrap(), fence.guard_cgroup(&goes.0).unwrap(), fence.host()];
+    gates.iter().for_each(|gate| gate.arm(now_ns() + 5 * MS).unwrap());
+    let who = Process { pid: 4711, start_ticks: 99 };
+    gates[0].cut_off(who);
+    gates[0].shut(); // the fence closes, and is recovered
+    gates[0].shut_apart(Apart::Ended);
+    gates[1..].iter().for_each(|gate| {
+        gate.extend(now_ns(), now_ns() + 60_000 * MS).unwrap_or_else(|_| gate.recover(now_ns() + 60_000 * MS).unwrap())
+    });
+    Net::within(&scene.net.a, || fence.remove_but(|gate| gate.is_cut_off() == Some(who))).unwrap();
+    assert_eq!(senders[0].ask("send 1"), format!("error {}", libc::EPERM));
+    assert_eq!((senders[1].ask("send 2"), senders[2].ask("send 3")), ("sent".into(), "sent".into()));
+    assert_eq!(numbers(&capture.drain()), [2, 3]);
+    // The next owner finds it, and nothing else.
+    let fence = scene.fence();
+    let found: Vec<_> = fence.groups().iter().map(|g| (g.check(), g.shut_for(), g.is_cut_off())).collect();
+    assert_eq!(found, [(GateState::Shut, Some(Apart::Ended), Some(who))]);
+    assert_eq!(fence.host().check(), GateState::NotArmed);
+    let [gate] = &fence.groups()[..] else { panic!() };
+    gate.recover(now_ns() + 60_000 * MS).unwrap();
+    assert_eq!(gate.is_cut_off(), None);
+    assert_eq!(senders[0].ask("send 4"), "sent");
+    fence.remove().unwrap();
+}
+
+/// The lock belongs to the open file, which a child has, too, until it executes something.
+#[test]
+fn a_fence_can_be_opened_again_while_a_child_is_about_to_begin() {
+    let Some(scene) = Scene::new("children") else { return };
+    let fence = scene.fence();
+    let (mut forked, mut says) = std::io::pipe().unwrap();
+    let (mut may_go_on, go_on) = std::io::pipe().unwrap();
+    let child = std::thread::spawn(move || {
+        let mut command = Command::new("true");
+        // SAFETY: between fork and exec only two system calls are made, on pipes that are open.
+        unsafe {
+            command.pre_exec(move || {
+                says.write_all(b"f")?;
+                may_go_on.read_exact(&mut [0])
+            })
+        };
+        command.status().unwrap()
+    });
+    forked.read_exact(&mut [0]).unwrap();
+    assert!(matches!(Fence::open(&scene.pins.dir()), Err(FenceError::Owned { .. })));
+    drop(fence);
+    let fence = Fence::open(&scene.pins.dir()).map_err(|e| e.to_string());
+    (&go_on).write_all(b"g").unwrap();
+    assert!(child.join().unwrap().success());
+    fence.unwrap().remove().unwrap();
 }
 
 #[test]

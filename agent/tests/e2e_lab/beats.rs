@@ -540,7 +540,7 @@ fn left_behind(w: &World, writers: &mut [&mut Process]) {
 #[test]
 fn what_a_former_instance_wrote_does_not_leave_when_the_next_one_begins_anew() {
     let (Some(pins), Some(group)) = (Pins::new(), Group::new("anew")) else { return };
-    let Some(w) = gated(&pins, &group) else { return };
+    let Some(mut w) = gated(&pins, &group) else { return };
     let below = Group(group.0.join("worker"));
     std::fs::create_dir(&below.0).unwrap();
     let listener = w.lab.in_host(2, || TcpListener::bind("0.0.0.0:4001").unwrap()).unwrap();
@@ -551,6 +551,8 @@ fn what_a_former_instance_wrote_does_not_leave_when_the_next_one_begins_anew() {
     assert_eq!(read(&mut idle_end, 6), "before");
     left_behind(&w, &mut [&mut dead, &mut held]);
     drop(below); // its connection is the cgroup's that is no more
+    w.kill_agent(1); // and this agent's next life has never seen it
+    w.start(1);
 
     let mut next = actor(&w, 1, &[&format!("enter {}", group.0.display())]);
     let said = say(&mut next, "extend 0 3000");

@@ -170,7 +170,7 @@ impl Drop for Traffic {
     }
 }
 
-fn fence(w: &World, host: u16, order: FenceOrder) -> FenceStatus {
+pub fn fence(w: &World, host: u16, order: FenceOrder) -> FenceStatus {
     match w.ask(host, &Request::Fence { order }).unwrap() {
         Reply::Fence(status) => *status,
         other => panic!("{other:?}"),
@@ -543,6 +543,47 @@ fn what_a_doomed_process_left_in_its_queues_does_not_leave_with_the_next_instanc
     is_reset(end);
 }
 
+/// As service managers do it: each instance has a cgroup of its own below the guarded one, which goes with it.
+#[test]
+fn what_a_doomed_process_left_in_a_cgroup_that_is_gone_does_not_leave_with_the_next_instance() {
+    let gate = |w: &World| fence(w, 1, FenceOrder::Status).gates.swap_remove(0);
+    for restarts in [false, true] {
+        let (Some(pins), Some(parent)) = (Pins::new(), Group::new("slice")) else { return };
+        let lines = format!("timeout = \"10s\"\nhost = false\ncgroups = [\"{}\"]", parent.0.display());
+        let make = |name: &str| {
+            let group = Group(parent.0.join(name));
+            fs::create_dir(&group.0).unwrap();
+            group
+        };
+        let Some(mut w) = fenced_within(&pins, &lines) else { return };
+        let group = make("instance");
+        let (mut doomed, end) = writer(&w, &group);
+        w.watch_known(1, "db", doomed.pid());
+        until("its gate is open", || gate(&w).state == "open");
+        w.lab.cut(2, 0, Cut::ToHost).unwrap();
+        doomed.say("old");
+        until("it is under way", || unsent(&w, "established") == 1);
+        doomed.kill();
+        until("its gate is shut", || gate(&w).doomed == "db");
+        doomed.ended();
+        drop(group);
+        until("the kernel goes on for it", || unsent(&w, "fin-wait-1") == 1);
+        w.lab.heal(2, 0).unwrap();
+        if restarts {
+            w.kill_agent(1);
+            w.start(1);
+            open(&w, 1);
+        }
+        let group = make("next");
+        let next = in_group(&w, 1, &group, "exec sleep 1000");
+        until("it is in its cgroup", || is_inside(&group, &next));
+        w.watch_known(1, "db", next.pid());
+        assert_eq!(unsent(&w, "fin-wait-1"), 0, "restarts: {restarts}");
+        until("it is open", || gate(&w).state == "open");
+        is_reset(end);
+    }
+}
+
 #[test]
 fn what_comes_before_the_notice_of_a_doom_is_not_felt() {
     let (Some(pins), Some(group)) = (Pins::new(), Group::new("cost")) else { return };
@@ -559,9 +600,10 @@ fn what_comes_before_the_notice_of_a_doom_is_not_felt() {
     );
     let mut took: Vec<u64> = (1..=2000)
         .map(|app| {
-            driver.process(app, "db", |_| false);
+            let who = (app, fide_xdp::Process { pid: app, start_ticks: 7 });
+            driver.process(who, "db", false, |_| false);
             let before = now_ns();
-            driver.doomed(app, |_| false);
+            driver.doomed(who, |_| false);
             let took = now_ns() - before;
             assert_eq!(gate.check(), fide_xdp::GateState::Shut);
             took

@@ -1,8 +1,9 @@
 //! Who is there and does not move (B10): hung, neither dead nor unreachable.
 
 use crate::common::{Process, Setup, Watcher, World, named, until};
-use crate::fence::{Group, Pins, ear};
+use crate::fence::{Group, Pins, Traffic, ear, fence};
 use fide_client::Event;
+use fide_wire::control::FenceOrder;
 use fide_wire::verdict::{Cause, Grade, ProgressSource};
 use std::time::Duration;
 
@@ -256,13 +257,13 @@ fn b10_a_hook_kills_who_is_hung_and_that_is_a_certain_crash() {
 #[test]
 fn b10_a_hook_cuts_off_who_is_hung_until_the_next_instance() {
     let (Some(pins), Some(group)) = (Pins::new(), Group::new("hung")) else { return };
-    let lines = format!("mode = \"sent\"\ntimeout = \"2s\"\ncgroups = [\"{}\"]", group.0.display());
+    let lines = format!("mode = \"sent\"\ntimeout = \"10s\"\ncgroups = [\"{}\"]", group.0.display());
     let hook = "[[hook]]\non = [\"hung\"]\nmatch = \"db@*\"\naction = \"fence\"\n";
     let config = format!("{hook}{}", pins.config(1, &lines));
-    let Some(w) = Setup::hosts(2).extra(move |h| if h == 1 { config.clone() } else { String::new() }).alone().up() else {
+    let Some(mut w) = Setup::hosts(2).extra(move |h| if h == 1 { config.clone() } else { String::new() }).alone().up() else {
         return;
     };
-    let inside = || {
+    let inside = |w: &World| {
         let p = w.actor(1, "application", &[]);
         std::fs::write(group.0.join("cgroup.procs"), p.pid().to_string()).unwrap();
         p
@@ -274,7 +275,7 @@ fn b10_a_hook_cuts_off_who_is_hung_until_the_next_instance() {
         }
         p
     };
-    let mut db = started(inside());
+    let mut db = started(inside(&w));
     // Another process of its service sends for it.
     let script = format!(
         "echo $$ > {}/cgroup.procs; while :; do echo x > /dev/udp/{}/3999 || :; done 2> /dev/null",
@@ -294,14 +295,41 @@ fn b10_a_hook_cuts_off_who_is_hung_until_the_next_instance() {
     there.progressing("db@h1");
     heard.is_cut_off();
     // Nor does it that another process of its cgroup is watched.
-    let other = inside();
+    let other = inside(&w);
     w.watch_known(1, "helper", other.pid());
+    heard.is_cut_off();
+    assert_eq!(w.events(1, Cause::Fenced).len(), 0, "nobody else is meant");
+    // Nor does it that the agent ends, cleanly or not, or that all gates are opened for a new incarnation.
+    let outside = Traffic::new_to(&w, 1, 2, 3998);
+    for signal in [libc::SIGTERM, libc::SIGKILL] {
+        w.signal_agent(1, signal);
+        w.agent_ended(1);
+        if signal == libc::SIGTERM {
+            assert!(w.log(1).contains(&format!("process {} was cut off and lives", db.pid())));
+            outside.flows();
+        }
+        heard.is_cut_off();
+        w.start(1);
+        until("its fence is open", || fence(&w, 1, FenceOrder::Status).state == "open");
+        heard.is_cut_off();
+        w.watch_known(1, "db", db.pid());
+        heard.is_cut_off();
+    }
+    fence(&w, 1, FenceOrder::Shut);
+    until("it is fenced", || fence(&w, 1, FenceOrder::Status).state == "fenced");
+    fence(&w, 1, FenceOrder::Recover);
+    outside.flows();
+    heard.is_cut_off();
+    w.kill_agent(1);
+    w.start(1);
+    w.watch_known(1, "db", db.pid());
+    let mut there = w.monitor(2, "db@h1");
+    outside.flows();
     heard.is_cut_off();
     db.kill();
     there.failure("db@h1");
-    let _next = started(inside());
+    let _next = started(inside(&w));
     heard.flows();
-    assert_eq!(w.events(1, Cause::Fenced).len(), 0, "nobody else is meant");
 }
 
 /// A configuration with one watch by pid-independent name and this probe on h1.

@@ -203,6 +203,22 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
 
     #[test]
+    fn that_nobody_heard_an_earlier_datagram_keeps_none_from_leaving() {
+        let until = Instant::now() + Duration::from_secs(10);
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let to = receiver.local_addr().unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        sender.connect(to).unwrap();
+        drop(receiver);
+        sender.send(b"earlier").unwrap(); // over loopback, the refusal is there when this returns
+        let receiver = UdpSocket::bind(to).unwrap();
+        sys::send_all(sender.as_fd(), &mut &b"now"[..], until).unwrap();
+        let mut heard = [0; 16];
+        receiver.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        assert_eq!(receiver.recv(&mut heard).unwrap(), 3);
+    }
+
+    #[test]
     fn a_datagram_has_left_and_a_segment_was_acknowledged() {
         let wait = Duration::from_secs(10);
         let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();

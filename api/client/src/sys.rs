@@ -239,6 +239,9 @@ pub fn monotonic_ns() -> u64 {
 /// Sends all of it on a connected socket, waiting up to `deadline` for room (`TimedOut`). A datagram goes whole or not at all; of a stream `bytes` is what
 /// is left.
 pub fn send_all(fd: BorrowedFd<'_>, bytes: &mut &[u8], deadline: Instant) -> io::Result<()> {
+    // What became of earlier datagrams (ICMP said that nobody listens, or that there is no way) is told by the next call, which then sends nothing: one may have
+    // been waiting before the first call, and one may come before the second.
+    let mut of_earlier = 2;
     loop {
         // SAFETY: the buffer is valid for its length.
         let sent = check_len(unsafe {
@@ -248,6 +251,7 @@ pub fn send_all(fd: BorrowedFd<'_>, bytes: &mut &[u8], deadline: Instant) -> io:
             Ok(n) if n >= bytes.len() => return Ok(()),
             Ok(n) => *bytes = &bytes[n..],
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) if of_earlier > 0 && is_told_later(&e) && is_datagram(fd)? => of_earlier -= 1,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                 let left = deadline.saturating_duration_since(Instant::now());
                 if left.is_zero() {
@@ -261,6 +265,19 @@ pub fn send_all(fd: BorrowedFd<'_>, bytes: &mut &[u8], deadline: Instant) -> io:
             Err(e) => return Err(e),
         }
     }
+}
+
+/// Whether a call may report it of an earlier datagram.
+fn is_told_later(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH))
+}
+
+fn is_datagram(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut kind: libc::c_int = 0;
+    let mut len = size_of_val(&kind) as libc::socklen_t;
+    // SAFETY: room for `len` bytes, and the length, which both live through the call.
+    check(unsafe { libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_TYPE, (&raw mut kind).cast(), &raw mut len) })?;
+    Ok(kind == libc::SOCK_DGRAM)
 }
 
 /// Whether packets of this socket leave by interfaces.

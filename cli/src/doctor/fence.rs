@@ -59,9 +59,9 @@ fn host(tried: &Tried) -> Item {
         "fence-host",
         "fence around the host",
         tried,
-        "tc egress filters attach (clsact); not covered: packets past the queueing discipline, AF_XDP, devices of their own (docs/fence.md)",
+        "its program attaches to egress (tcx, or clsact before Linux 6.6); not covered: packets past the queueing discipline, AF_XDP, devices of their own (docs/fence.md)",
         "[fence] host = true cannot be had: a late host is still heard",
-        "CONFIG_NET_CLS_BPF and CONFIG_NET_SCH_INGRESS (modprobe cls_bpf sch_ingress), CAP_NET_ADMIN, and mount -t bpf bpf /sys/fs/bpf",
+        "Linux 6.6, or CONFIG_NET_CLS_BPF and CONFIG_NET_SCH_INGRESS (modprobe cls_bpf sch_ingress); CAP_NET_ADMIN, and mount -t bpf bpf /sys/fs/bpf",
     )
 }
 

@@ -9,6 +9,7 @@
 #include <bpf/bpf_helpers.h>
 
 #define FIDE_GATES 256
+#define FIDE_BELOW 65536
 #define HOST_GATE 0
 
 /* Values of valid_ns that are no time. */
@@ -24,7 +25,8 @@ struct fide_gate {
 	__u64 cgroup; /* whose it is; 0: nobody's, or the host's */
 	__u64 made; /* the owner's mark that a new map, which is all zeros and so all shut, was set up */
 	__u64 apart; /* it was shut for a reason of its own, which says nothing of the owner's other gates (Apart in fence.rs); 0: it was not */
-	__u64 reserved[2];
+	__u64 pid; /* the process that it was closed for, and its start: kept until another one may be heard; 0: none */
+	__u64 start_ticks;
 };
 
 struct {
@@ -53,6 +55,16 @@ struct {
 	__type(key, __u64);
 	__type(value, __u64);
 } gate_of SEC(".maps");
+
+/* The cgroups below that of a gate, also those that were removed since: what was sent by their sockets may wait behind the gate. From the id of each
+ * to that of the gate's. No program asks; kept here because it must live as long as the gates. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, FIDE_BELOW);
+	__type(key, __u64);
+	__type(value, __u64);
+} gate_below SEC(".maps");
 
 static __always_inline bool passes(__u32 slot)
 {

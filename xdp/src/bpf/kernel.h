@@ -19,6 +19,7 @@ typedef _Bool bool;
 
 enum {
 	BPF_ANY = 0,
+	BPF_F_NO_PREALLOC = 1 << 0,
 	BPF_F_MMAPABLE = 1 << 10,
 };
 
