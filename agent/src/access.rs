@@ -171,6 +171,14 @@ impl Policy {
         if self.reload.contains(peer) { Ok(()) } else { refuse(peer, "reload the configuration", "reload") }
     }
 
+    /// May `peer` have a host forgotten? Who may change the agent may.
+    ///
+    /// # Errors
+    /// [`ErrorCode::Permission`].
+    pub fn may_forget(&self, peer: &Peer) -> Result<(), Refused> {
+        if self.reload.contains(peer) { Ok(()) } else { refuse(peer, "have a host forgotten", "reload") }
+    }
+
     /// May `peer` shut or recover the fence? Who may change the agent may.
     ///
     /// # Errors

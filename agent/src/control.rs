@@ -210,6 +210,10 @@ fn admit(connected: impl Iterator<Item = u32> + Clone, uid: u32) -> Result<(), S
 /// Of verdicts with the same id, at most so many are listed, the newest.
 const LIVES_LISTED: usize = 8;
 
+fn stuck() -> Refused {
+    Refused { code: ErrorCode::System, what: "the agent's loop does not answer; see `fide doctor`".into() }
+}
+
 /// The verdict that an id stands for, of those that [`History::find`] found. Several lives of a node may have used it; which of them is
 /// meant, the id does not say.
 fn one_life(id: VerdictId, mut found: Vec<HistoryEvent>) -> Result<HistoryEvent, Refused> {
@@ -521,8 +525,15 @@ impl Control {
         }
     }
 
+    /// A host that is gone for good. On disk before it is answered: a restart must not count it again.
+    fn forget(&mut self, host: String) -> Result<(), Refused> {
+        let name = host.clone();
+        self.core.ask(move |core| core.operator_forgets(&name)).ok_or_else(stuck)??;
+        self.state.set_left(&host, true);
+        self.state.save().map_err(|what| Refused { code: ErrorCode::System, what })
+    }
+
     fn fence(&self, i: usize, order: FenceOrder) -> Result<Reply, Refused> {
-        let stuck = || Refused { code: ErrorCode::System, what: "the agent's loop does not answer".into() };
         let peer = &self.connections[i].peer;
         match order {
             FenceOrder::Status => self.policy.may_read(peer)?,
@@ -671,7 +682,6 @@ impl Control {
             ended: None,
             ended_ns: 0,
         };
-        let stuck = || Refused { code: ErrorCode::System, what: "the agent's loop does not answer; see `fide doctor`".into() };
         let app = self
             .core
             .ask(move |core| core.watch(watched))
@@ -881,7 +891,6 @@ impl Control {
     fn try_answer(&mut self, i: usize, request: Request) -> Result<Option<Answer>, Refused> {
         let plain = |reply| Ok(Some((reply, None)));
         let fail = |code, what: String| Err(Refused { code, what });
-        let stuck = || Refused { code: ErrorCode::System, what: "the agent's loop does not answer".into() };
         match request {
             Request::Hello { protocol } if protocol != PROTOCOL => fail(
                 ErrorCode::Version,
@@ -971,6 +980,11 @@ impl Control {
             Request::Reload => {
                 self.policy.may_reload(&self.connections[i].peer)?;
                 self.reload().map_err(|what| Refused { code: ErrorCode::Invalid, what })?;
+                plain(Reply::Done)
+            }
+            Request::Forget { host } => {
+                self.policy.may_forget(&self.connections[i].peer)?;
+                self.forget(host)?;
                 plain(Reply::Done)
             }
             Request::Fence { order } => plain(self.fence(i, order)?),

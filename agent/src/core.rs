@@ -103,6 +103,9 @@ pub struct FenceStart {
     pub recover: bool,
 }
 
+/// Code of the event that says that a host was forgotten.
+const FORGOTTEN_EVENT_CODE: i32 = 1004;
+
 /// How long before a deadline the way of a question is gone once, so that the question behind it finds everything in the caches: the first echo takes
 /// some 60 µs, one that follows soon 12 µs.
 const WARM_NS: u64 = 150_000;
@@ -751,13 +754,46 @@ impl Core {
     /// Makes room for a new host by forgetting one that left.
     fn forget_somebody(&mut self) -> bool {
         let Some(slot) = self.peers.iter().position(|p| p.as_ref().is_some_and(|p| p.left)) else { return false };
-        let Some(gone) = self.peers[slot].take() else { return false };
+        self.empty_slot(slot);
+        true
+    }
+
+    fn empty_slot(&mut self, slot: usize) {
+        let Some(gone) = self.peers[slot].take() else { return };
         self.detector.forget(gone.node);
         self.receiver.remove_peer(slot, gone.node);
         for app in gone.apps.keys().copied().chain([0]) {
             self.subscribers.clear(gone.node, app, self.receiver.mechanism());
         }
-        true
+    }
+
+    /// `fide forget`: a host that is gone for good is neither listed nor one of a majority any more. What ended of it stays refused.
+    ///
+    /// # Errors
+    /// When it was never heard of, or may come back by itself: it is heard.
+    pub fn operator_forgets(&mut self, host: &str) -> Result<(), Refused> {
+        let node = fide_wire::name_id(host);
+        let state = self.detector.state(node).filter(|_| self.node_name(node) == host);
+        if host == self.start.name {
+            let what = "an agent cannot forget its own host: stop it, and the others see it leave";
+            return Err(Refused { code: ErrorCode::Invalid, what: what.into() });
+        }
+        if matches!(state, Some(detector::State::Alive | detector::State::Late)) {
+            let what = format!("{host} is heard: stop its agent there, and it leaves");
+            return Err(Refused { code: ErrorCode::Exists, what });
+        }
+        if state.is_none() && !self.start.known.contains_key(host) {
+            let what = format!("no host {host} was ever heard here (fide status lists those that were)");
+            return Err(Refused { code: ErrorCode::NotFound, what });
+        }
+        if let Some(slot) = self.slot(node) {
+            self.empty_slot(slot);
+        }
+        self.start.members.remove(&node);
+        self.outbox.peer_set(self.detector.live_peers());
+        self.fence_members();
+        self.tell_local(Cause::Local, FORGOTTEN_EVENT_CODE, format!("host {host} was forgotten, as an operator asked"));
+        Ok(())
     }
 
     fn watch_node_targets(&mut self, name: &str, node: u32) {

@@ -28,6 +28,7 @@ fn by_default_ones_own_processes_and_root_everything() {
     }
     assert!(p.may_reload(&user).unwrap_err().what.contains("`reload`"));
     let root = peer(0, 0, &[]);
+    assert!(p.may_forget(&user).unwrap_err().what.contains("`reload`") && p.may_forget(&root).is_ok());
     assert!(p.may_watch(&root, 1000).is_ok() && p.may_reload(&root).is_ok());
 }
 

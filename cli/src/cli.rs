@@ -75,6 +75,8 @@ pub enum Command {
     Unmonitor(crate::cmd::unmonitor::UnmonitorArgs),
     /// Make the agent read its configuration again
     Reload,
+    /// Have a host that is gone for good, without having left, counted no more
+    Forget(crate::cmd::forget::ForgetArgs),
     /// The fence of this host: how it is; shut it; open it again after it closed
     Fence(crate::cmd::fence::FenceArgs),
     /// Run the agent, fided, in the foreground

@@ -147,6 +147,11 @@ pub enum Request {
     },
     /// Reads the configuration again (as SIGHUP does).
     Reload,
+    /// A host that is gone for good and did not leave is not one of the cluster any more: for this agent alone, until that host is heard again.
+    Forget {
+        /// Its name.
+        host: String,
+    },
     /// Looks at the fence, or changes it.
     Fence {
         /// What to do.

@@ -543,6 +543,35 @@ fn what_a_doomed_process_left_in_its_queues_does_not_leave_with_the_next_instanc
     is_reset(end);
 }
 
+/// A clean end of the agent opens the gates. What the dead left leaves by none that was shut for them; what others left is theirs.
+#[test]
+fn a_clean_end_lets_go_what_services_left_that_ended_well() {
+    let (Some(pins), Some(group), Some(other)) = (Pins::new(), Group::new("doomed-end"), Group::new("well-end")) else { return };
+    let lines = format!("host = false\ncgroups = [\"{}\", \"{}\"]", group.0.display(), other.0.display());
+    let Some(mut w) = one_fenced(&pins, &lines) else { return };
+    let (mut doomed, doomed_end) = writer(&w, &group);
+    let (mut well, mut well_end) = writer(&w, &other);
+    w.watch_known(1, "db", doomed.pid());
+    until("its gate is known", || fence(&w, 1, FenceOrder::Status).gates.iter().filter(|g| g.state == "open").count() == 2);
+    w.lab.cut(2, 0, Cut::ToHost).unwrap();
+    for process in [&mut doomed, &mut well] {
+        process.say("old");
+    }
+    until("it is under way", || unsent(&w, "established") == 2);
+    doomed.kill();
+    well.kill(); // nobody watches it
+    until("one gate is shut", || fence(&w, 1, FenceOrder::Status).gates.iter().any(|g| g.doomed == "db"));
+    until("the kernel goes on for both", || unsent(&w, "fin-wait-1") == 2);
+    w.signal_agent(1, libc::SIGTERM);
+    assert!(w.agent_ended(1).success());
+    assert_eq!(unsent(&w, "fin-wait-1"), 1);
+    w.lab.heal(2, 0).unwrap();
+    let mut heard = [0; 4];
+    well_end.read_exact(&mut heard).unwrap();
+    assert_eq!(&heard, b"old\n");
+    is_reset(doomed_end);
+}
+
 /// As service managers do it: each instance has a cgroup of its own below the guarded one, which goes with it.
 #[test]
 fn what_a_doomed_process_left_in_a_cgroup_that_is_gone_does_not_leave_with_the_next_instance() {
@@ -962,6 +991,48 @@ fn a_host_that_starts_with_a_minority_is_not_armed_and_where_that_is_configured_
     open(&w, 1);
     assert_eq!(status(&w).confirmations_needed, 1);
     inside.flows();
+}
+
+#[test]
+fn a_host_that_died_without_leaving_counts_until_it_is_forgotten() {
+    let Some(pins) = Pins::new() else { return };
+    let Some(mut w) = four(&pins, "mode = \"acknowledged\"\ntimeout = \"2s\"", |_| "", true) else { return };
+    let needed = |w: &World| fence(w, 1, FenceOrder::Status).confirmations_needed;
+    let forget = |w: &World, host: &str| match w.ask(1, &Request::Forget { host: host.into() }) {
+        Ok(Reply::Done) => None,
+        Err(fide_client::Error::Refused(r)) => Some(r.code),
+        other => panic!("{other:?}"),
+    };
+    open(&w, 1);
+    until("two of three others must confirm", || needed(&w) == 2);
+    let codes = ["h1", "h4", "h9"].map(|host| forget(&w, host));
+    assert_eq!(codes, [ErrorCode::Invalid, ErrorCode::Exists, ErrorCode::NotFound].map(Some));
+    // One falls silent, and of one the agent is gone; neither has left.
+    mute(&w, 4);
+    silent(&w, 1, "h4");
+    assert_eq!(needed(&w), 2);
+    assert_eq!((forget(&w, "h4"), needed(&w)), (None, 1));
+    w.kill_agent(3);
+    w.event(1, "agent lost", |e| e.cause == Cause::AgentLost && e.node == "h3");
+    assert_eq!((forget(&w, "h3"), needed(&w)), (None, 1), "one of two");
+    assert!(w.view(1, "h3").is_none() && w.view(1, "h4").is_none() && w.view(1, "h2").is_some());
+    open(&w, 1);
+    // The next life counts them as little.
+    w.signal_agent(1, libc::SIGTERM);
+    assert!(w.agent_ended(1).success());
+    w.start(1);
+    open(&w, 1);
+    assert_eq!(needed(&w), 1);
+    assert_eq!(forget(&w, "h3"), None, "also where it was not heard in this life");
+    // Whoever is heard again counts again, in a life that is newer than the one that was given up.
+    for net in NETS {
+        w.lab.heal(4, net).unwrap();
+    }
+    w.start(3);
+    w.all_alive();
+    until("two of three others must confirm again", || needed(&w) == 2);
+    open(&w, 1);
+    assert_eq!(w.events(1, Cause::Fenced).len(), 0);
 }
 
 /// What makes a program run as the shipped unit runs it, as far as that can be had without systemd: its capabilities, no new ones, and cgroups that cannot be

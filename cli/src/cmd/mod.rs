@@ -9,6 +9,7 @@ pub mod doctor;
 pub mod events;
 pub mod explain;
 pub mod fence;
+pub mod forget;
 pub mod lab;
 pub mod man;
 pub mod monitor;
@@ -35,6 +36,7 @@ pub fn run(context: &Context, command: Command) -> Result<ExitCode, Failure> {
         Command::Monitor(args) => monitor::run(context, args),
         Command::Unmonitor(args) => unmonitor::run(context, &args),
         Command::Reload => reload::run(context),
+        Command::Forget(args) => forget::run(context, &args),
         Command::Fence(args) => fence::run(context, &args),
         Command::Agent(args) => agent::run(&args),
         Command::Lab(args) => lab::run(context, args),

@@ -74,6 +74,7 @@ fn without_an_agent_the_code_is_3_and_the_way_to_start_one_is_told() {
         &["events"],
         &["explain", "000000ab-1"],
         &["reload"],
+        &["forget", "h2"],
         &["unmonitor", "x"],
         &["monitor", "x", "--pid", "1"],
     ] {
@@ -232,6 +233,16 @@ fn unmonitor_takes_the_name_that_others_use_as_well() {
     assert_eq!(code(&agent.fide(&["unmonitor", "postgres@h1"])), 0);
     assert_eq!(*agent.asked.lock().unwrap(), [Request::Status, Request::Unwatch { name: "postgres".into() }]);
     assert_eq!(code(&agent.fide(&["reload", "--json"])), 0);
+}
+
+#[test]
+fn a_host_is_forgotten_by_name() {
+    let agent = FakeAgent::start(knowledge());
+    let o = agent.fide(&["forget", "h3"]);
+    assert!(code(&o) == 0 && out(&o).contains("forgotten h3"), "{}{}", out(&o), err(&o));
+    assert_eq!(json(&out(&agent.fide(&["forget", "h3", "--json"])))[0]["forgotten"], "h3");
+    assert_eq!(*agent.asked.lock().unwrap(), [(); 2].map(|()| Request::Forget { host: "h3".into() }));
+    assert_eq!(code(&agent.fide(&["forget"])), 2);
 }
 
 #[test]
