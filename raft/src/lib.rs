@@ -11,8 +11,8 @@
 //! * *A leader that leaves* hands the leadership over and is removed by its successor (Raft dissertation §4.2.2). It does not remove itself: the
 //!   library's leader is lost behind its own removal, and panics on the next answer that would let it commit. Where its predecessor had begun that, it steps down.
 //! * *Who is removed* may still be needed: the library goes by the configuration that a member has *applied*, so those who have not heard that the removal is committed
-//!   count its vote. It stays until all who live of those who vote without it have said so ([`Votes`]). Most of them would not do: one of those may die, and the one that
-//!   does not know may have the longest log.
+//!   count its vote. It is done when all those who vote without it have said so ([`Votes`]). Most of them would not do: one of those may die, and the one that
+//!   does not know may have the longest log. The log above bounds how long it waits for one that says nothing.
 //! * *Panics* of the library end this member ([`Halted::Contradiction`]), and not its process: every call into it is guarded.
 //! * *Hints*: when the leader is reported crashed, the lowest member alive does not wait for its election timeout. A wrong hint costs an election.
 //! * *Members that lag* behind all of the log that is kept: the library would send them a snapshot. The state is the log's above, so that is asked for
@@ -71,9 +71,6 @@ impl Config {
 /// Largest message that is taken from the wire.
 const MESSAGE_MAX: usize = 4 * VALUE_MAX;
 
-/// After so many elections without a leader a member that leaves goes.
-const LEADERLESS_ELECTIONS: usize = 3;
-
 /// A member that lags gets another state after so many election timeouts: who takes one has answered by then.
 const STATE_AGAIN: usize = 4;
 
@@ -85,7 +82,7 @@ const INDEX_MAX: u64 = 1 << 62;
 /// Where a newcomer's Raft log begins: behind which instance, index and term of the entry before, and who votes.
 type StartPoint = (Instance, u64, u64, Vec<u64>, Vec<u64>);
 
-/// What a member says to one that does not vote any more: what it has applied last; who votes and is not suspected, on either side of a joint configuration; and whether
+/// What a member says to one that does not vote any more: what it has applied last; who votes, on either side of a joint configuration; and whether
 /// this holds for good: a leader's word behind all that leaders before it may have begun, and which itself will not have that one vote again.
 type Votes = (u64, Vec<u64>, bool);
 
@@ -117,9 +114,6 @@ pub struct Raft {
     barrier: bool,
     /// … which changes the engine and not the members: who was let in just before still has to be told of it.
     switch: bool,
-    /// Ticks since a leader was known; and the same, or since one of those who stay was heard, which may be about to elect one.
-    leaderless_ticks: usize,
-    forsaken_ticks: usize,
     /// The change of voters proposed last: under which term, from which voters, to whom. Not again if it changed nothing.
     tried: Option<(u64, ConfState, MemberSet)>,
     /// Ticks so far; and in which one we asked that these members that lag get the state.
@@ -186,8 +180,6 @@ impl Raft {
             held: VecDeque::new(),
             barrier: false,
             switch: false,
-            leaderless_ticks: 0,
-            forsaken_ticks: 0,
             tried: None,
             ticks: 0,
             told: BTreeMap::new(),
@@ -439,26 +431,25 @@ impl Raft {
             return;
         }
         let for_good = self.leads() && !self.node.raft.has_pending_conf() && !self.members.contains(to);
-        let living = voters.iter().filter(|voter| !self.suspected.contains(*voter)).map(|voter| u64::from(voter.0)).collect();
-        let votes: Votes = (self.node.raft.raft_log.applied, living, for_good);
+        let votes: Votes = (self.node.raft.raft_log.applied, voters.iter().map(|voter| u64::from(voter.0)).collect(), for_good);
         let Ok(said) = postcard::to_extend(&votes, vec![VOTES]) else { return };
         self.actions.push_back(Action::Send { to, message: EngineMessage::Opaque(said.into()) });
     }
 
     /// Who leaves asks those who may vote without it.
     fn ask_who_votes(&mut self) {
-        let said = self.without_us.values().flat_map(|(_, living, _)| living);
+        let said = self.without_us.values().flat_map(|(_, voters, _)| voters);
         let asked: MemberSet = self.members.iter().chain(member_set(said).iter()).collect();
         for to in asked.iter().filter(|to| *to != self.config.me) {
             self.actions.push_back(Action::Send { to, message: EngineMessage::Opaque([WHO_VOTES].as_slice().into()) });
         }
     }
 
-    /// Whether all who live of those who vote without us do so knowingly, so that they can elect one of them without us, and we will not vote again.
+    /// Whether all those who vote without us do so knowingly, so that they can elect one of them without us, and we will not vote again.
     fn is_released(&self) -> bool {
         let for_good = self.without_us.values().filter(|(.., for_good)| *for_good);
-        let knows = |member| self.without_us.contains_key(&member) || self.suspected.contains(member);
-        for_good.max_by_key(|(index, ..)| *index).is_some_and(|(_, living, _)| member_set(living).iter().all(knows))
+        let knows = |member| self.without_us.contains_key(&member);
+        for_good.max_by_key(|(index, ..)| *index).is_some_and(|(_, voters, _)| member_set(voters).iter().all(knows))
     }
 
     /// What is no message of the library's; `None` if it is one.
@@ -487,17 +478,20 @@ impl Raft {
         if from == self.config.me {
             return Err(Refused::Malformed);
         }
+        if rest.len() > MESSAGE_MAX {
+            return Err(Refused::TooLarge);
+        }
         if kind == WHO_VOTES {
             return if rest.is_empty() { Ok(None) } else { Err(Refused::Malformed) };
         }
         let (votes, rest): (Votes, &[u8]) = postcard::take_from_bytes(rest).map_err(|_| Refused::Malformed)?;
-        let (index, living, _) = &votes;
+        let (index, voters, _) = &votes;
         let (me, sender) = (u64::from(self.config.me.0), u64::from(from.0));
         if !rest.is_empty()
             || *index > INDEX_MAX
-            || living.len() > 2 * MAX_MEMBERS + 1
-            || living.contains(&me)
-            || !living.contains(&sender)
+            || voters.len() > 2 * MAX_MEMBERS + 1
+            || voters.contains(&me)
+            || !voters.contains(&sender)
         {
             return Err(Refused::Malformed);
         }
@@ -617,10 +611,12 @@ impl Raft {
         let point: Option<StartPoint> = start.and_then(|bytes| postcard::from_bytes(bytes).ok());
         let (instance, index, term, voters, voters_outgoing) = point.ok_or(Refused::Malformed)?;
         let me = u64::from(self.config.me.0);
+        // A newcomer may be given a state from before it could vote; the library takes none in which it is nothing at all.
         let is_voter = voters.contains(&me) || voters_outgoing.contains(&me);
+        let learners = if is_voter { Vec::new() } else { vec![me] };
         let too_many = voters.len().max(voters_outgoing.len()).max(members.len()) > MAX_MEMBERS + 1;
         let too_far = index > INDEX_MAX || term > self.node.raft.term;
-        if instance != through || voters.is_empty() || !is_voter || too_many || too_far {
+        if instance != through || voters.is_empty() || too_many || too_far {
             return Err(Refused::Malformed);
         }
         if self.node.raft.state != StateRole::Follower || self.node.raft.leader_id != u64::from(from.0) {
@@ -638,7 +634,7 @@ impl Raft {
         message.term = self.node.raft.term;
         let metadata = message.mut_snapshot().mut_metadata();
         (metadata.index, metadata.term) = (index, term);
-        metadata.set_conf_state(ConfState { voters, voters_outgoing, ..ConfState::default() });
+        metadata.set_conf_state(ConfState { voters, voters_outgoing, learners, ..ConfState::default() });
         Ok((message, (index, term)))
     }
 
@@ -685,9 +681,6 @@ impl Engine<EngineMessage> for Raft {
             return handled.map_err(|why| self.refusals.count(why));
         }
         let message = self.check(from, &message).map_err(|why| self.refusals.count(why))?;
-        if self.members.contains(from) {
-            self.forsaken_ticks = 0;
-        }
         let stepped = self.guarded(|raft| {
             let result = raft.node.step(message);
             raft.advance();
@@ -744,12 +737,7 @@ impl Engine<EngineMessage> for Raft {
                 self.sent = 0;
             }
         }
-        // Whoever is removed is not spoken to any more, and the library forgets no leader then.
-        let led =
-            self.node.raft.leader_id != raft::INVALID_ID && (self.left_at.is_none() || self.voters().contains(self.config.me));
         self.ticks += 1;
-        self.leaderless_ticks = if led { 0 } else { self.leaderless_ticks + 1 };
-        self.forsaken_ticks = if led { 0 } else { self.forsaken_ticks + 1 };
         if self.left_at.is_some() && self.ticks.is_multiple_of(self.config.election_ticks.div_ceil(2) as u64) {
             self.ask_who_votes();
         }
@@ -811,12 +799,9 @@ impl Engine<EngineMessage> for Raft {
         let _ = self.guarded(Self::advance);
     }
 
-    /// Once those who vote without it know it; or when nobody has led for so long that the others are too few, and nobody is left who would say so. Those who stay and
-    /// try to elect somebody are given twice that.
+    /// Once those who vote without it know it.
     fn may_leave(&self) -> bool {
-        let patience = LEADERLESS_ELECTIONS * 2 * self.config.election_ticks;
-        let forsaken = self.forsaken_ticks >= patience || self.leaderless_ticks >= 2 * patience;
-        self.members.is_empty() || forsaken || self.is_released()
+        self.members.is_empty() || self.is_released()
     }
 
     fn quorums(&self) -> Vec<MemberSet> {

@@ -29,8 +29,8 @@ use crate::rng::Rng;
 use crate::time::{CONTRACT, DELTA_MAX_NS, JITTER_NS, LAMBDA_MIN_NS, PERIOD_NS, SENDER_LATE_NS, US};
 use crate::timeline::{Timeline, brief};
 
-/// How long the liveness phase may take.
-const LIVENESS_NS: u64 = 200 * PERIOD_NS;
+/// How long the liveness phase may take: longer than it waits who leaves, or asked somebody who left (32 times [`fide_proto::consensus::log::Config::ask_interval_ns`]).
+const LIVENESS_NS: u64 = 1000 * PERIOD_NS;
 /// As many values need no more time than that.
 const VALUES_FEW: u64 = 100;
 /// How much longer for each one more.
@@ -2039,13 +2039,21 @@ impl World {
         // Who left stayed until it was not needed any more; if it went too early, that is no excuse.
         let is_lost = |member: MemberId| self.is_gone(member) && self.life(member).is_none_or(|life| !life.left);
         let lacks = |members: &MemberSet| members.iter().filter(|member| !is_lost(*member)).count() < members.majority();
-        let logs = || self.hosts.iter().filter_map(|host| host.member.as_ref()).map(|member| &member.log);
-        let lacks_majority = logs().any(|log| {
-            // Raft changes its own voters behind the log's members, and needs a majority of those before; and this member may be behind itself.
+        let longest = self.agreement.len();
+        let logs =
+            || self.hosts.iter().filter_map(|host| host.member.as_ref()).map(|member| &member.log).filter(|log| log.is_running());
+        // Raft changes its own voters behind the log's members, and needs a majority of those before; and who knows that may not be who waits.
+        let of_raft = logs().filter(|log| log.kind() == Kind::Raft).any(|log| {
             let since = self.memberships.iter().rev().take_while(|members| *members != log.members());
-            let behind = log.kind() == Kind::Raft && since.chain(&log.quorums()).any(lacks);
-            log.is_running() && !log.kind().needs_accuracy() && (lacks(log.members()) || behind)
+            since.chain(&log.quorums()).any(lacks)
         });
+        // Else whoever waits is excused by the group as it knows it: that others have lost theirs is no excuse for one that has not. Joiners wait for all of them.
+        let lacks_majority = |log: &Log| !log.kind().needs_accuracy() && lacks(log.members());
+        let waits =
+            |log: &&Log| standings.iter().any(|standing| standing.member == log.me() && !Termination::is_done(standing, longest));
+        let mut waiting = logs().filter(waits).peekable();
+        let lacks_majority =
+            of_raft || if waiting.peek().is_some() { waiting.all(lacks_majority) } else { logs().any(lacks_majority) };
         lacks_majority.then_some("a majority is gone")
     }
 }

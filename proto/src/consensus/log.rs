@@ -22,7 +22,8 @@
 //!
 //! # Leaving
 //! Whoever has left stays until the others have applied that, and gives its state to who needs it meanwhile: as it was when the leave was applied, with
-//! what its engine said then, for the engine may go on without the log.
+//! what its engine said then, for the engine may go on without the log. Of an engine that needs a majority it goes in the end whoever has not said so: where
+//! somebody was not reached for that long, those who stay are a majority without it, or wait for somebody who is not there.
 //!
 //! # Crashes
 //! [`Log::handle_crash`] is for what is *true* (certain, fenced or witnessed: `policy` decides); the leader then proposes that the crashed member
@@ -258,8 +259,11 @@ const EPOCHS_AHEAD_MAX: Epoch = 1024;
 /// A joiner asks for its state once in so many intervals at least.
 const PATIENCE_MAX: u64 = 64;
 
-/// One that leaves waits so many intervals for who is only suspected.
-const LEAVE_PATIENCE: u64 = 8;
+/// A member waits so many intervals for the answer before it asks another one.
+const ANSWER_PATIENCE: u64 = 32;
+
+/// One that leaves an engine which needs a majority goes after so many intervals, whatever it waits for.
+const LEAVE_PATIENCE: u64 = 32;
 
 /// Members and newcomers of whom it is kept how far they are.
 const REACHED_MAX: usize = 2 * MAX_MEMBERS;
@@ -340,9 +344,9 @@ pub struct Log {
     ask_again_ns: Option<u64>,
     /// How long a joiner waits for its state before it asks the next one.
     patience_ns: u64,
-    /// When one that leaves does not wait any longer for who is suspected or leaves, too; and whether that is now.
-    impatient_at_ns: Option<u64>,
-    impatient: bool,
+    /// When one that leaves waits no longer; and whether that was.
+    goes_at_ns: Option<u64>,
+    has_waited: bool,
     /// Who left behind our own leave, as far as our engine went on.
     left_later: BTreeSet<MemberId>,
     /// Who joined then.
@@ -431,8 +435,8 @@ impl Log {
             asked_at: BTreeMap::new(),
             ask_again_ns: None,
             patience_ns: config.ask_interval_ns,
-            impatient_at_ns: None,
-            impatient: false,
+            goes_at_ns: None,
+            has_waited: false,
             left_later: BTreeSet::new(),
             joined_later: BTreeSet::new(),
             on_leave: BTreeMap::new(),
@@ -706,6 +710,7 @@ impl Log {
         }
         self.suspected.remove(member);
         if !self.crashed.contains(member) {
+            self.ask_another(now_ns); // it may be the one that knows more
             for engine in self.previous.iter_mut().map(|(_, engine, _)| engine).chain(&mut self.engine) {
                 engine.handle_alive(now_ns, member);
             }
@@ -737,7 +742,7 @@ impl Log {
         }
         let of_previous = self.previous.as_ref().and_then(|(_, engine, _)| engine.poll_timeout());
         let of_engine = self.engine.as_ref().and_then(|engine| engine.poll_timeout());
-        of_previous.into_iter().chain(of_engine).chain(self.ask_again_ns).chain(self.impatient_at_ns).min()
+        of_previous.into_iter().chain(of_engine).chain(self.ask_again_ns).chain(self.goes_at_ns).min()
     }
 
     /// The time has come.
@@ -750,7 +755,7 @@ impl Log {
                 engine.handle_timeout(now_ns);
             }
         }
-        self.impatient |= self.impatient_at_ns.take_if(|at| *at <= now_ns).is_some();
+        self.has_waited |= self.goes_at_ns.take_if(|at| *at <= now_ns).is_some();
         if self.ask_again_ns.take_if(|at| *at <= now_ns).is_some() {
             if matches!(self.stage, Stage::Joining) {
                 self.ask_for_our_state(now_ns);
@@ -961,10 +966,19 @@ impl Log {
     /// ([`Config::ask_interval_ns`]). Needed by few only, because the engine before a switch lives on until everyone is through: by one who leaves,
     /// whom the engines of the others have forgotten when its leave was decided, and by those of [`Log::catch_up`].
     fn ask(&mut self, now_ns: u64, who: &[MemberId]) {
-        if self.asked.is_some() {
-            return;
-        }
         let interval_ns = self.config.ask_interval_ns;
+        if let Some(asked) = self.asked {
+            // It may have left, and nobody says that of who is no member.
+            let patience_ns = interval_ns.saturating_mul(ANSWER_PATIENCE);
+            let until_ns = self.asked_at.get(&asked).map_or(now_ns, |at| at.saturating_add(patience_ns));
+            if now_ns < until_ns || matches!(self.stage, Stage::Joining) {
+                if !matches!(self.stage, Stage::Joining) && !who.is_empty() {
+                    self.ask_again_ns.get_or_insert(until_ns);
+                }
+                return;
+            }
+            self.asked = None;
+        }
         self.asked_at.retain(|_, at| now_ns < at.saturating_add(interval_ns));
         if let Some(who) = who.iter().copied().find(|who| !self.asked_at.contains_key(who)) {
             self.asked = Some(who);
@@ -1014,7 +1028,11 @@ impl Log {
             return;
         }
         let is_gone = |member: MemberId| self.crashed.contains(member) || self.suspected.contains(member);
-        let source_is_gone = self.members.iter().any(is_gone);
+        // Raft counts on those who have left, too, until it is done without them.
+        let voters = self.quorums();
+        let has_left = |voter| !self.members.contains(voter);
+        let source_is_gone = self.members.iter().any(is_gone)
+            || voters.iter().flat_map(MemberSet::iter).any(|voter| is_gone(voter) || has_left(voter));
         let heard = self.early.iter().map(|(epoch, early)| (early.from(), *epoch));
         let ahead = heard.chain(self.reached.iter().map(|(from, (epoch, _))| (*from, *epoch)));
         let is_through = |member: &MemberId| self.reached.get(member).is_some_and(|(epoch, _)| *epoch > self.epoch);
@@ -1022,8 +1040,13 @@ impl Log {
         let needed = |epoch: Epoch| epoch > self.epoch + 1 || (epoch > self.epoch && (source_is_gone || on_our_own));
         // Whoever is not known here may be nobody, and is not waited for.
         let is_known = |member: MemberId| self.members.contains(member);
-        let ahead = ahead.filter(|(from, epoch)| needed(*epoch) && is_known(*from) && !is_gone(*from));
-        let ahead: Vec<_> = ahead.map(|(from, _)| from).collect();
+        let ahead = ahead.filter(|(from, epoch)| needed(*epoch) && is_known(*from) && !is_gone(*from)).map(|(from, _)| from);
+        // One-sided Paxos decides without those who lag, and who told them may be dead: then a newcomer that they never heard of may be the only one who knows more.
+        let lags = self.kind == Kind::Paxos && source_is_gone;
+        let newcomers = self.reached.iter().filter(|(from, (epoch, instance))| {
+            lags && **from > self.highest && *epoch == self.epoch && *instance > self.through && !is_gone(**from)
+        });
+        let ahead: Vec<_> = ahead.chain(newcomers.map(|(from, _)| *from)).collect();
         self.ask(now_ns, &ahead);
     }
 
@@ -1085,11 +1108,7 @@ impl Log {
         if self.previous.as_ref().is_some_and(|(_, _, waits_for)| waits_for.is_empty()) {
             self.previous = None;
         }
-        if let Stage::Leaving { waits_for, .. } = &self.stage
-            && self.is_known_to_have_left(waits_for)
-            && !self.is_needed_by_leavers()
-            && (self.engine.as_ref().is_none_or(|engine| engine.may_leave()) || self.is_forgotten())
-        {
+        if self.may_go() {
             self.halt(Halted::Left);
             return;
         }
@@ -1102,14 +1121,21 @@ impl Log {
         }
     }
 
+    /// Whether it has left, and nobody needs it any more. Hints make nobody go: whoever is only suspected may live, and may be unable to learn of our leave without
+    /// us. So engines that take hints have a last moment ([`LEAVE_PATIENCE`]); the others are told in the end who is dead.
+    fn may_go(&self) -> bool {
+        let Stage::Leaving { waits_for, .. } = &self.stage else { return false };
+        // Who leaves, too, may have to learn that with our vote.
+        let is_known = waits_for.is_empty() && (self.kind.needs_accuracy() || self.on_leave.is_empty());
+        let is_released = || self.engine.as_ref().is_none_or(|engine| engine.may_leave()) || self.is_forgotten();
+        self.has_waited || (is_known && is_released())
+    }
+
     /// All who live are behind a change of the engine, or leave, too: nobody needs ours any more.
     fn is_forgotten(&self) -> bool {
         let is_through = |member| self.reached.get(&member).is_some_and(|(epoch, _)| *epoch > self.epoch);
         let is_gone = |member| self.crashed.contains(member) || self.left_later.contains(&member);
-        // Whoever is through can tell one that is only suspected; and where nobody else is left, it was waited for long enough.
-        let suffices = self.impatient || self.members.iter().any(is_through);
-        let doubtful = |member| suffices && !self.kind.needs_accuracy() && self.suspected.contains(member);
-        self.others_behind_us().all(|member| is_gone(member) || is_through(member) || doubtful(member))
+        self.others_behind_us().all(|member| is_gone(member) || is_through(member))
     }
 
     /// The members when we left (whoever learnt of its own leave by a later epoch's state is still among them), and who joined since as far as our engine went on.
@@ -1121,27 +1147,10 @@ impl Log {
         self.others_behind_us().any(|other| other == member) && !self.left_later.contains(&member)
     }
 
-    /// Nobody stays, or nobody of whom it is sure, of whom those who leave, too, could learn that they may go; and without this member they are no majority. For a while:
-    /// they may have gone, or learnt of it by ways that this member does not see.
-    fn is_needed_by_leavers(&self) -> bool {
-        let doubtful = |member| self.suspected.contains(member);
-        let is_sure = |member| !doubtful(member) && !self.crashed.contains(member) && !self.left_later.contains(&member);
-        !self.kind.needs_accuracy() && !self.impatient && !self.on_leave.is_empty() && !self.others_behind_us().any(is_sure)
-    }
-
-    fn grow_impatient(&mut self, now_ns: u64) {
-        self.impatient_at_ns = Some(now_ns.saturating_add(self.config.ask_interval_ns.saturating_mul(LEAVE_PATIENCE)));
-    }
-
-    /// Whether all who stay know that we left. An engine that takes hints does without who is suspected, once most of those who stay know: they tell it. If they are too
-    /// few, it may live and need us: it is waited for, but not for ever.
-    fn is_known_to_have_left(&self, waits_for: &MemberSet) -> bool {
-        let in_doubt = waits_for.iter().all(|member| self.suspected.contains(member));
-        let told = self.members.len() - waits_for.len().min(self.members.len());
-        // Raft knows who votes without us.
-        let is_released = || self.kind == Kind::Raft && self.engine.as_ref().is_some_and(|engine| engine.may_leave());
-        let suffices = self.impatient || told >= self.members.majority() || is_released();
-        waits_for.is_empty() || (!self.kind.needs_accuracy() && in_doubt && suffices)
+    fn bound_the_wait(&mut self, now_ns: u64) {
+        if !self.kind.needs_accuracy() {
+            self.goes_at_ns = Some(now_ns.saturating_add(self.config.ask_interval_ns.saturating_mul(LEAVE_PATIENCE)));
+        }
     }
 
     /// `member` left by its own will: others that leave may have to wait until it has applied that.
@@ -1224,17 +1233,22 @@ impl Log {
 
     fn decided(&mut self, now_ns: u64, instance: Instance, batch: &Batch) {
         if !matches!(self.stage, Stage::Running) {
-            // Behind our own leave: not applied, but whoever leaves then is waited for no more either, but for its own leave.
+            // Behind our own leave: not applied, but whoever leaves then is waited for no more either, but for its own leave. What somebody proposed
+            // who is not there any more is void, and entries may be decided twice.
             for entry in batch.iter() {
                 match entry.body {
-                    // Ours, and those before it, may be decided twice.
+                    _ if !self.stays_behind_us(entry.id.proposer) => {}
                     Body::Leave(member) if self.stays_behind_us(member) => {
                         self.left_later.insert(member);
                         if entry.id.proposer == member {
                             self.note_leave(member, instance);
                         }
                     }
-                    Body::Join(member) if member > self.highest && self.joined_later.len() < MAX_MEMBERS => {
+                    Body::Join(member)
+                        if self.joined_later.last().is_none_or(|last| member > *last)
+                            && member > self.highest
+                            && self.joined_later.len() < MAX_MEMBERS =>
+                    {
                         self.joined_later.insert(member);
                     }
                     _ => {}
@@ -1360,7 +1374,7 @@ impl Log {
             // The last moment at which what is said of the engine goes with what is said of the log.
             *given = Given::Own(engine.start_point());
             engine.set_leaving(now_ns, from, members);
-            self.grow_impatient(now_ns);
+            self.bound_the_wait(now_ns);
             return;
         }
         if !matches!(self.stage, Stage::Running) {
@@ -1465,8 +1479,9 @@ impl Log {
         let position = transfer.snapshot_position.checked_add(transfer.entries.len() as u64);
         // Nobody else gives our numbers to entries.
         let ours = transfer.applied.get(&self.me).map_or(0, Numbers::highest);
-        // Who was asked while it leaves knows how things stand behind its own leave, and so does who has left when a joiner asks it.
-        if !(transfer.members.contains(from) || self.members.contains(from) || self.asked == Some(from))
+        // Who was asked while it leaves knows how things stand behind its own leave, and so does who has left when a joiner asks it, or still leads.
+        let may_know = self.members.contains(from) || self.asked == Some(from) || self.leader() == Some(from);
+        if !(may_know || transfer.members.contains(from))
             || transfer.members.len() > MAX_MEMBERS
             || !transfer.members.covers(&transfer.crashed)
             || transfer.members.iter().any(|member| member > transfer.highest)
@@ -1495,9 +1510,19 @@ impl Log {
         // A running member takes one only to leave an epoch that the others have left, to learn that it is not one any more, or because its engine lags.
         let is_member = transfer.members.contains(self.me);
         let same = transfer.epoch == self.epoch && is_member && matches!(self.stage, Stage::Running);
-        if transfer.epoch == self.epoch && !is_member && matches!(self.stage, Stage::Leaving { .. }) {
-            // Its engine may be needed until the others have done without it, and lags.
+        if transfer.epoch == self.epoch && matches!(self.stage, Stage::Leaving { .. }) {
+            // Its engine may be needed until the others have done without it, and lags; also behind what one knows that has not applied our leave.
             let taken = self.check_transfer(from, &transfer).and_then(|()| self.go_on_behind(now_ns, from, &transfer));
+            if let (Ok(()), Some(engine), true) = (taken, &mut self.engine, is_member) {
+                let others = transfer.members.iter().filter(|member| *member != self.me).collect();
+                engine.set_leaving(now_ns, transfer.through + 1, others);
+            }
+            // What lies before it the engine has no more, for whom it may still lead.
+            if let (Ok(()), Stage::Leaving { given, .. }) = (taken, &mut self.stage)
+                && transfer.through > if let Given::Taken(taken) = given { taken.through } else { self.through }
+            {
+                *given = Given::Taken(Box::new(transfer));
+            }
             return taken.map_err(|why| self.refusals.count(why));
         }
         if !is_member && matches!(self.stage, Stage::Leaving { .. }) {
@@ -1539,7 +1564,7 @@ impl Log {
             let (from, members) = (transfer.through + 1, transfer.members.clone());
             let given = Given::Taken(Box::new(transfer));
             self.stage = Stage::Leaving { instance: from - 1, waits_for: MemberSet::new(), given };
-            self.grow_impatient(now_ns);
+            self.bound_the_wait(now_ns);
             if let Some(engine) = &mut self.engine {
                 engine.set_leaving(now_ns, from, members);
             }

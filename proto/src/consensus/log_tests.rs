@@ -142,12 +142,12 @@ fn a_newcomer_tells_who_left_before_its_state_how_far_it_is() {
     assert_eq!(answers(&mut p3), 1, "what it hears later");
 }
 
-/// HSUC that may not go before it is told so.
-struct Needed(Carried<Hsuc, hsuc::Message>);
+/// HSUC that may not go before it is told so, and may say that it is of another kind.
+struct Needed(Carried<Hsuc, hsuc::Message>, Kind);
 
 impl Engine<EngineMessage> for Needed {
     fn kind(&self) -> Kind {
-        self.0.kind()
+        self.1
     }
     fn propose(&mut self, now_ns: u64, entry: Entry) -> Result<(), Refused> {
         self.0.propose(now_ns, entry)
@@ -187,19 +187,52 @@ impl Engine<EngineMessage> for Needed {
     }
 }
 
-/// Raft needs the votes of those it has not removed yet, wherever these learnt of their leave.
+/// Raft needs the votes of those it has not removed yet, wherever these learnt of their leave. Who needs a majority and is told no truth of who is gone does not wait
+/// for ever.
 #[test]
 fn who_learns_of_its_leave_from_others_stays_while_its_engine_is_needed() {
-    let mut p1 = member(P1);
-    let build: Build =
-        Box::new(|setup| Some(Box::new(Needed(Carried::new(Hsuc::new(setup.me, setup.members.clone(), setup.first)))) as _));
-    let mut p2 = Log::new(0, P2, Kind::Hsuc, MemberSet::first(2), Config::default(), build).unwrap();
-    p2.leave(0).unwrap();
+    let needed = |kind| -> Build {
+        Box::new(move |setup| {
+            Some(Box::new(Needed(Carried::new(Hsuc::new(setup.me, setup.members.clone(), setup.first)), kind)) as _)
+        })
+    };
     let is_decision =
         |message: &Message| matches!(message, Message::Engine { body: EngineMessage::Hsuc(hsuc::Message::Decided(_)), .. });
-    carry(&mut [&mut p1, &mut p2], |_, _, message| !is_decision(message));
-    assert!(!p1.members().contains(P2) && !p2.is_running(), "it asked, and was told");
-    assert_eq!(p2.halted(), None);
+    let config = Config::default();
+    for kind in [Kind::Hsuc, Kind::Paxos] {
+        let mut p1 = Log::new(0, P1, kind, MemberSet::first(2), config, needed(kind)).unwrap();
+        let mut p2 = Log::new(0, P2, kind, MemberSet::first(2), config, needed(kind)).unwrap();
+        p2.leave(0).unwrap();
+        carry(&mut [&mut p1, &mut p2], |_, _, message| !is_decision(message));
+        assert!(!p1.members().contains(P2) && !p2.is_running(), "it asked, and was told");
+        let end_ns = LEAVE_PATIENCE * config.ask_interval_ns;
+        for now_ns in [0, end_ns - 1] {
+            p2.handle_timeout(now_ns);
+            p2.handle_suspect(now_ns, P1); // a hint releases nobody
+            assert_eq!(p2.halted(), None);
+        }
+        assert_eq!(p2.poll_timeout(), (kind == Kind::Paxos).then_some(end_ns));
+        p2.handle_timeout(end_ns);
+        assert_eq!(p2.halted(), (kind == Kind::Paxos).then_some(Halted::Left));
+    }
+}
+
+/// What somebody proposed who has left is void, also for who left before: nobody waits for that newcomer.
+#[test]
+fn a_void_join_behind_the_own_leave_is_no_newcomer() {
+    let mut p1 = of(P1, 3);
+    let entry = |proposer, number, body| Entry { id: EntryId { proposer, number }, body };
+    p1.stage = Stage::Leaving { instance: 1, waits_for: MemberSet::new(), given: Given::NotYet };
+    p1.members.remove(P1);
+    for (instance, entry) in [
+        (2, entry(P2, 1, Body::Leave(P2))),
+        (3, entry(P2, 2, Body::Join(MemberId(4)))),
+        (4, entry(P3, 1, Body::Join(MemberId(6)))),
+        (5, entry(P3, 2, Body::Join(MemberId(5)))),
+    ] {
+        p1.decided(0, instance, &vec![entry].into());
+    }
+    assert_eq!((&p1.left_later, &p1.joined_later), (&[P2].into(), &[MemberId(6)].into()));
 }
 
 #[test]

@@ -279,7 +279,7 @@ pub trait Engine<M> {
     fn set_members(&mut self, now_ns: u64, from: Instance, members: MemberSet) -> Result<(), Refused>;
 
     /// This member has from `from` the state behind the instance `through`, with the members then and what [`Engine::start_point`] said there: it
-    /// goes on from it, and what it was handed in before is handed in again. Only where engines ask for it by [`Action::State`].
+    /// goes on from it, and what it was handed in before is handed in again. Only where engines ask for it by [`Action::State`], or decide without those who lag.
     ///
     /// # Errors
     /// [`Refused::Duplicate`] if it does not need that; [`Refused::NotLeader`], [`Refused::Malformed`], [`Refused::Halted`].

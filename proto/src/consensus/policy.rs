@@ -170,6 +170,8 @@ pub struct Gate {
     reports: BTreeMap<MemberId, Report>,
     /// Silence proves nothing until then; until further notice at the end of time.
     distrust_until_ns: Option<u64>,
+    /// The same of who joins next: somebody was late who is no member yet.
+    distrust_newcomers_until_ns: Option<u64>,
     halted: Option<Halted>,
     actions: VecDeque<Action>,
     refusals: Refusals,
@@ -190,6 +192,7 @@ impl Gate {
             members,
             reports: BTreeMap::new(),
             distrust_until_ns: None,
+            distrust_newcomers_until_ns: None,
             halted: None,
             actions: VecDeque::new(),
             refusals: Refusals::default(),
@@ -231,7 +234,8 @@ impl Gate {
     /// A verdict of the detector about a member (about any, if it concerns the observer). Causes that end nobody and say nothing of the contract are taken without effect.
     ///
     /// # Errors
-    /// [`Refused::UnknownMember`]; [`Refused::Duplicate`] when this end was reported before; [`Refused::Halted`].
+    /// [`Refused::UnknownMember`], unless it was late: that counts if it joins soon; [`Refused::Duplicate`] when this end was reported before;
+    /// [`Refused::Halted`].
     pub fn handle_verdict(&mut self, now_ns: u64, member: MemberId, cause: Cause, grade: Grade) -> Result<(), Refused> {
         if cause.is_about_observer() {
             if self.halted.is_some() {
@@ -240,6 +244,11 @@ impl Gate {
             if cause != Cause::Rejoined {
                 self.distrust(now_ns, self.config.distrust_ns);
             }
+            return Ok(());
+        }
+        if cause == Cause::ContractKept && self.halted.is_none() && !self.members.contains(member) {
+            self.distrust_newcomers_until_ns =
+                self.distrust_newcomers_until_ns.max(Some(now_ns.saturating_add(self.config.distrust_ns)));
             return Ok(());
         }
         self.known(member)?;
@@ -260,7 +269,8 @@ impl Gate {
     /// The timing contract as a whole is broken (until further notice) or kept again.
     pub fn handle_contract(&mut self, now_ns: u64, kept: bool) {
         if kept {
-            self.distrust_until_ns = None;
+            // That a member was late just now counts for as long as it did.
+            self.distrust_until_ns.take_if(|until_ns| *until_ns == u64::MAX);
         } else {
             self.distrust(now_ns, u64::MAX);
         }
@@ -322,6 +332,10 @@ impl Gate {
     /// From now on, these are the members.
     pub fn set_members(&mut self, members: MemberSet) {
         self.reports.retain(|member, _| members.contains(*member));
+        // LOWI goes by the newcomer's own copies.
+        if self.config.engine != Kind::Lowi && !self.members.covers(&members) {
+            self.distrust_until_ns = self.distrust_until_ns.max(self.distrust_newcomers_until_ns.take());
+        }
         self.members = members;
     }
 

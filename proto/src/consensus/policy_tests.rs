@@ -194,6 +194,29 @@ fn b4_a_change_of_the_engine_does_not_make_silence_prove_more() {
 }
 
 #[test]
+fn b5_a_newcomer_that_was_late_before_its_join_counts() {
+    let late = |g: &mut Gate| g.handle_verdict(0, MemberId(4), Cause::ContractKept, Grade::Certain);
+    for engine in ACCURATE {
+        let mut g = gate(engine, Policy::TrustContract);
+        late(&mut g).unwrap();
+        assert!(g.trusts_silence(0), "of the others");
+        g.set_members(MemberSet::first(4));
+        silent(&mut g, SECOND);
+        assert_eq!(actions(&mut g), [Action::Halt(Halted::Unconfirmed(P2))]);
+    }
+    // LOWI sees that by the newcomer's own copies.
+    let mut g = gate(Kind::Lowi, Policy::TrustContract);
+    late(&mut g).unwrap();
+    g.set_members(MemberSet::first(4));
+    assert_eq!((actions(&mut g), g.trusts_silence(0)), (vec![], true));
+    // A contract that is kept again says nothing of a member that was late just now.
+    let mut g = gate(Kind::Hsuc, Policy::TrustContract);
+    g.handle_verdict(0, P3, Cause::ContractKept, Grade::Certain).unwrap();
+    g.handle_contract(0, true);
+    assert!(!g.trusts_silence(SECOND));
+}
+
+#[test]
 fn what_was_reported_before_a_change_of_the_engine() {
     // To one that needs accuracy, from another one: what has passed was true, and what is asked for is asked for.
     let mut g = gate(Kind::Hsuc, Policy::Fence);

@@ -48,6 +48,7 @@ impl Paxos {
             local,
             base,
             decided,
+            given,
             learned,
             history,
             recent_ids,
@@ -67,7 +68,7 @@ impl Paxos {
         assert!(two_sided.is_empty() && local.is_empty() && actions.is_empty() && members.len() == ACCEPTORS);
         let mut hasher = DefaultHasher::new();
         (config, random, members, suspected, barrier, next_members, led_before).hash(&mut hasher);
-        (waiting, run, place, resend_due_ns, runs, base, decided, learned, history, recent_ids).hash(&mut hasher);
+        (waiting, run, place, resend_due_ns, runs, base, decided, given, learned, history, recent_ids).hash(&mut hasher);
         (stable, told_stable, tell_due_ns, reached, behind, learn_due_ns, learn_tries, halted).hash(&mut hasher);
         learning.as_ref().map(|Learning { slot, words: _, fetching }| (slot, fetching)).hash(&mut hasher);
         for (instance, slot) in slots {

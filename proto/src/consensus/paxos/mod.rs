@@ -235,6 +235,8 @@ pub struct Paxos {
     /// Where this engine began; it cannot know who else had come that far.
     base: Instance,
     decided: Instance,
+    /// A state stood for some instances through this one, which are not in `history`.
+    given: Instance,
     /// Decided, but the slots before are not.
     learned: BTreeMap<Instance, Batch>,
     /// Decided, and not stable.
@@ -285,6 +287,7 @@ impl Paxos {
             local: VecDeque::new(),
             base: decided,
             decided,
+            given: 0,
             learned: BTreeMap::new(),
             history: BTreeMap::new(),
             recent_ids: BTreeSet::new(),
@@ -1392,6 +1395,46 @@ impl Engine<Message> for Paxos {
         Ok(())
     }
 
+    /// As if all through that instance had been decided here. What was, and this member has not got, it cannot tell others.
+    fn handle_state(
+        &mut self,
+        now_ns: u64,
+        _from: MemberId,
+        through: Instance,
+        members: &MemberSet,
+        _start: Option<&[u8]>,
+    ) -> Result<(), Refused> {
+        let why = if self.halted.is_some() {
+            Some(Refused::Halted)
+        } else if through <= self.decided {
+            Some(Refused::Duplicate)
+        } else if !members.contains(self.config.me) || members.len() > MAX_MEMBERS {
+            Some(Refused::Malformed)
+        } else {
+            None
+        };
+        if let Some(why) = why {
+            return Err(self.refusals.count(why));
+        }
+        (self.decided, self.given) = (through, through);
+        self.barrier = false;
+        self.learning = None;
+        self.slots.retain(|instance, _| *instance > through);
+        self.two_sided.retain(|instance, _| *instance > through);
+        self.learned.retain(|instance, _| *instance > through);
+        // Its own are proposed again by the log, those that were not applied.
+        self.waiting.retain(|waiting| !waiting.mine);
+        self.waiting_mine = 0;
+        self.waiting_ids = self.waiting.iter().map(|waiting| waiting.entry.id).collect();
+        if self.members != *members {
+            self.next_members = Some((through + 1, members.clone()));
+            self.take_members(now_ns);
+        }
+        self.drain(now_ns);
+        self.settle(now_ns);
+        Ok(())
+    }
+
     fn poll_action(&mut self) -> Option<Action<Message>> {
         self.actions.pop_front()
     }
@@ -1423,7 +1466,8 @@ impl Engine<Message> for Paxos {
     fn invariants(&self) {
         assert!(self.stable <= self.decided, "stable is decided");
         assert!(self.history.keys().all(|i| (self.stable + 1..=self.decided).contains(i)), "kept: decided and not stable");
-        assert_eq!(self.history.len() as u64, self.decided - self.stable, "without a gap");
+        let kept = self.history.range(self.given + 1..).count() as u64;
+        assert_eq!(kept, self.decided - self.stable.max(self.given), "without a gap, but for what a state stood for");
         assert!(self.learned.keys().all(|i| *i > self.decided), "early ones only");
         assert!(self.slots.keys().all(|i| *i == self.decided + 1 || *i == self.decided + 2), "one slot and the next");
         assert!(!self.barrier || self.slots.is_empty(), "nothing is begun behind a barrier");

@@ -168,6 +168,36 @@ fn barriers_are_decided_alone_and_nothing_begins_behind_them() {
     assert_eq!(world.engine(1).stable_through(), 3);
 }
 
+/// Nobody else may be left of those whom it knows.
+#[test]
+fn who_lags_goes_on_from_a_state() {
+    let mut lags = Paxos::new(Config::new(id(1), 1), MemberSet::first(2), 0);
+    lags.propose(0, entry(1, 1)).unwrap();
+    lags.handle_crash(0, id(2)).unwrap();
+    let members = MemberSet::first(3);
+    let refused = [(0, members.clone(), Refused::Duplicate), (5, [id(2), id(3)].into_iter().collect(), Refused::Malformed)];
+    for (through, members, why) in refused {
+        let before = lags.clone();
+        assert_eq!(lags.handle_state(0, id(3), through, &members, None), Err(why));
+        assert_eq!((lags.decided_through(), lags.members()), (before.decided, &before.members));
+    }
+    while lags.poll_action().is_some() {}
+    lags.handle_state(0, id(3), 5, &members, None).unwrap();
+    assert_eq!((lags.decided_through(), lags.members(), lags.waiting.len()), (5, &members, 0));
+    lags.invariants();
+    assert_eq!(lags.handle_state(0, id(3), 5, &members, None), Err(Refused::Duplicate));
+    // What was not applied is handed in again, and goes behind it, to the new members.
+    lags.propose(0, entry(1, 1)).unwrap();
+    lags.invariants();
+    let asked: BTreeSet<_> = std::iter::from_fn(|| lags.poll_action())
+        .filter_map(|action| match action {
+            Action::Memory { to, request: Request::Cas { word: 6, .. } } => Some(to),
+            _ => None,
+        })
+        .collect();
+    assert!(asked.contains(&id(3)), "{asked:?}");
+}
+
 #[test]
 fn everyone_hears_what_is_stable_also_when_nothing_follows() {
     let mut world = World::new(3, 1, |_| {});
