@@ -212,6 +212,12 @@ impl Gate {
         Some(self.rows.read(self.slot).cgroup).filter(|id| *id != 0)
     }
 
+    /// Whether it is for a cgroup that is gone: what it has come to says nothing any more.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        is_gone(self.rows.read(self.slot).cgroup)
+    }
+
     /// Begins: from now on packets pass only up to `valid_ns` (§4.2: "during startup, the sender sets t_valid to end_0").
     ///
     /// # Errors
@@ -294,9 +300,19 @@ impl Gate {
     /// The process that was cut off last, and nobody was let through since.
     #[must_use]
     pub fn is_cut_off(&self) -> Option<Process> {
-        let [.., pid, start_ticks] = self.words();
+        let [word, .., pid, start_ticks] = self.words();
+        if word.load(Ordering::SeqCst) != GATE_SHUT {
+            return None; // opened by a version that knew of no process
+        }
         let pid = u32::try_from(pid.load(Ordering::SeqCst)).ok().filter(|pid| *pid != 0)?;
         Some(Process { pid, start_ticks: start_ticks.load(Ordering::SeqCst) })
+    }
+
+    /// Another process may be heard in the place of the one that was cut off, as soon as the gate opens.
+    pub fn forget_cut_off(&self) {
+        let [.., pid, start_ticks] = self.words();
+        pid.store(0, Ordering::SeqCst);
+        start_ticks.store(0, Ordering::SeqCst);
     }
 
     /// Why it is shut, if that says nothing of the owner's other gates.
@@ -335,6 +351,32 @@ impl Gate {
             Ok(()) => Ok(()),
             Err(_) => self.disarm(), // extended meanwhile, or closed
         }
+    }
+
+    /// Ends the rule, whatever it has come to: everything passes from now on. For who takes the gate away.
+    pub fn lift(&self) {
+        let [word, stamps @ ..] = self.words();
+        stamps.iter().for_each(|stamp| stamp.store(0, Ordering::SeqCst));
+        word.store(GATE_NOT_ARMED, Ordering::SeqCst);
+    }
+
+    /// One in memory of no kernel program, for tests of who drives gates.
+    ///
+    /// # Panics
+    /// Without memory.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn of_no_program(cgroup: u64) -> Self {
+        // SAFETY: a C string; the descriptor is checked and owned.
+        let memory = unsafe {
+            let fd = libc::memfd_create(c"gates".as_ptr(), libc::MFD_CLOEXEC);
+            assert!(fd >= 0, "{}", io::Error::last_os_error());
+            File::from_raw_fd(fd)
+        };
+        memory.set_len((GATES * size_of::<GateRow>()) as u64).expect("memory");
+        let rows = MappedArray::new(memory.as_fd(), GATES).expect("memory");
+        rows.write(3, GateRow { valid_ns: GATE_NOT_ARMED, cgroup, ..GateRow::default() });
+        Self { rows: Arc::new(rows), slot: 3 }
     }
 
     /// State, time of fencing, time of the first packet blocked, whether it was shut apart, who was cut off.
@@ -477,6 +519,9 @@ impl Fence {
                 self.rows
                     .write(slot, GateRow { valid_ns: GATE_NOT_ARMED, made: u64::from(slot == HOST_GATE), ..GateRow::default() });
             }
+        }
+        for gate in self.groups().iter().filter(|gate| gate.peek() != GateState::Shut) {
+            gate.forget_cut_off(); // a version that knew of no process let the next one pass
         }
         // What a gate of a cgroup that is gone has come to says nothing any more.
         for slot in (1..GATES).filter(|slot| is_gone(self.rows.read(*slot).cgroup)) {
@@ -1034,18 +1079,8 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::thread;
 
-    /// A gate in memory of no kernel program.
     fn gate() -> Gate {
-        // SAFETY: a C string; the descriptor is checked and owned.
-        let memory = unsafe {
-            let fd = libc::memfd_create(c"gates".as_ptr(), libc::MFD_CLOEXEC);
-            assert!(fd >= 0);
-            File::from_raw_fd(fd)
-        };
-        memory.set_len((GATES * size_of::<GateRow>()) as u64).unwrap();
-        let rows = MappedArray::new(memory.as_fd(), GATES).unwrap();
-        rows.write(3, GateRow { valid_ns: GATE_NOT_ARMED, cgroup: 77, ..GateRow::default() });
-        Gate { rows: Arc::new(rows), slot: 3 }
+        Gate::of_no_program(77)
     }
 
     const LONG: u64 = 3_600_000_000_000;
