@@ -21,7 +21,8 @@ use fide_proto::fence::{self as rule, Extension, Rule};
 use fide_wire::PATHS;
 use fide_wire::control::{FenceStatus, GateStatus};
 use fide_wire::verdict::{FenceMode, FencePromise, FencedWhy};
-use fide_xdp::fence::{Apart, Fence, Gate, GateState, Process};
+use fide_xdp::fence::{Apart, Fence, FenceError, Gate, GateState, Process};
+use fide_xdp::lost::interfaces;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -503,11 +504,15 @@ impl Guard {
             closed: Arc::new(AtomicBool::new(false)),
             complained: BTreeSet::new(),
         };
-        if config.host {
+        // One that is closed counts also where no interface is to be behind it any more: others may have acted on that.
+        if config.host || is_closed(&guard.fence.host()) {
             guard.gates.push((HOST.into(), guard.fence.host()));
         }
         match guard.guard_all() {
-            Ok(()) => Ok(guard),
+            Ok(()) => {
+                guard.find_former_interfaces();
+                Ok(guard)
+            }
             Err(e) if found_in_force => {
                 Err(format!("{e}; the fence that a former life left stays as it is until an agent starts"))
             }
@@ -515,6 +520,25 @@ impl Guard {
                 guard.end(); // what was made is not left behind
                 Err(format!("{e}{advice}"))
             }
+        }
+    }
+
+    /// Interfaces that a former life guarded and this one does not want: let go, unless the host is fenced. Then they are as mute as the others, until it is recovered.
+    fn find_former_interfaces(&mut self) {
+        let wanted = self.wanted();
+        let found: Vec<_> = interfaces().into_iter().filter(|(_, index)| self.fence.adopt_interface(*index)).collect();
+        let closed = is_closed(&self.fence.host());
+        for (name, index) in found.into_iter().filter(|found| !wanted.contains(found)) {
+            if closed {
+                tracing::warn!(
+                    "interface {name} is not to be behind the fence any more, which is closed: nothing leaves by it before `fide fence recover`"
+                );
+            } else if let Err(e) = self.fence.release_interface(index) {
+                tracing::warn!("interface {name} stays behind the fence of a former life: {e}");
+            }
+        }
+        if !self.config.host && !closed {
+            self.fence.host().lift();
         }
     }
 
@@ -557,12 +581,17 @@ impl Guard {
         interfaces().into_iter().filter(|(name, index)| (every || named(name)) && !is_loopback(name, *index)).collect()
     }
 
-    fn try_interfaces(&mut self) -> Result<(), (String, fide_xdp::fence::FenceError)> {
+    fn try_interfaces(&mut self) -> Result<(), (String, FenceError)> {
         let wanted = self.wanted();
         self.interfaces.retain(|name, index| wanted.iter().any(|(n, i)| n == name && i == index));
         for (name, index) in wanted {
             if self.interfaces.contains_key(&name) {
-                continue;
+                if self.fence.guards_interface(index) {
+                    continue;
+                }
+                tracing::warn!(
+                    "interface {name} was NOT behind the fence: somebody has taken its program away, which is put back"
+                );
             }
             self.fence.guard_interface(index).map_err(|e| (name.clone(), e))?;
             self.complained.remove(&name);
@@ -675,8 +704,7 @@ impl Guard {
     pub fn end(self) {
         if self.closed.load(Ordering::SeqCst) || self.gates().iter().any(|(_, gate)| is_closed(gate)) {
             tracing::warn!(
-                "this host is fenced, and stays so without its agent; start the agent and say `fide fence recover`, or remove {} and the filters",
-                self.config.pins.display()
+                "this host is fenced, and stays so without its agent; start the agent and say `fide fence recover`; where there is to be no agent any more, `fided --remove-fence`"
             );
             return;
         }
@@ -703,6 +731,61 @@ impl Guard {
     }
 }
 
+/// Without a fence in the configuration: says what a former life left in force, which nobody extends nor recovers.
+pub fn warn_of_former(config: &FenceConfig) {
+    if !config.pins.exists() {
+        return;
+    }
+    let pins = config.pins.display();
+    let fence = match Fence::open(&config.pins) {
+        Ok(fence) => fence,
+        Err(e) => return tracing::warn!("whether a former fence is in force is not known: {e}"),
+    };
+    for gate in [fence.host()].into_iter().chain(fence.groups()).filter(|gate| gate.peek() != GateState::NotArmed) {
+        let of = gate.cgroup().map_or_else(
+            || "the host's gate".to_string(),
+            |id| format!("the gate of cgroup {id} (find /sys/fs/cgroup -inum {id})"),
+        );
+        tracing::warn!(
+            "{of}, left by a former life of the agent in {pins}, is {}, and [fence] mode = \"off\": nothing leaves by it behind its t_valid. Set the mode again and say \
+             `fide fence recover`; or stop the agent, and `fided --remove-fence`",
+            gate.peek()
+        );
+    }
+}
+
+/// For `fided --remove-fence`: takes away every fence of this configuration and the programs of those whose pins are lost. Says what was there.
+///
+/// # Errors
+/// In words: an agent has it, or it cannot be removed.
+pub fn remove(config: &FenceConfig) -> Result<Vec<String>, String> {
+    let mut said = Vec::new();
+    for pins in [config.pins.clone(), crate::gates::pins(config)] {
+        if !pins.exists() {
+            continue;
+        }
+        let at = pins.display();
+        match Fence::open(&pins) {
+            Ok(mut fence) => {
+                said.push(format!("the fence in {at}: the host's gate was {}", fence.host().peek()));
+                let guarded: Vec<_> = interfaces().into_iter().filter(|(_, index)| fence.adopt_interface(*index)).collect();
+                said.extend(guarded.iter().map(|(name, _)| format!("its program on interface {name}")));
+                let gate = |gate: &Gate| format!("its gate of cgroup {}, which was {}", gate.cgroup().unwrap_or(0), gate.peek());
+                said.extend(fence.groups().iter().map(gate));
+                fence.remove().map_err(|e| e.to_string())?;
+            }
+            Err(e @ FenceError::Owned { .. }) => return Err(format!("{e}; stop it first")),
+            Err(e) => {
+                // What it asked is found below, as that of a fence whose pins are lost.
+                fs::remove_dir_all(&pins).map_err(|e| format!("{at}: {e}"))?;
+                said.push(format!("the pins in {at}, which could not be opened ({e})"));
+            }
+        }
+    }
+    said.extend(fide_xdp::lost::remove().map_err(|e| format!("what fences left whose pins are lost cannot be found: {e}"))?);
+    Ok(said)
+}
+
 /// Whether it is closed as all gates are.
 fn is_closed(gate: &Gate) -> bool {
     matches!(gate.check(), GateState::Fenced { .. } | GateState::Shut) && gate.shut_for().is_none()
@@ -719,27 +802,6 @@ fn drop_left(made: Made<'_>, of: Option<u32>, what: &str) {
         Ok(n) => tracing::info!("{what} opens: {n} TCP connections that dead processes left were ended"),
         Err(e) => tracing::warn!("{what} opens, and what dead processes wrote before may leave now: {e}"),
     }
-}
-
-/// Every interface of this network namespace, with its index.
-fn interfaces() -> Vec<(String, u32)> {
-    let mut found = Vec::new();
-    // SAFETY: no preconditions; the result is checked, and freed below.
-    let list = unsafe { libc::if_nameindex() };
-    if list.is_null() {
-        return found;
-    }
-    let mut at = list;
-    // SAFETY: the list ends with an entry whose index is 0 and whose name is null; names are C strings that live as long as it.
-    unsafe {
-        while (*at).if_index != 0 && !(*at).if_name.is_null() {
-            let name = std::ffi::CStr::from_ptr((*at).if_name).to_string_lossy().into_owned();
-            found.push((name, (*at).if_index));
-            at = at.add(1);
-        }
-        libc::if_freenameindex(list);
-    }
-    found
 }
 
 /// By name: the device of a namespace that is made with it, always number 1.

@@ -1073,6 +1073,44 @@ fn a_fenced_host_stays_fenced_when_its_agent_cannot_start() {
     }
 }
 
+/// What an agent without a fence says of the one that is there, and how that is taken away for good.
+#[test]
+fn a_fence_that_nobody_drives_any_more_is_told_of_and_can_be_removed() {
+    let (Some(pins), Some(group)) = (Pins::new(), Group::new("removed")) else { return };
+    let Some(mut w) = one_fenced(&pins, &format!("cgroups = [\"{}\"]", group.0.display())) else { return };
+    let remove = |w: &World| {
+        let mut command = w.lab.command(1, env!("CARGO_BIN_EXE_fided")).unwrap();
+        let out = command.arg("--config").arg(w.config(1)).arg("--remove-fence").output().unwrap();
+        let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+        (out.status.success(), text)
+    };
+    let (done, text) = remove(&w);
+    assert!(!done && text.contains("stop it first"), "{text}");
+    let (outside, _inside) = (Traffic::new(&w, 1, 2), in_group(&w, 1, &group, &sender(&w, 3)));
+    let inside = ear(&w, 3);
+    inside.flows();
+    fence(&w, 1, FenceOrder::Shut);
+    w.kill_agent(1);
+    let config = fs::read_to_string(w.config(1)).unwrap();
+    w.write_config(1, &config.replace("mode = \"sent\"", "mode = \"off\""));
+    w.start(1);
+    let log = w.log(1);
+    assert!(log.contains("the host's gate, left by a former life") && log.contains("fided --remove-fence"), "{log}");
+    for heard in [&outside, &inside] {
+        heard.is_cut_off();
+    }
+    w.signal_agent(1, libc::SIGTERM);
+    assert!(w.agent_ended(1).success());
+    let (done, text) = remove(&w);
+    assert!(done && text.contains("its program on interface net1") && text.contains("its gate of cgroup"), "{text}");
+    for heard in [&outside, &inside] {
+        heard.flows();
+    }
+    assert!(!pins.0.join("h1").exists());
+    let (done, text) = remove(&w);
+    assert!(done && !text.contains("its "), "{text}");
+}
+
 /// What makes a program run as the shipped unit runs it, as far as that can be had without systemd: its capabilities, no new ones, and cgroups that cannot be
 /// written to.
 fn as_the_unit_does(cgroups: &std::path::Path) -> Vec<String> {
