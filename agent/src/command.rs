@@ -14,6 +14,9 @@ pub struct Arguments {
     /// Read the configuration and its keys, say what is doubtful, and exit.
     #[arg(long)]
     pub check: bool,
+    /// Take the fence and all gates away, while no agent runs: everybody may send. Also what fences left whose pins are lost.
+    #[arg(long, conflicts_with = "check")]
+    pub remove_fence: bool,
     /// What the agent starts itself for: says how a file is, for a progress probe.
     #[arg(long, value_name = "FILE", hide = true)]
     pub probe_file: Option<PathBuf>,

@@ -518,6 +518,17 @@ impl Control {
         self.tell_unguarded(unguarded);
     }
 
+    /// Who came beside a process that was cut off and lived is its next instance as soon as that one is gone.
+    fn renew_beside_cut_off(&mut self) {
+        let Some(guard) = self.guard.as_mut().filter(|guard| guard.cut_off_gone()) else { return };
+        for (app, pid, gate) in self.core.ask(|core| core.beside_cut_off()).unwrap_or_default() {
+            if !guard.cut_off_lives(&gate) {
+                guard.drop_left_by_doomed(&gate, pid);
+                self.core.tell(move |core| core.fence_process(app, &gate, false));
+            }
+        }
+    }
+
     fn tell_unguarded(&self, complaints: impl IntoIterator<Item = String>) {
         for text in complaints {
             tracing::error!("{text}");
@@ -573,6 +584,7 @@ impl Control {
         self.read_losses();
         self.carriers.look(now_ns);
         self.renew_guards();
+        self.renew_beside_cut_off();
         self.renew_watches();
         if let Err(e) = self.state.save() {
             tracing::error!("{e}");
@@ -696,9 +708,9 @@ impl Control {
         }
         self.renew_guarded_cgroups(); // its cgroup may have been made a moment ago
         if let Some((guard, gate)) = self.guard.as_mut().and_then(|g| g.cgroup_of(process.pid).map(|gate| (g, gate))) {
+            let lives = guard.cut_off_lives(&gate);
             guard.drop_left_by_doomed(&gate, process.pid);
-            let former_lives = guard.cut_off_lives(&gate);
-            self.core.tell(move |core| core.fence_process(app, &gate, former_lives));
+            self.core.tell(move |core| core.fence_process(app, &gate, lives));
         }
         Ok(app)
     }

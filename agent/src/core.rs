@@ -12,7 +12,7 @@
 
 use crate::bridge::Bridge;
 use crate::check::Answers;
-use crate::fence::{Driver, Outcome};
+use crate::fence::{Driver, Known, Outcome};
 use crate::metrics::Heart;
 use crate::peers::Peer;
 use crate::receive::Receiver;
@@ -357,6 +357,9 @@ impl Core {
         while !self.stopped {
             self.turn();
             self.wait();
+        }
+        if let Some(fence) = self.fence.as_mut() {
+            fence.end(now_ns()); // taking it away takes longer than its time may last
         }
         self.say(Happened::Stopped);
     }
@@ -1078,13 +1081,18 @@ impl Core {
         }
     }
 
-    /// The sockets of this process are behind this gate.
-    pub fn fence_process(&mut self, app: u32, gate: &str, former_lives: bool) {
+    /// The sockets of this process are behind this gate. `lives`: whom that has cut off was seen alive.
+    pub fn fence_process(&mut self, app: u32, gate: &str, lives: bool) {
         let Some(fence) = self.fence.as_mut() else { return };
         let watchlist = &self.watchlist;
         let is_alive = |app| watchlist.is_alive(app);
+        let known = |app| match watchlist.get(app).map(|w| w.ended) {
+            Some(None) => Known::Alive,
+            Some(Some((cause, _))) if cause != Cause::Left => Known::Ended,
+            _ => Known::Not,
+        };
         let app = (app, watchlist.identity(app));
-        let others = fence.process(app, gate, former_lives, is_alive);
+        let others = fence.process(app, gate, lives, known);
         if !others.is_empty() {
             tracing::warn!(
                 "{gate} holds {} other watched processes: its gate is not shut when one of them is doomed",
@@ -1094,6 +1102,13 @@ impl Core {
         if !is_alive(app.0) {
             fence.doomed(app, is_alive); // it was faster than the look-up
         }
+    }
+
+    /// Watched processes, with their numbers, behind gates that are shut for others ([`Driver::beside_cut_off`]).
+    #[must_use]
+    pub fn beside_cut_off(&self) -> Vec<(u32, u32, String)> {
+        let beside = self.fence.as_ref().map_or_else(Vec::new, |f| f.beside_cut_off(|app| self.watchlist.is_alive(app)));
+        beside.into_iter().map(|(app, gate)| (app, self.watchlist.identity(app).pid, gate)).collect()
     }
 
     /// Cuts off a process that is hung since the notice of this number, as far as it is behind a gate of its own: which, or why not. `None`: it moves again.

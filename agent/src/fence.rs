@@ -21,7 +21,8 @@ use fide_proto::fence::{self as rule, Extension, Rule};
 use fide_wire::PATHS;
 use fide_wire::control::{FenceStatus, GateStatus};
 use fide_wire::verdict::{FenceMode, FencePromise, FencedWhy};
-use fide_xdp::fence::{Apart, Fence, Gate, GateState, Process};
+use fide_xdp::fence::{Apart, Fence, FenceError, Gate, GateState, Process};
+use fide_xdp::lost::interfaces;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -61,6 +62,12 @@ struct Held {
 }
 
 impl Held {
+    fn of(name: String, gate: Gate, apps: BTreeSet<u32>) -> Self {
+        // What a former life shut for a doomed process waits for the next instance of that.
+        let doomed = (gate.shut_for() == Some(Apart::Ended) || gate.is_cut_off().is_some()).then_some(FORMER);
+        Self { name, gate, doomed, waits: false, apps }
+    }
+
     /// What it is like before anything was promised.
     fn begin(&mut self, at_start: AtStart) {
         if self.gate.cgroup().is_none() || self.doomed.is_some() {
@@ -72,17 +79,9 @@ impl Held {
                 self.waits = true;
             }
             // A former life began closed, and never had its heartbeats counted; this one begins open.
-            (_, Some(Apart::NotBegun), AtStart::Open) => disarm(&self.gate),
+            (_, Some(Apart::NotBegun), AtStart::Open) => self.gate.lift(),
             _ => {}
         }
-    }
-}
-
-/// Whatever it is like, everything passes then. Only for who may say so.
-fn disarm(gate: &Gate) {
-    open(gate, u64::MAX);
-    if let Err(e) = gate.disarm() {
-        tracing::warn!("a gate is not as it was before anything was promised: {e}");
     }
 }
 
@@ -115,12 +114,7 @@ impl Driver {
         now_ns: u64,
     ) -> Self {
         let promise = FencePromise { timeout_ns: config.timeout_ns, mode: config.mode, host };
-        let held = |(name, gate): (String, Gate)| {
-            // What a former life shut for a doomed process waits for the next instance of that, and says nothing of this host.
-            let doomed = (gate.shut_for() == Some(Apart::Ended) || gate.is_cut_off().is_some()).then_some(FORMER);
-            Held { name, gate, doomed, waits: false, apps: BTreeSet::new() }
-        };
-        let gates = gates.into_iter().map(held).collect();
+        let gates = gates.into_iter().map(|(name, gate)| Held::of(name, gate, BTreeSet::new())).collect();
         let mut driver = Self { rule: Rule::new(config), promise, gates, at_start, closed: None, shown_closed };
         driver.gates.iter_mut().for_each(|held| held.begin(at_start));
         if let Some(since_ns) = driver.found_closed(now_ns) {
@@ -129,12 +123,13 @@ impl Driver {
         driver
     }
 
-    /// Since when one of the gates is closed.
+    /// Since when one of the gates is closed: not for a doomed process, nor because nothing was promised yet. One that was shut apart and then with all
+    /// others says so of the host, whomever it cut off.
     fn found_closed(&self, now_ns: u64) -> Option<u64> {
-        self.gates.iter().filter(|h| h.doomed.is_none() && !h.waits).find_map(|h| match h.gate.check() {
+        self.gates.iter().find_map(|h| match h.gate.check() {
             GateState::Fenced { since_ns } => Some(since_ns),
-            GateState::Shut => Some(now_ns),
-            GateState::Open { .. } | GateState::NotArmed => None,
+            GateState::Shut if h.gate.shut_for().is_none() => Some(now_ns),
+            GateState::Shut | GateState::Open { .. } | GateState::NotArmed => None,
         })
     }
 
@@ -255,6 +250,17 @@ impl Driver {
         self.shown_closed.store(true, Ordering::SeqCst);
     }
 
+    /// A clean end: nobody extends the time of open gates any more, so from now on they let everything pass. What is closed stays so.
+    pub fn end(&mut self, now_ns: u64) {
+        if self.closed.is_some() || self.check(now_ns).is_some() {
+            return;
+        }
+        let mut open = self.gates.iter().filter(|h| h.doomed.is_none() && !h.waits);
+        if open.any(|held| held.gate.disarm().is_err()) {
+            self.close(FencedWhy::RanOut, now_ns);
+        }
+    }
+
     /// Opens every gate for the new incarnation that this host has begun.
     pub fn recover(&mut self, now_ns: u64) {
         let valid_ns = self.rule.recover(now_ns);
@@ -272,9 +278,10 @@ impl Driver {
 
     /// A gate that was made now, in the place of one of the same name: its cgroup came (back).
     pub fn add_gate(&mut self, name: String, gate: Gate) {
+        // One that is closed already stays so: it was known, or obeyed a fence that is lost.
         if self.closed.is_some() {
             gate.shut();
-        } else if let Some(valid_ns) = self.rule.valid_ns() {
+        } else if let (Some(valid_ns), GateState::NotArmed | GateState::Open { .. }) = (self.rule.valid_ns(), gate.check()) {
             open(&gate, valid_ns);
         }
         // Those of its processes that live were found by the path of the cgroup, so they are in this one.
@@ -286,7 +293,7 @@ impl Driver {
             }
             !former
         });
-        let mut held = Held { name, gate, doomed: None, waits: false, apps };
+        let mut held = Held::of(name, gate, apps);
         if self.closed.is_none() && self.rule.valid_ns().is_none() {
             held.begin(self.at_start);
         }
@@ -294,20 +301,20 @@ impl Driver {
     }
 
     /// The sockets of a watched process are behind this gate. A new instance behind a gate that the doom of a former one closed opens it.
-    /// `former_lives`: whom a former life of the agent cut off there lives. Returns the other watched processes behind it.
-    pub fn process(
-        &mut self,
-        (app, who): (u32, Process),
-        gate: &str,
-        former_lives: bool,
-        is_alive: impl Fn(u32) -> bool,
-    ) -> Vec<u32> {
+    /// `lives`: whom it cut off was seen alive, watched or not. `known`: what the watch says. Returns the other watched processes behind it.
+    pub fn process(&mut self, (app, who): (u32, Process), gate: &str, lives: bool, known: impl Fn(u32) -> Known) -> Vec<u32> {
+        let is_alive = |app| known(app) == Known::Alive;
         let (closed, valid_ns) = (self.closed.is_some(), self.rule.valid_ns());
         let Some(held) = self.gates.iter_mut().find(|h| h.name == gate) else { return Vec::new() };
         held.apps.retain(|a| is_alive(*a));
         held.apps.insert(app);
         // Who was cut off and lives is no former instance, whoever else comes to its cgroup.
-        let lives = |doomed: u32| if doomed == FORMER { former_lives } else { doomed != app && is_alive(doomed) };
+        let lives = |doomed: u32| match known(doomed) {
+            Known::Alive if doomed == app => lives,
+            Known::Alive => true,
+            Known::Ended => false, // for certain, though /proc may have it a moment longer
+            Known::Not => lives,
+        };
         if let Some(cut_off) = held.gate.is_cut_off().filter(|_| held.doomed.is_some_and(lives)) {
             if cut_off == who {
                 held.doomed = Some(app);
@@ -319,17 +326,33 @@ impl Driver {
             );
             return held.apps.iter().copied().filter(|a| *a != app).collect();
         }
-        let next = held.doomed.take().is_some() && !closed;
-        if next && valid_ns.is_none() && self.at_start == AtStart::Closed {
+        let next = held.doomed.take().is_some();
+        if next {
+            held.gate.forget_cut_off();
+        }
+        if next && closed {
+            // It opens with all others.
+        } else if next && valid_ns.is_none() && self.at_start == AtStart::Closed {
             held.waits = true;
             held.gate.shut_apart(Apart::NotBegun);
         } else if next {
             match valid_ns {
                 Some(valid_ns) => open(&held.gate, valid_ns),
-                None => disarm(&held.gate),
+                None => held.gate.lift(),
             }
         }
         held.apps.iter().copied().filter(|a| *a != app).collect()
+    }
+
+    /// Who was watched behind a gate that stays shut for another one that lived: to be taken for its next instance when that one is gone.
+    #[must_use]
+    pub fn beside_cut_off(&self, is_alive: impl Fn(u32) -> bool) -> Vec<(u32, String)> {
+        let cut_off = self.gates.iter().filter(|h| h.gate.is_cut_off().is_some());
+        let others = |h: &Held| {
+            let waits = h.apps.iter().copied().filter(|app| h.doomed != Some(*app) && is_alive(*app));
+            waits.map(|app| (app, h.name.clone())).collect::<Vec<_>>()
+        };
+        cut_off.flat_map(others).collect()
     }
 
     /// A process is doomed: nothing of it leaves any more, unless it shares its gate with other watched processes. A few loads and stores: it
@@ -403,6 +426,17 @@ impl Driver {
     }
 }
 
+/// What the watch says of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// It is watched, and has not ended.
+    Alive,
+    /// Its end was seen, or that nothing can prevent it.
+    Ended,
+    /// It is watched no longer, or never was.
+    Not,
+}
+
 /// What came of a heartbeat that may count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -458,6 +492,8 @@ impl Guard {
     pub fn open(config: &FenceConfig, paths: Vec<String>) -> Result<Self, String> {
         let advice = "; set [fence] mode = \"off\" to start without a fence";
         let fence = Fence::open(&config.pins).map_err(|e| format!("the fence cannot be made: {e}{advice}"))?;
+        let in_force = |gate: &Gate| gate.peek() != GateState::NotArmed;
+        let found_in_force = in_force(&fence.host()) || fence.groups().iter().any(in_force);
         let mut guard = Self {
             fence,
             config: config.clone(),
@@ -468,15 +504,41 @@ impl Guard {
             closed: Arc::new(AtomicBool::new(false)),
             complained: BTreeSet::new(),
         };
-        if config.host {
+        // One that is closed counts also where no interface is to be behind it any more: others may have acted on that.
+        if config.host || is_closed(&guard.fence.host()) {
             guard.gates.push((HOST.into(), guard.fence.host()));
         }
         match guard.guard_all() {
-            Ok(()) => Ok(guard),
+            Ok(()) => {
+                guard.find_former_interfaces();
+                Ok(guard)
+            }
+            Err(e) if found_in_force => {
+                Err(format!("{e}; the fence that a former life left stays as it is until an agent starts"))
+            }
             Err(e) => {
-                guard.end(); // what was made is not left behind, unless the host is fenced
+                guard.end(); // what was made is not left behind
                 Err(format!("{e}{advice}"))
             }
+        }
+    }
+
+    /// Interfaces that a former life guarded and this one does not want: let go, unless the host is fenced. Then they are as mute as the others, until it is recovered.
+    fn find_former_interfaces(&mut self) {
+        let wanted = self.wanted();
+        let found: Vec<_> = interfaces().into_iter().filter(|(_, index)| self.fence.adopt_interface(*index)).collect();
+        let closed = is_closed(&self.fence.host());
+        for (name, index) in found.into_iter().filter(|found| !wanted.contains(found)) {
+            if closed {
+                tracing::warn!(
+                    "interface {name} is not to be behind the fence any more, which is closed: nothing leaves by it before `fide fence recover`"
+                );
+            } else if let Err(e) = self.fence.release_interface(index) {
+                tracing::warn!("interface {name} stays behind the fence of a former life: {e}");
+            }
+        }
+        if !self.config.host && !closed {
+            self.fence.host().lift();
         }
     }
 
@@ -489,11 +551,12 @@ impl Guard {
         Ok(())
     }
 
-    /// Every gate, with its name; those of a former owner's cgroups too.
+    /// Every gate, with its name; those of a former owner's cgroups too, as far as these are there.
     #[must_use]
     pub fn gates(&self) -> Vec<(String, Gate)> {
         let known: BTreeSet<_> = self.gates.iter().filter_map(|(_, g)| g.cgroup()).collect();
-        let former = self.fence.groups().into_iter().filter(|g| g.cgroup().is_some_and(|id| !known.contains(&id)));
+        let former =
+            self.fence.groups().into_iter().filter(|g| g.cgroup().is_some_and(|id| !known.contains(&id)) && !g.is_gone());
         self.gates.iter().cloned().chain(former.map(|g| (format!("cgroup {}", g.cgroup().unwrap_or(0)), g))).collect()
     }
 
@@ -518,12 +581,17 @@ impl Guard {
         interfaces().into_iter().filter(|(name, index)| (every || named(name)) && !is_loopback(name, *index)).collect()
     }
 
-    fn try_interfaces(&mut self) -> Result<(), (String, fide_xdp::fence::FenceError)> {
+    fn try_interfaces(&mut self) -> Result<(), (String, FenceError)> {
         let wanted = self.wanted();
         self.interfaces.retain(|name, index| wanted.iter().any(|(n, i)| n == name && i == index));
         for (name, index) in wanted {
             if self.interfaces.contains_key(&name) {
-                continue;
+                if self.fence.guards_interface(index) {
+                    continue;
+                }
+                tracing::warn!(
+                    "interface {name} was NOT behind the fence: somebody has taken its program away, which is put back"
+                );
             }
             self.fence.guard_interface(index).map_err(|e| (name.clone(), e))?;
             self.complained.remove(&name);
@@ -592,6 +660,12 @@ impl Guard {
         }
     }
 
+    /// Whether there is a gate that has cut off a process which is gone since.
+    #[must_use]
+    pub fn cut_off_gone(&self) -> bool {
+        self.gates.iter().any(|(_, gate)| gate.is_cut_off().is_some_and(|who| !lives(who)))
+    }
+
     /// Whether the process that this gate cut off lives, as far as it is known which one that was.
     #[must_use]
     pub fn cut_off_lives(&self, gate: &str) -> bool {
@@ -600,9 +674,7 @@ impl Guard {
 
     /// Before the fence of a closed host opens: ends the connections that dead processes left. What living ones hold is theirs to begin anew.
     pub fn drop_left(&self) {
-        let closed =
-            |gate: &Gate| matches!(gate.check(), GateState::Fenced { .. } | GateState::Shut) && gate.shut_for().is_none();
-        if !self.gates().iter().any(|(_, gate)| closed(gate)) {
+        if !self.gates().iter().any(|(_, gate)| is_closed(gate)) {
             return;
         }
         if self.config.host {
@@ -630,11 +702,9 @@ impl Guard {
     /// A clean end: takes the fence away, unless the host is fenced. Then it stays: stopping the agent is not a recovery. For the same reason a gate
     /// stays that has cut off a process that lives: it was told that this one is not heard any more.
     pub fn end(self) {
-        let ran_out = self.gates.iter().any(|(_, gate)| matches!(gate.check(), GateState::Fenced { .. }));
-        if ran_out || self.closed.load(Ordering::SeqCst) {
+        if self.closed.load(Ordering::SeqCst) || self.gates().iter().any(|(_, gate)| is_closed(gate)) {
             tracing::warn!(
-                "this host is fenced, and stays so without its agent; start the agent and say `fide fence recover`, or remove {} and the filters",
-                self.config.pins.display()
+                "this host is fenced, and stays so without its agent; start the agent and say `fide fence recover`; where there is to be no agent any more, `fided --remove-fence`"
             );
             return;
         }
@@ -645,7 +715,11 @@ impl Guard {
                 who.pid
             );
         }
-        // What the dead left does not leave by their gates, which open now. Behind the others it is nobody's business.
+        // What the dead left does not leave by their gates, which open now. Behind the others it is nobody's business, and they do not wait for it.
+        self.gates()
+            .iter()
+            .filter(|(_, gate)| gate.shut_for() != Some(Apart::Ended) && cut_off(gate).is_none())
+            .for_each(|(_, gate)| gate.lift());
         for (name, _) in self.gates.iter().filter(|(_, gate)| gate.shut_for() == Some(Apart::Ended)) {
             if let Some((_, within)) = self.cgroups.get(Path::new(name)) {
                 drop_left(Made::In(within.ids()), None, name);
@@ -655,6 +729,66 @@ impl Guard {
             tracing::error!("the fence is not removed: {e}");
         }
     }
+}
+
+/// Without a fence in the configuration: says what a former life left in force, which nobody extends nor recovers.
+pub fn warn_of_former(config: &FenceConfig) {
+    if !config.pins.exists() {
+        return;
+    }
+    let pins = config.pins.display();
+    let fence = match Fence::open(&config.pins) {
+        Ok(fence) => fence,
+        Err(e) => return tracing::warn!("whether a former fence is in force is not known: {e}"),
+    };
+    for gate in [fence.host()].into_iter().chain(fence.groups()).filter(|gate| gate.peek() != GateState::NotArmed) {
+        let of = gate.cgroup().map_or_else(
+            || "the host's gate".to_string(),
+            |id| format!("the gate of cgroup {id} (find /sys/fs/cgroup -inum {id})"),
+        );
+        tracing::warn!(
+            "{of}, left by a former life of the agent in {pins}, is {}, and [fence] mode = \"off\": nothing leaves by it behind its t_valid. Set the mode again and say \
+             `fide fence recover`; or stop the agent, and `fided --remove-fence`",
+            gate.peek()
+        );
+    }
+}
+
+/// For `fided --remove-fence`: takes away every fence of this configuration and the programs of those whose pins are lost. Says what was there.
+///
+/// # Errors
+/// In words: an agent has it, or it cannot be removed.
+pub fn remove(config: &FenceConfig) -> Result<Vec<String>, String> {
+    let mut said = Vec::new();
+    for pins in [config.pins.clone(), crate::gates::pins(config)] {
+        if !pins.exists() {
+            continue;
+        }
+        let at = pins.display();
+        match Fence::open(&pins) {
+            Ok(mut fence) => {
+                said.push(format!("the fence in {at}: the host's gate was {}", fence.host().peek()));
+                let guarded: Vec<_> = interfaces().into_iter().filter(|(_, index)| fence.adopt_interface(*index)).collect();
+                said.extend(guarded.iter().map(|(name, _)| format!("its program on interface {name}")));
+                let gate = |gate: &Gate| format!("its gate of cgroup {}, which was {}", gate.cgroup().unwrap_or(0), gate.peek());
+                said.extend(fence.groups().iter().map(gate));
+                fence.remove().map_err(|e| e.to_string())?;
+            }
+            Err(e @ FenceError::Owned { .. }) => return Err(format!("{e}; stop it first")),
+            Err(e) => {
+                // What it asked is found below, as that of a fence whose pins are lost.
+                fs::remove_dir_all(&pins).map_err(|e| format!("{at}: {e}"))?;
+                said.push(format!("the pins in {at}, which could not be opened ({e})"));
+            }
+        }
+    }
+    said.extend(fide_xdp::lost::remove().map_err(|e| format!("what fences left whose pins are lost cannot be found: {e}"))?);
+    Ok(said)
+}
+
+/// Whether it is closed as all gates are.
+fn is_closed(gate: &Gate) -> bool {
+    matches!(gate.check(), GateState::Fenced { .. } | GateState::Shut) && gate.shut_for().is_none()
 }
 
 /// Whether it can still send.
@@ -668,27 +802,6 @@ fn drop_left(made: Made<'_>, of: Option<u32>, what: &str) {
         Ok(n) => tracing::info!("{what} opens: {n} TCP connections that dead processes left were ended"),
         Err(e) => tracing::warn!("{what} opens, and what dead processes wrote before may leave now: {e}"),
     }
-}
-
-/// Every interface of this network namespace, with its index.
-fn interfaces() -> Vec<(String, u32)> {
-    let mut found = Vec::new();
-    // SAFETY: no preconditions; the result is checked, and freed below.
-    let list = unsafe { libc::if_nameindex() };
-    if list.is_null() {
-        return found;
-    }
-    let mut at = list;
-    // SAFETY: the list ends with an entry whose index is 0 and whose name is null; names are C strings that live as long as it.
-    unsafe {
-        while (*at).if_index != 0 && !(*at).if_name.is_null() {
-            let name = std::ffi::CStr::from_ptr((*at).if_name).to_string_lossy().into_owned();
-            found.push((name, (*at).if_index));
-            at = at.add(1);
-        }
-        libc::if_freenameindex(list);
-    }
-    found
 }
 
 /// By name: the device of a namespace that is made with it, always number 1.
@@ -708,4 +821,137 @@ fn cgroup_root() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
     let mut words = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>());
     words.find(|w| w.get(2) == Some(&"cgroup2")).and_then(|w| w.get(1).map(|dir| Path::new(dir).to_path_buf()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SERVICE: &str = "service";
+
+    fn driver(gate: &Gate) -> Driver {
+        let config = rule_config(&FenceConfig::default(), FenceMode::Sent, 1);
+        Driver::new(config, (false, AtStart::Open), vec![(SERVICE.into(), gate.clone())], Arc::default(), 1_000)
+    }
+
+    fn process(pid: u32) -> Process {
+        Process { pid, start_ticks: 7 }
+    }
+
+    /// As a watch list would say it.
+    fn alive(apps: &[u32]) -> impl Fn(u32) -> Known + Clone {
+        |app| if apps.contains(&app) { Known::Alive } else { Known::Ended }
+    }
+
+    fn is_shut(gate: &Gate) -> bool {
+        gate.peek() == GateState::Shut
+    }
+
+    #[test]
+    fn a_host_that_was_fenced_is_found_so_whomever_its_gates_had_cut_off() {
+        for cut_off_first in [true, false] {
+            let gate = Gate::of_no_program(77);
+            let mut d = driver(&gate);
+            assert!(d.process((1, process(11)), SERVICE, false, alive(&[1])).is_empty());
+            let cut_off = |d: &mut Driver| d.doomed((1, process(11)), |_| false);
+            if cut_off_first {
+                cut_off(&mut d);
+                assert_eq!(driver(&gate).closed(), None, "that concerns this one alone");
+            }
+            d.close(FencedWhy::Operator, 5);
+            if !cut_off_first {
+                cut_off(&mut d);
+            }
+            let mut next = driver(&gate);
+            assert_eq!(next.closed(), Some(FencedWhy::FormerLife));
+            assert_eq!(gate.is_cut_off(), Some(process(11)));
+            // Nor does another instance open it, before the host is recovered.
+            next.process((1, process(12)), SERVICE, false, alive(&[1]));
+            assert!(is_shut(&gate) && driver(&gate).closed().is_some());
+            next.recover(9);
+            assert!(matches!(gate.peek(), GateState::Open { .. }), "{gate:?}");
+        }
+    }
+
+    #[test]
+    fn the_next_instance_that_came_while_the_host_was_fenced_is_heard_also_by_the_next_life() {
+        let gate = Gate::of_no_program(77);
+        let mut d = driver(&gate);
+        d.process((1, process(11)), SERVICE, false, alive(&[1]));
+        d.doomed((1, process(11)), |_| false);
+        d.close(FencedWhy::Operator, 5);
+        d.process((2, process(12)), SERVICE, false, alive(&[2]));
+        let mut next = driver(&gate);
+        next.recover(9);
+        assert!(matches!(gate.peek(), GateState::Open { .. }), "{gate:?}");
+    }
+
+    #[test]
+    fn who_is_cut_off_and_lives_opens_no_gate_by_leaving_and_coming_again() {
+        let gate = Gate::of_no_program(77);
+        let mut d = driver(&gate);
+        d.process((1, process(11)), SERVICE, false, alive(&[1]));
+        assert_eq!(d.cut_off((1, process(11)), |app| app == 1).unwrap(), SERVICE);
+        let left = |app| if app == 2 { Known::Alive } else { Known::Not };
+        d.process((2, process(11)), SERVICE, true, left);
+        assert!(is_shut(&gate));
+        // Nor does it while another one is watched meanwhile.
+        d.process((3, process(13)), SERVICE, true, |app| if app == 3 { Known::Alive } else { Known::Not });
+        assert!(is_shut(&gate));
+        // By the watch that is alive, whatever /proc says.
+        d.process((2, process(11)), SERVICE, true, left);
+        d.process((4, process(14)), SERVICE, false, alive(&[2, 4]));
+        assert!(is_shut(&gate));
+    }
+
+    #[test]
+    fn who_came_beside_one_that_was_cut_off_is_its_next_instance_when_that_one_is_gone() {
+        let gate = Gate::of_no_program(77);
+        let mut d = driver(&gate);
+        d.process((1, process(11)), SERVICE, false, alive(&[1]));
+        d.cut_off((1, process(11)), |app| app == 1).unwrap();
+        assert_eq!(d.beside_cut_off(|app| app == 1), []);
+        d.process((2, process(12)), SERVICE, true, alive(&[1, 2]));
+        assert_eq!(d.beside_cut_off(|_| true), [(2, SERVICE.to_string())]);
+        assert_eq!(d.beside_cut_off(|app| app == 1), [], "it has ended as well");
+        d.process((2, process(12)), SERVICE, false, alive(&[2]));
+        assert!(!is_shut(&gate) && gate.is_cut_off().is_none());
+        assert_eq!(d.beside_cut_off(|_| true), []);
+    }
+
+    #[test]
+    fn a_clean_end_waits_for_nothing_with_open_gates_and_opens_none() {
+        let gates = [77, 78].map(Gate::of_no_program);
+        let both = gates.iter().map(|g| (format!("{:?}", g.cgroup()), g.clone())).collect();
+        let config = rule_config(&FenceConfig::default(), FenceMode::Sent, 1);
+        let mut d = Driver::new(config, (false, AtStart::Open), both, Arc::default(), 1_000);
+        let soon = crate::core::now_ns() + 3_600_000_000_000;
+        gates.iter().for_each(|g| g.arm(soon).unwrap());
+        let name = d.gates[1].name.clone();
+        d.process((1, process(11)), &name, false, alive(&[1]));
+        d.doomed((1, process(11)), |_| false);
+        d.end(9);
+        assert_eq!(gates.each_ref().map(Gate::peek), [GateState::NotArmed, GateState::Shut]);
+        // What ran out is not overlooked.
+        gates[0].arm(5).unwrap();
+        d.end(9);
+        assert!(d.closed().is_some() && d.shown_closed.load(Ordering::SeqCst));
+        assert!(gates.iter().all(is_closed));
+    }
+
+    #[test]
+    fn a_gate_that_comes_back_closed_is_not_opened_by_that() {
+        for cut_off in [true, false] {
+            let gate = Gate::of_no_program(77);
+            let mut d = driver(&Gate::of_no_program(78));
+            d.recover(9); // and so it has a t_valid
+            match cut_off {
+                true => gate.cut_off(process(11)),
+                false => gate.shut(),
+            }
+            d.add_gate(SERVICE.into(), gate.clone());
+            assert!(is_shut(&gate));
+            assert_eq!(d.check(10).is_none(), cut_off, "closed for no process: so is the host");
+        }
+    }
 }

@@ -10,14 +10,14 @@
 //! because others may rely on what was promised. The next agent finds them and moves them on, in time, or finds them closed. A gate goes with its cgroup.
 
 use crate::access::{Peer, Set};
-use crate::config::{Config, Connections};
+use crate::config::{Config, Connections, FenceConfig};
 use crate::held_back::{self, Made, Whose, Within};
 use fide_wire::control::{ErrorCode, GateStatus, Refused, VALID_MAX_NS};
 use fide_xdp::fence::{Fence, Gate, GateState};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 struct Own {
     name: String,
@@ -66,6 +66,14 @@ impl Own {
 /// `code` of the [`Cause::Local`](fide_wire::verdict::Cause::Local) event that a gate has closed.
 pub const CLOSED_EVENT_CODE: i32 = 1003;
 
+/// Where they are kept: beside the fence.
+#[must_use]
+pub fn pins(config: &FenceConfig) -> PathBuf {
+    let mut pins = config.pins.clone().into_os_string();
+    pins.push("-gates");
+    PathBuf::from(pins)
+}
+
 /// All of them.
 pub struct Gates {
     fence: Fence,
@@ -79,13 +87,11 @@ impl Gates {
     /// # Errors
     /// What this host cannot do, why, and what to do.
     pub fn open(config: &Config) -> Result<Option<Self>, String> {
-        let mut pins = config.fence.pins.clone().into_os_string();
-        pins.push("-gates");
-        let pins = PathBuf::from(pins);
+        let pins = pins(&config.fence);
         if config.gates.is_empty() {
             // What an application was promised outlives the configuration, too.
             if let Some(fence) = pins.exists().then(|| Fence::open(&pins).ok()).flatten() {
-                warn_of_strangers(&fence, &[], &pins);
+                warn_of_strangers(&fence, &[]);
             }
             return Ok(None);
         }
@@ -112,7 +118,7 @@ impl Gates {
         for complaint in gates.renew() {
             tracing::error!("{complaint}");
         }
-        warn_of_strangers(&gates.fence, &gates.all, &pins);
+        warn_of_strangers(&gates.fence, &gates.all);
         Ok(Some(gates))
     }
 
@@ -284,15 +290,14 @@ impl Gates {
     }
 }
 /// Says which gates are in force that `[[gate]]` does not name any more: nobody can move them, and they run out.
-fn warn_of_strangers(fence: &Fence, all: &[Own], pins: &Path) {
+fn warn_of_strangers(fence: &Fence, all: &[Own]) {
     let ours: Vec<u64> = all.iter().filter_map(|own| Some(own.made.as_ref()?.0)).collect();
     for gate in fence.groups().into_iter().filter(|gate| gate.peek() != GateState::NotArmed) {
         let Some(cgroup) = gate.cgroup().filter(|cgroup| !ours.contains(cgroup)) else { continue };
         tracing::warn!(
             "the gate of cgroup {cgroup} (find /sys/fs/cgroup -inum {cgroup}) is {}, and no [[gate]] names it: nobody can move it, and what it guards sends \
-             nothing behind its t_valid. Name it again; or stop the agent, and rm -r {}",
-            gate.peek(),
-            pins.display()
+             nothing behind its t_valid. Name it again; or, to end all gates, stop the agent, and `fided --remove-fence`",
+            gate.peek()
         );
     }
 }

@@ -361,44 +361,56 @@ pub fn cgroups_within(dir: &Path, into: &mut BTreeSet<u64>) {
     }
 }
 
-/// Cgroups remembered of one gate.
-const WITHIN_MAX: usize = 4096;
+/// Cgroups remembered of one gate that are gone. Those that are there cost a walk through them every half second.
+const GONE_MAX: usize = 4096;
 
 /// The cgroups whose sockets are behind a gate: its own, those below it, and those that were below it when somebody looked and are gone since (service managers
 /// remove the cgroup of what has ended, and its connections stay). The fence keeps them beside the gate, so the next agent knows them, too.
 #[derive(Debug, Default)]
-pub struct Within(BTreeSet<u64>);
+pub struct Within {
+    ids: BTreeSet<u64>,
+    /// That the fence cannot keep more of them was told.
+    told: bool,
+}
 
 impl Within {
     /// What is known of a gate that was found or made just now.
     #[must_use]
     pub fn of(fence: &Fence, gate: &Gate) -> Self {
-        Self(fence.below(gate))
+        Self { ids: fence.below(gate), told: false }
     }
 
     /// Their ids.
     #[must_use]
     pub fn ids(&self) -> &BTreeSet<u64> {
-        &self.0
+        &self.ids
     }
 
     /// Looks which there are now, in the directory of the gate's cgroup.
     pub fn look(&mut self, dir: &Path, fence: &Fence, gate: &Gate) {
         let mut found = BTreeSet::new();
         cgroups_within(dir, &mut found);
-        for id in found.iter().copied().filter(|id| Some(*id) != gate.cgroup() && !self.0.contains(id)) {
-            if let Err(e) = fence.note_below(gate, id) {
-                tracing::warn!("cgroup {id} below {} is forgotten with this agent's life: {e}", dir.display());
+        for id in found.iter().copied().filter(|id| Some(*id) != gate.cgroup() && !self.ids.contains(id)) {
+            match fence.note_below(gate, id) {
+                Err(e) if !std::mem::replace(&mut self.told, true) => {
+                    tracing::warn!("cgroups below {} are forgotten with this agent's life, {id} and others: {e}", dir.display());
+                }
+                _ => {}
             }
         }
-        self.0.extend(&found);
-        // Ids grow: those that went first.
-        let gone = self.0.difference(&found).copied().take(self.0.len().saturating_sub(WITHIN_MAX));
-        for id in gone.collect::<Vec<_>>() {
-            self.0.remove(&id);
-            fence.forget(id);
+        self.ids.extend(&found);
+        let own = gate.cgroup();
+        for id in forgotten(&self.ids, &found, GONE_MAX).into_iter().filter(|id| Some(*id) != own) {
+            self.ids.remove(&id);
+            fence.forget(gate, id);
         }
     }
+}
+
+/// Of those known, which to forget so that at most so many are kept that are not there: ids grow, so those that went first.
+fn forgotten(known: &BTreeSet<u64>, found: &BTreeSet<u64>, most: usize) -> Vec<u64> {
+    let gone: Vec<u64> = known.difference(found).copied().collect();
+    gone[..gone.len().saturating_sub(most)].to_vec()
 }
 
 #[cfg(test)]
@@ -531,6 +543,14 @@ mod tests {
         assert!(!held(10, 128, 5, Whose::Anybodys), "LISTEN: its queue is another one");
         assert!(!held(ESTABLISHED, 9, 5, Whose::Nobodys) && held(ESTABLISHED, 9, 5, Whose::Anybodys));
         assert!(!held(ESTABLISHED, 0, 0, Whose::Anybodys), "not accepted yet");
+    }
+
+    #[test]
+    fn however_many_cgroups_there_are_those_that_went_are_remembered() {
+        let found: BTreeSet<u64> = (100..20_000).collect();
+        let known: BTreeSet<u64> = (1..20_000).collect();
+        assert!(forgotten(&known, &found, 99).is_empty());
+        assert_eq!(forgotten(&known, &found, 97), [1, 2]);
     }
 
     #[test]

@@ -47,5 +47,13 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
         println!("{}: fine", arguments.config.display());
         return Ok(());
     }
+    if arguments.remove_fence {
+        let said = fide_agent::fence::remove(&config.fence).map_err(anyhow::Error::msg).context("the fence is not removed")?;
+        said.iter().for_each(|what| println!("removed: {what}"));
+        if said.is_empty() {
+            println!("there was none");
+        }
+        return Ok(());
+    }
     fide_agent::start::run(config, arguments.config).context("fided does not start")
 }

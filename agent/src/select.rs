@@ -66,11 +66,23 @@ impl Stat {
     }
 }
 
-/// Whether this process can still do something by itself: no other that has its number by now, and none that is dead or exiting.
+/// Whether this process can still do something by itself: no other that has its number by now, and none that is dead or exiting. The main thread may be dead
+/// long before the others.
 #[must_use]
 pub fn lives(proc: &Path, pid: u32, start_ticks: u64) -> bool {
-    let stat = std::fs::read(proc.join(pid.to_string()).join("stat")).ok().and_then(|line| parse_stat(&line));
-    stat.is_some_and(|s| s.start_ticks == start_ticks && !s.is_dead() && !s.is_exiting())
+    let dir = proc.join(pid.to_string());
+    stat_in(&dir).is_some_and(|main| main.start_ticks == start_ticks && has_thread(&dir, &main))
+}
+
+/// Whether one of its threads, of which the main one is like this, is neither dead nor exiting.
+fn has_thread(dir: &Path, main: &Stat) -> bool {
+    let runs = |s: &Stat| !s.is_dead() && !s.is_exiting();
+    let threads = || std::fs::read_dir(dir.join("task")).into_iter().flatten().flatten();
+    runs(main) || threads().any(|thread| stat_in(&thread.path()).is_some_and(|s| runs(&s)))
+}
+
+fn stat_in(dir: &Path) -> Option<Stat> {
+    parse_stat(&std::fs::read(dir.join("stat")).ok()?)
 }
 
 /// Reads a `/proc/pid/stat` line; `None` if it is not one. The name ends at the *last* parenthesis, for it may hold others.
@@ -176,7 +188,12 @@ impl Resolver {
     /// Whether the process still exists, alive, and is the same one.
     #[must_use]
     pub fn still_same(&self, target: &Target) -> bool {
-        self.stat(target.pid).is_some_and(|s| s.start_ticks == target.start_ticks && !s.is_dead())
+        self.stat(target.pid).is_some_and(|s| s.start_ticks == target.start_ticks && !self.is_dead(target.pid, &s))
+    }
+
+    /// Whether nothing of it is left but what its parent takes note of.
+    fn is_dead(&self, pid: u32, main: &Stat) -> bool {
+        main.is_dead() && !has_thread(&self.dir(pid), main)
     }
 
     /// Ends this process, and no other that may have its number by now, by SIGKILL.
@@ -192,7 +209,7 @@ impl Resolver {
         // SAFETY: just made, and nobody else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
         // The descriptor holds on to one process; whether it is the one that is meant is seen now, and stays so.
-        if !self.stat(pid).is_some_and(|s| s.start_ticks == start_ticks && !s.is_dead()) {
+        if !self.stat(pid).is_some_and(|s| s.start_ticks == start_ticks && !self.is_dead(pid, &s)) {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
         // SAFETY: an open pidfd, and no siginfo.
@@ -212,7 +229,7 @@ impl Resolver {
             what: format!("there is no process {pid} on this host (as the agent counts them)"),
         };
         let stat = self.stat(pid).ok_or_else(gone)?;
-        if stat.is_dead() {
+        if self.is_dead(pid, &stat) {
             return refused(
                 ErrorCode::NotFound,
                 format!("process {pid} ({}) is already dead: it only waits for its parent to take note", stat.comm),
@@ -596,6 +613,29 @@ mod tests {
         for bad in ["", "42", "42 (", "42 )x(", "42 (x)", "42 (x) S", "42 (x) S 1 2 3"] {
             assert_eq!(parse_stat(bad.as_bytes()), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn a_process_lives_as_long_as_one_of_its_threads() {
+        let proc = std::env::temp_dir().join(format!("fide-select-lives-{}", std::process::id()));
+        let thread = |tid: u32, state: char, flags: u32| {
+            let stat = format!("{tid} (db) {state} 1 1 1 0 -1 {flags} 1 1 1 1 1 1 1 1 20 0 2 0 99 1 1");
+            for dir in [proc.join(format!("42/task/{tid}")), proc.join("42")].into_iter().take(1 + usize::from(tid == 42)) {
+                std::fs::create_dir_all(&dir).unwrap();
+                std::fs::write(dir.join("stat"), &stat).unwrap();
+            }
+        };
+        thread(42, 'Z', 0x4);
+        thread(43, 'S', 0);
+        assert!(lives(&proc, 42, 99), "its main thread has exited, and another one goes on");
+        assert!(!lives(&proc, 42, 98), "another process of that number");
+        let target = Target { pid: 42, start_ticks: 99, uid: 0, comm: "db".into(), exe: None, nspids: vec![42] };
+        assert!(Resolver::at(&proc).still_same(&target));
+        thread(43, 'S', 0x4);
+        assert!(!lives(&proc, 42, 99));
+        thread(43, 'X', 0x4);
+        assert!(!lives(&proc, 42, 99) && !Resolver::at(&proc).still_same(&target));
+        std::fs::remove_dir_all(&proc).unwrap();
     }
 
     #[test]

@@ -164,7 +164,10 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
     let specs = path_specs(&config);
     // Before anything is sent: what a former life was fenced from stays so.
     let guard = match config.fence.mode {
-        None => None,
+        None => {
+            crate::fence::warn_of_former(&config.fence);
+            None
+        }
         Some(_) => {
             let interfaces = config.paths.iter().map(|p| p.interface.clone()).collect();
             Some(Guard::open(&config.fence, interfaces).map_err(anyhow::Error::msg)?)

@@ -33,6 +33,7 @@
 
 use crate::egress;
 use crate::layout::{GATE_FENCED, GATE_NOT_ARMED, GATE_SHUT, GATES, GateRow};
+use crate::lost;
 use crate::memory::MappedArray;
 use libbpf_rs::libbpf_sys;
 use libbpf_rs::{AsRawLibbpf, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
@@ -41,7 +42,7 @@ use std::ffi::CString;
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -55,9 +56,11 @@ const HOST_GATE: usize = 0;
 const NO_GATE: u64 = 0;
 /// No such slot: lets nothing pass.
 const BLOCKED: u64 = GATES as u64;
-const MAPS: [&str; 4] = ["gates", "gate_counts", "gate_of", "gate_below"];
-const HOST_PROGRAM: &str = "fide_fence_host";
-const GROUP_PROGRAM: &str = "fide_fence_group";
+const MAPS: [&str; 4] = ["gates", "gate_counts", "gate_of", "gate_within"];
+/// As [`MAPS`] of former versions.
+const FORMER_MAPS: [&str; 1] = ["gate_below"];
+pub(crate) const HOST_PROGRAM: &str = "fide_fence_host";
+pub(crate) const GROUP_PROGRAM: &str = "fide_fence_group";
 
 /// What can go wrong here.
 #[derive(Debug, thiserror::Error)]
@@ -87,7 +90,7 @@ pub enum FenceError {
     },
     /// The kernel refused the programs.
     #[error(
-        "the kernel does not load the fence ({source}): it must be 5.15 or later, and the agent needs CAP_BPF and CAP_NET_ADMIN; if {} is of another version, remove it by that version",
+        "the kernel does not load the fence ({source}): it must be 5.15 or later, and the agent needs CAP_BPF and CAP_NET_ADMIN; it is kept in {}",
         dir.display()
     )]
     Load {
@@ -96,6 +99,18 @@ pub enum FenceError {
         /// Why.
         #[source]
         source: libbpf_rs::Error,
+    },
+    /// What is pinned was made by another version.
+    #[error(
+        "the gates in {} are of another version ({map} is laid out differently), which has to take them away: start that one and stop it, or, if \
+         everybody may send, `fided --remove-fence`",
+        dir.display()
+    )]
+    Layout {
+        /// Where it is kept.
+        dir: PathBuf,
+        /// Which map.
+        map: String,
     },
     /// Loopback cannot be guarded.
     #[error("interface {ifindex} is the loopback device, where nothing leaves the host")]
@@ -212,6 +227,12 @@ impl Gate {
         Some(self.rows.read(self.slot).cgroup).filter(|id| *id != 0)
     }
 
+    /// Whether it is for a cgroup that is gone: what it has come to says nothing any more.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        is_gone(self.rows.read(self.slot).cgroup)
+    }
+
     /// Begins: from now on packets pass only up to `valid_ns` (§4.2: "during startup, the sender sets t_valid to end_0").
     ///
     /// # Errors
@@ -294,9 +315,19 @@ impl Gate {
     /// The process that was cut off last, and nobody was let through since.
     #[must_use]
     pub fn is_cut_off(&self) -> Option<Process> {
-        let [.., pid, start_ticks] = self.words();
+        let [word, .., pid, start_ticks] = self.words();
+        if word.load(Ordering::SeqCst) != GATE_SHUT {
+            return None; // opened by a version that knew of no process
+        }
         let pid = u32::try_from(pid.load(Ordering::SeqCst)).ok().filter(|pid| *pid != 0)?;
         Some(Process { pid, start_ticks: start_ticks.load(Ordering::SeqCst) })
+    }
+
+    /// Another process may be heard in the place of the one that was cut off, as soon as the gate opens.
+    pub fn forget_cut_off(&self) {
+        let [.., pid, start_ticks] = self.words();
+        pid.store(0, Ordering::SeqCst);
+        start_ticks.store(0, Ordering::SeqCst);
     }
 
     /// Why it is shut, if that says nothing of the owner's other gates.
@@ -335,6 +366,32 @@ impl Gate {
             Ok(()) => Ok(()),
             Err(_) => self.disarm(), // extended meanwhile, or closed
         }
+    }
+
+    /// Ends the rule, whatever it has come to: everything passes from now on. For who takes the gate away.
+    pub fn lift(&self) {
+        let [word, stamps @ ..] = self.words();
+        stamps.iter().for_each(|stamp| stamp.store(0, Ordering::SeqCst));
+        word.store(GATE_NOT_ARMED, Ordering::SeqCst);
+    }
+
+    /// One in memory of no kernel program, for tests of who drives gates.
+    ///
+    /// # Panics
+    /// Without memory.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn of_no_program(cgroup: u64) -> Self {
+        // SAFETY: a C string; the descriptor is checked and owned.
+        let memory = unsafe {
+            let fd = libc::memfd_create(c"gates".as_ptr(), libc::MFD_CLOEXEC);
+            assert!(fd >= 0, "{}", io::Error::last_os_error());
+            File::from_raw_fd(fd)
+        };
+        memory.set_len((GATES * size_of::<GateRow>()) as u64).expect("memory");
+        let rows = MappedArray::new(memory.as_fd(), GATES).expect("memory");
+        rows.write(3, GateRow { valid_ns: GATE_NOT_ARMED, cgroup, ..GateRow::default() });
+        Self { rows: Arc::new(rows), slot: 3 }
     }
 
     /// State, time of fencing, time of the first packet blocked, whether it was shut apart, who was cut off.
@@ -405,6 +462,10 @@ pub struct Fence {
     /// A former owner's host program, of another version and with the same gates.
     former_host: Option<Program>,
     group: Program,
+    /// The same of cgroups.
+    former_group: Option<Program>,
+    /// It was made now, not taken over.
+    is_new: bool,
     interfaces: Vec<u32>,
     /// Where programs of an interface are looked for: in tcx, too, if the kernel has it.
     tcx: bool,
@@ -412,9 +473,9 @@ pub struct Fence {
 
 /// Whose a program is that leaves by tcx what it lets pass.
 enum Theirs {
-    /// Of this fence, or a former owner's of another version.
+    /// Of this fence, or a former owner's of another version; or of one whose gates block nothing.
     Ours(OwnedFd),
-    /// Of a fence with other gates.
+    /// Of a fence with other gates, which may be closed.
     LostFences(OwnedFd),
     /// Of somebody else.
     Others,
@@ -442,6 +503,12 @@ impl Fence {
         let mut open = ObjectBuilder::default().open_memory(OBJECT).map_err(load_error)?;
         for mut map in open.maps_mut() {
             let path = dir.join(map.name());
+            if let Some(pinned) = path.exists().then(|| MapHandle::from_pinned_path(&path).ok()).flatten() {
+                let layout = |m: &MapHandle| (m.key_size(), m.value_size(), m.max_entries());
+                if layout(&pinned) != (map.key_size(), map.value_size(), map.max_entries()) {
+                    return Err(FenceError::Layout { dir: dir.to_path_buf(), map: map.name().to_string_lossy().into_owned() });
+                }
+            }
             map.set_pin_path(path).map_err(load_error)?; // and what is pinned there already is used
         }
         let object = open.load().map_err(load_error)?;
@@ -462,6 +529,8 @@ impl Fence {
             host: program(&object, HOST_PROGRAM).map_err(|source| file_error(dir, source))?,
             group: program(&object, GROUP_PROGRAM).map_err(|source| file_error(dir, source))?,
             former_host: None,
+            former_group: None,
+            is_new: false,
             interfaces: Vec::new(),
             tcx: true,
         };
@@ -473,10 +542,14 @@ impl Fence {
     fn settle(&mut self) -> Result<(), FenceError> {
         // A new map is all zeros, which is shut.
         if self.rows.read(HOST_GATE).made == 0 {
+            self.is_new = true;
             for slot in (0..GATES).rev() {
                 self.rows
                     .write(slot, GateRow { valid_ns: GATE_NOT_ARMED, made: u64::from(slot == HOST_GATE), ..GateRow::default() });
             }
+        }
+        for gate in self.groups().iter().filter(|gate| gate.peek() != GateState::Shut) {
+            gate.forget_cut_off(); // a version that knew of no process let the next one pass
         }
         // What a gate of a cgroup that is gone has come to says nothing any more.
         for slot in (1..GATES).filter(|slot| is_gone(self.rows.read(*slot).cgroup)) {
@@ -486,9 +559,11 @@ impl Fence {
             if old.tag == self.group.tag {
                 self.group = old;
             } else {
-                for id in (1..GATES).map(|slot| self.rows.read(slot).cgroup).filter(|id| *id != 0) {
+                self.former_group = Some(old);
+                for gate in self.groups() {
+                    let id = gate.cgroup().unwrap_or(0);
                     if let Ok(cgroup) = cgroup_by_id(id) {
-                        attach(&self.group, &cgroup, Some(&old)).map_err(|source| FenceError::Cgroup {
+                        self.attach_group(&cgroup, &gate).map_err(|source| FenceError::Cgroup {
                             dir: PathBuf::from(format!("(id {id})")),
                             what: "replacing the program of a former owner",
                             source,
@@ -498,6 +573,7 @@ impl Fence {
                 self.unpin(GROUP_PROGRAM)?;
             }
         }
+        FORMER_MAPS.into_iter().try_for_each(|name| self.unpin(name))?;
         if let Some(old) = self.pinned(HOST_PROGRAM)? {
             if old.tag == self.host.tag {
                 self.host = old;
@@ -576,33 +652,43 @@ impl Fence {
         Ok(before)
     }
 
-    /// The same by tcx; says whether a program of a former owner was there. `None`: by clsact, because there is no tcx, or a program that may be a lost fence's.
+    /// The same by tcx; says whether a program of a former owner was there. `None`: by clsact, because there is no tcx.
     fn guard_by_tcx(&self, ifindex: u32) -> io::Result<Option<bool>> {
         let Some(ids) = (if self.tcx { egress::tcx(ifindex)? } else { None }) else { return Ok(None) };
-        if ids.contains(&self.host.id) {
-            return Ok(Some(true));
-        }
-        let mut instead_of = None;
-        for id in ids {
-            match self.whose(id)? {
-                Theirs::Ours(program) => instead_of = Some(program),
-                Theirs::LostFences(program) => {
-                    self.shut_for_another(ifindex);
-                    instead_of = Some(program);
-                }
-                Theirs::Others => {}
-                Theirs::Hidden => {
-                    tracing::warn!(
-                        ifindex,
-                        "a program at its tcx egress cannot be looked at without CAP_SYS_ADMIN, and comes before this fence's, which is a clsact filter \
-                         there; if it was left by a fence whose pins are lost, it lets nothing pass: see `bpftool net`"
-                    );
-                    return Ok(None);
-                }
+        let is_there = ids.contains(&self.host.id);
+        let (mut ours, mut lost) = (Vec::new(), Vec::new());
+        for id in ids.into_iter().filter(|id| *id != self.host.id) {
+            match self.whose(id, HOST_PROGRAM)? {
+                Theirs::Ours(program) => ours.push(program),
+                Theirs::LostFences(program) => lost.push(program),
+                Theirs::Hidden if !is_there => tracing::warn!(
+                    ifindex,
+                    "a program at its tcx egress cannot be looked at without CAP_SYS_ADMIN: if a fence left it whose pins are lost, it may let nothing pass \
+                     (`fided --remove-fence`)"
+                ),
+                Theirs::Others | Theirs::Hidden => {}
             }
         }
-        egress::attach_tcx(ifindex, self.host.fd.as_fd(), instead_of.as_ref().map(AsFd::as_fd))?;
-        Ok(Some(instead_of.is_some()))
+        if !lost.is_empty() {
+            self.shut_for_another(ifindex); // first, so that nothing passes in between
+        }
+        ours.append(&mut lost);
+        let before = is_there || !ours.is_empty();
+        let mut rest = ours.iter();
+        if !is_there {
+            let host = self.host.fd.as_fd();
+            match egress::attach_tcx(ifindex, host, rest.next().map(AsFd::as_fd)) {
+                Err(e) if before && e.raw_os_error() == Some(libc::ENOENT) => egress::attach_tcx(ifindex, host, None)?, // it has gone meanwhile
+                attached => attached?,
+            }
+        }
+        for old in rest {
+            match egress::detach_tcx(ifindex, old.as_fd()) {
+                Err(e) if e.raw_os_error() != Some(libc::ENOENT) => return Err(e),
+                _ => {}
+            }
+        }
+        Ok(Some(before))
     }
 
     fn shut_for_another(&self, ifindex: u32) {
@@ -611,47 +697,55 @@ impl Fence {
     }
 
     fn is_ours(&self, id: u32) -> bool {
-        id == self.host.id || self.former_host.as_ref().is_some_and(|former| former.id == id) || self.shares_our_gates(id)
+        // Without CAP_SYS_ADMIN, the careful answer.
+        id == self.host.id || matches!(self.whose(id, HOST_PROGRAM), Ok(Theirs::Ours(_)))
     }
 
-    fn whose(&self, id: u32) -> io::Result<Theirs> {
-        if let Some(former) = self.former_host.as_ref().filter(|former| former.id == id) {
+    /// Whose a program is, which is ours if it has this name.
+    fn whose(&self, id: u32, name: &str) -> io::Result<Theirs> {
+        let former = [&self.former_host, &self.former_group].into_iter().flatten().find(|former| former.id == id);
+        if let Some(former) = former {
             return Ok(Theirs::Ours(former.fd.try_clone()?));
         }
-        // SAFETY: an id; a descriptor or an error comes back.
-        let fd = unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) };
-        match -fd {
-            libc::EPERM | libc::EACCES => return Ok(Theirs::Hidden),
-            libc::ENOENT => return Ok(Theirs::Others), // gone meanwhile
-            e if e > 0 => return Err(io::Error::from_raw_os_error(e)),
-            _ => {}
-        }
-        // SAFETY: fresh, and nobody else's.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        let info = program_info(&fd, libbpf_sys::bpf_prog_info::default())?;
-        let name = info.name.map(|c| c as u8);
-        Ok(match name.starts_with(HOST_PROGRAM.as_bytes()) {
-            true if self.shares_our_gates(id) => Theirs::Ours(fd),
-            true => Theirs::LostFences(fd),
-            false => Theirs::Others,
+        let program = match lost::program(id) {
+            Err(e) => match e.raw_os_error() {
+                Some(libc::EPERM | libc::EACCES) => return Ok(Theirs::Hidden),
+                Some(libc::ENOENT) => return Ok(Theirs::Others), // gone meanwhile
+                _ => return Err(e),
+            },
+            Ok(program) => program,
+        };
+        let info = program_info(&program, libbpf_sys::bpf_prog_info::default())?;
+        let gates = self.counts.info().map_or(0, |info| info.info.id);
+        Ok(if !is_named(&info, name) {
+            Theirs::Others
+        } else if lost::maps_of(&program).contains(&gates) {
+            Theirs::Ours(program)
+        } else if name == GROUP_PROGRAM && lost::is_kept(&program) {
+            Theirs::Others // packets must pass both
+        } else if !lost::may_block(&program) {
+            Theirs::Ours(program)
+        } else {
+            Theirs::LostFences(program)
         })
     }
 
-    /// Whether a program that we cannot open by path uses our gates.
-    fn shares_our_gates(&self, program: u32) -> bool {
-        // SAFETY: an id; a descriptor or an error comes back. Needs CAP_SYS_ADMIN; without it, the careful answer.
-        let fd = unsafe { libbpf_sys::bpf_prog_get_fd_by_id(program) };
-        if fd < 0 {
-            return false;
+    /// Whether packets that leave by an interface are put to the host's gate now. Where that cannot be found out they may be.
+    #[must_use]
+    pub fn guards_interface(&self, ifindex: u32) -> bool {
+        let in_tcx = if self.tcx { egress::tcx(ifindex) } else { Ok(None) };
+        in_tcx.map_or(true, |ids| ids.is_some_and(|ids| ids.contains(&self.host.id)))
+            || egress::clsact(ifindex) == Some(self.host.id)
+    }
+
+    /// Whether an interface obeys the host's gate since a former owner's life. Then it is one of ours, to be released with the others.
+    pub fn adopt_interface(&mut self, ifindex: u32) -> bool {
+        let in_tcx = if self.tcx { egress::tcx(ifindex).ok().flatten() } else { None };
+        let ours = in_tcx.unwrap_or_default().into_iter().chain(egress::clsact(ifindex)).any(|id| self.is_ours(id));
+        if ours && !self.interfaces.contains(&ifindex) {
+            self.interfaces.push(ifindex);
         }
-        // SAFETY: fresh, and nobody else's.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        let mut maps = [0u32; 16];
-        let asked =
-            libbpf_sys::bpf_prog_info { nr_map_ids: maps.len() as u32, map_ids: maps.as_mut_ptr() as u64, ..Default::default() };
-        let used = program_info(&fd, asked).map_or(0, |info| info.nr_map_ids as usize);
-        let ours = self.counts.info().map_or(0, |info| info.info.id);
-        ours != 0 && maps[..used.min(maps.len())].contains(&ours)
+        ours
     }
 
     /// Takes the host's gate off an interface. Nothing there is as good.
@@ -664,7 +758,14 @@ impl Fence {
             // No such program or filter, no clsact, no tcx, no such interface.
             matches!(e.raw_os_error(), Some(libc::ENOENT | libc::EINVAL | libc::ENODEV))
         };
-        for outcome in [egress::detach_tcx(ifindex, self.host.fd.as_fd()), egress::detach_clsact(ifindex)] {
+        let mut outcomes = vec![egress::detach_tcx(ifindex, self.host.fd.as_fd()), egress::detach_clsact(ifindex)];
+        // Those of other versions, which obey the same gate.
+        for id in egress::tcx(ifindex).ok().flatten().unwrap_or_default() {
+            if let Ok(Theirs::Ours(former)) = self.whose(id, HOST_PROGRAM) {
+                outcomes.push(egress::detach_tcx(ifindex, former.as_fd()));
+            }
+        }
+        for outcome in outcomes {
             match outcome {
                 Err(e) if !nothing_there(&e) => {
                     return Err(FenceError::Interface { ifindex, what: "removing its program", source: e });
@@ -693,16 +794,51 @@ impl Fence {
             self.retire(slot);
             self.rows.write(slot, GateRow { valid_ns: GATE_NOT_ARMED, cgroup: id, ..GateRow::default() });
         }
-        let attached = programs_of(&cgroup).map_err(fail("asking for its programs"))?;
-        if !attached.contains(&self.group.id) {
-            attach(&self.group, &cgroup, None).map_err(|source| {
+        let gate = Gate { rows: Arc::clone(&self.rows), slot };
+        self.attach_group(&cgroup, &gate).map_err(|source| {
+            if known.is_none() {
                 self.rows.write(slot, GateRow { valid_ns: GATE_NOT_ARMED, ..GateRow::default() });
-                fail("attaching the gate (a cgroup above it may hold an egress program that allows no other)")(source)
-            })?;
-        }
+            }
+            fail("attaching the gate (a cgroup above it may hold an egress program that allows no other)")(source)
+        })?;
         let told = self.gate_of.update(&id.to_ne_bytes(), &(slot as u64).to_ne_bytes(), MapFlags::ANY);
         told.map_err(|e| fail("telling its gate")(io::Error::other(e)))?;
-        Ok(Gate { rows: Arc::clone(&self.rows), slot })
+        Ok(gate)
+    }
+
+    /// Attaches the program to the cgroup of a gate, in the place of those of former owners. If one of these obeyed other gates, which nobody keeps any more,
+    /// this one is closed first.
+    fn attach_group(&self, cgroup: &File, gate: &Gate) -> io::Result<()> {
+        let ids = programs_of(cgroup)?;
+        let mut ours = Vec::new();
+        for id in ids.iter().copied().filter(|id| *id != self.group.id) {
+            match self.whose(id, GROUP_PROGRAM)? {
+                Theirs::Ours(program) => ours.push(program),
+                Theirs::LostFences(program) => {
+                    tracing::warn!(
+                        cgroup = gate.cgroup(),
+                        "the cgroup obeyed another gate than this fence's: closed until it is recovered"
+                    );
+                    gate.shut();
+                    ours.push(program);
+                }
+                Theirs::Hidden if self.is_new => tracing::info!(
+                    cgroup = gate.cgroup(),
+                    "an egress program of the cgroup cannot be looked at without CAP_SYS_ADMIN: if a fence left it whose pins are lost, it may let nothing pass \
+                     (`fided --remove-fence`)"
+                ),
+                Theirs::Others | Theirs::Hidden => {}
+            }
+        }
+        let mut rest = ours.iter();
+        if !ids.contains(&self.group.id) {
+            let old = rest.next().map(AsFd::as_fd);
+            match attach(&self.group, cgroup, old) {
+                Err(e) if old.is_some() && e.raw_os_error() == Some(libc::ENOENT) => attach(&self.group, cgroup, None)?, // it has gone meanwhile
+                attached => attached?,
+            }
+        }
+        rest.try_for_each(|old| detach_from_cgroup(old.as_fd(), cgroup))
     }
 
     /// A slot that nobody uses, or whose cgroup is gone.
@@ -735,11 +871,7 @@ impl Fence {
     }
 
     fn below_of(&self, id: u64) -> impl Iterator<Item = u64> {
-        let of = move |key: &Vec<u8>| {
-            let value = self.below.lookup(key, MapFlags::ANY).ok().flatten()?;
-            (word(&value) == id).then(|| word(key))
-        };
-        self.below.keys().filter_map(move |key| of(&key))
+        self.below.keys().filter(move |key| word(key) == id).map(|key| key.get(8..).map_or(0, word))
     }
 
     /// Remembers a cgroup below that of a gate: what its sockets still hold when it is removed waits behind this gate. For as long as the gate is there.
@@ -748,17 +880,23 @@ impl Fence {
     /// When no more can be remembered.
     pub fn note_below(&self, gate: &Gate, cgroup: u64) -> io::Result<()> {
         let Some(id) = gate.cgroup() else { return Ok(()) };
-        self.below.update(&cgroup.to_ne_bytes(), &id.to_ne_bytes(), MapFlags::ANY).map_err(io::Error::other)
+        let noted = self.below.update(&below(id, cgroup), &[0; 8], MapFlags::ANY);
+        noted.map_err(|e| match self.below.max_entries() {
+            most if self.below.keys().count() >= most as usize => {
+                io::Error::other(format!("all {most} that can be remembered are"))
+            }
+            _ => io::Error::other(e),
+        })
     }
 
     /// The opposite.
-    pub fn forget(&self, cgroup: u64) {
-        let _ = self.below.delete(&cgroup.to_ne_bytes()); // not there is as good
+    pub fn forget(&self, gate: &Gate, cgroup: u64) {
+        let _ = self.below.delete(&below(gate.cgroup().unwrap_or(0), cgroup)); // not there is as good
     }
 
     fn forget_below(&self, id: u64) {
         let gone: Vec<u64> = self.below_of(id).collect();
-        gone.into_iter().for_each(|cgroup| self.forget(cgroup));
+        gone.into_iter().for_each(|cgroup| drop(self.below.delete(&below(id, cgroup))));
     }
 
     /// Takes a cgroup's gate away. None there is as good.
@@ -773,13 +911,7 @@ impl Fence {
     }
 
     fn detach(&self, cgroup: &File, id: u64) -> io::Result<()> {
-        // SAFETY: two open descriptors.
-        let e = unsafe {
-            libbpf_sys::bpf_prog_detach2(self.group.fd.as_raw_fd(), cgroup.as_raw_fd(), libbpf_sys::BPF_CGROUP_INET_EGRESS)
-        };
-        if e != 0 && e != -libc::ENOENT {
-            return Err(io::Error::from_raw_os_error(-e));
-        }
+        detach_from_cgroup(self.group.fd.as_fd(), cgroup)?;
         if let Some(slot) = (1..GATES).find(|slot| self.rows.read(*slot).cgroup == id) {
             // The storage outlives the attachment: the next one must not begin with this gate.
             let _ = self.gate_of.update(&id.to_ne_bytes(), &NO_GATE.to_ne_bytes(), MapFlags::ANY); // gone with its cgroup
@@ -804,7 +936,11 @@ impl Fence {
     /// The first failure; the rest was removed all the same.
     pub fn remove_but(mut self, stays: impl Fn(&Gate) -> bool) -> Result<(), FenceError> {
         let mut outcome = Ok(());
-        let staying: Vec<u64> = self.groups().iter().filter(|gate| stays(gate)).filter_map(Gate::cgroup).collect();
+        let (stay, go): (Vec<Gate>, Vec<Gate>) = self.groups().into_iter().partition(stays);
+        let staying: Vec<u64> = stay.iter().filter_map(Gate::cgroup).collect();
+        // What cannot be detached below (an interface that is in another namespace by now, a cgroup that cannot be opened) must not be mute for ever.
+        self.host().lift();
+        go.iter().for_each(Gate::lift);
         for ifindex in std::mem::take(&mut self.interfaces) {
             outcome = outcome.and(self.release_interface(ifindex));
         }
@@ -818,7 +954,6 @@ impl Fence {
             }
         }
         if !staying.is_empty() {
-            let _ = self.host().disarm(); // closed meanwhile: the next owner must know
             return outcome;
         }
         for name in MAPS.into_iter().chain([GROUP_PROGRAM, HOST_PROGRAM]) {
@@ -877,7 +1012,13 @@ fn program(object: &Object, name: &str) -> io::Result<Program> {
     Program::of(unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()?)
 }
 
-fn program_info(fd: &OwnedFd, mut info: libbpf_sys::bpf_prog_info) -> io::Result<libbpf_sys::bpf_prog_info> {
+/// Whether it is one of ours, by its name, of which the kernel keeps fifteen bytes.
+pub(crate) fn is_named(info: &libbpf_sys::bpf_prog_info, name: &str) -> bool {
+    let kept = &name.as_bytes()[..name.len().min(info.name.len() - 1)];
+    info.name.map(|c| c as u8).starts_with(kept)
+}
+
+pub(crate) fn program_info(fd: &OwnedFd, mut info: libbpf_sys::bpf_prog_info) -> io::Result<libbpf_sys::bpf_prog_info> {
     let mut len = size_of::<libbpf_sys::bpf_prog_info>() as u32;
     // SAFETY: info and len live across the call, and so do the arrays that the caller put into info.
     match unsafe { libbpf_sys::bpf_obj_get_info_by_fd(fd.as_raw_fd(), (&raw mut info).cast(), &raw mut len) } {
@@ -952,7 +1093,7 @@ fn interface_flags(ifindex: u32) -> io::Result<i32> {
 }
 
 /// Ids of the egress programs attached to a cgroup itself.
-fn programs_of(cgroup: &File) -> io::Result<Vec<u32>> {
+pub(crate) fn programs_of(cgroup: &File) -> io::Result<Vec<u32>> {
     let (mut ids, mut n, mut flags) = (vec![0u32; 64], 64u32, 0u32);
     // SAFETY: the arrays and numbers live across the call; n says how many ids fit.
     let e = unsafe {
@@ -972,12 +1113,30 @@ fn programs_of(cgroup: &File) -> io::Result<Vec<u32>> {
     Ok(ids)
 }
 
+/// Not there is as good.
+pub(crate) fn detach_from_cgroup(program: BorrowedFd<'_>, cgroup: &File) -> io::Result<()> {
+    // SAFETY: two open descriptors.
+    match unsafe { libbpf_sys::bpf_prog_detach2(program.as_raw_fd(), cgroup.as_raw_fd(), libbpf_sys::BPF_CGROUP_INET_EGRESS) } {
+        0 => Ok(()),
+        e if e == -libc::ENOENT => Ok(()),
+        e => Err(io::Error::from_raw_os_error(-e)),
+    }
+}
+
+/// A key of what is below a gate: `struct fide_below`.
+fn below(gate: u64, cgroup: u64) -> [u8; 16] {
+    let mut key = [0; 16];
+    key[..8].copy_from_slice(&gate.to_ne_bytes());
+    key[8..].copy_from_slice(&cgroup.to_ne_bytes());
+    key
+}
+
 fn word(bytes: &[u8]) -> u64 {
     bytes.first_chunk().map_or(0, |b| u64::from_ne_bytes(*b))
 }
 
 /// Beside others, or in the place of one of ours.
-fn attach(program: &Program, cgroup: &File, instead_of: Option<&Program>) -> io::Result<()> {
+fn attach(program: &Program, cgroup: &File, instead_of: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let mut opts = libbpf_sys::bpf_prog_attach_opts {
         sz: size_of::<libbpf_sys::bpf_prog_attach_opts>() as libbpf_sys::size_t,
         flags: libbpf_sys::BPF_F_ALLOW_MULTI,
@@ -985,7 +1144,7 @@ fn attach(program: &Program, cgroup: &File, instead_of: Option<&Program>) -> io:
     };
     if let Some(old) = instead_of {
         opts.flags |= libbpf_sys::BPF_F_REPLACE;
-        opts.__bindgen_anon_1.replace_prog_fd = old.fd.as_raw_fd();
+        opts.__bindgen_anon_1.replace_prog_fd = old.as_raw_fd();
     }
     // SAFETY: open descriptors; the options live across the call.
     let e = unsafe {
@@ -1004,6 +1163,13 @@ fn is_gone(id: u64) -> bool {
     id != 0 && cgroup_by_id(id).is_err_and(|e| matches!(e.raw_os_error(), Some(libc::ESTALE | libc::ENOENT)))
 }
 
+/// Where cgroups of version 2 are mounted.
+pub(crate) fn cgroup_root() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+    let mut words = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>());
+    words.find(|w| w.get(2) == Some(&"cgroup2")).map(|w| PathBuf::from(w[1]))
+}
+
 /// Opens a cgroup by its id, as the kernel's file handles allow (CAP_DAC_READ_SEARCH).
 fn cgroup_by_id(id: u64) -> io::Result<File> {
     #[repr(C)]
@@ -1013,9 +1179,7 @@ fn cgroup_by_id(id: u64) -> io::Result<File> {
         id: [u8; 8],
     }
     const FILEID_KERNFS: i32 = 0xfe;
-    let mounts = fs::read_to_string("/proc/self/mounts")?;
-    let mut roots = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>()).filter(|w| w.get(2) == Some(&"cgroup2"));
-    let root = roots.next().ok_or(io::ErrorKind::NotFound).map(|w| File::open(w[1]))??;
+    let root = File::open(cgroup_root().ok_or(io::ErrorKind::NotFound)?)?;
     let mut handle = Handle { bytes: 8, kind: FILEID_KERNFS, id: id.to_ne_bytes() };
     // SAFETY: a file_handle with its eight bytes, as `bytes` says, that lives across the call.
     let fd = unsafe {
@@ -1034,18 +1198,8 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::thread;
 
-    /// A gate in memory of no kernel program.
     fn gate() -> Gate {
-        // SAFETY: a C string; the descriptor is checked and owned.
-        let memory = unsafe {
-            let fd = libc::memfd_create(c"gates".as_ptr(), libc::MFD_CLOEXEC);
-            assert!(fd >= 0);
-            File::from_raw_fd(fd)
-        };
-        memory.set_len((GATES * size_of::<GateRow>()) as u64).unwrap();
-        let rows = MappedArray::new(memory.as_fd(), GATES).unwrap();
-        rows.write(3, GateRow { valid_ns: GATE_NOT_ARMED, cgroup: 77, ..GateRow::default() });
-        Gate { rows: Arc::new(rows), slot: 3 }
+        Gate::of_no_program(77)
     }
 
     const LONG: u64 = 3_600_000_000_000;

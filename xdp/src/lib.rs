@@ -7,6 +7,7 @@
 mod egress;
 pub mod fence;
 pub mod layout;
+pub mod lost;
 mod mechanism;
 mod memory;
 mod ring;

@@ -737,6 +737,200 @@ fn ours_is_the_first_in_tcx_and_takes_the_place_of_a_filter() {
     assert_eq!(tcx(&scene).unwrap(), others);
 }
 
+/// Attaches a program to the tcx egress of A's interface, behind all others; says whether it is so.
+fn attach_behind(scene: &Scene, program: &OwnedFd) -> bool {
+    let opts =
+        libbpf_sys::bpf_prog_attach_opts { sz: size_of::<libbpf_sys::bpf_prog_attach_opts>() as u64, ..Default::default() };
+    // SAFETY: an open descriptor; the options live across the call.
+    Net::within(&scene.net.a, || unsafe {
+        libbpf_sys::bpf_prog_attach_opts(program.as_raw_fd(), ifindex("e0") as i32, libbpf_sys::BPF_TCX_EGRESS, &raw const opts)
+            == 0
+    })
+}
+
+/// Runs this without CAP_SYS_ADMIN, as the shipped unit runs an agent.
+fn without_admin<T>(work: impl FnOnce() -> T) -> T {
+    #[repr(C)]
+    struct Header(u32, i32);
+    const VERSION_3: u32 = 0x2008_0522;
+    const CAP_SYS_ADMIN: u32 = 21;
+    let mut caps = [[0u32; 3]; 2]; // effective, permitted, inheritable; twice 32
+    let call = |number, caps: &mut [[u32; 3]; 2]| {
+        let mut header = Header(VERSION_3, 0);
+        // SAFETY: header and data are laid out as capget(2) has them, and live across the call; only this thread changes.
+        assert_eq!(unsafe { libc::syscall(number, &raw mut header, caps.as_mut_ptr()) }, 0);
+    };
+    call(libc::SYS_capget, &mut caps);
+    let before = caps;
+    caps[0][0] &= !(1 << CAP_SYS_ADMIN);
+    call(libc::SYS_capset, &mut caps);
+    let done = work();
+    call(libc::SYS_capset, &mut before.clone());
+    done
+}
+
+#[test]
+fn ours_is_the_first_in_tcx_also_where_the_others_cannot_be_looked_at() {
+    let Some(scene) = Scene::new("hidden") else { return };
+    let other = other_program(libbpf_sys::BPF_PROG_TYPE_SCHED_CLS, 0);
+    if tcx(&scene).is_none() || !attach_behind(&scene, &other) {
+        println!("SKIPPED: this kernel has no tcx");
+        return;
+    }
+    let others = tcx(&scene).unwrap();
+    let (capture, mut s) = (scene.capture(), scene.sender("udp", None));
+    let mut fence = scene.fence();
+    Net::within(&scene.net.a, || without_admin(|| fence.guard_interface(ifindex("e0")))).unwrap();
+    assert_eq!(tcx(&scene).unwrap()[1..], others);
+    fence.host().shut();
+    s.ask("send 1");
+    assert_eq!(capture.drain(), []);
+    drop(fence);
+    // A former version's, known by its pin, goes although there is one that cannot be looked at.
+    let (former, pin) = (other_program(libbpf_sys::BPF_PROG_TYPE_SCHED_CLS, 0), scene.pins.dir().join("fide_fence_host"));
+    std::fs::remove_file(&pin).unwrap();
+    let path = std::ffi::CString::new(pin.to_str().unwrap()).unwrap();
+    // SAFETY: an open descriptor and a C string that lives across the call.
+    assert_eq!(unsafe { libbpf_sys::bpf_obj_pin(former.as_raw_fd(), path.as_ptr()) }, 0);
+    assert!(attach_behind(&scene, &former));
+    let before = tcx(&scene).unwrap();
+    let mut fence = scene.fence();
+    assert!(Net::within(&scene.net.a, || without_admin(|| fence.guard_interface(ifindex("e0")))).unwrap());
+    let now = tcx(&scene).unwrap();
+    assert_eq!((now.len(), now[1], now.contains(&before[2])), (3, others[0], false), "before: {before:?}, now: {now:?}");
+    // What was left of the one before is seen by an owner who may look.
+    drop(fence);
+    let mut fence = scene.fence();
+    assert!(scene.guard(&mut fence, "e0"));
+    assert_eq!(tcx(&scene).unwrap().len(), 2);
+    s.ask("send 2");
+    assert_eq!(capture.drain(), [], "as it was left");
+    Net::within(&scene.net.a, || fence.remove()).unwrap();
+    assert_eq!(tcx(&scene).unwrap(), others);
+}
+
+#[test]
+fn a_program_that_somebody_detached_is_missed() {
+    let Some(scene) = Scene::new("detached") else { return };
+    for by_tcx in [true, false] {
+        let mut fence = scene.fence();
+        if !by_tcx {
+            fence.do_without_tcx();
+        }
+        scene.guard(&mut fence, "e0");
+        Net::within(&scene.net.a, || {
+            assert!(fence.guards_interface(ifindex("e0")) && !fence.guards_interface(ifindex("e1")));
+            fence.release_interface(ifindex("e0")).unwrap();
+            assert!(!fence.guards_interface(ifindex("e0")));
+            fence.guard_interface(ifindex("e0")).unwrap();
+            assert!(fence.guards_interface(ifindex("e0")));
+            fence.remove().unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_clean_removal_leaves_nothing_mute_that_it_does_not_find() {
+    let Some(scene) = Scene::new("not found") else { return };
+    let (capture, mut s) = (scene.capture(), scene.sender("udp", None));
+    let mut fence = scene.fence();
+    scene.guard(&mut fence, "e0");
+    fence.host().shut();
+    drop(fence);
+    // The next owner is not told to guard it: by then it has another name, or is in another namespace.
+    let fence = scene.fence();
+    s.ask("send 1");
+    assert_eq!(capture.drain(), []);
+    Net::within(&scene.net.a, || fence.remove()).unwrap();
+    wait_until("what leaves by it", || {
+        s.ask("send 2");
+        numbers(&capture.drain()).contains(&2)
+    });
+    // Nothing is closed because of one whose gate blocks nothing.
+    let mut fence = scene.fence();
+    scene.guard(&mut fence, "e0");
+    assert_eq!(fence.host().check(), GateState::NotArmed);
+    drop(fence);
+    // An owner that looks finds it.
+    let mut fence = scene.fence();
+    Net::within(&scene.net.a, || {
+        assert!(fence.adopt_interface(ifindex("e0")) && !fence.adopt_interface(ifindex("e1")));
+        fence.remove().unwrap();
+    });
+    assert!(tcx(&scene).is_none_or(|left| left.is_empty()));
+}
+
+/// One test, because it ends what fences left anywhere on this machine whose pins are gone.
+#[test]
+fn a_lost_fences_programs_are_replaced_on_cgroups_or_taken_away_by_order() {
+    let (Some(scene), Some(group)) = (Scene::new("lost"), Group::new()) else { return };
+    let mut s = scene.sender("udp", Some(&group));
+    let eperm = format!("error {}", libc::EPERM);
+    let lose = |interface: bool| {
+        let mut fence = scene.fence();
+        if interface {
+            scene.guard(&mut fence, "e0");
+            fence.host().shut();
+        }
+        fence.guard_cgroup(&group.0).unwrap().shut();
+        drop(fence);
+        std::fs::remove_dir_all(scene.pins.dir()).unwrap();
+    };
+    lose(false);
+    assert_eq!(s.ask("send 1"), eperm, "the program stays");
+    let mut fence = scene.fence();
+    let gate = fence.guard_cgroup(&group.0).unwrap();
+    assert_eq!((gate.check(), gate.shut_for()), (GateState::Shut, None), "it may have been closed");
+    gate.recover(now_ns() + 60_000 * MS).unwrap();
+    assert_eq!(s.ask("send 2"), "sent", "and only ours is asked");
+    // One that is kept elsewhere is another fence: packets must pass both.
+    let elsewhere = Pins::new();
+    let mut other = Fence::open(&elsewhere.dir()).unwrap();
+    let second = other.guard_cgroup(&group.0).unwrap();
+    assert_eq!(second.check(), GateState::NotArmed);
+    second.shut();
+    assert_eq!(s.ask("send 3"), eperm);
+    second.recover(now_ns() + 60_000 * MS).unwrap();
+    gate.shut();
+    assert_eq!(s.ask("send 4"), eperm);
+    other.remove().unwrap();
+    fence.remove().unwrap();
+    assert_eq!(s.ask("send 5"), "sent");
+
+    let mut kept = Fence::open(&elsewhere.dir()).unwrap();
+    kept.guard_cgroup(&group.0).unwrap();
+    lose(true);
+    assert_eq!(s.ask("send 6"), eperm);
+    let said = Net::within(&scene.net.a, fide_xdp::lost::remove).unwrap().join("\n");
+    assert!(said.contains("interface e0") && said.contains(&group.0.display().to_string()), "{said}");
+    assert_eq!(s.ask("send 7"), "sent");
+    let mut outside = scene.sender("udp", None);
+    let capture = scene.capture();
+    wait_until("what leaves", || {
+        outside.ask("send 8");
+        numbers(&capture.drain()).contains(&8)
+    });
+    kept.guard_cgroup(&group.0).unwrap().shut();
+    assert_eq!(s.ask("send 9"), eperm, "whose pins are there is left alone");
+    kept.remove().unwrap();
+}
+
+#[test]
+fn what_another_version_laid_out_is_refused_in_words() {
+    let Some(scene) = Scene::new("layout") else { return };
+    let dir = scene.pins.dir();
+    std::fs::create_dir(&dir).unwrap();
+    let path = std::ffi::CString::new(dir.join("gates").to_str().unwrap()).unwrap();
+    // SAFETY: strings that live across the calls; the descriptor is checked and owned.
+    unsafe {
+        let (kind, name) = (libbpf_sys::BPF_MAP_TYPE_ARRAY, c"gates".as_ptr());
+        let map = owned(libbpf_sys::bpf_map_create(kind, name, 4, 32, 256, std::ptr::null()));
+        assert_eq!(libbpf_sys::bpf_obj_pin(map.as_raw_fd(), path.as_ptr()), 0);
+    }
+    let error = Fence::open(&dir).err().unwrap().to_string();
+    assert!(error.starts_with("the gates in") && error.contains("another version (gates"), "{error}");
+}
+
 /// A program of another version: lets everything pass.
 fn other_program(kind: u32, verdict: u64) -> OwnedFd {
     // r0 = verdict; exit
@@ -805,6 +999,30 @@ fn the_program_of_another_version_is_replaced_where_it_is() {
     s.ask("send 5");
     wait_until("our program to be asked", || fence.counts(&fence.host()).passed > 0);
     Net::within(&scene.net.a, || fence.remove()).unwrap();
+}
+
+/// Killed while it replaced the programs of another version, before it pinned its own.
+#[test]
+fn an_owner_that_was_killed_while_it_took_over_does_not_keep_the_next_out() {
+    let (Some(scene), Some(group)) = (Scene::new("amid"), Group::new()) else { return };
+    let mut s = scene.sender("udp", Some(&group));
+    let eperm = format!("error {}", libc::EPERM);
+    for may_look in [true, false] {
+        let mut fence = scene.fence();
+        fence.guard_cgroup(&group.0).unwrap().shut();
+        drop(fence);
+        let (other, pin) = (other_program(libbpf_sys::BPF_PROG_TYPE_CGROUP_SKB, 1), scene.pins.dir().join("fide_fence_group"));
+        std::fs::remove_file(&pin).unwrap();
+        let path = std::ffi::CString::new(pin.to_str().unwrap()).unwrap();
+        // SAFETY: an open descriptor and a C string that lives across the call.
+        assert_eq!(unsafe { libbpf_sys::bpf_obj_pin(other.as_raw_fd(), path.as_ptr()) }, 0);
+        let open = || Fence::open(&scene.pins.dir());
+        let mut fence = if may_look { open() } else { without_admin(open) }.unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(fence.guard_cgroup(&group.0).unwrap().check(), GateState::Shut);
+        assert_eq!(s.ask("send 1"), eperm);
+        fence.remove().unwrap();
+        assert_eq!(s.ask("send 2"), "sent");
+    }
 }
 
 #[test]
@@ -885,21 +1103,23 @@ fn the_next_owner_knows_the_cgroups_that_were_below_a_gates() {
     let (one, other) = (group.below(), group.below());
     let mut fence = scene.fence();
     let gates = [&one, &other].map(|g| fence.guard_cgroup(&g.0).unwrap());
-    for (gate, below) in [(&gates[0], 71), (&gates[0], 72), (&gates[1], 73)] {
+    // One may be below both, where gates are around each other.
+    for (gate, below) in [(&gates[0], 71), (&gates[0], 72), (&gates[1], 73), (&gates[0], 74), (&gates[1], 74), (&gates[1], 72)] {
         fence.note_below(gate, below).unwrap();
     }
-    fence.forget(72);
+    fence.forget(&gates[0], 72);
+    fence.forget(&gates[1], 72);
     drop(fence);
     let mut fence = scene.fence();
     let below = |fence: &mut Fence, g: &Group| {
         let gate = fence.guard_cgroup(&g.0).unwrap();
         fence.below(&gate)
     };
-    assert_eq!((below(&mut fence, &one), below(&mut fence, &other)), ([71].into(), [73].into()));
+    assert_eq!((below(&mut fence, &one), below(&mut fence, &other)), ([71, 74].into(), [73, 74].into()));
     assert!(fence.below(&fence.host()).is_empty());
     // With the gate it is forgotten.
     fence.release_cgroup(&one.0).unwrap();
-    assert_eq!((below(&mut fence, &one), below(&mut fence, &other)), ([].into(), [73].into()));
+    assert_eq!((below(&mut fence, &one), below(&mut fence, &other)), ([].into(), [73, 74].into()));
     fence.remove().unwrap();
 }
 

@@ -630,7 +630,7 @@ fn what_comes_before_the_notice_of_a_doom_is_not_felt() {
     let mut took: Vec<u64> = (1..=2000)
         .map(|app| {
             let who = (app, fide_xdp::Process { pid: app, start_ticks: 7 });
-            driver.process(who, "db", false, |_| false);
+            driver.process(who, "db", false, |_| fide_agent::fence::Known::Ended);
             let before = now_ns();
             driver.doomed(who, |_| false);
             let took = now_ns() - before;
@@ -1033,6 +1033,82 @@ fn a_host_that_died_without_leaving_counts_until_it_is_forgotten() {
     until("two of three others must confirm again", || needed(&w) == 2);
     open(&w, 1);
     assert_eq!(w.events(1, Cause::Fenced).len(), 0);
+}
+
+/// Neither by a start that fails, nor because a gate of it had cut off a process before.
+#[test]
+fn a_fenced_host_stays_fenced_when_its_agent_cannot_start() {
+    let (Some(pins), Some(group)) = (Pins::new(), Group::new("bad-start")) else { return };
+    for host in [false, true] {
+        let lines = format!("host = {host}\ncgroups = [\"{}\"]", group.0.display());
+        let Some(mut w) = one_fenced(&pins, &lines) else { return };
+        let first = in_group(&w, 1, &group, "exec sleep 1000");
+        until("it is in its cgroup", || is_inside(&group, &first));
+        w.watch_known(1, "db", first.pid());
+        first.kill();
+        let gate = |w: &World| fence(w, 1, FenceOrder::Status).gates.into_iter().find(|g| g.name != "host").unwrap();
+        until("its gate is shut", || gate(&w).doomed == "db");
+        let _next = in_group(&w, 1, &group, &sender(&w, 2));
+        let inside = ear(&w, 2);
+        fence(&w, 1, FenceOrder::Shut);
+        w.kill_agent(1);
+        let good = fs::read_to_string(w.config(1)).unwrap();
+        w.write_config(1, &good.replace("cgroups = [", "cgroups = [\"/proc\", "));
+        let mut agent = w.spawn(1, &w.config(1));
+        let ended = wait_for("the agent ends", || agent.try_wait().unwrap());
+        assert!(!ended.success() && w.log(1).contains("not a directory of cgroup version 2"), "{}", w.log(1));
+        inside.is_cut_off();
+        w.write_config(1, &good);
+        w.start(1);
+        let status = fence(&w, 1, FenceOrder::Status);
+        assert_eq!((status.state.as_str(), status.why.contains("former life")), ("fenced", true), "{status:?}");
+        let next = in_group(&w, 1, &group, &sender(&w, 2));
+        until("it is in its cgroup", || is_inside(&group, &next));
+        w.watch(1, "db", next.pid());
+        inside.is_cut_off();
+        fence(&w, 1, FenceOrder::Recover);
+        inside.flows();
+        w.signal_agent(1, libc::SIGTERM);
+        assert!(w.agent_ended(1).success());
+    }
+}
+
+/// What an agent without a fence says of the one that is there, and how that is taken away for good.
+#[test]
+fn a_fence_that_nobody_drives_any_more_is_told_of_and_can_be_removed() {
+    let (Some(pins), Some(group)) = (Pins::new(), Group::new("removed")) else { return };
+    let Some(mut w) = one_fenced(&pins, &format!("cgroups = [\"{}\"]", group.0.display())) else { return };
+    let remove = |w: &World| {
+        let mut command = w.lab.command(1, env!("CARGO_BIN_EXE_fided")).unwrap();
+        let out = command.arg("--config").arg(w.config(1)).arg("--remove-fence").output().unwrap();
+        let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+        (out.status.success(), text)
+    };
+    let (done, text) = remove(&w);
+    assert!(!done && text.contains("stop it first"), "{text}");
+    let (outside, _inside) = (Traffic::new(&w, 1, 2), in_group(&w, 1, &group, &sender(&w, 3)));
+    let inside = ear(&w, 3);
+    inside.flows();
+    fence(&w, 1, FenceOrder::Shut);
+    w.kill_agent(1);
+    let config = fs::read_to_string(w.config(1)).unwrap();
+    w.write_config(1, &config.replace("mode = \"sent\"", "mode = \"off\""));
+    w.start(1);
+    let log = w.log(1);
+    assert!(log.contains("the host's gate, left by a former life") && log.contains("fided --remove-fence"), "{log}");
+    for heard in [&outside, &inside] {
+        heard.is_cut_off();
+    }
+    w.signal_agent(1, libc::SIGTERM);
+    assert!(w.agent_ended(1).success());
+    let (done, text) = remove(&w);
+    assert!(done && text.contains("its program on interface net1") && text.contains("its gate of cgroup"), "{text}");
+    for heard in [&outside, &inside] {
+        heard.flows();
+    }
+    assert!(!pins.0.join("h1").exists());
+    let (done, text) = remove(&w);
+    assert!(done && !text.contains("its "), "{text}");
 }
 
 /// What makes a program run as the shipped unit runs it, as far as that can be had without systemd: its capabilities, no new ones, and cgroups that cannot be

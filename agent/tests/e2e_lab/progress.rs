@@ -332,6 +332,43 @@ fn b10_a_hook_cuts_off_who_is_hung_until_the_next_instance() {
     heard.flows();
 }
 
+/// Neither by leaving and coming again. Who came beside it is heard when it is gone.
+#[test]
+fn b10_who_is_cut_off_and_lives_does_not_open_its_gate() {
+    let (Some(pins), Some(group)) = (Pins::new(), Group::new("hung-and-back")) else { return };
+    let lines = format!("mode = \"sent\"\ntimeout = \"10s\"\nhost = false\ncgroups = [\"{}\"]", group.0.display());
+    let hook = "[[hook]]\non = [\"hung\"]\nmatch = \"db@*\"\naction = \"fence\"\n";
+    let config = format!("{hook}{}", pins.config(1, &lines));
+    let Some(w) = Setup::hosts(2).extra(move |h| if h == 1 { config.clone() } else { String::new() }).alone().up() else {
+        return;
+    };
+    let mut db = w.actor(1, "application", &[]);
+    std::fs::write(group.0.join("cgroup.procs"), db.pid().to_string()).unwrap();
+    assert_eq!(db.hear(), "ready");
+    for what in ["join db 0", &format!("progress {LIMIT_MS}"), "tick-on"] {
+        order(&mut db, what);
+    }
+    let script = format!(
+        "echo $$ > {}/cgroup.procs; while :; do echo x > /dev/udp/{}/3999 || :; done 2> /dev/null",
+        group.0.display(),
+        w.lab.ipv4(2, 0)
+    );
+    let other = w.process(1, "bash", &["-c", &script]);
+    let heard = ear(&w, 2);
+    heard.flows();
+    order(&mut db, "tick-off");
+    w.event(1, "that it was the hook", |e| e.cause == Cause::Local && e.text.contains("db was hung and is cut off"));
+    heard.is_cut_off();
+    for what in ["quit", "join db 0"] {
+        order(&mut db, what);
+        heard.is_cut_off();
+    }
+    w.watch_known(1, "other", other.pid());
+    heard.is_cut_off();
+    db.kill();
+    heard.flows();
+}
+
 /// A configuration with one watch by pid-independent name and this probe on h1.
 fn probed(w: &mut World, probe: &str) -> Process {
     let program = w.lab.host_dir(1).join("e2e-probed");

@@ -269,7 +269,19 @@ pub fn send_all(fd: BorrowedFd<'_>, bytes: &mut &[u8], deadline: Instant) -> io:
 
 /// Whether a call may report it of an earlier datagram.
 fn is_told_later(e: &io::Error) -> bool {
-    matches!(e.raw_os_error(), Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH))
+    // All that ICMP and ICMPv6 are turned into.
+    let told = [
+        libc::ECONNREFUSED,
+        libc::EHOSTUNREACH,
+        libc::ENETUNREACH,
+        libc::EHOSTDOWN,
+        libc::ENONET,
+        libc::EPROTO,
+        libc::EACCES,
+        libc::ENOPROTOOPT,
+        libc::EOPNOTSUPP,
+    ];
+    e.raw_os_error().is_some_and(|errno| told.contains(&errno))
 }
 
 fn is_datagram(fd: BorrowedFd<'_>) -> io::Result<bool> {
@@ -321,6 +333,18 @@ pub fn unsent(fd: BorrowedFd<'_>) -> io::Result<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What a datagram meets on its way is told by a later call; what this host itself refuses now is not sent again.
+    #[test]
+    fn what_routers_say_is_of_an_earlier_datagram_and_what_this_host_says_is_not() {
+        let is_told = |errno| is_told_later(&io::Error::from_raw_os_error(errno));
+        for errno in [libc::ECONNREFUSED, libc::EHOSTUNREACH, libc::EHOSTDOWN, libc::ENONET, libc::EPROTO, libc::EACCES] {
+            assert!(is_told(errno), "{errno}");
+        }
+        for errno in [libc::EPERM, libc::ENOBUFS, libc::EMSGSIZE, libc::EAGAIN] {
+            assert!(!is_told(errno), "{errno}");
+        }
+    }
     use std::os::unix::net::UnixDatagram;
 
     #[test]

@@ -56,15 +56,20 @@ struct {
 	__type(value, __u64);
 } gate_of SEC(".maps");
 
-/* The cgroups below that of a gate, also those that were removed since: what was sent by their sockets may wait behind the gate. From the id of each
- * to that of the gate's. No program asks; kept here because it must live as long as the gates. */
+/* The cgroups below that of a gate, also those that were removed since: what was sent by their sockets may wait behind the gate. Gates may be around each
+ * other. No program asks; kept here because it must live as long as the gates. */
+struct fide_below {
+	__u64 gate; /* the cgroup of the gate */
+	__u64 cgroup;
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, FIDE_BELOW);
-	__type(key, __u64);
+	__type(key, struct fide_below);
 	__type(value, __u64);
-} gate_below SEC(".maps");
+} gate_within SEC(".maps");
 
 static __always_inline bool passes(__u32 slot)
 {
