@@ -2039,21 +2039,17 @@ impl World {
         // Who left stayed until it was not needed any more; if it went too early, that is no excuse.
         let is_lost = |member: MemberId| self.is_gone(member) && self.life(member).is_none_or(|life| !life.left);
         let lacks = |members: &MemberSet| members.iter().filter(|member| !is_lost(*member)).count() < members.majority();
-        let longest = self.agreement.len();
+        // By the groups that know most: whoever is behind is told by them, whatever it would need by what it knows.
         let logs =
             || self.hosts.iter().filter_map(|host| host.member.as_ref()).map(|member| &member.log).filter(|log| log.is_running());
-        // Raft changes its own voters behind the log's members, and needs a majority of those before; and who knows that may not be who waits.
-        let of_raft = logs().filter(|log| log.kind() == Kind::Raft).any(|log| {
+        let epoch = logs().map(|log| log.epoch()).max().unwrap_or(0);
+        let ahead = || logs().filter(|log| log.epoch() == epoch && !log.kind().needs_accuracy());
+        // Raft changes its own voters behind the log's members, and needs a majority of those before.
+        let of_raft = ahead().filter(|log| log.kind() == Kind::Raft).any(|log| {
             let since = self.memberships.iter().rev().take_while(|members| *members != log.members());
             since.chain(&log.quorums()).any(lacks)
         });
-        // Else whoever waits is excused by the group as it knows it: that others have lost theirs is no excuse for one that has not. Joiners wait for all of them.
-        let lacks_majority = |log: &Log| !log.kind().needs_accuracy() && lacks(log.members());
-        let waits =
-            |log: &&Log| standings.iter().any(|standing| standing.member == log.me() && !Termination::is_done(standing, longest));
-        let mut waiting = logs().filter(waits).peekable();
-        let lacks_majority =
-            of_raft || if waiting.peek().is_some() { waiting.all(lacks_majority) } else { logs().any(lacks_majority) };
+        let lacks_majority = of_raft || ahead().max_by_key(|log| log.position()).is_some_and(|log| lacks(log.members()));
         lacks_majority.then_some("a majority is gone")
     }
 }

@@ -1042,11 +1042,13 @@ impl Log {
         let is_known = |member: MemberId| self.members.contains(member);
         let ahead = ahead.filter(|(from, epoch)| needed(*epoch) && is_known(*from) && !is_gone(*from)).map(|(from, _)| from);
         // One-sided Paxos decides without those who lag, and who told them may be dead: then a newcomer that they never heard of may be the only one who knows more.
-        let lags = self.kind == Kind::Paxos && source_is_gone;
-        let newcomers = self.reached.iter().filter(|(from, (epoch, instance))| {
-            lags && **from > self.highest && *epoch == self.epoch && *instance > self.through && !is_gone(**from)
-        });
-        let ahead: Vec<_> = ahead.chain(newcomers.map(|(from, _)| *from)).collect();
+        let lags = !self.kind.needs_accuracy() && source_is_gone;
+        let further = |(epoch, instance): (Epoch, Instance)| {
+            epoch > self.epoch || (epoch == self.epoch && instance > self.through && self.kind == Kind::Paxos)
+        };
+        let newcomers =
+            self.reached.iter().filter(|(from, reached)| **from > self.highest && further(**reached) && !is_gone(**from));
+        let ahead: Vec<_> = ahead.chain(newcomers.filter(|_| lags).map(|(from, _)| *from)).collect();
         self.ask(now_ns, &ahead);
     }
 

@@ -56,6 +56,7 @@ impl Paxos {
             told_stable,
             tell_due_ns,
             reached,
+            in_vain,
             learning,
             behind,
             learn_due_ns,
@@ -69,7 +70,7 @@ impl Paxos {
         let mut hasher = DefaultHasher::new();
         (config, random, members, suspected, barrier, next_members, led_before).hash(&mut hasher);
         (waiting, run, place, resend_due_ns, runs, base, decided, given, learned, history, recent_ids).hash(&mut hasher);
-        (stable, told_stable, tell_due_ns, reached, behind, learn_due_ns, learn_tries, halted).hash(&mut hasher);
+        (stable, told_stable, tell_due_ns, reached, in_vain, behind, learn_due_ns, learn_tries, halted).hash(&mut hasher);
         learning.as_ref().map(|Learning { slot, words: _, fetching }| (slot, fetching)).hash(&mut hasher);
         for (instance, slot) in slots {
             let Slot { ballot, stage, lanes: _, mine, variants, value, aborts, due_ns } = slot;

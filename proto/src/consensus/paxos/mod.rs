@@ -247,6 +247,8 @@ pub struct Paxos {
     tell_due_ns: Option<u64>,
     /// How far the others are.
     reached: BTreeMap<MemberId, Instance>,
+    /// Behind which instance they asked for what this member has not got, and how often.
+    in_vain: BTreeMap<MemberId, (Instance, u32)>,
 
     learning: Option<Learning>,
     /// Somebody decided through this one.
@@ -295,6 +297,7 @@ impl Paxos {
             told_stable: decided,
             tell_due_ns: None,
             reached: BTreeMap::new(),
+            in_vain: BTreeMap::new(),
             learning: None,
             behind: decided,
             learn_due_ns: None,
@@ -857,6 +860,7 @@ impl Paxos {
         self.pending.retain(|_, operation| members.contains(operation.to));
         self.in_flight.retain(|member, _| members.contains(*member));
         self.runs.retain(|member, _| members.contains(*member));
+        self.in_vain.retain(|member, _| members.contains(*member));
         self.leader_changed(now_ns, before);
         self.led_before = None;
         // What came from newcomers before we knew them was refused.
@@ -1071,7 +1075,10 @@ impl Paxos {
     /// A question to this process as an acceptor.
     fn take_rpc(&mut self, from: MemberId, instance: Instance, rpc: Rpc) -> Result<(), Refused> {
         if instance <= self.decided {
-            let batch = self.history.get(&instance).cloned().ok_or(Refused::OldInstance)?;
+            let Some(batch) = self.history.get(&instance).cloned() else {
+                let given = instance.checked_sub(1).is_some_and(|before| self.give_state(from, before));
+                return if given { Ok(()) } else { Err(Refused::OldInstance) };
+            };
             self.send(from, Message::Decided { instance, batch, stable: self.claim().min(instance - 1) });
             return Ok(());
         }
@@ -1233,6 +1240,7 @@ impl Paxos {
             self.learn(now_ns);
         }
         if ask {
+            self.give_state(from, decided);
             let beyond: Vec<_> =
                 self.history.range(decided.saturating_add(1)..).take(TOLD_AT_ONCE).map(|(i, b)| (*i, b.clone())).collect();
             for (instance, batch) in beyond {
@@ -1240,6 +1248,24 @@ impl Paxos {
             }
         }
         Ok(())
+    }
+
+    /// Who began by a state, or went on by one, has not got what lies before it. If somebody who lags asks for that again and again, nobody has: it is given the state.
+    /// Returns whether that is what it asks for.
+    fn give_state(&mut self, to: MemberId, decided: Instance) -> bool {
+        // What is stable it has by now.
+        if decided >= self.decided || decided < self.claim() || self.history.contains_key(&(decided + 1)) {
+            self.in_vain.remove(&to);
+            return false;
+        }
+        let (of, times) = self.in_vain.entry(to).or_insert((decided, 0));
+        *times = if *of == decided { times.saturating_add(1) } else { 1 };
+        *of = decided;
+        // Others answer the first time; each state is a whole one.
+        if *times >= 2 && times.is_power_of_two() {
+            self.actions.push_back(Action::State { to });
+        }
+        true
     }
 
     fn take_message(&mut self, now_ns: u64, from: MemberId, message: Message) -> Result<(), Refused> {

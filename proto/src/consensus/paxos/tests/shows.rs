@@ -198,6 +198,20 @@ fn who_lags_goes_on_from_a_state() {
     assert!(asked.contains(&id(3)), "{asked:?}");
 }
 
+/// Whoever asks for what lies before a state, and asks again because nobody else has it, is given that state.
+#[test]
+fn who_lags_behind_a_state_is_given_it() {
+    let members = MemberSet::first(3);
+    let mut given = Paxos::new(Config::new(id(1), 1), members.clone(), 0);
+    given.handle_state(0, id(3), 5, &members, None).unwrap();
+    let mut asks = |decided| {
+        given.handle_message(0, id(2), Message::Progress { decided, stable: 0, ask: true }).unwrap();
+        std::iter::from_fn(|| given.poll_action()).filter(|action| *action == Action::State { to: id(2) }).count()
+    };
+    assert_eq!([2, 2, 2, 2, 2, 2, 2, 2].map(&mut asks), [0, 1, 0, 1, 0, 0, 0, 1]);
+    assert_eq!([3, 3, 5, 5, 3].map(&mut asks), [0, 1, 0, 0, 0], "of another one anew, and of none that is there");
+}
+
 #[test]
 fn everyone_hears_what_is_stable_also_when_nothing_follows() {
     let mut world = World::new(3, 1, |_| {});
