@@ -349,7 +349,8 @@ fn every_way_out_is_covered_or_not_as_documented() {
             let before = fence.counts(gate).blocked;
             let said = s.ask(&format!("send {number}"));
             assert_eq!(numbers(&capture.drain()).contains(&number), !covered, "{how}: {gate:?} ({said})");
-            assert_eq!(fence.counts(gate).blocked > before, covered, "{how}: {gate:?}");
+            // The kernel's own packets (neighbours, listeners) may be blocked meanwhile.
+            assert!(fence.counts(gate).blocked > before || !covered, "{how}: {gate:?}");
             gate.recover(u64::MAX).unwrap();
             if how == "tcp" {
                 wait_until("TCP to catch up", || numbers(&capture.drain()).contains(&number));
