@@ -613,6 +613,9 @@ impl Guard {
             let inode = fs::metadata(&dir).ok().map(|m| m.ino());
             let name = dir.display().to_string();
             if inode == self.cgroups.get(&dir).map(|(inode, _)| *inode) {
+                if inode.is_some() && !self.fence.guards_cgroup(&dir) {
+                    complaints.extend(self.put_back(&dir, &name));
+                }
                 self.look_within(&name);
                 continue;
             }
@@ -632,6 +635,18 @@ impl Guard {
             }
         }
         (gates, complaints)
+    }
+
+    /// Attaches the program of a cgroup again that somebody has detached. Its gate is what it was.
+    fn put_back(&mut self, dir: &Path, name: &str) -> Option<String> {
+        match self.fence.guard_cgroup(dir) {
+            Ok(_) => {
+                tracing::warn!("cgroup {name} was NOT behind the fence: somebody has taken its program away, which is put back");
+                self.complained.remove(name);
+                None
+            }
+            Err(e) => self.complained.insert(name.into()).then(|| format!("NOT behind the fence: {e}")),
+        }
     }
 
     /// Looks which cgroups there are below a guarded one.

@@ -806,6 +806,12 @@ impl Fence {
         Ok(gate)
     }
 
+    /// Whether packets of a cgroup are put to its gate now. Where that cannot be found out they may be.
+    #[must_use]
+    pub fn guards_cgroup(&self, dir: &Path) -> bool {
+        File::open(dir).and_then(|cgroup| programs_of(&cgroup)).map_or(true, |ids| ids.contains(&self.group.id))
+    }
+
     /// Attaches the program to the cgroup of a gate, in the place of those of former owners. If one of these obeyed other gates, which nobody keeps any more,
     /// this one is closed first.
     fn attach_group(&self, cgroup: &File, gate: &Gate) -> io::Result<()> {

@@ -828,6 +828,24 @@ fn a_program_that_somebody_detached_is_missed() {
             fence.remove().unwrap();
         });
     }
+    let Some(group) = Group::new() else { return };
+    let (mut fence, mut s) = (scene.fence(), scene.sender("udp", Some(&group)));
+    fence.guard_cgroup(&group.0).unwrap().shut();
+    assert!(fence.guards_cgroup(&group.0) && !fence.guards_cgroup(&group.below().0));
+    let pin = std::ffi::CString::new(scene.pins.dir().join("fide_fence_group").to_str().unwrap()).unwrap();
+    let cgroup = std::fs::File::open(&group.0).unwrap();
+    // SAFETY: a C string and open descriptors that live across the calls.
+    unsafe {
+        let ours = owned(libbpf_sys::bpf_obj_get(pin.as_ptr()));
+        let at = (cgroup.as_raw_fd(), libbpf_sys::BPF_CGROUP_INET_EGRESS);
+        assert_eq!(libbpf_sys::bpf_prog_detach2(ours.as_raw_fd(), at.0, at.1), 0);
+    }
+    assert_eq!(s.ask("send 1"), "sent");
+    assert!(!fence.guards_cgroup(&group.0));
+    assert_eq!(fence.guard_cgroup(&group.0).unwrap().check(), GateState::Shut, "its gate is what it was");
+    assert!(fence.guards_cgroup(&group.0));
+    assert_eq!(s.ask("send 2"), format!("error {}", libc::EPERM));
+    fence.remove().unwrap();
 }
 
 #[test]

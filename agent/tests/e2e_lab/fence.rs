@@ -442,6 +442,35 @@ fn a_guarded_process_is_cut_off_and_the_rest_of_its_host_is_not() {
 }
 
 #[test]
+fn a_program_that_somebody_detached_from_a_cgroup_is_put_back() {
+    use libbpf_rs::libbpf_sys;
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    let (Some(pins), Some(group)) = (Pins::new(), Group::new("detached")) else { return };
+    let lines = format!("host = false\ncgroups = [\"{}\"]", group.0.display());
+    let Some(w) = one_fenced(&pins, &lines) else { return };
+    let _inside = in_group(&w, 1, &group, &sender(&w, 2));
+    let inside = ear(&w, 2);
+    inside.flows();
+    fence(&w, 1, FenceOrder::Shut);
+    inside.is_cut_off();
+    let pin = pins.0.join("h1/fide_fence_group");
+    let pin = std::ffi::CString::new(pin.to_str().unwrap()).unwrap();
+    let at = fs::File::open(&group.0).unwrap();
+    // SAFETY: a C string and open descriptors that live across the calls; the first one made is nobody else's.
+    unsafe {
+        let program = libbpf_sys::bpf_obj_get(pin.as_ptr());
+        assert!(program >= 0, "{}: {}", pin.to_string_lossy(), io::Error::from_raw_os_error(-program));
+        let program = OwnedFd::from_raw_fd(program);
+        assert_eq!(libbpf_sys::bpf_prog_detach2(program.as_raw_fd(), at.as_raw_fd(), libbpf_sys::BPF_CGROUP_INET_EGRESS), 0);
+    }
+    until("it is missed", || w.log(1).contains("somebody has taken its program away, which is put back"));
+    inside.is_cut_off();
+    assert_eq!(fence(&w, 1, FenceOrder::Status).gates[0].state, "shut", "its gate is what it was");
+    fence(&w, 1, FenceOrder::Recover);
+    inside.flows();
+}
+
+#[test]
 fn a_doomed_process_is_cut_off_at_once_and_its_next_instance_is_heard() {
     let (Some(pins), Some(group)) = (Pins::new(), Group::new("doomed")) else { return };
     let lines = format!("host = false\ncgroups = [\"{}\"]", group.0.display());
