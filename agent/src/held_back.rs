@@ -178,9 +178,9 @@ fn connection(body: &[u8]) -> Option<Connection> {
     Some(Connection { family: body[0], state: body[1], id: bytes(body, 4)?, waiting, inode, cgroup })
 }
 
-/// The kernel answers at once; whatever happens, a request is over by then.
+/// The kernel answers at once, and goes on at once with a long answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The same for ending connections, of which there may be many.
+/// For a whole list, and for ending what is on it: of a million connections, or with others that write to our socket meanwhile, it is over by then.
 const PATIENCE_ALL: Duration = Duration::from_secs(10);
 
 /// A sock_diag socket of one network namespace.
@@ -217,7 +217,7 @@ impl Diag {
     /// Sends a request, and hands on what is said until its end. What did not come from the kernel, or speaks of a former request, is passed over.
     fn ask(&self, request: &[u8; REQUEST], mut hear: impl FnMut(Vec<Connection>)) -> io::Result<()> {
         self.sequence.set(self.sequence.get().wrapping_add(1));
-        let (sequence, until) = (self.sequence.get(), Instant::now() + PATIENCE);
+        let (sequence, until) = (self.sequence.get(), Instant::now() + PATIENCE_ALL);
         let mut request = *request;
         request[8..12].copy_from_slice(&sequence.to_ne_bytes());
         // SAFETY: the request is live and of the length passed; an unconnected netlink socket sends to the kernel.

@@ -341,6 +341,8 @@ pub struct Log {
     asked: Option<MemberId>,
     /// Who was asked lately, and when; and when we look again, because somebody would have been asked too soon.
     asked_at: BTreeMap<MemberId, u64>,
+    /// The last one that was asked and did not answer in time.
+    unanswered_by: Option<MemberId>,
     ask_again_ns: Option<u64>,
     /// How long a joiner waits for its state before it asks the next one.
     patience_ns: u64,
@@ -433,6 +435,7 @@ impl Log {
             dropped: false,
             asked: None,
             asked_at: BTreeMap::new(),
+            unanswered_by: None,
             ask_again_ns: None,
             patience_ns: config.ask_interval_ns,
             goes_at_ns: None,
@@ -517,12 +520,21 @@ impl Log {
         if self.pending.len() >= self.config.pending_max {
             return Err(self.refusals.count(Refused::Busy));
         }
-        let id = EntryId { proposer: self.me, number: self.next_number };
-        self.next_number += 1;
+        let id = self.next_id();
         self.pending.push_back(Entry { id, body });
         self.offer(now_ns);
         self.drain(now_ns);
         Ok(id)
+    }
+
+    /// A number that no entry of ours has, nor one that somebody made in our name: ours would be void behind that.
+    fn next_id(&mut self) -> EntryId {
+        while self.applied.get(&self.me).is_some_and(|numbers| numbers.contains(self.next_number)) {
+            self.next_number += 1;
+        }
+        let id = EntryId { proposer: self.me, number: self.next_number };
+        self.next_number += 1;
+        id
     }
 
     // What arrives.
@@ -742,7 +754,7 @@ impl Log {
         }
         let of_previous = self.previous.as_ref().and_then(|(_, engine, _)| engine.poll_timeout());
         let of_engine = self.engine.as_ref().and_then(|engine| engine.poll_timeout());
-        of_previous.into_iter().chain(of_engine).chain(self.ask_again_ns).chain(self.goes_at_ns).min()
+        of_previous.into_iter().chain(of_engine).chain(self.ask_again_ns).chain(self.answer_due_ns()).chain(self.goes_at_ns).min()
     }
 
     /// The time has come.
@@ -756,7 +768,8 @@ impl Log {
             }
         }
         self.has_waited |= self.goes_at_ns.take_if(|at| *at <= now_ns).is_some();
-        if self.ask_again_ns.take_if(|at| *at <= now_ns).is_some() {
+        let is_unanswered = self.answer_due_ns().is_some_and(|due_ns| due_ns <= now_ns);
+        if self.ask_again_ns.take_if(|at| *at <= now_ns).is_some() || is_unanswered {
             if matches!(self.stage, Stage::Joining) {
                 self.ask_for_our_state(now_ns);
             }
@@ -942,11 +955,13 @@ impl Log {
         }
         let from = early.from();
         // One who has left may wait for some of us in the engine before, and others have that no more: it must know how far we all are.
-        if self.previous.as_ref().is_some_and(|(of, engine, _)| *of == epoch && !engine.kind().needs_accuracy()) {
-            self.answer_leaver(from, 0);
-        }
+        let takes_hints = self.previous.as_ref().is_some_and(|(of, engine, _)| *of == epoch && !engine.kind().needs_accuracy());
+        let answered = takes_hints && self.answer_leaver(from, 0);
         if let Some(engine) = self.engine_of(epoch) {
-            return hand(engine.as_mut(), now_ns, early).map_err(|why| self.refusals.count(why));
+            return match hand(engine.as_mut(), now_ns, early) {
+                Err(_) if answered => Ok(()),
+                taken => taken.map_err(|why| self.refusals.count(why)),
+            };
         }
         // One who has left may wait for what its engine will never be told.
         if self.answer_leaver(from, 0) { Ok(()) } else { Err(self.refusals.count(Refused::OldInstance)) }
@@ -968,25 +983,33 @@ impl Log {
     fn ask(&mut self, now_ns: u64, who: &[MemberId]) {
         let interval_ns = self.config.ask_interval_ns;
         if let Some(asked) = self.asked {
-            // It may have left, and nobody says that of who is no member.
-            let patience_ns = interval_ns.saturating_mul(ANSWER_PATIENCE);
-            let until_ns = self.asked_at.get(&asked).map_or(now_ns, |at| at.saturating_add(patience_ns));
-            if now_ns < until_ns || matches!(self.stage, Stage::Joining) {
-                if !matches!(self.stage, Stage::Joining) && !who.is_empty() {
-                    self.ask_again_ns.get_or_insert(until_ns);
-                }
+            // It may have left, or be dead, and nobody says that of who is no member.
+            if matches!(self.stage, Stage::Joining) || self.answer_due_ns().is_some_and(|due_ns| now_ns < due_ns) {
                 return;
             }
             self.asked = None;
+            self.unanswered_by = Some(asked);
         }
         self.asked_at.retain(|_, at| now_ns < at.saturating_add(interval_ns));
-        if let Some(who) = who.iter().copied().find(|who| !self.asked_at.contains_key(who)) {
+        // Whoever left us waiting is the last one to be asked again.
+        let mut in_turn = who.to_vec();
+        if let Some(last) = self.unanswered_by {
+            in_turn.sort_unstable_by_key(|who| (*who <= last, *who));
+        }
+        if let Some(who) = in_turn.into_iter().find(|who| !self.asked_at.contains_key(who)) {
             self.asked = Some(who);
             self.asked_at.insert(who, now_ns);
             self.outputs.push_back(Output::Send { to: who, message: Message::Ask });
         } else if let Some(at) = who.iter().filter_map(|who| self.asked_at.get(who)).min() {
             self.ask_again_ns = Some(at.saturating_add(interval_ns));
         }
+    }
+
+    /// When whoever was asked will not answer any more. Who joins has a patience of its own.
+    fn answer_due_ns(&self) -> Option<u64> {
+        let asked = self.asked.filter(|_| !matches!(self.stage, Stage::Joining))?;
+        let patience_ns = self.config.ask_interval_ns.saturating_mul(ANSWER_PATIENCE);
+        Some(self.asked_at.get(&asked)?.saturating_add(patience_ns))
     }
 
     /// Whoever was asked has answered, or will not.
@@ -1227,8 +1250,7 @@ impl Log {
             self.crashed.iter().filter(|member| self.members.contains(*member) && !self.evicting.contains(*member)).collect();
         for member in gone {
             self.evicting.insert(member);
-            let id = EntryId { proposer: self.me, number: self.next_number };
-            self.next_number += 1;
+            let id = self.next_id();
             self.pending.push_back(Entry { id, body: Body::Leave(member) });
         }
     }
@@ -1534,15 +1556,19 @@ impl Log {
         // An engine may lag behind what are no instances.
         let behind = transfer.through < self.through || (transfer.through == self.through && !same);
         let late = !joining && (behind || (transfer.epoch <= self.epoch && is_member && !same));
-        let wanted = (late || same) && self.asked.take_if(|asked| *asked == from).is_some();
+        let wanted = (late || same) && self.asked == Some(from);
         let refused = match late {
             true => Err(Refused::Duplicate),
             false => self.check_transfer(from, &transfer),
         };
         let refused = refused.and_then(|()| if same { self.go_on_behind(now_ns, from, &transfer) } else { Ok(()) });
+        let wanted = wanted && refused != Err(Refused::Malformed);
+        if wanted {
+            self.asked = None;
+        }
         if let Err(why) = refused {
             // What we asked for came by other ways.
-            return if wanted && why != Refused::Malformed { Ok(()) } else { Err(self.refusals.count(why)) };
+            return if wanted { Ok(()) } else { Err(self.refusals.count(why)) };
         }
         if !transfer.members.contains(self.me) {
             // Our leave was applied without us.

@@ -282,7 +282,7 @@ pub trait Engine<M> {
     /// goes on from it, and what it was handed in before is handed in again. Only where engines ask for it by [`Action::State`], or decide without those who lag.
     ///
     /// # Errors
-    /// [`Refused::Duplicate`] if it does not need that; [`Refused::NotLeader`], [`Refused::Malformed`], [`Refused::Halted`].
+    /// [`Refused::Duplicate`] if it does not need that; [`Refused::NotMember`], [`Refused::NotLeader`], [`Refused::Malformed`], [`Refused::Halted`].
     fn handle_state(
         &mut self,
         _now_ns: u64,

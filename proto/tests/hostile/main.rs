@@ -21,8 +21,8 @@ smokes! {
     huc: cores::engines::huc, 500;
     lowi: cores::engines::lowi, 500;
     owi: cores::engines::owi, 2000;
-    paxos: cores::paxos::paxos, 250;
-    log: cores::log::log, 150;
+    paxos: cores::paxos::paxos, 1000;
+    log: cores::log::log, 2000;
     gate: cores::gate::gate, 2000;
     osrb: cores::broadcast::osrb, 1000;
     fcurb: cores::broadcast::fcurb, 1000;

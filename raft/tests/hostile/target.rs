@@ -179,6 +179,16 @@ impl Engine<Said> for Speaks {
     fn set_members(&mut self, now_ns: u64, from: u64, members: fide_proto::group::MemberSet) -> Result<(), Refused> {
         self.0.set_members(now_ns, from, members)
     }
+    fn handle_state(
+        &mut self,
+        now_ns: u64,
+        from: MemberId,
+        through: u64,
+        members: &fide_proto::group::MemberSet,
+        start: Option<&[u8]>,
+    ) -> Result<(), Refused> {
+        self.0.handle_state(now_ns, from, through, members, start)
+    }
     fn poll_action(&mut self) -> Option<Action<Said>> {
         Some(match self.0.poll_action()? {
             Action::Send { to, message } => Action::Send { to, message: Said(message) },

@@ -1240,7 +1240,9 @@ impl Paxos {
             self.learn(now_ns);
         }
         if ask {
-            self.give_state(from, decided);
+            if !self.give_state(from, decided) {
+                self.in_vain.remove(&from);
+            }
             let beyond: Vec<_> =
                 self.history.range(decided.saturating_add(1)..).take(TOLD_AT_ONCE).map(|(i, b)| (*i, b.clone())).collect();
             for (instance, batch) in beyond {
@@ -1255,15 +1257,16 @@ impl Paxos {
     fn give_state(&mut self, to: MemberId, decided: Instance) -> bool {
         // What is stable it has by now.
         if decided >= self.decided || decided < self.claim() || self.history.contains_key(&(decided + 1)) {
-            self.in_vain.remove(&to);
             return false;
         }
         let (of, times) = self.in_vain.entry(to).or_insert((decided, 0));
         *times = if *of == decided { times.saturating_add(1) } else { 1 };
         *of = decided;
-        // Others answer the first time; each state is a whole one.
+        // Others answer the first time; each state is a whole one. Who does not know that it is behind would not ask again.
         if *times >= 2 && times.is_power_of_two() {
             self.actions.push_back(Action::State { to });
+        } else {
+            self.send(to, Message::Progress { decided: self.decided, stable: self.claim(), ask: false });
         }
         true
     }
@@ -1434,8 +1437,10 @@ impl Engine<Message> for Paxos {
             Some(Refused::Halted)
         } else if through <= self.decided {
             Some(Refused::Duplicate)
-        } else if !members.contains(self.config.me) || members.len() > MAX_MEMBERS {
+        } else if members.len() > MAX_MEMBERS || through >= Instance::MAX / 2 {
             Some(Refused::Malformed)
+        } else if !members.contains(self.config.me) {
+            Some(Refused::NotMember) // a correct one, of those who applied its leave
         } else {
             None
         };
@@ -1455,6 +1460,8 @@ impl Engine<Message> for Paxos {
         if self.members != *members {
             self.next_members = Some((through + 1, members.clone()));
             self.take_members(now_ns);
+        } else if self.leader() == Some(self.config.me) {
+            self.tell(&Message::Progress { decided: self.decided, stable: self.claim(), ask: false });
         }
         self.drain(now_ns);
         self.settle(now_ns);

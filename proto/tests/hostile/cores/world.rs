@@ -26,6 +26,7 @@ pub enum Call<M> {
     NetworkFault,
     Timeout,
     Members(Instance, MemberSet),
+    State(MemberId, Instance, MemberSet, Option<Value>),
 }
 
 pub fn apply<M>(engine: &mut impl Engine<M>, now_ns: u64, call: Call<M>) -> Result<(), Refused> {
@@ -36,6 +37,9 @@ pub fn apply<M>(engine: &mut impl Engine<M>, now_ns: u64, call: Call<M>) -> Resu
         Call::Piggyback(from, message) => return engine.handle_piggyback(now_ns, from, message),
         Call::Memory(from, id, answer) => return engine.handle_memory(now_ns, from, id, answer),
         Call::Members(from, members) => return engine.set_members(now_ns, from, members),
+        Call::State(from, through, members, start) => {
+            return engine.handle_state(now_ns, from, through, &members, start.as_deref());
+        }
         Call::Crash(member) => return engine.handle_crash(now_ns, member),
         Call::Sent => engine.handle_piggyback_sent(now_ns),
         Call::Alive(member) => engine.handle_alive(now_ns, member),
@@ -181,7 +185,11 @@ impl<M: Hostile, S: Subject<M>> World<M, S> {
 
     fn call(&mut self, me: MemberId, call: Call<M>) -> bool {
         let Some(member) = self.all.get_mut(&me) else { return false };
+        let behind = if let Call::State(_, through, members, _) = &call { Some((*through, members.clone())) } else { None };
         let taken = member.subject.call(self.now_ns, call).is_ok();
+        if let Some((through, members)) = behind.filter(|_| taken) {
+            (member.decided, member.set) = (through, members);
+        }
         self.act(me);
         taken
     }
@@ -402,10 +410,14 @@ impl<M: Hostile, S: Subject<M>> World<M, S> {
             }
             17 => {
                 let about = near.member(bytes);
-                let call = match bytes.below(6) {
+                let call = match bytes.below(8) {
                     0..=2 => Call::Crash(about),
                     3 => Call::Alive(about),
                     4 => Call::Sent,
+                    5 | 6 => {
+                        let members = if bytes.one_in(2) { near.set(bytes) } else { near.members.clone() };
+                        Call::State(about, near.instance(bytes), members, bytes.one_in(2).then(|| bytes.take(18).into()))
+                    }
                     _ => Call::NetworkFault,
                 };
                 self.call(me, call);

@@ -175,7 +175,7 @@ fn who_lags_goes_on_from_a_state() {
     lags.propose(0, entry(1, 1)).unwrap();
     lags.handle_crash(0, id(2)).unwrap();
     let members = MemberSet::first(3);
-    let refused = [(0, members.clone(), Refused::Duplicate), (5, [id(2), id(3)].into_iter().collect(), Refused::Malformed)];
+    let refused = [(0, members.clone(), Refused::Duplicate), (5, [id(2), id(3)].into_iter().collect(), Refused::NotMember)];
     for (through, members, why) in refused {
         let before = lags.clone();
         assert_eq!(lags.handle_state(0, id(3), through, &members, None), Err(why));
