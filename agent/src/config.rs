@@ -178,11 +178,13 @@ pub struct ContractPins {
 pub struct DetectorConfig {
     /// How long an agent may say nothing while its host's kernel still answers until it is *agent lost*, ns.
     pub agent_timeout_ns: u64,
+    /// Whether other hosts are asked by TCP, too, where an interface has several receive queues and a barrier is needed of one that echoes do not come by.
+    pub tcp_questions: bool,
 }
 
 impl Default for DetectorConfig {
     fn default() -> Self {
-        Self { agent_timeout_ns: 1_000_000_000 }
+        Self { agent_timeout_ns: 1_000_000_000, tcp_questions: true }
     }
 }
 
@@ -772,6 +774,7 @@ struct FileContract {
 #[serde(deny_unknown_fields)]
 struct FileDetector {
     agent_timeout: Option<Spanned<Ns>>,
+    tcp_questions: Option<bool>,
 }
 
 #[derive(Clone, Copy, PartialEq, Deserialize)]
@@ -1031,7 +1034,10 @@ impl Config {
             receive: file.receive.unwrap_or(Receive::Auto),
             send: file.send.unwrap_or(Send::Auto),
             contract,
-            detector: DetectorConfig { agent_timeout_ns },
+            detector: DetectorConfig {
+                agent_timeout_ns,
+                tcp_questions: file.detector.tcp_questions.unwrap_or(DetectorConfig::default().tcp_questions),
+            },
             fence,
             gates: gates(text, file.gate)?,
             watches: watches(text, file.watch)?,

@@ -16,6 +16,7 @@ use crate::fence::{Driver, Known, Outcome};
 use crate::metrics::Heart;
 use crate::peers::Peer;
 use crate::receive::Receiver;
+use crate::steer::Steering;
 use crate::subscribers::{Subscribers, Target, Want, key};
 use crate::watchlist::{Origin, Watched, Watchlist};
 use crate::words;
@@ -87,6 +88,8 @@ pub struct Start {
     pub calibration: CalibrationConfig,
     /// The detector's settings.
     pub detector: detector::Config,
+    /// Whether other hosts may be asked by TCP where an interface has several receive queues.
+    pub tcp_questions: bool,
     /// Incarnations of other hosts that were seen before: older ones are replays.
     pub known: BTreeMap<String, u32>,
     /// Hosts that former lives knew and that have not left, heard in this one or not.
@@ -135,6 +138,12 @@ const REST_NS: u64 = 80_000;
 /// How often it rests.
 const REST_EVERY_NS: u64 = 1_000_000;
 
+/// How often the interfaces' receive queues are counted: whoever changes that waits so long for barriers.
+const COUNT_QUEUES_NS: u64 = 10_000_000_000;
+
+/// Of so many others one answers, if they may.
+const STEERED_AMONG: usize = 16;
+
 /// A question of the second rank.
 #[derive(Clone, Copy, Debug)]
 enum Question {
@@ -142,6 +151,8 @@ enum Question {
     Knock { node: u32, path: usize },
     /// To the kernel of another host, which shows whether an answer could have come.
     Witness { node: u32, path: usize },
+    /// To others, so that an answer comes by the receive queue of this one's heartbeats.
+    Steered { node: u32, path: usize },
 }
 
 /// The loop's state.
@@ -153,6 +164,11 @@ pub struct Core {
     pub(crate) prober: Option<Prober>,
     /// What came out of which queues: for applications that check.
     pub(crate) answers: Answers,
+    /// Which questions come back by which receive queue.
+    steering: Steering,
+    /// Receive queues of the interfaces, as counted lately.
+    queues: [usize; PATHS],
+    count_queues_at: u64,
     /// Questions that wait until it was looked whether the first ones are answered.
     later: VecDeque<Question>,
     /// When it was last looked whether our cables are plugged.
@@ -264,6 +280,9 @@ impl Core {
             carriers_ns: 0,
             warmed_ns: 0,
             answers: Answers::default(),
+            steering: Steering::default(),
+            queues: [1; PATHS],
+            count_queues_at: now,
             drops: DropCounters::default(),
             drops_seen: [0; PATHS],
             peers: (0..SLOTS).map(|_| None).collect(),
@@ -398,6 +417,7 @@ impl Core {
             .flatten()
             .chain([self.pacer.next_ns(), self.announce_at, self.housekeeping_at, self.confirm_fences_at])
             .chain(self.warm_at().map(|(_, at_ns, _)| at_ns))
+            .chain(self.steering.look_at(now_ns()))
             .min()
             .unwrap_or(u64::MAX)
     }
@@ -1367,14 +1387,58 @@ impl Core {
                 self.answers.note(path, queue, answer.probed_ns);
             }
             if let Some(queue) = queue {
-                for (slot, peer) in self.peers.iter().enumerate() {
-                    if let Some(peer) = peer.as_ref().filter(|_| self.receiver.peer(slot).queue[path] == queue) {
-                        self.detector.drained(peer.node, path, answer.probed_ns);
-                    }
-                }
+                self.emptied(path, queue, answer.probed_ns);
+            }
+        }
+        for path in 0..PATHS {
+            if !self.steering.is_waiting(path, now) {
+                continue;
+            }
+            for (queue, asked_ns) in self.steering.came(path, &self.receiver.steered(path)) {
+                any = true;
+                self.answers.note(path, Some(queue), asked_ns);
+                self.emptied(path, queue, asked_ns);
             }
         }
         any
+    }
+
+    /// What came into a queue before this time is in the tables.
+    fn emptied(&mut self, path: usize, queue: u32, as_of_ns: u64) {
+        for (slot, peer) in self.peers.iter().enumerate() {
+            if let Some(peer) = peer.as_ref().filter(|_| self.receiver.peer(slot).queue[path] == queue) {
+                self.detector.drained(peer.node, path, as_of_ns);
+            }
+        }
+    }
+
+    /// Asks others than `but` so that answers come by these receive queues of a path (counted from 1; all of them: none named), where it has several.
+    pub(crate) fn steer(&mut self, path: usize, queue: Option<u32>, but: Option<u32>) {
+        let queues = self.queues[path];
+        let (Some(prober), Some(source)) = (self.prober.as_mut(), self.lane.source(path as u8)) else { return };
+        if !self.start.tcp_questions || queues < 2 || !self.receiver.offers_barriers() {
+            return;
+        }
+        let may_answer = |p: &Peer| !p.left && !p.condemned && Some(p.node) != but;
+        let address = |p: &Peer| p.addresses[path].filter(|a| a.is_ipv6() == source.is_ipv6());
+        let peers = self.peers.iter().flatten().filter(|p| may_answer(p));
+        let addresses: BTreeMap<u32, IpAddr> = peers.filter_map(|p| Some((p.node, address(p)?))).take(STEERED_AMONG).collect();
+        let nodes: Vec<u32> = addresses.keys().copied().collect();
+        let wanted = queue.map_or(1..=queues as u32, |queue| queue..=queue);
+        let Ok(random) = fide_lane::random() else { return };
+        for q in self.steering.ask(path, queues, wanted, &nodes, now_ns(), random) {
+            let Some(address) = addresses.get(&q.node) else { continue };
+            if let Err(e) = prober.steer(path as u8, source, *address, q.port, q.number) {
+                tracing::debug!("a question by TCP on path {path}: {e}");
+                return;
+            }
+        }
+    }
+
+    /// How many receive queues its interface has now.
+    pub(crate) fn count_queues(&mut self, path: usize) {
+        let interface = self.lane.interface(path as u8).unwrap_or_default();
+        self.queues[path] = crate::check::processors::queues(interface).unwrap_or(1).min(fide_xdp::layout::QUEUES);
     }
 
     /// Hands the table to the detector and does what it wants. Behind the barriers: what came before them is in it.
@@ -1559,6 +1623,8 @@ impl Core {
                 self.look_at_carrier(path, now);
             }
         }
+        // Others, by the queue that its heartbeats take.
+        self.later.extend(paths().map(|path| Question::Steered { node, path }));
         self.later.extend(paths().map(|path| Question::Knock { node, path }));
     }
 
@@ -1566,6 +1632,12 @@ impl Core {
         match question {
             Question::Knock { node, path } => self.ask(node, path, Prober::knock),
             Question::Witness { node, path } => self.ask(node, path, Prober::echo),
+            Question::Steered { node, path } => {
+                let queue = self.slot(node).map_or(0, |slot| self.receiver.peer(slot).queue[path]);
+                if queue != 0 {
+                    self.steer(path, Some(queue), Some(node));
+                }
+            }
         }
     }
 
@@ -1760,6 +1832,10 @@ impl Core {
                 self.refresh_path(path as u8);
             }
             self.look_at_carrier(path, now);
+        }
+        if now >= self.count_queues_at {
+            self.count_queues_at = now + COUNT_QUEUES_NS;
+            (0..PATHS).for_each(|path| self.count_queues(path));
         }
     }
 

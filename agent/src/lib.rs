@@ -26,6 +26,7 @@ pub mod soft;
 pub mod start;
 pub mod state;
 pub mod status;
+pub mod steer;
 pub mod subscribers;
 pub mod watchlist;
 pub mod words;

@@ -196,6 +196,12 @@ impl Receiver {
         self.mechanism.as_ref().filter(|_| self.offers_barriers())?.barrier(path, nonce)
     }
 
+    /// The numbers of questions by TCP whose answers came last out of the receive queues of a path, counted from 1.
+    #[must_use]
+    pub fn steered(&self, path: usize) -> Vec<(u32, u32)> {
+        self.mechanism.as_ref().filter(|_| self.offers_barriers()).map_or_else(Vec::new, |m| m.steered(path))
+    }
+
     /// The word in the status.
     #[must_use]
     pub fn receive_name(&self) -> &'static str {

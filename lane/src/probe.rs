@@ -124,6 +124,8 @@ struct Path {
     spec: PathSpec,
     /// Raw ICMP sockets, by family, and the interface's index.
     open: Option<(Option<OwnedFd>, Option<OwnedFd>, u32)>,
+    /// A raw TCP socket by which questions of that kind leave, and its source.
+    tcp: Option<(OwnedFd, IpAddr)>,
 }
 
 /// Sends probes and recognises their answers. Made for the lane's thread; nothing here waits.
@@ -152,7 +154,7 @@ impl Prober {
         let mut prober = Self { paths: [const { None }; PATHS], targets: HashMap::new(), epoll, id, sequence: 0 };
         for spec in specs {
             let Some(slot) = prober.paths.get_mut(usize::from(spec.path)) else { continue };
-            *slot = Some(Path { spec: spec.clone(), open: None });
+            *slot = Some(Path { spec: spec.clone(), open: None, tcp: None });
             match prober.refresh(spec.path) {
                 Err(e) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::EACCES)) => {
                     return Err(fail("opening a raw ICMP socket (needs CAP_NET_RAW)")(e));
@@ -172,7 +174,7 @@ impl Prober {
     pub fn refresh(&mut self, path: u8) -> io::Result<()> {
         let no_path = || io::Error::from_raw_os_error(libc::ENODEV);
         let slot = self.paths.get_mut(usize::from(path)).and_then(Option::as_mut).ok_or_else(no_path)?;
-        slot.open = None;
+        (slot.open, slot.tcp) = (None, None);
         for (key, target) in &mut self.targets {
             if key.1 == path {
                 target.udp = None;
@@ -249,6 +251,28 @@ impl Prober {
         knock(target, &self.epoll, slot, *ifindex, token(node, path), &cargo).map_err(|e| SendError::from_io(&e))
     }
 
+    /// Asks by TCP: a SYN from `source` and `from_port` to the lane's port, which is one of UDP. Kernels answer with a reset that repeats `number`, without a limit, and
+    /// where hosts have several receive queues its ports decide by which one it comes: so each can be reached (SafeTimer §5.1). Nobody listens for the answer:
+    /// only the receive program sees it, and its number is too short to prove more than that the queue was emptied.
+    ///
+    /// # Errors
+    /// When it did not leave. The interface being gone is [`SendError::Down`].
+    pub fn steer(&mut self, path: u8, source: IpAddr, addr: IpAddr, from_port: u16, number: u32) -> Result<(), SendError> {
+        let down = SendError::Down(Errno(libc::ENODEV));
+        let slot = self.paths.get_mut(usize::from(path)).and_then(Option::as_mut).ok_or(down)?;
+        let (_, _, ifindex) = slot.open.as_ref().ok_or(down)?;
+        if source.is_ipv6() != addr.is_ipv6() {
+            return Err(SendError::Other(Errno(libc::EAFNOSUPPORT)));
+        }
+        if slot.tcp.as_ref().is_none_or(|(_, of)| *of != source) {
+            let fd = tcp_socket(&slot.spec.interface, source, *ifindex).map_err(|e| SendError::from_io(&e))?;
+            slot.tcp = Some((fd, source));
+        }
+        let Some((fd, _)) = &slot.tcp else { return Err(down) };
+        let syn = syn(source, addr, from_port, slot.spec.port, number);
+        sys::send_to(fd, &syn, Some(&SockAddr::ip(addr, 0, *ifindex))).map(drop).map_err(|e| SendError::from_io(&e))
+    }
+
     /// The next answer, if one has arrived. Never waits; looks at a bounded number of packets.
     pub fn poll(&mut self) -> Option<ProbeAnswer> {
         for _ in 0..PATIENCE {
@@ -304,6 +328,14 @@ impl Prober {
         let probed_ns = target.answer(nonce, kind)?;
         Some(ProbeAnswer { node, path, kind, nonce, probed_ns, at_ns: monotonic_ns() })
     }
+}
+
+/// Random bits.
+///
+/// # Errors
+/// When the kernel has none.
+pub fn random() -> io::Result<u64> {
+    sys::random().map(u64::from_ne_bytes)
 }
 
 fn token(node: u32, path: u8) -> u64 {
@@ -380,6 +412,41 @@ fn raw_socket(interface: &str, ipv6: bool) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// A raw TCP socket that only sends.
+fn tcp_socket(interface: &str, source: IpAddr, ifindex: u32) -> io::Result<OwnedFd> {
+    let fd = sys::socket(if source.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET }, libc::SOCK_RAW, libc::IPPROTO_TCP)?;
+    sys::deafen(&fd)?; // or it would get a copy of all TCP
+    sys::bind_to_device(&fd, interface)?;
+    sys::bind(&fd, &SockAddr::ip(source, 0, ifindex))?;
+    Ok(fd)
+}
+
+/// A SYN without options.
+fn syn(source: IpAddr, to: IpAddr, from_port: u16, port: u16, number: u32) -> [u8; 20] {
+    const SYN: u8 = 2;
+    let mut segment = [0; 20];
+    segment[0..2].copy_from_slice(&from_port.to_be_bytes());
+    segment[2..4].copy_from_slice(&port.to_be_bytes());
+    segment[4..8].copy_from_slice(&number.to_be_bytes());
+    (segment[12], segment[13]) = (5 << 4, SYN);
+    segment[14..16].copy_from_slice(&1024u16.to_be_bytes());
+    let mut summed = Vec::with_capacity(64);
+    match (source, to) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => {
+            [a.octets(), b.octets(), [0, libc::IPPROTO_TCP as u8, 0, segment.len() as u8]].iter().for_each(|w| summed.extend(w));
+        }
+        (a, b) => {
+            let octets = |a: IpAddr| if let IpAddr::V6(a) = a { a.octets() } else { [0; 16] };
+            [octets(a), octets(b)].iter().for_each(|w| summed.extend(w));
+            summed.extend([0, 0, 0, segment.len() as u8, 0, 0, 0, libc::IPPROTO_TCP as u8]);
+        }
+    }
+    summed.extend(segment);
+    let check = crate::frame::checksum(&summed);
+    segment[16..18].copy_from_slice(&check.to_be_bytes());
+    segment
+}
+
 fn encode(node: u32, path: u8, nonce: u64) -> [u8; PROBE_LEN] {
     let mut cargo = [0; PROBE_LEN];
     cargo[0..4].copy_from_slice(&PROBE_MAGIC);
@@ -447,6 +514,27 @@ mod tests {
         assert_eq!(t.answer(100, AnswerKind::KernelAnswered), None, "long ago");
         assert_eq!(t.answer(131, AnswerKind::KernelAnswered), Some(131));
         assert_eq!(t.questions.last().map(|q| q.nonce), Some(77), "to whom the knock belongs");
+    }
+
+    #[test]
+    fn a_syn_has_its_fields_where_they_belong_and_a_checksum_that_verifies() {
+        // The sum over pseudo-header and segment is all ones.
+        for (source, to) in [("10.0.0.1", "10.0.0.2"), ("fd77::1", "fd77::2")] {
+            let (source, to): (IpAddr, IpAddr) = (source.parse().unwrap(), to.parse().unwrap());
+            let segment = syn(source, to, 40_000, 7400, 0x0102_0304);
+            assert_eq!(segment[..8], [0x9c, 0x40, 0x1c, 0xe8, 1, 2, 3, 4]);
+            assert_eq!((segment[12], segment[13]), (0x50, 2));
+            let mut summed = Vec::new();
+            for address in [source, to] {
+                match address {
+                    IpAddr::V4(a) => summed.extend(a.octets()),
+                    IpAddr::V6(a) => summed.extend(a.octets()),
+                }
+            }
+            summed.extend([0, 6, 0, 20]);
+            summed.extend(segment);
+            assert_eq!(crate::frame::checksum(&summed), 0, "{source}");
+        }
     }
 
     #[test]

@@ -15,6 +15,8 @@ use std::time::Duration;
 use zerocopy::IntoBytes;
 
 pub(crate) static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/fide.bpf.o"));
+/// What is noted of an answer by TCP begins with it: STEERED_MAGIC in receive.h.
+const STEERED_MAGIC: u64 = 0x4669_4474;
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
@@ -375,6 +377,17 @@ impl Mechanism {
         let queue = (0..layout::QUEUES).find(|queue| self.barriers.read(path * layout::QUEUES + queue) == noted)?;
         fence(Ordering::Acquire);
         Some(queue as u32 + 1)
+    }
+
+    /// The numbers of questions by TCP whose answers came last out of receive queues of a path (counted from 1), where they did. As [`Mechanism::barrier`] otherwise.
+    #[must_use]
+    pub fn steered(&self, path: usize) -> Vec<(u32, u32)> {
+        let noted = |queue| u64::from_be(self.barriers.read(path * layout::QUEUES + queue));
+        let rows = (0..layout::QUEUES).map(|queue| (queue as u32 + 1, noted(queue)));
+        let found =
+            rows.filter(|(_, number)| number >> 32 == STEERED_MAGIC).map(|(queue, number)| (queue, number as u32)).collect();
+        fence(Ordering::Acquire);
+        found
     }
 
     /// The cumulative jitter histogram of a peer's path.

@@ -107,6 +107,20 @@ as_root! {
 
 // Barriers.
 
+const SYN: u8 = 2;
+const RST: u8 = 4;
+const ACK: u8 = 16;
+
+/// A TCP header that acknowledges a SYN of this number.
+fn segment(from_port: u16, flags: u8, number: u32) -> Vec<u8> {
+    let mut segment = from_port.to_be_bytes().to_vec();
+    segment.extend(40_000u16.to_be_bytes());
+    segment.extend(0u32.to_be_bytes());
+    segment.extend(number.wrapping_add(1).to_be_bytes());
+    segment.extend([5 << 4, flags, 0, 0, 0, 0, 0, 0]);
+    segment
+}
+
 /// An answer to the question with this random number, of these ICMP types, as `fide_lane::probe` asks it.
 fn answer(kind: u8, nonce: u64) -> Vec<u8> {
     let mut icmp = vec![kind, 0, 0, 0, 0, 1, 0, 1];
@@ -133,6 +147,35 @@ as_root! {
         }
         assert_eq!(b.frame_arrives(1, &ethernet(0x0800, &ip4(5, 0, 1, &answer(0, 9)))), Fate::Passed);
         assert_eq!((b.m.barrier(0, 4).is_some(), b.m.barrier(1, 9).is_some()), (true, true));
+    }
+
+    /// What a kernel says to a SYN, whether somebody listens there or nobody.
+    fn safetimer_5_1_an_answer_by_tcp_is_a_barrier_that_names_its_question() {
+        let mut b = Bench::new();
+        let hb = b.heartbeat(0, b"");
+        assert_eq!(b.arrives(0, &hb), Fate::Accepted);
+        let queue = b.m.peer(PEER_SLOT).queue[0];
+        assert_eq!(b.m.steered(0), []);
+        let frames = [ethernet(0x0800, &ip4(5, 0, 6, &segment(PORT, RST | ACK, 1))), ethernet(0x86dd, &ip6(6, &segment(PORT, SYN | ACK, 2))),
+            vlan(5, 0x0800, &ip4(5, 0, 6, &segment(PORT, RST | ACK, 3))), vlan(5, 0x86dd, &ip6(6, &segment(PORT, RST | ACK, u32::MAX)))];
+        for (number, frame) in [1, 2, 3, u32::MAX].into_iter().zip(frames) {
+            assert_eq!(b.frame_arrives(0, &frame), Fate::Passed);
+            assert_eq!((b.m.steered(0), b.m.steered(1)), (vec![(queue, number)], vec![]));
+        }
+        // An echo's answer that comes after it by the same queue is the last one.
+        assert_eq!(b.frame_arrives(0, &ethernet(0x0800, &ip4(5, 0, 1, &answer(0, 9)))), Fate::Passed);
+        assert_eq!((b.m.steered(0), b.m.barrier(0, 9)), (vec![], Some(queue)));
+        let whole = ethernet(0x0800, &ip4(5, 0, 6, &segment(PORT, RST | ACK, 7)));
+        for len in 14..14 + 20 + 14 {
+            assert_eq!(b.frame_arrives(0, &whole[..len]), Fate::Passed, "{len} bytes");
+        }
+        // Of another port, without an acknowledgement, of a connection; not TCP.
+        for frame in [ethernet(0x0800, &ip4(5, 0, 6, &segment(PORT + 1, RST | ACK, 7))), ethernet(0x0800, &ip4(5, 0, 6, &segment(PORT, SYN, 7))),
+            ethernet(0x86dd, &ip6(6, &segment(PORT, ACK, 7))), ethernet(0x0800, &ip4(6, 0, 6, &segment(PORT, RST | ACK, 7))),
+            ethernet(0x0800, &ip4(5, 0, 132, &segment(PORT, RST | ACK, 7)))] {
+            assert_eq!(b.frame_arrives(0, &frame), Fate::Passed);
+        }
+        assert_eq!((b.m.steered(0), b.m.barrier(0, 9)), (vec![], Some(queue)), "none of them is noted");
     }
 
     fn what_is_no_answer_to_us_is_no_barrier() {

@@ -382,6 +382,10 @@ impl Core {
                 }
             }
         }
+        for path in (0..PATHS).filter(|p| paths[*p]) {
+            self.count_queues(path);
+            self.steer(path, None, None);
+        }
     }
 
     /// What came out of the queues, and whether they are told apart.

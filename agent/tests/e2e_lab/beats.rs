@@ -1,11 +1,11 @@
 //! Applications with heartbeats of their own: what waits on the way to them, or was lost there, is no failure; and who cannot say in time that it is there
 //! is not heard any more.
 
-use crate::common::{Process, Setup, World, until, wait_for};
+use crate::common::{Process, Setup, World, kill, until, wait_for};
 use crate::fence::{BOUND_NS, Group, Pins, Traffic, ear};
 use fide_client::{CheckOutcome, Checked};
-use fide_lab::{Cut, NETS, nic_name};
-use fide_wire::control::{ErrorCode, Request};
+use fide_lab::{Cut, NETS, host_name, nic_name};
+use fide_wire::control::{ErrorCode, HistoryEvent, Request};
 use fide_wire::verdict::Cause;
 use std::cell::Cell;
 use std::io::{Read, Write};
@@ -219,10 +219,10 @@ fn a_path_that_has_lost_its_carrier_is_not_left_out() {
     until("it counts again", || settled(&mut listener, "@h1", Duration::ZERO).outcome == CheckOutcome::Drained);
 }
 
-/// Gives an interface of this thread's namespace so many receive queues.
-fn receive_queues(interface: &str, rx: u32) {
+/// Gives an interface of this thread's namespace so many queues to receive by, and to send by.
+fn queues(interface: &str, rx: u32, tx: u32) {
     // struct ethtool_channels: command, four maxima, rx, tx, other, combined.
-    let mut channels = [0x3d, 0, 0, 0, 0, rx, 1, 0, 0u32];
+    let mut channels = [0x3d, 0, 0, 0, 0, rx, tx, 0, 0u32];
     // SAFETY: ifreq is plain old data, for which zero is a value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
@@ -235,6 +235,17 @@ fn receive_queues(interface: &str, rx: u32) {
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }
 
+/// On a thread in the namespace of a switch.
+fn in_switch(w: &World, net: u8, work: impl FnOnce() + Send) {
+    let namespace = std::fs::File::open(format!("/run/netns/{}", w.lab.switch_netns(net))).unwrap();
+    let inside = || {
+        // SAFETY: an open descriptor; the thread ends with its work.
+        assert_eq!(unsafe { libc::setns(std::os::fd::AsRawFd::as_raw_fd(&namespace), libc::CLONE_NEWNET) }, 0);
+        work();
+    };
+    std::thread::scope(|s| s.spawn(inside).join().unwrap());
+}
+
 #[test]
 fn a_queue_that_no_answer_came_out_of_is_not_known_to_be_empty() {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
@@ -243,7 +254,7 @@ fn a_queue_that_no_answer_came_out_of_is_not_known_to_be_empty() {
     }
     let Some(w) = Setup::hosts(3).alone().up() else { return };
     let mut listener = actor(&w, 2, &[]);
-    w.lab.in_host(2, || receive_queues(&nic_name(0), 2)).unwrap();
+    w.lab.in_host(2, || queues(&nic_name(0), 2, 1)).unwrap();
     // The switch's end has one queue to send by, so nothing comes by the second.
     let peer = w.lab.ipv4(1, 0).to_string();
     let checked = wait_for("a check that is not void", || {
@@ -251,8 +262,100 @@ fn a_queue_that_no_answer_came_out_of_is_not_known_to_be_empty() {
     });
     assert_eq!(checked.outcome, CheckOutcome::NoBarrier, "{checked:?}");
     assert!(checked.why.contains("2 receive queues of path 0"), "{checked:?}");
-    w.lab.in_host(2, || receive_queues(&nic_name(0), 1)).unwrap();
+    w.lab.in_host(2, || queues(&nic_name(0), 1, 1)).unwrap();
     assert_eq!(settled(&mut listener, &peer, Duration::ZERO).outcome, CheckOutcome::Drained);
+}
+
+/// What this interface sends goes by its second queue if it is UDP, or TCP to an odd port, else by the first: as a NIC's hash could have it. Whether the kernel can.
+fn send_by_port(interface: &str) -> bool {
+    use libbpf_rs::libbpf_sys::{self, bpf_insn};
+    let instruction = |code: u8, dst: u8, src: u8, off: i16, imm: i32| {
+        let mut i = bpf_insn { code, off, imm, ..Default::default() };
+        i.set_dst_reg(dst);
+        i.set_src_reg(src);
+        i
+    };
+    // __sk_buff's queue_mapping counts from 1, as one that was received by a queue has it.
+    let program = [
+        instruction(0xbf, 6, 1, 0, 0),  // r6 = ctx
+        instruction(0x30, 0, 0, 0, 23), // r0 = the protocol
+        instruction(0x15, 0, 0, 4, 17), // UDP: the second
+        instruction(0x55, 0, 0, 5, 6),  // not TCP: the first
+        instruction(0x30, 0, 0, 0, 37), // r0 = the port's low byte
+        instruction(0x57, 0, 0, 0, 1),  // r0 &= 1
+        instruction(0x15, 0, 0, 2, 0),  // even: the first
+        instruction(0xb7, 0, 0, 0, 2),  // r0 = 2
+        instruction(0x05, 0, 0, 1, 0),  // goto the store
+        instruction(0xb7, 0, 0, 0, 1),  // r0 = 1
+        instruction(0x63, 6, 0, 12, 0), // queue_mapping = r0
+        instruction(0xb7, 0, 0, 0, 0),  // TC_ACT_OK
+        instruction(0x95, 0, 0, 0, 0),
+    ];
+    let interface = std::ffi::CString::new(interface).unwrap();
+    // SAFETY: C strings and instructions that live across the calls; what is loaded stays with the interface.
+    unsafe {
+        let kind = libbpf_sys::BPF_PROG_TYPE_SCHED_CLS;
+        let (gpl, n) = (c"GPL".as_ptr(), program.len() as u64);
+        let fd = libbpf_sys::bpf_prog_load(kind, c"by_port".as_ptr(), gpl, program.as_ptr(), n, std::ptr::null_mut());
+        assert!(fd >= 0, "{}", std::io::Error::from_raw_os_error(-fd));
+        let fd: std::os::fd::OwnedFd = std::os::fd::FromRawFd::from_raw_fd(fd);
+        let (fd, at) = (std::os::fd::AsRawFd::as_raw_fd(&fd), libc::if_nametoindex(interface.as_ptr()));
+        libbpf_sys::bpf_prog_attach_opts(fd, at.cast_signed(), libbpf_sys::BPF_TCX_EGRESS, std::ptr::null()) == 0
+    }
+}
+
+/// SafeTimer §5.1: each queue is reached by questions from many ports; the next time by the ports that reached it.
+#[test]
+fn every_receive_queue_is_reached_by_questions_from_many_ports() {
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        println!("SKIPPED: a veth has as many queues as there are processors");
+        return;
+    }
+    let Some(mut w) = Setup::hosts(3).alone().up() else { return };
+    w.kill_agent(2);
+    w.lab.in_host(2, || queues(&nic_name(0), 2, 1)).unwrap();
+    w.start(2);
+    let mut hashes = false;
+    in_switch(&w, 0, || {
+        queues(&host_name(2), 1, 2);
+        hashes = send_by_port(&host_name(2));
+    });
+    if !hashes {
+        println!("SKIPPED: a program cannot choose by which queue the switch sends (it needs Linux 6.6)");
+        return;
+    }
+    let mut listener = actor(&w, 2, &[]);
+    let peer = w.lab.ipv4(1, 0).to_string();
+    for peer in [&peer, &peer, "@h1"] {
+        let checked = settled(&mut listener, peer, Duration::ZERO);
+        assert_eq!(checked.outcome, CheckOutcome::Drained, "{checked:?}");
+    }
+    // And a heartbeat that waits in the ring is in the socket when it says drained.
+    let beating = Beating::new(&w, 1, 2);
+    heard(&mut listener);
+    has_what_came(&w, &mut listener, &beating, 5);
+    drop((beating, listener));
+    // So are the heartbeats of the lane: no echo comes by their queue, and a verdict on a late one has its barrier all the same.
+    until("a barrier of the heartbeats' queue", || {
+        let since_ns = now_ns();
+        kill(w.agent_pid(1), libc::SIGSTOP);
+        let is_late =
+            |e: &HistoryEvent| e.cause == Cause::ContractBroken && e.node == "h1" && e.app.is_none() && e.at_ns > since_ns;
+        let late = w.event(2, "a late host", is_late);
+        kill(w.agent_pid(1), libc::SIGCONT);
+        until("it is heard again", || w.state(2, "h1") == "alive");
+        late.evidence.is_some_and(|e| e.drained)
+    });
+    // Where they are not wanted nobody is asked so.
+    let config = std::fs::read_to_string(w.config(2)).unwrap();
+    w.write_config(2, &format!("{config}\n[detector]\ntcp_questions = false\n"));
+    w.kill_agent(2);
+    w.start(2);
+    let mut listener = actor(&w, 2, &[]);
+    let checked = wait_for("a check that is not void", || {
+        Some(check(&mut listener, &peer, now_ns(), Duration::from_millis(300))).filter(|c| c.outcome != CheckOutcome::Void)
+    });
+    assert_eq!(checked.outcome, CheckOutcome::NoBarrier, "{checked:?}");
 }
 
 #[test]

@@ -105,7 +105,7 @@ fn barrier(status: &Status) -> Item {
         return worse(format!("no barrier when the only other host falls silent ({others} seen)"), advice);
     }
     let found =
-        format!("answers of {others} other hosts are barriers, where they come by the queue of the silent host's heartbeats");
+        format!("answers of {others} other hosts are barriers, where one comes by the queue of the silent host's heartbeats");
     Item::ok("barrier", title, found)
 }
 

@@ -18,6 +18,7 @@
 #define ETH_P_IPV6 0x86dd
 #define ETH_P_8021Q 0x8100
 #define IPPROTO_UDP 17
+#define IPPROTO_TCP 6
 #define IPPROTO_ICMP 1
 #define IPPROTO_ICMPV6 58
 #define ICMP_HEADER 8
@@ -29,10 +30,18 @@ struct vlan { __be16 tci, proto; } __attribute__((packed));
 struct ip4 { __u8 ver_ihl, tos; __be16 len, id, frag; __u8 ttl, proto; __be16 check; __be32 src, dst; } __attribute__((packed));
 struct ip6 { __be32 flow; __be16 len; __u8 next, hops; __u8 src[16], dst[16]; } __attribute__((packed));
 struct udp { __be16 src, dst, len, check; } __attribute__((packed));
+struct tcp { __be16 src, dst; __be32 seq, ack; __u8 offset, flags; } __attribute__((packed));
 
 /* Such a question, as fide_lane::probe makes it: its length and its first bytes, "FiDp". */
 #define PROBE_LEN 20
 #define PROBE_MAGIC 0x46694470
+
+/* A question by TCP, as fide_lane::probe makes it: a SYN to our port, which is one of UDP only. Its answer, a reset or whatever else acknowledges it, repeats
+ * the number of the question; what is noted of it begins with these bytes, "FiDt". */
+#define STEERED_MAGIC 0x46694474
+#define TCP_SYN 0x02
+#define TCP_RST 0x04
+#define TCP_ACK 0x10
 
 /* The causes that fide_wire::verdict::Cause knows. */
 #define CAUSES                                                                                                         \
@@ -109,14 +118,14 @@ static __always_inline void find_payload(void *data, void *data_end, __u16 port,
 }
 
 /* A barrier (SafeTimer §4.1): the answer to a question of this agent has come out of a receive queue, so whatever came into it before has too. It
- * goes on to the agent's socket; somebody else's answer is noted as well and means nothing to the agent, who looks for its own number. */
-static __always_inline void note_barrier(void *data, void *data_end, __u32 ifindex, __u32 queue)
+ * goes on to the agent's socket, or to nobody (TCP); somebody else's answer is noted as well and means nothing to the agent, who looks for its own number. */
+static __always_inline void note_barrier(void *data, void *data_end, __u32 ifindex, __u32 queue, __u16 port)
 {
 	struct eth *eth = data;
 	__u32 at = sizeof(*eth), *path, row;
-	__u64 *noted;
+	__u64 *noted, number;
 	__u16 proto;
-	__u8 *icmp;
+	__u8 next, *icmp;
 
 	if ((void *)(eth + 1) > data_end)
 		return;
@@ -130,29 +139,47 @@ static __always_inline void note_barrier(void *data, void *data_end, __u32 ifind
 	if (proto == bpf_htons(ETH_P_IP)) {
 		struct ip4 *ip = data + at;
 
-		if ((void *)(ip + 1) > data_end || ip->ver_ihl != 0x45 || ip->proto != IPPROTO_ICMP)
+		if ((void *)(ip + 1) > data_end || ip->ver_ihl != 0x45)
+			return;
+		next = ip->proto;
+		if (next == IPPROTO_ICMPV6)
 			return;
 		at += sizeof(*ip);
 	} else if (proto == bpf_htons(ETH_P_IPV6)) {
 		struct ip6 *ip = data + at;
 
-		if ((void *)(ip + 1) > data_end || ip->next != IPPROTO_ICMPV6)
+		if ((void *)(ip + 1) > data_end)
+			return;
+		next = ip->next;
+		if (next == IPPROTO_ICMP)
 			return;
 		at += sizeof(*ip);
 	} else {
 		return;
 	}
-	icmp = data + at;
-	if ((void *)icmp + ICMP_HEADER + PROBE_LEN > data_end || (icmp[0] != ICMP_ECHOREPLY && icmp[0] != ICMPV6_ECHO_REPLY) ||
-	    load32(icmp + ICMP_HEADER) != bpf_htonl(PROBE_MAGIC))
+	if (next == IPPROTO_TCP) {
+		struct tcp *tcp = data + at;
+
+		if ((void *)(tcp + 1) > data_end || load16(&tcp->src) != bpf_htons(port) || !(tcp->flags & TCP_ACK) ||
+		    !(tcp->flags & (TCP_SYN | TCP_RST)))
+			return;
+		number = bpf_cpu_to_be64((__u64)STEERED_MAGIC << 32 | (__u32)(bpf_ntohl(load32(&tcp->ack)) - 1));
+	} else if (next == IPPROTO_ICMP || next == IPPROTO_ICMPV6) {
+		icmp = data + at;
+		if ((void *)icmp + ICMP_HEADER + PROBE_LEN > data_end || (icmp[0] != ICMP_ECHOREPLY && icmp[0] != ICMPV6_ECHO_REPLY) ||
+		    load32(icmp + ICMP_HEADER) != bpf_htonl(PROBE_MAGIC))
+			return;
+		number = load64(icmp + ICMP_HEADER + PROBE_LEN - 8);
+	} else {
 		return;
+	}
 	path = bpf_map_lookup_elem(&path_of, &ifindex);
 	if (!path || queue >= FIDE_QUEUES)
 		return;
 	row = *path * FIDE_QUEUES + queue;
 	noted = bpf_map_lookup_elem(&barriers, &row);
 	if (noted) /* a full barrier: the rows written before are seen by who sees this */
-		__sync_lock_test_and_set(noted, load64(icmp + ICMP_HEADER + PROBE_LEN - 8));
+		__sync_lock_test_and_set(noted, number);
 }
 
 static __always_inline int jitter_bucket(__u64 ns)
@@ -403,7 +430,7 @@ int fide_receive(struct xdp_md *ctx)
 		return XDP_PASS;
 	find_payload(data, data_end, my->port, &payload);
 	if (!payload.at) {
-		note_barrier(data, data_end, ifindex, ctx->rx_queue_index);
+		note_barrier(data, data_end, ifindex, ctx->rx_queue_index, my->port);
 		return XDP_PASS;
 	}
 	path_found = bpf_map_lookup_elem(&path_of, &ifindex);
