@@ -106,6 +106,8 @@ const ENOUGH: usize = 256 << 10;
 const REQUESTS_PER_TURN: usize = 16;
 /// Kept events fetched at a time.
 const PAGE: usize = 64;
+/// Whoever changes how many receive queues an interface has waits so long at most for barriers.
+const COUNT_QUEUES_EVERY: std::time::Duration = std::time::Duration::from_secs(10);
 /// Most connections.
 const CONNECTIONS: usize = 256;
 /// Most of one user. Root may have all: it must be able to look when others misbehave.
@@ -158,6 +160,8 @@ pub struct Control {
     asked_ns: u64,
     losses: check::losses::Losses,
     carriers: check::carriers::Carriers,
+    /// When the paths' receive queues were counted last.
+    queues_counted: Option<std::time::Instant>,
     accepted: u64,
 }
 
@@ -302,6 +306,7 @@ impl Control {
             asked_ns: 0,
             losses,
             carriers,
+            queues_counted: None,
             accepted: 0,
         }
     }
@@ -495,6 +500,17 @@ impl Control {
         }
     }
 
+    /// Counts the paths' receive queues, which may make a thread wait for whoever changes an interface.
+    fn count_queues(&mut self) {
+        if !self.config.detector.tcp_questions || self.queues_counted.is_some_and(|at| at.elapsed() < COUNT_QUEUES_EVERY) {
+            return;
+        }
+        self.queues_counted = Some(std::time::Instant::now());
+        let interfaces = self.carriers.interfaces().iter();
+        let counted: Vec<usize> = interfaces.map(|interface| check::processors::queues(interface).unwrap_or(1)).collect();
+        self.core.tell(move |core| counted.into_iter().enumerate().for_each(|(path, queues)| core.set_queues(path, queues)));
+    }
+
     /// Interfaces and cgroups that came (back).
     fn renew_guards(&mut self) {
         for text in self.gates.as_mut().map_or_else(Vec::new, Gates::renew) {
@@ -569,6 +585,7 @@ impl Control {
     fn links_changed(&mut self) {
         self.carriers.look(now_ns);
         let changed = self.side.changed_interfaces();
+        self.queues_counted = None;
         self.renew_guards();
         for interface in changed {
             for (path, p) in self.config.paths.iter().enumerate() {
@@ -583,6 +600,7 @@ impl Control {
     fn sweep(&mut self) {
         self.read_losses();
         self.carriers.look(now_ns);
+        self.count_queues();
         self.renew_guards();
         self.renew_beside_cut_off();
         self.renew_watches();
@@ -1027,6 +1045,8 @@ impl Control {
         match check.route(&mut self.carriers, &self.config.node, self.connections[i].peer.pid) {
             Err(why) => plain(check::no_barrier(why, peer)),
             Ok(()) => {
+                let queues: Vec<_> = check.queues().collect();
+                self.core.tell(move |core| queues.into_iter().for_each(|(path, queues)| core.set_queues(path, queues)));
                 self.connections[i].checking = true;
                 self.checks.push(check);
                 Ok(None)

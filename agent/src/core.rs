@@ -16,7 +16,7 @@ use crate::fence::{Driver, Known, Outcome};
 use crate::metrics::Heart;
 use crate::peers::Peer;
 use crate::receive::Receiver;
-use crate::steer::Steering;
+use crate::steer::{Steered, Steering};
 use crate::subscribers::{Subscribers, Target, Want, key};
 use crate::watchlist::{Origin, Watched, Watchlist};
 use crate::words;
@@ -38,6 +38,7 @@ use fide_wire::packet::{
 };
 use fide_wire::verdict::{Cause, Confirmers, Contract, Evidence, FenceMode, FencedWhy, Grade, ProgressSource, VerdictId};
 use fide_wire::{PATHS, SLOTS};
+use fide_xdp::layout::QUEUES;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -138,11 +139,12 @@ const REST_NS: u64 = 80_000;
 /// How often it rests.
 const REST_EVERY_NS: u64 = 1_000_000;
 
-/// How often the interfaces' receive queues are counted: whoever changes that waits so long for barriers.
-const COUNT_QUEUES_NS: u64 = 10_000_000_000;
-
-/// Of so many others one answers, if they may.
+/// Of so many others one answers a question by TCP, if they may.
 const STEERED_AMONG: usize = 16;
+/// Such questions that leave in one turn: each takes some 3 µs.
+const STEERED_AT_ONCE: usize = 8;
+/// While more wait than this, no others are asked.
+const STEERED_MAX: usize = 512;
 
 /// A question of the second rank.
 #[derive(Clone, Copy, Debug)]
@@ -166,9 +168,10 @@ pub struct Core {
     pub(crate) answers: Answers,
     /// Which questions come back by which receive queue.
     steering: Steering,
-    /// Receive queues of the interfaces, as counted lately.
+    /// Such questions that have not left yet, by path.
+    steered: VecDeque<(usize, Steered)>,
+    /// Receive queues of the interfaces, as the control thread counted them.
     queues: [usize; PATHS],
-    count_queues_at: u64,
     /// Questions that wait until it was looked whether the first ones are answered.
     later: VecDeque<Question>,
     /// When it was last looked whether our cables are plugged.
@@ -281,8 +284,8 @@ impl Core {
             warmed_ns: 0,
             answers: Answers::default(),
             steering: Steering::default(),
+            steered: VecDeque::new(),
             queues: [1; PATHS],
-            count_queues_at: now,
             drops: DropCounters::default(),
             drops_seen: [0; PATHS],
             peers: (0..SLOTS).map(|_| None).collect(),
@@ -393,6 +396,7 @@ impl Core {
         self.drain_inbox();
         self.run_commands();
         self.judge(now_ns());
+        self.send_steered();
         self.warm(now_ns());
         self.judge_progress(now_ns());
         self.confirm();
@@ -424,7 +428,7 @@ impl Core {
 
     fn wait(&mut self) {
         let now = now_ns();
-        if self.is_awake(now) {
+        if self.is_awake(now) || !self.steered.is_empty() {
             std::hint::spin_loop();
             return;
         }
@@ -1387,58 +1391,83 @@ impl Core {
                 self.answers.note(path, queue, answer.probed_ns);
             }
             if let Some(queue) = queue {
-                self.emptied(path, queue, answer.probed_ns);
+                self.steering.other_came(path, queue);
+                self.emptied(path, &[(queue, answer.probed_ns)]);
             }
         }
-        for path in 0..PATHS {
-            if !self.steering.is_waiting(path, now) {
-                continue;
-            }
-            for (queue, asked_ns) in self.steering.came(path, &self.receiver.steered(path)) {
-                any = true;
-                self.answers.note(path, Some(queue), asked_ns);
-                self.emptied(path, queue, asked_ns);
-            }
+        for path in (0..PATHS).filter(|path| self.steering.is_waiting(*path)).collect::<Vec<_>>() {
+            let emptied = self.steering.came(path, &self.receiver.steered(path), now);
+            emptied.iter().for_each(|(queue, as_of_ns)| self.answers.note(path, Some(*queue), *as_of_ns));
+            self.emptied(path, &emptied);
+            any |= !emptied.is_empty();
         }
         any
     }
 
-    /// What came into a queue before this time is in the tables.
-    fn emptied(&mut self, path: usize, queue: u32, as_of_ns: u64) {
-        for (slot, peer) in self.peers.iter().enumerate() {
-            if let Some(peer) = peer.as_ref().filter(|_| self.receiver.peer(slot).queue[path] == queue) {
-                self.detector.drained(peer.node, path, as_of_ns);
-            }
-        }
-    }
-
-    /// Asks others than `but` so that answers come by these receive queues of a path (counted from 1; all of them: none named), where it has several.
-    pub(crate) fn steer(&mut self, path: usize, queue: Option<u32>, but: Option<u32>) {
-        let queues = self.queues[path];
-        let (Some(prober), Some(source)) = (self.prober.as_mut(), self.lane.source(path as u8)) else { return };
-        if !self.start.tcp_questions || queues < 2 || !self.receiver.offers_barriers() {
+    /// What came into these queues before these times is in the tables.
+    fn emptied(&mut self, path: usize, queues: &[(u32, u64)]) {
+        if queues.is_empty() {
             return;
         }
-        let may_answer = |p: &Peer| !p.left && !p.condemned && Some(p.node) != but;
-        let address = |p: &Peer| p.addresses[path].filter(|a| a.is_ipv6() == source.is_ipv6());
-        let peers = self.peers.iter().flatten().filter(|p| may_answer(p));
-        let addresses: BTreeMap<u32, IpAddr> = peers.filter_map(|p| Some((p.node, address(p)?))).take(STEERED_AMONG).collect();
-        let nodes: Vec<u32> = addresses.keys().copied().collect();
-        let wanted = queue.map_or(1..=queues as u32, |queue| queue..=queue);
-        let Ok(random) = fide_lane::random() else { return };
-        for q in self.steering.ask(path, queues, wanted, &nodes, now_ns(), random) {
-            let Some(address) = addresses.get(&q.node) else { continue };
-            if let Err(e) = prober.steer(path as u8, source, *address, q.port, q.number) {
-                tracing::debug!("a question by TCP on path {path}: {e}");
-                return;
+        for (slot, peer) in self.peers.iter().enumerate() {
+            let Some(peer) = peer else { continue };
+            let of_its = self.receiver.peer(slot).queue[path];
+            for (_, as_of_ns) in queues.iter().filter(|(queue, _)| *queue == of_its) {
+                self.detector.drained(peer.node, path, *as_of_ns);
             }
         }
     }
 
-    /// How many receive queues its interface has now.
-    pub(crate) fn count_queues(&mut self, path: usize) {
-        let interface = self.lane.interface(path as u8).unwrap_or_default();
-        self.queues[path] = crate::check::processors::queues(interface).unwrap_or(1).min(fide_xdp::layout::QUEUES);
+    /// Asks others than `but` so that answers come by this receive queue of a path (counted from 1), or by all, where it has several.
+    pub(crate) fn steer(&mut self, path: usize, queue: Option<u32>, but: Option<u32>) {
+        let queues = self.queues[path];
+        let Some(source) = self.lane.source(path as u8).filter(|_| self.prober.is_some()) else { return };
+        let can = self.start.tcp_questions && (2..=QUEUES).contains(&queues) && self.receiver.offers_barriers();
+        if !can || queue.is_some_and(|queue| queue as usize > queues) || self.steered.len() > STEERED_MAX {
+            return;
+        }
+        // Whoever was heard last is likeliest to answer.
+        let mut nodes: Vec<(u64, u32)> = Vec::new();
+        for (slot, peer) in self.peers.iter().enumerate() {
+            let Some(peer) = peer.as_ref().filter(|p| !p.left && !p.condemned && Some(p.node) != but) else { continue };
+            if peer.addresses[path].is_some_and(|a| a.is_ipv6() == source.is_ipv6()) {
+                nodes.push((self.receiver.peer(slot).path[path].arrived_ns, peer.node));
+            }
+        }
+        nodes.sort_unstable_by(|a, b| b.cmp(a));
+        let nodes: Vec<u32> = nodes.into_iter().take(STEERED_AMONG).map(|(_, node)| node).collect();
+        // A number that is noted already, of a question that is forgotten, would be taken for its answer.
+        let noted = self.receiver.steered(path);
+        let is_new = |random: &u64| !noted.iter().any(|(_, number)| number >> 8 == *random as u32 >> 8);
+        let Some(random) = (0..8).find_map(|_| fide_lane::random().ok().filter(is_new)) else { return };
+        let wanted = queue.map_or(1..=queues as u32, |queue| queue..=queue);
+        let questions = self.steering.ask(path, queues, wanted, &nodes, now_ns(), random);
+        self.steered.extend(questions.into_iter().map(|question| (path, question)));
+    }
+
+    /// Some of what [`Core::steer`] wants asked: a search has hundreds of them, and our heartbeats do not wait for that.
+    fn send_steered(&mut self) {
+        for _ in 0..STEERED_AT_ONCE {
+            let Some((path, q)) = self.steered.pop_front() else { return };
+            let address = self.slot(q.node).and_then(|slot| self.peers[slot].as_ref()?.addresses[path]);
+            let (Some(address), Some(source), Some(prober)) = (address, self.lane.source(path as u8), self.prober.as_mut())
+            else {
+                continue;
+            };
+            if let Err(e) = prober.steer(path as u8, source, address, q.port, q.number) {
+                tracing::debug!("a question by TCP on path {path}: {e}");
+                self.steered.retain(|(of, _)| *of != path);
+            }
+        }
+    }
+
+    /// How many receive queues the interface of a path has.
+    pub fn set_queues(&mut self, path: usize, queues: usize) {
+        if let Some(known) = self.queues.get_mut(path)
+            && std::mem::replace(known, queues) != queues
+        {
+            self.steering.forget(path);
+        }
     }
 
     /// Hands the table to the detector and does what it wants. Behind the barriers: what came before them is in it.
@@ -1634,7 +1663,7 @@ impl Core {
             Question::Witness { node, path } => self.ask(node, path, Prober::echo),
             Question::Steered { node, path } => {
                 let queue = self.slot(node).map_or(0, |slot| self.receiver.peer(slot).queue[path]);
-                if queue != 0 {
+                if queue != 0 && self.detector.is_draining() {
                     self.steer(path, Some(queue), Some(node));
                 }
             }
@@ -1832,10 +1861,6 @@ impl Core {
                 self.refresh_path(path as u8);
             }
             self.look_at_carrier(path, now);
-        }
-        if now >= self.count_queues_at {
-            self.count_queues_at = now + COUNT_QUEUES_NS;
-            (0..PATHS).for_each(|path| self.count_queues(path));
         }
     }
 
@@ -2326,6 +2351,7 @@ impl Core {
         if after != before || (after.is_some() && !self.receiver.attached(path)) {
             self.receiver.reattach(path, after);
             self.open_drops(path);
+            self.steering.forget(usize::from(path));
         }
         if let Err(e) = self.wait_for_descriptors() {
             tracing::error!("path {path}: {e}");

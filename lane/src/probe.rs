@@ -124,8 +124,8 @@ struct Path {
     spec: PathSpec,
     /// Raw ICMP sockets, by family, and the interface's index.
     open: Option<(Option<OwnedFd>, Option<OwnedFd>, u32)>,
-    /// A raw TCP socket by which questions of that kind leave, and its source.
-    tcp: Option<(OwnedFd, IpAddr)>,
+    /// A raw socket by which questions by TCP leave, and whether it is one of IPv6.
+    tcp: Option<(OwnedFd, bool)>,
 }
 
 /// Sends probes and recognises their answers. Made for the lane's thread; nothing here waits.
@@ -264,13 +264,16 @@ impl Prober {
         if source.is_ipv6() != addr.is_ipv6() {
             return Err(SendError::Other(Errno(libc::EAFNOSUPPORT)));
         }
-        if slot.tcp.as_ref().is_none_or(|(_, of)| *of != source) {
-            let fd = tcp_socket(&slot.spec.interface, source, *ifindex).map_err(|e| SendError::from_io(&e))?;
-            slot.tcp = Some((fd, source));
-        }
-        let Some((fd, _)) = &slot.tcp else { return Err(down) };
-        let syn = syn(source, addr, from_port, slot.spec.port, number);
-        sys::send_to(fd, &syn, Some(&SockAddr::ip(addr, 0, *ifindex))).map(drop).map_err(|e| SendError::from_io(&e))
+        let to = SockAddr::ip(addr, 0, *ifindex);
+        let packet = syn(source, addr, from_port, slot.spec.port, number);
+        let (fd, _) = match slot.tcp.take() {
+            Some(open) if open.1 == source.is_ipv6() => slot.tcp.insert(open),
+            _ => {
+                let fd = sending_socket(&slot.spec.interface, source.is_ipv6()).map_err(|e| SendError::from_io(&e))?;
+                slot.tcp.insert((fd, source.is_ipv6()))
+            }
+        };
+        sys::send_to(fd, &packet, Some(&to)).map(drop).map_err(|e| SendError::from_io(&e))
     }
 
     /// The next answer, if one has arrived. Never waits; looks at a bounded number of packets.
@@ -412,39 +415,43 @@ fn raw_socket(interface: &str, ipv6: bool) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// A raw TCP socket that only sends.
-fn tcp_socket(interface: &str, source: IpAddr, ifindex: u32) -> io::Result<OwnedFd> {
-    let fd = sys::socket(if source.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET }, libc::SOCK_RAW, libc::IPPROTO_TCP)?;
-    sys::deafen(&fd)?; // or it would get a copy of all TCP
+/// A raw socket that only sends, whole packets: one of IPPROTO_TCP would be handed a copy of all TCP.
+fn sending_socket(interface: &str, ipv6: bool) -> io::Result<OwnedFd> {
+    let fd = sys::socket(if ipv6 { libc::AF_INET6 } else { libc::AF_INET }, libc::SOCK_RAW, libc::IPPROTO_RAW)?;
     sys::bind_to_device(&fd, interface)?;
-    sys::bind(&fd, &SockAddr::ip(source, 0, ifindex))?;
     Ok(fd)
 }
 
-/// A SYN without options.
-fn syn(source: IpAddr, to: IpAddr, from_port: u16, port: u16, number: u32) -> [u8; 20] {
+/// An IP packet with a SYN without options.
+fn syn(source: IpAddr, to: IpAddr, from_port: u16, port: u16, number: u32) -> Vec<u8> {
     const SYN: u8 = 2;
+    const TTL: u8 = 64;
+    const TCP: u8 = libc::IPPROTO_TCP as u8;
     let mut segment = [0; 20];
     segment[0..2].copy_from_slice(&from_port.to_be_bytes());
     segment[2..4].copy_from_slice(&port.to_be_bytes());
     segment[4..8].copy_from_slice(&number.to_be_bytes());
     (segment[12], segment[13]) = (5 << 4, SYN);
     segment[14..16].copy_from_slice(&1024u16.to_be_bytes());
-    let mut summed = Vec::with_capacity(64);
-    match (source, to) {
+    let len = segment.len() as u8;
+    let (mut packet, pseudo) = match (source, to) {
         (IpAddr::V4(a), IpAddr::V4(b)) => {
-            [a.octets(), b.octets(), [0, libc::IPPROTO_TCP as u8, 0, segment.len() as u8]].iter().for_each(|w| summed.extend(w));
+            let addresses = [a.octets(), b.octets()].concat();
+            // The kernel fills in the header's length and checksum.
+            let head = [&[0x45, 0, 0, 20 + len, 0, 0, 0x40, 0, TTL, TCP, 0, 0][..], &addresses].concat();
+            (head, [&addresses[..], &[0, TCP, 0, len]].concat())
         }
         (a, b) => {
             let octets = |a: IpAddr| if let IpAddr::V6(a) = a { a.octets() } else { [0; 16] };
-            [octets(a), octets(b)].iter().for_each(|w| summed.extend(w));
-            summed.extend([0, 0, 0, segment.len() as u8, 0, 0, 0, libc::IPPROTO_TCP as u8]);
+            let addresses = [octets(a), octets(b)].concat();
+            let head = [&[0x60, 0, 0, 0, 0, len, TCP, TTL][..], &addresses].concat();
+            (head, [&addresses[..], &[0, 0, 0, len, 0, 0, 0, TCP]].concat())
         }
-    }
-    summed.extend(segment);
-    let check = crate::frame::checksum(&summed);
+    };
+    let check = crate::frame::checksum(&[&pseudo[..], &segment].concat());
     segment[16..18].copy_from_slice(&check.to_be_bytes());
-    segment
+    packet.extend(segment);
+    packet
 }
 
 fn encode(node: u32, path: u8, nonce: u64) -> [u8; PROBE_LEN] {
@@ -518,22 +525,18 @@ mod tests {
 
     #[test]
     fn a_syn_has_its_fields_where_they_belong_and_a_checksum_that_verifies() {
-        // The sum over pseudo-header and segment is all ones.
-        for (source, to) in [("10.0.0.1", "10.0.0.2"), ("fd77::1", "fd77::2")] {
+        for (source, to, head) in [("10.0.0.1", "10.0.0.2", 20), ("fd77::1", "fd77::2", 40)] {
             let (source, to): (IpAddr, IpAddr) = (source.parse().unwrap(), to.parse().unwrap());
-            let segment = syn(source, to, 40_000, 7400, 0x0102_0304);
+            let packet = syn(source, to, 40_000, 7400, 0x0102_0304);
+            let (ip, segment) = packet.split_at(head);
             assert_eq!(segment[..8], [0x9c, 0x40, 0x1c, 0xe8, 1, 2, 3, 4]);
-            assert_eq!((segment[12], segment[13]), (0x50, 2));
-            let mut summed = Vec::new();
-            for address in [source, to] {
-                match address {
-                    IpAddr::V4(a) => summed.extend(a.octets()),
-                    IpAddr::V6(a) => summed.extend(a.octets()),
-                }
-            }
-            summed.extend([0, 6, 0, 20]);
-            summed.extend(segment);
-            assert_eq!(crate::frame::checksum(&summed), 0, "{source}");
+            assert_eq!((segment.len(), segment[12], segment[13]), (20, 0x50, 2));
+            let addresses = if head == 20 { &ip[12..] } else { &ip[8..] };
+            assert_eq!(crate::frame::checksum(&[addresses, &[0, 6, 0, 20], segment].concat()), 0, "{source}");
+            assert_eq!(
+                if head == 20 { (ip[0], ip[9], ip[3]) } else { (ip[0], ip[6], ip[5] + 20) },
+                (if head == 20 { 0x45 } else { 0x60 }, 6, 40)
+            );
         }
     }
 

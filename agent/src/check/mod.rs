@@ -190,6 +190,11 @@ impl Check {
         self.whole(carriers)
     }
 
+    /// The paths that its packets may come by, with the number of receive queues of each.
+    pub fn queues(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.paths.iter().enumerate().filter_map(|(path, queues)| Some((path, (*queues)?)))
+    }
+
     /// The paths that the peer's packets come by now, with the number of queues of each.
     fn ways(&self, interfaces: &[String]) -> Result<[Option<usize>; PATHS], String> {
         same_network(self.pid)?;
@@ -382,10 +387,7 @@ impl Core {
                 }
             }
         }
-        for path in (0..PATHS).filter(|p| paths[*p]) {
-            self.count_queues(path);
-            self.steer(path, None, None);
-        }
+        (0..PATHS).filter(|p| paths[*p]).for_each(|path| self.steer(path, None, None));
     }
 
     /// What came out of the queues, and whether they are told apart.
