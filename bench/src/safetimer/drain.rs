@@ -19,8 +19,6 @@ const BAR_US: f64 = 100.0;
 /// A stop must end before the agent is lost (1 s).
 const PATIENCE: Duration = Duration::from_millis(700);
 
-const LOOK_EVERY: Duration = Duration::from_millis(40);
-
 /// Who is stopped, and who says so.
 struct Who {
     victim: u16,
@@ -83,17 +81,13 @@ pub fn run(times: u32, profile: Profile, ui: &Ui) -> Outcome {
 fn wait_for_all(rig: &mut Rig, who: &Who, from: &mut [u64]) -> Result<Vec<HistoryEvent>> {
     let deadline = Instant::now() + PATIENCE;
     let mut found = vec![Vec::new(); who.observers.len()];
-    // To be asked for their history keeps the observers from what is measured: seldom, and first when they have most likely said it.
-    std::thread::sleep(LOOK_EVERY);
     while found.iter().any(Vec::is_empty) {
         ensure!(Instant::now() < deadline, "an observer did not say within {PATIENCE:?} that h{} was overdue", who.victim);
+        std::thread::sleep(Duration::from_millis(2));
         for (i, host) in who.observers.iter().enumerate() {
             let (events, next) = rig.history(*host, from[i])?;
             from[i] = next;
             found[i].extend(events.into_iter().filter(|e| missed_ns(e, who.victim).is_some()));
-        }
-        if found.iter().any(Vec::is_empty) {
-            std::thread::sleep(LOOK_EVERY);
         }
     }
     Ok(found.into_iter().flatten().collect())
