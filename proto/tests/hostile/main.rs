@@ -22,7 +22,7 @@ smokes! {
     lowi: cores::engines::lowi, 500;
     owi: cores::engines::owi, 2000;
     paxos: cores::paxos::paxos, 1000;
-    log: cores::log::log, 2000;
+    log: cores::log::log, 4000;
     gate: cores::gate::gate, 2000;
     osrb: cores::broadcast::osrb, 1000;
     fcurb: cores::broadcast::fcurb, 1000;
