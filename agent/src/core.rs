@@ -940,8 +940,8 @@ impl Core {
 
     fn path_report(&mut self, h: &Header, body: &[u8], now: u64) {
         let Some(slot) = self.slot(h.sender) else { return };
-        let reporter = match self.peers[slot].as_ref() {
-            Some(p) if p.incarnation == h.incarnation => p.name.clone(),
+        let (reporter, is_over) = match self.peers[slot].as_ref() {
+            Some(p) if p.incarnation == h.incarnation => (p.name.clone(), p.condemned),
             _ => return,
         };
         // A later life of our name that nobody hears any more: another agent had it, or ours before it lost its memory.
@@ -949,7 +949,7 @@ impl Core {
         let unheard = ours.peek().is_some() && ours.all(|e| e.flags & ReportEntry::SILENT != 0);
         for entry in ReportEntry::read_all(body) {
             if entry.node != self.start.node {
-                if entry.flags & ReportEntry::SILENT != 0 {
+                if entry.flags & ReportEntry::SILENT != 0 && !is_over {
                     self.detector.also_reported(entry.node, &reporter, now);
                 }
                 continue;
@@ -968,7 +968,8 @@ impl Core {
                 self.start_over(entry.incarnation, now);
                 return;
             }
-            if entry.incarnation != self.start.incarnation {
+            // Of one whom we gave up nothing else is heard: two that were cut off from each other both begin anew.
+            if entry.incarnation != self.start.incarnation || is_over {
                 continue;
             }
             if let Some(fence) = self.fence.as_mut() {

@@ -112,9 +112,10 @@ impl SoftTable {
         };
         let peer = &mut self.peers[slot];
         if h.incarnation != peer.incarnation || peer.condemned != 0 {
-            // A newer life begins with an announcement.
+            // A newer life begins with an announcement. Who was given up may have given us up: only its report says so.
             let begins = h.incarnation > peer.incarnation && h.kind == Kind::Announce;
-            return if begins { Ok(Accepted::Packet(packet)) } else { Err(Refusal::OldIncarnation) };
+            let told = h.incarnation == peer.incarnation && h.kind == Kind::PathReport;
+            return if begins || told { Ok(Accepted::Packet(packet)) } else { Err(Refusal::OldIncarnation) };
         }
         let row = &mut peer.path[usize::from(path)];
         if h.kind == Kind::Heartbeat {
@@ -293,7 +294,11 @@ mod tests {
         assert!(matches!(t.accept(&frame(Kind::Announce, 9, 8, 0, None, b"{}"), 0, 2, &ME, &k), Ok(Accepted::Packet(_))));
         t.condemn(0);
         assert_eq!(t.accept(&frame(Kind::Heartbeat, 10, 7, 0, None, b""), 0, 2, &ME, &k), Err(Refusal::OldIncarnation));
-        assert_eq!(t.refused[Refusal::OldIncarnation as usize], 3);
+        let report = |incarnation| frame(Kind::PathReport, 11, incarnation, 0, None, b"");
+        assert!(matches!(t.accept(&report(7), 0, 2, &ME, &k), Ok(Accepted::Packet(_))), "it may have given us up, too");
+        assert_eq!(t.accept(&report(6), 0, 2, &ME, &k), Err(Refusal::OldIncarnation));
+        assert_eq!(t.peer(0).path[0].event_number, 0, "and nothing of it counts");
+        assert_eq!(t.refused[Refusal::OldIncarnation as usize], 4);
     }
 
     #[test]

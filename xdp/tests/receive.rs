@@ -353,11 +353,23 @@ as_root! {
         let hb = b.heartbeat(0, b"");
         assert_eq!(b.arrives(0, &hb), Fate::Accepted);
         b.m.condemn(PEER_SLOT);
-        for kind in [Kind::Heartbeat, Kind::Notice, Kind::Leave, Kind::Confirm, Kind::PathReport, Kind::Announce] {
+        let before = b.m.peer(PEER_SLOT);
+        for kind in [Kind::Heartbeat, Kind::Notice, Kind::Leave, Kind::Confirm, Kind::Announce] {
             let h = b.header(kind, 0);
             let p = b.sign(&h, kind.has_notice().then(|| a_notice(1, 1)).as_ref(), b"");
             assert_eq!(b.arrives(0, &p), Fate::Refused(Refusal::OldIncarnation), "{kind:?}");
         }
+        // But for what may say that it has given us up, and nothing of its row changes by that.
+        let report = |b: &mut Bench, incarnation| {
+            let h = Header { incarnation, ..b.header(Kind::PathReport, 0) };
+            let p = b.sign(&h, None, b"");
+            b.arrives(0, &p)
+        };
+        assert_eq!(report(&mut b, PEER_INCARNATION), Fate::Accepted);
+        for other in [PEER_INCARNATION - 1, PEER_INCARNATION + 1] {
+            assert_eq!(report(&mut b, other), Fate::Refused(Refusal::OldIncarnation));
+        }
+        assert_eq!(b.m.peer(PEER_SLOT).path[0].event_number, before.path[0].event_number);
         let h = Header { incarnation: PEER_INCARNATION + 1, ..b.header(Kind::Announce, 0) };
         let p = b.sign(&h, None, b"{}");
         assert_eq!(b.arrives(0, &p), Fate::Accepted);

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod alone;
 mod beats;
 mod clients;
 mod crash;

@@ -523,6 +523,10 @@ int fide_receive(struct xdp_md *ctx)
 		/* A newer life is the agent's to begin, and it begins with an announcement. */
 		if (incarnation > peer->incarnation && kind == FIDE_KIND_ANNOUNCE)
 			goto whole_packet;
+		/* Who was given up may have given us up: only its report says so, and unless we heed it both wait for the other one for ever. Its row
+		 * is not touched. */
+		if (incarnation == peer->incarnation && kind == FIDE_KIND_PATH_REPORT)
+			goto whole_packet;
 		return refuse(FIDE_REFUSED_OLD_INCARNATION);
 	}
 
