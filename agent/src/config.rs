@@ -6,6 +6,7 @@
 //!
 //! [`diff`] says what of a changed file can be taken over by a running agent and what waits for a restart.
 
+use crate::answerers::ANSWERERS;
 use fide_proto::fence::Paths as FencePaths;
 use fide_wire::control::{DEFAULT_SOCKET, Selector};
 use fide_wire::mac::{Key, Keyring};
@@ -103,6 +104,8 @@ pub struct PathConfig {
     pub address: Option<IpAddr>,
     /// Routers a multicast packet may cross plus one.
     pub ttl: u8,
+    /// Who answers echo requests there and is no host of the cluster; unless set, the interface's gateways.
+    pub answerers: Option<Vec<IpAddr>>,
 }
 
 /// How the agent treats its processor (X7).
@@ -759,6 +762,7 @@ struct FilePath {
     unicast: Vec<Ip>,
     address: Option<Ip>,
     ttl: Option<u8>,
+    answerers: Option<Vec<Ip>>,
 }
 
 #[derive(Deserialize)]
@@ -1166,6 +1170,7 @@ impl Config {
                 unicast: vec![],
                 address: None,
                 ttl: 1,
+                answerers: None,
             })
             .collect();
         self.warnings.extend(one_path_warning(&self.paths));
@@ -1227,6 +1232,17 @@ fn paths(
         {
             return bad(format!("address {a} is not the address of a host"));
         }
+        if let Some(all) = &f.answerers {
+            let is_host = |a: &IpAddr| !a.is_multicast() && !a.is_unspecified() && !a.is_loopback();
+            if let Some(Ip(a)) = all.iter().find(|a| !is_host(&a.0) || f.address.as_ref().is_some_and(|own| own.0 == a.0)) {
+                return bad(format!(
+                    "{a} in `answerers` is nobody else who could answer: name a router, a switch or another host of this network"
+                ));
+            }
+            if all.len() > ANSWERERS {
+                return bad(format!("{} addresses in `answerers`; {ANSWERERS} are more than enough", all.len()));
+            }
+        }
         let mut families = group.iter().chain(&unicast).chain(f.address.as_ref().map(|a| &a.0)).map(IpAddr::is_ipv4);
         let first = families.next();
         if families.any(|v4| Some(v4) != first) {
@@ -1252,6 +1268,7 @@ fn paths(
             unicast,
             address: f.address.map(|a| a.0),
             ttl: f.ttl.unwrap_or(1),
+            answerers: f.answerers.map(|all| all.into_iter().map(|ip| ip.0).collect()),
         });
     }
     warnings.extend(one_path_warning(&paths));

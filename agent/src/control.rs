@@ -2,6 +2,7 @@
 //! commands and hears from it by events.
 
 use crate::access;
+use crate::answerers;
 use crate::bridge::Bridge;
 use crate::check::{self, Check};
 use crate::config::{self, Config, HookAction};
@@ -24,6 +25,7 @@ use fide_wire::control::{
 };
 use fide_wire::verdict::{Cause, ProgressSource, VerdictId};
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -107,7 +109,7 @@ const REQUESTS_PER_TURN: usize = 16;
 /// Kept events fetched at a time.
 const PAGE: usize = 64;
 /// Whoever changes how many receive queues an interface has waits so long at most for barriers.
-const COUNT_QUEUES_EVERY: std::time::Duration = std::time::Duration::from_secs(10);
+const LOOK_AT_PATHS_EVERY: std::time::Duration = std::time::Duration::from_secs(10);
 /// Most connections.
 const CONNECTIONS: usize = 256;
 /// Most of one user. Root may have all: it must be able to look when others misbehave.
@@ -161,7 +163,7 @@ pub struct Control {
     losses: check::losses::Losses,
     carriers: check::carriers::Carriers,
     /// When the paths' receive queues were counted last.
-    queues_counted: Option<std::time::Instant>,
+    paths_looked_at: Option<std::time::Instant>,
     accepted: u64,
 }
 
@@ -306,7 +308,7 @@ impl Control {
             asked_ns: 0,
             losses,
             carriers,
-            queues_counted: None,
+            paths_looked_at: None,
             accepted: 0,
         }
     }
@@ -500,15 +502,24 @@ impl Control {
         }
     }
 
-    /// Counts the paths' receive queues, which may make a thread wait for whoever changes an interface.
-    fn count_queues(&mut self) {
-        if !self.config.detector.tcp_questions || self.queues_counted.is_some_and(|at| at.elapsed() < COUNT_QUEUES_EVERY) {
+    /// Counts the paths' receive queues, and looks who may answer there: either may make a thread wait for whoever changes an interface.
+    fn look_at_paths(&mut self) {
+        if self.paths_looked_at.is_some_and(|at| at.elapsed() < LOOK_AT_PATHS_EVERY) {
             return;
         }
-        self.queues_counted = Some(std::time::Instant::now());
-        let interfaces = self.carriers.interfaces().iter();
-        let counted: Vec<usize> = interfaces.map(|interface| check::processors::queues(interface).unwrap_or(1)).collect();
-        self.core.tell(move |core| counted.into_iter().enumerate().for_each(|(path, queues)| core.set_queues(path, queues)));
+        self.paths_looked_at = Some(std::time::Instant::now());
+        let configured = self.config.paths.iter().map(|path| path.answerers.as_ref());
+        let of = |(interface, configured): (&String, Option<&Vec<IpAddr>>)| {
+            let answerers = configured.cloned().unwrap_or_else(|| answerers::gateways(interface));
+            (check::processors::queues(interface).unwrap_or(1), answerers)
+        };
+        let looked: Vec<_> = self.carriers.interfaces().iter().zip(configured).map(of).collect();
+        self.core.tell(move |core| {
+            for (path, (queues, answerers)) in looked.iter().enumerate() {
+                core.set_queues(path, *queues);
+                core.set_answerers(path, answerers);
+            }
+        });
     }
 
     /// Interfaces and cgroups that came (back).
@@ -585,7 +596,7 @@ impl Control {
     fn links_changed(&mut self) {
         self.carriers.look(now_ns);
         let changed = self.side.changed_interfaces();
-        self.queues_counted = None;
+        self.paths_looked_at = None;
         self.renew_guards();
         for interface in changed {
             for (path, p) in self.config.paths.iter().enumerate() {
@@ -600,7 +611,7 @@ impl Control {
     fn sweep(&mut self) {
         self.read_losses();
         self.carriers.look(now_ns);
-        self.count_queues();
+        self.look_at_paths();
         self.renew_guards();
         self.renew_beside_cut_off();
         self.renew_watches();

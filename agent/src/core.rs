@@ -10,6 +10,7 @@
 //! Everything that may wait (files, clients, hooks, name look-ups) lives in the control thread, which reaches the loop by
 //! [`Command`]s and hears from it by [`Happened`].
 
+use crate::answerers::{self, Answerer, Answerers};
 use crate::bridge::Bridge;
 use crate::check::Answers;
 use crate::fence::{Driver, Known, Outcome};
@@ -155,6 +156,8 @@ enum Question {
     Witness { node: u32, path: usize },
     /// To others, so that an answer comes by the receive queue of this one's heartbeats.
     Steered { node: u32, path: usize },
+    /// To who is no host of the cluster, when no other one is left to answer.
+    Answerers { path: usize },
 }
 
 /// The loop's state.
@@ -166,6 +169,8 @@ pub struct Core {
     pub(crate) prober: Option<Prober>,
     /// What came out of which queues: for applications that check.
     pub(crate) answers: Answers,
+    /// Who else may answer.
+    pub(crate) answerers: Answerers,
     /// Which questions come back by which receive queue.
     steering: Steering,
     /// Such questions that have not left yet, by path.
@@ -283,6 +288,7 @@ impl Core {
             carriers_ns: 0,
             warmed_ns: 0,
             answers: Answers::default(),
+            answerers: Answerers::default(),
             steering: Steering::default(),
             steered: VecDeque::new(),
             queues: [1; PATHS],
@@ -1386,7 +1392,9 @@ impl Core {
                 AnswerKind::AgentAbsent => ProbeResult::AgentAbsent,
             };
             let path = usize::from(answer.path);
-            self.detector.probe_result(answer.node, path, result, answer.probed_ns, now);
+            if !self.answerers.answered(answer.node, path, now) {
+                self.detector.probe_result(answer.node, path, result, answer.probed_ns, now);
+            }
             let queue = self.receiver.barrier(path, answer.nonce);
             if answer.kind == AnswerKind::KernelAnswered {
                 self.answers.note(path, queue, answer.probed_ns);
@@ -1419,24 +1427,82 @@ impl Core {
         }
     }
 
-    /// Asks others than `but` so that answers come by this receive queue of a path (counted from 1), or by all, where it has several.
-    pub(crate) fn steer(&mut self, path: usize, queue: Option<u32>, but: Option<u32>) {
-        let queues = self.queues[path];
-        let Some(source) = self.lane.source(path as u8).filter(|_| self.prober.is_some()) else { return };
-        let can = self.start.tcp_questions && (2..=QUEUES).contains(&queues) && self.receiver.offers_barriers();
-        if !can || queue.is_some_and(|queue| queue as usize > queues) || self.steered.len() > STEERED_MAX {
-            return;
+    /// Whether another host than `but` is well and can be asked on this path.
+    pub(crate) fn others_are_well(&self, path: usize, but: Option<u32>) -> bool {
+        let now = now_ns();
+        let is_well = |(slot, peer): (usize, &Option<Box<Peer>>)| {
+            let Some(peer) = peer.as_ref().filter(|p| !p.left && !p.condemned && Some(p.node) != but) else { return false };
+            let timeout_ns = self.detector.timeout_ns(peer.node).unwrap_or(0);
+            peer.addresses[path].is_some() && now.saturating_sub(self.receiver.peer(slot).path[path].arrived_ns) <= timeout_ns
+        };
+        self.peers.iter().enumerate().any(is_well)
+    }
+
+    /// Asks who is no host of the cluster for a barrier of a path.
+    pub(crate) fn ask_answerers(&mut self, path: usize) {
+        let Some(prober) = self.prober.as_mut() else { return };
+        for answerer in self.answerers.of(path) {
+            if let Err(e) = prober.echo_aside(answerer.node, path as u8, answerer.address) {
+                tracing::debug!("a barrier of path {path} by {}: {e}", answerer.address);
+            }
         }
-        // Whoever was heard last is likeliest to answer.
-        let mut nodes: Vec<(u64, u32)> = Vec::new();
+    }
+
+    /// These may be asked, too. They are asked now and then, so that it is known who does answer.
+    pub fn set_answerers(&mut self, path: usize, addresses: &[IpAddr]) {
+        let is_own = |address: &IpAddr| (0..PATHS as u8).any(|path| self.lane.source(path) == Some(*address));
+        let others: Vec<IpAddr> = addresses.iter().filter(|a| !is_own(a)).copied().collect();
+        if self.answerers.set(path, &others) {
+            self.steering.forget(path);
+        }
+        self.ask_answerers(path);
+    }
+
+    /// Whom to ask by TCP, the likeliest to answer first.
+    fn steered_among(&self, path: usize, but: Option<u32>, source: IpAddr) -> Vec<u32> {
+        let mut hosts: Vec<(u64, u32)> = Vec::new();
         for (slot, peer) in self.peers.iter().enumerate() {
             let Some(peer) = peer.as_ref().filter(|p| !p.left && !p.condemned && Some(p.node) != but) else { continue };
             if peer.addresses[path].is_some_and(|a| a.is_ipv6() == source.is_ipv6()) {
-                nodes.push((self.receiver.peer(slot).path[path].arrived_ns, peer.node));
+                hosts.push((self.receiver.peer(slot).path[path].arrived_ns, peer.node)); // whoever was heard last
             }
         }
-        nodes.sort_unstable_by(|a, b| b.cmp(a));
-        let nodes: Vec<u32> = nodes.into_iter().take(STEERED_AMONG).map(|(_, node)| node).collect();
+        hosts.sort_unstable_by(|a, b| b.cmp(a));
+        let hosts = hosts.into_iter().map(|(_, node)| node);
+        if self.others_are_well(path, but) {
+            return hosts.take(STEERED_AMONG).collect();
+        }
+        let now = now_ns();
+        let is_able = |a: &&Answerer| a.answers(now) && a.address.is_ipv6() == source.is_ipv6();
+        let answerers = self.answerers.of(path).iter().filter(is_able).map(|a| a.node);
+        let crossing = self.crossing(path).map(|_| answerers::ITSELF);
+        answerers.chain(crossing).chain(hosts).take(STEERED_AMONG).collect()
+    }
+
+    /// From which path this host may ask itself on another one, and from which address.
+    fn crossing(&self, path: usize) -> Option<(u8, IpAddr)> {
+        let source = self.lane.source(path as u8)?;
+        let other = |by: &u8| usize::from(*by) != path && self.lane.carrier(*by);
+        (0..PATHS as u8)
+            .filter(other)
+            .find_map(|by| Some((by, self.lane.source(by).filter(|s| s.is_ipv6() == source.is_ipv6())?)))
+    }
+
+    /// Asks others than `but` so that answers come by this receive queue of a path (counted from 1), or by all: where it has several, and where no other host is
+    /// left whose echo would come.
+    pub(crate) fn steer(&mut self, path: usize, queue: Option<u32>, but: Option<u32>) {
+        let queues = self.queues[path];
+        let Some(source) = self.lane.source(path as u8).filter(|_| self.prober.is_some()) else { return };
+        let can = self.start.tcp_questions && (1..=QUEUES).contains(&queues) && self.receiver.offers_barriers();
+        if !can || queue.is_some_and(|queue| queue as usize > queues) || self.steered.len() > STEERED_MAX {
+            return;
+        }
+        let nodes = match queues {
+            // An echo comes by the one that there is, unless there is nobody for it.
+            1 if self.others_are_well(path, but) => return,
+            1 => self.crossing(path).map(|_| answerers::ITSELF).into_iter().collect(),
+            _ => self.steered_among(path, but, source),
+        };
         // A number that is noted already, of a question that is forgotten, would be taken for its answer.
         let noted = self.receiver.steered(path);
         let is_new = |random: &u64| !noted.iter().any(|(_, number)| number >> 8 == *random as u32 >> 8);
@@ -1450,12 +1516,17 @@ impl Core {
     fn send_steered(&mut self) {
         for _ in 0..STEERED_AT_ONCE {
             let Some((path, q)) = self.steered.pop_front() else { return };
-            let address = self.slot(q.node).and_then(|slot| self.peers[slot].as_ref()?.addresses[path]);
-            let (Some(address), Some(source), Some(prober)) = (address, self.lane.source(path as u8), self.prober.as_mut())
-            else {
-                continue;
+            let Some(source) = self.lane.source(path as u8) else { continue };
+            let host = self.slot(q.node).and_then(|slot| self.peers[slot].as_ref()?.addresses[path]);
+            let address = host.or_else(|| self.answerers.address(q.node, path));
+            let crossing = self.crossing(path).filter(|_| q.node == answerers::ITSELF && address.is_none());
+            let Some(prober) = self.prober.as_mut() else { return };
+            let sent = match (address, crossing) {
+                (Some(address), _) => prober.steer(path as u8, source, address, q.port, q.number),
+                (None, Some((by, from))) => prober.cross((by, path as u8), from, source, q.port, q.number),
+                (None, None) => continue,
             };
-            if let Err(e) = prober.steer(path as u8, source, address, q.port, q.number) {
+            if let Err(e) = sent {
                 tracing::debug!("a question by TCP on path {path}: {e}");
                 self.steered.retain(|(of, _)| *of != path);
             }
@@ -1653,6 +1724,8 @@ impl Core {
                 self.look_at_carrier(path, now);
             }
         }
+        let alone: Vec<usize> = paths().filter(|path| !self.others_are_well(*path, Some(node))).collect();
+        self.later.extend(alone.into_iter().map(|path| Question::Answerers { path }));
         // Others, by the queue that its heartbeats take.
         self.later.extend(paths().map(|path| Question::Steered { node, path }));
         self.later.extend(paths().map(|path| Question::Knock { node, path }));
@@ -1662,6 +1735,7 @@ impl Core {
         match question {
             Question::Knock { node, path } => self.ask(node, path, Prober::knock),
             Question::Witness { node, path } => self.ask(node, path, Prober::echo),
+            Question::Answerers { path } => self.ask_answerers(path),
             Question::Steered { node, path } => {
                 let queue = self.slot(node).map_or(0, |slot| self.receiver.peer(slot).queue[path]);
                 if queue != 0 && self.detector.is_draining() {

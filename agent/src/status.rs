@@ -3,7 +3,7 @@
 use crate::core::{Core, now_ns};
 use fide_proto::detector::AppState;
 use fide_wire::PATHS;
-use fide_wire::control::{AppStatus, HostStatus, LocalPath, PathStatus, Status};
+use fide_wire::control::{AppStatus, HostStatus, LocalPath, PathAnswerer, PathStatus, Status};
 use fide_wire::packet::Refusal;
 use fide_wire::verdict::Cause;
 
@@ -45,6 +45,12 @@ impl Core {
                     interface: interface.clone(),
                     address: self.lane.source(path as u8).map_or_else(String::new, |a| a.to_string()),
                     up: self.lane.carrier(path as u8),
+                    answerers: self
+                        .answerers
+                        .of(path)
+                        .iter()
+                        .map(|a| PathAnswerer { address: a.address.to_string(), answers: a.answers(now) })
+                        .collect(),
                 })
                 .collect(),
             contract: self.own_contract(),

@@ -13,6 +13,7 @@
 //!   too, because the receive program sees them before the firewall.
 //! * A host that drops ICMP never answers: absence of an answer proves nothing.
 
+use crate::frame::{ETH_P_IP, ETH_P_IPV6};
 use crate::send::{Errno, LaneError, PathSpec, SendError};
 use crate::sys::{self, SockAddr, monotonic_ns};
 use fide_wire::{PATHS, SLOTS};
@@ -126,6 +127,10 @@ struct Path {
     open: Option<(Option<OwnedFd>, Option<OwnedFd>, u32)>,
     /// A raw socket by which questions by TCP leave, and whether it is one of IPv6.
     tcp: Option<(OwnedFd, bool)>,
+    /// The interface's own address.
+    mac: [u8; 6],
+    /// A packet socket by which this host's other path is asked, made when it is first wanted.
+    frames: Option<OwnedFd>,
 }
 
 /// Sends probes and recognises their answers. Made for the lane's thread; nothing here waits.
@@ -154,7 +159,7 @@ impl Prober {
         let mut prober = Self { paths: [const { None }; PATHS], targets: HashMap::new(), epoll, id, sequence: 0 };
         for spec in specs {
             let Some(slot) = prober.paths.get_mut(usize::from(spec.path)) else { continue };
-            *slot = Some(Path { spec: spec.clone(), open: None, tcp: None });
+            *slot = Some(Path { spec: spec.clone(), open: None, tcp: None, mac: [0; 6], frames: None });
             match prober.refresh(spec.path) {
                 Err(e) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::EACCES)) => {
                     return Err(fail("opening a raw ICMP socket (needs CAP_NET_RAW)")(e));
@@ -174,7 +179,7 @@ impl Prober {
     pub fn refresh(&mut self, path: u8) -> io::Result<()> {
         let no_path = || io::Error::from_raw_os_error(libc::ENODEV);
         let slot = self.paths.get_mut(usize::from(path)).and_then(Option::as_mut).ok_or_else(no_path)?;
-        (slot.open, slot.tcp) = (None, None);
+        (slot.open, slot.tcp, slot.frames) = (None, None, None);
         for (key, target) in &mut self.targets {
             if key.1 == path {
                 target.udp = None;
@@ -192,7 +197,7 @@ impl Prober {
                 sys::epoll_add(&self.epoll, fd.as_raw_fd(), RAW | family << 8 | u64::from(path))?;
             }
         }
-        slot.open = Some((v4, v6, link.ifindex));
+        (slot.open, slot.mac) = (Some((v4, v6, link.ifindex)), link.mac);
         Ok(())
     }
 
@@ -274,6 +279,31 @@ impl Prober {
             }
         };
         sys::send_to(fd, &packet, Some(&to)).map(drop).map_err(|e| SendError::from_io(&e))
+    }
+
+    /// Sends this host itself, from the interface of path `by` to that of path `to` (addresses and paths in this order), what an answer to [`Prober::steer`]'s question
+    /// with this number looks like: where both interfaces are on one network, it comes by a receive queue of the second as any other packet (SafeTimer §4.1, the
+    /// barrier "to oneself"). IP takes it for a forgery (its source is this host) and drops it; the receive program has seen it by then.
+    ///
+    /// # Errors
+    /// When it did not leave. The interface being gone is [`SendError::Down`].
+    pub fn cross(&mut self, (by, to): (u8, u8), from: IpAddr, addr: IpAddr, to_port: u16, number: u32) -> Result<(), SendError> {
+        let down = SendError::Down(Errno(libc::ENODEV));
+        if from.is_ipv6() != addr.is_ipv6() {
+            return Err(SendError::Other(Errno(libc::EAFNOSUPPORT)));
+        }
+        let path = |path: u8| self.paths.get(usize::from(path)).and_then(Option::as_ref).filter(|path| path.open.is_some());
+        let (mac, port) = path(to).map(|path| (path.mac, path.spec.port)).ok_or(down)?;
+        let (source, ifindex) = path(by).and_then(|path| Some((path.mac, path.open.as_ref()?.2))).ok_or(down)?;
+        let ethertype = if addr.is_ipv6() { ETH_P_IPV6 } else { ETH_P_IP };
+        let frame = [&mac[..], &source, &ethertype.to_be_bytes(), &reset(from, addr, port, to_port, number)].concat();
+        let slot = self.paths.get_mut(usize::from(by)).and_then(Option::as_mut).ok_or(down)?;
+        let fd = match slot.frames.take() {
+            Some(fd) => slot.frames.insert(fd),
+            // Of no protocol: it receives nothing.
+            None => slot.frames.insert(sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0).map_err(|e| SendError::from_io(&e))?),
+        };
+        sys::send_to(fd, &frame, Some(&SockAddr::link(ifindex, ethertype, mac))).map(drop).map_err(|e| SendError::from_io(&e))
     }
 
     /// The next answer, if one has arrived. Never waits; looks at a bounded number of packets.
@@ -425,20 +455,34 @@ fn sending_socket(interface: &str, ipv6: bool) -> io::Result<OwnedFd> {
 /// An IP packet with a SYN without options.
 fn syn(source: IpAddr, to: IpAddr, from_port: u16, port: u16, number: u32) -> Vec<u8> {
     const SYN: u8 = 2;
+    segment(source, to, (from_port, port), number, 0, SYN)
+}
+
+/// What a kernel without a listener answers to that.
+fn reset(source: IpAddr, to: IpAddr, port: u16, to_port: u16, number: u32) -> Vec<u8> {
+    const RST_ACK: u8 = 0x14;
+    segment(source, to, (port, to_port), 0, number.wrapping_add(1), RST_ACK)
+}
+
+/// An IP packet with a TCP segment without options and data.
+fn segment(source: IpAddr, to: IpAddr, (from_port, port): (u16, u16), number: u32, acknowledged: u32, flags: u8) -> Vec<u8> {
     const TTL: u8 = 64;
     const TCP: u8 = libc::IPPROTO_TCP as u8;
     let mut segment = [0; 20];
     segment[0..2].copy_from_slice(&from_port.to_be_bytes());
     segment[2..4].copy_from_slice(&port.to_be_bytes());
     segment[4..8].copy_from_slice(&number.to_be_bytes());
-    (segment[12], segment[13]) = (5 << 4, SYN);
+    segment[8..12].copy_from_slice(&acknowledged.to_be_bytes());
+    (segment[12], segment[13]) = (5 << 4, flags);
     segment[14..16].copy_from_slice(&1024u16.to_be_bytes());
     let len = segment.len() as u8;
     let (mut packet, pseudo) = match (source, to) {
         (IpAddr::V4(a), IpAddr::V4(b)) => {
             let addresses = [a.octets(), b.octets()].concat();
-            // The kernel fills in the header's length and checksum.
-            let head = [&[0x45, 0, 0, 20 + len, 0, 0, 0x40, 0, TTL, TCP, 0, 0][..], &addresses].concat();
+            let mut head = [&[0x45, 0, 0, 20 + len, 0, 0, 0x40, 0, TTL, TCP, 0, 0][..], &addresses].concat();
+            // A raw socket's kernel does that, too; a packet socket's does not.
+            let check = crate::frame::checksum(&head);
+            head[10..12].copy_from_slice(&check.to_be_bytes());
             (head, [&addresses[..], &[0, TCP, 0, len]].concat())
         }
         (a, b) => {
@@ -537,6 +581,12 @@ mod tests {
                 if head == 20 { (ip[0], ip[9], ip[3]) } else { (ip[0], ip[6], ip[5] + 20) },
                 (if head == 20 { 0x45 } else { 0x60 }, 6, 40)
             );
+            assert!(head == 40 || crate::frame::checksum(ip) == 0);
+            // And what looks like its answer.
+            let answer = reset(to, source, 7400, 40_000, 0x0102_0304);
+            let (_, segment) = answer.split_at(head);
+            assert_eq!(segment[..14], [0x1c, 0xe8, 0x9c, 0x40, 0, 0, 0, 0, 1, 2, 3, 5, 0x50, 0x14]);
+            assert_eq!(reset(to, source, 7400, 40_000, u32::MAX)[head + 8..head + 12], [0; 4]);
         }
     }
 

@@ -503,6 +503,18 @@ pub struct LocalPath {
     pub address: String,
     /// Whether it exists and has its carrier.
     pub up: bool,
+    /// Who gives barriers there when no other host is left to answer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub answerers: Vec<PathAnswerer>,
+}
+
+/// Somebody on a path's network who is no host of the cluster, and may be asked for a barrier (SafeTimer §4.1).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathAnswerer {
+    /// Its address.
+    pub address: String,
+    /// Whether it answered an echo request of the last half minute.
+    pub answers: bool,
 }
 
 /// What is known of another host.

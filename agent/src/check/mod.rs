@@ -387,7 +387,12 @@ impl Core {
                 }
             }
         }
-        (0..PATHS).filter(|p| paths[*p]).for_each(|path| self.steer(path, None, None));
+        for path in (0..PATHS).filter(|p| paths[*p]) {
+            if !self.others_are_well(path, None) {
+                self.ask_answerers(path);
+            }
+            self.steer(path, None, None);
+        }
     }
 
     /// What came out of the queues, and whether they are told apart.

@@ -72,7 +72,7 @@ pub fn receive_late(w: &World, host: u16, net: u8, period: Duration) {
     }
 }
 
-fn actor(w: &World, host: u16, arguments: &[&str]) -> Process {
+pub fn actor(w: &World, host: u16, arguments: &[&str]) -> Process {
     let mut actor = w.actor(host, "beats", arguments);
     assert_eq!(actor.hear(), "ready");
     actor
@@ -90,13 +90,13 @@ fn look(listener: &mut Process) -> (u64, u64) {
     (numbers.next().unwrap(), numbers.next().unwrap())
 }
 
-fn check(listener: &mut Process, peer: &str, since_ns: u64, wait: Duration) -> Checked {
+pub fn check(listener: &mut Process, peer: &str, since_ns: u64, wait: Duration) -> Checked {
     let said = say(listener, &format!("check {peer} {since_ns} {}", wait.as_millis()));
     serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"))
 }
 
 /// One that says something of the silence. Others on a busy machine lose packets, too: then the interval is begun again, as the paper says.
-fn settled(listener: &mut Process, peer: &str, interval: Duration) -> Checked {
+pub fn settled(listener: &mut Process, peer: &str, interval: Duration) -> Checked {
     wait_for("a check that is not void", || {
         let since_ns = now_ns();
         std::thread::sleep(interval);
@@ -236,7 +236,7 @@ fn queues(interface: &str, rx: u32, tx: u32) {
 }
 
 /// On a thread in the namespace of a switch.
-fn in_switch(w: &World, net: u8, work: impl FnOnce() + Send) {
+pub fn in_switch(w: &World, net: u8, work: impl FnOnce() + Send) {
     let namespace = std::fs::File::open(format!("/run/netns/{}", w.lab.switch_netns(net))).unwrap();
     let inside = || {
         // SAFETY: an open descriptor; the thread ends with its work.

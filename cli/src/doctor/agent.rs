@@ -5,7 +5,7 @@ use crate::cmd::agent::find;
 use crate::failure::in_lab;
 use fide_agent::config::{Config, DEFAULT_PATH, example_path};
 use fide_client::{Connection, Error};
-use fide_wire::control::Status;
+use fide_wire::control::{LocalPath, Status};
 use std::path::{Path, PathBuf};
 
 /// Everything about the agent. `socket` if one was named; `status` of the one that runs.
@@ -101,7 +101,14 @@ fn barrier(status: &Status) -> Item {
         return worse(format!("no barrier: heartbeats are received by {}", status.receive), advice);
     }
     if others < 2 {
-        let advice = "a third host; its kernel's answers are the barrier, and the witness that this host is not cut off itself";
+        let answering = |p: &LocalPath| p.answerers.iter().find(|a| a.answers).map(|a| a.address.clone());
+        let by: Vec<Option<String>> = status.paths.iter().map(answering).collect();
+        if let Some(by) = by.into_iter().collect::<Option<Vec<_>>>().filter(|by| !by.is_empty()) {
+            let found =
+                format!("answers of {} are barriers when the only other host falls silent ({others} seen)", by.join(" and "));
+            return Item::ok("barrier", title, found);
+        }
+        let advice = "a third host; its kernel's answers are the barrier, and the witness that this host is not cut off itself. Or let whatever else answers on both networks give barriers: path.answerers in fide.toml(5)";
         return worse(format!("no barrier when the only other host falls silent ({others} seen)"), advice);
     }
     let found =
@@ -138,7 +145,7 @@ fn members(name: &str, groups: &str) -> Item {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fide_wire::control::HostStatus;
+    use fide_wire::control::{HostStatus, PathAnswerer};
 
     #[test]
     fn in_a_lab_host_its_own_configuration_is_looked_at() {
@@ -178,7 +185,19 @@ mod tests {
         let host = |state: &str| HostStatus { state: state.into(), ..HostStatus::default() };
         let of = |receive: &str, hosts: Vec<HostStatus>| barrier(&Status { receive: receive.into(), hosts, ..Status::default() });
         assert_eq!(of("xdp-native", vec![host("alive"), host("late")]).state, State::Ok);
+        // One host, and others on both networks that are no hosts of the cluster.
+        let path =
+            |answers| LocalPath { answerers: vec![PathAnswerer { address: "10.0.0.1".into(), answers }], ..LocalPath::default() };
+        let by = |paths: Vec<LocalPath>| {
+            let receive = "xdp-native".to_owned();
+            barrier(&Status { receive, hosts: vec![host("alive")], paths, ..Status::default() })
+        };
+        let item = by(vec![path(true), path(true)]);
+        assert!(item.state == State::Ok && item.found.contains("10.0.0.1 and 10.0.0.1"), "{item:?}");
         for item in [
+            by(vec![path(true), path(false)]),
+            by(vec![path(true), LocalPath::default()]),
+            by(Vec::new()),
             of("xdp-native", vec![host("alive"), host("silent-host")]),
             of("xdp-generic", vec![host("alive"); 3]),
             of("udp", vec![host("alive"); 3]),

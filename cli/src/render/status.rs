@@ -4,7 +4,7 @@ use super::state_paint;
 use crate::style::{Paint, Style};
 use crate::table::{Cell, Table};
 use crate::units::{self, ns, signed_ns};
-use fide_wire::control::{HostStatus, PathStatus, Status};
+use fide_wire::control::{HostStatus, PathAnswerer, PathStatus, Status};
 use fide_wire::verdict::Contract;
 use std::fmt::Write as _;
 
@@ -74,6 +74,13 @@ fn paths(out: &mut String, s: &Status, style: &Style) {
         ]);
     }
     *out += &table.render(style, 2);
+    for p in s.paths.iter().filter(|p| !p.answerers.is_empty()) {
+        let one = |a: &PathAnswerer| {
+            if a.answers { a.address.clone() } else { style.paint(Paint::Yellow, &format!("{} (does not answer)", a.address)) }
+        };
+        let all: Vec<String> = p.answerers.iter().map(one).collect();
+        let _ = writeln!(out, "  path {}: barriers also by {}", p.path, all.join(", "));
+    }
     if s.paths.len() == 1 {
         let _ =
             writeln!(out, "  {}", style.paint(Paint::Yellow, "only one path: a cut cable cannot be told from a crashed host"));
@@ -233,8 +240,8 @@ pub mod tests {
             send: "packet".into(),
             exit_watch: "tracepoint".into(),
             paths: vec![
-                LocalPath { path: 0, interface: "net0".into(), address: "10.77.0.1".into(), up: true },
-                LocalPath { path: 1, interface: "net1".into(), address: "10.77.1.1".into(), up: false },
+                LocalPath { path: 0, interface: "net0".into(), address: "10.77.0.1".into(), up: true, ..LocalPath::default() },
+                LocalPath { path: 1, interface: "net1".into(), address: "10.77.1.1".into(), ..LocalPath::default() },
             ],
             contract: CONTRACT,
             hosts: vec![
