@@ -2,22 +2,36 @@
 //!
 //! The agent of a host is stopped for a moment, at random phases of its period, and the others say *contract broken*. Each does so when an answer
 //! to a question has come out of the queue that the host's heartbeats take; the time is that of its clock at the verdict, less the last heartbeat's kernel stamp and the timeout.
+//!
+//! Beside it, in turns: the questions and answers alone, on one of the observers, by a thread that does nothing else and spins. That is what this machine takes for a
+//! barrier whoever asks.
 
 use crate::Outcome;
 use crate::report;
 use crate::rig::{Profile, Rig, RigSpec};
-use crate::stats::{Case, Samples, human_us};
+use crate::stats::{Case, Quantiles, Samples, human_us};
 use crate::sys;
 use crate::ui::{Paint, Ui};
 use anyhow::{Result, ensure};
+use fide_lab::NETS;
+use fide_lane::probe::Prober;
+use fide_lane::send::PathSpec;
 use fide_wire::control::HistoryEvent;
 use fide_wire::verdict::Cause;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// At p99.
 const BAR_US: f64 = 100.0;
 /// A stop must end before the agent is lost (1 s).
 const PATIENCE: Duration = Duration::from_millis(700);
+
+/// As the agent: an echo ahead of time warms the way, and it stays awake from then on.
+const WARM: Duration = Duration::from_micros(60);
+/// As agents have; none where it is not permitted.
+const PRIORITY: i32 = 50;
+/// An answer that takes longer is given up, and counts for so long.
+const LOST_NS: u64 = 50_000_000;
 
 /// Who is stopped, and who says so.
 struct Who {
@@ -44,6 +58,58 @@ fn missed_ns(e: &HistoryEvent, victim: u16) -> Option<(u64, bool)> {
     Some((overdue_ns, evidence.drained))
 }
 
+/// Echo requests of one observer to the host that answers it, on both paths.
+struct Echoes {
+    prober: Prober,
+    to: [IpAddr; NETS.len()],
+}
+
+impl Echoes {
+    fn new(rig: &Rig, who: &Who) -> Result<Self> {
+        let from = who.observers[0];
+        let other = rig.agents().find(|host| *host != who.victim && *host != from).expect("three hosts");
+        let spec = |net: u8| PathSpec {
+            path: net,
+            interface: fide_lab::nic_name(net),
+            group: None,
+            unicast: Vec::new(),
+            port: fide_wire::DEFAULT_PORT,
+            source: None,
+        };
+        let prober = rig.lab().in_host(from, || Prober::open(&NETS.map(spec)))??;
+        Ok(Self { prober, to: NETS.map(|net| rig.lab().ipv4(other, net).into()) })
+    }
+
+    /// Both ways, until both answers are there.
+    fn once(&mut self) -> Result<u64> {
+        let real_time = sys::be_realtime(PRIORITY).is_ok();
+        self.ask()?;
+        let warm = Instant::now();
+        while warm.elapsed() < WARM {
+            std::hint::spin_loop();
+        }
+        let begun_ns = sys::now_ns();
+        self.ask()?;
+        let (mut answered, mut took_ns) = (0, 0);
+        while answered < NETS.len() && took_ns < LOST_NS {
+            // Those that were asked ahead of time may come only now.
+            answered += usize::from(self.prober.poll().is_some_and(|answer| answer.probed_ns >= begun_ns));
+            took_ns = sys::now_ns() - begun_ns;
+        }
+        if real_time {
+            sys::be_ordinary();
+        }
+        Ok(took_ns)
+    }
+
+    fn ask(&mut self) -> Result<()> {
+        for net in NETS {
+            self.prober.echo(0, net, self.to[usize::from(net)])?;
+        }
+        Ok(())
+    }
+}
+
 /// Stops it so many times. `Ok(false)`: the bar was missed.
 ///
 /// # Errors
@@ -58,7 +124,8 @@ pub fn run(times: u32, profile: Profile, ui: &Ui) -> Outcome {
     for host in who.observers {
         from.push(rig.history(*host, u64::MAX)?.1);
     }
-    let (mut drained, mut others) = (Samples::default(), Samples::default());
+    let (mut drained, mut others, mut alone) = (Samples::default(), Samples::default(), Samples::default());
+    let mut echoes = Echoes::new(&rig, &who)?;
     for n in 0..times {
         ui.check()?;
         ui.progress(format!("stopping the agent of h{}: {n} of {times}", who.victim));
@@ -73,8 +140,10 @@ pub fn run(times: u32, profile: Profile, ui: &Ui) -> Outcome {
             }
         }
         rig.wait_until_all_see_all(ui)?;
+        std::thread::sleep(Duration::from_millis(30));
+        alone.push(echoes.once()?);
     }
-    tell(profile, &mut drained, &mut others, ui)
+    tell(profile, &mut drained, &mut others, &mut alone, ui)
 }
 
 /// The next time that each of them says that the contract is broken.
@@ -93,25 +162,27 @@ fn wait_for_all(rig: &mut Rig, who: &Who, from: &mut [u64]) -> Result<Vec<Histor
     Ok(found.into_iter().flatten().collect())
 }
 
-fn tell(profile: Profile, drained: &mut Samples, others: &mut Samples, ui: &Ui) -> Outcome {
+fn tell(profile: Profile, drained: &mut Samples, others: &mut Samples, alone: &mut Samples, ui: &Ui) -> Outcome {
     ensure!(!drained.is_empty(), "no verdict came behind a barrier; `fide doctor` says why this host has none");
     let name = profile.name();
     let mut case = Case::new("safetimer", format!("drain hb=1ms {name}"), drained);
     case.beside.insert("without_barrier".into(), others.beside());
+    case.beside.insert("questions_and_answers_alone".into(), alone.beside());
     case.notes.push(report::machine());
     let ok = case.quantiles.p99 <= BAR_US;
     if ui.json {
         ui.line(case.json());
         return Ok(ok);
     }
-    let q = &case.quantiles;
+    let figures = |q: &Quantiles, bar: &str| {
+        format!("p50 {}, p99 {}{bar}, p99.9 {}, max {}", human_us(q.p50), human_us(q.p99), human_us(q.p999), human_us(q.max))
+    };
+    let bar = format!(" (bar {BAR_US:.0} µs)");
+    ui.line(format!("missed deadline to drained verdict, {name} profile: {} (n {})", figures(&case.quantiles, &bar), case.n));
     ui.line(format!(
-        "missed deadline to drained verdict, {name} profile: p50 {}, p99 {} (bar {BAR_US:.0} µs), p99.9 {}, max {} (n {})",
-        human_us(q.p50),
-        human_us(q.p99),
-        human_us(q.p999),
-        human_us(q.max),
-        case.n
+        "the questions and answers alone, by a thread that spins: {} (n {})",
+        figures(&alone.quantiles(), ""),
+        alone.len()
     ));
     ui.line(format!("verdicts without a barrier: {}", others.len()));
     Ok(ok)
