@@ -249,6 +249,19 @@ fn beats(socket: &std::path::Path, arguments: &[String]) {
                 };
                 answer(done);
             }
+            // beat-on VALID: again and again, each time for so long; the last t_valid, and what ended it.
+            "beat-on" => {
+                use std::os::fd::AsFd;
+                let (valid, mut last_ns) = (ms(words[1]), 0);
+                let ended = loop {
+                    match client.send_heartbeat(mouth.as_fd(), b"beat", now() + valid.as_nanos() as u64, valid) {
+                        Ok(valid_ns) => last_ns = valid_ns,
+                        Err(e) => break e,
+                    }
+                    std::thread::sleep(valid / 10);
+                };
+                say(format!("{last_ns} {:?} {ended}", ended.code()));
+            }
             // time COUNT: how long heartbeats take that extend by a minute, median and p99 in µs.
             "time" => {
                 use std::os::fd::AsFd;

@@ -78,7 +78,7 @@ pub fn actor(w: &World, host: u16, arguments: &[&str]) -> Process {
     actor
 }
 
-fn say(actor: &mut Process, order: &str) -> String {
+pub fn say(actor: &mut Process, order: &str) -> String {
     actor.say(order);
     actor.hear()
 }
@@ -459,7 +459,7 @@ fn actor_that_waits(w: &World, request: &Request) -> Process {
 }
 
 /// Two hosts, of which the first has a gate for an application.
-fn gated(pins: &Pins, group: &Group) -> Option<World> {
+pub fn gated(pins: &Pins, group: &Group) -> Option<World> {
     gated_with(pins, group, "")
 }
 
@@ -469,7 +469,7 @@ fn gated_with(pins: &Pins, group: &Group, lines: &str) -> Option<World> {
     Setup::hosts(2).extra(move |h| if h == 1 { gate.clone() } else { String::new() }).alone().up()
 }
 
-fn valid_ns(said: &str) -> u64 {
+pub fn valid_ns(said: &str) -> u64 {
     said.strip_prefix("ok ").unwrap_or_else(|| panic!("{said}")).parse().unwrap()
 }
 

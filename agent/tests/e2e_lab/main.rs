@@ -14,6 +14,7 @@ mod memberlist;
 mod progress;
 mod sentinel;
 mod silence;
+mod swap;
 mod ways;
 
 /// Not a test: the way into this program's other roles (see `common::actor`).
