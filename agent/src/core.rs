@@ -17,7 +17,7 @@ use crate::fence::{Driver, Known, Outcome};
 use crate::metrics::Heart;
 use crate::peers::Peer;
 use crate::receive::Receiver;
-use crate::steer::{Steered, Steering};
+use crate::steer::{Emptied, Steered, Steering};
 use crate::subscribers::{Subscribers, Target, Want, key};
 use crate::watchlist::{Origin, Watched, Watchlist};
 use crate::words;
@@ -37,7 +37,9 @@ use fide_wire::marks::Marks;
 use fide_wire::packet::{
     Announce, AnnouncedApp, AnnouncedMonitor, BODY_MAX, ConfirmEntry, Header, Kind, Notice, PACKET_MAX, Packet, ReportEntry,
 };
-use fide_wire::verdict::{Cause, Confirmers, Contract, Evidence, FenceMode, FencedWhy, Grade, ProgressSource, VerdictId};
+use fide_wire::verdict::{
+    Barrier, BarrierBy, Cause, Confirmers, Contract, Evidence, FenceMode, FencedWhy, Grade, ProgressSource, VerdictId,
+};
 use fide_wire::{PATHS, SLOTS};
 use fide_xdp::layout::QUEUES;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -1401,12 +1403,12 @@ impl Core {
             }
             if let Some(queue) = queue {
                 self.steering.other_came(path, queue);
-                self.emptied(path, &[(queue, answer.probed_ns)]);
+                self.emptied(path, &[Emptied { queue, as_of_ns: answer.probed_ns, by: answer.node }]);
             }
         }
         for path in (0..PATHS).filter(|path| self.steering.is_waiting(*path)).collect::<Vec<_>>() {
             let emptied = self.steering.came(path, &self.receiver.steered(path), now);
-            emptied.iter().for_each(|(queue, as_of_ns)| self.answers.note(path, Some(*queue), *as_of_ns));
+            emptied.iter().for_each(|e| self.answers.note(path, Some(e.queue), e.as_of_ns));
             self.emptied(path, &emptied);
             any |= !emptied.is_empty();
         }
@@ -1414,17 +1416,40 @@ impl Core {
     }
 
     /// What came into these queues before these times is in the tables.
-    fn emptied(&mut self, path: usize, queues: &[(u32, u64)]) {
+    fn emptied(&mut self, path: usize, queues: &[Emptied]) {
         if queues.is_empty() {
             return;
         }
-        for (slot, peer) in self.peers.iter().enumerate() {
+        for (slot, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
             let of_its = self.receiver.peer(slot).queue[path];
-            for (_, as_of_ns) in queues.iter().filter(|(queue, _)| *queue == of_its) {
-                self.detector.drained(peer.node, path, *as_of_ns);
+            for emptied in queues.iter().filter(|emptied| emptied.queue == of_its) {
+                self.detector.drained(peer.node, path, emptied.as_of_ns);
+                let latest = &mut peer.barrier[path];
+                *latest = latest.filter(|known| known.as_of_ns > emptied.as_of_ns).or(Some(*emptied));
             }
         }
+    }
+
+    /// The barriers behind a verdict on a silence.
+    fn barriers(&self, node: u32, evidence: &Evidence) -> Vec<Barrier> {
+        let Some(peer) = self.slot(node).and_then(|slot| self.peers[slot].as_ref()).filter(|_| evidence.drained) else {
+            return Vec::new();
+        };
+        let last_ns = evidence.paths.iter().map(|path| path.last_arrival_ns).max().unwrap_or(0);
+        let of_this = |(path, emptied): (usize, &Option<Emptied>)| emptied.filter(|e| e.as_of_ns > last_ns).map(|e| (path, e));
+        let named = |(path, emptied): (usize, Emptied)| {
+            let (by, from) = if let Some(address) = self.answerers.address(emptied.by, path) {
+                (BarrierBy::Answerer, address.to_string())
+            } else if emptied.by == answerers::ITSELF {
+                let other = (0..PATHS as u8).find(|other| usize::from(*other) != path).unwrap_or_default();
+                (BarrierBy::Itself, self.lane.interface(other).unwrap_or_default().to_owned())
+            } else {
+                (BarrierBy::Host, self.node_name(emptied.by))
+            };
+            Barrier { path: path as u8, from, by, asked_ns: emptied.as_of_ns }
+        };
+        peer.barrier.iter().enumerate().filter_map(of_this).map(named).collect()
     }
 
     /// Whether another host than `but` is well and can be asked on this path.
@@ -1786,22 +1811,12 @@ impl Core {
             self.mark_ended(v.node, *ended, v.cause);
             self.ended(v.node, *ended, v.cause);
         }
+        let evidence = Evidence { barriers: self.barriers(v.node, &v.evidence), ..v.evidence.clone() };
         for ended in &v.ended_apps {
             let name = self.app_name(v.node, *ended);
-            self.tell(
-                v.cause,
-                v.grade,
-                &host,
-                v.incarnation,
-                Some(name),
-                v.code,
-                false,
-                Some(v.id),
-                Some(v.evidence.clone()),
-                now,
-            );
+            self.tell(v.cause, v.grade, &host, v.incarnation, Some(name), v.code, false, Some(v.id), Some(evidence.clone()), now);
         }
-        self.tell(v.cause, v.grade, &host, v.incarnation, app, v.code, v.confirms, Some(v.id), Some(v.evidence.clone()), now);
+        self.tell(v.cause, v.grade, &host, v.incarnation, app, v.code, v.confirms, Some(v.id), Some(evidence), now);
         if matches!(v.cause, Cause::SilentHost | Cause::AgentLost | Cause::Returned | Cause::Left) {
             if v.cause == Cause::Left && v.app == 0 {
                 self.start.members.remove(&v.node);

@@ -1,5 +1,6 @@
 //! What the agent knows of another host beside what the detector judges: its name, addresses, directory of processes, and calibration.
 
+use crate::steer::Emptied;
 use fide_lane::{Calibration, Window};
 use fide_proto::detector::Inbox;
 use fide_wire::PATHS;
@@ -46,6 +47,8 @@ pub struct Peer {
     pub announced: Contract,
     /// This incarnation was judged and is refused.
     pub condemned: bool,
+    /// What emptied the receive queue of its heartbeats last, by path.
+    pub barrier: [Option<Emptied>; PATHS],
     /// It said goodbye.
     pub left: bool,
     /// Heartbeats of its earlier lives that never came, per path.
@@ -94,6 +97,7 @@ impl Peer {
             contract: [Contract::default(); PATHS],
             announced: Contract::default(),
             condemned: false,
+            barrier: [None; PATHS],
             left: false,
             lost_before: [0; PATHS],
             piggybacks: (0, 0),

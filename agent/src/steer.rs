@@ -39,6 +39,17 @@ pub struct Steered {
     pub number: u32,
 }
 
+/// A receive queue that an answer has come out of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Emptied {
+    /// The queue, counted from 1.
+    pub queue: u32,
+    /// What came into it before this time has come out.
+    pub as_of_ns: u64,
+    /// The node that answered.
+    pub by: u32,
+}
+
 /// What is known of every path.
 #[derive(Debug, Default)]
 pub struct Steering {
@@ -127,9 +138,9 @@ impl Steering {
         questions
     }
 
-    /// What was noted last in the queues of a path: which queue, and the number of the answer. Returns the queues that were emptied, as of when: a time that no other
-    /// queue has, for the detector takes barriers of one time for one of one queue.
-    pub fn came(&mut self, path: usize, noted: &[(u32, u32)], now: u64) -> Vec<(u32, u64)> {
+    /// What was noted last in the queues of a path: which queue, and the number of the answer. Returns the queues that were emptied, as of when (a time that no other
+    /// queue has, for the detector takes barriers of one time for one of one queue), and by whose answer.
+    pub fn came(&mut self, path: usize, noted: &[(u32, u32)], now: u64) -> Vec<Emptied> {
         let Some(way) = self.ways.get_mut(path) else { return Vec::new() };
         let mut emptied = Vec::new();
         for (queue, number) in noted {
@@ -138,7 +149,7 @@ impl Steering {
             if round.came.insert(*queue, *number) == Some(*number) {
                 continue; // seen before
             }
-            emptied.push((*queue, round.asked_ns.saturating_sub(u64::from(*queue))));
+            emptied.push(Emptied { queue: *queue, as_of_ns: round.asked_ns.saturating_sub(u64::from(*queue)), by: node });
             way.known.retain(|_, known| (known.node, known.port) != (node, port));
             way.known.insert(*queue, Known { node, port, unanswered_ns: None });
             way.searched.remove(queue);
@@ -203,6 +214,10 @@ mod tests {
         last.into_iter().collect()
     }
 
+    fn times(emptied: &[Emptied]) -> Vec<(u32, u64)> {
+        emptied.iter().map(|e| (e.queue, e.as_of_ns)).collect()
+    }
+
     fn keys() -> impl Iterator<Item = [u8; 40]> {
         let mut state = 1u64;
         let mut next = move || {
@@ -223,11 +238,8 @@ mod tests {
                     let now = searches * 60_000 * MS;
                     let asked = s.ask(0, queues as usize, 1..=queues, &[5, 6], now, random(searches + 1));
                     let came = s.came(0, &noted(&asked, queues, &key), now);
-                    assert!(
-                        came.iter().all(|(queue, as_of)| *as_of == now.saturating_sub(u64::from(*queue))),
-                        "as of its own time"
-                    );
-                    found.extend(came.iter().map(|(queue, _)| *queue));
+                    assert!(came.iter().all(|e| e.as_of_ns == now.saturating_sub(u64::from(e.queue))), "as of its own time");
+                    found.extend(came.iter().map(|e| e.queue));
                     searches += 1;
                     if searches == 1 {
                         of_first = (of_first.0 + found.len(), of_first.1 + queues as usize);
@@ -300,10 +312,10 @@ mod tests {
         let mut s = Steering::default();
         let first = s.ask(0, 4, [1], &[5], 0, 0x1100);
         let second = s.ask(0, 4, [2], &[5], 1000, 0x2200);
-        assert_eq!(s.came(0, &[(2, second[0].number)], 2000), [(2, 998)]);
+        assert_eq!(times(&s.came(0, &[(2, second[0].number)], 2000)), [(2, 998)]);
         assert!(s.is_waiting(0));
         // We did not run for a second.
-        assert_eq!(s.came(0, &[(1, first[0].number)], 1000 * MS), [(1, 0)]);
+        assert_eq!(times(&s.came(0, &[(1, first[0].number)], 1000 * MS)), [(1, 0)]);
         assert!(!s.is_waiting(0));
         let _ = s.ask(0, 4, [3], &[5], 2000 * MS, 0x3300);
         assert_eq!(s.came(0, &[], 2000 * MS + WAIT_NS), []);
@@ -314,8 +326,8 @@ mod tests {
     fn an_answer_that_comes_by_another_queue_is_known_there_and_strangers_mean_nothing() {
         let mut s = Steering::default();
         let asked = s.ask(0, 2, [1, 2], &[5], 100, 0x1100);
-        assert_eq!(s.came(0, &[(1, asked[3].number)], 100), [(1, 99)]);
-        assert_eq!(s.came(0, &[(2, asked[3].number)], 100), [(2, 98)], "the interface was told to hash otherwise");
+        assert_eq!(times(&s.came(0, &[(1, asked[3].number)], 100)), [(1, 99)]);
+        assert_eq!(times(&s.came(0, &[(2, asked[3].number)], 100)), [(2, 98)], "the interface was told to hash otherwise");
         let again = s.ask(0, 2, [2], &[5], MS, 0x2200);
         assert_eq!((again.len(), again[0].port), (1, asked[3].port));
         assert_eq!(

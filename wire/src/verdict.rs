@@ -335,6 +335,9 @@ pub struct Evidence {
     pub drops: u64,
     /// Whether the receive rings were proved empty; `false` until a drain barrier says so.
     pub drained: bool,
+    /// By which barriers: the latest one of each path.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub barriers: Vec<Barrier>,
     /// Other observers whose path reports name the same silence.
     pub also_reported_by: Vec<String>,
     /// What the host had promised of its fence; absent: nothing.
@@ -343,6 +346,32 @@ pub struct Evidence {
     /// Its promise's time was over since the last arrival when the verdict was given: it was fenced, as far as the promise goes.
     #[serde(default)]
     pub fenced: bool,
+}
+
+/// What showed that nothing waited in a path's receive queue (SafeTimer §4.1): an answer that had come out of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Barrier {
+    /// The path.
+    pub path: u8,
+    /// Whose answer: another host's name, the address of somebody who is none ([`BarrierBy::Answerer`]), or this host's other interface ([`BarrierBy::Itself`]).
+    pub from: String,
+    /// Who that is.
+    pub by: BarrierBy,
+    /// When it was asked for (observer's CLOCK_MONOTONIC): what came before is not waiting.
+    pub asked_ns: u64,
+}
+
+/// Who gave a barrier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BarrierBy {
+    /// Another host of the cluster.
+    #[default]
+    Host,
+    /// Somebody else on the path's network.
+    Answerer,
+    /// This host itself, by its other interface.
+    Itself,
 }
 
 /// Why a fence is closed: the code of [`Cause::Fenced`].

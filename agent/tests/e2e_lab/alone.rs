@@ -6,7 +6,7 @@ use crate::common::{Setup, World, until, wait_for};
 use fide_client::CheckOutcome;
 use fide_lab::{Cut, NETS};
 use fide_wire::control::HistoryEvent;
-use fide_wire::verdict::Cause;
+use fide_wire::verdict::{BarrierBy, Cause};
 use std::process::Command;
 use std::time::Duration;
 
@@ -32,12 +32,14 @@ fn again(w: &mut World, path: &str) {
     w.all_alive();
 }
 
-/// h1 falls silent: whether h2 said so behind a barrier.
-fn silence_is_drained(w: &World) -> bool {
+/// h1 falls silent: by whose answers h2 knew that none of its heartbeats was waiting, if it did.
+fn barriers(w: &World) -> Option<Vec<(BarrierBy, String)>> {
     let since_ns = now_ns();
     NETS.into_iter().for_each(|net| w.lab.cut(1, net, Cut::Silent).unwrap());
     let is_silent = |e: &HistoryEvent| e.cause == Cause::SilentHost && e.node == "h1" && e.app.is_none() && e.at_ns > since_ns;
-    w.event(2, "a silent host", is_silent).evidence.expect("evidence").drained
+    let evidence = w.event(2, "a silent host", is_silent).evidence.expect("evidence");
+    assert!(evidence.barriers.iter().all(|b| b.asked_ns > since_ns));
+    evidence.drained.then(|| evidence.barriers.into_iter().map(|b| (b.by, b.from)).collect())
 }
 
 fn heal(w: &World) {
@@ -62,7 +64,7 @@ fn has_no_barrier(w: &World) {
 #[test]
 fn a_router_that_answers_is_a_barrier_when_the_only_other_host_is_gone() {
     let Some(mut w) = pair(3) else { return };
-    assert!(!silence_is_drained(&w), "nobody was left to answer");
+    assert_eq!(barriers(&w), None, "nobody was left to answer");
     has_no_barrier(&w);
     heal(&w);
 
@@ -74,15 +76,15 @@ fn a_router_that_answers_is_a_barrier_when_the_only_other_host_is_gone() {
     again(&mut w, &format!("path = [{{ interface = \"net0\" }}, {{ interface = \"net1\", answerers = [\"{other}\"] }}]"));
     let named = |w: &World| w.status(2).paths.iter().map(|p| p.answerers.clone()).collect::<Vec<_>>();
     until("both answer", || named(&w).iter().all(|of| of.len() == 1 && of[0].answers));
-    assert_eq!(named(&w).iter().map(|of| of[0].address.clone()).collect::<Vec<_>>(), [by, other.to_string()]);
-    assert!(silence_is_drained(&w));
+    assert_eq!(named(&w).iter().map(|of| of[0].address.clone()).collect::<Vec<_>>(), [by.clone(), other.to_string()]);
+    assert_eq!(barriers(&w), Some(vec![(BarrierBy::Answerer, by), (BarrierBy::Answerer, other.to_string())]));
     has_barriers(&w);
     heal(&w);
 
     // Where they are not wanted nobody is asked.
     again(&mut w, "path = [{ interface = \"net0\", answerers = [] }, { interface = \"net1\", answerers = [] }]");
     assert!(named(&w).iter().all(Vec::is_empty));
-    assert!(!silence_is_drained(&w));
+    assert_eq!(barriers(&w), None);
     has_no_barrier(&w);
     w.agents_run();
 }
@@ -102,12 +104,13 @@ fn where_both_paths_are_on_one_network_the_last_host_sends_itself_its_barriers()
     });
     // The first search may be too early for the ports of the cable.
     until("a silence behind a barrier", || {
-        let drained = silence_is_drained(&w);
-        if drained {
+        let found = barriers(&w);
+        if let Some(by) = &found {
+            assert_eq!(*by, [(BarrierBy::Itself, "net1".into()), (BarrierBy::Itself, "net0".into())]);
             has_barriers(&w);
         }
         heal(&w);
-        drained
+        found.is_some()
     });
 
     let config = std::fs::read_to_string(w.config(2)).unwrap();
@@ -115,7 +118,7 @@ fn where_both_paths_are_on_one_network_the_last_host_sends_itself_its_barriers()
     w.kill_agent(2);
     w.start(2);
     w.all_alive();
-    assert!(!silence_is_drained(&w));
+    assert_eq!(barriers(&w), None);
     has_no_barrier(&w);
     w.agents_run();
 }

@@ -10,7 +10,8 @@ use crate::table::{Cell, Table};
 use crate::units::{self, exact_ns, ns, signed_ns};
 use fide_wire::control::HistoryEvent;
 use fide_wire::verdict::{
-    Cause, Confirmers, Contract, Evidence, FenceMode, FencePromise, FencedWhy, Grade, PathEvidence, ProgressSource,
+    Barrier, BarrierBy, Cause, Confirmers, Contract, Evidence, FenceMode, FencePromise, FencedWhy, Grade, PathEvidence,
+    ProgressSource,
 };
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -195,7 +196,7 @@ impl Explanation {
             ));
         }
         if e.drained {
-            self.strong.push("the receive rings were proved empty: nothing had arrived and was waiting".into());
+            self.strong.push(format!("the receive rings were proved empty{}: nothing had arrived and was waiting", barriers(e)));
         } else {
             self.weak.push("the receive rings were not proved empty; something may have arrived and been waiting".into());
         }
@@ -268,6 +269,17 @@ impl Explanation {
             promise.mode
         ));
     }
+}
+
+/// Whose answers came out of them.
+fn barriers(e: &Evidence) -> String {
+    let by = |b: &Barrier| match b.by {
+        BarrierBy::Host => format!("of {} (path {})", b.from, b.path),
+        BarrierBy::Answerer => format!("of {}, which is no host of the cluster (path {})", b.from, b.path),
+        BarrierBy::Itself => format!("to its own question by {} (path {})", b.from, b.path),
+    };
+    let all: Vec<String> = e.barriers.iter().map(by).collect();
+    if all.is_empty() { String::new() } else { format!(" by the answers {}", all.join(" and ")) }
 }
 
 fn difference(later: u64, earlier: u64) -> i64 {
@@ -637,6 +649,20 @@ mod tests {
         assert!(text.contains("+88 µs") && text.contains("+388 µs"), "{text}");
         assert!(text.contains("also reported by h3") && x.weak.is_empty(), "{text}");
         assert!(!text.contains("How the news travelled"), "{text}");
+    }
+
+    #[test]
+    fn who_gave_the_barriers_is_said() {
+        let mut event = silent();
+        let said = |event: &HistoryEvent| text(event, &Explanation::of(event, false), &Style::PLAIN);
+        assert!(said(&event).contains("proved empty: nothing"), "{}", said(&event));
+        let barrier = |path, from: &str, by| Barrier { path, from: from.into(), by, asked_ns: 5 };
+        event.evidence.as_mut().unwrap().barriers =
+            vec![barrier(0, "10.0.0.1", BarrierBy::Answerer), barrier(1, "eth0", BarrierBy::Itself)];
+        let wanted = "proved empty by the answers of 10.0.0.1, which is no host of the cluster (path 0) and to its own question by eth0 (path 1): nothing";
+        assert!(said(&event).contains(wanted), "{}", said(&event));
+        event.evidence.as_mut().unwrap().barriers = vec![barrier(1, "h3", BarrierBy::Host)];
+        assert!(said(&event).contains("by the answers of h3 (path 1): nothing"), "{}", said(&event));
     }
 
     #[test]
