@@ -13,10 +13,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub const ANSWERERS: usize = 8;
 /// Who has not answered for so long is not counted on: three times what is asked for to know it.
 const FRESH_NS: u64 = 30_000_000_000;
-/// Stand for nodes in questions and answers. A host whose name hashes to one of these (one in 2^29) goes before.
+/// From here on they stand for nodes in questions and answers. No host has such a one ([`is_reserved`]).
 const FIRST: u32 = u32::MAX - ANSWERERS as u32;
 /// This host itself, from its other interface.
 pub const ITSELF: u32 = FIRST;
+
+/// Whether a name that hashes to this cannot be a host's: one in 500 million.
+#[must_use]
+pub const fn is_reserved(node: u32) -> bool {
+    node >= FIRST
+}
 
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +68,13 @@ impl Answerers {
     #[must_use]
     pub fn of(&self, path: usize) -> &[Answerer] {
         self.of.get(path).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whom to ask: two who answered lately, or all if nobody did.
+    #[must_use]
+    pub fn to_ask(&self, path: usize, now: u64) -> Vec<Answerer> {
+        let fresh: Vec<Answerer> = self.of(path).iter().filter(|a| a.answers(now)).take(2).copied().collect();
+        if fresh.is_empty() { self.of(path).to_vec() } else { fresh }
     }
 
     /// Where one is asked.
@@ -149,9 +162,15 @@ mod tests {
         assert!(all.answered(second.node, 1, 5));
         assert!(all.set(1, &[ip("10.0.0.2")]));
         assert!(all.of(1)[0].answers(5 + FRESH_NS) && !all.of(1)[0].answers(6 + FRESH_NS));
+        assert_eq!(all.to_ask(1, 6), all.of(1));
+        assert!(all.set(1, &[ip("10.0.0.1"), ip("10.0.0.2"), ip("10.0.0.3")]));
+        assert_eq!(all.to_ask(1, 6), [all.of(1)[1]], "who is known to answer");
+        assert_eq!(all.to_ask(1, 6 + FRESH_NS), all.of(1), "nobody is");
         let many: Vec<IpAddr> = (0..20).map(|n| IpAddr::from([10, 0, 1, n])).collect();
         assert!(all.set(1, &many));
-        assert!(all.of(1).len() == ANSWERERS && all.of(1).iter().all(|a| a.node != ITSELF && !a.answers(7)));
+        assert!(
+            all.of(1).len() == ANSWERERS && all.of(1).iter().all(|a| a.node != ITSELF && is_reserved(a.node) && !a.answers(7))
+        );
         assert!(!all.set(PATHS, &many));
     }
 

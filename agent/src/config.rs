@@ -1239,6 +1239,9 @@ fn paths(
                     "{a} in `answerers` is nobody else who could answer: name a router, a switch or another host of this network"
                 ));
             }
+            if let Some(Ip(a)) = all.iter().enumerate().find(|(i, a)| all[..*i].iter().any(|b| a.0 == b.0)).map(|(_, a)| a) {
+                return bad(format!("{a} is in `answerers` twice"));
+            }
             if all.len() > ANSWERERS {
                 return bad(format!("{} addresses in `answerers`; {ANSWERERS} are more than enough", all.len()));
             }

@@ -510,8 +510,9 @@ impl Control {
         self.paths_looked_at = Some(std::time::Instant::now());
         let configured = self.config.paths.iter().map(|path| path.answerers.as_ref());
         let of = |(interface, configured): (&String, Option<&Vec<IpAddr>>)| {
-            let answerers = configured.cloned().unwrap_or_else(|| answerers::gateways(interface));
-            (check::processors::queues(interface).unwrap_or(1), answerers)
+            let mut answerers = configured.cloned().unwrap_or_else(|| answerers::gateways(interface));
+            answerers.retain(|address| !fide_lane::is_local(*address));
+            (check::processors::queues(interface).unwrap_or(0), answerers)
         };
         let looked: Vec<_> = self.carriers.interfaces().iter().zip(configured).map(of).collect();
         self.core.tell(move |core| {

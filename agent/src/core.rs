@@ -142,6 +142,12 @@ const REST_NS: u64 = 80_000;
 /// How often it rests.
 const REST_EVERY_NS: u64 = 1_000_000;
 
+/// Others that were asked and did not answer for so long are not counted on alone.
+const UNANSWERED_NS: u64 = 2_000_000;
+/// Who is well is looked up again after so long.
+const WELL_NS: u64 = 100_000;
+/// For a verdict, who is no host is asked again after so long; a check waits longer ([`crate::check`]).
+const ANSWERERS_NS: u64 = 200_000;
 /// Of so many others one answers a question by TCP, if they may.
 const STEERED_AMONG: usize = 16;
 /// Such questions that leave in one turn: each takes some 3 µs.
@@ -159,7 +165,7 @@ enum Question {
     /// To others, so that an answer comes by the receive queue of this one's heartbeats.
     Steered { node: u32, path: usize },
     /// To who is no host of the cluster, when no other one is left to answer.
-    Answerers { path: usize },
+    Answerers { node: u32, path: usize },
 }
 
 /// The loop's state.
@@ -173,6 +179,14 @@ pub struct Core {
     pub(crate) answers: Answers,
     /// Who else may answer.
     pub(crate) answerers: Answerers,
+    /// When they were asked last, and when they are to be again; never: [`u64::MAX`].
+    answerers_asked_ns: [u64; PATHS],
+    answerers_at: [u64; PATHS],
+    /// Since when others were asked on a path and nobody has answered; 0: somebody has.
+    unanswered_ns: [u64; PATHS],
+    /// Hosts that were well at this time.
+    well_ns: u64,
+    well: [[Option<u32>; 2]; PATHS],
     /// Which questions come back by which receive queue.
     steering: Steering,
     /// Such questions that have not left yet, by path.
@@ -291,6 +305,11 @@ impl Core {
             warmed_ns: 0,
             answers: Answers::default(),
             answerers: Answerers::default(),
+            answerers_asked_ns: [0; PATHS],
+            answerers_at: [u64::MAX; PATHS],
+            unanswered_ns: [0; PATHS],
+            well_ns: 0,
+            well: Default::default(),
             steering: Steering::default(),
             steered: VecDeque::new(),
             queues: [1; PATHS],
@@ -405,6 +424,7 @@ impl Core {
         self.run_commands();
         self.judge(now_ns());
         self.send_steered();
+        self.ask_wanted_answerers(now_ns());
         self.warm(now_ns());
         self.judge_progress(now_ns());
         self.confirm();
@@ -430,6 +450,7 @@ impl Core {
             .chain([self.pacer.next_ns(), self.announce_at, self.housekeeping_at, self.confirm_fences_at])
             .chain(self.warm_at().map(|(_, at_ns, _)| at_ns))
             .chain(self.steering.look_at(now_ns()))
+            .chain(self.answerers_at)
             .min()
             .unwrap_or(u64::MAX)
     }
@@ -700,7 +721,7 @@ impl Core {
     }
 
     fn announced(&mut self, h: &Header, a: &Announce, now: u64) {
-        if a.name.is_empty() || a.name.len() > 64 || fide_wire::name_id(&a.name) != h.sender {
+        if a.name.is_empty() || a.name.len() > 64 || fide_wire::name_id(&a.name) != h.sender || answerers::is_reserved(h.sender) {
             tracing::warn!("an announcement names {:?}, which is not node {:08x}", a.name, h.sender);
             return;
         }
@@ -964,9 +985,11 @@ impl Core {
             }
             let over = entry.flags & ReportEntry::CONDEMNED != 0 || (entry.incarnation > self.start.incarnation && unheard);
             if entry.incarnation >= self.start.incarnation && over {
-                if self.fence.as_ref().is_some_and(|f| f.promise().is_some() || f.closed().is_some()) {
-                    // It may have acted on that, and a fenced host is opened by its operator only.
-                    if self.fence.as_ref().is_some_and(|f| f.closed().is_none()) {
+                let closed = self.fence.as_ref().is_some_and(|f| f.closed().is_some());
+                let former = entry.flags & ReportEntry::FORMER != 0;
+                if closed || !former && self.fence.as_ref().is_some_and(|f| f.promise().is_some()) {
+                    // It may have acted on that, unless it was cut off itself since; and a fenced host is opened by its operator only.
+                    if !closed {
                         tracing::warn!("{reporter} has given incarnation {} up", entry.incarnation);
                         self.shut_fence(FencedWhy::GivenUp);
                     }
@@ -1091,6 +1114,9 @@ impl Core {
             Some(Some(_)) => {
                 let now = now_ns();
                 self.begin_incarnation(self.start.incarnation, now);
+                for peer in self.peers.iter_mut().flatten() {
+                    peer.former = peer.condemned;
+                }
                 self.open_fence(now);
                 Ok(())
             }
@@ -1394,12 +1420,16 @@ impl Core {
                 AnswerKind::AgentAbsent => ProbeResult::AgentAbsent,
             };
             let path = usize::from(answer.path);
-            if !self.answerers.answered(answer.node, path, now) {
+            if !answerers::is_reserved(answer.node) {
                 self.detector.probe_result(answer.node, path, result, answer.probed_ns, now);
             }
             let queue = self.receiver.barrier(path, answer.nonce);
-            if answer.kind == AnswerKind::KernelAnswered {
+            // An answer of an address that is this host's by now came by no interface: the receive program has not seen it. Without that program nobody else can tell.
+            let came_in = if self.receiver.offers_barriers() { queue.is_some() } else { !fide_lane::is_local(answer.from) };
+            if answer.kind == AnswerKind::KernelAnswered && came_in {
                 self.answers.note(path, queue, answer.probed_ns);
+                self.answerers.answered(answer.node, path, now);
+                self.unanswered_ns[path] = 0;
             }
             if let Some(queue) = queue {
                 self.steering.other_came(path, queue);
@@ -1452,39 +1482,89 @@ impl Core {
         peer.barrier.iter().enumerate().filter_map(of_this).map(named).collect()
     }
 
-    /// Whether another host than `but` is well and can be asked on this path.
-    pub(crate) fn others_are_well(&self, path: usize, but: Option<u32>) -> bool {
+    /// Whether another host than `but` is well and can be asked on this path, and others that were asked do answer.
+    pub(crate) fn others_answer(&mut self, path: usize, but: Option<u32>) -> bool {
         let now = now_ns();
-        let is_well = |(slot, peer): (usize, &Option<Box<Peer>>)| {
-            let Some(peer) = peer.as_ref().filter(|p| !p.left && !p.condemned && Some(p.node) != but) else { return false };
-            let timeout_ns = self.detector.timeout_ns(peer.node).unwrap_or(0);
-            peer.addresses[path].is_some() && now.saturating_sub(self.receiver.peer(slot).path[path].arrived_ns) <= timeout_ns
-        };
-        self.peers.iter().enumerate().any(is_well)
+        self.find_well(now);
+        let unanswered_ns = self.unanswered_ns[path];
+        let answers = unanswered_ns == 0 || now.saturating_sub(unanswered_ns) < UNANSWERED_NS;
+        answers && self.well[path].iter().flatten().any(|node| Some(*node) != but)
     }
 
-    /// Asks who is no host of the cluster for a barrier of a path.
-    pub(crate) fn ask_answerers(&mut self, path: usize) {
+    /// Two hosts for each path that were heard there in time. Once for all who ask in one turn.
+    fn find_well(&mut self, now: u64) {
+        if now.saturating_sub(self.well_ns) < WELL_NS {
+            return;
+        }
+        (self.well_ns, self.well) = (now, Default::default());
+        for (slot, peer) in self.peers.iter().enumerate() {
+            let Some(peer) = peer.as_ref().filter(|p| !p.left && !p.condemned) else { continue };
+            let timeout_ns = self.detector.timeout_ns(peer.node).unwrap_or(0);
+            let row = self.receiver.peer(slot);
+            for (path, well) in self.well.iter_mut().enumerate() {
+                let is_well = peer.addresses[path].is_some() && now.saturating_sub(row.path[path].arrived_ns) <= timeout_ns;
+                if let Some(place) = well.iter_mut().find(|place| place.is_none()).filter(|_| is_well) {
+                    *place = Some(peer.node);
+                }
+            }
+        }
+    }
+
+    /// Others are asked on this path: if nobody answers, it is not they alone who will be.
+    pub(crate) fn note_asked(&mut self, path: usize) {
+        if self.unanswered_ns[path] == 0 {
+            self.unanswered_ns[path] = now_ns();
+        }
+    }
+
+    /// Who is no host of the cluster is asked for a barrier of a path, `pause_ns` after the last time at the earliest.
+    pub(crate) fn want_answerers(&mut self, path: usize, pause_ns: u64) {
+        if !self.answerers.of(path).is_empty() {
+            let at_ns = self.answerers_asked_ns[path].saturating_add(pause_ns);
+            self.answerers_at[path] = self.answerers_at[path].min(at_ns);
+        }
+    }
+
+    fn ask_wanted_answerers(&mut self, now: u64) {
+        for path in 0..PATHS {
+            if now >= self.answerers_at[path] {
+                self.ask_answerers(path, &self.answerers.to_ask(path, now), now);
+            }
+        }
+    }
+
+    fn ask_answerers(&mut self, path: usize, whom: &[Answerer], now: u64) {
+        (self.answerers_at[path], self.answerers_asked_ns[path]) = (u64::MAX, now);
         let Some(prober) = self.prober.as_mut() else { return };
-        for answerer in self.answerers.of(path) {
+        for answerer in whom {
             if let Err(e) = prober.echo_aside(answerer.node, path as u8, answerer.address) {
                 tracing::debug!("a barrier of path {path} by {}: {e}", answerer.address);
             }
         }
     }
 
-    /// These may be asked, too. They are asked now and then, so that it is known who does answer.
+    /// These may be asked, too, but for hosts of the cluster. They are asked now and then, so that it is known who does answer.
     pub fn set_answerers(&mut self, path: usize, addresses: &[IpAddr]) {
-        let is_own = |address: &IpAddr| (0..PATHS as u8).any(|path| self.lane.source(path) == Some(*address));
-        let others: Vec<IpAddr> = addresses.iter().filter(|a| !is_own(a)).copied().collect();
+        let is_host = |address: &IpAddr| self.peers.iter().flatten().any(|p| p.addresses.contains(&Some(*address)));
+        let others: Vec<IpAddr> = addresses.iter().filter(|a| !is_host(a)).copied().collect();
         if self.answerers.set(path, &others) {
             self.steering.forget(path);
         }
-        self.ask_answerers(path);
+        let all = self.answerers.of(path).to_vec();
+        self.ask_answerers(path, &all, now_ns());
     }
 
     /// Whom to ask by TCP, the likeliest to answer first.
-    fn steered_among(&self, path: usize, but: Option<u32>, source: IpAddr) -> Vec<u32> {
+    fn steered_among(&mut self, path: usize, but: Option<u32>, source: IpAddr) -> Vec<u32> {
+        if !self.others_answer(path, but) {
+            let now = now_ns();
+            let is_able = |a: &&Answerer| a.answers(now) && a.address.is_ipv6() == source.is_ipv6();
+            let answerers = self.answerers.of(path).iter().filter(is_able).map(|a| a.node);
+            let alone: Vec<u32> = self.crossing(path).map(|_| answerers::ITSELF).into_iter().chain(answerers).collect();
+            if !alone.is_empty() {
+                return alone;
+            }
+        }
         let mut hosts: Vec<(u64, u32)> = Vec::new();
         for (slot, peer) in self.peers.iter().enumerate() {
             let Some(peer) = peer.as_ref().filter(|p| !p.left && !p.condemned && Some(p.node) != but) else { continue };
@@ -1493,15 +1573,7 @@ impl Core {
             }
         }
         hosts.sort_unstable_by(|a, b| b.cmp(a));
-        let hosts = hosts.into_iter().map(|(_, node)| node);
-        if self.others_are_well(path, but) {
-            return hosts.take(STEERED_AMONG).collect();
-        }
-        let now = now_ns();
-        let is_able = |a: &&Answerer| a.answers(now) && a.address.is_ipv6() == source.is_ipv6();
-        let answerers = self.answerers.of(path).iter().filter(is_able).map(|a| a.node);
-        let crossing = self.crossing(path).map(|_| answerers::ITSELF);
-        answerers.chain(crossing).chain(hosts).take(STEERED_AMONG).collect()
+        hosts.into_iter().take(STEERED_AMONG).map(|(_, node)| node).collect()
     }
 
     /// From which path this host may ask itself on another one, and from which address.
@@ -1524,7 +1596,7 @@ impl Core {
         }
         let nodes = match queues {
             // An echo comes by the one that there is, unless there is nobody for it.
-            1 if self.others_are_well(path, but) => return,
+            1 if self.others_answer(path, but) => return,
             1 => self.crossing(path).map(|_| answerers::ITSELF).into_iter().collect(),
             _ => self.steered_among(path, but, source),
         };
@@ -1544,7 +1616,7 @@ impl Core {
             let Some(source) = self.lane.source(path as u8) else { continue };
             let host = self.slot(q.node).and_then(|slot| self.peers[slot].as_ref()?.addresses[path]);
             let address = host.or_else(|| self.answerers.address(q.node, path));
-            let crossing = self.crossing(path).filter(|_| q.node == answerers::ITSELF && address.is_none());
+            let crossing = if q.node == answerers::ITSELF { self.crossing(path) } else { None };
             let Some(prober) = self.prober.as_mut() else { return };
             let sent = match (address, crossing) {
                 (Some(address), _) => prober.steer(path as u8, source, address, q.port, q.number),
@@ -1749,8 +1821,7 @@ impl Core {
                 self.look_at_carrier(path, now);
             }
         }
-        let alone: Vec<usize> = paths().filter(|path| !self.others_are_well(*path, Some(node))).collect();
-        self.later.extend(alone.into_iter().map(|path| Question::Answerers { path }));
+        self.later.extend(paths().map(|path| Question::Answerers { node, path }));
         // Others, by the queue that its heartbeats take.
         self.later.extend(paths().map(|path| Question::Steered { node, path }));
         self.later.extend(paths().map(|path| Question::Knock { node, path }));
@@ -1759,8 +1830,16 @@ impl Core {
     fn put(&mut self, question: Question) {
         match question {
             Question::Knock { node, path } => self.ask(node, path, Prober::knock),
-            Question::Witness { node, path } => self.ask(node, path, Prober::echo),
-            Question::Answerers { path } => self.ask_answerers(path),
+            Question::Witness { node, path } => {
+                self.ask(node, path, Prober::echo);
+                self.note_asked(path);
+            }
+            Question::Answerers { node, path } => {
+                if self.receiver.offers_barriers() && !self.others_answer(path, Some(node)) {
+                    self.want_answerers(path, ANSWERERS_NS);
+                    self.ask_wanted_answerers(now_ns());
+                }
+            }
             Question::Steered { node, path } => {
                 let queue = self.slot(node).map_or(0, |slot| self.receiver.peer(slot).queue[path]);
                 if queue != 0 && self.detector.is_draining() {
@@ -2010,7 +2089,9 @@ impl Core {
             node: peer.node,
             incarnation: peer.incarnation,
             path: path as u8,
-            flags: if silent { ReportEntry::SILENT } else { 0 } | if peer.condemned { ReportEntry::CONDEMNED } else { 0 },
+            flags: if silent { ReportEntry::SILENT } else { 0 }
+                | if peer.condemned { ReportEntry::CONDEMNED } else { 0 }
+                | if peer.former { ReportEntry::FORMER } else { 0 },
             last_number: p.number,
             echo_sent_ns: p.sent_ns,
             hold_ns: now.saturating_sub(p.arrived_ns),

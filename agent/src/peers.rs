@@ -47,6 +47,8 @@ pub struct Peer {
     pub announced: Contract,
     /// This incarnation was judged and is refused.
     pub condemned: bool,
+    /// By a life of this host that its fence ended since.
+    pub former: bool,
     /// What emptied the receive queue of its heartbeats last, by path.
     pub barrier: [Option<Emptied>; PATHS],
     /// It said goodbye.
@@ -97,6 +99,7 @@ impl Peer {
             contract: [Contract::default(); PATHS],
             announced: Contract::default(),
             condemned: false,
+            former: false,
             barrier: [None; PATHS],
             left: false,
             lost_before: [0; PATHS],

@@ -114,8 +114,15 @@ impl SoftTable {
         if h.incarnation != peer.incarnation || peer.condemned != 0 {
             // A newer life begins with an announcement. Who was given up may have given us up: only its report says so.
             let begins = h.incarnation > peer.incarnation && h.kind == Kind::Announce;
-            let told = h.incarnation == peer.incarnation && h.kind == Kind::PathReport;
-            return if begins || told { Ok(Accepted::Packet(packet)) } else { Err(Refusal::OldIncarnation) };
+            if h.incarnation == peer.incarnation && h.kind == Kind::PathReport {
+                let told = &mut peer.told[usize::from(path)];
+                if h.number as u32 <= *told {
+                    return Err(Refusal::OldNumber);
+                }
+                *told = h.number as u32;
+                return Ok(Accepted::Packet(packet));
+            }
+            return if begins { Ok(Accepted::Packet(packet)) } else { Err(Refusal::OldIncarnation) };
         }
         let row = &mut peer.path[usize::from(path)];
         if h.kind == Kind::Heartbeat {
@@ -296,6 +303,7 @@ mod tests {
         assert_eq!(t.accept(&frame(Kind::Heartbeat, 10, 7, 0, None, b""), 0, 2, &ME, &k), Err(Refusal::OldIncarnation));
         let report = |incarnation| frame(Kind::PathReport, 11, incarnation, 0, None, b"");
         assert!(matches!(t.accept(&report(7), 0, 2, &ME, &k), Ok(Accepted::Packet(_))), "it may have given us up, too");
+        assert_eq!(t.accept(&report(7), 0, 2, &ME, &k), Err(Refusal::OldNumber), "once");
         assert_eq!(t.accept(&report(6), 0, 2, &ME, &k), Err(Refusal::OldIncarnation));
         assert_eq!(t.peer(0).path[0].event_number, 0, "and nothing of it counts");
         assert_eq!(t.refused[Refusal::OldIncarnation as usize], 4);

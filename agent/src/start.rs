@@ -161,6 +161,11 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         tracing::warn!("{e}");
     }
     let node = fide_wire::name_id(&config.node);
+    anyhow::ensure!(
+        !crate::answerers::is_reserved(node),
+        "the name {:?} has a number that is reserved: choose another one",
+        config.node
+    );
     let specs = path_specs(&config);
     // Before anything is sent: what a former life was fenced from stays so.
     let guard = match config.fence.mode {

@@ -7,6 +7,7 @@
 //!
 //! Pure: what was noted in the queues comes in, what is to be asked goes out.
 
+use crate::answerers::{ITSELF, is_reserved};
 use fide_wire::PATHS;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -24,6 +25,8 @@ const ANSWER_NS: u64 = 5_000_000;
 /// From one search for a queue to the next that may reach it, twice as long each time.
 const PAUSE_NS: u64 = 50_000_000;
 const PAUSE_MAX_NS: u64 = 60_000_000_000;
+/// The longest one where nobody but this host itself is asked: it may be joined with itself at any time, and hears nothing of that.
+const PAUSE_ITSELF_NS: u64 = 1_000_000_000;
 /// Where ports begin that nobody has fixed, and how far apart those of a search are: NICs' hashes (Toeplitz) are linear, and neighbours fall into few queues.
 const PORTS: u16 = 0x8000;
 const STRIDE: u16 = 0x4e35;
@@ -62,6 +65,8 @@ struct Way {
     known: BTreeMap<u32, Known>,
     /// Queues that were searched for and not reached since: when they may be again, and the pause before that.
     searched: BTreeMap<u32, (u64, u64)>,
+    /// Who was asked last, where no host of the cluster was.
+    alone_with: Vec<u32>,
     rounds: VecDeque<Round>,
 }
 
@@ -99,6 +104,13 @@ impl Steering {
         random: u64,
     ) -> Vec<Steered> {
         let Some(way) = self.ways.get_mut(path).filter(|_| !answerers.is_empty()) else { return Vec::new() };
+        // What others, or fewer, did not reach says nothing of these.
+        let alone_with: Vec<u32> = answerers.iter().copied().take_while(|node| is_reserved(*node)).collect();
+        if alone_with.is_empty() != way.alone_with.is_empty() || alone_with.iter().any(|node| !way.alone_with.contains(node)) {
+            way.searched.clear();
+        }
+        way.alone_with = alone_with;
+        let pause_max_ns = if answerers == [ITSELF] { PAUSE_ITSELF_NS } else { PAUSE_MAX_NS };
         let is_silent = |known: &Known| known.unanswered_ns.is_some_and(|since| now.saturating_sub(since) > ANSWER_NS);
         let (mut sent, mut reached, mut missing) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
         for queue in wanted {
@@ -118,7 +130,7 @@ impl Steering {
         if missing.iter().any(|queue| way.searched.get(queue).is_none_or(|(at_ns, _)| now >= *at_ns)) {
             for queue in &missing {
                 let (at_ns, pause_ns) = way.searched.entry(*queue).or_insert((0, 0));
-                *pause_ns = (2 * *pause_ns).clamp(PAUSE_NS, PAUSE_MAX_NS);
+                *pause_ns = (2 * *pause_ns).clamp(PAUSE_NS, pause_max_ns);
                 *at_ns = now.saturating_add(*pause_ns);
             }
             let tries = TRIES.saturating_mul(queues).min(ROUND_MAX - sent.len());
@@ -257,6 +269,21 @@ mod tests {
             }
         }
         assert!(of_first.0 * 100 >= of_first.1 * 90, "{of_first:?} of all queues by the first search");
+    }
+
+    #[test]
+    fn what_nobody_answered_while_alone_holds_up_no_search_among_others() {
+        let mut s = Steering::default();
+        let mut search = |answerers: &[u32], now: u64| s.ask(0, 1, [1], answerers, now, now << 32 | now << 8).len();
+        let vain = (0..100_000).filter(|ms| search(&[ITSELF], ms * MS) > 0).count();
+        assert!((100..120).contains(&vain), "{vain} searches in a hundred seconds");
+        let now = 100_000 * MS;
+        assert!(search(&[u32::MAX, ITSELF], now) > 0, "somebody else may answer");
+        assert_eq!(search(&[ITSELF], now + 1), 0);
+        assert_eq!(search(&[u32::MAX, ITSELF], now + 2), 4, "one that comes back");
+        assert_eq!(search(&[u32::MAX, ITSELF], now + 3), 0);
+        assert!(search(&[7], now + 4) > 0, "hosts have come back");
+        assert_eq!(search(&[7, 8], now + 5), 0);
     }
 
     #[test]

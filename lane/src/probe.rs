@@ -58,6 +58,8 @@ pub struct ProbeAnswer {
     pub node: u32,
     /// On which path.
     pub path: u8,
+    /// Where it was asked, and who answered.
+    pub from: IpAddr,
     /// What is known now.
     pub kind: AnswerKind,
     /// The random number of the question: the receive program notes by which queue its answer came (the eight bytes as they are in the packet).
@@ -359,8 +361,15 @@ impl Prober {
     fn settle(&mut self, node: u32, path: u8, nonce: u64, from: IpAddr, kind: AnswerKind) -> Option<ProbeAnswer> {
         let target = self.targets.get_mut(&(node, path)).filter(|t| t.addr == from)?;
         let probed_ns = target.answer(nonce, kind)?;
-        Some(ProbeAnswer { node, path, kind, nonce, probed_ns, at_ns: monotonic_ns() })
+        Some(ProbeAnswer { node, path, from, kind, nonce, probed_ns, at_ns: monotonic_ns() })
     }
+}
+
+/// Whether this host itself has this address now: then whoever answers there answered by way of no interface. (Also where anything may be bound to, by
+/// `ip_nonlocal_bind`: nothing is known then.)
+#[must_use]
+pub fn is_local(address: IpAddr) -> bool {
+    std::net::UdpSocket::bind((address, 0)).is_ok()
 }
 
 /// Random bits.

@@ -435,7 +435,7 @@ pub struct ReportEntry {
     pub incarnation: u32,
     /// On which path.
     pub path: u8,
-    /// [`ReportEntry::SILENT`], [`ReportEntry::CONDEMNED`].
+    /// [`ReportEntry::SILENT`], [`ReportEntry::CONDEMNED`], [`ReportEntry::FORMER`].
     pub flags: u8,
     /// The last number received.
     pub last_number: u64,
@@ -454,6 +454,8 @@ impl ReportEntry {
     pub const SILENT: u8 = 1;
     /// The reporter gave a verdict on this incarnation and refuses it from now on: its owner must start a new one.
     pub const CONDEMNED: u8 = 2;
+    /// That verdict is of a life of the reporter that its fence ended since: nothing that it did because of the verdict goes on.
+    pub const FORMER: u8 = 4;
 
     /// Appends the entry to a body.
     pub fn write(&self, body: &mut Vec<u8>) {

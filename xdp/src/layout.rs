@@ -87,8 +87,8 @@ pub struct Peer {
     pub queue: [u32; PATHS],
     /// By path, [`fide_wire::marks::Marks`].
     pub mark: [[u64; 2]; PATHS],
-    /// Zero.
-    pub reserved: u64,
+    /// By path, the low half of the number of its last report that was taken while it was condemned.
+    pub told: [u32; PATHS],
     /// By path.
     pub path: [Path; PATHS],
 }
@@ -214,7 +214,7 @@ mod tests {
             [cluster, node, life, port, reserved, sockets, clash_incarnation, clashes, urgent_lost, keys]
         );
         same!(btf, Path, "fide_path", [number, sent_ns, arrived_ns, arrived, lost, event_number, jitter_max_ns, refused]);
-        same!(btf, Peer, "fide_peer", [node, incarnation, period_ns, condemned, queue, mark, reserved, path]);
+        same!(btf, Peer, "fide_peer", [node, incarnation, period_ns, condemned, queue, mark, told, path]);
         same!(btf, Watch, "fide_watch", [start_ticks, app, state, status, unreported]);
         same!(
             btf,

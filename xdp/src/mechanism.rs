@@ -332,12 +332,13 @@ impl Mechanism {
     pub fn set_peer(&self, slot: usize, node: u32, incarnation: u32) -> Result<(), XdpError> {
         let row = self.peers.at(slot);
         // SAFETY: `at` checks the range; aligned integers of the shared struct, which the receive program reads and writes meanwhile. It refuses
-        // everything of a condemned row, and looks again before it changes a number: packets of the old incarnation that it holds at
+        // everything of a condemned row but reports, and looks again before it changes a number: packets of the old incarnation that it holds at
         // this moment cannot get into the new one's row.
         unsafe {
             AtomicU32::from_ptr(&raw mut (*row).condemned).store(1, Ordering::SeqCst);
             (&raw mut (*row).path).write_volatile([layout::Path::default(); PATHS]);
             (&raw mut (*row).mark).write_volatile([[0; 2]; PATHS]);
+            (&raw mut (*row).told).write_volatile([0; PATHS]);
             (&raw mut (*row).period_ns).write_volatile(0);
             (&raw mut (*row).node).write_volatile(node);
             (&raw mut (*row).incarnation).write_volatile(incarnation);

@@ -366,6 +366,10 @@ as_root! {
             b.arrives(0, &p)
         };
         assert_eq!(report(&mut b, PEER_INCARNATION), Fate::Accepted);
+        let newer = b.header(Kind::PathReport, 0);
+        let newer = b.sign(&newer, None, b"");
+        assert_eq!(b.arrives(0, &newer), Fate::Accepted);
+        assert_eq!(b.arrives(0, &newer), Fate::Refused(Refusal::OldNumber), "a replay");
         for other in [PEER_INCARNATION - 1, PEER_INCARNATION + 1] {
             assert_eq!(report(&mut b, other), Fate::Refused(Refusal::OldIncarnation));
         }

@@ -41,6 +41,8 @@ use std::net::IpAddr;
 const SETTLE_NS: u64 = 500_000;
 /// Others are not asked more often, however many check.
 pub const ASK_EVERY_NS: u64 = 1_000_000;
+/// Nor who is no host of the cluster than this: routers answer few.
+const ANSWERERS_EVERY_NS: u64 = 10_000_000;
 /// An answer that has not come for so long is asked for again: it may have been overtaken, or lost.
 const AGAIN_NS: u64 = 20_000_000;
 
@@ -388,9 +390,10 @@ impl Core {
             }
         }
         for path in (0..PATHS).filter(|p| paths[*p]) {
-            if !self.others_are_well(path, None) {
-                self.ask_answerers(path);
+            if !self.others_answer(path, None) {
+                self.want_answerers(path, ANSWERERS_EVERY_NS);
             }
+            self.note_asked(path);
             self.steer(path, None, None);
         }
     }

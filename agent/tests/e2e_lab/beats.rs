@@ -505,7 +505,7 @@ fn who_does_not_extend_in_time_is_not_heard_any_more() {
     let said = say(&mut sender, "extend 0 3000");
     assert!(said.starts_with("error Fenced") && said.contains("begin anew"), "{said}");
     let gates = || w.status(1).gates.iter().map(|g| (g.name.clone(), g.state.clone(), g.blocked > 100)).collect::<Vec<_>>();
-    assert_eq!(gates(), [("app".to_string(), "fenced".into(), true)]);
+    until("a hundred packets were blocked", || gates() == [("app".to_string(), "fenced".into(), true)]);
     let told = w.event(1, "that it closed", |e| e.cause == Cause::Local && e.code == fide_agent::gates::CLOSED_EVENT_CODE);
     assert!(told.text.contains("gate app is closed"), "{}", told.text);
     // The rest of its host goes on.

@@ -104,8 +104,10 @@ fn barrier(status: &Status) -> Item {
         let answering = |p: &LocalPath| p.answerers.iter().find(|a| a.answers).map(|a| a.address.clone());
         let by: Vec<Option<String>> = status.paths.iter().map(answering).collect();
         if let Some(by) = by.into_iter().collect::<Option<Vec<_>>>().filter(|by| !by.is_empty()) {
-            let found =
-                format!("answers of {} are barriers when the only other host falls silent ({others} seen)", by.join(" and "));
+            let found = format!(
+                "answers of {} are barriers when the only other host falls silent ({others} seen), where they come by the queue of its heartbeats",
+                by.join(" and ")
+            );
             return Item::ok("barrier", title, found);
         }
         let advice = "a third host; its kernel's answers are the barrier, and the witness that this host is not cut off itself. Or let whatever else answers on both networks give barriers: path.answerers in fide.toml(5)";

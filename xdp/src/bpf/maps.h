@@ -58,7 +58,7 @@ struct fide_peer {
 	__u32 condemned; /* this incarnation is over */
 	__u32 queue[FIDE_PATHS]; /* that its last heartbeat came by, counted from 1 */
 	__u64 mark[FIDE_PATHS][2]; /* by path, the older first: see set_mark() */
-	__u64 reserved;
+	__u32 told[FIDE_PATHS]; /* low half of the number of its last report that was taken while it was condemned */
 	struct fide_path path[FIDE_PATHS];
 };
 

@@ -524,9 +524,18 @@ int fide_receive(struct xdp_md *ctx)
 		if (incarnation > peer->incarnation && kind == FIDE_KIND_ANNOUNCE)
 			goto whole_packet;
 		/* Who was given up may have given us up: only its report says so, and unless we heed it both wait for the other one for ever. Its row
-		 * is not touched. */
-		if (incarnation == peer->incarnation && kind == FIDE_KIND_PATH_REPORT)
+		 * is not touched but for that, so that a replay is one. */
+		if (incarnation == peer->incarnation && kind == FIDE_KIND_PATH_REPORT) {
+			__u32 *told, seen;
+
+			row = path;
+			OPAQUE(row);
+			told = &peer->told[row & (FIDE_PATHS - 1)];
+			seen = *(volatile __u32 *)told;
+			if ((__u32)number <= seen || __sync_val_compare_and_swap(told, seen, (__u32)number) != seen)
+				return refuse(FIDE_REFUSED_OLD_NUMBER);
 			goto whole_packet;
+		}
 		return refuse(FIDE_REFUSED_OLD_INCARNATION);
 	}
 
