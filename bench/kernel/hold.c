@@ -39,6 +39,7 @@ static int (*ip_rcv_)(struct sk_buff *, struct net_device *, struct packet_type 
 static void (*ip_list_rcv_)(struct list_head *, struct packet_type *, struct net_device *);
 static int (*ip_mc_output_)(struct net *, struct sock *, struct sk_buff *);
 static int (*enqueue_to_backlog_)(struct sk_buff *, int, unsigned int *);
+static int (*security_socket_sendmsg_)(struct socket *, struct msghdr *, int);
 
 /* A packet that waits, and what its function was called with. */
 struct held {
@@ -191,7 +192,8 @@ static int socket_held(struct sock *sk, struct sk_buff *skb)
 
 /* ---- Sending, from the call downwards -------------------------------------------------------------------------------------------- */
 
-static int call_held(struct socket *sock, struct msghdr *msg)
+/* What sock_sendmsg calls first: it is itself inlined into sendto, though not into sendmmsg. */
+static int call_held(struct socket *sock, struct msghdr *msg, int size)
 {
 	/* The control sockets of agents are no part of this. */
 	if (chosen(sock_net(sock->sk)) && sock->sk->sk_family != AF_UNIX && sock->sk->sk_family != AF_NETLINK) {
@@ -199,7 +201,7 @@ static int call_held(struct socket *sock, struct msghdr *msg)
 		if (wait_event_killable(over, !READ_ONCE(active)))
 			return -EINTR;
 	}
-	return sock_sendmsg(sock, msg);
+	return security_socket_sendmsg_(sock, msg, size);
 }
 
 static void output_on(struct held *h)
@@ -285,7 +287,7 @@ static struct point points[] = {
 	POINT(ip_rcv, ip_rcv, ip_held, false),
 	POINT(ip_rcv, ip_list_rcv, ip_list_held, false),
 	POINT(udp_enqueue, __udp_enqueue_schedule_skb, socket_held, true),
-	POINT(sock_sendmsg, sock_sendmsg, call_held, false),
+	POINT(sock_sendmsg, security_socket_sendmsg, call_held, false),
 	POINT(ip_output, ip_output, ip_output_held, true),
 	POINT(ip_output, ip_mc_output, ip_mc_output_held, true),
 	POINT(dev_queue_xmit, __dev_queue_xmit, queue_held, false),
@@ -442,7 +444,8 @@ static int __init hold_init(void)
 	ip_list_rcv_ = find("ip_list_rcv");
 	ip_mc_output_ = find("ip_mc_output");
 	enqueue_to_backlog_ = find("enqueue_to_backlog");
-	if (!ip_rcv_ || !ip_list_rcv_ || !ip_mc_output_ || !enqueue_to_backlog_)
+	security_socket_sendmsg_ = find("security_socket_sendmsg");
+	if (!ip_rcv_ || !ip_list_rcv_ || !ip_mc_output_ || !enqueue_to_backlog_ || !security_socket_sendmsg_)
 		return -ENOENT;
 	return proc_create("fide-hold", 0600, NULL, &hold_file) ? 0 : -ENOMEM;
 }

@@ -304,7 +304,7 @@ const KERNEL_ROWS: [Row; 10] = [
             inject::hold(&w.rig, &[RECEIVER], "napi_gro_receive", "delay")
         },
     ),
-    held("sender-sendmsg-delay", "socket (sock_sendmsg)", "delay", "sock_sendmsg", Passed::Always, |w| {
+    held("sender-sendmsg-delay", "socket (sock_sendmsg)", "delay", "security_socket_sendmsg, its first call", Passed::Always, |w| {
         inject::hold(&w.rig, &SENDERS, "sock_sendmsg", "delay")
     }),
     held("sender-output-delay", "IP (ip_output)", "delay", "ip_output and ip_mc_output", Passed::BySockets, |w| {
