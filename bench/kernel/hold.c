@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: GPL-2.0-only
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
  * Holds packets up, or drops them, in one function of the network stack, for chosen network namespaces: the faults of SafeTimer's Table 1 (§6.2)
  * where the paper instruments the kernel. A test's tool, for a guest kernel that is thrown away; nothing of FiDe needs it.

@@ -111,6 +111,17 @@ impl Row {
             Passed::Never => false,
         }
     }
+
+    /// Where the receiver's agent is stopped, others may say so.
+    fn stops(&self, e: &HistoryEvent) -> bool {
+        e.cause == Cause::AgentLost && self.position == RECV && e.node == "h2"
+    }
+
+    /// Where it is known, and documented (`docs/fence.md`), that living agents are called lost: plain sockets have no barrier, the answers of kernels come by
+    /// another socket, and a mere delay is counted nowhere.
+    fn known(&self, args: &Args) -> bool {
+        self.name == "receiver-udp-delay" && args.receive == By::Udp
+    }
 }
 
 /// Those that any kernel offers.
@@ -304,9 +315,14 @@ const KERNEL_ROWS: [Row; 10] = [
             inject::hold(&w.rig, &[RECEIVER], "napi_gro_receive", "delay")
         },
     ),
-    held("sender-sendmsg-delay", "socket (sock_sendmsg)", "delay", "security_socket_sendmsg, its first call", Passed::Always, |w| {
-        inject::hold(&w.rig, &SENDERS, "sock_sendmsg", "delay")
-    }),
+    held(
+        "sender-sendmsg-delay",
+        "socket (sock_sendmsg)",
+        "delay",
+        "security_socket_sendmsg, its first call",
+        Passed::Always,
+        |w| inject::hold(&w.rig, &SENDERS, "sock_sendmsg", "delay"),
+    ),
     held("sender-output-delay", "IP (ip_output)", "delay", "ip_output and ip_mc_output", Passed::BySockets, |w| {
         inject::hold(&w.rig, &SENDERS, "ip_output", "delay")
     }),
@@ -408,6 +424,8 @@ pub struct Found {
     pub fide: Ours,
     /// Whether it is as it must be.
     pub ok: bool,
+    /// It is not, in the way that is documented.
+    pub known: bool,
     /// And if not, why.
     pub wrong: Vec<String>,
 }
@@ -585,8 +603,11 @@ impl World {
         if blocked {
             self.until(ui, "the late host finds that it is fenced", |w| Ok(w.fence(FenceOrder::Status)?.state == "fenced"))?;
         } else {
-            // What was held up has come, and verdicts that it would have led to were given.
-            self.rig.wait_until_all_see_all(ui)?;
+            // What was held up has come, and verdicts that it would have led to were given. Who was given up wrongly stays fenced, and is not waited for.
+            let given_up = self.history(since)?.iter().any(|e| is_grave(e) && !row.stops(e));
+            if !given_up {
+                self.rig.wait_until_all_see_all(ui)?;
+            }
             ui.sleep(Duration::from_nanos(2 * TIMEOUT_NS) * self.args.slower)?;
         }
         // It goes on trying.
@@ -604,20 +625,26 @@ impl World {
             let verdicts = events.iter().filter(|e| e.cause == Cause::SilentHost && e.node == "h1" && e.app.is_none());
             fide.verdict_after_valid_ms = verdicts.map(|e| e.at_ns).min().map(after);
         }
+        // A host that was given up while it lived shuts its fence early.
+        let shut_ns =
+            events.iter().filter(|e| e.cause == Cause::Fenced && e.observer == "h1").map(|e| e.at_ns).min().unwrap_or(u64::MAX);
         for e in events.iter().filter(|e| e.app.is_none()) {
             let said = format!("{}: {} {}", e.observer, e.cause.name(), e.node);
-            let grave = matches!(e.cause, Cause::SilentHost | Cause::AgentLost);
-            let cut_off = e.node == "h1" && fide.fenced && e.at_ns > status.valid_ns;
-            // Where the receiver's agent is stopped, others may say so.
-            let of_stopped = e.cause == Cause::AgentLost && row.position == RECV && e.node == "h2";
-            if grave && !cut_off && !of_stopped {
+            let cut_off = e.node == "h1" && fide.fenced && e.at_ns > status.valid_ns.min(shut_ns);
+            if is_grave(e) && !cut_off && !row.stops(e) {
                 fide.false_verdicts.push(said.clone());
             }
             if !fide.said.contains(&said) {
                 fide.said.push(said);
             }
         }
-        let wrong = wrong(row, &plain, &fide);
+        let mut wrong = wrong(row, &plain, &fide);
+        let lost = |said: &String| said.contains(Cause::AgentLost.name());
+        let known =
+            row.known(&self.args) && wrong.len() == 1 && !fide.false_verdicts.is_empty() && fide.false_verdicts.iter().all(lost);
+        if row.known(&self.args) && wrong.is_empty() {
+            wrong.push("the false verdicts that are documented did not come: is that mended?".to_string());
+        }
         Ok(Found {
             bench: "safetimer",
             row: row.name,
@@ -632,9 +659,15 @@ impl World {
             plain,
             fide,
             ok: wrong.is_empty(),
+            known,
             wrong,
         })
     }
+}
+
+/// What must not be said of a host that lives.
+fn is_grave(e: &HistoryEvent) -> bool {
+    matches!(e.cause, Cause::SilentHost | Cause::AgentLost) && e.app.is_none()
 }
 
 fn ms(ns: u64) -> f64 {
@@ -679,21 +712,24 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
     let wanted = |r: &&Row| if args.only.is_empty() { offered.contains(&r.name) } else { named(r) };
     let rows: Vec<&Row> = ROWS.iter().chain(&KERNEL_ROWS).filter(wanted).collect();
     ui.say(ui.paint(Paint::Dim, &report::machine()));
-    let mut good = 0;
+    let (mut good, mut known) = (0, 0);
     ui.say(ui.paint(Paint::Bold, &line(["node", "position", "event", "FiDe", "plain timeout"])));
     for (i, row) in rows.iter().enumerate() {
         ui.progress(format!("{} ({} of {})", row.name, i + 1, rows.len()));
         // Hosts of its own: a contract is measured while it is relied on, and one that knows the fault before would be patient with the next.
         let found = World::up(args, ui)?.row(row, ui)?;
         good += usize::from(found.ok);
+        known += usize::from(found.known);
         if ui.json {
             ui.line(serde_json::to_string(&found)?);
         } else {
             tell(&found, ui);
         }
     }
-    ui.say(format!("{good} rows as they must be, {} not", rows.len() - good));
-    Ok(good == rows.len())
+    let bad = rows.len() - good - known;
+    let known = if known > 0 { format!(", {known} wrong as documented") } else { String::new() };
+    ui.say(format!("{good} rows as they must be, {bad} not{known}"));
+    Ok(bad == 0)
 }
 
 fn line(cells: [&str; 5]) -> String {
@@ -703,7 +739,7 @@ fn line(cells: [&str; 5]) -> String {
 fn tell(found: &Found, ui: &Ui) {
     let node = if found.node == Node::Receiver { "receiver" } else { "sender" };
     let ours = match (&found.fide, found.node) {
-        (f, _) if !f.false_verdicts.is_empty() => "TIMEOUT".to_string(),
+        (f, _) if !f.false_verdicts.is_empty() => if found.known { "TIMEOUT (known)" } else { "TIMEOUT" }.to_string(),
         (f, _) if f.fenced => format!("blocked ({} packets)", f.blocked),
         (f, Node::Receiver) if f.on_way => "no timeout".to_string(),
         (f, Node::Sender) if f.on_way => "NOT BLOCKED".to_string(),
@@ -737,9 +773,23 @@ fn tell(found: &Found, ui: &Ui) {
 mod tests {
     use super::*;
 
+    fn all() -> impl Iterator<Item = &'static Row> {
+        const ANYWHERE: &[Row] = &ROWS;
+        const KERNEL: &[Row] = &KERNEL_ROWS;
+        ANYWHERE.iter().chain(KERNEL)
+    }
+
     fn row(name: &str) -> &'static Row {
-        const ROWS_: &[Row] = &ROWS;
-        ROWS_.iter().find(|r| r.name == name).unwrap()
+        all().find(|r| r.name == name).unwrap()
+    }
+
+    fn args(words: &[&str]) -> Args {
+        #[derive(clap::Parser)]
+        struct Cli {
+            #[command(flatten)]
+            args: Args,
+        }
+        <Cli as clap::Parser>::parse_from([&["bench", "--table1"], words].concat()).args
     }
 
     fn erred() -> Plain {
@@ -748,12 +798,22 @@ mod tests {
 
     #[test]
     fn names_are_distinct_and_say_the_node_and_the_event() {
-        for (i, r) in ROWS.iter().enumerate() {
-            assert!(ROWS[..i].iter().all(|other| other.name != r.name), "{}", r.name);
+        for (i, r) in all().enumerate() {
+            assert!(all().take(i).all(|other| other.name != r.name), "{}", r.name);
             let node = if r.node == Node::Receiver { "receiver-" } else { "sender-" };
             assert!(r.name.starts_with(node), "{}", r.name);
             assert!(["delay", "drop"].contains(&r.event));
         }
+    }
+
+    #[test]
+    fn a_stage_is_on_the_way_as_agents_receive_and_send() {
+        let (usual, sockets) = (args(&[]), args(&["--receive", "udp"]));
+        assert!(!row("receiver-ip-delay").on_way(&usual) && row("receiver-ip-delay").on_way(&sockets));
+        assert!(row("receiver-napi-delay").on_way(&usual));
+        assert!(!row("sender-output-drop").on_way(&sockets), "they still send frames");
+        assert!(row("sender-output-drop").on_way(&args(&["--send", "udp"])));
+        assert!(row("receiver-udp-delay").known(&sockets) && !row("receiver-udp-delay").known(&usual));
     }
 
     #[test]
@@ -768,10 +828,15 @@ mod tests {
     #[test]
     fn a_senders_row_is_right_when_it_was_blocked_in_time() {
         let r = row("sender-send-delay");
-        let blocked =
-            Ours { fenced: true, last_heard_after_valid_ms: Some(-0.2), verdict_after_valid_ms: Some(6.0), ..Ours::default() };
+        let blocked = Ours {
+            on_way: true,
+            fenced: true,
+            last_heard_after_valid_ms: Some(-0.2),
+            verdict_after_valid_ms: Some(6.0),
+            ..Ours::default()
+        };
         assert!(wrong(r, &erred(), &blocked).is_empty());
-        assert_eq!(wrong(r, &erred(), &Ours::default()).len(), 2);
+        assert_eq!(wrong(r, &erred(), &Ours { on_way: true, ..Ours::default() }).len(), 2);
         let leaky = Ours { last_heard_after_valid_ms: Some(0.1), ..blocked };
         assert!(wrong(r, &erred(), &leaky)[0].contains("after t_valid was heard"));
     }
