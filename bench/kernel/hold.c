@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
 /*
  * Holds packets up, or drops them, in one function of the network stack, for chosen network namespaces: the faults of SafeTimer's Table 1 (§6.2)
- * where the paper instruments the kernel. A test's tool, for a guest kernel that is thrown away; nothing of FiDe needs it.
+ * where the paper instruments the kernel. A test's tool, for a guest kernel that is thrown away (Debian's 6.1); nothing of FiDe needs it.
  *
  *	open /proc/fide-hold			one at a time: another one gets EBUSY
  *	write "NAMESPACE\n"			its inode number; up to eight
  *	write "FUNCTION delay|drop\n"		from now on; once
- *	read					how many packets, or calls, it has met
  *	close					what was held goes on, in its order, before close returns
  *
  * So a fault ends with the process that made it, however that ends. Only packets of these namespaces are held: the rest of the machine goes on.
@@ -16,8 +15,6 @@
  * be a tail call, or the caller would be another one: -fno-optimize-sibling-calls in Kbuild.
  */
 #include <linux/ftrace.h>
-#include <linux/icmp.h>
-#include <linux/ip.h>
 #include <linux/kprobes.h>
 #include <linux/module.h>
 #include <linux/netdevice.h>
@@ -31,7 +28,7 @@
 #include <net/udp.h>
 
 #define NAMESPACES 8
-/* More than any row brings in its time; beyond it packets pass, and are counted as having passed. */
+/* More than any row brings in its time; beyond it packets pass. */
 #define HELD_MAX 100000
 
 /* Where the kernel's own function is, found by name. */
@@ -56,7 +53,6 @@ static LIST_HEAD(waiting);
 static unsigned int waiting_n;
 static bool active, drops;
 static unsigned int namespaces[NAMESPACES];
-static atomic_t met, passed;
 static DECLARE_WAIT_QUEUE_HEAD(over);
 
 static bool chosen(const struct net *net)
@@ -89,12 +85,8 @@ static bool keep(struct sk_buff *skb, void (*go_on)(struct held *), void *a, voi
 		}
 		spin_unlock_bh(&lock);
 	}
-	if (kept) {
-		atomic_inc(&met);
-	} else {
-		atomic_inc(&passed);
+	if (!kept)
 		kfree(held);
-	}
 	return kept;
 }
 
@@ -124,7 +116,6 @@ static int backlog_held(struct sk_buff *skb, int cpu, unsigned int *queue_tail)
 	if (chosen(dev_net(skb->dev))) {
 		if (drops) {
 			/* Counted where the stage counts what it has no room for: those who watch these counters shall see it. */
-			atomic_inc(&met);
 			preempt_disable();
 			per_cpu(softnet_data, cpu).dropped++;
 			preempt_enable();
@@ -178,9 +169,8 @@ static int socket_held(struct sock *sk, struct sk_buff *skb)
 {
 	if (chosen(sock_net(sk))) {
 		if (drops) {
-			atomic_inc(&met);
 			atomic_inc(&sk->sk_drops); /* as a full buffer; the caller frees and counts the rest */
-			return -ENOBUFS;
+			return -ENOMEM;
 		}
 		sock_hold(sk);
 		if (keep(skb, socket_on, sk, NULL, 0))
@@ -196,11 +186,9 @@ static int socket_held(struct sock *sk, struct sk_buff *skb)
 static int call_held(struct socket *sock, struct msghdr *msg, int size)
 {
 	/* The control sockets of agents are no part of this. */
-	if (chosen(sock_net(sock->sk)) && sock->sk->sk_family != AF_UNIX && sock->sk->sk_family != AF_NETLINK) {
-		atomic_inc(&met);
-		if (wait_event_killable(over, !READ_ONCE(active)))
-			return -EINTR;
-	}
+	if (chosen(sock_net(sock->sk)) && sock->sk->sk_family != AF_UNIX && sock->sk->sk_family != AF_NETLINK &&
+	    wait_event_killable(over, !READ_ONCE(active)))
+		return -EINTR;
 	return security_socket_sendmsg_(sock, msg, size);
 }
 
@@ -216,7 +204,6 @@ static void output_on(struct held *h)
 static int output_held(struct net *net, struct sock *sk, struct sk_buff *skb, long output)
 {
 	if (drops) {
-		atomic_inc(&met);
 		kfree_skb(skb);
 		return -EPERM; /* as for a filter's drop: the sender sees it */
 	}
@@ -360,8 +347,6 @@ static void end(void)
 	wake_up_all(&over);
 	turn_back();
 	memset(namespaces, 0, sizeof(namespaces));
-	atomic_set(&met, 0);
-	atomic_set(&passed, 0);
 }
 
 /* ---- The file --------------------------------------------------------------------------------------------------------------------- */
@@ -408,18 +393,9 @@ static ssize_t hold_write(struct file *file, const char __user *from, size_t siz
 	return error ?: size;
 }
 
-static ssize_t hold_read(struct file *file, char __user *to, size_t size, loff_t *at)
-{
-	char text[64];
-	int n = scnprintf(text, sizeof(text), "met %d passed %d\n", atomic_read(&met), atomic_read(&passed));
-
-	return simple_read_from_buffer(to, size, at, text, n);
-}
-
 static const struct proc_ops hold_file = {
 	.proc_open = hold_open,
 	.proc_release = hold_release,
-	.proc_read = hold_read,
 	.proc_write = hold_write,
 };
 

@@ -326,7 +326,7 @@ pub fn can_hold() -> Result<()> {
 /// Where [`can_hold`] says so, and when the kernel has no such function.
 pub fn hold(rig: &Rig, hosts: &[u16], function: &str, event: &str) -> Result<Injection> {
     can_hold()?;
-    let mut file = File::options().read(true).write(true).open(HOLD).with_context(|| format!("cannot open {HOLD}"))?;
+    let mut file = File::options().write(true).open(HOLD).with_context(|| format!("cannot open {HOLD}"))?;
     for host in hosts {
         let namespace = fs::metadata(Path::new("/run/netns").join(rig.lab().host_netns(*host)))?.ino();
         file.write_all(format!("{namespace}\n").as_bytes())?;

@@ -34,8 +34,8 @@ const FAULT: Duration = Duration::from_millis(300);
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A fault in the receiver ends after so long, whether the ordinary timeout noticed it or not: others must not lose its agent.
 const RECEIVER_FAULT_MAX: Duration = Duration::from_millis(900);
-/// One that holds up heartbeats only on their way to the receiver's agent, which goes on sending, may last longer than an agent is given (1 s).
-const SOCKETS_FAULT: Duration = Duration::from_millis(1_500);
+/// One that lies on our heartbeats' way to the receiver's agent, which goes on sending, lasts longer than an agent may be silent (1 s).
+const LONG_FAULT: Duration = Duration::from_millis(1_500);
 
 const FENCED: u16 = 1;
 const RECEIVER: u16 = 2;
@@ -466,8 +466,8 @@ impl World {
 
     /// A fault of this kind lasts so long at least.
     fn fault(&self, row: &Row) -> Duration {
-        let sockets = row.node == Node::Receiver && row.passed == Passed::BySockets && row.on_way(&self.args);
-        (if sockets { SOCKETS_FAULT } else { FAULT }) * self.args.slower
+        let sends_on = row.node == Node::Receiver && row.position != RECV && row.on_way(&self.args);
+        (if sends_on { LONG_FAULT } else { FAULT }) * self.args.slower
     }
 
     /// Where XDP does not make a NAPI of them, the receiver's NICs need another reason.
@@ -477,7 +477,7 @@ impl World {
 
     fn napi(&self) -> Result<Injection> {
         self.poll()?;
-        inject::napi(&self.rig, RECEIVER, &NETS, FAULT * self.args.slower)
+        inject::napi(&self.rig, RECEIVER, &NETS, LONG_FAULT * self.args.slower)
     }
 
     fn backlog(&self, event: &str) -> Result<Injection> {
