@@ -60,11 +60,27 @@ pub struct RigSpec {
     pub fence: Option<&'static str>,
     /// The host whose agent alone has the usual real-time priority; all others have [`RAISED_PRIORITY`].
     pub lowest: Option<u16>,
+    /// How agents receive, as in the configuration.
+    pub receive: &'static str,
+    /// How they send.
+    pub send: &'static str,
+    /// All times of the configuration are so many times as long.
+    pub slower: u32,
 }
 
 impl Default for RigSpec {
     fn default() -> Self {
-        RigSpec { hosts: 3, heartbeat: "1ms", profile: Profile::Shared, bare: 0, fence: None, lowest: None }
+        RigSpec {
+            hosts: 3,
+            heartbeat: "1ms",
+            profile: Profile::Shared,
+            bare: 0,
+            fence: None,
+            lowest: None,
+            receive: "auto",
+            send: "auto",
+            slower: 1,
+        }
     }
 }
 
@@ -180,17 +196,27 @@ impl Rig {
         }
         let _ = write!(
             text,
-            "cluster = \"bench\"\nnode = \"h{host}\"\nheartbeat = \"{}\"\nprofile = \"{}\"\nstate = {}\n\n\
-             [[path]]\ninterface = \"net0\"\n\n[[path]]\ninterface = \"net1\"\n\n\
+            "cluster = \"bench\"\nnode = \"h{host}\"\nheartbeat = \"{}\"\nprofile = \"{}\"\nreceive = \"{}\"\nsend = \"{}\"\n\
+             state = {}\n\n[[path]]\ninterface = \"net0\"\n\n[[path]]\ninterface = \"net1\"\n\n\
              [socket]\npath = {}\n\n[history]\npath = {}\n\n[metrics]\nlisten = \"off\"\n",
-            self.spec.heartbeat,
+            longer(self.spec.heartbeat, self.spec.slower),
             profile.name(),
+            self.spec.receive,
+            self.spec.send,
             at("state.json"),
             at("fided.sock"),
             at("history.jsonl"),
         );
         if let Some(timeout) = self.spec.fence.filter(|_| host == 1) {
+            let timeout = longer(timeout, self.spec.slower);
             let _ = write!(text, "\n[fence]\nmode = \"sent\"\ntimeout = \"{timeout}\"\npins = {}\n", at("bpf/fence"));
+            if self.spec.slower > 1 {
+                let _ = writeln!(text, "margin = \"{}\"", longer("5ms", self.spec.slower));
+            }
+        }
+        if self.spec.slower > 1 {
+            let [floor, agent] = ["25ms", "1000ms"].map(|usual| longer(usual, self.spec.slower));
+            let _ = write!(text, "\n[contract]\ndelta_floor = \"{floor}\"\n\n[detector]\nagent_timeout = \"{agent}\"\n");
         }
         text
     }
@@ -314,7 +340,7 @@ impl Rig {
     /// # Errors
     /// When that takes too long, with the end of a log.
     pub fn wait_until_all_see_all(&mut self, ui: &Ui) -> Result<()> {
-        let patience = PATIENCE + PATIENCE_PER_HOST * u32::from(self.spec.hosts);
+        let patience = (PATIENCE + PATIENCE_PER_HOST * u32::from(self.spec.hosts)) * self.spec.slower;
         let deadline = Instant::now() + patience;
         let others = usize::from(*self.agents().end()) - 1;
         loop {
@@ -367,6 +393,12 @@ impl Rig {
     }
 }
 
+/// A time of the configuration, so many times as long.
+fn longer(time: &str, times: u32) -> String {
+    let (number, unit) = time.split_at(time.find(|c: char| !c.is_ascii_digit()).unwrap_or(time.len()));
+    number.parse::<u32>().map_or_else(|_| time.to_string(), |n| format!("{}{unit}", n * times))
+}
+
 /// How many others an agent sees, alive and on all paths.
 fn seen_well(status: &Status) -> usize {
     status.hosts.iter().filter(|h| h.state == "alive" && h.paths.len() == 2 && h.paths.iter().all(|p| p.up)).count()
@@ -379,5 +411,16 @@ impl Drop for Rig {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_keep_their_unit() {
+        assert_eq!(longer("10ms", 10), "100ms");
+        assert_eq!(longer("1s", 1), "1s");
     }
 }

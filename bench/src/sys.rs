@@ -215,6 +215,79 @@ pub fn be_deaf(socket: BorrowedFd<'_>, deaf: bool) -> io::Result<()> {
     }
 }
 
+/// Descriptors of our own for the UDP sockets of a process that are bound to a port.
+///
+/// # Errors
+/// When it is gone, or without the permission.
+pub fn udp_sockets(pid: u32, port: u16) -> io::Result<Vec<std::net::UdpSocket>> {
+    // SAFETY: no pointers.
+    let process = check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
+    // SAFETY: just made, and nobody else's.
+    let process = unsafe { OwnedFd::from_raw_fd(process as RawFd) };
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))?.flatten() {
+        let is_socket = std::fs::read_link(entry.path()).is_ok_and(|to| to.to_string_lossy().starts_with("socket:"));
+        let Some(theirs) = entry.file_name().to_str().and_then(|n| n.parse::<RawFd>().ok()).filter(|_| is_socket) else {
+            continue;
+        };
+        // SAFETY: no pointers.
+        let Ok(ours) = check(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), theirs, 0) }) else { continue };
+        // SAFETY: just made, and nobody else's.
+        let socket = std::net::UdpSocket::from(unsafe { OwnedFd::from_raw_fd(ours as RawFd) });
+        let mut protocol: libc::c_int = 0;
+        let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+        // SAFETY: an integer and its length, which live across the call.
+        let asked = unsafe {
+            let (level, option) = (libc::SOL_SOCKET, libc::SO_PROTOCOL);
+            libc::getsockopt(socket.as_raw_fd(), level, option, (&raw mut protocol).cast(), &raw mut length)
+        };
+        if asked == 0 && protocol == libc::IPPROTO_UDP && socket.local_addr().is_ok_and(|at| at.port() == port) {
+            found.push(socket);
+        }
+    }
+    Ok(found)
+}
+
+/// What `ethtool -K` switches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Offload {
+    /// What is received is merged: on a veth, it is received by NAPI.
+    Gro = 0x2c,
+    /// The device cuts what TCP sends.
+    Tso = 0x1f,
+}
+
+/// `ethtool -K INTERFACE OFFLOAD on|off` in a network namespace of this name.
+///
+/// # Errors
+/// Those of the kernel.
+pub fn offload(namespace: &str, interface: &str, offload: Offload, on: bool) -> io::Result<()> {
+    /// `struct ethtool_value`.
+    #[repr(C)]
+    struct EthtoolValue {
+        command: u32,
+        data: u32,
+    }
+    const SIOCETHTOOL: libc::Ioctl = 0x8946;
+    let namespace = File::open(Path::new("/run/netns").join(namespace))?;
+    let switch = move || {
+        // SAFETY: no pointers; this thread ends with its call.
+        check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) }.into())?;
+        let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0))?;
+        let mut value = EthtoolValue { command: offload as u32, data: on.into() };
+        // SAFETY: integers and a union of integers and pointers, for which zeros are valid.
+        let mut request: libc::ifreq = unsafe { zeroed() };
+        for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes().take(libc::IFNAMSIZ - 1)) {
+            *to = from.cast_signed() as libc::c_char;
+        }
+        request.ifr_ifru.ifru_data = (&raw mut value).cast();
+        // SAFETY: the kernel reads the name and follows the pointer to the eight bytes of `value`; both live across the call.
+        check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) }.into()).map(drop)
+    };
+    std::thread::scope(|threads| threads.spawn(switch).join()).unwrap_or_else(|_| Err(io::Error::other("a thread has panicked")))
+}
+
 /// How much a socket may have under way before its sender waits; the kernel doubles it, and has a least.
 ///
 /// # Errors

@@ -29,12 +29,41 @@ fn safetimer_table_1_no_verdict_on_the_living_and_every_late_sender_blocked() {
     let text = String::from_utf8(output.stdout).unwrap();
     let rows: Vec<serde_json::Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     let names: Vec<&str> = rows.iter().map(|r| r["row"].as_str().unwrap()).collect();
-    assert_eq!(names, fide_bench::safetimer::table1::names(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(names, fide_bench::safetimer::table1::offered(), "{}", String::from_utf8_lossy(&output.stderr));
     for row in &rows {
         assert_eq!(row["wrong"], serde_json::json!([]), "{row:#}");
         assert_eq!(row["ok"], true, "{row:#}");
     }
     assert!(output.status.success());
+}
+
+#[test]
+fn safetimer_table_1_by_plain_sockets_no_verdict_on_the_living_where_heartbeats_pass_ip_and_sockets() {
+    let rows = "receiver-socket-drop,receiver-ip-delay,receiver-napi-delay,sender-device-delay";
+    let args = ["--table1", "--receive", "udp", "--send", "udp", "--only", rows];
+    let Some(mut command) = command("Table 1 by plain sockets", &args) else { return };
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let found: Vec<serde_json::Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+    assert_eq!(found.len(), 4, "{}", String::from_utf8_lossy(&output.stderr));
+    for row in &found {
+        assert_eq!(row["wrong"], serde_json::json!([]), "{row:#}");
+        assert_eq!((&row["receive"], &row["fide"]["on_way"]), (&"udp".into(), &true.into()), "{row:#}");
+    }
+    assert!(output.status.success());
+}
+
+#[test]
+fn a_row_within_the_kernel_is_refused_with_its_reason_where_it_cannot_be_had() {
+    if fide_bench::safetimer::inject::can_hold().is_ok() {
+        println!("SKIPPED a row that cannot be had: this kernel has them all");
+        return;
+    }
+    let Some(mut command) = command("a row that cannot be had", &["--table1", "--only", "receiver-udp-delay"]) else { return };
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && output.stdout.is_empty());
+    assert!(said.contains("receiver-udp-delay") && said.contains("FIDE_GUEST_SUITES=table1 scripts/guest"), "{said}");
 }
 
 #[test]

@@ -2,11 +2,14 @@
 //! killed run leaves goes with its lab, but for empty cgroups, which the next run removes.
 
 use crate::rig::Rig;
-use crate::sys;
+use crate::sys::{self, Offload};
 use anyhow::{Context as _, Result, bail};
 use fide_lab::{FreezeBy, NETS, host_mac, nic_name};
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write as _;
 use std::net::UdpSocket;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -14,11 +17,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+/// Of the agents' heartbeats, unless it is configured.
+const PORT: u16 = 3_433;
+
 /// The beginning of the names of our cgroups; then the process id.
 const PREFIX: &str = "fide-safetimer-";
 
-/// The host's device queue lets so much pass while it is held: one packet of `plain` in half a second.
-const CRAWL: &str = "tbf rate 8kbit burst 2000 limit 4000000";
+/// The host's device queue lets so much pass while it is held: one packet of `plain` in half a second, where times are not longer than usual.
+fn crawl(rig: &Rig) -> String {
+    format!("tbf rate {}bit burst 2000 limit 4000000", 8_000 / rig.spec().slower)
+}
 /// And so much when it is released. A bucket looks at its queue when something comes, or when the next packet would have been due.
 const FLOW: &str = "tbf rate 10gbit burst 2000000 limit 4000000";
 const DUE: Duration = Duration::from_millis(700);
@@ -244,6 +252,93 @@ impl Drop for Running {
     }
 }
 
+/// The sockets by which an agent receives take nothing (`SO_ATTACH_FILTER`), where it receives by sockets.
+///
+/// # Errors
+/// When it is gone, or has none.
+pub fn deaf(pid: u32) -> Result<Injection> {
+    let mut injection = Injection::default();
+    let sockets = sys::udp_sockets(pid, PORT).with_context(|| format!("cannot take hold of the sockets of process {pid}"))?;
+    if sockets.is_empty() {
+        bail!("process {pid} receives by no UDP socket of port {PORT}");
+    }
+    for socket in sockets {
+        sys::be_deaf(socket.as_fd(), true)?;
+        injection.and(move || {
+            // Its agent may have ended: then the socket goes with this.
+            let _ = sys::be_deaf(socket.as_fd(), false);
+        });
+    }
+    Ok(injection)
+}
+
+/// A host's NICs get a NAPI: a veth without XDP has one for what GRO may merge only, which is what no other device may cut; the rest goes to a
+/// processor's backlog at once.
+///
+/// # Errors
+/// Where the kernel refuses.
+pub fn poll(rig: &Rig, host: u16) -> Result<()> {
+    for net in NETS {
+        sys::offload(&rig.lab().host_netns(host), &nic_name(net), Offload::Gro, true).context("cannot turn GRO on")?;
+        let port = fide_lab::host_name(host);
+        sys::offload(&rig.lab().switch_netns(net), &port, Offload::Tso, false).context("cannot turn TSO off")?;
+    }
+    Ok(())
+}
+
+/// What a host's NICs receive goes to the backlog of the first processor (RPS), if it was not on its way there anyhow.
+///
+/// # Errors
+/// Where the kernel refuses.
+pub fn steer(rig: &Rig, host: u16) -> Result<()> {
+    let namespace = rig.lab().host_netns(host);
+    NETS.iter()
+        .try_for_each(|net| write_in_namespace(&namespace, &format!("/sys/class/net/{}/queues/rx-0/rps_cpus", nic_name(*net)), 1))
+}
+
+/// What the module of `bench/kernel` offers.
+const HOLD: &str = "/proc/fide-hold";
+
+/// Whether packets can be held within the kernel; if not, why.
+///
+/// # Errors
+/// The reason, in words.
+pub fn can_hold() -> Result<()> {
+    if Path::new(HOLD).exists() {
+        return Ok(());
+    }
+    let lockdown = fs::read_to_string("/sys/kernel/security/lockdown").unwrap_or_default();
+    let why = if lockdown.contains("[integrity]") || lockdown.contains("[confidentiality]") {
+        "this kernel is locked down and takes neither modules nor kprobes"
+    } else if Path::new("/proc/modules").exists() {
+        "the module is not loaded"
+    } else {
+        "this kernel takes no modules"
+    };
+    bail!(
+        "{why}: there is no {HOLD} (bench/kernel/hold.c); FIDE_GUEST_SUITES=table1 scripts/guest has it, in an emulated machine"
+    )
+}
+
+/// What hosts receive or send is held up, or dropped, in one function of the kernel.
+///
+/// # Errors
+/// Where [`can_hold`] says so, and when the kernel has no such function.
+pub fn hold(rig: &Rig, hosts: &[u16], function: &str, event: &str) -> Result<Injection> {
+    can_hold()?;
+    let mut file = File::options().write(true).open(HOLD).with_context(|| format!("cannot open {HOLD}"))?;
+    for host in hosts {
+        let namespace = fs::metadata(Path::new("/run/netns").join(rig.lab().host_netns(*host)))?.ino();
+        file.write_all(format!("{namespace}\n").as_bytes())?;
+    }
+    file.write_all(format!("{function} {event}\n").as_bytes())
+        .with_context(|| format!("{HOLD} does not take {function} {event}"))?;
+    let mut injection = Injection::default();
+    // To close it is to let go.
+    injection.and(move || drop(file));
+    Ok(injection)
+}
+
 /// What a host's NICs receive waits in their rings: NAPI polls by a timer alone (`napi_defer_hard_irqs`, `gro_flush_timeout`).
 ///
 /// # Errors
@@ -304,7 +399,7 @@ pub fn flood(rig: &Rig, from: u16, to: u16) -> Result<Injection> {
 /// # Errors
 /// Where the kernel has no ifb device.
 pub fn before_ip(rig: &Rig, host: u16) -> Result<Injection> {
-    let mut injection = Injection::default();
+    let (mut injection, due) = (Injection::default(), DUE * rig.spec().slower);
     let namespace = rig.lab().host_netns(host);
     for net in NETS {
         let (nic, queue) = (nic_name(net), format!("in{net}"));
@@ -317,7 +412,7 @@ pub fn before_ip(rig: &Rig, host: u16) -> Result<Injection> {
         });
         tool(rig, host, &format!("ip link add {queue} type ifb"))?;
         tool(rig, host, &format!("ip link set {queue} up"))?;
-        tool(rig, host, &format!("tc qdisc add dev {queue} root {CRAWL}"))?;
+        tool(rig, host, &format!("tc qdisc add dev {queue} root {}", crawl(rig)))?;
         tool(rig, host, &format!("tc qdisc add dev {nic} clsact"))?;
         let filter = "protocol all pref 2 u32 match u32 0 0 action mirred egress redirect dev";
         tool(rig, host, &format!("tc filter add dev {nic} ingress {filter} {queue}"))?;
@@ -327,7 +422,7 @@ pub fn before_ip(rig: &Rig, host: u16) -> Result<Injection> {
         for net in NETS {
             regardless(in_namespace(&namespace, &format!("tc qdisc change dev in{net} root {FLOW}")));
         }
-        std::thread::sleep(DUE);
+        std::thread::sleep(due);
     });
     Ok(injection)
 }
@@ -337,20 +432,20 @@ pub fn before_ip(rig: &Rig, host: u16) -> Result<Injection> {
 /// # Errors
 /// Where the kernel has no token bucket.
 pub fn device(rig: &Rig, hosts: &[u16]) -> Result<Injection> {
-    let mut injection = Injection::default();
+    let (mut injection, due) = (Injection::default(), DUE * rig.spec().slower);
     let namespaces: Vec<String> = hosts.iter().map(|h| rig.lab().host_netns(*h)).collect();
     for namespace in &namespaces {
         for net in NETS {
             let n = namespace.clone();
             injection.and(move || regardless(in_namespace(&n, &format!("tc qdisc del dev {} root", nic_name(net)))));
-            in_namespace(namespace, &format!("tc qdisc add dev {} root {CRAWL}", nic_name(net)))?;
+            in_namespace(namespace, &format!("tc qdisc add dev {} root {}", nic_name(net), crawl(rig)))?;
         }
     }
     injection.and(move || {
         for (namespace, net) in namespaces.iter().flat_map(|n| NETS.map(|net| (n, net))) {
             regardless(in_namespace(namespace, &format!("tc qdisc change dev {} root {FLOW}", nic_name(net))));
         }
-        std::thread::sleep(DUE);
+        std::thread::sleep(due);
     });
     Ok(injection)
 }

@@ -28,6 +28,15 @@ pub struct Args {
     /// Only these rows of the table
     #[arg(long, value_name = "ROW", value_delimiter = ',', requires = "table1", value_parser = table1::names())]
     pub only: Vec<String>,
+    /// How agents receive: by XDP where they can, or by the fallback, plain sockets
+    #[arg(long, requires = "table1", default_value = "auto")]
+    pub receive: table1::By,
+    /// How agents send: frames, or by the fallback, plain sockets
+    #[arg(long, requires = "table1", default_value = "auto")]
+    pub send: table1::By,
+    /// All times of the table so many times as long, for a machine that is slow: an emulated one
+    #[arg(long, value_name = "N", requires = "table1", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub slower: u32,
     /// Ping-pong from 8 B to 64 KB with and without the fence, in turns
     #[arg(long, group = "what")]
     pub overhead: bool,
@@ -65,6 +74,6 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
     } else if args.overhead {
         overhead::run(args, ui)
     } else {
-        table1::run(&args.only, ui)
+        table1::run(args, ui)
     }
 }
