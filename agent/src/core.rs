@@ -1827,6 +1827,11 @@ impl Core {
         self.later.extend(paths().map(|path| Question::Knock { node, path }));
     }
 
+    /// Whether a verdict on it waits for one: that it is late, silent, or that its agent is lost.
+    fn may_wait_for_barrier(&self, node: u32) -> bool {
+        self.detector.is_draining() || self.detector.state(node) == Some(detector::State::Late)
+    }
+
     fn put(&mut self, question: Question) {
         match question {
             Question::Knock { node, path } => self.ask(node, path, Prober::knock),
@@ -1835,14 +1840,14 @@ impl Core {
                 self.note_asked(path);
             }
             Question::Answerers { node, path } => {
-                if self.receiver.offers_barriers() && !self.others_answer(path, Some(node)) {
+                if self.receiver.offers_barriers() && self.may_wait_for_barrier(node) && !self.others_answer(path, Some(node)) {
                     self.want_answerers(path, ANSWERERS_NS);
                     self.ask_wanted_answerers(now_ns());
                 }
             }
             Question::Steered { node, path } => {
                 let queue = self.slot(node).map_or(0, |slot| self.receiver.peer(slot).queue[path]);
-                if queue != 0 && self.detector.is_draining() {
+                if queue != 0 && self.may_wait_for_barrier(node) {
                     self.steer(path, Some(queue), Some(node));
                 }
             }

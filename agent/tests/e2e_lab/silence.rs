@@ -220,6 +220,11 @@ fn a_stopped_agent_is_no_dead_host() {
     w.signal_agent(1, libc::SIGSTOP);
     let v = there.host("@h1", Cause::AgentLost);
     assert_eq!(v.grade, Grade::Inferred);
+    let told = w.event(2, "a lost agent", |e| e.cause == Cause::AgentLost && e.node == "h1" && e.app.is_none());
+    assert!(
+        told.evidence.is_some_and(|e| e.drained && e.barriers.len() == 2),
+        "its kernel's own answers show that no heartbeat waits here"
+    );
     // It stays stopped for a while after that: the kernel answers, so nothing else may be said.
     std::thread::sleep(std::time::Duration::from_secs(2));
     w.signal_agent(1, libc::SIGCONT);

@@ -445,6 +445,17 @@ impl Peer {
         self.paths.iter().zip(carrier).all(|(p, carrier)| !carrier || p.down || p.drained_ns > overdue_ns)
     }
 
+    /// Whether heartbeats of a host whose kernel answers have been missing for `agent_timeout_ns`, and do not wait on our own side (SafeTimer §4.1): its answers may come by
+    /// another queue than they do. What came up to the latest barrier of each path is known. Without barriers twice the time will do.
+    pub fn is_stuck(&self, config: &Config, carrier: &[bool; PATHS], stuck_ns: u64) -> bool {
+        let since_ns = self.silent_since_ns();
+        let is_shown =
+            |(p, carrier): (&Path, &bool)| !carrier || p.down || p.drained_ns.saturating_sub(since_ns) >= config.agent_timeout_ns;
+        config.drain_wait_ns == Some(0)
+            || stuck_ns >= config.agent_timeout_ns.saturating_mul(2)
+            || self.paths.iter().zip(carrier).all(is_shown)
+    }
+
     /// Silence begins anew at the moment since when at least one path that carried its last heartbeats has lost nothing on our side. Whether that
     /// changed anything.
     pub fn veto(&mut self, carrier: &[bool; PATHS], dropped_ns: &[u64; PATHS]) -> bool {

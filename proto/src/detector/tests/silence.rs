@@ -424,6 +424,43 @@ fn safetimer_4_1_with_a_barrier_the_verdict_comes_at_once() {
 }
 
 #[test]
+fn safetimer_4_1_a_lost_agent_is_told_behind_a_barrier() {
+    // Its kernel answers by another queue than its heartbeats take, in which they wait.
+    let mut b = Bench::watching(&[A, B]);
+    b.barriers = false;
+    let sending = b.sending.clone();
+    b.agent(A, ProbeResult::KernelAnswered);
+    b.run(1_900 * MS);
+    assert_eq!(b.causes(), [(Cause::ContractBroken, A)]);
+    b.sending = sending;
+    b.run(10 * MS);
+    assert_eq!(b.causes().last(), Some(&(Cause::ContractKept, A)));
+
+    // One of the time before says nothing of those that may have come since.
+    b.agent(A, ProbeResult::KernelAnswered);
+    b.run(500 * MS);
+    (0..PATHS).for_each(|path| b.d.drained(A, path, b.now));
+    b.run(1_300 * MS);
+    assert_eq!(b.causes().len(), 3, "late again");
+    (0..PATHS).for_each(|path| b.d.drained(A, path, b.now));
+    b.run(MS);
+    assert!(b.causes().last() == Some(&(Cause::AgentLost, A)) && b.verdicts.last().unwrap().evidence.drained);
+
+    // With barriers it takes no longer than without; where there are none, twice the time.
+    for (barriers, least, most) in [(true, 1_000 * MS, 1_015 * MS), (false, 2_000 * MS, 2_015 * MS)] {
+        let mut b = Bench::watching(&[A, B]);
+        b.barriers = barriers;
+        b.until_heartbeat(A);
+        let at = b.now;
+        b.agent(A, ProbeResult::KernelAnswered);
+        b.run(2_100 * MS);
+        let v = b.verdicts.last().unwrap();
+        assert!(v.cause == Cause::AgentLost && v.evidence.drained == barriers);
+        assert!((least..most).contains(&(v.at_ns - at)), "{}", v.at_ns - at);
+    }
+}
+
+#[test]
 fn safetimer_4_1_a_silent_host_waits_for_its_barrier_but_not_for_ever() {
     let mut b = Bench::watching(&[A, B]);
     b.barriers = false; // another queue than the silent host's, say
@@ -486,7 +523,7 @@ fn a_new_host_whose_agent_is_stuck_gets_the_agents_timeout_too() {
     let mut b = Bench::watching(&[B]);
     b.d.peer_seen(A, "host-10", 1, &[CONTRACT; 2], b.now).unwrap();
     b.answering.push((A, ProbeResult::KernelAnswered));
-    b.run(900 * MS);
+    b.run(1_900 * MS); // as above: without a barrier twice the time
     assert_eq!(b.take(), [(Cause::Returned, A), (Cause::ContractBroken, A)]);
     b.run(200 * MS);
     assert_eq!(b.take(), [(Cause::AgentLost, A)]);
