@@ -299,8 +299,10 @@ static __always_inline bool is_newer(struct fide_peer *peer, __u32 incarnation, 
  * finds in the older one what the last 64 to 128 were like, see fide_wire::marks. */
 static __always_inline void set_mark(struct fide_peer *peer, struct fide_path *p, __u32 row, __u64 now)
 {
-	volatile __u64 *mark = peer->mark[row & (FIDE_PATHS - 1)];
+	volatile __u64 *mark;
 
+	OPAQUE(row); /* or the mask would go, because path was compared before: 6.1 has lost that by here */
+	mark = peer->mark[row & (FIDE_PATHS - 1)];
 	mark[0] = mark[1];
 	mark[1] = now >> FIDE_MARK_SHIFT << 32 | (p->arrived & 0xffff) << 16 | (p->lost & 0xffff);
 }
@@ -526,11 +528,10 @@ int fide_receive(struct xdp_md *ctx)
 		/* Who was given up may have given us up: only its report says so, and unless we heed it both wait for the other one for ever. Its row
 		 * is not touched but for that, so that a replay is one. */
 		if (incarnation == peer->incarnation && kind == FIDE_KIND_PATH_REPORT) {
-			__u32 *told, seen;
+			__u32 which = path, *told, seen;
 
-			row = path;
-			OPAQUE(row);
-			told = &peer->told[row & (FIDE_PATHS - 1)];
+			OPAQUE(which);
+			told = &peer->told[which & (FIDE_PATHS - 1)];
 			seen = *(volatile __u32 *)told;
 			if ((__u32)number <= seen || __sync_val_compare_and_swap(told, seen, (__u32)number) != seen)
 				return refuse(FIDE_REFUSED_OLD_NUMBER);
