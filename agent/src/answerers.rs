@@ -7,12 +7,15 @@
 //! [`Answerers`] is pure; [`gateways`] reads what the kernel shows of its routes.
 
 use fide_wire::PATHS;
+use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Most for each path.
 pub const ANSWERERS: usize = 8;
 /// Who has not answered for so long is not counted on: three times what is asked for to know it.
 const FRESH_NS: u64 = 30_000_000_000;
+/// So much of the kernel's routes is read.
+const ROUTES_MAX: u64 = 1 << 20;
 /// From here on they stand for nodes in questions and answers. No host has such a one ([`is_reserved`]).
 const FIRST: u32 = u32::MAX - ANSWERERS as u32;
 /// This host itself, from its other interface.
@@ -94,7 +97,13 @@ impl Answerers {
 #[must_use]
 pub fn gateways(interface: &str) -> Vec<IpAddr> {
     // This thread's, for the network namespace may be its own.
-    let read = |file: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
+    let read = |file: &str| {
+        let mut text = Vec::new();
+        // A router's table has hundreds of thousands; the default routes are among the first.
+        let open = std::fs::File::open(format!("/proc/thread-self/net/{file}"));
+        let _ = open.and_then(|file| file.take(ROUTES_MAX).read_to_end(&mut text)); // what there is: nobody is as good
+        String::from_utf8_lossy(&text).into_owned()
+    };
     let mut all = parse(&read("route"), interface, of_ipv4);
     all.extend(parse(&read("ipv6_route"), interface, of_ipv6));
     all.sort_by_key(|(is_default, _)| !is_default);

@@ -96,6 +96,8 @@ pub struct Start {
     pub tcp_questions: bool,
     /// Incarnations of other hosts that were seen before: older ones are replays.
     pub known: BTreeMap<String, u32>,
+    /// Whether this host was started anew since its agent's former life.
+    pub rebooted: bool,
     /// Hosts that former lives knew and that have not left, heard in this one or not.
     pub members: BTreeSet<u32>,
     /// The fence, if there is one.
@@ -143,7 +145,7 @@ const REST_NS: u64 = 80_000;
 const REST_EVERY_NS: u64 = 1_000_000;
 
 /// Others that were asked and did not answer for so long are not counted on alone.
-const UNANSWERED_NS: u64 = 2_000_000;
+const UNANSWERED_NS: u64 = 10_000_000;
 /// Who is well is looked up again after so long.
 const WELL_NS: u64 = 100_000;
 /// For a verdict, who is no host is asked again after so long; a check waits longer ([`crate::check`]).
@@ -222,7 +224,12 @@ pub struct Core {
     complained: Complaints,
     monitored_by: BTreeMap<(u32, u32), u32>,
     /// Hosts that announced a life older than one that was seen: the newest life that is over, and when they were heard.
-    outdated: BTreeMap<u32, (u32, u64)>,
+    outdated: BTreeMap<u32, (u32, u64, bool)>,
+    /// Nothing that ran in former lives goes on: this host was started anew, or its fence was found closed. And what those lives knew.
+    former_ended: bool,
+    former_known: BTreeMap<String, u32>,
+    /// The first incarnation behind the fence as it is open now.
+    open_since: u32,
     /// This incarnation follows one that others gave up while this agent ran on.
     renewed: bool,
     confirm_owed: bool,
@@ -329,6 +336,9 @@ impl Core {
             complained: Complaints::default(),
             monitored_by: BTreeMap::new(),
             outdated: BTreeMap::new(),
+            former_ended: start.rebooted || fence.as_ref().is_some_and(|fence| fence.driver.closed().is_some()),
+            former_known: start.known.clone(),
+            open_since: start.incarnation,
             renewed: false,
             confirm_owed: false,
             packets: Box::new([[0; PACKET_MAX]; PATHS]),
@@ -728,7 +738,8 @@ impl Core {
         if let Some(known) = self.start.known.get(&a.name).filter(|known| h.incarnation < **known) {
             // A replay of a life that was seen to end; or a host whose clock or memory went back, which the next report tells to begin anew.
             if self.slot(h.sender).is_none() && self.outdated.len() < SLOTS {
-                self.outdated.insert(h.sender, (known - 1, now));
+                let former = self.former_ended && self.former_known.get(&a.name) == Some(known);
+                self.outdated.insert(h.sender, (known - 1, now, former));
             }
             return;
         }
@@ -984,10 +995,13 @@ impl Core {
                 continue;
             }
             let over = entry.flags & ReportEntry::CONDEMNED != 0 || (entry.incarnation > self.start.incarnation && unheard);
-            if entry.incarnation >= self.start.incarnation && over {
-                let closed = self.fence.as_ref().is_some_and(|f| f.closed().is_some());
-                let former = entry.flags & ReportEntry::FORMER != 0;
-                if closed || !former && self.fence.as_ref().is_some_and(|f| f.promise().is_some()) {
+            let closed = self.fence.as_ref().is_some_and(|f| f.closed().is_some());
+            let former = entry.flags & ReportEntry::FORMER != 0;
+            let promised = !former && self.fence.as_ref().is_some_and(|f| f.promise().is_some());
+            // What runs behind an open fence has run since it was opened, whatever incarnation was begun for somebody's former life.
+            let from = if promised { self.open_since } else { self.start.incarnation };
+            if entry.incarnation >= from && over {
+                if closed || promised {
                     // It may have acted on that, unless it was cut off itself since; and a fenced host is opened by its operator only.
                     if !closed {
                         tracing::warn!("{reporter} has given incarnation {} up", entry.incarnation);
@@ -997,6 +1011,9 @@ impl Core {
                 }
                 tracing::warn!("{reporter} has given incarnation {} up: starting a new one", entry.incarnation);
                 self.start_over(entry.incarnation, now);
+                if !former {
+                    self.open_since = self.start.incarnation;
+                }
                 return;
             }
             // Of one whom we gave up nothing else is heard: two that were cut off from each other both begin anew.
@@ -1114,6 +1131,7 @@ impl Core {
             Some(Some(_)) => {
                 let now = now_ns();
                 self.begin_incarnation(self.start.incarnation, now);
+                self.open_since = self.start.incarnation;
                 for peer in self.peers.iter_mut().flatten() {
                     peer.former = peer.condemned;
                 }
@@ -1428,8 +1446,11 @@ impl Core {
             let came_in = if self.receiver.offers_barriers() { queue.is_some() } else { !fide_lane::is_local(answer.from) };
             if answer.kind == AnswerKind::KernelAnswered && came_in {
                 self.answers.note(path, queue, answer.probed_ns);
-                self.answerers.answered(answer.node, path, now);
+            }
+            if !answerers::is_reserved(answer.node) {
                 self.unanswered_ns[path] = 0;
+            } else if came_in || !fide_lane::is_local(answer.from) {
+                self.answerers.answered(answer.node, path, now); // also when another answer came out of the queue by now
             }
             if let Some(queue) = queue {
                 self.steering.other_came(path, queue);
@@ -1456,7 +1477,9 @@ impl Core {
             for emptied in queues.iter().filter(|emptied| emptied.queue == of_its) {
                 self.detector.drained(peer.node, path, emptied.as_of_ns);
                 let latest = &mut peer.barrier[path];
-                *latest = latest.filter(|known| known.as_of_ns > emptied.as_of_ns).or(Some(*emptied));
+                if latest.is_none_or(|(known, _)| known.as_of_ns <= emptied.as_of_ns) {
+                    *latest = Some((*emptied, self.answerers.address(emptied.by, path)));
+                }
             }
         }
     }
@@ -1467,9 +1490,9 @@ impl Core {
             return Vec::new();
         };
         let last_ns = evidence.paths.iter().map(|path| path.last_arrival_ns).max().unwrap_or(0);
-        let of_this = |(path, emptied): (usize, &Option<Emptied>)| emptied.filter(|e| e.as_of_ns > last_ns).map(|e| (path, e));
-        let named = |(path, emptied): (usize, Emptied)| {
-            let (by, from) = if let Some(address) = self.answerers.address(emptied.by, path) {
+        let latest = peer.barrier.iter().enumerate().filter_map(|(path, latest)| Some((path, (*latest)?)));
+        let named = |(path, (emptied, address)): (usize, (Emptied, Option<IpAddr>))| {
+            let (by, from) = if let Some(address) = address {
                 (BarrierBy::Answerer, address.to_string())
             } else if emptied.by == answerers::ITSELF {
                 let other = (0..PATHS as u8).find(|other| usize::from(*other) != path).unwrap_or_default();
@@ -1479,7 +1502,7 @@ impl Core {
             };
             Barrier { path: path as u8, from, by, asked_ns: emptied.as_of_ns }
         };
-        peer.barrier.iter().enumerate().filter_map(of_this).map(named).collect()
+        latest.filter(|(_, (emptied, _))| emptied.as_of_ns > last_ns).map(named).collect()
     }
 
     /// Whether another host than `but` is well and can be asked on this path, and others that were asked do answer.
@@ -1560,7 +1583,9 @@ impl Core {
             let now = now_ns();
             let is_able = |a: &&Answerer| a.answers(now) && a.address.is_ipv6() == source.is_ipv6();
             let answerers = self.answerers.of(path).iter().filter(is_able).map(|a| a.node);
-            let alone: Vec<u32> = self.crossing(path).map(|_| answerers::ITSELF).into_iter().chain(answerers).collect();
+            let mut alone: Vec<u32> = self.crossing(path).map(|_| answerers::ITSELF).into_iter().chain(answerers).collect();
+            // The kernel of one that is late may answer, if only its agent is lost.
+            alone.extend(but.filter(|node| self.detector.state(*node) == Some(detector::State::Late)));
             if !alone.is_empty() {
                 return alone;
             }
@@ -2028,7 +2053,7 @@ impl Core {
         self.receiver.check_pidfds();
         self.subscribers.tell_losses(self.receiver.mechanism());
         self.forget_monitors();
-        self.outdated.retain(|_, (_, heard)| now.saturating_sub(*heard) < 3 * HOUSEKEEPING_NS);
+        self.outdated.retain(|_, (_, heard, _)| now.saturating_sub(*heard) < 3 * HOUSEKEEPING_NS);
         for path in 0..PATHS {
             // Word of interfaces comes from the control thread; this is for what it missed.
             if self.lane.stale(path as u8) {
@@ -2117,11 +2142,11 @@ impl Core {
                 }
             }
         }
-        for (node, (incarnation, _)) in &self.outdated {
+        for (node, (incarnation, _, former)) in &self.outdated {
             if bodies.last().is_some_and(|b| b.len() + ReportEntry::LEN > BODY_MAX) {
                 bodies.push(Vec::new());
             }
-            let flags = ReportEntry::SILENT | ReportEntry::CONDEMNED;
+            let flags = ReportEntry::SILENT | ReportEntry::CONDEMNED | if *former { ReportEntry::FORMER } else { 0 };
             let entry = ReportEntry { node: *node, incarnation: *incarnation, flags, ..NO_REPORT };
             if let Some(body) = bodies.last_mut() {
                 entry.write(body);

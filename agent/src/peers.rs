@@ -50,7 +50,8 @@ pub struct Peer {
     /// By a life of this host that its fence ended since.
     pub former: bool,
     /// What emptied the receive queue of its heartbeats last, by path.
-    pub barrier: [Option<Emptied>; PATHS],
+    /// With the address, where it is no host of the cluster.
+    pub barrier: [Option<(Emptied, Option<IpAddr>)>; PATHS],
     /// It said goodbye.
     pub left: bool,
     /// Heartbeats of its earlier lives that never came, per path.

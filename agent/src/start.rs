@@ -216,6 +216,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         detector: detector_config(&config, node, incarnation),
         tcp_questions: config.detector.tcp_questions,
         known: state.peers(),
+        rebooted: state.rebooted(),
         members: state.members().map(fide_wire::name_id).collect(),
         fence: guard.as_ref().zip(config.fence.mode).map(|(guard, mode)| FenceStart {
             driver: Driver::new(

@@ -14,6 +14,9 @@ struct Kept {
     /// Those of them that have left.
     #[serde(default)]
     left: BTreeSet<String>,
+    /// The kernel's boot in which this was written.
+    #[serde(default)]
+    boot: String,
 }
 
 /// The kept incarnations.
@@ -23,6 +26,7 @@ pub struct State {
     kept: Kept,
     dirty: bool,
     complained: bool,
+    rebooted: bool,
 }
 
 /// 2024-01-01, in seconds since 1970.
@@ -43,7 +47,11 @@ impl State {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => (Kept::default(), None),
             Err(e) => (Kept::default(), Some(format!("{} cannot be read: {e}", path.display()))),
         };
-        (Self { path: path.into(), kept, dirty: false, complained: false }, complaint)
+        let mut kept: Kept = kept;
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned();
+        let former = std::mem::replace(&mut kept.boot, boot);
+        let rebooted = !former.is_empty() && !kept.boot.is_empty() && former != kept.boot;
+        (Self { path: path.into(), kept, dirty: false, complained: false, rebooted }, complaint)
     }
 
     /// The incarnation for a new life: quarter seconds since 2024, and more than any before.
@@ -53,6 +61,12 @@ impl State {
         let clock = u32::try_from(clock).unwrap_or(u32::MAX);
         self.set_own(clock.max(self.kept.incarnation.saturating_add(1)));
         self.kept.incarnation
+    }
+
+    /// Whether the kernel was started anew since: nothing that ran then does.
+    #[must_use]
+    pub fn rebooted(&self) -> bool {
+        self.rebooted
     }
 
     /// Notes this agent's incarnation.
@@ -139,6 +153,24 @@ mod tests {
             (s, _) = State::open(&path);
             assert_eq!(s.members().collect::<Vec<_>>(), members);
         }
+    }
+
+    #[test]
+    fn another_boot_is_noticed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state.json");
+        let (mut s, _) = State::open(&path);
+        assert!(!s.rebooted(), "nothing is known of one before");
+        s.set_own(7);
+        s.save().unwrap();
+        assert!(!State::open(&path).0.rebooted());
+        let text = std::fs::read_to_string(&path).unwrap();
+        let boot = text.split("\"boot\": \"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+        assert!(boot.len() > 30, "{text}");
+        std::fs::write(&path, text.replace(boot, "another")).unwrap();
+        assert!(State::open(&path).0.rebooted());
+        std::fs::write(&path, "{\"incarnation\": 7}").unwrap();
+        assert!(!State::open(&path).0.rebooted(), "an older agent's");
     }
 
     #[test]

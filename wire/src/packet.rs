@@ -454,7 +454,7 @@ impl ReportEntry {
     pub const SILENT: u8 = 1;
     /// The reporter gave a verdict on this incarnation and refuses it from now on: its owner must start a new one.
     pub const CONDEMNED: u8 = 2;
-    /// That verdict is of a life of the reporter that its fence ended since: nothing that it did because of the verdict goes on.
+    /// That verdict is of a life of the reporter that is over, with what ran beside it: its fence was closed since, or its host was started anew.
     pub const FORMER: u8 = 4;
 
     /// Appends the entry to a body.

@@ -1,11 +1,11 @@
 //! The last of two hosts: no other host is left whose answer could be a barrier (SafeTimer §4.1), but whatever else answers on the paths' networks, or the
 //! host itself by its other interface.
 
-use crate::beats::{actor, check, in_switch, settled};
+use crate::beats::{actor, check, in_switch, queues, send_by_port, settled};
 use crate::common::{Setup, World, until, wait_for};
 use crate::fence::Pins;
 use fide_client::CheckOutcome;
-use fide_lab::{Cut, NETS};
+use fide_lab::{Cut, NETS, host_name, nic_name};
 use fide_wire::control::{FenceOrder, HistoryEvent, Request};
 use fide_wire::verdict::{BarrierBy, Cause};
 use std::process::Command;
@@ -251,4 +251,85 @@ fn of_two_fenced_hosts_the_one_that_went_on_stays_when_the_other_comes_back() {
         fencings == recovered && [1, 2].iter().all(|host| w.events(*host, Cause::Fenced).len() <= 1),
         "{fencings}, {recovered} recovered"
     );
+}
+
+/// The same where the agent that comes back is another one by now, which found the gates closed: what its former life knew is on the disk.
+#[test]
+fn nor_when_its_agent_was_started_anew_meanwhile() {
+    for recover_at_start in [false, true] {
+        let Some(pins) = Pins::new() else { return };
+        let lines = format!("mode = \"sent\"\nrecover_at_start = {recover_at_start}");
+        let fence = [1, 2].map(|host| pins.config(host, &lines));
+        let Some(mut w) = Setup::hosts(2).alone().extra(move |host| fence[usize::from(host) - 1].clone()).up() else { return };
+        let state = |w: &World, host: u16| w.status(host).fence.map(|fence| fence.state).unwrap();
+        until("both are open", || [1, 2].iter().all(|host| state(&w, *host) == "open"));
+        silence(&w);
+        for (host, other) in [(1, "h2"), (2, "h1")] {
+            until("each has given the other one up", || w.state(host, other) == "silent-host");
+        }
+        let given_up = w.view(1, "h2").unwrap().incarnation + 1;
+        let written = || std::fs::read_to_string(w.lab.host_dir(1).join("state.json")).unwrap().contains(&given_up.to_string());
+        until("that is on the disk", written);
+        let stopped_ns = now_ns();
+        w.kill_agent(1);
+        until("its time is over", || now_ns() > stopped_ns + 1_000_000_000);
+        w.start(1);
+        if !recover_at_start {
+            until("it is found closed", || state(&w, 1) == "fenced");
+            w.ask(1, &Request::Fence { order: FenceOrder::Recover }).unwrap();
+        }
+        NETS.into_iter().for_each(|net| w.lab.heal(1, net).unwrap());
+        w.all_alive();
+        until("both are open", || [1, 2].iter().all(|host| state(&w, *host) == "open"));
+        assert_eq!(w.events(2, Cause::Fenced).len(), 0, "the one that went on, recover_at_start = {recover_at_start}");
+    }
+}
+
+#[test]
+fn all_who_answer_are_known_to() {
+    let Some(mut w) = pair(3) else { return };
+    for (host, addresses) in [(3, ["10.200.0.3", "10.200.0.4"]), (2, ["10.200.0.2", "10.200.0.1"])] {
+        addresses.iter().for_each(|address| ip(&w, host, &format!("addr add {address}/24 dev net0")));
+    }
+    let third = w.lab.ipv4(3, 0);
+    again(
+        &mut w,
+        &format!(
+            "path = [{{ interface = \"net0\", answerers = [\"10.200.0.3\", \"{third}\", \"10.200.0.4\"] }}, {{ interface = \"net1\" }}]"
+        ),
+    );
+    until("all three answer", || w.status(2).paths[0].answerers.iter().filter(|a| a.answers).count() == 3);
+}
+
+/// Its own kernel is the only one that can, by TCP, as its echo comes by one queue only.
+#[test]
+fn a_lost_agent_is_told_behind_a_barrier_that_its_own_kernel_gives() {
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        println!("SKIPPED: a veth has as many queues as there are processors");
+        return;
+    }
+    let Some(mut w) = pair(2) else { return };
+    w.kill_agent(2);
+    NETS.into_iter().for_each(|net| w.lab.in_host(2, || queues(&nic_name(net), 2, 1)).unwrap());
+    w.start(2);
+    let mut hashes = true;
+    for net in NETS {
+        let sends = &mut hashes;
+        in_switch(&w, net, || {
+            queues(&host_name(2), 1, 2);
+            *sends &= send_by_port(&host_name(2));
+        });
+    }
+    if !hashes {
+        println!("SKIPPED: a program cannot choose by which queue the switch sends (it needs Linux 6.6)");
+        return;
+    }
+    w.all_alive();
+    let since_ns = now_ns();
+    w.signal_agent(1, libc::SIGSTOP);
+    let is_lost = |e: &HistoryEvent| e.cause == Cause::AgentLost && e.node == "h1" && e.app.is_none() && e.at_ns > since_ns;
+    let evidence = w.event(2, "a lost agent", is_lost).evidence.expect("evidence");
+    w.signal_agent(1, libc::SIGCONT);
+    let by: Vec<_> = evidence.barriers.iter().map(|b| (b.by, b.from.as_str())).collect();
+    assert!(evidence.drained && by == [(BarrierBy::Host, "h1"); 2], "{by:?}");
 }

@@ -220,7 +220,7 @@ fn a_path_that_has_lost_its_carrier_is_not_left_out() {
 }
 
 /// Gives an interface of this thread's namespace so many queues to receive by, and to send by.
-fn queues(interface: &str, rx: u32, tx: u32) {
+pub fn queues(interface: &str, rx: u32, tx: u32) {
     // struct ethtool_channels: command, four maxima, rx, tx, other, combined.
     let mut channels = [0x3d, 0, 0, 0, 0, rx, tx, 0, 0u32];
     // SAFETY: ifreq is plain old data, for which zero is a value.
@@ -267,7 +267,7 @@ fn a_queue_that_no_answer_came_out_of_is_not_known_to_be_empty() {
 }
 
 /// What this interface sends goes by its second queue if it is UDP, or TCP to an odd port, else by the first: as a NIC's hash could have it. Whether the kernel can.
-fn send_by_port(interface: &str) -> bool {
+pub fn send_by_port(interface: &str) -> bool {
     use libbpf_rs::libbpf_sys::{self, bpf_insn};
     let instruction = |code: u8, dst: u8, src: u8, off: i16, imm: i32| {
         let mut i = bpf_insn { code, off, imm, ..Default::default() };

@@ -956,9 +956,8 @@ impl Detector {
             let answers = peer.probing.answered_ns > 0 && peer.probing.unanswered == 0;
             // One answer when our own connection is back says nothing of the time before.
             let stuck_ns = silent_ns.min(now.saturating_sub(peer.probing.answering_since_ns));
-            let is_over =
-                stuck_ns >= self.config.agent_timeout_ns && self.peers[i].is_stuck(&self.config, &self.carrier, stuck_ns);
-            if absent || (answers && is_over) {
+            let is_stuck = answers && self.peers[i].is_stuck(&self.config, &self.carrier, stuck_ns, now);
+            if absent || is_stuck {
                 self.agent_lost(i, now);
                 return false;
             }

@@ -445,15 +445,22 @@ impl Peer {
         self.paths.iter().zip(carrier).all(|(p, carrier)| !carrier || p.down || p.drained_ns > overdue_ns)
     }
 
-    /// Whether heartbeats of a host whose kernel answers have been missing for `agent_timeout_ns`, and do not wait on our own side (SafeTimer §4.1): its answers may come by
-    /// another queue than they do. What came up to the latest barrier of each path is known. Without barriers twice the time will do.
-    pub fn is_stuck(&self, config: &Config, carrier: &[bool; PATHS], stuck_ns: u64) -> bool {
-        let since_ns = self.silent_since_ns();
-        let is_shown =
-            |(p, carrier): (&Path, &bool)| !carrier || p.down || p.drained_ns.saturating_sub(since_ns) >= config.agent_timeout_ns;
-        config.drain_wait_ns == Some(0)
-            || stuck_ns >= config.agent_timeout_ns.saturating_mul(2)
-            || self.paths.iter().zip(carrier).all(is_shown)
+    /// Whether a host whose kernel answers has sent nothing for `agent_timeout_ns` of these `stuck_ns`, and nothing waits on our own side (SafeTimer §4.1): its answers may come
+    /// by another queue than its heartbeats do. What came up to the latest barrier of each path is known. Without such barriers twice the time will do, and older
+    /// ones are no evidence then.
+    pub fn is_stuck(&mut self, config: &Config, carrier: &[bool; PATHS], stuck_ns: u64, now_ns: u64) -> bool {
+        if stuck_ns < config.agent_timeout_ns || config.drain_wait_ns == Some(0) {
+            return stuck_ns >= config.agent_timeout_ns;
+        }
+        let from_ns = now_ns.saturating_sub(stuck_ns).saturating_add(config.agent_timeout_ns);
+        if self.paths.iter().zip(carrier).all(|(p, carrier)| !carrier || p.down || p.drained_ns >= from_ns) {
+            return true;
+        }
+        let is_over = stuck_ns >= config.agent_timeout_ns.saturating_mul(2);
+        if is_over {
+            self.paths.iter_mut().for_each(|p| p.drained_ns = 0);
+        }
+        is_over
     }
 
     /// Silence begins anew at the moment since when at least one path that carried its last heartbeats has lost nothing on our side. Whether that

@@ -461,6 +461,24 @@ fn safetimer_4_1_a_lost_agent_is_told_behind_a_barrier() {
 }
 
 #[test]
+fn safetimer_4_1_a_barrier_of_before_its_kernel_answered_says_nothing_of_a_lost_agent() {
+    // A host with a fence is waited for. It is cut for 3 s; then its kernel answers, by another queue than the one in which its heartbeats wait.
+    let mut b = Bench::watching(&[A, B]);
+    let promise = FencePromise { timeout_ns: 10_000 * MS, mode: fide_wire::verdict::FenceMode::Sent, host: true };
+    b.d.fence(A, 1, Some(promise)).unwrap();
+    b.crash(A);
+    b.run(3_000 * MS);
+    assert_eq!(b.causes(), [(Cause::ContractBroken, A)]);
+    (0..PATHS).for_each(|path| b.d.drained(A, path, b.now));
+    b.barriers = false;
+    b.answering.push((A, ProbeResult::KernelAnswered));
+    b.run(1_900 * MS);
+    assert_eq!(b.causes().len(), 1);
+    b.run(200 * MS);
+    assert!(b.causes().last() == Some(&(Cause::AgentLost, A)) && !b.verdicts.last().unwrap().evidence.drained);
+}
+
+#[test]
 fn safetimer_4_1_a_silent_host_waits_for_its_barrier_but_not_for_ever() {
     let mut b = Bench::watching(&[A, B]);
     b.barriers = false; // another queue than the silent host's, say
