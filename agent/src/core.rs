@@ -1522,6 +1522,9 @@ impl Core {
         (self.well_ns, self.well) = (now, Default::default());
         for (slot, peer) in self.peers.iter().enumerate() {
             let Some(peer) = peer.as_ref().filter(|p| !p.left && !p.condemned) else { continue };
+            if self.well.iter().flatten().all(Option::is_some) {
+                break;
+            }
             let timeout_ns = self.detector.timeout_ns(peer.node).unwrap_or(0);
             let row = self.receiver.peer(slot);
             for (path, well) in self.well.iter_mut().enumerate() {
@@ -1863,6 +1866,10 @@ impl Core {
             Question::Witness { node, path } => {
                 self.ask(node, path, Prober::echo);
                 self.note_asked(path);
+            }
+            // Hosts first: their answers are nearer.
+            Question::Answerers { .. } if self.later.iter().any(|q| matches!(q, Question::Witness { .. })) => {
+                self.later.push_back(question);
             }
             Question::Answerers { node, path } => {
                 if self.receiver.offers_barriers() && self.may_wait_for_barrier(node) && !self.others_answer(path, Some(node)) {
