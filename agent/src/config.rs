@@ -1236,7 +1236,7 @@ fn paths(
             let is_host = |a: &IpAddr| !a.is_multicast() && !a.is_unspecified() && !a.is_loopback();
             if let Some(Ip(a)) = all.iter().find(|a| !is_host(&a.0) || f.address.as_ref().is_some_and(|own| own.0 == a.0)) {
                 return bad(format!(
-                    "{a} in `answerers` is nobody else who could answer: name a router, a switch or another host of this network"
+                    "{a} in `answerers` is nobody else who could answer: name a router, a switch, or a host of this network that has no agent"
                 ));
             }
             if let Some(Ip(a)) = all.iter().enumerate().find(|(i, a)| all[..*i].iter().any(|b| a.0 == b.0)).map(|(_, a)| a) {

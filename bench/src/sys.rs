@@ -220,10 +220,7 @@ pub fn be_deaf(socket: BorrowedFd<'_>, deaf: bool) -> io::Result<()> {
 /// # Errors
 /// When it is gone, or without the permission.
 pub fn udp_sockets(pid: u32, port: u16) -> io::Result<Vec<std::net::UdpSocket>> {
-    // SAFETY: no pointers.
-    let process = check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
-    // SAFETY: just made, and nobody else's.
-    let process = unsafe { OwnedFd::from_raw_fd(process as RawFd) };
+    let process = pidfd(pid)?;
     let mut found = Vec::new();
     for entry in std::fs::read_dir(format!("/proc/{pid}/fd"))?.flatten() {
         let is_socket = std::fs::read_link(entry.path()).is_ok_and(|to| to.to_string_lossy().starts_with("socket:"));

@@ -19,7 +19,7 @@ use crate::sys::{self, SockAddr, monotonic_ns};
 use fide_wire::{PATHS, SLOTS};
 use std::collections::HashMap;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 /// First bytes of what a probe carries, in both packets.
@@ -285,7 +285,7 @@ impl Prober {
 
     /// Sends this host itself, from the interface of path `by` to that of path `to` (addresses and paths in this order), what an answer to [`Prober::steer`]'s question
     /// with this number looks like: where both interfaces are on one network, it comes by a receive queue of the second as any other packet (SafeTimer §4.1, the
-    /// barrier "to oneself"). IP takes it for a forgery (its source is this host) and drops it; the receive program has seen it by then.
+    /// barrier "to oneself"). IPv4 takes it for a forgery (its source is this host), IPv6 hands it to TCP, where it is nobody's; the receive program has seen it by then.
     ///
     /// # Errors
     /// When it did not leave. The interface being gone is [`SendError::Down`].
@@ -365,11 +365,16 @@ impl Prober {
     }
 }
 
-/// Whether this host itself has this address now: then whoever answers there answered by way of no interface. (Also where anything may be bound to, by
-/// `ip_nonlocal_bind`: nothing is known then.)
+/// Whether this host itself has this address now: then whoever answers there answered by way of no interface. What leaves for such an address has it as its source, too
+/// (binding to it would say little: `ip_nonlocal_bind` is usual beside addresses that move).
 #[must_use]
 pub fn is_local(address: IpAddr) -> bool {
-    std::net::UdpSocket::bind((address, 0)).is_ok()
+    let any = if address.is_ipv4() { IpAddr::from(Ipv4Addr::UNSPECIFIED) } else { Ipv6Addr::UNSPECIFIED.into() };
+    let source = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect((address, 9))?; // sends nothing
+        socket.local_addr()
+    });
+    source.is_ok_and(|source| source.ip() == address || source.ip().is_loopback())
 }
 
 /// Random bits.
@@ -596,6 +601,15 @@ mod tests {
             let (_, segment) = answer.split_at(head);
             assert_eq!(segment[..14], [0x1c, 0xe8, 0x9c, 0x40, 0, 0, 0, 0, 1, 2, 3, 5, 0x50, 0x14]);
             assert_eq!(reset(to, source, 7400, 40_000, u32::MAX)[head + 8..head + 12], [0; 4]);
+        }
+    }
+
+    #[test]
+    fn own_addresses_are_told_from_those_of_others() {
+        for (address, local) in
+            [("127.0.0.1", true), ("127.1.2.3", true), ("192.0.2.1", false), ("2001:db8::1", false), ("fe80::1", false)]
+        {
+            assert_eq!(is_local(address.parse().unwrap()), local, "{address}");
         }
     }
 

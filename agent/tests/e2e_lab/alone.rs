@@ -190,6 +190,16 @@ fn an_address_that_is_this_hosts_by_now_gives_no_barrier() {
             ip(&w, 3, &format!("addr add {address}/24 dev net{net}"));
             ip(&w, 2, &format!("route add {address} dev net{net}"));
         }
+        // As is usual beside such addresses.
+        assert!(
+            w.lab
+                .command(2, "sh")
+                .unwrap()
+                .args(["-c", "echo 1 > /proc/sys/net/ipv4/ip_nonlocal_bind"])
+                .status()
+                .unwrap()
+                .success()
+        );
         let path = |net: usize| format!("{{ interface = \"net{net}\", answerers = [\"{}\"] }}", moving[net]);
         again(&mut w, &format!("receive = \"{receive}\"\npath = [{}, {}]", path(0), path(1)));
         let answers = || w.status(2).paths.iter().all(|p| p.answerers.iter().any(|a| a.answers));

@@ -24,7 +24,7 @@ impl SlowSwap {
             return None;
         }
         let controller = Path::new("/sys/fs/cgroup/blkio");
-        if !controller.join("blkio.throttle.read_bps_device").exists() && !controller.is_dir() {
+        if !controller.join("blkio.throttle.read_bps_device").exists() {
             println!("SKIPPED: no blkio controller of cgroup version 1 in {}", controller.display());
             return None;
         }
