@@ -97,6 +97,13 @@ impl Samples {
         sorted.get(rank.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(0)
     }
 
+    /// How many of them a second has, one after the other; 0 without samples.
+    #[must_use]
+    pub fn rate(&self) -> f64 {
+        let sum: f64 = self.values.iter().map(|&ns| ns as f64 / 1e9).sum();
+        if sum > 0.0 { self.values.len() as f64 / sum } else { 0.0 }
+    }
+
     /// The mean in microseconds, 0 without samples.
     #[must_use]
     pub fn mean_us(&self) -> f64 {

@@ -74,14 +74,14 @@ fn the_cost_of_every_gate_is_told_for_every_kind_of_traffic() {
     let text = String::from_utf8(output.stdout).unwrap();
     let cases: Vec<serde_json::Value> = text.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
     let named = |name: &str| cases.iter().find(|c| c["case"] == name).unwrap_or_else(|| panic!("no {name} in {cases:#?}"));
-    for mode in ["without", "host", "cgroup", "both"] {
+    for mode in ["without", "control", "host", "cgroup", "both"] {
         for kind in ["udp 8", "udp 16384", "tcp 8", "tcp 65536"] {
             let case = named(&format!("overhead {kind} {mode}"));
             assert_eq!(case["n"], 300, "{case:#}");
             assert!(case["p50"].as_f64().unwrap() > 0.0 && case["values"]["throughput_percent"].is_number(), "{case:#}");
         }
     }
-    for mode in ["host", "cgroup", "both"] {
+    for mode in ["control", "host", "cgroup", "both"] {
         assert_eq!(named(&format!("overhead mean {mode}"))["n"], 11.0);
     }
     named("lane send, gated, gate");

@@ -1,8 +1,10 @@
-//! What the fence costs (SafeTimer §6.1): ping-pong over a veth pair, the calling host fenced, with no gate, the host's, a cgroup's and both, in
-//! turns; and what it costs the lane to send through the queueing discipline, where the host's gate is, instead of past it.
+//! What the fence costs (SafeTimer §6.1): ping-pong over veth pairs, the calling host fenced, with no gate, the host's, a cgroup's and both; and what
+//! it costs the lane to send through the queueing discipline, where the host's gate is, instead of past it.
 //!
-//! Two hosts of a lab with a cable of their own, so that no switch hides the cost among its own. Each mode is compared with the exchanges without a
-//! gate of the *same round*, and the median of these pairs is told: whatever else runs on the machine then concerns both.
+//! Two hosts of a lab with two cables of their own, so that no switch hides the cost among its own. A gate is on one cable and not on the other, and
+//! sockets are made in a cgroup with a gate and in one without: all modes are there at once, and take turns in bursts of a few exchanges. Attaching
+//! gates before each mode instead does not do: what follows a change of gates is slower by some percent than what follows, whatever the mode (seen with
+//! a mode that changed nothing). Two modes have no gate, and the second is the control: what it differs by, this measurement cannot tell.
 
 use super::inject::{Group, cgroup_root};
 use crate::Outcome;
@@ -13,7 +15,7 @@ use crate::ui::{Paint, Ui};
 use anyhow::{Context as _, Result, bail};
 use fide_lab::{Lab, LabSpec};
 use fide_lane::{Lane, Options, PathSpec, SendMode};
-use fide_xdp::{Fence, GateState};
+use fide_xdp::{Fence, Gate, GateState};
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
@@ -52,9 +54,12 @@ pub struct HelperArgs {
     /// Where gates are pinned
     #[arg(long)]
     pub pins: Option<PathBuf>,
-    /// This process's own cgroup
+    /// The cgroup of sockets behind a gate
     #[arg(long)]
-    pub group: Option<PathBuf>,
+    pub gated: Option<PathBuf>,
+    /// The cgroup of sockets without one
+    #[arg(long)]
+    pub free: Option<PathBuf>,
 }
 
 fn address(host: u16, cable: usize) -> Ipv4Addr {
@@ -77,8 +82,10 @@ pub fn help(args: &HelperArgs) -> Result<()> {
     if args.echo {
         return serve();
     }
-    let (Some(pins), Some(group)) = (&args.pins, &args.group) else { bail!("--pins and --group") };
-    measure(pins, group, args.rounds, args.exchanges)
+    let (Some(pins), Some(gated), Some(free)) = (&args.pins, &args.gated, &args.free) else {
+        bail!("--pins, --gated and --free")
+    };
+    measure(pins, &Groups { gated, free }, args.rounds, args.exchanges)
 }
 
 /// Keeps other work of this machine out of the figures as far as that goes: real-time priority for this thread.
@@ -90,7 +97,7 @@ fn undisturbed() -> bool {
 fn serve() -> Result<()> {
     let mut threads = Vec::new();
     for (udp, size, port) in kinds() {
-        let at = (address(ECHO, 0), port);
+        let at = (Ipv4Addr::UNSPECIFIED, port);
         if udp {
             let socket = UdpSocket::bind(at)?;
             threads.push(std::thread::spawn(move || {
@@ -105,11 +112,8 @@ fn serve() -> Result<()> {
         } else {
             let listener = TcpListener::bind(at)?;
             threads.push(std::thread::spawn(move || {
-                undisturbed();
-                let mut bytes = vec![0; size];
-                for mut stream in listener.incoming().flatten() {
-                    let _ = stream.set_nodelay(true);
-                    while stream.read_exact(&mut bytes).is_ok() && stream.write_all(&bytes).is_ok() {}
+                for stream in listener.incoming().flatten() {
+                    std::thread::spawn(move || answer(stream, size));
                 }
             }));
         }
@@ -122,6 +126,13 @@ fn serve() -> Result<()> {
     Ok(())
 }
 
+fn answer(mut stream: TcpStream, size: usize) {
+    undisturbed();
+    let mut bytes = vec![0; size];
+    let _ = stream.set_nodelay(true);
+    while stream.read_exact(&mut bytes).is_ok() && stream.write_all(&bytes).is_ok() {}
+}
+
 /// One message there and back, however it is carried.
 enum Wire {
     Udp(UdpSocket),
@@ -129,8 +140,8 @@ enum Wire {
 }
 
 impl Wire {
-    fn open(udp: bool, port: u16) -> Result<Self> {
-        let to = (address(ECHO, 0), port);
+    fn open(udp: bool, cable: usize, port: u16) -> Result<Self> {
+        let to = (address(ECHO, cable), port);
         if udp {
             let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
             socket.connect(to)?;
@@ -157,49 +168,76 @@ impl Wire {
     }
 }
 
-/// Which gates there are.
-const MODES: [(&str, bool, bool); 4] =
-    [("without", false, false), ("host", true, false), ("cgroup", false, true), ("both", true, true)];
+/// Which gates there are: the host's, the cgroup's. The first is what the others are compared with.
+const MODES: [(&str, bool, bool); 5] =
+    [("without", false, false), ("control", false, false), ("host", true, false), ("cgroup", false, true), ("both", true, true)];
+
+/// Exchanges of one mode before the next one's turn.
+const BURST: usize = 10;
+
+/// The mode of a turn. Each has each place as often, and follows each other as often: the number of modes is a prime.
+fn turn(n: usize) -> usize {
+    let (row, place) = (n / MODES.len(), n % MODES.len());
+    let stride = 1 + row / MODES.len() % (MODES.len() - 1);
+    (row + place * stride) % MODES.len()
+}
+
+/// Where sockets are made.
+struct Groups<'a> {
+    gated: &'a Path,
+    free: &'a Path,
+}
+
+impl Groups<'_> {
+    /// The sockets that this process makes from now on are of this cgroup; those that it has stay where they were made.
+    fn enter(&self, gated: bool) -> Result<()> {
+        let group = if gated { self.gated } else { self.free };
+        std::fs::write(group.join("cgroup.procs"), "0").with_context(|| format!("cannot enter {}", group.display()))
+    }
+}
 
 /// Gates with a t_valid far away, or none at all.
 struct Switch<'a> {
     fence: &'a mut Fence,
     interfaces: [u32; 2],
-    group: &'a Path,
 }
 
 impl Switch<'_> {
-    fn set(&mut self, host: bool, group: bool) -> Result<()> {
-        for ifindex in self.interfaces {
-            if host {
+    /// The host's gate on these interfaces.
+    fn interfaces(&mut self, guarded: [bool; 2]) -> Result<()> {
+        for (ifindex, guarded) in self.interfaces.into_iter().zip(guarded) {
+            if guarded {
                 self.fence.guard_interface(ifindex)?;
             } else {
                 self.fence.release_interface(ifindex)?;
             }
         }
-        let mut gates = vec![self.fence.host()];
-        if group {
-            gates.push(self.fence.guard_cgroup(self.group)?);
-        } else {
-            self.fence.release_cgroup(self.group)?;
-        }
-        for gate in gates.iter().filter(|g| g.check() == GateState::NotArmed) {
-            gate.arm(u64::MAX).map_err(|refused| anyhow::anyhow!("a gate cannot be armed: {refused:?}"))?;
-        }
-        Ok(())
+        arm(&self.fence.host())
+    }
+
+    fn group(&mut self, group: &Path) -> Result<()> {
+        arm(&self.fence.guard_cgroup(group)?)
     }
 }
 
-fn measure(pins: &Path, group: &Path, rounds: usize, exchanges: usize) -> Result<()> {
+fn arm(gate: &Gate) -> Result<()> {
+    if gate.check() == GateState::NotArmed {
+        gate.arm(u64::MAX).map_err(|refused| anyhow::anyhow!("a gate cannot be armed: {refused:?}"))?;
+    }
+    Ok(())
+}
+
+fn measure(pins: &Path, groups: &Groups<'_>, rounds: usize, exchanges: usize) -> Result<()> {
     let mut fence = Fence::open(pins)?;
     let index = |name| sys::interface_index(name).with_context(|| format!("there is no interface {name}"));
     let interfaces = [index(CABLES[0])?, index(CABLES[1])?];
     if !undisturbed() {
         eprintln!("fide: no real-time priority: the figures include whatever else runs here");
     }
-    let mut switch = Switch { fence: &mut fence, interfaces, group };
+    let mut switch = Switch { fence: &mut fence, interfaces };
+    switch.group(groups.gated)?;
     for (udp, size, port) in kinds() {
-        for case in ping_pong(&mut switch, udp, size, port, rounds, exchanges)? {
+        for case in ping_pong(&mut switch, groups, udp, size, port, rounds, exchanges)? {
             println!("{}", case.json());
         }
         std::io::stdout().flush()?;
@@ -207,7 +245,7 @@ fn measure(pins: &Path, group: &Path, rounds: usize, exchanges: usize) -> Result
     for case in lane_cost(&mut switch, rounds, exchanges)? {
         println!("{}", case.json());
     }
-    switch.set(false, false)?;
+    switch.interfaces([false; 2])?;
     Ok(fence.remove()?)
 }
 
@@ -216,46 +254,63 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-fn ping_pong(switch: &mut Switch<'_>, udp: bool, size: usize, port: u16, rounds: usize, exchanges: usize) -> Result<Vec<Case>> {
-    let mut wire = Wire::open(udp, port)?;
+/// For each mode, on each cable: whether that cable is the guarded one changes with the rounds.
+fn wires(groups: &Groups<'_>, udp: bool, port: u16) -> Result<Vec<[Wire; 2]>> {
+    let all = MODES.into_iter().map(|(.., gated)| {
+        groups.enter(gated)?;
+        Ok([Wire::open(udp, 0, port)?, Wire::open(udp, 1, port)?])
+    });
+    let all = all.collect();
+    groups.enter(false)?;
+    all
+}
+
+fn ping_pong(
+    switch: &mut Switch<'_>,
+    groups: &Groups<'_>,
+    udp: bool,
+    size: usize,
+    port: u16,
+    rounds: usize,
+    exchanges: usize,
+) -> Result<Vec<Case>> {
+    let mut wires = wires(groups, udp, port)?;
     let (out, mut back) = (vec![7; size], vec![0; size]);
-    let mut run = |n: usize| -> Result<Samples> {
-        let mut times = Samples::default();
-        for _ in 0..n {
-            let begun = Instant::now();
-            wire.exchange(&out, &mut back)?;
-            times.push(begun.elapsed().as_nanos() as u64);
-        }
-        Ok(times)
-    };
-    switch.set(false, false)?;
-    run(exchanges)?; // warm
-    let mut all = [const { Vec::new() }; MODES.len()];
+    let mut all = vec![Samples::default(); MODES.len()];
     // For each mode: median, p99 and throughput of a round, over those of the same round without gates.
     let mut ratios = [const { [const { Vec::new() }; 3] }; MODES.len()];
+    let mut turns = 0;
     for round in 0..rounds {
-        let mut figures = [[0.0; 3]; MODES.len()];
-        for i in 0..MODES.len() {
-            // Each mode in each place: a machine that grows slower or faster favours none.
-            let mode = (i + round) % MODES.len();
-            switch.set(MODES[mode].1, MODES[mode].2)?;
-            run(exchanges / 10 + 1)?; // what attaching disturbed
-            let begun = Instant::now();
-            let mut times = run(exchanges)?;
-            let rate = exchanges as f64 / begun.elapsed().as_secs_f64();
-            figures[mode] = [times.quantile(0.5) as f64, times.quantile(0.99) as f64, rate];
-            all[mode].extend_from_slice(times.sorted());
+        let guarded = round % 2;
+        switch.interfaces([guarded == 0, guarded == 1])?;
+        let mut times = vec![Samples::default(); MODES.len()];
+        let bursts = exchanges / BURST;
+        let warm = bursts / 10 + 1; // what the change of gates disturbed
+        for n in 0..(warm + bursts) * MODES.len() {
+            let mode = turn(turns);
+            turns += 1;
+            let (_, host, _) = MODES[mode];
+            let wire = &mut wires[mode][if host { guarded } else { 1 - guarded }];
+            for _ in 0..BURST {
+                let begun = Instant::now();
+                wire.exchange(&out, &mut back)?;
+                let took = begun.elapsed().as_nanos() as u64;
+                if n >= warm * MODES.len() {
+                    times[mode].push(took);
+                }
+            }
         }
+        let figures: Vec<_> = times.iter_mut().map(|t| [t.quantile(0.5) as f64, t.quantile(0.99) as f64, t.rate()]).collect();
         for (mode, of_mode) in ratios.iter_mut().enumerate() {
             for (i, ratio) in of_mode.iter_mut().enumerate() {
                 ratio.push(figures[mode][i] / figures[0][i]);
             }
+            all[mode].extend(times[mode].sorted().iter().copied());
         }
     }
     let kind = if udp { "udp" } else { "tcp" };
-    let cases = MODES.into_iter().zip(all).zip(ratios).map(|(((name, ..), times), ratios)| {
-        let mut samples: Samples = times.into_iter().collect();
-        let mut case = Case::new("safetimer", format!("overhead {kind} {size} {name}"), &mut samples);
+    let cases = MODES.into_iter().zip(&mut all).zip(ratios).map(|(((name, ..), samples), ratios)| {
+        let mut case = Case::new("safetimer", format!("overhead {kind} {size} {name}"), samples);
         let percent = ratios.map(|r| (median(r) - 1.0) * 100.0);
         for (name, value) in ["p50_percent", "p99_percent", "throughput_percent"].iter().zip(percent) {
             case.values.insert((*name).into(), value);
@@ -279,7 +334,7 @@ fn lane_cost(switch: &mut Switch<'_>, rounds: usize, sends: usize) -> Result<Vec
         for i in 0..WAYS.len() {
             let way = (i + round) % WAYS.len();
             let (_, gated, completion, gate) = WAYS[way];
-            switch.set(gate, gate)?;
+            switch.interfaces([gate; 2])?;
             let specs = [0, 1].map(|path: u8| PathSpec {
                 path,
                 interface: CABLES[usize::from(path)].into(),
@@ -388,12 +443,12 @@ pub fn run(args: &super::Args, ui: &Ui) -> Outcome {
     echo.arg("--echo");
     let (_echo, lines) = start(echo)?;
     anyhow::ensure!(next(&lines, ui)?.as_deref() == Some("ready"), "the other host does not answer");
-    // Its sockets are made in it: the process is there from its first moment.
-    let group = Group::new("overhead")?;
-    let procs = File::options().write(true).open(group.directory().join("cgroup.procs"))?;
+    // The process must be in neither's way: it goes from one to the other to make its sockets.
+    let (gated, free) = (Group::new("overhead-gated")?, Group::new("overhead-free")?);
+    let procs = File::options().write(true).open(free.directory().join("cgroup.procs"))?;
     let pins = lab.host_dir(CALLER).join("bpf");
     let mut caller = helper(CALLER)?;
-    caller.arg("--pins").arg(pins.join("fence")).arg("--group").arg(group.directory());
+    caller.arg("--pins").arg(pins.join("fence")).arg("--gated").arg(gated.directory()).arg("--free").arg(free.directory());
     caller.arg("--rounds").arg(args.rounds.to_string()).arg("--exchanges").arg(args.exchanges.to_string());
     sys::join_cgroup(&mut caller, procs);
     sys::mount_bpf(&mut caller, &pins)?;
@@ -433,9 +488,13 @@ pub fn run(args: &super::Args, ui: &Ui) -> Outcome {
 
 fn tell_means(args: &super::Args, ui: &Ui, means: &[Mean]) -> Outcome {
     let mut good = true;
-    for ((name, ..), mean) in MODES.iter().zip(means).skip(1).filter(|(_, m)| m.n > 0.0) {
+    for ((name, host, group), mean) in MODES.iter().zip(means).skip(1).filter(|(_, m)| m.n > 0.0) {
         let (throughput, p99) = (mean.throughput / mean.n, mean.p99 / mean.n);
         let met = throughput >= BARS.0 && p99 <= BARS.1;
+        if !host && !group {
+            tell_control(ui, mean.n, throughput, p99);
+            continue;
+        }
         good &= met;
         if ui.json {
             let mean = serde_json::json!({
@@ -457,6 +516,20 @@ fn tell_means(args: &super::Args, ui: &Ui, means: &[Mean]) -> Outcome {
     Ok(good || !args.check)
 }
 
+/// What a mode that is no other differs by.
+fn tell_control(ui: &Ui, n: f64, throughput: f64, p99: f64) {
+    if ui.json {
+        let mean = serde_json::json!({
+            "bench": "safetimer", "case": "overhead mean control", "n": n, "unit": "percent",
+            "throughput_percent": throughput, "p99_percent": p99, "machine": report::machine(),
+        });
+        ui.line(mean.to_string());
+    } else {
+        let text = format!("control, without gates as well: mean of all: throughput {throughput:+.1} %, p99 {p99:+.1} %");
+        ui.line(ui.paint(Paint::Dim, &text));
+    }
+}
+
 fn row(name: &str, cells: [String; 6]) -> String {
     cells.iter().fold(format!("{name:<26}"), |line, cell| format!("{line}{cell:>12}"))
 }
@@ -464,6 +537,24 @@ fn row(name: &str, cells: [String; 6]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_mode_has_each_place_and_follows_each_other_as_often() {
+        let modes = MODES.len();
+        let cycle = modes * modes * (modes - 1);
+        let mut places = vec![vec![0; modes]; modes];
+        let mut after = vec![vec![0; modes]; modes];
+        for n in 0..cycle {
+            places[turn(n)][n % modes] += 1;
+            if n % modes > 0 {
+                after[turn(n)][turn(n - 1)] += 1;
+            }
+        }
+        assert!(places.iter().flatten().all(|&n| n == modes * (modes - 1)), "{places:?}");
+        for (mode, row) in after.iter().enumerate() {
+            assert!(row.iter().enumerate().all(|(other, &n)| n == if other == mode { 0 } else { modes - 1 }), "{after:?}");
+        }
+    }
 
     #[test]
     fn every_size_is_carried_by_both_but_the_largest_datagram() {
