@@ -26,6 +26,9 @@ const BAR_US: f64 = 100.0;
 /// A stop must end before the agent is lost (1 s).
 const PATIENCE: Duration = Duration::from_millis(700);
 
+/// Deadlines and verdicts are over by then: an agent that is asked for its history meanwhile has that to do, too.
+const ASK_AFTER: Duration = Duration::from_millis(20);
+
 /// As the agent: an echo ahead of time warms the way, and it stays awake from then on.
 const WARM: Duration = Duration::from_micros(60);
 /// As agents have; none where it is not permitted.
@@ -152,7 +155,7 @@ fn wait_for_all(rig: &mut Rig, who: &Who, from: &mut [u64]) -> Result<Vec<Histor
     let mut found = vec![Vec::new(); who.observers.len()];
     while found.iter().any(Vec::is_empty) {
         ensure!(Instant::now() < deadline, "an observer did not say within {PATIENCE:?} that h{} was overdue", who.victim);
-        std::thread::sleep(Duration::from_millis(2));
+        std::thread::sleep(ASK_AFTER);
         for (i, host) in who.observers.iter().enumerate() {
             let (events, next) = rig.history(*host, from[i])?;
             from[i] = next;
