@@ -101,16 +101,16 @@ fn a_process_that_was_swapped_out_is_not_heard_after_its_time() {
 
     swap.slows(&beating);
     let mut most = 0;
-    until("it was too late", || {
+    // What it reads of its program counts, too, and may make it late while little of its memory is on the disk yet.
+    until("its memory is on the disk, and it was too late", || {
         most = page_out(&beating).max(most);
-        state() == "fenced"
+        most > 100 && state() == "fenced"
     });
-    assert!(most > 100, "{most} kB of its memory were on the disk");
     inside.is_cut_off();
     // It lives, and what it says when it comes back makes nothing valid again.
     fs::write("/sys/fs/cgroup/blkio/cgroup.procs", beating.pid().to_string()).unwrap();
     let said = beating.hear();
-    let (valid_ns, why) = said.split_once(' ').unwrap();
+    let (valid_ns, why) = said.split_once(' ').unwrap_or_else(|| panic!("{said}"));
     assert!(why.starts_with("Fenced") || why.starts_with("Timeout"), "{said}");
     let late_ns = inside.last_ns().saturating_sub(valid_ns.parse().unwrap());
     assert!(late_ns <= BOUND_NS, "heard {late_ns} ns after t_valid");
