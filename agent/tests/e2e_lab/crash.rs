@@ -1,6 +1,6 @@
 //! Processes end in all their ways.
 
-use crate::common::{Setup, World, certain, named};
+use crate::common::{Setup, World, certain, kill, named, until};
 use fide_client::{Error, Event};
 use fide_wire::control::{ErrorCode, Reply, Request};
 use fide_wire::verdict::{Cause, Grade, VerdictId};
@@ -200,4 +200,25 @@ fn a_closed_connection_is_neither_a_crash_nor_a_farewell() {
     there.confirmation("db@h1");
     assert!(there.seen.iter().all(|e| !matches!(e, Event::Failure(v) if named(v, "me@h1"))));
     assert!(w.status(1).watched.iter().any(|a| a.name == "me" && a.state == "alive"));
+}
+
+/// The program that is watched is started by the one that becomes the agent, so that the two see each other.
+#[test]
+fn in_a_pid_namespace_of_its_own_an_agent_sees_ends_by_pidfd() {
+    let watch = |h| if h == 1 { "[[watch]]\nname = \"db\"\nprocess = \"sleep\"\n".into() } else { String::new() };
+    let Some(mut w) = Setup::hosts(2).empty().extra(watch).up() else { return };
+    w.start(2);
+    let inside = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "sh", "-c", "sleep 1000 & exec \"$0\" \"$@\""];
+    w.start_under(1, &inside);
+    w.all_alive();
+    assert_eq!(w.status(1).exit_watch, "pidfd", "the kernel's programs know processes by other numbers");
+    until("it is watched", || w.status(1).watched.iter().any(|p| p.pid == 2));
+    let mut watcher = w.monitor(2, "db@h1");
+    let child = |pid: i32| -> i32 {
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        children.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    kill(child(child(w.agent_pid(1))), libc::SIGKILL);
+    let failure = watcher.failure("db@h1");
+    assert_eq!((failure.cause, failure.code), (Cause::Exited, -1), "how it ended is its parent's to know");
 }

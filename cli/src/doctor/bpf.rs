@@ -91,7 +91,7 @@ fn exit_watch(error: Option<String>) -> Item {
             State::Missing,
             e,
             "deaths are seen by pidfd, after the memory of the process was torn down: 130–230 ms later for 2 GB",
-            "CAP_PERFMON, and no lockdown=confidentiality",
+            "CAP_PERFMON, no lockdown=confidentiality, and in a container the host's pid namespace",
         ),
     }
 }
