@@ -123,7 +123,8 @@ const WARM_NS: u64 = 400_000;
 /// So long behind it the loop stays awake: to be woken takes as long as an answer does.
 const AWAKE_NS: u64 = 60_000;
 
-/// What can wait is put off for so long while the loop is awake for a deadline.
+/// So long before such a deadline what can wait is put off, but not for longer than [`PUT_OFF_NS`].
+const PRESSED_NS: u64 = 1_000_000;
 const PUT_OFF_NS: u64 = 5_000_000;
 
 /// How often announcements and path reports leave.
@@ -389,8 +390,8 @@ impl Core {
             return;
         }
         self.warmed_ns = late_ns;
-        if now >= late_ns {
-            return; // too late for that
+        if now >= late_ns || self.detector.is_draining() {
+            return; // too late for that, or warm already: and answers that are waited for go first
         }
         for path in 0..PATHS {
             self.ask(node, path, Prober::echo_aside);
@@ -401,6 +402,13 @@ impl Core {
     fn is_awake(&self, now: u64) -> bool {
         (self.warmed_ns.saturating_sub(WARM_NS)..self.warmed_ns + AWAKE_NS).contains(&now)
             && (self.detector.is_draining() || self.detector.next_late().is_some_and(|(.., late_ns)| late_ns == self.warmed_ns))
+    }
+
+    /// Whether a deadline is about to be missed, or its barrier is waited for: they do not wait for work that takes some 0.5 ms and can wait.
+    fn is_pressed(&self) -> bool {
+        let now = now_ns();
+        let soon = |(_, due_ns, late_ns): (u32, u64, u64)| due_ns <= now && late_ns.saturating_sub(now) < PRESSED_NS;
+        self.detector.is_draining() || self.detector.next_late().is_some_and(soon)
     }
 
     /// Whom to ask ahead of time, when, and until when.
@@ -446,8 +454,7 @@ impl Core {
         if now >= self.confirm_fences_at {
             self.confirm_fences(now_ns());
         }
-        // A deadline does not wait for these, which take some 0.5 ms.
-        let put_off_ns = if self.is_awake(now) { PUT_OFF_NS } else { 0 };
+        let put_off_ns = if self.is_pressed() { PUT_OFF_NS } else { 0 };
         if now >= self.announce_at.saturating_add(put_off_ns) {
             self.announce(now);
         }

@@ -77,7 +77,7 @@ fn the_cost_of_every_gate_is_told_for_every_kind_of_traffic() {
     for mode in ["without", "control", "host", "cgroup", "both"] {
         for kind in ["udp 8", "udp 16384", "tcp 8", "tcp 65536"] {
             let case = named(&format!("overhead {kind} {mode}"));
-            assert_eq!(case["n"], 300, "{case:#}");
+            assert_eq!(case["n"], 400, "an even number of rounds: {case:#}");
             assert!(case["p50"].as_f64().unwrap() > 0.0 && case["values"]["throughput_percent"].is_number(), "{case:#}");
         }
     }

@@ -26,7 +26,7 @@ const BAR_US: f64 = 100.0;
 /// A stop must end before the agent is lost (1 s).
 const PATIENCE: Duration = Duration::from_millis(700);
 
-/// Deadlines and verdicts are over by then: an agent that is asked for its history meanwhile has that to do, too.
+/// The least that is waited before an agent is asked for its history: one that is asked meanwhile has that to do, too.
 const ASK_AFTER: Duration = Duration::from_millis(20);
 
 /// As the agent: an echo ahead of time warms the way, and it stays awake from then on.

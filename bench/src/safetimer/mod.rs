@@ -49,10 +49,10 @@ pub struct Args {
     /// How the observer's agent treats its processor
     #[arg(long, requires = "drain", default_value = "shared")]
     pub profile: Profile,
-    /// Rounds for each size; each mode once in every round
+    /// Rounds for each size, an even number; each mode has its exchanges in every round
     #[arg(long, value_name = "N", default_value_t = 40, requires = "overhead", value_parser = clap::value_parser!(u32).range(3..=1000))]
     pub rounds: u32,
-    /// Exchanges in a round, for each mode
+    /// Exchanges in a round, for each mode, in bursts of ten
     #[arg(long, value_name = "N", default_value_t = 1000, requires = "overhead", value_parser = clap::value_parser!(u32).range(100..=100_000))]
     pub exchanges: u32,
     /// Fail when the mean of all sizes misses its bar in SPECIFICATION.md
