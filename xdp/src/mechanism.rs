@@ -61,7 +61,8 @@ pub enum XdpError {
 /// The namespace that makes processes look different here than to the kernel's programs, and what to do; `None` in the first ones. The numbers are the
 /// kernel's PROC_PID_INIT_INO and PROC_TIME_INIT_INO.
 fn own_namespace() -> Option<(&'static str, &'static str)> {
-    let firsts = [("pid", 4_026_531_836_u32, "start the container with --pid=host"), ("time", 4_026_531_834, "begin no time namespace")];
+    let firsts =
+        [("pid", 4_026_531_836_u32, "start the container with --pid=host"), ("time", 4_026_531_834, "begin no time namespace")];
     firsts.into_iter().find_map(|(kind, first, advice)| {
         let ours = std::fs::read_link(format!("/proc/self/ns/{kind}")).ok()?; // a kernel without them
         (ours.to_str() != Some(&format!("{kind}:[{first}]"))).then_some((kind, advice))
@@ -318,7 +319,9 @@ impl Mechanism {
     /// kernel's, or other starts, and no watch would ever see its process's end.
     pub fn attach_exit_watch(&mut self) -> Result<(), XdpError> {
         if let Some((kind, advice)) = own_namespace() {
-            let why = format!("the kernel knows processes by the first {kind} namespace, and this process is in another one ({advice})");
+            let why = format!(
+                "the kernel knows processes by the first {kind} namespace, and this process is in another one ({advice})"
+            );
             return Err(XdpError::Attach { what: "the exit watch".into(), source: std::io::Error::other(why) });
         }
         for name in ["fide_signal_generate", "fide_signal_deliver", "fide_process_exit"] {
