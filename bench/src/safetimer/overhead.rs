@@ -559,7 +559,7 @@ mod tests {
                 after[turn(n)][turn(n - 1)] += 1;
             }
         }
-        assert!(places.iter().flatten().all(|&n| n == modes * (modes - 1)), "{places:?}");
+        assert!(places.iter().flatten().all(|&n| n == modes - 1), "{places:?}");
         for (mode, row) in after.iter().enumerate() {
             assert!(row.iter().enumerate().all(|(other, &n)| n == if other == mode { 0 } else { modes - 1 }), "{after:?}");
         }
