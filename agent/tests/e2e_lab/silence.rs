@@ -49,7 +49,9 @@ fn host_falls_silent(cut: Cut) {
         assert_eq!(silent.iter().filter(|e| e.app.is_none()).count(), 1);
         assert_eq!(silent.iter().filter(|e| e.app.as_deref() == Some("db")).count(), 1);
         let evidence = silent[0].evidence.clone().expect("it rests on something");
-        assert!(evidence.paths.iter().all(|p| p.silent_ns > evidence.timeout_ns && !p.kernel_answered), "{evidence:?}");
+        assert!(evidence.paths.iter().all(|p| p.silent_ns > evidence.timeout_ns), "{evidence:?}");
+        // The second cable goes a moment after the first. Where the agent stood still just then, the kernel may have answered by it still.
+        assert!(!evidence.paths[0].kernel_answered, "{evidence:?}");
     }
     assert_eq!(everything.failures_of("db@h1"), 1);
     assert_eq!(own.failures().len(), 0);
