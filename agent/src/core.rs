@@ -404,11 +404,12 @@ impl Core {
             && (self.detector.is_draining() || self.detector.next_late().is_some_and(|(.., late_ns)| late_ns == self.warmed_ns))
     }
 
-    /// Whether a deadline is about to be missed, or its barrier is waited for: they do not wait for work that takes some 0.5 ms and can wait.
-    fn is_pressed(&self) -> bool {
-        let now = now_ns();
+    /// Whether work that was due at this time, takes some 0.5 ms and can wait may begin: not while a deadline is about to be missed, or its barrier is waited for.
+    fn can_begin(&self, due_ns: u64, now: u64) -> bool {
         let soon = |(_, due_ns, late_ns): (u32, u64, u64)| due_ns <= now && late_ns.saturating_sub(now) < PRESSED_NS;
-        self.detector.is_draining() || self.detector.next_late().is_some_and(soon)
+        now >= due_ns
+            && (now >= due_ns.saturating_add(PUT_OFF_NS)
+                || !(self.detector.is_draining() || self.detector.next_late().is_some_and(soon)))
     }
 
     /// Whom to ask ahead of time, when, and until when.
@@ -454,11 +455,10 @@ impl Core {
         if now >= self.confirm_fences_at {
             self.confirm_fences(now_ns());
         }
-        let put_off_ns = if self.is_pressed() { PUT_OFF_NS } else { 0 };
-        if now >= self.announce_at.saturating_add(put_off_ns) {
+        if self.can_begin(self.announce_at, now) {
             self.announce(now);
         }
-        if now >= self.housekeeping_at.saturating_add(put_off_ns) {
+        if self.can_begin(self.housekeeping_at, now) {
             self.housekeeping(now);
         }
         self.stop_when_told(now);

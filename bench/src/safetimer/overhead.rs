@@ -3,8 +3,8 @@
 //!
 //! Two hosts of a lab with two cables of their own, so that no switch hides the cost among its own. A gate is on one cable and not on the other, and
 //! sockets are made in a cgroup with a gate and in one without: all modes are there at once, and take turns in bursts of a few exchanges. Attaching
-//! gates before each mode instead does not do: what follows a change of gates is slower by some percent than what follows, whatever the mode (seen with
-//! a mode that changed nothing). Two modes have no gate, and the second is the control: what it differs by, this measurement cannot tell.
+//! gates before each mode instead does not do: what comes right behind a change of gates is slower by some percent than what comes later, whatever
+//! the mode (seen with a mode that changed nothing). Two modes have no gate, and the second is the control: what it differs by, this measurement cannot tell.
 
 use super::inject::{Group, cgroup_root};
 use crate::Outcome;
@@ -446,7 +446,7 @@ pub fn run(args: &super::Args, ui: &Ui) -> Outcome {
     echo.arg("--echo");
     let (_echo, lines) = start(echo)?;
     anyhow::ensure!(next(&lines, ui)?.as_deref() == Some("ready"), "the other host does not answer");
-    // The process must be in neither's way: it goes from one to the other to make its sockets.
+    // The process begins in the free one, and goes into the other one to make sockets there.
     let (gated, free) = (Group::new("overhead-gated")?, Group::new("overhead-free")?);
     let procs = File::options().write(true).open(free.directory().join("cgroup.procs"))?;
     let pins = lab.host_dir(CALLER).join("bpf");
