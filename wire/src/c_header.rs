@@ -42,6 +42,7 @@ pub fn text() -> String {
         ("CONFIRM", Kind::Confirm),
         ("PATH_REPORT", Kind::PathReport),
         ("ANNOUNCE", Kind::Announce),
+        ("HELLO", Kind::Hello),
     ] {
         def(&format!("KIND_{name}"), kind as u64);
     }

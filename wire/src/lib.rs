@@ -1,22 +1,25 @@
 //! The bytes of FiDe, defined once.
 //!
 //! Three things cross a boundary and are described here and nowhere else:
-//! * [`packet`]: what hosts send each other (UDP payloads), with [`mac`] over it;
+//! * [`packet`]: what hosts send each other (UDP payloads), with [`mac`] over it; [`frame`] is its successor,
+//!   version 2, which nothing sends yet;
 //! * [`event`]: the records that reach a ring, written by the kernel program or by the agent;
 //! * [`control`]: the messages on the agent's Unix socket.
 //!
 //! [`verdict`] holds the vocabulary (cause, grade, evidence) that all three share, [`names`] what hosts and processes may be called.
 //! [`c_header`] prints the same definitions for C; `xtask gen` writes them to `wire/include/fide_wire.h`
-//! and a test refuses a header that is out of date.
+//! and a test refuses a header that is out of date. [`sv_package`] does the same for hardware (`rtl/lib/fide_wire_pkg.sv`).
 
 pub mod c_header;
 pub mod control;
 pub mod event;
+pub mod frame;
 pub mod jitter;
 pub mod mac;
 pub mod marks;
 pub mod names;
 pub mod packet;
+pub mod sv_package;
 pub mod verdict;
 
 /// The UDP port of the lane, on both paths.

@@ -74,6 +74,16 @@ impl Key {
         SipHasher24::new_with_key(&self.0).hash(bytes)
     }
 
+    /// The tag of a frame: over its header (without the tag) and its body.
+    #[must_use]
+    pub fn frame_tag(&self, header: &[u8], body: &[u8]) -> u64 {
+        use std::hash::Hasher;
+        let mut hasher = SipHasher24::new_with_key(&self.0);
+        hasher.write(header);
+        hasher.write(body);
+        hasher.finish()
+    }
+
     /// The tag of a body, bound to the packet whose fixed part has the tag `header_tag`.
     #[must_use]
     pub fn body_tag(&self, header_tag: u64, body: &[u8]) -> u64 {
