@@ -9,6 +9,7 @@
 //! * [`broadcast`]: what everybody gets, under which assumptions.
 //! * [`consensus`]: messages and crashes in; decisions out.
 //! * [`membership`]: joins, leaves, reads of coordinators and the time in; memberships and leases out.
+//! * [`node`]: one host's part in the cluster: tables of processes, introductions.
 
 #![forbid(unsafe_code)]
 
@@ -18,3 +19,4 @@ pub mod detector;
 pub mod fence;
 pub mod group;
 pub mod membership;
+pub mod node;

@@ -1,0 +1,471 @@
+//! Who lives now: hellos out, introductions in, and the other way round.
+//!
+//! # In one head
+//! A newcomer does not believe what is shouted across the square: it may be an echo. It asks a question that nobody was
+//! asked before, and believes those who answer it.
+//!
+//! # Rule
+//! Nothing is believed of an incarnation of a host before an introduction of it has answered a *fresh nonce* of this
+//! host: drawn at random for one hello, valid for [`NONCE_NS`]. Until then the host is *unconfirmed*: its frames are
+//! counted and dropped, and no verdict is given on it. Sequence numbers begin at those of the introduction, so that
+//! nothing recorded before it is fresh.
+//!
+//! An introduction with a *lower* incarnation than one that is confirmed is believed as well: a host whose clock or
+//! memory went back lives, and an echo cannot answer. Two hosts of one name both answer, in turns: then the *other*
+//! agent of this host's own name is certain ([`Event::NameClash`]), as no replay can make it.
+//!
+//! # Cost
+//! A host says one hello to everybody when it starts. A host that hears an unconfirmed incarnation says hello to it
+//! alone, if its address is known from its own hello, and again, ever more seldom, while it is heard. Each hello has
+//! one answer. So a start costs every other host two frames received, and the starting host two for every other.
+
+use super::table::owner::To;
+use fide_wire::PATHS;
+use fide_wire::frame::introduction::{ASKED_MAX, Answer, Hello};
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+
+/// How long a nonce may be answered.
+pub const NONCE_NS: u64 = 1_000_000_000;
+/// Time between two hellos to a host that is unconfirmed, at first; it doubles up to [`HELLO_MAX_NS`].
+pub const HELLO_NS: u64 = 5_000_000;
+/// The longest time between two hellos.
+pub const HELLO_MAX_NS: u64 = 500_000_000;
+/// A host that was not heard for so long is not asked any more.
+pub const HEARD_NS: u64 = 2_000_000_000;
+/// Nonces of hellos to everybody that are valid at the same time.
+const NONCES: usize = 4;
+
+/// Unicast addresses, one for each path.
+pub type Addresses = [Option<IpAddr>; PATHS];
+
+/// A host that is heard and has not shown that it lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Unconfirmed {
+    incarnation: u32,
+    heard_ns: u64,
+    ask_at_ns: u64,
+    every_ns: u64,
+    /// The nonce of the last hello to it, and when that was.
+    nonce: Option<(u64, u64)>,
+}
+
+/// What is known of who lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// This incarnation of a host answered a fresh nonce.
+    Confirmed {
+        /// The host.
+        node: u32,
+        /// Its incarnation.
+        incarnation: u32,
+        /// Another incarnation of it was confirmed before.
+        former: Option<u32>,
+    },
+    /// Another agent that has this host's name and a key answered a hello of this one.
+    NameClash {
+        /// What it calls its incarnation.
+        incarnation: u32,
+    },
+}
+
+/// Whether a frame is to be believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// Its sender has shown that this incarnation lives.
+    Confirmed,
+    /// Not yet, or not any more.
+    Unconfirmed,
+}
+
+/// The hellos and introductions of one host.
+#[derive(Clone, Debug)]
+pub struct Introductions {
+    me: u32,
+    incarnation: u32,
+    hosts_max: usize,
+    /// This host's addresses.
+    addresses: Addresses,
+    confirmed: BTreeMap<u32, u32>,
+    unconfirmed: BTreeMap<u32, Unconfirmed>,
+    /// Addresses that hellos and introductions named.
+    known: BTreeMap<u32, Addresses>,
+    /// Nonces of the last hellos to everybody, and when each was sent.
+    nonces: VecDeque<(u64, u64)>,
+    to_everybody_at_ns: Option<u64>,
+    /// Hellos of others that are to be answered.
+    owed: BTreeMap<u32, u64>,
+    clash: Option<u32>,
+}
+
+impl Introductions {
+    /// Begins at `now_ns` with a hello to everybody. At most `hosts_max` others are remembered.
+    #[must_use]
+    pub fn new(me: u32, incarnation: u32, addresses: Addresses, hosts_max: usize, now_ns: u64) -> Self {
+        Self {
+            me,
+            incarnation,
+            hosts_max,
+            addresses,
+            confirmed: BTreeMap::new(),
+            unconfirmed: BTreeMap::new(),
+            known: BTreeMap::new(),
+            nonces: VecDeque::with_capacity(NONCES),
+            to_everybody_at_ns: Some(now_ns),
+            owed: BTreeMap::new(),
+            clash: None,
+        }
+    }
+
+    /// The incarnation of a host that is believed.
+    #[must_use]
+    pub fn confirmed(&self, node: u32) -> Option<u32> {
+        self.confirmed.get(&node).copied()
+    }
+
+    /// Hosts that are heard, and have not shown that they live.
+    pub fn unconfirmed(&self) -> impl Iterator<Item = u32> {
+        self.unconfirmed.keys().copied()
+    }
+
+    /// An authentic frame of another host: whether it is to be believed. If not, that host is asked.
+    pub fn heard(&mut self, node: u32, incarnation: u32, now_ns: u64) -> Heard {
+        if node == self.me {
+            return Heard::Unconfirmed;
+        }
+        if self.confirmed.get(&node) == Some(&incarnation) {
+            return Heard::Confirmed;
+        }
+        let is_new = Unconfirmed { incarnation, heard_ns: now_ns, ask_at_ns: now_ns, every_ns: HELLO_NS, nonce: None };
+        let is_full = self.unconfirmed.len() >= self.hosts_max;
+        match self.unconfirmed.get_mut(&node) {
+            Some(known) if known.incarnation == incarnation => known.heard_ns = now_ns,
+            // Its nonce stays: the answer to it says which incarnation lives.
+            Some(known) => {
+                let ask_at_ns = known.nonce.map_or(now_ns, |(_, sent_ns)| now_ns.max(sent_ns.saturating_add(HELLO_NS)));
+                *known = Unconfirmed { nonce: known.nonce, ask_at_ns, ..is_new };
+            }
+            None if !is_full => _ = self.unconfirmed.insert(node, is_new),
+            // Those that are there may be echoes: everybody is asked, and whoever lives answers.
+            None => _ = self.to_everybody_at_ns.get_or_insert(now_ns.saturating_add(HELLO_MAX_NS)),
+        }
+        self.invariants();
+        Heard::Unconfirmed
+    }
+
+    /// When [`Introductions::poll_hello`] or [`Introductions::poll_answer`] has something.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<u64> {
+        let owed = (!self.owed.is_empty()).then_some(0);
+        self.poll_hello_timeout().into_iter().chain(owed).min()
+    }
+
+    /// When [`Introductions::poll_hello`] has something.
+    #[must_use]
+    pub fn poll_hello_timeout(&self) -> Option<u64> {
+        self.unconfirmed.values().map(|u| u.ask_at_ns).chain(self.to_everybody_at_ns).min()
+    }
+
+    /// A hello that is due, and to whom. `random` must be fresh: 64 bits that nobody can guess.
+    pub fn poll_hello(&mut self, now_ns: u64, random: impl FnOnce() -> u64) -> Option<(To, Hello)> {
+        if self.to_everybody_at_ns.is_some_and(|at_ns| at_ns <= now_ns) {
+            self.to_everybody_at_ns = None;
+            let hello = self.hello_to_everybody(random(), Vec::new(), now_ns);
+            return Some((To::Everybody, hello));
+        }
+        self.unconfirmed.retain(|_, u| now_ns < u.ask_at_ns || now_ns.saturating_sub(u.heard_ns) < HEARD_NS);
+        let (node, host) = self.unconfirmed.iter_mut().find(|(_, u)| u.ask_at_ns <= now_ns)?;
+        let node = *node;
+        let nonce = random();
+        if self.known.get(&node).is_some_and(|addresses| addresses.iter().any(Option::is_some)) {
+            host.ask_again(now_ns);
+            host.nonce = Some((nonce, now_ns));
+            return Some((To::Node(node), Hello { nonce, asked: vec![node], addresses: self.addresses }));
+        }
+        // Nobody knows where it is: all such hosts are asked at once.
+        let mut asked = Vec::new();
+        for (node, host) in self.unconfirmed.iter_mut().filter(|(_, u)| u.ask_at_ns <= now_ns).take(ASKED_MAX) {
+            if !self.known.contains_key(node) {
+                host.ask_again(now_ns);
+                asked.push(*node);
+            }
+        }
+        let hello = self.hello_to_everybody(nonce, asked, now_ns);
+        self.invariants();
+        Some((To::Everybody, hello))
+    }
+
+    fn hello_to_everybody(&mut self, nonce: u64, asked: Vec<u32>, now_ns: u64) -> Hello {
+        if self.nonces.len() == NONCES {
+            self.nonces.pop_front();
+        }
+        self.nonces.push_back((nonce, now_ns));
+        Hello { nonce, asked, addresses: self.addresses }
+    }
+
+    /// Another host asks. Its hello may be an echo: the answer to that is worth nothing, and costs little.
+    pub fn handle_hello(&mut self, from: u32, incarnation: u32, hello: &Hello, now_ns: u64) {
+        let is_asked = hello.asked.is_empty() || hello.asked.contains(&self.me);
+        if from == self.me || !is_asked || (self.owed.len() >= self.hosts_max && !self.owed.contains_key(&from)) {
+            return;
+        }
+        self.owed.insert(from, hello.nonce);
+        // Of a confirmed host, its own introduction knows better than what may be an echo.
+        if self.heard(from, incarnation, now_ns) == Heard::Unconfirmed && !self.confirmed.contains_key(&from) {
+            self.learn_addresses(from, hello.addresses);
+        }
+        self.invariants();
+    }
+
+    fn learn_addresses(&mut self, node: u32, addresses: Addresses) {
+        let has_one = addresses.iter().any(Option::is_some);
+        if has_one && (self.known.len() < 2 * self.hosts_max || self.known.contains_key(&node)) {
+            self.known.insert(node, addresses);
+        }
+    }
+
+    /// Where a host is, as far as it said so.
+    #[must_use]
+    pub fn addresses(&self, node: u32) -> Option<Addresses> {
+        self.known.get(&node).copied()
+    }
+
+    /// The answer of the next introduction, and to whom it goes.
+    pub fn poll_answer(&mut self) -> Option<(To, Answer)> {
+        let (node, nonce) = self.owed.pop_first()?;
+        let to = if self.known.contains_key(&node) { To::Node(node) } else { To::Everybody };
+        Some((to, Answer { node, nonce }))
+    }
+
+    /// An introduction. The event says whether it is believed from now on; nothing else of it counts if not.
+    pub fn handle_introduction(
+        &mut self,
+        from: u32,
+        incarnation: u32,
+        answers: &[Answer],
+        addresses: Addresses,
+        now_ns: u64,
+    ) -> Option<Event> {
+        let own = self.unconfirmed.get(&from).and_then(|u| u.nonce);
+        let is_valid = |answer: &Answer| {
+            let mut nonces = self.nonces.iter().copied().chain(own);
+            nonces.any(|(nonce, at_ns)| nonce == answer.nonce && now_ns.saturating_sub(at_ns) < NONCE_NS)
+        };
+        if !answers.iter().any(|answer| answer.node == self.me && is_valid(answer)) {
+            self.heard(from, incarnation, now_ns);
+            return None;
+        }
+        if from == self.me {
+            // This host never answers itself, and nobody could have recorded an answer to this nonce.
+            let is_news = self.clash.replace(incarnation) != Some(incarnation);
+            return is_news.then_some(Event::NameClash { incarnation });
+        }
+        self.unconfirmed.remove(&from);
+        if !self.confirmed.contains_key(&from) && self.confirmed.len() >= self.hosts_max {
+            return None;
+        }
+        self.learn_addresses(from, addresses);
+        let former = self.confirmed.insert(from, incarnation);
+        self.invariants();
+        (former != Some(incarnation)).then_some(Event::Confirmed { node: from, incarnation, former })
+    }
+
+    /// This host begins a new incarnation; others will ask. What it knows of others stands.
+    pub fn begin_incarnation(&mut self, incarnation: u32) {
+        self.incarnation = incarnation;
+    }
+
+    /// This host's incarnation.
+    #[must_use]
+    pub const fn incarnation(&self) -> u32 {
+        self.incarnation
+    }
+
+    /// A host left, was removed, or its incarnation was given up: it must show again that it lives.
+    pub fn forget(&mut self, node: u32) {
+        self.confirmed.remove(&node);
+        self.unconfirmed.remove(&node);
+        self.known.remove(&node);
+    }
+
+    fn invariants(&self) {
+        debug_assert!(self.nonces.len() <= NONCES);
+        debug_assert!(self.unconfirmed.len() <= self.hosts_max && self.owed.len() <= self.hosts_max);
+        debug_assert!(self.unconfirmed.iter().all(|(node, u)| self.confirmed.get(node) != Some(&u.incarnation)));
+        debug_assert!(!self.confirmed.contains_key(&self.me) && !self.unconfirmed.contains_key(&self.me));
+    }
+}
+
+impl Unconfirmed {
+    fn ask_again(&mut self, now_ns: u64) {
+        self.ask_at_ns = now_ns.saturating_add(self.every_ns);
+        self.every_ns = (self.every_ns * 2).min(HELLO_MAX_NS);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn at(last: u8) -> Addresses {
+        [Some([10, 0, 0, last].into()), None]
+    }
+
+    fn pair() -> (Introductions, Introductions) {
+        (Introductions::new(1, 10, at(1), 8, 0), Introductions::new(2, 20, at(2), 8, 0))
+    }
+
+    /// `b` answers `hello` of `a`; what `a` makes of it.
+    fn introduced(a: &mut Introductions, b: &mut Introductions, hello: &Hello, now_ns: u64) -> Option<Event> {
+        b.handle_hello(a.me, a.incarnation, hello, now_ns);
+        let (to, answer) = b.poll_answer()?;
+        assert_eq!(to, To::Node(a.me));
+        a.handle_introduction(b.me, b.incarnation, &[answer], b.addresses, now_ns)
+    }
+
+    #[test]
+    fn a_host_is_believed_once_it_answered_a_fresh_nonce() {
+        let (mut a, mut b) = pair();
+        assert_eq!(a.heard(2, 20, 0), Heard::Unconfirmed);
+        let (to, hello) = a.poll_hello(0, || 77).unwrap();
+        assert_eq!((to, &hello), (To::Everybody, &Hello { nonce: 77, asked: vec![], addresses: at(1) }));
+        let event = introduced(&mut a, &mut b, &hello, 0);
+        assert_eq!(event, Some(Event::Confirmed { node: 2, incarnation: 20, former: None }));
+        assert_eq!((a.heard(2, 20, MS), a.poll_timeout()), (Heard::Confirmed, None), "nobody is left to ask");
+        assert_eq!(a.addresses(2), Some(at(2)));
+        assert_eq!(introduced(&mut a, &mut b, &hello, MS), None, "no news");
+    }
+
+    #[test]
+    fn a_host_that_says_hello_is_asked_back_where_it_is() {
+        let (mut a, mut b) = pair();
+        let (_, hello) = a.poll_hello(0, || 77).unwrap();
+        b.poll_hello(0, || 66).unwrap();
+        introduced(&mut a, &mut b, &hello, 0);
+        let (to, back) = b.poll_hello(0, || 67).unwrap();
+        assert_eq!((to, &back.asked), (To::Node(1), &vec![1]));
+        let event = introduced(&mut b, &mut a, &back, 0);
+        assert_eq!(event, Some(Event::Confirmed { node: 1, incarnation: 10, former: None }));
+    }
+
+    #[test]
+    fn a_recorded_introduction_means_nothing_to_an_agent_that_restarted() {
+        let (mut a, mut b) = pair();
+        let (_, hello) = a.poll_hello(0, || 77).unwrap();
+        b.handle_hello(1, 10, &hello, 0);
+        let (_, recorded) = b.poll_answer().unwrap();
+        assert!(a.handle_introduction(2, 20, &[recorded], at(2), 0).is_some());
+        let mut a = Introductions::new(1, 11, at(1), 8, 5 * MS);
+        a.poll_hello(5 * MS, || 78).unwrap();
+        assert_eq!(a.handle_introduction(2, 20, &[recorded], at(2), 6 * MS), None);
+        assert_eq!(a.heard(2, 20, 6 * MS), Heard::Unconfirmed);
+    }
+
+    #[test]
+    fn a_nonce_is_valid_for_a_second() {
+        let (mut a, mut b) = pair();
+        let (_, hello) = a.poll_hello(0, || 77).unwrap();
+        b.handle_hello(1, 10, &hello, 0);
+        let (_, late) = b.poll_answer().unwrap();
+        assert_eq!(a.handle_introduction(2, 20, &[late], at(2), NONCE_NS), None);
+    }
+
+    #[test]
+    fn the_nonce_of_a_hello_to_one_host_is_no_other_hosts_to_answer() {
+        let (mut a, mut b) = pair();
+        a.poll_hello(0, || 1).unwrap();
+        b.poll_hello(0, || 2).unwrap();
+        let hello = Hello { nonce: 9, asked: vec![], addresses: at(2) };
+        a.handle_hello(2, 20, &hello, 0);
+        let (_, to_b) = a.poll_hello(0, || 77).unwrap();
+        let answer = Answer { node: 1, nonce: to_b.nonce };
+        assert_eq!(a.handle_introduction(3, 30, &[answer], at(3), 0), None);
+        assert!(a.handle_introduction(2, 20, &[answer], at(2), 0).is_some());
+    }
+
+    #[test]
+    fn an_unconfirmed_host_is_asked_ever_more_seldom_until_it_is_not_heard() {
+        let (mut a, _) = pair();
+        a.poll_hello(0, || 1).unwrap();
+        let (mut now_ns, mut asked) = (0, Vec::new());
+        while now_ns < 10_000 * MS {
+            if now_ns < 5_000 * MS {
+                a.heard(2, 20, now_ns);
+            }
+            if let Some((to, hello)) = a.poll_hello(now_ns, || now_ns) {
+                assert_eq!((to, hello.asked), (To::Everybody, vec![2]), "nobody knows where it is");
+                asked.push(now_ns);
+            }
+            now_ns += MS;
+        }
+        assert!((12..40).contains(&asked.len()), "{asked:?}");
+        assert!(asked.last().is_some_and(|at_ns| *at_ns < 5_000 * MS + HEARD_NS + HELLO_MAX_NS));
+        assert_eq!((a.poll_timeout(), a.unconfirmed().count()), (None, 0));
+    }
+
+    #[test]
+    fn a_host_that_restarted_is_asked_at_once() {
+        let (mut a, mut b) = pair();
+        let (_, hello) = a.poll_hello(0, || 77).unwrap();
+        introduced(&mut a, &mut b, &hello, 0);
+        b.begin_incarnation(21);
+        assert_eq!(a.heard(2, 21, 900 * MS), Heard::Unconfirmed);
+        let (to, hello) = a.poll_hello(900 * MS, || 78).unwrap();
+        assert_eq!((to, &hello.asked), (To::Node(2), &vec![2]));
+        let event = introduced(&mut a, &mut b, &hello, 900 * MS);
+        assert_eq!(event, Some(Event::Confirmed { node: 2, incarnation: 21, former: Some(20) }));
+    }
+
+    #[test]
+    fn a_host_whose_incarnation_went_back_is_believed_when_it_answers() {
+        let (mut a, mut b) = pair();
+        let (_, hello) = a.poll_hello(0, || 77).unwrap();
+        introduced(&mut a, &mut b, &hello, 0);
+        b.begin_incarnation(3);
+        a.heard(2, 3, 100 * MS);
+        let (_, hello) = a.poll_hello(100 * MS, || 78).unwrap();
+        assert!(introduced(&mut a, &mut b, &hello, 100 * MS).is_some());
+    }
+
+    #[test]
+    fn a_name_clash_needs_another_agent_that_answers() {
+        let (mut a, _) = pair();
+        let (_, hello) = a.poll_hello(0, || 77).unwrap();
+        assert_eq!(a.handle_introduction(1, 10, &[Answer { node: 1, nonce: 76 }], at(1), MS), None, "an echo");
+        a.handle_hello(1, 10, &hello, 0);
+        assert_eq!(a.poll_answer(), None, "no host answers its own hello");
+        let clash = a.handle_introduction(1, 10, &[Answer { node: 1, nonce: 77 }], at(1), MS);
+        assert_eq!(clash, Some(Event::NameClash { incarnation: 10 }));
+    }
+
+    #[test]
+    fn echoes_that_fill_the_list_do_not_keep_a_newcomer_out() {
+        let (mut a, _) = pair();
+        a.poll_hello(0, || 1).unwrap();
+        (100..200).for_each(|node| _ = a.heard(node, 1, 0));
+        assert_eq!(a.unconfirmed().count(), 8);
+        let mut b = Introductions::new(2, 20, at(2), 8, 0);
+        a.heard(2, 20, 0);
+        let mut confirmed = None;
+        for now_ns in (0..2_000 * MS).step_by(MS as usize) {
+            (100..200).for_each(|node| _ = a.heard(node, 1, now_ns));
+            a.heard(2, 20, now_ns);
+            if let Some((To::Everybody, hello)) = a.poll_hello(now_ns, || now_ns)
+                && hello.asked.is_empty()
+            {
+                confirmed = confirmed.or(introduced(&mut a, &mut b, &hello, now_ns));
+            }
+        }
+        assert!(confirmed.is_some());
+    }
+
+    #[test]
+    fn a_flood_of_hellos_is_bounded() {
+        let mut a = Introductions::new(1, 1, at(1), 8, 0);
+        (2..10_000).for_each(|node| a.handle_hello(node, node, &Hello { nonce: 1, asked: vec![], addresses: at(9) }, 0));
+        assert_eq!(a.unconfirmed().count(), 8);
+        assert_eq!(std::iter::from_fn(|| a.poll_answer()).count(), 8);
+    }
+}
