@@ -1,10 +1,12 @@
 # What people type. Everything behind it is cargo and the scripts in scripts/.
 PREFIX ?= /usr/local
 DESTDIR ?=
+# /etc where PREFIX is /usr or /usr/local, else PREFIX/etc.
+SYSCONFDIR ?= $(sysconfdir)
 CARGO ?= cargo
 BIN = target/release
 
-.PHONY: build test guest demo bench specs verify fix install uninstall setup nightly clean
+.PHONY: build test guest demo bench specs rtl verify fix install uninstall setup nightly clean
 
 build: ## binaries and library, optimised
 	@scripts/setup build
@@ -33,6 +35,10 @@ specs: ## the TLA+ models and traces, with the model checker
 	@scripts/setup specs
 	@scripts/specs
 
+rtl: ## the LOWI engine in hardware: lint, model, co-simulation (FIDE_RTL_SCHEDULES; scripts/rtl -h)
+	@scripts/setup build rtl
+	@scripts/rtl
+
 verify: ## read-only: format, lints, tests, licences and bans
 	@scripts/setup build test
 	@scripts/verify
@@ -45,13 +51,13 @@ fix: ## what verify complains of and a machine can mend
 nightly: ## longer fuzzing and simulation
 	@scripts/nightly
 
-install: build ## PREFIX=/usr/local DESTDIR=
-	@scripts/install "$(DESTDIR)" "$(PREFIX)"
+install: ## what `make build` made: PREFIX=/usr/local SYSCONFDIR=/etc DESTDIR=
+	@scripts/install "$(DESTDIR)" "$(PREFIX)" "$(SYSCONFDIR)"
 
 uninstall:
-	@scripts/install --remove "$(DESTDIR)" "$(PREFIX)"
+	@scripts/install --remove "$(DESTDIR)" "$(PREFIX)" "$(SYSCONFDIR)"
 
-setup: ## what packages.txt lists, but for guest and specs
+setup: ## what packages.txt lists, but for guest, specs and rtl
 	@scripts/setup
 
 clean:

@@ -125,6 +125,19 @@ pub struct Config {
     pub hurry: bool,
     /// Whoever misses a copy tells all others to exit too. If not, a leader whose link is broken goes on alone, unaware that the others have stopped.
     pub exit_together: bool,
+    /// Rounds of one leader that may be in flight, at most [`ROUNDS_MAX`]. Members in hardware hold fewer.
+    pub rounds_max: u64,
+}
+
+/// From when a member counts slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Since {
+    /// The start: no round has been delivered.
+    Start,
+    /// The last round.
+    Round,
+    /// The last round, with which its leader left the group.
+    Leave,
 }
 
 impl Config {
@@ -142,6 +155,7 @@ impl Config {
             batch_bytes_max: VALUE_MAX,
             hurry: true,
             exit_together: true,
+            rounds_max: ROUNDS_MAX,
         }
     }
 
@@ -159,6 +173,26 @@ impl Config {
         self.delta_i_ns.saturating_add(gain_ns(self.delta_i_ns, self.drift_ppm)).saturating_add(1)
     }
 
+    /// From `since` to the moment at which slot `slot` begins and the one before it is given up (local time, longer by what clocks may gain).
+    /// `late_ns` is how late members may speak at the start.
+    #[must_use]
+    pub fn wait_ns(&self, slot: usize, since: Since, late_ns: u64) -> u64 {
+        let (period_ns, delta_w_ns) = (self.period_ns, self.delta_w_ns);
+        // The first round waits until everybody has begun.
+        let (first_ns, start_ns) = match since {
+            Since::Start => (period_ns.max(delta_w_ns.saturating_add(gain_ns(delta_w_ns, self.drift_ppm))), late_ns),
+            Since::Leave => (period_ns.max(self.flight_ns()), 0),
+            Since::Round => (period_ns, 0),
+        };
+        if slot == 0 {
+            return first_ns;
+        }
+        // One more in each slot: what left at its very end, by the latest clock, arrives before the next one begins by the earliest.
+        let width_ns = delta_w_ns + self.delta_i_ns + start_ns + 1;
+        let wait_ns = first_ns.saturating_add(width_ns.saturating_mul(slot as u64));
+        wait_ns.saturating_add(gain_ns(wait_ns, self.drift_ppm))
+    }
+
     /// Whether a group of this many can run with it.
     ///
     /// # Errors
@@ -174,8 +208,11 @@ impl Config {
         let Some(late_ns) = self.late_ns(members) else {
             return Err("Δ_W must be at least Δ_I and what clocks may gain while all successors are waited for");
         };
-        if (self.delta_i_ns + late_ns) / self.period_ns + 2 > ROUNDS_MAX {
-            return Err("the period is so short that more than 64 rounds would be in flight");
+        if !(1..=ROUNDS_MAX).contains(&self.rounds_max) {
+            return Err("between 1 and 64 rounds may be in flight");
+        }
+        if (self.delta_i_ns + late_ns) / self.period_ns + 2 > self.rounds_max {
+            return Err("the period is so short that more rounds would be in flight than may be");
         }
         if self.depth == 0 || self.batch_entries_max == 0 || !(1..=rsbcast::MAX_PATHS).contains(&self.paths) {
             return Err("depth, entries of a batch and paths are not 0, and there are at most 8 paths");
@@ -388,7 +425,7 @@ impl Lowi {
         config.check(crate::group::MAX_MEMBERS.min(members.len() + 1))?;
         let late_ns = config.late_ns(members.len()).unwrap_or(0);
         let delta_i_ns = config.flight_ns();
-        let receiver = rsbcast::Config { paths: config.paths, delta_i_ns, in_flight_max: 2 * ROUNDS_MAX };
+        let receiver = rsbcast::Config { paths: config.paths, delta_i_ns, in_flight_max: 2 * config.rounds_max };
         Ok(Self {
             me,
             config,
@@ -472,22 +509,14 @@ impl Lowi {
         !self.members.contains(self.last_leader)
     }
 
-    /// From the last round to the moment at which slot `slot` begins and the one before it is given up (local time, longer by what clocks may gain).
+    /// From the last round to the moment at which slot `slot` begins and the one before it is given up.
     fn wait_ns(&self, slot: usize) -> u64 {
-        let (period_ns, delta_w_ns) = (self.config.period_ns, self.config.delta_w_ns);
-        // The first round waits until everybody has begun.
-        let (first_ns, start_ns) = match self.last {
-            0 => (period_ns.max(delta_w_ns.saturating_add(gain_ns(delta_w_ns, self.config.drift_ppm))), self.late_ns),
-            _ if self.has_left() => (period_ns.max(self.config.flight_ns()), 0),
-            _ => (period_ns, 0),
+        let since = match self.last {
+            0 => Since::Start,
+            _ if self.has_left() => Since::Leave,
+            _ => Since::Round,
         };
-        if slot == 0 {
-            return first_ns;
-        }
-        // One more in each slot: what left at its very end, by the latest clock, arrives before the next one begins by the earliest.
-        let width_ns = delta_w_ns + self.config.delta_i_ns + start_ns + 1;
-        let wait_ns = first_ns.saturating_add(width_ns.saturating_mul(slot as u64));
-        wait_ns.saturating_add(gain_ns(wait_ns, self.config.drift_ppm))
+        self.config.wait_ns(slot, since, self.late_ns)
     }
 
     /// When we speak, if nobody does before: in our slot, or sooner when everybody before us is known to be dead.
