@@ -66,7 +66,7 @@ fn examine(context: &Context, args: &DoctorArgs, progress: &Progress) -> Report 
     progress.set("trying the fence");
     groups.push(fence::examine(kernel::may_load(&files), &all, status.as_ref()));
     progress.set("looking at the network");
-    groups.push(network::examine(&files, &all, &used));
+    groups.push(network::examine(&files, &all, &used, config.as_ref()));
     progress.set("measuring stolen time");
     groups.push(timing::examine(&files));
     progress.set("asking the agent");

@@ -4,10 +4,10 @@
 //! pass, pins in a directory that is removed again.
 
 use super::network::Nic;
-use super::{Group, Item, State};
+use super::{Group, Item, State, kernel};
 use fide_agent::held_back::{self, HeldBack, Made, Whose};
 use fide_wire::control::{FenceStatus, Status};
-use fide_xdp::Fence;
+use fide_xdp::{Fence, FenceError};
 use std::fs;
 use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};
@@ -20,7 +20,8 @@ const PINS: &str = "/sys/fs/bpf";
 /// Everything about the fence. `may`: this user may load programs; `status`: of the agent that runs.
 pub fn examine(may: bool, nics: &[Nic], status: Option<&Status>) -> Group {
     let mut items = if may {
-        vec![host(&try_host()), cgroup(&try_cgroup()), connections(&try_connections())]
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        vec![host(&try_host()), cgroup(&try_cgroup(&mounts), &mounts), connections(&try_connections())]
     } else {
         let found = "not tried: this user may not load any program (CAP_BPF)";
         vec![Item::worse("fence-host", "fence around the host", State::Unknown, found, "", "run the doctor as root")]
@@ -37,12 +38,24 @@ pub fn examine(may: bool, nics: &[Nic], status: Option<&Status>) -> Group {
 enum Tried {
     Works,
     Fails(String),
+    /// One command may be enough.
+    Lacks {
+        what: String,
+        command: String,
+    },
     Not(String),
 }
 
 impl Tried {
-    fn of(outcome: Result<(), impl std::fmt::Display>) -> Self {
-        outcome.map_or_else(|e| Self::Fails(e.to_string()), |()| Self::Works)
+    fn of(outcome: Result<(), FenceError>) -> Self {
+        match outcome {
+            Ok(()) => Self::Works,
+            Err(FenceError::NotBpffs { .. }) => Self::Lacks {
+                what: format!("no BPF file system is mounted at {PINS}, where gates are kept"),
+                command: format!("mount -t bpf bpf {PINS}"),
+            },
+            Err(e) => Self::Fails(e.to_string()),
+        }
     }
 }
 
@@ -50,6 +63,7 @@ fn judge(item: &'static str, title: &str, tried: &Tried, works: &str, costs: &st
     match tried {
         Tried::Works => Item::ok(item, title, works),
         Tried::Fails(why) => Item::worse(item, title, State::Missing, why.clone(), costs, advice),
+        Tried::Lacks { what, command } => Item::worse(item, title, State::Missing, what.clone(), costs, command),
         Tried::Not(why) => Item::worse(item, title, State::Unknown, format!("not tried: {why}"), "", "run the doctor as root"),
     }
 }
@@ -61,18 +75,22 @@ fn host(tried: &Tried) -> Item {
         tried,
         "its program attaches to egress (tcx, or clsact before Linux 6.6); not covered: packets past the queueing discipline, AF_XDP, devices of their own (docs/fence.md)",
         "[fence] host = true cannot be had: a late host is still heard",
-        "Linux 6.6, or CONFIG_NET_CLS_BPF and CONFIG_NET_SCH_INGRESS (modprobe cls_bpf sch_ingress); CAP_NET_ADMIN, and mount -t bpf bpf /sys/fs/bpf",
+        "modprobe -a sch_ingress cls_bpf; if there are no such modules, a kernel with CONFIG_NET_CLS_BPF and CONFIG_NET_SCH_INGRESS, or Linux 6.6",
     )
 }
 
-fn cgroup(tried: &Tried) -> Item {
+fn cgroup(tried: &Tried, mounts: &str) -> Item {
+    let works = format!(
+        "cgroup egress programs attach to directories below {}; not covered: packet sockets, Unix sockets, files",
+        kernel::cgroup2(mounts).unwrap_or("/sys/fs/cgroup")
+    );
     judge(
         "fence-cgroup",
         "fence around processes",
         tried,
-        "cgroup egress programs attach; not covered: packet sockets, Unix sockets, files",
+        &works,
         "[fence] cgroups and [[gate]] cannot be had: a late or doomed process is still heard",
-        "cgroup version 2 (systemd.unified_cgroup_hierarchy=1) and CONFIG_CGROUP_BPF",
+        "a kernel with CONFIG_CGROUP_BPF",
     )
 }
 
@@ -103,7 +121,7 @@ impl Drop for Scratch {
 }
 
 /// What is made in `dir` is taken away again, whatever came of it.
-fn with_fence(what: impl FnOnce(&mut Fence) -> Result<(), fide_xdp::FenceError>) -> Result<(), fide_xdp::FenceError> {
+fn with_fence(what: impl FnOnce(&mut Fence) -> Result<(), FenceError>) -> Result<(), FenceError> {
     let pins = Scratch::below(Path::new(PINS));
     let mut fence = Fence::open(&pins.0)?;
     let done = what(&mut fence);
@@ -144,11 +162,11 @@ fn try_host() -> Tried {
     })
 }
 
-fn try_cgroup() -> Tried {
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let root = mounts.lines().map(|l| l.split(' ').collect::<Vec<_>>()).find(|w| w.get(2) == Some(&"cgroup2"));
-    let Some(root) = root else { return Tried::Fails("cgroup version 2 is not mounted".into()) };
-    let group = Scratch::below(Path::new(root[1]));
+fn try_cgroup(mounts: &str) -> Tried {
+    let Some(root) = kernel::cgroup2(mounts) else {
+        return Tried::Lacks { what: "cgroup version 2 is not mounted".into(), command: kernel::mount_cgroup2(mounts) };
+    };
+    let group = Scratch::below(Path::new(root));
     if let Err(e) = fs::create_dir(&group.0) {
         return Tried::Not(format!("{}: {e}", group.0.display()));
     }
@@ -251,7 +269,18 @@ mod tests {
         let fails = Tried::Fails("this kernel was built without CONFIG_INET_DIAG_DESTROY".into());
         assert_eq!(connections(&fails).state, State::Missing);
         assert!(connections(&fails).costs.unwrap().contains("connections = \"keep\""));
-        assert_eq!(cgroup(&Tried::Not("no root".into())).state, State::Unknown);
+        assert_eq!(cgroup(&Tried::Not("no root".into()), "").state, State::Unknown);
+        // Where a mount is enough, that is what is told, as a command, and no other kernel.
+        let unmounted = Tried::of(Err(FenceError::NotBpffs { dir: PINS.into() }));
+        assert_eq!(host(&unmounted).advice.as_deref(), Some("mount -t bpf bpf /sys/fs/bpf"));
+        let advice = cgroup(&try_cgroup("tmpfs /sys/fs/cgroup tmpfs rw 0 0\n"), "").advice.unwrap();
+        assert_eq!(advice, "mkdir -p /sys/fs/cgroup/unified && mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified");
+        assert!(
+            cgroup(&Tried::Works, "cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n")
+                .found
+                .contains("below /sys/fs/cgroup/unified")
+        );
+        assert!(host(&fails).advice.unwrap().starts_with("modprobe -a "));
         assert!(!host(&fails).essential, "an agent without a fence works");
     }
 
@@ -277,8 +306,9 @@ mod tests {
                 && libc::mount(bpf.as_ptr(), at.as_ptr(), bpf.as_ptr(), 0, std::ptr::null()) == 0
         };
         assert!(mounted, "{}", std::io::Error::last_os_error());
-        for tried in [try_host(), try_cgroup(), try_connections()] {
-            assert!(!matches!(tried, Tried::Fails(_)), "{tried:?}");
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        for tried in [try_host(), try_cgroup(&mounts), try_connections()] {
+            assert!(!matches!(tried, Tried::Fails(_) | Tried::Lacks { .. }), "{tried:?}");
         }
         assert!(!Scratch::below(Path::new(PINS)).0.exists());
     }

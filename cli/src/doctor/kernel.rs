@@ -147,21 +147,35 @@ fn pid_namespace(link: Option<&str>) -> Item {
     }
 }
 
-fn cgroup(mounts: &str) -> Item {
-    let title = "cgroup v2";
-    let root = mounts.lines().find_map(|line| match line.split(' ').collect::<Vec<_>>()[..] {
+/// Where cgroup version 2 is mounted.
+pub fn cgroup2(mounts: &str) -> Option<&str> {
+    mounts.lines().find_map(|line| match line.split(' ').collect::<Vec<_>>()[..] {
         [_, root, "cgroup2", ..] => Some(root),
         _ => None,
-    });
-    match root {
+    })
+}
+
+/// The command that mounts it: beside controllers of version 1 where there are some, as systemd does.
+pub fn mount_cgroup2(mounts: &str) -> String {
+    let beside = mounts.lines().any(|l| l.split(' ').nth(1).is_some_and(|at| at.starts_with("/sys/fs/cgroup")));
+    let at = if beside { "/sys/fs/cgroup/unified" } else { "/sys/fs/cgroup" };
+    format!("mkdir -p {at} && mount -t cgroup2 cgroup2 {at}")
+}
+
+fn cgroup(mounts: &str) -> Item {
+    let title = "cgroup v2";
+    match cgroup2(mounts) {
         Some(root) => Item::ok("cgroup", title, root),
         None => Item::worse(
             "cgroup",
             title,
             State::Degraded,
             "not mounted",
-            "containers and systemd units cannot be found by their cgroup",
-            "boot with systemd.unified_cgroup_hierarchy=1, or name processes by pid, name or port",
+            "containers and systemd units cannot be found by their cgroup, and none can be fenced",
+            &format!(
+                "{}; for good, boot with systemd.unified_cgroup_hierarchy=1. Or name processes by pid, name or port",
+                mount_cgroup2(mounts)
+            ),
         ),
     }
 }
@@ -248,6 +262,15 @@ mod tests {
     fn a_containers_pid_namespace_is_noticed() {
         assert_eq!(pid_namespace(Some("pid:[4026531836]")).state, State::Ok);
         assert_eq!(pid_namespace(Some("pid:[4026532198]")).state, State::Degraded);
+    }
+
+    #[test]
+    fn a_cgroup_file_system_that_is_not_mounted_is_mounted_by_the_command_that_is_told() {
+        assert_eq!(cgroup("cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n").found, "/sys/fs/cgroup/unified");
+        let v1 = "tmpfs /sys/fs/cgroup tmpfs ro 0 0\ncgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\n";
+        let first = |mounts: &str| cgroup(mounts).advice.unwrap().split(';').next().unwrap().to_owned();
+        assert_eq!(first(v1), "mkdir -p /sys/fs/cgroup/unified && mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified");
+        assert_eq!(first("proc /proc proc rw 0 0\n"), "mkdir -p /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use super::files::Files;
 use super::{Group, Item, State};
+use fide_agent::config::{Config, default_group};
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::io;
@@ -215,16 +216,16 @@ pub fn chosen(all: &[Nic], named: &[String]) -> Vec<Nic> {
     all.iter().filter(meant).cloned().collect()
 }
 
-/// Everything about the network. `all` are the interfaces there are, `used` those that would be used.
-pub fn examine(files: &Files, all: &[Nic], used: &[Nic]) -> Group {
+/// Everything about the network. `all` are the interfaces there are, `used` those that would be used, as `config` says if there is one.
+pub fn examine(files: &Files, all: &[Nic], used: &[Nic], config: Option<&Config>) -> Group {
     let mut items = vec![paths(used, all)];
-    for nic in used {
+    for (index, nic) in used.iter().enumerate() {
         if nic.index == 0 {
             continue;
         }
         items.push(link(nic).of(&nic.name));
         items.push(mtu_item(nic).of(&nic.name));
-        items.push(multicast(nic).of(&nic.name));
+        items.push(multicast(nic, reach(nic, index, config)).of(&nic.name));
     }
     items.push(icmp(files.number("/proc/sys/net/ipv4/icmp_echo_ignore_all")));
     items.push(qdisc_bypass(try_qdisc_bypass().as_ref().err()));
@@ -308,9 +309,20 @@ fn mtu_item(nic: &Nic) -> Item {
     Item::worse("mtu", title, State::Degraded, found, &costs, "raise the MTU to 1500 or more on every host and switch")
 }
 
-fn multicast(nic: &Nic) -> Item {
+/// How others are reached on a path: by this group, or one by one.
+fn reach(nic: &Nic, index: usize, config: Option<&Config>) -> Option<IpAddr> {
+    match config.and_then(|c| c.paths.iter().find(|p| p.interface == nic.name)) {
+        Some(path) => path.group,
+        None => Some(default_group(index.min(fide_wire::PATHS - 1), config.is_some_and(|c| c.ipv6))),
+    }
+}
+
+fn multicast(nic: &Nic, group: Option<IpAddr>) -> Item {
     let title = "multicast on";
     let unicast = "list the other hosts with unicast = […] in its [[path]]";
+    let Some(group) = group else {
+        return Item::ok("multicast", title, "not used: the configuration lists the other hosts (unicast)");
+    };
     if !nic.has(libc::IFF_MULTICAST) {
         return Item::worse(
             "multicast",
@@ -318,17 +330,15 @@ fn multicast(nic: &Nic) -> Item {
             State::Missing,
             "the interface has none",
             "each host must be sent to one by one",
-            unicast,
+            &format!("ip link set {} multicast on; where the network carries none, {unicast}", nic.name),
         );
     }
-    let group = Ipv4Addr::new(239, 255, 70, 1);
-    let joined = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|s| join(&s, group, nic.index));
-    match joined {
+    match join(group, nic.index) {
         Ok(()) => {
-            Item::ok("multicast", title, format!("{group} can be joined (IGMP); switches that look at IGMP need a querier"))
+            Item::ok("multicast", title, format!("{group} can be joined (IGMP, MLD); switches that look at it need a querier"))
         }
         // Without an IPv4 address on it a v4 group may be refused; v6 groups need none.
-        Err(_) if nic.addresses.iter().any(|(a, _)| a.is_ipv6()) && !nic.addresses.iter().any(|(a, _)| a.is_ipv4()) => {
+        Err(_) if group.is_ipv4() && !nic.addresses.is_empty() && nic.addresses.iter().all(|(a, _)| a.is_ipv6()) => {
             Item::ok("multicast", title, "IPv6 only: set ipv6 = true")
         }
         Err(e) => Item::worse(
@@ -343,13 +353,19 @@ fn multicast(nic: &Nic) -> Item {
 }
 
 /// Joins and, with the socket, leaves again.
-fn join(socket: &UdpSocket, group: Ipv4Addr, index: u32) -> io::Result<()> {
-    let request = libc::ip_mreqn {
-        imr_multiaddr: libc::in_addr { s_addr: group.to_bits().to_be() },
-        imr_address: libc::in_addr { s_addr: 0 },
-        imr_ifindex: index.cast_signed(),
-    };
-    set(socket, libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, request)
+fn join(group: IpAddr, index: u32) -> io::Result<()> {
+    match group {
+        IpAddr::V4(group) => {
+            let request = libc::ip_mreqn {
+                imr_multiaddr: libc::in_addr { s_addr: group.to_bits().to_be() },
+                imr_address: libc::in_addr { s_addr: 0 },
+                imr_ifindex: index.cast_signed(),
+            };
+            let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+            set(&socket, libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, request)
+        }
+        IpAddr::V6(group) => UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?.join_multicast_v6(&group, index),
+    }
 }
 
 fn set<T: Copy>(socket: &impl AsRawFd, level: i32, name: i32, value: T) -> io::Result<()> {
@@ -463,6 +479,26 @@ mod tests {
         assert_eq!(cut("10.1.2.3", 32), "10.1.2.3");
         assert_eq!(cut("fd77::5", 64), "fd77::");
         assert_eq!(cut("fd77::5", 0), "::");
+    }
+
+    #[test]
+    fn each_path_is_tried_with_its_own_group() {
+        let config = |lines: &str| Config::parse(&format!("node = \"a\"\n{lines}")).unwrap();
+        let (a, b) = (nic("a", "10.0.1.5", 24), nic("b", "10.0.2.5", 24));
+        let group = |nic: &Nic, index, config: Option<&Config>| reach(nic, index, config).map(|g| g.to_string());
+        assert_eq!(group(&a, 0, None).as_deref(), Some("239.255.70.1"));
+        assert_eq!(group(&b, 1, None).as_deref(), Some("239.255.70.2"));
+        let c =
+            config("[[path]]\ninterface = \"b\"\ngroup = \"239.1.2.3\"\n[[path]]\ninterface = \"a\"\nunicast = [\"10.0.1.6\"]\n");
+        assert_eq!(group(&b, 1, Some(&c)).as_deref(), Some("239.1.2.3"));
+        assert_eq!(group(&a, 0, Some(&c)), None);
+        assert!(multicast(&a, None).found.contains("not used"));
+        let c = config("ipv6 = true\n[[path]]\ninterface = \"a\"\n[[path]]\ninterface = \"b\"\n");
+        assert_eq!(group(&b, 0, Some(&c)).as_deref(), Some("ff12::f1de:2"));
+        // The first remedy is the one that costs least, and can be pasted.
+        let without = Nic { flags: libc::IFF_UP, ..a };
+        let advice = multicast(&without, default_group(0, false).into()).advice.unwrap();
+        assert!(advice.starts_with("ip link set a multicast on;"), "{advice}");
     }
 
     #[test]

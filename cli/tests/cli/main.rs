@@ -1,9 +1,10 @@
 //! The program as it is run: what it prints, on which stream, and its exit code.
 //!
 //! [`agent`] runs it against an agent that answers from a script ([`fake`]), [`lab`] in real labs (root), [`sim`] in
-//! simulated worlds.
+//! simulated worlds, [`install`] by way of `make`.
 
 mod agent;
 mod fake;
+mod install;
 mod lab;
 mod sim;
