@@ -116,6 +116,7 @@ impl Set {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     watch_others: Set,
+    report_others: Set,
     monitor: Set,
     read: Set,
     reload: Set,
@@ -129,6 +130,7 @@ impl Policy {
         let mut set = |key, who| Set::new(key, who, &mut warnings);
         let policy = Self {
             watch_others: set("watch_others", &config.watch_others),
+            report_others: set("report_others", &config.report_others),
             monitor: set("monitor", &config.monitor),
             read: set("read", &config.read),
             reload: set("reload", &config.reload),
@@ -136,7 +138,7 @@ impl Policy {
         (policy, warnings)
     }
 
-    /// May `peer` have a process of user `target_uid` watched, or end such a watch?
+    /// May `peer` have a process of user `target_uid` watched?
     ///
     /// # Errors
     /// [`ErrorCode::Permission`].
@@ -145,6 +147,17 @@ impl Policy {
             return Ok(());
         }
         refuse(peer, &format!("watch a process of user {target_uid}; their own processes everyone may watch"), "watch_others")
+    }
+
+    /// May `peer` report a process of user `target_uid` as hung?
+    ///
+    /// # Errors
+    /// [`ErrorCode::Permission`].
+    pub fn may_report(&self, peer: &Peer, target_uid: u32) -> Result<(), Refused> {
+        if peer.uid == target_uid || self.report_others.contains(peer) {
+            return Ok(());
+        }
+        refuse(peer, &format!("report a process of user {target_uid}; their own processes everyone may report"), "report_others")
     }
 
     /// May `peer` monitor processes and hosts and receive verdicts?

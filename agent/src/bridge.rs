@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The agent's mapping.
+#[derive(Debug)]
 pub struct Bridge {
     base: *mut u8,
     taken: u32,

@@ -7,6 +7,7 @@
 //! [`diff`] says what of a changed file can be taken over by a running agent and what waits for a restart.
 
 use crate::answerers::ANSWERERS;
+use crate::files::{self, Purpose};
 use fide_proto::fence::Paths as FencePaths;
 use fide_wire::control::{DEFAULT_SOCKET, Selector};
 use fide_wire::mac::{Key, Keyring};
@@ -15,9 +16,7 @@ use fide_wire::{DEFAULT_PORT, PATHS, name_id, names};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 use std::fmt;
-use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toml::Spanned;
@@ -27,6 +26,8 @@ pub const DEFAULT_PATH: &str = "/etc/fide/fide.toml";
 
 /// Larger files are refused unread.
 const FILE_MAX: usize = 1 << 20;
+/// The same of key files, which hold 32 digits.
+const KEY_FILE_MAX: usize = 4096;
 /// Shortest and longest limit of a progress probe, ns.
 const PROBE_LIMIT_NS: std::ops::RangeInclusive<u64> = 1_000_000_000..=3_600_000_000_000;
 /// Most progress probes.
@@ -275,6 +276,10 @@ pub struct Watch {
     pub name: String,
     /// Which process.
     pub selector: Selector,
+    /// Only processes of this user, by name or number. Without it a process found by its name must be root's.
+    pub user: Option<String>,
+    /// Whether a process found by its name or port may be in another network namespace, where there is none in the agent's own.
+    pub containers: bool,
     /// How its progress is seen from outside, if it is.
     pub progress: Option<ProgressProbe>,
 }
@@ -374,6 +379,8 @@ impl Who {
 pub struct AccessConfig {
     /// May have processes of other users watched. Everyone may have their own watched.
     pub watch_others: Who,
+    /// May report processes of other users as hung. Everyone may report their own.
+    pub report_others: Who,
     /// May monitor and receive verdicts.
     pub monitor: Who,
     /// May read status, events and explanations.
@@ -384,7 +391,14 @@ pub struct AccessConfig {
 
 impl Default for AccessConfig {
     fn default() -> Self {
-        Self { watch_others: Who::default(), monitor: Who::everyone(), read: Who::everyone(), reload: Who::default() }
+        let nobody = Who::default;
+        Self {
+            watch_others: nobody(),
+            report_others: nobody(),
+            monitor: Who::everyone(),
+            read: Who::everyone(),
+            reload: nobody(),
+        }
     }
 }
 
@@ -523,6 +537,20 @@ from_text!(Mode, "permissions as a string of octal digits such as \"0660\"", |t|
     match u32::from_str_radix(t.strip_prefix("0o").unwrap_or(t), 8) {
         Ok(mode) if mode <= 0o777 && !t.starts_with('+') => Ok(Mode(mode)),
         _ => Err(format!("`{t}` is not a set of permissions; write three octal digits such as \"0660\"")),
+    }
+});
+
+/// The path of a Unix socket.
+struct SocketPath(PathBuf);
+from_text!(SocketPath, "the path of a socket", |t| {
+    match t.len() {
+        0 => Err("an empty path; leave `path` out for the usual one".into()),
+        n if n > files::SOCKET_PATH_MAX => Err(format!(
+            "{n} bytes are too much for the path of a socket, which has at most {}; choose a shorter one",
+            files::SOCKET_PATH_MAX
+        )),
+        _ if t.contains('\0') => Err("a path cannot contain the NUL character".into()),
+        _ => Ok(SocketPath(t.into())),
     }
 });
 
@@ -836,6 +864,9 @@ struct FileWatch {
     unit: Option<String>,
     cgroup: Option<String>,
     port: Option<u16>,
+    user: Option<String>,
+    #[serde(default)]
+    containers: bool,
     progress: Option<Spanned<FileProgress>>,
 }
 
@@ -858,7 +889,7 @@ struct FileKeys {
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct FileSocket {
-    path: Option<PathBuf>,
+    path: Option<SocketPath>,
     mode: Option<Mode>,
     group: Option<String>,
 }
@@ -905,11 +936,7 @@ impl Config {
         if config.paths.is_empty() {
             config.find_paths().map_err(|e| e.in_file(path))?;
         }
-        for hook in &config.hooks {
-            if let Some(program) = hook.command.first().filter(|p| !Path::new(p.as_str()).exists()) {
-                warnings.push(format!("the hook {program} does not exist now; it will fail until it does"));
-            }
-        }
+        config.check_places(path, &mut warnings).map_err(|what| ConfigError::new(what).in_file(path))?;
         warnings.append(&mut config.warnings);
         config.warnings = warnings;
         Ok(config)
@@ -1048,7 +1075,7 @@ impl Config {
             keys,
             keyring: Keyring::default(),
             socket: SocketConfig {
-                path: file.socket.path.unwrap_or_else(|| DEFAULT_SOCKET.into()),
+                path: file.socket.path.map_or_else(|| DEFAULT_SOCKET.into(), |p| p.0),
                 mode: file.socket.mode.map_or(0o660, |m| m.0),
                 group_is_set: file.socket.group.is_some(),
                 group: file.socket.group.unwrap_or_else(|| "fide".into()),
@@ -1062,12 +1089,64 @@ impl Config {
         })
     }
 
+    /// Checks what is at the paths that the file names: nothing that the agent would write or remove may be somebody else's, and nothing that it runs may be
+    /// changed by others.
+    fn check_places(&self, file: &Path, warnings: &mut Vec<String>) -> Result<(), String> {
+        let beside = crate::history::beside;
+        let mut places = vec![(file.to_owned(), "this file"), (self.state.clone(), "state")];
+        places.push((beside(&self.state, ".new"), "the draft of state"));
+        if let Some(history) = &self.history.path {
+            places.push((history.clone(), "history.path"));
+            places.push((beside(history, ".1"), "the older part of history.path"));
+            places.push((beside(history, ".torn"), "the torn part of history.path"));
+        }
+        places.push((self.socket.path.clone(), "socket.path"));
+        for key in self.keys.iter().flat_map(|k| std::iter::once(&k.send).chain(&k.accept)) {
+            places.push((key.file.clone(), "a key"));
+        }
+        for (i, (path, what)) in places.iter().enumerate() {
+            let is_key = |what: &str| what == "a key";
+            let same = places[..i].iter().rev().find(|(other, of)| other == path && !(is_key(what) && is_key(of)));
+            if let Some((_, other)) = same {
+                let (first, second) = if is_key(what) || *other == "this file" { (what, other) } else { (other, what) };
+                return Err(format!("{first} and {second} are both {}: give each a path of its own", path.display()));
+            }
+        }
+        let mut noted = |checked: Result<Vec<String>, files::Unfit>| {
+            checked.map(|doubts| warnings.extend(doubts)).map_err(|unfit| unfit.to_string())
+        };
+        noted(files::check_place(&self.state, crate::state::is_ours, crate::state::NOT_OURS))?;
+        noted(files::check_place(&beside(&self.state, ".new"), crate::state::is_ours, crate::state::NOT_OURS))?;
+        for suffix in self.history.path.iter().flat_map(|_| ["", ".1", ".torn"]) {
+            let path = beside(self.history.path.as_deref().unwrap_or(Path::new("")), suffix);
+            noted(files::check_place(&path, crate::history::is_ours, crate::history::NOT_OURS))?;
+        }
+        noted(files::check_socket(&self.socket.path))?;
+        let probes = self.watches.iter().filter_map(|w| match &w.progress.as_ref()?.probe {
+            Probe::Command(words) => Some(("the progress probe", words)),
+            Probe::File(_) | Probe::Write(_) => None,
+        });
+        let hooks = self.hooks.iter().map(|h| ("the hook", &h.command));
+        for (what, program) in hooks.chain(probes).filter_map(|(what, words)| Some((what, words.first()?))) {
+            match files::program(Path::new(program)) {
+                Err(files::Unfit::System(e)) if e.kind() == std::io::ErrorKind::NotFound => {
+                    warnings.push(format!("{what} {program} does not exist now; it will fail until it does"));
+                }
+                Err(files::Unfit::System(e)) => warnings.push(format!("{what} {program} cannot be looked at: {e}")),
+                Err(files::Unfit::Refused(why)) => return Err(format!("{what} {why}")),
+                Ok(doubts) => warnings.extend(doubts),
+            }
+        }
+        warnings.dedup();
+        Ok(())
+    }
+
     /// What is doubtful on this host now, beside [`Config::warnings`]: for `fided --check`.
     #[must_use]
     pub fn doubts(&self) -> Vec<String> {
         let mut doubts = Vec::new();
         for path in &self.paths {
-            if !Path::new("/sys/class/net").join(&path.interface).exists() {
+            if !has_interface(&path.interface) {
                 doubts.push(format!(
                     "there is no interface {} on this host now: its path stays down until there is one",
                     path.interface
@@ -1088,6 +1167,17 @@ impl Config {
             ));
         }
         doubts.extend(crate::access::Policy::new(&self.access).1);
+        if let Some(address) = self.metrics.filter(|a| !a.ip().is_loopback()) {
+            doubts.push(format!(
+                "metrics.listen: {address} is not a loopback address, and whoever can reach it reads names of hosts and processes and their states without \
+                 a password; a firewall must keep others out"
+            ));
+        }
+        for (watch, user) in self.watches.iter().filter_map(|w| Some((w, w.user.as_ref()?))) {
+            if crate::access::user_id(user).is_none() {
+                doubts.push(format!("watch `{}`: this host has no user `{user}`, so no process is found for it", watch.name));
+            }
+        }
         doubts.extend(self.fence_doubts());
         doubts
     }
@@ -1101,7 +1191,7 @@ impl Config {
         for dir in f.cgroups.iter().filter(|d| !d.exists()) {
             doubts.push(format!("fence.cgroups: there is no {} now: it is guarded from when there is one", dir.display()));
         }
-        for name in f.interfaces.iter().filter(|i| *i != "*" && !Path::new("/sys/class/net").join(i).exists()) {
+        for name in f.interfaces.iter().filter(|i| *i != "*" && !has_interface(i)) {
             doubts.push(format!("fence.interfaces: there is no interface {name} now: it is guarded from when there is one"));
         }
         if !f.pins.ancestors().skip(1).any(|d| d == Path::new("/sys/fs/bpf")) {
@@ -1424,6 +1514,16 @@ fn watches(text: &str, file: Vec<Spanned<FileWatch>>) -> Result<Vec<Watch>, Conf
             }
             _ => {}
         }
+        if f.user.as_ref().is_some_and(|user| user.is_empty() || user.contains('\0')) {
+            return bad(format!(
+                "watch `{name}`: an empty user has no process; write for example user = \"redis\", or leave it out"
+            ));
+        }
+        if f.containers && !matches!(selector, Selector::Name(_) | Selector::Port(_)) {
+            return bad(format!(
+                "watch `{name}`: `containers` is for a process that is found by its name or port; a {selector} is found wherever its network is"
+            ));
+        }
         if watches.iter().any(|w| w.name == name) {
             return bad(format!("a second watch is named `{name}`; names are unique on a host, choose another"));
         }
@@ -1431,7 +1531,7 @@ fn watches(text: &str, file: Vec<Spanned<FileWatch>>) -> Result<Vec<Watch>, Conf
         if progress.is_some() && watches.iter().filter(|w| w.progress.is_some()).count() == PROBES_MAX {
             return bad(format!("more than {PROBES_MAX} progress probes; each is a process every quarter of its limit"));
         }
-        watches.push(Watch { name, selector, progress });
+        watches.push(Watch { name, selector, user: f.user, containers: f.containers, progress });
     }
     Ok(watches)
 }
@@ -1645,7 +1745,8 @@ pub fn diff(old: &Config, new: &Config) -> Changes {
         (old.history.path != new.history.path, "history.path"),
         (old.state != new.state, "state"),
     ];
-    let same = |a: &Watch, b: &Watch| a.name == b.name && a.selector == b.selector;
+    let same =
+        |a: &Watch, b: &Watch| (&a.name, &a.selector, &a.user, a.containers) == (&b.name, &b.selector, &b.user, b.containers);
     let only_in = |a: &[Watch], b: &[Watch]| a.iter().filter(|w| !b.iter().any(|o| same(w, o))).cloned().collect();
     let probed_otherwise = |w: &&Watch| old.watches.iter().any(|o| same(o, w) && o.progress != w.progress);
     let permissions = |s: &SocketConfig| (s.mode, s.group.clone());
@@ -1684,34 +1785,23 @@ fn example_of(program: Option<&Path>, exists: impl Fn(&Path) -> bool) -> std::pa
     beside.into_iter().chain(built).chain(usual.clone()).find(|p| exists(p)).unwrap_or(usual[1].clone())
 }
 
-/// Reads the file and says what is doubtful about its permissions: hooks run with the agent's rights.
+/// Reads the file, if only who may choose what the agent runs may write it, and says what is doubtful.
 fn read_guarded(path: &Path) -> Result<(String, Vec<String>), ConfigError> {
-    let cannot = |e: std::io::Error| {
-        let advice = match e.kind() {
-            std::io::ErrorKind::NotFound => {
-                format!("copy the example {} there, or name another file with --config", example_path().display())
-            }
-            std::io::ErrorKind::PermissionDenied => "run the agent as root or give its user the right to read the file".into(),
-            _ => "see that it is an ordinary file".into(),
-        };
-        ConfigError::new(format!("cannot be read: {e}; {advice}"))
-    };
-    let mut file = std::fs::File::open(path).map_err(cannot)?;
-    let mode = file.metadata().map_err(cannot)?.mode();
-    let mut warnings = Vec::new();
-    if mode & 0o002 != 0 {
-        return Err(ConfigError::new(format!(
-            "everybody may write it (mode {:04o}), and with it choose programs the agent runs; chmod o-w {}",
-            mode & 0o777,
-            path.display()
-        )));
-    }
-    if mode & 0o020 != 0 {
-        warnings
-            .push(format!("{} may be written by its group, who can thus choose programs that the agent runs", path.display()));
-    }
-    let mut bytes = Vec::new();
-    Read::by_ref(&mut file).take(FILE_MAX as u64 + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    let (bytes, warnings) = files::read(path, Purpose::Config, FILE_MAX).map_err(|unfit| match unfit {
+        files::Unfit::Refused(what) => ConfigError::new(what),
+        files::Unfit::System(e) => {
+            let advice = match e.kind() {
+                std::io::ErrorKind::NotFound => {
+                    format!("copy the example {} there, or name another file with --config", example_path().display())
+                }
+                std::io::ErrorKind::PermissionDenied => {
+                    "run the agent as root or give its user the right to read the file".into()
+                }
+                _ => "see that it is an ordinary file".into(),
+            };
+            ConfigError::new(format!("cannot be read: {e}; {advice}"))
+        }
+    })?;
     let text = String::from_utf8(bytes).map_err(|e| {
         let line = e.as_bytes()[..e.utf8_error().valid_up_to()].iter().filter(|b| **b == b'\n').count() + 1;
         ConfigError::new(format!("line {line} is not UTF-8 text; save the file as UTF-8"))
@@ -1720,32 +1810,21 @@ fn read_guarded(path: &Path) -> Result<(String, Vec<String>), ConfigError> {
 }
 
 fn read_key(path: &Path) -> Result<Key, ConfigError> {
-    let bad = |what: String| ConfigError::new(format!("the key file {} {what}", path.display()));
-    let cannot = |e: std::io::Error| {
-        bad(format!(
-            "cannot be read: {e}; make one with: (umask 077; openssl rand -hex 16 > {}), the same on every host",
+    let (bytes, _) = files::read(path, Purpose::Key, KEY_FILE_MAX).map_err(|unfit| match unfit {
+        files::Unfit::Refused(what) => ConfigError::new(format!("the key file {what}")),
+        files::Unfit::System(e) => ConfigError::new(format!(
+            "the key file {0} cannot be read: {e}; make one with: (umask 077; openssl rand -hex 16 > {0}), the same on every host",
             path.display()
-        ))
-    };
-    // Non-blocking, so that a FIFO put there by mistake does not hang the agent.
-    let file = {
-        use std::os::unix::fs::OpenOptionsExt;
-        std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path).map_err(cannot)?
-    };
-    let meta = file.metadata().map_err(cannot)?;
-    if !meta.is_file() {
-        return Err(bad("is not an ordinary file; put 32 hexadecimal digits into one".into()));
-    }
-    if meta.mode() & 0o007 != 0 {
-        return Err(bad(format!(
-            "can be used by every user of this host (mode {:04o}), who could forge verdicts with it; chmod 600 {}",
-            meta.mode() & 0o777,
-            path.display()
-        )));
-    }
-    let mut text = String::new();
-    file.take(4096).read_to_string(&mut text).map_err(cannot)?;
-    Key::from_hex(&text).map_err(|e| bad(format!("holds no key: {e}")))
+        )),
+    })?;
+    let text = String::from_utf8_lossy(&bytes);
+    Key::from_hex(&text).map_err(|e| ConfigError::new(format!("the key file {} holds no key: {e}", path.display())))
+}
+
+/// Whether there is such an interface. Not by /sys/class/net, which in a network namespace entered by setns (a host of a lab) shows another one's.
+fn has_interface(name: &str) -> bool {
+    // SAFETY: a C string that lives through the call.
+    std::ffi::CString::new(name).is_ok_and(|name| unsafe { libc::if_nametoindex(name.as_ptr()) } != 0)
 }
 
 /// The host's name up to its first dot.

@@ -6,29 +6,37 @@ use crate::answerers;
 use crate::bridge::Bridge;
 use crate::check::{self, Check};
 use crate::config::{self, Config, HookAction};
-use crate::core::{Command, Core, Happened, now_ns};
+use crate::core::{Command, Core, Happened, Introduced, now_ns};
+use crate::fair::FairQueue;
 use crate::fence::Guard;
 use crate::gates::Gates;
 use crate::history::{Flushed, History, given_in};
+use crate::identity::Identity;
 use crate::metrics::Heart;
 use crate::probes::Probes;
-use crate::select::{Resolver, Target as Process};
+use crate::rings::Rings;
+use crate::select::{Limit, Resolver, Scope, Target as Process};
 use crate::seqpacket::{self, Read};
+use crate::shares::{Account, CONNECTIONS, INTRODUCTIONS, Rate, TARGETS, TOLD_REQUESTS, WATCHES};
 use crate::state::State;
 use crate::status::About;
-use crate::subscribers::{Target, Want};
-use crate::watchlist::{Moves, Origin, Watched};
+use crate::subscribers::{Made, Target, Want, seqpacket_pair};
+use crate::watchlist::{Holder, Moves, Origin, Owner, Watched};
+use crate::worker::{Answer as LookedUp, Found, Source, Whose, Worker};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use fide_wire::control::{
     CheckOutcome, Checked, ErrorCode, FenceOrder, HistoryEvent, PROGRESS_LIMIT_NS, PROTOCOL, REASON_MAX, Refused, Reply, Request,
-    Selector, Status, bridge,
+    RingKind, Selector, Status, WatchStatus, bridge,
 };
-use fide_wire::verdict::{Cause, ProgressSource, VerdictId};
-use std::collections::VecDeque;
+use fide_wire::verdict::{Cause, VerdictId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// The way to the loop. Cheap to clone; usable from any thread.
 #[derive(Clone)]
@@ -61,13 +69,6 @@ impl LoopHandle {
         });
         wait.recv_timeout(std::time::Duration::from_secs(5)).ok()
     }
-
-    /// The status page.
-    #[must_use]
-    pub fn status(&self, about: &About) -> Option<Status> {
-        let about = about.clone();
-        self.ask(move |core| core.status(&about))
-    }
 }
 
 /// Adds one to an eventfd.
@@ -83,45 +84,99 @@ type Answer = (Reply, Option<OwnedFd>);
 struct Connection {
     fd: OwnedFd,
     peer: access::Peer,
+    /// The process that opened it, if it can be seen and has not ended before this was accepted.
+    process: Option<Identity>,
     greeted: bool,
     ring: Option<u32>,
     joined: Option<u32>,
     following: bool,
     /// Kept events still to be sent: from this number on, and whether new ones follow.
     reading: Option<(u64, bool)>,
-    out: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
+    /// Replies that wait to be read. Those that many get are there once.
+    out: VecDeque<(Rc<[u8]>, Option<OwnedFd>)>,
     out_bytes: usize,
     closing: bool,
     /// For what is answered later.
     id: u64,
     /// One of its checks is under way.
     checking: bool,
+    /// What is looked up for it, and since when.
+    waiting: Option<(Instant, Wait)>,
+    /// What it monitors.
+    targets: BTreeSet<Target>,
+    /// Who is still to be introduced to it, and how far that is.
+    introducing: VecDeque<(Target, Introduced)>,
+    introduced: Option<Instant>,
+    /// A request that came too early for its user's rate.
+    held: Option<Box<Request>>,
+    /// It was closed at the other end: so many of the requests that it left behind are still read.
+    left_behind: Option<usize>,
+    /// When it was served last, in numbers that grow.
+    served: u64,
     /// The gate that its process moves, once it did.
     gate: Option<usize>,
+}
+
+/// What becomes of a look-up.
+enum Wait {
+    /// A watch of this name.
+    Watch(String, Selector, Scope),
+    /// An explanation of this verdict.
+    Explain(VerdictId),
+    /// The event ring with this index.
+    Ring(u32),
+    /// The status.
+    Status,
 }
 
 /// Bytes of replies that may wait for a slow client that follows events; beyond that it is disconnected.
 const BACKLOG: usize = 4 << 20;
 /// Bytes of replies from which on a client's requests wait until it has read some.
 const ENOUGH: usize = 256 << 10;
-/// Requests answered before others have their turn.
+/// Requests of one of root's connections that are answered before others have their turn; and of a connection that its client has closed, at all.
 const REQUESTS_PER_TURN: usize = 16;
+/// Time that all users but root have together before root's connections, the loop and the files come again.
+const USERS_SLICE: Duration = Duration::from_millis(5);
+/// Events taken from the loop before clients have their turn.
+const EVENTS_PER_TURN: usize = 256;
+/// Hosts and processes that a new subscriber to a host or to everything is told of before its request is answered: about as many as its ring holds.
+const INTRODUCED: usize = 256;
+/// The loop tells so many at a time; and of those beyond, that many in so much time.
+const INTRODUCED_AT_ONCE: usize = 16;
+const INTRODUCE_EVERY: Duration = Duration::from_millis(5);
+/// To so many subscribers.
+const INTRODUCE_TO: usize = 4;
+/// Connections accepted before others have their turn.
+const ACCEPTS_PER_TURN: usize = 16;
+/// A look-up that has not been done for so long is refused: clients wait ten seconds.
+const LOOKUP_WAIT: Duration = Duration::from_secs(9);
+/// Of its time, standing watches of an ordinary user have so much spent on looking for their processes: one part in so many.
+const STANDING_SHARE: u32 = 10;
+/// At most so much of it is saved up.
+const STANDING_TIME_MAX: Duration = Duration::from_millis(200);
+/// Standing watches of an ordinary user that are looked for at a time.
+const STANDING_QUEUED: usize = 8;
+/// Standing watches that the loop is asked about at once.
+const STANDING_AT_ONCE: usize = 256;
 /// Kept events fetched at a time.
 const PAGE: usize = 64;
 /// Whoever changes how many receive queues an interface has waits so long at most for barriers.
-const LOOK_AT_PATHS_EVERY: std::time::Duration = std::time::Duration::from_secs(10);
-/// Most connections.
-const CONNECTIONS: usize = 256;
-/// Most of one user. Root may have all: it must be able to look when others misbehave.
-const CONNECTIONS_PER_USER: usize = 64;
-/// Of all, those that only root gets.
-const CONNECTIONS_FOR_ROOT: usize = 16;
-
+const LOOK_AT_PATHS_EVERY: Duration = Duration::from_secs(10);
 /// `code` of [`Cause::Local`] events that keep the reason of an application's report.
 pub const REPORT_EVENT_CODE: i32 = 1002;
+/// `code` of [`Cause::Local`] events that say that a watch has changed hands, or cannot tell which process it is for.
+pub const WATCH_EVENT_CODE: i32 = 1005;
+/// That one watch cannot tell processes apart is told at most so often.
+const AMBIGUITY_TOLD_EVERY: Duration = Duration::from_secs(60);
 
 /// A watch that is kept alive: when its process ends, the next one that answers to the selector is watched.
 struct Standing {
+    /// For look-ups.
+    id: u64,
+    /// Its process is being looked for.
+    looking: bool,
+    /// When that was last asked for.
+    looked: Option<Instant>,
     name: String,
     selector: Selector,
     origin: Origin,
@@ -129,9 +184,20 @@ struct Standing {
     owner: Option<access::Peer>,
     app: Option<u32>,
     progress: Option<config::ProgressProbe>,
+    /// What must be true of a process that it finds.
+    scope: Scope,
+    /// The user of the scope, while this host does not know him.
+    unknown_user: Option<String>,
+    /// Its process was looked at a second time: what begins as root may become another user's a moment later.
+    settled: bool,
+    /// Why no process is found for it; empty while there is one.
+    why: String,
+    ambiguity_told: Option<Instant>,
     complained: bool,
+    /// The process that has quit: it is not found again.
+    quit: Option<fide_xdp::Process>,
     /// The last process that was found and that the owner may not have watched.
-    denied: Option<(u32, u64)>,
+    denied: Option<fide_xdp::Process>,
 }
 
 /// The control thread's state.
@@ -147,7 +213,24 @@ pub struct Control {
     history: History,
     policy: access::Policy,
     resolver: Resolver,
+    lookups: Worker,
+    rings: Rings,
+    /// Monitored targets by user.
+    targets: Account,
     standing: Vec<Standing>,
+    /// Time that look-ups for the standing watches of a user may still take, and when it was reckoned.
+    standing_time: BTreeMap<u32, (Duration, Instant)>,
+    /// How fast each user changes what other hosts are told.
+    rates: BTreeMap<u32, Rate>,
+    /// How fast each user has whole hosts introduced.
+    introductions: BTreeMap<u32, Rate>,
+    served: u64,
+    /// Requests are read into it.
+    buffer: Vec<u8>,
+    /// When subscribers were told more names last.
+    introduced: Instant,
+    /// Clients turned away since that was last logged.
+    turned_away: (u64, Option<Instant>),
     probes: Option<Probes>,
     state: State,
     side: crate::side::Side,
@@ -191,26 +274,16 @@ pub struct Parts {
     pub guard: Option<Guard>,
     /// Applications' gates.
     pub gates: Option<Gates>,
+    /// Where processes and verdicts are looked up.
+    pub lookups: Worker,
+    /// The event rings.
+    pub rings: Rings,
 }
 
 /// Whether one more connection of this user is accepted beside these; if not, why, and what to do.
 fn admit(connected: impl Iterator<Item = u32> + Clone, uid: u32) -> Result<(), String> {
-    let find = "`ss -xp` as root names the processes that hold them";
-    let (all, own) = (connected.clone().count(), connected.filter(|u| *u == uid).count());
-    if all >= CONNECTIONS {
-        return Err(format!("all {CONNECTIONS} connections of this agent are in use: end some clients ({find})"));
-    }
-    if uid != 0 && own >= CONNECTIONS_PER_USER {
-        return Err(format!(
-            "user {uid} has {own} connections to this agent, the most that one user may have: close some of them ({find}), or watch more processes over one connection"
-        ));
-    }
-    if uid != 0 && all >= CONNECTIONS - CONNECTIONS_FOR_ROOT {
-        return Err(format!(
-            "{all} connections of this agent are in use, and the last {CONNECTIONS_FOR_ROOT} are kept for root: end some clients ({find})"
-        ));
-    }
-    Ok(())
+    let (used, own) = (connected.clone().count(), connected.filter(|u| *u == uid).count());
+    CONNECTIONS.admit(uid, own as u64, used as u64, 1)
 }
 
 /// Of verdicts with the same id, at most so many are listed, the newest.
@@ -250,6 +323,34 @@ fn one_life(id: VerdictId, mut found: Vec<HistoryEvent>) -> Result<HistoryEvent,
     Err(Refused { code: ErrorCode::Ambiguous, what })
 }
 
+/// Whether other hosts are told of what such a request does, and their histories keep it.
+const fn is_told(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Watch { .. }
+            | Request::Unwatch { .. }
+            | Request::Join { .. }
+            | Request::Quit
+            | Request::Progress { .. }
+            | Request::Report { .. }
+    )
+}
+
+/// A reply as it is sent.
+fn encoded(reply: &Reply) -> Rc<[u8]> {
+    let bytes = serde_json::to_vec(reply).unwrap_or_else(|e| {
+        tracing::error!("reply not written: {e}");
+        br#"{"re":"error","code":"system","what":"the agent cannot write its reply"}"#.to_vec()
+    });
+    bytes.into()
+}
+
+/// Introduces some of whom a target names to a ring. `None`: the loop does not answer.
+fn introduce(core: &LoopHandle, ring: u32, target: &Target, from: Introduced) -> Option<Option<Introduced>> {
+    let target = target.clone();
+    core.ask(move |core| core.introduce(ring, &target, from, INTRODUCED_AT_ONCE))
+}
+
 fn refused(code: ErrorCode, what: impl Into<String>) -> Reply {
     Reply::Error(Refused { code, what: what.into() })
 }
@@ -258,7 +359,8 @@ impl Control {
     /// Puts the parts together.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        let Parts { config, config_path, about, core, happened, told, listener, state, signals, guard, gates } = parts;
+        let Parts { config, config_path, about, core, happened, told, listener, state, signals, guard, gates, lookups, rings } =
+            parts;
         let (history, complaints) = History::open(config.history.path.as_deref(), config.history.max_bytes);
         for c in complaints {
             tracing::warn!("{c}");
@@ -294,7 +396,17 @@ impl Control {
             history,
             policy,
             resolver: Resolver::default(),
+            lookups,
+            rings,
+            targets: Account::new(TARGETS),
             standing,
+            standing_time: BTreeMap::new(),
+            rates: BTreeMap::new(),
+            introductions: BTreeMap::new(),
+            served: 0,
+            buffer: Vec::new(),
+            introduced: Instant::now(),
+            turned_away: (0, None),
             probes,
             state,
             side,
@@ -316,6 +428,7 @@ impl Control {
     /// Serves until the loop has ended. Returns the fence and the gates, which may go when the loop has ended well.
     pub fn run(mut self) -> (Option<Guard>, Option<Gates>) {
         self.sweep();
+        self.find_first();
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]); // not under systemd: nobody to notify
         while self.turn() {}
         self.probes = None;
@@ -330,6 +443,18 @@ impl Control {
         (self.guard, self.gates)
     }
 
+    /// The processes that the configuration names are watched before this agent is ready.
+    fn find_first(&mut self) {
+        let began = Instant::now();
+        while self.standing.iter().any(|s| s.looking) && began.elapsed() < crate::worker::LIMIT {
+            let mut told = libc::pollfd { fd: self.told.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one descriptor, which is open.
+            unsafe { libc::poll(&raw mut told, 1, 10) };
+            drain(&self.told);
+            self.looked_up();
+        }
+    }
+
     fn turn(&mut self) -> bool {
         let fixed = [self.listener.as_raw_fd(), self.told.as_raw_fd(), self.signals.as_raw_fd(), self.side.links_fd()];
         let mut polls: Vec<libc::pollfd> = fixed
@@ -341,11 +466,13 @@ impl Control {
                 revents: 0,
             }))
             .collect();
-        let more = self.connections.iter().any(|c| c.reading.is_some() && c.out.is_empty());
-        let timeout_ms = match (more, self.checks.is_empty()) {
-            (true, _) => 0,
-            (_, false) => 1,
-            (_, true) => 250,
+        let more = self.connections.iter().any(|c| c.reading.is_some() && c.out.is_empty()) || !self.happened.is_empty();
+        let soon = self.connections.iter().any(|c| c.held.is_some() || !c.introducing.is_empty());
+        let timeout_ms = match (more, self.checks.is_empty(), soon) {
+            (true, ..) => 0,
+            (_, false, _) => 1,
+            (.., true) => 5,
+            _ => 250,
         };
         // SAFETY: an array of the stated length with open descriptors (negative ones are skipped by the kernel).
         unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout_ms) };
@@ -355,24 +482,22 @@ impl Control {
             drain(&self.told);
         }
         alive &= self.hear();
+        self.looked_up();
+        self.rings_made();
         if ready(2) {
             self.signalled();
         }
         if ready(3) {
             self.links_changed();
         }
-        for i in (0..self.connections.len()).rev() {
-            match polls[fixed.len() + i].revents {
-                0 => {}
-                // Nobody waits for the answer any more.
-                gone if self.connections[i].checking && gone & (libc::POLLHUP | libc::POLLERR) != 0 => self.close(i),
-                _ => self.serve(i),
-            }
-        }
+        let revents: Vec<i16> = polls[fixed.len()..].iter().map(|p| p.revents).collect();
+        self.serve(&revents);
         if ready(0) {
             self.accept();
         }
         self.advance_checks();
+        self.answer_statuses();
+        self.introduce_more();
         self.send_pages();
         self.flush_connections();
         self.write_history();
@@ -387,16 +512,20 @@ impl Control {
     // ---- what the loop tells ------------------------------------------------------------------------------------------------
 
     fn hear(&mut self) -> bool {
-        loop {
+        for _ in 0..EVENTS_PER_TURN {
             match self.happened.try_recv() {
                 Ok(Happened::Event(event)) => self.event(*event),
                 Ok(Happened::Incarnation(n)) => self.state.set_own(n),
                 Ok(Happened::PeerIncarnation(name, n)) => self.state.set_peer(&name, n),
                 Err(TryRecvError::Empty) => return true,
+                Ok(Happened::RingGone(index, Made::Socket(_))) => self.rings.give_back(index),
+                Ok(Happened::RingGone(_, Made::Kernel(subscriber))) => self.rings.unmake(subscriber),
+                Ok(Happened::BridgeGone(bridge)) => drop(bridge),
                 // Without a word, it has panicked.
                 Ok(Happened::Stopped) | Err(TryRecvError::Disconnected) => return false,
             }
         }
+        true
     }
 
     fn event(&mut self, mut event: HistoryEvent) {
@@ -420,9 +549,9 @@ impl Control {
                 self.kill_hung(&event);
             }
         }
-        let reply = Reply::Event(Box::new(event));
-        for c in self.connections.iter_mut().filter(|c| c.following) {
-            c.push(&reply, None);
+        if self.connections.iter().any(|c| c.following) {
+            let bytes = encoded(&Reply::Event(Box::new(event)));
+            self.connections.iter_mut().filter(|c| c.following).for_each(|c| c.push_bytes(bytes.clone(), None));
         }
     }
 
@@ -449,10 +578,10 @@ impl Control {
         // It may have moved since.
         let still = self.core.ask(move |core| {
             let w = core.watchlist.named(&wanted).and_then(|app| core.watchlist.get(app))?;
-            (w.hung == number).then_some((w.pid, w.start_ticks))
+            (w.hung == number).then_some((w.pid, w.start_ticks, w.owner))
         });
-        let Some((pid, start_ticks)) = still.flatten() else { return };
-        let text = match self.resolver.kill(pid, start_ticks) {
+        let Some((pid, start_ticks, owner)) = still.flatten() else { return };
+        let text = match self.resolver.kill(pid, start_ticks, owner) {
             Ok(()) => format!("{name} (process {pid}) was hung and is killed, as a hook says"),
             Err(e) => format!("{name} (process {pid}) is hung and cannot be killed, as a hook says: {e}"),
         };
@@ -616,6 +745,11 @@ impl Control {
         self.renew_guards();
         self.renew_beside_cut_off();
         self.renew_watches();
+        self.lookups.tend();
+        self.end_long_lookups();
+        let now = now_ns();
+        self.rates.retain(|_, rate| !rate.is_idle(now));
+        self.introductions.retain(|_, rate| !rate.is_idle(now));
         if let Err(e) = self.state.save() {
             tracing::error!("{e}");
         }
@@ -628,7 +762,8 @@ impl Control {
             history_lost: self.history.lost(),
             history_failures: self.history.failures(),
         };
-        self.side.publish(&self.core, &self.about, counted, self.guard.as_ref(), self.gates.as_ref());
+        let pending = self.pending();
+        self.side.publish(&self.core, &self.about, counted, self.guard.as_ref(), self.gates.as_ref(), pending);
         for outcome in self.side.failed_hooks() {
             let text = outcome.text();
             self.core.tell(move |core| core.tell_local(Cause::Local, crate::hooks::HOOK_EVENT_CODE, text));
@@ -638,52 +773,254 @@ impl Control {
         }
     }
 
+    /// Has the next process looked for where a watch stands and its process has ended.
     fn renew_watches(&mut self) {
-        for i in 0..self.standing.len() {
-            if let Some(app) = self.standing[i].app {
-                let ended = self.core.ask(move |core| core.watchlist.get(app).is_none_or(|w| w.ended.is_some()));
-                if ended != Some(true) {
-                    continue;
-                }
-                self.standing[i].app = None;
+        let watched: Vec<u32> = self.standing.iter().filter_map(|s| s.app).collect();
+        for some in watched.chunks(STANDING_AT_ONCE) {
+            let some = some.to_vec();
+            let ended = self.core.ask(move |core| {
+                let is_over = |app: &u32| core.watchlist.get(*app).is_none_or(|w| w.ended.is_some());
+                some.into_iter().filter(is_over).collect::<Vec<u32>>()
+            });
+            for app in ended.unwrap_or_default() {
+                self.standing.iter_mut().filter(|s| s.app == Some(app)).for_each(|s| s.app = None);
                 if let Some(probes) = &self.probes {
                     probes.remove(app);
                 }
             }
-            let s = &self.standing[i];
-            let found = self.resolver.resolve(&s.selector, None);
-            let process = match found {
-                Ok(p) => p,
-                Err(e) => {
-                    if !self.standing[i].complained {
-                        self.standing[i].complained = true;
-                        tracing::warn!("{} is not watched yet: {e}", self.standing[i].name);
-                    }
-                    continue;
-                }
-            };
-            if let Err(e) = s.may_watch(&self.policy, &process) {
-                let found = Some((process.pid, process.start_ticks));
-                if s.denied != found {
-                    tracing::debug!("{} goes on waiting, process {} is not for it: {e}", s.name, process.pid);
-                    self.standing[i].denied = found;
-                }
-                continue;
-            }
-            let (name, origin, progress) = (s.name.clone(), s.origin, s.progress.clone());
-            match self.watch(&name, &process, origin, 0, None, None) {
-                Ok(app) => {
-                    self.standing[i].app = Some(app);
-                    self.standing[i].complained = false;
-                    self.probe(app, &name, process.pid, progress);
-                }
-                Err(e) if !self.standing[i].complained => {
-                    self.standing[i].complained = true;
-                    tracing::warn!("{name} is not watched: {}", e.what);
-                }
-                Err(_) => {}
+        }
+        for i in 0..self.standing.len() {
+            if let Some(app) = self.standing[i].app {
+                self.settle(i, app);
             }
         }
+        // Those that were looked for longest ago first.
+        let mut waiting: Vec<usize> =
+            (0..self.standing.len()).filter(|i| self.standing[*i].app.is_none() && !self.standing[*i].looking).collect();
+        waiting.sort_by_key(|i| self.standing[*i].looked);
+        let owners: BTreeSet<u32> = waiting.iter().map(|i| self.standing[*i].uid()).collect();
+        // By number: what one finds may end another.
+        let waiting: Vec<u64> = waiting.into_iter().map(|i| self.standing[i].id).collect();
+        self.standing_time.retain(|uid, _| owners.contains(uid));
+        let now = Instant::now();
+        for id in waiting {
+            let Some(i) = self.stands(id) else { continue };
+            let uid = self.standing[i].uid();
+            let source = Source::Standing(uid);
+            let (left, reckoned) = self.standing_time.entry(uid).or_insert((STANDING_TIME_MAX, now));
+            *left = (*left + (now - *reckoned) / STANDING_SHARE).min(STANDING_TIME_MAX);
+            *reckoned = now;
+            // Root's and the configuration's are looked for at once. Of the others a few at a time, while there is time left for this user.
+            if uid != 0 && (left.is_zero() || self.lookups.waiting(source) >= STANDING_QUEUED) {
+                continue;
+            }
+            let s = &mut self.standing[i];
+            s.looked = Some(now);
+            if let Err(unknown) = s.find_user() {
+                let id = s.id;
+                self.found_standing(id, Err(unknown));
+                continue;
+            }
+            let (resolver, selector, scope) = (self.resolver.clone(), s.selector.clone(), s.scope.clone());
+            let work = move |limit: &Limit| Found::Process(resolver.within(limit).resolve_within(&scope, &selector, None));
+            s.looking = self.lookups.ask(source, Whose::Standing(s.id), work);
+        }
+    }
+
+    /// The live process that this watch has.
+    fn lives(&mut self, i: usize) -> Option<u32> {
+        let app = self.standing[i].app?;
+        let ended = self.core.ask(move |core| core.watchlist.get(app).is_none_or(|w| w.ended.is_some()));
+        if ended != Some(true) {
+            return Some(app);
+        }
+        self.standing[i].app = None;
+        if let Some(probes) = &self.probes {
+            probes.remove(app);
+        }
+        None
+    }
+
+    /// Where the watch of this number stands.
+    fn stands(&self, id: u64) -> Option<usize> {
+        self.standing.iter().position(|s| s.id == id)
+    }
+
+    /// What was found for a watch that stands: it is watched from now on, or the watch goes on waiting.
+    fn found_standing(&mut self, id: u64, found: Result<Process, Refused>) {
+        let Some(i) = self.stands(id) else { return };
+        self.standing[i].looking = false;
+        let s = &self.standing[i];
+        if s.app.is_some() {
+            return;
+        }
+        let (name, uid, owner) = (s.name.clone(), s.uid(), s.owner());
+        if found.is_ok() && !self.may_be_told(uid) {
+            return; // at the next sweep
+        }
+        let watched = found.and_then(|process| {
+            let s = &self.standing[i];
+            if s.quit == Some(process.identity()) {
+                let what = format!("process {} has quit; its next instance is waited for", process.pid);
+                return Err(Refused { code: ErrorCode::NotFound, what });
+            }
+            if let Err(e) = s.may_watch(&self.policy, &process) {
+                if s.denied != Some(process.identity()) {
+                    tracing::debug!("{} goes on waiting, process {} is not for it: {e}", s.name, process.pid);
+                    self.standing[i].denied = Some(process.identity());
+                }
+                return Err(e);
+            }
+            let app = self.watch_as(&name, &process, (s.origin, owner))?;
+            Ok((app, process))
+        });
+        // Others may have given way to it.
+        let Some(i) = self.stands(id) else { return };
+        match watched {
+            Ok((app, process)) => {
+                self.standing[i].has(app, &process, &self.resolver);
+                let progress = self.standing[i].progress.clone();
+                self.probe(app, &name, process.pid, progress);
+            }
+            Err(e) => self.goes_on_waiting(i, e),
+        }
+    }
+
+    /// Has a process watched, by a watch of this owner.
+    fn watch_as(&mut self, name: &str, process: &Process, (origin, owner): (Origin, Owner)) -> Result<u32, Refused> {
+        match self.make_way(name, Some(process), owner)? {
+            Some(app) => {
+                self.core.tell(move |core| core.hand_over(app, origin, owner.uid()));
+                Ok(app)
+            }
+            None => self.watch(name, process, (origin, owner.uid()), 0, None, None),
+        }
+    }
+
+    /// Says why, once; and once a minute at most in the history when it cannot tell which of several processes is meant.
+    fn goes_on_waiting(&mut self, i: usize, why: Refused) {
+        let s = &mut self.standing[i];
+        if why.code == ErrorCode::Ambiguous && s.ambiguity_told.is_none_or(|at| at.elapsed() >= AMBIGUITY_TOLD_EVERY) {
+            s.ambiguity_told = Some(Instant::now());
+            let text = format!("{} is not watched: {why}", s.name);
+            self.core.tell(move |core| core.tell_local(Cause::Local, WATCH_EVENT_CODE, text));
+        }
+        if !s.complained {
+            s.complained = true;
+            tracing::warn!("{} is not watched yet: {why}", s.name);
+        } else if s.why != why.what {
+            tracing::debug!("{} is not watched yet: {why}", s.name);
+        }
+        s.why = why.what;
+        // Root's names are root's also while they wait.
+        let (name, owner) = (s.name.clone(), s.owner());
+        if owner.uid() == 0
+            && let Err(e) = self.make_way(&name, None, owner)
+        {
+            tracing::debug!("{name}: {e}");
+        }
+    }
+
+    /// Looks at the process of a watch once more, when it has had time to become what it is to be.
+    fn settle(&mut self, i: usize, app: u32) {
+        if self.standing[i].settled {
+            return;
+        }
+        self.standing[i].settled = true;
+        let Some(known) = self.core.ask(move |core| core.watchlist.identity(app)) else { return };
+        let s = &mut self.standing[i];
+        let now = self.resolver.target(known.pid).ok().filter(|process| process.identity() == known);
+        if let (Some(process), Some(place)) = (now, s.scope.place.as_mut()) {
+            place.user = process.owner();
+        }
+    }
+
+    /// The rows of watches that wait for their processes.
+    fn pending(&self) -> Vec<WatchStatus> {
+        let row = |s: &Standing| WatchStatus {
+            name: s.name.clone(),
+            origin: s.origin.name().into(),
+            state: "pending".into(),
+            owner: s.owner().uid(),
+            why: s.why.clone(),
+            ..WatchStatus::default()
+        };
+        self.standing.iter().filter(|s| s.app.is_none()).map(row).collect()
+    }
+
+    // ---- whose a watch is ---------------------------------------------------------------------------------------------------
+
+    /// Whether somebody may have a watch of this name, as far as watches say that stand, or that the configuration names.
+    fn may_take(&self, name: &str, by: Owner) -> Result<(), Refused> {
+        let refuse = |what: String| Err(Refused { code: ErrorCode::Exists, what });
+        if let Some(s) = self.standing.iter().find(|s| s.name == name) {
+            let owner = s.owner();
+            return match owner {
+                _ if owner == by || by.goes_before(owner) => Ok(()),
+                Owner::Configuration => refuse(format!(
+                    "the name {name} belongs to the configuration, also while no process is found for it: choose another name, or change its [[watch]] and `fide reload`"
+                )),
+                Owner::User(_) => refuse(format!(
+                    "the name {name} is taken by a watch of {owner}, also while no process is found for it: choose another name, or have that watch ended: \
+                     fide unmonitor {name}"
+                )),
+            };
+        }
+        // What root has ended until the next reload is root's to use meanwhile.
+        if by.uid() != 0 && self.config.watches.iter().any(|w| w.name == name) {
+            return refuse(format!("the name {name} belongs to the configuration: choose another name"));
+        }
+        Ok(())
+    }
+
+    /// Frees a name, and a process, for a watch of this owner: whoever comes after it gives way, and that is told. Gives the number of a watch that has this
+    /// name and this very process already, and goes over to the new owner as it is.
+    ///
+    /// # Errors
+    /// When somebody else's watch does not have to give way.
+    fn make_way(&mut self, name: &str, process: Option<&Process>, by: Owner) -> Result<Option<u32>, Refused> {
+        let (wanted, pid) = (name.to_string(), process.map(|p| p.pid));
+        let holders = self.core.ask(move |core| core.watchlist.holders(&wanted, pid)).ok_or_else(stuck)?;
+        let gives_way = |h: &Holder| by.goes_before(h.owner) && (h.name == name || !h.joined);
+        if let Some(holder) = holders.iter().find(|h| !gives_way(h)) {
+            return Err(Refused { code: ErrorCode::Exists, what: holder.taken(name) });
+        }
+        let standing = |s: &Standing| s.name == name && by.goes_before(s.owner());
+        if let Some(at) = self.standing.iter().position(standing) {
+            let s = self.standing.swap_remove(at);
+            if s.app.is_none() {
+                self.tell_of_watch(format!(
+                    "the watch {name} of {}, which had no process, has ended: {by} has that name now",
+                    s.owner()
+                ));
+            }
+        }
+        let mut taken_over = None;
+        for Holder { app, name: own, process: held, owner, .. } in holders {
+            let pid = held.pid;
+            if own == name && process.is_some_and(|p| p.identity() == held) {
+                self.tell_of_watch(format!("the watch {name} (process {pid}) of {owner} is {by}'s now"));
+                taken_over = Some(app);
+                continue;
+            }
+            self.end_watch(app);
+            let what = if own == name { "that name" } else { "that process" };
+            self.tell_of_watch(format!("the watch {own} (process {pid}) of {owner} has ended: {by} has {what} now"));
+        }
+        Ok(taken_over)
+    }
+
+    fn tell_of_watch(&self, text: String) {
+        tracing::warn!("{text}");
+        self.core.tell(move |core| core.tell_local(Cause::Local, WATCH_EVENT_CODE, text));
+    }
+
+    /// A live process is watched no more; others see it leave.
+    fn end_watch(&mut self, app: u32) {
+        if let Some(probes) = &self.probes {
+            probes.remove(app);
+        }
+        self.core.ask(move |core| core.unwatch(app));
     }
 
     /// Has a process's progress seen from outside, from now on in this way.
@@ -704,7 +1041,7 @@ impl Control {
         &mut self,
         name: &str,
         process: &Process,
-        origin: Origin,
+        (origin, owner): (Origin, u32),
         pbsize: u32,
         bridge: Option<Bridge>,
         ring: Option<u32>,
@@ -716,6 +1053,9 @@ impl Control {
             start_ticks: process.start_ticks,
             uid: process.uid,
             origin,
+            owner,
+            looks: 0,
+            former: 0,
             pbsize,
             bridge,
             probe: None,
@@ -748,7 +1088,11 @@ impl Control {
     fn reload(&mut self) -> Result<String, String> {
         let new = Config::load(&self.config_path).map_err(|e| format!("the configuration stays as it was: {e}"))?;
         let changes = config::diff(&self.config, &new);
-        if changes.is_empty() {
+        // What root has ended since comes back.
+        let stands = |w: &&config::Watch| self.standing.iter().any(|s| s.name == w.name && s.origin == Origin::Config);
+        let back: Vec<config::Watch> =
+            new.watches.iter().filter(|w| !stands(w) && !changes.live.watches_added.contains(w)).cloned().collect();
+        if changes.is_empty() && back.is_empty() {
             return Ok("nothing changed".into());
         }
         for w in &changes.live.watches_removed {
@@ -770,7 +1114,7 @@ impl Control {
             let pid = self.core.ask(move |core| core.watchlist.get(app).map_or(0, |w| w.pid)).unwrap_or(0);
             self.probe(app, &w.name, pid, w.progress.clone());
         }
-        self.standing.extend(changes.live.watches_added.iter().map(Standing::configured));
+        self.standing.extend(changes.live.watches_added.iter().chain(&back).map(Standing::configured));
         if changes.live.keys {
             let keys = new.keyring;
             self.core.tell(move |core| core.set_keys(keys));
@@ -796,7 +1140,15 @@ impl Control {
             self.history.set_max_bytes(new.history.max_bytes);
         }
         self.config.take_live(&new);
-        let summary = changes.summary();
+        let mut summary = changes.summary();
+        if !back.is_empty() {
+            let names: Vec<&str> = back.iter().map(|w| w.name.as_str()).collect();
+            summary = [summary, format!("watched again: {}", names.join(", "))]
+                .into_iter()
+                .filter(|part| !part.is_empty())
+                .collect::<Vec<_>>()
+                .join("; ");
+        }
         tracing::info!("configuration reloaded: {summary}");
         self.renew_watches();
         Ok(summary)
@@ -805,7 +1157,7 @@ impl Control {
     // ---- clients ------------------------------------------------------------------------------------------------------------
 
     fn accept(&mut self) {
-        loop {
+        for _ in 0..ACCEPTS_PER_TURN {
             match seqpacket::accept(self.listener.as_fd()) {
                 Ok(Some(fd)) => {
                     let peer = match access::Peer::of(fd.as_fd()) {
@@ -816,6 +1168,7 @@ impl Control {
                         }
                     };
                     let mut c = Connection {
+                        process: Identity::of(fd.as_fd(), &peer, &self.resolver),
                         fd,
                         peer,
                         greeted: false,
@@ -828,11 +1181,18 @@ impl Control {
                         closing: false,
                         id: self.accepted,
                         checking: false,
+                        waiting: None,
+                        targets: BTreeSet::new(),
+                        introducing: VecDeque::new(),
+                        introduced: None,
+                        held: None,
+                        left_behind: None,
+                        served: 0,
                         gate: None,
                     };
                     self.accepted += 1;
                     if let Err(what) = admit(self.connections.iter().map(|c| c.peer.uid), c.peer.uid) {
-                        tracing::warn!("a client of uid {} is turned away: {what}", c.peer.uid);
+                        self.note_turned_away(c.peer.uid, &what);
                         c.push(&refused(ErrorCode::Full, what), None);
                         c.flush();
                         continue;
@@ -848,32 +1208,298 @@ impl Control {
         }
     }
 
-    fn serve(&mut self, i: usize) {
-        let mut buf = Vec::new();
-        // A client that asks without reading its replies is read on when it has caught up, and one that asks much does not keep others waiting.
-        for _ in 0..REQUESTS_PER_TURN {
-            if !self.connections[i].is_listening() {
-                return;
+    /// At most once a second: whoever is turned away may come again at once.
+    fn note_turned_away(&mut self, uid: u32, what: &str) {
+        let (since, logged) = &mut self.turned_away;
+        *since += 1;
+        if logged.is_none_or(|at| at.elapsed() >= Duration::from_secs(1)) {
+            let others = std::mem::take(since) - 1;
+            *logged = Some(Instant::now());
+            tracing::warn!("a client of uid {uid} is turned away (and {others} since the last word of it): {what}");
+        }
+    }
+
+    /// Reads requests where some came. Root's connections come first; then all other users have a slice of time together, in which they take turns, and
+    /// the connections of each take turns as well. What is not served waits in its socket.
+    fn serve(&mut self, revents: &[i16]) {
+        for (c, revents) in self.connections.iter_mut().zip(revents) {
+            if revents & (libc::POLLHUP | libc::POLLERR) != 0 && c.left_behind.is_none() {
+                c.left_behind = Some(REQUESTS_PER_TURN);
+                // Nobody waits for these answers any more.
+                c.closing |= c.checking || c.waiting.is_some() || c.held.is_some();
             }
-            match seqpacket::read(self.connections[i].fd.as_fd(), &mut buf) {
-                Read::Nothing => return,
-                Read::Closed => {
-                    self.close(i);
-                    return;
-                }
-                Read::TooLong => {
-                    let c = &mut self.connections[i];
-                    c.push(&refused(ErrorCode::TooLarge, "a message has at most 131072 bytes"), None);
-                }
-                Read::Message(bytes) => {
-                    let answer = match serde_json::from_slice::<Request>(&bytes) {
-                        Ok(request) => self.answer(i, request),
-                        Err(e) => Some((refused(ErrorCode::Invalid, format!("not a request: {e}")), None)),
+        }
+        let is_ready = |i: &usize| {
+            let c = &self.connections[*i];
+            c.held.is_some() || (c.is_listening() && revents.get(*i).is_some_and(|revents| *revents != 0))
+        };
+        let (roots, mut others): (Vec<usize>, Vec<usize>) =
+            (0..self.connections.len()).filter(is_ready).partition(|i| self.connections[*i].peer.uid == 0);
+        for i in roots {
+            let mut left = REQUESTS_PER_TURN;
+            while left > 0 && self.serve_one(i) {
+                left -= 1;
+            }
+        }
+        let began = Instant::now();
+        let mut last_of: BTreeMap<u32, u64> = BTreeMap::new();
+        for c in &self.connections {
+            let last = last_of.entry(c.peer.uid).or_default();
+            *last = c.served.max(*last);
+        }
+        others.sort_by_key(|i| {
+            let c = &self.connections[*i];
+            (last_of.get(&c.peer.uid).copied(), c.served)
+        });
+        let mut queue = FairQueue::new(others.len());
+        for i in others {
+            queue.push(self.connections[i].peer.uid, i);
+        }
+        while began.elapsed() < USERS_SLICE
+            && let Some((uid, i)) = queue.pop()
+        {
+            if self.serve_one(i) {
+                queue.push(uid, i);
+            }
+        }
+    }
+
+    /// Reads one request and answers it; `false` when no other one can be read from this connection now.
+    fn serve_one(&mut self, i: usize) -> bool {
+        self.served += 1;
+        self.connections[i].served = self.served;
+        if let Some(request) = self.connections[i].held.take() {
+            self.answer_now(i, *request);
+            return self.connections[i].is_listening();
+        }
+        let c = &mut self.connections[i];
+        // A client that asks without reading its replies is read on when it has caught up.
+        if !c.is_listening() {
+            return false;
+        }
+        if let Some(left) = c.left_behind.as_mut() {
+            if *left == 0 {
+                c.closing = true;
+                return false;
+            }
+            *left -= 1;
+        }
+        match seqpacket::read(c.fd.as_fd(), &mut self.buffer) {
+            Read::Nothing => return false,
+            Read::Closed => {
+                c.closing = true;
+                return false;
+            }
+            Read::TooLong => c.push(&refused(ErrorCode::TooLarge, "a message has at most 131072 bytes"), None),
+            Read::Message(bytes) => match serde_json::from_slice::<Request>(&bytes) {
+                Ok(request) => self.answer_now(i, request),
+                Err(e) => c.push(&refused(ErrorCode::Invalid, format!("not a request: {e}")), None),
+            },
+        }
+        let c = &mut self.connections[i];
+        // What waits for something now, of a client that is gone, waits in vain.
+        c.closing |= c.left_behind.is_some() && (c.checking || c.waiting.is_some() || c.held.is_some());
+        c.is_listening()
+    }
+
+    fn answer_now(&mut self, i: usize, request: Request) {
+        if let Some((reply, fd)) = self.answer(i, request) {
+            self.connections[i].push(&reply, fd);
+        }
+    }
+
+    /// Whether a user may now have other hosts told of one more thing. Counted if so.
+    fn may_be_told(&mut self, uid: u32) -> bool {
+        uid == 0 || self.rates.entry(uid).or_default().take(TOLD_REQUESTS, now_ns())
+    }
+
+    // ---- what is looked up --------------------------------------------------------------------------------------------------
+
+    fn looked_up(&mut self) {
+        while let Some(LookedUp { whose, source, found, took }) = self.lookups.poll() {
+            if let Source::Standing(uid) = source
+                && let Some((left, _)) = self.standing_time.get_mut(&uid)
+            {
+                *left = left.saturating_sub(took);
+            }
+            match (whose, found) {
+                (Whose::Standing(id), Found::Process(found)) => self.found_standing(id, found),
+                (Whose::Connection(id), found) => {
+                    let Some(i) = self.connections.iter().position(|c| c.id == id) else { continue };
+                    let Some((_, wait)) = self.connections[i].waiting.take() else { continue };
+                    let answer = match (wait, found) {
+                        (Wait::Watch(name, selector, scope), Found::Process(found)) => {
+                            found.and_then(|process| self.watch_found(i, &name, selector, scope, &process))
+                        }
+                        (Wait::Explain(id), Found::Verdicts(found)) => {
+                            one_life(id, found).map(|event| Reply::Explained(Box::new(event)))
+                        }
+                        _ => continue,
                     };
-                    if let Some((reply, fd)) = answer {
-                        self.connections[i].push(&reply, fd);
+                    self.connections[i].push(&answer.unwrap_or_else(Reply::Error), None);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Has something looked up for a connection; its next requests wait for that.
+    fn look_up(
+        &mut self,
+        i: usize,
+        wait: Wait,
+        work: impl FnOnce(&Limit) -> Found + Send + 'static,
+    ) -> Result<Option<Answer>, Refused> {
+        let c = &mut self.connections[i];
+        if !self.lookups.ask(Source::Asked(c.peer.uid), Whose::Connection(c.id), work) {
+            return Err(Refused { code: ErrorCode::Full, what: "too much is being looked up already: try again later".into() });
+        }
+        c.waiting = Some((Instant::now(), wait));
+        Ok(None)
+    }
+
+    // ---- event rings --------------------------------------------------------------------------------------------------------
+
+    /// The reply comes when the ring has been made.
+    fn subscribe(&mut self, i: usize, socket_only: bool) -> Result<Option<Answer>, Refused> {
+        let uid = self.connections[i].peer.uid;
+        if self.connections[i].ring.is_some() {
+            return Err(Refused { code: ErrorCode::Exists, what: "this connection has its event ring already".into() });
+        }
+        let system = |what: String| Refused { code: ErrorCode::System, what };
+        let socket = socket_only || !self.rings.has_kernels();
+        let index = self.rings.take(uid, socket)?;
+        if socket {
+            let (ours, theirs) = seqpacket_pair().map_err(|e| {
+                self.rings.give_back(index);
+                system(format!("no socket for events: {e}"))
+            })?;
+            self.core.ask(move |core| core.subscribe(index, Made::Socket(ours))).ok_or_else(stuck)?;
+            self.connections[i].ring = Some(index);
+            return Ok(Some((Reply::Ring { kind: RingKind::Socket, size: fide_xdp::layout::RING_BYTES }, Some(theirs))));
+        }
+        if !self.rings.make(index) {
+            self.rings.give_back(index);
+            return Err(system("too many event rings are being made: try again later".into()));
+        }
+        self.connections[i].waiting = Some((Instant::now(), Wait::Ring(index)));
+        Ok(None)
+    }
+
+    fn rings_made(&mut self) {
+        while let Some((index, found)) = self.rings.poll() {
+            let Found::Made(made) = found else { continue };
+            let waits = |c: &Connection| matches!(c.waiting, Some((_, Wait::Ring(of))) if of == index);
+            let asked = self.connections.iter_mut().find(|c| waits(c));
+            let made = made.map_err(|e| e.to_string());
+            let made = made.and_then(|s| Ok((s.fd().try_clone_to_owned().map_err(|e| e.to_string())?, s)));
+            match (made, asked) {
+                (Ok((fd, subscriber)), Some(c)) => {
+                    c.waiting = None;
+                    if self.core.ask(move |core| core.subscribe(index, Made::Kernel(subscriber))).is_none() {
+                        c.push(&Reply::Error(stuck()), None);
+                        continue;
+                    }
+                    c.ring = Some(index);
+                    c.push(&Reply::Ring { kind: RingKind::Bpf, size: fide_xdp::layout::RING_BYTES }, Some(fd));
+                }
+                // It hung up meanwhile.
+                (Ok((_, subscriber)), None) => self.rings.unmake(subscriber),
+                (Err(what), asked) => {
+                    self.rings.give_back(index);
+                    if let Some(c) = asked {
+                        c.waiting = None;
+                        c.push(&refused(ErrorCode::Full, what), None);
                     }
                 }
+            }
+        }
+    }
+
+    fn monitor(&mut self, i: usize, target: &str, want: Want) -> Result<Reply, Refused> {
+        let c = &mut self.connections[i];
+        let Some(ring) = c.ring else {
+            return Err(Refused { code: ErrorCode::Invalid, what: "subscribe first: events need a ring".into() });
+        };
+        let target = Target::parse(target).map_err(|what| Refused { code: ErrorCode::Invalid, what })?;
+        if !c.targets.contains(&target) {
+            self.targets.take(c.peer.uid, 1).map_err(|what| Refused { code: ErrorCode::Full, what })?;
+            c.targets.insert(target.clone());
+        }
+        // Names first: whom they belong to may end as soon as somebody listens. As many as a ring holds; the others follow while they are read.
+        let uid = c.peer.uid;
+        let mut at = (!matches!(target, Target::Process(..))).then_some(Introduced::Hosts(0));
+        if uid == 0 || at.is_none() || self.introductions.entry(uid).or_default().take(INTRODUCTIONS, now_ns()) {
+            for _ in 0..INTRODUCED / INTRODUCED_AT_ONCE {
+                let Some(from) = at else { break };
+                at = introduce(&self.core, ring, &target, from).ok_or_else(stuck)?;
+            }
+        }
+        if let Some(from) = at
+            && !c.introducing.iter().any(|(t, _)| *t == target)
+        {
+            c.introducing.push_back((target.clone(), from));
+        }
+        let monitored = self.core.ask(move |core| core.monitor(ring, target, want));
+        let (node, app, pbsize, timeout_ns, alive) = monitored.ok_or_else(stuck)?;
+        Ok(Reply::Monitored { node, app, pbsize, timeout_ns, alive })
+    }
+
+    /// Some more names for those who monitor more processes than their rings hold at once.
+    fn introduce_more(&mut self) {
+        let now = Instant::now();
+        if now.saturating_duration_since(self.introduced) < INTRODUCE_EVERY {
+            return;
+        }
+        self.introduced = now;
+        // Those that had their turn longest ago.
+        let mut waiting: Vec<&mut Connection> = self.connections.iter_mut().filter(|c| !c.introducing.is_empty()).collect();
+        waiting.sort_by_key(|c| c.introduced);
+        for c in waiting.into_iter().take(INTRODUCE_TO) {
+            c.introduced = Some(now);
+            let (Some(ring), Some((target, from))) = (c.ring, c.introducing.front_mut()) else { continue };
+            match introduce(&self.core, ring, target, *from) {
+                Some(Some(next)) if c.targets.contains(target) => *from = next,
+                _ => drop(c.introducing.pop_front()),
+            }
+        }
+    }
+
+    // ---- the status ---------------------------------------------------------------------------------------------------------
+
+    /// Everybody who asked since the last time gets the same one: however many ask, the loop is asked once.
+    fn answer_statuses(&mut self) {
+        let waits = |c: &Connection| matches!(c.waiting, Some((_, Wait::Status)));
+        if !self.connections.iter().any(waits) {
+            return;
+        }
+        let answer = self.status().map_or_else(|| Reply::Error(stuck()), |status| Reply::Status(Box::new(status)));
+        let bytes = encoded(&answer);
+        for c in self.connections.iter_mut().filter(|c| waits(c)) {
+            c.waiting = None;
+            c.push_bytes(bytes.clone(), None);
+        }
+    }
+
+    fn status(&self) -> Option<Status> {
+        let mut status = self.core.status(&self.about)?;
+        if let (Some(guard), Some(fence)) = (&self.guard, status.fence.as_mut()) {
+            guard.complete(fence);
+        }
+        status.gates = self.gates.as_ref().map_or_else(Vec::new, |gates| gates.status(now_ns()));
+        crate::status::with_pending(&mut status, self.pending());
+        Some(status)
+    }
+
+    fn end_long_lookups(&mut self) {
+        for c in &mut self.connections {
+            let is_lookup = |wait: &Wait| matches!(wait, Wait::Watch(..) | Wait::Explain(_));
+            if c.waiting.as_ref().is_some_and(|(since, wait)| is_lookup(wait) && since.elapsed() > LOOKUP_WAIT) {
+                c.waiting = None;
+                self.lookups.forget(Whose::Connection(c.id));
+                let what = "the look-up has not been done in nine seconds, behind others of the same user or of many users: \
+                            name the process by its pid, or try again later";
+                c.push(&refused(ErrorCode::System, what), None);
             }
         }
     }
@@ -881,16 +1507,26 @@ impl Control {
     fn close(&mut self, i: usize) {
         let c = self.connections.swap_remove(i);
         self.checks.retain(|check| check.connection != c.id);
+        if c.waiting.is_some() {
+            self.lookups.forget(Whose::Connection(c.id)); // a ring that is being made is taken out of use when it is
+        }
+        self.targets.give_back(c.peer.uid, c.targets.len() as u64);
         if let Some(ring) = c.ring {
             self.core.tell(move |core| core.unsubscribe(ring));
         }
         // A process that joined stays watched: closing a descriptor is neither a crash nor a farewell.
     }
 
-    /// The next kept events for those who asked for them and have read the last ones.
+    /// The next kept events for those who asked for them and have read the last ones: root's connections first, the others for a slice of time.
     fn send_pages(&mut self) {
-        for c in &mut self.connections {
-            while let Some((from, follow)) = c.reading.filter(|_| c.out_bytes < ENOUGH) {
+        let mut reading: Vec<usize> = (0..self.connections.len()).filter(|i| self.connections[*i].reading.is_some()).collect();
+        reading.sort_by_key(|i| (self.connections[*i].peer.uid != 0, self.connections[*i].served));
+        let began = Instant::now();
+        for i in reading {
+            let c = &mut self.connections[i];
+            self.served += 1;
+            c.served = self.served;
+            while let Some((from, follow)) = c.reading.filter(|_| c.out_bytes < ENOUGH && !c.closing) {
                 let page = self.history.page(from, PAGE);
                 let next = self.history.next_seq();
                 c.reading = page.last().map(|e| (e.seq + 1, follow)).filter(|(from, _)| *from < next);
@@ -900,6 +1536,9 @@ impl Control {
                 if c.reading.is_none() {
                     c.push(&Reply::EventsEnd { next }, None);
                     c.following |= follow;
+                }
+                if began.elapsed() >= USERS_SLICE {
+                    return;
                 }
             }
         }
@@ -933,6 +1572,10 @@ impl Control {
     fn try_answer(&mut self, i: usize, request: Request) -> Result<Option<Answer>, Refused> {
         let plain = |reply| Ok(Some((reply, None)));
         let fail = |code, what: String| Err(Refused { code, what });
+        if is_told(&request) && !self.may_be_told(self.connections[i].peer.uid) {
+            self.connections[i].held = Some(Box::new(request));
+            return Ok(None);
+        }
         match request {
             Request::Hello { protocol } if protocol != PROTOCOL => fail(
                 ErrorCode::Version,
@@ -950,30 +1593,21 @@ impl Control {
             }
             Request::Subscribe { socket_only } => {
                 self.policy.may_monitor(&self.connections[i].peer)?;
-                if self.connections[i].ring.is_some() {
-                    return fail(ErrorCode::Exists, "this connection has its event ring already".into());
-                }
-                let made = self.core.ask(move |core| core.subscribe(socket_only)).ok_or_else(stuck)?;
-                let (index, kind, fd) = made.map_err(|e| Refused { code: ErrorCode::Full, what: e.to_string() })?;
-                self.connections[i].ring = Some(index);
-                Ok(Some((Reply::Ring { kind, size: fide_xdp::layout::RING_BYTES }, Some(fd))))
+                self.subscribe(i, socket_only)
             }
             Request::Monitor { target, pbsize, timeout_ns } => {
                 self.policy.may_monitor(&self.connections[i].peer)?;
-                let Some(ring) = self.connections[i].ring else {
-                    return fail(ErrorCode::Invalid, "subscribe first: events need a ring".into());
-                };
-                let target = Target::parse(&target).map_err(|what| Refused { code: ErrorCode::Invalid, what })?;
-                let want = Want { pbsize, timeout_ns };
-                let (node, app, pbsize, timeout_ns, alive) =
-                    self.core.ask(move |core| core.monitor(ring, target, want)).ok_or_else(stuck)?;
-                plain(Reply::Monitored { node, app, pbsize, timeout_ns, alive })
+                self.monitor(i, &target, Want { pbsize, timeout_ns }).map(|reply| Some((reply, None)))
             }
             Request::Unmonitor { target } => {
                 let Some(ring) = self.connections[i].ring else {
                     return fail(ErrorCode::NotFound, "nothing is monitored on this connection".into());
                 };
                 let parsed = Target::parse(&target).map_err(|what| Refused { code: ErrorCode::Invalid, what })?;
+                let c = &mut self.connections[i];
+                if c.targets.remove(&parsed) {
+                    self.targets.give_back(c.peer.uid, 1);
+                }
                 match self.core.ask(move |core| core.unmonitor(ring, &parsed)).ok_or_else(stuck)? {
                     true => plain(Reply::Done),
                     false => fail(ErrorCode::NotFound, format!("{target} is not monitored on this connection")),
@@ -984,31 +1618,32 @@ impl Control {
             Request::Report { name, hung, reason } => self.report(i, &name, hung, reason).map(Some),
             Request::Quit => match self.connections[i].joined.take() {
                 Some(app) => {
-                    self.core.ask(move |core| core.unwatch(app)).ok_or_else(stuck)?;
+                    let quit =
+                        self.core.ask(move |core| (core.watchlist.identity(app), core.unwatch(app)).0).ok_or_else(stuck)?;
+                    self.standing.iter_mut().filter(|s| s.app == Some(app)).for_each(|s| s.quit = Some(quit));
                     plain(Reply::Done)
                 }
                 None => fail(ErrorCode::NotFound, "this connection has not joined".into()),
             },
-            Request::Watch { name, selector } => {
-                let process = self.resolver.resolve(&selector, self.connections[i].peer.pid)?;
-                self.policy.may_watch(&self.connections[i].peer, process.uid)?;
-                let app = self.watch(&name, &process, Origin::Operator, 0, None, None)?;
-                if !matches!(selector, Selector::Pid(_)) {
-                    self.standing.retain(|s| s.name != name);
-                    let owner = Some(self.connections[i].peer.clone());
-                    self.standing.push(Standing { app: Some(app), owner, ..Standing::new(&name, &selector, Origin::Operator) });
+            Request::Watch { name, selector, user, containers } => {
+                let uid = self.connections[i].peer.uid;
+                self.may_take(&name, Owner::User(uid))?;
+                let scope = scope(&selector, user.as_deref(), containers, uid)?;
+                let asking = if matches!(selector, Selector::Pid(_)) { self.connections[i].asker(&self.resolver)? } else { None };
+                if self.resolver.is_quick(&selector, asking) {
+                    let process = self.resolver.resolve_within(&scope, &selector, asking)?;
+                    return self.watch_found(i, &name, selector, scope, &process).map(|reply| Some((reply, None)));
                 }
-                plain(Reply::Watched { pid: process.pid, app })
+                let (resolver, wanted, within) = (self.resolver.clone(), selector.clone(), scope.clone());
+                self.look_up(i, Wait::Watch(name, selector, scope), move |limit| {
+                    Found::Process(resolver.within(limit).resolve_within(&within, &wanted, asking))
+                })
             }
             Request::Unwatch { name } => self.unwatch(i, &name).map(Some),
             Request::Status => {
                 self.policy.may_read(&self.connections[i].peer)?;
-                let mut status = self.core.status(&self.about).ok_or_else(stuck)?;
-                if let (Some(guard), Some(fence)) = (&self.guard, status.fence.as_mut()) {
-                    guard.complete(fence);
-                }
-                status.gates = self.gates.as_ref().map_or_else(Vec::new, |gates| gates.status(now_ns()));
-                plain(Reply::Status(Box::new(status)))
+                self.connections[i].waiting = Some((Instant::now(), Wait::Status));
+                Ok(None)
             }
             Request::Events { from, last, follow } => {
                 self.policy.may_read(&self.connections[i].peer)?;
@@ -1017,7 +1652,8 @@ impl Control {
             }
             Request::Explain { id } => {
                 self.policy.may_read(&self.connections[i].peer)?;
-                one_life(id, self.history.find(id)).map(|event| Some((Reply::Explained(Box::new(event)), None)))
+                let search = self.history.search(id);
+                self.look_up(i, Wait::Explain(id), move |limit| Found::Verdicts(search.run(|| limit.is_over())))
             }
             Request::Reload => {
                 self.policy.may_reload(&self.connections[i].peer)?;
@@ -1054,7 +1690,8 @@ impl Control {
             let outcome = CheckOutcome::Certain;
             return plain(Checked { outcome, drained_ns: 0, lost_ns: 0, why: String::new(), peer });
         }
-        match check.route(&mut self.carriers, &self.config.node, self.connections[i].peer.pid) {
+        let asker = self.connections[i].asker(&self.resolver)?;
+        match check.route(&mut self.carriers, &self.config.node, asker) {
             Err(why) => plain(check::no_barrier(why, peer)),
             Ok(()) => {
                 let queues: Vec<_> = check.queues().collect();
@@ -1077,11 +1714,12 @@ impl Control {
             return Err(Refused { code: ErrorCode::Unsupported, what: what.into() });
         };
         let c = &mut self.connections[i];
+        let asker = c.asker(&self.resolver)?;
         let at = match c.gate {
             Some(at) => at,
             None => *c.gate.insert(gates.of(&c.peer)?),
         };
-        let (gate, valid_ns) = gates.extend(at, c.peer.pid, (known_ns, valid_ns, anew), now_ns())?;
+        let (gate, valid_ns) = gates.extend(at, asker, (known_ns, valid_ns, anew), now_ns())?;
         Ok(Reply::Extended { gate, valid_ns })
     }
 
@@ -1144,32 +1782,60 @@ impl Control {
         if c.joined.is_some() {
             return Err(Refused { code: ErrorCode::Exists, what: "this connection has joined already; quit first".into() });
         }
-        let Some(pid) = c.peer.pid else {
-            return Err(Refused {
-                code: ErrorCode::Unsupported,
-                what: "the agent cannot see this process: it must run in the host's pid namespace".into(),
-            });
-        };
-        let process = self.resolver.target(pid)?;
-        let ring = c.ring;
+        let process = c.own_process(&self.resolver)?;
+        let (ring, uid) = (c.ring, c.peer.uid);
+        let whose = self.join_as(name, &process, Owner::User(uid))?;
         let (bridge, fd) =
             Bridge::create().map_err(|e| Refused { code: ErrorCode::System, what: format!("no memory for the bridge: {e}") })?;
         let most = self.core.ask(|core| core.piggyback_max()).unwrap_or(0);
         let granted = pbsize.min(most);
-        // A process that reconnects is watched already: it gets a new bridge, and its connection can say goodbye again.
-        let known = {
-            let name = name.to_string();
-            self.core.ask(move |core| core.joined_as(&name, pid))
-        };
-        let app = match known.flatten() {
-            Some(app) => {
+        let app = match whose {
+            Joins::Watched(app) if app > u32::from(u16::MAX) => {
+                let what = "65535 processes have been watched since this agent was started: restart it before more can join";
+                return Err(Refused { code: ErrorCode::Full, what: what.into() });
+            }
+            Joins::Watched(app) => {
                 self.core.tell(move |core| core.rejoin(app, granted, bridge, ring));
                 app
             }
-            None => self.watch(name, &process, Origin::Joined, granted, Some(bridge), ring)?,
+            Joins::Standing(at) => {
+                let s = &self.standing[at];
+                let (origin, owner, progress) = (s.origin, s.owner(), s.progress.clone());
+                self.make_way(name, Some(&process), owner)?;
+                let app = self.watch(name, &process, (origin, owner.uid()), granted, Some(bridge), ring)?;
+                if let Some(s) = self.standing.iter_mut().find(|s| s.name == name) {
+                    s.has(app, &process, &self.resolver);
+                }
+                self.probe(app, name, process.pid, progress);
+                app
+            }
+            Joins::Alone => {
+                self.admit_watch(uid)?;
+                self.watch(name, &process, (Origin::Joined, uid), granted, Some(bridge), ring)?
+            }
         };
         self.connections[i].joined = Some(app);
         Ok((Reply::Joined { app, pbsize: granted, bridge_len: bridge::LEN as u32 }, Some(fd)))
+    }
+
+    /// As what a process joins under this name.
+    fn join_as(&mut self, name: &str, process: &Process, by: Owner) -> Result<Joins, Refused> {
+        let (wanted, identity) = (name.to_string(), process.identity());
+        // A process that reconnects, or that somebody else has watched by this name, gets a bridge, and its connection can say goodbye.
+        if let Some(app) = self.core.ask(move |core| core.watched_as(&wanted, identity)).flatten() {
+            return Ok(Joins::Watched(app));
+        }
+        // It may be what a watch of this name waits for.
+        if let Some(at) = self.standing.iter().position(|s| s.name == name)
+            && self.lives(at).is_none()
+            && self.standing[at].unknown_user.is_none()
+            && self.standing[at].may_watch(&self.policy, process).is_ok()
+            && self.resolver.fits(&self.standing[at].scope, &self.standing[at].selector, process.pid)
+        {
+            return Ok(Joins::Standing(at));
+        }
+        self.may_take(name, by)?;
+        self.make_way(name, Some(process), by).map(|_| Joins::Alone)
     }
 
     fn watch_counter(&mut self, i: usize, counter: u32, limit_ns: u64) -> Result<Answer, Refused> {
@@ -1186,14 +1852,16 @@ impl Control {
                 "a progress limit lies between 10 ms, below which scheduling alone would look like a hang, and a day".into(),
             );
         }
-        match self.core.ask(move |core| core.watch_progress(app, ProgressSource::Counter(counter), limit_ns)) {
-            Some(true) => Ok((Reply::Done, None)),
-            Some(false) => fail(ErrorCode::NotFound, "this process is no longer watched: it is ending".into()),
+        match self.core.ask(move |core| core.watch_counter(app, counter, limit_ns)) {
+            Some(Ok(true)) => Ok((Reply::Done, None)),
+            Some(Err(what)) => fail(ErrorCode::Full, what),
+            Some(Ok(false)) => fail(ErrorCode::NotFound, "this process is no longer watched: it is ending".into()),
             None => fail(ErrorCode::System, "the agent's loop does not answer".into()),
         }
     }
 
-    /// Who may have a process watched may also say of it that it is hung; who joined may say so of itself.
+    /// Everybody may say of the processes of his own user that they are hung. Of which process a connection says that it is its own, and whose the other
+    /// one is, is looked at now: both may have changed.
     fn report(&mut self, i: usize, name: &str, hung: bool, reason: String) -> Result<Answer, Refused> {
         if reason.len() > REASON_MAX || reason.chars().any(char::is_control) {
             let what = format!("a reason is one line of at most {REASON_MAX} bytes");
@@ -1202,12 +1870,15 @@ impl Control {
         let wanted = name.to_string();
         let found = self
             .core
-            .ask(move |core| core.watchlist.named(&wanted).and_then(|app| core.watchlist.get(app).map(|w| (app, w.uid))));
-        let Some((app, uid)) = found.flatten() else {
-            return Err(Refused { code: ErrorCode::NotFound, what: format!("no process named {name} is watched on this host") });
-        };
-        if self.connections[i].joined != Some(app) {
-            self.policy.may_watch(&self.connections[i].peer, uid)?;
+            .ask(move |core| core.watchlist.named(&wanted).and_then(|app| core.watchlist.get(app).map(|w| (app, w.process()))));
+        let not_watched =
+            || Refused { code: ErrorCode::NotFound, what: format!("no process named {name} is watched on this host") };
+        let Some((app, identity)) = found.flatten() else { return Err(not_watched()) };
+        if self.connections[i].joined == Some(app) {
+            self.connections[i].own_process(&self.resolver)?;
+        } else {
+            let process = self.resolver.target(identity.pid).ok().filter(|process| process.identity() == identity);
+            self.policy.may_report(&self.connections[i].peer, process.ok_or_else(not_watched)?.owner())?;
         }
         if !reason.is_empty() {
             let by = &self.connections[i].peer;
@@ -1220,33 +1891,99 @@ impl Control {
         Ok((Reply::Done, None))
     }
 
+    /// Whether a user may have one more process watched. Watches that wait for their processes count.
+    fn admit_watch(&self, uid: u32) -> Result<(), Refused> {
+        let (own, used) = self.core.ask(move |core| core.watchlist.held_by(uid)).ok_or_else(stuck)?;
+        let waiting = || self.standing.iter().filter(|s| s.app.is_none());
+        let (own, used) = (own + waiting().filter(|s| s.uid() == uid).count() as u64, used + waiting().count() as u64);
+        WATCHES.admit(uid, own, used, 1).map_err(|what| Refused { code: ErrorCode::Full, what })
+    }
+
+    /// An operator's watch of a process that was found.
+    fn watch_found(
+        &mut self,
+        i: usize,
+        name: &str,
+        selector: Selector,
+        scope: Scope,
+        process: &Process,
+    ) -> Result<Reply, Refused> {
+        let peer = self.connections[i].peer.clone();
+        let owner = Owner::User(peer.uid);
+        // Both may have changed while it was looked for.
+        self.may_take(name, owner)?;
+        if matches!(selector, Selector::Pid(_)) {
+            self.connections[i].asker(&self.resolver)?;
+        }
+        self.policy.may_watch(&peer, process.owner())?;
+        self.admit_watch(peer.uid)?;
+        let app = self.watch_as(name, process, (Origin::Operator, owner))?;
+        if !matches!(selector, Selector::Pid(_)) {
+            self.standing.retain(|s| s.name != name);
+            let mut standing = Standing { owner: Some(peer), scope, ..Standing::new(name, &selector, Origin::Operator) };
+            standing.has(app, process, &self.resolver);
+            self.standing.push(standing);
+        }
+        Ok(Reply::Watched { pid: process.pid, app })
+    }
+
+    /// A watch is ended by whoever made it, or by root; one of the configuration by root, until the next reload.
     fn unwatch(&mut self, i: usize, name: &str) -> Result<Answer, Refused> {
         let wanted = name.to_string();
-        let found = self
-            .core
-            .ask(move |core| core.watchlist.named(&wanted).and_then(|app| core.watchlist.get(app).map(|w| (app, w.uid))));
-        let waiting = self.standing.iter().find(|s| s.name == name);
-        let Some((app, uid)) = found.flatten() else {
-            let uid = waiting.and_then(|s| s.owner.as_ref()).map_or(0, |owner| owner.uid);
-            if waiting.is_some() && self.policy.may_watch(&self.connections[i].peer, uid).is_ok() {
-                self.standing.retain(|s| s.name != name);
-                return Ok((Reply::Done, None));
-            }
+        let live = self.core.ask(move |core| core.watchlist.holders(&wanted, None)).ok_or_else(stuck)?.pop();
+        let standing = self.standing.iter().find(|s| s.name == name).map(Standing::owner);
+        let Some(owner) = standing.or(live.as_ref().map(|h| h.owner)) else {
             return Err(Refused { code: ErrorCode::NotFound, what: format!("no process named {name} is watched on this host") });
         };
-        self.policy.may_watch(&self.connections[i].peer, uid)?;
-        self.standing.retain(|s| s.name != name);
-        if let Some(probes) = &self.probes {
-            probes.remove(app);
+        let uid = self.connections[i].peer.uid;
+        if uid != 0 && owner != Owner::User(uid) {
+            let what = match owner {
+                Owner::Configuration => {
+                    format!("the watch {name} belongs to the configuration: only root may end it, until the next `fide reload`")
+                }
+                Owner::User(_) => {
+                    format!("the watch {name} belongs to {owner}: user {uid} may not end it, only {owner} and root may")
+                }
+            };
+            return Err(Refused { code: ErrorCode::Permission, what });
         }
-        self.core.ask(move |core| core.unwatch(app));
+        self.standing.retain(|s| s.name != name);
+        if let Some(live) = live {
+            self.end_watch(live.app);
+        }
         Ok((Reply::Done, None))
     }
 }
 
+/// As what a process joins.
+enum Joins {
+    /// It is watched by this number already.
+    Watched(u32),
+    /// It is what this watch waits for.
+    Standing(usize),
+    /// By its own word.
+    Alone,
+}
+
+/// What must be true of a process that a selector finds, for a watch that this user asks for.
+fn scope(selector: &Selector, user: Option<&str>, containers: bool, asked_by: u32) -> Result<Scope, Refused> {
+    let given = user.map(|name| {
+        let what = || format!("this host has no user `{name}`: give a user's name or number");
+        access::user_id(name).ok_or_else(|| Refused { code: ErrorCode::Invalid, what: what() })
+    });
+    let given = given.transpose()?;
+    // Anybody can give a process any name.
+    let user = given.or(matches!(selector, Selector::Name(_)).then_some(asked_by));
+    Ok(Scope { user, manager: given.or((asked_by != 0).then_some(asked_by)), containers, place: None })
+}
+
 impl Standing {
     fn new(name: &str, selector: &Selector, origin: Origin) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            looking: false,
+            looked: None,
             name: name.into(),
             selector: selector.clone(),
             origin,
@@ -1254,34 +1991,103 @@ impl Standing {
             app: None,
             progress: None,
             complained: false,
+            scope: Scope::default(),
+            unknown_user: None,
+            settled: false,
+            why: "its process has not been looked for yet".into(),
+            ambiguity_told: None,
+            quit: None,
             denied: None,
         }
     }
 
     fn configured(watch: &config::Watch) -> Self {
-        Self { progress: watch.progress.clone(), ..Self::new(&watch.name, &watch.selector, Origin::Config) }
+        let standing = Self::new(&watch.name, &watch.selector, Origin::Config);
+        let with = |user| scope(&watch.selector, user, watch.containers, 0);
+        match with(watch.user.as_deref()).or_else(|_| with(None)) {
+            Ok(scope) => {
+                let unknown_user = watch.user.clone().filter(|name| access::user_id(name).is_none());
+                Self { progress: watch.progress.clone(), scope, unknown_user, ..standing }
+            }
+            Err(_) => standing,
+        }
+    }
+
+    /// Looks for the user that this host did not know.
+    fn find_user(&mut self) -> Result<(), Refused> {
+        let Some(name) = &self.unknown_user else { return Ok(()) };
+        self.scope = Scope { place: None, ..scope(&self.selector, Some(name), self.scope.containers, 0)? };
+        self.unknown_user = None;
+        Ok(())
+    }
+
+    fn owner(&self) -> Owner {
+        Owner::of(self.origin, self.owner.as_ref().map_or(0, |peer| peer.uid))
+    }
+
+    /// This is its process now. What else listens on its port or has its name later must be where this one is.
+    fn has(&mut self, app: u32, process: &Process, resolver: &Resolver) {
+        self.app = Some(app);
+        (self.complained, self.settled) = (false, false);
+        self.why.clear();
+        if matches!(self.selector, Selector::Name(_) | Selector::Port(_)) && self.scope.place.is_none() {
+            self.scope.place = Some(resolver.place(&self.scope, process));
+        }
+    }
+
+    /// Whose time is spent on it.
+    fn uid(&self) -> u32 {
+        self.owner.as_ref().map_or(0, |owner| owner.uid)
     }
 
     /// Whether its owner may have this process watched: the next one that answers to a selector may be somebody else's.
     fn may_watch(&self, policy: &access::Policy, process: &Process) -> Result<(), Refused> {
-        self.owner.as_ref().map_or(Ok(()), |owner| policy.may_watch(owner, process.uid))
+        self.owner.as_ref().map_or(Ok(()), |owner| policy.may_watch(owner, process.owner()))
     }
 }
 
 impl Connection {
+    /// The number of the process that opened it, as long as that one lives; `None` where it cannot be seen.
+    fn asker(&self, resolver: &Resolver) -> Result<Option<u32>, Refused> {
+        match (&self.process, self.peer.pid) {
+            (Some(process), _) => process.target(resolver).map(|t| Some(t.pid)),
+            (None, Some(pid)) => Err(crate::identity::ended(pid)),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// The process that opened it, which is still there, and is still its user's.
+    fn own_process(&self, resolver: &Resolver) -> Result<Process, Refused> {
+        let Some(pid) = self.peer.pid else {
+            return Err(Refused {
+                code: ErrorCode::Unsupported,
+                what: "the agent cannot see this process: it must run in the host's pid namespace".into(),
+            });
+        };
+        let process = self.process.as_ref().ok_or_else(|| crate::identity::ended(pid))?.target(resolver)?;
+        if self.peer.uid != 0 && process.uid != self.peer.uid {
+            let what = format!(
+                "process {pid} was user {}'s when it connected and is user {}'s now: connect again",
+                self.peer.uid, process.uid
+            );
+            return Err(Refused { code: ErrorCode::Permission, what });
+        }
+        Ok(process)
+    }
+
     /// Whether its next request may be read: replies come in the order of requests, and it must read them.
     fn is_listening(&self) -> bool {
-        !self.closing && !self.checking && self.reading.is_none() && self.out_bytes < ENOUGH
+        let waits = self.checking || self.waiting.is_some() || self.held.is_some() || self.reading.is_some();
+        !self.closing && !waits && self.out_bytes < ENOUGH
     }
 
     fn push(&mut self, reply: &Reply, fd: Option<OwnedFd>) {
-        match serde_json::to_vec(reply) {
-            Ok(bytes) => {
-                self.out_bytes += bytes.len();
-                self.out.push_back((bytes, fd));
-            }
-            Err(e) => tracing::error!("reply not written: {e}"),
-        }
+        self.push_bytes(encoded(reply), fd);
+    }
+
+    fn push_bytes(&mut self, bytes: Rc<[u8]>, fd: Option<OwnedFd>) {
+        self.out_bytes += bytes.len();
+        self.out.push_back((bytes, fd));
     }
 
     fn flush(&mut self) {
@@ -1356,7 +2162,16 @@ mod tests {
 
     #[test]
     fn a_standing_watch_finds_only_what_its_owner_may_have_watched() {
-        let process = |uid| Process { pid: 7, start_ticks: 1, uid, comm: "victimd".into(), exe: None, nspids: vec![7] };
+        let process = |uid| Process {
+            pid: 7,
+            start_ticks: 1,
+            uid,
+            real_uid: uid,
+            saved_uid: uid,
+            comm: "victimd".into(),
+            exe: None,
+            nspids: vec![7],
+        };
         let allowed = |section: &str| {
             let config = Config::parse(&format!("node = \"a\"\n[access]\n{section}")).unwrap();
             access::Policy::new(&config.access).0
@@ -1377,7 +2192,7 @@ mod tests {
     #[test]
     fn one_user_cannot_take_all_connections_and_root_always_gets_one() {
         let mut connected: Vec<u32> = Vec::new();
-        for _ in 0..CONNECTIONS_PER_USER {
+        for _ in 0..CONNECTIONS.per_user {
             assert_eq!(admit(connected.iter().copied(), 1000), Ok(()));
             connected.push(1000);
         }
@@ -1386,18 +2201,18 @@ mod tests {
         assert_eq!(admit(connected.iter().copied(), 1001), Ok(()), "another user has its own");
 
         let mut user = 1001;
-        while connected.len() < CONNECTIONS - CONNECTIONS_FOR_ROOT {
+        while (connected.len() as u64) < CONNECTIONS.all - CONNECTIONS.for_root {
             assert_eq!(admit(connected.iter().copied(), user), Ok(()));
             connected.push(user);
             user += 1;
         }
         let why = admit(connected.iter().copied(), user).unwrap_err();
         assert!(why.contains("kept for root"), "{why}");
-        while connected.len() < CONNECTIONS {
+        while (connected.len() as u64) < CONNECTIONS.all {
             assert_eq!(admit(connected.iter().copied(), 0), Ok(()));
             connected.push(0);
         }
         let why = admit(connected.iter().copied(), 0).unwrap_err();
-        assert!(why.contains("all 256") && why.contains("end some clients"), "{why}");
+        assert!(why.contains("all 256 connections") && why.contains("close some"), "{why}");
     }
 }

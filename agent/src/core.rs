@@ -15,10 +15,13 @@ use crate::bridge::Bridge;
 use crate::check::Answers;
 use crate::fence::{Driver, Known, Outcome};
 use crate::metrics::Heart;
+use crate::namesake::Namesakes;
 use crate::peers::Peer;
 use crate::receive::Receiver;
+use crate::shares::{LOOKS, PROGRESS_TOLD, Rate, looks};
 use crate::steer::{Emptied, Steered, Steering};
-use crate::subscribers::{Subscribers, Target, Want, key};
+use crate::subscribers::{Made, Subscribers, Target, Want, key};
+use crate::unwanted;
 use crate::watchlist::{Origin, Watched, Watchlist};
 use crate::words;
 use crossbeam_channel::{Receiver as Channel, Sender};
@@ -30,17 +33,21 @@ use fide_proto::detector::{
     self, Action, AppState, Detector, Offer, Outbox, OutboxConfig, PathArrival, ProbeResult, Progress, Seen, Taken, Verdict,
     progress::Finding,
 };
-use fide_wire::control::{ErrorCode, HistoryEvent, Refused, RingKind};
+use fide_proto::node::introductions::Introductions;
+use fide_wire::control::{ErrorCode, HistoryEvent, Refused};
 use fide_wire::event::{Record, RecordKind};
+use fide_wire::frame::introduction::{Answer, Hello};
 use fide_wire::mac::Keyring;
 use fide_wire::marks::Marks;
 use fide_wire::packet::{
-    Announce, AnnouncedApp, AnnouncedMonitor, BODY_MAX, ConfirmEntry, Header, Kind, Notice, PACKET_MAX, Packet, ReportEntry,
+    Announce, AnnouncedAnswer, AnnouncedApp, AnnouncedMonitor, BODY_MAX, ConfirmEntry, Header, Kind, Notice, PACKET_MAX, Packet,
+    ReportEntry,
 };
 use fide_wire::verdict::{
     Barrier, BarrierBy, Cause, Confirmers, Contract, Evidence, FenceMode, FencedWhy, Grade, ProgressSource, VerdictId,
 };
 use fide_wire::{PATHS, SLOTS};
+use fide_xdp::Used;
 use fide_xdp::layout::QUEUES;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -58,6 +65,10 @@ pub enum Happened {
     Incarnation(u32),
     /// Another host's incarnation, to be remembered.
     PeerIncarnation(String, u32),
+    /// A ring that no table of the loop names any more, to be taken out of use.
+    RingGone(u32, Made),
+    /// A bridge of a process that ended, to be dropped: unmapping it may wait for other threads.
+    BridgeGone(Bridge),
     /// The loop has ended.
     Stopped,
 }
@@ -127,8 +138,32 @@ const AWAKE_NS: u64 = 60_000;
 const PRESSED_NS: u64 = 1_000_000;
 const PUT_OFF_NS: u64 = 5_000_000;
 
+/// Whole packets that one loop iteration takes, and that are taken before a notice so that what came before it is told before it.
+const PACKETS_AT_ONCE: usize = 64;
+const PACKETS_BEFORE_NOTICE: usize = 256;
+/// Commands of the control thread take so much of a loop iteration, and the last of them to its end: then what is urgent comes again.
+const COMMANDS_NS: u64 = 50_000;
+/// Looks at progress counters in one loop iteration.
+const LOOKS_AT_ONCE: usize = 64;
+/// Packets of an announcement that leave in one loop iteration: each takes some 20 µs.
+const ANNOUNCED_AT_ONCE: usize = 2;
+/// From one announcement to the next, however much changes: so long for each packet of the last one but the first.
+const ANNOUNCE_PAUSE_PACKET_NS: u64 = 2_000_000;
+/// And where nothing but what is monitored from here has changed.
+const ANNOUNCE_MONITORS_NS: u64 = 50_000_000;
+/// A change of a process's progress that its user has no rate left for is looked at again after so long.
+const OWED_AGAIN_NS: u64 = 50_000_000;
+
 /// How often announcements and path reports leave.
 const HOUSEKEEPING_NS: u64 = 1_000_000_000;
+/// Hellos are answered together that come within so long: a cluster that starts at once sends many.
+const ANSWERS_WAIT_NS: u64 = 500_000;
+/// Hellos that one announcement answers: it must fit a packet.
+const ANSWERS_AT_ONCE: usize = 16;
+/// Hosts that nobody doubts and that are asked in one second.
+const TRIED_AT_ONCE: usize = 8;
+/// For so long after a frame with our MAC has come others are told of it.
+const DIVERTED_NS: u64 = 3_000_000_000;
 /// A host whose fence depends on confirmations gets them so many times in its timeout.
 const CONFIRMATIONS_PER_FENCE: u64 = 5;
 /// Announcements after the start or a change, until everybody surely has them.
@@ -137,8 +172,6 @@ const ANNOUNCE_BURST: [u64; 4] = [0, 50_000_000, 150_000_000, 400_000_000];
 const HEART: std::time::Duration = std::time::Duration::from_secs(2);
 const NO_REPORT: ReportEntry =
     ReportEntry { node: 0, incarnation: 0, path: 0, flags: 0, last_number: 0, echo_sent_ns: 0, hold_ns: 0, jitter_max_ns: 0 };
-/// Most hosts and processes that a new subscriber to a host or to everything is told of at once.
-const INTRODUCED: usize = 256;
 /// Stay in the loop's busy part this long between looks at the descriptors, in the dedicated profile.
 const SPIN_NS: u64 = 50_000;
 /// A real-time thread that never sleeps is stopped by the kernel for 50 ms of every second, all at once, in favour of ordinary
@@ -213,6 +246,11 @@ pub struct Core {
     outbox: Outbox,
     /// Of the processes of this host.
     pub(crate) progress: Progress,
+    /// How fast the progress of each user's processes changes.
+    progress_rates: BTreeMap<u32, Rate>,
+    /// What others are still to be told of a process's progress, and when that is looked at again.
+    progress_owed: BTreeMap<u32, Finding>,
+    progress_owed_at: u64,
     // Boxed: the loop looks at every slot each turn, and 256 pointers are 2 KiB.
     pub(crate) peers: Vec<Option<Box<Peer>>>,
     /// Processes of this host.
@@ -225,9 +263,25 @@ pub struct Core {
     announce_step: usize,
     announced_version: u64,
     wants_version: u64,
+    announcing: Announcing,
+    /// When the last one began, and before when none may begin.
+    announced_ns: u64,
+    announce_not_before: u64,
     housekeeping_at: u64,
     complained: Complaints,
+    /// Others of this name, and what came that nobody wanted.
+    namesakes: Namesakes,
+    answered_name_ns: u64,
+    /// The slot after that of the host that was asked last without a doubt.
+    tried: usize,
+    /// When frames with our own MAC came last, by path, as was last seen.
+    own_mac_ns: [u64; PATHS],
+    pub(crate) unwanted: unwanted::Watch,
     monitored_by: BTreeMap<(u32, u32), u32>,
+    /// Which hosts have shown that they live.
+    introductions: Introductions,
+    /// When those that asked are answered.
+    introduce_at: u64,
     /// Hosts that announced a life older than one that was seen: the newest life that is over, and when they were heard.
     outdated: BTreeMap<u32, (u32, u64, bool)>,
     /// Nothing that ran in former lives goes on: this host was started anew, or its fence was found closed. And what those lives knew.
@@ -261,8 +315,9 @@ pub struct Core {
 #[derive(Default)]
 struct Complaints {
     clashes: Complaint,
+    /// How often another agent has shown that it has our name.
+    clash_count: u64,
     foreign: Complaint,
-    echo: bool,
     urgent_lost: u64,
 }
 
@@ -309,6 +364,9 @@ impl Core {
             detector: Detector::new(start.detector.clone()),
             outbox: Outbox::new(OutboxConfig::new(start.node, start.incarnation)),
             progress: Progress::new(),
+            progress_rates: BTreeMap::new(),
+            progress_owed: BTreeMap::new(),
+            progress_owed_at: u64::MAX,
             receiver,
             lane,
             prober,
@@ -337,9 +395,19 @@ impl Core {
             announce_step: 0,
             announced_version: 0,
             wants_version: 0,
+            announcing: Announcing::default(),
+            announced_ns: 0,
+            announce_not_before: 0,
             housekeeping_at: now + HOUSEKEEPING_NS,
             complained: Complaints::default(),
+            namesakes: Namesakes::default(),
+            answered_name_ns: 0,
+            tried: 0,
+            own_mac_ns: [0; PATHS],
+            unwanted: unwanted::Watch::default(),
             monitored_by: BTreeMap::new(),
+            introductions: Introductions::new(start.node, start.incarnation, [None; PATHS], SLOTS, now),
+            introduce_at: u64::MAX,
             outdated: BTreeMap::new(),
             former_ended: start.rebooted || fence.as_ref().is_some_and(|fence| fence.driver.closed().is_some()),
             former_known: start.known.clone(),
@@ -363,8 +431,12 @@ impl Core {
             start,
         };
         core.wait_for_descriptors()?;
+        if let Some(prober) = core.prober.as_mut() {
+            core.receiver.filter_answers(prober);
+        }
         for path in 0..PATHS {
             core.look_at_carrier(path, now);
+            core.receiver.set_mac(path, core.lane.mac(path as u8));
             core.open_drops(path as u8);
         }
         if let Some(FenceStart { driver, recover }) = fence {
@@ -443,8 +515,9 @@ impl Core {
         let now = now_ns();
         self.heart.tick(now);
         self.beat(now);
-        self.drain_inbox();
+        self.drain_inbox(PACKETS_AT_ONCE);
         self.run_commands();
+        self.hand_back();
         self.judge(now_ns());
         self.send_steered();
         self.ask_wanted_answerers(now_ns());
@@ -455,9 +528,13 @@ impl Core {
         if now >= self.confirm_fences_at {
             self.confirm_fences(now_ns());
         }
-        if self.can_begin(self.announce_at, now) {
+        if self.stopping.is_none() {
+            self.exchange_hellos(now);
+        }
+        if self.announcing.is_done() && self.can_begin(self.announce_at.max(self.announce_not_before), now) {
             self.announce(now);
         }
+        self.send_announced();
         if self.can_begin(self.housekeeping_at, now) {
             self.housekeeping(now);
         }
@@ -470,7 +547,10 @@ impl Core {
         [self.detector.poll_timeout(), self.outbox.poll_timeout(), self.progress.poll_timeout(), self.stopping]
             .into_iter()
             .flatten()
-            .chain([self.pacer.next_ns(), self.announce_at, self.housekeeping_at, self.confirm_fences_at])
+            .chain([self.pacer.next_ns(), self.housekeeping_at, self.confirm_fences_at, self.progress_owed_at])
+            .chain([self.announce_at.max(self.announce_not_before)])
+            .chain([self.introduce_at])
+            .chain(self.introductions.poll_hello_timeout())
             .chain(self.warm_at().map(|(_, at_ns, _)| at_ns))
             .chain(self.steering.look_at(now_ns()))
             .chain(self.answerers_at)
@@ -478,9 +558,15 @@ impl Core {
             .unwrap_or(u64::MAX)
     }
 
+    /// Whether something was left over for the next loop iteration.
+    fn has_more(&self) -> bool {
+        let waiting = !self.announcing.is_done() || self.subscribers.has_work() || !self.ends.commands.is_empty();
+        waiting || !self.steered.is_empty() || self.receiver.has_packet()
+    }
+
     fn wait(&mut self) {
         let now = now_ns();
-        if self.is_awake(now) || !self.steered.is_empty() {
+        if self.is_awake(now) || self.has_more() {
             std::hint::spin_loop();
             return;
         }
@@ -543,8 +629,27 @@ impl Core {
     }
 
     fn run_commands(&mut self) {
+        let began = now_ns();
         while let Ok(command) = self.ends.commands.try_recv() {
             command(self);
+            if now_ns().saturating_sub(began) >= COMMANDS_NS {
+                return;
+            }
+        }
+    }
+
+    /// What takes long to be dropped, or waits for the kernel, is the control thread's to drop.
+    fn hand_back(&mut self) {
+        if self.subscribers.has_work() {
+            if let Some((index, made)) = self.subscribers.work(self.receiver.mechanism()) {
+                self.say(Happened::RingGone(index, made));
+            }
+            if !self.subscribers.is_retelling() {
+                self.who_delivers_piggybacks();
+            }
+        }
+        while let Some(bridge) = self.watchlist.dropped.pop() {
+            self.say(Happened::BridgeGone(bridge));
         }
     }
 
@@ -621,7 +726,7 @@ impl Core {
         let (Some(cause), Some(grade)) = (record.cause(), record.grade()) else { return };
         let Some(slot) = self.slot(record.node) else { return };
         // What was sent before the notice arrived before it: it is told before it (FiDe §4.1).
-        self.drain_inbox();
+        self.drain_inbox(PACKETS_BEFORE_NOTICE);
         let number = record.id as u32;
         let notice = Notice {
             notice: number,
@@ -693,14 +798,17 @@ impl Core {
     /// Where sockets receive, what they hold comes first: notices among it must not wait for the next turn.
     fn poll_sockets(&mut self) {
         if self.receiver.needs_sockets() {
-            let me = crate::soft::Me { cluster: self.start.cluster, node: self.start.node, incarnation: self.start.incarnation };
+            let sent = (self.number, self.event_number);
+            let (node, incarnation) = (self.start.node, self.start.incarnation);
+            let me = crate::soft::Me { cluster: self.start.cluster, node, incarnation, sent };
             self.receiver.poll_sockets(&self.lane, &me, &self.start.keys);
         }
     }
 
-    fn drain_inbox(&mut self) {
+    fn drain_inbox(&mut self, most: usize) {
         let keys = self.start.keys;
-        while let Some((head, bytes)) = self.receiver.next_packet() {
+        for _ in 0..most {
+            let Some((head, bytes)) = self.receiver.next_packet() else { return };
             match fide_wire::packet::decode(&bytes, self.start.cluster, &keys) {
                 Ok(packet) => self.packet(&head, &packet, now_ns()),
                 Err(reason) => self.receiver.count_refused(reason),
@@ -709,8 +817,15 @@ impl Core {
     }
 
     fn packet(&mut self, head: &Record, packet: &Packet<'_>, now: u64) {
+        if packet.header.sender == self.start.node {
+            return self.own_name(packet, now);
+        }
         match packet.header.kind {
             Kind::Heartbeat => self.piggyback(head, packet),
+            Kind::Hello => match Hello::read(packet.body) {
+                Some(hello) => self.asked(&packet.header, &hello, now),
+                None => tracing::warn!("hello of {:08x} not understood", packet.header.sender),
+            },
             Kind::Announce => match serde_json::from_slice::<Announce>(packet.body) {
                 Ok(a) => self.announced(&packet.header, &a, now),
                 Err(e) => tracing::warn!("announcement of {:08x} not understood: {e}", packet.header.sender),
@@ -722,6 +837,26 @@ impl Core {
             }
             Kind::PathReport => self.path_report(&packet.header, packet.body, now),
             Kind::Notice | Kind::Leave => {} // the urgent ring's
+        }
+    }
+
+    /// An announcement of our own name. If it answers what we asked, somebody else has sent it.
+    fn own_name(&mut self, packet: &Packet<'_>, now: u64) {
+        let Ok(a) = serde_json::from_slice::<Announce>(packet.body) else { return };
+        if a.name != self.start.name || packet.header.kind != Kind::Announce {
+            return;
+        }
+        if self.namesakes.announced(a.challenge, a.answer) {
+            self.complained.clash_count += 1;
+            // In one and the same incarnation others could not tell us apart.
+            if packet.header.incarnation == self.start.incarnation {
+                tracing::warn!("another agent has this name and this incarnation: starting a new one");
+                self.start_over(self.start.incarnation.saturating_add((now % 61) as u32), now);
+            }
+        }
+        if self.namesakes.owes_answer() && now >= self.answered_name_ns.saturating_add(HOUSEKEEPING_NS) {
+            self.answered_name_ns = now;
+            self.announce_at = self.announce_at.min(now);
         }
     }
 
@@ -756,6 +891,9 @@ impl Core {
             }
             return;
         }
+        if !self.is_introduced(h, a, now) {
+            return;
+        }
         let contract = Contract { period_ns: h.period_ns.into(), ..a.contract };
         let life = self.slot(h.sender).and_then(|s| self.peers[s].as_ref()).map(|p| p.incarnation);
         if life != Some(h.incarnation) {
@@ -775,6 +913,11 @@ impl Core {
         let Some(peer) = self.peers[slot].as_mut() else { return };
         if let Some(change) = peer.directory(a) {
             self.directory(slot, &change, now);
+        }
+        for path in a.diverted.iter().map(|path| usize::from(*path)).filter(|path| *path < PATHS) {
+            if self.detector.diverted(h.sender, path, now) {
+                self.tell_diverted(h.sender, path, now);
+            }
         }
         self.monitored_by_others(h.sender, &a.monitors);
         self.act(now);
@@ -805,7 +948,8 @@ impl Core {
         let Some(slot) = slot else { return };
         // Before its row begins at zero.
         let lost = self.peers[slot].as_ref().map_or([0; PATHS], |old| old.lost(&self.receiver.peer(slot)));
-        if let Err(e) = self.receiver.set_peer(slot, h.sender, h.incarnation) {
+        let used = Used { heartbeats: a.heartbeats, others: h.number };
+        if let Err(e) = self.receiver.set_peer(slot, h.sender, h.incarnation, used) {
             tracing::error!("{}: {e}", a.name);
             return;
         }
@@ -840,6 +984,7 @@ impl Core {
 
     fn empty_slot(&mut self, slot: usize) {
         let Some(gone) = self.peers[slot].take() else { return };
+        self.introductions.forget(gone.node);
         self.detector.forget(gone.node);
         self.receiver.remove_peer(slot, gone.node);
         for app in gone.apps.keys().copied().chain([0]) {
@@ -879,7 +1024,7 @@ impl Core {
     fn watch_node_targets(&mut self, name: &str, node: u32) {
         let rings: Vec<u32> = self.subscribers.wanting(&Target::Host(name.into())).map(|(i, _)| i).collect();
         for ring in rings {
-            self.subscribers.set(key(node, 0), ring, true, self.receiver.mechanism());
+            self.subscribers.listen(key(node, 0), ring, 0, self.receiver.mechanism());
         }
     }
 
@@ -899,13 +1044,14 @@ impl Core {
         for (app, name) in appeared {
             let heard = self.subscribers.rings(node, app);
             let target = Target::Process(name.clone(), host.clone());
-            let wanting = self.subscribers.wanting(&target).fold(0u64, |mask, (ring, _)| mask | 1 << ring);
+            let wants: Vec<(u32, u32)> = self.subscribers.wanting(&target).map(|(ring, want)| (ring, want.pbsize)).collect();
+            let wanting = wants.iter().fold(0u64, |mask, (ring, _)| mask | 1 << ring);
             match self.detector.app_state(node, app) {
                 Some(AppState::Alive | AppState::Hung { .. } | AppState::Unobserved) => {
                     // Its name first: it may end as soon as somebody listens.
                     self.appeared(node, incarnation, app, wanting, now);
-                    for ring in (0..64).filter(|r| wanting >> r & 1 == 1) {
-                        self.subscribers.set(key(node, app), ring, true, self.receiver.mechanism());
+                    for (ring, pbsize) in wants {
+                        self.subscribers.listen(key(node, app), ring, pbsize, self.receiver.mechanism());
                     }
                     if let Some((_, number)) = change.hung.iter().find(|(n, _)| *n == app) {
                         self.listed_hung(node, incarnation, app, *number, now);
@@ -1059,6 +1205,7 @@ impl Core {
     fn begin_incarnation(&mut self, after: u32, now: u64) {
         self.start.incarnation = self.start.incarnation.max(after).saturating_add(1);
         self.receiver.set_incarnation(self.start.incarnation);
+        self.introductions.begin_incarnation(self.start.incarnation);
         self.detector.set_self_incarnation(self.start.incarnation);
         self.outbox = Outbox::new(OutboxConfig::new(self.start.node, self.start.incarnation));
         self.outbox.peer_set(self.detector.live_peers());
@@ -1290,6 +1437,7 @@ impl Core {
             }
         }
         let payloads = std::array::from_fn(|p| (lens[p] > 0).then(|| &self.packets[p][..lens[p]]));
+        self.receiver.note_sent(kind == Kind::Heartbeat, number);
         self.outcomes = self.lane.send(payloads);
         stamp
     }
@@ -1365,6 +1513,12 @@ impl Core {
         self.announce_at = now;
     }
 
+    /// Somebody here monitors something else: others need not know at once.
+    fn announce_monitors_soon(&mut self, now: u64) {
+        self.announce_step = 0;
+        self.announce_at = self.announce_at.min(now.max(self.announced_ns + ANNOUNCE_MONITORS_NS));
+    }
+
     fn announce(&mut self, now: u64) {
         self.announce_step += 1;
         let step = self.announce_step;
@@ -1374,43 +1528,85 @@ impl Core {
         };
         // A version says "what is announced changed"; it must also grow when what is monitored from here changes.
         self.announced_version = self.watchlist.version + self.wants_version + 1;
-        let monitors = self.announced_monitors();
-        let base = Announce {
-            name: self.start.name.clone(),
-            addresses: (0..PATHS as u8).map(|p| self.lane.source(p).map_or_else(String::new, |a| a.to_string())).collect(),
-            contract: self.own_contract(),
-            version: self.announced_version,
-            renewed: self.renewed,
-            fence: self.fence.as_ref().and_then(Driver::promise),
-            part: 0,
-            parts: 1,
-            apps: Vec::new(),
-            monitors: Vec::new(),
-        };
+        let (challenge, answer) = self.namesakes.announce();
+        let diverted = self.diverted_paths(now);
+        let base = Announce { version: self.announced_version, parts: 1, challenge, answer, diverted, ..self.introduction() };
         let apps = self.watchlist.announced();
         if apps.iter().any(|a| self.watchlist.get(a.app).is_none_or(|w| w.ended.is_some())) {
             self.watchlist.version += 1; // the next directory is without them
         }
-        for part in split(&base, apps, monitors) {
-            match serde_json::to_vec(&part) {
-                Ok(body) => {
-                    self.send_event(Kind::Announce, None, &body);
-                }
-                Err(e) => tracing::error!("announcement not written: {e}"),
-            }
+        let monitors = self.subscribers.monitored(self.start.node);
+        let monitors = monitors.map(|(node, app, pbsize)| AnnouncedMonitor { node, app, pbsize });
+        if let Err(e) = self.announcing.write(&base, apps.into_iter(), monitors) {
+            tracing::error!("announcement not written: {e}");
+        }
+        let packets = self.announcing.parts() as u64;
+        self.announced_ns = now;
+        self.announce_not_before = now + packets.saturating_sub(1) * ANNOUNCE_PAUSE_PACKET_NS;
+    }
+
+    /// The next packets of an announcement.
+    fn send_announced(&mut self) {
+        for _ in 0..ANNOUNCED_AT_ONCE {
+            let Some(part) = self.announcing.next() else { return };
+            let mut body = std::mem::take(&mut self.body);
+            self.announcing.copy(part, &mut body);
+            self.send_event(Kind::Announce, None, &body);
+            self.body = body;
         }
     }
 
-    fn announced_monitors(&self) -> Vec<AnnouncedMonitor> {
-        let wants = self.subscribers.process_wants();
-        wants
-            .into_iter()
-            .filter_map(|((name, host), pbsize)| {
-                let node = fide_wire::name_id(&host);
-                let app = self.slot(node).and_then(|s| self.peers[s].as_ref())?.named(&name)?;
-                Some(AnnouncedMonitor { node, app, pbsize })
-            })
-            .collect()
+    /// What this host says of itself, and nothing of its processes.
+    fn introduction(&self) -> Announce {
+        Announce {
+            name: self.start.name.clone(),
+            addresses: (0..PATHS as u8).map(|p| self.lane.source(p).map_or_else(String::new, |a| a.to_string())).collect(),
+            contract: self.own_contract(),
+            renewed: self.renewed,
+            fence: self.fence.as_ref().and_then(Driver::promise),
+            ..Announce::default()
+        }
+    }
+
+    /// Another host asks whether this one lives.
+    fn asked(&mut self, h: &Header, hello: &Hello, now: u64) {
+        self.introductions.handle_hello(h.sender, h.incarnation, hello, now);
+        self.introduce_at = self.introduce_at.min(now + ANSWERS_WAIT_NS);
+    }
+
+    /// Whether the sender of an announcement has shown that it lives. If not, it is asked, and nothing of it is believed: the packet may be a recording.
+    fn is_introduced(&mut self, h: &Header, a: &Announce, now: u64) -> bool {
+        let answers: Vec<Answer> = a.answers.iter().map(|a| Answer { node: a.node, nonce: a.nonce }).collect();
+        let _ = self.introductions.handle_introduction(h.sender, h.incarnation, &answers, [None; PATHS], now);
+        self.introductions.confirmed(h.sender) == Some(h.incarnation)
+    }
+
+    /// Asks hosts that were heard whether they live, and answers those that ask.
+    fn exchange_hellos(&mut self, now: u64) {
+        while self.introductions.poll_hello_timeout().is_some_and(|at_ns| at_ns <= now)
+            && let Ok(random) = fide_lane::random()
+            && let Some((_, hello)) = self.introductions.poll_hello(now, || random)
+        {
+            let mut body = Vec::new();
+            hello.write(&mut body);
+            self.send_event(Kind::Hello, None, &body);
+        }
+        if now < self.introduce_at {
+            return;
+        }
+        let answers = std::iter::from_fn(|| self.introductions.poll_answer()).take(ANSWERS_AT_ONCE);
+        let answers: Vec<AnnouncedAnswer> =
+            answers.map(|(_, answer)| AnnouncedAnswer { node: answer.node, nonce: answer.nonce }).collect();
+        self.introduce_at = if answers.len() < ANSWERS_AT_ONCE { u64::MAX } else { now };
+        if answers.is_empty() {
+            return;
+        }
+        let announce = Announce { answers, heartbeats: self.number, ..self.introduction() };
+        match serde_json::to_vec(&announce) {
+            Ok(body) => _ = self.send_event(Kind::Announce, None, &body),
+            Err(e) => tracing::error!("introduction not written: {e}"),
+        }
+        self.announce_soon(now); // whoever asked wants to know this host's processes, too
     }
 
     /// The contract this agent offers: its period, what fits, and the worst it has seen of its own paths.
@@ -1647,6 +1843,9 @@ impl Core {
         let Some(random) = (0..8).find_map(|_| fide_lane::random().ok().filter(is_new)) else { return };
         let wanted = queue.map_or(1..=queues as u32, |queue| queue..=queue);
         let questions = self.steering.ask(path, queues, wanted, &nodes, now_ns(), random);
+        if let Some(first) = questions.first() {
+            self.receiver.expect_steered(path, first.number);
+        }
         self.steered.extend(questions.into_iter().map(|question| (path, question)));
     }
 
@@ -1733,14 +1932,37 @@ impl Core {
     // ---- progress of this host's processes (B10) ------------------------------------------------------------------------------
 
     fn judge_progress(&mut self, now: u64) {
-        while let Some((app, source)) = self.progress.poll_look(now) {
+        for _ in 0..LOOKS_AT_ONCE {
+            let Some((app, source)) = self.progress.poll_look(now) else { break };
             let Some(look) = self.watchlist.look(app, source) else {
                 self.progress.forget(app); // it ended just now
                 continue;
             };
             if let Some(finding) = self.progress.looked(app, source, look, now) {
-                self.found(&finding, now);
+                self.found_in_time(finding, now);
             }
+        }
+        if now >= self.progress_owed_at {
+            self.progress_owed_at = u64::MAX;
+            for (app, finding) in std::mem::take(&mut self.progress_owed) {
+                let told = self.watchlist.get(app).is_some_and(|w| w.hung.is_some());
+                // It may have changed back meanwhile: then there is nothing to tell.
+                if told != self.progress.hung_by(app).is_some() {
+                    self.found_in_time(finding, now);
+                }
+            }
+        }
+    }
+
+    /// A process whose progress changes again and again is told of as often as its user may; of what happens in between, the last.
+    fn found_in_time(&mut self, finding: Finding, now: u64) {
+        let uid = self.watchlist.get(finding.app).map_or(0, |w| w.uid);
+        if uid == 0 || self.progress_rates.entry(uid).or_default().take(PROGRESS_TOLD, now) {
+            self.progress_owed.remove(&finding.app);
+            self.found(&finding, now);
+        } else {
+            self.progress_owed.insert(finding.app, finding);
+            self.progress_owed_at = now + OWED_AGAIN_NS;
         }
     }
 
@@ -1805,6 +2027,25 @@ impl Core {
         true
     }
 
+    /// The same for a progress counter, within the share of the process's user.
+    ///
+    /// # Errors
+    /// In words: the share is used up.
+    pub fn watch_counter(&mut self, app: u32, counter: u8, limit_ns: u64) -> Result<bool, String> {
+        let source = ProgressSource::Counter(counter);
+        let Some((uid, before)) = self.watchlist.get(app).map(|w| (w.uid, w.looks)) else { return Ok(false) };
+        let (old, new) = (self.progress.limit_ns(app, source).map_or(0, looks), looks(limit_ns));
+        let (own, used) = self.watchlist.looks_of(uid);
+        if new > old {
+            LOOKS.admit(uid, own, used, new - old)?;
+        }
+        let watched = self.watch_progress(app, source, limit_ns);
+        if let Some(w) = self.watchlist.get_mut(app).filter(|_| watched) {
+            w.looks = before.saturating_sub(old) + new;
+        }
+        Ok(watched)
+    }
+
     /// Judges a process's progress by a probe from now on; `None`: no longer.
     pub fn watch_probe(&mut self, app: u32, probe: Option<(ProgressSource, u64, crate::watchlist::Moves)>) {
         for source in [ProgressSource::Command, ProgressSource::File, ProgressSource::Write] {
@@ -1831,7 +2072,7 @@ impl Core {
         while let Some(action) = self.detector.poll_action() {
             match action {
                 Action::Verdict(v) => self.verdict(&v, now),
-                Action::Probe { node, paths, knock } => self.probe(node, paths, knock, now),
+                Action::Probe { node, paths, knock, wide } => self.probe(node, paths, (knock, wide), now),
                 Action::Condemn { node, incarnation } => self.condemn(node, incarnation),
                 Action::TimeoutChanged { node, timeout_ns } => {
                     let record = Record {
@@ -1849,13 +2090,16 @@ impl Core {
     }
 
     /// A host that is doubted is asked at once whether its kernel answers; the rest follows.
-    fn probe(&mut self, node: u32, paths: [bool; PATHS], knock: bool, now: u64) {
+    fn probe(&mut self, node: u32, paths: [bool; PATHS], (knock, wide): (bool, bool), now: u64) {
         let paths = || (0..PATHS).filter(|path| paths[*path]);
         if !knock {
             self.later.extend(paths().map(|path| Question::Witness { node, path }));
             return;
         }
         paths().for_each(|path| self.ask(node, path, Prober::echo));
+        if wide {
+            paths().for_each(|path| self.ask_everybody(node, path));
+        }
         // Before others are doubted: is it our own cable? While the answers are on their way, and once for all who are asked now.
         if std::mem::replace(&mut self.carriers_ns, now) != now {
             for path in 0..PATHS {
@@ -1907,6 +2151,66 @@ impl Core {
         {
             tracing::debug!("probe of {} on path {path}: {e}", peer.name);
         }
+    }
+
+    /// Asks a host in a frame for everybody: it gets there wherever the switches think that the host is.
+    fn ask_everybody(&mut self, node: u32, path: usize) {
+        let source = self.lane.source(path as u8);
+        let Some(address) = self.slot(node).and_then(|slot| self.peers[slot].as_ref()?.addresses[path]) else { return };
+        if let (Some(source), Some(prober)) = (source, self.prober.as_mut())
+            && let Err(e) = prober.echo_wide(node, path as u8, source, address)
+        {
+            tracing::debug!("a question for everybody on path {path}: {e}");
+        }
+    }
+
+    /// Asks some hosts that nobody doubts, in turns: so it is known who answers, and whether answers go astray.
+    fn try_some(&mut self, now: u64) {
+        let alive = |p: &Peer| !p.condemned && !p.left;
+        for _ in 0..TRIED_AT_ONCE.min(self.peers.iter().flatten().filter(|p| alive(p)).count()) {
+            let slots = (self.tried..self.peers.len()).chain(0..self.tried);
+            let Some(slot) = slots.into_iter().find(|slot| self.peers[*slot].as_deref().is_some_and(alive)) else { return };
+            self.tried = slot + 1;
+            let Some(node) = self.peers[slot].as_ref().map(|p| p.node) else { return };
+            for path in 0..PATHS {
+                if self.carriers[path] && self.detector.tried(node, path, now) {
+                    self.tell_diverted(node, path, now);
+                }
+                self.ask(node, path, Prober::echo_aside);
+            }
+        }
+    }
+
+    /// What is for another host goes astray, or its answers.
+    fn tell_diverted(&mut self, node: u32, path: usize, now: u64) {
+        let (name, incarnation) = (self.node_name(node), self.detector.incarnation(node).unwrap_or_default());
+        let text = format!(
+            "what is for {name} on path {path}, or what it answers, goes astray: another station uses its MAC, or something filters its answers; while that lasts it is not taken for dead before its agent's timeout, unless it is silent on a path on which nothing goes astray"
+        );
+        self.tell_text(Cause::ForeignTraffic, Grade::Inferred, &name, incarnation, unwanted::CODE_DIVERTED, text, now);
+    }
+
+    /// Frames with our own MAC came in: others are told, and what is answered to us may go astray.
+    fn note_own_mac(&mut self, now: u64) {
+        let mut news = false;
+        for path in 0..PATHS {
+            let last_ns = self.receiver.own_mac_ns(path);
+            if last_ns > std::mem::replace(&mut self.own_mac_ns[path], last_ns) {
+                news |= self.detector.diverted(self.start.node, path, now);
+            }
+        }
+        if news {
+            self.announce_soon(now);
+        }
+    }
+
+    /// The paths on which our MAC was heard a moment ago.
+    fn diverted_paths(&self, now: u64) -> Vec<u8> {
+        let heard = |path: &u8| {
+            let last_ns = self.own_mac_ns[usize::from(*path)];
+            last_ns != 0 && now.saturating_sub(last_ns) < DIVERTED_NS
+        };
+        (0..PATHS as u8).filter(heard).collect()
     }
 
     fn condemn(&mut self, node: u32, incarnation: u32) {
@@ -2041,7 +2345,16 @@ impl Core {
     }
 
     #[expect(clippy::too_many_arguments, reason = "as tell()")]
-    fn tell_text(&self, cause: Cause, grade: Grade, node: &str, incarnation: u32, code: i32, text: String, at_ns: u64) {
+    pub(crate) fn tell_text(
+        &self,
+        cause: Cause,
+        grade: Grade,
+        node: &str,
+        incarnation: u32,
+        code: i32,
+        text: String,
+        at_ns: u64,
+    ) {
         let event = HistoryEvent {
             seq: 0,
             wall_ns: 0,
@@ -2068,10 +2381,12 @@ impl Core {
         self.housekeeping_at = now + HOUSEKEEPING_NS;
         self.calibrate(now);
         self.report_paths(now);
+        self.try_some(now);
         self.complain(now);
         self.recover_stranded(now);
         self.receiver.check_pidfds();
         self.subscribers.tell_losses(self.receiver.mechanism());
+        self.progress_rates.retain(|_, rate| !rate.is_idle(now));
         self.forget_monitors();
         self.outdated.retain(|_, (_, heard, _)| now.saturating_sub(*heard) < 3 * HOUSEKEEPING_NS);
         for path in 0..PATHS {
@@ -2179,35 +2494,40 @@ impl Core {
 
     /// What the counters say that an operator should hear: at once, and as long as it goes on again every ten minutes.
     fn complain(&mut self, now: u64) {
-        let (clashes, _, _) = self.receiver.complaints();
         let refused = self.receiver.refused();
         use fide_wire::packet::Refusal;
         // What was dropped here could have been heartbeats: evidence for verdicts on silence.
         self.detector.receive_drops(refused[Refusal::RingFull as usize]);
         // Now and then, so that what was lost long ago is no veto later.
         self.note_drops(now);
-        let foreign: u64 =
-            [Refusal::Cluster, Refusal::Key, Refusal::Mac, Refusal::Version].iter().map(|r| refused[*r as usize]).sum();
-        // Our own name and our own incarnation, once: not the network's echo only, maybe, but another agent of this name that started in the same
-        // moment. With another incarnation that will show.
-        if refused[Refusal::Own as usize] > 0 && clashes == 0 && !std::mem::replace(&mut self.complained.echo, true) {
-            tracing::warn!(
-                "packets of this name and incarnation came in: starting a new incarnation, to tell an echo from another agent"
-            );
-            self.start_over(self.start.incarnation.saturating_add((now % 61) as u32), now);
+        const FOREIGN: [Refusal; 4] = [Refusal::Cluster, Refusal::Key, Refusal::Mac, Refusal::Version];
+        let foreign: u64 = FOREIGN.iter().map(|r| refused[*r as usize]).sum();
+        // Our own name comes back when the network loops or somebody sends recordings; or another agent has it, and then it answers.
+        if let Ok(random) = fide_lane::random() {
+            // Numbers that every reader of JSON reads exactly.
+            self.namesakes.look(refused[Refusal::Own as usize], random >> 11);
         }
+        self.tell_unwanted(now);
+        self.note_own_mac(now);
+        let clashes = self.complained.clash_count;
         let due = [self.complained.clashes.due(clashes, now), self.complained.foreign.due(foreign, now)];
-        for (due, cause) in due.into_iter().zip([Cause::NameClash, Cause::ForeignTraffic]) {
-            if due {
-                let name = self.start.name.clone();
-                self.tell(cause, Grade::Certain, &name, self.start.incarnation, None, 0, false, None, None, now);
-            }
+        let (name, incarnation) = (self.start.name.clone(), self.start.incarnation);
+        if due[0] {
+            self.tell(Cause::NameClash, Grade::Certain, &name, incarnation, None, 0, false, None, None, now);
+        }
+        if due[1] {
+            let text = format!(
+                "{}, the last from {}",
+                words::sentence(Cause::ForeignTraffic, &name, None, 0, false),
+                self.last_foreign(&FOREIGN)
+            );
+            self.tell_text(Cause::ForeignTraffic, Grade::Certain, &name, incarnation, 0, text, now);
         }
     }
 
     /// Deaths whose records found the urgent ring full are still in the watch table.
     fn recover_stranded(&mut self, now: u64) {
-        let (_, _, lost) = self.receiver.complaints();
+        let (_, lost) = self.receiver.complaints();
         if lost == self.complained.urgent_lost {
             return;
         }
@@ -2277,15 +2597,8 @@ impl Core {
     /// # Errors
     /// In words: the table is full, or the kernel refuses.
     pub fn watch(&mut self, watched: Watched) -> Result<u32, String> {
-        if self.watchlist.named(&watched.name).is_some() {
-            return Err(format!(
-                "a process named {} is watched already: choose another name, or `fide unmonitor` it first",
-                watched.name
-            ));
-        }
-        if let Some(app) = self.watchlist.of_pid(watched.pid) {
-            let name = self.watchlist.get(app).map_or("", |w| &w.name);
-            return Err(format!("process {} is watched already, as {name}", watched.pid));
+        if let Some(holder) = self.watchlist.holders(&watched.name, Some(watched.pid)).first() {
+            return Err(holder.taken(&watched.name));
         }
         let (pid, ticks) = (watched.pid, watched.start_ticks);
         if self.watchlist.is_doomed(pid, ticks) {
@@ -2313,12 +2626,13 @@ impl Core {
         let name = self.start.name.clone();
         let watched_name = self.watchlist.get(app).map(|w| w.name.clone()).unwrap_or_default();
         let target = Target::Process(watched_name, name);
-        let wanting = self.subscribers.wanting(&target).fold(0u64, |mask, (ring, _)| mask | 1 << ring);
+        let wants: Vec<(u32, u32)> = self.subscribers.wanting(&target).map(|(ring, want)| (ring, want.pbsize)).collect();
+        let wanting = wants.iter().fold(0u64, |mask, (ring, _)| mask | 1 << ring);
         let now = now_ns();
         self.announce_soon(now);
         self.appeared(self.start.node, self.start.incarnation, app, wanting, now);
-        for ring in (0..64).filter(|r| wanting >> r & 1 == 1) {
-            self.subscribers.set(key(self.start.node, app), ring, true, self.receiver.mechanism());
+        for (ring, pbsize) in wants {
+            self.subscribers.listen(key(self.start.node, app), ring, pbsize, self.receiver.mechanism());
         }
         Ok(app)
     }
@@ -2333,23 +2647,33 @@ impl Core {
         self.tell(Cause::Monitored, Grade::Certain, &host, incarnation, Some(name), 0, false, None, None, now);
     }
 
-    /// The live watch of a process that joined under this name before.
+    /// The live watch of this process under this name, whoever made it.
     #[must_use]
-    pub fn joined_as(&self, name: &str, pid: u32) -> Option<u32> {
+    pub fn watched_as(&self, name: &str, process: fide_xdp::Process) -> Option<u32> {
         let app = self.watchlist.named(name)?;
-        self.watchlist.get(app).filter(|w| w.pid == pid && w.origin == Origin::Joined).map(|_| app)
+        self.watchlist.get(app).filter(|w| w.process() == process).map(|_| app)
     }
 
-    /// A process that joined before has a new connection: its old bridge is of no use any more.
+    /// A watch is somebody else's from now on; the process goes on as it is.
+    pub fn hand_over(&mut self, app: u32, origin: Origin, owner: u32) {
+        if let Some(w) = self.watchlist.get_mut(app) {
+            (w.origin, w.owner) = (origin, owner);
+        }
+    }
+
+    /// A process that is watched joins, or has a new connection: its old bridge is of no use any more.
     pub fn rejoin(&mut self, app: u32, pbsize: u32, bridge: Bridge, ring: Option<u32>) {
         if let Some(w) = self.watchlist.get_mut(app) {
-            (w.pbsize, w.bridge, w.ring) = (pbsize, Some(bridge), ring);
+            let former = w.bridge.replace(bridge);
+            (w.pbsize, w.ring) = (pbsize, ring);
+            self.watchlist.dropped.extend(former);
             self.watchlist.version += 1;
             self.announce_soon(now_ns());
             // Its counters lie in the new one, and it will say which are to be looked at.
             for counter in 0..fide_wire::control::bridge::COUNTERS as u8 {
                 self.watch_progress(app, ProgressSource::Counter(counter), 0);
             }
+            self.watchlist.get_mut(app).into_iter().for_each(|w| w.looks = 0);
         }
     }
 
@@ -2405,16 +2729,11 @@ impl Core {
     }
 
     /// A new subscriber's ring.
-    ///
-    /// # Errors
-    /// When there is none to be had.
-    pub fn subscribe(&mut self, socket_only: bool) -> Result<(u32, RingKind, OwnedFd), crate::subscribers::SubscribeError> {
-        if socket_only && let Some(m) = self.receiver.mechanism() {
+    pub fn subscribe(&mut self, index: u32, made: Made) {
+        if let (Made::Socket(_), Some(m)) = (&made, self.receiver.mechanism()) {
             m.leave_piggybacks(true); // before the kernel stops serving those who asked for them
         }
-        let made = self.subscribers.add(self.receiver.mechanism_mut(), socket_only);
-        self.who_delivers_piggybacks();
-        made
+        self.subscribers.add(index, made);
     }
 
     /// The kernel, straight from the packet, unless somebody's ring is a socket: then all are served from here, in order.
@@ -2427,21 +2746,20 @@ impl Core {
     /// A subscriber is gone.
     pub fn unsubscribe(&mut self, ring: u32) {
         self.watchlist.ring_gone(ring);
-        self.subscribers.remove(ring, self.receiver.mechanism_mut());
-        self.who_delivers_piggybacks();
+        self.subscribers.remove(ring);
         self.wants_version += 1;
     }
 
     /// Starts monitoring. Returns (node, app, pbsize, timeout, alive).
+    ///
+    /// A host's processes, or all, are introduced before ([`Core::introduce`]): whom names belong to may end as soon as somebody listens.
     pub fn monitor(&mut self, ring: u32, target: Target, want: Want) -> (u32, u32, u32, u64, bool) {
         let found = self.resolve(&target);
-        self.subscribers.want(ring, target.clone(), want, self.receiver.mechanism());
+        self.subscribers.want(ring, target.clone(), want);
         self.wants_version += 1;
-        self.announce_soon(now_ns());
-        // Names first: whom they belong to may end as soon as somebody listens.
-        self.introduce(ring, &target);
+        self.announce_monitors_soon(now_ns());
         if let Some((node, app)) = found {
-            self.subscribers.set(key(node, app), ring, true, self.receiver.mechanism());
+            self.subscribers.listen(key(node, app), ring, want.pbsize, self.receiver.mechanism());
             self.introduce_hung(1 << ring, node, app, now_ns());
         }
         let (node, app) = found.unwrap_or_else(|| match &target {
@@ -2453,31 +2771,61 @@ impl Core {
         (node, app, pbsize, timeout, alive)
     }
 
-    /// Tells a new subscriber to a host or to everything which hosts and processes there are: from then on it knows them by name.
-    fn introduce(&mut self, ring: u32, target: &Target) {
+    /// Tells a new subscriber to a host or to everything which hosts and processes there are, from this one on and at most so many: from then on it
+    /// knows them by name. Gives the place where to go on; none at the end.
+    pub fn introduce(&mut self, ring: u32, target: &Target, from: Introduced, most: usize) -> Option<Introduced> {
         let wanted = |host: &str| match target {
             Target::Everything => true,
             Target::Host(h) => h == host,
             Target::Process(..) => false,
         };
-        let (me, mine) = (self.start.node, self.start.incarnation);
-        let hosts = self.peers.iter().flatten().filter(|p| wanted(&p.name) && !p.condemned && !p.left);
-        let hosts = hosts.map(|p| (p.node, p.incarnation, 0, p.name.clone()));
-        let local = self.watchlist.alive().filter(|_| wanted(&self.start.name)).map(|(app, w)| (me, mine, app, w.name.clone()));
-        let remote = self.peers.iter().flatten().filter(|p| wanted(&p.name) && !p.condemned && !p.left).flat_map(|p| {
-            let alive = p.apps.iter().filter(|(_, a)| a.ended.is_none());
-            alive.map(|(app, a)| (p.node, p.incarnation, *app, a.name.clone()))
-        });
-        // More would not fit its ring.
-        let known: Vec<_> = hosts.chain(local).chain(remote).take(INTRODUCED).collect();
         let now = now_ns();
-        for (node, incarnation, app, name) in known {
+        let mut at = from;
+        let mut left = most;
+        while left > 0 {
+            // Hosts, then the processes of this one, then those of the others.
+            let (node, incarnation, app, name) = match at {
+                Introduced::Hosts(slot) => {
+                    let mut peers = self.peers.iter().enumerate().skip(slot);
+                    let known = |p: &&Peer| wanted(&p.name) && !p.condemned && !p.left;
+                    let Some((slot, peer)) = peers.find_map(|(slot, p)| Some((slot, p.as_deref().filter(known)?))) else {
+                        at = Introduced::Own(1);
+                        continue;
+                    };
+                    at = Introduced::Hosts(slot + 1);
+                    (peer.node, peer.incarnation, 0, peer.name.clone())
+                }
+                Introduced::Own(from) => {
+                    let own = self.watchlist.alive_from(from).next().filter(|_| wanted(&self.start.name));
+                    let Some((app, w)) = own else {
+                        at = Introduced::Others(0, 1);
+                        continue;
+                    };
+                    at = Introduced::Own(app + 1);
+                    (self.start.node, self.start.incarnation, app, w.name.clone())
+                }
+                Introduced::Others(slot, from) => {
+                    let peer = match self.peers.get(slot) {
+                        None => return None,
+                        Some(peer) => peer.as_deref().filter(|p| wanted(&p.name) && !p.condemned && !p.left),
+                    };
+                    let next = peer.and_then(|p| Some((p, p.apps.range(from..).find(|(_, a)| a.ended.is_none())?)));
+                    let Some((peer, (app, a))) = next else {
+                        at = Introduced::Others(slot + 1, 1);
+                        continue;
+                    };
+                    at = Introduced::Others(slot, app + 1);
+                    (peer.node, peer.incarnation, *app, a.name.clone())
+                }
+            };
             let record = self.host_record(Cause::Monitored, Grade::Certain, node, incarnation, now);
             let kind = if app == 0 { RecordKind::Host } else { RecordKind::Process };
             let record = Record { kind: kind as u16, app, ..record };
             self.subscribers.publish(1 << ring, &record, name.as_bytes(), false, self.receiver.mechanism());
             self.introduce_hung(1 << ring, node, app, now);
+            left -= 1;
         }
+        Some(at)
     }
 
     fn app_facts(&self, node: u32, app: u32, found: bool) -> (u32, bool) {
@@ -2496,7 +2844,7 @@ impl Core {
     pub fn unmonitor(&mut self, ring: u32, target: &Target) -> bool {
         let was = self.subscribers.unwant(ring, target);
         if let Some((node, app)) = self.resolve(target) {
-            self.subscribers.set(key(node, app), ring, false, self.receiver.mechanism());
+            self.subscribers.unlisten(key(node, app), ring, self.receiver.mechanism());
         }
         self.wants_version += 1;
         was
@@ -2569,6 +2917,7 @@ impl Core {
             tracing::debug!("probes on path {path}: {e}");
         }
         let after = self.lane.ifindex(path);
+        self.receiver.set_mac(usize::from(path), self.lane.mac(path));
         if after != before || (after.is_some() && !self.receiver.attached(path)) {
             self.receiver.reattach(path, after);
             self.open_drops(path);
@@ -2683,39 +3032,108 @@ pub fn no_fence() -> Refused {
     Refused { code: ErrorCode::Unsupported, what: what.into() }
 }
 
-/// Cuts a directory into announcements that each fit a packet.
-fn split(base: &Announce, apps: Vec<AnnouncedApp>, monitors: Vec<AnnouncedMonitor>) -> Vec<Announce> {
-    // Names are at most 64 bytes, which JSON can stretch; what an entry takes is measured, not guessed.
-    let room = BODY_MAX - serde_json::to_vec(base).map_or(400, |b| b.len()) - 32;
-    let mut parts = vec![base.clone()];
-    let mut used = 0;
-    let mut place = |parts: &mut Vec<Announce>, size: usize| {
-        if used + size > room {
-            parts.push(base.clone());
-            used = 0;
-        }
-        used += size;
-    };
-    for app in apps {
-        let size = serde_json::to_vec(&app).map_or(room, |b| b.len() + 1);
-        place(&mut parts, size);
-        if let Some(part) = parts.last_mut() {
-            part.apps.push(app);
-        }
+/// How far a new subscriber has been told who there is ([`Core::introduce`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Introduced {
+    /// Up to this slot of the other hosts.
+    Hosts(usize),
+    /// All of them, and up to this process of this host.
+    Own(u32),
+    /// All of these, too, and up to this process of this host's slot.
+    Others(usize, u32),
+}
+
+/// An announcement on its way: written at once, in parts that each fit a packet, and sent a few packets at a time.
+#[derive(Default)]
+struct Announcing {
+    /// What every part begins with: an object without its end.
+    head: Vec<u8>,
+    /// The entries of all parts, one behind the other.
+    entries: Vec<u8>,
+    /// Where the processes and the monitors of each part end in `entries`.
+    ends: Vec<(usize, usize)>,
+    next: usize,
+}
+
+impl Announcing {
+    /// Whether all has been sent.
+    fn is_done(&self) -> bool {
+        self.next >= self.ends.len()
     }
-    for monitor in monitors {
-        let size = serde_json::to_vec(&monitor).map_or(room, |b| b.len() + 1);
-        place(&mut parts, size);
-        if let Some(part) = parts.last_mut() {
-            part.monitors.push(monitor);
+
+    fn parts(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Begins a new announcement: of what the base says, and of all these.
+    fn write(
+        &mut self,
+        base: &Announce,
+        apps: impl Iterator<Item = AnnouncedApp>,
+        monitors: impl Iterator<Item = AnnouncedMonitor>,
+    ) -> Result<(), serde_json::Error> {
+        (self.next, self.head) = (0, Vec::new());
+        self.entries.clear();
+        self.ends.clear();
+        let mut head = serde_json::to_value(base)?;
+        if let Some(members) = head.as_object_mut() {
+            ["part", "parts", "apps", "monitors"].into_iter().for_each(|of_part| drop(members.remove(of_part)));
         }
+        self.head = serde_json::to_vec(&head)?;
+        self.head.pop(); // its brace
+        // Behind the head: `,"part":65535,"parts":65535,"apps":[],"monitors":[]}`
+        let room = BODY_MAX.saturating_sub(self.head.len() + 64);
+        self.ends.push((0, 0));
+        for app in apps {
+            self.place(room, true, |out| serde_json::to_writer(out, &app))?;
+        }
+        for monitor in monitors {
+            self.place(room, false, |out| serde_json::to_writer(out, &monitor))?;
+        }
+        Ok(())
     }
-    let count = parts.len() as u16;
-    for (i, part) in parts.iter_mut().enumerate() {
-        part.part = i as u16;
-        part.parts = count;
+
+    fn place(
+        &mut self,
+        room: usize,
+        is_app: bool,
+        write: impl FnOnce(&mut Vec<u8>) -> Result<(), serde_json::Error>,
+    ) -> Result<(), serde_json::Error> {
+        let begun = self.ends.len().checked_sub(2).map_or(0, |before| self.ends[before].1);
+        let at = self.entries.len();
+        write(&mut self.entries)?;
+        let new = self.entries.len();
+        self.entries.push(b',');
+        if new - begun > room && at > begun {
+            self.ends.push((at, at));
+        }
+        if let Some(end) = self.ends.last_mut() {
+            *end = if is_app { (new + 1, new + 1) } else { (end.0, new + 1) };
+        }
+        Ok(())
     }
-    parts
+
+    /// The number of the part that leaves next.
+    fn next(&mut self) -> Option<usize> {
+        let part = (!self.is_done()).then_some(self.next)?;
+        self.next += 1;
+        Some(part)
+    }
+
+    /// Makes a part the body of a packet.
+    fn copy(&self, part: usize, body: &mut Vec<u8>) {
+        use std::io::Write;
+        let from = part.checked_sub(1).map_or(0, |before| self.ends[before].1);
+        let (apps, monitors) = self.ends[part];
+        let list = |from: usize, to: usize| self.entries[from..to].strip_suffix(b",").unwrap_or(&[]);
+        body.clear();
+        body.extend_from_slice(&self.head);
+        let _ = write!(body, ",\"part\":{part},\"parts\":{},\"apps\":[", self.ends.len()); // a vector takes everything
+        body.extend_from_slice(list(from, apps));
+        body.extend_from_slice(b"],\"monitors\":[");
+        body.extend_from_slice(list(apps, monitors));
+        body.extend_from_slice(b"]}");
+    }
 }
 
 fn epoll_create() -> std::io::Result<OwnedFd> {
@@ -2740,15 +3158,21 @@ mod tests {
             let apps: Vec<_> =
                 (1..=count).map(|app| AnnouncedApp { app, name: "\"".repeat(64), pbsize: 1418, hung: u32::MAX }).collect();
             let monitors: Vec<_> = (1..=count).map(|app| AnnouncedMonitor { node: u32::MAX, app, pbsize: 1418 }).collect();
-            let parts = split(&base, apps.clone(), monitors.clone());
+            let mut announcing = Announcing::default();
+            announcing.write(&base, apps.clone().into_iter(), monitors.clone().into_iter()).unwrap();
             let mut a = Vec::new();
             let mut m = Vec::new();
-            for (i, part) in parts.iter().enumerate() {
-                assert!(serde_json::to_vec(part).unwrap().len() <= BODY_MAX);
-                assert_eq!((usize::from(part.part), usize::from(part.parts)), (i, parts.len()));
+            let mut body = Vec::new();
+            while let Some(i) = announcing.next() {
+                announcing.copy(i, &mut body);
+                assert!(body.len() <= BODY_MAX, "{}", body.len());
+                let part: Announce = serde_json::from_slice(&body).unwrap();
+                assert_eq!((usize::from(part.part), usize::from(part.parts)), (i, announcing.parts()));
                 a.extend(part.apps.clone());
                 m.extend(part.monitors.clone());
+                assert_eq!(Announce { part: 0, parts: base.parts, apps: vec![], monitors: vec![], ..part }, base);
             }
+            assert!(announcing.is_done());
             assert_eq!((a, m), (apps, monitors));
         }
     }

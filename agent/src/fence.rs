@@ -792,7 +792,7 @@ pub fn remove(config: &FenceConfig) -> Result<Vec<String>, String> {
             Err(e @ FenceError::Owned { .. }) => return Err(format!("{e}; stop it first")),
             Err(e) => {
                 // What it asked is found below, as that of a fence whose pins are lost.
-                fs::remove_dir_all(&pins).map_err(|e| format!("{at}: {e}"))?;
+                fide_xdp::fence::remove_pins(&pins).map_err(|e| format!("{at} is left as it is: {e}"))?;
                 said.push(format!("the pins in {at}, which could not be opened ({e})"));
             }
         }

@@ -15,6 +15,7 @@
 //! the control thread. A disk that is full or gone costs nothing but itself: events stay readable in memory, lines wait
 //! and are written when there is room again, and what had to be dropped is counted and said in a later line.
 
+use crate::files;
 use fide_proto::detector::INFERRED;
 use fide_wire::control::HistoryEvent;
 use fide_wire::verdict::{Cause, Grade, VerdictId};
@@ -30,12 +31,16 @@ use std::time::Duration;
 
 /// Newest events kept in memory unless told otherwise.
 pub const MEMORY_EVENTS: usize = 2048;
+/// How every line begins.
+const LINE_START: &[u8] = b"{\"seq\":";
 /// Longest line, newline excluded. A longer event is kept without its evidence and with a shorter text.
 const LINE_MAX: usize = 64 * 1024;
 /// Lines that may wait for a disk that does not take them, bytes.
 const PENDING_MAX: usize = 1 << 20;
 /// One entry of the index for so many events.
 const INDEX_STEP: u64 = 64;
+/// A file is known as a history by a line in its first bytes, so many.
+const KNOWN_WITHIN: u64 = 1 << 20;
 /// At most so much of a torn tail is kept.
 const TORN_MAX: u64 = 64 * 1024;
 
@@ -208,7 +213,7 @@ impl History {
             std::fs::create_dir_all(dir)?;
         }
         let older_path = beside(path, ".1");
-        match File::open(&older_path) {
+        match open_ours(&older_path) {
             Ok(file) => {
                 let scan = self.scan_into_memory(&file, true)?;
                 self.say_damaged(&older_path, scan.damaged + u64::from(scan.tail > 0), words);
@@ -411,7 +416,9 @@ impl History {
         if let Some(file) = &self.file {
             file.sync_data()?;
         }
-        std::fs::rename(path, beside(path, ".1"))?;
+        let older = beside(path, ".1");
+        may_replace(&older)?;
+        std::fs::rename(path, older)?;
         self.file = None;
         self.older = std::mem::take(&mut self.current);
         self.broken_line = false;
@@ -492,30 +499,16 @@ impl History {
     /// when an agent was restarted, for its numbers began anew.
     #[must_use]
     pub fn find(&self, id: VerdictId) -> Vec<HistoryEvent> {
-        let mut lives = BTreeMap::new();
-        let mut take = |event: HistoryEvent| {
-            if event.id == Some(id) {
-                lives.insert(given_in(&event), event);
-            }
-        };
+        self.search(id).run(|| false)
+    }
+
+    /// The same, to be run by another thread: reading all files takes long.
+    #[must_use]
+    pub fn search(&self, id: VerdictId) -> Search {
         let in_memory = self.memory.front().map_or(self.next_seq, |e| e.seq);
-        let needle = format!("\"id\":\"{id}\"").into_bytes();
-        for (path, segment) in self.segments() {
-            if segment.index.first().is_none_or(|(first, _)| *first >= in_memory) {
-                continue;
-            }
-            let Ok(file) = File::open(path) else { continue };
-            let _ = scan(&file, 0, |_, _, line| {
-                if line.windows(needle.len()).any(|w| w == needle) {
-                    decode_line(line).into_iter().for_each(&mut take);
-                }
-                ControlFlow::Continue(true)
-            });
-        }
-        self.memory.iter().filter(|e| e.id == Some(id)).cloned().for_each(take);
-        let mut found: Vec<HistoryEvent> = lives.into_values().collect();
-        found.sort_by_key(|e| e.seq);
-        found
+        let has_older = |segment: &Segment| segment.index.first().is_some_and(|(first, _)| *first < in_memory);
+        let files = self.segments().into_iter().filter(|(_, segment)| has_older(segment)).map(|(path, _)| path).collect();
+        Search { id, files, remembered: self.memory.iter().filter(|e| e.id == Some(id)).cloned().collect() }
     }
 
     fn segments(&self) -> Vec<(PathBuf, &Segment)> {
@@ -528,7 +521,7 @@ impl History {
             if segment.last_seq.is_none_or(|last| last < from) {
                 continue;
             }
-            let Ok(file) = File::open(path) else { continue };
+            let Ok(file) = files::open_kept(&path, false, false) else { continue };
             let mut stopped = false;
             let _ = scan(&file, segment.offset(from), |_, _, line| {
                 stopped = decode_line(line).is_some_and(|event| each(event).is_break());
@@ -541,6 +534,39 @@ impl History {
     }
 }
 
+/// A search for a verdict ([`History::search`]).
+#[derive(Debug)]
+pub struct Search {
+    id: VerdictId,
+    files: Vec<PathBuf>,
+    remembered: Vec<HistoryEvent>,
+}
+
+impl Search {
+    /// Reads the files until it `is_over`; what [`History::find`] gives.
+    #[must_use]
+    pub fn run(self, is_over: impl Fn() -> bool) -> Vec<HistoryEvent> {
+        let mut lives = BTreeMap::new();
+        let needle = format!("\"id\":\"{}\"", self.id).into_bytes();
+        for path in &self.files {
+            // A segment that was just renamed is found as the other one, or was dropped meanwhile.
+            let Ok(file) = files::open_kept(path, false, false) else { continue };
+            let _ = scan(&file, 0, |_, _, line| {
+                if line.windows(needle.len()).any(|w| w == needle)
+                    && let Some(event) = decode_line(line).filter(|event| event.id == Some(self.id))
+                {
+                    lives.insert(given_in(&event), event);
+                }
+                if is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(true) }
+            });
+        }
+        lives.extend(self.remembered.into_iter().map(|event| (given_in(&event), event)));
+        let mut found: Vec<HistoryEvent> = lives.into_values().collect();
+        found.sort_by_key(|e| e.seq);
+        found
+    }
+}
+
 /// The incarnation in which the verdict of an event was numbered: this observer's if it inferred it, else that of the host where it happened.
 #[must_use]
 pub fn given_in(event: &HistoryEvent) -> u32 {
@@ -548,7 +574,8 @@ pub fn given_in(event: &HistoryEvent) -> u32 {
     if inferred { event.observer_incarnation } else { event.incarnation }
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
+/// The path with a suffix.
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name: OsString = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
@@ -560,6 +587,7 @@ fn error(path: &Path, e: &io::Error, consequence: &str) -> HistoryError {
         io::ErrorKind::PermissionDenied => "let the agent's user write there, or set history.path",
         io::ErrorKind::ReadOnlyFilesystem => "set history.path to a disk that can be written",
         io::ErrorKind::WouldBlock => "another agent uses it: give each its own history.path",
+        io::ErrorKind::AlreadyExists => "set history.path to a file of the agent's own",
         _ => "see that the disk is sound, or set history.path to another",
     };
     HistoryError { path: path.to_owned(), what: format!("{consequence}: {e}; {advice}") }
@@ -576,11 +604,44 @@ fn open_first(path: &Path) -> io::Result<File> {
     open_segment(path)
 }
 
+/// What a file holds that is not the history's.
+pub(crate) const NOT_OURS: &str = "no history of events";
+
+/// Whether a file holds a history, or what a crash left of one: a line of it passes its checksum, or it begins as lines do.
+///
+/// # Errors
+/// When it cannot be read.
+pub(crate) fn is_ours(file: &File) -> io::Result<bool> {
+    if files::may_begin(&files::beginning(file, LINE_START.len())?, LINE_START) {
+        return Ok(true);
+    }
+    let mut found = false;
+    scan(file, 0, |at, _, line| {
+        found = checked(line).is_some();
+        if found || at > KNOWN_WITHIN { ControlFlow::Break(()) } else { ControlFlow::Continue(false) }
+    })?;
+    Ok(found)
+}
+
+/// Opens one of the history's files as it is, if it is one.
+fn open_ours(path: &Path) -> io::Result<File> {
+    let file = files::open_kept(path, false, false)?;
+    if is_ours(&file)? { Ok(file) } else { Err(files::not_ours(path, NOT_OURS).into()) }
+}
+
+/// Whether something may be written over what is at this path: nothing, or one of the history's files.
+fn may_replace(path: &Path) -> io::Result<()> {
+    match open_ours(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other.map(drop),
+    }
+}
+
 /// Opens a segment for appending and locks it against another agent.
 fn open_segment(path: &Path) -> io::Result<File> {
-    let file = OpenOptions::new().read(true).append(true).create(true).mode(0o640).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not an ordinary file"));
+    let file = files::open_kept(path, true, true)?;
+    if !is_ours(&file)? {
+        return Err(files::not_ours(path, NOT_OURS).into());
     }
     // SAFETY: the descriptor is open; flock has no other preconditions.
     if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
@@ -596,7 +657,12 @@ fn open_segment(path: &Path) -> io::Result<File> {
 /// Copies the torn tail beside the history.
 fn keep_tail(mut file: &File, at: u64, len: u64, aside: &Path) -> io::Result<()> {
     file.seek(SeekFrom::Start(at))?;
-    let mut out = OpenOptions::new().write(true).create(true).truncate(true).mode(0o640).open(aside)?;
+    may_replace(aside)?;
+    match std::fs::remove_file(aside) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let mut out = OpenOptions::new().write(true).create_new(true).mode(0o640).open(aside)?;
     io::copy(&mut file.take(len.min(TORN_MAX)), &mut out)?;
     out.sync_data()
 }

@@ -9,6 +9,7 @@
 //! signals that the agent blocks, and would never hear of SIGTERM.
 
 use crate::config::{Hook, HookAction};
+use crate::files;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use fide_wire::control::HistoryEvent;
 use fide_wire::verdict::{Cause, Grade, VerdictId};
@@ -17,6 +18,7 @@ use std::fmt;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -241,12 +243,19 @@ pub(crate) struct Job {
     input: Vec<u8>,
     seq: u64,
     id: Option<VerdictId>,
+    /// The agent's own program, which needs no check.
+    is_own: bool,
 }
 
 impl Job {
     /// A run of a probe, which no event is about.
-    pub(crate) fn of_probe(command: Vec<String>, timeout: Duration, environment: Vec<(&'static str, String)>) -> Self {
-        Self { command, timeout, environment, input: Vec::new(), seq: 0, id: None }
+    pub(crate) fn of_probe(
+        command: Vec<String>,
+        is_own: bool,
+        timeout: Duration,
+        environment: Vec<(&'static str, String)>,
+    ) -> Self {
+        Self { command, timeout, environment, input: Vec::new(), seq: 0, id: None, is_own }
     }
 
     fn outcome(&self, result: HookResult) -> HookOutcome {
@@ -329,6 +338,7 @@ impl Hooks {
                 input,
                 seq: event.seq,
                 id: event.id,
+                is_own: false,
             };
             match self.jobs.try_send(job) {
                 Ok(()) => queued += 1,
@@ -557,6 +567,12 @@ pub(crate) struct Spawned {
 }
 
 pub(crate) fn spawn(job: &Job) -> io::Result<Spawned> {
+    if !job.is_own {
+        let program = job.command.first().map_or("", String::as_str);
+        for doubt in files::program(Path::new(program))? {
+            tracing::debug!("{doubt}");
+        }
+    }
     let text = |t: &str| CString::new(t).map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "a NUL character in it"));
     let arguments = job.command.iter().map(|a| text(a)).collect::<io::Result<Vec<_>>>()?;
     let environment = job.environment.iter().map(|(k, v)| text(&format!("{k}={v}"))).collect::<io::Result<Vec<_>>>()?;

@@ -276,6 +276,12 @@ pub fn render(snapshot: &Snapshot, tick_age_ns: Option<u64>) -> String {
         t.sample("fide_packets_refused_total", &[("reason", reason)], n);
     }
 
+    let unwanted = |kind: &str| s.unwanted.iter().find(|u| u.kind == kind).map_or(0, |u| u.count);
+    t.family("fide_packets_unwanted_total", COUNTER, "Packets beside refused ones that nobody wanted, by kind.");
+    for kind in fide_xdp::layout::Unwanted::ALL.map(fide_xdp::layout::Unwanted::name) {
+        t.sample("fide_packets_unwanted_total", &[("kind", kind)], unwanted(kind));
+    }
+
     t.single("fide_contract_period_seconds", GAUGE, "Heartbeat interval this agent promises.", seconds(s.contract.period_ns));
     t.single("fide_contract_delta_max_seconds", GAUGE, "Largest jitter this agent promises.", seconds(s.contract.delta_max_ns));
     t.family("fide_interface_up", GAUGE, "Whether this host's interface exists and has its carrier.");

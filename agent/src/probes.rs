@@ -194,7 +194,8 @@ impl Asked {
             Probe::File(path) => helped("--probe-file", path),
             Probe::Write(path) => helped("--probe-write", path),
         };
-        let job = Job::of_probe(command, limit, self.environment.clone());
+        let is_own = !matches!(self.what.probe, Probe::Command(_));
+        let job = Job::of_probe(command, is_own, limit, self.environment.clone());
         match spawn(&job) {
             Ok(spawned) => self.run = Some(adopt(job, spawned)),
             Err(e) => self.complain(format!("cannot be started: {e}")),
@@ -250,7 +251,7 @@ pub fn help(file: Option<&Path>, write: Option<&Path>) -> Result<(), String> {
 
 fn write_through(path: &Path) -> io::Result<()> {
     use std::io::{Read, Seek, Write};
-    use std::os::unix::fs::OpenOptionsExt;
+    use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let mut file = std::fs::OpenOptions::new()
         .read(true)
@@ -266,7 +267,10 @@ fn write_through(path: &Path) -> io::Result<()> {
             "this file is somebody else's and is not written; name one that does not exist",
         )
     };
-    if !file.metadata()?.is_file() {
+    // The directory may be another user's, who could give a file of the agent's a second name there, or make one for it to fill.
+    let meta = file.metadata()?;
+    // SAFETY: geteuid takes nothing and cannot fail.
+    if !meta.is_file() || meta.nlink() != 1 || meta.uid() != unsafe { libc::geteuid() } {
         return Err(other());
     }
     let mut begin = Vec::new();

@@ -3,15 +3,18 @@
 
 use crate::core::now_ns;
 use crate::soft::{Accepted, Me, SoftTable};
+use fide_lane::probe::PROBE_LEN;
 use fide_lane::send::Lane;
+use fide_lane::{AnswerFilter, Prober};
 use fide_wire::PATHS;
 use fide_wire::event::{Record, RecordKind};
 use fide_wire::mac::Keyring;
 use fide_wire::packet::{PACKET_MAX, Refusal};
 use fide_wire::verdict::{Cause, Grade};
-use fide_xdp::layout::{Jitter, Peer};
-use fide_xdp::{Attach, Mechanism, Ring, Setup, WatchEnd, XdpError};
+use fide_xdp::layout::{Jitter, Peer, Source, Unwanted};
+use fide_xdp::{Attach, Mechanism, Ring, RingMaker, Setup, Used, WatchEnd, XdpError};
 use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 /// What was asked for.
@@ -44,6 +47,25 @@ pub struct Receiver {
     node: u32,
     incarnation: u32,
     refused_bodies: u64,
+}
+
+/// While more packets wait than this, sockets are not read.
+const PACKETS_WAITING: usize = 256;
+
+/// What came and nobody wanted, of one kind: how many, and the last of them.
+pub type Came = (u64, Source, u8);
+
+/// The questions that the prober asks, for the kernel programs.
+struct Asked(fide_xdp::Questions);
+
+impl AnswerFilter for Asked {
+    fn expect(&self, path: u8, from: IpAddr, carried: &[u8; PROBE_LEN]) {
+        self.0.expect(path, from, carried);
+    }
+
+    fn taken(&self, nonce: u64) {
+        self.0.taken(nonce);
+    }
 }
 
 /// Why reception cannot start as it was asked for.
@@ -91,6 +113,9 @@ impl Receiver {
                 _ => Err(failed(e.to_string())),
             };
         }
+        for (path, ifindex) in interfaces.into_iter().enumerate() {
+            r.assign(path, ifindex);
+        }
         if wanted != Wanted::Udp {
             r.xdp = true;
             for (path, ifindex) in interfaces.into_iter().enumerate() {
@@ -100,7 +125,7 @@ impl Receiver {
                         Wanted::Auto => tracing::warn!("receiving by UDP sockets on all paths: {e}"),
                         _ => return Err(failed(e.to_string())),
                     }
-                    r.detach_all();
+                    r.detach_all(interfaces);
                     break;
                 }
             }
@@ -140,21 +165,34 @@ impl Receiver {
         Ok(())
     }
 
-    fn detach_all(&mut self) {
+    /// Which path an interface belongs to: where the receive program is not attached, the filter of the sockets must know as well.
+    fn assign(&self, path: usize, ifindex: Option<u32>) {
+        if let (Some(m), Some(ifindex)) = (&self.mechanism, ifindex)
+            && let Err(e) = m.assign_path(ifindex, path as u32)
+        {
+            tracing::warn!("path {path}: no answers come by interface {ifindex}: {e}");
+        }
+    }
+
+    fn detach_all(&mut self, interfaces: [Option<u32>; PATHS]) {
         self.xdp = false;
-        for path in 0..PATHS {
+        for (path, ifindex) in interfaces.into_iter().enumerate() {
             self.attached[path] = None;
             if let Some(m) = self.mechanism.as_mut() {
                 m.detach(path);
             }
+            self.assign(path, ifindex);
         }
     }
 
     /// An interface came back or was replaced.
     pub fn reattach(&mut self, path: u8, ifindex: Option<u32>) {
         let path = usize::from(path);
-        if !self.xdp || path >= PATHS {
+        if path >= PATHS {
             return;
+        }
+        if !self.xdp {
+            return self.assign(path, ifindex);
         }
         self.attached[path] = None;
         match ifindex {
@@ -166,6 +204,7 @@ impl Receiver {
             Some(ifindex) => {
                 if let Err(e) = self.attach(path, ifindex) {
                     tracing::error!("path {path} receives nothing until this is mended: {e}");
+                    self.assign(path, Some(ifindex));
                 }
             }
         }
@@ -175,6 +214,13 @@ impl Receiver {
     #[must_use]
     pub fn attached(&self, path: u8) -> bool {
         !self.xdp || self.attached.get(usize::from(path)).is_some_and(Option::is_some)
+    }
+
+    /// What makes the kernel's event rings, where there are any.
+    #[must_use]
+    pub fn ring_maker(&self) -> Option<RingMaker> {
+        let maker = self.mechanism.as_ref()?.ring_maker();
+        maker.inspect_err(|e| tracing::warn!("events go by sockets: {e}")).ok()
     }
 
     /// Whether sockets must receive.
@@ -266,20 +312,27 @@ impl Receiver {
         self.records.pop_front()
     }
 
-    /// The next whole packet, its fixed part already checked.
+    /// The next whole packet, its fixed part already checked. No more are taken out of the kernel's ring than asked for: it is bounded, and counts what it has
+    /// no room for.
     pub fn next_packet(&mut self) -> Option<(Record, Vec<u8>)> {
         if self.packets.is_empty()
             && let Some(ring) = self.inbox.as_mut()
         {
             let packets = &mut self.packets;
-            ring.drain(|bytes| packets.extend(Record::read(bytes).map(|(r, b)| (r, b.to_vec()))));
+            ring.take_one(|bytes| packets.extend(Record::read(bytes).map(|(r, b)| (r, b.to_vec()))));
         }
         self.packets.pop_front()
     }
 
+    /// Whether there is another one.
+    #[must_use]
+    pub fn has_packet(&self) -> bool {
+        !self.packets.is_empty() || self.inbox.as_ref().is_some_and(Ring::has_entry)
+    }
+
     /// Reads the sockets, where they receive. Bounded, so that a flood does not keep the loop from beating.
     pub fn poll_sockets(&mut self, lane: &Lane, me: &Me, keys: &Keyring) {
-        if !self.needs_sockets() {
+        if !self.needs_sockets() || self.packets.len() > PACKETS_WAITING {
             return;
         }
         let mut buf = [0u8; PACKET_MAX + 1];
@@ -287,7 +340,7 @@ impl Receiver {
             for _ in 0..64 {
                 let Some(got) = lane.receive(path, &mut buf) else { break };
                 let bytes = &buf[..got.len.min(buf.len())];
-                match self.soft.accept(bytes, path, got.arrived_ns, me, keys) {
+                match self.soft.accept(bytes, path, got.from, got.arrived_ns, me, keys) {
                     Ok(Accepted::Notice { record, .. }) => self.records.push_back(record),
                     Ok(Accepted::Packet(p)) => {
                         let head = Record {
@@ -339,9 +392,9 @@ impl Receiver {
     ///
     /// # Errors
     /// When the kernel's map is full.
-    pub fn set_peer(&mut self, slot: usize, node: u32, incarnation: u32) -> Result<(), XdpError> {
-        self.soft.set_peer(slot, node, incarnation);
-        self.mechanism.as_ref().map_or(Ok(()), |m| m.set_peer(slot, node, incarnation))
+    pub fn set_peer(&mut self, slot: usize, node: u32, incarnation: u32, used: Used) -> Result<(), XdpError> {
+        self.soft.set_peer(slot, node, incarnation, used);
+        self.mechanism.as_ref().map_or(Ok(()), |m| m.set_peer_at(slot, node, incarnation, used))
     }
 
     /// Frees a slot.
@@ -405,11 +458,67 @@ impl Receiver {
         }
     }
 
-    /// (packets of another agent of this name, its incarnation, records that found the urgent ring full).
+    /// (packets of this name that this incarnation did not send, records that found the urgent ring full).
     #[must_use]
-    pub fn complaints(&self) -> (u64, u32, u64) {
-        let (clashes, incarnation, lost) = self.mechanism.as_ref().map_or((0, 0, 0), Mechanism::complaints);
-        (clashes + self.soft.clashes.0, incarnation.max(self.soft.clashes.1), lost)
+    pub fn complaints(&self) -> (u64, u64) {
+        let (not_sent, lost) = self.mechanism.as_ref().map_or((0, 0), Mechanism::complaints);
+        (not_sent + self.soft.not_sent, lost)
+    }
+
+    /// A packet with this number is about to leave: a heartbeat, or anything else.
+    pub fn note_sent(&self, heartbeat: bool, number: u64) {
+        if let Some(m) = &self.mechanism {
+            m.note_sent(heartbeat, number);
+        }
+    }
+
+    /// The address of a path's interface.
+    pub fn set_mac(&self, path: usize, mac: Option<[u8; 6]>) {
+        if let Some(m) = &self.mechanism {
+            m.set_mac(path, mac);
+        }
+    }
+
+    /// Questions by TCP are about to leave that have this number, but for its last byte.
+    pub fn expect_steered(&self, path: usize, number: u32) {
+        if let Some(m) = &self.mechanism {
+            m.expect_steered(path, number);
+        }
+    }
+
+    /// Has the kernel programs keep from the prober what answers none of its questions.
+    pub fn filter_answers(&self, prober: &mut Prober) {
+        let Some(m) = &self.mechanism else { return };
+        m.set_probe_id(prober.id());
+        match m.questions() {
+            Ok(questions) => prober.set_filter(Box::new(Asked(questions))),
+            // Without the table no answer would come in.
+            Err(e) => return tracing::error!("answers cannot be told from what only looks like one: {e}"),
+        }
+        if let Err(e) = m.answer_filter().and_then(|program| prober.set_program(program)) {
+            tracing::warn!("the sockets that answers come by have no filter for questions: {e}");
+        }
+    }
+
+    /// What came of a kind that nobody wanted, on all paths, and on which the last came.
+    #[must_use]
+    pub fn unwanted(&self, kind: Unwanted) -> Came {
+        let soft = |path: usize| if kind == Unwanted::Probe { self.soft.probes[path] } else { Source::default() };
+        let of = |path| (self.mechanism.as_ref().map_or_else(Source::default, |m| m.unwanted(kind, path)), soft(path));
+        last_of(of)
+    }
+
+    /// When a frame with our own MAC came last on a path; 0: none has.
+    #[must_use]
+    pub fn own_mac_ns(&self, path: usize) -> u64 {
+        self.mechanism.as_ref().map_or(0, |m| m.unwanted(Unwanted::OwnMac, path).last_ns)
+    }
+
+    /// The same of packets that were refused for this reason.
+    #[must_use]
+    pub fn refused_from(&self, reason: Refusal) -> Came {
+        let kernel = |path| self.mechanism.as_ref().map_or_else(Source::default, |m| m.refused_from(reason, path));
+        last_of(|path| (kernel(path), self.soft.sources[reason as usize][path]))
     }
 
     // ---- exits --------------------------------------------------------------------------------------------------------------
@@ -480,6 +589,14 @@ impl Receiver {
             });
         }
     }
+}
+
+/// All of both sides and paths together, and the last.
+fn last_of(of: impl Fn(usize) -> (Source, Source)) -> Came {
+    let all = (0..PATHS).flat_map(|path| [(path, of(path).0), (path, of(path).1)]);
+    let count = all.clone().map(|(_, source)| source.count).sum();
+    let (path, last) = all.max_by_key(|(_, source)| source.last_ns).unwrap_or_default();
+    (count, last, path as u8)
 }
 
 impl Wanted {

@@ -7,13 +7,20 @@
 //! Several matches are narrowed down by two rules before they are refused: a process whose ancestor matches as well is that
 //! one's child (PostgreSQL's backends, nginx's workers), and processes in the agent's own network namespace come first
 //! (a container's port 6379 does not hide the host's).
+//!
+//! Anybody on this host can give a process a name, or listen on a port that is free. So a selector is applied within a
+//! [`Scope`]: the user whose processes are meant, whether containers are, and the place of the process before.
 
 use fide_wire::control::{ErrorCode, Refused, Selector};
+use fide_xdp::Process;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// One process, so that it cannot be mistaken for another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,12 +31,66 @@ pub struct Target {
     pub start_ticks: u64,
     /// Its effective user.
     pub uid: u32,
+    /// The user who started it, unless it changed that.
+    pub real_uid: u32,
+    /// The user it can become again.
+    pub saved_uid: u32,
     /// Its `comm`.
     pub comm: String,
     /// Its executable, if it may be seen.
     pub exe: Option<String>,
     /// Its numbers from the agent's pid namespace down to its own.
     pub nspids: Vec<u32>,
+}
+
+impl Target {
+    /// Which process it is.
+    #[must_use]
+    pub fn identity(&self) -> Process {
+        Process { pid: self.pid, start_ticks: self.start_ticks }
+    }
+
+    /// Whether it is this user's, and nobody else's: not a program that a user runs with other rights than his own (set-user-ID), whatever he calls it.
+    #[must_use]
+    pub fn is_of(&self, uid: u32) -> bool {
+        self.real_uid == uid && self.uid == uid
+    }
+
+    /// The user who may speak for it: of a process between two users, root.
+    #[must_use]
+    pub fn owner(&self) -> u32 {
+        if self.real_uid == self.uid { self.uid } else { 0 }
+    }
+
+    /// Whether this user may send it a signal, by the kernel's rule (kill(2)).
+    #[must_use]
+    pub fn may_be_killed_by(&self, uid: u32) -> bool {
+        uid == 0 || uid == self.real_uid || uid == self.saved_uid
+    }
+}
+
+/// What must be true of a process beside what its selector says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scope {
+    /// It is this user's, in fact and in effect; `None`: anybody's.
+    pub user: Option<u32>,
+    /// The user whose own units and containers are meant as well: everybody with a service manager can have them, under any name.
+    pub manager: Option<u32>,
+    /// It may be in another network namespace than the agent, where there is none in the agent's own.
+    pub containers: bool,
+    /// It is where the process was that the watch had before.
+    pub place: Option<Place>,
+}
+
+/// Where a process is: what stays the same when its service is restarted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The agent's own network namespace.
+    pub own_network: bool,
+    /// Its user.
+    pub user: u32,
+    /// The cgroup of its systemd service, if it is in one that keeps its name.
+    pub service: Option<String>,
 }
 
 /// What `/proc/pid/stat` says.
@@ -108,7 +169,8 @@ pub fn parse_stat(line: &[u8]) -> Option<Stat> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct ProcStatus {
     tgid: u32,
-    euid: u32,
+    /// Real, effective, saved.
+    uids: [u32; 3],
     nspids: Vec<u32>,
 }
 
@@ -117,7 +179,8 @@ fn parse_status(text: &str) -> Option<ProcStatus> {
     let numbers = |key: &str| -> Vec<u32> {
         values(key).map(|v| v.split_ascii_whitespace().map_while(|n| n.parse().ok()).collect()).unwrap_or_default()
     };
-    Some(ProcStatus { tgid: *numbers("Tgid:").first()?, euid: *numbers("Uid:").get(1)?, nspids: numbers("NSpid:") })
+    let uids = numbers("Uid:").get(..3)?.try_into().ok()?;
+    Some(ProcStatus { tgid: *numbers("Tgid:").first()?, uids, nspids: numbers("NSpid:") })
 }
 
 /// The inodes of sockets that listen on `port`, from the text of `/proc/net/tcp` or `tcp6`.
@@ -138,6 +201,59 @@ fn cgroup_paths(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter_map(|l| l.splitn(3, ':').nth(2))
 }
 
+/// The whole name of a unit.
+fn unit_name(unit: &str) -> Result<String, Refused> {
+    const SUFFIXES: [&str; 3] = [".service", ".scope", ".slice"];
+    if unit.is_empty() || unit.contains('/') || unit.starts_with('-') || unit.chars().any(|c| c.is_control() || c == ' ') {
+        return refused(ErrorCode::Invalid, format!("`{unit}` is not the name of a unit; it looks like redis-server.service"));
+    }
+    Ok(if SUFFIXES.iter().any(|s| unit.ends_with(s)) { unit.to_owned() } else { format!("{unit}.service") })
+}
+
+/// How near to a unit a process is, by the text of its `/proc/pid/cgroup`. 2: in the unit's own cgroup; 1: in one below it (a delegated unit);
+/// 0: elsewhere. Users have units of their own, under any name: those count only where this user's are meant.
+fn unit_rank(text: &str, unit: &str, manager: Option<u32>) -> usize {
+    let of_a_user = |path: &str| user_manager(path).is_some_and(|uid| manager != Some(uid));
+    let one = |path: &str| match path.rsplit('/').position(|c| c == unit) {
+        Some(_) if of_a_user(path) && !unit.starts_with("user@") => 0,
+        Some(0) => 2,
+        Some(_) => 1,
+        None => 0,
+    };
+    cgroup_paths(text).map(one).max().unwrap_or(0)
+}
+
+/// A cgroup's path below the root, or a container's id, and whether it may be one.
+fn cgroup_name(wanted: &str) -> Result<(&str, bool), Refused> {
+    let path = wanted.strip_prefix("/sys/fs/cgroup/").unwrap_or(wanted).trim_matches('/');
+    if path.is_empty() || path.contains("..") {
+        return refused(ErrorCode::Invalid, "name a cgroup below the root, or a container by 12 or more digits of its id");
+    }
+    Ok((path, path.len() >= 12 && path.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))))
+}
+
+/// The container or cgroup of this name that a process is in, by the text of its `/proc/pid/cgroup`.
+fn cgroup_of<'a>(text: &'a str, path: &'a str, is_id: bool, manager: Option<u32>) -> Option<&'a str> {
+    let may_be = |p: &&str| is_id && user_manager(p).is_none_or(|uid| manager == Some(uid));
+    let id = cgroup_paths(text).filter(may_be).find_map(|p| p.split('/').find_map(|c| container_id(c, path)));
+    id.or_else(|| cgroup_paths(text).any(|p| is_or_below(p, path)).then_some(path))
+}
+
+/// The user whose own service manager made this cgroup, if one did: `…/user@1000.service/app.slice/x.service`.
+fn user_manager(path: &str) -> Option<u32> {
+    let (above, _) = path.rsplit_once('/')?;
+    above.split('/').find_map(|c| c.strip_prefix("user@")?.strip_suffix(".service")?.parse().ok())
+}
+
+/// The part of a cgroup's path up to the service that it belongs to, unless that one's name is made up anew each time (`systemd-run`).
+fn service_path(path: &str) -> Option<&str> {
+    let end = path.rfind(".service")? + ".service".len();
+    let (path, rest) = path.split_at(end);
+    let name = path.rsplit('/').next()?;
+    let passing = name.starts_with("run-r") || name.starts_with("run-u") || name.starts_with("run-p");
+    ((rest.is_empty() || rest.starts_with('/')) && !passing).then_some(path)
+}
+
 /// Whether a cgroup's name is that of container `id` (a prefix): `docker-<id>.scope`, `<id>`, `cri-containerd-<id>.scope`,
 /// but not of the process that supervises it (`libpod-conmon-<id>.scope`). Gives the whole id.
 fn container_id<'a>(component: &'a str, id: &str) -> Option<&'a str> {
@@ -147,16 +263,43 @@ fn container_id<'a>(component: &'a str, id: &str) -> Option<&'a str> {
     component.split(|c: char| !c.is_ascii_hexdigit()).find(|run| run.starts_with(id))
 }
 
+/// How long a look-up may take, and whether anybody still waits for it.
+#[derive(Clone, Debug)]
+pub struct Limit {
+    until: Instant,
+    ended: Arc<AtomicBool>,
+}
+
+impl Limit {
+    /// So long from now.
+    #[must_use]
+    pub fn new(time: Duration) -> Self {
+        Self { until: Instant::now() + time, ended: Arc::default() }
+    }
+
+    /// Ends the look-up now.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is to end.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.ended.load(Ordering::Relaxed) || Instant::now() >= self.until
+    }
+}
+
 /// Finds processes.
 #[derive(Clone, Debug)]
 pub struct Resolver {
     proc: PathBuf,
     ask_systemd: bool,
+    limit: Option<Limit>,
 }
 
 impl Default for Resolver {
     fn default() -> Self {
-        Self { proc: "/proc".into(), ask_systemd: true }
+        Self { proc: "/proc".into(), ask_systemd: true, limit: None }
     }
 }
 
@@ -168,21 +311,93 @@ impl Resolver {
     /// One that reads another tree than `/proc` and asks nobody else: for tests.
     #[must_use]
     pub fn at(proc: impl Into<PathBuf>) -> Self {
-        Self { proc: proc.into(), ask_systemd: false }
+        Self { proc: proc.into(), ask_systemd: false, limit: None }
     }
 
-    /// The process meant by `selector`. `peer` is the asking process (from SO_PEERCRED): a pid is read in its pid namespace.
+    /// The same for one look-up that ends when its time is over, or nobody waits for it.
+    #[must_use]
+    pub fn within(&self, limit: &Limit) -> Self {
+        Self { limit: Some(limit.clone()), ..self.clone() }
+    }
+
+    /// Whether this look-up reads the entries of one process alone, not those of all: then it need not wait for a worker.
+    #[must_use]
+    pub fn is_quick(&self, selector: &Selector, peer: Option<u32>) -> bool {
+        let Selector::Pid(_) = selector else { return false };
+        let namespace = |pid: &str| std::fs::read_link(self.proc.join(pid).join("ns/pid")).ok();
+        peer.is_none_or(|peer| namespace(&peer.to_string()).is_some_and(|theirs| Some(theirs) == namespace("self")))
+    }
+
+    /// The process meant by `selector`, of any user, in the agent's own network. `peer` is the asking process (from SO_PEERCRED): a pid is read in
+    /// its pid namespace.
     ///
     /// # Errors
     /// [`ErrorCode::NotFound`], [`ErrorCode::Ambiguous`] with the candidates, or [`ErrorCode::Invalid`].
     pub fn resolve(&self, selector: &Selector, peer: Option<u32>) -> Result<Target, Refused> {
-        match selector {
+        self.resolve_within(&Scope::default(), selector, peer)
+    }
+
+    /// The same within a scope.
+    ///
+    /// # Errors
+    /// As [`Resolver::resolve`].
+    pub fn resolve_within(&self, scope: &Scope, selector: &Selector, peer: Option<u32>) -> Result<Target, Refused> {
+        let found = match selector {
             Selector::Pid(pid) => self.by_pid(*pid, peer),
-            Selector::Name(name) => self.by_name(name),
-            Selector::Unit(unit) => self.by_unit(unit),
-            Selector::Cgroup(cgroup) => self.by_cgroup(cgroup),
-            Selector::Port(port) => self.by_port(*port),
+            Selector::Name(name) => self.by_name(name, scope),
+            Selector::Unit(unit) => self.by_unit(unit, scope),
+            Selector::Cgroup(cgroup) => self.by_cgroup(cgroup, scope),
+            Selector::Port(port) => self.by_port(*port, scope),
+        };
+        // What was not read any more is missing in what was found.
+        if self.is_over() {
+            return refused(
+                ErrorCode::System,
+                format!(
+                    "the look-up of {selector} took too long on this host and was ended; name the process by its pid, or try again later"
+                ),
+            );
         }
+        let found = found?;
+        // It may have become another user's since it was listed, and not every way lists.
+        match scope.user.filter(|user| !found.is_of(*user)) {
+            Some(user) => refused(ErrorCode::NotFound, of_another_user(&found, user)),
+            None => Ok(found),
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.limit.as_ref().is_some_and(Limit::is_over)
+    }
+
+    /// Whether this process is one that the selector may mean, alone or among others.
+    #[must_use]
+    pub fn fits(&self, scope: &Scope, selector: &Selector, pid: u32) -> bool {
+        // Whose it is costs least to see.
+        if self.misfit(scope, pid, true).is_some() {
+            return false;
+        }
+        let text = || self.read_text(pid, "cgroup").unwrap_or_default();
+        let (named, is_near) = match selector {
+            Selector::Pid(wanted) => (*wanted == pid, false),
+            Selector::Name(name) => (self.stat(pid).is_some_and(|stat| self.is_named(pid, &stat, name)), false),
+            Selector::Unit(unit) => (unit_name(unit).is_ok_and(|unit| unit_rank(&text(), &unit, scope.manager) > 0), true),
+            Selector::Cgroup(cgroup) => {
+                (cgroup_name(cgroup).is_ok_and(|(path, is_id)| cgroup_of(&text(), path, is_id, scope.manager).is_some()), true)
+            }
+            Selector::Port(port) => {
+                let listens = self.holds(pid, &self.listeners(pid, *port).0, &mut 0);
+                (listens, listens && self.is_near(pid))
+            }
+        };
+        named && self.misfit(scope, pid, is_near).is_none()
+    }
+
+    /// Where this process is, which was found within a scope.
+    #[must_use]
+    pub fn place(&self, scope: &Scope, target: &Target) -> Place {
+        let own_network = !scope.containers || self.is_near(target.pid);
+        Place { own_network, user: target.owner(), service: self.service(target.pid) }
     }
 
     /// Whether the process still exists, alive, and is the same one.
@@ -196,11 +411,11 @@ impl Resolver {
         main.is_dead() && !has_thread(&self.dir(pid), main)
     }
 
-    /// Ends this process, and no other that may have its number by now, by SIGKILL.
+    /// Ends this process, and no other that may have its number by now, by SIGKILL, in the name of this user.
     ///
     /// # Errors
-    /// When it is gone, or the system refuses.
-    pub fn kill(&self, pid: u32, start_ticks: u64) -> io::Result<()> {
+    /// When it is gone, the user may not, or the system refuses.
+    pub fn kill(&self, pid: u32, start_ticks: u64, in_name_of: u32) -> io::Result<()> {
         // SAFETY: a number; the call returns a descriptor or -1.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
         if fd < 0 {
@@ -211,6 +426,12 @@ impl Resolver {
         // The descriptor holds on to one process; whether it is the one that is meant is seen now, and stays so.
         if !self.stat(pid).is_some_and(|s| s.start_ticks == start_ticks && !self.is_dead(pid, &s)) {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        let target = self.target(pid).map_err(|e| io::Error::new(io::ErrorKind::NotFound, e.what))?;
+        if !target.may_be_killed_by(in_name_of) {
+            let what =
+                format!("it is a process of user {}, and user {in_name_of}, whose watch it is, may not kill it", target.uid);
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
         }
         // SAFETY: an open pidfd, and no siginfo.
         let sent = unsafe {
@@ -255,7 +476,8 @@ impl Resolver {
             return Err(gone());
         }
         let nspids = if status.nspids.is_empty() { vec![pid] } else { status.nspids };
-        Ok(Target { pid, start_ticks: stat.start_ticks, uid: status.euid, comm: stat.comm, exe, nspids })
+        let [real_uid, uid, saved_uid] = status.uids;
+        Ok(Target { pid, start_ticks: stat.start_ticks, uid, real_uid, saved_uid, comm: stat.comm, exe, nspids })
     }
 
     fn by_pid(&self, pid: u32, peer: Option<u32>) -> Result<Target, Refused> {
@@ -310,16 +532,13 @@ impl Resolver {
         false
     }
 
-    fn by_name(&self, name: &str) -> Result<Target, Refused> {
+    fn by_name(&self, name: &str, scope: &Scope) -> Result<Target, Refused> {
         if name.is_empty() {
             return refused(ErrorCode::Invalid, "an empty name matches nothing; give the name `ps -e` shows");
         }
         let matches = |pid: u32| {
             let stat = self.stat(pid)?;
-            let exe = || std::fs::read_link(self.dir(pid).join("exe")).ok();
-            let file_name = |p: PathBuf| p.file_name().map(|n| n.to_string_lossy().trim_end_matches(" (deleted)").to_owned());
-            let hit = !stat.is_kernel_thread() && (stat.comm == name || exe().and_then(file_name).as_deref() == Some(name));
-            hit.then_some((pid, stat.is_dead()))
+            self.is_named(pid, &stat, name).then_some((pid, stat.is_dead()))
         };
         let (dead, alive): (Vec<_>, Vec<_>) = self.pids().into_iter().filter_map(matches).partition(|(_, dead)| *dead);
         let alive: Vec<u32> = alive.into_iter().map(|(pid, _)| pid).collect();
@@ -327,59 +546,39 @@ impl Resolver {
             return self.target(*pid);
         }
         let what = format!("the name {name}");
+        let (alive, others) = self.meant(scope, alive, false);
         self.one(self.eldest(self.nearest(alive)), &what, || {
-            format!("no process is named {name}; see `ps -e`, the name is the one in its last column")
+            others.unwrap_or_else(|| format!("no process is named {name}; see `ps -e`, the name is the one in its last column"))
         })
     }
 
-    fn by_unit(&self, unit: &str) -> Result<Target, Refused> {
-        const SUFFIXES: [&str; 3] = [".service", ".scope", ".slice"];
-        if unit.is_empty() || unit.contains('/') || unit.starts_with('-') || unit.chars().any(|c| c.is_control() || c == ' ') {
-            return refused(
-                ErrorCode::Invalid,
-                format!("`{unit}` is not the name of a unit; it looks like redis-server.service"),
-            );
-        }
-        let unit = if SUFFIXES.iter().any(|s| unit.ends_with(s)) { unit.to_owned() } else { format!("{unit}.service") };
-        // 2: the unit's own cgroup; 1: one below it (a delegated unit); 0: another.
-        let rank = |text: &str| {
-            let one = |path: &str| match path.rsplit('/').position(|c| c == unit) {
-                Some(0) => 2,
-                Some(_) => 1,
-                None => 0,
-            };
-            cgroup_paths(text).map(one).max().unwrap_or(0)
-        };
+    fn by_unit(&self, unit: &str, scope: &Scope) -> Result<Target, Refused> {
+        let unit = unit_name(unit)?;
         let mut ranked: [Vec<u32>; 3] = Default::default();
         for (pid, text) in self.cgroups() {
-            ranked[rank(&text)].push(pid);
+            ranked[unit_rank(&text, &unit, scope.manager)].push(pid);
         }
         let [_, below, own] = ranked;
         let members = self.eldest(self.alive(if own.is_empty() { below } else { own }));
         if members.len() != 1
             && self.ask_systemd
-            && let Some(main) = main_pid(&unit)
+            && let Some(main) = main_pid(&unit, self.limit.as_ref())
         {
             return self.target(main);
         }
         self.one(members, &format!("the unit {unit}"), || {
-            format!("the unit {unit} has no process: it is not running, or has another name; see `systemctl status {unit}`")
+            format!(
+                "the unit {unit} has no process: it is not running, or has another name, or is a user's own (`user`); see `systemctl status {unit}`"
+            )
         })
     }
 
-    fn by_cgroup(&self, wanted: &str) -> Result<Target, Refused> {
-        let path = wanted.strip_prefix("/sys/fs/cgroup/").unwrap_or(wanted).trim_matches('/');
-        if path.is_empty() || path.contains("..") {
-            return refused(ErrorCode::Invalid, "name a cgroup below the root, or a container by 12 or more digits of its id");
-        }
+    fn by_cgroup(&self, wanted: &str, scope: &Scope) -> Result<Target, Refused> {
+        let (path, is_id) = cgroup_name(wanted)?;
         let mut groups: BTreeMap<String, Vec<u32>> = BTreeMap::new();
-        let is_id = path.len() >= 12 && path.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
         for (pid, text) in self.cgroups() {
-            let id = cgroup_paths(&text).filter(|_| is_id).find_map(|p| p.split('/').find_map(|c| container_id(c, path)));
-            if let Some(id) = id {
-                groups.entry(id.to_owned()).or_default().push(pid);
-            } else if cgroup_paths(&text).any(|p| is_or_below(p, path)) {
-                groups.entry(path.to_owned()).or_default().push(pid);
+            if let Some(group) = cgroup_of(&text, path, is_id, scope.manager) {
+                groups.entry(group.to_owned()).or_default().push(pid);
             }
         }
         if groups.len() > 1 {
@@ -390,14 +589,19 @@ impl Resolver {
             );
         }
         let members = self.alive(groups.into_values().next().unwrap_or_default());
+        // What is in the cgroup is meant, wherever its network is.
+        let (members, others) = self.meant(scope, members, true);
         // A container's init is number 1 in its own pid namespace; without one the first process that was started is taken.
         let init = members.iter().copied().filter(|p| self.nspids(*p).last() == Some(&1)).min_by_key(|p| self.nspids(*p).len());
         let first = || members.iter().copied().min_by_key(|p| (self.stat(*p).map_or(u64::MAX, |s| s.start_ticks), *p));
         match init.or_else(first) {
             Some(pid) => self.target(pid),
+            None if let Some(others) = others => refused(ErrorCode::NotFound, others),
             None if is_id => refused(
                 ErrorCode::NotFound,
-                format!("no process of this host is in a container {path}; see `docker ps` or `crictl ps`"),
+                format!(
+                    "no process of this host is in a container {path}; see `docker ps` or `crictl ps` (a user's own container is named by the path of its cgroup)"
+                ),
             ),
             None => refused(
                 ErrorCode::NotFound,
@@ -408,7 +612,7 @@ impl Resolver {
         }
     }
 
-    fn by_port(&self, port: u16) -> Result<Target, Refused> {
+    fn by_port(&self, port: u16, scope: &Scope) -> Result<Target, Refused> {
         if port == 0 {
             return refused(ErrorCode::Invalid, "nothing listens on port 0");
         }
@@ -419,20 +623,14 @@ impl Resolver {
                 namespaces.entry(ns).or_default().push(pid);
             }
         }
-        let mut hidden = 0;
-        // The agent's own network first; only if nothing listens there, those of containers.
+        let (mut hidden, mut strangers) = (0, None);
+        // The agent's own network first; only if nothing listens there that is meant, those of containers.
         for ours in [true, false] {
             let mut holders = Vec::new();
             for (_, pids) in namespaces.iter().filter(|(ns, _)| (Some(*ns) == own.as_ref()) == ours) {
-                let mut inodes = BTreeSet::new();
                 // Any process of the namespace shows its tables; the first may be gone already.
-                for pid in pids {
-                    let tables: Vec<_> = ["net/tcp", "net/tcp6"].iter().filter_map(|t| self.read_text(*pid, t)).collect();
-                    tables.iter().for_each(|t| listening_inodes(t, port, &mut inodes));
-                    if !tables.is_empty() {
-                        break;
-                    }
-                }
+                let tables = pids.iter().map(|pid| self.listeners(*pid, port)).find(|(_, read)| *read);
+                let inodes = tables.map_or_else(BTreeSet::new, |(inodes, _)| inodes);
                 if !inodes.is_empty() {
                     // A socket can be held from another network namespace, but hardly ever is: these first, then all.
                     let before = holders.len();
@@ -455,14 +653,78 @@ impl Resolver {
             if holders.len() > 1 {
                 holders.retain(|p| *p != 1);
             }
+            let (holders, others) = self.meant(scope, self.alive(holders), ours);
+            strangers = strangers.or(others);
             if !holders.is_empty() {
-                return self.one(self.eldest(self.alive(holders)), &format!("TCP port {port}"), String::new);
+                return self.one(self.eldest(holders), &format!("TCP port {port}"), String::new);
             }
         }
-        refused(ErrorCode::NotFound, format!("no process listens on TCP port {port}; see `ss -ltnp`"))
+        let none = || format!("no process listens on TCP port {port}; see `ss -ltnp`");
+        refused(ErrorCode::NotFound, strangers.unwrap_or_else(none))
     }
 
     // ---- narrowing down ----
+
+    /// Those of `pids` that are meant; and one that is not, with the reason. `is_near`: whatever its network namespace is.
+    fn meant(&self, scope: &Scope, pids: Vec<u32>, is_near: bool) -> (Vec<u32>, Option<String>) {
+        let mut why = None;
+        let mut fits = pids;
+        fits.retain(|pid| match self.misfit(scope, *pid, is_near) {
+            None => true,
+            Some(text) => {
+                why.get_or_insert(text);
+                false
+            }
+        });
+        (fits, why)
+    }
+
+    /// Why this process is not meant; `None`: it is.
+    fn misfit(&self, scope: &Scope, pid: u32, is_near: bool) -> Option<String> {
+        let target = match self.target(pid) {
+            Ok(target) => target,
+            Err(gone) => return Some(gone.what),
+        };
+        if let Some(user) = scope.user.filter(|user| !target.is_of(*user)) {
+            return Some(of_another_user(&target, user));
+        }
+        let its_own_is_near = self.is_near(pid);
+        let near = its_own_is_near || is_near;
+        let what = describe(&target);
+        if !near && !scope.containers {
+            return Some(format!(
+                "process {what} is in another network namespace than this agent, that of a container perhaps; processes there are meant by \
+                 `containers = true` in the [[watch]] (`fide monitor --containers`), or by their cgroup"
+            ));
+        }
+        match &scope.place {
+            Some(place) if place.own_network && !near => {
+                Some(format!("process {what} is in another network namespace than the one that this watch had before: {ANEW}"))
+            }
+            Some(place) if !place.own_network && its_own_is_near => Some(format!(
+                "process {what} is in this agent's own network namespace, and this watch had one in another: {ANEW}"
+            )),
+            Some(place) if place.user != target.owner() => {
+                Some(format!("process {what} is not meant: this watch had one of user {} before: {ANEW}", place.user))
+            }
+            Some(Place { service: Some(service), .. }) if self.service(pid).as_ref() != Some(service) => {
+                Some(format!("process {what} is not meant: this watch had one of the service {service} before: {ANEW}"))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether it is in the agent's own network namespace, as far as that can be seen.
+    fn is_near(&self, pid: u32) -> bool {
+        let (own, its) = (self.netns("self"), self.netns(&pid.to_string()));
+        own.is_none() || its.is_none() || own == its
+    }
+
+    /// The cgroup of its systemd service.
+    fn service(&self, pid: u32) -> Option<String> {
+        let text = self.read_text(pid, "cgroup")?;
+        cgroup_paths(&text).find_map(service_path).map(str::to_owned)
+    }
 
     /// The only one of `pids`, or a refusal.
     fn one(&self, pids: Vec<u32>, what: &str, none: impl FnOnce() -> String) -> Result<Target, Refused> {
@@ -470,10 +732,7 @@ impl Resolver {
             [] => refused(ErrorCode::NotFound, none()),
             [pid] => self.target(pid),
             _ => {
-                let show = |pid: &u32| match self.target(*pid) {
-                    Ok(t) => format!("{pid} ({}, user {})", t.exe.unwrap_or(t.comm), t.uid),
-                    Err(_) => pid.to_string(),
-                };
+                let show = |pid: &u32| self.target(*pid).map_or_else(|_| pid.to_string(), |t| describe(&t));
                 let mut list: Vec<String> = pids.iter().take(8).map(show).collect();
                 if pids.len() > 8 {
                     list.push(format!("and {} more", pids.len() - 8));
@@ -520,15 +779,36 @@ impl Resolver {
 
     // ---- reading /proc ----
 
+    /// Whether it has this name, or its executable.
+    fn is_named(&self, pid: u32, stat: &Stat, name: &str) -> bool {
+        let exe = || std::fs::read_link(self.dir(pid).join("exe")).ok();
+        let file_name = |p: PathBuf| p.file_name().map(|n| n.to_string_lossy().trim_end_matches(" (deleted)").to_owned());
+        !stat.is_kernel_thread() && (stat.comm == name || exe().and_then(file_name).as_deref() == Some(name))
+    }
+
+    /// The sockets that listen on this port in its network namespace, and whether that could be seen.
+    fn listeners(&self, pid: u32, port: u16) -> (BTreeSet<u64>, bool) {
+        let mut inodes = BTreeSet::new();
+        let tables: Vec<_> = ["net/tcp", "net/tcp6"].iter().filter_map(|t| self.read_text(pid, t)).collect();
+        tables.iter().for_each(|t| listening_inodes(t, port, &mut inodes));
+        (inodes, !tables.is_empty())
+    }
+
     fn dir(&self, pid: u32) -> PathBuf {
         self.proc.join(pid.to_string())
     }
 
     fn read_text(&self, pid: u32, file: &str) -> Option<String> {
+        if self.is_over() {
+            return None;
+        }
         std::fs::read(self.dir(pid).join(file)).ok().map(|b| String::from_utf8_lossy(&b).into_owned())
     }
 
     fn stat(&self, pid: u32) -> Option<Stat> {
+        if self.is_over() {
+            return None;
+        }
         parse_stat(&std::fs::read(self.dir(pid).join("stat")).ok()?)
     }
 
@@ -537,6 +817,9 @@ impl Resolver {
     }
 
     fn netns(&self, pid: &str) -> Option<PathBuf> {
+        if self.is_over() {
+            return None;
+        }
         std::fs::read_link(self.proc.join(pid).join("ns/net")).ok()
     }
 
@@ -552,6 +835,9 @@ impl Resolver {
     }
 
     fn holds(&self, pid: u32, inodes: &BTreeSet<u64>, hidden: &mut u32) -> bool {
+        if self.is_over() {
+            return false;
+        }
         let entries = match std::fs::read_dir(self.dir(pid).join("fd")) {
             Ok(entries) => entries,
             Err(e) => {
@@ -562,6 +848,29 @@ impl Resolver {
         let inode = |link: PathBuf| link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok();
         entries.flatten().filter_map(|e| std::fs::read_link(e.path()).ok()).filter_map(inode).any(|i: u64| inodes.contains(&i))
     }
+}
+
+/// What to do where a watch shall have a process of another place from now on.
+const ANEW: &str = "end the watch and make it anew to have it";
+
+fn describe(target: &Target) -> String {
+    format!("{} ({}, user {})", target.pid, target.exe.as_deref().unwrap_or(&target.comm), target.uid)
+}
+
+fn of_another_user(target: &Target, user: u32) -> String {
+    let whose = if user == 0 { "root's".to_owned() } else { format!("user {user}'s") };
+    if target.uid != target.real_uid {
+        let (real, effective) = (target.real_uid, target.uid);
+        return format!(
+            "process {} is not meant: only {whose} are, and user {real} runs it with the rights of user {effective}",
+            describe(target)
+        );
+    }
+    format!(
+        "process {} is not meant: only {whose} are; for another user's give `user = \"{}\"` in the [[watch]] (`fide monitor --user {1}`)",
+        describe(target),
+        target.uid
+    )
 }
 
 /// Whether cgroup path `have` is `wanted` or below it; `wanted` may begin with a v1 hierarchy's name (`memory/a/b`).
@@ -587,15 +896,26 @@ fn is_or_below(have: &str, wanted: &str) -> bool {
     below(wanted) || wanted.split_once('/').is_some_and(|(first, rest)| HIERARCHIES.contains(&first) && below(rest))
 }
 
-/// The main process of a unit as systemd knows it. Takes some milliseconds: not for the lane's thread.
-fn main_pid(unit: &str) -> Option<u32> {
+/// The main process of a unit as systemd knows it. Takes some milliseconds, or as long as the limit.
+fn main_pid(unit: &str, limit: Option<&Limit>) -> Option<u32> {
     // Without systemd there is nobody to ask, and the program would wait for a bus.
     if !Path::new("/run/systemd/system").exists() {
         return None;
     }
     let mut command = std::process::Command::new("systemctl");
     command.args(["show", "--property=MainPID", "--value", "--", unit]).stdin(std::process::Stdio::null());
-    let out = command.env("SYSTEMD_BUS_TIMEOUT", "2s").stderr(std::process::Stdio::null()).output().ok()?;
+    command.env("SYSTEMD_BUS_TIMEOUT", "2s").stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null());
+    let mut child = command.spawn().ok()?;
+    while child.try_wait().ok()?.is_none() {
+        if limit.is_some_and(Limit::is_over) {
+            let _ = child.kill(); // gone already is as good
+            let _ = child.wait();
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    // A line of some digits: it never filled the pipe.
+    let out = child.wait_with_output().ok()?;
     String::from_utf8(out.stdout).ok()?.trim().parse().ok().filter(|p| *p != 0)
 }
 
@@ -629,7 +949,16 @@ mod tests {
         thread(43, 'S', 0);
         assert!(lives(&proc, 42, 99), "its main thread has exited, and another one goes on");
         assert!(!lives(&proc, 42, 98), "another process of that number");
-        let target = Target { pid: 42, start_ticks: 99, uid: 0, comm: "db".into(), exe: None, nspids: vec![42] };
+        let target = Target {
+            pid: 42,
+            start_ticks: 99,
+            uid: 0,
+            real_uid: 0,
+            saved_uid: 0,
+            comm: "db".into(),
+            exe: None,
+            nspids: vec![42],
+        };
         assert!(Resolver::at(&proc).still_same(&target));
         thread(43, 'S', 0x4);
         assert!(!lives(&proc, 42, 99));
@@ -652,6 +981,22 @@ mod tests {
         }
         assert_eq!(container_id(&format!("libpod-conmon-{long}.scope"), id), None);
         assert_eq!(container_id("docker-000000000000.scope", id), None);
+    }
+
+    #[test]
+    fn services_are_known_by_their_cgroup() {
+        assert_eq!(service_path("/system.slice/redis.service"), Some("/system.slice/redis.service"));
+        assert_eq!(service_path("/system.slice/box.service/payload/x"), Some("/system.slice/box.service"));
+        assert_eq!(
+            service_path("/user.slice/user@7.service/app.slice/x.service"),
+            Some("/user.slice/user@7.service/app.slice/x.service")
+        );
+        for none in ["/", "/user.slice/session-3.scope", "/system.slice/run-r0f3.service", "/a.servicex/b"] {
+            assert_eq!(service_path(none), None, "{none}");
+        }
+        assert_eq!(user_manager("/user.slice/user-7.slice/user@7.service/app.slice/redis.service"), Some(7));
+        assert_eq!(user_manager("/user.slice/user-7.slice/user@7.service"), None, "itself a unit of the system");
+        assert_eq!(user_manager("/system.slice/redis.service"), None);
     }
 
     #[test]

@@ -34,13 +34,29 @@ fn address(path: &Path) -> io::Result<libc::sockaddr_un> {
     Ok(a)
 }
 
-/// Whether somebody answers on this socket.
+/// Who serves a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Serves {
+    /// An agent, or what speaks as one.
+    Agent,
+    /// Something else, or who it is cannot be asked.
+    Other,
+    /// Nobody: there is no file, or it was left over.
+    Nobody,
+}
+
+/// Asks who serves a socket by connecting to it.
 #[must_use]
-pub fn answers(path: &Path) -> bool {
-    let (Ok(fd), Ok(a)) = (socket(), address(path)) else { return false };
+pub fn serves(path: &Path) -> Serves {
+    let (Ok(fd), Ok(a)) = (socket(), address(path)) else { return Serves::Other };
     // SAFETY: an open socket and an address of the stated length.
     let r = unsafe { libc::connect(fd.as_raw_fd(), (&raw const a).cast(), size_of_val(&a) as libc::socklen_t) };
-    r == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)
+    match io::Error::last_os_error().raw_os_error() {
+        _ if r == 0 => Serves::Agent,
+        Some(libc::EAGAIN) => Serves::Agent, // whose queue is full
+        Some(libc::ECONNREFUSED | libc::ENOENT) => Serves::Nobody,
+        _ => Serves::Other,
+    }
 }
 
 /// Listens.

@@ -7,7 +7,7 @@ use crate::gates::Gates;
 use crate::hooks::{HookOptions, HookOutcome, Hooks};
 use crate::links::Links;
 use crate::metrics::{Board, MetricsServer, Snapshot};
-use fide_wire::control::HistoryEvent;
+use fide_wire::control::{HistoryEvent, WatchStatus};
 use fide_wire::verdict::Cause;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -114,16 +114,17 @@ impl Side {
         counted: Counted,
         guard: Option<&Guard>,
         gates: Option<&Gates>,
+        pending: Vec<WatchStatus>,
     ) {
         if self.metrics.is_none() {
             return;
         }
-        let about = about.clone();
-        let Some((mut status, lost)) = core.ask(move |core| (core.status(&about), core.events_lost())) else { return };
+        let Some((mut status, lost)) = core.status(about).zip(core.ask(|core| core.events_lost())) else { return };
         if let (Some(guard), Some(fence)) = (guard, status.fence.as_mut()) {
             guard.complete(fence);
         }
         status.gates = gates.map_or_else(Vec::new, |gates| gates.status(crate::core::now_ns()));
+        crate::status::with_pending(&mut status, pending);
         self.counters.status = status;
         self.counters.client_events_lost = lost;
         self.counters.clients = counted.clients;

@@ -6,10 +6,12 @@
 use fide_wire::event::{Record, RecordKind};
 use fide_wire::jitter;
 use fide_wire::mac::Keyring;
-use fide_wire::packet::{self, Kind, Notice, Packet, Refusal};
+use fide_wire::packet::{self, Header, Kind, Notice, Packet, Refusal};
 use fide_wire::{PATHS, SLOTS};
-use fide_xdp::layout::{Jitter, Peer};
+use fide_xdp::Used;
+use fide_xdp::layout::{INTRODUCTIONS, Jitter, Peer, Source, words};
 use std::collections::HashMap;
+use std::net::IpAddr;
 
 /// Who receives.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +22,8 @@ pub struct Me {
     pub node: u32,
     /// Incarnation.
     pub incarnation: u32,
+    /// The highest number of a heartbeat that it sent, and of anything else.
+    pub sent: (u64, u64),
 }
 
 /// What an accepted packet asks for.
@@ -40,6 +44,17 @@ pub enum Accepted<'a> {
     Probe,
 }
 
+/// As `struct fide_stranger`.
+#[derive(Clone, Copy, Default)]
+struct Stranger {
+    number: [u64; PATHS],
+    second: u64,
+    heard: usize,
+}
+
+/// Most of them that are remembered (`FIDE_STRANGERS`). Beyond it all are forgotten.
+const STRANGERS: usize = 2048;
+
 #[derive(Clone, Copy, Default)]
 struct Seen {
     incarnation: u32,
@@ -53,10 +68,15 @@ pub struct SoftTable {
     jitter: Vec<Jitter>,
     seen: Vec<Seen>,
     slot_of: HashMap<u32, usize>,
+    strangers: HashMap<(u32, u32), Stranger>,
     /// By reason, in the order of [`Refusal::ALL`].
     pub refused: [u64; Refusal::COUNT],
-    /// Packets of another agent of this name, and its incarnation.
-    pub clashes: (u64, u32),
+    /// Packets of this name that this incarnation did not send.
+    pub not_sent: u64,
+    /// By reason and path: how many came, and where the last came from.
+    pub sources: [[Source; PATHS]; Refusal::COUNT],
+    /// The same of questions of other agents.
+    pub probes: [Source; PATHS],
 }
 
 impl Default for SoftTable {
@@ -66,8 +86,11 @@ impl Default for SoftTable {
             jitter: vec![[0; jitter::BUCKETS]; SLOTS * PATHS],
             seen: vec![Seen::default(); SLOTS],
             slot_of: HashMap::new(),
+            strangers: HashMap::new(),
             refused: [0; Refusal::COUNT],
-            clashes: (0, 0),
+            not_sent: 0,
+            sources: [[Source::default(); PATHS]; Refusal::COUNT],
+            probes: [Source::default(); PATHS],
         }
     }
 }
@@ -81,16 +104,21 @@ impl SoftTable {
         &mut self,
         bytes: &'a [u8],
         path: u8,
+        from: IpAddr,
         now_ns: u64,
         me: &Me,
         keys: &Keyring,
     ) -> Result<Accepted<'a>, Refusal> {
+        let row = usize::from(path).min(PATHS - 1);
         if fide_lane::probe::is_probe(bytes) {
+            note(&mut self.probes[row], from, now_ns);
             return Ok(Accepted::Probe);
         }
         let result = self.decide(bytes, path, now_ns, me, keys);
-        if let Err(reason) = result {
+        let own = matches!(&result, Ok(Accepted::Packet(p)) if p.header.sender == me.node);
+        if let Some(reason) = result.as_ref().err().copied().or(own.then_some(Refusal::Own)) {
             self.refused[reason as usize] += 1;
+            note(&mut self.sources[reason as usize][row], from, now_ns);
         }
         result
     }
@@ -102,18 +130,23 @@ impl SoftTable {
             return Err(Refusal::WrongPath);
         }
         if h.sender == me.node {
-            if h.incarnation != me.incarnation {
-                self.clashes = (self.clashes.0 + 1, h.incarnation);
-            }
-            return Err(Refusal::Own);
+            let sent = if h.kind == Kind::Heartbeat { me.sent.0 } else { me.sent.1 };
+            self.not_sent += u64::from(h.incarnation != me.incarnation || h.number > sent);
+            let shown = h.kind == Kind::Announce && self.introduce(&h, now_ns).is_ok();
+            return if shown { Ok(Accepted::Packet(packet)) } else { Err(Refusal::Own) };
         }
         let Some(&slot) = self.slot_of.get(&h.sender) else {
-            return if h.kind == Kind::Announce { Ok(Accepted::Packet(packet)) } else { Err(Refusal::UnknownSender) };
+            if !matches!(h.kind, Kind::Announce | Kind::Hello) {
+                return Err(Refusal::UnknownSender);
+            }
+            return self.introduce(&h, now_ns).map(|()| Accepted::Packet(packet));
         };
         let peer = &mut self.peers[slot];
         if h.incarnation != peer.incarnation || peer.condemned != 0 {
-            // A newer life begins with an announcement. Who was given up may have given us up: only its report says so.
-            let begins = h.incarnation > peer.incarnation && h.kind == Kind::Announce;
+            // A newer incarnation asks others, and begins with an announcement. Who was given up may have given us up: only its report says so.
+            if h.incarnation > peer.incarnation && h.kind == Kind::Announce || h.kind == Kind::Hello {
+                return self.introduce(&h, now_ns).map(|()| Accepted::Packet(packet));
+            }
             if h.incarnation == peer.incarnation && h.kind == Kind::PathReport {
                 let told = &mut peer.told[usize::from(path)];
                 if h.number as u32 <= *told {
@@ -122,7 +155,7 @@ impl SoftTable {
                 *told = h.number as u32;
                 return Ok(Accepted::Packet(packet));
             }
-            return if begins { Ok(Accepted::Packet(packet)) } else { Err(Refusal::OldIncarnation) };
+            return Err(Refusal::OldIncarnation);
         }
         let row = &mut peer.path[usize::from(path)];
         if h.kind == Kind::Heartbeat {
@@ -133,7 +166,7 @@ impl SoftTable {
             if row.number != 0 {
                 if h.number - row.number > 1 {
                     row.lost += h.number - row.number - 1;
-                } else {
+                } else if row.arrived_ns != 0 {
                     let excess = (now_ns - row.arrived_ns.min(now_ns)).saturating_sub(h.period_ns.into());
                     let bucket = &mut self.jitter[slot * PATHS + usize::from(path)][jitter::bucket(excess)];
                     *bucket = bucket.wrapping_add(1);
@@ -174,9 +207,29 @@ impl SoftTable {
         Ok(Accepted::Notice { record, first })
     }
 
+    /// An announcement of one who is not known: each once, and not more of them in a second than a host makes.
+    fn introduce(&mut self, h: &Header, now_ns: u64) -> Result<(), Refusal> {
+        let who = (h.sender, h.incarnation);
+        if self.strangers.len() >= STRANGERS && !self.strangers.contains_key(&who) {
+            self.strangers.clear();
+        }
+        let stranger = self.strangers.entry(who).or_default();
+        let highest = &mut stranger.number[usize::from(h.path)];
+        if h.number <= *highest {
+            return Err(Refusal::OldNumber);
+        }
+        *highest = h.number;
+        if stranger.second != now_ns >> 30 {
+            (stranger.second, stranger.heard) = (now_ns >> 30, 0);
+        }
+        stranger.heard += 1;
+        if stranger.heard <= INTRODUCTIONS { Ok(()) } else { Err(Refusal::RateLimited) }
+    }
+
     /// See [`fide_xdp::Mechanism::set_peer`].
-    pub fn set_peer(&mut self, slot: usize, node: u32, incarnation: u32) {
-        self.peers[slot] = Peer { node, incarnation, ..Peer::default() };
+    pub fn set_peer(&mut self, slot: usize, node: u32, incarnation: u32, used: Used) {
+        let path = fide_xdp::layout::Path { number: used.heartbeats, event_number: used.others, ..Default::default() };
+        self.peers[slot] = Peer { node, incarnation, path: [path; PATHS], ..Peer::default() };
         self.jitter[slot * PATHS..(slot + 1) * PATHS].fill([0; jitter::BUCKETS]);
         self.slot_of.insert(node, slot);
     }
@@ -210,6 +263,11 @@ impl SoftTable {
     }
 }
 
+fn note(source: &mut Source, from: IpAddr, now_ns: u64) {
+    source.count += 1;
+    (source.last_ns, source.from, source.ip) = (now_ns, words(from), if from.is_ipv4() { 4 } else { 6 });
+}
+
 impl Seen {
     fn first(&mut self, incarnation: u32, n: u32) -> bool {
         if self.incarnation != incarnation {
@@ -233,10 +291,11 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fide_wire::packet::{Header, PACKET_MAX};
+    use fide_wire::packet::PACKET_MAX;
     use fide_wire::verdict::{Cause, Grade};
 
-    const ME: Me = Me { cluster: 1, node: 10, incarnation: 5 };
+    const ME: Me = Me { cluster: 1, node: 10, incarnation: 5, sent: (100, 10) };
+    const FROM: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 20));
 
     fn frame(kind: Kind, number: u64, incarnation: u32, path: u8, notice: Option<u32>, body: &[u8]) -> Vec<u8> {
         let mut out = [0; PACKET_MAX];
@@ -254,9 +313,62 @@ mod tests {
         out[..len].to_vec()
     }
 
+    fn of(sender: u32, kind: Kind, number: u64, incarnation: u32) -> Vec<u8> {
+        let mut out = [0; PACKET_MAX];
+        let header = Header { kind, path: 0, key_id: 0, cluster: 1, sender, incarnation, number, sent_ns: 1, period_ns: 1000 };
+        let len = packet::encode(&mut out, &header, None, b"{}", &Keyring::default()).unwrap();
+        out[..len].to_vec()
+    }
+
+    #[test]
+    fn announcements_of_those_who_are_not_known_are_heard_once_and_in_bounds() {
+        let mut t = table();
+        let k = Keyring::default();
+        let mut heard = |sender, incarnation, number, now_ns| {
+            let f = of(sender, Kind::Announce, number, incarnation);
+            t.accept(&f, 0, FROM, now_ns, &ME, &k).map(|_| ())
+        };
+        for (sender, incarnation) in [(99, 5), (20, 8), (10, 5), (10, 4)] {
+            // What this host's own name announced is counted as refused, but shown, too.
+            let again = if sender == 10 { Refusal::Own } else { Refusal::OldNumber };
+            for (number, what) in [(5, Ok(())), (5, Err(again)), (4, Err(again)), (6, Ok(()))] {
+                assert_eq!(heard(sender, incarnation, number, 1), what, "{sender} {incarnation} {number}");
+            }
+        }
+        for number in 100..100 + INTRODUCTIONS as u64 {
+            assert_eq!(heard(98, 1, number, 1), Ok(()));
+        }
+        assert_eq!(heard(98, 1, 9_000, 1), Err(Refusal::RateLimited));
+        assert_eq!(heard(98, 1, 9_001, 2 << 30), Ok(()), "a second later");
+        assert_eq!(t.not_sent, 4, "the own ones of an incarnation that is not this one");
+        assert_eq!((t.refused[Refusal::Own as usize], t.sources[Refusal::Own as usize][0].count), (8, 8));
+        assert_eq!(t.sources[Refusal::Own as usize][0].address(), Some(FROM));
+        for sender in 0..2 * STRANGERS as u32 {
+            let f = of(1000 + sender, Kind::Announce, 1, 1);
+            assert!(t.accept(&f, 0, FROM, 1, &ME, &k).is_ok());
+        }
+        assert!(t.strangers.len() <= STRANGERS);
+    }
+
+    #[test]
+    fn what_this_incarnation_did_not_send_is_told_from_what_came_back() {
+        let mut t = table();
+        let k = Keyring::default();
+        for (kind, number, incarnation, not_sent) in [
+            (Kind::Heartbeat, 100, 5, 0),
+            (Kind::Heartbeat, 101, 5, 1),
+            (Kind::PathReport, 11, 5, 2),
+            (Kind::PathReport, 1, 6, 3),
+        ] {
+            let f = of(10, kind, number, incarnation);
+            assert_eq!(t.accept(&f, 0, FROM, 1, &ME, &k), Err(Refusal::Own));
+            assert_eq!(t.not_sent, not_sent);
+        }
+    }
+
     fn table() -> SoftTable {
         let mut t = SoftTable::default();
-        t.set_peer(0, 20, 7);
+        t.set_peer(0, 20, 7, Used::default());
         t
     }
 
@@ -266,9 +378,10 @@ mod tests {
         let mut t = table();
         let mut probe = PROBE_MAGIC.to_vec();
         probe.resize(PROBE_LEN, 7);
-        assert!(matches!(t.accept(&probe, 0, 1, &ME, &Keyring::default()), Ok(Accepted::Probe)));
-        assert!(t.accept(&probe[..PROBE_LEN - 1], 0, 1, &ME, &Keyring::default()).is_err());
+        assert!(matches!(t.accept(&probe, 0, FROM, 1, &ME, &Keyring::default()), Ok(Accepted::Probe)));
+        assert!(t.accept(&probe[..PROBE_LEN - 1], 0, FROM, 1, &ME, &Keyring::default()).is_err());
         assert_eq!(t.refused.iter().sum::<u64>(), 1);
+        assert_eq!((t.probes[0].count, t.probes[0].address()), (1, Some(FROM)));
         // The receive program knows it by the same bytes.
         let program = include_str!("../../xdp/src/bpf/receive.h");
         assert!(program.contains(&format!("#define PROBE_LEN {PROBE_LEN}\n")));
@@ -280,7 +393,7 @@ mod tests {
         let mut t = table();
         for (number, at) in [(1, 1_000), (2, 2_500), (5, 9_000)] {
             let f = frame(Kind::Heartbeat, number, 7, 1, None, b"");
-            assert_eq!(t.accept(&f, 1, at, &ME, &Keyring::default()), Ok(Accepted::Heartbeat));
+            assert_eq!(t.accept(&f, 1, FROM, at, &ME, &Keyring::default()), Ok(Accepted::Heartbeat));
         }
         let row = t.peer(0).path[1];
         assert_eq!((row.number, row.arrived, row.lost, row.arrived_ns, row.jitter_max_ns), (5, 3, 2, 9_000, 500));
@@ -293,20 +406,35 @@ mod tests {
         let mut t = table();
         let k = Keyring::default();
         let f = frame(Kind::Heartbeat, 4, 7, 0, None, b"");
-        assert!(t.accept(&f, 0, 1, &ME, &k).is_ok());
-        assert_eq!(t.accept(&f, 0, 2, &ME, &k), Err(Refusal::OldNumber));
-        assert_eq!(t.accept(&f, 1, 2, &ME, &k), Err(Refusal::WrongPath));
-        assert_eq!(t.accept(&frame(Kind::Heartbeat, 9, 6, 0, None, b""), 0, 2, &ME, &k), Err(Refusal::OldIncarnation));
-        assert_eq!(t.accept(&frame(Kind::Heartbeat, 9, 8, 0, None, b""), 0, 2, &ME, &k), Err(Refusal::OldIncarnation));
-        assert!(matches!(t.accept(&frame(Kind::Announce, 9, 8, 0, None, b"{}"), 0, 2, &ME, &k), Ok(Accepted::Packet(_))));
+        assert!(t.accept(&f, 0, FROM, 1, &ME, &k).is_ok());
+        assert_eq!(t.accept(&f, 0, FROM, 2, &ME, &k), Err(Refusal::OldNumber));
+        assert_eq!(t.accept(&f, 1, FROM, 2, &ME, &k), Err(Refusal::WrongPath));
+        assert_eq!(t.accept(&frame(Kind::Heartbeat, 9, 6, 0, None, b""), 0, FROM, 2, &ME, &k), Err(Refusal::OldIncarnation));
+        assert_eq!(t.accept(&frame(Kind::Heartbeat, 9, 8, 0, None, b""), 0, FROM, 2, &ME, &k), Err(Refusal::OldIncarnation));
+        assert!(matches!(t.accept(&frame(Kind::Announce, 9, 8, 0, None, b"{}"), 0, FROM, 2, &ME, &k), Ok(Accepted::Packet(_))));
         t.condemn(0);
-        assert_eq!(t.accept(&frame(Kind::Heartbeat, 10, 7, 0, None, b""), 0, 2, &ME, &k), Err(Refusal::OldIncarnation));
+        assert_eq!(t.accept(&frame(Kind::Heartbeat, 10, 7, 0, None, b""), 0, FROM, 2, &ME, &k), Err(Refusal::OldIncarnation));
         let report = |incarnation| frame(Kind::PathReport, 11, incarnation, 0, None, b"");
-        assert!(matches!(t.accept(&report(7), 0, 2, &ME, &k), Ok(Accepted::Packet(_))), "it may have given us up, too");
-        assert_eq!(t.accept(&report(7), 0, 2, &ME, &k), Err(Refusal::OldNumber), "once");
-        assert_eq!(t.accept(&report(6), 0, 2, &ME, &k), Err(Refusal::OldIncarnation));
+        assert!(matches!(t.accept(&report(7), 0, FROM, 2, &ME, &k), Ok(Accepted::Packet(_))), "it may have given us up, too");
+        assert_eq!(t.accept(&report(7), 0, FROM, 2, &ME, &k), Err(Refusal::OldNumber), "once");
+        assert_eq!(t.accept(&report(6), 0, FROM, 2, &ME, &k), Err(Refusal::OldIncarnation));
         assert_eq!(t.peer(0).path[0].event_number, 0, "and nothing of it counts");
         assert_eq!(t.refused[Refusal::OldIncarnation as usize], 4);
+    }
+
+    #[test]
+    fn a_forged_body_does_not_use_up_the_number_of_its_packet() {
+        let mut t = table();
+        let k = Keyring::default();
+        for kind in [Kind::Heartbeat, Kind::PathReport, Kind::Announce] {
+            let good = frame(kind, 9, 7, 0, None, b"a body");
+            let mut forged = good.clone();
+            forged[54] ^= 1;
+            assert_eq!(t.accept(&forged, 0, FROM, 1, &ME, &k), Err(Refusal::BodyMac));
+            assert_eq!((t.peer(0).path[0].number, t.peer(0).path[0].refused), (if kind == Kind::Heartbeat { 0 } else { 9 }, 0));
+            assert!(t.accept(&good, 0, FROM, 1, &ME, &k).is_ok());
+            t.peers[0].path[0].event_number = 0;
+        }
     }
 
     #[test]
@@ -316,7 +444,7 @@ mod tests {
         let mut firsts = Vec::new();
         for (number, path, notice) in [(1, 0, 2), (1, 1, 2), (2, 0, 1), (2, 1, 1), (3, 0, 70), (3, 1, 5), (4, 1, 7)] {
             let f = frame(Kind::Notice, number, 7, path, Some(notice), b"");
-            match t.accept(&f, path, 9, &ME, &k) {
+            match t.accept(&f, path, FROM, 9, &ME, &k) {
                 Ok(Accepted::Notice { first, .. }) => firsts.push((notice, first)),
                 other => panic!("{other:?}"),
             }

@@ -4,17 +4,21 @@ use crate::config::{Config, Profile, Receive, Send, SocketConfig};
 use crate::control::{Control, LoopHandle, Parts};
 use crate::core::{Core, FenceStart, Start, now_ns};
 use crate::fence::{Driver, Guard};
+use crate::files;
 use crate::gates::Gates;
 use crate::receive::{Receiver, Wanted};
-use crate::seqpacket;
+use crate::rings::Rings;
+use crate::seqpacket::{self, Serves};
 use crate::state::State;
 use crate::status::About;
-use anyhow::{Context, bail};
+use crate::worker::Worker;
+use anyhow::{Context, anyhow, bail};
 use fide_lane::{Lane, Options, PathSpec, Prober, SendMode, Setting};
 use fide_wire::PATHS;
 use fide_wire::verdict::FenceMode;
-use std::os::fd::{FromRawFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::fs::OpenOptions;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// How the contract is derived.
@@ -46,13 +50,20 @@ pub fn calibration(config: &Config) -> fide_lane::Config {
 /// In words.
 pub fn set_permissions(socket: &SocketConfig) -> anyhow::Result<()> {
     let path = &socket.path;
+    // By a descriptor of the socket itself: a link that came in its place must not lead elsewhere.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(path);
+    let file = file.with_context(|| format!("the socket {} is gone", path.display()))?;
+    if !file.metadata()?.file_type().is_socket() {
+        bail!("{} is no socket any more", path.display());
+    }
+    let itself = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
     if let Some(gid) = crate::access::group_id(&socket.group) {
-        std::os::unix::fs::chown(path, None, Some(gid))
+        std::os::unix::fs::chown(&itself, None, Some(gid))
             .with_context(|| format!("{} cannot be given to group {}", path.display(), socket.group))?;
     } else if socket.group_is_set {
         bail!("group {} of the socket does not exist: create it, or name another in [socket]", socket.group);
     }
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(socket.mode))
+    std::fs::set_permissions(&itself, std::fs::Permissions::from_mode(socket.mode))
         .with_context(|| format!("{} cannot be given mode {:o}", path.display(), socket.mode))
 }
 
@@ -61,25 +72,51 @@ fn make_parent(path: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(dir).with_context(|| format!("directory {} cannot be made", dir.display()))
 }
 
-fn open_socket(socket: &SocketConfig) -> anyhow::Result<OwnedFd> {
-    let path = &socket.path;
-    make_parent(path)?;
-    if path.exists() {
-        if seqpacket::answers(path) {
-            bail!("another agent serves {}: stop it, or give this one another [socket] path", path.display());
+/// The socket for clients, and what its file is: only that one is removed at the end.
+struct Listener {
+    fd: OwnedFd,
+    path: PathBuf,
+    file: (u64, u64),
+}
+
+impl Listener {
+    fn open(socket: &SocketConfig) -> anyhow::Result<Self> {
+        let path = &socket.path;
+        make_parent(path)?;
+        for doubt in files::check_socket(path).map_err(|unfit| anyhow!("{unfit}"))? {
+            tracing::warn!("{doubt}");
         }
-        // Left over from an agent that crashed.
-        std::fs::remove_file(path).with_context(|| format!("the stale socket {} cannot be removed", path.display()))?;
+        match seqpacket::serves(path) {
+            Serves::Agent => {
+                bail!("another agent serves {}: stop it, or give this one another [socket] path", path.display())
+            }
+            Serves::Other => {
+                bail!("the socket {} is served by something else: give the agent another [socket] path", path.display())
+            }
+            // Left over from an agent that crashed.
+            Serves::Nobody if path.symlink_metadata().is_ok() => {
+                std::fs::remove_file(path).with_context(|| format!("the stale socket {} cannot be removed", path.display()))?;
+            }
+            Serves::Nobody => {}
+        }
+        // Nobody may connect before the mode is set.
+        // SAFETY: umask has no preconditions; this happens before any other thread is started.
+        let before = unsafe { libc::umask(0o177) };
+        let fd = seqpacket::listen(path);
+        // SAFETY: as above.
+        unsafe { libc::umask(before) };
+        let fd = fd.with_context(|| format!("cannot listen on {}", path.display()))?;
+        let meta = path.symlink_metadata().with_context(|| format!("the socket {} is gone", path.display()))?;
+        set_permissions(socket)?;
+        Ok(Self { fd, path: path.clone(), file: (meta.dev(), meta.ino()) })
     }
-    // Nobody may connect before the mode is set.
-    // SAFETY: umask has no preconditions; this happens before any other thread is started.
-    let before = unsafe { libc::umask(0o177) };
-    let listener = seqpacket::listen(path);
-    // SAFETY: as above.
-    unsafe { libc::umask(before) };
-    let listener = listener.with_context(|| format!("cannot listen on {}", path.display()))?;
-    set_permissions(socket)?;
-    Ok(listener)
+}
+
+/// Removes the socket's file, unless something else has come in its place.
+fn remove_socket(path: &Path, file: (u64, u64)) {
+    if path.symlink_metadata().is_ok_and(|meta| (meta.dev(), meta.ino()) == file) {
+        let _ = std::fs::remove_file(path); // gone already is as good
+    }
 }
 
 fn eventfd() -> anyhow::Result<OwnedFd> {
@@ -139,10 +176,9 @@ fn detector_config(config: &Config, node: u32, incarnation: u32) -> fide_proto::
 /// # Errors
 /// What keeps it from starting, in words.
 pub fn run(config: Config, config_path: PathBuf) -> anyhow::Result<()> {
-    let socket = config.socket.path.clone();
-    let listener = open_socket(&config.socket)?;
-    let ran = serve(config, config_path, listener);
-    let _ = std::fs::remove_file(&socket); // gone already is as good
+    let Listener { fd, path, file } = Listener::open(&config.socket)?;
+    let ran = serve(config, config_path, fd);
+    remove_socket(&path, file);
     ran
 }
 
@@ -239,6 +275,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
     let (happen, happened) = crossbeam_channel::unbounded();
     let (wake, tell) = (eventfd()?, eventfd()?);
     let ends = crate::core::Ends { commands: commanded, happened: happen, wake: wake.try_clone()?, tell: tell.try_clone()? };
+    let ring_maker = receiver.ring_maker();
     let mut core = Core::new(start, receiver, lane, prober, ends)?;
     tracing::info!(
         "{} in cluster {}, incarnation {incarnation}, receiving by {}, exits by {}",
@@ -255,6 +292,8 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         core.run();
         drop(place);
     })?;
+    let lookups = Worker::start("fide-lookups", tell.try_clone()?).context("no thread for look-ups")?;
+    let rings = Rings::new(ring_maker, Worker::start("fide-rings", tell.try_clone()?).context("no thread for event rings")?);
     let control = Control::new(Parts {
         config,
         config_path,
@@ -267,6 +306,8 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         signals,
         guard,
         gates,
+        lookups,
+        rings,
     });
     let (guard, gates) = control.run();
     if thread.join().is_err() {

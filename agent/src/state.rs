@@ -1,9 +1,12 @@
 //! Incarnations, kept on disk: this agent's must grow across restarts even if the clock goes back, and those of others must not be
 //! forgotten, or a replay of an earlier life would be believed after a restart.
 
+use crate::files;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +32,8 @@ pub struct State {
     rebooted: bool,
 }
 
+/// What is longer is not read on: 256 hosts take less than 32 KiB.
+const FILE_MAX: u64 = 1 << 20;
 /// 2024-01-01, in seconds since 1970.
 const EPOCH_S: u64 = 1_704_067_200;
 
@@ -36,7 +41,7 @@ impl State {
     /// Reads the file. What cannot be read is told and begun anew: the clock alone then makes incarnations grow.
     #[must_use]
     pub fn open(path: &Path) -> (Self, Option<String>) {
-        let (kept, complaint) = match std::fs::read(path) {
+        let (kept, complaint) = match read(path) {
             Ok(bytes) => match serde_json::from_slice(&bytes) {
                 Ok(kept) => (kept, None),
                 Err(e) => (
@@ -44,7 +49,7 @@ impl State {
                     Some(format!("{} is not readable ({e}); incarnations start from the clock", path.display())),
                 ),
             },
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => (Kept::default(), None),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => (Kept::default(), None),
             Err(e) => (Kept::default(), Some(format!("{} cannot be read: {e}", path.display()))),
         };
         let mut kept: Kept = kept;
@@ -120,13 +125,50 @@ impl State {
         }
     }
 
-    fn write(&self) -> std::io::Result<()> {
-        let new = self.path.with_extension("new");
-        let mut file = std::fs::File::create(&new)?;
+    fn write(&self) -> io::Result<()> {
+        may_replace(&self.path)?;
+        let new = crate::history::beside(&self.path, ".new");
+        may_replace(&new)?;
+        match std::fs::remove_file(&new) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o640).open(&new)?;
         file.write_all(&serde_json::to_vec_pretty(&self.kept)?)?;
         file.sync_all()?;
         std::fs::rename(new, &self.path)
     }
+}
+
+/// What a file holds that does not hold the agent's state.
+pub(crate) const NOT_OURS: &str = "no incarnations of hosts";
+
+/// Whether a file holds a state, or what a crash left of one.
+///
+/// # Errors
+/// When it cannot be read.
+pub(crate) fn is_ours(file: &File) -> io::Result<bool> {
+    let beginning = files::beginning(file, 64)?;
+    let text: Vec<u8> = beginning.into_iter().filter(|b| !b.is_ascii_whitespace()).collect();
+    Ok(files::may_begin(&text, b"{\"incarnation\":"))
+}
+
+fn open_ours(path: &Path) -> io::Result<File> {
+    let file = files::open_kept(path, false, false)?;
+    if is_ours(&file)? { Ok(file) } else { Err(files::not_ours(path, NOT_OURS).into()) }
+}
+
+fn may_replace(path: &Path) -> io::Result<()> {
+    match open_ours(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_ours(path)?.take(FILE_MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -1,11 +1,23 @@
 //! The status page: everything the agent knows now, in one value.
+//!
+//! The loop copies rows of fixed size, a bounded number at a time, into room that the control thread brings; the control thread makes words of them. So a
+//! status of thousands of processes holds up nothing that is urgent. Between two pieces something may change: each row is as it was when it was copied.
 
+use crate::control::LoopHandle;
 use crate::core::{Core, now_ns};
+use crate::watchlist::{ENDED_SHOWN_NS, WatchRow};
 use fide_proto::detector::AppState;
 use fide_wire::PATHS;
-use fide_wire::control::{AppStatus, HostStatus, LocalPath, PathAnswerer, PathStatus, Status};
+use fide_wire::control::{AppStatus, HostStatus, LocalPath, PathAnswerer, PathStatus, Status, WatchStatus};
+use fide_wire::names::NAME_MAX;
 use fide_wire::packet::Refusal;
-use fide_wire::verdict::Cause;
+use fide_wire::verdict::{Cause, FencePromise};
+use std::collections::BTreeMap;
+
+/// Hosts copied at a time.
+const HOSTS_AT_ONCE: usize = 8;
+/// Processes copied at a time.
+const APPS_AT_ONCE: usize = 128;
 
 /// What the control thread knows and the loop does not.
 #[derive(Clone, Debug, Default)]
@@ -20,10 +32,83 @@ pub struct About {
     pub started_ns: u64,
 }
 
+/// A name, copied without allocation.
+#[derive(Clone, Copy, Debug)]
+pub struct Name {
+    len: u8,
+    bytes: [u8; NAME_MAX],
+}
+
+impl From<&str> for Name {
+    /// Names are never longer.
+    fn from(name: &str) -> Self {
+        let len = name.len().min(NAME_MAX);
+        let mut bytes = [0; NAME_MAX];
+        bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
+        Self { len: len as u8, bytes }
+    }
+}
+
+impl From<Name> for String {
+    fn from(name: Name) -> Self {
+        String::from_utf8_lossy(&name.bytes[..usize::from(name.len)]).into_owned()
+    }
+}
+
+/// What is copied of another host.
+#[derive(Clone, Debug)]
+pub struct HostRow {
+    slot: usize,
+    name: Name,
+    node: u32,
+    incarnation: u32,
+    state: &'static str,
+    timeout_ns: u64,
+    paths: [PathStatus; PATHS],
+    fence: Option<FencePromise>,
+}
+
+/// What is copied of a process of another host.
+#[derive(Clone, Copy, Debug)]
+pub struct AppRow {
+    app: u32,
+    name: Name,
+    state: &'static str,
+    ended_ns: Option<u64>,
+}
+
+/// What is shown of processes, which come in the order of their numbers: the live ones, and of each name that has none the last that ended, for a while. `of`
+/// gives a row's name, and when its process ended.
+pub fn shown<R>(rows: Vec<R>, now_ns: u64, of: impl Fn(&R) -> (String, Option<u64>)) -> Vec<R> {
+    let newest: BTreeMap<String, usize> = rows.iter().enumerate().map(|(at, row)| (of(row).0, at)).collect();
+    let is_shown = |(at, row): &(usize, R)| match of(row) {
+        (_, None) => true,
+        (name, Some(ended_ns)) => newest.get(&name) == Some(at) && now_ns.saturating_sub(ended_ns) < ENDED_SHOWN_NS,
+    };
+    rows.into_iter().enumerate().filter(is_shown).map(|(_, row)| row).collect()
+}
+
+/// Adds the watches that wait for their processes: one row a name, with what is known of the process before.
+pub fn with_pending(status: &mut Status, pending: Vec<WatchStatus>) {
+    for mut row in pending {
+        // It may be there again by now.
+        let Some(at) = status.watched.iter().position(|w| w.name == row.name) else {
+            status.watched.push(row);
+            continue;
+        };
+        let former = &mut status.watched[at];
+        if former.state == "alive" || former.state == Cause::Hung.name() {
+            continue;
+        }
+        row.ended = former.ended;
+        row.why = format!("the last one is {}; {}", former.state, row.why);
+        *former = row;
+    }
+}
+
 impl Core {
-    /// Everything known now.
-    #[must_use]
-    pub fn status(&self, about: &About) -> Status {
+    /// What is known of this host but for its processes.
+    fn status_head(&self, about: &About) -> Status {
         let now = now_ns();
         Status {
             node: self.start.name.clone(),
@@ -54,9 +139,10 @@ impl Core {
                 })
                 .collect(),
             contract: self.own_contract(),
-            hosts: (0..self.peers.len()).filter_map(|slot| self.host_status(slot, about.interfaces.len(), now)).collect(),
-            watched: self.watchlist.status(),
+            hosts: Vec::new(),
+            watched: Vec::new(),
             refused: Refusal::ALL.iter().zip(self.receiver.refused()).map(|(r, n)| (r.name().to_string(), n)).collect(),
+            unwanted: self.unwanted_status(now),
             heartbeats_sent: self.heartbeats,
             silences_spared: self.silences().spared,
             silences_vetoed: self.silences().vetoes,
@@ -66,8 +152,20 @@ impl Core {
         }
     }
 
-    fn host_status(&self, slot: usize, paths: usize, now: u64) -> Option<HostStatus> {
+    /// Copies hosts from this slot on, as many as there is room for. Gives the slot to go on with.
+    fn status_hosts(&self, from: usize, rows: &mut Vec<HostRow>) -> Option<usize> {
+        for slot in from..self.peers.len() {
+            if rows.len() == rows.capacity() {
+                return Some(slot);
+            }
+            rows.extend(self.host_row(slot));
+        }
+        None
+    }
+
+    fn host_row(&self, slot: usize) -> Option<HostRow> {
         let peer = self.peers.get(slot)?.as_ref()?;
+        let now = now_ns();
         let row = self.receiver.peer(slot);
         let path_status = |path: usize| {
             let p = &row.path[path];
@@ -84,30 +182,93 @@ impl Core {
                 jitter_ns: [window.jitter.p50_ns, window.jitter.p99_ns, window.jitter.p999_ns, window.jitter.max_ns],
             }
         };
-        Some(HostStatus {
-            name: peer.name.clone(),
-            node_id: peer.node,
+        Some(HostRow {
+            slot,
+            name: peer.name.as_str().into(),
+            node: peer.node,
             incarnation: peer.incarnation,
-            state: self.state_of(peer.node).map_or("unknown", |s| s.name()).into(),
+            state: self.state_of(peer.node).map_or("unknown", |s| s.name()),
             timeout_ns: self.timeout_ns(peer.node).unwrap_or_default(),
-            paths: (0..paths.min(PATHS)).map(path_status).collect(),
+            paths: std::array::from_fn(path_status),
             fence: self.promise_of(peer.node),
-            apps: peer
-                .apps
-                .iter()
-                .map(|(app, a)| AppStatus {
-                    name: a.name.clone(),
-                    app: *app,
-                    state: match a.ended {
-                        Some((cause, _)) => cause.name().into(),
-                        None if peer.condemned || peer.left => "unobserved".into(),
-                        None if matches!(self.app_judged(peer.node, *app), Some(AppState::Hung { .. })) => {
-                            Cause::Hung.name().into()
-                        }
-                        None => "alive".into(),
-                    },
-                })
-                .collect(),
         })
+    }
+
+    /// Copies the processes of a host from this one on, as many as there is room for. Gives the one to go on with.
+    fn status_apps(&self, slot: usize, node: u32, from: u32, rows: &mut Vec<AppRow>) -> Option<u32> {
+        let peer = self.peers.get(slot)?.as_ref().filter(|p| p.node == node)?;
+        for (app, a) in peer.apps.range(from..) {
+            if rows.len() == rows.capacity() {
+                return Some(*app);
+            }
+            let state = match a.ended {
+                Some((cause, _)) => cause.name(),
+                None if peer.condemned || peer.left => "unobserved",
+                None if matches!(self.app_judged(node, *app), Some(AppState::Hung { .. })) => Cause::Hung.name(),
+                None => "alive",
+            };
+            rows.push(AppRow { app: *app, name: a.name.as_str().into(), state, ended_ns: a.ended.map(|(_, at_ns)| at_ns) });
+        }
+        None
+    }
+}
+
+impl LoopHandle {
+    /// Everything known now. `None` when the loop has ended or is stuck.
+    #[must_use]
+    pub fn status(&self, about: &About) -> Option<Status> {
+        let head = about.clone();
+        let mut status = self.ask(move |core| core.status_head(&head))?;
+        let paths = about.interfaces.len().min(PATHS);
+        let mut at = Some(0);
+        while let Some(from) = at {
+            let mut rows = Vec::with_capacity(HOSTS_AT_ONCE);
+            let rows = self.ask(move |core| {
+                let next = core.status_hosts(from, &mut rows);
+                (rows, next)
+            })?;
+            at = rows.1;
+            for row in rows.0 {
+                let apps = self.apps(row.slot, row.node)?;
+                status.hosts.push(HostStatus {
+                    name: row.name.into(),
+                    node_id: row.node,
+                    incarnation: row.incarnation,
+                    state: row.state.into(),
+                    timeout_ns: row.timeout_ns,
+                    paths: row.paths[..paths].to_vec(),
+                    apps,
+                    fence: row.fence,
+                });
+            }
+        }
+        let (mut at, mut watched) = (Some(0), Vec::new());
+        while let Some(from) = at {
+            let mut rows: Vec<WatchRow> = Vec::with_capacity(APPS_AT_ONCE);
+            let rows = self.ask(move |core| {
+                let next = core.watchlist.rows(from, &mut rows);
+                (rows, next)
+            })?;
+            at = rows.1;
+            watched.extend(rows.0);
+        }
+        status.watched = shown(watched, now_ns(), WatchRow::shown).into_iter().map(Into::into).collect();
+        Some(status)
+    }
+
+    fn apps(&self, slot: usize, node: u32) -> Option<Vec<AppStatus>> {
+        let mut apps = Vec::new();
+        let mut at = Some(0);
+        while let Some(from) = at {
+            let mut rows = Vec::with_capacity(APPS_AT_ONCE);
+            let rows = self.ask(move |core| {
+                let next = core.status_apps(slot, node, from, &mut rows);
+                (rows, next)
+            })?;
+            at = rows.1;
+            apps.extend(rows.0);
+        }
+        let shown = shown(apps, now_ns(), |r: &AppRow| (r.name.into(), r.ended_ns));
+        Some(shown.into_iter().map(|r| AppStatus { name: r.name.into(), app: r.app, state: r.state.into() }).collect())
     }
 }

@@ -4,10 +4,9 @@
 //! infers goes the same way ([`fide_xdp::Mechanism::publish`]). Where BPF is not to be had, a ring is a datagram socket that the agent
 //! writes itself.
 
-use fide_wire::control::RingKind;
 use fide_wire::event::Record;
 use fide_wire::names;
-use fide_xdp::{Mechanism, Subscriber, XdpError};
+use fide_xdp::{Mechanism, Subscriber};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -47,6 +46,15 @@ pub struct Want {
     pub timeout_ns: u64,
 }
 
+/// A ring as it is handed to the loop, and back when it is out of use.
+#[derive(Debug)]
+pub enum Made {
+    /// The kernel's.
+    Kernel(Subscriber),
+    /// This agent's end of a socket.
+    Socket(OwnedFd),
+}
+
 enum Sink {
     Kernel {
         subscriber: Subscriber,
@@ -62,7 +70,19 @@ enum Sink {
 struct Entry {
     sink: Sink,
     wants: BTreeMap<Target, Want>,
+    /// The keys under which it is in [`Subscribers::masks`], and the piggyback size it wants of each.
+    keys: BTreeMap<u64, u32>,
 }
+
+/// The rings of one key, and the largest piggyback that one of them wants.
+#[derive(Clone, Copy, Default)]
+struct Mask {
+    rings: u64,
+    pbsize: u32,
+}
+
+/// Subscriptions that are changed in one loop iteration.
+const WORK: usize = 32;
 
 /// Newest subscriptions remembered, for [`Subscribers::too_late`]: more than can be made while a record waits for this agent.
 const RECENT: usize = 4096;
@@ -77,7 +97,13 @@ pub const fn key(node: u32, app: u32) -> u64 {
 #[derive(Default)]
 pub struct Subscribers {
     entries: HashMap<u32, Entry>,
-    masks: HashMap<u64, u64>,
+    /// Rings that are out of use, still to be taken out of `masks`.
+    retiring: VecDeque<(u32, Entry)>,
+    masks: BTreeMap<u64, Mask>,
+    /// From this key on the kernel is to be told anew which rings it serves.
+    retell: Option<u64>,
+    /// When it was, the last time.
+    retold_ns: u64,
     sockets: u64,
     /// Rings that asked for piggybacks.
     listeners: u64,
@@ -88,67 +114,82 @@ pub struct Subscribers {
 }
 
 impl Subscribers {
-    /// Makes a ring and returns its index, kind, and the descriptor for the application.
-    ///
-    /// # Errors
-    /// When all are in use, or the kernel refuses.
-    pub fn add(
-        &mut self,
-        mechanism: Option<&mut Mechanism>,
-        socket_only: bool,
-    ) -> Result<(u32, RingKind, OwnedFd), SubscribeError> {
-        let mut mechanism = mechanism;
-        if let Some(mechanism) = mechanism.as_deref_mut()
-            && !socket_only
-        {
-            let subscriber = mechanism.new_subscriber()?;
-            let index = subscriber.index;
-            if self.entries.contains_key(&index) {
-                mechanism.remove_subscriber(subscriber);
-                return Err(SubscribeError::Full);
+    /// Takes a ring into use.
+    pub fn add(&mut self, index: u32, made: Made) {
+        let sink = match made {
+            Made::Kernel(subscriber) => Sink::Kernel { subscriber, told: 0 },
+            Made::Socket(fd) => {
+                if self.sockets == 0 {
+                    self.retell = Some(0);
+                }
+                self.sockets |= 1 << index;
+                Sink::Socket { fd, lost: 0 }
             }
-            let fd = subscriber.fd().try_clone_to_owned()?;
-            self.entries.insert(index, Entry { sink: Sink::Kernel { subscriber, told: 0 }, wants: BTreeMap::new() });
-            return Ok((index, RingKind::Bpf, fd));
-        }
-        // From the top, where the kernel's come from the bottom.
-        let index = (0..64).rev().find(|i| !self.entries.contains_key(i)).ok_or(SubscribeError::Full)?;
-        let (ours, theirs) = seqpacket_pair()?;
-        let first = self.sockets == 0;
-        self.sockets |= 1 << index;
-        if first {
-            self.tell_kernel_all(mechanism.as_deref());
-        }
-        self.entries.insert(index, Entry { sink: Sink::Socket { fd: ours, lost: 0 }, wants: BTreeMap::new() });
-        Ok((index, RingKind::Socket, theirs))
+        };
+        self.entries.insert(index, Entry { sink, wants: BTreeMap::new(), keys: BTreeMap::new() });
     }
 
-    /// Takes a ring out of use, with all its subscriptions.
-    pub fn remove(&mut self, index: u32, mechanism: Option<&mut Mechanism>) {
+    /// Takes a ring out of use. Its subscriptions go a few at a time, in [`Subscribers::work`].
+    pub fn remove(&mut self, index: u32) {
         let Some(entry) = self.entries.remove(&index) else { return };
-        let keys: Vec<u64> = self.masks.iter().filter(|(_, m)| *m >> index & 1 == 1).map(|(k, _)| *k).collect();
-        for k in keys {
-            self.set(k, index, false, mechanism.as_deref());
-        }
+        self.retiring.push_back((index, entry));
         self.listeners &= !(1 << index);
         let before = self.sockets;
         self.sockets &= !(1 << index);
         if before != 0 && self.sockets == 0 {
-            self.tell_kernel_all(mechanism.as_deref());
-        }
-        if let (Sink::Kernel { subscriber, .. }, Some(mechanism)) = (entry.sink, mechanism) {
-            mechanism.remove_subscriber(subscriber);
+            self.retell = Some(0);
         }
     }
 
+    /// Whether the kernel still has to be told which rings it serves.
+    #[must_use]
+    pub const fn is_retelling(&self) -> bool {
+        self.retell.is_some()
+    }
+
+    /// Whether [`Subscribers::work`] has something to do.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        self.retell.is_some() || !self.retiring.is_empty()
+    }
+
+    /// Some of what a change of subscribers entails: each system call takes a microsecond, and there may be thousands of them. Gives a ring that no
+    /// table names any more.
+    pub fn work(&mut self, mechanism: Option<&Mechanism>) -> Option<(u32, Made)> {
+        if let Some(from) = self.retell {
+            let some: [Option<(u64, u64)>; WORK] = {
+                let mut masks = self.masks.range(from..).map(|(key, mask)| (*key, mask.rings));
+                std::array::from_fn(|_| masks.next())
+            };
+            some.iter().flatten().for_each(|(key, rings)| self.tell_kernel(*key, *rings, mechanism));
+            self.retell = some[WORK - 1].and_then(|(last, _)| last.checked_add(1));
+            self.retold_ns = crate::core::now_ns();
+            return None;
+        }
+        let (index, entry) = self.retiring.front_mut()?;
+        let index = *index;
+        let some: [Option<u64>; WORK] = std::array::from_fn(|_| entry.keys.pop_first().map(|(key, _)| key));
+        let done = entry.keys.is_empty();
+        some.iter().flatten().for_each(|key| self.unmask(*key, index, mechanism));
+        if !done {
+            return None;
+        }
+        let (index, entry) = self.retiring.pop_front()?;
+        let made = match entry.sink {
+            Sink::Kernel { subscriber, .. } => Made::Kernel(subscriber),
+            Sink::Socket { fd, .. } => Made::Socket(fd),
+        };
+        Some((index, made))
+    }
+
     /// Remembers that a ring wants a target.
-    pub fn want(&mut self, index: u32, target: Target, want: Want, mechanism: Option<&Mechanism>) {
+    pub fn want(&mut self, index: u32, target: Target, want: Want) {
         let Some(entry) = self.entries.get_mut(&index) else { return };
         entry.wants.insert(target, want);
         if want.pbsize > 0 && self.listeners >> index & 1 == 0 {
             self.listeners |= 1 << index;
             if self.sockets != 0 {
-                self.tell_kernel_all(mechanism);
+                self.retell = Some(0);
             }
         }
     }
@@ -163,20 +204,45 @@ impl Subscribers {
         self.entries.iter().filter_map(move |(i, e)| e.wants.get(target).map(|w| (*i, *w)))
     }
 
-    /// Adds or removes one ring's bit for (node, app).
-    pub fn set(&mut self, key: u64, index: u32, on: bool, mechanism: Option<&Mechanism>) {
+    /// A ring hears of (node, app) from now on.
+    pub fn listen(&mut self, key: u64, index: u32, pbsize: u32, mechanism: Option<&Mechanism>) {
+        let Some(entry) = self.entries.get_mut(&index) else { return };
+        entry.keys.insert(key, pbsize);
         let mask = self.masks.entry(key).or_default();
-        *mask = if on { *mask | 1 << index } else { *mask & !(1 << index) };
-        let mask = *mask;
-        if mask == 0 {
-            self.masks.remove(&key);
+        mask.rings |= 1 << index;
+        let rings = mask.rings;
+        self.weigh(key);
+        self.tell_kernel(key, rings, mechanism);
+        if self.recent.len() == RECENT {
+            self.recent.pop_front();
         }
-        self.tell_kernel(key, mask, mechanism);
-        if on {
-            if self.recent.len() == RECENT {
-                self.recent.pop_front();
-            }
-            self.recent.push_back((key, index, crate::core::now_ns()));
+        self.recent.push_back((key, index, crate::core::now_ns()));
+    }
+
+    /// It does so no longer.
+    pub fn unlisten(&mut self, key: u64, index: u32, mechanism: Option<&Mechanism>) {
+        if self.entries.get_mut(&index).is_some_and(|e| e.keys.remove(&key).is_some()) {
+            self.unmask(key, index, mechanism);
+        }
+    }
+
+    fn unmask(&mut self, key: u64, index: u32, mechanism: Option<&Mechanism>) {
+        let Some(mask) = self.masks.get_mut(&key) else { return };
+        mask.rings &= !(1 << index);
+        let rings = mask.rings;
+        if rings == 0 {
+            self.masks.remove(&key);
+        } else {
+            self.weigh(key);
+        }
+        self.tell_kernel(key, rings, mechanism);
+    }
+
+    /// The largest piggyback that is wanted under a key.
+    fn weigh(&mut self, key: u64) {
+        let wanted = self.entries.values().filter_map(|e| e.keys.get(&key)).max().copied().unwrap_or(0);
+        if let Some(mask) = self.masks.get_mut(&key) {
+            mask.pbsize = wanted;
         }
     }
 
@@ -200,13 +266,6 @@ impl Subscribers {
         self.sockets | self.listeners
     }
 
-    /// After a change of who is served by whom.
-    fn tell_kernel_all(&self, mechanism: Option<&Mechanism>) {
-        for (key, mask) in &self.masks {
-            self.tell_kernel(*key, *mask, mechanism);
-        }
-    }
-
     /// Rings of (node, app) whose subscription may have come too late for what the kernel saw at `seen_ns`.
     #[must_use]
     pub fn too_late(&self, node: u32, app: u32, seen_ns: u64) -> u64 {
@@ -217,9 +276,14 @@ impl Subscribers {
 
     /// Removes all subscriptions to one process.
     pub fn clear(&mut self, node: u32, app: u32, mechanism: Option<&Mechanism>) {
-        if self.masks.remove(&key(node, app)).is_some()
-            && let Some(m) = mechanism
-        {
+        let key = key(node, app);
+        let Some(mask) = self.masks.remove(&key) else { return };
+        for (index, entry) in &mut self.entries {
+            if mask.rings >> index & 1 == 1 {
+                entry.keys.remove(&key);
+            }
+        }
+        if let Some(m) = mechanism {
             let _ = m.set_subscribers(node, app, 0); // removal cannot fail but for absence
         }
     }
@@ -227,7 +291,7 @@ impl Subscribers {
     /// Rings that hear of (node, app).
     #[must_use]
     pub fn rings(&self, node: u32, app: u32) -> u64 {
-        [key(node, app), key(node, 0), 0].iter().filter_map(|k| self.masks.get(k)).fold(0, |a, m| a | m)
+        [key(node, app), key(node, 0), 0].iter().filter_map(|k| self.masks.get(k)).fold(0, |a, m| a | m.rings)
     }
 
     /// Rings that asked for a host, for any of its processes (whether they exist or not), or for everything.
@@ -243,7 +307,9 @@ impl Subscribers {
     /// Writes a record into rings. `delivered` says that the kernel programs have served their own rings already.
     pub fn publish(&mut self, rings: u64, record: &Record, body: &[u8], delivered: bool, mechanism: Option<&Mechanism>) {
         if let Some(m) = mechanism {
-            let mine = if delivered { self.by_agent() } else { u64::MAX };
+            // What came in while the kernel was being told whom it serves may have been delivered to neither side's rings. Twice is better than never.
+            let is_sure = delivered && self.retell.is_none() && record.received_ns > self.retold_ns;
+            let mine = if is_sure { self.by_agent() } else { u64::MAX };
             self.lost += u64::from(m.publish(rings & mine & !self.sockets, record, body));
         }
         let mut sockets = rings & self.sockets;
@@ -298,34 +364,25 @@ impl Subscribers {
         self.entries.is_empty()
     }
 
-    /// The processes of other hosts that are wanted, with the largest piggyback size wanted: what announcements tell their hosts.
-    pub fn process_wants(&self) -> BTreeMap<(String, String), u32> {
-        let mut all = BTreeMap::new();
-        for (target, want) in self.entries.values().flat_map(|e| &e.wants) {
-            if let Target::Process(name, host) = target {
-                let size: &mut u32 = all.entry((name.clone(), host.clone())).or_default();
-                *size = want.pbsize.max(*size);
-            }
-        }
-        all
+    /// The processes of hosts other than this one that are monitored, as (node, app), with the largest piggyback size wanted: what announcements tell
+    /// their hosts.
+    pub fn monitored(&self, own_node: u32) -> impl Iterator<Item = (u32, u32, u32)> {
+        let named = self.masks.iter().map(|(key, mask)| ((key >> 32) as u32, *key as u32, mask.pbsize));
+        named.filter(move |(node, app, _)| *app != 0 && *node != own_node)
+    }
+
+    /// Monitored targets, of all rings.
+    #[must_use]
+    pub fn targets(&self) -> usize {
+        self.entries.values().map(|e| e.wants.len()).sum()
     }
 }
 
-/// Why there is no ring.
-#[derive(Debug, thiserror::Error)]
-pub enum SubscribeError {
-    /// All in use.
-    #[error("all {} event rings of this agent are in use; close a subscriber", fide_xdp::layout::RINGS)]
-    Full,
-    /// The kernel programs' side.
-    #[error(transparent)]
-    Xdp(#[from] XdpError),
-    /// A system call.
-    #[error(transparent)]
-    Io(#[from] io::Error),
-}
-
-fn seqpacket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+/// A ring that is a socket: this agent's end, and the application's.
+///
+/// # Errors
+/// The system's.
+pub fn seqpacket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut fds = [0; 2];
     // SAFETY: an array of two descriptors to fill; the result is checked.
     let r = unsafe {
@@ -390,10 +447,10 @@ mod tests {
     #[test]
     fn a_socket_subscriber_hears_what_it_asked_for_and_of_what_it_lost() {
         let mut s = Subscribers::default();
-        let (index, kind, fd) = s.add(None, false).unwrap();
-        assert_eq!(kind, RingKind::Socket);
-        s.set(key(5, 1), index, true, None);
-        s.set(key(6, 0), index, true, None);
+        let (index, (ours, fd)) = (63, seqpacket_pair().unwrap());
+        s.add(index, Made::Socket(ours));
+        s.listen(key(5, 1), index, 0, None);
+        s.listen(key(6, 0), index, 0, None);
         assert_eq!(s.rings(5, 2), 0);
         assert_eq!(s.rings(6, 9), 1 << index);
         let record = Record { kind: 1, node: 5, app: 1, ..Record::default() };
@@ -417,7 +474,43 @@ mod tests {
         let note = read(&fd).unwrap();
         assert_eq!(Record::read(&note).map(|(r, _)| (r.kind(), r.number)), Some((Some(fide_wire::event::RecordKind::Lost), 1)));
         assert!(read(&fd).is_some());
-        s.remove(index, None);
+        s.remove(index);
+        let done = std::iter::from_fn(|| s.has_work().then(|| s.work(None))).flatten().next();
+        assert!(matches!(done, Some((63, Made::Socket(_)))));
         assert_eq!(s.rings(5, 1), 0);
+    }
+
+    fn socket(s: &mut Subscribers, index: u32) -> OwnedFd {
+        let (ours, theirs) = seqpacket_pair().unwrap();
+        s.add(index, Made::Socket(ours));
+        theirs
+    }
+
+    #[test]
+    fn a_ring_with_many_subscriptions_goes_a_few_at_a_time_and_others_keep_theirs() {
+        let mut s = Subscribers::default();
+        let _fds = [socket(&mut s, 1), socket(&mut s, 2)];
+        while s.has_work() {
+            s.work(None);
+        }
+        for app in 1..=1000 {
+            s.listen(key(5, app), 1, 100, None);
+        }
+        s.listen(key(5, 7), 2, 30, None);
+        assert_eq!(s.monitored(9).find(|(_, app, _)| *app == 7), Some((5, 7, 100)));
+        s.remove(1);
+        let mut steps = 0;
+        let gone = loop {
+            steps += 1;
+            if let Some((index, _)) = s.work(None) {
+                break index;
+            }
+        };
+        assert_eq!(gone, 1);
+        assert!((1000 / WORK..1100 / WORK + 3).contains(&steps), "{steps}");
+        assert_eq!(s.monitored(9).collect::<Vec<_>>(), [(5, 7, 30)], "what the other one wants");
+        s.clear(5, 7, None);
+        assert_eq!((s.rings(5, 7), s.entries[&2].keys.len()), (0, 0), "what ended is not remembered");
+        assert!(!s.has_work());
     }
 }

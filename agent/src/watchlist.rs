@@ -1,6 +1,7 @@
 //! The processes of this host that others may monitor: who they are, what became of them, and their piggyback bridges.
 
 use crate::bridge::Bridge;
+use crate::status::Name;
 use fide_proto::detector::progress::Look;
 use fide_wire::control::WatchStatus;
 use fide_wire::packet::AnnouncedApp;
@@ -33,6 +34,52 @@ impl Origin {
     }
 }
 
+/// Whose a watch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// Whoever asked for it, or the process itself.
+    User(u32),
+    /// The configuration's.
+    Configuration,
+}
+
+impl Owner {
+    /// Of a watch of this origin that this user asked for.
+    #[must_use]
+    pub const fn of(origin: Origin, uid: u32) -> Self {
+        if matches!(origin, Origin::Config) { Owner::Configuration } else { Owner::User(uid) }
+    }
+
+    /// The user's number; the configuration is root's.
+    #[must_use]
+    pub const fn uid(self) -> u32 {
+        match self {
+            Owner::User(uid) => uid,
+            Owner::Configuration => 0,
+        }
+    }
+
+    /// Whether it takes a name or a process from that one: the configuration from everybody, root from ordinary users, nobody from his like.
+    #[must_use]
+    pub const fn goes_before(self, other: Self) -> bool {
+        match (self, other) {
+            (Owner::Configuration, Owner::User(_)) => true,
+            (Owner::User(uid), Owner::User(other)) => uid == 0 && other != 0,
+            (_, Owner::Configuration) => false,
+        }
+    }
+}
+
+impl std::fmt::Display for Owner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Owner::User(0) => f.write_str("root"),
+            Owner::User(uid) => write!(f, "user {uid}"),
+            Owner::Configuration => f.write_str("the configuration"),
+        }
+    }
+}
+
 /// One watched process.
 pub struct Watched {
     /// Its name, unique among those alive.
@@ -45,6 +92,12 @@ pub struct Watched {
     pub uid: u32,
     /// Where the watch comes from.
     pub origin: Origin,
+    /// The user whose watch it is; 0 for the configuration's.
+    pub owner: u32,
+    /// How often its progress counters are looked at, each second.
+    pub looks: u64,
+    /// How many processes before it had this name, and have ended.
+    pub former: u64,
     /// Piggyback bytes granted.
     pub pbsize: u32,
     /// Its bridge, if it joined.
@@ -61,6 +114,53 @@ pub struct Watched {
     pub ended_ns: u64,
 }
 
+impl Watched {
+    /// Whose the watch is.
+    #[must_use]
+    pub const fn whose(&self) -> Owner {
+        Owner::of(self.origin, self.owner)
+    }
+
+    /// Which process it is.
+    #[must_use]
+    pub const fn process(&self) -> Process {
+        Process { pid: self.pid, start_ticks: self.start_ticks }
+    }
+}
+
+/// What holds a name or a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its number.
+    pub app: u32,
+    /// Its name.
+    pub name: String,
+    /// The process.
+    pub process: Process,
+    /// Whose the watch is.
+    pub owner: Owner,
+    /// The process has joined by itself.
+    pub joined: bool,
+}
+
+impl Holder {
+    /// Why another watch of this name or of its process cannot be, and what to do.
+    #[must_use]
+    pub fn taken(&self, name: &str) -> String {
+        let Holder { name: own, process, owner, .. } = self;
+        let pid = process.pid;
+        if own == name {
+            format!(
+                "the name {name} is taken: {owner} has process {pid} watched by it; choose another name, or have that watch ended: fide unmonitor {name}"
+            )
+        } else if self.joined {
+            format!("process {pid} is watched already: it has joined as {own}")
+        } else {
+            format!("process {pid} is watched already, as {own}, for {owner}; have that watch ended first: fide unmonitor {own}")
+        }
+    }
+}
+
 /// How often a probe found movement; counted by whoever runs it.
 pub type Moves = Arc<AtomicU64>;
 
@@ -74,10 +174,14 @@ pub struct Watchlist {
     turn: u32,
     /// Never announced yet.
     unannounced: BTreeSet<u32>,
+    /// Bridges that are not used any more: to be dropped by a thread that may wait.
+    pub dropped: Vec<Bridge>,
 }
 
 /// Ended watches kept for the status page.
 const ENDED_KEPT: usize = 64;
+/// How long an end is shown on the status page, ns.
+pub const ENDED_SHOWN_NS: u64 = 600_000_000_000;
 
 impl Watchlist {
     /// Whether it is watched, and no end of it was reported.
@@ -93,8 +197,9 @@ impl Watchlist {
     }
 
     /// Adds a process and returns its number, never used before in this agent's life.
-    pub fn add(&mut self, watched: Watched) -> u32 {
+    pub fn add(&mut self, mut watched: Watched) -> u32 {
         self.next_app += 1;
+        watched.former = self.last_named(&watched.name).map_or(0, |w| w.former + u64::from(w.ended.is_some()));
         self.by_app.insert(self.next_app, watched);
         self.unannounced.insert(self.next_app);
         self.version += 1;
@@ -144,6 +249,25 @@ impl Watchlist {
         self.by_app.iter().filter(|(_, w)| w.ended.is_none()).map(|(a, w)| (*a, w))
     }
 
+    /// The same from this number on.
+    pub fn alive_from(&self, app: u32) -> impl Iterator<Item = (u32, &Watched)> {
+        self.by_app.range(app..).filter(|(_, w)| w.ended.is_none()).map(|(a, w)| (*a, w))
+    }
+
+    /// Watches of this owner, and of all: of processes that live, or are doomed and still have to end.
+    #[must_use]
+    pub fn held_by(&self, owner: u32) -> (u64, u64) {
+        let held = || self.by_app.values().filter(|w| w.ended.is_none_or(|(cause, _)| cause == Cause::Doomed));
+        (held().filter(|w| w.owner == owner).count() as u64, held().count() as u64)
+    }
+
+    /// Looks a second at the progress counters of this user's processes, and of all.
+    #[must_use]
+    pub fn looks_of(&self, uid: u32) -> (u64, u64) {
+        let of = |own: bool| self.alive().filter(|(_, w)| !own || w.uid == uid).map(|(_, w)| w.looks).sum();
+        (of(true), of(false))
+    }
+
     /// The directory to announce: who is alive, and who crashed before anybody could learn its name.
     pub fn announced(&mut self) -> Vec<AnnouncedApp> {
         let new = std::mem::take(&mut self.unannounced);
@@ -158,6 +282,20 @@ impl Watchlist {
     #[must_use]
     pub fn named(&self, name: &str) -> Option<u32> {
         self.alive().find(|(_, w)| w.name == name).map(|(a, _)| a)
+    }
+
+    /// The live watches of this name or of this process: one, or two.
+    #[must_use]
+    pub fn holders(&self, name: &str, pid: Option<u32>) -> Vec<Holder> {
+        let holds = |w: &Watched| w.name == name || Some(w.pid) == pid;
+        let holder = |(app, w): (u32, &Watched)| Holder {
+            app,
+            name: w.name.clone(),
+            process: w.process(),
+            owner: w.whose(),
+            joined: w.origin == Origin::Joined,
+        };
+        self.alive().filter(|(_, w)| holds(w)).map(holder).collect()
     }
 
     /// The newest process of this name, ended or not.
@@ -196,7 +334,7 @@ impl Watchlist {
             w.ended_ns = now_ns;
             w.hung = None;
             w.probe = None;
-            w.bridge = None; // fail-consistency (FiDe §4.1): not a byte of it after its crash was sent
+            self.dropped.extend(w.bridge.take()); // fail-consistency (FiDe §4.1): not a byte of it after its crash was sent
             self.version += 1;
         }
         first
@@ -204,7 +342,7 @@ impl Watchlist {
 
     /// Drops a watch that never came to be.
     pub fn forget(&mut self, app: u32) {
-        self.by_app.remove(&app);
+        self.dropped.extend(self.by_app.remove(&app).and_then(|w| w.bridge));
         self.unannounced.remove(&app);
         self.version += 1;
     }
@@ -238,24 +376,66 @@ impl Watchlist {
         told
     }
 
-    /// For the status page.
-    #[must_use]
-    pub fn status(&self) -> Vec<WatchStatus> {
-        self.by_app
-            .iter()
-            .map(|(app, w)| WatchStatus {
-                name: w.name.clone(),
+    /// For the status page: copies processes from this one on, as many as there is room for. Gives the one to go on with.
+    pub fn rows(&self, from: u32, rows: &mut Vec<WatchRow>) -> Option<u32> {
+        for (app, w) in self.by_app.range(from..) {
+            if rows.len() == rows.capacity() {
+                return Some(*app);
+            }
+            rows.push(WatchRow {
+                name: w.name.as_str().into(),
                 app: *app,
                 pid: w.pid,
                 uid: w.uid,
-                origin: w.origin.name().into(),
-                state: match (w.ended, w.hung) {
-                    (Some((cause, _)), _) => cause.name().into(),
-                    (None, Some(_)) => Cause::Hung.name().into(),
-                    (None, None) => "alive".into(),
-                },
-            })
-            .collect()
+                origin: w.origin,
+                owner: w.owner,
+                former: w.former,
+                ended: w.ended.map(|(cause, _)| (cause, w.ended_ns)),
+                hung: w.hung.is_some(),
+            });
+        }
+        None
+    }
+}
+
+/// What is copied of a watched process for the status page.
+#[derive(Clone, Copy, Debug)]
+pub struct WatchRow {
+    name: Name,
+    app: u32,
+    pid: u32,
+    uid: u32,
+    origin: Origin,
+    owner: u32,
+    former: u64,
+    ended: Option<(Cause, u64)>,
+    hung: bool,
+}
+
+impl WatchRow {
+    /// Its name, and when it ended if it has.
+    pub fn shown(&self) -> (String, Option<u64>) {
+        (self.name.into(), self.ended.map(|(_, at_ns)| at_ns))
+    }
+}
+
+impl From<WatchRow> for WatchStatus {
+    fn from(row: WatchRow) -> Self {
+        Self {
+            name: row.name.into(),
+            app: row.app,
+            pid: row.pid,
+            uid: row.uid,
+            origin: row.origin.name().into(),
+            state: match (row.ended, row.hung) {
+                (Some((cause, _)), _) => cause.name().into(),
+                (None, true) => Cause::Hung.name().into(),
+                (None, false) => "alive".into(),
+            },
+            owner: row.owner,
+            why: String::new(),
+            ended: row.former + u64::from(row.ended.is_some()),
+        }
     }
 }
 
@@ -270,6 +450,9 @@ mod tests {
             start_ticks: 1,
             uid: 0,
             origin: Origin::Joined,
+            owner: 0,
+            looks: 0,
+            former: 0,
             pbsize: 100,
             bridge: Some(Bridge::create().unwrap().0),
             probe: None,
@@ -310,6 +493,29 @@ mod tests {
         assert!(body.is_empty());
         assert!(!list.end(a, Cause::Killed, 9, 2), "a confirmation is not a second end");
         assert_eq!(list.get(a).unwrap().ended, Some((Cause::Killed, 9)));
+    }
+
+    #[test]
+    fn ended_processes_of_a_name_are_counted_and_age_out() {
+        let mut list = Watchlist::default();
+        for n in 1..=40 {
+            let app = list.add(watched("db"));
+            list.end(app, Cause::Killed, 9, n);
+        }
+        let other = list.add(watched("other"));
+        let rows = |l: &Watchlist, now| {
+            let mut rows = Vec::with_capacity(100);
+            assert_eq!(l.rows(0, &mut rows), None);
+            let shown = crate::status::shown(rows, now, WatchRow::shown);
+            shown.into_iter().map(WatchStatus::from).map(|w| (w.name, w.state, w.ended)).collect::<Vec<_>>()
+        };
+        let ended = ("db".to_string(), "killed".to_string(), 40);
+        assert_eq!(rows(&list, 41), [ended, ("other".into(), "alive".into(), 0)]);
+        assert_eq!(rows(&list, 40 + ENDED_SHOWN_NS), [("other".into(), "alive".into(), 0)]);
+        list.add(watched("db"));
+        assert_eq!(rows(&list, 41)[1], ("db".into(), "alive".into(), 40));
+        list.end(other, Cause::Exited, 0, 50);
+        assert_eq!(rows(&list, 51)[0], ("other".into(), "exited".into(), 1));
     }
 
     #[test]

@@ -27,18 +27,24 @@ fn by_default_ones_own_processes_and_root_everything() {
         assert!(refused.what.contains(part), "{refused}");
     }
     assert!(p.may_reload(&user).unwrap_err().what.contains("`reload`"));
+    assert!(p.may_report(&user, 1000).is_ok());
+    assert!(p.may_report(&user, 0).unwrap_err().what.contains("`report_others`"));
     let root = peer(0, 0, &[]);
+    assert!(p.may_report(&root, 1000).is_ok());
     assert!(p.may_forget(&user).unwrap_err().what.contains("`reload`") && p.may_forget(&root).is_ok());
     assert!(p.may_watch(&root, 1000).is_ok() && p.may_reload(&root).is_ok());
 }
 
 #[test]
 fn lists_name_users_and_groups() {
-    let (p, warnings) =
-        policy("watch_others = [\"1000\", \"%50\"]\nmonitor = [\"%root\"]\nread = []\nreload = [\"root\", \"1001\"]");
+    let (p, warnings) = policy(
+        "watch_others = [\"1000\", \"%50\"]\nreport_others = [\"1001\"]\nmonitor = [\"%root\"]\nread = []\nreload = [\"root\", \"1001\"]",
+    );
     assert!(warnings.is_empty(), "{warnings:?}");
     assert!(p.may_watch(&peer(1000, 1, &[]), 7).is_ok());
     assert!(p.may_watch(&peer(1001, 50, &[]), 7).is_ok());
+    assert!(p.may_report(&peer(1000, 50, &[]), 7).is_err(), "who may look at it may not say of it that it hangs");
+    assert!(p.may_report(&peer(1001, 1, &[]), 7).is_ok());
     assert!(p.may_watch(&peer(1001, 1, &[49, 50]), 7).is_ok());
     assert!(p.may_watch(&peer(1001, 1, &[49]), 7).is_err());
     assert!(p.may_monitor(&peer(1000, 1000, &[])).is_err());

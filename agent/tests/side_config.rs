@@ -137,6 +137,8 @@ unit = "redis-server.service"
 [[watch]]
 name = "web"
 port = 80
+user = "www-data"
+containers = true
 [metrics]
 listen = "off"
 [history]
@@ -155,6 +157,8 @@ timeout = "1.5s"
     assert_eq!(c.paths[1].unicast.len(), 2);
     assert_eq!(c.watches[0].selector, Selector::Unit("redis-server.service".into()));
     assert_eq!(c.watches[1].selector, Selector::Port(80));
+    assert_eq!((c.watches[0].user.clone(), c.watches[0].containers), (None, false));
+    assert_eq!((c.watches[1].user.as_deref(), c.watches[1].containers), (Some("www-data"), true));
     assert_eq!((c.metrics, c.history.path), (None, None));
     assert_eq!(c.hooks[0].on, [Cause::Killed, Cause::SilentHost]);
     assert_eq!(c.hooks[0].timeout.as_millis(), 1500);
@@ -199,6 +203,8 @@ fn every_refusal_names_its_line_and_what_to_do() {
         ("[[watch]]\nname = \"x\"", "line 2", "exactly one of"),
         ("[[watch]]\nname = \"x\"\npid = 1\nport = 2", "line 2", "exactly one of"),
         ("[[watch]]\nname = \"x y\"\npid = 1", "line 3", "cannot name a process"),
+        ("[[watch]]\nname = \"x\"\nprocess = \"y\"\nuser = \"\"", "line 2", "user = \"redis\""),
+        ("[[watch]]\nname = \"x\"\nunit = \"y\"\ncontainers = true", "line 2", "by its name or port"),
         ("[[watch]]\nname = \"x\"\npid = 1\n[[watch]]\nname = \"x\"\npid = 2", "line 5", "unique"),
         ("[[watch]]\nname = \"x\"\npid = 1\nprogress = { limit = \"5s\" }", "line 5", "exactly one of command, file and write"),
         (
@@ -267,6 +273,10 @@ fn a_reload_takes_over_what_it_can_and_names_the_rest() {
     assert_eq!(changes.live.watches_added.len(), 1);
     assert_eq!(changes.live.watches_removed[0].selector, Selector::Pid(1));
     assert_eq!(changes.summary(), "taken over: watch, hook; waiting for a restart of the agent: heartbeat");
+    for other in ["user = \"1000\"", "containers = true"] {
+        let of = |more: &str| parse(&format!("[[watch]]\nname = \"x\"\nprocess = \"y\"\n{more}"));
+        assert_eq!(diff(&of(""), &of(other)).live.watches_added.len(), 1, "{other}");
+    }
     let mut running = old.clone();
     running.take_live(&new);
     assert_eq!(running.heartbeat_ns, old.heartbeat_ns);
@@ -297,11 +307,12 @@ fn the_packaged_example_names_what_a_reload_takes_over() {
 fn a_check_doubts_what_this_host_does_not_have() {
     let text = "node = \"a\"\n[[path]]\ninterface = \"lo\"\ngroup = \"ff12::1\"\n[[path]]\ninterface = \"no-such-if\"\n\
                 [socket]\ngroup = \"no-such-group\"\n[access]\nwatch_others = [\"%no-such-ops\"]\nmonitor = [\"no-such-a\"]\n\
-                read = [\"no-such-b\", \"root\"]\nreload = [\"no-such-c\"]\n";
+                read = [\"no-such-b\", \"root\"]\nreload = [\"no-such-c\"]\n[metrics]\nlisten = \"0.0.0.0:9433\"\n";
     let doubts = [
         "lo uses the IPv6 group ff12::1, but ipv6 = false",
         "no interface no-such-if",
         "socket.group: this host has no group `no-such-group`",
+        "metrics.listen: 0.0.0.0:9433 is not a loopback address",
         "access.watch_others: this host has no group `no-such-ops`",
         "access.monitor: this host has no user `no-such-a`",
         "access.read: this host has no user `no-such-b`",

@@ -1,6 +1,6 @@
 //! Finding processes: in a made-up `/proc` with containers, units and twins, and among real ones.
 
-use fide_agent::select::{Resolver, Target};
+use fide_agent::select::{Place, Resolver, Scope, Target};
 use fide_wire::control::{ErrorCode, Selector};
 use std::io::BufRead;
 use std::os::unix::fs::symlink;
@@ -19,6 +19,8 @@ struct Fake<'a> {
     cgroup: &'a str,
     net: u32,
     nspids: &'a str,
+    /// Real, effective, saved.
+    uids: [u32; 3],
     sockets: &'a [u32],
 }
 
@@ -34,6 +36,7 @@ impl Default for Fake<'_> {
             cgroup: "0::/",
             net: 1,
             nspids: "",
+            uids: [7; 3],
             sockets: &[],
         }
     }
@@ -49,7 +52,9 @@ fn write(proc: &Path, fakes: &[Fake]) {
         let stat = format!("{} ({}) {} {} 1 1 0 -1 0 1 1 1 1 1 1 1 1 20 0 1 0 {start} 1 1", f.pid, f.comm, f.state, f.ppid);
         std::fs::write(dir.join("stat"), stat).unwrap();
         let nspids = if f.nspids.is_empty() { f.pid.to_string() } else { f.nspids.into() };
-        std::fs::write(dir.join("status"), format!("Tgid:\t{}\nUid:\t1\t7\t1\t1\nNSpid:\t{nspids}\n", f.pid)).unwrap();
+        let [real, effective, saved] = f.uids;
+        let status = format!("Tgid:\t{}\nUid:\t{real}\t{effective}\t{saved}\t1\nNSpid:\t{nspids}\n", f.pid);
+        std::fs::write(dir.join("status"), status).unwrap();
         std::fs::write(dir.join("cgroup"), f.cgroup).unwrap();
         symlink(f.exe, dir.join("exe")).unwrap();
         symlink(format!("net:[{}]", f.net), dir.join("ns/net")).unwrap();
@@ -70,9 +75,17 @@ fn write(proc: &Path, fakes: &[Fake]) {
 }
 
 fn find(fakes: &[Fake], selector: Selector) -> Result<u32, (ErrorCode, String)> {
+    find_within(&Scope::default(), fakes, selector)
+}
+
+fn find_within(scope: &Scope, fakes: &[Fake], selector: Selector) -> Result<u32, (ErrorCode, String)> {
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), fakes);
-    Resolver::at(dir.path()).resolve(&selector, None).map(|t| t.pid).map_err(|e| (e.code, e.what))
+    Resolver::at(dir.path()).resolve_within(scope, &selector, None).map(|t| t.pid).map_err(|e| (e.code, e.what))
+}
+
+fn containers() -> Scope {
+    Scope { containers: true, ..Scope::default() }
 }
 
 #[test]
@@ -189,10 +202,122 @@ fn the_listener_is_found_own_network_first_then_containers() {
     assert_eq!(find(&[init(), master(), worker(), container()], port.clone()), Ok(10));
     let (code, what) = find(&[master(), twin()], port.clone()).unwrap_err();
     assert!(code == ErrorCode::Ambiguous && what.contains("TCP port 6379 fits 2"), "{what}");
-    assert_eq!(find(&[container()], port.clone()), Ok(20));
+    let (code, what) = find(&[container()], port.clone()).unwrap_err();
+    assert!(code == ErrorCode::NotFound && what.contains("process 20") && what.contains("`containers = true`"), "{what}");
+    assert_eq!(find_within(&containers(), &[container()], port.clone()), Ok(20));
+    assert_eq!(find_within(&containers(), &[container(), master()], port.clone()), Ok(10));
     assert_eq!(find(&[master()], Selector::Port(80)).unwrap_err().0, ErrorCode::NotFound);
     let (_, what) = find(&[Fake { pid: 10, ..Fake::default() }], port).unwrap_err();
     assert!(what.contains("CAP_SYS_PTRACE"), "{what}");
+}
+
+#[test]
+fn a_name_is_looked_for_among_the_processes_of_its_user() {
+    let of = |pid, uids| Fake { pid, uids, comm: "redis", ..Fake::default() };
+    let name = || Selector::Name("redis".into());
+    let roots = Scope { user: Some(0), ..Scope::default() };
+    let (code, what) = find_within(&roots, &[of(10, [1000; 3])], name()).unwrap_err();
+    assert_eq!(code, ErrorCode::NotFound);
+    for part in ["process 10 (", "user 1000", "only root's", "`user = \"1000\"`", "--user 1000"] {
+        assert!(what.contains(part), "{part}: {what}");
+    }
+    assert_eq!(find_within(&roots, &[of(10, [1000; 3]), of(11, [1000; 3]), of(12, [0; 3])], name()), Ok(12));
+    assert_eq!(
+        find_within(&Scope { user: Some(1000), ..Scope::default() }, &[of(10, [1000; 3]), of(12, [0; 3])], name()),
+        Ok(10)
+    );
+    // What a user runs with root's rights, by a link of this name to a set-user-ID program, is not root's service; nor is it the user's.
+    for between in [[1000, 0, 0], [0, 1000, 0], [1000, 0, 1000]] {
+        for scope in [&roots, &Scope { user: Some(1000), ..Scope::default() }] {
+            let found = find_within(scope, &[of(10, between)], name());
+            assert!(found.is_err(), "{between:?} {scope:?} {found:?}");
+        }
+    }
+    // By its other ways as well, where a user is named.
+    let one = [Fake { pid: 10, uids: [1000; 3], cgroup: "0::/system.slice/redis.service", sockets: &[100], ..Fake::default() }];
+    for selector in
+        [Selector::Pid(10), Selector::Unit("redis".into()), Selector::Cgroup("system.slice".into()), Selector::Port(6379)]
+    {
+        assert_eq!(find(&one, selector.clone()), Ok(10), "anybody's, unless a user is named");
+        let (_, what) = find_within(&roots, &one, selector).unwrap_err();
+        assert!(what.contains("only root's"), "{what}");
+    }
+}
+
+#[test]
+fn a_watch_stays_where_its_first_process_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let redis = |pid| Fake { pid, comm: "redis", cgroup: "0::/system.slice/redis.service", sockets: &[100], ..Fake::default() };
+    write(dir.path(), &[redis(10)]);
+    let resolver = Resolver::at(dir.path());
+    let target = resolver.target(10).unwrap();
+    let place = resolver.place(&containers(), &target);
+    assert_eq!(place, Place { own_network: true, user: 7, service: Some("/system.slice/redis.service".into()) });
+    let scope = Scope { place: Some(place), ..containers() };
+    let strangers = [
+        (Fake { net: 2, sockets: &[200], ..redis(20) }, "another network namespace"),
+        (Fake { uids: [8; 3], ..redis(20) }, "one of user 7 before"),
+        (Fake { cgroup: "0::/user.slice/session-3.scope", ..redis(20) }, "the service /system.slice/redis.service before"),
+    ];
+    for (stranger, why) in strangers {
+        for selector in [Selector::Port(6379), Selector::Name("redis".into())] {
+            let alone = std::slice::from_ref(&stranger);
+            assert!(find_within(&containers(), alone, selector.clone()).is_ok(), "the first of a watch may be: {why}");
+            let (code, what) = find_within(&scope, alone, selector.clone()).unwrap_err();
+            assert!(code == ErrorCode::NotFound && what.contains(why) && what.contains("make it anew"), "{why}: {what}");
+        }
+    }
+    assert_eq!(find_within(&scope, &[redis(30)], Selector::Port(6379)), Ok(30));
+    // One of a container stays in containers.
+    let outside = Scope { place: Some(Place { own_network: false, user: 7, service: None }), ..containers() };
+    assert_eq!(find_within(&outside, &[Fake { net: 3, sockets: &[300], ..redis(20) }], Selector::Port(6379)), Ok(20));
+    let (_, what) = find_within(&outside, &[redis(20)], Selector::Port(6379)).unwrap_err();
+    assert!(what.contains("own network namespace"), "{what}");
+}
+
+#[test]
+fn units_and_containers_of_users_own_managers_are_not_the_systems() {
+    let id = "3f1c5a9e77b2d00dfeed3f1c5a9e77b2d00dfeed3f1c5a9e77b2d00dfeed1234";
+    let of_user = |leaf: &str| format!("0::/user.slice/user-7.slice/user@7.service/app.slice/{leaf}");
+    let (unit, container) = (of_user("redis.service"), of_user(&format!("docker-{id}.scope")));
+    let fakes = [Fake { pid: 10, cgroup: &unit, ..Fake::default() }, Fake { pid: 11, cgroup: &container, ..Fake::default() }];
+    for (selector, pid) in [(Selector::Unit("redis".into()), 10), (Selector::Cgroup(id[..12].into()), 11)] {
+        assert_eq!(find(&fakes, selector.clone()).unwrap_err().0, ErrorCode::NotFound);
+        let own = |uid| Scope { manager: Some(uid), ..Scope::default() };
+        assert_eq!(find_within(&own(7), &fakes, selector.clone()), Ok(pid));
+        assert_eq!(find_within(&own(8), &fakes, selector).unwrap_err().0, ErrorCode::NotFound);
+    }
+    // The system's own one is found beside it.
+    let system = Fake { pid: 12, cgroup: "0::/system.slice/redis.service", ..Fake::default() };
+    assert_eq!(find(&[Fake { pid: 10, cgroup: &unit, ..Fake::default() }, system], Selector::Unit("redis".into())), Ok(12));
+    // A path says itself where it is.
+    assert_eq!(find(&fakes, Selector::Cgroup(unit[3..].into())), Ok(10));
+}
+
+#[test]
+fn one_process_is_known_to_fit_without_a_look_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let long = "3f1c5a9e77b2d00dfeed3f1c5a9e77b2d00dfeed3f1c5a9e77b2d00dfeed1234";
+    let container = format!("0::/system.slice/docker-{long}.scope");
+    write(
+        dir.path(),
+        &[
+            Fake { pid: 10, comm: "redis", cgroup: "0::/system.slice/redis.service", sockets: &[100], ..Fake::default() },
+            Fake { pid: 11, comm: "redis", ..Fake::default() },
+            Fake { pid: 12, cgroup: &container, net: 2, ..Fake::default() },
+        ],
+    );
+    let resolver = Resolver::at(dir.path());
+    let fits = |scope: &Scope, selector: Selector| -> Vec<u32> {
+        [10, 11, 12].into_iter().filter(|pid| resolver.fits(scope, &selector, *pid)).collect()
+    };
+    let any = Scope::default();
+    assert_eq!(fits(&any, Selector::Name("redis".into())), [10, 11]);
+    assert_eq!(fits(&any, Selector::Unit("redis".into())), [10]);
+    assert_eq!(fits(&any, Selector::Port(6379)), [10]);
+    assert_eq!(fits(&any, Selector::Cgroup(long[..12].into())), [12]);
+    assert_eq!(fits(&any, Selector::Pid(11)), [11]);
+    assert!(fits(&Scope { user: Some(0), ..any }, Selector::Name("redis".into())).is_empty());
 }
 
 /// A child that is killed and reaped at the end of the test.

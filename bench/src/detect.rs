@@ -4,6 +4,7 @@ use crate::Outcome;
 use crate::crash::{self, NAME, Plan, Steps, WATCHED, promptly};
 use crate::load::{self, Load};
 use crate::observer::{Observers, Report};
+use crate::output;
 use crate::peers::Target;
 use crate::peers::servers::{self, Servers};
 use crate::report::{self, Axes, Page, cdf, chart, pdf};
@@ -116,6 +117,7 @@ fn named<const N: usize>(samples: [(&str, Samples); N]) -> BTreeMap<String, Samp
 pub fn run(args: &Args, ui: &Ui) -> Outcome {
     if let Some(directory) = &args.report {
         std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        ["report.html", "results.jsonl"].iter().try_for_each(|file| output::check(&directory.join(file)))?;
     }
     ui.say(ui.paint(Paint::Dim, &report::machine()));
     let mut all = Vec::new();
@@ -705,7 +707,7 @@ fn rows(case: &Case) -> Vec<[String; 6]> {
 
 fn write(directory: &std::path::Path, all: &mut [Measured]) -> Result<()> {
     let lines: String = all.iter().map(|m| m.case.json() + "\n").collect();
-    std::fs::write(directory.join("results.jsonl"), lines)?;
+    output::write(&directory.join("results.jsonl"), &lines)?;
     let mut page = Page::new(
         "fide bench detect",
         "From a crash on one host to the upcall in an application on another, beside what TCP and a pidfd told in the same crashes.",
@@ -741,7 +743,7 @@ fn write(directory: &std::path::Path, all: &mut [Measured]) -> Result<()> {
         let series = pick(all, draw);
         let axes = Axes { title, x: "µs after kill(2)", y: "part of all crashes", log_x: true, log_y: false };
         if let Ok(svg) = chart(&axes, &series) {
-            std::fs::write(directory.join(file), &svg)?;
+            output::write(&directory.join(file), &svg)?;
             page.svg(&svg);
         }
     }
@@ -767,7 +769,7 @@ fn write(directory: &std::path::Path, all: &mut [Measured]) -> Result<()> {
             page.remark("dim", note);
         }
     }
-    std::fs::write(directory.join("report.html"), page.finish())?;
+    output::write(&directory.join("report.html"), &page.finish())?;
     Ok(())
 }
 

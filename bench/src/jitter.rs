@@ -3,6 +3,7 @@
 use crate::Outcome;
 use crate::heartbeats::{Beat, Helper, Mode};
 use crate::load::{self, Load};
+use crate::output;
 use crate::report::{self, Axes, Page, Series, chart};
 use crate::rig::{Profile, Rig, RigSpec};
 use crate::stats::{Case, Samples, human_us};
@@ -95,6 +96,7 @@ impl Recorded {
 pub fn run(args: &Args, ui: &Ui) -> Outcome {
     if let Some(directory) = &args.report {
         std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        ["report.html", "results.jsonl"].iter().try_for_each(|file| output::check(&directory.join(file)))?;
     }
     ui.say(ui.paint(Paint::Dim, &report::machine()));
     let during = Duration::from_secs(if args.quick { 10 } else { args.seconds });
@@ -184,7 +186,7 @@ fn timeouts() -> impl Iterator<Item = u64> {
 
 fn write(directory: &std::path::Path, all: &mut [Recorded], cases: &[Case]) -> Result<()> {
     let lines: String = cases.iter().map(|c| c.json() + "\n").collect();
-    std::fs::write(directory.join("results.jsonl"), lines)?;
+    output::write(&directory.join("results.jsonl"), &lines)?;
     let mut page = Page::new(
         "fide bench jitter",
         "Heartbeats every millisecond from one host to another: the lane's, and those of an ordinary program that sleeps and sends \
@@ -236,14 +238,14 @@ fn write(directory: &std::path::Path, all: &mut [Recorded], cases: &[Case]) -> R
         page.heading(axes.title);
         match chart(&axes, &series) {
             Ok(svg) => {
-                std::fs::write(directory.join(file), &svg)?;
+                output::write(&directory.join(file), &svg)?;
                 page.svg(&svg);
             }
             Err(e) => page.remark("dim", &e.to_string()),
         }
         page.remark("dim", text);
     }
-    std::fs::write(directory.join("report.html"), page.finish())?;
+    output::write(&directory.join("report.html"), &page.finish())?;
     Ok(())
 }
 

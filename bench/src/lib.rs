@@ -20,6 +20,7 @@ pub mod heartbeats;
 pub mod jitter;
 pub mod load;
 pub mod observer;
+mod output;
 pub mod peers;
 pub mod report;
 pub mod rig;

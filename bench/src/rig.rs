@@ -293,7 +293,7 @@ impl Rig {
     /// # Errors
     /// As [`Rig::ask`].
     pub fn watch(&mut self, host: u16, name: &str, pid: u32) -> Result<u32> {
-        let request = Request::Watch { name: name.into(), selector: Selector::Pid(pid) };
+        let request = Request::watch(name, Selector::Pid(pid));
         match self.ask(host, &request)? {
             Reply::Watched { app, .. } => Ok(app),
             other => bail!("the agent of h{host} answered a watch with {other:?}"),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -184,6 +185,7 @@ struct Lock {
 impl Lock {
     fn take() -> Result<Self, LabError> {
         fs::create_dir_all(BASE).map_err(|e| LabError::io(format!("make the directory {BASE}"), e))?;
+        check_owner(Path::new(BASE))?;
         let directory = File::open(BASE).map_err(|e| LabError::io(format!("open {BASE}"), e))?;
         loop {
             // SAFETY: flock takes two integers. The lock ends with the descriptor, also when its holder is killed.
@@ -198,6 +200,29 @@ impl Lock {
     }
 }
 
+/// What is below the directory is written and removed by root without a further look, so nobody else may put anything there.
+fn check_owner(directory: &Path) -> Result<(), LabError> {
+    // SAFETY: geteuid takes nothing and cannot fail.
+    let trusted = [0, unsafe { libc::geteuid() }];
+    for directory in directory.ancestors() {
+        let meta = fs::symlink_metadata(directory).map_err(|e| LabError::io(format!("look at {}", directory.display()), e))?;
+        let shared = meta.mode() & 0o022 != 0 && meta.mode() & 0o1000 == 0;
+        if !meta.is_dir() || !trusted.contains(&meta.uid()) || shared {
+            return Err(LabError::Unsupported {
+                what: "keep the records of labs".into(),
+                why: format!(
+                    "{} is not a directory that only root can change (uid {}, mode {:04o})",
+                    directory.display(),
+                    meta.uid(),
+                    meta.mode() & 0o7777
+                ),
+                advice: "see who made it so, and give it back to root with mode 0755",
+            });
+        }
+    }
+    Ok(())
+}
+
 /// `digits` random hexadecimal digits.
 pub(crate) fn random_hex(digits: usize) -> Result<String, LabError> {
     let mut bytes = vec![0u8; digits.div_ceil(2)];
@@ -207,4 +232,31 @@ pub(crate) fn random_hex(digits: usize) -> Result<String, LabError> {
     let mut text: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
     text.truncate(digits);
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+    #[test]
+    fn records_are_kept_only_where_nobody_else_can_put_anything() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        let base = root.join("fide/lab");
+        fs::create_dir_all(&base).unwrap();
+        let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        check_owner(&base).unwrap();
+        for mode in [0o777, 0o775] {
+            set(&root.join("fide"), mode);
+            let why = check_owner(&base).unwrap_err().to_string();
+            assert!(why.contains("/fide is not a directory that only root can change"), "{why}");
+        }
+        set(&root.join("fide"), 0o755);
+        symlink(&base, root.join("link")).unwrap();
+        assert!(check_owner(&root.join("link")).is_err());
+        if chown(root.join("fide"), Some(65534), None).is_ok() {
+            assert!(check_owner(&base).unwrap_err().to_string().contains("uid 65534"));
+        }
+    }
 }

@@ -12,6 +12,10 @@
 //! * A host firewall that *rejects* the lane's port looks like an absent agent — though only once heartbeats are missing
 //!   too, because the receive program sees them before the firewall.
 //! * A host that drops ICMP never answers: absence of an answer proves nothing.
+//! * Switches learn from frames where a MAC is, and believe them: whoever sends frames with a host's MAC has what is for it. The frame of a question that is
+//!   asked of everybody ([`Prober::echo_wide`]) gets to the host all the same, and what it answers shows the switches where it is.
+//!
+//! What looks like an answer and is to no question costs next to nothing: the kernel drops it ([`AnswerFilter`], and a filter on the sockets for who has none).
 
 use crate::frame::{ETH_P_IP, ETH_P_IPV6};
 use crate::send::{Errno, LaneError, PathSpec, SendError};
@@ -38,7 +42,9 @@ const TARGETS: usize = SLOTS * PATHS;
 /// Most UDP sockets held open for them.
 const SOCKETS: usize = 64;
 /// How many of the last probes of one target may still be answered.
-const RECENT: usize = 8;
+const RECENT: usize = 16;
+/// After so many errors on a target's UDP socket that answer nothing, the socket is closed until the target is asked again.
+const JUNK: u8 = 8;
 /// Most packets that one [`Prober::poll`] looks at: a flood of strangers' pings must not hold up the lane.
 const PATIENCE: usize = 64;
 
@@ -79,12 +85,22 @@ struct Question {
     absence_answered: bool,
 }
 
+/// What keeps those out of the kernel's queues who answer what was not asked: the receive program, told of every question.
+pub trait AnswerFilter: Send {
+    /// A question that carries these bytes leaves on a path for this address: its answer may come in.
+    fn expect(&self, path: u8, from: IpAddr, carried: &[u8; PROBE_LEN]);
+    /// The answer to the question with this random number has been taken.
+    fn taken(&self, nonce: u64);
+}
+
 struct Target {
     addr: IpAddr,
     questions: Questions,
     /// Of others than the detector: however many they are, its own are not forgotten for them.
     aside: Questions,
     udp: Option<OwnedFd>,
+    /// Errors on that socket that answered nothing, since the last knock.
+    junk: u8,
     used_ns: u64,
 }
 
@@ -108,7 +124,7 @@ impl Questions {
 
 impl Target {
     fn new(addr: IpAddr) -> Self {
-        Self { addr, questions: Questions::default(), aside: Questions::default(), udp: None, used_ns: 0 }
+        Self { addr, questions: Questions::default(), aside: Questions::default(), udp: None, junk: 0, used_ns: 0 }
     }
 
     /// Takes the answer to the question with this nonce; each kind once.
@@ -143,6 +159,10 @@ pub struct Prober {
     /// The ICMP identifier of this prober.
     id: u16,
     sequence: u16,
+    filter: Option<Box<dyn AnswerFilter>>,
+    /// A socket filter of the kernel's, in the place of [`sys::only_answers`].
+    program: Option<OwnedFd>,
+    ignored: u64,
 }
 
 // Tokens of the epoll instance: a target's (node, path), or a raw socket's path and family with this bit.
@@ -157,8 +177,17 @@ impl Prober {
         let Some(first) = specs.first() else { return Err(LaneError::NoPath) };
         let fail = |what| move |source| LaneError::System { path: first.path, interface: first.interface.clone(), what, source };
         let epoll = sys::epoll().map_err(fail("opening an epoll instance"))?;
-        let id = u16::from_ne_bytes(sys::random().map_err(fail("asking for random bytes"))?);
-        let mut prober = Self { paths: [const { None }; PATHS], targets: HashMap::new(), epoll, id, sequence: 0 };
+        let id = u16::from_ne_bytes(sys::random().map_err(fail("asking for random bytes"))?).max(1);
+        let mut prober = Self {
+            paths: [const { None }; PATHS],
+            targets: HashMap::new(),
+            epoll,
+            id,
+            sequence: 0,
+            filter: None,
+            program: None,
+            ignored: 0,
+        };
         for spec in specs {
             let Some(slot) = prober.paths.get_mut(usize::from(spec.path)) else { continue };
             *slot = Some(Path { spec: spec.clone(), open: None, tcp: None, mac: [0; 6], frames: None });
@@ -188,8 +217,8 @@ impl Prober {
             }
         }
         let link = sys::link(&slot.spec.interface)?;
-        let v4 = raw_socket(&slot.spec.interface, false);
-        let v6 = raw_socket(&slot.spec.interface, true);
+        let v4 = raw_socket(&slot.spec.interface, false, self.id, self.program.as_ref());
+        let v6 = raw_socket(&slot.spec.interface, true, self.id, self.program.as_ref());
         let (v4, v6) = match (v4, v6) {
             (Err(e), Err(_)) => return Err(e),
             (v4, v6) => (v4.ok(), v6.ok()), // a host without IPv6 is an ordinary host
@@ -201,6 +230,33 @@ impl Prober {
         }
         (slot.open, slot.mac) = (Some((v4, v6, link.ifindex)), link.mac);
         Ok(())
+    }
+
+    /// The ICMP identifier that answers repeat.
+    #[must_use]
+    pub fn id(&self) -> u16 {
+        self.id
+    }
+
+    /// Tells this one of every question from now on.
+    pub fn set_filter(&mut self, filter: Box<dyn AnswerFilter>) {
+        self.filter = Some(filter);
+    }
+
+    /// Puts this BPF program on the raw sockets, also on those that are opened later.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn set_program(&mut self, program: OwnedFd) -> io::Result<()> {
+        let program = self.program.insert(program);
+        let open = self.paths.iter().flatten().filter_map(|path| path.open.as_ref());
+        open.flat_map(|(v4, v6, _)| [v4, v6]).flatten().try_for_each(|fd| sys::attach_program(fd, program))
+    }
+
+    /// How many packets came to the sockets that looked like answers and were to no question, or came again.
+    #[must_use]
+    pub fn ignored(&self) -> u64 {
+        self.ignored
     }
 
     /// Sends an echo request. Its answer is the fastest of all, and may be what somebody waits for: it goes first.
@@ -219,18 +275,47 @@ impl Prober {
         self.ask(node, path, addr, |target| &mut target.aside)
     }
 
-    fn ask(&mut self, node: u32, path: u8, addr: IpAddr, whose: fn(&mut Target) -> &mut Questions) -> Result<(), SendError> {
+    /// The same in a frame for everybody on the path's network, from `source`: hosts drop what is not for their address, so only `addr` answers, wherever the switches
+    /// think that it is.
+    ///
+    /// # Errors
+    /// As [`Prober::echo`]; also when the path is no Ethernet.
+    pub fn echo_wide(&mut self, node: u32, path: u8, source: IpAddr, addr: IpAddr) -> Result<(), SendError> {
+        if source.is_ipv6() != addr.is_ipv6() {
+            return Err(SendError::Other(Errno(libc::EAFNOSUPPORT)));
+        }
+        let carried = self.prepare(node, path, addr, |target| &mut target.questions)?;
         let down = SendError::Down(Errno(libc::ENODEV));
-        let slot = self.paths.get(usize::from(path)).and_then(Option::as_ref).ok_or(down)?;
-        let (v4, v6, ifindex) = slot.open.as_ref().ok_or(down)?;
+        let (id, sequence) = (self.id, self.sequence);
+        let slot = self.paths.get_mut(usize::from(path)).and_then(Option::as_mut).ok_or(down)?;
+        let (_, _, ifindex) = slot.open.as_ref().ok_or(down)?;
+        if slot.mac == [0; 6] {
+            return Err(SendError::Other(Errno(libc::EOPNOTSUPP)));
+        }
+        let ethertype = if addr.is_ipv6() { ETH_P_IPV6 } else { ETH_P_IP };
+        let packet = echo_packet(source, addr, id, sequence, &carried);
+        let frame = [&EVERYBODY[..], &slot.mac, &ethertype.to_be_bytes(), &packet].concat();
+        let to = SockAddr::link(*ifindex, ethertype, EVERYBODY);
+        let fd = frames_socket(&mut slot.frames)?;
+        sys::send_to(fd, &frame, Some(&to)).map(drop).map_err(|e| SendError::from_io(&e))
+    }
+
+    /// A new question to this address, whose answer may come in from now on: what it carries.
+    fn prepare(
+        &mut self,
+        node: u32,
+        path: u8,
+        addr: IpAddr,
+        whose: fn(&mut Target) -> &mut Questions,
+    ) -> Result<[u8; PROBE_LEN], SendError> {
         if addr.is_multicast() || addr.is_unspecified() {
             return Err(SendError::Other(Errno(libc::EINVAL)));
         }
-        let icmp = if addr.is_ipv6() { v6 } else { v4 }.as_ref().ok_or(SendError::Other(Errno(libc::EAFNOSUPPORT)))?;
         let random = sys::random().map_err(|e| SendError::Other(Errno(e.raw_os_error().unwrap_or(libc::EIO))))?;
-        let nonce = u64::from_ne_bytes(random);
-        let now = monotonic_ns();
         self.sequence = self.sequence.wrapping_add(1);
+        // Questions that follow each other have different places in the filter's table.
+        let nonce = u64::from_ne_bytes(random) & !PLACES | u64::from(self.sequence) & PLACES;
+        let now = monotonic_ns();
 
         make_room(&mut self.targets, (node, path));
         let target = self.targets.entry((node, path)).or_insert_with(|| Target::new(addr));
@@ -239,9 +324,28 @@ impl Prober {
         }
         target.used_ns = now;
         whose(target).put(nonce, now);
+        let carried = encode(node, path, nonce);
+        if let Some(filter) = &self.filter {
+            filter.expect(path, addr, &carried);
+        }
+        Ok(carried)
+    }
 
-        let echo = echo_request(addr.is_ipv6(), self.id, self.sequence, &encode(node, path, nonce));
-        sys::send_to(icmp, &echo, Some(&SockAddr::ip(addr, 0, *ifindex))).map(drop).map_err(|e| SendError::from_io(&e))
+    fn ask(&mut self, node: u32, path: u8, addr: IpAddr, whose: fn(&mut Target) -> &mut Questions) -> Result<(), SendError> {
+        self.echo_socket(path, addr)?;
+        let carried = self.prepare(node, path, addr, whose)?;
+        let echo = echo_request(addr.is_ipv6(), self.id, self.sequence, &carried);
+        let (icmp, ifindex) = self.echo_socket(path, addr)?;
+        sys::send_to(icmp, &echo, Some(&SockAddr::ip(addr, 0, ifindex))).map(drop).map_err(|e| SendError::from_io(&e))
+    }
+
+    /// By which socket and interface an address is asked.
+    fn echo_socket(&self, path: u8, addr: IpAddr) -> Result<(&OwnedFd, u32), SendError> {
+        let down = SendError::Down(Errno(libc::ENODEV));
+        let slot = self.paths.get(usize::from(path)).and_then(Option::as_ref).ok_or(down)?;
+        let (v4, v6, ifindex) = slot.open.as_ref().ok_or(down)?;
+        let icmp = if addr.is_ipv6() { v6 } else { v4 }.as_ref().ok_or(SendError::Other(Errno(libc::EAFNOSUPPORT)))?;
+        Ok((icmp, *ifindex))
     }
 
     /// Sends the datagram to the lane's port that belongs to the last echo request to this address: the second half of a probe. Nothing without one.
@@ -255,6 +359,7 @@ impl Prober {
         let Some(target) = self.targets.get_mut(&(node, path)).filter(|target| target.addr == addr) else { return Ok(()) };
         let Some(last) = target.questions.last() else { return Ok(()) };
         let cargo = encode(node, path, last.nonce);
+        target.junk = 0;
         knock(target, &self.epoll, slot, *ifindex, token(node, path), &cargo).map_err(|e| SendError::from_io(&e))
     }
 
@@ -300,11 +405,7 @@ impl Prober {
         let ethertype = if addr.is_ipv6() { ETH_P_IPV6 } else { ETH_P_IP };
         let frame = [&mac[..], &source, &ethertype.to_be_bytes(), &reset(from, addr, port, to_port, number)].concat();
         let slot = self.paths.get_mut(usize::from(by)).and_then(Option::as_mut).ok_or(down)?;
-        let fd = match slot.frames.take() {
-            Some(fd) => slot.frames.insert(fd),
-            // Of no protocol: it receives nothing.
-            None => slot.frames.insert(sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0).map_err(|e| SendError::from_io(&e))?),
-        };
+        let fd = frames_socket(&mut slot.frames)?;
         sys::send_to(fd, &frame, Some(&SockAddr::link(ifindex, ethertype, mac))).map(drop).map_err(|e| SendError::from_io(&e))
     }
 
@@ -315,6 +416,10 @@ impl Prober {
             let answer = if token & RAW != 0 { self.read_echo(token) } else { self.read_error(token) };
             if answer.is_some() {
                 return answer;
+            }
+            self.ignored += 1;
+            if token & RAW == 0 {
+                self.note_junk(token);
             }
         }
         None
@@ -358,9 +463,23 @@ impl Prober {
         self.settle(node, path, nonce, offender?, AnswerKind::AgentAbsent)
     }
 
+    /// Somebody has errors reported of what a target was asked: until it is asked again nothing of it is heard.
+    fn note_junk(&mut self, token: u64) {
+        let key = ((token >> 8) as u32, (token & 0xff) as u8);
+        if let Some(target) = self.targets.get_mut(&key) {
+            target.junk += 1;
+            if target.junk >= JUNK {
+                (target.udp, target.junk) = (None, 0);
+            }
+        }
+    }
+
     fn settle(&mut self, node: u32, path: u8, nonce: u64, from: IpAddr, kind: AnswerKind) -> Option<ProbeAnswer> {
         let target = self.targets.get_mut(&(node, path)).filter(|t| t.addr == from)?;
         let probed_ns = target.answer(nonce, kind)?;
+        if let Some(filter) = self.filter.as_ref().filter(|_| kind == AnswerKind::KernelAnswered) {
+            filter.taken(nonce);
+        }
         Some(ProbeAnswer { node, path, from, kind, nonce, probed_ns, at_ns: monotonic_ns() })
     }
 }
@@ -438,8 +557,23 @@ fn knock(target: &mut Target, epoll: &OwnedFd, path: &Path, ifindex: u32, token:
     sent.map(drop)
 }
 
-/// A raw ICMP socket of the interface that hears echo replies only.
-fn raw_socket(interface: &str, ipv6: bool) -> io::Result<OwnedFd> {
+/// Every station on a network.
+const EVERYBODY: [u8; 6] = [0xff; 6];
+/// Bits of a question's number that say which place it has in the filter's table.
+const PLACES: u64 = 0xfff;
+
+/// A packet socket that only sends, made when it is first wanted.
+fn frames_socket(frames: &mut Option<OwnedFd>) -> Result<&OwnedFd, SendError> {
+    let fd = match frames.take() {
+        Some(fd) => fd,
+        // Of no protocol: it receives nothing.
+        None => sys::socket(libc::AF_PACKET, libc::SOCK_RAW, 0).map_err(|e| SendError::from_io(&e))?,
+    };
+    Ok(frames.insert(fd))
+}
+
+/// A raw ICMP socket of the interface that hears answers to this prober only.
+fn raw_socket(interface: &str, ipv6: bool, id: u16, program: Option<&OwnedFd>) -> io::Result<OwnedFd> {
     const ICMP_FILTER: i32 = 1; // linux/icmp.h, with SOL_RAW
     const SOL_RAW: i32 = 255;
     const ICMP6_FILTER: i32 = 1; // linux/icmpv6.h, with SOL_ICMPV6
@@ -455,6 +589,10 @@ fn raw_socket(interface: &str, ipv6: bool) -> io::Result<OwnedFd> {
         sys::set(&fd, SOL_RAW, ICMP_FILTER, !1u32)?;
         fd
     };
+    match program {
+        Some(program) => sys::attach_program(&fd, program)?,
+        None => sys::only_answers(&fd, ipv6, id, u32::from_be_bytes(PROBE_MAGIC))?,
+    }
     sys::bind_to_device(&fd, interface)?;
     Ok(fd)
 }
@@ -478,9 +616,22 @@ fn reset(source: IpAddr, to: IpAddr, port: u16, to_port: u16, number: u32) -> Ve
     segment(source, to, (port, to_port), 0, number.wrapping_add(1), RST_ACK)
 }
 
+/// An IP packet with an echo request.
+fn echo_packet(source: IpAddr, to: IpAddr, id: u16, sequence: u16, carried: &[u8; PROBE_LEN]) -> Vec<u8> {
+    let ipv6 = to.is_ipv6();
+    let mut echo = echo_request(ipv6, id, sequence, carried);
+    let protocol = if ipv6 { libc::IPPROTO_ICMPV6 } else { libc::IPPROTO_ICMP } as u8;
+    let (mut packet, pseudo) = ip_header(source, to, protocol, echo.len() as u8);
+    if ipv6 {
+        let check = crate::frame::checksum(&[&pseudo[..], &echo].concat());
+        echo[2..4].copy_from_slice(&check.to_be_bytes());
+    }
+    packet.extend(echo);
+    packet
+}
+
 /// An IP packet with a TCP segment without options and data.
 fn segment(source: IpAddr, to: IpAddr, (from_port, port): (u16, u16), number: u32, acknowledged: u32, flags: u8) -> Vec<u8> {
-    const TTL: u8 = 64;
     const TCP: u8 = libc::IPPROTO_TCP as u8;
     let mut segment = [0; 20];
     segment[0..2].copy_from_slice(&from_port.to_be_bytes());
@@ -489,27 +640,32 @@ fn segment(source: IpAddr, to: IpAddr, (from_port, port): (u16, u16), number: u3
     segment[8..12].copy_from_slice(&acknowledged.to_be_bytes());
     (segment[12], segment[13]) = (5 << 4, flags);
     segment[14..16].copy_from_slice(&1024u16.to_be_bytes());
-    let len = segment.len() as u8;
-    let (mut packet, pseudo) = match (source, to) {
-        (IpAddr::V4(a), IpAddr::V4(b)) => {
-            let addresses = [a.octets(), b.octets()].concat();
-            let mut head = [&[0x45, 0, 0, 20 + len, 0, 0, 0x40, 0, TTL, TCP, 0, 0][..], &addresses].concat();
-            // A raw socket's kernel does that, too; a packet socket's does not.
-            let check = crate::frame::checksum(&head);
-            head[10..12].copy_from_slice(&check.to_be_bytes());
-            (head, [&addresses[..], &[0, TCP, 0, len]].concat())
-        }
-        (a, b) => {
-            let octets = |a: IpAddr| if let IpAddr::V6(a) = a { a.octets() } else { [0; 16] };
-            let addresses = [octets(a), octets(b)].concat();
-            let head = [&[0x60, 0, 0, 0, 0, len, TCP, TTL][..], &addresses].concat();
-            (head, [&addresses[..], &[0, 0, 0, len, 0, 0, 0, TCP]].concat())
-        }
-    };
+    let (mut packet, pseudo) = ip_header(source, to, TCP, segment.len() as u8);
     let check = crate::frame::checksum(&[&pseudo[..], &segment].concat());
     segment[16..18].copy_from_slice(&check.to_be_bytes());
     packet.extend(segment);
     packet
+}
+
+/// The header of an IP packet whose payload has `len` bytes, and what the payload's checksum is to cover besides.
+fn ip_header(source: IpAddr, to: IpAddr, protocol: u8, len: u8) -> (Vec<u8>, Vec<u8>) {
+    const TTL: u8 = 64;
+    match (source, to) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => {
+            let addresses = [a.octets(), b.octets()].concat();
+            let mut head = [&[0x45, 0, 0, 20 + len, 0, 0, 0x40, 0, TTL, protocol, 0, 0][..], &addresses].concat();
+            // A raw socket's kernel does that, too; a packet socket's does not.
+            let check = crate::frame::checksum(&head);
+            head[10..12].copy_from_slice(&check.to_be_bytes());
+            (head, [&addresses[..], &[0, protocol, 0, len]].concat())
+        }
+        (a, b) => {
+            let octets = |a: IpAddr| if let IpAddr::V6(a) = a { a.octets() } else { [0; 16] };
+            let addresses = [octets(a), octets(b)].concat();
+            let head = [&[0x60, 0, 0, 0, 0, len, protocol, TTL][..], &addresses].concat();
+            (head, [&addresses[..], &[0, 0, 0, len, 0, 0, 0, protocol]].concat())
+        }
+    }
 }
 
 fn encode(node: u32, path: u8, nonce: u64) -> [u8; PROBE_LEN] {
@@ -577,7 +733,8 @@ mod tests {
         }
         assert_eq!(t.answer(77, AnswerKind::KernelAnswered), Some(5));
         assert_eq!(t.answer(100, AnswerKind::KernelAnswered), None, "long ago");
-        assert_eq!(t.answer(131, AnswerKind::KernelAnswered), Some(131));
+        let last = 100 + 4 * RECENT as u64 - 1;
+        assert_eq!(t.answer(last, AnswerKind::KernelAnswered), Some(last));
         assert_eq!(t.questions.last().map(|q| q.nonce), Some(77), "to whom the knock belongs");
     }
 
@@ -601,6 +758,20 @@ mod tests {
             let (_, segment) = answer.split_at(head);
             assert_eq!(segment[..14], [0x1c, 0xe8, 0x9c, 0x40, 0, 0, 0, 0, 1, 2, 3, 5, 0x50, 0x14]);
             assert_eq!(reset(to, source, 7400, 40_000, u32::MAX)[head + 8..head + 12], [0; 4]);
+        }
+    }
+
+    #[test]
+    fn a_question_for_everybody_has_checksums_that_verify() {
+        for (source, to, head) in [("10.0.0.1", "10.0.0.2", 20), ("fd77::1", "fd77::2", 40)] {
+            let (source, to): (IpAddr, IpAddr) = (source.parse().unwrap(), to.parse().unwrap());
+            let carried = encode(7, 1, 99);
+            let packet = echo_packet(source, to, 0x0102, 3, &carried);
+            let (ip, icmp) = packet.split_at(head);
+            assert_eq!((icmp[0], &icmp[4..8], &icmp[8..]), (if head == 20 { 8 } else { 128 }, &[1, 2, 0, 3][..], &carried[..]));
+            let addresses = [&ip[8..], &[0, 0, 0, 28, 0, 0, 0, 58]].concat();
+            let pseudo = if head == 20 { &[][..] } else { &addresses };
+            assert_eq!(crate::frame::checksum(&[pseudo, icmp].concat()), 0, "{source}");
         }
     }
 

@@ -560,6 +560,12 @@ impl Lane {
         self.open_slot(path).map(|o| o.link.ifindex)
     }
 
+    /// The link's address of the path's interface, while it is up and an Ethernet.
+    #[must_use]
+    pub fn mac(&self, path: u8) -> Option<[u8; 6]> {
+        self.open_slot(path).map(|o| o.link).filter(|link| link.hardware == libc::ARPHRD_ETHER).map(|link| link.mac)
+    }
+
     /// The address that this host sends from on the path, while it is up.
     #[must_use]
     pub fn source(&self, path: u8) -> Option<IpAddr> {

@@ -158,6 +158,28 @@ pub(crate) fn deafen(fd: &OwnedFd) -> io::Result<()> {
     set(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program)
 }
 
+/// Lets a raw ICMP socket have echo replies alone that carry this identifier and begin with these bytes; it is shown the IP header only of IPv4.
+pub(crate) fn only_answers(fd: &OwnedFd, ipv6: bool, id: u16, magic: u32) -> io::Result<()> {
+    // BPF_LDX | BPF_B | BPF_MSH: the length of the IP header; BPF_LDX | BPF_IMM; BPF_LD | BPF_H or BPF_W | BPF_IND; BPF_JMP | BPF_JEQ | BPF_K; BPF_RET | BPF_K.
+    let at = |code: u16, jt: u8, jf: u8, k: u32| libc::sock_filter { code, jt, jf, k };
+    let mut filter = [
+        if ipv6 { at(0x01, 0, 0, 0) } else { at(0xb1, 0, 0, 0) },
+        at(0x48, 0, 0, 4),
+        at(0x15, 0, 3, id.into()),
+        at(0x40, 0, 0, 8),
+        at(0x15, 0, 1, magic),
+        at(0x06, 0, 0, u32::MAX),
+        at(0x06, 0, 0, 0),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    set(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program)
+}
+
+/// Puts a BPF program on a socket, in the place of the filter that it has.
+pub(crate) fn attach_program(fd: &OwnedFd, program: &OwnedFd) -> io::Result<()> {
+    set(fd, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, program.as_raw_fd())
+}
+
 /// Undoes [`deafen`].
 pub(crate) fn undeafen(fd: &OwnedFd) -> io::Result<()> {
     set(fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0i32)

@@ -373,6 +373,104 @@ fn a_strangers_ping_is_not_believed() {
     Net::within(&net.a, || probe(&mut stranger, 7, 0, host(0, false, 2)).unwrap());
     assert!(!answers(&mut stranger, 1).is_empty());
     assert_eq!(answers(&mut prober, 0), []);
+    assert_eq!(prober.ignored(), 0, "nor does it reach the agent's thread");
+}
+
+/// Issue 16: whoever has taken a host's MAC gets what is for it. What is for everybody gets to the host as well.
+#[test]
+fn a_question_for_everybody_is_answered_by_the_one_it_is_for_wherever_its_mac_is_thought_to_be() {
+    let Some(net) = Net::make("wide") else { return };
+    for ipv6 in [false, true] {
+        let (own, other) = (host(0, ipv6, 1), host(0, ipv6, 2));
+        let mut prober = Net::within(&net.a, || Prober::open(&specs(ipv6)).unwrap());
+        Net::within(&net.a, || prober.echo(7, 0, other).unwrap());
+        assert_eq!(answers(&mut prober, 1).len(), 1, "ipv6={ipv6}");
+        // Frames for the host's address go to somebody else.
+        ip(&format!("-n {} neigh replace {other} lladdr 02:00:00:00:66:66 dev e0 nud permanent", net.a)).unwrap();
+        Net::within(&net.a, || prober.echo(7, 0, other).unwrap());
+        assert_eq!(answers(&mut prober, 0), [], "ipv6={ipv6}");
+        let asked_ns = monotonic_ns();
+        Net::within(&net.a, || prober.echo_wide(7, 0, own, other).unwrap());
+        let got = answers(&mut prober, 1);
+        assert_eq!(
+            got.iter().map(|a| (a.node, a.path, a.from, a.kind)).collect::<Vec<_>>(),
+            [(7, 0, other, AnswerKind::KernelAnswered)]
+        );
+        assert!(got[0].probed_ns >= asked_ns);
+        // Nobody has this address: nobody answers, though everybody was asked.
+        Net::within(&net.a, || prober.echo_wide(7, 0, own, host(0, ipv6, 9)).unwrap());
+        assert_eq!(answers(&mut prober, 0), []);
+        let mixed = prober.echo_wide(7, 0, host(0, !ipv6, 1), other);
+        assert!(matches!(mixed, Err(SendError::Other(_))), "{mixed:?}");
+        assert!(matches!(prober.echo_wide(7, 5, own, other), Err(SendError::Down(_))));
+        ip(&format!("-n {} neigh del {other} dev e0", net.a)).unwrap();
+    }
+}
+
+/// Issue 16: errors that somebody makes up about a question must not keep the agent busy.
+#[test]
+fn errors_that_answer_nothing_close_the_socket_until_the_next_question() {
+    let Some(net) = Net::make("junk") else { return };
+    let mut prober = Net::within(&net.a, || Prober::open(&specs(false)).unwrap());
+    let other = host(0, false, 2);
+    // SAFETY: plain arguments; the descriptors are checked and owned.
+    let raw = |domain: i32, protocol: i32| unsafe {
+        use std::os::fd::{FromRawFd, OwnedFd};
+        let fd = libc::socket(domain, libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, protocol);
+        assert!(fd >= 0);
+        OwnedFd::from_raw_fd(fd)
+    };
+    // Somebody holds the port: its kernel itself says nothing.
+    let (_holder, seen, said) = Net::within(&net.b, || {
+        let holder = UdpSocket::bind((host(0, false, 2), PORT)).unwrap();
+        (holder, raw(libc::AF_PACKET, i32::from((libc::ETH_P_IP as u16).to_be())), raw(libc::AF_INET, libc::IPPROTO_ICMP))
+    });
+    let mut knocked = || {
+        Net::within(&net.a, || {
+            prober.echo(7, 0, other).unwrap();
+            prober.knock(7, 0, other).unwrap();
+        });
+        assert_eq!(answers(&mut prober, 1).len(), 1, "its kernel answers the echo");
+        let before = prober.ignored();
+        let mut frame = [0u8; 2048];
+        let datagram = loop {
+            // SAFETY: a buffer of the stated length.
+            let n = unsafe { libc::recv(seen.as_raw_fd(), frame.as_mut_ptr().cast(), frame.len(), 0) };
+            assert!(n > 0, "the knock was seen");
+            let packet = &frame[14..n as usize];
+            if packet[9] == 17 && packet[28..32] == fide_lane::probe::PROBE_MAGIC {
+                break packet.to_vec();
+            }
+        };
+        // "Port unreachable", fifty times: of that datagram with another number, then of the true one.
+        let mut say = |datagram: &[u8]| {
+            let mut icmp = [&[3, 3, 0, 0, 0, 0, 0, 0][..], datagram].concat();
+            let sum: u32 = icmp.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(*w.get(1).unwrap_or(&0))).sum();
+            let sum = (sum & 0xffff) + (sum >> 16);
+            icmp[2..4].copy_from_slice(&(!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes());
+            let to = std::net::SocketAddrV4::new("10.77.0.1".parse().unwrap(), 0);
+            // SAFETY: plain old data, for which zero is a value; then an open socket, a buffer and an address of the stated lengths.
+            unsafe {
+                let mut address: libc::sockaddr_in = std::mem::zeroed();
+                address.sin_family = libc::AF_INET as u16;
+                address.sin_addr.s_addr = u32::from_ne_bytes(to.ip().octets());
+                let len = size_of_val(&address) as u32;
+                let n = libc::sendto(said.as_raw_fd(), icmp.as_ptr().cast(), icmp.len(), 0, (&raw const address).cast(), len);
+                assert_eq!(n, icmp.len() as isize);
+            }
+            std::iter::from_fn(|| prober.poll()).collect::<Vec<_>>()
+        };
+        let mut forged = datagram.clone();
+        *forged.last_mut().unwrap() ^= 1;
+        let heard: usize = (0..50).map(|_| say(&forged).len()).sum();
+        let late = say(&datagram);
+        (heard, late.len(), prober.ignored() - before)
+    };
+    for _ in 0..2 {
+        let (heard, late, ignored) = knocked();
+        assert_eq!((heard, late), (0, 0), "none of them is believed, and then nobody listens");
+        assert!((8..=16).contains(&ignored), "{ignored} of 51 reached the agent");
+    }
 }
 
 /// Run with `--ignored --nocapture` in release mode.

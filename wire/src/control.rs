@@ -120,8 +120,14 @@ pub enum Request {
         name: String,
         /// Which process.
         selector: Selector,
+        /// Only processes of this user, by name or number. Without it [`Selector::Name`] finds processes of the user who asks.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        user: Option<String>,
+        /// [`Selector::Name`] and [`Selector::Port`] also find processes in other network namespaces than the agent's, when there is none in its own.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        containers: bool,
     },
-    /// Ends a watch made by [`Request::Watch`] (others see the process leave).
+    /// Ends a watch (others see the process leave): one's own, or as root any. One of the configuration comes back with [`Request::Reload`].
     Unwatch {
         /// Its name.
         name: String,
@@ -193,6 +199,14 @@ pub enum FenceOrder {
     Shut,
     /// Open it again, in a new incarnation.
     Recover,
+}
+
+impl Request {
+    /// [`Request::Watch`] without any more conditions.
+    #[must_use]
+    pub fn watch(name: impl Into<String>, selector: Selector) -> Self {
+        Request::Watch { name: name.into(), selector, user: None, containers: false }
+    }
 }
 
 /// What the agent answers.
@@ -419,6 +433,10 @@ pub struct Status {
     pub watched: Vec<WatchStatus>,
     /// Refused packets by reason.
     pub refused: BTreeMap<String, u64>,
+    /// What came and nobody wanted, and where the last of each kind came from: refused packets by reason, and answers, questions and frames that are
+    /// none of the cluster's business.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unwanted: Vec<UnwantedStatus>,
     /// Heartbeats sent since the start.
     pub heartbeats_sent: u64,
     /// Silences that ended while a barrier was waited for (S1).
@@ -435,6 +453,27 @@ pub struct Status {
     /// Gates of applications with heartbeats of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gates: Vec<GateStatus>,
+}
+
+/// Packets of a kind that nobody wanted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnwantedStatus {
+    /// `echo-answer`, `probe`, `tcp-answer`, `own-mac`, or why it was refused.
+    pub kind: String,
+    /// How many have come.
+    pub count: u64,
+    /// The last one's source address; empty when it was no IP packet.
+    #[serde(default)]
+    pub from: String,
+    /// Its source on the link; empty when that is not known.
+    #[serde(default)]
+    pub mac: String,
+    /// The path that it came by.
+    #[serde(default)]
+    pub path: u8,
+    /// How long ago.
+    #[serde(default)]
+    pub age_ns: u64,
 }
 
 /// The fence of this host.
@@ -582,8 +621,17 @@ pub struct WatchStatus {
     pub uid: u32,
     /// `config`, `operator`, `joined`.
     pub origin: String,
-    /// `alive`, or the cause of its end.
+    /// `alive`, `hung`, `pending` (no process is found for it now), or the cause of its end.
     pub state: String,
+    /// The user whose watch it is; 0 for the configuration's.
+    #[serde(default)]
+    pub owner: u32,
+    /// Why it is pending; empty otherwise.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why: String,
+    /// How many of its processes have ended.
+    #[serde(default)]
+    pub ended: u64,
 }
 
 /// One line of the event history.
@@ -675,7 +723,12 @@ mod tests {
     #[test]
     fn messages_read_as_documented() {
         let r: Request = serde_json::from_str(r#"{"op":"watch","name":"db","selector":{"port":6379}}"#).unwrap();
-        assert_eq!(r, Request::Watch { name: "db".into(), selector: Selector::Port(6379) });
+        assert_eq!(r, Request::watch("db", Selector::Port(6379)));
+        assert_eq!(
+            serde_json::to_string(&r).unwrap(),
+            r#"{"op":"watch","name":"db","selector":{"port":6379}}"#,
+            "as it ever was"
+        );
         let r: Request = serde_json::from_str(r#"{"op":"monitor","target":"db@a"}"#).unwrap();
         assert_eq!(r, Request::Monitor { target: "db@a".into(), pbsize: 0, timeout_ns: 0 });
         let e = Reply::Error(Refused { code: ErrorCode::NotFound, what: "no".into() });

@@ -8,8 +8,8 @@
 //!  4  u32 cluster                                       44 or 68  [u64 body mac, body] when there is a body
 //!  8  u32 sender
 //! ```
-//! The receive program reads and authenticates everything up to and including `mac`; bodies are authenticated in user space
-//! before anything of them is delivered. A notice's own numbers:
+//! The receive program authenticates everything up to and including `mac`, then sees whether the number is new, and authenticates the body before the
+//! number is used up (a notice has none). A notice's own numbers:
 //! ```text
 //! 36  u32 notice   40  u32 app   44  u8 cause   45  u8 grade   46  u16 flags   48  i32 code   52  u64 event_ns
 //! ```
@@ -69,6 +69,9 @@ pub enum Kind {
     PathReport = 5,
     /// Name, contract and monitored processes of the sender.
     Announce = 6,
+    /// The sender asks others to show that they live now ([`crate::frame::introduction::Hello`]). They answer in an
+    /// [`Announce`].
+    Hello = 7,
 }
 
 impl Kind {
@@ -82,6 +85,7 @@ impl Kind {
             4 => Kind::Confirm,
             5 => Kind::PathReport,
             6 => Kind::Announce,
+            7 => Kind::Hello,
             _ => return None,
         })
     }
@@ -130,11 +134,13 @@ pub enum Refusal {
     RingFull = 14,
     /// An IP fragment; packets fit one frame.
     Fragment = 15,
+    /// More announcements of a host that is not known (or of an incarnation of it) than one makes.
+    RateLimited = 16,
 }
 
 impl Refusal {
     /// Number of reasons.
-    pub const COUNT: usize = 16;
+    pub const COUNT: usize = 17;
     /// Every reason in the order of the counters.
     pub const ALL: [Refusal; Self::COUNT] = [
         Refusal::Short,
@@ -153,6 +159,7 @@ impl Refusal {
         Refusal::UnknownSender,
         Refusal::RingFull,
         Refusal::Fragment,
+        Refusal::RateLimited,
     ];
 
     /// The name used in metrics and JSON.
@@ -175,6 +182,7 @@ impl Refusal {
             Refusal::UnknownSender => "unknown-sender",
             Refusal::RingFull => "ring-full",
             Refusal::Fragment => "fragment",
+            Refusal::RateLimited => "rate-limited",
         }
     }
 }
@@ -502,10 +510,26 @@ pub struct Announce {
     /// What the sender promises of its fence, once it is armed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fence: Option<FencePromise>,
+    /// Hellos that this announcement answers, and the numbers that the sender had used by then in both classes:
+    /// packets with lower ones are recordings. Announcements with answers have no parts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub answers: Vec<AnnouncedAnswer>,
+    /// The number of the last heartbeat; 0 but for an answer.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub heartbeats: u64,
+    /// Packets of the sender's own name were heard: another agent that has it repeats this number in its next announcement.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub challenge: Option<u64>,
+    /// The number that another agent of this name asked with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<u64>,
+    /// Paths on which frames with the sender's own MAC came to it a moment ago: what is for it there may go astray.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub diverted: Vec<u8>,
     /// Which part this is, from 0.
     #[serde(default)]
     pub part: u16,
-    /// How many parts there are.
+    /// How many parts there are; 0: this says nothing of processes.
     #[serde(default = "one")]
     pub parts: u16,
     /// Monitored processes in this part.
@@ -535,6 +559,36 @@ pub struct AnnouncedApp {
     /// The number of the notice that says that it is hung, 0 when it is not: for those who came too late to hear it.
     #[serde(rename = "h", default, skip_serializing_if = "is_zero")]
     pub hung: u32,
+}
+
+/// The answer to a hello, in an [`Announce`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnnouncedAnswer {
+    /// The node that asked.
+    #[serde(rename = "d")]
+    pub node: u32,
+    /// The nonce of its hello, in hexadecimal digits: JSON readers differ on large numbers.
+    #[serde(rename = "x", with = "hex")]
+    pub nonce: u64,
+}
+
+mod hex {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls it with")]
+    pub fn serialize<S: Serializer>(nonce: &u64, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(&format_args!("{nonce:x}"))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<u64, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(d)?;
+        u64::from_str_radix(&text, 16).map_err(D::Error::custom)
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls it with")]
+const fn is_none(number: &u64) -> bool {
+    *number == 0
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls it with")]
@@ -651,7 +705,7 @@ mod tests {
     }
 
     fn any_kind() -> impl Strategy<Value = Kind> {
-        (1u8..=6).prop_map(|k| Kind::from_u8(k).unwrap())
+        (1u8..=7).prop_map(|k| Kind::from_u8(k).unwrap())
     }
 
     proptest! {

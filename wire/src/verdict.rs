@@ -414,7 +414,7 @@ impl fmt::Display for FencedWhy {
 }
 
 /// Whose confirmations extend t_valid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Confirmers {
     /// Everybody who observes the host.
@@ -436,7 +436,7 @@ impl fmt::Display for Confirmers {
 }
 
 /// What extends t_valid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FenceMode {
     /// Heartbeats that have left the host.
@@ -456,7 +456,7 @@ impl fmt::Display for FenceMode {
 
 /// What a fenced host promises to those who observe it (SafeTimer §4.2): from `timeout_ns` after a heartbeat that the mode counts, by the
 /// clock of any of them, nothing of what it guards leaves, unless a later one was counted before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct FencePromise {
     /// Observers do not take the host for dead before so long after the last arrival.
     pub timeout_ns: u64,
@@ -467,7 +467,7 @@ pub struct FencePromise {
 }
 
 /// The lane's contract for one path and direction (X-Lane §2.1).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Contract {
     /// π: the period of heartbeats.
     pub period_ns: u64,

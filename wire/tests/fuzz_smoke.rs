@@ -165,8 +165,8 @@ fn control_request() {
         Request::Hello { protocol: 1 },
         Request::Subscribe { socket_only: true },
         Request::Monitor { target: "db@a".into(), pbsize: 64, timeout_ns: u64::MAX },
-        Request::Watch { name: "db".into(), selector: Selector::Cgroup("/a/b".into()) },
-        Request::Watch { name: "db".into(), selector: Selector::Port(65535) },
+        Request::watch("db", Selector::Cgroup("/a/b".into())),
+        Request::watch("db", Selector::Port(65535)),
         Request::Events { from: 1, last: 2, follow: true },
         Request::Explain { id: VerdictId::new(0x1a2b_3c4d, 17) },
     ];

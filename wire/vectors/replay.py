@@ -45,7 +45,7 @@ def decode(packet, cluster, keys):
     if kinds >> 4 != 1:
         return "version"
     kind = kinds & 7
-    if not 1 <= kind <= 6:
+    if not 1 <= kind <= 7:
         return "kind"
     if said != cluster:
         return "cluster"

@@ -44,7 +44,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -1048,15 +1048,56 @@ impl Drop for Owner {
     }
 }
 
-/// Makes the directory if need be, and takes its lock.
-fn own(dir: &Path) -> Result<Owner, FenceError> {
-    let exists = dir.ancestors().find_map(|d| File::open(d).ok());
-    if !exists.is_some_and(|d| is_filesystem(&d, libc::BPF_FS_MAGIC)) {
+/// Removes the pins of a fence that cannot be opened, with their directory: by their names, and only from a BPF file system.
+///
+/// # Errors
+/// When the directory is not the fence's, or something is left in it.
+pub fn remove_pins(dir: &Path) -> Result<(), FenceError> {
+    let directory = open_directory(dir)?;
+    if !is_filesystem(&directory, libc::BPF_FS_MAGIC) {
         return Err(FenceError::NotBpffs { dir: dir.to_path_buf() });
     }
-    fs::create_dir_all(dir).map_err(|source| file_error(dir, source))?;
-    let owner =
-        fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY).open(dir).map_err(|source| file_error(dir, source))?;
+    check_owner(dir, &directory)?;
+    for name in MAPS.into_iter().chain(FORMER_MAPS).chain([GROUP_PROGRAM, HOST_PROGRAM]) {
+        let path = dir.join(name);
+        match fs::remove_file(&path) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => return Err(FenceError::File { path, source }),
+            _ => {}
+        }
+    }
+    fs::remove_dir(dir).map_err(|source| file_error(dir, source))
+}
+
+fn open_directory(dir: &Path) -> Result<File, FenceError> {
+    let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    fs::OpenOptions::new().read(true).custom_flags(flags).open(dir).map_err(|source| file_error(dir, source))
+}
+
+/// Whoever may write the directory can remove the pins, and with them the fence: a BPF file system is often one in which everybody may make directories.
+fn check_owner(dir: &Path, directory: &File) -> Result<(), FenceError> {
+    let meta = directory.metadata().map_err(|source| file_error(dir, source))?;
+    // SAFETY: geteuid takes nothing and cannot fail.
+    let trusted = [0, unsafe { libc::geteuid() }];
+    if trusted.contains(&meta.uid()) && meta.mode() & 0o022 == 0 {
+        return Ok(());
+    }
+    let what = format!(
+        "somebody else may change it (uid {}, mode {:04o}); see whose it is, remove it, or name another directory for the pins",
+        meta.uid(),
+        meta.mode() & 0o7777
+    );
+    Err(file_error(dir, io::Error::new(io::ErrorKind::PermissionDenied, what)))
+}
+
+/// Makes the directory if need be, and takes its lock.
+fn own(dir: &Path) -> Result<Owner, FenceError> {
+    let exists = dir.ancestors().find_map(|d| fs::symlink_metadata(d).is_ok().then(|| open_directory(d)));
+    if !exists.is_some_and(|d| d.is_ok_and(|d| is_filesystem(&d, libc::BPF_FS_MAGIC))) {
+        return Err(FenceError::NotBpffs { dir: dir.to_path_buf() });
+    }
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|source| file_error(dir, source))?;
+    let owner = open_directory(dir)?;
+    check_owner(dir, &owner)?;
     // SAFETY: an open descriptor.
     if unsafe { libc::flock(owner.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
         return Err(match io::Error::last_os_error() {

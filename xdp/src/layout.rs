@@ -8,6 +8,12 @@ pub const RINGS: usize = 64;
 pub const RING_BYTES: u32 = 64 * 1024;
 /// Receive queues of an interface of which barriers are noted (`FIDE_QUEUES`).
 pub const QUEUES: usize = 64;
+/// Questions that may be answered at a time (`FIDE_QUESTIONS`).
+pub const QUESTIONS: usize = 4096;
+/// Rounds of questions by TCP on each path (`FIDE_ROUNDS`).
+pub const ROUNDS: usize = 8;
+/// Announcements of an unknown host that are heard in a second (`FIDE_INTRODUCTIONS`).
+pub const INTRODUCTIONS: usize = 1024;
 /// Most watched processes of one host (`FIDE_WATCHES`).
 pub const WATCHES: usize = 4096;
 
@@ -39,14 +45,126 @@ pub struct Setup {
     pub reserved: [u16; 3],
     /// Not 0: some subscribers' rings are sockets, so piggybacks are the agent's to deliver.
     pub sockets: u32,
-    /// What another agent of this name calls its incarnation.
-    pub clash_incarnation: u32,
-    /// Packets of another agent of this name.
-    pub clashes: u64,
+    /// The ICMP identifier of this agent's questions.
+    pub probe_id: u32,
+    /// Packets of this name that this incarnation did not send.
+    pub not_sent: u64,
     /// Records that found the urgent ring full.
     pub urgent_lost: u64,
     /// Accepted keys by id.
     pub keys: [Key; 16],
+    /// The highest number of a heartbeat that this incarnation sent.
+    pub number_sent: u64,
+    /// And of anything else.
+    pub event_number_sent: u64,
+    /// Of the paths' interfaces.
+    pub mac: [Mac; PATHS],
+    /// By path, the last rounds of questions by TCP: 1 << 32 and the number of the round, or 0.
+    pub rounds: [[u64; ROUNDS]; PATHS],
+}
+
+/// `struct fide_mac`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Mac {
+    /// Its first four bytes, as they lie in a frame.
+    pub head: u32,
+    /// The others.
+    pub tail: u16,
+    /// Not 0: it is known.
+    pub known: u16,
+}
+
+/// `struct fide_question`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Question {
+    /// 0: none is waited for.
+    pub nonce: u64,
+    /// What its packet carries before the nonce, as it lies there.
+    pub head: u64,
+    /// The rest of that.
+    pub tail: u32,
+    /// On which path.
+    pub path: u32,
+    /// The address that was asked: of IPv4 as one word of 32 bits, of IPv6 as two, as they lie in a packet.
+    pub from: [u64; 2],
+}
+
+/// `struct fide_source`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Source {
+    /// How many have come.
+    pub count: u64,
+    /// When the last one did (CLOCK_MONOTONIC).
+    pub last_ns: u64,
+    /// Its source address, as in [`Question::from`].
+    pub from: [u64; 2],
+    /// Its source on the link.
+    pub mac: [u8; 6],
+    /// 4, 6, or 0 for other protocols.
+    pub ip: u8,
+    /// Zero.
+    pub reserved: u8,
+}
+
+impl Source {
+    /// The source address, if it was an IP packet.
+    #[must_use]
+    pub fn address(&self) -> Option<std::net::IpAddr> {
+        match self.ip {
+            4 => Some(std::net::Ipv4Addr::from((self.from[0] as u32).to_ne_bytes()).into()),
+            6 => {
+                let mut octets = [0; 16];
+                octets[..8].copy_from_slice(&self.from[0].to_ne_bytes());
+                octets[8..].copy_from_slice(&self.from[1].to_ne_bytes());
+                Some(std::net::Ipv6Addr::from(octets).into())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// An address as [`Question::from`] has it.
+#[must_use]
+pub fn words(address: std::net::IpAddr) -> [u64; 2] {
+    match address {
+        std::net::IpAddr::V4(a) => [u32::from_ne_bytes(a.octets()).into(), 0],
+        std::net::IpAddr::V6(a) => {
+            let half = |at: usize| std::array::from_fn(|i| a.octets()[at + i]);
+            [u64::from_ne_bytes(half(0)), u64::from_ne_bytes(half(8))]
+        }
+    }
+}
+
+/// What comes and was not wanted, beside refused packets ([`fide_wire::packet::Refusal`]): `enum fide_unwanted`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Unwanted {
+    /// An answer by ICMP echo to no question of this agent.
+    Echo,
+    /// A question of another agent, by UDP.
+    Probe,
+    /// An answer by TCP to no question of this agent.
+    Tcp,
+    /// A frame with this host's own MAC.
+    OwnMac,
+}
+
+impl Unwanted {
+    /// All, in the order of the kernel's.
+    pub const ALL: [Unwanted; 4] = [Unwanted::Echo, Unwanted::Probe, Unwanted::Tcp, Unwanted::OwnMac];
+
+    /// The name in metrics and in the status.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Unwanted::Echo => "echo-answer",
+            Unwanted::Probe => "probe",
+            Unwanted::Tcp => "tcp-answer",
+            Unwanted::OwnMac => "own-mac",
+        }
+    }
 }
 
 /// `struct fide_path`.
@@ -152,7 +270,8 @@ pub struct GateRow {
 }
 
 const _: () = assert!(size_of::<GateRow>() == 64);
-const _: () = assert!(size_of::<Setup>() == 48 + 16 * 24);
+const _: () = assert!(size_of::<Setup>() == 48 + 16 * 24 + 16 + 8 * PATHS * (1 + ROUNDS));
+const _: () = assert!(size_of::<Question>() == 40 && size_of::<Source>() == 40);
 const _: () = assert!(size_of::<Path>() == 64);
 const _: () = assert!(size_of::<Peer>() == 64 + 128);
 const _: () = assert!(size_of::<Watch>() == 24);
@@ -211,8 +330,26 @@ mod tests {
             btf,
             Setup,
             "fide_setup",
-            [cluster, node, life, port, reserved, sockets, clash_incarnation, clashes, urgent_lost, keys]
+            [
+                cluster,
+                node,
+                life,
+                port,
+                reserved,
+                sockets,
+                probe_id,
+                not_sent,
+                urgent_lost,
+                keys,
+                number_sent,
+                event_number_sent,
+                mac,
+                rounds
+            ]
         );
+        same!(btf, Mac, "fide_mac", [head, tail, known]);
+        same!(btf, Question, "fide_question", [nonce, head, tail, path, from]);
+        same!(btf, Source, "fide_source", [count, last_ns, from, mac, ip, reserved]);
         same!(btf, Path, "fide_path", [number, sent_ns, arrived_ns, arrived, lost, event_number, jitter_max_ns, refused]);
         same!(btf, Peer, "fide_peer", [node, incarnation, period_ns, condemned, queue, mark, told, path]);
         same!(btf, Watch, "fide_watch", [start_ticks, app, state, status, unreported]);

@@ -13,5 +13,5 @@ mod memory;
 mod ring;
 
 pub use fence::{Apart, Fence, FenceError, Gate, GateCounts, GateState, Process, Refused};
-pub use mechanism::{Attach, Mechanism, ProgramFigures, Setup, Subscriber, WatchEnd, XdpError};
+pub use mechanism::{Attach, Mechanism, ProgramFigures, Questions, RingMaker, Setup, Subscriber, Used, WatchEnd, XdpError};
 pub use ring::Ring;

@@ -1,6 +1,6 @@
 //! Loads and attaches the kernel programs, fills their maps, reads their tables.
 
-use crate::layout::{self, Jitter, Outgoing, Peer, RING_BYTES, RINGS, Watch};
+use crate::layout::{self, Jitter, Outgoing, Peer, Question, RING_BYTES, RINGS, Source, Unwanted, Watch};
 use crate::memory::MappedArray;
 use crate::ring::Ring;
 use fide_wire::event::Record;
@@ -9,8 +9,9 @@ use fide_wire::packet::Refusal;
 use fide_wire::{PATHS, SLOTS};
 use libbpf_rs::libbpf_sys;
 use libbpf_rs::{AsRawLibbpf, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, ProgramInput};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
@@ -82,6 +83,15 @@ pub struct Setup {
     pub port: u16,
 }
 
+/// Numbers that a host had used when it showed that it lives: packets with these or lower ones are recordings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    /// Of its heartbeats.
+    pub heartbeats: u64,
+    /// Of its other packets.
+    pub others: u64,
+}
+
 /// How the receive program sits on an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attach {
@@ -116,6 +126,42 @@ pub struct WatchEnd {
     pub watch: Watch,
 }
 
+/// The questions by ICMP echo that may be answered. What looks like an answer and is to none of them ends in the receive program.
+pub struct Questions(MappedArray<Question>);
+
+impl Questions {
+    /// Lets the answer to a question in that carries these bytes, on a path and from this address: call it before the question leaves. The question with the same last
+    /// 12 bits of its number is forgotten.
+    pub fn expect(&self, path: u8, from: IpAddr, carried: &[u8; 20]) {
+        let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|i| carried[at + i]));
+        let nonce = u64::from_be(word(12));
+        let row = self.row(nonce);
+        let tail = u32::from_ne_bytes([carried[8], carried[9], carried[10], carried[11]]);
+        // SAFETY: `row` is in range; aligned integers of the shared struct, which the program only reads: while the nonce is 0, or that of another question,
+        // it takes none of the rest for this one's.
+        unsafe {
+            let number = AtomicU64::from_ptr(&raw mut (*row).nonce);
+            number.store(0, Ordering::SeqCst);
+            (&raw mut (*row).head).write_volatile(word(0));
+            (&raw mut (*row).tail).write_volatile(tail);
+            (&raw mut (*row).path).write_volatile(path.into());
+            (&raw mut (*row).from).write_volatile(layout::words(from));
+            number.store(nonce, Ordering::SeqCst);
+        }
+    }
+
+    /// The answer to the question with this number was taken: no other one comes in.
+    pub fn taken(&self, nonce: u64) {
+        // SAFETY: `row` is in range; an aligned u64 of the shared struct.
+        let number = unsafe { AtomicU64::from_ptr(&raw mut (*self.row(nonce)).nonce) };
+        let _ = number.compare_exchange(nonce, 0, Ordering::SeqCst, Ordering::SeqCst);
+    }
+
+    fn row(&self, nonce: u64) -> *mut Question {
+        self.0.at(nonce as usize & (layout::QUESTIONS - 1))
+    }
+}
+
 /// What a program weighs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramFigures {
@@ -140,11 +186,14 @@ pub struct Mechanism {
     peers: MappedArray<Peer>,
     jitter: MappedArray<Jitter>,
     barriers: MappedArray<u64>,
+    unwanted: MappedArray<Source>,
     outgoing: MappedArray<Outgoing>,
     ring_lost: MappedArray<u64>,
     interfaces: [Option<(u32, OwnedFd)>; PATHS],
     exit_links: Vec<libbpf_rs::Link>,
     rings_used: u64,
+    /// How many rounds of questions by TCP there were, by path.
+    rounds: [AtomicUsize; PATHS],
 }
 
 fn map_error(map: &'static str) -> impl Fn(libbpf_rs::Error) -> XdpError {
@@ -175,12 +224,14 @@ impl Mechanism {
             peers: mapped(&object, "peers", SLOTS)?,
             jitter: mapped(&object, "jitter", SLOTS * PATHS)?,
             barriers: mapped(&object, "barriers", PATHS * layout::QUEUES)?,
+            unwanted: mapped(&object, "unwanted", (Refusal::COUNT + Unwanted::ALL.len()) * PATHS)?,
             outgoing: mapped(&object, "outgoing", 1)?,
             ring_lost: mapped(&object, "ring_lost", RINGS)?,
             object,
             interfaces: [const { None }; PATHS],
             exit_links: Vec::new(),
             rings_used: 0,
+            rounds: Default::default(),
         };
         mechanism.setup.write(
             0,
@@ -244,11 +295,84 @@ impl Mechanism {
         (self.life().fetch_add(1, Ordering::AcqRel) + 1) as u32
     }
 
-    /// What the programs count in the setup: (packets of another agent of this name, its incarnation, records that found `urgent` full).
+    /// What the programs count in the setup: (packets of this name that this incarnation did not send, records that found `urgent` full).
     #[must_use]
-    pub fn complaints(&self) -> (u64, u32, u64) {
+    pub fn complaints(&self) -> (u64, u64) {
         let s = self.setup.read(0);
-        (s.clashes, s.clash_incarnation, s.urgent_lost)
+        (s.not_sent, s.urgent_lost)
+    }
+
+    /// A packet with this number is about to leave: a heartbeat, or anything else.
+    pub fn note_sent(&self, heartbeat: bool, number: u64) {
+        let setup = self.setup.at(0);
+        // SAFETY: entry 0 exists; aligned u64 of the shared struct, which the programs only read.
+        unsafe {
+            let place = if heartbeat { &raw mut (*setup).number_sent } else { &raw mut (*setup).event_number_sent };
+            AtomicU64::from_ptr(place).store(number, Ordering::Release);
+        }
+    }
+
+    /// Answers to this agent's questions carry this ICMP identifier; what else looks like an answer and carries it reaches nobody.
+    pub fn set_probe_id(&self, id: u16) {
+        // SAFETY: entry 0 exists; an aligned u32 of the shared struct.
+        unsafe { (&raw mut (*self.setup.at(0)).probe_id).write_volatile(id.into()) };
+    }
+
+    /// The address of a path's interface; what comes with it as its source is counted ([`Unwanted::OwnMac`]).
+    pub fn set_mac(&self, path: usize, mac: Option<[u8; 6]>) {
+        let [a, b, c, d, e, f] = mac.unwrap_or_default();
+        let value = layout::Mac {
+            head: u32::from_ne_bytes([a, b, c, d]),
+            tail: u16::from_ne_bytes([e, f]),
+            known: u16::from(mac.is_some()),
+        };
+        if path < PATHS {
+            // SAFETY: entry 0 exists and path is in range; a value between two moments matches no frame, or one too many is counted.
+            unsafe { (&raw mut (*self.setup.at(0)).mac[path]).write_volatile(value) };
+        }
+    }
+
+    /// Answers by TCP to questions of this round (the last byte of its number does not count) are barriers from now on; those to the eighth before it no longer.
+    pub fn expect_steered(&self, path: usize, number: u32) {
+        if path >= PATHS {
+            return;
+        }
+        let place = self.rounds[path].fetch_add(1, Ordering::Relaxed) % layout::ROUNDS;
+        // SAFETY: entry 0 exists, path and place are in range; an aligned u64 that the programs only read.
+        unsafe {
+            let round = &raw mut (*self.setup.at(0)).rounds[path][place];
+            AtomicU64::from_ptr(round).store(1 << 32 | u64::from(number & !0xff), Ordering::Release);
+        }
+    }
+
+    /// The table of questions that may be answered.
+    ///
+    /// # Errors
+    /// [`XdpError::Memory`].
+    pub fn questions(&self) -> Result<Questions, XdpError> {
+        let map = find(&self.object, "questions");
+        let table = MappedArray::new(map.as_fd(), layout::QUESTIONS);
+        table.map(Questions).map_err(|source| XdpError::Memory { map: "questions", source })
+    }
+
+    /// The socket filter that lets nothing but answers to this agent's questions in ([`Mechanism::questions`]).
+    ///
+    /// # Errors
+    /// When there are no descriptors left.
+    pub fn answer_filter(&self) -> std::io::Result<OwnedFd> {
+        self.program("fide_answers").as_fd().try_clone_to_owned()
+    }
+
+    /// Where packets came from last that were refused for this reason, on a path.
+    #[must_use]
+    pub fn refused_from(&self, reason: Refusal, path: usize) -> Source {
+        self.unwanted.read(reason as usize * PATHS + path.min(PATHS - 1))
+    }
+
+    /// How many packets came that nobody wanted, and where the last came from, on a path.
+    #[must_use]
+    pub fn unwanted(&self, kind: Unwanted, path: usize) -> Source {
+        self.unwanted.read((Refusal::COUNT + kind as usize) * PATHS + path.min(PATHS - 1))
     }
 
     /// Puts the receive program on an interface of this network namespace: the driver's hook if it has one, the generic one otherwise,
@@ -348,13 +472,25 @@ impl Mechanism {
     /// # Panics
     /// When `slot` is not below [`SLOTS`].
     pub fn set_peer(&self, slot: usize, node: u32, incarnation: u32) -> Result<(), XdpError> {
+        self.set_peer_at(slot, node, incarnation, Used::default())
+    }
+
+    /// As [`Mechanism::set_peer`]; numbers are accepted above those that were used.
+    ///
+    /// # Errors
+    /// [`XdpError::Map`].
+    ///
+    /// # Panics
+    /// When `slot` is not below [`SLOTS`].
+    pub fn set_peer_at(&self, slot: usize, node: u32, incarnation: u32, used: Used) -> Result<(), XdpError> {
+        let path = layout::Path { number: used.heartbeats, event_number: used.others, ..layout::Path::default() };
         let row = self.peers.at(slot);
         // SAFETY: `at` checks the range; aligned integers of the shared struct, which the receive program reads and writes meanwhile. It refuses
         // everything of a condemned row but reports, and looks again before it changes a number: packets of the old incarnation that it holds at
         // this moment cannot get into the new one's row.
         unsafe {
             AtomicU32::from_ptr(&raw mut (*row).condemned).store(1, Ordering::SeqCst);
-            (&raw mut (*row).path).write_volatile([layout::Path::default(); PATHS]);
+            (&raw mut (*row).path).write_volatile([path; PATHS]);
             (&raw mut (*row).mark).write_volatile([[0; 2]; PATHS]);
             (&raw mut (*row).told).write_volatile([0; PATHS]);
             (&raw mut (*row).period_ns).write_volatile(0);
@@ -463,27 +599,26 @@ impl Mechanism {
             .collect()
     }
 
-    /// Makes a subscriber's ring.
+    /// Makes a subscriber's ring, with the first bit that is free.
     ///
     /// # Errors
     /// [`XdpError::Full`] when all are in use, [`XdpError::Map`] otherwise.
     pub fn new_subscriber(&mut self) -> Result<Subscriber, XdpError> {
         let index = self.rings_used.trailing_ones();
-        if index as usize >= RINGS {
-            return Err(XdpError::Full);
-        }
-        let opts = libbpf_sys::bpf_map_create_opts {
-            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
-            ..Default::default()
-        };
-        let ring = MapHandle::create(MapType::RingBuf, Some("fide_ring"), 0, 0, RING_BYTES, &opts).map_err(map_error("ring"))?;
-        let fd = ring.as_fd().try_clone_to_owned().map_err(|source| XdpError::Memory { map: "ring", source })?;
-        find(&self.object, "rings")
-            .update(&index.to_ne_bytes(), &fd.as_raw_fd().to_ne_bytes(), MapFlags::ANY)
-            .map_err(map_error("rings"))?;
+        let subscriber = self.ring_maker()?.make(index)?;
         self.rings_used |= 1 << index;
-        self.ring_lost.write(index as usize, 0);
-        Ok(Subscriber { index, fd })
+        Ok(subscriber)
+    }
+
+    /// What makes rings in another thread. Whoever uses it says which bits are free, and does not use [`Mechanism::new_subscriber`] beside it.
+    ///
+    /// # Errors
+    /// [`XdpError::Memory`], [`XdpError::Map`].
+    pub fn ring_maker(&self) -> Result<RingMaker, XdpError> {
+        let rings = MapHandle::try_from(&find(&self.object, "rings")).map_err(map_error("rings"))?;
+        let lost = MappedArray::new(find(&self.object, "ring_lost").as_fd(), RINGS)
+            .map_err(|source| XdpError::Memory { map: "ring_lost", source })?;
+        Ok(RingMaker { rings, lost })
     }
 
     /// Events that a subscriber's ring had no room for, since it was made.
@@ -637,6 +772,39 @@ impl Mechanism {
 
     fn program(&self, name: &str) -> libbpf_rs::ProgramMut<'_> {
         self.object.progs_mut().find(|p| p.name() == name).expect("the object has the programs it was built with")
+    }
+}
+
+/// Makes subscribers' rings and takes them out of use. Both wait for a grace period of the kernel, up to some 10 ms: nothing for a real-time thread.
+#[derive(Debug)]
+pub struct RingMaker {
+    rings: MapHandle,
+    lost: MappedArray<u64>,
+}
+
+impl RingMaker {
+    /// Makes a ring with this bit, which must be free.
+    ///
+    /// # Errors
+    /// [`XdpError::Full`] when there is no such bit, [`XdpError::Map`] otherwise.
+    pub fn make(&self, index: u32) -> Result<Subscriber, XdpError> {
+        if index as usize >= RINGS {
+            return Err(XdpError::Full);
+        }
+        let opts = libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
+            ..Default::default()
+        };
+        let ring = MapHandle::create(MapType::RingBuf, Some("fide_ring"), 0, 0, RING_BYTES, &opts).map_err(map_error("ring"))?;
+        let fd = ring.as_fd().try_clone_to_owned().map_err(|source| XdpError::Memory { map: "ring", source })?;
+        self.lost.write(index as usize, 0);
+        self.rings.update(&index.to_ne_bytes(), &fd.as_raw_fd().to_ne_bytes(), MapFlags::ANY).map_err(map_error("rings"))?;
+        Ok(Subscriber { index, fd })
+    }
+
+    /// Takes a ring out of use. Its subscriptions must have been cleared before; then its bit is free.
+    pub fn unmake(&self, subscriber: Subscriber) {
+        let _ = self.rings.delete(&subscriber.index.to_ne_bytes()); // absent is as good
     }
 }
 

@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// An array map of `T`, mapped read-write.
+#[derive(Debug)]
 pub(crate) struct MappedArray<T> {
     base: *mut u8,
     stride: usize,

@@ -64,7 +64,7 @@ impl Ring {
     pub fn drain(&mut self, mut take: impl FnMut(&[u8])) -> usize {
         let mut taken = 0;
         loop {
-            let (entries, positions) = self.pass(&mut take);
+            let (entries, positions) = self.pass(&mut take, usize::MAX);
             taken += entries;
             // The kernel wakes nobody who it thinks is still reading: it commits an entry, then looks at our position. We moved our
             // position, and must look for a commit once more after that, or both could miss the other (store, then load: a full barrier).
@@ -75,13 +75,35 @@ impl Ring {
         }
     }
 
-    /// Reads until there is nothing more: how many entries were handed over, and how many positions were passed (discarded ones too).
-    fn pass(&mut self, take: &mut impl FnMut(&[u8])) -> (usize, usize) {
+    /// Hands the next entry to `take`, if there is one. While entries are left the descriptor stays readable.
+    pub fn take_one(&mut self, take: impl FnOnce(&[u8])) -> bool {
+        let mut take = Some(take);
+        loop {
+            let (taken, passed) = self.pass(&mut |bytes| take.take().into_iter().for_each(|take| take(bytes)), 1);
+            fence(Ordering::SeqCst); // as in `drain`
+            if taken > 0 || passed == 0 {
+                return taken > 0;
+            }
+        }
+    }
+
+    /// Whether there is an entry, or may be.
+    #[must_use]
+    pub fn has_entry(&self) -> bool {
+        // SAFETY: aligned words in pages that stay mapped as long as self.
+        unsafe {
+            let consumer = (*self.consumer.cast::<AtomicU64>()).load(Ordering::Relaxed);
+            consumer < (*self.producer.cast::<AtomicU64>()).load(Ordering::Acquire)
+        }
+    }
+
+    /// Reads until there is nothing more, or `most` were taken: how many entries were handed over, and how many positions were passed (discarded ones too).
+    fn pass(&mut self, take: &mut impl FnMut(&[u8]), most: usize) -> (usize, usize) {
         // SAFETY: both positions are aligned words in their pages, which stay mapped as long as self.
         let (consumer, producer) = unsafe { (&*self.consumer.cast::<AtomicU64>(), &*self.producer.cast::<AtomicU64>()) };
         let mut at = consumer.load(Ordering::Relaxed);
         let (mut taken, mut passed) = (0, 0);
-        while at < producer.load(Ordering::Acquire) {
+        while taken < most && at < producer.load(Ordering::Acquire) {
             let offset = (at & (self.size - 1)) as usize;
             // SAFETY: offset < size and entries are 8-aligned; the data area follows the producer page.
             let entry = unsafe { self.producer.add(self.page + offset) };

@@ -9,7 +9,7 @@ use fide_wire::marks::Marks;
 use fide_wire::packet::{self, BODY_MAX, Header, Kind, Notice, PACKET_MAX, Refusal};
 use fide_wire::verdict::{Cause, Grade};
 use fide_wire::{PIGGYBACK_MAX, jitter};
-use fide_xdp::layout::{RING_BYTES, RINGS};
+use fide_xdp::layout::{INTRODUCTIONS, RING_BYTES, RINGS, Unwanted};
 use std::os::fd::AsFd;
 
 /// A test that needs root: says so and returns where there is none.
@@ -121,12 +121,25 @@ fn segment(from_port: u16, flags: u8, number: u32) -> Vec<u8> {
     segment
 }
 
-/// An answer to the question with this random number, of these ICMP types, as `fide_lane::probe` asks it.
+const PROBE_ID: u16 = 0x0102;
+
+/// What the question with this random number carries, as `fide_lane::probe` asks it.
+fn carried(nonce: u64) -> [u8; 20] {
+    let mut carried = *b"FiDp\0\0\0\x07\0\0\0\0........";
+    carried[12..].copy_from_slice(&nonce.to_be_bytes());
+    carried
+}
+
+/// An answer to it, of this ICMP type.
 fn answer(kind: u8, nonce: u64) -> Vec<u8> {
-    let mut icmp = vec![kind, 0, 0, 0, 0, 1, 0, 1];
-    icmp.extend(b"FiDp\0\0\0\x07\0\0\0\0");
-    icmp.extend(nonce.to_be_bytes());
-    icmp
+    [&[kind, 0, 0, 0][..], &PROBE_ID.to_be_bytes(), &[0, 1], &carried(nonce)].concat()
+}
+
+/// Asks whom `ip4` and `ip6` send from.
+fn ask(b: &Bench, path: u8, ipv6: bool, nonce: u64) {
+    b.m.set_probe_id(PROBE_ID);
+    let from: std::net::IpAddr = if ipv6 { [0xfe; 16].into() } else { [10, 0, 0, 2].into() };
+    b.m.questions().unwrap().expect(path, from, &carried(nonce));
 }
 
 as_root! {
@@ -138,6 +151,7 @@ as_root! {
         let frames = [ethernet(0x0800, &ip4(5, 0, 1, &answer(0, 1))), ethernet(0x86dd, &ip6(58, &answer(129, 2))),
             vlan(5, 0x0800, &ip4(5, 0, 1, &answer(0, 3))), vlan(5, 0x86dd, &ip6(58, &answer(129, 4)))];
         for (nonce, frame) in (1..).zip(frames) {
+            ask(&b, 0, nonce % 2 == 0, nonce);
             assert_eq!(b.m.barrier(0, nonce), None);
             assert_eq!(b.frame_arrives(0, &frame), Fate::Passed, "the agent's socket gets it too");
             let queue = b.m.barrier(0, nonce).expect("noted");
@@ -145,6 +159,7 @@ as_root! {
             assert_eq!(b.m.barrier(1, nonce), None, "not on the other path");
             assert_eq!(b.m.barrier(0, nonce - 1), None, "overtaken");
         }
+        ask(&b, 1, false, 9);
         assert_eq!(b.frame_arrives(1, &ethernet(0x0800, &ip4(5, 0, 1, &answer(0, 9)))), Fate::Passed);
         assert_eq!((b.m.barrier(0, 4).is_some(), b.m.barrier(1, 9).is_some()), (true, true));
     }
@@ -159,10 +174,12 @@ as_root! {
         let frames = [ethernet(0x0800, &ip4(5, 0, 6, &segment(PORT, RST | ACK, 1))), ethernet(0x86dd, &ip6(6, &segment(PORT, SYN | ACK, 2))),
             vlan(5, 0x0800, &ip4(5, 0, 6, &segment(PORT, RST | ACK, 3))), vlan(5, 0x86dd, &ip6(6, &segment(PORT, RST | ACK, u32::MAX)))];
         for (number, frame) in [1, 2, 3, u32::MAX].into_iter().zip(frames) {
+            b.m.expect_steered(0, number);
             assert_eq!(b.frame_arrives(0, &frame), Fate::Passed);
             assert_eq!((b.m.steered(0), b.m.steered(1)), (vec![(queue, number)], vec![]));
         }
         // An echo's answer that comes after it by the same queue is the last one.
+        ask(&b, 0, false, 9);
         assert_eq!(b.frame_arrives(0, &ethernet(0x0800, &ip4(5, 0, 1, &answer(0, 9)))), Fate::Passed);
         assert_eq!((b.m.steered(0), b.m.barrier(0, 9)), (vec![], Some(queue)));
         let whole = ethernet(0x0800, &ip4(5, 0, 6, &segment(PORT, RST | ACK, 7)));
@@ -180,6 +197,7 @@ as_root! {
 
     fn what_is_no_answer_to_us_is_no_barrier() {
         let mut b = Bench::new();
+        ask(&b, 0, false, 7);
         let whole = ethernet(0x0800, &ip4(5, 0, 1, &answer(0, 7)));
         for len in 14..whole.len() {
             assert_eq!(b.frame_arrives(0, &whole[..len]), Fate::Passed, "{len} bytes");
@@ -190,6 +208,152 @@ as_root! {
             assert_eq!(b.frame_arrives(0, &frame), Fate::Passed);
         }
         assert_eq!(b.m.barrier(0, 7), None);
+    }
+}
+
+// What nobody asked for.
+
+/// (packets of this kind, source address and MAC of the last) on path 0.
+fn unwanted(b: &Bench, kind: Unwanted) -> (u64, Option<String>, [u8; 6]) {
+    let source = b.m.unwanted(kind, 0);
+    (source.count, source.address().map(|a| a.to_string()), source.mac)
+}
+
+const FROM: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+as_root! {
+    fn answers_to_no_question_end_in_the_driver_and_are_counted_with_their_sender() {
+        let mut b = Bench::new();
+        let v4 = |b: &mut Bench, nonce| b.frame_arrives(0, &ethernet(0x0800, &ip4(5, 0, 1, &answer(0, nonce))));
+        ask(&b, 0, false, 77);
+        assert_eq!(v4(&mut b, 78), Fate::Accepted, "dropped: never asked");
+        assert_eq!(unwanted(&b, Unwanted::Echo), (1, Some("10.0.0.2".into()), FROM));
+        assert_eq!(v4(&mut b, 77), Fate::Passed);
+        assert_eq!(v4(&mut b, 77), Fate::Passed, "until the agent has taken it: who sent it first may not have been the one who was asked");
+        b.m.questions().unwrap().taken(77);
+        assert_eq!(v4(&mut b, 77), Fate::Accepted);
+        assert_eq!(v4(&mut b, 0), Fate::Accepted, "no question has the number 0");
+        // By another address, on another path, with a byte that was not asked with.
+        ask(&b, 0, true, 79);
+        assert_eq!(v4(&mut b, 79), Fate::Accepted);
+        ask(&b, 1, false, 80);
+        assert_eq!(v4(&mut b, 80), Fate::Accepted);
+        ask(&b, 0, false, 81);
+        for at in 8 + 4..8 + 12 {
+            let mut icmp = answer(0, 81);
+            icmp[at] ^= 1;
+            assert_eq!(b.frame_arrives(0, &ethernet(0x0800, &ip4(5, 0, 1, &icmp))), Fate::Accepted, "byte {at}");
+        }
+        assert_eq!(v4(&mut b, 81), Fate::Passed);
+        // A question that had the same place is forgotten.
+        ask(&b, 0, false, 81 + 4096);
+        assert_eq!((v4(&mut b, 81), v4(&mut b, 81 + 4096)), (Fate::Accepted, Fate::Passed));
+        b.m.questions().unwrap().taken(81);
+        assert_eq!(v4(&mut b, 81 + 4096), Fate::Passed, "it is not the one that was taken");
+        let count = unwanted(&b, Unwanted::Echo).0;
+        assert_eq!(count, 1 + 2 + 2 + 8 + 1);
+        // Other programs' questions are their business.
+        b.m.set_probe_id(PROBE_ID + 1);
+        assert_eq!(v4(&mut b, 90), Fate::Passed);
+        let ping = [&[0, 0, 0, 0][..], &(PROBE_ID + 1).to_be_bytes(), &[0, 1], &[7; 56]].concat();
+        assert_eq!(b.frame_arrives(0, &ethernet(0x0800, &ip4(5, 0, 1, &ping))), Fate::Passed);
+        assert_eq!(unwanted(&b, Unwanted::Echo).0, count);
+    }
+
+    fn questions_and_answers_by_tcp_are_counted_with_their_sender() {
+        let mut b = Bench::new();
+        let mut probe = b"FiDp".to_vec();
+        probe.extend([7; 16]);
+        assert_eq!(b.frame_arrives(0, &vlan(5, 0x86dd, &ip6(17, &udp(PORT, &probe)))), Fate::Accepted);
+        assert_eq!(unwanted(&b, Unwanted::Probe), (1, Some("fefe:fefe:fefe:fefe:fefe:fefe:fefe:fefe".into()), FROM));
+        let tcp = |b: &mut Bench, number| b.frame_arrives(0, &ethernet(0x0800, &ip4(5, 0, 6, &segment(PORT, RST | ACK, number))));
+        assert_eq!(tcp(&mut b, 0x700), Fate::Passed);
+        assert_eq!((unwanted(&b, Unwanted::Tcp).0, b.m.steered(0)), (1, vec![]));
+        b.m.expect_steered(0, 0x7ff);
+        assert_eq!((tcp(&mut b, 0x700), tcp(&mut b, 0x7ff), tcp(&mut b, 0x800)), (Fate::Passed, Fate::Passed, Fate::Passed));
+        assert_eq!(b.m.steered(0).iter().map(|(_, n)| *n).collect::<Vec<_>>(), [0x7ff], "what is noted was asked");
+        b.m.expect_steered(1, 0x800);
+        for round in 9..16 {
+            b.m.expect_steered(0, round << 8);
+        }
+        assert_eq!(tcp(&mut b, 0x701), Fate::Passed);
+        assert_eq!(b.m.steered(0)[0].1, 0x701, "the eighth round before");
+        b.m.expect_steered(0, 16 << 8);
+        assert_eq!(tcp(&mut b, 0x702), Fate::Passed);
+        assert_eq!((unwanted(&b, Unwanted::Tcp).0, b.m.steered(0)[0].1), (3, 0x701));
+    }
+
+    fn a_frame_with_our_own_mac_is_counted_on_the_path_whose_it_is() {
+        let mut b = Bench::new();
+        let hb = b.heartbeat(0, b"");
+        let arp = ethernet(0x0806, &[0; 28]);
+        b.m.set_mac(1, Some(FROM));
+        assert_eq!(b.frame_arrives(0, &arp), Fate::Passed);
+        assert_eq!(unwanted(&b, Unwanted::OwnMac).0, 0, "this host's other interface, on the same network");
+        b.m.set_mac(0, Some([2, 0, 0, 0, 0, 3]));
+        assert_eq!(b.frame_arrives(0, &arp), Fate::Passed);
+        assert_eq!(unwanted(&b, Unwanted::OwnMac).0, 0);
+        b.m.set_mac(0, Some(FROM));
+        assert_eq!(b.frame_arrives(0, &arp), Fate::Passed);
+        assert_eq!(unwanted(&b, Unwanted::OwnMac), (1, None, FROM));
+        assert_eq!(b.arrives(0, &hb), Fate::Accepted, "it is counted, no more: the tag says who it is from");
+        assert_eq!(unwanted(&b, Unwanted::OwnMac), (2, Some("10.0.0.2".into()), FROM));
+        b.m.set_mac(0, None);
+        assert_eq!(b.frame_arrives(0, &ethernet(0x0806, &[0; 28])), Fate::Passed);
+        assert_eq!(unwanted(&b, Unwanted::OwnMac).0, 2);
+    }
+
+    fn what_is_refused_has_its_sender_noted() {
+        let mut b = Bench::new();
+        let mut hb = b.heartbeat(1, b"");
+        hb[43] ^= 1;
+        assert_eq!(b.arrives(1, &hb), Fate::Refused(Refusal::Mac));
+        let source = b.m.refused_from(Refusal::Mac, 1);
+        assert_eq!((source.count, source.address(), source.mac), (1, Some([10, 0, 0, 2].into()), FROM));
+        assert_eq!(b.m.refused_from(Refusal::Mac, 0).count, 0);
+        assert!(source.last_ns > 0 && source.last_ns <= now_ns());
+    }
+
+    /// Somebody who has recorded the announcements of hosts that left can send them again: each is heard once, and not more of them than hosts make.
+    fn announcements_of_those_who_are_not_known_are_heard_once_and_in_bounds() {
+        let mut b = Bench::new();
+        let of = |b: &mut Bench, sender: u32, incarnation: u32, path: u8, number: u64| {
+            let h = Header { sender, incarnation, number, ..b.header(Kind::Announce, path) };
+            let p = b.sign(&h, None, b"{}");
+            let fate = b.arrives(path.into(), &p);
+            (fate, b.inbox().len())
+        };
+        assert_eq!(of(&mut b, 99, 5, 0, 7), (Fate::Accepted, 1));
+        assert_eq!(of(&mut b, 99, 5, 0, 7), (Fate::Refused(Refusal::OldNumber), 0));
+        assert_eq!(of(&mut b, 99, 5, 0, 6), (Fate::Refused(Refusal::OldNumber), 0));
+        assert_eq!(of(&mut b, 99, 5, 1, 7), (Fate::Accepted, 1), "the other path's copy");
+        assert_eq!(of(&mut b, 99, 4, 0, 3), (Fate::Accepted, 1), "which of two incarnations is the later one is the agent's to say");
+        assert_eq!(of(&mut b, 99, 4, 0, 3), (Fate::Refused(Refusal::OldNumber), 0));
+        assert_eq!(of(&mut b, PEER, PEER_INCARNATION + 1, 0, 3), (Fate::Accepted, 1), "a later one of one who is known");
+        assert_eq!(of(&mut b, PEER, PEER_INCARNATION + 1, 0, 3), (Fate::Refused(Refusal::OldNumber), 0));
+        let mut forged = { let h = Header { sender: 99, number: 9, ..b.header(Kind::Announce, 0) }; b.sign(&h, None, b"{}") };
+        forged[53] ^= 1;
+        assert_eq!(b.arrives(0, &forged), Fate::Refused(Refusal::BodyMac));
+        forged[53] ^= 1;
+        assert_eq!(b.arrives(0, &forged), Fate::Accepted, "its number was left to it");
+        b.inbox();
+        let fates: Vec<_> = (100..100 + 3 * INTRODUCTIONS as u64).map(|number| of(&mut b, 98, 1, 0, number).0).collect();
+        let heard = fates.iter().filter(|fate| **fate == Fate::Accepted).count();
+        assert!((INTRODUCTIONS..=2 * INTRODUCTIONS).contains(&heard), "{heard}: a second may have passed");
+        assert!(fates.iter().all(|fate| matches!(fate, Fate::Accepted | Fate::Refused(Refusal::RateLimited))));
+        assert_eq!(of(&mut b, 97, 1, 0, 1), (Fate::Accepted, 1), "others are not affected");
+        // A recorded hello is answered once, whoever sent it, and whatever became of it.
+        b.m.condemn(PEER_SLOT);
+        for (sender, incarnation) in [(96, 1), (PEER, PEER_INCARNATION), (PEER, PEER_INCARNATION - 1)] {
+            let h = Header { sender, incarnation, number: 50, ..b.header(Kind::Hello, 0) };
+            let hello = b.sign(&h, None, &[7; 20]);
+            assert_eq!(b.arrives(0, &hello), Fate::Accepted, "{sender} {incarnation}");
+            assert_eq!(b.arrives(0, &hello), Fate::Refused(Refusal::OldNumber), "{sender} {incarnation}");
+            assert_eq!(b.inbox().len(), 1);
+        }
+        let h = Header { sender: SELF, number: 50, ..b.header(Kind::Hello, 0) };
+        let own = b.sign(&h, None, &[7; 20]);
+        assert_eq!((b.arrives(0, &own), b.inbox().len()), (Fate::Refused(Refusal::Own), 0));
     }
 }
 
@@ -242,7 +406,7 @@ as_root! {
             assert_eq!(with(2, version << 4 | 1), Fate::Refused(Refusal::Version));
         }
         assert_eq!(with(2, packet::VERSION << 4), Fate::Refused(Refusal::Kind));
-        assert_eq!(with(2, packet::VERSION << 4 | 7), Fate::Refused(Refusal::Kind));
+        assert_eq!(with(2, packet::VERSION << 4 | packet::HAS_BODY), Fate::Refused(Refusal::Kind), "every other kind is one");
         for byte in 4..8 {
             assert_eq!(with(byte, 0x77), Fate::Refused(Refusal::Cluster));
         }
@@ -425,19 +589,35 @@ as_root! {
         }
     }
 
-    fn our_own_packets_are_refused_and_another_agent_of_our_name_is_told_apart() {
+    /// Issue 16: what is heard of this host's own name is told apart by what was sent; its announcements reach the agent, each once.
+    fn our_own_packets_are_refused_and_counted_and_their_announcements_shown_to_the_agent() {
         let mut b = Bench::new();
-        let mine = Header { sender: SELF, incarnation: SELF_INCARNATION, ..b.header(Kind::Heartbeat, 0) };
-        let mine = b.sign(&mine, None, b"");
-        assert_eq!(b.arrives(0, &mine), Fate::Refused(Refusal::Own));
-        assert_eq!(b.m.complaints(), (0, 0, 0));
-        let other = Header { sender: SELF, incarnation: 1234, ..b.header(Kind::Heartbeat, 0) };
-        let other = b.sign(&other, None, b"");
-        assert_eq!(b.arrives(0, &other), Fate::Refused(Refusal::Own));
-        assert_eq!(b.m.complaints(), (1, 1234, 0));
-        b.m.set_incarnation(1234);
-        assert_eq!(b.arrives(0, &other), Fate::Refused(Refusal::Own));
-        assert_eq!(b.m.complaints(), (1, 1234, 0), "it is ourselves now");
+        let own = |b: &mut Bench, kind: Kind, incarnation: u32, number: u64| {
+            let h = Header { sender: SELF, incarnation, number, ..b.header(kind, 0) };
+            let p = b.sign(&h, kind.has_notice().then(|| a_notice(1, 1)).as_ref(), if kind == Kind::Announce { b"{}" } else { b"" });
+            b.arrives(0, &p)
+        };
+        b.m.note_sent(true, 100);
+        b.m.note_sent(false, 10);
+        for kind in [Kind::Heartbeat, Kind::Notice, Kind::Leave, Kind::Confirm, Kind::PathReport] {
+            assert_eq!(own(&mut b, kind, SELF_INCARNATION, 10), Fate::Refused(Refusal::Own), "{kind:?}");
+        }
+        assert_eq!(b.m.complaints(), (0, 0), "they were sent");
+        assert_eq!(own(&mut b, Kind::Notice, SELF_INCARNATION, 11), Fate::Refused(Refusal::Own));
+        assert_eq!(own(&mut b, Kind::Heartbeat, SELF_INCARNATION, 101), Fate::Refused(Refusal::Own));
+        assert_eq!(own(&mut b, Kind::Heartbeat, 1234, 1), Fate::Refused(Refusal::Own));
+        assert_eq!(b.m.complaints(), (3, 0), "this incarnation did not send these");
+        assert!(b.inbox().is_empty() && b.urgent().is_empty());
+        for incarnation in [SELF_INCARNATION, 1234] {
+            for (number, shown) in [(5, 1), (5, 0), (4, 0), (6, 1)] {
+                assert_eq!(own(&mut b, Kind::Announce, incarnation, number), Fate::Refused(Refusal::Own));
+                let inbox = b.inbox();
+                assert_eq!(inbox.len(), shown, "{incarnation} {number}");
+                assert!(inbox.iter().all(|(r, _)| (r.node, r.incarnation) == (SELF, incarnation)));
+            }
+        }
+        b.m.set_peer(PEER_SLOT, SELF, 1234).unwrap();
+        assert_eq!(own(&mut b, Kind::Heartbeat, 1234, 9), Fate::Refused(Refusal::Own), "whatever the table says");
     }
 
     fn a_stranger_is_heard_only_when_it_announces_itself() {
@@ -673,6 +853,43 @@ as_root! {
                 assert_eq!(b.arrives(0, &bad), Fate::Refused(Refusal::BodyMac), "{len} {byte}");
                 assert!(ring.all().is_empty());
             }
+        }
+    }
+
+    /// Who sees a packet can send its header on with another body. That must not use up the number of the packet it was taken from.
+    fn a_forged_body_does_not_use_up_the_number_of_its_packet() {
+        for to_agent in [true, false] {
+            let mut b = Bench::new();
+            b.m.leave_piggybacks(to_agent);
+            let s = b.m.new_subscriber().unwrap();
+            b.m.set_subscribers(0, 0, 1 << s.index).unwrap();
+            let ring = Mapped::new(s.fd(), RING_BYTES as usize).unwrap();
+            for kind in [Kind::Heartbeat, Kind::Confirm, Kind::PathReport, Kind::Announce] {
+                for len in [3, 8, 9, 100, BODY_MAX] {
+                    let h = b.header(kind, 0);
+                    let good = b.sign(&h, None, &vec![7; len]);
+                    let before = b.m.peer(PEER_SLOT);
+                    for byte in [44, 51, 52, good.len() - 1] {
+                        let mut forged = good.clone();
+                        forged[byte] ^= 0x10;
+                        assert_eq!(b.arrives(0, &forged), Fate::Refused(Refusal::BodyMac), "{kind:?} {len} {byte}");
+                    }
+                    assert_eq!(b.arrives(0, &good[..good.len() - 1]), Fate::Refused(if len == 1 { Refusal::Short } else { Refusal::BodyMac }));
+                    assert_eq!(b.m.peer(PEER_SLOT), before, "{kind:?} {len}: nothing of its row changed");
+                    assert!(b.inbox().is_empty() && ring.all().is_empty());
+                    assert_eq!(b.arrives(0, &good), Fate::Accepted, "{kind:?} {len}");
+                    assert_eq!(b.inbox().len() + ring.all().len(), 1, "{kind:?} {len}");
+                    assert_eq!(b.arrives(0, &good), Fate::Refused(Refusal::OldNumber));
+                }
+            }
+            // Nor that of the last word of one who was given up.
+            b.m.condemn(PEER_SLOT);
+            let h = b.header(Kind::PathReport, 0);
+            let good = b.sign(&h, None, &[7; 44]);
+            let mut forged = good.clone();
+            forged[60] ^= 1;
+            assert_eq!(b.arrives(0, &forged), Fate::Refused(Refusal::BodyMac));
+            assert_eq!(b.arrives(0, &good), Fate::Accepted);
         }
     }
 
@@ -995,7 +1212,7 @@ as_root! {
         };
         assert_eq!(fate, Fate::Refused(Refusal::RingFull));
         assert!((3000..=256 * 1024 / 80 + 1).contains(&n), "{n}");
-        assert_eq!(b.m.complaints().2, 1);
+        assert_eq!(b.m.complaints().1, 1);
         assert_eq!(b.urgent().len() as u32, n - 1);
         // Its repetition reaches the agent; the applications have it already.
         let p = b.notice(1, n, 1);
@@ -1108,12 +1325,14 @@ impl Random {
     }
 }
 
-/// What the receive program should say, from what Rust says of the same bytes: everything but freshness is decode's, and a body is only looked at
-/// by whoever delivers it.
+/// What the receive program should say, from what Rust says of the same bytes: everything but freshness is decode's. A body is looked at last, before its
+/// packet's number is used up; that of a notice, which is read by nobody, never.
 struct Model {
     keys: Keyring,
     number: [u64; 2],
     event_number: [u64; 2],
+    /// By sender, incarnation and path, of those whose announcements are heard alone.
+    strangers: std::collections::HashMap<(u32, u32, usize), u64>,
 }
 
 impl Model {
@@ -1127,32 +1346,47 @@ impl Model {
         let be32 = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
         let number = u64::from_be_bytes(bytes[16..24].try_into().unwrap());
         let kind = Kind::from_u8(bytes[2] & 7).unwrap();
+        let accepted = match verdict {
+            Err(_) if !kind.has_notice() => Fate::Refused(Refusal::BodyMac),
+            _ => Fate::Accepted,
+        };
         if usize::from(bytes[3] >> 4) != path {
             return Fate::Refused(Refusal::WrongPath);
         }
-        if be32(8) == SELF {
-            return Fate::Refused(Refusal::Own);
-        }
-        if be32(8) != PEER {
-            return if kind == Kind::Announce { Fate::Accepted } else { Fate::Refused(Refusal::UnknownSender) };
-        }
-        if be32(12) != PEER_INCARNATION {
-            let announced = kind == Kind::Announce && be32(12) > PEER_INCARNATION;
-            return if announced { Fate::Accepted } else { Fate::Refused(Refusal::OldIncarnation) };
+        let (sender, incarnation) = (be32(8), be32(12));
+        if sender != PEER || incarnation != PEER_INCARNATION {
+            let begins = kind == Kind::Announce && (sender != PEER || incarnation > PEER_INCARNATION);
+            let introduces = begins || kind == Kind::Hello && sender != SELF;
+            let highest = self.strangers.entry((sender, incarnation, path)).or_default();
+            return match sender {
+                _ if introduces && number > *highest => {
+                    if accepted == Fate::Accepted {
+                        *highest = number;
+                    }
+                    if sender == SELF && accepted == Fate::Accepted { Fate::Refused(Refusal::Own) } else { accepted }
+                }
+                SELF => Fate::Refused(Refusal::Own),
+                _ if introduces => Fate::Refused(Refusal::OldNumber),
+                PEER => Fate::Refused(Refusal::OldIncarnation),
+                _ => Fate::Refused(Refusal::UnknownSender),
+            };
         }
         let last = if kind == Kind::Heartbeat { &mut self.number } else { &mut self.event_number };
         if number <= last[path] {
             return Fate::Refused(Refusal::OldNumber);
         }
-        last[path] = number;
-        Fate::Accepted
+        if accepted == Fate::Accepted {
+            last[path] = number;
+        }
+        accepted
     }
 
     /// Nothing that decode refuses may come out as if it were authentic.
     fn check_outputs(&self, b: &mut Bench, bytes: &[u8], fate: Fate) {
         let good = packet::decode(bytes, CLUSTER, &self.keys);
         for (_, delivered) in b.inbox() {
-            assert_eq!((delivered.as_slice(), fate), (bytes, Fate::Accepted), "whole or not at all");
+            assert_eq!(delivered.as_slice(), bytes, "whole or not at all");
+            assert!(good.is_ok() && matches!(fate, Fate::Accepted | Fate::Refused(Refusal::Own)), "{fate:?}");
         }
         for record in b.urgent() {
             assert_eq!(fate, Fate::Accepted);
@@ -1169,7 +1403,7 @@ impl Model {
 }
 
 fn model(b: &Bench) -> Model {
-    Model { keys: b.keys, number: [0; 2], event_number: [0; 2] }
+    Model { keys: b.keys, number: [0; 2], event_number: [0; 2], strangers: Default::default() }
 }
 
 fn agrees(b: &mut Bench, model: &mut Model, path: usize, bytes: &[u8]) -> Fate {
@@ -1194,11 +1428,11 @@ as_root! {
             for cut in 0..len {
                 let bytes = make(&mut b);
                 let fate = agrees(&mut b, &mut model, 0, &bytes[..cut]);
-                // A heartbeat counts although its body was cut short; who delivers the body sees that it was.
                 let body_at = if kind.has_notice() { 76 } else { 52 };
                 assert_eq!(fate == Fate::Refused(Refusal::Short), cut <= body_at, "{cut} bytes of {kind:?}");
                 let refused = packet::decode(&bytes[..cut], CLUSTER, &b.keys).unwrap_err();
                 assert_eq!(refused, if cut <= body_at { Refusal::Short } else { Refusal::BodyMac }, "{cut} bytes of {kind:?}");
+                assert!(kind.has_notice() || fate == Fate::Refused(refused), "{cut} bytes of {kind:?}");
                 cases += 1;
             }
             for bit in 0..len * 8 {
@@ -1256,14 +1490,14 @@ as_root! {
             model.number.iter_mut().chain(&mut model.event_number).for_each(|n| if *n > 1 << 40 { *n = u64::MAX });
             if model.number.contains(&u64::MAX) || model.event_number.contains(&u64::MAX) {
                 b.m.set_peer(PEER_SLOT, PEER, PEER_INCARNATION).unwrap();
-                model = self::model(&b);
+                model = Model { strangers: model.strangers, ..self::model(&b) };
             }
             let fate = agrees(&mut b, &mut model, path.into(), &bytes);
             *fates.entry(format!("{fate:?}")).or_default() += 1;
         }
         eprintln!("{fates:?}");
         for reason in Refusal::ALL {
-            let never = matches!(reason, Refusal::BodyMac | Refusal::RingFull | Refusal::Fragment);
+            let never = matches!(reason, Refusal::RingFull | Refusal::Fragment | Refusal::RateLimited);
             assert_eq!(fates.contains_key(&format!("{:?}", Fate::Refused(reason))), !never, "{reason}");
         }
     }
@@ -1315,7 +1549,7 @@ as_root! {
         let setup = fide_xdp::Setup { cluster: CLUSTER, node: SELF, incarnation: 1, port: PORT };
         let m = fide_xdp::Mechanism::load(setup, &Keyring::default(), true).unwrap();
         let figures = m.figures();
-        assert_eq!(figures.len(), 5);
+        assert_eq!(figures.len(), 6);
         for f in figures {
             eprintln!("{:22} verified {:7}  instructions {:5}  machine code {:5} B", f.name, f.verified_instructions, f.instructions, f.machine_bytes);
             // The kernel's limit is a million; older verifiers need more for the same program.

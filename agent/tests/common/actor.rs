@@ -13,7 +13,7 @@ pub const SOCKET: &str = "FIDE_E2E_SOCKET";
 /// Before what an actor says.
 pub const MARK: &str = "ACTOR: ";
 
-fn say(text: impl std::fmt::Display) {
+pub fn say(text: impl std::fmt::Display) {
     println!("{MARK}{text}");
 }
 
@@ -34,6 +34,8 @@ pub fn act() {
         "nobody" => nobody(&socket, &arguments),
         "beats" => beats(&socket, &arguments),
         "spy" => spy(&socket, &arguments),
+        "member" => super::member::act(&socket),
+        "user" => member(&socket, &arguments),
         other => panic!("no role {other}"),
     }
 }
@@ -135,12 +137,56 @@ fn application(socket: &std::path::Path) {
     }
 }
 
-fn become_nobody() {
+pub fn become_nobody() {
+    become_user(65534);
+}
+
+fn become_user(uid: u32) {
     // SAFETY: integers only; the groups go first, while that is still permitted.
     unsafe {
         assert_eq!(libc::setgroups(0, std::ptr::null()), 0);
-        assert_eq!(libc::setgid(65534), 0);
-        assert_eq!(libc::setuid(65534), 0);
+        assert_eq!(libc::setgid(uid), 0);
+        assert_eq!(libc::setuid(uid), 0);
+    }
+}
+
+/// An ordinary user of the socket, whose number is the argument: asks what it is told to ask, and starts and ends processes of its own.
+fn member(socket: &std::path::Path, arguments: &[String]) {
+    become_user(arguments[0].parse().unwrap());
+    let connection = Connection::open(Some(socket)).unwrap();
+    let mut children: Vec<std::process::Child> = Vec::new();
+    say(format!("ok {}", std::process::id()));
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
+        match word {
+            // ask REQUEST: a request in JSON, and the reply.
+            "ask" => outcome(connection.request(&serde_json::from_str(rest).unwrap()).map(|r| r.reply)),
+            // start PROGRAM: its number.
+            "start" => {
+                children.push(std::process::Command::new(rest).arg("1000").spawn().unwrap());
+                say(format!("ok {}", children.last().unwrap().id()));
+            }
+            // end: the process that was started last is killed.
+            "end" => {
+                let mut child = children.pop().unwrap();
+                child.kill().unwrap();
+                outcome(child.wait());
+            }
+            // pass-on: a child goes on with the connection, and the process that opened it ends.
+            "pass-on" => {
+                // SAFETY: the child goes on with what this thread alone uses: the connection, standard input and output.
+                if unsafe { libc::fork() } != 0 {
+                    // SAFETY: ends at once, without what would run at exit.
+                    unsafe { libc::_exit(0) };
+                }
+                say("ok passed on");
+            }
+            other => panic!("no order {other}"),
+        }
+    }
+    for mut child in children {
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }
 
@@ -152,7 +198,7 @@ fn spy(socket: &std::path::Path, arguments: &[String]) {
     let mut orders = std::io::stdin().lock().lines();
     let mut child = start();
     let connection = Connection::open(Some(socket)).unwrap();
-    let request = Request::Watch { name: "spy".into(), selector: Selector::Name(name.clone()) };
+    let request = Request::watch("spy", Selector::Name(name.clone()));
     outcome(connection.request(&request).map(|r| r.reply));
     orders.next();
     child.kill().unwrap();
@@ -172,7 +218,7 @@ fn nobody(socket: &std::path::Path, arguments: &[String]) {
     become_nobody();
     let connection = Connection::open(Some(socket)).unwrap();
     let ask = |name: &str, pid: u32| {
-        let request = Request::Watch { name: name.into(), selector: Selector::Pid(pid) };
+        let request = Request::watch(name, Selector::Pid(pid));
         outcome(connection.request(&request).map(|r| r.reply));
     };
     ask("others", arguments[0].parse().unwrap());

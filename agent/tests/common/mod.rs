@@ -6,6 +6,7 @@
 #![allow(dead_code, missing_docs)]
 
 pub mod actor;
+pub mod member;
 
 use fide_client::{Client, Connection, Error, Event, Options, Resources, Verdict};
 use fide_lab::{Lab, LabSpec};
@@ -172,7 +173,9 @@ impl World {
     /// The same by a program that becomes it.
     fn spawn_under(&self, host: u16, config: &Path, under: &[&str]) -> Child {
         let log = File::options().create(true).append(true).open(self.lab.host_dir(host).join("log")).unwrap();
-        let words = [under, &[env!("CARGO_BIN_EXE_fided")]].concat();
+        // Another agent than the one just built, to see that a test fails with it.
+        let fided = std::env::var("FIDE_TEST_FIDED").unwrap_or_else(|_| env!("CARGO_BIN_EXE_fided").into());
+        let words = [under, &[&fided]].concat();
         let mut command = self.lab.command(host, words[0]).unwrap();
         command
             .args(&words[1..])
@@ -326,7 +329,7 @@ impl World {
 
     /// Has an operator watch a process.
     pub fn watch(&self, host: u16, name: &str, pid: u32) -> u32 {
-        match self.ask(host, &Request::Watch { name: name.into(), selector: Selector::Pid(pid) }).unwrap() {
+        match self.ask(host, &Request::watch(name, Selector::Pid(pid))).unwrap() {
             Reply::Watched { app, .. } => app,
             other => panic!("{other:?}"),
         }
@@ -374,7 +377,12 @@ impl World {
 
     /// This test's own program, in another role on a host.
     pub fn actor(&self, host: u16, role: &str, arguments: &[&str]) -> Process {
-        let mut command = self.lab.command(host, std::env::current_exe().unwrap()).unwrap();
+        self.actor_by(host, &std::env::current_exe().unwrap(), role, arguments)
+    }
+
+    /// The same by a copy of it.
+    pub fn actor_by(&self, host: u16, program: &Path, role: &str, arguments: &[&str]) -> Process {
+        let mut command = self.lab.command(host, program).unwrap();
         command.args(["--exact", "actor_role", "--nocapture", "--include-ignored"]);
         command.env(actor::ROLE, role).env(actor::ARGUMENTS, arguments.join("\n")).env(actor::SOCKET, self.socket(host));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());

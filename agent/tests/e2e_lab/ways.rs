@@ -71,7 +71,7 @@ fn key_file(w: &World, host: u16, id: u8, digit: char) -> String {
 }
 
 /// The configuration with keys in it: (id, digit) to send with and to accept.
-fn with_keys(w: &World, host: u16, send: (u8, char), accept: Option<(u8, char)>) {
+pub fn with_keys(w: &World, host: u16, send: (u8, char), accept: Option<(u8, char)>) {
     let file = |(id, digit): (u8, char)| format!("{{ id = {id}, file = \"{}\" }}", key_file(w, host, id, digit));
     let accept = accept.map_or_else(String::new, |k| format!("accept = {}\n", file(k)));
     let text = format!("{}[keys]\nsend = {}\n{accept}", w.head(host, &format!("h{host}"), "2ms"), file(send));
@@ -174,10 +174,10 @@ fn a_replay_is_refused_and_counted() {
 }
 
 /// All frames of an interface, to read and to write.
-struct PacketSocket(std::os::fd::OwnedFd, i32);
+pub struct PacketSocket(std::os::fd::OwnedFd, i32);
 
 impl PacketSocket {
-    fn open(interface: &str) -> Self {
+    pub fn open(interface: &str) -> Self {
         use std::os::fd::{AsRawFd, FromRawFd};
         let name = std::ffi::CString::new(interface).unwrap();
         // SAFETY: constants, a terminated name, and an address of the stated length; results are checked.
@@ -202,7 +202,7 @@ impl PacketSocket {
         address
     }
 
-    fn read(&self) -> Vec<Vec<u8>> {
+    pub fn read(&self) -> Vec<Vec<u8>> {
         use std::os::fd::AsRawFd;
         let mut frames = Vec::new();
         let mut buf = [0u8; 2048];
@@ -216,11 +216,12 @@ impl PacketSocket {
         }
     }
 
-    fn write(&self, frame: &[u8]) {
+    /// Whether the interface took it.
+    pub fn write(&self, frame: &[u8]) -> bool {
         use std::os::fd::AsRawFd;
         let address = self.address();
         // SAFETY: an open socket, a buffer and an address of the stated lengths.
-        unsafe {
+        let sent = unsafe {
             libc::sendto(
                 self.0.as_raw_fd(),
                 frame.as_ptr().cast(),
@@ -230,6 +231,7 @@ impl PacketSocket {
                 size_of_val(&address) as u32,
             )
         };
+        sent == frame.len() as isize
     }
 }
 

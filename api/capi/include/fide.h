@@ -323,7 +323,8 @@ FIDE_API int fide_unmonitor(struct fide *f, const char *target);
 /*
  * This process wants to be monitored by others, under a name that is unique on this host, and to piggyback pbsize bytes at a
  * time. Stores its number in *app and the size granted in *granted; both may be NULL. From now on its end without fide_quit
- * is a crash. Blocks. Thread-safe.
+ * is a crash. It must be the process that opened f: FIDE_ENOTFOUND in a child that inherited it. FIDE_EEXISTS when a watch of
+ * somebody else holds that name. Blocks. Thread-safe.
  */
 FIDE_API int fide_join(struct fide *f, const char *name, uint32_t pbsize, uint32_t *app, uint32_t *granted);
 
@@ -371,7 +372,7 @@ FIDE_API void fide_progress_end(const struct fide_progress *progress);
 /*
  * Tells all hosts what this application's own detector found of a process of this host that is watched as name: that it is hung (not 0), or is
  * not (0). It holds until it is withdrawn or the process ends. reason, one line for this host's history, may be NULL. FIDE_EPERM unless
- * it is this process, one of the same user, or the user may watch others' processes. Blocks. Thread-safe.
+ * it is this process, one of the same user, or the user may report others' processes. Blocks. Thread-safe.
  */
 FIDE_API int fide_report(struct fide *f, const char *name, int hung, const char *reason);
 

@@ -282,7 +282,8 @@ impl Client {
     /// was dropped: closing a connection is not taken for leaving.
     ///
     /// # Errors
-    /// [`Error::Refused`] with `Exists`, `Permission` or `Full`; the errors of [`Connection::request`].
+    /// [`Error::Refused`] with `Exists` when somebody else's watch holds that name, `NotFound` in a child that inherited the connection of its parent,
+    /// `Permission` or `Full`; the errors of [`Connection::request`].
     pub fn join(&self, name: &str, pbsize: u32) -> Result<(u32, u32), Error> {
         if name.is_empty() {
             return Err(Error::Invalid("a process needs a name to be monitored by".into()));
@@ -362,7 +363,7 @@ impl Client {
     /// goes into this host's history. Blocks on the agent.
     ///
     /// # Errors
-    /// [`Error::Refused`] with `NotFound`, with `Permission` unless it is this process, one of the same user, or the user may watch others'
+    /// [`Error::Refused`] with `NotFound`, with `Permission` unless it is this process, one of the same user, or the user may report others'
     /// processes, with `Invalid` for a long reason; the errors of [`Connection::request`].
     pub fn report(&self, name: &str, hung: bool, reason: &str) -> Result<(), Error> {
         let control = lock(&self.control);

@@ -184,7 +184,7 @@ fn play(args: &Args, ui: &Ui) -> Outcome {
     redis::find()?;
     let report = args.report.clone().unwrap_or_else(|| "fide-demo.html".into());
     // Before anything takes time: whether the report can be written at all.
-    std::fs::write(&report, "").with_context(|| format!("cannot write the report {}", report.display()))?;
+    crate::output::reserve(&report)?;
     let rig = Rig::up(RigSpec::default(), ui)?;
     let mut observers = Observers::default();
     for host in [2, 3] {
@@ -218,7 +218,7 @@ fn play(args: &Args, ui: &Ui) -> Outcome {
     }
     let ok = scenes.iter().all(Scene::ok) && repeated.missed == 0;
     let page = page::render(&scenes, &mut repeated, begun.elapsed());
-    std::fs::write(&report, page).with_context(|| format!("cannot write the report {}", report.display()))?;
+    crate::output::write(&report, &page)?;
     let path = std::fs::canonicalize(&report).unwrap_or(report);
     if ui.json {
         ui.line(

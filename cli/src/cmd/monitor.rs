@@ -18,6 +18,12 @@ pub struct MonitorArgs {
     /// Which process.
     #[command(flatten)]
     pub selector: SelectorArgs,
+    /// Only processes of this user (name or number); without it --process finds your own (as root: root's)
+    #[arg(long, value_name = "USER", value_parser = some_text)]
+    pub user: Option<String>,
+    /// With --process and --port: also processes in other network namespaces, where there is none in the agent's
+    #[arg(long)]
+    pub containers: bool,
 }
 
 /// Exactly one of them.
@@ -27,7 +33,7 @@ pub struct SelectorArgs {
     /// The process with this number
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub pid: Option<u32>,
-    /// The process with this name; refused when there are several
+    /// The process of yours (--user: of that user) with this name; refused when there are several
     #[arg(long, value_name = "NAME", value_parser = some_text)]
     pub process: Option<String>,
     /// The main process of this systemd unit, found anew when the unit is restarted
@@ -75,14 +81,15 @@ pub fn run(context: &Context, args: MonitorArgs) -> Result<ExitCode, Failure> {
     let selector = args.selector.selector()?;
     let connection = context.connect()?;
     let node = connection.agent().node.clone();
-    let request = Request::Watch { name: args.name.clone(), selector: selector.clone() };
+    let MonitorArgs { name, user, containers, .. } = args;
+    let request = Request::Watch { name: name.clone(), selector: selector.clone(), user, containers };
     let (pid, app) = match connection.request(&request) {
         Ok(response) => match response.reply {
             Reply::Watched { pid, app } => (pid, app),
             other => return Err(Failure::unexpected("the watched process", &other)),
         },
         Err(error) => {
-            let advice = advice(&error, &args.name, &selector);
+            let advice = advice(&error, &selector);
             let mut failure = Failure::from(error);
             failure.hints.extend(advice);
             return Err(failure);
@@ -90,13 +97,12 @@ pub fn run(context: &Context, args: MonitorArgs) -> Result<ExitCode, Failure> {
     };
     let mut out = context.out();
     if context.json {
-        context
-            .json_line(&mut out, &json!({ "watched": args.name, "node": node, "pid": pid, "app": app, "selector": selector }))?;
+        context.json_line(&mut out, &json!({ "watched": name, "node": node, "pid": pid, "app": app, "selector": selector }))?;
     } else {
         let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         let comm = comm.trim();
         let comm = if comm.is_empty() { String::new() } else { format!(" ({comm})") };
-        writeln!(out, "{}@{node} is watched: process {pid}{comm}", args.name)?;
+        writeln!(out, "{}@{node} is watched: process {pid}{comm}", name)?;
         if let Ok(status) = context::status(&connection) {
             match status.hosts.iter().filter(|h| h.state == "alive").count() {
                 0 => writeln!(out, "no other host is there to learn of its crash: see fide status")?,
@@ -112,12 +118,11 @@ pub fn run(context: &Context, args: MonitorArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn advice(error: &Error, name: &str, selector: &Selector) -> Option<String> {
+/// What to do beside what the agent says; whose watch is in the way, it says itself.
+fn advice(error: &Error, selector: &Selector) -> Option<String> {
     let Error::Refused(refused) = error else { return None };
     match (refused.code, selector) {
-        (ErrorCode::Exists, _) => {
-            Some(format!("see fide status; end the other watch with fide unmonitor {name}, or take another name"))
-        }
+        (ErrorCode::Exists, _) => Some("see what is watched: fide status".into()),
         (ErrorCode::Ambiguous, Selector::Name(p)) => Some(format!("choose one with --pid: pgrep -a {p}")),
         (ErrorCode::NotFound, Selector::Port(p)) => Some(format!("see who listens: ss -ltnp 'sport = :{p}'")),
         (ErrorCode::NotFound, Selector::Unit(u)) => Some(format!("see systemctl status {u}")),

@@ -308,6 +308,7 @@ fn conclusion(event: &HistoryEvent) -> String {
         Cause::Returned => format!("{node} came (back) with incarnation {}.", event.incarnation),
         Cause::ObserverPaused => format!("{} did not run for longer than a timeout.", event.observer),
         Cause::NameClash => format!("Another agent calls itself {node}."),
+        Cause::ForeignTraffic if event.code != 0 => format!("{}.", event.text),
         Cause::ForeignTraffic => {
             "Packets of another cluster with this cluster's id, or of this cluster with another key, arrive.".into()
         }
@@ -373,6 +374,12 @@ fn meaning(event: &HistoryEvent) -> Vec<String> {
         Cause::ObserverPaused => Some("What was missed during the pause is not held against others."),
         Cause::NameClash => {
             Some("Give one of them another name (node = … in its configuration): neither can be trusted meanwhile.")
+        }
+        Cause::ForeignTraffic if matches!(event.code, 4 | 6) => Some(
+            "Look for the station that uses that MAC (the switch's address table says at which port), for a loop of the network, or for a filter of ICMP.",
+        ),
+        Cause::ForeignTraffic if event.code != 0 => {
+            Some("They cost this host next to nothing. Find the sender by its MAC at the switch; fide status counts on.")
         }
         Cause::ForeignTraffic => {
             Some("Give the clusters different names or separate networks, and see that all hosts have the same keys.")

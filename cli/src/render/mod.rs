@@ -13,7 +13,7 @@ pub fn state_paint(state: &str) -> Paint {
     match state {
         "alive" | "up" => Paint::Green,
         "left" | "exited" => Paint::Dim,
-        "late" | "agent-lost" | "hung" => Paint::Yellow,
+        "late" | "agent-lost" | "hung" | "pending" => Paint::Yellow,
         _ => Paint::Red,
     }
 }

@@ -187,18 +187,25 @@ fn watched(out: &mut String, s: &Status, style: &Style) {
         let _ = writeln!(out, "  nothing: fide monitor NAME --port N (or --unit, --process, --container, --pid)");
         return;
     }
-    let mut table = Table::new(&["PROCESS", "STATE", ">PID", ">USER", "BY", ">NUMBER"]);
+    let mut table = Table::new(&["PROCESS", "STATE", ">PID", ">USER", "BY", ">NUMBER", ">ENDED"]);
     for w in &s.watched {
+        // What waits for its process has no number yet.
+        let of_process = |value: u32| if w.app == 0 { "-".to_string() } else { value.to_string() };
+        let by = if w.owner == 0 || w.owner == w.uid { w.origin.clone() } else { format!("{} ({})", w.origin, w.owner) };
         table.row([
             Cell::painted(w.name.clone(), Paint::Cyan),
             Cell::painted(w.state.clone(), state_paint(&w.state)),
-            w.pid.to_string().into(),
-            w.uid.to_string().into(),
-            w.origin.clone().into(),
-            w.app.to_string().into(),
+            of_process(w.pid).into(),
+            of_process(w.uid).into(),
+            by.into(),
+            of_process(w.app).into(),
+            if w.ended == 0 { "-".into() } else { w.ended.to_string().into() },
         ]);
     }
     *out += &table.render(style, 2);
+    for w in s.watched.iter().filter(|w| !w.why.is_empty()) {
+        let _ = writeln!(out, "  {} waits: {}", style.paint(Paint::Yellow, &w.name), w.why);
+    }
 }
 
 fn refused(out: &mut String, s: &Status, style: &Style) {
@@ -207,12 +214,20 @@ fn refused(out: &mut String, s: &Status, style: &Style) {
         title(out, style, "Refused packets");
         let _ = writeln!(out, "  {}", some.join(", "));
     }
+    let others: Vec<_> = s.unwanted.iter().filter(|u| !s.refused.contains_key(&u.kind)).collect();
+    if !others.is_empty() {
+        title(out, style, "Packets that nobody wanted");
+        for u in others {
+            let from = [&u.from, &u.mac].into_iter().filter(|t| !t.is_empty()).cloned().collect::<Vec<_>>().join(", ");
+            let _ = writeln!(out, "  {} {}, the last on path {} from {from}, {} ago", u.kind, u.count, u.path, ns(u.age_ns));
+        }
+    }
 }
 
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use fide_wire::control::{AppStatus, LocalPath, WatchStatus};
+    use fide_wire::control::{AppStatus, LocalPath, UnwantedStatus, WatchStatus};
 
     pub const CONTRACT: Contract =
         Contract { period_ns: 1_000_000, size_max: 1418, lambda_min_ns: 12_000, delta_max_ns: 300_000 };
@@ -273,8 +288,22 @@ pub mod tests {
                 uid: 1000,
                 origin: "operator".into(),
                 state: "alive".into(),
+                owner: 1000,
+                why: String::new(),
+                ended: 3,
             }],
             refused: [("bad-tag".to_string(), 3), ("old".to_string(), 0)].into(),
+            unwanted: vec![
+                UnwantedStatus { kind: "bad-tag".into(), count: 3, ..UnwantedStatus::default() },
+                UnwantedStatus {
+                    kind: "echo-answer".into(),
+                    count: 70_000,
+                    from: "10.77.0.9".into(),
+                    mac: "02:fd:00:00:00:09".into(),
+                    path: 0,
+                    age_ns: 9_000_000_000,
+                },
+            ],
             heartbeats_sent: 130_000,
             silences_spared: 3,
             silences_vetoed: 1,
@@ -308,14 +337,38 @@ Processes of other hosts
   redis@h2  alive       1
 
 Watched on this host
-  PROCESS  STATE   PID  USER  BY        NUMBER
-  db       alive  4242  1000  operator       1
+  PROCESS  STATE   PID  USER  BY        NUMBER  ENDED
+  db       alive  4242  1000  operator       1      3
 
 Refused packets
   bad-tag 3
+
+Packets that nobody wanted
+  echo-answer 70000, the last on path 0 from 10.77.0.9, 02:fd:00:00:00:09, 9 s ago
 ";
         let text = status(&fixed(), &Style::PLAIN);
         assert_eq!(text, expected, "\n{text}");
+    }
+
+    #[test]
+    fn a_watch_that_waits_says_for_what() {
+        let waits = WatchStatus {
+            name: "cache".into(),
+            origin: "config".into(),
+            state: "pending".into(),
+            why: "the last one is killed; no process is named cached".into(),
+            ended: 2,
+            ..WatchStatus::default()
+        };
+        let by_other = WatchStatus { owner: 1001, ..fixed().watched[0].clone() };
+        let text = status(&Status { watched: vec![waits, by_other], ..fixed() }, &Style::PLAIN);
+        let expected = "\
+  PROCESS  STATE     PID  USER  BY               NUMBER  ENDED
+  cache    pending     -     -  config                -      2
+  db       alive    4242  1000  operator (1001)       1      3
+  cache waits: the last one is killed; no process is named cached
+";
+        assert!(text.contains(expected), "\n{text}");
     }
 
     #[test]

@@ -188,9 +188,14 @@ fn each_way_of_naming_a_process_reaches_the_agent() {
     for (option, value, selector) in ways {
         let o = agent.fide(&["monitor", "db", option, value]);
         assert!(code(&o) == 0 && out(&o).contains("db@h1 is watched: process 4242"), "{}{}", out(&o), err(&o));
-        let wanted = Request::Watch { name: "db".into(), selector };
+        let wanted = Request::watch("db", selector);
         assert!(agent.asked.lock().unwrap().contains(&wanted), "{option}");
     }
+    let o = agent.fide(&["monitor", "db", "--process", "redis-server", "--user", "redis", "--containers"]);
+    assert_eq!(code(&o), 0, "{}", err(&o));
+    let selector = Selector::Name("redis-server".into());
+    let wanted = Request::Watch { name: "db".into(), selector, user: Some("redis".into()), containers: true };
+    assert!(agent.asked.lock().unwrap().contains(&wanted));
     let o = agent.fide(&["monitor", "db", "--pid", "12", "--json"]);
     assert_eq!(json(&out(&o))[0]["pid"], 4242);
 }
@@ -204,7 +209,16 @@ fn refusals_keep_the_agents_words_and_have_their_codes() {
         let o = agent.fide(&["monitor", "db", "--process", "redis"]);
         assert!(code(&o) == exit && err(&o).contains("because of that") && err(&o).contains('→'), "{kind:?}: {}", err(&o));
     }
+    // The watch that is in the way is named by the agent; it is not the one that was asked for.
+    let refuse = Some(Refused { code: ErrorCode::Exists, what: "process 7 is watched already, as cache".into() });
+    let o = FakeAgent::start(Knowledge { refuse, ..knowledge() }).fide(&["monitor", "cg", "--pid", "7"]);
+    assert!(!err(&o).contains("unmonitor cg") && err(&o).contains("fide status"), "{}", err(&o));
+    // Each name once, however many of its processes there were.
     let refuse = Some(Refused { code: ErrorCode::NotFound, what: "no watch".into() });
+    let mut k = Knowledge { refuse: refuse.clone(), ..knowledge() };
+    k.status.watched = vec![WatchStatus { name: "redis".into(), ..WatchStatus::default() }; 3];
+    let o = FakeAgent::start(k).fide(&["unmonitor", "elsewhere"]);
+    assert!(code(&o) == 4 && err(&o).contains("watches: redis\n"), "{}", err(&o));
     let agent = FakeAgent::start(Knowledge { refuse, ..knowledge() });
     let o = agent.fide(&["unmonitor", "postgers"]);
     assert!(code(&o) == 4 && err(&o).contains("did you mean postgres?"), "{}", err(&o));
@@ -258,6 +272,16 @@ fn the_end_of_a_watch_says_whether_its_process_was_there() {
     assert!(code(&o) == 0 && out(&o).contains("had ended already (killed)"), "{}", out(&o));
     let o = FakeAgent::start(knowledge()).fide(&["unmonitor", "redis"]);
     assert!(code(&o) == 0 && out(&o).contains("no process had been found"), "{}", out(&o));
+    let pending = |origin: &str, ended| {
+        let mut k = knowledge();
+        let state = "pending".into();
+        k.status.watched =
+            vec![WatchStatus { name: "postgres".into(), state, origin: origin.into(), ended, ..WatchStatus::default() }];
+        out(&FakeAgent::start(k).fide(&["unmonitor", "postgres"])).to_string()
+    };
+    assert!(pending("operator", 0).contains("no process had been found") && !pending("operator", 0).contains("reload"));
+    let text = pending("config", 2);
+    assert!(text.contains("had ended already; its next instance is not waited for") && text.contains("fide reload"), "{text}");
 }
 
 #[test]

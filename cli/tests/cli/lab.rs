@@ -236,3 +236,33 @@ fn a_crash_in_a_lab_is_known_and_explained_on_the_other_host() {
     ok(lab.run(&["down"]));
     assert!(!lab.exists());
 }
+
+#[test]
+fn agents_of_a_lab_have_a_key_and_what_is_said_of_their_hosts_is_true() {
+    let fided = Path::new(env!("CARGO_BIN_EXE_fide")).with_file_name("fided");
+    if !root() {
+        return;
+    }
+    if !fided.exists() {
+        eprintln!("skipped: {} is not built (cargo build -p fide-agent)", fided.display());
+        return;
+    }
+    for (options, authenticated) in [(&[][..], true), (&["--no-key"], false)] {
+        let lab = Named::new("key");
+        ok(lab.run(&[&["up", "--hosts", "2", "--agents"], options].concat()));
+        let status: serde_json::Value =
+            serde_json::from_str(&ok(lab.run(&["exec", "h1", "--", "fide", "status", "--json"]))).unwrap();
+        assert_eq!(status["authenticated"], authenticated, "{options:?}");
+        let config = format!("/run/fide/lab/{}/h2/fide.toml", lab.0);
+        let checked = lab.run(&["exec", "h2", "--", fided.to_str().unwrap(), "--check", "--config", &config]);
+        let said = String::from_utf8_lossy(&checked.stderr).into_owned();
+        assert!(checked.status.success(), "{said}");
+        assert!(!said.contains("no interface net"), "they are there: {said}");
+        assert_eq!(said.contains("no [keys]"), !authenticated, "{said}");
+        let examined = out(&lab.run(&["exec", "h2", "--", "fide", "doctor"]));
+        let group = |net: &str| examined.lines().find(|l| l.contains(&format!("multicast on {net}"))).unwrap_or("").to_owned();
+        assert!(group("net0").contains("239.255.70.1 ") && group("net1").contains("239.255.70.2 "), "{examined}");
+        ok(lab.run(&["down"]));
+        assert!(!lab.exists());
+    }
+}

@@ -47,6 +47,8 @@ pub enum Action {
         paths: [bool; PATHS],
         /// Whether the port matters: a witness, whose agent is heard, is asked by echo alone.
         knock: bool,
+        /// Asked of everybody on the network as well, so that the question gets there wherever the switches think that this host is.
+        wide: bool,
     },
     /// Refuse everything of this incarnation from now on, and say so in path reports (`CONDEMNED`).
     Condemn {

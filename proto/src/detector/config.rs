@@ -37,6 +37,10 @@ pub struct Config {
     /// How long a process may be missing in its host's directory before it is taken for ended without a notice (ns): long enough for
     /// a notice that was lost on both paths to be repeated.
     pub missing_app_ns: u64,
+    /// How long a path on which answers went astray is not relied on to bring any (ns).
+    pub diversion_ns: u64,
+    /// How long a host that has answered a question is taken for one that answers (ns): what it sends unasked is no witness's word meanwhile.
+    pub answers_ns: u64,
     /// A timeout that moved by more than this is told to the application (percent).
     pub timeout_change_percent: u64,
 }
@@ -57,6 +61,8 @@ impl Default for Config {
             path_down_after: 100,
             pause_periods: 3,
             missing_app_ns: 50_000_000,
+            diversion_ns: 10_000_000_000,
+            answers_ns: 60_000_000_000,
             timeout_change_percent: 10,
         }
     }

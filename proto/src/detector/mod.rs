@@ -100,6 +100,14 @@
 //! nothing of the host's processes, and those are cut off soon after, since nobody extends their time any more; when the whole host is
 //! guarded, its kernel falls silent with them, and *silent host* follows.
 //!
+//! # Answers that go astray
+//! Switches learn from frames at which port a MAC is, and believe every frame. Whoever sends frames with a host's MAC has what is for it, questions too; its
+//! heartbeats, which are for everybody, come as before. Its silence is then proof of a dead host as soon as its agent stands still for a moment. Therefore
+//! * the second and the third question of every series are asked of everybody on the network ([`Action::Probe`]), and the host, which answers, shows the switches where it is;
+//! * where it is known that something goes astray on every path that may carry its answers ([`Detector::diverted`]: the host hears its own MAC, or we ours;
+//!   [`Detector::tried`]: it used to answer, is asked in vain, and its heartbeats come), *silent host* waits for the agent's timeout;
+//! * a host that is known to answer is a witness by its answers alone. Its heartbeats do not show that answers get here. If it never answered (ICMP is filtered), they are all there is.
+//!
 //! # What isolation costs
 //! consul #916: a sick observer condemns healthy peers. Here a silent host is judged only if a question that it did not answer lies between two
 //! moments at which another host reached us, the second of them after the answer was due, and on a path that the silent host used ([`peer::Probing::is_witnessed`]). Hearing somebody is
@@ -604,8 +612,8 @@ impl Detector {
         if path >= PATHS {
             return;
         }
-        if peer.state.may_answer() && asked_ns > peer.reached_ns[path] {
-            peer.reached_ns[path] = asked_ns;
+        if peer.state.may_answer() && asked_ns > peer.paths[path].answered_ns {
+            peer.paths[path].answered_ns = asked_ns;
             self.dirty = true;
         }
         let peer = &mut self.peers[i];
@@ -618,6 +626,34 @@ impl Detector {
             peer.paths[path].agent_absent = true;
             self.dirty = true;
         }
+    }
+
+    /// A host is asked on a path now although it is not doubted, so that it is known whether it answers. Whether the last such questions, or their answers, went
+    /// astray while it was heard, and that was not known: then [`Detector::diverted`] has been taken note of.
+    pub fn tried(&mut self, node: u32, path: usize, now_ns: u64) -> bool {
+        let now = self.clock(now_ns);
+        let Some(i) = self.find(node).filter(|_| path < PATHS) else { return false };
+        let (peer, config) = (&mut self.peers[i], &self.config);
+        if peer.state != State::Alive || !peer.tried(path, now) {
+            return false;
+        }
+        let known = peer.paths[path].is_diverted(config, now);
+        peer.paths[path].diverted_ns = now;
+        !known
+    }
+
+    /// What is for this host, or what it answers, may go astray on this path: somebody uses its MAC, as it says itself. Or ours (our own node id), and then that
+    /// holds of everybody's answers. Whether that was not known.
+    pub fn diverted(&mut self, node: u32, path: usize, now_ns: u64) -> bool {
+        let now = self.clock(now_ns);
+        let (config, own) = (&self.config, node == self.config.self_node);
+        let mut news = false;
+        for peer in self.peers.iter_mut().filter(|peer| own || peer.node == node) {
+            let Some(path) = peer.paths.get_mut(path) else { return false };
+            news |= !path.is_diverted(config, now);
+            path.diverted_ns = now;
+        }
+        news
     }
 
     /// Our own interface on this path lost or found its carrier.
@@ -788,11 +824,16 @@ impl Detector {
             return;
         }
         // The two that did so last on each path: everybody has a witness other than itself among them.
+        let config = &self.config;
         let latest: [_; PATHS] =
-            std::array::from_fn(|path| self.two_latest(|p| p.state.may_answer().then(|| p.reached_ns(path))));
+            std::array::from_fn(|path| self.two_latest(|p| p.state.may_answer().then(|| p.reached_ns(path, config, now))));
+        let unasked: [_; PATHS] =
+            std::array::from_fn(|path| self.two_latest(|p| p.state.may_answer().then(|| p.reached_unasked_ns(path))));
         let slowest = self.peers.iter().filter(|p| p.state.may_answer()).map(Peer::timeout_ns).max().unwrap_or(0);
         for peer in self.peers.iter_mut().filter(|p| p.is_questioned()) {
             let ways = peer.last_ways();
+            // Whoever answers no more, as it used to, is heard all the same when this has lasted as long as a stuck agent may be silent.
+            let latest = if peer.has_patience_ended(&self.config, now) { &unasked } else { &latest };
             let others = (0..PATHS).filter(|&k| ways[k]).flat_map(|k| latest[k]).flatten().filter(|(_, node)| *node != peer.node);
             let reached_ns = others.map(|(at, _)| at).max().unwrap_or(0);
             let limits = peer.witness_limits(&self.config, slowest, now);
@@ -985,6 +1026,7 @@ impl Detector {
         let peer = &mut self.peers[i];
         let slow = if peer.state == State::AgentLost { self.config.agent_lost_probe_ns } else { self.config.late_probe_ns };
         let settled = peer.probing.is_settled();
+        let wide = !settled && peer.probing.is_next_wide();
         let interval = if self.isolated.is_some() {
             self.config.agent_lost_probe_ns
         } else if settled {
@@ -996,7 +1038,7 @@ impl Detector {
         let connected = self.carrier.iter().any(|&up| up);
         let paths = if connected { self.carrier } else { [true; PATHS] };
         peer.paths.iter_mut().zip(paths).for_each(|(p, asked)| p.asked |= asked);
-        self.actions.push_back(Action::Probe { node: peer.node, paths, knock: true });
+        self.actions.push_back(Action::Probe { node: peer.node, paths, knock: true, wide });
         if settled || self.isolated.is_some() {
             return;
         }
@@ -1012,7 +1054,7 @@ impl Detector {
             let Some(peer) = self.find(node).map(|j| &mut self.peers[j]) else { continue };
             if peer.asked_as_witness_ns != now {
                 peer.asked_as_witness_ns = now;
-                self.actions.push_back(Action::Probe { node, paths, knock: false });
+                self.actions.push_back(Action::Probe { node, paths, knock: false, wide: false });
             }
         }
     }
@@ -1028,7 +1070,7 @@ impl Detector {
             let together = |p: &Peer| p.state == State::Silent && self.peers[i].fell_silent_with(p.silent_ns);
             let alone = others().next().is_none() && !self.peers.iter().any(together);
             let proved = alone || self.peers[i].probing.is_witnessed(&self.config) && self.is_drained_or_patience_is_over(i, now);
-            if proved && self.peers[i].fence_may_be_open(now) {
+            if proved && (self.peers[i].fence_may_be_open(now) || self.may_be_diverted(i, now)) {
                 self.wait_for_witness(i, now); // there must be one again when the fence is shut
             } else if proved {
                 self.silent(i, now);
@@ -1039,6 +1081,15 @@ impl Detector {
                 self.wait_for_witness(i, now);
             }
         }
+    }
+
+    /// Whether a host's kernel may answer although nothing comes.
+    fn may_be_diverted(&self, i: usize, now: u64) -> bool {
+        // A host whose fence is shut by its own promise sends nothing: what its kernel would answer does not matter.
+        if self.peers[i].fence.is_some_and(|promise| promise.host) {
+            return false;
+        }
+        self.peers[i].diverted_until_ns(&self.config, &self.carrier, now).is_some_and(|until| now <= until)
     }
 
     /// When packets were last lost on our side, on paths that have a carrier.
@@ -1120,7 +1171,9 @@ impl Detector {
             }
             if peer.state != State::Alive {
                 let fence = peer.fence_until_ns().filter(|until| *until >= now);
-                next = next.min(peer.probing.next_ns).min(fence.map_or(u64::MAX, |until| until.saturating_add(1)));
+                let diverted = peer.diverted_until_ns(&self.config, &self.carrier, now).filter(|until| *until >= now);
+                let until = fence.into_iter().chain(diverted).min();
+                next = next.min(peer.probing.next_ns).min(until.map_or(u64::MAX, |until| until.saturating_add(1)));
                 continue;
             }
             if let Some(by) = peer.drained_by_ns(&self.config) {

@@ -20,6 +20,9 @@ const LOSSY_WAITS: u64 = 100;
 /// Questions of which it is remembered whether another host answered for them: more than are asked within a round trip and a timeout.
 const REMEMBERED: usize = 16;
 
+/// Of a long series of questions so many go to their host alone, then one to everybody.
+const WIDE_EVERY: u32 = 8;
+
 /// Observers remembered as having reported the same silence.
 const REPORTERS: usize = 16;
 
@@ -50,7 +53,20 @@ pub(super) struct Path {
     pub drops_mark: u64,
     /// The first barrier asked for since this observer woke up.
     pub barrier_ns: u64,
+    /// When the latest question that was answered on this path was asked; 0 when none was in this life.
+    pub answered_ns: u64,
+    /// When it was asked last without a doubt, to know whether it answers; 0 when it was not.
+    pub tried_ns: u64,
+    /// How many of these questions were in vain lately, see [`Peer::tried`].
+    pub in_vain: u8,
+    /// When it was last known that what is for this host, or what it answers, may go astray on this path; 0 when it never was.
+    pub diverted_ns: u64,
 }
+
+/// Each question that stays unanswered while its heartbeats come counts so much, each answer one less.
+const IN_VAIN: u8 = 2;
+/// And so much is a diversion: one lost packet is none.
+const IN_VAIN_LIMIT: u8 = 4;
 
 impl Path {
     pub fn new(contract: Contract, now_ns: u64) -> Self {
@@ -69,7 +85,21 @@ impl Path {
             agent_absent: false,
             drops_mark: 0,
             barrier_ns: 0,
+            answered_ns: 0,
+            tried_ns: 0,
+            in_vain: 0,
+            diverted_ns: 0,
         }
+    }
+
+    /// Whether this host is known to answer questions on this path.
+    pub fn answers(&self, config: &Config, now_ns: u64) -> bool {
+        self.answered_ns != 0 && now_ns.saturating_sub(self.answered_ns) <= config.answers_ns
+    }
+
+    /// Whether what is asked or answered on this path may go astray.
+    pub fn is_diverted(&self, config: &Config, now_ns: u64) -> bool {
+        self.diverted_ns != 0 && now_ns.saturating_sub(self.diverted_ns) <= config.diversion_ns
     }
 
     /// The time in which this host's heartbeats show that nothing was lost to us on this path, while we slept: since when, and how much of it they leave open.
@@ -261,6 +291,12 @@ impl Probing {
         }
     }
 
+    /// Whether the next question is asked of everybody: the second and the third of a series, which so do not rest on what switches have learned, and then now
+    /// and then, for everybody's processors have to do with it.
+    pub fn is_next_wide(&self) -> bool {
+        matches!(self.asked, 1 | 2) || (self.asked != 0 && self.asked.is_multiple_of(WIDE_EVERY))
+    }
+
     /// Whether the last question was answered and none before it stays unanswered.
     pub fn is_settled(&self) -> bool {
         self.unanswered == 0 && self.sent_ns != 0 && self.answered_ns >= self.sent_ns
@@ -364,9 +400,43 @@ impl Peer {
     /// The latest moment after which it certainly reached us on this path: what makes it a witness.
     ///
     /// An answer was sent after its question. What comes unasked may have waited before it was stamped, on the wire or in this kernel,
-    /// for as long as the contract allows or the contract is broken.
-    pub fn reached_ns(&self, path: usize) -> u64 {
-        self.reached_ns[path].max(self.paths[path].last.last_arrival_ns.saturating_sub(self.timeout_ns()))
+    /// for as long as the contract allows or the contract is broken. And it comes by multicast: of a host that answers questions it does not show that answers
+    /// get here.
+    pub fn reached_ns(&self, path: usize, config: &Config, now_ns: u64) -> u64 {
+        let p = &self.paths[path];
+        if p.answers(config, now_ns) { p.answered_ns } else { self.reached_unasked_ns(path) }
+    }
+
+    /// The same by whatever came.
+    pub fn reached_unasked_ns(&self, path: usize) -> u64 {
+        let p = &self.paths[path];
+        self.reached_ns[path].max(p.answered_ns).max(p.last.last_arrival_ns.saturating_sub(self.timeout_ns()))
+    }
+
+    /// It is asked on a path without a doubt, now. Whether the last such questions, as it turns out, went astray or their answers did: they stayed
+    /// unanswered, and what it sent after the answers were due has come.
+    pub fn tried(&mut self, path: usize, now_ns: u64) -> bool {
+        let due_ns = self.timeout_ns();
+        let p = &mut self.paths[path];
+        let before_ns = std::mem::replace(&mut p.tried_ns, now_ns);
+        if before_ns == 0 || p.answered_ns == 0 {
+            return false; // it never answered: ICMP is filtered, as far as we know
+        }
+        if p.answered_ns >= before_ns {
+            p.in_vain = p.in_vain.saturating_sub(1);
+        } else if p.last.last_arrival_ns > before_ns.saturating_add(due_ns) {
+            p.in_vain = (p.in_vain + IN_VAIN).min(2 * IN_VAIN_LIMIT);
+        }
+        p.in_vain >= IN_VAIN_LIMIT
+    }
+
+    /// Until when its silence may be that of an agent alone, whose kernel's answers go astray: while that is to be feared on every path that may carry them.
+    pub fn diverted_until_ns(&self, config: &Config, carrier: &[bool; PATHS], now_ns: u64) -> Option<u64> {
+        let ways = self.last_ways();
+        let mut usable = (0..PATHS).filter(|&k| carrier[k] && ways[k] && !self.paths[k].down).peekable();
+        usable.peek()?;
+        let diverted = usable.all(|k| self.paths[k].is_diverted(config, now_ns));
+        diverted.then(|| self.silent_since_ns().saturating_add(config.agent_timeout_ns))
     }
 
     /// Something other than its heartbeats came unasked, stamped at `at_ns`.
@@ -511,12 +581,16 @@ impl Peer {
         let wait_ns = self.probe_wait_ns(config);
         let apart_ns = slowest_timeout_ns.saturating_add(wait_ns).saturating_mul(2);
         // An observer that is always late must not wait for ever, see [`Probing::close_round`].
-        let patience = self.probing.unanswered_since_ns != 0
-            && now_ns.saturating_sub(self.probing.unanswered_since_ns) >= config.agent_timeout_ns;
-        let apart_ns = if patience { apart_ns.max(config.agent_timeout_ns) } else { apart_ns };
+        let apart_ns = if self.has_patience_ended(config, now_ns) { apart_ns.max(config.agent_timeout_ns) } else { apart_ns };
         // The question in between is closed when the next one is due: asked at leisure, that is later than any wait.
         let stale_ns = wait_ns.max(self.probe_interval_ns(config).saturating_mul(2));
         WitnessLimits { round_trip_ns: self.round_trip_ns().min(config.probe_wait_max_ns), apart_ns, stale_ns }
+    }
+
+    /// Whether its questions have stayed unanswered for as long as a stuck agent may be silent.
+    pub fn has_patience_ended(&self, config: &Config, now_ns: u64) -> bool {
+        let since_ns = self.probing.unanswered_since_ns;
+        since_ns != 0 && now_ns.saturating_sub(since_ns) >= config.agent_timeout_ns
     }
 
     /// Time between two questions while nothing answers; longer when that has led to no verdict for long.

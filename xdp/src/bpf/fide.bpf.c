@@ -2,7 +2,7 @@
 /* One object, so that the programs share their maps. Read in this order: maps.h, exit.h (where a crash starts), receive.h (where it
  * arrives), publish.h (what the agent adds).
  *
- * What it needs, and since which Linux: syscall programs that BPF_PROG_TEST_RUN runs 5.14; cmpxchg and fetching atomics 5.12; ring buffers
+ * What it needs, and since which Linux (socket filters and their helpers: 4.18): syscall programs that BPF_PROG_TEST_RUN runs 5.14; cmpxchg and fetching atomics 5.12; ring buffers
  * and arrays of maps in sleepable programs 5.12; bpf_get_current_task_btf 5.11; XDP links 5.9; ring buffers 5.8; memory-mapped arrays and BTF
  * tracepoints 5.5; bounded loops 5.3; spin locks 5.1. Not used because younger than 5.15: bpf_loop (5.17), kfuncs and dynptrs (5.19),
  * bpf_xdp_load_bytes (5.18), which is why packets are copied by a loop. */

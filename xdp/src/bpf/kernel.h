@@ -19,6 +19,7 @@ typedef _Bool bool;
 
 enum {
 	BPF_ANY = 0,
+	BPF_NOEXIST = 1,
 	BPF_F_NO_PREALLOC = 1 << 0,
 	BPF_F_MMAPABLE = 1 << 10,
 };
@@ -44,6 +45,23 @@ struct xdp_md {
 	__u32 rx_queue_index;
 	__u32 egress_ifindex;
 };
+
+/* As far as it is looked at. */
+struct __sk_buff {
+	__u32 len;
+	__u32 pkt_type;
+	__u32 mark;
+	__u32 queue_mapping;
+	__u32 protocol;
+	__u32 vlan_present;
+	__u32 vlan_tci;
+	__u32 vlan_proto;
+	__u32 priority;
+	__u32 ingress_ifindex;
+	__u32 ifindex;
+};
+
+enum bpf_hdr_start_off { BPF_HDR_START_MAC = 0, BPF_HDR_START_NET = 1 };
 
 struct bpf_spin_lock {
 	__u32 val;

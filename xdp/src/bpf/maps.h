@@ -7,6 +7,11 @@
 #define FIDE_QUEUES 64
 #define FIDE_WATCHES 4096
 #define FIDE_RING_BYTES (64 * 1024)
+#define FIDE_QUESTIONS 4096 /* that may be answered, by the low bits of their numbers */
+#define FIDE_ROUNDS 8 /* of questions by TCP, on each path */
+#define FIDE_STRANGERS 2048
+/* Announcements of one incarnation of an unknown host that reach the agent in a second: what the largest directory takes, four times. */
+#define FIDE_INTRODUCTIONS 1024
 
 #define BODY_MAX (FIDE_PIGGYBACK_HEAD + FIDE_PIGGYBACK_MAX)
 #define BODY_AT (FIDE_FIXED_LEN + 2 * FIDE_TAG_LEN) /* in a heartbeat */
@@ -17,6 +22,13 @@ struct fide_key {
 	__u64 valid;
 };
 
+/* The address of an Ethernet interface, as it lies in a frame. */
+struct fide_mac {
+	__u32 head;
+	__u16 tail;
+	__u16 known;
+};
+
 /* One for the whole agent; the agent writes, the programs read (`life`: both, atomically). */
 struct fide_setup {
 	__u32 cluster;
@@ -25,10 +37,14 @@ struct fide_setup {
 	__u16 port; /* host byte order */
 	__u16 reserved[3];
 	__u32 sockets; /* not 0: piggybacks are the agent's to deliver */
-	__u32 clash_incarnation; /* what another agent of this name calls itself */
-	__u64 clashes;
+	__u32 probe_id; /* the ICMP identifier of this agent's questions */
+	__u64 not_sent; /* packets of this name that this incarnation did not send */
 	__u64 urgent_lost; /* records that found `urgent` full */
 	struct fide_key keys[16];
+	__u64 number_sent; /* by this incarnation, the highest: of heartbeats */
+	__u64 event_number_sent; /* and of all else */
+	struct fide_mac mac[FIDE_PATHS]; /* of the paths' interfaces */
+	__u64 rounds[FIDE_PATHS][FIDE_ROUNDS]; /* of questions by TCP: 1 << 32 | their number without its last byte */
 };
 
 struct {
@@ -79,6 +95,66 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } barriers SEC(".maps");
+
+/* A question by ICMP echo that may be answered: written by the agent before it leaves, cleared when its answer was taken. Nothing else that looks like an
+ * answer reaches the agent, so nobody can keep it busy with answers. */
+struct fide_question {
+	__u64 nonce; /* 0: none; host byte order */
+	__u64 head; /* what the packet carries before it, as it lies there */
+	__u32 tail;
+	__u32 path;
+	__u64 from[2]; /* the address that was asked: of IPv4 as one word of 32 bits, of IPv6 as two, as they lie in the packet */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, FIDE_QUESTIONS);
+	__type(key, __u32);
+	__type(value, struct fide_question);
+} questions SEC(".maps");
+
+/* What comes and was not wanted: refused packets by reason, then these. fide_xdp::layout::Unwanted says the same. */
+enum fide_unwanted {
+	UNWANTED_ECHO = FIDE_REFUSALS, /* an answer to no question of ours */
+	UNWANTED_PROBE, /* a question of another agent: an ordinary host asks seldom */
+	UNWANTED_TCP, /* an answer by TCP to no question of ours */
+	UNWANTED_OWN_MAC, /* a frame with our own MAC: somebody has taken it, or the network loops */
+	UNWANTED_KINDS
+};
+
+/* By kind and path: how often, and where the last one came from. */
+struct fide_source {
+	__u64 count;
+	__u64 last_ns;
+	__u64 from[2]; /* as above */
+	__u8 mac[6];
+	__u8 ip; /* 4, 6, or 0: another protocol */
+	__u8 reserved;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, UNWANTED_KINDS * FIDE_PATHS);
+	__type(key, __u32);
+	__type(value, struct fide_source);
+} unwanted SEC(".maps");
+
+/* (node << 32 | incarnation) of those whose announcements introduce them, and of our own name: their highest numbers, so that a recording is heard once, and
+ * how many were heard in this second. */
+struct fide_stranger {
+	__u64 number[FIDE_PATHS];
+	__u64 second;
+	__u64 heard;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, FIDE_STRANGERS);
+	__type(key, __u64);
+	__type(value, struct fide_stranger);
+} strangers SEC(".maps");
 
 struct fide_jitter {
 	__u32 bucket[FIDE_JITTER_BUCKETS];
@@ -214,7 +290,7 @@ struct {
 } watches SEC(".maps");
 
 /* Room to put a packet behind a record: the whole packet behind the one that goes to `inbox`, or, the packet lying at the same place, a piggyback's
- * message right behind the one that goes to subscribers. Used by the receive program alone, which nothing interrupts on its CPU. */
+ * message right behind the one that goes to subscribers (which then lies over the packet's header). Used by the receive program alone, which nothing interrupts on its CPU. */
 #define PACKET_AT 74
 #define INBOX_AT (PACKET_AT - (int)sizeof(struct fide_record))
 struct fide_scratch {

@@ -11,6 +11,8 @@
  *
  * What is refused before the tag is checked, and for which reason, is what fide_wire::packet::decode says of the same bytes (a test
  * compares them); who sent it and how fresh it is comes after the tag, so that nobody without the key can move those counters.
+ * The tag of a body comes last, and before the packet's number is used up: a header that was sent on with another body leaves the
+ * number to the packet it was taken from.
  * What another agent sends to ask this host's kernel whether it is there is none of both: dropped, not counted.
  */
 
@@ -24,6 +26,8 @@
 #define ICMP_HEADER 8
 #define ICMP_ECHOREPLY 0
 #define ICMPV6_ECHO_REPLY 129
+/* Ethernet, a VLAN tag, IPv6 and UDP. */
+#define FIDE_HEADERS_MAX (14 + 4 + 40 + 8)
 
 struct eth { __u8 dst[6], src[6]; __be16 proto; } __attribute__((packed));
 struct vlan { __be16 tci, proto; } __attribute__((packed));
@@ -54,13 +58,52 @@ struct tcp { __be16 src, dst; __be32 seq, ack; __u8 offset, flags; } __attribute
 	 1U << FIDE_CAUSE_MONITORED | 1U << FIDE_CAUSE_INTERFACE | 1U << FIDE_CAUSE_LOCAL |                            \
 	 1U << FIDE_CAUSE_FENCED | 1U << FIDE_CAUSE_RECOVERED)
 
+/* What fide_receive() does with a packet that was refused: the action in the low byte, one more than the reason above it. */
+#define ACTION(result) ((result) & 0xff)
 static __always_inline int refuse(__u32 reason)
 {
-	__u64 *count = bpf_map_lookup_elem(&refused, &reason);
+	return XDP_DROP | (int)(reason + 1) << 8;
+}
 
-	if (count)
-		*count += 1; /* per CPU */
-	return XDP_DROP;
+/* Notes where a packet that was not wanted came from. A function of its own, which the verifier walks once, and finds the bounds of the frame by itself. */
+__noinline int fide_note(struct xdp_md *ctx, __u32 kind)
+{
+	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
+	__u32 ifindex = ctx->ingress_ifindex, *path = bpf_map_lookup_elem(&path_of, &ifindex), row;
+	struct eth *eth = data;
+	struct fide_source *source;
+	__u64 from[2] = {};
+	__u16 proto;
+	__u8 ip = 0;
+	void *at = eth + 1;
+
+	if (!path || *path >= FIDE_PATHS || kind >= UNWANTED_KINDS || at > data_end)
+		return 0;
+	row = kind * FIDE_PATHS + *path;
+	source = bpf_map_lookup_elem(&unwanted, &row);
+	if (!source)
+		return 0;
+	__sync_fetch_and_add(&source->count, 1);
+	proto = load16(&eth->proto);
+	if (proto == bpf_htons(ETH_P_8021Q) && at + sizeof(struct vlan) <= data_end) {
+		proto = load16(&((struct vlan *)at)->proto);
+		at += sizeof(struct vlan);
+	}
+	if (proto == bpf_htons(ETH_P_IP) && at + sizeof(struct ip4) <= data_end) {
+		ip = 4;
+		from[0] = load32(&((struct ip4 *)at)->src);
+	} else if (proto == bpf_htons(ETH_P_IPV6) && at + sizeof(struct ip6) <= data_end) {
+		ip = 6;
+		from[0] = load64(((struct ip6 *)at)->src);
+		from[1] = load64(((struct ip6 *)at)->src + 8);
+	}
+	/* The last of those that come at once on several CPUs, or a mixture of them: it is told to a human. */
+	source->from[0] = from[0];
+	source->from[1] = from[1];
+	__builtin_memcpy(source->mac, eth->src, sizeof(source->mac));
+	source->ip = ip;
+	source->last_ns = bpf_ktime_get_ns();
+	return 0;
 }
 
 /* A UDP payload for our port. */
@@ -117,22 +160,56 @@ static __always_inline void find_payload(void *data, void *data_end, __u16 port,
 	found->len = found->len < sizeof(*udp) ? 0 : found->len - sizeof(*udp);
 }
 
-/* A barrier (SafeTimer §4.1): the answer to a question of this agent has come out of a receive queue, so whatever came into it before has too. It
- * goes on to the agent's socket, or to nobody (TCP); somebody else's answer is noted as well and means nothing to the agent, who looks for its own number. */
-static __always_inline void note_barrier(void *data, void *data_end, __u32 ifindex, __u32 queue, __u16 port)
+/* Whether this frame says that it comes from the interface that it came to. */
+static __always_inline bool is_own_mac(struct fide_setup *my, void *data, void *data_end, __u32 ifindex)
 {
 	struct eth *eth = data;
-	__u32 at = sizeof(*eth), *path, row;
-	__u64 *noted, number;
+	__u32 head, *path;
+	__u16 tail;
+
+	if ((void *)(eth + 1) > data_end)
+		return false;
+	head = load32(eth->src);
+	tail = load16(eth->src + 4);
+	for (__u32 i = 0; i < FIDE_PATHS; i++) {
+		struct fide_mac *mac = &my->mac[i];
+
+		if (head != mac->head || tail != mac->tail || !mac->known)
+			continue;
+		path = bpf_map_lookup_elem(&path_of, &ifindex);
+		if (path && *path == i)
+			return true;
+	}
+	return false;
+}
+
+/* Whether what an answer from this address carries is what was asked with: `head` and `tail` as they lie there, then the number. */
+static __always_inline bool is_asked(__u32 path, __u64 head, __u32 tail, __u64 nonce, __u64 *from)
+{
+	__u32 place = nonce & (FIDE_QUESTIONS - 1);
+	struct fide_question *q = bpf_map_lookup_elem(&questions, &place);
+
+	return q && nonce && *(volatile __u64 *)&q->nonce == nonce && q->head == head && q->tail == tail && q->path == path &&
+	       q->from[0] == from[0] && q->from[1] == from[1];
+}
+
+/* A packet that is not for our port: is it an answer to this agent? A barrier (SafeTimer §4.1) it is then: it has come out of a receive queue, so whatever
+ * came into it before has too. It goes on to the agent's socket, or to nobody (TCP). What only looks like one by echo ends here; by TCP it may be for
+ * somebody else on this host. */
+static __always_inline int answer(struct xdp_md *ctx, struct fide_setup *my, void *data, void *data_end)
+{
+	struct eth *eth = data;
+	__u32 at = sizeof(*eth), ifindex = ctx->ingress_ifindex, queue = ctx->rx_queue_index, *path_found, path, row, number;
+	__u64 *noted, note, from[2] = {};
 	__u16 proto;
 	__u8 next, *icmp;
 
 	if ((void *)(eth + 1) > data_end)
-		return;
+		return XDP_PASS;
 	proto = load16(&eth->proto);
 	if (proto == bpf_htons(ETH_P_8021Q)) {
 		if (data + at + sizeof(struct vlan) > data_end)
-			return;
+			return XDP_PASS;
 		proto = load16(data + at + 2);
 		at += sizeof(struct vlan);
 	}
@@ -140,46 +217,76 @@ static __always_inline void note_barrier(void *data, void *data_end, __u32 ifind
 		struct ip4 *ip = data + at;
 
 		if ((void *)(ip + 1) > data_end || ip->ver_ihl != 0x45)
-			return;
+			return XDP_PASS;
 		next = ip->proto;
 		if (next == IPPROTO_ICMPV6)
-			return;
+			return XDP_PASS;
+		from[0] = load32(&ip->src);
 		at += sizeof(*ip);
 	} else if (proto == bpf_htons(ETH_P_IPV6)) {
 		struct ip6 *ip = data + at;
 
 		if ((void *)(ip + 1) > data_end)
-			return;
+			return XDP_PASS;
 		next = ip->next;
 		if (next == IPPROTO_ICMP)
-			return;
+			return XDP_PASS;
+		from[0] = load64(ip->src);
+		from[1] = load64(ip->src + 8);
 		at += sizeof(*ip);
 	} else {
-		return;
+		return XDP_PASS;
 	}
 	if (next == IPPROTO_TCP) {
 		struct tcp *tcp = data + at;
 
-		if ((void *)(tcp + 1) > data_end || load16(&tcp->src) != bpf_htons(port) || !(tcp->flags & TCP_ACK) ||
+		if ((void *)(tcp + 1) > data_end || load16(&tcp->src) != bpf_htons(my->port) || !(tcp->flags & TCP_ACK) ||
 		    !(tcp->flags & (TCP_SYN | TCP_RST)))
-			return;
-		number = bpf_cpu_to_be64((__u64)STEERED_MAGIC << 32 | (__u32)(bpf_ntohl(load32(&tcp->ack)) - 1));
+			return XDP_PASS;
+		number = bpf_ntohl(load32(&tcp->ack)) - 1;
+		note = bpf_cpu_to_be64((__u64)STEERED_MAGIC << 32 | number);
+		icmp = 0;
 	} else if (next == IPPROTO_ICMP || next == IPPROTO_ICMPV6) {
 		icmp = data + at;
 		if ((void *)icmp + ICMP_HEADER + PROBE_LEN > data_end || (icmp[0] != ICMP_ECHOREPLY && icmp[0] != ICMPV6_ECHO_REPLY) ||
-		    load32(icmp + ICMP_HEADER) != bpf_htonl(PROBE_MAGIC))
-			return;
-		number = load64(icmp + ICMP_HEADER + PROBE_LEN - 8);
+		    load32(icmp + ICMP_HEADER) != bpf_htonl(PROBE_MAGIC) || load16(icmp + 4) != bpf_htons(my->probe_id))
+			return XDP_PASS;
+		note = load64(icmp + ICMP_HEADER + PROBE_LEN - 8);
+		number = 0;
 	} else {
-		return;
+		return XDP_PASS;
 	}
-	path = bpf_map_lookup_elem(&path_of, &ifindex);
-	if (!path || queue >= FIDE_QUEUES)
-		return;
-	row = *path * FIDE_QUEUES + queue;
+	path_found = bpf_map_lookup_elem(&path_of, &ifindex);
+	if (!path_found)
+		return XDP_PASS;
+	path = *path_found;
+	if (path >= FIDE_PATHS)
+		return XDP_PASS;
+	if (icmp) {
+		icmp += ICMP_HEADER;
+		if (icmp[1 - ICMP_HEADER] || !is_asked(path, load64(icmp), load32(icmp + 8), bpf_be64_to_cpu(note), from)) {
+			fide_note(ctx, UNWANTED_ECHO);
+			return XDP_DROP;
+		}
+	} else {
+		bool asked = false;
+
+		row = path;
+		OPAQUE(row);
+		for (__u32 i = 0; i < FIDE_ROUNDS; i++)
+			asked |= my->rounds[row & (FIDE_PATHS - 1)][i] == (1ULL << 32 | (number & ~0xffU));
+		if (!asked) {
+			fide_note(ctx, UNWANTED_TCP);
+			return XDP_PASS;
+		}
+	}
+	if (queue >= FIDE_QUEUES)
+		return XDP_PASS;
+	row = path * FIDE_QUEUES + queue;
 	noted = bpf_map_lookup_elem(&barriers, &row);
 	if (noted) /* a full barrier: the rows written before are seen by who sees this */
-		__sync_lock_test_and_set(noted, number);
+		__sync_lock_test_and_set(noted, note);
+	return XDP_PASS;
 }
 
 static __always_inline int jitter_bucket(__u64 ns)
@@ -295,6 +402,32 @@ static __always_inline bool is_newer(struct fide_peer *peer, __u32 incarnation, 
 	return false;
 }
 
+/* What was heard of one who is introduced by its announcements. */
+static __always_inline struct fide_stranger *stranger_of(__u64 who)
+{
+	struct fide_stranger *found = bpf_map_lookup_elem(&strangers, &who), fresh = {};
+
+	if (!found) {
+		bpf_map_update_elem(&strangers, &who, &fresh, BPF_NOEXIST);
+		found = bpf_map_lookup_elem(&strangers, &who);
+	}
+	return found;
+}
+
+/* Takes the number of its announcement, each once, and not more of them in a second than a host makes. */
+static __always_inline bool may_introduce(struct fide_stranger *stranger, __u64 *highest, __u64 number, __u64 now)
+{
+	__u64 seen = *(volatile __u64 *)highest, second = now >> 30;
+
+	if (number <= seen || __sync_val_compare_and_swap(highest, seen, number) != seen)
+		return false;
+	if (stranger->second != second) {
+		stranger->second = second;
+		stranger->heard = 0;
+	}
+	return __sync_fetch_and_add(&stranger->heard, 1) < FIDE_INTRODUCTIONS;
+}
+
 /* Every 64 heartbeats: when that was, how many had come and how many were lost, in one word that a reader sees whole. An agent that slept for seconds
  * finds in the older one what the last 64 to 128 were like, see fide_wire::marks. */
 static __always_inline void set_mark(struct fide_peer *peer, struct fide_path *p, __u32 row, __u64 now)
@@ -315,7 +448,7 @@ static __always_inline void heartbeat(struct fide_peer *peer, struct fide_path *
 	if (before) {
 		if (number - before > 1)
 			p->lost += number - before - 1;
-		else
+		else if (p->arrived_ns) /* the row may begin at the number of an announcement */
 			count_jitter(slot, path, p, gap > period ? gap - period : 0);
 	}
 	p->arrived_ns = now;
@@ -386,16 +519,43 @@ __noinline int fide_to_inbox(struct fide_scratch *s)
 	return XDP_DROP;
 }
 
-/* A heartbeat's body, copied to behind the scratch record: checked, then written to the rings of the subscribers of the process it is from, once,
- * and not after the process's end was told. */
-static __always_inline int piggyback(struct fide_scratch *s, struct fide_record *head, __u32 slot, struct fide_key *key, __u32 body_len)
+/* Copies the packet that begins `at` bytes into the frame into the scratch room. A function of its own, which the verifier walks once, and finds the
+ * bounds of the frame by itself. */
+__noinline int fide_keep(struct xdp_md *ctx, __u32 at, __u32 len)
 {
-	__u8 *body = (__u8 *)&s->record + sizeof(s->record) - FIDE_PIGGYBACK_HEAD;
-	__u32 *ended_in;
+	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
+	__u64 from = at;
+	__u32 zero = 0;
+	struct fide_scratch *s = bpf_map_lookup_elem(&scratch, &zero);
+
+	OPAQUE(from);
+	if (!s || from > FIDE_HEADERS_MAX)
+		return 0;
+	s->len = len;
+	return copy_packet((__u8 *)s + PACKET_AT, data + from, data_end, len);
+}
+
+/* Whether the body of the packet in the scratch room, which is no notice, has the right tag. Read back, the packet's length is a number of which the
+ * verifier knows nothing: it need not walk the rest anew for every length copied. */
+static __always_inline bool is_body_true(struct fide_scratch *s, struct fide_key *key)
+{
+	__u32 len = *(volatile __u32 *)&s->len;
+
+	if (len <= BODY_AT || len > BODY_AT + BODY_MAX)
+		return false;
+	return fide_body_tag(s, len - BODY_AT, key->k0, key->k1) == bpf_be64_to_cpu(load64((__u8 *)s + PACKET_AT + BODY_AT - FIDE_TAG_LEN));
+}
+
+/* The body of the heartbeat in the scratch room, which is true: written to the rings of the subscribers of the process it is from, once, and not after
+ * the process's end was told. */
+static __always_inline int piggyback(struct fide_scratch *s, struct fide_record *head, __u32 slot)
+{
+	__u8 *body = (__u8 *)s + PACKET_AT + BODY_AT;
+	__u32 body_len = *(volatile __u32 *)&s->len - BODY_AT, *ended_in;
 	__u64 who;
 
-	if (fide_body_tag(s, body_len, key->k0, key->k1) != bpf_be64_to_cpu(load64(body - FIDE_TAG_LEN)))
-		return refuse(FIDE_REFUSED_BODY_MAC);
+	if (body_len <= FIDE_PIGGYBACK_HEAD || body_len > BODY_MAX)
+		return refuse(FIDE_REFUSED_SHORT);
 	if (!first_beat(slot, head->node, head->incarnation, head->number))
 		return XDP_DROP;
 	head->app = bpf_ntohs(load16(body));
@@ -410,8 +570,7 @@ static __always_inline int piggyback(struct fide_scratch *s, struct fide_record 
 	return XDP_DROP;
 }
 
-SEC("xdp")
-int fide_receive(struct xdp_md *ctx)
+static __always_inline int receive(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *data_end = (void *)(long)ctx->data_end;
 	struct fide_setup *my = the_setup();
@@ -419,22 +578,24 @@ int fide_receive(struct xdp_md *ctx)
 	struct payload payload;
 	struct fide_fixed *f;
 	struct fide_notice *n = 0;
-	struct fide_peer *peer;
-	struct fide_path *p;
+	struct fide_peer *peer = 0;
+	struct fide_path *p = 0; /* its row, if it counts there */
 	struct fide_key *key;
 	struct fide_record record = {};
-	__u32 *path_found, *slot_found, slot, path, kind, sender, incarnation, len, body_at, zero = 0, queue, ifindex = ctx->ingress_ifindex;
-	bool with_body = false;
-	__u64 tag, number, before, now, row;
+	__u32 *path_found, *slot_found, *told = 0, slot = 0, path, kind, sender, incarnation, len, body_at, zero = 0, queue, ifindex = ctx->ingress_ifindex;
+	struct fide_stranger *stranger = 0;
+	bool with_body, own = false;
+	__u64 tag, number, before, now, row, *highest;
+	int result;
 
 	s = bpf_map_lookup_elem(&scratch, &zero);
 	if (!my || !s)
 		return XDP_PASS;
+	if (is_own_mac(my, data, data_end, ifindex))
+		fide_note(ctx, UNWANTED_OWN_MAC);
 	find_payload(data, data_end, my->port, &payload);
-	if (!payload.at) {
-		note_barrier(data, data_end, ifindex, ctx->rx_queue_index, my->port);
-		return XDP_PASS;
-	}
+	if (!payload.at)
+		return answer(ctx, my, data, data_end);
 	path_found = bpf_map_lookup_elem(&path_of, &ifindex);
 	if (!path_found)
 		return XDP_PASS;
@@ -447,8 +608,10 @@ int fide_receive(struct xdp_md *ctx)
 	len = payload.len;
 	if (len > data_end - (void *)f)
 		return refuse(FIDE_REFUSED_SHORT);
-	if (len == PROBE_LEN && (void *)f + PROBE_LEN <= data_end && load32(f) == bpf_htonl(PROBE_MAGIC))
+	if (len == PROBE_LEN && (void *)f + PROBE_LEN <= data_end && load32(f) == bpf_htonl(PROBE_MAGIC)) {
+		fide_note(ctx, UNWANTED_PROBE);
 		return XDP_DROP;
+	}
 	if (len < FIDE_FIXED_LEN + FIDE_TAG_LEN || (void *)f + FIDE_FIXED_LEN + FIDE_TAG_LEN > data_end)
 		return refuse(FIDE_REFUSED_SHORT);
 	if (load16(&f->magic) != bpf_htons(FIDE_MAGIC))
@@ -456,7 +619,7 @@ int fide_receive(struct xdp_md *ctx)
 	if (f->version_kind >> 4 != FIDE_VERSION)
 		return refuse(FIDE_REFUSED_VERSION);
 	kind = f->version_kind & 7;
-	if (kind < FIDE_KIND_HEARTBEAT || kind > FIDE_KIND_ANNOUNCE)
+	if (kind < FIDE_KIND_HEARTBEAT || kind > FIDE_KIND_HELLO)
 		return refuse(FIDE_REFUSED_KIND);
 	if (load32(&f->cluster) != bpf_htonl(my->cluster))
 		return refuse(FIDE_REFUSED_CLUSTER);
@@ -483,13 +646,14 @@ int fide_receive(struct xdp_md *ctx)
 		if (siphash_tail4(f, 4, key->k0, key->k1) != bpf_be64_to_cpu(tag))
 			return refuse(FIDE_REFUSED_MAC);
 	}
-	/* A body cannot be cut off, or appended, unnoticed. Its own tag is checked where it is delivered. */
+	/* A body cannot be cut off, or appended, unnoticed. Its own tag is checked once the rest is fresh. */
 	if (!(f->version_kind & FIDE_HAS_BODY)) {
 		if (len != body_at)
 			return refuse(FIDE_REFUSED_OVERSIZE);
 	} else if (len <= body_at + FIDE_TAG_LEN) {
 		return refuse(FIDE_REFUSED_SHORT);
 	}
+	with_body = f->version_kind & FIDE_HAS_BODY && !n; /* that of a notice is read by nobody */
 
 	if (f->path_key >> 4 != path || path >= FIDE_PATHS)
 		return refuse(FIDE_REFUSED_WRONG_PATH);
@@ -497,11 +661,13 @@ int fide_receive(struct xdp_md *ctx)
 	incarnation = bpf_ntohl(load32(&f->incarnation));
 	number = bpf_be64_to_cpu(load64(&f->number));
 	if (sender == my->node) {
-		if (incarnation != my->life >> 32) {
-			my->clash_incarnation = incarnation;
-			__sync_fetch_and_add(&my->clashes, 1);
-		}
-		return refuse(FIDE_REFUSED_OWN);
+		/* Our own, that came back or was sent again; or another agent has our name. That takes more than a packet to show: its announcements are
+		 * the agent's to look at. */
+		if (incarnation != my->life >> 32 || number > (kind == FIDE_KIND_HEARTBEAT ? my->number_sent : my->event_number_sent))
+			__sync_fetch_and_add(&my->not_sent, 1);
+		if (kind != FIDE_KIND_ANNOUNCE)
+			return refuse(FIDE_REFUSED_OWN);
+		own = true;
 	}
 
 	record.node = sender;
@@ -511,57 +677,75 @@ int fide_receive(struct xdp_md *ctx)
 	record.received_ns = now;
 	record.number = number;
 
-	slot_found = bpf_map_lookup_elem(&slot_of, &sender);
-	if (!slot_found) {
-		if (kind == FIDE_KIND_ANNOUNCE)
-			goto whole_packet;
-		return refuse(FIDE_REFUSED_UNKNOWN_SENDER);
-	}
-	slot = *slot_found;
-	peer = bpf_map_lookup_elem(&peers, &slot);
-	if (!peer)
-		return refuse(FIDE_REFUSED_UNKNOWN_SENDER);
-	if (incarnation != peer->incarnation || peer->condemned) {
-		/* A newer life is the agent's to begin, and it begins with an announcement. */
-		if (incarnation > peer->incarnation && kind == FIDE_KIND_ANNOUNCE)
-			goto whole_packet;
-		/* Who was given up may have given us up: only its report says so, and unless we heed it both wait for the other one for ever. Its row
-		 * is not touched but for that, so that a replay is one. */
-		if (incarnation == peer->incarnation && kind == FIDE_KIND_PATH_REPORT) {
-			__u32 which = path, *told, seen;
-
-			OPAQUE(which);
-			told = &peer->told[which & (FIDE_PATHS - 1)];
-			seen = *(volatile __u32 *)told;
-			if ((__u32)number <= seen || __sync_val_compare_and_swap(told, seen, (__u32)number) != seen)
-				return refuse(FIDE_REFUSED_OLD_NUMBER);
-			goto whole_packet;
-		}
-		return refuse(FIDE_REFUSED_OLD_INCARNATION);
-	}
-
+	/* How fresh is it? Of a packet with a body that is found out first, and its number used up when the body is known to be true. */
 	row = path;
 	OPAQUE(row); /* or the mask would go, because path was compared before: in another register */
-	p = &peer->path[row & (FIDE_PATHS - 1)];
-	if (kind == FIDE_KIND_HEARTBEAT) {
-		if (!is_newer(peer, incarnation, &p->number, number, &before)) {
-			p->refused += 1;
-			return refuse(FIDE_REFUSED_OLD_NUMBER);
+	row &= FIDE_PATHS - 1;
+	slot_found = own ? 0 : bpf_map_lookup_elem(&slot_of, &sender);
+	if (!slot_found) {
+		if (kind != FIDE_KIND_ANNOUNCE && kind != FIDE_KIND_HELLO)
+			return refuse(FIDE_REFUSED_UNKNOWN_SENDER);
+	} else {
+		slot = *slot_found;
+		peer = bpf_map_lookup_elem(&peers, &slot);
+		if (!peer)
+			return refuse(FIDE_REFUSED_UNKNOWN_SENDER);
+		p = &peer->path[row];
+		if (incarnation != peer->incarnation || peer->condemned) {
+			/* A newer incarnation is the agent's to begin. Any may ask, also that of a host whose clock and files went back: the answer is
+			 * worth nothing to a recording. Who was given up may have given us up: only its report says so, and unless we heed it both wait
+			 * for the other one for ever. Its row is not touched but for that, so that a replay is one. */
+			if (incarnation == peer->incarnation && kind == FIDE_KIND_PATH_REPORT)
+				told = &peer->told[row];
+			else if (kind != FIDE_KIND_HELLO && (incarnation <= peer->incarnation || kind != FIDE_KIND_ANNOUNCE))
+				return refuse(FIDE_REFUSED_OLD_INCARNATION);
+			p = 0;
 		}
+	}
+	highest = !p ? 0 : kind == FIDE_KIND_HEARTBEAT ? &p->number : &p->event_number;
+	if (!p && !told) {
+		stranger = stranger_of((__u64)sender << 32 | incarnation);
+		if (!stranger)
+			return refuse(own ? FIDE_REFUSED_OWN : FIDE_REFUSED_RATE_LIMITED);
+		highest = &stranger->number[row];
+	}
+	if (highest ? number <= *(volatile __u64 *)highest : told && (__u32)number <= *(volatile __u32 *)told) {
+		if (p)
+			p->refused += 1;
+		return refuse(own ? FIDE_REFUSED_OWN : FIDE_REFUSED_OLD_NUMBER);
+	}
+	if (!n && (with_body || kind != FIDE_KIND_HEARTBEAT)) {
+		if (!fide_keep(ctx, (__u32)((void *)f - data), len))
+			return refuse(FIDE_REFUSED_OVERSIZE);
+		if (with_body && !is_body_true(s, key))
+			return refuse(FIDE_REFUSED_BODY_MAC);
+	}
+	if (told) {
+		__u32 seen = *(volatile __u32 *)told;
+
+		if ((__u32)number <= seen || __sync_val_compare_and_swap(told, seen, (__u32)number) != seen)
+			return refuse(FIDE_REFUSED_OLD_NUMBER);
+		goto whole_packet;
+	}
+	if (stranger) {
+		if (!may_introduce(stranger, highest, number, now))
+			return refuse(own ? FIDE_REFUSED_OWN : FIDE_REFUSED_RATE_LIMITED);
+		goto whole_packet;
+	}
+	if (!is_newer(peer, incarnation, highest, number, &before)) {
+		p->refused += 1;
+		return refuse(FIDE_REFUSED_OLD_NUMBER);
+	}
+	if (kind == FIDE_KIND_HEARTBEAT) {
 		heartbeat(peer, p, slot, path, number, before, record.sent_ns, bpf_ntohl(load32(&f->period_ns)), now);
 		queue = ctx->rx_queue_index + 1;
-		if (peer->queue[row & (FIDE_PATHS - 1)] != queue)
-			peer->queue[row & (FIDE_PATHS - 1)] = queue;
-		if (!(f->version_kind & FIDE_HAS_BODY))
+		if (peer->queue[row] != queue)
+			peer->queue[row] = queue;
+		if (!with_body)
 			return XDP_DROP;
 		if (my->sockets)
 			goto whole_packet; /* somebody's ring is a socket, which only the agent can write: it serves all of them, in order */
-		with_body = true;
-		goto whole_packet;
-	}
-	if (!is_newer(peer, incarnation, &p->event_number, number, &before)) {
-		p->refused += 1;
-		return refuse(FIDE_REFUSED_OLD_NUMBER);
+		return piggyback(s, &record, slot);
 	}
 	if (!n)
 		goto whole_packet;
@@ -593,22 +777,76 @@ int fide_receive(struct xdp_md *ctx)
 	return XDP_DROP;
 
 whole_packet:
-	/* In the room, a message of a piggyback lies right behind the record; a whole packet has its record before it. */
-	if (!with_body) {
-		record.kind = FIDE_RECORD_PACKET;
-		record.body_len = len;
-		for (int i = 0; i < (int)sizeof(record); i += 8)
-			*(__u64 *)((__u8 *)s + INBOX_AT + i) = load64((__u8 *)&record + i);
+	record.kind = FIDE_RECORD_PACKET;
+	record.body_len = *(volatile __u32 *)&s->len;
+	for (int i = 0; i < (int)sizeof(record); i += 8)
+		*(__u64 *)((__u8 *)s + INBOX_AT + i) = load64((__u8 *)&record + i);
+	result = fide_to_inbox(s);
+	return own && result == XDP_DROP ? refuse(FIDE_REFUSED_OWN) : result;
+}
+
+SEC("xdp")
+int fide_receive(struct xdp_md *ctx)
+{
+	int result = receive(ctx);
+	__u32 reason = (__u32)result >> 8;
+	__u64 *count;
+
+	if (reason) {
+		reason -= 1;
+		count = bpf_map_lookup_elem(&refused, &reason);
+		if (count)
+			*count += 1; /* per CPU */
+		fide_note(ctx, reason);
 	}
-	*(volatile __u32 *)&s->len = len;
-	if (!copy_packet((__u8 *)s + PACKET_AT, f, data_end, len))
-		return refuse(FIDE_REFUSED_OVERSIZE);
-	/* Read back, the length is a number of which the verifier knows nothing: it need not walk the rest anew for every length copied. */
-	if (with_body) {
-		len = *(volatile __u32 *)&s->len;
-		if (len <= BODY_AT + FIDE_PIGGYBACK_HEAD)
-			return refuse(FIDE_REFUSED_SHORT);
-		return piggyback(s, &record, slot, key, len - BODY_AT);
+	return ACTION(result);
+}
+
+/* On the agent's raw sockets, for hosts where the receive program is not attached and for what passes it: an answer to a question of this agent, or nothing. Sockets
+ * of ICMP begin at the IP header, those of ICMPv6 behind it. */
+SEC("socket")
+int fide_answers(struct __sk_buff *skb)
+{
+	__u32 ifindex = skb->ifindex, *path = bpf_map_lookup_elem(&path_of, &ifindex), row;
+	bool ipv6 = skb->protocol == bpf_htons(ETH_P_IPV6);
+	struct fide_setup *my = the_setup();
+	struct fide_source *source;
+	struct {
+		__u8 type, code;
+		__be16 check, id, sequence;
+		__u64 head;
+		__u32 tail;
+		__be32 nonce[2];
+	} icmp;
+	__u64 from[2] = {};
+	__u8 ver_ihl = 0;
+	__u32 at = 0;
+
+	if (!my || !path || *path >= FIDE_PATHS)
+		return 0;
+	if (!ipv6) {
+		if (bpf_skb_load_bytes(skb, 0, &ver_ihl, 1))
+			return 0;
+		at = (ver_ihl & 15) * 4;
 	}
-	return fide_to_inbox(s);
+	if (bpf_skb_load_bytes(skb, at, &icmp, ICMP_HEADER + PROBE_LEN))
+		return 0;
+	if (icmp.type != (ipv6 ? ICMPV6_ECHO_REPLY : ICMP_ECHOREPLY) || icmp.id != bpf_htons(my->probe_id))
+		return 0;
+	if (ipv6 ? bpf_skb_load_bytes_relative(skb, __builtin_offsetof(struct ip6, src), from, 16, BPF_HDR_START_NET) :
+		   bpf_skb_load_bytes_relative(skb, __builtin_offsetof(struct ip4, src), from, 4, BPF_HDR_START_NET))
+		return 0;
+	if (!icmp.code && is_asked(*path, icmp.head, icmp.tail, (__u64)bpf_ntohl(icmp.nonce[0]) << 32 | bpf_ntohl(icmp.nonce[1]), from))
+		return skb->len;
+	row = UNWANTED_ECHO * FIDE_PATHS + *path;
+	source = bpf_map_lookup_elem(&unwanted, &row);
+	if (source) {
+		__sync_fetch_and_add(&source->count, 1);
+		source->from[0] = from[0];
+		source->from[1] = from[1];
+		__builtin_memset(source->mac, 0, sizeof(source->mac));
+		source->ip = ipv6 ? 6 : 4;
+		source->last_ns = bpf_ktime_get_ns();
+	}
+	return 0;
 }

@@ -6,8 +6,10 @@ use crate::progress::{Progress, bar};
 use fide_client::Connection;
 use fide_lab::Lab;
 use fide_wire::control::{Reply, Request, Status};
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read as _, Write as _};
 use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -32,11 +34,26 @@ pub fn check_heartbeat(text: &str) -> Result<&str, Failure> {
     Err(Failure::new(Kind::Usage, format!("{text:?} is not a heartbeat interval; write for example 1ms, 250us or 0.5s")))
 }
 
+/// A new key of the lab's own, below its directory, with which it goes.
+fn make_key(lab: &Lab) -> Result<PathBuf, Failure> {
+    let path = lab.directory().join("key1");
+    let written = || -> std::io::Result<()> {
+        let mut bytes = [0u8; 16];
+        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        let digits: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        writeln!(file, "{digits}")
+    };
+    written().map_err(|e| Failure::failed(format!("cannot make the lab's key {}: {e}", path.display())))?;
+    Ok(path)
+}
+
 /// The configuration of host `hN`.
-fn configuration(directory: &Path, host: u16, ipv6: bool, heartbeat: &str) -> String {
+fn configuration(directory: &Path, host: u16, ipv6: bool, heartbeat: &str, key: Option<&Path>) -> String {
     let address =
         |net: u8| -> IpAddr { if ipv6 { fide_lab::host_ipv6(host, net).into() } else { fide_lab::host_ipv4(host, net).into() } };
     let at = |file: &str| format!("{:?}", directory.join(file).display().to_string());
+    let keys = |key: &Path| format!("\n[keys]\nsend = {{ id = 1, file = {:?} }}\n", key.display().to_string());
     format!(
         "\
 # Made by `fide lab up --agents`; it goes with the lab.
@@ -62,22 +79,31 @@ path = {}
 
 [metrics]
 listen = \"off\"
-",
+{}",
         at("state.json"),
         address(0),
         address(1),
         at("fided.sock"),
-        at("history.jsonl")
+        at("history.jsonl"),
+        key.map(keys).unwrap_or_default()
     )
 }
 
 /// Starts them, and returns when every one sees every other on both paths.
-pub fn start(lab: &Lab, fided: &Path, heartbeat: &str, progress: &Progress, interrupt: &Interrupt) -> Result<(), Failure> {
+pub fn start(
+    lab: &Lab,
+    fided: &Path,
+    heartbeat: &str,
+    key: bool,
+    progress: &Progress,
+    interrupt: &Interrupt,
+) -> Result<(), Failure> {
     let mut agents = Vec::new();
+    let key = if key { Some(make_key(lab)?) } else { None };
     for host in lab.hosts() {
         interrupt.check()?;
         progress.set(format!("starting agents {}", bar(agents.len(), usize::from(lab.spec().hosts))));
-        agents.push(Agent::start(lab, host, fided, heartbeat)?);
+        agents.push(Agent::start(lab, host, fided, heartbeat, key.as_deref())?);
     }
     let patience = PATIENCE + PATIENCE_PER_HOST * u32::from(lab.spec().hosts);
     let deadline = Instant::now() + patience;
@@ -132,11 +158,11 @@ struct Agent {
 }
 
 impl Agent {
-    fn start(lab: &Lab, host: u16, fided: &Path, heartbeat: &str) -> Result<Self, Failure> {
+    fn start(lab: &Lab, host: u16, fided: &Path, heartbeat: &str, key: Option<&Path>) -> Result<Self, Failure> {
         let directory = lab.host_dir(host);
         let (config, log) = (directory.join("fide.toml"), directory.join("fided.log"));
         let cannot = |path: &Path, e| Failure::failed(format!("cannot write {}: {e}", path.display()));
-        fs::write(&config, configuration(&directory, host, lab.spec().ipv6, heartbeat)).map_err(|e| cannot(&config, e))?;
+        fs::write(&config, configuration(&directory, host, lab.spec().ipv6, heartbeat, key)).map_err(|e| cannot(&config, e))?;
         let output = File::create(&log).map_err(|e| cannot(&log, e))?;
         let errors = output.try_clone().map_err(|e| cannot(&log, e))?;
         let mut command = lab.command(host, fided)?;
@@ -184,11 +210,12 @@ mod tests {
 
     #[test]
     fn a_lab_hosts_configuration_names_everything_below_its_directory() {
-        let text = configuration(Path::new("/run/fide/lab/x/h2"), 2, false, "1ms");
+        let text = configuration(Path::new("/run/fide/lab/x/h2"), 2, false, "1ms", None);
         let config = fide_agent::config::Config::parse(&text).unwrap();
         assert_eq!((config.node.as_str(), config.paths.len(), config.metrics), ("h2", 2, None));
-        let text6 = configuration(Path::new("/run/fide/lab/x/h2"), 2, true, "1ms");
+        let text6 = configuration(Path::new("/run/fide/lab/x/h2"), 2, true, "1ms", Some(Path::new("/run/fide/lab/x/key1")));
         let config = fide_agent::config::Config::parse(&text6).unwrap();
+        assert_eq!(config.keys.as_ref().unwrap().send.file, Path::new("/run/fide/lab/x/key1"));
         assert!(config.ipv6 && config.paths.iter().all(|p| p.group.is_some_and(|g| g.is_ipv6())), "{text6}");
         for wanted in ["node = \"h2\"", "path = \"/run/fide/lab/x/h2/fided.sock\"", "listen = \"off\"", "interface = \"net1\""] {
             assert!(text.contains(wanted), "{wanted}: {text}");

@@ -75,6 +75,9 @@ pub struct UpArgs {
     /// The agents' heartbeat interval [default: 1ms up to 4 hosts, 10ms for more]
     #[arg(long, value_name = "SPAN", requires = "agents")]
     pub heartbeat: Option<String>,
+    /// The agents authenticate nothing: without it they share a key that is made for the lab
+    #[arg(long, requires = "agents")]
+    pub no_key: bool,
 }
 
 /// `fide lab down`
@@ -171,7 +174,7 @@ fn up(context: &Context, name: Option<String>, args: &UpArgs) -> Result<ExitCode
         other => other?,
     };
     let begun = interrupt.check().and_then(|()| match &fided {
-        Some(fided) => agents::start(&lab, fided, heartbeat, &progress, &interrupt),
+        Some(fided) => agents::start(&lab, fided, heartbeat, !args.no_key, &progress, &interrupt),
         None => Ok(()),
     });
     if let Err(mut failure) = begun {
@@ -193,7 +196,8 @@ fn up(context: &Context, name: Option<String>, args: &UpArgs) -> Result<ExitCode
         let option = if Lab::list().is_ok_and(|l| l.len() == 1) { "" } else { option.as_str() };
         writeln!(out)?;
         if args.agents {
-            writeln!(out, "Every agent sees every host (heartbeat {heartbeat}). Try:")?;
+            let key = if args.no_key { "no key" } else { "a key of the lab's own" };
+            writeln!(out, "Every agent sees every host (heartbeat {heartbeat}, {key}). Try:")?;
             writeln!(out, "  fide lab {option}exec h1 -- fide watch")?;
             writeln!(out, "  fide lab {option}exec h2 -- sh -c 'sleep 600 & fide monitor victim --pid $!; sleep 5; kill -9 $!'")?;
             writeln!(out, "  fide lab {option}exec h1 -- fide events --follow")?;

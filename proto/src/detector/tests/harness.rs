@@ -23,6 +23,8 @@ pub struct Bench {
     pub answering: Vec<(u32, ProbeResult)>,
     /// Paths on which a host hears and answers no question.
     pub deaf: Vec<(u32, usize)>,
+    /// Paths on which what is for a host goes astray, but for what is for everybody. For ourselves ([`ME`]): the answers do, of whomever.
+    pub taken: Vec<(u32, usize)>,
     /// Paths on which nothing reaches us before this moment; then everything does, in order.
     pub held: [u64; PATHS],
     /// Whether answers are barriers, and heartbeats for what came a period before.
@@ -51,6 +53,7 @@ impl Bench {
             sending: Vec::new(),
             answering: Vec::new(),
             deaf: Vec::new(),
+            taken: Vec::new(),
             held: [0; PATHS],
             barriers: true,
             own_queue: Vec::new(),
@@ -146,10 +149,11 @@ impl Bench {
         while let Some(action) = self.d.poll_action() {
             match action {
                 Action::Verdict(v) => self.verdicts.push(*v),
-                Action::Probe { node, paths, .. } => {
+                Action::Probe { node, paths, wide, .. } => {
                     for (_, result) in self.answering.iter().filter(|(n, _)| *n == node) {
                         for (p, asked) in paths.iter().enumerate() {
-                            if *asked && self.held[p] <= self.now && !self.deaf.contains(&(node, p)) {
+                            let astray = self.taken.contains(&(ME, p)) || (!wide && self.taken.contains(&(node, p)));
+                            if *asked && !astray && self.held[p] <= self.now && !self.deaf.contains(&(node, p)) {
                                 self.d.probe_result(node, p, *result, self.now, self.now + 1);
                                 if self.barriers {
                                     let as_of = |n| self.now + u64::from(self.own_queue.contains(n));
@@ -168,6 +172,23 @@ impl Bench {
     /// So many heartbeats of everybody are lost on their way.
     pub fn lose(&mut self, heartbeats: u64) {
         self.numbers.values_mut().for_each(|n| *n += heartbeats);
+    }
+
+    /// Everybody is asked on every path without a doubt, and answers if it can.
+    pub fn try_all(&mut self) -> Vec<(u32, usize)> {
+        let mut news = Vec::new();
+        for (node, ..) in self.sending.clone() {
+            for p in 0..PATHS {
+                if self.d.tried(node, p, self.now) {
+                    news.push((node, p));
+                }
+                let astray = [ME, node].iter().any(|n| self.taken.contains(&(*n, p))) || self.deaf.contains(&(node, p));
+                if let Some((_, result)) = self.answering.iter().find(|(n, _)| *n == node && !astray) {
+                    self.d.probe_result(node, p, *result, self.now + 1, self.now + 1);
+                }
+            }
+        }
+        news
     }
 
     /// The host is gone: no heartbeats, no answers.

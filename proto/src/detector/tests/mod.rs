@@ -1,5 +1,6 @@
 //! Scenarios, named after the section of the paper (or the issue) and the property.
 
+mod diversion;
 mod harness;
 mod inbox_outbox;
 mod notices;

@@ -380,7 +380,7 @@ fn one_own_carrier_down_blames_nobodys_path_and_asks_on_the_other() {
     b.crash(A);
     b.run(10 * MS);
     assert_eq!(b.causes(), [(Cause::ContractBroken, A), (Cause::SilentHost, A)]);
-    assert_eq!(b.others[0], Action::Probe { node: A, paths: [false, true], knock: true });
+    assert_eq!(b.others[0], Action::Probe { node: A, paths: [false, true], knock: true, wide: false });
     assert!(!b.verdicts[1].evidence.paths[0].carrier);
     b.take();
     b.heal(B, 0);

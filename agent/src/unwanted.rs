@@ -1,0 +1,197 @@
+//! What comes and nobody wanted, told once with its sender.
+//!
+//! Packets of strangers are dropped where they come in, and counted. An operator hears of them when there are many, or when already one says that something is
+//! wrong: at once, and every ten minutes while it goes on.
+
+use crate::core::Core;
+use crate::receive::Came;
+use fide_wire::control::UnwantedStatus;
+use fide_wire::packet::Refusal;
+use fide_wire::verdict::{Cause, Grade};
+use fide_xdp::layout::Unwanted;
+use std::fmt::Write as _;
+
+/// So many in a second are told.
+const MANY: u64 = 1000;
+/// How often what goes on is told again.
+const AGAIN_NS: u64 = 600_000_000_000;
+/// Codes of the event beside 0 (another cluster or key): what it is.
+const CODE_ECHO: i32 = 1;
+const CODE_PROBE: i32 = 2;
+const CODE_TCP: i32 = 3;
+const CODE_OWN_MAC: i32 = 4;
+const CODE_REFUSED: i32 = 5;
+/// Of another host: it says that its MAC is taken.
+pub const CODE_DIVERTED: i32 = 6;
+
+/// One thing that is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Unwanted(Unwanted),
+    Refused(Refusal),
+}
+
+/// Those that are told, from how many in a second on. Packets of another cluster or key have an event of their own.
+const TOLD: [(What, u64); 12] = [
+    (What::Unwanted(Unwanted::Echo), MANY),
+    (What::Unwanted(Unwanted::Probe), MANY),
+    (What::Unwanted(Unwanted::Tcp), MANY),
+    (What::Unwanted(Unwanted::OwnMac), 1),
+    (What::Refused(Refusal::RateLimited), 1),
+    (What::Refused(Refusal::OldNumber), MANY),
+    (What::Refused(Refusal::OldIncarnation), MANY),
+    (What::Refused(Refusal::Own), MANY),
+    (What::Refused(Refusal::BodyMac), MANY),
+    (What::Refused(Refusal::UnknownSender), MANY),
+    (What::Refused(Refusal::Short), MANY),
+    (What::Refused(Refusal::Magic), MANY),
+];
+
+/// How many of each there were, and when that was told.
+#[derive(Debug, Default)]
+pub struct Watch {
+    seen: [(u64, Option<u64>); TOLD.len()],
+}
+
+impl Watch {
+    /// Once a second: what is to be told now, and how many have come since the last look.
+    fn look(&mut self, count: impl Fn(What) -> u64, now: u64) -> Vec<(What, u64)> {
+        let mut due = Vec::new();
+        for ((what, from), (seen, told_ns)) in TOLD.into_iter().zip(&mut self.seen) {
+            let count = count(what);
+            let grew = count.saturating_sub(std::mem::replace(seen, count));
+            if grew >= from && told_ns.is_none_or(|told| now.saturating_sub(told) >= AGAIN_NS) {
+                *told_ns = Some(now);
+                due.push((what, grew));
+            }
+        }
+        due
+    }
+}
+
+fn mac_text(mac: [u8; 6]) -> String {
+    mac.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{}{byte:02x}", if text.is_empty() { "" } else { ":" });
+        text
+    })
+}
+
+/// Where the last one came from, in words.
+fn sender((_, last, path): &Came) -> String {
+    let address = last.address().map_or_else(|| "no IP address".into(), |a| a.to_string());
+    match last.mac {
+        [0, 0, 0, 0, 0, 0] => format!("{address} on path {path}"),
+        mac => format!("{address} ({}) on path {path}", mac_text(mac)),
+    }
+}
+
+fn words(what: What, grew: u64, came: &Came) -> (i32, String) {
+    let from = sender(came);
+    match what {
+        What::Unwanted(Unwanted::Echo) => (
+            CODE_ECHO,
+            format!(
+                "{grew} answers to questions that this host did not ask came within a second, the last from {from}: they are dropped"
+            ),
+        ),
+        What::Unwanted(Unwanted::Probe) => {
+            (CODE_PROBE, format!("{grew} questions by UDP came within a second, the last from {from}: they are dropped"))
+        }
+        What::Unwanted(Unwanted::Tcp) => (
+            CODE_TCP,
+            format!("{grew} answers by TCP to questions that this host did not ask came within a second, the last from {from}"),
+        ),
+        What::Unwanted(Unwanted::OwnMac) => (
+            CODE_OWN_MAC,
+            format!(
+                "frames with this host's own MAC came in, the last from {from}: another station uses it, or the network returns frames; answers of this host may go astray, and others wait for its agent's timeout before they take it for dead"
+            ),
+        ),
+        What::Refused(reason) => (
+            CODE_REFUSED,
+            format!("{grew} packets were refused within a second ({reason}), the last from {from}: they are dropped"),
+        ),
+    }
+}
+
+impl Core {
+    fn came(&self, what: What) -> Came {
+        match what {
+            What::Unwanted(kind) => self.receiver.unwanted(kind),
+            What::Refused(reason) => self.receiver.refused_from(reason),
+        }
+    }
+
+    /// Once a second: tells what came and was not wanted, if it is time.
+    pub(crate) fn tell_unwanted(&mut self, now: u64) {
+        let mut watch = std::mem::take(&mut self.unwanted);
+        let due = watch.look(|what| self.came(what).0, now);
+        self.unwanted = watch;
+        for (what, grew) in due {
+            let (code, text) = words(what, grew, &self.came(what));
+            let (name, incarnation) = (self.start.name.clone(), self.start.incarnation);
+            self.tell_text(Cause::ForeignTraffic, Grade::Certain, &name, incarnation, code, text, now);
+        }
+    }
+
+    /// Where the last packet came from that was refused for one of these reasons.
+    pub(crate) fn last_foreign(&self, reasons: &[Refusal]) -> String {
+        let last = reasons.iter().map(|reason| self.receiver.refused_from(*reason)).max_by_key(|(_, last, _)| last.last_ns);
+        last.map_or_else(String::new, |came| sender(&came))
+    }
+
+    /// For the status: everything of which there was any.
+    #[must_use]
+    pub(crate) fn unwanted_status(&self, now: u64) -> Vec<UnwantedStatus> {
+        let kinds = Unwanted::ALL.into_iter().map(|kind| (kind.name(), What::Unwanted(kind)));
+        let all = kinds.chain(Refusal::ALL.into_iter().map(|reason| (reason.name(), What::Refused(reason))));
+        let status = |(kind, what): (&str, What)| {
+            let (count, last, path) = self.came(what);
+            let mac = if last.mac == [0; 6] { String::new() } else { mac_text(last.mac) };
+            let from = last.address().map_or_else(String::new, |a| a.to_string());
+            let age_ns = now.saturating_sub(last.last_ns);
+            (count > 0).then(|| UnwantedStatus { kind: kind.into(), count, from, mac, path, age_ns })
+        };
+        all.filter_map(status).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fide_xdp::layout::Source;
+
+    #[test]
+    fn what_goes_on_is_told_at_once_and_every_ten_minutes() {
+        let mut watch = Watch::default();
+        let mut told = Vec::new();
+        for second in 0..1300u64 {
+            // A thousand a second from the fifth second on; of our MAC one in the tenth.
+            let count = |what| match what {
+                What::Unwanted(Unwanted::Echo) => second.saturating_sub(4) * MANY,
+                What::Unwanted(Unwanted::Probe) => second * (MANY - 1),
+                What::Unwanted(Unwanted::OwnMac) => u64::from(second >= 10),
+                _ => 0,
+            };
+            told.extend(watch.look(count, second * 1_000_000_000).into_iter().map(|(what, grew)| (second, what, grew)));
+        }
+        let echo = What::Unwanted(Unwanted::Echo);
+        assert_eq!(told, [(5, echo, MANY), (10, What::Unwanted(Unwanted::OwnMac), 1), (605, echo, MANY), (1205, echo, MANY)]);
+    }
+
+    #[test]
+    fn the_sender_is_named() {
+        let last = Source {
+            count: 7,
+            ip: 4,
+            from: fide_xdp::layout::words([10, 0, 0, 9].into()),
+            mac: [2, 0, 0, 0, 0, 0xab],
+            ..Source::default()
+        };
+        for (what, _) in TOLD {
+            let (code, text) = words(what, 4321, &(7, last, 1));
+            assert!(code > 0 && text.contains("10.0.0.9 (02:00:00:00:00:ab) on path 1"), "{text}");
+        }
+        assert_eq!(sender(&(1, Source::default(), 0)), "no IP address on path 0");
+    }
+}
