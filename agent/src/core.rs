@@ -2096,7 +2096,7 @@ impl Core {
             self.later.extend(paths().map(|path| Question::Witness { node, path }));
             return;
         }
-        paths().for_each(|path| self.ask(node, path, Prober::echo));
+        paths().for_each(|path| _ = self.ask(node, path, Prober::echo));
         if wide {
             paths().for_each(|path| self.ask_everybody(node, path));
         }
@@ -2119,7 +2119,7 @@ impl Core {
 
     fn put(&mut self, question: Question) {
         match question {
-            Question::Knock { node, path } => self.ask(node, path, Prober::knock),
+            Question::Knock { node, path } => _ = self.ask(node, path, Prober::knock),
             Question::Witness { node, path } => {
                 self.ask(node, path, Prober::echo);
                 self.note_asked(path);
@@ -2143,14 +2143,16 @@ impl Core {
         }
     }
 
-    fn ask(&mut self, node: u32, path: usize, how: fn(&mut Prober, u32, u8, IpAddr) -> Result<(), SendError>) {
-        let Some(slot) = self.slot(node) else { return };
-        let (Some(peer), Some(prober)) = (self.peers[slot].as_ref(), self.prober.as_mut()) else { return };
-        if let Some(address) = peer.addresses[path]
-            && let Err(e) = how(prober, node, path as u8, address)
-        {
+    /// Whether the question left.
+    fn ask(&mut self, node: u32, path: usize, how: fn(&mut Prober, u32, u8, IpAddr) -> Result<(), SendError>) -> bool {
+        let Some(slot) = self.slot(node) else { return false };
+        let (Some(peer), Some(prober)) = (self.peers[slot].as_ref(), self.prober.as_mut()) else { return false };
+        let Some(address) = peer.addresses[path] else { return false };
+        let asked = how(prober, node, path as u8, address);
+        if let Err(e) = &asked {
             tracing::debug!("probe of {} on path {path}: {e}", peer.name);
         }
+        asked.is_ok()
     }
 
     /// Asks a host in a frame for everybody: it gets there wherever the switches think that the host is.
@@ -2176,7 +2178,10 @@ impl Core {
                 if self.carriers[path] && self.detector.tried(node, path, now) {
                     self.tell_diverted(node, path, now);
                 }
-                self.ask(node, path, Prober::echo_aside);
+                // Behind our own fence, while it is shut, no question leaves.
+                if !self.ask(node, path, Prober::echo_aside) {
+                    self.detector.not_tried(node, path);
+                }
             }
         }
     }

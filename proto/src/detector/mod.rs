@@ -642,6 +642,13 @@ impl Detector {
         !known
     }
 
+    /// That question could not be sent: it says nothing.
+    pub fn not_tried(&mut self, node: u32, path: usize) {
+        if let Some(path) = self.find(node).and_then(|i| self.peers[i].paths.get_mut(path)) {
+            path.tried_ns = 0;
+        }
+    }
+
     /// What is for this host, or what it answers, may go astray on this path: somebody uses its MAC, as it says itself. Or ours (our own node id), and then that
     /// holds of everybody's answers. Whether that was not known.
     pub fn diverted(&mut self, node: u32, path: usize, now_ns: u64) -> bool {
@@ -838,6 +845,9 @@ impl Detector {
             let reached_ns = others.map(|(at, _)| at).max().unwrap_or(0);
             let limits = peer.witness_limits(&self.config, slowest, now);
             peer.probing.witness(reached_ns, &limits, now);
+            if peer.asks_at_leisure(&self.config) {
+                peer.probing.hurry(peer.probe_soon_ns(&self.config), limits.round_trip_ns);
+            }
         }
     }
 

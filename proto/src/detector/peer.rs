@@ -291,6 +291,21 @@ impl Probing {
         }
     }
 
+    /// A host that answers is a witness at the moments of its questions only. Where they are put at leisure, two
+    /// such moments never frame a question closely enough: once the first is known, the next question is due
+    /// `soon_ns` later, and the one after that when a witness's answer to it completes the frame.
+    pub fn hurry(&mut self, soon_ns: u64, round_trip_ns: u64) {
+        if self.witnessed_ns == 0 || self.reached_since_ns != 0 {
+            return;
+        }
+        let at_ns = match (self.asked_again_ns, self.asked_again_by_ns) {
+            (0, _) => self.witnessed_ns.saturating_add(soon_ns),
+            (again, by) if by != 0 && self.sent_ns == again => by.saturating_add(round_trip_ns),
+            _ => return, // that one was asked, too
+        };
+        self.next_ns = self.next_ns.min(at_ns);
+    }
+
     /// Whether the next question is asked of everybody: the second and the third of a series, which so do not rest on what switches have learned, and then now
     /// and then, for everybody's processors have to do with it.
     pub fn is_next_wide(&self) -> bool {
@@ -421,6 +436,9 @@ impl Peer {
         let before_ns = std::mem::replace(&mut p.tried_ns, now_ns);
         if before_ns == 0 || p.answered_ns == 0 {
             return false; // it never answered: ICMP is filtered, as far as we know
+        }
+        if self.fence.is_some_and(|promise| promise.host) {
+            return false; // its fence may be shut, which lets nothing but its heartbeats through
         }
         if p.answered_ns >= before_ns {
             p.in_vain = p.in_vain.saturating_sub(1);
@@ -595,13 +613,18 @@ impl Peer {
 
     /// Time between two questions while nothing answers; longer when that has led to no verdict for long.
     pub fn probe_interval_ns(&self, config: &Config) -> u64 {
-        let rounds = config.probe_rounds.max(1);
-        let interval = (self.probe_wait_ns(config) / u64::from(rounds)).max(1);
-        if self.probing.unanswered > rounds.saturating_mul(PATIENT_SERIES) {
-            interval.max(config.late_probe_ns)
-        } else {
-            interval
-        }
+        let interval = self.probe_soon_ns(config);
+        if self.asks_at_leisure(config) { interval.max(config.late_probe_ns) } else { interval }
+    }
+
+    /// Time between two questions that a verdict waits for.
+    pub fn probe_soon_ns(&self, config: &Config) -> u64 {
+        (self.probe_wait_ns(config) / u64::from(config.probe_rounds.max(1))).max(1)
+    }
+
+    /// Whether so many questions have led to no verdict that they are asked less often.
+    pub fn asks_at_leisure(&self, config: &Config) -> bool {
+        self.probing.unanswered > config.probe_rounds.max(1).saturating_mul(PATIENT_SERIES)
     }
 
     /// Whether enough questions stayed unanswered for long enough, we being there and permitted to judge.

@@ -160,3 +160,30 @@ fn a_host_that_never_answers_is_judged_as_before() {
     let after = silent_after(&mut b, A);
     assert!(after < 10 * MS, "{after} ns");
 }
+
+/// Questions are put at leisure while a fence may be open, and witnesses that answer are heard no oftener than they are asked.
+#[test]
+fn a_fence_that_may_be_open_for_long_costs_no_time_behind_it() {
+    for timeout in [5, 20, 50, 100, 137, 400, 900] {
+        let mut b = Bench::watching(&[A, B, C]);
+        assert_eq!(b.try_all(), []);
+        let promise = FencePromise { timeout_ns: timeout * MS, mode: fide_wire::verdict::FenceMode::Sent, host: true };
+        b.d.fence(A, 1, Some(promise)).unwrap();
+        let after = silent_after(&mut b, A);
+        assert!((timeout * MS..(timeout + 25) * MS).contains(&after), "{after} ns with {timeout} ms");
+    }
+}
+
+/// Heartbeats of a host whose fence is shut come, and its answers do not.
+#[test]
+fn a_host_with_a_fence_of_its_own_is_not_thought_diverted() {
+    let mut b = Bench::watching(&[A, B]);
+    assert_eq!(b.try_all(), []);
+    let promise = FencePromise { timeout_ns: 100 * MS, mode: fide_wire::verdict::FenceMode::Sent, host: true };
+    b.d.fence(A, 1, Some(promise)).unwrap();
+    b.answering.retain(|(node, _)| *node != A);
+    for _ in 0..10 {
+        b.run(1_000 * MS);
+        assert_eq!(b.try_all(), []);
+    }
+}
