@@ -46,7 +46,6 @@ pub struct Receiver {
     own_notices: u32,
     node: u32,
     incarnation: u32,
-    refused_bodies: u64,
 }
 
 /// While more packets wait than this, sockets are not read.
@@ -99,7 +98,6 @@ impl Receiver {
             own_notices: 0,
             node: setup.node,
             incarnation: setup.incarnation,
-            refused_bodies: 0,
         };
         let failed = |why: String| ReceiveError { wanted: wanted.name(), why };
         if let Err(e) = r.load(setup, keys) {
@@ -445,17 +443,12 @@ impl Receiver {
         if let Some(m) = &self.mechanism {
             sums.iter_mut().zip(m.refused()).for_each(|(a, b)| *a += b);
         }
-        sums[Refusal::BodyMac as usize] += self.refused_bodies;
         sums
     }
 
     /// Counts a packet refused after the receive program had let it through.
     pub fn count_refused(&mut self, reason: Refusal) {
-        if reason == Refusal::BodyMac {
-            self.refused_bodies += 1;
-        } else {
-            self.soft.refused[reason as usize] += 1;
-        }
+        self.soft.refused[reason as usize] += 1;
     }
 
     /// (packets of this name that this incarnation did not send, records that found the urgent ring full).

@@ -429,8 +429,8 @@ mod tests {
         for kind in [Kind::Heartbeat, Kind::PathReport, Kind::Announce] {
             let good = frame(kind, 9, 7, 0, None, b"a body");
             let mut forged = good.clone();
-            forged[54] ^= 1;
-            assert_eq!(t.accept(&forged, 0, FROM, 1, &ME, &k), Err(Refusal::BodyMac));
+            forged[50] ^= 1;
+            assert_eq!(t.accept(&forged, 0, FROM, 1, &ME, &k), Err(Refusal::Mac));
             assert_eq!((t.peer(0).path[0].number, t.peer(0).path[0].refused), (if kind == Kind::Heartbeat { 0 } else { 9 }, 0));
             assert!(t.accept(&good, 0, FROM, 1, &ME, &k).is_ok());
             t.peers[0].path[0].event_number = 0;

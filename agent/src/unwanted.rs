@@ -32,7 +32,7 @@ enum What {
 }
 
 /// Those that are told, from how many in a second on. Packets of another cluster or key have an event of their own.
-const TOLD: [(What, u64); 12] = [
+const TOLD: [(What, u64); 11] = [
     (What::Unwanted(Unwanted::Echo), MANY),
     (What::Unwanted(Unwanted::Probe), MANY),
     (What::Unwanted(Unwanted::Tcp), MANY),
@@ -41,7 +41,6 @@ const TOLD: [(What, u64); 12] = [
     (What::Refused(Refusal::OldNumber), MANY),
     (What::Refused(Refusal::OldIncarnation), MANY),
     (What::Refused(Refusal::Own), MANY),
-    (What::Refused(Refusal::BodyMac), MANY),
     (What::Refused(Refusal::UnknownSender), MANY),
     (What::Refused(Refusal::Short), MANY),
     (What::Refused(Refusal::Magic), MANY),

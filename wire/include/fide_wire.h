@@ -5,12 +5,15 @@
 
 #define FIDE_PORT 3433
 #define FIDE_MAGIC 61918
-#define FIDE_VERSION 1
-#define FIDE_HAS_BODY 8
-#define FIDE_FIXED_LEN 36
-#define FIDE_NOTICE_LEN 24
+#define FIDE_VERSION 2
+#define FIDE_HEADER_LEN 40
 #define FIDE_TAG_LEN 8
-#define FIDE_PACKET_MAX 1496
+#define FIDE_BODY_AT 48
+#define FIDE_BODY_MAX 1424
+#define FIDE_CHANGE_LEN 32
+#define FIDE_ITEM_HEAD 3
+#define FIDE_CHANNEL_PIGGYBACK 1
+#define FIDE_PACKET_MAX 1472
 #define FIDE_PIGGYBACK_HEAD 2
 #define FIDE_PIGGYBACK_MAX 1418
 #define FIDE_PATHS 2
@@ -20,12 +23,20 @@
 #define FIDE_MARK_SHIFT 20
 #define FIDE_JITTER_UNIT_SHIFT 8
 #define FIDE_KIND_HEARTBEAT 1
-#define FIDE_KIND_NOTICE 2
-#define FIDE_KIND_LEAVE 3
-#define FIDE_KIND_CONFIRM 4
-#define FIDE_KIND_PATH_REPORT 5
-#define FIDE_KIND_ANNOUNCE 6
-#define FIDE_KIND_HELLO 7
+#define FIDE_KIND_CHANGE 2
+#define FIDE_KIND_PULL 3
+#define FIDE_KIND_ROWS 4
+#define FIDE_KIND_HELLO 5
+#define FIDE_KIND_INTRODUCTION 6
+#define FIDE_KIND_PATH_REPORT 7
+#define FIDE_KIND_MESSAGE 8
+#define FIDE_KIND_FRAGMENT 9
+#define FIDE_KIND_COPY 10
+#define FIDE_KIND_MEMORY 11
+#define FIDE_KIND_MEMORY_ANSWER 12
+#define FIDE_KIND_SIZE_PROBE 13
+#define FIDE_KIND_SIZE_ANSWER 14
+#define FIDE_KIND_CONFIRM 15
 #define FIDE_REFUSED_SHORT 0
 #define FIDE_REFUSED_MAGIC 1
 #define FIDE_REFUSED_VERSION 2
@@ -33,17 +44,16 @@
 #define FIDE_REFUSED_CLUSTER 4
 #define FIDE_REFUSED_KEY 5
 #define FIDE_REFUSED_MAC 6
-#define FIDE_REFUSED_BODY_MAC 7
-#define FIDE_REFUSED_OLD_NUMBER 8
-#define FIDE_REFUSED_OLD_INCARNATION 9
-#define FIDE_REFUSED_WRONG_PATH 10
-#define FIDE_REFUSED_OVERSIZE 11
-#define FIDE_REFUSED_OWN 12
-#define FIDE_REFUSED_UNKNOWN_SENDER 13
-#define FIDE_REFUSED_RING_FULL 14
-#define FIDE_REFUSED_FRAGMENT 15
-#define FIDE_REFUSED_RATE_LIMITED 16
-#define FIDE_REFUSALS 17
+#define FIDE_REFUSED_OLD_NUMBER 7
+#define FIDE_REFUSED_OLD_INCARNATION 8
+#define FIDE_REFUSED_WRONG_PATH 9
+#define FIDE_REFUSED_OVERSIZE 10
+#define FIDE_REFUSED_OWN 11
+#define FIDE_REFUSED_UNKNOWN_SENDER 12
+#define FIDE_REFUSED_RING_FULL 13
+#define FIDE_REFUSED_FRAGMENT 14
+#define FIDE_REFUSED_RATE_LIMITED 15
+#define FIDE_REFUSALS 16
 #define FIDE_CAUSE_EXITED 1
 #define FIDE_CAUSE_KILLED 2
 #define FIDE_CAUSE_DOOMED 3
@@ -84,21 +94,23 @@
 #define FIDE_NOTICE_CONFIRMS 1
 
 /* Big-endian, as on the wire. */
-struct fide_fixed {
+struct fide_header {
 	__u16 magic;
-	__u8 version_kind;
+	__u8 version_flags;
 	__u8 path_key;
 	__u32 cluster;
 	__u32 sender;
 	__u32 incarnation;
-	__u64 number;
+	__u64 kind_channel_number; /* u8, u8, u48 */
 	__u64 sent_ns;
 	__u32 period_ns;
+	__u32 table_version;
 } __attribute__((packed));
 
-struct fide_notice {
-	__u32 notice;
-	__u32 app;
+struct fide_change {
+	__u32 origin;
+	__u32 row;
+	__u64 version;
 	__u8 cause;
 	__u8 grade;
 	__u16 flags;
@@ -127,8 +139,8 @@ struct fide_record {
 	__u32 reserved;
 };
 
-_Static_assert(sizeof(struct fide_fixed) == FIDE_FIXED_LEN, "fixed part");
-_Static_assert(sizeof(struct fide_notice) == FIDE_NOTICE_LEN, "notice");
+_Static_assert(sizeof(struct fide_header) == FIDE_HEADER_LEN, "header");
+_Static_assert(sizeof(struct fide_change) == FIDE_CHANGE_LEN, "change");
 _Static_assert(sizeof(struct fide_record) == 72, "record");
 
 #endif

@@ -1,7 +1,9 @@
 //! The C view of the wire, for the kernel program and for other languages: printed from the Rust definitions so that they cannot differ.
 
 use crate::event::{Record, RecordKind};
-use crate::packet::{self, Kind, Refusal};
+use crate::frame::table::Change;
+use crate::frame::{self, Channel, Kind, items};
+use crate::packet::{self, Refusal};
 use crate::verdict::{Cause, Grade};
 use std::fmt::Write;
 
@@ -22,10 +24,13 @@ pub fn text() -> String {
     def("PORT", crate::DEFAULT_PORT.into());
     def("MAGIC", packet::MAGIC.into());
     def("VERSION", packet::VERSION.into());
-    def("HAS_BODY", packet::HAS_BODY.into());
-    def("FIXED_LEN", packet::FIXED_LEN as u64);
-    def("NOTICE_LEN", packet::NOTICE_LEN as u64);
-    def("TAG_LEN", packet::TAG_LEN as u64);
+    def("HEADER_LEN", frame::HEADER_LEN as u64);
+    def("TAG_LEN", frame::TAG_LEN as u64);
+    def("BODY_AT", frame::BODY_AT as u64);
+    def("BODY_MAX", frame::BODY_MAX as u64);
+    def("CHANGE_LEN", Change::LEN as u64);
+    def("ITEM_HEAD", items::HEAD_LEN as u64);
+    def("CHANNEL_PIGGYBACK", Channel::Piggyback as u64);
     def("PACKET_MAX", packet::PACKET_MAX as u64);
     def("PIGGYBACK_HEAD", packet::PIGGYBACK_HEAD as u64);
     def("PIGGYBACK_MAX", crate::PIGGYBACK_MAX as u64);
@@ -35,16 +40,8 @@ pub fn text() -> String {
     def("MARK_EVERY", crate::marks::EVERY);
     def("MARK_SHIFT", u64::from(crate::marks::SHIFT));
     def("JITTER_UNIT_SHIFT", crate::jitter::UNIT_SHIFT.into());
-    for (name, kind) in [
-        ("HEARTBEAT", Kind::Heartbeat),
-        ("NOTICE", Kind::Notice),
-        ("LEAVE", Kind::Leave),
-        ("CONFIRM", Kind::Confirm),
-        ("PATH_REPORT", Kind::PathReport),
-        ("ANNOUNCE", Kind::Announce),
-        ("HELLO", Kind::Hello),
-    ] {
-        def(&format!("KIND_{name}"), kind as u64);
+    for kind in Kind::ALL {
+        def(&format!("KIND_{}", upper(kind.name())), kind as u64);
     }
     for refusal in Refusal::ALL {
         def(&format!("REFUSED_{}", upper(refusal.name())), refusal as u64);
@@ -74,12 +71,12 @@ pub fn text() -> String {
     def("NOTICE_CONFIRMS", packet::Notice::CONFIRMS.into());
     h.push_str(
         "\n/* Big-endian, as on the wire. */\n\
-         struct fide_fixed {\n\
-         \t__u16 magic;\n\t__u8 version_kind;\n\t__u8 path_key;\n\t__u32 cluster;\n\t__u32 sender;\n\t__u32 incarnation;\n\
-         \t__u64 number;\n\t__u64 sent_ns;\n\t__u32 period_ns;\n\
+         struct fide_header {\n\
+         \t__u16 magic;\n\t__u8 version_flags;\n\t__u8 path_key;\n\t__u32 cluster;\n\t__u32 sender;\n\t__u32 incarnation;\n\
+         \t__u64 kind_channel_number; /* u8, u8, u48 */\n\t__u64 sent_ns;\n\t__u32 period_ns;\n\t__u32 table_version;\n\
          } __attribute__((packed));\n\n\
-         struct fide_notice {\n\
-         \t__u32 notice;\n\t__u32 app;\n\t__u8 cause;\n\t__u8 grade;\n\t__u16 flags;\n\t__s32 code;\n\t__u64 event_ns;\n\
+         struct fide_change {\n\
+         \t__u32 origin;\n\t__u32 row;\n\t__u64 version;\n\t__u8 cause;\n\t__u8 grade;\n\t__u16 flags;\n\t__s32 code;\n\t__u64 event_ns;\n\
          } __attribute__((packed));\n\n\
          /* Host byte order, in rings. */\n\
          struct fide_record {\n\
@@ -87,8 +84,8 @@ pub fn text() -> String {
          \t__u8 path;\n\t__u8 flags;\n\t__u16 body_len;\n\t__u64 id;\n\t__u64 event_ns;\n\t__u64 sent_ns;\n\t__u64 received_ns;\n\
          \t__u64 number;\n\t__u32 pid;\n\t__u32 reserved;\n\
          };\n\n\
-         _Static_assert(sizeof(struct fide_fixed) == FIDE_FIXED_LEN, \"fixed part\");\n\
-         _Static_assert(sizeof(struct fide_notice) == FIDE_NOTICE_LEN, \"notice\");\n\
+         _Static_assert(sizeof(struct fide_header) == FIDE_HEADER_LEN, \"header\");\n\
+         _Static_assert(sizeof(struct fide_change) == FIDE_CHANGE_LEN, \"change\");\n\
          _Static_assert(sizeof(struct fide_record) == 72, \"record\");\n\n\
          #endif\n",
     );

@@ -1,49 +1,38 @@
-//! Packets: UDP payloads, big-endian, at most 54 bytes of header so that 1418 bytes of piggyback fit a 1500-byte frame.
+//! What agents tell each other in frames ([`crate::frame`]): kinds and their bodies.
 //!
-//! ```text
-//!  0  u16 magic 0xF1DE        12  u32 incarnation       32  u32 period_ns
-//!  2  u4  version, u1 body,    16  u64 number            36  [24 bytes of notice, kinds 2 and 3 only]
-//!     u3  kind
-//!  3  u4  path,    u4 key id  24  u64 sent_ns           36 or 60  u64 mac over all before it
-//!  4  u32 cluster                                       44 or 68  [u64 body mac, body] when there is a body
-//!  8  u32 sender
-//! ```
-//! The receive program authenticates everything up to and including `mac`, then sees whether the number is new, and authenticates the body before the
-//! number is used up (a notice has none). A notice's own numbers:
-//! ```text
-//! 36  u32 notice   40  u32 app   44  u8 cause   45  u8 grade   46  u16 flags   48  i32 code   52  u64 event_ns
-//! ```
-//! `number` grows within (sender, incarnation, path, class), the classes being heartbeats and everything else; what does not grow is
-//! refused as a replay.
+//! | kind | on the wire | body |
+//! |---|---|---|
+//! | heartbeat | [`frame::Kind::Heartbeat`] | nothing, or an item with the piggyback of one process ([`frame::items`]) |
+//! | notice, leave | [`frame::Kind::Change`] | one [`Change`] of the sender's own table; row 0 is its agent, which leaves |
+//! | confirmation | [`frame::Kind::Confirm`] | [`ConfirmEntry`] each |
+//! | path report | [`frame::Kind::PathReport`] | [`ReportEntry`] each |
+//! | announcement | [`frame::Kind::Introduction`] | [`Announce`] as JSON |
+//! | hello | [`frame::Kind::Hello`] | [`frame::introduction::Hello`] |
+//!
+//! `number` grows within (sender, incarnation, path, class), the classes being heartbeats and everything else; what does
+//! not grow is refused as a replay. Frames of other kinds are authenticated, counted as [`Refusal::Kind`] and ignored.
 
 use crate::PIGGYBACK_MAX;
+use crate::frame::table::{Change, State};
+use crate::frame::{self, BODY_AT, Channel, items};
 use crate::mac::Keyring;
 use crate::verdict::{Cause, Contract, FencePromise, Grade};
 use serde::{Deserialize, Serialize};
 
-/// First two bytes of every packet.
-pub const MAGIC: u16 = 0xF1DE;
-/// Version of the format.
-pub const VERSION: u8 = 1;
-/// Bit of byte 2: a body follows. It is under the tag, so that a body cannot be cut off unnoticed.
-pub const HAS_BODY: u8 = 8;
-/// Bytes before the notice or the tag.
-pub const FIXED_LEN: usize = 36;
-/// Bytes of a notice.
-pub const NOTICE_LEN: usize = 24;
-/// Bytes of a tag.
-pub const TAG_LEN: usize = 8;
-/// Bytes before a piggybacked message in a heartbeat's body: the low half of the number of the process it is from.
-pub const PIGGYBACK_HEAD: usize = 2;
-/// Largest body.
+pub use crate::frame::{MAGIC, NUMBER_MAX, TAG_LEN, VERSION};
+
+/// Bytes before a piggybacked message, behind the head of its item: the low half of the number of the process it is from.
+pub const PIGGYBACK_HEAD: usize = items::APP_LEN;
+/// Largest body: for a heartbeat, of its piggyback with [`PIGGYBACK_HEAD`].
 pub const BODY_MAX: usize = PIGGYBACK_HEAD + PIGGYBACK_MAX;
 /// Largest packet.
-pub const PACKET_MAX: usize = FIXED_LEN + NOTICE_LEN + 2 * TAG_LEN + BODY_MAX;
-/// Bytes of a heartbeat's headers above IP: UDP, fixed part, two tags, and the head of the piggyback.
-pub const HEARTBEAT_OVERHEAD: usize = 8 + FIXED_LEN + 2 * TAG_LEN + PIGGYBACK_HEAD;
+pub const PACKET_MAX: usize = frame::FRAME_MAX;
+/// Bytes of a heartbeat's headers above IP: UDP, the fixed part with its tag, and the head of the piggyback.
+pub const HEARTBEAT_OVERHEAD: usize = 8 + BODY_AT + items::HEAD_LEN + PIGGYBACK_HEAD;
 
 // FiDe §3.1: 1418 bytes of piggyback in an ordinary 1500-byte IPv4 frame.
 const _: () = assert!(20 + HEARTBEAT_OVERHEAD + PIGGYBACK_MAX <= 1500);
+const _: () = assert!(BODY_MAX + items::HEAD_LEN <= frame::BODY_MAX);
 
 /// The largest piggyback on an interface with this MTU.
 #[must_use]
@@ -55,42 +44,57 @@ pub const fn piggyback_max(mtu: usize, ipv6: bool) -> usize {
 
 /// What a packet is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
 pub enum Kind {
     /// Periodic; its body is the piggyback.
-    Heartbeat = 1,
+    Heartbeat,
     /// A verdict about a process of the sender.
-    Notice = 2,
-    /// The sender's agent leaves; carries a notice with app 0.
-    Leave = 3,
+    Notice,
+    /// The sender's agent leaves: a notice with app 0.
+    Leave,
     /// Which notices the sender has received.
-    Confirm = 4,
+    Confirm,
     /// What the sender receives from others, per path.
-    PathReport = 5,
+    PathReport,
     /// Name, contract and monitored processes of the sender.
-    Announce = 6,
+    Announce,
     /// The sender asks others to show that they live now ([`crate::frame::introduction::Hello`]). They answer in an
     /// [`Announce`].
-    Hello = 7,
+    Hello,
 }
 
 impl Kind {
-    /// The kind with this number.
+    /// Every kind.
+    pub const ALL: [Kind; 7] =
+        [Kind::Heartbeat, Kind::Notice, Kind::Leave, Kind::Confirm, Kind::PathReport, Kind::Announce, Kind::Hello];
+
+    /// The kind of its frames.
     #[must_use]
-    pub const fn from_u8(number: u8) -> Option<Self> {
-        Some(match number {
-            1 => Kind::Heartbeat,
-            2 => Kind::Notice,
-            3 => Kind::Leave,
-            4 => Kind::Confirm,
-            5 => Kind::PathReport,
-            6 => Kind::Announce,
-            7 => Kind::Hello,
+    pub const fn frame(self) -> frame::Kind {
+        match self {
+            Kind::Heartbeat => frame::Kind::Heartbeat,
+            Kind::Notice | Kind::Leave => frame::Kind::Change,
+            Kind::Confirm => frame::Kind::Confirm,
+            Kind::PathReport => frame::Kind::PathReport,
+            Kind::Announce => frame::Kind::Introduction,
+            Kind::Hello => frame::Kind::Hello,
+        }
+    }
+
+    /// What a frame of this kind is; a change may also be a leave. `None`: nothing that agents tell each other yet.
+    #[must_use]
+    pub const fn of(kind: frame::Kind) -> Option<Self> {
+        Some(match kind {
+            frame::Kind::Heartbeat => Kind::Heartbeat,
+            frame::Kind::Change => Kind::Notice,
+            frame::Kind::Confirm => Kind::Confirm,
+            frame::Kind::PathReport => Kind::PathReport,
+            frame::Kind::Introduction => Kind::Announce,
+            frame::Kind::Hello => Kind::Hello,
             _ => return None,
         })
     }
 
-    /// Whether a notice follows the fixed part.
+    /// Whether it carries a notice.
     #[must_use]
     pub const fn has_notice(self) -> bool {
         matches!(self, Kind::Notice | Kind::Leave)
@@ -108,39 +112,37 @@ pub enum Refusal {
     Magic = 1,
     /// Another version of the format.
     Version = 2,
-    /// Unknown kind, cause or grade.
+    /// Authentic, and of a kind, cause or grade that this version does not know.
     Kind = 3,
     /// Another cluster's id.
     Cluster = 4,
     /// Signed with a key id that is not accepted.
     Key = 5,
-    /// The tag over the fixed part is wrong: corrupted, forged, or another key under the same id.
+    /// The tag is wrong: corrupted, forged, or another key under the same id.
     Mac = 6,
-    /// The tag over the body is wrong.
-    BodyMac = 7,
     /// A number seen before on this path: a replay or a duplicate.
-    OldNumber = 8,
+    OldNumber = 7,
     /// An incarnation that is over.
-    OldIncarnation = 9,
+    OldIncarnation = 8,
     /// Sent on another path than the one it arrived on: cables or switches are mixed up.
-    WrongPath = 10,
+    WrongPath = 9,
     /// Larger than any packet.
-    Oversize = 11,
+    Oversize = 10,
     /// From this very agent: looped back by the network.
-    Own = 12,
+    Own = 11,
     /// From a node not heard of before (its announcement is awaited).
-    UnknownSender = 13,
+    UnknownSender = 12,
     /// A ring had no room.
-    RingFull = 14,
+    RingFull = 13,
     /// An IP fragment; packets fit one frame.
-    Fragment = 15,
+    Fragment = 14,
     /// More announcements of a host that is not known (or of an incarnation of it) than one makes.
-    RateLimited = 16,
+    RateLimited = 15,
 }
 
 impl Refusal {
     /// Number of reasons.
-    pub const COUNT: usize = 17;
+    pub const COUNT: usize = 16;
     /// Every reason in the order of the counters.
     pub const ALL: [Refusal; Self::COUNT] = [
         Refusal::Short,
@@ -150,7 +152,6 @@ impl Refusal {
         Refusal::Cluster,
         Refusal::Key,
         Refusal::Mac,
-        Refusal::BodyMac,
         Refusal::OldNumber,
         Refusal::OldIncarnation,
         Refusal::WrongPath,
@@ -173,7 +174,6 @@ impl Refusal {
             Refusal::Cluster => "cluster",
             Refusal::Key => "key",
             Refusal::Mac => "mac",
-            Refusal::BodyMac => "body-mac",
             Refusal::OldNumber => "old-number",
             Refusal::OldIncarnation => "old-incarnation",
             Refusal::WrongPath => "wrong-path",
@@ -251,80 +251,79 @@ pub struct Packet<'a> {
     pub body: &'a [u8],
 }
 
+impl Notice {
+    /// The same as a change of the table of `sender`.
+    #[must_use]
+    pub const fn change(&self, sender: u32) -> Change {
+        let Self { notice, app, cause, grade, flags, code, event_ns } = *self;
+        Change { origin: sender, row: app, version: notice as u64, state: State { cause, grade, flags, code, event_ns } }
+    }
+
+    /// The notice that a change of the table of `sender` is.
+    fn of(change: &Change, sender: u32) -> Option<Self> {
+        let State { cause, grade, flags, code, event_ns } = change.state;
+        let notice = u32::try_from(change.version).ok().filter(|_| change.origin == sender)?;
+        Some(Self { notice, app: change.row, cause, grade, flags, code, event_ns })
+    }
+}
+
 fn be<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut out = [0u8; N];
     out.copy_from_slice(&bytes[at..at + N]);
     out
 }
 
-/// Reads a packet and checks its tags. Everything but freshness (number, incarnation, path) is decided here.
+/// Reads a packet and checks its tag. Everything but freshness (number, incarnation, path) is decided here.
 ///
 /// # Errors
 /// The [`Refusal`] to count. Never panics, whatever the bytes.
 pub fn decode<'a>(bytes: &'a [u8], cluster: u32, keys: &Keyring) -> Result<Packet<'a>, Refusal> {
-    if bytes.len() < FIXED_LEN + TAG_LEN {
-        return Err(Refusal::Short);
+    let frame = frame::decode(bytes, cluster, keys)?;
+    let h = frame.header;
+    let mut kind = Kind::of(frame.kind).ok_or(Refusal::Kind)?;
+    let mut notice = None;
+    let mut body = frame.body;
+    match kind {
+        Kind::Heartbeat => body = piggyback(body)?,
+        Kind::Notice | Kind::Leave => {
+            let n = one_change(body)?.and_then(|change| Notice::of(&change, h.sender)).ok_or(Refusal::Kind)?;
+            kind = if n.app == 0 { Kind::Leave } else { Kind::Notice };
+            (notice, body) = (Some(n), &[]);
+        }
+        _ => {}
     }
-    if u16::from_be_bytes(be(bytes, 0)) != MAGIC {
-        return Err(Refusal::Magic);
-    }
-    if bytes[2] >> 4 != VERSION {
-        return Err(Refusal::Version);
-    }
-    let kind = Kind::from_u8(bytes[2] & 7).ok_or(Refusal::Kind)?;
     let header = Header {
         kind,
-        path: bytes[3] >> 4,
-        key_id: bytes[3] & 15,
-        cluster: u32::from_be_bytes(be(bytes, 4)),
-        sender: u32::from_be_bytes(be(bytes, 8)),
-        incarnation: u32::from_be_bytes(be(bytes, 12)),
-        number: u64::from_be_bytes(be(bytes, 16)),
-        sent_ns: u64::from_be_bytes(be(bytes, 24)),
-        period_ns: u32::from_be_bytes(be(bytes, 32)),
-    };
-    if header.cluster != cluster {
-        return Err(Refusal::Cluster);
-    }
-    let tag_at = FIXED_LEN + if kind.has_notice() { NOTICE_LEN } else { 0 };
-    let body_at = tag_at + TAG_LEN;
-    if bytes.len() < body_at {
-        return Err(Refusal::Short);
-    }
-    if bytes.len() > body_at + TAG_LEN + BODY_MAX {
-        return Err(Refusal::Oversize);
-    }
-    let key = keys.get(header.key_id).ok_or(Refusal::Key)?;
-    let tag = u64::from_be_bytes(be(bytes, tag_at));
-    if key.tag(&bytes[..tag_at]) != tag {
-        return Err(Refusal::Mac);
-    }
-    let notice = if kind.has_notice() {
-        Some(Notice {
-            notice: u32::from_be_bytes(be(bytes, 36)),
-            app: u32::from_be_bytes(be(bytes, 40)),
-            cause: Cause::from_u8(bytes[44]).ok_or(Refusal::Kind)?,
-            grade: Grade::from_u8(bytes[45]).ok_or(Refusal::Kind)?,
-            flags: u16::from_be_bytes(be(bytes, 46)),
-            code: i32::from_be_bytes(be(bytes, 48)),
-            event_ns: u64::from_be_bytes(be(bytes, 52)),
-        })
-    } else {
-        None
-    };
-    let body = match (bytes[2] & HAS_BODY != 0, bytes.len() - body_at) {
-        (false, 0) => &[][..],
-        (false, _) => return Err(Refusal::Oversize),
-        (true, n) if n <= TAG_LEN => return Err(Refusal::Short),
-        (true, _) => {
-            let body = &bytes[body_at + TAG_LEN..];
-            if key.body_tag(tag, body) != u64::from_be_bytes(be(bytes, body_at)) {
-                return Err(Refusal::BodyMac);
-            }
-            body
-        }
+        path: h.path,
+        key_id: h.key_id,
+        cluster: h.cluster,
+        sender: h.sender,
+        incarnation: h.incarnation,
+        number: h.number,
+        sent_ns: h.sent_ns,
+        period_ns: h.period_ns,
     };
     Ok(Packet { header, notice, body })
+}
+
+/// The piggyback in the body of a heartbeat: its first item, if it is one. What follows is for services that this version does not
+/// know.
+fn piggyback(body: &[u8]) -> Result<&[u8], Refusal> {
+    match items::read(body).next() {
+        None => Ok(&[]),
+        Some(Err(_)) => Err(Refusal::Short),
+        Some(Ok(item)) if item.channel == Channel::Piggyback as u8 => Ok(item.bytes),
+        Some(Ok(_)) => Ok(&[]),
+    }
+}
+
+/// The change in a frame, of which there is one; none that this version could read.
+fn one_change(body: &[u8]) -> Result<Option<Change>, Refusal> {
+    match body.len().cmp(&Change::LEN) {
+        std::cmp::Ordering::Less => Err(Refusal::Short),
+        std::cmp::Ordering::Greater => Err(Refusal::Oversize),
+        std::cmp::Ordering::Equal => Ok(Change::read_all(body).next().flatten()),
+    }
 }
 
 /// What cannot be written.
@@ -346,7 +345,7 @@ pub enum EncodeError {
 /// [`EncodeError::TooLarge`] when the body exceeds [`BODY_MAX`].
 ///
 /// # Panics
-/// When a notice is given for a kind that has none, or is missing where the kind has one: a mistake of the caller.
+/// When a notice is given for a kind that has none, is missing where the kind has one, or comes with a body: a mistake of the caller.
 pub fn encode(
     out: &mut [u8; PACKET_MAX],
     header: &Header,
@@ -355,40 +354,31 @@ pub fn encode(
     keys: &Keyring,
 ) -> Result<usize, EncodeError> {
     assert_eq!(header.kind.has_notice(), notice.is_some(), "a notice belongs to Notice and Leave");
+    assert!(notice.is_none() || body.is_empty(), "a notice has no body");
     if body.len() > BODY_MAX {
         return Err(EncodeError::TooLarge { size: body.len(), limit: BODY_MAX });
     }
-    let (key_id, key) = keys.sending();
-    out[0..2].copy_from_slice(&MAGIC.to_be_bytes());
-    out[2] = VERSION << 4 | header.kind as u8 | if body.is_empty() { 0 } else { HAS_BODY };
-    out[3] = header.path << 4 | key_id;
-    out[4..8].copy_from_slice(&header.cluster.to_be_bytes());
-    out[8..12].copy_from_slice(&header.sender.to_be_bytes());
-    out[12..16].copy_from_slice(&header.incarnation.to_be_bytes());
-    out[16..24].copy_from_slice(&header.number.to_be_bytes());
-    out[24..32].copy_from_slice(&header.sent_ns.to_be_bytes());
-    out[32..36].copy_from_slice(&header.period_ns.to_be_bytes());
-    let mut at = FIXED_LEN;
-    if let Some(n) = notice {
-        out[36..40].copy_from_slice(&n.notice.to_be_bytes());
-        out[40..44].copy_from_slice(&n.app.to_be_bytes());
-        out[44] = n.cause as u8;
-        out[45] = n.grade as u8;
-        out[46..48].copy_from_slice(&n.flags.to_be_bytes());
-        out[48..52].copy_from_slice(&n.code.to_be_bytes());
-        out[52..60].copy_from_slice(&n.event_ns.to_be_bytes());
-        at += NOTICE_LEN;
-    }
-    let tag = key.tag(&out[..at]);
-    out[at..at + TAG_LEN].copy_from_slice(&tag.to_be_bytes());
-    at += TAG_LEN;
-    if !body.is_empty() {
-        out[at..at + TAG_LEN].copy_from_slice(&key.body_tag(tag, body).to_be_bytes());
-        at += TAG_LEN;
-        out[at..at + body.len()].copy_from_slice(body);
-        at += body.len();
-    }
-    Ok(at)
+    let h = frame::Header {
+        kind: header.kind.frame() as u8,
+        channel: Channel::Node as u8,
+        path: header.path,
+        key_id: 0,
+        cluster: header.cluster,
+        sender: header.sender,
+        incarnation: header.incarnation,
+        number: header.number,
+        sent_ns: header.sent_ns,
+        period_ns: header.period_ns,
+        table_version: 0,
+    };
+    let written = match notice {
+        Some(n) => frame::encode(out, &h, &n.change(header.sender).bytes(), keys),
+        None if header.kind == Kind::Heartbeat && !body.is_empty() => {
+            frame::encode_parts(out, &h, [&items::head(Channel::Piggyback, body.len() as u16), body], keys)
+        }
+        None => frame::encode(out, &h, body, keys),
+    };
+    written.map_err(|e| EncodeError::TooLarge { size: e.size, limit: e.limit })
 }
 
 /// One entry of a [`Kind::Confirm`] body: all notices of `node`'s `incarnation` up to and including `upto`, and
@@ -637,9 +627,9 @@ mod tests {
     #[test]
     fn a_heartbeat_with_the_largest_piggyback_fits_an_ordinary_frame() {
         let bytes = sample(Kind::Heartbeat, &[1; BODY_MAX]);
-        assert_eq!(bytes.len() + 8 + 20, 1500);
+        assert_eq!(bytes.len() + 8 + 20, 1499);
         assert_eq!(piggyback_max(1500, false), PIGGYBACK_MAX);
-        assert_eq!(piggyback_max(1500, true), 1398);
+        assert_eq!(piggyback_max(1500, true), 1399);
         assert_eq!(piggyback_max(10, true), 0);
     }
 
@@ -681,9 +671,37 @@ mod tests {
         h.number += 1;
         let mut out = [0; PACKET_MAX];
         let n = encode(&mut out, &h, None, b"for b", &ring()).unwrap();
-        let mut mixed = out[..n].to_vec();
-        mixed[44..].copy_from_slice(&a[44..]); // body tag and body
-        assert_eq!(decode(&mixed, 7, &ring()).unwrap_err(), Refusal::BodyMac);
+        for from in [frame::HEADER_LEN, BODY_AT] {
+            let mixed = [&out[..from], &a[from..n]].concat();
+            assert_eq!(decode(&mixed, 7, &ring()).unwrap_err(), Refusal::Mac);
+        }
+    }
+
+    /// An authentic frame of the kind of [`header`], with this body.
+    fn signed(kind: frame::Kind, body: &[u8]) -> Vec<u8> {
+        let mut out = [0; PACKET_MAX];
+        let h = frame::Header { kind: kind as u8, cluster: 7, sender: 3, ..Default::default() };
+        let n = frame::encode(&mut out, &h, body, &ring()).unwrap();
+        out[..n].to_vec()
+    }
+
+    #[test]
+    fn authentic_frames_that_mean_nothing_here_are_refused() {
+        let of = |kind, body: &[u8]| decode(&signed(kind, body), 7, &ring()).map(|p| p.body.to_vec());
+        let change = notice().change(3);
+        assert!(of(frame::Kind::Change, &change.bytes()).is_ok());
+        assert_eq!(of(frame::Kind::Change, &Change { origin: 4, ..change }.bytes()), Err(Refusal::Kind), "a table passed on");
+        assert_eq!(of(frame::Kind::Change, &Change { version: 1 << 32, ..change }.bytes()), Err(Refusal::Kind));
+        assert_eq!(of(frame::Kind::Change, &[change.bytes(), change.bytes()].concat()), Err(Refusal::Oversize));
+        assert_eq!(of(frame::Kind::Change, &change.bytes()[..31]), Err(Refusal::Short));
+        assert_eq!(of(frame::Kind::Pull, b""), Err(Refusal::Kind));
+        let heartbeat = |body: &[u8]| of(frame::Kind::Heartbeat, body);
+        assert_eq!(heartbeat(&[1, 0, 2, 7, 8]), Ok(vec![7, 8]));
+        assert_eq!(heartbeat(&[1, 0, 2, 7, 8, 2, 0, 0]), Ok(vec![7, 8]), "another service's item behind it");
+        assert_eq!(heartbeat(&[2, 0, 2, 7, 8]), Ok(vec![]), "another service's item");
+        for cut in [&[1][..], &[1, 0], &[1, 0, 2, 7], &[2, 255, 255]] {
+            assert_eq!(heartbeat(cut), Err(Refusal::Short));
+        }
     }
 
     #[test]
@@ -705,19 +723,21 @@ mod tests {
     }
 
     fn any_kind() -> impl Strategy<Value = Kind> {
-        (1u8..=7).prop_map(|k| Kind::from_u8(k).unwrap())
+        proptest::sample::select(Kind::ALL.to_vec())
     }
 
     proptest! {
         #[test]
         fn what_is_written_is_read(kind in any_kind(), path in 0u8..16, cluster: u32, sender: u32, incarnation: u32,
-                                   number: u64, sent_ns: u64, period_ns: u32, n: u32, app: u32, code: i32, event_ns: u64,
+                                   number in 0..=NUMBER_MAX, sent_ns: u64, period_ns: u32, n: u32, app in 1u32.., code: i32, event_ns: u64,
                                    body in proptest::collection::vec(any::<u8>(), 0..=BODY_MAX)) {
             let header = Header { kind, path, key_id: 1, cluster, sender, incarnation, number, sent_ns, period_ns };
+            let app = if kind == Kind::Leave { 0 } else { app };
             let notice = kind.has_notice().then_some(Notice { notice: n, app, code, event_ns, ..notice() });
+            let body = if notice.is_some() { &[][..] } else { &body };
             let mut out = [0; PACKET_MAX];
-            let len = encode(&mut out, &header, notice.as_ref(), &body, &ring()).unwrap();
-            prop_assert_eq!(decode(&out[..len], cluster, &ring()), Ok(Packet { header, notice, body: &body }));
+            let len = encode(&mut out, &header, notice.as_ref(), body, &ring()).unwrap();
+            prop_assert_eq!(decode(&out[..len], cluster, &ring()), Ok(Packet { header, notice, body }));
             for cut in 0..len {
                 prop_assert!(decode(&out[..cut], cluster, &ring()).is_err());
             }

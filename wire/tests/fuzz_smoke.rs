@@ -112,7 +112,7 @@ fn announcement() -> Vec<u8> {
 
 fn packets() -> Vec<Vec<u8>> {
     let mut all = Vec::new();
-    for kind in (1..=6).map(|k| Kind::from_u8(k).unwrap()) {
+    for kind in Kind::ALL {
         for body in bodies() {
             let header = Header {
                 kind,
@@ -125,10 +125,17 @@ fn packets() -> Vec<Vec<u8>> {
                 sent_ns: 6,
                 period_ns: 7,
             };
-            let notice =
-                Notice { notice: 1, app: 2, cause: Cause::Killed, grade: Grade::Certain, flags: 1, code: -9, event_ns: 8 };
+            let app = if kind == Kind::Leave { 0 } else { 2 };
+            let notice = Notice { notice: 1, app, cause: Cause::Killed, grade: Grade::Certain, flags: 1, code: -9, event_ns: 8 };
             let mut out = [0; PACKET_MAX];
-            let n = encode(&mut out, &header, kind.has_notice().then_some(&notice), &body, &targets::keys()).unwrap();
+            let n = encode(
+                &mut out,
+                &header,
+                kind.has_notice().then_some(&notice),
+                if kind.has_notice() { &[] } else { &body },
+                &targets::keys(),
+            )
+            .unwrap();
             all.push(out[..n].to_vec());
         }
     }

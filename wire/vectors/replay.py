@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Replays packets.json with a reader written from the description in wire/src/packet.rs alone: an example for other languages."""
+"""Replays packets.json with a reader written from the description in wire/src/frame/mod.rs and wire/src/packet.rs alone: an example for other languages."""
 import json
 import os
 import struct
@@ -8,7 +8,8 @@ import struct
 HERE = os.path.dirname(os.path.abspath(__file__))
 MASK = (1 << 64) - 1
 CAUSES = set(range(1, 11)) | set(range(16, 29))
-BODY_MAX = 1420
+HEARTBEAT, CHANGE, PIGGYBACK = 1, 2, 1
+KINDS = {1, 2, 5, 6, 7, 15}
 
 
 def siphash(key, message):
@@ -37,49 +38,47 @@ def siphash(key, message):
 
 def decode(packet, cluster, keys):
     """The fields, or the name of the refusal. The order of the checks is part of the format: counters are compared across hosts."""
-    if len(packet) < 44:
+    if len(packet) < 48:
         return "short"
-    magic, kinds, path_key, said, sender, incarnation, number, sent, period = struct.unpack(">HBBIIIQQI", packet[:36])
+    if len(packet) > 1472:
+        return "oversize"
+    magic, version, path_key, said, sender, incarnation, word, sent, period, _table = struct.unpack(">HBBIIIQQII", packet[:40])
     if magic != 0xF1DE:
         return "magic"
-    if kinds >> 4 != 1:
+    if version >> 4 != 2:
         return "version"
-    kind = kinds & 7
-    if not 1 <= kind <= 7:
-        return "kind"
     if said != cluster:
         return "cluster"
-    tag_at = 60 if kind in (2, 3) else 36
-    if len(packet) < tag_at + 8:
-        return "short"
-    if len(packet) > tag_at + 16 + BODY_MAX:
-        return "oversize"
     key = keys.get(path_key & 15)
     if key is None:
         return "key"
-    tag = packet[tag_at:tag_at + 8]
-    if siphash(key, packet[:tag_at]) != int.from_bytes(tag, "big"):
+    body = packet[48:]
+    if siphash(key, packet[:40] + body) != int.from_bytes(packet[40:48], "big"):
         return "mac"
+    kind = word >> 56
+    if kind not in KINDS:
+        return "kind"
     fields = {
         "kind": kind, "path": path_key >> 4, "key_id": path_key & 15, "cluster": said, "sender": sender, "incarnation": incarnation,
-        "number": str(number), "sent_ns": str(sent), "period_ns": period,
+        "number": str(word & (1 << 48) - 1), "sent_ns": str(sent), "period_ns": period,
     }
-    if tag_at == 60:
-        names = ("notice", "app", "cause", "grade", "flags", "code", "event_ns")
-        notice = dict(zip(names, struct.unpack(">IIBBHiQ", packet[36:60])))
-        if notice["cause"] not in CAUSES or notice["grade"] not in (1, 2):
+    if kind == HEARTBEAT and body:
+        length = int.from_bytes(body[1:3], "big")
+        if len(body) < 3 or len(body) < 3 + length:
+            return "short"
+        body = body[3:3 + length] if body[0] == PIGGYBACK else b""
+    if kind == CHANGE:
+        if len(body) != 32:
+            return "short" if len(body) < 32 else "oversize"
+        names = ("app", "notice", "cause", "grade", "flags", "code", "event_ns")
+        origin, *values = struct.unpack(">IIQBBHiQ", body)
+        notice = dict(zip(names, values))
+        if origin != sender or notice["notice"] >> 32 or notice["cause"] not in CAUSES or notice["grade"] not in (1, 2):
             return "kind"
         notice["event_ns"] = str(notice["event_ns"])
         fields["notice"] = notice
-    rest = packet[tag_at + 8:]
-    if not kinds & 8:
-        if rest:
-            return "oversize"
-    elif len(rest) <= 8:
-        return "short"
-    elif siphash(key, tag + rest[8:]) != int.from_bytes(rest[:8], "big"):
-        return "body-mac"
-    fields["body"] = rest[8:].hex()
+        body = b""
+    fields["body"] = body.hex()
     return fields
 
 

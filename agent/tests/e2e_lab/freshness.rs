@@ -6,7 +6,7 @@
 use crate::common::{Process, Setup, World, until};
 use crate::ways::{PacketSocket, with_keys};
 use fide_wire::control::Request;
-use fide_wire::packet::Kind;
+use fide_wire::frame::Kind;
 use fide_wire::verdict::Cause;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -108,7 +108,7 @@ fn a_receiver_that_restarts_believes_no_recorded_notice() {
     let Some((mut w, wire)) = two_and_a_neighbour() else { return };
     let (mut frames, _db) = recorded(&w, &wire);
     // Announcements and notices alone: they come before the live host's own once in a while.
-    frames.iter_mut().for_each(|frames| frames.retain(|f| [Kind::Announce as u8, Kind::Notice as u8].contains(&(f[44] & 7))));
+    frames.iter_mut().for_each(|frames| frames.retain(|f| [Kind::Introduction as u8, Kind::Change as u8].contains(&f[58])));
     let count = frames.iter().map(Vec::len).sum::<usize>() as u64;
     let playback = Playback::start(wire, frames);
     for round in 0..restarts(5) {

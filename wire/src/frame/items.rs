@@ -24,14 +24,20 @@ pub struct Item<'a> {
     pub bytes: &'a [u8],
 }
 
+/// The bytes before an item of this length.
+#[must_use]
+pub const fn head(channel: Channel, length: u16) -> [u8; HEAD_LEN] {
+    let [high, low] = length.to_be_bytes();
+    [channel as u8, high, low]
+}
+
 /// Appends an item if it fits `room` bytes of body in all; false, and nothing appended, if not.
 pub fn push(body: &mut Vec<u8>, room: usize, channel: Channel, bytes: &[u8]) -> bool {
     let Ok(length) = u16::try_from(bytes.len()) else { return false };
     if body.len() + HEAD_LEN + bytes.len() > room.min(BODY_MAX) {
         return false;
     }
-    body.push(channel as u8);
-    body.extend_from_slice(&length.to_be_bytes());
+    body.extend_from_slice(&head(channel, length));
     body.extend_from_slice(bytes);
     true
 }

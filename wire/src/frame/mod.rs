@@ -92,11 +92,13 @@ pub enum Kind {
     SizeProbe = 13,
     /// The answer to a [`Kind::SizeProbe`]: the size that arrived.
     SizeAnswer = 14,
+    /// Which changes arrived, while they are confirmed ([`crate::packet::ConfirmEntry`]).
+    Confirm = 15,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Kind; 14] = [
+    pub const ALL: [Kind; 15] = [
         Kind::Heartbeat,
         Kind::Change,
         Kind::Pull,
@@ -111,6 +113,7 @@ impl Kind {
         Kind::MemoryAnswer,
         Kind::SizeProbe,
         Kind::SizeAnswer,
+        Kind::Confirm,
     ];
 
     /// The kind with this number.
@@ -137,6 +140,7 @@ impl Kind {
             Kind::MemoryAnswer => "memory-answer",
             Kind::SizeProbe => "size-probe",
             Kind::SizeAnswer => "size-answer",
+            Kind::Confirm => "confirm",
         }
     }
 }
@@ -302,15 +306,33 @@ pub struct TooLarge {
 /// # Errors
 /// [`TooLarge`] when the body exceeds [`BODY_MAX`]; nothing is written then.
 pub fn encode(out: &mut [u8; FRAME_MAX], header: &Header, body: &[u8], keys: &Keyring) -> Result<usize, TooLarge> {
-    if body.len() > BODY_MAX {
-        return Err(TooLarge { size: body.len(), limit: BODY_MAX });
+    encode_parts(out, header, [body], keys)
+}
+
+/// The same with a body in several parts.
+///
+/// # Errors
+/// As [`encode`].
+pub fn encode_parts<const N: usize>(
+    out: &mut [u8; FRAME_MAX],
+    header: &Header,
+    body: [&[u8]; N],
+    keys: &Keyring,
+) -> Result<usize, TooLarge> {
+    let size = body.iter().map(|part| part.len()).sum();
+    if size > BODY_MAX {
+        return Err(TooLarge { size, limit: BODY_MAX });
     }
     let (key_id, key) = keys.sending();
     header.write(out, key_id);
-    let tag = key.frame_tag(&out[..HEADER_LEN], body);
+    let mut at = BODY_AT;
+    for part in body {
+        out[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    }
+    let tag = key.frame_tag(&out[..HEADER_LEN], &out[BODY_AT..at]);
     out[HEADER_LEN..BODY_AT].copy_from_slice(&tag.to_be_bytes());
-    out[BODY_AT..BODY_AT + body.len()].copy_from_slice(body);
-    Ok(BODY_AT + body.len())
+    Ok(at)
 }
 
 #[cfg(test)]

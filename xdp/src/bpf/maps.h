@@ -13,8 +13,7 @@
 /* Announcements of one incarnation of an unknown host that reach the agent in a second: what the largest directory takes, four times. */
 #define FIDE_INTRODUCTIONS 1024
 
-#define BODY_MAX (FIDE_PIGGYBACK_HEAD + FIDE_PIGGYBACK_MAX)
-#define BODY_AT (FIDE_FIXED_LEN + 2 * FIDE_TAG_LEN) /* in a heartbeat */
+#define PIGGYBACK_AT (FIDE_BODY_AT + FIDE_ITEM_HEAD + FIDE_PIGGYBACK_HEAD) /* in a heartbeat: its first item */
 
 struct fide_key {
 	__u64 k0;
@@ -291,10 +290,10 @@ struct {
 
 /* Room to put a packet behind a record: the whole packet behind the one that goes to `inbox`, or, the packet lying at the same place, a piggyback's
  * message right behind the one that goes to subscribers (which then lies over the packet's header). Used by the receive program alone, which nothing interrupts on its CPU. */
-#define PACKET_AT 74
+#define PACKET_AT 75
 #define INBOX_AT (PACKET_AT - (int)sizeof(struct fide_record))
 struct fide_scratch {
-	__u8 before[PACKET_AT + BODY_AT + FIDE_PIGGYBACK_HEAD - sizeof(struct fide_record)];
+	__u8 before[PACKET_AT + PIGGYBACK_AT - sizeof(struct fide_record)];
 	struct fide_record record;
 	__u8 message[FIDE_PACKET_MAX];
 	__u32 len;

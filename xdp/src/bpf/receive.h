@@ -9,10 +9,8 @@
  * Piggybacks and notices go the same way at the same time, so that a subscriber hears a process's last words before its crash
  * (fail-consistency, FiDe §4.1), and never after it.
  *
- * What is refused before the tag is checked, and for which reason, is what fide_wire::packet::decode says of the same bytes (a test
- * compares them); who sent it and how fresh it is comes after the tag, so that nobody without the key can move those counters.
- * The tag of a body comes last, and before the packet's number is used up: a header that was sent on with another body leaves the
- * number to the packet it was taken from.
+ * What is refused up to the tag and by what stands behind it, and for which reason, is what fide_wire::packet::decode says of the same bytes (a
+ * test compares them); who sent it and how fresh it is comes after that, so that nobody without the key can move those counters or use up a number.
  * What another agent sends to ask this host's kernel whether it is there is none of both: dropped, not counted.
  */
 
@@ -329,7 +327,7 @@ static __always_inline bool copy32(__u8 *to, void *from, void *data_end)
 	return true;
 }
 
-/* Copies a packet of `len` bytes, 44 to FIDE_PACKET_MAX, into the scratch room at `to`. The last 32 bytes first, then from the start until these
+/* Copies a packet of `len` bytes, FIDE_BODY_AT to FIDE_PACKET_MAX, into the scratch room at `to`. The last 32 bytes first, then from the start until these
  * are reached: no loop over single bytes for the verifier to walk. */
 static __always_inline bool copy_packet(__u8 *to, void *packet, void *data_end, __u32 len)
 {
@@ -535,40 +533,58 @@ __noinline int fide_keep(struct xdp_md *ctx, __u32 at, __u32 len)
 	return copy_packet((__u8 *)s + PACKET_AT, data + from, data_end, len);
 }
 
-/* Whether the body of the packet in the scratch room, which is no notice, has the right tag. Read back, the packet's length is a number of which the
- * verifier knows nothing: it need not walk the rest anew for every length copied. */
-static __always_inline bool is_body_true(struct fide_scratch *s, struct fide_key *key)
+/* Whether the packet in the scratch room has the right tag. Read back, the packet's length is a number of which the verifier knows nothing: it need not
+ * walk the rest anew for every length copied. */
+static __always_inline bool is_true(struct fide_scratch *s, struct fide_key *key)
 {
 	__u32 len = *(volatile __u32 *)&s->len;
 
-	if (len <= BODY_AT || len > BODY_AT + BODY_MAX)
+	if (len < FIDE_BODY_AT || len > FIDE_PACKET_MAX)
 		return false;
-	return fide_body_tag(s, len - BODY_AT, key->k0, key->k1) == bpf_be64_to_cpu(load64((__u8 *)s + PACKET_AT + BODY_AT - FIDE_TAG_LEN));
+	return fide_tag(s, len - FIDE_BODY_AT, key->k0, key->k1) == bpf_be64_to_cpu(load64((__u8 *)s + PACKET_AT + FIDE_HEADER_LEN));
 }
 
-/* The body of the heartbeat in the scratch room, which is true: written to the rings of the subscribers of the process it is from, once, and not after
- * the process's end was told. */
+/* The length of the first item of the heartbeat in the scratch room if that is a piggyback, 0 if it is of another service, -1 if it is cut short. */
+static __always_inline int piggyback_len(struct fide_scratch *s)
+{
+	__u8 *item = (__u8 *)s + PACKET_AT + FIDE_BODY_AT;
+	__u32 room = *(volatile __u32 *)&s->len - FIDE_BODY_AT - FIDE_ITEM_HEAD, len = bpf_ntohs(load16(item + 1));
+
+	if (room > FIDE_BODY_MAX || len > room)
+		return -1;
+	return item[0] == FIDE_CHANNEL_PIGGYBACK ? len : 0;
+}
+
+/* The piggyback of the heartbeat in the scratch room: written to the rings of the subscribers of the process it is from, once, and not after the process's end
+ * was told. */
 static __always_inline int piggyback(struct fide_scratch *s, struct fide_record *head, __u32 slot)
 {
-	__u8 *body = (__u8 *)s + PACKET_AT + BODY_AT;
-	__u32 body_len = *(volatile __u32 *)&s->len - BODY_AT, *ended_in;
+	int len = piggyback_len(s);
+	__u32 *ended_in;
 	__u64 who;
 
-	if (body_len <= FIDE_PIGGYBACK_HEAD || body_len > BODY_MAX)
+	if (len == 0)
+		return XDP_DROP;
+	if (len <= FIDE_PIGGYBACK_HEAD || len > FIDE_PIGGYBACK_HEAD + FIDE_PIGGYBACK_MAX)
 		return refuse(FIDE_REFUSED_SHORT);
 	if (!first_beat(slot, head->node, head->incarnation, head->number))
 		return XDP_DROP;
-	head->app = bpf_ntohs(load16(body));
+	head->app = bpf_ntohs(load16((__u8 *)s + PACKET_AT + PIGGYBACK_AT - FIDE_PIGGYBACK_HEAD));
 	who = (__u64)head->node << 32 | head->app;
 	ended_in = bpf_map_lookup_elem(&ended, &who);
 	if (ended_in && *ended_in == head->incarnation)
 		return XDP_DROP;
 	s->record = *head;
 	s->record.kind = FIDE_RECORD_PIGGYBACK;
-	s->record.body_len = body_len - FIDE_PIGGYBACK_HEAD;
-	fide_deliver(s, sizeof(s->record) + body_len - FIDE_PIGGYBACK_HEAD);
+	s->record.body_len = len - FIDE_PIGGYBACK_HEAD;
+	fide_deliver(s, sizeof(s->record) + len - FIDE_PIGGYBACK_HEAD);
 	return XDP_DROP;
 }
+
+/* Kinds that mean something here (fide_wire::packet::Kind). */
+#define KINDS                                                                                                          \
+	(1U << FIDE_KIND_HEARTBEAT | 1U << FIDE_KIND_CHANGE | 1U << FIDE_KIND_HELLO | 1U << FIDE_KIND_INTRODUCTION |   \
+	 1U << FIDE_KIND_PATH_REPORT | 1U << FIDE_KIND_CONFIRM)
 
 static __always_inline int receive(struct xdp_md *ctx)
 {
@@ -576,16 +592,16 @@ static __always_inline int receive(struct xdp_md *ctx)
 	struct fide_setup *my = the_setup();
 	struct fide_scratch *s;
 	struct payload payload;
-	struct fide_fixed *f;
-	struct fide_notice *n = 0;
+	struct fide_header *f;
+	struct fide_change *n = 0;
 	struct fide_peer *peer = 0;
 	struct fide_path *p = 0; /* its row, if it counts there */
 	struct fide_key *key;
 	struct fide_record record = {};
-	__u32 *path_found, *slot_found, *told = 0, slot = 0, path, kind, sender, incarnation, len, body_at, zero = 0, queue, ifindex = ctx->ingress_ifindex;
+	__u32 *path_found, *slot_found, *told = 0, slot = 0, path, kind, sender, incarnation, len, zero = 0, queue, ifindex = ctx->ingress_ifindex;
 	struct fide_stranger *stranger = 0;
-	bool with_body, own = false;
-	__u64 tag, number, before, now, row, *highest;
+	bool is_kept = false, own = false;
+	__u64 word, number, before, now, row, *highest;
 	int result;
 
 	s = bpf_map_lookup_elem(&scratch, &zero);
@@ -612,60 +628,63 @@ static __always_inline int receive(struct xdp_md *ctx)
 		fide_note(ctx, UNWANTED_PROBE);
 		return XDP_DROP;
 	}
-	if (len < FIDE_FIXED_LEN + FIDE_TAG_LEN || (void *)f + FIDE_FIXED_LEN + FIDE_TAG_LEN > data_end)
+	if (len < FIDE_BODY_AT || (void *)f + FIDE_BODY_AT > data_end)
 		return refuse(FIDE_REFUSED_SHORT);
+	if (len > FIDE_PACKET_MAX)
+		return refuse(FIDE_REFUSED_OVERSIZE);
 	if (load16(&f->magic) != bpf_htons(FIDE_MAGIC))
 		return refuse(FIDE_REFUSED_MAGIC);
-	if (f->version_kind >> 4 != FIDE_VERSION)
+	if (f->version_flags >> 4 != FIDE_VERSION)
 		return refuse(FIDE_REFUSED_VERSION);
-	kind = f->version_kind & 7;
-	if (kind < FIDE_KIND_HEARTBEAT || kind > FIDE_KIND_HELLO)
-		return refuse(FIDE_REFUSED_KIND);
 	if (load32(&f->cluster) != bpf_htonl(my->cluster))
 		return refuse(FIDE_REFUSED_CLUSTER);
-	body_at = FIDE_FIXED_LEN + FIDE_TAG_LEN;
-	if (kind == FIDE_KIND_NOTICE || kind == FIDE_KIND_LEAVE) {
-		n = (void *)(f + 1);
-		body_at += FIDE_NOTICE_LEN;
-		if (len < body_at || (void *)f + FIDE_FIXED_LEN + FIDE_NOTICE_LEN + FIDE_TAG_LEN > data_end)
-			return refuse(FIDE_REFUSED_SHORT);
-	}
-	if (len > body_at + FIDE_TAG_LEN + BODY_MAX)
-		return refuse(FIDE_REFUSED_OVERSIZE);
 	key = &my->keys[f->path_key & 15];
 	if (!key->valid)
 		return refuse(FIDE_REFUSED_KEY);
-	if (n) {
-		tag = load64(n + 1);
-		if (siphash_tail4(f, 7, key->k0, key->k1) != bpf_be64_to_cpu(tag))
+	word = bpf_be64_to_cpu(load64(&f->kind_channel_number));
+	kind = word >> 56;
+	number = word & ((1ULL << 48) - 1);
+	/* What comes often and matters at once is looked at in place: heartbeats that carry nothing, and a change. */
+	if (len == FIDE_BODY_AT) {
+		if (siphash_frame(f, 0, key->k0, key->k1) != bpf_be64_to_cpu(load64(f + 1)))
 			return refuse(FIDE_REFUSED_MAC);
-		if (n->cause > 31 || !(CAUSES >> n->cause & 1) || (n->grade != FIDE_GRADE_CERTAIN && n->grade != FIDE_GRADE_INFERRED))
-			return refuse(FIDE_REFUSED_KIND);
+	} else if (len == FIDE_BODY_AT + FIDE_CHANGE_LEN && (void *)f + FIDE_BODY_AT + FIDE_CHANGE_LEN <= data_end) {
+		if (siphash_frame(f, FIDE_CHANGE_LEN / 8, key->k0, key->k1) != bpf_be64_to_cpu(load64(f + 1)))
+			return refuse(FIDE_REFUSED_MAC);
+		if (kind == FIDE_KIND_CHANGE)
+			n = (void *)f + FIDE_BODY_AT;
 	} else {
-		tag = load64(f + 1);
-		if (siphash_tail4(f, 4, key->k0, key->k1) != bpf_be64_to_cpu(tag))
-			return refuse(FIDE_REFUSED_MAC);
-	}
-	/* A body cannot be cut off, or appended, unnoticed. Its own tag is checked once the rest is fresh. */
-	if (!(f->version_kind & FIDE_HAS_BODY)) {
-		if (len != body_at)
+		if (!fide_keep(ctx, (__u32)((void *)f - data), len))
 			return refuse(FIDE_REFUSED_OVERSIZE);
-	} else if (len <= body_at + FIDE_TAG_LEN) {
-		return refuse(FIDE_REFUSED_SHORT);
+		if (!is_true(s, key))
+			return refuse(FIDE_REFUSED_MAC);
+		is_kept = true;
 	}
-	with_body = f->version_kind & FIDE_HAS_BODY && !n; /* that of a notice is read by nobody */
+	if (kind > 31 || !(KINDS >> kind & 1))
+		return refuse(FIDE_REFUSED_KIND);
+	sender = bpf_ntohl(load32(&f->sender));
+	if (kind == FIDE_KIND_CHANGE && !n)
+		return refuse(len < FIDE_BODY_AT + FIDE_CHANGE_LEN ? FIDE_REFUSED_SHORT : FIDE_REFUSED_OVERSIZE);
+	if (n && (n->cause > 31 || !(CAUSES >> n->cause & 1) || (n->grade != FIDE_GRADE_CERTAIN && n->grade != FIDE_GRADE_INFERRED) ||
+		  load32(&n->origin) != load32(&f->sender) || bpf_be64_to_cpu(load64(&n->version)) >> 32))
+		return refuse(FIDE_REFUSED_KIND);
+	if (!n && !is_kept && (kind != FIDE_KIND_HEARTBEAT || len != FIDE_BODY_AT)) {
+		if (!fide_keep(ctx, (__u32)((void *)f - data), len))
+			return refuse(FIDE_REFUSED_OVERSIZE);
+		is_kept = true;
+	}
+	if (kind == FIDE_KIND_HEARTBEAT && is_kept && piggyback_len(s) < 0)
+		return refuse(FIDE_REFUSED_SHORT);
 
 	if (f->path_key >> 4 != path || path >= FIDE_PATHS)
 		return refuse(FIDE_REFUSED_WRONG_PATH);
-	sender = bpf_ntohl(load32(&f->sender));
 	incarnation = bpf_ntohl(load32(&f->incarnation));
-	number = bpf_be64_to_cpu(load64(&f->number));
 	if (sender == my->node) {
 		/* Our own, that came back or was sent again; or another agent has our name. That takes more than a packet to show: its announcements are
 		 * the agent's to look at. */
 		if (incarnation != my->life >> 32 || number > (kind == FIDE_KIND_HEARTBEAT ? my->number_sent : my->event_number_sent))
 			__sync_fetch_and_add(&my->not_sent, 1);
-		if (kind != FIDE_KIND_ANNOUNCE)
+		if (kind != FIDE_KIND_INTRODUCTION)
 			return refuse(FIDE_REFUSED_OWN);
 		own = true;
 	}
@@ -677,13 +696,13 @@ static __always_inline int receive(struct xdp_md *ctx)
 	record.received_ns = now;
 	record.number = number;
 
-	/* How fresh is it? Of a packet with a body that is found out first, and its number used up when the body is known to be true. */
+	/* How fresh is it? */
 	row = path;
 	OPAQUE(row); /* or the mask would go, because path was compared before: in another register */
 	row &= FIDE_PATHS - 1;
 	slot_found = own ? 0 : bpf_map_lookup_elem(&slot_of, &sender);
 	if (!slot_found) {
-		if (kind != FIDE_KIND_ANNOUNCE && kind != FIDE_KIND_HELLO)
+		if (kind != FIDE_KIND_INTRODUCTION && kind != FIDE_KIND_HELLO)
 			return refuse(FIDE_REFUSED_UNKNOWN_SENDER);
 	} else {
 		slot = *slot_found;
@@ -697,7 +716,7 @@ static __always_inline int receive(struct xdp_md *ctx)
 			 * for the other one for ever. Its row is not touched but for that, so that a replay is one. */
 			if (incarnation == peer->incarnation && kind == FIDE_KIND_PATH_REPORT)
 				told = &peer->told[row];
-			else if (kind != FIDE_KIND_HELLO && (incarnation <= peer->incarnation || kind != FIDE_KIND_ANNOUNCE))
+			else if (kind != FIDE_KIND_HELLO && (incarnation <= peer->incarnation || kind != FIDE_KIND_INTRODUCTION))
 				return refuse(FIDE_REFUSED_OLD_INCARNATION);
 			p = 0;
 		}
@@ -713,12 +732,6 @@ static __always_inline int receive(struct xdp_md *ctx)
 		if (p)
 			p->refused += 1;
 		return refuse(own ? FIDE_REFUSED_OWN : FIDE_REFUSED_OLD_NUMBER);
-	}
-	if (!n && (with_body || kind != FIDE_KIND_HEARTBEAT)) {
-		if (!fide_keep(ctx, (__u32)((void *)f - data), len))
-			return refuse(FIDE_REFUSED_OVERSIZE);
-		if (with_body && !is_body_true(s, key))
-			return refuse(FIDE_REFUSED_BODY_MAC);
 	}
 	if (told) {
 		__u32 seen = *(volatile __u32 *)told;
@@ -741,7 +754,7 @@ static __always_inline int receive(struct xdp_md *ctx)
 		queue = ctx->rx_queue_index + 1;
 		if (peer->queue[row] != queue)
 			peer->queue[row] = queue;
-		if (!with_body)
+		if (!is_kept)
 			return XDP_DROP;
 		if (my->sockets)
 			goto whole_packet; /* somebody's ring is a socket, which only the agent can write: it serves all of them, in order */
@@ -750,15 +763,15 @@ static __always_inline int receive(struct xdp_md *ctx)
 	if (!n)
 		goto whole_packet;
 
-	record.kind = kind == FIDE_KIND_LEAVE ? FIDE_RECORD_HOST : FIDE_RECORD_PROCESS;
+	record.app = bpf_ntohl(load32(&n->row));
+	record.kind = record.app ? FIDE_RECORD_PROCESS : FIDE_RECORD_HOST;
 	record.cause = n->cause;
 	record.grade = n->grade;
-	record.app = bpf_ntohl(load32(&n->app));
 	record.code = bpf_ntohl(load32(&n->code));
 	record.flags = bpf_ntohs(load16(&n->flags)) & FIDE_NOTICE_CONFIRMS ? FIDE_RECORD_CONFIRMS : 0;
 	record.event_ns = bpf_be64_to_cpu(load64(&n->event_ns));
-	record.id = (__u64)sender << 32 | bpf_ntohl(load32(&n->notice));
-	if (first_copy(slot, sender, incarnation, bpf_ntohl(load32(&n->notice)))) {
+	record.id = (__u64)sender << 32 | (__u32)bpf_be64_to_cpu(load64(&n->version));
+	if (first_copy(slot, sender, incarnation, (__u32)record.id)) {
 		__u64 who = (__u64)sender << 32 | record.app;
 
 		/* A process that is hung, or moves again, goes on talking. */

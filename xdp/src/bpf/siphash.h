@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
-/* SipHash-2-4 over the fixed part of a packet (36 or 60 bytes: 4 or 7 words and a tail of 4 bytes), and over a body. */
+/* SipHash-2-4 over a frame: its header, and its body, which follows the tag. */
 #ifndef FIDE_SIPHASH_H
 #define FIDE_SIPHASH_H
 
@@ -15,29 +15,26 @@
 /* SipHash reads little-endian words. */
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define le64(at) load64(at)
-#define le32(at) load32(at)
 #else
 #define le64(at) __builtin_bswap64(load64(at))
-#define le32(at) __builtin_bswap32(load32(at))
 #endif
 
-/* `words` is a constant at each place of use, so that the loop unrolls; the tail is 4 bytes behind the words. */
-static __always_inline __u64 siphash_tail4(const void *bytes, const int words, __u64 k0, __u64 k1)
+/* Over the header and `words` words of body behind its tag: a constant at each place of use, so that the loop unrolls. */
+static __always_inline __u64 siphash_frame(const void *frame, const int words, __u64 k0, __u64 k1)
 {
 	__u64 v0 = k0 ^ 0x736f6d6570736575ULL, v1 = k1 ^ 0x646f72616e646f6dULL;
 	__u64 v2 = k0 ^ 0x6c7967656e657261ULL, v3 = k1 ^ 0x7465646279746573ULL;
-	__u64 last = (__u64)(words * 8 + 4) << 56;
+	__u64 last = (__u64)(FIDE_HEADER_LEN + words * 8) << 56;
 
 #pragma unroll
-	for (int i = 0; i < words; i++) {
-		__u64 m = le64(bytes + 8 * i);
+	for (int i = 0; i < FIDE_HEADER_LEN / 8 + words; i++) {
+		__u64 m = le64(frame + 8 * i + (i < FIDE_HEADER_LEN / 8 ? 0 : FIDE_TAG_LEN));
 
 		v3 ^= m;
 		SIPROUND;
 		SIPROUND;
 		v0 ^= m;
 	}
-	last |= le32(bytes + 8 * words);
 	v3 ^= last;
 	SIPROUND;
 	SIPROUND;
@@ -50,30 +47,32 @@ static __always_inline __u64 siphash_tail4(const void *bytes, const int words, _
 	return v0 ^ v1 ^ v2 ^ v3;
 }
 
-/* The tag of a body: over the header's tag as it stands in the packet, then the body, which begins FIDE_PIGGYBACK_HEAD bytes before the end of
- * the scratch record (see piggyback()). A function of its own, which the verifier walks once and not once for every length copied.
- * `len` is at most BODY_MAX, and 8 more bytes may be read. */
-__noinline __u64 fide_body_tag(struct fide_scratch *s, __u32 len, __u64 k0, __u64 k1)
+/* The tag of the frame in the scratch room, whose body has `len` bytes: at most FIDE_BODY_MAX, and 8 more bytes may be read. A function of its own, which
+ * the verifier walks once and not once for every length copied. */
+__noinline __u64 fide_tag(struct fide_scratch *s, __u32 len, __u64 k0, __u64 k1)
 {
 	__u64 v0 = k0 ^ 0x736f6d6570736575ULL, v1 = k1 ^ 0x646f72616e646f6dULL;
 	__u64 v2 = k0 ^ 0x6c7967656e657261ULL, v3 = k1 ^ 0x7465646279746573ULL;
-	const __u8 *body = (const __u8 *)&s->record + sizeof(s->record) - FIDE_PIGGYBACK_HEAD;
+	const __u8 *frame = (const __u8 *)s + PACKET_AT;
 	__u64 m, rest;
 
 	if (!s)
 		return 0;
-	m = le64(body - 2 * FIDE_TAG_LEN);
-	v3 ^= m;
-	SIPROUND;
-	SIPROUND;
-	v0 ^= m;
+#pragma unroll
+	for (int i = 0; i < FIDE_HEADER_LEN / 8; i++) {
+		m = le64(frame + 8 * i);
+		v3 ^= m;
+		SIPROUND;
+		SIPROUND;
+		v0 ^= m;
+	}
 	/* The last word counts for 0 to 7 bytes, and has the length in its highest. */
-	for (__u32 at = 0; at <= BODY_MAX; at += 8) {
-		m = le64(body + at);
+	for (__u32 at = 0; at <= FIDE_BODY_MAX; at += 8) {
+		m = le64(frame + FIDE_BODY_AT + at);
 		rest = len - at;
 		if (rest < 8) {
 			m &= rest ? ~0ULL >> (64 - 8 * rest) : 0;
-			m |= (__u64)(len + 8) << 56;
+			m |= (__u64)(len + FIDE_HEADER_LEN) << 56;
 		}
 		v3 ^= m;
 		SIPROUND;

@@ -142,6 +142,15 @@ pub fn a_notice(notice: u32, app: u32) -> Notice {
     Notice { notice, app, cause: Cause::Doomed, grade: Grade::Certain, flags: 0, code: 9, event_ns: 777 }
 }
 
+/// The notice of a packet of this kind, if it has one; that of a leave is about the agent.
+pub fn a_notice_of(kind: Kind, notice: u32, app: u32) -> Option<Notice> {
+    match kind {
+        Kind::Notice => Some(a_notice(notice, app)),
+        Kind::Leave => Some(a_notice(notice, 0)),
+        _ => None,
+    }
+}
+
 pub fn packet_of(header: &Header, notice: Option<&Notice>, body: &[u8], keys: &Keyring) -> Vec<u8> {
     let mut out = [0; PACKET_MAX];
     let n = packet::encode(&mut out, header, notice, body, keys).unwrap();
