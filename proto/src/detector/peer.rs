@@ -23,6 +23,10 @@ const REMEMBERED: usize = 16;
 /// Of a long series of questions so many go to their host alone, then one to everybody.
 const WIDE_EVERY: u32 = 8;
 
+/// Rows of two paths are read one after the other, and what lies in a queue comes at once: heartbeats that lag by less than this are no
+/// sign of a delay.
+const HELD_UP_NS: u64 = 20_000_000;
+
 /// Observers remembered as having reported the same silence.
 const REPORTERS: usize = 16;
 
@@ -130,6 +134,11 @@ impl Path {
     /// When it is down if nothing comes: the other one has carried alone for as long as a stuck agent is given.
     pub fn down_at_ns(&self, config: &Config) -> u64 {
         self.behind_since_ns.map_or(u64::MAX, |since| since.saturating_add(config.agent_timeout_ns))
+    }
+
+    /// Whether the heartbeat of this number comes later than a copy may when that of number `newest` has come on the other path.
+    fn was_held_up(&self, number: u64, newest: u64) -> bool {
+        newest.saturating_sub(number).saturating_mul(self.contract.period_ns) > self.slack_ns().saturating_add(HELD_UP_NS)
     }
 
     /// By how much the copies of one heartbeat may differ in their arrival: what the timeout has above the period.
@@ -638,9 +647,18 @@ impl Peer {
     }
 
     /// Takes a row of the receive table. Rows may be the same as before; they never go back.
+    ///
+    /// A heartbeat that comes on one path long after a later one has come on the other was held up on its way, by a neighbour perhaps: it
+    /// shows that the host lived before, not that it lives, and not that the path carries.
     pub fn arrivals(&mut self, rows: &[PathArrival; PATHS], drops: u64) {
         let mut came = false;
+        let newest = rows.iter().map(|row| row.last_number).max().unwrap_or(0);
         for (path, row) in self.paths.iter_mut().zip(rows) {
+            if row.last_arrival_ns > path.last.last_arrival_ns && path.was_held_up(row.last_number, newest) {
+                path.fresh = 0;
+                path.last = PathArrival { last_arrival_ns: path.last.last_arrival_ns, ..*row };
+                continue;
+            }
             if row.last_arrival_ns <= path.last.last_arrival_ns {
                 path.last.lost = path.last.lost.max(row.lost);
                 path.last.drops = path.last.drops.max(row.drops);

@@ -187,3 +187,37 @@ fn a_host_with_a_fence_of_its_own_is_not_thought_diverted() {
         assert_eq!(b.try_all(), []);
     }
 }
+
+/// A neighbour on one of two networks holds the heartbeats there back for 20 s, and lets them go one after the other.
+#[test]
+fn heartbeats_that_were_held_back_on_one_path_keep_no_dead_host_alive() {
+    let mut b = Bench::watching(&[A, B]);
+    let first = b.sent(A);
+    b.mute(A, 1);
+    b.run(20_000 * MS);
+    assert_eq!(dead(&mut b), [(Cause::PathDown, A)]);
+    b.until_heartbeat(A);
+    b.crash(A);
+    let (at, last) = (b.now, b.sent(A));
+    for number in first + 1..=last {
+        b.comes(A, 1, number);
+        b.run(MS);
+        if b.d.state(A) == Some(State::Silent) {
+            break;
+        }
+    }
+    assert_eq!(dead(&mut b), [(Cause::SilentHost, A)], "and the path was not up again");
+    assert!(b.now - at < 10 * MS, "{} ns", b.now - at);
+}
+
+#[test]
+fn a_path_that_lags_by_less_than_its_contract_carries() {
+    let mut b = Bench::watching(&[A, B]);
+    b.mute(A, 1);
+    b.run(20 * MS);
+    for _ in 0..3_000 {
+        b.run(MS);
+        b.comes(A, 1, b.sent(A) - 20);
+    }
+    assert_eq!(dead(&mut b), []);
+}

@@ -191,6 +191,19 @@ impl Bench {
         news
     }
 
+    /// A heartbeat of this number comes on one path alone, now.
+    pub fn comes(&mut self, node: u32, path: usize, number: u64) {
+        let row = &mut self.rows.entry(node).or_default()[path];
+        (row.last_number, row.last_arrival_ns) = (number, self.now);
+        let rows = self.rows[&node];
+        self.d.arrivals(node, 1, &rows).unwrap();
+    }
+
+    /// The number of the last heartbeat that a host sent.
+    pub fn sent(&self, node: u32) -> u64 {
+        self.numbers[&node]
+    }
+
     /// The host is gone: no heartbeats, no answers.
     pub fn crash(&mut self, node: u32) {
         self.sending.retain(|(n, ..)| *n != node);
