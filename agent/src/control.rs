@@ -15,13 +15,14 @@ use crate::identity::Identity;
 use crate::metrics::Heart;
 use crate::probes::Probes;
 use crate::rings::Rings;
-use crate::select::{Limit, Resolver, Scope, Target as Process};
+use crate::select::{self, Limit, Resolver, Scope, Target as Process};
 use crate::seqpacket::{self, Read};
 use crate::shares::{Account, CONNECTIONS, INTRODUCTIONS, Rate, TARGETS, TOLD_REQUESTS, WATCHES};
 use crate::state::State;
 use crate::status::About;
 use crate::subscribers::{Made, Target, Want, seqpacket_pair};
 use crate::watchlist::{Holder, Moves, Origin, Owner, Watched};
+use fide_xdp::{Start, StartWatch, Wanted};
 use crate::worker::{Answer as LookedUp, Found, Source, Whose, Worker};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use fide_wire::control::{
@@ -166,6 +167,17 @@ const LOOK_AT_PATHS_EVERY: Duration = Duration::from_secs(10);
 pub const REPORT_EVENT_CODE: i32 = 1002;
 /// `code` of [`Cause::Local`] events that say that a watch has changed hands, or cannot tell which process it is for.
 pub const WATCH_EVENT_CODE: i32 = 1005;
+/// A process that was watched from its start on, and ends cleanly in this time, has handed over to a child.
+const SETTLES_NS: u64 = 1_000_000_000;
+/// Starts looked at before clients have their turn, and in one second; beyond, all processes are searched.
+const STARTS_PER_TURN: usize = 32;
+const STARTS_PER_SECOND: u32 = 500;
+/// A socket that listens is in the kernel's tables a moment after that was told, or later where its process has to wait for a processor: it is looked for again
+/// after 1, 2, 4, … ms, so often.
+const LISTENS_LOOKS: u32 = 7;
+/// A watch without a process has it searched at every sweep, so many times; after that, where the kernel tells of starts, every so often.
+const SEARCHES_AT_ONCE: u32 = 4;
+const SEARCH_EVERY: Duration = Duration::from_secs(5);
 /// That one watch cannot tell processes apart is told at most so often.
 const AMBIGUITY_TOLD_EVERY: Duration = Duration::from_secs(60);
 
@@ -193,6 +205,14 @@ struct Standing {
     /// Why no process is found for it; empty while there is one.
     why: String,
     ambiguity_told: Option<Instant>,
+    /// When it was last looked for, several processes were meant.
+    is_ambiguous: bool,
+    /// Searches since it had a process.
+    searches: u32,
+    /// Its process has ended cleanly before it had settled, and a child is searched that goes on.
+    is_handing_over: bool,
+    /// Until when the process that is being watched for it has not settled; 0 but then.
+    settles_ns: u64,
     complained: bool,
     /// The process that has quit: it is not found again.
     quit: Option<fide_xdp::Process>,
@@ -218,6 +238,11 @@ pub struct Control {
     /// Monitored targets by user.
     targets: Account,
     standing: Vec<Standing>,
+    /// Tells of programs that are started and sockets that listen, as far as a standing watch may wait for them; how many were looked at in this second.
+    starts: Option<StartWatch>,
+    starts_taken: (u32, Instant),
+    /// Sockets that were told to listen and were not found yet: when they are looked for again, their process and port, and how often they were.
+    listening: Vec<(Instant, u32, u16, u32)>,
     /// Time that look-ups for the standing watches of a user may still take, and when it was reckoned.
     standing_time: BTreeMap<u32, (Duration, Instant)>,
     /// How fast each user changes what other hosts are told.
@@ -278,6 +303,8 @@ pub struct Parts {
     pub lookups: Worker,
     /// The event rings.
     pub rings: Rings,
+    /// What tells of programs that are started, where the kernel can.
+    pub starts: Option<StartWatch>,
 }
 
 /// Whether one more connection of this user is accepted beside these; if not, why, and what to do.
@@ -359,7 +386,7 @@ impl Control {
     /// Puts the parts together.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        let Parts { config, config_path, about, core, happened, told, listener, state, signals, guard, gates, lookups, rings } =
+        let Parts { config, config_path, about, core, happened, told, listener, state, signals, guard, gates, lookups, rings, starts } =
             parts;
         let (history, complaints) = History::open(config.history.path.as_deref(), config.history.max_bytes);
         for c in complaints {
@@ -399,6 +426,9 @@ impl Control {
             lookups,
             rings,
             targets: Account::new(TARGETS),
+            starts,
+            starts_taken: (0, Instant::now()),
+            listening: Vec::new(),
             standing,
             standing_time: BTreeMap::new(),
             rates: BTreeMap::new(),
@@ -456,7 +486,8 @@ impl Control {
     }
 
     fn turn(&mut self) -> bool {
-        let fixed = [self.listener.as_raw_fd(), self.told.as_raw_fd(), self.signals.as_raw_fd(), self.side.links_fd()];
+        let starts = self.starts.as_ref().map_or(-1, StartWatch::raw_fd);
+        let fixed = [self.listener.as_raw_fd(), self.told.as_raw_fd(), self.signals.as_raw_fd(), self.side.links_fd(), starts];
         let mut polls: Vec<libc::pollfd> = fixed
             .into_iter()
             .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
@@ -468,7 +499,7 @@ impl Control {
             .collect();
         let more = self.connections.iter().any(|c| c.reading.is_some() && c.out.is_empty()) || !self.happened.is_empty();
         let soon = self.connections.iter().any(|c| c.held.is_some() || !c.introducing.is_empty());
-        let timeout_ms = match (more, self.checks.is_empty(), soon) {
+        let timeout_ms = match (more, self.checks.is_empty() && self.listening.is_empty(), soon) {
             (true, ..) => 0,
             (_, false, _) => 1,
             (.., true) => 5,
@@ -482,6 +513,10 @@ impl Control {
             drain(&self.told);
         }
         alive &= self.hear();
+        if ready(4) {
+            self.started();
+        }
+        self.look_again();
         self.looked_up();
         self.rings_made();
         if ready(2) {
@@ -783,12 +818,10 @@ impl Control {
                 some.into_iter().filter(is_over).collect::<Vec<u32>>()
             });
             for app in ended.unwrap_or_default() {
-                self.standing.iter_mut().filter(|s| s.app == Some(app)).for_each(|s| s.app = None);
-                if let Some(probes) = &self.probes {
-                    probes.remove(app);
-                }
+                self.has_ended(app);
             }
         }
+        self.want_starts();
         for i in 0..self.standing.len() {
             if let Some(app) = self.standing[i].app {
                 self.settle(i, app);
@@ -804,26 +837,176 @@ impl Control {
         self.standing_time.retain(|uid, _| owners.contains(uid));
         let now = Instant::now();
         for id in waiting {
+            let is_due = |s: &Standing| s.looked.is_none_or(|at| now - at >= s.search_every(self.starts.is_some()));
+            if self.stands(id).is_some_and(|i| is_due(&self.standing[i])) {
+                self.look_for(id);
+            }
+        }
+    }
+
+    /// Has the process of a standing watch searched among all.
+    fn look_for(&mut self, id: u64) {
+        let Some(i) = self.stands(id).filter(|i| !self.standing[*i].looking) else { return };
+        let now = Instant::now();
+        let uid = self.standing[i].uid();
+        let source = Source::Standing(uid);
+        let (left, reckoned) = self.standing_time.entry(uid).or_insert((STANDING_TIME_MAX, now));
+        *left = (*left + (now - *reckoned) / STANDING_SHARE).min(STANDING_TIME_MAX);
+        *reckoned = now;
+        // Root's and the configuration's are looked for at once. Of the others a few at a time, while there is time left for this user.
+        if uid != 0 && (left.is_zero() || self.lookups.waiting(source) >= STANDING_QUEUED) {
+            return;
+        }
+        let s = &mut self.standing[i];
+        s.looked = Some(now);
+        s.searches = s.searches.saturating_add(1);
+        if let Err(unknown) = s.find_user() {
+            self.found_standing(id, Err(unknown));
+            return;
+        }
+        let (resolver, selector, scope) = (self.resolver.clone(), s.selector.clone(), s.scope.clone());
+        let work = move |limit: &Limit| Found::Process(resolver.within(limit).resolve_within(&scope, &selector, None));
+        s.looking = self.lookups.ask(source, Whose::Standing(s.id), work);
+    }
+
+    /// The process of this number has ended: whatever watch had it waits for the next.
+    fn has_ended(&mut self, app: u32) {
+        self.standing.iter_mut().filter(|s| s.app == Some(app)).for_each(Standing::lost);
+        if let Some(probes) = &self.probes {
+            probes.remove(app);
+        }
+    }
+
+    // ---- processes that are started -----------------------------------------------------------------------------------------
+
+    /// Has the kernel tell what standing watches may wait for.
+    fn want_starts(&mut self) {
+        let Some(starts) = self.starts.as_mut() else { return };
+        let mut wanted = Wanted::default();
+        for s in &self.standing {
+            match &s.selector {
+                Selector::Name(name) => _ = wanted.names.insert(name.clone()),
+                Selector::Port(port) => _ = wanted.ports.insert(*port),
+                Selector::Unit(_) | Selector::Cgroup(_) => wanted.names.extend(select::cgroup_of_selector(&s.selector)),
+                Selector::Pid(_) => {}
+            }
+        }
+        if let Err(e) = starts.want(wanted) {
+            tracing::warn!("some processes are found by searching only: {e}");
+        }
+    }
+
+    /// Programs that have just begun, sockets that listen, and processes that handed over to a child.
+    fn started(&mut self) {
+        if self.starts.as_mut().is_some_and(StartWatch::has_lost) {
+            self.search_all();
+        }
+        for _ in 0..STARTS_PER_TURN {
+            let Some(start) = self.starts.as_mut().and_then(StartWatch::poll) else { return };
+            if let Start::HandedOver { app, .. } = start {
+                self.handed_over(app);
+                continue;
+            }
+            let (taken, since) = &mut self.starts_taken;
+            if since.elapsed() >= Duration::from_secs(1) {
+                (*taken, *since) = (0, Instant::now());
+            }
+            *taken += 1;
+            if *taken > STARTS_PER_SECOND {
+                self.search_all();
+                continue;
+            }
+            match start {
+                Start::Program(pid) => self.newcomer(pid, |selector| !matches!(selector, Selector::Port(_) | Selector::Pid(_))),
+                Start::Listens(pid, port) => self.listens(pid, port, 0),
+                Start::HandedOver { .. } => {}
+            }
+        }
+    }
+
+    /// A process listens on a port, or is about to.
+    fn listens(&mut self, pid: u32, port: u16, looks: u32) {
+        self.newcomer(pid, |selector| *selector == Selector::Port(port));
+        let waits = |s: &Standing| s.selector == Selector::Port(port) && s.app.is_none();
+        if looks < LISTENS_LOOKS && self.standing.iter().any(waits) {
+            self.listening.push((Instant::now() + Duration::from_millis(1 << looks), pid, port, looks + 1));
+        }
+    }
+
+    /// Looks again for sockets that were told to listen and were not found.
+    fn look_again(&mut self) {
+        let now = Instant::now();
+        let (due, later): (Vec<_>, Vec<_>) = self.listening.iter().partition(|(at, ..)| *at <= now);
+        self.listening = later;
+        for (_, pid, port, looks) in due {
+            self.listens(pid, port, looks);
+        }
+    }
+
+    /// Starts were missed: with the next sweep every watch that waits has its process searched.
+    fn search_all(&mut self) {
+        self.standing.iter_mut().for_each(|s| s.searches = 0);
+    }
+
+    /// A server has gone into the background: its first process ended cleanly, which was told to nobody, and a child goes on.
+    fn handed_over(&mut self, app: u32) {
+        let Some(id) = self.standing.iter().find(|s| s.app == Some(app)).map(|s| s.id) else {
+            return self.core.tell(move |core| core.ended_cleanly(app));
+        };
+        self.look_for(id);
+        match self.stands(id) {
+            Some(i) if self.standing[i].looking => self.standing[i].is_handing_over = true,
+            _ => self.core.tell(move |core| core.ended_cleanly(app)),
+        }
+    }
+
+    /// The process of this number goes on as its child; if none was found, it has ended.
+    fn goes_on(&mut self, i: usize, app: u32, found: Result<Process, Refused>) {
+        let s = &mut self.standing[i];
+        s.is_handing_over = false;
+        let child = found.ok().filter(|process| s.may_watch(&self.policy, process).is_ok());
+        let Some(process) = child else { return self.core.tell(move |core| core.ended_cleanly(app)) };
+        let (pid, ticks, uid) = (process.pid, process.start_ticks, process.uid);
+        if self.core.ask(move |core| core.hand_on(app, pid, ticks, uid)) != Some(true) {
+            return;
+        }
+        if !self.resolver.still_same(&process) {
+            return self.core.tell(move |core| core.ended_cleanly(app));
+        }
+        let progress = s.progress.clone();
+        let name = s.name.clone();
+        s.has(app, &process, &self.resolver);
+        if let Some(probes) = &self.probes {
+            probes.remove(app);
+        }
+        self.probe(app, &name, pid, progress);
+        self.guard_process(app, &process);
+    }
+
+    /// A process has begun that a watch of these selectors may wait for.
+    fn newcomer(&mut self, pid: u32, is_meant: impl Fn(&Selector) -> bool) {
+        let waits = |s: &&Standing| is_meant(&s.selector) && !s.is_ambiguous && s.unknown_user.is_none();
+        let ids: Vec<u64> = self.standing.iter().filter(waits).map(|s| s.id).collect();
+        for id in ids {
             let Some(i) = self.stands(id) else { continue };
-            let uid = self.standing[i].uid();
-            let source = Source::Standing(uid);
-            let (left, reckoned) = self.standing_time.entry(uid).or_insert((STANDING_TIME_MAX, now));
-            *left = (*left + (now - *reckoned) / STANDING_SHARE).min(STANDING_TIME_MAX);
-            *reckoned = now;
-            // Root's and the configuration's are looked for at once. Of the others a few at a time, while there is time left for this user.
-            if uid != 0 && (left.is_zero() || self.lookups.waiting(source) >= STANDING_QUEUED) {
+            let s = &self.standing[i];
+            if !self.resolver.fits(&s.scope, &s.selector, pid) || self.lives(i).is_some() {
                 continue;
             }
-            let s = &mut self.standing[i];
-            s.looked = Some(now);
-            if let Err(unknown) = s.find_user() {
-                let id = s.id;
-                self.found_standing(id, Err(unknown));
+            let s = &self.standing[i];
+            if !matches!(s.selector, Selector::Name(_) | Selector::Port(_)) {
+                self.look_for(id); // which of its cgroup's processes is meant takes more than its name
                 continue;
             }
-            let (resolver, selector, scope) = (self.resolver.clone(), s.selector.clone(), s.scope.clone());
-            let work = move |limit: &Limit| Found::Process(resolver.within(limit).resolve_within(&scope, &selector, None));
-            s.looking = self.lookups.ask(source, Whose::Standing(s.id), work);
+            if self.resolver.has_fitting_ancestor(&s.scope, &s.selector, pid) {
+                continue; // a child of one that is meant
+            }
+            let Ok(target) = self.resolver.target(pid) else { continue };
+            self.standing[i].settles_ns = now_ns().saturating_add(SETTLES_NS);
+            self.found_standing(id, Ok(target));
+            if let Some(i) = self.stands(id) {
+                self.standing[i].settles_ns = 0;
+            }
         }
     }
 
@@ -834,10 +1017,7 @@ impl Control {
         if ended != Some(true) {
             return Some(app);
         }
-        self.standing[i].app = None;
-        if let Some(probes) = &self.probes {
-            probes.remove(app);
-        }
+        self.has_ended(app);
         None
     }
 
@@ -851,7 +1031,10 @@ impl Control {
         let Some(i) = self.stands(id) else { return };
         self.standing[i].looking = false;
         let s = &self.standing[i];
-        if s.app.is_some() {
+        if let Some(app) = s.app {
+            if s.is_handing_over {
+                self.goes_on(i, app, found);
+            }
             return;
         }
         let (name, uid, owner) = (s.name.clone(), s.uid(), s.owner());
@@ -871,7 +1054,7 @@ impl Control {
                 }
                 return Err(e);
             }
-            let app = self.watch_as(&name, &process, (s.origin, owner))?;
+            let app = self.watch_as(&name, &process, (s.origin, owner, s.settles_ns))?;
             Ok((app, process))
         });
         // Others may have given way to it.
@@ -887,19 +1070,20 @@ impl Control {
     }
 
     /// Has a process watched, by a watch of this owner.
-    fn watch_as(&mut self, name: &str, process: &Process, (origin, owner): (Origin, Owner)) -> Result<u32, Refused> {
+    fn watch_as(&mut self, name: &str, process: &Process, (origin, owner, settles_ns): (Origin, Owner, u64)) -> Result<u32, Refused> {
         match self.make_way(name, Some(process), owner)? {
             Some(app) => {
                 self.core.tell(move |core| core.hand_over(app, origin, owner.uid()));
                 Ok(app)
             }
-            None => self.watch(name, process, (origin, owner.uid()), 0, None, None),
+            None => self.watch(name, process, (origin, owner.uid(), settles_ns), 0, None, None),
         }
     }
 
     /// Says why, once; and once a minute at most in the history when it cannot tell which of several processes is meant.
     fn goes_on_waiting(&mut self, i: usize, why: Refused) {
         let s = &mut self.standing[i];
+        s.is_ambiguous = why.code == ErrorCode::Ambiguous;
         if why.code == ErrorCode::Ambiguous && s.ambiguity_told.is_none_or(|at| at.elapsed() >= AMBIGUITY_TOLD_EVERY) {
             s.ambiguity_told = Some(Instant::now());
             let text = format!("{} is not watched: {why}", s.name);
@@ -1041,7 +1225,7 @@ impl Control {
         &mut self,
         name: &str,
         process: &Process,
-        (origin, owner): (Origin, u32),
+        (origin, owner, settles_ns): (Origin, u32, u64),
         pbsize: u32,
         bridge: Option<Bridge>,
         ring: Option<u32>,
@@ -1054,6 +1238,7 @@ impl Control {
             uid: process.uid,
             origin,
             owner,
+            settles_ns,
             looks: 0,
             former: 0,
             pbsize,
@@ -1076,13 +1261,18 @@ impl Control {
             });
             return Err(Refused { code: ErrorCode::NotFound, what: format!("process {} has just ended", process.pid) });
         }
+        self.guard_process(app, process);
+        Ok(app)
+    }
+
+    /// The sockets of a watched process may be behind a gate of the fence.
+    fn guard_process(&mut self, app: u32, process: &Process) {
         self.renew_guarded_cgroups(); // its cgroup may have been made a moment ago
         if let Some((guard, gate)) = self.guard.as_mut().and_then(|g| g.cgroup_of(process.pid).map(|gate| (g, gate))) {
             let lives = guard.cut_off_lives(&gate);
             guard.drop_left_by_doomed(&gate, process.pid);
             self.core.tell(move |core| core.fence_process(app, &gate, lives));
         }
-        Ok(app)
     }
 
     fn reload(&mut self) -> Result<String, String> {
@@ -1802,7 +1992,7 @@ impl Control {
                 let s = &self.standing[at];
                 let (origin, owner, progress) = (s.origin, s.owner(), s.progress.clone());
                 self.make_way(name, Some(&process), owner)?;
-                let app = self.watch(name, &process, (origin, owner.uid()), granted, Some(bridge), ring)?;
+                let app = self.watch(name, &process, (origin, owner.uid(), 0), granted, Some(bridge), ring)?;
                 if let Some(s) = self.standing.iter_mut().find(|s| s.name == name) {
                     s.has(app, &process, &self.resolver);
                 }
@@ -1811,7 +2001,7 @@ impl Control {
             }
             Joins::Alone => {
                 self.admit_watch(uid)?;
-                self.watch(name, &process, (Origin::Joined, uid), granted, Some(bridge), ring)?
+                self.watch(name, &process, (Origin::Joined, uid, 0), granted, Some(bridge), ring)?
             }
         };
         self.connections[i].joined = Some(app);
@@ -1917,12 +2107,13 @@ impl Control {
         }
         self.policy.may_watch(&peer, process.owner())?;
         self.admit_watch(peer.uid)?;
-        let app = self.watch_as(name, process, (Origin::Operator, owner))?;
+        let app = self.watch_as(name, process, (Origin::Operator, owner, 0))?;
         if !matches!(selector, Selector::Pid(_)) {
             self.standing.retain(|s| s.name != name);
             let mut standing = Standing { owner: Some(peer), scope, ..Standing::new(name, &selector, Origin::Operator) };
             standing.has(app, process, &self.resolver);
             self.standing.push(standing);
+            self.want_starts();
         }
         Ok(Reply::Watched { pid: process.pid, app })
     }
@@ -1996,6 +2187,10 @@ impl Standing {
             settled: false,
             why: "its process has not been looked for yet".into(),
             ambiguity_told: None,
+            is_ambiguous: false,
+            searches: 0,
+            is_handing_over: false,
+            settles_ns: 0,
             quit: None,
             denied: None,
         }
@@ -2028,11 +2223,22 @@ impl Standing {
     /// This is its process now. What else listens on its port or has its name later must be where this one is.
     fn has(&mut self, app: u32, process: &Process, resolver: &Resolver) {
         self.app = Some(app);
-        (self.complained, self.settled) = (false, false);
+        (self.complained, self.settled, self.is_ambiguous) = (false, false, false);
         self.why.clear();
         if matches!(self.selector, Selector::Name(_) | Selector::Port(_)) && self.scope.place.is_none() {
             self.scope.place = Some(resolver.place(&self.scope, process));
         }
+    }
+
+    /// Its process has ended.
+    fn lost(&mut self) {
+        (self.app, self.searches, self.is_handing_over) = (None, 0, false);
+    }
+
+    /// How long after one search the next begins. Where the kernel tells of what is started, searching is for what it cannot tell: a process that takes the name later,
+    /// or a child that goes on alone.
+    fn search_every(&self, is_told: bool) -> Duration {
+        if !is_told || self.searches < SEARCHES_AT_ONCE { Duration::ZERO } else { SEARCH_EVERY }
     }
 
     /// Whose time is spent on it.

@@ -659,7 +659,7 @@ impl Core {
         while let Some(record) = self.receiver.next_urgent() {
             let now = now_ns();
             if record.kind() == Some(RecordKind::Exit) {
-                self.local_end(&record, now);
+                self.local_end(&record, self.receiver.kernel_watches_exits(), now);
             } else {
                 self.remote_notice(&record, now);
             }
@@ -667,7 +667,9 @@ impl Core {
     }
 
     /// A process of this host is doomed or dead. First of all the notice leaves; the rest can wait.
-    fn local_end(&mut self, record: &Record, now: u64) {
+    ///
+    /// `delivered`: the exit watch has served the kernel's rings itself.
+    fn local_end(&mut self, record: &Record, delivered: bool, now: u64) {
         let Some(cause) = record.cause() else { return };
         if let Some(fence) = self.fence.as_mut() {
             let watchlist = &self.watchlist;
@@ -710,9 +712,7 @@ impl Core {
             Some(evidence),
             now,
         );
-        // The exit watch has served the kernel's rings itself where there is one.
         let published = Record { kind: RecordKind::Process as u16, ..*record };
-        let delivered = self.receiver.kernel_watches_exits();
         self.publish(record.node, record.app, &published, &[], delivered);
         self.publish_late(&published, delivered);
         self.ended(record.node, record.app, cause);
@@ -2564,7 +2564,7 @@ impl Core {
                 pid: end.pid,
                 ..Record::default()
             };
-            self.local_end(&record, now);
+            self.local_end(&record, false, now);
             if end.watch.state == 2 {
                 self.receiver.unwatch(end.pid);
             }
@@ -2605,7 +2605,7 @@ impl Core {
         if let Some(holder) = self.watchlist.holders(&watched.name, Some(watched.pid)).first() {
             return Err(holder.taken(&watched.name));
         }
-        let (pid, ticks) = (watched.pid, watched.start_ticks);
+        let (pid, ticks, settles_ns) = (watched.pid, watched.start_ticks, watched.settles_ns);
         if self.watchlist.is_doomed(pid, ticks) {
             return Err(format!("process {pid} is ending and cannot be saved"));
         }
@@ -2619,7 +2619,7 @@ impl Core {
             self.watchlist.forget(app);
             return Err(e.to_string());
         }
-        if let Err(e) = self.receiver.watch(pid, app, ticks) {
+        if let Err(e) = self.receiver.watch(pid, app, ticks, settles_ns) {
             self.watchlist.forget(app);
             return Err(e.to_string());
         }
@@ -2650,6 +2650,39 @@ impl Core {
         let rings = self.subscribers.rings(node, app) | wanting;
         self.subscribers.publish(rings, &record, name.as_bytes(), false, self.receiver.mechanism());
         self.tell(Cause::Monitored, Grade::Certain, &host, incarnation, Some(name), 0, false, None, None, now);
+    }
+
+    /// A watched process has gone into the background: from now on this child of it is the one that is watched, under the same number.
+    pub fn hand_on(&mut self, app: u32, pid: u32, start_ticks: u64, uid: u32) -> bool {
+        let Some(w) = self.watchlist.get_mut(app).filter(|w| w.ended.is_none()) else { return false };
+        (w.pid, w.start_ticks, w.uid, w.settles_ns) = (pid, start_ticks, uid, 0);
+        if let Err(e) = self.receiver.watch(pid, app, start_ticks, 0) {
+            tracing::warn!("process {pid} is not watched in the place of its parent: {e}");
+            self.ended_cleanly(app);
+            return false;
+        }
+        true
+    }
+
+    /// A watched process ended with status 0 before it had settled, and nothing goes on in its place: now that is told.
+    pub fn ended_cleanly(&mut self, app: u32) {
+        let Some(w) = self.watchlist.get(app).filter(|w| w.ended.is_none()) else { return };
+        let now = now_ns();
+        let record = Record {
+            kind: RecordKind::Exit as u16,
+            cause: Cause::Exited as u8,
+            grade: Grade::Certain as u8,
+            flags: Record::LOCAL,
+            node: self.start.node,
+            incarnation: self.start.incarnation,
+            app,
+            pid: w.pid,
+            id: VerdictId::new(self.start.node, self.receiver.next_notice()).0,
+            event_ns: now,
+            received_ns: now,
+            ..Record::default()
+        };
+        self.local_end(&record, false, now);
     }
 
     /// The live watch of this process under this name, whoever made it.

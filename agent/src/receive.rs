@@ -12,7 +12,7 @@ use fide_wire::mac::Keyring;
 use fide_wire::packet::{PACKET_MAX, Refusal};
 use fide_wire::verdict::{Cause, Grade};
 use fide_xdp::layout::{Jitter, Peer, Source, Unwanted};
-use fide_xdp::{Attach, Mechanism, Ring, RingMaker, Setup, Used, WatchEnd, XdpError};
+use fide_xdp::{Attach, Mechanism, Ring, RingMaker, Setup, StartWatch, Used, WatchEnd, XdpError};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -219,6 +219,12 @@ impl Receiver {
     pub fn ring_maker(&self) -> Option<RingMaker> {
         let maker = self.mechanism.as_ref()?.ring_maker();
         maker.inspect_err(|e| tracing::warn!("events go by sockets: {e}")).ok()
+    }
+
+    /// What tells of programs that are started, where the kernel watches exits.
+    pub fn start_watch(&mut self) -> Option<StartWatch> {
+        let starts = self.mechanism.as_mut().filter(|_| self.exits)?.start_watch();
+        starts.inspect_err(|e| tracing::warn!("processes of standing watches are found by searching: {e}")).ok()
     }
 
     /// Whether sockets must receive.
@@ -520,11 +526,11 @@ impl Receiver {
     ///
     /// # Errors
     /// In words.
-    pub fn watch(&mut self, pid: u32, app: u32, start_ticks: u64) -> Result<(), String> {
+    pub fn watch(&mut self, pid: u32, app: u32, start_ticks: u64, settles_ns: u64) -> Result<(), String> {
         if self.exits
             && let Some(m) = &self.mechanism
         {
-            return m.watch(pid, app, start_ticks).map_err(|e| e.to_string());
+            return m.watch_until_settled(pid, app, start_ticks, settles_ns).map_err(|e| e.to_string());
         }
         // SAFETY: pidfd_open takes a pid and flags; the result is checked.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, libc::PIDFD_NONBLOCK) };

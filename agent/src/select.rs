@@ -210,6 +210,19 @@ fn unit_name(unit: &str) -> Result<String, Refused> {
     Ok(if SUFFIXES.iter().any(|s| unit.ends_with(s)) { unit.to_owned() } else { format!("{unit}.service") })
 }
 
+/// The last part of the path of the cgroup that a unit or cgroup is; `None` where that cannot be known beforehand (a container's id).
+#[must_use]
+pub fn cgroup_of_selector(selector: &Selector) -> Option<String> {
+    match selector {
+        Selector::Unit(unit) => unit_name(unit).ok(),
+        Selector::Cgroup(cgroup) => {
+            let (path, is_id) = cgroup_name(cgroup).ok()?;
+            if is_id { None } else { path.rsplit('/').next().map(str::to_owned) }
+        }
+        _ => None,
+    }
+}
+
 /// How near to a unit a process is, by the text of its `/proc/pid/cgroup`. 2: in the unit's own cgroup; 1: in one below it (a delegated unit);
 /// 0: elsewhere. Users have units of their own, under any name: those count only where this user's are meant.
 fn unit_rank(text: &str, unit: &str, manager: Option<u32>) -> usize {
@@ -391,6 +404,22 @@ impl Resolver {
             }
         };
         named && self.misfit(scope, pid, is_near).is_none()
+    }
+
+    /// Whether one of its ancestors is meant as well: then it is that one's child.
+    #[must_use]
+    pub fn has_fitting_ancestor(&self, scope: &Scope, selector: &Selector, pid: u32) -> bool {
+        let mut at = pid;
+        for _ in 0..64 {
+            match self.stat(at).map(|s| s.ppid) {
+                Some(parent) if parent != at && parent > 1 => at = parent,
+                _ => return false,
+            }
+            if self.fits(scope, selector, at) {
+                return true;
+            }
+        }
+        false
     }
 
     /// Where this process is, which was found within a scope.

@@ -239,7 +239,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
     };
     let setup = fide_xdp::Setup { cluster: config.cluster_id, node, incarnation, port: config.port };
     let interfaces = std::array::from_fn::<_, PATHS, _>(|p| lane.ifindex(p as u8));
-    let receiver = Receiver::open(setup, &config.keyring, wanted, interfaces)?;
+    let mut receiver = Receiver::open(setup, &config.keyring, wanted, interfaces)?;
     lane.set_receiving(receiver.needs_sockets());
     let start = Start {
         cluster: config.cluster_id,
@@ -276,6 +276,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
     let (wake, tell) = (eventfd()?, eventfd()?);
     let ends = crate::core::Ends { commands: commanded, happened: happen, wake: wake.try_clone()?, tell: tell.try_clone()? };
     let ring_maker = receiver.ring_maker();
+    let starts = receiver.start_watch();
     let mut core = Core::new(start, receiver, lane, prober, ends)?;
     tracing::info!(
         "{} in cluster {}, incarnation {incarnation}, receiving by {}, exits by {}",
@@ -308,6 +309,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         gates,
         lookups,
         rings,
+        starts,
     });
     let (guard, gates) = control.run();
     if thread.join().is_err() {

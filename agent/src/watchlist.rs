@@ -94,6 +94,8 @@ pub struct Watched {
     pub origin: Origin,
     /// The user whose watch it is; 0 for the configuration's.
     pub owner: u32,
+    /// Until when a clean end of it is one of a process that hands over to its child (CLOCK_MONOTONIC); 0: never.
+    pub settles_ns: u64,
     /// How often its progress counters are looked at, each second.
     pub looks: u64,
     /// How many processes before it had this name, and have ended.
@@ -460,6 +462,7 @@ mod tests {
             ring: None,
             ended: None,
             ended_ns: 0,
+            settles_ns: 0,
         }
     }
 

@@ -51,6 +51,8 @@ pub struct Setup {
     pub not_sent: u64,
     /// Records that found the urgent ring full.
     pub urgent_lost: u64,
+    /// And those that found the ring of the start watch full.
+    pub starts_lost: u64,
     /// Accepted keys by id.
     pub keys: [Key; 16],
     /// The highest number of a heartbeat that this incarnation sent.
@@ -214,12 +216,17 @@ pub struct Peer {
 /// `struct fide_jitter`.
 pub type Jitter = [u32; BUCKETS];
 
+/// Bytes of a name that the start watch compares (`FIDE_NAME`), the zero at its end included.
+pub const START_NAME: usize = 16;
+
 /// `struct fide_watch`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Watch {
     /// Start time in clock ticks since boot, as in /proc/PID/stat.
     pub start_ticks: u64,
+    /// Until then (CLOCK_MONOTONIC) a clean end hands over to a child: nobody is told. 0: never.
+    pub settles_ns: u64,
     /// Its number.
     pub app: u32,
     /// 0 alive, 1 doomed, 2 dead.
@@ -270,11 +277,11 @@ pub struct GateRow {
 }
 
 const _: () = assert!(size_of::<GateRow>() == 64);
-const _: () = assert!(size_of::<Setup>() == 48 + 16 * 24 + 16 + 8 * PATHS * (1 + ROUNDS));
+const _: () = assert!(size_of::<Setup>() == 56 + 16 * 24 + 16 + 8 * PATHS * (1 + ROUNDS));
 const _: () = assert!(size_of::<Question>() == 40 && size_of::<Source>() == 40);
 const _: () = assert!(size_of::<Path>() == 64);
 const _: () = assert!(size_of::<Peer>() == 64 + 128);
-const _: () = assert!(size_of::<Watch>() == 24);
+const _: () = assert!(size_of::<Watch>() == 32);
 const _: () = assert!(size_of::<Outgoing>().is_multiple_of(8));
 
 #[cfg(test)]
@@ -340,6 +347,7 @@ mod tests {
                 probe_id,
                 not_sent,
                 urgent_lost,
+                starts_lost,
                 keys,
                 number_sent,
                 event_number_sent,
@@ -352,7 +360,7 @@ mod tests {
         same!(btf, Source, "fide_source", [count, last_ns, from, mac, ip, reserved]);
         same!(btf, Path, "fide_path", [number, sent_ns, arrived_ns, arrived, lost, event_number, jitter_max_ns, refused]);
         same!(btf, Peer, "fide_peer", [node, incarnation, period_ns, condemned, queue, mark, told, path]);
-        same!(btf, Watch, "fide_watch", [start_ticks, app, state, status, unreported]);
+        same!(btf, Watch, "fide_watch", [start_ticks, settles_ns, app, state, status, unreported]);
         same!(
             btf,
             Record,

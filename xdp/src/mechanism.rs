@@ -3,6 +3,7 @@
 use crate::layout::{self, Jitter, Outgoing, Peer, Question, RING_BYTES, RINGS, Source, Unwanted, Watch};
 use crate::memory::MappedArray;
 use crate::ring::Ring;
+use crate::starts::{STARTED_BYTES, StartWatch};
 use fide_wire::event::Record;
 use fide_wire::mac::Keyring;
 use fide_wire::packet::Refusal;
@@ -458,6 +459,31 @@ impl Mechanism {
         Ok(())
     }
 
+    /// Attaches the start watch, and gives its reader to whoever waits for processes.
+    ///
+    /// # Errors
+    /// [`XdpError::Attach`], where the exit watch cannot be attached either or this kernel is another; [`XdpError::Memory`], [`XdpError::Map`].
+    pub fn start_watch(&mut self) -> Result<StartWatch, XdpError> {
+        if let Some((kind, advice)) = own_namespace() {
+            let why = format!("the kernel knows processes by the first {kind} namespace ({advice})");
+            return Err(XdpError::Attach { what: "the start watch".into(), source: std::io::Error::other(why) });
+        }
+        let memory = |map: &'static str| move |source| XdpError::Memory { map, source };
+        let fd = find(&self.object, "started").as_fd().try_clone_to_owned().map_err(memory("started"))?;
+        let ring = Ring::new(fd, STARTED_BYTES).map_err(memory("started"))?;
+        let names = MapHandle::try_from(&find(&self.object, "wanted_names")).map_err(map_error("wanted_names"))?;
+        let ports = MapHandle::try_from(&find(&self.object, "wanted_ports")).map_err(map_error("wanted_ports"))?;
+        let setup = MappedArray::new(find(&self.object, "setup").as_fd(), 1).map_err(memory("setup"))?;
+        for name in ["fide_program_start", "fide_socket_state"] {
+            let link = self.program(name).attach().map_err(|e| XdpError::Attach {
+                what: format!("{name} (BTF tracepoint)"),
+                source: std::io::Error::other(e.to_string()),
+            })?;
+            self.exit_links.push(link);
+        }
+        Ok(StartWatch::new(ring, names, ports, setup))
+    }
+
     /// Takes the exit watch off again; watches stay in the map and see nothing.
     pub fn detach_exit_watch(&mut self) {
         self.exit_links.clear();
@@ -570,7 +596,16 @@ impl Mechanism {
     /// # Errors
     /// [`XdpError::Map`], when the table is full.
     pub fn watch(&self, pid: u32, app: u32, start_ticks: u64) -> Result<(), XdpError> {
-        let watch = Watch { start_ticks, app, ..Watch::default() };
+        self.watch_until_settled(pid, app, start_ticks, 0)
+    }
+
+    /// The same of one that was started just now: until `settles_ns` (CLOCK_MONOTONIC) a clean end of it is told to nobody but the reader of the start watch
+    /// ([`crate::Start::HandedOver`]).
+    ///
+    /// # Errors
+    /// As [`Mechanism::watch`].
+    pub fn watch_until_settled(&self, pid: u32, app: u32, start_ticks: u64, settles_ns: u64) -> Result<(), XdpError> {
+        let watch = Watch { start_ticks, settles_ns, app, ..Watch::default() };
         find(&self.object, "watches").update(&pid.to_ne_bytes(), as_bytes(&watch), MapFlags::ANY).map_err(map_error("watches"))
     }
 
@@ -813,17 +848,19 @@ fn find<'a>(object: &'a Object, name: &str) -> libbpf_rs::Map<'a> {
 }
 
 fn as_bytes(watch: &Watch) -> &[u8] {
-    // SAFETY: Watch is repr(C), only integers, without padding (24 bytes, asserted in layout.rs).
+    // SAFETY: Watch is repr(C), only integers, without padding (32 bytes, asserted in layout.rs).
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(watch).cast(), size_of::<Watch>()) }
 }
 
 fn watch_from(bytes: &[u8]) -> Option<Watch> {
     let u32_at = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    let u64_at = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
     Some(Watch {
-        start_ticks: u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?),
-        app: u32_at(8)?,
-        state: u32_at(12)?,
-        status: u32_at(16)? as i32,
-        unreported: u32_at(20)?,
+        start_ticks: u64_at(0)?,
+        settles_ns: u64_at(8)?,
+        app: u32_at(16)?,
+        state: u32_at(20)?,
+        status: u32_at(24)? as i32,
+        unreported: u32_at(28)?,
     })
 }

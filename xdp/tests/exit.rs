@@ -10,7 +10,7 @@ use fide_wire::event::{Record, RecordKind};
 use fide_wire::mac::Keyring;
 use fide_wire::verdict::Cause;
 use fide_xdp::layout::RING_BYTES;
-use fide_xdp::{Mechanism, Ring, Setup};
+use fide_xdp::{Mechanism, Ring, Setup, Start, StartWatch, Wanted};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
@@ -1112,5 +1112,89 @@ as_root! {
         assert!(w.m.stranded_watches().is_empty());
         group.write("freezer.state", "THAWED");
         assert_eq!(w.end_of(v.app), [Doomed(9), ThenKilled(9)]);
+    }
+}
+
+// What is started.
+
+fn wanting(w: &mut Watch, names: &[&str], ports: &[u16]) -> StartWatch {
+    let mut starts = w.m.start_watch().unwrap_or_else(|e| panic!("{e}"));
+    starts.want(Wanted { names: names.iter().map(|name| (*name).to_owned()).collect(), ports: ports.iter().copied().collect() }).unwrap();
+    starts
+}
+
+/// All that is there. The hooks run within the system calls that they watch.
+fn all(starts: &mut StartWatch) -> Vec<Start> {
+    std::iter::from_fn(|| starts.poll()).collect()
+}
+
+as_root! {
+    fn a_program_that_is_waited_for_is_told_at_its_start_and_no_other() {
+        let mut w = Watch::new();
+        let own = program().file_name().unwrap().to_str().unwrap().to_owned();
+        let mut starts = wanting(&mut w, &["no-such-program", &own], &[]);
+        let mut v = Victim::start(&["sleep"]);
+        v.expect("ready");
+        assert_eq!(all(&mut starts), [Start::Program(v.pid)], "by the first fifteen bytes of its name");
+        assert!(Command::new("true").status().unwrap().success());
+        assert_eq!(all(&mut starts), [], "another program");
+        // By the name of the executable, whatever the process is called.
+        starts.want(Wanted { names: ["dash".to_owned(), "bash".to_owned()].into(), ..Wanted::default() }).unwrap();
+        let mut shell = Command::new("sh").args(["-c", "exit 3"]).spawn().unwrap();
+        let pid = shell.id();
+        shell.wait().unwrap();
+        assert_eq!(all(&mut starts), [Start::Program(pid)]);
+        starts.want(Wanted::default()).unwrap();
+        let mut v = Victim::start(&["sleep"]);
+        v.expect("ready");
+        assert_eq!(all(&mut starts), [], "nobody waits any more");
+        assert!(!starts.has_lost());
+    }
+
+    fn a_socket_that_listens_is_told_with_its_process() {
+        let mut w = Watch::new();
+        let any = || std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (one, other) = (any().local_addr().unwrap(), any().local_addr().unwrap());
+        let mut starts = wanting(&mut w, &[], &[one.port()]);
+        let listening = std::net::TcpListener::bind(one).unwrap();
+        assert_eq!(all(&mut starts), [Start::Listens(std::process::id(), one.port())]);
+        drop(listening);
+        let _another = std::net::TcpListener::bind(other).unwrap();
+        assert_eq!(all(&mut starts), [], "neither its end nor another port");
+    }
+
+    fn more_starts_than_the_ring_holds_are_known_to_be_lost() {
+        let mut w = Watch::new();
+        let mut starts = wanting(&mut w, &[], &[]);
+        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        starts.want(Wanted { ports: [address.port()].into(), ..Wanted::default() }).unwrap();
+        let mut listened = 0;
+        while listened < 3_000 {
+            listened += u32::from(std::net::TcpListener::bind(address).is_ok()); // another may have it for a moment
+        }
+        assert!(starts.has_lost());
+        assert!(!starts.has_lost(), "told once");
+        assert!(all(&mut starts).len() > 1_000);
+    }
+
+    fn a_clean_end_before_it_has_settled_hands_over_and_any_other_is_told() {
+        let mut w = Watch::new();
+        let mut starts = wanting(&mut w, &[], &[]);
+        let mut end = |settles_ns: u64, code: &str| {
+            let mut child = Command::new("sh").args(["-c", &format!("read line; {code}")]).stdin(Stdio::piped()).spawn().unwrap();
+            let (pid, app) = (child.id(), 1_000 + child.id());
+            w.m.watch_until_settled(pid, app, start_ticks(pid).unwrap(), settles_ns).unwrap();
+            drop(child.stdin.take());
+            child.wait().unwrap();
+            assert_eq!(w.m.watching(pid), None);
+            let handed_over = all(&mut starts);
+            assert!(handed_over.is_empty() || handed_over == [Start::HandedOver { pid, app }]);
+            (w.of(app), handed_over.len())
+        };
+        assert_eq!(end(u64::MAX, "exit 0"), (vec![], 1));
+        assert_eq!(end(1, "exit 0"), (vec![Exited(0)], 0), "it had settled");
+        assert_eq!(end(0, "exit 0"), (vec![Exited(0)], 0));
+        assert_eq!(end(u64::MAX, "exit 3"), (vec![Exited(3)], 0));
+        assert_eq!(end(u64::MAX, "kill -9 $$"), (vec![Doomed(9), ThenKilled(9)], 0));
     }
 }

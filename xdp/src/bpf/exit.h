@@ -132,6 +132,19 @@ int BPF_PROG(fide_signal_deliver, int sig, void *info, struct k_sigaction *actio
 	return 0;
 }
 
+/* A watched process that ends cleanly before it has settled: a server that goes into the background does, and its child goes on. Nobody but the agent's search for
+ * that child hears of it. False: it is told as any other end. */
+static __always_inline bool hand_over(struct fide_watch *w, __u32 app, __u32 tgid)
+{
+	struct fide_start start = { .kind = START_HANDED_OVER, .pid = tgid, .what = app };
+
+	if (bpf_ktime_get_ns() >= *(volatile __u64 *)&w->settles_ns)
+		return false;
+	if (bpf_ringbuf_output(&started, &start, sizeof(start), 0))
+		return false;
+	return advance(w, app, WATCH_DEAD) < WATCH_DEAD;
+}
+
 SEC("tp_btf/sched_process_exit")
 int BPF_PROG(fide_process_exit, struct task_struct *task)
 {
@@ -146,9 +159,11 @@ int BPF_PROG(fide_process_exit, struct task_struct *task)
 	status &= 0xff7f; /* without the core-dump bit */
 	if (task->signal->live.counter == 0) {
 		tgid = task->tgid;
-		if (report(task, w, app, WATCH_DEAD, status))
+		if (!status && *(volatile __u32 *)&w->state == WATCH_ALIVE && hand_over(w, app, tgid))
 			bpf_map_delete_elem(&watches, &tgid);
-	} else if (flags & SIGNAL_GROUP_EXIT) {
+		else if (report(task, w, app, WATCH_DEAD, status))
+			bpf_map_delete_elem(&watches, &tgid);
+	} else if (flags & SIGNAL_GROUP_EXIT && (status || bpf_ktime_get_ns() >= *(volatile __u64 *)&w->settles_ns)) {
 		report(task, w, app, WATCH_DOOMED, status);
 	}
 	return 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
-/* One object, so that the programs share their maps. Read in this order: maps.h, exit.h (where a crash starts), receive.h (where it
+/* One object, so that the programs share their maps. Read in this order: maps.h, exit.h (where a crash starts), start.h (what may be watched next), receive.h (where it
  * arrives), publish.h (what the agent adds).
  *
  * What it needs, and since which Linux (socket filters and their helpers: 4.18): syscall programs that BPF_PROG_TEST_RUN runs 5.14; cmpxchg and fetching atomics 5.12; ring buffers
@@ -15,6 +15,7 @@
 #include "siphash.h"
 #include "receive.h"
 #include "exit.h"
+#include "start.h"
 #include "publish.h"
 
 /* The kernel asks for a GPL-compatible licence of programs that use the tracing helpers. This object may be had under the GPL or Apache-2.0

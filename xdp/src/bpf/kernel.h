@@ -89,7 +89,50 @@ struct signal_struct {
 	unsigned int flags;
 };
 
+struct qstr {
+	const unsigned char *name;
+};
+
+struct dentry {
+	struct qstr d_name;
+};
+
+struct path {
+	struct dentry *dentry;
+};
+
+struct file {
+	struct path f_path;
+};
+
+struct mm_struct {
+	struct file *exe_file;
+};
+
+struct kernfs_node {
+	const char *name;
+};
+
+struct cgroup {
+	struct kernfs_node *kn;
+};
+
+struct css_set {
+	struct cgroup *dfl_cgrp;
+};
+
+struct sock_common {
+	__u16 skc_num;
+};
+
+struct sock {
+	struct sock_common __sk_common;
+};
+
 struct task_struct {
+	char comm[16];
+	struct mm_struct *mm;
+	struct css_set *cgroups;
 	int exit_code;
 	int pid;
 	int tgid;

@@ -39,6 +39,7 @@ struct fide_setup {
 	__u32 probe_id; /* the ICMP identifier of this agent's questions */
 	__u64 not_sent; /* packets of this name that this incarnation did not send */
 	__u64 urgent_lost; /* records that found `urgent` full */
+	__u64 starts_lost; /* and those that found `started` full */
 	struct fide_key keys[16];
 	__u64 number_sent; /* by this incarnation, the highest: of heartbeats */
 	__u64 event_number_sent; /* and of all else */
@@ -275,6 +276,7 @@ enum fide_watch_state { WATCH_ALIVE = 0, WATCH_DOOMED = 1, WATCH_DEAD = 2 };
 
 struct fide_watch {
 	__u64 start_ticks; /* field 22 of /proc/PID/stat: a reused pid does not inherit the watch */
+	__u64 settles_ns; /* until then a clean end is no end of a service: it was started, and its child goes on in its place */
 	__u32 app; /* with `state` one aligned word, see report() */
 	__u32 state; /* enum fide_watch_state, what was reported */
 	__s32 status; /* wait status, when reporting `state` failed */
@@ -287,6 +289,42 @@ struct {
 	__type(key, __u32);
 	__type(value, struct fide_watch);
 } watches SEC(".maps");
+
+/* What began on this host that a standing watch may wait for. */
+enum fide_start_kind { START_PROGRAM = 1, START_LISTENS, START_HANDED_OVER };
+struct fide_start {
+	__u32 kind; /* enum fide_start_kind */
+	__u32 pid;
+	__u32 what; /* the port that is listened on; the number of the watched process that ended cleanly before it had settled */
+	__u32 reserved;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 64 * 1024);
+} started SEC(".maps");
+
+/* What standing watches wait for, written by the agent: the beginnings of names of programs and of cgroups, zeros behind them, and ports. */
+#define FIDE_NAME 16
+struct fide_name {
+	char bytes[FIDE_NAME];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, FIDE_WATCHES);
+	__type(key, struct fide_name);
+	__type(value, __u32);
+} wanted_names SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, FIDE_WATCHES);
+	__type(key, __u32);
+	__type(value, __u32);
+} wanted_ports SEC(".maps");
 
 /* Room to put a packet behind a record: the whole packet behind the one that goes to `inbox`, or, the packet lying at the same place, a piggyback's
  * message right behind the one that goes to subscribers (which then lies over the packet's header). Used by the receive program alone, which nothing interrupts on its CPU. */
