@@ -1,7 +1,9 @@
 //! What the history keeps: which [`Class`] an event belongs to, and how much of a class one source may put in.
 //!
-//! A source is a user of this host; or of another host all its ordinary users together, and its root. This host's root, and the agent itself, are not
-//! limited. What is over the limit is not kept and not logged, but hooks run for it and counters count it; the history says how many there were.
+//! A source is a user of this host; or of another host all its ordinary users together, and its
+//! root. This host's root, and the agent itself, are not limited. An event over the limit is not
+//! kept and not logged, but hooks run for it and counters count it; the history says how many there
+//! were.
 
 use crate::control::{REPORT_EVENT_CODE, WATCH_EVENT_CODE};
 use crate::hooks::HOOK_EVENT_CODE;
@@ -62,7 +64,7 @@ impl Class {
     #[must_use]
     pub const fn limit(self) -> RateLimit {
         match self {
-            Class::Failures => RateLimit { interval_ns: 1_000_000_000, burst: 1024 },
+            Class::Failures => RateLimit { interval_ns: 5_000_000_000, burst: 1024 },
             Class::Reports => RateLimit { interval_ns: 2_000_000_000, burst: 512 },
             Class::Timing => RateLimit { interval_ns: 2_000_000_000, burst: 128 },
         }

@@ -134,10 +134,12 @@ enum Wait {
 const BACKLOG: usize = 4 << 20;
 /// Bytes of replies from which on a client's requests wait until it has read some.
 const ENOUGH: usize = 256 << 10;
+/// Bytes of replies that one connection of an ordinary user is handed before others have their turn.
+const FLUSHED_PER_TURN: usize = 64 << 10;
 /// Requests of one of root's connections that are answered before others have their turn; and of a connection that its client has closed, at all.
 const REQUESTS_PER_TURN: usize = 16;
 /// Time that all users but root have together before root's connections, the loop and the files come again.
-const USERS_SLICE: Duration = Duration::from_millis(5);
+const USERS_SLICE: Duration = Duration::from_millis(2);
 /// Events taken from the loop before clients have their turn.
 const EVENTS_PER_TURN: usize = 256;
 /// Hosts and processes that a new subscriber to a host or to everything is told of before its request is answered: about as many as its ring holds.
@@ -2107,7 +2109,9 @@ impl Connection {
     }
 
     fn flush(&mut self) {
-        while let Some((bytes, fd)) = self.out.front() {
+        let mut left = if self.peer.uid == 0 { usize::MAX } else { FLUSHED_PER_TURN };
+        while let Some((bytes, fd)) = self.out.front().filter(|_| left > 0) {
+            left = left.saturating_sub(bytes.len());
             match seqpacket::send(self.fd.as_fd(), bytes, fd.as_ref().map(AsRawFd::as_raw_fd)) {
                 Ok(true) => {
                     self.out_bytes -= bytes.len();

@@ -1,5 +1,6 @@
-//! A member at his worst: an ordinary user who may open the control socket, and asks for all that can be asked, well-formed and not, over many connections, as fast
-//! as he can. The same seed asks the same.
+//! A member at his worst: an ordinary user who may open the control socket, and asks for all that
+//! can be asked, well-formed and not, over many connections, as fast as he can. The same seed asks
+//! the same.
 
 use super::actor::{become_nobody, say};
 use super::member::Raw;
@@ -265,8 +266,8 @@ fn spin(until: Instant) -> (u64, u64) {
     (0, 0)
 }
 
-/// As an ordinary user, for so long at each line: `spin` keeps as many threads busy without asking anything, `ask` asks. Arguments: seed, seconds, and kinds of
-/// requests (none: all).
+/// As an ordinary user, for so long at each line: `spin` keeps as many threads busy without asking
+/// anything, `ask` asks. Arguments: seed, seconds, and kinds of requests (none: all).
 pub fn act(socket: &Path, arguments: &[String]) {
     become_nobody();
     let (seed, seconds): (u64, f64) = (arguments[0].parse().unwrap(), arguments[1].parse().unwrap());
