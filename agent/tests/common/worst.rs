@@ -241,7 +241,7 @@ fn ask_on(socket: &Path, seed: u64, until: Instant, kinds: &[usize]) -> (u64, u6
         }
         // Most replies are read; some connections never read for long.
         let mut silent = true;
-        if at % 5 != 0 || rng.once_in(50) {
+        if !at.is_multiple_of(5) || rng.once_in(50) {
             for _ in 0..64 {
                 let Some(_) = c.receive_now() else { break };
                 silent = false;

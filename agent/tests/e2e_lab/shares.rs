@@ -371,7 +371,8 @@ fn worst_member(parts: &[Part], seconds: f64) {
         is_ready.store(true, Ordering::Release);
         while !done.load(Ordering::Acquire) {
             if let Some(fide_client::Event::Failure(v)) = client.poll(Some(Duration::from_millis(100))).unwrap() {
-                let _ = tell.send((v.subject.app, fide_client::monotonic_ns())); // nobody counts any more
+                let stamps = [v.event_ns, v.sent_ns, v.received_ns, fide_client::monotonic_ns()];
+                let _ = tell.send((v.subject.app, stamps)); // nobody counts any more
             }
         }
     });
@@ -397,8 +398,8 @@ fn worst_member(parts: &[Part], seconds: f64) {
     (0..10).for_each(|_| watch(&mut watched));
     w.known(1, "victim10");
     become_urgent();
-    let mut told_of: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
-    let mut killed_in_all = Vec::new();
+    let mut told_of: BTreeMap<u32, Vec<[u64; 4]>> = BTreeMap::new();
+    let (mut killed_in_all, mut began_ns) = (Vec::new(), Vec::new());
     for part in parts {
         let (name, order) = match part {
             Part::Quiet => ("quiet", None),
@@ -406,6 +407,7 @@ fn worst_member(parts: &[Part], seconds: f64) {
             Part::Worst => ("worst", Some("ask")),
         };
         order.iter().for_each(|order| members.iter_mut().for_each(|m| m.say(order)));
+        began_ns.push((fide_client::monotonic_ns(), name));
         let is_over = Arc::new(AtomicBool::new(false));
         let (socket, over) = (w.socket(1), is_over.clone());
         let statuses = std::thread::spawn(move || {
@@ -432,13 +434,18 @@ fn worst_member(parts: &[Part], seconds: f64) {
             std::thread::sleep(CRASH_EVERY.saturating_sub(at.elapsed()));
         }
         until("every crash is told", || {
-            told.try_iter().for_each(|(app, at): (u32, u64)| told_of.entry(app).or_default().push(at));
+            told.try_iter().for_each(|(app, at): (u32, [u64; 4])| told_of.entry(app).or_default().push(at));
             killed.keys().all(|app| told_of.contains_key(app))
         });
         is_over.store(true, Ordering::Release);
         let (count, longest) = statuses.join().expect("root is answered");
-        let mut crashes: Vec<u64> = killed.iter().map(|(app, at)| told_of[app][0].saturating_sub(*at)).collect();
+        let mut crashes: Vec<u64> = killed.iter().map(|(app, at)| told_of[app][0][3].saturating_sub(*at)).collect();
         crashes.sort_unstable();
+        // Hosts of a lab have one clock.
+        if let Some((app, at)) = killed.iter().max_by_key(|(app, at)| told_of[app][0][3].saturating_sub(**at)) {
+            let steps = told_of[app][0].map(|step| step.saturating_sub(*at) / 1000);
+            println!("{name}: the slowest one was seen, sent, received, told after {steps:?} µs");
+        }
         let figures = Figures { crashes, status: longest, statuses: count };
         println!("{name}: {}", figures.line());
         killed_in_all.extend(killed.into_keys());
@@ -460,6 +467,11 @@ fn worst_member(parts: &[Part], seconds: f64) {
     }
     w.agents_run();
     w.status(2);
+    for host in 1..=3 {
+        let part_of = |at_ns| began_ns.iter().rev().find(|(began, _)| *began <= at_ns).map_or("before", |(_, name)| *name);
+        let pauses: Vec<_> = w.events(host, Cause::ObserverPaused).iter().map(|e| (part_of(e.at_ns), e.code)).collect();
+        println!("h{host}: its agent's pauses, µs: {pauses:?}");
+    }
     // No host takes another one for gone.
     let hosts_fault = |(cause, _, app): &(Cause, String, Option<String>)| {
         app.is_none() && matches!(cause, Cause::SilentHost | Cause::AgentLost | Cause::Isolated)
