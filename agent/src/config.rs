@@ -1099,6 +1099,8 @@ impl Config {
             places.push((history.clone(), "history.path"));
             places.push((beside(history, ".1"), "the older part of history.path"));
             places.push((beside(history, ".torn"), "the torn part of history.path"));
+            let parts = crate::history::files_of(history).skip(3);
+            places.extend(parts.map(|path| (path, "a part of history.path")));
         }
         places.push((self.socket.path.clone(), "socket.path"));
         for key in self.keys.iter().flat_map(|k| std::iter::once(&k.send).chain(&k.accept)) {
@@ -1117,8 +1119,7 @@ impl Config {
         };
         noted(files::check_place(&self.state, crate::state::is_ours, crate::state::NOT_OURS))?;
         noted(files::check_place(&beside(&self.state, ".new"), crate::state::is_ours, crate::state::NOT_OURS))?;
-        for suffix in self.history.path.iter().flat_map(|_| ["", ".1", ".torn"]) {
-            let path = beside(self.history.path.as_deref().unwrap_or(Path::new("")), suffix);
+        for path in self.history.path.iter().flat_map(|path| crate::history::files_of(path)) {
             noted(files::check_place(&path, crate::history::is_ours, crate::history::NOT_OURS))?;
         }
         noted(files::check_socket(&self.socket.path))?;

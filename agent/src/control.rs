@@ -2,6 +2,7 @@
 //! commands and hears from it by events.
 
 use crate::access;
+use crate::admission::{Admission, NOT_KEPT_EVENT_CODE};
 use crate::answerers;
 use crate::bridge::Bridge;
 use crate::check::{self, Check};
@@ -17,7 +18,7 @@ use crate::probes::Probes;
 use crate::rings::Rings;
 use crate::select::{self, Limit, Resolver, Scope, Target as Process};
 use crate::seqpacket::{self, Read};
-use crate::shares::{Account, CONNECTIONS, INTRODUCTIONS, Rate, TARGETS, TOLD_REQUESTS, WATCHES};
+use crate::shares::{Account, CONNECTIONS, EventSource, INTRODUCTIONS, Rate, TARGETS, TOLD_REQUESTS, WATCHES};
 use crate::state::State;
 use crate::status::About;
 use crate::subscribers::{Made, Target, Want, seqpacket_pair};
@@ -134,10 +135,12 @@ enum Wait {
 const BACKLOG: usize = 4 << 20;
 /// Bytes of replies from which on a client's requests wait until it has read some.
 const ENOUGH: usize = 256 << 10;
+/// Bytes of replies that one connection of an ordinary user is handed before others have their turn.
+const FLUSHED_PER_TURN: usize = 64 << 10;
 /// Requests of one of root's connections that are answered before others have their turn; and of a connection that its client has closed, at all.
 const REQUESTS_PER_TURN: usize = 16;
 /// Time that all users but root have together before root's connections, the loop and the files come again.
-const USERS_SLICE: Duration = Duration::from_millis(5);
+const USERS_SLICE: Duration = Duration::from_millis(2);
 /// Events taken from the loop before clients have their turn.
 const EVENTS_PER_TURN: usize = 256;
 /// Hosts and processes that a new subscriber to a host or to everything is told of before its request is answered: about as many as its ring holds.
@@ -159,6 +162,8 @@ const STANDING_TIME_MAX: Duration = Duration::from_millis(200);
 const STANDING_QUEUED: usize = 8;
 /// Standing watches that the loop is asked about at once.
 const STANDING_AT_ONCE: usize = 256;
+/// This thread's niceness.
+const NICE: i32 = -10;
 /// Kept events fetched at a time.
 const PAGE: usize = 64;
 /// Whoever changes how many receive queues an interface has waits so long at most for barriers.
@@ -231,6 +236,7 @@ pub struct Control {
     listener: OwnedFd,
     connections: Vec<Connection>,
     history: History,
+    admission: Admission,
     policy: access::Policy,
     resolver: Resolver,
     lookups: Worker,
@@ -421,6 +427,7 @@ impl Control {
             listener,
             connections: Vec::new(),
             history,
+            admission: Admission::default(),
             policy,
             resolver: Resolver::default(),
             lookups,
@@ -457,6 +464,9 @@ impl Control {
 
     /// Serves until the loop has ended. Returns the fence and the gates, which may go when the loop has ended well.
     pub fn run(mut self) -> (Option<Guard>, Option<Gates>) {
+        // Before ordinary programs: whoever keeps the processors busy is not to keep root waiting. Threads that are not urgent have begun by now.
+        // SAFETY: integers only; 0 is the calling thread. Refused, it is as important as others.
+        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
         self.sweep();
         self.find_first();
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]); // not under systemd: nobody to notify
@@ -549,7 +559,7 @@ impl Control {
     fn hear(&mut self) -> bool {
         for _ in 0..EVENTS_PER_TURN {
             match self.happened.try_recv() {
-                Ok(Happened::Event(event)) => self.event(*event),
+                Ok(Happened::Event(event, source)) => self.event(*event, source),
                 Ok(Happened::Incarnation(n)) => self.state.set_own(n),
                 Ok(Happened::PeerIncarnation(name, n)) => self.state.set_peer(&name, n),
                 Err(TryRecvError::Empty) => return true,
@@ -563,16 +573,20 @@ impl Control {
         true
     }
 
-    fn event(&mut self, mut event: HistoryEvent) {
+    fn event(&mut self, mut event: HistoryEvent, source: EventSource) {
         event.wall_ns = std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
             .map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
-        event.seq = self.history.append(event.clone());
-        match event.cause {
-            Cause::Monitored | Cause::PathUp | Cause::ContractKept => tracing::info!("{}", event.text),
-            _ => tracing::warn!(grade = %event.grade, "{}", event.text),
+        // What is over its source's limit has no number.
+        let is_kept = self.admission.admit(&event, source, now_ns());
+        if is_kept {
+            event.seq = self.history.append(event.clone());
+            match event.cause {
+                Cause::Monitored | Cause::PathUp | Cause::ContractKept => tracing::info!("{}", event.text),
+                _ => tracing::warn!(grade = %event.grade, "{}", event.text),
+            }
         }
-        self.side.happened(&event);
+        self.side.happened(&event, source);
         if matches!(event.cause, Cause::Left | Cause::Returned) && event.app.is_none() && event.node != self.config.node {
             self.state.set_left(&event.node, event.cause == Cause::Left);
         }
@@ -584,7 +598,7 @@ impl Control {
                 self.kill_hung(&event);
             }
         }
-        if self.connections.iter().any(|c| c.following) {
+        if is_kept && self.connections.iter().any(|c| c.following) {
             let bytes = encoded(&Reply::Event(Box::new(event)));
             self.connections.iter_mut().filter(|c| c.following).for_each(|c| c.push_bytes(bytes.clone(), None));
         }
@@ -796,12 +810,16 @@ impl Control {
             history_bytes: self.history.bytes(),
             history_lost: self.history.lost(),
             history_failures: self.history.failures(),
+            history_not_kept: self.admission.not_kept(),
         };
         let pending = self.pending();
         self.side.publish(&self.core, &self.about, counted, self.guard.as_ref(), self.gates.as_ref(), pending);
-        for outcome in self.side.failed_hooks() {
-            let text = outcome.text();
-            self.core.tell(move |core| core.tell_local(Cause::Local, crate::hooks::HOOK_EVENT_CODE, text));
+        for (source, code, text) in self.side.failed_hooks(now) {
+            // A hook that fails is this host's matter, and counts as whose doing made it run.
+            self.core.tell(move |core| core.tell_local_of(source, Cause::Local, code, text));
+        }
+        for text in self.admission.tell(now) {
+            self.core.tell(move |core| core.tell_local(Cause::Local, NOT_KEPT_EVENT_CODE, text));
         }
         if self.core.heart.check(now_ns()).is_ok() {
             let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]); // as in run()
@@ -903,6 +921,7 @@ impl Control {
         }
         for _ in 0..STARTS_PER_TURN {
             let Some(start) = self.starts.as_mut().and_then(StartWatch::poll) else { return };
+            tracing::debug!("{start:?}");
             if let Start::HandedOver { app, .. } = start {
                 self.handed_over(app);
                 continue;
@@ -1086,8 +1105,8 @@ impl Control {
         s.is_ambiguous = why.code == ErrorCode::Ambiguous;
         if why.code == ErrorCode::Ambiguous && s.ambiguity_told.is_none_or(|at| at.elapsed() >= AMBIGUITY_TOLD_EVERY) {
             s.ambiguity_told = Some(Instant::now());
-            let text = format!("{} is not watched: {why}", s.name);
-            self.core.tell(move |core| core.tell_local(Cause::Local, WATCH_EVENT_CODE, text));
+            let (text, source) = (format!("{} is not watched: {why}", s.name), EventSource::user(s.uid()));
+            self.core.tell(move |core| core.tell_local_of(source, Cause::Local, WATCH_EVENT_CODE, text));
         }
         if !s.complained {
             s.complained = true;
@@ -2074,8 +2093,8 @@ impl Control {
             let by = &self.connections[i].peer;
             let who = by.pid.map_or_else(|| format!("user {}", by.uid), |pid| format!("process {pid} of user {}", by.uid));
             let says = if hung { "hung" } else { "progressing" };
-            let text = format!("{who} reports {name} as {says}: {reason}");
-            self.core.tell(move |core| core.tell_local(Cause::Local, REPORT_EVENT_CODE, text));
+            let (text, source) = (format!("{who} reports {name} as {says}: {reason}"), EventSource::user(by.uid));
+            self.core.tell(move |core| core.tell_local_of(source, Cause::Local, REPORT_EVENT_CODE, text));
         }
         self.core.ask(move |core| core.report_progress(app, hung));
         Ok((Reply::Done, None))
@@ -2297,7 +2316,9 @@ impl Connection {
     }
 
     fn flush(&mut self) {
-        while let Some((bytes, fd)) = self.out.front() {
+        let mut left = if self.peer.uid == 0 { usize::MAX } else { FLUSHED_PER_TURN };
+        while let Some((bytes, fd)) = self.out.front().filter(|_| left > 0) {
+            left = left.saturating_sub(bytes.len());
             match seqpacket::send(self.fd.as_fd(), bytes, fd.as_ref().map(AsRawFd::as_raw_fd)) {
                 Ok(true) => {
                     self.out_bytes -= bytes.len();

@@ -18,7 +18,7 @@ use crate::metrics::Heart;
 use crate::namesake::Namesakes;
 use crate::peers::Peer;
 use crate::receive::Receiver;
-use crate::shares::{LOOKS, PROGRESS_TOLD, Rate, looks};
+use crate::shares::{EventSource, LOOKS, PROGRESS_TOLD, Rate, UNKNOWN_USER, looks};
 use crate::steer::{Emptied, Steered, Steering};
 use crate::subscribers::{Made, Subscribers, Target, Want, key};
 use crate::unwanted;
@@ -60,7 +60,7 @@ pub type Command = Box<dyn FnOnce(&mut Core) + Send>;
 #[derive(Debug)]
 pub enum Happened {
     /// An event for the history, the hooks and the log. `seq` and `wall_ns` are the control thread's to fill in.
-    Event(Box<HistoryEvent>),
+    Event(Box<HistoryEvent>, EventSource),
     /// This agent began a new incarnation, to be remembered.
     Incarnation(u32),
     /// Another host's incarnation, to be remembered.
@@ -710,6 +710,7 @@ impl Core {
             notice.flags != 0,
             Some(VerdictId(record.id)),
             Some(evidence),
+            self.source(self.start.node, record.app),
             now,
         );
         let published = Record { kind: RecordKind::Process as u16, ..*record };
@@ -1199,7 +1200,19 @@ impl Core {
     fn start_over(&mut self, after: u32, now: u64) {
         self.begin_incarnation(after, now);
         let name = self.start.name.clone();
-        self.tell(Cause::Returned, Grade::Certain, &name, self.start.incarnation, None, 2, false, None, None, now);
+        self.tell(
+            Cause::Returned,
+            Grade::Certain,
+            &name,
+            self.start.incarnation,
+            None,
+            2,
+            false,
+            None,
+            None,
+            EventSource::OWN,
+            now,
+        );
     }
 
     fn begin_incarnation(&mut self, after: u32, now: u64) {
@@ -1252,7 +1265,7 @@ impl Core {
         let (node, incarnation, name) = (self.start.node, self.start.incarnation, self.start.name.clone());
         let record = self.host_record(Cause::Fenced, Grade::Certain, node, incarnation, now);
         self.publish_host(node, &name, &Record { flags: Record::LOCAL, code: why as i32, ..record });
-        self.tell(Cause::Fenced, Grade::Certain, &name, incarnation, None, why as i32, false, None, None, now);
+        self.tell(Cause::Fenced, Grade::Certain, &name, incarnation, None, why as i32, false, None, None, EventSource::OWN, now);
     }
 
     /// Shuts the fence, as far as it is open.
@@ -1307,7 +1320,7 @@ impl Core {
         let (node, incarnation, name) = (self.start.node, self.start.incarnation, self.start.name.clone());
         let record = self.host_record(Cause::Recovered, Grade::Certain, node, incarnation, now);
         self.publish_host(node, &name, &Record { flags: Record::LOCAL, ..record });
-        self.tell(Cause::Recovered, Grade::Certain, &name, incarnation, None, 0, false, None, None, now);
+        self.tell(Cause::Recovered, Grade::Certain, &name, incarnation, None, 0, false, None, None, EventSource::OWN, now);
         self.announce_soon(now);
     }
 
@@ -1992,7 +2005,7 @@ impl Core {
         self.publish(me, app, &record, &[], false);
         let evidence = Evidence { timeout_ns: limit_ns, event_ns: now, sent_ns, received_ns: now, ..Evidence::default() };
         let name = self.watchlist.get(app).map(|w| w.name.clone());
-        self.tell(cause, grade, &host, mine, name, source.code(), false, Some(id), Some(evidence), now);
+        self.tell(cause, grade, &host, mine, name, source.code(), false, Some(id), Some(evidence), self.source(me, app), now);
     }
 
     fn tell_others(&mut self, app: u32, cause: Cause, grade: Grade, source: ProgressSource, now: u64) -> (VerdictId, u64) {
@@ -2022,7 +2035,7 @@ impl Core {
         if limit_ns > 0 {
             self.progress.watch(app, source, limit_ns, now);
         } else if let Some(finding) = self.progress.unwatch(app, source) {
-            self.found(&finding, now);
+            self.found_in_time(finding, now);
         }
         true
     }
@@ -2064,7 +2077,7 @@ impl Core {
         if self.watchlist.get(app).is_some_and(|w| w.ended.is_none())
             && let Some(finding) = self.progress.reported(app, hung, now)
         {
-            self.found(&finding, now);
+            self.found_in_time(finding, now);
         }
     }
 
@@ -2192,7 +2205,8 @@ impl Core {
         let text = format!(
             "what is for {name} on path {path}, or what it answers, goes astray: another station uses its MAC, or something filters its answers; while that lasts it is not taken for dead before its agent's timeout, unless it is silent on a path on which nothing goes astray"
         );
-        self.tell_text(Cause::ForeignTraffic, Grade::Inferred, &name, incarnation, unwanted::CODE_DIVERTED, text, now);
+        let code = unwanted::CODE_DIVERTED;
+        self.tell_text(Cause::ForeignTraffic, Grade::Inferred, (&name, incarnation), code, text, EventSource::OWN, now);
     }
 
     /// Frames with our own MAC came in: others are told, and what is answered to us may go astray.
@@ -2251,10 +2265,12 @@ impl Core {
         }
         let evidence = Evidence { barriers: self.barriers(v.node, &v.evidence), ..v.evidence.clone() };
         for ended in &v.ended_apps {
-            let name = self.app_name(v.node, *ended);
-            self.tell(v.cause, v.grade, &host, v.incarnation, Some(name), v.code, false, Some(v.id), Some(evidence.clone()), now);
+            let (name, source) = (self.app_name(v.node, *ended), self.source(v.node, *ended));
+            let evidence = Some(evidence.clone());
+            self.tell(v.cause, v.grade, &host, v.incarnation, Some(name), v.code, false, Some(v.id), evidence, source, now);
         }
-        self.tell(v.cause, v.grade, &host, v.incarnation, app, v.code, v.confirms, Some(v.id), Some(evidence), now);
+        let source = self.source(v.node, v.app);
+        self.tell(v.cause, v.grade, &host, v.incarnation, app, v.code, v.confirms, Some(v.id), Some(evidence), source, now);
         if matches!(v.cause, Cause::SilentHost | Cause::AgentLost | Cause::Returned | Cause::Left) {
             if v.cause == Cause::Left && v.app == 0 {
                 self.start.members.remove(&v.node);
@@ -2320,6 +2336,7 @@ impl Core {
         confirms: bool,
         id: Option<VerdictId>,
         evidence: Option<Evidence>,
+        source: EventSource,
         at_ns: u64,
     ) {
         let text = words::sentence(cause, node, app.as_deref(), code, confirms);
@@ -2340,13 +2357,28 @@ impl Core {
             text,
             evidence: evidence.map(Box::new),
         };
-        self.say(Happened::Event(Box::new(event)));
+        self.say(Happened::Event(Box::new(event), source));
     }
 
     /// Tells of something on this host, from the control thread's side (an interface, a full disk).
     pub fn tell_local(&mut self, cause: Cause, code: i32, text: String) {
+        self.tell_local_of(EventSource::OWN, cause, code, text);
+    }
+
+    /// The same, when it is because of what somebody does.
+    pub fn tell_local_of(&mut self, source: EventSource, cause: Cause, code: i32, text: String) {
         let host = self.start.name.clone();
-        self.tell_text(cause, Grade::Certain, &host, self.start.incarnation, code, text, now_ns());
+        self.tell_text(cause, Grade::Certain, (&host, self.start.incarnation), code, text, source, now_ns());
+    }
+
+    /// Whose doing it is what happens to a process.
+    fn source(&self, node: u32, app: u32) -> EventSource {
+        let user = match app {
+            0 => Some(0),
+            _ if node == self.start.node => self.watchlist.get(app).map(|w| w.owner),
+            _ => self.slot(node).and_then(|slot| self.peers[slot].as_ref()).and_then(|p| p.apps.get(&app)).map(|a| a.user),
+        };
+        EventSource { node: (node != self.start.node).then_some(node), user: user.unwrap_or(UNKNOWN_USER) }
     }
 
     #[expect(clippy::too_many_arguments, reason = "as tell()")]
@@ -2354,10 +2386,10 @@ impl Core {
         &self,
         cause: Cause,
         grade: Grade,
-        node: &str,
-        incarnation: u32,
+        (node, incarnation): (&str, u32),
         code: i32,
         text: String,
+        source: EventSource,
         at_ns: u64,
     ) {
         let event = HistoryEvent {
@@ -2377,7 +2409,7 @@ impl Core {
             text,
             evidence: None,
         };
-        self.say(Happened::Event(Box::new(event)));
+        self.say(Happened::Event(Box::new(event), source));
     }
 
     // ---- once a second ------------------------------------------------------------------------------------------------------
@@ -2446,7 +2478,7 @@ impl Core {
         };
         let record = Record { code: path as i32, ..self.host_record(cause, Grade::Inferred, node, incarnation, now) };
         self.publish_host(node, &host, &record);
-        self.tell_text(cause, Grade::Inferred, &host, incarnation, path as i32, text, now);
+        self.tell_text(cause, Grade::Inferred, (&host, incarnation), path as i32, text, self.source(node, 0), now);
     }
 
     fn report_entry(&self, slot: usize, path: usize, now: u64) -> Option<ReportEntry> {
@@ -2518,7 +2550,7 @@ impl Core {
         let due = [self.complained.clashes.due(clashes, now), self.complained.foreign.due(foreign, now)];
         let (name, incarnation) = (self.start.name.clone(), self.start.incarnation);
         if due[0] {
-            self.tell(Cause::NameClash, Grade::Certain, &name, incarnation, None, 0, false, None, None, now);
+            self.tell(Cause::NameClash, Grade::Certain, &name, incarnation, None, 0, false, None, None, EventSource::OWN, now);
         }
         if due[1] {
             let text = format!(
@@ -2526,7 +2558,7 @@ impl Core {
                 words::sentence(Cause::ForeignTraffic, &name, None, 0, false),
                 self.last_foreign(&FOREIGN)
             );
-            self.tell_text(Cause::ForeignTraffic, Grade::Certain, &name, incarnation, 0, text, now);
+            self.tell_text(Cause::ForeignTraffic, Grade::Certain, (&name, incarnation), 0, text, EventSource::OWN, now);
         }
     }
 
@@ -2649,7 +2681,19 @@ impl Core {
         let record = Record { kind: RecordKind::Process as u16, app, ..record };
         let rings = self.subscribers.rings(node, app) | wanting;
         self.subscribers.publish(rings, &record, name.as_bytes(), false, self.receiver.mechanism());
-        self.tell(Cause::Monitored, Grade::Certain, &host, incarnation, Some(name), 0, false, None, None, now);
+        self.tell(
+            Cause::Monitored,
+            Grade::Certain,
+            &host,
+            incarnation,
+            Some(name),
+            0,
+            false,
+            None,
+            None,
+            self.source(node, app),
+            now,
+        );
     }
 
     /// A watched process has gone into the background: from now on this child of it is the one that is watched, under the same number.
@@ -2696,6 +2740,8 @@ impl Core {
     pub fn hand_over(&mut self, app: u32, origin: Origin, owner: u32) {
         if let Some(w) = self.watchlist.get_mut(app) {
             (w.origin, w.owner) = (origin, owner);
+            self.watchlist.version += 1; // other hosts share out by owner
+            self.announce_soon(now_ns());
         }
     }
 
@@ -2761,6 +2807,7 @@ impl Core {
             false,
             Some(id),
             Some(evidence),
+            self.source(self.start.node, app),
             now,
         );
         true
@@ -2977,6 +3024,7 @@ impl Core {
                 false,
                 None,
                 None,
+                EventSource::OWN,
                 now,
             );
         }
@@ -3193,8 +3241,9 @@ mod tests {
     fn a_directory_of_any_size_fits_its_packets() {
         let base = Announce { name: "n".repeat(64), addresses: vec!["fd00:0:0:0:0:0:0:1".into(); 2], ..Announce::default() };
         for count in [0, 1, 10, 500, 4096] {
-            let apps: Vec<_> =
-                (1..=count).map(|app| AnnouncedApp { app, name: "\"".repeat(64), pbsize: 1418, hung: u32::MAX }).collect();
+            let apps: Vec<_> = (1..=count)
+                .map(|app| AnnouncedApp { app, name: "\"".repeat(64), pbsize: 1418, hung: u32::MAX, user: u32::MAX })
+                .collect();
             let monitors: Vec<_> = (1..=count).map(|app| AnnouncedMonitor { node: u32::MAX, app, pbsize: 1418 }).collect();
             let mut announcing = Announcing::default();
             announcing.write(&base, apps.clone().into_iter(), monitors.clone().into_iter()).unwrap();

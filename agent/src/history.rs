@@ -6,6 +6,9 @@
 //! {"seq":17,"wall_ns":…,"cause":"killed",…,"crc":"1c291ca3"}
 //! ```
 //!
+//! Each [`Class`] of events has a room of its own, in memory and in files: crashes in the history's own file, what applications report in `….reports`, notices
+//! of timing in `….timing`. So a flood of one class does not make others be forgotten. All are numbered together, and readers see one sequence.
+//!
 //! The checksum (CRC-32) covers the line up to the comma in front of `"crc"`. A line that was being written when the agent
 //! or the host died does not pass; it is cut off on the next start and kept beside the history (`….torn`). Two segments
 //! bound the size: when the current one is half of what is allowed it becomes the older one (`….1`), in place of the last.
@@ -15,6 +18,7 @@
 //! the control thread. A disk that is full or gone costs nothing but itself: events stay readable in memory, lines wait
 //! and are written when there is room again, and what had to be dropped is counted and said in a later line.
 
+use crate::admission::Class;
 use crate::files;
 use fide_proto::detector::INFERRED;
 use fide_wire::control::HistoryEvent;
@@ -29,7 +33,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Newest events kept in memory unless told otherwise.
+/// Newest failures kept in memory unless told otherwise; of reports half as many, of notices of timing a quarter.
 pub const MEMORY_EVENTS: usize = 2048;
 /// How every line begins.
 const LINE_START: &[u8] = b"{\"seq\":";
@@ -146,11 +150,168 @@ struct Pending {
 /// The event history.
 #[derive(Debug)]
 pub struct History {
+    /// One for each class, in the order of [`Class::ALL`].
+    rooms: [Room; Class::ALL.len()],
+    next_seq: u64,
+    failing: bool,
+    /// Dropped while it could not be written.
+    dropped: u64,
+}
+
+impl History {
+    /// Opens or makes the history at `path` (`None`: memory only), of at most `max_bytes`, with [`MEMORY_EVENTS`] in memory.
+    ///
+    /// Always gives a history that works, if only in memory; what deserves a word comes with it, to be logged and appended.
+    #[must_use]
+    pub fn open(path: Option<&Path>, max_bytes: u64) -> (Self, Vec<HistoryError>) {
+        Self::open_with(path, max_bytes, MEMORY_EVENTS)
+    }
+
+    /// As [`History::open`], keeping the newest `memory_max` failures in memory.
+    #[must_use]
+    pub fn open_with(path: Option<&Path>, max_bytes: u64, memory_max: usize) -> (Self, Vec<HistoryError>) {
+        let mut words = Vec::new();
+        let mut path = path;
+        let rooms = Class::ALL.map(|class| {
+            let of_class = path.map(|path| class_path(path, class));
+            let memory_max = class.part_of_memory(memory_max);
+            let room = Room::open(of_class.as_deref(), class.part_of(max_bytes), memory_max, &mut words);
+            // Where the first one cannot be, the others are not made.
+            path = path.filter(|_| class != Class::Failures || room.path.is_some());
+            room
+        });
+        let next_seq = rooms.iter().map(Room::next_seq).max().unwrap_or(1);
+        (Self { rooms, next_seq, failing: false, dropped: 0 }, words)
+    }
+
+    /// Takes an event and gives it its number, which is returned (`event.seq` is ignored). Memory only.
+    pub fn append(&mut self, mut event: HistoryEvent) -> u64 {
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        event.seq = seq;
+        self.rooms[Class::of(&event) as usize].append(event);
+        seq
+    }
+
+    /// Hands what waits to the kernel. Cheap, but it may wait for a slow disk.
+    pub fn write(&mut self) -> Flushed {
+        self.attempt(false)
+    }
+
+    /// Writes what waits and sees it to the disk (`fdatasync`).
+    pub fn flush(&mut self) -> Flushed {
+        self.attempt(true)
+    }
+
+    fn attempt(&mut self, sync: bool) -> Flushed {
+        let (mut written, mut failed) = (false, None);
+        for room in &mut self.rooms {
+            let was_failing = room.failing;
+            match room.attempt(sync) {
+                None => {}
+                Some(Ok(())) => {
+                    written = true;
+                    if was_failing {
+                        self.dropped += room.mark(&mut self.next_seq);
+                        let _ = room.attempt(sync); // the marker itself; should it fail, the next call says so
+                    }
+                }
+                Some(Err(e)) => failed = failed.or(Some(e)),
+            }
+        }
+        let failing = self.rooms.iter().any(|room| room.failing);
+        match (failed, std::mem::replace(&mut self.failing, failing)) {
+            (Some(e), false) => Flushed::Failed(e),
+            (Some(_), true) => Flushed::StillFailing,
+            (None, true) if !failing => Flushed::Recovered { lost: std::mem::take(&mut self.dropped) },
+            _ if written => Flushed::Written,
+            _ => Flushed::Idle,
+        }
+    }
+
+    /// Changes the size allowed (a reload); takes effect with the next rotation.
+    pub fn set_max_bytes(&mut self, max_bytes: u64) {
+        self.rooms.iter_mut().zip(Class::ALL).for_each(|(room, class)| room.max_bytes = class.part_of(max_bytes));
+    }
+
+    /// The number the next event gets.
+    #[must_use]
+    pub fn next_seq(&self) -> u64 {
+        self.next_seq
+    }
+
+    /// Events that never reached the disk.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.rooms.iter().map(|room| room.lost).sum()
+    }
+
+    /// Writes that failed.
+    #[must_use]
+    pub fn failures(&self) -> u64 {
+        self.rooms.iter().map(|room| room.failures).sum()
+    }
+
+    /// Bytes on disk, all files.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.rooms.iter().map(|room| room.older.len + room.current.len).sum()
+    }
+
+    /// Where to begin for [`control::Request::Events`](fide_wire::control::Request::Events): not before number `from`, and at
+    /// most the `last` newest (0: all). Numbers that are not kept any more count only beyond what is in memory.
+    #[must_use]
+    pub fn start(&self, from: u64, last: u64) -> u64 {
+        if last == 0 {
+            return from;
+        }
+        // From here on all that is kept is in memory.
+        let all_from = self.rooms.iter().map(Room::in_memory_or_nothing).max().unwrap_or(0);
+        let mut newest: Vec<u64> = self.rooms.iter().flat_map(|room| &room.memory).map(|e| e.seq).collect();
+        newest.retain(|seq| *seq >= all_from);
+        newest.sort_unstable_by(|a, b| b.cmp(a));
+        let nth = usize::try_from(last - 1).ok().and_then(|nth| newest.get(nth).copied());
+        from.max(nth.unwrap_or_else(|| self.next_seq.saturating_sub(last)))
+    }
+
+    /// Up to `limit` events from number `from` on, in order. Reads the disk for those that are not in memory any more; to go
+    /// on, ask from the last one's number plus one.
+    #[must_use]
+    pub fn page(&self, from: u64, limit: usize) -> Vec<HistoryEvent> {
+        let mut events: Vec<HistoryEvent> = self.rooms.iter().flat_map(|room| room.page(from, limit)).collect();
+        events.sort_by_key(|e| e.seq);
+        events.truncate(limit);
+        events
+    }
+
+    /// All kept events from number `from` on, at most the `last` newest (0: all). [`History::page`] needs less memory.
+    #[must_use]
+    pub fn read(&self, from: u64, last: u64) -> Vec<HistoryEvent> {
+        self.page(self.start(from, last), usize::MAX)
+    }
+
+    /// The verdicts with this id, oldest first: one for each incarnation that gave it, of which the newest event stands for all. More than one
+    /// when an agent was restarted, for its numbers began anew.
+    #[must_use]
+    pub fn find(&self, id: VerdictId) -> Vec<HistoryEvent> {
+        self.search(id).run(|| false)
+    }
+
+    /// The same, to be run by another thread: reading all files takes long.
+    #[must_use]
+    pub fn search(&self, id: VerdictId) -> Search {
+        let remembered = self.rooms.iter().flat_map(|room| &room.memory).filter(|e| e.id == Some(id)).cloned().collect();
+        Search { id, files: self.rooms.iter().flat_map(Room::older_files).collect(), remembered }
+    }
+}
+
+/// The room of one class.
+#[derive(Debug)]
+struct Room {
     path: Option<PathBuf>,
     max_bytes: u64,
     memory_max: usize,
     memory: VecDeque<HistoryEvent>,
-    next_seq: u64,
     file: Option<File>,
     older: Segment,
     current: Segment,
@@ -167,24 +328,14 @@ pub struct History {
     unmarked: Option<(u64, Box<HistoryEvent>)>,
 }
 
-impl History {
-    /// Opens or makes the history at `path` (`None`: memory only), of at most `max_bytes`, with [`MEMORY_EVENTS`] in memory.
-    ///
-    /// Always gives a history that works, if only in memory; what deserves a word comes with it, to be logged and appended.
-    #[must_use]
-    pub fn open(path: Option<&Path>, max_bytes: u64) -> (Self, Vec<HistoryError>) {
-        Self::open_with(path, max_bytes, MEMORY_EVENTS)
-    }
-
-    /// As [`History::open`], keeping the newest `memory_max` events in memory.
-    #[must_use]
-    pub fn open_with(path: Option<&Path>, max_bytes: u64, memory_max: usize) -> (Self, Vec<HistoryError>) {
-        let mut history = Self {
+impl Room {
+    /// The room at `path` (`None`: memory only). Complaints come with it.
+    fn open(path: Option<&Path>, max_bytes: u64, memory_max: usize, words: &mut Vec<HistoryError>) -> Self {
+        let mut room = Self {
             path: path.map(Path::to_owned),
             max_bytes,
             memory_max: memory_max.max(1),
             memory: VecDeque::new(),
-            next_seq: 1,
             file: None,
             older: Segment::default(),
             current: Segment::default(),
@@ -197,15 +348,20 @@ impl History {
             lost: 0,
             unmarked: None,
         };
-        let mut words = Vec::new();
         if let Some(path) = path
-            && let Err(e) = history.load(path, &mut words)
+            && let Err(e) = room.load(path, words)
         {
             words.push(error(path, &e, "cannot be opened; events are kept in memory only until the agent is restarted"));
-            history.path = None;
-            history.file = None;
+            room.path = None;
+            room.file = None;
         }
-        (history, words)
+        room
+    }
+
+    /// The number behind all that are kept.
+    fn next_seq(&self) -> u64 {
+        let last = [self.older.last_seq, self.current.last_seq].into_iter().flatten().max();
+        last.map_or(1, |last| last.saturating_add(1))
     }
 
     fn load(&mut self, path: &Path, words: &mut Vec<HistoryError>) -> io::Result<()> {
@@ -261,7 +417,6 @@ impl History {
         let scan = scan(file, 0, |offset, end, line| {
             if let Some(event) = decode_line(line) {
                 segment.note(event.seq, offset, end);
-                self.next_seq = self.next_seq.max(event.seq.saturating_add(1));
                 self.remember(event);
                 ControlFlow::Continue(true)
             } else {
@@ -280,15 +435,12 @@ impl History {
         self.memory.push_back(event);
     }
 
-    /// Takes an event and gives it its number, which is returned (`event.seq` is ignored). Memory only.
-    pub fn append(&mut self, mut event: HistoryEvent) -> u64 {
-        let seq = self.next_seq;
-        self.next_seq += 1;
-        event.seq = seq;
+    /// Takes an event that has its number. Memory only.
+    fn append(&mut self, event: HistoryEvent) {
         if self.path.is_some() {
             let line = encode_line(&event);
             self.pending_bytes += line.len() + 1;
-            self.pending.push_back(Pending { seq, line });
+            self.pending.push_back(Pending { seq: event.seq, line });
             while self.pending_bytes > PENDING_MAX && self.pending.len() > 1 {
                 if let Some(dropped) = self.pending.pop_front() {
                     self.pending_bytes -= dropped.line.len() + 1;
@@ -300,51 +452,28 @@ impl History {
             }
         }
         self.remember(event);
-        seq
     }
 
-    /// Hands what waits to the kernel. Cheap, but it may wait for a slow disk.
-    pub fn write(&mut self) -> Flushed {
-        self.attempt(false)
-    }
-
-    /// Writes what waits and sees it to the disk (`fdatasync`).
-    pub fn flush(&mut self) -> Flushed {
-        self.attempt(true)
-    }
-
-    fn attempt(&mut self, sync: bool) -> Flushed {
-        let Some(path) = self.path.clone() else { return Flushed::Idle };
+    /// Writes what waits; `None`: there was nothing to do.
+    fn attempt(&mut self, sync: bool) -> Option<Result<(), HistoryError>> {
+        let path = self.path.clone()?;
         if self.pending.is_empty() && !(sync && self.unsynced) {
-            return Flushed::Idle;
+            return None;
         }
-        match self.try_write(&path, sync) {
-            Ok(()) if self.failing => {
-                self.failing = false;
-                let lost = self.mark();
-                // The marker itself; should it fail, the next call says so.
-                let _ = self.try_write(&path, sync);
-                Flushed::Recovered { lost }
-            }
-            Ok(()) => Flushed::Written,
-            Err(e) => {
-                self.failures += 1;
-                if std::mem::replace(&mut self.failing, true) {
-                    return Flushed::StillFailing;
-                }
-                Flushed::Failed(error(
-                    &path,
-                    &e,
-                    "cannot be written; events are kept in memory, and written when it can be again",
-                ))
-            }
-        }
+        let written = self.try_write(&path, sync);
+        self.failing = written.is_err();
+        self.failures += u64::from(written.is_err());
+        let consequence = "cannot be written; events are kept in memory, and written when it can be again";
+        Some(written.map_err(|e| error(&path, &e, consequence)))
     }
 
     /// Appends a line that says what was lost, if something was.
-    fn mark(&mut self) -> u64 {
+    fn mark(&mut self, next_seq: &mut u64) -> u64 {
         let Some((lost, newest)) = self.unmarked.take() else { return 0 };
+        let seq = *next_seq;
+        *next_seq += 1;
         self.append(HistoryEvent {
+            seq,
             id: None,
             cause: Cause::Local,
             grade: Grade::Certain,
@@ -430,49 +559,23 @@ impl History {
         Ok(())
     }
 
-    /// Changes the size allowed (a reload); takes effect with the next rotation.
-    pub fn set_max_bytes(&mut self, max_bytes: u64) {
-        self.max_bytes = max_bytes;
+    /// The number of the oldest event in memory, from which on all are there.
+    fn in_memory(&self) -> u64 {
+        let on_disk = self.current.last_seq.or(self.older.last_seq).map_or(0, |last| last + 1);
+        self.memory.front().map_or(on_disk, |e| e.seq)
     }
 
-    /// The number the next event gets.
-    #[must_use]
-    pub fn next_seq(&self) -> u64 {
-        self.next_seq
+    /// The same; 0 when nothing older is kept.
+    fn in_memory_or_nothing(&self) -> u64 {
+        let in_memory = self.in_memory();
+        let first = [&self.older, &self.current].into_iter().find_map(|segment| segment.index.first());
+        if first.is_some_and(|(first, _)| *first < in_memory) { in_memory } else { 0 }
     }
 
-    /// Events that never reached the disk.
-    #[must_use]
-    pub fn lost(&self) -> u64 {
-        self.lost
-    }
-
-    /// Writes that failed.
-    #[must_use]
-    pub fn failures(&self) -> u64 {
-        self.failures
-    }
-
-    /// Bytes on disk, both segments.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.older.len + self.current.len
-    }
-
-    /// Where to begin for [`control::Request::Events`](fide_wire::control::Request::Events): not before number `from`, and at
-    /// most the `last` newest (0: all).
-    #[must_use]
-    pub fn start(&self, from: u64, last: u64) -> u64 {
-        let newest = if last == 0 { 0 } else { self.next_seq.saturating_sub(last) };
-        from.max(newest)
-    }
-
-    /// Up to `limit` events from number `from` on, in order. Reads the disk for those that are not in memory any more; to go
-    /// on, ask from the last one's number plus one.
-    #[must_use]
-    pub fn page(&self, from: u64, limit: usize) -> Vec<HistoryEvent> {
+    /// Up to `limit` events from number `from` on, in order.
+    fn page(&self, from: u64, limit: usize) -> Vec<HistoryEvent> {
         let mut events = Vec::new();
-        let in_memory = self.memory.front().map_or(self.next_seq, |e| e.seq);
+        let in_memory = self.in_memory();
         if from < in_memory {
             self.on_disk(from, |event| {
                 if event.seq >= in_memory {
@@ -489,26 +592,11 @@ impl History {
         events
     }
 
-    /// All kept events from number `from` on, at most the `last` newest (0: all). [`History::page`] needs less memory.
-    #[must_use]
-    pub fn read(&self, from: u64, last: u64) -> Vec<HistoryEvent> {
-        self.page(self.start(from, last), usize::MAX)
-    }
-
-    /// The verdicts with this id, oldest first: one for each incarnation that gave it, of which the newest event stands for all. More than one
-    /// when an agent was restarted, for its numbers began anew.
-    #[must_use]
-    pub fn find(&self, id: VerdictId) -> Vec<HistoryEvent> {
-        self.search(id).run(|| false)
-    }
-
-    /// The same, to be run by another thread: reading all files takes long.
-    #[must_use]
-    pub fn search(&self, id: VerdictId) -> Search {
-        let in_memory = self.memory.front().map_or(self.next_seq, |e| e.seq);
-        let has_older = |segment: &Segment| segment.index.first().is_some_and(|(first, _)| *first < in_memory);
-        let files = self.segments().into_iter().filter(|(_, segment)| has_older(segment)).map(|(path, _)| path).collect();
-        Search { id, files, remembered: self.memory.iter().filter(|e| e.id == Some(id)).cloned().collect() }
+    /// Files with events that are not in memory.
+    fn older_files(&self) -> impl Iterator<Item = PathBuf> {
+        let in_memory = self.in_memory();
+        let has_older = move |segment: &Segment| segment.index.first().is_some_and(|(first, _)| *first < in_memory);
+        self.segments().into_iter().filter(move |(_, segment)| has_older(segment)).map(|(path, _)| path)
     }
 
     fn segments(&self) -> Vec<(PathBuf, &Segment)> {
@@ -546,7 +634,13 @@ impl Search {
     /// Reads the files until it `is_over`; what [`History::find`] gives.
     #[must_use]
     pub fn run(self, is_over: impl Fn() -> bool) -> Vec<HistoryEvent> {
-        let mut lives = BTreeMap::new();
+        let mut lives: BTreeMap<u32, HistoryEvent> = BTreeMap::new();
+        let newest = |lives: &mut BTreeMap<u32, HistoryEvent>, event: HistoryEvent| {
+            let known = lives.entry(given_in(&event)).or_insert_with(|| event.clone());
+            if event.seq > known.seq {
+                *known = event;
+            }
+        };
         let needle = format!("\"id\":\"{}\"", self.id).into_bytes();
         for path in &self.files {
             // A segment that was just renamed is found as the other one, or was dropped meanwhile.
@@ -555,12 +649,12 @@ impl Search {
                 if line.windows(needle.len()).any(|w| w == needle)
                     && let Some(event) = decode_line(line).filter(|event| event.id == Some(self.id))
                 {
-                    lives.insert(given_in(&event), event);
+                    newest(&mut lives, event);
                 }
                 if is_over() { ControlFlow::Break(()) } else { ControlFlow::Continue(true) }
             });
         }
-        lives.extend(self.remembered.into_iter().map(|event| (given_in(&event), event)));
+        self.remembered.into_iter().for_each(|event| newest(&mut lives, event));
         let mut found: Vec<HistoryEvent> = lives.into_values().collect();
         found.sort_by_key(|e| e.seq);
         found
@@ -572,6 +666,17 @@ impl Search {
 pub fn given_in(event: &HistoryEvent) -> u32 {
     let inferred = event.id.is_some_and(|id| id.0 as u32 & INFERRED != 0);
     if inferred { event.observer_incarnation } else { event.incarnation }
+}
+
+/// Where the events of a class are, of a history at this path.
+pub(crate) fn class_path(path: &Path, class: Class) -> PathBuf {
+    beside(path, class.suffix())
+}
+
+/// All files of a history at this path.
+pub(crate) fn files_of(path: &Path) -> impl Iterator<Item = PathBuf> {
+    let of_class = |class| ["", ".1", ".torn"].map(|suffix| beside(&class_path(path, class), suffix));
+    Class::ALL.map(of_class).into_iter().flatten()
 }
 
 /// The path with a suffix.

@@ -1,18 +1,24 @@
 //! Failure hooks: programs run with a verdict in their environment and as JSON on standard input.
 //!
-//! All of it happens on one thread of its own; [`Hooks::offer`] matches, puts a job into a bounded queue and returns. A
-//! program runs without a shell, in its own process group, with a clean environment, at ordinary priority and with no
+//! All of it happens on one thread of its own; [`Hooks::offer`] matches, puts a job into a bounded queue and returns.
+//!
+//! Jobs wait by source (the host and the user of the watch), and sources take turns; those of root come first and have a queue of their own. Of the programs
+//! that run at once, one place is kept for root's, and one ordinary source has half of them. A program runs without a shell, in its own process group, with a clean environment, at ordinary priority and with no
 //! inherited capabilities, for as long as its time limit allows: then the group gets SIGTERM, and SIGKILL a second later.
 //!
 //! Children are made by `posix_spawn`: a plain fork would write-protect the agent's memory and cost the lane's thread a page
 //! fault for everything it touches next. The standard library's `Command` will not do, for its children inherit the
 //! signals that the agent blocks, and would never hear of SIGTERM.
 
+use crate::admission::{self, Dropped};
 use crate::config::{Hook, HookAction};
+use crate::fair::FairQueue;
 use crate::files;
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use crate::shares::EventSource;
+use crossbeam_channel::{Receiver, Sender, bounded};
 use fide_wire::control::HistoryEvent;
 use fide_wire::verdict::{Cause, Grade, VerdictId};
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fmt;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
@@ -20,8 +26,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::ExitStatus;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -34,7 +40,7 @@ pub const HOOK_EVENT_CODE: i32 = 1001;
 pub struct HookOptions {
     /// Programs at once.
     pub concurrency: usize,
-    /// Jobs that may wait.
+    /// Jobs that may wait: so many of root's, and so many of all others.
     pub queue: usize,
     /// Output kept of each, bytes.
     pub output_max: usize,
@@ -61,7 +67,7 @@ pub enum HookResult {
     TimedOut,
     /// It never began: why.
     NotStarted(String),
-    /// The queue was full.
+    /// The queue was full. Only counted, and told by [`Hooks::dropped`].
     Dropped,
     /// The agent ended before it began or before it was done.
     Cancelled,
@@ -115,6 +121,8 @@ pub struct HookOutcome {
     pub seq: u64,
     /// The verdict it ran for.
     pub id: Option<VerdictId>,
+    /// Who made that happen.
+    pub source: EventSource,
     /// How it ended.
     pub result: HookResult,
     /// How long it ran.
@@ -243,6 +251,10 @@ pub(crate) struct Job {
     input: Vec<u8>,
     seq: u64,
     id: Option<VerdictId>,
+    source: EventSource,
+    /// The name of its host, and whom the event is about.
+    host: String,
+    subject: String,
     /// The agent's own program, which needs no check.
     is_own: bool,
 }
@@ -255,17 +267,64 @@ impl Job {
         timeout: Duration,
         environment: Vec<(&'static str, String)>,
     ) -> Self {
-        Self { command, timeout, environment, input: Vec::new(), seq: 0, id: None, is_own }
+        let (source, host, subject) = (EventSource::OWN, String::new(), String::new());
+        Self { command, timeout, environment, input: Vec::new(), seq: 0, id: None, source, host, subject, is_own }
     }
 
     fn outcome(&self, result: HookResult) -> HookOutcome {
         let program = self.command.first().cloned().unwrap_or_default();
-        HookOutcome { program, seq: self.seq, id: self.id, result, took: Duration::ZERO, output: String::new() }
+        let (seq, id, source) = (self.seq, self.id, self.source);
+        HookOutcome { program, seq, id, source, result, took: Duration::ZERO, output: String::new() }
     }
 }
 
-#[derive(Default)]
+/// The jobs that wait.
+struct Queues {
+    /// Of root, on any host.
+    roots: FairQueue<EventSource, Job>,
+    /// Of everybody else.
+    others: FairQueue<EventSource, Job>,
+}
+
+impl Queues {
+    fn new(room: usize) -> Self {
+        Self { roots: FairQueue::new(room), others: FairQueue::new(room) }
+    }
+
+    /// Gives the job that there is no room for.
+    fn push(&mut self, job: Job) -> Option<Job> {
+        let queue = if job.source.user == 0 { &mut self.roots } else { &mut self.others };
+        queue.push(job.source, job)
+    }
+
+    /// The next job to begin beside those that run, of which there may be so many.
+    fn next(&mut self, running: &[Run], concurrency: usize) -> Option<Job> {
+        if running.len() >= concurrency {
+            return None;
+        }
+        if let Some((_, job)) = self.roots.pop() {
+            return Some(job);
+        }
+        let of_others = running.iter().filter(|run| run.job.source.user != 0).count();
+        if of_others >= concurrency.saturating_sub(1).max(1) {
+            return None;
+        }
+        let own_most = (concurrency / 2).max(1);
+        let has_room = |source: &EventSource| running.iter().filter(|run| run.job.source == *source).count() < own_most;
+        self.others.pop_where(has_room).map(|(_, job)| job)
+    }
+
+    fn pop(&mut self) -> Option<Job> {
+        self.roots.pop().or_else(|| self.others.pop()).map(|(_, job)| job)
+    }
+
+    const fn is_empty(&self) -> bool {
+        self.roots.is_empty() && self.others.is_empty()
+    }
+}
+
 struct Shared {
+    queues: Mutex<Queues>,
     counts: [AtomicU64; HookResult::COUNT],
     unread: AtomicU64,
     stopping: AtomicBool,
@@ -274,6 +333,10 @@ struct Shared {
 }
 
 impl Shared {
+    fn queues(&self) -> MutexGuard<'_, Queues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner) // each change of it is whole
+    }
+
     fn report(&self, outcomes: &Sender<HookOutcome>, outcome: HookOutcome) {
         self.counts[outcome.result.index()].fetch_add(1, Ordering::Relaxed);
         if outcomes.try_send(outcome).is_err() {
@@ -285,8 +348,10 @@ impl Shared {
 /// Runs hooks.
 pub struct Hooks {
     hooks: Vec<Hook>,
-    jobs: Sender<Job>,
-    outcomes: (Sender<HookOutcome>, Receiver<HookOutcome>),
+    /// What there was no room for, with the name of the source's host.
+    dropped: BTreeMap<EventSource, (Dropped, String)>,
+    room: usize,
+    outcomes: Receiver<HookOutcome>,
     shared: Arc<Shared>,
     wake: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
@@ -299,25 +364,23 @@ impl Hooks {
     /// # Errors
     /// When the system gives no thread or descriptor.
     pub fn start(hooks: Vec<Hook>, options: HookOptions) -> io::Result<Self> {
-        let (jobs, todo) = bounded(options.queue.max(1));
-        let outcomes = bounded(256);
-        let shared = Arc::new(Shared::default());
+        let room = options.queue.max(1);
+        let (outcomes, ended) = bounded(256);
+        let shared = Arc::new(Shared {
+            queues: Mutex::new(Queues::new(room)),
+            counts: Default::default(),
+            unread: AtomicU64::new(0),
+            stopping: AtomicBool::new(false),
+            grace_ns: AtomicU64::new(0),
+        });
         let wake = Arc::new(eventfd()?);
         let began = Instant::now();
-        let mut runner = Runner {
-            todo,
-            outcomes: outcomes.0.clone(),
-            shared: shared.clone(),
-            wake: wake.clone(),
-            options,
-            running: Vec::new(),
-            began,
-        };
+        let mut runner = Runner { outcomes, shared: shared.clone(), wake: wake.clone(), options, running: Vec::new(), began };
         let thread = std::thread::Builder::new().name("fide-hooks".into()).stack_size(256 << 10).spawn(move || {
             become_ordinary();
             runner.run();
         })?;
-        Ok(Self { hooks, jobs, outcomes, shared, wake, thread: Some(thread), began })
+        Ok(Self { hooks, dropped: BTreeMap::new(), room, outcomes: ended, shared, wake, thread: Some(thread), began })
     }
 
     /// Replaces the hooks (a reload). What runs and waits is not touched.
@@ -325,9 +388,12 @@ impl Hooks {
         self.hooks = hooks;
     }
 
-    /// Queues every hook that wants this event; gives their number. Never waits.
-    pub fn offer(&self, event: &HistoryEvent) -> usize {
+    /// Queues every hook that wants this event, which this source made happen; gives their number. Never waits.
+    pub fn offer(&mut self, event: &HistoryEvent, source: EventSource) -> usize {
         let mut queued = 0;
+        if self.thread.is_none() {
+            return queued; // nothing begins any more
+        }
         for hook in self.hooks.iter().filter(|h| h.action == HookAction::Run && wants(h, event)) {
             let mut input = serde_json::to_vec(event).unwrap_or_default();
             input.push(b'\n');
@@ -338,19 +404,39 @@ impl Hooks {
                 input,
                 seq: event.seq,
                 id: event.id,
+                source,
+                host: event.node.clone(),
+                subject: admission::subject(event),
                 is_own: false,
             };
-            match self.jobs.try_send(job) {
-                Ok(()) => queued += 1,
-                Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => {
-                    self.shared.report(&self.outcomes.0, job.outcome(HookResult::Dropped));
-                }
-            }
+            queued += 1;
+            let Some(dropped) = self.shared.queues().push(job) else { continue };
+            // It may be another source's that gives way.
+            queued -= usize::from(dropped.source == source);
+            self.shared.counts[HookResult::Dropped.index()].fetch_add(1, Ordering::Relaxed);
+            let program = dropped.command.first().cloned().unwrap_or_default();
+            let (count, host) = self.dropped.entry(dropped.source).or_default();
+            count.note(format!("{program} for {}", dropped.subject));
+            *host = dropped.host;
         }
         if queued > 0 {
             wake(&self.wake);
         }
         queued
+    }
+
+    /// Hooks that were not run, in words, with the sources that they would have run for: once for each source, and once a minute while that goes on.
+    pub fn dropped(&mut self, now_ns: u64) -> Vec<(EventSource, String)> {
+        let mut told = Vec::new();
+        for (source, (dropped, host)) in &mut self.dropped {
+            let Some((count, last)) = dropped.due(now_ns) else { continue };
+            let (whom, room) = (source.named(host), self.room);
+            let text =
+                format!("{count} runs of hooks for {whom} were dropped (the last: {last}): {room} of its kind wait already");
+            told.push((*source, text));
+        }
+        self.dropped.retain(|_, (dropped, _)| !dropped.is_idle(now_ns));
+        told
     }
 
     /// Whether a hook says that this is to be done with the process of this event.
@@ -362,7 +448,7 @@ impl Hooks {
     /// Where outcomes arrive. Bounded: what is not read is counted ([`Hooks::unread`]) and dropped.
     #[must_use]
     pub fn outcomes(&self) -> &Receiver<HookOutcome> {
-        &self.outcomes.1
+        &self.outcomes
     }
 
     /// Runs so far by result, in the order of [`HookResult::NAMES`].
@@ -420,6 +506,7 @@ pub(crate) fn become_ordinary() {
         let mut all: libc::cpu_set_t = std::mem::zeroed();
         (0..libc::CPU_SETSIZE as usize).for_each(|cpu| libc::CPU_SET(cpu, &mut all));
         libc::sched_setaffinity(0, size_of_val(&all), &raw const all);
+        libc::setpriority(libc::PRIO_PROCESS, 0, 0);
         libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
     }
 }
@@ -450,7 +537,6 @@ pub(crate) struct Run {
 }
 
 struct Runner {
-    todo: Receiver<Job>,
     outcomes: Sender<HookOutcome>,
     shared: Arc<Shared>,
     wake: Arc<OwnedFd>,
@@ -468,11 +554,10 @@ impl Runner {
             if grace.is_some_and(|g| Instant::now() >= g) {
                 self.cancel();
             }
-            while self.running.len() < self.options.concurrency.max(1) {
-                let Ok(job) = self.todo.try_recv() else { break };
+            while let Some(job) = self.next() {
                 self.begin(job);
             }
-            if stopping && self.running.is_empty() && self.todo.is_empty() {
+            if stopping && self.running.is_empty() && self.shared.queues().is_empty() {
                 return;
             }
             self.wait(grace.filter(|g| *g > Instant::now()));
@@ -480,9 +565,14 @@ impl Runner {
         }
     }
 
+    fn next(&self) -> Option<Job> {
+        self.shared.queues().next(&self.running, self.options.concurrency.max(1))
+    }
+
     /// The grace is over: nothing new begins, and what runs is asked to end.
     fn cancel(&mut self) {
-        while let Ok(job) = self.todo.try_recv() {
+        loop {
+            let Some(job) = self.shared.queues().pop() else { break };
             self.shared.report(&self.outcomes, job.outcome(HookResult::Cancelled));
         }
         for run in self.running.iter_mut().filter(|r| r.stage == Stage::Running) {

@@ -1,6 +1,7 @@
 //! fided, the agent: drain xdp, step proto, feed lane, publish.
 
 pub mod access;
+pub mod admission;
 pub mod answerers;
 pub mod bridge;
 pub mod check;

@@ -55,6 +55,8 @@ pub struct Snapshot {
     pub history_lost: u64,
     /// Failed writes.
     pub history_failures: u64,
+    /// Events over the limit of who made them happen.
+    pub history_not_kept: u64,
 }
 
 impl Snapshot {
@@ -369,6 +371,13 @@ pub fn render(snapshot: &Snapshot, tick_age_ns: Option<u64>) -> String {
     t.single("fide_history_events_total", COUNTER, "Events in the history since it exists.", snapshot.history_events);
     t.single("fide_history_bytes", GAUGE, "Size of the history on disk.", snapshot.history_bytes);
     t.single("fide_history_lost_total", COUNTER, "Events that never reached the disk.", snapshot.history_lost);
+    let not_kept = snapshot.history_not_kept;
+    t.single(
+        "fide_history_not_kept_total",
+        COUNTER,
+        "Events over the limit of one source, which the history does not keep.",
+        not_kept,
+    );
     t.single("fide_history_write_failures_total", COUNTER, "Failed writes of the history.", snapshot.history_failures);
     t.0
 }

@@ -16,6 +16,8 @@ pub struct RemoteApp {
     pub name: String,
     /// The largest piggyback it sends.
     pub pbsize: u32,
+    /// The user of its watch there.
+    pub user: u32,
     /// Its end, once known.
     /// Why it ended, and when this agent learned it (CLOCK_MONOTONIC).
     pub ended: Option<(Cause, u64)>,
@@ -140,10 +142,15 @@ impl Peer {
         let mut change = DirectoryChange::default();
         for (app, announced) in apps {
             change.hung.extend((announced.hung != 0).then_some((app, announced.hung)));
-            if app == 0 || self.apps.contains_key(&app) {
+            if let Some(known) = self.apps.get_mut(&app) {
+                known.user = announced.user; // a watch may have changed hands
                 continue;
             }
-            self.apps.insert(app, RemoteApp { name: announced.name, pbsize: announced.pbsize, ended: None });
+            if app == 0 {
+                continue;
+            }
+            let AnnouncedApp { name, pbsize, user, .. } = announced;
+            self.apps.insert(app, RemoteApp { name, pbsize, user, ended: None });
             change.appeared.push(app);
         }
         // Long gone processes need not be remembered.
@@ -186,7 +193,7 @@ mod tests {
     }
 
     fn part(version: u64, part: u16, parts: u16, apps: &[u32]) -> Announce {
-        let apps = apps.iter().map(|a| AnnouncedApp { app: *a, name: format!("p{a}"), pbsize: 0, hung: 0 }).collect();
+        let apps = apps.iter().map(|a| AnnouncedApp { app: *a, name: format!("p{a}"), pbsize: 0, hung: 0, user: 0 }).collect();
         Announce { version, part, parts, apps, ..Announce::default() }
     }
 

@@ -6,6 +6,42 @@
 
 use std::collections::BTreeMap;
 
+/// A user whose number is not known.
+pub const UNKNOWN_USER: u32 = u32::MAX;
+
+/// Who makes an event happen: a host, and the user of the watch there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EventSource {
+    /// Another host's wire id; `None`: this host.
+    pub node: Option<u32>,
+    /// 0 for root, the configuration, and what happens to a host itself.
+    pub user: u32,
+}
+
+impl EventSource {
+    /// This host itself, its root and its configuration.
+    pub const OWN: Self = Self { node: None, user: 0 };
+
+    /// A user of this host.
+    #[must_use]
+    pub const fn user(user: u32) -> Self {
+        Self { node: None, user }
+    }
+
+    /// For people; `host` is the name of its host.
+    #[must_use]
+    pub fn named(&self, host: &str) -> String {
+        match (self.node, self.user) {
+            (None, 0) => "this host".into(),
+            (None, UNKNOWN_USER) => "users of this host".into(),
+            (None, user) => format!("user {user} of this host"),
+            (Some(_), 0) => format!("host {host}"),
+            (Some(_), UNKNOWN_USER) => format!("users of host {host}"),
+            (Some(_), user) => format!("user {user} of host {host}"),
+        }
+    }
+}
+
 /// Something that is shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {

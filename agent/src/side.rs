@@ -1,12 +1,14 @@
 //! What hangs on the control thread: hooks, metrics, and word of interfaces that come and go.
 
+use crate::admission::NOT_KEPT_EVENT_CODE;
 use crate::config::{Config, HookAction, Live};
 use crate::control::LoopHandle;
 use crate::fence::Guard;
 use crate::gates::Gates;
-use crate::hooks::{HookOptions, HookOutcome, Hooks};
+use crate::hooks::{HOOK_EVENT_CODE, HookOptions, HookOutcome, Hooks};
 use crate::links::Links;
 use crate::metrics::{Board, MetricsServer, Snapshot};
+use crate::shares::EventSource;
 use fide_wire::control::{HistoryEvent, WatchStatus};
 use fide_wire::verdict::Cause;
 use std::collections::BTreeSet;
@@ -40,6 +42,8 @@ pub struct Counted {
     pub history_lost: u64,
     /// Failed writes.
     pub history_failures: u64,
+    /// Events that were over their source's limit.
+    pub history_not_kept: u64,
 }
 
 impl Side {
@@ -87,10 +91,10 @@ impl Side {
     }
 
     /// An event, for the hooks and the counters.
-    pub fn happened(&mut self, event: &HistoryEvent) {
+    pub fn happened(&mut self, event: &HistoryEvent, source: EventSource) {
         self.counters.count(event.cause, event.grade);
-        if let Some(hooks) = &self.hooks {
-            hooks.offer(event);
+        if let Some(hooks) = self.hooks.as_mut() {
+            hooks.offer(event, source);
         }
     }
 
@@ -100,10 +104,14 @@ impl Side {
         self.hooks.as_ref().is_some_and(|hooks| hooks.says(action, event))
     }
 
-    /// Hooks that failed since the last call, for the history.
-    pub fn failed_hooks(&mut self) -> Vec<HookOutcome> {
-        let Some(hooks) = &self.hooks else { return Vec::new() };
-        hooks.outcomes().try_iter().filter(HookOutcome::is_failure).collect()
+    /// Hooks that failed since the last call, with whom they ran for, and word of those that were not run, for the history.
+    pub fn failed_hooks(&mut self, now_ns: u64) -> Vec<(EventSource, i32, String)> {
+        let Some(hooks) = self.hooks.as_mut() else { return Vec::new() };
+        let dropped = hooks.dropped(now_ns).into_iter().map(|(_, text)| (EventSource::OWN, NOT_KEPT_EVENT_CODE, text));
+        let mut told: Vec<_> = dropped.collect();
+        let failed = hooks.outcomes().try_iter().filter(HookOutcome::is_failure);
+        told.extend(failed.map(|outcome| (outcome.source, HOOK_EVENT_CODE, outcome.text())));
+        told
     }
 
     /// Renews what `/metrics` shows; costs nothing when nobody serves it.
@@ -132,6 +140,7 @@ impl Side {
         self.counters.history_bytes = counted.history_bytes;
         self.counters.history_lost = counted.history_lost;
         self.counters.history_failures = counted.history_failures;
+        self.counters.history_not_kept = counted.history_not_kept;
         if let Some(hooks) = &self.hooks {
             self.counters.hooks = hooks.counts();
         }

@@ -5,6 +5,7 @@
 
 use crate::core::Core;
 use crate::receive::Came;
+use crate::shares::EventSource;
 use fide_wire::control::UnwantedStatus;
 use fide_wire::packet::Refusal;
 use fide_wire::verdict::{Cause, Grade};
@@ -129,7 +130,7 @@ impl Core {
         for (what, grew) in due {
             let (code, text) = words(what, grew, &self.came(what));
             let (name, incarnation) = (self.start.name.clone(), self.start.incarnation);
-            self.tell_text(Cause::ForeignTraffic, Grade::Certain, &name, incarnation, code, text, now);
+            self.tell_text(Cause::ForeignTraffic, Grade::Certain, (&name, incarnation), code, text, EventSource::OWN, now);
         }
     }
 

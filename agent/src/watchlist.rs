@@ -276,7 +276,13 @@ impl Watchlist {
         let crashed = |w: &Watched| w.ended.is_some_and(|(c, _)| c != Cause::Left);
         let listed = self.by_app.iter().filter(|(a, w)| w.ended.is_none() || (new.contains(a) && crashed(w)));
         listed
-            .map(|(app, w)| AnnouncedApp { app: *app, name: w.name.clone(), pbsize: w.pbsize, hung: w.hung.unwrap_or(0) })
+            .map(|(app, w)| AnnouncedApp {
+                app: *app,
+                name: w.name.clone(),
+                pbsize: w.pbsize,
+                hung: w.hung.unwrap_or(0),
+                user: w.owner,
+            })
             .collect()
     }
 

@@ -3,6 +3,7 @@
 
 use fide_agent::config::Config;
 use fide_agent::history::{Flushed, History};
+use fide_agent::shares::EventSource;
 use fide_agent::state::State;
 use fide_wire::control::HistoryEvent;
 use fide_wire::verdict::{Cause, Grade};
@@ -400,8 +401,8 @@ fn a_program_that_others_may_change_is_refused() {
     let config = Config::load(&place.config(&hook)).unwrap();
     assert!(config.warnings.iter().any(|w| w.contains("does not exist now")), "{:?}", config.warnings);
     write(&program, "#!/bin/sh\n", 0o777);
-    let hooks = fide_agent::hooks::Hooks::start(config.hooks, fide_agent::hooks::HookOptions::default()).unwrap();
-    assert_eq!(hooks.offer(&event(1)), 1);
+    let mut hooks = fide_agent::hooks::Hooks::start(config.hooks, fide_agent::hooks::HookOptions::default()).unwrap();
+    assert_eq!(hooks.offer(&event(1), EventSource::OWN), 1);
     let outcome = hooks.outcomes().recv_timeout(PATIENCE).unwrap();
     assert!(outcome.text().contains("chmod o-w"), "{}", outcome.text());
 }

@@ -136,7 +136,7 @@ fn garbage_and_zeros_behind_the_last_line_are_cut_and_damage_before_it_is_passed
 fn the_size_is_bounded_and_the_newest_are_kept() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("h");
-    let max = 64 << 10;
+    let max = 128 << 10;
     let (mut h, _) = History::open_with(Some(&path), max, 10);
     for n in 0..2_000 {
         h.append(event(n));
@@ -172,6 +172,52 @@ fn the_size_is_bounded_and_the_newest_are_kept() {
     let (h, words) = History::open_with(Some(&path), max, 10);
     assert!(words.is_empty());
     check(&h);
+}
+
+/// A member's reports, 4,000 a second, once rolled every crash out of the histories of all hosts.
+#[test]
+fn a_flood_of_one_class_makes_no_other_be_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("h");
+    let max = 64 << 10;
+    let open = |path: &Path| History::open_with(Some(path), max, 16).0;
+    let mut h = open(&path);
+    let report = |n| HistoryEvent { cause: if n % 2 == 0 { Cause::Hung } else { Cause::Progressing }, ..event(n) };
+    let crash = h.append(event(1_000_000));
+    for n in 0..5_000 {
+        h.append(report(n));
+        if n % 50 == 0 {
+            h.append(HistoryEvent { cause: Cause::ContractBroken, id: None, ..event(n) });
+            h.flush();
+            assert!(h.bytes() <= max);
+        }
+    }
+    let last = h.append(event(1_000_001));
+    h.flush();
+    let check = |h: &History| {
+        let all = h.read(0, 0);
+        assert_eq!((all[0].seq, all.last().unwrap().seq), (crash, last));
+        assert!(all.windows(2).all(|w| w[0].seq < w[1].seq), "one sequence");
+        assert_eq!(h.next_seq(), last + 1);
+        assert_eq!(h.find(VerdictId::new(7, 1_000_000)).len(), 1, "explained still");
+        let mut paged = Vec::new();
+        while let Some(e) = h.page(paged.last().map_or(0, |e: &HistoryEvent| e.seq + 1), 7).into_iter().next() {
+            paged.push(e);
+        }
+        assert_eq!(paged, all, "in pages it is the same");
+        assert_eq!(h.read(0, 3), all[all.len() - 3..]);
+    };
+    check(&h);
+    drop(h);
+    check(&open(&path));
+    // In memory alone.
+    let (mut h, _) = History::open_with(None, max, 16);
+    let crash = h.append(event(1_000_000));
+    for n in 0..5_000 {
+        h.append(report(n));
+    }
+    assert_eq!(h.page(0, 1)[0].seq, crash);
+    assert_eq!(h.read(0, 5).iter().map(|e| e.seq).collect::<Vec<_>>(), [4_997, 4_998, 4_999, 5_000, 5_001]);
 }
 
 #[test]

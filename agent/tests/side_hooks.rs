@@ -2,6 +2,7 @@
 
 use fide_agent::config::{Hook, HookAction};
 use fide_agent::hooks::{HOOK_EVENT_CODE, HookOptions, HookOutcome, HookResult, Hooks, matches, wants};
+use fide_agent::shares::EventSource;
 use fide_wire::control::HistoryEvent;
 use fide_wire::verdict::{Cause, Grade, VerdictId};
 use std::time::{Duration, Instant};
@@ -46,8 +47,8 @@ fn next(hooks: &Hooks) -> HookOutcome {
 }
 
 fn run(hook: Hook) -> HookOutcome {
-    let hooks = Hooks::start(vec![hook], HookOptions::default()).unwrap();
-    assert_eq!(hooks.offer(&event(Cause::Killed)), 1);
+    let mut hooks = Hooks::start(vec![hook], HookOptions::default()).unwrap();
+    assert_eq!(hooks.offer(&event(Cause::Killed), EventSource::OWN), 1);
     next(&hooks)
 }
 
@@ -88,10 +89,10 @@ fn a_hook_sees_the_verdict_in_its_environment_and_on_standard_input() {
 
 #[test]
 fn a_hostile_verdict_is_data_not_code() {
-    let hooks = Hooks::start(vec![killed("printf '%s' \"$FIDE_TEXT\"")], HookOptions::default()).unwrap();
-    hooks.offer(&HistoryEvent { text: "$(id) `id` ; rm -rf \0 \"'".into(), ..event(Cause::Killed) });
+    let mut hooks = Hooks::start(vec![killed("printf '%s' \"$FIDE_TEXT\"")], HookOptions::default()).unwrap();
+    hooks.offer(&HistoryEvent { text: "$(id) `id` ; rm -rf \0 \"'".into(), ..event(Cause::Killed) }, EventSource::OWN);
     assert_eq!(next(&hooks).output, "$(id) `id` ; rm -rf  \"'");
-    hooks.offer(&HistoryEvent { text: "é".repeat(100_000), ..event(Cause::Killed) });
+    hooks.offer(&HistoryEvent { text: "é".repeat(100_000), ..event(Cause::Killed) }, EventSource::OWN);
     assert_eq!(next(&hooks).result, HookResult::Succeeded);
 }
 
@@ -115,8 +116,8 @@ fn a_slow_hook_and_all_it_started_are_killed_at_the_limit() {
     // The shell ignores SIGTERM, and so does the sleep it started.
     let slow = Hook { timeout: Duration::from_millis(200), ..killed("trap '' TERM; echo $$; sleep 100 & echo $!; wait; wait") };
     let options = HookOptions { kill_after: Duration::from_millis(100), ..HookOptions::default() };
-    let hooks = Hooks::start(vec![slow], options).unwrap();
-    hooks.offer(&event(Cause::Killed));
+    let mut hooks = Hooks::start(vec![slow], options).unwrap();
+    hooks.offer(&event(Cause::Killed), EventSource::OWN);
     let out = next(&hooks);
     assert_eq!(out.result, HookResult::TimedOut);
     assert!(out.took >= Duration::from_millis(300) && out.took < Duration::from_secs(5), "{:?}", out.took);
@@ -131,9 +132,9 @@ fn sigterm_is_enough_for_the_polite_and_a_stopped_one_is_continued() {
         timeout: Duration::from_millis(100),
         ..killed("trap 'echo bye; exit 0' TERM; kill -STOP $$; while :; do sleep 0.01; done")
     };
-    let hooks =
+    let mut hooks =
         Hooks::start(vec![polite], HookOptions { kill_after: Duration::from_secs(30), ..HookOptions::default() }).unwrap();
-    hooks.offer(&event(Cause::Killed));
+    hooks.offer(&event(Cause::Killed), EventSource::OWN);
     let out = next(&hooks);
     assert_eq!((out.result, out.output.as_str()), (HookResult::TimedOut, "bye\n"));
 }
@@ -148,8 +149,9 @@ fn a_hook_of_an_agent_that_blocks_signals_gets_them() {
         libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
     }
     let slow = Hook { timeout: Duration::from_millis(50), ..killed("exec sleep 100") };
-    let hooks = Hooks::start(vec![slow], HookOptions { kill_after: Duration::from_secs(60), ..HookOptions::default() }).unwrap();
-    hooks.offer(&event(Cause::Killed));
+    let mut hooks =
+        Hooks::start(vec![slow], HookOptions { kill_after: Duration::from_secs(60), ..HookOptions::default() }).unwrap();
+    hooks.offer(&event(Cause::Killed), EventSource::OWN);
     assert_eq!(next(&hooks).result, HookResult::TimedOut);
 }
 
@@ -166,8 +168,8 @@ fn output_is_bounded_and_a_daemon_left_behind_does_not_hold_the_hook() {
 
 #[test]
 fn input_that_nobody_reads_does_no_harm() {
-    let hooks = Hooks::start(vec![killed("exec 0<&-; sleep 0.05; exit 0")], HookOptions::default()).unwrap();
-    hooks.offer(&HistoryEvent { text: "x".repeat(300_000), ..event(Cause::Killed) });
+    let mut hooks = Hooks::start(vec![killed("exec 0<&-; sleep 0.05; exit 0")], HookOptions::default()).unwrap();
+    hooks.offer(&HistoryEvent { text: "x".repeat(300_000), ..event(Cause::Killed) }, EventSource::OWN);
     assert_eq!(next(&hooks).result, HookResult::Succeeded);
 }
 
@@ -176,14 +178,18 @@ fn the_queue_is_bounded_and_what_does_not_fit_is_said() {
     let options = HookOptions { concurrency: 2, queue: 3, ..HookOptions::default() };
     let mut hooks = Hooks::start(vec![killed("sleep 0.3")], options).unwrap();
     let began = Instant::now();
-    let queued: usize = (0..20).map(|_| hooks.offer(&event(Cause::Killed))).sum();
+    let queued: usize = (0..20).map(|_| hooks.offer(&event(Cause::Killed), EventSource::OWN)).sum();
     assert!(began.elapsed() < Duration::from_millis(200), "offering never waits");
     assert!((3..=5).contains(&queued), "{queued}");
     hooks.shutdown(Duration::from_secs(10));
     let results: Vec<_> = hooks.outcomes().try_iter().map(|o| o.result.name()).collect();
-    assert_eq!(results.len(), 20);
-    let count = |name| results.iter().filter(|r| **r == name).count();
-    assert_eq!((count("succeeded"), count("dropped")), (queued, 20 - queued));
+    assert!(results.iter().all(|r| *r == "succeeded") && results.len() == queued, "{results:?}");
+    let told = hooks.dropped(1);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(told[0].0, EventSource::OWN);
+    let text = format!("{} runs of hooks for this host were dropped (the last: /bin/sh for redis@b)", 20 - queued);
+    assert!(told[0].1.starts_with(&text), "{told:?}");
+    assert_eq!(hooks.dropped(2), [], "told once");
     assert_eq!(hooks.counts()[0], queued as u64);
     assert_eq!(HookResult::NAMES[5], "dropped");
     assert_eq!(hooks.counts()[5], 20 - queued as u64);
@@ -198,7 +204,7 @@ fn four_at_once_and_sixty_four_waiting() {
     // Each says that it runs, and stays until it may go.
     let script = format!("cd {}; printf . >> begun; until [ -e go ]; do sleep 0.02; done", dir.path().display());
     let mut hooks = Hooks::start(vec![killed(&script)], options).unwrap();
-    let offer = |n: usize| (0..n).map(|_| hooks.offer(&event(Cause::Killed))).sum::<usize>();
+    let mut offer = |n: usize| (0..n).map(|_| hooks.offer(&event(Cause::Killed), EventSource::OWN)).sum::<usize>();
     assert_eq!(offer(4), 4);
     let until = Instant::now() + Duration::from_secs(20);
     while begun() < 4 {
@@ -213,12 +219,47 @@ fn four_at_once_and_sixty_four_waiting() {
     assert_eq!((begun(), hooks.counts()[0], hooks.counts()[5]), (68, 68, 6));
 }
 
+/// Sixty-four crashes of anybody's processes once filled the queue, and four of their hooks all the places.
+#[test]
+fn a_source_that_crashes_in_a_loop_holds_up_no_other_and_least_of_all_root() {
+    let dir = tempfile::tempdir().unwrap();
+    let begun = || std::fs::read_to_string(dir.path().join("begun")).unwrap_or_default();
+    let script = format!("cd {}; echo $FIDE_APP >> begun; until [ -e go ]; do sleep 0.02; done", dir.path().display());
+    let mut hooks = Hooks::start(vec![killed(&script)], HookOptions::default()).unwrap();
+    let of = |app: &str| HistoryEvent { app: Some(app.into()), ..event(Cause::Killed) };
+    let greedy = EventSource { node: Some(7), user: 1000 };
+    for _ in 0..1000 {
+        hooks.offer(&of("greedy"), greedy);
+    }
+    let until = Instant::now() + Duration::from_secs(20);
+    let runs = |app: &str| {
+        while !begun().lines().any(|line| line == app) {
+            assert!(Instant::now() < until, "{app}: {}", begun());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    runs("greedy");
+    // Another user's runs, and root's, while those of the first ones go on.
+    assert_eq!(hooks.offer(&of("other"), EventSource { node: Some(7), user: 1001 }), 1);
+    runs("other");
+    assert_eq!(hooks.offer(&of("roots"), EventSource { node: Some(7), user: 0 }), 1);
+    runs("roots");
+    assert_eq!(begun().lines().filter(|line| *line == "greedy").count(), 2, "half of them for one source");
+    let told = hooks.dropped(1);
+    assert!(told.iter().all(|(source, _)| *source == greedy), "{told:?}");
+    assert!(told[0].1.contains("for user 1000 of host b") && told[0].1.contains("greedy@b"), "{told:?}");
+    std::fs::write(dir.path().join("go"), "").unwrap();
+    hooks.shutdown(Duration::from_secs(30));
+    let ran = hooks.counts()[0];
+    assert!((66..=67).contains(&ran), "the room was full of the greedy one's, but for one place: {ran}");
+}
+
 #[test]
 fn shutting_down_kills_what_is_not_done_in_time() {
     let options = HookOptions { concurrency: 1, kill_after: Duration::from_millis(50), ..HookOptions::default() };
     let mut hooks = Hooks::start(vec![killed("trap '' TERM; echo $$; sleep 100; sleep 100")], options).unwrap();
-    hooks.offer(&event(Cause::Killed));
-    hooks.offer(&event(Cause::Killed));
+    hooks.offer(&event(Cause::Killed), EventSource::OWN);
+    hooks.offer(&event(Cause::Killed), EventSource::OWN);
     std::thread::sleep(Duration::from_millis(100));
     let began = Instant::now();
     hooks.shutdown(Duration::from_millis(100));
@@ -227,7 +268,7 @@ fn shutting_down_kills_what_is_not_done_in_time() {
     assert_eq!(outcomes.len(), 2);
     assert!(outcomes.iter().all(|o| o.result == HookResult::Cancelled), "{outcomes:?}");
     assert!(outcomes.iter().filter(|o| !o.output.is_empty()).all(|o| gone(o.output.trim())));
-    assert_eq!(hooks.offer(&event(Cause::Killed)), 0, "nothing begins afterwards");
+    assert_eq!(hooks.offer(&event(Cause::Killed), EventSource::OWN), 0, "nothing begins afterwards");
 }
 
 #[test]
@@ -270,20 +311,20 @@ fn a_crash_seen_twice_runs_a_hook_once() {
 #[test]
 fn a_failing_hook_does_not_set_off_itself() {
     let any = hook(&Cause::ALL, "*", "exit 1");
-    let hooks = Hooks::start(vec![any], HookOptions::default()).unwrap();
-    assert_eq!(hooks.offer(&event(Cause::Killed)), 1);
+    let mut hooks = Hooks::start(vec![any], HookOptions::default()).unwrap();
+    assert_eq!(hooks.offer(&event(Cause::Killed), EventSource::OWN), 1);
     let report = next(&hooks).event(1, 2, "a", 3);
     assert_eq!((report.cause, report.code), (Cause::Local, HOOK_EVENT_CODE));
-    assert_eq!(hooks.offer(&report), 0);
-    assert_eq!(hooks.offer(&HistoryEvent { code: 0, ..report }), 1, "other local events do");
+    assert_eq!(hooks.offer(&report, EventSource::OWN), 0);
+    assert_eq!(hooks.offer(&HistoryEvent { code: 0, ..report }, EventSource::OWN), 1, "other local events do");
 }
 
 #[test]
 fn hooks_can_be_replaced_while_running() {
     let mut hooks = Hooks::start(vec![], HookOptions::default()).unwrap();
-    assert_eq!(hooks.offer(&event(Cause::Killed)), 0);
+    assert_eq!(hooks.offer(&event(Cause::Killed), EventSource::OWN), 0);
     hooks.set_hooks(vec![killed("echo one"), killed("echo two"), hook(&[Cause::Left], "*", "")]);
-    assert_eq!(hooks.offer(&event(Cause::Killed)), 2);
+    assert_eq!(hooks.offer(&event(Cause::Killed), EventSource::OWN), 2);
     let mut said = [next(&hooks).output, next(&hooks).output];
     said.sort();
     assert_eq!(said, ["one\n", "two\n"]);

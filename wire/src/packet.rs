@@ -549,6 +549,9 @@ pub struct AnnouncedApp {
     /// The number of the notice that says that it is hung, 0 when it is not: for those who came too late to hear it.
     #[serde(rename = "h", default, skip_serializing_if = "is_zero")]
     pub hung: u32,
+    /// The user of its watch on its host, 0 for root and the configuration: what one user has is shared out on other hosts, too.
+    #[serde(rename = "u", default, skip_serializing_if = "is_zero")]
+    pub user: u32,
 }
 
 /// The answer to a hello, in an [`Announce`].

@@ -103,7 +103,7 @@ fn announcement() -> Vec<u8> {
         version: 3,
         part: 0,
         parts: 1,
-        apps: vec![AnnouncedApp { app: 1, name: "db".into(), pbsize: 64, hung: 0 }],
+        apps: vec![AnnouncedApp { app: 1, name: "db".into(), pbsize: 64, hung: 0, user: 0 }],
         monitors: vec![AnnouncedMonitor { node: 4, app: 5, pbsize: 6 }],
         ..Announce::default()
     })

@@ -35,6 +35,7 @@ pub fn act() {
         "beats" => beats(&socket, &arguments),
         "spy" => spy(&socket, &arguments),
         "member" => super::member::act(&socket),
+        "worst" => super::worst::act(&socket, &arguments),
         "user" => member(&socket, &arguments),
         other => panic!("no role {other}"),
     }

@@ -16,8 +16,14 @@ pub struct Raw(OwnedFd);
 impl Raw {
     /// Connects and greets.
     pub fn open(path: &Path) -> Option<Self> {
+        let raw = Self::silent(path)?;
+        (raw.send(HELLO, true) && raw.receive()?.contains("\"re\":\"hello\"")).then_some(raw)
+    }
+
+    /// Connects.
+    pub fn silent(path: &Path) -> Option<Self> {
         // SAFETY: a fresh socket, and an address of the stated length; results are checked.
-        let raw = unsafe {
+        unsafe {
             let fd = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0);
             assert!(fd >= 0);
             let fd = OwnedFd::from_raw_fd(fd);
@@ -29,13 +35,23 @@ impl Raw {
             if libc::connect(fd.as_raw_fd(), (&raw const address).cast(), size_of_val(&address) as u32) != 0 {
                 return None;
             }
-            Self(fd)
-        };
-        (raw.send(HELLO, true) && raw.receive()?.contains("\"re\":\"hello\"")).then_some(raw)
+            Some(Self(fd))
+        }
+    }
+
+    /// No more is sent from here, or no more is read.
+    pub fn shut(&self, how: i32) {
+        // SAFETY: an open socket. One that the agent has closed is shut already.
+        unsafe { libc::shutdown(self.0.as_raw_fd(), how) };
     }
 
     /// Sends one message; `false` when it does not fit, or the agent hung up.
     pub fn send(&self, text: &str, wait: bool) -> bool {
+        self.send_bytes(text.as_bytes(), wait)
+    }
+
+    /// The same of any bytes.
+    pub fn send_bytes(&self, text: &[u8], wait: bool) -> bool {
         let flags = libc::MSG_NOSIGNAL | if wait { 0 } else { libc::MSG_DONTWAIT };
         // SAFETY: an open socket and a buffer of the stated length.
         unsafe { libc::send(self.0.as_raw_fd(), text.as_ptr().cast(), text.len(), flags) >= 0 }

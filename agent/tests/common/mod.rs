@@ -7,6 +7,7 @@
 
 pub mod actor;
 pub mod member;
+pub mod worst;
 
 use fide_client::{Client, Connection, Error, Event, Options, Resources, Verdict};
 use fide_lab::{Lab, LabSpec};

@@ -35,7 +35,7 @@ pub fn page() -> Result<Page, Failure> {
             (DEFAULT_PATH, "The configuration; see fide.toml(5). The other files are where it says, by default:"),
             (&socket, "The socket for fide(1) and for applications."),
             (&state, "The incarnation numbers of this host."),
-            (&history, "The event history, and its older half beside it."),
+            (&history, "The event history; its older half, reports (.reports) and notices of timing (.timing) are beside it."),
         ];
         list(text, "FILES", &files);
     }
