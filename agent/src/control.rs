@@ -23,6 +23,7 @@ use crate::state::State;
 use crate::status::About;
 use crate::subscribers::{Made, Target, Want, seqpacket_pair};
 use crate::watchlist::{Holder, Moves, Origin, Owner, Watched};
+use fide_lane::PathSpec;
 use fide_xdp::{Start, StartWatch, Wanted};
 use crate::worker::{Answer as LookedUp, Found, Source, Whose, Worker};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
@@ -166,6 +167,8 @@ const STANDING_AT_ONCE: usize = 256;
 const NICE: i32 = -10;
 /// Kept events fetched at a time.
 const PAGE: usize = 64;
+/// Word of changed interfaces comes by itself; this is for what was missed.
+const LOOK_AT_INTERFACES_EVERY: Duration = Duration::from_secs(1);
 /// Whoever changes how many receive queues an interface has waits so long at most for barriers.
 const LOOK_AT_PATHS_EVERY: Duration = Duration::from_secs(10);
 /// `code` of [`Cause::Local`] events that keep the reason of an application's report.
@@ -278,6 +281,9 @@ pub struct Control {
     carriers: check::carriers::Carriers,
     /// When the paths' receive queues were counted last.
     paths_looked_at: Option<std::time::Instant>,
+    /// The paths, as configured, and when their interfaces were looked at.
+    specs: Vec<PathSpec>,
+    interfaces_looked_at: Option<Instant>,
     accepted: u64,
 }
 
@@ -311,6 +317,8 @@ pub struct Parts {
     pub rings: Rings,
     /// What tells of programs that are started, where the kernel can.
     pub starts: Option<StartWatch>,
+    /// The paths.
+    pub specs: Vec<PathSpec>,
 }
 
 /// Whether one more connection of this user is accepted beside these; if not, why, and what to do.
@@ -392,7 +400,7 @@ impl Control {
     /// Puts the parts together.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        let Parts { config, config_path, about, core, happened, told, listener, state, signals, guard, gates, lookups, rings, starts } =
+        let Parts { config, config_path, about, core, happened, told, listener, state, signals, guard, gates, lookups, rings, starts, specs } =
             parts;
         let (history, complaints) = History::open(config.history.path.as_deref(), config.history.max_bytes);
         for c in complaints {
@@ -458,6 +466,8 @@ impl Control {
             losses,
             carriers,
             paths_looked_at: None,
+            specs,
+            interfaces_looked_at: None,
             accepted: 0,
         }
     }
@@ -778,11 +788,15 @@ impl Control {
         self.paths_looked_at = None;
         self.renew_guards();
         for interface in changed {
-            for (path, p) in self.config.paths.iter().enumerate() {
-                if p.interface == interface {
-                    self.core.tell(move |core| core.refresh_path(path as u8));
-                }
-            }
+            self.look_at_interfaces(|spec| spec.interface == interface);
+        }
+    }
+
+    /// Tells the loop what these paths' interfaces are like now.
+    fn look_at_interfaces(&self, which: impl Fn(&PathSpec) -> bool) {
+        for spec in self.specs.iter().filter(|spec| which(spec)) {
+            let (path, seen) = (spec.path, fide_lane::look(spec));
+            self.core.tell(move |core| core.path_seen(path, seen));
         }
     }
 
@@ -791,6 +805,10 @@ impl Control {
         self.read_losses();
         self.carriers.look(now_ns);
         self.look_at_paths();
+        if self.interfaces_looked_at.is_none_or(|at| at.elapsed() >= LOOK_AT_INTERFACES_EVERY) {
+            self.interfaces_looked_at = Some(Instant::now());
+            self.look_at_interfaces(|_| true);
+        }
         self.renew_guards();
         self.renew_beside_cut_off();
         self.renew_watches();

@@ -2426,11 +2426,8 @@ impl Core {
         self.progress_rates.retain(|_, rate| !rate.is_idle(now));
         self.forget_monitors();
         self.outdated.retain(|_, (_, heard, _)| now.saturating_sub(*heard) < 3 * HOUSEKEEPING_NS);
+        // Word of interfaces comes from the control thread: to look at them takes longer the more this host has.
         for path in 0..PATHS {
-            // Word of interfaces comes from the control thread; this is for what it missed.
-            if self.lane.stale(path as u8) {
-                self.refresh_path(path as u8);
-            }
             self.look_at_carrier(path, now);
         }
     }
@@ -2986,14 +2983,21 @@ impl Core {
         self.receiver.exit_name()
     }
 
-    /// An interface changed: try to use it (again).
-    pub fn refresh_path(&mut self, path: u8) {
+    /// The interface of a path was looked at: it is used anew if it is another than the one in use.
+    pub fn path_seen(&mut self, path: u8, seen: Option<fide_lane::Seen>) {
+        let is_missed = self.lane.ifindex(path).is_some() && !self.receiver.attached(path);
+        if self.lane.differs(path, seen) || is_missed {
+            self.refresh_path(path);
+        } else {
+            self.look_at_carrier(path.into(), now_ns());
+        }
+    }
+
+    fn refresh_path(&mut self, path: u8) {
         let now = now_ns();
         let before = self.lane.ifindex(path);
         let up_before = self.lane.mode(path) != PathMode::Down;
-        if self.lane.stale(path)
-            && let Err(e) = self.lane.refresh(path)
-        {
+        if let Err(e) = self.lane.refresh(path) {
             tracing::info!("path {path}: {e}");
         }
         if let Some(prober) = self.prober.as_mut()

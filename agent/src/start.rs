@@ -310,6 +310,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         lookups,
         rings,
         starts,
+        specs,
     });
     let (guard, gates) = control.run();
     if thread.join().is_err() {

@@ -26,7 +26,9 @@ pub use measure::{Distribution, Disturbance, JitterReport, measure_jitter};
 pub use pace::{Pacer, Tick};
 pub use probe::{AnswerFilter, AnswerKind, ProbeAnswer, Prober, is_local, random};
 pub use profile::{Applied, Profile, State, Step, apply, apply_to_this_thread, inspect};
-pub use send::{Completion, Errno, Lane, LaneError, Options, PathMode, PathSpec, Received, SendError, SendMode, SendOutcome};
+pub use send::{
+    Completion, Errno, Lane, LaneError, Options, PathMode, PathSpec, Received, Seen, SendError, SendMode, SendOutcome, look,
+};
 pub use sys::monotonic_ns;
 
 #[cfg(test)]

@@ -47,6 +47,20 @@ impl PathSpec {
     }
 }
 
+/// What an interface is like that a path may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    link: sys::Link,
+    source: IpAddr,
+}
+
+/// Looks at the interface of a path; `None`: it is not there, or has no address. Lists all addresses of the host, which takes longer the more there are, and
+/// waits for whoever changes an interface: nothing for a thread that others wait for.
+#[must_use]
+pub fn look(spec: &PathSpec) -> Option<Seen> {
+    Some(Seen { link: sys::link(&spec.interface).ok()?, source: source_address(spec).ok()? })
+}
+
 /// How multicast is to be sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SendMode {
@@ -496,7 +510,7 @@ impl Lane {
     }
 
     /// Looks the path's interface up again (index, MAC, address, MTU) and opens its sockets anew: after a NIC came back, or
-    /// when [`Lane::stale`] says that something changed. Its descriptor in [`Lane::receive_fds`] is a new one then.
+    /// when [`Lane::differs`] says that something changed. Its descriptor in [`Lane::receive_fds`] is a new one then.
     ///
     /// # Errors
     /// What keeps the path down; it stays down, [`Lane::down`] remembers the reason, and refreshing can be tried again.
@@ -514,14 +528,13 @@ impl Lane {
         }
     }
 
-    /// Whether the host's view of the path's interface differs from the one in use: gone, back, or renumbered. A few system
-    /// calls; meant for once a second and for after an error.
+    /// Whether the path's interface, as it was just seen, differs from the one in use: gone, back, or renumbered.
     #[must_use]
-    pub fn stale(&self, path: u8) -> bool {
-        let Some(Path { spec, state, .. }) = self.slot(path) else { return false };
-        match state {
-            Ok(open) => sys::link(&spec.interface).ok() != Some(open.link) || source_address(spec).ok() != Some(open.source),
-            Err(_) => sys::link(&spec.interface).is_ok() && source_address(spec).is_ok(),
+    pub fn differs(&self, path: u8, seen: Option<Seen>) -> bool {
+        match self.slot(path) {
+            None => false,
+            Some(Path { state: Ok(open), .. }) => seen != Some(Seen { link: open.link, source: open.source }),
+            Some(Path { state: Err(_), .. }) => seen.is_some(),
         }
     }
 
