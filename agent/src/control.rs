@@ -1063,6 +1063,7 @@ impl Control {
             ring,
             ended: None,
             ended_ns: 0,
+            taken_at: 0,
         };
         let app = self
             .core

@@ -112,6 +112,8 @@ pub struct Watched {
     pub ended: Option<(Cause, i32)>,
     /// When the end was reported (CLOCK_MONOTONIC).
     pub ended_ns: u64,
+    /// The turn in which its last message was taken.
+    pub taken_at: u64,
 }
 
 impl Watched {
@@ -171,7 +173,12 @@ pub struct Watchlist {
     next_app: u32,
     /// Grows whenever what is announced changes.
     pub version: u64,
-    turn: u32,
+    /// Messages taken so far: the number of the turn.
+    turn: u64,
+    /// The turn in which each user had a message taken last, or appeared. Users without a process are not in it.
+    turns: BTreeMap<u32, u64>,
+    /// The last message was one of root's.
+    was_roots: bool,
     /// Never announced yet.
     unannounced: BTreeSet<u32>,
     /// Bridges that are not used any more: to be dropped by a thread that may wait.
@@ -200,6 +207,9 @@ impl Watchlist {
     pub fn add(&mut self, mut watched: Watched) -> u32 {
         self.next_app += 1;
         watched.former = self.last_named(&watched.name).map_or(0, |w| w.former + u64::from(w.ended.is_some()));
+        // A user that comes anew waits for one round: leaving and coming again gains nothing.
+        self.turns.entry(watched.uid).or_insert(self.turn);
+        watched.taken_at = self.turn;
         self.by_app.insert(self.next_app, watched);
         self.unannounced.insert(self.next_app);
         self.version += 1;
@@ -207,9 +217,17 @@ impl Watchlist {
         let over = |w: &Watched| w.ended.is_some_and(|(c, _)| c != Cause::Doomed);
         let ended: Vec<u32> = self.by_app.iter().filter(|(_, w)| over(w)).map(|(a, _)| *a).collect();
         for app in ended.iter().take(ended.len().saturating_sub(ENDED_KEPT)) {
-            self.by_app.remove(app);
+            self.remove(*app);
         }
         self.next_app
+    }
+
+    fn remove(&mut self, app: u32) -> Option<Watched> {
+        let gone = self.by_app.remove(&app)?;
+        if self.by_app.values().all(|w| w.uid != gone.uid) {
+            self.turns.remove(&gone.uid);
+        }
+        Some(gone)
     }
 
     /// The process with this number.
@@ -342,21 +360,25 @@ impl Watchlist {
 
     /// Drops a watch that never came to be.
     pub fn forget(&mut self, app: u32) {
-        self.dropped.extend(self.by_app.remove(&app).and_then(|w| w.bridge));
+        let gone = self.remove(app).and_then(|w| w.bridge);
+        self.dropped.extend(gone);
         self.unannounced.remove(&app);
         self.version += 1;
     }
 
-    /// The next piggybacked message, taking the processes in turn: `body` becomes the heartbeat's body. Returns whose it is.
+    /// The next piggybacked message: `body` becomes the heartbeat's body. Returns whose it is. Users take turns, and the processes of each user take
+    /// turns; at least every second message is root's while one of root's waits.
     pub fn take_piggyback(&mut self, body: &mut Vec<u8>) -> Option<u32> {
         body.clear();
-        let turn = self.turn;
-        let waiting = |(_, w): &(&u32, &mut Watched)| w.bridge.as_ref().is_some_and(Bridge::is_waiting);
-        let next = self.by_app.range_mut(turn + 1..).find(waiting).map(|(a, _)| *a);
-        let next = next.or_else(|| self.by_app.range_mut(..=turn).find(waiting).map(|(a, _)| *a));
-        let app = next?;
-        self.turn = app;
+        let (turns, roots_turn) = (&self.turns, !self.was_roots);
+        let waiting = self.by_app.iter().filter(|(_, w)| w.bridge.as_ref().is_some_and(Bridge::is_waiting));
+        let order = |(app, w): &(&u32, &Watched)| (!(roots_turn && w.uid == 0), turns.get(&w.uid).copied(), w.taken_at, **app);
+        let app = *waiting.min_by_key(order)?.0;
+        self.turn += 1;
         let w = self.by_app.get_mut(&app)?;
+        w.taken_at = self.turn;
+        self.was_roots = w.uid == 0;
+        self.turns.insert(w.uid, self.turn);
         let limit = w.pbsize as usize;
         body.extend_from_slice(&(app as u16).to_be_bytes());
         if !w.bridge.as_mut().is_some_and(|b| b.take(body, limit)) {
@@ -460,7 +482,23 @@ mod tests {
             ring: None,
             ended: None,
             ended_ns: 0,
+            taken_at: 0,
         }
+    }
+
+    fn watched_of(uid: u32) -> Watched {
+        Watched { uid, ..watched("x") }
+    }
+
+    fn push(list: &mut Watchlist, app: u32, messages: usize) {
+        let bridge = list.get_mut(app).unwrap().bridge.as_mut().unwrap();
+        (0..messages).for_each(|_| bridge.push_for_test(b"x"));
+    }
+
+    /// Whose messages are taken, in this order.
+    fn taken(list: &mut Watchlist, most: usize) -> Vec<u32> {
+        let mut body = Vec::new();
+        (0..most).map_while(|_| list.take_piggyback(&mut body)).collect()
     }
 
     #[test]
@@ -516,6 +554,42 @@ mod tests {
         assert_eq!(rows(&list, 41)[1], ("db".into(), "alive".into(), 40));
         list.end(other, Cause::Exited, 0, 50);
         assert_eq!(rows(&list, 51)[0], ("other".into(), "exited".into(), 1));
+    }
+
+    #[test]
+    fn users_take_turns_however_many_processes_one_of_them_has() {
+        let mut list = Watchlist::default();
+        let crowd: Vec<u32> = (0..600).map(|_| list.add(watched_of(1001))).collect();
+        crowd.iter().for_each(|app| push(&mut list, *app, 4));
+        assert_eq!(taken(&mut list, 3), crowd[..3]);
+        let other = list.add(watched_of(1002));
+        push(&mut list, other, 3);
+        assert_eq!(taken(&mut list, 6), [crowd[3], other, crowd[4], other, crowd[5], other]);
+        // Whoever ends and comes again is not before those that stay.
+        let third = list.add(watched_of(1003));
+        push(&mut list, third, 2);
+        assert_eq!(taken(&mut list, 2), [crowd[6], third]);
+        list.forget(third);
+        let again = list.add(watched_of(1003));
+        push(&mut list, again, 1);
+        assert_eq!(taken(&mut list, 2), [crowd[7], again]);
+    }
+
+    #[test]
+    fn every_second_message_is_roots_while_one_of_root_waits() {
+        let mut list = Watchlist::default();
+        let users: Vec<u32> = (1..=3).map(|user| list.add(watched_of(1000 + user))).collect();
+        users.iter().for_each(|app| push(&mut list, *app, 5));
+        assert_eq!(taken(&mut list, 2), users[..2]);
+        let root = list.add(watched_of(0));
+        push(&mut list, root, 3);
+        assert_eq!(taken(&mut list, 6), [root, users[2], root, users[0], root, users[1]]);
+        assert_eq!(taken(&mut list, 2), [users[2], users[0]]);
+        // And where nobody else has something, all of them.
+        users.iter().for_each(|app| list.forget(*app));
+        push(&mut list, root, 3);
+        assert_eq!(taken(&mut list, 4), [root, root, root]);
+        assert_eq!(list.turns.len(), 1, "users without a process are forgotten");
     }
 
     #[test]
