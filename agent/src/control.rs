@@ -9,7 +9,7 @@ use crate::config::{self, Config, HookAction};
 use crate::core::{Command, Core, Happened, Introduced, now_ns};
 use crate::fair::FairQueue;
 use crate::fence::Guard;
-use crate::gates::Gates;
+use crate::gates::{Gates, Place};
 use crate::history::{Flushed, History, given_in};
 use crate::identity::Identity;
 use crate::metrics::Heart;
@@ -113,8 +113,8 @@ struct Connection {
     left_behind: Option<usize>,
     /// When it was served last, in numbers that grow.
     served: u64,
-    /// The gate that its process moves, once it did.
-    gate: Option<usize>,
+    /// Where its process was when it last moved its gate.
+    gate: Option<Place>,
 }
 
 /// What becomes of a look-up.
@@ -1716,10 +1716,7 @@ impl Control {
         };
         let c = &mut self.connections[i];
         let asker = c.asker(&self.resolver)?;
-        let at = match c.gate {
-            Some(at) => at,
-            None => *c.gate.insert(gates.of(&c.peer)?),
-        };
+        let at = gates.of(&c.peer, &mut c.gate)?;
         let (gate, valid_ns) = gates.extend(at, asker, (known_ns, valid_ns, anew), now_ns())?;
         Ok(Reply::Extended { gate, valid_ns })
     }

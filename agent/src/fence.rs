@@ -826,7 +826,11 @@ fn is_loopback(name: &str, index: u32) -> bool {
 
 /// The cgroup of version 2 in which a process is.
 pub(crate) fn cgroup_dir(pid: u32) -> Option<PathBuf> {
-    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    cgroup_dir_of(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
+}
+
+/// The directory of the cgroup of version 2 that a `/proc/PID/cgroup` names.
+pub(crate) fn cgroup_dir_of(text: &str) -> Option<PathBuf> {
     let below = text.lines().find_map(|l| l.strip_prefix("0::"))?.trim_start_matches('/').to_owned();
     Some(cgroup_root()?.join(below))
 }
