@@ -891,6 +891,7 @@ impl Control {
         match self.make_way(name, Some(process), owner)? {
             Some(app) => {
                 self.core.tell(move |core| core.hand_over(app, origin, owner.uid()));
+                self.put_behind_gate(app, process.pid, owner.uid());
                 Ok(app)
             }
             None => self.watch(name, process, (origin, owner.uid()), 0, None, None),
@@ -1077,13 +1078,21 @@ impl Control {
             });
             return Err(Refused { code: ErrorCode::NotFound, what: format!("process {} has just ended", process.pid) });
         }
-        self.renew_guarded_cgroups(); // its cgroup may have been made a moment ago
-        if let Some((guard, gate)) = self.guard.as_mut().and_then(|g| g.cgroup_of(process.pid).map(|gate| (g, gate))) {
-            let lives = guard.cut_off_lives(&gate);
-            guard.drop_left_by_doomed(&gate, process.pid);
-            self.core.tell(move |core| core.fence_process(app, &gate, lives));
-        }
+        self.put_behind_gate(app, process.pid, owner);
         Ok(app)
+    }
+
+    /// The gate of a process's cgroup follows this watch of it from now on, if the owner of the watch may speak for the cgroup.
+    fn put_behind_gate(&mut self, app: u32, pid: u32, owner: u32) {
+        self.renew_guarded_cgroups(); // its cgroup may have been made a moment ago
+        let Some((guard, gate)) = self.guard.as_mut().and_then(|g| g.cgroup_of(pid).map(|gate| (g, gate))) else { return };
+        if !guard.may_speak(&gate, owner) {
+            tracing::info!("{gate} does not follow the watch of process {pid}: user {owner} does not own that cgroup");
+            return;
+        }
+        let lives = guard.cut_off_lives(&gate);
+        guard.drop_left_by_doomed(&gate, pid);
+        self.core.tell(move |core| core.fence_process(app, &gate, lives));
     }
 
     fn reload(&mut self) -> Result<String, String> {
