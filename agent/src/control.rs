@@ -11,7 +11,7 @@ use crate::fair::FairQueue;
 use crate::fence::Guard;
 use crate::gates::{Gates, Place};
 use crate::history::{Flushed, History, given_in};
-use crate::identity::Identity;
+use crate::identity::{Identity, account};
 use crate::metrics::Heart;
 use crate::probes::Probes;
 use crate::rings::Rings;
@@ -21,7 +21,7 @@ use crate::shares::{Account, CONNECTIONS, INTRODUCTIONS, Rate, TARGETS, TOLD_REQ
 use crate::state::State;
 use crate::status::About;
 use crate::subscribers::{Made, Target, Want, seqpacket_pair};
-use crate::watchlist::{Holder, Moves, Origin, Owner, Watched};
+use crate::watchlist::{Holder, Joining, Moves, Origin, Owner, Watched};
 use crate::worker::{Answer as LookedUp, Found, Source, Whose, Worker};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use fide_wire::control::{
@@ -798,20 +798,20 @@ impl Control {
         let mut waiting: Vec<usize> =
             (0..self.standing.len()).filter(|i| self.standing[*i].app.is_none() && !self.standing[*i].looking).collect();
         waiting.sort_by_key(|i| self.standing[*i].looked);
-        let owners: BTreeSet<u32> = waiting.iter().map(|i| self.standing[*i].uid()).collect();
+        let owners: BTreeSet<u32> = waiting.iter().map(|i| self.standing[*i].account()).collect();
         // By number: what one finds may end another.
         let waiting: Vec<u64> = waiting.into_iter().map(|i| self.standing[i].id).collect();
-        self.standing_time.retain(|uid, _| owners.contains(uid));
+        self.standing_time.retain(|account, _| owners.contains(account));
         let now = Instant::now();
         for id in waiting {
             let Some(i) = self.stands(id) else { continue };
-            let uid = self.standing[i].uid();
-            let source = Source::Standing(uid);
-            let (left, reckoned) = self.standing_time.entry(uid).or_insert((STANDING_TIME_MAX, now));
+            let account = self.standing[i].account();
+            let source = Source::Standing(account);
+            let (left, reckoned) = self.standing_time.entry(account).or_insert((STANDING_TIME_MAX, now));
             *left = (*left + (now - *reckoned) / STANDING_SHARE).min(STANDING_TIME_MAX);
             *reckoned = now;
             // Root's and the configuration's are looked for at once. Of the others a few at a time, while there is time left for this user.
-            if uid != 0 && (left.is_zero() || self.lookups.waiting(source) >= STANDING_QUEUED) {
+            if account != 0 && (left.is_zero() || self.lookups.waiting(source) >= STANDING_QUEUED) {
                 continue;
             }
             let s = &mut self.standing[i];
@@ -854,8 +854,8 @@ impl Control {
         if s.app.is_some() {
             return;
         }
-        let (name, uid, owner) = (s.name.clone(), s.uid(), s.owner());
-        if found.is_ok() && !self.may_be_told(uid) {
+        let (name, account, owner) = (s.name.clone(), s.account(), s.owner());
+        if found.is_ok() && !self.may_be_told(account) {
             return; // at the next sweep
         }
         let watched = found.and_then(|process| {
@@ -871,7 +871,7 @@ impl Control {
                 }
                 return Err(e);
             }
-            let app = self.watch_as(&name, &process, (s.origin, owner))?;
+            let app = self.watch_as(&name, &process, (s.origin, owner), account)?;
             Ok((app, process))
         });
         // Others may have given way to it.
@@ -886,15 +886,21 @@ impl Control {
         }
     }
 
-    /// Has a process watched, by a watch of this owner.
-    fn watch_as(&mut self, name: &str, process: &Process, (origin, owner): (Origin, Owner)) -> Result<u32, Refused> {
+    /// Has a process watched, by a watch of this owner, that is counted under `charged`.
+    fn watch_as(
+        &mut self,
+        name: &str,
+        process: &Process,
+        (origin, owner): (Origin, Owner),
+        charged: u32,
+    ) -> Result<u32, Refused> {
         match self.make_way(name, Some(process), owner)? {
             Some(app) => {
                 self.core.tell(move |core| core.hand_over(app, origin, owner.uid()));
                 self.put_behind_gate(app, process.pid, owner.uid());
                 Ok(app)
             }
-            None => self.watch(name, process, (origin, owner.uid()), 0, None, None),
+            None => self.watch(name, process, (origin, owner.uid()), charged, None),
         }
     }
 
@@ -1043,11 +1049,12 @@ impl Control {
         name: &str,
         process: &Process,
         (origin, owner): (Origin, u32),
-        pbsize: u32,
-        bridge: Option<Bridge>,
-        ring: Option<u32>,
+        charged: u32,
+        joining: Option<Joining>,
     ) -> Result<u32, Refused> {
         fide_wire::names::check_app(name).map_err(|what| Refused { code: ErrorCode::Invalid, what })?;
+        let account = joining.as_ref().map_or(process.uid, |joining| joining.account);
+        let (pbsize, ring) = joining.as_ref().map_or((0, None), |joining| (joining.pbsize, joining.ring));
         let watched = Watched {
             name: name.into(),
             pid: process.pid,
@@ -1055,10 +1062,12 @@ impl Control {
             uid: process.uid,
             origin,
             owner,
+            charged,
+            account,
             looks: 0,
             former: 0,
             pbsize,
-            bridge,
+            bridge: joining.map(|joining| joining.bridge),
             probe: None,
             hung: None,
             ring,
@@ -1170,15 +1179,17 @@ impl Control {
         for _ in 0..ACCEPTS_PER_TURN {
             match seqpacket::accept(self.listener.as_fd()) {
                 Ok(Some(fd)) => {
-                    let peer = match access::Peer::of(fd.as_fd()) {
+                    let mut peer = match access::Peer::of(fd.as_fd()) {
                         Ok(p) => p,
                         Err(e) => {
                             tracing::warn!("a client without credentials is turned away: {e}");
                             continue;
                         }
                     };
+                    let process = Identity::of(fd.as_fd(), &peer, &self.resolver);
+                    peer.account = account(&peer, process.as_ref());
                     let mut c = Connection {
-                        process: Identity::of(fd.as_fd(), &peer, &self.resolver),
+                        process,
                         fd,
                         peer,
                         greeted: false,
@@ -1201,7 +1212,7 @@ impl Control {
                         gate: None,
                     };
                     self.accepted += 1;
-                    if let Err(what) = admit(self.connections.iter().map(|c| c.peer.uid), c.peer.uid) {
+                    if let Err(what) = admit(self.connections.iter().map(|c| c.peer.account), c.peer.account) {
                         self.note_turned_away(c.peer.uid, &what);
                         c.push(&refused(ErrorCode::Full, what), None);
                         c.flush();
@@ -1254,22 +1265,22 @@ impl Control {
         let began = Instant::now();
         let mut last_of: BTreeMap<u32, u64> = BTreeMap::new();
         for c in &self.connections {
-            let last = last_of.entry(c.peer.uid).or_default();
+            let last = last_of.entry(c.peer.account).or_default();
             *last = c.served.max(*last);
         }
         others.sort_by_key(|i| {
             let c = &self.connections[*i];
-            (last_of.get(&c.peer.uid).copied(), c.served)
+            (last_of.get(&c.peer.account).copied(), c.served)
         });
         let mut queue = FairQueue::new(others.len());
         for i in others {
-            queue.push(self.connections[i].peer.uid, i);
+            queue.push(self.connections[i].peer.account, i);
         }
         while began.elapsed() < USERS_SLICE
-            && let Some((uid, i)) = queue.pop()
+            && let Some((account, i)) = queue.pop()
         {
             if self.serve_one(i) {
-                queue.push(uid, i);
+                queue.push(account, i);
             }
         }
     }
@@ -1319,16 +1330,16 @@ impl Control {
     }
 
     /// Whether a user may now have other hosts told of one more thing. Counted if so.
-    fn may_be_told(&mut self, uid: u32) -> bool {
-        uid == 0 || self.rates.entry(uid).or_default().take(TOLD_REQUESTS, now_ns())
+    fn may_be_told(&mut self, account: u32) -> bool {
+        account == 0 || self.rates.entry(account).or_default().take(TOLD_REQUESTS, now_ns())
     }
 
     // ---- what is looked up --------------------------------------------------------------------------------------------------
 
     fn looked_up(&mut self) {
         while let Some(LookedUp { whose, source, found, took }) = self.lookups.poll() {
-            if let Source::Standing(uid) = source
-                && let Some((left, _)) = self.standing_time.get_mut(&uid)
+            if let Source::Standing(account) = source
+                && let Some((left, _)) = self.standing_time.get_mut(&account)
             {
                 *left = left.saturating_sub(took);
             }
@@ -1361,7 +1372,7 @@ impl Control {
         work: impl FnOnce(&Limit) -> Found + Send + 'static,
     ) -> Result<Option<Answer>, Refused> {
         let c = &mut self.connections[i];
-        if !self.lookups.ask(Source::Asked(c.peer.uid), Whose::Connection(c.id), work) {
+        if !self.lookups.ask(Source::Asked(c.peer.account), Whose::Connection(c.id), work) {
             return Err(Refused { code: ErrorCode::Full, what: "too much is being looked up already: try again later".into() });
         }
         c.waiting = Some((Instant::now(), wait));
@@ -1372,13 +1383,13 @@ impl Control {
 
     /// The reply comes when the ring has been made.
     fn subscribe(&mut self, i: usize, socket_only: bool) -> Result<Option<Answer>, Refused> {
-        let uid = self.connections[i].peer.uid;
+        let account = self.connections[i].peer.account;
         if self.connections[i].ring.is_some() {
             return Err(Refused { code: ErrorCode::Exists, what: "this connection has its event ring already".into() });
         }
         let system = |what: String| Refused { code: ErrorCode::System, what };
         let socket = socket_only || !self.rings.has_kernels();
-        let index = self.rings.take(uid, socket)?;
+        let index = self.rings.take(account, socket)?;
         if socket {
             let (ours, theirs) = seqpacket_pair().map_err(|e| {
                 self.rings.give_back(index);
@@ -1433,13 +1444,13 @@ impl Control {
         };
         let target = Target::parse(target).map_err(|what| Refused { code: ErrorCode::Invalid, what })?;
         if !c.targets.contains(&target) {
-            self.targets.take(c.peer.uid, 1).map_err(|what| Refused { code: ErrorCode::Full, what })?;
+            self.targets.take(c.peer.account, 1).map_err(|what| Refused { code: ErrorCode::Full, what })?;
             c.targets.insert(target.clone());
         }
         // Names first: whom they belong to may end as soon as somebody listens. As many as a ring holds; the others follow while they are read.
-        let uid = c.peer.uid;
+        let account = c.peer.account;
         let mut at = (!matches!(target, Target::Process(..))).then_some(Introduced::Hosts(0));
-        if uid == 0 || at.is_none() || self.introductions.entry(uid).or_default().take(INTRODUCTIONS, now_ns()) {
+        if account == 0 || at.is_none() || self.introductions.entry(account).or_default().take(INTRODUCTIONS, now_ns()) {
             for _ in 0..INTRODUCED / INTRODUCED_AT_ONCE {
                 let Some(from) = at else { break };
                 at = introduce(&self.core, ring, &target, from).ok_or_else(stuck)?;
@@ -1520,7 +1531,7 @@ impl Control {
         if c.waiting.is_some() {
             self.lookups.forget(Whose::Connection(c.id)); // a ring that is being made is taken out of use when it is
         }
-        self.targets.give_back(c.peer.uid, c.targets.len() as u64);
+        self.targets.give_back(c.peer.account, c.targets.len() as u64);
         if let Some(ring) = c.ring {
             self.core.tell(move |core| core.unsubscribe(ring));
         }
@@ -1582,7 +1593,7 @@ impl Control {
     fn try_answer(&mut self, i: usize, request: Request) -> Result<Option<Answer>, Refused> {
         let plain = |reply| Ok(Some((reply, None)));
         let fail = |code, what: String| Err(Refused { code, what });
-        if is_told(&request) && !self.may_be_told(self.connections[i].peer.uid) {
+        if is_told(&request) && !self.may_be_told(self.connections[i].peer.account) {
             self.connections[i].held = Some(Box::new(request));
             return Ok(None);
         }
@@ -1616,7 +1627,7 @@ impl Control {
                 let parsed = Target::parse(&target).map_err(|what| Refused { code: ErrorCode::Invalid, what })?;
                 let c = &mut self.connections[i];
                 if c.targets.remove(&parsed) {
-                    self.targets.give_back(c.peer.uid, 1);
+                    self.targets.give_back(c.peer.account, 1);
                 }
                 match self.core.ask(move |core| core.unmonitor(ring, &parsed)).ok_or_else(stuck)? {
                     true => plain(Reply::Done),
@@ -1790,26 +1801,27 @@ impl Control {
             return Err(Refused { code: ErrorCode::Exists, what: "this connection has joined already; quit first".into() });
         }
         let process = c.own_process(&self.resolver)?;
-        let (ring, uid) = (c.ring, c.peer.uid);
+        let (ring, uid, account) = (c.ring, c.peer.uid, c.peer.account);
         let whose = self.join_as(name, &process, Owner::User(uid))?;
         let (bridge, fd) =
             Bridge::create().map_err(|e| Refused { code: ErrorCode::System, what: format!("no memory for the bridge: {e}") })?;
         let most = self.core.ask(|core| core.piggyback_max()).unwrap_or(0);
         let granted = pbsize.min(most);
+        let joining = Joining { pbsize: granted, bridge, ring, account };
         let app = match whose {
             Joins::Watched(app) if app > u32::from(u16::MAX) => {
                 let what = "65535 processes have been watched since this agent was started: restart it before more can join";
                 return Err(Refused { code: ErrorCode::Full, what: what.into() });
             }
             Joins::Watched(app) => {
-                self.core.tell(move |core| core.rejoin(app, granted, bridge, ring));
+                self.core.tell(move |core| core.rejoin(app, joining));
                 app
             }
             Joins::Standing(at) => {
                 let s = &self.standing[at];
-                let (origin, owner, progress) = (s.origin, s.owner(), s.progress.clone());
+                let (origin, owner, charged, progress) = (s.origin, s.owner(), s.account(), s.progress.clone());
                 self.make_way(name, Some(&process), owner)?;
-                let app = self.watch(name, &process, (origin, owner.uid()), granted, Some(bridge), ring)?;
+                let app = self.watch(name, &process, (origin, owner.uid()), charged, Some(joining))?;
                 if let Some(s) = self.standing.iter_mut().find(|s| s.name == name) {
                     s.has(app, &process, &self.resolver);
                 }
@@ -1817,8 +1829,8 @@ impl Control {
                 app
             }
             Joins::Alone => {
-                self.admit_watch(uid)?;
-                self.watch(name, &process, (Origin::Joined, uid), granted, Some(bridge), ring)?
+                self.admit_watch(account)?;
+                self.watch(name, &process, (Origin::Joined, uid), account, Some(joining))?
             }
         };
         self.connections[i].joined = Some(app);
@@ -1899,11 +1911,11 @@ impl Control {
     }
 
     /// Whether a user may have one more process watched. Watches that wait for their processes count.
-    fn admit_watch(&self, uid: u32) -> Result<(), Refused> {
-        let (own, used) = self.core.ask(move |core| core.watchlist.held_by(uid)).ok_or_else(stuck)?;
+    fn admit_watch(&self, account: u32) -> Result<(), Refused> {
+        let (own, used) = self.core.ask(move |core| core.watchlist.held_by(account)).ok_or_else(stuck)?;
         let waiting = || self.standing.iter().filter(|s| s.app.is_none());
-        let (own, used) = (own + waiting().filter(|s| s.uid() == uid).count() as u64, used + waiting().count() as u64);
-        WATCHES.admit(uid, own, used, 1).map_err(|what| Refused { code: ErrorCode::Full, what })
+        let (own, used) = (own + waiting().filter(|s| s.account() == account).count() as u64, used + waiting().count() as u64);
+        WATCHES.admit(account, own, used, 1).map_err(|what| Refused { code: ErrorCode::Full, what })
     }
 
     /// An operator's watch of a process that was found.
@@ -1923,8 +1935,8 @@ impl Control {
             self.connections[i].asker(&self.resolver)?;
         }
         self.policy.may_watch(&peer, process.owner())?;
-        self.admit_watch(peer.uid)?;
-        let app = self.watch_as(name, process, (Origin::Operator, owner))?;
+        self.admit_watch(peer.account)?;
+        let app = self.watch_as(name, process, (Origin::Operator, owner), peer.account)?;
         if !matches!(selector, Selector::Pid(_)) {
             self.standing.retain(|s| s.name != name);
             let mut standing = Standing { owner: Some(peer), scope, ..Standing::new(name, &selector, Origin::Operator) };
@@ -2042,9 +2054,9 @@ impl Standing {
         }
     }
 
-    /// Whose time is spent on it.
-    fn uid(&self) -> u32 {
-        self.owner.as_ref().map_or(0, |owner| owner.uid)
+    /// Under whom it is counted, and whose time is spent on it.
+    fn account(&self) -> u32 {
+        self.owner.as_ref().map_or(0, |owner| owner.account)
     }
 
     /// Whether its owner may have this process watched: the next one that answers to a selector may be somebody else's.
@@ -2186,7 +2198,8 @@ mod tests {
         let (strict, open) = (allowed(""), allowed("watch_others = [\"%50\"]"));
         let own = Standing::new("spy", &Selector::Name("victimd".into()), Origin::Config);
         assert_eq!(own.may_watch(&strict, &process(0)), Ok(()), "the operator's file may watch everything");
-        let peer = |uid, groups: &[u32]| Some(access::Peer { pid: Some(1), uid, gid: uid, groups: groups.to_vec() });
+        let peer =
+            |uid, groups: &[u32]| Some(access::Peer { pid: Some(1), uid, gid: uid, groups: groups.to_vec(), account: uid });
         let of = |owner| Standing { owner, ..Standing::new("spy", &own.selector, Origin::Operator) };
         let user = of(peer(1000, &[50]));
         assert_eq!(user.may_watch(&strict, &process(1000)), Ok(()));

@@ -22,7 +22,7 @@ use crate::shares::{LOOKS, PROGRESS_TOLD, Rate, looks};
 use crate::steer::{Emptied, Steered, Steering};
 use crate::subscribers::{Made, Subscribers, Target, Want, key};
 use crate::unwanted;
-use crate::watchlist::{Origin, Watched, Watchlist};
+use crate::watchlist::{Joining, Origin, Watched, Watchlist};
 use crate::words;
 use crossbeam_channel::{Receiver as Channel, Sender};
 use fide_lane::{
@@ -1956,7 +1956,7 @@ impl Core {
 
     /// A process whose progress changes again and again is told of as often as its user may; of what happens in between, the last.
     fn found_in_time(&mut self, finding: Finding, now: u64) {
-        let uid = self.watchlist.get(finding.app).map_or(0, |w| w.uid);
+        let uid = self.watchlist.get(finding.app).map_or(0, |w| w.account);
         if uid == 0 || self.progress_rates.entry(uid).or_default().take(PROGRESS_TOLD, now) {
             self.progress_owed.remove(&finding.app);
             self.found(&finding, now);
@@ -2033,7 +2033,7 @@ impl Core {
     /// In words: the share is used up.
     pub fn watch_counter(&mut self, app: u32, counter: u8, limit_ns: u64) -> Result<bool, String> {
         let source = ProgressSource::Counter(counter);
-        let Some((uid, before)) = self.watchlist.get(app).map(|w| (w.uid, w.looks)) else { return Ok(false) };
+        let Some((uid, before)) = self.watchlist.get(app).map(|w| (w.account, w.looks)) else { return Ok(false) };
         let (old, new) = (self.progress.limit_ns(app, source).map_or(0, looks), looks(limit_ns));
         let (own, used) = self.watchlist.looks_of(uid);
         if new > old {
@@ -2662,12 +2662,14 @@ impl Core {
     /// A watch is somebody else's from now on; the process goes on as it is.
     pub fn hand_over(&mut self, app: u32, origin: Origin, owner: u32) {
         if let Some(w) = self.watchlist.get_mut(app) {
-            (w.origin, w.owner) = (origin, owner);
+            (w.origin, w.owner, w.charged) = (origin, owner, owner);
         }
     }
 
     /// A process that is watched joins, or has a new connection: its old bridge is of no use any more.
-    pub fn rejoin(&mut self, app: u32, pbsize: u32, bridge: Bridge, ring: Option<u32>) {
+    pub fn rejoin(&mut self, app: u32, joining: Joining) {
+        let Joining { pbsize, bridge, ring, account } = joining;
+        self.watchlist.count_under(app, account);
         if let Some(w) = self.watchlist.get_mut(app) {
             let former = w.bridge.replace(bridge);
             (w.pbsize, w.ring) = (pbsize, ring);

@@ -94,6 +94,10 @@ pub struct Watched {
     pub origin: Origin,
     /// The user whose watch it is; 0 for the configuration's.
     pub owner: u32,
+    /// Under whom the watch is counted; 0 for the configuration's.
+    pub charged: u32,
+    /// Under whom what the process does is counted: looks at its counters, changes of its progress, piggybacks.
+    pub account: u32,
     /// How often its progress counters are looked at, each second.
     pub looks: u64,
     /// How many processes before it had this name, and have ended.
@@ -128,6 +132,18 @@ impl Watched {
     pub const fn process(&self) -> Process {
         Process { pid: self.pid, start_ticks: self.start_ticks }
     }
+}
+
+/// What a process that joins brings along.
+pub struct Joining {
+    /// Piggyback bytes granted.
+    pub pbsize: u32,
+    /// Where its messages and counters lie.
+    pub bridge: Bridge,
+    /// The ring of its connection.
+    pub ring: Option<u32>,
+    /// Under whom it is counted.
+    pub account: u32,
 }
 
 /// What holds a name or a process.
@@ -208,7 +224,7 @@ impl Watchlist {
         self.next_app += 1;
         watched.former = self.last_named(&watched.name).map_or(0, |w| w.former + u64::from(w.ended.is_some()));
         // A user that comes anew waits for one round: leaving and coming again gains nothing.
-        self.turns.entry(watched.uid).or_insert(self.turn);
+        self.turns.entry(watched.account).or_insert(self.turn);
         watched.taken_at = self.turn;
         self.by_app.insert(self.next_app, watched);
         self.unannounced.insert(self.next_app);
@@ -224,9 +240,7 @@ impl Watchlist {
 
     fn remove(&mut self, app: u32) -> Option<Watched> {
         let gone = self.by_app.remove(&app)?;
-        if self.by_app.values().all(|w| w.uid != gone.uid) {
-            self.turns.remove(&gone.uid);
-        }
+        self.forget_turns(gone.account);
         Some(gone)
     }
 
@@ -262,6 +276,21 @@ impl Watchlist {
         }
     }
 
+    /// From now on what a process does is counted under this user.
+    pub fn count_under(&mut self, app: u32, account: u32) {
+        let Some(w) = self.by_app.get_mut(&app) else { return };
+        let former = std::mem::replace(&mut w.account, account);
+        self.turns.entry(account).or_insert(self.turn);
+        self.forget_turns(former);
+    }
+
+    /// Of a user without a process.
+    fn forget_turns(&mut self, account: u32) {
+        if self.by_app.values().all(|w| w.account != account) {
+            self.turns.remove(&account);
+        }
+    }
+
     /// Those that are alive.
     pub fn alive(&self) -> impl Iterator<Item = (u32, &Watched)> {
         self.by_app.iter().filter(|(_, w)| w.ended.is_none()).map(|(a, w)| (*a, w))
@@ -272,17 +301,17 @@ impl Watchlist {
         self.by_app.range(app..).filter(|(_, w)| w.ended.is_none()).map(|(a, w)| (*a, w))
     }
 
-    /// Watches of this owner, and of all: of processes that live, or are doomed and still have to end.
+    /// Watches that are counted under this user, and all: of processes that live, or are doomed and still have to end.
     #[must_use]
-    pub fn held_by(&self, owner: u32) -> (u64, u64) {
+    pub fn held_by(&self, account: u32) -> (u64, u64) {
         let held = || self.by_app.values().filter(|w| w.ended.is_none_or(|(cause, _)| cause == Cause::Doomed));
-        (held().filter(|w| w.owner == owner).count() as u64, held().count() as u64)
+        (held().filter(|w| w.charged == account).count() as u64, held().count() as u64)
     }
 
-    /// Looks a second at the progress counters of this user's processes, and of all.
+    /// Looks a second at the progress counters of processes that are counted under this user, and of all.
     #[must_use]
-    pub fn looks_of(&self, uid: u32) -> (u64, u64) {
-        let of = |own: bool| self.alive().filter(|(_, w)| !own || w.uid == uid).map(|(_, w)| w.looks).sum();
+    pub fn looks_of(&self, account: u32) -> (u64, u64) {
+        let of = |own: bool| self.alive().filter(|(_, w)| !own || w.account == account).map(|(_, w)| w.looks).sum();
         (of(true), of(false))
     }
 
@@ -372,13 +401,14 @@ impl Watchlist {
         body.clear();
         let (turns, roots_turn) = (&self.turns, !self.was_roots);
         let waiting = self.by_app.iter().filter(|(_, w)| w.bridge.as_ref().is_some_and(Bridge::is_waiting));
-        let order = |(app, w): &(&u32, &Watched)| (!(roots_turn && w.uid == 0), turns.get(&w.uid).copied(), w.taken_at, **app);
+        let order =
+            |(app, w): &(&u32, &Watched)| (!(roots_turn && w.account == 0), turns.get(&w.account).copied(), w.taken_at, **app);
         let app = *waiting.min_by_key(order)?.0;
         self.turn += 1;
         let w = self.by_app.get_mut(&app)?;
         w.taken_at = self.turn;
-        self.was_roots = w.uid == 0;
-        self.turns.insert(w.uid, self.turn);
+        self.was_roots = w.account == 0;
+        self.turns.insert(w.account, self.turn);
         let limit = w.pbsize as usize;
         body.extend_from_slice(&(app as u16).to_be_bytes());
         if !w.bridge.as_mut().is_some_and(|b| b.take(body, limit)) {
@@ -473,6 +503,8 @@ mod tests {
             uid: 0,
             origin: Origin::Joined,
             owner: 0,
+            charged: 0,
+            account: 0,
             looks: 0,
             former: 0,
             pbsize: 100,
@@ -487,7 +519,7 @@ mod tests {
     }
 
     fn watched_of(uid: u32) -> Watched {
-        Watched { uid, ..watched("x") }
+        Watched { account: uid, ..watched("x") }
     }
 
     fn push(list: &mut Watchlist, app: u32, messages: usize) {

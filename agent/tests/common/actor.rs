@@ -36,6 +36,7 @@ pub fn act() {
         "spy" => spy(&socket, &arguments),
         "member" => super::member::act(&socket),
         "user" => member(&socket, &arguments),
+        "subordinates" => super::member::subordinates(&socket, &arguments),
         other => panic!("no role {other}"),
     }
 }
@@ -141,7 +142,7 @@ pub fn become_nobody() {
     become_user(65534);
 }
 
-fn become_user(uid: u32) {
+pub fn become_user(uid: u32) {
     // SAFETY: integers only; the groups go first, while that is still permitted.
     unsafe {
         assert_eq!(libc::setgroups(0, std::ptr::null()), 0);

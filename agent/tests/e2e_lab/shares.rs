@@ -90,6 +90,15 @@ fn a_user_has_half_of_the_event_rings_and_root_gets_one() {
 }
 
 #[test]
+fn a_user_with_subordinate_numbers_has_the_share_of_one() {
+    let Some(w) = Setup::hosts(2).up() else { return };
+    let mut many = w.actor(1, "subordinates", &["4242", "5", "40"]);
+    assert_eq!(many.hear(), "64", "connections");
+    // Another user has its own.
+    drop(member(&w, 1, 64));
+}
+
+#[test]
 fn a_user_has_a_quarter_of_the_watches() {
     let Some(w) = Setup::hosts(2).alone().up() else { return };
     let mut greedy = member(&w, 1, 1);
