@@ -1075,11 +1075,7 @@ impl Control {
             ended_ns: 0,
             taken_at: 0,
         };
-        let app = self
-            .core
-            .ask(move |core| core.watch(watched))
-            .ok_or_else(stuck)?
-            .map_err(|what| Refused { code: ErrorCode::Exists, what })?;
+        let app = self.core.ask(move |core| core.watch(watched)).ok_or_else(stuck)??;
         // It may have died between being found and being watched; then nobody would ever hear of it.
         if !self.resolver.still_same(process) {
             self.core.tell(move |core| {
@@ -1809,10 +1805,6 @@ impl Control {
         let granted = pbsize.min(most);
         let joining = Joining { pbsize: granted, bridge, ring, account };
         let app = match whose {
-            Joins::Watched(app) if app > u32::from(u16::MAX) => {
-                let what = "65535 processes have been watched since this agent was started: restart it before more can join";
-                return Err(Refused { code: ErrorCode::Full, what: what.into() });
-            }
             Joins::Watched(app) => {
                 self.core.tell(move |core| core.rejoin(app, joining));
                 app

@@ -30,8 +30,8 @@ use fide_lane::{
     SendOutcome,
 };
 use fide_proto::detector::{
-    self, Action, AppState, Detector, Offer, Outbox, OutboxConfig, PathArrival, ProbeResult, Progress, Seen, Taken, Verdict,
-    progress::Finding,
+    self, Action, AppState, Detector, NotStarted, Offer, Outbox, OutboxConfig, PathArrival, ProbeResult, Progress, Seen, Taken,
+    Verdict, progress::Finding,
 };
 use fide_proto::node::introductions::Introductions;
 use fide_wire::control::{ErrorCode, HistoryEvent, Refused};
@@ -1042,6 +1042,7 @@ impl Core {
             self.listed_hung(node, incarnation, *app, *number, now);
         }
         for (app, name) in appeared {
+            self.subscribers.number(node, incarnation, app, self.receiver.mechanism());
             let heard = self.subscribers.rings(node, app);
             let target = Target::Process(name.clone(), host.clone());
             let wants: Vec<(u32, u32)> = self.subscribers.wanting(&target).map(|(ring, want)| (ring, want.pbsize)).collect();
@@ -2600,28 +2601,24 @@ impl Core {
     /// Watches a process of this host.
     ///
     /// # Errors
-    /// In words: the table is full, or the kernel refuses.
-    pub fn watch(&mut self, watched: Watched) -> Result<u32, String> {
+    /// [`ErrorCode::Exists`] for a name or process that is taken; [`ErrorCode::Full`]; [`ErrorCode::System`] when the kernel refuses.
+    pub fn watch(&mut self, watched: Watched) -> Result<u32, Refused> {
+        let refuse = |code, what| Err(Refused { code, what });
         if let Some(holder) = self.watchlist.holders(&watched.name, Some(watched.pid)).first() {
-            return Err(holder.taken(&watched.name));
+            return refuse(ErrorCode::Exists, holder.taken(&watched.name));
         }
         let (pid, ticks) = (watched.pid, watched.start_ticks);
         if self.watchlist.is_doomed(pid, ticks) {
-            return Err(format!("process {pid} is ending and cannot be saved"));
+            return refuse(ErrorCode::Exists, format!("process {pid} is ending and cannot be saved"));
         }
-        let piggybacks = watched.bridge.is_some();
-        let app = self.watchlist.add(watched);
-        if piggybacks && app > u32::from(u16::MAX) {
-            self.watchlist.forget(app);
-            return Err("65535 processes have joined this agent since it started: restart it before more can piggyback".into());
-        }
+        let app = self.watchlist.add(watched).map_err(|what| Refused { code: ErrorCode::Full, what })?;
         if let Err(e) = self.outbox.app_started(app) {
             self.watchlist.forget(app);
-            return Err(e.to_string());
+            return refuse(if e == NotStarted::TooMany { ErrorCode::Full } else { ErrorCode::System }, e.to_string());
         }
         if let Err(e) = self.receiver.watch(pid, app, ticks) {
             self.watchlist.forget(app);
-            return Err(e.to_string());
+            return refuse(ErrorCode::System, e.to_string());
         }
         if !self.receiver.kernel_watches_exits()
             && let Err(e) = self.wait_for_descriptors()

@@ -201,6 +201,8 @@ pub struct Watchlist {
     pub dropped: Vec<Bridge>,
 }
 
+/// Of the numbers of processes those that are kept for root's watches. One user uses up the others in 248 days: it is given a hundred a second.
+const NUMBERS_FOR_ROOT: u32 = 1 << 31;
 /// Ended watches kept for the status page.
 const ENDED_KEPT: usize = 64;
 /// How long an end is shown on the status page, ns.
@@ -219,9 +221,35 @@ impl Watchlist {
         self.get(app).map_or(Process { pid: 0, start_ticks: 0 }, |w| Process { pid: w.pid, start_ticks: w.start_ticks })
     }
 
-    /// Adds a process and returns its number, never used before in this agent's life.
-    pub fn add(&mut self, mut watched: Watched) -> u32 {
-        self.next_app += 1;
+    /// The number of the next process that is counted under this user: never used before in this agent's life. A piggyback names its process by the low
+    /// half of its number, so that half is not 0, and no process in this list has it: 65,535 others come between one that has ended and the next
+    /// with the same low half, less those that live.
+    ///
+    /// # Errors
+    /// In words: all are used up.
+    fn number(&self, account: u32) -> Result<u32, String> {
+        let mut taken = [0u64; 1024];
+        for app in self.by_app.keys() {
+            let low = usize::from(*app as u16);
+            taken[low / 64] |= 1 << (low % 64);
+        }
+        let is_free = |low: usize| low != 0 && taken[low / 64] >> (low % 64) & 1 == 0;
+        let last = if account == 0 { u32::MAX } else { u32::MAX - NUMBERS_FOR_ROOT };
+        let mut free = (self.next_app..last).map(|number| number + 1).filter(|number| is_free(usize::from(*number as u16)));
+        free.next().ok_or_else(|| {
+            format!(
+                "{} processes have been watched since this agent was started: have root restart it (systemctl restart fided)",
+                self.next_app
+            )
+        })
+    }
+
+    /// Adds a process and returns its number.
+    ///
+    /// # Errors
+    /// In words: there is no number for it.
+    pub fn add(&mut self, mut watched: Watched) -> Result<u32, String> {
+        self.next_app = self.number(watched.charged)?;
         watched.former = self.last_named(&watched.name).map_or(0, |w| w.former + u64::from(w.ended.is_some()));
         // A user that comes anew waits for one round: leaving and coming again gains nothing.
         self.turns.entry(watched.account).or_insert(self.turn);
@@ -235,7 +263,7 @@ impl Watchlist {
         for app in ended.iter().take(ended.len().saturating_sub(ENDED_KEPT)) {
             self.remove(*app);
         }
-        self.next_app
+        Ok(self.next_app)
     }
 
     fn remove(&mut self, app: u32) -> Option<Watched> {
@@ -536,15 +564,47 @@ mod tests {
     #[test]
     fn numbers_are_never_used_twice() {
         let mut list = Watchlist::default();
-        let a = list.add(watched("a"));
+        let a = list.add(watched("a")).unwrap();
         list.forget(a);
-        assert!(list.add(watched("b")) > a);
+        assert!(list.add(watched("b")).unwrap() > a);
+    }
+
+    #[test]
+    fn a_piggyback_names_one_process_also_when_65535_have_been_watched() {
+        let mut list = Watchlist::default();
+        let [first, second] = [0; 2].map(|_| list.add(watched_of(1001)).unwrap());
+        for number in 3..=65_535 {
+            let ended = list.add(Watched { bridge: None, ..watched_of(1001) }).unwrap();
+            list.forget(ended);
+            assert_eq!(ended, number);
+        }
+        // Neither 65536, whose low half is 0, nor those of the two that live.
+        let next = list.add(watched_of(1001)).unwrap();
+        assert_eq!((first, second, next), (1, 2, 65_536 + 3));
+        push(&mut list, next, 1);
+        let mut body = Vec::new();
+        assert_eq!(list.take_piggyback(&mut body), Some(next));
+        assert_eq!(body, [0, 3, b'x']);
+    }
+
+    #[test]
+    fn the_last_numbers_are_roots() {
+        let mut list = Watchlist { next_app: u32::MAX - NUMBERS_FOR_ROOT - 1, ..Watchlist::default() };
+        let of = |charged| Watched { charged, ..watched("x") };
+        let last = list.add(of(1001)).unwrap();
+        let why = list.add(of(1001)).unwrap_err();
+        assert!(why.contains("2147483647 processes") && why.contains("restart"), "{why}");
+        list.add(of(0)).unwrap();
+        list.forget(last); // it has the low half of the very last one
+        list.next_app = u32::MAX - 1;
+        assert_eq!(list.add(of(0)), Ok(u32::MAX));
+        assert!(list.add(of(0)).is_err());
     }
 
     #[test]
     fn who_crashed_before_it_was_announced_is_announced_once() {
         let mut list = Watchlist::default();
-        let (a, b, c) = (list.add(watched("a")), list.add(watched("b")), list.add(watched("c")));
+        let (a, b, c) = (list.add(watched("a")).unwrap(), list.add(watched("b")).unwrap(), list.add(watched("c")).unwrap());
         list.end(a, Cause::Killed, 9, 1);
         list.end(b, Cause::Left, 0, 1);
         let names = |l: &mut Watchlist| l.announced().into_iter().map(|x| x.app).collect::<Vec<_>>();
@@ -555,7 +615,7 @@ mod tests {
     #[test]
     fn fide_4_1_nothing_is_piggybacked_once_the_crash_was_sent() {
         let mut list = Watchlist::default();
-        let a = list.add(watched("a"));
+        let a = list.add(watched("a")).unwrap();
         list.get_mut(a).unwrap().bridge.as_mut().unwrap().push_for_test(b"last words");
         assert!(list.end(a, Cause::Doomed, 9, 1));
         let mut body = Vec::new();
@@ -569,10 +629,10 @@ mod tests {
     fn ended_processes_of_a_name_are_counted_and_age_out() {
         let mut list = Watchlist::default();
         for n in 1..=40 {
-            let app = list.add(watched("db"));
+            let app = list.add(watched("db")).unwrap();
             list.end(app, Cause::Killed, 9, n);
         }
-        let other = list.add(watched("other"));
+        let other = list.add(watched("other")).unwrap();
         let rows = |l: &Watchlist, now| {
             let mut rows = Vec::with_capacity(100);
             assert_eq!(l.rows(0, &mut rows), None);
@@ -582,7 +642,7 @@ mod tests {
         let ended = ("db".to_string(), "killed".to_string(), 40);
         assert_eq!(rows(&list, 41), [ended, ("other".into(), "alive".into(), 0)]);
         assert_eq!(rows(&list, 40 + ENDED_SHOWN_NS), [("other".into(), "alive".into(), 0)]);
-        list.add(watched("db"));
+        list.add(watched("db")).unwrap();
         assert_eq!(rows(&list, 41)[1], ("db".into(), "alive".into(), 40));
         list.end(other, Cause::Exited, 0, 50);
         assert_eq!(rows(&list, 51)[0], ("other".into(), "exited".into(), 1));
@@ -591,18 +651,18 @@ mod tests {
     #[test]
     fn users_take_turns_however_many_processes_one_of_them_has() {
         let mut list = Watchlist::default();
-        let crowd: Vec<u32> = (0..600).map(|_| list.add(watched_of(1001))).collect();
+        let crowd: Vec<u32> = (0..600).map(|_| list.add(watched_of(1001)).unwrap()).collect();
         crowd.iter().for_each(|app| push(&mut list, *app, 4));
         assert_eq!(taken(&mut list, 3), crowd[..3]);
-        let other = list.add(watched_of(1002));
+        let other = list.add(watched_of(1002)).unwrap();
         push(&mut list, other, 3);
         assert_eq!(taken(&mut list, 6), [crowd[3], other, crowd[4], other, crowd[5], other]);
         // Whoever ends and comes again is not before those that stay.
-        let third = list.add(watched_of(1003));
+        let third = list.add(watched_of(1003)).unwrap();
         push(&mut list, third, 2);
         assert_eq!(taken(&mut list, 2), [crowd[6], third]);
         list.forget(third);
-        let again = list.add(watched_of(1003));
+        let again = list.add(watched_of(1003)).unwrap();
         push(&mut list, again, 1);
         assert_eq!(taken(&mut list, 2), [crowd[7], again]);
     }
@@ -610,10 +670,10 @@ mod tests {
     #[test]
     fn every_second_message_is_roots_while_one_of_root_waits() {
         let mut list = Watchlist::default();
-        let users: Vec<u32> = (1..=3).map(|user| list.add(watched_of(1000 + user))).collect();
+        let users: Vec<u32> = (1..=3).map(|user| list.add(watched_of(1000 + user)).unwrap()).collect();
         users.iter().for_each(|app| push(&mut list, *app, 5));
         assert_eq!(taken(&mut list, 2), users[..2]);
-        let root = list.add(watched_of(0));
+        let root = list.add(watched_of(0)).unwrap();
         push(&mut list, root, 3);
         assert_eq!(taken(&mut list, 6), [root, users[2], root, users[0], root, users[1]]);
         assert_eq!(taken(&mut list, 2), [users[2], users[0]]);
@@ -627,7 +687,7 @@ mod tests {
     #[test]
     fn processes_take_turns() {
         let mut list = Watchlist::default();
-        let (a, b) = (list.add(watched("a")), list.add(watched("b")));
+        let (a, b) = (list.add(watched("a")).unwrap(), list.add(watched("b")).unwrap());
         for (app, text) in [(a, &b"a1"[..]), (a, b"a2"), (b, b"b1")] {
             list.get_mut(app).unwrap().bridge.as_mut().unwrap().push_for_test(text);
         }
