@@ -20,7 +20,8 @@ pub struct Peer {
     pub gid: u32,
     /// Its other groups.
     pub groups: Vec<u32>,
-    /// The user under whom it is counted where users have shares and rates ([`crate::identity::account`]): never looked at for what it may do.
+    /// The user under whom it is counted where users have shares and rates
+    /// ([`crate::identity::account`]): never looked at for what it may do.
     pub account: u32,
 }
 

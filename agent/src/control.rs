@@ -1087,7 +1087,8 @@ impl Control {
         Ok(app)
     }
 
-    /// The gate of a process's cgroup follows this watch of it from now on, if the owner of the watch may speak for the cgroup.
+    /// The gate of a process's cgroup follows this watch of it from now on, if the owner of the
+    /// watch may speak for the cgroup.
     fn put_behind_gate(&mut self, app: u32, pid: u32, owner: u32) {
         self.renew_guarded_cgroups(); // its cgroup may have been made a moment ago
         let Some((guard, gate)) = self.guard.as_mut().and_then(|g| g.cgroup_of(pid).map(|gate| (g, gate))) else { return };

@@ -2601,7 +2601,8 @@ impl Core {
     /// Watches a process of this host.
     ///
     /// # Errors
-    /// [`ErrorCode::Exists`] for a name or process that is taken; [`ErrorCode::Full`]; [`ErrorCode::System`] when the kernel refuses.
+    /// [`ErrorCode::Exists`] for a name or process that is taken; [`ErrorCode::Full`];
+    /// [`ErrorCode::System`] when the kernel refuses.
     pub fn watch(&mut self, watched: Watched) -> Result<u32, Refused> {
         let refuse = |code, what| Err(Refused { code, what });
         if let Some(holder) = self.watchlist.holders(&watched.name, Some(watched.pid)).first() {

@@ -8,9 +8,11 @@
 //! rule, [`Driver::check`]), the others are shut and the host is *fenced*: half of a host that is taken for dead would still be too much.
 //! The exception is a gate that a doomed process closed for itself.
 //!
-//! **Who may speak for a cgroup.** Its gate follows the watches of root, of the configuration, and of the user who owns the cgroup's directory
-//! ([`Guard::may_speak`]). Any user's process may come to be in a cgroup, as a child of a service does; that such a user has it watched, or that it joins, neither
-//! opens the gate nor keeps it open, and its end does not shut it. The driver hears of none of these.
+//! **Who may speak for a cgroup.** Its gate follows the watches of root, of the configuration, and
+//! of the user who owns the cgroup's directory ([`Guard::may_speak`]). Any user's process may come
+//! to be in a cgroup, as a child of a service does; that such a user has it watched, or that it
+//! joins, neither opens the gate nor keeps it open, and its end does not shut it. The driver hears
+//! of none of these.
 //!
 //! **A former life.** Gates outlive their agent. When a new one finds them open, the former life's time is not over, and the new one extends it if it
 //! can in time: nobody was told anything else. When it finds them closed, packets may have been blocked, and others may have acted on that: the
@@ -61,7 +63,8 @@ struct Held {
     doomed: Option<u32>,
     /// Nothing was promised yet, and until then nothing of it leaves.
     waits: bool,
-    /// Watched processes whose sockets are behind it, by watches of those who may speak for its cgroup.
+    /// Watched processes whose sockets are behind it, by watches of those who may speak for its
+    /// cgroup.
     apps: BTreeSet<u32>,
 }
 
@@ -671,8 +674,8 @@ impl Guard {
         guarded.max_by_key(|dir| dir.components().count()).map(|dir| dir.display().to_string())
     }
 
-    /// Whether watches of this user say something of the cgroup of this gate: those of root, hence of the configuration, and of the user to whom the cgroup was
-    /// delegated.
+    /// Whether watches of this user say something of the cgroup of this gate: those of root, hence
+    /// of the configuration, and of the user to whom the cgroup was delegated.
     #[must_use]
     pub fn may_speak(&self, gate: &str, uid: u32) -> bool {
         uid == 0 || fs::metadata(gate).is_ok_and(|dir| dir.uid() == uid)

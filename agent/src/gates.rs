@@ -4,8 +4,10 @@
 //! A second [`Fence`], pinned beside the first, with the cgroups of `[[gate]]`. Where both guard a cgroup, packets must pass both.
 //!
 //! **Whose word counts.** A gate is moved by a process that the kernel shows to be in its cgroup, of a user that the configuration names. It can do no worse than
-//! any of them could: stay silent, or go on sending. Nobody outside can close or open it. Both are looked at anew for each move ([`Place`]): a process that was
-//! moved out of the cgroup is outside, also with a connection that it opened before, and a cgroup that was made again by the same name is another one.
+//! any of them could: stay silent, or go on sending. Nobody outside can close or open it. Both are
+//! looked at anew for each move ([`Place`]): a process that was moved out of the cgroup is outside,
+//! also with a connection that it opened before, and a cgroup that was made again by the same name
+//! is another one.
 //!
 //! **Whose life it has.** Its application's, not the agent's: an agent that ends, cleanly or not, leaves armed gates where they are, and they run out,
 //! because others may rely on what was promised. The next agent finds them and moves them on, in time, or finds them closed. A gate goes with its cgroup.
@@ -84,8 +86,9 @@ pub struct Gates {
     version: u64,
 }
 
-/// Where a connection's process was when its gate was looked up, so that a move costs two system calls while nothing has changed: what /proc says of the
-/// process, and the number of the gate's cgroup, which the kernel never uses twice.
+/// Where a connection's process was when its gate was looked up, so that a move costs two system
+/// calls while nothing has changed: what /proc says of the process, and the number of the gate's
+/// cgroup, which the kernel never uses twice.
 pub struct Place {
     at: usize,
     version: u64,
@@ -221,14 +224,16 @@ impl Gates {
         self.all.iter().map(of).collect()
     }
 
-    /// The gate of the process that asks, by its number. `place`: what is remembered of it for its connection, and is compared with what holds now.
+    /// The gate of the process that asks, by its number. `place`: what is remembered of it for its
+    /// connection, and is compared with what holds now.
     ///
     /// # Errors
     /// Why it has none that it may move.
     pub fn of(&mut self, peer: &Peer, place: &mut Option<Place>) -> Result<usize, Refused> {
         if let Some(known) = place {
             let gate = self.all.get(known.at).filter(|_| known.version == self.version);
-            // In this order: the cgroup of this number was there before the text is read, and is there after it.
+            // In this order: the cgroup of this number was there before the text is read, and is
+            // there after it.
             let still = cgroup_text(&known.file) == known.text && gate.is_some_and(|own| inode(&own.dir) == Some(known.inode));
             if still {
                 return Ok(known.at);

@@ -50,14 +50,17 @@ impl Identity {
     }
 }
 
-/// The account of processes of which it cannot be said who answers for them: they have ended already. No user has this number.
+/// The account of processes of which it cannot be said who answers for them: they have ended
+/// already. No user has this number.
 pub const NOBODY_KNOWN: u32 = u32::MAX;
 
 /// The user under whom a peer is counted where users have shares and rates.
 ///
-/// A user may have tens of thousands of subordinate user numbers (/etc/subuid), as each of which processes in a user namespace of his can run and connect. So
-/// a process in another user namespace than the agent's is counted under the user who made that namespace; of nested ones, the outermost. What root made
-/// (a container) is counted as one user, under the number of the namespace, which `lsns -t user` lists.
+/// A user may have tens of thousands of subordinate user numbers (/etc/subuid), as each of which
+/// processes in a user namespace of his can run and connect. So a process in another user namespace
+/// than the agent's is counted under the user who made that namespace; of nested ones, the
+/// outermost. What root made (a container) is counted as one user, under the number of the
+/// namespace, which `lsns -t user` lists.
 #[must_use]
 pub fn account(peer: &Peer, process: Option<&Identity>) -> u32 {
     match (peer.uid, peer.pid, process) {
@@ -75,7 +78,8 @@ pub fn account(peer: &Peer, process: Option<&Identity>) -> u32 {
 }
 
 impl Identity {
-    /// Who answers for the user namespace of this process; `None`: it is the agent's own, or not below it.
+    /// Who answers for the user namespace of this process; `None`: it is the agent's own, or not
+    /// below it.
     fn made_by(&self) -> io::Result<Option<u32>> {
         let own = fs::metadata("/proc/self/ns/user")?;
         let is_own = |at: &fs::Metadata| (at.dev(), at.ino()) == (own.dev(), own.ino());
@@ -90,7 +94,8 @@ impl Identity {
             return Err(io::ErrorKind::NotFound.into()); // and this was perhaps read of another one
         }
         let Some(mut namespace) = (match namespace {
-            // Without CAP_SYS_PTRACE: users who may have other numbers are at least seen to have them.
+            // Without CAP_SYS_PTRACE: users who may have other numbers are at least seen to have
+            // them.
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied && has_our_users(self.pid)? => return Ok(None),
             other => other?,
         }) else {

@@ -96,7 +96,8 @@ pub struct Watched {
     pub owner: u32,
     /// Under whom the watch is counted; 0 for the configuration's.
     pub charged: u32,
-    /// Under whom what the process does is counted: looks at its counters, changes of its progress, piggybacks.
+    /// Under whom what the process does is counted: looks at its counters, changes of its progress,
+    /// piggybacks.
     pub account: u32,
     /// How often its progress counters are looked at, each second.
     pub looks: u64,
@@ -191,7 +192,8 @@ pub struct Watchlist {
     pub version: u64,
     /// Messages taken so far: the number of the turn.
     turn: u64,
-    /// The turn in which each user had a message taken last, or appeared. Users without a process are not in it.
+    /// The turn in which each user had a message taken last, or appeared. Users without a process
+    /// are not in it.
     turns: BTreeMap<u32, u64>,
     /// The last message was one of root's.
     was_roots: bool,
@@ -201,7 +203,8 @@ pub struct Watchlist {
     pub dropped: Vec<Bridge>,
 }
 
-/// Of the numbers of processes those that are kept for root's watches. One user uses up the others in 248 days: it is given a hundred a second.
+/// Of the numbers of processes those that are kept for root's watches. One user uses up the others
+/// in 248 days: it is given a hundred a second.
 const NUMBERS_FOR_ROOT: u32 = 1 << 31;
 /// Ended watches kept for the status page.
 const ENDED_KEPT: usize = 64;
@@ -221,9 +224,10 @@ impl Watchlist {
         self.get(app).map_or(Process { pid: 0, start_ticks: 0 }, |w| Process { pid: w.pid, start_ticks: w.start_ticks })
     }
 
-    /// The number of the next process that is counted under this user: never used before in this agent's life. A piggyback names its process by the low
-    /// half of its number, so that half is not 0, and no process in this list has it: 65,535 others come between one that has ended and the next
-    /// with the same low half, less those that live.
+    /// The number of the next process that is counted under this user: never used before in this
+    /// agent's life. A piggyback names its process by the low half of its number, so that half is
+    /// not 0, and no process in this list has it: 65,535 others come between one that has ended and
+    /// the next with the same low half, less those that live.
     ///
     /// # Errors
     /// In words: all are used up.
@@ -329,14 +333,16 @@ impl Watchlist {
         self.by_app.range(app..).filter(|(_, w)| w.ended.is_none()).map(|(a, w)| (*a, w))
     }
 
-    /// Watches that are counted under this user, and all: of processes that live, or are doomed and still have to end.
+    /// Watches that are counted under this user, and all: of processes that live, or are doomed and
+    /// still have to end.
     #[must_use]
     pub fn held_by(&self, account: u32) -> (u64, u64) {
         let held = || self.by_app.values().filter(|w| w.ended.is_none_or(|(cause, _)| cause == Cause::Doomed));
         (held().filter(|w| w.charged == account).count() as u64, held().count() as u64)
     }
 
-    /// Looks a second at the progress counters of processes that are counted under this user, and of all.
+    /// Looks a second at the progress counters of processes that are counted under this user, and
+    /// of all.
     #[must_use]
     pub fn looks_of(&self, account: u32) -> (u64, u64) {
         let of = |own: bool| self.alive().filter(|(_, w)| !own || w.account == account).map(|(_, w)| w.looks).sum();
@@ -423,8 +429,9 @@ impl Watchlist {
         self.version += 1;
     }
 
-    /// The next piggybacked message: `body` becomes the heartbeat's body. Returns whose it is. Users take turns, and the processes of each user take
-    /// turns; at least every second message is root's while one of root's waits.
+    /// The next piggybacked message: `body` becomes the heartbeat's body. Returns whose it is.
+    /// Users take turns, and the processes of each user take turns; at least every second message
+    /// is root's while one of root's waits.
     pub fn take_piggyback(&mut self, body: &mut Vec<u8>) -> Option<u32> {
         body.clear();
         let (turns, roots_turn) = (&self.turns, !self.was_roots);

@@ -655,7 +655,8 @@ impl Mechanism {
         map.update(&key, &rings.to_ne_bytes(), MapFlags::ANY).map_err(map_error("subscribers"))
     }
 
-    /// Says which process of a node its piggybacks are from: they name it by the low half of its number, which does not do for numbers above 65535.
+    /// Says which process of a node its piggybacks are from: they name it by the low half of its
+    /// number, which does not do for numbers above 65535.
     ///
     /// # Errors
     /// [`XdpError::Map`], when the table is full.

@@ -175,8 +175,9 @@ pub fn act(socket: &Path) {
     }
 }
 
-/// As an ordinary user with subordinate user numbers, as /etc/subuid gives them: opens connections as each of some of these, until one is refused, and says how
-/// many there are in all. The arguments: the user, how many of its numbers, connections for each.
+/// As an ordinary user with subordinate user numbers, as /etc/subuid gives them: opens connections
+/// as each of some of these, until one is refused, and says how many there are in all. The
+/// arguments: the user, how many of its numbers, connections for each.
 pub fn subordinates(socket: &Path, arguments: &[String]) {
     let [uid, users, each] = [0, 1, 2].map(|i| arguments[i].parse::<u32>().unwrap());
     let (mut ours, mut theirs) = UnixStream::pair().unwrap();

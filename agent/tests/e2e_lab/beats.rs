@@ -607,7 +607,8 @@ fn a_gate_is_moved_from_inside_by_those_who_may() {
     valid_ns(&say(&mut inside, "extend 0 6000"));
 }
 
-/// An instance that was moved out had once gone on moving the gate of its successor, whose cgroup has the same name, over the connection that it had opened inside.
+/// An instance that was moved out had once gone on moving the gate of its successor, whose cgroup
+/// has the same name, over the connection that it had opened inside.
 #[test]
 fn who_was_moved_out_of_a_cgroup_moves_its_gate_no_more() {
     let (Some(pins), Some(group)) = (Pins::new(), Group::new("moved-out")) else { return };

@@ -496,7 +496,8 @@ fn a_doomed_process_is_cut_off_at_once_and_its_next_instance_is_heard() {
     inside.flows();
 }
 
-/// A member in the cgroup of root's service had once opened the gate that was shut for it by joining, kept it open by having joined before, and shut it by ending.
+/// A member in the cgroup of root's service had once opened the gate that was shut for it by
+/// joining, kept it open by having joined before, and shut it by ending.
 #[test]
 fn a_gate_follows_the_watches_of_those_who_may_speak_for_its_cgroup() {
     let (Some(pins), Some(group)) = (Pins::new(), Group::new("speak")) else { return };

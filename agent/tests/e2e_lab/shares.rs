@@ -161,8 +161,9 @@ fn a_user_has_a_quarter_of_the_looks_at_progress_counters() {
     assert_eq!(told(&mut other, counters).0, 16);
 }
 
-/// Numbers of processes are used once. A member that had its own process watched and unwatched again and again once used them all up, and then nobody
-/// could join until the agent was restarted. Here root does it, whose requests do not wait.
+/// Numbers of processes are used once. A member that had its own process watched and unwatched
+/// again and again once used them all up, and then nobody could join until the agent was restarted.
+/// Here root does it, whose requests do not wait.
 #[test]
 fn processes_join_and_piggyback_also_when_65535_have_been_watched() {
     let Some(w) = Setup::hosts(2).alone().up() else { return };
@@ -189,7 +190,7 @@ fn processes_join_and_piggyback_also_when_65535_have_been_watched() {
     for name in ["first@h1", "second@h1"] {
         there.client.monitor(name, want).unwrap();
     }
-    // From each its own messages, although the low half of the one's number comes after that of the other.
+    // Each message is from the process that sent it.
     for (application, name) in [(&mut second, "second@h1"), (&mut first, "first@h1")] {
         application.say("piggyback 4 7 1");
         assert_eq!(application.hear(), "ok 1");

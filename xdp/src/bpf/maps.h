@@ -211,7 +211,8 @@ struct {
 	__type(value, __u32);
 } ended SEC(".maps");
 
-/* (node << 32 | low half of a process's number), as a piggyback names it -> the number, where it is another, and the incarnation in which it is given. */
+/* (node << 32 | low half of a process's number), as a piggyback names it -> the number, where it is
+ * another, and the incarnation in which it is given. */
 struct fide_number {
 	__u32 app;
 	__u32 incarnation;
