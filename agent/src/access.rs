@@ -20,6 +20,9 @@ pub struct Peer {
     pub gid: u32,
     /// Its other groups.
     pub groups: Vec<u32>,
+    /// The user under whom it is counted where users have shares and rates
+    /// ([`crate::identity::account`]): never looked at for what it may do.
+    pub account: u32,
 }
 
 impl Peer {
@@ -45,6 +48,7 @@ impl Peer {
             uid: cred.uid,
             gid: cred.gid,
             groups: peer_groups(socket)?,
+            account: cred.uid,
         })
     }
 

@@ -10,28 +10,28 @@ use crate::config::{self, Config, HookAction};
 use crate::core::{Command, Core, Happened, Introduced, now_ns};
 use crate::fair::FairQueue;
 use crate::fence::Guard;
-use crate::gates::Gates;
+use crate::gates::{Gates, Place};
 use crate::history::{Flushed, History, given_in};
-use crate::identity::Identity;
+use crate::identity::{Identity, account};
 use crate::metrics::Heart;
 use crate::probes::Probes;
 use crate::rings::Rings;
-use crate::select::{self, Limit, Resolver, Scope, Target as Process};
+use crate::select::{self, Crashed, Limit, Resolver, Scope, Target as Process};
 use crate::seqpacket::{self, Read};
 use crate::shares::{Account, CONNECTIONS, EventSource, INTRODUCTIONS, Rate, TARGETS, TOLD_REQUESTS, WATCHES};
 use crate::state::State;
 use crate::status::About;
 use crate::subscribers::{Made, Target, Want, seqpacket_pair};
-use crate::watchlist::{Holder, Moves, Origin, Owner, Watched};
-use fide_lane::PathSpec;
-use fide_xdp::{Start, StartWatch, Wanted};
+use crate::watchlist::{Holder, Joining, Moves, Origin, Owner, Watched};
 use crate::worker::{Answer as LookedUp, Found, Source, Whose, Worker};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
+use fide_lane::PathSpec;
 use fide_wire::control::{
     CheckOutcome, Checked, ErrorCode, FenceOrder, HistoryEvent, PROGRESS_LIMIT_NS, PROTOCOL, REASON_MAX, Refused, Reply, Request,
     RingKind, Selector, Status, WatchStatus, bridge,
 };
 use fide_wire::verdict::{Cause, VerdictId};
+use fide_xdp::{Start, StartWatch, Wanted};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -116,8 +116,8 @@ struct Connection {
     left_behind: Option<usize>,
     /// When it was served last, in numbers that grow.
     served: u64,
-    /// The gate that its process moves, once it did.
-    gate: Option<usize>,
+    /// Where its process was when it last moved its gate.
+    gate: Option<Place>,
 }
 
 /// What becomes of a look-up.
@@ -215,12 +215,12 @@ struct Standing {
     ambiguity_told: Option<Instant>,
     /// When it was last looked for, several processes were meant.
     is_ambiguous: bool,
+    /// What is known of its process, for when that has crashed.
+    former: Option<Crashed>,
     /// Searches since it had a process.
     searches: u32,
     /// Its process has ended cleanly before it had settled, and a child is searched that goes on.
     is_handing_over: bool,
-    /// Until when the process that is being watched for it has not settled; 0 but then.
-    settles_ns: u64,
     complained: bool,
     /// The process that has quit: it is not found again.
     quit: Option<fide_xdp::Process>,
@@ -250,6 +250,8 @@ pub struct Control {
     /// Tells of programs that are started and sockets that listen, as far as a standing watch may wait for them; how many were looked at in this second.
     starts: Option<StartWatch>,
     starts_taken: (u32, Instant),
+    /// Until when a process that is watched now has not settled: it has just been started. 0: it was there before.
+    settles_ns: u64,
     /// Sockets that were told to listen and were not found yet: when they are looked for again, their process and port, and how often they were.
     listening: Vec<(Instant, u32, u16, u32)>,
     /// Time that look-ups for the standing watches of a user may still take, and when it was reckoned.
@@ -400,8 +402,23 @@ impl Control {
     /// Puts the parts together.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        let Parts { config, config_path, about, core, happened, told, listener, state, signals, guard, gates, lookups, rings, starts, specs } =
-            parts;
+        let Parts {
+            config,
+            config_path,
+            about,
+            core,
+            happened,
+            told,
+            listener,
+            state,
+            signals,
+            guard,
+            gates,
+            lookups,
+            rings,
+            starts,
+            specs,
+        } = parts;
         let (history, complaints) = History::open(config.history.path.as_deref(), config.history.max_bytes);
         for c in complaints {
             tracing::warn!("{c}");
@@ -444,6 +461,7 @@ impl Control {
             starts,
             starts_taken: (0, Instant::now()),
             listening: Vec::new(),
+            settles_ns: 0,
             standing,
             standing_time: BTreeMap::new(),
             rates: BTreeMap::new(),
@@ -851,10 +869,10 @@ impl Control {
             let some = some.to_vec();
             let ended = self.core.ask(move |core| {
                 let is_over = |app: &u32| core.watchlist.get(*app).is_none_or(|w| w.ended.is_some());
-                some.into_iter().filter(is_over).collect::<Vec<u32>>()
+                some.into_iter().filter(is_over).map(|app| (app, core.crashed_ns(app))).collect::<Vec<_>>()
             });
-            for app in ended.unwrap_or_default() {
-                self.has_ended(app);
+            for (app, crashed_ns) in ended.unwrap_or_default() {
+                self.has_ended(app, crashed_ns);
             }
         }
         self.want_starts();
@@ -867,10 +885,10 @@ impl Control {
         let mut waiting: Vec<usize> =
             (0..self.standing.len()).filter(|i| self.standing[*i].app.is_none() && !self.standing[*i].looking).collect();
         waiting.sort_by_key(|i| self.standing[*i].looked);
-        let owners: BTreeSet<u32> = waiting.iter().map(|i| self.standing[*i].uid()).collect();
+        let owners: BTreeSet<u32> = waiting.iter().map(|i| self.standing[*i].account()).collect();
         // By number: what one finds may end another.
         let waiting: Vec<u64> = waiting.into_iter().map(|i| self.standing[i].id).collect();
-        self.standing_time.retain(|uid, _| owners.contains(uid));
+        self.standing_time.retain(|account, _| owners.contains(account));
         let now = Instant::now();
         for id in waiting {
             let is_due = |s: &Standing| s.looked.is_none_or(|at| now - at >= s.search_every(self.starts.is_some()));
@@ -884,13 +902,13 @@ impl Control {
     fn look_for(&mut self, id: u64) {
         let Some(i) = self.stands(id).filter(|i| !self.standing[*i].looking) else { return };
         let now = Instant::now();
-        let uid = self.standing[i].uid();
-        let source = Source::Standing(uid);
-        let (left, reckoned) = self.standing_time.entry(uid).or_insert((STANDING_TIME_MAX, now));
+        let account = self.standing[i].account();
+        let source = Source::Standing(account);
+        let (left, reckoned) = self.standing_time.entry(account).or_insert((STANDING_TIME_MAX, now));
         *left = (*left + (now - *reckoned) / STANDING_SHARE).min(STANDING_TIME_MAX);
         *reckoned = now;
         // Root's and the configuration's are looked for at once. Of the others a few at a time, while there is time left for this user.
-        if uid != 0 && (left.is_zero() || self.lookups.waiting(source) >= STANDING_QUEUED) {
+        if account != 0 && (left.is_zero() || self.lookups.waiting(source) >= STANDING_QUEUED) {
             return;
         }
         let s = &mut self.standing[i];
@@ -906,8 +924,8 @@ impl Control {
     }
 
     /// The process of this number has ended: whatever watch had it waits for the next.
-    fn has_ended(&mut self, app: u32) {
-        self.standing.iter_mut().filter(|s| s.app == Some(app)).for_each(Standing::lost);
+    fn has_ended(&mut self, app: u32, crashed_ns: Option<u64>) {
+        self.standing.iter_mut().filter(|s| s.app == Some(app)).for_each(|s| s.lost(crashed_ns));
         if let Some(probes) = &self.probes {
             probes.remove(app);
         }
@@ -964,8 +982,9 @@ impl Control {
     /// A process listens on a port, or is about to.
     fn listens(&mut self, pid: u32, port: u16, looks: u32) {
         self.newcomer(pid, |selector| *selector == Selector::Port(port));
-        let waits = |s: &Standing| s.selector == Selector::Port(port) && s.app.is_none();
-        if looks < LISTENS_LOOKS && self.standing.iter().any(waits) {
+        let of_port = |i: &usize| self.standing[*i].selector == Selector::Port(port);
+        let watches: Vec<usize> = (0..self.standing.len()).filter(of_port).collect();
+        if looks < LISTENS_LOOKS && watches.into_iter().any(|i| self.lives(i).is_none()) {
             self.listening.push((Instant::now() + Duration::from_millis(1 << looks), pid, port, looks + 1));
         }
     }
@@ -1010,14 +1029,13 @@ impl Control {
         if !self.resolver.still_same(&process) {
             return self.core.tell(move |core| core.ended_cleanly(app));
         }
-        let progress = s.progress.clone();
-        let name = s.name.clone();
+        let (progress, name, owner) = (s.progress.clone(), s.name.clone(), s.owner().uid());
         s.has(app, &process, &self.resolver);
         if let Some(probes) = &self.probes {
             probes.remove(app);
         }
         self.probe(app, &name, pid, progress);
-        self.guard_process(app, &process);
+        self.put_behind_gate(app, pid, owner);
     }
 
     /// A process has begun that a watch of these selectors may wait for.
@@ -1039,22 +1057,21 @@ impl Control {
                 continue; // a child of one that is meant
             }
             let Ok(target) = self.resolver.target(pid) else { continue };
-            self.standing[i].settles_ns = now_ns().saturating_add(SETTLES_NS);
+            self.settles_ns = now_ns().saturating_add(SETTLES_NS);
             self.found_standing(id, Ok(target));
-            if let Some(i) = self.stands(id) {
-                self.standing[i].settles_ns = 0;
-            }
+            self.settles_ns = 0;
         }
     }
 
     /// The live process that this watch has.
     fn lives(&mut self, i: usize) -> Option<u32> {
         let app = self.standing[i].app?;
-        let ended = self.core.ask(move |core| core.watchlist.get(app).is_none_or(|w| w.ended.is_some()));
-        if ended != Some(true) {
-            return Some(app);
-        }
-        self.has_ended(app);
+        let ended = self.core.ask(move |core| {
+            let is_over = core.watchlist.get(app).is_none_or(|w| w.ended.is_some());
+            is_over.then(|| core.crashed_ns(app))
+        });
+        let Some(Some(crashed_ns)) = ended else { return Some(app) };
+        self.has_ended(app, crashed_ns);
         None
     }
 
@@ -1074,8 +1091,8 @@ impl Control {
             }
             return;
         }
-        let (name, uid, owner) = (s.name.clone(), s.uid(), s.owner());
-        if found.is_ok() && !self.may_be_told(uid) {
+        let (name, account, owner) = (s.name.clone(), s.account(), s.owner());
+        if found.is_ok() && !self.may_be_told(account) {
             return; // at the next sweep
         }
         let watched = found.and_then(|process| {
@@ -1091,7 +1108,7 @@ impl Control {
                 }
                 return Err(e);
             }
-            let app = self.watch_as(&name, &process, (s.origin, owner, s.settles_ns))?;
+            let app = self.watch_as(&name, &process, (s.origin, owner), account)?;
             Ok((app, process))
         });
         // Others may have given way to it.
@@ -1106,14 +1123,21 @@ impl Control {
         }
     }
 
-    /// Has a process watched, by a watch of this owner.
-    fn watch_as(&mut self, name: &str, process: &Process, (origin, owner, settles_ns): (Origin, Owner, u64)) -> Result<u32, Refused> {
+    /// Has a process watched, by a watch of this owner, that is counted under `charged`.
+    fn watch_as(
+        &mut self,
+        name: &str,
+        process: &Process,
+        (origin, owner): (Origin, Owner),
+        charged: u32,
+    ) -> Result<u32, Refused> {
         match self.make_way(name, Some(process), owner)? {
             Some(app) => {
                 self.core.tell(move |core| core.hand_over(app, origin, owner.uid()));
+                self.put_behind_gate(app, process.pid, owner.uid());
                 Ok(app)
             }
-            None => self.watch(name, process, (origin, owner.uid(), settles_ns), 0, None, None),
+            None => self.watch(name, process, (origin, owner.uid()), charged, None),
         }
     }
 
@@ -1123,7 +1147,7 @@ impl Control {
         s.is_ambiguous = why.code == ErrorCode::Ambiguous;
         if why.code == ErrorCode::Ambiguous && s.ambiguity_told.is_none_or(|at| at.elapsed() >= AMBIGUITY_TOLD_EVERY) {
             s.ambiguity_told = Some(Instant::now());
-            let (text, source) = (format!("{} is not watched: {why}", s.name), EventSource::user(s.uid()));
+            let (text, source) = (format!("{} is not watched: {why}", s.name), EventSource::user(s.owner().uid()));
             self.core.tell(move |core| core.tell_local_of(source, Cause::Local, WATCH_EVENT_CODE, text));
         }
         if !s.complained {
@@ -1262,12 +1286,13 @@ impl Control {
         &mut self,
         name: &str,
         process: &Process,
-        (origin, owner, settles_ns): (Origin, u32, u64),
-        pbsize: u32,
-        bridge: Option<Bridge>,
-        ring: Option<u32>,
+        (origin, owner): (Origin, u32),
+        charged: u32,
+        joining: Option<Joining>,
     ) -> Result<u32, Refused> {
         fide_wire::names::check_app(name).map_err(|what| Refused { code: ErrorCode::Invalid, what })?;
+        let account = joining.as_ref().map_or(process.uid, |joining| joining.account);
+        let (pbsize, ring) = joining.as_ref().map_or((0, None), |joining| (joining.pbsize, joining.ring));
         let watched = Watched {
             name: name.into(),
             pid: process.pid,
@@ -1275,22 +1300,21 @@ impl Control {
             uid: process.uid,
             origin,
             owner,
-            settles_ns,
+            charged,
+            account,
+            settles_ns: self.settles_ns,
             looks: 0,
             former: 0,
             pbsize,
-            bridge,
+            bridge: joining.map(|joining| joining.bridge),
             probe: None,
             hung: None,
             ring,
             ended: None,
             ended_ns: 0,
+            taken_at: 0,
         };
-        let app = self
-            .core
-            .ask(move |core| core.watch(watched))
-            .ok_or_else(stuck)?
-            .map_err(|what| Refused { code: ErrorCode::Exists, what })?;
+        let app = self.core.ask(move |core| core.watch(watched)).ok_or_else(stuck)??;
         // It may have died between being found and being watched; then nobody would ever hear of it.
         if !self.resolver.still_same(process) {
             self.core.tell(move |core| {
@@ -1298,18 +1322,22 @@ impl Control {
             });
             return Err(Refused { code: ErrorCode::NotFound, what: format!("process {} has just ended", process.pid) });
         }
-        self.guard_process(app, process);
+        self.put_behind_gate(app, process.pid, owner);
         Ok(app)
     }
 
-    /// The sockets of a watched process may be behind a gate of the fence.
-    fn guard_process(&mut self, app: u32, process: &Process) {
+    /// The gate of a process's cgroup follows this watch of it from now on, if the owner of the
+    /// watch may speak for the cgroup.
+    fn put_behind_gate(&mut self, app: u32, pid: u32, owner: u32) {
         self.renew_guarded_cgroups(); // its cgroup may have been made a moment ago
-        if let Some((guard, gate)) = self.guard.as_mut().and_then(|g| g.cgroup_of(process.pid).map(|gate| (g, gate))) {
-            let lives = guard.cut_off_lives(&gate);
-            guard.drop_left_by_doomed(&gate, process.pid);
-            self.core.tell(move |core| core.fence_process(app, &gate, lives));
+        let Some((guard, gate)) = self.guard.as_mut().and_then(|g| g.cgroup_of(pid).map(|gate| (g, gate))) else { return };
+        if !guard.may_speak(&gate, owner) {
+            tracing::info!("{gate} does not follow the watch of process {pid}: user {owner} does not own that cgroup");
+            return;
         }
+        let lives = guard.cut_off_lives(&gate);
+        guard.drop_left_by_doomed(&gate, pid);
+        self.core.tell(move |core| core.fence_process(app, &gate, lives));
     }
 
     fn reload(&mut self) -> Result<String, String> {
@@ -1387,15 +1415,17 @@ impl Control {
         for _ in 0..ACCEPTS_PER_TURN {
             match seqpacket::accept(self.listener.as_fd()) {
                 Ok(Some(fd)) => {
-                    let peer = match access::Peer::of(fd.as_fd()) {
+                    let mut peer = match access::Peer::of(fd.as_fd()) {
                         Ok(p) => p,
                         Err(e) => {
                             tracing::warn!("a client without credentials is turned away: {e}");
                             continue;
                         }
                     };
+                    let process = Identity::of(fd.as_fd(), &peer, &self.resolver);
+                    peer.account = account(&peer, process.as_ref());
                     let mut c = Connection {
-                        process: Identity::of(fd.as_fd(), &peer, &self.resolver),
+                        process,
                         fd,
                         peer,
                         greeted: false,
@@ -1418,7 +1448,7 @@ impl Control {
                         gate: None,
                     };
                     self.accepted += 1;
-                    if let Err(what) = admit(self.connections.iter().map(|c| c.peer.uid), c.peer.uid) {
+                    if let Err(what) = admit(self.connections.iter().map(|c| c.peer.account), c.peer.account) {
                         self.note_turned_away(c.peer.uid, &what);
                         c.push(&refused(ErrorCode::Full, what), None);
                         c.flush();
@@ -1471,22 +1501,22 @@ impl Control {
         let began = Instant::now();
         let mut last_of: BTreeMap<u32, u64> = BTreeMap::new();
         for c in &self.connections {
-            let last = last_of.entry(c.peer.uid).or_default();
+            let last = last_of.entry(c.peer.account).or_default();
             *last = c.served.max(*last);
         }
         others.sort_by_key(|i| {
             let c = &self.connections[*i];
-            (last_of.get(&c.peer.uid).copied(), c.served)
+            (last_of.get(&c.peer.account).copied(), c.served)
         });
         let mut queue = FairQueue::new(others.len());
         for i in others {
-            queue.push(self.connections[i].peer.uid, i);
+            queue.push(self.connections[i].peer.account, i);
         }
         while began.elapsed() < USERS_SLICE
-            && let Some((uid, i)) = queue.pop()
+            && let Some((account, i)) = queue.pop()
         {
             if self.serve_one(i) {
-                queue.push(uid, i);
+                queue.push(account, i);
             }
         }
     }
@@ -1536,16 +1566,16 @@ impl Control {
     }
 
     /// Whether a user may now have other hosts told of one more thing. Counted if so.
-    fn may_be_told(&mut self, uid: u32) -> bool {
-        uid == 0 || self.rates.entry(uid).or_default().take(TOLD_REQUESTS, now_ns())
+    fn may_be_told(&mut self, account: u32) -> bool {
+        account == 0 || self.rates.entry(account).or_default().take(TOLD_REQUESTS, now_ns())
     }
 
     // ---- what is looked up --------------------------------------------------------------------------------------------------
 
     fn looked_up(&mut self) {
         while let Some(LookedUp { whose, source, found, took }) = self.lookups.poll() {
-            if let Source::Standing(uid) = source
-                && let Some((left, _)) = self.standing_time.get_mut(&uid)
+            if let Source::Standing(account) = source
+                && let Some((left, _)) = self.standing_time.get_mut(&account)
             {
                 *left = left.saturating_sub(took);
             }
@@ -1578,7 +1608,7 @@ impl Control {
         work: impl FnOnce(&Limit) -> Found + Send + 'static,
     ) -> Result<Option<Answer>, Refused> {
         let c = &mut self.connections[i];
-        if !self.lookups.ask(Source::Asked(c.peer.uid), Whose::Connection(c.id), work) {
+        if !self.lookups.ask(Source::Asked(c.peer.account), Whose::Connection(c.id), work) {
             return Err(Refused { code: ErrorCode::Full, what: "too much is being looked up already: try again later".into() });
         }
         c.waiting = Some((Instant::now(), wait));
@@ -1589,13 +1619,13 @@ impl Control {
 
     /// The reply comes when the ring has been made.
     fn subscribe(&mut self, i: usize, socket_only: bool) -> Result<Option<Answer>, Refused> {
-        let uid = self.connections[i].peer.uid;
+        let account = self.connections[i].peer.account;
         if self.connections[i].ring.is_some() {
             return Err(Refused { code: ErrorCode::Exists, what: "this connection has its event ring already".into() });
         }
         let system = |what: String| Refused { code: ErrorCode::System, what };
         let socket = socket_only || !self.rings.has_kernels();
-        let index = self.rings.take(uid, socket)?;
+        let index = self.rings.take(account, socket)?;
         if socket {
             let (ours, theirs) = seqpacket_pair().map_err(|e| {
                 self.rings.give_back(index);
@@ -1650,13 +1680,13 @@ impl Control {
         };
         let target = Target::parse(target).map_err(|what| Refused { code: ErrorCode::Invalid, what })?;
         if !c.targets.contains(&target) {
-            self.targets.take(c.peer.uid, 1).map_err(|what| Refused { code: ErrorCode::Full, what })?;
+            self.targets.take(c.peer.account, 1).map_err(|what| Refused { code: ErrorCode::Full, what })?;
             c.targets.insert(target.clone());
         }
         // Names first: whom they belong to may end as soon as somebody listens. As many as a ring holds; the others follow while they are read.
-        let uid = c.peer.uid;
+        let account = c.peer.account;
         let mut at = (!matches!(target, Target::Process(..))).then_some(Introduced::Hosts(0));
-        if uid == 0 || at.is_none() || self.introductions.entry(uid).or_default().take(INTRODUCTIONS, now_ns()) {
+        if account == 0 || at.is_none() || self.introductions.entry(account).or_default().take(INTRODUCTIONS, now_ns()) {
             for _ in 0..INTRODUCED / INTRODUCED_AT_ONCE {
                 let Some(from) = at else { break };
                 at = introduce(&self.core, ring, &target, from).ok_or_else(stuck)?;
@@ -1737,7 +1767,7 @@ impl Control {
         if c.waiting.is_some() {
             self.lookups.forget(Whose::Connection(c.id)); // a ring that is being made is taken out of use when it is
         }
-        self.targets.give_back(c.peer.uid, c.targets.len() as u64);
+        self.targets.give_back(c.peer.account, c.targets.len() as u64);
         if let Some(ring) = c.ring {
             self.core.tell(move |core| core.unsubscribe(ring));
         }
@@ -1799,7 +1829,7 @@ impl Control {
     fn try_answer(&mut self, i: usize, request: Request) -> Result<Option<Answer>, Refused> {
         let plain = |reply| Ok(Some((reply, None)));
         let fail = |code, what: String| Err(Refused { code, what });
-        if is_told(&request) && !self.may_be_told(self.connections[i].peer.uid) {
+        if is_told(&request) && !self.may_be_told(self.connections[i].peer.account) {
             self.connections[i].held = Some(Box::new(request));
             return Ok(None);
         }
@@ -1833,7 +1863,7 @@ impl Control {
                 let parsed = Target::parse(&target).map_err(|what| Refused { code: ErrorCode::Invalid, what })?;
                 let c = &mut self.connections[i];
                 if c.targets.remove(&parsed) {
-                    self.targets.give_back(c.peer.uid, 1);
+                    self.targets.give_back(c.peer.account, 1);
                 }
                 match self.core.ask(move |core| core.unmonitor(ring, &parsed)).ok_or_else(stuck)? {
                     true => plain(Reply::Done),
@@ -1942,10 +1972,7 @@ impl Control {
         };
         let c = &mut self.connections[i];
         let asker = c.asker(&self.resolver)?;
-        let at = match c.gate {
-            Some(at) => at,
-            None => *c.gate.insert(gates.of(&c.peer)?),
-        };
+        let at = gates.of(&c.peer, &mut c.gate)?;
         let (gate, valid_ns) = gates.extend(at, asker, (known_ns, valid_ns, anew), now_ns())?;
         Ok(Reply::Extended { gate, valid_ns })
     }
@@ -2010,26 +2037,23 @@ impl Control {
             return Err(Refused { code: ErrorCode::Exists, what: "this connection has joined already; quit first".into() });
         }
         let process = c.own_process(&self.resolver)?;
-        let (ring, uid) = (c.ring, c.peer.uid);
+        let (ring, uid, account) = (c.ring, c.peer.uid, c.peer.account);
         let whose = self.join_as(name, &process, Owner::User(uid))?;
         let (bridge, fd) =
             Bridge::create().map_err(|e| Refused { code: ErrorCode::System, what: format!("no memory for the bridge: {e}") })?;
         let most = self.core.ask(|core| core.piggyback_max()).unwrap_or(0);
         let granted = pbsize.min(most);
+        let joining = Joining { pbsize: granted, bridge, ring, account };
         let app = match whose {
-            Joins::Watched(app) if app > u32::from(u16::MAX) => {
-                let what = "65535 processes have been watched since this agent was started: restart it before more can join";
-                return Err(Refused { code: ErrorCode::Full, what: what.into() });
-            }
             Joins::Watched(app) => {
-                self.core.tell(move |core| core.rejoin(app, granted, bridge, ring));
+                self.core.tell(move |core| core.rejoin(app, joining));
                 app
             }
             Joins::Standing(at) => {
                 let s = &self.standing[at];
-                let (origin, owner, progress) = (s.origin, s.owner(), s.progress.clone());
+                let (origin, owner, charged, progress) = (s.origin, s.owner(), s.account(), s.progress.clone());
                 self.make_way(name, Some(&process), owner)?;
-                let app = self.watch(name, &process, (origin, owner.uid(), 0), granted, Some(bridge), ring)?;
+                let app = self.watch(name, &process, (origin, owner.uid()), charged, Some(joining))?;
                 if let Some(s) = self.standing.iter_mut().find(|s| s.name == name) {
                     s.has(app, &process, &self.resolver);
                 }
@@ -2037,8 +2061,8 @@ impl Control {
                 app
             }
             Joins::Alone => {
-                self.admit_watch(uid)?;
-                self.watch(name, &process, (Origin::Joined, uid, 0), granted, Some(bridge), ring)?
+                self.admit_watch(account)?;
+                self.watch(name, &process, (Origin::Joined, uid), account, Some(joining))?
             }
         };
         self.connections[i].joined = Some(app);
@@ -2119,11 +2143,11 @@ impl Control {
     }
 
     /// Whether a user may have one more process watched. Watches that wait for their processes count.
-    fn admit_watch(&self, uid: u32) -> Result<(), Refused> {
-        let (own, used) = self.core.ask(move |core| core.watchlist.held_by(uid)).ok_or_else(stuck)?;
+    fn admit_watch(&self, account: u32) -> Result<(), Refused> {
+        let (own, used) = self.core.ask(move |core| core.watchlist.held_by(account)).ok_or_else(stuck)?;
         let waiting = || self.standing.iter().filter(|s| s.app.is_none());
-        let (own, used) = (own + waiting().filter(|s| s.uid() == uid).count() as u64, used + waiting().count() as u64);
-        WATCHES.admit(uid, own, used, 1).map_err(|what| Refused { code: ErrorCode::Full, what })
+        let (own, used) = (own + waiting().filter(|s| s.account() == account).count() as u64, used + waiting().count() as u64);
+        WATCHES.admit(account, own, used, 1).map_err(|what| Refused { code: ErrorCode::Full, what })
     }
 
     /// An operator's watch of a process that was found.
@@ -2143,8 +2167,8 @@ impl Control {
             self.connections[i].asker(&self.resolver)?;
         }
         self.policy.may_watch(&peer, process.owner())?;
-        self.admit_watch(peer.uid)?;
-        let app = self.watch_as(name, process, (Origin::Operator, owner, 0))?;
+        self.admit_watch(peer.account)?;
+        let app = self.watch_as(name, process, (Origin::Operator, owner), peer.account)?;
         if !matches!(selector, Selector::Pid(_)) {
             self.standing.retain(|s| s.name != name);
             let mut standing = Standing { owner: Some(peer), scope, ..Standing::new(name, &selector, Origin::Operator) };
@@ -2202,7 +2226,7 @@ fn scope(selector: &Selector, user: Option<&str>, containers: bool, asked_by: u3
     let given = given.transpose()?;
     // Anybody can give a process any name.
     let user = given.or(matches!(selector, Selector::Name(_)).then_some(asked_by));
-    Ok(Scope { user, manager: given.or((asked_by != 0).then_some(asked_by)), containers, place: None })
+    Ok(Scope { user, manager: given.or((asked_by != 0).then_some(asked_by)), containers, place: None, crashed: None })
 }
 
 impl Standing {
@@ -2225,9 +2249,9 @@ impl Standing {
             why: "its process has not been looked for yet".into(),
             ambiguity_told: None,
             is_ambiguous: false,
+            former: None,
             searches: 0,
             is_handing_over: false,
-            settles_ns: 0,
             quit: None,
             denied: None,
         }
@@ -2260,6 +2284,7 @@ impl Standing {
     /// This is its process now. What else listens on its port or has its name later must be where this one is.
     fn has(&mut self, app: u32, process: &Process, resolver: &Resolver) {
         self.app = Some(app);
+        self.former = Some(resolver.before_a_crash(&self.selector, process));
         (self.complained, self.settled, self.is_ambiguous) = (false, false, false);
         self.why.clear();
         if matches!(self.selector, Selector::Name(_) | Selector::Port(_)) && self.scope.place.is_none() {
@@ -2267,8 +2292,10 @@ impl Standing {
         }
     }
 
-    /// Its process has ended.
-    fn lost(&mut self) {
+    /// Its process has ended; when (CLOCK_MONOTONIC), if it crashed.
+    fn lost(&mut self, crashed_ns: Option<u64>) {
+        self.scope.crashed =
+            self.former.take().zip(crashed_ns).map(|(former, at_ns)| Crashed { at_ticks: select::ticks_at(at_ns), ..former });
         (self.app, self.searches, self.is_handing_over) = (None, 0, false);
     }
 
@@ -2278,9 +2305,9 @@ impl Standing {
         if !is_told || self.searches < SEARCHES_AT_ONCE { Duration::ZERO } else { SEARCH_EVERY }
     }
 
-    /// Whose time is spent on it.
-    fn uid(&self) -> u32 {
-        self.owner.as_ref().map_or(0, |owner| owner.uid)
+    /// Under whom it is counted, and whose time is spent on it.
+    fn account(&self) -> u32 {
+        self.owner.as_ref().map_or(0, |owner| owner.account)
     }
 
     /// Whether its owner may have this process watched: the next one that answers to a selector may be somebody else's.
@@ -2424,7 +2451,8 @@ mod tests {
         let (strict, open) = (allowed(""), allowed("watch_others = [\"%50\"]"));
         let own = Standing::new("spy", &Selector::Name("victimd".into()), Origin::Config);
         assert_eq!(own.may_watch(&strict, &process(0)), Ok(()), "the operator's file may watch everything");
-        let peer = |uid, groups: &[u32]| Some(access::Peer { pid: Some(1), uid, gid: uid, groups: groups.to_vec() });
+        let peer =
+            |uid, groups: &[u32]| Some(access::Peer { pid: Some(1), uid, gid: uid, groups: groups.to_vec(), account: uid });
         let of = |owner| Standing { owner, ..Standing::new("spy", &own.selector, Origin::Operator) };
         let user = of(peer(1000, &[50]));
         assert_eq!(user.may_watch(&strict, &process(1000)), Ok(()));

@@ -22,7 +22,7 @@ use crate::shares::{EventSource, LOOKS, PROGRESS_TOLD, Rate, UNKNOWN_USER, looks
 use crate::steer::{Emptied, Steered, Steering};
 use crate::subscribers::{Made, Subscribers, Target, Want, key};
 use crate::unwanted;
-use crate::watchlist::{Origin, Watched, Watchlist};
+use crate::watchlist::{Joining, Origin, Watched, Watchlist};
 use crate::words;
 use crossbeam_channel::{Receiver as Channel, Sender};
 use fide_lane::{
@@ -30,8 +30,8 @@ use fide_lane::{
     SendOutcome,
 };
 use fide_proto::detector::{
-    self, Action, AppState, Detector, Offer, Outbox, OutboxConfig, PathArrival, ProbeResult, Progress, Seen, Taken, Verdict,
-    progress::Finding,
+    self, Action, AppState, Detector, NotStarted, Offer, Outbox, OutboxConfig, PathArrival, ProbeResult, Progress, Seen, Taken,
+    Verdict, progress::Finding,
 };
 use fide_proto::node::introductions::Introductions;
 use fide_wire::control::{ErrorCode, HistoryEvent, Refused};
@@ -1043,6 +1043,7 @@ impl Core {
             self.listed_hung(node, incarnation, *app, *number, now);
         }
         for (app, name) in appeared {
+            self.subscribers.number(node, incarnation, app, self.receiver.mechanism());
             let heard = self.subscribers.rings(node, app);
             let target = Target::Process(name.clone(), host.clone());
             let wants: Vec<(u32, u32)> = self.subscribers.wanting(&target).map(|(ring, want)| (ring, want.pbsize)).collect();
@@ -1969,7 +1970,7 @@ impl Core {
 
     /// A process whose progress changes again and again is told of as often as its user may; of what happens in between, the last.
     fn found_in_time(&mut self, finding: Finding, now: u64) {
-        let uid = self.watchlist.get(finding.app).map_or(0, |w| w.uid);
+        let uid = self.watchlist.get(finding.app).map_or(0, |w| w.account);
         if uid == 0 || self.progress_rates.entry(uid).or_default().take(PROGRESS_TOLD, now) {
             self.progress_owed.remove(&finding.app);
             self.found(&finding, now);
@@ -2046,7 +2047,7 @@ impl Core {
     /// In words: the share is used up.
     pub fn watch_counter(&mut self, app: u32, counter: u8, limit_ns: u64) -> Result<bool, String> {
         let source = ProgressSource::Counter(counter);
-        let Some((uid, before)) = self.watchlist.get(app).map(|w| (w.uid, w.looks)) else { return Ok(false) };
+        let Some((uid, before)) = self.watchlist.get(app).map(|w| (w.account, w.looks)) else { return Ok(false) };
         let (old, new) = (self.progress.limit_ns(app, source).map_or(0, looks), looks(limit_ns));
         let (own, used) = self.watchlist.looks_of(uid);
         if new > old {
@@ -2629,28 +2630,25 @@ impl Core {
     /// Watches a process of this host.
     ///
     /// # Errors
-    /// In words: the table is full, or the kernel refuses.
-    pub fn watch(&mut self, watched: Watched) -> Result<u32, String> {
+    /// [`ErrorCode::Exists`] for a name or process that is taken; [`ErrorCode::Full`];
+    /// [`ErrorCode::System`] when the kernel refuses.
+    pub fn watch(&mut self, watched: Watched) -> Result<u32, Refused> {
+        let refuse = |code, what| Err(Refused { code, what });
         if let Some(holder) = self.watchlist.holders(&watched.name, Some(watched.pid)).first() {
-            return Err(holder.taken(&watched.name));
+            return refuse(ErrorCode::Exists, holder.taken(&watched.name));
         }
         let (pid, ticks, settles_ns) = (watched.pid, watched.start_ticks, watched.settles_ns);
         if self.watchlist.is_doomed(pid, ticks) {
-            return Err(format!("process {pid} is ending and cannot be saved"));
+            return refuse(ErrorCode::Exists, format!("process {pid} is ending and cannot be saved"));
         }
-        let piggybacks = watched.bridge.is_some();
-        let app = self.watchlist.add(watched);
-        if piggybacks && app > u32::from(u16::MAX) {
-            self.watchlist.forget(app);
-            return Err("65535 processes have joined this agent since it started: restart it before more can piggyback".into());
-        }
+        let app = self.watchlist.add(watched).map_err(|what| Refused { code: ErrorCode::Full, what })?;
         if let Err(e) = self.outbox.app_started(app) {
             self.watchlist.forget(app);
-            return Err(e.to_string());
+            return refuse(if e == NotStarted::TooMany { ErrorCode::Full } else { ErrorCode::System }, e.to_string());
         }
         if let Err(e) = self.receiver.watch(pid, app, ticks, settles_ns) {
             self.watchlist.forget(app);
-            return Err(e.to_string());
+            return refuse(ErrorCode::System, e.to_string());
         }
         if !self.receiver.kernel_watches_exits()
             && let Err(e) = self.wait_for_descriptors()
@@ -2705,6 +2703,15 @@ impl Core {
         true
     }
 
+    /// When a watched process ended, if that was a crash: by a signal, or with another status than 0.
+    #[must_use]
+    pub fn crashed_ns(&self, app: u32) -> Option<u64> {
+        let w = self.watchlist.get(app)?;
+        let is_crash =
+            |(cause, code): (Cause, i32)| matches!(cause, Cause::Killed | Cause::Doomed) || (cause == Cause::Exited && code != 0);
+        w.ended.filter(|ended| is_crash(*ended)).map(|_| w.ended_ns)
+    }
+
     /// A watched process ended with status 0 before it had settled, and nothing goes on in its place: now that is told.
     pub fn ended_cleanly(&mut self, app: u32) {
         let Some(w) = self.watchlist.get(app).filter(|w| w.ended.is_none()) else { return };
@@ -2736,14 +2743,16 @@ impl Core {
     /// A watch is somebody else's from now on; the process goes on as it is.
     pub fn hand_over(&mut self, app: u32, origin: Origin, owner: u32) {
         if let Some(w) = self.watchlist.get_mut(app) {
-            (w.origin, w.owner) = (origin, owner);
+            (w.origin, w.owner, w.charged) = (origin, owner, owner);
             self.watchlist.version += 1; // other hosts share out by owner
             self.announce_soon(now_ns());
         }
     }
 
     /// A process that is watched joins, or has a new connection: its old bridge is of no use any more.
-    pub fn rejoin(&mut self, app: u32, pbsize: u32, bridge: Bridge, ring: Option<u32>) {
+    pub fn rejoin(&mut self, app: u32, joining: Joining) {
+        let Joining { pbsize, bridge, ring, account } = joining;
+        self.watchlist.count_under(app, account);
         if let Some(w) = self.watchlist.get_mut(app) {
             let former = w.bridge.replace(bridge);
             (w.pbsize, w.ring) = (pbsize, ring);

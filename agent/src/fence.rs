@@ -8,6 +8,12 @@
 //! rule, [`Driver::check`]), the others are shut and the host is *fenced*: half of a host that is taken for dead would still be too much.
 //! The exception is a gate that a doomed process closed for itself.
 //!
+//! **Who may speak for a cgroup.** Its gate follows the watches of root, of the configuration, and
+//! of the user who owns the cgroup's directory ([`Guard::may_speak`]). Any user's process may come
+//! to be in a cgroup, as a child of a service does; that such a user has it watched, or that it
+//! joins, neither opens the gate nor keeps it open, and its end does not shut it. The driver hears
+//! of none of these.
+//!
 //! **A former life.** Gates outlive their agent. When a new one finds them open, the former life's time is not over, and the new one extends it if it
 //! can in time: nobody was told anything else. When it finds them closed, packets may have been blocked, and others may have acted on that: the
 //! applications of this host must be told and begin anew before they are heard, which is the operator's to say (`fide fence recover`), unless the
@@ -57,7 +63,8 @@ struct Held {
     doomed: Option<u32>,
     /// Nothing was promised yet, and until then nothing of it leaves.
     waits: bool,
-    /// Watched processes whose sockets are behind it.
+    /// Watched processes whose sockets are behind it, by watches of those who may speak for its
+    /// cgroup.
     apps: BTreeSet<u32>,
 }
 
@@ -375,7 +382,9 @@ impl Driver {
     /// In words: it is behind none, or not alone.
     pub fn cut_off(&mut self, (app, who): (u32, Process), is_alive: impl Fn(u32) -> bool) -> Result<String, String> {
         let Some(held) = self.gates.iter().find(|h| h.apps.contains(&app)) else {
-            return Err("its cgroup is not among [fence] cgroups, nor is one above it".into());
+            return Err(
+                "no cgroup around it is among [fence] cgroups, or it is watched for a user who does not own that cgroup".into()
+            );
         };
         if held.apps.iter().any(|a| *a != app && is_alive(*a)) {
             return Err(format!("other watched processes that live are in {}", held.name));
@@ -665,6 +674,13 @@ impl Guard {
         guarded.max_by_key(|dir| dir.components().count()).map(|dir| dir.display().to_string())
     }
 
+    /// Whether watches of this user say something of the cgroup of this gate: those of root, hence
+    /// of the configuration, and of the user to whom the cgroup was delegated.
+    #[must_use]
+    pub fn may_speak(&self, gate: &str, uid: u32) -> bool {
+        uid == 0 || fs::metadata(gate).is_ok_and(|dir| dir.uid() == uid)
+    }
+
     /// Before this cgroup's gate opens for the next instance of a doomed process: ends the connections that the former one left, whose bytes would leave then.
     pub fn drop_left_by_doomed(&mut self, gate: &str, pid: u32) {
         if self.gates.iter().any(|(name, g)| name == gate && g.peek() == GateState::Shut) {
@@ -826,7 +842,11 @@ fn is_loopback(name: &str, index: u32) -> bool {
 
 /// The cgroup of version 2 in which a process is.
 pub(crate) fn cgroup_dir(pid: u32) -> Option<PathBuf> {
-    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    cgroup_dir_of(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
+}
+
+/// The directory of the cgroup of version 2 that a `/proc/PID/cgroup` names.
+pub(crate) fn cgroup_dir_of(text: &str) -> Option<PathBuf> {
     let below = text.lines().find_map(|l| l.strip_prefix("0::"))?.trim_start_matches('/').to_owned();
     Some(cgroup_root()?.join(below))
 }

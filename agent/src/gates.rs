@@ -4,7 +4,10 @@
 //! A second [`Fence`], pinned beside the first, with the cgroups of `[[gate]]`. Where both guard a cgroup, packets must pass both.
 //!
 //! **Whose word counts.** A gate is moved by a process that the kernel shows to be in its cgroup, of a user that the configuration names. It can do no worse than
-//! any of them could: stay silent, or go on sending. Nobody outside can close or open it.
+//! any of them could: stay silent, or go on sending. Nobody outside can close or open it. Both are
+//! looked at anew for each move ([`Place`]): a process that was moved out of the cgroup is outside,
+//! also with a connection that it opened before, and a cgroup that was made again by the same name
+//! is another one.
 //!
 //! **Whose life it has.** Its application's, not the agent's: an agent that ends, cleanly or not, leaves armed gates where they are, and they run out,
 //! because others may rely on what was promised. The next agent finds them and moves them on, in time, or finds them closed. A gate goes with its cgroup.
@@ -15,9 +18,9 @@ use crate::held_back::{self, Made, Whose, Within};
 use fide_wire::control::{ErrorCode, GateStatus, Refused, VALID_MAX_NS};
 use fide_xdp::fence::{Fence, Gate, GateState};
 use std::collections::BTreeSet;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 struct Own {
     name: String,
@@ -79,6 +82,37 @@ pub struct Gates {
     fence: Fence,
     all: Vec<Own>,
     complained: BTreeSet<String>,
+    /// Grows whenever a cgroup got a gate, or lost it.
+    version: u64,
+}
+
+/// Where a connection's process was when its gate was looked up, so that a move costs two system
+/// calls while nothing has changed: what /proc says of the process, and the number of the gate's
+/// cgroup, which the kernel never uses twice.
+pub struct Place {
+    at: usize,
+    version: u64,
+    inode: u64,
+    /// `/proc/PID/cgroup`, held open: it stays that of this process, whoever has its number later.
+    file: File,
+    /// What it said.
+    text: Vec<u8>,
+}
+
+/// More than any path of a cgroup takes, with those of version 1 before it.
+const CGROUP_TEXT: usize = 16 << 10;
+
+/// What `/proc/PID/cgroup` says now; empty once that process has ended.
+fn cgroup_text(file: &File) -> Vec<u8> {
+    let mut text = vec![0; CGROUP_TEXT];
+    let len = file.read_at(&mut text, 0).unwrap_or(0);
+    text.truncate(len);
+    text
+}
+
+/// The number of a cgroup by its directory.
+fn inode(dir: &Path) -> Option<u64> {
+    fs::metadata(dir).ok().map(|m| m.ino())
 }
 
 impl Gates {
@@ -114,7 +148,7 @@ impl Gates {
         for w in warnings {
             tracing::warn!("{w}");
         }
-        let mut gates = Self { fence, all, complained: BTreeSet::new() };
+        let mut gates = Self { fence, all, complained: BTreeSet::new(), version: 0 };
         for complaint in gates.renew() {
             tracing::error!("{complaint}");
         }
@@ -126,12 +160,13 @@ impl Gates {
     pub fn renew(&mut self) -> Vec<String> {
         let mut complaints = Vec::new();
         for own in &mut self.all {
-            let inode = fs::metadata(&own.dir).ok().map(|m| m.ino());
+            let inode = inode(&own.dir);
             if inode == own.made.as_ref().map(|(inode, _)| *inode) {
                 own.look_within(&self.fence);
                 continue;
             }
             own.made = None;
+            self.version += 1;
             let Some(inode) = inode else { continue };
             match self.fence.guard_cgroup(&own.dir) {
                 Ok(gate) => {
@@ -189,11 +224,27 @@ impl Gates {
         self.all.iter().map(of).collect()
     }
 
-    /// The gate of the process that asks, by its place: to be remembered for its connection.
+    /// The gate of the process that asks, by its number. `place`: what is remembered of it for its
+    /// connection, and is compared with what holds now.
     ///
     /// # Errors
     /// Why it has none that it may move.
-    pub fn of(&mut self, peer: &Peer) -> Result<usize, Refused> {
+    pub fn of(&mut self, peer: &Peer, place: &mut Option<Place>) -> Result<usize, Refused> {
+        if let Some(known) = place {
+            let gate = self.all.get(known.at).filter(|_| known.version == self.version);
+            // In this order: the cgroup of this number was there before the text is read, and is
+            // there after it.
+            let still = cgroup_text(&known.file) == known.text && gate.is_some_and(|own| inode(&own.dir) == Some(known.inode));
+            if still {
+                return Ok(known.at);
+            }
+            *place = None;
+        }
+        let found = self.look_up(peer)?;
+        Ok(place.insert(found).at)
+    }
+
+    fn look_up(&mut self, peer: &Peer) -> Result<Place, Refused> {
         let refuse = |code, what: String| Err(Refused { code, what });
         let Some(pid) = peer.pid else {
             return refuse(
@@ -202,7 +253,10 @@ impl Gates {
             );
         };
         self.renew(); // its cgroup may have been made a moment ago
-        let Some(cgroup) = crate::fence::cgroup_dir(pid) else {
+        let file = File::open(format!("/proc/{pid}/cgroup")).ok();
+        let text = file.as_ref().map(cgroup_text).unwrap_or_default();
+        let dir = crate::fence::cgroup_dir_of(&String::from_utf8_lossy(&text));
+        let (Some(file), Some(cgroup)) = (file, dir) else {
             return refuse(ErrorCode::NotFound, format!("process {pid} is in no cgroup of version 2"));
         };
         let around = self.all.iter().enumerate().filter(|(_, own)| own.made.is_some() && cgroup.starts_with(&own.dir));
@@ -218,7 +272,12 @@ impl Gates {
                 format!("user {} may not move gate {}; have an operator add you to its `users` in fide.toml", peer.uid, own.name),
             );
         }
-        Ok(at)
+        let made = own.made.as_ref().map(|(inode, _)| *inode);
+        // Made again since: the next request finds the new one.
+        let Some(inode) = made.filter(|made| inode(&own.dir) == Some(*made)) else {
+            return refuse(ErrorCode::NotFound, "the gate's cgroup is gone".into());
+        };
+        Ok(Place { at, version: self.version, inode, file, text })
     }
 
     /// Moves t_valid for process `pid`, arming the gate if it is not yet; with `anew` also one that is closed, whose connections end first. Returns its name and

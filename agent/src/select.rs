@@ -80,6 +80,19 @@ pub struct Scope {
     pub containers: bool,
     /// It is where the process was that the watch had before.
     pub place: Option<Place>,
+    /// It is no child that this process has left behind.
+    pub crashed: Option<Crashed>,
+}
+
+/// The process that a watch had before, and that has crashed: children that go on without it are no next instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Crashed {
+    /// When (clock ticks after boot).
+    pub at_ticks: u64,
+    /// Its parent, which is that of other instances, too, but not of its children. `None`: whatever answers to the selector belongs to it.
+    pub parent: Option<u32>,
+    /// The cgroup of its systemd service.
+    pub service: Option<String>,
 }
 
 /// Where a process is: what stays the same when its service is restarted.
@@ -125,6 +138,17 @@ impl Stat {
         const PF_KTHREAD: u64 = 0x0020_0000;
         self.flags & PF_KTHREAD != 0
     }
+}
+
+/// The clock ticks after boot, as start times are counted, at this moment of CLOCK_MONOTONIC.
+#[must_use]
+pub fn ticks_at(monotonic_ns: u64) -> u64 {
+    const NS_PER_TICK: u64 = 10_000_000; // USER_HZ is 100 on every architecture that runs this
+    let mut boot = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a timespec to fill; CLOCK_BOOTTIME exists since Linux 2.6.39.
+    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut boot) };
+    let slept_ns = (boot.tv_sec as u64 * 1_000_000_000 + boot.tv_nsec as u64).saturating_sub(crate::core::now_ns());
+    monotonic_ns.saturating_add(slept_ns) / NS_PER_TICK
 }
 
 /// Whether this process can still do something by itself: no other that has its number by now, and none that is dead or exiting. The main thread may be dead
@@ -372,6 +396,9 @@ impl Resolver {
             );
         }
         let found = found?;
+        if self.is_left_behind(scope, &found) {
+            return refused(ErrorCode::NotFound, left_behind(&found));
+        }
         // It may have become another user's since it was listed, and not every way lists.
         match scope.user.filter(|user| !found.is_of(*user)) {
             Some(user) => refused(ErrorCode::NotFound, of_another_user(&found, user)),
@@ -717,6 +744,9 @@ impl Resolver {
         if let Some(user) = scope.user.filter(|user| !target.is_of(*user)) {
             return Some(of_another_user(&target, user));
         }
+        if self.is_left_behind(scope, &target) {
+            return Some(left_behind(&target));
+        }
         let its_own_is_near = self.is_near(pid);
         let near = its_own_is_near || is_near;
         let what = describe(&target);
@@ -741,6 +771,22 @@ impl Resolver {
             }
             _ => None,
         }
+    }
+
+    /// Whether it is a child that a crashed process has left behind.
+    fn is_left_behind(&self, scope: &Scope, target: &Target) -> bool {
+        let Some(crashed) = scope.crashed.as_ref().filter(|crashed| target.start_ticks < crashed.at_ticks) else { return false };
+        let Some(parent) = crashed.parent else { return true };
+        let beside = self.stat(target.pid).is_some_and(|stat| stat.ppid == parent);
+        !beside || (crashed.service.is_some() && self.service(target.pid) == crashed.service)
+    }
+
+    /// What will be known of this process, which was found for this selector, when it has crashed.
+    #[must_use]
+    pub fn before_a_crash(&self, selector: &Selector, target: &Target) -> Crashed {
+        let is_alone = matches!(selector, Selector::Name(_) | Selector::Port(_));
+        let parent = self.stat(target.pid).map(|stat| stat.ppid).filter(|_| is_alone);
+        Crashed { at_ticks: 0, parent, service: self.service(target.pid) }
     }
 
     /// Whether it is in the agent's own network namespace, as far as that can be seen.
@@ -881,6 +927,13 @@ impl Resolver {
 
 /// What to do where a watch shall have a process of another place from now on.
 const ANEW: &str = "end the watch and make it anew to have it";
+
+fn left_behind(target: &Target) -> String {
+    format!(
+        "process {} began before the one that this watch had has crashed, as a child that it left behind; the next instance is waited for",
+        describe(target)
+    )
+}
 
 fn describe(target: &Target) -> String {
     format!("{} ({}, user {})", target.pid, target.exe.as_deref().unwrap_or(&target.comm), target.uid)

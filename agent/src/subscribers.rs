@@ -274,8 +274,23 @@ impl Subscribers {
         late.filter(|(k, _, _)| keys.contains(k)).fold(0, |mask, (_, ring, _)| mask | 1 << ring) & self.rings(node, app)
     }
 
+    /// A process of another host is there: which one it is whose piggybacks the kernel delivers.
+    pub fn number(&self, node: u32, incarnation: u32, app: u32, mechanism: Option<&Mechanism>) {
+        if let Some(m) = mechanism
+            && app > u32::from(u16::MAX)
+            && let Err(e) = m.set_number(node, incarnation, app)
+        {
+            tracing::warn!("piggybacks of process {app} of node {node:08x} are not delivered: {e}");
+        }
+    }
+
     /// Removes all subscriptions to one process.
     pub fn clear(&mut self, node: u32, app: u32, mechanism: Option<&Mechanism>) {
+        if let Some(m) = mechanism
+            && app > u32::from(u16::MAX)
+        {
+            m.forget_number(node, app);
+        }
         let key = key(node, app);
         let Some(mask) = self.masks.remove(&key) else { return };
         for (index, entry) in &mut self.entries {

@@ -96,6 +96,11 @@ pub struct Watched {
     pub owner: u32,
     /// Until when a clean end of it is one of a process that hands over to its child (CLOCK_MONOTONIC); 0: never.
     pub settles_ns: u64,
+    /// Under whom the watch is counted; 0 for the configuration's.
+    pub charged: u32,
+    /// Under whom what the process does is counted: looks at its counters, changes of its progress,
+    /// piggybacks.
+    pub account: u32,
     /// How often its progress counters are looked at, each second.
     pub looks: u64,
     /// How many processes before it had this name, and have ended.
@@ -114,6 +119,8 @@ pub struct Watched {
     pub ended: Option<(Cause, i32)>,
     /// When the end was reported (CLOCK_MONOTONIC).
     pub ended_ns: u64,
+    /// The turn in which its last message was taken.
+    pub taken_at: u64,
 }
 
 impl Watched {
@@ -128,6 +135,18 @@ impl Watched {
     pub const fn process(&self) -> Process {
         Process { pid: self.pid, start_ticks: self.start_ticks }
     }
+}
+
+/// What a process that joins brings along.
+pub struct Joining {
+    /// Piggyback bytes granted.
+    pub pbsize: u32,
+    /// Where its messages and counters lie.
+    pub bridge: Bridge,
+    /// The ring of its connection.
+    pub ring: Option<u32>,
+    /// Under whom it is counted.
+    pub account: u32,
 }
 
 /// What holds a name or a process.
@@ -173,13 +192,22 @@ pub struct Watchlist {
     next_app: u32,
     /// Grows whenever what is announced changes.
     pub version: u64,
-    turn: u32,
+    /// Messages taken so far: the number of the turn.
+    turn: u64,
+    /// The turn in which each user had a message taken last, or appeared. Users without a process
+    /// are not in it.
+    turns: BTreeMap<u32, u64>,
+    /// The last message was one of root's.
+    was_roots: bool,
     /// Never announced yet.
     unannounced: BTreeSet<u32>,
     /// Bridges that are not used any more: to be dropped by a thread that may wait.
     pub dropped: Vec<Bridge>,
 }
 
+/// Of the numbers of processes those that are kept for root's watches. One user uses up the others
+/// in 248 days: it is given a hundred a second.
+const NUMBERS_FOR_ROOT: u32 = 1 << 31;
 /// Ended watches kept for the status page.
 const ENDED_KEPT: usize = 64;
 /// How long an end is shown on the status page, ns.
@@ -198,10 +226,40 @@ impl Watchlist {
         self.get(app).map_or(Process { pid: 0, start_ticks: 0 }, |w| Process { pid: w.pid, start_ticks: w.start_ticks })
     }
 
-    /// Adds a process and returns its number, never used before in this agent's life.
-    pub fn add(&mut self, mut watched: Watched) -> u32 {
-        self.next_app += 1;
+    /// The number of the next process that is counted under this user: never used before in this
+    /// agent's life. A piggyback names its process by the low half of its number, so that half is
+    /// not 0, and no process in this list has it: 65,535 others come between one that has ended and
+    /// the next with the same low half, less those that live.
+    ///
+    /// # Errors
+    /// In words: all are used up.
+    fn number(&self, account: u32) -> Result<u32, String> {
+        let mut taken = [0u64; 1024];
+        for app in self.by_app.keys() {
+            let low = usize::from(*app as u16);
+            taken[low / 64] |= 1 << (low % 64);
+        }
+        let is_free = |low: usize| low != 0 && taken[low / 64] >> (low % 64) & 1 == 0;
+        let last = if account == 0 { u32::MAX } else { u32::MAX - NUMBERS_FOR_ROOT };
+        let mut free = (self.next_app..last).map(|number| number + 1).filter(|number| is_free(usize::from(*number as u16)));
+        free.next().ok_or_else(|| {
+            format!(
+                "{} processes have been watched since this agent was started: have root restart it (systemctl restart fided)",
+                self.next_app
+            )
+        })
+    }
+
+    /// Adds a process and returns its number.
+    ///
+    /// # Errors
+    /// In words: there is no number for it.
+    pub fn add(&mut self, mut watched: Watched) -> Result<u32, String> {
+        self.next_app = self.number(watched.charged)?;
         watched.former = self.last_named(&watched.name).map_or(0, |w| w.former + u64::from(w.ended.is_some()));
+        // A user that comes anew waits for one round: leaving and coming again gains nothing.
+        self.turns.entry(watched.account).or_insert(self.turn);
+        watched.taken_at = self.turn;
         self.by_app.insert(self.next_app, watched);
         self.unannounced.insert(self.next_app);
         self.version += 1;
@@ -209,9 +267,15 @@ impl Watchlist {
         let over = |w: &Watched| w.ended.is_some_and(|(c, _)| c != Cause::Doomed);
         let ended: Vec<u32> = self.by_app.iter().filter(|(_, w)| over(w)).map(|(a, _)| *a).collect();
         for app in ended.iter().take(ended.len().saturating_sub(ENDED_KEPT)) {
-            self.by_app.remove(app);
+            self.remove(*app);
         }
-        self.next_app
+        Ok(self.next_app)
+    }
+
+    fn remove(&mut self, app: u32) -> Option<Watched> {
+        let gone = self.by_app.remove(&app)?;
+        self.forget_turns(gone.account);
+        Some(gone)
     }
 
     /// The process with this number.
@@ -246,6 +310,21 @@ impl Watchlist {
         }
     }
 
+    /// From now on what a process does is counted under this user.
+    pub fn count_under(&mut self, app: u32, account: u32) {
+        let Some(w) = self.by_app.get_mut(&app) else { return };
+        let former = std::mem::replace(&mut w.account, account);
+        self.turns.entry(account).or_insert(self.turn);
+        self.forget_turns(former);
+    }
+
+    /// Of a user without a process.
+    fn forget_turns(&mut self, account: u32) {
+        if self.by_app.values().all(|w| w.account != account) {
+            self.turns.remove(&account);
+        }
+    }
+
     /// Those that are alive.
     pub fn alive(&self) -> impl Iterator<Item = (u32, &Watched)> {
         self.by_app.iter().filter(|(_, w)| w.ended.is_none()).map(|(a, w)| (*a, w))
@@ -256,17 +335,19 @@ impl Watchlist {
         self.by_app.range(app..).filter(|(_, w)| w.ended.is_none()).map(|(a, w)| (*a, w))
     }
 
-    /// Watches of this owner, and of all: of processes that live, or are doomed and still have to end.
+    /// Watches that are counted under this user, and all: of processes that live, or are doomed and
+    /// still have to end.
     #[must_use]
-    pub fn held_by(&self, owner: u32) -> (u64, u64) {
+    pub fn held_by(&self, account: u32) -> (u64, u64) {
         let held = || self.by_app.values().filter(|w| w.ended.is_none_or(|(cause, _)| cause == Cause::Doomed));
-        (held().filter(|w| w.owner == owner).count() as u64, held().count() as u64)
+        (held().filter(|w| w.charged == account).count() as u64, held().count() as u64)
     }
 
-    /// Looks a second at the progress counters of this user's processes, and of all.
+    /// Looks a second at the progress counters of processes that are counted under this user, and
+    /// of all.
     #[must_use]
-    pub fn looks_of(&self, uid: u32) -> (u64, u64) {
-        let of = |own: bool| self.alive().filter(|(_, w)| !own || w.uid == uid).map(|(_, w)| w.looks).sum();
+    pub fn looks_of(&self, account: u32) -> (u64, u64) {
+        let of = |own: bool| self.alive().filter(|(_, w)| !own || w.account == account).map(|(_, w)| w.looks).sum();
         (of(true), of(false))
     }
 
@@ -350,21 +431,27 @@ impl Watchlist {
 
     /// Drops a watch that never came to be.
     pub fn forget(&mut self, app: u32) {
-        self.dropped.extend(self.by_app.remove(&app).and_then(|w| w.bridge));
+        let gone = self.remove(app).and_then(|w| w.bridge);
+        self.dropped.extend(gone);
         self.unannounced.remove(&app);
         self.version += 1;
     }
 
-    /// The next piggybacked message, taking the processes in turn: `body` becomes the heartbeat's body. Returns whose it is.
+    /// The next piggybacked message: `body` becomes the heartbeat's body. Returns whose it is.
+    /// Users take turns, and the processes of each user take turns; at least every second message
+    /// is root's while one of root's waits.
     pub fn take_piggyback(&mut self, body: &mut Vec<u8>) -> Option<u32> {
         body.clear();
-        let turn = self.turn;
-        let waiting = |(_, w): &(&u32, &mut Watched)| w.bridge.as_ref().is_some_and(Bridge::is_waiting);
-        let next = self.by_app.range_mut(turn + 1..).find(waiting).map(|(a, _)| *a);
-        let next = next.or_else(|| self.by_app.range_mut(..=turn).find(waiting).map(|(a, _)| *a));
-        let app = next?;
-        self.turn = app;
+        let (turns, roots_turn) = (&self.turns, !self.was_roots);
+        let waiting = self.by_app.iter().filter(|(_, w)| w.bridge.as_ref().is_some_and(Bridge::is_waiting));
+        let order =
+            |(app, w): &(&u32, &Watched)| (!(roots_turn && w.account == 0), turns.get(&w.account).copied(), w.taken_at, **app);
+        let app = *waiting.min_by_key(order)?.0;
+        self.turn += 1;
         let w = self.by_app.get_mut(&app)?;
+        w.taken_at = self.turn;
+        self.was_roots = w.account == 0;
+        self.turns.insert(w.account, self.turn);
         let limit = w.pbsize as usize;
         body.extend_from_slice(&(app as u16).to_be_bytes());
         if !w.bridge.as_mut().is_some_and(|b| b.take(body, limit)) {
@@ -459,6 +546,8 @@ mod tests {
             uid: 0,
             origin: Origin::Joined,
             owner: 0,
+            charged: 0,
+            account: 0,
             looks: 0,
             former: 0,
             pbsize: 100,
@@ -469,21 +558,69 @@ mod tests {
             ended: None,
             ended_ns: 0,
             settles_ns: 0,
+            taken_at: 0,
         }
+    }
+
+    fn watched_of(uid: u32) -> Watched {
+        Watched { account: uid, ..watched("x") }
+    }
+
+    fn push(list: &mut Watchlist, app: u32, messages: usize) {
+        let bridge = list.get_mut(app).unwrap().bridge.as_mut().unwrap();
+        (0..messages).for_each(|_| bridge.push_for_test(b"x"));
+    }
+
+    /// Whose messages are taken, in this order.
+    fn taken(list: &mut Watchlist, most: usize) -> Vec<u32> {
+        let mut body = Vec::new();
+        (0..most).map_while(|_| list.take_piggyback(&mut body)).collect()
     }
 
     #[test]
     fn numbers_are_never_used_twice() {
         let mut list = Watchlist::default();
-        let a = list.add(watched("a"));
+        let a = list.add(watched("a")).unwrap();
         list.forget(a);
-        assert!(list.add(watched("b")) > a);
+        assert!(list.add(watched("b")).unwrap() > a);
+    }
+
+    #[test]
+    fn a_piggyback_names_one_process_also_when_65535_have_been_watched() {
+        let mut list = Watchlist::default();
+        let [first, second] = [0; 2].map(|_| list.add(watched_of(1001)).unwrap());
+        for number in 3..=65_535 {
+            let ended = list.add(Watched { bridge: None, ..watched_of(1001) }).unwrap();
+            list.forget(ended);
+            assert_eq!(ended, number);
+        }
+        // Neither 65536, whose low half is 0, nor those of the two that live.
+        let next = list.add(watched_of(1001)).unwrap();
+        assert_eq!((first, second, next), (1, 2, 65_536 + 3));
+        push(&mut list, next, 1);
+        let mut body = Vec::new();
+        assert_eq!(list.take_piggyback(&mut body), Some(next));
+        assert_eq!(body, [0, 3, b'x']);
+    }
+
+    #[test]
+    fn the_last_numbers_are_roots() {
+        let mut list = Watchlist { next_app: u32::MAX - NUMBERS_FOR_ROOT - 1, ..Watchlist::default() };
+        let of = |charged| Watched { charged, ..watched("x") };
+        let last = list.add(of(1001)).unwrap();
+        let why = list.add(of(1001)).unwrap_err();
+        assert!(why.contains("2147483647 processes") && why.contains("restart"), "{why}");
+        list.add(of(0)).unwrap();
+        list.forget(last); // it has the low half of the very last one
+        list.next_app = u32::MAX - 1;
+        assert_eq!(list.add(of(0)), Ok(u32::MAX));
+        assert!(list.add(of(0)).is_err());
     }
 
     #[test]
     fn who_crashed_before_it_was_announced_is_announced_once() {
         let mut list = Watchlist::default();
-        let (a, b, c) = (list.add(watched("a")), list.add(watched("b")), list.add(watched("c")));
+        let (a, b, c) = (list.add(watched("a")).unwrap(), list.add(watched("b")).unwrap(), list.add(watched("c")).unwrap());
         list.end(a, Cause::Killed, 9, 1);
         list.end(b, Cause::Left, 0, 1);
         let names = |l: &mut Watchlist| l.announced().into_iter().map(|x| x.app).collect::<Vec<_>>();
@@ -494,7 +631,7 @@ mod tests {
     #[test]
     fn fide_4_1_nothing_is_piggybacked_once_the_crash_was_sent() {
         let mut list = Watchlist::default();
-        let a = list.add(watched("a"));
+        let a = list.add(watched("a")).unwrap();
         list.get_mut(a).unwrap().bridge.as_mut().unwrap().push_for_test(b"last words");
         assert!(list.end(a, Cause::Doomed, 9, 1));
         let mut body = Vec::new();
@@ -508,10 +645,10 @@ mod tests {
     fn ended_processes_of_a_name_are_counted_and_age_out() {
         let mut list = Watchlist::default();
         for n in 1..=40 {
-            let app = list.add(watched("db"));
+            let app = list.add(watched("db")).unwrap();
             list.end(app, Cause::Killed, 9, n);
         }
-        let other = list.add(watched("other"));
+        let other = list.add(watched("other")).unwrap();
         let rows = |l: &Watchlist, now| {
             let mut rows = Vec::with_capacity(100);
             assert_eq!(l.rows(0, &mut rows), None);
@@ -521,16 +658,52 @@ mod tests {
         let ended = ("db".to_string(), "killed".to_string(), 40);
         assert_eq!(rows(&list, 41), [ended, ("other".into(), "alive".into(), 0)]);
         assert_eq!(rows(&list, 40 + ENDED_SHOWN_NS), [("other".into(), "alive".into(), 0)]);
-        list.add(watched("db"));
+        list.add(watched("db")).unwrap();
         assert_eq!(rows(&list, 41)[1], ("db".into(), "alive".into(), 40));
         list.end(other, Cause::Exited, 0, 50);
         assert_eq!(rows(&list, 51)[0], ("other".into(), "exited".into(), 1));
     }
 
     #[test]
+    fn users_take_turns_however_many_processes_one_of_them_has() {
+        let mut list = Watchlist::default();
+        let crowd: Vec<u32> = (0..600).map(|_| list.add(watched_of(1001)).unwrap()).collect();
+        crowd.iter().for_each(|app| push(&mut list, *app, 4));
+        assert_eq!(taken(&mut list, 3), crowd[..3]);
+        let other = list.add(watched_of(1002)).unwrap();
+        push(&mut list, other, 3);
+        assert_eq!(taken(&mut list, 6), [crowd[3], other, crowd[4], other, crowd[5], other]);
+        // Whoever ends and comes again is not before those that stay.
+        let third = list.add(watched_of(1003)).unwrap();
+        push(&mut list, third, 2);
+        assert_eq!(taken(&mut list, 2), [crowd[6], third]);
+        list.forget(third);
+        let again = list.add(watched_of(1003)).unwrap();
+        push(&mut list, again, 1);
+        assert_eq!(taken(&mut list, 2), [crowd[7], again]);
+    }
+
+    #[test]
+    fn every_second_message_is_roots_while_one_of_root_waits() {
+        let mut list = Watchlist::default();
+        let users: Vec<u32> = (1..=3).map(|user| list.add(watched_of(1000 + user)).unwrap()).collect();
+        users.iter().for_each(|app| push(&mut list, *app, 5));
+        assert_eq!(taken(&mut list, 2), users[..2]);
+        let root = list.add(watched_of(0)).unwrap();
+        push(&mut list, root, 3);
+        assert_eq!(taken(&mut list, 6), [root, users[2], root, users[0], root, users[1]]);
+        assert_eq!(taken(&mut list, 2), [users[2], users[0]]);
+        // And where nobody else has something, all of them.
+        users.iter().for_each(|app| list.forget(*app));
+        push(&mut list, root, 3);
+        assert_eq!(taken(&mut list, 4), [root, root, root]);
+        assert_eq!(list.turns.len(), 1, "users without a process are forgotten");
+    }
+
+    #[test]
     fn processes_take_turns() {
         let mut list = Watchlist::default();
-        let (a, b) = (list.add(watched("a")), list.add(watched("b")));
+        let (a, b) = (list.add(watched("a")).unwrap(), list.add(watched("b")).unwrap());
         for (app, text) in [(a, &b"a1"[..]), (a, b"a2"), (b, b"b1")] {
             list.get_mut(app).unwrap().bridge.as_mut().unwrap().push_for_test(text);
         }

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
 fn peer(uid: u32, gid: u32, groups: &[u32]) -> Peer {
-    Peer { pid: Some(1), uid, gid, groups: groups.to_vec() }
+    Peer { pid: Some(1), uid, gid, groups: groups.to_vec(), account: uid }
 }
 
 fn policy(section: &str) -> (Policy, Vec<String>) {

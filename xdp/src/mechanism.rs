@@ -102,6 +102,11 @@ pub enum Attach {
     Generic,
 }
 
+/// The key of a process in `numbers`.
+fn low_half(node: u32, app: u32) -> [u8; 8] {
+    (u64::from(node) << 32 | u64::from(app as u16)).to_ne_bytes()
+}
+
 /// A subscriber's ring: a bit in subscriptions, and the descriptor the application maps.
 #[derive(Debug)]
 pub struct Subscriber {
@@ -683,6 +688,28 @@ impl Mechanism {
             return Ok(());
         }
         map.update(&key, &rings.to_ne_bytes(), MapFlags::ANY).map_err(map_error("subscribers"))
+    }
+
+    /// Says which process of a node its piggybacks are from: they name it by the low half of its
+    /// number, which does not do for numbers above 65535.
+    ///
+    /// # Errors
+    /// [`XdpError::Map`], when the table is full.
+    pub fn set_number(&self, node: u32, incarnation: u32, app: u32) -> Result<(), XdpError> {
+        let mut value = [0; 8];
+        value[..4].copy_from_slice(&app.to_ne_bytes());
+        value[4..].copy_from_slice(&incarnation.to_ne_bytes());
+        find(&self.object, "numbers").update(&low_half(node, app), &value, MapFlags::ANY).map_err(map_error("numbers"))
+    }
+
+    /// This process has ended: the low half of its number is another's, if anybody's.
+    pub fn forget_number(&self, node: u32, app: u32) {
+        let map = find(&self.object, "numbers");
+        let key = low_half(node, app);
+        let is_its = |value: Vec<u8>| value.get(..4) == Some(&app.to_ne_bytes()[..]);
+        if map.lookup(&key, MapFlags::ANY).ok().flatten().is_some_and(is_its) {
+            let _ = map.delete(&key); // absent is as good
+        }
     }
 
     /// Writes a record into the rings of a set, from the agent.

@@ -1119,7 +1119,9 @@ as_root! {
 
 fn wanting(w: &mut Watch, names: &[&str], ports: &[u16]) -> StartWatch {
     let mut starts = w.m.start_watch().unwrap_or_else(|e| panic!("{e}"));
-    starts.want(Wanted { names: names.iter().map(|name| (*name).to_owned()).collect(), ports: ports.iter().copied().collect() }).unwrap();
+    starts
+        .want(Wanted { names: names.iter().map(|name| (*name).to_owned()).collect(), ports: ports.iter().copied().collect() })
+        .unwrap();
     starts
 }
 

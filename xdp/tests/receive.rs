@@ -863,6 +863,37 @@ as_root! {
         assert_eq!(kinds(), [RecordKind::Piggyback], "another process of that host lives on");
     }
 
+    fn a_piggyback_of_a_process_with_a_number_above_65535_is_that_processes() {
+        const APP: u32 = 0x3_0102;
+        let mut b = Bench::new();
+        b.m.leave_piggybacks(false);
+        let (s, other) = (b.m.new_subscriber().unwrap(), b.m.new_subscriber().unwrap());
+        b.m.set_subscribers(PEER, APP, 1 << s.index).unwrap();
+        b.m.set_subscribers(PEER, 0x0102, 1 << other.index).unwrap();
+        let rings = [&s, &other].map(|s| Mapped::new(s.fd(), RING_BYTES as usize).unwrap());
+        let from = |b: &mut Bench| {
+            let piggyback = b.heartbeat(0, &[1, 2, b'x']);
+            assert_eq!(b.arrives(0, &piggyback), Fate::Accepted);
+            rings.each_ref().map(|ring| ring.all().iter().map(|(r, _)| r.app).collect::<Vec<_>>())
+        };
+        assert_eq!(from(&mut b), [vec![], vec![0x0102]]);
+        b.m.set_number(PEER, PEER_INCARNATION, APP).unwrap();
+        assert_eq!(from(&mut b), [vec![APP], vec![]]);
+        b.m.forget_number(PEER, APP + 0x1_0000);
+        assert_eq!(from(&mut b), [vec![APP], vec![]], "another one of the same low half");
+        b.m.set_number(PEER, PEER_INCARNATION - 1, APP).unwrap();
+        assert_eq!(from(&mut b), [vec![], vec![0x0102]], "in another incarnation");
+        b.m.set_number(PEER, PEER_INCARNATION, APP).unwrap();
+        b.m.forget_number(PEER, APP);
+        assert_eq!(from(&mut b), [vec![], vec![0x0102]]);
+        // Its end is looked up under its own number.
+        b.m.set_number(PEER, PEER_INCARNATION, APP).unwrap();
+        let crash = b.notice(0, 1, APP);
+        assert_eq!(b.arrives(0, &crash), Fate::Accepted);
+        rings.iter().for_each(|ring| drop(ring.all()));
+        assert_eq!(from(&mut b), [vec![], vec![]]);
+    }
+
     fn the_tag_of_a_body_is_judged_as_rust_judges_it() {
         let mut b = Bench::new();
         b.m.leave_piggybacks(false);

@@ -37,6 +37,7 @@ pub fn act() {
         "member" => super::member::act(&socket),
         "worst" => super::worst::act(&socket, &arguments),
         "user" => member(&socket, &arguments),
+        "subordinates" => super::member::subordinates(&socket, &arguments),
         other => panic!("no role {other}"),
     }
 }
@@ -142,7 +143,7 @@ pub fn become_nobody() {
     become_user(65534);
 }
 
-fn become_user(uid: u32) {
+pub fn become_user(uid: u32) {
     // SAFETY: integers only; the groups go first, while that is still permitted.
     unsafe {
         assert_eq!(libc::setgroups(0, std::ptr::null()), 0);

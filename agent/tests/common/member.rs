@@ -1,9 +1,10 @@
 //! The test program as an ordinary user who may open the socket, and asks for as much as he can.
 
-use super::actor::{become_nobody, say};
+use super::actor::{become_nobody, become_user, say};
 use fide_wire::control::MESSAGE_MAX;
-use std::io::BufRead;
+use std::io::{BufRead, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 const HELLO: &str = r#"{"op":"hello","protocol":1}"#;
@@ -188,4 +189,45 @@ pub fn act(socket: &Path) {
             other => panic!("no order {other}"),
         }
     }
+}
+
+/// As an ordinary user with subordinate user numbers, as /etc/subuid gives them: opens connections
+/// as each of some of these, until one is refused, and says how many there are in all. The
+/// arguments: the user, how many of its numbers, connections for each.
+pub fn subordinates(socket: &Path, arguments: &[String]) {
+    let [uid, users, each] = [0, 1, 2].map(|i| arguments[i].parse::<u32>().unwrap());
+    let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+    // SAFETY: the child goes on with what this thread alone uses.
+    let child = unsafe { libc::fork() };
+    if child != 0 {
+        drop(theirs);
+        let mut done = [0];
+        ours.read_exact(&mut done).unwrap();
+        for map in ["uid_map", "gid_map"] {
+            std::fs::write(format!("/proc/{child}/{map}"), format!("0 {uid} 1\n1 100000 65536\n")).unwrap();
+        }
+        ours.write_all(&done).unwrap();
+        // SAFETY: waits for the child made above; nothing is written.
+        unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+        return;
+    }
+    drop(ours);
+    become_user(uid);
+    // SAFETY: a number only; this process has one thread.
+    assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWUSER) }, 0);
+    theirs.write_all(&[1]).unwrap();
+    theirs.read_exact(&mut [0]).unwrap();
+    let act_as = |user: u32| {
+        // SAFETY: numbers only.
+        assert_eq!(unsafe { libc::setresuid(u32::MAX, user, u32::MAX) }, 0);
+    };
+    let mut connections = Vec::new();
+    for user in 1..=users {
+        act_as(user);
+        connections.extend((0..each).map_while(|_| Raw::open(socket)));
+        act_as(0);
+    }
+    say(connections.len());
+    std::io::stdin().lock().lines().for_each(drop); // until the test has ended
+    std::process::exit(0);
 }

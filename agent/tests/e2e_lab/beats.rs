@@ -8,6 +8,7 @@ use fide_lab::{Cut, NETS, host_name, nic_name};
 use fide_wire::control::{ErrorCode, HistoryEvent, Request};
 use fide_wire::verdict::Cause;
 use std::cell::Cell;
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
@@ -604,6 +605,36 @@ fn a_gate_is_moved_from_inside_by_those_who_may() {
     assert!(say(&mut inside, "extend 6000 5000").starts_with("error Fenced"), "for good");
     valid_ns(&say(&mut inside, "anew 5000"));
     valid_ns(&say(&mut inside, "extend 0 6000"));
+}
+
+/// An instance that was moved out had once gone on moving the gate of its successor, whose cgroup
+/// has the same name, over the connection that it had opened inside.
+#[test]
+fn who_was_moved_out_of_a_cgroup_moves_its_gate_no_more() {
+    let (Some(pins), Some(group)) = (Pins::new(), Group::new("moved-out")) else { return };
+    let Some(w) = gated(&pins, &group) else { return };
+    let enter = format!("enter {}", group.0.display());
+    let mut old = actor(&w, 1, &[&enter]);
+    valid_ns(&say(&mut old, "extend 0 60000"));
+    let put = |pid: u32, dir: &std::path::Path| fs::write(dir.join("cgroup.procs"), pid.to_string()).unwrap();
+    let outside = group.0.parent().unwrap();
+    put(old.pid(), outside);
+    let is_refused = |said: String| assert!(said.starts_with("error NotFound") && said.contains("[[gate]]"), "{said}");
+    is_refused(say(&mut old, "extend 0 70000"));
+    put(old.pid(), &group.0);
+    valid_ns(&say(&mut old, "extend 0 80000"));
+    // A cgroup of the same name that is made again is another one, with a gate of its own.
+    put(old.pid(), outside);
+    fs::remove_dir(&group.0).unwrap();
+    fs::create_dir(&group.0).unwrap();
+    let mut new = actor(&w, 1, &[&enter]);
+    let valid = valid_ns(&say(&mut new, "extend 0 500"));
+    is_refused(say(&mut old, "extend 0 90000"));
+    until("its time is over", || now_ns() > valid);
+    assert!(say(&mut new, "extend 0 500").starts_with("error Fenced"), "nobody else has moved it");
+    is_refused(say(&mut old, "anew 90000"));
+    assert!(say(&mut new, "extend 0 500").starts_with("error Fenced"), "nor opened it");
+    valid_ns(&say(&mut new, "anew 60000"));
 }
 
 /// The connections of h1 to port 4001 of h2 in this state, as `ss` says.

@@ -1,6 +1,6 @@
 //! Applications: their messages, their rings, their mistakes, their rights.
 
-use crate::common::{Setup, Watcher, World, kill, named, until};
+use crate::common::{Setup, Watcher, World, kill, named, until, wait_for};
 use fide_client::{Client, Error, Event, Options, Resources};
 use fide_lab::Cut;
 use fide_wire::control::{ErrorCode, MESSAGE_MAX, Reply, Request, Selector};
@@ -285,6 +285,31 @@ fn how_short_a_life_is_told() {
         std::thread::sleep(Duration::from_millis(300));
         println!("{life_us} us: {} of {crashes} told", watcher.failures_of("db@h1") - before);
     }
+}
+
+/// What a crashed process left behind is not taken for its next instance, whatever it is called: a fence would open for it.
+#[test]
+fn a_child_that_a_crash_left_behind_is_no_next_instance() {
+    let Some(w) = configured_watch("e2e-left") else { return };
+    let program = w.lab.host_dir(1).join("e2e-left");
+    std::fs::copy(std::fs::canonicalize("/bin/sh").unwrap(), &program).unwrap();
+    let (fifo, pids) = (w.lab.host_dir(1).join("fifo"), w.lab.host_dir(1).join("pid"));
+    let (blocks, notes) = (format!("read line <> {}", fifo.display()), pids.display());
+    let script = format!("mkfifo {}; ({blocks}) & echo $! > {notes}; {blocks}", fifo.display());
+    let first = w.process(1, program.to_str().unwrap(), &["-c", &script]);
+    let mut watcher = w.monitor(2, "db@h1");
+    let child: i32 = wait_for("its child", || std::fs::read_to_string(&pids).ok()?.trim().parse().ok());
+    std::thread::sleep(Duration::from_millis(20)); // start times are counted in hundredths of a second
+    first.kill();
+    watcher.failure("db@h1");
+    let row = || w.status(1).watched.into_iter().filter(|a| a.name == "db").collect::<Vec<_>>();
+    until("it is told why nobody is watched", || row().iter().any(|a| a.why.contains("left behind")));
+    assert!(row().iter().all(|a| a.state != "alive"), "{:?}", row());
+    let next = w.process(1, program.to_str().unwrap(), &["-c", &blocks]);
+    until("the next one is watched", || row().iter().any(|a| a.state == "alive" && a.pid == next.pid()));
+    // SAFETY: a process of this test's own: signal 0 asks whether it is there.
+    assert_eq!(unsafe { libc::kill(child, 0) }, 0, "while the other still lives");
+    kill(child, libc::SIGKILL);
 }
 
 /// A server that goes into the background: its first process ends cleanly, and its child is the one that is watched. Nobody is told of a failure.

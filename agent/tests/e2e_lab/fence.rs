@@ -496,6 +496,78 @@ fn a_doomed_process_is_cut_off_at_once_and_its_next_instance_is_heard() {
     inside.flows();
 }
 
+/// A member in the cgroup of root's service had once opened the gate that was shut for it by
+/// joining, kept it open by having joined before, and shut it by ending.
+#[test]
+fn a_gate_follows_the_watches_of_those_who_may_speak_for_its_cgroup() {
+    let (Some(pins), Some(group)) = (Pins::new(), Group::new("speak")) else { return };
+    let lines = format!("host = false\ncgroups = [\"{}\"]", group.0.display());
+    let Some(w) = one_fenced(&pins, &lines) else { return };
+    const MEMBER: u32 = 4242;
+    let member = |name: &str| {
+        let mut member = w.actor(1, "user", &[&MEMBER.to_string()]);
+        assert!(member.hear().starts_with("ok"));
+        fs::write(group.0.join("cgroup.procs"), member.pid().to_string()).unwrap();
+        member.say(&format!(r#"ask {{"op":"join","name":"{name}"}}"#));
+        let said = member.hear();
+        assert!(said.starts_with("ok Joined"), "{said}");
+        w.known(1, name);
+        member
+    };
+    let roots = || {
+        let process = in_group(&w, 1, &group, "exec sleep 1000");
+        let of = || fs::read_to_string(format!("/proc/{}/comm", process.pid())).unwrap_or_default();
+        until("it is in its cgroup", || of() == "sleep\n");
+        process
+    };
+    let gate = || {
+        let status = fence(&w, 1, FenceOrder::Status);
+        (status.gates[0].state.clone(), status.gates[0].doomed.clone())
+    };
+    let shut_for = |name: &str| assert_eq!(gate(), ("shut".into(), name.into()));
+    // A service of root's that sends, and that nobody has watched.
+    let _service = in_group(&w, 1, &group, &sender(&w, 2));
+    let inside = ear(&w, 2);
+    inside.flows();
+
+    let ended = |process: crate::common::Process, name: &str| {
+        let mut there = w.monitor(2, &format!("{name}@h1"));
+        process.kill();
+        there.failure(&format!("{name}@h1"));
+    };
+    ended(member("first"), "first");
+    inside.flows();
+    assert_eq!(gate(), ("open".into(), String::new()), "the end of a member's process says nothing of root's service");
+
+    let beside = member("beside");
+    let web = roots();
+    w.watch_known(1, "web", web.pid());
+    ended(web, "web");
+    inside.is_cut_off();
+    shut_for("web");
+
+    let _next = member("next");
+    inside.is_cut_off();
+    shut_for("web");
+    let web = roots();
+    w.watch_known(1, "web", web.pid());
+    inside.flows();
+    // Root speaks for whomever it has watched: also for a process that a member's watch had.
+    w.watch_known(1, "beside", beside.pid());
+    ended(web, "web");
+    inside.flows();
+    ended(beside, "beside");
+    inside.is_cut_off();
+
+    // The user to whom the cgroup was delegated speaks for it as well.
+    std::os::unix::fs::chown(&group.0, Some(MEMBER), None).unwrap();
+    let owners = member("owners");
+    inside.flows();
+    ended(owners, "owners");
+    inside.is_cut_off();
+    shut_for("owners");
+}
+
 /// A process in a cgroup of h1 that has a connection to h2 and writes into it what it is told; and h2's end.
 fn writer(w: &World, group: &Group) -> (crate::common::Process, TcpStream) {
     let listener = w.lab.in_host(2, || TcpListener::bind("0.0.0.0:0").unwrap()).unwrap();

@@ -1,8 +1,10 @@
 //! What one ordinary user can take from others over the control socket: his share.
 
+use crate::common::member::Raw;
 use crate::common::{Process, Setup, World, until};
 use fide_agent::admission::{Class, NOT_KEPT_EVENT_CODE};
 use fide_agent::control::REPORT_EVENT_CODE;
+use fide_client::Event;
 use fide_wire::control::{HistoryEvent, Reply, Request};
 use fide_wire::verdict::Cause;
 use std::collections::{BTreeMap, VecDeque};
@@ -98,6 +100,15 @@ fn a_user_has_half_of_the_event_rings_and_root_gets_one() {
 }
 
 #[test]
+fn a_user_with_subordinate_numbers_has_the_share_of_one() {
+    let Some(w) = Setup::hosts(2).up() else { return };
+    let mut many = w.actor(1, "subordinates", &["4242", "5", "40"]);
+    assert_eq!(many.hear(), "64", "connections");
+    // Another user has its own.
+    drop(member(&w, 1, 64));
+}
+
+#[test]
 fn a_user_has_a_quarter_of_the_watches() {
     let Some(w) = Setup::hosts(2).alone().up() else { return };
     let mut greedy = member(&w, 1, 1);
@@ -156,6 +167,47 @@ fn a_user_has_a_quarter_of_the_looks_at_progress_counters() {
     assert_eq!(told(&mut other, r#"ask 16 {"op":"progress","counter":{i},"limit_ns":1000000000}"#).0, 16);
     assert_eq!(told(&mut one, r#"ask 16 {"op":"progress","counter":{i},"limit_ns":0}"#).0, 16);
     assert_eq!(told(&mut other, counters).0, 16);
+}
+
+/// Numbers of processes are used once. A member that had its own process watched and unwatched
+/// again and again once used them all up, and then nobody could join until the agent was restarted.
+/// Here root does it, whose requests do not wait.
+#[test]
+fn processes_join_and_piggyback_also_when_65535_have_been_watched() {
+    let Some(w) = Setup::hosts(2).alone().up() else { return };
+    let application = |name: &str| {
+        let mut application = w.actor(1, "application", &[]);
+        assert_eq!(application.hear(), "ready");
+        application.say(&format!("join {name} 100"));
+        assert!(application.hear().starts_with("ok"));
+        w.known(1, name);
+        application
+    };
+    let mut first = application("first");
+    let sleeper = w.sleeper(1);
+    let agent = Raw::open(&w.socket(1)).unwrap();
+    let watch = format!(r#"{{"op":"watch","name":"x","selector":{{"pid":{}}}}}"#, sleeper.pid());
+    for _ in 0..65_536 {
+        let said = agent.ask(&watch).unwrap();
+        assert!(said.contains(r#""re":"watched""#), "{said}");
+        assert!(agent.ask(r#"{"op":"unwatch","name":"x"}"#).unwrap().contains(r#""re":"done""#));
+    }
+    let mut second = application("second");
+    let mut there = w.subscriber(2, false);
+    let want = fide_client::Resources { pbsize: 100, ..fide_client::Resources::default() };
+    for name in ["first@h1", "second@h1"] {
+        there.client.monitor(name, want).unwrap();
+    }
+    // Each message is from the process that sent it.
+    for (application, name) in [(&mut second, "second@h1"), (&mut first, "first@h1")] {
+        application.say("piggyback 4 7 1");
+        assert_eq!(application.hear(), "ok 1");
+        there.wait("its message", |e| matches!(e, Event::Piggyback(p) if p.from.name.as_deref() == Some(name)));
+    }
+    second.kill();
+    there.failure("second@h1");
+    first.kill();
+    there.failure("first@h1");
 }
 
 /// Making a ring takes the kernel some 10 ms: on the loop's thread it had taken crashes with it.

@@ -212,6 +212,21 @@ struct {
 	__type(value, __u32);
 } ended SEC(".maps");
 
+/* (node << 32 | low half of a process's number), as a piggyback names it -> the number, where it is
+ * another, and the incarnation in which it is given. */
+struct fide_number {
+	__u32 app;
+	__u32 incarnation;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u64);
+	__type(value, struct fide_number);
+} numbers SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, FIDE_SLOTS);

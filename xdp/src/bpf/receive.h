@@ -560,6 +560,7 @@ static __always_inline int piggyback_len(struct fide_scratch *s)
 static __always_inline int piggyback(struct fide_scratch *s, struct fide_record *head, __u32 slot)
 {
 	int len = piggyback_len(s);
+	struct fide_number *number;
 	__u32 *ended_in;
 	__u64 who;
 
@@ -571,6 +572,11 @@ static __always_inline int piggyback(struct fide_scratch *s, struct fide_record 
 		return XDP_DROP;
 	head->app = bpf_ntohs(load16((__u8 *)s + PACKET_AT + PIGGYBACK_AT - FIDE_PIGGYBACK_HEAD));
 	who = (__u64)head->node << 32 | head->app;
+	number = bpf_map_lookup_elem(&numbers, &who);
+	if (number && number->incarnation == head->incarnation) {
+		head->app = number->app;
+		who = (__u64)head->node << 32 | head->app;
+	}
 	ended_in = bpf_map_lookup_elem(&ended, &who);
 	if (ended_in && *ended_in == head->incarnation)
 		return XDP_DROP;
