@@ -65,7 +65,7 @@ impl Class {
     pub const fn limit(self) -> RateLimit {
         match self {
             Class::Failures => RateLimit { interval_ns: 5_000_000_000, burst: 1024 },
-            Class::Reports => RateLimit { interval_ns: 2_000_000_000, burst: 768 },
+            Class::Reports => RateLimit { interval_ns: 2_000_000_000, burst: 512 },
             Class::Timing => RateLimit { interval_ns: 2_000_000_000, burst: 128 },
         }
     }
