@@ -1147,7 +1147,7 @@ impl Control {
         s.is_ambiguous = why.code == ErrorCode::Ambiguous;
         if why.code == ErrorCode::Ambiguous && s.ambiguity_told.is_none_or(|at| at.elapsed() >= AMBIGUITY_TOLD_EVERY) {
             s.ambiguity_told = Some(Instant::now());
-            let (text, source) = (format!("{} is not watched: {why}", s.name), EventSource::user(s.owner().uid()));
+            let (text, source) = (format!("{} is not watched: {why}", s.name), EventSource::user(s.account()));
             self.core.tell(move |core| core.tell_local_of(source, Cause::Local, WATCH_EVENT_CODE, text));
         }
         if !s.complained {
@@ -2135,7 +2135,7 @@ impl Control {
             let by = &self.connections[i].peer;
             let who = by.pid.map_or_else(|| format!("user {}", by.uid), |pid| format!("process {pid} of user {}", by.uid));
             let says = if hung { "hung" } else { "progressing" };
-            let (text, source) = (format!("{who} reports {name} as {says}: {reason}"), EventSource::user(by.uid));
+            let (text, source) = (format!("{who} reports {name} as {says}: {reason}"), EventSource::user(by.account));
             self.core.tell(move |core| core.tell_local_of(source, Cause::Local, REPORT_EVENT_CODE, text));
         }
         self.core.ask(move |core| core.report_progress(app, hung));

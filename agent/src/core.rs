@@ -2376,7 +2376,7 @@ impl Core {
     fn source(&self, node: u32, app: u32) -> EventSource {
         let user = match app {
             0 => Some(0),
-            _ if node == self.start.node => self.watchlist.get(app).map(|w| w.owner),
+            _ if node == self.start.node => self.watchlist.get(app).map(|w| w.charged),
             _ => self.slot(node).and_then(|slot| self.peers[slot].as_ref()).and_then(|p| p.apps.get(&app)).map(|a| a.user),
         };
         EventSource { node: (node != self.start.node).then_some(node), user: user.unwrap_or(UNKNOWN_USER) }
@@ -2695,6 +2695,9 @@ impl Core {
     pub fn hand_on(&mut self, app: u32, pid: u32, start_ticks: u64, uid: u32) -> bool {
         let Some(w) = self.watchlist.get_mut(app).filter(|w| w.ended.is_none()) else { return false };
         (w.pid, w.start_ticks, w.uid, w.settles_ns) = (pid, start_ticks, uid, 0);
+        if w.bridge.is_none() {
+            self.watchlist.count_under(app, uid);
+        }
         if let Err(e) = self.receiver.watch(pid, app, start_ticks, 0) {
             tracing::warn!("process {pid} is not watched in the place of its parent: {e}");
             self.ended_cleanly(app);

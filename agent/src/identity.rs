@@ -4,6 +4,7 @@
 
 use crate::access::Peer;
 use crate::select::{Resolver, Target};
+use crate::shares::UNKNOWN_USER;
 use fide_wire::control::{ErrorCode, Refused};
 use std::fs::{self, File};
 use std::io;
@@ -50,17 +51,14 @@ impl Identity {
     }
 }
 
-/// The account of processes of which it cannot be said who answers for them: they have ended
-/// already. No user has this number.
-pub const NOBODY_KNOWN: u32 = u32::MAX;
-
 /// The user under whom a peer is counted where users have shares and rates.
 ///
 /// A user may have tens of thousands of subordinate user numbers (/etc/subuid), as each of which
 /// processes in a user namespace of his can run and connect. So a process in another user namespace
 /// than the agent's is counted under the user who made that namespace; of nested ones, the
 /// outermost. What root made (a container) is counted as one user, under the number of the
-/// namespace, which `lsns -t user` lists.
+/// namespace, which `lsns -t user` lists. Those of which it cannot be said who answers for them, as
+/// they have ended already, are one user together ([`UNKNOWN_USER`]).
 #[must_use]
 pub fn account(peer: &Peer, process: Option<&Identity>) -> u32 {
     match (peer.uid, peer.pid, process) {
@@ -68,11 +66,11 @@ pub fn account(peer: &Peer, process: Option<&Identity>) -> u32 {
         // Not in the agent's pid namespace: its user is all that is known.
         (_, None, _) => peer.uid,
         // A process that connects and ends leaves its connection to others of any namespace.
-        (_, Some(_), None) => NOBODY_KNOWN,
+        (_, Some(_), None) => UNKNOWN_USER,
         (_, Some(_), Some(process)) => match process.made_by() {
             Ok(None) => peer.uid,
             Ok(Some(account)) => account,
-            Err(_) => NOBODY_KNOWN,
+            Err(_) => UNKNOWN_USER,
         },
     }
 }
@@ -105,7 +103,7 @@ impl Identity {
             let (owner, number) = (owner(&namespace)?, namespace.metadata()?.ino());
             match parent(&namespace) {
                 Ok(above) if is_own(&above.metadata()?) => {
-                    return Ok(Some(if owner == 0 { u32::try_from(number).unwrap_or(NOBODY_KNOWN) } else { owner }));
+                    return Ok(Some(if owner == 0 { u32::try_from(number).unwrap_or(UNKNOWN_USER) } else { owner }));
                 }
                 Ok(above) => namespace = above,
                 // It is no descendant of the agent's.
@@ -257,11 +255,11 @@ mod tests {
         let own = Identity { pid, start_ticks: 1, fd: pidfd_of(pid).unwrap() };
         assert_eq!(account(&peer(1000, Some(pid)), Some(&own)), 1000);
         assert_eq!(account(&peer(1000, None), None), 1000);
-        assert_eq!(account(&peer(1000, Some(pid)), None), NOBODY_KNOWN);
+        assert_eq!(account(&peer(1000, Some(pid)), None), UNKNOWN_USER);
         for (child, identity) in [(&mut child, users), (&mut container, roots)] {
             child.kill().unwrap();
             child.wait().unwrap();
-            assert_eq!(account(&peer(1000, Some(identity.pid)), Some(&identity)), NOBODY_KNOWN);
+            assert_eq!(account(&peer(1000, Some(identity.pid)), Some(&identity)), UNKNOWN_USER);
         }
     }
 }

@@ -362,7 +362,7 @@ impl Watchlist {
                 name: w.name.clone(),
                 pbsize: w.pbsize,
                 hung: w.hung.unwrap_or(0),
-                user: w.owner,
+                user: w.charged,
             })
             .collect()
     }
@@ -601,6 +601,13 @@ mod tests {
         let mut body = Vec::new();
         assert_eq!(list.take_piggyback(&mut body), Some(next));
         assert_eq!(body, [0, 3, b'x']);
+    }
+
+    #[test]
+    fn other_hosts_are_told_who_answers_for_a_watch() {
+        let mut list = Watchlist::default();
+        list.add(Watched { owner: 100_007, charged: 1001, ..watched("x") }).unwrap();
+        assert_eq!(list.announced()[0].user, 1001);
     }
 
     #[test]
