@@ -469,7 +469,7 @@ mod tests {
     fn f8_a_small_mtu_says_what_still_fits() {
         assert_eq!(mtu_item(&nic("a", "10.0.1.5", 24)).state, State::Ok);
         let item = mtu_item(&Nic { mtu: 1280, ..nic("a", "10.0.1.5", 24) });
-        assert!(item.state == State::Degraded && item.found.contains("1198 B"), "{item:?}");
+        assert!(item.state == State::Degraded && item.found.contains("1199 B"), "{item:?}");
     }
 
     #[test]
