@@ -5,7 +5,7 @@
 //! `ss -K` does it, by SOCK_DESTROY (sock_diag(7)): their queues are dropped; a process that holds one gets ECONNABORTED; the reset that
 //! the kernel sends is of the same cgroup, so the closed gate blocks it.
 //!
-//! What is ended ([`Connection::holds`]): a connection with bytes, or its FIN, that were not acknowledged. What is not: listening sockets and
+//! What is ended (`Connection::holds`): a connection with bytes, or its FIN, that were not acknowledged. What is not: listening sockets and
 //! connections that nobody has accepted yet (nobody has written to them), connections whose other end has everything (there is nothing old in them), a
 //! SYN under way that carries no data. UDP and raw sockets keep nothing: to them the gate says EPERM.
 //!

@@ -11,7 +11,7 @@
 //! * *A leader that leaves* hands the leadership over and is removed by its successor (Raft dissertation §4.2.2). It does not remove itself: the
 //!   library's leader is lost behind its own removal, and panics on the next answer that would let it commit. Where its predecessor had begun that, it steps down.
 //! * *Who is removed* may still be needed: the library goes by the configuration that a member has *applied*, so those who have not heard that the removal is committed
-//!   count its vote. It is done when all those who vote without it have said so ([`Votes`]). Most of them would not do: one of those may die, and the one that
+//!   count its vote. It is done when all those who vote without it have said so (`Votes`). Most of them would not do: one of those may die, and the one that
 //!   does not know may have the longest log. The log above bounds how long it waits for one that says nothing.
 //! * *Panics* of the library end this member ([`Halted::Contradiction`]), and not its process: every call into it is guarded.
 //! * *Hints*: when the leader is reported crashed, the lowest member alive does not wait for its election timeout. A wrong hint costs an election.

@@ -622,7 +622,7 @@ impl Fence {
     }
 
     /// Puts the host's gate on an interface of the calling thread's network namespace: everything that leaves by it asks the gate, before programs of others where
-    /// the kernel has tcx ([`egress`]). Returns whether a program of a former owner was there, which is replaced without a gap. If that one obeyed another
+    /// the kernel has tcx (`egress`). Returns whether a program of a former owner was there, which is replaced without a gap. If that one obeyed another
     /// gate than ours (its pins were lost), ours is closed: it may have been fenced. Programs of others stay, and decide on what passes.
     ///
     /// # Errors

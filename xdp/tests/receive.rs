@@ -1594,7 +1594,7 @@ as_root! {
         let setup = fide_xdp::Setup { cluster: CLUSTER, node: SELF, incarnation: 1, port: PORT };
         let m = fide_xdp::Mechanism::load(setup, &Keyring::default(), true).unwrap();
         let figures = m.figures();
-        assert_eq!(figures.len(), 6);
+        assert_eq!(figures.len(), 8);
         for f in figures {
             eprintln!("{:22} verified {:7}  instructions {:5}  machine code {:5} B", f.name, f.verified_instructions, f.instructions, f.machine_bytes);
             // The kernel's limit is a million; older verifiers need more for the same program.

@@ -9,7 +9,7 @@
 //!
 //! # DET
 //! One item of each proposal in turn, from the lowest id to the highest, beginning with another member in each instance; each entry once; a
-//! barrier alone; until the heartbeat is full ([`DECISION_MAX`]) or the batch ([`batch`](super::batch)). It is computed when the heartbeat is about
+//! barrier alone; until the heartbeat is full ([`DECISION_MAX`]) or the batch ([`batch`]). It is computed when the heartbeat is about
 //! to leave, so that what came until then rides along. *What it sees after a crash*: the proposals that those alive sent **to this
 //! leader** for this instance, and its own. Those of the crashed are forgotten (line 17), and nobody sends what it heard from another.
 //!

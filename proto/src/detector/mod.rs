@@ -72,9 +72,9 @@
 //! # The veto
 //! A packet that our own side lost may have been the heartbeat (S2; SafeTimer §4.1, §5.1). When the shell's counters say so ([`Detector::dropped`]), the silence begins anew at
 //! that moment, and so do the questions. A path on which nothing was lost is evidence all the same: it had its own copy. So silence counts
-//! from the moment since when at least one path that carried the last heartbeats is clean ([`peer::Peer::veto`]). But what is silent on the clean path may be that path's
+//! from the moment since when at least one path that carried the last heartbeats is clean (`peer::Peer::veto`). But what is silent on the clean path may be that path's
 //! cable, and the answers may be what the other path loses: while any of them does, a hundred times as many must be missing before the host is *silent*
-//! ([`peer::Peer::answers_wait_ns`]). Whoever loses packets for ever on all paths judges nobody; once it does not, a timeout and the questions are what is missing.
+//! (`peer::Peer::answers_wait_ns`). Whoever loses packets for ever on all paths judges nobody; once it does not, a timeout and the questions are what is missing.
 //!
 //! # When a path is down
 //! FiDe §3.3 takes one copy that came alone for a network failure. A copy can also be held up, or be lost in a queue that overflows, on the sender's or on our
@@ -88,7 +88,7 @@
 //! # What a pause costs
 //! keepalived #2066: what an observer did not hear while it slept is its own fault, so silence counts anew from when it woke up. That is a
 //! timeout more for the dead, and it is not always needed: the kernel stamps and numbers heartbeats while we sleep, if it runs itself, and keeps them in
-//! its queues as long as there is room. Another host's heartbeats tell ([`peer::Path::shows`]): among its last hundred none is missing, and one came behind a
+//! its queues as long as there is room. Another host's heartbeats tell (`peer::Path::shows`): among its last hundred none is missing, and one came behind a
 //! barrier that was asked for after we woke up. Then nothing was lost in that queue all the while, the silent host's heartbeats neither, and its silence counts as if we
 //! had been awake, less what the time of these heartbeats exceeds their number of periods: for so long the machine below us may have stood still, and all hosts with it. The
 //! questions begin when we wake up in any case. For two hosts all stays as it was: there is nobody else.
@@ -110,13 +110,13 @@
 //!
 //! # What isolation costs
 //! consul #916: a sick observer condemns healthy peers. Here a silent host is judged only if a question that it did not answer lies between two
-//! moments at which another host reached us, the second of them after the answer was due, and on a path that the silent host used ([`peer::Probing::is_witnessed`]). Hearing somebody is
+//! moments at which another host reached us, the second of them after the answer was due, and on a path that the silent host used (`peer::Probing::is_witnessed`). Hearing somebody is
 //! not enough: what was sent before our cables were cut one after the other may be stamped after the question, when this kernel is busy.
 //! Therefore two hosts that are well are asked together with the silent one, and an answer counts as of its *question*; for as many questions as a verdict needs,
 //! so that an outage of our own which is over again is not taken for theirs. Only where
 //! they do not answer (ICMP filtered) what they send counts, as of a whole timeout before its stamp.
 //!
-//! If nobody answers, the observer is *isolated*. Those who were judged silent a moment ago ([`peer::Peer::fell_silent_with`]) count as not answering. The
+//! If nobody answers, the observer is *isolated*. Those who were judged silent a moment ago (`peer::Peer::fell_silent_with`) count as not answering. The
 //! price is completeness: when **all** others really die within a few timeouts, the survivor says *isolated* and gives no verdict on (the last
 //! of) them until it hears somebody again (a single newcomer is enough). When only one host was there for some time (two nodes, or the others were judged
 //! long before) there is no witness to ask and the rule does not apply: silence is judged at once, and a cut observer is wrong.

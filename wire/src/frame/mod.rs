@@ -70,7 +70,7 @@ pub enum Kind {
     Change = 2,
     /// The sender lags behind a table and asks for the difference ([`table::Pull`]).
     Pull = 3,
-    /// Rows of a table: the answer to a pull, or new rows that are pushed ([`table::Rows`]).
+    /// Rows of a table: the answer to a pull, or new rows that are pushed ([`table::RowsHead`]).
     Rows = 4,
     /// The sender asks hosts to prove that they live now ([`introduction::Hello`]).
     Hello = 5,
