@@ -183,6 +183,8 @@ const STARTS_PER_SECOND: u32 = 500;
 /// A socket that listens is in the kernel's tables a moment after that was told, or later where its process has to wait for a processor: it is looked for again
 /// after 1, 2, 4, … ms, so often.
 const LISTENS_LOOKS: u32 = 7;
+/// Sockets that are looked for again at a time; searching finds the others.
+const LISTENS_WAITING: usize = 64;
 /// A watch without a process has it searched at every sweep, so many times; after that, where the kernel tells of starts, every so often.
 const SEARCHES_AT_ONCE: u32 = 4;
 const SEARCH_EVERY: Duration = Duration::from_secs(5);
@@ -984,7 +986,8 @@ impl Control {
         self.newcomer(pid, |selector| *selector == Selector::Port(port));
         let of_port = |i: &usize| self.standing[*i].selector == Selector::Port(port);
         let watches: Vec<usize> = (0..self.standing.len()).filter(of_port).collect();
-        if looks < LISTENS_LOOKS && watches.into_iter().any(|i| self.lives(i).is_none()) {
+        if looks < LISTENS_LOOKS && self.listening.len() < LISTENS_WAITING && watches.into_iter().any(|i| self.lives(i).is_none())
+        {
             self.listening.push((Instant::now() + Duration::from_millis(1 << looks), pid, port, looks + 1));
         }
     }
