@@ -386,6 +386,16 @@ impl Content {
         }
     }
 
+    /// Whether the row never changes again: its process has ended, or nobody has that interest any more.
+    #[must_use]
+    pub const fn is_over(&self) -> bool {
+        match self {
+            Content::Process(process) => process.state.is_final(),
+            Content::Interest(interest) => !interest.is_held,
+            Content::Host(_) | Content::Unknown(_) => false,
+        }
+    }
+
     /// The state, for rows that have one, to be changed.
     pub fn state_mut(&mut self) -> Option<&mut State> {
         match self {

@@ -112,7 +112,7 @@ impl Owner {
             owner.rows.insert(row.row, row);
         }
         // Their time begins again: an observer that was away as long as this agent still finds them.
-        let is_ended = |row: &Row| row.row != HOST_ROW && row.content.state().is_some_and(|s| s.is_final());
+        let is_ended = |row: &Row| row.content.is_over();
         owner.ended = owner.by_version.values().filter(|row| is_ended(&owner.rows[row])).map(|row| (now_ns, *row)).collect();
         owner.invariants();
         Ok(owner)
@@ -168,13 +168,13 @@ impl Owner {
         let put = self.can_put(row, version, &content);
         self.skip(version);
         put?;
-        let is_final = row != HOST_ROW && content.state().is_some_and(|state| state.is_final());
+        let is_over = content.is_over();
         let before = self.rows.insert(row, Row { row, version, content });
         if let Some(before) = before {
             self.by_version.remove(&before.version);
         }
         self.by_version.insert(version, row);
-        if is_final {
+        if is_over {
             self.ended.push_back((now_ns, row));
             self.remove_ended(now_ns);
         }
@@ -191,7 +191,7 @@ impl Owner {
             _ if self.by_version.contains_key(&version) || version <= self.floor => Err(Refused::OldVersion),
             None if self.rows.len() >= ROWS_MAX => Err(Refused::Full),
             Some(known) if known.version >= version => Err(Refused::OldVersion),
-            Some(known) if row != HOST_ROW && known.content.state().is_some_and(|s| s.is_final()) => Err(Refused::Ended),
+            Some(known) if known.content.is_over() => Err(Refused::Ended),
             _ => Ok(()),
         }
     }

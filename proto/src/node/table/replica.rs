@@ -370,7 +370,7 @@ impl Replica {
         }
         let state = content.state();
         let state_before = before.and_then(|known| known.content.as_ref()).and_then(Content::state);
-        if number != HOST_ROW && state_before.is_some_and(|s| s.is_final()) {
+        if before.and_then(|known| known.content.as_ref()).is_some_and(Content::is_over) {
             // Ends are final; only what is known of the same end may grow.
             return Err(Refused::Ended);
         }
@@ -393,8 +393,9 @@ impl Replica {
             (None, _) if named => self.events.push_back(Event::Updated { row: number }),
             (None, state) => self.events.push_back(Event::Appeared { row: number, state }),
         }
+        let is_over = content.is_over();
         self.rows.insert(number, Known { version, content: Some(content), state: None });
-        if number != HOST_ROW && state.is_some_and(|s| s.is_final()) {
+        if is_over {
             self.ended.push_back(number);
             while self.ended.len() > ENDED_MAX {
                 self.forget_oldest();

@@ -2,7 +2,7 @@ use super::owner::{ENDED_MAX, ENDED_NS, FRAMES_PER_PULL, SHARED_NS, To};
 use super::replica::GAP_NS;
 use super::*;
 use fide_wire::frame::BODY_MAX;
-use fide_wire::frame::table::{Change, Content, HOST_ROW, Host, Instance, Process, Pull, Row, State, read_rows};
+use fide_wire::frame::table::{Change, Content, HOST_ROW, Host, Instance, Interest, Process, Pull, Row, State, read_rows};
 use fide_wire::verdict::{Cause, Grade};
 
 const ORIGIN: u32 = 7;
@@ -281,4 +281,27 @@ fn rows_of_a_table_that_was_not_introduced_are_refused() {
     stranger.handle_version(9, 0);
     assert_eq!(stranger.poll_timeout(), None);
     assert_eq!(Replica::new(1, 8, 0).handle_rows(&head, rows, 0), Err(Refused::OtherOrigin));
+}
+
+/// Applications come and go for years: rows of interests that nobody has any more must not pile up.
+#[test]
+fn an_interest_that_nobody_has_any_more_is_removed_as_an_ended_process_is() {
+    let (mut owner, mut replica) = (owner(), replica(1));
+    let interest = |is_held| Content::Interest(Interest { node: 8, row: 1, pbsize: 0, is_held });
+    let mut version = 1;
+    for row in 1..=2 * ROWS_MAX as u32 {
+        for is_held in [true, false] {
+            version += 1;
+            owner.put(row, version, interest(is_held), 0).unwrap();
+        }
+        assert_eq!(owner.put(row, version + 1, interest(true), 0), Err(Refused::Ended), "a new one has a new row");
+        version += 1;
+    }
+    assert!(owner.rows().count() <= ENDED_MAX + 1 && owner.is_consistent());
+    replica.handle_version(version as u32, 0);
+    pull(&mut owner, &mut replica, 0, usize::MAX);
+    assert_eq!(replica.complete(), version);
+    assert!(replica.rows().count() <= ENDED_MAX + 1);
+    owner.handle_timeout(ENDED_NS);
+    assert_eq!(owner.rows().count(), 1, "and after a while");
 }
