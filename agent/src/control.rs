@@ -2305,7 +2305,9 @@ impl Standing {
     /// How long after one search the next begins. Where the kernel tells of what is started, searching is for what it cannot tell: a process that takes the name later,
     /// or a child that goes on alone.
     fn search_every(&self, is_told: bool) -> Duration {
-        if !is_told || self.searches < SEARCHES_AT_ONCE { Duration::ZERO } else { SEARCH_EVERY }
+        // Of several that are meant, the end of one is told by nobody.
+        let is_next = !is_told || self.is_ambiguous || self.searches < SEARCHES_AT_ONCE;
+        if is_next { Duration::ZERO } else { SEARCH_EVERY }
     }
 
     /// Under whom it is counted, and whose time is spent on it.

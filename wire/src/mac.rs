@@ -83,16 +83,6 @@ impl Key {
         hasher.write(body);
         hasher.finish()
     }
-
-    /// The tag of a body, bound to the packet whose fixed part has the tag `header_tag`.
-    #[must_use]
-    pub fn body_tag(&self, header_tag: u64, body: &[u8]) -> u64 {
-        use std::hash::Hasher;
-        let mut hasher = SipHasher24::new_with_key(&self.0);
-        hasher.write(&header_tag.to_be_bytes());
-        hasher.write(body);
-        hasher.finish()
-    }
 }
 
 /// The keys of a cluster: one to send with, at most two accepted, so that a rotation leaves no gap.
