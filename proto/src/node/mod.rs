@@ -12,6 +12,8 @@
 pub mod directory;
 pub mod introductions;
 pub mod table;
+pub mod tables;
 pub mod window;
 
 pub use directory::Directory;
+pub use tables::Tables;

@@ -5,7 +5,7 @@ use fide_proto::node::directory::{Directory, Event, Numbers};
 use fide_proto::node::table::owner::To;
 use fide_proto::node::table::{self, Owner};
 use fide_wire::frame::table::{Change, Content, HOST_ROW, Host, Instance, Process, State};
-use fide_wire::frame::{BODY_MAX, FRAME_MAX, Header, Kind, decode, encode};
+use fide_wire::frame::{FRAME_MAX, Header, Kind, decode, encode};
 use fide_wire::mac::Keyring;
 use fide_wire::verdict::{Cause, Contract, Grade};
 use std::cmp::Reverse;
@@ -266,7 +266,7 @@ impl Cluster {
 
     fn enlist(&mut self, host: usize, instance: Instance) {
         let h = &mut self.hosts[host];
-        let (row, before) = (h.next_row, h.directory.as_ref().map_or(0, |d| d.owner().complete()));
+        let row = h.next_row;
         h.next_row += 1;
         h.version += 1;
         let truth = self.truths.get_mut(&instance).expect("spawned");
@@ -275,9 +275,6 @@ impl Cluster {
         let process = Process { state: truth.state, instance, uid: 0, pbsize: 0, name };
         let directory = h.directory.as_mut().expect("an agent");
         directory.put(row, h.version, Content::Process(process), self.now_ns).expect("a new row");
-        let mut body = Vec::new();
-        directory.push(before, &mut body, BODY_MAX);
-        self.send(host, To::Everybody, Kind::Rows, &body);
     }
 
     /// The kernel of `host` sees a process doomed or gone.

@@ -83,6 +83,8 @@ pub struct Replica {
     me: u32,
     origin: u32,
     epoch: u64,
+    /// The boot id of its host's kernel.
+    boot: u128,
     rows: BTreeMap<u32, Known>,
     /// Processes of the epoch before that ran, by instance, until this epoch is complete.
     former: BTreeMap<Instance, (u32, Content)>,
@@ -113,6 +115,7 @@ impl Replica {
             me,
             origin,
             epoch: 0,
+            boot: 0,
             rows: BTreeMap::new(),
             former: BTreeMap::new(),
             complete: 0,
@@ -164,11 +167,15 @@ impl Replica {
         self.rows.iter().filter_map(|(row, known)| Some((*row, known.content.as_ref()?)))
     }
 
-    /// The host introduced itself: which table it writes and how far that goes.
-    pub fn handle_introduction(&mut self, epoch: u64, complete: u64, now_ns: u64) {
+    /// The host introduced itself: which table it writes, in which boot of its kernel, and how far that goes.
+    pub fn handle_introduction(&mut self, epoch: u64, boot: u128, complete: u64, now_ns: u64) {
         if epoch != self.epoch {
             self.begin_epoch(epoch);
+            if boot != self.boot {
+                self.end_former(); // pids begin anew with each boot
+            }
         }
+        self.boot = boot;
         self.named(complete, now_ns);
     }
 

@@ -7,6 +7,7 @@ use fide_wire::verdict::{Cause, Grade};
 
 const ORIGIN: u32 = 7;
 const EPOCH: u64 = 99;
+const BOOT: u128 = 5;
 const S: u64 = 1_000_000_000;
 
 fn host() -> Content {
@@ -38,7 +39,7 @@ fn owner() -> Owner {
 
 fn replica(complete: u64) -> Replica {
     let mut replica = Replica::new(1, ORIGIN, 0);
-    replica.handle_introduction(EPOCH, complete, 0);
+    replica.handle_introduction(EPOCH, BOOT, complete, 0);
     replica
 }
 
@@ -140,7 +141,7 @@ fn a_version_that_a_heartbeat_names_is_pulled_after_a_moment() {
     // Versions wrap in heartbeats, not in tables.
     let far = u64::from(u32::MAX) + 10;
     let mut replica = Replica::new(1, ORIGIN, 0);
-    replica.handle_introduction(EPOCH, far, 0);
+    replica.handle_introduction(EPOCH, BOOT, far, 0);
     replica.handle_version(11, 0);
     replica.handle_version(u32::MAX, 0);
     assert_eq!(replica.poll_pull(S).unwrap().from, 0);
@@ -260,7 +261,7 @@ fn a_table_of_another_epoch_is_compared_by_instance() {
     owner.put(HOST_ROW, 1, host(), 0).unwrap();
     owner.put(8, 2, process(1, State::running(1)), 0).unwrap();
     owner.put(9, 3, process(2, ended()), 0).unwrap();
-    replica.handle_introduction(EPOCH + 1, owner.complete(), 0);
+    replica.handle_introduction(EPOCH + 1, BOOT, owner.complete(), 0);
     pull(&mut owner, &mut replica, 0, 9);
     let told = events(&mut replica);
     assert!(told.contains(&Event::Renumbered { former: 1, row: 8 }), "{told:?}");
