@@ -13,6 +13,7 @@ use crate::fence::Guard;
 use crate::gates::{Gates, Place};
 use crate::history::{Flushed, History, given_in};
 use crate::identity::{Identity, account};
+use crate::kept::KeptTable;
 use crate::metrics::Heart;
 use crate::probes::Probes;
 use crate::rings::Rings;
@@ -271,6 +272,7 @@ pub struct Control {
     turned_away: (u64, Option<Instant>),
     probes: Option<Probes>,
     state: State,
+    table: KeptTable,
     side: crate::side::Side,
     signals: OwnedFd,
     guard: Option<Guard>,
@@ -309,6 +311,8 @@ pub struct Parts {
     pub listener: OwnedFd,
     /// Incarnations.
     pub state: State,
+    /// Where this host's table is kept.
+    pub table: KeptTable,
     /// Readable when a signal came.
     pub signals: OwnedFd,
     /// The fence's half of this thread.
@@ -413,6 +417,7 @@ impl Control {
             told,
             listener,
             state,
+            table,
             signals,
             guard,
             gates,
@@ -474,6 +479,7 @@ impl Control {
             turned_away: (0, None),
             probes,
             state,
+            table,
             side,
             signals,
             guard,
@@ -506,11 +512,18 @@ impl Control {
         if let Flushed::Failed(e) = self.history.flush() {
             tracing::error!("{e}");
         }
+        self.keep_table(true);
         // What the last half second brought.
         if let Err(e) = self.state.save() {
             tracing::error!("{e}");
         }
         (self.guard, self.gates)
+    }
+
+    fn keep_table(&mut self, leaving: bool) {
+        if let Err(e) = self.table.save(leaving) {
+            tracing::error!("{e}");
+        }
     }
 
     /// The processes that the configuration names are watched before this agent is ready.
@@ -545,6 +558,8 @@ impl Control {
             (.., true) => 5,
             _ => 250,
         };
+        let table_ms = self.table.due().map_or(timeout_ms, |due| due.as_millis() as i32 + 1);
+        let timeout_ms = timeout_ms.min(table_ms);
         // SAFETY: an array of the stated length with open descriptors (negative ones are skipped by the kernel).
         unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout_ms) };
         let ready = |i: usize| polls[i].revents != 0;
@@ -576,6 +591,7 @@ impl Control {
         self.send_pages();
         self.flush_connections();
         self.write_history();
+        self.keep_table(false);
         let now = now_ns();
         if now.saturating_sub(self.swept_ns) > 500_000_000 {
             self.swept_ns = now;
@@ -590,6 +606,7 @@ impl Control {
         for _ in 0..EVENTS_PER_TURN {
             match self.happened.try_recv() {
                 Ok(Happened::Event(event, source)) => self.event(*event, source),
+                Ok(Happened::Row(row, watch)) => self.table.row(&row, watch),
                 Ok(Happened::Incarnation(n)) => self.state.set_own(n),
                 Ok(Happened::PeerIncarnation(name, n)) => self.state.set_peer(&name, n),
                 Err(TryRecvError::Empty) => return true,
@@ -1229,7 +1246,10 @@ impl Control {
     fn make_way(&mut self, name: &str, process: Option<&Process>, by: Owner) -> Result<Option<u32>, Refused> {
         let (wanted, pid) = (name.to_string(), process.map(|p| p.pid));
         let holders = self.core.ask(move |core| core.watchlist.holders(&wanted, pid)).ok_or_else(stuck)?;
-        let gives_way = |h: &Holder| by.goes_before(h.owner) && (h.name == name || !h.joined);
+        // A former agent had it watched for the same one.
+        let goes_on =
+            |h: &Holder| h.is_kept && h.owner == by && h.name == name && process.is_some_and(|p| p.identity() == h.process);
+        let gives_way = |h: &Holder| goes_on(h) || (by.goes_before(h.owner) && (h.name == name || !h.joined));
         if let Some(holder) = holders.iter().find(|h| !gives_way(h)) {
             return Err(Refused { code: ErrorCode::Exists, what: holder.taken(name) });
         }
@@ -1244,7 +1264,12 @@ impl Control {
             }
         }
         let mut taken_over = None;
-        for Holder { app, name: own, process: held, owner, .. } in holders {
+        for holder in holders {
+            if goes_on(&holder) {
+                taken_over = Some(holder.app);
+                continue;
+            }
+            let Holder { app, name: own, process: held, owner, .. } = holder;
             let pid = held.pid;
             if own == name && process.is_some_and(|p| p.identity() == held) {
                 self.tell_of_watch(format!("the watch {name} (process {pid}) of {owner} is {by}'s now"));
@@ -1316,6 +1341,7 @@ impl Control {
             ended: None,
             ended_ns: 0,
             taken_at: 0,
+            is_kept: false,
         };
         let app = self.core.ask(move |core| core.watch(watched)).ok_or_else(stuck)??;
         // It may have died between being found and being watched; then nobody would ever hear of it.

@@ -3,17 +3,20 @@
 //!
 //! ```text
 //! urgent ring ─► notices of this host's crashes, sent at once ─► both paths
-//!             └► notices of other hosts ─► detector ─► confirmation
-//! inbox ring (or UDP sockets) ─► announcements, reports, confirmations, piggybacks
+//!             └► notices of other hosts ─► detector, replica of its table
+//! inbox ring (or UDP sockets) ─► announcements, reports, rows, piggybacks
 //! pacer ─► heartbeat on both paths          arrival table ─► detector ─► verdicts ─► rings, history
 //! ```
 //! Everything that may wait (files, clients, hooks, name look-ups) lives in the control thread, which reaches the loop by
 //! [`Command`]s and hears from it by [`Happened`].
 
+mod tables;
+
 use crate::answerers::{self, Answerer, Answerers};
 use crate::bridge::Bridge;
 use crate::check::Answers;
 use crate::fence::{Driver, Known, Outcome};
+use crate::kept::{Former, KeptWatch};
 use crate::metrics::Heart;
 use crate::namesake::Namesakes;
 use crate::peers::Peer;
@@ -30,19 +33,18 @@ use fide_lane::{
     SendOutcome,
 };
 use fide_proto::detector::{
-    self, Action, AppState, Detector, NotStarted, Offer, Outbox, OutboxConfig, PathArrival, ProbeResult, Progress, Seen, Taken,
-    Verdict, progress::Finding,
+    self, Action, AppState, Detector, PathArrival, ProbeResult, Progress, Seen, Taken, Verdict, progress::Finding,
 };
+use fide_proto::node::Tables;
 use fide_proto::node::introductions::Introductions;
+use fide_proto::node::table::Owner;
 use fide_wire::control::{ErrorCode, HistoryEvent, Refused};
 use fide_wire::event::{Record, RecordKind};
 use fide_wire::frame::introduction::{Answer, Hello};
+use fide_wire::frame::table::Row;
 use fide_wire::mac::Keyring;
 use fide_wire::marks::Marks;
-use fide_wire::packet::{
-    Announce, AnnouncedAnswer, AnnouncedApp, AnnouncedMonitor, BODY_MAX, ConfirmEntry, Header, Kind, Notice, PACKET_MAX, Packet,
-    ReportEntry,
-};
+use fide_wire::packet::{Announce, AnnouncedAnswer, BODY_MAX, Header, Kind, Notice, PACKET_MAX, Packet, ReportEntry};
 use fide_wire::verdict::{
     Barrier, BarrierBy, Cause, Confirmers, Contract, Evidence, FenceMode, FencedWhy, Grade, ProgressSource, VerdictId,
 };
@@ -52,6 +54,9 @@ use fide_xdp::layout::QUEUES;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
+use tables::{Came, Interests};
+
+pub(crate) use tables::INTERESTS_FROM;
 
 /// Something for the loop to do, from the control thread.
 pub type Command = Box<dyn FnOnce(&mut Core) + Send>;
@@ -61,6 +66,8 @@ pub type Command = Box<dyn FnOnce(&mut Core) + Send>;
 pub enum Happened {
     /// An event for the history, the hooks and the log. `seq` and `wall_ns` are the control thread's to fill in.
     Event(Box<HistoryEvent>, EventSource),
+    /// A row of this host's table was written, to be kept; with what is not in it, for a process that is watched.
+    Row(Box<Row>, Option<KeptWatch>),
     /// This agent began a new incarnation, to be remembered.
     Incarnation(u32),
     /// Another host's incarnation, to be remembered.
@@ -113,6 +120,10 @@ pub struct Start {
     pub members: BTreeSet<u32>,
     /// The fence, if there is one.
     pub fence: Option<FenceStart>,
+    /// The kernel's boot id.
+    pub boot: u128,
+    /// The table of this host's former agent in this boot.
+    pub former: Option<Former>,
 }
 
 /// How the fence begins.
@@ -145,12 +156,10 @@ const PACKETS_BEFORE_NOTICE: usize = 256;
 const COMMANDS_NS: u64 = 50_000;
 /// Looks at progress counters in one loop iteration.
 const LOOKS_AT_ONCE: usize = 64;
-/// Packets of an announcement that leave in one loop iteration: each takes some 20 µs.
-const ANNOUNCED_AT_ONCE: usize = 2;
-/// From one announcement to the next, however much changes: so long for each packet of the last one but the first.
-const ANNOUNCE_PAUSE_PACKET_NS: u64 = 2_000_000;
-/// And where nothing but what is monitored from here has changed.
-const ANNOUNCE_MONITORS_NS: u64 = 50_000_000;
+/// From one look at what is monitored from here to the next, however much changes.
+const MONITORS_PAUSE_NS: u64 = 50_000_000;
+/// A leave is told so many times, and so long after the one before it.
+const LEAVES: [u64; 4] = [0, 1_000_000, 5_000_000, 15_000_000];
 /// A change of a process's progress that its user has no rate left for is looked at again after so long.
 const OWED_AGAIN_NS: u64 = 50_000_000;
 
@@ -243,7 +252,13 @@ pub struct Core {
     drops_seen: [u64; PATHS],
     pacer: Pacer,
     detector: Detector,
-    outbox: Outbox,
+    /// This host's table and those of others.
+    pub(crate) tables: Tables,
+    interests: Interests,
+    /// When processes that a former agent watched for its configuration, and this one does not, are let go.
+    unclaimed_at: u64,
+    /// Hosts whose whole table was known here once.
+    whole: BTreeSet<u32>,
     /// Of the processes of this host.
     pub(crate) progress: Progress,
     /// How fast the progress of each user's processes changes.
@@ -261,12 +276,6 @@ pub struct Core {
     pub(crate) heartbeats: u64,
     announce_at: u64,
     announce_step: usize,
-    announced_version: u64,
-    wants_version: u64,
-    announcing: Announcing,
-    /// When the last one began, and before when none may begin.
-    announced_ns: u64,
-    announce_not_before: u64,
     housekeeping_at: u64,
     complained: Complaints,
     /// Others of this name, and what came that nobody wanted.
@@ -291,11 +300,11 @@ pub struct Core {
     open_since: u32,
     /// This incarnation follows one that others gave up while this agent ran on.
     renewed: bool,
-    confirm_owed: bool,
     packets: Box<[[u8; PACKET_MAX]; PATHS]>,
     body: Vec<u8>,
     spin: bool,
-    stopping: Option<u64>,
+    /// When this agent began to leave, the notice of it, and how often that was sent.
+    stopping: Option<(u64, Notice, usize)>,
     stopped: bool,
     ends: Ends,
     epoll: OwnedFd,
@@ -362,7 +371,10 @@ impl Core {
         let mut core = Self {
             pacer: Pacer::new(start.period_ns, now),
             detector: Detector::new(start.detector.clone()),
-            outbox: Outbox::new(OutboxConfig::new(start.node, start.incarnation)),
+            tables: Tables::new(Owner::new(start.node, start.incarnation.into()), SLOTS),
+            interests: Interests::new(0),
+            unclaimed_at: u64::MAX,
+            whole: BTreeSet::new(),
             progress: Progress::new(),
             progress_rates: BTreeMap::new(),
             progress_owed: BTreeMap::new(),
@@ -393,11 +405,6 @@ impl Core {
             heartbeats: 0,
             announce_at: now,
             announce_step: 0,
-            announced_version: 0,
-            wants_version: 0,
-            announcing: Announcing::default(),
-            announced_ns: 0,
-            announce_not_before: 0,
             housekeeping_at: now + HOUSEKEEPING_NS,
             complained: Complaints::default(),
             namesakes: Namesakes::default(),
@@ -413,7 +420,6 @@ impl Core {
             former_known: start.known.clone(),
             open_since: start.incarnation,
             renewed: false,
-            confirm_owed: false,
             packets: Box::new([[0; PACKET_MAX]; PATHS]),
             body: Vec::with_capacity(BODY_MAX),
             spin: false,
@@ -431,6 +437,10 @@ impl Core {
             start,
         };
         core.wait_for_descriptors()?;
+        if let Some(former) = core.start.former.take() {
+            core.restore(former, now);
+        }
+        core.put_host(now);
         if let Some(prober) = core.prober.as_mut() {
             core.receiver.filter_answers(prober);
         }
@@ -523,32 +533,30 @@ impl Core {
         self.ask_wanted_answerers(now_ns());
         self.warm(now_ns());
         self.judge_progress(now_ns());
-        self.confirm();
-        self.repeat(now_ns());
+        self.exchange_rows(now_ns());
         if now >= self.confirm_fences_at {
             self.confirm_fences(now_ns());
         }
         if self.stopping.is_none() {
             self.exchange_hellos(now);
         }
-        if self.announcing.is_done() && self.can_begin(self.announce_at.max(self.announce_not_before), now) {
+        if self.can_begin(self.announce_at, now) {
             self.announce(now);
         }
-        self.send_announced();
         if self.can_begin(self.housekeeping_at, now) {
             self.housekeeping(now);
         }
-        self.stop_when_told(now);
+        self.leave_again(now);
     }
 
     // ---- waiting ------------------------------------------------------------------------------------------------------------
 
     fn next_deadline(&self) -> u64 {
-        [self.detector.poll_timeout(), self.outbox.poll_timeout(), self.progress.poll_timeout(), self.stopping]
+        [self.detector.poll_timeout(), self.tables.poll_timeout(), self.progress.poll_timeout(), self.leave_at()]
             .into_iter()
             .flatten()
             .chain([self.pacer.next_ns(), self.housekeeping_at, self.confirm_fences_at, self.progress_owed_at])
-            .chain([self.announce_at.max(self.announce_not_before)])
+            .chain([self.announce_at, self.interests.due_ns])
             .chain([self.introduce_at])
             .chain(self.introductions.poll_hello_timeout())
             .chain(self.warm_at().map(|(_, at_ns, _)| at_ns))
@@ -560,7 +568,7 @@ impl Core {
 
     /// Whether something was left over for the next loop iteration.
     fn has_more(&self) -> bool {
-        let waiting = !self.announcing.is_done() || self.subscribers.has_work() || !self.ends.commands.is_empty();
+        let waiting = self.subscribers.has_work() || !self.ends.commands.is_empty();
         waiting || !self.steered.is_empty() || self.receiver.has_packet()
     }
 
@@ -675,10 +683,10 @@ impl Core {
             let watchlist = &self.watchlist;
             fence.doomed((record.app, watchlist.identity(record.app)), |app| watchlist.is_alive(app));
         }
-        // Numbered by the exit watch just before this agent began a new incarnation: it is told by the new one, with a number of its own.
-        let mut record = *record;
-        if record.incarnation != self.start.incarnation {
-            record.incarnation = self.start.incarnation;
+        // The exit watch may have seen it just before this agent began a new incarnation, or before another change of the process was written.
+        let mut record = Record { incarnation: self.start.incarnation, ..*record };
+        if self.tables.owner().get(record.app).is_some_and(|row| row.version > u64::from(record.id as u32)) {
+            self.tables.skip(u64::from(record.id as u32));
             record.id = VerdictId::new(self.start.node, self.receiver.next_notice()).0;
         }
         let record = &record;
@@ -692,7 +700,7 @@ impl Core {
             event_ns: record.event_ns,
         };
         let sent_ns = self.send_notice(Kind::Notice, &notice);
-        self.outbox.push_numbered(&notice, now);
+        self.write_change(&notice, now);
         if self.watchlist.get(record.app).is_none_or(|w| w.ended.is_some_and(|(c, _)| c != Cause::Doomed)) {
             return; // it left while the exit watch was at work: the number had to be used, the story is over
         }
@@ -721,8 +729,7 @@ impl Core {
 
     /// A notice of another host.
     ///
-    /// Whether it is news is the detector's to say: a copy that the kernel calls a duplicate may be the first that found room in the ring, and one
-    /// far beyond a hole is not confirmed, hence repeated, but counts all the same.
+    /// Whether it is news is the detector's to say: a copy that the kernel calls a duplicate may be the first that found room in the ring.
     fn remote_notice(&mut self, record: &Record, now: u64) {
         let (Some(cause), Some(grade)) = (record.cause(), record.grade()) else { return };
         let Some(slot) = self.slot(record.node) else { return };
@@ -738,23 +745,24 @@ impl Core {
             code: record.code,
             event_ns: record.event_ns,
         };
-        let Some(peer) = self.peers[slot].as_mut().filter(|p| p.incarnation == record.incarnation) else { return };
-        if peer.inbox.offer(number, now) != Offer::TooFar {
-            peer.confirm = true;
-            self.confirm_owed = true;
+        if self.peers[slot].as_ref().is_none_or(|p| p.incarnation != record.incarnation) {
+            return;
         }
         match self.detector.notice(record.node, record.incarnation, &notice, record.sent_ns, record.received_ns, record.path, now)
         {
-            Ok(Taken::New) => self.noticed(slot, &Record { flags: record.flags & !Record::DUPLICATE, ..*record }, cause),
+            Ok(Taken::New) => {
+                let delivered = self.receiver.kernel_delivers();
+                self.noticed(slot, &Record { flags: record.flags & !Record::DUPLICATE, ..*record }, cause, delivered);
+            }
             Ok(Taken::Duplicate) => {}
             Err(e) => tracing::debug!("notice {number} of {:08x}: {e}", record.node),
         }
         self.act(now);
+        self.change_came(record.node, &notice, Came::by(record), now);
     }
 
     /// Tells subscribers of a notice that is news, and remembers it.
-    fn noticed(&mut self, slot: usize, record: &Record, cause: Cause) {
-        let delivered = self.receiver.kernel_delivers();
+    fn noticed(&mut self, slot: usize, record: &Record, cause: Cause, delivered: bool) {
         self.publish(record.node, record.app, record, &[], delivered);
         self.publish_late(record, delivered);
         if cause.is_progress() {
@@ -769,7 +777,8 @@ impl Core {
             return;
         }
         peer.left = true;
-        let name = peer.name.clone();
+        let (name, node) = (peer.name.clone(), peer.node);
+        self.tables.pause(node);
         self.over(name, record.incarnation);
         // Who asked for a process of a host that leaves must know that nobody watches it any more; the kernel knows only those who asked
         // for the host.
@@ -831,11 +840,7 @@ impl Core {
                 Ok(a) => self.announced(&packet.header, &a, now),
                 Err(e) => tracing::warn!("announcement of {:08x} not understood: {e}", packet.header.sender),
             },
-            Kind::Confirm => {
-                for entry in ConfirmEntry::read_all(packet.body) {
-                    self.outbox.confirmed(packet.header.sender, &entry);
-                }
-            }
+            Kind::Pull | Kind::Rows => self.rows_came(head, &packet.header, packet.body, now),
             Kind::PathReport => self.path_report(&packet.header, packet.body, now),
             Kind::Notice | Kind::Leave => {} // the urgent ring's
         }
@@ -911,17 +916,13 @@ impl Core {
         if promised && self.confirm_fences_at == u64::MAX {
             self.confirm_fences_at = now;
         }
-        let Some(peer) = self.peers[slot].as_mut() else { return };
-        if let Some(change) = peer.directory(a) {
-            self.directory(slot, &change, now);
-        }
         for path in a.diverted.iter().map(|path| usize::from(*path)).filter(|path| *path < PATHS) {
             if self.detector.diverted(h.sender, path, now) {
                 self.tell_diverted(h.sender, path, now);
             }
         }
-        self.monitored_by_others(h.sender, &a.monitors);
         self.act(now);
+        self.table_said(h.sender, a, now);
     }
 
     fn new_life(&mut self, h: &Header, a: &Announce, contract: Contract, now: u64) {
@@ -969,7 +970,6 @@ impl Core {
             }
         }
         self.watch_node_targets(&a.name, h.sender);
-        self.outbox.peer_set(self.detector.live_peers());
         self.fence_members();
         self.start.known.insert(a.name.clone(), h.incarnation);
         self.say(Happened::PeerIncarnation(a.name.clone(), h.incarnation));
@@ -986,6 +986,8 @@ impl Core {
     fn empty_slot(&mut self, slot: usize) {
         let Some(gone) = self.peers[slot].take() else { return };
         self.introductions.forget(gone.node);
+        self.tables.forget(gone.node);
+        self.whole.remove(&gone.node);
         self.detector.forget(gone.node);
         self.receiver.remove_peer(slot, gone.node);
         for app in gone.apps.keys().copied().chain([0]) {
@@ -1016,7 +1018,6 @@ impl Core {
             self.empty_slot(slot);
         }
         self.start.members.remove(&node);
-        self.outbox.peer_set(self.detector.live_peers());
         self.fence_members();
         self.tell_local(Cause::Local, FORGOTTEN_EVENT_CODE, format!("host {host} was forgotten, as an operator asked"));
         Ok(())
@@ -1027,57 +1028,6 @@ impl Core {
         for ring in rings {
             self.subscribers.listen(key(node, 0), ring, 0, self.receiver.mechanism());
         }
-    }
-
-    /// A complete directory, new or the same again.
-    fn directory(&mut self, slot: usize, change: &crate::peers::DirectoryChange, now: u64) {
-        let Some(peer) = self.peers[slot].as_ref() else { return };
-        let (node, incarnation, host) = (peer.node, peer.incarnation, peer.name.clone());
-        let appeared: Vec<(u32, String)> =
-            change.appeared.iter().filter_map(|n| peer.apps.get(n).map(|a| (*n, a.name.clone()))).collect();
-        if let Err(e) = self.detector.directory(node, incarnation, peer.version, &peer.listed, now) {
-            tracing::debug!("directory of {host}: {e}");
-        }
-        // Of those that are new here, the name first; of the others it is what a notice said, or would have.
-        for (app, number) in change.hung.iter().filter(|(app, _)| !change.appeared.contains(app)) {
-            self.listed_hung(node, incarnation, *app, *number, now);
-        }
-        for (app, name) in appeared {
-            self.subscribers.number(node, incarnation, app, self.receiver.mechanism());
-            let heard = self.subscribers.rings(node, app);
-            let target = Target::Process(name.clone(), host.clone());
-            let wants: Vec<(u32, u32)> = self.subscribers.wanting(&target).map(|(ring, want)| (ring, want.pbsize)).collect();
-            let wanting = wants.iter().fold(0u64, |mask, (ring, _)| mask | 1 << ring);
-            match self.detector.app_state(node, app) {
-                Some(AppState::Alive | AppState::Hung { .. } | AppState::Unobserved) => {
-                    // Its name first: it may end as soon as somebody listens.
-                    self.appeared(node, incarnation, app, wanting, now);
-                    for (ring, pbsize) in wants {
-                        self.subscribers.listen(key(node, app), ring, pbsize, self.receiver.mechanism());
-                    }
-                    if let Some((_, number)) = change.hung.iter().find(|(n, _)| *n == app) {
-                        self.listed_hung(node, incarnation, app, *number, now);
-                    }
-                    self.introduce_hung(wanting, node, app, now);
-                }
-                // Its notice was quicker than its name: those who asked for it by name have not heard of it.
-                Some(AppState::Doomed { code, id }) => {
-                    self.heard_late(slot, app, Cause::Doomed, code, id, wanting & !heard, now);
-                }
-                Some(AppState::Ended { cause, code, id }) => {
-                    self.heard_late(slot, app, cause, code, id, wanting & !heard, now);
-                }
-                None => tracing::warn!("{name} on {host} is not followed: there are too many processes"),
-            }
-        }
-    }
-
-    /// A process is in its host's directory as hung, whose notice may have been before our time.
-    fn listed_hung(&mut self, node: u32, incarnation: u32, app: u32, number: u32, now: u64) {
-        if let Err(e) = self.detector.listed_hung(node, incarnation, app, number, now) {
-            tracing::debug!("process {app} of {node:08x} is listed as hung: {e}");
-        }
-        self.act(now);
     }
 
     /// Tells these rings that a process is hung, if it is: they may not have heard it.
@@ -1107,26 +1057,6 @@ impl Core {
         let record = self.host_record(cause, grade, node, incarnation, now);
         let record = Record { kind: RecordKind::Process as u16, app, code, id: id.0, ..record };
         self.subscribers.publish(rings, &record, name.as_bytes(), false, self.receiver.mechanism());
-    }
-
-    fn monitored_by_others(&mut self, from: u32, monitors: &[AnnouncedMonitor]) {
-        for m in monitors.iter().filter(|m| m.node == self.start.node) {
-            let before = self.monitored_by.insert((from, m.app), m.pbsize);
-            if before == Some(m.pbsize) {
-                continue;
-            }
-            if let Some(ring) = self.watchlist.get(m.app).filter(|w| w.ended.is_none()).and_then(|w| w.ring) {
-                let record = Record {
-                    kind: RecordKind::MonitorRequest as u16,
-                    node: from,
-                    app: m.app,
-                    code: m.pbsize as i32,
-                    event_ns: now_ns(),
-                    ..Record::default()
-                };
-                self.subscribers.publish(1 << ring, &record, &[], false, self.receiver.mechanism());
-            }
-        }
     }
 
     /// Interests in processes that are gone, and those of hosts that are gone.
@@ -1221,15 +1151,11 @@ impl Core {
         self.receiver.set_incarnation(self.start.incarnation);
         self.introductions.begin_incarnation(self.start.incarnation);
         self.detector.set_self_incarnation(self.start.incarnation);
-        self.outbox = Outbox::new(OutboxConfig::new(self.start.node, self.start.incarnation));
-        self.outbox.peer_set(self.detector.live_peers());
-        self.watchlist.version += 1;
         self.renewed = true;
         self.say(Happened::Incarnation(self.start.incarnation));
         if let Some(fence) = self.fence.as_mut() {
             fence.renew();
         }
-        self.retell_hung(now);
         self.announce_soon(now);
     }
 
@@ -1432,6 +1358,7 @@ impl Core {
             number,
             sent_ns: now_ns(),
             period_ns: u32::try_from(self.start.period_ns).unwrap_or(u32::MAX),
+            table_version: self.tables.owner().complete() as u32,
         }
     }
 
@@ -1497,40 +1424,9 @@ impl Core {
         self.body = body;
     }
 
-    fn repeat(&mut self, now: u64) {
-        while let Some(notice) = self.outbox.poll_transmit(now) {
-            let kind = if notice.app == 0 { Kind::Leave } else { Kind::Notice };
-            self.send_notice(kind, &notice);
-        }
-    }
-
-    fn confirm(&mut self) {
-        if !std::mem::take(&mut self.confirm_owed) {
-            return;
-        }
-        let mut body = Vec::new();
-        for peer in self.peers.iter_mut().flatten().filter(|p| p.confirm) {
-            peer.confirm = false;
-            peer.inbox.entry(peer.node, peer.incarnation).write(&mut body);
-            if body.len() + ConfirmEntry::LEN > BODY_MAX {
-                self.confirm_owed = true;
-                break;
-            }
-        }
-        if !body.is_empty() {
-            self.send_event(Kind::Confirm, None, &body);
-        }
-    }
-
     fn announce_soon(&mut self, now: u64) {
         self.announce_step = 0;
         self.announce_at = now;
-    }
-
-    /// Somebody here monitors something else: others need not know at once.
-    fn announce_monitors_soon(&mut self, now: u64) {
-        self.announce_step = 0;
-        self.announce_at = self.announce_at.min(now.max(self.announced_ns + ANNOUNCE_MONITORS_NS));
     }
 
     fn announce(&mut self, now: u64) {
@@ -1540,33 +1436,16 @@ impl Core {
             Some(after) => now + (after - ANNOUNCE_BURST[step - 1]),
             None => now + HOUSEKEEPING_NS,
         };
-        // A version says "what is announced changed"; it must also grow when what is monitored from here changes.
-        self.announced_version = self.watchlist.version + self.wants_version + 1;
         let (challenge, answer) = self.namesakes.announce();
         let diverted = self.diverted_paths(now);
-        let base = Announce { version: self.announced_version, parts: 1, challenge, answer, diverted, ..self.introduction() };
-        let apps = self.watchlist.announced();
-        if apps.iter().any(|a| self.watchlist.get(a.app).is_none_or(|w| w.ended.is_some())) {
-            self.watchlist.version += 1; // the next directory is without them
-        }
-        let monitors = self.subscribers.monitored(self.start.node);
-        let monitors = monitors.map(|(node, app, pbsize)| AnnouncedMonitor { node, app, pbsize });
-        if let Err(e) = self.announcing.write(&base, apps.into_iter(), monitors) {
-            tracing::error!("announcement not written: {e}");
-        }
-        let packets = self.announcing.parts() as u64;
-        self.announced_ns = now;
-        self.announce_not_before = now + packets.saturating_sub(1) * ANNOUNCE_PAUSE_PACKET_NS;
+        let announce = Announce { challenge, answer, diverted, ..self.introduction() };
+        self.send_announcement(&announce);
     }
 
-    /// The next packets of an announcement.
-    fn send_announced(&mut self) {
-        for _ in 0..ANNOUNCED_AT_ONCE {
-            let Some(part) = self.announcing.next() else { return };
-            let mut body = std::mem::take(&mut self.body);
-            self.announcing.copy(part, &mut body);
-            self.send_event(Kind::Announce, None, &body);
-            self.body = body;
+    fn send_announcement(&mut self, announce: &Announce) {
+        match serde_json::to_vec(announce) {
+            Ok(body) => _ = self.send_event(Kind::Announce, None, &body),
+            Err(e) => tracing::error!("announcement not written: {e}"),
         }
     }
 
@@ -1578,6 +1457,9 @@ impl Core {
             contract: self.own_contract(),
             renewed: self.renewed,
             fence: self.fence.as_ref().and_then(Driver::promise),
+            epoch: self.tables.owner().epoch(),
+            complete: self.tables.owner().complete(),
+            boot: self.start.boot,
             ..Announce::default()
         }
     }
@@ -1616,11 +1498,7 @@ impl Core {
             return;
         }
         let announce = Announce { answers, heartbeats: self.number, ..self.introduction() };
-        match serde_json::to_vec(&announce) {
-            Ok(body) => _ = self.send_event(Kind::Announce, None, &body),
-            Err(e) => tracing::error!("introduction not written: {e}"),
-        }
-        self.announce_soon(now); // whoever asked wants to know this host's processes, too
+        self.send_announcement(&announce);
     }
 
     /// The contract this agent offers: its period, what fits, and the worst it has seen of its own paths.
@@ -1696,7 +1574,7 @@ impl Core {
         }
         for (slot, peer) in self.peers.iter_mut().enumerate() {
             let Some(peer) = peer else { continue };
-            let of_its = self.receiver.peer(slot).queue[path];
+            let of_its = u32::from(self.receiver.peer(slot).queue[path]);
             for emptied in queues.iter().filter(|emptied| emptied.queue == of_its) {
                 self.detector.drained(peer.node, path, emptied.as_of_ns);
                 let latest = &mut peer.barrier[path];
@@ -1898,6 +1776,9 @@ impl Core {
         for slot in 0..self.peers.len() {
             let Some(peer) = self.peers[slot].as_ref() else { continue };
             let row = self.receiver.peer(slot);
+            if row.incarnation == peer.incarnation && !peer.condemned && !peer.left {
+                self.tables.named(peer.node, row.table_version, now);
+            }
             let arrivals = std::array::from_fn(|k| (row.path[k], Marks(row.mark[k]))).map(|(p, marks)| PathArrival {
                 last_number: p.number,
                 last_arrival_ns: p.arrived_ns,
@@ -1908,6 +1789,7 @@ impl Core {
             // Refusals (a life that is over) are the detector's to count.
             let _ = self.detector.arrivals(peer.node, row.incarnation, &arrivals);
         }
+        self.take_rows(Came::now(now), now);
         if self.detector.is_doubting(now) {
             self.note_drops(now);
         }
@@ -2013,18 +1895,8 @@ impl Core {
         let number = self.receiver.next_notice();
         let notice = Notice { notice: number, app, cause, grade, flags: 0, code: source.code(), event_ns: now };
         let sent_ns = self.send_notice(Kind::Notice, &notice);
-        self.outbox.push_numbered(&notice, now);
+        self.write_change(&notice, now);
         (VerdictId::new(self.start.node, number), sent_ns)
-    }
-
-    /// In a new incarnation nobody knows what was told in the one before.
-    fn retell_hung(&mut self, now: u64) {
-        let hung: Vec<u32> = self.watchlist.alive().filter(|(_, w)| w.hung.is_some()).map(|(app, _)| app).collect();
-        for app in hung {
-            let Some(source) = self.progress.hung_by(app) else { continue };
-            let (id, _) = self.tell_others(app, Cause::Hung, Grade::Inferred, source, now);
-            self.watchlist.set_hung(app, Some(id.0 as u32));
-        }
     }
 
     /// Looks at a source of a process's progress from now on, by this limit; 0: no longer. `false` when the process ended.
@@ -2149,7 +2021,7 @@ impl Core {
                 }
             }
             Question::Steered { node, path } => {
-                let queue = self.slot(node).map_or(0, |slot| self.receiver.peer(slot).queue[path]);
+                let queue = self.slot(node).map_or(0, |slot| u32::from(self.receiver.peer(slot).queue[path]));
                 if queue != 0 && self.may_wait_for_barrier(node) {
                     self.steer(path, Some(queue), Some(node));
                 }
@@ -2238,6 +2110,7 @@ impl Core {
         if let Some(peer) = self.peers[slot].as_mut().filter(|p| p.incarnation == incarnation) {
             peer.condemned = true;
             self.receiver.condemn(slot);
+            self.tables.pause(node);
             let name = peer.name.clone();
             self.over(name, incarnation);
         }
@@ -2276,7 +2149,6 @@ impl Core {
             if v.cause == Cause::Left && v.app == 0 {
                 self.start.members.remove(&v.node);
             }
-            self.outbox.peer_set(self.detector.live_peers());
             self.fence_members();
         }
     }
@@ -2424,6 +2296,7 @@ impl Core {
         self.recover_stranded(now);
         self.receiver.check_pidfds();
         self.subscribers.tell_losses(self.receiver.mechanism());
+        self.let_unclaimed_go(now);
         self.progress_rates.retain(|_, rate| !rate.is_idle(now));
         self.forget_monitors();
         self.outdated.retain(|_, (_, heard, _)| now.saturating_sub(*heard) < 3 * HOUSEKEEPING_NS);
@@ -2603,7 +2476,7 @@ impl Core {
 
     // ---- leaving ------------------------------------------------------------------------------------------------------------
 
-    /// Says goodbye, repeats it until confirmed or for a moment, then ends the loop.
+    /// Says goodbye, a few times, then ends the loop.
     pub fn leave(&mut self) {
         if self.stopping.is_some() {
             return;
@@ -2612,17 +2485,26 @@ impl Core {
         let number = self.receiver.next_notice();
         let notice =
             Notice { notice: number, app: 0, cause: Cause::Left, grade: Grade::Certain, flags: 0, code: 0, event_ns: now };
-        self.send_notice(Kind::Leave, &notice);
-        self.outbox.push_numbered(&notice, now);
-        self.stopping = Some(now + 200_000_000);
+        self.stopping = Some((now, notice, 0));
+        self.leave_again(now);
+        self.write_change(&notice, now);
     }
 
-    fn stop_when_told(&mut self, now: u64) {
-        if let Some(at) = self.stopping
-            && (now >= at || self.outbox.pending() == 0)
-        {
+    fn leave_at(&self) -> Option<u64> {
+        let (began_ns, _, told) = self.stopping?;
+        Some(began_ns + LEAVES.get(told).unwrap_or(&LEAVES[LEAVES.len() - 1]))
+    }
+
+    fn leave_again(&mut self, now: u64) {
+        let due = self.leave_at().is_some_and(|at_ns| now >= at_ns);
+        let Some((_, notice, told)) = self.stopping.as_mut().filter(|_| due) else { return };
+        if *told == LEAVES.len() {
             self.stopped = true;
+            return;
         }
+        *told += 1;
+        let notice = *notice;
+        self.send_notice(Kind::Leave, &notice);
     }
 
     // ---- for the control thread ---------------------------------------------------------------------------------------------
@@ -2641,12 +2523,16 @@ impl Core {
         if self.watchlist.is_doomed(pid, ticks) {
             return refuse(ErrorCode::Exists, format!("process {pid} is ending and cannot be saved"));
         }
-        let app = self.watchlist.add(watched).map_err(|what| Refused { code: ErrorCode::Full, what })?;
-        if let Err(e) = self.outbox.app_started(app) {
-            self.watchlist.forget(app);
-            return refuse(if e == NotStarted::TooMany { ErrorCode::Full } else { ErrorCode::System }, e.to_string());
+        if self.watchlist.held_by(0).1 >= detector::MAX_APPS as u64 {
+            return refuse(ErrorCode::Full, format!("at most {} processes are watched on one host", detector::MAX_APPS));
         }
+        let app = self.watchlist.add(watched).map_err(|what| Refused { code: ErrorCode::Full, what })?;
+        // Before the exit watch has it: its end is a later change.
+        self.put_process(app, now_ns());
         if let Err(e) = self.receiver.watch(pid, app, ticks, settles_ns) {
+            let now = now_ns();
+            let notice = Notice { notice: self.receiver.next_notice(), cause: Cause::Left, ..Notice::of_process(app, now) };
+            self.write_change(&notice, now);
             self.watchlist.forget(app);
             return refuse(ErrorCode::System, e.to_string());
         }
@@ -2661,7 +2547,6 @@ impl Core {
         let wants: Vec<(u32, u32)> = self.subscribers.wanting(&target).map(|(ring, want)| (ring, want.pbsize)).collect();
         let wanting = wants.iter().fold(0u64, |mask, (ring, _)| mask | 1 << ring);
         let now = now_ns();
-        self.announce_soon(now);
         self.appeared(self.start.node, self.start.incarnation, app, wanting, now);
         for (ring, pbsize) in wants {
             self.subscribers.listen(key(self.start.node, app), ring, pbsize, self.receiver.mechanism());
@@ -2698,6 +2583,7 @@ impl Core {
         if w.bridge.is_none() {
             self.watchlist.count_under(app, uid);
         }
+        self.put_process(app, now_ns());
         if let Err(e) = self.receiver.watch(pid, app, start_ticks, 0) {
             tracing::warn!("process {pid} is not watched in the place of its parent: {e}");
             self.ended_cleanly(app);
@@ -2746,9 +2632,8 @@ impl Core {
     /// A watch is somebody else's from now on; the process goes on as it is.
     pub fn hand_over(&mut self, app: u32, origin: Origin, owner: u32) {
         if let Some(w) = self.watchlist.get_mut(app) {
-            (w.origin, w.owner, w.charged) = (origin, owner, owner);
-            self.watchlist.version += 1; // other hosts share out by owner
-            self.announce_soon(now_ns());
+            (w.origin, w.owner, w.charged, w.is_kept) = (origin, owner, owner, false);
+            self.put_process(app, now_ns()); // other hosts share out by owner
         }
     }
 
@@ -2758,10 +2643,9 @@ impl Core {
         self.watchlist.count_under(app, account);
         if let Some(w) = self.watchlist.get_mut(app) {
             let former = w.bridge.replace(bridge);
-            (w.pbsize, w.ring) = (pbsize, ring);
+            (w.pbsize, w.ring, w.is_kept) = (pbsize, ring, false);
             self.watchlist.dropped.extend(former);
-            self.watchlist.version += 1;
-            self.announce_soon(now_ns());
+            self.put_process(app, now_ns());
             // Its counters lie in the new one, and it will say which are to be looked at.
             for counter in 0..fide_wire::control::bridge::COUNTERS as u8 {
                 self.watch_progress(app, ProgressSource::Counter(counter), 0);
@@ -2793,7 +2677,7 @@ impl Core {
         let sent_ns = self.send_notice(Kind::Notice, &notice);
         self.watchlist.end(app, Cause::Left, 0, now);
         self.progress.forget(app);
-        self.outbox.push_numbered(&notice, now);
+        self.write_change(&notice, now);
         let id = VerdictId::new(self.start.node, notice.notice);
         let record = Record {
             kind: RecordKind::Process as u16,
@@ -2841,7 +2725,7 @@ impl Core {
     pub fn unsubscribe(&mut self, ring: u32) {
         self.watchlist.ring_gone(ring);
         self.subscribers.remove(ring);
-        self.wants_version += 1;
+        self.interests.changed(now_ns());
     }
 
     /// Starts monitoring. Returns (node, app, pbsize, timeout, alive).
@@ -2850,8 +2734,7 @@ impl Core {
     pub fn monitor(&mut self, ring: u32, target: Target, want: Want) -> (u32, u32, u32, u64, bool) {
         let found = self.resolve(&target);
         self.subscribers.want(ring, target.clone(), want);
-        self.wants_version += 1;
-        self.announce_monitors_soon(now_ns());
+        self.interests.changed(now_ns());
         if let Some((node, app)) = found {
             self.subscribers.listen(key(node, app), ring, want.pbsize, self.receiver.mechanism());
             self.introduce_hung(1 << ring, node, app, now_ns());
@@ -2940,7 +2823,7 @@ impl Core {
         if let Some((node, app)) = self.resolve(target) {
             self.subscribers.unlisten(key(node, app), ring, self.receiver.mechanism());
         }
-        self.wants_version += 1;
+        self.interests.changed(now_ns());
         was
     }
 
@@ -3145,99 +3028,6 @@ pub enum Introduced {
     Others(usize, u32),
 }
 
-/// An announcement on its way: written at once, in parts that each fit a packet, and sent a few packets at a time.
-#[derive(Default)]
-struct Announcing {
-    /// What every part begins with: an object without its end.
-    head: Vec<u8>,
-    /// The entries of all parts, one behind the other.
-    entries: Vec<u8>,
-    /// Where the processes and the monitors of each part end in `entries`.
-    ends: Vec<(usize, usize)>,
-    next: usize,
-}
-
-impl Announcing {
-    /// Whether all has been sent.
-    fn is_done(&self) -> bool {
-        self.next >= self.ends.len()
-    }
-
-    fn parts(&self) -> usize {
-        self.ends.len()
-    }
-
-    /// Begins a new announcement: of what the base says, and of all these.
-    fn write(
-        &mut self,
-        base: &Announce,
-        apps: impl Iterator<Item = AnnouncedApp>,
-        monitors: impl Iterator<Item = AnnouncedMonitor>,
-    ) -> Result<(), serde_json::Error> {
-        (self.next, self.head) = (0, Vec::new());
-        self.entries.clear();
-        self.ends.clear();
-        let mut head = serde_json::to_value(base)?;
-        if let Some(members) = head.as_object_mut() {
-            ["part", "parts", "apps", "monitors"].into_iter().for_each(|of_part| drop(members.remove(of_part)));
-        }
-        self.head = serde_json::to_vec(&head)?;
-        self.head.pop(); // its brace
-        // Behind the head: `,"part":65535,"parts":65535,"apps":[],"monitors":[]}`
-        let room = BODY_MAX.saturating_sub(self.head.len() + 64);
-        self.ends.push((0, 0));
-        for app in apps {
-            self.place(room, true, |out| serde_json::to_writer(out, &app))?;
-        }
-        for monitor in monitors {
-            self.place(room, false, |out| serde_json::to_writer(out, &monitor))?;
-        }
-        Ok(())
-    }
-
-    fn place(
-        &mut self,
-        room: usize,
-        is_app: bool,
-        write: impl FnOnce(&mut Vec<u8>) -> Result<(), serde_json::Error>,
-    ) -> Result<(), serde_json::Error> {
-        let begun = self.ends.len().checked_sub(2).map_or(0, |before| self.ends[before].1);
-        let at = self.entries.len();
-        write(&mut self.entries)?;
-        let new = self.entries.len();
-        self.entries.push(b',');
-        if new - begun > room && at > begun {
-            self.ends.push((at, at));
-        }
-        if let Some(end) = self.ends.last_mut() {
-            *end = if is_app { (new + 1, new + 1) } else { (end.0, new + 1) };
-        }
-        Ok(())
-    }
-
-    /// The number of the part that leaves next.
-    fn next(&mut self) -> Option<usize> {
-        let part = (!self.is_done()).then_some(self.next)?;
-        self.next += 1;
-        Some(part)
-    }
-
-    /// Makes a part the body of a packet.
-    fn copy(&self, part: usize, body: &mut Vec<u8>) {
-        use std::io::Write;
-        let from = part.checked_sub(1).map_or(0, |before| self.ends[before].1);
-        let (apps, monitors) = self.ends[part];
-        let list = |from: usize, to: usize| self.entries[from..to].strip_suffix(b",").unwrap_or(&[]);
-        body.clear();
-        body.extend_from_slice(&self.head);
-        let _ = write!(body, ",\"part\":{part},\"parts\":{},\"apps\":[", self.ends.len()); // a vector takes everything
-        body.extend_from_slice(list(from, apps));
-        body.extend_from_slice(b"],\"monitors\":[");
-        body.extend_from_slice(list(apps, monitors));
-        body.extend_from_slice(b"]}");
-    }
-}
-
 fn epoll_create() -> std::io::Result<OwnedFd> {
     use std::os::fd::FromRawFd;
     // SAFETY: no preconditions; the result is checked.
@@ -3247,36 +3037,4 @@ fn epoll_create() -> std::io::Result<OwnedFd> {
     }
     // SAFETY: a fresh descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_directory_of_any_size_fits_its_packets() {
-        let base = Announce { name: "n".repeat(64), addresses: vec!["fd00:0:0:0:0:0:0:1".into(); 2], ..Announce::default() };
-        for count in [0, 1, 10, 500, 4096] {
-            let apps: Vec<_> = (1..=count)
-                .map(|app| AnnouncedApp { app, name: "\"".repeat(64), pbsize: 1418, hung: u32::MAX, user: u32::MAX })
-                .collect();
-            let monitors: Vec<_> = (1..=count).map(|app| AnnouncedMonitor { node: u32::MAX, app, pbsize: 1418 }).collect();
-            let mut announcing = Announcing::default();
-            announcing.write(&base, apps.clone().into_iter(), monitors.clone().into_iter()).unwrap();
-            let mut a = Vec::new();
-            let mut m = Vec::new();
-            let mut body = Vec::new();
-            while let Some(i) = announcing.next() {
-                announcing.copy(i, &mut body);
-                assert!(body.len() <= BODY_MAX, "{}", body.len());
-                let part: Announce = serde_json::from_slice(&body).unwrap();
-                assert_eq!((usize::from(part.part), usize::from(part.parts)), (i, announcing.parts()));
-                a.extend(part.apps.clone());
-                m.extend(part.monitors.clone());
-                assert_eq!(Announce { part: 0, parts: base.parts, apps: vec![], monitors: vec![], ..part }, base);
-            }
-            assert!(announcing.is_done());
-            assert_eq!((a, m), (apps, monitors));
-        }
-    }
 }

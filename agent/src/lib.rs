@@ -18,6 +18,7 @@ pub mod held_back;
 pub mod history;
 pub mod hooks;
 pub mod identity;
+pub mod kept;
 pub mod links;
 pub mod metrics;
 pub mod namesake;

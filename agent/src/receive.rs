@@ -427,13 +427,20 @@ impl Receiver {
     /// A new incarnation of this agent.
     pub fn set_incarnation(&mut self, incarnation: u32) {
         self.incarnation = incarnation;
-        self.own_notices = 0;
         if let Some(m) = &self.mechanism {
             m.set_incarnation(incarnation);
         }
     }
 
-    /// The number of the next notice, without a gap.
+    /// Goes on with a table that a former agent wrote ([`Mechanism::set_version`]).
+    pub fn set_version(&mut self, version: u32) {
+        self.own_notices = version;
+        if let Some(m) = &self.mechanism {
+            m.set_version(version);
+        }
+    }
+
+    /// The version of the next change of this host's table.
     pub fn next_notice(&mut self) -> u32 {
         if let Some(m) = &self.mechanism {
             return m.next_notice();

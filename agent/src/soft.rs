@@ -38,7 +38,7 @@ pub enum Accepted<'a> {
         /// Whether this is the first copy.
         first: bool,
     },
-    /// Anything else: announcements, reports, confirmations, heartbeats with a piggyback (already in the table).
+    /// Anything else: announcements, reports, pulls, rows, heartbeats with a piggyback (already in the table).
     Packet(Packet<'a>),
     /// Another agent asks this host's kernel whether it is there: nothing to do, and nothing to count.
     Probe,
@@ -178,6 +178,9 @@ impl SoftTable {
             row.arrived_ns = now_ns;
             row.number = h.number;
             peer.period_ns = h.period_ns;
+            if (h.table_version.wrapping_sub(peer.table_version) as i32) > 0 {
+                peer.table_version = h.table_version;
+            }
             return Ok(if packet.body.is_empty() { Accepted::Heartbeat } else { Accepted::Packet(packet) });
         }
         if h.number <= row.event_number {
@@ -299,7 +302,18 @@ mod tests {
 
     fn frame(kind: Kind, number: u64, incarnation: u32, path: u8, notice: Option<u32>, body: &[u8]) -> Vec<u8> {
         let mut out = [0; PACKET_MAX];
-        let header = Header { kind, path, key_id: 0, cluster: 1, sender: 20, incarnation, number, sent_ns: 1, period_ns: 1000 };
+        let header = Header {
+            kind,
+            path,
+            key_id: 0,
+            cluster: 1,
+            sender: 20,
+            incarnation,
+            number,
+            sent_ns: 1,
+            period_ns: 1000,
+            table_version: 3,
+        };
         let notice = notice.map(|n| Notice {
             notice: n,
             app: 3,
@@ -315,7 +329,18 @@ mod tests {
 
     fn of(sender: u32, kind: Kind, number: u64, incarnation: u32) -> Vec<u8> {
         let mut out = [0; PACKET_MAX];
-        let header = Header { kind, path: 0, key_id: 0, cluster: 1, sender, incarnation, number, sent_ns: 1, period_ns: 1000 };
+        let header = Header {
+            kind,
+            path: 0,
+            key_id: 0,
+            cluster: 1,
+            sender,
+            incarnation,
+            number,
+            sent_ns: 1,
+            period_ns: 1000,
+            table_version: 3,
+        };
         let len = packet::encode(&mut out, &header, None, b"{}", &Keyring::default()).unwrap();
         out[..len].to_vec()
     }

@@ -6,6 +6,7 @@ use crate::core::{Core, FenceStart, Start, now_ns};
 use crate::fence::{Driver, Guard};
 use crate::files;
 use crate::gates::Gates;
+use crate::kept::KeptTable;
 use crate::receive::{Receiver, Wanted};
 use crate::rings::Rings;
 use crate::seqpacket::{self, Serves};
@@ -192,7 +193,15 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
     if let Some(c) = complaint {
         tracing::warn!("{c}");
     }
+    let (mut table, former, complaint) = KeptTable::open(&config.state, state.boot());
+    if let Some(c) = complaint {
+        tracing::warn!("{c}");
+    }
     let incarnation = state.begin(std::time::SystemTime::now());
+    match &former {
+        Some(f) => table.begin(f.epoch, f.version, f.last_process, f.last_interest),
+        None => table.begin(incarnation.into(), 0, 0, 0),
+    }
     if let Err(e) = state.save() {
         tracing::warn!("{e}");
     }
@@ -246,6 +255,8 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         name: config.node.clone(),
         node,
         incarnation,
+        boot: state.boot(),
+        former,
         period_ns: config.heartbeat_ns,
         keys: config.keyring,
         calibration: calibration(&config),
@@ -304,6 +315,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         told: tell,
         listener,
         state,
+        table,
         signals,
         guard,
         gates,

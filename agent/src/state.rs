@@ -74,6 +74,12 @@ impl State {
         self.rebooted
     }
 
+    /// The kernel's boot id; 0 where it does not tell.
+    #[must_use]
+    pub fn boot(&self) -> u128 {
+        u128::from_str_radix(&self.kept.boot.replace('-', ""), 16).unwrap_or(0)
+    }
+
     /// Notes this agent's incarnation.
     pub fn set_own(&mut self, incarnation: u32) {
         self.kept.incarnation = incarnation;

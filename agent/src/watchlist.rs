@@ -1,18 +1,19 @@
 //! The processes of this host that others may monitor: who they are, what became of them, and their piggyback bridges.
 
 use crate::bridge::Bridge;
+use crate::core::INTERESTS_FROM;
 use crate::status::Name;
 use fide_proto::detector::progress::Look;
 use fide_wire::control::WatchStatus;
-use fide_wire::packet::AnnouncedApp;
 use fide_wire::verdict::{Cause, ProgressSource};
 use fide_xdp::Process;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where a watch comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Origin {
     /// The configuration file.
     Config,
@@ -121,6 +122,8 @@ pub struct Watched {
     pub ended_ns: u64,
     /// The turn in which its last message was taken.
     pub taken_at: u64,
+    /// A former agent has watched it; whoever had it watched has not said so again.
+    pub is_kept: bool,
 }
 
 impl Watched {
@@ -162,6 +165,8 @@ pub struct Holder {
     pub owner: Owner,
     /// The process has joined by itself.
     pub joined: bool,
+    /// Of a former agent of this host.
+    pub is_kept: bool,
 }
 
 impl Holder {
@@ -190,8 +195,6 @@ pub type Moves = Arc<AtomicU64>;
 pub struct Watchlist {
     by_app: BTreeMap<u32, Watched>,
     next_app: u32,
-    /// Grows whenever what is announced changes.
-    pub version: u64,
     /// Messages taken so far: the number of the turn.
     turn: u64,
     /// The turn in which each user had a message taken last, or appeared. Users without a process
@@ -199,15 +202,13 @@ pub struct Watchlist {
     turns: BTreeMap<u32, u64>,
     /// The last message was one of root's.
     was_roots: bool,
-    /// Never announced yet.
-    unannounced: BTreeSet<u32>,
     /// Bridges that are not used any more: to be dropped by a thread that may wait.
     pub dropped: Vec<Bridge>,
 }
 
-/// Of the numbers of processes those that are kept for root's watches. One user uses up the others
-/// in 248 days: it is given a hundred a second.
-const NUMBERS_FOR_ROOT: u32 = 1 << 31;
+/// The numbers that watches of ordinary users may have; those above are kept for root's. One user
+/// uses them up in 248 days: it is given a hundred a second.
+const NUMBERS_OF_USERS: u32 = 1 << 31;
 /// Ended watches kept for the status page.
 const ENDED_KEPT: usize = 64;
 /// How long an end is shown on the status page, ns.
@@ -240,7 +241,7 @@ impl Watchlist {
             taken[low / 64] |= 1 << (low % 64);
         }
         let is_free = |low: usize| low != 0 && taken[low / 64] >> (low % 64) & 1 == 0;
-        let last = if account == 0 { u32::MAX } else { u32::MAX - NUMBERS_FOR_ROOT };
+        let last = if account == 0 { INTERESTS_FROM - 1 } else { NUMBERS_OF_USERS };
         let mut free = (self.next_app..last).map(|number| number + 1).filter(|number| is_free(usize::from(*number as u16)));
         free.next().ok_or_else(|| {
             format!(
@@ -261,8 +262,6 @@ impl Watchlist {
         self.turns.entry(watched.account).or_insert(self.turn);
         watched.taken_at = self.turn;
         self.by_app.insert(self.next_app, watched);
-        self.unannounced.insert(self.next_app);
-        self.version += 1;
         // A doomed process is still awaited.
         let over = |w: &Watched| w.ended.is_some_and(|(c, _)| c != Cause::Doomed);
         let ended: Vec<u32> = self.by_app.iter().filter(|(_, w)| over(w)).map(|(a, _)| *a).collect();
@@ -270,6 +269,18 @@ impl Watchlist {
             self.remove(*app);
         }
         Ok(self.next_app)
+    }
+
+    /// A process that a former agent has watched goes on under its number.
+    pub fn restore(&mut self, app: u32, watched: Watched) {
+        self.next_app = self.next_app.max(app);
+        self.turns.entry(watched.account).or_insert(self.turn);
+        self.by_app.insert(app, watched);
+    }
+
+    /// Numbers up to this one were used by a former agent.
+    pub fn used_up_to(&mut self, app: u32) {
+        self.next_app = self.next_app.max(app);
     }
 
     fn remove(&mut self, app: u32) -> Option<Watched> {
@@ -302,11 +313,10 @@ impl Watchlist {
         }
     }
 
-    /// Notes that a process is hung, by the notice with this number, or no longer. Changes what is announced.
+    /// Notes that a process is hung, by the notice with this number, or no longer.
     pub fn set_hung(&mut self, app: u32, hung: Option<u32>) {
         if let Some(w) = self.by_app.get_mut(&app) {
             w.hung = hung;
-            self.version += 1;
         }
     }
 
@@ -351,22 +361,6 @@ impl Watchlist {
         (of(true), of(false))
     }
 
-    /// The directory to announce: who is alive, and who crashed before anybody could learn its name.
-    pub fn announced(&mut self) -> Vec<AnnouncedApp> {
-        let new = std::mem::take(&mut self.unannounced);
-        let crashed = |w: &Watched| w.ended.is_some_and(|(c, _)| c != Cause::Left);
-        let listed = self.by_app.iter().filter(|(a, w)| w.ended.is_none() || (new.contains(a) && crashed(w)));
-        listed
-            .map(|(app, w)| AnnouncedApp {
-                app: *app,
-                name: w.name.clone(),
-                pbsize: w.pbsize,
-                hung: w.hung.unwrap_or(0),
-                user: w.charged,
-            })
-            .collect()
-    }
-
     /// The live process of this name.
     #[must_use]
     pub fn named(&self, name: &str) -> Option<u32> {
@@ -383,6 +377,7 @@ impl Watchlist {
             process: w.process(),
             owner: w.whose(),
             joined: w.origin == Origin::Joined,
+            is_kept: w.is_kept,
         };
         self.alive().filter(|(_, w)| holds(w)).map(holder).collect()
     }
@@ -424,7 +419,6 @@ impl Watchlist {
             w.hung = None;
             w.probe = None;
             self.dropped.extend(w.bridge.take()); // fail-consistency (FiDe §4.1): not a byte of it after its crash was sent
-            self.version += 1;
         }
         first
     }
@@ -433,8 +427,6 @@ impl Watchlist {
     pub fn forget(&mut self, app: u32) {
         let gone = self.remove(app).and_then(|w| w.bridge);
         self.dropped.extend(gone);
-        self.unannounced.remove(&app);
-        self.version += 1;
     }
 
     /// The next piggybacked message: `body` becomes the heartbeat's body. Returns whose it is.
@@ -559,6 +551,7 @@ mod tests {
             ended_ns: 0,
             settles_ns: 0,
             taken_at: 0,
+            is_kept: false,
         }
     }
 
@@ -604,35 +597,17 @@ mod tests {
     }
 
     #[test]
-    fn other_hosts_are_told_who_answers_for_a_watch() {
-        let mut list = Watchlist::default();
-        list.add(Watched { owner: 100_007, charged: 1001, ..watched("x") }).unwrap();
-        assert_eq!(list.announced()[0].user, 1001);
-    }
-
-    #[test]
     fn the_last_numbers_are_roots() {
-        let mut list = Watchlist { next_app: u32::MAX - NUMBERS_FOR_ROOT - 1, ..Watchlist::default() };
+        let mut list = Watchlist { next_app: NUMBERS_OF_USERS - 1, ..Watchlist::default() };
         let of = |charged| Watched { charged, ..watched("x") };
         let last = list.add(of(1001)).unwrap();
         let why = list.add(of(1001)).unwrap_err();
-        assert!(why.contains("2147483647 processes") && why.contains("restart"), "{why}");
+        assert!(why.contains("2147483648 processes") && why.contains("restart"), "{why}");
         list.add(of(0)).unwrap();
         list.forget(last); // it has the low half of the very last one
-        list.next_app = u32::MAX - 1;
-        assert_eq!(list.add(of(0)), Ok(u32::MAX));
+        list.next_app = INTERESTS_FROM - 2;
+        assert_eq!(list.add(of(0)), Ok(INTERESTS_FROM - 1));
         assert!(list.add(of(0)).is_err());
-    }
-
-    #[test]
-    fn who_crashed_before_it_was_announced_is_announced_once() {
-        let mut list = Watchlist::default();
-        let (a, b, c) = (list.add(watched("a")).unwrap(), list.add(watched("b")).unwrap(), list.add(watched("c")).unwrap());
-        list.end(a, Cause::Killed, 9, 1);
-        list.end(b, Cause::Left, 0, 1);
-        let names = |l: &mut Watchlist| l.announced().into_iter().map(|x| x.app).collect::<Vec<_>>();
-        assert_eq!(names(&mut list), [a, c]);
-        assert_eq!(names(&mut list), [c]);
     }
 
     #[test]

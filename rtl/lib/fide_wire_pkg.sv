@@ -85,7 +85,6 @@ package fide_wire_pkg;
   localparam logic [7:0] KIND_MEMORY_ANSWER = 8'd12;
   localparam logic [7:0] KIND_SIZE_PROBE = 8'd13;
   localparam logic [7:0] KIND_SIZE_ANSWER = 8'd14;
-  localparam logic [7:0] KIND_CONFIRM = 8'd15;
   localparam logic [7:0] CHANNEL_NODE = 8'd0;
   localparam logic [7:0] CHANNEL_PIGGYBACK = 8'd1;
   localparam logic [7:0] CHANNEL_GROUPS = 8'd2;

@@ -4,7 +4,8 @@
 //! |---|---|---|
 //! | heartbeat | [`frame::Kind::Heartbeat`] | nothing, or an item with the piggyback of one process ([`frame::items`]) |
 //! | notice, leave | [`frame::Kind::Change`] | one [`Change`] of the sender's own table; row 0 is its agent, which leaves |
-//! | confirmation | [`frame::Kind::Confirm`] | [`ConfirmEntry`] each |
+//! | pull | [`frame::Kind::Pull`] | [`frame::table::Pull`] |
+//! | rows | [`frame::Kind::Rows`] | [`frame::table::RowsHead`] and rows |
 //! | path report | [`frame::Kind::PathReport`] | [`ReportEntry`] each |
 //! | announcement | [`frame::Kind::Introduction`] | [`Announce`] as JSON |
 //! | hello | [`frame::Kind::Hello`] | [`frame::introduction::Hello`] |
@@ -51,11 +52,13 @@ pub enum Kind {
     Notice,
     /// The sender's agent leaves: a notice with app 0.
     Leave,
-    /// Which notices the sender has received.
-    Confirm,
+    /// The sender lags behind a table.
+    Pull,
+    /// Rows of the sender's table.
+    Rows,
     /// What the sender receives from others, per path.
     PathReport,
-    /// Name, contract and monitored processes of the sender.
+    /// Name, contract and table of the sender.
     Announce,
     /// The sender asks others to show that they live now ([`crate::frame::introduction::Hello`]). They answer in an
     /// [`Announce`].
@@ -64,8 +67,8 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Kind; 7] =
-        [Kind::Heartbeat, Kind::Notice, Kind::Leave, Kind::Confirm, Kind::PathReport, Kind::Announce, Kind::Hello];
+    pub const ALL: [Kind; 8] =
+        [Kind::Heartbeat, Kind::Notice, Kind::Leave, Kind::Pull, Kind::Rows, Kind::PathReport, Kind::Announce, Kind::Hello];
 
     /// The kind of its frames.
     #[must_use]
@@ -73,7 +76,8 @@ impl Kind {
         match self {
             Kind::Heartbeat => frame::Kind::Heartbeat,
             Kind::Notice | Kind::Leave => frame::Kind::Change,
-            Kind::Confirm => frame::Kind::Confirm,
+            Kind::Pull => frame::Kind::Pull,
+            Kind::Rows => frame::Kind::Rows,
             Kind::PathReport => frame::Kind::PathReport,
             Kind::Announce => frame::Kind::Introduction,
             Kind::Hello => frame::Kind::Hello,
@@ -86,7 +90,8 @@ impl Kind {
         Some(match kind {
             frame::Kind::Heartbeat => Kind::Heartbeat,
             frame::Kind::Change => Kind::Notice,
-            frame::Kind::Confirm => Kind::Confirm,
+            frame::Kind::Pull => Kind::Pull,
+            frame::Kind::Rows => Kind::Rows,
             frame::Kind::PathReport => Kind::PathReport,
             frame::Kind::Introduction => Kind::Announce,
             frame::Kind::Hello => Kind::Hello,
@@ -214,12 +219,14 @@ pub struct Header {
     pub sent_ns: u64,
     /// The sender's heartbeat interval HB.
     pub period_ns: u32,
+    /// The low half of the version through which the sender's table is complete.
+    pub table_version: u32,
 }
 
-/// A notice: one verdict about one process (or, with app 0, about the sending agent).
+/// A notice: one verdict about one process (or, with app 0, about the sending agent), a change of the sender's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// Running number of the sender's notices, from 1, without a gap.
+    /// The version of the change.
     pub notice: u32,
     /// Which monitored process, as announced; 0 for the agent itself.
     pub app: u32,
@@ -238,6 +245,12 @@ pub struct Notice {
 impl Notice {
     /// Flag: this confirms an earlier *doomed* of the same process, with the final code.
     pub const CONFIRMS: u16 = 1;
+
+    /// That a process runs, certain: to be completed.
+    #[must_use]
+    pub const fn of_process(app: u32, event_ns: u64) -> Self {
+        Self { notice: 0, app, cause: Cause::Monitored, grade: Grade::Certain, flags: 0, code: 0, event_ns }
+    }
 }
 
 /// A received and authenticated packet.
@@ -302,6 +315,7 @@ pub fn decode<'a>(bytes: &'a [u8], cluster: u32, keys: &Keyring) -> Result<Packe
         number: h.number,
         sent_ns: h.sent_ns,
         period_ns: h.period_ns,
+        table_version: h.table_version,
     };
     Ok(Packet { header, notice, body })
 }
@@ -369,7 +383,7 @@ pub fn encode(
         number: header.number,
         sent_ns: header.sent_ns,
         period_ns: header.period_ns,
-        table_version: 0,
+        table_version: header.table_version,
     };
     let written = match notice {
         Some(n) => frame::encode(out, &h, &n.change(header.sender).bytes(), keys),
@@ -379,48 +393,6 @@ pub fn encode(
         None => frame::encode(out, &h, body, keys),
     };
     written.map_err(|e| EncodeError::TooLarge { size: e.size, limit: e.limit })
-}
-
-/// One entry of a [`Kind::Confirm`] body: all notices of `node`'s `incarnation` up to and including `upto`, and
-/// those above it whose bit is set (bit 0 is `upto + 1`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConfirmEntry {
-    /// Whose notices.
-    pub node: u32,
-    /// Which of its incarnations.
-    pub incarnation: u32,
-    /// All up to here.
-    pub upto: u32,
-    /// And these beyond.
-    pub beyond: u32,
-}
-
-impl ConfirmEntry {
-    /// Bytes on the wire.
-    pub const LEN: usize = 16;
-
-    /// Whether this confirms notice `n`.
-    #[must_use]
-    pub fn covers(&self, n: u32) -> bool {
-        n <= self.upto || (n - self.upto <= 32 && self.beyond >> (n - self.upto - 1) & 1 == 1)
-    }
-
-    /// Appends the entry to a body.
-    pub fn write(&self, body: &mut Vec<u8>) {
-        for word in [self.node, self.incarnation, self.upto, self.beyond] {
-            body.extend_from_slice(&word.to_be_bytes());
-        }
-    }
-
-    /// Reads all entries of a body; a last one cut short is left out.
-    pub fn read_all(body: &[u8]) -> impl Iterator<Item = Self> + '_ {
-        body.chunks_exact(Self::LEN).map(|b| Self {
-            node: u32::from_be_bytes(be(b, 0)),
-            incarnation: u32::from_be_bytes(be(b, 4)),
-            upto: u32::from_be_bytes(be(b, 8)),
-            beyond: u32::from_be_bytes(be(b, 12)),
-        })
-    }
 }
 
 /// One entry of a [`Kind::PathReport`] body: what the sender of the report receives from `node` on `path`.
@@ -481,7 +453,6 @@ impl ReportEntry {
 }
 
 /// The body of a [`Kind::Announce`]: JSON, because it is rare, grows with versions, and must be readable in a capture.
-/// A directory larger than one packet is sent in parts of the same `version`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Announce {
     /// The node's name.
@@ -492,8 +463,15 @@ pub struct Announce {
     /// What the sender promises per path.
     #[serde(default)]
     pub contract: Contract,
-    /// Grows whenever the directory changes.
-    pub version: u64,
+    /// Which table the sender writes; 0: none.
+    #[serde(default, with = "hex")]
+    pub epoch: u64,
+    /// The version through which it is complete.
+    #[serde(default, with = "hex")]
+    pub complete: u64,
+    /// The boot id of the sender's kernel.
+    #[serde(default, with = "hex128")]
+    pub boot: u128,
     /// This incarnation follows one that another host had given up although its agent ran on: nothing died.
     #[serde(default)]
     pub renewed: bool,
@@ -501,7 +479,7 @@ pub struct Announce {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fence: Option<FencePromise>,
     /// Hellos that this announcement answers, and the numbers that the sender had used by then in both classes:
-    /// packets with lower ones are recordings. Announcements with answers have no parts.
+    /// packets with lower ones are recordings.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub answers: Vec<AnnouncedAnswer>,
     /// The number of the last heartbeat; 0 but for an answer.
@@ -516,42 +494,6 @@ pub struct Announce {
     /// Paths on which frames with the sender's own MAC came to it a moment ago: what is for it there may go astray.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub diverted: Vec<u8>,
-    /// Which part this is, from 0.
-    #[serde(default)]
-    pub part: u16,
-    /// How many parts there are; 0: this says nothing of processes.
-    #[serde(default = "one")]
-    pub parts: u16,
-    /// Monitored processes in this part.
-    #[serde(default)]
-    pub apps: Vec<AnnouncedApp>,
-    /// Processes of others that are monitored from here, in this part.
-    #[serde(default)]
-    pub monitors: Vec<AnnouncedMonitor>,
-}
-
-fn one() -> u16 {
-    1
-}
-
-/// One monitored process in an [`Announce`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AnnouncedApp {
-    /// Its number in notices: never used twice in an incarnation.
-    #[serde(rename = "i")]
-    pub app: u32,
-    /// Its name, unique on its host.
-    #[serde(rename = "n")]
-    pub name: String,
-    /// The largest piggyback it sends.
-    #[serde(rename = "b", default)]
-    pub pbsize: u32,
-    /// The number of the notice that says that it is hung, 0 when it is not: for those who came too late to hear it.
-    #[serde(rename = "h", default, skip_serializing_if = "is_zero")]
-    pub hung: u32,
-    /// The user of its watch on its host, 0 for root and the configuration: what one user has is shared out on other hosts, too.
-    #[serde(rename = "u", default, skip_serializing_if = "is_zero")]
-    pub user: u32,
 }
 
 /// The answer to a hello, in an [`Announce`].
@@ -579,28 +521,22 @@ mod hex {
     }
 }
 
+mod hex128 {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub fn serialize<S: Serializer>(number: &u128, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(&format_args!("{number:x}"))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<u128, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(d)?;
+        u128::from_str_radix(&text, 16).map_err(D::Error::custom)
+    }
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls it with")]
 const fn is_none(number: &u64) -> bool {
     *number == 0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls it with")]
-const fn is_zero(number: &u32) -> bool {
-    *number == 0
-}
-
-/// One interest of the sender's applications, in an [`Announce`]: what `on_monitor_req` tells the monitored process (Listing 1).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AnnouncedMonitor {
-    /// The node of the process.
-    #[serde(rename = "d")]
-    pub node: u32,
-    /// Its number there.
-    #[serde(rename = "i")]
-    pub app: u32,
-    /// The piggyback size wanted.
-    #[serde(rename = "b", default)]
-    pub pbsize: u32,
 }
 
 #[cfg(test)]
@@ -614,7 +550,18 @@ mod tests {
     }
 
     fn header(kind: Kind) -> Header {
-        Header { kind, path: 1, key_id: 1, cluster: 7, sender: 3, incarnation: 5, number: 42, sent_ns: 99, period_ns: 1_000_000 }
+        Header {
+            kind,
+            path: 1,
+            key_id: 1,
+            cluster: 7,
+            sender: 3,
+            incarnation: 5,
+            number: 42,
+            sent_ns: 99,
+            period_ns: 1_000_000,
+            table_version: 7,
+        }
     }
 
     fn notice() -> Notice {
@@ -697,7 +644,7 @@ mod tests {
         assert_eq!(of(frame::Kind::Change, &Change { version: 1 << 32, ..change }.bytes()), Err(Refusal::Kind));
         assert_eq!(of(frame::Kind::Change, &[change.bytes(), change.bytes()].concat()), Err(Refusal::Oversize));
         assert_eq!(of(frame::Kind::Change, &change.bytes()[..31]), Err(Refusal::Short));
-        assert_eq!(of(frame::Kind::Pull, b""), Err(Refusal::Kind));
+        assert_eq!(of(frame::Kind::Message, b""), Err(Refusal::Kind));
         let heartbeat = |body: &[u8]| of(frame::Kind::Heartbeat, body);
         assert_eq!(heartbeat(&[1, 0, 2, 7, 8]), Ok(vec![7, 8]));
         assert_eq!(heartbeat(&[1, 0, 2, 7, 8, 2, 0, 0]), Ok(vec![7, 8]), "another service's item behind it");
@@ -705,17 +652,6 @@ mod tests {
         for cut in [&[1][..], &[1, 0], &[1, 0, 2, 7], &[2, 255, 255]] {
             assert_eq!(heartbeat(cut), Err(Refusal::Short));
         }
-    }
-
-    #[test]
-    fn confirmations_cover_what_they_say() {
-        let c = ConfirmEntry { node: 1, incarnation: 2, upto: 10, beyond: 0b101 };
-        assert!(c.covers(1) && c.covers(10) && c.covers(11) && !c.covers(12) && c.covers(13));
-        assert!(!c.covers(u32::MAX));
-        let mut body = Vec::new();
-        c.write(&mut body);
-        body.push(0);
-        assert_eq!(ConfirmEntry::read_all(&body).collect::<Vec<_>>(), [c]);
     }
 
     #[test]
@@ -734,7 +670,7 @@ mod tests {
         fn what_is_written_is_read(kind in any_kind(), path in 0u8..16, cluster: u32, sender: u32, incarnation: u32,
                                    number in 0..=NUMBER_MAX, sent_ns: u64, period_ns: u32, n: u32, app in 1u32.., code: i32, event_ns: u64,
                                    body in proptest::collection::vec(any::<u8>(), 0..=BODY_MAX)) {
-            let header = Header { kind, path, key_id: 1, cluster, sender, incarnation, number, sent_ns, period_ns };
+            let header = Header { kind, path, key_id: 1, cluster, sender, incarnation, number, sent_ns, period_ns, table_version: n };
             let app = if kind == Kind::Leave { 0 } else { app };
             let notice = kind.has_notice().then_some(Notice { notice: n, app, code, event_ns, ..notice() });
             let body = if notice.is_some() { &[][..] } else { &body };
@@ -749,7 +685,6 @@ mod tests {
         #[test]
         fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
             let _ = decode(&bytes, 7, &ring());
-            let _ = ConfirmEntry::read_all(&bytes).count();
             let _ = ReportEntry::read_all(&bytes).count();
         }
     }

@@ -4,9 +4,7 @@ mod targets;
 
 use fide_wire::control::{ErrorCode, HistoryEvent, Refused, Reply, Request, RingKind, Selector, Status};
 use fide_wire::event::Record;
-use fide_wire::packet::{
-    Announce, AnnouncedApp, AnnouncedMonitor, BODY_MAX, ConfirmEntry, Header, Kind, Notice, PACKET_MAX, ReportEntry, encode,
-};
+use fide_wire::packet::{Announce, BODY_MAX, Header, Kind, Notice, PACKET_MAX, ReportEntry, encode};
 use fide_wire::verdict::{Cause, Evidence, Grade, PathEvidence, VerdictId};
 use zerocopy::IntoBytes;
 
@@ -75,10 +73,6 @@ fn smoke(seeds: &[Vec<u8>], rounds: usize, target: fn(&[u8])) {
 }
 
 fn bodies() -> Vec<Vec<u8>> {
-    let mut confirm = Vec::new();
-    for upto in [0, 40, u32::MAX - 3] {
-        ConfirmEntry { node: 1, incarnation: 2, upto, beyond: 0x8000_0005 }.write(&mut confirm);
-    }
     let mut report = Vec::new();
     for path in [0, 1] {
         ReportEntry {
@@ -93,18 +87,16 @@ fn bodies() -> Vec<Vec<u8>> {
         }
         .write(&mut report);
     }
-    vec![b"".to_vec(), b"x".to_vec(), confirm, report, announcement(), vec![0xaa; BODY_MAX]]
+    vec![b"".to_vec(), b"x".to_vec(), report, announcement(), vec![0xaa; BODY_MAX]]
 }
 
 fn announcement() -> Vec<u8> {
     serde_json::to_vec(&Announce {
         name: "größer".into(),
         addresses: vec!["10.0.0.1".into(), "fe80::1".into()],
-        version: 3,
-        part: 0,
-        parts: 1,
-        apps: vec![AnnouncedApp { app: 1, name: "db".into(), pbsize: 64, hung: 0, user: 0 }],
-        monitors: vec![AnnouncedMonitor { node: 4, app: 5, pbsize: 6 }],
+        epoch: u64::MAX,
+        complete: 3,
+        boot: u128::MAX,
         ..Announce::default()
     })
     .unwrap()
@@ -124,6 +116,7 @@ fn packets() -> Vec<Vec<u8>> {
                 number: 5,
                 sent_ns: 6,
                 period_ns: 7,
+                table_version: 9,
             };
             let app = if kind == Kind::Leave { 0 } else { 2 };
             let notice = Notice { notice: 1, app, cause: Cause::Killed, grade: Grade::Certain, flags: 1, code: -9, event_ns: 8 };

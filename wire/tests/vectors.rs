@@ -2,10 +2,11 @@
 //!
 //! After a change of the format: `FIDE_BLESS=1 cargo test -p fide-wire --test vectors`, and read the difference.
 
+use fide_wire::frame::table::{Pull, RowsHead};
 use fide_wire::frame::{self, BODY_AT, HEADER_LEN};
 use fide_wire::mac::{Key, Keyring};
 use fide_wire::packet::{
-    self, BODY_MAX, ConfirmEntry, Header, Kind, NUMBER_MAX, Notice, PACKET_MAX, Packet, Refusal, ReportEntry, decode, encode,
+    self, BODY_MAX, Header, Kind, NUMBER_MAX, Notice, PACKET_MAX, Packet, Refusal, ReportEntry, decode, encode,
 };
 use fide_wire::verdict::{Cause, Grade};
 use fide_wire::{jitter, name_id};
@@ -49,6 +50,7 @@ fn header(kind: Kind) -> Header {
         number: 0x4567_89ab_cdef,
         sent_ns: 987_654_321_012_345,
         period_ns: 1_000_000,
+        table_version: 42,
     }
 }
 
@@ -81,7 +83,7 @@ fn fields(p: &Packet<'_>) -> Value {
     let h = &p.header;
     let mut v = json!({
         "kind": h.kind.frame() as u8, "path": h.path, "key_id": h.key_id, "cluster": h.cluster, "sender": h.sender, "incarnation": h.incarnation,
-        "number": h.number.to_string(), "sent_ns": h.sent_ns.to_string(), "period_ns": h.period_ns, "body": hex(p.body),
+        "number": h.number.to_string(), "sent_ns": h.sent_ns.to_string(), "period_ns": h.period_ns, "table_version": h.table_version, "body": hex(p.body),
     });
     if let Some(n) = &p.notice {
         v["notice"] = json!({
@@ -121,10 +123,20 @@ fn vectors() -> Value {
         number: NUMBER_MAX,
         sent_ns: u64::MAX,
         period_ns: u32::MAX,
+        table_version: u32::MAX,
         ..header(Kind::Heartbeat)
     };
     add("a heartbeat with the largest of everything", &made(&extremes, None, b"", &ring), &ring);
-    let zeros = Header { path: 0, sender: 0, incarnation: 0, number: 0, sent_ns: 0, period_ns: 0, ..header(Kind::Heartbeat) };
+    let zeros = Header {
+        path: 0,
+        sender: 0,
+        incarnation: 0,
+        number: 0,
+        sent_ns: 0,
+        period_ns: 0,
+        table_version: 0,
+        ..header(Kind::Heartbeat)
+    };
     add("a heartbeat with zeros (freshness is not decided here)", &made(&zeros, None, b"", &ring), &ring);
     add("a notice: process 7 is doomed by signal 9", &noticed, &ring);
     let confirming = Notice { notice: 43, cause: Cause::Killed, flags: Notice::CONFIRMS, ..notice() };
@@ -136,10 +148,12 @@ fn vectors() -> Value {
     let left = Notice { app: 0, cause: Cause::Left, code: 0, ..notice() };
     add("a leave", &made(&header(Kind::Leave), Some(&left), b"", &ring), &ring);
     let mut body = Vec::new();
-    for beyond in [0, 0b101] {
-        ConfirmEntry { node: name_id("beta"), incarnation: 5, upto: 40, beyond }.write(&mut body);
-    }
-    add("a confirmation of two senders", &made(&header(Kind::Confirm), None, &body, &ring), &ring);
+    Pull { origin: name_id("beta"), epoch: 5, from: 40, list: None }.write(&mut body);
+    add("a pull", &made(&header(Kind::Pull), None, &body, &ring), &ring);
+    let mut body = Vec::new();
+    RowsHead { origin: name_id("alpha"), epoch: 5, from: 40, through: 42, complete: 42, list: None, is_unsure: false }
+        .write(&mut body);
+    add("rows: nothing that is newer", &made(&header(Kind::Rows), None, &body, &ring), &ring);
     let mut body = Vec::new();
     ReportEntry {
         node: name_id("beta"),
@@ -153,7 +167,7 @@ fn vectors() -> Value {
     }
     .write(&mut body);
     add("a path report", &made(&header(Kind::PathReport), None, &body, &ring), &ring);
-    let announce = br#"{"name":"alpha","version":1,"part":0,"parts":1,"apps":[{"i":7,"n":"db","b":64}]}"#;
+    let announce = br#"{"name":"alpha","epoch":"5","complete":"2a","boot":"0"}"#;
     let hello = [0, 0, 0, 0, 0, 0, 0, 7, 0, 1, 0, 0, 0, 9, 0, 0];
     add("a hello to one host", &made(&header(Kind::Hello), None, &hello, &ring), &ring);
     add("an announcement", &made(&header(Kind::Announce), None, announce, &ring), &ring);
@@ -191,7 +205,7 @@ fn vectors() -> Value {
     add("an item of another service behind the piggyback, signed", &resigned([&piggyback[..], &[2, 0, 1, 0]].concat()), &ring);
     add(
         "a body of another packet",
-        &[&piggyback[..48], &made(&header(Kind::Confirm), None, b"\x00\x07hello", &ring)[48..]].concat(),
+        &[&piggyback[..48], &made(&header(Kind::Pull), None, b"\x00\x07hello", &ring)[48..]].concat(),
         &ring,
     );
     let largest = made(&header(Kind::Heartbeat), None, &full, &ring);
@@ -294,6 +308,7 @@ fn every_vector_replays() {
             number: long(&wanted["number"]),
             sent_ns: long(&wanted["sent_ns"]),
             period_ns: u(&wanted["period_ns"]) as u32,
+            table_version: u(&wanted["table_version"]) as u32,
         };
         let body = unhex(wanted["body"].as_str().unwrap());
         assert_eq!(got, Packet { header, notice, body: &body }, "{name}");

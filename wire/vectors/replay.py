@@ -9,7 +9,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 MASK = (1 << 64) - 1
 CAUSES = set(range(1, 11)) | set(range(16, 29))
 HEARTBEAT, CHANGE, PIGGYBACK = 1, 2, 1
-KINDS = {1, 2, 5, 6, 7, 15}
+KINDS = {1, 2, 3, 4, 5, 6, 7}
 
 
 def siphash(key, message):
@@ -42,7 +42,7 @@ def decode(packet, cluster, keys):
         return "short"
     if len(packet) > 1472:
         return "oversize"
-    magic, version, path_key, said, sender, incarnation, word, sent, period, _table = struct.unpack(">HBBIIIQQII", packet[:40])
+    magic, version, path_key, said, sender, incarnation, word, sent, period, table = struct.unpack(">HBBIIIQQII", packet[:40])
     if magic != 0xF1DE:
         return "magic"
     if version >> 4 != 2:
@@ -60,7 +60,7 @@ def decode(packet, cluster, keys):
         return "kind"
     fields = {
         "kind": kind, "path": path_key >> 4, "key_id": path_key & 15, "cluster": said, "sender": sender, "incarnation": incarnation,
-        "number": str(word & (1 << 48) - 1), "sent_ns": str(sent), "period_ns": period,
+        "number": str(word & (1 << 48) - 1), "sent_ns": str(sent), "period_ns": period, "table_version": table,
     }
     if kind == HEARTBEAT and body:
         length = int.from_bytes(body[1:3], "big")

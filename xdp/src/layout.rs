@@ -37,7 +37,7 @@ pub struct Setup {
     pub cluster: u32,
     /// This node.
     pub node: u32,
-    /// This agent's incarnation in the upper half, the number the last notice got in the lower.
+    /// This agent's incarnation in the upper half, the version of the last change in the lower.
     pub life: u64,
     /// UDP port, host byte order.
     pub port: u16,
@@ -204,7 +204,9 @@ pub struct Peer {
     /// Not 0: this incarnation is over.
     pub condemned: u32,
     /// The receive queue that its last heartbeat came by, counted from 1, by path; 0: none has.
-    pub queue: [u32; PATHS],
+    pub queue: [u16; PATHS],
+    /// The highest version of its table that its heartbeats named, the low half.
+    pub table_version: u32,
     /// By path, [`fide_wire::marks::Marks`].
     pub mark: [[u64; 2]; PATHS],
     /// By path, the low half of the number of its last report that was taken while it was condemned.
@@ -359,7 +361,7 @@ mod tests {
         same!(btf, Question, "fide_question", [nonce, head, tail, path, from]);
         same!(btf, Source, "fide_source", [count, last_ns, from, mac, ip, reserved]);
         same!(btf, Path, "fide_path", [number, sent_ns, arrived_ns, arrived, lost, event_number, jitter_max_ns, refused]);
-        same!(btf, Peer, "fide_peer", [node, incarnation, period_ns, condemned, queue, mark, told, path]);
+        same!(btf, Peer, "fide_peer", [node, incarnation, period_ns, condemned, queue, table_version, mark, told, path]);
         same!(btf, Watch, "fide_watch", [start_ticks, settles_ns, app, state, status, unreported]);
         same!(
             btf,

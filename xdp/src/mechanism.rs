@@ -290,12 +290,19 @@ impl Mechanism {
         unsafe { AtomicU64::from_ptr(&raw mut (*self.setup.at(0)).life) }
     }
 
-    /// Begins a new incarnation: notices are numbered from 1 again. No notice gets the number of one and the incarnation of the other.
+    /// Begins a new incarnation. Versions of changes go on.
     pub fn set_incarnation(&self, incarnation: u32) {
-        self.life().store(u64::from(incarnation) << 32, Ordering::SeqCst);
+        let begin = |life: u64| Some(u64::from(incarnation) << 32 | life & u64::from(u32::MAX));
+        // The closure always gives a value, so this cannot fail.
+        let _ = self.life().fetch_update(Ordering::SeqCst, Ordering::SeqCst, begin);
     }
 
-    /// Takes the next notice number, shared with the exit watch so that there is no gap and no double.
+    /// Goes on with a table that a former agent wrote: versions up to this one were used. To be called before the exit watch is attached.
+    pub fn set_version(&self, version: u32) {
+        self.life().fetch_add(version.into(), Ordering::SeqCst);
+    }
+
+    /// Takes the version of the next change, shared with the exit watch so that there is no gap and no double.
     #[must_use]
     pub fn next_notice(&self) -> u32 {
         (self.life().fetch_add(1, Ordering::AcqRel) + 1) as u32

@@ -68,7 +68,7 @@ as_root! {
     fn an_interface_without_a_path_passes() {
         let b = Bench::new();
         let hb = packet_of(&Header { kind: Kind::Heartbeat, path: 0, key_id: 0, cluster: CLUSTER, sender: PEER, incarnation: PEER_INCARNATION,
-            number: 1, sent_ns: 0, period_ns: 1 }, None, b"", &b.keys);
+            number: 1, sent_ns: 0, period_ns: 1, table_version: 0 }, None, b"", &b.keys);
         assert_eq!(b.m.test_receive(&ipv4(&hb), LO).unwrap(), XDP_PASS);
         assert_eq!(b.m.refused(), [0; Refusal::COUNT]);
     }
@@ -156,7 +156,7 @@ as_root! {
             assert_eq!(b.m.barrier(0, nonce), None);
             assert_eq!(b.frame_arrives(0, &frame), Fate::Passed, "the agent's socket gets it too");
             let queue = b.m.barrier(0, nonce).expect("noted");
-            assert_eq!(b.m.peer(PEER_SLOT).queue, [queue, 0], "the queue of the heartbeat: tests have one");
+            assert_eq!(b.m.peer(PEER_SLOT).queue.map(u32::from), [queue, 0], "the queue of the heartbeat: tests have one");
             assert_eq!(b.m.barrier(1, nonce), None, "not on the other path");
             assert_eq!(b.m.barrier(0, nonce - 1), None, "overtaken");
         }
@@ -170,7 +170,7 @@ as_root! {
         let mut b = Bench::new();
         let hb = b.heartbeat(0, b"");
         assert_eq!(b.arrives(0, &hb), Fate::Accepted);
-        let queue = b.m.peer(PEER_SLOT).queue[0];
+        let queue = u32::from(b.m.peer(PEER_SLOT).queue[0]);
         assert_eq!(b.m.steered(0), []);
         let frames = [ethernet(0x0800, &ip4(5, 0, 6, &segment(PORT, RST | ACK, 1))), ethernet(0x86dd, &ip6(6, &segment(PORT, SYN | ACK, 2))),
             vlan(5, 0x0800, &ip4(5, 0, 6, &segment(PORT, RST | ACK, 3))), vlan(5, 0x86dd, &ip6(6, &segment(PORT, RST | ACK, u32::MAX)))];
@@ -483,7 +483,7 @@ as_root! {
     fn numbers_must_grow_on_each_path_and_in_each_class() {
         let mut b = Bench::new();
         let numbered = |b: &Bench, kind: Kind, path: u8, number: u64| {
-            let h = Header { kind, path, key_id: 0, cluster: CLUSTER, sender: PEER, incarnation: PEER_INCARNATION, number, sent_ns: 1, period_ns: 1 };
+            let h = Header { kind, path, key_id: 0, cluster: CLUSTER, sender: PEER, incarnation: PEER_INCARNATION, number, sent_ns: 1, period_ns: 1, table_version: 0 };
             b.sign(&h, a_notice_of(kind, number as u32, 1).as_ref(), b"")
         };
         for kind in [Kind::Heartbeat, Kind::Notice] {
@@ -509,10 +509,10 @@ as_root! {
             let p = b.sign(&h, a_notice_of(kind, h.number as u32, 1).as_ref(), if kind == Kind::Announce { b"{}" } else { b"" });
             b.arrives(0, &p)
         };
-        for kind in [Kind::Heartbeat, Kind::Notice, Kind::Leave, Kind::Confirm, Kind::PathReport, Kind::Announce] {
+        for kind in [Kind::Heartbeat, Kind::Notice, Kind::Leave, Kind::Pull, Kind::PathReport, Kind::Announce] {
             assert_eq!(of(&mut b, kind, PEER_INCARNATION - 1), Fate::Refused(Refusal::OldIncarnation), "{kind:?} of the life before");
         }
-        for kind in [Kind::Heartbeat, Kind::Notice, Kind::Leave, Kind::Confirm, Kind::PathReport] {
+        for kind in [Kind::Heartbeat, Kind::Notice, Kind::Leave, Kind::Pull, Kind::PathReport] {
             assert_eq!(of(&mut b, kind, PEER_INCARNATION + 1), Fate::Refused(Refusal::OldIncarnation), "{kind:?} of a life not begun");
         }
         assert!(b.inbox().is_empty() && b.urgent().is_empty());
@@ -536,7 +536,7 @@ as_root! {
         assert_eq!(b.arrives(0, &hb), Fate::Accepted);
         b.m.condemn(PEER_SLOT);
         let before = b.m.peer(PEER_SLOT);
-        for kind in [Kind::Heartbeat, Kind::Notice, Kind::Leave, Kind::Confirm, Kind::Announce] {
+        for kind in [Kind::Heartbeat, Kind::Notice, Kind::Leave, Kind::Pull, Kind::Announce] {
             let h = b.header(kind, 0);
             let p = b.sign(&h, a_notice_of(kind, 1, 1).as_ref(), b"");
             assert_eq!(b.arrives(0, &p), Fate::Refused(Refusal::OldIncarnation), "{kind:?}");
@@ -625,7 +625,7 @@ as_root! {
         };
         b.m.note_sent(true, 100);
         b.m.note_sent(false, 10);
-        for kind in [Kind::Heartbeat, Kind::Notice, Kind::Leave, Kind::Confirm, Kind::PathReport] {
+        for kind in [Kind::Heartbeat, Kind::Notice, Kind::Leave, Kind::Pull, Kind::PathReport] {
             assert_eq!(own(&mut b, kind, SELF_INCARNATION, 10), Fate::Refused(Refusal::Own), "{kind:?}");
         }
         assert_eq!(b.m.complaints(), (0, 0), "they were sent");
@@ -648,7 +648,7 @@ as_root! {
 
     fn a_stranger_is_heard_only_when_it_announces_itself() {
         let mut b = Bench::new();
-        for kind in [Kind::Heartbeat, Kind::Notice, Kind::Leave, Kind::Confirm, Kind::PathReport] {
+        for kind in [Kind::Heartbeat, Kind::Notice, Kind::Leave, Kind::Pull, Kind::PathReport] {
             let h = Header { sender: 99, ..b.header(kind, 0) };
             let p = b.sign(&h, a_notice_of(kind, 1, 1).as_ref(), b"");
             assert_eq!(b.arrives(0, &p), Fate::Refused(Refusal::UnknownSender), "{kind:?}");
@@ -920,7 +920,7 @@ as_root! {
             let s = b.m.new_subscriber().unwrap();
             b.m.set_subscribers(0, 0, 1 << s.index).unwrap();
             let ring = Mapped::new(s.fd(), RING_BYTES as usize).unwrap();
-            for kind in [Kind::Heartbeat, Kind::Confirm, Kind::PathReport, Kind::Announce] {
+            for kind in [Kind::Heartbeat, Kind::Pull, Kind::PathReport, Kind::Announce] {
                 for len in [3, 8, 9, 100, BODY_MAX] {
                     let h = b.header(kind, 0);
                     let good = b.sign(&h, None, &vec![7; len]);
@@ -951,7 +951,7 @@ as_root! {
 
     fn reports_confirmations_and_announcements_reach_the_inbox_whole() {
         let mut b = Bench::new();
-        for kind in [Kind::Confirm, Kind::PathReport, Kind::Announce] {
+        for kind in [Kind::Pull, Kind::PathReport, Kind::Announce] {
             for body in [&b""[..], b"x", &[3; BODY_MAX]] {
                 let h = b.header(kind, 0);
                 let sent = b.sign(&h, None, body);
@@ -1189,7 +1189,7 @@ as_root! {
         let frames: Vec<Vec<u8>> = {
             let keys = Keyring::new(stays, None).unwrap();
             (1..=4000).map(|number| ipv4(&packet_of(&Header { kind: Kind::Heartbeat, path: 0, key_id: 0, cluster: CLUSTER, sender: PEER,
-                incarnation: PEER_INCARNATION, number, sent_ns: 0, period_ns: 1 }, None, b"", &keys))).collect()
+                incarnation: PEER_INCARNATION, number, sent_ns: 0, period_ns: 1, table_version: 0 }, None, b"", &keys))).collect()
         };
         std::thread::scope(|s| {
             s.spawn(|| {

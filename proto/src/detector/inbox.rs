@@ -1,6 +1,26 @@
 //! Which notices of one sender have been received: what the confirmations say.
 
-use fide_wire::packet::ConfirmEntry;
+/// What one receiver has of one sender's notices: all up to and including `upto`, and those above it whose bit is set
+/// (bit 0 is `upto + 1`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConfirmEntry {
+    /// Whose notices.
+    pub node: u32,
+    /// Which of its incarnations.
+    pub incarnation: u32,
+    /// All up to here.
+    pub upto: u32,
+    /// And these beyond.
+    pub beyond: u32,
+}
+
+impl ConfirmEntry {
+    /// Whether this confirms notice `n`.
+    #[must_use]
+    pub fn covers(&self, n: u32) -> bool {
+        n <= self.upto || (n - self.upto <= 32 && self.beyond >> (n - self.upto - 1) & 1 == 1)
+    }
+}
 
 /// Notices recognised beyond the first one missing: the width of [`ConfirmEntry::beyond`].
 pub const WINDOW: u32 = 32;

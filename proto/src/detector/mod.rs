@@ -137,14 +137,14 @@ mod tests;
 pub use action::{Action, PathArrival, ProbeResult, Refused, Seen, Taken, Verdict};
 pub use apps::{AppState, MAX_APPS};
 pub use config::Config;
-pub use inbox::{Inbox, Offer, WINDOW};
+pub use inbox::{ConfirmEntry, Inbox, Offer, WINDOW};
 pub use outbox::{MAX_PENDING, NotStarted, Outbox, OutboxConfig};
 pub use progress::Progress;
 pub use state::State;
 
 use apps::News;
 use fide_wire::PATHS;
-use fide_wire::packet::{ConfirmEntry, Notice};
+use fide_wire::packet::Notice;
 use fide_wire::verdict::{Cause, Contract, Evidence, FencePromise, Grade, PathEvidence, VerdictId};
 use peer::Peer;
 use std::collections::VecDeque;

@@ -11,7 +11,8 @@
 //! 10 ms, for two seconds at most: a receiver silent for that long has been judged by the detector.
 
 use super::apps::MAX_APPS;
-use fide_wire::packet::{ConfirmEntry, Notice};
+use super::inbox::ConfirmEntry;
+use fide_wire::packet::Notice;
 use fide_wire::verdict::{Cause, Grade};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

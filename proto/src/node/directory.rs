@@ -152,9 +152,7 @@ impl Directory {
 
     /// An authentic heartbeat arrived: the receive program says so when an incarnation or a version is new.
     pub fn handle_heartbeat(&mut self, header: &Header, now_ns: u64) {
-        if header.sender != self.me
-            && self.introductions.heard(header.sender, header.incarnation, now_ns) == Heard::Confirmed
-        {
+        if header.sender != self.me && self.introductions.heard(header.sender, header.incarnation, now_ns) == Heard::Confirmed {
             self.tables.named(header.sender, header.table_version, now_ns);
             self.drain();
         }

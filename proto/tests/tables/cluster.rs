@@ -197,7 +197,7 @@ impl Cluster {
         let is_new = h.kept.is_none();
         let owner = match h.kept.take() {
             Some(kept) => {
-                let marks = (kept.complete(), kept.floor());
+                let marks = (kept.complete(), kept.floor(), false);
                 Owner::restore(h.node, kept.epoch(), marks, kept.rows().cloned(), now_ns).expect("what was kept")
             }
             None => {

@@ -1,10 +1,11 @@
 //! One host: a kernel (receive table, ring, answers to probes) and an agent in it.
 
 use crate::sim::{MS, US};
+use fide_proto::detector::ConfirmEntry;
 use fide_proto::detector::{Config, Detector, Outbox, OutboxConfig, PathArrival, ProbeResult};
 use fide_wire::PATHS;
 use fide_wire::marks::Marks;
-use fide_wire::packet::{ConfirmEntry, Notice};
+use fide_wire::packet::Notice;
 use fide_wire::verdict::{Cause, Contract};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;

@@ -3,9 +3,9 @@
 use crate::faults::{self, Fault, Menu};
 use crate::host::*;
 use crate::oracle::Oracle;
+use fide_proto::detector::ConfirmEntry;
 use fide_proto::detector::{Action, AppState, ProbeResult, Seen};
 use fide_wire::PATHS;
-use fide_wire::packet::ConfirmEntry;
 use fide_wire::verdict::Cause;
 use std::collections::BinaryHeap;
 use std::rc::Rc;

@@ -92,13 +92,11 @@ pub enum Kind {
     SizeProbe = 13,
     /// The answer to a [`Kind::SizeProbe`]: the size that arrived.
     SizeAnswer = 14,
-    /// Which changes arrived, while they are confirmed ([`crate::packet::ConfirmEntry`]).
-    Confirm = 15,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Kind; 15] = [
+    pub const ALL: [Kind; 14] = [
         Kind::Heartbeat,
         Kind::Change,
         Kind::Pull,
@@ -113,7 +111,6 @@ impl Kind {
         Kind::MemoryAnswer,
         Kind::SizeProbe,
         Kind::SizeAnswer,
-        Kind::Confirm,
     ];
 
     /// The kind with this number.
@@ -140,7 +137,6 @@ impl Kind {
             Kind::MemoryAnswer => "memory-answer",
             Kind::SizeProbe => "size-probe",
             Kind::SizeAnswer => "size-answer",
-            Kind::Confirm => "confirm",
         }
     }
 }

@@ -12,7 +12,7 @@
 //!
 //! Pull    u32 origin   u64 epoch   u64 from   u64 floor   u8 flags (1: a list of that floor goes on)
 //!
-//! Rows    u32 origin   u64 epoch   u64 from   u64 through   u64 complete   u64 floor   u8 flags (1: a list)
+//! Rows    u32 origin   u64 epoch   u64 from   u64 through   u64 complete   u64 floor   u8 flags (1: a list, 2: of an agent that was killed)
 //!         u8×3 zero   rows: u32 row   u64 version   u8 type   u16 length   content
 //! ```
 //! `origin` is the host whose table it is. It differs from the sender where a gateway passes a table on.
@@ -133,6 +133,8 @@ pub struct Pull {
 
 /// Flag of pulls and rows: they are of a list.
 const LIST: u8 = 1;
+/// Flag of rows: [`RowsHead::is_unsure`].
+const UNSURE: u8 = 2;
 
 impl Pull {
     /// Bytes on the wire.
@@ -173,6 +175,9 @@ pub struct RowsHead {
     /// last row that was removed from it: rows with lower versions that are not listed are gone. `None`: a
     /// difference.
     pub list: Option<u64>,
+    /// The origin's agent was killed and has begun with the rows that it could find: whether one that is not listed has ended, it does not
+    /// know.
+    pub is_unsure: bool,
 }
 
 impl RowsHead {
@@ -185,7 +190,8 @@ impl RowsHead {
         for word in [self.epoch, self.from, self.through, self.complete, self.list.unwrap_or(0)] {
             body.extend_from_slice(&word.to_be_bytes());
         }
-        body.extend_from_slice(&[if self.list.is_some() { LIST } else { 0 }, 0, 0, 0]);
+        let flags = if self.list.is_some() { LIST } else { 0 } | if self.is_unsure { UNSURE } else { 0 };
+        body.extend_from_slice(&[flags, 0, 0, 0]);
     }
 
     /// Changes `through` of a head that was written at the front of `body`: rows that did not fit follow in
@@ -200,7 +206,8 @@ impl RowsHead {
         let (origin, epoch, from, through, complete, floor) = (r.u32()?, r.u64()?, r.u64()?, r.u64()?, r.u64()?, r.u64()?);
         let flags = r.u8()?;
         r.take(3)?;
-        Some(Self { origin, epoch, from, through, complete, list: (flags & LIST != 0).then_some(floor) })
+        let (list, is_unsure) = ((flags & LIST != 0).then_some(floor), flags & UNSURE != 0);
+        Some(Self { origin, epoch, from, through, complete, list, is_unsure })
     }
 }
 
@@ -303,6 +310,13 @@ impl Row {
         }
         body[before + 13..before + 15].copy_from_slice(&(length as u16).to_be_bytes());
         true
+    }
+
+    /// Reads one row that [`Row::push`] wrote, and nothing behind it.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let mut r = Reader::new(bytes);
+        Self::read(&mut r).filter(|_| r.rest().is_empty())
     }
 
     fn read(r: &mut Reader<'_>) -> Option<Self> {

@@ -66,7 +66,7 @@ fn rows() -> Vec<Row> {
 }
 
 fn rows_body() -> (RowsHead, Vec<u8>) {
-    let head = RowsHead { origin: 3, epoch: 1 << 60, from: 3, through: 12, complete: 15, list: Some(2) };
+    let head = RowsHead { origin: 3, epoch: 1 << 60, from: 3, through: 12, complete: 15, list: Some(2), is_unsure: false };
     let mut body = Vec::new();
     head.write(&mut body);
     assert!(rows().iter().all(|row| row.push(&mut body, BODY_MAX)));
@@ -230,7 +230,7 @@ fn a_pull_and_a_shortened_head_are_read_as_written() {
         pull.write(&mut body);
         assert_eq!((body.len(), Pull::read(&body)), (Pull::LEN, Some(pull)));
         (0..body.len()).for_each(|cut| assert_eq!(Pull::read(&body[..cut]), None));
-        let head = RowsHead { origin: 3, epoch: 4, from: 5, through: 6, complete: 7, list };
+        let head = RowsHead { origin: 3, epoch: 4, from: 5, through: 6, complete: 7, list, is_unsure: false };
         body.clear();
         head.write(&mut body);
         assert_eq!((body.len(), read_rows(&body)), (RowsHead::LEN, Some((head, vec![]))));
@@ -254,7 +254,7 @@ fn names_that_cannot_be_shown_are_refused() {
     for bad in ["", "a\nb", "\u{1b}[2J", &"x".repeat(65)] {
         let mut body = Vec::new();
         let content = Content::Host(Host { name: bad.into(), ..host() });
-        RowsHead { origin: 1, epoch: 1, from: 0, through: 9, complete: 9, list: None }.write(&mut body);
+        RowsHead { origin: 1, epoch: 1, from: 0, through: 9, complete: 9, list: None, is_unsure: false }.write(&mut body);
         assert!(Row { row: HOST_ROW, version: 4, content }.push(&mut body, BODY_MAX));
         assert_eq!(read_rows(&body), None, "{bad:?}");
     }

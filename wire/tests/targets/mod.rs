@@ -5,7 +5,7 @@ use fide_wire::control::{Reply, Request};
 use fide_wire::event::Record;
 use fide_wire::frame::{BODY_AT, HEADER_LEN};
 use fide_wire::mac::{Key, Keyring};
-use fide_wire::packet::{Announce, BODY_MAX, ConfirmEntry, PACKET_MAX, Refusal, ReportEntry, VERSION, decode, encode};
+use fide_wire::packet::{Announce, BODY_MAX, PACKET_MAX, Refusal, ReportEntry, VERSION, decode, encode};
 use fide_wire::verdict::VerdictId;
 use zerocopy::IntoBytes;
 
@@ -97,28 +97,8 @@ pub fn announce(bytes: &[u8]) {
     }
 }
 
-/// The bodies of confirmations and path reports.
+/// The bodies of path reports.
 pub fn entries(bytes: &[u8]) {
-    let mut again = Vec::new();
-    for entry in ConfirmEntry::read_all(bytes) {
-        entry.write(&mut again);
-        let near = [
-            0,
-            1,
-            entry.upto,
-            entry.upto.wrapping_add(1),
-            entry.upto.saturating_add(32),
-            entry.upto.saturating_add(33),
-            u32::MAX,
-        ];
-        for n in near {
-            let says = entry.covers(n);
-            let ahead = u64::from(n).saturating_sub(u64::from(entry.upto));
-            let should = ahead == 0 || (ahead <= 32 && entry.beyond >> (ahead - 1) & 1 == 1);
-            assert_eq!(says, should);
-        }
-    }
-    assert_eq!(again, bytes[..bytes.len() / ConfirmEntry::LEN * ConfirmEntry::LEN]);
     for (entry, whole) in ReportEntry::read_all(bytes).zip(bytes.chunks_exact(ReportEntry::LEN)) {
         let mut again = Vec::new();
         entry.write(&mut again);

@@ -32,7 +32,7 @@ struct fide_mac {
 struct fide_setup {
 	__u32 cluster;
 	__u32 node;
-	__u64 life; /* incarnation << 32 | the number the last notice got: one word, so that no notice gets the one without the other */
+	__u64 life; /* incarnation << 32 | the version of the last change, which goes on through incarnations: one word, so that no notice gets the one without the other */
 	__u16 port; /* host byte order */
 	__u16 reserved[3];
 	__u32 sockets; /* not 0: piggybacks are the agent's to deliver */
@@ -72,7 +72,8 @@ struct fide_peer {
 	__u32 incarnation;
 	__u32 period_ns;
 	__u32 condemned; /* this incarnation is over */
-	__u32 queue[FIDE_PATHS]; /* that its last heartbeat came by, counted from 1 */
+	__u16 queue[FIDE_PATHS]; /* that its last heartbeat came by, counted from 1 */
+	__u32 table_version; /* the highest version of its table that its heartbeats named, the low half */
 	__u64 mark[FIDE_PATHS][2]; /* by path, the older first: see set_mark() */
 	__u32 told[FIDE_PATHS]; /* low half of the number of its last report that was taken while it was condemned */
 	struct fide_path path[FIDE_PATHS];
@@ -169,8 +170,7 @@ struct {
 } jitter SEC(".maps");
 
 /* Which notices of a peer's incarnation have been delivered: the last FIDE_SEEN_WORDS * 64 numbers, give or take a word, bit n & 63 of word
- * n >> 6. As many as a sender can have waiting for a confirmation (a doom and an end for each of FIDE_WATCHES processes): when all of a host's
- * processes are killed at once and the first notice is lost on both paths, its repetition must still be told from a duplicate. */
+ * n >> 6. As many as a doom and an end for each of FIDE_WATCHES processes: the copies on the other path may come behind all of them. */
 #define FIDE_SEEN_WORDS (2 * FIDE_WATCHES / 64)
 struct fide_seen {
 	struct bpf_spin_lock lock;
@@ -281,7 +281,7 @@ struct {
 	__uint(max_entries, 256 * 1024);
 } urgent SEC(".maps");
 
-/* Whole packets for the agent: announcements, reports, confirmations, piggybacks. */
+/* Whole packets for the agent: announcements, reports, pulls, rows, piggybacks. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1024 * 1024);

@@ -439,7 +439,7 @@ static __always_inline void set_mark(struct fide_peer *peer, struct fide_path *p
 }
 
 static __always_inline void heartbeat(struct fide_peer *peer, struct fide_path *p, __u32 slot, __u32 path, __u64 number, __u64 before,
-				      __u64 sent, __u32 period, __u64 now)
+				      __u64 sent, __u32 period, __u32 version, __u64 now)
 {
 	__u64 gap = now - p->arrived_ns;
 
@@ -455,6 +455,8 @@ static __always_inline void heartbeat(struct fide_peer *peer, struct fide_path *
 	if (p->arrived % FIDE_MARK_EVERY == 0)
 		set_mark(peer, p, path, now);
 	peer->period_ns = period;
+	if ((__s32)(version - peer->table_version) > 0)
+		peer->table_version = version;
 }
 
 /* Whether the piggyback of heartbeat `number` is seen for the first time: both paths carry it. */
@@ -590,7 +592,7 @@ static __always_inline int piggyback(struct fide_scratch *s, struct fide_record 
 /* Kinds that mean something here (fide_wire::packet::Kind). */
 #define KINDS                                                                                                          \
 	(1U << FIDE_KIND_HEARTBEAT | 1U << FIDE_KIND_CHANGE | 1U << FIDE_KIND_HELLO | 1U << FIDE_KIND_INTRODUCTION |   \
-	 1U << FIDE_KIND_PATH_REPORT | 1U << FIDE_KIND_CONFIRM)
+	 1U << FIDE_KIND_PATH_REPORT | 1U << FIDE_KIND_PULL | 1U << FIDE_KIND_ROWS)
 
 static __always_inline int receive(struct xdp_md *ctx)
 {
@@ -756,7 +758,8 @@ static __always_inline int receive(struct xdp_md *ctx)
 		return refuse(FIDE_REFUSED_OLD_NUMBER);
 	}
 	if (kind == FIDE_KIND_HEARTBEAT) {
-		heartbeat(peer, p, slot, path, number, before, record.sent_ns, bpf_ntohl(load32(&f->period_ns)), now);
+		heartbeat(peer, p, slot, path, number, before, record.sent_ns, bpf_ntohl(load32(&f->period_ns)),
+			  bpf_ntohl(load32(&f->table_version)), now);
 		queue = ctx->rx_queue_index + 1;
 		if (peer->queue[row] != queue)
 			peer->queue[row] = queue;
@@ -788,7 +791,7 @@ static __always_inline int receive(struct xdp_md *ctx)
 	} else {
 		record.flags |= FIDE_RECORD_DUPLICATE;
 	}
-	/* When this fails the notice stays unconfirmed and comes again, for the agent as a duplicate that it has not heard of. */
+	/* When this fails the agent sees by the version of the next heartbeat that it lacks something, and pulls it. */
 	if (bpf_ringbuf_output(&urgent, &record, sizeof(record), 0)) {
 		__sync_fetch_and_add(&my->urgent_lost, 1);
 		return refuse(FIDE_REFUSED_RING_FULL);

@@ -92,6 +92,7 @@ impl Bench {
             number: self.next(),
             sent_ns: 0x1122_3344_5566_7788,
             period_ns: PERIOD_NS,
+            table_version: 0,
         }
     }
 

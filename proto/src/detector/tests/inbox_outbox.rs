@@ -1,5 +1,4 @@
 use super::super::*;
-use fide_wire::packet::ConfirmEntry;
 use proptest::prelude::*;
 
 const US: u64 = 1_000;

@@ -47,6 +47,8 @@ pub struct Owner {
     above: BTreeSet<u64>,
     /// The highest version of a removed row.
     floor: u64,
+    /// The former agent may have written rows up to here that this table lacks.
+    unsure: u64,
     /// Rows that ended, and when, in that order.
     ended: VecDeque<(u64, u32)>,
     pulls: VecDeque<Answering>,
@@ -81,6 +83,7 @@ impl Owner {
             complete: 0,
             above: BTreeSet::new(),
             floor: 0,
+            unsure: 0,
             ended: VecDeque::new(),
             pulls: VecDeque::new(),
             last: None,
@@ -88,21 +91,22 @@ impl Owner {
     }
 
     /// Goes on with a table that a former agent of this host wrote: its rows, the versions it used (all through
-    /// `complete`), and the floor.
+    /// `complete`), and the floor. `is_unsure`: it may have written rows that are not among these.
     ///
     /// # Errors
     /// [`Refused::Malformed`] if they cannot be from one table.
     pub fn restore(
         origin: u32,
         epoch: u64,
-        (complete, floor): (u64, u64),
+        (complete, floor, is_unsure): (u64, u64, bool),
         rows: impl IntoIterator<Item = Row>,
         now_ns: u64,
     ) -> Result<Self, Refused> {
         if floor > complete {
             return Err(Refused::Malformed);
         }
-        let mut owner = Self { complete, floor, ..Self::new(origin, epoch) };
+        let unsure = if is_unsure { floor } else { 0 };
+        let mut owner = Self { complete, floor, unsure, ..Self::new(origin, epoch) };
         for row in rows {
             let is_new = !owner.rows.contains_key(&row.row) && !owner.by_version.contains_key(&row.version);
             if !is_new || row.version == 0 || row.version > complete {
@@ -310,8 +314,8 @@ impl Owner {
         let continues = is_known && pull.list == Some(self.floor);
         let from = if is_list && !continues { 0 } else { pull.from };
         let list = is_list.then_some(self.floor);
-        let head =
-            RowsHead { origin: self.origin, epoch: self.epoch, from, through: self.complete, complete: self.complete, list };
+        let (through, complete, is_unsure) = (self.complete, self.complete, list.is_some() && pull.from < self.unsure);
+        let head = RowsHead { origin: self.origin, epoch: self.epoch, from, through, complete, list, is_unsure };
         let begin = body.len();
         head.write(body);
         let mut through = from;

@@ -74,6 +74,8 @@ struct Known {
 struct Listing {
     floor: u64,
     position: u64,
+    /// Some of its frames were [`RowsHead::is_unsure`].
+    is_unsure: bool,
     seen: BTreeSet<u32>,
 }
 
@@ -160,6 +162,12 @@ impl Replica {
     pub fn state(&self, row: u32) -> Option<State> {
         let known = self.rows.get(&row)?;
         known.content.as_ref().and_then(Content::state).or(known.state)
+    }
+
+    /// The version of a row's last change.
+    #[must_use]
+    pub fn version(&self, row: u32) -> Option<u64> {
+        self.rows.get(&row).map(|known| known.version)
     }
 
     /// Every row whose content is known, by number.
@@ -336,8 +344,13 @@ impl Replica {
         if head.from == 0 && self.complete >= floor && self.complete > 0 {
             return Err(Refused::Gap); // nothing is missing below the floor: a difference is enough
         }
-        let mut listing =
-            self.listing.take().filter(|_| continues).unwrap_or(Listing { floor, position: 0, seen: BTreeSet::new() });
+        let mut listing = self.listing.take().filter(|_| continues).unwrap_or(Listing {
+            floor,
+            position: 0,
+            is_unsure: false,
+            seen: BTreeSet::new(),
+        });
+        listing.is_unsure |= head.is_unsure;
         for row in rows {
             listing.seen.insert(row.row);
             let _ = self.apply(row);
@@ -350,7 +363,7 @@ impl Replica {
         let is_gone = |(row, known): (&u32, &Known)| (known.version <= floor && !listing.seen.contains(row)).then_some(*row);
         let gone: Vec<u32> = self.rows.iter().filter_map(is_gone).collect();
         for row in gone {
-            self.vanished(row, floor);
+            self.vanished(row, floor, listing.is_unsure);
         }
         self.reach(head.through);
         Ok(())
@@ -423,8 +436,9 @@ impl Replica {
         }
     }
 
-    /// The owner has removed this row: if it ran as far as was known here, it ended, and nobody knows how.
-    fn vanished(&mut self, row: u32, version: u64) {
+    /// The owner has not got this row any more: if it ran as far as was known here, it ended, and nobody knows how; or
+    /// it is not watched any more, if the owner's former agent was killed.
+    fn vanished(&mut self, row: u32, version: u64, is_unsure: bool) {
         let Some(known) = self.rows.get_mut(&row) else { return };
         let Some(state) = known.content.as_mut().and_then(Content::state_mut) else {
             self.rows.remove(&row);
@@ -437,6 +451,9 @@ impl Replica {
         }
         let before = *state;
         *state = ended_unseen(before);
+        if is_unsure {
+            *state = State { cause: Cause::Left, code: 0, ..*state };
+        }
         known.version = version;
         let after = *state;
         self.events.push_back(Event::Changed { row, version, before, after });

@@ -146,7 +146,8 @@ fn a_version_that_a_heartbeat_names_is_pulled_after_a_moment() {
     replica.handle_version(u32::MAX, 0);
     assert_eq!(replica.poll_pull(S).unwrap().from, 0);
     let mut body = Vec::new();
-    let owner = Owner::restore(ORIGIN, EPOCH, (far + 2, 0), [Row { row: 0, version: far + 2, content: host() }], 0).unwrap();
+    let owner =
+        Owner::restore(ORIGIN, EPOCH, (far + 2, 0, false), [Row { row: 0, version: far + 2, content: host() }], 0).unwrap();
     owner.answer(&Pull { origin: ORIGIN, epoch: EPOCH, from: 0, list: None }, &mut body, BODY_MAX);
     let (head, rows) = read_rows(&body).unwrap();
     replica.handle_rows(&head, rows, 0).unwrap();
@@ -213,9 +214,9 @@ fn what_cannot_be_is_refused_and_uses_its_version() {
     assert_eq!((owner.complete(), owner.rows().count()), (7, 2));
     let row = |row, version| Row { row, version, content: process(row, ended()) };
     for rows in [vec![row(1, 9)], vec![row(1, 2), row(1, 3)], vec![row(1, 2), row(2, 2)], vec![row(1, 0)]] {
-        assert_eq!(Owner::restore(ORIGIN, EPOCH, (7, 1), rows, 0).unwrap_err(), Refused::Malformed);
+        assert_eq!(Owner::restore(ORIGIN, EPOCH, (7, 1, false), rows, 0).unwrap_err(), Refused::Malformed);
     }
-    assert_eq!(Owner::restore(ORIGIN, EPOCH, (7, 8), [], 0).unwrap_err(), Refused::Malformed);
+    assert_eq!(Owner::restore(ORIGIN, EPOCH, (7, 8, false), [], 0).unwrap_err(), Refused::Malformed);
 }
 
 #[test]

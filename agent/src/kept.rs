@@ -1,0 +1,306 @@
+//! This host's table, kept in a file beside the incarnations, so that an agent that is restarted goes on with it: what ended meanwhile is told by the new one.
+//!
+//! The loop says what it has written ([`crate::core::Happened::Row`]); the control thread writes the file, without waiting for the disk: it has to outlive the
+//! agent, not the kernel. After another boot nothing of it holds, since everything that ran has ended.
+
+use crate::files;
+use crate::watchlist::Origin;
+use fide_wire::frame::table::{Content, HOST_ROW, Row};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// An agent that was killed gave out at most so many versions behind the last one in the file.
+const VERSIONS_AHEAD: u64 = 1 << 16;
+/// And so many numbers of rows.
+const ROWS_AHEAD: u32 = 4096;
+/// With a higher version a new table is begun: numbers of notices have 31 bits.
+const VERSION_MAX: u64 = 1 << 30;
+/// Ended rows that are kept.
+const ENDED_KEPT: usize = 256;
+/// From one writing to the next.
+const WRITE_EVERY: Duration = Duration::from_millis(20);
+/// What is longer is not read: 4096 processes take less.
+const FILE_MAX: u64 = 4 << 20;
+/// What the file begins with.
+const FORMAT: u32 = 1;
+
+/// What a row does not say of a watch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptWatch {
+    /// The user of the process.
+    pub uid: u32,
+    /// Where the watch comes from.
+    pub origin: Origin,
+    /// Whose watch it is.
+    pub owner: u32,
+    /// Under whom the watch is counted.
+    pub charged: u32,
+    /// Under whom what the process does is counted.
+    pub account: u32,
+}
+
+/// What an agent that is started finds of the one before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Former {
+    /// Which table it is.
+    pub epoch: u64,
+    /// No version up to here may be used again.
+    pub version: u64,
+    /// Whether every row of it is here.
+    pub is_exact: bool,
+    /// No process row up to here may be used again.
+    pub last_process: u32,
+    /// No interest row up to here.
+    pub last_interest: u32,
+    /// Rows as they were left.
+    pub rows: Vec<Row>,
+    /// Of live processes.
+    pub watches: BTreeMap<u32, KeptWatch>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Kept {
+    table: u32,
+    boot: String,
+    epoch: u64,
+    version: u64,
+    /// The agent has left, and nothing was written behind this.
+    exact: bool,
+    last_process: u32,
+    last_interest: u32,
+    /// In the bytes of the wire, as hexadecimal digits.
+    rows: BTreeMap<u32, String>,
+    watches: BTreeMap<u32, KeptWatch>,
+}
+
+/// The file.
+#[derive(Debug)]
+pub struct KeptTable {
+    path: PathBuf,
+    kept: Kept,
+    /// Ended rows, by version.
+    ended: BTreeMap<u64, u32>,
+    dirty: bool,
+    written: Option<Instant>,
+    complained: bool,
+}
+
+impl KeptTable {
+    /// The file beside this one, and what is in it of this boot. What cannot be read is told, and begun anew.
+    #[must_use]
+    pub fn open(beside: &Path, boot: u128) -> (Self, Option<Former>, Option<String>) {
+        let path = crate::history::beside(beside, ".table");
+        let boot = format!("{boot:032x}");
+        let (former, complaint) = match read(&path) {
+            Ok(kept) => (former(&kept, &boot), None),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => (None, None),
+            Err(e) => (None, Some(format!("{}: {e}; what ended while no agent ran is not told", path.display()))),
+        };
+        let kept = Kept { table: FORMAT, boot, ..Kept::default() };
+        (Self { path, kept, ended: BTreeMap::new(), dirty: false, written: None, complained: false }, former, complaint)
+    }
+
+    /// The table that is written from now on.
+    pub fn begin(&mut self, epoch: u64, version: u64, last_process: u32, last_interest: u32) {
+        (self.kept.epoch, self.kept.version) = (epoch, version);
+        (self.kept.last_process, self.kept.last_interest) = (last_process, last_interest);
+        self.dirty = true;
+    }
+
+    /// A row was written.
+    pub fn row(&mut self, row: &Row, watch: Option<KeptWatch>) {
+        let number = row.row;
+        self.kept.version = self.kept.version.max(row.version);
+        match &row.content {
+            Content::Process(_) => self.kept.last_process = self.kept.last_process.max(number),
+            Content::Interest(_) => self.kept.last_interest = self.kept.last_interest.max(number),
+            Content::Host(_) | Content::Unknown(_) => {}
+        }
+        if row.content.is_over() {
+            self.kept.watches.remove(&number);
+            self.ended.insert(row.version, number);
+            while self.ended.len() > ENDED_KEPT {
+                if let Some((_, oldest)) = self.ended.pop_first() {
+                    self.kept.rows.remove(&oldest);
+                }
+            }
+        } else if let Some(watch) = watch {
+            self.kept.watches.insert(number, watch);
+        }
+        let mut bytes = Vec::new();
+        if row.push(&mut bytes, usize::MAX) {
+            self.kept.rows.insert(number, hex(&bytes));
+        }
+        self.dirty = true;
+    }
+
+    /// Writes the file if something changed, and it is some time since that was done last. `leaving`: nothing follows.
+    ///
+    /// # Errors
+    /// In words, once per failure.
+    pub fn save(&mut self, leaving: bool) -> Result<(), String> {
+        let is_early = self.written.is_some_and(|at| at.elapsed() < WRITE_EVERY);
+        if !leaving && (!self.dirty || is_early) {
+            return Ok(());
+        }
+        self.kept.exact = leaving;
+        self.written = Some(Instant::now());
+        match write(&self.path, &self.kept) {
+            Ok(()) => {
+                (self.dirty, self.complained) = (false, false);
+                Ok(())
+            }
+            Err(_) if std::mem::replace(&mut self.complained, true) => Ok(()),
+            Err(e) => {
+                Err(format!("{} cannot be written ({e}): what ends while no agent runs will not be told", self.path.display()))
+            }
+        }
+    }
+
+    /// When it wants to be written; `None`: nothing changed.
+    #[must_use]
+    pub fn due(&self) -> Option<Duration> {
+        let since = self.written.map_or(WRITE_EVERY, |at| at.elapsed());
+        self.dirty.then(|| WRITE_EVERY.saturating_sub(since))
+    }
+}
+
+fn former(kept: &Kept, boot: &str) -> Option<Former> {
+    let is_of_boot = kept.boot == boot && boot.bytes().any(|b| b != b'0');
+    if kept.table != FORMAT || !is_of_boot || kept.epoch == 0 || kept.version > VERSION_MAX {
+        return None;
+    }
+    let (versions, rows_ahead) = if kept.exact { (0, 0) } else { (VERSIONS_AHEAD, ROWS_AHEAD) };
+    let rows: Option<Vec<Row>> = kept.rows.values().map(|text| Row::parse(&unhex(text)?)).collect();
+    let rows = rows?.into_iter().filter(|row| row.row != HOST_ROW).collect();
+    Some(Former {
+        epoch: kept.epoch,
+        version: kept.version + versions,
+        is_exact: kept.exact,
+        last_process: kept.last_process.checked_add(rows_ahead)?,
+        last_interest: kept.last_interest.checked_add(rows_ahead)?,
+        rows,
+        watches: kept.watches.clone(),
+    })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}"); // a String takes everything
+        text
+    })
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).ok().filter(|pair| pair.len() == 2));
+    digits.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect()
+}
+
+/// What a file holds that does not hold a table.
+const NOT_OURS: &str = "no table of processes";
+
+fn open_ours(path: &Path) -> io::Result<File> {
+    let file = files::open_kept(path, false, false)?;
+    if is_ours(&file)? { Ok(file) } else { Err(files::not_ours(path, NOT_OURS).into()) }
+}
+
+fn read(path: &Path) -> io::Result<Kept> {
+    let mut bytes = Vec::new();
+    open_ours(path)?.take(FILE_MAX).read_to_end(&mut bytes)?;
+    Ok(serde_json::from_slice(&bytes)?)
+}
+
+fn is_ours(file: &File) -> io::Result<bool> {
+    Ok(files::may_begin(&files::beginning(file, 16)?, b"{\"table\":"))
+}
+
+/// Beside the file, then in its place. Not synchronised: the kernel keeps what an agent that is killed has written.
+fn write(path: &Path, kept: &Kept) -> io::Result<()> {
+    match open_ours(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let new = crate::history::beside(path, ".new");
+    match std::fs::remove_file(&new) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o640).open(&new)?;
+    file.write_all(&serde_json::to_vec(kept)?)?;
+    std::fs::rename(new, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fide_wire::frame::table::{Instance, Process, State};
+    use fide_wire::verdict::{Cause, Grade};
+
+    const BOOT: u128 = 7;
+
+    fn row(row: u32, version: u64, cause: Cause) -> Row {
+        let state = State { cause, grade: Grade::Certain, flags: 0, code: 9, event_ns: 5 };
+        let instance = Instance { pid: row, start_ticks: 3 };
+        Row { row, version, content: Content::Process(Process { state, instance, uid: 0, pbsize: 0, name: "größer".into() }) }
+    }
+
+    fn watch() -> KeptWatch {
+        KeptWatch { uid: 1, origin: Origin::Operator, owner: 2, charged: 3, account: 4 }
+    }
+
+    #[test]
+    fn a_table_comes_back_as_it_was_left_and_further_on_if_its_agent_was_killed() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state.json");
+        let (mut kept, former, complaint) = KeptTable::open(&state, BOOT);
+        assert_eq!((former, complaint), (None, None));
+        kept.begin(99, 4, 0, 0);
+        kept.row(&row(1, 5, Cause::Monitored), Some(watch()));
+        kept.row(&row(2, 6, Cause::Monitored), Some(watch()));
+        kept.row(&row(2, 8, Cause::Killed), None);
+        kept.save(false).unwrap();
+        let read = |boot| KeptTable::open(&state, boot).1;
+        let killed = read(BOOT).unwrap();
+        assert_eq!((killed.epoch, killed.version, killed.is_exact), (99, 8 + VERSIONS_AHEAD, false));
+        assert_eq!(killed.last_process, 2 + ROWS_AHEAD);
+        assert_eq!(killed.rows, [row(1, 5, Cause::Monitored), row(2, 8, Cause::Killed)]);
+        assert_eq!(killed.watches, BTreeMap::from([(1, watch())]));
+        kept.save(true).unwrap();
+        let left = read(BOOT).unwrap();
+        assert_eq!((left.version, left.is_exact, left.last_process), (8, true, 2));
+        assert_eq!(read(BOOT + 1), None, "after another boot nothing of it runs");
+        assert_eq!(read(0), None, "nobody knows which boot this is");
+    }
+
+    #[test]
+    fn ended_rows_are_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut kept, ..) = KeptTable::open(&dir.path().join("state.json"), BOOT);
+        kept.begin(1, 0, 0, 0);
+        (1..=1000).for_each(|n| kept.row(&row(n, n.into(), Cause::Exited), None));
+        assert_eq!(kept.kept.rows.len(), ENDED_KEPT);
+        assert!(kept.kept.rows.contains_key(&1000));
+    }
+
+    #[test]
+    fn what_is_torn_or_anothers_is_told_and_nothing_of_it_is_believed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (state, path) = (dir.path().join("state.json"), dir.path().join("state.json.table"));
+        for bytes in [&b"{\"table\":1,"[..], b"a letter", b"{\"table\":1,\"rows\":{\"1\":\"zz\"}}"] {
+            std::fs::write(&path, bytes).unwrap();
+            let (_, former, complaint) = KeptTable::open(&state, BOOT);
+            assert!(former.is_none() && complaint.is_some_and(|c| c.contains("state.json.table")));
+        }
+        std::fs::write(&path, b"a letter").unwrap();
+        let (mut kept, ..) = KeptTable::open(&state, BOOT);
+        kept.begin(1, 0, 0, 0);
+        assert!(kept.save(false).is_err() && kept.save(true).is_ok(), "told once");
+        assert_eq!(std::fs::read(&path).unwrap(), b"a letter");
+    }
+}
