@@ -96,13 +96,18 @@ impl KeptTable {
     pub fn open(beside: &Path, boot: u128) -> (Self, Option<Former>, Option<String>) {
         let path = crate::history::beside(beside, ".table");
         let boot = format!("{boot:032x}");
-        let (former, complaint) = match read(&path) {
-            Ok(kept) => (former(&kept, &boot), None),
+        let (read, complaint) = match read(&path) {
+            Ok(kept) => (Some(kept), None),
             Err(e) if e.kind() == io::ErrorKind::NotFound => (None, None),
             Err(e) => (None, Some(format!("{}: {e}; what ended while no agent ran is not told", path.display()))),
         };
-        let kept = Kept { table: FORMAT, boot, ..Kept::default() };
-        (Self { path, kept, ended: BTreeMap::new(), dirty: false, written: None, complained: false }, former, complaint)
+        let found = read.and_then(|kept| Some((former(&kept, &boot)?, kept)));
+        let (former, kept) = found.map_or((None, Kept::default()), |(former, kept)| (Some(former), kept));
+        let is_over = |row: &&Row| row.content.is_over();
+        let ended = former.iter().flat_map(|f| &f.rows).filter(is_over).map(|row| (row.version, row.row)).collect();
+        // The rows that go on are not written again.
+        let kept = Kept { table: FORMAT, boot, ..kept };
+        (Self { path, kept, ended, dirty: false, written: None, complained: false }, former, complaint)
     }
 
     /// The table that is written from now on.
@@ -274,6 +279,10 @@ mod tests {
         kept.save(true).unwrap();
         let left = read(BOOT).unwrap();
         assert_eq!((left.version, left.is_exact, left.last_process), (8, true, 2));
+        let (mut next, ..) = KeptTable::open(&state, BOOT);
+        next.begin(99, 8, 2, 0);
+        next.save(true).unwrap();
+        assert_eq!(read(BOOT), Some(left), "the next agent has nothing to add");
         assert_eq!(read(BOOT + 1), None, "after another boot nothing of it runs");
         assert_eq!(read(0), None, "nobody knows which boot this is");
     }

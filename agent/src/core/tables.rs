@@ -477,10 +477,18 @@ impl Core {
 
     /// A process has another state than was known here. Its notice may have come before.
     fn row_changed(&mut self, slot: usize, row: u32, version: u32, state: &State, came: Came, now: u64) {
+        let Some(peer) = self.peers[slot].as_ref() else { return };
+        let (node, incarnation) = (peer.node, peer.incarnation);
+        // In a new incarnation of its host, nobody knows it yet by its name.
+        if !peer.apps.contains_key(&row) {
+            if state.cause.ends_process() {
+                self.row_appeared(slot, row, came, now);
+            }
+            return; // what goes on is handed in when the whole table is known
+        }
         if !self.take_state(slot, row, version, state, came, now) {
             return;
         }
-        let Some((node, incarnation)) = self.peers[slot].as_ref().map(|p| (p.node, p.incarnation)) else { return };
         let record = self.host_record(state.cause, state.grade, node, incarnation, now);
         let record = Record {
             kind: RecordKind::Process as u16,

@@ -10,6 +10,7 @@ mod crash;
 mod fence;
 mod files;
 mod freshness;
+mod gaps;
 mod lines;
 mod load;
 mod memberlist;
