@@ -28,7 +28,7 @@ use crate::worker::{Answer as LookedUp, Found, Source, Whose, Worker};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use fide_lane::PathSpec;
 use fide_wire::control::{
-    CheckOutcome, Checked, ErrorCode, FenceOrder, HistoryEvent, PROGRESS_LIMIT_NS, PROTOCOL, REASON_MAX, Refused, Reply, Request,
+    BECAME_MAX, CheckOutcome, Checked, ErrorCode, FenceOrder, HistoryEvent, PROGRESS_LIMIT_NS, PROTOCOL, REASON_MAX, Refused, Reply, Request,
     RingKind, Selector, Status, WatchStatus, bridge,
 };
 use fide_wire::verdict::{Cause, VerdictId};
@@ -143,6 +143,8 @@ const FLUSHED_PER_TURN: usize = 64 << 10;
 const REQUESTS_PER_TURN: usize = 16;
 /// Time that all users but root have together before root's connections, the loop and the files come again.
 const USERS_SLICE: Duration = Duration::from_millis(2);
+/// Processes of one [`Request::Became`] that the loop looks at without a pause.
+const BECAME_AT_ONCE: usize = 16;
 /// Events taken from the loop before clients have their turn.
 const EVENTS_PER_TURN: usize = 256;
 /// Hosts and processes that a new subscriber to a host or to everything is told of before its request is answered: about as many as its ring holds.
@@ -607,6 +609,7 @@ impl Control {
             match self.happened.try_recv() {
                 Ok(Happened::Event(event, source)) => self.event(*event, source),
                 Ok(Happened::Row(row, watch)) => self.table.row(&row, watch),
+                Ok(Happened::Seen { node, epoch, version }) => self.table.seen(node, epoch, version),
                 Ok(Happened::Incarnation(n)) => self.state.set_own(n),
                 Ok(Happened::PeerIncarnation(name, n)) => self.state.set_peer(&name, n),
                 Err(TryRecvError::Empty) => return true,
@@ -624,6 +627,9 @@ impl Control {
         event.wall_ns = std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
             .map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
+        if let Some(id) = event.id.filter(|id| id.0 as u32 & fide_proto::detector::INFERRED == 0) {
+            self.table.told((id.0 >> 32) as u32, id.0 & u64::from(u32::MAX));
+        }
         // What is over its source's limit has no number.
         let is_kept = self.admission.admit(&event, source, now_ns());
         if is_kept {
@@ -1727,8 +1733,7 @@ impl Control {
             c.introducing.push_back((target.clone(), from));
         }
         let monitored = self.core.ask(move |core| core.monitor(ring, target, want));
-        let (node, app, pbsize, timeout_ns, alive) = monitored.ok_or_else(stuck)?;
-        Ok(Reply::Monitored { node, app, pbsize, timeout_ns, alive })
+        monitored.ok_or_else(stuck)
     }
 
     /// Some more names for those who monitor more processes than their rings hold at once.
@@ -1884,6 +1889,21 @@ impl Control {
             Request::Monitor { target, pbsize, timeout_ns } => {
                 self.policy.may_monitor(&self.connections[i].peer)?;
                 self.monitor(i, &target, Want { pbsize, timeout_ns }).map(|reply| Some((reply, None)))
+            }
+            Request::Became { instances } => {
+                self.policy.may_monitor(&self.connections[i].peer)?;
+                let Some(ring) = self.connections[i].ring else {
+                    return fail(ErrorCode::Invalid, "subscribe first: what became of processes is told through a ring".into());
+                };
+                if instances.len() > BECAME_MAX {
+                    return fail(ErrorCode::TooLarge, format!("at most {BECAME_MAX} processes are asked for at once"));
+                }
+                // A few at a time: what is urgent comes in between.
+                for some in instances.chunks(BECAME_AT_ONCE) {
+                    let some = some.to_vec();
+                    self.core.ask(move |core| core.tell_what_became(ring, &some)).ok_or_else(stuck)?;
+                }
+                Ok(Some((Reply::Done, None)))
             }
             Request::Unmonitor { target } => {
                 let Some(ring) = self.connections[i].ring else {

@@ -38,7 +38,7 @@ use fide_proto::detector::{
 use fide_proto::node::Tables;
 use fide_proto::node::introductions::Introductions;
 use fide_proto::node::table::Owner;
-use fide_wire::control::{ErrorCode, HistoryEvent, Refused};
+use fide_wire::control::{ErrorCode, HistoryEvent, Refused, Reply, TargetState};
 use fide_wire::event::{Record, RecordKind};
 use fide_wire::frame::introduction::{Answer, Hello};
 use fide_wire::frame::table::Row;
@@ -68,6 +68,15 @@ pub enum Happened {
     Event(Box<HistoryEvent>, EventSource),
     /// A row of this host's table was written, to be kept; with what is not in it, for a process that is watched.
     Row(Box<Row>, Option<KeptWatch>),
+    /// Another host's table is whole here, up to this version.
+    Seen {
+        /// Whose.
+        node: u32,
+        /// Which table.
+        epoch: u64,
+        /// Up to here.
+        version: u64,
+    },
     /// This agent began a new incarnation, to be remembered.
     Incarnation(u32),
     /// Another host's incarnation, to be remembered.
@@ -259,6 +268,8 @@ pub struct Core {
     unclaimed_at: u64,
     /// Hosts whose whole table was known here once.
     whole: BTreeSet<u32>,
+    /// Up to which version a former agent has told of each host's ends, and of which table.
+    seen_before: BTreeMap<u32, (u64, u64)>,
     /// Of the processes of this host.
     pub(crate) progress: Progress,
     /// How fast the progress of each user's processes changes.
@@ -375,6 +386,7 @@ impl Core {
             interests: Interests::new(0),
             unclaimed_at: u64::MAX,
             whole: BTreeSet::new(),
+            seen_before: BTreeMap::new(),
             progress: Progress::new(),
             progress_rates: BTreeMap::new(),
             progress_owed: BTreeMap::new(),
@@ -2728,10 +2740,10 @@ impl Core {
         self.interests.changed(now_ns());
     }
 
-    /// Starts monitoring. Returns (node, app, pbsize, timeout, alive).
+    /// Starts monitoring, and says what is known of the target.
     ///
     /// A host's processes, or all, are introduced before ([`Core::introduce`]): whom names belong to may end as soon as somebody listens.
-    pub fn monitor(&mut self, ring: u32, target: Target, want: Want) -> (u32, u32, u32, u64, bool) {
+    pub fn monitor(&mut self, ring: u32, target: Target, want: Want) -> Reply {
         let found = self.resolve(&target);
         self.subscribers.want(ring, target.clone(), want);
         self.interests.changed(now_ns());
@@ -2743,9 +2755,11 @@ impl Core {
             Target::Host(host) | Target::Process(_, host) => (fide_wire::name_id(host), 0),
             Target::Everything => (0, 0),
         });
-        let (pbsize, alive) = self.app_facts(node, app, found.is_some());
-        let timeout = self.detector.timeout_ns(node).unwrap_or_else(|| self.own_contract().timeout_ns());
-        (node, app, pbsize, timeout, alive)
+        let pbsize = self.piggyback_size(node, app);
+        let timeout_ns = self.detector.timeout_ns(node).unwrap_or_else(|| self.own_contract().timeout_ns());
+        let (state, end) = self.target_state(&target);
+        let alive = matches!(state, TargetState::Alive | TargetState::Hung);
+        Reply::Monitored { node, app, pbsize, timeout_ns, alive, state: Some(state), end }
     }
 
     /// Tells a new subscriber to a host or to everything which hosts and processes there are, from this one on and at most so many: from then on it
@@ -2805,16 +2819,13 @@ impl Core {
         Some(at)
     }
 
-    fn app_facts(&self, node: u32, app: u32, found: bool) -> (u32, bool) {
+    /// The largest piggyback that a process sends.
+    fn piggyback_size(&self, node: u32, app: u32) -> u32 {
         if node == self.start.node {
-            return self.watchlist.get(app).map_or((0, app == 0 && found), |w| (w.pbsize, w.ended.is_none()));
+            return self.watchlist.get(app).map_or(0, |w| w.pbsize);
         }
         let peer = self.slot(node).and_then(|s| self.peers[s].as_ref());
-        match peer {
-            Some(p) if app != 0 => p.apps.get(&app).map_or((0, false), |a| (a.pbsize, a.ended.is_none())),
-            Some(p) => (0, !p.condemned && !p.left),
-            None => (0, found),
-        }
+        peer.and_then(|p| p.apps.get(&app)).map_or(0, |a| a.pbsize)
     }
 
     /// Ends monitoring; `false` when the target was not monitored.

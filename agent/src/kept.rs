@@ -22,8 +22,9 @@ const ROWS_AHEAD: u32 = 4096;
 const VERSION_MAX: u64 = 1 << 30;
 /// Ended rows that are kept.
 const ENDED_KEPT: usize = 256;
-/// From one writing to the next.
-const WRITE_EVERY: Duration = Duration::from_millis(20);
+/// Writing takes at most this part of the time, and is put off for so long at most.
+const PART_OF_TIME: u32 = 20;
+const PUT_OFF_MAX: Duration = Duration::from_millis(200);
 /// What is longer is not read: 4096 processes take less.
 const FILE_MAX: u64 = 4 << 20;
 /// What the file begins with.
@@ -61,6 +62,8 @@ pub struct Former {
     pub rows: Vec<Row>,
     /// Of live processes.
     pub watches: BTreeMap<u32, KeptWatch>,
+    /// Of other hosts' tables: the epoch, and the version up to which ends were told.
+    pub seen: BTreeMap<u32, (u64, u64)>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,6 +79,8 @@ struct Kept {
     /// In the bytes of the wire, as hexadecimal digits.
     rows: BTreeMap<u32, String>,
     watches: BTreeMap<u32, KeptWatch>,
+    #[serde(default)]
+    seen: BTreeMap<u32, (u64, u64)>,
 }
 
 /// The file.
@@ -86,7 +91,8 @@ pub struct KeptTable {
     /// Ended rows, by version.
     ended: BTreeMap<u64, u32>,
     dirty: bool,
-    written: Option<Instant>,
+    /// When it was written last, and how long that took.
+    written: Option<(Instant, Duration)>,
     complained: bool,
 }
 
@@ -144,18 +150,33 @@ impl KeptTable {
         self.dirty = true;
     }
 
+    /// What another host's table says up to this version is known here, its ends were told.
+    pub fn seen(&mut self, node: u32, epoch: u64, version: u64) {
+        let known = self.kept.seen.entry(node).or_default();
+        let news = (epoch, if known.0 == epoch { known.1.max(version) } else { version });
+        self.dirty |= std::mem::replace(known, news) != news;
+    }
+
+    /// The same of one end, in the table that is known of that host.
+    pub fn told(&mut self, node: u32, version: u64) {
+        if let Some((epoch, _)) = self.kept.seen.get(&node) {
+            self.seen(node, *epoch, version);
+        }
+    }
+
     /// Writes the file if something changed, and it is some time since that was done last. `leaving`: nothing follows.
     ///
     /// # Errors
     /// In words, once per failure.
     pub fn save(&mut self, leaving: bool) -> Result<(), String> {
-        let is_early = self.written.is_some_and(|at| at.elapsed() < WRITE_EVERY);
-        if !leaving && (!self.dirty || is_early) {
+        if !leaving && self.due().is_none_or(|wait| !wait.is_zero()) {
             return Ok(());
         }
         self.kept.exact = leaving;
-        self.written = Some(Instant::now());
-        match write(&self.path, &self.kept) {
+        let began = Instant::now();
+        let wrote = write(&self.path, &self.kept);
+        self.written = Some((began, began.elapsed()));
+        match wrote {
             Ok(()) => {
                 (self.dirty, self.complained) = (false, false);
                 Ok(())
@@ -170,8 +191,8 @@ impl KeptTable {
     /// When it wants to be written; `None`: nothing changed.
     #[must_use]
     pub fn due(&self) -> Option<Duration> {
-        let since = self.written.map_or(WRITE_EVERY, |at| at.elapsed());
-        self.dirty.then(|| WRITE_EVERY.saturating_sub(since))
+        let wait = |(began, took): (Instant, Duration)| (took * PART_OF_TIME).min(PUT_OFF_MAX).saturating_sub(began.elapsed());
+        self.dirty.then(|| self.written.map_or(Duration::ZERO, wait))
     }
 }
 
@@ -191,6 +212,7 @@ fn former(kept: &Kept, boot: &str) -> Option<Former> {
         last_interest: kept.last_interest.checked_add(rows_ahead)?,
         rows,
         watches: kept.watches.clone(),
+        seen: kept.seen.clone(),
     })
 }
 

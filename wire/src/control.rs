@@ -80,6 +80,12 @@ pub enum Request {
         #[serde(default)]
         timeout_ns: u64,
     },
+    /// What became of these processes, which this connection's application held for running? Those that have ended are told through its ring, as
+    /// if they ended now. For who was away, or has lost events. Needs [`Request::Subscribe`] first.
+    Became {
+        /// (node, number there), at most [`BECAME_MAX`].
+        instances: Vec<(u32, u32)>,
+    },
     /// Listing 1 `unmonitor`.
     Unmonitor {
         /// Whom.
@@ -209,6 +215,28 @@ impl Request {
     }
 }
 
+/// The most processes that one [`Request::Became`] asks for.
+pub const BECAME_MAX: usize = 64;
+
+/// What is known of a target that is monitored from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[repr(u32)]
+pub enum TargetState {
+    /// It runs; a host: it is heard.
+    Alive = 1,
+    /// It runs and makes no progress.
+    Hung = 2,
+    /// Nobody watches it now: its host's agent is lost, or left.
+    Unobserved = 3,
+    /// The last process of that name has ended; the next one is waited for.
+    Ended = 4,
+    /// No process of that name was known there; it is waited for.
+    NoProcess = 5,
+    /// No such host was ever heard; it is waited for.
+    NoHost = 6,
+}
+
 /// What the agent answers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "re", rename_all = "kebab-case")]
@@ -245,6 +273,12 @@ pub enum Reply {
         timeout_ns: u64,
         /// Whether it is known and alive now.
         alive: bool,
+        /// What is known of it; `None` of agents that do not say.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        state: Option<TargetState>,
+        /// How the last process of that name ended, where `state` is [`TargetState::Ended`]: cause, and exit status or signal.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        end: Option<(Cause, i32)>,
     },
     /// To [`Request::Join`], with the bridge's descriptor.
     Joined {

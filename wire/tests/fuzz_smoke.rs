@@ -189,7 +189,7 @@ fn control_request() {
     };
     let replies = [
         Reply::Ring { kind: RingKind::Bpf, size: 65536 },
-        Reply::Monitored { node: 1, app: 2, pbsize: 3, timeout_ns: 4, alive: true },
+        Reply::Monitored { node: 1, app: 2, pbsize: 3, timeout_ns: 4, alive: true, state: None, end: None },
         Reply::Status(Box::new(Status { refused: [("mac".to_string(), 3)].into(), ..Status::default() })),
         Reply::Event(Box::new(event)),
         Reply::Error(Refused { code: ErrorCode::NotFound, what: "no".into() }),

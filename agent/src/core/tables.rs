@@ -18,6 +18,7 @@ use fide_proto::node::table::Event;
 use fide_proto::node::table::Owner;
 use fide_proto::node::table::owner::To;
 use fide_proto::node::tables::{Ignored, Said};
+use fide_wire::control::TargetState;
 use fide_wire::event::{Record, RecordKind};
 use fide_wire::frame::table::{Content, HOST_ROW, Host, Instance, Interest, Process, Row, State};
 use fide_wire::packet::{Announce, Header, Kind, Notice};
@@ -111,7 +112,8 @@ impl Core {
 
     /// Goes on with the table of this host's former agent. What ended meanwhile is told: that it did is certain, how is not known.
     pub(super) fn restore(&mut self, former: Former, now: u64) {
-        let Former { epoch, version, is_exact, last_process, last_interest, rows, watches } = former;
+        let Former { epoch, version, is_exact, last_process, last_interest, rows, watches, seen } = former;
+        self.seen_before = seen;
         // Rows that are not kept are no loss to who knows of their ends: so the whole of it is listed, once.
         let owner = match Owner::restore(self.start.node, epoch, (version, version, !is_exact), rows, now) {
             Ok(owner) => owner,
@@ -366,12 +368,14 @@ impl Core {
         let Some(peer) = self.peers[slot].as_mut().filter(|p| !p.condemned && !p.left && !p.handed_in) else { return };
         let Some(replica) = self.tables.replica(node).filter(|replica| replica.is_complete()) else { return };
         peer.handed_in = true;
+        let (epoch, version) = (replica.epoch(), replica.complete());
         let goes_on = |content: &Content| !content.is_over();
         let rows: Vec<u32> = replica.rows().filter(|(row, c)| *row != HOST_ROW && goes_on(c)).map(|(row, _)| row).collect();
         for row in rows {
             self.row_appeared(slot, row, Came::now(now), now);
         }
         self.act(now);
+        self.say(Happened::Seen { node, epoch, version });
     }
 
     fn row_updated(&mut self, slot: usize, row: u32) {
@@ -446,8 +450,10 @@ impl Core {
     /// A process that nobody here has heard of had ended when its row came.
     fn ended_unheard(&mut self, slot: usize, row: u32, state: &State, rings: u64, came: Came, now: u64) {
         let Some(node) = self.peers[slot].as_ref().map(|p| p.node) else { return };
-        let is_news = self.whole.contains(&node) && state.cause != Cause::Left;
         let version = self.version_of(node, row);
+        let epoch = self.tables.replica(node).map_or(0, |replica| replica.epoch());
+        let since_former = self.seen_before.get(&node).is_some_and(|(of, told)| *of == epoch && u64::from(version) > *told);
+        let is_news = (self.whole.contains(&node) || since_former) && state.cause != Cause::Left;
         if !is_news {
             // It ended before this agent's time.
             self.mark_ended(node, row, state.cause);
@@ -512,6 +518,84 @@ impl Core {
         let name = String::from(process.name.clone());
         let source = self.source(node, 0);
         self.tell(Cause::Exited, Grade::Certain, &host, incarnation, Some(name), -1, false, None, None, source, now);
+    }
+
+    // ---- what applications ask --------------------------------------------------------------------------------------------
+
+    /// What is known of a target, and how the last process of its name ended.
+    pub(super) fn target_state(&self, target: &Target) -> (TargetState, Option<(Cause, i32)>) {
+        let (name, host) = match target {
+            Target::Everything => return (TargetState::Alive, None),
+            Target::Host(host) => (None, host),
+            Target::Process(name, host) => (Some(name.as_str()), host),
+        };
+        let is_own = *host == self.start.name;
+        let node = fide_wire::name_id(host);
+        let peer = self.slot(node).and_then(|slot| self.peers[slot].as_ref()).filter(|p| p.name == *host);
+        if !is_own && peer.is_none() {
+            let was_heard = self.start.known.contains_key(host);
+            return (if was_heard { TargetState::Unobserved } else { TargetState::NoHost }, None);
+        }
+        let is_heard = peer.is_none_or(|p| !p.condemned && !p.left);
+        let Some(name) = name else {
+            return (if is_heard { TargetState::Alive } else { TargetState::Unobserved }, None);
+        };
+        let rows: Box<dyn Iterator<Item = (u64, &Content)>> = if is_own {
+            Box::new(self.tables.owner().rows().map(|row| (row.version, &row.content)))
+        } else {
+            let Some(replica) = self.tables.replica(node) else { return (TargetState::NoProcess, None) };
+            Box::new(replica.rows().map(|(row, content)| (replica.version(row).unwrap_or_default(), content)))
+        };
+        let of_name = rows.filter_map(|(version, content)| match content {
+            Content::Process(p) if *p.name == *name => Some((version, p.state)),
+            _ => None,
+        });
+        // One that runs, else the last one that ended.
+        let Some((_, state)) = of_name.max_by_key(|(version, state)| (!state.cause.ends_process(), *version)) else {
+            return (TargetState::NoProcess, None);
+        };
+        match state.cause {
+            cause if cause.ends_process() => (TargetState::Ended, Some((cause, state.code))),
+            _ if !is_heard => (TargetState::Unobserved, None),
+            Cause::Hung => (TargetState::Hung, None),
+            _ => (TargetState::Alive, None),
+        }
+    }
+
+    /// Tells a ring of those of these processes that have ended. Of a table that is not whole here the rest follows by itself.
+    pub(crate) fn tell_what_became(&mut self, ring: u32, instances: &[(u32, u32)]) {
+        let now = now_ns();
+        for (node, app) in instances.iter().copied().filter(|(_, app)| *app < INTERESTS_FROM) {
+            let (content, version, incarnation) = if node == self.start.node {
+                let row = self.tables.owner().get(app);
+                (row.map(|row| &row.content), row.map_or(0, |row| row.version), self.start.incarnation)
+            } else {
+                let Some(peer) = self.slot(node).and_then(|slot| self.peers[slot].as_ref()) else { continue };
+                let Some(replica) = self.tables.replica(node).filter(|_| peer.handed_in) else { continue };
+                (replica.get(app), replica.version(app).unwrap_or_default(), peer.incarnation)
+            };
+            let (name, state) = match content {
+                Some(Content::Process(p)) => (p.name.to_string(), p.state),
+                // Its row was removed long after its end.
+                None => (String::new(), State { cause: Cause::Exited, flags: State::CAUSE_UNKNOWN, code: -1, ..State::running(now) }),
+                Some(_) => continue,
+            };
+            if !state.cause.ends_process() {
+                continue;
+            }
+            let record = self.host_record(state.cause, state.grade, node, incarnation, now);
+            let record = Record {
+                kind: RecordKind::Process as u16,
+                app,
+                code: state.code,
+                id: VerdictId::new(node, version as u32).0,
+                flags: if state.flags & State::CONFIRMS != 0 { Record::CONFIRMS } else { 0 },
+                event_ns: state.event_ns,
+                received_ns: now,
+                ..record
+            };
+            self.subscribers.publish(1 << ring, &record, name.as_bytes(), false, self.receiver.mechanism());
+        }
     }
 
     fn monitored_by_other(&mut self, from: u32, interest: &Interest) {

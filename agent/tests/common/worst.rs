@@ -51,7 +51,7 @@ impl Rng {
 }
 
 /// Kinds of requests.
-pub const KINDS: usize = 18;
+pub const KINDS: usize = 19;
 
 /// Which kind it is.
 pub const fn kind(request: &Request) -> usize {
@@ -74,7 +74,8 @@ pub const fn kind(request: &Request) -> usize {
         Request::Forget { .. } => 14,
         Request::Fence { .. } => 15,
         Request::Check { .. } => 16,
-        Request::Extend { .. } => 17,
+        Request::Became { .. } => 17,
+        Request::Extend { .. } => 18,
     }
 }
 
@@ -141,6 +142,12 @@ pub fn request(rng: &mut Rng, kind: usize, own: &[u32]) -> Request {
             let (since_ns, deadline_ns) = (rng.any(), if rng.once_in(2) { 0 } else { rng.any() });
             let wait_ns = *rng.one_of(&[0, 1_000_000, 50_000_000, 60_000_000_000, u64::MAX]);
             Request::Check { peer: target(rng), since_ns, deadline_ns, wait_ns }
+        }
+        17 => {
+            let count = *rng.one_of(&[0, 1, 64, 65, 2_000]);
+            let node = fide_wire::name_id(*rng.one_of(&["h1", "h2", "nobody"]));
+            let instance = |rng: &mut Rng| (if rng.once_in(2) { node } else { rng.any() as u32 }, rng.any() as u32);
+            Request::Became { instances: (0..count).map(|_| instance(rng)).collect() }
         }
         _ => Request::Extend { known_ns: rng.any(), valid_ns: rng.any(), anew: rng.once_in(2) },
     }

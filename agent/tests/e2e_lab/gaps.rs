@@ -2,6 +2,7 @@
 //! again.
 
 use crate::common::{Process, Setup, World, until};
+use fide_client::{Resources, TargetState};
 use fide_lab::{Cut, NETS};
 use fide_wire::control::HistoryEvent;
 use fide_wire::verdict::{Cause, Grade};
@@ -135,4 +136,127 @@ fn after_many_agents_and_an_observer_that_was_not_there() {
     w.start(3);
     w.all_alive();
     goes_on(&w, &db);
+}
+
+#[test]
+fn while_an_observers_agent_is_not_there() {
+    for signal in [libc::SIGKILL, libc::SIGTERM] {
+        let Some((mut w, mut db)) = three() else { return };
+        // It has to be in the file that this table was known; other than that nothing of h1 has happened here.
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        w.signal_agent(2, signal);
+        w.agent_ended(2);
+        db.kill();
+        db.ended();
+        w.start(2);
+        told_once(&w, Cause::Killed, libc::SIGKILL);
+    }
+}
+
+#[test]
+fn an_application_hears_what_ended_while_its_agent_was_not_there() {
+    for target in ["db@h1", "@h1", "*"] {
+        let Some((mut w, mut db)) = three() else { return };
+        let other = w.sleeper(1);
+        w.watch_known(1, "other", other.pid());
+        let mut watcher = w.monitor(2, target);
+        if target != "db@h1" {
+            watcher.wait("db is introduced", |e| matches!(e, fide_client::Event::Monitored(v) if crate::common::named(v, "db@h1")));
+        }
+        w.kill_agent(2);
+        db.kill();
+        db.ended();
+        w.start(2);
+        watcher.wait("its agent is gone", |e| matches!(e, fide_client::Event::AgentGone));
+        watcher.client.reconnect().unwrap();
+        let v = watcher.failure("db@h1");
+        assert_eq!((v.cause, v.code, v.grade), (Cause::Killed, libc::SIGKILL, Grade::Certain), "{target}");
+        w.all_alive();
+        w.known(1, "other");
+        watcher.client.reconnect().unwrap();
+        other.kill();
+        if target != "db@h1" {
+            watcher.failure("other@h1");
+        }
+        w.event(2, "the other end", |e| e.cause == Cause::Killed && e.app.as_deref() == Some("other"));
+        watcher.drain();
+        assert_eq!(watcher.failures_of("db@h1"), 1, "{target}");
+    }
+}
+
+#[test]
+fn on_its_own_host_too() {
+    let Some((mut w, mut db)) = three() else { return };
+    let mut watcher = w.monitor(1, "db@h1");
+    w.kill_agent(1);
+    db.kill();
+    db.ended();
+    w.start(1);
+    watcher.wait("its agent is gone", |e| matches!(e, fide_client::Event::AgentGone));
+    watcher.client.reconnect().unwrap();
+    let v = watcher.failure("db@h1");
+    assert_eq!((v.cause, v.code), (Cause::Exited, -1));
+}
+
+#[test]
+fn who_monitors_is_told_what_is_there() {
+    let Some((mut w, mut db)) = three() else { return };
+    let state = |w: &World, host: u16, target: &str| {
+        let client = w.subscriber(host, false).client;
+        let monitored = client.monitor(target, Resources::default()).unwrap();
+        (monitored.state.expect("this agent says so"), monitored.end, monitored.alive)
+    };
+    for host in [1, 2] {
+        assert_eq!(state(&w, host, "db@h1"), (TargetState::Alive, None, true));
+        assert_eq!(state(&w, host, "@h1"), (TargetState::Alive, None, true));
+        assert_eq!(state(&w, host, "nothing@h1"), (TargetState::NoProcess, None, false));
+        assert_eq!(state(&w, host, "db@h9"), (TargetState::NoHost, None, false));
+    }
+    db.kill();
+    db.ended();
+    told_once(&w, Cause::Killed, libc::SIGKILL);
+    for host in [1, 2] {
+        assert_eq!(state(&w, host, "db@h1"), (TargetState::Ended, Some((Cause::Killed, libc::SIGKILL)), false));
+    }
+    w.kill_agent(2);
+    w.start(2);
+    w.all_alive();
+    // What ended before an agent's time is known all the same.
+    until("h2 knows that it ended", || state(&w, 2, "db@h1").0 == TargetState::Ended);
+    let p = w.sleeper(1);
+    w.watch_known(1, "db", p.pid());
+    assert_eq!(state(&w, 2, "db@h1"), (TargetState::Alive, None, true));
+    w.kill_agent(1);
+    given_up(&w);
+    assert_eq!(state(&w, 2, "db@h1").0, TargetState::Unobserved);
+}
+
+#[test]
+fn after_a_cut_the_certain_end_confirms_the_inferred_one() {
+    let Some((w, mut db)) = three() else { return };
+    let mut watcher = w.monitor(2, "*");
+    NETS.into_iter().for_each(|net| w.lab.cut(1, net, Cut::Silent).unwrap());
+    assert_eq!(watcher.failure("db@h1").grade, Grade::Inferred);
+    db.kill();
+    db.ended();
+    NETS.into_iter().for_each(|net| w.lab.heal(1, net).unwrap());
+    let v = watcher.confirmation("db@h1");
+    assert_eq!((v.cause, v.code, v.grade), (Cause::Killed, libc::SIGKILL, Grade::Certain));
+    assert_eq!(watcher.failures_of("db@h1"), 1);
+}
+
+#[test]
+fn after_a_cut_a_process_that_lives_is_introduced_again_and_its_crash_is_told() {
+    let Some((w, db)) = three() else { return };
+    let mut watcher = w.monitor(2, "*");
+    NETS.into_iter().for_each(|net| w.lab.cut(1, net, Cut::Silent).unwrap());
+    assert_eq!(watcher.failure("db@h1").grade, Grade::Inferred);
+    NETS.into_iter().for_each(|net| w.lab.heal(1, net).unwrap());
+    watcher.host("@h1", Cause::Returned);
+    w.known(1, "db");
+    db.kill();
+    until("the crash is told", || {
+        watcher.drain();
+        watcher.failures_of("db@h1") == 2
+    });
 }

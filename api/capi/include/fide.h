@@ -85,7 +85,7 @@ enum fide_event_kind {
 	FIDE_EVENT_PBSIZE_CHANGED = 7,
 	/* Somebody began to monitor this process and would like number bytes of piggyback. */
 	FIDE_EVENT_MONITOR_REQ = 8,
-	/* number events were lost: what is known is out of date. Monitor again what matters, and look at alive. */
+	/* number events were lost: what is known is out of date. Monitor again what matters: what has ended of it is told then. */
 	FIDE_EVENT_LOST = 9,
 	/* The agent hung up. Nothing of what it monitored has failed. Once; then FIDE_EDISCONNECTED until fide_reconnect. */
 	FIDE_EVENT_AGENT_GONE = 10,
@@ -191,6 +191,16 @@ struct fide_event {
 	uint64_t data_len;
 };
 
+/* What is known of a target that is monitored from now on. What is not there is waited for. */
+enum fide_target_state {
+	FIDE_TARGET_ALIVE = 1,
+	FIDE_TARGET_HUNG = 2,       /* it runs and makes no progress */
+	FIDE_TARGET_UNOBSERVED = 3, /* its host's agent is lost, or left: nobody watches it */
+	FIDE_TARGET_ENDED = 4,      /* the last process of that name has ended: see cause and code */
+	FIDE_TARGET_NO_PROCESS = 5, /* no process of that name was known on that host */
+	FIDE_TARGET_NO_HOST = 6     /* no host of that name was ever heard */
+};
+
 /* What is asked of fide_monitor. */
 struct fide_resources {
 	uint32_t size;       /* fide_resources_init */
@@ -206,7 +216,9 @@ struct fide_monitored {
 	uint32_t pbsize;     /* bytes */
 	uint64_t timeout_ns; /* for the silence of its host */
 	uint32_t alive;      /* 1 when it is known and alive now; otherwise no failure comes until it has come and gone */
-	uint32_t reserved;
+	uint32_t state;      /* enum fide_target_state; 0 of agents that do not say */
+	uint32_t cause;      /* how the last process of that name ended (enum fide_cause), where state is FIDE_TARGET_ENDED; else 0 */
+	int32_t code;        /* its exit status or signal; -1 when nobody saw it */
 };
 
 /* What fide_check found, and what the agent itself knows of the peer. The strings belong to the library: valid until this thread's next fide_check. */

@@ -121,8 +121,12 @@ pub struct FideMonitored {
     pub timeout_ns: u64,
     /// 0 or 1.
     pub alive: u32,
-    /// 0.
-    pub reserved: u32,
+    /// [`fide_client::TargetState`], 0 where the agent does not say.
+    pub state: u32,
+    /// How the last process of that name ended; 0 if none has.
+    pub cause: u32,
+    /// Its exit status or signal.
+    pub code: i32,
 }
 
 /// `struct fide_checked`.
@@ -258,7 +262,7 @@ unsafe impl Sized32 for FideResources {
 // SAFETY: as its declaration shows.
 unsafe impl Sized32 for FideMonitored {
     const NAME: &'static str = "fide_monitored";
-    const FIRST: usize = offset_of!(Self, reserved) + size_of::<u32>();
+    const FIRST: usize = offset_of!(Self, state) + size_of::<u32>();
 }
 // SAFETY: as its declaration shows; a zero pointer is NULL.
 unsafe impl Sized32 for FideChecked {

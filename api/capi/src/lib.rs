@@ -191,7 +191,9 @@ fn granted(monitored: &Monitored) -> FideMonitored {
         pbsize: monitored.granted.pbsize,
         timeout_ns: u64::try_from(monitored.granted.timeout.as_nanos()).unwrap_or(u64::MAX),
         alive: monitored.alive.into(),
-        reserved: 0,
+        state: monitored.state.map_or(0, |state| state as u32),
+        cause: monitored.end.map_or(0, |(cause, _)| cause as u32),
+        code: monitored.end.map_or(0, |(_, code)| code),
     }
 }
 

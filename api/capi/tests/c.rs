@@ -162,7 +162,7 @@ fn check_program() -> String {
     layout!(FideEvent, "fide_event", size kind cause grade node app incarnation code path flags id event_ns sent_ns received_ns
         number name data data_len);
     layout!(FideResources, "fide_resources", size pbsize timeout_ns);
-    layout!(FideMonitored, "fide_monitored", size node app pbsize timeout_ns alive reserved);
+    layout!(FideMonitored, "fide_monitored", size node app pbsize timeout_ns alive state cause code);
     layout!(FideChecked, "fide_checked", size outcome drained_ns lost_ns why host host_state app_state node incarnation
         fence_timeout_ns fenced reserved);
     layout!(FideOptions, "fide_options", size flags path answer_timeout_ns);

@@ -9,8 +9,8 @@ use crate::event::{self, Event, Instances, Names, Subject};
 use crate::progress::{Counters, Progress};
 use crate::ring::{Found, Ring};
 use crate::sys::{self, Poller};
-use fide_wire::control::{HistoryEvent, Reply, Request, Status};
-use fide_wire::verdict::VerdictId;
+use fide_wire::control::{BECAME_MAX, HistoryEvent, Reply, Request, Status, TargetState};
+use fide_wire::verdict::{Cause, VerdictId};
 use fide_wire::{PIGGYBACK_MAX, name_id, names};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -43,6 +43,10 @@ pub struct Monitored {
     pub granted: Resources,
     /// Whether it is known and alive now. If not, no failure will be reported until it has come and gone again.
     pub alive: bool,
+    /// What is known of it; `None` of agents that do not say.
+    pub state: Option<TargetState>,
+    /// How the last process of that name ended, if it did: cause, and exit status or signal.
+    pub end: Option<(Cause, i32)>,
 }
 
 /// What [`Client::reconnect`] restored.
@@ -250,18 +254,47 @@ impl Client {
         let timeout_ns = u64::try_from(wanted.timeout.as_nanos()).unwrap_or(u64::MAX);
         let request = Request::Monitor { target: target.to_owned(), pbsize: wanted.pbsize, timeout_ns };
         match connection.request(&request)?.reply {
-            Reply::Monitored { node, app, pbsize, timeout_ns, alive } => {
+            Reply::Monitored { node, app, pbsize, timeout_ns, alive, state, end } => {
+                self.ask_what_became(connection, target)?;
                 if app != 0 {
                     lock(&self.names).learn_app(node, app, None, target);
+                    if alive {
+                        lock(&self.events).instances.runs(node, app);
+                    }
                 }
                 Ok(Monitored {
                     subject: Subject { node, app, incarnation: 0, name: Some(target.into()) },
                     granted: Resources { pbsize, timeout: Duration::from_nanos(timeout_ns) },
                     alive,
+                    state,
+                    end,
                 })
             }
             other => Err(connection.unexpected("monitored", &other)),
         }
+    }
+
+    /// Whoever was held for running and is not any more is told through the ring: for what ended while this process was not connected, or whose
+    /// event was lost.
+    fn ask_what_became(&self, connection: &Connection, target: &str) -> Result<(), Error> {
+        let running = lock(&self.events).instances.running();
+        if running.is_empty() {
+            return Ok(());
+        }
+        let is_meant = |(node, app): &(u32, u32)| match target.rsplit_once('@') {
+            None => true,
+            Some(("", host)) => *node == name_id(host),
+            Some(_) => lock(&self.names).target(*node, *app).is_some_and(|name| *name == *target),
+        };
+        let instances: Vec<(u32, u32)> = running.into_iter().filter(is_meant).collect();
+        for some in instances.chunks(BECAME_MAX) {
+            match connection.request(&Request::Became { instances: some.to_vec() }) {
+                // An agent of an older version does not know the request.
+                Ok(_) | Err(Error::Refused(_)) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
     }
 
     /// Listing 1 `unmonitor`, with the same target as in [`Client::monitor`]. Events already on the ring still come.

@@ -2,7 +2,7 @@
 
 use fide_wire::event::{Record, RecordKind};
 use fide_wire::verdict::{Cause, Grade, VerdictId};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
@@ -231,6 +231,11 @@ impl Names {
         }
     }
 
+    /// The target by which a process is known.
+    pub fn target(&self, node: u32, app: u32) -> Option<Arc<str>> {
+        self.apps.get(&(node, app)).map(|(_, target)| target.clone())
+    }
+
     fn of(&mut self, record: &Record) -> Option<Arc<str>> {
         if record.app == 0 {
             return self.nodes.get(&record.node).cloned();
@@ -240,15 +245,27 @@ impl Names {
     }
 }
 
-/// Which instances of processes have failed, so that each failure is told once.
+/// What is known of one failure.
+#[derive(Clone, Copy, Debug)]
+struct Failed {
+    incarnation: u32,
+    id: u64,
+    is_certain: bool,
+    is_confirmed: bool,
+}
+
+/// Which instances of processes have failed, so that each failure is told once. An instance is a row of its host's table: its number goes on
+/// through restarts of agents.
 #[derive(Debug, Default)]
 pub struct Instances {
-    /// (node, incarnation, app) → whether the end was confirmed.
-    failed: HashMap<(u32, u32, u32), bool>,
+    /// (node, app) → its failure.
+    failed: HashMap<(u32, u32), Failed>,
     /// The same, oldest first.
-    order: VecDeque<(u32, u32, u32)>,
-    /// (node, incarnation, app) → the newest notice about its progress, and whether it said hung.
-    progress: HashMap<(u32, u32, u32), (u32, bool)>,
+    order: VecDeque<(u32, u32)>,
+    /// (node, app) → the newest notice about its progress, and whether it said hung.
+    progress: HashMap<(u32, u32), (u32, bool)>,
+    /// Those that run, as far as was heard.
+    running: HashSet<(u32, u32)>,
 }
 
 /// What a record about the end of a process is to the application.
@@ -260,10 +277,39 @@ enum News {
 }
 
 impl Instances {
+    /// A process runs.
+    pub fn runs(&mut self, node: u32, app: u32) {
+        if self.running.len() < REMEMBERED {
+            self.running.insert((node, app));
+        }
+    }
+
+    /// Those that run, as far as was heard.
+    pub fn running(&self) -> Vec<(u32, u32)> {
+        self.running.iter().copied().collect()
+    }
+
+    /// A process is introduced. If it was said to have failed and that was inferred, it was wrong; if its host has begun another table, it is another process.
+    fn introduced(&mut self, record: &Record) {
+        let instance = (record.node, record.app);
+        if record.app == 0 {
+            return;
+        }
+        let is_wrong = |failed: &Failed| !failed.is_certain || failed.incarnation != record.incarnation;
+        if self.failed.get(&instance).is_some_and(is_wrong) {
+            self.failed.remove(&instance);
+            self.order.retain(|known| *known != instance);
+            self.progress.remove(&instance);
+        }
+        if !self.failed.contains_key(&instance) {
+            self.runs(record.node, record.app);
+        }
+    }
+
     /// Whether a record about the progress of a process says something new. Copies come in any order; the newest number holds, and nothing holds
     /// after a failure.
     fn judge_progress(&mut self, record: &Record, hung: bool) -> bool {
-        let instance = (record.node, record.incarnation, record.app);
+        let instance = (record.node, record.app);
         let number = record.id as u32;
         if self.failed.contains_key(&instance) || self.progress.get(&instance).is_some_and(|(newest, _)| number <= *newest) {
             return false;
@@ -277,11 +323,19 @@ impl Instances {
 
     fn judge(&mut self, record: &Record) -> News {
         let confirms = record.flags & Record::CONFIRMS != 0;
-        let instance = (record.node, record.incarnation, record.app);
+        let is_certain = record.grade() == Some(Grade::Certain);
+        let instance = (record.node, record.app);
+        self.running.remove(&instance);
+        let failed = Failed { incarnation: record.incarnation, id: record.id, is_certain, is_confirmed: confirms };
         match self.failed.get_mut(&instance) {
-            Some(confirmed) if confirms && !*confirmed => {
-                *confirmed = true;
+            Some(known) if (confirms && !known.is_confirmed) || (is_certain && !known.is_certain) => {
+                *known = Failed { is_confirmed: confirms || known.is_confirmed, ..failed };
                 News::Confirmation
+            }
+            // The same row in another table of its host is another process.
+            Some(known) if known.incarnation != record.incarnation && known.id != record.id && is_certain && !confirms => {
+                *known = failed;
+                News::Failure
             }
             Some(_) => News::Nothing,
             // A confirmation of what was never reported (its record was lost, or came before the subscription) is the
@@ -292,7 +346,7 @@ impl Instances {
                 {
                     self.failed.remove(&oldest);
                 }
-                self.failed.insert(instance, confirms);
+                self.failed.insert(instance, failed);
                 self.progress.remove(&instance);
                 self.order.push_back(instance);
                 News::Failure
@@ -307,6 +361,9 @@ pub fn read(entry: &[u8], instances: &mut Instances, names: &mut Names) -> Optio
     let kind = record.kind();
     if matches!(kind, Some(RecordKind::Process | RecordKind::Host)) {
         names.learn_record(&record, body);
+        if record.cause() == Some(Cause::Monitored) {
+            instances.introduced(&record);
+        }
     }
     let subject = |names: &mut Names| Subject {
         node: record.node,

@@ -37,5 +37,5 @@ pub use connection::{ANSWER_TIMEOUT, Agent, Connection, Response, parse_reply, s
 pub use error::Error;
 pub use event::{Event, Piggyback, Subject, Verdict, monotonic_ns};
 pub use fide_wire as wire;
-pub use fide_wire::control::{CheckOutcome, Checked, CheckedPeer};
+pub use fide_wire::control::{CheckOutcome, Checked, CheckedPeer, TargetState};
 pub use progress::Progress;
