@@ -28,8 +28,8 @@ use crate::worker::{Answer as LookedUp, Found, Source, Whose, Worker};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use fide_lane::PathSpec;
 use fide_wire::control::{
-    BECAME_MAX, CheckOutcome, Checked, ErrorCode, FenceOrder, HistoryEvent, PROGRESS_LIMIT_NS, PROTOCOL, REASON_MAX, Refused, Reply, Request,
-    RingKind, Selector, Status, WatchStatus, bridge,
+    BECAME_MAX, CheckOutcome, Checked, ErrorCode, FenceOrder, HistoryEvent, PROGRESS_LIMIT_NS, PROTOCOL, REASON_MAX, Refused,
+    Reply, Request, RingKind, Selector, Status, WatchStatus, bridge,
 };
 use fide_wire::verdict::{Cause, VerdictId};
 use fide_xdp::{Start, StartWatch, Wanted};
@@ -275,6 +275,8 @@ pub struct Control {
     probes: Option<Probes>,
     state: State,
     table: KeptTable,
+    /// The loop has ended, as was heard in the middle of something else.
+    loop_ended: bool,
     side: crate::side::Side,
     signals: OwnedFd,
     guard: Option<Guard>,
@@ -482,6 +484,7 @@ impl Control {
             probes,
             state,
             table,
+            loop_ended: false,
             side,
             signals,
             guard,
@@ -569,7 +572,7 @@ impl Control {
         if ready(1) {
             drain(&self.told);
         }
-        alive &= self.hear();
+        alive &= self.hear() && !self.loop_ended;
         if ready(4) {
             self.started();
         }
@@ -1358,6 +1361,11 @@ impl Control {
             return Err(Refused { code: ErrorCode::NotFound, what: format!("process {} has just ended", process.pid) });
         }
         self.put_behind_gate(app, process.pid, owner);
+        // Before anybody is told that it is watched: should this agent be killed now, the next one knows it.
+        self.loop_ended |= !self.hear();
+        if let Err(e) = self.table.save_at_once() {
+            tracing::error!("{e}");
+        }
         Ok(app)
     }
 

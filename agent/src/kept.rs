@@ -25,6 +25,8 @@ const ENDED_KEPT: usize = 256;
 /// Writing takes at most this part of the time, and is put off for so long at most.
 const PART_OF_TIME: u32 = 20;
 const PUT_OFF_MAX: Duration = Duration::from_millis(200);
+/// What takes less is done before an answer is given.
+const QUICK: Duration = Duration::from_millis(1);
 /// What is longer is not read: 4096 processes take less.
 const FILE_MAX: u64 = 4 << 20;
 /// What the file begins with.
@@ -186,6 +188,17 @@ impl KeptTable {
                 Err(format!("{} cannot be written ({e}): what ends while no agent runs will not be told", self.path.display()))
             }
         }
+    }
+
+    /// Writes the file if something changed, unless that takes long.
+    ///
+    /// # Errors
+    /// As [`KeptTable::save`].
+    pub fn save_at_once(&mut self) -> Result<(), String> {
+        if self.written.is_some_and(|(_, took)| took < QUICK) {
+            self.written = None;
+        }
+        self.save(false)
     }
 
     /// When it wants to be written; `None`: nothing changed.

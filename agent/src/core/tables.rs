@@ -577,7 +577,9 @@ impl Core {
             let (name, state) = match content {
                 Some(Content::Process(p)) => (p.name.to_string(), p.state),
                 // Its row was removed long after its end.
-                None => (String::new(), State { cause: Cause::Exited, flags: State::CAUSE_UNKNOWN, code: -1, ..State::running(now) }),
+                None => {
+                    (String::new(), State { cause: Cause::Exited, flags: State::CAUSE_UNKNOWN, code: -1, ..State::running(now) })
+                }
                 Some(_) => continue,
             };
             if !state.cause.ends_process() {

@@ -70,7 +70,8 @@ fn no_two_lives_of_an_agent_use_the_same_id() {
         w.all_alive();
     }
     for host in [1, 2] {
-        let of_h1 = |e: &HistoryEvent| e.id.filter(|id| (id.0 >> 32) as u32 == fide_wire::name_id("h1") && id.0 as u32 >> 31 == 0);
+        let of_h1 =
+            |e: &HistoryEvent| e.id.filter(|id| (id.0 >> 32) as u32 == fide_wire::name_id("h1") && id.0 as u32 >> 31 == 0);
         let ids: Vec<_> = w.history(host).iter().filter_map(of_h1).collect();
         let different: std::collections::BTreeSet<_> = ids.iter().map(|id| id.0).collect();
         assert!(ids.len() >= 6 && different.len() == ids.len(), "on h{host}: {ids:?}");

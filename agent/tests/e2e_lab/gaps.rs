@@ -161,7 +161,8 @@ fn an_application_hears_what_ended_while_its_agent_was_not_there() {
         w.watch_known(1, "other", other.pid());
         let mut watcher = w.monitor(2, target);
         if target != "db@h1" {
-            watcher.wait("db is introduced", |e| matches!(e, fide_client::Event::Monitored(v) if crate::common::named(v, "db@h1")));
+            watcher
+                .wait("db is introduced", |e| matches!(e, fide_client::Event::Monitored(v) if crate::common::named(v, "db@h1")));
         }
         w.kill_agent(2);
         db.kill();

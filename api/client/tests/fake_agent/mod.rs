@@ -385,8 +385,15 @@ fn truth(request: &Request, state: &mut State) -> (Reply, Vec<OwnedFd>) {
             (Reply::Ring { kind: RingKind::Socket, size: 0 }, vec![theirs])
         }
         Request::Monitor { target, pbsize, .. } => {
-            let monitored =
-                |node, app, alive| Reply::Monitored { node, app, pbsize: (*pbsize).min(GRANTED), timeout_ns: TIMEOUT_NS, alive, state: None, end: None };
+            let monitored = |node, app, alive| Reply::Monitored {
+                node,
+                app,
+                pbsize: (*pbsize).min(GRANTED),
+                timeout_ns: TIMEOUT_NS,
+                alive,
+                state: None,
+                end: None,
+            };
             alone(match target.as_str() {
                 "db@a" => monitored(name_id("a"), 7, true),
                 "web@b" => monitored(name_id("b"), 0, false),
