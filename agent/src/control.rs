@@ -11,7 +11,7 @@ use crate::core::{Command, Core, Happened, Introduced, now_ns};
 use crate::fair::FairQueue;
 use crate::fence::Guard;
 use crate::gates::{Gates, Place};
-use crate::history::{Flushed, History, given_in};
+use crate::history::{Flushed, History};
 use crate::identity::{Identity, account};
 use crate::metrics::Heart;
 use crate::probes::Probes;
@@ -171,10 +171,7 @@ const PAGE: usize = 64;
 const LOOK_AT_INTERFACES_EVERY: Duration = Duration::from_secs(1);
 /// Whoever changes how many receive queues an interface has waits so long at most for barriers.
 const LOOK_AT_PATHS_EVERY: Duration = Duration::from_secs(10);
-/// `code` of [`Cause::Local`] events that keep the reason of an application's report.
-pub const REPORT_EVENT_CODE: i32 = 1002;
-/// `code` of [`Cause::Local`] events that say that a watch has changed hands, or cannot tell which process it is for.
-pub const WATCH_EVENT_CODE: i32 = 1005;
+pub use fide_wire::level::{REPORT_EVENT_CODE, WATCH_EVENT_CODE};
 /// A process that was watched from its start on, and ends cleanly in this time, has handed over to a child.
 const SETTLES_NS: u64 = 1_000_000_000;
 /// Starts looked at before clients have their turn, and in one second; beyond, all processes are searched.
@@ -352,7 +349,7 @@ fn one_life(id: VerdictId, mut found: Vec<HistoryEvent>) -> Result<HistoryEvent,
     let giver = if (id.0 >> 32) as u32 == fide_wire::name_id(&newest.node) { &newest.node } else { &newest.observer }.clone();
     found.push(newest);
     let event = |e: &HistoryEvent| {
-        let life = match given_in(e) {
+        let life = match e.unique_id().map_or(0, |id| id.incarnation) {
             0 => "incarnation not recorded".to_owned(),
             life => format!("incarnation {life}"),
         };
@@ -1910,9 +1907,9 @@ impl Control {
                 self.connections[i].reading = Some((self.history.start(from, last), follow));
                 Ok(None)
             }
-            Request::Explain { id } => {
+            Request::Explain { id, incarnation } => {
                 self.policy.may_read(&self.connections[i].peer)?;
-                let search = self.history.search(id);
+                let search = self.history.search(id).given_in(incarnation);
                 self.look_up(i, Wait::Explain(id), move |limit| Found::Verdicts(search.run(|| limit.is_over())))
             }
             Request::Reload => {

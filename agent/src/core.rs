@@ -37,6 +37,7 @@ use fide_proto::node::introductions::Introductions;
 use fide_wire::control::{ErrorCode, HistoryEvent, Refused};
 use fide_wire::event::{Record, RecordKind};
 use fide_wire::frame::introduction::{Answer, Hello};
+use fide_wire::level::FORGOTTEN_EVENT_CODE;
 use fide_wire::mac::Keyring;
 use fide_wire::marks::Marks;
 use fide_wire::packet::{
@@ -122,9 +123,6 @@ pub struct FenceStart {
     /// Open it if it was found closed.
     pub recover: bool,
 }
-
-/// Code of the event that says that a host was forgotten.
-const FORGOTTEN_EVENT_CODE: i32 = 1004;
 
 /// So long before a deadline that is about to be missed the loop is awake, and the way of a question is gone once, so that the question behind the deadline
 /// finds everything in the caches: the first echo takes some 60 µs, one that follows soon 12 µs. To be woken takes up to 100 µs, and questions that the

@@ -146,10 +146,13 @@ pub enum Request {
         #[serde(default)]
         follow: bool,
     },
-    /// One verdict with all it rests on. Refused as [`ErrorCode::Ambiguous`] when several lives of a node gave one with this id.
+    /// One verdict with all it rests on. Refused as [`ErrorCode::Ambiguous`] when several incarnations of a node gave one with this id.
     Explain {
         /// Which.
         id: VerdictId,
+        /// The incarnation that gave it, as [`crate::verdict::UniqueId`] says; absent: whichever did.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        incarnation: Option<u32>,
     },
     /// Reads the configuration again (as SIGHUP does).
     Reload,
@@ -634,8 +637,10 @@ pub struct WatchStatus {
     pub ended: u64,
 }
 
-/// One line of the event history.
+/// One line of the event history. Its JSON also has what follows from these fields ([`crate::level`]): `level`, `unique_id`
+/// where it has an id, and `fenced`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(remote = "Self")]
 pub struct HistoryEvent {
     /// Running number in this host's history.
     pub seq: u64,

@@ -32,7 +32,9 @@ fn crash(w: &World, end: impl FnOnce(), name: &str, stages: &[(Cause, i32)]) {
             assert_eq!((event.grade, event.node.as_str(), event.code, event.confirms), (Grade::Certain, "h1", stage.1, i == 1));
             assert!(i > 0 || event.id == Some(ids[0]), "{event:?}");
         }
-        let Reply::Explained(explained) = w.ask(host, &Request::Explain { id: ids[0] }).unwrap() else { panic!() };
+        let Reply::Explained(explained) = w.ask(host, &Request::Explain { id: ids[0], incarnation: None }).unwrap() else {
+            panic!()
+        };
         let evidence = explained.evidence.expect("a verdict rests on something");
         assert!(evidence.event_ns > 0 && evidence.sent_ns >= evidence.event_ns && evidence.received_ns > 0, "{evidence:?}");
         let told = w.history(host).iter().filter(|e| e.app.as_deref() == Some(name) && e.cause.ends_process()).count();
@@ -74,7 +76,7 @@ fn an_id_that_two_lives_of_an_agent_used_is_refused_with_both_events() {
     let given: Vec<_> = w.history(2).into_iter().filter(|e| e.id == Some(id)).collect();
     assert_eq!(given.iter().map(|e| e.app.as_deref()).collect::<Vec<_>>(), [Some("first"), Some("second")]);
     for host in [1, 2] {
-        match w.ask(host, &Request::Explain { id }).unwrap_err() {
+        match w.ask(host, &Request::Explain { id, incarnation: None }).unwrap_err() {
             Error::Refused(r) if r.code == ErrorCode::Ambiguous => {
                 assert!(r.what.contains("2 lives of h1") && r.what.contains("first@h1") && r.what.contains("second@h1"), "{r}");
             }

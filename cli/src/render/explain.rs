@@ -401,7 +401,7 @@ fn meaning(event: &HistoryEvent) -> Vec<String> {
 /// The explanation for people.
 pub fn text(event: &HistoryEvent, explanation: &Explanation, style: &Style) -> String {
     let mut out = String::new();
-    let id = event.id.map_or_else(|| format!("event {}", event.seq), |id| format!("verdict {id}"));
+    let id = event.unique_id().map_or_else(|| format!("event {}", event.seq), |id| format!("verdict {id}"));
     let _ = writeln!(out, "{}  {}, {}", style.bold(&id), style.paint(paint(event.cause), event.cause.name()), event.grade);
     let _ = writeln!(out, "{}", explanation.conclusion);
     if !event.text.is_empty() {

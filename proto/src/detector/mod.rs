@@ -153,7 +153,7 @@ use std::collections::VecDeque;
 pub const MAX_PEERS: usize = fide_wire::SLOTS;
 
 /// This bit of a verdict's number marks what the node inferred; its notices count below it.
-pub const INFERRED: u32 = 0x8000_0000;
+pub const INFERRED: u32 = VerdictId::INFERRED;
 
 /// What is known of one host, for status and metrics.
 #[derive(Clone, Debug, PartialEq)]
