@@ -230,6 +230,8 @@ fn every_refusal_names_its_line_and_what_to_do() {
         ("[[hook]]\non = [\"hung\"]\naction = \"fence\"", "line 2", "set mode and cgroups in [fence]"),
         ("[[hook]]\non = [\"failure\"]\naction = \"kill\"", "line 2", "only what is hung can be killed"),
         ("[[hook]]\non = [\"hung\"]\naction = \"kill\"\ncommand = [\"/x\"]", "line 2", "a [[hook]] of its own"),
+        ("[[hook]]\non = [\"failure\"]\ncommand = [\"/x\"]\ngrade = [\"sure\"]", "line 5", "`certain`"),
+        ("[[hook]]\non = [\"failure\"]\ncommand = [\"/x\"]\ncause = [\"left\"]", "line 2", "never runs"),
         ("[socket]\nmode = \"999\"", "line 3", "0660"),
         ("[history]\nmax_bytes = \"1KiB\"", "line 3", "64KiB"),
         ("[metrics]\nlisten = \"9433\"", "line 3", "127.0.0.1:9433"),
@@ -338,6 +340,34 @@ fn a_check_doubts_what_this_host_does_not_have() {
     assert!(!said.contains("IPv6 group") && !said.contains("socket.group"), "{said}");
     // A group that was not asked for need not be there.
     assert!(!check("node = \"a\"\n[[path]]\ninterface = \"lo\"\n").contains("socket.group"));
+}
+
+#[test]
+fn a_check_doubts_a_hook_that_would_promote_on_silence_alone() {
+    let doubts = |hook: &str, rest: &str| {
+        let config = parse(&format!("[[hook]]\ncommand = [\"/bin/promote\"]\n{hook}\n{rest}"));
+        config.doubts().into_iter().filter(|d| d.contains("/bin/promote")).collect::<Vec<_>>()
+    };
+    let fence = "[fence]\nmode = \"sent\"";
+    let unsafe_ones = doubts("on = [\"failure\"]", "");
+    assert_eq!(unsafe_ones.len(), 1);
+    for part in ["silent-host", "inferred", "grade = [\"certain\", \"fenced\"]", "[fence]"] {
+        assert!(unsafe_ones[0].contains(part), "{part}: {unsafe_ones:?}");
+    }
+    assert_eq!(doubts("on = [\"silent-host\"]", "").len(), 1);
+    for fine in [
+        "on = [\"killed\"]",
+        "on = [\"any\"]",
+        "on = [\"failure\"]\ncause = [\"killed\"]",
+        "on = [\"failure\"]\ngrade = [\"certain\"]",
+        "on = [\"failure\"]\ngrade = [\"certain\", \"inferred\"]",
+    ] {
+        assert_eq!(doubts(fine, ""), Vec::<String>::new(), "{fine}");
+    }
+    let fenced = "on = [\"failure\"]\ngrade = [\"certain\", \"fenced\"]";
+    assert!(doubts(fenced, "")[0].contains("never runs when a host fails"), "no fence anywhere");
+    assert_eq!(doubts(fenced, fence), Vec::<String>::new());
+    assert_eq!(doubts("on = [\"failure\"]", fence), Vec::<String>::new());
 }
 
 #[test]
