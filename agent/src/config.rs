@@ -1677,23 +1677,6 @@ impl Changes {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
-
-    /// In words, for the log and the event of a reload.
-    #[must_use]
-    pub fn summary(&self) -> String {
-        if self.is_empty() {
-            return "nothing changed".into();
-        }
-        let live = self.live.names();
-        let mut parts = Vec::new();
-        if !live.is_empty() {
-            parts.push(format!("taken over: {}", live.join(", ")));
-        }
-        if !self.needs_restart.is_empty() {
-            parts.push(format!("waiting for a restart of the agent: {}", self.needs_restart.join(", ")));
-        }
-        parts.join("; ")
-    }
 }
 
 /// Changes that need no restart.

@@ -267,6 +267,8 @@ pub enum Reply {
     },
     /// To what has nothing to say.
     Done,
+    /// To [`Request::Reload`].
+    Reloaded(Box<Reloaded>),
     /// To [`Request::Status`].
     Status(Box<Status>),
     /// To [`Request::Events`]: one kept event.
@@ -456,6 +458,21 @@ pub struct Status {
     /// Gates of applications with heartbeats of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gates: Vec<GateStatus>,
+}
+
+/// What [`Request::Reload`] did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reloaded {
+    /// What was taken over: `watch NAME (new)`, `(removed)`, `(changed)`, or a section of the file.
+    pub changed: Vec<String>,
+    /// Watches that had been ended by an operator, and stand again.
+    pub watched_again: Vec<String>,
+    /// Keys of the file whose change waits for a restart of the agent.
+    pub needs_restart: Vec<String>,
+    /// What could not be done, and why.
+    pub refused: Vec<String>,
+    /// What works but is doubtful on this host now, as `fided --check` says it.
+    pub doubtful: Vec<String>,
 }
 
 /// Packets of a kind that nobody wanted.

@@ -65,9 +65,11 @@ pub const FORGOTTEN_EVENT_CODE: i32 = 1004;
 pub const WATCH_EVENT_CODE: i32 = 1005;
 /// `code` of [`Cause::Local`]: how many events of level *timing* there were in the last minute.
 pub const TIMING_EVENT_CODE: i32 = 1007;
+/// `code` of [`Cause::Local`]: the configuration was read again.
+pub const RELOAD_EVENT_CODE: i32 = 1008;
 
 const fn is_for_the_record(code: i32) -> bool {
-    matches!(code, REPORT_EVENT_CODE | FORGOTTEN_EVENT_CODE | WATCH_EVENT_CODE | TIMING_EVENT_CODE)
+    matches!(code, REPORT_EVENT_CODE | FORGOTTEN_EVENT_CODE | WATCH_EVENT_CODE | TIMING_EVENT_CODE | RELOAD_EVENT_CODE)
 }
 
 impl fmt::Display for Level {

@@ -246,7 +246,15 @@ fn unmonitor_takes_the_name_that_others_use_as_well() {
     let agent = FakeAgent::start(knowledge());
     assert_eq!(code(&agent.fide(&["unmonitor", "postgres@h1"])), 0);
     assert_eq!(*agent.asked.lock().unwrap(), [Request::Status, Request::Unwatch { name: "postgres".into() }]);
-    assert_eq!(code(&agent.fide(&["reload", "--json"])), 0);
+    let o = agent.fide(&["reload"]);
+    assert!(
+        code(&o) == 0 && out(&o).contains("taken over: hook\n") && out(&o).contains("systemctl restart fided): port"),
+        "{}",
+        out(&o)
+    );
+    let told = &json(&out(&agent.fide(&["reload", "--json"])))[0];
+    assert_eq!((told["reloaded"].as_bool(), told["needs_restart"][0].as_str()), (Some(true), Some("port")));
+    assert_eq!(told["changed"][0], "hook");
 }
 
 #[test]

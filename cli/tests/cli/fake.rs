@@ -1,6 +1,6 @@
 //! An agent that answers from a script: a SOCK_SEQPACKET socket that speaks the control protocol, and nothing behind it.
 
-use fide_wire::control::{HistoryEvent, PROTOCOL, Refused, Reply, Request, Status};
+use fide_wire::control::{HistoryEvent, PROTOCOL, Refused, Reloaded, Reply, Request, Status};
 use fide_wire::verdict::UniqueId;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -133,6 +133,10 @@ fn answer(request: Request, k: &Knowledge) -> Vec<Reply> {
                 what: format!("no verdict {id} in the history"),
             })],
         },
+        (Request::Reload, None) => {
+            let reloaded = Reloaded { changed: vec!["hook".into()], needs_restart: vec!["port".into()], ..Reloaded::default() };
+            vec![Reply::Reloaded(Box::new(reloaded))]
+        }
         (Request::Watch { .. }, None) => {
             let (pid, app) = k.watched.unwrap_or((1, 1));
             vec![Reply::Watched { pid, app }]
