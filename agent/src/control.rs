@@ -33,7 +33,7 @@ use fide_wire::control::{
     CheckOutcome, Checked, ErrorCode, FenceOrder, HistoryEvent, PROGRESS_LIMIT_NS, PROTOCOL, REASON_MAX, Refused, Reply, Request,
     RingKind, Selector, Status, WatchStatus, bridge,
 };
-use fide_wire::level::TIMING_EVENT_CODE;
+use fide_wire::level::{Level, TIMING_EVENT_CODE};
 pub use fide_wire::level::{REPORT_EVENT_CODE, WATCH_EVENT_CODE};
 use fide_wire::verdict::{Cause, VerdictId};
 use fide_xdp::{Start, StartWatch, Wanted};
@@ -615,9 +615,9 @@ impl Control {
         let is_kept = self.admission.admit(&event, source, now_ns());
         if is_kept {
             event.seq = self.history.append(event.clone());
-            match event.cause {
-                Cause::Monitored | Cause::PathUp | Cause::ContractKept => tracing::info!("{}", event.text),
-                _ => tracing::warn!(grade = %event.grade, "{}", event.text),
+            match event.level() {
+                Level::Failure | Level::Fault => tracing::warn!(grade = %event.grade, "{}", event.text),
+                Level::Notice | Level::Timing => tracing::info!(grade = %event.grade, "{}", event.text),
             }
         }
         self.side.happened(&event, source);

@@ -2549,11 +2549,7 @@ impl Core {
             self.tell(Cause::NameClash, Grade::Certain, &name, incarnation, None, 0, false, None, None, EventSource::OWN, now);
         }
         if due[1] {
-            let text = format!(
-                "{}, the last from {}",
-                words::sentence(Cause::ForeignTraffic, &name, None, 0, false),
-                self.last_foreign(&FOREIGN)
-            );
+            let text = self.foreign_text();
             self.tell_text(Cause::ForeignTraffic, Grade::Certain, (&name, incarnation), 0, text, EventSource::OWN, now);
         }
     }

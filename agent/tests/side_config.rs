@@ -54,7 +54,7 @@ fn the_packaged_example_holds_true_when_uncommented() {
     let c = Config::parse(&text).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(c.paths.len(), 2);
     assert_eq!(c.watches.len(), 5);
-    assert_eq!(c.hooks.len(), 2);
+    assert_eq!(c.hooks.len(), 3);
     assert_eq!(c.watches.iter().filter(|w| w.progress.is_some()).count(), 3);
     assert_eq!(c.keys.unwrap().accept.unwrap().id, 2);
     assert_eq!(c.node, "a");

@@ -31,7 +31,6 @@ impl Control {
         reloaded.refused = self.take_over_settings(&new, &changes.live);
         self.config.take_live(&new);
         let summary = summary(&reloaded);
-        tracing::info!("{summary}");
         self.core.tell(move |core| core.tell_local(Cause::Local, RELOAD_EVENT_CODE, summary));
         self.renew_watches();
         Ok(reloaded)
