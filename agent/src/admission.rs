@@ -46,6 +46,7 @@ impl Class {
             }
             Cause::Exited
             | Cause::Killed
+            | Cause::OutOfMemory
             | Cause::Doomed
             | Cause::Left
             | Cause::AgentLost

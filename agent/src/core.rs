@@ -2566,6 +2566,7 @@ impl Core {
             let cause = match (end.watch.state, signal) {
                 (1, _) => Cause::Doomed,
                 (_, 0) => Cause::Exited,
+                _ if end.watch.is_out_of_memory() => Cause::OutOfMemory,
                 _ => Cause::Killed,
             };
             let known = self.watchlist.get(end.watch.app).and_then(|w| w.ended);
@@ -2704,8 +2705,7 @@ impl Core {
     #[must_use]
     pub fn crashed_ns(&self, app: u32) -> Option<u64> {
         let w = self.watchlist.get(app)?;
-        let is_crash =
-            |(cause, code): (Cause, i32)| matches!(cause, Cause::Killed | Cause::Doomed) || (cause == Cause::Exited && code != 0);
+        let is_crash = |(cause, code): (Cause, i32)| cause.is_seen_end() && (cause != Cause::Exited || code != 0);
         w.ended.filter(|ended| is_crash(*ended)).map(|_| w.ended_ns)
     }
 

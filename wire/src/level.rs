@@ -38,7 +38,13 @@ impl Level {
     #[must_use]
     pub const fn of(cause: Cause, code: i32) -> Self {
         match cause {
-            Cause::Exited | Cause::Killed | Cause::Doomed | Cause::SilentHost | Cause::AgentLost | Cause::Hung => Level::Failure,
+            Cause::Exited
+            | Cause::Killed
+            | Cause::OutOfMemory
+            | Cause::Doomed
+            | Cause::SilentHost
+            | Cause::AgentLost
+            | Cause::Hung => Level::Failure,
             Cause::PathDown | Cause::Isolated | Cause::Fenced | Cause::NameClash | Cause::ForeignTraffic => Level::Fault,
             // An interface that came back.
             Cause::Interface if code != 0 => Level::Notice,

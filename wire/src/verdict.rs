@@ -30,6 +30,8 @@ pub enum Cause {
     /// ([`Cause::Progressing`]); it did not end. `code` is the [`ProgressSource`] that stands still. The grade is *inferred*: its agent saw with
     /// certainty that nothing moved, that the process is stuck follows from the limit that was stated, as silence does from a contract.
     Hung = 10,
+    /// The kernel ended the process to get memory back, its cgroup's or the host's (the OOM killer); `code` is the signal, SIGKILL.
+    OutOfMemory = 11,
     /// A path carries heartbeats again.
     PathUp = 16,
     /// A host came (back) with a new incarnation.
@@ -60,7 +62,7 @@ pub enum Cause {
 
 impl Cause {
     /// Every cause, in the order of their numbers.
-    pub const ALL: [Cause; 23] = [
+    pub const ALL: [Cause; 24] = [
         Cause::Exited,
         Cause::Killed,
         Cause::Doomed,
@@ -71,6 +73,7 @@ impl Cause {
         Cause::ContractBroken,
         Cause::Isolated,
         Cause::Hung,
+        Cause::OutOfMemory,
         Cause::PathUp,
         Cause::Returned,
         Cause::ContractKept,
@@ -106,6 +109,7 @@ impl Cause {
             Cause::ContractBroken => "contract-broken",
             Cause::Isolated => "isolated",
             Cause::Hung => "hung",
+            Cause::OutOfMemory => "out-of-memory",
             Cause::PathUp => "path-up",
             Cause::Returned => "returned",
             Cause::ContractKept => "contract-kept",
@@ -131,7 +135,13 @@ impl Cause {
     /// Whether this ends a monitored process: what `on_failure` reports.
     #[must_use]
     pub const fn ends_process(self) -> bool {
-        matches!(self, Cause::Exited | Cause::Killed | Cause::Doomed | Cause::Left | Cause::SilentHost)
+        matches!(self, Cause::Left | Cause::SilentHost) || self.is_seen_end()
+    }
+
+    /// Whether the kernel of its host saw the process end, or begin to.
+    #[must_use]
+    pub const fn is_seen_end(self) -> bool {
+        matches!(self, Cause::Exited | Cause::Killed | Cause::Doomed | Cause::OutOfMemory)
     }
 
     /// Whether this is about the progress of a process that goes on existing. Such notices may follow each other any number of times; of

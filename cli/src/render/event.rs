@@ -16,7 +16,7 @@ pub fn subject(event: &HistoryEvent) -> String {
 /// What `code` says, if it says anything for this cause.
 pub fn code(event: &HistoryEvent) -> Option<String> {
     match event.cause {
-        Cause::Killed => Some(units::signal(event.code)),
+        Cause::Killed | Cause::OutOfMemory => Some(units::signal(event.code)),
         Cause::Exited => Some(format!("exit status {}", event.code)),
         Cause::PathDown | Cause::PathUp => Some(format!("path {}", event.code)),
         Cause::Hung | Cause::Progressing => ProgressSource::from_code(event.code).map(|s| s.to_string()),
@@ -28,7 +28,7 @@ pub fn code(event: &HistoryEvent) -> Option<String> {
 /// The colour of a cause: an end is red, a fault yellow, what mends green.
 pub fn paint(cause: Cause) -> Paint {
     match cause {
-        Cause::Exited | Cause::Killed | Cause::Doomed | Cause::SilentHost | Cause::Fenced => Paint::Red,
+        Cause::Exited | Cause::Killed | Cause::OutOfMemory | Cause::Doomed | Cause::SilentHost | Cause::Fenced => Paint::Red,
         Cause::AgentLost
         | Cause::Hung
         | Cause::PathDown

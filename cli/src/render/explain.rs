@@ -293,6 +293,9 @@ fn conclusion(event: &HistoryEvent) -> String {
     match event.cause {
         Cause::Exited => format!("{who} ended by itself with exit status {}.", event.code),
         Cause::Killed => format!("{who} was ended by {}.", units::signal(event.code)),
+        Cause::OutOfMemory => {
+            format!("The kernel of {node} ended {who} because memory had run out: its cgroup's, or the host's.")
+        }
         Cause::Doomed => {
             format!("{who} can no longer be saved, although it still existed when this was seen (code {}).", event.code)
         }

@@ -544,7 +544,7 @@ impl Detector {
         now_ns: u64,
     ) -> Result<Taken, Refused> {
         let now = self.clock(now_ns);
-        let ends = matches!(notice.cause, Cause::Exited | Cause::Killed | Cause::Doomed | Cause::Left);
+        let ends = notice.cause == Cause::Left || notice.cause.is_seen_end();
         let told = ends || (notice.cause.is_progress() && notice.app != 0);
         let number_fits = notice.notice != 0 && notice.notice & INFERRED == 0;
         if !told || !number_fits || usize::from(path) >= PATHS || (notice.app == 0 && notice.cause != Cause::Left) {
