@@ -232,6 +232,7 @@ pub fn environment(event: &HistoryEvent) -> Vec<(&'static str, String)> {
         ("FIDE_CAUSE", event.cause.name().into()),
         ("FIDE_GRADE", event.grade.to_string()),
         ("FIDE_FENCED", u8::from(event.is_fenced()).to_string()),
+        ("FIDE_PLANNED", u8::from(event.is_planned()).to_string()),
         ("FIDE_LEVEL", event.level().name().into()),
         ("FIDE_NODE", clean(&event.node)),
         ("FIDE_INCARNATION", event.incarnation.to_string()),

@@ -76,6 +76,7 @@ fn a_hook_sees_the_verdict_in_its_environment_and_on_standard_input() {
         "FIDE_APP=redis",
         "FIDE_CODE=9",
         "FIDE_FENCED=0",
+        "FIDE_PLANNED=0",
         "FIDE_LEVEL=failure",
         "FIDE_ID=00000001-00000003-2",
         "FIDE_OBSERVER=a",
@@ -360,6 +361,7 @@ fn a_promoting_hook_runs_for_what_is_certain_and_for_a_silence_that_a_fence_back
     assert_eq!(runs("grade = [\"inferred\"]"), [false, true, true, true, true]);
     assert_eq!(runs("fenced = true"), [false, true, false, false, false]);
     assert_eq!(runs("fenced = false"), [true, false, true, true, true]);
+    assert_eq!(runs("planned = true"), [false; 5]);
     assert_eq!(runs("cause = [\"silent-host\"]\ngrade = [\"fenced\"]"), [false, true, false, false, false]);
 }
 
@@ -374,6 +376,9 @@ fn the_promoting_example_of_the_documents_does_not_run_when_only_cables_are_cut(
         let config = Config::parse(&format!("node = \"a\"\n{example}")).unwrap_or_else(|e| panic!("{example}{e}"));
         let runs = |event: HistoryEvent| wants(&config.hooks[0], &event);
         assert!(runs(event(Cause::Killed)) && runs(silence(true, true)), "{example}");
+        // A clean stop or a restart is no reason to promote.
+        assert!(!runs(HistoryEvent { code: 0, ..event(Cause::Exited) }) && runs(event(Cause::Exited)), "{example}");
+        assert!(!runs(HistoryEvent { code: 0, ..event(Cause::Doomed) }), "{example}");
         assert!(!runs(silence(false, true)) && !runs(silence(true, false)), "{example}");
         assert!(!runs(HistoryEvent { evidence: None, ..silence(false, false) }), "{example}");
     }

@@ -655,7 +655,7 @@ pub struct WatchStatus {
 }
 
 /// One line of the event history. Its JSON also has what follows from these fields ([`crate::level`]): `level`, `unique_id`
-/// where it has an id, and `fenced`.
+/// where it has an id, `fenced` and `planned`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(remote = "Self")]
 pub struct HistoryEvent {

@@ -108,6 +108,17 @@ impl HistoryEvent {
         self.evidence.as_ref().is_some_and(|e| e.fenced && e.fence.is_some_and(|promise| promise.host))
     }
 
+    /// Whether it is the end of a process that was meant to end: by exit status 0, or by leaving.
+    #[must_use]
+    pub fn is_planned(&self) -> bool {
+        match self.cause {
+            Cause::Left => true,
+            // Of a process in which exit(0) was called, while its last thread is not gone yet.
+            Cause::Exited | Cause::Doomed => self.code == 0 && self.app.is_some(),
+            _ => false,
+        }
+    }
+
     /// Whether the guarded cgroups of its host are fenced, or all of the host.
     #[must_use]
     pub fn is_partly_fenced(&self) -> bool {
@@ -124,12 +135,14 @@ struct Written<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     unique_id: Option<UniqueId>,
     fenced: bool,
+    planned: bool,
 }
 
 impl Serialize for HistoryEvent {
     fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        let (level, unique_id, fenced) = (self.level(), self.unique_id(), self.is_fenced());
-        Serialize::serialize(&Written { event: self, level, unique_id, fenced }, s)
+        let (level, unique_id) = (self.level(), self.unique_id());
+        let (fenced, planned) = (self.is_fenced(), self.is_planned());
+        Serialize::serialize(&Written { event: self, level, unique_id, fenced, planned }, s)
     }
 }
 
@@ -191,6 +204,24 @@ mod tests {
         let back: HistoryEvent = serde_json::from_value(json(&certain)).unwrap();
         assert_eq!(back, certain);
         assert!(serde_json::to_string(&certain).unwrap().starts_with("{\"seq\":7,"), "as lines of the history begin");
+    }
+
+    #[test]
+    fn an_end_by_exit_status_0_and_a_leave_are_planned_and_nothing_else_is() {
+        let end = |cause, code| HistoryEvent { app: Some("db".into()), code, ..event(cause, None) };
+        for (cause, code, planned) in [
+            (Cause::Exited, 0, true),
+            (Cause::Doomed, 0, true),
+            (Cause::Left, 0, true),
+            (Cause::Exited, 1, false),
+            (Cause::Exited, -1, false),
+            (Cause::Doomed, 9, false),
+            (Cause::Killed, 9, false),
+            (Cause::OutOfMemory, 9, false),
+            (Cause::SilentHost, 0, false),
+        ] {
+            assert_eq!(end(cause, code).is_planned(), planned, "{cause} {code}");
+        }
     }
 
     #[test]

@@ -43,6 +43,8 @@ pub struct HookFilter {
     pub cause: Vec<Cause>,
     /// Only when the fence has cut off the whole host (true), or has not (false).
     pub fenced: Option<bool>,
+    /// Only ends that were meant (true: exit status 0, a leave), or only those that were not (false).
+    pub planned: Option<bool>,
 }
 
 impl HookFilter {
@@ -52,6 +54,7 @@ impl HookFilter {
         (self.grade.is_empty() || self.grade.iter().any(|trust| trust.covers(event)))
             && (self.cause.is_empty() || self.cause.contains(&event.cause))
             && self.fenced.is_none_or(|wanted| wanted == event.is_fenced())
+            && self.planned.is_none_or(|wanted| wanted == event.is_planned())
     }
 
     fn says_nothing_of_trust(&self) -> bool {
