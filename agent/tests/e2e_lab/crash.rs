@@ -82,6 +82,13 @@ fn an_id_that_two_lives_of_an_agent_used_is_refused_with_both_events() {
             }
             other => panic!("{other}"),
         }
+        // With its incarnation an id is of one verdict only, the same on every host.
+        for event in &given {
+            let unique = event.unique_id().unwrap();
+            let asked = Request::Explain { id, incarnation: Some(unique.incarnation) };
+            let Ok(Reply::Explained(explained)) = w.ask(host, &asked) else { panic!("{unique} is not explained") };
+            assert_eq!((explained.unique_id(), &explained.app), (Some(unique), &event.app));
+        }
     }
 }
 
@@ -118,6 +125,28 @@ fn other_ends_tell_how() {
     w.watch_known(1, "segv", dumper.pid());
     crash(&w, || dumper.signal(libc::SIGSEGV), "segv", &[(Cause::Doomed, 11), (Cause::Killed, 11)]);
     only_ends(&w);
+}
+
+/// A real limit of a memory cgroup, and the real OOM killer.
+#[test]
+fn out_of_memory_is_known_everywhere_as_such() {
+    let directory = std::path::PathBuf::from(format!("/sys/fs/cgroup/memory/fide-e2e-oom-{}", std::process::id()));
+    if std::fs::create_dir(&directory).is_err() || !directory.join("memory.limit_in_bytes").exists() {
+        eprintln!("skipped: this machine has no memory controller of cgroup version 1");
+        return;
+    }
+    std::fs::write(directory.join("memory.limit_in_bytes"), "33554432").unwrap();
+    if let Some(w) = Setup::hosts(2).up() {
+        // A shell whose variable doubles until there is no room for it.
+        let mut command = w.lab.command(1, "sh").unwrap();
+        command.args(["-c", "read x; while :; do x=$x$x; done"]).stdin(Stdio::piped());
+        let mut hog = crate::common::Process::spawn(command);
+        std::fs::write(directory.join("cgroup.procs"), hog.pid().to_string()).unwrap();
+        w.watch_known(1, "hog", hog.pid());
+        crash(&w, || hog.say("xxxxxxxx"), "hog", &[(Cause::Doomed, 9), (Cause::OutOfMemory, 9)]);
+        only_ends(&w);
+    }
+    std::fs::remove_dir(&directory).unwrap();
 }
 
 #[test]
