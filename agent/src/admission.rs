@@ -9,11 +9,15 @@ use crate::control::{REPORT_EVENT_CODE, WATCH_EVENT_CODE};
 use crate::hooks::HOOK_EVENT_CODE;
 use crate::shares::{EventSource, Rate, RateLimit, UNKNOWN_USER};
 use fide_wire::control::HistoryEvent;
+use fide_wire::level::TIMING_EVENT_CODE;
 use fide_wire::verdict::Cause;
 use std::collections::BTreeMap;
 
 /// `code` of [`Cause::Local`] events that say what was not kept, or not run.
 pub const NOT_KEPT_EVENT_CODE: i32 = 1006;
+
+/// Codes of [`Cause::Local`] events that are kept with reports.
+const OF_REPORTS: [i32; 5] = [HOOK_EVENT_CODE, REPORT_EVENT_CODE, WATCH_EVENT_CODE, NOT_KEPT_EVENT_CODE, TIMING_EVENT_CODE];
 
 /// Events that share a room of the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,14 +40,13 @@ impl Class {
         match event.cause {
             Cause::Hung | Cause::Progressing | Cause::Monitored => Class::Reports,
             Cause::Left if event.app.is_some() => Class::Reports,
-            Cause::Local if [HOOK_EVENT_CODE, REPORT_EVENT_CODE, WATCH_EVENT_CODE, NOT_KEPT_EVENT_CODE].contains(&event.code) => {
-                Class::Reports
-            }
+            Cause::Local if OF_REPORTS.contains(&event.code) => Class::Reports,
             Cause::ContractBroken | Cause::ContractKept | Cause::PathDown | Cause::PathUp | Cause::ObserverPaused => {
                 Class::Timing
             }
             Cause::Exited
             | Cause::Killed
+            | Cause::OutOfMemory
             | Cause::Doomed
             | Cause::Left
             | Cause::AgentLost

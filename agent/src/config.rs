@@ -6,6 +6,8 @@
 //!
 //! [`diff`] says what of a changed file can be taken over by a running agent and what waits for a restart.
 
+mod hook_filter;
+
 use crate::answerers::ANSWERERS;
 use crate::files::{self, Purpose};
 use fide_proto::fence::Paths as FencePaths;
@@ -20,6 +22,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toml::Spanned;
+
+pub use hook_filter::{HookFilter, Trust};
 
 /// Where the configuration is looked for unless `--config` names another file.
 pub const DEFAULT_PATH: &str = "/etc/fide/fide.toml";
@@ -439,6 +443,8 @@ pub struct Hook {
     pub timeout: Duration,
     /// Also run it when an earlier *doomed* is confirmed (the same crash a second time, with the final code).
     pub confirmations: bool,
+    /// For which of these events only.
+    pub filter: HookFilter,
 }
 
 /// Why a configuration was refused.
@@ -918,6 +924,12 @@ struct FileHook {
     timeout: Option<Spanned<Ns>>,
     #[serde(default)]
     confirmations: bool,
+    #[serde(default)]
+    grade: Vec<Trust>,
+    #[serde(default)]
+    cause: Vec<On>,
+    fenced: Option<bool>,
+    planned: Option<bool>,
 }
 
 fn any() -> String {
@@ -1180,6 +1192,7 @@ impl Config {
             }
         }
         doubts.extend(self.fence_doubts());
+        doubts.extend(self.hooks.iter().filter_map(|hook| hook_filter::doubt(hook, self.fence.mode.is_some())));
         doubts
     }
 
@@ -1640,7 +1653,12 @@ fn hooks(text: &str, file: Vec<Spanned<FileHook>>, fences: bool) -> Result<Vec<H
             }
             (HookAction::Kill | HookAction::Fence, None) => Vec::new(),
         };
-        hooks.push(Hook { on, pattern: f.r#match, action, command, timeout, confirmations: f.confirmations });
+        let cause: Vec<Cause> = f.cause.into_iter().flat_map(|o| o.0).collect();
+        if !cause.is_empty() && !cause.iter().any(|c| on.contains(c)) {
+            return Err(ConfigError::at(text, at, "this hook never runs: none of its `cause` is in its `on`"));
+        }
+        let filter = HookFilter { grade: f.grade, cause, fenced: f.fenced, planned: f.planned };
+        hooks.push(Hook { on, pattern: f.r#match, action, command, timeout, confirmations: f.confirmations, filter });
     }
     Ok(hooks)
 }
@@ -1659,23 +1677,6 @@ impl Changes {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
-    }
-
-    /// In words, for the log and the event of a reload.
-    #[must_use]
-    pub fn summary(&self) -> String {
-        if self.is_empty() {
-            return "nothing changed".into();
-        }
-        let live = self.live.names();
-        let mut parts = Vec::new();
-        if !live.is_empty() {
-            parts.push(format!("taken over: {}", live.join(", ")));
-        }
-        if !self.needs_restart.is_empty() {
-            parts.push(format!("waiting for a restart of the agent: {}", self.needs_restart.join(", ")));
-        }
-        parts.join("; ")
     }
 }
 

@@ -1,6 +1,8 @@
 //! The control thread: everything that may wait. It owns the files, the clients, the hooks and the clock on the wall, reaches the loop by
 //! commands and hears from it by events.
 
+mod reload;
+
 use crate::access;
 use crate::admission::{Admission, NOT_KEPT_EVENT_CODE};
 use crate::answerers;
@@ -11,7 +13,7 @@ use crate::core::{Command, Core, Happened, Introduced, now_ns};
 use crate::fair::FairQueue;
 use crate::fence::Guard;
 use crate::gates::{Gates, Place};
-use crate::history::{Flushed, History, given_in};
+use crate::history::{Flushed, History};
 use crate::identity::{Identity, account};
 use crate::kept::KeptTable;
 use crate::metrics::Heart;
@@ -23,6 +25,7 @@ use crate::shares::{Account, CONNECTIONS, EventSource, INTRODUCTIONS, Rate, TARG
 use crate::state::State;
 use crate::status::About;
 use crate::subscribers::{Made, Target, Want, seqpacket_pair};
+use crate::timing::Timing;
 use crate::watchlist::{Holder, Joining, Moves, Origin, Owner, Watched};
 use crate::worker::{Answer as LookedUp, Found, Source, Whose, Worker};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
@@ -31,6 +34,8 @@ use fide_wire::control::{
     BECAME_MAX, CheckOutcome, Checked, ErrorCode, FenceOrder, HistoryEvent, PROGRESS_LIMIT_NS, PROTOCOL, REASON_MAX, Refused,
     Reply, Request, RingKind, Selector, Status, WatchStatus, bridge,
 };
+use fide_wire::level::{Level, TIMING_EVENT_CODE};
+pub use fide_wire::level::{REPORT_EVENT_CODE, WATCH_EVENT_CODE};
 use fide_wire::verdict::{Cause, VerdictId};
 use fide_xdp::{Start, StartWatch, Wanted};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -174,10 +179,6 @@ const PAGE: usize = 64;
 const LOOK_AT_INTERFACES_EVERY: Duration = Duration::from_secs(1);
 /// Whoever changes how many receive queues an interface has waits so long at most for barriers.
 const LOOK_AT_PATHS_EVERY: Duration = Duration::from_secs(10);
-/// `code` of [`Cause::Local`] events that keep the reason of an application's report.
-pub const REPORT_EVENT_CODE: i32 = 1002;
-/// `code` of [`Cause::Local`] events that say that a watch has changed hands, or cannot tell which process it is for.
-pub const WATCH_EVENT_CODE: i32 = 1005;
 /// A process that was watched from its start on, and ends cleanly in this time, has handed over to a child.
 const SETTLES_NS: u64 = 1_000_000_000;
 /// Starts looked at before clients have their turn, and in one second; beyond, all processes are searched.
@@ -245,6 +246,7 @@ pub struct Control {
     connections: Vec<Connection>,
     history: History,
     admission: Admission,
+    timing: Timing,
     policy: access::Policy,
     resolver: Resolver,
     lookups: Worker,
@@ -360,7 +362,7 @@ fn one_life(id: VerdictId, mut found: Vec<HistoryEvent>) -> Result<HistoryEvent,
     let giver = if (id.0 >> 32) as u32 == fide_wire::name_id(&newest.node) { &newest.node } else { &newest.observer }.clone();
     found.push(newest);
     let event = |e: &HistoryEvent| {
-        let life = match given_in(e) {
+        let life = match e.unique_id().map_or(0, |id| id.incarnation) {
             0 => "incarnation not recorded".to_owned(),
             life => format!("incarnation {life}"),
         };
@@ -463,6 +465,7 @@ impl Control {
             listener,
             connections: Vec::new(),
             history,
+            timing: Timing::default(),
             admission: Admission::default(),
             policy,
             resolver: Resolver::default(),
@@ -633,13 +636,14 @@ impl Control {
         if let Some(id) = event.id.filter(|id| id.0 as u32 & fide_proto::detector::INFERRED == 0) {
             self.table.told((id.0 >> 32) as u32, id.0 & u64::from(u32::MAX));
         }
+        self.timing.note(&event, now_ns());
         // What is over its source's limit has no number.
         let is_kept = self.admission.admit(&event, source, now_ns());
         if is_kept {
             event.seq = self.history.append(event.clone());
-            match event.cause {
-                Cause::Monitored | Cause::PathUp | Cause::ContractKept => tracing::info!("{}", event.text),
-                _ => tracing::warn!(grade = %event.grade, "{}", event.text),
+            match event.level() {
+                Level::Failure | Level::Fault => tracing::warn!(grade = %event.grade, "{}", event.text),
+                Level::Notice | Level::Timing => tracing::info!(grade = %event.grade, "{}", event.text),
             }
         }
         self.side.happened(&event, source);
@@ -723,6 +727,7 @@ impl Control {
                 libc::SIGHUP => {
                     if let Err(e) = self.reload() {
                         tracing::error!("{e}");
+                        self.core.tell(move |core| core.tell_local(Cause::Local, 0, e));
                     }
                 }
                 _ if !self.stopping => {
@@ -881,6 +886,9 @@ impl Control {
         for (source, code, text) in self.side.failed_hooks(now) {
             // A hook that fails is this host's matter, and counts as whose doing made it run.
             self.core.tell(move |core| core.tell_local_of(source, Cause::Local, code, text));
+        }
+        if let Some(text) = self.timing.due(now) {
+            self.core.tell(move |core| core.tell_local(Cause::Local, TIMING_EVENT_CODE, text));
         }
         for text in self.admission.tell(now) {
             self.core.tell(move |core| core.tell_local(Cause::Local, NOT_KEPT_EVENT_CODE, text));
@@ -1381,75 +1389,6 @@ impl Control {
         let lives = guard.cut_off_lives(&gate);
         guard.drop_left_by_doomed(&gate, pid);
         self.core.tell(move |core| core.fence_process(app, &gate, lives));
-    }
-
-    fn reload(&mut self) -> Result<String, String> {
-        let new = Config::load(&self.config_path).map_err(|e| format!("the configuration stays as it was: {e}"))?;
-        let changes = config::diff(&self.config, &new);
-        // What root has ended since comes back.
-        let stands = |w: &&config::Watch| self.standing.iter().any(|s| s.name == w.name && s.origin == Origin::Config);
-        let back: Vec<config::Watch> =
-            new.watches.iter().filter(|w| !stands(w) && !changes.live.watches_added.contains(w)).cloned().collect();
-        if changes.is_empty() && back.is_empty() {
-            return Ok("nothing changed".into());
-        }
-        for w in &changes.live.watches_removed {
-            if let Some(i) = self.standing.iter().position(|s| s.name == w.name && s.origin == Origin::Config)
-                && let Some(app) = self.standing.remove(i).app
-            {
-                if let Some(probes) = &self.probes {
-                    probes.remove(app);
-                }
-                self.core.tell(move |core| {
-                    core.unwatch(app);
-                });
-            }
-        }
-        for w in &changes.live.progress {
-            let Some(s) = self.standing.iter_mut().find(|s| s.name == w.name && s.origin == Origin::Config) else { continue };
-            s.progress.clone_from(&w.progress);
-            let Some(app) = s.app else { continue };
-            let pid = self.core.ask(move |core| core.watchlist.get(app).map_or(0, |w| w.pid)).unwrap_or(0);
-            self.probe(app, &w.name, pid, w.progress.clone());
-        }
-        self.standing.extend(changes.live.watches_added.iter().chain(&back).map(Standing::configured));
-        if changes.live.keys {
-            let keys = new.keyring;
-            self.core.tell(move |core| core.set_keys(keys));
-        }
-        if changes.live.contract {
-            let calibration = crate::start::calibration(&new);
-            self.core.tell(move |core| core.set_calibration(calibration));
-        }
-        if changes.live.access {
-            let (policy, warnings) = access::Policy::new(&new.access);
-            self.policy = policy;
-            for w in warnings {
-                tracing::warn!("{w}");
-            }
-        }
-        if changes.live.socket_permissions
-            && let Err(e) = crate::start::set_permissions(&new.socket)
-        {
-            tracing::error!("{e}");
-        }
-        self.side.reload(&new, &changes.live, &self.core);
-        if changes.live.history_size {
-            self.history.set_max_bytes(new.history.max_bytes);
-        }
-        self.config.take_live(&new);
-        let mut summary = changes.summary();
-        if !back.is_empty() {
-            let names: Vec<&str> = back.iter().map(|w| w.name.as_str()).collect();
-            summary = [summary, format!("watched again: {}", names.join(", "))]
-                .into_iter()
-                .filter(|part| !part.is_empty())
-                .collect::<Vec<_>>()
-                .join("; ");
-        }
-        tracing::info!("configuration reloaded: {summary}");
-        self.renew_watches();
-        Ok(summary)
     }
 
     // ---- clients ------------------------------------------------------------------------------------------------------------
@@ -1964,15 +1903,15 @@ impl Control {
                 self.connections[i].reading = Some((self.history.start(from, last), follow));
                 Ok(None)
             }
-            Request::Explain { id } => {
+            Request::Explain { id, incarnation } => {
                 self.policy.may_read(&self.connections[i].peer)?;
-                let search = self.history.search(id);
+                let search = self.history.search(id).given_in(incarnation);
                 self.look_up(i, Wait::Explain(id), move |limit| Found::Verdicts(search.run(|| limit.is_over())))
             }
             Request::Reload => {
                 self.policy.may_reload(&self.connections[i].peer)?;
-                self.reload().map_err(|what| Refused { code: ErrorCode::Invalid, what })?;
-                plain(Reply::Done)
+                let reloaded = self.reload().map_err(|what| Refused { code: ErrorCode::Invalid, what })?;
+                plain(Reply::Reloaded(Box::new(reloaded)))
             }
             Request::Forget { host } => {
                 self.policy.may_forget(&self.connections[i].peer)?;

@@ -42,6 +42,7 @@ use fide_wire::control::{ErrorCode, HistoryEvent, Refused, Reply, TargetState};
 use fide_wire::event::{Record, RecordKind};
 use fide_wire::frame::introduction::{Answer, Hello};
 use fide_wire::frame::table::Row;
+use fide_wire::level::FORGOTTEN_EVENT_CODE;
 use fide_wire::mac::Keyring;
 use fide_wire::marks::Marks;
 use fide_wire::packet::{Announce, AnnouncedAnswer, BODY_MAX, Header, Kind, Notice, PACKET_MAX, Packet, ReportEntry};
@@ -142,9 +143,6 @@ pub struct FenceStart {
     /// Open it if it was found closed.
     pub recover: bool,
 }
-
-/// Code of the event that says that a host was forgotten.
-const FORGOTTEN_EVENT_CODE: i32 = 1004;
 
 /// So long before a deadline that is about to be missed the loop is awake, and the way of a question is gone once, so that the question behind the deadline
 /// finds everything in the caches: the first echo takes some 60 µs, one that follows soon 12 µs. To be woken takes up to 100 µs, and questions that the
@@ -2436,11 +2434,7 @@ impl Core {
             self.tell(Cause::NameClash, Grade::Certain, &name, incarnation, None, 0, false, None, None, EventSource::OWN, now);
         }
         if due[1] {
-            let text = format!(
-                "{}, the last from {}",
-                words::sentence(Cause::ForeignTraffic, &name, None, 0, false),
-                self.last_foreign(&FOREIGN)
-            );
+            let text = self.foreign_text();
             self.tell_text(Cause::ForeignTraffic, Grade::Certain, (&name, incarnation), 0, text, EventSource::OWN, now);
         }
     }
@@ -2457,6 +2451,7 @@ impl Core {
             let cause = match (end.watch.state, signal) {
                 (1, _) => Cause::Doomed,
                 (_, 0) => Cause::Exited,
+                _ if end.watch.is_out_of_memory() => Cause::OutOfMemory,
                 _ => Cause::Killed,
             };
             let known = self.watchlist.get(end.watch.app).and_then(|w| w.ended);
@@ -2608,8 +2603,7 @@ impl Core {
     #[must_use]
     pub fn crashed_ns(&self, app: u32) -> Option<u64> {
         let w = self.watchlist.get(app)?;
-        let is_crash =
-            |(cause, code): (Cause, i32)| matches!(cause, Cause::Killed | Cause::Doomed) || (cause == Cause::Exited && code != 0);
+        let is_crash = |(cause, code): (Cause, i32)| cause.is_seen_end() && (cause != Cause::Exited || code != 0);
         w.ended.filter(|ended| is_crash(*ended)).map(|_| w.ended_ns)
     }
 

@@ -20,7 +20,6 @@
 
 use crate::admission::Class;
 use crate::files;
-use fide_proto::detector::INFERRED;
 use fide_wire::control::HistoryEvent;
 use fide_wire::verdict::{Cause, Grade, VerdictId};
 use std::collections::{BTreeMap, VecDeque};
@@ -301,7 +300,7 @@ impl History {
     #[must_use]
     pub fn search(&self, id: VerdictId) -> Search {
         let remembered = self.rooms.iter().flat_map(|room| &room.memory).filter(|e| e.id == Some(id)).cloned().collect();
-        Search { id, files: self.rooms.iter().flat_map(Room::older_files).collect(), remembered }
+        Search { id, incarnation: None, files: self.rooms.iter().flat_map(Room::older_files).collect(), remembered }
     }
 }
 
@@ -626,17 +625,29 @@ impl Room {
 #[derive(Debug)]
 pub struct Search {
     id: VerdictId,
+    /// Only what this incarnation gave.
+    incarnation: Option<u32>,
     files: Vec<PathBuf>,
     remembered: Vec<HistoryEvent>,
 }
 
 impl Search {
+    /// Only what this incarnation gave, if one is named.
+    #[must_use]
+    pub fn given_in(self, incarnation: Option<u32>) -> Self {
+        Self { incarnation, ..self }
+    }
+
     /// Reads the files until it `is_over`; what [`History::find`] gives.
     #[must_use]
     pub fn run(self, is_over: impl Fn() -> bool) -> Vec<HistoryEvent> {
         let mut lives: BTreeMap<u32, HistoryEvent> = BTreeMap::new();
         let newest = |lives: &mut BTreeMap<u32, HistoryEvent>, event: HistoryEvent| {
-            let known = lives.entry(given_in(&event)).or_insert_with(|| event.clone());
+            let given = event.unique_id().map_or(0, |id| id.incarnation);
+            if self.incarnation.is_some_and(|wanted| wanted != given) {
+                return;
+            }
+            let known = lives.entry(given).or_insert_with(|| event.clone());
             if event.seq > known.seq {
                 *known = event;
             }
@@ -659,13 +670,6 @@ impl Search {
         found.sort_by_key(|e| e.seq);
         found
     }
-}
-
-/// The incarnation in which the verdict of an event was numbered: this observer's if it inferred it, else that of the host where it happened.
-#[must_use]
-pub fn given_in(event: &HistoryEvent) -> u32 {
-    let inferred = event.id.is_some_and(|id| id.0 as u32 & INFERRED != 0);
-    if inferred { event.observer_incarnation } else { event.incarnation }
 }
 
 /// Where the events of a class are, of a history at this path.

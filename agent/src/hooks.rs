@@ -211,6 +211,7 @@ pub fn wants(hook: &Hook, event: &HistoryEvent) -> bool {
     hook.on.contains(&event.cause)
         && !about_hooks
         && !again
+        && hook.filter.admits(event)
         && matches(&hook.pattern, &format!("{}@{}", event.app.as_deref().unwrap_or(""), event.node))
 }
 
@@ -230,12 +231,15 @@ pub fn environment(event: &HistoryEvent) -> Vec<(&'static str, String)> {
         ("LANG", "C.UTF-8".into()),
         ("FIDE_CAUSE", event.cause.name().into()),
         ("FIDE_GRADE", event.grade.to_string()),
+        ("FIDE_FENCED", u8::from(event.is_fenced()).to_string()),
+        ("FIDE_PLANNED", u8::from(event.is_planned()).to_string()),
+        ("FIDE_LEVEL", event.level().name().into()),
         ("FIDE_NODE", clean(&event.node)),
         ("FIDE_INCARNATION", event.incarnation.to_string()),
         ("FIDE_APP", clean(event.app.as_deref().unwrap_or(""))),
         ("FIDE_CODE", event.code.to_string()),
         ("FIDE_CONFIRMS", u8::from(event.confirms).to_string()),
-        ("FIDE_ID", event.id.map(|id| id.to_string()).unwrap_or_default()),
+        ("FIDE_ID", event.unique_id().map(|id| id.to_string()).unwrap_or_default()),
         ("FIDE_SEQ", event.seq.to_string()),
         ("FIDE_WALL_NS", event.wall_ns.to_string()),
         ("FIDE_OBSERVER", clean(&event.observer)),

@@ -37,6 +37,7 @@ pub mod state;
 pub mod status;
 pub mod steer;
 pub mod subscribers;
+pub mod timing;
 pub mod unwanted;
 pub mod watchlist;
 pub mod words;

@@ -63,12 +63,17 @@ impl Side {
         side
     }
 
-    fn serve_metrics(&mut self, address: Option<SocketAddr>, core: &LoopHandle) {
+    /// Serves them there and nowhere else; why not, if that cannot be.
+    fn serve_metrics(&mut self, address: Option<SocketAddr>, core: &LoopHandle) -> Option<String> {
         self.metrics = None; // the old one must free its port first
-        if let Some(address) = address {
-            match MetricsServer::start(address, self.board.clone(), core.heart.clone()) {
-                Ok(server) => self.metrics = Some(server),
-                Err(e) => complain(core, e.to_string()),
+        match MetricsServer::start(address?, self.board.clone(), core.heart.clone()) {
+            Ok(server) => {
+                self.metrics = Some(server);
+                None
+            }
+            Err(e) => {
+                complain(core, e.to_string());
+                Some(e.to_string())
             }
         }
     }
@@ -147,16 +152,14 @@ impl Side {
         self.board.publish(self.counters.clone());
     }
 
-    /// A new configuration.
-    pub fn reload(&mut self, new: &Config, live: &Live, core: &LoopHandle) {
+    /// A new configuration. What of it could not be done is returned, and reported.
+    pub fn reload(&mut self, new: &Config, live: &Live, core: &LoopHandle) -> Option<String> {
         if live.hooks
             && let Some(hooks) = self.hooks.as_mut()
         {
             hooks.set_hooks(new.hooks.clone());
         }
-        if live.metrics {
-            self.serve_metrics(new.metrics, core);
-        }
+        live.metrics.then(|| self.serve_metrics(new.metrics, core)).flatten()
     }
 
     /// Ends what was started.

@@ -114,6 +114,19 @@ fn words(what: What, grew: u64, came: &Came) -> (i32, String) {
     }
 }
 
+/// Packets of others, by why they were refused.
+const FOREIGN: [(Refusal, &str); 4] = [
+    (Refusal::Cluster, "of another cluster"),
+    (Refusal::Key, "made with another key"),
+    (Refusal::Mac, "made with another key or damaged"),
+    (Refusal::Version, "of another version"),
+];
+
+/// `312 packets made with another key, the last from 10.0.0.9 (02:…) on path 0`; `None` if there were none.
+fn foreign(came: &Came, what: &str) -> Option<String> {
+    (came.0 > 0).then(|| format!("{} packets {what}, the last from {}", came.0, sender(came)))
+}
+
 impl Core {
     fn came(&self, what: What) -> Came {
         match what {
@@ -134,10 +147,11 @@ impl Core {
         }
     }
 
-    /// Where the last packet came from that was refused for one of these reasons.
-    pub(crate) fn last_foreign(&self, reasons: &[Refusal]) -> String {
-        let last = reasons.iter().map(|reason| self.receiver.refused_from(*reason)).max_by_key(|(_, last, _)| last.last_ns);
-        last.map_or_else(String::new, |came| sender(&came))
+    /// That packets of another cluster or key come, how many of each, and where the last ones came from.
+    pub(crate) fn foreign_text(&self) -> String {
+        let of = |(reason, what)| foreign(&self.receiver.refused_from(reason), what);
+        let parts: Vec<String> = FOREIGN.into_iter().filter_map(of).collect();
+        format!("{} refused {}; fide doctor says what to do", self.start.name, parts.join(", "))
     }
 
     /// For the status: everything of which there was any.
@@ -193,5 +207,8 @@ mod tests {
             assert!(code > 0 && text.contains("10.0.0.9 (02:00:00:00:00:ab) on path 1"), "{text}");
         }
         assert_eq!(sender(&(1, Source::default(), 0)), "no IP address on path 0");
+        let told = foreign(&(16_755, last, 1), FOREIGN[1].1).unwrap();
+        assert_eq!(told, "16755 packets made with another key, the last from 10.0.0.9 (02:00:00:00:00:ab) on path 1");
+        assert_eq!(foreign(&(0, last, 1), ""), None);
     }
 }

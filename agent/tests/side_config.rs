@@ -37,7 +37,7 @@ fn an_empty_file_has_defaults_that_work() {
 fn the_packaged_example_is_what_an_empty_file_means() {
     let example = Config::parse(&node(EXAMPLE)).unwrap();
     let changes = diff(&parse(""), &example);
-    assert!(changes.is_empty(), "{}", changes.summary());
+    assert!(changes.is_empty(), "{:?}", changes);
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn the_packaged_example_holds_true_when_uncommented() {
     let c = Config::parse(&text).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(c.paths.len(), 2);
     assert_eq!(c.watches.len(), 5);
-    assert_eq!(c.hooks.len(), 2);
+    assert_eq!(c.hooks.len(), 3);
     assert_eq!(c.watches.iter().filter(|w| w.progress.is_some()).count(), 3);
     assert_eq!(c.keys.unwrap().accept.unwrap().id, 2);
     assert_eq!(c.node, "a");
@@ -230,6 +230,8 @@ fn every_refusal_names_its_line_and_what_to_do() {
         ("[[hook]]\non = [\"hung\"]\naction = \"fence\"", "line 2", "set mode and cgroups in [fence]"),
         ("[[hook]]\non = [\"failure\"]\naction = \"kill\"", "line 2", "only what is hung can be killed"),
         ("[[hook]]\non = [\"hung\"]\naction = \"kill\"\ncommand = [\"/x\"]", "line 2", "a [[hook]] of its own"),
+        ("[[hook]]\non = [\"failure\"]\ncommand = [\"/x\"]\ngrade = [\"sure\"]", "line 5", "`certain`"),
+        ("[[hook]]\non = [\"failure\"]\ncommand = [\"/x\"]\ncause = [\"left\"]", "line 2", "never runs"),
         ("[socket]\nmode = \"999\"", "line 3", "0660"),
         ("[history]\nmax_bytes = \"1KiB\"", "line 3", "64KiB"),
         ("[metrics]\nlisten = \"9433\"", "line 3", "127.0.0.1:9433"),
@@ -265,14 +267,13 @@ fn durations_and_sizes_are_exact() {
 fn a_reload_takes_over_what_it_can_and_names_the_rest() {
     let old = parse("[[watch]]\nname = \"x\"\npid = 1\n[[watch]]\nname = \"y\"\npid = 2");
     assert!(diff(&old, &old).is_empty());
-    assert_eq!(diff(&old, &old).summary(), "nothing changed");
     let new = parse(
         "heartbeat = \"2ms\"\n[[watch]]\nname = \"x\"\npid = 3\n[[watch]]\nname = \"y\"\npid = 2\n[[hook]]\non = [\"any\"]\ncommand = [\"/x\"]",
     );
     let changes = diff(&old, &new);
     assert_eq!(changes.live.watches_added.len(), 1);
     assert_eq!(changes.live.watches_removed[0].selector, Selector::Pid(1));
-    assert_eq!(changes.summary(), "taken over: watch, hook; waiting for a restart of the agent: heartbeat");
+    assert_eq!((changes.live.names(), changes.needs_restart), (vec!["watch", "hook"], vec!["heartbeat".into()]));
     for other in ["user = \"1000\"", "containers = true"] {
         let of = |more: &str| parse(&format!("[[watch]]\nname = \"x\"\nprocess = \"y\"\n{more}"));
         assert_eq!(diff(&of(""), &of(other)).live.watches_added.len(), 1, "{other}");
@@ -338,6 +339,34 @@ fn a_check_doubts_what_this_host_does_not_have() {
     assert!(!said.contains("IPv6 group") && !said.contains("socket.group"), "{said}");
     // A group that was not asked for need not be there.
     assert!(!check("node = \"a\"\n[[path]]\ninterface = \"lo\"\n").contains("socket.group"));
+}
+
+#[test]
+fn a_check_doubts_a_hook_that_would_promote_on_silence_alone() {
+    let doubts = |hook: &str, rest: &str| {
+        let config = parse(&format!("[[hook]]\ncommand = [\"/bin/promote\"]\n{hook}\n{rest}"));
+        config.doubts().into_iter().filter(|d| d.contains("/bin/promote")).collect::<Vec<_>>()
+    };
+    let fence = "[fence]\nmode = \"sent\"";
+    let unsafe_ones = doubts("on = [\"failure\"]", "");
+    assert_eq!(unsafe_ones.len(), 1);
+    for part in ["silent-host", "inferred", "grade = [\"certain\", \"fenced\"]", "[fence]"] {
+        assert!(unsafe_ones[0].contains(part), "{part}: {unsafe_ones:?}");
+    }
+    assert_eq!(doubts("on = [\"silent-host\"]", "").len(), 1);
+    for fine in [
+        "on = [\"killed\"]",
+        "on = [\"any\"]",
+        "on = [\"failure\"]\ncause = [\"killed\"]",
+        "on = [\"failure\"]\ngrade = [\"certain\"]",
+        "on = [\"failure\"]\ngrade = [\"certain\", \"inferred\"]",
+    ] {
+        assert_eq!(doubts(fine, ""), Vec::<String>::new(), "{fine}");
+    }
+    let fenced = "on = [\"failure\"]\ngrade = [\"certain\", \"fenced\"]";
+    assert!(doubts(fenced, "")[0].contains("never runs when a host fails"), "no fence anywhere");
+    assert_eq!(doubts(fenced, fence), Vec::<String>::new());
+    assert_eq!(doubts("on = [\"failure\"]", fence), Vec::<String>::new());
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! Hooks: what they see, when they run, and that they cannot hurt the agent.
 
-use fide_agent::config::{Hook, HookAction};
+use fide_agent::config::{Config, Hook, HookAction, HookFilter};
 use fide_agent::hooks::{HOOK_EVENT_CODE, HookOptions, HookOutcome, HookResult, Hooks, matches, wants};
 use fide_agent::shares::EventSource;
 use fide_wire::control::HistoryEvent;
-use fide_wire::verdict::{Cause, Grade, VerdictId};
+use fide_wire::verdict::{Cause, Evidence, FenceMode, FencePromise, Grade, VerdictId};
 use std::time::{Duration, Instant};
 
 fn event(cause: Cause) -> HistoryEvent {
@@ -35,6 +35,7 @@ fn hook(on: &[Cause], pattern: &str, script: &str) -> Hook {
         command: ["/bin/sh", "-c", script].map(String::from).to_vec(),
         timeout: Duration::from_secs(10),
         confirmations: false,
+        filter: HookFilter::default(),
     }
 }
 
@@ -74,7 +75,10 @@ fn a_hook_sees_the_verdict_in_its_environment_and_on_standard_input() {
         "FIDE_NODE=b",
         "FIDE_APP=redis",
         "FIDE_CODE=9",
-        "FIDE_ID=00000001-2",
+        "FIDE_FENCED=0",
+        "FIDE_PLANNED=0",
+        "FIDE_LEVEL=failure",
+        "FIDE_ID=00000001-00000003-2",
         "FIDE_OBSERVER=a",
         "FIDE_TEXT=redis on b was killed by signal 9",
         "FIDE_SEQ=7",
@@ -328,4 +332,54 @@ fn hooks_can_be_replaced_while_running() {
     let mut said = [next(&hooks).output, next(&hooks).output];
     said.sort();
     assert_eq!(said, ["one\n", "two\n"]);
+}
+
+/// The end of a process by silence of its host, as the host's fence backs it.
+fn silence(fenced: bool, host: bool) -> HistoryEvent {
+    let promise = FencePromise { timeout_ns: 100_000_000, mode: FenceMode::Sent, host };
+    let evidence = Evidence { fence: Some(promise), fenced, ..Evidence::default() };
+    HistoryEvent { grade: Grade::Inferred, evidence: Some(Box::new(evidence)), ..event(Cause::SilentHost) }
+}
+
+/// The hook of a file with these lines beside the usual ones.
+fn written(lines: &str) -> Hook {
+    let text = format!("node = \"a\"\n[[hook]]\non = [\"failure\"]\ncommand = [\"/bin/true\"]\n{lines}\n");
+    Config::parse(&text).unwrap_or_else(|e| panic!("{text}{e}")).hooks.remove(0)
+}
+
+#[test]
+fn a_promoting_hook_runs_for_what_is_certain_and_for_a_silence_that_a_fence_backs() {
+    let certain = event(Cause::Killed);
+    let (cut, guarded, free) = (silence(true, true), silence(true, false), silence(false, true));
+    let cables_cut = HistoryEvent { evidence: None, ..free.clone() };
+    let all = [&certain, &cut, &guarded, &free, &cables_cut];
+    let runs = |lines: &str| all.map(|e| wants(&written(lines), e));
+    assert_eq!(runs(""), [true; 5], "without a filter as ever");
+    assert_eq!(runs("grade = [\"certain\"]"), [true, false, false, false, false]);
+    assert_eq!(runs("grade = [\"certain\", \"fenced\"]"), [true, true, false, false, false]);
+    assert_eq!(runs("grade = [\"certain\", \"fenced-cgroups\"]"), [true, true, true, false, false]);
+    assert_eq!(runs("grade = [\"inferred\"]"), [false, true, true, true, true]);
+    assert_eq!(runs("fenced = true"), [false, true, false, false, false]);
+    assert_eq!(runs("fenced = false"), [true, false, true, true, true]);
+    assert_eq!(runs("planned = true"), [false; 5]);
+    assert_eq!(runs("cause = [\"silent-host\"]\ngrade = [\"fenced\"]"), [false, true, false, false, false]);
+}
+
+#[test]
+fn the_promoting_example_of_the_documents_does_not_run_when_only_cables_are_cut() {
+    for text in [include_str!("../../docs/operate.md"), include_str!("../../packaging/fide.toml")] {
+        let lines: Vec<&str> = text.lines().map(|l| l.trim_start_matches("# ")).collect();
+        let at = lines.iter().position(|l| l.contains("/usr/local/bin/promote")).expect("an example that promotes");
+        let from = lines[..at].iter().rposition(|l| l.starts_with("[[hook]]")).unwrap();
+        let example: String =
+            lines[from..].iter().take_while(|l| !l.is_empty() && **l != "#").map(|l| format!("{l}\n")).collect();
+        let config = Config::parse(&format!("node = \"a\"\n{example}")).unwrap_or_else(|e| panic!("{example}{e}"));
+        let runs = |event: HistoryEvent| wants(&config.hooks[0], &event);
+        assert!(runs(event(Cause::Killed)) && runs(silence(true, true)), "{example}");
+        // A clean stop or a restart is no reason to promote.
+        assert!(!runs(HistoryEvent { code: 0, ..event(Cause::Exited) }) && runs(event(Cause::Exited)), "{example}");
+        assert!(!runs(HistoryEvent { code: 0, ..event(Cause::Doomed) }), "{example}");
+        assert!(!runs(silence(false, true)) && !runs(silence(true, false)), "{example}");
+        assert!(!runs(HistoryEvent { evidence: None, ..silence(false, false) }), "{example}");
+    }
 }

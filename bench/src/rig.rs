@@ -307,7 +307,7 @@ impl Rig {
     pub fn explain(&mut self, host: u16, id: VerdictId) -> Result<HistoryEvent> {
         let deadline = Instant::now() + Duration::from_secs(2);
         loop {
-            match self.ask(host, &Request::Explain { id }) {
+            match self.ask(host, &Request::Explain { id, incarnation: None }) {
                 Ok(Reply::Explained(event)) => return Ok(*event),
                 Ok(other) => bail!("the agent of h{host} explained with {other:?}"),
                 Err(e) if Instant::now() >= deadline => return Err(e),

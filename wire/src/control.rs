@@ -152,10 +152,13 @@ pub enum Request {
         #[serde(default)]
         follow: bool,
     },
-    /// One verdict with all it rests on. Refused as [`ErrorCode::Ambiguous`] when several lives of a node gave one with this id.
+    /// One verdict with all it rests on. Refused as [`ErrorCode::Ambiguous`] when several incarnations of a node gave one with this id.
     Explain {
         /// Which.
         id: VerdictId,
+        /// The incarnation that gave it, as [`crate::verdict::UniqueId`] says; absent: whichever did.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        incarnation: Option<u32>,
     },
     /// Reads the configuration again (as SIGHUP does).
     Reload,
@@ -298,6 +301,8 @@ pub enum Reply {
     },
     /// To what has nothing to say.
     Done,
+    /// To [`Request::Reload`].
+    Reloaded(Box<Reloaded>),
     /// To [`Request::Status`].
     Status(Box<Status>),
     /// To [`Request::Events`]: one kept event.
@@ -489,6 +494,21 @@ pub struct Status {
     pub gates: Vec<GateStatus>,
 }
 
+/// What [`Request::Reload`] did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reloaded {
+    /// What was taken over: `watch NAME (new)`, `(removed)`, `(changed)`, or a section of the file.
+    pub changed: Vec<String>,
+    /// Watches that had been ended by an operator, and stand again.
+    pub watched_again: Vec<String>,
+    /// Keys of the file whose change waits for a restart of the agent.
+    pub needs_restart: Vec<String>,
+    /// What could not be done, and why.
+    pub refused: Vec<String>,
+    /// What works but is doubtful on this host now, as `fided --check` says it.
+    pub doubtful: Vec<String>,
+}
+
 /// Packets of a kind that nobody wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnwantedStatus {
@@ -668,8 +688,10 @@ pub struct WatchStatus {
     pub ended: u64,
 }
 
-/// One line of the event history.
+/// One line of the event history. Its JSON also has what follows from these fields ([`crate::level`]): `level`, `unique_id`
+/// where it has an id, `fenced` and `planned`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(remote = "Self")]
 pub struct HistoryEvent {
     /// Running number in this host's history.
     pub seq: u64,

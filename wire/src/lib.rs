@@ -6,7 +6,7 @@
 //! * [`event`]: the records that reach a ring, written by the kernel program or by the agent;
 //! * [`control`]: the messages on the agent's Unix socket.
 //!
-//! [`verdict`] holds the vocabulary (cause, grade, evidence) that all three share, [`names`] what hosts and processes may be called.
+//! [`verdict`] holds the vocabulary (cause, grade, evidence) that all three share, [`level`] how much an event matters, [`names`] what hosts and processes may be called.
 //! [`c_header`] prints the same definitions for C; `xtask gen` writes them to `wire/include/fide_wire.h`
 //! and a test refuses a header that is out of date. [`sv_package`] does the same for hardware (`rtl/lib/fide_wire_pkg.sv`).
 
@@ -15,6 +15,7 @@ pub mod control;
 pub mod event;
 pub mod frame;
 pub mod jitter;
+pub mod level;
 pub mod mac;
 pub mod marks;
 pub mod names;

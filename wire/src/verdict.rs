@@ -30,6 +30,8 @@ pub enum Cause {
     /// ([`Cause::Progressing`]); it did not end. `code` is the [`ProgressSource`] that stands still. The grade is *inferred*: its agent saw with
     /// certainty that nothing moved, that the process is stuck follows from the limit that was stated, as silence does from a contract.
     Hung = 10,
+    /// The kernel ended the process to get memory back, its cgroup's or the host's (the OOM killer); `code` is the signal, SIGKILL.
+    OutOfMemory = 11,
     /// A path carries heartbeats again.
     PathUp = 16,
     /// A host came (back) with a new incarnation.
@@ -60,7 +62,7 @@ pub enum Cause {
 
 impl Cause {
     /// Every cause, in the order of their numbers.
-    pub const ALL: [Cause; 23] = [
+    pub const ALL: [Cause; 24] = [
         Cause::Exited,
         Cause::Killed,
         Cause::Doomed,
@@ -71,6 +73,7 @@ impl Cause {
         Cause::ContractBroken,
         Cause::Isolated,
         Cause::Hung,
+        Cause::OutOfMemory,
         Cause::PathUp,
         Cause::Returned,
         Cause::ContractKept,
@@ -106,6 +109,7 @@ impl Cause {
             Cause::ContractBroken => "contract-broken",
             Cause::Isolated => "isolated",
             Cause::Hung => "hung",
+            Cause::OutOfMemory => "out-of-memory",
             Cause::PathUp => "path-up",
             Cause::Returned => "returned",
             Cause::ContractKept => "contract-kept",
@@ -131,7 +135,13 @@ impl Cause {
     /// Whether this ends a monitored process: what `on_failure` reports.
     #[must_use]
     pub const fn ends_process(self) -> bool {
-        matches!(self, Cause::Exited | Cause::Killed | Cause::Doomed | Cause::Left | Cause::SilentHost)
+        matches!(self, Cause::Left | Cause::SilentHost) || self.is_seen_end()
+    }
+
+    /// Whether the kernel of its host saw the process end, or begin to.
+    #[must_use]
+    pub const fn is_seen_end(self) -> bool {
+        matches!(self, Cause::Exited | Cause::Killed | Cause::Doomed | Cause::OutOfMemory)
     }
 
     /// Whether this is about the progress of a process that goes on existing. Such notices may follow each other any number of times; of
@@ -238,7 +248,7 @@ impl fmt::Display for Grade {
 ///
 /// The upper half is the node that gave the verdict (the one that saw the crash, or the observer that inferred it),
 /// the lower half its running number within that node's incarnation. Unique within that incarnation only: numbers begin anew with the
-/// next, so a history that outlives an agent may hold the same id of several of its lives.
+/// next. [`UniqueId`] adds the incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct VerdictId(pub u64);
 
@@ -248,6 +258,15 @@ impl VerdictId {
     pub const fn new(node: u32, number: u32) -> Self {
         Self((node as u64) << 32 | number as u64)
     }
+
+    /// Whether an observer numbered it, rather than the host where the event happened.
+    #[must_use]
+    pub const fn is_inferred(self) -> bool {
+        self.0 as u32 & Self::INFERRED != 0
+    }
+
+    /// Set in the numbers of inferred verdicts.
+    pub const INFERRED: u32 = 1 << 31;
 }
 
 impl fmt::Display for VerdictId {
@@ -258,7 +277,7 @@ impl fmt::Display for VerdictId {
 
 /// What is not a verdict id.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("not a verdict id: expected the form 1a2b3c4d-17, as `fide events` prints it")]
+#[error("not a verdict id: expected the form 1a2b3c4d-6563a1f2-17, as `fide events` prints it, or 1a2b3c4d-17")]
 pub struct VerdictIdError;
 
 impl std::str::FromStr for VerdictId {
@@ -283,6 +302,40 @@ impl<'de> Deserialize<'de> for VerdictId {
     fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let text = std::borrow::Cow::<'de, str>::deserialize(d)?;
         text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// A verdict's id together with the incarnation of the node that gave it: no other verdict ever has the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct UniqueId {
+    /// Its id within the incarnation.
+    pub id: VerdictId,
+    /// The incarnation; 0 where it was not recorded.
+    pub incarnation: u32,
+}
+
+impl fmt::Display for UniqueId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}-{:08x}-{}", self.id.0 >> 32, self.incarnation, self.id.0 & 0xffff_ffff)
+    }
+}
+
+impl std::str::FromStr for UniqueId {
+    type Err = VerdictIdError;
+    fn from_str(text: &str) -> Result<Self, VerdictIdError> {
+        let (node, rest) = text.split_once('-').ok_or(VerdictIdError)?;
+        let (incarnation, number) = rest.split_once('-').ok_or(VerdictIdError)?;
+        if incarnation.len() != 8 {
+            return Err(VerdictIdError);
+        }
+        let id = format!("{node}-{number}").parse()?;
+        Ok(Self { id, incarnation: u32::from_str_radix(incarnation, 16).map_err(|_| VerdictIdError)? })
+    }
+}
+
+impl Serialize for UniqueId {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
     }
 }
 
@@ -518,6 +571,18 @@ mod tests {
         for bad in ["", "-", "abc-1", "00abcdef-", "00abcdef-99999999999", "zzzzzzzz-1"] {
             assert_eq!(bad.parse::<VerdictId>(), Err(VerdictIdError), "{bad}");
         }
+    }
+
+    #[test]
+    fn unique_ids_read_back_and_differ_between_incarnations() {
+        let of = |incarnation| UniqueId { id: VerdictId::new(0x00ab_cdef, 17), incarnation };
+        assert_eq!(of(0x6563_a1f2).to_string(), "00abcdef-6563a1f2-17");
+        assert_eq!("00abcdef-6563a1f2-17".parse(), Ok(of(0x6563_a1f2)));
+        assert_ne!(of(1).to_string(), of(2).to_string());
+        for bad in ["00abcdef-17", "00abcdef-1-17", "00abcdef-6563a1f2-", "00abcdef-6563a1f2-x", "-00000001-1", ""] {
+            assert_eq!(bad.parse::<UniqueId>(), Err(VerdictIdError), "{bad}");
+        }
+        assert!(!VerdictId::new(1, 17).is_inferred() && VerdictId::new(1, VerdictId::INFERRED | 1).is_inferred());
     }
 
     #[test]

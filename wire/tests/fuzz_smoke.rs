@@ -168,7 +168,7 @@ fn control_request() {
         Request::watch("db", Selector::Cgroup("/a/b".into())),
         Request::watch("db", Selector::Port(65535)),
         Request::Events { from: 1, last: 2, follow: true },
-        Request::Explain { id: VerdictId::new(0x1a2b_3c4d, 17) },
+        Request::Explain { id: VerdictId::new(0x1a2b_3c4d, 17), incarnation: None },
     ];
     let event = HistoryEvent {
         seq: 1,

@@ -7,7 +7,7 @@ import struct
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MASK = (1 << 64) - 1
-CAUSES = set(range(1, 11)) | set(range(16, 29))
+CAUSES = set(range(1, 12)) | set(range(16, 29))
 HEARTBEAT, CHANGE, PIGGYBACK = 1, 2, 1
 KINDS = {1, 2, 3, 4, 5, 6, 7}
 

@@ -233,10 +233,18 @@ pub struct Watch {
     pub app: u32,
     /// 0 alive, 1 doomed, 2 dead.
     pub state: u32,
-    /// Wait status, if reporting `state` failed.
+    /// Wait status, if reporting `state` failed; and `STATUS_OUT_OF_MEMORY`, `STATUS_BY_KERNEL`.
     pub status: i32,
     /// Not 0: it failed.
     pub unreported: u32,
+}
+
+impl Watch {
+    /// Whether an end that was not reported was the OOM killer's doing.
+    #[must_use]
+    pub const fn is_out_of_memory(&self) -> bool {
+        self.status & 1 << 16 != 0
+    }
 }
 
 /// `struct fide_outgoing`.

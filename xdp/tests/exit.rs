@@ -43,6 +43,8 @@ enum Seen {
     /// The end of a process that was doomed before.
     ThenExited(i32),
     ThenKilled(i32),
+    OutOfMemory(i32),
+    ThenOutOfMemory(i32),
 }
 use Seen::*;
 
@@ -53,6 +55,8 @@ fn seen(r: &Record) -> Seen {
         (Cause::Killed, false) => Killed(r.code),
         (Cause::Exited, true) => ThenExited(r.code),
         (Cause::Killed, true) => ThenKilled(r.code),
+        (Cause::OutOfMemory, false) => OutOfMemory(r.code),
+        (Cause::OutOfMemory, true) => ThenOutOfMemory(r.code),
         other => panic!("{other:?}"),
     }
 }
@@ -768,6 +772,20 @@ fn frozen(w: &mut Watch, v: &mut Victim, freeze: &dyn Fn(bool)) {
     assert_eq!(w.end_of(v.app), [Doomed(9), ThenKilled(9)]);
 }
 
+/// A cgroup whose processes may have so much memory; `None` where there is no memory controller.
+fn limited_memory(bytes: u64) -> Option<Cgroup> {
+    for (root, limit) in [("/sys/fs/cgroup", "memory.max"), ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")] {
+        if let Some(group) = Cgroup::new(root, "oom").filter(|g| g.has(limit)) {
+            group.write(limit, bytes);
+            if group.has("memory.swap.max") {
+                group.write("memory.swap.max", 0);
+            }
+            return Some(group);
+        }
+    }
+    None
+}
+
 as_root! {
     fn a_frozen_process_v1() {
         let Some(group) = Cgroup::new("/sys/fs/cgroup/freezer", "freezer").filter(|g| g.has("freezer.state")) else { return };
@@ -809,15 +827,25 @@ as_root! {
         }
     }
 
-    fn running_out_of_memory_kills() {
-        let Some(group) = Cgroup::new("/sys/fs/cgroup/memory", "oom").filter(|g| g.has("memory.limit_in_bytes")) else { return };
+    /// A real limit and the real OOM killer; and in the same cgroup, full as well, an ordinary SIGKILL.
+    fn out_of_memory_is_told_apart_from_kill_9() {
+        let Some(group) = limited_memory(32 << 20) else {
+            eprintln!("skipped: this machine has no memory controller for cgroups, of version 2 or 1");
+            return;
+        };
         let mut w = Watch::new();
-        let mut v = Victim::watched(&w, "serve");
-        group.write("memory.limit_in_bytes", 32 << 20);
-        group.write("cgroup.procs", v.pid);
-        v.tell("m256");
-        assert_eq!(w.end_of(v.app), [Doomed(9), ThenKilled(9)]);
-        assert_eq!(v.reaped(), (None, Some(9)));
+        for mode in ["serve", "worker"] {
+            let mut v = Victim::watched(&w, mode);
+            group.write("cgroup.procs", v.pid);
+            v.tell("m256");
+            assert_eq!(w.end_of(v.app), [Doomed(9), ThenOutOfMemory(9)], "{mode}");
+            w.forgets(v.pid);
+            assert_eq!(v.reaped(), (None, Some(9)));
+            let mut v = Victim::watched(&w, mode);
+            group.write("cgroup.procs", v.pid);
+            v.ask("m8");
+            v.then_is_killed(&mut w);
+        }
     }
 
     fn a_namespaces_init_shrugs_off_sigkill_from_inside() {

@@ -488,7 +488,7 @@ fn app_word(wanted: Option<&str>, found: Option<Found>, since_ns: u64) -> (Strin
     match (wanted, found) {
         (None, _) => (String::new(), false),
         (_, Some(Found { ended: Some((cause, learned_ns)), .. })) => {
-            let ends = matches!(cause, Cause::Exited | Cause::Killed | Cause::Doomed);
+            let ends = cause.is_seen_end();
             (word(cause.name()), ends && learned_ns >= since_ns)
         }
         (_, None | Some(Found { observed: false, .. })) => (word("unknown"), false),

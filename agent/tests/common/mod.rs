@@ -12,6 +12,7 @@ pub mod worst;
 use fide_client::{Client, Connection, Error, Event, Options, Resources, Verdict};
 use fide_lab::{Lab, LabSpec};
 use fide_wire::control::{HistoryEvent, HostStatus, Reply, Request, Selector, Status};
+use fide_wire::level::{RELOAD_EVENT_CODE, TIMING_EVENT_CODE};
 use fide_wire::verdict::{Cause, Grade};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -313,6 +314,7 @@ impl World {
         let mut faults: Vec<_> = self
             .history(host)
             .into_iter()
+            .filter(|e| !(e.cause == Cause::Local && [TIMING_EVENT_CODE, RELOAD_EVENT_CODE].contains(&e.code)))
             .filter(|e| e.seq > seq && !harmless.contains(&e.cause) && !(e.cause == Cause::Returned && e.code == 0))
             .map(|e| (e.cause, e.node, e.app))
             .collect();

@@ -134,7 +134,7 @@ pub fn request(rng: &mut Rng, kind: usize, own: &[u32]) -> Request {
         9 => Request::Unwatch { name: name(rng) },
         10 => Request::Status,
         11 => Request::Events { from: rng.any(), last: rng.any(), follow: rng.once_in(2) },
-        12 => Request::Explain { id: VerdictId(rng.any()) },
+        12 => Request::Explain { id: VerdictId(rng.any()), incarnation: None },
         13 => Request::Reload,
         14 => Request::Forget { host: (*rng.one_of(&["h1", "h3", "", "no-such-host"])).into() },
         15 => Request::Fence { order: *rng.one_of(&[FenceOrder::Status, FenceOrder::Shut, FenceOrder::Recover]) },

@@ -32,7 +32,9 @@ fn crash(w: &World, end: impl FnOnce(), name: &str, stages: &[(Cause, i32)]) {
             assert_eq!((event.grade, event.node.as_str(), event.code, event.confirms), (Grade::Certain, "h1", stage.1, i == 1));
             assert!(i > 0 || event.id == Some(ids[0]), "{event:?}");
         }
-        let Reply::Explained(explained) = w.ask(host, &Request::Explain { id: ids[0] }).unwrap() else { panic!() };
+        let Reply::Explained(explained) = w.ask(host, &Request::Explain { id: ids[0], incarnation: None }).unwrap() else {
+            panic!()
+        };
         let evidence = explained.evidence.expect("a verdict rests on something");
         assert!(evidence.event_ns > 0 && evidence.sent_ns >= evidence.event_ns && evidence.received_ns > 0, "{evidence:?}");
         let told = w.history(host).iter().filter(|e| e.app.as_deref() == Some(name) && e.cause.ends_process()).count();
@@ -71,12 +73,17 @@ fn no_two_lives_of_an_agent_use_the_same_id() {
     }
     for host in [1, 2] {
         let of_h1 =
-            |e: &HistoryEvent| e.id.filter(|id| (id.0 >> 32) as u32 == fide_wire::name_id("h1") && id.0 as u32 >> 31 == 0);
-        let ids: Vec<_> = w.history(host).iter().filter_map(of_h1).collect();
-        let different: std::collections::BTreeSet<_> = ids.iter().map(|id| id.0).collect();
-        assert!(ids.len() >= 6 && different.len() == ids.len(), "on h{host}: {ids:?}");
-        for id in ids {
-            assert!(w.ask(host, &Request::Explain { id }).is_ok(), "{id}");
+            |e: &HistoryEvent| e.id.is_some_and(|id| (id.0 >> 32) as u32 == fide_wire::name_id("h1") && id.0 as u32 >> 31 == 0);
+        let given: Vec<_> = w.history(host).into_iter().filter(of_h1).collect();
+        let different: std::collections::BTreeSet<_> = given.iter().filter_map(|e| e.id).map(|id| id.0).collect();
+        assert!(given.len() >= 6 && different.len() == given.len(), "on h{host}: {given:?}");
+        for event in given {
+            let (id, unique) = (event.id.unwrap(), event.unique_id().unwrap());
+            for incarnation in [None, Some(unique.incarnation)] {
+                let asked = Request::Explain { id, incarnation };
+                let Ok(Reply::Explained(explained)) = w.ask(host, &asked) else { panic!("{unique} is not explained") };
+                assert_eq!((explained.unique_id(), &explained.app), (Some(unique), &event.app));
+            }
         }
     }
 }
@@ -114,6 +121,28 @@ fn other_ends_tell_how() {
     w.watch_known(1, "segv", dumper.pid());
     crash(&w, || dumper.signal(libc::SIGSEGV), "segv", &[(Cause::Doomed, 11), (Cause::Killed, 11)]);
     only_ends(&w);
+}
+
+/// A real limit of a memory cgroup, and the real OOM killer.
+#[test]
+fn out_of_memory_is_known_everywhere_as_such() {
+    let directory = std::path::PathBuf::from(format!("/sys/fs/cgroup/memory/fide-e2e-oom-{}", std::process::id()));
+    if std::fs::create_dir(&directory).is_err() || !directory.join("memory.limit_in_bytes").exists() {
+        eprintln!("skipped: this machine has no memory controller of cgroup version 1");
+        return;
+    }
+    std::fs::write(directory.join("memory.limit_in_bytes"), "33554432").unwrap();
+    if let Some(w) = Setup::hosts(2).up() {
+        // A shell whose variable doubles until there is no room for it.
+        let mut command = w.lab.command(1, "sh").unwrap();
+        command.args(["-c", "read x; while :; do x=$x$x; done"]).stdin(Stdio::piped());
+        let mut hog = crate::common::Process::spawn(command);
+        std::fs::write(directory.join("cgroup.procs"), hog.pid().to_string()).unwrap();
+        w.watch_known(1, "hog", hog.pid());
+        crash(&w, || hog.say("xxxxxxxx"), "hog", &[(Cause::Doomed, 9), (Cause::OutOfMemory, 9)]);
+        only_ends(&w);
+    }
+    std::fs::remove_dir(&directory).unwrap();
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Whose a watch is: what a member of the socket's group can do to root's processes, watches and hooks, and a stranger with a namesake.
 
 use crate::common::{Process, Setup, World, until};
-use fide_wire::control::{HistoryEvent, Request, Selector, WatchStatus};
+use fide_wire::control::{HistoryEvent, Reply, Request, Selector, WatchStatus};
 use fide_wire::verdict::Cause;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
@@ -211,8 +211,25 @@ fn what_root_has_ended_of_the_configuration_comes_back_with_a_reload() {
     // Its name is kept for it.
     let mut member = Member::new(&w, MEMBER);
     assert!(member.refused(&watch("db", Selector::Pid(member.1))).contains("configuration"));
-    w.ask(1, &Request::Reload).unwrap();
+    let Ok(Reply::Reloaded(reloaded)) = w.ask(1, &Request::Reload) else { panic!("no account of the reload") };
+    assert_eq!((reloaded.watched_again, reloaded.changed), (vec!["db".to_string()], vec![]));
     is_watched(&w, "db", p.pid());
+}
+
+#[test]
+fn a_reload_answers_what_changed_what_waits_and_what_was_refused() {
+    let Some(w) = Setup::hosts(2).up() else { return };
+    // An address that no host of the lab has.
+    let metrics = "metrics = { listen = \"192.0.2.77:9433\" }";
+    let head = w.head(1, "h1", "2ms").replace("metrics = { listen = \"off\" }", metrics);
+    let lines = "[detector]\nagent_timeout = \"3s\"\n[[watch]]\nname = \"late\"\npid = 1\n";
+    w.write_config(1, &format!("{head}\n{lines}"));
+    let Ok(Reply::Reloaded(reloaded)) = w.ask(1, &Request::Reload) else { panic!("no account of the reload") };
+    assert_eq!(reloaded.needs_restart, ["detector"]);
+    assert_eq!(reloaded.changed, ["watch late (new)", "metrics"]);
+    assert!(reloaded.refused.len() == 1 && reloaded.refused[0].contains("192.0.2.77:9433"), "{reloaded:?}");
+    let recorded = w.event(1, "the reload", |e| e.code == fide_wire::level::RELOAD_EVENT_CODE);
+    assert!(recorded.text.contains("waiting for a restart of the agent: detector"), "{}", recorded.text);
 }
 
 #[test]

@@ -280,7 +280,9 @@ fn reports_in_a_loop_leave_crashes_in_all_histories_and_are_told_once() {
     w.watch_known(1, "db2", q.pid());
     q.kill();
     w.event(2, "the next crash", |e| e.cause.ends_process() && e.app.as_deref() == Some("db2"));
-    let Ok(Reply::Explained(explained)) = w.ask(2, &Request::Explain { id: crash.id.unwrap() }) else { panic!("not explained") };
+    let Ok(Reply::Explained(explained)) = w.ask(2, &Request::Explain { id: crash.id.unwrap(), incarnation: None }) else {
+        panic!("not explained")
+    };
     assert_eq!(explained.app, crash.app);
 }
 

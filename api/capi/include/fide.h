@@ -117,6 +117,7 @@ enum fide_cause {
 	FIDE_CAUSE_CONTRACT_BROKEN = 8,  /* heartbeats come later than promised */
 	FIDE_CAUSE_ISOLATED = 9,         /* this observer reaches nobody; verdicts on others are withheld */
 	FIDE_CAUSE_HUNG = 10,            /* a process is there and makes no progress */
+	FIDE_CAUSE_OUT_OF_MEMORY = 11,   /* ended by the kernel, which was out of memory: its cgroup's or the host's; code is the signal */
 	FIDE_CAUSE_PATH_UP = 16,
 	FIDE_CAUSE_RETURNED = 17,        /* a host came (back), as a new incarnation */
 	FIDE_CAUSE_CONTRACT_KEPT = 18,

@@ -216,6 +216,7 @@ pub fn cause_name(cause: u32) -> &'static CStr {
             Cause::Fenced => c"fenced",
             Cause::Recovered => c"recovered",
             Cause::Hung => c"hung",
+            Cause::OutOfMemory => c"out-of-memory",
             Cause::Progressing => c"progressing",
         },
     }

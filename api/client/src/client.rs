@@ -470,7 +470,7 @@ impl Client {
     /// [`Connection::request`].
     pub fn explain(&self, id: VerdictId) -> Result<HistoryEvent, Error> {
         let control = lock(&self.control);
-        match control.connection.request(&Request::Explain { id })?.reply {
+        match control.connection.request(&Request::Explain { id, incarnation: None })?.reply {
             Reply::Explained(event) => Ok(*event),
             other => Err(control.connection.unexpected("explained", &other)),
         }

@@ -8,6 +8,7 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use fide_client::Connection;
 use fide_wire::control::{HistoryEvent, Reply, Request};
+use fide_wire::level::Level;
 use fide_wire::verdict::{Cause, Grade};
 use std::collections::VecDeque;
 use std::io::Write;
@@ -17,7 +18,8 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(after_help = concat!(
     "--cause also takes `failure` (a process ended without saying that it leaves) and `end` (that, or it left).\n",
-    "Filters of different kinds must all match; several --cause, --host or --app match any of them."
+    "Filters of different kinds must all match; several --cause, --host or --app match any of them.\n",
+    "Missed and kept deadlines (level timing) are counted once a minute; --all lists each of them, and so does --cause.",
 ))]
 pub struct EventsArgs {
     /// Keep printing new ones
@@ -35,6 +37,12 @@ pub struct EventsArgs {
     /// Only about this process (NAME or NAME@HOST)
     #[arg(long, value_name = "APP")]
     pub app: Vec<String>,
+    /// Of this level and worse [default: notice]
+    #[arg(long, value_name = "LEVEL", value_parser = levels())]
+    pub level: Option<Level>,
+    /// Of every level: the same as --level timing
+    #[arg(long, conflicts_with = "level")]
+    pub all: bool,
     /// Only of this grade
     #[arg(long, value_name = "GRADE", value_parser = grades())]
     pub grade: Option<Grade>,
@@ -65,6 +73,12 @@ fn grades() -> impl clap::builder::TypedValueParser<Value = Grade> {
     PossibleValuesParser::new(["certain", "inferred"]).map(|g| if g == "certain" { Grade::Certain } else { Grade::Inferred })
 }
 
+/// The levels, by name.
+pub fn levels() -> impl clap::builder::TypedValueParser<Value = Level> {
+    PossibleValuesParser::new(Level::ALL.map(Level::name))
+        .map(|name| Level::ALL.into_iter().find(|l| l.name() == name).unwrap_or(Level::Timing))
+}
+
 /// What is wanted, with the time that `--since` means.
 #[derive(Debug)]
 struct Filter<'a> {
@@ -80,17 +94,19 @@ impl Filter<'_> {
             (None, Some(is)) => is == app,
             (_, None) => false,
         };
-        e.wall_ns >= self.since_wall_ns
+        e.level() <= self.least()
+            && e.wall_ns >= self.since_wall_ns
             && (a.cause.is_empty() || a.cause.iter().any(|c| c.0.contains(&e.cause)))
             && (a.host.is_empty() || a.host.contains(&e.node))
             && (a.app.is_empty() || a.app.iter().any(about))
             && a.grade.is_none_or(|g| g == e.grade)
     }
 
-    /// Whether everything is wanted, so that the agent can count the last ones itself.
-    fn is_open(&self) -> bool {
+    /// The least level that is wanted. Who names causes means all their events.
+    fn least(&self) -> Level {
         let a = self.args;
-        a.cause.is_empty() && a.host.is_empty() && a.app.is_empty() && a.grade.is_none() && a.since.is_none()
+        let usual = if a.all || !a.cause.is_empty() { Level::Timing } else { Level::Notice };
+        a.level.unwrap_or(usual)
     }
 }
 
@@ -100,32 +116,26 @@ pub fn run(context: &Context, args: &EventsArgs) -> Result<ExitCode, Failure> {
     let since_wall_ns = args.since.map_or(0, |ago| units::now_wall_ns().saturating_sub(ago));
     let filter = Filter { args, since_wall_ns };
     let last = args.last.or((args.follow && args.since.is_none() && args.from == 0).then_some(10));
-    let request_last = if filter.is_open() { last.unwrap_or(0) as u64 } else { 0 };
     let mut out = context.out();
 
-    // "The newest 0" cannot be asked for: there it means all.
-    let mut kept: VecDeque<HistoryEvent> = VecDeque::new();
-    let mut any = false;
-    let request = Request::Events { from: args.from, last: request_last, follow: args.follow };
-    each_kept(&connection, &request, |event| {
-        any = true;
-        if !filter.wants(&event) {
-            return Ok(());
+    let mut from = args.from;
+    let mut shown = false;
+    if let Some(last) = last {
+        let (kept, next) = newest(&connection, last, |e| e.seq >= args.from && filter.wants(e))?;
+        shown = !kept.is_empty();
+        for event in &kept {
+            print(context, &mut out, event)?;
         }
-        match last {
-            None => print(context, &mut out, &event),
-            Some(last) => {
-                kept.push_back(event);
-                if kept.len() > last {
-                    kept.pop_front();
-                }
-                Ok(())
+        from = from.max(next);
+    }
+    if last.is_none() || args.follow {
+        each_kept(&connection, &Request::Events { from, last: 0, follow: args.follow }, |event| {
+            if filter.wants(&event) {
+                shown = true;
+                print(context, &mut out, &event)?;
             }
-        }
-    })?;
-    let shown = !kept.is_empty();
-    for event in &kept {
-        print(context, &mut out, event)?;
+            Ok(())
+        })?;
     }
     out.flush()?;
     if !shown && !args.follow && (!args.host.is_empty() || !args.app.is_empty()) {
@@ -152,6 +162,38 @@ fn print(context: &Context, out: &mut impl Write, event: &HistoryEvent) -> Resul
     }
     writeln!(out, "{}", line(event, &context.style))?;
     Ok(())
+}
+
+/// The newest `count` kept events that are wanted, oldest first, and the number of the first event that was not looked at.
+///
+/// Asks for the newest few of all first, and for more until enough of them are wanted.
+pub fn newest(
+    connection: &Connection,
+    count: usize,
+    wants: impl Fn(&HistoryEvent) -> bool,
+) -> Result<(VecDeque<HistoryEvent>, u64), Failure> {
+    let (mut kept, mut next) = (VecDeque::new(), 0);
+    let few = (count as u64).saturating_mul(2).saturating_add(64);
+    // Zero: all.
+    for last in [few, few.saturating_mul(32), 0] {
+        kept.clear();
+        let mut came = 0;
+        each_kept(connection, &Request::Events { from: 0, last, follow: false }, |event| {
+            came += 1;
+            next = event.seq + 1;
+            if wants(&event) {
+                kept.push_back(event);
+                if kept.len() > count {
+                    kept.pop_front();
+                }
+            }
+            Ok(())
+        })?;
+        if kept.len() == count || came < last {
+            break;
+        }
+    }
+    Ok((kept, next))
 }
 
 /// Gives each kept event to `take`, until the agent says that there are no more.

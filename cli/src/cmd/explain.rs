@@ -1,12 +1,14 @@
 //! `fide explain`
 
+use super::events::newest;
 use crate::context::Context;
 use crate::failure::{Failure, Kind};
 use crate::render::explain::{self, Explanation};
 use clap::Args;
 use fide_client::Connection;
 use fide_wire::control::{ErrorCode, HistoryEvent, Reply, Request};
-use fide_wire::verdict::VerdictId;
+use fide_wire::level::Level;
+use fide_wire::verdict::{UniqueId, VerdictId};
 use serde::Serialize;
 use std::io::Write as _;
 use std::path::Path;
@@ -15,9 +17,12 @@ use std::process::ExitCode;
 /// Its arguments.
 #[derive(Debug, Args)]
 pub struct ExplainArgs {
-    /// The verdict (1a2b3c4d-17), the number of an event, both as `fide events` prints them, or `last`
+    /// The verdict (1a2b3c4d-6563a1f2-17) or the number of an event (#17), both as `fide events` prints them, or `last`: the last failure
     #[arg(value_parser = which, default_value = "last")]
     pub id: Which,
+    /// With `last`: the last verdict of whatever level, not the last failure
+    #[arg(long)]
+    pub any: bool,
 }
 
 /// Which verdict.
@@ -26,6 +31,8 @@ pub enum Which {
     /// The newest one.
     Last,
     /// This one.
+    Unique(UniqueId),
+    /// This one, of whatever incarnation.
     Id(VerdictId),
     /// The event with this number in the history.
     Seq(u64),
@@ -39,7 +46,8 @@ fn which(text: &str) -> Result<Which, String> {
     if let Ok(seq) = text.trim_start_matches('#').parse() {
         return Ok(Which::Seq(seq));
     }
-    text.parse().map(Which::Id).map_err(|e: fide_wire::verdict::VerdictIdError| e.to_string())
+    let error = |e: fide_wire::verdict::VerdictIdError| e.to_string();
+    text.parse().map(Which::Unique).or_else(|_| text.parse().map(Which::Id)).map_err(error)
 }
 
 #[derive(Serialize)]
@@ -51,20 +59,21 @@ struct Told<'a> {
 /// Asks for the verdict and explains it.
 pub fn run(context: &Context, args: &ExplainArgs) -> Result<ExitCode, Failure> {
     let connection = context.connect()?;
-    let id = match args.id {
-        Which::Id(id) => id,
+    let (id, incarnation) = match args.id {
+        Which::Unique(UniqueId { id, incarnation }) => (id, Some(incarnation)),
+        Which::Id(id) => (id, None),
         Which::Seq(seq) => return tell(context, &numbered(&connection, seq)?),
         // Not by its id, which may be that of older ones, too.
         Which::Last => {
-            let none = || Failure::not_found("the history holds no verdict yet").hint("see fide events");
-            return tell(context, &recent(&connection)?.pop().ok_or_else(none)?);
+            let found = newest(&connection, 1, |e| is_last(e, args.any))?.0.pop_back();
+            return tell(context, &found.ok_or_else(|| nothing(args.any))?);
         }
     };
-    let event = match ask(&connection, id) {
+    let event = match ask(&connection, id, incarnation) {
         Ok(event) => event,
         Err(failure) if failure.kind == Kind::NotFound => {
-            let ids: Vec<String> =
-                recent(&connection)?.iter().rev().filter_map(|e| e.id).take(5).map(|id| id.to_string()).collect();
+            let (verdicts, _) = newest(&connection, 5, |e| e.id.is_some())?;
+            let ids: Vec<String> = verdicts.iter().rev().filter_map(|e| e.unique_id()).map(|id| id.to_string()).collect();
             let hint = if ids.is_empty() {
                 "the history holds no verdict yet".into()
             } else {
@@ -112,14 +121,14 @@ fn tell(context: &Context, event: &HistoryEvent) -> Result<ExitCode, Failure> {
 }
 
 /// Asks for one verdict.
-fn ask(connection: &Connection, id: VerdictId) -> Result<HistoryEvent, Failure> {
-    match connection.request(&Request::Explain { id }) {
+fn ask(connection: &Connection, id: VerdictId, incarnation: Option<u32>) -> Result<HistoryEvent, Failure> {
+    match connection.request(&Request::Explain { id, incarnation }) {
         Ok(response) => match response.reply {
             Reply::Explained(event) => Ok(*event),
             other => Err(Failure::unexpected("an explanation", &other)),
         },
         Err(error) if error.code() == ErrorCode::Ambiguous => {
-            Err(Failure::from(error).hint("with the number of the one that you mean: fide explain NUMBER"))
+            Err(Failure::from(error).hint("with the number of the one that you mean: fide explain NUMBER, or its whole id"))
         }
         Err(error) => Err(error.into()),
     }
@@ -130,12 +139,15 @@ pub fn one_machine(socket: &Path) -> bool {
     socket.starts_with("/run/fide/lab")
 }
 
-/// The newest verdicts in the history, oldest first.
-fn recent(connection: &Connection) -> Result<Vec<HistoryEvent>, Failure> {
-    let mut verdicts = Vec::new();
-    super::events::each_kept(connection, &Request::Events { from: 0, last: 200, follow: false }, |event| {
-        verdicts.extend(event.id.is_some().then_some(event));
-        Ok(())
-    })?;
-    Ok(verdicts)
+/// Whether `last` may mean this event. Its confirmation explains a crash as well as its first notice does.
+fn is_last(event: &HistoryEvent, any: bool) -> bool {
+    if any { event.id.is_some() } else { event.level() == Level::Failure }
+}
+
+fn nothing(any: bool) -> Failure {
+    if any {
+        return Failure::not_found("the history holds no verdict yet").hint("see fide events");
+    }
+    Failure::not_found("the history holds no failure of a process or host")
+        .hint("fide explain last --any explains the last verdict of any level; fide events lists what happened")
 }

@@ -4,6 +4,7 @@ use crate::context::{self, Context};
 use crate::failure::{Failure, Kind};
 use crate::{tui, units};
 use clap::Args;
+use fide_wire::level::Level;
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -17,6 +18,12 @@ pub struct WatchArgs {
     /// How often the agent is asked (events come at once)
     #[arg(long, value_name = "SPAN", default_value = "500ms", value_parser = interval)]
     pub interval: Duration,
+    /// Only events of this level and worse
+    #[arg(long, value_name = "LEVEL", default_value = "notice", value_parser = super::events::levels())]
+    pub level: Level,
+    /// Events of every level: the same as --level timing
+    #[arg(long, conflicts_with = "level")]
+    pub all: bool,
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
@@ -39,6 +46,6 @@ pub fn run(context: &Context, args: &WatchArgs) -> Result<ExitCode, Failure> {
         return Err(Failure::new(Kind::Usage, "the live view needs a terminal")
             .hint("fide status, fide events --follow and fide watch --json need none"));
     }
-    tui::run(context, args.interval)?;
+    tui::run(context, args.interval, if args.all { Level::Timing } else { args.level })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -3,6 +3,7 @@
 use super::{Group, Item, State};
 use crate::cmd::agent::find;
 use crate::failure::in_lab;
+use crate::render::foreign::{Foreign, foreign};
 use fide_agent::config::{Config, DEFAULT_PATH, example_path};
 use fide_client::{Connection, Error};
 use fide_wire::control::{LocalPath, Status};
@@ -19,6 +20,7 @@ pub fn examine(socket: Option<&Path>, configuration: Item, config: Option<&Confi
     };
     let mut items = vec![program, configuration, running(&Connection::open(socket)), group(config)];
     items.extend(status.map(barrier));
+    items.extend(status.into_iter().flat_map(foreign_hosts));
     Group { title: "Agent", items }
 }
 
@@ -118,6 +120,13 @@ fn barrier(status: &Status) -> Item {
     Item::ok("barrier", title, found)
 }
 
+/// Hosts with another key or of another cluster, if packets of such hosts come now.
+fn foreign_hosts(status: &Status) -> Vec<Item> {
+    let costs = "those hosts and this one do not hear each other";
+    let worse = |f: Foreign| Item::worse("foreign", "keys of other hosts", State::Degraded, f.what, costs, f.advice);
+    foreign(status).into_iter().filter(|f| f.recent).map(worse).collect()
+}
+
 /// Whether there is a group for those who may use the socket.
 fn group(config: Option<&Config>) -> Item {
     let name = config.map_or("fide", |c| c.socket.group.as_str());
@@ -147,7 +156,7 @@ fn members(name: &str, groups: &str) -> Item {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fide_wire::control::{HostStatus, PathAnswerer};
+    use fide_wire::control::{HostStatus, PathAnswerer, UnwantedStatus};
 
     #[test]
     fn in_a_lab_host_its_own_configuration_is_looked_at() {
@@ -180,6 +189,19 @@ mod tests {
         assert!(members("1001", groups).found.contains("group ops may use the socket; its members: none"));
         let none = members("watch", groups);
         assert!(none.state == State::Degraded && none.advice.unwrap().contains("groupadd --system watch"));
+    }
+
+    #[test]
+    fn hosts_with_another_key_are_named_while_their_packets_come() {
+        let with = |age_ns| {
+            let unwanted =
+                UnwantedStatus { kind: "key".into(), count: 9, from: "10.0.0.7".into(), age_ns, ..UnwantedStatus::default() };
+            foreign_hosts(&Status { unwanted: vec![unwanted], authenticated: true, ..Status::default() })
+        };
+        let item = &with(1_000)[0];
+        assert!(item.state == State::Degraded && item.found.contains("10.0.0.7"), "{item:?}");
+        assert!(item.advice.as_ref().is_some_and(|a| a.contains("sha256sum")), "{item:?}");
+        assert!(with(3_600_000_000_000).is_empty());
     }
 
     #[test]

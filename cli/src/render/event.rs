@@ -16,7 +16,7 @@ pub fn subject(event: &HistoryEvent) -> String {
 /// What `code` says, if it says anything for this cause.
 pub fn code(event: &HistoryEvent) -> Option<String> {
     match event.cause {
-        Cause::Killed => Some(units::signal(event.code)),
+        Cause::Killed | Cause::OutOfMemory => Some(units::signal(event.code)),
         Cause::Exited => Some(format!("exit status {}", event.code)),
         Cause::PathDown | Cause::PathUp => Some(format!("path {}", event.code)),
         Cause::Hung | Cause::Progressing => ProgressSource::from_code(event.code).map(|s| s.to_string()),
@@ -28,7 +28,7 @@ pub fn code(event: &HistoryEvent) -> Option<String> {
 /// The colour of a cause: an end is red, a fault yellow, what mends green.
 pub fn paint(cause: Cause) -> Paint {
     match cause {
-        Cause::Exited | Cause::Killed | Cause::Doomed | Cause::SilentHost | Cause::Fenced => Paint::Red,
+        Cause::Exited | Cause::Killed | Cause::OutOfMemory | Cause::Doomed | Cause::SilentHost | Cause::Fenced => Paint::Red,
         Cause::AgentLost
         | Cause::Hung
         | Cause::PathDown
@@ -69,13 +69,14 @@ pub fn line(event: &HistoryEvent, style: &Style) -> String {
     if event.confirms && !detail.contains("confirm") {
         detail += " (confirms doomed)";
     }
-    let id = event.id.map_or_else(|| "-".to_string(), |id| id.to_string());
+    let id = event.unique_id().map_or_else(|| "-".to_string(), |id| id.to_string());
     let parts = [
+        style.dim(&format!("{:<6}", format!("#{}", event.seq))),
         style.dim(&units::wall(event.wall_ns)),
         style.paint(grade_paint, grade),
         style.paint(paint(event.cause), &cause),
         style.paint(Paint::Cyan, &format!("{:<16}", subject(event))),
-        style.dim(&format!("{id:<13}")),
+        style.dim(&format!("{id:<22}")),
         detail.trim().to_string(),
     ];
     parts.join("  ").trim_end().to_string()
@@ -110,13 +111,14 @@ pub mod tests {
     #[test]
     fn a_line_says_when_how_sure_what_whom_and_which_verdict() {
         let text = line(&killed(), &Style::PLAIN);
+        assert!(text.starts_with("#7      2026-"), "{text}");
         assert!(
-            text.ends_with("certain   killed           redis@h2          00abcdef-17    redis@h2 was ended by SIGKILL"),
+            text.ends_with("certain   killed           redis@h2          00abcdef-00000003-17    redis@h2 was ended by SIGKILL"),
             "{text}"
         );
         let event = HistoryEvent { id: None, app: None, cause: Cause::PathDown, code: 1, text: String::new(), ..killed() };
         let text = line(&event, &Style::PLAIN);
-        assert!(text.ends_with("path-down        h2                -              path 1"), "{text}");
+        assert!(text.ends_with("path-down        h2                -                       path 1"), "{text}");
     }
 
     #[test]

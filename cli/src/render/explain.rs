@@ -293,6 +293,9 @@ fn conclusion(event: &HistoryEvent) -> String {
     match event.cause {
         Cause::Exited => format!("{who} ended by itself with exit status {}.", event.code),
         Cause::Killed => format!("{who} was ended by {}.", units::signal(event.code)),
+        Cause::OutOfMemory => {
+            format!("The kernel of {node} ended {who} because memory had run out: its cgroup's, or the host's.")
+        }
         Cause::Doomed => {
             format!("{who} can no longer be saved, although it still existed when this was seen (code {}).", event.code)
         }
@@ -401,7 +404,7 @@ fn meaning(event: &HistoryEvent) -> Vec<String> {
 /// The explanation for people.
 pub fn text(event: &HistoryEvent, explanation: &Explanation, style: &Style) -> String {
     let mut out = String::new();
-    let id = event.id.map_or_else(|| format!("event {}", event.seq), |id| format!("verdict {id}"));
+    let id = event.unique_id().map_or_else(|| format!("event {}", event.seq), |id| format!("verdict {id}"));
     let _ = writeln!(out, "{}  {}, {}", style.bold(&id), style.paint(paint(event.cause), event.cause.name()), event.grade);
     let _ = writeln!(out, "{}", explanation.conclusion);
     if !event.text.is_empty() {

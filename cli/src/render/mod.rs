@@ -3,6 +3,7 @@
 pub mod event;
 pub mod explain;
 pub mod fence;
+pub mod foreign;
 pub mod lab;
 pub mod status;
 

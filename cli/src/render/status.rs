@@ -1,5 +1,6 @@
 //! What the agent knows now.
 
+use super::foreign::foreign;
 use super::state_paint;
 use crate::style::{Paint, Style};
 use crate::table::{Cell, Table};
@@ -105,12 +106,7 @@ pub fn margin_paint(path: &PathStatus) -> Paint {
 fn hosts(out: &mut String, s: &Status, style: &Style) {
     title(out, style, "Hosts");
     if s.hosts.is_empty() {
-        let _ = writeln!(
-            out,
-            "  none has been heard yet: are agents of cluster {:?} running on other hosts of these networks?",
-            s.cluster
-        );
-        return;
+        return nobody(out, s, style);
     }
     let mut table = Table::new(&[
         "HOST",
@@ -164,6 +160,23 @@ fn host_rows(table: &mut Table, h: &HostStatus) {
     }
 }
 
+/// Why no other host is heard, as far as that can be known.
+fn nobody(out: &mut String, s: &Status, style: &Style) {
+    let foreign = foreign(s);
+    if foreign.is_empty() {
+        let cluster = &s.cluster;
+        let _ = writeln!(
+            out,
+            "  none has been heard yet: are agents of cluster {cluster:?} running on other hosts of these networks?"
+        );
+        return;
+    }
+    let _ = writeln!(out, "  none is heard, but packets come:");
+    for f in foreign {
+        let _ = writeln!(out, "  {}\n    → {}", style.paint(Paint::Red, &f.what), f.advice);
+    }
+}
+
 fn apps(out: &mut String, s: &Status, style: &Style) {
     let mut table = Table::new(&["PROCESS", "STATE", ">NUMBER"]);
     for h in &s.hosts {
@@ -213,6 +226,9 @@ fn refused(out: &mut String, s: &Status, style: &Style) {
     if !some.is_empty() {
         title(out, style, "Refused packets");
         let _ = writeln!(out, "  {}", some.join(", "));
+        for f in foreign(s).iter().filter(|f| f.recent && !s.hosts.is_empty()) {
+            let _ = writeln!(out, "  {}\n    → {}", style.paint(Paint::Yellow, &f.what), f.advice);
+        }
     }
     let others: Vec<_> = s.unwanted.iter().filter(|u| !s.refused.contains_key(&u.kind)).collect();
     if !others.is_empty() {
@@ -378,6 +394,25 @@ Packets that nobody wanted
         for wanted in ["are agents of cluster \"lab\" running", "fide monitor NAME", "only one path"] {
             assert!(text.contains(wanted), "{wanted}: {text}");
         }
+    }
+
+    #[test]
+    fn who_has_another_key_is_named_instead_of_asking_whether_agents_run() {
+        let unwanted = UnwantedStatus {
+            kind: "key".into(),
+            count: 16_755,
+            from: "10.77.0.2".into(),
+            age_ns: 1_000_000,
+            ..UnwantedStatus::default()
+        };
+        let refused = [("key".to_string(), 16_755)].into();
+        let s = Status { unwanted: vec![unwanted], refused, authenticated: true, ..fixed() };
+        let lonely = status(&Status { hosts: vec![], ..s.clone() }, &Style::PLAIN);
+        let named =
+            "16755 packets refused: made with another key, the last from 10.77.0.2 (net0) 1 ms ago\n    → on both hosts: ";
+        assert!(lonely.contains(named) && !lonely.contains("running on other hosts"), "{lonely}");
+        assert_eq!(lonely.matches("16755 packets").count(), 1, "{lonely}");
+        assert!(status(&s, &Style::PLAIN).contains(named), "also where other hosts are heard");
     }
 
     #[test]

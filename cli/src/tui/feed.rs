@@ -5,14 +5,15 @@ use super::model::Message;
 use crate::context::{self, Context};
 use fide_client::Connection;
 use fide_wire::control::{Reply, Request};
+use fide_wire::level::Level;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 /// How long an answer is waited for: the view shall not stand still behind a stuck agent.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How many events are asked for at first.
-const KEPT: u64 = 200;
+/// How many events are asked for at first, of all levels.
+const KEPT: u64 = 2000;
 
 /// Both threads. They end with the process.
 #[derive(Debug)]
@@ -24,18 +25,18 @@ pub struct Feed {
 
 impl Feed {
     /// Starts asking.
-    pub fn start(context: &Context, interval: Duration) -> Self {
+    pub fn start(context: &Context, interval: Duration, least: Level) -> Self {
         let (sender, receiver) = channel();
         let socket = context.socket_path();
         let feed = Feed { socket, sender, receiver };
         feed.thread(move |socket, sender| {
             poll(&socket, &sender, interval);
         });
-        feed.thread(|socket, sender| {
+        feed.thread(move |socket, sender| {
             let mut next = 0;
             loop {
                 // An agent that is gone is told by the other thread.
-                let _ = follow(&socket, &sender, &mut next);
+                let _ = follow(&socket, &sender, &mut next, least);
                 if sender.send(Message::Tick).is_err() {
                     return;
                 }
@@ -91,8 +92,8 @@ fn poll(socket: &std::path::Path, sender: &Sender<Message>, interval: Duration) 
     }
 }
 
-/// Follows from event `next` on, which it moves along.
-fn follow(socket: &std::path::Path, sender: &Sender<Message>, next: &mut u64) -> Result<(), fide_client::Error> {
+/// Follows from event `next` on, which it moves along, and passes on those of level `least` and worse.
+fn follow(socket: &std::path::Path, sender: &Sender<Message>, next: &mut u64, least: Level) -> Result<(), fide_client::Error> {
     let connection = Connection::open_with_timeout(Some(socket), PATIENCE)?;
     let last = if *next == 0 { KEPT } else { 0 };
     let mut reply = connection.request(&Request::Events { from: *next, last, follow: true })?.reply;
@@ -100,7 +101,7 @@ fn follow(socket: &std::path::Path, sender: &Sender<Message>, next: &mut u64) ->
         match reply {
             Reply::Event(event) => {
                 *next = event.seq + 1;
-                if sender.send(Message::Event(event)).is_err() {
+                if event.level() <= least && sender.send(Message::Event(event)).is_err() {
                     return Ok(());
                 }
             }

@@ -9,16 +9,17 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use feed::Feed;
+use fide_wire::level::Level;
 use model::{Action, Key, Message, Model};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use std::time::Duration;
 
 /// Shows the view until someone ends it. The terminal is restored in every case, also after a panic.
-pub fn run(context: &Context, interval: Duration) -> Result<(), Failure> {
+pub fn run(context: &Context, interval: Duration, least: Level) -> Result<(), Failure> {
     let interrupt = Interrupt::install()?;
     // The first answer comes before the screen is taken, so that a refusal is told where it stays.
     let first = crate::context::status(&context.connect()?)?;
-    let feed = Feed::start(context, interval);
+    let feed = Feed::start(context, interval, least);
     let mut model = Model::new(crate::cmd::explain::one_machine(&context.socket_path()));
     model.update(Message::Status(Box::new(first)));
     // Also has a panic restore the terminal before it is told.

@@ -231,7 +231,7 @@ impl Model {
     fn explain(&mut self, event: &HistoryEvent) {
         let explanation = Explanation::of(event, self.one_machine);
         let text = explain::text(event, &explanation, &Style::default());
-        let title = event.id.map_or_else(|| format!("event {}", event.seq), |id| format!("verdict {id}"));
+        let title = event.unique_id().map_or_else(|| format!("event {}", event.seq), |id| format!("verdict {id}"));
         self.popup = Some(Popup { title, lines: text.lines().map(String::from).collect(), scroll: 0 });
     }
 }
@@ -305,7 +305,7 @@ pub mod tests {
         // By its number: its id may be that of an older verdict as well.
         assert_eq!(press(&mut m, &[Key::Enter]), Some(Action::Explain(5)));
         m.update(Message::Explained(Box::new(killed())));
-        assert!(m.popup.as_ref().unwrap().lines[0].contains("00abcdef-17"));
+        assert!(m.popup.as_ref().unwrap().lines[0].contains("00abcdef-00000003-17"));
         press(&mut m, &[Key::Down]);
         assert_eq!(m.popup.as_ref().unwrap().scroll, 1);
         press(&mut m, &[Key::Back]);

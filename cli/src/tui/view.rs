@@ -240,7 +240,7 @@ mod tests {
         let mut m = model();
         m.update(Message::Explained(Box::new(killed())));
         let text = drawn(&m, 80, 24);
-        assert!(text.contains("verdict 00abcdef-17") && text.contains("What it means"), "{text}");
+        assert!(text.contains("verdict 00abcdef-00000003-17") && text.contains("What it means"), "{text}");
         m.update(Message::Key(Key::Down));
         assert!(!drawn(&m, 80, 24).contains("killed, certain"));
     }

@@ -171,7 +171,7 @@ fn a_verdict_is_explained_by_its_id_or_as_the_last_one() {
     assert_eq!(x["explanation"]["stamps"][1]["since_previous_ns"], 100);
     assert!(x["explanation"]["stamps"][2].get("since_previous_ns").is_none());
     let o = agent.fide(&["explain", "000000ab-99"]);
-    assert!(code(&o) == 4 && err(&o).contains("000000ab-3"), "{}", err(&o));
+    assert!(code(&o) == 4 && err(&o).contains("000000ab-00000003-3"), "{}", err(&o));
 }
 
 #[test]
@@ -246,7 +246,15 @@ fn unmonitor_takes_the_name_that_others_use_as_well() {
     let agent = FakeAgent::start(knowledge());
     assert_eq!(code(&agent.fide(&["unmonitor", "postgres@h1"])), 0);
     assert_eq!(*agent.asked.lock().unwrap(), [Request::Status, Request::Unwatch { name: "postgres".into() }]);
-    assert_eq!(code(&agent.fide(&["reload", "--json"])), 0);
+    let o = agent.fide(&["reload"]);
+    assert!(
+        code(&o) == 0 && out(&o).contains("taken over: hook\n") && out(&o).contains("systemctl restart fided): port"),
+        "{}",
+        out(&o)
+    );
+    let told = &json(&out(&agent.fide(&["reload", "--json"])))[0];
+    assert_eq!((told["reloaded"].as_bool(), told["needs_restart"][0].as_str()), (Some(true), Some("port")));
+    assert_eq!(told["changed"][0], "hook");
 }
 
 #[test]
@@ -285,6 +293,37 @@ fn the_end_of_a_watch_says_whether_its_process_was_there() {
 }
 
 #[test]
+fn missed_deadlines_are_hidden_unless_asked_for_and_last_means_the_last_failure() {
+    let mut k = knowledge();
+    let timing = |n: u64| {
+        let cause = if n.is_multiple_of(2) { Cause::ContractKept } else { Cause::ContractBroken };
+        HistoryEvent { seq: 3 + n, cause, grade: Grade::Inferred, app: None, ..k.events[2].clone() }
+    };
+    let late: Vec<HistoryEvent> = (1..=3000).map(timing).collect();
+    k.events.extend(late);
+    let agent = FakeAgent::start(k);
+    let seqs = |line: &[&str]| -> Vec<u64> {
+        json(&out(&agent.fide(&[line, &["--json"]].concat()))).iter().map(|e| e["seq"].as_u64().unwrap()).collect()
+    };
+    assert_eq!(seqs(&["events"]), [1, 2, 3]);
+    assert_eq!(seqs(&["events", "--last", "2"]), [2, 3], "the newest two of those that are shown");
+    assert_eq!(seqs(&["events", "--level", "failure"]), [3]);
+    assert_eq!(seqs(&["events", "--level", "fault"]), [2, 3]);
+    assert_eq!(seqs(&["events", "--all", "--last", "2"]), [3002, 3003]);
+    assert_eq!(seqs(&["events", "--level", "timing"]).len(), 3003);
+    assert_eq!(seqs(&["events", "--cause", "contract-kept", "--last", "1"]), [3003], "who names it means it");
+    let all = json(&out(&agent.fide(&["events", "--all", "--last", "1", "--json"])));
+    assert_eq!(all[0]["level"], "timing");
+    for (line, seq) in [(&["explain", "last"][..], 3), (&["explain"], 3), (&["explain", "last", "--any"], 3003)] {
+        let told = json(&out(&agent.fide(&[line, &["--json"]].concat())));
+        assert_eq!(told[0]["verdict"]["seq"], seq, "{line:?}");
+    }
+    let calm = Knowledge { events: vec![], ..knowledge() };
+    let o = FakeAgent::start(calm).fide(&["explain"]);
+    assert!(code(&o) == 4 && err(&o).contains("no failure") && err(&o).contains("--any"), "{}", err(&o));
+}
+
+#[test]
 fn an_event_is_explained_by_the_number_that_events_prints() {
     let agent = FakeAgent::start(knowledge());
     for line in [&["explain", "3"][..], &["explain", "#3"]] {
@@ -305,6 +344,13 @@ fn an_id_that_several_lives_used_is_not_guessed_at() {
     let o = agent.fide(&["explain", "000000ab-3"]);
     assert!(code(&o) == 1 && out(&o).is_empty() && err(&o).contains("event 3, event 4"), "{}{}", out(&o), err(&o));
     assert!(err(&o).contains("fide explain NUMBER"), "{}", err(&o));
+    // Its whole id leaves no doubt, and is what `fide events` prints.
+    let printed = out(&agent.fide(&["events"]));
+    for (id, app) in [("000000ab-00000003-3", "redis@h2"), ("000000ab-00000004-3", "queue@h2")] {
+        assert!(printed.contains(id), "{printed}");
+        let o = agent.fide(&["explain", id]);
+        assert!(code(&o) == 0 && out(&o).contains(app) && out(&o).contains(id), "{id}: {}{}", out(&o), err(&o));
+    }
     let o = agent.fide(&["explain", "000000ab-3", "--json"]);
     let told = &json(&err(&o))[0];
     assert!(code(&o) == 1 && told["error"].as_str().is_some_and(|e| e.contains("event 3, event 4")), "{told}");

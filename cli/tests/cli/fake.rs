@@ -1,6 +1,7 @@
 //! An agent that answers from a script: a SOCK_SEQPACKET socket that speaks the control protocol, and nothing behind it.
 
-use fide_wire::control::{HistoryEvent, PROTOCOL, Refused, Reply, Request, Status};
+use fide_wire::control::{HistoryEvent, PROTOCOL, Refused, Reloaded, Reply, Request, Status};
+use fide_wire::verdict::UniqueId;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -114,7 +115,12 @@ fn answer(request: Request, k: &Knowledge) -> Vec<Reply> {
         (Request::Fence { .. }, None) if k.status.fence.is_some() => {
             vec![Reply::Fence(Box::new(k.status.fence.clone().unwrap()))]
         }
-        (Request::Explain { id }, None) => match k.events.iter().find(|e| e.id == Some(id)) {
+        (Request::Explain { id, incarnation: Some(i) }, None) => {
+            let wanted = Some(UniqueId { id, incarnation: i });
+            let found = k.events.iter().find(|e| e.unique_id() == wanted).expect("a verdict that the test asks for");
+            vec![Reply::Explained(Box::new(found.clone()))]
+        }
+        (Request::Explain { id, incarnation: None }, None) => match k.events.iter().find(|e| e.id == Some(id)) {
             Some(event) if k.events.iter().any(|e| e.id == Some(id) && e.incarnation != event.incarnation) => {
                 vec![Reply::Error(Refused {
                     code: fide_wire::control::ErrorCode::Ambiguous,
@@ -127,6 +133,10 @@ fn answer(request: Request, k: &Knowledge) -> Vec<Reply> {
                 what: format!("no verdict {id} in the history"),
             })],
         },
+        (Request::Reload, None) => {
+            let reloaded = Reloaded { changed: vec!["hook".into()], needs_restart: vec!["port".into()], ..Reloaded::default() };
+            vec![Reply::Reloaded(Box::new(reloaded))]
+        }
         (Request::Watch { .. }, None) => {
             let (pid, app) = k.watched.unwrap_or((1, 1));
             vec![Reply::Watched { pid, app }]

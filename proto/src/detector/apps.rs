@@ -149,7 +149,9 @@ impl Apps {
         let (next, news) = match (known, cause) {
             (AppState::Alive | AppState::Hung { .. }, Cause::Doomed) => (AppState::Doomed { code, id }, News::Failure),
             (AppState::Alive | AppState::Hung { .. }, _) => (AppState::Ended { cause, code, id }, News::Failure),
-            (AppState::Doomed { .. }, Cause::Exited | Cause::Killed) => (AppState::Ended { cause, code, id }, News::Confirmation),
+            (AppState::Doomed { .. }, Cause::Exited | Cause::Killed | Cause::OutOfMemory) => {
+                (AppState::Ended { cause, code, id }, News::Confirmation)
+            }
             (state, _) => (state, News::Nothing),
         };
         self.states.insert(app, next);

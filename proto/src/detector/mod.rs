@@ -153,7 +153,7 @@ use std::collections::VecDeque;
 pub const MAX_PEERS: usize = fide_wire::SLOTS;
 
 /// This bit of a verdict's number marks what the node inferred; its notices count below it.
-pub const INFERRED: u32 = 0x8000_0000;
+pub const INFERRED: u32 = VerdictId::INFERRED;
 
 /// What is known of one host, for status and metrics.
 #[derive(Clone, Debug, PartialEq)]
@@ -544,7 +544,7 @@ impl Detector {
         now_ns: u64,
     ) -> Result<Taken, Refused> {
         let now = self.clock(now_ns);
-        let ends = matches!(notice.cause, Cause::Exited | Cause::Killed | Cause::Doomed | Cause::Left);
+        let ends = notice.cause == Cause::Left || notice.cause.is_seen_end();
         let told = ends || (notice.cause.is_progress() && notice.app != 0);
         let number_fits = notice.notice != 0 && notice.notice & INFERRED == 0;
         if !told || !number_fits || usize::from(path) >= PATHS || (notice.app == 0 && notice.cause != Cause::Left) {

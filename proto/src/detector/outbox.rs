@@ -181,10 +181,7 @@ impl Outbox {
     ///
     /// The end of a process whose doom was sent gets [`Notice::CONFIRMS`].
     pub fn push(&mut self, app: u32, cause: Cause, code: i32, event_ns: u64, now_ns: u64) -> Option<Notice> {
-        debug_assert!(
-            matches!(cause, Cause::Exited | Cause::Killed | Cause::Doomed | Cause::Left),
-            "not a process's end: {cause}"
-        );
+        debug_assert!(cause == Cause::Left || cause.is_seen_end(), "not a process's end: {cause}");
         if self.left {
             return None;
         }
@@ -197,7 +194,7 @@ impl Outbox {
                 self.apps.remove(&app);
                 0
             }
-            (Sending::Doomed, Cause::Exited | Cause::Killed) => {
+            (Sending::Doomed, Cause::Exited | Cause::Killed | Cause::OutOfMemory) => {
                 self.apps.remove(&app);
                 Notice::CONFIRMS
             }

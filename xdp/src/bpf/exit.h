@@ -18,6 +18,8 @@ enum { SIGKILL_ = 9, SIGCHLD_ = 17, SIGCONT_ = 18, SIGSTOP_ = 19, SIGTSTP_ = 20,
 /* Default action is not death: ignored, or stopped. */
 #define SURVIVED (BIT(SIGCHLD_) | BIT(SIGCONT_) | BIT(SIGSTOP_) | BIT(SIGTSTP_) | BIT(SIGTTIN_) | BIT(SIGTTOU_) | BIT(SIGURG_) | BIT(SIGWINCH_))
 
+#define SEND_SIG_PRIV 1 /* include/linux/sched/signal.h: in the place of a siginfo, for the kernel's own signals */
+
 #define NS_PER_TICK 10000000ULL /* USER_HZ is 100 on every architecture that runs this */
 
 /* The watch of a process, and its number, which report() holds on to. */
@@ -58,7 +60,23 @@ static __always_inline __u32 advance(struct fide_watch *w, __u32 app, __u32 stat
 	return state;
 }
 
-/* `status` is a wait status: signal in the low seven bits, exit code above. False when it was not reported although it had to be. */
+static __always_inline __u8 cause_of(__s32 status)
+{
+	if (status & STATUS_OUT_OF_MEMORY)
+		return FIDE_CAUSE_OUT_OF_MEMORY;
+	return status & 0x7f ? FIDE_CAUSE_KILLED : FIDE_CAUSE_EXITED;
+}
+
+/* Whether the OOM killer ended a process. It sends SIGKILL in the kernel's own name, and then notes the memory that it took (oom_mm). Neither is enough
+ * alone: a process that an ordinary SIGKILL ends may be given what is left of the memory while it dies, and is noted so as well. */
+static __always_inline bool is_out_of_memory(struct task_struct *task, struct fide_watch *w, __s32 status)
+{
+	if ((status & 0x7f) != SIGKILL_ || !task->signal->oom_mm)
+		return false;
+	return *(volatile __u32 *)&w->state == WATCH_ALIVE || *(volatile __s32 *)&w->status & STATUS_BY_KERNEL;
+}
+
+/* `status` is a wait status: signal in the low seven bits, exit code above, and the bits of fide_watch. False when it was not reported although it had to be. */
 static __always_inline bool report(struct task_struct *task, struct fide_watch *w, __u32 app, __u32 state, __s32 status)
 {
 	struct fide_setup *my = the_setup();
@@ -75,7 +93,7 @@ static __always_inline bool report(struct task_struct *task, struct fide_watch *
 	r = bpf_ringbuf_reserve(&urgent, sizeof(*r), 0);
 	if (!r) {
 		/* Not lost: the agent finds it in the map, and looks there because urgent_lost grew. */
-		w->status = status;
+		w->status = status | (w->status & STATUS_BY_KERNEL);
 		w->unreported = 1;
 		__sync_fetch_and_add(&my->urgent_lost, 1);
 		return false;
@@ -83,7 +101,7 @@ static __always_inline bool report(struct task_struct *task, struct fide_watch *
 	__builtin_memset(r, 0, sizeof(*r));
 	life = __sync_fetch_and_add(&my->life, 1) + 1;
 	r->kind = FIDE_RECORD_PROCESS;
-	r->cause = state == WATCH_DOOMED ? FIDE_CAUSE_DOOMED : status & 0x7f ? FIDE_CAUSE_KILLED : FIDE_CAUSE_EXITED;
+	r->cause = state == WATCH_DOOMED ? FIDE_CAUSE_DOOMED : cause_of(status);
 	r->grade = FIDE_GRADE_CERTAIN;
 	r->node = my->node;
 	r->app = app;
@@ -107,8 +125,12 @@ int BPF_PROG(fide_signal_generate, int sig, void *info, struct task_struct *task
 	__u32 app;
 	struct fide_watch *w = watch_of(task, &app);
 
-	if (w && task->signal->flags & SIGNAL_GROUP_EXIT)
-		report(task, w, app, WATCH_DOOMED, task->signal->group_exit_code & 0xff7f);
+	if (!w || !(task->signal->flags & SIGNAL_GROUP_EXIT))
+		return 0;
+	/* Only the signal that dooms it counts: those that come later find it doomed. */
+	if (sig == SIGKILL_ && (__u64)info == SEND_SIG_PRIV && *(volatile __u32 *)&w->state == WATCH_ALIVE)
+		w->status = STATUS_BY_KERNEL;
+	report(task, w, app, WATCH_DOOMED, task->signal->group_exit_code & 0xff7f);
 	return 0;
 }
 
@@ -161,7 +183,7 @@ int BPF_PROG(fide_process_exit, struct task_struct *task)
 		tgid = task->tgid;
 		if (!status && *(volatile __u32 *)&w->state == WATCH_ALIVE && hand_over(w, app, tgid))
 			bpf_map_delete_elem(&watches, &tgid);
-		else if (report(task, w, app, WATCH_DEAD, status))
+		else if (report(task, w, app, WATCH_DEAD, status | (is_out_of_memory(task, w, status) ? STATUS_OUT_OF_MEMORY : 0)))
 			bpf_map_delete_elem(&watches, &tgid);
 	} else if (flags & SIGNAL_GROUP_EXIT && (status || bpf_ktime_get_ns() >= *(volatile __u64 *)&w->settles_ns)) {
 		report(task, w, app, WATCH_DOOMED, status);

@@ -83,10 +83,13 @@ typedef struct {
 	int counter;
 } atomic_t;
 
+struct mm_struct;
+
 struct signal_struct {
 	atomic_t live;
 	int group_exit_code;
 	unsigned int flags;
+	struct mm_struct *oom_mm; /* set when the OOM killer took the process, and never cleared */
 };
 
 struct qstr {

@@ -289,12 +289,15 @@ struct {
 
 enum fide_watch_state { WATCH_ALIVE = 0, WATCH_DOOMED = 1, WATCH_DEAD = 2 };
 
+/* In a watch's status, beside the wait status: memory had run out; the doom came from the kernel itself. */
+enum { STATUS_OUT_OF_MEMORY = 1 << 16, STATUS_BY_KERNEL = 1 << 17 };
+
 struct fide_watch {
 	__u64 start_ticks; /* field 22 of /proc/PID/stat: a reused pid does not inherit the watch */
 	__u64 settles_ns; /* until then a clean end is no end of a service: it was started, and its child goes on in its place */
 	__u32 app; /* with `state` one aligned word, see report() */
 	__u32 state; /* enum fide_watch_state, what was reported */
-	__s32 status; /* wait status, when reporting `state` failed */
+	__s32 status; /* wait status, when reporting `state` failed; and the bits above */
 	__u32 unreported; /* it did */
 };
 

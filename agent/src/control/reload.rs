@@ -1,0 +1,147 @@
+//! Reading the configuration again: what is taken over at once, what waits for a restart, what could not be done.
+
+use super::{Control, Standing};
+use crate::access;
+use crate::config::{self, Config, Live};
+use crate::watchlist::Origin;
+use fide_wire::control::Reloaded;
+use fide_wire::level::RELOAD_EVENT_CODE;
+use fide_wire::verdict::Cause;
+
+impl Control {
+    /// Reads the file again and takes over what a running agent can. A file that is refused changes nothing.
+    pub(super) fn reload(&mut self) -> Result<Reloaded, String> {
+        let new = Config::load(&self.config_path).map_err(|e| format!("the configuration stays as it was: {e}"))?;
+        let changes = config::diff(&self.config, &new);
+        // What root has ended since comes back.
+        let stands = |w: &&config::Watch| self.standing.iter().any(|s| s.name == w.name && s.origin == Origin::Config);
+        let back: Vec<config::Watch> =
+            new.watches.iter().filter(|w| !stands(w) && !changes.live.watches_added.contains(w)).cloned().collect();
+        let mut reloaded = Reloaded {
+            changed: described(&changes.live),
+            watched_again: back.iter().map(|w| w.name.clone()).collect(),
+            needs_restart: changes.needs_restart.clone(),
+            refused: Vec::new(),
+            doubtful: new.doubts(),
+        };
+        if changes.is_empty() && back.is_empty() {
+            return Ok(reloaded);
+        }
+        self.take_over_watches(&changes.live, &back);
+        reloaded.refused = self.take_over_settings(&new, &changes.live);
+        self.config.take_live(&new);
+        let summary = summary(&reloaded);
+        self.core.tell(move |core| core.tell_local(Cause::Local, RELOAD_EVENT_CODE, summary));
+        self.renew_watches();
+        Ok(reloaded)
+    }
+
+    fn take_over_watches(&mut self, live: &Live, back: &[config::Watch]) {
+        for w in &live.watches_removed {
+            if let Some(i) = self.standing.iter().position(|s| s.name == w.name && s.origin == Origin::Config)
+                && let Some(app) = self.standing.remove(i).app
+            {
+                if let Some(probes) = &self.probes {
+                    probes.remove(app);
+                }
+                self.core.tell(move |core| {
+                    core.unwatch(app);
+                });
+            }
+        }
+        for w in &live.progress {
+            let Some(s) = self.standing.iter_mut().find(|s| s.name == w.name && s.origin == Origin::Config) else { continue };
+            s.progress.clone_from(&w.progress);
+            let Some(app) = s.app else { continue };
+            let pid = self.core.ask(move |core| core.watchlist.get(app).map_or(0, |w| w.pid)).unwrap_or(0);
+            self.probe(app, &w.name, pid, w.progress.clone());
+        }
+        self.standing.extend(live.watches_added.iter().chain(back).map(Standing::configured));
+    }
+
+    /// What of it could not be done.
+    fn take_over_settings(&mut self, new: &Config, live: &Live) -> Vec<String> {
+        let mut refused = Vec::new();
+        if live.keys {
+            let keys = new.keyring;
+            self.core.tell(move |core| core.set_keys(keys));
+        }
+        if live.contract {
+            let calibration = crate::start::calibration(new);
+            self.core.tell(move |core| core.set_calibration(calibration));
+        }
+        if live.access {
+            let (policy, warnings) = access::Policy::new(&new.access);
+            self.policy = policy;
+            for w in warnings {
+                tracing::warn!("{w}");
+            }
+        }
+        if live.socket_permissions
+            && let Err(e) = crate::start::set_permissions(&new.socket)
+        {
+            tracing::error!("{e}");
+            refused.push(e.to_string());
+        }
+        refused.extend(self.side.reload(new, live, &self.core));
+        if live.history_size {
+            self.history.set_max_bytes(new.history.max_bytes);
+        }
+        refused
+    }
+}
+
+/// What is taken over, one entry for each watch and section.
+fn described(live: &Live) -> Vec<String> {
+    let names = |watches: &[config::Watch]| watches.iter().map(|w| w.name.clone()).collect::<Vec<_>>();
+    let (added, removed) = (names(&live.watches_added), names(&live.watches_removed));
+    let mut changed = Vec::new();
+    for name in &added {
+        let how = if removed.contains(name) { "changed" } else { "new" };
+        changed.push(format!("watch {name} ({how})"));
+    }
+    changed.extend(removed.iter().filter(|name| !added.contains(name)).map(|name| format!("watch {name} (removed)")));
+    changed.extend(live.progress.iter().map(|w| format!("watch {} (probe of its progress)", w.name)));
+    changed.extend(live.names().into_iter().filter(|section| *section != "watch").map(String::from));
+    changed
+}
+
+/// In words, for the log and the history.
+fn summary(reloaded: &Reloaded) -> String {
+    let parts = [
+        ("taken over", &reloaded.changed),
+        ("watched again", &reloaded.watched_again),
+        ("waiting for a restart of the agent", &reloaded.needs_restart),
+        ("refused", &reloaded.refused),
+    ];
+    let parts: Vec<String> = parts
+        .into_iter()
+        .filter(|(_, list)| !list.is_empty())
+        .map(|(what, list)| format!("{what}: {}", list.join(", ")))
+        .collect();
+    format!("configuration reloaded: {}", parts.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_reload_takes_over_is_named_one_by_one() {
+        let parse = |text: &str| Config::parse(&format!("node = \"a\"\n{text}")).unwrap();
+        let old = parse("[[watch]]\nname = \"x\"\npid = 1\n[[watch]]\nname = \"y\"\npid = 2\n");
+        let new = parse(
+            "heartbeat = \"2ms\"\n[[watch]]\nname = \"x\"\npid = 3\n[[watch]]\nname = \"z\"\npid = 4\n\
+             [[hook]]\non = [\"any\"]\ncommand = [\"/x\"]",
+        );
+        let changes = config::diff(&old, &new);
+        let changed = described(&changes.live);
+        assert_eq!(changed, ["watch x (changed)", "watch z (new)", "watch y (removed)", "hook"]);
+        let reloaded = Reloaded { changed, needs_restart: changes.needs_restart, ..Reloaded::default() };
+        assert_eq!(
+            summary(&reloaded),
+            "configuration reloaded: taken over: watch x (changed), watch z (new), watch y (removed), hook; \
+             waiting for a restart of the agent: heartbeat"
+        );
+    }
+}
