@@ -26,7 +26,7 @@ const ENDED_KEPT: usize = 256;
 const PART_OF_TIME: u32 = 20;
 const PUT_OFF_MAX: Duration = Duration::from_millis(200);
 /// What takes less is done before an answer is given.
-const QUICK: Duration = Duration::from_millis(1);
+const QUICK: Duration = Duration::from_millis(5);
 /// What is longer is not read: 4096 processes take less.
 const FILE_MAX: u64 = 4 << 20;
 /// What the file begins with.

@@ -320,8 +320,8 @@ impl Core {
 
     /// Rows, or a pull.
     pub(super) fn rows_came(&mut self, head: &Record, header: &Header, body: &[u8], now: u64) {
-        let is_believed = |p: &&Box<crate::peers::Peer>| p.incarnation == header.incarnation && !p.condemned && !p.left;
-        if self.slot(header.sender).and_then(|slot| self.peers[slot].as_ref()).is_none_or(|p| !is_believed(&p)) {
+        let is_believed = |p: &crate::peers::Peer| p.incarnation == header.incarnation && !p.condemned && !p.left;
+        if self.slot(header.sender).and_then(|slot| self.peers[slot].as_deref()).is_none_or(|p| !is_believed(p)) {
             return;
         }
         match self.tables.handle_frame(header.sender, header.kind.frame(), body, now) {

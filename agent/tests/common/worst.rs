@@ -145,7 +145,8 @@ pub fn request(rng: &mut Rng, kind: usize, own: &[u32]) -> Request {
         }
         17 => {
             let count = *rng.one_of(&[0, 1, 64, 65, 2_000]);
-            let node = fide_wire::name_id(*rng.one_of(&["h1", "h2", "nobody"]));
+            let host = ["h1", "h2", "nobody"][rng.below(3)];
+            let node = fide_wire::name_id(host);
             let instance = |rng: &mut Rng| (if rng.once_in(2) { node } else { rng.any() as u32 }, rng.any() as u32);
             Request::Became { instances: (0..count).map(|_| instance(rng)).collect() }
         }
