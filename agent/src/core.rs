@@ -1784,9 +1784,10 @@ impl Core {
     /// Hands the table to the detector and does what it wants. Behind the barriers: what came before them is in it.
     fn weigh(&mut self, now: u64) {
         for slot in 0..self.peers.len() {
-            let Some(peer) = self.peers[slot].as_ref() else { continue };
+            let Some(peer) = self.peers[slot].as_mut() else { continue };
             let row = self.receiver.peer(slot);
-            if row.incarnation == peer.incarnation && !peer.condemned && !peer.left {
+            let is_heard = row.incarnation == peer.incarnation && !peer.condemned && !peer.left;
+            if is_heard && std::mem::replace(&mut peer.named, row.table_version) != row.table_version {
                 self.tables.named(peer.node, row.table_version, now);
             }
             let arrivals = std::array::from_fn(|k| (row.path[k], Marks(row.mark[k]))).map(|(p, marks)| PathArrival {

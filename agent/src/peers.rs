@@ -54,6 +54,8 @@ pub struct Peer {
     pub lost_before: [u64; PATHS],
     /// Piggybacks delivered: highest number and a window of 64 below it.
     piggybacks: (u64, u64),
+    /// The version of its table that its heartbeats named last, the low half.
+    pub named: u32,
     /// The rows of its table that go on were handed to the detector, in this incarnation.
     pub handed_in: bool,
 }
@@ -81,6 +83,7 @@ impl Peer {
             left: false,
             lost_before: [0; PATHS],
             piggybacks: (0, 0),
+            named: 0,
             handed_in: false,
         }
     }

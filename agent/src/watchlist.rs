@@ -208,7 +208,7 @@ pub struct Watchlist {
 
 /// The numbers that watches of ordinary users may have; those above are kept for root's. One user
 /// uses them up in 248 days: it is given a hundred a second.
-const NUMBERS_OF_USERS: u32 = 1 << 31;
+const NUMBERS_OF_USERS: u32 = (1 << 31) - 1;
 /// Ended watches kept for the status page.
 const ENDED_KEPT: usize = 64;
 /// How long an end is shown on the status page, ns.
@@ -602,7 +602,7 @@ mod tests {
         let of = |charged| Watched { charged, ..watched("x") };
         let last = list.add(of(1001)).unwrap();
         let why = list.add(of(1001)).unwrap_err();
-        assert!(why.contains("2147483648 processes") && why.contains("restart"), "{why}");
+        assert!(why.contains("2147483647 processes") && why.contains("restart"), "{why}");
         list.add(of(0)).unwrap();
         list.forget(last); // it has the low half of the very last one
         list.next_app = INTERESTS_FROM - 2;

@@ -1,11 +1,16 @@
 //! Crashes that fall into a gap of an agent: while it is stopped, killed, restarted, or cut off. Each is told on every host, once, as soon as they hear each other
 //! again.
 
+use crate::beats::in_switch;
 use crate::common::{Process, Setup, World, until};
+use crate::neighbours::{kind, sender};
+use crate::ways::PacketSocket;
 use fide_client::{Resources, TargetState};
-use fide_lab::{Cut, NETS};
+use fide_lab::{Cut, NETS, host_name};
 use fide_wire::control::HistoryEvent;
+use fide_wire::packet::Kind;
 use fide_wire::verdict::{Cause, Grade};
+use std::time::Duration;
 
 /// Three hosts, and a database on the first.
 fn three() -> Option<(World, Process)> {
@@ -143,7 +148,7 @@ fn while_an_observers_agent_is_not_there() {
     for signal in [libc::SIGKILL, libc::SIGTERM] {
         let Some((mut w, mut db)) = three() else { return };
         // It has to be in the file that this table was known; other than that nothing of h1 has happened here.
-        std::thread::sleep(std::time::Duration::from_millis(100));
+        std::thread::sleep(Duration::from_millis(100));
         w.signal_agent(2, signal);
         w.agent_ended(2);
         db.kill();
@@ -260,4 +265,37 @@ fn after_a_cut_a_process_that_lives_is_introduced_again_and_its_crash_is_told() 
         watcher.drain();
         watcher.failures_of("db@h1") == 2
     });
+}
+
+/// What a switch hands to a host because of a crash elsewhere: changes, pulls and rows of others.
+fn frames_of_a_crash(hosts: u16) -> Option<usize> {
+    let w = Setup::hosts(hosts).heartbeat("10ms").up()?;
+    let db = w.sleeper(1);
+    w.watch_known(1, "db", db.pid());
+    let own = fide_wire::name_id("h2");
+    let is_of_tables = |f: &Vec<u8>| matches!(kind(f), Some(Kind::Notice | Kind::Pull | Kind::Rows)) && sender(f) != own;
+    let mut ports = Vec::new();
+    NETS.into_iter().for_each(|net| in_switch(&w, net, || ports.push(PacketSocket::open(&host_name(2)))));
+    let read = || ports.iter().flat_map(PacketSocket::read).filter(is_of_tables).count();
+    // What is on its way yet.
+    until("nothing of tables comes", || {
+        std::thread::sleep(Duration::from_millis(100));
+        read() == 0
+    });
+    db.kill();
+    for host in w.running() {
+        w.event(host, "the end", |e| e.app.as_deref() == Some("db") && e.cause == Cause::Killed);
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    Some(read())
+}
+
+#[test]
+fn a_crash_costs_a_host_as_many_packets_in_a_large_cluster_as_in_a_small_one() {
+    for hosts in [3, 8, 16] {
+        let Some(frames) = frames_of_a_crash(hosts) else { return };
+        println!("{hosts} hosts: {frames} packets to each for one crash");
+        // Doomed and killed, on two paths. One that is lost is pulled.
+        assert!((2..=6).contains(&frames), "{frames} with {hosts} hosts");
+    }
 }

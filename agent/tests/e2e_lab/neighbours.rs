@@ -86,13 +86,13 @@ fn probe_id(w: &World, host: u16) -> u16 {
 }
 
 /// The kind of the packet in an Ethernet frame, if it is one of the lane's over IPv4.
-fn kind(frame: &[u8]) -> Option<Kind> {
+pub(crate) fn kind(frame: &[u8]) -> Option<Kind> {
     let is_ours = frame.get(12..14) == Some(&[8, 0]) && frame.get(42..44) == Some(&[0xf1, 0xde]);
     fide_wire::frame::Kind::from_u8(*frame.get(58)?).and_then(Kind::of).filter(|_| is_ours)
 }
 
 /// Who sent it: the node's number.
-fn sender(frame: &[u8]) -> u32 {
+pub(crate) fn sender(frame: &[u8]) -> u32 {
     u32::from_be_bytes(frame[50..54].try_into().unwrap())
 }
 

@@ -262,8 +262,8 @@ pub struct Instances {
     failed: HashMap<(u32, u32), Failed>,
     /// The same, oldest first.
     order: VecDeque<(u32, u32)>,
-    /// (node, app) → the newest notice about its progress, and whether it said hung.
-    progress: HashMap<(u32, u32), (u32, bool)>,
+    /// (node, app) → the newest notice about its progress, in which incarnation of its host, and whether it said hung.
+    progress: HashMap<(u32, u32), (u32, u32, bool)>,
     /// Those that run, as far as was heard.
     running: HashSet<(u32, u32)>,
 }
@@ -289,6 +289,11 @@ impl Instances {
         self.running.iter().copied().collect()
     }
 
+    fn forget_failure(&mut self, instance: (u32, u32)) {
+        self.failed.remove(&instance);
+        self.order.retain(|known| *known != instance);
+    }
+
     /// A process is introduced. If it was said to have failed and that was inferred, it was wrong; if its host has begun another table, it is another process.
     fn introduced(&mut self, record: &Record) {
         let instance = (record.node, record.app);
@@ -297,8 +302,7 @@ impl Instances {
         }
         let is_wrong = |failed: &Failed| !failed.is_certain || failed.incarnation != record.incarnation;
         if self.failed.get(&instance).is_some_and(is_wrong) {
-            self.failed.remove(&instance);
-            self.order.retain(|known| *known != instance);
+            self.forget_failure(instance);
             self.progress.remove(&instance);
         }
         if !self.failed.contains_key(&instance) {
@@ -307,17 +311,22 @@ impl Instances {
     }
 
     /// Whether a record about the progress of a process says something new. Copies come in any order; the newest number holds, and nothing holds
-    /// after a failure.
+    /// after a failure. In a new incarnation of its host it is told anew: nobody watched it meanwhile.
     fn judge_progress(&mut self, record: &Record, hung: bool) -> bool {
         let instance = (record.node, record.app);
         let number = record.id as u32;
-        if self.failed.contains_key(&instance) || self.progress.get(&instance).is_some_and(|(newest, _)| number <= *newest) {
+        let known = |(incarnation, newest, _): &(u32, u32, bool)| *incarnation == record.incarnation && number <= *newest;
+        // Who shows or lacks progress in a later incarnation of its host has not failed, or is another process.
+        if self.failed.get(&instance).is_some_and(|failed| failed.incarnation < record.incarnation) {
+            self.forget_failure(instance);
+        }
+        if self.failed.contains_key(&instance) || self.progress.get(&instance).is_some_and(known) {
             return false;
         }
         if self.progress.len() >= REMEMBERED {
             self.progress.clear();
         }
-        let before = self.progress.insert(instance, (number, hung)).is_some_and(|(_, was)| was);
+        let before = self.progress.insert(instance, (record.incarnation, number, hung)).is_some_and(|(.., was)| was);
         hung || before
     }
 

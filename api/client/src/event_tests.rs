@@ -39,9 +39,28 @@ fn listing_1_on_failure_comes_once_for_each_instance() {
     assert_eq!(reader.read(&process(Cause::SilentHost)), None, "then its host died: it cannot fail twice");
     assert!(matches!(reader.read(&killed), Some(Event::Confirmed(v)) if v.code == 9 && v.confirms));
     assert_eq!(reader.read(&killed), None);
-    // The next instance under this name has another number, or its node another incarnation.
+    // The next instance under this name has another number, or its host another table.
     assert!(matches!(reader.read(&Record { app: 4, ..doomed }), Some(Event::Failure(_))));
-    assert!(matches!(reader.read(&Record { incarnation: 4, ..doomed }), Some(Event::Failure(_))));
+    assert_eq!(reader.read(&Record { incarnation: 4, ..doomed }), None, "told by an agent that was restarted");
+    assert!(matches!(reader.read(&Record { incarnation: 4, id: 1 << 32 | 7, ..doomed }), Some(Event::Failure(_))));
+}
+
+#[test]
+fn a_certain_end_confirms_an_inferred_one_and_a_process_that_lives_refutes_it() {
+    let mut reader = Reader::default();
+    let silent = Record { grade: Grade::Inferred as u8, id: 1 << 32 | 0x8000_0001, ..process(Cause::SilentHost) };
+    let killed = Record { incarnation: 4, id: 1 << 32 | 7, ..process(Cause::Killed) };
+    assert!(matches!(reader.read(&silent), Some(Event::Failure(_))));
+    assert!(matches!(reader.read(&killed), Some(Event::Confirmed(v)) if v.grade == Grade::Certain));
+    assert_eq!(reader.read(&killed), None);
+    let mut reader = Reader::default();
+    reader.read_with(&process(Cause::Monitored), b"db");
+    assert_eq!(reader.0.running(), [(1, 2)]);
+    assert!(matches!(reader.read(&silent), Some(Event::Failure(_))));
+    assert_eq!(reader.0.running(), []);
+    reader.read_with(&Record { incarnation: 4, ..process(Cause::Monitored) }, b"db");
+    assert_eq!(reader.0.running(), [(1, 2)]);
+    assert!(matches!(reader.read(&killed), Some(Event::Failure(v)) if v.cause == Cause::Killed));
 }
 
 #[test]
