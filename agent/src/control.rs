@@ -512,6 +512,7 @@ impl Control {
         // SAFETY: integers only; 0 is the calling thread. Refused, it is as important as others.
         unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
         self.sweep();
+        self.gates_of_kept_watches();
         self.find_first();
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]); // not under systemd: nobody to notify
         while self.turn() {}
@@ -526,6 +527,14 @@ impl Control {
             tracing::error!("{e}");
         }
         (self.guard, self.gates)
+    }
+
+    /// Processes that a former agent had watched are behind their gates again, whoever asks for them.
+    fn gates_of_kept_watches(&mut self) {
+        let kept = |core: &mut Core| core.watchlist.alive().map(|(app, w)| (app, w.pid, w.owner)).collect::<Vec<_>>();
+        for (app, pid, owner) in self.core.ask(kept).unwrap_or_default() {
+            self.put_behind_gate(app, pid, owner);
+        }
     }
 
     fn keep_table(&mut self, leaving: bool) {

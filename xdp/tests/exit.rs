@@ -1065,8 +1065,13 @@ as_root! {
         v.then_is_killed(&mut w);
         assert_eq!(w.records.iter().map(|r| r.id as u32).collect::<Vec<_>>(), [2, 3]);
         assert_eq!(w.m.next_notice(), 4);
+        w.m.set_incarnation(INCARNATION + 1);
+        assert_eq!(w.m.next_notice(), 5, "versions go on in a new incarnation");
         w.m.set_incarnation(INCARNATION);
-        assert_eq!(w.m.next_notice(), 1, "a new life numbers from one");
+        w.m.set_version(1000);
+        let mut v = Victim::watched(&w, "serve");
+        v.then_is_killed(&mut w);
+        assert_eq!(w.records[2..].iter().map(|r| r.id as u32).collect::<Vec<_>>(), [1006, 1007]);
     }
 
     fn deaths_that_find_the_ring_full_are_found_in_the_map() {
