@@ -202,6 +202,10 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         Some(f) => table.begin(f.epoch, f.version, f.last_process, f.last_interest),
         None => table.begin(incarnation.into(), 0, 0, 0),
     }
+    // Before the first version is given out: the file may say that its agent has left.
+    if let Err(e) = table.save(false) {
+        tracing::warn!("{e}");
+    }
     if let Err(e) = state.save() {
         tracing::warn!("{e}");
     }
