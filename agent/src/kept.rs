@@ -25,7 +25,8 @@ const ENDED_KEPT: usize = 256;
 /// Writing takes at most this part of the time, and is put off for so long at most.
 const PART_OF_TIME: u32 = 20;
 const PUT_OFF_MAX: Duration = Duration::from_millis(200);
-/// What takes less is done before an answer is given.
+/// What takes less is done before an answer is given; and at most this part of the time.
+const PART_AT_ONCE: u32 = 4;
 const QUICK: Duration = Duration::from_millis(5);
 /// What is longer is not read: 4096 processes take less.
 const FILE_MAX: u64 = 4 << 20;
@@ -195,7 +196,7 @@ impl KeptTable {
     /// # Errors
     /// As [`KeptTable::save`].
     pub fn save_at_once(&mut self) -> Result<(), String> {
-        if self.written.is_some_and(|(_, took)| took < QUICK) {
+        if self.written.is_some_and(|(began, took)| took < QUICK || began.elapsed() > took * PART_AT_ONCE) {
             self.written = None;
         }
         self.save(false)
