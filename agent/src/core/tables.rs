@@ -137,7 +137,14 @@ impl Core {
     fn restore_process(&mut self, row: u32, process: &Process, watch: Option<&KeptWatch>, now: u64) {
         let Instance { pid, start_ticks } = process.instance;
         let lives = || crate::select::lives(Path::new("/proc"), pid, start_ticks);
-        let Some(watch) = watch.filter(|_| lives()) else { return self.ended_unseen(row, process, now) };
+        if !lives() {
+            return self.ended_unseen(row, process, now);
+        }
+        let Some(watch) = watch else {
+            // Whose watch it was is not in the file, so nobody has it: that is no end.
+            let state = State { cause: Cause::Left, ..State::running(now) };
+            return self.put_row(row, Content::Process(Process { state, ..process.clone() }), now);
+        };
         let watched = Watched {
             name: process.name.to_string(),
             pid,

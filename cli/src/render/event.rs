@@ -17,6 +17,7 @@ pub fn subject(event: &HistoryEvent) -> String {
 pub fn code(event: &HistoryEvent) -> Option<String> {
     match event.cause {
         Cause::Killed | Cause::OutOfMemory => Some(units::signal(event.code)),
+        Cause::Exited if event.code < 0 => Some("how is not known".into()),
         Cause::Exited => Some(format!("exit status {}", event.code)),
         Cause::PathDown | Cause::PathUp => Some(format!("path {}", event.code)),
         Cause::Hung | Cause::Progressing => ProgressSource::from_code(event.code).map(|s| s.to_string()),

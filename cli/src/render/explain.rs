@@ -291,6 +291,9 @@ fn conclusion(event: &HistoryEvent) -> String {
     let who = subject(event);
     let node = &event.node;
     match event.cause {
+        Cause::Exited if event.code < 0 => {
+            format!("{who} ended while nobody watched it: that it ended is certain, how is not known.")
+        }
         Cause::Exited => format!("{who} ended by itself with exit status {}.", event.code),
         Cause::Killed => format!("{who} was ended by {}.", units::signal(event.code)),
         Cause::OutOfMemory => {

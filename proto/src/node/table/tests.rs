@@ -307,3 +307,39 @@ fn an_interest_that_nobody_has_any_more_is_removed_as_an_ended_process_is() {
     owner.handle_timeout(ENDED_NS);
     assert_eq!(owner.rows().count(), 1, "and after a while");
 }
+
+#[test]
+fn what_ran_in_another_boot_has_ended_whatever_has_its_pid_now() {
+    let mut owner = owner();
+    owner.put(1, 2, process(1, State::running(1)), 0).unwrap();
+    let mut replica = replica(owner.complete());
+    pull(&mut owner, &mut replica, 0, 9);
+    events(&mut replica);
+    let mut owner = Owner::new(ORIGIN, EPOCH + 1);
+    owner.put(HOST_ROW, 1, host(), 0).unwrap();
+    owner.put(8, 2, process(1, State::running(1)), 0).unwrap();
+    replica.handle_introduction(EPOCH + 1, BOOT + 1, owner.complete(), 0);
+    pull(&mut owner, &mut replica, 0, 9);
+    let told = events(&mut replica);
+    assert!(told.iter().any(|e| matches!(e, Event::Lost { former: 1, .. })), "{told:?}");
+    assert!(told.contains(&Event::Appeared { row: 8, state: Some(State::running(1)) }), "{told:?}");
+}
+
+/// The agent was killed before it had written a row to its file: nobody knows whether that process runs.
+#[test]
+fn a_row_that_an_agent_that_was_killed_had_not_kept_is_not_watched_any_more_and_has_not_ended() {
+    let mut former = owner();
+    former.put(1, 2, process(1, State::running(1)), 0).unwrap();
+    for (is_unsure, cause) in [(true, Cause::Left), (false, Cause::Exited)] {
+        let mut replica = replica(former.complete());
+        pull(&mut former, &mut replica, 0, 9);
+        events(&mut replica);
+        let rows = [Row { row: HOST_ROW, version: 1, content: host() }];
+        let mut next = Owner::restore(ORIGIN, EPOCH, (100, 100, is_unsure), rows, 0).unwrap();
+        replica.handle_introduction(EPOCH, BOOT, next.complete(), 0);
+        pull(&mut next, &mut replica, 0, 9);
+        let told = events(&mut replica);
+        let is_told = |e: &Event| matches!(e, Event::Changed { row: 1, after, .. } if after.cause == cause);
+        assert!(told.iter().any(is_told), "{told:?}");
+    }
+}
