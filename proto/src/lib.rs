@@ -10,6 +10,7 @@
 //! * [`consensus`]: messages and crashes in; decisions out.
 //! * [`membership`]: joins, leaves, reads of coordinators and the time in; memberships and leases out.
 //! * [`node`]: one host's part in the cluster: tables of processes, introductions.
+//! * [`services`]: what plugs into a node: reliable links, groups.
 
 #![forbid(unsafe_code)]
 
@@ -20,3 +21,4 @@ pub mod fence;
 pub mod group;
 pub mod membership;
 pub mod node;
+pub mod services;

@@ -45,7 +45,7 @@ pub type Position = u64;
 macro_rules! engine_messages {
     ($($(#[doc = $doc:literal])* $variant:ident($message:ty),)+) => {
         /// A message of one engine.
-        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
         pub enum EngineMessage {
             $($(#[doc = $doc])* $variant($message),)+
         }
@@ -83,7 +83,7 @@ engine_messages! {
 }
 
 /// Between the logs of two members.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Message {
     /// For the engine of this epoch.
     Engine {
@@ -106,7 +106,7 @@ pub enum Message {
 }
 
 /// All that a member needs to go on from some instance: snapshot, then log.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Transfer {
     /// The engine's epoch.
     pub epoch: Epoch,
@@ -133,7 +133,7 @@ pub struct Transfer {
 }
 
 /// A set of numbers from 1 that is nearly without gaps.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Numbers {
     through: u64,
     above: BTreeSet<u64>,
@@ -234,7 +234,7 @@ pub struct Setup {
 }
 
 /// Makes an engine; nothing if this group has not got that kind.
-pub type Build = Box<dyn FnMut(&Setup) -> Option<Box<dyn Engine<EngineMessage>>>>;
+pub type Build = Box<dyn FnMut(&Setup) -> Option<Box<dyn Engine<EngineMessage> + Send>> + Send>;
 
 /// Limits of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -307,9 +307,9 @@ pub struct Log {
     stage: Stage,
     epoch: Epoch,
     kind: Kind,
-    engine: Option<Box<dyn Engine<EngineMessage>>>,
+    engine: Option<Box<dyn Engine<EngineMessage> + Send>>,
     /// The engine before, its epoch, and who has not said yet that it is done with it.
-    previous: Option<(Epoch, Box<dyn Engine<EngineMessage>>, MemberSet)>,
+    previous: Option<(Epoch, Box<dyn Engine<EngineMessage> + Send>, MemberSet)>,
     members: MemberSet,
     crashed: MemberSet,
     /// May have; nothing that engines rely on.
@@ -809,6 +809,12 @@ impl Log {
         self.engine.as_ref().map(|engine| engine.quorums()).unwrap_or_default()
     }
 
+    /// The highest id that ever joined, as far as is known here.
+    #[must_use]
+    pub fn highest(&self) -> MemberId {
+        self.highest
+    }
+
     /// Those who are known here to have crashed.
     #[must_use]
     pub fn crashed(&self) -> &MemberSet {
@@ -935,7 +941,7 @@ impl Log {
         !matches!(self.stage, Stage::Joining) && epoch.saturating_sub(self.epoch) > EPOCHS_AHEAD_MAX
     }
 
-    fn engine_of(&mut self, epoch: Epoch) -> Option<&mut Box<dyn Engine<EngineMessage>>> {
+    fn engine_of(&mut self, epoch: Epoch) -> Option<&mut Box<dyn Engine<EngineMessage> + Send>> {
         if epoch == self.epoch {
             return self.engine.as_mut();
         }

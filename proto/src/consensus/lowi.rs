@@ -236,7 +236,7 @@ pub enum Start {
 }
 
 /// One round of the loop.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Round {
     /// Its number: one more than the last one's, and one more for every member that was skipped.
     pub round: u64,
@@ -251,7 +251,7 @@ pub struct Round {
 }
 
 /// Between two members.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Message {
     /// On all paths.
     Round(Round),

@@ -1,0 +1,112 @@
+//! What the groups of two nodes tell each other: over reliable links, on heartbeats, in copies of broadcasts.
+
+use super::state::Binding;
+use crate::consensus::Kind;
+use crate::consensus::log;
+use crate::consensus::policy::Policy;
+use crate::group::MemberId;
+use serde::{Deserialize, Serialize};
+
+/// What a group is, agreed before it begins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Its name.
+    pub name: String,
+    /// Tells groups of one name apart: a later one has a higher number.
+    pub generation: u64,
+    /// Its first engine.
+    pub engine: Kind,
+    /// What it makes of inferred verdicts.
+    pub policy: Policy,
+    /// Who begins it.
+    pub members: Vec<Binding>,
+}
+
+/// Over the link between two nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Message {
+    /// A group is to begin: will you?
+    Prepare(Box<Plan>),
+    /// I will.
+    Prepared {
+        /// Which.
+        generation: u64,
+    },
+    /// I will not.
+    Declined {
+        /// Which.
+        generation: u64,
+        /// Why, for whoever asked for it.
+        why: String,
+    },
+    /// Everybody will: it has begun.
+    Begin {
+        /// Which.
+        generation: u64,
+    },
+    /// Somebody will not: forget it.
+    Abort {
+        /// Which.
+        generation: u64,
+    },
+    /// I want to be a member.
+    Join {
+        /// The group's name.
+        name: String,
+    },
+    /// I do not run it.
+    NoGroup {
+        /// The group's name.
+        name: String,
+    },
+    /// You may be this member; listen, and say so.
+    Invite {
+        /// What the group is, with everybody who was ever bound.
+        plan: Box<Plan>,
+        /// Whom.
+        member: MemberId,
+    },
+    /// I listen as this member: let me in.
+    Listening {
+        /// Which.
+        generation: u64,
+        /// Whom.
+        member: MemberId,
+    },
+    /// That id is somebody else's: ask again.
+    Void {
+        /// Which.
+        generation: u64,
+        /// Whom.
+        member: MemberId,
+    },
+    /// From the log of one member to that of another.
+    Log {
+        /// Which.
+        generation: u64,
+        /// Whose.
+        from: MemberId,
+        /// For whom.
+        to: MemberId,
+        /// What.
+        message: log::Message,
+    },
+    /// This member, which lived here, does nothing any more.
+    Over {
+        /// Which.
+        generation: u64,
+        /// Whom.
+        member: MemberId,
+    },
+}
+
+/// On a heartbeat.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ride {
+    /// Which group.
+    pub generation: u64,
+    /// Whose.
+    pub from: MemberId,
+    /// What.
+    pub message: log::Message,
+}

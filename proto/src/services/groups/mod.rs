@@ -1,0 +1,1280 @@
+//! Groups: replicated logs over any engine, one member a node.
+//!
+//! ```text
+//! create ─► Prepare to all ─► Prepared of all ─► Begin        join ─► Invite ─► Listening ─► binding, join (entries)
+//! propose ─► Member (Log, Engine, Gate) ─► link, heartbeat ─► … ─► Member of the others ─► State ─► applications
+//! verdict, new life of a node ─► its members ─► Gate ─► Log
+//! ```
+//!
+//! # Members
+//! A member is one life of one node's agent. A node that begins a new incarnation, for whatever reason, has given its members
+//! up, so a new incarnation is certain proof that the members of the former one do nothing any more. A member that halts says
+//! [`Message::Over`]; and who gets a message for a member that it has not got says so, too.
+//!
+//! # Beginning
+//! A group begins when everybody in its [`Plan`] has said [`Message::Prepared`], so nobody begins it alone. Who has prepared begins with the first
+//! sign that somebody else has. Whoever comes later, or again, joins: it listens before it is let in, as [`Log`] wants it.
+//!
+//! # Heartbeats
+//! What an engine piggybacks must reach all or nobody. The shell calls [`Groups::handle_sent`] only when the heartbeat has left on all paths
+//! and this node was not given up before ([`Groups::begin_incarnation`], [`Groups::stop`]).
+
+pub mod member;
+pub mod message;
+pub mod state;
+
+use crate::consensus::log::{self, EngineMessage, Log, Setup};
+use crate::consensus::policy::{Ask, Policy};
+use crate::consensus::{Engine, Halted, Kind};
+use crate::group::{Body, MAX_MEMBERS, MemberId, Refused, Value};
+use crate::services::links::{self, Links};
+use fide_wire::verdict::{Cause, Grade};
+use member::{GateConfig, Member, Output};
+use message::{Message, Plan, Ride};
+use state::{Applied, Binding, Record, State};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// Most groups of one node.
+pub const GROUPS_MAX: usize = 64;
+/// Longest name, bytes.
+pub const NAME_MAX: usize = 64;
+/// All hosts of a new group answer within so long, or it does not begin (ns).
+pub const PREPARE_NS: u64 = 2_000_000_000;
+/// Who has prepared waits so long for the begin, or for a sign of it (ns).
+const PREPARED_NS: u64 = 10_000_000_000;
+/// Who asked to be let in asks the next one after so long (ns).
+const JOIN_AGAIN_NS: u64 = 500_000_000;
+/// A member that halted joins again after so long (ns).
+const REJOIN_NS: u64 = 100_000_000;
+/// It is looked whether members are unknown to the detector so often (ns).
+const LOOK_NS: u64 = 20_000_000;
+/// A member whose node was never heard counts as silent after so long (ns).
+const UNKNOWN_NS: u64 = 1_000_000_000;
+/// Messages kept for a member that is not listening yet.
+const EARLY_MAX: usize = 256;
+
+/// Makes an engine for a group of this policy; none of a kind that is not built, or does not suit.
+pub type Make = Arc<dyn Fn(&Setup, Policy) -> Option<Box<dyn Engine<EngineMessage> + Send>> + Send + Sync>;
+
+/// Settings of all groups of a node.
+#[derive(Clone)]
+pub struct Config {
+    /// This node.
+    pub node: u32,
+    /// Its incarnation.
+    pub incarnation: u32,
+    /// Of its links.
+    pub links: links::Config,
+    /// Limits of each log.
+    pub log: log::Config,
+    /// A fence that is not confirmed is asked for again after so long (ns).
+    pub fence_repeat_ns: u64,
+    /// How long silence proves nothing after a living member was late (ns).
+    pub distrust_ns: u64,
+    /// Makes engines.
+    pub make: Make,
+}
+
+/// Why a request is refused. What is said is for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// There is one already.
+    Exists(String),
+    /// There is none.
+    NotFound(String),
+    /// It cannot be.
+    Invalid(String),
+    /// Not now; what waits must be done first.
+    Busy(String),
+}
+
+/// What happened, for the shell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Entries can be read, or a snapshot.
+    Applied {
+        /// Of which group.
+        generation: u64,
+    },
+    /// How the group stands has changed ([`Groups::status`]).
+    Changed {
+        /// Which group.
+        generation: u64,
+    },
+    /// The gate asks: is this node cut off? Answered by [`Groups::handle_fenced`]; asked again now and then.
+    AskFence {
+        /// Which node.
+        node: u32,
+        /// Its incarnation.
+        incarnation: u32,
+    },
+}
+
+/// A frame of this channel, to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// A segment of the link with this node, in `body`.
+    Segment(u32),
+    /// A copy to everybody on each path, in `body`.
+    Copies,
+}
+
+/// What the shell knows of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It is heard in this life.
+    Alive(u32),
+    /// It was heard, and nothing is judged yet.
+    Late(u32),
+    /// It is silent, or its agent is lost: this life of it.
+    Silent(u32),
+    /// It left: this life of it.
+    Left(u32),
+    /// It was never heard.
+    Unknown,
+}
+
+/// How far a group of this node is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// It asked the others of the plan, and waits for these.
+    Preparing(BTreeSet<u32>),
+    /// It said that it will.
+    Prepared,
+    /// It wants to be let in.
+    Joining,
+    /// It takes part.
+    Running,
+    /// It left, as was asked here.
+    Left,
+    /// It has not begun, or cannot go on by itself.
+    Failed(String),
+}
+
+impl Stage {
+    /// The name used in reports.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Stage::Preparing(_) => "preparing",
+            Stage::Prepared => "prepared",
+            Stage::Joining => "joining",
+            Stage::Running => "running",
+            Stage::Left => "left",
+            Stage::Failed(_) => "failed",
+        }
+    }
+}
+
+/// How a group stands, as seen from here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// Its name.
+    pub name: String,
+    /// Which one of that name.
+    pub generation: u64,
+    /// Its engine now.
+    pub engine: Kind,
+    /// Its policy.
+    pub policy: Policy,
+    /// How far it is.
+    pub stage: Stage,
+    /// Our member.
+    pub me: Option<MemberId>,
+    /// Whom we take for the leader.
+    pub leader: Option<MemberId>,
+    /// The members, who they are, and whether they are known to have crashed.
+    pub members: Vec<(Binding, bool)>,
+    /// Application entries that were applied here.
+    pub index: u64,
+    /// Own entries that wait.
+    pub pending: usize,
+    /// Why the last member of this node halted.
+    pub halted: Option<Halted>,
+    /// Bytes of entries kept because no application keeps snapshots.
+    pub kept_bytes: usize,
+}
+
+struct Group {
+    plan: Plan,
+    stage: Stage,
+    deadline_ns: u64,
+    /// Who asked us to prepare.
+    coordinator: u32,
+    me: Option<MemberId>,
+    member: Option<Member>,
+    state: State,
+    /// Written for the next heartbeat, not sent yet.
+    riding: Option<Vec<u8>>,
+    is_aboard: bool,
+    /// When it asks to be let in.
+    join_at_ns: u64,
+    /// Whom it asked last.
+    asked: Option<u32>,
+    early: VecDeque<(MemberId, MemberId, log::Message)>,
+    /// Whom we let in: which node is to be which member, until that is applied.
+    invited: BTreeMap<MemberId, Binding>,
+    halted: Option<Halted>,
+    leaves: bool,
+    since_ns: u64,
+    look_at_ns: u64,
+    /// What was last told of it.
+    told: (Option<MemberId>, &'static str, usize, usize),
+}
+
+impl Group {
+    fn new(now_ns: u64, plan: Plan, stage: Stage, coordinator: u32) -> Self {
+        let state = State::new(&plan.members);
+        Self {
+            plan,
+            stage,
+            deadline_ns: u64::MAX,
+            coordinator,
+            me: None,
+            member: None,
+            state,
+            riding: None,
+            is_aboard: false,
+            join_at_ns: u64::MAX,
+            asked: None,
+            early: VecDeque::new(),
+            invited: BTreeMap::new(),
+            halted: None,
+            leaves: false,
+            since_ns: now_ns,
+            look_at_ns: now_ns,
+            told: (None, "", 0, 0),
+        }
+    }
+
+    fn binding(&self, member: MemberId) -> Option<Binding> {
+        self.state.bindings().get(&member).or_else(|| self.invited.get(&member)).copied()
+    }
+
+    fn is_bound(&self, member: MemberId, node: u32) -> bool {
+        self.binding(member).is_some_and(|binding| binding.node == node)
+    }
+
+    /// Members of this node whose life is over if `incarnation` is, or of every life up to it.
+    fn members_of(&self, node: u32, through: u32) -> Vec<MemberId> {
+        let of_node = |binding: &&Binding| binding.node == node && binding.incarnation <= through;
+        let Some(member) = &self.member else { return Vec::new() };
+        let concerned = member.log().concerned();
+        let all = self.state.bindings().values().chain(self.invited.values());
+        all.filter(of_node).map(|binding| binding.member).filter(|id| concerned.contains(*id)).collect()
+    }
+
+    fn poll_timeout(&self) -> u64 {
+        let of_member = self.member.as_ref().and_then(Member::poll_timeout).unwrap_or(u64::MAX);
+        let look = if self.member.is_some() { self.look_at_ns } else { u64::MAX };
+        of_member.min(self.deadline_ns).min(self.join_at_ns).min(look)
+    }
+}
+
+/// The groups of one node.
+pub struct Groups {
+    config: Config,
+    links: Links,
+    groups: BTreeMap<u64, Group>,
+    names: BTreeMap<String, u64>,
+    /// Nodes that live.
+    nodes: BTreeSet<u32>,
+    copies: VecDeque<Vec<u8>>,
+    events: VecDeque<Event>,
+    /// Something came in since the last heartbeat, so one may have to leave early.
+    stirred: bool,
+    malformed: u64,
+}
+
+impl Groups {
+    /// None yet.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        let links = Links::new(config.links, config.incarnation);
+        Self {
+            config,
+            links,
+            groups: BTreeMap::new(),
+            names: BTreeMap::new(),
+            nodes: BTreeSet::new(),
+            copies: VecDeque::new(),
+            events: VecDeque::new(),
+            stirred: false,
+            malformed: 0,
+        }
+    }
+
+    /// Whether there is nothing to do here at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    // ---- requests -------------------------------------------------------------------------------------------------------
+
+    /// Begins a group of these hosts, this one among them, if all agree: see [`Groups::status`] for what becomes of it.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn create(&mut self, now_ns: u64, plan: Plan) -> Result<(), Error> {
+        self.may_begin(&plan).map_err(Error::Invalid)?;
+        if let Some(group) = self.named(&plan.name)
+            && !matches!(group.stage, Stage::Failed(_) | Stage::Left)
+        {
+            return Err(Error::Exists(format!("this host has a group {} already: it is {}", plan.name, group.stage.name())));
+        }
+        let others: BTreeSet<u32> = plan.members.iter().map(|b| b.node).filter(|node| *node != self.config.node).collect();
+        if let Some(node) = others.iter().find(|node| !self.nodes.contains(node)) {
+            return Err(Error::NotFound(format!("node {node:08x} is not heard now")));
+        }
+        let generation = plan.generation;
+        for node in &others {
+            let _ = self.tell(*node, &Message::Prepare(Box::new(plan.clone())));
+        }
+        let is_alone = others.is_empty();
+        let mut group = Group::new(now_ns, plan, Stage::Preparing(others), self.config.node);
+        group.deadline_ns = now_ns.saturating_add(PREPARE_NS);
+        self.keep(generation, group);
+        if is_alone {
+            self.begin(now_ns, generation);
+        }
+        self.settle(now_ns);
+        Ok(())
+    }
+
+    /// Becomes a member of a group that runs on other hosts.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn join(&mut self, now_ns: u64, name: &str) -> Result<(), Error> {
+        if name.is_empty() || name.len() > NAME_MAX {
+            return Err(Error::Invalid(format!("a group's name has 1 to {NAME_MAX} bytes")));
+        }
+        if let Some(group) = self.named(name)
+            && !matches!(group.stage, Stage::Failed(_) | Stage::Left)
+        {
+            return Err(Error::Exists(format!("this host has a group {name} already: it is {}", group.stage.name())));
+        }
+        if self.nodes.is_empty() {
+            return Err(Error::NotFound("no other host is heard now".into()));
+        }
+        let plan =
+            Plan { name: name.into(), generation: 0, engine: Kind::Huc, policy: Policy::TrustContract, members: Vec::new() };
+        let mut group = Group::new(now_ns, plan, Stage::Joining, 0);
+        group.join_at_ns = now_ns;
+        group.deadline_ns = now_ns.saturating_add(PREPARE_NS);
+        self.keep(0, group);
+        self.settle(now_ns);
+        Ok(())
+    }
+
+    /// Leaves a group; the others go on.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn leave(&mut self, now_ns: u64, name: &str) -> Result<(), Error> {
+        let group = self.running(name)?;
+        group.leaves = true;
+        if let Some(member) = &mut group.member {
+            member.leave(now_ns).map_err(|why| refused(name, why))?;
+        }
+        self.settle(now_ns);
+        Ok(())
+    }
+
+    /// Proposes another engine.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn switch(&mut self, now_ns: u64, name: &str, kind: Kind) -> Result<(), Error> {
+        let make = self.config.make.clone();
+        let node = self.config.node;
+        let group = self.running(name)?;
+        if !group.plan.policy.suits(kind) {
+            return Err(Error::Invalid(format!("{kind} cannot keep the policy {} of {name}", group.plan.policy)));
+        }
+        if let (Some(member), Some(me)) = (&mut group.member, group.me) {
+            let members = member.log().members().clone();
+            let setup = Setup { me, kind, first: 1, members, crashed: Default::default(), now_ns, joins: false, start: None };
+            if make(&setup, group.plan.policy).is_none() {
+                return Err(Error::Invalid(format!("{kind} is not built in on node {node:08x}")));
+            }
+            member.switch(now_ns, kind).map_err(|why| refused(name, why))?;
+        }
+        self.settle(now_ns);
+        Ok(())
+    }
+
+    /// Proposes an application's value. It is applied once, or this node's member halts before ([`Status::halted`]): then the client
+    /// hands it in again, with the same number, when the group runs again.
+    ///
+    /// # Errors
+    /// See [`Error`]; [`Error::Busy`]: later.
+    pub fn propose(&mut self, now_ns: u64, name: &str, client: u64, number: u64, bytes: &[u8]) -> Result<(), Error> {
+        if bytes.len() > state::APP_VALUE_MAX {
+            return Err(Error::Invalid(format!("a value has at most {} bytes", state::APP_VALUE_MAX)));
+        }
+        if number == 0 {
+            return Err(Error::Invalid("a client numbers its proposals from 1".into()));
+        }
+        let group = self.running(name)?;
+        if group.state.bytes() > state::KEPT_BYTES_MAX {
+            return Err(Error::Busy(format!("{name} keeps {} bytes of entries: its applications must keep snapshots", group.state.bytes())));
+        }
+        if let Some(member) = &mut group.member {
+            let value = Record::Value { client, number, bytes }.to_value();
+            member.propose(now_ns, value).map_err(|why| refused(name, why))?;
+        }
+        self.stirred = true;
+        self.settle(now_ns);
+        Ok(())
+    }
+
+    /// The application's state behind this entry: what lies before is not kept any more.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an entry that is not kept.
+    pub fn keep_snapshot(&mut self, name: &str, index: u64, bytes: Vec<u8>) -> Result<(), Error> {
+        let group = self.running(name)?;
+        let kept = group.state.keep_snapshot(index, bytes);
+        let (position, value) = kept.ok_or_else(|| Error::Invalid(format!("entry {index} of {name} is not kept here")))?;
+        if let Some(member) = &mut group.member {
+            member.keep_snapshot(position, value).map_err(|why| refused(name, why))?;
+        }
+        Ok(())
+    }
+
+    // ---- what arrives ---------------------------------------------------------------------------------------------------
+
+    /// A node lives, in this incarnation. Its former ones are over, and their members with them.
+    pub fn handle_life(&mut self, now_ns: u64, node: u32, incarnation: u32) {
+        self.nodes.insert(node);
+        if self.links.life(node).is_some_and(|life| life >= incarnation) {
+            return;
+        }
+        self.links.handle_life(node, incarnation);
+        for group in self.groups.values_mut() {
+            for about in group.members_of(node, incarnation.saturating_sub(1)) {
+                if let Some(member) = &mut group.member {
+                    member.handle_verdict(now_ns, about, Cause::Exited, Grade::Certain);
+                }
+            }
+        }
+        self.settle(now_ns);
+    }
+
+    /// A verdict of the detector about a node, in this incarnation, or about this node itself.
+    pub fn handle_verdict(&mut self, now_ns: u64, node: u32, incarnation: u32, cause: Cause, grade: Grade) {
+        // A member is its node's agent: without it nothing of the member runs.
+        let cause = if cause == Cause::AgentLost { Cause::SilentHost } else { cause };
+        if cause.ends_process() && self.links.life(node).is_some_and(|life| life <= incarnation) {
+            self.nodes.remove(&node);
+            self.links.forget(node);
+        }
+        for group in self.groups.values_mut() {
+            let about = match (cause.is_about_observer(), group.me) {
+                (true, Some(me)) => vec![me],
+                (true, None) => Vec::new(),
+                (false, _) => group.members_of(node, incarnation),
+            };
+            for about in about {
+                if let Some(member) = &mut group.member {
+                    member.handle_verdict(now_ns, about, cause, grade);
+                }
+            }
+        }
+        self.settle(now_ns);
+    }
+
+    /// This life of a node is cut off: it neither runs nor sends.
+    pub fn handle_fenced(&mut self, now_ns: u64, node: u32, incarnation: u32) {
+        for group in self.groups.values_mut() {
+            for about in group.members_of(node, incarnation) {
+                if let Some(member) = &mut group.member {
+                    member.handle_fenced(now_ns, about);
+                }
+            }
+        }
+        self.settle(now_ns);
+    }
+
+    /// Others gave this node up, or it begins anew: all its members are over, before anybody hears of the new life.
+    pub fn begin_incarnation(&mut self, now_ns: u64, incarnation: u32) {
+        self.config.incarnation = incarnation;
+        self.stop(now_ns);
+        self.links.begin_incarnation(incarnation);
+    }
+
+    /// This node's members may have been given up by the others: they do nothing from now on, and join again as new ones.
+    pub fn stop(&mut self, now_ns: u64) {
+        for group in self.groups.values_mut() {
+            if let Some(member) = &mut group.member {
+                member.stop(Halted::Expelled);
+            }
+            group.riding = None;
+        }
+        self.settle(now_ns);
+    }
+
+    /// A segment of `from`.
+    ///
+    /// # Errors
+    /// See [`links::Refused`].
+    pub fn handle_segment(&mut self, now_ns: u64, from: u32, incarnation: u32, body: &[u8]) -> Result<(), links::Refused> {
+        let taken = self.links.handle_segment(now_ns, from, incarnation, body);
+        while let Some((from, bytes)) = self.links.poll_message() {
+            match postcard::from_bytes::<Message>(&bytes) {
+                Ok(message) => self.handle_message(now_ns, from, message),
+                Err(_) => self.malformed += 1,
+            }
+        }
+        self.settle(now_ns);
+        taken
+    }
+
+    /// What rode on a heartbeat of `from`, the first copy.
+    pub fn handle_ride(&mut self, now_ns: u64, from: u32, bytes: &[u8]) {
+        let Ok(Ride { generation, from: member, message }) = postcard::from_bytes::<Ride>(bytes) else {
+            self.malformed += 1;
+            return;
+        };
+        self.begin_if_prepared(now_ns, generation);
+        let Some(group) = self.groups.get_mut(&generation).filter(|group| group.is_bound(member, from)) else { return };
+        if let Some(to) = &mut group.member {
+            let _ = to.handle_piggyback(now_ns, member, message);
+            self.stirred = true;
+        }
+        self.settle(now_ns);
+    }
+
+    /// A copy of a broadcast of `from`, by this path.
+    pub fn handle_copy(&mut self, arrival_ns: u64, from: u32, path: usize, bytes: &[u8]) {
+        let Ok(Ride { generation, from: member, message }) = postcard::from_bytes::<Ride>(bytes) else {
+            self.malformed += 1;
+            return;
+        };
+        let Some(group) = self.groups.get_mut(&generation).filter(|group| group.is_bound(member, from)) else { return };
+        if let Some(to) = &mut group.member {
+            let _ = to.handle_copy(arrival_ns, member, path, message);
+        }
+        self.settle(arrival_ns);
+    }
+
+    fn handle_message(&mut self, now_ns: u64, from: u32, message: Message) {
+        match message {
+            Message::Prepare(plan) => self.prepare(now_ns, from, *plan),
+            Message::Prepared { generation } => {
+                let Some(group) = self.groups.get_mut(&generation) else { return };
+                if let Stage::Preparing(waits_for) = &mut group.stage
+                    && waits_for.remove(&from)
+                    && waits_for.is_empty()
+                {
+                    self.begin(now_ns, generation);
+                }
+            }
+            Message::Declined { generation, why } => {
+                let asked = |group: &Group| matches!(&group.stage, Stage::Preparing(waits_for) if waits_for.contains(&from));
+                if self.groups.get(&generation).is_some_and(asked) {
+                    self.fail(generation, format!("node {from:08x} refuses: {why}"));
+                }
+            }
+            Message::Begin { generation } => {
+                if self.groups.get(&generation).is_some_and(|group| group.coordinator == from) {
+                    self.begin_if_prepared(now_ns, generation);
+                }
+            }
+            Message::Abort { generation } => {
+                let by_us = |group: &Group| group.stage == Stage::Prepared && group.coordinator == from;
+                if self.groups.get(&generation).is_some_and(by_us) {
+                    self.drop_group(generation);
+                }
+            }
+            Message::Join { name } => self.asked_to_join(now_ns, from, &name),
+            Message::NoGroup { name } => {
+                if let Some(group) = self.named_mut(&name)
+                    && group.stage == Stage::Joining
+                    && group.asked == Some(from)
+                {
+                    group.join_at_ns = now_ns; // the next one
+                }
+            }
+            Message::Invite { plan, member } => self.invited(now_ns, from, *plan, member),
+            Message::Listening { generation, member } => self.let_in(now_ns, from, generation, member),
+            Message::Void { generation, member } => {
+                let Some(group) = self.groups.get_mut(&generation) else { return };
+                let is_waiting = group.member.as_ref().is_some_and(|m| !m.log().is_running());
+                if group.me == Some(member) && is_waiting {
+                    (group.member, group.me) = (None, None);
+                    group.stage = Stage::Joining;
+                    group.join_at_ns = now_ns.saturating_add(REJOIN_NS);
+                }
+            }
+            Message::Log { generation, from: member, to, message } => {
+                self.log_message(now_ns, from, (generation, member, to), message);
+            }
+            Message::Over { generation, member } => {
+                let Some(group) = self.groups.get_mut(&generation).filter(|group| group.is_bound(member, from)) else { return };
+                if let Some(ours) = &mut group.member {
+                    ours.handle_verdict(now_ns, member, Cause::Left, Grade::Certain);
+                }
+            }
+        }
+    }
+
+    fn log_message(
+        &mut self,
+        now_ns: u64,
+        node: u32,
+        (generation, from, to): (u64, MemberId, MemberId),
+        message: log::Message,
+    ) {
+        self.begin_if_prepared(now_ns, generation);
+        let Some(group) = self.groups.get_mut(&generation) else {
+            let _ = self.tell(node, &Message::Over { generation, member: to });
+            return;
+        };
+        if !group.is_bound(from, node) {
+            // A newcomer may be heard of before its binding is applied here, and is bound by its node alone.
+            if group.state.bindings().contains_key(&from) || group.invited.len() >= MAX_MEMBERS {
+                return;
+            }
+            let incarnation = self.links.life(node).unwrap_or(0);
+            group.invited.insert(from, Binding { member: from, node, incarnation });
+        }
+        if group.me == Some(to) {
+            if let Some(member) = &mut group.member {
+                let _ = member.handle_message(now_ns, from, message);
+                self.stirred = true;
+                return;
+            }
+        } else if group.stage == Stage::Joining && group.me.is_none_or(|me| me < to) {
+            // The invitation may be behind it.
+            if group.early.len() < EARLY_MAX {
+                group.early.push_back((from, to, message));
+            }
+            return;
+        }
+        let _ = self.tell(node, &Message::Over { generation, member: to });
+    }
+
+    // ---- beginning ------------------------------------------------------------------------------------------------------
+
+    fn may_begin(&self, plan: &Plan) -> Result<(), String> {
+        let Plan { name, engine, policy, members, .. } = plan;
+        if name.is_empty() || name.len() > NAME_MAX {
+            return Err(format!("a group's name has 1 to {NAME_MAX} bytes"));
+        }
+        if members.is_empty() || members.len() > MAX_MEMBERS {
+            return Err(format!("a group has 1 to {MAX_MEMBERS} members"));
+        }
+        let nodes: BTreeSet<u32> = members.iter().map(|binding| binding.node).collect();
+        let is_sorted = members.is_sorted_by(|a, b| a.member < b.member) && members[0].member.0 > 0;
+        if nodes.len() < members.len() || !is_sorted {
+            return Err("a group has one member a host".into());
+        }
+        let ours = Binding { member: MemberId(0), node: self.config.node, incarnation: self.config.incarnation };
+        if !members.iter().any(|binding| Binding { member: MemberId(0), ..*binding } == ours) {
+            return Err("this host is not one of them".into());
+        }
+        if !policy.suits(*engine) {
+            return Err(format!("{engine} cannot keep the policy {policy}"));
+        }
+        if self.groups.len() >= GROUPS_MAX {
+            return Err(format!("at most {GROUPS_MAX} groups on one host"));
+        }
+        Ok(())
+    }
+
+    fn prepare(&mut self, now_ns: u64, from: u32, plan: Plan) {
+        let generation = plan.generation;
+        if self.groups.get(&generation).is_some_and(|group| group.plan == plan && group.coordinator == from) {
+            return;
+        }
+        let taken = self.named(&plan.name).filter(|group| !matches!(group.stage, Stage::Failed(_) | Stage::Left));
+        let refused = match taken {
+            Some(group) => Err(format!("it has a group {} already, which is {}", plan.name, group.stage.name())),
+            None => self.may_begin(&plan),
+        };
+        if let Err(why) = refused {
+            let _ = self.tell(from, &Message::Declined { generation, why });
+            return;
+        }
+        let mut group = Group::new(now_ns, plan, Stage::Prepared, from);
+        group.deadline_ns = now_ns.saturating_add(PREPARED_NS);
+        self.keep(generation, group);
+        let _ = self.tell(from, &Message::Prepared { generation });
+    }
+
+    fn begin_if_prepared(&mut self, now_ns: u64, generation: u64) {
+        if self.groups.get(&generation).is_some_and(|group| group.stage == Stage::Prepared) {
+            self.begin(now_ns, generation);
+        }
+    }
+
+    fn begin(&mut self, now_ns: u64, generation: u64) {
+        let (node, make, config, gate) = (self.config.node, self.config.make.clone(), self.config.log, self.config.clone());
+        let Some(group) = self.groups.get_mut(&generation) else { return };
+        let plan = &group.plan;
+        let Some(me) = plan.members.iter().find(|binding| binding.node == node).map(|binding| binding.member) else { return };
+        let members = plan.members.iter().map(|binding| binding.member).collect();
+        let policy = plan.policy;
+        let build = Box::new(move |setup: &Setup| make(setup, policy));
+        let others: Vec<u32> = plan.members.iter().map(|binding| binding.node).filter(|of| *of != node).collect();
+        let coordinates = group.coordinator == node;
+        match Log::new(now_ns, me, plan.engine, members, config, build) {
+            Ok(log) => {
+                group.member = Some(Member::new(now_ns, log, gate_config(&gate, policy)));
+                (group.me, group.stage) = (Some(me), Stage::Running);
+                (group.deadline_ns, group.since_ns) = (u64::MAX, now_ns);
+            }
+            Err(_) => {
+                let what = format!("engine {} is not built in here, or not for these members", plan.engine);
+                return self.fail(generation, what);
+            }
+        }
+        self.stirred = true;
+        if coordinates {
+            for to in others {
+                let _ = self.tell(to, &Message::Begin { generation });
+            }
+        }
+    }
+
+    fn fail(&mut self, generation: u64, why: String) {
+        let Some(group) = self.groups.get_mut(&generation) else { return };
+        let nodes: Vec<u32> = group.plan.members.iter().map(|binding| binding.node).collect();
+        let ours = self.config.node;
+        let coordinates = group.coordinator == ours;
+        group.stage = Stage::Failed(why);
+        (group.deadline_ns, group.join_at_ns) = (u64::MAX, u64::MAX);
+        for node in nodes.into_iter().filter(|node| coordinates && *node != ours) {
+            let _ = self.tell(node, &Message::Abort { generation });
+        }
+        self.events.push_back(Event::Changed { generation });
+    }
+
+    // ---- joining --------------------------------------------------------------------------------------------------------
+
+    /// Asks the next host to be let in.
+    fn ask_to_join(&mut self, now_ns: u64, generation: u64) {
+        let Some(group) = self.groups.get(&generation) else { return };
+        let name = group.plan.name.clone();
+        // Those of whom it is known that they are members come first.
+        let bound: BTreeSet<u32> = group.state.bindings().values().map(|binding| binding.node).collect();
+        let candidates: Vec<u32> = self
+            .nodes
+            .iter()
+            .copied()
+            .filter(|node| bound.is_empty() || bound.contains(node) || !bound.iter().any(|b| self.nodes.contains(b)))
+            .collect();
+        let behind = group.asked.and_then(|asked| candidates.iter().find(|node| **node > asked));
+        let next = behind.or(candidates.first()).copied();
+        let Some(group) = self.groups.get_mut(&generation) else { return };
+        group.asked = next;
+        group.join_at_ns = now_ns.saturating_add(JOIN_AGAIN_NS);
+        if let Some(next) = next {
+            let _ = self.tell(next, &Message::Join { name });
+        }
+    }
+
+    fn asked_to_join(&mut self, now_ns: u64, from: u32, name: &str) {
+        let incarnation = self.links.life(from).unwrap_or(0);
+        let Some(group) = self.named_mut(name).filter(|group| group.stage == Stage::Running) else {
+            let _ = self.tell(from, &Message::NoGroup { name: name.into() });
+            return;
+        };
+        let Some(log) = group.member.as_ref().map(Member::log).filter(|log| log.is_running()) else { return };
+        let invited = group.invited.values().find(|b| b.node == from && b.incarnation == incarnation).map(|b| b.member);
+        let member = match invited {
+            Some(member) if member > log.highest() => member,
+            _ => MemberId(log.highest().max(group.invited.keys().copied().max().unwrap_or(MemberId(0))).0.saturating_add(1)),
+        };
+        group.invited.retain(|_, binding| binding.node != from);
+        group.invited.insert(member, Binding { member, node: from, incarnation });
+        group.plan.engine = log.kind();
+        let mut plan = group.plan.clone();
+        plan.members = group.state.bindings().values().chain(group.invited.get(&member)).copied().collect();
+        let _ = now_ns;
+        let _ = self.tell(from, &Message::Invite { plan: Box::new(plan), member });
+    }
+
+    fn invited(&mut self, now_ns: u64, from: u32, plan: Plan, me: MemberId) {
+        let (node, incarnation) = (self.config.node, self.config.incarnation);
+        let ours = Binding { member: me, node, incarnation };
+        let Some(known) = self.names.get(&plan.name).copied() else { return };
+        let Some(group) = self.groups.get(&known) else { return };
+        let expected = group.stage == Stage::Joining && group.asked == Some(from) && group.member.is_none();
+        let is_sane = plan.members.contains(&ours) && plan.members.len() <= 1 << 16 && me.0 > 0 && plan.generation > 0;
+        if !expected || !is_sane || (known != 0 && plan.generation < known) {
+            return;
+        }
+        let generation = plan.generation;
+        let (make, policy, config, gate) = (self.config.make.clone(), plan.policy, self.config.log, self.config.clone());
+        let mut group = Group::new(now_ns, plan, Stage::Joining, from);
+        if let Some(old) = self.groups.remove(&known) {
+            if known != 0 && known == generation {
+                group.halted = old.halted;
+            }
+            group.early = old.early;
+            group.asked = old.asked;
+        }
+        let build = Box::new(move |setup: &Setup| make(setup, policy));
+        group.me = Some(me);
+        group.member = Some(Member::new(now_ns, Log::join(me, config, build), gate_config(&gate, policy)));
+        // Without a word in so long it asks again, perhaps another one.
+        group.deadline_ns = now_ns.saturating_add(PREPARED_NS);
+        for (member, to, message) in std::mem::take(&mut group.early) {
+            if to == me
+                && let Some(ours) = &mut group.member
+            {
+                let _ = ours.handle_message(now_ns, member, message);
+            }
+        }
+        self.keep(generation, group);
+        let _ = self.tell(from, &Message::Listening { generation, member: me });
+    }
+
+    fn let_in(&mut self, now_ns: u64, from: u32, generation: u64, id: MemberId) {
+        let Some(group) = self.groups.get_mut(&generation) else { return };
+        let Some(binding) = group.invited.get(&id).copied().filter(|binding| binding.node == from) else { return };
+        let Some(member) = group.member.as_mut().filter(|member| member.log().is_running()) else { return };
+        let bind = Record::Binding(binding).to_value();
+        let admitted = member.propose(now_ns, bind).and_then(|_| member.admit(now_ns, id));
+        self.stirred = true;
+        if admitted.is_err() {
+            group.invited.remove(&id);
+            let _ = self.tell(from, &Message::Void { generation, member: id });
+        }
+    }
+
+    // ---- what leaves ----------------------------------------------------------------------------------------------------
+
+    /// What rides on the heartbeat that is about to leave, in `room` bytes: each group's, one behind the other, by `push`, which says
+    /// whether it fits.
+    pub fn poll_rides(&mut self, now_ns: u64, mut push: impl FnMut(&[u8]) -> bool) {
+        self.stirred = false;
+        for (generation, group) in &mut self.groups {
+            group.is_aboard = false;
+            let Some(member) = &mut group.member else { continue };
+            if group.riding.is_none()
+                && let (Some(message), Some(me)) = (member.poll_piggyback(now_ns), group.me)
+            {
+                group.riding = postcard::to_stdvec(&Ride { generation: *generation, from: me, message }).ok();
+            }
+            group.is_aboard = group.riding.as_ref().is_some_and(|bytes| push(bytes));
+        }
+        self.settle(now_ns);
+    }
+
+    /// Whether a heartbeat that leaves now would carry something.
+    pub fn has_ride(&mut self, now_ns: u64) -> bool {
+        if !std::mem::take(&mut self.stirred) {
+            return false;
+        }
+        let mut has = false;
+        for (generation, group) in &mut self.groups {
+            let Some(member) = &mut group.member else { continue };
+            if group.riding.is_none()
+                && let (Some(message), Some(me)) = (member.poll_piggyback(now_ns), group.me)
+            {
+                group.riding = postcard::to_stdvec(&Ride { generation: *generation, from: me, message }).ok();
+            }
+            has |= group.riding.is_some();
+        }
+        self.settle(now_ns);
+        has
+    }
+
+    /// The heartbeat with what was last polled has left on all paths.
+    pub fn handle_sent(&mut self, now_ns: u64) {
+        for group in self.groups.values_mut() {
+            if !std::mem::take(&mut group.is_aboard) {
+                continue;
+            }
+            group.riding = None;
+            if let Some(member) = &mut group.member {
+                member.handle_piggyback_sent(now_ns);
+                self.stirred = true;
+            }
+        }
+        self.settle(now_ns);
+    }
+
+    /// The next frame to be sent, written into `body`.
+    pub fn poll_frame(&mut self, now_ns: u64, body: &mut Vec<u8>) -> Option<Frame> {
+        if let Some(copy) = self.copies.pop_front() {
+            *body = copy;
+            return Some(Frame::Copies);
+        }
+        self.links.poll_segment(now_ns, body).map(Frame::Segment)
+    }
+
+    /// What happened.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`Groups::handle_timeout`] or [`Groups::poll_frame`] wants to be called.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<u64> {
+        let of_groups = self.groups.values().map(Group::poll_timeout).min().filter(|at_ns| *at_ns < u64::MAX);
+        of_groups.into_iter().chain(self.links.poll_timeout()).min()
+    }
+
+    /// The time has come. `standing` says what the shell knows of a node.
+    pub fn handle_timeout(&mut self, now_ns: u64, standing: impl Fn(u32) -> Standing) {
+        let due: Vec<u64> = self.groups.iter().filter(|(_, g)| g.poll_timeout() <= now_ns).map(|(n, _)| *n).collect();
+        for generation in due {
+            let Some(group) = self.groups.get_mut(&generation) else { continue };
+            if let Some(member) = &mut group.member
+                && member.poll_timeout().is_some_and(|at_ns| at_ns <= now_ns)
+            {
+                member.handle_timeout(now_ns);
+                self.stirred = true;
+            }
+            if group.look_at_ns <= now_ns {
+                group.look_at_ns = now_ns.saturating_add(LOOK_NS);
+                look(now_ns, group, &standing);
+            }
+            if group.deadline_ns <= now_ns {
+                group.deadline_ns = u64::MAX;
+                self.too_late(now_ns, generation);
+            }
+            if self.groups.get(&generation).is_some_and(|group| group.join_at_ns <= now_ns) {
+                self.ask_to_join(now_ns, generation);
+            }
+        }
+        self.settle(now_ns);
+    }
+
+    fn too_late(&mut self, now_ns: u64, generation: u64) {
+        let Some(group) = self.groups.get_mut(&generation) else { return };
+        match &group.stage {
+            Stage::Preparing(waits_for) => {
+                let missing: Vec<String> = waits_for.iter().map(|node| format!("{node:08x}")).collect();
+                let why = format!("no answer within {} s of node {}", PREPARE_NS / 1_000_000_000, missing.join(", "));
+                self.fail(generation, why);
+            }
+            Stage::Prepared => self.drop_group(generation),
+            // One that was a member before goes on asking.
+            Stage::Joining if generation == 0 => {
+                let why = format!("no host that is heard runs a group {}", group.plan.name);
+                self.fail(generation, why);
+            }
+            Stage::Joining => {
+                (group.member, group.me) = (None, None);
+                group.join_at_ns = now_ns;
+            }
+            Stage::Running | Stage::Left | Stage::Failed(_) => {}
+        }
+    }
+
+    // ---- behind each step -----------------------------------------------------------------------------------------------
+
+    /// Everything that members want, until they want nothing.
+    fn settle(&mut self, now_ns: u64) {
+        let Self { groups, links, copies, events, nodes, config, .. } = self;
+        for (generation, group) in groups.iter_mut() {
+            drain(now_ns, *generation, group, links, copies, events, config.node);
+            if let Some(why) = group.member.as_ref().and_then(|member| member.log().halted()) {
+                over(now_ns, *generation, group, why, links, nodes);
+                events.push_back(Event::Changed { generation: *generation });
+            }
+            let log = group.member.as_ref().map(Member::log);
+            let seen = (
+                log.and_then(Log::leader),
+                group.stage.name(),
+                log.map_or(0, |log| log.members().len()),
+                log.map_or(0, |log| log.crashed().len()),
+            );
+            if std::mem::replace(&mut group.told, seen) != seen {
+                events.push_back(Event::Changed { generation: *generation });
+            }
+        }
+    }
+
+    fn tell(&mut self, node: u32, message: &Message) -> Result<(), links::Refused> {
+        send(&mut self.links, node, message)
+    }
+
+    fn keep(&mut self, generation: u64, group: Group) {
+        if let Some(old) = self.names.insert(group.plan.name.clone(), generation)
+            && old != generation
+        {
+            self.groups.remove(&old);
+        }
+        self.groups.insert(generation, group);
+        self.events.push_back(Event::Changed { generation });
+    }
+
+    fn drop_group(&mut self, generation: u64) {
+        if let Some(group) = self.groups.remove(&generation) {
+            self.names.remove(&group.plan.name);
+        }
+        self.events.push_back(Event::Changed { generation });
+    }
+
+    fn named(&self, name: &str) -> Option<&Group> {
+        self.groups.get(self.names.get(name)?)
+    }
+
+    fn named_mut(&mut self, name: &str) -> Option<&mut Group> {
+        self.groups.get_mut(self.names.get(name)?)
+    }
+
+    fn running(&mut self, name: &str) -> Result<&mut Group, Error> {
+        match self.named_mut(name) {
+            None => Err(Error::NotFound(format!("this host has no group {name}"))),
+            Some(group) if group.stage == Stage::Running => Ok(group),
+            Some(group) => match &group.stage {
+                Stage::Failed(why) => Err(Error::Busy(format!("{name} does not run here: {why}"))),
+                stage => Err(Error::Busy(format!("{name} does not run here: it is {}", stage.name()))),
+            },
+        }
+    }
+
+    // ---- what can be asked ----------------------------------------------------------------------------------------------
+
+    /// Every group of this node.
+    pub fn status(&self) -> impl Iterator<Item = Status> + '_ {
+        self.groups.values().map(|group| self.status_of(group))
+    }
+
+    /// One group.
+    #[must_use]
+    pub fn status_named(&self, name: &str) -> Option<Status> {
+        self.named(name).map(|group| self.status_of(group))
+    }
+
+    fn status_of(&self, group: &Group) -> Status {
+        let log = group.member.as_ref().map(Member::log);
+        let members = log.map(|log| log.members().iter().collect::<Vec<_>>()).unwrap_or_default();
+        let members = members.into_iter().map(|member| {
+            let unknown = Binding { member, node: 0, incarnation: 0 };
+            (group.binding(member).unwrap_or(unknown), log.is_some_and(|log| log.crashed().contains(member)))
+        });
+        Status {
+            name: group.plan.name.clone(),
+            generation: group.plan.generation,
+            engine: log.filter(|log| log.is_running()).map_or(group.plan.engine, Log::kind),
+            policy: group.plan.policy,
+            stage: group.stage.clone(),
+            me: group.me,
+            leader: log.and_then(Log::leader),
+            members: members.collect(),
+            index: group.state.index(),
+            pending: log.map_or(0, Log::pending),
+            halted: group.halted,
+            kept_bytes: group.state.bytes(),
+        }
+    }
+
+    /// The group of this name.
+    #[must_use]
+    pub fn generation(&self, name: &str) -> Option<u64> {
+        self.names.get(name).copied()
+    }
+
+    /// What a group has applied.
+    #[must_use]
+    pub fn state(&self, name: &str) -> Option<&State> {
+        self.named(name).map(|group| &group.state)
+    }
+
+    /// The entries of a group behind `index`; nothing if its snapshot must be taken first, or there is none of that name.
+    #[must_use]
+    pub fn entries_behind(&self, name: &str, index: u64) -> Option<impl Iterator<Item = &Applied>> {
+        self.named(name)?.state.entries_behind(index)
+    }
+
+    /// Segments that were sent again, and messages that no correct node sends.
+    #[must_use]
+    pub fn counts(&self) -> (u64, u64) {
+        (self.links.resent(), self.malformed)
+    }
+
+    /// Panics if the state is one that it must never be in.
+    pub fn invariants(&self) {
+        assert!(self.groups.len() <= GROUPS_MAX + 1, "groups are bounded");
+        for (name, generation) in &self.names {
+            assert!(self.groups.get(generation).is_some_and(|group| group.plan.name == *name), "{name} is kept");
+        }
+        for group in self.groups.values() {
+            if let Some(member) = &group.member {
+                member.log().invariants();
+                assert_eq!(Some(member.log().me()), group.me);
+            }
+            assert!(group.early.len() <= EARLY_MAX);
+        }
+    }
+}
+
+fn gate_config(config: &Config, policy: Policy) -> GateConfig {
+    GateConfig {
+        policy,
+        fence_repeat_ns: config.fence_repeat_ns,
+        witness_timeout_ns: u64::MAX,
+        distrust_ns: config.distrust_ns,
+    }
+}
+
+fn refused(name: &str, why: Refused) -> Error {
+    match why {
+        Refused::Busy => Error::Busy(format!("as much waits in {name} as may: try again after the next decision")),
+        Refused::TooLarge => Error::Invalid(format!("{name}: {why}")),
+        _ => Error::Busy(format!("{name}: {why}")),
+    }
+}
+
+fn send(links: &mut Links, node: u32, message: &Message) -> Result<(), links::Refused> {
+    match postcard::to_stdvec(message) {
+        Ok(bytes) => links.send(node, &bytes),
+        Err(_) => Err(links::Refused::Malformed),
+    }
+}
+
+/// Members of whom no verdict will come: the detector never met their node, or forgot it.
+fn look(now_ns: u64, group: &mut Group, standing: &impl Fn(u32) -> Standing) {
+    let Some(member) = &mut group.member else { return };
+    if member.log().halted().is_some() {
+        return;
+    }
+    let is_new = now_ns < group.since_ns.saturating_add(UNKNOWN_NS);
+    let crashed = member.log().crashed().clone();
+    let concerned = member.log().concerned();
+    for about in concerned.iter().filter(|about| Some(*about) != group.me && !crashed.contains(*about)) {
+        let Some(Binding { node, incarnation, .. }) = group.state.bindings().get(&about).copied() else { continue };
+        let grade = match standing(node) {
+            Standing::Alive(life) | Standing::Late(life) if life <= incarnation => None,
+            Standing::Alive(_) | Standing::Late(_) => Some(Grade::Certain),
+            Standing::Left(life) if life >= incarnation => Some(Grade::Certain),
+            Standing::Silent(_) | Standing::Left(_) => Some(Grade::Inferred),
+            Standing::Unknown => (!is_new).then_some(Grade::Inferred),
+        };
+        if let Some(grade) = grade {
+            let cause = if grade == Grade::Certain { Cause::Exited } else { Cause::SilentHost };
+            member.handle_verdict(now_ns, about, cause, grade);
+        }
+    }
+}
+
+/// What one member wants done.
+fn drain(
+    now_ns: u64,
+    generation: u64,
+    group: &mut Group,
+    links: &mut Links,
+    copies: &mut VecDeque<Vec<u8>>,
+    events: &mut VecDeque<Event>,
+    node: u32,
+) {
+    let Some(me) = group.me else { return };
+    let mut applied = false;
+    while let Some(output) = group.member.as_mut().and_then(Member::poll_output) {
+        match output {
+            Output::Log(log::Output::Send { to, message }) => {
+                let Some(binding) = group.binding(to) else { continue };
+                // A life that is over needs nothing; a link that holds no more cannot be reliable, so this member cannot go on.
+                if links.life(binding.node).is_some_and(|life| life == binding.incarnation) {
+                    let message = Message::Log { generation, from: me, to, message };
+                    if send(links, binding.node, &message) == Err(links::Refused::TooMuch)
+                        && let Some(member) = &mut group.member
+                    {
+                        member.stop(Halted::NetworkFault);
+                    }
+                }
+            }
+            Output::Log(log::Output::Copies { message }) => {
+                copies.extend(postcard::to_stdvec(&Ride { generation, from: me, message }).ok());
+            }
+            // Engines over memory are not made here.
+            Output::Log(log::Output::Memory { .. }) | Output::Ask(Ask::Witness { .. }) => {}
+            Output::Log(log::Output::Install { position, snapshot }) => {
+                if group.state.install(position, snapshot.as_deref()).is_err()
+                    && let Some(member) = &mut group.member
+                {
+                    member.stop(Halted::Contradiction);
+                }
+                applied = true;
+            }
+            Output::Log(log::Output::Apply { position, entry }) => {
+                if let Body::Join(id) = entry.body {
+                    joined(generation, group, id, links, node);
+                }
+                applied |= group.state.apply(position, entry);
+            }
+            Output::Log(log::Output::Halt(_)) => {}
+            Output::Ask(Ask::Fence { member }) => {
+                if let Some(Binding { node, incarnation, .. }) = group.binding(member) {
+                    events.push_back(Event::AskFence { node, incarnation });
+                }
+            }
+        }
+    }
+    if applied {
+        events.push_back(Event::Applied { generation });
+    }
+    if group.stage == Stage::Joining && group.member.as_ref().is_some_and(|member| member.log().is_running()) {
+        group.stage = Stage::Running;
+        (group.deadline_ns, group.join_at_ns) = (u64::MAX, u64::MAX);
+        group.since_ns = now_ns;
+    }
+}
+
+/// A join was applied: whoever was invited under that id is it, or must ask again.
+fn joined(generation: u64, group: &mut Group, id: MemberId, links: &mut Links, node: u32) {
+    let Some(invited) = group.invited.remove(&id) else { return };
+    let bound = group.state.bindings().get(&id).copied();
+    if bound != Some(invited) && invited.node != node {
+        let _ = send(links, invited.node, &Message::Void { generation, member: id });
+    }
+}
+
+/// This node's member halted: the others are told, and it joins again as a new one, unless it was to leave.
+fn over(now_ns: u64, generation: u64, group: &mut Group, why: Halted, links: &mut Links, nodes: &BTreeSet<u32>) {
+    let Some(me) = group.me.take() else { return };
+    let told: BTreeSet<u32> = group.state.bindings().values().map(|binding| binding.node).collect();
+    for node in told.into_iter().filter(|node| nodes.contains(node)) {
+        let _ = send(links, node, &Message::Over { generation, member: me });
+    }
+    group.member = None;
+    group.halted = Some(why);
+    group.riding = None;
+    group.is_aboard = false;
+    group.invited.clear();
+    if group.leaves {
+        group.stage = Stage::Left;
+    } else {
+        group.stage = Stage::Joining;
+        group.asked = None;
+        group.join_at_ns = now_ns.saturating_add(REJOIN_NS);
+    }
+}
+
+/// An engine of a group, made for [`Make`]: those that need nothing but links and heartbeats.
+#[must_use]
+pub fn make(setup: &Setup, policy: Policy) -> Option<Box<dyn Engine<EngineMessage> + Send>> {
+    use crate::consensus::log::Carried;
+    if !policy.suits(setup.kind) {
+        return None;
+    }
+    let mut engine: Box<dyn Engine<EngineMessage> + Send> = match setup.kind {
+        Kind::Hsuc => Box::new(Carried::new(crate::consensus::hsuc::Hsuc::new(setup.me, setup.members.clone(), setup.first))),
+        Kind::Huc => Box::new(Carried::new(crate::consensus::huc::Huc::new(setup.me, setup.members.clone(), setup.first))),
+        Kind::Lowi | Kind::Paxos | Kind::Raft => return None,
+    };
+    for member in setup.crashed.iter() {
+        let _ = engine.handle_crash(setup.now_ns, member);
+    }
+    Some(engine)
+}
+
+/// A value as the log has it, for tests and benches.
+#[must_use]
+pub fn record(client: u64, number: u64, bytes: &[u8]) -> Value {
+    Record::Value { client, number, bytes }.to_value()
+}
+
+#[cfg(test)]
+mod tests;

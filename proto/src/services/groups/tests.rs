@@ -1,0 +1,472 @@
+//! Groups of several nodes in a small world: frames that are late, lost and doubled, heartbeats, crashes that are noticed later.
+
+use super::*;
+use crate::services::links;
+use std::collections::BTreeMap;
+
+const MS: u64 = 1_000_000;
+const US: u64 = 1_000;
+/// A silent node is given up after so long.
+const TIMEOUT_NS: u64 = 4 * MS;
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
+
+enum Way {
+    Segment(Vec<u8>),
+    Rides(Vec<Vec<u8>>),
+}
+
+struct Node {
+    groups: Groups,
+    incarnation: u32,
+    up: bool,
+    beat_ns: u64,
+    /// What its application has read.
+    read: Vec<(u64, u64, Vec<u8>)>,
+}
+
+struct World {
+    now_ns: u64,
+    random: Random,
+    nodes: Vec<Node>,
+    queue: BTreeMap<(u64, u64), (usize, usize, u32, Way)>,
+    verdicts: BTreeMap<(u64, u64), (usize, usize, u32)>,
+    counter: u64,
+    /// Per mille of link frames that are lost.
+    loss: u64,
+    /// The one order that everybody's entries must follow.
+    order: Vec<(u64, u64, Vec<u8>)>,
+}
+
+fn config(node: usize, incarnation: u32) -> Config {
+    Config {
+        node: node as u32 + 1,
+        incarnation,
+        links: links::Config { resend_ns: 3 * MS, ack_wait_ns: MS },
+        log: log::Config::default(),
+        fence_repeat_ns: 10 * MS,
+        distrust_ns: 50 * MS,
+        make: Arc::new(make),
+    }
+}
+
+impl World {
+    fn new(seed: u64, nodes: usize) -> Self {
+        let mut world = Self {
+            now_ns: 1_000 * MS,
+            random: Random(seed),
+            nodes: Vec::new(),
+            queue: BTreeMap::new(),
+            verdicts: BTreeMap::new(),
+            counter: 0,
+            loss: 0,
+            order: Vec::new(),
+        };
+        for node in 0..nodes {
+            let beat_ns = world.now_ns + world.random.below(MS);
+            world.nodes.push(Node { groups: Groups::new(config(node, 1)), incarnation: 1, up: true, beat_ns, read: Vec::new() });
+        }
+        for node in 0..nodes {
+            world.meet(node);
+        }
+        world
+    }
+
+    /// Everybody learns that this node lives, and it that they do.
+    fn meet(&mut self, node: usize) {
+        for other in (0..self.nodes.len()).filter(|other| *other != node) {
+            if !self.nodes[other].up {
+                continue;
+            }
+            let (incarnation, theirs) = (self.nodes[node].incarnation, self.nodes[other].incarnation);
+            self.nodes[other].groups.handle_life(self.now_ns, node as u32 + 1, incarnation);
+            self.nodes[node].groups.handle_life(self.now_ns, other as u32 + 1, theirs);
+        }
+    }
+
+    fn plan(&self, name: &str, engine: Kind, nodes: &[usize]) -> Plan {
+        let members = nodes.iter().enumerate().map(|(n, node)| Binding {
+            member: MemberId(n as u16 + 1),
+            node: *node as u32 + 1,
+            incarnation: self.nodes[*node].incarnation,
+        });
+        Plan { name: name.into(), generation: self.now_ns, engine, policy: Policy::TrustContract, members: members.collect() }
+    }
+
+    fn send(&mut self, from: usize, to: usize, way: Way, at_ns: u64) {
+        self.counter += 1;
+        self.queue.insert((at_ns, self.counter), (from, to, self.nodes[from].incarnation, way));
+    }
+
+    fn flush(&mut self, node: usize) {
+        let mut body = Vec::new();
+        while let Some(frame) = self.nodes[node].groups.poll_frame(self.now_ns, &mut body) {
+            let Frame::Segment(to) = frame else { panic!("no engine here sends copies") };
+            let at_ns = self.now_ns + 20 * US + self.random.below(100 * US);
+            if self.random.below(1000) >= self.loss {
+                self.send(node, to as usize - 1, Way::Segment(body.clone()), at_ns);
+            }
+            if self.random.below(1000) < self.loss {
+                self.send(node, to as usize - 1, Way::Segment(body.clone()), at_ns + self.random.0 % (5 * MS));
+            }
+        }
+        while let Some(event) = self.nodes[node].groups.poll_event() {
+            assert!(!matches!(event, Event::AskFence { .. }), "no group here asks for a fence");
+        }
+        self.nodes[node].groups.invariants();
+    }
+
+    fn beat(&mut self, node: usize) {
+        let mut rides = Vec::new();
+        let now_ns = self.now_ns;
+        self.nodes[node].groups.poll_rides(now_ns, |bytes| {
+            assert!(bytes.len() <= fide_wire::PIGGYBACK_MAX, "a ride of {} bytes", bytes.len());
+            rides.push(bytes.to_vec());
+            true
+        });
+        // A heartbeat reaches everybody, and nothing of one sender overtakes another.
+        for to in (0..self.nodes.len()).filter(|to| *to != node) {
+            self.send(node, to, Way::Rides(rides.clone()), now_ns + 60 * US);
+        }
+        self.nodes[node].groups.handle_sent(now_ns);
+        self.nodes[node].beat_ns = now_ns + MS;
+    }
+
+    /// Until this time, or until that holds.
+    fn run(&mut self, until_ns: u64, mut done: impl FnMut(&Self) -> bool) -> bool {
+        loop {
+            for node in 0..self.nodes.len() {
+                if self.nodes[node].up {
+                    self.flush(node);
+                }
+            }
+            self.look();
+            if done(self) {
+                return true;
+            }
+            let up = self.nodes.iter().filter(|node| node.up);
+            let timers = up.flat_map(|node| node.groups.poll_timeout().into_iter().chain([node.beat_ns]));
+            let queues = self.queue.keys().chain(self.verdicts.keys()).map(|(at_ns, _)| *at_ns);
+            let Some(next) = timers.chain(queues).min() else { return false };
+            if next > until_ns {
+                return false;
+            }
+            self.now_ns = self.now_ns.max(next);
+            self.happen();
+        }
+    }
+
+    fn happen(&mut self) {
+        while let Some(first) = self.queue.first_entry().filter(|first| first.key().0 <= self.now_ns) {
+            let (from, to, incarnation, way) = first.remove();
+            // Frames of a life that is over are refused by the receive program.
+            if !self.nodes[to].up || self.nodes[from].incarnation != incarnation {
+                continue;
+            }
+            let groups = &mut self.nodes[to].groups;
+            match way {
+                Way::Segment(body) => _ = groups.handle_segment(self.now_ns, from as u32 + 1, incarnation, &body),
+                Way::Rides(rides) => rides.iter().for_each(|ride| groups.handle_ride(self.now_ns, from as u32 + 1, ride)),
+            }
+        }
+        while let Some(first) = self.verdicts.first_entry().filter(|first| first.key().0 <= self.now_ns) {
+            let (observer, about, incarnation) = first.remove();
+            let is_over = !self.nodes[about].up || self.nodes[about].incarnation > incarnation;
+            if self.nodes[observer].up && is_over {
+                let about = about as u32 + 1;
+                let groups = &mut self.nodes[observer].groups;
+                groups.handle_verdict(self.now_ns, about, incarnation, Cause::SilentHost, Grade::Inferred);
+            }
+        }
+        for node in 0..self.nodes.len() {
+            if !self.nodes[node].up {
+                continue;
+            }
+            if self.nodes[node].beat_ns <= self.now_ns {
+                self.beat(node);
+            }
+            let lives: Vec<_> = self.nodes.iter().map(|node| (node.up, node.incarnation)).collect();
+            self.nodes[node].groups.handle_timeout(self.now_ns, |of| match lives[of as usize - 1] {
+                (true, life) => Standing::Alive(life),
+                (false, life) => Standing::Late(life),
+            });
+        }
+    }
+
+    fn crash(&mut self, node: usize) {
+        self.nodes[node].up = false;
+        for observer in (0..self.nodes.len()).filter(|observer| *observer != node) {
+            self.counter += 1;
+            let at_ns = self.now_ns + TIMEOUT_NS + self.random.below(MS);
+            self.verdicts.insert((at_ns, self.counter), (observer, node, self.nodes[node].incarnation));
+        }
+    }
+
+    fn start(&mut self, node: usize) {
+        let incarnation = self.nodes[node].incarnation + 1;
+        self.nodes[node] =
+            Node { groups: Groups::new(config(node, incarnation)), incarnation, up: true, beat_ns: self.now_ns, read: Vec::new() };
+        self.meet(node);
+    }
+
+    /// What applications read is one order, for all of them.
+    fn look(&mut self) {
+        for node in self.nodes.iter_mut().filter(|node| node.up) {
+            let Some(entries) = node.groups.entries_behind("g", node.read.len() as u64) else { continue };
+            for applied in entries {
+                let (client, number, bytes) = applied.value();
+                assert_eq!(applied.index, node.read.len() as u64 + 1, "without gaps");
+                node.read.push((client, number, bytes.to_vec()));
+            }
+            for (at, entry) in node.read.iter().enumerate().skip(self.order.len().min(node.read.len())) {
+                assert_eq!(at, self.order.len());
+                self.order.push(entry.clone());
+            }
+            assert!(self.order.starts_with(&node.read), "one order");
+        }
+    }
+
+    fn status(&self, node: usize) -> Option<Status> {
+        self.nodes[node].groups.status_named("g")
+    }
+
+    fn runs(&self, node: usize) -> bool {
+        self.nodes[node].up && self.status(node).is_some_and(|status| status.stage == Stage::Running)
+    }
+
+    fn created(seed: u64, nodes: usize, engine: Kind) -> Self {
+        let mut world = Self::new(seed, nodes);
+        let plan = world.plan("g", engine, &(0..nodes).collect::<Vec<_>>());
+        world.nodes[0].groups.create(world.now_ns, plan).unwrap();
+        let until_ns = world.now_ns + 100 * MS;
+        assert!(world.run(until_ns, |world| (0..nodes).all(|node| world.runs(node))), "everybody runs it");
+        world
+    }
+
+    fn propose(&mut self, node: usize, client: u64, number: u64) -> Result<(), Error> {
+        let bytes = [client as u8, number as u8];
+        self.nodes[node].groups.propose(self.now_ns, "g", client, number, &bytes)
+    }
+
+    fn within(&mut self, ms: u64, done: impl FnMut(&Self) -> bool) -> bool {
+        self.run(self.now_ns + ms * MS, done)
+    }
+}
+
+#[test]
+fn what_is_proposed_anywhere_is_applied_everywhere_in_one_order() {
+    for engine in [Kind::Huc, Kind::Hsuc] {
+        for nodes in [1, 2, 3, 5] {
+            let mut world = World::created(7, nodes, engine);
+            for number in 1..=20 {
+                for node in 0..nodes {
+                    world.propose(node, node as u64 + 1, number).unwrap();
+                }
+            }
+            let all = 20 * nodes;
+            assert!(world.within(500, |world| world.nodes.iter().all(|node| node.read.len() == all)), "{engine}, {nodes} nodes");
+        }
+    }
+}
+
+#[test]
+fn the_leader_crashes_and_the_others_go_on() {
+    for seed in 0..50 {
+        let mut world = World::created(seed, 3, if seed % 2 == 0 { Kind::Huc } else { Kind::Hsuc });
+        assert_eq!(world.status(2).unwrap().leader, Some(MemberId(1)));
+        for number in 1..=5 {
+            world.propose(1, 2, number).unwrap();
+        }
+        let instant = world.now_ns + world.random.below(3 * MS);
+        world.run(instant, |_| false);
+        world.crash(0);
+        assert!(world.within(100, |world| (1..3).all(|node| world.nodes[node].read.len() == 5)), "seed {seed}");
+        assert!(world.within(100, |world| world.status(1).unwrap().members.len() == 2), "it was evicted");
+        assert!(world.within(100, |world| world.status(2).unwrap().leader == Some(MemberId(2))));
+        world.propose(2, 3, 1).unwrap();
+        assert!(world.within(100, |world| (1..3).all(|node| world.nodes[node].read.len() == 6)));
+    }
+}
+
+#[test]
+fn who_comes_back_joins_with_the_whole_state() {
+    for seed in 0..50 {
+        let mut world = World::created(seed, 3, if seed % 2 == 0 { Kind::Huc } else { Kind::Hsuc });
+        world.propose(0, 1, 1).unwrap();
+        assert!(world.within(100, |world| world.nodes.iter().all(|node| node.read.len() == 1)));
+        let victim = (seed % 3) as usize;
+        world.crash(victim);
+        // Sometimes it is back before the others gave it up.
+        let pause = world.random.below(8 * MS);
+        world.run(world.now_ns + pause, |_| false);
+        world.start(victim);
+        world.nodes[victim].groups.join(world.now_ns, "g").unwrap();
+        assert!(world.within(3000, |world| world.runs(victim)), "seed {seed}");
+        world.propose(victim, 9, 1).unwrap();
+        assert!(world.within(500, |world| world.nodes.iter().all(|node| node.read.len() == 2)), "seed {seed}");
+        assert_eq!(world.status(victim).unwrap().me, Some(MemberId(4)));
+    }
+}
+
+#[test]
+fn a_snapshot_is_all_that_a_newcomer_gets_of_what_it_stands_for() {
+    let mut world = World::created(3, 3, Kind::Huc);
+    for number in 1..=10 {
+        world.propose(0, 1, number).unwrap();
+    }
+    assert!(world.within(100, |world| world.nodes.iter().all(|node| node.read.len() == 10)));
+    for node in 0..3 {
+        world.nodes[node].groups.keep_snapshot("g", 8, b"eight".to_vec()).unwrap();
+        assert!(world.nodes[node].groups.keep_snapshot("g", 3, vec![]).is_err());
+    }
+    world.crash(2);
+    world.start(2);
+    // Its application takes the snapshot first.
+    world.nodes[2].read = world.order[..8].to_vec();
+    world.nodes[2].groups.join(world.now_ns, "g").unwrap();
+    assert!(world.within(3000, |world| world.runs(2) && world.nodes[2].read.len() == 10));
+    assert_eq!(world.nodes[2].groups.state("g").unwrap().snapshot(), (8, Some(&b"eight"[..])));
+    assert!(world.nodes[2].groups.entries_behind("g", 7).is_none());
+    world.propose(2, 1, 10).unwrap();
+    world.propose(2, 1, 11).unwrap();
+    assert!(world.within(100, |world| world.nodes.iter().all(|node| node.read.len() == 11)), "number 10 was applied before");
+}
+
+#[test]
+fn a_group_leaves_begins_anew_and_changes_its_engine() {
+    let mut world = World::created(5, 3, Kind::Huc);
+    world.nodes[1].groups.switch(world.now_ns, "g", Kind::Hsuc).unwrap();
+    assert!(world.within(200, |world| (0..3).all(|node| world.status(node).unwrap().engine == Kind::Hsuc)));
+    assert!(matches!(world.nodes[1].groups.switch(world.now_ns, "g", Kind::Lowi), Err(Error::Invalid(_))));
+    world.nodes[0].groups.leave(world.now_ns, "g").unwrap();
+    assert!(world.within(500, |world| world.status(0).unwrap().stage == Stage::Left));
+    world.propose(1, 1, 1).unwrap();
+    assert!(world.within(100, |world| (1..3).all(|node| world.nodes[node].read.len() == 1)));
+    assert!(matches!(world.propose(0, 1, 1), Err(Error::Busy(_))));
+    world.nodes[0].groups.join(world.now_ns, "g").unwrap();
+    assert!(world.within(3000, |world| world.runs(0) && world.nodes[0].read.len() == 1));
+}
+
+#[test]
+fn a_group_that_cannot_begin_begins_nowhere() {
+    let mut world = World::new(1, 3);
+    let plan = world.plan("g", Kind::Huc, &[0, 1, 2]);
+    assert!(matches!(world.nodes[0].groups.create(world.now_ns, Plan { name: String::new(), ..plan.clone() }), Err(Error::Invalid(_))));
+    let elsewhere = Plan { members: plan.members[1..].to_vec(), ..plan.clone() };
+    assert!(matches!(world.nodes[0].groups.create(world.now_ns, elsewhere), Err(Error::Invalid(_))));
+    // The third one is dead, and nobody knows.
+    world.crash(2);
+    world.verdicts.clear();
+    world.nodes[0].groups.create(world.now_ns, plan.clone()).unwrap();
+    assert!(matches!(world.nodes[0].groups.create(world.now_ns, plan.clone()), Err(Error::Exists(_))));
+    assert!(world.within(3000, |world| matches!(world.status(0).unwrap().stage, Stage::Failed(_)) && world.status(1).is_none()));
+    // Two at once: one of them, or none, and never two.
+    let (first, second) = (world.plan("g", Kind::Huc, &[0, 1]), Plan { generation: 7, ..world.plan("g", Kind::Huc, &[0, 1]) });
+    world.nodes[0].groups.create(world.now_ns, first).unwrap();
+    world.nodes[1].groups.create(world.now_ns, second).unwrap();
+    world.within(3000, |_| false);
+    assert!((0..2).all(|node| !world.runs(node)), "each refuses the other's");
+    assert!(matches!(world.nodes[0].groups.join(world.now_ns, "nobody-has-it"), Ok(())));
+    world.within(3000, |_| false);
+    let status = world.nodes[0].groups.status_named("nobody-has-it").unwrap();
+    assert!(matches!(status.stage, Stage::Failed(_)), "{status:?}");
+}
+
+#[test]
+fn others_gave_this_node_up_so_its_member_does_nothing_more_and_joins_again() {
+    let mut world = World::created(11, 3, Kind::Huc);
+    world.propose(0, 1, 1).unwrap();
+    assert!(world.within(100, |world| world.nodes.iter().all(|node| node.read.len() == 1)));
+    world.nodes[0].incarnation = 2;
+    world.nodes[0].groups.begin_incarnation(world.now_ns, 2);
+    world.meet(0);
+    assert!(world.within(3000, |world| world.runs(0) && world.status(0).unwrap().me == Some(MemberId(4))));
+    assert_eq!(world.status(0).unwrap().halted, Some(Halted::Expelled));
+    assert_eq!(world.status(1).unwrap().leader, Some(MemberId(2)));
+    world.propose(0, 1, 2).unwrap();
+    assert!(world.within(100, |world| world.nodes.iter().all(|node| node.read.len() == 2)));
+}
+
+/// Frames of links are lost and doubled, nodes crash and come back, clients hand in again what they have not seen applied: nothing that was
+/// acknowledged is lost, nothing is applied twice, and there is one order.
+#[test]
+fn acknowledged_is_never_lost_and_nothing_is_applied_twice() {
+    let seeds = std::env::var("FIDE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(60);
+    let first = std::env::var("FIDE_FIRST").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
+    for seed in first..first + seeds {
+        let engine = if seed % 2 == 0 { Kind::Huc } else { Kind::Hsuc };
+        let mut world = World::created(seed, 3 + (seed % 3) as usize, engine);
+        let nodes = world.nodes.len();
+        world.loss = [0, 20, 200][(seed % 3) as usize];
+        let mut next = vec![1u64; nodes];
+        let mut acknowledged = vec![0u64; nodes];
+        for step in 0..120 {
+            let pause = world.random.below(3 * MS);
+            world.run(world.now_ns + pause, |_| false);
+            let up = (0..nodes).filter(|node| world.runs(*node)).count();
+            match world.random.below(12) {
+                0 if up > 2 => {
+                    let victim = world.random.below(nodes as u64) as usize;
+                    if world.runs(victim) {
+                        world.crash(victim);
+                    }
+                }
+                1 | 2 => {
+                    if let Some(down) = (0..nodes).find(|node| !world.nodes[*node].up) {
+                        world.start(down);
+                        let _ = world.nodes[down].groups.join(world.now_ns, "g");
+                    }
+                }
+                _ => {
+                    // The client of a node hands in at its node all that it has not seen.
+                    let node = world.random.below(nodes as u64) as usize;
+                    let client = node as u64 + 1;
+                    let at = (node + step % 2) % nodes;
+                    if world.runs(at) {
+                        for number in acknowledged[node] + 1..=next[node] {
+                            let _ = world.propose(at, client, number);
+                        }
+                        next[node] += u64::from(next[node] == acknowledged[node]);
+                    }
+                }
+            }
+            for client in 0..nodes {
+                let seen = world.order.iter().filter(|(of, ..)| *of == client as u64 + 1).map(|(_, number, _)| *number);
+                acknowledged[client] = seen.max().unwrap_or(0);
+                next[client] = next[client].max(acknowledged[client] + 1);
+            }
+        }
+        world.loss = 0;
+        for node in 0..nodes {
+            if !world.nodes[node].up {
+                world.start(node);
+                let _ = world.nodes[node].groups.join(world.now_ns, "g");
+            }
+        }
+        let length = world.order.len();
+        assert!(length > 5, "seed {seed}: {length} entries");
+        let whole = world.within(20_000, |world| {
+            (0..nodes).all(|node| world.runs(node) && world.nodes[node].read.len() == world.order.len())
+        });
+        assert!(whole, "seed {seed} {engine}: {:?}", (0..nodes).map(|node| world.status(node)).collect::<Vec<_>>());
+        let mut once: Vec<_> = world.order.iter().map(|(client, number, _)| (*client, *number)).collect();
+        once.sort_unstable();
+        once.dedup();
+        assert_eq!(once.len(), world.order.len(), "seed {seed}: applied once");
+    }
+}

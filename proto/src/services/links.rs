@@ -1,0 +1,333 @@
+//! Reliable links: messages from one node's life to another's arrive once, in order, as long as both live.
+//!
+//! ```text
+//! send ─► stream ─► segments, numbered from 1 ─► a frame each, on every path ─► put together ─► poll_message
+//!                        ▲                                                        │
+//!                        └───────────── "received through" in each segment ◄──────┘
+//! ```
+//! A segment carries a piece of the stream of messages, each behind its length (`u32`). Both copies of a frame have one
+//! number, so a loss needs two of them; what is lost is sent again after [`Config::resend_ns`], which doubles
+//! up to [`RESEND_DOUBLINGS`] times. Acknowledgements ride on segments of the other direction, and leave
+//! alone after [`Config::ack_wait_ns`].
+//!
+//! # Bounds
+//! [`WINDOW`] segments are in flight, [`STREAM_MAX`] bytes wait; more is refused, and the caller gives the link up. What arrives early is
+//! kept within the window. A message has at most [`MESSAGE_MAX`] bytes.
+
+use fide_wire::frame::bytes::Reader;
+use fide_wire::frame::{BODY_AT, FRAME_SAFE};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Bytes of a segment before its own: incarnation of the receiver, number, received through.
+pub const HEAD_LEN: usize = 12;
+/// Most bytes of one segment's piece.
+pub const PIECE_MAX: usize = FRAME_SAFE - BODY_AT - HEAD_LEN;
+/// Segments in flight on one link.
+pub const WINDOW: u32 = 256;
+/// Most bytes that wait on one link.
+pub const STREAM_MAX: usize = 16 << 20;
+/// The largest message.
+pub const MESSAGE_MAX: usize = 8 << 20;
+/// How often the time to send again is doubled.
+pub const RESEND_DOUBLINGS: u32 = 5;
+/// So many of the segments in flight are sent again before they are acknowledged.
+const RESENT_AT_ONCE: usize = 16;
+/// Received segments that are acknowledged at once, whatever the wait.
+const ACK_AT: u32 = WINDOW / 4;
+
+/// Settings, the same for all links of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// A segment that is not acknowledged after so long is sent again (ns).
+    pub resend_ns: u64,
+    /// What was received is acknowledged after so long, if nothing carries that before (ns).
+    pub ack_wait_ns: u64,
+}
+
+/// Why a message or a segment was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Refused {
+    /// No life of this node is known.
+    Unknown,
+    /// More than [`STREAM_MAX`] would wait, or a message exceeds [`MESSAGE_MAX`].
+    TooMuch,
+    /// For another life of this node, or from another one of that node.
+    OldLife,
+    /// Cut short, outside the window, or a message longer than any.
+    Malformed,
+}
+
+struct Sent {
+    number: u32,
+    piece: Vec<u8>,
+    sent_ns: u64,
+}
+
+/// One direction's ends of a link with one life of one node.
+struct Link {
+    incarnation: u32,
+    /// Bytes that no segment has yet.
+    stream: VecDeque<u8>,
+    in_flight: VecDeque<Sent>,
+    in_flight_bytes: usize,
+    last_number: u32,
+    doublings: u32,
+    /// Every segment through this one came.
+    through: u32,
+    /// What came before its turn.
+    early: BTreeMap<u32, Vec<u8>>,
+    /// The begin of a message whose end has not come.
+    partial: Vec<u8>,
+    /// Since when something is to be acknowledged, and how many segments.
+    ack_since_ns: Option<u64>,
+    unacked: u32,
+}
+
+impl Link {
+    fn new(incarnation: u32) -> Self {
+        Self {
+            incarnation,
+            stream: VecDeque::new(),
+            in_flight: VecDeque::new(),
+            in_flight_bytes: 0,
+            last_number: 0,
+            doublings: 0,
+            through: 0,
+            early: BTreeMap::new(),
+            partial: Vec::new(),
+            ack_since_ns: None,
+            unacked: 0,
+        }
+    }
+
+    fn resend_wait_ns(&self, config: &Config) -> u64 {
+        config.resend_ns.saturating_mul(1 << self.doublings)
+    }
+
+    fn resend_at_ns(&self, config: &Config) -> Option<u64> {
+        let oldest = self.in_flight.iter().take(RESENT_AT_ONCE).map(|sent| sent.sent_ns).min()?;
+        Some(oldest.saturating_add(self.resend_wait_ns(config)))
+    }
+
+    /// The place of the first segment that is to be sent again now.
+    fn overdue(&self, config: &Config, now_ns: u64) -> Option<usize> {
+        let wait_ns = self.resend_wait_ns(config);
+        let late = |sent: &Sent| sent.sent_ns.saturating_add(wait_ns) <= now_ns;
+        self.in_flight.iter().take(RESENT_AT_ONCE).position(late)
+    }
+
+    fn ack_at_ns(&self, config: &Config) -> Option<u64> {
+        let wait_ns = if self.unacked >= ACK_AT { 0 } else { config.ack_wait_ns };
+        self.ack_since_ns.map(|since_ns| since_ns.saturating_add(wait_ns))
+    }
+
+    fn may_send(&self) -> bool {
+        !self.stream.is_empty() && (self.in_flight.len() as u32) < WINDOW
+    }
+
+    fn acknowledged(&mut self, through: u32) {
+        let before = self.in_flight.len();
+        while self.in_flight.front().is_some_and(|sent| sent.number <= through) {
+            self.in_flight_bytes -= self.in_flight.pop_front().map_or(0, |sent| sent.piece.len());
+        }
+        if self.in_flight.len() < before {
+            self.doublings = 0;
+        }
+    }
+
+    /// Takes the pieces that are next into `partial`, and whole messages out of it.
+    fn take(&mut self, piece: &[u8], messages: &mut VecDeque<Vec<u8>>) -> Result<(), Refused> {
+        self.partial.extend_from_slice(piece);
+        let mut at = 0;
+        while let Some(head) = self.partial.get(at..at + 4) {
+            let length = u32::from_be_bytes([head[0], head[1], head[2], head[3]]) as usize;
+            if length > MESSAGE_MAX {
+                return Err(Refused::Malformed);
+            }
+            let Some(message) = self.partial.get(at + 4..at + 4 + length) else { break };
+            messages.push_back(message.to_vec());
+            at += 4 + length;
+        }
+        self.partial.drain(..at);
+        Ok(())
+    }
+}
+
+/// All links of one node.
+pub struct Links {
+    config: Config,
+    incarnation: u32,
+    links: BTreeMap<u32, Link>,
+    /// Whole messages that came, and from whom.
+    messages: VecDeque<(u32, Vec<u8>)>,
+    /// The node behind which [`Links::poll_segment`] goes on.
+    turn: u32,
+    resent: u64,
+}
+
+impl Links {
+    /// No other node is known.
+    #[must_use]
+    pub fn new(config: Config, incarnation: u32) -> Self {
+        Self { config, incarnation, links: BTreeMap::new(), messages: VecDeque::new(), turn: 0, resent: 0 }
+    }
+
+    /// This node begins a new life: nothing of the former one is sent or taken any more.
+    pub fn begin_incarnation(&mut self, incarnation: u32) {
+        self.incarnation = incarnation;
+        let lives: Vec<_> = self.links.iter().map(|(node, link)| (*node, link.incarnation)).collect();
+        self.links = lives.into_iter().map(|(node, life)| (node, Link::new(life))).collect();
+        self.messages.clear();
+    }
+
+    /// A life of another node: what was for its former one is dropped.
+    pub fn handle_life(&mut self, node: u32, incarnation: u32) {
+        if self.links.get(&node).is_none_or(|link| link.incarnation < incarnation) {
+            self.links.insert(node, Link::new(incarnation));
+            self.messages.retain(|(from, _)| *from != node);
+        }
+    }
+
+    /// That node is gone: nothing waits for it any more.
+    pub fn forget(&mut self, node: u32) {
+        self.links.remove(&node);
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// [`Refused::Unknown`], [`Refused::TooMuch`]: the link is of no use any more to one who needs every message.
+    pub fn send(&mut self, node: u32, message: &[u8]) -> Result<(), Refused> {
+        let link = self.links.get_mut(&node).ok_or(Refused::Unknown)?;
+        let waits = link.stream.len() + link.in_flight_bytes;
+        if message.len() > MESSAGE_MAX || waits + message.len() + 4 > STREAM_MAX {
+            return Err(Refused::TooMuch);
+        }
+        link.stream.extend((message.len() as u32).to_be_bytes());
+        link.stream.extend(message);
+        Ok(())
+    }
+
+    /// A segment of `from`, in its life `incarnation`.
+    ///
+    /// # Errors
+    /// See [`Refused`]; nothing is changed then.
+    pub fn handle_segment(&mut self, now_ns: u64, from: u32, incarnation: u32, body: &[u8]) -> Result<(), Refused> {
+        let mut r = Reader::new(body);
+        let head = (|| Some((r.u32()?, r.u32()?, r.u32()?)))();
+        let (to, number, through) = head.ok_or(Refused::Malformed)?;
+        let piece = r.rest();
+        let link = self.links.get_mut(&from).ok_or(Refused::Unknown)?;
+        if link.incarnation != incarnation || to != self.incarnation {
+            return Err(Refused::OldLife);
+        }
+        if through > link.last_number || (number == 0) != piece.is_empty() || piece.len() > PIECE_MAX {
+            return Err(Refused::Malformed);
+        }
+        link.acknowledged(through);
+        if number == 0 {
+            return Ok(());
+        }
+        link.ack_since_ns.get_or_insert(now_ns);
+        link.unacked += 1;
+        if number <= link.through {
+            return Ok(()); // sent again, because our acknowledgement was late
+        }
+        if number > link.through.saturating_add(WINDOW) {
+            return Err(Refused::Malformed);
+        }
+        if number != link.through + 1 {
+            link.early.entry(number).or_insert_with(|| piece.to_vec());
+            return Ok(());
+        }
+        let mut whole = VecDeque::new();
+        let mut taken = link.take(piece, &mut whole);
+        link.through += 1;
+        while taken.is_ok()
+            && let Some(next) = link.early.remove(&(link.through + 1))
+        {
+            taken = link.take(&next, &mut whole);
+            link.through += 1;
+        }
+        self.messages.extend(whole.into_iter().map(|message| (from, message)));
+        taken
+    }
+
+    /// The next message that came, and from whom.
+    pub fn poll_message(&mut self) -> Option<(u32, Vec<u8>)> {
+        self.messages.pop_front()
+    }
+
+    /// The next segment to be sent, and to whom. Written into `body`.
+    pub fn poll_segment(&mut self, now_ns: u64, body: &mut Vec<u8>) -> Option<u32> {
+        let config = self.config;
+        let wants = |link: &Link| {
+            link.may_send()
+                || link.resend_at_ns(&config).is_some_and(|at_ns| at_ns <= now_ns)
+                || link.ack_at_ns(&config).is_some_and(|at_ns| at_ns <= now_ns)
+        };
+        let in_turn = self.links.range(self.turn.saturating_add(1)..).chain(self.links.range(..=self.turn));
+        let node = in_turn.into_iter().find(|(_, link)| wants(link)).map(|(node, _)| *node)?;
+        self.turn = node;
+        let link = self.links.get_mut(&node)?;
+        if let Some(at) = link.overdue(&config, now_ns) {
+            // The first one that is missing frees all others behind it.
+            link.doublings = if at == 0 { (link.doublings + 1).min(RESEND_DOUBLINGS) } else { link.doublings };
+            let (incarnation, through) = (link.incarnation, link.through);
+            let sent = &mut link.in_flight[at];
+            sent.sent_ns = now_ns;
+            write_segment(body, incarnation, sent.number, through, &sent.piece);
+            self.resent += 1;
+        } else if link.may_send() {
+            let length = link.stream.len().min(PIECE_MAX);
+            let piece: Vec<u8> = link.stream.drain(..length).collect();
+            link.last_number += 1;
+            link.in_flight_bytes += piece.len();
+            write_segment(body, link.incarnation, link.last_number, link.through, &piece);
+            link.in_flight.push_back(Sent { number: link.last_number, piece, sent_ns: now_ns });
+        } else {
+            write_segment(body, link.incarnation, 0, link.through, &[]);
+        }
+        (link.ack_since_ns, link.unacked) = (None, 0);
+        Some(node)
+    }
+
+    /// When [`Links::poll_segment`] has something, if not now.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<u64> {
+        let due = |link: &Link| {
+            let now = link.may_send().then_some(0);
+            now.into_iter().chain(link.resend_at_ns(&self.config)).chain(link.ack_at_ns(&self.config)).min()
+        };
+        self.links.values().filter_map(due).min()
+    }
+
+    /// Bytes that wait for this node or are not acknowledged by it.
+    #[must_use]
+    pub fn waiting(&self, node: u32) -> usize {
+        self.links.get(&node).map_or(0, |link| link.stream.len() + link.in_flight_bytes)
+    }
+
+    /// The life of that node that messages go to.
+    #[must_use]
+    pub fn life(&self, node: u32) -> Option<u32> {
+        self.links.get(&node).map(|link| link.incarnation)
+    }
+
+    /// How many segments were sent again.
+    #[must_use]
+    pub fn resent(&self) -> u64 {
+        self.resent
+    }
+}
+
+fn write_segment(body: &mut Vec<u8>, incarnation: u32, number: u32, through: u32, piece: &[u8]) {
+    body.clear();
+    body.extend_from_slice(&incarnation.to_be_bytes());
+    body.extend_from_slice(&number.to_be_bytes());
+    body.extend_from_slice(&through.to_be_bytes());
+    body.extend_from_slice(piece);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,175 @@
+use super::*;
+use proptest::prelude::*;
+
+const MS: u64 = 1_000_000;
+const CONFIG: Config = Config { resend_ns: 3 * MS, ack_wait_ns: MS };
+
+/// Node 1 in life 10, node 2 in life 20, and what is on its way: when it arrives, to whom, which segment.
+struct Pair {
+    now_ns: u64,
+    ends: [Links; 2],
+    way: Vec<(u64, usize, Vec<u8>)>,
+    sent: usize,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let mut ends = [Links::new(CONFIG, 10), Links::new(CONFIG, 20)];
+        ends[0].handle_life(2, 20);
+        ends[1].handle_life(1, 10);
+        Self { now_ns: MS, ends, way: Vec::new(), sent: 0 }
+    }
+
+    /// Lets everything that is due leave; `fate` says of each segment after how many ns copies of it arrive.
+    fn send(&mut self, fate: &mut impl FnMut() -> Vec<u64>) {
+        let mut body = Vec::new();
+        for end in 0..2 {
+            while let Some(to) = self.ends[end].poll_segment(self.now_ns, &mut body) {
+                assert_eq!(to as usize, 2 - end, "only the other node is known");
+                assert!(body.len() <= HEAD_LEN + PIECE_MAX);
+                self.sent += 1;
+                for after in fate() {
+                    self.way.push((self.now_ns + after, 1 - end, body.clone()));
+                }
+            }
+        }
+    }
+
+    fn arrive(&mut self) {
+        self.way.sort_by_key(|(at, ..)| *at);
+        let due = self.way.iter().take_while(|(at, ..)| *at <= self.now_ns).count();
+        for (_, to, body) in self.way.drain(..due).collect::<Vec<_>>() {
+            let (from, life) = if to == 0 { (2, 20) } else { (1, 10) };
+            self.ends[to].handle_segment(self.now_ns, from, life, &body).unwrap();
+        }
+    }
+
+    /// To the next thing that happens; false when nothing will.
+    fn step(&mut self) -> bool {
+        let timeouts = self.ends.iter().filter_map(Links::poll_timeout);
+        let Some(next) = timeouts.chain(self.way.iter().map(|(at, ..)| *at)).min() else { return false };
+        self.now_ns = self.now_ns.max(next);
+        true
+    }
+
+    fn received(&mut self, end: usize) -> Vec<Vec<u8>> {
+        std::iter::from_fn(|| self.ends[end].poll_message()).map(|(_, message)| message).collect()
+    }
+}
+
+#[test]
+fn small_messages_share_a_segment_and_large_ones_take_many() {
+    let mut pair = Pair::new();
+    let messages: Vec<Vec<u8>> = (0..50u8).map(|n| vec![n; 10]).chain([vec![7; 5 * PIECE_MAX], vec![]]).collect();
+    for message in &messages {
+        pair.ends[0].send(2, message).unwrap();
+    }
+    pair.send(&mut || vec![0]);
+    pair.arrive();
+    assert_eq!(pair.received(1), messages);
+    let bytes: usize = messages.iter().map(|message| message.len() + 4).sum();
+    assert_eq!(pair.sent, bytes.div_ceil(PIECE_MAX), "every segment but the last is full");
+}
+
+#[test]
+fn what_is_acknowledged_is_not_sent_again_and_what_is_not_is() {
+    let mut pair = Pair::new();
+    pair.ends[0].send(2, b"one").unwrap();
+    pair.send(&mut || vec![0]);
+    pair.arrive();
+    assert_eq!(pair.ends[1].poll_timeout(), Some(MS + CONFIG.ack_wait_ns));
+    pair.now_ns += CONFIG.ack_wait_ns;
+    pair.send(&mut || vec![0]);
+    pair.arrive();
+    assert_eq!((pair.ends[0].waiting(2), pair.ends[0].poll_timeout(), pair.ends[1].poll_timeout()), (0, None, None));
+    pair.ends[0].send(2, b"two").unwrap();
+    pair.send(&mut Vec::new);
+    pair.now_ns += CONFIG.resend_ns - 1;
+    pair.send(&mut Vec::new);
+    assert_eq!(pair.ends[0].resent(), 0);
+    pair.now_ns += 1;
+    pair.send(&mut || vec![0]);
+    pair.arrive();
+    assert_eq!((pair.ends[0].resent(), pair.received(1)), (1, vec![b"one".to_vec(), b"two".to_vec()]));
+}
+
+#[test]
+fn a_new_life_begins_with_nothing_of_the_former_one() {
+    let mut pair = Pair::new();
+    pair.ends[0].send(2, b"for the former life").unwrap();
+    let mut old = Vec::new();
+    pair.ends[0].poll_segment(pair.now_ns, &mut old).unwrap();
+    pair.ends[1].begin_incarnation(21);
+    assert_eq!(pair.ends[1].handle_segment(pair.now_ns, 1, 10, &old), Err(Refused::OldLife));
+    pair.ends[0].handle_life(2, 21);
+    assert_eq!((pair.ends[0].waiting(2), pair.ends[0].life(2)), (0, Some(21)));
+    pair.ends[0].handle_life(2, 20);
+    assert_eq!(pair.ends[0].life(2), Some(21), "lives only grow");
+    pair.ends[0].send(2, b"new").unwrap();
+    pair.send(&mut || vec![0]);
+    pair.arrive();
+    assert_eq!(pair.received(1), [b"new"]);
+    assert_eq!(pair.ends[0].send(9, b""), Err(Refused::Unknown));
+}
+
+#[test]
+fn what_waits_is_bounded_and_told() {
+    let mut pair = Pair::new();
+    let large = vec![0; MESSAGE_MAX];
+    assert_eq!(pair.ends[0].send(2, &large), Ok(()));
+    assert_eq!(pair.ends[0].send(2, &large), Err(Refused::TooMuch));
+    let mut segments = 0;
+    let mut body = Vec::new();
+    while pair.ends[0].poll_segment(pair.now_ns, &mut body).is_some() {
+        segments += 1;
+    }
+    assert_eq!(segments, WINDOW, "no more are in flight");
+}
+
+proptest! {
+    /// Losses, doubles and delays of any kind: every message arrives once and in order, both ways, and then there is rest.
+    #[test]
+    fn every_message_arrives_once_and_in_order(
+        sizes in prop::collection::vec((0usize..2, 0usize..4000), 1..40),
+        fates in prop::collection::vec(prop_oneof![
+            4 => Just(vec![100_000]), 1 => Just(vec![]), 1 => Just(vec![50_000, 9 * MS]), 1 => Just(vec![5 * MS])
+        ], 1..60),
+    ) {
+        let mut pair = Pair::new();
+        let mut expected = [Vec::new(), Vec::new()];
+        for (n, (end, size)) in sizes.into_iter().enumerate() {
+            let message = vec![n as u8; size];
+            pair.ends[end].send(2 - end as u32, &message).unwrap();
+            expected[1 - end].push(message);
+        }
+        let mut fates = fates.into_iter();
+        // Once the list is through, nothing is lost any more.
+        let mut fate = || fates.next().unwrap_or_else(|| vec![100_000]);
+        let mut steps = 0;
+        loop {
+            pair.arrive();
+            pair.send(&mut fate);
+            steps += 1;
+            prop_assert!(steps < 10_000, "it comes to rest");
+            if !pair.step() {
+                break;
+            }
+        }
+        prop_assert_eq!(pair.received(0), std::mem::take(&mut expected[0]));
+        prop_assert_eq!(pair.received(1), std::mem::take(&mut expected[1]));
+        prop_assert_eq!((pair.ends[0].waiting(2), pair.ends[1].waiting(1)), (0, 0));
+    }
+
+    #[test]
+    fn hostile_segments_are_refused_or_taken_and_never_end_it(bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..64), 0..40)) {
+        let mut pair = Pair::new();
+        for body in bodies {
+            let _ = pair.ends[0].handle_segment(MS, 2, 20, &body);
+            let mut named = 10u32.to_be_bytes().to_vec();
+            named.extend(body);
+            let _ = pair.ends[0].handle_segment(MS, 2, 20, &named);
+        }
+        let mut body = Vec::new();
+        while pair.ends[0].poll_segment(MS, &mut body).is_some() {}
+    }
+}
