@@ -21,10 +21,10 @@ pub fn build(seed: u64, policy: Policy) -> Build {
     Box::new(move |setup| policy.suits(setup.kind).then(|| make(seed, setup)).flatten())
 }
 
-fn make(seed: u64, setup: &Setup) -> Option<Box<dyn Engine<EngineMessage>>> {
+fn make(seed: u64, setup: &Setup) -> Option<Box<dyn Engine<EngineMessage> + Send>> {
     let (me, now_ns) = (setup.me, setup.now_ns);
     let members = setup.members.clone();
-    let mut engine: Box<dyn Engine<EngineMessage>> = match setup.kind {
+    let mut engine: Box<dyn Engine<EngineMessage> + Send> = match setup.kind {
         Kind::Hsuc => Box::new(Carried::new(Hsuc::new(me, members, setup.first))),
         Kind::Lowi => {
             let config = lowi::Config { drift_ppm: 250, ..lowi::Config::new(PERIOD_NS, LAMBDA_MIN_NS + DELTA_MAX_NS) };
