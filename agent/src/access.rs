@@ -124,6 +124,7 @@ pub struct Policy {
     monitor: Set,
     read: Set,
     reload: Set,
+    groups: Set,
 }
 
 impl Policy {
@@ -138,6 +139,7 @@ impl Policy {
             monitor: set("monitor", &config.monitor),
             read: set("read", &config.read),
             reload: set("reload", &config.reload),
+            groups: set("groups", &config.groups),
         };
         (policy, warnings)
     }
@@ -194,6 +196,14 @@ impl Policy {
     /// [`ErrorCode::Permission`].
     pub fn may_forget(&self, peer: &Peer) -> Result<(), Refused> {
         if self.reload.contains(peer) { Ok(()) } else { refuse(peer, "have a host forgotten", "reload") }
+    }
+
+    /// May `peer` change groups, open them and propose values?
+    ///
+    /// # Errors
+    /// [`ErrorCode::Permission`].
+    pub fn may_group(&self, peer: &Peer) -> Result<(), Refused> {
+        if self.groups.contains(peer) { Ok(()) } else { refuse(peer, "change or open groups", "groups") }
     }
 
     /// May `peer` shut or recover the fence? Who may change the agent may.

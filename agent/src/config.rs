@@ -391,6 +391,8 @@ pub struct AccessConfig {
     pub read: Who,
     /// May make the agent read its configuration again, and shut or recover the fence.
     pub reload: Who,
+    /// May begin, join and leave groups, open them, and propose values.
+    pub groups: Who,
 }
 
 impl Default for AccessConfig {
@@ -402,6 +404,7 @@ impl Default for AccessConfig {
             monitor: Who::everyone(),
             read: Who::everyone(),
             reload: nobody(),
+            groups: nobody(),
         }
     }
 }

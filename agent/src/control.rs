@@ -31,7 +31,7 @@ use crate::worker::{Answer as LookedUp, Found, Source, Whose, Worker};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use fide_lane::PathSpec;
 use fide_wire::control::{
-    BECAME_MAX, CheckOutcome, Checked, ErrorCode, FenceOrder, HistoryEvent, PROGRESS_LIMIT_NS, PROTOCOL, REASON_MAX, Refused,
+    BECAME_MAX, CheckOutcome, Checked, ErrorCode, FenceOrder, GroupOrder, HistoryEvent, PROGRESS_LIMIT_NS, PROTOCOL, REASON_MAX, Refused,
     Reply, Request, RingKind, Selector, Status, WatchStatus, bridge,
 };
 use fide_wire::level::{Level, TIMING_EVENT_CODE};
@@ -1934,6 +1934,21 @@ impl Control {
                 self.begin_check(i, Check::new(self.connections[i].id, &peer, since_ns, deadline_ns, wait_ns)?)
             }
             Request::Extend { known_ns, valid_ns, anew } => plain(self.extend(i, known_ns, valid_ns, anew)?),
+            Request::Group { order } => {
+                let peer = &self.connections[i].peer;
+                match order {
+                    GroupOrder::Status => self.policy.may_read(peer)?,
+                    _ => self.policy.may_group(peer)?,
+                }
+                plain(self.core.ask(move |core| core.order_group(order)).ok_or_else(stuck)??)
+            }
+            Request::OpenGroup { name, client, behind } => {
+                self.policy.may_group(&self.connections[i].peer)?;
+                let random = || fide_lane::random().map(|n| n.max(1));
+                let client = if client == 0 { random().map_err(|e| Refused { code: ErrorCode::System, what: e.to_string() })? } else { client };
+                let fd = self.core.ask(move |core| core.open_group(&name, client, behind)).ok_or_else(stuck)??;
+                Ok(Some((Reply::GroupOpened { client }, Some(fd))))
+            }
         }
     }
 

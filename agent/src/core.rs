@@ -10,6 +10,7 @@
 //! Everything that may wait (files, clients, hooks, name look-ups) lives in the control thread, which reaches the loop by
 //! [`Command`]s and hears from it by [`Happened`].
 
+mod groups;
 mod tables;
 
 use crate::answerers::{self, Answerer, Answerers};
@@ -38,6 +39,7 @@ use fide_proto::detector::{
 use fide_proto::node::Tables;
 use fide_proto::node::introductions::Introductions;
 use fide_proto::node::table::Owner;
+use fide_proto::services::groups::Groups;
 use fide_wire::control::{ErrorCode, HistoryEvent, Refused, Reply, TargetState};
 use fide_wire::event::{Record, RecordKind};
 use fide_wire::frame::introduction::{Answer, Hello};
@@ -328,6 +330,15 @@ pub struct Core {
     outcomes: [SendOutcome; PATHS],
     /// When others that depend on it are told next what arrived of them.
     confirm_fences_at: u64,
+    /// Replicated logs, and the applications of this host that have them open.
+    groups: Groups,
+    sessions: Vec<groups::Session>,
+    sessions_ready: bool,
+    session_buffer: Vec<u8>,
+    session_out: Vec<u8>,
+    /// When the last heartbeat left, and whether it carried what groups had to say.
+    beaten_ns: u64,
+    rode: bool,
 }
 
 #[derive(Default)]
@@ -444,6 +455,13 @@ impl Core {
             carriers: [false; PATHS],
             outcomes: [SendOutcome::default(); PATHS],
             confirm_fences_at: u64::MAX,
+            groups: Groups::new(groups::config(start.node, start.incarnation, start.period_ns)),
+            sessions: Vec::new(),
+            sessions_ready: false,
+            session_buffer: Vec::new(),
+            session_out: Vec::new(),
+            beaten_ns: 0,
+            rode: false,
             start,
         };
         core.wait_for_descriptors()?;
@@ -536,6 +554,7 @@ impl Core {
         self.heart.tick(now);
         self.beat(now);
         self.drain_inbox(PACKETS_AT_ONCE);
+        self.exchange_groups(now_ns());
         self.run_commands();
         self.hand_back();
         self.judge(now_ns());
@@ -562,7 +581,7 @@ impl Core {
     // ---- waiting ------------------------------------------------------------------------------------------------------------
 
     fn next_deadline(&self) -> u64 {
-        [self.detector.poll_timeout(), self.tables.poll_timeout(), self.progress.poll_timeout(), self.leave_at()]
+        [self.detector.poll_timeout(), self.tables.poll_timeout(), self.progress.poll_timeout(), self.leave_at(), self.groups.poll_timeout()]
             .into_iter()
             .flatten()
             .chain([self.pacer.next_ns(), self.housekeeping_at, self.confirm_fences_at, self.progress_owed_at])
@@ -614,7 +633,9 @@ impl Core {
                 std::ptr::null(),
             )
         };
-        if n > 0 && events.iter().take(n as usize).any(|e| e.u64 == self.ends.wake.as_raw_fd() as u64) {
+        let woken = || events.iter().take(n.max(0) as usize);
+        self.sessions_ready |= !self.sessions.is_empty() && woken().any(|e| self.is_session(e.u64 as std::os::fd::RawFd));
+        if woken().any(|e| e.u64 == self.ends.wake.as_raw_fd() as u64) {
             let mut count = 0u64;
             // SAFETY: an open eventfd and eight bytes to fill. Non-blocking; nothing to read is no error here.
             unsafe { libc::read(self.ends.wake.as_raw_fd(), (&raw mut count).cast(), 8) };
@@ -637,6 +658,13 @@ impl Core {
             }
         }
         Ok(())
+    }
+
+    fn wait_for(&self, fd: &OwnedFd, events: u32, how: libc::c_int) -> std::io::Result<()> {
+        let mut event = libc::epoll_event { events, u64: fd.as_raw_fd() as u64 };
+        // SAFETY: open descriptors and an event that lives across the call.
+        let r = unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), how, fd.as_raw_fd(), &raw mut event) };
+        if r < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
     }
 
     /// The control thread may be gone already; then there is nobody to hear it.
@@ -841,7 +869,8 @@ impl Core {
             return self.own_name(packet, now);
         }
         match packet.header.kind {
-            Kind::Heartbeat => self.piggyback(head, packet),
+            Kind::Heartbeat => self.piggyback(head, packet, now),
+            Kind::Message => self.segment_came(&packet.header, packet.body, now),
             Kind::Hello => match Hello::read(packet.body) {
                 Some(hello) => self.asked(&packet.header, &hello, now),
                 None => tracing::warn!("hello of {:08x} not understood", packet.header.sender),
@@ -876,11 +905,18 @@ impl Core {
         }
     }
 
-    fn piggyback(&mut self, head: &Record, packet: &Packet<'_>) {
-        let Some((app, message)) = packet.body.split_at_checked(2) else { return };
-        let low = u16::from_be_bytes([app[0], app[1]]);
+    fn piggyback(&mut self, head: &Record, packet: &Packet<'_>, now: u64) {
         let Some(slot) = self.slot(packet.header.sender) else { return };
         let Some(peer) = self.peers[slot].as_mut() else { return };
+        if !packet.items.is_empty() {
+            let is_believed = peer.incarnation == packet.header.incarnation && !peer.condemned && !peer.left;
+            if is_believed && peer.first_piggyback(packet.header.number) {
+                self.rides_came(packet, now);
+            }
+            return;
+        }
+        let Some((app, message)) = packet.body.split_at_checked(2) else { return };
+        let low = u16::from_be_bytes([app[0], app[1]]);
         let Some(app) = peer.apps.iter().rev().find(|(n, a)| **n as u16 == low && a.ended.is_none()).map(|(n, _)| *n) else {
             return;
         };
@@ -983,6 +1019,7 @@ impl Core {
         self.fence_members();
         self.start.known.insert(a.name.clone(), h.incarnation);
         self.say(Happened::PeerIncarnation(a.name.clone(), h.incarnation));
+        self.groups.handle_life(now, h.sender, h.incarnation);
         self.announce_soon(now); // so that the newcomer knows us at once
     }
 
@@ -1158,6 +1195,7 @@ impl Core {
 
     fn begin_incarnation(&mut self, after: u32, now: u64) {
         self.start.incarnation = self.start.incarnation.max(after).saturating_add(1);
+        self.groups.begin_incarnation(now, self.start.incarnation);
         self.receiver.set_incarnation(self.start.incarnation);
         self.introductions.begin_incarnation(self.start.incarnation);
         self.detector.set_self_incarnation(self.start.incarnation);
@@ -1199,6 +1237,7 @@ impl Core {
 
     /// This host is fenced: its applications hear it first, since they must stop.
     fn tell_fenced(&mut self, why: FencedWhy, now: u64) {
+        self.groups.stop(now);
         let (node, incarnation, name) = (self.start.node, self.start.incarnation, self.start.name.clone());
         let record = self.host_record(Cause::Fenced, Grade::Certain, node, incarnation, now);
         self.publish_host(node, &name, &Record { flags: Record::LOCAL, code: why as i32, ..record });
@@ -1372,8 +1411,27 @@ impl Core {
         }
     }
 
-    /// Encodes for every path and sends with one call. Returns the stamp.
+    /// The next heartbeat, with the items of groups or a piggyback.
+    fn transmit_heartbeat(&mut self, body: &[u8]) -> u64 {
+        let rode = self.rode;
+        self.transmit_as(Kind::Heartbeat, self.number, |out, header, keys| match rode {
+            true => fide_wire::packet::encode_items(out, header, body, keys),
+            false => fide_wire::packet::encode(out, header, None, body, keys),
+        })
+    }
+
     fn transmit(&mut self, kind: Kind, number: u64, notice: Option<&Notice>, body: &[u8]) -> u64 {
+        self.transmit_as(kind, number, |out, header, keys| fide_wire::packet::encode(out, header, notice, body, keys))
+    }
+
+    /// Encodes for every path and sends with one call. Returns the stamp.
+    fn transmit_as(
+        &mut self,
+        kind: Kind,
+        number: u64,
+        encode: impl Fn(&mut [u8; PACKET_MAX], &Header, &Keyring) -> Result<usize, fide_wire::packet::EncodeError>,
+    ) -> u64 {
+        self.outcomes = [SendOutcome::default(); PATHS];
         if self.is_fenced() {
             return now_ns(); // as far as the gates reach, they would block it; a fenced host is not alive on the others either
         }
@@ -1382,7 +1440,7 @@ impl Core {
         for (path, length) in lens.iter_mut().enumerate() {
             let header = self.header(kind, path as u8, number);
             stamp = header.sent_ns;
-            match fide_wire::packet::encode(&mut self.packets[path], &header, notice, body, &self.start.keys) {
+            match encode(&mut self.packets[path], &header, &self.start.keys) {
                 Ok(len) => *length = len,
                 Err(e) => tracing::error!("{kind:?} not sent: {e}"),
             }
@@ -1410,11 +1468,27 @@ impl Core {
         if let Some(why) = self.fence.as_mut().and_then(|f| f.check(now)) {
             self.tell_fenced(why, now);
         }
+        self.send_heartbeat(now);
+    }
+
+    /// A heartbeat leaves, with what a process piggybacks, or what groups do: in turns, if both wait.
+    fn send_heartbeat(&mut self, now: u64) {
         let mut body = std::mem::take(&mut self.body);
-        let from = self.watchlist.take_piggyback(&mut body);
+        let before = self.beaten_ns;
+        body.clear();
+        let rides = !self.groups.is_empty() && (!self.rode || !self.watchlist.is_piggyback_waiting());
+        if rides {
+            self.take_rides(&mut body, now);
+        }
+        self.rode = !body.is_empty();
+        let from = if self.rode { None } else { self.watchlist.take_piggyback(&mut body) };
         self.number += 1;
-        let sent_ns = self.transmit(Kind::Heartbeat, self.number, None, &body);
+        let sent_ns = self.transmit_heartbeat(&body);
+        self.beaten_ns = now_ns();
         self.fence_beat(now);
+        if rides {
+            self.rides_left(before);
+        }
         if let Some(app) = from {
             // Who monitors it on this host hears the same.
             let record = Record {
@@ -2128,6 +2202,9 @@ impl Core {
     }
 
     fn verdict(&mut self, v: &Verdict, now: u64) {
+        if v.app == 0 {
+            self.groups_judge(v.node, v.incarnation, v.cause, v.grade, now);
+        }
         let host = self.node_name(v.node);
         let app = (v.app != 0).then(|| self.app_name(v.node, v.app));
         // Notices were published when they came in, by the kernel where it could.
@@ -2493,6 +2570,8 @@ impl Core {
         let number = self.receiver.next_notice();
         let notice =
             Notice { notice: number, app: 0, cause: Cause::Left, grade: Grade::Certain, flags: 0, code: 0, event_ns: now };
+        // Others hear that it left, and go on without its members.
+        self.groups.stop(now);
         self.stopping = Some((now, notice, 0));
         self.leave_again(now);
         self.write_change(&notice, now);

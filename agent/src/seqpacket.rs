@@ -94,6 +94,44 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
+/// What a socket held.
+pub enum Received {
+    /// A message of this length; 0 for one that is longer than the buffer, which nobody says.
+    Message(usize),
+    /// Nothing now.
+    Nothing,
+    /// It is closed.
+    Closed,
+}
+
+/// Reads one message into `buffer`.
+#[must_use]
+pub fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Received {
+    // SAFETY: an open socket and a buffer of the stated length. MSG_TRUNC returns the true length.
+    let n = unsafe {
+        libc::recv(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT | libc::MSG_TRUNC)
+    };
+    match usize::try_from(n) {
+        Ok(0) => Received::Closed,
+        Ok(n) if n > buffer.len() => Received::Message(0),
+        Ok(n) => Received::Message(n),
+        Err(_) => match io::Error::last_os_error().kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Received::Nothing,
+            _ => Received::Closed,
+        },
+    }
+}
+
+/// Writes one message; `false` when there was no room. That the other end is closed, the next read tells.
+#[must_use]
+pub fn send_now(fd: BorrowedFd<'_>, message: &[u8]) -> bool {
+    // SAFETY: an open socket and a message of the stated length.
+    let n = unsafe {
+        libc::send(fd.as_raw_fd(), message.as_ptr().cast(), message.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+    };
+    n >= 0 || !matches!(io::Error::last_os_error().raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR))
+}
+
 /// What a connection had to say.
 pub enum Read {
     /// A message. (Descriptors sent by a client are never taken.)

@@ -429,6 +429,12 @@ impl Watchlist {
         self.dropped.extend(gone);
     }
 
+    /// Whether a process has a message for the next heartbeat.
+    #[must_use]
+    pub fn is_piggyback_waiting(&self) -> bool {
+        self.by_app.values().any(|w| w.bridge.as_ref().is_some_and(Bridge::is_waiting))
+    }
+
     /// The next piggybacked message: `body` becomes the heartbeat's body. Returns whose it is.
     /// Users take turns, and the processes of each user take turns; at least every second message
     /// is root's while one of root's waits.

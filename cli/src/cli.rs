@@ -79,6 +79,8 @@ pub enum Command {
     Forget(crate::cmd::forget::ForgetArgs),
     /// The fence of this host: how it is; shut it; open it again after it closed
     Fence(crate::cmd::fence::FenceArgs),
+    /// Groups: a log that several hosts agree on, also while hosts crash
+    Group(crate::cmd::group::GroupArgs),
     /// Run the agent, fided, in the foreground
     Agent(crate::cmd::agent::AgentArgs),
     /// Hosts and switches on this machine, made of network namespaces

@@ -31,6 +31,7 @@ pub fn text() -> String {
     def("CHANGE_LEN", Change::LEN as u64);
     def("ITEM_HEAD", items::HEAD_LEN as u64);
     def("CHANNEL_PIGGYBACK", Channel::Piggyback as u64);
+    def("CHANNEL_GROUPS", Channel::Groups as u64);
     def("PACKET_MAX", packet::PACKET_MAX as u64);
     def("PIGGYBACK_HEAD", packet::PIGGYBACK_HEAD as u64);
     def("PIGGYBACK_MAX", crate::PIGGYBACK_MAX as u64);

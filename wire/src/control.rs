@@ -196,6 +196,108 @@ pub enum Request {
         #[serde(default)]
         anew: bool,
     },
+    /// Looks at the groups of this host, or changes them.
+    Group {
+        /// What to do.
+        order: GroupOrder,
+    },
+    /// Opens a group for the calling process. The reply carries one end of a socket on which [`crate::session`] is spoken.
+    OpenGroup {
+        /// Its name.
+        name: String,
+        /// The client's id; 0: the agent makes one. Whoever comes back with its id proposes nothing twice.
+        #[serde(default)]
+        client: u64,
+        /// Entries that it has read.
+        #[serde(default)]
+        behind: u64,
+    },
+}
+
+/// What is asked of groups.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "group", rename_all = "kebab-case")]
+pub enum GroupOrder {
+    /// How do all groups of this host stand?
+    Status,
+    /// Begin a group.
+    Create {
+        /// Its name.
+        name: String,
+        /// `huc` or `hsuc`.
+        engine: String,
+        /// `trust-contract` or `fence`.
+        policy: String,
+        /// Its hosts, this one among them; the first one leads.
+        hosts: Vec<String>,
+    },
+    /// Become a member of a group that runs on other hosts.
+    Join {
+        /// Its name.
+        name: String,
+    },
+    /// Leave a group; the others go on.
+    Leave {
+        /// Its name.
+        name: String,
+    },
+    /// Go on with another engine.
+    Switch {
+        /// Its name.
+        name: String,
+        /// Which.
+        engine: String,
+    },
+}
+
+/// How a group stands, as seen from this host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GroupStatus {
+    /// Its name.
+    pub name: String,
+    /// Tells groups of one name apart.
+    pub generation: u64,
+    /// Its engine now.
+    pub engine: String,
+    /// What it makes of inferred verdicts.
+    pub policy: String,
+    /// How far it is here.
+    pub stage: crate::session::Stage,
+    /// Why it has not begun; empty otherwise.
+    #[serde(default)]
+    pub why: String,
+    /// This host's member.
+    #[serde(default)]
+    pub me: Option<u16>,
+    /// The leading member.
+    #[serde(default)]
+    pub leader: Option<u16>,
+    /// Its members.
+    pub members: Vec<GroupMember>,
+    /// Entries applied here.
+    pub index: u64,
+    /// Proposals of this host that wait.
+    pub pending: usize,
+    /// Why this host's last member stopped; empty: none did.
+    #[serde(default)]
+    pub halted: String,
+    /// Bytes of entries that are kept here.
+    pub kept_bytes: usize,
+    /// Applications of this host that have it open.
+    pub sessions: usize,
+}
+
+/// One member of a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupMember {
+    /// Its id.
+    pub id: u16,
+    /// Its host.
+    pub host: String,
+    /// That host's incarnation.
+    pub incarnation: u32,
+    /// It is known to have crashed.
+    pub crashed: bool,
 }
 
 /// What is asked of the fence.
@@ -324,6 +426,16 @@ pub enum Reply {
         gate: String,
         /// t_valid now: later than asked for when it was.
         valid_ns: u64,
+    },
+    /// To [`Request::Group`] with [`GroupOrder::Status`].
+    Groups {
+        /// All of this host.
+        groups: Vec<GroupStatus>,
+    },
+    /// To [`Request::OpenGroup`], with one descriptor.
+    GroupOpened {
+        /// The client's id.
+        client: u64,
     },
     /// A refusal.
     Error(Refused),

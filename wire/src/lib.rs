@@ -20,6 +20,7 @@ pub mod mac;
 pub mod marks;
 pub mod names;
 pub mod packet;
+pub mod session;
 pub mod sv_package;
 pub mod verdict;
 

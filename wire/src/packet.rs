@@ -2,13 +2,14 @@
 //!
 //! | kind | on the wire | body |
 //! |---|---|---|
-//! | heartbeat | [`frame::Kind::Heartbeat`] | nothing, or an item with the piggyback of one process ([`frame::items`]) |
+//! | heartbeat | [`frame::Kind::Heartbeat`] | nothing, or items ([`frame::items`]): the piggyback of one process first, then those of groups |
 //! | notice, leave | [`frame::Kind::Change`] | one [`Change`] of the sender's own table; row 0 is its agent, which leaves |
 //! | pull | [`frame::Kind::Pull`] | [`frame::table::Pull`] |
 //! | rows | [`frame::Kind::Rows`] | [`frame::table::RowsHead`] and rows |
 //! | path report | [`frame::Kind::PathReport`] | [`ReportEntry`] each |
 //! | announcement | [`frame::Kind::Introduction`] | [`Announce`] as JSON |
 //! | hello | [`frame::Kind::Hello`] | [`frame::introduction::Hello`] |
+//! | message | [`frame::Kind::Message`], channel [`Channel::Groups`] | a segment of the link between two nodes' groups |
 //!
 //! `number` grows within (sender, incarnation, path, class), the classes being heartbeats and everything else; what does
 //! not grow is refused as a replay. Frames of other kinds are authenticated, counted as [`Refusal::Kind`] and ignored.
@@ -63,12 +64,23 @@ pub enum Kind {
     /// The sender asks others to show that they live now ([`crate::frame::introduction::Hello`]). They answer in an
     /// [`Announce`].
     Hello,
+    /// A segment of the link between the groups of two nodes.
+    Message,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Kind; 8] =
-        [Kind::Heartbeat, Kind::Notice, Kind::Leave, Kind::Pull, Kind::Rows, Kind::PathReport, Kind::Announce, Kind::Hello];
+    pub const ALL: [Kind; 9] = [
+        Kind::Heartbeat,
+        Kind::Notice,
+        Kind::Leave,
+        Kind::Pull,
+        Kind::Rows,
+        Kind::PathReport,
+        Kind::Announce,
+        Kind::Hello,
+        Kind::Message,
+    ];
 
     /// The kind of its frames.
     #[must_use]
@@ -81,6 +93,7 @@ impl Kind {
             Kind::PathReport => frame::Kind::PathReport,
             Kind::Announce => frame::Kind::Introduction,
             Kind::Hello => frame::Kind::Hello,
+            Kind::Message => frame::Kind::Message,
         }
     }
 
@@ -95,8 +108,18 @@ impl Kind {
             frame::Kind::PathReport => Kind::PathReport,
             frame::Kind::Introduction => Kind::Announce,
             frame::Kind::Hello => Kind::Hello,
+            frame::Kind::Message => Kind::Message,
             _ => return None,
         })
+    }
+
+    /// The channel of its frames.
+    #[must_use]
+    pub const fn channel(self) -> Channel {
+        match self {
+            Kind::Message => Channel::Groups,
+            _ => Channel::Node,
+        }
     }
 
     /// Whether it carries a notice.
@@ -260,8 +283,10 @@ pub struct Packet<'a> {
     pub header: Header,
     /// Present for [`Kind::Notice`] and [`Kind::Leave`].
     pub notice: Option<Notice>,
-    /// The body, authenticated; empty when there is none.
+    /// The body, authenticated; empty when there is none. Of a heartbeat, the piggyback of a process.
     pub body: &'a [u8],
+    /// The items of a heartbeat behind that piggyback ([`items::read`]).
+    pub items: &'a [u8],
 }
 
 impl Notice {
@@ -295,9 +320,11 @@ pub fn decode<'a>(bytes: &'a [u8], cluster: u32, keys: &Keyring) -> Result<Packe
     let h = frame.header;
     let mut kind = Kind::of(frame.kind).ok_or(Refusal::Kind)?;
     let mut notice = None;
-    let mut body = frame.body;
+    let (mut body, mut rest): (&[u8], &[u8]) = (frame.body, &[]);
     match kind {
-        Kind::Heartbeat => body = piggyback(body)?,
+        Kind::Heartbeat => (body, rest) = piggyback(body)?,
+        // Another service's, which this version has not got.
+        Kind::Message if h.channel != kind.channel() as u8 => return Err(Refusal::Kind),
         Kind::Notice | Kind::Leave => {
             let n = one_change(body)?.and_then(|change| Notice::of(&change, h.sender)).ok_or(Refusal::Kind)?;
             kind = if n.app == 0 { Kind::Leave } else { Kind::Notice };
@@ -317,17 +344,18 @@ pub fn decode<'a>(bytes: &'a [u8], cluster: u32, keys: &Keyring) -> Result<Packe
         period_ns: h.period_ns,
         table_version: h.table_version,
     };
-    Ok(Packet { header, notice, body })
+    Ok(Packet { header, notice, body, items: rest })
 }
 
-/// The piggyback in the body of a heartbeat: its first item, if it is one. What follows is for services that this version does not
-/// know.
-fn piggyback(body: &[u8]) -> Result<&[u8], Refusal> {
+/// The piggyback in the body of a heartbeat, its first item if that is one, and the items behind it.
+fn piggyback(body: &[u8]) -> Result<(&[u8], &[u8]), Refusal> {
     match items::read(body).next() {
-        None => Ok(&[]),
+        None => Ok((&[], &[])),
         Some(Err(_)) => Err(Refusal::Short),
-        Some(Ok(item)) if item.channel == Channel::Piggyback as u8 => Ok(item.bytes),
-        Some(Ok(_)) => Ok(&[]),
+        Some(Ok(item)) if item.channel == Channel::Piggyback as u8 => {
+            Ok((item.bytes, &body[items::HEAD_LEN + item.bytes.len()..]))
+        }
+        Some(Ok(_)) => Ok((&[], body)),
     }
 }
 
@@ -372,9 +400,30 @@ pub fn encode(
     if body.len() > BODY_MAX {
         return Err(EncodeError::TooLarge { size: body.len(), limit: BODY_MAX });
     }
-    let h = frame::Header {
+    let h = frame_header(header);
+    let written = match notice {
+        Some(n) => frame::encode(out, &h, &n.change(header.sender).bytes(), keys),
+        None if header.kind == Kind::Heartbeat && !body.is_empty() => {
+            frame::encode_parts(out, &h, [&items::head(Channel::Piggyback, body.len() as u16), body], keys)
+        }
+        None => frame::encode(out, &h, body, keys),
+    };
+    written.map_err(|e| EncodeError::TooLarge { size: e.size, limit: e.limit })
+}
+
+/// Writes a heartbeat with these items, of which none is a process's piggyback, and returns its length.
+///
+/// # Errors
+/// [`EncodeError::TooLarge`] when they exceed [`frame::BODY_MAX`].
+pub fn encode_items(out: &mut [u8; PACKET_MAX], header: &Header, items: &[u8], keys: &Keyring) -> Result<usize, EncodeError> {
+    let h = frame_header(&Header { kind: Kind::Heartbeat, ..*header });
+    frame::encode(out, &h, items, keys).map_err(|e| EncodeError::TooLarge { size: e.size, limit: e.limit })
+}
+
+fn frame_header(header: &Header) -> frame::Header {
+    frame::Header {
         kind: header.kind.frame() as u8,
-        channel: Channel::Node as u8,
+        channel: header.kind.channel() as u8,
         path: header.path,
         key_id: 0,
         cluster: header.cluster,
@@ -384,15 +433,7 @@ pub fn encode(
         sent_ns: header.sent_ns,
         period_ns: header.period_ns,
         table_version: header.table_version,
-    };
-    let written = match notice {
-        Some(n) => frame::encode(out, &h, &n.change(header.sender).bytes(), keys),
-        None if header.kind == Kind::Heartbeat && !body.is_empty() => {
-            frame::encode_parts(out, &h, [&items::head(Channel::Piggyback, body.len() as u16), body], keys)
-        }
-        None => frame::encode(out, &h, body, keys),
-    };
-    written.map_err(|e| EncodeError::TooLarge { size: e.size, limit: e.limit })
+    }
 }
 
 /// One entry of a [`Kind::PathReport`] body: what the sender of the report receives from `node` on `path`.
@@ -676,7 +717,7 @@ mod tests {
             let body = if notice.is_some() { &[][..] } else { &body };
             let mut out = [0; PACKET_MAX];
             let len = encode(&mut out, &header, notice.as_ref(), body, &ring()).unwrap();
-            prop_assert_eq!(decode(&out[..len], cluster, &ring()), Ok(Packet { header, notice, body }));
+            prop_assert_eq!(decode(&out[..len], cluster, &ring()), Ok(Packet { header, notice, body, items: &[] }));
             for cut in 0..len {
                 prop_assert!(decode(&out[..cut], cluster, &ring()).is_err());
             }

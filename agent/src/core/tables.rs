@@ -258,7 +258,7 @@ impl Core {
     }
 
     /// Sends to one host, on every path by which it can be reached.
-    fn send_to(&mut self, node: u32, kind: Kind, body: &[u8]) {
+    pub(super) fn send_to(&mut self, node: u32, kind: Kind, body: &[u8]) {
         let addresses = self.slot(node).and_then(|slot| self.peers[slot].as_ref()).map_or([None; PATHS], |p| p.addresses);
         if addresses.iter().all(Option::is_none) {
             self.send_event(kind, None, body);

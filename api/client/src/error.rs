@@ -54,6 +54,9 @@ pub enum Error {
     /// The piggyback bridge has no room: messages are produced faster than heartbeats carry them away.
     #[error("the piggyback bridge is full: one message leaves with each heartbeat, try again after the next")]
     Full,
+    /// As many proposals wait for their entries as may.
+    #[error("as many proposals wait as may: read the group's entries, and propose again")]
+    Busy,
     /// The connection to the agent is over. Says nothing about anything that is monitored.
     #[error("the connection to the agent is lost")]
     Disconnected,
@@ -94,7 +97,7 @@ impl Error {
             Error::Protocol(_) | Error::Invalid(_) => ErrorCode::Invalid,
             Error::TooLarge { .. } => ErrorCode::TooLarge,
             Error::NotSent { .. } => ErrorCode::NotSent,
-            Error::Full => ErrorCode::Full,
+            Error::Full | Error::Busy => ErrorCode::Full,
             Error::Ring(_) | Error::System { .. } => ErrorCode::System,
         }
     }

@@ -30,6 +30,8 @@ mod ring;
 mod shm;
 mod sys;
 
+pub mod group;
+
 pub use beats::sent;
 pub use callbacks::Callbacks;
 pub use client::{Client, Monitored, Options, Resources, Resumed};

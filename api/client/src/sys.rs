@@ -165,8 +165,17 @@ pub fn deadline(timeout: Option<Duration>) -> Option<Instant> {
 
 /// Waits until `fd` can be read or has hung up; `false` when the deadline passes first.
 pub fn wait_readable(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> io::Result<bool> {
+    wait_for(fd, libc::POLLIN, deadline)
+}
+
+/// Waits until `fd` can be written or has hung up; `false` when the deadline passes first.
+pub fn wait_writable(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> io::Result<bool> {
+    wait_for(fd, libc::POLLOUT, deadline)
+}
+
+fn wait_for(fd: BorrowedFd<'_>, events: libc::c_short, deadline: Option<Instant>) -> io::Result<bool> {
     loop {
-        let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
         // SAFETY: one pollfd, alive through the call.
         match check(unsafe { libc::poll(&raw mut poll, 1, left_ms(deadline)) }) {
             Ok(0) if deadline.is_some_and(|d| Instant::now() >= d) => return Ok(false),

@@ -10,6 +10,7 @@ pub mod events;
 pub mod explain;
 pub mod fence;
 pub mod forget;
+pub mod group;
 pub mod lab;
 pub mod man;
 pub mod monitor;
@@ -38,6 +39,7 @@ pub fn run(context: &Context, command: Command) -> Result<ExitCode, Failure> {
         Command::Reload => reload::run(context),
         Command::Forget(args) => forget::run(context, &args),
         Command::Fence(args) => fence::run(context, &args),
+        Command::Group(args) => group::run(context, args),
         Command::Agent(args) => agent::run(&args),
         Command::Lab(args) => lab::run(context, args),
         Command::Demo(args) => demo::run(context, &args),

@@ -4,6 +4,7 @@ pub mod event;
 pub mod explain;
 pub mod fence;
 pub mod foreign;
+pub mod group;
 pub mod lab;
 pub mod status;
 

@@ -3,9 +3,9 @@
 
 use fide_wire::control::{Reply, Request};
 use fide_wire::event::Record;
-use fide_wire::frame::{BODY_AT, HEADER_LEN};
+use fide_wire::frame::{BODY_AT, Channel, HEADER_LEN};
 use fide_wire::mac::{Key, Keyring};
-use fide_wire::packet::{Announce, BODY_MAX, PACKET_MAX, Refusal, ReportEntry, VERSION, decode, encode};
+use fide_wire::packet::{Announce, BODY_MAX, PACKET_MAX, Refusal, ReportEntry, VERSION, decode, encode, encode_items};
 use fide_wire::verdict::VerdictId;
 use zerocopy::IntoBytes;
 
@@ -52,7 +52,17 @@ fn same_again(bytes: &[u8], keys: &Keyring) -> Result<Vec<u8>, Refusal> {
             encode(&mut out, &packet.header, packet.notice.as_ref(), packet.body, keys).expect("it was small enough to be read");
         let mut again = decode(&out[..n], CLUSTER, keys).expect("it was just written");
         again.header.key_id = packet.header.key_id; // the one to send with
+        again.items = packet.items; // written by encode_items
         assert_eq!(again, packet);
+    }
+    // A piggyback that is not the first item is nobody's, and would be one if it were written first.
+    if packet.items.first().is_some_and(|channel| *channel != Channel::Piggyback as u8) {
+        let mut out = [0; PACKET_MAX];
+        let n = encode_items(&mut out, &packet.header, packet.items, keys).expect("it was small enough to be read");
+        // Cut short, it was no matter behind a piggyback.
+        if let Ok(again) = decode(&out[..n], CLUSTER, keys) {
+            assert_eq!((again.header.kind, again.body, again.items), (packet.header.kind, &[][..], packet.items));
+        }
     }
     Ok(packet.body.to_vec())
 }

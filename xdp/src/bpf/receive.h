@@ -2,7 +2,7 @@
 /* The receive program: one pass over a packet in the driver's poll, before the stack.
  *
  *   not ours -> XDP_PASS          refused -> counted, XDP_DROP
- *   heartbeat -> peers[slot]      its piggyback -> rings of the subscribers
+ *   heartbeat -> peers[slot]      its piggyback -> rings of the subscribers; what groups piggyback -> `inbox`
  *   notice -> rings of the subscribers, then `urgent`
  *   all else -> `inbox`
  *
@@ -557,6 +557,12 @@ static __always_inline int piggyback_len(struct fide_scratch *s)
 	return item[0] == FIDE_CHANNEL_PIGGYBACK ? len : 0;
 }
 
+/* Whether the first item of the heartbeat in the scratch room is what a group's engine piggybacks: the agent's to read. */
+static __always_inline bool is_for_groups(struct fide_scratch *s)
+{
+	return *((__u8 *)s + PACKET_AT + FIDE_BODY_AT) == FIDE_CHANNEL_GROUPS;
+}
+
 /* The piggyback of the heartbeat in the scratch room: written to the rings of the subscribers of the process it is from, once, and not after the process's end
  * was told. */
 static __always_inline int piggyback(struct fide_scratch *s, struct fide_record *head, __u32 slot)
@@ -592,7 +598,7 @@ static __always_inline int piggyback(struct fide_scratch *s, struct fide_record 
 /* Kinds that mean something here (fide_wire::packet::Kind). */
 #define KINDS                                                                                                          \
 	(1U << FIDE_KIND_HEARTBEAT | 1U << FIDE_KIND_CHANGE | 1U << FIDE_KIND_HELLO | 1U << FIDE_KIND_INTRODUCTION |   \
-	 1U << FIDE_KIND_PATH_REPORT | 1U << FIDE_KIND_PULL | 1U << FIDE_KIND_ROWS)
+	 1U << FIDE_KIND_PATH_REPORT | 1U << FIDE_KIND_PULL | 1U << FIDE_KIND_ROWS | 1U << FIDE_KIND_MESSAGE)
 
 static __always_inline int receive(struct xdp_md *ctx)
 {
@@ -669,6 +675,9 @@ static __always_inline int receive(struct xdp_md *ctx)
 		is_kept = true;
 	}
 	if (kind > 31 || !(KINDS >> kind & 1))
+		return refuse(FIDE_REFUSED_KIND);
+	/* Another service's, which this version has not got. */
+	if (kind == FIDE_KIND_MESSAGE && (word >> 48 & 0xff) != FIDE_CHANNEL_GROUPS)
 		return refuse(FIDE_REFUSED_KIND);
 	sender = bpf_ntohl(load32(&f->sender));
 	if (kind == FIDE_KIND_CHANGE && !n)
@@ -767,6 +776,8 @@ static __always_inline int receive(struct xdp_md *ctx)
 			return XDP_DROP;
 		if (my->sockets)
 			goto whole_packet; /* somebody's ring is a socket, which only the agent can write: it serves all of them, in order */
+		if (is_for_groups(s))
+			goto whole_packet;
 		return piggyback(s, &record, slot);
 	}
 	if (!n)

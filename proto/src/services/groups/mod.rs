@@ -196,6 +196,21 @@ pub struct Status {
     pub kept_bytes: usize,
 }
 
+/// How a group stands, for its applications.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Brief<'a> {
+    /// How far it is.
+    pub stage: &'a Stage,
+    /// Our member.
+    pub me: Option<MemberId>,
+    /// Whom we take for the leader, and its node.
+    pub leader: Option<(MemberId, u32)>,
+    /// Which one of that name.
+    pub generation: u64,
+    /// Application entries that were applied here.
+    pub index: u64,
+}
+
 struct Group {
     plan: Plan,
     stage: Stage,
@@ -1068,6 +1083,21 @@ impl Groups {
             halted: group.halted,
             kept_bytes: group.state.bytes(),
         }
+    }
+
+    /// The same in few words, without allocating.
+    #[must_use]
+    pub fn brief(&self, name: &str) -> Option<Brief<'_>> {
+        let group = self.named(name)?;
+        let leader = group.member.as_ref().and_then(|member| member.log().leader());
+        let node = |leader| group.binding(leader).map_or(0, |binding| binding.node);
+        Some(Brief {
+            stage: &group.stage,
+            me: group.me,
+            leader: leader.map(|leader| (leader, node(leader))),
+            generation: group.plan.generation,
+            index: group.state.index(),
+        })
     }
 
     /// The group of this name.

@@ -19,9 +19,9 @@ use super::messages::Hostile;
 const KINDS: [Kind; 4] = [Kind::Hsuc, Kind::Huc, Kind::Lowi, Kind::Paxos];
 const CONFIG: Config = Config { pending_max: 16, early_max: 32, ask_interval_ns: 1_000 };
 
-fn make(setup: &Setup) -> Option<Box<dyn Engine<EngineMessage>>> {
+fn make(setup: &Setup) -> Option<Box<dyn Engine<EngineMessage> + Send>> {
     let (me, members, first, now_ns) = (setup.me, setup.members.clone(), setup.first, setup.now_ns);
-    let mut engine: Box<dyn Engine<EngineMessage>> = match setup.kind {
+    let mut engine: Box<dyn Engine<EngineMessage> + Send> = match setup.kind {
         Kind::Hsuc => Box::new(Carried::<_, hsuc::Message>::new(Hsuc::new(me, members, first))),
         Kind::Huc => Box::new(Carried::<_, huc::Message>::new(Huc::new(me, members, first))),
         Kind::Lowi => {

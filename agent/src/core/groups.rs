@@ -1,0 +1,577 @@
+//! Groups on the wire: what the loop hands to the service of groups, and what becomes of what that wants.
+//!
+//! ```text
+//! segments, rides of heartbeats, verdicts, lives ─► Groups ─► segments (unicast, both paths), rides, events
+//! an application's socket ─► propose ─────────────────┘   └─► entries ─► every application's socket
+//! ```
+
+use super::{Core, now_ns};
+use crate::seqpacket::{self, Received};
+use crate::subscribers::seqpacket_pair;
+use fide_proto::consensus::policy::Policy;
+use fide_proto::consensus::{Halted, Kind as EngineKind, log};
+use fide_proto::detector::State;
+use fide_proto::services::groups::message::Plan;
+use fide_proto::services::groups::state::Binding;
+use fide_proto::services::groups::{self, Config, Error, Event, Frame, Groups, Stage, Standing};
+use fide_proto::services::links;
+use fide_proto::group::MemberId;
+use fide_wire::control::{ErrorCode, GroupMember, GroupOrder, GroupStatus, Refused, Reply};
+use fide_wire::frame::items::{self, Item};
+use fide_wire::frame::{BODY_MAX, Channel};
+use fide_wire::packet::{Header, Kind, Packet};
+use fide_wire::session::{self, Piece, ToAgent, ToClient, Why};
+use fide_wire::verdict::{Cause, Grade};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+/// Segments that leave in one loop iteration: each takes some 20 µs on two paths.
+const SEGMENTS_AT_ONCE: usize = 32;
+/// Messages that are read from one application in one loop iteration.
+const PROPOSALS_AT_ONCE: usize = 64;
+/// Messages that are written to one application in one loop iteration.
+const ENTRIES_AT_ONCE: usize = 256;
+/// Applications of one host that have groups open.
+pub(crate) const SESSIONS_MAX: usize = 256;
+/// A heartbeat that carries a decision leaves early, but not so soon after the one before it.
+const EARLY_NS: u64 = 50_000;
+/// A segment that is not acknowledged is sent again after this or three periods, whichever is longer.
+const RESEND_NS: u64 = 3_000_000;
+
+/// One application that has a group open.
+pub(super) struct Session {
+    fd: OwnedFd,
+    name: String,
+    client: u64,
+    /// The last entry that was written to it.
+    index: u64,
+    /// The place in the snapshot that is being written to it: last entry, bytes written.
+    snapshot: Option<(u64, usize)>,
+    /// A snapshot of the application that has not come whole: last entry, bytes so far.
+    taken: Option<(u64, Vec<u8>)>,
+    told: Option<session::Standing>,
+    /// The member through which it proposed last, and its last number there.
+    proposed: (Option<MemberId>, u64),
+    /// It has not read what was written.
+    is_full: bool,
+    is_gone: bool,
+}
+
+/// The settings of this host's groups.
+pub(super) fn config(node: u32, incarnation: u32, period_ns: u64) -> Config {
+    Config {
+        node,
+        incarnation,
+        links: links::Config { resend_ns: RESEND_NS.max(3 * period_ns), ack_wait_ns: period_ns.min(1_000_000) },
+        log: log::Config { ask_interval_ns: 10_000_000, ..log::Config::default() },
+        fence_repeat_ns: 10 * period_ns,
+        distrust_ns: 1_000_000_000,
+        make: Arc::new(groups::make),
+    }
+}
+
+fn engine(name: &str) -> Result<EngineKind, Refused> {
+    let built = [EngineKind::Huc, EngineKind::Hsuc];
+    built.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
+        let what = format!("no engine {name:?} here: there are huc (two message delays) and hsuc (three, on links alone)");
+        Refused { code: ErrorCode::Invalid, what }
+    })
+}
+
+fn policy(name: &str) -> Result<Policy, Refused> {
+    let built = [Policy::TrustContract, Policy::Fence];
+    built.into_iter().find(|policy| policy.name() == name).ok_or_else(|| {
+        let what = format!("no policy {name:?} here: there are trust-contract and fence");
+        Refused { code: ErrorCode::Invalid, what }
+    })
+}
+
+fn refused(error: Error) -> Refused {
+    let (code, what) = match error {
+        Error::Exists(what) => (ErrorCode::Exists, what),
+        Error::NotFound(what) => (ErrorCode::NotFound, what),
+        Error::Invalid(what) => (ErrorCode::Invalid, what),
+        Error::Busy(what) => (ErrorCode::Full, what),
+    };
+    Refused { code, what }
+}
+
+fn stage(stage: &Stage) -> session::Stage {
+    match stage {
+        Stage::Preparing(_) => session::Stage::Preparing,
+        Stage::Prepared => session::Stage::Prepared,
+        Stage::Joining => session::Stage::Joining,
+        Stage::Running => session::Stage::Running,
+        Stage::Left => session::Stage::Left,
+        Stage::Failed(_) => session::Stage::Failed,
+    }
+}
+
+impl Core {
+    // ---- what comes in --------------------------------------------------------------------------------------------------
+
+    /// A segment of another host's groups.
+    pub(super) fn segment_came(&mut self, header: &Header, body: &[u8], now: u64) {
+        let is_believed = |p: &crate::peers::Peer| p.incarnation == header.incarnation && !p.condemned && !p.left;
+        let Some(slot) = self.slot(header.sender) else { return };
+        if !self.peers[slot].as_deref().is_some_and(is_believed) {
+            return;
+        }
+        if let Err(why) = self.groups.handle_segment(now, header.sender, header.incarnation, body) {
+            tracing::debug!("a segment of {:08x} is not taken: {why:?}", header.sender);
+        }
+    }
+
+    /// What groups piggybacked on a heartbeat: the first copy of it.
+    pub(super) fn rides_came(&mut self, packet: &Packet<'_>, now: u64) {
+        for item in items::read(packet.items) {
+            let Ok(Item { channel, bytes }) = item else { return };
+            if channel == Channel::Groups as u8 {
+                self.groups.handle_ride(now, packet.header.sender, bytes);
+            }
+        }
+    }
+
+    /// A verdict about a host, or about this one's own sight of the others.
+    pub(super) fn groups_judge(&mut self, node: u32, incarnation: u32, cause: Cause, grade: Grade, now: u64) {
+        self.groups.handle_verdict(now, node, incarnation, cause, grade);
+    }
+
+    /// What is known of a host now.
+    fn standing(&self, node: u32) -> Standing {
+        let life = self.slot(node).and_then(|slot| self.peers[slot].as_ref()).map_or(0, |p| p.incarnation);
+        match self.detector.state(node) {
+            None => Standing::Unknown,
+            Some(State::Alive) => Standing::Alive(life),
+            Some(State::Late) => Standing::Late(life),
+            Some(State::AgentLost | State::Silent) => Standing::Silent(life),
+            Some(State::Left) => Standing::Left(life),
+        }
+    }
+
+    // ---- what goes out --------------------------------------------------------------------------------------------------
+
+    /// Everything that groups want now.
+    pub(super) fn exchange_groups(&mut self, now: u64) {
+        if self.groups.is_empty() && self.sessions.is_empty() {
+            return;
+        }
+        self.read_sessions(now);
+        if self.groups.poll_timeout().is_some_and(|at_ns| at_ns <= now) {
+            let mut groups = std::mem::replace(&mut self.groups, Groups::new(config(0, 0, 0)));
+            groups.handle_timeout(now, |node| self.standing(node));
+            self.groups = groups;
+        }
+        self.send_segments(now);
+        // A decision need not wait for its slot.
+        if now >= self.beaten_ns.saturating_add(EARLY_NS) && self.groups.has_ride(now) {
+            self.send_heartbeat(now);
+            self.send_segments(now);
+        }
+        self.groups_happened(now);
+        self.write_sessions();
+    }
+
+    fn send_segments(&mut self, now: u64) {
+        let mut body = std::mem::take(&mut self.body);
+        for _ in 0..SEGMENTS_AT_ONCE {
+            match self.groups.poll_frame(now, &mut body) {
+                Some(Frame::Segment(node)) => self.send_to(node, Kind::Message, &body),
+                // No engine that is built sends copies.
+                Some(Frame::Copies) => {}
+                None => break,
+            }
+        }
+        self.body = body;
+    }
+
+    /// The items of groups for the heartbeat that is about to leave.
+    pub(super) fn take_rides(&mut self, body: &mut Vec<u8>, now: u64) {
+        body.clear();
+        let room = self.piggyback_room();
+        self.groups.poll_rides(now, |bytes| items::push(body, room, Channel::Groups, bytes));
+    }
+
+    fn piggyback_room(&self) -> usize {
+        let app = self.lane.piggyback_max() + items::HEAD_LEN + items::APP_LEN;
+        app.min(BODY_MAX)
+    }
+
+    /// The heartbeat with those items was handed over at `before`; does what it says count?
+    pub(super) fn rides_left(&mut self, before: u64) {
+        let now = now_ns();
+        let has_left = self.outcomes.iter().any(|outcome| outcome.copies > 0);
+        // Who was silent for longer than the contract says may have been given up, and must not decide alone.
+        let silent_ns = now.saturating_sub(before);
+        let was_silent = before != 0 && silent_ns > self.own_contract().timeout_ns() && self.peers.iter().flatten().any(|p| !p.left);
+        if self.is_fenced() || was_silent {
+            if !self.groups.is_empty() {
+                tracing::warn!("no heartbeat left for {:.3} ms: this host's members of groups stop", silent_ns as f64 / 1e6);
+            }
+            self.groups.stop(now);
+        } else if has_left {
+            self.groups.handle_sent(now);
+        }
+    }
+
+    fn groups_happened(&mut self, now: u64) {
+        while let Some(event) = self.groups.poll_event() {
+            match event {
+                Event::Applied { .. } | Event::Changed { .. } => {}
+                Event::AskFence { node, incarnation } => {
+                    if self.is_cut_off(node, incarnation, now) {
+                        self.groups.handle_fenced(now, node, incarnation);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether this life of a host has a fence that is closed by now.
+    fn is_cut_off(&self, node: u32, incarnation: u32, now: u64) -> bool {
+        let Some(slot) = self.slot(node) else { return false };
+        let Some(peer) = self.peers[slot].as_ref() else { return false };
+        if peer.incarnation != incarnation {
+            return peer.incarnation > incarnation;
+        }
+        let Some(promise) = self.detector.promise(node) else { return false };
+        let row = self.receiver.peer(slot);
+        let last_ns = row.path.iter().map(|path| path.arrived_ns).max().unwrap_or(now);
+        // Its clock may lose a little against ours; what it sent last has arrived long ago.
+        let closed_ns = last_ns.saturating_add(promise.timeout_ns).saturating_add(promise.timeout_ns / 1000).saturating_add(1_000_000);
+        peer.condemned && now >= closed_ns
+    }
+
+    // ---- applications ---------------------------------------------------------------------------------------------------
+
+    /// An application opens a group of this host: its end of their socket.
+    ///
+    /// # Errors
+    /// [`ErrorCode::NotFound`], [`ErrorCode::Full`], [`ErrorCode::System`].
+    pub fn open_group(&mut self, name: &str, client: u64, behind: u64) -> Result<OwnedFd, Refused> {
+        let Some(status) = self.groups.status_named(name) else {
+            let what = format!("this host has no group {name}: see fide group status");
+            return Err(Refused { code: ErrorCode::NotFound, what });
+        };
+        if self.sessions.len() >= SESSIONS_MAX {
+            let what = format!("{SESSIONS_MAX} applications of this host have groups open");
+            return Err(Refused { code: ErrorCode::Full, what });
+        }
+        if behind > status.index && matches!(status.stage, Stage::Running) {
+            let what = format!("{name} has applied {} entries here, not {behind}: the application is ahead of its group", status.index);
+            return Err(Refused { code: ErrorCode::Invalid, what });
+        }
+        let system = |e: std::io::Error| Refused { code: ErrorCode::System, what: format!("no socket for {name}: {e}") };
+        let (ours, theirs) = seqpacket_pair().map_err(system)?;
+        self.wait_for(&ours, libc::EPOLLIN as u32, libc::EPOLL_CTL_ADD).map_err(system)?;
+        self.sessions.push(Session {
+            fd: ours,
+            name: name.into(),
+            client,
+            index: behind,
+            snapshot: None,
+            taken: None,
+            told: None,
+            proposed: (None, 0),
+            is_full: false,
+            is_gone: false,
+        });
+        self.write_sessions();
+        Ok(theirs)
+    }
+
+    fn read_sessions(&mut self, now: u64) {
+        if !std::mem::take(&mut self.sessions_ready) {
+            return;
+        }
+        let mut buffer = std::mem::take(&mut self.session_buffer);
+        buffer.resize(session::MESSAGE_MAX, 0);
+        for at in 0..self.sessions.len() {
+            for _ in 0..PROPOSALS_AT_ONCE {
+                match seqpacket::receive(self.sessions[at].fd.as_fd(), &mut buffer) {
+                    Received::Message(length) => self.session_said(at, &buffer[..length], now),
+                    Received::Nothing => break,
+                    Received::Closed => {
+                        self.sessions[at].is_gone = true;
+                        break;
+                    }
+                }
+            }
+        }
+        self.session_buffer = buffer;
+        self.sessions.retain(|session| !session.is_gone); // closed, and so waited for no more
+    }
+
+    fn session_said(&mut self, at: usize, message: &[u8], now: u64) {
+        let session = &mut self.sessions[at];
+        match ToAgent::read(message) {
+            Some(ToAgent::Propose { number, bytes }) => {
+                // Numbers come without a gap: what was refused comes again before what is behind it.
+                let brief = self.groups.brief(&session.name);
+                let me = brief.and_then(|brief| brief.me);
+                if session.proposed.0 != me {
+                    session.proposed = (me, 0);
+                }
+                let applied = self.groups.state(&session.name).map_or(0, |state| state.last_of(session.client));
+                let expected = applied.max(session.proposed.1) + 1;
+                if number < expected && number > 0 {
+                    return; // it is on its way, or there
+                }
+                let outcome = if number > expected {
+                    Err(Error::Busy(format!("proposal {expected} comes first")))
+                } else {
+                    self.groups.propose(now, &session.name, session.client, number, bytes)
+                };
+                if outcome.is_ok() {
+                    session.proposed.1 = number;
+                }
+                if let Err(error) = outcome {
+                    let (why, text) = match &error {
+                        Error::Busy(text) if text.contains("does not run") => (Why::NotRunning, text),
+                        Error::Busy(text) => (Why::Busy, text),
+                        Error::NotFound(text) => (Why::NotRunning, text),
+                        Error::Exists(text) | Error::Invalid(text) => (Why::Invalid, text),
+                    };
+                    let mut out = Vec::new();
+                    ToClient::Refused { number, why, text }.write(&mut out);
+                    // Whoever reads nothing has no use for refusals either.
+                    let _ = seqpacket::send_now(session.fd.as_fd(), &out);
+                }
+            }
+            Some(ToAgent::Snapshot(piece)) => {
+                let Some(whole) = session.take(&piece) else { return };
+                let (name, index) = (session.name.clone(), piece.index);
+                if let Err(error) = self.groups.keep_snapshot(&name, index, whole) {
+                    tracing::debug!("a snapshot of {name} is not kept: {error:?}");
+                }
+            }
+            None => {
+                tracing::warn!("an application of group {} speaks what this agent does not: its session ends", session.name);
+                session.is_gone = true;
+            }
+        }
+    }
+
+    /// Writes to applications what they have not got, as much as they take.
+    pub(super) fn write_sessions(&mut self) {
+        let mut out = std::mem::take(&mut self.session_out);
+        for at in 0..self.sessions.len() {
+            let before = self.sessions[at].is_full;
+            self.write_session(at, &mut out);
+            let session = &self.sessions[at];
+            if session.is_full != before {
+                let events = if session.is_full { libc::EPOLLIN | libc::EPOLLOUT } else { libc::EPOLLIN };
+                if let Err(e) = self.wait_for(&session.fd, events as u32, libc::EPOLL_CTL_MOD) {
+                    tracing::warn!("a session of group {}: {e}", session.name);
+                }
+            }
+        }
+        self.session_out = out;
+    }
+
+    fn write_session(&mut self, at: usize, out: &mut Vec<u8>) {
+        let standing = self.session_standing(&self.sessions[at]);
+        let session = &mut self.sessions[at];
+        session.is_full = false;
+        let fd = session.fd.as_fd();
+        let changed = session.told.is_none_or(|told| {
+            (told.stage, told.me, told.leader, told.generation)
+                != (standing.stage, standing.me, standing.leader, standing.generation)
+        });
+        if changed {
+            ToClient::Standing(standing).write(out);
+            if !seqpacket::send_now(fd, out) {
+                session.is_full = true;
+                return;
+            }
+            session.told = Some(standing);
+        }
+        let Some(state) = self.groups.state(&session.name) else { return };
+        if standing.stage != session::Stage::Running && standing.stage != session::Stage::Left {
+            return; // what is there may be replaced
+        }
+        let mut left = ENTRIES_AT_ONCE;
+        let (kept_from, snapshot) = state.snapshot();
+        if session.index < kept_from {
+            let Some(whole) = snapshot else { return };
+            let (index, mut at) = session.snapshot.filter(|(index, _)| *index == kept_from).unwrap_or((kept_from, 0));
+            loop {
+                let bytes = &whole[at..whole.len().min(at + session::PIECE_MAX)];
+                ToClient::Snapshot(Piece { index, total: whole.len() as u64, at: at as u64, bytes }).write(out);
+                if !seqpacket::send_now(fd, out) {
+                    (session.is_full, session.snapshot) = (true, Some((index, at)));
+                    return;
+                }
+                at += bytes.len();
+                if at >= whole.len() {
+                    break;
+                }
+            }
+            (session.index, session.snapshot) = (kept_from, None);
+        }
+        let Some(entries) = state.entries_behind(session.index) else { return };
+        for applied in entries {
+            if left == 0 {
+                session.is_full = true; // the rest in the next turn
+                return;
+            }
+            left -= 1;
+            let (client, number, bytes) = applied.value();
+            ToClient::Entry { member: applied.member.0, index: applied.index, client, number, bytes }.write(out);
+            if !seqpacket::send_now(fd, out) {
+                session.is_full = true;
+                return;
+            }
+            session.index = applied.index;
+        }
+    }
+
+    fn session_standing(&self, of: &Session) -> session::Standing {
+        let gone = session::Standing {
+            stage: session::Stage::Gone,
+            me: 0,
+            leader: 0,
+            leader_node: 0,
+            generation: 0,
+            index: 0,
+            last_number: 0,
+        };
+        let Some(brief) = self.groups.brief(&of.name) else { return gone };
+        session::Standing {
+            stage: stage(brief.stage),
+            me: brief.me.map_or(0, |me| me.0),
+            leader: brief.leader.map_or(0, |(leader, _)| leader.0),
+            leader_node: brief.leader.map_or(0, |(_, node)| node),
+            generation: brief.generation,
+            index: brief.index,
+            last_number: self.groups.state(&of.name).map_or(0, |state| state.last_of(of.client)),
+        }
+    }
+
+    /// Descriptors of applications.
+    pub(super) fn is_session(&self, fd: RawFd) -> bool {
+        self.sessions.iter().any(|session| session.fd.as_raw_fd() == fd)
+    }
+
+    // ---- for the control thread -----------------------------------------------------------------------------------------
+
+    /// `fide group`.
+    ///
+    /// # Errors
+    /// What it says.
+    pub fn order_group(&mut self, order: GroupOrder) -> Result<Reply, Refused> {
+        let now = now_ns();
+        match order {
+            GroupOrder::Status => return Ok(Reply::Groups { groups: self.group_status() }),
+            GroupOrder::Create { name, engine: kind, policy: how, hosts } => {
+                let (kind, how) = (engine(&kind)?, policy(&how)?);
+                let members = self.group_members(&hosts, how)?;
+                let generation = self.group_generation();
+                let plan = Plan { name, generation, engine: kind, policy: how, members };
+                self.groups.create(now, plan).map_err(refused)?;
+            }
+            GroupOrder::Join { name } => self.groups.join(now, &name).map_err(refused)?,
+            GroupOrder::Leave { name } => self.groups.leave(now, &name).map_err(refused)?,
+            GroupOrder::Switch { name, engine: kind } => {
+                let kind = engine(&kind)?;
+                self.groups.switch(now, &name, kind).map_err(refused)?;
+            }
+        }
+        self.exchange_groups(now);
+        Ok(Reply::Done)
+    }
+
+    /// Later groups have higher numbers, whoever begins them.
+    fn group_generation(&self) -> u64 {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        since.map_or(1, |since| since.as_nanos() as u64).max(1)
+    }
+
+    fn group_members(&self, hosts: &[String], policy: Policy) -> Result<Vec<Binding>, Refused> {
+        let mut members = Vec::new();
+        for (at, host) in hosts.iter().enumerate() {
+            let node = fide_wire::name_id(host);
+            let is_own = *host == self.start.name;
+            let slot = self.slot(node).filter(|slot| self.peers[*slot].as_ref().is_some_and(|p| p.name == *host));
+            let peer = slot.and_then(|slot| self.peers[slot].as_ref()).filter(|p| !p.condemned && !p.left);
+            let incarnation = if is_own { Some(self.start.incarnation) } else { peer.map(|p| p.incarnation) };
+            let Some(incarnation) = incarnation else {
+                let what = format!("{host} is not heard now: all hosts of a new group must be (fide status lists them)");
+                return Err(Refused { code: ErrorCode::NotFound, what });
+            };
+            let has_fence = if is_own { self.promises() } else { self.detector.promise(node).is_some() };
+            if policy == Policy::Fence && !has_fence {
+                let what = format!("{host} has no fence, which the policy fence relies on: set [fence] mode there, or take --policy trust-contract");
+                return Err(Refused { code: ErrorCode::Invalid, what });
+            }
+            members.push(Binding { member: MemberId(at as u16 + 1), node, incarnation });
+        }
+        Ok(members)
+    }
+
+    fn group_status(&self) -> Vec<GroupStatus> {
+        let of = |status: groups::Status| GroupStatus {
+            sessions: self.sessions.iter().filter(|session| session.name == status.name).count(),
+            generation: status.generation,
+            engine: status.engine.name().into(),
+            policy: status.policy.name().into(),
+            stage: stage(&status.stage),
+            why: if let Stage::Failed(why) = &status.stage { self.with_names(why) } else { String::new() },
+            me: status.me.map(|me| me.0),
+            leader: status.leader.map(|leader| leader.0),
+            members: status
+                .members
+                .iter()
+                .map(|(binding, crashed)| GroupMember {
+                    id: binding.member.0,
+                    host: self.node_name(binding.node),
+                    incarnation: binding.incarnation,
+                    crashed: *crashed,
+                })
+                .collect(),
+            index: status.index,
+            pending: status.pending,
+            halted: status.halted.map_or_else(String::new, halted),
+            kept_bytes: status.kept_bytes,
+            name: status.name,
+        };
+        self.groups.status().map(of).collect()
+    }
+
+    /// Names of hosts in the place of their numbers.
+    fn with_names(&self, text: &str) -> String {
+        let mut text = text.to_string();
+        for peer in self.peers.iter().flatten() {
+            text = text.replace(&format!("node {:08x}", peer.node), &peer.name);
+        }
+        text
+    }
+}
+
+/// Why a member stopped, for people.
+fn halted(why: Halted) -> String {
+    match why {
+        Halted::NetworkFault => "packets were lost on all paths, or a link had to hold too much".into(),
+        Halted::MissingBroadcast => "a heartbeat with a decision never came".into(),
+        Halted::Unconfirmed(member) => format!("the crash of member {member} cannot be relied on: a living host was late just before"),
+        Halted::Expelled => "the others went on without it".into(),
+        Halted::Left => "it left".into(),
+        Halted::Contradiction => "members contradict what is known for certain".into(),
+    }
+}
+
+impl Session {
+    /// The whole snapshot, when the last piece has come.
+    fn take(&mut self, piece: &Piece<'_>) -> Option<Vec<u8>> {
+        if piece.at == 0 {
+            self.taken = Some((piece.index, Vec::new()));
+        }
+        let (index, bytes) = self.taken.as_mut()?;
+        if *index != piece.index || bytes.len() as u64 != piece.at {
+            self.taken = None;
+            return None;
+        }
+        bytes.extend_from_slice(piece.bytes);
+        if bytes.len() as u64 == piece.total { self.taken.take().map(|(_, bytes)| bytes) } else { None }
+    }
+}

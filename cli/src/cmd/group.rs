@@ -1,0 +1,281 @@
+//! `fide group`
+
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::progress::{Progress, bar};
+use crate::render;
+use clap::{Args, Subcommand, ValueEnum};
+use fide_client::Connection;
+use fide_client::group::{Event, Group, Options};
+use fide_wire::control::{GroupOrder, GroupStatus, Reply, Request};
+use fide_wire::session::Stage;
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Its arguments.
+#[derive(Debug, Args)]
+pub struct GroupArgs {
+    /// What to do
+    #[command(subcommand)]
+    pub order: GroupCommand,
+}
+
+/// How a group decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Engine {
+    /// Two message delays; what is decided rides on heartbeats
+    Huc,
+    /// Three message delays, over links alone
+    Hsuc,
+}
+
+/// What a group makes of a host's silence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Policy {
+    /// Silence beyond the contract is a crash, as long as no living host was late; if one was, stop
+    TrustContract,
+    /// Silence is a crash once the silent host's fence has closed
+    Fence,
+}
+
+/// What can be done.
+#[derive(Debug, Subcommand)]
+pub enum GroupCommand {
+    /// The groups of this host: members, leader, entries
+    Status,
+    /// Begin a group: a log that its hosts agree on
+    Create {
+        /// Its name
+        name: String,
+        /// Its hosts, this one among them; the first one leads
+        #[arg(long, value_delimiter = ',', required = true, value_name = "HOST,…")]
+        hosts: Vec<String>,
+        /// How it decides
+        #[arg(long, value_enum, default_value_t = Engine::Huc)]
+        engine: Engine,
+        /// What it makes of a host's silence
+        #[arg(long, value_enum, default_value_t = Policy::TrustContract)]
+        policy: Policy,
+    },
+    /// Become a member of a group that runs on other hosts; the state comes from them
+    Join {
+        /// Its name
+        name: String,
+    },
+    /// Leave a group; the others go on
+    Leave {
+        /// Its name
+        name: String,
+    },
+    /// Go on with another engine, while proposals come in
+    Switch {
+        /// Its name
+        name: String,
+        /// Which
+        #[arg(long, value_enum)]
+        engine: Engine,
+    },
+    /// Propose values, and wait until each is decided
+    Propose {
+        /// The group
+        name: String,
+        /// What: each one is an entry
+        #[arg(required = true, value_name = "VALUE")]
+        values: Vec<String>,
+        /// Longest wait for all of them, seconds
+        #[arg(long, value_name = "S", default_value_t = 10.0)]
+        wait: f64,
+    },
+    /// Print entries as they are decided, and what happens to the group
+    Watch {
+        /// The group
+        name: String,
+        /// Only entries behind this one
+        #[arg(long, value_name = "INDEX", default_value_t = 0)]
+        behind: u64,
+        /// End at the last entry that is there now
+        #[arg(long)]
+        once: bool,
+    },
+}
+
+/// The longest wait for a group to begin, or to be joined.
+const RUNNING: Duration = Duration::from_secs(10);
+
+fn engine(engine: Engine) -> String {
+    match engine {
+        Engine::Huc => "huc".into(),
+        Engine::Hsuc => "hsuc".into(),
+    }
+}
+
+/// Asks for it.
+pub fn run(context: &Context, args: GroupArgs) -> Result<ExitCode, Failure> {
+    match args.order {
+        GroupCommand::Status => status(context),
+        GroupCommand::Create { name, hosts, engine: kind, policy } => {
+            let policy = match policy {
+                Policy::TrustContract => "trust-contract".into(),
+                Policy::Fence => "fence".into(),
+            };
+            begin(context, &name, GroupOrder::Create { name: name.clone(), engine: engine(kind), policy, hosts })
+        }
+        GroupCommand::Join { name } => begin(context, &name, GroupOrder::Join { name: name.clone() }),
+        GroupCommand::Leave { name } => {
+            let connection = context.connect()?;
+            order(&connection, GroupOrder::Leave { name: name.clone() })?;
+            let group = wait(&connection, &name, |group| group.stage == Stage::Left)?;
+            show(context, &[group])
+        }
+        GroupCommand::Switch { name, engine: kind } => {
+            let connection = context.connect()?;
+            let wanted = engine(kind);
+            order(&connection, GroupOrder::Switch { name: name.clone(), engine: wanted.clone() })?;
+            let group = wait(&connection, &name, |group| group.engine == wanted)?;
+            show(context, &[group])
+        }
+        GroupCommand::Propose { name, values, wait } => propose(context, &name, &values, wait),
+        GroupCommand::Watch { name, behind, once } => watch(context, &name, behind, once),
+    }
+}
+
+fn order(connection: &Connection, order: GroupOrder) -> Result<(), Failure> {
+    match connection.request(&Request::Group { order })?.reply {
+        Reply::Done => Ok(()),
+        other => Err(Failure::unexpected("done", &other)),
+    }
+}
+
+fn groups(connection: &Connection) -> Result<Vec<GroupStatus>, Failure> {
+    match connection.request(&Request::Group { order: GroupOrder::Status })?.reply {
+        Reply::Groups { groups } => Ok(groups),
+        other => Err(Failure::unexpected("groups", &other)),
+    }
+}
+
+fn status(context: &Context) -> Result<ExitCode, Failure> {
+    show(context, &groups(&context.connect()?)?)
+}
+
+fn show(context: &Context, groups: &[GroupStatus]) -> Result<ExitCode, Failure> {
+    let mut out = context.out();
+    if context.json {
+        for group in groups {
+            context.json_line(&mut out, group)?;
+        }
+    } else {
+        out.write_all(render::group::groups(groups, &context.style).as_bytes())?;
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Until the group stands so here.
+fn wait(connection: &Connection, name: &str, done: impl Fn(&GroupStatus) -> bool) -> Result<GroupStatus, Failure> {
+    let interrupt = Interrupt::install()?;
+    let until = Instant::now() + RUNNING;
+    loop {
+        interrupt.check()?;
+        let group = groups(connection)?.into_iter().find(|group| group.name == name);
+        match group {
+            Some(group) if done(&group) => return Ok(group),
+            Some(group) if group.stage == Stage::Failed => return Err(Failure::failed(format!("{name}: {}", group.why))),
+            None => return Err(Failure::failed(format!("the group {name} is not here any more"))),
+            Some(group) if Instant::now() >= until => {
+                let what = format!("{name} is {} since {} s: see fide group status", group.stage.name(), RUNNING.as_secs());
+                return Err(Failure::failed(what));
+            }
+            Some(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+fn begin(context: &Context, name: &str, how: GroupOrder) -> Result<ExitCode, Failure> {
+    let connection = context.connect()?;
+    order(&connection, how)?;
+    let group = wait(&connection, name, |group| group.stage == Stage::Running)?;
+    show(context, &[group])
+}
+
+fn open(context: &Context, name: &str, behind: u64) -> Result<Group, Failure> {
+    let options = Options { path: context.socket.clone(), behind, ..Options::default() };
+    Group::open_with(name, options).map_err(Failure::from)
+}
+
+fn propose(context: &Context, name: &str, values: &[String], wait_s: f64) -> Result<ExitCode, Failure> {
+    if !wait_s.is_finite() || wait_s <= 0.0 {
+        return Err(Failure::failed("--wait must be positive"));
+    }
+    let interrupt = Interrupt::install()?;
+    let until = Instant::now() + Duration::from_secs_f64(wait_s.min(1e9));
+    // What was decided before is of no interest: the group says where it is now.
+    let behind = groups(&context.connect()?)?.iter().find(|group| group.name == name).map_or(0, |group| group.index);
+    let mut group = open(context, name, behind)?;
+    let mut out = context.out();
+    let mut proposed = Vec::new();
+    let mut decided = 0;
+    let mut left = values.iter();
+    let progress = Progress::start(context, "proposing");
+    while decided < values.len() {
+        while group.pending() < fide_client::group::PENDING_MAX
+            && let Some(value) = left.next()
+        {
+            proposed.push((group.propose(value.as_bytes())?, Instant::now()));
+        }
+        interrupt.check()?;
+        match group.poll(Some(Duration::from_millis(50)))? {
+            Some(Event::Entry(entry)) if entry.client == group.client() => {
+                let Some((_, since)) = proposed.iter().find(|(number, _)| *number == entry.number) else { continue };
+                let us = since.elapsed().as_secs_f64() * 1e6;
+                decided += 1;
+                progress.set(format!("decided {}", bar(decided, values.len())));
+                if context.json {
+                    let line = serde_json::json!({
+                        "index": entry.index, "member": entry.member, "value": String::from_utf8_lossy(&entry.bytes), "us": us,
+                    });
+                    context.json_line(&mut out, &line)?;
+                } else {
+                    writeln!(out, "{:>8}  {}  ({us:.0} µs)", entry.index, String::from_utf8_lossy(&entry.bytes))?;
+                }
+            }
+            Some(Event::Refused { number, why }) => return Err(Failure::failed(format!("value {number} is refused: {why}"))),
+            _ if Instant::now() >= until => {
+                out.flush()?;
+                let what = format!(
+                    "{} of {} values are not decided after {wait_s} s; they may be later (fide group status says how {name} stands)",
+                    values.len() - decided,
+                    values.len()
+                );
+                return Err(Failure::failed(what));
+            }
+            _ => {}
+        }
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn watch(context: &Context, name: &str, behind: u64, once: bool) -> Result<ExitCode, Failure> {
+    let interrupt = Interrupt::install()?;
+    let there = groups(&context.connect()?)?.iter().find(|group| group.name == name).map_or(0, |group| group.index);
+    let mut group = open(context, name, behind)?;
+    let mut out = context.out();
+    loop {
+        if interrupt.requested() || (once && group.index() >= there) {
+            out.flush()?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let Some(event) = group.poll(Some(Duration::from_millis(100)))? else {
+            out.flush()?;
+            continue;
+        };
+        if context.json {
+            context.json_line(&mut out, &render::group::event_json(&event))?;
+        } else if let Some(line) = render::group::event(&event, &context.style) {
+            writeln!(out, "{line}")?;
+        }
+        out.flush()?;
+    }
+}

@@ -1,0 +1,349 @@
+//! What an application and its agent say of one group, on a SOCK_SEQPACKET socket of their own
+//! ([`crate::control::Request::OpenGroup`]): one message a datagram, at most [`MESSAGE_MAX`] bytes, numbers little-endian.
+//!
+//! ```text
+//! to the agent    propose   u8 1  u8[7]                 u64 number                       bytes
+//!                 snapshot  u8 2  u8[7]                 u64 index  u64 total  u64 at     bytes
+//! to the client   entry     u8 1  u8[5]     u16 member  u64 index  u64 client u64 number bytes
+//!                 refused   u8 2  u8 why    u8[6]       u64 number                       text
+//!                 standing  u8 3  u8 stage  u16 me  u16 leader  u8[2]  u32 leader's node  u32 zero
+//!                           u64 generation  u64 index   u64 last number of this client
+//!                 snapshot  u8 4  u8[7]                 u64 index  u64 total  u64 at     bytes
+//! ```
+//! Entries come in order, each once and without a gap, from behind the index that the client named when it opened the group. If the agent has not
+//! kept so much, a snapshot comes first, in pieces. An entry with the client's own id and number says that its proposal is decided.
+
+use crate::frame::bytes::{Reader, put_text};
+use serde::{Deserialize, Serialize};
+
+/// The largest message.
+pub const MESSAGE_MAX: usize = 72 * 1024;
+/// The largest value that an application proposes.
+pub const VALUE_MAX: usize = 64 * 1024;
+/// Bytes of a snapshot in one message.
+pub const PIECE_MAX: usize = 64 * 1024;
+/// The largest snapshot.
+pub const SNAPSHOT_MAX: u64 = 4 << 20;
+
+/// How far the group is on this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[repr(u8)]
+pub enum Stage {
+    /// All hosts are asked whether they take part.
+    Preparing = 1,
+    /// This host takes part when all others do.
+    Prepared = 2,
+    /// This host asks to be let in; proposals are refused until it is.
+    Joining = 3,
+    /// It takes part.
+    Running = 4,
+    /// This host left it.
+    Left = 5,
+    /// It has not begun here.
+    Failed = 6,
+    /// There is no such group here any more.
+    Gone = 7,
+}
+
+impl Stage {
+    /// Every stage.
+    pub const ALL: [Stage; 7] =
+        [Stage::Preparing, Stage::Prepared, Stage::Joining, Stage::Running, Stage::Left, Stage::Failed, Stage::Gone];
+
+    /// The stage with this number.
+    #[must_use]
+    pub fn from_u8(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|stage| *stage as u8 == number)
+    }
+
+    /// The name used in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Stage::Preparing => "preparing",
+            Stage::Prepared => "prepared",
+            Stage::Joining => "joining",
+            Stage::Running => "running",
+            Stage::Left => "left",
+            Stage::Failed => "failed",
+            Stage::Gone => "gone",
+        }
+    }
+}
+
+/// Why a proposal was not taken. It may be proposed again, with the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Why {
+    /// As much waits as may: again, after the next entry.
+    Busy = 1,
+    /// The group does not run on this host now: again, when a standing says that it does.
+    NotRunning = 2,
+    /// It can never be taken.
+    Invalid = 3,
+}
+
+/// From the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ToAgent<'a> {
+    /// Decide this.
+    Propose {
+        /// The client's number of it, growing from 1.
+        number: u64,
+        /// What.
+        bytes: &'a [u8],
+    },
+    /// A piece of the application's state behind an entry: the agent need not keep what is before.
+    Snapshot(Piece<'a>),
+}
+
+/// A piece of a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece<'a> {
+    /// The last entry that is in it.
+    pub index: u64,
+    /// Bytes of the whole.
+    pub total: u64,
+    /// Where this piece begins.
+    pub at: u64,
+    /// What.
+    pub bytes: &'a [u8],
+}
+
+/// How the group stands here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// How far it is.
+    pub stage: Stage,
+    /// This host's member; 0: none.
+    pub me: u16,
+    /// The leading member; 0: none is known.
+    pub leader: u16,
+    /// The node of the leading member; 0: none is known.
+    pub leader_node: u32,
+    /// Which group of that name.
+    pub generation: u64,
+    /// Entries applied here.
+    pub index: u64,
+    /// The client's last number that was applied.
+    pub last_number: u64,
+}
+
+/// To the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ToClient<'a> {
+    /// The next entry.
+    Entry {
+        /// The member that proposed it.
+        member: u16,
+        /// Its place, from 1.
+        index: u64,
+        /// The client that proposed it.
+        client: u64,
+        /// That client's number.
+        number: u64,
+        /// What.
+        bytes: &'a [u8],
+    },
+    /// A proposal was not taken.
+    Refused {
+        /// Which.
+        number: u64,
+        /// Why.
+        why: Why,
+        /// For people.
+        text: &'a str,
+    },
+    /// How it stands, at first and after a change.
+    Standing(Standing),
+    /// A piece of the state to begin from.
+    Snapshot(Piece<'a>),
+}
+
+fn piece<'a>(r: &mut Reader<'a>) -> Option<Piece<'a>> {
+    let (index, total, at) = (le(r)?, le(r)?, le(r)?);
+    let bytes = r.rest();
+    let end = at.checked_add(bytes.len() as u64)?;
+    (total <= SNAPSHOT_MAX && end <= total && bytes.len() <= PIECE_MAX).then_some(Piece { index, total, at, bytes })
+}
+
+fn le(r: &mut Reader<'_>) -> Option<u64> {
+    r.u64().map(u64::swap_bytes)
+}
+
+fn write_piece(out: &mut Vec<u8>, kind: u8, piece: &Piece<'_>) {
+    out.extend_from_slice(&[kind, 0, 0, 0, 0, 0, 0, 0]);
+    for n in [piece.index, piece.total, piece.at] {
+        out.extend_from_slice(&n.to_le_bytes());
+    }
+    out.extend_from_slice(piece.bytes);
+}
+
+impl<'a> ToAgent<'a> {
+    /// Reads it; nothing that a client of this version can have said.
+    #[must_use]
+    pub fn read(message: &'a [u8]) -> Option<Self> {
+        let mut r = Reader::new(message);
+        let kind = r.u8()?;
+        r.take(7)?;
+        match kind {
+            1 => {
+                let number = le(&mut r)?;
+                let bytes = r.rest();
+                (bytes.len() <= VALUE_MAX).then_some(ToAgent::Propose { number, bytes })
+            }
+            2 => piece(&mut r).map(ToAgent::Snapshot),
+            _ => None,
+        }
+    }
+
+    /// Writes it into `out`, whatever was in there.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.clear();
+        match self {
+            ToAgent::Propose { number, bytes } => {
+                out.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0]);
+                out.extend_from_slice(&number.to_le_bytes());
+                out.extend_from_slice(bytes);
+            }
+            ToAgent::Snapshot(piece) => write_piece(out, 2, piece),
+        }
+    }
+}
+
+impl<'a> ToClient<'a> {
+    /// Reads it; nothing that an agent of this version can have said.
+    #[must_use]
+    pub fn read(message: &'a [u8]) -> Option<Self> {
+        let mut r = Reader::new(message);
+        let (kind, small) = (r.u8()?, r.u8()?);
+        match kind {
+            1 => {
+                r.take(4)?;
+                let member = r.u16()?.swap_bytes();
+                let (index, client, number) = (le(&mut r)?, le(&mut r)?, le(&mut r)?);
+                Some(ToClient::Entry { member, index, client, number, bytes: r.rest() })
+            }
+            2 => {
+                r.take(6)?;
+                let why = match small {
+                    1 => Why::Busy,
+                    2 => Why::NotRunning,
+                    3 => Why::Invalid,
+                    _ => return None,
+                };
+                Some(ToClient::Refused { number: le(&mut r)?, why, text: r.text()? })
+            }
+            3 => {
+                let stage = Stage::from_u8(small)?;
+                let (me, leader) = (r.u16()?.swap_bytes(), r.u16()?.swap_bytes());
+                r.take(2)?;
+                let leader_node = r.u32()?.swap_bytes();
+                r.take(4)?;
+                let (generation, index, last_number) = (le(&mut r)?, le(&mut r)?, le(&mut r)?);
+                Some(ToClient::Standing(Standing { stage, me, leader, leader_node, generation, index, last_number }))
+            }
+            4 => {
+                r.take(6)?;
+                piece(&mut r).map(ToClient::Snapshot)
+            }
+            _ => None,
+        }
+    }
+
+    /// Writes it into `out`, whatever was in there.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        out.clear();
+        match self {
+            ToClient::Entry { member, index, client, number, bytes } => {
+                out.extend_from_slice(&[1, 0, 0, 0, 0, 0]);
+                out.extend_from_slice(&member.to_le_bytes());
+                for n in [index, client, number] {
+                    out.extend_from_slice(&n.to_le_bytes());
+                }
+                out.extend_from_slice(bytes);
+            }
+            ToClient::Refused { number, why, text } => {
+                out.extend_from_slice(&[2, *why as u8, 0, 0, 0, 0, 0, 0]);
+                out.extend_from_slice(&number.to_le_bytes());
+                put_text(out, text);
+            }
+            ToClient::Standing(s) => {
+                out.extend_from_slice(&[3, s.stage as u8]);
+                out.extend_from_slice(&s.me.to_le_bytes());
+                out.extend_from_slice(&s.leader.to_le_bytes());
+                out.extend_from_slice(&[0, 0]);
+                out.extend_from_slice(&s.leader_node.to_le_bytes());
+                out.extend_from_slice(&[0; 4]);
+                for n in [s.generation, s.index, s.last_number] {
+                    out.extend_from_slice(&n.to_le_bytes());
+                }
+            }
+            ToClient::Snapshot(piece) => write_piece(out, 4, piece),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let mut out = Vec::new();
+        let piece = Piece { index: 7, total: 300, at: 200, bytes: b"piece" };
+        for message in [ToAgent::Propose { number: 3, bytes: b"value" }, ToAgent::Snapshot(piece)] {
+            message.write(&mut out);
+            assert_eq!(ToAgent::read(&out), Some(message));
+        }
+        let standing = Standing {
+            stage: Stage::Running,
+            me: 2,
+            leader: 1,
+            leader_node: 0x0102_0304,
+            generation: 5,
+            index: 6,
+            last_number: 7,
+        };
+        for message in [
+            ToClient::Entry { member: 259, index: 1, client: u64::MAX, number: 3, bytes: b"value" },
+            ToClient::Refused { number: 9, why: Why::Busy, text: "later" },
+            ToClient::Standing(standing),
+            ToClient::Snapshot(piece),
+        ] {
+            message.write(&mut out);
+            assert_eq!(ToClient::read(&out), Some(message));
+            assert_eq!(ToClient::read(&out[..1]), None);
+        }
+    }
+
+    #[test]
+    fn a_piece_lies_within_its_snapshot() {
+        let mut out = Vec::new();
+        for (total, at) in [(4, 0), (5, 1), (SNAPSHOT_MAX + 1, 0), (u64::MAX, u64::MAX)] {
+            ToAgent::Snapshot(Piece { index: 1, total, at, bytes: b"piece" }).write(&mut out);
+            assert_eq!(ToAgent::read(&out), None, "{total} {at}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_bytes_are_read_or_not(bytes in prop::collection::vec(any::<u8>(), 0..80), kind in 0u8..6) {
+            let mut bytes = bytes;
+            if let Some(first) = bytes.first_mut() {
+                *first = kind;
+            }
+            let mut out = Vec::new();
+            if let Some(message) = ToAgent::read(&bytes) {
+                message.write(&mut out);
+                prop_assert_eq!(ToAgent::read(&out), Some(message));
+            }
+            if let Some(message) = ToClient::read(&bytes) {
+                message.write(&mut out);
+                prop_assert_eq!(ToClient::read(&out), Some(message));
+            }
+        }
+    }
+}
