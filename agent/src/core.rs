@@ -336,8 +336,9 @@ pub struct Core {
     sessions_ready: bool,
     session_buffer: Vec<u8>,
     session_out: Vec<u8>,
-    /// When the last heartbeat left, and whether it carried what groups had to say.
+    /// When the last heartbeat left, behind which one this host's silence was noticed, and whether it carried what groups had to say.
     beaten_ns: u64,
+    held_behind_ns: u64,
     rode: bool,
 }
 
@@ -461,6 +462,7 @@ impl Core {
             session_buffer: Vec::new(),
             session_out: Vec::new(),
             beaten_ns: 0,
+            held_behind_ns: 0,
             rode: false,
             start,
         };
@@ -548,6 +550,7 @@ impl Core {
 
     /// One turn of the loop.
     pub fn turn(&mut self) {
+        self.hold_groups(now_ns());
         self.poll_sockets();
         self.drain_urgent();
         let now = now_ns();
@@ -2203,7 +2206,7 @@ impl Core {
 
     fn verdict(&mut self, v: &Verdict, now: u64) {
         if v.app == 0 {
-            self.groups_judge(v.node, v.incarnation, v.cause, v.grade, now);
+            self.groups_judge(v, now);
         }
         let host = self.node_name(v.node);
         let app = (v.app != 0).then(|| self.app_name(v.node, v.app));

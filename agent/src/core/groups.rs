@@ -10,7 +10,7 @@ use crate::seqpacket::{self, Received};
 use crate::subscribers::seqpacket_pair;
 use fide_proto::consensus::policy::Policy;
 use fide_proto::consensus::{Halted, Kind as EngineKind, log};
-use fide_proto::detector::State;
+use fide_proto::detector::{State, Verdict};
 use fide_proto::services::groups::message::Plan;
 use fide_proto::services::groups::state::Binding;
 use fide_proto::services::groups::{self, Config, Error, Event, Frame, Groups, Stage, Standing};
@@ -65,7 +65,7 @@ pub(super) fn config(node: u32, incarnation: u32, period_ns: u64) -> Config {
         links: links::Config { resend_ns: RESEND_NS.max(3 * period_ns), ack_wait_ns: period_ns.min(1_000_000) },
         log: log::Config { ask_interval_ns: 10_000_000, ..log::Config::default() },
         fence_repeat_ns: 10 * period_ns,
-        distrust_ns: 1_000_000_000,
+        distrust_ns: 50 * period_ns,
         make: Arc::new(groups::make),
     }
 }
@@ -130,11 +130,18 @@ impl Core {
                 self.groups.handle_ride(now, packet.header.sender, bytes);
             }
         }
+        self.groups.handle_heartbeat(now, packet.header.sender, packet.header.number);
     }
 
     /// A verdict about a host, or about this one's own sight of the others.
-    pub(super) fn groups_judge(&mut self, node: u32, incarnation: u32, cause: Cause, grade: Grade, now: u64) {
-        self.groups.handle_verdict(now, node, incarnation, cause, grade);
+    pub(super) fn groups_judge(&mut self, v: &Verdict, now: u64) {
+        // A kernel that says that nobody holds the agent's port says that its agent's process is gone, and with it the member.
+        let is_gone = v.cause == Cause::AgentLost && v.evidence.paths.iter().any(|path| path.agent_absent);
+        let (cause, grade) = if is_gone { (Cause::Exited, Grade::Certain) } else { (v.cause, v.grade) };
+        self.groups.handle_verdict(now, v.node, v.incarnation, cause, grade);
+        if v.evidence.fenced {
+            self.groups.handle_fenced(now, v.node, v.incarnation);
+        }
     }
 
     /// What is known of a host now.
@@ -188,6 +195,7 @@ impl Core {
     /// The items of groups for the heartbeat that is about to leave.
     pub(super) fn take_rides(&mut self, body: &mut Vec<u8>, now: u64) {
         body.clear();
+        self.hold_groups(now);
         let room = self.piggyback_room();
         self.groups.poll_rides(now, |bytes| items::push(body, room, Channel::Groups, bytes));
     }
@@ -201,17 +209,28 @@ impl Core {
     pub(super) fn rides_left(&mut self, before: u64) {
         let now = now_ns();
         let has_left = self.outcomes.iter().any(|outcome| outcome.copies > 0);
-        // Who was silent for longer than the contract says may have been given up, and must not decide alone.
-        let silent_ns = now.saturating_sub(before);
-        let was_silent = before != 0 && silent_ns > self.own_contract().timeout_ns() && self.peers.iter().flatten().any(|p| !p.left);
-        if self.is_fenced() || was_silent {
-            if !self.groups.is_empty() {
-                tracing::warn!("no heartbeat left for {:.3} ms: this host's members of groups stop", silent_ns as f64 / 1e6);
-            }
-            self.groups.stop(now);
-        } else if has_left {
+        if self.is_fenced() || !has_left {
+            // It rides on the next one, or on none.
+        } else if self.was_silent(before, now) {
+            self.groups.hold(now, self.number);
+        } else {
             self.groups.handle_sent(now);
         }
+    }
+
+    /// Behind a silence of this host nothing of its groups leaves before the others have said that they have not given it up.
+    pub(super) fn hold_groups(&mut self, now: u64) {
+        if !self.groups.is_empty() && self.held_behind_ns != self.beaten_ns && self.was_silent(self.beaten_ns, now) {
+            self.held_behind_ns = self.beaten_ns;
+            self.groups.hold(now, 0);
+        }
+    }
+
+    /// Whether no heartbeat left since `before` for so long that others may have given this host up, or will soon.
+    fn was_silent(&self, before: u64, now: u64) -> bool {
+        let contract = self.own_contract();
+        let allowed_ns = contract.period_ns + contract.timeout_ns().saturating_sub(contract.period_ns) / 2;
+        before != 0 && now.saturating_sub(before) > allowed_ns
     }
 
     fn groups_happened(&mut self, now: u64) {

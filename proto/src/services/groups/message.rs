@@ -91,6 +91,26 @@ pub enum Message {
         /// What.
         message: log::Message,
     },
+    /// I was silent for longer than the contract says: have you got my heartbeat of this number, and am I still this member to you?
+    AmI {
+        /// Which.
+        generation: u64,
+        /// Whom.
+        member: MemberId,
+        /// The first heartbeat behind the silence, if it carried something of this group; 0 otherwise.
+        number: u64,
+        /// Which question: growing.
+        question: u64,
+    },
+    /// You are, and I have.
+    YouAre {
+        /// Which.
+        generation: u64,
+        /// Whom.
+        member: MemberId,
+        /// The question.
+        question: u64,
+    },
     /// This member, which lived here, does nothing any more.
     Over {
         /// Which.

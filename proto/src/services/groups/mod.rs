@@ -16,8 +16,10 @@
 //! sign that somebody else has. Whoever comes later, or again, joins: it listens before it is let in, as [`Log`] wants it.
 //!
 //! # Heartbeats
-//! What an engine piggybacks must reach all or nobody. The shell calls [`Groups::handle_sent`] only when the heartbeat has left on all paths
-//! and this node was not given up before ([`Groups::begin_incarnation`], [`Groups::stop`]).
+//! What an engine piggybacks must reach all or nobody, and its sender relies on it when the heartbeat has left ([`Groups::handle_sent`]). A node that was
+//! silent for long may have been given up by some of the others meanwhile, who refuse its heartbeats. So before its next heartbeat it is told of its silence ([`Groups::hold`]):
+//! it asks all members whether it still is one to them, and piggybacks and sends nothing until each has said so, or is dead. Where the silence is noticed behind a heartbeat only, nothing is
+//! relied on before all have got that one; that nobody had given this node up when it came is the contract's to keep.
 
 pub mod member;
 pub mod message;
@@ -211,6 +213,14 @@ pub struct Brief<'a> {
     pub index: u64,
 }
 
+/// What is not relied on until all others have said that they have not given us up.
+struct Held {
+    /// The heartbeat that carried something of this group; 0: none did.
+    number: u64,
+    question: u64,
+    waits_for: BTreeSet<MemberId>,
+}
+
 struct Group {
     plan: Plan,
     stage: Stage,
@@ -223,6 +233,10 @@ struct Group {
     /// Written for the next heartbeat, not sent yet.
     riding: Option<Vec<u8>>,
     is_aboard: bool,
+    /// Behind a silence of ours.
+    held: Option<Held>,
+    /// Questions of others that wait for their heartbeat: who asks, for which one, and the question.
+    asked_of_us: Vec<(MemberId, u64, u64)>,
     /// When it asks to be let in.
     join_at_ns: u64,
     /// Whom it asked last.
@@ -251,6 +265,8 @@ impl Group {
             state,
             riding: None,
             is_aboard: false,
+            held: None,
+            asked_of_us: Vec::new(),
             join_at_ns: u64::MAX,
             asked: None,
             early: VecDeque::new(),
@@ -295,6 +311,9 @@ pub struct Groups {
     names: BTreeMap<String, u64>,
     /// Nodes that live.
     nodes: BTreeSet<u32>,
+    /// The last heartbeat of each node that carried something of groups.
+    rode: BTreeMap<u32, u64>,
+    questions: u64,
     copies: VecDeque<Vec<u8>>,
     events: VecDeque<Event>,
     /// Something came in since the last heartbeat, so one may have to leave early.
@@ -313,6 +332,8 @@ impl Groups {
             groups: BTreeMap::new(),
             names: BTreeMap::new(),
             nodes: BTreeSet::new(),
+            rode: BTreeMap::new(),
+            questions: 0,
             copies: VecDeque::new(),
             events: VecDeque::new(),
             stirred: false,
@@ -469,6 +490,7 @@ impl Groups {
             return;
         }
         self.links.handle_life(node, incarnation);
+        self.rode.remove(&node);
         for group in self.groups.values_mut() {
             for about in group.members_of(node, incarnation.saturating_sub(1)) {
                 if let Some(member) = &mut group.member {
@@ -527,7 +549,7 @@ impl Groups {
             if let Some(member) = &mut group.member {
                 member.stop(Halted::Expelled);
             }
-            group.riding = None;
+            (group.riding, group.held) = (None, None);
         }
         self.settle(now_ns);
     }
@@ -546,6 +568,37 @@ impl Groups {
         }
         self.settle(now_ns);
         taken
+    }
+
+    /// All that rode on this heartbeat of `from` was handed in.
+    pub fn handle_heartbeat(&mut self, now_ns: u64, from: u32, number: u64) {
+        let last = self.rode.entry(from).or_default();
+        *last = number.max(*last);
+        self.answer_questions();
+        self.settle(now_ns);
+    }
+
+    fn answer_questions(&mut self) {
+        let Self { groups, rode, links, .. } = self;
+        for (generation, group) in groups {
+            let Some(log) = group.member.as_ref().map(Member::log) else {
+                group.asked_of_us.clear();
+                continue;
+            };
+            let bindings = group.state.bindings();
+            group.asked_of_us.retain(|(member, number, question)| {
+                if log.crashed().contains(*member) {
+                    return false; // it is not any more
+                }
+                let Some(binding) = bindings.get(member) else { return false };
+                let has_come = *number == 0 || rode.get(&binding.node).is_some_and(|last| last >= number);
+                if has_come {
+                    let answer = Message::YouAre { generation: *generation, member: *member, question: *question };
+                    let _ = send(links, binding.node, &answer);
+                }
+                !has_come
+            });
+        }
     }
 
     /// What rode on a heartbeat of `from`, the first copy.
@@ -627,6 +680,21 @@ impl Groups {
             }
             Message::Log { generation, from: member, to, message } => {
                 self.log_message(now_ns, from, (generation, member, to), message);
+            }
+            Message::AmI { generation, member, number, question } => {
+                let Some(group) = self.groups.get_mut(&generation).filter(|group| group.is_bound(member, from)) else { return };
+                if group.asked_of_us.len() < 2 * MAX_MEMBERS {
+                    group.asked_of_us.push((member, number, question));
+                }
+                self.answer_questions();
+            }
+            Message::YouAre { generation, member, question } => {
+                let Some(group) = self.groups.get_mut(&generation).filter(|group| group.me == Some(member)) else { return };
+                let by: Vec<MemberId> =
+                    group.state.bindings().values().filter(|binding| binding.node == from).map(|binding| binding.member).collect();
+                if let Some(held) = group.held.as_mut().filter(|held| held.question == question) {
+                    by.iter().for_each(|member| _ = held.waits_for.remove(member));
+                }
             }
             Message::Over { generation, member } => {
                 let Some(group) = self.groups.get_mut(&generation).filter(|group| group.is_bound(member, from)) else { return };
@@ -872,6 +940,9 @@ impl Groups {
         for (generation, group) in &mut self.groups {
             group.is_aboard = false;
             let Some(member) = &mut group.member else { continue };
+            if group.held.is_some() {
+                continue;
+            }
             if group.riding.is_none()
                 && let (Some(message), Some(me)) = (member.poll_piggyback(now_ns), group.me)
             {
@@ -890,6 +961,9 @@ impl Groups {
         let mut has = false;
         for (generation, group) in &mut self.groups {
             let Some(member) = &mut group.member else { continue };
+            if group.held.is_some() {
+                continue;
+            }
             if group.riding.is_none()
                 && let (Some(message), Some(me)) = (member.poll_piggyback(now_ns), group.me)
             {
@@ -912,6 +986,30 @@ impl Groups {
                 member.handle_piggyback_sent(now_ns);
                 self.stirred = true;
             }
+        }
+        self.settle(now_ns);
+    }
+
+    /// This node was silent for long: see the head of this file. `number`: a heartbeat with what was last polled has left behind the silence; 0: none has.
+    pub fn hold(&mut self, now_ns: u64, number: u64) {
+        let Self { groups, links, questions, .. } = self;
+        *questions += 1;
+        for (generation, group) in groups {
+            let is_aboard = std::mem::take(&mut group.is_aboard) && number != 0;
+            let (Some(member), Some(me)) = (&group.member, group.me) else { continue };
+            let log = member.log();
+            if !log.is_running() {
+                continue;
+            }
+            let others: BTreeSet<MemberId> =
+                log.members().iter().filter(|other| *other != me && !log.crashed().contains(*other)).collect();
+            // What an earlier silence holds back is held back by this one, too.
+            let number = if is_aboard { number } else { group.held.as_ref().map_or(0, |held| held.number) };
+            let question = *questions;
+            for binding in others.iter().filter_map(|other| group.state.bindings().get(other)) {
+                let _ = send(links, binding.node, &Message::AmI { generation: *generation, member: me, number, question });
+            }
+            group.held = Some(Held { number, question, waits_for: others });
         }
         self.settle(now_ns);
     }
@@ -991,6 +1089,7 @@ impl Groups {
     fn settle(&mut self, now_ns: u64) {
         let Self { groups, links, copies, events, nodes, config, .. } = self;
         for (generation, group) in groups.iter_mut() {
+            release(now_ns, group);
             drain(now_ns, *generation, group, links, copies, events, config.node);
             if let Some(why) = group.member.as_ref().and_then(|member| member.log().halted()) {
                 over(now_ns, *generation, group, why, links, nodes);
@@ -1189,6 +1288,20 @@ fn look(now_ns: u64, group: &mut Group, standing: &impl Fn(u32) -> Standing) {
     }
 }
 
+/// Whether all others that live have said that the heartbeat behind our silence came.
+fn release(now_ns: u64, group: &mut Group) {
+    let (Some(held), Some(member)) = (&mut group.held, &mut group.member) else { return };
+    let log = member.log();
+    held.waits_for.retain(|other| log.members().contains(*other) && !log.crashed().contains(*other));
+    if !held.waits_for.is_empty() {
+        return;
+    }
+    let carried = group.held.take().is_some_and(|held| held.number != 0);
+    if carried && group.riding.take().is_some() {
+        member.handle_piggyback_sent(now_ns);
+    }
+}
+
 /// What one member wants done.
 fn drain(
     now_ns: u64,
@@ -1199,7 +1312,7 @@ fn drain(
     events: &mut VecDeque<Event>,
     node: u32,
 ) {
-    let Some(me) = group.me else { return };
+    let Some(me) = group.me.filter(|_| group.held.is_none()) else { return };
     let mut applied = false;
     while let Some(output) = group.member.as_mut().and_then(Member::poll_output) {
         match output {
@@ -1272,6 +1385,8 @@ fn over(now_ns: u64, generation: u64, group: &mut Group, why: Halted, links: &mu
     group.halted = Some(why);
     group.riding = None;
     group.is_aboard = false;
+    group.held = None;
+    group.asked_of_us.clear();
     group.invited.clear();
     if group.leaves {
         group.stage = Stage::Left;
