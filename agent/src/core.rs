@@ -2206,6 +2206,8 @@ impl Core {
 
     fn verdict(&mut self, v: &Verdict, now: u64) {
         if v.app == 0 {
+            // What it sent before came before (HUC rests on it), and is refused once it is condemned.
+            self.drain_inbox(PACKETS_BEFORE_NOTICE);
             self.groups_judge(v, now);
         }
         let host = self.node_name(v.node);

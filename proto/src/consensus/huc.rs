@@ -311,7 +311,16 @@ impl Huc {
         }
         let proposals = if instance == self.open() { &mut self.proposals } else { &mut self.early };
         proposals.insert(from, proposal);
+        self.check_behind_as_leader();
         Ok(())
+    }
+
+    /// Whoever proposes the next instance to its leader has decided this one, by a heartbeat of one who has crashed since: everything of that one was
+    /// handed in here before its crash, but for what never came.
+    fn check_behind_as_leader(&mut self) {
+        if self.leads() && !self.awaiting_members && !self.early.is_empty() {
+            self.halt(Halted::MissingBroadcast);
+        }
     }
 
     fn handle_body(&mut self, from: MemberId, entry: Entry) -> Result<(), Refused> {
@@ -464,6 +473,7 @@ impl Huc {
         if !self.awaiting_members {
             self.check_left_behind();
         }
+        self.check_behind_as_leader();
         self.tell();
     }
 

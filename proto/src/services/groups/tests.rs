@@ -196,8 +196,10 @@ impl World {
     fn happen(&mut self) {
         while let Some(first) = self.queue.first_entry().filter(|first| first.key().0 <= self.now_ns) {
             let (from, to, incarnation, way) = first.remove();
-            // Frames of a life that is over are refused by the receive program; who sent them hears of it.
-            if !self.nodes[to].up || self.nodes[from].incarnation != incarnation {
+            // Frames of a life that is over are refused by the receive program; who sent them hears of it. What came to a node that stands still came
+            // before that.
+            let is_deferred = self.nodes[to].paused_until == self.now_ns;
+            if !self.nodes[to].up || self.nodes[from].incarnation != incarnation && !is_deferred {
                 continue;
             }
             if self.condemned.contains(&(to, from, incarnation)) {
