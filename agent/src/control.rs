@@ -31,8 +31,8 @@ use crate::worker::{Answer as LookedUp, Found, Source, Whose, Worker};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use fide_lane::PathSpec;
 use fide_wire::control::{
-    BECAME_MAX, CheckOutcome, Checked, ErrorCode, FenceOrder, GroupOrder, HistoryEvent, PROGRESS_LIMIT_NS, PROTOCOL, REASON_MAX, Refused,
-    Reply, Request, RingKind, Selector, Status, WatchStatus, bridge,
+    BECAME_MAX, CheckOutcome, Checked, ErrorCode, FenceOrder, GroupOrder, HistoryEvent, PROGRESS_LIMIT_NS, PROTOCOL, REASON_MAX,
+    Refused, Reply, Request, RingKind, Selector, Status, WatchStatus, bridge,
 };
 use fide_wire::level::{Level, TIMING_EVENT_CODE};
 pub use fide_wire::level::{REPORT_EVENT_CODE, WATCH_EVENT_CODE};
@@ -626,6 +626,13 @@ impl Control {
                 Ok(Happened::Row(row, watch)) => self.table.row(&row, watch),
                 Ok(Happened::Seen { node, epoch, version }) => self.table.seen(node, epoch, version),
                 Ok(Happened::Incarnation(n)) => self.state.set_own(n),
+                Ok(Happened::Groups(groups)) => {
+                    // At once: an agent that is killed now comes back as a member.
+                    self.state.set_groups(groups);
+                    if let Err(e) = self.state.save() {
+                        tracing::error!("{e}");
+                    }
+                }
                 Ok(Happened::PeerIncarnation(name, n)) => self.state.set_peer(&name, n),
                 Err(TryRecvError::Empty) => return true,
                 Ok(Happened::RingGone(index, Made::Socket(_))) => self.rings.give_back(index),
@@ -1945,7 +1952,11 @@ impl Control {
             Request::OpenGroup { name, client, behind } => {
                 self.policy.may_group(&self.connections[i].peer)?;
                 let random = || fide_lane::random().map(|n| n.max(1));
-                let client = if client == 0 { random().map_err(|e| Refused { code: ErrorCode::System, what: e.to_string() })? } else { client };
+                let client = if client == 0 {
+                    random().map_err(|e| Refused { code: ErrorCode::System, what: e.to_string() })?
+                } else {
+                    client
+                };
                 let fd = self.core.ask(move |core| core.open_group(&name, client, behind)).ok_or_else(stuck)??;
                 Ok(Some((Reply::GroupOpened { client }, Some(fd))))
             }

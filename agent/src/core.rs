@@ -84,6 +84,8 @@ pub enum Happened {
     Incarnation(u32),
     /// Another host's incarnation, to be remembered.
     PeerIncarnation(String, u32),
+    /// The groups that this host is a member of, to be remembered.
+    Groups(BTreeSet<String>),
     /// A ring that no table of the loop names any more, to be taken out of use.
     RingGone(u32, Made),
     /// A bridge of a process that ended, to be dropped: unmapping it may wait for other threads.
@@ -136,6 +138,8 @@ pub struct Start {
     pub boot: u128,
     /// The table of this host's former agent in this boot.
     pub former: Option<Former>,
+    /// The groups that this host's former agent was a member of.
+    pub groups: BTreeSet<String>,
 }
 
 /// How the fence begins.
@@ -471,6 +475,7 @@ impl Core {
             core.restore(former, now);
         }
         core.put_host(now);
+        core.join_former_groups(now);
         if let Some(prober) = core.prober.as_mut() {
             core.receiver.filter_answers(prober);
         }
@@ -584,18 +589,24 @@ impl Core {
     // ---- waiting ------------------------------------------------------------------------------------------------------------
 
     fn next_deadline(&self) -> u64 {
-        [self.detector.poll_timeout(), self.tables.poll_timeout(), self.progress.poll_timeout(), self.leave_at(), self.groups.poll_timeout()]
-            .into_iter()
-            .flatten()
-            .chain([self.pacer.next_ns(), self.housekeeping_at, self.confirm_fences_at, self.progress_owed_at])
-            .chain([self.announce_at, self.interests.due_ns])
-            .chain([self.introduce_at])
-            .chain(self.introductions.poll_hello_timeout())
-            .chain(self.warm_at().map(|(_, at_ns, _)| at_ns))
-            .chain(self.steering.look_at(now_ns()))
-            .chain(self.answerers_at)
-            .min()
-            .unwrap_or(u64::MAX)
+        [
+            self.detector.poll_timeout(),
+            self.tables.poll_timeout(),
+            self.progress.poll_timeout(),
+            self.leave_at(),
+            self.groups.poll_timeout(),
+        ]
+        .into_iter()
+        .flatten()
+        .chain([self.pacer.next_ns(), self.housekeeping_at, self.confirm_fences_at, self.progress_owed_at])
+        .chain([self.announce_at, self.interests.due_ns])
+        .chain([self.introduce_at])
+        .chain(self.introductions.poll_hello_timeout())
+        .chain(self.warm_at().map(|(_, at_ns, _)| at_ns))
+        .chain(self.steering.look_at(now_ns()))
+        .chain(self.answerers_at)
+        .min()
+        .unwrap_or(u64::MAX)
     }
 
     /// Whether something was left over for the next loop iteration.

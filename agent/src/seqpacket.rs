@@ -108,9 +108,7 @@ pub enum Received {
 #[must_use]
 pub fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Received {
     // SAFETY: an open socket and a buffer of the stated length. MSG_TRUNC returns the true length.
-    let n = unsafe {
-        libc::recv(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT | libc::MSG_TRUNC)
-    };
+    let n = unsafe { libc::recv(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT | libc::MSG_TRUNC) };
     match usize::try_from(n) {
         Ok(0) => Received::Closed,
         Ok(n) if n > buffer.len() => Received::Message(0),
@@ -126,9 +124,8 @@ pub fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Received {
 #[must_use]
 pub fn send_now(fd: BorrowedFd<'_>, message: &[u8]) -> bool {
     // SAFETY: an open socket and a message of the stated length.
-    let n = unsafe {
-        libc::send(fd.as_raw_fd(), message.as_ptr().cast(), message.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
-    };
+    let n =
+        unsafe { libc::send(fd.as_raw_fd(), message.as_ptr().cast(), message.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
     n >= 0 || !matches!(io::Error::last_os_error().raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR))
 }
 

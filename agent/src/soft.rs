@@ -181,7 +181,11 @@ impl SoftTable {
             if (h.table_version.wrapping_sub(peer.table_version) as i32) > 0 {
                 peer.table_version = h.table_version;
             }
-            return Ok(if packet.body.is_empty() && packet.items.is_empty() { Accepted::Heartbeat } else { Accepted::Packet(packet) });
+            return Ok(if packet.body.is_empty() && packet.items.is_empty() {
+                Accepted::Heartbeat
+            } else {
+                Accepted::Packet(packet)
+            });
         }
         if h.number <= row.event_number {
             row.refused += 1;

@@ -261,6 +261,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         incarnation,
         boot: state.boot(),
         former,
+        groups: state.groups(),
         period_ns: config.heartbeat_ns,
         keys: config.keyring,
         calibration: calibration(&config),

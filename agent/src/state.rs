@@ -20,6 +20,9 @@ struct Kept {
     /// The kernel's boot in which this was written.
     #[serde(default)]
     boot: String,
+    /// The groups that this host is a member of.
+    #[serde(default)]
+    groups: BTreeSet<String>,
 }
 
 /// The kept incarnations.
@@ -107,6 +110,18 @@ impl State {
     /// The hosts seen before that have not left: of whom a majority is one, also before they are heard again.
     pub fn members(&self) -> impl Iterator<Item = &str> {
         self.kept.peers.keys().map(String::as_str).filter(|name| !self.kept.left.contains(*name))
+    }
+
+    /// The groups that this host's former agent was a member of, and did not leave.
+    #[must_use]
+    pub fn groups(&self) -> BTreeSet<String> {
+        self.kept.groups.clone()
+    }
+
+    /// Notes the groups that this host is a member of.
+    pub fn set_groups(&mut self, groups: BTreeSet<String>) {
+        self.dirty |= self.kept.groups != groups;
+        self.kept.groups = groups;
     }
 
     /// Writes the file if something changed: beside it, then in its place, so that a crash leaves the old or the new.

@@ -5,23 +5,24 @@
 //! an application's socket ─► propose ─────────────────┘   └─► entries ─► every application's socket
 //! ```
 
-use super::{Core, now_ns};
+use super::{Core, Happened, now_ns};
 use crate::seqpacket::{self, Received};
 use crate::subscribers::seqpacket_pair;
 use fide_proto::consensus::policy::Policy;
 use fide_proto::consensus::{Halted, Kind as EngineKind, log};
 use fide_proto::detector::{State, Verdict};
+use fide_proto::group::MemberId;
 use fide_proto::services::groups::message::Plan;
 use fide_proto::services::groups::state::Binding;
 use fide_proto::services::groups::{self, Config, Error, Event, Frame, Groups, Stage, Standing};
 use fide_proto::services::links;
-use fide_proto::group::MemberId;
 use fide_wire::control::{ErrorCode, GroupMember, GroupOrder, GroupStatus, Refused, Reply};
 use fide_wire::frame::items::{self, Item};
 use fide_wire::frame::{BODY_MAX, Channel};
 use fide_wire::packet::{Header, Kind, Packet};
 use fide_wire::session::{self, Piece, ToAgent, ToClient, Why};
 use fide_wire::verdict::{Cause, Grade};
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
@@ -233,10 +234,26 @@ impl Core {
         before != 0 && now.saturating_sub(before) > allowed_ns
     }
 
+    /// This host's former agent was a member of these, and others may go on with them.
+    pub(super) fn join_former_groups(&mut self, now: u64) {
+        for name in &self.start.groups {
+            if let Err(error) = self.groups.rejoin(now, name) {
+                tracing::warn!("group {name}: {error:?}");
+            }
+        }
+    }
+
     fn groups_happened(&mut self, now: u64) {
         while let Some(event) = self.groups.poll_event() {
             match event {
-                Event::Applied { .. } | Event::Changed { .. } => {}
+                Event::Applied { .. } => {}
+                Event::Changed { .. } => {
+                    let names: BTreeSet<String> = self.groups.kept().map(str::to_owned).collect();
+                    if names != self.start.groups {
+                        self.start.groups.clone_from(&names);
+                        self.say(Happened::Groups(names));
+                    }
+                }
                 Event::AskFence { node, incarnation } => {
                     if self.is_cut_off(node, incarnation, now) {
                         self.groups.handle_fenced(now, node, incarnation);
@@ -257,7 +274,8 @@ impl Core {
         let row = self.receiver.peer(slot);
         let last_ns = row.path.iter().map(|path| path.arrived_ns).max().unwrap_or(now);
         // Its clock may lose a little against ours; what it sent last has arrived long ago.
-        let closed_ns = last_ns.saturating_add(promise.timeout_ns).saturating_add(promise.timeout_ns / 1000).saturating_add(1_000_000);
+        let closed_ns =
+            last_ns.saturating_add(promise.timeout_ns).saturating_add(promise.timeout_ns / 1000).saturating_add(1_000_000);
         peer.condemned && now >= closed_ns
     }
 
@@ -277,7 +295,8 @@ impl Core {
             return Err(Refused { code: ErrorCode::Full, what });
         }
         if behind > status.index && matches!(status.stage, Stage::Running) {
-            let what = format!("{name} has applied {} entries here, not {behind}: the application is ahead of its group", status.index);
+            let what =
+                format!("{name} has applied {} entries here, not {behind}: the application is ahead of its group", status.index);
             return Err(Refused { code: ErrorCode::Invalid, what });
         }
         let system = |e: std::io::Error| Refused { code: ErrorCode::System, what: format!("no socket for {name}: {e}") };
@@ -520,7 +539,9 @@ impl Core {
             };
             let has_fence = if is_own { self.promises() } else { self.detector.promise(node).is_some() };
             if policy == Policy::Fence && !has_fence {
-                let what = format!("{host} has no fence, which the policy fence relies on: set [fence] mode there, or take --policy trust-contract");
+                let what = format!(
+                    "{host} has no fence, which the policy fence relies on: set [fence] mode there, or take --policy trust-contract"
+                );
                 return Err(Refused { code: ErrorCode::Invalid, what });
             }
             members.push(Binding { member: MemberId(at as u16 + 1), node, incarnation });
@@ -572,7 +593,9 @@ fn halted(why: Halted) -> String {
     match why {
         Halted::NetworkFault => "packets were lost on all paths, or a link had to hold too much".into(),
         Halted::MissingBroadcast => "a heartbeat with a decision never came".into(),
-        Halted::Unconfirmed(member) => format!("the crash of member {member} cannot be relied on: a living host was late just before"),
+        Halted::Unconfirmed(member) => {
+            format!("the crash of member {member} cannot be relied on: a living host was late just before")
+        }
         Halted::Expelled => "the others went on without it".into(),
         Halted::Left => "it left".into(),
         Halted::Contradiction => "members contradict what is known for certain".into(),

@@ -2,7 +2,7 @@
 //! a line at a time, and says what became of it on standard output.
 
 use fide_client::{Client, Connection};
-use fide_wire::control::{Request, Selector};
+use fide_wire::control::{GroupOrder, Request, Selector};
 use std::io::BufRead;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,6 +32,7 @@ pub fn act() {
     match role.as_str() {
         "application" => application(&socket),
         "nobody" => nobody(&socket, &arguments),
+        "opener" => opener(&socket, &arguments),
         "beats" => beats(&socket, &arguments),
         "spy" => spy(&socket, &arguments),
         "member" => super::member::act(&socket),
@@ -228,6 +229,18 @@ fn nobody(socket: &std::path::Path, arguments: &[String]) {
     outcome(connection.request(&Request::Unwatch { name: "roots".into() }).map(|r| r.reply));
     outcome(connection.request(&Request::Reload).map(|r| r.reply));
     outcome(connection.request(&Request::Unwatch { name: "mine".into() }).map(|r| r.reply));
+}
+
+/// As an ordinary user: may it open this group, or change it?
+fn opener(socket: &std::path::Path, arguments: &[String]) {
+    become_nobody();
+    let connection = Connection::open(Some(socket)).unwrap();
+    let name = arguments[0].clone();
+    let open = Request::OpenGroup { name: name.clone(), client: 0, behind: 0 };
+    outcome(connection.request(&open).map(|r| r.reply));
+    let order = GroupOrder::Leave { name };
+    outcome(connection.request(&Request::Group { order }).map(|r| r.reply));
+    outcome(connection.request(&Request::Group { order: GroupOrder::Status }).map(|r| r.reply));
 }
 
 /// An application with heartbeats of its own: listens at a UDP port for those of others, and sends its own.

@@ -4,7 +4,7 @@
 
 use super::actor::{become_nobody, say};
 use super::member::Raw;
-use fide_wire::control::{FenceOrder, PROTOCOL, Request, Selector};
+use fide_wire::control::{FenceOrder, GroupOrder, PROTOCOL, Request, Selector};
 use fide_wire::verdict::VerdictId;
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ impl Rng {
 }
 
 /// Kinds of requests.
-pub const KINDS: usize = 19;
+pub const KINDS: usize = 21;
 
 /// Which kind it is.
 pub const fn kind(request: &Request) -> usize {
@@ -76,6 +76,8 @@ pub const fn kind(request: &Request) -> usize {
         Request::Check { .. } => 16,
         Request::Became { .. } => 17,
         Request::Extend { .. } => 18,
+        Request::Group { .. } => 19,
+        Request::OpenGroup { .. } => 20,
     }
 }
 
@@ -150,6 +152,18 @@ pub fn request(rng: &mut Rng, kind: usize, own: &[u32]) -> Request {
             let instance = |rng: &mut Rng| (if rng.once_in(2) { node } else { rng.any() as u32 }, rng.any() as u32);
             Request::Became { instances: (0..count).map(|_| instance(rng)).collect() }
         }
+        19 => {
+            let (name, engine) = (name(rng), (*rng.one_of(&["huc", "hsuc", "", "lowi"])).to_string());
+            let order = match rng.below(5) {
+                0 => GroupOrder::Status,
+                1 => GroupOrder::Join { name },
+                2 => GroupOrder::Leave { name },
+                3 => GroupOrder::Switch { name, engine },
+                _ => GroupOrder::Create { name, engine, policy: "trust-contract".into(), hosts: vec!["h1".into(), "h2".into()] },
+            };
+            Request::Group { order }
+        }
+        20 => Request::OpenGroup { name: name(rng), client: rng.any(), behind: rng.any() },
         _ => Request::Extend { known_ns: rng.any(), valid_ns: rng.any(), anew: rng.once_in(2) },
     }
 }

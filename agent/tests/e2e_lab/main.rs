@@ -11,6 +11,7 @@ mod fence;
 mod files;
 mod freshness;
 mod gaps;
+mod groups;
 mod lines;
 mod load;
 mod memberlist;

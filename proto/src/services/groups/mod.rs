@@ -241,7 +241,8 @@ struct Group {
     join_at_ns: u64,
     /// Whom it asked last.
     asked: Option<u32>,
-    early: VecDeque<(MemberId, MemberId, log::Message)>,
+    /// What came for a member that is not listening yet: of which group, from whom, for whom.
+    early: VecDeque<(u64, MemberId, MemberId, log::Message)>,
     /// Whom we let in: which node is to be which member, until that is applied.
     invited: BTreeMap<MemberId, Binding>,
     halted: Option<Halted>,
@@ -279,6 +280,11 @@ impl Group {
         }
     }
 
+    /// A new group may take its name: nothing is left of it here, and all hosts of the new one must say so.
+    fn is_void(&self) -> bool {
+        matches!(self.stage, Stage::Failed(_) | Stage::Left) || (self.stage == Stage::Joining && self.member.is_none())
+    }
+
     fn binding(&self, member: MemberId) -> Option<Binding> {
         self.state.bindings().get(&member).or_else(|| self.invited.get(&member)).copied()
     }
@@ -314,6 +320,8 @@ pub struct Groups {
     /// The last heartbeat of each node that carried something of groups.
     rode: BTreeMap<u32, u64>,
     questions: u64,
+    /// Groups of which only the name was known.
+    unnamed: u64,
     copies: VecDeque<Vec<u8>>,
     events: VecDeque<Event>,
     /// Something came in since the last heartbeat, so one may have to leave early.
@@ -334,6 +342,7 @@ impl Groups {
             nodes: BTreeSet::new(),
             rode: BTreeMap::new(),
             questions: 0,
+            unnamed: 0,
             copies: VecDeque::new(),
             events: VecDeque::new(),
             stirred: false,
@@ -356,7 +365,7 @@ impl Groups {
     pub fn create(&mut self, now_ns: u64, plan: Plan) -> Result<(), Error> {
         self.may_begin(&plan).map_err(Error::Invalid)?;
         if let Some(group) = self.named(&plan.name)
-            && !matches!(group.stage, Stage::Failed(_) | Stage::Left)
+            && !group.is_void()
         {
             return Err(Error::Exists(format!("this host has a group {} already: it is {}", plan.name, group.stage.name())));
         }
@@ -395,14 +404,40 @@ impl Groups {
         if self.nodes.is_empty() {
             return Err(Error::NotFound("no other host is heard now".into()));
         }
+        let deadline_ns = now_ns.saturating_add(PREPARE_NS);
+        self.begin_joining(now_ns, name, deadline_ns);
+        Ok(())
+    }
+
+    /// The same for a group that this node was a member of in a former life: it asks for as long as it takes.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn rejoin(&mut self, now_ns: u64, name: &str) -> Result<(), Error> {
+        if name.is_empty() || name.len() > NAME_MAX || self.named(name).is_some() || self.groups.len() >= GROUPS_MAX {
+            return Err(Error::Invalid(format!("{name:?} cannot be joined again")));
+        }
+        self.begin_joining(now_ns, name, u64::MAX);
+        Ok(())
+    }
+
+    fn begin_joining(&mut self, now_ns: u64, name: &str, deadline_ns: u64) {
         let plan =
             Plan { name: name.into(), generation: 0, engine: Kind::Huc, policy: Policy::TrustContract, members: Vec::new() };
         let mut group = Group::new(now_ns, plan, Stage::Joining, 0);
-        group.join_at_ns = now_ns;
-        group.deadline_ns = now_ns.saturating_add(PREPARE_NS);
-        self.keep(0, group);
+        (group.join_at_ns, group.deadline_ns) = (now_ns, deadline_ns);
+        self.unnamed += 1;
+        // Below every generation: which one it is, the invitation says.
+        let place = u64::MAX - self.unnamed;
+        self.keep(place, group);
         self.settle(now_ns);
-        Ok(())
+    }
+
+    /// The groups that this node wants to be a member of.
+    pub fn kept(&self) -> impl Iterator<Item = &str> + '_ {
+        let is_kept =
+            |group: &&Group| !group.leaves && !matches!(group.stage, Stage::Failed(_) | Stage::Left | Stage::Preparing(_));
+        self.groups.values().filter(is_kept).map(|group| group.plan.name.as_str())
     }
 
     /// Leaves a group; the others go on.
@@ -456,7 +491,10 @@ impl Groups {
         }
         let group = self.running(name)?;
         if group.state.bytes() > state::KEPT_BYTES_MAX {
-            return Err(Error::Busy(format!("{name} keeps {} bytes of entries: its applications must keep snapshots", group.state.bytes())));
+            return Err(Error::Busy(format!(
+                "{name} keeps {} bytes of entries: its applications must keep snapshots",
+                group.state.bytes()
+            )));
         }
         if let Some(member) = &mut group.member {
             let value = Record::Value { client, number, bytes }.to_value();
@@ -690,8 +728,13 @@ impl Groups {
             }
             Message::YouAre { generation, member, question } => {
                 let Some(group) = self.groups.get_mut(&generation).filter(|group| group.me == Some(member)) else { return };
-                let by: Vec<MemberId> =
-                    group.state.bindings().values().filter(|binding| binding.node == from).map(|binding| binding.member).collect();
+                let by: Vec<MemberId> = group
+                    .state
+                    .bindings()
+                    .values()
+                    .filter(|binding| binding.node == from)
+                    .map(|binding| binding.member)
+                    .collect();
                 if let Some(held) = group.held.as_mut().filter(|held| held.question == question) {
                     by.iter().for_each(|member| _ = held.waits_for.remove(member));
                 }
@@ -705,16 +748,15 @@ impl Groups {
         }
     }
 
-    fn log_message(
-        &mut self,
-        now_ns: u64,
-        node: u32,
-        (generation, from, to): (u64, MemberId, MemberId),
-        message: log::Message,
-    ) {
+    fn log_message(&mut self, now_ns: u64, node: u32, (generation, from, to): (u64, MemberId, MemberId), message: log::Message) {
         self.begin_if_prepared(now_ns, generation);
         let Some(group) = self.groups.get_mut(&generation) else {
-            let _ = self.tell(node, &Message::Over { generation, member: to });
+            // It may be of a group that we want to join, of which we know the name only.
+            let unnamed = self.groups.values_mut().find(|group| group.stage == Stage::Joining && group.plan.generation == 0);
+            match unnamed.filter(|group| group.early.len() < EARLY_MAX) {
+                Some(group) => group.early.push_back((generation, from, to, message)),
+                None => _ = self.tell(node, &Message::Over { generation, member: to }),
+            }
             return;
         };
         if !group.is_bound(from, node) {
@@ -734,7 +776,7 @@ impl Groups {
         } else if group.stage == Stage::Joining && group.me.is_none_or(|me| me < to) {
             // The invitation may be behind it.
             if group.early.len() < EARLY_MAX {
-                group.early.push_back((from, to, message));
+                group.early.push_back((generation, from, to, message));
             }
             return;
         }
@@ -774,7 +816,7 @@ impl Groups {
         if self.groups.get(&generation).is_some_and(|group| group.plan == plan && group.coordinator == from) {
             return;
         }
-        let taken = self.named(&plan.name).filter(|group| !matches!(group.stage, Stage::Failed(_) | Stage::Left));
+        let taken = self.named(&plan.name).filter(|group| !group.is_void());
         let refused = match taken {
             Some(group) => Err(format!("it has a group {} already, which is {}", plan.name, group.stage.name())),
             None => self.may_begin(&plan),
@@ -888,15 +930,17 @@ impl Groups {
         let Some(known) = self.names.get(&plan.name).copied() else { return };
         let Some(group) = self.groups.get(&known) else { return };
         let expected = group.stage == Stage::Joining && group.asked == Some(from) && group.member.is_none();
+        let before = group.plan.generation;
         let is_sane = plan.members.contains(&ours) && plan.members.len() <= 1 << 16 && me.0 > 0 && plan.generation > 0;
-        if !expected || !is_sane || (known != 0 && plan.generation < known) {
+        let is_taken = plan.generation != known && self.groups.contains_key(&plan.generation);
+        if !expected || !is_sane || is_taken || plan.generation < before {
             return;
         }
         let generation = plan.generation;
         let (make, policy, config, gate) = (self.config.make.clone(), plan.policy, self.config.log, self.config.clone());
         let mut group = Group::new(now_ns, plan, Stage::Joining, from);
         if let Some(old) = self.groups.remove(&known) {
-            if known != 0 && known == generation {
+            if before == generation {
                 group.halted = old.halted;
             }
             group.early = old.early;
@@ -907,8 +951,8 @@ impl Groups {
         group.member = Some(Member::new(now_ns, Log::join(me, config, build), gate_config(&gate, policy)));
         // Without a word in so long it asks again, perhaps another one.
         group.deadline_ns = now_ns.saturating_add(PREPARED_NS);
-        for (member, to, message) in std::mem::take(&mut group.early) {
-            if to == me
+        for (of, member, to, message) in std::mem::take(&mut group.early) {
+            if (of, to) == (generation, me)
                 && let Some(ours) = &mut group.member
             {
                 let _ = ours.handle_message(now_ns, member, message);
@@ -1071,7 +1115,7 @@ impl Groups {
             }
             Stage::Prepared => self.drop_group(generation),
             // One that was a member before goes on asking.
-            Stage::Joining if generation == 0 => {
+            Stage::Joining if group.plan.generation == 0 => {
                 let why = format!("no host that is heard runs a group {}", group.plan.name);
                 self.fail(generation, why);
             }
@@ -1240,12 +1284,7 @@ impl Groups {
 }
 
 fn gate_config(config: &Config, policy: Policy) -> GateConfig {
-    GateConfig {
-        policy,
-        fence_repeat_ns: config.fence_repeat_ns,
-        witness_timeout_ns: u64::MAX,
-        distrust_ns: config.distrust_ns,
-    }
+    GateConfig { policy, fence_repeat_ns: config.fence_repeat_ns, witness_timeout_ns: u64::MAX, distrust_ns: config.distrust_ns }
 }
 
 fn refused(name: &str, why: Refused) -> Error {

@@ -449,7 +449,10 @@ fn a_group_leaves_begins_anew_and_changes_its_engine() {
 fn a_group_that_cannot_begin_begins_nowhere() {
     let mut world = World::new(1, 3);
     let plan = world.plan("g", Kind::Huc, &[0, 1, 2]);
-    assert!(matches!(world.nodes[0].groups.create(world.now_ns, Plan { name: String::new(), ..plan.clone() }), Err(Error::Invalid(_))));
+    assert!(matches!(
+        world.nodes[0].groups.create(world.now_ns, Plan { name: String::new(), ..plan.clone() }),
+        Err(Error::Invalid(_))
+    ));
     let elsewhere = Plan { members: plan.members[1..].to_vec(), ..plan.clone() };
     assert!(matches!(world.nodes[0].groups.create(world.now_ns, elsewhere), Err(Error::Invalid(_))));
     // The third one is dead, and nobody knows.
@@ -588,9 +591,8 @@ fn acknowledged_is_never_lost_and_nothing_is_applied_twice() {
         }
         let length = world.order.len();
         assert!(length > 0, "seed {seed}: {length} entries");
-        let whole = world.within(20_000, |world| {
-            (0..nodes).all(|node| world.runs(node) && world.nodes[node].read.len() == world.order.len())
-        });
+        let whole = world
+            .within(20_000, |world| (0..nodes).all(|node| world.runs(node) && world.nodes[node].read.len() == world.order.len()));
         assert!(whole, "seed {seed} {engine}: {:?}", (0..nodes).map(|node| world.status(node)).collect::<Vec<_>>());
         let mut once: Vec<_> = world.order.iter().map(|(client, number, _)| (*client, *number)).collect();
         once.sort_unstable();
