@@ -169,12 +169,12 @@ impl Member {
         let hints = (self.log.is_running() || self.log.is_leaving()) && !self.log.kind().needs_accuracy();
         match &mut self.gate {
             Some((gate, _)) => _ = gate.handle_verdict(now_ns, about, cause, grade),
-            None if cause == Cause::ContractKept || cause.is_about_observer() => {
-                if self.unheard.len() < UNHEARD_MAX {
+            None => {
+                let proves_nothing = cause == Cause::ContractKept || cause.is_about_observer();
+                if proves_nothing && self.unheard.len() < UNHEARD_MAX {
                     self.unheard.push((now_ns, about, cause, grade));
                 }
             }
-            None => {}
         }
         let ends = cause.ends_process() && grade == Grade::Certain;
         let is_unheard = self.gate.is_none();

@@ -221,7 +221,8 @@ impl State {
     /// [`Log::keep_snapshot`](crate::consensus::log::Log::keep_snapshot); nothing for an index that is not kept any more, or is still to come.
     pub fn keep_snapshot(&mut self, index: u64, state: Vec<u8>) -> Option<(Position, Value)> {
         let position = self.applied.iter().find(|applied| applied.index == index)?.position;
-        while let Some((_, entry)) = self.entries.pop_front_if(|(at, _)| *at <= position) {
+        while self.entries.front().is_some_and(|(at, _)| *at <= position) {
+            let Some((_, entry)) = self.entries.pop_front() else { break };
             self.kept_from.apply(&entry);
             if let crate::group::Body::Value(value) = &entry.body {
                 self.bytes -= value.len();
