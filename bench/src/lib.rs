@@ -13,6 +13,7 @@
 //! priority, so that load does not tear the stamp and the event apart; the upcall immediately after it returned.
 
 pub mod bars;
+pub mod consensus;
 pub mod crash;
 pub mod demo;
 pub mod detect;
@@ -52,6 +53,9 @@ pub enum Helper {
     /// Ping-pong through a fence
     #[command(name = "bench-overhead", hide = true)]
     Overhead(safetimer::overhead::HelperArgs),
+    /// An application of a group, or one end of a UDP round trip
+    #[command(name = "bench-group", hide = true)]
+    Group(consensus::HelperArgs),
     /// A host that dies on order
     #[command(name = "bench-death", hide = true)]
     Death(safetimer::starvation::DeathArgs),
@@ -69,6 +73,7 @@ impl Helper {
             Helper::Heartbeats(args) => heartbeats::run(args),
             Helper::Plain(args) => safetimer::plain::run(args),
             Helper::Overhead(args) => safetimer::overhead::help(args),
+            Helper::Group(args) => consensus::help(args),
             Helper::Death(args) => safetimer::starvation::die(args),
         }
     }

@@ -1,7 +1,7 @@
 //! The commands and helper processes of this crate without the rest of `fide`, for its own tests.
 
 use clap::{Parser, Subcommand};
-use fide_bench::{Helper, Outcome, demo, detect, jitter, safetimer, ui::Ui};
+use fide_bench::{Helper, Outcome, consensus, demo, detect, jitter, safetimer, ui::Ui};
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
@@ -23,6 +23,8 @@ enum Command {
     Detect(detect::Args),
     /// How late heartbeats are
     Jitter(jitter::Args),
+    /// How long groups take to decide
+    Consensus(consensus::Args),
     /// Never wrong about the living
     Safetimer(safetimer::Args),
     #[command(flatten)]
@@ -35,6 +37,7 @@ fn run(cli: &Cli) -> Outcome {
         Command::Demo(args) => demo::run(args, &ui()?),
         Command::Detect(args) => detect::run(args, &ui()?),
         Command::Jitter(args) => jitter::run(args, &ui()?),
+        Command::Consensus(args) => consensus::run(args, &ui()?),
         Command::Safetimer(args) => safetimer::run(args, &ui()?),
         Command::Helper(helper) => helper.run().map(|()| true),
     }

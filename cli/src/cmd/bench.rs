@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Kind};
 use clap::{Args, Subcommand};
 use fide_bench::ui::{Interrupted, Ui};
-use fide_bench::{Helper, detect, jitter, safetimer};
+use fide_bench::{Helper, consensus, detect, jitter, safetimer};
 use fide_lab::LabError;
 use std::process::ExitCode;
 
@@ -23,6 +23,8 @@ pub enum BenchCommand {
     Detect(detect::Args),
     /// How late heartbeats are, over time and against a timeout (Fig. 3, Fig. 4)
     Jitter(jitter::Args),
+    /// How long groups take to decide, beside a UDP round trip; how much they decide
+    Consensus(consensus::Args),
     /// That a delay on either side makes no verdict wrong (SafeTimer, Table 1), and what the fence costs
     Safetimer(safetimer::Args),
 }
@@ -33,6 +35,7 @@ pub fn run(context: &Context, args: &BenchArgs) -> Result<ExitCode, Failure> {
     done(ui.or_interrupted(match &args.command {
         BenchCommand::Detect(args) => detect::run(args, &ui),
         BenchCommand::Jitter(args) => jitter::run(args, &ui),
+        BenchCommand::Consensus(args) => consensus::run(args, &ui),
         BenchCommand::Safetimer(args) => safetimer::run(args, &ui),
     }))
 }

@@ -1,0 +1,341 @@
+//! `fide bench consensus`: from an application's proposal to its entry, beside a UDP round trip between two real-time threads on
+//! the same cables (the floor), in turns within one run; and how many entries a second.
+
+use crate::Outcome;
+use crate::output;
+use crate::report;
+use crate::rig::{Rig, RigSpec};
+use crate::stats::{Case, Samples, human_us, thousands};
+use crate::sys;
+use crate::ui::{Paint, Ui};
+use anyhow::{Context as _, Result, bail, ensure};
+use fide_client::group::{Event, Group, Options, Stage};
+use fide_wire::control::{GroupOrder, Reply, Request};
+use std::io::{self, BufRead as _, Read as _, Write as _};
+use std::net::{SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// The hidden subcommand.
+pub const ROLE: &str = "bench-group";
+
+/// Where the floor is measured.
+const PORT: u16 = 9_800;
+/// Proposals that wait at once, where throughput is measured.
+const OUTSTANDING: usize = 512;
+
+/// Arguments of `fide bench consensus`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Members of the group, one a host
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=9))]
+    pub members: u16,
+    /// How it decides
+    #[arg(long, value_delimiter = ',', default_values = ["huc", "hsuc"])]
+    pub engine: Vec<String>,
+    /// Bytes of a value
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub size: u32,
+    /// Rounds: each measures every case once
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub rounds: u32,
+    /// Values of each case in each round
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub values: u32,
+    /// HB, as in the configuration
+    #[arg(long, default_value = "1ms")]
+    pub heartbeat: String,
+    /// Write the results there, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    pub results: Option<PathBuf>,
+}
+
+/// What a helper does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Mode {
+    /// Answer UDP packets
+    Pong,
+    /// Send one, wait for the answer, and so on
+    Ping,
+    /// Propose one value, wait for its entry, and so on
+    Single,
+    /// Keep many values waiting
+    Many,
+}
+
+/// Arguments of the helper.
+#[derive(Clone, Debug, clap::Args)]
+pub struct HelperArgs {
+    /// What to do
+    #[arg(long)]
+    pub mode: Mode,
+    /// The agent's socket
+    #[arg(long)]
+    pub agent: Option<PathBuf>,
+    /// The group
+    #[arg(long, default_value = "")]
+    pub group: String,
+    /// Where to answer, or to send to
+    #[arg(long)]
+    pub address: Option<SocketAddr>,
+    /// Bytes of a value
+    #[arg(long, default_value_t = 64)]
+    pub size: usize,
+    /// How many
+    #[arg(long, default_value_t = 1_000)]
+    pub values: u32,
+}
+
+// ---- in the helper process -----------------------------------------------------------------------------------------------------
+
+/// Does it: prints the time of each exchange (ns), one a line, or how long all took.
+///
+/// # Errors
+/// When the group or the socket cannot be had.
+pub fn help(args: &HelperArgs) -> Result<()> {
+    let _ = sys::be_realtime(sys::STAMPER_PRIORITY);
+    let mut times = Vec::with_capacity(args.values as usize);
+    match args.mode {
+        Mode::Pong => {
+            std::thread::spawn(|| {
+                // Whatever ends it, it is over.
+                let _ = io::stdin().lock().read_to_end(&mut Vec::new());
+                std::process::exit(0);
+            });
+            let socket = UdpSocket::bind(args.address.context("--address is missing")?)?;
+            println!("ready");
+            io::stdout().flush()?;
+            let mut packet = vec![0; 1 << 16];
+            loop {
+                let (length, from) = socket.recv_from(&mut packet)?;
+                socket.send_to(&packet[..length], from)?;
+            }
+        }
+        Mode::Ping => {
+            let socket = UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0))?;
+            socket.connect(args.address.context("--address is missing")?)?;
+            socket.set_read_timeout(Some(Duration::from_secs(1)))?;
+            let mut packet = vec![7; args.size.min(1_400)];
+            for _ in 0..args.values {
+                let begun = sys::now_ns();
+                socket.send(&packet)?;
+                socket.recv(&mut packet).context("no answer within a second")?;
+                times.push(sys::now_ns() - begun);
+                pause();
+            }
+        }
+        Mode::Single => {
+            let mut group = open(args)?;
+            let value = vec![7; args.size];
+            for _ in 0..args.values {
+                let begun = sys::now_ns();
+                let number = group.propose(&value)?;
+                decided(&mut group, number)?;
+                times.push(sys::now_ns() - begun);
+                pause();
+            }
+        }
+        Mode::Many => {
+            let mut group = open(args)?;
+            let value = vec![7; args.size];
+            let begun = sys::now_ns();
+            let mut last = 0;
+            let first = group.propose(&value)?;
+            for _ in 1..args.values {
+                while group.pending() >= OUTSTANDING {
+                    next(&mut group)?;
+                }
+                last = group.propose(&value)?;
+            }
+            decided(&mut group, last.max(first))?;
+            times.push(sys::now_ns() - begun);
+        }
+    }
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    for ns in times {
+        writeln!(out, "{ns}")?;
+    }
+    Ok(out.flush()?)
+}
+
+/// Between two exchanges, so that each finds everything at rest: not a whole number of heartbeats.
+fn pause() {
+    sys::sleep_until(sys::now_ns() + 1_370_000);
+}
+
+fn open(args: &HelperArgs) -> Result<Group> {
+    // The entries that are there already are read before anything is measured.
+    let mut group = Group::open_with(&args.group, Options { path: args.agent.clone(), ..Options::default() })?;
+    loop {
+        match group.poll(Some(Duration::from_millis(200)))? {
+            None if group.standing().is_some_and(|standing| standing.stage == Stage::Running) => return Ok(group),
+            _ => {}
+        }
+    }
+}
+
+fn next(group: &mut Group) -> Result<Option<Event>> {
+    let event = group.poll(Some(Duration::from_secs(10)))?;
+    ensure!(event.is_some(), "nothing was decided for 10 s: {:?}", group.standing());
+    Ok(event)
+}
+
+fn decided(group: &mut Group, number: u64) -> Result<()> {
+    loop {
+        if let Some(Event::Entry(entry)) = next(group)?
+            && entry.is_own(number, group.client())
+        {
+            return Ok(());
+        }
+    }
+}
+
+// ---- in the parent -------------------------------------------------------------------------------------------------------------
+
+/// A case, and what was measured of it so far.
+struct Measured {
+    name: String,
+    host: u16,
+    mode: Mode,
+    group: String,
+    samples: Samples,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When something keeps a case from being measured.
+pub fn run(args: &Args, ui: &Ui) -> Outcome {
+    args.results.iter().try_for_each(|file| output::reserve(file))?;
+    for engine in &args.engine {
+        ensure!(["huc", "hsuc"].contains(&engine.as_str()), "no engine {engine:?} here: there are huc and hsuc");
+    }
+    let heartbeat: &'static str = Box::leak(args.heartbeat.clone().into_boxed_str());
+    ui.say(ui.paint(Paint::Dim, &report::machine()));
+    let hosts = args.members.max(2);
+    let mut rig = Rig::up(RigSpec { hosts, heartbeat, ..RigSpec::default() }, ui)?;
+    let (size, members) = (args.size, args.members);
+    let mut all = vec![Measured {
+        name: "udp round trip".into(),
+        host: 1,
+        mode: Mode::Ping,
+        group: String::new(),
+        samples: Samples::default(),
+    }];
+    for engine in &args.engine {
+        begin(&mut rig, engine, args.members, ui)?;
+        let case = |what: &str, host, mode| Measured {
+            name: format!("{engine} {what} {size}B members={members}"),
+            host,
+            mode,
+            group: engine.clone(),
+            samples: Samples::default(),
+        };
+        all.push(case("leader", 1, Mode::Single));
+        if args.members > 1 {
+            all.push(case("follower", 2, Mode::Single));
+        }
+        all.push(case("leader batched", 1, Mode::Many));
+    }
+    let address = SocketAddr::from((rig.lab().ipv4(2, 0), PORT));
+    let mut pong = helper(&rig, args, 2, Mode::Pong, "", address)?;
+    let mut pong = pong.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start a helper")?;
+    let mut line = String::new();
+    if let Some(stdout) = pong.stdout.take() {
+        io::BufReader::new(stdout).read_line(&mut line)?;
+    }
+    let measured = (|| {
+        ensure!(line == "ready\n", "what answers UDP packets on h2 did not become ready");
+        for round in 1..=args.rounds {
+            for of in &mut all {
+                ui.check()?;
+                ui.progress(format!("round {round} of {}: {}", args.rounds, of.name));
+                let out = helper(&rig, args, of.host, of.mode, &of.group, address)?.output().context("cannot run a helper")?;
+                if !out.status.success() {
+                    bail!("{}: {}", of.name, String::from_utf8_lossy(&out.stderr).trim());
+                }
+                let text = String::from_utf8_lossy(&out.stdout).into_owned();
+                let times: Result<Vec<u64>, _> = text.lines().map(str::parse).collect();
+                of.samples.extend(times.context("a helper recorded nonsense")?);
+            }
+        }
+        Ok(())
+    })();
+    let _ = pong.kill();
+    let _ = pong.wait();
+    measured?;
+    tell(args, &mut all, ui)
+}
+
+fn begin(rig: &mut Rig, engine: &str, members: u16, ui: &Ui) -> Result<()> {
+    let hosts: Vec<String> = (1..=members).map(|host| format!("h{host}")).collect();
+    let order =
+        GroupOrder::Create { name: engine.into(), engine: engine.into(), policy: "trust-contract".into(), hosts: hosts.clone() };
+    rig.ask(1, &Request::Group { order })?;
+    let until = Instant::now() + Duration::from_secs(10);
+    for host in 1..=members {
+        loop {
+            ui.check()?;
+            let Reply::Groups { groups } = rig.ask(host, &Request::Group { order: GroupOrder::Status })? else {
+                bail!("the agent of h{host} did not answer with groups");
+            };
+            let stage = groups.iter().find(|group| group.name == engine).map(|group| group.stage);
+            if stage == Some(Stage::Running) {
+                break;
+            }
+            ensure!(Instant::now() < until, "{engine} does not run on h{host}: {groups:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    Ok(())
+}
+
+fn helper(rig: &Rig, args: &Args, host: u16, mode: Mode, group: &str, address: SocketAddr) -> Result<std::process::Command> {
+    use clap::ValueEnum as _;
+    let mut command = rig.helper(host, ROLE)?;
+    let name = mode.to_possible_value().map(|v| v.get_name().to_string()).unwrap_or_default();
+    let values = if mode == Mode::Many { args.values.saturating_mul(20) } else { args.values };
+    command.arg("--mode").arg(name).arg("--agent").arg(rig.socket(host)).arg("--group").arg(group);
+    command.arg("--address").arg(address.to_string()).arg("--size").arg(args.size.to_string());
+    command.arg("--values").arg(values.to_string()).stdin(Stdio::null());
+    Ok(command)
+}
+
+fn tell(args: &Args, all: &mut [Measured], ui: &Ui) -> Outcome {
+    let mut lines = String::new();
+    let floor = all[0].samples.quantiles().p50;
+    for of in all.iter_mut() {
+        let mut case = Case::new("consensus", &of.name, &mut of.samples);
+        let values = u64::from(args.values) * 20;
+        if of.mode == Mode::Many {
+            let median_s = case.quantiles.p50 / 1e6;
+            case.values.insert("per_second".into(), (values as f64 / median_s.max(1e-9)).round());
+            case.values.insert("outstanding".into(), OUTSTANDING as f64);
+            case.notes.push(format!("a sample is the time of {values} values; per_second is of the median round"));
+            let per_second = case.values["per_second"] as u64;
+            ui.say(format!("{:<34} {:>10} entries a second", of.name, ui.paint(Paint::Bold, &thousands(per_second))));
+        } else {
+            case.values.insert("to_floor".into(), (case.quantiles.p50 / floor.max(0.01) * 100.0).round() / 100.0);
+            let q = case.quantiles;
+            ui.say(format!(
+                "{:<34} p50 {:>8}  p99 {:>8}  p99.9 {:>8}  max {:>8}   {:.2} × the floor",
+                of.name,
+                human_us(q.p50),
+                human_us(q.p99),
+                human_us(q.p999),
+                human_us(q.max),
+                q.p50 / floor.max(0.01)
+            ));
+        }
+        if ui.json {
+            ui.line(case.json());
+        }
+        lines.push_str(&case.json());
+        lines.push('\n');
+    }
+    if let Some(file) = &args.results {
+        output::write(file, &lines)?;
+    }
+    Ok(true)
+}
