@@ -595,6 +595,7 @@ impl Core {
             self.progress.poll_timeout(),
             self.leave_at(),
             self.groups.poll_timeout(),
+            self.early_at(),
         ]
         .into_iter()
         .flatten()

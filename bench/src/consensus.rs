@@ -1,5 +1,6 @@
 //! `fide bench consensus`: from an application's proposal to its entry, beside a UDP round trip between two real-time threads on
-//! the same cables (the floor), in turns within one run; and how many entries a second.
+//! the same cables (the floor), in turns within one run; how many entries a second; and how long a client waits when the leading
+//! agent is killed.
 
 use crate::Outcome;
 use crate::output;
@@ -46,6 +47,9 @@ pub struct Args {
     /// HB, as in the configuration
     #[arg(long, default_value = "1ms")]
     pub heartbeat: String,
+    /// Leading agents that are killed, one after the other; 0: none
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    pub kills: u32,
     /// Write the results there, one JSON object a line
     #[arg(long, value_name = "FILE")]
     pub results: Option<PathBuf>,
@@ -62,6 +66,8 @@ pub enum Mode {
     Single,
     /// Keep many values waiting
     Many,
+    /// Propose one value after the other until standard input ends
+    Stream,
 }
 
 /// Arguments of the helper.
@@ -97,6 +103,7 @@ pub fn help(args: &HelperArgs) -> Result<()> {
     let _ = sys::be_realtime(sys::STAMPER_PRIORITY);
     let mut times = Vec::with_capacity(args.values as usize);
     match args.mode {
+        Mode::Stream => return stream(args),
         Mode::Pong => {
             std::thread::spawn(|| {
                 // Whatever ends it, it is over.
@@ -157,6 +164,29 @@ pub fn help(args: &HelperArgs) -> Result<()> {
         writeln!(out, "{ns}")?;
     }
     Ok(out.flush()?)
+}
+
+/// Prints of each value when it was proposed and when its entry came, once that has.
+fn stream(args: &HelperArgs) -> Result<()> {
+    let over = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let at_end = std::sync::Arc::clone(&over);
+    std::thread::spawn(move || {
+        // Whatever ends it, it is over.
+        let _ = io::stdin().lock().read_to_end(&mut Vec::new());
+        at_end.store(true, std::sync::atomic::Ordering::Release);
+    });
+    let mut group = open(args)?;
+    println!("ready");
+    io::stdout().flush()?;
+    let value = vec![7; args.size];
+    while !over.load(std::sync::atomic::Ordering::Acquire) {
+        let begun = sys::now_ns();
+        let number = group.propose(&value)?;
+        decided(&mut group, number)?;
+        println!("{begun} {}", sys::now_ns());
+        sys::sleep_until(sys::now_ns() + 200_000);
+    }
+    Ok(())
 }
 
 /// Between two exchanges, so that each finds everything at rest: not a whole number of heartbeats.
@@ -265,7 +295,74 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
     let _ = pong.kill();
     let _ = pong.wait();
     measured?;
+    for engine in args.engine.iter().filter(|_| args.members > 1 && args.kills > 0) {
+        let samples = failovers(&mut rig, args, engine, address, ui)?;
+        let name = format!("{engine} leading agent killed members={members}");
+        all.push(Measured { name, host: 0, mode: Mode::Stream, group: engine.clone(), samples });
+    }
     tell(args, &mut all, ui)
+}
+
+/// From `kill -9` of the leading agent to the entry of the first value that a client on another host proposed after it.
+fn failovers(rig: &mut Rig, args: &Args, engine: &str, address: SocketAddr, ui: &Ui) -> Result<Samples> {
+    let mut samples = Samples::default();
+    for kill in 1..=args.kills {
+        ui.progress(format!("{engine}: kill {kill} of {}", args.kills));
+        let leader = settle(rig, engine, args.members, ui)?;
+        let client = if leader == 1 { 2 } else { 1 };
+        let mut command = helper(rig, args, client, Mode::Stream, engine, address)?;
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start a helper")?;
+        let mut lines = child.stdout.take().map(io::BufReader::new).context("a helper without a pipe")?.lines();
+        let measured = (|| -> Result<u64> {
+            ensure!(lines.next().transpose()?.as_deref() == Some("ready"), "a client on h{client} did not become ready");
+            // In the middle of what it does, not always at the same place of a heartbeat.
+            std::thread::sleep(Duration::from_micros(20_000 + u64::from(kill) * 7_919 % 5_000));
+            let killed_ns = rig.kill_agent(leader)?;
+            for line in lines.by_ref() {
+                let line = line?;
+                let (begun, decided) = line.split_once(' ').context("a helper recorded nonsense")?;
+                if begun.parse::<u64>()? >= killed_ns {
+                    return Ok(decided.parse::<u64>()? - killed_ns);
+                }
+            }
+            bail!("nothing was decided behind the crash of the agent of h{leader}");
+        })();
+        drop(child.stdin.take());
+        let _ = child.kill();
+        let _ = child.wait();
+        samples.push(measured?);
+        rig.start_agent(leader)?;
+        rig.wait_until_all_see_all(ui)?;
+    }
+    Ok(samples)
+}
+
+/// Until the group runs on all hosts, all of them members: which host leads.
+fn settle(rig: &mut Rig, engine: &str, members: u16, ui: &Ui) -> Result<u16> {
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        ui.check()?;
+        let mut leaders = Vec::new();
+        for host in 1..=members {
+            let Reply::Groups { groups } = rig.ask(host, &Request::Group { order: GroupOrder::Status })? else {
+                bail!("the agent of h{host} did not answer with groups");
+            };
+            let whole = |group: &&fide_wire::control::GroupStatus| {
+                let alive = group.members.iter().filter(|member| !member.crashed).count();
+                group.name == engine && group.stage == Stage::Running && alive == usize::from(members)
+            };
+            let leads = groups.iter().find(whole).and_then(|group| {
+                let leader = group.members.iter().find(|member| Some(member.id) == group.leader)?;
+                leader.host.trim_start_matches('h').parse::<u16>().ok()
+            });
+            leaders.extend(leads);
+        }
+        if leaders.len() == usize::from(members) && leaders.iter().all(|leader| *leader == leaders[0]) {
+            return Ok(leaders[0]);
+        }
+        ensure!(Instant::now() < until, "{engine} did not come together again");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 fn begin(rig: &mut Rig, engine: &str, members: u16, ui: &Ui) -> Result<()> {
@@ -317,6 +414,9 @@ fn tell(args: &Args, all: &mut [Measured], ui: &Ui) -> Outcome {
             ui.say(format!("{:<34} {:>10} entries a second", of.name, ui.paint(Paint::Bold, &thousands(per_second))));
         } else {
             case.values.insert("to_floor".into(), (case.quantiles.p50 / floor.max(0.01) * 100.0).round() / 100.0);
+            if of.mode == Mode::Stream {
+                case.notes.push("from kill -9 to the entry of the first value that a client elsewhere proposed after it".into());
+            }
             let q = case.quantiles;
             ui.say(format!(
                 "{:<34} p50 {:>8}  p99 {:>8}  p99.9 {:>8}  max {:>8}   {:.2} × the floor",

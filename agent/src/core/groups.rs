@@ -180,6 +180,11 @@ impl Core {
         self.write_sessions();
     }
 
+    /// When a heartbeat may leave early, if something waits for that.
+    pub(super) fn early_at(&self) -> Option<u64> {
+        self.groups.is_stirred().then(|| self.beaten_ns.saturating_add(EARLY_NS))
+    }
+
     fn send_segments(&mut self, now: u64) {
         let mut body = std::mem::take(&mut self.body);
         for _ in 0..SEGMENTS_AT_ONCE {

@@ -997,6 +997,12 @@ impl Groups {
         self.settle(now_ns);
     }
 
+    /// Whether [`Groups::has_ride`] is worth asking: something came in since the last heartbeat.
+    #[must_use]
+    pub const fn is_stirred(&self) -> bool {
+        self.stirred
+    }
+
     /// Whether a heartbeat that leaves now would carry something.
     pub fn has_ride(&mut self, now_ns: u64) -> bool {
         if !std::mem::take(&mut self.stirred) {
