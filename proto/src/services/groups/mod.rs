@@ -363,12 +363,12 @@ impl Groups {
     /// # Errors
     /// See [`Error`].
     pub fn create(&mut self, now_ns: u64, plan: Plan) -> Result<(), Error> {
-        self.may_begin(&plan).map_err(Error::Invalid)?;
         if let Some(group) = self.named(&plan.name)
             && !group.is_void()
         {
             return Err(Error::Exists(format!("this host has a group {} already: it is {}", plan.name, group.stage.name())));
         }
+        self.may_begin(&plan).map_err(Error::Invalid)?;
         let others: BTreeSet<u32> = plan.members.iter().map(|b| b.node).filter(|node| *node != self.config.node).collect();
         if let Some(node) = others.iter().find(|node| !self.nodes.contains(node)) {
             return Err(Error::NotFound(format!("node {node:08x} is not heard now")));
@@ -786,7 +786,10 @@ impl Groups {
     // ---- beginning ------------------------------------------------------------------------------------------------------
 
     fn may_begin(&self, plan: &Plan) -> Result<(), String> {
-        let Plan { name, engine, policy, members, .. } = plan;
+        let Plan { name, generation, engine, policy, members } = plan;
+        if *generation == 0 || self.groups.contains_key(generation) {
+            return Err("its generation is another group's".into());
+        }
         if name.is_empty() || name.len() > NAME_MAX {
             return Err(format!("a group's name has 1 to {NAME_MAX} bytes"));
         }

@@ -600,3 +600,53 @@ fn acknowledged_is_never_lost_and_nothing_is_applied_twice() {
         assert_eq!(once.len(), world.order.len(), "seed {seed}: applied once");
     }
 }
+
+/// Whatever a member with the key says, and however it is cut or changed: nobody panics, and what is decided stays one order or a member stops.
+#[test]
+fn hostile_messages_end_nothing() {
+    let plan = |world: &World| world.plan("g", Kind::Huc, &[0, 1, 2]);
+    for seed in 0..200 {
+        let mut world = World::created(seed, 3, if seed % 2 == 0 { Kind::Huc } else { Kind::Hsuc });
+        world.propose(0, 1, 1).unwrap();
+        let generation = world.status(0).unwrap().generation;
+        let (me, other) = (MemberId(1), MemberId(2));
+        let samples = [
+            Message::Prepare(Box::new(plan(&world))),
+            Message::Prepare(Box::new(Plan { name: "x".into(), generation: 7, ..plan(&world) })),
+            Message::Prepared { generation },
+            Message::Declined { generation, why: "no".into() },
+            Message::Begin { generation },
+            Message::Abort { generation },
+            Message::Join { name: "g".into() },
+            Message::NoGroup { name: "g".into() },
+            Message::Invite { plan: Box::new(plan(&world)), member: MemberId(9) },
+            Message::Listening { generation, member: MemberId(4) },
+            Message::Void { generation, member: me },
+            Message::Log { generation, from: other, to: me, message: log::Message::Ask },
+            Message::Log { generation, from: other, to: me, message: log::Message::Reached { epoch: 0, instance: 3 } },
+            Message::AmI { generation, member: other, number: 3, question: 1 },
+            Message::YouAre { generation, member: me, question: 1 },
+            Message::Over { generation, member: other },
+        ];
+        for _ in 0..40 {
+            let mut bytes = postcard::to_stdvec(&samples[world.random.below(samples.len() as u64) as usize]).unwrap();
+            for _ in 0..world.random.below(4) {
+                let at = world.random.below(bytes.len() as u64) as usize;
+                bytes[at] = world.random.next() as u8;
+            }
+            if let Ok(message) = postcard::from_bytes::<Message>(&bytes) {
+                let now_ns = world.now_ns;
+                world.nodes[0].groups.handle_message(now_ns, 2, message);
+                world.nodes[0].groups.settle(now_ns);
+            }
+            let mut ride: Vec<u8> = (0..world.random.below(60)).map(|_| world.random.next() as u8).collect();
+            world.nodes[0].groups.handle_ride(world.now_ns, 2, &ride);
+            let head = Ride { generation, from: other, message: log::Message::Ask };
+            ride.splice(0..0, postcard::to_stdvec(&head).unwrap());
+            world.nodes[0].groups.handle_ride(world.now_ns, 2, &ride);
+            world.nodes[0].groups.handle_copy(world.now_ns, 2, 9, &ride);
+            world.nodes[0].groups.invariants();
+        }
+        world.within(20, |_| false);
+    }
+}
