@@ -211,6 +211,9 @@ pub enum Request {
         /// Entries that it has read.
         #[serde(default)]
         behind: u64,
+        /// The number before its next proposal, or before the first one that it proposes again.
+        #[serde(default)]
+        last_number: u64,
     },
 }
 

@@ -44,6 +44,10 @@ pub(super) struct Session {
     fd: OwnedFd,
     name: String,
     client: u64,
+    /// Its number before those that it may propose: as it said, then as its entries were written to it.
+    last_number: u64,
+    /// Which group of that name, once that is known.
+    generation: u64,
     /// The last entry that was written to it.
     index: u64,
     /// The place in the snapshot that is being written to it: last entry, bytes written.
@@ -290,7 +294,7 @@ impl Core {
     ///
     /// # Errors
     /// [`ErrorCode::NotFound`], [`ErrorCode::Full`], [`ErrorCode::System`].
-    pub fn open_group(&mut self, name: &str, client: u64, behind: u64) -> Result<OwnedFd, Refused> {
+    pub fn open_group(&mut self, name: &str, (client, last_number): (u64, u64), behind: u64) -> Result<OwnedFd, Refused> {
         let Some(status) = self.groups.status_named(name) else {
             let what = format!("this host has no group {name}: see fide group status");
             return Err(Refused { code: ErrorCode::NotFound, what });
@@ -311,6 +315,8 @@ impl Core {
             fd: ours,
             name: name.into(),
             client,
+            last_number,
+            generation: status.generation,
             index: behind,
             snapshot: None,
             taken: None,
@@ -356,7 +362,7 @@ impl Core {
                     session.proposed = (me, 0);
                 }
                 let applied = self.groups.state(&session.name).map_or(0, |state| state.last_of(session.client));
-                let expected = applied.max(session.proposed.1) + 1;
+                let expected = applied.max(session.proposed.1).max(session.last_number).saturating_add(1);
                 if number < expected && number > 0 {
                     return; // it is on its way, or there
                 }
@@ -416,6 +422,13 @@ impl Core {
         let standing = self.session_standing(&self.sessions[at]);
         let session = &mut self.sessions[at];
         session.is_full = false;
+        // Another group of that name counts its entries anew: its applications must say where they begin.
+        if session.generation != 0 && standing.generation != 0 && standing.generation != session.generation {
+            session.is_gone = true;
+            self.sessions_ready = true;
+            return;
+        }
+        session.generation = session.generation.max(standing.generation);
         let fd = session.fd.as_fd();
         let changed = session.told.is_none_or(|told| {
             (told.stage, told.me, told.leader, told.generation)
@@ -466,6 +479,9 @@ impl Core {
                 return;
             }
             session.index = applied.index;
+            if client == session.client {
+                session.last_number = session.last_number.max(number);
+            }
         }
     }
 

@@ -163,7 +163,7 @@ pub fn request(rng: &mut Rng, kind: usize, own: &[u32]) -> Request {
             };
             Request::Group { order }
         }
-        20 => Request::OpenGroup { name: name(rng), client: rng.any(), behind: rng.any() },
+        20 => Request::OpenGroup { name: name(rng), client: rng.any(), behind: rng.any(), last_number: rng.any() },
         _ => Request::Extend { known_ns: rng.any(), valid_ns: rng.any(), anew: rng.once_in(2) },
     }
 }

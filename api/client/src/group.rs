@@ -130,7 +130,7 @@ impl Group {
     /// As [`Group::open`].
     pub fn open_with(name: &str, options: Options) -> Result<Self, Error> {
         let Options { path, client, behind, last_number } = options;
-        let (connection, socket, client) = connect(path.as_deref(), name, client, behind)?;
+        let (connection, socket, client) = connect(path.as_deref(), name, (client, last_number), behind)?;
         Ok(Self {
             path,
             name: name.into(),
@@ -154,7 +154,8 @@ impl Group {
     /// # Errors
     /// As [`Group::open`].
     pub fn reconnect(&mut self) -> Result<(), Error> {
-        let (connection, socket, client) = connect(self.path.as_deref(), &self.name, self.client, self.index)?;
+        let before = self.pending.front().map_or(self.last_number, |(number, _)| number - 1);
+        let (connection, socket, client) = connect(self.path.as_deref(), &self.name, (self.client, before), self.index)?;
         (self.connection, self.socket, self.client) = (connection, socket, client);
         (self.standing, self.again_at) = (None, None);
         self.snapshot.clear();
@@ -372,9 +373,14 @@ impl AsRawFd for Group {
     }
 }
 
-fn connect(path: Option<&Path>, name: &str, client: u64, behind: u64) -> Result<(Connection, OwnedFd, u64), Error> {
+fn connect(
+    path: Option<&Path>,
+    name: &str,
+    (client, last_number): (u64, u64),
+    behind: u64,
+) -> Result<(Connection, OwnedFd, u64), Error> {
     let connection = Connection::open(path)?;
-    let Response { reply, fds } = connection.request(&Request::OpenGroup { name: name.into(), client, behind })?;
+    let Response { reply, fds } = connection.request(&Request::OpenGroup { name: name.into(), client, behind, last_number })?;
     let Reply::GroupOpened { client } = reply else { return Err(connection.unexpected("a group", &reply)) };
     let [socket] = <[OwnedFd; 1]>::try_from(fds)
         .map_err(|fds| Error::Protocol(format!("a group with {} descriptors instead of one", fds.len())))?;
