@@ -269,3 +269,82 @@ fn what_cannot_be_is_refused_with_words_that_help() {
     let mut on_1 = open(&w, 1, 11, 0, 0);
     assert!(matches!(on_1.propose(&vec![0; fide_client::group::VALUE_MAX + 1]), Err(fide_client::Error::TooLarge { .. })));
 }
+
+/// A client of one host that proposes one value after the other until it is told to stop, and reconnects as often as it takes.
+fn client(socket: std::path::PathBuf, id: u64, stop: &std::sync::atomic::AtomicBool) -> (u64, Vec<Entry>) {
+    let options = Options { path: Some(socket), client: id, behind: 0, last_number: 0 };
+    let mut group = wait_for("the group is opened", || Group::open_with("orders", options.clone()).ok());
+    let (mut proposed, mut log) = (0, Vec::new());
+    let mut quiet_since = Instant::now();
+    // At the end, until everything that it proposed has come, and nothing more does.
+    while !stop.load(std::sync::atomic::Ordering::Acquire) || group.pending() > 0 || quiet_since.elapsed().as_millis() < 1000 {
+        if group.pending() == 0 && !stop.load(std::sync::atomic::Ordering::Acquire) {
+            proposed = group.propose(format!("{id} {}", proposed + 1).as_bytes()).unwrap();
+        }
+        match group.poll(Some(Duration::from_millis(5))) {
+            Ok(Some(Event::Entry(entry))) => {
+                quiet_since = Instant::now();
+                log.push(entry);
+            }
+            Ok(_) => {}
+            Err(_) => {
+                while group.reconnect().is_err() {
+                    quiet_since = Instant::now();
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            }
+        }
+    }
+    (proposed, log)
+}
+
+/// `FIDE_FAULTS` (9): how many.
+#[test]
+fn nothing_is_lost_doubled_or_reordered_whatever_happens_to_one_host_at_a_time() {
+    let Some(mut w) = three("huc") else { return };
+    let faults: u64 = std::env::var("FIDE_FAULTS").ok().and_then(|n| n.parse().ok()).unwrap_or(9);
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let clients: Vec<_> = (1..=3u16)
+        .map(|host| {
+            let (socket, stop) = (w.socket(host), std::sync::Arc::clone(&stop));
+            std::thread::spawn(move || client(socket, u64::from(host), &stop))
+        })
+        .collect();
+    for fault in 0..faults {
+        std::thread::sleep(Duration::from_millis(100 + 37 * (fault % 7)));
+        let host = 1 + (fault % 3) as u16;
+        match (fault / 3) % 3 {
+            0 => {
+                w.kill_agent(host);
+                w.start(host);
+            }
+            1 => {
+                // Long enough to be given up, and not.
+                w.signal_agent(host, libc::SIGSTOP);
+                std::thread::sleep(Duration::from_millis(if fault % 2 == 0 { 1_500 } else { 40 }));
+                w.signal_agent(host, libc::SIGCONT);
+            }
+            _ => {
+                let net = (fault % 2) as usize;
+                w.lab.cut(host, fide_lab::NETS[net], fide_lab::Cut::Silent).unwrap();
+                std::thread::sleep(Duration::from_millis(300));
+                w.lab.heal(host, fide_lab::NETS[net]).unwrap();
+            }
+        }
+        w.all_alive();
+        let members = |host| {
+            let group = status(&w, host, "orders").filter(|group| group.stage == Stage::Running);
+            group.map(|group| group.members.iter().filter(|member| !member.crashed).count())
+        };
+        until("all are members again", || (1..=3).all(|host| members(host) == Some(3)));
+    }
+    stop.store(true, std::sync::atomic::Ordering::Release);
+    let done: Vec<(u64, Vec<Entry>)> = clients.into_iter().map(|client| client.join().unwrap()).collect();
+    let longest = done.iter().map(|(_, log)| log).max_by_key(|log| log.len()).unwrap();
+    for (at, (proposed, log)) in done.iter().enumerate() {
+        assert!(longest.starts_with(log), "h{} has another order", at + 1);
+        let own: Vec<u64> = longest.iter().filter(|entry| entry.client == at as u64 + 1).map(|entry| entry.number).collect();
+        assert_eq!(own, (1..=*proposed).collect::<Vec<u64>>(), "of h{}: each once, in its order", at + 1);
+    }
+    assert!(longest.len() > 100, "{} entries", longest.len());
+}
