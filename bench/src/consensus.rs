@@ -23,6 +23,8 @@ pub const ROLE: &str = "bench-group";
 
 /// Where the floor is measured.
 const PORT: u16 = 9_800;
+/// Entries from one snapshot to the next.
+const KEEP_EVERY: u64 = 2_048;
 /// Proposals that wait at once, where throughput is measured.
 const OUTSTANDING: usize = 512;
 
@@ -207,6 +209,12 @@ fn open(args: &HelperArgs) -> Result<Group> {
 
 fn next(group: &mut Group) -> Result<Option<Event>> {
     let event = group.poll(Some(Duration::from_secs(10)))?;
+    // As an application does whose state is small.
+    if let Some(Event::Entry(entry)) = &event
+        && entry.index % KEEP_EVERY == 0
+    {
+        group.keep_snapshot(entry.index, &entry.index.to_le_bytes())?;
+    }
     ensure!(event.is_some(), "nothing was decided for 10 s: {:?}", group.standing());
     Ok(event)
 }

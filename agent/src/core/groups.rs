@@ -27,7 +27,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 /// Segments that leave in one loop iteration: each takes some 20 µs on two paths.
-const SEGMENTS_AT_ONCE: usize = 32;
+const SEGMENTS_AT_ONCE: usize = 8;
 /// Messages that are read from one application in one loop iteration.
 const PROPOSALS_AT_ONCE: usize = 64;
 /// Messages that are written to one application in one loop iteration.
@@ -68,7 +68,7 @@ pub(super) fn config(node: u32, incarnation: u32, period_ns: u64) -> Config {
         node,
         incarnation,
         links: links::Config { resend_ns: RESEND_NS.max(3 * period_ns), ack_wait_ns: period_ns.min(1_000_000) },
-        log: log::Config { ask_interval_ns: 10_000_000, ..log::Config::default() },
+        log: log::Config { ask_interval_ns: 100_000_000, ..log::Config::default() },
         fence_repeat_ns: 10 * period_ns,
         distrust_ns: 50 * period_ns,
         make: Arc::new(groups::make),

@@ -280,6 +280,8 @@ fn client(socket: std::path::PathBuf, id: u64, stop: &std::sync::atomic::AtomicB
     while !stop.load(std::sync::atomic::Ordering::Acquire) || group.pending() > 0 || quiet_since.elapsed().as_millis() < 1000 {
         if group.pending() == 0 && !stop.load(std::sync::atomic::Ordering::Acquire) {
             proposed = group.propose(format!("{id} {}", proposed + 1).as_bytes()).unwrap();
+            // What is kept of entries is bounded.
+            std::thread::sleep(Duration::from_millis(4));
         }
         match group.poll(Some(Duration::from_millis(5))) {
             Ok(Some(Event::Entry(entry))) => {

@@ -88,6 +88,11 @@ pub enum GroupCommand {
         #[arg(long, value_name = "S", default_value_t = 10.0)]
         wait: f64,
     },
+    /// Drop the entries that are there now: who comes later begins with the next one
+    Trim {
+        /// The group
+        name: String,
+    },
     /// Print entries as they are decided, and what happens to the group
     Watch {
         /// The group
@@ -137,6 +142,7 @@ pub fn run(context: &Context, args: GroupArgs) -> Result<ExitCode, Failure> {
             show(context, &[group])
         }
         GroupCommand::Propose { name, values, wait } => propose(context, &name, &values, wait),
+        GroupCommand::Trim { name } => trim(context, &name),
         GroupCommand::Watch { name, behind, once } => watch(context, &name, behind, once),
     }
 }
@@ -255,6 +261,19 @@ fn propose(context: &Context, name: &str, values: &[String], wait_s: f64) -> Res
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn trim(context: &Context, name: &str) -> Result<ExitCode, Failure> {
+    let connection = context.connect()?;
+    let there = groups(&connection)?.into_iter().find(|group| group.name == name);
+    let index = there.map(|group| group.index).filter(|index| *index > 0);
+    let Some(index) = index else {
+        return Err(Failure::failed(format!("{name} has no entries on this host that could be dropped")));
+    };
+    open(context, name, index)?.keep_snapshot(index, &[])?;
+    // Once the agent has it, less is kept.
+    let group = wait(&connection, name, |group| group.kept_bytes == 0 || group.index > index)?;
+    show(context, &[group])
 }
 
 fn watch(context: &Context, name: &str, behind: u64, once: bool) -> Result<ExitCode, Failure> {

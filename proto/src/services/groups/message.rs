@@ -111,6 +111,15 @@ pub enum Message {
         /// The question.
         question: u64,
     },
+    /// The application's state behind an entry, which nobody need keep what is before of.
+    Kept {
+        /// Which.
+        generation: u64,
+        /// The last entry that is in it.
+        index: u64,
+        /// The state.
+        state: Vec<u8>,
+    },
     /// This member, which lived here, does nothing any more.
     Over {
         /// Which.

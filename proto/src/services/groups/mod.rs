@@ -280,6 +280,13 @@ impl Group {
         }
     }
 
+    /// Keeps the application's state behind this entry, and not what is before it. `false` if that entry is not there.
+    fn keep(&mut self, index: u64, bytes: Vec<u8>) -> bool {
+        let Some(member) = self.member.as_mut().filter(|member| member.log().is_running()) else { return false };
+        let Some((position, value)) = self.state.keep_snapshot(index, bytes) else { return false };
+        member.keep_snapshot(position, value).is_ok()
+    }
+
     /// A new group may take its name: nothing is left of it here, and all hosts of the new one must say so.
     fn is_void(&self) -> bool {
         matches!(self.stage, Stage::Failed(_) | Stage::Left) || (self.stage == Stage::Joining && self.member.is_none())
@@ -491,9 +498,9 @@ impl Groups {
         }
         let group = self.running(name)?;
         if group.state.bytes() > state::KEPT_BYTES_MAX {
+            let kept = group.state.bytes();
             return Err(Error::Busy(format!(
-                "{name} keeps {} bytes of entries: its applications must keep snapshots",
-                group.state.bytes()
+                "{name} keeps {kept} bytes of entries: an application must keep a snapshot, or fide group trim drops them"
             )));
         }
         if let Some(member) = &mut group.member {
@@ -510,11 +517,21 @@ impl Groups {
     /// # Errors
     /// [`Error::Invalid`] for an entry that is not kept.
     pub fn keep_snapshot(&mut self, name: &str, index: u64, bytes: Vec<u8>) -> Result<(), Error> {
+        if bytes.len() > state::SNAPSHOT_MAX {
+            return Err(Error::Invalid(format!("a snapshot has at most {} bytes", state::SNAPSHOT_MAX)));
+        }
+        let node = self.config.node;
         let group = self.running(name)?;
-        let kept = group.state.keep_snapshot(index, bytes);
-        let (position, value) = kept.ok_or_else(|| Error::Invalid(format!("entry {index} of {name} is not kept here")))?;
-        if let Some(member) = &mut group.member {
-            member.keep_snapshot(position, value).map_err(|why| refused(name, why))?;
+        let message = Message::Kept { generation: group.plan.generation, index, state: bytes.clone() };
+        if !group.keep(index, bytes) {
+            return Err(Error::Invalid(format!("entry {index} of {name} is not kept here")));
+        }
+        // Others may have no application of their own.
+        let log = group.member.as_ref().map(Member::log);
+        let alive = log.into_iter().flat_map(|log| log.members().iter().filter(|member| !log.crashed().contains(*member)));
+        let nodes: BTreeSet<u32> = alive.filter_map(|member| group.binding(member)).map(|binding| binding.node).collect();
+        for node in nodes.into_iter().filter(|of| *of != node) {
+            let _ = self.tell(node, &message);
         }
         Ok(())
     }
@@ -737,6 +754,14 @@ impl Groups {
                     .collect();
                 if let Some(held) = group.held.as_mut().filter(|held| held.question == question) {
                     by.iter().for_each(|member| _ = held.waits_for.remove(member));
+                }
+            }
+            Message::Kept { generation, index, state } => {
+                let is_bound = |group: &&mut Group| group.state.bindings().values().any(|binding| binding.node == from);
+                let Some(group) = self.groups.get_mut(&generation).filter(is_bound) else { return };
+                if state.len() <= state::SNAPSHOT_MAX {
+                    // Who lags keeps what it has: the next one comes.
+                    let _ = group.keep(index, state);
                 }
             }
             Message::Over { generation, member } => {
@@ -1368,8 +1393,11 @@ fn drain(
                 let Some(binding) = group.binding(to) else { continue };
                 // A life that is over needs nothing; a link that holds no more cannot be reliable, so this member cannot go on.
                 if links.life(binding.node).is_some_and(|life| life == binding.incarnation) {
+                    // Whoever does not get a state asks for it again.
+                    let is_needed = !matches!(message, log::Message::Transfer(_));
                     let message = Message::Log { generation, from: me, to, message };
                     if send(links, binding.node, &message) == Err(links::Refused::TooMuch)
+                        && is_needed
                         && let Some(member) = &mut group.member
                     {
                         member.stop(Halted::NetworkFault);

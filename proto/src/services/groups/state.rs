@@ -21,8 +21,13 @@ pub const CLIENTS_MAX: usize = 4096;
 pub const RECORD_LEN: usize = 17;
 /// The largest value of an application.
 pub const APP_VALUE_MAX: usize = VALUE_MAX - RECORD_LEN;
-/// Most bytes of entries that are kept for who reads slowly, or joins.
-pub const KEPT_BYTES_MAX: usize = 256 << 20;
+/// Most bytes of entries that are kept for who reads slowly, or joins: a newcomer gets them in one message, which its sender's loop writes in one go.
+pub const KEPT_BYTES_MAX: usize = 2 << 20;
+/// Largest state of an application.
+pub const SNAPSHOT_MAX: usize = 1 << 20;
+
+/// An entry's bytes beside its value, about.
+const ENTRY_LEN: usize = 24;
 
 const VALUE: u8 = 0;
 const BINDING: u8 = 1;
@@ -185,7 +190,7 @@ impl State {
     pub fn apply(&mut self, position: Position, entry: Entry) -> bool {
         let index = self.now.apply(&entry);
         let value = if let crate::group::Body::Value(value) = &entry.body { value.clone() } else { Value::from([]) };
-        self.bytes += value.len();
+        self.bytes += value.len() + ENTRY_LEN;
         if let Some(index) = index {
             self.applied.push_back(Applied { index, position, member: entry.id.proposer, record: value });
         }
@@ -227,6 +232,7 @@ impl State {
             if let crate::group::Body::Value(value) = &entry.body {
                 self.bytes -= value.len();
             }
+            self.bytes -= ENTRY_LEN;
         }
         while self.applied.front().is_some_and(|applied| applied.position <= position) {
             self.applied.pop_front();
