@@ -4,6 +4,7 @@
 //! [`Directory::poll_transmit`] gives, and publishes what [`Directory::poll_event`] gives. A change on this host is
 //! pushed by the shell itself, before it is handed in ([`Directory::change`]): a crash waits for nothing.
 
+use super::Pace;
 use super::introductions::{self, Heard, Introductions};
 use super::table::{self, Owner, Replica};
 use super::tables::{self, Said, Tables, Transmit};
@@ -96,8 +97,11 @@ impl Directory {
             return Err(table::Refused::UnknownRow);
         };
         let me = owner.origin();
-        let introductions = Introductions::new(me, incarnation, host.addresses, hosts_max, now_ns);
-        let (tables, windows) = (Tables::new(owner, hosts_max), BTreeMap::new());
+        let mut introductions = Introductions::new(me, incarnation, host.addresses, hosts_max, now_ns);
+        let (mut tables, windows) = (Tables::new(owner, hosts_max), BTreeMap::new());
+        let pace = Pace::new(contract.period_ns);
+        introductions.set_pace(pace);
+        tables.set_pace(pace);
         Ok(Self { me, contract, introductions, tables, windows, events: VecDeque::new() })
     }
 
@@ -224,6 +228,17 @@ impl Directory {
         while let Some((node, event)) = self.tables.poll_event() {
             self.events.push_back(Event::Row { node, event });
         }
+    }
+
+    /// What a host is believed to be now: its incarnation.
+    #[must_use]
+    pub fn incarnation(&self, node: u32) -> Option<u32> {
+        self.introductions.confirmed(node)
+    }
+
+    /// An incarnation of a host was cut off by a verdict: pulls wait for its next one.
+    pub fn pause(&mut self, node: u32) {
+        self.tables.pause(node);
     }
 
     /// A host cannot be reached, or its incarnation was given up: what is known of its table stands, and pulls

@@ -19,6 +19,7 @@
 //! alone, if its address is known from its own hello, and again, ever more seldom, while it is heard. Each hello has
 //! one answer. So a start costs every other host two frames received, and the starting host two for every other.
 
+use super::Pace;
 use super::table::owner::To;
 use fide_wire::PATHS;
 use fide_wire::frame::introduction::{ASKED_MAX, Answer, Hello};
@@ -96,6 +97,7 @@ pub struct Introductions {
     /// Hellos of others that are to be answered.
     owed: BTreeMap<u32, u64>,
     clash: Option<u32>,
+    pace: Pace,
 }
 
 impl Introductions {
@@ -114,7 +116,13 @@ impl Introductions {
             to_everybody_at_ns: Some(now_ns),
             owed: BTreeMap::new(),
             clash: None,
+            pace: Pace::default(),
         }
+    }
+
+    /// How fast heartbeats are: before anybody is known.
+    pub const fn set_pace(&mut self, pace: Pace) {
+        self.pace = pace;
     }
 
     /// The incarnation of a host that is believed.
@@ -136,18 +144,18 @@ impl Introductions {
         if self.confirmed.get(&node) == Some(&incarnation) {
             return Heard::Confirmed;
         }
-        let is_new = Unconfirmed { incarnation, heard_ns: now_ns, ask_at_ns: now_ns, every_ns: HELLO_NS, nonce: None };
+        let is_new = Unconfirmed { incarnation, heard_ns: now_ns, ask_at_ns: now_ns, every_ns: self.pace.of(HELLO_NS), nonce: None };
         let is_full = self.unconfirmed.len() >= self.hosts_max;
         match self.unconfirmed.get_mut(&node) {
             Some(known) if known.incarnation == incarnation => known.heard_ns = now_ns,
             // Its nonce stays: the answer to it says which incarnation lives.
             Some(known) => {
-                let ask_at_ns = known.nonce.map_or(now_ns, |(_, sent_ns)| now_ns.max(sent_ns.saturating_add(HELLO_NS)));
+                let ask_at_ns = known.nonce.map_or(now_ns, |(_, sent_ns)| now_ns.max(sent_ns.saturating_add(self.pace.of(HELLO_NS))));
                 *known = Unconfirmed { nonce: known.nonce, ask_at_ns, ..is_new };
             }
             None if !is_full => _ = self.unconfirmed.insert(node, is_new),
             // Those that are there may be echoes: everybody is asked, and whoever lives answers.
-            None => _ = self.to_everybody_at_ns.get_or_insert(now_ns.saturating_add(HELLO_MAX_NS)),
+            None => _ = self.to_everybody_at_ns.get_or_insert(now_ns.saturating_add(self.pace.of(HELLO_MAX_NS))),
         }
         self.invariants();
         Heard::Unconfirmed
@@ -178,7 +186,7 @@ impl Introductions {
         let node = *node;
         let nonce = random();
         if self.known.get(&node).is_some_and(|addresses| addresses.iter().any(Option::is_some)) {
-            host.ask_again(now_ns);
+            host.ask_again(self.pace, now_ns);
             host.nonce = Some((nonce, now_ns));
             return Some((To::Node(node), Hello { nonce, asked: vec![node], addresses: self.addresses }));
         }
@@ -186,7 +194,7 @@ impl Introductions {
         let mut asked = Vec::new();
         for (node, host) in self.unconfirmed.iter_mut().filter(|(_, u)| u.ask_at_ns <= now_ns).take(ASKED_MAX) {
             if !self.known.contains_key(node) {
-                host.ask_again(now_ns);
+                host.ask_again(self.pace, now_ns);
                 asked.push(*node);
             }
         }
@@ -297,9 +305,9 @@ impl Introductions {
 }
 
 impl Unconfirmed {
-    fn ask_again(&mut self, now_ns: u64) {
+    fn ask_again(&mut self, pace: Pace, now_ns: u64) {
         self.ask_at_ns = now_ns.saturating_add(self.every_ns);
-        self.every_ns = (self.every_ns * 2).min(HELLO_MAX_NS);
+        self.every_ns = (self.every_ns * 2).min(pace.of(HELLO_MAX_NS));
     }
 }
 

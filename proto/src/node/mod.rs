@@ -1,19 +1,52 @@
-//! One host's part in the cluster.
-//!
-//! So far: who lives ([`introductions`]), what runs there ([`table`]), and both together ([`directory`]). They speak
-//! version 2 of the wire, which nothing sends yet.
+//! One host's part in the cluster: [`Node`], run by the simulator; the agent runs its parts.
 //!
 //! ```text
 //! frame ─► Window (seen before?) ─► Directory ─► Introductions   hello, introduction
 //!                                            ├─► Replica         change, rows, version of a heartbeat ─► events
 //!                                            └─► Owner           pull ─► rows
+//! Directory ─► who lives, what runs ─► Node ─► Detector ─► verdicts, each end once
+//! arrivals, answers, time ──────────────────────┘
 //! ```
 
 pub mod directory;
 pub mod introductions;
+pub mod machine;
 pub mod table;
 pub mod tables;
 pub mod window;
 
 pub use directory::Directory;
+pub use machine::Node;
 pub use tables::Tables;
+
+/// How fast heartbeats are, and with them everything that waits for a frame. The times in this module are those for a period of a
+/// millisecond or more; with a shorter period they are shorter in proportion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    period_ns: u64,
+}
+
+/// The period at which times are as they are written.
+const PACE_NS: u64 = 1_000_000;
+
+impl Pace {
+    /// Of heartbeats with this period.
+    #[must_use]
+    pub const fn new(period_ns: u64) -> Self {
+        let period_ns = if period_ns == 0 || period_ns > PACE_NS { PACE_NS } else { period_ns };
+        Self { period_ns }
+    }
+
+    /// A time, at this pace.
+    #[must_use]
+    pub const fn of(self, ns: u64) -> u64 {
+        // No time here is longer than a minute, so this does not overflow.
+        ns * self.period_ns / PACE_NS
+    }
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { period_ns: PACE_NS }
+    }
+}

@@ -8,6 +8,7 @@
 //! A change of a state is pushed by the shell itself, before it is handed in ([`Tables::change`]): a crash waits for
 //! nothing. Everything else leaves by [`Tables::poll_transmit`].
 
+use super::Pace;
 use super::table::owner::To;
 use super::table::{self, Owner, Replica};
 use fide_wire::frame::table::{Change, Content, Pull, read_rows};
@@ -58,6 +59,7 @@ pub struct Tables {
     /// Replicas that lag, and when each pulls: few, of up to 256.
     lagging: BTreeMap<u32, u64>,
     hosts_max: usize,
+    pace: Pace,
     /// All rows of this host's table through this version have left.
     pushed: u64,
     events: VecDeque<(u32, table::Event)>,
@@ -69,7 +71,12 @@ impl Tables {
     pub fn new(owner: Owner, hosts_max: usize) -> Self {
         let pushed = owner.complete();
         let (replicas, lagging, events) = (BTreeMap::new(), BTreeMap::new(), VecDeque::new());
-        Self { owner, replicas, lagging, hosts_max, pushed, events }
+        Self { owner, replicas, lagging, hosts_max, pace: Pace::default(), pushed, events }
+    }
+
+    /// How fast heartbeats are: before anybody is known.
+    pub const fn set_pace(&mut self, pace: Pace) {
+        self.pace = pace;
     }
 
     /// This host's table.
@@ -119,9 +126,9 @@ impl Tables {
         if !self.replicas.contains_key(&node) && self.replicas.len() >= self.hosts_max {
             return Err(Ignored::Unknown);
         }
-        let spread_ns = SPREAD_NS * self.hosts_max.min(self.replicas.len() + 1) as u64;
-        let me = self.owner.origin();
-        let replica = self.replicas.entry(node).or_insert_with(|| Replica::new(me, node, spread_ns));
+        let (me, pace) = (self.owner.origin(), self.pace);
+        let spread_ns = pace.of(SPREAD_NS) * self.hosts_max.min(self.replicas.len() + 1) as u64;
+        let replica = self.replicas.entry(node).or_insert_with(|| Replica::new(me, node, spread_ns).at_pace(pace));
         replica.handle_introduction(said.epoch, said.boot, said.complete, now_ns);
         self.drain(node);
         Ok(())

@@ -1,6 +1,7 @@
 //! A copy of another host's table.
 
 use super::{ROWS_MAX, Refused, spread};
+use crate::node::Pace;
 use fide_wire::frame::table::{Change, Content, HOST_ROW, Instance, Pull, Row, RowsHead, State};
 use fide_wire::verdict::{Cause, Grade};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -101,6 +102,7 @@ pub struct Replica {
     ended: VecDeque<u32>,
     /// How far the pulls of different hosts are spread.
     spread_ns: u64,
+    pace: Pace,
     pull_at_ns: Option<u64>,
     retry_ns: u64,
     /// [`Event::Complete`] is owed.
@@ -126,11 +128,18 @@ impl Replica {
             listing: None,
             ended: VecDeque::new(),
             spread_ns,
+            pace: Pace::default(),
             pull_at_ns: None,
             retry_ns: *RETRY_NS.start(),
             lagged: true,
             events: VecDeque::new(),
         }
+    }
+
+    /// The same, where heartbeats are this fast.
+    #[must_use]
+    pub fn at_pace(self, pace: Pace) -> Self {
+        Self { pace, retry_ns: pace.of(*RETRY_NS.start()), ..self }
     }
 
     /// Which table of the host this is; 0 before its introduction.
@@ -203,7 +212,7 @@ impl Replica {
         self.ended.clear();
         self.listing = None;
         self.pull_at_ns = None;
-        self.retry_ns = *RETRY_NS.start();
+        self.retry_ns = self.pace.of(*RETRY_NS.start());
     }
 
     /// A heartbeat named the low half of the version through which the table is complete at its owner.
@@ -305,7 +314,7 @@ impl Replica {
             Some(floor) => self.take_list(head, floor, rows),
         };
         if taken.is_ok() {
-            self.retry_ns = *RETRY_NS.start();
+            self.retry_ns = self.pace.of(*RETRY_NS.start());
             self.pull_at_ns = None;
             if self.complete < self.target {
                 // More frames of the same answer are on their way, most likely.
@@ -483,7 +492,7 @@ impl Replica {
         if self.pull_at_ns.is_none() && self.epoch != 0 {
             let spread_ns = spread(self.me, self.origin, self.target, self.spread_ns);
             // Nobody is known to have lost the same when a whole table is wanted.
-            let wait_ns = if self.complete == 0 { spread_ns } else { GAP_NS + spread_ns };
+            let wait_ns = if self.complete == 0 { spread_ns } else { self.pace.of(GAP_NS) + spread_ns };
             self.pull_at_ns = Some(now_ns.saturating_add(wait_ns));
         }
     }
@@ -501,7 +510,7 @@ impl Replica {
         }
         let jitter_ns = spread(self.me, self.origin, now_ns, self.retry_ns / 4);
         self.pull_at_ns = Some(now_ns.saturating_add(self.retry_ns + jitter_ns));
-        self.retry_ns = (self.retry_ns * 2).min(*RETRY_NS.end());
+        self.retry_ns = (self.retry_ns * 2).min(self.pace.of(*RETRY_NS.end()));
         let (from, list) = match &self.listing {
             Some(listing) => (listing.position, Some(listing.floor)),
             None => (self.complete, None),
@@ -512,7 +521,7 @@ impl Replica {
     /// The host cannot be reached: pulls wait until it is heard again ([`Replica::handle_version`]).
     pub fn pause(&mut self) {
         self.pull_at_ns = None;
-        self.retry_ns = *RETRY_NS.start();
+        self.retry_ns = self.pace.of(*RETRY_NS.start());
     }
 
     /// What changed, in order.

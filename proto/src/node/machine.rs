@@ -1,0 +1,455 @@
+//! One host's part in the cluster, joined: who lives and what runs ([`Directory`]), and who is silent ([`Detector`]).
+//!
+//! # In one head
+//! The directory is the town's register, the detector its night watch. The register says whom the watch has to listen for and
+//! who lives in each house; the watch says which houses fell silent. Whatever the register learns of a death goes through the watch, so
+//! that every death is told once, whether a messenger brought it, a page of the register, or silence.
+//!
+//! # How to drive it
+//! As the detector ([`crate::detector`], *How to drive it*), and frames besides:
+//! 1. the clock, then the receive table: [`Node::arrivals`], and [`Node::heartbeat`] where a row names an incarnation or a version that is new;
+//! 2. answers and barriers, to [`Node::detector_mut`]; frames, to [`Node::handle_frame`];
+//! 3. [`Node::handle_timeout`] with that clock;
+//! 4. [`Node::poll_transmit`] and [`Node::poll_event`] until `None`;
+//! 5. sleep until [`Node::poll_timeout`] at most.
+//!
+//! # What is told once
+//! An *instance* (process id and start time, in one boot of its host) runs, then ends. Its end is told once, whatever row it has by then, in
+//! whatever incarnation of its host; what follows *doomed* or *silent host* [confirms](crate::detector::Verdict::confirms) it. An instance that *silent host*
+//! said to have ended and that its host's table says to run is told to be back ([`Event::Runs`]): the verdict was wrong.
+//! What had ended when its host's table was first read here is no news, but for what ended since a former agent of this host read it.
+
+use super::directory::{self, Directory, Ignored, Numbers};
+use super::table::{self, Owner, Refused};
+use super::tables::Transmit;
+use crate::detector::{self, Action, Detector, PathArrival, Verdict};
+use fide_wire::PATHS;
+use fide_wire::frame::introduction::Introduction;
+use fide_wire::frame::table::{Change, Content, HOST_ROW, Host, Instance, Process, State};
+use fide_wire::frame::{Header, Kind};
+use fide_wire::packet::Notice;
+use fide_wire::verdict::{Cause, Contract};
+use std::collections::{BTreeMap, VecDeque};
+
+/// How and when a frame came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Came {
+    /// By which path.
+    pub path: u8,
+    /// The kernel's stamp.
+    pub received_ns: u64,
+}
+
+/// What became known, or is to be done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// The detector wants this done. Verdicts about processes are those of instances: told once.
+    Act(Action),
+    /// An incarnation of a host is judged from now on. Its row in the receive table begins anew.
+    Host {
+        /// The host.
+        node: u32,
+        /// Its incarnation.
+        incarnation: u32,
+        /// What it said of itself.
+        introduction: Box<Introduction>,
+    },
+    /// A process runs.
+    Runs {
+        /// Its host.
+        node: u32,
+        /// Its row there.
+        row: u32,
+        /// Which process.
+        instance: Instance,
+        /// It was known: its host is back, or was wrongly called silent, or has it in another row.
+        is_back: bool,
+    },
+    /// A process that ran when its host lost its table is not in the new one: it ended, and nobody saw how.
+    Lost {
+        /// Its host.
+        node: u32,
+        /// What was known of it, with its end.
+        process: Box<Process>,
+    },
+    /// Another agent has this host's name and a key.
+    NameClash {
+        /// What it calls its incarnation.
+        incarnation: u32,
+    },
+}
+
+/// What was told of an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    /// It runs.
+    Runs,
+    /// It cannot be saved.
+    Doomed,
+    /// It ended with its host, which is silent: inferred.
+    Silent,
+    /// It ended.
+    Ended,
+}
+
+/// A host that is judged.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    incarnation: u32,
+    /// What runs there was handed to the detector, in this incarnation.
+    is_handed_in: bool,
+    /// Its table was read through once.
+    is_whole: bool,
+    /// How far a former agent of this host had told its ends: epoch and version.
+    former: Option<(u64, u64)>,
+    told: BTreeMap<Instance, Told>,
+}
+
+/// A node of the cluster.
+#[derive(Clone, Debug)]
+pub struct Node {
+    directory: Directory,
+    detector: Detector,
+    hosts: BTreeMap<u32, Known>,
+    events: VecDeque<Event>,
+}
+
+impl Node {
+    /// Begins with a table whose host row is in place. `former`: how far a former agent of this host had told the ends in others' tables
+    /// ([`Node::seen`]).
+    ///
+    /// # Errors
+    /// As [`Directory::new`].
+    pub fn new(
+        config: detector::Config,
+        owner: Owner,
+        contract: Contract,
+        former: impl IntoIterator<Item = (u32, (u64, u64))>,
+        now_ns: u64,
+    ) -> Result<Self, Refused> {
+        let directory = Directory::new(owner, contract, config.self_incarnation, detector::MAX_PEERS, now_ns)?;
+        let known = |former| Known { former: Some(former), ..Known::default() };
+        let hosts = former.into_iter().map(|(node, former)| (node, known(former))).collect();
+        Ok(Self { directory, detector: Detector::new(config), hosts, events: VecDeque::new() })
+    }
+
+    /// Who lives, and what runs where.
+    #[must_use]
+    pub const fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    /// Who is silent.
+    #[must_use]
+    pub const fn detector(&self) -> &Detector {
+        &self.detector
+    }
+
+    /// The same, for answers, barriers, carriers and losses.
+    pub const fn detector_mut(&mut self) -> &mut Detector {
+        &mut self.detector
+    }
+
+    /// How far the ends in a host's table were told: epoch and version, for the next agent of this host. `None` before it was read through.
+    #[must_use]
+    pub fn seen(&self, node: u32) -> Option<(u64, u64)> {
+        let known = self.hosts.get(&node)?;
+        let replica = self.directory.replica(node).filter(|_| known.is_whole);
+        replica.map(|replica| (replica.epoch(), replica.complete())).or(known.former)
+    }
+
+    /// What an application that comes back is told of an instance: its state, if it is in its host's table; `None` if the whole of that is
+    /// known here and it is not in it, so that it has ended.
+    ///
+    /// # Errors
+    /// The table is not known through: what becomes known of the instance is told by events.
+    pub fn became(&self, node: u32, instance: Instance) -> Result<Option<State>, NotYet> {
+        let known = self.hosts.get(&node).filter(|known| known.is_handed_in).ok_or(NotYet)?;
+        let replica = self.directory.replica(node).filter(|replica| replica.is_complete()).ok_or(NotYet)?;
+        if known.told.get(&instance) == Some(&Told::Silent) {
+            return Err(NotYet);
+        }
+        let of = |content: &Content| matches!(content, Content::Process(p) if p.instance == instance);
+        Ok(replica.rows().find(|(_, content)| of(content)).and_then(|(_, content)| content.state()))
+    }
+
+    // ---- this host ------------------------------------------------------------------------------------------
+
+    /// A row of this host's table appears or has new content ([`Owner::put`]); it is pushed soon.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn put(&mut self, row: u32, version: u64, content: Content, now_ns: u64) -> Result<(), Refused> {
+        self.directory.put(row, version, content, now_ns)
+    }
+
+    /// A row of this host's table has another state. The shell has pushed it: a crash waits for nothing.
+    ///
+    /// # Errors
+    /// As [`Owner::change`].
+    pub fn change(&mut self, change: &Change, now_ns: u64) -> Result<(), Refused> {
+        self.directory.change(change, now_ns)
+    }
+
+    /// Others gave this incarnation up: it begins a new one, and its table goes on. `version` is used for its row.
+    pub fn begin_incarnation(&mut self, incarnation: u32, version: u64, now_ns: u64) {
+        self.directory.begin_incarnation(incarnation);
+        self.detector.set_self_incarnation(incarnation);
+        let Some(Content::Host(host)) = self.directory.owner().get(HOST_ROW).map(|row| row.content.clone()) else { return };
+        // The row was there before, and the version is new.
+        let _ = self.directory.put(HOST_ROW, version, Content::Host(Host { renewed: true, ..host }), now_ns);
+    }
+
+    // ---- others ---------------------------------------------------------------------------------------------
+
+    /// The rows of the receive table for one host ([`Detector::arrivals`]).
+    pub fn arrivals(&mut self, node: u32, incarnation: u32, rows: &[PathArrival; PATHS]) {
+        let _ = self.detector.arrivals(node, incarnation, rows); // counted there
+    }
+
+    fn is_cut_off(&self, node: u32, incarnation: u32) -> bool {
+        self.detector.incarnation(node) == Some(incarnation) && self.detector.state(node).is_some_and(|state| !state.is_live())
+    }
+
+    /// A heartbeat names an incarnation or a version that is new.
+    pub fn heartbeat(&mut self, node: u32, incarnation: u32, version: u32, now_ns: u64) {
+        if self.is_cut_off(node, incarnation) {
+            return;
+        }
+        let header = Header { sender: node, incarnation, table_version: version, ..Header::default() };
+        self.directory.handle_heartbeat(&header, now_ns);
+        self.drain(&header, Came { path: 0, received_ns: now_ns }, now_ns);
+    }
+
+    /// Any other authentic frame.
+    ///
+    /// # Errors
+    /// Why it meant nothing. A gap or an old version is no fault.
+    pub fn handle_frame(&mut self, header: &Header, kind: Kind, body: &[u8], came: Came, now_ns: u64) -> Result<(), Ignored> {
+        if self.is_cut_off(header.sender, header.incarnation) {
+            return Err(Ignored::Unconfirmed);
+        }
+        let result = self.directory.handle_frame(header, kind, body, now_ns);
+        self.drain(header, came, now_ns);
+        result
+    }
+
+    /// Takes what the directory has learned.
+    fn drain(&mut self, header: &Header, came: Came, now_ns: u64) {
+        while let Some(event) = self.directory.poll_event() {
+            match event {
+                directory::Event::Host { node, incarnation, introduction, .. } => self.lives(node, incarnation, introduction, now_ns),
+                directory::Event::NameClash { incarnation } => self.events.push_back(Event::NameClash { incarnation }),
+                directory::Event::Row { node, event } => self.row_event(node, event, header, came, now_ns),
+            }
+        }
+        self.take_actions();
+    }
+
+    /// A host has shown that this incarnation of it lives.
+    fn lives(&mut self, node: u32, incarnation: u32, introduction: Box<Introduction>, now_ns: u64) {
+        let (contracts, host) = ([introduction.contract; PATHS], &introduction.host);
+        let seen = if host.renewed {
+            self.detector.peer_renewed(node, &host.name, incarnation, &contracts, now_ns)
+        } else {
+            self.detector.peer_seen(node, &host.name, incarnation, &contracts, now_ns)
+        };
+        // An incarnation that is over, or a host too many: counted there, and not judged.
+        if !matches!(seen, Ok(detector::Seen::Joined | detector::Seen::Returned)) {
+            return;
+        }
+        let _ = self.detector.fence(node, incarnation, host.fence); // a promise that cannot be is none
+        let known = self.hosts.entry(node).or_default();
+        (known.incarnation, known.is_handed_in) = (incarnation, false);
+        // What is said of the former incarnation comes first.
+        self.take_actions();
+        self.events.push_back(Event::Host { node, incarnation, introduction });
+        self.hand_in(node, now_ns);
+    }
+
+    /// In a new incarnation of a host, everything that goes on there is told to the detector anew, once its table is known.
+    fn hand_in(&mut self, node: u32, now_ns: u64) {
+        let Some(known) = self.hosts.get_mut(&node).filter(|known| !known.is_handed_in) else { return };
+        let Some(replica) = self.directory.replica(node).filter(|replica| replica.is_complete()) else { return };
+        known.is_handed_in = true;
+        let rows: Vec<u32> = replica.rows().filter(|(_, content)| !content.is_over()).map(|(row, _)| row).collect();
+        let header = Header { sender: node, ..Header::default() };
+        for row in rows {
+            self.row(node, row, true, &header, Came { path: 0, received_ns: now_ns }, now_ns);
+        }
+    }
+
+    fn row_event(&mut self, node: u32, event: table::Event, header: &Header, came: Came, now_ns: u64) {
+        match event {
+            table::Event::Appeared { row, .. } | table::Event::Changed { row, .. } | table::Event::Updated { row } => {
+                self.row(node, row, false, header, came, now_ns);
+            }
+            table::Event::Renumbered { row, .. } => self.row(node, row, true, header, came, now_ns),
+            table::Event::Complete => {
+                self.hand_in(node, now_ns);
+                self.forget_what_is_over(node);
+                if let Some(known) = self.hosts.get_mut(&node) {
+                    known.is_whole = true;
+                }
+            }
+            table::Event::Lost { content: Content::Process(process), .. } => {
+                let told = self.hosts.get_mut(&node).and_then(|known| known.told.remove(&process.instance));
+                if matches!(told, Some(Told::Runs | Told::Doomed | Told::Silent)) {
+                    self.events.push_back(Event::Lost { node, process: Box::new(process) });
+                }
+            }
+            table::Event::Lost { .. } => {}
+        }
+    }
+
+    /// A row of another host's table says something new, or is handed in again.
+    fn row(&mut self, node: u32, row: u32, again: bool, header: &Header, came: Came, now_ns: u64) {
+        let Some(known) = self.hosts.get_mut(&node) else { return };
+        let Some(replica) = self.directory.replica(node) else { return };
+        let Some(Content::Process(process)) = replica.get(row) else { return };
+        let (instance, state, version) = (process.instance, process.state, replica.version(row).unwrap_or_default());
+        let told = known.told.get(&instance).copied();
+        if !state.cause.ends_process() {
+            if self.detector.app_seen(node, known.incarnation, row).is_err() || (told == Some(Told::Runs) && !again) {
+                return;
+            }
+            known.told.insert(instance, Told::Runs);
+            self.events.push_back(Event::Runs { node, row, instance, is_back: told.is_some() });
+            return;
+        }
+        let since_former = known.former.is_some_and(|(epoch, seen)| epoch == replica.epoch() && version > seen);
+        let is_news = told.is_some() || known.is_whole || since_former;
+        let State { cause, grade, flags, code, event_ns } = state;
+        let notice = Notice { notice: version as u32, app: row, cause, grade, flags, code, event_ns };
+        self.take_actions();
+        let sent_ns = if header.sent_ns == 0 { came.received_ns } else { header.sent_ns };
+        let incarnation = self.hosts.get(&node).map_or(0, |known| known.incarnation);
+        let taken = self.detector.notice(node, incarnation, &notice, sent_ns, came.received_ns, came.path, now_ns);
+        if !is_news && taken.is_ok() {
+            // It ended before this agent's time: known, and not told.
+            while let Some(action) = self.detector.poll_action() {
+                self.tell_unless(action, instance);
+            }
+        }
+        self.take_actions();
+    }
+
+    /// The verdict on the end of this instance is not told.
+    fn tell_unless(&mut self, action: Action, instance: Instance) {
+        if let Action::Verdict(verdict) = &action
+            && verdict.app != 0
+            && let Some(known) = self.hosts.get_mut(&verdict.node)
+        {
+            let told = if verdict.cause == Cause::Doomed { Told::Doomed } else { Told::Ended };
+            known.told.insert(instance, told);
+            return;
+        }
+        self.events.push_back(Event::Act(action));
+    }
+
+    /// Of an instance that ended and is in no table any more nothing is remembered.
+    fn forget_what_is_over(&mut self, node: u32) {
+        let Some(known) = self.hosts.get_mut(&node) else { return };
+        let Some(replica) = self.directory.replica(node) else { return };
+        if known.told.len() <= table::ROWS_MAX {
+            return;
+        }
+        let listed = |content: &Content| if let Content::Process(p) = content { Some(p.instance) } else { None };
+        let listed: std::collections::BTreeSet<Instance> = replica.rows().filter_map(|(_, content)| listed(content)).collect();
+        known.told.retain(|instance, told| *told != Told::Ended || listed.contains(instance));
+    }
+
+    // ---- time -----------------------------------------------------------------------------------------------
+
+    /// Judges silence. `now_ns` must have been read before the receive table was.
+    pub fn handle_timeout(&mut self, now_ns: u64) {
+        self.detector.tick(now_ns);
+        self.directory.handle_timeout(now_ns);
+        self.take_actions();
+    }
+
+    /// When [`Node::handle_timeout`] and [`Node::poll_transmit`] are to be called at the latest.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<u64> {
+        self.detector.poll_timeout().into_iter().chain(self.directory.poll_timeout()).min()
+    }
+
+    /// Takes what the detector wants done: each end of an instance once.
+    fn take_actions(&mut self) {
+        while let Some(action) = self.detector.poll_action() {
+            let action = match action {
+                Action::Verdict(verdict) => match self.told(verdict) {
+                    Some(verdict) => Action::Verdict(verdict),
+                    None => continue,
+                },
+                Action::Condemn { node, incarnation } => {
+                    if self.directory.incarnation(node) == Some(incarnation) {
+                        self.directory.pause(node);
+                    }
+                    Action::Condemn { node, incarnation }
+                }
+                other => other,
+            };
+            self.events.push_back(Event::Act(action));
+        }
+    }
+
+    /// The verdict as it is told of instances; `None` where all of it was told before.
+    fn told(&mut self, mut verdict: Box<Verdict>) -> Option<Box<Verdict>> {
+        let Some(known) = self.hosts.get_mut(&verdict.node) else { return Some(verdict) };
+        let replica = self.directory.replica(verdict.node);
+        let instance = |app: u32| match replica.and_then(|replica| replica.get(app)) {
+            Some(Content::Process(process)) => Some(process.instance),
+            _ => None,
+        };
+        verdict.ended_apps.retain(|app| match instance(*app).and_then(|instance| known.told.get_mut(&instance)) {
+            Some(told) => std::mem::replace(told, Told::Silent) == Told::Runs,
+            None => true,
+        });
+        if verdict.app == 0 || !verdict.cause.ends_process() {
+            return Some(verdict);
+        }
+        let Some(instance) = instance(verdict.app) else { return Some(verdict) };
+        let now = if verdict.cause == Cause::Doomed { Told::Doomed } else { Told::Ended };
+        match known.told.insert(instance, now) {
+            None | Some(Told::Runs) => {}
+            Some(Told::Doomed) if now == Told::Doomed => return None,
+            Some(Told::Doomed | Told::Silent) => verdict.confirms = true,
+            Some(Told::Ended) => {
+                known.told.insert(instance, Told::Ended);
+                return None;
+            }
+        }
+        Some(verdict)
+    }
+
+    // ---- outputs --------------------------------------------------------------------------------------------
+
+    /// The next frame to be sent, its body written to `body` ([`Directory::poll_transmit`]).
+    pub fn poll_transmit(
+        &mut self,
+        now_ns: u64,
+        numbers: Numbers,
+        random: impl FnOnce() -> u64,
+        body: &mut Vec<u8>,
+    ) -> Option<Transmit> {
+        self.directory.poll_transmit(now_ns, numbers, random, body)
+    }
+
+    /// What became known or is to be done, in order.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+}
+
+/// The table of a host is not known through yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotYet;
+
+impl std::fmt::Display for NotYet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the table of this host is not known through yet")
+    }
+}
+
+impl std::error::Error for NotYet {}
