@@ -5,15 +5,19 @@ use std::collections::{HashMap, VecDeque};
 use fide_proto::consensus::Halted;
 use fide_proto::consensus::log::{self, Epoch, Log};
 use fide_proto::consensus::memory::{self, Request, RequestId};
-use fide_proto::detector::{Config, Detector, PathArrival};
+use fide_proto::detector::{Config, PathArrival};
 use fide_proto::group::{MemberId, MemberSet, Value};
+use fide_proto::node::Node;
+use fide_proto::node::directory::Numbers;
+use fide_proto::node::table::Owner;
 use fide_wire::PATHS;
+use fide_wire::frame::table::{Content, HOST_ROW, Instance, Process, State};
 use fide_wire::marks::Marks;
 use fide_wire::verdict::Cause;
 
 use crate::gate::{Answer, Gate, Grade};
 use crate::invariants::{CrashOrder, NoGap, Stability};
-use crate::time::{Clock, PERIOD_NS, US};
+use crate::time::{CONTRACT, Clock, PERIOD_NS, US};
 
 /// What waits for a member's process, or is handed to it.
 #[derive(Clone, Debug)]
@@ -47,6 +51,8 @@ pub struct Slot {
     pub incarnation: u32,
     /// Refused from now on.
     pub condemned: bool,
+    /// The version of its table that its last heartbeats named, as the node was told.
+    pub version: u32,
     /// What came on each path.
     pub rows: [PathArrival; PATHS],
     /// What the receive program notes now and then.
@@ -180,39 +186,67 @@ pub struct Host {
     pub fenced: bool,
     /// Each cable is cut until then.
     pub cut_until: [u64; PATHS],
-    /// The real detector.
-    pub detector: Detector,
+    /// Its part in the cluster, as an agent runs it.
+    pub node: Node,
     /// What the kernel notes of arrivals, by host.
     pub table: Vec<Slot>,
-    /// For when the detector's turn is planned (world's time).
+    /// For when the node's turn is planned (world's time).
     pub tick_ns: u64,
-    /// The number of the last heartbeat.
-    pub number: u64,
-    /// The number of the last notice of this incarnation.
-    pub notices: u32,
+    /// Of the last heartbeat and the last other frame.
+    pub numbers: Numbers,
+    /// The last version of its table: counted by the kernel.
+    pub version: u64,
     /// The member's process.
     pub member: Option<Member>,
     /// The memory of each member that lived here since the boot, by epoch.
     pub memories: Vec<(MemberId, Epoch, Memory)>,
 }
 
-/// The detector's name of a host.
+/// What a host is called.
 #[must_use]
-pub fn node(host: usize) -> u32 {
-    host as u32 + 1
+pub fn name(host: usize) -> String {
+    format!("host-{}", host + 1)
 }
 
-/// A detector as this world's times want it.
-#[must_use]
-pub fn detector(host: usize, incarnation: u32) -> Detector {
-    Detector::new(Config {
+/// The settings of a detector as this world's times want it.
+fn config(id: u32, incarnation: u32) -> Config {
+    Config {
         agent_timeout_ns: 30 * PERIOD_NS,
         probe_wait_ns: Some(150 * US),
-        missing_app_ns: 10 * PERIOD_NS,
         late_probe_ns: 2 * PERIOD_NS,
         drain_wait_ns: Some(0), // nothing waits between an interface and the detector here, so barriers would prove nothing
         agent_lost_probe_ns: 5 * PERIOD_NS,
-        ..Config::new(node(host), incarnation)
+        ..Config::new(id, incarnation)
+    }
+}
+
+/// What a booted host runs: a table with its own row, and nobody known. Tables of other boots have other epochs.
+fn node(host: usize, incarnation: u32, now_ns: u64) -> Node {
+    let name = name(host);
+    let id = fide_wire::name_id(&name);
+    let row = fide_wire::frame::table::Host {
+        state: State::running(now_ns),
+        boot: u128::from(incarnation),
+        size_max: CONTRACT.size_max,
+        renewed: false,
+        fence: None,
+        addresses: [Some([10, 0, (host >> 8) as u8, host as u8].into()), None],
+        name: name.into(),
+    };
+    let mut owner = Owner::new(id, u64::from(incarnation));
+    owner.put(HOST_ROW, 1, Content::Host(row), now_ns).expect("the first row of a table");
+    Node::new(config(id, incarnation), owner, CONTRACT, [], now_ns).expect("a host row is there")
+}
+
+/// A member's process as it stands in its host's table.
+#[must_use]
+pub fn process(member: MemberId, now_ns: u64) -> Content {
+    Content::Process(Process {
+        state: State::running(now_ns),
+        instance: Instance { pid: u32::from(member.0), start_ticks: now_ns },
+        uid: 0,
+        pbsize: 0,
+        name: format!("{member}").into(),
     })
 }
 
@@ -229,14 +263,38 @@ impl Host {
             paused_until: 0,
             fenced: false,
             cut_until: [0; PATHS],
-            detector: detector(index, 1),
+            node: node(index, 1, clock.local(0)),
             table: vec![Slot::default(); hosts],
             tick_ns: u64::MAX,
-            number: 0,
-            notices: 0,
+            numbers: Numbers::default(),
+            version: 1,
             member: None,
             memories: Vec::new(),
         }
+    }
+
+    /// It boots: nothing of the life before is left.
+    pub fn boot(&mut self, index: usize, now_ns: u64) {
+        self.up = true;
+        self.boot = self.incarnation + 1;
+        self.incarnation = self.boot;
+        self.node = node(index, self.incarnation, now_ns);
+        self.table.fill(Slot::default());
+        self.tick_ns = u64::MAX;
+        self.numbers = Numbers::default();
+        self.version = 1;
+    }
+
+    /// The version of the next change of its table.
+    pub const fn next_version(&mut self) -> u64 {
+        self.version += 1;
+        self.version
+    }
+
+    /// What its heartbeats name.
+    #[must_use]
+    pub const fn table_version(&self) -> u32 {
+        self.node.directory().owner().complete() as u32
     }
 
     /// The memory of this member and epoch.

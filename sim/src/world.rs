@@ -1,7 +1,7 @@
 //! Virtual time, two networks, hosts, and everything that is checked while they run.
 //!
-//! What is real here: the detector, the gate, the log and its engines. What is modelled: kernels, cables, clocks, memory, clients, the fence and
-//! the witness. Nothing reads a clock or draws a number from outside, so a plan is a world.
+//! What is real here: the node (introductions, tables, the detector), the gate, the log and its engines. What is modelled: kernels, cables, clocks,
+//! memory, clients, the fence and the witness. Nothing reads a clock or draws a number from outside, so a plan is a world.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -9,15 +9,18 @@ use std::rc::Rc;
 use fide_proto::consensus::log::{Config, EngineMessage, Epoch, Log, Message, Output};
 use fide_proto::consensus::memory::{Answer, Request, RequestId};
 use fide_proto::consensus::{Halted, Kind};
-use fide_proto::detector::{Action, AppState, ProbeResult, Seen, State};
+use fide_proto::detector::{Action, AppState, ProbeResult, State};
 use fide_proto::group::{Body, Entry, EntryId, MemberId, MemberSet};
+use fide_proto::node::machine::{self, Came};
+use fide_proto::node::table::owner::To;
 use fide_wire::PATHS;
-use fide_wire::packet::Notice;
+use fide_wire::frame::table::{Change, State as RowState};
+use fide_wire::frame::{Header, Kind as FrameKind};
 use fide_wire::verdict::Cause;
 
 use crate::engines;
 use crate::gate::{self, Ask, Grade, Policy};
-use crate::host::{Ends, Host, Input, Member, Slot, detector, node};
+use crate::host::{self, Ends, Host, Input, Member, Slot};
 use crate::invariants::{
     Agreement, Checked, CrashOrder, EngineChange, Eviction, Integrity, NoGap, OneLeader, Reasons, SafeExit, Snapshot, Stability,
     Standing, Termination, Validity, Violation, broken, snapshot_state,
@@ -26,7 +29,7 @@ use crate::options::Promise;
 use crate::plan::{Act, Plan};
 use crate::queue::Queue;
 use crate::rng::Rng;
-use crate::time::{CONTRACT, DELTA_MAX_NS, JITTER_NS, LAMBDA_MIN_NS, PERIOD_NS, SENDER_LATE_NS, US};
+use crate::time::{DELTA_MAX_NS, JITTER_NS, LAMBDA_MIN_NS, PERIOD_NS, SENDER_LATE_NS, US};
 use crate::timeline::{Timeline, brief};
 
 /// How long the liveness phase may take: longer than it waits who leaves, or asked somebody who left (32 times [`fide_proto::consensus::log::Config::ask_interval_ns`]).
@@ -50,7 +53,20 @@ enum Event {
         from: usize,
         incarnation: u32,
         number: u64,
+        version: u32,
         ride: Option<Rc<(MemberId, Message)>>,
+    },
+    /// Any other frame of a node.
+    Frame {
+        to: usize,
+        path: usize,
+        frame: Rc<Frame>,
+    },
+    /// The kernel of its host has seen the end of a member's process.
+    Ended {
+        host: usize,
+        boot: u32,
+        member: MemberId,
     },
     Tick {
         host: usize,
@@ -90,35 +106,6 @@ enum Event {
         epoch: Epoch,
         id: RequestId,
         answer: Answer,
-    },
-    SendNotice {
-        to: usize,
-        from: usize,
-        boot: u32,
-        incarnation: u32,
-        number: u32,
-        member: MemberId,
-    },
-    Notice {
-        to: usize,
-        from: usize,
-        boot: u32,
-        incarnation: u32,
-        number: u32,
-        member: MemberId,
-        sent_ns: u64,
-    },
-    SendAnnounce {
-        to: usize,
-        from: usize,
-        boot: u32,
-    },
-    Announce {
-        to: usize,
-        from: usize,
-        incarnation: u32,
-        renewed: bool,
-        member: Option<MemberId>,
     },
     Condemned {
         to: usize,
@@ -170,6 +157,14 @@ enum Event {
     Client(usize),
     FaultsEnd,
     Look,
+}
+
+/// What a node sends, but for heartbeats.
+struct Frame {
+    from: usize,
+    header: Header,
+    kind: FrameKind,
+    body: Vec<u8>,
 }
 
 /// One path's troubles: (percent, until), and by how much for delays.
@@ -260,7 +255,10 @@ pub struct World {
     queue: Queue<Event>,
     rng: Rng,
     hosts: Vec<Host>,
-    names: Vec<String>,
+    /// The id of each host.
+    ids: Vec<u32>,
+    /// The body of the frame that is being made.
+    body: Vec<u8>,
     /// By member id, from 1.
     lives: Vec<Life>,
     /// Last arrival over the reliable link, and when it stalls no more, by (from, to).
@@ -327,7 +325,8 @@ impl World {
             queue: Queue::new(),
             rng: Rng::new(plan.seed ^ 0x6e65_7477_6f72_6b21),
             hosts: (0..n).map(|h| Host::new(h, n, plan.clocks[h])).collect(),
-            names: (0..n).map(|h| format!("host-{}", h + 1)).collect(),
+            ids: (0..n).map(|h| fide_wire::name_id(&host::name(h))).collect(),
+            body: Vec::new(),
             lives: Vec::new(),
             links: vec![(0, 0); n * n],
             waiting: (0..n * n).map(|_| VecDeque::new()).collect(),
@@ -381,19 +380,59 @@ impl World {
             let log = log.expect("the first engine is available");
             self.hosts[h].member = Some(self.member(id, log, None));
         }
+        self.introduce_all();
         for h in 0..n {
-            for other in (0..n).filter(|other| *other != h) {
-                self.meet(h, other, 1, false, Some(MemberId(other as u16 + 1)));
-            }
             let first = self.rng.below(PERIOD_NS);
             self.queue.push(first, Event::Heartbeat { host: h, boot: 1 });
-            self.act(h);
             self.after_step(h);
         }
         for at in 0..self.plan.steps.len() {
             self.queue.push(self.plan.steps[at].at_ns, Event::Act(at));
         }
         self.queue.push(self.plan.faults_end_ns, Event::FaultsEnd);
+    }
+
+    /// Before the world begins, its hosts have met, and know each other's members: over a network without faults or delay.
+    fn introduce_all(&mut self) {
+        let n = self.hosts.len();
+        for h in 0..n {
+            self.enlist(h);
+        }
+        loop {
+            let mut frames = Vec::new();
+            for h in 0..n {
+                // Pulls are spread over a moment, which is over before anything begins.
+                let at = self.local(h) + PERIOD_NS / 2;
+                while let Some((to, frame)) = self.next_frame(h, at) {
+                    frames.push((to, frame));
+                }
+            }
+            if frames.is_empty() {
+                break;
+            }
+            for (to, frame) in frames {
+                for host in self.receivers(frame.from, to) {
+                    let (local, came) = (self.local(host), Came { path: 0, received_ns: self.local(host) });
+                    let _ = self.hosts[host].node.handle_frame(&frame.header, frame.kind, &frame.body, came, local);
+                }
+            }
+        }
+        for h in 0..n {
+            // That others were met is no news to a member.
+            let member = self.hosts[h].member.take();
+            self.take_events(h);
+            self.hosts[h].member = member;
+            self.plan_tick(h);
+        }
+    }
+
+    /// The member of this host stands in its table from now on.
+    fn enlist(&mut self, host: usize) {
+        let local = self.local(host);
+        let Some(id) = self.hosts[host].member.as_ref().map(|member| member.id) else { return };
+        let version = self.hosts[host].next_version();
+        let put = self.hosts[host].node.put(u32::from(id.0), version, host::process(id, local), local);
+        debug_assert_eq!(put, Ok(()), "{id} is a new row");
     }
 
     fn new_life(&mut self, host: usize) -> MemberId {
@@ -607,12 +646,11 @@ impl World {
         match *event {
             Event::Arrive { to, .. }
             | Event::Copy { to, .. }
-            | Event::Notice { to, .. }
-            | Event::Announce { to, .. }
+            | Event::Frame { to, .. }
             | Event::Condemned { to, .. }
             | Event::Question { to, .. }
             | Event::Reply { to, .. } => Some(to),
-            Event::SendNotice { from, .. } => Some(from),
+            Event::Ended { host, .. } => Some(host),
             Event::Answer { to, .. } | Event::Confirmed { to, .. } => self.host_of(to),
             // Heartbeats, ticks and timers come late by themselves; what goes over reliable links is held up there.
             _ => None,
@@ -630,9 +668,11 @@ impl World {
             return false;
         }
         match event {
-            Event::Arrive { to, path, from, incarnation, number, ride } => {
-                self.arrive(to, path, from, incarnation, number, ride);
+            Event::Arrive { to, path, from, incarnation, number, version, ride } => {
+                self.arrive(to, path, from, incarnation, number, version, ride);
             }
+            Event::Frame { to, path, frame } => self.frame(to, path, &frame),
+            Event::Ended { host, boot, member } => self.ended(host, boot, member),
             Event::Heartbeat { host, boot } => self.heartbeat(host, boot),
             Event::Tick { host, boot } => self.tick(host, boot),
             Event::Timer { host, member } => self.timer(host, member),
@@ -656,18 +696,6 @@ impl World {
                     self.give(host, Input::Memory(from, epoch, id, answer));
                 }
             }
-            Event::SendNotice { to, from, boot, incarnation, number, member } => {
-                self.send_notice(to, from, boot, incarnation, number, member);
-            }
-            Event::Notice { to, from, boot, incarnation, number, member, sent_ns } => {
-                self.notice(to, from, boot, incarnation, number, member, sent_ns);
-            }
-            Event::SendAnnounce { to, from, boot } => self.send_announce(to, from, boot),
-            Event::Announce { to, from, incarnation, renewed, member } => {
-                if self.hosts[to].up && self.hosts[from].incarnation == incarnation {
-                    self.announced(to, from, incarnation, renewed, member);
-                }
-            }
             Event::Condemned { to, incarnation } => self.condemned(to, incarnation),
             Event::Question { from, to, path, asked_ns, boot } => {
                 if self.hosts[to].up && self.passes(to, from, path) {
@@ -680,7 +708,8 @@ impl World {
                 if self.hosts[to].up && self.hosts[to].boot == boot {
                     let local = self.local(to);
                     self.out.events += 1;
-                    self.hosts[to].detector.probe_result(node(from), path, result, asked_ns, local);
+                    let of = self.ids[from];
+                    self.hosts[to].node.detector_mut().probe_result(of, path, result, asked_ns, local);
                     self.plan_tick(to);
                 }
             }
@@ -751,8 +780,8 @@ impl World {
             return;
         }
         let local = self.local(host);
-        self.hosts[host].number += 1;
-        let (number, incarnation) = (self.hosts[host].number, self.hosts[host].incarnation);
+        self.hosts[host].numbers.heartbeats += 1;
+        let (number, incarnation) = (self.hosts[host].numbers.heartbeats, self.hosts[host].incarnation);
         let mut ride = None;
         if let Some(member) = &mut self.hosts[host].member
             && member.paused_until <= self.now
@@ -811,6 +840,7 @@ impl World {
         number: u64,
         ride: Option<&Rc<(MemberId, Message)>>,
     ) {
+        let version = self.hosts[from].table_version();
         for to in 0..self.hosts.len() {
             if to == from {
                 continue;
@@ -827,12 +857,13 @@ impl World {
             let (percent, until) = self.troubles[path].double;
             if until > self.now && self.rng.chance(percent) {
                 let again = self.again(at);
-                self.queue.push(again, Event::Arrive { to, path, from, incarnation, number, ride: ride.cloned() });
+                self.queue.push(again, Event::Arrive { to, path, from, incarnation, number, version, ride: ride.cloned() });
             }
-            self.queue.push(at, Event::Arrive { to, path, from, incarnation, number, ride: ride.cloned() });
+            self.queue.push(at, Event::Arrive { to, path, from, incarnation, number, version, ride: ride.cloned() });
         }
     }
 
+    #[allow(clippy::too_many_arguments)] // what a heartbeat says
     fn arrive(
         &mut self,
         to: usize,
@@ -840,6 +871,7 @@ impl World {
         from: usize,
         incarnation: u32,
         number: u64,
+        version: u32,
         ride: Option<Rc<(MemberId, Message)>>,
     ) {
         let local = self.local(to);
@@ -849,6 +881,7 @@ impl World {
         self.out.events += 1;
         let slot = &mut self.hosts[to].table[from];
         if slot.incarnation != incarnation {
+            self.named(to, from, incarnation, version);
             return;
         }
         let condemned = slot.condemned;
@@ -870,6 +903,10 @@ impl World {
                 row.recent = marks.recent(arrived, row.lost, local);
                 slot.fresh = true;
             }
+            if slot.version != version {
+                slot.version = version;
+                self.named(to, from, incarnation, version);
+            }
         }
         // A condemned sender is no sign of life; but what it piggybacks counts until the gate lets its crash pass: a fence closes later than
         // silence is judged, and whoever sent in between may have decided.
@@ -883,8 +920,15 @@ impl World {
         }
     }
 
+    /// A heartbeat named an incarnation or a version that is new.
+    fn named(&mut self, to: usize, from: usize, incarnation: u32, version: u32) {
+        let (local, id) = (self.local(to), self.ids[from]);
+        self.hosts[to].node.heartbeat(id, incarnation, version, local);
+        self.after_node(to);
+    }
+
     fn plan_tick(&mut self, host: usize) {
-        let Some(local) = self.hosts[host].detector.poll_timeout() else { return };
+        let Some(local) = self.hosts[host].node.poll_timeout() else { return };
         let at = self.hosts[host].clock.global(local).max(self.now + 1);
         if at < self.hosts[host].tick_ns {
             self.hosts[host].tick_ns = at;
@@ -910,168 +954,182 @@ impl World {
         let local = h.clock.local(self.now);
         for (from, slot) in h.table.iter_mut().enumerate() {
             if std::mem::take(&mut slot.fresh) {
-                let _ = h.detector.arrivals(node(from), slot.incarnation, &slot.rows);
+                h.node.arrivals(self.ids[from], slot.incarnation, &slot.rows);
             }
         }
-        h.detector.tick(local);
+        h.node.handle_timeout(local);
         self.out.events += 1;
-        self.act(host);
+        self.after_node(host);
+    }
+
+    /// Sends what the node of this host wants sent, takes what it has learned, and plans its next turn.
+    fn after_node(&mut self, host: usize) {
+        let local = self.local(host);
+        while let Some((to, frame)) = self.next_frame(host, local) {
+            self.send_frame(to, frame);
+        }
+        self.take_events(host);
         self.plan_tick(host);
     }
 
-    /// What the detector of this host wants done.
-    fn act(&mut self, host: usize) {
-        while let Some(action) = self.hosts[host].detector.poll_action() {
-            match action {
-                Action::Verdict(verdict) => {
-                    let about = verdict.node as usize - 1;
-                    self.note(Some(host), || {
-                        let what = if verdict.app == 0 { String::new() } else { format!(" (p{})", verdict.app) };
-                        format!("verdict: host {} {}{what}, {}", about + 1, verdict.cause, verdict.grade)
-                    });
-                    let (cause, grade) = (verdict.cause, verdict.grade);
-                    if verdict.app != 0 {
-                        self.give(host, Input::Verdict(MemberId(verdict.app as u16), cause, grade));
-                    } else if cause != Cause::SilentHost
-                        && let Some(member) = self.hosts[about].member.as_ref().map(|member| member.id)
-                    {
-                        self.give(host, Input::Verdict(member, cause, grade));
-                    }
-                    for app in verdict.ended_apps {
-                        self.give(host, Input::Verdict(MemberId(app as u16), cause, grade));
-                    }
+    /// The next frame of this host's node, numbered.
+    fn next_frame(&mut self, from: usize, local: u64) -> Option<(To, Frame)> {
+        let mut body = std::mem::take(&mut self.body);
+        let h = &mut self.hosts[from];
+        let transmit = h.node.poll_transmit(local, h.numbers, || self.rng.bits(), &mut body);
+        let made = transmit.map(|transmit| (transmit.to, self.frame_of(from, transmit.kind, body.clone())));
+        self.body = body;
+        made
+    }
+
+    fn frame_of(&mut self, from: usize, kind: FrameKind, body: Vec<u8>) -> Frame {
+        let (sent_ns, sender) = (self.local(from), self.ids[from]);
+        let h = &mut self.hosts[from];
+        h.numbers.others += 1;
+        let (number, incarnation, table_version) = (h.numbers.others, h.incarnation, h.table_version());
+        let header = Header { kind: kind as u8, sender, incarnation, number, sent_ns, table_version, ..Header::default() };
+        Frame { from, header, kind, body }
+    }
+
+    fn receivers(&self, from: usize, to: To) -> Vec<usize> {
+        let is_meant = |host: &usize| match to {
+            To::Everybody => *host != from,
+            To::Node(id) => self.ids[*host] == id,
+        };
+        (0..self.hosts.len()).filter(is_meant).collect()
+    }
+
+    /// On all paths.
+    fn send_frame(&mut self, to: To, frame: Frame) {
+        let from = frame.from;
+        if !self.hosts[from].up || self.hosts[from].fenced {
+            return;
+        }
+        let frame = Rc::new(frame);
+        for path in 0..PATHS {
+            for to in self.receivers(from, to) {
+                if !self.passes(from, to, path) {
+                    continue;
                 }
-                Action::Condemn { node: of, incarnation } => {
-                    let slot = &mut self.hosts[host].table[of as usize - 1];
-                    if slot.incarnation == incarnation {
-                        slot.condemned = true;
-                    }
+                // What tells of an end tells also which heartbeat was the last one that could carry something of this process: receivers wait for it.
+                let pair = self.at(from, to);
+                let rode = if self.forgets_the_crashed { 0 } else { self.rides[pair] };
+                // Where the link stalls it comes late too, behind what stalled: others have heard of the crash, and have gone on.
+                let of_table = matches!(frame.kind, FrameKind::Change | FrameKind::Rows);
+                let stalled = if of_table { self.links[pair].1 } else { 0 };
+                let at = self.lane(from, to, path).max(rode + 1).max(stalled);
+                let (percent, until) = self.troubles[path].double;
+                if until > self.now && self.rng.chance(percent) {
+                    let again = self.again(at).max(at);
+                    self.queue.push(again, Event::Frame { to, path, frame: frame.clone() });
                 }
-                Action::Probe { node: of, paths, .. } => {
-                    let (to, boot, asked_ns) = (of as usize - 1, self.hosts[host].boot, self.local(host));
-                    for (path, asked) in paths.into_iter().enumerate() {
-                        if asked && self.passes(host, to, path) {
-                            let at = self.lane(host, to, path);
-                            self.queue.push(at, Event::Question { from: host, to, path, asked_ns, boot });
-                        }
-                    }
-                }
-                Action::TimeoutChanged { .. } => {}
+                self.queue.push(at, Event::Frame { to, path, frame: frame.clone() });
             }
         }
     }
 
-    // ------------------------------------------------------------------ notices and announcements
-
-    #[allow(clippy::too_many_arguments)] // what a packet says
-    fn send_notice(&mut self, to: usize, from: usize, boot: u32, incarnation: u32, number: u32, member: MemberId) {
-        if self.hosts[from].boot != boot || !self.hosts[from].up || self.hosts[from].incarnation != incarnation {
+    fn frame(&mut self, to: usize, path: usize, frame: &Frame) {
+        let h = &self.hosts[to];
+        if !h.up || h.fenced {
             return;
         }
-        match self.fastest(from, to) {
-            Some(at) => {
-                // The notice says which heartbeat was the last one that could carry something of this process: receivers wait for it.
-                let rode = if self.forgets_the_crashed { 0 } else { self.rides[self.at(from, to)] };
-                let at = at.max(rode + 1);
-                // Where the link stalls they come late too, behind what stalled: others have heard of the crash, and have gone on.
-                let at = at.max(self.links[self.at(from, to)].1);
-                let sent_ns = self.local(from);
-                self.queue.push(at, Event::Notice { to, from, boot, incarnation, number, member, sent_ns });
-            }
-            None => {
-                let again = self.now + PERIOD_NS;
-                self.queue.push(again, Event::SendNotice { to, from, boot, incarnation, number, member });
-            }
-        }
-    }
-
-    #[allow(clippy::too_many_arguments)] // what a packet says
-    fn notice(&mut self, to: usize, from: usize, boot: u32, incarnation: u32, number: u32, member: MemberId, sent_ns: u64) {
-        if !self.hosts[to].up || self.hosts[to].fenced {
+        let slot = &h.table[frame.from];
+        if slot.condemned && slot.incarnation == frame.header.incarnation {
             return;
         }
-        let local = self.local(to);
         self.out.events += 1;
-        let notice = Notice {
-            notice: number,
-            app: u32::from(member.0),
-            cause: Cause::Killed,
-            grade: Grade::Certain,
-            flags: 0,
-            code: 9,
-            event_ns: sent_ns,
-        };
-        let taken = self.hosts[to].detector.notice(node(from), incarnation, &notice, sent_ns, local, 0, local);
-        if taken.is_err() {
-            // Not confirmed, hence repeated.
-            let again = self.now + 2 * PERIOD_NS;
-            self.queue.push(again, Event::SendNotice { to, from, boot, incarnation, number, member });
-        }
-        self.act(to);
-        self.plan_tick(to);
+        let (local, came) = (self.local(to), Came { path: path as u8, received_ns: self.local(to) });
+        // What it meant is seen by what follows from it.
+        let _ = self.hosts[to].node.handle_frame(&frame.header, frame.kind, &frame.body, came, local);
+        self.after_node(to);
     }
 
-    /// This host's agent makes itself known to all others.
-    fn announce(&mut self, from: usize) {
-        let boot = self.hosts[from].boot;
-        for to in (0..self.hosts.len()).filter(|to| *to != from) {
-            self.queue.push(self.now, Event::SendAnnounce { to, from, boot });
+    /// What the node of this host has learned.
+    fn take_events(&mut self, host: usize) {
+        while let Some(event) = self.hosts[host].node.poll_event() {
+            match event {
+                machine::Event::Act(action) => self.act(host, action),
+                machine::Event::Host { node, incarnation, .. } => {
+                    let Some(of) = self.index(node) else { continue };
+                    self.hosts[host].table[of] = Slot { incarnation, ..Slot::default() };
+                }
+                machine::Event::Runs { row, is_back, .. } => {
+                    if is_back {
+                        self.give(host, Input::Alive(MemberId(row as u16)));
+                    }
+                }
+                machine::Event::Lost { process, .. } => {
+                    let member = MemberId(process.instance.pid as u16);
+                    self.give(host, Input::Verdict(member, process.state.cause, process.state.grade));
+                }
+                machine::Event::NameClash { .. } => {}
+            }
         }
     }
 
-    fn send_announce(&mut self, to: usize, from: usize, boot: u32) {
-        if self.hosts[from].boot != boot || !self.hosts[from].up || self.hosts[from].fenced || self.hosts[to].fenced {
+    /// Which host has this id.
+    fn index(&self, id: u32) -> Option<usize> {
+        self.ids.iter().position(|known| *known == id)
+    }
+
+    /// Does what the detector of this host wants done.
+    fn act(&mut self, host: usize, action: Action) {
+        match action {
+            Action::Verdict(verdict) => {
+                let Some(about) = self.index(verdict.node) else { return };
+                self.note(Some(host), || {
+                    let what = if verdict.app == 0 { String::new() } else { format!(" (p{})", verdict.app) };
+                    format!("verdict: host {} {}{what}, {}", about + 1, verdict.cause, verdict.grade)
+                });
+                let (cause, grade) = (verdict.cause, verdict.grade);
+                if verdict.app != 0 {
+                    self.give(host, Input::Verdict(MemberId(verdict.app as u16), cause, grade));
+                } else if cause != Cause::SilentHost
+                    && let Some(member) = self.hosts[about].member.as_ref().map(|member| member.id)
+                {
+                    self.give(host, Input::Verdict(member, cause, grade));
+                }
+                for app in verdict.ended_apps {
+                    self.give(host, Input::Verdict(MemberId(app as u16), cause, grade));
+                }
+            }
+            Action::Condemn { node, incarnation } => {
+                let Some(of) = self.index(node) else { return };
+                let slot = &mut self.hosts[host].table[of];
+                if slot.incarnation == incarnation {
+                    slot.condemned = true;
+                }
+            }
+            Action::Probe { node, paths, .. } => {
+                let Some(to) = self.index(node) else { return };
+                let (boot, asked_ns) = (self.hosts[host].boot, self.local(host));
+                for (path, asked) in paths.into_iter().enumerate() {
+                    if asked && self.passes(host, to, path) {
+                        let at = self.lane(host, to, path);
+                        self.queue.push(at, Event::Question { from: host, to, path, asked_ns, boot });
+                    }
+                }
+            }
+            Action::TimeoutChanged { .. } => {}
+        }
+    }
+
+    // ------------------------------------------------------------------ this host's table
+
+    /// The end of a member's process is pushed to all others, and is in the table of its host: whoever does not hear of it pulls it.
+    fn ended(&mut self, host: usize, boot: u32, member: MemberId) {
+        if self.hosts[host].boot != boot || !self.hosts[host].up {
             return;
         }
-        let at = if self.deferred(from) || !self.hosts[to].up { None } else { self.fastest(from, to) };
-        match at {
-            Some(at) => {
-                let incarnation = self.hosts[from].incarnation;
-                let member = self.hosts[from].member.as_ref().map(|member| member.id);
-                let renewed = self.hosts[from].boot < incarnation;
-                self.queue.push(at, Event::Announce { to, from, incarnation, renewed, member });
-            }
-            None if self.hosts[to].up => {
-                let again = self.now + PERIOD_NS;
-                self.queue.push(again, Event::SendAnnounce { to, from, boot });
-            }
-            // It announces itself when it is up, and is answered.
-            None => {}
-        }
-    }
-
-    fn announced(&mut self, to: usize, from: usize, incarnation: u32, renewed: bool, member: Option<MemberId>) {
-        let new = self.meet(to, from, incarnation, renewed, member);
-        if new {
-            let boot = self.hosts[to].boot;
-            self.queue.push(self.now, Event::SendAnnounce { to: from, from: to, boot });
-        }
-        self.act(to);
-        self.plan_tick(to);
-        if let (true, Some(member)) = (new, member) {
-            self.give(to, Input::Alive(member));
-        }
-    }
-
-    /// `to`'s detector takes note of `from`; whether that is news.
-    fn meet(&mut self, to: usize, from: usize, incarnation: u32, renewed: bool, member: Option<MemberId>) -> bool {
-        let local = self.local(to);
-        let contracts = [CONTRACT; PATHS];
-        let h = &mut self.hosts[to];
-        let seen = if renewed {
-            h.detector.peer_renewed(node(from), &self.names[from], incarnation, &contracts, local)
-        } else {
-            h.detector.peer_seen(node(from), &self.names[from], incarnation, &contracts, local)
-        };
-        let new = matches!(seen, Ok(Seen::Joined | Seen::Returned));
-        if new {
-            h.table[from] = Slot { incarnation, ..Slot::default() };
-        }
-        if let (Ok(_), Some(member)) = (seen, member) {
-            let _ = h.detector.app_seen(node(from), incarnation, u32::from(member.0));
-        }
-        self.plan_tick(to);
-        new
+        let (local, origin) = (self.local(host), self.ids[host]);
+        let (cause, code) = (Cause::Killed, 9);
+        let state = RowState { cause, grade: Grade::Certain, flags: 0, code, event_ns: local };
+        let change = Change { origin, row: u32::from(member.0), version: self.hosts[host].next_version(), state };
+        let frame = self.frame_of(host, FrameKind::Change, change.bytes().to_vec());
+        self.send_frame(To::Everybody, frame);
+        let changed = self.hosts[host].node.change(&change, local);
+        debug_assert_eq!(changed, Ok(()), "{member} is in the table");
+        self.after_node(host);
     }
 
     /// Somebody gave this host up: it begins a new incarnation (the detector's first duty of the shell).
@@ -1081,12 +1139,12 @@ impl World {
             return;
         }
         h.incarnation += 1;
-        h.number = 0;
-        h.notices = 0;
-        h.detector.set_self_incarnation(h.incarnation);
+        h.numbers = Default::default();
+        let (version, local) = (h.next_version(), h.clock.local(self.now));
+        h.node.begin_incarnation(h.incarnation, version, local);
         self.note(Some(host), || "learns that it was given up, and begins a new incarnation".to_owned());
         self.give(host, Input::Condemned);
-        self.announce(host);
+        self.after_node(host);
     }
 
     /// Members of the group that this host's detector never met, or that it knows to have ended before the log began: the shell says so, because
@@ -1101,15 +1159,15 @@ impl World {
         let mut found = Vec::new();
         for other in member.log.concerned().iter().filter(|other| *other != member.id && !member.log.crashed().contains(*other)) {
             let Some(life) = self.life(other) else { continue };
-            let d = &self.hosts[host].detector;
-            let grade = match d.app_state(node(life.host), u32::from(other.0)) {
+            let (d, id) = (self.hosts[host].node.detector(), self.ids[life.host]);
+            let grade = match d.app_state(id, u32::from(other.0)) {
                 Some(AppState::Alive | AppState::Hung { .. }) => None,
                 Some(AppState::Doomed { .. }) => Some(Grade::Certain),
                 Some(AppState::Ended { cause: Cause::SilentHost, .. }) => Some(Grade::Inferred),
                 Some(AppState::Ended { .. }) => Some(Grade::Certain),
                 // Nobody watches it: it may be announced yet.
                 Some(AppState::Unobserved) | None => {
-                    let judged = d.state(node(life.host)).is_none_or(|state| state != State::Late);
+                    let judged = d.state(id).is_none_or(|state| state != State::Late);
                     (judged && self.now > since + 12 * PERIOD_NS).then_some(Grade::Inferred)
                 }
             };
@@ -1784,13 +1842,8 @@ impl World {
             self.lives[usize::from(id.0) - 1].dead = true;
             self.clients_of(id);
             if !power && self.hosts[host].up {
-                self.hosts[host].notices += 1;
-                let h = &self.hosts[host];
-                let (boot, incarnation, number) = (h.boot, h.incarnation, h.notices);
-                for to in (0..self.hosts.len()).filter(|to| *to != host) {
-                    let at = self.now + self.rng.below(3 * US);
-                    self.queue.push(at, Event::SendNotice { to, from: host, boot, incarnation, number, member: id });
-                }
+                let (boot, at) = (self.hosts[host].boot, self.now + self.rng.below(3 * US));
+                self.queue.push(at, Event::Ended { host, boot, member: id });
             }
         }
         if power {
@@ -1813,14 +1866,7 @@ impl World {
             return;
         }
         if !h.up {
-            h.up = true;
-            h.boot = h.incarnation + 1;
-            h.incarnation = h.boot;
-            h.detector = detector(host, h.incarnation);
-            h.table.fill(Slot::default());
-            h.tick_ns = u64::MAX;
-            h.number = 0;
-            h.notices = 0;
+            h.boot(host, h.clock.local(self.now));
             let boot = h.boot;
             let first = self.now + self.rng.below(PERIOD_NS);
             self.queue.push(first, Event::Heartbeat { host, boot });
@@ -1832,7 +1878,8 @@ impl World {
         self.hosts[host].member = Some(member);
         self.eviction.joins(id);
         self.note(Some(host), || format!("{id} starts, and wants to join"));
-        self.announce(host);
+        self.enlist(host);
+        self.after_node(host);
         let at = self.now + 2 * PERIOD_NS;
         self.queue.push(at, Event::Admit { member: id });
     }
@@ -2026,7 +2073,7 @@ impl World {
     fn excuse(&self, standings: &[Standing]) -> Option<&'static str> {
         // Isolation ends with whatever is heard: only where there is nobody else to hear may it last.
         let lives = |host: &Host| host.up && !host.fenced && host.member.is_some();
-        let isolated = |host: &Host| lives(host) && host.detector.isolated_since_ns().is_some();
+        let isolated = |host: &Host| lives(host) && host.node.detector().isolated_since_ns().is_some();
         if self.hosts.iter().filter(|host| lives(host)).count() == 1 && self.hosts.iter().any(isolated) {
             return Some("a detector is isolated: it gives no verdict until somebody is heard");
         }

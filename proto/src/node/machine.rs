@@ -22,7 +22,7 @@
 use super::directory::{self, Directory, Ignored, Numbers};
 use super::table::{self, Owner, Refused};
 use super::tables::Transmit;
-use crate::detector::{self, Action, Detector, PathArrival, Verdict};
+use crate::detector::{self, Action, AppState, Detector, PathArrival, Verdict};
 use fide_wire::PATHS;
 use fide_wire::frame::introduction::Introduction;
 use fide_wire::frame::table::{Change, Content, HOST_ROW, Host, Instance, Process, State};
@@ -275,16 +275,16 @@ impl Node {
         let rows: Vec<u32> = replica.rows().filter(|(_, content)| !content.is_over()).map(|(row, _)| row).collect();
         let header = Header { sender: node, ..Header::default() };
         for row in rows {
-            self.row(node, row, true, &header, Came { path: 0, received_ns: now_ns }, now_ns);
+            self.row(node, row, &header, Came { path: 0, received_ns: now_ns }, now_ns);
         }
     }
 
     fn row_event(&mut self, node: u32, event: table::Event, header: &Header, came: Came, now_ns: u64) {
         match event {
-            table::Event::Appeared { row, .. } | table::Event::Changed { row, .. } | table::Event::Updated { row } => {
-                self.row(node, row, false, header, came, now_ns);
-            }
-            table::Event::Renumbered { row, .. } => self.row(node, row, true, header, came, now_ns),
+            table::Event::Appeared { row, .. }
+            | table::Event::Changed { row, .. }
+            | table::Event::Updated { row }
+            | table::Event::Renumbered { row, .. } => self.row(node, row, header, came, now_ns),
             table::Event::Complete => {
                 self.hand_in(node, now_ns);
                 self.forget_what_is_over(node);
@@ -303,14 +303,15 @@ impl Node {
     }
 
     /// A row of another host's table says something new, or is handed in again.
-    fn row(&mut self, node: u32, row: u32, again: bool, header: &Header, came: Came, now_ns: u64) {
+    fn row(&mut self, node: u32, row: u32, header: &Header, came: Came, now_ns: u64) {
         let Some(known) = self.hosts.get_mut(&node) else { return };
         let Some(replica) = self.directory.replica(node) else { return };
         let Some(Content::Process(process)) = replica.get(row) else { return };
         let (instance, state, version) = (process.instance, process.state, replica.version(row).unwrap_or_default());
         let told = known.told.get(&instance).copied();
         if !state.cause.ends_process() {
-            if self.detector.app_seen(node, known.incarnation, row).is_err() || (told == Some(Told::Runs) && !again) {
+            let is_known = self.detector.app_state(node, row).is_some_and(AppState::is_running);
+            if (is_known && told == Some(Told::Runs)) || self.detector.app_seen(node, known.incarnation, row).is_err() {
                 return;
             }
             known.told.insert(instance, Told::Runs);
