@@ -14,7 +14,7 @@ use fide_proto::group::{Body, Entry, EntryId, MemberId, MemberSet};
 use fide_proto::node::machine::{self, Came};
 use fide_proto::node::table::owner::To;
 use fide_wire::PATHS;
-use fide_wire::frame::table::{Change, State as RowState};
+use fide_wire::frame::table::{Change, State as RowState, read_rows};
 use fide_wire::frame::{Header, Kind as FrameKind};
 use fide_wire::verdict::Cause;
 
@@ -1005,6 +1005,11 @@ impl World {
         if !self.hosts[from].up || self.hosts[from].fenced {
             return;
         }
+        let tells_of_an_end = match frame.kind {
+            FrameKind::Change => true,
+            FrameKind::Rows => read_rows(&frame.body).is_some_and(|(_, rows)| rows.iter().any(|row| row.content.is_over())),
+            _ => false,
+        };
         let frame = Rc::new(frame);
         for path in 0..PATHS {
             for to in self.receivers(from, to) {
@@ -1015,8 +1020,7 @@ impl World {
                 let pair = self.at(from, to);
                 let rode = if self.forgets_the_crashed { 0 } else { self.rides[pair] };
                 // Where the link stalls it comes late too, behind what stalled: others have heard of the crash, and have gone on.
-                let of_table = matches!(frame.kind, FrameKind::Change | FrameKind::Rows);
-                let stalled = if of_table { self.links[pair].1 } else { 0 };
+                let stalled = if tells_of_an_end { self.links[pair].1 } else { 0 };
                 let at = self.lane(from, to, path).max(rode + 1).max(stalled);
                 let (percent, until) = self.troubles[path].double;
                 if until > self.now && self.rng.chance(percent) {
