@@ -66,6 +66,20 @@ pub struct Slot {
 }
 
 impl Slot {
+    /// A heartbeat of the incarnation that is heard came on this path.
+    pub fn count(&mut self, path: usize, number: u64, now_ns: u64) {
+        let row = &mut self.rows[path];
+        if number > row.last_number {
+            row.lost += if row.last_number == 0 { 0 } else { number - row.last_number - 1 };
+            row.last_number = number;
+            row.last_arrival_ns = now_ns;
+            let (arrived, marks) = (row.last_number - row.lost, &mut self.marks[path]);
+            marks.count(arrived, row.lost, now_ns);
+            row.recent = marks.recent(arrived, row.lost, now_ns);
+            self.fresh = true;
+        }
+    }
+
     /// Whether this is the first copy of the piggyback of this heartbeat.
     pub fn is_first_copy(&mut self, number: u64) -> bool {
         let (last, before) = self.rode;
@@ -209,7 +223,7 @@ pub fn name(host: usize) -> String {
 }
 
 /// The settings of a detector as this world's times want it.
-fn config(id: u32, incarnation: u32) -> Config {
+pub(crate) fn config(id: u32, incarnation: u32) -> Config {
     Config {
         agent_timeout_ns: 30 * PERIOD_NS,
         probe_wait_ns: Some(150 * US),
@@ -220,21 +234,24 @@ fn config(id: u32, incarnation: u32) -> Config {
     }
 }
 
-/// What a booted host runs: a table with its own row, and nobody known. Tables of other boots have other epochs.
-fn node(host: usize, incarnation: u32, now_ns: u64) -> Node {
-    let name = name(host);
-    let id = fide_wire::name_id(&name);
-    let row = fide_wire::frame::table::Host {
+/// The row of a host in its own table.
+pub(crate) fn facts(host: usize, boot: u128, now_ns: u64) -> Content {
+    Content::Host(fide_wire::frame::table::Host {
         state: State::running(now_ns),
-        boot: u128::from(incarnation),
+        boot,
         size_max: CONTRACT.size_max,
         renewed: false,
         fence: None,
         addresses: [Some([10, 0, (host >> 8) as u8, host as u8].into()), None],
-        name: name.into(),
-    };
+        name: name(host).into(),
+    })
+}
+
+/// What a booted host runs: a table with its own row, and nobody known. Tables of other boots have other epochs.
+fn node(host: usize, incarnation: u32, now_ns: u64) -> Node {
+    let id = fide_wire::name_id(&name(host));
     let mut owner = Owner::new(id, u64::from(incarnation));
-    owner.put(HOST_ROW, 1, Content::Host(row), now_ns).expect("the first row of a table");
+    owner.put(HOST_ROW, 1, facts(host, u128::from(incarnation), now_ns), now_ns).expect("the first row of a table");
     Node::new(config(id, incarnation), owner, CONTRACT, [], now_ns).expect("a host row is there")
 }
 

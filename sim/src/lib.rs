@@ -4,6 +4,7 @@
 
 pub mod delays;
 pub mod engines;
+pub mod gaps;
 pub mod gate;
 pub mod host;
 pub mod invariants;

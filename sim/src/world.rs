@@ -893,16 +893,7 @@ impl World {
                 }
             }
         } else {
-            let row = &mut slot.rows[path];
-            if number > row.last_number {
-                row.lost += if row.last_number == 0 { 0 } else { number - row.last_number - 1 };
-                row.last_number = number;
-                row.last_arrival_ns = local;
-                let (arrived, marks) = (row.last_number - row.lost, &mut slot.marks[path]);
-                marks.count(arrived, row.lost, local);
-                row.recent = marks.recent(arrived, row.lost, local);
-                slot.fresh = true;
-            }
+            slot.count(path, number, local);
             if slot.version != version {
                 slot.version = version;
                 self.named(to, from, incarnation, version);
@@ -1005,9 +996,10 @@ impl World {
         if !self.hosts[from].up || self.hosts[from].fenced {
             return;
         }
+        // A row of a process that runs must not wait: nobody would know of it.
         let tells_of_an_end = match frame.kind {
             FrameKind::Change => true,
-            FrameKind::Rows => read_rows(&frame.body).is_some_and(|(_, rows)| rows.iter().any(|row| row.content.is_over())),
+            FrameKind::Rows => read_rows(&frame.body).is_some_and(|(_, rows)| rows.iter().all(|row| row.content.is_over())),
             _ => false,
         };
         let frame = Rc::new(frame);

@@ -200,6 +200,14 @@ impl Node {
         let _ = self.directory.put(HOST_ROW, version, Content::Host(Host { renewed: true, ..host }), now_ns);
     }
 
+    /// This agent leaves: others hear of it by its host's row. The shell sends what follows ([`Node::poll_transmit`]) before it ends.
+    pub fn leave(&mut self, version: u64, now_ns: u64) {
+        let Some(Content::Host(host)) = self.directory.owner().get(HOST_ROW).map(|row| row.content.clone()) else { return };
+        let state = State { cause: Cause::Left, ..State::running(now_ns) };
+        // The row was there before, and the version is new.
+        let _ = self.directory.put(HOST_ROW, version, Content::Host(Host { state, ..host }), now_ns);
+    }
+
     // ---- others ---------------------------------------------------------------------------------------------
 
     /// The rows of the receive table for one host ([`Detector::arrivals`]).
@@ -272,7 +280,9 @@ impl Node {
         let Some(known) = self.hosts.get_mut(&node).filter(|known| !known.is_handed_in) else { return };
         let Some(replica) = self.directory.replica(node).filter(|replica| replica.is_complete()) else { return };
         known.is_handed_in = true;
-        let rows: Vec<u32> = replica.rows().filter(|(_, content)| !content.is_over()).map(|(row, _)| row).collect();
+        // Its own row may still be the one with which a former agent of it left.
+        let goes_on = |(row, content): &(u32, &Content)| *row != HOST_ROW && !content.is_over();
+        let rows: Vec<u32> = replica.rows().filter(goes_on).map(|(row, _)| row).collect();
         let header = Header { sender: node, ..Header::default() };
         for row in rows {
             self.row(node, row, &header, Came { path: 0, received_ns: now_ns }, now_ns);
@@ -306,8 +316,21 @@ impl Node {
     fn row(&mut self, node: u32, row: u32, header: &Header, came: Came, now_ns: u64) {
         let Some(known) = self.hosts.get_mut(&node) else { return };
         let Some(replica) = self.directory.replica(node) else { return };
-        let Some(Content::Process(process)) = replica.get(row) else { return };
-        let (instance, state, version) = (process.instance, process.state, replica.version(row).unwrap_or_default());
+        let version = replica.version(row).unwrap_or_default();
+        let process = match replica.get(row) {
+            Some(Content::Process(process)) => process,
+            Some(Content::Host(host)) if host.state.cause == Cause::Left => {
+                let incarnation = known.incarnation;
+                let State { cause, grade, flags, code, event_ns } = host.state;
+                let notice = Notice { notice: version as u32, app: 0, cause, grade, flags, code, event_ns };
+                // Refused where it is of an incarnation that is over.
+                let _ =
+                    self.detector.notice(node, incarnation, &notice, header.sent_ns, came.received_ns, came.path, now_ns);
+                return self.take_actions();
+            }
+            _ => return,
+        };
+        let (instance, state) = (process.instance, process.state);
         let told = known.told.get(&instance).copied();
         if !state.cause.ends_process() {
             let is_known = self.detector.app_state(node, row).is_some_and(AppState::is_running);
