@@ -189,6 +189,8 @@ struct Host {
     waiting: Vec<Waiting>,
     turn_ns: u64,
     cut_until: [u64; PATHS],
+    /// Frames that came, but for heartbeats: each copy.
+    received: u64,
     /// What its application knows, by pid.
     app: BTreeMap<u32, Heard>,
     /// What it asks the new agent.
@@ -229,11 +231,15 @@ pub struct World {
     rng: Rng,
     queue: Queue<Event>,
     hosts: Vec<Host>,
+    /// Of hosts, by their ids.
+    ids: BTreeMap<u32, usize>,
     truths: BTreeMap<u32, Truth>,
     next_pid: u32,
     /// (percent, until) of packets that are lost, doubled, late.
     troubles: [(u64, u64); 3],
     neglect: Option<Neglect>,
+    /// Who is apart from all others, and until when.
+    apart: (BTreeSet<usize>, u64),
     over_ns: u64,
     totals: Totals,
     violation: Option<Violation>,
@@ -267,6 +273,22 @@ impl World {
     fn new(seed: u64, neglect: Option<Neglect>, told: bool) -> Self {
         let mut rng = Rng::new(seed ^ 0x6761_7073);
         let n = 2 + rng.below(3) as usize;
+        let mut world = Self::of(n, rng, neglect, told);
+        (0..n).for_each(|h| world.boot(h));
+        world.plan();
+        world
+    }
+
+    /// So many hosts, all of them off, and no plan: for what is counted.
+    #[must_use]
+    pub fn large(n: usize, seed: u64) -> Self {
+        let mut world = Self::of(n, Rng::new(seed), None, false);
+        world.hosts.iter_mut().for_each(|host| host.up = false);
+        world.over_ns = u64::MAX - HEAL_NS;
+        world
+    }
+
+    fn of(n: usize, rng: Rng, neglect: Option<Neglect>, told: bool) -> Self {
         let new = |at: usize| Host {
             id: fide_wire::name_id(&host::name(at)),
             up: true,
@@ -287,27 +309,106 @@ impl World {
             waiting: Vec::new(),
             turn_ns: u64::MAX,
             cut_until: [0; PATHS],
+            received: 0,
             app: BTreeMap::new(),
             asks: BTreeSet::new(),
         };
-        let mut world = Self {
+        Self {
             now: PERIOD_NS,
             rng,
             queue: Queue::new(),
             hosts: (0..n).map(new).collect(),
+            ids: (0..n).map(|at| (fide_wire::name_id(&host::name(at)), at)).collect(),
             truths: BTreeMap::new(),
             next_pid: 1,
             troubles: [(0, 0); 3],
             neglect,
+            apart: (BTreeSet::new(), 0),
             over_ns: 0,
             totals: Totals { seeds: 1, ..Totals::default() },
             violation: None,
             body: Vec::new(),
             story: told.then(Vec::new),
-        };
-        (0..n).for_each(|h| world.boot(h));
-        world.plan();
-        world
+        }
+    }
+
+    // ------------------------------------------------------------------ worlds without a plan
+
+    /// These hosts get power, each at a moment within `ns`.
+    pub fn power_on(&mut self, hosts: impl IntoIterator<Item = usize>, ns: u64) {
+        for host in hosts {
+            let (at, boot) = (self.now + self.rng.below(ns), self.hosts[host].boot);
+            self.queue.push(at, Event::Boot { host, boot });
+        }
+    }
+
+    /// These hosts lose their power at once.
+    pub fn lose_power(&mut self, hosts: impl IntoIterator<Item = usize>) {
+        for host in hosts {
+            self.power_off(host, u64::MAX / 2);
+        }
+    }
+
+    /// Nothing passes these hosts' cables on these paths for so long.
+    pub fn cut(&mut self, hosts: impl IntoIterator<Item = usize>, paths: &[usize], ns: u64) {
+        let until = self.now + ns;
+        for host in hosts {
+            paths.iter().for_each(|path| self.hosts[host].cut_until[*path] = until);
+        }
+    }
+
+    /// Nothing passes between these hosts and all others for so long.
+    pub fn split(&mut self, hosts: impl IntoIterator<Item = usize>, ns: u64) {
+        self.apart = (hosts.into_iter().collect(), self.now + ns);
+    }
+
+    /// A process of this host crashes.
+    pub fn crash_on(&mut self, host: usize) {
+        let first = self.running(host).next();
+        if let Some(pid) = first {
+            self.ends(pid, Cause::Killed, 9);
+        }
+    }
+
+    /// Lets so much time go by.
+    ///
+    /// # Errors
+    /// What did not hold.
+    pub fn pass(&mut self, ns: u64) -> Result<(), Violation> {
+        let end = self.now + ns;
+        while self.queue.next_ns().is_some_and(|at| at <= end) {
+            let Some((at, event)) = self.queue.pop() else { break };
+            self.now = at;
+            self.handle(event);
+            if let Some(violation) = self.violation.take() {
+                return Err(violation);
+            }
+        }
+        self.now = end;
+        Ok(())
+    }
+
+    /// How many frames this host received since it was asked last, both copies of each counted, heartbeats not.
+    pub fn received(&mut self, host: usize) -> u64 {
+        std::mem::take(&mut self.hosts[host].received)
+    }
+
+    /// What one of the hosts that have power does not know of another one that has, or still believes of one that has none.
+    #[must_use]
+    pub fn unknown(&self) -> Option<String> {
+        if let Some(missing) = self.missing() {
+            return Some(missing);
+        }
+        let dead = || self.hosts.iter().enumerate().filter(|(_, host)| !host.up);
+        for (h, host) in self.hosts.iter().enumerate().filter(|(_, host)| host.up) {
+            let Some(node) = &host.node else { continue };
+            for (o, other) in dead() {
+                if node.detector().state(other.id).is_some_and(|state| state != HostState::Silent) {
+                    return Some(format!("host {} does not know that host {} is silent", h + 1, o + 1));
+                }
+            }
+        }
+        None
     }
 
     /// Gaps, and crashes before, in and behind them.
@@ -364,7 +465,7 @@ impl World {
     }
 
     fn index(&self, id: u32) -> usize {
-        self.hosts.iter().position(|host| host.id == id).unwrap_or(usize::MAX)
+        self.ids.get(&id).copied().unwrap_or(usize::MAX)
     }
 
     // ------------------------------------------------------------------ what happens
@@ -742,6 +843,10 @@ impl World {
 
     fn passes(&mut self, from: usize, to: usize, path: usize) -> bool {
         let (percent, until) = self.troubles[0];
+        let (apart, apart_until) = &self.apart;
+        if *apart_until > self.now && apart.contains(&from) != apart.contains(&to) {
+            return false;
+        }
         self.passes_in(from, path) && self.passes_in(to, path) && (until <= self.now || !self.rng.chance(percent))
     }
 
@@ -820,6 +925,7 @@ impl World {
 
     fn frame(&mut self, to: usize, path: usize, frame: Rc<Frame>, received_ns: u64) {
         let (now, h) = (self.now, &mut self.hosts[to]);
+        h.received += 1;
         let slot = &h.table[frame.from];
         if slot.condemned && slot.incarnation == frame.header.incarnation {
             return;
@@ -847,9 +953,13 @@ impl World {
 
     fn send(&mut self, to: To, frame: Frame) {
         let (from, frame) = (frame.from, Rc::new(frame));
+        let receivers = match to {
+            To::Everybody => 0..self.hosts.len(),
+            To::Node(id) => self.index(id)..self.index(id) + 1,
+        };
         for path in 0..PATHS {
-            for host in (0..self.hosts.len()).filter(|host| *host != from) {
-                if matches!(to, To::Node(id) if id != self.hosts[host].id) || !self.passes(from, host, path) {
+            for host in receivers.clone().filter(|host| *host != from) {
+                if !self.passes(from, host, path) {
                     continue;
                 }
                 for _ in 0..1 + u32::from(self.happens(1)) {
@@ -879,12 +989,11 @@ impl World {
             return;
         }
         h.turn_ns = u64::MAX;
-        let ids: Vec<u32> = self.hosts.iter().map(|host| host.id).collect();
-        let h = &mut self.hosts[host];
         let Some(node) = &mut h.node else { return };
-        for (from, slot) in h.table.iter_mut().enumerate() {
+        for (id, from) in &self.ids {
+            let slot = &mut h.table[*from];
             if std::mem::take(&mut slot.fresh) {
-                node.arrivals(ids[from], slot.incarnation, &slot.rows);
+                node.arrivals(*id, slot.incarnation, &slot.rows);
             }
         }
         node.handle_timeout(self.now);
@@ -1088,17 +1197,18 @@ impl World {
 
     /// What some host does not know yet.
     fn missing(&self) -> Option<String> {
-        for (h, host) in self.hosts.iter().enumerate() {
+        let living = || self.hosts.iter().enumerate().filter(|(_, host)| host.up || self.over_ns < u64::MAX - HEAL_NS);
+        for (h, host) in living() {
             let Some(node) = host.node.as_ref().filter(|_| host.agent == AgentState::Runs) else {
                 return Some(format!("the agent of host {} does not run", h + 1));
             };
-            for (o, other) in self.hosts.iter().enumerate().filter(|(o, _)| *o != h) {
+            for (o, other) in living().filter(|(o, _)| *o != h) {
                 let known = (node.detector().state(other.id), node.directory().incarnation(other.id));
                 if known != (Some(HostState::Alive), Some(other.incarnation)) {
                     return Some(format!("host {} has host {} for {known:?}, it is {}", h + 1, o + 1, other.incarnation));
                 }
             }
-            for (pid, truth) in self.truths.iter().filter(|(_, truth)| truth.host != h) {
+            for (pid, truth) in self.truths.iter().filter(|(_, truth)| truth.host != h && self.hosts[truth.host].up) {
                 let heard = host.app.get(pid);
                 let is_known = match (truth.ended, heard) {
                     (None, Some(Heard::Runs)) => !truth.is_doomed,

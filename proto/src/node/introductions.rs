@@ -144,7 +144,10 @@ impl Introductions {
         if self.confirmed.get(&node) == Some(&incarnation) {
             return Heard::Confirmed;
         }
-        let is_new = Unconfirmed { incarnation, heard_ns: now_ns, ask_at_ns: now_ns, every_ns: self.pace.of(HELLO_NS), nonce: None };
+        // Who was asked with everybody else a moment ago has its answer on its way.
+        let asked_ns = self.nonces.back().map_or(0, |(_, sent_ns)| sent_ns.saturating_add(self.pace.of(HELLO_NS)));
+        let ask_at_ns = if self.known.contains_key(&node) || self.nonces.is_empty() { now_ns } else { now_ns.max(asked_ns) };
+        let is_new = Unconfirmed { incarnation, heard_ns: now_ns, ask_at_ns, every_ns: self.pace.of(HELLO_NS), nonce: None };
         let is_full = self.unconfirmed.len() >= self.hosts_max;
         match self.unconfirmed.get_mut(&node) {
             Some(known) if known.incarnation == incarnation => known.heard_ns = now_ns,
@@ -221,6 +224,12 @@ impl Introductions {
         // Of a confirmed host, its own introduction knows better than what may be an echo.
         if self.heard(from, incarnation, now_ns) == Heard::Unconfirmed && !self.confirmed.contains_key(&from) {
             self.learn_addresses(from, hello.addresses);
+            // It may be asked alone now.
+            if self.known.contains_key(&from)
+                && let Some(host) = self.unconfirmed.get_mut(&from).filter(|host| host.nonce.is_none())
+            {
+                host.ask_at_ns = host.ask_at_ns.min(now_ns);
+            }
         }
         self.invariants();
     }

@@ -77,6 +77,7 @@ impl Tables {
     /// How fast heartbeats are: before anybody is known.
     pub const fn set_pace(&mut self, pace: Pace) {
         self.pace = pace;
+        self.owner.set_pace(pace);
     }
 
     /// This host's table.

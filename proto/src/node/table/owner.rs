@@ -15,6 +15,8 @@ const PULLS_MAX: usize = 256;
 /// Two hosts that lack the same within so long are not the only ones: the second answer goes to everybody, and
 /// for so long after it others that ask have it on its way.
 pub const SHARED_NS: u64 = 500_000;
+/// Of hosts that lack the whole table, only the one behind so many has its answer sent to everybody: newcomers lack everybody's.
+pub const WHOLE_SHARED_FROM: u32 = 4;
 
 /// To whom a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,6 +56,7 @@ pub struct Owner {
     pulls: VecDeque<Answering>,
     /// The last difference that fitted one frame.
     last: Option<Difference>,
+    shared_ns: u64,
 }
 
 /// A difference that was sent.
@@ -62,12 +65,14 @@ struct Difference {
     from: u64,
     through: u64,
     sent_ns: u64,
+    /// How many hosts in a row lacked the same.
+    hosts: u32,
     to_everybody: bool,
 }
 
 impl Difference {
-    fn covers(&self, pull: &Pull, now_ns: u64) -> bool {
-        (self.from..self.through).contains(&pull.from) && now_ns.saturating_sub(self.sent_ns) < SHARED_NS
+    fn covers(&self, pull: &Pull, now_ns: u64, shared_ns: u64) -> bool {
+        (self.from..self.through).contains(&pull.from) && now_ns.saturating_sub(self.sent_ns) < shared_ns
     }
 }
 
@@ -87,7 +92,13 @@ impl Owner {
             ended: VecDeque::new(),
             pulls: VecDeque::new(),
             last: None,
+            shared_ns: SHARED_NS,
         }
+    }
+
+    /// How fast heartbeats are.
+    pub const fn set_pace(&mut self, pace: crate::node::Pace) {
+        self.shared_ns = pace.of(SHARED_NS);
     }
 
     /// Goes on with a table that a former agent of this host wrote: its rows, the versions it used (all through
@@ -269,7 +280,7 @@ impl Owner {
         }
         self.pulls.retain(|p| p.node != from);
         let is_current = pull.epoch == self.epoch && pull.from >= self.complete;
-        let is_shared = self.last.is_some_and(|last| last.to_everybody && last.covers(pull, now_ns));
+        let is_shared = self.last.is_some_and(|last| last.to_everybody && last.covers(pull, now_ns, self.shared_ns));
         let is_coming = pull.epoch == self.epoch && pull.list.is_none() && is_shared;
         if is_current || is_coming || self.pulls.len() >= PULLS_MAX {
             return Ok(()); // the last case: it asks again
@@ -292,8 +303,9 @@ impl Owner {
         let head = self.answer(&answering.pull, body, room);
         let is_whole = head.through >= self.complete;
         if is_whole && head.list.is_none() {
-            let to_everybody = self.last.is_some_and(|last| last.covers(&answering.pull, now_ns));
-            self.last = Some(Difference { from: head.from, through: head.through, sent_ns: now_ns, to_everybody });
+            let hosts = 1 + self.last.filter(|last| last.covers(&answering.pull, now_ns, self.shared_ns)).map_or(0, |last| last.hosts);
+            let to_everybody = hosts > if answering.pull.from == 0 { WHOLE_SHARED_FROM } else { 1 };
+            self.last = Some(Difference { from: head.from, through: head.through, sent_ns: now_ns, hosts, to_everybody });
             if to_everybody {
                 self.pulls.retain(|p| p.pull.epoch != self.epoch || p.pull.from < head.from);
                 return Some(To::Everybody);
