@@ -10,8 +10,9 @@
 //! counted and dropped, and no verdict is given on it. Sequence numbers begin at those of the introduction, so that
 //! nothing recorded before it is fresh.
 //!
-//! An introduction with a *lower* incarnation than one that is confirmed is believed as well: a host whose clock or
-//! memory went back lives, and an echo cannot answer. Two hosts of one name both answer, in turns: then the *other*
+//! An introduction with a *lower* incarnation than one that is confirmed is believed as well, if it answers a nonce that
+//! was drawn behind that: a host whose clock or memory went back lives, an echo cannot answer, and what a former
+//! incarnation answered may come late. Two hosts of one name both answer, in turns: then the *other*
 //! agent of this host's own name is certain ([`Event::NameClash`]), as no replay can make it.
 //!
 //! # Cost
@@ -87,7 +88,8 @@ pub struct Introductions {
     hosts_max: usize,
     /// This host's addresses.
     addresses: Addresses,
-    confirmed: BTreeMap<u32, u32>,
+    /// The incarnation that is believed, and since when.
+    confirmed: BTreeMap<u32, (u32, u64)>,
     unconfirmed: BTreeMap<u32, Unconfirmed>,
     /// Addresses that hellos and introductions named.
     known: BTreeMap<u32, Addresses>,
@@ -128,7 +130,7 @@ impl Introductions {
     /// The incarnation of a host that is believed.
     #[must_use]
     pub fn confirmed(&self, node: u32) -> Option<u32> {
-        self.confirmed.get(&node).copied()
+        self.confirmed.get(&node).map(|(incarnation, _)| *incarnation)
     }
 
     /// Hosts that are heard, and have not shown that they live.
@@ -141,7 +143,7 @@ impl Introductions {
         if node == self.me {
             return Heard::Unconfirmed;
         }
-        if self.confirmed.get(&node) == Some(&incarnation) {
+        if self.confirmed(node) == Some(incarnation) {
             return Heard::Confirmed;
         }
         // Who was asked with everybody else a moment ago has its answer on its way.
@@ -264,9 +266,12 @@ impl Introductions {
         now_ns: u64,
     ) -> Option<Event> {
         let own = self.unconfirmed.get(&from).and_then(|u| u.nonce);
+        // What a former incarnation answered may come late: a lower one is believed if it was asked behind the higher one.
+        let asked_from = self.confirmed.get(&from).filter(|(known, _)| *known > incarnation).map_or(0, |(_, since_ns)| *since_ns);
         let is_valid = |answer: &Answer| {
             let mut nonces = self.nonces.iter().copied().chain(own);
-            nonces.any(|(nonce, at_ns)| nonce == answer.nonce && now_ns.saturating_sub(at_ns) < NONCE_NS)
+            let is_fresh = |at_ns: u64| at_ns >= asked_from && now_ns.saturating_sub(at_ns) < NONCE_NS;
+            nonces.any(|(nonce, at_ns)| nonce == answer.nonce && is_fresh(at_ns))
         };
         if !answers.iter().any(|answer| answer.node == self.me && is_valid(answer)) {
             self.heard(from, incarnation, now_ns);
@@ -282,7 +287,8 @@ impl Introductions {
             return None;
         }
         self.learn_addresses(from, addresses);
-        let former = self.confirmed.insert(from, incarnation);
+        let since_ns = self.confirmed.get(&from).filter(|(known, _)| *known == incarnation).map_or(now_ns, |(_, since_ns)| *since_ns);
+        let former = self.confirmed.insert(from, (incarnation, since_ns)).map(|(former, _)| former);
         self.invariants();
         (former != Some(incarnation)).then_some(Event::Confirmed { node: from, incarnation, former })
     }
@@ -308,7 +314,7 @@ impl Introductions {
     fn invariants(&self) {
         debug_assert!(self.nonces.len() <= NONCES);
         debug_assert!(self.unconfirmed.len() <= self.hosts_max && self.owed.len() <= self.hosts_max);
-        debug_assert!(self.unconfirmed.iter().all(|(node, u)| self.confirmed.get(node) != Some(&u.incarnation)));
+        debug_assert!(self.unconfirmed.iter().all(|(node, u)| self.confirmed(*node) != Some(u.incarnation)));
         debug_assert!(!self.confirmed.contains_key(&self.me) && !self.unconfirmed.contains_key(&self.me));
     }
 }
