@@ -334,11 +334,21 @@ impl Node {
         let told = known.told.get(&instance).copied();
         if !state.cause.ends_process() {
             let is_known = self.detector.app_state(node, row).is_some_and(AppState::is_running);
-            if (is_known && told == Some(Told::Runs)) || self.detector.app_seen(node, known.incarnation, row).is_err() {
-                return;
+            if !(is_known && told == Some(Told::Runs)) {
+                if self.detector.app_seen(node, known.incarnation, row).is_err() {
+                    return;
+                }
+                known.told.insert(instance, Told::Runs);
+                self.events.push_back(Event::Runs { node, row, instance, is_back: told.is_some() });
             }
-            known.told.insert(instance, Told::Runs);
-            self.events.push_back(Event::Runs { node, row, instance, is_back: told.is_some() });
+            if state.cause.is_progress() {
+                let incarnation = known.incarnation;
+                let State { cause, grade, flags, code, event_ns } = state;
+                let notice = Notice { notice: version as u32, app: row, cause, grade, flags, code, event_ns };
+                // What is known already is counted there.
+                let _ = self.detector.notice(node, incarnation, &notice, header.sent_ns, came.received_ns, came.path, now_ns);
+                self.take_actions();
+            }
             return;
         }
         let since_former = known.former.is_some_and(|(epoch, seen)| epoch == replica.epoch() && version > seen);

@@ -1,11 +1,14 @@
 //! One host: a kernel (receive table, ring, answers to probes) and an agent in it.
 
 use crate::sim::{MS, US};
-use fide_proto::detector::ConfirmEntry;
-use fide_proto::detector::{Config, Detector, Outbox, OutboxConfig, PathArrival, ProbeResult};
+use fide_proto::detector::{Config, PathArrival, ProbeResult};
+use fide_proto::node::Node;
+use fide_proto::node::directory::Numbers;
+use fide_proto::node::table::Owner;
 use fide_wire::PATHS;
+use fide_wire::frame::Kind;
+use fide_wire::frame::table::{Content, HOST_ROW, Instance, Process, State};
 use fide_wire::marks::Marks;
-use fide_wire::packet::Notice;
 use fide_wire::verdict::{Cause, Contract};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -20,24 +23,15 @@ pub const BUSY_AGENT_NS: u64 = MS;
 pub const AGENT_TIMEOUT_NS: u64 = 20 * MS;
 
 #[derive(Clone, Debug)]
-pub struct AnnounceBody {
-    pub name: String,
-    pub version: u64,
-    pub apps: Vec<u32>,
-    pub condemned: Vec<(u32, u32)>,
-}
-
-#[derive(Clone, Debug)]
 pub enum Body {
-    Heartbeat { number: u64 },
-    Notice(Notice),
-    Confirm(Rc<Vec<ConfirmEntry>>),
-    Announce(Rc<AnnounceBody>),
+    Heartbeat { number: u64, version: u32 },
+    Frame { number: u64, kind: Kind, body: Rc<[u8]> },
+    /// Incarnations that the sender has condemned, as its path reports say.
+    Report(Rc<Vec<(u32, u32)>>),
 }
 
 #[derive(Clone, Debug)]
 pub struct Packet {
-    pub from: usize,
     pub node: u32,
     pub incarnation: u32,
     pub path: usize,
@@ -49,6 +43,12 @@ pub struct Packet {
 #[derive(Clone, Debug)]
 pub enum RingItem {
     Packet(Packet, u64),
+    /// A heartbeat names an incarnation, or a version of a table, that is new.
+    Named {
+        node: u32,
+        incarnation: u32,
+        version: u32,
+    },
     Answer {
         node: u32,
         path: usize,
@@ -72,6 +72,8 @@ pub enum RingItem {
 pub struct Slot {
     pub incarnation: u32,
     pub condemned: bool,
+    /// The version of its table that was named last.
+    pub version: u32,
     pub rows: [PathArrival; PATHS],
     /// What the receive program notes now and then.
     pub marks: [Marks; PATHS],
@@ -87,15 +89,14 @@ pub struct App {
 }
 
 pub struct Agent {
-    pub detector: Detector,
-    pub outbox: Outbox,
+    pub node: Node,
     pub next_heartbeat_ns: u64,
-    pub next_announce_ns: u64,
-    pub number: u64,
+    pub next_report_ns: u64,
+    pub numbers: Numbers,
+    /// Of its table.
+    pub version: u64,
     /// What it read of the interfaces' counters last.
     pub drops_seen: [u64; PATHS],
-    /// Own processes by number whose crash was sent: what the oracle checks piggybacks against.
-    pub crash_sent: Vec<u32>,
     pub restart: bool,
 }
 
@@ -151,58 +152,78 @@ impl Host {
         self.incarnation += 1;
         let config = Config {
             agent_timeout_ns: AGENT_TIMEOUT_NS,
-            missing_app_ns: 10 * MS,
             late_probe_ns: 2 * MS,
             agent_lost_probe_ns: 5 * MS,
             ..Config::new(self.node, self.incarnation)
         };
-        let detector = Detector::new(config);
-        let mut outbox = Outbox::new(OutboxConfig::new(self.node, self.incarnation));
+        // Nothing of the agent before is kept: what is still alive is found again.
+        let mut owner = Owner::new(self.node, self.incarnation.into());
+        let state = State::running(now);
+        let facts = fide_wire::frame::table::Host {
+            state,
+            boot: self.boot.into(),
+            size_max: 0,
+            renewed: false,
+            fence: None,
+            addresses: [Some([10, 0, 0, self.node as u8].into()), None],
+            name: self.name.as_str().into(),
+        };
+        owner.put(HOST_ROW, 1, Content::Host(facts), now).unwrap();
         let mut number = 0;
-        for app in self.apps.iter_mut().filter(|a| a.doomed_at.is_none()) {
+        for (at, app) in self.apps.iter_mut().enumerate().filter(|(_, a)| a.doomed_at.is_none()) {
             number += 1;
             app.numbers.insert(self.incarnation, number);
-            outbox.app_started(number).unwrap();
+            let instance = Instance { pid: at as u32 + 1, start_ticks: self.boot.into() };
+            let process = Process { state, instance, uid: 0, pbsize: 0, name: format!("app-{at}").into() };
+            owner.put(number, u64::from(number) + 1, Content::Process(process), now).unwrap();
         }
         self.table.clear();
         self.ring.clear();
         self.agent = Some(Agent {
-            detector,
-            outbox,
+            node: Node::new(config, owner, CONTRACT, [], now).unwrap(),
             next_heartbeat_ns: now,
             drops_seen: self.nic_drops,
-            next_announce_ns: now,
-            number: 0,
-            crash_sent: Vec::new(),
+            next_report_ns: now,
+            numbers: Numbers::default(),
+            version: u64::from(number) + 1,
             restart: false,
         });
     }
 
     /// The receive program: heartbeats update the table, the rest goes to the ring. Returns whether the agent is woken.
     pub fn receive(&mut self, packet: Packet, now: u64) -> bool {
-        let Body::Heartbeat { number } = packet.body else {
+        let Body::Heartbeat { number, version } = packet.body else {
             let condemned = self.table.get(&packet.node).is_some_and(|s| s.condemned && s.incarnation == packet.incarnation);
-            // Announcements pass: they may say that we are condemned, or carry a newer incarnation.
-            if condemned && !matches!(packet.body, Body::Announce(_)) {
+            // Reports pass: they may say that we are condemned.
+            if condemned && !matches!(packet.body, Body::Report(_)) {
                 return false;
             }
             self.ring.push_back(RingItem::Packet(packet, now));
             return true;
         };
-        if let Some(slot) = self.table.get_mut(&packet.node)
-            && slot.incarnation == packet.incarnation
-            && !slot.condemned
-        {
-            let row = &mut slot.rows[packet.path];
-            if number > row.last_number {
-                row.lost += if row.last_number == 0 { 0 } else { number - row.last_number - 1 };
-                row.last_number = number;
-                row.last_arrival_ns = now;
-                let (arrived, marks) = (row.last_number - row.lost, &mut slot.marks[packet.path]);
-                marks.count(arrived, row.lost, now);
-                row.recent = marks.recent(arrived, row.lost, now);
-            }
+        let named = RingItem::Named { node: packet.node, incarnation: packet.incarnation, version };
+        let Some(slot) = self.table.get_mut(&packet.node).filter(|slot| slot.incarnation == packet.incarnation) else {
+            self.ring.push_back(named);
+            return true;
+        };
+        if slot.condemned {
+            return false;
         }
-        false
+        let row = &mut slot.rows[packet.path];
+        if number <= row.last_number {
+            return false;
+        }
+        row.lost += if row.last_number == 0 { 0 } else { number - row.last_number - 1 };
+        row.last_number = number;
+        row.last_arrival_ns = now;
+        let (arrived, marks) = (row.last_number - row.lost, &mut slot.marks[packet.path]);
+        marks.count(arrived, row.lost, now);
+        row.recent = marks.recent(arrived, row.lost, now);
+        if slot.version == version {
+            return false;
+        }
+        slot.version = version;
+        self.ring.push_back(named);
+        true
     }
 }

@@ -1,4 +1,4 @@
-//! A seeded world of hosts that run the real detector, outbox and inbox: virtual time, two networks, crashes, pauses, cuts.
+//! A seeded world of hosts that run nodes (introductions, tables, the detector): virtual time, two networks, crashes, pauses, cuts.
 //!
 //! Each seed first makes faults (the safety phase), then lets all of them end and everything heal (the liveness phase). What must hold is in
 //! `oracle`. A failing seed is printed; run it alone, with every verdict printed, by

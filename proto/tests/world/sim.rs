@@ -3,10 +3,13 @@
 use crate::faults::{self, Fault, Menu};
 use crate::host::*;
 use crate::oracle::Oracle;
-use fide_proto::detector::ConfirmEntry;
-use fide_proto::detector::{Action, AppState, ProbeResult, Seen};
+use fide_proto::detector::{Action, ProbeResult};
+use fide_proto::node::machine::{self, Came};
+use fide_proto::node::table::owner::To;
 use fide_wire::PATHS;
-use fide_wire::verdict::Cause;
+use fide_wire::frame::table::{Change, State};
+use fide_wire::frame::{Header, Kind};
+use fide_wire::verdict::{Cause, Grade};
 use std::collections::BinaryHeap;
 use std::rc::Rc;
 
@@ -352,14 +355,15 @@ impl World {
                 if asleep {
                     return;
                 }
-                if let Some(agent) = &mut self.hosts[host].agent {
-                    if let Some(notice) = agent.outbox.leave(now) {
-                        self.oracle.leaving(host, self.hosts[host].incarnation, now);
-                        // Three copies on each path before it ends.
-                        for _ in 0..3 {
-                            self.broadcast(host, Body::Notice(notice));
-                        }
+                if let Some(mut agent) = self.hosts[host].agent.take() {
+                    self.oracle.leaving(host, self.hosts[host].incarnation, now);
+                    agent.version += 1;
+                    agent.node.leave(agent.version, now);
+                    // Three copies on each path before it ends.
+                    for (to, frame) in self.frames(&mut agent) {
+                        (0..3).for_each(|_| self.broadcast(host, to, frame.clone()));
                     }
+                    self.hosts[host].agent = Some(agent);
                     self.end_agent(host);
                     let boot = self.hosts[host].boot;
                     self.at(now + back_after, Event::StartAgent { host, boot });
@@ -479,13 +483,26 @@ impl World {
         !lost && !self.hosts[from].cut[path] && !self.hosts[to].cut[path]
     }
 
-    fn broadcast(&mut self, from: usize, body: Body) {
+    /// What the node of an agent wants sent.
+    fn frames(&mut self, agent: &mut Agent) -> Vec<(To, Body)> {
+        let (mut frames, mut body) = (Vec::new(), Vec::new());
+        let (now, rng) = (self.now, &mut self.rng);
+        while let Some(transmit) = agent.node.poll_transmit(now, agent.numbers, || rng.next(), &mut body) {
+            agent.numbers.others += 1;
+            let (number, kind) = (agent.numbers.others, transmit.kind);
+            frames.push((transmit.to, Body::Frame { number, kind, body: body.as_slice().into() }));
+        }
+        frames
+    }
+
+    fn broadcast(&mut self, from: usize, meant: To, body: Body) {
         for path in 0..PATHS {
             for to in 0..self.hosts.len() {
-                if to != from && self.passes(from, to, path) {
+                let is_meant = matches!(meant, To::Everybody) || meant == To::Node(self.hosts[to].node);
+                if to != from && is_meant && self.passes(from, to, path) {
                     let h = &self.hosts[from];
                     let (node, incarnation) = (h.node, h.incarnation);
-                    let packet = Packet { from, node, incarnation, path, sent_ns: self.now, body: body.clone() };
+                    let packet = Packet { node, incarnation, path, sent_ns: self.now, body: body.clone() };
                     let at = self.now + self.delay();
                     let at = self.past_the_backlog(to, at).max(self.held(from, path, true).unwrap_or(0));
                     self.packets += 1;
@@ -506,10 +523,9 @@ impl World {
         }
         let Some(mut agent) = self.hosts[host].agent.take() else { return };
         let mut send = Vec::new();
-        let mut confirms: Vec<ConfirmEntry> = Vec::new();
 
         while let Some(item) = self.hosts[host].ring.pop_front() {
-            self.take(host, &mut agent, item, &mut send, &mut confirms);
+            self.take(host, &mut agent, item, &mut send);
         }
         if agent.restart {
             self.end_agent(host);
@@ -517,49 +533,34 @@ impl World {
             return;
         }
         if now >= agent.next_heartbeat_ns {
-            agent.number += 1;
+            agent.numbers.heartbeats += 1;
             agent.next_heartbeat_ns = if now > agent.next_heartbeat_ns + MS { now + MS } else { agent.next_heartbeat_ns + MS };
-            send.push(Body::Heartbeat { number: agent.number });
-            // Every process, also a doomed one that still runs, tries to have something piggybacked.
-            let h = &self.hosts[host];
-            for number in h.apps.iter().filter(|a| !a.dead).filter_map(|a| a.numbers.get(&h.incarnation)) {
-                if agent.outbox.may_piggyback(*number) {
-                    assert!(!agent.crash_sent.contains(number), "piggyback of {number} after its crash was sent");
-                }
-            }
+            let version = agent.node.directory().owner().complete() as u32;
+            send.push((To::Everybody, Body::Heartbeat { number: agent.numbers.heartbeats, version }));
         }
-        if now >= agent.next_announce_ns {
-            agent.next_announce_ns = now + 5 * MS;
-            let h = &self.hosts[host];
-            let watched = h.apps.iter().filter_map(|a| a.numbers.get(&h.incarnation).copied());
-            let apps = watched.filter(|n| agent.outbox.may_piggyback(*n)).collect();
-            let condemned = agent.detector.condemned().collect();
-            send.push(Body::Announce(Rc::new(AnnounceBody { name: h.name.clone(), version: now, apps, condemned })));
+        if now >= agent.next_report_ns {
+            agent.next_report_ns = now + 5 * MS;
+            let condemned = agent.node.detector().condemned().collect();
+            send.push((To::Everybody, Body::Report(Rc::new(condemned))));
         }
         for (node, slot) in &self.hosts[host].table {
-            let _ = agent.detector.arrivals(*node, slot.incarnation, &slot.rows);
+            agent.node.arrivals(*node, slot.incarnation, &slot.rows);
         }
         // As the agent does: when it matters, and now and then, so that what was lost long ago is no veto.
-        if agent.detector.is_doubting(now) || agent.next_announce_ns == now + 5 * MS {
+        if agent.node.detector().is_doubting(now) || agent.next_report_ns == now + 5 * MS {
             let counted = self.hosts[host].nic_drops;
             for path in (0..PATHS).filter(|p| counted[*p] != agent.drops_seen[*p]) {
-                agent.detector.dropped(path, now);
+                agent.node.detector_mut().dropped(path, now);
             }
             agent.drops_seen = counted;
         }
-        agent.detector.tick(now);
+        agent.node.handle_timeout(now);
+        send.extend(self.frames(&mut agent));
         self.act(host, &mut agent);
-        agent.outbox.peer_set(agent.detector.live_peers());
-        while let Some(notice) = agent.outbox.poll_transmit(now) {
-            send.push(Body::Notice(notice));
+        for (to, body) in send {
+            self.broadcast(host, to, body);
         }
-        if !confirms.is_empty() {
-            send.push(Body::Confirm(Rc::new(confirms)));
-        }
-        for body in send {
-            self.broadcast(host, body);
-        }
-        let wants = [agent.detector.poll_timeout(), agent.outbox.poll_timeout(), Some(agent.next_heartbeat_ns)];
+        let wants = [agent.node.poll_timeout(), Some(agent.next_heartbeat_ns)];
         let next = wants.into_iter().flatten().min().unwrap();
         self.hosts[host].agent = Some(agent);
         let busy = self.hosts[host].busy_ns.min(BUSY_AGENT_NS) * u64::from(now < self.hosts[host].busy_until);
@@ -567,76 +568,70 @@ impl World {
         self.wake(host, at);
     }
 
-    fn take(&mut self, host: usize, agent: &mut Agent, item: RingItem, send: &mut Vec<Body>, confirms: &mut Vec<ConfirmEntry>) {
+    fn take(&mut self, host: usize, agent: &mut Agent, item: RingItem, send: &mut Vec<(To, Body)>) {
         let now = self.now;
         let h = &mut self.hosts[host];
         match item {
             RingItem::Answer { node, path, result, asked_ns } => {
-                agent.detector.probe_result(node, path, result, asked_ns, now);
+                agent.node.detector_mut().probe_result(node, path, result, asked_ns, now);
                 // One queue for each path.
-                self.hosts[host].table.keys().for_each(|node| agent.detector.drained(*node, path, asked_ns));
+                h.table.keys().for_each(|node| agent.node.detector_mut().drained(*node, path, asked_ns));
             }
-            RingItem::Carrier { path, up } => agent.detector.carrier(path, up, now),
+            RingItem::Carrier { path, up } => agent.node.detector_mut().carrier(path, up, now),
             RingItem::Exit { app, cause, event_ns } => {
-                let Some(&number) = h.apps[app].numbers.get(&h.incarnation) else { return };
-                if let Some(notice) = agent.outbox.push(number, cause, 9, event_ns, now) {
-                    agent.crash_sent.push(number);
-                    self.oracle.crash_sent(host, h.incarnation, number, now);
-                    send.push(Body::Notice(notice));
-                }
+                let Some(&row) = h.apps[app].numbers.get(&h.incarnation) else { return };
+                agent.version += 1;
+                agent.numbers.others += 1;
+                let confirms = cause != Cause::Doomed && h.apps[app].doomed_at.is_some_and(|at| at < event_ns);
+                let flags = if confirms { State::CONFIRMS } else { 0 };
+                let state = State { cause, grade: Grade::Certain, flags, code: 9, event_ns };
+                let change = Change { origin: h.node, row, version: agent.version, state };
+                let body = Body::Frame { number: agent.numbers.others, kind: Kind::Change, body: change.bytes().as_slice().into() };
+                self.oracle.crash_sent(host, h.incarnation, row, now);
+                send.push((To::Everybody, body));
+                agent.node.change(&change, now).expect("a process of this table");
+            }
+            RingItem::Named { node, incarnation, version } => {
+                agent.node.heartbeat(node, incarnation, version, now);
+                self.act(host, agent);
             }
             RingItem::Packet(packet, received_ns) => match packet.body {
                 Body::Heartbeat { .. } => unreachable!("stays in the table"),
-                Body::Notice(notice) => {
-                    let path = packet.path as u8;
-                    let taken =
-                        agent.detector.notice(packet.node, packet.incarnation, &notice, packet.sent_ns, received_ns, path, now);
-                    if taken.is_ok() {
-                        let entry = agent.detector.confirm(packet.node).unwrap();
-                        confirms.retain(|e| e.node != entry.node);
-                        confirms.push(entry);
-                    }
+                Body::Frame { number, kind, body } => {
+                    let (sender, incarnation, sent_ns) = (packet.node, packet.incarnation, packet.sent_ns);
+                    let header = Header { kind: kind as u8, sender, incarnation, number, sent_ns, ..Header::default() };
+                    let came = Came { path: packet.path as u8, received_ns };
+                    // What it meant is seen by what follows from it.
+                    let _ = agent.node.handle_frame(&header, kind, &body, came, now);
                     self.act(host, agent);
                 }
-                Body::Confirm(entries) => {
-                    for entry in entries.iter() {
-                        agent.outbox.confirmed(packet.node, entry);
-                    }
-                }
-                Body::Announce(body) => {
-                    if body.condemned.contains(&(h.node, h.incarnation)) {
-                        agent.restart = true;
-                    }
-                    let contracts = [CONTRACT; PATHS];
-                    let seen = agent.detector.peer_seen(packet.node, &body.name, packet.incarnation, &contracts, now);
-                    if matches!(seen, Ok(Seen::Joined | Seen::Returned)) {
-                        let slot = Slot {
-                            incarnation: packet.incarnation,
-                            condemned: false,
-                            rows: Default::default(),
-                            marks: Default::default(),
-                        };
-                        h.table.insert(packet.node, slot);
-                        agent.next_announce_ns = now; // make ourselves known to the newcomer
-                    }
-                    if seen.is_ok() {
-                        agent.detector.directory(packet.node, packet.incarnation, body.version, &body.apps, now).unwrap();
-                        let known = |app: &&u32| agent.detector.app_state(packet.node, **app) == Some(AppState::Alive);
-                        for &app in body.apps.iter().filter(known) {
-                            self.oracle.app_seen(host, packet.from, packet.incarnation, app);
-                        }
-                    }
-                    self.act(host, agent);
-                }
+                Body::Report(condemned) => agent.restart |= condemned.contains(&(h.node, h.incarnation)),
             },
         }
     }
 
     fn act(&mut self, host: usize, agent: &mut Agent) {
         let now = self.now;
-        while let Some(action) = agent.detector.poll_action() {
+        while let Some(event) = agent.node.poll_event() {
+            let action = match event {
+                machine::Event::Host { node, incarnation, .. } => {
+                    let rows = Default::default();
+                    let slot = Slot { incarnation, condemned: false, version: 0, rows, marks: Default::default() };
+                    self.hosts[host].table.insert(node, slot);
+                    continue;
+                }
+                machine::Event::Runs { node, row, .. } => {
+                    let from = self.hosts.iter().position(|h| h.node == node).unwrap();
+                    let incarnation = agent.node.detector().incarnation(node).unwrap();
+                    self.oracle.app_seen(host, from, incarnation, row);
+                    continue;
+                }
+                machine::Event::Lost { .. } => continue,
+                machine::Event::NameClash { .. } => panic!("no two hosts have one name here"),
+                machine::Event::Act(action) => action,
+            };
             match action {
-                Action::Verdict(v) => self.oracle.verdict(host, &self.hosts, &agent.detector, &v, now),
+                Action::Verdict(v) => self.oracle.verdict(host, &self.hosts, agent.node.detector(), &v, now),
                 Action::Condemn { node, incarnation } => {
                     if let Some(slot) = self.hosts[host].table.get_mut(&node)
                         && slot.incarnation == incarnation
