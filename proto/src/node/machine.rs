@@ -352,7 +352,8 @@ impl Node {
             return;
         }
         let since_former = known.former.is_some_and(|(epoch, seen)| epoch == replica.epoch() && version > seen);
-        let is_news = told.is_some() || known.is_whole || since_former;
+        // Who is doomed has not ended yet.
+        let is_news = told.is_some() || known.is_whole || since_former || state.cause == Cause::Doomed;
         let State { cause, grade, flags, code, event_ns } = state;
         let notice = Notice { notice: version as u32, app: row, cause, grade, flags, code, event_ns };
         self.take_actions();
@@ -374,8 +375,7 @@ impl Node {
             && verdict.app != 0
             && let Some(known) = self.hosts.get_mut(&verdict.node)
         {
-            let told = if verdict.cause == Cause::Doomed { Told::Doomed } else { Told::Ended };
-            known.told.insert(instance, told);
+            known.told.insert(instance, Told::Ended);
             return;
         }
         self.events.push_back(Event::Act(action));
