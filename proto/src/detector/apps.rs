@@ -2,7 +2,7 @@
 
 use super::action::Refused;
 use fide_wire::verdict::{Cause, VerdictId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Most processes tracked per host.
 pub const MAX_APPS: usize = 4096;
@@ -76,10 +76,6 @@ pub(super) struct Apps {
     states: BTreeMap<u32, AppState>,
     /// Numbers up to here that are not in `states` ended and were dropped to make room.
     dropped_upto: u32,
-    /// The newest directory taken.
-    version: u64,
-    /// Processes held for alive that are not in their host's directory, and since when.
-    missing: BTreeMap<u32, u64>,
     /// The newest notice about the progress of a process: an older one that comes later says nothing any more.
     progress: BTreeMap<u32, u32>,
 }
@@ -104,23 +100,6 @@ impl Apps {
         self.make_room()?;
         self.states.insert(app, AppState::Alive);
         Ok(true)
-    }
-
-    /// The whole directory of the host. Returns the processes held for alive that have not been in it for `grace_ns`: their notice
-    /// was before our time.
-    pub(super) fn directory(&mut self, version: u64, listed: &[u32], now_ns: u64, grace_ns: u64) -> Result<Vec<u32>, Refused> {
-        if version < self.version {
-            return Ok(Vec::new());
-        }
-        self.version = version;
-        let listed: BTreeSet<u32> = listed.iter().copied().collect();
-        let absent = self.states.iter().filter(|(app, s)| s.is_running() && !listed.contains(app));
-        let before = std::mem::take(&mut self.missing);
-        self.missing = absent.map(|(&app, _)| (app, before.get(&app).copied().unwrap_or(now_ns))).collect();
-        for &app in &listed {
-            self.seen(app)?;
-        }
-        Ok(self.missing.iter().filter(|(_, since)| now_ns.saturating_sub(**since) >= grace_ns).map(|(&app, _)| app).collect())
     }
 
     /// The process is no longer monitored by its own host: as if it had left, without a verdict.
@@ -203,7 +182,7 @@ impl Apps {
     }
 
     pub(super) fn invariants(&self) {
-        debug_assert!(self.states.len() <= MAX_APPS && self.missing.len() <= MAX_APPS);
+        debug_assert!(self.states.len() <= MAX_APPS);
         debug_assert!(self.progress.keys().all(|app| self.states.get(app).is_some_and(|s| s.is_running())));
         debug_assert!(!self.states.values().any(|s| *s == AppState::Unobserved), "unobserved is shown, never stored");
     }

@@ -34,9 +34,6 @@ pub struct Config {
     pub path_down_after: u32,
     /// A tick later than this many periods (and later than the smallest timeout) after the one before is a pause of our own.
     pub pause_periods: u32,
-    /// How long a process may be missing in its host's directory before it is taken for ended without a notice (ns): long enough for
-    /// a notice that was lost on both paths to be repeated.
-    pub missing_app_ns: u64,
     /// How long a path on which answers went astray is not relied on to bring any (ns).
     pub diversion_ns: u64,
     /// How long a host that has answered a question is taken for one that answers (ns): what it sends unasked is no witness's word meanwhile.
@@ -60,7 +57,6 @@ impl Default for Config {
             path_up_after: 10,
             path_down_after: 100,
             pause_periods: 3,
-            missing_app_ns: 50_000_000,
             diversion_ns: 10_000_000_000,
             answers_ns: 60_000_000_000,
             timeout_change_percent: 10,

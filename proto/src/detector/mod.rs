@@ -49,8 +49,7 @@
 //! Two duties of the shell follow from what is cut off here:
 //! * a report that *we* are condemned must be heeded from whomever it comes, also from an incarnation that we condemned ourselves: two hosts
 //!   cut off from each other condemn each other, and only that report makes both start over;
-//! * announcements are repeated, also when nothing changed: they are how a restarted observer learns who is there and which processes ended
-//!   before its time ([`Detector::directory`]).
+//! * who is there, and which processes ended before its time, a restarted observer learns by introductions and tables ([`crate::node`]).
 //!
 //! # The alternatives not taken
 //! * *Judging in every input* (a late answer, say) would judge with a receive table read earlier than the clock.
@@ -125,8 +124,6 @@
 mod action;
 mod apps;
 mod config;
-mod inbox;
-mod outbox;
 mod peer;
 pub mod progress;
 pub mod state;
@@ -137,8 +134,6 @@ mod tests;
 pub use action::{Action, PathArrival, ProbeResult, Refused, Seen, Taken, Verdict};
 pub use apps::{AppState, MAX_APPS};
 pub use config::Config;
-pub use inbox::{ConfirmEntry, Inbox, Offer, WINDOW};
-pub use outbox::{MAX_PENDING, NotStarted, Outbox, OutboxConfig};
 pub use progress::Progress;
 pub use state::State;
 
@@ -381,56 +376,6 @@ impl Detector {
         }
     }
 
-    /// The whole directory of a host: every process that it monitors, all parts together. `version` as announced; an older one is ignored.
-    ///
-    /// The directory is the backstop for who came too late to hear a notice: a process that we hold for alive and that is missing for
-    /// [`Config::missing_app_ns`] ended before our time. The verdict is *exited* with code -1 (how, nobody here knows), inferred. Hosts
-    /// therefore announce regularly, and tell with a *left* notice when they stop monitoring a process.
-    ///
-    /// # Errors
-    /// [`Refused`], counted.
-    pub fn directory(&mut self, node: u32, incarnation: u32, version: u64, apps: &[u32], now_ns: u64) -> Result<(), Refused> {
-        let now = self.clock(now_ns);
-        let i = self.listen_to(node, incarnation)?;
-        let missing = match self.peers[i].apps.directory(version, apps, now, self.config.missing_app_ns) {
-            Ok(missing) => missing,
-            Err(why) => return self.refuse(why),
-        };
-        for app in missing {
-            let id = self.next_inferred_id();
-            let known = self.peers[i].apps.noticed(app, Cause::Exited, -1, id);
-            debug_assert_eq!(known, Ok(News::Failure));
-            let evidence = Evidence { timeout_ns: 0, ..self.evidence(i, now) };
-            self.push_verdict(id, Cause::Exited, Grade::Inferred, node, incarnation, app, -1, Vec::new(), evidence, now);
-        }
-        self.invariants();
-        Ok(())
-    }
-
-    /// A process is in its host's directory as hung, by the notice with this number: for who came too late to hear it. By what, is not known
-    /// then (code -1).
-    ///
-    /// # Errors
-    /// [`Refused`], counted.
-    pub fn listed_hung(&mut self, node: u32, incarnation: u32, app: u32, number: u32, now_ns: u64) -> Result<(), Refused> {
-        let now = self.clock(now_ns);
-        let i = self.listen_to(node, incarnation)?;
-        if app == 0 || number == 0 || number & INFERRED != 0 {
-            return self.refuse(Refused::Malformed);
-        }
-        let id = VerdictId::new(node, number);
-        match self.peers[i].apps.noticed(app, Cause::Hung, -1, id) {
-            Ok(News::Failure) => {
-                let evidence = Evidence { timeout_ns: 0, ..self.evidence(i, now) };
-                self.push_verdict(id, Cause::Hung, Grade::Inferred, node, incarnation, app, -1, Vec::new(), evidence, now);
-            }
-            Ok(_) => {}
-            Err(why) => return self.refuse(why),
-        }
-        self.invariants();
-        Ok(())
-    }
-
     /// A process is no longer in the directory of its host, without a notice (its host stopped monitoring it): no verdict, now or later.
     ///
     /// # Errors
@@ -528,10 +473,10 @@ impl Detector {
         self.find(node).and_then(|i| self.peers[i].fence)
     }
 
-    /// A notice came, one copy of maybe many, in any order. `Ok` means: received, confirm it ([`Detector::confirm`]).
+    /// A notice came, one copy of maybe many, in any order.
     ///
     /// # Errors
-    /// [`Refused`], counted. A notice of an incarnation not announced yet is not confirmed and hence repeated by its sender.
+    /// [`Refused`], counted. What a notice of an incarnation not announced yet said is pulled when it is ([`crate::node::Tables`]).
     #[allow(clippy::too_many_arguments)] // what a packet says, field by field
     pub fn notice(
         &mut self,
@@ -571,8 +516,6 @@ impl Detector {
         };
         let peer = &mut self.peers[i];
         peer.came_unasked(usize::from(path), received_ns.min(now));
-        // Whether it was received before follows from the process's state; the inbox only remembers what to confirm.
-        let _: Offer = peer.inbox.offer(notice.notice, now);
         if news == News::Nothing {
             self.stats.duplicates += 1;
             return Ok(Taken::Duplicate);
@@ -1272,11 +1215,6 @@ impl Detector {
         })
     }
 
-    /// Hosts whose agents are alive or merely late: who must confirm our notices.
-    pub fn live_peers(&self) -> impl Iterator<Item = u32> + '_ {
-        self.peers.iter().filter(|p| p.state.is_live()).map(|p| p.node)
-    }
-
     /// The incarnations cut off by a verdict: what path reports flag as `CONDEMNED`.
     pub fn condemned(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         self.peers.iter().filter(|p| p.state.is_condemned()).map(|p| (p.node, p.incarnation))
@@ -1296,13 +1234,6 @@ impl Detector {
     pub fn app_state(&self, node: u32, app: u32) -> Option<AppState> {
         let peer = &self.peers[self.find(node)?];
         Some(shown(peer.apps.get(app)?, peer.state))
-    }
-
-    /// What to confirm to a host: the notices received from its current incarnation.
-    #[must_use]
-    pub fn confirm(&self, node: u32) -> Option<ConfirmEntry> {
-        let peer = &self.peers[self.find(node)?];
-        Some(peer.inbox.entry(node, peer.incarnation))
     }
 
     /// Whether this observer reaches nobody, and since when (ns).

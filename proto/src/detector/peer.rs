@@ -3,7 +3,6 @@
 use super::action::PathArrival;
 use super::apps::Apps;
 use super::config::Config;
-use super::inbox::Inbox;
 use super::state::State;
 use fide_wire::PATHS;
 use fide_wire::verdict::{Contract, FencePromise};
@@ -350,7 +349,6 @@ pub(super) struct Peer {
     pub state: State,
     pub paths: [Path; PATHS],
     pub apps: Apps,
-    pub inbox: Inbox,
     pub probing: Probing,
     /// The newest arrival when it became late.
     pub late_mark_ns: u64,
@@ -387,7 +385,6 @@ impl Peer {
             state: State::Alive,
             paths: contracts.map(|c| Path::new(c, now_ns)),
             apps: Apps::default(),
-            inbox: Inbox::new(),
             probing: Probing::default(),
             late_mark_ns: 0,
             heard_ns: now_ns,

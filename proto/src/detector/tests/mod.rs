@@ -2,7 +2,6 @@
 
 mod diversion;
 mod harness;
-mod inbox_outbox;
 mod notices;
 mod progress;
 mod silence;

@@ -21,7 +21,6 @@ fn fide_3_4_copies_of_a_notice_are_one_failure() {
     }
     assert_eq!(b.take(), [(Cause::Killed, A)]);
     assert_eq!(b.d.stats().duplicates, 4);
-    assert_eq!(b.d.confirm(A), Some(ConfirmEntry { node: A, incarnation: 1, upto: 1, beyond: 0 }));
 }
 
 #[test]
@@ -40,7 +39,6 @@ fn fide_3_4_a_confirmation_that_overtakes_the_doom_is_the_failure_itself() {
     assert_eq!(b.notice(A, 1, 7, Cause::Doomed, 0), Ok(Taken::Duplicate));
     assert_eq!(b.causes(), [(Cause::Killed, A)]);
     assert!(!b.verdicts[0].confirms, "on_failure is due: nothing was said before");
-    assert_eq!(b.d.confirm(A).unwrap().upto, 2);
 }
 
 #[test]
@@ -169,45 +167,4 @@ fn own_verdicts_and_notices_never_share_an_id() {
     }
     let ids: std::collections::BTreeSet<_> = b.verdicts.iter().map(|v| v.id).collect();
     assert_eq!(ids.len(), b.verdicts.len());
-}
-
-#[test]
-fn a_crash_before_our_time_is_known_from_the_directory() {
-    let mut b = Bench::watching(&[A, B]);
-    let grace = b.d.config().missing_app_ns;
-    b.d.directory(A, 1, 5, &[1, 2, 3], b.now).unwrap();
-    b.d.directory(A, 1, 4, &[1], b.now).unwrap(); // an older one, overtaken
-    b.d.directory(A, 1, 6, &[2, 3, 4], b.now).unwrap();
-    // The notice about 1 may still come, and does; the one about 3 was before our time.
-    b.notice(A, 9, 1, Cause::Killed, 0).unwrap();
-    b.d.directory(A, 1, 7, &[2, 4], b.now).unwrap();
-    b.run(grace);
-    b.d.directory(A, 1, 7, &[2, 4], b.now).unwrap();
-    b.run(MS);
-    assert_eq!(b.causes(), [(Cause::Killed, A), (Cause::Exited, A)]);
-    let v = &b.verdicts[1];
-    assert_eq!((v.app, v.code, v.grade, v.confirms), (3, -1, Grade::Inferred, false));
-    b.take();
-    assert_eq!(b.notice(A, 7, 3, Cause::Killed, 0), Ok(Taken::Duplicate), "told once");
-    b.run(grace);
-    b.d.directory(A, 1, 8, &[2, 4], b.now).unwrap();
-    b.run(MS);
-    assert_eq!(b.take(), []);
-    for (app, state) in [(1, "killed"), (2, "alive"), (3, "exited"), (4, "alive")] {
-        assert_eq!(b.d.app_state(A, app).unwrap().name(), state, "{app}");
-    }
-}
-
-#[test]
-fn a_process_that_is_listed_again_was_never_gone() {
-    let mut b = Bench::watching(&[A, B]);
-    let grace = b.d.config().missing_app_ns;
-    b.d.directory(A, 1, 1, &[1], b.now).unwrap();
-    b.d.directory(A, 1, 2, &[], b.now).unwrap();
-    b.run(grace / 2);
-    b.d.directory(A, 1, 3, &[1], b.now).unwrap();
-    b.run(grace);
-    b.d.directory(A, 1, 4, &[], b.now).unwrap();
-    b.run(MS);
-    assert_eq!(b.take(), []);
 }

@@ -227,7 +227,6 @@ fn b10_of_two_notices_the_one_with_the_higher_number_holds() {
         assert_eq!(b.notice(A, number, 7, cause, 0), Ok(Taken::Duplicate));
     }
     assert_eq!(b.take(), [(Cause::Hung, A)]);
-    assert_eq!(b.d.confirm(A).unwrap().upto, 3, "and all are confirmed");
 }
 
 #[test]
@@ -253,31 +252,3 @@ fn b10_a_hung_process_ends_with_its_host_and_is_unobserved_without_its_agent() {
     assert_eq!(b.d.app_state(B, 8), Some(AppState::Unobserved));
 }
 
-#[test]
-fn b10_the_directory_tells_who_is_hung_to_those_who_come_late() {
-    let mut b = Bench::watching(&[A]);
-    b.d.directory(A, 1, 1, &[7], b.now).unwrap();
-    b.d.listed_hung(A, 1, 7, 5, b.now).unwrap();
-    b.turn();
-    assert_eq!(b.take(), [(Cause::Hung, A)]);
-    assert_eq!(b.d.app_state(A, 7), Some(AppState::Hung { code: -1, id: VerdictId::new(A, 5) }));
-    // A directory older than the notices tells nothing.
-    b.notice(A, 6, 7, Cause::Progressing, 0).unwrap();
-    b.d.listed_hung(A, 1, 7, 5, b.now).unwrap();
-    b.turn();
-    assert_eq!((b.take(), b.d.app_state(A, 7)), (vec![(Cause::Progressing, A)], Some(AppState::Alive)));
-    assert!(b.d.listed_hung(A, 1, 0, 5, b.now).is_err() && b.d.listed_hung(A, 1, 7, INFERRED | 1, b.now).is_err());
-}
-
-#[test]
-fn b10_a_hung_process_goes_on_piggybacking() {
-    let mut o = Outbox::new(OutboxConfig::new(ME, 1));
-    o.app_started(7).unwrap();
-    let notice = |number, cause| Notice { notice: number, app: 7, cause, grade: Grade::Inferred, flags: 0, code: 0, event_ns: 0 };
-    o.push_numbered(&notice(1, Cause::Hung), 0);
-    assert!(o.may_piggyback(7) && o.pending() == 1);
-    o.push_numbered(&notice(2, Cause::Progressing), 0);
-    assert!(o.may_piggyback(7));
-    o.push_numbered(&notice(3, Cause::Doomed), 0);
-    assert!(!o.may_piggyback(7));
-}
