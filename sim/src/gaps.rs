@@ -18,11 +18,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use fide_proto::detector::{Action, ProbeResult, State as HostState};
+use fide_proto::node::Node;
 use fide_proto::node::directory::Numbers;
 use fide_proto::node::machine::{Came, Event as NodeEvent};
 use fide_proto::node::table::Owner;
 use fide_proto::node::table::owner::To;
-use fide_proto::node::Node;
 use fide_wire::PATHS;
 use fide_wire::frame::table::{Change, Content, HOST_ROW, Instance, Process, Row, State};
 use fide_wire::frame::{Header, Kind};
@@ -104,8 +104,7 @@ pub enum Neglect {
 
 impl Neglect {
     /// Every one.
-    pub const ALL: [Neglect; 5] =
-        [Neglect::Exits, Neglect::Kept, Neglect::Versions, Neglect::Reconnects, Neglect::Condemned];
+    pub const ALL: [Neglect; 5] = [Neglect::Exits, Neglect::Kept, Neglect::Versions, Neglect::Reconnects, Neglect::Condemned];
 }
 
 /// What many worlds came to.
@@ -256,7 +255,6 @@ pub fn run(seed: u64, neglect: Option<Neglect>) -> Result<Totals, Violation> {
 }
 
 /// The same, and what happened.
-#[must_use]
 pub fn story(seed: u64, neglect: Option<Neglect>) -> (String, Result<Totals, Violation>) {
     let mut world = World::new(seed, neglect, true);
     let ended = world.run();
@@ -431,7 +429,8 @@ impl World {
             };
             self.queue.push(crash, Event::Crash { host: victim });
             over = over.max(at + ns).max(crash);
-            at += if self.rng.chance(50) { self.rng.below(8 * PERIOD_NS) } else { 10 * PERIOD_NS + self.rng.below(60 * PERIOD_NS) };
+            at +=
+                if self.rng.chance(50) { self.rng.below(8 * PERIOD_NS) } else { 10 * PERIOD_NS + self.rng.below(60 * PERIOD_NS) };
         }
         self.over_ns = over + 12 * PERIOD_NS;
         self.queue.push(self.over_ns, Event::Look);
@@ -485,8 +484,11 @@ impl World {
             Event::Turn { host, life } => self.turn(host, life),
             Event::Question { from, to, path, asked_ns, life } => {
                 if self.hosts[to].up && self.passes(to, from, path) {
-                    let result =
-                        if self.hosts[to].agent == AgentState::None { ProbeResult::AgentAbsent } else { ProbeResult::KernelAnswered };
+                    let result = if self.hosts[to].agent == AgentState::None {
+                        ProbeResult::AgentAbsent
+                    } else {
+                        ProbeResult::KernelAnswered
+                    };
                     let at = self.delay();
                     self.queue.push(at, Event::Reply { to: from, from: to, path, asked_ns, life, result });
                 }
@@ -646,9 +648,8 @@ impl World {
         let is_new = kept.is_none();
         let owner = match kept {
             // What is not in the file is no loss to who knows of it: so the whole of it is listed, once.
-            Some((kept, exact)) => {
-                Owner::restore(id, kept.epoch(), (h.version, h.version, !exact), kept.rows().cloned(), now).expect("what was kept")
-            }
+            Some((kept, exact)) => Owner::restore(id, kept.epoch(), (h.version, h.version, !exact), kept.rows().cloned(), now)
+                .expect("what was kept"),
             None => {
                 (h.epoch, h.version) = (random, 0);
                 Owner::new(id, random)
@@ -684,23 +685,23 @@ impl World {
     /// Which processes of the kept table still run: what ended meanwhile has ended, and nobody saw how.
     fn look_who_runs(&mut self, host: usize) {
         let Some(node) = &self.hosts[host].node else { return };
-        let rows: Vec<(u32, Process)> = node.directory().owner().rows().filter_map(|row| match &row.content {
-            Content::Process(process) if !row.content.is_over() => Some((row.row, process.clone())),
-            _ => None,
-        }).collect();
+        let rows: Vec<(u32, Process)> = node
+            .directory()
+            .owner()
+            .rows()
+            .filter_map(|row| match &row.content {
+                Content::Process(process) if !row.content.is_over() => Some((row.row, process.clone())),
+                _ => None,
+            })
+            .collect();
         for (row, process) in rows {
             let Some(truth) = self.truths.get_mut(&process.instance.pid) else { continue };
             if truth.ended.is_none() {
                 continue;
             }
             truth.is_unseen = true;
-            let state = State {
-                cause: Cause::Exited,
-                grade: Grade::Certain,
-                flags: State::CAUSE_UNKNOWN,
-                code: -1,
-                event_ns: self.now,
-            };
+            let state =
+                State { cause: Cause::Exited, grade: Grade::Certain, flags: State::CAUSE_UNKNOWN, code: -1, event_ns: self.now };
             self.put(host, row, Content::Process(Process { state, ..process }));
         }
     }
@@ -1050,7 +1051,10 @@ impl World {
                 let from = self.index(node);
                 self.hosts[host].table[from] = Slot { incarnation, ..Slot::default() };
                 if !self.hosts[host].believed.insert((node, incarnation)) {
-                    self.breaks("introduced-once", format!("host {} believes {incarnation} of host {} twice", host + 1, from + 1));
+                    self.breaks(
+                        "introduced-once",
+                        format!("host {} believes {incarnation} of host {} twice", host + 1, from + 1),
+                    );
                 }
             }
             NodeEvent::Runs { node, row, instance, .. } => {
@@ -1067,7 +1071,10 @@ impl World {
                 });
                 let Some(replica) = self.hosts[host].node.as_ref().and_then(|node| node.directory().replica(verdict.node)) else {
                     if verdict.node != self.hosts[host].id {
-                        self.breaks("introduced-once", format!("host {}: {} of a host that is not known", host + 1, verdict.cause));
+                        self.breaks(
+                            "introduced-once",
+                            format!("host {}: {} of a host that is not known", host + 1, verdict.cause),
+                        );
                     }
                     return;
                 };
@@ -1153,7 +1160,10 @@ impl World {
                     _ => live && next != Heard::Doomed,
                 };
                 if again {
-                    self.breaks("told-once", format!("host {} is told {cause} {code} of process {pid}, after {before:?}", host + 1));
+                    self.breaks(
+                        "told-once",
+                        format!("host {} is told {cause} {code} of process {pid}, after {before:?}", host + 1),
+                    );
                 }
             }
         }

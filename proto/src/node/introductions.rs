@@ -155,7 +155,8 @@ impl Introductions {
             Some(known) if known.incarnation == incarnation => known.heard_ns = now_ns,
             // Its nonce stays: the answer to it says which incarnation lives.
             Some(known) => {
-                let ask_at_ns = known.nonce.map_or(now_ns, |(_, sent_ns)| now_ns.max(sent_ns.saturating_add(self.pace.of(HELLO_NS))));
+                let ask_at_ns =
+                    known.nonce.map_or(now_ns, |(_, sent_ns)| now_ns.max(sent_ns.saturating_add(self.pace.of(HELLO_NS))));
                 *known = Unconfirmed { nonce: known.nonce, ask_at_ns, ..is_new };
             }
             None if !is_full => _ = self.unconfirmed.insert(node, is_new),
@@ -287,7 +288,8 @@ impl Introductions {
             return None;
         }
         self.learn_addresses(from, addresses);
-        let since_ns = self.confirmed.get(&from).filter(|(known, _)| *known == incarnation).map_or(now_ns, |(_, since_ns)| *since_ns);
+        let since_ns =
+            self.confirmed.get(&from).filter(|(known, _)| *known == incarnation).map_or(now_ns, |(_, since_ns)| *since_ns);
         let former = self.confirmed.insert(from, (incarnation, since_ns)).map(|(former, _)| former);
         self.invariants();
         (former != Some(incarnation)).then_some(Event::Confirmed { node: from, incarnation, former })

@@ -246,7 +246,9 @@ impl Node {
     fn drain(&mut self, header: &Header, came: Came, now_ns: u64) {
         while let Some(event) = self.directory.poll_event() {
             match event {
-                directory::Event::Host { node, incarnation, introduction, .. } => self.lives(node, incarnation, introduction, now_ns),
+                directory::Event::Host { node, incarnation, introduction, .. } => {
+                    self.lives(node, incarnation, introduction, now_ns)
+                }
                 directory::Event::NameClash { incarnation } => self.events.push_back(Event::NameClash { incarnation }),
                 directory::Event::Row { node, event } => self.row_event(node, event, header, came, now_ns),
             }
@@ -324,8 +326,7 @@ impl Node {
                 let State { cause, grade, flags, code, event_ns } = host.state;
                 let notice = Notice { notice: version as u32, app: 0, cause, grade, flags, code, event_ns };
                 // Refused where it is of an incarnation that is over.
-                let _ =
-                    self.detector.notice(node, incarnation, &notice, header.sent_ns, came.received_ns, came.path, now_ns);
+                let _ = self.detector.notice(node, incarnation, &notice, header.sent_ns, came.received_ns, came.path, now_ns);
                 return self.take_actions();
             }
             _ => return,

@@ -24,8 +24,15 @@ pub const AGENT_TIMEOUT_NS: u64 = 20 * MS;
 
 #[derive(Clone, Debug)]
 pub enum Body {
-    Heartbeat { number: u64, version: u32 },
-    Frame { number: u64, kind: Kind, body: Rc<[u8]> },
+    Heartbeat {
+        number: u64,
+        version: u32,
+    },
+    Frame {
+        number: u64,
+        kind: Kind,
+        body: Rc<[u8]>,
+    },
     /// Incarnations that the sender has condemned, as its path reports say.
     Report(Rc<Vec<(u32, u32)>>),
 }

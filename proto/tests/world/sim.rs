@@ -586,7 +586,8 @@ impl World {
                 let flags = if confirms { State::CONFIRMS } else { 0 };
                 let state = State { cause, grade: Grade::Certain, flags, code: 9, event_ns };
                 let change = Change { origin: h.node, row, version: agent.version, state };
-                let body = Body::Frame { number: agent.numbers.others, kind: Kind::Change, body: change.bytes().as_slice().into() };
+                let body =
+                    Body::Frame { number: agent.numbers.others, kind: Kind::Change, body: change.bytes().as_slice().into() };
                 self.oracle.crash_sent(host, h.incarnation, row, now);
                 send.push((To::Everybody, body));
                 agent.node.change(&change, now).expect("a process of this table");

@@ -251,4 +251,3 @@ fn b10_a_hung_process_ends_with_its_host_and_is_unobserved_without_its_agent() {
     b.notice(B, 2, 0, Cause::Left, 0).unwrap();
     assert_eq!(b.d.app_state(B, 8), Some(AppState::Unobserved));
 }
-

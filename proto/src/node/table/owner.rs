@@ -303,7 +303,8 @@ impl Owner {
         let head = self.answer(&answering.pull, body, room);
         let is_whole = head.through >= self.complete;
         if is_whole && head.list.is_none() {
-            let hosts = 1 + self.last.filter(|last| last.covers(&answering.pull, now_ns, self.shared_ns)).map_or(0, |last| last.hosts);
+            let hosts =
+                1 + self.last.filter(|last| last.covers(&answering.pull, now_ns, self.shared_ns)).map_or(0, |last| last.hosts);
             let to_everybody = hosts > if answering.pull.from == 0 { WHOLE_SHARED_FROM } else { 1 };
             self.last = Some(Difference { from: head.from, through: head.through, sent_ns: now_ns, hosts, to_everybody });
             if to_everybody {
