@@ -3,10 +3,10 @@
 //! After a change of the format: `FIDE_BLESS=1 cargo test -p fide-wire --test vectors`, and read the difference.
 
 use fide_wire::frame::table::{Pull, RowsHead};
-use fide_wire::frame::{self, BODY_AT, HEADER_LEN};
+use fide_wire::frame::{self, BODY_AT, Channel, HEADER_LEN, items};
 use fide_wire::mac::{Key, Keyring};
 use fide_wire::packet::{
-    self, BODY_MAX, Header, Kind, NUMBER_MAX, Notice, PACKET_MAX, Packet, Refusal, ReportEntry, decode, encode,
+    self, BODY_MAX, Header, Kind, NUMBER_MAX, Notice, PACKET_MAX, Packet, Refusal, ReportEntry, decode, encode, encode_items,
 };
 use fide_wire::verdict::{Cause, Grade};
 use fide_wire::{jitter, name_id};
@@ -91,6 +91,9 @@ fn fields(p: &Packet<'_>) -> Value {
             "event_ns": n.event_ns.to_string(),
         });
     }
+    if !p.items.is_empty() {
+        v["items"] = hex(p.items).into();
+    }
     v
 }
 
@@ -171,6 +174,15 @@ fn vectors() -> Value {
     let hello = [0, 0, 0, 0, 0, 0, 0, 7, 0, 1, 0, 0, 0, 9, 0, 0];
     add("a hello to one host", &made(&header(Kind::Hello), None, &hello, &ring), &ring);
     add("an announcement", &made(&header(Kind::Announce), None, announce, &ring), &ring);
+    let segment = [0, 0, 0, 5, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2, 7, 7];
+    let message = made(&header(Kind::Message), None, &segment, &ring);
+    add("a segment of the link between two nodes' groups", &message, &ring);
+    add("a message of a service nobody knows, signed", &resigned(changed(&message, 17, 99)), &ring);
+    let mut ride = Vec::new();
+    items::push(&mut ride, BODY_MAX, Channel::Groups, b"decided");
+    let mut out = [0; PACKET_MAX];
+    let n = encode_items(&mut out, &header(Kind::Heartbeat), &ride, &ring).unwrap();
+    add("what a group piggybacks", &out[..n], &ring);
     let old = Keyring::new((9, key(2)), None).unwrap();
     add("signed with the second accepted key", &made(&header(Kind::Heartbeat), None, b"x", &old), &ring);
 
@@ -311,10 +323,15 @@ fn every_vector_replays() {
             table_version: u(&wanted["table_version"]) as u32,
         };
         let body = unhex(wanted["body"].as_str().unwrap());
-        assert_eq!(got, Packet { header, notice, body: &body, items: &[] }, "{name}");
+        let items = unhex(wanted.get("items").map_or("", |items| items.as_str().unwrap()));
+        assert_eq!(got, Packet { header, notice, body: &body, items: &items }, "{name}");
         // What this version does not know it does not write.
         let unknown = ["later version", "nobody knows", "another service"].iter().any(|words| name.contains(words));
-        if header.key_id == keys.sending().0 && !unknown {
+        if header.key_id == keys.sending().0 && !items.is_empty() && body.is_empty() && !unknown {
+            let mut out = [0; PACKET_MAX];
+            let n = encode_items(&mut out, &header, &items, &keys).unwrap();
+            assert_eq!(&out[..n], bytes, "{name}: written again");
+        } else if header.key_id == keys.sending().0 && !unknown {
             assert_eq!(made(&header, notice.as_ref(), &body, &keys), bytes, "{name}: written again");
         }
     }

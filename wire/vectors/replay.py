@@ -8,8 +8,8 @@ import struct
 HERE = os.path.dirname(os.path.abspath(__file__))
 MASK = (1 << 64) - 1
 CAUSES = set(range(1, 12)) | set(range(16, 29))
-HEARTBEAT, CHANGE, PIGGYBACK = 1, 2, 1
-KINDS = {1, 2, 3, 4, 5, 6, 7}
+HEARTBEAT, CHANGE, MESSAGE, PIGGYBACK, GROUPS = 1, 2, 8, 1, 2
+KINDS = {1, 2, 3, 4, 5, 6, 7, 8}
 
 
 def siphash(key, message):
@@ -58,6 +58,8 @@ def decode(packet, cluster, keys):
     kind = word >> 56
     if kind not in KINDS:
         return "kind"
+    if kind == MESSAGE and word >> 48 & 255 != GROUPS:
+        return "kind"
     fields = {
         "kind": kind, "path": path_key >> 4, "key_id": path_key & 15, "cluster": said, "sender": sender, "incarnation": incarnation,
         "number": str(word & (1 << 48) - 1), "sent_ns": str(sent), "period_ns": period, "table_version": table,
@@ -66,7 +68,10 @@ def decode(packet, cluster, keys):
         length = int.from_bytes(body[1:3], "big")
         if len(body) < 3 or len(body) < 3 + length:
             return "short"
-        body = body[3:3 + length] if body[0] == PIGGYBACK else b""
+        ours = body[0] == PIGGYBACK
+        body, items = (body[3:3 + length], body[3 + length:]) if ours else (b"", body)
+        if items:
+            fields["items"] = items.hex()
     if kind == CHANGE:
         if len(body) != 32:
             return "short" if len(body) < 32 else "oversize"
