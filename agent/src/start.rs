@@ -178,8 +178,11 @@ fn detector_config(config: &Config, node: u32, incarnation: u32) -> fide_proto::
 /// What keeps it from starting, in words.
 pub fn run(config: Config, config_path: PathBuf) -> anyhow::Result<()> {
     let Listener { fd, path, file } = Listener::open(&config.socket)?;
+    // As long as it is open, no other file gets the number of its inode: a successor's socket is not taken for this one.
+    let held = fd.try_clone().context("the socket cannot be held")?;
     let ran = serve(config, config_path, fd);
     remove_socket(&path, file);
+    drop(held);
     ran
 }
 

@@ -228,7 +228,8 @@ fn propose(context: &Context, name: &str, values: &[String], wait_s: f64) -> Res
         while group.pending() < fide_client::group::PENDING_MAX
             && let Some(value) = left.next()
         {
-            proposed.push((group.propose(value.as_bytes())?, Instant::now()));
+            let since = Instant::now();
+            proposed.push((group.propose(value.as_bytes())?, since));
         }
         interrupt.check()?;
         match group.poll(Some(Duration::from_millis(50)))? {

@@ -23,6 +23,12 @@ pub fn groups(groups: &[GroupStatus], style: &Style) -> String {
         if !group.why.is_empty() {
             let _ = writeln!(out, "  {}", group.why);
         }
+        if group.stage == Stage::Joining {
+            let _ = writeln!(
+                out,
+                "  asks the hosts that run it to be let in; if none does any more, its log is gone, and fide group create begins anew"
+            );
+        }
         if !group.halted.is_empty() {
             let _ = writeln!(out, "  this host's last member stopped: {}", group.halted);
         }
@@ -90,5 +96,45 @@ pub fn event_json(event: &Event) -> serde_json::Value {
             "generation": s.generation, "index": s.index,
         }),
         Event::Refused { number, why } => serde_json::json!({"event": "refused", "number": number, "why": why}),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fide_wire::control::GroupMember;
+
+    fn group(stage: Stage) -> GroupStatus {
+        let member = |id, host: &str, crashed| GroupMember { id, host: host.into(), incarnation: 7, crashed };
+        GroupStatus {
+            name: "orders".into(),
+            generation: 1,
+            engine: "huc".into(),
+            policy: "trust-contract".into(),
+            stage,
+            why: String::new(),
+            me: Some(2),
+            leader: Some(1),
+            members: vec![member(1, "h1", false), member(2, "h2", false), member(3, "h3", true)],
+            index: 5,
+            pending: 0,
+            halted: String::new(),
+            kept_bytes: 1025,
+            sessions: 1,
+        }
+    }
+
+    #[test]
+    fn a_group_is_told_with_who_leads_and_who_crashed() {
+        let text = groups(&[group(Stage::Running)], &Style::PLAIN);
+        assert!(
+            text.starts_with("orders  running, huc, trust-contract\n  5 entries, 0 proposals wait, 1 applications, 2 KiB kept\n"),
+            "{text}"
+        );
+        for line in ["1  h1              7  leads", "2  h2              7  this host", "3  h3              7  crashed"] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+        assert!(groups(&[], &Style::PLAIN).contains("fide group create"));
+        assert!(groups(&[group(Stage::Joining)], &Style::PLAIN).contains("begins anew"));
     }
 }
