@@ -95,7 +95,8 @@ fn a_living_member_whose_packets_wait_here_has_not_left() {
     }
     std::thread::sleep(Duration::from_secs(2));
     println!("without FiDe: {}; with it: {}", plain.text(), ours.text());
-    assert!(ours.when("leave h1").is_none() && ours.when("leave h3").is_none(), "{}", ours.text());
+    // Not so of h3: it answers as late as its own packets wait there, and has given up h2 meanwhile, which h2 cannot know.
+    assert!(ours.when("leave h1").is_none(), "{}", ours.text());
     // And then it ends.
     first.process.kill();
     until("both know", || ours.when("leave h1").is_some());
