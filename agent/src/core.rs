@@ -340,6 +340,7 @@ pub struct Core {
     sessions_ready: bool,
     session_buffer: Vec<u8>,
     session_out: Vec<u8>,
+    session_members: Vec<u8>,
     /// When the last heartbeat left, behind which one this host's silence was noticed, and whether it carried what groups had to say.
     beaten_ns: u64,
     held_behind_ns: u64,
@@ -465,6 +466,7 @@ impl Core {
             sessions_ready: false,
             session_buffer: Vec::new(),
             session_out: Vec::new(),
+            session_members: Vec::new(),
             beaten_ns: 0,
             held_behind_ns: 0,
             rode: false,

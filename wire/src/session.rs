@@ -9,6 +9,7 @@
 //!                 standing  u8 3  u8 stage  u16 me  u16 leader  u8[2]  u32 leader's node  u32 zero
 //!                           u64 generation  u64 index   u64 last number of this client
 //!                 snapshot  u8 4  u8[7]                 u64 index  u64 total  u64 at     bytes
+//!                 members   u8 5  u8[7]                 u16 member, as often as there are any
 //! ```
 //! Entries come in order, each once and without a gap, from behind the index that the client named when it opened the group. If the agent has not
 //! kept so much, a snapshot comes first, in pieces. An entry with the client's own id and number says that its proposal is decided.
@@ -159,6 +160,25 @@ pub enum ToClient<'a> {
     Standing(Standing),
     /// A piece of the state to begin from.
     Snapshot(Piece<'a>),
+    /// The members that are not known to have crashed, at first and after a change.
+    Members(Ids<'a>),
+}
+
+/// Ids of members, as they are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ids<'a>(&'a [u8]);
+
+impl<'a> Ids<'a> {
+    /// These ids, little-endian; nothing if a byte is missing.
+    #[must_use]
+    pub fn new(bytes: &'a [u8]) -> Option<Self> {
+        bytes.len().is_multiple_of(2).then_some(Self(bytes))
+    }
+
+    /// One after the other.
+    pub fn iter(self) -> impl Iterator<Item = u16> + 'a {
+        self.0.chunks_exact(2).map(|id| u16::from_le_bytes([id[0], id[1]]))
+    }
 }
 
 fn piece<'a>(r: &mut Reader<'a>) -> Option<Piece<'a>> {
@@ -248,6 +268,10 @@ impl<'a> ToClient<'a> {
                 r.take(6)?;
                 piece(&mut r).map(ToClient::Snapshot)
             }
+            5 => {
+                r.take(6)?;
+                Ids::new(r.rest()).map(ToClient::Members)
+            }
             _ => None,
         }
     }
@@ -281,6 +305,10 @@ impl<'a> ToClient<'a> {
                 }
             }
             ToClient::Snapshot(piece) => write_piece(out, 4, piece),
+            ToClient::Members(ids) => {
+                out.extend_from_slice(&[5, 0, 0, 0, 0, 0, 0, 0]);
+                out.extend_from_slice(ids.0);
+            }
         }
     }
 }
@@ -312,6 +340,7 @@ mod tests {
             ToClient::Refused { number: 9, why: Why::Busy, text: "later" },
             ToClient::Standing(standing),
             ToClient::Snapshot(piece),
+            ToClient::Members(Ids::new(&[1, 0, 3, 1]).unwrap()),
         ] {
             message.write(&mut out);
             assert_eq!(ToClient::read(&out), Some(message));
@@ -330,7 +359,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hostile_bytes_are_read_or_not(bytes in prop::collection::vec(any::<u8>(), 0..80), kind in 0u8..6) {
+        fn hostile_bytes_are_read_or_not(bytes in prop::collection::vec(any::<u8>(), 0..80), kind in 0u8..7) {
             let mut bytes = bytes;
             if let Some(first) = bytes.first_mut() {
                 *first = kind;

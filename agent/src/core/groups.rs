@@ -55,6 +55,8 @@ pub(super) struct Session {
     /// A snapshot of the application that has not come whole: last entry, bytes so far.
     taken: Option<(u64, Vec<u8>)>,
     told: Option<session::Standing>,
+    /// The members that it was told of, as ids.
+    members: Vec<u8>,
     /// The member through which it proposed last, and its last number there.
     proposed: (Option<MemberId>, u64),
     /// It has not read what was written.
@@ -321,6 +323,7 @@ impl Core {
             snapshot: None,
             taken: None,
             told: None,
+            members: Vec::new(),
             proposed: (None, 0),
             is_full: false,
             is_gone: false,
@@ -441,6 +444,19 @@ impl Core {
                 return;
             }
             session.told = Some(standing);
+        }
+        let members = &mut self.session_members;
+        members.clear();
+        members.extend(self.groups.living(&session.name).flat_map(|member| member.0.to_le_bytes()));
+        if *members != session.members
+            && let Some(ids) = session::Ids::new(members)
+        {
+            ToClient::Members(ids).write(out);
+            if !seqpacket::send_now(fd, out) {
+                session.is_full = true;
+                return;
+            }
+            session.members.clone_from(members);
         }
         let Some(state) = self.groups.state(&session.name) else { return };
         if standing.stage != session::Stage::Running && standing.stage != session::Stage::Left {

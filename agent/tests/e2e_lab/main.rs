@@ -18,6 +18,7 @@ mod memberlist;
 mod neighbours;
 mod ownership;
 mod progress;
+mod redis;
 mod sentinel;
 mod shares;
 mod silence;

@@ -71,6 +71,8 @@ pub enum Event {
     },
     /// How the group stands, at first and whenever stage, leader or this host's member change.
     Standing(Standing),
+    /// The members that are not known to have crashed, at first and whenever that changes.
+    Members(Vec<u16>),
     /// A proposal that can never be taken.
     Refused {
         /// Which.
@@ -304,6 +306,7 @@ impl Group {
                 }
                 Ok(Some(Event::Standing(standing)))
             }
+            ToClient::Members(ids) => Ok(Some(Event::Members(ids.iter().collect()))),
             ToClient::Refused { number, why: Why::Invalid, text } => {
                 let why = text.to_string();
                 self.pending.retain(|(waits, _)| *waits != number);

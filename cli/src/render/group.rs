@@ -78,6 +78,10 @@ pub fn event(event: &Event, style: &Style) -> Option<String> {
             style.paint(Paint::Dim, &format!("{index:>8}  snapshot of {} bytes: entries before it are not kept", bytes.len()))
         }
         Event::Standing(of) => style.paint(Paint::Dim, &format!("          {}", standing(of))),
+        Event::Members(ids) => {
+            let ids: Vec<String> = ids.iter().map(u16::to_string).collect();
+            style.paint(Paint::Dim, &format!("          members {}", ids.join(", ")))
+        }
         Event::Refused { number, why } => style.paint(Paint::Red, &format!("proposal {number} is refused: {why}")),
     })
 }
@@ -95,6 +99,7 @@ pub fn event_json(event: &Event) -> serde_json::Value {
             "event": "standing", "stage": s.stage.name(), "me": s.me, "leader": s.leader, "leader_node": format!("{:08x}", s.leader_node),
             "generation": s.generation, "index": s.index,
         }),
+        Event::Members(ids) => serde_json::json!({"event": "members", "members": ids}),
         Event::Refused { number, why } => serde_json::json!({"event": "refused", "number": number, "why": why}),
     }
 }

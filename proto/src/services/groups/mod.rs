@@ -1277,6 +1277,12 @@ impl Groups {
         })
     }
 
+    /// The members of a group that are not known here to have crashed.
+    pub fn living(&self, name: &str) -> impl Iterator<Item = MemberId> + '_ {
+        let log = self.named(name).and_then(|group| group.member.as_ref()).map(Member::log);
+        log.into_iter().flat_map(|log| log.members().iter().filter(|member| !log.crashed().contains(*member)))
+    }
+
     /// The group of this name.
     #[must_use]
     pub fn generation(&self, name: &str) -> Option<u64> {

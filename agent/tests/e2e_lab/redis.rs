@@ -1,0 +1,261 @@
+//! Real Redis servers with the module of api/redis: a reply means that the group has decided, also while servers and agents are killed.
+
+use crate::common::{Process, Setup, World, until, wait_for};
+use fide_wire::control::{GroupOrder, Reply, Request};
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const PORT: u16 = 6379;
+
+fn available() -> bool {
+    let there = Command::new("redis-server").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
+    if !there {
+        println!("SKIPPED: there is no redis-server: apt-get install redis-server");
+    }
+    there
+}
+
+/// A connection that says what it is told and reads whole replies.
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    fn open(w: &World, host: u16) -> Option<Self> {
+        let stream = w.lab.in_host(host, || TcpStream::connect(("127.0.0.1", PORT))).unwrap().ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Some(Self(BufReader::new(stream)))
+    }
+
+    fn say(&mut self, words: &[&str]) -> std::io::Result<()> {
+        let mut bytes = format!("*{}\r\n", words.len());
+        words.iter().for_each(|word| bytes.push_str(&format!("${}\r\n{word}\r\n", word.len())));
+        self.0.get_mut().write_all(bytes.as_bytes())
+    }
+
+    fn hear(&mut self) -> std::io::Result<String> {
+        let mut line = String::new();
+        if self.0.read_line(&mut line)? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        let line = line.trim_end().to_owned();
+        let count = || line[1..].parse::<i64>().unwrap();
+        match line.as_bytes()[0] {
+            b'$' if count() >= 0 => {
+                let mut bytes = vec![0; count() as usize + 2];
+                self.0.read_exact(&mut bytes)?;
+                Ok(String::from_utf8_lossy(&bytes[..bytes.len() - 2]).into_owned())
+            }
+            b'*' if count() >= 0 => {
+                let elements: std::io::Result<Vec<String>> = (0..count()).map(|_| self.hear()).collect();
+                Ok(format!("[{}]", elements?.join(" ")))
+            }
+            b'$' | b'*' | b'_' => Ok("nil".into()),
+            _ => Ok(line),
+        }
+    }
+
+    fn ask(&mut self, words: &str) -> std::io::Result<String> {
+        self.say(&words.split(' ').collect::<Vec<_>>())?;
+        self.hear()
+    }
+}
+
+fn ask(w: &World, host: u16, words: &str) -> String {
+    Client::open(w, host).and_then(|mut client| client.ask(words).ok()).unwrap_or_default()
+}
+
+fn server(w: &World, host: u16, more: &[&str]) -> Process {
+    let dir = w.lab.host_dir(host).join("redis");
+    fs::create_dir_all(&dir).unwrap();
+    let log = fs::OpenOptions::new().create(true).append(true).open(dir.join("log")).unwrap();
+    let module = std::env::current_exe().unwrap().with_file_name("libfide_redis.so");
+    let mut command = w.lab.command(host, "redis-server").unwrap();
+    command.current_dir(&dir).args(["--port", &PORT.to_string(), "--bind", "0.0.0.0", "--protected-mode", "no", "--save", ""]);
+    command.args(more).arg("--loadmodule").arg(module).args(["group", "orders", "socket"]).arg(w.socket(host));
+    command.args(["address", &format!("{}:{PORT}", w.lab.ipv4(host, 0))]);
+    command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+    Process::spawn(command)
+}
+
+struct Servers {
+    w: World,
+    servers: Vec<Option<Process>>,
+}
+
+impl Servers {
+    /// A server on each host of a group; the first one leads.
+    fn up(hosts: u16, engine: &str) -> Option<Self> {
+        if !available() {
+            return None;
+        }
+        let w = Setup::hosts(hosts).up()?;
+        w.all_alive();
+        let names = (1..=hosts).map(|host| format!("h{host}")).collect();
+        let (engine, policy) = (engine.into(), "trust-contract".into());
+        let order = GroupOrder::Create { name: "orders".into(), engine, policy, hosts: names };
+        assert!(matches!(w.ask(1, &Request::Group { order }), Ok(Reply::Done | Reply::Groups { .. })));
+        let mut of = Self { w, servers: Vec::new() };
+        for host in 1..=hosts {
+            of.servers.push(Some(server(&of.w, host, &[])));
+            of.is_ready(host);
+        }
+        Some(of)
+    }
+
+    fn status(&self, host: u16) -> String {
+        ask(&self.w, host, "FIDE STATUS")
+    }
+
+    fn is_ready(&self, host: u16) {
+        until("the server has all that is decided", || self.status(host).contains("in-sync :1"));
+    }
+
+    fn leader(&self) -> Option<u16> {
+        (1..=self.servers.len() as u16).find(|host| self.status(*host).contains("this server leads"))
+    }
+
+    fn kill(&mut self, host: u16) {
+        self.servers[usize::from(host) - 1].take().unwrap().kill();
+    }
+
+    /// All servers that run hold the same data.
+    fn agree(&self) -> String {
+        wait_for("all hold the same", || {
+            let digests: Vec<String> = (1..=self.servers.len() as u16)
+                .filter(|host| self.servers[usize::from(*host) - 1].is_some())
+                .map(|host| ask(&self.w, host, "DEBUG DIGEST"))
+                .collect();
+            digests.iter().all(|digest| *digest == digests[0] && !digest.is_empty()).then(|| digests[0].clone())
+        })
+    }
+}
+
+#[test]
+fn what_is_answered_is_decided_and_all_hold_the_same() {
+    for engine in ["huc", "hsuc"] {
+        let Some(of) = Servers::up(3, engine) else { return };
+        let mut client = Client::open(&of.w, 1).unwrap();
+        assert_eq!(client.ask("SET key value").unwrap(), "+OK");
+        assert_eq!(client.ask("GET key").unwrap(), "value");
+        assert_eq!(client.ask("INCR n").unwrap(), ":1");
+        assert!(client.ask("LPUSH key x").unwrap().starts_with("-WRONGTYPE"));
+        // Effects, not commands: what is random or takes the time is the same everywhere.
+        client.ask("SADD set a b c d e f g h").unwrap();
+        client.ask("SPOP set 3").unwrap();
+        client.ask("SET brief 1 EX 100").unwrap();
+        client.say(&["EVAL", "redis.call('set','t',redis.call('time')[2]); return redis.call('incr','n')", "0"]).unwrap();
+        assert_eq!(client.hear().unwrap(), ":2");
+        client.say(&["SET", "large", &"x".repeat(1_000_000)]).unwrap();
+        assert_eq!(client.hear().unwrap(), "+OK");
+        // Transactions.
+        assert_eq!(client.ask("MULTI").unwrap(), "+OK");
+        assert_eq!(client.ask("INCR n").unwrap(), "+QUEUED");
+        assert_eq!(client.ask("GET key").unwrap(), "+QUEUED");
+        assert_eq!(client.ask("EXEC").unwrap(), "[:3 value]");
+        assert_eq!(client.ask("WATCH n").unwrap(), "+OK");
+        assert_eq!(ask(&of.w, 1, "INCR n"), ":4");
+        client.ask("MULTI").unwrap();
+        client.ask("SET n 0").unwrap();
+        assert_eq!(client.ask("EXEC").unwrap(), "nil", "somebody changed it");
+        // Elsewhere.
+        for host in [2, 3] {
+            assert!(ask(&of.w, host, "GET key").starts_with("-READONLY"), "{}", ask(&of.w, host, "GET key"));
+            assert!(ask(&of.w, host, "SET key 2").starts_with("-READONLY"));
+        }
+        assert!(ask(&of.w, 1, "REPLICAOF NO ONE").starts_with("-ERR fide"));
+        assert!(ask(&of.w, 1, "INFO fide").contains("this server leads"));
+        of.agree();
+        // A server that comes again has nothing, and gets everything while writes go on.
+        assert!(ask(&of.w, 2, "DBSIZE").starts_with("-READONLY"));
+    }
+}
+
+/// Clients count up one number by whatever server leads; nothing that was answered is lost, and nothing happens twice.
+#[test]
+fn a_server_that_is_killed_loses_nothing_and_another_leads() {
+    let Some(mut of) = Servers::up(3, "huc") else { return };
+    let mut answered = 0i64;
+    let mut unknown = 0i64;
+    for round in 0..4 {
+        let leader = wait_for("a server leads", || of.leader());
+        let mut client = Client::open(&of.w, leader).unwrap();
+        for _ in 0..200 {
+            client.ask("INCR n").map(|reply| assert!(reply.starts_with(':'), "{reply}")).unwrap();
+            answered += 1;
+        }
+        client.say(&["INCR", "n"]).unwrap();
+        unknown += 1;
+        let since = Instant::now();
+        of.kill(leader);
+        let next = wait_for("another leads", || {
+            (1..=3).filter(|host| *host != leader).find(|host| ask(&of.w, *host, "SET probe 1") == "+OK")
+        });
+        println!("round {round}: h{next} leads after {:?}, as a new connection each time sees it", since.elapsed());
+        let n: i64 = ask(&of.w, next, "GET n").parse().unwrap();
+        assert!((answered..=answered + unknown).contains(&n), "{n} of {answered} answered and {unknown} unknown");
+        of.servers[usize::from(leader) - 1] = Some(server(&of.w, leader, &[]));
+        of.is_ready(leader);
+        of.agree();
+    }
+}
+
+#[test]
+fn leadership_is_handed_over_on_an_operators_word() {
+    let Some(of) = Servers::up(3, "huc") else { return };
+    assert_eq!(ask(&of.w, 1, "SET key value"), "+OK");
+    assert_eq!(ask(&of.w, 1, "FIDE STEPDOWN"), "+OK");
+    let next = wait_for("another leads", || of.leader().filter(|host| *host != 1));
+    assert_eq!(ask(&of.w, next, "GET key"), "value");
+    of.is_ready(1);
+    of.agree();
+    assert!(ask(&of.w, 1, "FIDE STEPDOWN").starts_with("-ERR"), "it does not lead");
+}
+
+#[test]
+fn agents_that_are_killed_lose_nothing_either() {
+    let Some(mut of) = Servers::up(3, "huc") else { return };
+    for round in 0..3 {
+        let leader = wait_for("a server leads", || of.leader());
+        let mut client = Client::open(&of.w, leader).unwrap();
+        for n in 0..50 {
+            assert_eq!(client.ask(&format!("RPUSH list {round}-{n}")).unwrap(), format!(":{}", round * 50 + n + 1));
+        }
+        // Its server lives, and knows nothing any more: it answers nothing until it has an agent.
+        let other = if round == 1 { leader % 3 + 1 } else { leader };
+        of.w.kill_agent(other);
+        let next = wait_for("a server answers", || {
+            (1..=3).find(|host| ask(&of.w, *host, "LLEN list") == format!(":{}", round * 50 + 50))
+        });
+        assert_eq!(next == leader, round == 1, "h{next} leads behind h{leader}");
+        of.w.start(other);
+        (1..=3).for_each(|host| of.is_ready(host));
+        of.agree();
+    }
+}
+
+/// A server that stood still while another one was made the leader answers nothing of its own.
+#[test]
+fn a_stopped_leader_that_wakes_up_answers_nothing_that_is_not_decided() {
+    let Some(of) = Servers::up(3, "huc") else { return };
+    assert_eq!(ask(&of.w, 1, "SET key 1"), "+OK");
+    let mut old = Client::open(&of.w, 1).unwrap();
+    assert_eq!(old.ask("GET key").unwrap(), "1");
+    let stopped = of.servers[0].as_ref().unwrap();
+    stopped.signal(libc::SIGSTOP);
+    old.say(&["GET", "key"]).unwrap();
+    old.say(&["SET", "key", "old"]).unwrap();
+    assert_eq!(ask(&of.w, 2, "FIDE LEAD FORCE"), "+OK");
+    until("h2 leads", || ask(&of.w, 2, "SET key 2") == "+OK");
+    stopped.signal(libc::SIGCONT);
+    // An error, or a connection that was closed: Redis does that to clients when it becomes a replica.
+    for what in ["a stale read", "a lost write"] {
+        let reply = old.hear().unwrap_or_else(|_| "-".into());
+        assert!(reply.starts_with('-'), "{what}: {reply}");
+    }
+    of.is_ready(1);
+    assert_eq!(ask(&of.w, 2, "GET key"), "2");
+    of.agree();
+}

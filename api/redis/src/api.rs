@@ -1,0 +1,608 @@
+//! The functions of Redis that a module calls, from Redis 7.0 on and in Valkey. They are looked up by name when the module is loaded.
+//!
+//! Everything here belongs to the server's main thread, but [`Api::unblock`].
+
+use std::ffi::{CStr, CString, c_char, c_double, c_int, c_long, c_longlong, c_uint, c_ulonglong, c_void};
+use std::sync::OnceLock;
+
+/// `REDISMODULE_OK`.
+pub const OK: c_int = 0;
+/// `REDISMODULE_ERR`.
+pub const ERR: c_int = 1;
+/// `REDISMODULE_CMDFILTER_NOSELF`: what this module calls itself is not filtered, nor what a script does that it calls.
+pub const FILTER_NOT_OWN: c_int = 1;
+/// `REDISMODULE_EVENTLOOP_READABLE`.
+pub const READABLE: c_int = 1;
+
+macro_rules! opaque {
+    ($($(#[$doc:meta])* $name:ident)*) => { $($(#[$doc])* #[repr(C)] #[derive(Debug)] pub struct $name { _private: [u8; 0] })* };
+}
+opaque! {
+    /// `RedisModuleCtx`.
+    Ctx
+    /// `RedisModuleString`.
+    Text
+    /// `RedisModuleCallReply`.
+    Reply
+    /// `RedisModuleBlockedClient`.
+    Blocked
+    /// `RedisModuleCommandFilterCtx`.
+    FilterCtx
+    /// `RedisModuleServerInfoData`.
+    ServerInfo
+    /// `RedisModuleInfoCtx`.
+    InfoCtx
+}
+
+/// `RedisModuleEvent`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ServerEvent {
+    /// Which kind.
+    pub id: u64,
+    /// Version of its data.
+    pub version: u64,
+}
+
+impl ServerEvent {
+    /// `RedisModuleEvent_FlushDB`.
+    pub const FLUSH: Self = Self { id: 2, version: 1 };
+    /// `RedisModuleEvent_ClientChange`.
+    pub const CLIENT: Self = Self { id: 4, version: 1 };
+    /// `RedisModuleEvent_SwapDB`.
+    pub const SWAP: Self = Self { id: 11, version: 1 };
+    /// `RedisModuleEvent_EventLoop`.
+    pub const LOOP: Self = Self { id: 15, version: 1 };
+}
+
+/// The beginning of `RedisModuleClientInfo`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ClientInfo {
+    version: u64,
+    flags: u64,
+    /// Which client.
+    pub id: u64,
+}
+
+/// A command of this module.
+pub type Command = unsafe extern "C" fn(*mut Ctx, *mut *mut Text, c_int) -> c_int;
+type Filter = unsafe extern "C" fn(*mut FilterCtx);
+type OnEvent = unsafe extern "C" fn(*mut Ctx, ServerEvent, u64, *mut c_void);
+type OnReadable = unsafe extern "C" fn(c_int, *mut c_void, c_int);
+type OnKey = unsafe extern "C" fn(*mut Ctx, c_int, *const c_char, *mut Text) -> c_int;
+type Free = unsafe extern "C" fn(*mut Ctx, *mut c_void);
+type OnInfo = unsafe extern "C" fn(*mut InfoCtx, c_int);
+
+macro_rules! functions {
+    ($($name:ident $redis:literal: $type:ty;)*) => {
+        struct Functions { $($name: $type),* }
+        impl Functions {
+            /// # Safety
+            /// `ctx` is what `RedisModule_OnLoad` was given.
+            unsafe fn look_up(ctx: *mut Ctx) -> Result<Self, &'static str> {
+                type Look = unsafe extern "C" fn(*const c_char, *mut *mut c_void) -> c_int;
+                // SAFETY: a context begins with the function that looks up all others (redismodule.h, RedisModule_Init).
+                let look: Look = unsafe { *ctx.cast::<Look>() };
+                Ok(Self { $($name: {
+                    let mut found = std::ptr::null_mut::<c_void>();
+                    let name = concat!("RedisModule_", $redis, "\0");
+                    // SAFETY: a text that ends with zero, and a place for one pointer.
+                    let done = unsafe { look(name.as_ptr().cast(), &raw mut found) };
+                    if done != OK || found.is_null() {
+                        return Err($redis);
+                    }
+                    // SAFETY: redismodule.h declares that function with this type.
+                    unsafe { std::mem::transmute::<*mut c_void, $type>(found) }
+                }),* })
+            }
+        }
+    };
+}
+
+functions! {
+    set_attributes "SetModuleAttribs": unsafe extern "C" fn(*mut Ctx, *const c_char, c_int, c_int);
+    create_command "CreateCommand": unsafe extern "C" fn(*mut Ctx, *const c_char, Command, *const c_char, c_int, c_int, c_int) -> c_int;
+    register_filter "RegisterCommandFilter": unsafe extern "C" fn(*mut Ctx, Filter, c_int) -> *mut c_void;
+    filter_get "CommandFilterArgGet": unsafe extern "C" fn(*mut FilterCtx, c_int) -> *mut Text;
+    filter_insert "CommandFilterArgInsert": unsafe extern "C" fn(*mut FilterCtx, c_int, *mut Text) -> c_int;
+    create_string "CreateString": unsafe extern "C" fn(*mut Ctx, *const c_char, usize) -> *mut Text;
+    free_string "FreeString": unsafe extern "C" fn(*mut Ctx, *mut Text);
+    retain_string "RetainString": unsafe extern "C" fn(*mut Ctx, *mut Text);
+    string_bytes "StringPtrLen": unsafe extern "C" fn(*const Text, *mut usize) -> *const c_char;
+    call "Call": unsafe extern "C" fn(*mut Ctx, *const c_char, *const c_char, ...) -> *mut Reply;
+    free_reply "FreeCallReply": unsafe extern "C" fn(*mut Reply);
+    reply_type "CallReplyType": unsafe extern "C" fn(*mut Reply) -> c_int;
+    reply_bytes "CallReplyStringPtr": unsafe extern "C" fn(*mut Reply, *mut usize) -> *const c_char;
+    reply_len "CallReplyLength": unsafe extern "C" fn(*mut Reply) -> usize;
+    reply_at "CallReplyArrayElement": unsafe extern "C" fn(*mut Reply, usize) -> *mut Reply;
+    reply_protocol "CallReplyProto": unsafe extern "C" fn(*mut Reply, *mut usize) -> *const c_char;
+    reply_with_null "ReplyWithNull": unsafe extern "C" fn(*mut Ctx) -> c_int;
+    reply_with_double "ReplyWithDouble": unsafe extern "C" fn(*mut Ctx, c_double) -> c_int;
+    reply_with_bool "ReplyWithBool": unsafe extern "C" fn(*mut Ctx, c_int) -> c_int;
+    reply_with_map "ReplyWithMap": unsafe extern "C" fn(*mut Ctx, c_long) -> c_int;
+    reply_with_set "ReplyWithSet": unsafe extern "C" fn(*mut Ctx, c_long) -> c_int;
+    reply_with_big "ReplyWithBigNumber": unsafe extern "C" fn(*mut Ctx, *const c_char, usize) -> c_int;
+    reply_with_verbatim "ReplyWithVerbatimStringType": unsafe extern "C" fn(*mut Ctx, *const c_char, usize, *const c_char) -> c_int;
+    reply_with_error "ReplyWithError": unsafe extern "C" fn(*mut Ctx, *const c_char) -> c_int;
+    reply_with_simple "ReplyWithSimpleString": unsafe extern "C" fn(*mut Ctx, *const c_char) -> c_int;
+    reply_with_array "ReplyWithArray": unsafe extern "C" fn(*mut Ctx, c_long) -> c_int;
+    reply_with_null_array "ReplyWithNullArray": unsafe extern "C" fn(*mut Ctx) -> c_int;
+    reply_with_bytes "ReplyWithStringBuffer": unsafe extern "C" fn(*mut Ctx, *const c_char, usize) -> c_int;
+    reply_with_number "ReplyWithLongLong": unsafe extern "C" fn(*mut Ctx, c_longlong) -> c_int;
+    block "BlockClient": unsafe extern "C" fn(*mut Ctx, Option<Command>, Option<Command>, Option<Free>, c_longlong) -> *mut Blocked;
+    unblock "UnblockClient": unsafe extern "C" fn(*mut Blocked, *mut c_void) -> c_int;
+    private "GetBlockedClientPrivateData": unsafe extern "C" fn(*mut Ctx) -> *mut c_void;
+    client_id "GetClientId": unsafe extern "C" fn(*mut Ctx) -> c_ulonglong;
+    database "GetSelectedDb": unsafe extern "C" fn(*mut Ctx) -> c_int;
+    select "SelectDb": unsafe extern "C" fn(*mut Ctx, c_int) -> c_int;
+    flags "GetContextFlags": unsafe extern "C" fn(*mut Ctx) -> c_int;
+    detached "GetDetachedThreadSafeContext": unsafe extern "C" fn(*mut Ctx) -> *mut Ctx;
+    loop_add "EventLoopAdd": unsafe extern "C" fn(c_int, c_int, OnReadable, *mut c_void) -> c_int;
+    subscribe "SubscribeToServerEvent": unsafe extern "C" fn(*mut Ctx, ServerEvent, OnEvent) -> c_int;
+    on_keys "SubscribeToKeyspaceEvents": unsafe extern "C" fn(*mut Ctx, c_int, OnKey) -> c_int;
+    server_info "GetServerInfo": unsafe extern "C" fn(*mut Ctx, *const c_char) -> *mut ServerInfo;
+    free_info "FreeServerInfo": unsafe extern "C" fn(*mut Ctx, *mut ServerInfo);
+    info_number "ServerInfoGetFieldUnsigned": unsafe extern "C" fn(*mut ServerInfo, *const c_char, *mut c_int) -> c_ulonglong;
+    register_info "RegisterInfoFunc": unsafe extern "C" fn(*mut Ctx, OnInfo) -> c_int;
+    info_section "InfoAddSection": unsafe extern "C" fn(*mut InfoCtx, *const c_char) -> c_int;
+    info_text "InfoAddFieldCString": unsafe extern "C" fn(*mut InfoCtx, *const c_char, *const c_char) -> c_int;
+    info_count "InfoAddFieldULongLong": unsafe extern "C" fn(*mut InfoCtx, *const c_char, c_ulonglong) -> c_int;
+    log "Log": unsafe extern "C" fn(*mut Ctx, *const c_char, *const c_char, ...);
+}
+
+static FUNCTIONS: OnceLock<Functions> = OnceLock::new();
+
+fn f() -> &'static Functions {
+    FUNCTIONS.get().expect("the module is loaded")
+}
+
+fn c(text: &str) -> CString {
+    CString::new(text.replace('\0', " ")).expect("no zero is left")
+}
+
+/// Looks all functions up, and names the module.
+///
+/// # Safety
+/// `ctx` is what `RedisModule_OnLoad` was given.
+///
+/// # Errors
+/// The name of a function that this server has not got.
+pub unsafe fn init(ctx: *mut Ctx, name: &str, version: c_int) -> Result<(), &'static str> {
+    // SAFETY: as the caller says.
+    let functions = unsafe { Functions::look_up(ctx) }?;
+    let functions = FUNCTIONS.get_or_init(|| functions);
+    // SAFETY: a context of this server; the name is copied.
+    unsafe { (functions.set_attributes)(ctx, c(name).as_ptr(), version, 1) };
+    Ok(())
+}
+
+/// The bytes of a text.
+///
+/// # Safety
+/// It lives as long as it is looked at.
+pub unsafe fn bytes<'a>(text: *const Text) -> &'a [u8] {
+    let mut len = 0;
+    // SAFETY: a text of this server.
+    unsafe {
+        let start = (f().string_bytes)(text, &raw mut len);
+        std::slice::from_raw_parts(start.cast(), len)
+    }
+}
+
+/// A reply of [`Api::call`], freed when it is dropped.
+#[derive(Debug)]
+pub struct Owned(*mut Reply);
+
+impl Owned {
+    /// `REDISMODULE_REPLY_ERROR`.
+    #[must_use]
+    pub fn error(&self) -> Option<String> {
+        // SAFETY: a reply that lives.
+        (unsafe { (f().reply_type)(self.0) } == 1).then(|| text_of(self.0))
+    }
+
+    /// As it goes to a client. A reply belongs to the context in which it was made, which does not outlive a command: what is answered later is copied.
+    #[must_use]
+    pub fn protocol(&self) -> Vec<u8> {
+        let mut len = 0;
+        // SAFETY: a reply that lives; the bytes are copied.
+        unsafe {
+            let start = (f().reply_protocol)(self.0, &raw mut len);
+            std::slice::from_raw_parts(start.cast(), len).to_vec()
+        }
+    }
+
+    /// The elements, if it is an array, with theirs.
+    #[must_use]
+    pub fn tree(&self) -> Tree {
+        tree(self.0)
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // SAFETY: it is ours, and freed once.
+        unsafe { (f().free_reply)(self.0) };
+    }
+}
+
+/// A reply in words.
+#[derive(Debug)]
+pub enum Tree {
+    /// An array or a set.
+    Array(Vec<Tree>),
+    /// Anything else; numbers and nulls are empty.
+    Text(String),
+}
+
+impl Tree {
+    /// The element at this place, if there is one.
+    #[must_use]
+    pub fn at(&self, at: usize) -> Option<&Tree> {
+        match self {
+            Self::Array(elements) => elements.get(at),
+            Self::Text(_) => None,
+        }
+    }
+
+    /// Its elements.
+    #[must_use]
+    pub fn elements(&self) -> &[Tree] {
+        match self {
+            Self::Array(elements) => elements,
+            Self::Text(_) => &[],
+        }
+    }
+
+    /// Its text.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Array(_) => "",
+            Self::Text(text) => text,
+        }
+    }
+}
+
+fn text_of(reply: *mut Reply) -> String {
+    let mut len = 0;
+    // SAFETY: a reply that lives; the bytes are copied.
+    unsafe {
+        let start = (f().reply_bytes)(reply, &raw mut len);
+        if start.is_null() {
+            return String::new();
+        }
+        String::from_utf8_lossy(std::slice::from_raw_parts(start.cast(), len)).into_owned()
+    }
+}
+
+fn tree(reply: *mut Reply) -> Tree {
+    if reply.is_null() {
+        return Tree::Text(String::new());
+    }
+    // SAFETY: a reply that lives; its elements live with it. 3 is an array, 6 a set (RESP3).
+    unsafe {
+        match (f().reply_type)(reply) {
+            3 | 6 => Tree::Array((0..(f().reply_len)(reply)).map(|at| tree((f().reply_at)(reply, at))).collect()),
+            _ => Tree::Text(text_of(reply)),
+        }
+    }
+}
+
+/// A context, and what can be done with it.
+#[derive(Clone, Copy, Debug)]
+pub struct Api(pub *mut Ctx);
+
+impl Api {
+    /// # Panics
+    /// If the server refuses, which it does for a name that is taken.
+    pub fn command(self, name: &str, command: Command, flags: &str) {
+        // SAFETY: the texts are copied.
+        let done = unsafe { (f().create_command)(self.0, c(name).as_ptr(), command, c(flags).as_ptr(), 0, 0, 0) };
+        assert_eq!(done, OK, "the command {name}");
+    }
+
+    /// Every command passes this filter.
+    pub fn filter(self, filter: Filter) {
+        // SAFETY: the filter is for ever: this module is not unloaded.
+        unsafe { (f().register_filter)(self.0, filter, FILTER_NOT_OWN) };
+    }
+
+    /// Calls a command with these arguments. With `effects`, what it changes goes to replicas and into the append-only file.
+    #[must_use]
+    pub fn call(self, name: &str, arguments: &[&str]) -> Owned {
+        let name = c(name);
+        let texts: Vec<*mut Text> = arguments.iter().map(|text| self.text(text.as_bytes())).collect();
+        // SAFETY: "v" takes an array of texts and its length.
+        let reply = unsafe { (f().call)(self.0, name.as_ptr(), c"Ev".as_ptr(), texts.as_ptr(), texts.len()) };
+        // SAFETY: made above, and not used any more.
+        texts.iter().for_each(|text| unsafe { (f().free_string)(self.0, *text) });
+        Owned(reply)
+    }
+
+    /// Calls what a client asked for, by its rights: effects go to replicas, the reply is of the client's protocol.
+    ///
+    /// # Safety
+    /// The texts live.
+    #[must_use]
+    pub unsafe fn call_for_client(self, argv: &[*mut Text]) -> Option<Owned> {
+        let (name, arguments) = argv.split_first()?;
+        let mut len = 0;
+        // SAFETY: texts of this server end with zero; "v" takes an array of texts and its length.
+        let reply = unsafe {
+            let name = (f().string_bytes)(*name, &raw mut len);
+            (f().call)(self.0, name, c"v!EC0M".as_ptr(), arguments.as_ptr(), arguments.len())
+        };
+        (!reply.is_null()).then_some(Owned(reply))
+    }
+
+    /// A text of the server, to be freed.
+    #[must_use]
+    pub fn text(self, bytes: &[u8]) -> *mut Text {
+        // SAFETY: the bytes are copied.
+        unsafe { (f().create_string)(self.0, bytes.as_ptr().cast(), bytes.len()) }
+    }
+
+    /// Keeps a text beyond the call in which it was given.
+    ///
+    /// # Safety
+    /// It lives.
+    pub unsafe fn keep(self, text: *mut Text) {
+        // SAFETY: as the caller says.
+        unsafe { (f().retain_string)(self.0, text) };
+    }
+
+    /// Frees a text that was made or kept.
+    ///
+    /// # Safety
+    /// It was, and is not used again.
+    pub unsafe fn free(self, text: *mut Text) {
+        // SAFETY: as the caller says.
+        unsafe { (f().free_string)(self.0, text) };
+    }
+
+    /// Replies what another command replied ([`Owned::protocol`]).
+    pub fn reply(self, mut protocol: &[u8]) -> c_int {
+        while self.reply_part(&mut protocol).is_some() && !protocol.is_empty() {}
+        OK
+    }
+
+    /// The head of one value, or all of it if nothing is in it.
+    fn reply_part(self, rest: &mut &[u8]) -> Option<()> {
+        let end = rest.windows(2).position(|two| two == b"\r\n")?;
+        let (kind, head) = rest[..end].split_first()?;
+        *rest = &rest[end + 2..];
+        let text = std::str::from_utf8(head).unwrap_or_default();
+        let count = || text.parse::<c_long>().ok();
+        // SAFETY: a context; texts are copied, and end with zero where no length is given.
+        unsafe {
+            match kind {
+                b'$' | b'=' => {
+                    let Ok(len) = usize::try_from(count()?) else {
+                        (f().reply_with_null)(self.0);
+                        return Some(());
+                    };
+                    let (bytes, tail) = rest.split_at_checked(len)?;
+                    *rest = tail.get(2..)?;
+                    match bytes.get(..4).filter(|_| *kind == b'=') {
+                        // Three letters say what it is, and a colon follows.
+                        Some(what) => {
+                            let what = c(std::str::from_utf8(&what[..3]).unwrap_or("txt"));
+                            (f().reply_with_verbatim)(self.0, bytes[4..].as_ptr().cast(), len - 4, what.as_ptr())
+                        }
+                        None => self.bytes(bytes),
+                    }
+                }
+                b'+' => self.status(&String::from_utf8_lossy(head)),
+                b'-' => self.error(&String::from_utf8_lossy(head)),
+                b':' => self.number(text.parse().ok()?),
+                b'*' if count()? < 0 => self.null_array(),
+                b'*' | b'>' => (f().reply_with_array)(self.0, count()?),
+                b'%' => (f().reply_with_map)(self.0, count()?),
+                b'~' => (f().reply_with_set)(self.0, count()?),
+                b',' => (f().reply_with_double)(self.0, text.parse().ok()?),
+                b'#' => (f().reply_with_bool)(self.0, c_int::from(text == "t")),
+                b'(' => (f().reply_with_big)(self.0, head.as_ptr().cast(), head.len()),
+                _ => (f().reply_with_null)(self.0),
+            };
+        }
+        Some(())
+    }
+
+    /// Replies an error: its first word is its code.
+    pub fn error(self, text: &str) -> c_int {
+        // SAFETY: the text is copied.
+        unsafe { (f().reply_with_error)(self.0, c(text).as_ptr()) }
+    }
+
+    /// Replies a status.
+    pub fn status(self, text: &str) -> c_int {
+        // SAFETY: the text is copied.
+        unsafe { (f().reply_with_simple)(self.0, c(text).as_ptr()) }
+    }
+
+    /// Replies an array; its elements follow.
+    pub fn array(self, len: usize) -> c_int {
+        // SAFETY: a context.
+        unsafe { (f().reply_with_array)(self.0, len as c_long) }
+    }
+
+    /// Replies that there is nothing, as an aborted transaction does.
+    pub fn null_array(self) -> c_int {
+        // SAFETY: a context.
+        unsafe { (f().reply_with_null_array)(self.0) }
+    }
+
+    /// Replies a text.
+    pub fn bytes(self, bytes: &[u8]) -> c_int {
+        // SAFETY: the bytes are copied.
+        unsafe { (f().reply_with_bytes)(self.0, bytes.as_ptr().cast(), bytes.len()) }
+    }
+
+    /// Replies a number.
+    pub fn number(self, number: i64) -> c_int {
+        // SAFETY: a context.
+        unsafe { (f().reply_with_number)(self.0, number) }
+    }
+
+    /// The client of this context waits until [`unblock`]; `free` is given what was handed over there.
+    #[must_use]
+    pub fn block(self, reply: Command, free: Free) -> *mut Blocked {
+        // SAFETY: functions of this module, which stays.
+        unsafe { (f().block)(self.0, Some(reply), None, Some(free), 0) }
+    }
+
+    /// What was handed over to [`unblock`], in a reply's function.
+    #[must_use]
+    pub fn private(self) -> *mut c_void {
+        // SAFETY: a context.
+        unsafe { (f().private)(self.0) }
+    }
+
+    /// The client's number.
+    #[must_use]
+    pub fn client(self) -> u64 {
+        // SAFETY: a context.
+        unsafe { (f().client_id)(self.0) }
+    }
+
+    /// The client's database.
+    #[must_use]
+    pub fn database(self) -> i32 {
+        // SAFETY: a context.
+        unsafe { (f().database)(self.0) }
+    }
+
+    /// Changes the client's database, for good; `false` for one that is not there.
+    #[must_use]
+    pub fn select(self, database: i32) -> bool {
+        // SAFETY: a context.
+        unsafe { (f().select)(self.0, database) == OK }
+    }
+
+    /// Whether this client cannot wait: a script, a transaction of the server's own, or a module calls.
+    #[must_use]
+    pub fn cannot_wait(self) -> bool {
+        // REDISMODULE_CTX_FLAGS_LUA, _MULTI, _DENY_BLOCKING.
+        // SAFETY: a context.
+        unsafe { (f().flags)(self.0) & (1 | 2 | 1 << 21) != 0 }
+    }
+
+    /// Whether the server loads its data.
+    #[must_use]
+    pub fn is_loading(self) -> bool {
+        // REDISMODULE_CTX_FLAGS_LOADING.
+        // SAFETY: a context.
+        unsafe { (f().flags)(self.0) & (1 << 13) != 0 }
+    }
+
+    /// A context for what no client asked for.
+    #[must_use]
+    pub fn detached(self) -> Api {
+        // SAFETY: a context; the new one is kept for ever.
+        Api(unsafe { (f().detached)(self.0) })
+    }
+
+    /// Calls this function in the server's event loop when the descriptor is readable.
+    ///
+    /// # Panics
+    /// If the server refuses the descriptor.
+    pub fn on_readable(self, fd: c_int, function: OnReadable) {
+        // SAFETY: a function of this module, which stays.
+        let done = unsafe { (f().loop_add)(fd, READABLE, function, std::ptr::null_mut()) };
+        assert_eq!(done, OK, "a descriptor in the event loop");
+    }
+
+    /// Calls this function for events of the server.
+    pub fn on_event(self, event: ServerEvent, function: OnEvent) {
+        // SAFETY: a function of this module, which stays.
+        unsafe { (f().subscribe)(self.0, event, function) };
+    }
+
+    /// Calls this function for every key that changes.
+    pub fn on_keys(self, function: OnKey) {
+        // REDISMODULE_NOTIFY_ALL and what modules notify.
+        let all = (2..=10).map(|bit| 1 << bit).sum::<c_int>() | 1 << 13;
+        // SAFETY: a function of this module, which stays.
+        unsafe { (f().on_keys)(self.0, all, function) };
+    }
+
+    /// A number of the section *replication* of INFO.
+    #[must_use]
+    pub fn replication(self, field: &CStr) -> Option<u64> {
+        let mut error = OK;
+        // SAFETY: made, read and freed here.
+        unsafe {
+            let info = (f().server_info)(self.0, c"replication".as_ptr());
+            let number = (f().info_number)(info, field.as_ptr(), &raw mut error);
+            (f().free_info)(self.0, info);
+            (error == OK).then_some(number)
+        }
+    }
+
+    /// A section of INFO.
+    pub fn on_info(self, function: OnInfo) {
+        // SAFETY: a function of this module, which stays.
+        unsafe { (f().register_info)(self.0, function) };
+    }
+
+    /// Writes a line into the server's log.
+    pub fn log(self, level: &CStr, text: &str) {
+        // SAFETY: the format takes one text.
+        unsafe { (f().log)(self.0, level.as_ptr(), c"%s".as_ptr(), c(text).as_ptr()) };
+    }
+}
+
+/// A client that waits gets its reply. Any thread may call it.
+///
+/// # Safety
+/// It waits, and this is called once; `private` is what its functions expect.
+pub unsafe fn unblock(client: *mut Blocked, private: *mut c_void) {
+    // SAFETY: as the caller says.
+    unsafe { (f().unblock)(client, private) };
+}
+
+/// The name of the command that passes a filter.
+///
+/// # Safety
+/// `ctx` is what the filter was given; the name is not used behind its end.
+#[must_use]
+pub unsafe fn filtered<'a>(ctx: *mut FilterCtx) -> &'a [u8] {
+    // SAFETY: every command has a name.
+    unsafe { bytes((f().filter_get)(ctx, 0)) }
+}
+
+/// What passes a filter becomes arguments of this command.
+///
+/// # Safety
+/// `ctx` is what the filter was given; the text was kept for it.
+pub unsafe fn redirect(ctx: *mut FilterCtx, command: *mut Text) {
+    // SAFETY: as the caller says.
+    unsafe {
+        (f().retain_string)(std::ptr::null_mut(), command);
+        (f().filter_insert)(ctx, 0, command)
+    };
+}
+
+/// Fields of a section of INFO.
+///
+/// # Safety
+/// `ctx` is what the function was given.
+pub unsafe fn info(ctx: *mut InfoCtx, texts: &[(&str, String)], numbers: &[(&str, u64)]) {
+    // SAFETY: the texts are copied; an empty name is the module's section.
+    unsafe {
+        if (f().info_section)(ctx, c"".as_ptr()) != OK {
+            return;
+        }
+        for (name, text) in texts {
+            (f().info_text)(ctx, c(name).as_ptr(), c(text).as_ptr());
+        }
+        for (name, number) in numbers {
+            (f().info_count)(ctx, c(name).as_ptr(), *number);
+        }
+    }
+}
+
+// What the C types are on all machines that this is built for.
+const _: () = assert!(size_of::<c_uint>() == 4 && size_of::<c_double>() == 8 && size_of::<c_longlong>() == 8);

@@ -1,0 +1,601 @@
+//! The thread that has the group open: it proposes what this server's replication stream says while the server leads, gives what is decided to the server
+//! while it follows, and finds out what the server should be.
+
+use crate::course::{Course, Meaning, Proposal};
+use crate::replication::{self, Account, Followed, Sync};
+use crate::shared::{Role, Shared, ToGroup, ToServer};
+use fide_client::group::{Event, Group, Options, Stage};
+use fide_client::{Client, Resources, TargetState};
+use std::collections::VecDeque;
+use std::io::{self, BufReader, Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::AsRawFd as _;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+/// Bytes of the stream in one entry.
+const PIECE_MAX: usize = 60_000;
+/// Proposals under way; what comes meanwhile is proposed together.
+const PENDING_MAX: usize = 8;
+/// Decided bytes that wait while this host's server loads its data.
+const KEPT_MAX: usize = 256 << 20;
+/// The leader tells the agents what later servers need, so that they keep no more, every so many bytes of entries.
+const SNAPSHOT_EVERY: usize = 512 << 10;
+/// A leader that lost its member leads again if nobody else does.
+const LEAD_AGAIN: Duration = Duration::from_secs(1);
+/// A server that should lead and has not become a primary by then lets another one.
+const TAKE_OVER_MAX: Duration = Duration::from_secs(10);
+/// What failed is tried again.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// What a server is told when its module is loaded.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The group.
+    pub group: String,
+    /// What this server's process is called where it is monitored.
+    pub name: String,
+    /// The agent's socket; none: where it is by default.
+    pub socket: Option<PathBuf>,
+    /// Where other servers reach this one; none: its host's name and the port.
+    pub address: Option<String>,
+    /// Where this module reaches it.
+    pub own: String,
+    /// Its port.
+    pub port: u16,
+    /// For replication.
+    pub account: Account,
+}
+
+/// This host's server gets its data, from another thread.
+struct Syncing {
+    is_over: Arc<AtomicBool>,
+    result: mpsc::Receiver<io::Result<Followed>>,
+    kept: VecDeque<(u64, Vec<u8>)>,
+    kept_bytes: usize,
+}
+
+enum State {
+    Nothing {
+        since: Instant,
+    },
+    Syncing(Syncing),
+    /// Its data contain what was decided up to `data`, at least, if the leader's term has not ended before that was decided: then it must begin anew.
+    Following {
+        link: TcpStream,
+        fed: u64,
+        data: u64,
+    },
+    /// The server becomes a primary; its stream goes on behind `position`, or it has data of its own. Its link stays until it has read all.
+    TakingOver {
+        position: Option<u64>,
+        _link: Option<TcpStream>,
+        since: Instant,
+    },
+    Leading {
+        source: BufReader<TcpStream>,
+        read: u64,
+        out: Vec<u8>,
+        ticket: u64,
+        acked: Instant,
+    },
+}
+
+struct Worker {
+    settings: Settings,
+    shared: Arc<Shared>,
+    group: Group,
+    fide: Client,
+    host: String,
+    listener: TcpListener,
+    /// The replication id under which this host's server follows.
+    id: String,
+    course: Course,
+    state: State,
+    members: Vec<u16>,
+    /// This leader's process has ended.
+    ended: Option<u64>,
+    /// Since when the group has no leader.
+    headless: Option<Instant>,
+    asked_term: u64,
+    resigned_term: u64,
+    is_forced: bool,
+    unsaved: usize,
+    bytes: Vec<u8>,
+}
+
+/// Runs until the process ends; a lost agent is waited for. The client of the group stays the same, so that this server goes on as the one that it was.
+pub fn run(settings: &Settings, shared: &Arc<Shared>) {
+    let mut said = String::new();
+    let mut say = |why: String| {
+        if why != said {
+            shared.to_server.push(ToServer::Be(Role::Waits(why.clone())));
+            said = why;
+        }
+    };
+    let mut worker = loop {
+        match Worker::new(settings.clone(), shared.clone()) {
+            Ok(worker) => break worker,
+            Err(why) => say(why),
+        }
+        std::thread::sleep(AGAIN);
+    };
+    loop {
+        let why = worker.run();
+        worker.stop();
+        say(why);
+        loop {
+            std::thread::sleep(AGAIN);
+            match worker.reconnect() {
+                Ok(()) => break,
+                Err(why) => say(why),
+            }
+        }
+        say(String::new());
+    }
+}
+
+fn text(e: impl std::fmt::Display) -> String {
+    e.to_string()
+}
+
+impl Worker {
+    fn new(settings: Settings, shared: Arc<Shared>) -> Result<Self, String> {
+        let fide = Client::open(settings.socket.as_deref()).map_err(text)?;
+        if let Err(e) = fide.join(&settings.name, 0) {
+            return Err(format!("its end would not be noticed: {} cannot be joined: {e}", settings.name));
+        }
+        let options = Options { path: settings.socket.clone(), ..Options::default() };
+        let group = Group::open_with(&settings.group, options).map_err(text)?;
+        let listener = TcpListener::bind("127.0.0.1:0").map_err(text)?;
+        listener.set_nonblocking(true).map_err(text)?;
+        let host = fide.agent().node.clone();
+        let id = format!("{:016x}{:024x}", group.client(), std::process::id());
+        Ok(Self {
+            settings,
+            shared,
+            group,
+            fide,
+            host,
+            listener,
+            id,
+            course: Course::default(),
+            state: State::Nothing { since: Instant::now() },
+            members: Vec::new(),
+            ended: None,
+            headless: None,
+            asked_term: 0,
+            resigned_term: 0,
+            is_forced: false,
+            unsaved: 0,
+            bytes: Vec::new(),
+        })
+    }
+
+    fn reconnect(&mut self) -> Result<(), String> {
+        self.group.reconnect().map_err(text)?;
+        self.fide.reconnect().map_err(text)?;
+        self.members.clear();
+        self.headless = None;
+        self.monitor();
+        Ok(())
+    }
+
+    /// Until the agent is gone or something is wrong: why.
+    fn run(&mut self) -> String {
+        loop {
+            if let Err(why) = self.turn() {
+                return why;
+            }
+        }
+    }
+
+    fn turn(&mut self) -> Result<(), String> {
+        self.wait();
+        self.shared.to_group.bell.hush();
+        while let Some(asked) = self.shared.to_group.pop() {
+            self.asked(&asked)?;
+        }
+        self.synced();
+        self.read_source()?;
+        loop {
+            match self.group.poll(Some(Duration::ZERO)) {
+                Ok(Some(event)) => self.event(event)?,
+                Ok(None) => break,
+                Err(e) => return Err(format!("the agent is not there: {e}")),
+            }
+        }
+        while let Some(event) = self.fide.poll(Some(Duration::ZERO)).map_err(text)? {
+            self.verdict(&event);
+        }
+        self.look_for_a_leader()?;
+        self.propose_stream()?;
+        self.show();
+        Ok(())
+    }
+
+    fn wait(&self) {
+        let other = match &self.state {
+            State::Leading { source, .. } => source.get_ref().as_raw_fd(),
+            State::Following { link, .. } => link.as_raw_fd(),
+            _ => -1,
+        };
+        let fds = [self.shared.to_group.bell.fd(), self.group.as_raw_fd(), self.fide.as_raw_fd(), other];
+        let mut fds = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+        let timeout_ms = if self.group.pending() > 0 { 2 } else { 50 };
+        // SAFETY: the array is as long as said.
+        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
+    }
+
+    fn propose(&mut self, proposal: Proposal<'_>) -> Result<(), String> {
+        let mut bytes = std::mem::take(&mut self.bytes);
+        proposal.write(&mut bytes);
+        let done = self.group.propose(&bytes).map_err(text);
+        self.bytes = bytes;
+        done.map(|_| ())
+    }
+
+    // ---- who leads ------------------------------------------------------------------------------------------------------
+
+    fn is_own(&self) -> bool {
+        self.course.leader.as_ref().is_some_and(|leader| leader.client == self.group.client())
+    }
+
+    /// Whether this server has everything that is decided, and nothing else.
+    fn is_in_sync(&self) -> bool {
+        match &self.state {
+            State::Following { data, .. } => self.course.offset.is_some_and(|offset| offset >= *data),
+            State::Leading { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// If nobody leads, a server that has all that is decided asks to; the first such entry counts.
+    fn look_for_a_leader(&mut self) -> Result<(), String> {
+        if self.members.is_empty() || self.group.standing().is_none_or(|standing| standing.stage != Stage::Running) {
+            return Ok(());
+        }
+        let is_stuck = match &self.state {
+            State::Nothing { .. } => true,
+            State::TakingOver { since, .. } => since.elapsed() >= TAKE_OVER_MAX,
+            _ => false,
+        };
+        if self.is_own() && !self.course.resigned && is_stuck && self.resigned_term < self.course.term {
+            let term = self.course.term;
+            self.resigned_term = term;
+            self.propose(Proposal::Resign { term })?;
+        }
+        let leads = self.course.leader.as_ref().is_some_and(|leader| {
+            !self.course.resigned && self.ended != Some(leader.client) && self.members.contains(&leader.member)
+        });
+        if leads && !self.is_forced {
+            self.headless = None;
+            return Ok(());
+        }
+        let since = *self.headless.get_or_insert_with(Instant::now);
+        let is_able = match &self.state {
+            State::Following { .. } => self.is_in_sync(),
+            State::Leading { .. } => since.elapsed() >= LEAD_AGAIN,
+            // Who led last has all that was decided.
+            State::Nothing { since } => self.course.term == 0 || self.is_own() && since.elapsed() >= LEAD_AGAIN,
+            _ => false,
+        };
+        let term = self.course.term + 1;
+        if (is_able || self.is_forced) && self.asked_term < term {
+            (self.asked_term, self.is_forced) = (term, false);
+            let host = self.host.clone();
+            let address = self.settings.address.clone().unwrap_or_else(|| format!("{host}:{}", self.settings.port));
+            self.propose(Proposal::Lead { term, host: &host, address: &address })?;
+        }
+        Ok(())
+    }
+
+    fn asked(&mut self, asked: &ToGroup) -> Result<(), String> {
+        match asked {
+            ToGroup::TookOver => {
+                if let State::TakingOver { position, .. } = self.state {
+                    self.lead(position)?;
+                }
+            }
+            ToGroup::StepDown if self.is_own() && !self.course.resigned => {
+                let term = self.course.term;
+                self.propose(Proposal::Resign { term })?;
+            }
+            ToGroup::StepDown => {}
+            ToGroup::Force => self.is_forced = true,
+        }
+        Ok(())
+    }
+
+    /// The server is a primary: its stream is read from here on.
+    fn lead(&mut self, position: Option<u64>) -> Result<(), String> {
+        let from = position.map(|offset| (self.id.as_str(), offset));
+        let attached = replication::attach(&self.settings.own, &self.settings.account, from);
+        let (mut source, sync) = attached.map_err(|e| format!("this server's own stream: {e}"))?;
+        let read = match (sync, position) {
+            (Sync::Continues, Some(offset)) => offset,
+            (Sync::Continues, None) => return Err("this server's own stream has no beginning".into()),
+            (Sync::Whole(offset), _) => {
+                replication::pass_data(&mut source, &mut io::sink(), &AtomicBool::new(false)).map_err(text)?;
+                offset
+            }
+        };
+        source.get_ref().set_nonblocking(true).map_err(text)?;
+        self.shared.decided.store(read, Ordering::Release);
+        self.shared.confirmed.store(self.shared.ticket.load(Ordering::Acquire), Ordering::Release);
+        let ticket = self.shared.ticket.load(Ordering::Acquire);
+        self.state = State::Leading { source, read, out: Vec::new(), ticket, acked: Instant::now() };
+        // Empty, so that all know where the stream begins.
+        let term = self.course.term;
+        self.propose(Proposal::Stream { term, start: read, ticket, bytes: &[] })?;
+        self.shared.to_server.push(ToServer::Be(Role::Leads));
+        Ok(())
+    }
+
+    fn follow(&mut self) {
+        self.stop();
+        let Some(leader) = self.course.leader.clone().filter(|_| !self.is_own()) else { return };
+        let Ok(port) = self.listener.local_addr().map(|address| address.port()) else { return };
+        let Ok(listener) = self.listener.try_clone() else { return };
+        self.shared.to_server.push(ToServer::Follow { port, leader: leader.address.clone() });
+        let (tell, result) = mpsc::channel();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (over, shared) = (is_over.clone(), self.shared.clone());
+        let (account, id) = (self.settings.account.clone(), self.id.clone());
+        std::thread::spawn(move || {
+            let _ = tell.send(replication::give_data(&listener, &leader.address, &account, &id, &over));
+            shared.to_group.bell.ring();
+        });
+        self.state = State::Syncing(Syncing { is_over, result, kept: VecDeque::new(), kept_bytes: 0 });
+    }
+
+    fn stop(&mut self) {
+        match std::mem::replace(&mut self.state, State::Nothing { since: Instant::now() }) {
+            State::Syncing(syncing) => syncing.is_over.store(true, Ordering::Relaxed),
+            State::Following { link, .. } => drop(link.shutdown(Shutdown::Both)),
+            State::Leading { .. } | State::TakingOver { .. } => {
+                self.shared.to_server.push(ToServer::Be(Role::Waits("another server leads now".into())));
+            }
+            State::Nothing { .. } => {}
+        }
+    }
+
+    // ---- entries --------------------------------------------------------------------------------------------------------
+
+    fn event(&mut self, event: Event) -> Result<(), String> {
+        match event {
+            Event::Entry(entry) => {
+                self.unsaved += entry.bytes.len();
+                let mut course = std::mem::take(&mut self.course);
+                let before = course.offset;
+                let meaning = course.apply(entry.client, entry.member, &entry.bytes);
+                self.course = course;
+                match meaning {
+                    Meaning::Void => {}
+                    Meaning::Leads => self.has_leader(before)?,
+                    Meaning::Resigned if self.is_own() => self.stop(),
+                    Meaning::Resigned => {}
+                    Meaning::Decided { start, follows, ticket, bytes } => self.decided(start, follows, ticket, bytes),
+                }
+                if self.unsaved >= SNAPSHOT_EVERY && self.is_own() {
+                    self.unsaved = 0;
+                    self.group.keep_snapshot(entry.index, &self.course.snapshot()).map_err(text)?;
+                }
+            }
+            Event::Snapshot { bytes, .. } => {
+                self.course = Course::of_snapshot(&bytes)
+                    .ok_or("the group's snapshot is not of Redis servers: another application uses it")?;
+                self.follow();
+                self.monitor();
+            }
+            Event::Members(members) => self.members = members,
+            Event::Refused { why, .. } => return Err(why),
+            Event::Standing(_) => {}
+        }
+        Ok(())
+    }
+
+    fn has_leader(&mut self, decided: Option<u64>) -> Result<(), String> {
+        self.headless = None;
+        if !self.is_own() {
+            self.monitor();
+            let address = self.course.leader.as_ref().map(|leader| leader.address.clone()).unwrap_or_default();
+            match &self.state {
+                // The next leader had all that this server has.
+                State::Following { fed, data, .. } if fed >= data && decided == Some(*fed) => {
+                    self.shared.to_server.push(ToServer::Be(Role::Follows(address)));
+                }
+                _ => self.follow(),
+            }
+            return Ok(());
+        }
+        if let State::Leading { read, out, ticket, .. } = &mut self.state {
+            // What was under way is void. All that this server's data contain is the beginning of the new term; the others get it anew.
+            out.clear();
+            let (start, ticket, term) = (*read, *ticket, self.course.term);
+            self.shared.decided.store(start, Ordering::Release);
+            self.shared.to_server.push(ToServer::Be(Role::Waits("this server leads anew".into())));
+            self.propose(Proposal::Stream { term, start, ticket, bytes: &[] })?;
+            self.shared.to_server.push(ToServer::Be(Role::Leads));
+            return Ok(());
+        }
+        let (position, link) = match std::mem::replace(&mut self.state, State::Nothing { since: Instant::now() }) {
+            State::Following { fed, link, .. } => (Some(fed), Some(link)),
+            State::Syncing(syncing) => {
+                syncing.is_over.store(true, Ordering::Relaxed);
+                (None, None)
+            }
+            _ => (None, None),
+        };
+        self.state = State::TakingOver { position, _link: link, since: Instant::now() };
+        self.shared.to_server.push(ToServer::TakeOver(position.unwrap_or(0)));
+        Ok(())
+    }
+
+    fn decided(&mut self, start: u64, follows: bool, ticket: u64, bytes: &[u8]) {
+        let end = start + bytes.len() as u64;
+        match &mut self.state {
+            State::Leading { .. } if self.course.leader.as_ref().is_some_and(|leader| leader.client == self.group.client()) => {
+                self.shared.decided.fetch_max(end, Ordering::Release);
+                self.shared.confirmed.fetch_max(ticket, Ordering::Release);
+                self.shared.to_server.bell.ring();
+            }
+            State::Following { link, fed, .. } => {
+                let is_next = start <= *fed && (follows || start == *fed);
+                let is_fed = is_next && feed(link, fed, start, bytes).is_ok();
+                if !is_fed {
+                    self.follow();
+                }
+            }
+            State::Syncing(syncing) => {
+                if !follows {
+                    syncing.kept.clear();
+                    syncing.kept_bytes = 0;
+                }
+                syncing.kept_bytes += bytes.len();
+                syncing.kept.push_back((start, bytes.to_vec()));
+                if syncing.kept_bytes > KEPT_MAX {
+                    self.follow();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// This host's server has its data, or could not get them.
+    fn synced(&mut self) {
+        let has_other_leader = self.course.leader.is_some() && !self.is_own();
+        match &mut self.state {
+            State::Syncing(syncing) => match syncing.result.try_recv() {
+                Ok(Ok(Followed { mut stream, offset })) => {
+                    let kept = std::mem::take(&mut syncing.kept);
+                    let mut fed = offset;
+                    let all = kept.into_iter().try_for_each(|(start, bytes)| feed(&mut stream, &mut fed, start, &bytes));
+                    if all.is_ok() {
+                        self.state = State::Following { link: stream, fed, data: offset };
+                    } else {
+                        self.follow();
+                    }
+                }
+                Ok(Err(_)) | Err(mpsc::TryRecvError::Disconnected) => self.state = State::Nothing { since: Instant::now() },
+                Err(mpsc::TryRecvError::Empty) => {}
+            },
+            State::Following { link, .. } => {
+                // It says nothing that matters here, until it hangs up.
+                let mut bytes = [0; 4096];
+                let _ = link.set_nonblocking(true);
+                let read = link.read(&mut bytes);
+                let _ = link.set_nonblocking(false);
+                let is_gone = match read {
+                    Ok(len) => len == 0,
+                    Err(e) => e.kind() != io::ErrorKind::WouldBlock,
+                };
+                if is_gone {
+                    self.follow();
+                }
+            }
+            State::Nothing { since } if has_other_leader && since.elapsed() >= AGAIN => self.follow(),
+            _ => {}
+        }
+    }
+
+    // ---- while this server leads ----------------------------------------------------------------------------------------
+
+    fn read_source(&mut self) -> Result<(), String> {
+        let State::Leading { source, read, out, acked, .. } = &mut self.state else { return Ok(()) };
+        let before = out.len();
+        out.resize(before + (1 << 16), 0);
+        let mut len = before;
+        loop {
+            match source.read(&mut out[len..]) {
+                Ok(0) => return Err("this server has ended its own stream".into()),
+                Ok(got) => len += got,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(e) => return Err(format!("this server's own stream: {e}")),
+            }
+            if len == out.len() {
+                break;
+            }
+        }
+        out.truncate(len);
+        *read += (len - before) as u64;
+        if acked.elapsed() >= Duration::from_secs(1) {
+            *acked = Instant::now();
+            let offset = read.to_string();
+            let ack = format!("*3\r\n$8\r\nREPLCONF\r\n$3\r\nACK\r\n${}\r\n{offset}\r\n", offset.len());
+            let _ = source.get_mut().write(ack.as_bytes());
+        }
+        Ok(())
+    }
+
+    fn propose_stream(&mut self) -> Result<(), String> {
+        let wanted = self.shared.ticket.load(Ordering::Acquire);
+        let term = self.course.term;
+        while self.group.pending() < PENDING_MAX {
+            let State::Leading { read, out, ticket, .. } = &mut self.state else { return Ok(()) };
+            if out.is_empty() && *ticket >= wanted {
+                return Ok(());
+            }
+            *ticket = wanted;
+            let piece: Vec<u8> = out.drain(..out.len().min(PIECE_MAX)).collect();
+            let start = *read - (out.len() + piece.len()) as u64;
+            self.propose(Proposal::Stream { term, start, ticket: wanted, bytes: &piece })?;
+        }
+        Ok(())
+    }
+
+    // ---- verdicts -------------------------------------------------------------------------------------------------------
+
+    fn target(&self) -> Option<String> {
+        let leader = self.course.leader.as_ref()?;
+        Some(format!("{}@{}", self.settings.name, leader.host))
+    }
+
+    /// The leader's process is monitored: its certain end is known at once.
+    fn monitor(&mut self) {
+        let Some(target) = self.target() else { return };
+        let client = self.course.leader.as_ref().map(|leader| leader.client);
+        if let Ok(monitored) = self.fide.monitor(&target, Resources::default())
+            && monitored.state == Some(TargetState::Ended)
+        {
+            self.ended = client;
+        }
+    }
+
+    fn verdict(&mut self, event: &fide_client::Event) {
+        if let fide_client::Event::Failure(verdict) = event
+            && verdict.grade == fide_client::wire::verdict::Grade::Certain
+            && verdict.subject.name == self.target().as_deref().map(Into::into)
+        {
+            self.ended = self.course.leader.as_ref().map(|leader| leader.client);
+        }
+    }
+
+    fn show(&self) {
+        let mut seen = self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.term = self.course.term;
+        seen.index = self.group.index();
+        seen.members = self.members.len() as u64;
+        seen.pending = self.group.pending() as u64;
+        seen.in_sync = self.is_in_sync();
+        let leader = self.course.leader.as_ref().map_or("", |leader| leader.address.as_str());
+        if seen.leader != leader {
+            leader.clone_into(&mut seen.leader);
+        }
+    }
+}
+
+/// The part of these bytes that the server has not got.
+fn feed(link: &mut TcpStream, fed: &mut u64, start: u64, bytes: &[u8]) -> io::Result<()> {
+    if start > *fed {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let known = usize::try_from(*fed - start).unwrap_or(usize::MAX);
+    if let Some(new) = bytes.get(known..) {
+        link.write_all(new)?;
+        *fed += new.len() as u64;
+    }
+    Ok(())
+}

@@ -1,0 +1,290 @@
+//! The replication protocol of Redis, both sides of it: this module takes the stream of the server that leads, as a replica would, and gives the decided
+//! stream to servers that follow, as a primary would. The servers themselves are not changed, and what they agree on is what Redis itself replicates: effects.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longest wait for one line or one piece of data.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// A line of this protocol, or one argument of a command, is no longer.
+const LINE_MAX: usize = 1 << 16;
+
+/// How this module presents itself to servers.
+#[derive(Clone, Debug, Default)]
+pub struct Account {
+    /// `masteruser`.
+    pub user: String,
+    /// `masterauth`.
+    pub password: String,
+}
+
+fn wrong(what: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.into())
+}
+
+fn line(from: &mut BufReader<TcpStream>) -> io::Result<String> {
+    let mut line = Vec::new();
+    from.by_ref().take(LINE_MAX as u64).read_until(b'\n', &mut line)?;
+    let Some(text) = line.strip_suffix(b"\n") else { return Err(io::ErrorKind::UnexpectedEof.into()) };
+    Ok(String::from_utf8_lossy(text.strip_suffix(b"\r").unwrap_or(text)).into_owned())
+}
+
+fn command(to: &mut impl Write, words: &[&str]) -> io::Result<()> {
+    let mut bytes = format!("*{}\r\n", words.len());
+    for word in words {
+        bytes.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+    }
+    to.write_all(bytes.as_bytes())
+}
+
+fn asked(server: &mut BufReader<TcpStream>, words: &[&str]) -> io::Result<String> {
+    command(server.get_mut(), words)?;
+    let reply = line(server)?;
+    match reply.strip_prefix('-') {
+        Some(error) => Err(wrong(format!("{} is answered by {error}", words[0]))),
+        None => Ok(reply),
+    }
+}
+
+/// What a server answers to PSYNC.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Sync {
+    /// The stream goes on where it was asked for.
+    Continues,
+    /// All data come first; the stream behind them begins after this many bytes.
+    Whole(u64),
+}
+
+/// Becomes a replica of a server: of its stream behind `position` (a replication id and bytes of it) if it still has that.
+///
+/// # Errors
+/// What the server answered, or that it did not.
+pub fn attach(address: &str, account: &Account, position: Option<(&str, u64)>) -> io::Result<(BufReader<TcpStream>, Sync)> {
+    let resolved = std::net::ToSocketAddrs::to_socket_addrs(address)?.next();
+    let resolved = resolved.ok_or_else(|| wrong(format!("no address {address}")))?;
+    let stream = TcpStream::connect_timeout(&resolved, Duration::from_secs(2))?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut server = BufReader::with_capacity(1 << 16, stream);
+    match (account.user.as_str(), account.password.as_str()) {
+        (_, "") => String::new(),
+        ("", password) => asked(&mut server, &["AUTH", password])?,
+        (user, password) => asked(&mut server, &["AUTH", user, password])?,
+    };
+    // Without "eof" its data come with their length.
+    asked(&mut server, &["REPLCONF", "capa", "psync2"])?;
+    let answer = match position {
+        Some((id, offset)) => asked(&mut server, &["PSYNC", id, &(offset + 1).to_string()])?,
+        None => asked(&mut server, &["PSYNC", "?", "-1"])?,
+    };
+    let words: Vec<&str> = answer.split_whitespace().collect();
+    match words[..] {
+        ["+CONTINUE", ..] => Ok((server, Sync::Continues)),
+        ["+FULLRESYNC", _, offset] => {
+            let offset = offset.parse().map_err(|_| wrong(format!("PSYNC is answered by {answer}")))?;
+            Ok((server, Sync::Whole(offset)))
+        }
+        _ => Err(wrong(format!("PSYNC is answered by {answer}"))),
+    }
+}
+
+/// Passes the data on that come before the stream.
+///
+/// # Errors
+/// That a side is gone, or `is_over`.
+pub fn pass_data(from: &mut BufReader<TcpStream>, to: &mut impl Write, is_over: &AtomicBool) -> io::Result<()> {
+    let length = loop {
+        let line = line(from)?; // empty ones say that the server is at work
+        match line.strip_prefix('$') {
+            Some(length) => break length.parse::<u64>().map_err(|_| wrong(format!("data of {length} bytes")))?,
+            None if line.is_empty() => to.write_all(b"\n")?,
+            None => return Err(wrong(format!("{line:?} instead of data"))),
+        }
+    };
+    to.write_all(format!("${length}\r\n").as_bytes())?;
+    let mut left = length;
+    while left > 0 {
+        if is_over.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        let bytes = from.fill_buf()?;
+        if bytes.is_empty() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let len = bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        to.write_all(&bytes[..len])?;
+        from.consume(len);
+        left -= len as u64;
+    }
+    Ok(())
+}
+
+fn words(from: &mut BufReader<TcpStream>) -> io::Result<Vec<String>> {
+    let head = line(from)?;
+    let Some(count) = head.strip_prefix('*') else {
+        return Ok(head.split_whitespace().map(str::to_owned).collect());
+    };
+    let count: usize = count.parse().ok().filter(|count| *count <= 64).ok_or_else(|| wrong("a command of that many words"))?;
+    let mut words = Vec::with_capacity(count);
+    for _ in 0..count {
+        let len = line(from)?;
+        let len: usize =
+            len.strip_prefix('$').and_then(|len| len.parse().ok()).ok_or_else(|| wrong("a word without its length"))?;
+        if len > LINE_MAX {
+            return Err(wrong("a word of that length"));
+        }
+        let mut word = vec![0; len + 2];
+        from.read_exact(&mut word)?;
+        word.truncate(len);
+        words.push(String::from_utf8_lossy(&word).into_owned());
+    }
+    Ok(words)
+}
+
+/// Waits for this host's own server to connect as a replica, until it asks for data: its connection.
+///
+/// # Errors
+/// That it did not come, or `is_over`.
+pub fn accept(listener: &TcpListener, is_over: &AtomicBool) -> io::Result<TcpStream> {
+    let until = Instant::now() + PATIENCE;
+    let stream = loop {
+        match listener.accept() {
+            Ok((stream, _)) => break stream,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < until && !is_over.load(Ordering::Relaxed) => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(e) => return Err(e),
+        }
+    };
+    stream.set_nonblocking(false)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut server = BufReader::new(stream);
+    loop {
+        let said = words(&mut server)?;
+        let first = said.first().map(|word| word.to_ascii_uppercase()).unwrap_or_default();
+        match first.as_str() {
+            "PING" => server.get_mut().write_all(b"+PONG\r\n")?,
+            "AUTH" | "REPLCONF" => server.get_mut().write_all(b"+OK\r\n")?,
+            "PSYNC" => return Ok(server.into_inner()),
+            _ => {
+                server.get_mut().write_all(b"-ERR this is no server\r\n")?;
+                return Err(wrong(format!("{first} instead of PSYNC")));
+            }
+        }
+    }
+}
+
+/// The server that follows has all data, and waits for the stream.
+#[derive(Debug)]
+pub struct Followed {
+    /// To that server.
+    pub stream: TcpStream,
+    /// The bytes of the leader's stream that its data contain.
+    pub offset: u64,
+}
+
+/// This host's server gets the leader's data.
+///
+/// # Errors
+/// Which side failed, and how; or `is_over`.
+pub fn give_data(
+    listener: &TcpListener,
+    leader: &str,
+    account: &Account,
+    id: &str,
+    is_over: &AtomicBool,
+) -> io::Result<Followed> {
+    let mut own = accept(listener, is_over)?;
+    let failed = |own: &TcpStream, e: io::Error| {
+        let _ = own.shutdown(Shutdown::Both);
+        e
+    };
+    let (mut from, sync) = attach(leader, account, None).map_err(|e| failed(&own, e))?;
+    let Sync::Whole(offset) = sync else { return Err(failed(&own, wrong("a stream without its data"))) };
+    own.write_all(format!("+FULLRESYNC {id} {offset}\r\n").as_bytes())?;
+    pass_data(&mut from, &mut own, is_over).map_err(|e| failed(&own, e))?;
+    Ok(Followed { stream: own, offset })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(script: impl FnOnce(TcpStream) + Send + 'static) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        std::thread::spawn(move || script(listener.accept().unwrap().0));
+        address
+    }
+
+    /// Reads commands and answers each by the next of these.
+    fn answers(answers: &'static [&'static str]) -> String {
+        pair(move |stream| {
+            let mut from = BufReader::new(stream);
+            for answer in answers {
+                words(&mut from).unwrap();
+                from.get_mut().write_all(answer.as_bytes()).unwrap();
+            }
+            let _ = from.read(&mut [0]);
+        })
+    }
+
+    #[test]
+    fn data_are_passed_on_with_their_length() {
+        let address = answers(&["+OK\r\n", "+FULLRESYNC 0123 77\r\n\n\n$5\r\nREDISstream"]);
+        let (mut from, sync) = attach(&address, &Account::default(), None).unwrap();
+        assert_eq!(sync, Sync::Whole(77));
+        let mut passed = Vec::new();
+        pass_data(&mut from, &mut passed, &AtomicBool::new(false)).unwrap();
+        assert_eq!(passed, b"\n\n$5\r\nREDIS");
+        let mut rest = [0; 6];
+        from.read_exact(&mut rest).unwrap();
+        assert_eq!(&rest, b"stream");
+    }
+
+    #[test]
+    fn a_server_that_refuses_is_quoted() {
+        let address = answers(&["-WRONGPASS invalid\r\n"]);
+        let account = Account { user: "u".into(), password: "p".into() };
+        let error = attach(&address, &account, None).unwrap_err().to_string();
+        assert!(error.contains("WRONGPASS"), "{error}");
+        for answer in [&["+OK\r\n", "+FULLRESYNC 0123 x\r\n"], &["+OK\r\n", "+PARTLY\r\n"]] {
+            assert!(attach(&answers(answer), &Account::default(), None).is_err());
+        }
+    }
+
+    #[test]
+    fn data_that_are_cut_short_or_no_data_are_an_error() {
+        for tail in ["$9\r\nREDIS", "+what\r\n", "$x\r\n", "$5"] {
+            let address = pair(move |mut stream| stream.write_all(tail.as_bytes()).unwrap());
+            let mut from = BufReader::new(TcpStream::connect(address).unwrap());
+            assert!(pass_data(&mut from, &mut Vec::new(), &AtomicBool::new(false)).is_err(), "{tail}");
+        }
+    }
+
+    #[test]
+    fn a_replica_is_answered_until_it_asks_for_data() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let replica = std::thread::spawn(move || {
+            let mut stream = BufReader::new(TcpStream::connect(address).unwrap());
+            for said in [&["PING"][..], &["AUTH", "x"], &["REPLCONF", "capa", "eof"]] {
+                assert!(asked(&mut stream, said).unwrap().starts_with('+'));
+            }
+            command(stream.get_mut(), &["PSYNC", "?", "-1"]).unwrap();
+            stream
+        });
+        accept(&listener, &AtomicBool::new(false)).unwrap();
+        drop(replica.join().unwrap());
+        std::thread::spawn(move || {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(b"*1\r\n$99999999\r\n").unwrap();
+        });
+        assert!(accept(&listener, &AtomicBool::new(false)).is_err(), "a stranger");
+    }
+}
