@@ -1,6 +1,6 @@
 //! The functions of Redis that a module calls, from Redis 7.0 on and in Valkey. They are looked up by name when the module is loaded.
 //!
-//! Everything here belongs to the server's main thread, but [`Api::unblock`].
+//! Everything here belongs to the server's main thread, but [`unblock`].
 
 use std::ffi::{CStr, CString, c_char, c_double, c_int, c_long, c_longlong, c_uint, c_ulonglong, c_void};
 use std::sync::OnceLock;
