@@ -459,6 +459,11 @@ mod tests {
             fill(&mut left);
             let (full_port, left_port) = (port(&full), port(&left));
             drop(left);
+            // The kernel may end it a moment later.
+            let patience = Instant::now() + Duration::from_secs(10);
+            while !matches!(state_of(left_port)[..], [(FIN_WAIT1, 1.., 0)]) && Instant::now() < patience {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             assert!(matches!(state_of(left_port)[..], [(FIN_WAIT1, 1.., 0)]), "{:?}", state_of(left_port));
 
             // Of a dead process only what nobody holds any more.

@@ -519,12 +519,14 @@ fn hostile_messages_hurt_nobody() {
         assert!(receive(&c).contains("error"));
     }
     // Descriptors are not taken.
-    let fds_before = std::fs::read_dir(format!("/proc/{}/fd", w.agent_pid(1))).unwrap().count();
+    let fds = || std::fs::read_dir(format!("/proc/{}/fd", w.agent_pid(1))).unwrap().count();
+    let fds_before = fds();
     for _ in 0..50 {
         send_with_descriptor(&c, br#"{"op":"fly"}"#);
         assert!(receive(&c).contains("invalid"));
     }
-    assert_eq!(std::fs::read_dir(format!("/proc/{}/fd", w.agent_pid(1))).unwrap().count(), fds_before);
+    // Some that were there before may have been closed meanwhile: of connections that ended.
+    assert!(fds() <= fds_before, "{} instead of {fds_before}", fds());
     // A flood of questions whose answers nobody reads: others are served all the same, and memory stays bounded.
     let floods: Vec<OwnedFd> = (0..4).map(|_| raw(&w, 1)).collect();
     for flood in &floods {

@@ -201,7 +201,7 @@ fn a_snapshot_stands_for_the_entries_before_it() {
     runs(&w, 3, "orders");
     let mut on_3 = open(&w, 3, 0, 0, 0);
     let event = wait_for("a snapshot", || match on_3.poll(Some(Duration::from_millis(100))).unwrap() {
-        Some(Event::Standing(_)) | None => None,
+        Some(Event::Standing(_) | Event::Members(_)) | None => None,
         Some(event) => Some(event),
     });
     let Event::Snapshot { index: 8, bytes } = event else { panic!("{event:?}") };
