@@ -161,10 +161,10 @@ fn a_stale_lab_whose_watcher_was_killed_too_is_reaped() {
     creator.child.wait().unwrap();
     wait_for("the watcher to end", || ProcessId::of(watcher).is_none());
 
-    let summary = Lab::list().unwrap().into_iter().find(|l| l.name == creator.lab);
-    // Another test may have made a lab just now, which reaps as well.
-    if let Some(summary) = summary {
-        assert!(summary.stale);
+    let listed = || Lab::list().unwrap().into_iter().find(|l| l.name == creator.lab);
+    // Another test may have made a lab just now, which reaps as well: while it does, the lab is being removed, not stale.
+    wait_for("the lab to be stale, or gone", || listed().is_none_or(|summary| summary.stale));
+    if listed().is_some_and(|summary| summary.stale) {
         let opened = Lab::open(&creator.lab);
         assert!(matches!(opened, Err(LabError::NotUsable { .. } | LabError::NotFound(_))), "{opened:?}");
     }
