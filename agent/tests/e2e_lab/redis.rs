@@ -173,6 +173,30 @@ fn what_is_answered_is_decided_and_all_hold_the_same() {
     }
 }
 
+/// The server goes on with what a client sent at once when it has told modules already that it is about to sleep.
+#[test]
+fn commands_that_are_sent_together_are_answered_in_order() {
+    let Some(of) = Servers::up(2, "huc") else { return };
+    let mut clients: Vec<Client> = (0..8).map(|_| Client::open(&of.w, 1).unwrap()).collect();
+    for (at, client) in clients.iter_mut().enumerate() {
+        for n in 0..32 {
+            client.say(&["RPUSH", &format!("list:{at}"), &n.to_string()]).unwrap();
+            client.say(&["LLEN", &format!("list:{at}")]).unwrap();
+        }
+    }
+    for client in &mut clients {
+        for n in 1..=32 {
+            assert_eq!(client.hear().unwrap(), format!(":{n}"));
+            assert_eq!(client.hear().unwrap(), format!(":{n}"));
+        }
+    }
+    // Reads alone, which change nothing.
+    clients[0].say(&["GET", "none"]).unwrap();
+    clients[0].say(&["GET", "none"]).unwrap();
+    assert_eq!((clients[0].hear().unwrap(), clients[0].hear().unwrap()), ("nil".into(), "nil".into()));
+    of.agree();
+}
+
 /// Clients count up one number by whatever server leads; nothing that was answered is lost, and nothing happens twice.
 #[test]
 fn a_server_that_is_killed_loses_nothing_and_another_leads() {

@@ -72,6 +72,8 @@ struct Server {
     transactions: HashMap<u64, Transaction>,
     watches_keys: bool,
     take_over: Option<u64>,
+    /// The server has said that it is about to sleep.
+    is_late: bool,
     /// Something waits until the server has loaded its data.
     is_loading: bool,
 }
@@ -187,6 +189,7 @@ pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
         transactions: HashMap::new(),
         watches_keys: false,
         take_over: None,
+        is_late: false,
         is_loading: false,
     };
     let main = Main {
@@ -386,7 +389,13 @@ fn begin_turn(api: Api) {
 
 fn answer_later(api: Api, answer: Answer) -> c_int {
     let client = api.block(on_reply, on_free);
-    with(|s| s.executed.push((client, answer)));
+    let is_late = with(|s| {
+        s.executed.push((client, answer));
+        s.is_late
+    });
+    if is_late {
+        shared().to_server.bell.ring(); // so that it does not sleep
+    }
     api::OK
 }
 
@@ -436,29 +445,38 @@ fn fail_all(why: &str) {
     }
 }
 
+/// The server tells modules that it is about to sleep *before* it goes on with clients that were unblocked, whose next commands may have been read
+/// already: these are a turn of their own, which ends behind the sleep.
 unsafe extern "C" fn on_loop(_ctx: *mut Ctx, _event: ServerEvent, sub: u64, _data: *mut c_void) {
-    if sub != 0 {
-        return; // behind its sleep
-    }
-    let main = main();
-    if with(|s| !s.executed.is_empty()) {
-        let offset = main.api.replication(c"master_repl_offset").unwrap_or(u64::MAX);
-        let ticket = with(|s| {
-            let has_changed = s.before.take().is_some_and(|before| offset > before);
-            let ticket = if has_changed { 0 } else { shared().ticket.load(Ordering::Relaxed) + 1 };
-            let executed = std::mem::take(&mut s.executed);
-            s.waits.extend(executed.into_iter().map(|(client, answer)| Waits { client, answer, offset, ticket }));
-            ticket
-        });
-        if ticket > 0 {
-            shared().confirm(ticket);
-        }
-    }
-    with(|s| s.before = None);
-    if !main.api.is_loading() && with(|s| std::mem::take(&mut s.is_loading)) {
+    end_turn();
+    with(|s| s.is_late = sub == 0);
+    let is_loading = main().api.is_loading();
+    if !is_loading && with(|s| std::mem::take(&mut s.is_loading)) {
         shared().to_server.bell.ring();
     }
     try_take_over();
+}
+
+/// Replies of commands that were executed since the last turn wait from now on.
+///
+/// What they changed leaves for the thread of the group behind this: if anything did, its entry is proposed after all of them.
+fn end_turn() {
+    if with(|s| s.executed.is_empty()) {
+        with(|s| s.before = None);
+        return;
+    }
+    let offset = main().api.replication(c"master_repl_offset").unwrap_or(u64::MAX);
+    let ticket = with(|s| {
+        let has_changed = s.before.take().is_some_and(|before| offset > before);
+        let ticket = if has_changed { 0 } else { shared().ticket.load(Ordering::Relaxed) + 1 };
+        let executed = std::mem::take(&mut s.executed);
+        s.waits.extend(executed.into_iter().map(|(client, answer)| Waits { client, answer, offset, ticket }));
+        ticket
+    });
+    if ticket > 0 {
+        shared().confirm(ticket);
+    }
+    release();
 }
 
 // ---- roles --------------------------------------------------------------------------------------------------------------
