@@ -23,6 +23,7 @@ pub mod load;
 pub mod observer;
 mod output;
 pub mod peers;
+pub mod redis;
 pub mod report;
 pub mod rig;
 pub mod safetimer;
@@ -56,6 +57,9 @@ pub enum Helper {
     /// An application of a group, or one end of a UDP round trip
     #[command(name = "bench-group", hide = true)]
     Group(consensus::HelperArgs),
+    /// Clients of Redis servers
+    #[command(name = "bench-redis", hide = true)]
+    Redis(redis::HelperArgs),
     /// A host that dies on order
     #[command(name = "bench-death", hide = true)]
     Death(safetimer::starvation::DeathArgs),
@@ -74,6 +78,7 @@ impl Helper {
             Helper::Plain(args) => safetimer::plain::run(args),
             Helper::Overhead(args) => safetimer::overhead::help(args),
             Helper::Group(args) => consensus::help(args),
+            Helper::Redis(args) => redis::help(args),
             Helper::Death(args) => safetimer::starvation::die(args),
         }
     }

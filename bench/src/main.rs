@@ -1,7 +1,7 @@
 //! The commands and helper processes of this crate without the rest of `fide`, for its own tests.
 
 use clap::{Parser, Subcommand};
-use fide_bench::{Helper, Outcome, consensus, demo, detect, jitter, safetimer, ui::Ui};
+use fide_bench::{Helper, Outcome, consensus, demo, detect, jitter, redis, safetimer, ui::Ui};
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
@@ -25,6 +25,7 @@ enum Command {
     Jitter(jitter::Args),
     /// How long groups take to decide
     Consensus(consensus::Args),
+    Redis(redis::Args),
     /// Never wrong about the living
     Safetimer(safetimer::Args),
     #[command(flatten)]
@@ -38,6 +39,7 @@ fn run(cli: &Cli) -> Outcome {
         Command::Detect(args) => detect::run(args, &ui()?),
         Command::Jitter(args) => jitter::run(args, &ui()?),
         Command::Consensus(args) => consensus::run(args, &ui()?),
+        Command::Redis(args) => redis::run(args, &ui()?),
         Command::Safetimer(args) => safetimer::run(args, &ui()?),
         Command::Helper(helper) => helper.run().map(|()| true),
     }

@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Kind};
 use clap::{Args, Subcommand};
 use fide_bench::ui::{Interrupted, Ui};
-use fide_bench::{Helper, consensus, detect, jitter, safetimer};
+use fide_bench::{Helper, consensus, detect, jitter, redis, safetimer};
 use fide_lab::LabError;
 use std::process::ExitCode;
 
@@ -25,6 +25,8 @@ pub enum BenchCommand {
     Jitter(jitter::Args),
     /// How long groups take to decide, beside a UDP round trip; how much they decide
     Consensus(consensus::Args),
+    /// Real Redis servers: alone, replicated as usual, and as a group; and when the leading one is killed
+    Redis(redis::Args),
     /// That a delay on either side makes no verdict wrong (SafeTimer, Table 1), and what the fence costs
     Safetimer(safetimer::Args),
 }
@@ -36,6 +38,7 @@ pub fn run(context: &Context, args: &BenchArgs) -> Result<ExitCode, Failure> {
         BenchCommand::Detect(args) => detect::run(args, &ui),
         BenchCommand::Jitter(args) => jitter::run(args, &ui),
         BenchCommand::Consensus(args) => consensus::run(args, &ui),
+        BenchCommand::Redis(args) => redis::run(args, &ui),
         BenchCommand::Safetimer(args) => safetimer::run(args, &ui),
     }))
 }

@@ -1,0 +1,517 @@
+//! `fide bench redis`: SETs of clients against real Redis servers, in turns within one run: one server alone, asynchronous replication to the others, the
+//! same with `WAIT` after each write, and a group of the same size with the module of api/redis. Then how long a client waits when the leading server is
+//! killed.
+
+use crate::Outcome;
+use crate::output;
+use crate::report;
+use crate::rig::{Rig, RigSpec, find_program};
+use crate::stats::{Case, Samples, human_us, thousands};
+use crate::sys;
+use crate::ui::{Paint, Ui};
+use anyhow::{Context as _, Result, bail, ensure};
+use fide_wire::control::{GroupOrder, Request};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::fd::AsRawFd as _;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+/// The hidden subcommand.
+pub const ROLE: &str = "bench-redis";
+
+const ALONE: u16 = 6401;
+const ASYNC: u16 = 6402;
+const GROUP: u16 = 6403;
+/// Requests whose times are printed by one helper, at most.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Arguments of `fide bench redis`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// Servers that hold the data, one a host
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(2..=9))]
+    pub replicas: u16,
+    /// How the group decides
+    #[arg(long, default_value = "huc")]
+    pub engine: String,
+    /// Bytes of a value
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub size: u32,
+    /// Clients, where throughput is measured
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=500))]
+    pub clients: u32,
+    /// Rounds: each measures every case once
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub rounds: u32,
+    /// Requests of each case in each round; a twentieth of them with one client
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
+    pub requests: u32,
+    /// Leading servers that are killed, one after the other; 0: none
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    pub kills: u32,
+    /// The module; by default beside this program, or where it is installed
+    #[arg(long, value_name = "FILE")]
+    pub module: Option<PathBuf>,
+    /// Write the results there, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    pub results: Option<PathBuf>,
+}
+
+/// Arguments of the helper.
+#[derive(Clone, Debug, clap::Args)]
+pub struct HelperArgs {
+    /// The servers; several: writes go to whichever takes them, until standard input ends
+    #[arg(long, value_delimiter = ',')]
+    pub address: Vec<SocketAddr>,
+    /// Connections, each with one request under way
+    #[arg(long, default_value_t = 1)]
+    pub clients: usize,
+    /// Writes in one request
+    #[arg(long, default_value_t = 1)]
+    pub pipeline: usize,
+    /// Each write is followed by WAIT for so many replicas
+    #[arg(long, default_value_t = 0)]
+    pub wait: u16,
+    /// Bytes of a value
+    #[arg(long, default_value_t = 64)]
+    pub size: usize,
+    /// Writes, all clients together
+    #[arg(long, default_value_t = 1_000)]
+    pub requests: usize,
+}
+
+// ---- in the helper process ----------------------------------------------------------------------------------------------
+
+fn command(out: &mut Vec<u8>, words: &[&[u8]]) {
+    out.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+    for word in words {
+        out.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        out.extend_from_slice(word);
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Prints the time of each request (ns), one a line, and behind them how long all took.
+///
+/// # Errors
+/// When a server is not there, or answers with an error.
+pub fn help(args: &HelperArgs) -> Result<()> {
+    if args.address.len() > 1 {
+        return follow(args);
+    }
+    let address = *args.address.first().context("--address is missing")?;
+    let mut connections = Vec::new();
+    for _ in 0..args.clients {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        connections.push((stream, 0usize, 0u64));
+    }
+    let value = vec![b'v'; args.size];
+    let replies = args.pipeline * if args.wait > 0 { 2 } else { 1 };
+    let mut left = args.requests / args.pipeline;
+    let mut times = Vec::with_capacity(left);
+    let begun = sys::now_ns();
+    let mut busy = 0;
+    for (at, connection) in connections.iter_mut().enumerate() {
+        if left > 0 {
+            (left, busy) = (left - 1, busy + 1);
+            send(connection, &request(args, at, &value))?;
+        }
+    }
+    let mut buffer = vec![0; 1 << 16];
+    while busy > 0 {
+        for at in ready(&connections)? {
+            let connection = &mut connections[at];
+            match connection.0.read(&mut buffer) {
+                Ok(0) => bail!("the server hung up"),
+                Ok(len) => {
+                    let text = &buffer[..len];
+                    ensure!(text[0] != b'-' && !text.windows(2).any(|two| two == b"\n-"), "{}", String::from_utf8_lossy(text));
+                    connection.1 += text.iter().filter(|byte| **byte == b'\n').count();
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
+                Err(e) => return Err(e.into()),
+            }
+            if connection.1 == replies {
+                times.push(sys::now_ns() - connection.2);
+                busy -= 1;
+                if left > 0 {
+                    (left, busy) = (left - 1, busy + 1);
+                    send(connection, &request(args, at, &value))?;
+                }
+            }
+        }
+    }
+    let all = sys::now_ns() - begun;
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    for ns in times {
+        writeln!(out, "{ns}")?;
+    }
+    writeln!(out, "{all}")?;
+    Ok(out.flush()?)
+}
+
+fn request(args: &HelperArgs, client: usize, value: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for n in 0..args.pipeline {
+        command(&mut out, &[b"SET", format!("key:{client}:{n}").as_bytes(), value]);
+        if args.wait > 0 {
+            command(&mut out, &[b"WAIT", args.wait.to_string().as_bytes(), b"1000"]);
+        }
+    }
+    out
+}
+
+fn send(connection: &mut (TcpStream, usize, u64), bytes: &[u8]) -> Result<()> {
+    (connection.1, connection.2) = (0, sys::now_ns());
+    let mut sent = 0;
+    while sent < bytes.len() {
+        match connection.0.write(&bytes[sent..]) {
+            Ok(len) => sent += len,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::thread::yield_now(),
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
+/// The connections that can be read.
+fn ready(connections: &[(TcpStream, usize, u64)]) -> Result<Vec<usize>> {
+    let pollfd = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut fds: Vec<_> = connections.iter().map(|(stream, ..)| pollfd(stream.as_raw_fd())).collect();
+    // SAFETY: as many as there are.
+    let got = unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, PATIENCE.as_millis() as i32) };
+    ensure!(got > 0, "no answer for {} s", PATIENCE.as_secs());
+    Ok(fds.iter().enumerate().filter(|(_, fd)| fd.revents != 0).map(|(at, _)| at).collect())
+}
+
+/// Writes to whichever server takes it, and prints of each write when it was begun and when it was answered.
+fn follow(args: &HelperArgs) -> Result<()> {
+    std::thread::spawn(|| {
+        // Whatever ends it, it is over.
+        let _ = io::stdin().lock().read_to_end(&mut Vec::new());
+        std::process::exit(0);
+    });
+    let mut out = io::stdout().lock();
+    writeln!(out, "ready")?;
+    out.flush()?;
+    let mut connections: Vec<Option<BufReader<TcpStream>>> = args.address.iter().map(|_| None).collect();
+    let mut at = 0;
+    loop {
+        let begun = sys::now_ns();
+        if write(&mut connections[at], args.address[at]).is_ok() {
+            writeln!(out, "{begun} {}", sys::now_ns())?;
+            out.flush()?;
+            sys::sleep_until(sys::now_ns() + 200_000);
+        } else {
+            at = (at + 1) % args.address.len();
+            sys::sleep_until(sys::now_ns() + 20_000);
+        }
+    }
+}
+
+fn write(connection: &mut Option<BufReader<TcpStream>>, address: SocketAddr) -> Result<()> {
+    if connection.is_none() {
+        let stream = TcpStream::connect_timeout(&address, Duration::from_millis(200))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        *connection = Some(BufReader::new(stream));
+    }
+    let Some(server) = connection.as_mut() else { bail!("no connection") };
+    let mut line = String::new();
+    let asked = server.get_mut().write_all(b"*2\r\n$4\r\nINCR\r\n$5\r\ncount\r\n").and_then(|()| server.read_line(&mut line));
+    match asked {
+        Ok(len) if len > 0 => {
+            ensure!(line.starts_with(':'), "{line}");
+            Ok(())
+        }
+        Ok(_) => {
+            *connection = None;
+            bail!("the server hung up")
+        }
+        Err(e) => {
+            *connection = None;
+            Err(e.into())
+        }
+    }
+}
+
+// ---- in the parent ------------------------------------------------------------------------------------------------------
+
+/// A case, and what was measured of it so far.
+struct Measured {
+    name: String,
+    port: u16,
+    clients: u32,
+    pipeline: u32,
+    wait: u16,
+    samples: Samples,
+    /// Requests a second, of each round.
+    rates: Vec<f64>,
+}
+
+/// The servers; their processes end with it.
+#[derive(Default)]
+struct Servers(Vec<(u16, u16, Child)>);
+
+impl Servers {
+    fn end(&mut self, host: u16, port: u16) -> Option<u64> {
+        let at = self.0.iter().position(|(h, p, _)| (*h, *p) == (host, port))?;
+        let (_, _, mut child) = self.0.swap_remove(at);
+        let killed_ns = sys::now_ns();
+        let _ = child.kill();
+        let _ = child.wait();
+        Some(killed_ns)
+    }
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        for (_, _, child) in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn find_module(named: Option<&PathBuf>) -> Result<PathBuf> {
+    if let Some(named) = named {
+        ensure!(named.is_file(), "no module {}", named.display());
+        return Ok(std::path::absolute(named)?);
+    }
+    let exe = std::env::current_exe()?;
+    let beside = exe.ancestors().skip(1).take(2).map(|dir| dir.join("libfide_redis.so"));
+    let installed = exe.ancestors().nth(2).map(|prefix| prefix.join("lib/fide/fide-redis.so"));
+    beside.chain(installed).find(|path| path.is_file()).context(
+        "the module libfide_redis.so is not beside this program: build it with `cargo build --release -p fide-redis`, or name it with --module",
+    )
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When something keeps a case from being measured.
+pub fn run(args: &Args, ui: &Ui) -> Outcome {
+    args.results.iter().try_for_each(|file| output::reserve(file))?;
+    ensure!(find_program("redis-server").is_some(), "there is no redis-server: apt-get install redis-server");
+    let module = find_module(args.module.as_ref())?;
+    ui.say(ui.paint(Paint::Dim, &report::machine()));
+    let mut rig = Rig::up(RigSpec { hosts: args.replicas, ..RigSpec::default() }, ui)?;
+    let hosts = (1..=args.replicas).map(|host| format!("h{host}")).collect();
+    let order = GroupOrder::Create { name: "bench".into(), engine: args.engine.clone(), policy: "trust-contract".into(), hosts };
+    rig.ask(1, &Request::Group { order })?;
+    let mut servers = Servers::default();
+    start(&rig, &mut servers, 1, ALONE, &[])?;
+    for host in 1..=args.replicas {
+        let master = rig.lab().ipv4(1, 0).to_string();
+        let of = ["--replicaof".to_owned(), master, ASYNC.to_string()];
+        start(&rig, &mut servers, host, ASYNC, if host == 1 { &[] } else { &of })?;
+        start_member(&rig, &mut servers, host, &module)?;
+        wait_until_in_sync(&rig, host, ui)?;
+    }
+    let replicated = format!("slave{}", args.replicas - 2);
+    until(ui, "asynchronous replication", || {
+        Ok(ask(&rig, 1, ASYNC, "INFO replication").is_ok_and(|info| info.contains(&replicated) && !info.contains("wait_bgsave")))
+    })?;
+    let mut all = cases(args);
+    for round in 1..=args.rounds {
+        for of in &mut all {
+            ui.check()?;
+            ui.progress(format!("round {round} of {}: {}", args.rounds, of.name));
+            measure(&rig, args, of)?;
+        }
+    }
+    let mut failover = Samples::default();
+    for kill in 1..=args.kills {
+        ui.progress(format!("kill {kill} of {}", args.kills));
+        failover.push(kill_leader(&rig, args, &mut servers, &module, kill, ui)?);
+    }
+    tell(args, &mut all, failover, ui)
+}
+
+fn cases(args: &Args) -> Vec<Measured> {
+    let others = args.replicas - 1;
+    let servers = [
+        ("redis alone".to_owned(), ALONE, 0),
+        ("redis async".to_owned(), ASYNC, 0),
+        (format!("redis wait {others}"), ASYNC, others),
+        (format!("redis {} replicas={}", args.engine, args.replicas), GROUP, 0),
+    ];
+    let loads = [(1, 1), (args.clients, 1), (args.clients, 16)];
+    let case = |(clients, pipeline): (u32, u32)| {
+        servers.clone().map(|(name, port, wait)| Measured {
+            name: format!("{name} {}B clients={clients} pipeline={pipeline}", args.size),
+            port,
+            clients,
+            pipeline,
+            wait,
+            samples: Samples::default(),
+            rates: Vec::new(),
+        })
+    };
+    loads.into_iter().flat_map(case).collect()
+}
+
+fn measure(rig: &Rig, args: &Args, of: &mut Measured) -> Result<()> {
+    let requests = if of.clients == 1 { args.requests / 20 } else { args.requests };
+    let mut command = rig.helper(1, ROLE)?;
+    command.arg("--address").arg(SocketAddr::from((Ipv4Addr::LOCALHOST, of.port)).to_string());
+    for (name, number) in
+        [("--clients", of.clients), ("--pipeline", of.pipeline), ("--wait", of.wait.into()), ("--size", args.size)]
+    {
+        command.arg(name).arg(number.to_string());
+    }
+    let out = command.arg("--requests").arg(requests.to_string()).stdin(Stdio::null()).output().context("cannot run a helper")?;
+    ensure!(out.status.success(), "{}: {}", of.name, String::from_utf8_lossy(&out.stderr).trim());
+    let times: Result<Vec<u64>, _> = String::from_utf8_lossy(&out.stdout).lines().map(str::parse).collect();
+    let mut times = times.context("a helper recorded nonsense")?;
+    let all_ns = times.pop().context("a helper recorded nothing")?;
+    of.rates.push((times.len() as f64 * f64::from(of.pipeline)) / (all_ns as f64 / 1e9));
+    of.samples.extend(times);
+    Ok(())
+}
+
+/// From `kill -9` of the leading server to the first answer to a write that a client elsewhere began after it.
+fn kill_leader(rig: &Rig, args: &Args, servers: &mut Servers, module: &std::path::Path, kill: u32, ui: &Ui) -> Result<u64> {
+    let leads = |host: &u16| ask(rig, *host, GROUP, "FIDE STATUS").is_ok_and(|status| status.contains("this server leads"));
+    let mut leader = None;
+    until(ui, "a leading server", || {
+        leader = (1..=args.replicas).find(leads);
+        Ok(leader.is_some())
+    })?;
+    let leader = leader.context("no server leads")?;
+    let client = if leader == 1 { 2 } else { 1 };
+    let addresses: Vec<String> =
+        (1..=args.replicas).map(|host| SocketAddr::from((rig.lab().ipv4(host, 0), GROUP)).to_string()).collect();
+    let mut command = rig.helper(client, ROLE)?;
+    command.arg("--address").arg(addresses.join(","));
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start a helper")?;
+    let mut lines = child.stdout.take().map(BufReader::new).context("a helper without a pipe")?.lines();
+    let measured = (|| -> Result<u64> {
+        ensure!(lines.next().transpose()?.as_deref() == Some("ready"), "a client on h{client} did not become ready");
+        lines.next().transpose()?.context("no write was answered")?;
+        std::thread::sleep(Duration::from_micros(20_000 + u64::from(kill) * 7_919 % 5_000));
+        let killed_ns = servers.end(leader, GROUP).context("the leading server is not known")?;
+        for line in lines.by_ref() {
+            let line = line?;
+            let (begun, answered) = line.split_once(' ').context("a helper recorded nonsense")?;
+            if begun.parse::<u64>()? >= killed_ns {
+                return Ok(answered.parse::<u64>()? - killed_ns);
+            }
+        }
+        bail!("nothing was answered behind the crash of the server of h{leader}");
+    })();
+    drop(child.stdin.take());
+    let _ = child.kill();
+    let _ = child.wait();
+    let took = measured?;
+    start_member(rig, servers, leader, module)?;
+    wait_until_in_sync(rig, leader, ui)?;
+    Ok(took)
+}
+
+fn start_member(rig: &Rig, servers: &mut Servers, host: u16, module: &std::path::Path) -> Result<()> {
+    let text = |path: &std::path::Path| path.to_string_lossy().into_owned();
+    let address = SocketAddr::from((rig.lab().ipv4(host, 0), GROUP)).to_string();
+    let socket = text(rig.socket(host));
+    let more = ["--loadmodule", &text(module), "group", "bench", "socket", &socket, "address", &address].map(str::to_owned);
+    start(rig, servers, host, GROUP, &more)
+}
+
+fn start(rig: &Rig, servers: &mut Servers, host: u16, port: u16, more: &[String]) -> Result<()> {
+    let dir = rig.lab().host_dir(host).join(format!("redis-{port}"));
+    std::fs::create_dir_all(&dir)?;
+    let log = std::fs::OpenOptions::new().create(true).append(true).open(dir.join("log"))?;
+    let mut command = rig.lab().command(host, "redis-server")?;
+    command.current_dir(&dir).args([
+        "--bind",
+        "0.0.0.0",
+        "--protected-mode",
+        "no",
+        "--save",
+        "",
+        "--repl-diskless-sync-delay",
+        "0",
+    ]);
+    command.arg("--port").arg(port.to_string()).args(more).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    servers.0.push((host, port, command.spawn().context("cannot start redis-server")?));
+    let until = Instant::now() + PATIENCE;
+    while ask(rig, host, port, "PING").is_err() {
+        ensure!(Instant::now() < until, "redis-server does not answer on h{host}, port {port}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// The answer to one line, as it comes.
+fn ask(rig: &Rig, host: u16, port: u16, line: &str) -> Result<String> {
+    rig.lab().in_host(host, || -> Result<String> {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+        stream.write_all(format!("{line}\r\n").as_bytes())?;
+        stream.shutdown(std::net::Shutdown::Write)?;
+        let mut reply = Vec::new();
+        stream.read_to_end(&mut reply)?;
+        ensure!(!reply.is_empty(), "no answer");
+        Ok(String::from_utf8_lossy(&reply).into_owned())
+    })?
+}
+
+fn wait_until_in_sync(rig: &Rig, host: u16, ui: &Ui) -> Result<()> {
+    until(ui, "a server that has all that is decided", || {
+        Ok(ask(rig, host, GROUP, "FIDE STATUS").is_ok_and(|status| status.contains("in-sync\r\n:1")))
+    })
+}
+
+fn until(ui: &Ui, what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
+    let until = Instant::now() + PATIENCE;
+    while !holds()? {
+        ui.check()?;
+        ensure!(Instant::now() < until, "{what}: not within {} s", PATIENCE.as_secs());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+fn tell(args: &Args, all: &mut [Measured], mut failover: Samples, ui: &Ui) -> Outcome {
+    let mut lines = String::new();
+    let mut put = |case: &Case| {
+        if ui.json {
+            ui.line(case.json());
+        }
+        lines.push_str(&case.json());
+        lines.push('\n');
+    };
+    for of in all.iter_mut() {
+        of.rates.sort_by(f64::total_cmp);
+        let rate = of.rates[of.rates.len() / 2];
+        let mut case = Case::new("redis", &of.name, &mut of.samples);
+        case.values.insert("per_second".into(), rate.round());
+        let q = case.quantiles;
+        ui.say(format!(
+            "{:<52} {:>9}/s   p50 {:>8}  p99 {:>8}  p99.9 {:>8}  max {:>8}",
+            of.name,
+            thousands(rate as u64),
+            human_us(q.p50),
+            human_us(q.p99),
+            human_us(q.p999),
+            human_us(q.max)
+        ));
+        put(&case);
+    }
+    if args.kills > 0 {
+        let name = format!("redis {} leading server killed replicas={}", args.engine, args.replicas);
+        let mut case = Case::new("redis", &name, &mut failover);
+        case.notes.push("from kill -9 to the answer to the first write that a client elsewhere began after it".into());
+        let q = case.quantiles;
+        ui.say(format!("{name:<52} p50 {:>8}  p99 {:>8}  max {:>8}", human_us(q.p50), human_us(q.p99), human_us(q.max)));
+        put(&case);
+    }
+    if let Some(file) = &args.results {
+        output::write(file, &lines)?;
+    }
+    Ok(true)
+}
