@@ -23,7 +23,7 @@ pub fn sentence(cause: Cause, node: &str, app: Option<&str>, code: i32, confirms
         Some(app) => format!("{app} on {node}"),
         None => node.to_string(),
     };
-    let confirmed = if confirms { ", as foretold" } else { "" };
+    let confirmed = if confirms { " (reported before as doomed)" } else { "" };
     match cause {
         Cause::Exited if code < 0 => format!("{what} has ended, how is not known{confirmed}"),
         Cause::Exited => format!("{what} exited with status {code}{confirmed}"),
@@ -90,7 +90,7 @@ mod tests {
         for cause in Cause::ALL {
             assert!(sentence(cause, "a", Some("db"), 1, false).contains('a'), "{cause}");
         }
-        assert_eq!(sentence(Cause::Killed, "a", Some("db"), 9, true), "db on a was ended by SIGKILL, as foretold");
+        assert_eq!(sentence(Cause::Killed, "a", Some("db"), 9, true), "db on a was ended by SIGKILL (reported before as doomed)");
         assert_eq!(signal_name(64), "signal 64");
         assert_eq!(signal_name(0), "signal 0");
     }

@@ -67,8 +67,8 @@ pub fn line(event: &HistoryEvent, style: &Style) -> String {
     if detail.is_empty() {
         detail = code(event).unwrap_or_default();
     }
-    if event.confirms && !detail.contains("confirm") {
-        detail += " (confirms doomed)";
+    if event.confirms && !detail.contains("reported before as doomed") {
+        detail += " (reported before as doomed)";
     }
     let id = event.unique_id().map_or_else(|| "-".to_string(), |id| id.to_string());
     let parts = [
@@ -125,8 +125,9 @@ pub mod tests {
     #[test]
     fn a_confirmation_says_so_once() {
         let event = HistoryEvent { confirms: true, ..killed() };
-        assert!(line(&event, &Style::PLAIN).ends_with("(confirms doomed)"));
-        let event = HistoryEvent { text: "confirmed: gone".into(), ..event };
-        assert!(line(&event, &Style::PLAIN).ends_with("confirmed: gone"));
+        assert!(line(&event, &Style::PLAIN).ends_with("(reported before as doomed)"));
+        let text = "db was ended by SIGKILL (reported before as doomed)";
+        let event = HistoryEvent { text: text.into(), ..event };
+        assert!(line(&event, &Style::PLAIN).ends_with(text));
     }
 }
