@@ -24,7 +24,7 @@ pub const ROLE: &str = "bench-redis";
 const ALONE: u16 = 6401;
 const ASYNC: u16 = 6402;
 const GROUP: u16 = 6403;
-/// Requests whose times are printed by one helper, at most.
+/// What takes longer does not come.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Arguments of `fide bench redis`.
@@ -51,7 +51,7 @@ pub struct Args {
     /// Leading servers that are killed, one after the other; 0: none
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     pub kills: u32,
-    /// The module; by default beside this program, or where it is installed
+    /// The module; by default beside this program
     #[arg(long, value_name = "FILE")]
     pub module: Option<PathBuf>,
     /// Write the results there, one JSON object a line
@@ -283,9 +283,8 @@ fn find_module(named: Option<&PathBuf>) -> Result<PathBuf> {
         return Ok(std::path::absolute(named)?);
     }
     let exe = std::env::current_exe()?;
-    let beside = exe.ancestors().skip(1).take(2).map(|dir| dir.join("libfide_redis.so"));
-    let installed = exe.ancestors().nth(2).map(|prefix| prefix.join("lib/fide/fide-redis.so"));
-    beside.chain(installed).find(|path| path.is_file()).context(
+    let mut beside = exe.ancestors().skip(1).take(2).map(|dir| dir.join("libfide_redis.so"));
+    beside.find(|path| path.is_file()).context(
         "the module libfide_redis.so is not beside this program: build it with `cargo build --release -p fide-redis`, or name it with --module",
     )
 }

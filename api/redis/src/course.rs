@@ -5,6 +5,7 @@
 //! lead    u8 1  u64 term                            u16 length, host  text address
 //! stream  u8 2  u64 term  u64 start  u64 ticket     bytes
 //! resign  u8 3  u64 term
+//! anew    u8 4  as stream
 //! ```
 //! Numbers are little-endian. An entry counts if its term is the one at its own place in the log: what a former leader has proposed and was decided behind
 //! its successor's entry is void to all, also to itself. A term has one leader, because `lead` counts for the next term only, once.
@@ -25,9 +26,11 @@ pub enum Proposal<'a> {
     Stream {
         /// The leader's term.
         term: u64,
+        /// The leader's data are not what was decided before, but others', whatever their numbers say.
+        anew: bool,
         /// The stream's bytes before these.
         start: u64,
-        /// Reads up to this one were made before this was proposed.
+        /// Turns up to this one had ended when this was proposed.
         ticket: u64,
         /// As the server wrote them to its replicas.
         bytes: &'a [u8],
@@ -62,7 +65,10 @@ impl<'a> Proposal<'a> {
                 let (host, address) = (std::str::from_utf8(host).ok()?, std::str::from_utf8(bytes).ok()?);
                 Some(Self::Lead { term, host, address })
             }
-            2 => Some(Self::Stream { term, start: number(&mut bytes)?, ticket: number(&mut bytes)?, bytes }),
+            2 | 4 => {
+                let (start, ticket) = (number(&mut bytes)?, number(&mut bytes)?);
+                Some(Self::Stream { term, anew: kind == 4, start, ticket, bytes })
+            }
             3 => bytes.is_empty().then_some(Self::Resign { term }),
             _ => None,
         }
@@ -80,8 +86,8 @@ impl<'a> Proposal<'a> {
                 out.extend_from_slice(host.as_bytes());
                 out.extend_from_slice(address.as_bytes());
             }
-            Self::Stream { term, start, ticket, bytes } => {
-                out.push(2);
+            Self::Stream { term, anew, start, ticket, bytes } => {
+                out.push(if anew { 4 } else { 2 });
                 [term, start, ticket].iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
                 out.extend_from_slice(bytes);
             }
@@ -131,7 +137,7 @@ pub enum Meaning<'a> {
         start: u64,
         /// They follow what was decided before.
         follows: bool,
-        /// Reads that are confirmed.
+        /// Turns that are confirmed.
         ticket: u64,
         /// The bytes.
         bytes: &'a [u8],
@@ -162,8 +168,8 @@ impl Course {
                 self.resigned = false;
                 Meaning::Leads
             }
-            Some(Proposal::Stream { term, start, ticket, bytes }) if term == self.term && leads => {
-                let follows = self.offset == Some(start);
+            Some(Proposal::Stream { term, anew, start, ticket, bytes }) if term == self.term && leads => {
+                let follows = !anew && self.offset == Some(start);
                 self.offset = Some(start.saturating_add(bytes.len() as u64));
                 Meaning::Decided { start, follows, ticket, bytes }
             }
@@ -191,12 +197,9 @@ impl Course {
         out
     }
 
-    /// Reads a snapshot; an empty one (`fide group trim`) is the beginning; nothing for what no server wrote.
+    /// Reads a snapshot; nothing for what no server wrote, an empty one (`fide group trim`) as well: who took it for the beginning would lead beside others.
     #[must_use]
     pub fn of_snapshot(mut bytes: &[u8]) -> Option<Self> {
-        if bytes.is_empty() {
-            return Some(Self::default());
-        }
         let b = &mut bytes;
         let (term, client, member, resigned) = (number(b)?, number(b)?, number(b)?, number(b)?);
         let (offset, len) = (number(b)?, number(b)?);
@@ -229,7 +232,7 @@ mod tests {
     }
 
     fn stream(term: u64, start: u64, bytes: &[u8]) -> Vec<u8> {
-        written(Proposal::Stream { term, start, ticket: 7, bytes })
+        written(Proposal::Stream { term, anew: false, start, ticket: 7, bytes })
     }
 
     #[test]
@@ -257,6 +260,17 @@ mod tests {
     }
 
     #[test]
+    fn other_data_follow_nothing_whatever_their_numbers_say() {
+        let mut course = Course::default();
+        course.apply(11, 1, &lead(1));
+        course.apply(11, 1, &stream(1, 0, b"SET"));
+        course.apply(22, 2, &lead(2));
+        let anew = written(Proposal::Stream { term: 2, anew: true, start: 3, ticket: 0, bytes: b"" });
+        assert_eq!(course.apply(22, 2, &anew), Meaning::Decided { start: 3, follows: false, ticket: 0, bytes: b"" });
+        assert_eq!(Course::of_snapshot(b""), None);
+    }
+
+    #[test]
     fn who_has_resigned_proposes_in_vain() {
         let mut course = Course::default();
         course.apply(11, 1, &lead(1));
@@ -267,7 +281,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hostile_entries_change_nothing_or_what_they_say(bytes in prop::collection::vec(any::<u8>(), 0..60), kind in 0u8..5) {
+        fn hostile_entries_change_nothing_or_what_they_say(bytes in prop::collection::vec(any::<u8>(), 0..60), kind in 0u8..6) {
             let mut bytes = bytes;
             if let Some(first) = bytes.first_mut() {
                 *first = kind;

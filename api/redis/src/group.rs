@@ -7,7 +7,7 @@ use crate::shared::{Role, Shared, ToGroup, ToServer};
 use fide_client::group::{Event, Group, Options, Stage};
 use fide_client::{Client, Resources, TargetState};
 use std::collections::VecDeque;
-use std::io::{self, BufReader, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
@@ -101,7 +101,12 @@ struct Worker {
     headless: Option<Instant>,
     asked_term: u64,
     resigned_term: u64,
-    is_forced: bool,
+    /// An operator wants this server to lead: the term that was asked for, once it was.
+    forced: Option<u64>,
+    /// The server's data contain all that was decided, since it led last.
+    is_whole: bool,
+    /// The group's log begins with something that is no state of servers.
+    is_lost: bool,
     unsaved: usize,
     bytes: Vec<u8>,
 }
@@ -115,25 +120,12 @@ pub fn run(settings: &Settings, shared: &Arc<Shared>) {
             said = why;
         }
     };
-    let mut worker = loop {
+    loop {
         match Worker::new(settings.clone(), shared.clone()) {
-            Ok(worker) => break worker,
+            Ok(mut worker) => worker.run(&mut say),
             Err(why) => say(why),
         }
         std::thread::sleep(AGAIN);
-    };
-    loop {
-        let why = worker.run();
-        worker.stop();
-        say(why);
-        loop {
-            std::thread::sleep(AGAIN);
-            match worker.reconnect() {
-                Ok(()) => break,
-                Err(why) => say(why),
-            }
-        }
-        say(String::new());
     }
 }
 
@@ -168,7 +160,9 @@ impl Worker {
             headless: None,
             asked_term: 0,
             resigned_term: 0,
-            is_forced: false,
+            forced: None,
+            is_whole: false,
+            is_lost: false,
             unsaved: 0,
             bytes: Vec::new(),
         })
@@ -183,12 +177,27 @@ impl Worker {
         Ok(())
     }
 
-    /// Until the agent is gone or something is wrong: why.
-    fn run(&mut self) -> String {
+    /// Returns when this client of the group is of no use any more.
+    fn run(&mut self, say: &mut impl FnMut(String)) {
         loop {
-            if let Err(why) = self.turn() {
-                return why;
+            let why = loop {
+                if let Err(why) = self.turn() {
+                    break why;
+                }
+            };
+            self.stop();
+            say(why);
+            if self.is_lost {
+                return;
             }
+            loop {
+                std::thread::sleep(AGAIN);
+                match self.reconnect() {
+                    Ok(()) => break,
+                    Err(why) => say(why),
+                }
+            }
+            say(String::new());
         }
     }
 
@@ -270,21 +279,26 @@ impl Worker {
         let leads = self.course.leader.as_ref().is_some_and(|leader| {
             !self.course.resigned && self.ended != Some(leader.client) && self.members.contains(&leader.member)
         });
-        if leads && !self.is_forced {
+        let is_forced = self.forced == Some(0);
+        if leads && !is_forced {
             self.headless = None;
             return Ok(());
         }
-        let since = *self.headless.get_or_insert_with(Instant::now);
+        let headless = self.headless.get_or_insert_with(Instant::now).elapsed();
+        if matches!(self.state, State::Leading { .. }) && headless >= LEAD_AGAIN {
+            self.stop(); // what waits is not known to be decided
+        }
         let is_able = match &self.state {
             State::Following { .. } => self.is_in_sync(),
-            State::Leading { .. } => since.elapsed() >= LEAD_AGAIN,
-            // Who led last has all that was decided.
-            State::Nothing { since } => self.course.term == 0 || self.is_own() && since.elapsed() >= LEAD_AGAIN,
+            State::Nothing { since } => self.course.term == 0 || self.is_whole && since.elapsed() >= LEAD_AGAIN,
             _ => false,
         };
         let term = self.course.term + 1;
-        if (is_able || self.is_forced) && self.asked_term < term {
-            (self.asked_term, self.is_forced) = (term, false);
+        if (is_able || is_forced) && self.asked_term < term {
+            self.asked_term = term;
+            if is_forced {
+                self.forced = Some(term);
+            }
             let host = self.host.clone();
             let address = self.settings.address.clone().unwrap_or_else(|| format!("{host}:{}", self.settings.port));
             self.propose(Proposal::Lead { term, host: &host, address: &address })?;
@@ -304,7 +318,7 @@ impl Worker {
                 self.propose(Proposal::Resign { term })?;
             }
             ToGroup::StepDown => {}
-            ToGroup::Force => self.is_forced = true,
+            ToGroup::Force => self.forced = Some(0),
         }
         Ok(())
     }
@@ -314,6 +328,7 @@ impl Worker {
         let from = position.map(|offset| (self.id.as_str(), offset));
         let attached = replication::attach(&self.settings.own, &self.settings.account, from);
         let (mut source, sync) = attached.map_err(|e| format!("this server's own stream: {e}"))?;
+        let anew = sync != Sync::Continues;
         let read = match (sync, position) {
             (Sync::Continues, Some(offset)) => offset,
             (Sync::Continues, None) => return Err("this server's own stream has no beginning".into()),
@@ -324,12 +339,12 @@ impl Worker {
         };
         source.get_ref().set_nonblocking(true).map_err(text)?;
         self.shared.decided.store(read, Ordering::Release);
-        self.shared.confirmed.store(self.shared.ticket.load(Ordering::Acquire), Ordering::Release);
-        let ticket = self.shared.ticket.load(Ordering::Acquire);
+        let (ticket, _) = self.shared.last_turn();
+        self.shared.confirmed.store(ticket, Ordering::Release);
         self.state = State::Leading { source, read, out: Vec::new(), ticket, acked: Instant::now() };
         // Empty, so that all know where the stream begins.
         let term = self.course.term;
-        self.propose(Proposal::Stream { term, start: read, ticket, bytes: &[] })?;
+        self.propose(Proposal::Stream { term, anew, start: read, ticket, bytes: &[] })?;
         self.shared.to_server.push(ToServer::Be(Role::Leads));
         Ok(())
     }
@@ -337,6 +352,7 @@ impl Worker {
     fn follow(&mut self) {
         self.stop();
         let Some(leader) = self.course.leader.clone().filter(|_| !self.is_own()) else { return };
+        self.is_whole = false;
         let Ok(port) = self.listener.local_addr().map(|address| address.port()) else { return };
         let Ok(listener) = self.listener.try_clone() else { return };
         self.shared.to_server.push(ToServer::Follow { port, leader: leader.address.clone() });
@@ -356,7 +372,7 @@ impl Worker {
             State::Syncing(syncing) => syncing.is_over.store(true, Ordering::Relaxed),
             State::Following { link, .. } => drop(link.shutdown(Shutdown::Both)),
             State::Leading { .. } | State::TakingOver { .. } => {
-                self.shared.to_server.push(ToServer::Be(Role::Waits("another server leads now".into())));
+                self.shared.to_server.push(ToServer::Be(Role::Waits("this server leads no more".into())));
             }
             State::Nothing { .. } => {}
         }
@@ -369,12 +385,13 @@ impl Worker {
             Event::Entry(entry) => {
                 self.unsaved += entry.bytes.len();
                 let mut course = std::mem::take(&mut self.course);
-                let before = course.offset;
+                let (decided, former_term) = (course.offset, course.term);
                 let meaning = course.apply(entry.client, entry.member, &entry.bytes);
                 self.course = course;
                 match meaning {
                     Meaning::Void => {}
-                    Meaning::Leads => self.has_leader(before)?,
+                    Meaning::Leads if self.is_own() => self.leads(former_term),
+                    Meaning::Leads => self.has_leader(decided),
                     Meaning::Resigned if self.is_own() => self.stop(),
                     Meaning::Resigned => {}
                     Meaning::Decided { start, follows, ticket, bytes } => self.decided(start, follows, ticket, bytes),
@@ -385,8 +402,13 @@ impl Worker {
                 }
             }
             Event::Snapshot { bytes, .. } => {
-                self.course = Course::of_snapshot(&bytes)
-                    .ok_or("the group's snapshot is not of Redis servers: another application uses it")?;
+                let Some(course) = Course::of_snapshot(&bytes) else {
+                    self.is_lost = true;
+                    return Err("the group's entries were dropped, or another application uses it: a server that leads \
+                                writes down its state when it has written some 500 kB"
+                        .into());
+                };
+                self.course = course;
                 self.follow();
                 self.monitor();
             }
@@ -397,66 +419,61 @@ impl Worker {
         Ok(())
     }
 
-    fn has_leader(&mut self, decided: Option<u64>) -> Result<(), String> {
+    /// Another server leads.
+    fn has_leader(&mut self, decided: Option<u64>) {
         self.headless = None;
-        if !self.is_own() {
-            self.monitor();
-            let address = self.course.leader.as_ref().map(|leader| leader.address.clone()).unwrap_or_default();
-            match &self.state {
-                // The next leader had all that this server has.
-                State::Following { fed, data, .. } if fed >= data && decided == Some(*fed) => {
-                    self.shared.to_server.push(ToServer::Be(Role::Follows(address)));
-                }
-                _ => self.follow(),
+        self.monitor();
+        match &self.state {
+            // The next leader had all that this server has.
+            State::Following { fed, data, .. } if fed >= data && decided == Some(*fed) => {
+                let address = self.course.leader.as_ref().map(|leader| leader.address.clone()).unwrap_or_default();
+                self.shared.to_server.push(ToServer::Be(Role::Follows(address)));
             }
-            return Ok(());
+            _ => self.follow(),
         }
-        if let State::Leading { read, out, ticket, .. } = &mut self.state {
-            // What was under way is void. All that this server's data contain is the beginning of the new term; the others get it anew.
-            out.clear();
-            let (start, ticket, term) = (*read, *ticket, self.course.term);
-            self.shared.decided.store(start, Ordering::Release);
-            self.shared.to_server.push(ToServer::Be(Role::Waits("this server leads anew".into())));
-            self.propose(Proposal::Stream { term, start, ticket, bytes: &[] })?;
-            self.shared.to_server.push(ToServer::Be(Role::Leads));
-            return Ok(());
+    }
+
+    /// This server leads. It has asked for that when it had all that was decided; if that is not so any more, it leads no more at once (`look_for_a_leader`).
+    fn leads(&mut self, former_term: u64) {
+        self.headless = None;
+        let is_forced = self.forced.take_if(|term| *term == self.course.term).is_some();
+        let is_whole = self.is_in_sync() || self.is_whole || former_term == 0;
+        if !is_whole && !is_forced {
+            self.stop();
+            return;
         }
-        let (position, link) = match std::mem::replace(&mut self.state, State::Nothing { since: Instant::now() }) {
+        self.is_whole = true;
+        let now = Instant::now();
+        let (position, link) = match std::mem::replace(&mut self.state, State::Nothing { since: now }) {
             State::Following { fed, link, .. } => (Some(fed), Some(link)),
-            State::Syncing(syncing) => {
-                syncing.is_over.store(true, Ordering::Relaxed);
+            other => {
+                self.state = other;
+                self.stop();
                 (None, None)
             }
-            _ => (None, None),
         };
-        self.state = State::TakingOver { position, _link: link, since: Instant::now() };
+        self.state = State::TakingOver { position, _link: link, since: now };
         self.shared.to_server.push(ToServer::TakeOver(position.unwrap_or(0)));
-        Ok(())
     }
 
     fn decided(&mut self, start: u64, follows: bool, ticket: u64, bytes: &[u8]) {
         let end = start + bytes.len() as u64;
         match &mut self.state {
-            State::Leading { .. } if self.course.leader.as_ref().is_some_and(|leader| leader.client == self.group.client()) => {
+            State::Leading { .. } => {
                 self.shared.decided.fetch_max(end, Ordering::Release);
                 self.shared.confirmed.fetch_max(ticket, Ordering::Release);
                 self.shared.to_server.bell.ring();
             }
             State::Following { link, fed, .. } => {
-                let is_next = start <= *fed && (follows || start == *fed);
-                let is_fed = is_next && feed(link, fed, start, bytes).is_ok();
+                let is_fed = follows && feed(link, fed, start, bytes).is_ok();
                 if !is_fed {
                     self.follow();
                 }
             }
             State::Syncing(syncing) => {
-                if !follows {
-                    syncing.kept.clear();
-                    syncing.kept_bytes = 0;
-                }
                 syncing.kept_bytes += bytes.len();
                 syncing.kept.push_back((start, bytes.to_vec()));
-                if syncing.kept_bytes > KEPT_MAX {
+                if !follows || syncing.kept_bytes > KEPT_MAX {
                     self.follow();
                 }
             }
@@ -482,20 +499,7 @@ impl Worker {
                 Ok(Err(_)) | Err(mpsc::TryRecvError::Disconnected) => self.state = State::Nothing { since: Instant::now() },
                 Err(mpsc::TryRecvError::Empty) => {}
             },
-            State::Following { link, .. } => {
-                // It says nothing that matters here, until it hangs up.
-                let mut bytes = [0; 4096];
-                let _ = link.set_nonblocking(true);
-                let read = link.read(&mut bytes);
-                let _ = link.set_nonblocking(false);
-                let is_gone = match read {
-                    Ok(len) => len == 0,
-                    Err(e) => e.kind() != io::ErrorKind::WouldBlock,
-                };
-                if is_gone {
-                    self.follow();
-                }
-            }
+            State::Following { link, .. } if has_hung_up(link) => self.follow(),
             State::Nothing { since } if has_other_leader && since.elapsed() >= AGAIN => self.follow(),
             _ => {}
         }
@@ -505,22 +509,22 @@ impl Worker {
 
     fn read_source(&mut self) -> Result<(), String> {
         let State::Leading { source, read, out, acked, .. } = &mut self.state else { return Ok(()) };
-        let before = out.len();
-        out.resize(before + (1 << 16), 0);
-        let mut len = before;
         loop {
-            match source.read(&mut out[len..]) {
-                Ok(0) => return Err("this server has ended its own stream".into()),
-                Ok(got) => len += got,
+            let got = match source.fill_buf() {
+                Ok([]) => return Err("this server has ended its own stream".into()),
+                Ok(bytes) => {
+                    out.extend_from_slice(bytes);
+                    bytes.len()
+                }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
                 Err(e) => return Err(format!("this server's own stream: {e}")),
-            }
-            if len == out.len() {
-                break;
+            };
+            source.consume(got);
+            *read += got as u64;
+            if got < source.capacity() {
+                break; // more wakes this thread again
             }
         }
-        out.truncate(len);
-        *read += (len - before) as u64;
         if acked.elapsed() >= Duration::from_secs(1) {
             *acked = Instant::now();
             let offset = read.to_string();
@@ -531,17 +535,22 @@ impl Worker {
     }
 
     fn propose_stream(&mut self) -> Result<(), String> {
-        let wanted = self.shared.ticket.load(Ordering::Acquire);
+        let (wanted, end) = self.shared.last_turn();
         let term = self.course.term;
         while self.group.pending() < PENDING_MAX {
             let State::Leading { read, out, ticket, .. } = &mut self.state else { return Ok(()) };
-            if out.is_empty() && *ticket >= wanted {
+            // The turn's own bytes are on their way: they leave together with what confirms it.
+            let is_turn_here = *ticket < wanted && *read >= end;
+            if out.is_empty() && !is_turn_here {
                 return Ok(());
             }
-            *ticket = wanted;
+            if is_turn_here {
+                *ticket = wanted;
+            }
+            let ticket = *ticket;
             let piece: Vec<u8> = out.drain(..out.len().min(PIECE_MAX)).collect();
             let start = *read - (out.len() + piece.len()) as u64;
-            self.propose(Proposal::Stream { term, start, ticket: wanted, bytes: &piece })?;
+            self.propose(Proposal::Stream { term, anew: false, start, ticket, bytes: &piece })?;
         }
         Ok(())
     }
@@ -565,6 +574,9 @@ impl Worker {
     }
 
     fn verdict(&mut self, event: &fide_client::Event) {
+        if let fide_client::Event::Lost { .. } = event {
+            self.monitor(); // it may have been among them
+        }
         if let fide_client::Event::Failure(verdict) = event
             && verdict.grade == fide_client::wire::verdict::Grade::Certain
             && verdict.subject.name == self.target().as_deref().map(Into::into)
@@ -585,6 +597,14 @@ impl Worker {
             leader.clone_into(&mut seen.leader);
         }
     }
+}
+
+/// What a server says to its primary matters to nobody here, until it hangs up.
+fn has_hung_up(link: &TcpStream) -> bool {
+    let mut bytes = [0u8; 4096];
+    // SAFETY: room for as many bytes as said.
+    let got = unsafe { libc::recv(link.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT) };
+    got == 0 || got < 0 && io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock
 }
 
 /// The part of these bytes that the server has not got.

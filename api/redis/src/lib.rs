@@ -1,7 +1,7 @@
 //! A module of Redis 7 and Valkey: the servers of a group hold the same data, and a reply means that the group has decided.
 //!
 //! ```text
-//! loadmodule /usr/lib/fide/fide-redis.so group orders
+//! loadmodule /path/to/libfide_redis.so group orders
 //! ```
 //!
 //! One server leads. It executes commands at once, keeps their replies back, and proposes to the group what Redis would send to replicas: effects, in the

@@ -1,8 +1,8 @@
 //! The server's main thread: commands of clients, replies that wait until they are decided, transactions, and what the server is.
 //!
-//! A filter makes every command that reads or writes data an argument of `FIDE.DO`. That executes it as the client, and keeps the reply back: a write's until
-//! the stream is decided up to where it ended in this turn of the event loop; if the turn has changed nothing, until an entry is decided that was proposed
-//! after it, so that a server that does not lead any more, and does not know it, answers nothing.
+//! A filter makes every command that reads or writes data an argument of `FIDE.DO`. That executes it as the client, and keeps the reply back until the stream
+//! is decided up to where it ended in this turn of the event loop, and an entry is decided that was proposed after the turn: a server that does not lead
+//! any more, and does not know it, answers nothing, to reads either.
 
 use crate::api::{self, Api, Blocked, ClientInfo, Ctx, FilterCtx, InfoCtx, ServerEvent, Text, Tree};
 use crate::group::{self, Settings};
@@ -65,8 +65,6 @@ struct Transaction {
 
 struct Server {
     role: Role,
-    /// Where the stream ended before the first command of this turn.
-    before: Option<u64>,
     executed: Vec<(*mut Blocked, Answer)>,
     waits: VecDeque<Waits>,
     transactions: HashMap<u64, Transaction>,
@@ -114,7 +112,7 @@ fn setting(api: Api, name: &str) -> String {
 }
 
 fn settings(api: Api, arguments: &[String]) -> Result<Settings, String> {
-    const USAGE: &str = "loadmodule fide-redis.so group NAME [address HOST:PORT] [name PROCESS] [socket PATH]";
+    const USAGE: &str = "loadmodule libfide_redis.so group NAME [address HOST:PORT] [name PROCESS] [socket PATH]";
     let mut given: HashMap<&str, &str> = HashMap::new();
     for pair in arguments.chunks(2) {
         let [key, value] = pair else { return Err(format!("{} has no value: {USAGE}", pair[0])) };
@@ -183,7 +181,6 @@ pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
     let role = Role::Waits(format!("this server is not part of group {} yet", settings.group));
     let server = Server {
         role,
-        before: None,
         executed: Vec::new(),
         waits: VecDeque::new(),
         transactions: HashMap::new(),
@@ -305,7 +302,6 @@ unsafe extern "C" fn on_command(ctx: *mut Ctx, argv: *mut *mut Text, argc: c_int
         }
         "select" => select(api, argv),
         _ => {
-            begin_turn(api);
             // SAFETY: the texts live during this call.
             match unsafe { run(api, argv) } {
                 Some(reply) => answer_later(api, Answer::Reply(reply)),
@@ -355,9 +351,8 @@ fn execute_all(api: Api, client: u64) -> c_int {
     });
     if is_changed {
         end(api, client);
-        return api.null_array();
+        return answer_later(api, Answer::Reply(b"*-1\r\n".to_vec())); // it says that somebody wrote
     }
-    begin_turn(api);
     let replies = commands.iter().map(|command| execute(api, command)).collect();
     end(api, client);
     answer_later(api, Answer::Replies(replies))
@@ -379,13 +374,6 @@ fn execute(api: Api, command: &[*mut Text]) -> Vec<u8> {
 }
 
 // ---- replies that wait --------------------------------------------------------------------------------------------------
-
-fn begin_turn(api: Api) {
-    if with(|s| s.before.is_none()) {
-        let before = api.replication(c"master_repl_offset");
-        with(|s| s.before = before);
-    }
-}
 
 fn answer_later(api: Api, answer: Answer) -> c_int {
     let client = api.block(on_reply, on_free);
@@ -458,25 +446,15 @@ unsafe extern "C" fn on_loop(_ctx: *mut Ctx, _event: ServerEvent, sub: u64, _dat
 }
 
 /// Replies of commands that were executed since the last turn wait from now on.
-///
-/// What they changed leaves for the thread of the group behind this: if anything did, its entry is proposed after all of them.
 fn end_turn() {
-    if with(|s| s.executed.is_empty()) {
-        with(|s| s.before = None);
+    let executed = with(|s| std::mem::take(&mut s.executed));
+    if executed.is_empty() {
         return;
     }
     let offset = main().api.replication(c"master_repl_offset").unwrap_or(u64::MAX);
-    let ticket = with(|s| {
-        let has_changed = s.before.take().is_some_and(|before| offset > before);
-        let ticket = if has_changed { 0 } else { shared().ticket.load(Ordering::Relaxed) + 1 };
-        let executed = std::mem::take(&mut s.executed);
-        s.waits.extend(executed.into_iter().map(|(client, answer)| Waits { client, answer, offset, ticket }));
-        ticket
-    });
-    if ticket > 0 {
-        shared().confirm(ticket);
-    }
-    release();
+    let ticket = shared().end_turn(offset);
+    let waits = executed.into_iter().map(|(client, answer)| Waits { client, answer, offset, ticket });
+    with(|s| s.waits.extend(waits));
 }
 
 // ---- roles --------------------------------------------------------------------------------------------------------------
@@ -493,6 +471,8 @@ unsafe extern "C" fn on_told(_fd: c_int, _data: *mut c_void, _mask: c_int) {
             ToServer::Follow { port, leader } => {
                 with(|s| (s.role, s.take_over) = (Role::Follows(leader), None));
                 fail_all("another server leads");
+                // Redis itself refuses clients' writes then.
+                drop(main().api.call("CONFIG", &["SET", "replica-read-only", "yes"]));
                 replicate("127.0.0.1", &port.to_string());
             }
             ToServer::TakeOver(offset) => {

@@ -115,10 +115,12 @@ pub struct Shared {
     pub to_group: Queue<ToGroup>,
     /// The leader's stream is decided up to this byte, in the term in which this server leads.
     pub decided: AtomicU64,
-    /// Reads up to this one were confirmed.
+    /// Turns of the server's event loop up to this one were confirmed: an entry is decided that was proposed after they had ended.
     pub confirmed: AtomicU64,
-    /// Reads up to this one wait.
-    pub ticket: AtomicU64,
+    /// The last turn that has ended with commands in it.
+    ticket: AtomicU64,
+    /// Where the server's stream ended then.
+    end: AtomicU64,
     /// For INFO.
     pub seen: Mutex<Seen>,
 }
@@ -150,14 +152,24 @@ impl Shared {
             decided: AtomicU64::new(0),
             confirmed: AtomicU64::new(0),
             ticket: AtomicU64::new(0),
+            end: AtomicU64::new(0),
             seen: Mutex::default(),
         })
     }
 
-    /// Reads up to this one wait for an entry that is proposed from now on.
-    pub fn confirm(&self, ticket: u64) {
+    /// A turn has ended, and the stream there: its number. Main thread.
+    pub fn end_turn(&self, end: u64) -> u64 {
+        self.end.store(end, Ordering::Relaxed);
+        let ticket = self.ticket.load(Ordering::Relaxed) + 1;
         self.ticket.store(ticket, Ordering::Release);
         self.to_group.bell.ring();
+        ticket
+    }
+
+    /// The last turn, and where the stream ended then, or in a later one.
+    #[must_use]
+    pub fn last_turn(&self) -> (u64, u64) {
+        (self.ticket.load(Ordering::Acquire), self.end.load(Ordering::Relaxed))
     }
 
     /// What was seen last.
