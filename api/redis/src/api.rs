@@ -1,6 +1,6 @@
 //! The functions of Redis that a module calls, from Redis 7.0 on and in Valkey. They are looked up by name when the module is loaded.
 //!
-//! Everything here belongs to the server's main thread, but [`unblock`].
+//! Everything here belongs to the server's main thread.
 
 use std::ffi::{CStr, CString, c_char, c_double, c_int, c_long, c_longlong, c_uint, c_ulonglong, c_void};
 use std::sync::OnceLock;
@@ -24,8 +24,6 @@ opaque! {
     Text
     /// `RedisModuleCallReply`.
     Reply
-    /// `RedisModuleBlockedClient`.
-    Blocked
     /// `RedisModuleCommandFilterCtx`.
     FilterCtx
     /// `RedisModuleServerInfoData`.
@@ -45,24 +43,8 @@ pub struct ServerEvent {
 }
 
 impl ServerEvent {
-    /// `RedisModuleEvent_FlushDB`.
-    pub const FLUSH: Self = Self { id: 2, version: 1 };
-    /// `RedisModuleEvent_ClientChange`.
-    pub const CLIENT: Self = Self { id: 4, version: 1 };
-    /// `RedisModuleEvent_SwapDB`.
-    pub const SWAP: Self = Self { id: 11, version: 1 };
     /// `RedisModuleEvent_EventLoop`.
     pub const LOOP: Self = Self { id: 15, version: 1 };
-}
-
-/// The beginning of `RedisModuleClientInfo`.
-#[repr(C)]
-#[derive(Debug)]
-pub struct ClientInfo {
-    version: u64,
-    flags: u64,
-    /// Which client.
-    pub id: u64,
 }
 
 /// A command of this module.
@@ -70,8 +52,6 @@ pub type Command = unsafe extern "C" fn(*mut Ctx, *mut *mut Text, c_int) -> c_in
 type Filter = unsafe extern "C" fn(*mut FilterCtx);
 type OnEvent = unsafe extern "C" fn(*mut Ctx, ServerEvent, u64, *mut c_void);
 type OnReadable = unsafe extern "C" fn(c_int, *mut c_void, c_int);
-type OnKey = unsafe extern "C" fn(*mut Ctx, c_int, *const c_char, *mut Text) -> c_int;
-type Free = unsafe extern "C" fn(*mut Ctx, *mut c_void);
 type OnInfo = unsafe extern "C" fn(*mut InfoCtx, c_int);
 
 macro_rules! functions {
@@ -116,31 +96,15 @@ functions! {
     reply_bytes "CallReplyStringPtr": unsafe extern "C" fn(*mut Reply, *mut usize) -> *const c_char;
     reply_len "CallReplyLength": unsafe extern "C" fn(*mut Reply) -> usize;
     reply_at "CallReplyArrayElement": unsafe extern "C" fn(*mut Reply, usize) -> *mut Reply;
-    reply_protocol "CallReplyProto": unsafe extern "C" fn(*mut Reply, *mut usize) -> *const c_char;
-    reply_with_null "ReplyWithNull": unsafe extern "C" fn(*mut Ctx) -> c_int;
-    reply_with_double "ReplyWithDouble": unsafe extern "C" fn(*mut Ctx, c_double) -> c_int;
-    reply_with_bool "ReplyWithBool": unsafe extern "C" fn(*mut Ctx, c_int) -> c_int;
-    reply_with_map "ReplyWithMap": unsafe extern "C" fn(*mut Ctx, c_long) -> c_int;
-    reply_with_set "ReplyWithSet": unsafe extern "C" fn(*mut Ctx, c_long) -> c_int;
-    reply_with_big "ReplyWithBigNumber": unsafe extern "C" fn(*mut Ctx, *const c_char, usize) -> c_int;
-    reply_with_verbatim "ReplyWithVerbatimStringType": unsafe extern "C" fn(*mut Ctx, *const c_char, usize, *const c_char) -> c_int;
     reply_with_error "ReplyWithError": unsafe extern "C" fn(*mut Ctx, *const c_char) -> c_int;
     reply_with_simple "ReplyWithSimpleString": unsafe extern "C" fn(*mut Ctx, *const c_char) -> c_int;
     reply_with_array "ReplyWithArray": unsafe extern "C" fn(*mut Ctx, c_long) -> c_int;
-    reply_with_null_array "ReplyWithNullArray": unsafe extern "C" fn(*mut Ctx) -> c_int;
     reply_with_bytes "ReplyWithStringBuffer": unsafe extern "C" fn(*mut Ctx, *const c_char, usize) -> c_int;
     reply_with_number "ReplyWithLongLong": unsafe extern "C" fn(*mut Ctx, c_longlong) -> c_int;
-    block "BlockClient": unsafe extern "C" fn(*mut Ctx, Option<Command>, Option<Command>, Option<Free>, c_longlong) -> *mut Blocked;
-    unblock "UnblockClient": unsafe extern "C" fn(*mut Blocked, *mut c_void) -> c_int;
-    private "GetBlockedClientPrivateData": unsafe extern "C" fn(*mut Ctx) -> *mut c_void;
-    client_id "GetClientId": unsafe extern "C" fn(*mut Ctx) -> c_ulonglong;
-    database "GetSelectedDb": unsafe extern "C" fn(*mut Ctx) -> c_int;
-    select "SelectDb": unsafe extern "C" fn(*mut Ctx, c_int) -> c_int;
     flags "GetContextFlags": unsafe extern "C" fn(*mut Ctx) -> c_int;
     detached "GetDetachedThreadSafeContext": unsafe extern "C" fn(*mut Ctx) -> *mut Ctx;
     loop_add "EventLoopAdd": unsafe extern "C" fn(c_int, c_int, OnReadable, *mut c_void) -> c_int;
     subscribe "SubscribeToServerEvent": unsafe extern "C" fn(*mut Ctx, ServerEvent, OnEvent) -> c_int;
-    on_keys "SubscribeToKeyspaceEvents": unsafe extern "C" fn(*mut Ctx, c_int, OnKey) -> c_int;
     server_info "GetServerInfo": unsafe extern "C" fn(*mut Ctx, *const c_char) -> *mut ServerInfo;
     free_info "FreeServerInfo": unsafe extern "C" fn(*mut Ctx, *mut ServerInfo);
     info_number "ServerInfoGetFieldUnsigned": unsafe extern "C" fn(*mut ServerInfo, *const c_char, *mut c_int) -> c_ulonglong;
@@ -200,17 +164,6 @@ impl Owned {
     pub fn error(&self) -> Option<String> {
         // SAFETY: a reply that lives.
         (unsafe { (f().reply_type)(self.0) } == 1).then(|| text_of(self.0))
-    }
-
-    /// As it goes to a client. A reply belongs to the context in which it was made, which does not outlive a command: what is answered later is copied.
-    #[must_use]
-    pub fn protocol(&self) -> Vec<u8> {
-        let mut len = 0;
-        // SAFETY: a reply that lives; the bytes are copied.
-        unsafe {
-            let start = (f().reply_protocol)(self.0, &raw mut len);
-            std::slice::from_raw_parts(start.cast(), len).to_vec()
-        }
     }
 
     /// The elements, if it is an array, with theirs.
@@ -321,93 +274,11 @@ impl Api {
         Owned(reply)
     }
 
-    /// Calls what a client asked for, by its rights: effects go to replicas, the reply is of the client's protocol.
-    ///
-    /// # Safety
-    /// The texts live.
-    #[must_use]
-    pub unsafe fn call_for_client(self, argv: &[*mut Text]) -> Option<Owned> {
-        let (name, arguments) = argv.split_first()?;
-        let mut len = 0;
-        // SAFETY: texts of this server end with zero; "v" takes an array of texts and its length.
-        let reply = unsafe {
-            let name = (f().string_bytes)(*name, &raw mut len);
-            (f().call)(self.0, name, c"v!EC0M".as_ptr(), arguments.as_ptr(), arguments.len())
-        };
-        (!reply.is_null()).then_some(Owned(reply))
-    }
-
     /// A text of the server, to be freed.
     #[must_use]
     pub fn text(self, bytes: &[u8]) -> *mut Text {
         // SAFETY: the bytes are copied.
         unsafe { (f().create_string)(self.0, bytes.as_ptr().cast(), bytes.len()) }
-    }
-
-    /// Keeps a text beyond the call in which it was given.
-    ///
-    /// # Safety
-    /// It lives.
-    pub unsafe fn keep(self, text: *mut Text) {
-        // SAFETY: as the caller says.
-        unsafe { (f().retain_string)(self.0, text) };
-    }
-
-    /// Frees a text that was made or kept.
-    ///
-    /// # Safety
-    /// It was, and is not used again.
-    pub unsafe fn free(self, text: *mut Text) {
-        // SAFETY: as the caller says.
-        unsafe { (f().free_string)(self.0, text) };
-    }
-
-    /// Replies what another command replied ([`Owned::protocol`]).
-    pub fn reply(self, mut protocol: &[u8]) -> c_int {
-        while self.reply_part(&mut protocol).is_some() && !protocol.is_empty() {}
-        OK
-    }
-
-    /// The head of one value, or all of it if nothing is in it.
-    fn reply_part(self, rest: &mut &[u8]) -> Option<()> {
-        let end = rest.windows(2).position(|two| two == b"\r\n")?;
-        let (kind, head) = rest[..end].split_first()?;
-        *rest = &rest[end + 2..];
-        let text = std::str::from_utf8(head).unwrap_or_default();
-        let count = || text.parse::<c_long>().ok();
-        // SAFETY: a context; texts are copied, and end with zero where no length is given.
-        unsafe {
-            match kind {
-                b'$' | b'=' => {
-                    let Ok(len) = usize::try_from(count()?) else {
-                        (f().reply_with_null)(self.0);
-                        return Some(());
-                    };
-                    let (bytes, tail) = rest.split_at_checked(len)?;
-                    *rest = tail.get(2..)?;
-                    match bytes.get(..4).filter(|_| *kind == b'=') {
-                        // Three letters say what it is, and a colon follows.
-                        Some(what) => {
-                            let what = c(std::str::from_utf8(&what[..3]).unwrap_or("txt"));
-                            (f().reply_with_verbatim)(self.0, bytes[4..].as_ptr().cast(), len - 4, what.as_ptr())
-                        }
-                        None => self.bytes(bytes),
-                    }
-                }
-                b'+' => self.status(&String::from_utf8_lossy(head)),
-                b'-' => self.error(&String::from_utf8_lossy(head)),
-                b':' => self.number(text.parse().ok()?),
-                b'*' if count()? < 0 => self.null_array(),
-                b'*' | b'>' => (f().reply_with_array)(self.0, count()?),
-                b'%' => (f().reply_with_map)(self.0, count()?),
-                b'~' => (f().reply_with_set)(self.0, count()?),
-                b',' => (f().reply_with_double)(self.0, text.parse().ok()?),
-                b'#' => (f().reply_with_bool)(self.0, c_int::from(text == "t")),
-                b'(' => (f().reply_with_big)(self.0, head.as_ptr().cast(), head.len()),
-                _ => (f().reply_with_null)(self.0),
-            };
-        }
-        Some(())
     }
 
     /// Replies an error: its first word is its code.
@@ -428,12 +299,6 @@ impl Api {
         unsafe { (f().reply_with_array)(self.0, len as c_long) }
     }
 
-    /// Replies that there is nothing, as an aborted transaction does.
-    pub fn null_array(self) -> c_int {
-        // SAFETY: a context.
-        unsafe { (f().reply_with_null_array)(self.0) }
-    }
-
     /// Replies a text.
     pub fn bytes(self, bytes: &[u8]) -> c_int {
         // SAFETY: the bytes are copied.
@@ -444,49 +309,6 @@ impl Api {
     pub fn number(self, number: i64) -> c_int {
         // SAFETY: a context.
         unsafe { (f().reply_with_number)(self.0, number) }
-    }
-
-    /// The client of this context waits until [`unblock`]; `free` is given what was handed over there.
-    #[must_use]
-    pub fn block(self, reply: Command, free: Free) -> *mut Blocked {
-        // SAFETY: functions of this module, which stays.
-        unsafe { (f().block)(self.0, Some(reply), None, Some(free), 0) }
-    }
-
-    /// What was handed over to [`unblock`], in a reply's function.
-    #[must_use]
-    pub fn private(self) -> *mut c_void {
-        // SAFETY: a context.
-        unsafe { (f().private)(self.0) }
-    }
-
-    /// The client's number.
-    #[must_use]
-    pub fn client(self) -> u64 {
-        // SAFETY: a context.
-        unsafe { (f().client_id)(self.0) }
-    }
-
-    /// The client's database.
-    #[must_use]
-    pub fn database(self) -> i32 {
-        // SAFETY: a context.
-        unsafe { (f().database)(self.0) }
-    }
-
-    /// Changes the client's database, for good; `false` for one that is not there.
-    #[must_use]
-    pub fn select(self, database: i32) -> bool {
-        // SAFETY: a context.
-        unsafe { (f().select)(self.0, database) == OK }
-    }
-
-    /// Whether this client cannot wait: a script, a transaction of the server's own, or a module calls.
-    #[must_use]
-    pub fn cannot_wait(self) -> bool {
-        // REDISMODULE_CTX_FLAGS_LUA, _MULTI, _DENY_BLOCKING.
-        // SAFETY: a context.
-        unsafe { (f().flags)(self.0) & (1 | 2 | 1 << 21) != 0 }
     }
 
     /// Whether the server loads its data.
@@ -520,14 +342,6 @@ impl Api {
         unsafe { (f().subscribe)(self.0, event, function) };
     }
 
-    /// Calls this function for every key that changes.
-    pub fn on_keys(self, function: OnKey) {
-        // REDISMODULE_NOTIFY_ALL and what modules notify.
-        let all = (2..=10).map(|bit| 1 << bit).sum::<c_int>() | 1 << 13;
-        // SAFETY: a function of this module, which stays.
-        unsafe { (f().on_keys)(self.0, all, function) };
-    }
-
     /// A number of the section *replication* of INFO.
     #[must_use]
     pub fn replication(self, field: &CStr) -> Option<u64> {
@@ -552,15 +366,6 @@ impl Api {
         // SAFETY: the format takes one text.
         unsafe { (f().log)(self.0, level.as_ptr(), c"%s".as_ptr(), c(text).as_ptr()) };
     }
-}
-
-/// A client that waits gets its reply. Any thread may call it.
-///
-/// # Safety
-/// It waits, and this is called once; `private` is what its functions expect.
-pub unsafe fn unblock(client: *mut Blocked, private: *mut c_void) {
-    // SAFETY: as the caller says.
-    unsafe { (f().unblock)(client, private) };
 }
 
 /// The name of the command that passes a filter.

@@ -2,12 +2,12 @@
 //! while it follows, and finds out what the server should be.
 
 use crate::course::{Course, Meaning, Proposal};
-use crate::replication::{self, Account, Followed, Sync};
+use crate::replication::{self, Account, Counted, Followed, Sync};
 use crate::shared::{Role, Shared, ToGroup, ToServer};
 use fide_client::group::{Event, Group, Options, Stage};
 use fide_client::{Client, Resources, TargetState};
 use std::collections::VecDeque;
-use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::io::{self, BufReader, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
@@ -27,6 +27,9 @@ const SNAPSHOT_EVERY: usize = 512 << 10;
 const LEAD_AGAIN: Duration = Duration::from_secs(1);
 /// A server that should lead and has not become a primary by then lets another one.
 const TAKE_OVER_MAX: Duration = Duration::from_secs(10);
+/// A server is told that its replica has its stream at least, and at most, this often.
+const ACK_MAX: Duration = Duration::from_secs(1);
+const ACK_MIN: Duration = Duration::from_millis(10);
 /// What failed is tried again.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -75,11 +78,13 @@ enum State {
         since: Instant,
     },
     Leading {
-        source: BufReader<TcpStream>,
-        read: u64,
-        out: Vec<u8>,
+        source: BufReader<Counted>,
+        /// Of the server's stream, what was proposed.
+        proposed: u64,
+        /// Turns that were.
         ticket: u64,
         acked: Instant,
+        acked_offset: u64,
     },
 }
 
@@ -108,7 +113,14 @@ struct Worker {
     /// The group's log begins with something that is no state of servers.
     is_lost: bool,
     unsaved: usize,
+    /// An operator's word: in this term, behind this turn.
+    steps_down: Option<(u64, u64)>,
+    /// Turns of the server that are confirmed, while it leads.
+    confirmed: u64,
+    /// Clients that read more slowly than they are answered.
+    slow: Vec<i32>,
     bytes: Vec<u8>,
+    piece: Vec<u8>,
 }
 
 /// Runs until the process ends; a lost agent is waited for. The client of the group stays the same, so that this server goes on as the one that it was.
@@ -164,7 +176,11 @@ impl Worker {
             is_whole: false,
             is_lost: false,
             unsaved: 0,
+            steps_down: None,
+            confirmed: 0,
+            slow: Vec::new(),
             bytes: Vec::new(),
+            piece: Vec::new(),
         })
     }
 
@@ -208,7 +224,7 @@ impl Worker {
             self.asked(&asked)?;
         }
         self.synced();
-        self.read_source()?;
+        self.keep_source()?;
         loop {
             match self.group.poll(Some(Duration::ZERO)) {
                 Ok(Some(event)) => self.event(event)?,
@@ -221,18 +237,23 @@ impl Worker {
         }
         self.look_for_a_leader()?;
         self.propose_stream()?;
+        self.shared.gate.release(self.confirmed, &mut self.slow);
+        self.shared.gate.resume(&mut self.slow);
+        self.step_down()?;
         self.show();
         Ok(())
     }
 
     fn wait(&self) {
         let other = match &self.state {
-            State::Leading { source, .. } => source.get_ref().as_raw_fd(),
+            State::Leading { source, .. } => source.get_ref().stream.as_raw_fd(),
             State::Following { link, .. } => link.as_raw_fd(),
             _ => -1,
         };
         let fds = [self.shared.to_group.bell.fd(), self.group.as_raw_fd(), self.fide.as_raw_fd(), other];
-        let mut fds = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+        let readable = fds.iter().map(|fd| (*fd, libc::POLLIN));
+        let writable = self.slow.iter().map(|fd| (*fd, libc::POLLOUT));
+        let mut fds: Vec<_> = readable.chain(writable).map(|(fd, events)| libc::pollfd { fd, events, revents: 0 }).collect();
         let timeout_ms = if self.group.pending() > 0 { 2 } else { 50 };
         // SAFETY: the array is as long as said.
         unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
@@ -313,12 +334,21 @@ impl Worker {
                     self.lead(position)?;
                 }
             }
-            ToGroup::StepDown if self.is_own() && !self.course.resigned => {
-                let term = self.course.term;
-                self.propose(Proposal::Resign { term })?;
-            }
-            ToGroup::StepDown => {}
+            ToGroup::StepDown(turn) => self.steps_down = Some((self.course.term, *turn)),
             ToGroup::Force => self.forced = Some(0),
+        }
+        Ok(())
+    }
+
+    /// What an operator has asked for, once the operator was answered.
+    fn step_down(&mut self) -> Result<(), String> {
+        let (confirmed, term) = (self.confirmed, self.course.term);
+        if let Some((asked, _)) = self.steps_down.take_if(|(asked, turn)| *asked != term || *turn <= confirmed)
+            && asked == term
+            && self.is_own()
+            && !self.course.resigned
+        {
+            self.propose(Proposal::Resign { term })?;
         }
         Ok(())
     }
@@ -337,14 +367,22 @@ impl Worker {
                 offset
             }
         };
-        source.get_ref().set_nonblocking(true).map_err(text)?;
-        self.shared.decided.store(read, Ordering::Release);
-        let (ticket, _) = self.shared.last_turn();
-        self.shared.confirmed.store(ticket, Ordering::Release);
-        self.state = State::Leading { source, read, out: Vec::new(), ticket, acked: Instant::now() };
-        // Empty, so that all know where the stream begins.
-        let term = self.course.term;
-        self.propose(Proposal::Stream { term, anew, start: read, ticket, bytes: &[] })?;
+        let address = source.get_ref().stream.local_addr().map_err(text)?;
+        let total = self.shared.gate.catch(address).ok_or("this server has ended its own stream")?;
+        let first = replication::rest(&mut source, total).map_err(|e| format!("this server's own stream: {e}"))?;
+        self.shared.origin.store(read + first.len() as u64, Ordering::Release);
+        source.get_ref().stream.set_nonblocking(true).map_err(text)?;
+        let (term, now) = (self.course.term, Instant::now());
+        self.confirmed = 0;
+        // Even if it is empty, so that all know where the stream begins.
+        let mut proposed = read;
+        let mut anew = anew;
+        for piece in first.chunks(PIECE_MAX).chain(first.is_empty().then_some(&[][..])) {
+            self.propose(Proposal::Stream { term, anew, start: proposed, ticket: 0, bytes: piece })?;
+            anew = false;
+            proposed += piece.len() as u64;
+        }
+        self.state = State::Leading { source, proposed, ticket: 0, acked: now, acked_offset: 0 };
         self.shared.to_server.push(ToServer::Be(Role::Leads));
         Ok(())
     }
@@ -372,6 +410,7 @@ impl Worker {
             State::Syncing(syncing) => syncing.is_over.store(true, Ordering::Relaxed),
             State::Following { link, .. } => drop(link.shutdown(Shutdown::Both)),
             State::Leading { .. } | State::TakingOver { .. } => {
+                self.shared.gate.release_source();
                 self.shared.to_server.push(ToServer::Be(Role::Waits("this server leads no more".into())));
             }
             State::Nothing { .. } => {}
@@ -457,12 +496,9 @@ impl Worker {
     }
 
     fn decided(&mut self, start: u64, follows: bool, ticket: u64, bytes: &[u8]) {
-        let end = start + bytes.len() as u64;
         match &mut self.state {
             State::Leading { .. } => {
-                self.shared.decided.fetch_max(end, Ordering::Release);
-                self.shared.confirmed.fetch_max(ticket, Ordering::Release);
-                self.shared.to_server.bell.ring();
+                self.confirmed = self.confirmed.max(ticket);
             }
             State::Following { link, fed, .. } => {
                 let is_fed = follows && feed(link, fed, start, bytes).is_ok();
@@ -507,27 +543,16 @@ impl Worker {
 
     // ---- while this server leads ----------------------------------------------------------------------------------------
 
-    fn read_source(&mut self) -> Result<(), String> {
-        let State::Leading { source, read, out, acked, .. } = &mut self.state else { return Ok(()) };
-        loop {
-            let got = match source.fill_buf() {
-                Ok([]) => return Err("this server has ended its own stream".into()),
-                Ok(bytes) => {
-                    out.extend_from_slice(bytes);
-                    bytes.len()
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
-                Err(e) => return Err(format!("this server's own stream: {e}")),
-            };
-            source.consume(got);
-            *read += got as u64;
-            if got < source.capacity() {
-                break; // more wakes this thread again
-            }
+    /// The server's own stream comes by the gate; its connection only has to stay.
+    fn keep_source(&mut self) -> Result<(), String> {
+        let State::Leading { source, proposed, acked, acked_offset, .. } = &mut self.state else { return Ok(()) };
+        if has_hung_up(&source.get_ref().stream) || self.shared.gate.caught().is_none() {
+            return Err("this server has ended its own stream".into());
         }
-        if acked.elapsed() >= Duration::from_secs(1) {
-            *acked = Instant::now();
-            let offset = read.to_string();
+        let since = acked.elapsed();
+        if since >= ACK_MAX || since >= ACK_MIN && *acked_offset != *proposed {
+            (*acked, *acked_offset) = (Instant::now(), *proposed);
+            let offset = proposed.to_string();
             let ack = format!("*3\r\n$8\r\nREPLCONF\r\n$3\r\nACK\r\n${}\r\n{offset}\r\n", offset.len());
             let _ = source.get_mut().write(ack.as_bytes());
         }
@@ -535,23 +560,21 @@ impl Worker {
     }
 
     fn propose_stream(&mut self) -> Result<(), String> {
-        let (wanted, end) = self.shared.last_turn();
         let term = self.course.term;
+        let mut piece = std::mem::take(&mut self.piece);
         while self.group.pending() < PENDING_MAX {
-            let State::Leading { read, out, ticket, .. } = &mut self.state else { return Ok(()) };
-            // The turn's own bytes are on their way: they leave together with what confirms it.
-            let is_turn_here = *ticket < wanted && *read >= end;
-            if out.is_empty() && !is_turn_here {
-                return Ok(());
+            let State::Leading { proposed, ticket, .. } = &mut self.state else { break };
+            piece.clear();
+            let (turn, is_any) = self.shared.gate.take(&mut piece, PIECE_MAX);
+            if !is_any {
+                break;
             }
-            if is_turn_here {
-                *ticket = wanted;
-            }
-            let ticket = *ticket;
-            let piece: Vec<u8> = out.drain(..out.len().min(PIECE_MAX)).collect();
-            let start = *read - (out.len() + piece.len()) as u64;
+            *ticket = turn.unwrap_or(*ticket);
+            let (start, ticket) = (*proposed, *ticket);
+            *proposed += piece.len() as u64;
             self.propose(Proposal::Stream { term, anew: false, start, ticket, bytes: &piece })?;
         }
+        self.piece = piece;
         Ok(())
     }
 

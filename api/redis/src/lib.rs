@@ -4,8 +4,8 @@
 //! loadmodule /path/to/libfide_redis.so group orders
 //! ```
 //!
-//! One server leads. It executes commands at once, keeps their replies back, and proposes to the group what Redis would send to replicas: effects, in the
-//! order of the one thread that made them. When the entry is decided, the replies leave. The other servers are given what is decided through Redis' own
+//! One server leads. It executes commands at once, and the module keeps back what it writes to clients and proposes to the group what it writes to replicas:
+//! effects, in the order of the one thread that made them. When the entry is decided, the replies leave. The other servers are given what is decided through Redis' own
 //! replication protocol, by this module on their own host. If the leader's process ends, a server that has all that was decided proposes to lead, and the
 //! first such entry says who does.
 //!
@@ -14,13 +14,19 @@
 //! | `course.rs` | what entries mean; pure |
 //! | `group.rs` | the thread that proposes, applies entries, and decides what this server should be |
 //! | `replication.rs` | Redis' replication protocol, both sides |
-//! | `server.rs` | the server's main thread: commands, replies that wait, transactions, roles |
+//! | `server.rs` | the server's main thread: what it is, and which commands are refused |
+//! | `gate.rs` | what was written to clients and is not confirmed; the stream |
+//! | `calls.rs` | the server's calls of the C library that pass the gate; `unsafe` |
+//! | `interpose.rs` | how they do: replaced functions of a loaded program; `unsafe` |
 //! | `shared.rs` | what these two threads tell each other |
 //! | `api.rs` | Redis' functions for modules; `unsafe` |
 
 pub mod api;
+mod calls;
 pub mod course;
+pub mod gate;
 pub mod group;
+mod interpose;
 pub mod replication;
 pub mod server;
 pub mod shared;

@@ -24,7 +24,34 @@ fn wrong(what: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.into())
 }
 
-fn line(from: &mut BufReader<TcpStream>) -> io::Result<String> {
+/// A connection that counts what was read.
+#[derive(Debug)]
+pub struct Counted {
+    /// The connection.
+    pub stream: TcpStream,
+    /// Bytes that were read.
+    pub read: u64,
+}
+
+impl Read for Counted {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let read = self.stream.read(bytes)?;
+        self.read += read as u64;
+        Ok(read)
+    }
+}
+
+impl Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn line(from: &mut BufReader<impl Read>) -> io::Result<String> {
     let mut line = Vec::new();
     from.by_ref().take(LINE_MAX as u64).read_until(b'\n', &mut line)?;
     let Some(text) = line.strip_suffix(b"\n") else { return Err(io::ErrorKind::UnexpectedEof.into()) };
@@ -39,7 +66,7 @@ fn command(to: &mut impl Write, words: &[&str]) -> io::Result<()> {
     to.write_all(bytes.as_bytes())
 }
 
-fn asked(server: &mut BufReader<TcpStream>, words: &[&str]) -> io::Result<String> {
+fn asked(server: &mut BufReader<impl Read + Write>, words: &[&str]) -> io::Result<String> {
     command(server.get_mut(), words)?;
     let reply = line(server)?;
     match reply.strip_prefix('-') {
@@ -61,14 +88,14 @@ pub enum Sync {
 ///
 /// # Errors
 /// What the server answered, or that it did not.
-pub fn attach(address: &str, account: &Account, position: Option<(&str, u64)>) -> io::Result<(BufReader<TcpStream>, Sync)> {
+pub fn attach(address: &str, account: &Account, position: Option<(&str, u64)>) -> io::Result<(BufReader<Counted>, Sync)> {
     let resolved = std::net::ToSocketAddrs::to_socket_addrs(address)?.next();
     let resolved = resolved.ok_or_else(|| wrong(format!("no address {address}")))?;
     let stream = TcpStream::connect_timeout(&resolved, Duration::from_secs(2))?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let mut server = BufReader::with_capacity(1 << 16, stream);
+    let mut server = BufReader::with_capacity(1 << 16, Counted { stream, read: 0 });
     match (account.user.as_str(), account.password.as_str()) {
         (_, "") => String::new(),
         ("", password) => asked(&mut server, &["AUTH", password])?,
@@ -95,7 +122,7 @@ pub fn attach(address: &str, account: &Account, position: Option<(&str, u64)>) -
 ///
 /// # Errors
 /// That a side is gone, or `is_over`.
-pub fn pass_data(from: &mut BufReader<TcpStream>, to: &mut impl Write, is_over: &AtomicBool) -> io::Result<()> {
+pub fn pass_data(from: &mut BufReader<impl Read>, to: &mut impl Write, is_over: &AtomicBool) -> io::Result<()> {
     let length = loop {
         let line = line(from)?; // empty ones say that the server is at work
         match line.strip_prefix('$') {
@@ -122,7 +149,19 @@ pub fn pass_data(from: &mut BufReader<TcpStream>, to: &mut impl Write, is_over: 
     Ok(())
 }
 
-fn words(from: &mut BufReader<TcpStream>) -> io::Result<Vec<String>> {
+/// The server writes no more to this connection than `total` bytes: the rest of them.
+///
+/// # Errors
+/// That it is gone.
+pub fn rest(from: &mut BufReader<Counted>, total: u64) -> io::Result<Vec<u8>> {
+    let mut rest = from.buffer().to_vec();
+    from.consume(rest.len());
+    let missing = total.checked_sub(from.get_ref().read).ok_or_else(|| wrong("more was read than was written"))?;
+    from.by_ref().take(missing).read_to_end(&mut rest)?;
+    if from.get_ref().read == total && from.buffer().is_empty() { Ok(rest) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+fn words(from: &mut BufReader<impl Read>) -> io::Result<Vec<String>> {
     let head = line(from)?;
     let Some(count) = head.strip_prefix('*') else {
         return Ok(head.split_whitespace().map(str::to_owned).collect());

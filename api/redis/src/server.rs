@@ -1,94 +1,54 @@
-//! The server's main thread: commands of clients, replies that wait until they are decided, transactions, and what the server is.
+//! The server's main thread: what the server is, and which commands are refused to clients because of it.
 //!
-//! A filter makes every command that reads or writes data an argument of `FIDE.DO`. That executes it as the client, and keeps the reply back until the stream
-//! is decided up to where it ended in this turn of the event loop, and an entry is decided that was proposed after the turn: a server that does not lead
-//! any more, and does not know it, answers nothing, to reads either.
+//! While the server leads, commands are executed as ever, and what they write passes the gate. While it does not, a filter makes every command that reads or
+//! writes data an argument of `FIDE.REFUSE`, which says who leads. Clients of a server that stops to lead are cut off: what they were not told yet is not
+//! known to be decided.
 
-use crate::api::{self, Api, Blocked, ClientInfo, Ctx, FilterCtx, InfoCtx, ServerEvent, Text, Tree};
+use crate::api::{self, Api, Ctx, FilterCtx, InfoCtx, ServerEvent, Text, Tree};
+use crate::calls;
 use crate::group::{self, Settings};
 use crate::replication::Account;
 use crate::shared::{Role, Shared, ToGroup, ToServer};
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
-use std::ffi::{c_char, c_int, c_void};
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
-/// These read or write data; their replies wait.
-const EXTRA: [&str; 13] = [
-    "multi",
-    "exec",
-    "discard",
-    "watch",
-    "unwatch",
-    "select",
-    "eval",
-    "evalsha",
-    "eval_ro",
-    "evalsha_ro",
-    "fcall",
-    "fcall_ro",
-    "publish",
-];
-/// These may be part of a transaction; their replies do not wait.
-const PLAIN: [&str; 4] = ["ping", "echo", "time", "info"];
-/// These would wait for others within the server, which keeps no replies back.
-const WAITING: [&str; 10] =
-    ["blpop", "brpop", "brpoplpush", "blmove", "blmpop", "bzpopmin", "bzpopmax", "bzmpop", "failover", "replicaof"];
+/// These read or write data, too.
+const EXTRA: [&str; 10] =
+    ["multi", "watch", "eval", "evalsha", "eval_ro", "evalsha_ro", "fcall", "fcall_ro", "publish", "spublish"];
+/// The group decides who leads.
+const OF_THE_GROUP: [&[u8]; 3] = [b"replicaof", b"slaveof", b"failover"];
+/// How often it is looked whether all of the server's stream was caught.
+const CHECK: Duration = Duration::from_secs(1);
 
 /// Each command that the filter knows, and whether a primary never sends it to replicas.
 static COMMANDS: OnceLock<HashMap<Vec<u8>, bool>> = OnceLock::new();
 static SHARED: OnceLock<Arc<Shared>> = OnceLock::new();
 
-/// What a client is answered.
-enum Answer {
-    /// Of one command, or of all of a transaction.
-    Reply(Vec<u8>),
-    Replies(Vec<Vec<u8>>),
-    Error(String),
-}
-
-struct Waits {
-    client: *mut Blocked,
-    answer: Answer,
-    offset: u64,
-    ticket: u64,
-}
-
-#[derive(Default)]
-struct Transaction {
-    /// Each command's texts, kept; none outside MULTI.
-    commands: Option<Vec<Vec<*mut Text>>>,
-    watched: Vec<(i32, Vec<u8>)>,
-    is_changed: bool,
-}
-
 struct Server {
     role: Role,
-    executed: Vec<(*mut Blocked, Answer)>,
-    waits: VecDeque<Waits>,
-    transactions: HashMap<u64, Transaction>,
-    watches_keys: bool,
     take_over: Option<u64>,
-    /// The server has said that it is about to sleep.
-    is_late: bool,
     /// Something waits until the server has loaded its data.
     is_loading: bool,
+    checked: Instant,
 }
 
 struct Main {
     server: RefCell<Server>,
     /// For what no client asked for.
     api: Api,
-    /// `FIDE.DO`, as the filter puts it before commands.
-    wrapper: *mut Text,
+    /// `FIDE.REFUSE`, as the filter puts it before commands.
+    refusal: *mut Text,
+    /// The role is to lead.
+    leads: Cell<bool>,
     /// What is decided comes as commands of a primary, which pass the filter, too: it lets writes pass, which Redis itself refuses to clients.
     is_replica: Cell<bool>,
 }
 
 thread_local! {
-    /// A client's command runs: what a script calls in it is not filtered once more.
-    static RUNS: Cell<bool> = const { Cell::new(false) };
     static MAIN: Cell<Option<&'static Main>> = const { Cell::new(None) };
 }
 
@@ -161,7 +121,7 @@ fn commands(api: Api) -> HashMap<Vec<u8>, bool> {
     let touches_data = all.elements().iter().filter(|command| has_flag(command, &["write", "readonly"]));
     let mut commands: HashMap<_, _> =
         touches_data.filter_map(|command| Some((named(command)?, !has_flag(command, &["write"])))).collect();
-    for name in EXTRA.into_iter().chain(PLAIN).chain(WAITING).chain(["slaveof"]) {
+    for name in EXTRA {
         commands.insert(name.into(), name.starts_with("eval") || name.starts_with("fcall"));
     }
     commands
@@ -176,32 +136,22 @@ pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
     let new = Shared::new().map_err(|e| format!("eventfd: {e}"))?;
     let shared = SHARED.get_or_init(|| Arc::new(new));
     COMMANDS.get_or_init(|| commands(api));
-    api.command("fide.do", on_command, "allow-stale");
+    api.command("fide.refuse", on_refuse, "allow-stale");
     api.command("fide", on_fide, "allow-stale admin");
     let role = Role::Waits(format!("this server is not part of group {} yet", settings.group));
-    let server = Server {
-        role,
-        executed: Vec::new(),
-        waits: VecDeque::new(),
-        transactions: HashMap::new(),
-        watches_keys: false,
-        take_over: None,
-        is_late: false,
-        is_loading: false,
-    };
+    let server = Server { role, take_over: None, is_loading: false, checked: Instant::now() };
     let main = Main {
         server: RefCell::new(server),
         api: api.detached(),
-        wrapper: api.detached().text(b"fide.do"),
+        refusal: api.detached().text(b"fide.refuse"),
+        leads: Cell::new(false),
         is_replica: Cell::new(false),
     };
     MAIN.set(Some(Box::leak(Box::new(main))));
+    calls::pass_through(&shared.gate, &shared.to_group.bell)?;
     api.filter(on_filter);
     api.on_readable(shared.to_server.bell.fd(), on_told);
     api.on_event(ServerEvent::LOOP, on_loop);
-    api.on_event(ServerEvent::CLIENT, on_client);
-    api.on_event(ServerEvent::FLUSH, on_all_changed);
-    api.on_event(ServerEvent::SWAP, on_all_changed);
     api.on_info(on_info);
     let shared = shared.clone();
     let thread = std::thread::Builder::new().name("fide-group".into());
@@ -211,233 +161,48 @@ pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
 
 // ---- commands -----------------------------------------------------------------------------------------------------------
 
-/// Executes a client's command.
-///
-/// # Safety
-/// The texts live.
-unsafe fn run(api: Api, argv: &[*mut Text]) -> Option<Vec<u8>> {
-    RUNS.set(true);
-    // SAFETY: as the caller says.
-    let reply = unsafe { api.call_for_client(argv) };
-    RUNS.set(false);
-    reply.map(|reply| reply.protocol())
-}
-
 unsafe extern "C" fn on_filter(ctx: *mut FilterCtx) {
-    if RUNS.get() {
-        return;
-    }
-    let mut lower = [0u8; 32];
-    // SAFETY: as the server calls it; the name is copied.
-    let name = unsafe { api::filtered(ctx) };
-    let Some(room) = lower.get_mut(..name.len()) else { return };
-    room.copy_from_slice(name);
-    room.make_ascii_lowercase();
     let Some(main) = MAIN.get() else { return };
-    let known = COMMANDS.get().and_then(|commands| commands.get(&*room));
-    if known.is_some_and(|is_read| *is_read || !main.is_replica.get()) {
-        // SAFETY: the text is kept once more for each command.
-        unsafe { api::redirect(ctx, main.wrapper) };
-    }
-}
-
-unsafe extern "C" fn on_command(ctx: *mut Ctx, argv: *mut *mut Text, argc: c_int) -> c_int {
-    // SAFETY: the server gives that many texts, the first of which is this command's name.
-    let argv = unsafe { std::slice::from_raw_parts(argv, argc as usize) };
-    let Some(argv) = argv.get(1..).filter(|argv| !argv.is_empty()) else { return Api(ctx).error("ERR a command is missing") };
-    // SAFETY: it lives during this call.
-    let name = String::from_utf8_lossy(unsafe { api::bytes(argv[0]) }).to_ascii_lowercase();
-    let api = Api(ctx);
-    let client = api.client();
-    let is_queued = with(|s| s.transactions.get(&client).is_some_and(|t| t.commands.is_some()));
-    match name.as_str() {
-        "replicaof" | "slaveof" | "failover" => {
-            return api.error("ERR fide: the group decides who leads: FIDE STEPDOWN on the leader lets another server lead");
-        }
-        _ if WAITING.contains(&name.as_str()) && !is_queued => {
-            return api.error("ERR fide: commands that wait for others are not built here yet");
-        }
-        _ if PLAIN.contains(&name.as_str()) && !is_queued => {
-            // SAFETY: the texts live during this call.
-            return unsafe { run(api, argv) }.map_or_else(|| api.error("ERR no such command"), |reply| api.reply(&reply));
-        }
-        _ => {}
-    }
-    if let Some(error) = with(|s| match &s.role {
-        Role::Leads => None,
-        Role::Follows(leader) => Some(format!("READONLY fide: {leader} leads")),
-        Role::Waits(why) => Some(format!("NOREPLICAS fide: {why}")),
-    }) {
-        return api.error(&error);
-    }
-    if api.cannot_wait() {
-        return api.error("ERR fide: data are not reached from here: the reply could not wait until it is decided");
-    }
-    match name.as_str() {
-        "multi" if is_queued => api.error("ERR MULTI calls can not be nested"),
-        "multi" => {
-            with(|s| s.transactions.entry(client).or_default().commands = Some(Vec::new()));
-            api.status("OK")
-        }
-        "watch" if is_queued => api.error("ERR WATCH inside MULTI is not allowed"),
-        "watch" => watch(api, client, &argv[1..]),
-        "discard" if is_queued => {
-            end(api, client);
-            api.status("OK")
-        }
-        "exec" if is_queued => execute_all(api, client),
-        "exec" | "discard" => api.error(&format!("ERR {} without MULTI", name.to_ascii_uppercase())),
-        _ if is_queued => {
-            // SAFETY: they live now, and are freed with the transaction.
-            argv.iter().for_each(|text| unsafe { api.keep(*text) });
-            with(|s| {
-                let transaction = s.transactions.entry(client).or_default();
-                transaction.commands.get_or_insert_default().push(argv.to_vec());
-            });
-            api.status("QUEUED")
-        }
-        "unwatch" => {
-            end(api, client);
-            api.status("OK")
-        }
-        "select" => select(api, argv),
-        _ => {
-            // SAFETY: the texts live during this call.
-            match unsafe { run(api, argv) } {
-                Some(reply) => answer_later(api, Answer::Reply(reply)),
-                None => api.error(&format!("ERR fide: {name} cannot be called here")),
-            }
-        }
-    }
-}
-
-fn select(api: Api, argv: &[*mut Text]) -> c_int {
-    // SAFETY: they live during the command.
-    let number = argv.get(1).map(|text| String::from_utf8_lossy(unsafe { api::bytes(*text) }).into_owned());
-    match number.and_then(|number| number.parse().ok()) {
-        Some(number) if api.select(number) => api.status("OK"),
-        Some(_) => api.error("ERR DB index is out of range"),
-        None => api.error("ERR value is not an integer or out of range"),
-    }
-}
-
-/// Forgets a client's transaction: what it queued and watched.
-fn end(api: Api, client: u64) {
-    let Some(transaction) = with(|s| s.transactions.remove(&client)) else { return };
-    for text in transaction.commands.into_iter().flatten().flatten() {
-        // SAFETY: kept when it was queued.
-        unsafe { api.free(text) };
-    }
-}
-
-fn watch(api: Api, client: u64, keys: &[*mut Text]) -> c_int {
-    if keys.is_empty() {
-        return api.error("ERR wrong number of arguments for 'watch' command");
-    }
-    if !with(|s| std::mem::replace(&mut s.watches_keys, true)) {
-        api.on_keys(on_key);
-    }
-    let database = api.database();
-    // SAFETY: they live during the command; copied.
-    let keys: Vec<_> = keys.iter().map(|key| (database, unsafe { api::bytes(*key) }.to_vec())).collect();
-    with(|s| s.transactions.entry(client).or_default().watched.extend(keys));
-    api.status("OK")
-}
-
-fn execute_all(api: Api, client: u64) -> c_int {
-    let (commands, is_changed) = with(|s| {
-        let transaction = s.transactions.entry(client).or_default();
-        (transaction.commands.clone().unwrap_or_default(), transaction.is_changed)
-    });
-    if is_changed {
-        end(api, client);
-        return answer_later(api, Answer::Reply(b"*-1\r\n".to_vec())); // it says that somebody wrote
-    }
-    let replies = commands.iter().map(|command| execute(api, command)).collect();
-    end(api, client);
-    answer_later(api, Answer::Replies(replies))
-}
-
-/// One command of a transaction.
-fn execute(api: Api, command: &[*mut Text]) -> Vec<u8> {
-    // SAFETY: its texts are kept until the transaction has ended.
-    let text = |at: usize| command.get(at).map(|text| String::from_utf8_lossy(unsafe { api::bytes(*text) }).into_owned());
-    if text(0).is_some_and(|name| name.eq_ignore_ascii_case("select")) {
-        // It is the client's database, not that of a call.
-        return match text(1).and_then(|number| number.parse().ok()).is_some_and(|number| api.select(number)) {
-            true => b"+OK\r\n".to_vec(),
-            false => b"-ERR DB index is out of range\r\n".to_vec(),
+    // SAFETY: as the server calls it; the name is not used behind this.
+    let name = unsafe { api::filtered(ctx) };
+    let is_refused = OF_THE_GROUP.iter().any(|of_the_group| name.eq_ignore_ascii_case(of_the_group))
+        || !main.leads.get() && {
+            let mut lower = [0u8; 32];
+            let Some(room) = lower.get_mut(..name.len()) else { return };
+            room.copy_from_slice(name);
+            room.make_ascii_lowercase();
+            let known = COMMANDS.get().and_then(|commands| commands.get(&*room));
+            known.is_some_and(|is_read| *is_read || !main.is_replica.get())
         };
+    if is_refused {
+        // SAFETY: the text is kept once more for each command.
+        unsafe { api::redirect(ctx, main.refusal) };
     }
-    // SAFETY: as above.
-    unsafe { run(api, command) }.unwrap_or_else(|| b"-ERR fide: this cannot be called here\r\n".to_vec())
 }
 
-// ---- replies that wait --------------------------------------------------------------------------------------------------
-
-fn answer_later(api: Api, answer: Answer) -> c_int {
-    let client = api.block(on_reply, on_free);
-    let is_late = with(|s| {
-        s.executed.push((client, answer));
-        s.is_late
-    });
-    if is_late {
-        shared().to_server.bell.ring(); // so that it does not sleep
-    }
-    api::OK
-}
-
-unsafe extern "C" fn on_reply(ctx: *mut Ctx, _argv: *mut *mut Text, _argc: c_int) -> c_int {
+unsafe extern "C" fn on_refuse(ctx: *mut Ctx, argv: *mut *mut Text, argc: c_int) -> c_int {
     let api = Api(ctx);
-    // SAFETY: what `give` handed over.
-    match unsafe { &*api.private().cast::<Answer>() } {
-        Answer::Reply(reply) => api.reply(reply),
-        Answer::Replies(replies) => {
-            api.array(replies.len());
-            for reply in replies {
-                api.reply(reply);
-            }
-            api::OK
-        }
-        Answer::Error(text) => api.error(text),
+    // SAFETY: the server gives that many texts; the second is the command's name.
+    let name = unsafe { std::slice::from_raw_parts(argv, argc as usize).get(1).map(|name| api::bytes(*name)) };
+    if name.is_some_and(|name| OF_THE_GROUP.iter().any(|of_the_group| name.eq_ignore_ascii_case(of_the_group))) {
+        return api.error("ERR fide: the group decides who leads: FIDE STEPDOWN on the leader lets another server lead");
     }
+    with(|s| match &s.role {
+        Role::Follows(leader) => api.error(&format!("READONLY fide: {leader} leads")),
+        Role::Waits(why) => api.error(&format!("NOREPLICAS fide: {why}")),
+        // Its transaction began before.
+        Role::Leads => api.error("TRYAGAIN fide: this server leads now"),
+    })
 }
 
-unsafe extern "C" fn on_free(_ctx: *mut Ctx, private: *mut c_void) {
-    // SAFETY: what `give` handed over, once.
-    drop(unsafe { Box::from_raw(private.cast::<Answer>()) });
-}
-
-fn give(client: *mut Blocked, answer: Answer) {
-    // SAFETY: it waits, and is taken out of the queue.
-    unsafe { api::unblock(client, Box::into_raw(Box::new(answer)).cast()) };
-}
-
-/// The replies that are decided leave.
-fn release() {
-    let (decided, confirmed) = (shared().decided.load(Ordering::Acquire), shared().confirmed.load(Ordering::Acquire));
-    while let Some(waits) = with(|s| {
-        let front = s.waits.front()?;
-        (front.offset <= decided && front.ticket <= confirmed).then(|| s.waits.pop_front()).flatten()
-    }) {
-        give(waits.client, waits.answer);
-    }
-}
-
-/// What is not decided will not be, as far as this server can tell.
-fn fail_all(why: &str) {
-    let (executed, waits) = with(|s| (std::mem::take(&mut s.executed), std::mem::take(&mut s.waits)));
-    let clients = waits.into_iter().map(|waits| waits.client).chain(executed.into_iter().map(|(client, _)| client));
-    for client in clients {
-        give(client, Answer::Error(format!("UNKNOWN fide: {why}: whether this was done is not known")));
-    }
-}
-
-/// The server tells modules that it is about to sleep *before* it goes on with clients that were unblocked, whose next commands may have been read
-/// already: these are a turn of their own, which ends behind the sleep.
+/// The server sleeps, or has slept: nothing was executed meanwhile, and what it did before has been written.
 unsafe extern "C" fn on_loop(_ctx: *mut Ctx, _event: ServerEvent, sub: u64, _data: *mut c_void) {
-    end_turn();
-    with(|s| s.is_late = sub == 0);
+    /// `REDISMODULE_SUBEVENT_EVENTLOOP_AFTER_SLEEP`.
+    const AFTER: u64 = 1;
+    if sub == AFTER && main().leads.get() && with(|s| s.checked.elapsed() >= CHECK) {
+        with(|s| s.checked = Instant::now());
+        check_stream();
+    }
     let is_loading = main().api.is_loading();
     if !is_loading && with(|s| std::mem::take(&mut s.is_loading)) {
         shared().to_server.bell.ring();
@@ -445,23 +210,24 @@ unsafe extern "C" fn on_loop(_ctx: *mut Ctx, _event: ServerEvent, sub: u64, _dat
     try_take_over();
 }
 
-/// Replies of commands that were executed since the last turn wait from now on.
-fn end_turn() {
-    let executed = with(|s| std::mem::take(&mut s.executed));
-    if executed.is_empty() {
-        return;
+/// All replies that wait rest on it: what was caught is what the server counts.
+fn check_stream() {
+    let end = main().api.replication(c"master_repl_offset");
+    let caught = shared().gate.caught().map(|caught| shared().origin.load(Ordering::Acquire) + caught);
+    if end != caught {
+        main().api.log(
+            c"warning",
+            &format!("the stream to replicas is at {end:?}, of which {caught:?} was caught: this server leads no more"),
+        );
+        shared().gate.break_off();
+        shared().to_group.bell.ring();
     }
-    let offset = main().api.replication(c"master_repl_offset").unwrap_or(u64::MAX);
-    let ticket = shared().end_turn(offset);
-    let waits = executed.into_iter().map(|(client, answer)| Waits { client, answer, offset, ticket });
-    with(|s| s.waits.extend(waits));
 }
 
 // ---- roles --------------------------------------------------------------------------------------------------------------
 
 unsafe extern "C" fn on_told(_fd: c_int, _data: *mut c_void, _mask: c_int) {
     shared().to_server.bell.hush();
-    release();
     if main().api.is_loading() {
         with(|s| s.is_loading = true);
         return;
@@ -469,25 +235,32 @@ unsafe extern "C" fn on_told(_fd: c_int, _data: *mut c_void, _mask: c_int) {
     while let Some(told) = shared().to_server.pop() {
         match told {
             ToServer::Follow { port, leader } => {
-                with(|s| (s.role, s.take_over) = (Role::Follows(leader), None));
-                fail_all("another server leads");
+                be(Role::Follows(leader), None);
                 // Redis itself refuses clients' writes then.
                 drop(main().api.call("CONFIG", &["SET", "replica-read-only", "yes"]));
                 replicate("127.0.0.1", &port.to_string());
             }
             ToServer::TakeOver(offset) => {
-                with(|s| (s.role, s.take_over) = (Role::Waits("this server takes over".into()), Some(offset)));
+                be(Role::Waits("this server takes over".into()), Some(offset));
                 try_take_over();
             }
             ToServer::Be(role) => {
-                if let Role::Waits(why) = &role {
-                    fail_all(why);
-                }
                 main().api.log(c"notice", &format!("group: {}", in_words(&role)));
-                with(|s| (s.role, s.take_over) = (role, None));
+                be(role, None);
             }
         }
     }
+}
+
+fn be(role: Role, take_over: Option<u64>) {
+    let leads = role == Role::Leads;
+    main().leads.set(leads);
+    if leads {
+        shared().gate.hold()
+    } else {
+        shared().gate.cut()
+    }
+    with(|s| (s.role, s.take_over, s.checked) = (role, take_over, Instant::now()));
 }
 
 fn in_words(role: &Role) -> String {
@@ -518,35 +291,11 @@ fn try_take_over() {
     shared().to_group.push(ToGroup::TookOver);
 }
 
-// ---- events of the server -----------------------------------------------------------------------------------------------
-
-unsafe extern "C" fn on_client(_ctx: *mut Ctx, _event: ServerEvent, sub: u64, data: *mut c_void) {
-    if sub == 1 {
-        // SAFETY: the event of a client that has disconnected has its data.
-        let client = unsafe { (*data.cast::<ClientInfo>()).id };
-        end(main().api, client);
-    }
-}
-
-unsafe extern "C" fn on_all_changed(_ctx: *mut Ctx, _event: ServerEvent, _sub: u64, _data: *mut c_void) {
-    with(|s| s.transactions.values_mut().filter(|t| !t.watched.is_empty()).for_each(|t| t.is_changed = true));
-}
-
-unsafe extern "C" fn on_key(ctx: *mut Ctx, _kind: c_int, _event: *const c_char, key: *mut Text) -> c_int {
-    let database = Api(ctx).database();
-    // SAFETY: it lives during this call.
-    let key = unsafe { api::bytes(key) };
-    with(|s| {
-        for transaction in s.transactions.values_mut() {
-            transaction.is_changed |= transaction.watched.iter().any(|(db, watched)| *db == database && watched == key);
-        }
-    });
-    api::OK
-}
+// ---- for operators ------------------------------------------------------------------------------------------------------
 
 unsafe extern "C" fn on_info(ctx: *mut InfoCtx, _is_crash: c_int) {
     let seen = shared().seen();
-    let (role, waits) = with(|s| (in_words(&s.role), s.waits.len() as u64));
+    let (role, waits) = (with(|s| in_words(&s.role)), shared().gate.waiting());
     let texts = [("group", role), ("leader", seen.leader)];
     let numbers = [
         ("term", seen.term),
@@ -584,7 +333,7 @@ unsafe extern "C" fn on_fide(ctx: *mut Ctx, argv: *mut *mut Text, argc: c_int) -
         }
         ["stepdown"] if with(|s| s.role != Role::Leads) => api.error("ERR fide: this server does not lead"),
         ["stepdown"] => {
-            shared().to_group.push(ToGroup::StepDown);
+            shared().to_group.push(ToGroup::StepDown(shared().gate.turn()));
             api.status("OK")
         }
         ["lead", "force"] => {

@@ -1,9 +1,10 @@
 //! What the server's main thread and the thread of the group tell each other.
 
+use crate::gate::Gate;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 
 /// A descriptor that is readable after [`Bell::ring`], until [`Bell::hush`].
@@ -64,7 +65,7 @@ pub enum ToServer {
         /// For clients.
         leader: String,
     },
-    /// Become a primary as soon as all of the stream up to this byte was applied; clients wait until [`ToServer::Be`].
+    /// Become a primary as soon as all of the stream up to this byte was applied; clients are refused until [`ToServer::Be`].
     TakeOver(u64),
     /// From now on.
     Be(Role),
@@ -75,8 +76,8 @@ pub enum ToServer {
 pub enum ToGroup {
     /// [`ToServer::TakeOver`] is done.
     TookOver,
-    /// An operator: another server shall lead.
-    StepDown,
+    /// An operator: another server shall lead, as soon as this turn of the server is confirmed, so that the operator is answered.
+    StepDown(u64),
     /// An operator: this server shall lead, whatever its data are.
     Force,
 }
@@ -113,14 +114,10 @@ pub struct Shared {
     pub to_server: Queue<ToServer>,
     /// For the thread of the group.
     pub to_group: Queue<ToGroup>,
-    /// The leader's stream is decided up to this byte, in the term in which this server leads.
-    pub decided: AtomicU64,
-    /// Turns of the server's event loop up to this one were confirmed: an entry is decided that was proposed after they had ended.
-    pub confirmed: AtomicU64,
-    /// The last turn that has ended with commands in it.
-    ticket: AtomicU64,
-    /// Where the server's stream ended then.
-    end: AtomicU64,
+    /// What the server has written and the group has not confirmed.
+    pub gate: Gate,
+    /// Where the server's stream was when it began to be caught.
+    pub origin: AtomicU64,
     /// For INFO.
     pub seen: Mutex<Seen>,
 }
@@ -149,27 +146,10 @@ impl Shared {
         Ok(Self {
             to_server: Queue::new()?,
             to_group: Queue::new()?,
-            decided: AtomicU64::new(0),
-            confirmed: AtomicU64::new(0),
-            ticket: AtomicU64::new(0),
-            end: AtomicU64::new(0),
+            gate: Gate::default(),
+            origin: AtomicU64::new(0),
             seen: Mutex::default(),
         })
-    }
-
-    /// A turn has ended, and the stream there: its number. Main thread.
-    pub fn end_turn(&self, end: u64) -> u64 {
-        self.end.store(end, Ordering::Relaxed);
-        let ticket = self.ticket.load(Ordering::Relaxed) + 1;
-        self.ticket.store(ticket, Ordering::Release);
-        self.to_group.bell.ring();
-        ticket
-    }
-
-    /// The last turn, and where the stream ended then, or in a later one.
-    #[must_use]
-    pub fn last_turn(&self) -> (u64, u64) {
-        (self.ticket.load(Ordering::Acquire), self.end.load(Ordering::Relaxed))
     }
 
     /// What was seen last.

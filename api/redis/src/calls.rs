@@ -1,0 +1,160 @@
+//! The server's calls of the C library that pass the gate: `accept4`, `write`, `writev`, `close`, and `epoll_wait`, before which a turn of its loop has ended.
+
+use crate::gate::Gate;
+use crate::interpose::{self, Replacement};
+use crate::shared::Bell;
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::sync::OnceLock;
+
+static GATE: OnceLock<(&'static Gate, &'static Bell)> = OnceLock::new();
+
+thread_local! {
+    /// This thread runs the server's event loop.
+    static LOOPS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From now on, all that this server writes to clients passes the gate, and the bell rings when a turn has ended. Called by the server's main thread.
+///
+/// # Errors
+/// In words: this server does not call the library as it must for that.
+pub fn pass_through(gate: &'static Gate, bell: &'static Bell) -> Result<(), String> {
+    stay()?;
+    LOOPS.set(true);
+    GATE.get_or_init(|| (gate, bell));
+    adopt(gate);
+    let server = [
+        Replacement { name: c"write", function: on_write as *const c_void },
+        Replacement { name: c"writev", function: on_writev as *const c_void },
+        Replacement { name: c"close", function: on_close as *const c_void },
+        Replacement { name: c"epoll_wait", function: on_epoll_wait as *const c_void },
+        Replacement { name: c"accept4", function: on_accept4 as *const c_void },
+        Replacement { name: c"accept", function: on_accept as *const c_void },
+    ];
+    // SAFETY: functions of the same types, in a module that stays; the server loads modules before it has other threads that do this.
+    let written = unsafe { interpose::replace(&|name| name.is_empty(), &server) };
+    // What is encrypted leaves through the library that encrypts.
+    // SAFETY: as above.
+    unsafe { interpose::replace(&|name| name.starts_with("libcrypto.so") || name.starts_with("libssl.so"), &server[..4]) };
+    for (replacement, written) in server[..4].iter().zip(&written) {
+        if *written == 0 {
+            let name = replacement.name.to_string_lossy();
+            return Err(format!(
+                "this server calls {name} in a way of its own (a static program?), so that its replies could not be kept back"
+            ));
+        }
+    }
+    if written[4] + written[5] == 0 {
+        return Err("this server accepts clients in a way of its own, so that their replies could not be kept back".into());
+    }
+    Ok(())
+}
+
+/// This module is in the program until it ends, even if the server closes it because something else fails later: its functions are called.
+fn stay() -> Result<(), String> {
+    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: an address of this module; the name that is found lives as long as the module.
+    let is_there = unsafe {
+        libc::dladdr(stay as *const c_void, info.as_mut_ptr()) != 0 && {
+            let name = info.assume_init().dli_fname;
+            !libc::dlopen(name, libc::RTLD_NOW | libc::RTLD_NODELETE | libc::RTLD_NOLOAD).is_null()
+        }
+    };
+    is_there.then_some(()).ok_or_else(|| "the module is not found among what is loaded".into())
+}
+
+/// Connections that were accepted before.
+fn adopt(gate: &Gate) {
+    let fds = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    for fd in fds.filter_map(|entry| entry.file_name().to_str()?.parse().ok()) {
+        let mut address = std::mem::MaybeUninit::<libc::sockaddr_storage>::uninit();
+        let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+        // SAFETY: room for any address, and its length.
+        let is_connected = unsafe { libc::getpeername(fd, address.as_mut_ptr().cast(), &raw mut len) } == 0;
+        // What this process connected to itself (a supervisor's socket) is no client; it is not told apart, and loses nothing by waiting for a turn.
+        if is_connected {
+            gate.accepted(fd);
+        }
+    }
+}
+
+fn gate() -> &'static Gate {
+    GATE.get().expect("calls are replaced behind it").0
+}
+
+fn full() -> isize {
+    // SAFETY: this thread's own.
+    unsafe { *libc::__errno_location() = libc::EAGAIN };
+    -1
+}
+
+unsafe extern "C" fn on_write(fd: c_int, bytes: *const c_void, len: usize) -> isize {
+    // SAFETY: the caller's bytes.
+    let parts = [unsafe { part(bytes, len) }];
+    // SAFETY: as the caller's.
+    gate().write(fd, &parts, || unsafe { libc::write(fd, bytes, len) }).unwrap_or_else(full)
+}
+
+/// # Safety
+/// As many bytes as said are there.
+unsafe fn part<'a>(bytes: *const c_void, len: usize) -> &'a [u8] {
+    // SAFETY: as the caller says; nothing may be anywhere.
+    if len == 0 { &[] } else { unsafe { std::slice::from_raw_parts(bytes.cast(), len) } }
+}
+
+unsafe extern "C" fn on_writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize {
+    /// More are another call: the server goes on where this one has ended.
+    const MAX: usize = 64;
+    let given = usize::try_from(count).unwrap_or(0).min(MAX);
+    let mut slices: [&[u8]; MAX] = [&[]; MAX];
+    for (at, slice) in slices[..given].iter_mut().enumerate() {
+        // SAFETY: the caller's array and its bytes.
+        *slice = unsafe {
+            let one = &*parts.add(at);
+            part(one.iov_base, one.iov_len)
+        };
+    }
+    // SAFETY: as the caller's.
+    gate().write(fd, &slices[..given], || unsafe { libc::writev(fd, parts, count) }).unwrap_or_else(full)
+}
+
+unsafe extern "C" fn on_close(fd: c_int) -> c_int {
+    if gate().closes(fd) {
+        return 0;
+    }
+    // SAFETY: as the caller's.
+    unsafe { libc::close(fd) }
+}
+
+fn accepted(fd: c_int) -> c_int {
+    if fd < 0 || gate().accepted(fd) {
+        return fd;
+    }
+    // SAFETY: it is ours, and nobody knows it yet.
+    unsafe {
+        libc::close(fd);
+        *libc::__errno_location() = libc::EMFILE;
+    }
+    -1
+}
+
+unsafe extern "C" fn on_accept4(fd: c_int, address: *mut libc::sockaddr, len: *mut libc::socklen_t, flags: c_int) -> c_int {
+    // SAFETY: as the caller's.
+    accepted(unsafe { libc::accept4(fd, address, len, flags) })
+}
+
+unsafe extern "C" fn on_accept(fd: c_int, address: *mut libc::sockaddr, len: *mut libc::socklen_t) -> c_int {
+    // SAFETY: as the caller's.
+    accepted(unsafe { libc::accept(fd, address, len) })
+}
+
+unsafe extern "C" fn on_epoll_wait(epoll: c_int, events: *mut libc::epoll_event, max: c_int, timeout_ms: c_int) -> c_int {
+    if LOOPS.get()
+        && let Some((gate, bell)) = GATE.get()
+        && gate.end_turn()
+    {
+        bell.ring();
+    }
+    // SAFETY: as the caller's.
+    unsafe { libc::epoll_wait(epoll, events, max, timeout_ms) }
+}

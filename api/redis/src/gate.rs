@@ -1,0 +1,398 @@
+//! What the server has written to clients and the group has not confirmed: it is kept here, and leaves when it is.
+//!
+//! The server's event loop goes in turns: it reads commands, executes them, writes replies, sleeps. Everything that is written to clients in a turn while this
+//! server leads waits until an entry is decided that was proposed after the turn had ended, and that holds all that the turn wrote to replicas, or follows it.
+//! Nothing else about commands matters: what was executed by a script, within MULTI, in a pipeline or for a client that has waited since long is a reply
+//! like others. This is *external synchrony* (Nightingale et al., OSDI 2006; Remus, NSDI 2008, for machines) with a group of servers as the disk.
+//!
+//! The stream to replicas is caught in the same place: it is what is proposed, and never lies in a socket.
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::FromRawFd as _;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Bytes that wait for one client; then the server is told that the socket is full.
+const HELD_MAX: usize = 1 << 20;
+/// A client that the server has closed, and that reads nothing, is given this long.
+const LINGER: Duration = Duration::from_secs(10);
+/// Descriptors are kept in pieces, which are made when they are needed.
+const CHUNK: usize = 1 << 10;
+const CHUNKS: usize = 1 << 10;
+
+/// What a descriptor of the server is.
+mod kind {
+    /// Not a connection of a client.
+    pub const OTHER: u8 = 0;
+    /// Was accepted.
+    pub const CLIENT: u8 = 1;
+    /// The server's replication stream, to this module.
+    pub const SOURCE: u8 = 2;
+    /// A client that is told nothing more.
+    pub const CUT: u8 = 3;
+}
+
+/// Bytes for one client, in the order of the server's writes.
+#[derive(Debug, Default)]
+struct Held {
+    bytes: VecDeque<u8>,
+    /// Bytes that have left, since this descriptor was first used.
+    left: u64,
+    /// Bytes that may leave.
+    ready: u64,
+    /// Bytes that the server has written to this connection, wherever they are.
+    written: u64,
+    /// The server has closed it.
+    is_closing: Option<Instant>,
+    /// Listed in [`Gate::touched`].
+    is_touched: bool,
+}
+
+impl Held {
+    fn end(&self) -> u64 {
+        self.left + self.bytes.len() as u64
+    }
+
+    fn drop_all(&mut self) {
+        self.left = self.end();
+        self.ready = self.left;
+        self.bytes.clear();
+    }
+
+    /// What may leave does, as far as the socket takes it. `false`: some is left.
+    fn send(&mut self, fd: i32) -> bool {
+        while self.left < self.ready {
+            let (first, _) = self.bytes.as_slices();
+            let len = first.len().min((self.ready - self.left) as usize);
+            // SAFETY: as many bytes as said.
+            let sent = unsafe { libc::send(fd, first.as_ptr().cast(), len, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+            match usize::try_from(sent) {
+                Ok(sent) => {
+                    self.bytes.drain(..sent);
+                    self.left += sent as u64;
+                }
+                Err(_) => match io::Error::last_os_error().kind() {
+                    io::ErrorKind::WouldBlock => return false,
+                    io::ErrorKind::Interrupted => {}
+                    // The server finds out when it reads.
+                    _ => self.drop_all(),
+                },
+            }
+        }
+        true
+    }
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    kind: AtomicU8,
+    held: Mutex<Held>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A turn of the server's event loop that clients wait for.
+#[derive(Debug)]
+struct Turn {
+    ticket: u64,
+    /// Descriptors, and the bytes for them up to here.
+    replies: Vec<(i32, u64)>,
+}
+
+/// What the group is asked about, in the order of turns.
+#[derive(Debug, Default)]
+struct Flow {
+    /// Of the server's stream, what was not taken yet.
+    stream: Vec<u8>,
+    /// Bytes of it, since it is caught.
+    caught: u64,
+    /// It has a gap: no turn can be confirmed any more.
+    is_broken: bool,
+    ticket: u64,
+    /// Tickets of turns that were not proposed, with where the stream ended.
+    ended: VecDeque<(u64, u64)>,
+    turns: VecDeque<Turn>,
+}
+
+/// All clients of a server.
+#[derive(Debug)]
+pub struct Gate {
+    slots: Vec<OnceLock<Box<[Slot]>>>,
+    holds: AtomicBool,
+    /// The descriptor of the stream that is caught, or −1.
+    source: AtomicI32,
+    highest: AtomicI32,
+    touched: Mutex<Vec<i32>>,
+    flow: Mutex<Flow>,
+}
+
+impl Default for Gate {
+    fn default() -> Self {
+        Self {
+            slots: (0..CHUNKS).map(|_| OnceLock::new()).collect(),
+            holds: AtomicBool::new(false),
+            source: AtomicI32::new(-1),
+            highest: AtomicI32::new(-1),
+            touched: Mutex::default(),
+            flow: Mutex::default(),
+        }
+    }
+}
+
+impl Gate {
+    fn slot(&self, fd: i32) -> Option<&Slot> {
+        let fd = usize::try_from(fd).ok()?;
+        self.slots.get(fd / CHUNK)?.get()?.get(fd % CHUNK)
+    }
+
+    // ---- the server's threads -------------------------------------------------------------------------------------------
+
+    /// The server has a new client. `false`: this one cannot be kept.
+    pub fn accepted(&self, fd: i32) -> bool {
+        let Some(chunk) = usize::try_from(fd).ok().and_then(|fd| self.slots.get(fd / CHUNK)) else { return false };
+        chunk.get_or_init(|| (0..CHUNK).map(|_| Slot::default()).collect());
+        self.highest.fetch_max(fd, Ordering::Relaxed);
+        let Some(slot) = self.slot(fd) else { return false };
+        lock(&slot.held).written = 0;
+        slot.kind.store(kind::CLIENT, Ordering::Release);
+        true
+    }
+
+    /// The server writes: how many bytes were taken, or what `pass` returned if they do not stay here. Nothing: the server has to try again when the socket
+    /// is writable.
+    pub fn write(&self, fd: i32, parts: &[&[u8]], pass: impl FnOnce() -> isize) -> Option<isize> {
+        let Some(slot) = self.slot(fd) else { return Some(pass()) };
+        let len = parts.iter().map(|part| part.len()).sum::<usize>();
+        match slot.kind.load(Ordering::Acquire) {
+            kind::CLIENT => self.write_to_client(fd, slot, parts, pass),
+            kind::OTHER => Some(pass()),
+            kind::SOURCE => {
+                let mut flow = lock(&self.flow);
+                if self.source.load(Ordering::Acquire) == fd {
+                    parts.iter().for_each(|part| flow.stream.extend_from_slice(part));
+                    flow.caught += len as u64;
+                }
+                Some(len.cast_signed())
+            }
+            _ => Some(len.cast_signed()),
+        }
+    }
+
+    fn write_to_client(&self, fd: i32, slot: &Slot, parts: &[&[u8]], pass: impl FnOnce() -> isize) -> Option<isize> {
+        let mut held = lock(&slot.held);
+        if !self.holds.load(Ordering::Acquire) {
+            // Under the lock, so that what is caught begins where this ends.
+            let passed = pass();
+            held.written += u64::try_from(passed).unwrap_or(0);
+            return Some(passed);
+        }
+        let mut room = HELD_MAX.saturating_sub(held.bytes.len());
+        let mut taken = 0;
+        for part in parts {
+            let part = &part[..part.len().min(room)];
+            held.bytes.extend(part);
+            room -= part.len();
+            taken += part.len();
+        }
+        held.written += taken as u64;
+        if !std::mem::replace(&mut held.is_touched, true) {
+            lock(&self.touched).push(fd);
+        }
+        (taken > 0).then_some(taken.cast_signed())
+    }
+
+    /// The server closes a descriptor. `true`: something waits for it, and it is closed later.
+    pub fn closes(&self, fd: i32) -> bool {
+        let Some(slot) = self.slot(fd) else { return false };
+        if slot.kind.load(Ordering::Acquire) == kind::OTHER {
+            return false;
+        }
+        if self.source.compare_exchange(fd, -1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            lock(&self.flow).is_broken = true;
+        }
+        let mut held = lock(&slot.held);
+        if slot.kind.load(Ordering::Acquire) == kind::CLIENT && !held.bytes.is_empty() {
+            held.is_closing = Some(Instant::now());
+            return true;
+        }
+        slot.kind.store(kind::OTHER, Ordering::Release);
+        false
+    }
+
+    /// The server is about to sleep. `true`: the group has to be asked about what it did since.
+    pub fn end_turn(&self) -> bool {
+        if !self.holds.load(Ordering::Relaxed) {
+            return false;
+        }
+        let touched = std::mem::take(&mut *lock(&self.touched));
+        let replies: Vec<(i32, u64)> = touched
+            .into_iter()
+            .filter_map(|fd| {
+                let mut held = lock(&self.slot(fd)?.held);
+                held.is_touched = false;
+                Some((fd, held.end()))
+            })
+            .collect();
+        let mut flow = lock(&self.flow);
+        if !replies.is_empty() && !flow.is_broken {
+            flow.ticket += 1;
+            let (ticket, end) = (flow.ticket, flow.caught);
+            flow.ended.push_back((ticket, end));
+            flow.turns.push_back(Turn { ticket, replies });
+        }
+        !flow.ended.is_empty() || !flow.stream.is_empty() || flow.is_broken
+    }
+
+    /// The turn that has not ended yet.
+    #[must_use]
+    pub fn turn(&self) -> u64 {
+        lock(&self.flow).ticket + 1
+    }
+
+    /// This server leads: replies wait from now on.
+    pub fn hold(&self) {
+        self.holds.store(true, Ordering::Release);
+    }
+
+    /// This server leads no more: what waits will not be confirmed, and what the server has in its own buffers for these clients neither. They are cut off.
+    pub fn cut(&self) {
+        if !self.holds.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        for fd in 0..=self.highest.load(Ordering::Relaxed) {
+            let Some(slot) = self.slot(fd) else { continue };
+            let mut held = lock(&slot.held);
+            if slot.kind.load(Ordering::Acquire) != kind::CLIENT {
+                continue;
+            }
+            held.drop_all();
+            held.is_touched = false;
+            // SAFETY: a descriptor that the server has open, or has left to be closed here.
+            unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
+            if held.is_closing.take().is_some() {
+                close(slot, fd);
+            } else {
+                slot.kind.store(kind::CUT, Ordering::Release);
+            }
+        }
+        lock(&self.touched).clear();
+    }
+
+    /// Clients whose replies wait.
+    #[must_use]
+    pub fn waiting(&self) -> u64 {
+        lock(&self.flow).turns.iter().map(|turn| turn.replies.len() as u64).sum()
+    }
+
+    /// Bytes of the stream that were caught since [`Gate::catch`].
+    #[must_use]
+    pub fn caught(&self) -> Option<u64> {
+        let flow = lock(&self.flow);
+        (self.source.load(Ordering::Relaxed) >= 0 && !flow.is_broken).then_some(flow.caught)
+    }
+
+    /// The stream that is caught is not all that the server has done: no turn is confirmed any more.
+    pub fn break_off(&self) {
+        lock(&self.flow).is_broken = true;
+    }
+
+    // ---- the group's thread ---------------------------------------------------------------------------------------------
+
+    /// From now on, what the server writes to this peer is caught, whatever was before forgotten: how many bytes it had written to it. Only while nothing is held.
+    #[must_use]
+    pub fn catch(&self, peer: SocketAddr) -> Option<u64> {
+        let canonical = |address: SocketAddr| (address.ip().to_canonical(), address.port());
+        let is_it = |fd: i32| {
+            // SAFETY: the descriptor is not closed by this.
+            let stream = ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(fd) });
+            stream.peer_addr().is_ok_and(|address| canonical(address) == canonical(peer))
+        };
+        (0..=self.highest.load(Ordering::Relaxed)).find_map(|fd| {
+            let slot = self.slot(fd)?;
+            let held = lock(&slot.held);
+            if slot.kind.load(Ordering::Acquire) != kind::CLIENT || !is_it(fd) {
+                return None;
+            }
+            let mut flow = lock(&self.flow);
+            *flow = Flow { ticket: flow.ticket, ..Flow::default() };
+            self.source.store(fd, Ordering::Release);
+            slot.kind.store(kind::SOURCE, Ordering::Release);
+            Some(held.written)
+        })
+    }
+
+    /// Nothing is caught any more.
+    pub fn release_source(&self) {
+        self.source.store(-1, Ordering::Release);
+    }
+
+    /// Appends what was caught, up to where the last turn that it confirms had ended or to `max` bytes: that turn, and whether there is something to propose.
+    /// A turn is confirmed by what holds all of its stream.
+    pub fn take(&self, out: &mut Vec<u8>, max: usize) -> (Option<u64>, bool) {
+        let mut flow = lock(&self.flow);
+        let len = flow.stream.len().min(max);
+        out.extend(flow.stream.drain(..len));
+        let proposed = flow.caught - flow.stream.len() as u64;
+        let mut ticket = None;
+        while let Some((next, _)) = flow.ended.front().filter(|(_, end)| *end <= proposed && !flow.is_broken) {
+            ticket = Some(*next);
+            flow.ended.pop_front();
+        }
+        (ticket, len > 0 || ticket.is_some())
+    }
+
+    /// Turns up to this one are confirmed: what was written in them leaves. Clients that do not take all of it are added to `slow`.
+    pub fn release(&self, ticket: u64, slow: &mut Vec<i32>) {
+        loop {
+            let Some(turn) = ({
+                let mut flow = lock(&self.flow);
+                let is_confirmed = flow.turns.front().is_some_and(|turn| turn.ticket <= ticket);
+                if is_confirmed { flow.turns.pop_front() } else { None }
+            }) else {
+                return;
+            };
+            for (fd, end) in turn.replies {
+                self.send(fd, Some(end), slow);
+            }
+        }
+    }
+
+    /// Clients that were slow get more.
+    pub fn resume(&self, slow: &mut Vec<i32>) {
+        for fd in std::mem::take(slow) {
+            self.send(fd, None, slow);
+        }
+    }
+
+    fn send(&self, fd: i32, ready: Option<u64>, slow: &mut Vec<i32>) {
+        let Some(slot) = self.slot(fd) else { return };
+        let mut held = lock(&slot.held);
+        if let Some(ready) = ready {
+            held.ready = held.ready.max(ready.min(held.end()));
+        }
+        let is_sent = held.send(fd);
+        let is_over = held.is_closing.is_some_and(|since| since.elapsed() >= LINGER);
+        if is_over {
+            held.drop_all();
+        }
+        if held.is_closing.is_some() && held.bytes.is_empty() {
+            held.is_closing = None;
+            close(slot, fd);
+        } else if !is_sent && !slow.contains(&fd) {
+            slow.push(fd);
+        }
+    }
+}
+
+/// What the server has closed is closed now.
+fn close(slot: &Slot, fd: i32) {
+    slot.kind.store(kind::OTHER, Ordering::Release);
+    // SAFETY: the server has left it to be closed here.
+    unsafe { libc::close(fd) };
+}
