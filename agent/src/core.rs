@@ -341,6 +341,9 @@ pub struct Core {
     session_buffer: Vec<u8>,
     session_out: Vec<u8>,
     session_members: Vec<u8>,
+    /// Segments that had been sent again, and until when each leaves on all paths because of it.
+    segments_resent: u64,
+    segments_doubled_until_ns: u64,
     /// When the last heartbeat left, behind which one this host's silence was noticed, and whether it carried what groups had to say.
     beaten_ns: u64,
     held_behind_ns: u64,
@@ -467,6 +470,8 @@ impl Core {
             session_buffer: Vec::new(),
             session_out: Vec::new(),
             session_members: Vec::new(),
+            segments_resent: 0,
+            segments_doubled_until_ns: 0,
             beaten_ns: 0,
             held_behind_ns: 0,
             rode: false,
@@ -1466,6 +1471,31 @@ impl Core {
         self.receiver.note_sent(kind == Kind::Heartbeat, number);
         self.outcomes = self.lane.send(payloads);
         stamp
+    }
+
+    /// To everybody, on the paths in turn; on all of them where there is one only, or this one does not take it.
+    fn send_on_one_path(&mut self, kind: Kind, body: &[u8]) {
+        let path = (self.event_number % PATHS as u64) as usize;
+        if (0..PATHS).any(|path| self.lane.mode(path as u8) == PathMode::Down) {
+            self.send_event(kind, None, body);
+            return;
+        }
+        if self.is_fenced() {
+            return;
+        }
+        self.event_number += 1;
+        let header = self.header(kind, path as u8, self.event_number);
+        match fide_wire::packet::encode(&mut self.packets[path], &header, None, body, &self.start.keys) {
+            Ok(len) => {
+                let payloads = std::array::from_fn(|p| (p == path).then(|| &self.packets[path][..len]));
+                self.receiver.note_sent(false, self.event_number);
+                let outcomes = self.lane.send(payloads);
+                if !outcomes[path].is_ok() {
+                    self.send_event(kind, None, body);
+                }
+            }
+            Err(e) => tracing::error!("{kind:?} not sent: {e}"),
+        }
     }
 
     fn send_event(&mut self, kind: Kind, notice: Option<&Notice>, body: &[u8]) -> u64 {

@@ -36,6 +36,8 @@ const ENTRIES_AT_ONCE: usize = 256;
 pub(crate) const SESSIONS_MAX: usize = 256;
 /// A heartbeat that carries a decision leaves early, but not so soon after the one before it.
 const EARLY_NS: u64 = 50_000;
+/// After a loss, so long every segment leaves on both paths.
+const DOUBLED_NS: u64 = 100_000_000;
 /// A segment that is not acknowledged is sent again after this or three periods, whichever is longer.
 const RESEND_NS: u64 = 3_000_000;
 
@@ -196,12 +198,26 @@ impl Core {
         for _ in 0..SEGMENTS_AT_ONCE {
             match self.groups.poll_frame(now, &mut body) {
                 Some(Frame::Segment(node)) => self.send_to(node, Kind::Message, &body),
+                Some(Frame::Shared { is_one_of_many }) => self.send_shared(&body, is_one_of_many, now),
                 // No engine that is built sends copies.
                 Some(Frame::Copies) => {}
                 None => break,
             }
         }
         self.body = body;
+    }
+
+    /// A segment for several. Of many, each leaves on one path in turn, unless something was lost lately: then two losses are needed, as for what is alone.
+    fn send_shared(&mut self, body: &[u8], is_one_of_many: bool, now: u64) {
+        let resent = self.groups.resent();
+        if std::mem::replace(&mut self.segments_resent, resent) != resent {
+            self.segments_doubled_until_ns = now.saturating_add(DOUBLED_NS);
+        }
+        if is_one_of_many && now >= self.segments_doubled_until_ns {
+            self.send_on_one_path(Kind::Message, body);
+        } else {
+            self.send_event(Kind::Message, None, body);
+        }
     }
 
     /// The items of groups for the heartbeat that is about to leave.

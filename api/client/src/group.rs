@@ -247,6 +247,9 @@ impl Group {
                 Ok(got) if got.len == 0 => return Err(Error::Disconnected),
                 Ok(got) => got.len,
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                    if timeout == Some(Duration::ZERO) {
+                        return Ok(None);
+                    }
                     let until = [deadline, self.again_at].into_iter().flatten().min();
                     let came = sys::wait_readable(self.socket.as_fd(), until).map_err(system("poll"))?;
                     if !came && deadline.is_some_and(|at| at <= Instant::now()) {

@@ -104,6 +104,7 @@ functions! {
     flags "GetContextFlags": unsafe extern "C" fn(*mut Ctx) -> c_int;
     detached "GetDetachedThreadSafeContext": unsafe extern "C" fn(*mut Ctx) -> *mut Ctx;
     loop_add "EventLoopAdd": unsafe extern "C" fn(c_int, c_int, OnReadable, *mut c_void) -> c_int;
+    loop_del "EventLoopDel": unsafe extern "C" fn(c_int, c_int) -> c_int;
     subscribe "SubscribeToServerEvent": unsafe extern "C" fn(*mut Ctx, ServerEvent, OnEvent) -> c_int;
     server_info "GetServerInfo": unsafe extern "C" fn(*mut Ctx, *const c_char) -> *mut ServerInfo;
     free_info "FreeServerInfo": unsafe extern "C" fn(*mut Ctx, *mut ServerInfo);
@@ -334,6 +335,12 @@ impl Api {
         // SAFETY: a function of this module, which stays.
         let done = unsafe { (f().loop_add)(fd, READABLE, function, std::ptr::null_mut()) };
         assert_eq!(done, OK, "a descriptor in the event loop");
+    }
+
+    /// Does so no more.
+    pub fn off_readable(self, fd: c_int) {
+        // SAFETY: no pointers.
+        unsafe { (f().loop_del)(fd, READABLE) };
     }
 
     /// Calls this function for events of the server.

@@ -2,26 +2,26 @@
 
 use crate::gate::Gate;
 use crate::interpose::{self, Replacement};
-use crate::shared::Bell;
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 
-static GATE: OnceLock<(&'static Gate, &'static Bell)> = OnceLock::new();
+static GATE: OnceLock<(&'static Gate, fn())> = OnceLock::new();
 
 thread_local! {
     /// This thread runs the server's event loop.
     static LOOPS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on, all that this server writes to clients passes the gate, and the bell rings when a turn has ended. Called by the server's main thread.
+/// From now on, all that this server writes to clients passes the gate, and `on_turn` is called when a turn has ended that the group has to be asked about.
+/// Called by the server's main thread.
 ///
 /// # Errors
 /// In words: this server does not call the library as it must for that.
-pub fn pass_through(gate: &'static Gate, bell: &'static Bell) -> Result<(), String> {
+pub fn pass_through(gate: &'static Gate, on_turn: fn()) -> Result<(), String> {
     stay()?;
     LOOPS.set(true);
-    GATE.get_or_init(|| (gate, bell));
+    GATE.get_or_init(|| (gate, on_turn));
     adopt(gate);
     let server = [
         Replacement { name: c"write", function: on_write as *const c_void },
@@ -150,10 +150,10 @@ unsafe extern "C" fn on_accept(fd: c_int, address: *mut libc::sockaddr, len: *mu
 
 unsafe extern "C" fn on_epoll_wait(epoll: c_int, events: *mut libc::epoll_event, max: c_int, timeout_ms: c_int) -> c_int {
     if LOOPS.get()
-        && let Some((gate, bell)) = GATE.get()
+        && let Some((gate, on_turn)) = GATE.get()
         && gate.end_turn()
     {
-        bell.ring();
+        on_turn();
     }
     // SAFETY: as the caller's.
     unsafe { libc::epoll_wait(epoll, events, max, timeout_ms) }

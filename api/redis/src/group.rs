@@ -1,4 +1,4 @@
-//! The thread that has the group open: it proposes what this server's replication stream says while the server leads, gives what is decided to the server
+//! What has the group open, and the thread for it: it proposes what this server's replication stream says while the server leads, gives what is decided to the server
 //! while it follows, and finds out what the server should be.
 
 use crate::course::{Course, Meaning, Proposal};
@@ -9,16 +9,16 @@ use fide_client::{Client, Resources, TargetState};
 use std::collections::VecDeque;
 use std::io::{self, BufReader, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 /// Bytes of the stream in one entry.
 const PIECE_MAX: usize = 60_000;
 /// Proposals under way; what comes meanwhile is proposed together.
-const PENDING_MAX: usize = 8;
+const PENDING_MAX: usize = 3;
 /// Decided bytes that wait while this host's server loads its data.
 const KEPT_MAX: usize = 256 << 20;
 /// The leader tells the agents what later servers need, so that they keep no more, every so many bytes of entries.
@@ -88,7 +88,8 @@ enum State {
     },
 }
 
-struct Worker {
+/// See [`Place`].
+pub struct Worker {
     settings: Settings,
     shared: Arc<Shared>,
     group: Group,
@@ -113,6 +114,8 @@ struct Worker {
     /// The group's log begins with something that is no state of servers.
     is_lost: bool,
     unsaved: usize,
+    /// Why this server cannot go on, for the group's thread.
+    failed: Option<String>,
     /// An operator's word: in this term, behind this turn.
     steps_down: Option<(u64, u64)>,
     /// Turns of the server that are confirmed, while it leads.
@@ -123,8 +126,16 @@ struct Worker {
     piece: Vec<u8>,
 }
 
+/// What has the group open. Both threads use it: the group's thread for everything that takes its time; the server's main thread, while this server leads,
+/// for entries and proposals, so that no other thread has to wake up between a client and the group.
+pub type Place = Mutex<Option<Worker>>;
+
+fn lock(place: &Place) -> MutexGuard<'_, Option<Worker>> {
+    place.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Runs until the process ends; a lost agent is waited for. The client of the group stays the same, so that this server goes on as the one that it was.
-pub fn run(settings: &Settings, shared: &Arc<Shared>) {
+pub fn run(settings: &Settings, shared: &Arc<Shared>, place: &Place) {
     let mut said = String::new();
     let mut say = |why: String| {
         if why != said {
@@ -134,10 +145,65 @@ pub fn run(settings: &Settings, shared: &Arc<Shared>) {
     };
     loop {
         match Worker::new(settings.clone(), shared.clone()) {
-            Ok(mut worker) => worker.run(&mut say),
+            Ok(worker) => {
+                *lock(place) = Some(worker);
+                go_on(place, &mut say);
+                *lock(place) = None;
+            }
             Err(why) => say(why),
         }
         std::thread::sleep(AGAIN);
+    }
+}
+
+/// Returns when this client of the group is of no use any more.
+fn go_on(place: &Place, say: &mut impl FnMut(String)) {
+    loop {
+        let why = loop {
+            let Some(mut waits) = lock(place).as_ref().map(Worker::waits) else { return };
+            waits.sleep();
+            let Some(done) = lock(place).as_mut().map(Worker::turn) else { return };
+            if let Err(why) = done {
+                break why;
+            }
+        };
+        let is_lost = lock(place).as_mut().is_none_or(|worker| {
+            worker.stop();
+            worker.is_lost
+        });
+        say(why);
+        if is_lost {
+            return;
+        }
+        loop {
+            std::thread::sleep(AGAIN);
+            match lock(place).as_mut().map(Worker::reconnect) {
+                Some(Err(why)) => say(why),
+                _ => break,
+            }
+        }
+        say(String::new());
+    }
+}
+
+/// The server's main thread, while this server leads: what is decided, what is to be proposed, and replies that may leave. `false`: the group's thread is to go on.
+#[must_use]
+pub fn pump(place: &Place) -> bool {
+    // It is held for long only while this server begins to lead, or leads no more.
+    let Ok(mut place) = place.try_lock() else { return false };
+    place.as_mut().is_some_and(Worker::pump)
+}
+
+/// What the group's thread waits for.
+struct Waits {
+    fds: Vec<libc::pollfd>,
+    timeout_ms: i32,
+}
+
+impl Waits {
+    fn sleep(&mut self) {
+        // SAFETY: the array is as long as said. A descriptor that is closed meanwhile wakes at most too early: this thread alone closes them, but clients'.
+        unsafe { libc::poll(self.fds.as_mut_ptr(), self.fds.len() as libc::nfds_t, self.timeout_ms) };
     }
 }
 
@@ -176,6 +242,7 @@ impl Worker {
             is_whole: false,
             is_lost: false,
             unsaved: 0,
+            failed: None,
             steps_down: None,
             confirmed: 0,
             slow: Vec::new(),
@@ -193,38 +260,25 @@ impl Worker {
         Ok(())
     }
 
-    /// Returns when this client of the group is of no use any more.
-    fn run(&mut self, say: &mut impl FnMut(String)) {
-        loop {
-            let why = loop {
-                if let Err(why) = self.turn() {
-                    break why;
-                }
-            };
-            self.stop();
-            say(why);
-            if self.is_lost {
-                return;
-            }
-            loop {
-                std::thread::sleep(AGAIN);
-                match self.reconnect() {
-                    Ok(()) => break,
-                    Err(why) => say(why),
-                }
-            }
-            say(String::new());
-        }
-    }
-
     fn turn(&mut self) -> Result<(), String> {
-        self.wait();
         self.shared.to_group.bell.hush();
         while let Some(asked) = self.shared.to_group.pop() {
             self.asked(&asked)?;
         }
         self.synced();
         self.keep_source()?;
+        self.exchange()?;
+        while let Some(event) = self.fide.poll(Some(Duration::ZERO)).map_err(text)? {
+            self.verdict(&event);
+        }
+        self.look_for_a_leader()?;
+        self.step_down()?;
+        self.show();
+        self.failed.take().map_or(Ok(()), Err)
+    }
+
+    /// Entries in, proposals out, and the replies that may leave then.
+    fn exchange(&mut self) -> Result<(), String> {
         loop {
             match self.group.poll(Some(Duration::ZERO)) {
                 Ok(Some(event)) => self.event(event)?,
@@ -232,31 +286,34 @@ impl Worker {
                 Err(e) => return Err(format!("the agent is not there: {e}")),
             }
         }
-        while let Some(event) = self.fide.poll(Some(Duration::ZERO)).map_err(text)? {
-            self.verdict(&event);
-        }
-        self.look_for_a_leader()?;
         self.propose_stream()?;
         self.shared.gate.release(self.confirmed, &mut self.slow);
         self.shared.gate.resume(&mut self.slow);
-        self.step_down()?;
-        self.show();
         Ok(())
     }
 
-    fn wait(&self) {
+    fn pump(&mut self) -> bool {
+        if self.failed.is_some() || !matches!(self.state, State::Leading { .. }) {
+            return false;
+        }
+        self.failed = self.exchange().err();
+        let is_plain = self.slow.is_empty() && self.steps_down.is_none() && self.failed.is_none();
+        is_plain && matches!(self.state, State::Leading { .. })
+    }
+
+    fn waits(&self) -> Waits {
+        let leads = matches!(self.state, State::Leading { .. });
+        // The main thread waits for the group while this server leads.
+        let group = if leads { -1 } else { self.group.as_raw_fd() };
         let other = match &self.state {
             State::Leading { source, .. } => source.get_ref().stream.as_raw_fd(),
             State::Following { link, .. } => link.as_raw_fd(),
             _ => -1,
         };
-        let fds = [self.shared.to_group.bell.fd(), self.group.as_raw_fd(), self.fide.as_raw_fd(), other];
-        let readable = fds.iter().map(|fd| (*fd, libc::POLLIN));
+        let readable = [self.shared.to_group.bell.fd(), group, self.fide.as_raw_fd(), other].map(|fd| (fd, libc::POLLIN));
         let writable = self.slow.iter().map(|fd| (*fd, libc::POLLOUT));
-        let mut fds: Vec<_> = readable.chain(writable).map(|(fd, events)| libc::pollfd { fd, events, revents: 0 }).collect();
-        let timeout_ms = if self.group.pending() > 0 { 2 } else { 50 };
-        // SAFETY: the array is as long as said.
-        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
+        let fds = readable.into_iter().chain(writable).map(|(fd, events)| libc::pollfd { fd, events, revents: 0 });
+        Waits { fds: fds.collect(), timeout_ms: if self.group.pending() > 0 { 2 } else { 50 } }
     }
 
     fn propose(&mut self, proposal: Proposal<'_>) -> Result<(), String> {
@@ -383,7 +440,8 @@ impl Worker {
             proposed += piece.len() as u64;
         }
         self.state = State::Leading { source, proposed, ticket: 0, acked: now, acked_offset: 0 };
-        self.shared.to_server.push(ToServer::Be(Role::Leads));
+        let fd = self.group.as_fd().try_clone_to_owned().map_err(text)?;
+        self.shared.to_server.push(ToServer::Lead(fd));
         Ok(())
     }
 

@@ -6,12 +6,13 @@
 
 use crate::api::{self, Api, Ctx, FilterCtx, InfoCtx, ServerEvent, Text, Tree};
 use crate::calls;
-use crate::group::{self, Settings};
+use crate::group::{self, Place, Settings};
 use crate::replication::Account;
 use crate::shared::{Role, Shared, ToGroup, ToServer};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -27,9 +28,12 @@ const CHECK: Duration = Duration::from_secs(1);
 /// Each command that the filter knows, and whether a primary never sends it to replicas.
 static COMMANDS: OnceLock<HashMap<Vec<u8>, bool>> = OnceLock::new();
 static SHARED: OnceLock<Arc<Shared>> = OnceLock::new();
+static GROUP: Place = Place::new(None);
 
 struct Server {
     role: Role,
+    /// The group's socket, while this server leads.
+    group: Option<OwnedFd>,
     take_over: Option<u64>,
     /// Something waits until the server has loaded its data.
     is_loading: bool,
@@ -139,7 +143,7 @@ pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
     api.command("fide.refuse", on_refuse, "allow-stale");
     api.command("fide", on_fide, "allow-stale admin");
     let role = Role::Waits(format!("this server is not part of group {} yet", settings.group));
-    let server = Server { role, take_over: None, is_loading: false, checked: Instant::now() };
+    let server = Server { role, group: None, take_over: None, is_loading: false, checked: Instant::now() };
     let main = Main {
         server: RefCell::new(server),
         api: api.detached(),
@@ -148,14 +152,14 @@ pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
         is_replica: Cell::new(false),
     };
     MAIN.set(Some(Box::leak(Box::new(main))));
-    calls::pass_through(&shared.gate, &shared.to_group.bell)?;
+    calls::pass_through(&shared.gate, exchange)?;
     api.filter(on_filter);
     api.on_readable(shared.to_server.bell.fd(), on_told);
     api.on_event(ServerEvent::LOOP, on_loop);
     api.on_info(on_info);
     let shared = shared.clone();
     let thread = std::thread::Builder::new().name("fide-group".into());
-    thread.spawn(move || group::run(&settings, &shared)).map_err(|e| format!("no thread: {e}"))?;
+    thread.spawn(move || group::run(&settings, &shared, &GROUP)).map_err(|e| format!("no thread: {e}"))?;
     Ok(())
 }
 
@@ -248,6 +252,12 @@ unsafe extern "C" fn on_told(_fd: c_int, _data: *mut c_void, _mask: c_int) {
                 main().api.log(c"notice", &format!("group: {}", in_words(&role)));
                 be(role, None);
             }
+            ToServer::Lead(fd) => {
+                main().api.log(c"notice", &format!("group: {}", in_words(&Role::Leads)));
+                be(Role::Leads, None);
+                main().api.on_readable(fd.as_raw_fd(), on_group);
+                with(|s| s.group = Some(fd));
+            }
         }
     }
 }
@@ -261,6 +271,17 @@ fn be(role: Role, take_over: Option<u64>) {
         shared().gate.cut()
     }
     with(|s| (s.role, s.take_over, s.checked) = (role, take_over, Instant::now()));
+}
+
+/// The group and this server, while it leads.
+fn exchange() {
+    if !group::pump(&GROUP) {
+        shared().to_group.bell.ring();
+    }
+}
+
+unsafe extern "C" fn on_group(_fd: c_int, _data: *mut c_void, _mask: c_int) {
+    exchange();
 }
 
 fn in_words(role: &Role) -> String {

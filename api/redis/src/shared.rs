@@ -67,8 +67,10 @@ pub enum ToServer {
     },
     /// Become a primary as soon as all of the stream up to this byte was applied; clients are refused until [`ToServer::Be`].
     TakeOver(u64),
-    /// From now on.
+    /// From now on, not to lead.
     Be(Role),
+    /// Lead from now on, and look after the group when this is readable.
+    Lead(OwnedFd),
 }
 
 /// For the thread of the group.

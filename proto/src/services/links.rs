@@ -10,6 +10,10 @@
 //! up to [`RESEND_DOUBLINGS`] times. Acknowledgements ride on segments of the other direction, and leave
 //! alone after [`Config::ack_wait_ns`].
 //!
+//! A message for several nodes ([`Links::send_to_all`]) is cut once: its segments are frames to everybody, each with the head of every link before the one
+//! piece. Each link counts them as its own, and what one of the nodes misses is sent again to it alone. Nodes that are not meant get these frames, too,
+//! so that they are used only for at least half of all nodes.
+//!
 //! # Bounds
 //! [`WINDOW`] segments are in flight, [`STREAM_MAX`] bytes wait; more is refused, and the caller gives the link up. What arrives early is
 //! kept within the window. A message has at most [`MESSAGE_MAX`] bytes.
@@ -17,9 +21,16 @@
 use fide_wire::frame::bytes::Reader;
 use fide_wire::frame::{BODY_AT, FRAME_SAFE};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 /// Bytes of a segment before its own: incarnation of the receiver, number, received through.
 pub const HEAD_LEN: usize = 12;
+/// Bytes of a segment for several before its piece: zero where others name an incarnation, how many heads; each head: node, and as [`HEAD_LEN`].
+pub const SHARED_HEAD_LEN: usize = 8;
+/// Bytes of one of these heads.
+pub const SHARED_ONE_LEN: usize = 4 + HEAD_LEN;
+/// Most nodes that share segments.
+pub const SHARED_MAX: usize = 16;
 /// Most bytes of one segment's piece.
 pub const PIECE_MAX: usize = FRAME_SAFE - BODY_AT - HEAD_LEN;
 /// Segments in flight on one link.
@@ -59,8 +70,29 @@ pub enum Refused {
 
 struct Sent {
     number: u32,
-    piece: Vec<u8>,
+    piece: Arc<[u8]>,
+    /// `u64::MAX` before it left.
     sent_ns: u64,
+}
+
+/// A segment for several.
+struct Shared {
+    /// Node, and the link's number of it.
+    to: Vec<(u32, u32)>,
+    piece: Arc<[u8]>,
+    is_one_of_many: bool,
+}
+
+/// What [`Links::poll_segment`] wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Segment {
+    /// For this node.
+    To(u32),
+    /// For several, in one frame to everybody.
+    Shared {
+        /// Others of the same message leave with it: a copy on one path each would do, as long as nothing is lost.
+        is_one_of_many: bool,
+    },
 }
 
 /// One direction's ends of a link with one life of one node.
@@ -156,8 +188,11 @@ impl Link {
 /// All links of one node.
 pub struct Links {
     config: Config,
+    node: u32,
     incarnation: u32,
     links: BTreeMap<u32, Link>,
+    /// What waits to leave for several.
+    shared: VecDeque<Shared>,
     /// Whole messages that came, and from whom.
     messages: VecDeque<(u32, Vec<u8>)>,
     /// The node behind which [`Links::poll_segment`] goes on.
@@ -168,8 +203,8 @@ pub struct Links {
 impl Links {
     /// No other node is known.
     #[must_use]
-    pub fn new(config: Config, incarnation: u32) -> Self {
-        Self { config, incarnation, links: BTreeMap::new(), messages: VecDeque::new(), turn: 0, resent: 0 }
+    pub fn new(config: Config, node: u32, incarnation: u32) -> Self {
+        Self { config, node, incarnation, links: BTreeMap::new(), shared: VecDeque::new(), messages: VecDeque::new(), turn: 0, resent: 0 }
     }
 
     /// This node begins a new life: nothing of the former one is sent or taken any more.
@@ -177,6 +212,7 @@ impl Links {
         self.incarnation = incarnation;
         let lives: Vec<_> = self.links.iter().map(|(node, link)| (*node, link.incarnation)).collect();
         self.links = lives.into_iter().map(|(node, life)| (node, Link::new(life))).collect();
+        self.shared.clear();
         self.messages.clear();
     }
 
@@ -208,14 +244,54 @@ impl Links {
         Ok(())
     }
 
+    /// Sends a message to several nodes: once for all of them, if all that went before has left.
+    ///
+    /// # Errors
+    /// As [`Links::send`], if a link did not take it; others may have.
+    pub fn send_to_all(&mut self, nodes: &[u32], message: &[u8]) -> Result<(), Refused> {
+        let piece_max = FRAME_SAFE - BODY_AT - SHARED_HEAD_LEN - nodes.len().min(SHARED_MAX) * SHARED_ONE_LEN;
+        let pieces = (4 + message.len()).div_ceil(piece_max);
+        let is_free = |node: &u32| {
+            self.links.get(node).is_some_and(|link| {
+                link.stream.is_empty()
+                    && link.in_flight.len() + pieces <= WINDOW as usize
+                    && link.in_flight_bytes + 4 + message.len() <= STREAM_MAX
+            })
+        };
+        let are_most = nodes.len() > 1 && 2 * nodes.len() >= self.links.len();
+        if !are_most || nodes.len() > SHARED_MAX || message.len() > MESSAGE_MAX || !nodes.iter().all(is_free) {
+            return nodes.iter().map(|node| self.send(*node, message)).fold(Ok(()), Result::and);
+        }
+        let mut bytes = (message.len() as u32).to_be_bytes().to_vec();
+        bytes.extend_from_slice(message);
+        for piece in bytes.chunks(piece_max) {
+            let piece: Arc<[u8]> = piece.into();
+            let mut to = Vec::with_capacity(nodes.len());
+            for node in nodes {
+                let Some(link) = self.links.get_mut(node) else { continue };
+                link.last_number += 1;
+                link.in_flight_bytes += piece.len();
+                link.in_flight.push_back(Sent { number: link.last_number, piece: piece.clone(), sent_ns: u64::MAX });
+                to.push((*node, link.last_number));
+            }
+            self.shared.push_back(Shared { to, piece, is_one_of_many: pieces > 1 });
+        }
+        Ok(())
+    }
+
     /// A segment of `from`, in its life `incarnation`.
     ///
     /// # Errors
     /// See [`Refused`]; nothing is changed then.
     pub fn handle_segment(&mut self, now_ns: u64, from: u32, incarnation: u32, body: &[u8]) -> Result<(), Refused> {
         let mut r = Reader::new(body);
-        let head = (|| Some((r.u32()?, r.u32()?, r.u32()?)))();
-        let (to, number, through) = head.ok_or(Refused::Malformed)?;
+        let to = r.u32().ok_or(Refused::Malformed)?;
+        let head = if to == 0 { self.own_head(&mut r)? } else { (|| Some((to, r.u32()?, r.u32()?)))() };
+        let (to, number, through) = match head {
+            Some(head) => head,
+            None if to == 0 => return Ok(()), // for others
+            None => return Err(Refused::Malformed),
+        };
         let piece = r.rest();
         let link = self.links.get_mut(&from).ok_or(Refused::Unknown)?;
         if link.incarnation != incarnation || to != self.incarnation {
@@ -253,13 +329,30 @@ impl Links {
         taken
     }
 
+    /// This node's head of a segment for several: incarnation, number, received through.
+    fn own_head(&self, r: &mut Reader<'_>) -> Result<Option<(u32, u32, u32)>, Refused> {
+        let count = r.u32().filter(|count| *count as usize <= SHARED_MAX).ok_or(Refused::Malformed)?;
+        let mut own = None;
+        for _ in 0..count {
+            let head = (|| Some((r.u32()?, (r.u32()?, r.u32()?, r.u32()?))))();
+            let (node, head) = head.ok_or(Refused::Malformed)?;
+            own = own.or((node == self.node).then_some(head));
+        }
+        Ok(own)
+    }
+
     /// The next message that came, and from whom.
     pub fn poll_message(&mut self) -> Option<(u32, Vec<u8>)> {
         self.messages.pop_front()
     }
 
     /// The next segment to be sent, and to whom. Written into `body`.
-    pub fn poll_segment(&mut self, now_ns: u64, body: &mut Vec<u8>) -> Option<u32> {
+    pub fn poll_segment(&mut self, now_ns: u64, body: &mut Vec<u8>) -> Option<Segment> {
+        while let Some(shared) = self.shared.pop_front() {
+            if self.write_shared(now_ns, &shared, body) {
+                return Some(Segment::Shared { is_one_of_many: shared.is_one_of_many });
+            }
+        }
         let config = self.config;
         let wants = |link: &Link| {
             link.may_send()
@@ -280,7 +373,7 @@ impl Links {
             self.resent += 1;
         } else if link.may_send() {
             let length = link.stream.len().min(PIECE_MAX);
-            let piece: Vec<u8> = link.stream.drain(..length).collect();
+            let piece: Arc<[u8]> = link.stream.drain(..length).collect();
             link.last_number += 1;
             link.in_flight_bytes += piece.len();
             write_segment(body, link.incarnation, link.last_number, link.through, &piece);
@@ -289,7 +382,29 @@ impl Links {
             write_segment(body, link.incarnation, 0, link.through, &[]);
         }
         (link.ack_since_ns, link.unacked) = (None, 0);
-        Some(node)
+        Some(Segment::To(node))
+    }
+
+    /// `false`: nobody needs it any more.
+    fn write_shared(&mut self, now_ns: u64, shared: &Shared, body: &mut Vec<u8>) -> bool {
+        let mut count = 0u32;
+        body.clear();
+        body.extend_from_slice(&[0; SHARED_HEAD_LEN]);
+        for (node, number) in &shared.to {
+            let Some(link) = self.links.get_mut(node) else { continue };
+            // Another life of that node counts anew.
+            let is_it = |sent: &&mut Sent| sent.number == *number && Arc::ptr_eq(&sent.piece, &shared.piece);
+            let Some(sent) = link.in_flight.iter_mut().rev().find(is_it) else { continue };
+            sent.sent_ns = now_ns;
+            for field in [*node, link.incarnation, *number, link.through] {
+                body.extend_from_slice(&field.to_be_bytes());
+            }
+            (link.ack_since_ns, link.unacked) = (None, 0);
+            count += 1;
+        }
+        body[4..8].copy_from_slice(&count.to_be_bytes());
+        body.extend_from_slice(&shared.piece);
+        count > 0
     }
 
     /// When [`Links::poll_segment`] has something, if not now.
@@ -299,7 +414,8 @@ impl Links {
             let now = link.may_send().then_some(0);
             now.into_iter().chain(link.resend_at_ns(&self.config)).chain(link.ack_at_ns(&self.config)).min()
         };
-        self.links.values().filter_map(due).min()
+        let shared = (!self.shared.is_empty()).then_some(0);
+        shared.into_iter().chain(self.links.values().filter_map(due)).min()
     }
 
     /// Bytes that wait for this node or are not acknowledged by it.

@@ -127,6 +127,17 @@ pub enum Message {
         /// Whom.
         member: MemberId,
     },
+    /// As [`Message::Log`], the same for several.
+    LogToAll {
+        /// Which.
+        generation: u64,
+        /// Whose.
+        from: MemberId,
+        /// For whom, on which node.
+        to: Vec<(u32, MemberId)>,
+        /// What.
+        message: log::Message,
+    },
 }
 
 /// On a heartbeat.

@@ -118,6 +118,11 @@ pub enum Event {
 pub enum Frame {
     /// A segment of the link with this node, in `body`.
     Segment(u32),
+    /// A segment of links with several nodes, to everybody, in `body`.
+    Shared {
+        /// Others of the same message leave with it.
+        is_one_of_many: bool,
+    },
     /// A copy to everybody on each path, in `body`.
     Copies,
 }
@@ -340,7 +345,7 @@ impl Groups {
     /// None yet.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        let links = Links::new(config.links, config.incarnation);
+        let links = Links::new(config.links, config.node, config.incarnation);
         Self {
             config,
             links,
@@ -736,6 +741,11 @@ impl Groups {
             Message::Log { generation, from: member, to, message } => {
                 self.log_message(now_ns, from, (generation, member, to), message);
             }
+            Message::LogToAll { generation, from: member, to, message } => {
+                if let Some((_, to)) = to.into_iter().find(|(node, _)| *node == self.config.node) {
+                    self.log_message(now_ns, from, (generation, member, to), message);
+                }
+            }
             Message::AmI { generation, member, number, question } => {
                 let Some(group) = self.groups.get_mut(&generation).filter(|group| group.is_bound(member, from)) else { return };
                 if group.asked_of_us.len() < 2 * MAX_MEMBERS {
@@ -1098,7 +1108,16 @@ impl Groups {
             *body = copy;
             return Some(Frame::Copies);
         }
-        self.links.poll_segment(now_ns, body).map(Frame::Segment)
+        Some(match self.links.poll_segment(now_ns, body)? {
+            links::Segment::To(node) => Frame::Segment(node),
+            links::Segment::Shared { is_one_of_many } => Frame::Shared { is_one_of_many },
+        })
+    }
+
+    /// How many segments were sent again.
+    #[must_use]
+    pub fn resent(&self) -> u64 {
+        self.links.resent()
     }
 
     /// What happened.
@@ -1393,21 +1412,24 @@ fn drain(
 ) {
     let Some(me) = group.me.filter(|_| group.held.is_none()) else { return };
     let mut applied = false;
-    while let Some(output) = group.member.as_mut().and_then(Member::poll_output) {
+    // The same for several members leaves once.
+    let mut together: Option<(log::Message, Vec<(u32, MemberId)>)> = None;
+    loop {
+        let output = group.member.as_mut().and_then(Member::poll_output);
+        let is_same = match (&output, &together) {
+            (Some(Output::Log(log::Output::Send { message, .. })), Some((same, _))) => message == same,
+            _ => false,
+        };
+        if !is_same && let Some((message, to)) = together.take() {
+            send_log(generation, group, links, (me, &to), message);
+        }
+        let Some(output) = output else { break };
         match output {
             Output::Log(log::Output::Send { to, message }) => {
                 let Some(binding) = group.binding(to) else { continue };
-                // A life that is over needs nothing; a link that holds no more cannot be reliable, so this member cannot go on.
+                // A life that is over needs nothing.
                 if links.life(binding.node).is_some_and(|life| life == binding.incarnation) {
-                    // Whoever does not get a state asks for it again.
-                    let is_needed = !matches!(message, log::Message::Transfer(_));
-                    let message = Message::Log { generation, from: me, to, message };
-                    if send(links, binding.node, &message) == Err(links::Refused::TooMuch)
-                        && is_needed
-                        && let Some(member) = &mut group.member
-                    {
-                        member.stop(Halted::NetworkFault);
-                    }
+                    together.get_or_insert_with(|| (message, Vec::new())).1.push((binding.node, to));
                 }
             }
             Output::Log(log::Output::Copies { message }) => {
@@ -1444,6 +1466,35 @@ fn drain(
         group.stage = Stage::Running;
         (group.deadline_ns, group.join_at_ns) = (u64::MAX, u64::MAX);
         group.since_ns = now_ns;
+    }
+}
+
+/// From the log of this member to those of others.
+fn send_log(
+    generation: u64,
+    group: &mut Group,
+    links: &mut Links,
+    (from, to): (MemberId, &[(u32, MemberId)]),
+    message: log::Message,
+) {
+    // Whoever does not get a state asks for it again.
+    let is_needed = !matches!(message, log::Message::Transfer(_));
+    let sent = match *to {
+        [(node, to)] => send(links, node, &Message::Log { generation, from, to, message }),
+        _ => {
+            let nodes: Vec<u32> = to.iter().map(|(node, _)| *node).collect();
+            match postcard::to_stdvec(&Message::LogToAll { generation, from, to: to.to_vec(), message }) {
+                Ok(bytes) => links.send_to_all(&nodes, &bytes),
+                Err(_) => Err(links::Refused::Malformed),
+            }
+        }
+    };
+    // A link that holds no more cannot be reliable, so this member cannot go on.
+    if sent == Err(links::Refused::TooMuch)
+        && is_needed
+        && let Some(member) = &mut group.member
+    {
+        member.stop(Halted::NetworkFault);
     }
 }
 

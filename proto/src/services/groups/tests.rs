@@ -132,13 +132,19 @@ impl World {
     fn flush(&mut self, node: usize) {
         let mut body = Vec::new();
         while let Some(frame) = self.nodes[node].groups.poll_frame(self.now_ns, &mut body) {
-            let Frame::Segment(to) = frame else { panic!("no engine here sends copies") };
-            let at_ns = self.now_ns + 20 * US + self.random.below(100 * US);
-            if self.random.below(1000) >= self.loss {
-                self.send(node, to as usize - 1, Way::Segment(body.clone()), at_ns);
-            }
-            if self.random.below(1000) < self.loss {
-                self.send(node, to as usize - 1, Way::Segment(body.clone()), at_ns + self.random.0 % (5 * MS));
+            let receivers = match frame {
+                Frame::Segment(to) => to as usize - 1..to as usize,
+                Frame::Shared { .. } => 0..self.nodes.len(),
+                Frame::Copies => panic!("no engine here sends copies"),
+            };
+            for to in receivers.filter(|to| *to != node) {
+                let at_ns = self.now_ns + 20 * US + self.random.below(100 * US);
+                if self.random.below(1000) >= self.loss {
+                    self.send(node, to, Way::Segment(body.clone()), at_ns);
+                }
+                if self.random.below(1000) < self.loss {
+                    self.send(node, to, Way::Segment(body.clone()), at_ns + self.random.0 % (5 * MS));
+                }
             }
         }
         while let Some(event) = self.nodes[node].groups.poll_event() {

@@ -14,7 +14,7 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        let mut ends = [Links::new(CONFIG, 10), Links::new(CONFIG, 20)];
+        let mut ends = [Links::new(CONFIG, 1, 10), Links::new(CONFIG, 2, 20)];
         ends[0].handle_life(2, 20);
         ends[1].handle_life(1, 10);
         Self { now_ns: MS, ends, way: Vec::new(), sent: 0 }
@@ -25,7 +25,7 @@ impl Pair {
         let mut body = Vec::new();
         for end in 0..2 {
             while let Some(to) = self.ends[end].poll_segment(self.now_ns, &mut body) {
-                assert_eq!(to as usize, 2 - end, "only the other node is known");
+                assert_eq!(to, Segment::To(2 - end as u32), "only the other node is known");
                 assert!(body.len() <= HEAD_LEN + PIECE_MAX);
                 self.sent += 1;
                 for after in fate() {
@@ -126,6 +126,50 @@ fn what_waits_is_bounded_and_told() {
     assert_eq!(segments, WINDOW, "no more are in flight");
 }
 
+#[test]
+fn a_message_for_several_leaves_once_and_what_one_misses_is_sent_to_it_alone() {
+    let mut one = Links::new(CONFIG, 1, 10);
+    let mut others = [Links::new(CONFIG, 2, 20), Links::new(CONFIG, 3, 30), Links::new(CONFIG, 4, 40)];
+    for node in 2..=4u32 {
+        one.handle_life(node, 10 * node);
+        others[node as usize - 2].handle_life(1, 10);
+    }
+    let message = vec![7; 3 * PIECE_MAX];
+    one.send_to_all(&[2, 3], &message).unwrap();
+    one.send(2, b"behind it").unwrap();
+    let (mut body, mut frames) = (Vec::new(), 0);
+    while let Some(segment) = one.poll_segment(MS, &mut body) {
+        let receivers = match segment {
+            Segment::Shared { is_one_of_many } => {
+                assert!(is_one_of_many);
+                frames += 1;
+                0..3
+            }
+            Segment::To(node) => node as usize - 2..node as usize - 1,
+        };
+        // Node 3 misses the second one.
+        for to in receivers.filter(|to| !(*to == 1 && frames == 2)) {
+            assert_eq!(others[to].handle_segment(MS, 1, 10, &body), Ok(()), "node 4 is not meant, and knows it");
+        }
+    }
+    assert_eq!(frames, 4, "as many as one node needs");
+    assert_eq!(others[0].poll_message(), Some((1, message.clone())));
+    assert_eq!(others[0].poll_message(), Some((1, b"behind it".to_vec())));
+    assert_eq!((others[1].poll_message(), others[2].poll_message()), (None, None));
+    for other in &mut others[..2] {
+        assert_eq!(other.poll_segment(2 * MS, &mut body), Some(Segment::To(1)));
+        one.handle_segment(2 * MS, other.node, 10 * other.node, &body).unwrap();
+    }
+    assert_eq!((one.waiting(2), one.waiting(3) > 0), (0, true));
+    assert_eq!(one.poll_segment(MS + CONFIG.resend_ns, &mut body), Some(Segment::To(3)));
+    others[1].handle_segment(5 * MS, 1, 10, &body).unwrap();
+    assert_eq!(others[1].poll_message(), Some((1, message)));
+    // Few of many nodes: the others are not bothered.
+    (5..=8).for_each(|node| one.handle_life(node, 1));
+    one.send_to_all(&[2, 3], b"few").unwrap();
+    assert_eq!(one.poll_segment(6 * MS, &mut body), Some(Segment::To(2)));
+}
+
 proptest! {
     /// Losses, doubles and delays of any kind: every message arrives once and in order, both ways, and then there is rest.
     #[test]
@@ -160,10 +204,68 @@ proptest! {
         prop_assert_eq!((pair.ends[0].waiting(2), pair.ends[1].waiting(1)), (0, 0));
     }
 
+    /// Node 1 tells the same to nodes 2 and 3, and each of them something of its own between; frames to everybody reach each as they like.
+    #[test]
+    fn what_is_for_several_arrives_at_each_once_and_in_order(
+        sizes in prop::collection::vec((0usize..4, 0usize..6000), 1..30),
+        fates in prop::collection::vec(prop_oneof![
+            4 => Just(vec![100_000]), 1 => Just(vec![]), 1 => Just(vec![50_000, 9 * MS]), 1 => Just(vec![5 * MS])
+        ], 1..80),
+    ) {
+        let mut nodes: Vec<Links> = (1..=3).map(|node| Links::new(CONFIG, node, 10 * node)).collect();
+        for at in 0..3 {
+            for other in (0..3).filter(|other| *other != at) {
+                nodes[at].handle_life(other as u32 + 1, 10 * (other as u32 + 1));
+            }
+        }
+        let mut fates = fates.into_iter();
+        let mut sizes = sizes.into_iter().enumerate();
+        let (mut way, mut now_ns): (Vec<(u64, usize, usize, Vec<u8>)>, _) = (Vec::new(), MS);
+        let (mut expected, mut received) = (vec![Vec::new(); 3], vec![Vec::new(); 3]);
+        let (mut body, mut steps) = (Vec::new(), 0);
+        loop {
+            if let Some((n, (kind, size))) = sizes.next() {
+                let message = vec![n as u8; size];
+                let to: &[u32] = match kind { 0 => &[2], 1 => &[3], _ => &[2, 3] };
+                if let [one] = to { nodes[0].send(*one, &message) } else { nodes[0].send_to_all(to, &message) }.unwrap();
+                to.iter().for_each(|node| expected[*node as usize - 1].push(message.clone()));
+            }
+            for at in 0..3 {
+                while let Some(segment) = nodes[at].poll_segment(now_ns, &mut body) {
+                    prop_assert!(body.len() <= FRAME_SAFE - BODY_AT);
+                    let to = match segment { Segment::To(node) => node as usize - 1..node as usize, Segment::Shared { .. } => 0..3 };
+                    for to in to.filter(|to| *to != at) {
+                        for after in fates.next().unwrap_or_else(|| vec![100_000]) {
+                            way.push((now_ns + after, at, to, body.clone()));
+                        }
+                    }
+                }
+            }
+            let next = nodes.iter().filter_map(Links::poll_timeout).chain(way.iter().map(|(at, ..)| *at)).min();
+            let Some(next) = next else { if sizes.len() == 0 { break } else { continue } };
+            now_ns = now_ns.max(next);
+            way.sort_by_key(|(at, ..)| *at);
+            let due = way.iter().take_while(|(at, ..)| *at <= now_ns).count();
+            for (_, from, to, body) in way.drain(..due) {
+                nodes[to].handle_segment(now_ns, from as u32 + 1, 10 * (from as u32 + 1), &body).unwrap();
+            }
+            for at in 0..3 {
+                received[at].extend(std::iter::from_fn(|| nodes[at].poll_message()).map(|(_, message)| message));
+            }
+            steps += 1;
+            prop_assert!(steps < 10_000, "it comes to rest");
+        }
+        prop_assert_eq!(received, expected);
+        prop_assert_eq!((nodes[0].waiting(2), nodes[0].waiting(3)), (0, 0));
+    }
+
     #[test]
     fn hostile_segments_are_refused_or_taken_and_never_end_it(bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..64), 0..40)) {
         let mut pair = Pair::new();
         for body in bodies {
+            let mut shared = [0u32.to_be_bytes(), 1u32.to_be_bytes(), 1u32.to_be_bytes(), 10u32.to_be_bytes()].concat();
+            shared.extend(&body);
+            let _ = pair.ends[0].handle_segment(MS, 2, 20, &shared);
             let _ = pair.ends[0].handle_segment(MS, 2, 20, &body);
             let mut named = 10u32.to_be_bytes().to_vec();
             named.extend(body);
