@@ -204,6 +204,14 @@ struct {
 	__type(value, struct fide_beats);
 } beats SEC(".maps");
 
+/* Which packets for groups the agent has been handed: the last 64 heartbeats of a peer, and the last 64 of its other packets. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, FIDE_SLOTS * 2);
+	__type(key, __u32);
+	__type(value, struct fide_beats);
+} handed SEC(".maps");
+
 /* (node << 32 | app) -> the incarnation in which its end was told. What falls out is long dead: its host stopped piggybacking it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

@@ -490,6 +490,40 @@ static __always_inline bool first_beat(__u32 slot, __u32 node, __u32 incarnation
 	return first;
 }
 
+/* Whether the agent has been handed this packet by the other path: another copy would wake it for nothing. With `note`, it was handed now. What is not known
+ * any more was not: the agent knows copies by their numbers, too. */
+static __always_inline bool was_handed(__u32 row, __u32 node, __u32 incarnation, __u64 number, bool note)
+{
+	struct fide_beats *b = bpf_map_lookup_elem(&handed, &row);
+	bool found = false;
+
+	if (!b)
+		return false;
+	bpf_spin_lock(&b->lock);
+	if (b->node != node || b->incarnation != incarnation) {
+		b->node = node;
+		b->incarnation = incarnation;
+		b->highest = 0;
+		b->window = 0;
+	}
+	if (number > b->highest) {
+		__u64 step = number - b->highest;
+
+		if (note) {
+			b->window = step > 63 ? 1 : b->window << step | 1;
+			b->highest = number;
+		}
+	} else if (b->highest - number < 64) {
+		__u64 bit = 1ULL << (b->highest - number);
+
+		found = b->window & bit;
+		if (note)
+			b->window |= bit;
+	}
+	bpf_spin_unlock(&b->lock);
+	return found;
+}
+
 /* Delivers the record in the scratch room, `len` bytes with its body. A function of its own, which the verifier walks once. */
 __noinline int fide_deliver(struct fide_scratch *s, __u32 len)
 {
@@ -614,7 +648,7 @@ static __always_inline int receive(struct xdp_md *ctx)
 	struct fide_record record = {};
 	__u32 *path_found, *slot_found, *told = 0, slot = 0, path, kind, sender, incarnation, len, zero = 0, queue, ifindex = ctx->ingress_ifindex;
 	struct fide_stranger *stranger = 0;
-	bool is_kept = false, own = false;
+	bool is_kept = false, own = false, is_once = false;
 	__u64 word, number, before, now, row, *highest;
 	int result;
 
@@ -776,12 +810,16 @@ static __always_inline int receive(struct xdp_md *ctx)
 			return XDP_DROP;
 		if (my->sockets)
 			goto whole_packet; /* somebody's ring is a socket, which only the agent can write: it serves all of them, in order */
-		if (is_for_groups(s))
+		if (is_for_groups(s)) {
+			is_once = true;
 			goto whole_packet;
+		}
 		return piggyback(s, &record, slot);
 	}
-	if (!n)
+	if (!n) {
+		is_once = kind == FIDE_KIND_MESSAGE;
 		goto whole_packet;
+	}
 
 	record.app = bpf_ntohl(load32(&n->row));
 	record.kind = record.app ? FIDE_RECORD_PROCESS : FIDE_RECORD_HOST;
@@ -810,11 +848,16 @@ static __always_inline int receive(struct xdp_md *ctx)
 	return XDP_DROP;
 
 whole_packet:
+	slot = slot * 2 + (kind == FIDE_KIND_MESSAGE);
+	if (is_once && was_handed(slot, sender, incarnation, number, false))
+		return XDP_DROP;
 	record.kind = FIDE_RECORD_PACKET;
 	record.body_len = *(volatile __u32 *)&s->len;
 	for (int i = 0; i < (int)sizeof(record); i += 8)
 		*(__u64 *)((__u8 *)s + INBOX_AT + i) = load64((__u8 *)&record + i);
 	result = fide_to_inbox(s);
+	if (is_once && result == XDP_DROP)
+		was_handed(slot, sender, incarnation, number, true);
 	return own && result == XDP_DROP ? refuse(FIDE_REFUSED_OWN) : result;
 }
 
