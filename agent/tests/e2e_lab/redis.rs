@@ -52,6 +52,10 @@ impl Client {
                 let elements: std::io::Result<Vec<String>> = (0..count()).map(|_| self.hear()).collect();
                 Ok(format!("[{}]", elements?.join(" ")))
             }
+            b'>' => {
+                let elements: std::io::Result<Vec<String>> = (0..count()).map(|_| self.hear()).collect();
+                Ok(format!("push {}", elements?.join(" ")))
+            }
             b'$' | b'*' | b'_' => Ok("nil".into()),
             _ => Ok(line),
         }
@@ -179,7 +183,64 @@ fn what_is_answered_is_decided_and_all_hold_the_same() {
     }
 }
 
-/// The server goes on with what a client sent at once when it has told modules already that it is about to sleep.
+/// What the module keeps back is what the server writes, so that it need not know commands: those that wait, push, stream or end a connection are replies, too.
+#[test]
+fn every_kind_of_command_works_on_the_leader() {
+    let Some(of) = Servers::up(2, "huc") else { return };
+    let (mut one, mut two) = (Client::open(&of.w, 1).unwrap(), Client::open(&of.w, 1).unwrap());
+    // Commands that wait.
+    one.say(&["BLPOP", "list", "0"]).unwrap();
+    assert_eq!(two.ask("RPUSH list a b").unwrap(), ":2");
+    assert_eq!(one.hear().unwrap(), "[list a]");
+    one.say(&["XREAD", "BLOCK", "0", "STREAMS", "stream", "$"]).unwrap();
+    two.ask("XADD stream 1-1 k v").unwrap();
+    assert_eq!(one.hear().unwrap(), "[[stream [[1-1 [k v]]]]]");
+    assert_eq!(one.ask("BLPOP none 0.01").unwrap(), "nil");
+    // The module is the one replica that the server knows.
+    assert_eq!(two.ask("WAIT 1 5000").unwrap(), ":1");
+    // Transactions are the server's own.
+    two.ask("MULTI").unwrap();
+    assert!(two.ask("NOSUCH").unwrap().starts_with("-ERR unknown"));
+    assert!(two.ask("EXEC").unwrap().starts_with("-EXECABORT"));
+    two.ask("MULTI").unwrap();
+    assert_eq!(two.ask("RESET").unwrap(), "+RESET");
+    assert_eq!(two.ask("SET key 1").unwrap(), "+OK");
+    // Functions.
+    two.say(&[
+        "FUNCTION",
+        "LOAD",
+        "#!lua name=l\nredis.register_function('put', function(k, a) return redis.call('set', k[1], a[1]) end)",
+    ])
+    .unwrap();
+    assert_eq!(two.hear().unwrap(), "l");
+    assert_eq!(two.ask("FCALL put 1 key 2").unwrap(), "+OK");
+    // A large reply, which is more than what is kept back for one client at once.
+    two.say(&["SET", "large", &"x".repeat(5_000_000)]).unwrap();
+    assert_eq!(two.hear().unwrap(), "+OK");
+    assert_eq!(two.ask("GET large").unwrap().len(), 5_000_000);
+    // Messages, and what a client's cache is told.
+    one.ask("SUBSCRIBE news").unwrap();
+    assert_eq!(two.ask("PUBLISH news hello").unwrap(), ":1");
+    assert_eq!(one.hear().unwrap(), "[message news hello]");
+    let mut cache = Client::open(&of.w, 1).unwrap();
+    cache.say(&["HELLO", "3"]).unwrap();
+    cache.say(&["CLIENT", "TRACKING", "ON"]).unwrap();
+    cache.say(&["GET", "key"]).unwrap();
+    wait_for("the reply", || (cache.hear().unwrap() == "2").then_some(()));
+    two.ask("SET key 3").unwrap();
+    assert_eq!(cache.hear().unwrap(), "push invalidate [key]");
+    // The user needs no right for anything of the module.
+    assert_eq!(two.ask("ACL SETUSER u on >p ~* +get").unwrap(), "+OK");
+    assert_eq!(two.ask("AUTH u p").unwrap(), "+OK");
+    assert_eq!(two.ask("GET key").unwrap(), "3");
+    assert!(two.ask("SET key 4").unwrap().starts_with("-NOPERM"));
+    // The last reply of a connection.
+    assert_eq!(two.ask("QUIT").unwrap(), "+OK");
+    assert!(two.hear().is_err(), "it is closed");
+    of.agree();
+}
+
+/// A pipeline is executed at once and decided together.
 #[test]
 fn commands_that_are_sent_together_are_answered_in_order() {
     let Some(of) = Servers::up(2, "huc") else { return };

@@ -304,14 +304,18 @@ impl Gate {
 
     // ---- the group's thread ---------------------------------------------------------------------------------------------
 
-    /// From now on, what the server writes to this peer is caught, whatever was before forgotten: how many bytes it had written to it. Only while nothing is held.
+    /// From now on, what the server writes to the other end of this connection of ours is caught, whatever was before forgotten: how many bytes it had
+    /// written there. Only while nothing is held.
     #[must_use]
-    pub fn catch(&self, peer: SocketAddr) -> Option<u64> {
+    pub fn catch(&self, connection: &TcpStream) -> Option<u64> {
         let canonical = |address: SocketAddr| (address.ip().to_canonical(), address.port());
+        let ends = |stream: &TcpStream| Some((canonical(stream.local_addr().ok()?), canonical(stream.peer_addr().ok()?)));
+        let (here, there) = ends(connection)?;
         let is_it = |fd: i32| {
             // SAFETY: the descriptor is not closed by this.
             let stream = ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(fd) });
-            stream.peer_addr().is_ok_and(|address| canonical(address) == canonical(peer))
+            // Both ends: connections to two addresses of the server may come from one port.
+            ends(&stream) == Some((there, here))
         };
         (0..=self.highest.load(Ordering::Relaxed)).find_map(|fd| {
             let slot = self.slot(fd)?;
@@ -396,3 +400,6 @@ fn close(slot: &Slot, fd: i32) {
     // SAFETY: the server has left it to be closed here.
     unsafe { libc::close(fd) };
 }
+
+#[cfg(test)]
+mod tests;

@@ -424,8 +424,7 @@ impl Worker {
                 offset
             }
         };
-        let address = source.get_ref().stream.local_addr().map_err(text)?;
-        let total = self.shared.gate.catch(address).ok_or("this server has ended its own stream")?;
+        let total = self.shared.gate.catch(&source.get_ref().stream).ok_or("this server has ended its own stream")?;
         let first = replication::rest(&mut source, total).map_err(|e| format!("this server's own stream: {e}"))?;
         self.shared.origin.store(read + first.len() as u64, Ordering::Release);
         source.get_ref().stream.set_nonblocking(true).map_err(text)?;

@@ -204,7 +204,16 @@ impl Links {
     /// No other node is known.
     #[must_use]
     pub fn new(config: Config, node: u32, incarnation: u32) -> Self {
-        Self { config, node, incarnation, links: BTreeMap::new(), shared: VecDeque::new(), messages: VecDeque::new(), turn: 0, resent: 0 }
+        Self {
+            config,
+            node,
+            incarnation,
+            links: BTreeMap::new(),
+            shared: VecDeque::new(),
+            messages: VecDeque::new(),
+            turn: 0,
+            resent: 0,
+        }
     }
 
     /// This node begins a new life: nothing of the former one is sent or taken any more.

@@ -1,0 +1,242 @@
+use super::*;
+use proptest::prelude::*;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::os::fd::IntoRawFd as _;
+use std::os::unix::net::UnixStream;
+
+/// A client, and the server's descriptor of it, which the gate closes.
+fn client(gate: &Gate) -> (UnixStream, i32) {
+    let (client, server) = UnixStream::pair().unwrap();
+    client.set_nonblocking(true).unwrap();
+    server.set_nonblocking(true).unwrap();
+    let fd = server.into_raw_fd();
+    assert!(gate.accepted(fd));
+    (client, fd)
+}
+
+fn write(gate: &Gate, fd: i32, bytes: &[u8]) -> Option<isize> {
+    // SAFETY: as many bytes as said.
+    gate.write(fd, &[bytes], || unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) })
+}
+
+/// As the server does.
+fn close_as_server(gate: &Gate, fd: i32) {
+    if !gate.closes(fd) {
+        // SAFETY: it is open, and not used any more.
+        unsafe { libc::close(fd) };
+    }
+}
+
+/// What has come, and whether it was the end.
+fn read(client: &mut UnixStream) -> (Vec<u8>, bool) {
+    let (mut all, mut buffer) = (Vec::new(), [0; 65536]);
+    loop {
+        match client.read(&mut buffer) {
+            Ok(0) => return (all, true),
+            Ok(len) => all.extend_from_slice(&buffer[..len]),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return (all, false),
+            Err(_) => return (all, true),
+        }
+    }
+}
+
+/// The server's own stream is caught from here on.
+fn catch(gate: &Gate) -> (TcpStream, i32) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let source = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let fd = listener.accept().unwrap().0.into_raw_fd();
+    assert!(gate.accepted(fd));
+    assert_eq!(gate.catch(&source), Some(0));
+    (source, fd)
+}
+
+fn all(gate: &Gate) -> (Option<u64>, Vec<u8>) {
+    let mut out = Vec::new();
+    (gate.take(&mut out, usize::MAX).0, out)
+}
+
+#[test]
+fn what_is_written_leaves_when_its_turn_is_confirmed_and_not_before() {
+    let gate = Gate::default();
+    let ((mut one, fd), (mut two, other)) = (client(&gate), client(&gate));
+    assert_eq!(write(&gate, fd, b"before"), Some(6));
+    assert_eq!(read(&mut one).0, b"before", "a server that does not lead");
+    let (_source, source) = catch(&gate);
+    gate.hold();
+    assert_eq!(write(&gate, fd, b"a"), Some(1));
+    assert_eq!(write(&gate, source, b"set a"), Some(5));
+    assert!(gate.end_turn());
+    assert_eq!(all(&gate), (Some(1), b"set a".to_vec()));
+    assert_eq!(write(&gate, fd, b"b"), Some(1));
+    assert_eq!(gate.write(other, &[b"c", b"d"], || unreachable!()), Some(2));
+    assert!(gate.end_turn());
+    assert_eq!(all(&gate), (Some(2), Vec::new()), "a turn that only read is confirmed, too");
+    assert_eq!((read(&mut one), read(&mut two)), ((vec![], false), (vec![], false)));
+    let mut slow = Vec::new();
+    gate.release(1, &mut slow);
+    assert_eq!((read(&mut one).0, read(&mut two).0), (b"a".to_vec(), vec![]));
+    assert_eq!(gate.waiting(), 2);
+    gate.release(2, &mut slow);
+    assert_eq!((read(&mut one).0, read(&mut two).0, slow.len()), (b"b".to_vec(), b"cd".to_vec(), 0));
+    [fd, other, source].into_iter().for_each(|fd| close_as_server(&gate, fd));
+}
+
+#[test]
+fn a_turn_is_confirmed_by_what_holds_all_of_its_stream() {
+    let gate = Gate::default();
+    let ((_one, fd), (_source, source)) = (client(&gate), catch(&gate));
+    gate.hold();
+    write(&gate, fd, b"a").unwrap();
+    write(&gate, source, b"0123456789").unwrap();
+    gate.end_turn();
+    let mut out = Vec::new();
+    assert_eq!(gate.take(&mut out, 4), (None, true));
+    assert_eq!(gate.take(&mut out, 4), (None, true));
+    assert_eq!(gate.take(&mut out, 4), (Some(1), true));
+    assert_eq!(gate.take(&mut out, 4), (None, false));
+    assert_eq!((out.as_slice(), gate.caught()), (&b"0123456789"[..], Some(10)));
+    // A stream that has ended confirms nothing any more.
+    write(&gate, source, b"lost").unwrap();
+    close_as_server(&gate, source);
+    write(&gate, fd, b"b").unwrap();
+    assert!(gate.end_turn());
+    assert_eq!((gate.take(&mut out, 100).0, gate.caught()), (None, None));
+    gate.cut();
+    close_as_server(&gate, fd);
+}
+
+#[test]
+fn clients_of_a_server_that_leads_no_more_are_cut_off() {
+    let gate = Gate::default();
+    let ((mut one, fd), (mut two, other), (_source, source)) = (client(&gate), client(&gate), catch(&gate));
+    gate.hold();
+    write(&gate, fd, b"not decided").unwrap();
+    write(&gate, other, b"neither").unwrap();
+    close_as_server(&gate, other);
+    gate.end_turn();
+    gate.cut();
+    assert_eq!((read(&mut one), read(&mut two)), ((vec![], true), (vec![], true)));
+    assert_eq!(write(&gate, fd, b"from the server's own buffer"), Some(28), "it goes nowhere");
+    gate.release(u64::MAX, &mut Vec::new());
+    assert_eq!(read(&mut one), (vec![], true));
+    close_as_server(&gate, fd);
+    // The number is another client's now.
+    let (mut next, fd) = client(&gate);
+    assert_eq!(write(&gate, fd, b"hello"), Some(5));
+    assert_eq!(read(&mut next).0, b"hello");
+    [fd, source].into_iter().for_each(|fd| close_as_server(&gate, fd));
+}
+
+#[test]
+fn what_the_server_closes_gets_its_last_reply_first() {
+    let gate = Gate::default();
+    let ((mut one, fd), (_source, source)) = (client(&gate), catch(&gate));
+    gate.hold();
+    write(&gate, fd, b"+OK\r\n").unwrap();
+    close_as_server(&gate, fd);
+    gate.end_turn();
+    assert_eq!(read(&mut one), (vec![], false));
+    gate.release(1, &mut Vec::new());
+    assert_eq!(read(&mut one), (b"+OK\r\n".to_vec(), true));
+    close_as_server(&gate, source);
+}
+
+#[test]
+fn a_client_that_reads_slowly_gets_everything_and_the_server_waits_for_it() {
+    let gate = Gate::default();
+    let ((mut one, fd), (_source, source)) = (client(&gate), catch(&gate));
+    gate.hold();
+    let (mut written, mut came, mut slow) = (0, 0, Vec::new());
+    let mut was_full = false;
+    while written < 16 << 20 {
+        match write(&gate, fd, &[7; 65536]) {
+            Some(len) => written += len.cast_unsigned(),
+            None => {
+                was_full = true;
+                came += read(&mut one).0.len();
+            }
+        }
+        gate.end_turn();
+        let ticket = all(&gate).0.unwrap_or(0);
+        gate.release(ticket, &mut slow);
+        gate.resume(&mut slow);
+    }
+    while came < written {
+        gate.resume(&mut slow);
+        came += read(&mut one).0.len();
+    }
+    assert!(was_full && came == written && slow.is_empty());
+    [fd, source].into_iter().for_each(|fd| close_as_server(&gate, fd));
+}
+
+#[test]
+fn other_descriptors_pass() {
+    let gate = Gate::default();
+    gate.hold();
+    let (mut one, mut two) = io::pipe().unwrap();
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&two);
+    assert_eq!(gate.write(fd, &[b"x"], || 1), Some(1));
+    assert!(!gate.closes(fd) && !gate.closes(-1) && !gate.accepted(-1) && !gate.accepted(i32::MAX));
+    two.write_all(b"y").unwrap();
+    let mut byte = [0];
+    one.read_exact(&mut byte).unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever the order: a client has what was written to it in turns that were confirmed, and nothing else; and what is taken is the stream.
+    #[test]
+    fn no_client_gets_what_is_not_confirmed(steps in prop::collection::vec((0u8..6, 0usize..3, 1usize..300), 1..120)) {
+        let gate = Gate::default();
+        let mut clients: Vec<(UnixStream, i32)> = (0..3).map(|_| client(&gate)).collect();
+        let (source, own) = catch(&gate);
+        gate.hold();
+        // What each has got, what was written to it, and how much of that when each turn ended.
+        let (mut got, mut written) = (vec![Vec::new(); 3], vec![Vec::new(); 3]);
+        let (mut ends, mut stream, mut taken) = (vec![([0; 3], 0)], Vec::new(), Vec::new());
+        let (mut proposed, mut slow) = (0, Vec::new());
+        let mut touched = false;
+        for (at, (what, which, len)) in steps.into_iter().enumerate() {
+            let bytes = vec![at as u8; len];
+            match what {
+                0 | 1 => {
+                    prop_assert_eq!(write(&gate, clients[which].1, &bytes), Some(len.cast_signed()));
+                    written[which].extend(bytes);
+                    touched = true;
+                }
+                2 => {
+                    write(&gate, own, &bytes).unwrap();
+                    stream.extend(bytes);
+                }
+                3 => {
+                    gate.end_turn();
+                    if std::mem::take(&mut touched) {
+                        ends.push((std::array::from_fn(|n| written[n].len()), stream.len()));
+                    }
+                }
+                4 => {
+                    if let Some(ticket) = gate.take(&mut taken, len).0 {
+                        prop_assert!(ends[ticket as usize].1 <= taken.len(), "all of the turn's stream is proposed");
+                        proposed = ticket;
+                    }
+                }
+                _ => {
+                    gate.release(proposed, &mut slow);
+                    for (n, (client, _)) in clients.iter_mut().enumerate() {
+                        let end = ends[proposed as usize].0[n];
+                        while got[n].len() < end {
+                            got[n].extend(read(client).0);
+                        }
+                        prop_assert_eq!(&got[n][..], &written[n][..end]);
+                    }
+                }
+            }
+        }
+        prop_assert!(stream.starts_with(&taken));
+        gate.cut();
+        drop(source);
+        clients.iter().map(|(_, fd)| *fd).chain([own]).for_each(|fd| close_as_server(&gate, fd));
+    }
+}
