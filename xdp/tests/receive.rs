@@ -1038,6 +1038,35 @@ as_root! {
         assert_eq!((urgent[1].kind(), urgent[1].flags, urgent[1].code), (Some(RecordKind::Process), Record::CONFIRMS, -5));
     }
 
+    /// The second copy of what is for groups would only wake the agent; what one path lost, and what its ring could not take, comes by the other one.
+    fn what_is_for_groups_reaches_the_agent_once() {
+        let mut b = Bench::new();
+        let message = |b: &mut Bench, path: u8, number: u64| {
+            let header = Header { number, ..b.header(Kind::Message, path) };
+            let p = b.sign(&header, None, b"segment");
+            let fate = b.arrives(path.into(), &p);
+            assert_eq!(fate, Fate::Accepted);
+            b.inbox().len()
+        };
+        let ride = |b: &mut Bench, path: u8, number: u64| {
+            let mut body = Vec::new();
+            assert!(fide_wire::frame::items::push(&mut body, 100, fide_wire::frame::Channel::Groups, b"decision"));
+            let header = Header { number, ..b.header(Kind::Heartbeat, path) };
+            let mut p = [0; fide_wire::packet::PACKET_MAX];
+            let len = fide_wire::packet::encode_items(&mut p, &header, &body, &b.keys).unwrap();
+            assert_eq!(b.arrives(path.into(), &p[..len]), Fate::Accepted);
+            b.inbox().len()
+        };
+        for of in [message as fn(&mut Bench, u8, u64) -> usize, ride] {
+            assert_eq!([of(&mut b, 0, 1), of(&mut b, 1, 1)], [1, 0]);
+            assert_eq!([of(&mut b, 1, 2), of(&mut b, 0, 2)], [1, 0], "whichever comes first");
+            assert_eq!([of(&mut b, 0, 4), of(&mut b, 1, 3), of(&mut b, 1, 4)], [1, 1, 0], "the first path has lost one");
+            assert_eq!([of(&mut b, 0, 100), of(&mut b, 1, 5)], [1, 1], "what is forgotten is handed over");
+        }
+        // Numbers of heartbeats and of messages are not the same.
+        assert_eq!([message(&mut b, 1, 101), ride(&mut b, 1, 101), message(&mut b, 0, 101), ride(&mut b, 0, 101)], [1, 1, 0, 0]);
+    }
+
     fn notices_out_of_order_are_each_delivered_once() {
         let mut b = Bench::new();
         let s = b.m.new_subscriber().unwrap();

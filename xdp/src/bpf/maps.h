@@ -187,29 +187,28 @@ struct {
 	__type(value, struct fide_seen);
 } seen SEC(".maps");
 
-/* Which piggybacks have been delivered: the last 64 heartbeats. */
-struct fide_beats {
+/* Which packets of a peer were handed on: the last 64 of each kind below, of which there are rows for each slot. */
+struct fide_handed {
 	struct bpf_spin_lock lock;
-	__u32 node;
+	__u32 node; /* a slot's next owner may have the same incarnation */
 	__u32 incarnation;
 	__u32 reserved;
 	__u64 highest;
 	__u64 window; /* bit i: highest - i */
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, FIDE_SLOTS);
-	__type(key, __u32);
-	__type(value, struct fide_beats);
-} beats SEC(".maps");
+enum {
+	FIDE_HANDED_PIGGYBACK, /* to the rings */
+	FIDE_HANDED_RIDE, /* heartbeats, to the agent: what a group's engine piggybacks */
+	FIDE_HANDED_MESSAGE, /* to the agent, for groups */
+	FIDE_HANDED_KINDS
+};
 
-/* Which packets for groups the agent has been handed: the last 64 heartbeats of a peer, and the last 64 of its other packets. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, FIDE_SLOTS * 2);
+	__uint(max_entries, FIDE_SLOTS * FIDE_HANDED_KINDS);
 	__type(key, __u32);
-	__type(value, struct fide_beats);
+	__type(value, struct fide_handed);
 } handed SEC(".maps");
 
 /* (node << 32 | app) -> the incarnation in which its end was told. What falls out is long dead: its host stopped piggybacking it. */

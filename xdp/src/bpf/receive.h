@@ -459,68 +459,43 @@ static __always_inline void heartbeat(struct fide_peer *peer, struct fide_path *
 		peer->table_version = version;
 }
 
-/* Whether the piggyback of heartbeat `number` is seen for the first time: both paths carry it. */
-static __always_inline bool first_beat(__u32 slot, __u32 node, __u32 incarnation, __u64 number)
+/* What is known of a number. */
+enum { HANDED_NEVER, HANDED_BEFORE, HANDED_FORGOTTEN };
+
+/* Whether this packet was handed on: both paths carry it. With `note`, it is from now on. `life` is node << 32 | incarnation. A function of its own, which the
+ * verifier walks once. */
+__noinline int fide_was_handed(__u32 row, __u64 life, __u64 number, __u32 note)
 {
-	struct fide_beats *b = bpf_map_lookup_elem(&beats, &slot);
-	bool first = false;
+	struct fide_handed *h = bpf_map_lookup_elem(&handed, &row);
+	__u32 node = life >> 32, incarnation = life;
+	int found = HANDED_NEVER;
 
-	if (!b)
-		return false;
-	bpf_spin_lock(&b->lock);
-	if (b->node != node || b->incarnation != incarnation) {
-		b->node = node;
-		b->incarnation = incarnation;
-		b->highest = 0;
-		b->window = 0;
+	if (!h)
+		return HANDED_FORGOTTEN;
+	bpf_spin_lock(&h->lock);
+	if (h->node != node || h->incarnation != incarnation) {
+		h->node = node;
+		h->incarnation = incarnation;
+		h->highest = 0;
+		h->window = 0;
 	}
-	if (number > b->highest) {
-		__u64 step = number - b->highest;
-
-		b->window = step > 63 ? 1 : b->window << step | 1;
-		b->highest = number;
-		first = true;
-	} else if (b->highest - number < 64) {
-		__u64 bit = 1ULL << (b->highest - number);
-
-		first = !(b->window & bit);
-		b->window |= bit;
-	}
-	bpf_spin_unlock(&b->lock);
-	return first;
-}
-
-/* Whether the agent has been handed this packet by the other path: another copy would wake it for nothing. With `note`, it was handed now. What is not known
- * any more was not: the agent knows copies by their numbers, too. */
-static __always_inline bool was_handed(__u32 row, __u32 node, __u32 incarnation, __u64 number, bool note)
-{
-	struct fide_beats *b = bpf_map_lookup_elem(&handed, &row);
-	bool found = false;
-
-	if (!b)
-		return false;
-	bpf_spin_lock(&b->lock);
-	if (b->node != node || b->incarnation != incarnation) {
-		b->node = node;
-		b->incarnation = incarnation;
-		b->highest = 0;
-		b->window = 0;
-	}
-	if (number > b->highest) {
-		__u64 step = number - b->highest;
+	if (number > h->highest) {
+		__u64 step = number - h->highest;
 
 		if (note) {
-			b->window = step > 63 ? 1 : b->window << step | 1;
-			b->highest = number;
+			h->window = step > 63 ? 1 : h->window << step | 1;
+			h->highest = number;
 		}
-	} else if (b->highest - number < 64) {
-		__u64 bit = 1ULL << (b->highest - number);
+	} else if (h->highest - number < 64) {
+		__u64 bit = 1ULL << (h->highest - number);
 
-		found = b->window & bit;
+		found = h->window & bit ? HANDED_BEFORE : HANDED_NEVER;
 		if (note)
-			b->window |= bit;
+			h->window |= bit;
+	} else {
+		found = HANDED_FORGOTTEN;
 	}
-	bpf_spin_unlock(&b->lock);
+	bpf_spin_unlock(&h->lock);
 	return found;
 }
 
@@ -610,7 +585,7 @@ static __always_inline int piggyback(struct fide_scratch *s, struct fide_record 
 		return XDP_DROP;
 	if (len <= FIDE_PIGGYBACK_HEAD || len > FIDE_PIGGYBACK_HEAD + FIDE_PIGGYBACK_MAX)
 		return refuse(FIDE_REFUSED_SHORT);
-	if (!first_beat(slot, head->node, head->incarnation, head->number))
+	if (fide_was_handed(slot * FIDE_HANDED_KINDS + FIDE_HANDED_PIGGYBACK, (__u64)head->node << 32 | head->incarnation, head->number, 1) != HANDED_NEVER)
 		return XDP_DROP;
 	head->app = bpf_ntohs(load16((__u8 *)s + PACKET_AT + PIGGYBACK_AT - FIDE_PIGGYBACK_HEAD));
 	who = (__u64)head->node << 32 | head->app;
@@ -808,12 +783,12 @@ static __always_inline int receive(struct xdp_md *ctx)
 			peer->queue[row] = queue;
 		if (!is_kept)
 			return XDP_DROP;
-		if (my->sockets)
-			goto whole_packet; /* somebody's ring is a socket, which only the agent can write: it serves all of them, in order */
 		if (is_for_groups(s)) {
 			is_once = true;
 			goto whole_packet;
 		}
+		if (my->sockets)
+			goto whole_packet; /* somebody's ring is a socket, which only the agent can write: it serves all of them, in order */
 		return piggyback(s, &record, slot);
 	}
 	if (!n) {
@@ -848,8 +823,9 @@ static __always_inline int receive(struct xdp_md *ctx)
 	return XDP_DROP;
 
 whole_packet:
-	slot = slot * 2 + (kind == FIDE_KIND_MESSAGE);
-	if (is_once && was_handed(slot, sender, incarnation, number, false))
+	/* Another copy would wake the agent for nothing. What is forgotten it knows by its number. */
+	slot = slot * FIDE_HANDED_KINDS + (kind == FIDE_KIND_MESSAGE ? FIDE_HANDED_MESSAGE : FIDE_HANDED_RIDE);
+	if (is_once && fide_was_handed(slot, (__u64)sender << 32 | incarnation, number, 0) == HANDED_BEFORE)
 		return XDP_DROP;
 	record.kind = FIDE_RECORD_PACKET;
 	record.body_len = *(volatile __u32 *)&s->len;
@@ -857,7 +833,7 @@ whole_packet:
 		*(__u64 *)((__u8 *)s + INBOX_AT + i) = load64((__u8 *)&record + i);
 	result = fide_to_inbox(s);
 	if (is_once && result == XDP_DROP)
-		was_handed(slot, sender, incarnation, number, true);
+		fide_was_handed(slot, (__u64)sender << 32 | incarnation, number, 1);
 	return own && result == XDP_DROP ? refuse(FIDE_REFUSED_OWN) : result;
 }
 
