@@ -92,6 +92,10 @@ struct Servers {
 impl Servers {
     /// A server on each host of a group; the first one leads.
     fn up(hosts: u16, engine: &str) -> Option<Self> {
+        Self::up_with(hosts, engine, &[])
+    }
+
+    fn up_with(hosts: u16, engine: &str, settings: &[&str]) -> Option<Self> {
         if !available() {
             return None;
         }
@@ -103,7 +107,7 @@ impl Servers {
         assert!(matches!(w.ask(1, &Request::Group { order }), Ok(Reply::Done | Reply::Groups { .. })));
         let mut of = Self { w, servers: Vec::new() };
         for host in 1..=hosts {
-            of.servers.push(Some(server(&of.w, host, &[])));
+            of.servers.push(Some(server(&of.w, host, settings)));
             of.is_ready(host);
         }
         Some(of)
@@ -243,7 +247,13 @@ fn every_kind_of_command_works_on_the_leader() {
 /// A pipeline is executed at once and decided together.
 #[test]
 fn commands_that_are_sent_together_are_answered_in_order() {
-    let Some(of) = Servers::up(2, "huc") else { return };
+    together(&[]);
+    // Other threads write to clients, and every write goes to the disk first.
+    together(&["--io-threads", "3", "--io-threads-do-reads", "yes", "--appendonly", "yes", "--appendfsync", "always"]);
+}
+
+fn together(settings: &[&str]) {
+    let Some(of) = Servers::up_with(2, "huc", settings) else { return };
     let mut clients: Vec<Client> = (0..8).map(|_| Client::open(&of.w, 1).unwrap()).collect();
     for (at, client) in clients.iter_mut().enumerate() {
         for n in 0..32 {
@@ -325,6 +335,39 @@ fn agents_that_are_killed_lose_nothing_either() {
         (1..=3).for_each(|host| of.is_ready(host));
         of.agree();
     }
+}
+
+/// While no agent answers, no reply leaves, encrypted or not.
+#[test]
+fn nothing_is_answered_that_the_group_has_not_confirmed_over_tls_either() {
+    const TLS_PORT: &str = "6390";
+    let made = Command::new("openssl")
+        .current_dir(std::env::temp_dir())
+        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=redis", "-days", "1", "-keyout"])
+        .args([format!("fide-{}.key", std::process::id()), "-out".into(), format!("fide-{}.crt", std::process::id())])
+        .output();
+    if !made.is_ok_and(|made| made.status.success()) {
+        println!("SKIPPED: there is no openssl: apt-get install openssl");
+        return;
+    }
+    let [key, certificate] = ["key", "crt"].map(|kind| std::env::temp_dir().join(format!("fide-{}.{kind}", std::process::id())));
+    let (key_text, certificate_text) = (key.display().to_string(), certificate.display().to_string());
+    let settings =
+        ["--tls-port", TLS_PORT, "--tls-auth-clients", "no", "--tls-key-file", &key_text, "--tls-cert-file", &certificate_text];
+    let of = Servers::up_with(2, "huc", &settings);
+    [key, certificate].iter().for_each(|file| _ = fs::remove_file(file));
+    let Some(of) = of else { return };
+    let set = |more: &[&str]| {
+        let mut cli = of.w.lab.command(1, "timeout").unwrap();
+        cli.args(["2", "redis-cli", "-p"]).args(more).args(["SET", "key", "value"]);
+        String::from_utf8_lossy(&cli.stdin(Stdio::null()).output().unwrap().stdout).trim().to_owned()
+    };
+    assert_eq!(set(&["6379"]), "OK");
+    assert_eq!(set(&[TLS_PORT, "--tls", "--insecure"]), "OK");
+    of.w.signal_agent(1, libc::SIGSTOP);
+    assert_eq!([set(&["6379"]), set(&[TLS_PORT, "--tls", "--insecure"])], [String::new(), String::new()]);
+    of.w.signal_agent(1, libc::SIGCONT);
+    until("a server answers", || (1..=2).any(|host| ask(&of.w, host, "SET key 2") == "+OK"));
 }
 
 /// A server that stood still while another one was made the leader answers nothing of its own.

@@ -22,6 +22,8 @@ pub fn pass_through(gate: &'static Gate, on_turn: fn()) -> Result<(), String> {
     stay()?;
     LOOPS.set(true);
     GATE.get_or_init(|| (gate, on_turn));
+    // SAFETY: a function of a module that stays; it takes no lock and allocates nothing.
+    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     adopt(gate);
     let server = [
         Replacement { name: c"write", function: on_write as *const c_void },
@@ -61,6 +63,13 @@ fn stay() -> Result<(), String> {
         }
     };
     is_there.then_some(()).ok_or_else(|| "the module is not found among what is loaded".into())
+}
+
+/// In a child of the server, which has no thread of the group, what it writes leaves.
+extern "C" fn in_child() {
+    if let Some((gate, _)) = GATE.get() {
+        gate.let_pass();
+    }
 }
 
 /// Connections that were accepted before.

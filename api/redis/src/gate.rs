@@ -260,6 +260,11 @@ impl Gate {
         self.holds.store(true, Ordering::Release);
     }
 
+    /// Nothing waits from now on.
+    pub fn let_pass(&self) {
+        self.holds.store(false, Ordering::Release);
+    }
+
     /// This server leads no more: what waits will not be confirmed, and what the server has in its own buffers for these clients neither. They are cut off.
     pub fn cut(&self) {
         if !self.holds.swap(false, Ordering::AcqRel) {

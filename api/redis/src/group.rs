@@ -114,6 +114,10 @@ pub struct Worker {
     /// The group's log begins with something that is no state of servers.
     is_lost: bool,
     unsaved: usize,
+    /// For the agent: the state behind an entry.
+    unkept: Option<(u64, Vec<u8>)>,
+    /// Another process is to be monitored.
+    unmonitored: bool,
     /// Why this server cannot go on, for the group's thread.
     failed: Option<String>,
     /// An operator's word: in this term, behind this turn.
@@ -242,6 +246,8 @@ impl Worker {
             is_whole: false,
             is_lost: false,
             unsaved: 0,
+            unkept: None,
+            unmonitored: false,
             failed: None,
             steps_down: None,
             confirmed: 0,
@@ -268,6 +274,7 @@ impl Worker {
         self.synced();
         self.keep_source()?;
         self.exchange()?;
+        self.ask_agent()?;
         while let Some(event) = self.fide.poll(Some(Duration::ZERO)).map_err(text)? {
             self.verdict(&event);
         }
@@ -292,12 +299,23 @@ impl Worker {
         Ok(())
     }
 
+    /// What may have to wait for the agent: not for the server's main thread.
+    fn ask_agent(&mut self) -> Result<(), String> {
+        if let Some((index, snapshot)) = self.unkept.take() {
+            self.group.keep_snapshot(index, &snapshot).map_err(text)?;
+        }
+        if std::mem::take(&mut self.unmonitored) {
+            self.monitor();
+        }
+        Ok(())
+    }
+
     fn pump(&mut self) -> bool {
         if self.failed.is_some() || !matches!(self.state, State::Leading { .. }) {
             return false;
         }
         self.failed = self.exchange().err();
-        let is_plain = self.slow.is_empty() && self.steps_down.is_none() && self.failed.is_none();
+        let is_plain = self.slow.is_empty() && self.steps_down.is_none() && self.unkept.is_none() && self.failed.is_none();
         is_plain && matches!(self.state, State::Leading { .. })
     }
 
@@ -494,7 +512,7 @@ impl Worker {
                 }
                 if self.unsaved >= SNAPSHOT_EVERY && self.is_own() {
                     self.unsaved = 0;
-                    self.group.keep_snapshot(entry.index, &self.course.snapshot()).map_err(text)?;
+                    self.unkept = Some((entry.index, self.course.snapshot()));
                 }
             }
             Event::Snapshot { bytes, .. } => {
@@ -506,7 +524,7 @@ impl Worker {
                 };
                 self.course = course;
                 self.follow();
-                self.monitor();
+                self.unmonitored = true;
             }
             Event::Members(members) => self.members = members,
             Event::Refused { why, .. } => return Err(why),
@@ -518,7 +536,7 @@ impl Worker {
     /// Another server leads.
     fn has_leader(&mut self, decided: Option<u64>) {
         self.headless = None;
-        self.monitor();
+        self.unmonitored = true;
         match &self.state {
             // The next leader had all that this server has.
             State::Following { fed, data, .. } if fed >= data && decided == Some(*fed) => {
