@@ -126,6 +126,9 @@ fn what_waits_is_bounded_and_told() {
     assert_eq!(segments, WINDOW, "no more are in flight");
 }
 
+/// When it arrives, from whom, at whom, which segment.
+type OnTheWay = (u64, usize, usize, Vec<u8>);
+
 #[test]
 fn a_message_for_several_leaves_once_and_what_one_misses_is_sent_to_it_alone() {
     let mut one = Links::new(CONFIG, 1, 10);
@@ -213,14 +216,14 @@ proptest! {
         ], 1..80),
     ) {
         let mut nodes: Vec<Links> = (1..=3).map(|node| Links::new(CONFIG, node, 10 * node)).collect();
-        for at in 0..3 {
+        for (at, links) in nodes.iter_mut().enumerate() {
             for other in (0..3).filter(|other| *other != at) {
-                nodes[at].handle_life(other as u32 + 1, 10 * (other as u32 + 1));
+                links.handle_life(other as u32 + 1, 10 * (other as u32 + 1));
             }
         }
         let mut fates = fates.into_iter();
         let mut sizes = sizes.into_iter().enumerate();
-        let (mut way, mut now_ns): (Vec<(u64, usize, usize, Vec<u8>)>, _) = (Vec::new(), MS);
+        let (mut way, mut now_ns): (Vec<OnTheWay>, _) = (Vec::new(), MS);
         let (mut expected, mut received) = (vec![Vec::new(); 3], vec![Vec::new(); 3]);
         let (mut body, mut steps) = (Vec::new(), 0);
         loop {
@@ -230,8 +233,8 @@ proptest! {
                 if let [one] = to { nodes[0].send(*one, &message) } else { nodes[0].send_to_all(to, &message) }.unwrap();
                 to.iter().for_each(|node| expected[*node as usize - 1].push(message.clone()));
             }
-            for at in 0..3 {
-                while let Some(segment) = nodes[at].poll_segment(now_ns, &mut body) {
+            for (at, links) in nodes.iter_mut().enumerate() {
+                while let Some(segment) = links.poll_segment(now_ns, &mut body) {
                     prop_assert!(body.len() <= FRAME_SAFE - BODY_AT);
                     let to = match segment { Segment::To(node) => node as usize - 1..node as usize, Segment::Shared { .. } => 0..3 };
                     for to in to.filter(|to| *to != at) {
@@ -249,8 +252,8 @@ proptest! {
             for (_, from, to, body) in way.drain(..due) {
                 nodes[to].handle_segment(now_ns, from as u32 + 1, 10 * (from as u32 + 1), &body).unwrap();
             }
-            for at in 0..3 {
-                received[at].extend(std::iter::from_fn(|| nodes[at].poll_message()).map(|(_, message)| message));
+            for (links, received) in nodes.iter_mut().zip(&mut received) {
+                received.extend(std::iter::from_fn(|| links.poll_message()).map(|(_, message)| message));
             }
             steps += 1;
             prop_assert!(steps < 10_000, "it comes to rest");
