@@ -344,6 +344,7 @@ pub struct Core {
     /// Segments that had been sent again, and until when each leaves on all paths because of it.
     segments_resent: u64,
     segments_doubled_until_ns: u64,
+    segments_doubled_ns: u64,
     /// When the last heartbeat left, behind which one this host's silence was noticed, and whether it carried what groups had to say.
     beaten_ns: u64,
     held_behind_ns: u64,
@@ -472,6 +473,7 @@ impl Core {
             session_members: Vec::new(),
             segments_resent: 0,
             segments_doubled_until_ns: 0,
+            segments_doubled_ns: 0,
             beaten_ns: 0,
             held_behind_ns: 0,
             rode: false,

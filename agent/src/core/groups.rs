@@ -36,8 +36,9 @@ const ENTRIES_AT_ONCE: usize = 256;
 pub(crate) const SESSIONS_MAX: usize = 256;
 /// A heartbeat that carries a decision leaves early, but not so soon after the one before it.
 const EARLY_NS: u64 = 50_000;
-/// After a loss, so long every segment leaves on both paths.
+/// After a loss, so long every segment leaves on both paths; twice as long each time if the next loss comes within a second behind that: a path may be gone.
 const DOUBLED_NS: u64 = 100_000_000;
+const DOUBLED_MAX_NS: u64 = 10_000_000_000;
 /// A segment that is not acknowledged is sent again after this or three periods, whichever is longer.
 const RESEND_NS: u64 = 3_000_000;
 
@@ -211,7 +212,12 @@ impl Core {
     fn send_shared(&mut self, body: &[u8], is_one_of_many: bool, now: u64) {
         let resent = self.groups.resent();
         if std::mem::replace(&mut self.segments_resent, resent) != resent {
-            self.segments_doubled_until_ns = now.saturating_add(DOUBLED_NS);
+            let is_again = now < self.segments_doubled_until_ns.saturating_add(1_000_000_000);
+            let longer_ns = (2 * self.segments_doubled_ns).min(DOUBLED_MAX_NS);
+            if now >= self.segments_doubled_until_ns {
+                self.segments_doubled_ns = if is_again { longer_ns } else { DOUBLED_NS };
+            }
+            self.segments_doubled_until_ns = now.saturating_add(self.segments_doubled_ns);
         }
         if is_one_of_many && now >= self.segments_doubled_until_ns {
             self.send_on_one_path(Kind::Message, body);

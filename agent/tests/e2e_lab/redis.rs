@@ -337,6 +337,114 @@ fn agents_that_are_killed_lose_nothing_either() {
     }
 }
 
+/// One of several clients that append growing numbers to a list of their own, many at a time.
+struct Writer {
+    client: Option<Client>,
+    list: String,
+    next: u32,
+    /// Sent, and not answered.
+    open: std::collections::VecDeque<u32>,
+    answered: Vec<u32>,
+}
+
+impl Writer {
+    fn send(&mut self, w: &World, hosts: u16) {
+        if self.client.is_none() {
+            let leads = |host: &u16| {
+                let mut client = Client::open(w, *host)?;
+                client.ask("PING").ok().filter(|_| client.ask("EXISTS none").is_ok_and(|reply| reply == ":0")).map(|_| client)
+            };
+            self.client = (1..=hosts).find_map(|host| leads(&host));
+        }
+        let Some(client) = &mut self.client else { return };
+        let mut bytes = Vec::new();
+        for _ in 0..16 {
+            self.next += 1;
+            self.open.push_back(self.next);
+            let number = self.next.to_string();
+            let (list, len) = (&self.list, number.len());
+            bytes.extend(format!("*3\r\n$5\r\nRPUSH\r\n${}\r\n{list}\r\n${len}\r\n{number}\r\n", list.len()).bytes());
+        }
+        if client.0.get_mut().write_all(&bytes).is_err() {
+            self.lose();
+        }
+    }
+
+    /// What was sent and not answered is in the list or not.
+    fn lose(&mut self) {
+        self.client = None;
+        self.open.clear();
+    }
+
+    fn hear(&mut self) {
+        while let Some(number) = self.open.front().copied() {
+            match self.client.as_mut().map(Client::hear) {
+                Some(Ok(reply)) if reply.starts_with(':') => {
+                    self.answered.push(number);
+                    self.open.pop_front();
+                }
+                _ => return self.lose(),
+            }
+        }
+    }
+}
+
+/// Pipelines of several clients while servers and agents are killed and stand still, at any moment: what was answered is there, once and in order.
+#[test]
+fn pipelines_lose_nothing_whatever_is_killed() {
+    let Some(mut of) = Servers::up(3, "huc") else { return };
+    let writer = |at| Writer {
+        client: None,
+        list: format!("list:{at}"),
+        next: 0,
+        open: std::collections::VecDeque::new(),
+        answered: Vec::new(),
+    };
+    let mut writers: Vec<Writer> = (0..4).map(writer).collect();
+    for round in 0..12u16 {
+        let leader = wait_for("a server leads", || of.leader());
+        let until_answered = writers.iter().map(|writer| writer.answered.len()).sum::<usize>() + 500;
+        while writers.iter().map(|writer| writer.answered.len()).sum::<usize>() < until_answered {
+            writers.iter_mut().for_each(|writer| writer.send(&of.w, 3));
+            writers.iter_mut().for_each(Writer::hear);
+        }
+        writers.iter_mut().for_each(|writer| writer.send(&of.w, 3));
+        match round % 4 {
+            0 => of.kill(leader),
+            1 => of.w.kill_agent(leader),
+            2 => {
+                let stands_still = of.servers[usize::from(leader) - 1].as_ref().unwrap();
+                stands_still.signal(libc::SIGSTOP);
+                std::thread::sleep(Duration::from_millis(30));
+                stands_still.signal(libc::SIGCONT);
+            }
+            _ => of.kill(leader % 3 + 1),
+        }
+        writers.iter_mut().for_each(Writer::hear);
+        match round % 4 {
+            1 => of.w.start(leader),
+            2 => {}
+            n => {
+                let host = if n == 0 { leader } else { leader % 3 + 1 };
+                wait_for("a server leads", || of.leader());
+                of.servers[usize::from(host) - 1] = Some(server(&of.w, host, &[]));
+            }
+        }
+        (1..=3).for_each(|host| of.is_ready(host));
+    }
+    let leader = wait_for("a server leads", || of.leader());
+    let mut client = Client::open(&of.w, leader).unwrap();
+    for writer in &writers {
+        let there = client.ask(&format!("LRANGE {} 0 -1", writer.list)).unwrap();
+        let there: Vec<u32> = there.trim_matches(['[', ']']).split(' ').map(|number| number.parse().unwrap()).collect();
+        assert!(there.is_sorted_by(|a, b| a < b), "each once and in order");
+        let lost: Vec<_> = writer.answered.iter().filter(|number| there.binary_search(number).is_err()).collect();
+        assert!(lost.is_empty(), "{lost:?} were answered and are not there");
+        println!("{}: {} answered, {} there, {} sent", writer.list, writer.answered.len(), there.len(), writer.next);
+    }
+    of.agree();
+}
+
 /// While no agent answers, no reply leaves, encrypted or not.
 #[test]
 fn nothing_is_answered_that_the_group_has_not_confirmed_over_tls_either() {

@@ -261,7 +261,7 @@ impl Worker {
         self.group.reconnect().map_err(text)?;
         self.fide.reconnect().map_err(text)?;
         self.members.clear();
-        self.headless = None;
+        (self.headless, self.failed, self.unkept, self.steps_down) = (None, None, None, None);
         self.monitor();
         Ok(())
     }

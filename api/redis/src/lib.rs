@@ -1,7 +1,7 @@
 //! A module of Redis 7 and Valkey: the servers of a group hold the same data, and a reply means that the group has decided.
 //!
 //! ```text
-//! loadmodule /path/to/libfide_redis.so group orders
+//! loadmodule /usr/local/lib/redis/modules/fide.so group orders
 //! ```
 //!
 //! One server leads. It executes commands at once, and the module keeps back what it writes to clients and proposes to the group what it writes to replicas:

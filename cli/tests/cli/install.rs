@@ -32,6 +32,7 @@ impl Place {
         fs::copy(&fided, bin.join("fided")).unwrap();
         // What matters of the libraries here is that they are ELF with symbols, and an archive of such.
         fs::copy(&fided, bin.join("libfide.so")).unwrap();
+        fs::copy(&fided, bin.join("libfide_redis.so")).unwrap();
         assert!(Command::new("ar").arg("rc").arg(bin.join("libfide.a")).arg(&fided).status().unwrap().success());
         for program in TELLTALES {
             let file = path.join(program);
@@ -94,6 +95,9 @@ fn everything_goes_below_the_prefix_stripped_and_the_system_is_left_alone() {
         assert!(has_section(&built, ".debug_line") && has_section(&built, ".symtab"), "otherwise this shows nothing");
         assert!(!has_section(&installed, ".debug_line") && !has_section(&installed, ".symtab"), "{file} is stripped");
     }
+    let module = prefix.join("lib/redis/modules/fide.so");
+    assert!(!has_section(&module, ".debug_line"), "the module of Redis is stripped");
+    assert_eq!(fs::metadata(&module).unwrap().permissions().mode() & 0o777, 0o755, "Redis loads what may be executed");
     let archive = prefix.join("lib/libfide.a");
     assert!(!has_section(&archive, ".debug_line") && has_section(&archive, ".symtab"), "what links it needs its symbols");
     let unit = fs::read_to_string(prefix.join("lib/systemd/system/fided.service")).unwrap();

@@ -67,7 +67,16 @@ pub fn assert_gone(name: &str) {
 
 /// A UDP socket on a host, bound to all addresses of the family.
 pub fn socket(lab: &Lab, host: u16, any: IpAddr, port: u16) -> UdpSocket {
-    let socket = lab.in_host(host, || UdpSocket::bind(SocketAddr::new(any, port))).unwrap().unwrap();
+    // A program that another test starts just now has this host's last socket of that port open, too, until it is that program.
+    let until = Instant::now() + PATIENCE;
+    let socket = loop {
+        match lab.in_host(host, || UdpSocket::bind(SocketAddr::new(any, port))).unwrap() {
+            Err(e) if e.kind() == std::io::ErrorKind::AddrInUse && Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            bound => break bound.unwrap(),
+        }
+    };
     socket.set_nonblocking(true).unwrap();
     socket
 }
