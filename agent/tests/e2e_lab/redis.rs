@@ -1,6 +1,7 @@
 //! Real Redis servers with the module of api/redis: a reply means that the group has decided, also while servers and agents are killed.
 
 use crate::common::{Process, Setup, World, until, wait_for};
+use fide_lab::Cut;
 use fide_wire::control::{GroupOrder, Reply, Request};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -401,7 +402,7 @@ fn pipelines_lose_nothing_whatever_is_killed() {
         answered: Vec::new(),
     };
     let mut writers: Vec<Writer> = (0..4).map(writer).collect();
-    for round in 0..12u16 {
+    for round in 0..15u16 {
         let leader = wait_for("a server leads", || of.leader());
         let until_answered = writers.iter().map(|writer| writer.answered.len()).sum::<usize>() + 500;
         while writers.iter().map(|writer| writer.answered.len()).sum::<usize>() < until_answered {
@@ -409,7 +410,8 @@ fn pipelines_lose_nothing_whatever_is_killed() {
             writers.iter_mut().for_each(Writer::hear);
         }
         writers.iter_mut().for_each(|writer| writer.send(&of.w, 3));
-        match round % 4 {
+        let other = leader % 3 + 1;
+        match round % 5 {
             0 => of.kill(leader),
             1 => of.w.kill_agent(leader),
             2 => {
@@ -418,17 +420,26 @@ fn pipelines_lose_nothing_whatever_is_killed() {
                 std::thread::sleep(Duration::from_millis(30));
                 stands_still.signal(libc::SIGCONT);
             }
-            _ => of.kill(leader % 3 + 1),
+            3 => of.kill(other),
+            // Of a value that takes many frames half are lost, until they leave on both paths.
+            _ => {
+                of.w.lab.cut(leader, (round % 2) as u8, Cut::Silent).unwrap();
+                for _ in 0..20 {
+                    writers.iter_mut().for_each(Writer::hear);
+                    writers.iter_mut().for_each(|writer| writer.send(&of.w, 3));
+                }
+                of.w.lab.heal(leader, (round % 2) as u8).unwrap();
+            }
         }
         writers.iter_mut().for_each(Writer::hear);
-        match round % 4 {
+        match round % 5 {
             1 => of.w.start(leader),
-            2 => {}
-            n => {
-                let host = if n == 0 { leader } else { leader % 3 + 1 };
+            0 | 3 => {
+                let host = if round % 5 == 0 { leader } else { other };
                 wait_for("a server leads", || of.leader());
                 of.servers[usize::from(host) - 1] = Some(server(&of.w, host, &[]));
             }
+            _ => {}
         }
         (1..=3).for_each(|host| of.is_ready(host));
     }
