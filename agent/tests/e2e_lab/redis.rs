@@ -69,7 +69,11 @@ impl Client {
 }
 
 fn ask(w: &World, host: u16, words: &str) -> String {
-    Client::open(w, host).and_then(|mut client| client.ask(words).ok()).unwrap_or_default()
+    let Some(mut client) = Client::open(w, host) else { return String::new() };
+    client.ask(words).unwrap_or_else(|e| {
+        assert!(e.kind() != std::io::ErrorKind::WouldBlock, "h{host} neither answers {words} nor hangs up");
+        String::new()
+    })
 }
 
 fn server(w: &World, host: u16, more: &[&str]) -> Process {
@@ -383,6 +387,9 @@ impl Writer {
                 Some(Ok(reply)) if reply.starts_with(':') => {
                     self.answered.push(number);
                     self.open.pop_front();
+                }
+                Some(Err(e)) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                    panic!("{} is neither answered nor hung up", self.list)
                 }
                 _ => return self.lose(),
             }

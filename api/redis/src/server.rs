@@ -270,6 +270,10 @@ fn be(role: Role, take_over: Option<u64>) {
     } else {
         shared().gate.cut()
     }
+    // Before it is closed: the server would take the next client of that number for it, and hear nothing of the client.
+    if let Some(fd) = with(|s| s.group.take()) {
+        main().api.off_readable(fd.as_raw_fd());
+    }
     with(|s| (s.role, s.take_over, s.checked) = (role, take_over, Instant::now()));
 }
 
