@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes that wait for one client; then the server is told that the socket is full.
 const HELD_MAX: usize = 1 << 20;
+/// Room that is kept for a client's next replies.
+const KEPT_ROOM: usize = 64 << 10;
 /// A client that the server has closed, and that reads nothing, is given this long.
 const LINGER: Duration = Duration::from_secs(10);
 /// Descriptors are kept in pieces, which are made when they are needed.
@@ -82,6 +84,10 @@ impl Held {
                     _ => self.drop_all(),
                 },
             }
+        }
+        // One large reply is no reason to keep its room for as long as the client stays.
+        if self.bytes.is_empty() && self.bytes.capacity() > KEPT_ROOM {
+            self.bytes = VecDeque::new();
         }
         true
     }
@@ -273,11 +279,12 @@ impl Gate {
         for fd in 0..=self.highest.load(Ordering::Relaxed) {
             let Some(slot) = self.slot(fd) else { continue };
             let mut held = lock(&slot.held);
+            // Also of one that has gone in this turn: it is listed no more, and the next client of that number would never be.
+            held.is_touched = false;
             if slot.kind.load(Ordering::Acquire) != kind::CLIENT {
                 continue;
             }
             held.drop_all();
-            held.is_touched = false;
             // SAFETY: a descriptor that the server has open, or has left to be closed here.
             unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
             if held.is_closing.take().is_some() {
@@ -341,8 +348,8 @@ impl Gate {
         self.source.store(-1, Ordering::Release);
     }
 
-    /// Appends what was caught, up to where the last turn that it confirms had ended or to `max` bytes: that turn, and whether there is something to propose.
-    /// A turn is confirmed by what holds all of its stream.
+    /// Appends what was caught, at most `max` bytes: the last turn that this confirms, and whether there is something to propose. A turn is confirmed by what
+    /// holds all of its stream.
     pub fn take(&self, out: &mut Vec<u8>, max: usize) -> (Option<u64>, bool) {
         let mut flow = lock(&self.flow);
         let len = flow.stream.len().min(max);

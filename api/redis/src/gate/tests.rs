@@ -128,6 +128,32 @@ fn clients_of_a_server_that_leads_no_more_are_cut_off() {
     [fd, source].into_iter().for_each(|fd| close_as_server(&gate, fd));
 }
 
+/// The client hangs up, its reply goes nowhere, the server closes it, and leads no more: all in one turn.
+#[test]
+fn a_client_that_goes_when_leadership_does_leaves_nothing_to_the_next_of_its_number() {
+    let gate = Gate::default();
+    let ((one, fd), (_source, source)) = (client(&gate), catch(&gate));
+    gate.hold();
+    write(&gate, fd, b"first").unwrap();
+    gate.end_turn();
+    drop(one);
+    write(&gate, fd, b"second").unwrap();
+    gate.release(1, &mut Vec::new());
+    assert!(!gate.closes(fd), "nothing of it waits");
+    gate.cut();
+    let (mut next, server) = UnixStream::pair().unwrap();
+    next.set_nonblocking(true).unwrap();
+    // SAFETY: the number is the next client's; what was there is closed.
+    unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&server), fd) };
+    assert!(gate.accepted(fd));
+    gate.hold();
+    write(&gate, fd, b"hello").unwrap();
+    assert!(gate.end_turn());
+    gate.release(all(&gate).0.unwrap(), &mut Vec::new());
+    assert_eq!(read(&mut next).0, b"hello");
+    [fd, source].into_iter().for_each(|fd| close_as_server(&gate, fd));
+}
+
 #[test]
 fn what_the_server_closes_gets_its_last_reply_first() {
     let gate = Gate::default();
