@@ -7,6 +7,7 @@ mod alone;
 mod beats;
 mod clients;
 mod crash;
+mod failover;
 mod fence;
 mod files;
 mod freshness;

@@ -1,0 +1,507 @@
+//! What one host does: when it bids, whom it proposes, what it tells its server. Pure: verdicts, entries, reports and the time in; [`Action`]s out.
+//!
+//! ```text
+//! verdict on the leader's server ─► bid ─► bids of all who answer ─► the best one is proposed ─► entry: the next term ─► its server leads, others follow it
+//! ```
+//! Two rules keep writes: nobody proposes an end of a term but on a verdict that is certain or fenced, or for the leader itself; and a host tells its
+//! server to lead only for an entry that it has read while it was a member of the group. A server that starts takes no writes until it is told to lead.
+
+use crate::course::{Course, Entry, Offer};
+use crate::server::Report;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Bids of hosts that seem to live are waited for so long; a host proposes after as many of these as there are hosts before it in the order.
+pub const BID_WAIT_NS: u64 = 20_000_000;
+/// What was proposed and had no effect is proposed again after so long.
+const AGAIN_NS: u64 = 200_000_000;
+/// What the server did not do is tried again after so long.
+const RETRY_NS: u64 = 500_000_000;
+/// A replica whose link to the leader was down for longer before the leader ended has missed writes.
+pub const STALE_AFTER_NS: u64 = 2_000_000_000;
+
+/// What is known of a server's process on another host, or of the manager there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// It lives, as far as is known.
+    Alive,
+    /// It has ended, and cannot act: a verdict that is certain, or silence behind a fence. Why, for people.
+    Over(String),
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Propose it.
+    Propose(Entry),
+    /// Find out how the server is, now.
+    Look,
+    /// The server leads in this term.
+    Lead {
+        /// Which.
+        term: u64,
+    },
+    /// The server follows another one.
+    Follow {
+        /// In which term.
+        term: u64,
+        /// Where that one is reached.
+        address: String,
+    },
+    /// The server takes no writes.
+    Close,
+    /// The server takes no writes until the one there has all of them, or this fails.
+    Hand {
+        /// In which term.
+        term: u64,
+        /// Where that one is reached.
+        address: String,
+    },
+}
+
+/// What became of an [`Action`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// Of [`Action::Lead`].
+    Lead(u64, Result<(), String>),
+    /// Of [`Action::Follow`].
+    Follow(u64, Result<(), String>),
+    /// Of [`Action::Hand`].
+    Hand(u64, Result<(), String>),
+    /// Of [`Action::Close`].
+    Close(Result<(), String>),
+}
+
+/// What outlives a restart.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Kept {
+    /// The last term that this host knew.
+    pub term: u64,
+    /// Who led in it.
+    pub leader: String,
+}
+
+/// What this host has told its server last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Told {
+    Nothing,
+    Lead { term: u64, instance: String },
+    Follow { term: u64, address: String },
+    Close,
+}
+
+/// One host's part.
+#[derive(Clone, Debug)]
+pub struct Judge {
+    me: String,
+    hosts: Vec<String>,
+    kept: Kept,
+    course: Course,
+    /// This host has read all entries that were there when it came.
+    current: bool,
+    fenced: bool,
+    lives: BTreeMap<String, Life>,
+    gone: BTreeSet<String>,
+    report: Result<Report, String>,
+    report_at_ns: u64,
+    /// The last time at which the server was seen to follow a term's leader with its link up.
+    in_sync: Option<(u64, u64)>,
+    told: Told,
+    /// An action of the server is under way; nothing else is asked of it.
+    busy: bool,
+    retry_at_ns: u64,
+    /// Since when this host takes part in the choice behind a term.
+    choosing: Option<(u64, u64)>,
+    session: u64,
+    /// When something was proposed that waits for its entry.
+    proposed_at_ns: Option<u64>,
+    handing: Option<u64>,
+    now_ns: u64,
+    wall_ms: u64,
+    actions: Vec<Action>,
+}
+
+impl Judge {
+    /// A host that has read nothing yet.
+    #[must_use]
+    pub fn new(me: &str, hosts: &[String], kept: Kept) -> Self {
+        Self {
+            me: me.into(),
+            hosts: hosts.to_vec(),
+            kept,
+            course: Course::default(),
+            current: false,
+            fenced: false,
+            lives: BTreeMap::new(),
+            gone: BTreeSet::new(),
+            report: Err("has not been asked yet".into()),
+            report_at_ns: 0,
+            in_sync: None,
+            told: Told::Nothing,
+            busy: false,
+            retry_at_ns: 0,
+            choosing: None,
+            session: 0,
+            proposed_at_ns: None,
+            handing: None,
+            now_ns: 0,
+            wall_ms: 0,
+            actions: Vec::new(),
+        }
+    }
+
+    /// What the entries say.
+    #[must_use]
+    pub const fn course(&self) -> &Course {
+        &self.course
+    }
+
+    /// Whether this host has read all entries.
+    #[must_use]
+    pub const fn is_current(&self) -> bool {
+        self.current
+    }
+
+    /// What a restart has to know.
+    #[must_use]
+    pub fn kept(&self) -> Kept {
+        if self.course.term >= self.kept.term && self.course.term > 0 {
+            let leader = self.course.leader.clone().unwrap_or_else(|| self.kept.leader.clone());
+            return Kept { term: self.course.term, leader };
+        }
+        self.kept.clone()
+    }
+
+    /// The time: monotonic, and as people tell it.
+    pub const fn set_now(&mut self, now_ns: u64, wall_ms: u64) {
+        self.now_ns = now_ns;
+        self.wall_ms = wall_ms;
+    }
+
+    /// This host takes part, for the first time or again. Entries up to its own are those that were there before.
+    pub fn begin(&mut self, session: u64, address: &str) {
+        self.session = session;
+        self.propose(Entry::Here { host: self.me.clone(), address: address.into(), session });
+    }
+
+    /// An entry. `own`: this host proposed it.
+    pub fn handle_entry(&mut self, entry: &Entry, own: bool) {
+        let term = self.course.term;
+        self.course.apply(entry);
+        if matches!(entry, Entry::Here { host, session, .. } if *host == self.me && *session == self.session) {
+            self.current = true;
+        }
+        if self.course.term != term {
+            self.choosing = None;
+            self.handing = None;
+        }
+        if own {
+            self.proposed_at_ns = None;
+        }
+        self.kept = self.kept();
+        self.step();
+    }
+
+    /// The state behind the entries that are not kept any more.
+    pub fn handle_snapshot(&mut self, course: Course) {
+        self.course = course;
+        self.kept = self.kept();
+        self.step();
+    }
+
+    /// The group or the agent is lost: until further notice this host's word counts for nothing.
+    pub fn handle_disconnected(&mut self) {
+        self.current = false;
+        (self.choosing, self.proposed_at_ns, self.handing) = (None, None, None);
+        // What became of others meanwhile is said anew.
+        self.lives.clear();
+        self.gone.clear();
+        self.step();
+    }
+
+    /// How this host's server is.
+    pub fn handle_report(&mut self, report: Result<Report, String>) {
+        if let Ok(report) = &report
+            && report.in_sync
+            && let Some(leader) = self.course.leader.as_ref().and_then(|leader| self.course.hosts.get(leader))
+            && report.follows.as_ref() == Some(leader)
+        {
+            self.in_sync = Some((self.course.term, self.now_ns));
+        }
+        (self.report, self.report_at_ns) = (report, self.now_ns);
+        self.step();
+    }
+
+    /// The server did, or did not do, what it was told.
+    pub fn handle_done(&mut self, done: Done) {
+        self.busy = false;
+        match done {
+            Done::Lead(term, Err(why)) => {
+                self.told = Told::Nothing;
+                self.propose_cannot(term, why);
+            }
+            Done::Follow(_, Err(_)) | Done::Close(Err(_)) => {
+                self.told = Told::Nothing;
+                self.retry_at_ns = self.now_ns + RETRY_NS;
+            }
+            Done::Hand(term, result) if term == self.course.term => {
+                if let (Some(to), host, at_ms) = (self.course.switching.clone(), self.me.clone(), self.wall_ms) {
+                    self.propose(match result {
+                        Ok(()) => Entry::Handed { term, host, to, at_ms },
+                        Err(why) => Entry::NotHanded { term, host, why, at_ms },
+                    });
+                }
+            }
+            _ => {}
+        }
+        self.step();
+    }
+
+    /// What is known of a host's server.
+    pub fn handle_server(&mut self, host: &str, life: Life) {
+        self.lives.insert(host.into(), life);
+        self.step();
+    }
+
+    /// What is known of the manager on a host, this one's colleague.
+    pub fn handle_manager(&mut self, host: &str, is_there: bool) {
+        if is_there {
+            self.gone.remove(host);
+        } else {
+            self.gone.insert(host.into());
+        }
+        self.step();
+    }
+
+    /// This host's fence has closed, or was opened again.
+    pub fn handle_fenced(&mut self, fenced: bool) {
+        if self.fenced && !fenced {
+            // Others may have taken over: nothing is right until the entries say so again.
+            self.told = Told::Nothing;
+        }
+        self.fenced = fenced;
+        self.step();
+    }
+
+    /// Time went by.
+    pub fn handle_timeout(&mut self) {
+        self.step();
+    }
+
+    /// When [`Judge::handle_timeout`] has something to do, at the latest.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<u64> {
+        let choice = self.choosing.map(|(_, since_ns)| {
+            let after = |count: u64| since_ns + count * BID_WAIT_NS;
+            (1..).map(after).find(|at_ns| *at_ns > self.now_ns).unwrap_or(u64::MAX)
+        });
+        let again = self.proposed_at_ns.map(|at_ns| at_ns + AGAIN_NS);
+        let retry = (self.retry_at_ns > self.now_ns).then_some(self.retry_at_ns);
+        choice.into_iter().chain(again).chain(retry).min()
+    }
+
+    /// What is to be done, in this order.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        (!self.actions.is_empty()).then(|| self.actions.remove(0))
+    }
+
+    /// Why nobody leads, for people; empty: somebody does.
+    #[must_use]
+    pub fn waits_for(&self) -> String {
+        match self.course.leader {
+            Some(_) if self.course.bids.is_empty() => String::new(),
+            _ => self.course.choose(&self.hosts).err().unwrap_or_default(),
+        }
+    }
+
+    fn propose(&mut self, entry: Entry) {
+        self.proposed_at_ns = Some(self.now_ns);
+        self.actions.push(Action::Propose(entry));
+    }
+
+    fn propose_cannot(&mut self, term: u64, why: String) {
+        if self.current && term == self.course.term && self.course.leader.as_ref() == Some(&self.me) {
+            self.propose(Entry::Cannot { term, host: self.me.clone(), why, at_ms: self.wall_ms });
+        }
+    }
+
+    fn leads(&self) -> bool {
+        self.course.leader.as_ref() == Some(&self.me)
+    }
+
+    fn step(&mut self) {
+        if self.proposed_at_ns.is_some_and(|at_ns| self.now_ns >= at_ns + AGAIN_NS) {
+            self.proposed_at_ns = None;
+        }
+        self.direct();
+        if self.current && !self.fenced {
+            self.end_pause();
+            self.look_for_a_leader();
+        }
+    }
+
+    /// Tells the server what it should be.
+    fn direct(&mut self) {
+        if self.busy || self.now_ns < self.retry_at_ns {
+            return;
+        }
+        if self.fenced {
+            // Nothing leaves this host, and others may lead by now. Whoever opens the fence must not find a server that takes writes.
+            if self.told != Told::Close && self.report.as_ref().is_ok_and(|report| report.primary) {
+                self.tell(Told::Close, Action::Close);
+            }
+            return;
+        }
+        if !self.current {
+            return;
+        }
+        let (term, Ok(report)) = (self.course.term, &self.report) else { return };
+        if self.leads() {
+            let told = Told::Lead { term, instance: report.instance.clone() };
+            match &self.told {
+                Told::Lead { term: of, instance }
+                    if *of == term && *instance != report.instance && self.course.paused.is_none() =>
+                {
+                    // Whoever has followed it until then has more than a server that begins with what is on its disk.
+                    if self.proposed_at_ns.is_none() {
+                        self.propose_cannot(term, "its server was restarted".into());
+                    }
+                }
+                Told::Lead { .. } if self.told == told => self.hand_over(),
+                _ if report.usable.is_ok() => self.tell(told, Action::Lead { term }),
+                _ => {}
+            }
+            return;
+        }
+        let Some(address) = self.course.leader.as_ref().and_then(|leader| self.course.hosts.get(leader)).cloned() else { return };
+        let told = Told::Follow { term, address: address.clone() };
+        if self.told != told || report.follows.as_ref() != Some(&address) {
+            self.tell(told, Action::Follow { term, address });
+        }
+    }
+
+    fn tell(&mut self, told: Told, action: Action) {
+        self.busy = true;
+        if matches!(self.told, Told::Follow { .. }) && self.told == told {
+            // It was told before and does something else.
+            self.retry_at_ns = self.now_ns + RETRY_NS;
+        }
+        self.told = told;
+        self.actions.push(action);
+    }
+
+    fn hand_over(&mut self) {
+        let term = self.course.term;
+        let address = self.course.switching.as_ref().and_then(|to| self.course.hosts.get(to)).cloned();
+        if let Some(address) = address {
+            if self.handing != Some(term) {
+                self.handing = Some(term);
+                self.busy = true;
+                self.actions.push(Action::Hand { term, address });
+            }
+        } else {
+            self.handing = None;
+        }
+    }
+
+    /// Every host ends a pause whose time is over: one of them lives.
+    fn end_pause(&mut self) {
+        let until_ms = self.course.paused.as_ref().and_then(|pause| pause.until_ms);
+        if let Some(until_ms) = until_ms
+            && self.wall_ms >= until_ms
+            && self.proposed_at_ns.is_none()
+        {
+            self.propose(Entry::Resume { until_ms: Some(until_ms), at_ms: self.wall_ms });
+        }
+    }
+
+    fn look_for_a_leader(&mut self) {
+        let term = self.course.term;
+        let over = match self.course.leader.as_ref() {
+            None if self.course.over.is_empty() => "nobody leads".into(),
+            None => self.course.over.clone(),
+            Some(leader) => match self.lives.get(leader) {
+                Some(Life::Over(why)) => why.clone(),
+                _ => String::new(),
+            },
+        };
+        if self.course.paused.is_some() || over.is_empty() && self.course.bids.is_empty() {
+            self.choosing = None;
+            return;
+        }
+        let since_ns = match self.choosing {
+            Some((of, since_ns)) if of == term => since_ns,
+            _ => {
+                self.choosing = Some((term, self.now_ns));
+                // How far the server is now, behind the leader's end.
+                self.actions.push(Action::Look);
+                return;
+            }
+        };
+        if self.report_at_ns < since_ns {
+            return;
+        }
+        let offer = self.offer(since_ns);
+        let differs = |of: &Offer| {
+            (of.unable.is_empty(), of.fresh, of.primary, of.has_data)
+                != (offer.unable.is_empty(), offer.fresh, offer.primary, offer.has_data)
+        };
+        if self.course.bids.get(&self.me).is_none_or(differs) {
+            if self.proposed_at_ns.is_none() {
+                self.propose(Entry::Bid { term, host: self.me.clone(), why: over, offer });
+            }
+            return;
+        }
+        self.propose_a_leader(since_ns);
+    }
+
+    fn offer(&self, since_ns: u64) -> Offer {
+        let term = self.course.term;
+        let mut offer = Offer { known_term: self.kept.term, led: self.kept.leader == self.me, ..Offer::default() };
+        match &self.report {
+            Ok(report) => {
+                if let Err(why) = &report.usable {
+                    offer.unable.clone_from(why);
+                }
+                (offer.position, offer.primary, offer.has_data) = (report.position, report.primary, report.has_data);
+                offer.fresh = term > 0
+                    && !report.primary
+                    && self.in_sync.is_some_and(|(of, at_ns)| of == term && at_ns + STALE_AFTER_NS >= since_ns);
+            }
+            Err(why) => offer.unable = format!("its server does not answer: {why}"),
+        }
+        offer
+    }
+
+    /// The first host of the order that lives proposes as soon as all have bid; the others in their turn, should it not.
+    fn propose_a_leader(&mut self, since_ns: u64) {
+        if self.proposed_at_ns.is_some() || !self.course.bids.contains_key(&self.me) {
+            return;
+        }
+        let living: Vec<&String> =
+            self.hosts.iter().filter(|host| !self.gone.contains(*host) || self.course.bids.contains_key(*host)).collect();
+        let rank = living.iter().position(|host| **host == self.me).unwrap_or(living.len()) as u64;
+        let complete = living.iter().all(|host| self.course.bids.contains_key(*host));
+        let waits = rank + u64::from(!complete);
+        if self.now_ns < since_ns + waits * BID_WAIT_NS {
+            return;
+        }
+        if let Ok(host) = self.course.choose(&self.hosts) {
+            let why = if self.course.over.is_empty() { "nobody led".into() } else { self.course.over.clone() };
+            self.propose(Entry::Take { term: self.course.term, host, why, at_ms: self.wall_ms });
+        }
+    }
+}
+
+impl Done {
+    /// What went wrong, for people.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        let (what, result) = match self {
+            Self::Lead(_, result) => ("does not lead", result),
+            Self::Follow(_, result) => ("does not follow", result),
+            Self::Hand(_, result) => ("does not hand over", result),
+            Self::Close(result) => ("still takes writes", result),
+        };
+        result.as_ref().err().map(|why| format!("the server {what}: {why}"))
+    }
+}

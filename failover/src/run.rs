@@ -1,0 +1,480 @@
+//! The manager of this host: waits for verdicts, entries and the server, and lets [`Judge`] decide.
+
+use crate::config::Config;
+use crate::course::{Course, Entry};
+use crate::judge::{Action, Judge, Kept, Life};
+use crate::service::{Said, Service};
+use anyhow::Context as _;
+use fide_client::group::{self, Group, Stage};
+use fide_client::wire::verdict::{Cause, Grade};
+use fide_client::{Client, Connection, Error, Event, Resources, TargetState, Verdict};
+use fide_wire::control::{ErrorCode, GroupOrder, GroupStatus, Reply, Request, Selector};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// A lost agent, or a group that does not run, is tried again after so long.
+const AGAIN: Duration = Duration::from_millis(100);
+/// A group that is prepared or joined is waited for so long before another attempt.
+const BEGIN_MAX: Duration = Duration::from_secs(3);
+/// How often the time is looked at where nothing else wakes this thread.
+const TICK: Duration = Duration::from_millis(200);
+/// The state is handed to the agents behind so many entries, so that they keep no more.
+const SNAPSHOT_EVERY: u64 = 64;
+/// What a silent host's verdict rests on is written down a moment after it is told.
+const EVIDENCE_MAX: Duration = Duration::from_millis(50);
+
+/// This host's clock, as people tell it, milliseconds since 1970.
+#[must_use]
+pub fn wall_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+struct Link {
+    client: Client,
+    group: Group,
+}
+
+/// The manager.
+pub struct Manager {
+    config: Config,
+    socket: Option<PathBuf>,
+    me: String,
+    judge: Judge,
+    service: Service,
+    link: Option<Link>,
+    /// Counts connections; begins where no other life of this manager did.
+    session: u64,
+    began: Instant,
+    entries: u64,
+    kept: Kept,
+    /// What was said last of each kind, so that it is said once.
+    said: [String; 3],
+    told: VecDeque<String>,
+}
+
+/// The groups of an agent.
+///
+/// # Errors
+/// Those of the connection.
+pub fn groups(connection: &Connection) -> Result<Vec<GroupStatus>, Error> {
+    match connection.request(&Request::Group { order: GroupOrder::Status })?.reply {
+        Reply::Groups { groups } => Ok(groups),
+        other => Err(Error::Protocol(format!("{other:?} in the place of groups"))),
+    }
+}
+
+/// Begins the group with these hosts: on fences if all have one.
+///
+/// # Errors
+/// Why it cannot begin.
+pub fn create(connection: &Connection, name: &str, hosts: &[String]) -> Result<(), Error> {
+    let order = |policy: &str| {
+        let (name, engine, policy) = (name.into(), "huc".into(), policy.into());
+        let order = GroupOrder::Create { name, engine, policy, hosts: hosts.to_vec() };
+        connection.request(&Request::Group { order }).map(drop)
+    };
+    match order("fence") {
+        Err(Error::Refused(refused)) if refused.code == ErrorCode::Invalid => order("trust-contract"),
+        other => other,
+    }
+}
+
+impl Manager {
+    /// Reads what was kept, and starts the server's thread. The agent need not be there yet.
+    ///
+    /// # Errors
+    /// What of the configuration cannot be; a state that cannot be kept.
+    pub fn new(config: Config, socket: Option<PathBuf>, stop: &AtomicBool) -> anyhow::Result<Self> {
+        let me = loop {
+            anyhow::ensure!(!stop.load(Ordering::Relaxed), "stopped while it waited for the agent");
+            match Connection::open(socket.as_deref()) {
+                Ok(connection) => break connection.agent().node.clone(),
+                Err(e) => {
+                    tracing::warn!("waits for the agent: {e}");
+                    std::thread::sleep(Duration::from_secs(1));
+                }
+            }
+        };
+        anyhow::ensure!(config.hosts.contains(&me), "this host is {me}, which is not one of hosts = {:?}", config.hosts);
+        let kept = load(&config)?;
+        save(&config, &kept)?;
+        let service = Service::start(&config)?;
+        let judge = Judge::new(&me, &config.hosts, kept.clone());
+        let session = wall_ms() << 8;
+        let said = Default::default();
+        let told = VecDeque::new();
+        Ok(Self { config, socket, me, judge, service, link: None, session, began: Instant::now(), entries: 0, kept, said, told })
+    }
+
+    /// Runs until it is told to stop. The server goes on as it is.
+    ///
+    /// # Errors
+    /// What nobody else can mend.
+    pub fn run(mut self, stop: &Arc<AtomicBool>) -> anyhow::Result<()> {
+        let mut connect_at = Instant::now();
+        _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+        while !stop.load(Ordering::Relaxed) {
+            if self.link.is_none() && connect_at <= Instant::now() {
+                if let Err(e) = self.connect() {
+                    self.say(0, format!("waits: {e:#}"));
+                }
+                connect_at = Instant::now() + AGAIN;
+            }
+            self.wait();
+            self.tick();
+            if let Err(e) = self.exchange() {
+                self.say(0, format!("the agent is lost: {e:#}"));
+                self.link = None;
+                self.judge.handle_disconnected();
+            }
+            self.act()?;
+        }
+        if let Some(link) = &self.link {
+            _ = link.client.quit();
+        }
+        Ok(())
+    }
+
+    fn say(&mut self, kind: usize, what: String) {
+        if self.said[kind] != what {
+            if what.is_empty() {
+                tracing::info!("{}: mended", self.said[kind]);
+            } else {
+                tracing::warn!("{what}");
+            }
+            self.said[kind] = what;
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+
+    fn tick(&mut self) {
+        self.judge.set_now(self.now_ns() + 1, wall_ms());
+        self.judge.handle_timeout();
+    }
+
+    fn wait(&self) {
+        let due = self.judge.poll_timeout().map_or(TICK, |at_ns| Duration::from_nanos(at_ns.saturating_sub(self.now_ns())));
+        let mut fds = vec![self.service.as_fd().as_raw_fd()];
+        if let Some(link) = &self.link {
+            fds.extend([link.client.as_raw_fd(), link.group.as_raw_fd()]);
+        }
+        let mut polled: Vec<libc::pollfd> =
+            fds.into_iter().map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+        let most = if self.link.is_none() { AGAIN } else { TICK };
+        // Rounded up: a deadline that is almost over is not waited for in vain.
+        let timeout = due.min(most).as_micros().div_ceil(1000) as i32;
+        // SAFETY: as many as there are, which nobody else uses meanwhile.
+        unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout) };
+    }
+
+    // ---- the agent and the group ------------------------------------------------------------------------------------
+
+    fn connect(&mut self) -> anyhow::Result<()> {
+        let connection = Connection::open(self.socket.as_deref())?;
+        self.have_watched(&connection)?;
+        self.have_group(&connection)?;
+        let path = self.socket.clone();
+        let group = Group::open_with(&self.config.group(), group::Options { path, ..group::Options::default() })?;
+        let client = Client::open(self.socket.as_deref())?;
+        client.join(&self.config.group(), 0)?;
+        let status = client.status()?;
+        let address = match &self.config.redis.address {
+            Some(address) => address.clone(),
+            None => status.paths.first().map(|path| path.address.clone()).context("the agent has no path")?,
+        };
+        let address = address.split_once('/').map_or(address.as_str(), |(ip, _)| ip);
+        let address = if address.contains(':') { format!("[{address}]") } else { address.into() };
+        self.link = Some(Link { client, group });
+        self.monitor_all()?;
+        self.judge.handle_fenced(status.fence.is_some_and(|fence| fence.state == "fenced"));
+        self.session += 1;
+        self.entries = 0;
+        self.judge.begin(self.session, &format!("{address}:{}", self.config.redis.port));
+        self.say(0, String::new());
+        Ok(())
+    }
+
+    /// The server is watched under its name, also while this manager does not run.
+    fn have_watched(&self, connection: &Connection) -> anyhow::Result<()> {
+        let selector = Selector::Port(self.config.redis.port);
+        let request = Request::Watch { name: self.config.name.clone(), selector, user: None, containers: false };
+        match connection.request(&request) {
+            Ok(_) => Ok(()),
+            Err(Error::Refused(refused)) if refused.code == ErrorCode::Exists => Ok(()),
+            Err(e) => Err(e).context("the agent cannot watch the server"),
+        }
+    }
+
+    /// The group runs here. It is joined; should there be none, the first host begins it once all are heard.
+    fn have_group(&self, connection: &Connection) -> anyhow::Result<()> {
+        let name = self.config.group();
+        let stage = |connection: &Connection| -> anyhow::Result<Option<GroupStatus>> {
+            Ok(groups(connection)?.into_iter().find(|group| group.name == name))
+        };
+        let is_over = |group: &GroupStatus| matches!(group.stage, Stage::Failed | Stage::Left | Stage::Gone);
+        let until = Instant::now() + BEGIN_MAX;
+        let wait = || -> anyhow::Result<Result<(), String>> {
+            loop {
+                match stage(connection)? {
+                    Some(group) if group.stage == Stage::Running => return Ok(Ok(())),
+                    Some(group) if is_over(&group) => return Ok(Err(group.why)),
+                    None => return Ok(Err("there is none".into())),
+                    Some(_) if Instant::now() >= until => return Ok(Err("it does not begin".into())),
+                    Some(_) => std::thread::sleep(Duration::from_millis(5)),
+                }
+            }
+        };
+        if stage(connection)?.is_none_or(|group| is_over(&group)) {
+            connection.request(&Request::Group { order: GroupOrder::Join { name: name.clone() } })?;
+        }
+        let Err(why) = wait()? else { return Ok(()) };
+        if self.me != self.config.hosts[0] || stage(connection)?.is_some_and(|group| !is_over(&group)) {
+            anyhow::bail!("the group {name} does not run here: {why}");
+        }
+        create(connection, &name, &self.config.hosts).with_context(|| format!("the group {name} cannot begin"))?;
+        wait()?.map_err(|why| anyhow::anyhow!("the group {name} cannot begin: {why}"))
+    }
+
+    fn server(&self, host: &str) -> String {
+        format!("{}@{host}", self.config.name)
+    }
+
+    fn monitor_all(&mut self) -> Result<(), Error> {
+        for host in self.config.hosts.clone() {
+            self.monitor(&host)?;
+        }
+        if let Some(link) = &self.link {
+            link.client.monitor(&format!("@{}", self.me), Resources::default())?;
+        }
+        Ok(())
+    }
+
+    fn monitor(&mut self, host: &str) -> Result<(), Error> {
+        let Some(link) = &self.link else { return Ok(()) };
+        let server = link.client.monitor(&self.server(host), Resources::default())?;
+        let manager = (host != self.me)
+            .then(|| link.client.monitor(&format!("{}@{host}", self.config.group()), Resources::default()))
+            .transpose()?;
+        let life = match server.end {
+            Some((cause, code)) if server.state == Some(TargetState::Ended) && is_known_end(cause) => {
+                Some(Life::Over(format!("its server has ended ({} {code})", cause.name())))
+            }
+            _ if server.alive => Some(Life::Alive),
+            _ => None,
+        };
+        if let Some(life) = life {
+            self.judge.handle_server(host, life);
+        }
+        if let Some(manager) = manager {
+            self.judge.handle_manager(host, manager.alive);
+        }
+        Ok(())
+    }
+
+    fn exchange(&mut self) -> anyhow::Result<()> {
+        for said in self.service.said() {
+            match said {
+                Said::Report(report) => {
+                    let doubt = match &report {
+                        Ok(report) if report.doubt.is_empty() => String::new(),
+                        Ok(report) => format!("the server: {}", report.doubt),
+                        Err(why) => format!("the server does not answer: {why}"),
+                    };
+                    self.say(1, doubt);
+                    self.judge.handle_report(report);
+                }
+                Said::Done(done) => {
+                    if let Some(why) = done.failure() {
+                        tracing::warn!("{why}");
+                    }
+                    self.judge.handle_done(done);
+                }
+                Said::Doubt(doubt) => self.say(2, doubt),
+            }
+        }
+        while let Some(event) = self.link.as_ref().map(|link| link.client.poll(Some(Duration::ZERO))).transpose()?.flatten() {
+            self.event(&event)?;
+        }
+        loop {
+            let Some(link) = &mut self.link else { return Ok(()) };
+            match link.group.poll(Some(Duration::ZERO))? {
+                Some(group::Event::Entry(entry)) => self.entry(&entry)?,
+                Some(group::Event::Snapshot { bytes, .. }) => {
+                    let course: Course = serde_json::from_slice(&bytes).context("the group's state is not one of managers")?;
+                    self.judge.handle_snapshot(course);
+                }
+                Some(group::Event::Standing(standing)) if matches!(standing.stage, Stage::Gone | Stage::Failed | Stage::Left) => {
+                    anyhow::bail!("the group is {}", standing.stage.name());
+                }
+                Some(_) => {}
+                None => return Ok(()),
+            }
+        }
+    }
+
+    fn entry(&mut self, entry: &group::Entry) -> anyhow::Result<()> {
+        let Some(link) = &mut self.link else { return Ok(()) };
+        let own = entry.client == link.group.client();
+        let leader = self.judge.course().leader.clone();
+        let count = self.judge.course().history.len();
+        let Some(read) = Entry::read(&entry.bytes) else { return Ok(()) };
+        let was_current = self.judge.is_current();
+        self.judge.handle_entry(&read, own);
+        let course = self.judge.course();
+        if was_current
+            && course.history.len() != count
+            && let Some(decision) = course.history.back()
+        {
+            tracing::info!("term {}: {}", decision.term, decision.text);
+        }
+        self.entries += 1;
+        if self.entries.is_multiple_of(SNAPSHOT_EVERY) {
+            link.group.keep_snapshot(entry.index, &serde_json::to_vec(course)?)?;
+        }
+        // What was known of it may be of its server's former life.
+        let next = course.leader.clone();
+        if next != leader
+            && let Some(next) = next
+        {
+            self.monitor(&next)?;
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, event: &Event) -> anyhow::Result<()> {
+        match event {
+            Event::Failure(verdict) | Event::Confirmed(verdict) => self.verdict(verdict),
+            Event::Monitored(verdict) => {
+                if let Some((name, host)) = subject(verdict) {
+                    if name == self.config.name {
+                        self.judge.handle_server(&host, Life::Alive);
+                    } else if name == self.config.group() {
+                        self.judge.handle_manager(&host, true);
+                    }
+                }
+            }
+            Event::Fenced(_) => self.judge.handle_fenced(true),
+            Event::Recovered(_) => self.judge.handle_fenced(false),
+            Event::Lost { .. } => self.monitor_all()?,
+            Event::AgentGone => anyhow::bail!("it hung up"),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn verdict(&mut self, verdict: &Verdict) {
+        let Some((name, host)) = subject(verdict) else { return };
+        if name == self.config.group() {
+            self.judge.handle_manager(&host, false);
+            return;
+        }
+        if name != self.config.name || !is_known_end(verdict.cause) && verdict.cause != Cause::SilentHost {
+            return;
+        }
+        let id = verdict.id.map_or_else(String::new, |id| format!(", verdict {id}"));
+        let what = match verdict.cause {
+            Cause::SilentHost => format!("{host} is silent"),
+            cause => format!("{name}@{host}: {} {}", cause.name(), verdict.code),
+        };
+        if verdict.grade == Grade::Certain {
+            self.judge.handle_server(&host, Life::Over(format!("{what} (certain{id})")));
+        } else if self.is_fenced(verdict) {
+            self.judge.handle_server(&host, Life::Over(format!("{what} (inferred, fenced{id})")));
+        } else if self.judge.course().leader.as_ref() == Some(&host) {
+            tracing::warn!(
+                "{what}{id}: nobody takes over, because it has no fence that would be closed by now and may still take writes"
+            );
+        }
+    }
+
+    /// Whether a silent host's fence has closed: what it still sends reaches nobody.
+    fn is_fenced(&self, verdict: &Verdict) -> bool {
+        let (Some(link), Some(id)) = (&self.link, verdict.id) else { return false };
+        let until = Instant::now() + EVIDENCE_MAX;
+        loop {
+            match link.client.explain(id) {
+                Ok(event) => return event.is_fenced(),
+                Err(_) if Instant::now() >= until => return false,
+                Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+
+    // ---- what follows -----------------------------------------------------------------------------------------------
+
+    fn act(&mut self) -> anyhow::Result<()> {
+        // A term that this host has taken part in is never forgotten, whatever happens next.
+        let kept = self.judge.kept();
+        if kept != self.kept {
+            save(&self.config, &kept)?;
+            self.kept = kept;
+        }
+        while let Some(action) = self.judge.poll_action() {
+            match action {
+                Action::Propose(entry) => {
+                    // What is not taken is proposed again in a moment.
+                    if let Some(link) = &mut self.link
+                        && let Err(e) = link.group.propose(&entry.bytes())
+                    {
+                        self.told.push_back(e.to_string());
+                    }
+                }
+                action => self.service.order(action),
+            }
+        }
+        while let Some(why) = self.told.pop_front() {
+            tracing::warn!("cannot propose: {why}");
+        }
+        let waits = self.judge.waits_for();
+        if self.judge.is_current() && !waits.is_empty() && self.judge.course().over.is_empty() {
+            self.say(2, format!("nobody leads: {waits}"));
+        }
+        Ok(())
+    }
+}
+
+fn subject(verdict: &Verdict) -> Option<(String, String)> {
+    let (name, host) = verdict.subject.name.as_ref()?.split_once('@')?;
+    Some((name.into(), host.into()))
+}
+
+/// Whether it says that the process itself has ended, and cannot act again.
+fn is_known_end(cause: Cause) -> bool {
+    matches!(cause, Cause::Exited | Cause::Killed | Cause::Doomed | Cause::OutOfMemory)
+}
+
+fn path(config: &Config) -> PathBuf {
+    config.state.join(format!("{}.json", config.name))
+}
+
+fn load(config: &Config) -> anyhow::Result<Kept> {
+    let path = path(config);
+    match std::fs::read(&path) {
+        Ok(bytes) => serde_json::from_slice(&bytes).with_context(|| format!("{} is damaged", path.display())),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Kept::default()),
+        Err(e) => Err(e).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+fn save(config: &Config, kept: &Kept) -> anyhow::Result<()> {
+    std::fs::create_dir_all(&config.state).with_context(|| format!("cannot make {}", config.state.display()))?;
+    let path = path(config);
+    replace(&path, &serde_json::to_vec(kept)?).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Whole, or as it was.
+fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    use std::io::Write as _;
+    let new = path.with_extension("new");
+    let mut file = std::fs::File::create(&new)?;
+    file.write_all(bytes)?;
+    file.sync_data()?;
+    std::fs::rename(&new, path)
+}

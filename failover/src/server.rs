@@ -1,0 +1,55 @@
+//! What a server must be able to do to be one of several of which one leads.
+
+/// How a server is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Another one after each start of the server.
+    pub instance: String,
+    /// It takes writes.
+    pub primary: bool,
+    /// The server that it follows, as other hosts reach that one.
+    pub follows: Option<String>,
+    /// Its link to that one is up, and it has all that came.
+    pub in_sync: bool,
+    /// How much of the stream of writes it has.
+    pub position: u64,
+    /// It has any data.
+    pub has_data: bool,
+    /// Whether it could lead; why not.
+    pub usable: Result<(), String>,
+    /// What an operator should mend; empty: nothing.
+    pub doubt: String,
+}
+
+/// A server of this host. Calls block, a second or two at most; errors are for people.
+pub trait Server: Send {
+    /// How it is.
+    ///
+    /// # Errors
+    /// Why that is not known.
+    fn look(&mut self) -> Result<Report, String>;
+
+    /// It takes writes from here on.
+    ///
+    /// # Errors
+    /// Why it does not.
+    fn lead(&mut self) -> Result<(), String>;
+
+    /// It follows another one, and takes no writes; also after a restart.
+    ///
+    /// # Errors
+    /// Why it does not.
+    fn follow(&mut self, address: &str) -> Result<(), String>;
+
+    /// It takes no writes, and follows nobody; also after a restart.
+    ///
+    /// # Errors
+    /// Why it does not.
+    fn close(&mut self) -> Result<(), String>;
+
+    /// It takes no writes until the follower at that address has all of them; it takes them again if that fails.
+    ///
+    /// # Errors
+    /// Why the other one has not all.
+    fn hand(&mut self, address: &str) -> Result<(), String>;
+}
