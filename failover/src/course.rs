@@ -33,6 +33,9 @@ pub struct Offer {
     /// It has any data.
     #[serde(default)]
     pub has_data: bool,
+    /// Its process, as agents number it; 0: not known.
+    #[serde(default)]
+    pub process: u32,
 }
 
 /// One entry of the group.
@@ -67,6 +70,12 @@ pub enum Entry {
         term: u64,
         /// Who leads from here on.
         host: String,
+        /// Its server's process, as in [`Offer`].
+        #[serde(default)]
+        process: u32,
+        /// An operator's word, which a pause does not hold up.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        force: bool,
         /// Why.
         why: String,
         /// When, by the proposer's clock, milliseconds since 1970.
@@ -100,6 +109,9 @@ pub enum Entry {
         host: String,
         /// The leader from here on.
         to: String,
+        /// Its server's process, as in [`Offer`].
+        #[serde(default)]
+        process: u32,
         /// When, as in [`Entry::Take`].
         at_ms: u64,
     },
@@ -176,6 +188,8 @@ pub struct Course {
     pub term: u64,
     /// Who leads in it.
     pub leader: Option<String>,
+    /// The leader's server's process, as in [`Offer`]: the end of another one means nothing for this term.
+    pub process: u32,
     /// Hosts that took part, and where their servers are reached.
     pub hosts: BTreeMap<String, String>,
     /// What was offered for the next term.
@@ -203,8 +217,12 @@ impl Course {
                 self.bids.insert(host.clone(), offer.clone());
                 true
             }
-            Entry::Take { term, host, why, at_ms } if *term == self.term && self.hosts.contains_key(host) => {
-                self.begin(host, *at_ms, format!("{host} leads: {why}"));
+            Entry::Take { term, host, process, force, why, at_ms }
+                if *term == self.term
+                    && self.hosts.contains_key(host)
+                    && (self.paused.is_none() || *force || leads(self, host)) =>
+            {
+                self.begin(host, *process, *at_ms, format!("{host} leads: {why}"));
                 true
             }
             Entry::Cannot { term, host, why, at_ms } if *term == self.term && leads(self, host) => {
@@ -220,10 +238,10 @@ impl Course {
                 self.note(*at_ms, format!("{to} is to lead, by an operator's word"));
                 true
             }
-            Entry::Handed { term, host, to, at_ms }
+            Entry::Handed { term, host, to, process, at_ms }
                 if *term == self.term && leads(self, host) && self.switching.as_ref() == Some(to) =>
             {
-                self.begin(to, *at_ms, format!("{to} leads: {host} has handed over, and nothing is lost"));
+                self.begin(to, *process, *at_ms, format!("{to} leads: {host} has handed over, and nothing is lost"));
                 true
             }
             Entry::NotHanded { term, host, why, at_ms } if *term == self.term && leads(self, host) => {
@@ -250,11 +268,12 @@ impl Course {
         }
     }
 
-    fn begin(&mut self, host: &str, at_ms: u64, text: String) {
+    fn begin(&mut self, host: &str, process: u32, at_ms: u64, text: String) {
         // Terms of a group that has ended count, too.
         let known = self.bids.values().map(|offer| offer.known_term).max().unwrap_or(0);
         self.term = self.term.max(known) + 1;
         self.leader = Some(host.into());
+        self.process = process;
         self.bids.clear();
         self.over.clear();
         self.switching = None;
@@ -345,7 +364,8 @@ mod tests {
     #[test]
     fn of_two_takes_for_a_term_the_first_counts() {
         let mut course = course(&[("b", fresh(1)), ("c", fresh(1))]);
-        let take = |host: &str| Entry::Take { term: 3, host: host.into(), why: String::new(), at_ms: 1 };
+        let take =
+            |host: &str| Entry::Take { term: 3, host: host.into(), process: 0, force: false, why: String::new(), at_ms: 1 };
         assert!(course.apply(&take("c")) && !course.apply(&take("b")));
         assert_eq!((course.term, course.leader.as_deref()), (4, Some("c")));
         assert!(
@@ -353,7 +373,14 @@ mod tests {
                 && course.bids.is_empty()
         );
         assert!(!course.apply(&Entry::Cannot { term: 3, host: "a".into(), why: String::new(), at_ms: 1 }), "of a former term");
-        assert!(!course.apply(&Entry::Take { term: 4, host: "nobody".into(), why: String::new(), at_ms: 1 }));
+        assert!(!course.apply(&Entry::Take {
+            term: 4,
+            host: "nobody".into(),
+            process: 0,
+            force: true,
+            why: String::new(),
+            at_ms: 1
+        }));
     }
 
     #[test]
@@ -383,7 +410,7 @@ mod tests {
         anew.apply(&Entry::Bid { term: 0, host: "c".into(), why: String::new(), offer: stale });
         assert_eq!(anew.choose(&hosts()).unwrap(), "a");
         anew.apply(&Entry::Here { host: "a".into(), address: "a:1".into(), session: 1 });
-        anew.apply(&Entry::Take { term: 0, host: "a".into(), why: String::new(), at_ms: 1 });
+        anew.apply(&Entry::Take { term: 0, host: "a".into(), process: 0, force: false, why: String::new(), at_ms: 1 });
         assert_eq!(anew.term, 4, "terms of the group before are not used again");
     }
 
@@ -413,13 +440,18 @@ mod tests {
         assert!(!course.apply(&Entry::Bid { term: 3, host: "b".into(), why: "killed".into(), offer: fresh(1) }));
         course.apply(&Entry::Pause { until_ms: Some(20), why: String::new(), at_ms: 1 });
         assert!(!course.apply(&Entry::Resume { until_ms: Some(10), at_ms: 1 }), "another pause");
+        let take =
+            |host: &str, force| Entry::Take { term: 3, host: host.into(), process: 0, force, why: String::new(), at_ms: 1 };
+        assert!(!course.apply(&take("b", false)), "proposed before the pause");
         assert!(course.apply(&Entry::Resume { until_ms: Some(20), at_ms: 1 }) && course.paused.is_none());
+        course.apply(&Entry::Pause { until_ms: None, why: String::new(), at_ms: 1 });
+        assert!(course.apply(&take("b", true)));
     }
 
     #[test]
     fn leadership_is_handed_only_by_the_leader_to_whom_was_said() {
         let mut course = course(&[("b", fresh(1)), ("c", fresh(1))]);
-        let handed = |host: &str, to: &str| Entry::Handed { term: 3, host: host.into(), to: to.into(), at_ms: 1 };
+        let handed = |host: &str, to: &str| Entry::Handed { term: 3, host: host.into(), to: to.into(), process: 0, at_ms: 1 };
         assert!(!course.apply(&handed("a", "b")), "nobody wanted it");
         assert!(!course.apply(&Entry::Switch { term: 3, to: "nobody".into(), at_ms: 1 }));
         assert!(course.apply(&Entry::Switch { term: 3, to: "b".into(), at_ms: 1 }));

@@ -22,10 +22,10 @@ pub const STALE_AFTER_NS: u64 = 2_000_000_000;
 /// What is known of a server's process on another host, or of the manager there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// It lives, as far as is known.
-    Alive,
-    /// It has ended, and cannot act: a verdict that is certain, or silence behind a fence. Why, for people.
-    Over(String),
+    /// It lives, as far as is known: the process with this number.
+    Alive(u32),
+    /// That one has ended, and cannot act: a verdict that is certain, or silence behind a fence. Why, for people.
+    Over(u32, String),
 }
 
 /// What is to be done.
@@ -35,10 +35,12 @@ pub enum Action {
     Propose(Entry),
     /// Find out how the server is, now.
     Look,
-    /// The server leads in this term.
+    /// The server leads in this term, if it is this instance.
     Lead {
         /// Which.
         term: u64,
+        /// As in [`Report`].
+        instance: String,
     },
     /// The server follows another one.
     Follow {
@@ -115,6 +117,12 @@ pub struct Judge {
     /// When something was proposed that waits for its entry.
     proposed_at_ns: Option<u64>,
     handing: Option<u64>,
+    /// The instance that was offered for the next term.
+    candidate: Option<String>,
+    /// This host's server may begin to lead: in which term, and which instance.
+    may_lead: Option<(u64, String)>,
+    /// The term in which it must not lead again.
+    broken: Option<u64>,
     now_ns: u64,
     wall_ms: u64,
     actions: Vec<Action>,
@@ -143,6 +151,9 @@ impl Judge {
             session: 0,
             proposed_at_ns: None,
             handing: None,
+            candidate: None,
+            may_lead: None,
+            broken: None,
             now_ns: 0,
             wall_ms: 0,
             actions: Vec::new(),
@@ -191,8 +202,15 @@ impl Judge {
             self.current = true;
         }
         if self.course.term != term {
-            self.choosing = None;
-            self.handing = None;
+            (self.choosing, self.handing) = (None, None);
+            let instance = self.candidate.take().or_else(|| self.report.as_ref().ok().map(|report| report.instance.clone()));
+            // What was read of the past says nothing of the server as it is now.
+            self.may_lead = instance.filter(|_| self.current && self.leads()).map(|instance| (self.course.term, instance));
+        }
+        if let (Entry::Switch { to, .. }, Ok(report)) = (entry, &self.report)
+            && *to == self.me
+        {
+            self.candidate = Some(report.instance.clone());
         }
         if own {
             self.proposed_at_ns = None;
@@ -235,18 +253,26 @@ impl Judge {
     pub fn handle_done(&mut self, done: Done) {
         self.busy = false;
         match done {
-            Done::Lead(term, Err(why)) => {
+            Done::Lead(term, Err(_)) => {
                 self.told = Told::Nothing;
-                self.propose_cannot(term, why);
+                self.broken = Some(term);
             }
             Done::Follow(_, Err(_)) | Done::Close(Err(_)) => {
                 self.told = Told::Nothing;
                 self.retry_at_ns = self.now_ns + RETRY_NS;
             }
             Done::Hand(term, result) if term == self.course.term => {
+                self.told = if result.is_ok() { Told::Close } else { Told::Nothing };
+                if result.is_ok() {
+                    self.broken = Some(term);
+                }
                 if let (Some(to), host, at_ms) = (self.course.switching.clone(), self.me.clone(), self.wall_ms) {
+                    let process = match self.lives.get(&to) {
+                        Some(Life::Alive(process)) => *process,
+                        _ => 0,
+                    };
                     self.propose(match result {
-                        Ok(()) => Entry::Handed { term, host, to, at_ms },
+                        Ok(()) => Entry::Handed { term, host, to, process, at_ms },
                         Err(why) => Entry::NotHanded { term, host, why, at_ms },
                     });
                 }
@@ -274,6 +300,9 @@ impl Judge {
 
     /// This host's fence has closed, or was opened again.
     pub fn handle_fenced(&mut self, fenced: bool) {
+        if fenced && self.leads() {
+            self.broken = Some(self.course.term);
+        }
         if self.fenced && !fenced {
             // Others may have taken over: nothing is right until the entries say so again.
             self.told = Told::Nothing;
@@ -346,42 +375,73 @@ impl Judge {
         }
         if self.fenced {
             // Nothing leaves this host, and others may lead by now. Whoever opens the fence must not find a server that takes writes.
-            if self.told != Told::Close && self.report.as_ref().is_ok_and(|report| report.primary) {
+            if self.report.as_ref().is_ok_and(|report| report.primary) {
                 self.tell(Told::Close, Action::Close);
             }
             return;
         }
+        let (term, Ok(report)) = (self.course.term, self.report.clone()) else { return };
         if !self.current {
             return;
         }
-        let (term, Ok(report)) = (self.course.term, &self.report) else { return };
         if self.leads() {
-            let told = Told::Lead { term, instance: report.instance.clone() };
-            match &self.told {
-                Told::Lead { term: of, instance }
-                    if *of == term && *instance != report.instance && self.course.paused.is_none() =>
-                {
-                    // Whoever has followed it until then has more than a server that begins with what is on its disk.
-                    if self.proposed_at_ns.is_none() {
-                        self.propose_cannot(term, "its server was restarted".into());
-                    }
-                }
-                Told::Lead { .. } if self.told == told => self.hand_over(),
-                _ if report.usable.is_ok() => self.tell(told, Action::Lead { term }),
-                _ => {}
-            }
+            self.direct_leader(term, &report);
             return;
         }
         let Some(address) = self.course.leader.as_ref().and_then(|leader| self.course.hosts.get(leader)).cloned() else { return };
         let told = Told::Follow { term, address: address.clone() };
-        if self.told != told || report.follows.as_ref() != Some(&address) {
+        if self.told != told || report.primary || report.follows.as_ref() != Some(&address) {
             self.tell(told, Action::Follow { term, address });
+        }
+    }
+
+    /// A server leads in a term without a break, or never again in it: others may have seen its end, or that its host was fenced, and their proposals to end
+    /// the term may be under way.
+    fn direct_leader(&mut self, term: u64, report: &Report) {
+        if self.handing == Some(term) && self.told == Told::Close {
+            return; // the next leader is to be decided
+        }
+        let instance = match &self.told {
+            Told::Lead { term: of, instance } if *of == term => {
+                if *instance == report.instance && report.primary {
+                    self.hand_over();
+                    return;
+                }
+                None
+            }
+            _ if self.broken == Some(term) => None,
+            // It has led since before this manager began.
+            _ if report.primary => Some(report.instance.clone()),
+            _ => self.may_lead.take_if(|(of, _)| *of == term).map(|(_, instance)| instance),
+        };
+        if let Some(instance) = instance {
+            self.tell(Told::Lead { term, instance: instance.clone() }, Action::Lead { term, instance });
+        } else if report.primary {
+            self.broken = Some(term);
+            self.tell(Told::Close, Action::Close);
+        } else if self.proposed_at_ns.is_none() {
+            self.broken = Some(term);
+            self.end_term(term, report);
+        }
+    }
+
+    /// Whoever has followed until the end has more than a server that begins with what is on its disk; in a pause it leads nevertheless, in a term of its own.
+    fn end_term(&mut self, term: u64, report: &Report) {
+        let (host, at_ms) = (self.me.clone(), self.wall_ms);
+        if self.course.paused.is_none() {
+            self.propose_cannot(term, "its server was restarted, or its host was fenced".into());
+        } else if let Some(Life::Alive(process)) = self.lives.get(&self.me).cloned()
+            && report.usable.is_ok()
+        {
+            self.candidate = Some(report.instance.clone());
+            let why = "its server was restarted in a pause".into();
+            self.propose(Entry::Take { term, host, process, force: false, why, at_ms });
         }
     }
 
     fn tell(&mut self, told: Told, action: Action) {
         self.busy = true;
-        if matches!(self.told, Told::Follow { .. }) && self.told == told {
+        if self.told == told {
             // It was told before and does something else.
             self.retry_at_ns = self.now_ns + RETRY_NS;
         }
@@ -420,7 +480,7 @@ impl Judge {
             None if self.course.over.is_empty() => "nobody leads".into(),
             None => self.course.over.clone(),
             Some(leader) => match self.lives.get(leader) {
-                Some(Life::Over(why)) => why.clone(),
+                Some(Life::Over(process, why)) if self.course.process == 0 || self.course.process == *process => why.clone(),
                 _ => String::new(),
             },
         };
@@ -442,11 +502,12 @@ impl Judge {
         }
         let offer = self.offer(since_ns);
         let differs = |of: &Offer| {
-            (of.unable.is_empty(), of.fresh, of.primary, of.has_data)
-                != (offer.unable.is_empty(), offer.fresh, offer.primary, offer.has_data)
+            (of.unable.is_empty(), of.fresh, of.primary, of.has_data, of.process)
+                != (offer.unable.is_empty(), offer.fresh, offer.primary, offer.has_data, offer.process)
         };
         if self.course.bids.get(&self.me).is_none_or(differs) {
             if self.proposed_at_ns.is_none() {
+                self.candidate = self.report.as_ref().ok().map(|report| report.instance.clone());
                 self.propose(Entry::Bid { term, host: self.me.clone(), why: over, offer });
             }
             return;
@@ -469,6 +530,11 @@ impl Judge {
             }
             Err(why) => offer.unable = format!("its server does not answer: {why}"),
         }
+        match self.lives.get(&self.me) {
+            Some(Life::Alive(process)) => offer.process = *process,
+            _ if offer.unable.is_empty() => offer.unable = "its agent does not watch its server".into(),
+            _ => {}
+        }
         offer
     }
 
@@ -487,7 +553,8 @@ impl Judge {
         }
         if let Ok(host) = self.course.choose(&self.hosts) {
             let why = if self.course.over.is_empty() { "nobody led".into() } else { self.course.over.clone() };
-            self.propose(Entry::Take { term: self.course.term, host, why, at_ms: self.wall_ms });
+            let process = self.course.bids.get(&host).map_or(0, |offer| offer.process);
+            self.propose(Entry::Take { term: self.course.term, host, process, force: false, why, at_ms: self.wall_ms });
         }
     }
 }
@@ -505,3 +572,7 @@ impl Done {
         result.as_ref().err().map(|why| format!("the server {what}: {why}"))
     }
 }
+
+#[cfg(test)]
+#[path = "judge_tests.rs"]
+mod tests;

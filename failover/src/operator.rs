@@ -278,7 +278,10 @@ impl Operator {
             self.read(event)?;
         }
         let term = self.course.term;
-        self.propose(&mut group, &Entry::Take { term, host: host.into(), why: "an operator's word".into(), at_ms: wall_ms() })?;
+        self.propose(
+            &mut group,
+            &Entry::Take { term, host: host.into(), process: 0, force: true, why: "an operator's word".into(), at_ms: wall_ms() },
+        )?;
         ensure!(self.course.leader.as_deref() == Some(host), "somebody else was faster: fide-failover status");
         println!("{host} leads in term {}", self.course.term);
         Ok(())

@@ -22,6 +22,10 @@ pub struct Redis {
     connection: Option<Connection>,
     /// Why its configuration was not written; empty: it was.
     unwritten: String,
+    /// Whom this connection reaches, and whether that one takes writes.
+    seen: Option<(String, bool)>,
+    /// The server whose file says that it takes no writes when it starts.
+    written: Option<String>,
 }
 
 fn text(error: &RedisError) -> String {
@@ -51,7 +55,7 @@ impl Redis {
         }
         let info = ("127.0.0.1", config.port).into_connection_info().map_err(|e| text(&e))?.set_redis_settings(settings);
         let client = Client::open(info).map_err(|e| text(&e))?;
-        Ok(Self { client, connection: None, unwritten: String::new() })
+        Ok(Self { client, connection: None, unwritten: String::new(), seen: None, written: None })
     }
 
     fn connection(&mut self) -> Result<&mut Connection, String> {
@@ -59,7 +63,7 @@ impl Redis {
             let connection = self.client.get_connection_with_timeout(TIMEOUT).map_err(|e| text(&e))?;
             connection.set_read_timeout(Some(TIMEOUT)).map_err(|e| text(&e))?;
             connection.set_write_timeout(Some(TIMEOUT)).map_err(|e| text(&e))?;
-            self.connection = Some(connection);
+            (self.connection, self.seen) = (Some(connection), None);
         }
         self.connection.as_mut().ok_or_else(|| "is not connected".into())
     }
@@ -152,16 +156,25 @@ fn follower(info: &HashMap<String, String>, address: &str) -> Option<u64> {
 impl Server for Redis {
     fn look(&mut self) -> Result<Report, String> {
         let info = self.info()?;
-        Ok(report(&info, &self.unwritten))
+        let report = report(&info, &self.unwritten);
+        self.seen = Some((report.instance.clone(), report.primary));
+        Ok(report)
     }
 
-    fn lead(&mut self) -> Result<(), String> {
-        let info = self.info()?;
-        if !report(&info, "").primary {
-            self.ask(&["REPLICAOF", "NO", "ONE"])?;
-            return Ok(());
+    fn lead(&mut self, instance: &str) -> Result<(), String> {
+        // Every question to another instance is one on another connection.
+        if self.seen.is_none() {
+            self.look()?;
+        }
+        match self.seen.take() {
+            Some((seen, _)) if seen != instance => return Err("it was restarted".into()),
+            Some((_, false)) => return self.ask(&["REPLICAOF", "NO", "ONE"]).map(drop),
+            _ => {}
         }
         self.ask(&["CLIENT", "UNPAUSE"])?;
+        if self.written.as_deref() == Some(instance) {
+            return Ok(());
+        }
         // It leads already, perhaps since before anybody managed it. Its file is to say what a server is that starts.
         let connection = self.connection()?;
         let mut transaction = redis::pipe();
@@ -171,10 +184,13 @@ impl Server for Redis {
         transaction.cmd("REPLICAOF").arg("NO").arg("ONE");
         let written = transaction.query::<Value>(connection);
         self.unwritten = match written {
-            Ok(_) => String::new(),
+            Ok(_) => {
+                self.written = Some(instance.into());
+                String::new()
+            }
             Err(e) => format!("it would take writes behind a restart, because its configuration cannot be written: {e}"),
         };
-        if report(&self.info()?, "").primary { Ok(()) } else { self.ask(&["REPLICAOF", "NO", "ONE"]).map(drop) }
+        if self.look()?.primary { Ok(()) } else { self.ask(&["REPLICAOF", "NO", "ONE"]).map(drop) }
     }
 
     fn follow(&mut self, address: &str) -> Result<(), String> {
@@ -201,7 +217,8 @@ impl Server for Redis {
         loop {
             let info = self.info()?;
             if follower(&info, address).is_some_and(|position| position >= number(&info, "master_repl_offset")) {
-                return Ok(());
+                // Should this manager end now, the server must not take writes again beside the next leader.
+                return self.close();
             }
             if Instant::now() >= until {
                 self.ask(&["CLIENT", "UNPAUSE"])?;

@@ -177,14 +177,18 @@ impl Manager {
     // ---- the agent and the group ------------------------------------------------------------------------------------
 
     fn connect(&mut self) -> anyhow::Result<()> {
+        let client = Client::open(self.socket.as_deref())?;
+        let status = client.status()?;
+        // A fenced host reaches no group: its server is told before that is waited for.
+        let is_fenced = status.fence.as_ref().is_some_and(|fence| fence.state == "fenced");
+        self.judge.handle_fenced(is_fenced);
+        anyhow::ensure!(!is_fenced, "this host is fenced (fide fence recover)");
         let connection = Connection::open(self.socket.as_deref())?;
         self.have_watched(&connection)?;
         self.have_group(&connection)?;
         let path = self.socket.clone();
         let group = Group::open_with(&self.config.group(), group::Options { path, ..group::Options::default() })?;
-        let client = Client::open(self.socket.as_deref())?;
         client.join(&self.config.group(), 0)?;
-        let status = client.status()?;
         let address = match &self.config.redis.address {
             Some(address) => address.clone(),
             None => status.paths.first().map(|path| path.address.clone()).context("the agent has no path")?,
@@ -193,7 +197,6 @@ impl Manager {
         let address = if address.contains(':') { format!("[{address}]") } else { address.into() };
         self.link = Some(Link { client, group });
         self.monitor_all()?;
-        self.judge.handle_fenced(status.fence.is_some_and(|fence| fence.state == "fenced"));
         self.session += 1;
         self.entries = 0;
         self.judge.begin(self.session, &format!("{address}:{}", self.config.redis.port));
@@ -264,9 +267,9 @@ impl Manager {
             .transpose()?;
         let life = match server.end {
             Some((cause, code)) if server.state == Some(TargetState::Ended) && is_known_end(cause) => {
-                Some(Life::Over(format!("its server has ended ({} {code})", cause.name())))
+                Some(Life::Over(server.subject.app, format!("its server has ended ({} {code})", cause.name())))
             }
-            _ if server.alive => Some(Life::Alive),
+            _ if server.alive => Some(Life::Alive(server.subject.app)),
             _ => None,
         };
         if let Some(life) = life {
@@ -322,7 +325,7 @@ impl Manager {
     fn entry(&mut self, entry: &group::Entry) -> anyhow::Result<()> {
         let Some(link) = &mut self.link else { return Ok(()) };
         let own = entry.client == link.group.client();
-        let leader = self.judge.course().leader.clone();
+        let term = self.judge.course().term;
         let count = self.judge.course().history.len();
         let Some(read) = Entry::read(&entry.bytes) else { return Ok(()) };
         let was_current = self.judge.is_current();
@@ -339,9 +342,8 @@ impl Manager {
             link.group.keep_snapshot(entry.index, &serde_json::to_vec(course)?)?;
         }
         // What was known of it may be of its server's former life.
-        let next = course.leader.clone();
-        if next != leader
-            && let Some(next) = next
+        if course.term != term
+            && let Some(next) = course.leader.clone()
         {
             self.monitor(&next)?;
         }
@@ -354,7 +356,7 @@ impl Manager {
             Event::Monitored(verdict) => {
                 if let Some((name, host)) = subject(verdict) {
                     if name == self.config.name {
-                        self.judge.handle_server(&host, Life::Alive);
+                        self.judge.handle_server(&host, Life::Alive(verdict.subject.app));
                     } else if name == self.config.group() {
                         self.judge.handle_manager(&host, true);
                     }
@@ -384,9 +386,9 @@ impl Manager {
             cause => format!("{name}@{host}: {} {}", cause.name(), verdict.code),
         };
         if verdict.grade == Grade::Certain {
-            self.judge.handle_server(&host, Life::Over(format!("{what} (certain{id})")));
+            self.judge.handle_server(&host, Life::Over(verdict.subject.app, format!("{what} (certain{id})")));
         } else if self.is_fenced(verdict) {
-            self.judge.handle_server(&host, Life::Over(format!("{what} (inferred, fenced{id})")));
+            self.judge.handle_server(&host, Life::Over(verdict.subject.app, format!("{what} (inferred, fenced{id})")));
         } else if self.judge.course().leader.as_ref() == Some(&host) {
             tracing::warn!(
                 "{what}{id}: nobody takes over, because it has no fence that would be closed by now and may still take writes"

@@ -29,11 +29,12 @@ pub trait Server: Send {
     /// Why that is not known.
     fn look(&mut self) -> Result<Report, String>;
 
-    /// It takes writes from here on.
+    /// It takes writes from here on, if it is still this instance: what has started since has less than was thought, and others know that its predecessor
+    /// has ended.
     ///
     /// # Errors
     /// Why it does not.
-    fn lead(&mut self) -> Result<(), String>;
+    fn lead(&mut self, instance: &str) -> Result<(), String>;
 
     /// It follows another one, and takes no writes; also after a restart.
     ///
@@ -47,7 +48,7 @@ pub trait Server: Send {
     /// Why it does not.
     fn close(&mut self) -> Result<(), String>;
 
-    /// It takes no writes until the follower at that address has all of them; it takes them again if that fails.
+    /// It takes no more writes, and the follower at that address has all of them: closed, as by [`Server::close`]. It goes on as before if that fails.
     ///
     /// # Errors
     /// Why the other one has not all.

@@ -116,8 +116,8 @@ impl Worker {
         let (done, program) = match action {
             Action::Look => return self.look(),
             Action::Propose(_) => return,
-            Action::Lead { term } => {
-                let result = self.server.lead();
+            Action::Lead { term, instance } => {
+                let result = self.server.lead(instance);
                 if result.is_ok() {
                     self.move_address(true);
                 }
