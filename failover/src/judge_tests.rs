@@ -45,6 +45,10 @@ struct Host {
     connected: bool,
     fenced: bool,
     session: u64,
+    /// Its manager reads nothing until then.
+    stalls_until_ns: u64,
+    /// Its server is started again then.
+    starts_at_ns: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -63,6 +67,8 @@ struct World {
     /// What was taken when leadership was handed over, and to whom.
     handed: usize,
     faults: bool,
+    /// One fault in so many milliseconds.
+    every: u64,
 }
 
 fn address(host: &str) -> String {
@@ -83,9 +89,11 @@ impl World {
             connected: false,
             fenced: false,
             session: 0,
+            stalls_until_ns: 0,
+            starts_at_ns: u64::MAX,
         };
         let hosts = names.iter().map(host).collect();
-        Self { rng: Rng(seed), now_ns: 1, log: Vec::new(), proposed: VecDeque::new(), hosts, writes: 0, handed: 0, faults: true }
+        Self { rng: Rng(seed), now_ns: 1, log: Vec::new(), proposed: VecDeque::new(), hosts, writes: 0, handed: 0, faults: true, every: [40, 15, 6][(seed / 3 % 3) as usize] }
     }
 
     fn takes_writes(host: &Host) -> bool {
@@ -104,7 +112,14 @@ impl World {
     fn fault(&mut self) {
         let at = self.rng.below(self.hosts.len() as u64) as usize;
         let wall_ms = self.now_ns / 1_000_000;
-        match self.rng.below(9) {
+        match self.rng.below(11) {
+            9 => self.hosts[at].stalls_until_ns = self.now_ns + self.rng.below(60) * STEP_NS,
+            10 if self.hosts[at].server.alive => {
+                self.hosts[at].server.alive = false;
+                let instance = self.hosts[at].server.instance;
+                self.tell(at, &News::Server(Life::Over(instance, "killed".into())), 60);
+                self.hosts[at].starts_at_ns = self.now_ns + self.rng.below(6) * STEP_NS;
+            }
             0 | 1 if self.hosts[at].server.alive => {
                 self.hosts[at].server.alive = false;
                 let instance = self.hosts[at].server.instance;
@@ -147,7 +162,7 @@ impl World {
                 self.log.push(Entry::Switch { term, to, at_ms: wall_ms });
             }
             8 => {
-                let until_ms = Some(wall_ms + self.rng.below(300));
+                let until_ms = Some(wall_ms + self.rng.below(60));
                 self.log.push(Entry::Pause { until_ms, why: String::new(), at_ms: wall_ms });
             }
             _ => {}
@@ -280,21 +295,29 @@ impl World {
 
     fn step(&mut self) {
         self.now_ns += STEP_NS;
-        if self.faults && self.rng.one_in(40) {
+        if self.faults && self.rng.one_in(self.every) {
             self.fault();
         }
         for at in 0..self.hosts.len() {
-            if self.rng.one_in(if self.faults { 100 } else { 10 }) {
+            if self.rng.one_in(if self.faults { self.every * 2 } else { 10 }) && self.hosts[at].stalls_until_ns <= self.now_ns {
                 self.mend(at);
             }
             if !self.faults && self.rng.one_in(50) {
                 self.start_server(at);
             }
+            if self.hosts[at].starts_at_ns <= self.now_ns {
+                self.hosts[at].starts_at_ns = u64::MAX;
+                self.start_server(at);
+            }
             self.replicate(at);
-            self.drive(at);
+            if self.hosts[at].stalls_until_ns <= self.now_ns {
+                self.drive(at);
+            }
         }
         for about in 0..self.hosts.len() {
-            while let Some(place) = self.hosts[about].news.iter().position(|(at_ns, _, _)| *at_ns <= self.now_ns) {
+            let (now_ns, stalls) = (self.now_ns, self.hosts.iter().map(|host| host.stalls_until_ns).collect::<Vec<_>>());
+            let due = |(at_ns, to, _): &(u64, usize, News)| *at_ns <= now_ns && stalls[*to] <= now_ns;
+            while let Some(place) = self.hosts[about].news.iter().position(due) {
                 let (_, to, news) = self.hosts[about].news.remove(place).unwrap();
                 let name = self.hosts[about].name.clone();
                 let host = &mut self.hosts[to];

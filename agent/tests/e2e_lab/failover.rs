@@ -64,7 +64,7 @@ struct Managed {
 
 impl Managed {
     /// A server and a manager on each host; the first one leads.
-    fn up(hosts: u16, more: &str, setup: impl Fn(Setup) -> Setup) -> Option<Self> {
+    fn up(hosts: u16, more: &str, setup: impl FnOnce(Setup) -> Setup) -> Option<Self> {
         if !available() {
             return None;
         }
@@ -189,4 +189,162 @@ fn another_server_takes_over_when_the_leader_is_killed_and_the_former_one_follow
             assert!(of.say(1, &["switch", "h2"]).0);
         }
     }
+}
+
+/// Writes numbers to whoever takes them, and remembers those that were acknowledged.
+fn write_on(of: &Managed, from: u16, numbers: std::ops::Range<u32>) -> (Vec<u32>, Duration) {
+    let addresses: Vec<String> = (1..=of.hosts).map(|host| of.w.lab.ipv4(host, 0).to_string()).collect();
+    let (mut acknowledged, mut longest, mut at, mut last) = (Vec::new(), Duration::ZERO, 0, Instant::now());
+    let mut client = None;
+    for number in numbers {
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            assert!(Instant::now() < until, "nobody takes writes");
+            if client.is_none() {
+                at = (at + 1) % addresses.len();
+                client = Client::open(&of.w, from, &addresses[at]);
+            }
+            let reply = client.as_mut().and_then(|client: &mut Client| client.ask(&format!("SADD numbers {number}")).ok());
+            if reply.as_deref() == Some(":1") {
+                break;
+            }
+            client = None;
+        }
+        longest = longest.max(last.elapsed());
+        last = Instant::now();
+        acknowledged.push(number);
+    }
+    (acknowledged, longest)
+}
+
+#[test]
+fn leadership_is_handed_over_while_clients_write_and_no_write_is_lost() {
+    let Some(of) = Managed::up(3, "", |setup| setup) else { return };
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let acknowledged = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut all = Vec::new();
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let first = all.len() as u32;
+                all.extend(write_on(&of, 3, first..first + 50).0);
+            }
+            all
+        });
+        for to in [2, 3, 1, 2] {
+            let (ok, told) = of.say(1, &["switch", &format!("h{to}")]);
+            assert!(ok && told.contains(&format!("h{to} leads")) && told.contains("nothing is lost"), "{told}");
+            until("all others follow it", || (1..=3).all(|host| host == to || of.follows(host, to)));
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        writer.join().unwrap()
+    });
+    assert_eq!(of.ask(2, "SCARD numbers"), format!(":{}", acknowledged.len()));
+    let (ok, told) = of.say(1, &["switch", "h9"]);
+    assert!(!ok && told.contains("h9 takes no part"), "{told}");
+}
+
+#[test]
+fn in_a_pause_a_leader_that_is_restarted_leads_again_and_behind_it_another_one_does() {
+    let Some(mut of) = Managed::up(2, "", |setup| setup) else { return };
+    assert_eq!(of.ask(1, "SET kept 1"), "+OK");
+    assert!(of.say(2, &["pause", "--why", "kernel"]).0);
+    let (_, status) = of.say(1, &["status"]);
+    assert!(status.contains("paused until") && status.contains("kernel"), "{status}");
+    of.kill_server(1);
+    until("its end is known", || of.say(2, &["status", "--json"]).1.contains("\"server\":\"ended\""));
+    assert!(!of.takes_writes(2));
+    of.start_server(1);
+    until("it leads again", || of.takes_writes(1));
+    assert_eq!(of.ask(1, "GET kept"), "1", "of its own file");
+    assert!(!of.takes_writes(2));
+    until("the other one follows again", || of.follows(2, 1));
+    assert!(of.say(1, &["resume"]).0);
+    of.kill_server(1);
+    until("the other one leads", || of.takes_writes(2));
+    // A pause that ends by itself.
+    assert!(of.say(1, &["pause", "--for", "2s"]).0);
+    until("it is over", || !of.say(1, &["status"]).1.contains("paused"));
+    assert!(!of.say(1, &["resume"]).0, "it is not paused any more");
+}
+
+#[test]
+fn managers_and_agents_that_are_restarted_change_nothing_and_miss_nothing() {
+    let Some(mut of) = Managed::up(3, "", |setup| setup) else { return };
+    // The leader's manager dies: its server leads on, and comes back to it.
+    of.managers[0].take().unwrap().kill();
+    assert!(of.takes_writes(1));
+    of.managers[0] = Some(of.manager(1));
+    until("it is managed again", || of.say(2, &["status"]).1.matches("runs").count() == 3);
+    assert!(of.takes_writes(1));
+    // The agent of the leader's host is killed, and its server while nobody watches.
+    of.w.kill_agent(1);
+    of.kill_server(1);
+    of.w.start(1);
+    until("another one leads", || of.takes_writes(2) || of.takes_writes(3));
+    assert!(!(of.takes_writes(2) && of.takes_writes(3)));
+    let leader = if of.takes_writes(2) { 2 } else { 3 };
+    of.start_server(1);
+    until("the former one follows", || of.follows(1, leader));
+    // The manager of a follower dies, then the leader's server: the others go on without it.
+    let other = 5 - leader;
+    of.managers[usize::from(other) - 1].take().unwrap().kill();
+    of.kill_server(leader);
+    until("the one with a manager leads", || of.takes_writes(1));
+    of.start_server(leader);
+    until("it follows", || of.follows(leader, 1));
+}
+
+#[test]
+fn a_silent_host_is_replaced_only_if_its_fence_has_closed() {
+    for fenced in [true, false] {
+        let Some(pins) = crate::fence::Pins::new() else { return };
+        let lines = move |host: u16| if fenced { pins.config(host, "mode = \"acknowledged\"\ntimeout = \"100ms\"\n") } else { String::new() };
+        let Some(mut of) = Managed::up(3, "", |setup| setup.extra(lines)) else { return };
+        if fenced {
+            until("fences are promised", || (2..=3).all(|host| of.w.view(host, "h1").is_some_and(|h| h.fence.is_some())));
+        }
+        fide_lab::NETS.into_iter().for_each(|net| of.w.lab.cut(1, net, fide_lab::Cut::Silent).unwrap());
+        of.w.event(2, "h1 is silent", |event| event.cause == fide_wire::verdict::Cause::SilentHost && event.node == "h1");
+        if fenced {
+            until("another one leads", || of.takes_writes(2) || of.takes_writes(3));
+            until("the former one takes no writes, where nobody sees it", || of.ask(1, "SET probe 3").starts_with("-READONLY"));
+        } else {
+            until("it is said why nobody does", || of.log(2).contains("no fence"));
+            assert!(of.takes_writes(1) && !of.takes_writes(2) && !of.takes_writes(3));
+        }
+        fide_lab::NETS.into_iter().for_each(|net| of.w.lab.heal(1, net).unwrap());
+        let leader = if !fenced { 1 } else if of.takes_writes(2) { 2 } else { 3 };
+        if fenced {
+            crate::fence::fence(&of.w, 1, fide_wire::control::FenceOrder::Recover);
+        }
+        until("all follow one", || (1..=3).all(|host| host == leader || of.follows(host, leader)));
+        assert!((1..=3).all(|host| (host == leader) == of.takes_writes(host)));
+        of.kill_server(leader);
+        until("another one takes over", || (1..=3).any(|host| host != leader && of.takes_writes(host)));
+    }
+}
+
+#[test]
+fn an_address_moves_with_the_leader() {
+    let more = "[address]\nip = \"10.77.0.200/24\"\ninterface = \"net0\"\n";
+    let Some(mut of) = Managed::up(3, more, |setup| setup) else { return };
+    let vip = {
+        // Of the same network as the hosts.
+        let [a, b, c, _] = of.w.lab.ipv4(1, 0).octets();
+        format!("{a}.{b}.{c}.200")
+    };
+    let reached = |of: &Managed, host: u16| {
+        let mut client = Client::open(&of.w, host, &vip)?;
+        client.ask("SET through-address 1").ok().filter(|reply| reply == "+OK")
+    };
+    until("the leader is reached by it", || reached(&of, 3).is_some());
+    of.kill_server(1);
+    until("its successor is reached by it", || reached(&of, 3).is_some() && reached(&of, 1).is_some());
+    of.start_server(1);
+    let has = |of: &Managed, host: u16| {
+        let out = of.w.lab.command(host, "ip").unwrap().args(["-4", "address", "show"]).output().unwrap();
+        String::from_utf8_lossy(&out.stdout).contains(&vip)
+    };
+    until("one host has it", || (1..=3).filter(|host| has(&of, *host)).count() == 1);
+    assert!(!has(&of, 1));
 }
