@@ -53,7 +53,8 @@ impl Address {
     pub fn drop(&mut self) -> Result<(), String> {
         self.announce = None;
         match self.ip("delete") {
-            Err(why) if why.contains("Cannot assign requested address") => Ok(()), // it had it not
+            // It had it not; which words say so depends on the version of ip.
+            Err(why) if why.contains("Cannot assign requested address") || why.contains("not found") => Ok(()),
             other => other,
         }
     }
@@ -89,14 +90,23 @@ fn frame(mac: [u8; 6], ip: Ipv4Addr) -> [u8; 42] {
     frame
 }
 
-fn mac(interface: &str) -> io::Result<[u8; 6]> {
-    let text = std::fs::read_to_string(format!("/sys/class/net/{interface}/address"))?;
-    let bytes: Option<Vec<u8>> = text.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
-    bytes.and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| io::ErrorKind::InvalidData.into())
+fn mac(socket: &OwnedFd, interface: &str) -> io::Result<[u8; 6]> {
+    // SAFETY: zeros are a request; its name stays ended by one.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    let room = request.ifr_name.len() - 1;
+    for (to, from) in request.ifr_name[..room].iter_mut().zip(interface.bytes()) {
+        *to = from.cast_signed() as libc::c_char;
+    }
+    // SAFETY: a request that lives during the call.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR, &raw mut request) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call has filled it in.
+    let found = unsafe { request.ifr_ifru.ifru_hwaddr.sa_data };
+    Ok(std::array::from_fn(|at| found[at].cast_unsigned()))
 }
 
 fn announce(interface: &str, ip: Ipv4Addr) -> io::Result<()> {
-    let frame = frame(mac(interface)?, ip);
     let name = std::ffi::CString::new(interface)?;
     // SAFETY: a text that ends with a zero.
     let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
@@ -110,6 +120,7 @@ fn announce(interface: &str, ip: Ipv4Addr) -> io::Result<()> {
     }
     // SAFETY: it was opened here and belongs to nobody else.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let frame = frame(mac(&socket, interface)?, ip);
     // SAFETY: zeros are an address of this kind.
     let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     to.sll_family = libc::AF_PACKET as u16;

@@ -49,6 +49,8 @@ pub enum Action {
         /// Where that one is reached.
         address: String,
     },
+    /// Another host leads, and has what moves with the leader; the server itself cannot be told anything now.
+    Yield,
     /// The server takes no writes.
     Close,
     /// The server takes no writes until the one there has all of them, or this fails.
@@ -123,6 +125,8 @@ pub struct Judge {
     may_lead: Option<(u64, String)>,
     /// The term in which it must not lead again.
     broken: Option<u64>,
+    /// The term in which [`Action::Yield`] was said.
+    yielded: Option<u64>,
     now_ns: u64,
     wall_ms: u64,
     actions: Vec<Action>,
@@ -154,6 +158,7 @@ impl Judge {
             candidate: None,
             may_lead: None,
             broken: None,
+            yielded: None,
             now_ns: 0,
             wall_ms: 0,
             actions: Vec::new(),
@@ -380,10 +385,17 @@ impl Judge {
             }
             return;
         }
-        let (term, Ok(report)) = (self.course.term, self.report.clone()) else { return };
         if !self.current {
             return;
         }
+        let term = self.course.term;
+        let Ok(report) = self.report.clone() else {
+            if self.course.leader.is_some() && !self.leads() && self.yielded != Some(term) {
+                self.yielded = Some(term);
+                self.actions.push(Action::Yield);
+            }
+            return;
+        };
         if self.leads() {
             self.direct_leader(term, &report);
             return;

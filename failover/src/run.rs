@@ -351,6 +351,7 @@ impl Manager {
     }
 
     fn event(&mut self, event: &Event) -> anyhow::Result<()> {
+        tracing::debug!("{event:?}");
         match event {
             Event::Failure(verdict) | Event::Confirmed(verdict) => self.verdict(verdict),
             Event::Monitored(verdict) => {

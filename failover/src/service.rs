@@ -116,6 +116,7 @@ impl Worker {
         let (done, program) = match action {
             Action::Look => return self.look(),
             Action::Propose(_) => return,
+            Action::Yield => return self.move_address(false),
             Action::Lead { term, instance } => {
                 let result = self.server.lead(instance);
                 if result.is_ok() {

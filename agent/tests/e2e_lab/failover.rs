@@ -348,3 +348,15 @@ fn an_address_moves_with_the_leader() {
     until("one host has it", || (1..=3).filter(|host| has(&of, *host)).count() == 1);
     assert!(!has(&of, 1));
 }
+
+impl Drop for Managed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            (1..=self.hosts).for_each(|host| {
+                println!("---- manager of h{host}\n{}", self.log(host));
+                let order = fide_wire::control::GroupOrder::Status;
+                println!("{:?}", self.w.ask(host, &fide_wire::control::Request::Group { order }));
+            });
+        }
+    }
+}
