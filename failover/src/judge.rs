@@ -127,6 +127,8 @@ pub struct Judge {
     broken: Option<u64>,
     /// The term in which [`Action::Yield`] was said.
     yielded: Option<u64>,
+    /// When this host learned that a term's leader had ended.
+    over_at: Option<(u64, u64)>,
     now_ns: u64,
     wall_ms: u64,
     actions: Vec<Action>,
@@ -159,6 +161,7 @@ impl Judge {
             may_lead: None,
             broken: None,
             yielded: None,
+            over_at: None,
             now_ns: 0,
             wall_ms: 0,
             actions: Vec::new(),
@@ -244,11 +247,12 @@ impl Judge {
     /// How this host's server is.
     pub fn handle_report(&mut self, report: Result<Report, String>) {
         if let Ok(report) = &report
-            && report.in_sync
+            && let Some(ago) = report.synced_ago
             && let Some(leader) = self.course.leader.as_ref().and_then(|leader| self.course.hosts.get(leader))
             && report.follows.as_ref() == Some(leader)
         {
-            self.in_sync = Some((self.course.term, self.now_ns));
+            let at_ns = self.now_ns.saturating_sub(ago.as_nanos() as u64);
+            self.in_sync = Some((self.course.term, at_ns));
         }
         (self.report, self.report_at_ns) = (report, self.now_ns);
         self.step();
@@ -289,6 +293,13 @@ impl Judge {
 
     /// What is known of a host's server.
     pub fn handle_server(&mut self, host: &str, life: Life) {
+        let term = self.course.term;
+        if matches!(life, Life::Over(..))
+            && self.course.leader.as_deref() == Some(host)
+            && self.over_at.is_none_or(|(of, _)| of != term)
+        {
+            self.over_at = Some((term, self.now_ns));
+        }
         self.lives.insert(host.into(), life);
         self.step();
     }
@@ -536,6 +547,8 @@ impl Judge {
                     offer.unable.clone_from(why);
                 }
                 (offer.position, offer.primary, offer.has_data) = (report.position, report.primary, report.has_data);
+                // A pause may lie between the leader's end and the choice.
+                let since_ns = self.over_at.filter(|(of, _)| *of == term).map_or(since_ns, |(_, at_ns)| since_ns.min(at_ns));
                 offer.fresh = term > 0
                     && !report.primary
                     && self.in_sync.is_some_and(|(of, at_ns)| of == term && at_ns + STALE_AFTER_NS >= since_ns);

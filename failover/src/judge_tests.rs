@@ -93,7 +93,17 @@ impl World {
             starts_at_ns: u64::MAX,
         };
         let hosts = names.iter().map(host).collect();
-        Self { rng: Rng(seed), now_ns: 1, log: Vec::new(), proposed: VecDeque::new(), hosts, writes: 0, handed: 0, faults: true, every: [40, 15, 6][(seed / 3 % 3) as usize] }
+        Self {
+            rng: Rng(seed),
+            now_ns: 1,
+            log: Vec::new(),
+            proposed: VecDeque::new(),
+            hosts,
+            writes: 0,
+            handed: 0,
+            faults: true,
+            every: [40, 15, 6][(seed / 3 % 3) as usize],
+        }
     }
 
     fn takes_writes(host: &Host) -> bool {
@@ -244,7 +254,7 @@ impl World {
             instance: server.instance.to_string(),
             primary: server.primary,
             follows: server.follows.clone(),
-            in_sync,
+            synced_ago: in_sync.then_some(std::time::Duration::ZERO),
             position: server.data.len() as u64,
             has_data: !server.data.is_empty(),
             usable: Ok(()),

@@ -112,7 +112,13 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         Command::Run => {
             let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-            tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).without_time().with_ansi(false).with_target(false).init();
+            tracing_subscriber::fmt()
+                .with_env_filter(filter)
+                .with_writer(std::io::stderr)
+                .without_time()
+                .with_ansi(false)
+                .with_target(false)
+                .init();
             let stop = Arc::new(AtomicBool::new(false));
             for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
                 signal_hook::flag::register(signal, stop.clone())?;

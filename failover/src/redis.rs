@@ -132,7 +132,12 @@ fn report(info: &HashMap<String, String>, unwritten: &str) -> Report {
     Report {
         instance: info.get("run_id").cloned().unwrap_or_default(),
         primary,
-        in_sync: follows.is_some() && is("master_link_status", "up") && usable.is_ok(),
+        synced_ago: match info.get("master_link_down_since_seconds").map(|ago| ago.parse::<u64>()) {
+            _ if usable.is_err() => None,
+            None if is("master_link_status", "up") => Some(Duration::ZERO),
+            Some(Ok(ago)) => Some(Duration::from_secs(ago)),
+            _ => None, // -1: its link to this one was never up
+        },
         follows,
         position: number(info, if primary { "master_repl_offset" } else { "slave_repl_offset" }),
         has_data: info.keys().any(|key| key.starts_with("db") && key[2..].bytes().all(|b| b.is_ascii_digit())),
@@ -243,10 +248,15 @@ mod tests {
         let info = "role:slave\nmaster_host:10.0.0.1\nmaster_port:6379\nmaster_link_status:up\nmaster_sync_in_progress:0\nloading:0\n\
                     slave_repl_offset:42\nmaster_repl_offset:43\nrun_id:x\ndb0:keys=1,expires=0";
         let of = report(&read(info), "");
-        assert_eq!((of.primary, of.in_sync, of.position, of.has_data), (false, true, 42, true));
+        assert_eq!((of.primary, of.synced_ago, of.position, of.has_data), (false, Some(Duration::ZERO), 42, true));
+        let since = |seconds: &str| {
+            let down = format!("master_link_status:down\nmaster_link_down_since_seconds:{seconds}");
+            report(&read(&info.replace("master_link_status:up", &down)), "").synced_ago
+        };
+        assert_eq!((since("3"), since("-1")), (Some(Duration::from_secs(3)), None));
         assert_eq!(of.follows.as_deref(), Some("10.0.0.1:6379"));
         let syncs = report(&read(&info.replace("sync_in_progress:0", "sync_in_progress:1")), "");
-        assert!(!syncs.in_sync && syncs.usable.is_err());
+        assert!(syncs.synced_ago.is_none() && syncs.usable.is_err());
     }
 
     #[test]

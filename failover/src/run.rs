@@ -328,6 +328,7 @@ impl Manager {
         let term = self.judge.course().term;
         let count = self.judge.course().history.len();
         let Some(read) = Entry::read(&entry.bytes) else { return Ok(()) };
+        tracing::debug!("{read:?}");
         let was_current = self.judge.is_current();
         self.judge.handle_entry(&read, own);
         let course = self.judge.course();
@@ -420,6 +421,7 @@ impl Manager {
             self.kept = kept;
         }
         while let Some(action) = self.judge.poll_action() {
+            tracing::debug!("{action:?}");
             match action {
                 Action::Propose(entry) => {
                     // What is not taken is proposed again in a moment.

@@ -1,5 +1,7 @@
 //! What a server must be able to do to be one of several of which one leads.
 
+use std::time::Duration;
+
 /// How a server is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
@@ -9,8 +11,8 @@ pub struct Report {
     pub primary: bool,
     /// The server that it follows, as other hosts reach that one.
     pub follows: Option<String>,
-    /// Its link to that one is up, and it has all that came.
-    pub in_sync: bool,
+    /// How long ago it last had all that came from that one; absent: it never had.
+    pub synced_ago: Option<Duration>,
     /// How much of the stream of writes it has.
     pub position: u64,
     /// It has any data.
