@@ -230,12 +230,20 @@ fn leadership_is_handed_over_while_clients_write_and_no_write_is_lost() {
             }
             all
         });
+        // Also where something fails.
+        struct Stops<'a>(&'a std::sync::atomic::AtomicBool);
+        impl Drop for Stops<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+            }
+        }
+        let stops = Stops(&stop);
         for to in [2, 3, 1, 2] {
             let (ok, told) = of.say(1, &["switch", &format!("h{to}")]);
             assert!(ok && told.contains(&format!("h{to} leads")) && told.contains("nothing is lost"), "{told}");
             until("all others follow it", || (1..=3).all(|host| host == to || of.follows(host, to)));
         }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        drop(stops);
         writer.join().unwrap()
     });
     assert_eq!(of.ask(2, "SCARD numbers"), format!(":{}", acknowledged.len()));
