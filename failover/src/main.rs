@@ -26,7 +26,7 @@ mod run;
 mod server;
 mod service;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -93,6 +93,25 @@ enum Command {
         #[arg(long, required = true)]
         force: bool,
     },
+    /// Shell completions
+    Completions {
+        /// For which shell
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
+    /// The manual page
+    Man,
+}
+
+/// What needs no configuration.
+fn print(command: &Command) -> std::io::Result<bool> {
+    let mut out = std::io::stdout();
+    match command {
+        Command::Man => clap_mangen::Man::new(Cli::command()).section("8").render(&mut out)?,
+        Command::Completions { shell } => clap_complete::generate(*shell, &mut Cli::command(), "fide-failover", &mut out),
+        _ => return Ok(false),
+    }
+    Ok(true)
 }
 
 fn main() -> ExitCode {
@@ -107,6 +126,9 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> anyhow::Result<()> {
+    if print(&cli.command)? {
+        return Ok(());
+    }
     let config = config::Config::load(&cli.config)?;
     let operator = || operator::Operator::new(config.clone(), cli.socket.clone());
     match cli.command {
@@ -132,5 +154,6 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Pause { time, why } => operator().pause(time, why),
         Command::Resume => operator().resume(),
         Command::Lead { host, force: _ } => operator().lead(&host),
+        Command::Completions { .. } | Command::Man => Ok(()), // printed above
     }
 }
