@@ -17,6 +17,7 @@ pub mod consensus;
 pub mod crash;
 pub mod demo;
 pub mod detect;
+pub mod failover;
 pub mod heartbeats;
 pub mod jitter;
 pub mod load;

@@ -1,7 +1,7 @@
 //! The commands and helper processes of this crate without the rest of `fide`, for its own tests.
 
 use clap::{Parser, Subcommand};
-use fide_bench::{Helper, Outcome, consensus, demo, detect, jitter, redis, safetimer, ui::Ui};
+use fide_bench::{Helper, Outcome, consensus, demo, detect, failover, jitter, redis, safetimer, ui::Ui};
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
@@ -26,6 +26,8 @@ enum Command {
     /// How long groups take to decide
     Consensus(consensus::Args),
     Redis(redis::Args),
+    /// A Redis pair whose leader is killed: `fide-failover` beside Redis Sentinel
+    Failover(failover::Args),
     /// Never wrong about the living
     Safetimer(safetimer::Args),
     #[command(flatten)]
@@ -40,6 +42,7 @@ fn run(cli: &Cli) -> Outcome {
         Command::Jitter(args) => jitter::run(args, &ui()?),
         Command::Consensus(args) => consensus::run(args, &ui()?),
         Command::Redis(args) => redis::run(args, &ui()?),
+        Command::Failover(args) => failover::run(args, &ui()?),
         Command::Safetimer(args) => safetimer::run(args, &ui()?),
         Command::Helper(helper) => helper.run().map(|()| true),
     }

@@ -255,10 +255,11 @@ struct Measured {
 
 /// The servers; their processes end with it.
 #[derive(Default)]
-struct Servers(Vec<(u16, u16, Child)>);
+pub(crate) struct Servers(pub Vec<(u16, u16, Child)>);
 
 impl Servers {
-    fn end(&mut self, host: u16, port: u16) -> Option<u64> {
+    /// Kills one, and says when.
+    pub(crate) fn end(&mut self, host: u16, port: u16) -> Option<u64> {
         let at = self.0.iter().position(|(h, p, _)| (*h, *p) == (host, port))?;
         let (_, _, mut child) = self.0.swap_remove(at);
         let killed_ns = sys::now_ns();
@@ -383,8 +384,21 @@ fn kill_leader(rig: &Rig, args: &Args, servers: &mut Servers, module: &std::path
     })?;
     let leader = leader.context("no server leads")?;
     let client = if leader == 1 { 2 } else { 1 };
-    let addresses: Vec<String> =
-        (1..=args.replicas).map(|host| SocketAddr::from((rig.lab().ipv4(host, 0), GROUP)).to_string()).collect();
+    let took = unavailable(rig, servers, (leader, client, GROUP), 1..=args.replicas, kill)?;
+    start_member(rig, servers, leader, module)?;
+    wait_until_in_sync(rig, leader, ui)?;
+    Ok(took)
+}
+
+/// From `kill -9` of a leader's server to the first answer to a write that a client began after it. The client tries each of these hosts in turn.
+pub(crate) fn unavailable(
+    rig: &Rig,
+    servers: &mut Servers,
+    (leader, client, port): (u16, u16, u16),
+    hosts: std::ops::RangeInclusive<u16>,
+    kill: u32,
+) -> Result<u64> {
+    let addresses: Vec<String> = hosts.map(|host| SocketAddr::from((rig.lab().ipv4(host, 0), port)).to_string()).collect();
     let mut command = rig.helper(client, ROLE)?;
     command.arg("--address").arg(addresses.join(","));
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start a helper")?;
@@ -393,7 +407,7 @@ fn kill_leader(rig: &Rig, args: &Args, servers: &mut Servers, module: &std::path
         ensure!(lines.next().transpose()?.as_deref() == Some("ready"), "a client on h{client} did not become ready");
         lines.next().transpose()?.context("no write was answered")?;
         std::thread::sleep(Duration::from_micros(20_000 + u64::from(kill) * 7_919 % 5_000));
-        let killed_ns = servers.end(leader, GROUP).context("the leading server is not known")?;
+        let killed_ns = servers.end(leader, port).context("the leading server is not known")?;
         for line in lines.by_ref() {
             let line = line?;
             let (begun, answered) = line.split_once(' ').context("a helper recorded nonsense")?;
@@ -406,10 +420,7 @@ fn kill_leader(rig: &Rig, args: &Args, servers: &mut Servers, module: &std::path
     drop(child.stdin.take());
     let _ = child.kill();
     let _ = child.wait();
-    let took = measured?;
-    start_member(rig, servers, leader, module)?;
-    wait_until_in_sync(rig, leader, ui)?;
-    Ok(took)
+    measured
 }
 
 fn start_member(rig: &Rig, servers: &mut Servers, host: u16, module: &std::path::Path) -> Result<()> {
@@ -446,7 +457,7 @@ fn start(rig: &Rig, servers: &mut Servers, host: u16, port: u16, more: &[String]
 }
 
 /// The answer to one line, as it comes.
-fn ask(rig: &Rig, host: u16, port: u16, line: &str) -> Result<String> {
+pub(crate) fn ask(rig: &Rig, host: u16, port: u16, line: &str) -> Result<String> {
     rig.lab().in_host(host, || -> Result<String> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
         stream.set_read_timeout(Some(Duration::from_secs(2)))?;
@@ -465,7 +476,7 @@ fn wait_until_in_sync(rig: &Rig, host: u16, ui: &Ui) -> Result<()> {
     })
 }
 
-fn until(ui: &Ui, what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
+pub(crate) fn until(ui: &Ui, what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     while !holds()? {
         ui.check()?;

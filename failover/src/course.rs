@@ -301,14 +301,10 @@ impl Course {
             .filter_map(|(rank, host)| self.bids.get(host).map(|offer| (rank, host, offer)))
             .filter(|(_, _, offer)| offer.unable.is_empty())
             .collect();
-        let best = |key: &dyn Fn(&Offer) -> (bool, u64, bool, bool, bool, u64)| {
-            able.iter()
-                .max_by_key(|(rank, _, offer)| (key(offer), std::cmp::Reverse(*rank)))
-                .map(|(_, host, offer)| (*host, *offer))
-        };
-        if able.iter().any(|(_, _, offer)| offer.fresh) {
-            let (host, _) = best(&|offer| (offer.fresh, 0, false, false, false, offer.position)).ok_or("nobody")?;
-            return Ok(host.clone());
+        let rank = |rank: &usize| std::cmp::Reverse(*rank);
+        let fresh = able.iter().filter(|(_, _, offer)| offer.fresh);
+        if let Some((_, host, _)) = fresh.max_by_key(|(at, _, offer)| (offer.position, rank(at))) {
+            return Ok((*host).clone());
         }
         let why = |host: &String| match self.bids.get(host) {
             Some(offer) if !offer.unable.is_empty() => format!("{host}: {}", offer.unable),
@@ -334,8 +330,11 @@ impl Course {
         if let [one, two, ..] = primaries[..] {
             return Err(format!("{one} and {two} both take writes and have data"));
         }
-        best(&|offer| (offer.primary && offer.has_data, 0, offer.has_data, offer.primary, false, offer.position))
-            .map(|(host, _)| host.clone())
+        able.iter()
+            .max_by_key(|(at, _, offer)| {
+                (offer.primary && offer.has_data, offer.has_data, offer.primary, offer.position, rank(at))
+            })
+            .map(|(_, host, _)| (*host).clone())
             .ok_or_else(all)
     }
 }

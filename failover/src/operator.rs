@@ -176,7 +176,7 @@ impl Operator {
             let why = if pause.why.is_empty() { String::new() } else { format!(" ({})", pause.why) };
             println!("paused {until}{why}: nobody takes over");
         }
-        println!("{:<16} {:<8} {:<12} {:<8} {}", "HOST", "ROLE", "SERVER", "MANAGER", "ADDRESS");
+        println!("{:<16} {:<8} {:<12} {:<8} ADDRESS", "HOST", "ROLE", "SERVER", "MANAGER");
         for (host, leads, server, manager, address) in rows {
             let role = if leads { "leads" } else { "follows" };
             println!("{host:<16} {role:<8} {server:<12} {:<8} {address}", if manager { "runs" } else { "missing" });

@@ -309,9 +309,9 @@ fn a_silent_host_is_replaced_only_if_its_fence_has_closed() {
     for fenced in [true, false] {
         let Some(pins) = crate::fence::Pins::new() else { return };
         let lines = move |host: u16| {
-            if fenced { pins.config(host, "mode = \"acknowledged\"\ntimeout = \"100ms\"\n") } else { String::new() }
+            if fenced { pins.config(host, "mode = \"acknowledged\"\ntimeout = \"300ms\"\n") } else { String::new() }
         };
-        let Some(mut of) = Managed::up(3, "", |setup| setup.extra(lines)) else { return };
+        let Some(mut of) = Managed::up(3, "", |setup| setup.extra(lines).alone()) else { return };
         if fenced {
             until("fences are promised", || (2..=3).all(|host| of.w.view(host, "h1").is_some_and(|h| h.fence.is_some())));
         }

@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Kind};
 use clap::{Args, Subcommand};
 use fide_bench::ui::{Interrupted, Ui};
-use fide_bench::{Helper, consensus, detect, jitter, redis, safetimer};
+use fide_bench::{Helper, consensus, detect, failover, jitter, redis, safetimer};
 use fide_lab::LabError;
 use std::process::ExitCode;
 
@@ -27,6 +27,8 @@ pub enum BenchCommand {
     Consensus(consensus::Args),
     /// Real Redis servers: alone, replicated as usual, and as a group; and when the leading one is killed
     Redis(redis::Args),
+    /// A Redis pair whose leader is killed: `fide-failover` beside Redis Sentinel
+    Failover(failover::Args),
     /// That a delay on either side makes no verdict wrong (SafeTimer, Table 1), and what the fence costs
     Safetimer(safetimer::Args),
 }
@@ -39,6 +41,7 @@ pub fn run(context: &Context, args: &BenchArgs) -> Result<ExitCode, Failure> {
         BenchCommand::Jitter(args) => jitter::run(args, &ui),
         BenchCommand::Consensus(args) => consensus::run(args, &ui),
         BenchCommand::Redis(args) => redis::run(args, &ui),
+        BenchCommand::Failover(args) => failover::run(args, &ui),
         BenchCommand::Safetimer(args) => safetimer::run(args, &ui),
     }))
 }
