@@ -119,8 +119,8 @@ pub struct Judge {
     /// When something was proposed that waits for its entry.
     proposed_at_ns: Option<u64>,
     handing: Option<u64>,
-    /// The instance that was offered for the next term.
-    candidate: Option<String>,
+    /// The instance that was offered, and for the term behind which one.
+    candidate: Option<(u64, String)>,
     /// This host's server may begin to lead: in which term, and which instance.
     may_lead: Option<(u64, String)>,
     /// The term in which it must not lead again.
@@ -196,9 +196,10 @@ impl Judge {
         self.wall_ms = wall_ms;
     }
 
-    /// This host takes part, for the first time or again. Entries up to its own are those that were there before.
+    /// This host takes part, for the first time or again, and reads all entries, from the first one on. Those up to its own were there before.
     pub fn begin(&mut self, session: u64, address: &str) {
         self.session = session;
+        self.course = Course::default();
         self.propose(Entry::Here { host: self.me.clone(), address: address.into(), session });
     }
 
@@ -211,14 +212,15 @@ impl Judge {
         }
         if self.course.term != term {
             (self.choosing, self.handing) = (None, None);
-            let instance = self.candidate.take().or_else(|| self.report.as_ref().ok().map(|report| report.instance.clone()));
+            let offered = self.candidate.as_ref().filter(|(of, _)| *of == term).map(|(_, instance)| instance.clone());
+            let instance = offered.or_else(|| self.report.as_ref().ok().map(|report| report.instance.clone()));
             // What was read of the past says nothing of the server as it is now.
             self.may_lead = instance.filter(|_| self.current && self.leads()).map(|instance| (self.course.term, instance));
         }
         if let (Entry::Switch { to, .. }, Ok(report)) = (entry, &self.report)
             && *to == self.me
         {
-            self.candidate = Some(report.instance.clone());
+            self.candidate = Some((self.course.term, report.instance.clone()));
         }
         if own {
             self.proposed_at_ns = None;
@@ -336,8 +338,8 @@ impl Judge {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<u64> {
         let choice = self.choosing.map(|(_, since_ns)| {
-            let after = |count: u64| since_ns + count * BID_WAIT_NS;
-            (1..).map(after).find(|at_ns| *at_ns > self.now_ns).unwrap_or(u64::MAX)
+            let over = self.now_ns.saturating_sub(since_ns) / BID_WAIT_NS;
+            since_ns + (over + 1) * BID_WAIT_NS
         });
         let again = self.proposed_at_ns.map(|at_ns| at_ns + AGAIN_NS);
         let retry = (self.retry_at_ns > self.now_ns).then_some(self.retry_at_ns);
@@ -456,7 +458,7 @@ impl Judge {
         } else if let Some(Life::Alive(process)) = self.lives.get(&self.me).cloned()
             && report.usable.is_ok()
         {
-            self.candidate = Some(report.instance.clone());
+            self.candidate = Some((term, report.instance.clone()));
             let why = "its server was restarted in a pause".into();
             self.propose(Entry::Take { term, host, process, force: false, why, at_ms });
         }
@@ -530,7 +532,7 @@ impl Judge {
         };
         if self.course.bids.get(&self.me).is_none_or(differs) {
             if self.proposed_at_ns.is_none() {
-                self.candidate = self.report.as_ref().ok().map(|report| report.instance.clone());
+                self.candidate = self.report.as_ref().ok().map(|report| (term, report.instance.clone()));
                 self.propose(Entry::Bid { term, host: self.me.clone(), why: over, offer });
             }
             return;

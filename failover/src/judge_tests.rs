@@ -398,9 +398,6 @@ impl World {
             if host.connected
                 && let Some(entry) = self.log.get(host.read)
             {
-                if host.read == 0 {
-                    judge.handle_snapshot(Course::default());
-                }
                 host.read += 1;
                 let own = matches!(entry, Entry::Bid { host: by, .. } | Entry::Here { host: by, .. } if *by == host.name);
                 judge.handle_entry(entry, own);

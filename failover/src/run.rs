@@ -131,7 +131,7 @@ impl Manager {
                 self.link = None;
                 self.judge.handle_disconnected();
             }
-            self.act()?;
+            self.act();
         }
         if let Some(link) = &self.link {
             _ = link.client.quit();
@@ -413,13 +413,7 @@ impl Manager {
 
     // ---- what follows -----------------------------------------------------------------------------------------------
 
-    fn act(&mut self) -> anyhow::Result<()> {
-        // A term that this host has taken part in is never forgotten, whatever happens next.
-        let kept = self.judge.kept();
-        if kept != self.kept {
-            save(&self.config, &kept)?;
-            self.kept = kept;
-        }
+    fn act(&mut self) {
         while let Some(action) = self.judge.poll_action() {
             tracing::debug!("{action:?}");
             match action {
@@ -437,11 +431,18 @@ impl Manager {
         while let Some(why) = self.told.pop_front() {
             tracing::warn!("cannot propose: {why}");
         }
+        // Of use only when all agents have ended; the disk is not waited for before the server is told.
+        let kept = self.judge.kept();
+        if kept != self.kept {
+            if let Err(e) = save(&self.config, &kept) {
+                tracing::warn!("{e:#}: should all agents end at once, this host will not know who led last");
+            }
+            self.kept = kept;
+        }
         let waits = self.judge.waits_for();
         if self.judge.is_current() && !waits.is_empty() && self.judge.course().over.is_empty() {
             self.say(2, format!("nobody leads: {waits}"));
         }
-        Ok(())
     }
 }
 
