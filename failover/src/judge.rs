@@ -570,8 +570,13 @@ impl Judge {
         if self.proposed_at_ns.is_some() || !self.course.bids.contains_key(&self.me) {
             return;
         }
-        let living: Vec<&String> =
-            self.hosts.iter().filter(|host| !self.gone.contains(*host) || self.course.bids.contains_key(*host)).collect();
+        // Whose server has just ended has nothing to offer that a server that followed it has not.
+        let has_fresh = self.course.bids.values().any(|offer| offer.fresh && offer.unable.is_empty());
+        let answers = |host: &&String| match self.course.leader.as_ref() {
+            Some(leader) if has_fresh && leader == *host => false,
+            _ => !self.gone.contains(*host) || self.course.bids.contains_key(*host),
+        };
+        let living: Vec<&String> = self.hosts.iter().filter(answers).collect();
         let rank = living.iter().position(|host| **host == self.me).unwrap_or(living.len()) as u64;
         let complete = living.iter().all(|host| self.course.bids.contains_key(*host));
         let waits = rank + u64::from(!complete);

@@ -212,8 +212,12 @@ impl Server for Redis {
     }
 
     fn hand(&mut self, address: &str) -> Result<(), String> {
-        if follower(&self.info()?, address).is_none() {
-            return Err(format!("{address} does not follow it"));
+        let until = Instant::now() + HAND_MAX;
+        while follower(&self.info()?, address).is_none() {
+            if Instant::now() >= until {
+                return Err(format!("{address} does not follow it"));
+            }
+            std::thread::sleep(Duration::from_millis(20));
         }
         // Should this manager end meanwhile, the server takes writes again by itself.
         let pause = (HAND_MAX * 4).as_millis().to_string();

@@ -294,6 +294,7 @@ impl Manager {
                     self.judge.handle_report(report);
                 }
                 Said::Done(done) => {
+                    tracing::debug!("{} {done:?}", fide_client::monotonic_ns() / 1000);
                     if let Some(why) = done.failure() {
                         tracing::warn!("{why}");
                     }
@@ -328,7 +329,7 @@ impl Manager {
         let term = self.judge.course().term;
         let count = self.judge.course().history.len();
         let Some(read) = Entry::read(&entry.bytes) else { return Ok(()) };
-        tracing::debug!("{read:?}");
+        tracing::debug!("{} {read:?}", fide_client::monotonic_ns() / 1000);
         let was_current = self.judge.is_current();
         self.judge.handle_entry(&read, own);
         let course = self.judge.course();
@@ -352,7 +353,7 @@ impl Manager {
     }
 
     fn event(&mut self, event: &Event) -> anyhow::Result<()> {
-        tracing::debug!("{event:?}");
+        tracing::debug!("{} {event:?}", fide_client::monotonic_ns() / 1000);
         match event {
             Event::Failure(verdict) | Event::Confirmed(verdict) => self.verdict(verdict),
             Event::Monitored(verdict) => {
@@ -415,7 +416,7 @@ impl Manager {
 
     fn act(&mut self) {
         while let Some(action) = self.judge.poll_action() {
-            tracing::debug!("{action:?}");
+            tracing::debug!("{} {action:?}", fide_client::monotonic_ns() / 1000);
             match action {
                 Action::Propose(entry) => {
                     // What is not taken is proposed again in a moment.

@@ -369,7 +369,7 @@ fn an_address_moves_with_the_leader() {
 
 impl Drop for Managed {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if std::thread::panicking() || std::env::var_os("FIDE_TEST_LOGS").is_some() {
             (1..=self.hosts).for_each(|host| {
                 println!("---- manager of h{host}\n{}", self.log(host));
                 let order = fide_wire::control::GroupOrder::Status;
