@@ -11,6 +11,7 @@
 //! [`Command`]s and hears from it by [`Happened`].
 
 mod groups;
+mod others;
 mod tables;
 
 use crate::answerers::{self, Answerer, Answerers};
@@ -30,34 +31,30 @@ use crate::watchlist::{Joining, Origin, Watched, Watchlist};
 use crate::words;
 use crossbeam_channel::{Receiver as Channel, Sender};
 use fide_lane::{
-    AnswerKind, Breach, Calibration, Config as CalibrationConfig, DropCounters, Lane, Pacer, PathMode, Prober, SendError,
-    SendOutcome,
+    AnswerKind, Breach, Config as CalibrationConfig, DropCounters, Lane, Pacer, PathMode, Prober, SendError, SendOutcome,
 };
-use fide_proto::detector::{
-    self, Action, AppState, Detector, PathArrival, ProbeResult, Progress, Seen, Taken, Verdict, progress::Finding,
-};
-use fide_proto::node::Tables;
-use fide_proto::node::introductions::Introductions;
-use fide_proto::node::table::Owner;
+use fide_proto::detector::{self, AppState, PathArrival, ProbeResult, Progress, progress::Finding};
+use fide_proto::node::Node;
+use fide_proto::node::directory::Facts;
 use fide_proto::services::groups::Groups;
 use fide_wire::control::{ErrorCode, HistoryEvent, Refused, Reply, TargetState};
 use fide_wire::event::{Record, RecordKind};
-use fide_wire::frame::introduction::{Answer, Hello};
-use fide_wire::frame::table::Row;
+use fide_wire::frame::introduction::Introduction;
+use fide_wire::frame::table::{HOST_ROW, Row};
 use fide_wire::level::FORGOTTEN_EVENT_CODE;
 use fide_wire::mac::Keyring;
 use fide_wire::marks::Marks;
-use fide_wire::packet::{Announce, AnnouncedAnswer, BODY_MAX, Header, Kind, Notice, PACKET_MAX, Packet, ReportEntry};
+use fide_wire::packet::{BODY_MAX, Header, Kind, Notice, PACKET_MAX, Packet, ReportEntry};
 use fide_wire::verdict::{
     Barrier, BarrierBy, Cause, Confirmers, Contract, Evidence, FenceMode, FencedWhy, Grade, ProgressSource, VerdictId,
 };
 use fide_wire::{PATHS, SLOTS};
-use fide_xdp::Used;
 use fide_xdp::layout::QUEUES;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
+use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, OwnedFd};
-use tables::{Came, Interests};
+use tables::Interests;
 
 pub(crate) use tables::INTERESTS_FROM;
 
@@ -178,10 +175,6 @@ const OWED_AGAIN_NS: u64 = 50_000_000;
 
 /// How often announcements and path reports leave.
 const HOUSEKEEPING_NS: u64 = 1_000_000_000;
-/// Hellos are answered together that come within so long: a cluster that starts at once sends many.
-const ANSWERS_WAIT_NS: u64 = 500_000;
-/// Hellos that one announcement answers: it must fit a packet.
-const ANSWERS_AT_ONCE: usize = 16;
 /// Hosts that nobody doubts and that are asked in one second.
 const TRIED_AT_ONCE: usize = 8;
 /// For so long after a frame with our MAC has come others are told of it.
@@ -264,16 +257,11 @@ pub struct Core {
     drops: DropCounters,
     drops_seen: [u64; PATHS],
     pacer: Pacer,
-    detector: Detector,
-    /// This host's table and those of others.
-    pub(crate) tables: Tables,
+    /// This host's part in the cluster: who lives, what runs where, who is silent.
+    pub(crate) node: Node,
     interests: Interests,
     /// When processes that a former agent watched for its configuration, and this one does not, are let go.
     unclaimed_at: u64,
-    /// Hosts whose whole table was known here once.
-    whole: BTreeSet<u32>,
-    /// Up to which version a former agent has told of each host's ends, and of which table.
-    seen_before: BTreeMap<u32, (u64, u64)>,
     /// Of the processes of this host.
     pub(crate) progress: Progress,
     /// How fast the progress of each user's processes changes.
@@ -302,10 +290,6 @@ pub struct Core {
     own_mac_ns: [u64; PATHS],
     pub(crate) unwanted: unwanted::Watch,
     monitored_by: BTreeMap<(u32, u32), u32>,
-    /// Which hosts have shown that they live.
-    introductions: Introductions,
-    /// When those that asked are answered.
-    introduce_at: u64,
     /// Hosts that announced a life older than one that was seen: the newest life that is over, and when they were heard.
     outdated: BTreeMap<u32, (u32, u64, bool)>,
     /// Nothing that ran in former lives goes on: this host was started anew, or its fence was found closed. And what those lives knew.
@@ -313,8 +297,6 @@ pub struct Core {
     former_known: BTreeMap<String, u32>,
     /// The first incarnation behind the fence as it is open now.
     open_since: u32,
-    /// This incarnation follows one that others gave up while this agent ran on.
-    renewed: bool,
     packets: Box<[[u8; PACKET_MAX]; PATHS]>,
     body: Vec<u8>,
     spin: bool,
@@ -394,18 +376,23 @@ impl Core {
     ///
     /// # Errors
     /// When the descriptors cannot be waited for.
-    pub fn new(mut start: Start, receiver: Receiver, lane: Lane, prober: Option<Prober>, ends: Ends) -> std::io::Result<Self> {
+    pub fn new(
+        mut start: Start,
+        mut receiver: Receiver,
+        lane: Lane,
+        prober: Option<Prober>,
+        ends: Ends,
+    ) -> std::io::Result<Self> {
         let now = now_ns();
         let epoll = epoll_create()?;
         let fence = start.fence.take();
+        let former = start.former.take();
+        let (node, restored) = tables::begin(&start, former, &mut receiver, &lane, now)?;
         let mut core = Self {
             pacer: Pacer::new(start.period_ns, now),
-            detector: Detector::new(start.detector.clone()),
-            tables: Tables::new(Owner::new(start.node, start.incarnation.into()), SLOTS),
-            interests: Interests::new(0),
+            node,
+            interests: Interests::new(restored.last_interest),
             unclaimed_at: u64::MAX,
-            whole: BTreeSet::new(),
-            seen_before: BTreeMap::new(),
             progress: Progress::new(),
             progress_rates: BTreeMap::new(),
             progress_owed: BTreeMap::new(),
@@ -444,13 +431,10 @@ impl Core {
             own_mac_ns: [0; PATHS],
             unwanted: unwanted::Watch::default(),
             monitored_by: BTreeMap::new(),
-            introductions: Introductions::new(start.node, start.incarnation, [None; PATHS], SLOTS, now),
-            introduce_at: u64::MAX,
             outdated: BTreeMap::new(),
             former_ended: start.rebooted || fence.as_ref().is_some_and(|fence| fence.driver.closed().is_some()),
             former_known: start.known.clone(),
             open_since: start.incarnation,
-            renewed: false,
             packets: Box::new([[0; PACKET_MAX]; PATHS]),
             body: Vec::with_capacity(BODY_MAX),
             spin: false,
@@ -480,10 +464,7 @@ impl Core {
             start,
         };
         core.wait_for_descriptors()?;
-        if let Some(former) = core.start.former.take() {
-            core.restore(former, now);
-        }
-        core.put_host(now);
+        core.restore(restored, now);
         core.join_former_groups(now);
         if let Some(prober) = core.prober.as_mut() {
             core.receiver.filter_answers(prober);
@@ -516,7 +497,7 @@ impl Core {
             return;
         }
         self.warmed_ns = late_ns;
-        if now >= late_ns || self.detector.is_draining() {
+        if now >= late_ns || self.node.detector().is_draining() {
             return; // too late for that, or warm already: and answers that are waited for go first
         }
         for path in 0..PATHS {
@@ -527,7 +508,8 @@ impl Core {
     /// Whether a host is late in a moment, or was a moment ago and its barrier is waited for. Once for each deadline.
     fn is_awake(&self, now: u64) -> bool {
         (self.warmed_ns.saturating_sub(WARM_NS)..self.warmed_ns + AWAKE_NS).contains(&now)
-            && (self.detector.is_draining() || self.detector.next_late().is_some_and(|(.., late_ns)| late_ns == self.warmed_ns))
+            && (self.node.detector().is_draining()
+                || self.node.detector().next_late().is_some_and(|(.., late_ns)| late_ns == self.warmed_ns))
     }
 
     /// Whether work that was due at this time, takes some 0.5 ms and can wait may begin: not while a deadline is about to be missed, or its barrier is waited for.
@@ -535,12 +517,12 @@ impl Core {
         let soon = |(_, due_ns, late_ns): (u32, u64, u64)| due_ns <= now && late_ns.saturating_sub(now) < PRESSED_NS;
         now >= due_ns
             && (now >= due_ns.saturating_add(PUT_OFF_NS)
-                || !(self.detector.is_draining() || self.detector.next_late().is_some_and(soon)))
+                || !(self.node.detector().is_draining() || self.node.detector().next_late().is_some_and(soon)))
     }
 
     /// Whom to ask ahead of time, when, and until when.
     fn warm_at(&self) -> Option<(u32, u64, u64)> {
-        let (node, due_ns, late_ns) = self.detector.next_late()?;
+        let (node, due_ns, late_ns) = self.node.detector().next_late()?;
         let at_ns = due_ns.max(late_ns.saturating_sub(WARM_NS));
         (late_ns > self.warmed_ns).then_some((node, at_ns, late_ns))
     }
@@ -579,15 +561,12 @@ impl Core {
         self.ask_wanted_answerers(now_ns());
         self.warm(now_ns());
         self.judge_progress(now_ns());
-        self.exchange_rows(now_ns());
-        if now >= self.confirm_fences_at {
-            self.confirm_fences(now_ns());
-        }
-        if self.stopping.is_none() {
-            self.exchange_hellos(now);
-        }
         if self.can_begin(self.announce_at, now) {
             self.announce(now);
+        }
+        self.transmit_node(now_ns());
+        if now >= self.confirm_fences_at {
+            self.confirm_fences(now_ns());
         }
         if self.can_begin(self.housekeeping_at, now) {
             self.housekeeping(now);
@@ -598,25 +577,16 @@ impl Core {
     // ---- waiting ------------------------------------------------------------------------------------------------------------
 
     fn next_deadline(&self) -> u64 {
-        [
-            self.detector.poll_timeout(),
-            self.tables.poll_timeout(),
-            self.progress.poll_timeout(),
-            self.leave_at(),
-            self.groups.poll_timeout(),
-            self.early_at(),
-        ]
-        .into_iter()
-        .flatten()
-        .chain([self.pacer.next_ns(), self.housekeeping_at, self.confirm_fences_at, self.progress_owed_at])
-        .chain([self.announce_at, self.interests.due_ns])
-        .chain([self.introduce_at])
-        .chain(self.introductions.poll_hello_timeout())
-        .chain(self.warm_at().map(|(_, at_ns, _)| at_ns))
-        .chain(self.steering.look_at(now_ns()))
-        .chain(self.answerers_at)
-        .min()
-        .unwrap_or(u64::MAX)
+        [self.node.poll_timeout(), self.progress.poll_timeout(), self.leave_at(), self.groups.poll_timeout(), self.early_at()]
+            .into_iter()
+            .flatten()
+            .chain([self.pacer.next_ns(), self.housekeeping_at, self.confirm_fences_at, self.progress_owed_at])
+            .chain([self.announce_at, self.interests.due_ns])
+            .chain(self.warm_at().map(|(_, at_ns, _)| at_ns))
+            .chain(self.steering.look_at(now_ns()))
+            .chain(self.answerers_at)
+            .min()
+            .unwrap_or(u64::MAX)
     }
 
     /// Whether something was left over for the next loop iteration.
@@ -747,8 +717,8 @@ impl Core {
         }
         // The exit watch may have seen it just before this agent began a new incarnation, or before another change of the process was written.
         let mut record = Record { incarnation: self.start.incarnation, ..*record };
-        if self.tables.owner().get(record.app).is_some_and(|row| row.version > u64::from(record.id as u32)) {
-            self.tables.skip(u64::from(record.id as u32));
+        if self.own_table().get(record.app).is_some_and(|row| row.version > u64::from(record.id as u32)) {
+            self.node.skip(u64::from(record.id as u32));
             record.id = VerdictId::new(self.start.node, self.receiver.next_notice()).0;
         }
         let record = &record;
@@ -789,65 +759,6 @@ impl Core {
         self.ended(record.node, record.app, cause);
     }
 
-    /// A notice of another host.
-    ///
-    /// Whether it is news is the detector's to say: a copy that the kernel calls a duplicate may be the first that found room in the ring.
-    fn remote_notice(&mut self, record: &Record, now: u64) {
-        let (Some(cause), Some(grade)) = (record.cause(), record.grade()) else { return };
-        let Some(slot) = self.slot(record.node) else { return };
-        // What was sent before the notice arrived before it: it is told before it (FiDe §4.1).
-        self.drain_inbox(PACKETS_BEFORE_NOTICE);
-        let number = record.id as u32;
-        let notice = Notice {
-            notice: number,
-            app: record.app,
-            cause,
-            grade,
-            flags: if record.flags & Record::CONFIRMS != 0 { Notice::CONFIRMS } else { 0 },
-            code: record.code,
-            event_ns: record.event_ns,
-        };
-        if self.peers[slot].as_ref().is_none_or(|p| p.incarnation != record.incarnation) {
-            return;
-        }
-        match self.detector.notice(record.node, record.incarnation, &notice, record.sent_ns, record.received_ns, record.path, now)
-        {
-            Ok(Taken::New) => {
-                let delivered = self.receiver.kernel_delivers();
-                self.noticed(slot, &Record { flags: record.flags & !Record::DUPLICATE, ..*record }, cause, delivered);
-            }
-            Ok(Taken::Duplicate) => {}
-            Err(e) => tracing::debug!("notice {number} of {:08x}: {e}", record.node),
-        }
-        self.act(now);
-        self.change_came(record.node, &notice, Came::by(record), now);
-    }
-
-    /// Tells subscribers of a notice that is news, and remembers it.
-    fn noticed(&mut self, slot: usize, record: &Record, cause: Cause, delivered: bool) {
-        self.publish(record.node, record.app, record, &[], delivered);
-        self.publish_late(record, delivered);
-        if cause.is_progress() {
-            return; // it goes on
-        }
-        let Some(peer) = self.peers[slot].as_mut() else { return };
-        if record.app != 0 {
-            if let Some(app) = peer.apps.get_mut(&record.app) {
-                app.ended = Some((cause, now_ns()));
-            }
-            self.ended(record.node, record.app, cause);
-            return;
-        }
-        peer.left = true;
-        let (name, node) = (peer.name.clone(), peer.node);
-        self.tables.pause(node);
-        self.over(name, record.incarnation);
-        // Who asked for a process of a host that leaves must know that nobody watches it any more; the kernel knows only those who asked
-        // for the host.
-        let rings = self.subscribers.rings_of_host(&self.node_name(record.node)) & !self.subscribers.rings(record.node, 0);
-        self.subscribers.publish(rings, record, &[], false, self.receiver.mechanism());
-    }
-
     /// A life of a host is over: not even after a restart of ours is it believed again.
     fn over(&mut self, name: String, incarnation: u32) {
         let next = incarnation.saturating_add(1);
@@ -855,13 +766,6 @@ impl Core {
         if next > *known {
             *known = next;
             self.say(Happened::PeerIncarnation(name, next));
-        }
-    }
-
-    /// After the last word on a process, nobody needs to be told of it.
-    fn ended(&mut self, node: u32, app: u32, cause: Cause) {
-        if cause != Cause::Doomed {
-            self.subscribers.clear(node, app, self.receiver.mechanism());
         }
     }
 
@@ -895,15 +799,8 @@ impl Core {
         match packet.header.kind {
             Kind::Heartbeat => self.piggyback(head, packet, now),
             Kind::Message => self.segment_came(&packet.header, packet.body, now),
-            Kind::Hello => match Hello::read(packet.body) {
-                Some(hello) => self.asked(&packet.header, &hello, now),
-                None => tracing::warn!("hello of {:08x} not understood", packet.header.sender),
-            },
-            Kind::Announce => match serde_json::from_slice::<Announce>(packet.body) {
-                Ok(a) => self.announced(&packet.header, &a, now),
-                Err(e) => tracing::warn!("announcement of {:08x} not understood: {e}", packet.header.sender),
-            },
-            Kind::Pull | Kind::Rows => self.rows_came(head, &packet.header, packet.body, now),
+            Kind::Introduction => self.introduced(head, &packet.header, packet.body, now),
+            Kind::Hello | Kind::Pull | Kind::Rows => self.frame_came(head, &packet.header, packet.body, now),
             Kind::PathReport => self.path_report(&packet.header, packet.body, now),
             Kind::Notice | Kind::Leave => {} // the urgent ring's
         }
@@ -911,11 +808,15 @@ impl Core {
 
     /// An announcement of our own name. If it answers what we asked, somebody else has sent it.
     fn own_name(&mut self, packet: &Packet<'_>, now: u64) {
-        let Ok(a) = serde_json::from_slice::<Announce>(packet.body) else { return };
-        if a.name != self.start.name || packet.header.kind != Kind::Announce {
+        if packet.header.kind != Kind::Introduction {
             return;
         }
-        if self.namesakes.announced(a.challenge, a.answer) {
+        let Some(said) = Introduction::read(packet.body) else { return };
+        if *said.host.name != *self.start.name {
+            return;
+        }
+        let number = |number: Option<NonZeroU64>| number.map(NonZeroU64::get);
+        if self.namesakes.announced(number(said.challenge), number(said.response)) {
             self.complained.clash_count += 1;
             // In one and the same incarnation others could not tell us apart.
             if packet.header.incarnation == self.start.incarnation {
@@ -954,112 +855,9 @@ impl Core {
         }
     }
 
-    fn announced(&mut self, h: &Header, a: &Announce, now: u64) {
-        if a.name.is_empty() || a.name.len() > 64 || fide_wire::name_id(&a.name) != h.sender || answerers::is_reserved(h.sender) {
-            tracing::warn!("an announcement names {:?}, which is not node {:08x}", a.name, h.sender);
-            return;
-        }
-        if let Some(known) = self.start.known.get(&a.name).filter(|known| h.incarnation < **known) {
-            // A replay of a life that was seen to end; or a host whose clock or memory went back, which the next report tells to begin anew.
-            if self.slot(h.sender).is_none() && self.outdated.len() < SLOTS {
-                let former = self.former_ended && self.former_known.get(&a.name) == Some(known);
-                self.outdated.insert(h.sender, (known - 1, now, former));
-            }
-            return;
-        }
-        if !self.is_introduced(h, a, now) {
-            return;
-        }
-        let contract = Contract { period_ns: h.period_ns.into(), ..a.contract };
-        let life = self.slot(h.sender).and_then(|s| self.peers[s].as_ref()).map(|p| p.incarnation);
-        if life != Some(h.incarnation) {
-            self.new_life(h, a, contract, now);
-        }
-        let Some(slot) = self.slot(h.sender) else { return };
-        let Some(peer) = self.peers[slot].as_mut() else { return };
-        for (path, address) in peer.addresses.iter_mut().enumerate() {
-            *address = a.addresses.get(path).and_then(|t| t.parse::<IpAddr>().ok());
-        }
-        peer.announced = contract;
-        // Refused where the host is condemned: nothing is promised by who is cut off.
-        let promised = self.detector.fence(h.sender, h.incarnation, a.fence).is_ok() && a.fence.is_some();
-        if promised && self.confirm_fences_at == u64::MAX {
-            self.confirm_fences_at = now;
-        }
-        for path in a.diverted.iter().map(|path| usize::from(*path)).filter(|path| *path < PATHS) {
-            if self.detector.diverted(h.sender, path, now) {
-                self.tell_diverted(h.sender, path, now);
-            }
-        }
-        self.act(now);
-        self.table_said(h.sender, a, now);
-    }
-
-    fn new_life(&mut self, h: &Header, a: &Announce, contract: Contract, now: u64) {
-        let contracts = [contract; PATHS];
-        if self.slot(h.sender).is_none() && self.peers.iter().all(Option::is_some) && !self.forget_somebody() {
-            tracing::debug!("{} is not taken on: all {SLOTS} places are taken", a.name);
-            return;
-        }
-        let seen = if a.renewed {
-            self.detector.peer_renewed(h.sender, &a.name, h.incarnation, &contracts, now)
-        } else {
-            self.detector.peer_seen(h.sender, &a.name, h.incarnation, &contracts, now)
-        };
-        let seen = match seen {
-            Ok(seen) => seen,
-            Err(e) => {
-                tracing::warn!("{} is not taken on: {e}", a.name);
-                return;
-            }
-        };
-        if seen == Seen::Known {
-            return;
-        }
-        let slot = self.slot(h.sender).or_else(|| self.peers.iter().position(Option::is_none));
-        let Some(slot) = slot else { return };
-        // Before its row begins at zero.
-        let lost = self.peers[slot].as_ref().map_or([0; PATHS], |old| old.lost(&self.receiver.peer(slot)));
-        let used = Used { heartbeats: a.heartbeats, others: h.number };
-        if let Err(e) = self.receiver.set_peer(slot, h.sender, h.incarnation, used) {
-            tracing::error!("{}: {e}", a.name);
-            return;
-        }
-        let calibration = std::array::from_fn(|_| Calibration::new(self.start.calibration, h.period_ns.into()));
-        let mut peer = Peer::new(h.sender, &a.name, h.incarnation, calibration);
-        peer.lost_before = lost;
-        for path in 0..PATHS {
-            peer.contract[path] = peer.calibration[path].contract(a.contract.size_max);
-            if let Err(e) = self.detector.contract(h.sender, path, peer.contract[path], now) {
-                tracing::warn!("contract of {}: {e}", a.name);
-            }
-        }
-        if let Some(old) = self.peers[slot].replace(Box::new(peer)) {
-            for app in old.apps.keys() {
-                self.subscribers.clear(h.sender, *app, self.receiver.mechanism());
-            }
-        }
-        self.watch_node_targets(&a.name, h.sender);
-        self.fence_members();
-        self.start.known.insert(a.name.clone(), h.incarnation);
-        self.say(Happened::PeerIncarnation(a.name.clone(), h.incarnation));
-        self.groups.handle_life(now, h.sender, h.incarnation);
-        self.announce_soon(now); // so that the newcomer knows us at once
-    }
-
-    /// Makes room for a new host by forgetting one that left.
-    fn forget_somebody(&mut self) -> bool {
-        let Some(slot) = self.peers.iter().position(|p| p.as_ref().is_some_and(|p| p.left)) else { return false };
-        self.empty_slot(slot);
-        true
-    }
-
     fn empty_slot(&mut self, slot: usize) {
         let Some(gone) = self.peers[slot].take() else { return };
-        self.introductions.forget(gone.node);
-        self.tables.forget(gone.node);
-        self.whole.remove(&gone.node);
-        self.detector.forget(gone.node);
+        self.node.forget(gone.node);
         self.receiver.remove_peer(slot, gone.node);
         for app in gone.apps.keys().copied().chain([0]) {
             self.subscribers.clear(gone.node, app, self.receiver.mechanism());
@@ -1072,7 +870,7 @@ impl Core {
     /// When it was never heard of, or may come back by itself: it is heard.
     pub fn operator_forgets(&mut self, host: &str) -> Result<(), Refused> {
         let node = fide_wire::name_id(host);
-        let state = self.detector.state(node).filter(|_| self.node_name(node) == host);
+        let state = self.node.detector().state(node).filter(|_| self.node_name(node) == host);
         if host == self.start.name {
             let what = "an agent cannot forget its own host: stop it, and the others see it leave";
             return Err(Refused { code: ErrorCode::Invalid, what: what.into() });
@@ -1094,13 +892,6 @@ impl Core {
         Ok(())
     }
 
-    fn watch_node_targets(&mut self, name: &str, node: u32) {
-        let rings: Vec<u32> = self.subscribers.wanting(&Target::Host(name.into())).map(|(i, _)| i).collect();
-        for ring in rings {
-            self.subscribers.listen(key(node, 0), ring, 0, self.receiver.mechanism());
-        }
-    }
-
     /// Tells these rings that a process is hung, if it is: they may not have heard it.
     fn introduce_hung(&mut self, rings: u64, node: u32, app: u32, now: u64) {
         let (id, code, incarnation) = if node == self.start.node {
@@ -1108,26 +899,13 @@ impl Core {
             let (Some(number), Some(source)) = (hung, self.progress.hung_by(app)) else { return };
             (VerdictId::new(node, number), source.code(), self.start.incarnation)
         } else {
-            let Some(AppState::Hung { code, id }) = self.detector.app_state(node, app) else { return };
-            let Some(incarnation) = self.detector.incarnation(node) else { return };
+            let Some(AppState::Hung { code, id }) = self.node.detector().app_state(node, app) else { return };
+            let Some(incarnation) = self.node.detector().incarnation(node) else { return };
             (id, code, incarnation)
         };
         let record = self.host_record(Cause::Hung, Grade::Inferred, node, incarnation, now);
         let record = Record { kind: RecordKind::Process as u16, app, code, id: id.0, ..record };
         self.subscribers.publish(rings, &record, &[], false, self.receiver.mechanism());
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "what is known of an end")]
-    fn heard_late(&mut self, slot: usize, app: u32, cause: Cause, code: i32, id: VerdictId, rings: u64, now: u64) {
-        let Some(peer) = self.peers[slot].as_mut() else { return };
-        let (node, incarnation) = (peer.node, peer.incarnation);
-        let Some(known) = peer.apps.get_mut(&app) else { return };
-        known.ended = Some((cause, now));
-        let name = known.name.clone();
-        let grade = if id.0 as u32 & detector::INFERRED == 0 { Grade::Certain } else { Grade::Inferred };
-        let record = self.host_record(cause, grade, node, incarnation, now);
-        let record = Record { kind: RecordKind::Process as u16, app, code, id: id.0, ..record };
-        self.subscribers.publish(rings, &record, name.as_bytes(), false, self.receiver.mechanism());
     }
 
     /// Interests in processes that are gone, and those of hosts that are gone.
@@ -1152,7 +930,7 @@ impl Core {
         for entry in ReportEntry::read_all(body) {
             if entry.node != self.start.node {
                 if entry.flags & ReportEntry::SILENT != 0 && !is_over {
-                    self.detector.also_reported(entry.node, &reporter, now);
+                    self.node.detector_mut().also_reported(entry.node, &reporter, now);
                 }
                 continue;
             }
@@ -1221,9 +999,9 @@ impl Core {
         self.start.incarnation = self.start.incarnation.max(after).saturating_add(1);
         self.groups.begin_incarnation(now, self.start.incarnation);
         self.receiver.set_incarnation(self.start.incarnation);
-        self.introductions.begin_incarnation(self.start.incarnation);
-        self.detector.set_self_incarnation(self.start.incarnation);
-        self.renewed = true;
+        let version = self.receiver.next_notice().into();
+        self.node.begin_incarnation(self.start.incarnation, version, now);
+        self.keep_row(HOST_ROW);
         self.say(Happened::Incarnation(self.start.incarnation));
         if let Some(fence) = self.fence.as_mut() {
             fence.renew();
@@ -1254,7 +1032,7 @@ impl Core {
     fn fence_outcome(&mut self, outcome: Outcome, now: u64) {
         match outcome {
             Outcome::Nothing => {}
-            Outcome::Armed => self.announce_soon(now),
+            Outcome::Armed => self.host_changed(now),
             Outcome::Closed(why) => self.tell_fenced(why, now),
         }
     }
@@ -1373,7 +1151,7 @@ impl Core {
     /// Who must confirm our heartbeats. Suspicion shrinks no majority; among all it counts where the suspect is cut off, or watches nobody.
     fn fence_members(&mut self) {
         let Some(fence) = self.fence.as_mut() else { return };
-        let detector = &self.detector;
+        let detector = self.node.detector();
         let observes = |p: &detector::PeerView<'_>| match (fence.mode(), p.state) {
             (_, detector::State::Left) => false,
             (FenceMode::Acknowledged(Confirmers::All), detector::State::Silent) => detector.promise(p.node).is_none(),
@@ -1392,7 +1170,7 @@ impl Core {
         let mut body = Vec::new();
         for slot in 0..self.peers.len() {
             let Some(peer) = self.peers[slot].as_ref().filter(|p| !p.condemned) else { continue };
-            let Some(promise) = self.detector.promise(peer.node) else { continue };
+            let Some(promise) = self.node.detector().promise(peer.node) else { continue };
             if !matches!(promise.mode, FenceMode::Acknowledged(_)) {
                 continue;
             }
@@ -1431,7 +1209,7 @@ impl Core {
             number,
             sent_ns: now_ns(),
             period_ns: u32::try_from(self.start.period_ns).unwrap_or(u32::MAX),
-            table_version: self.tables.owner().complete() as u32,
+            table_version: self.own_table().complete() as u32,
         }
     }
 
@@ -1569,69 +1347,11 @@ impl Core {
             Some(after) => now + (after - ANNOUNCE_BURST[step - 1]),
             None => now + HOUSEKEEPING_NS,
         };
-        let (challenge, answer) = self.namesakes.announce();
-        let diverted = self.diverted_paths(now);
-        let announce = Announce { challenge, answer, diverted, ..self.introduction() };
-        self.send_announcement(&announce);
-    }
-
-    fn send_announcement(&mut self, announce: &Announce) {
-        match serde_json::to_vec(announce) {
-            Ok(body) => _ = self.send_event(Kind::Announce, None, &body),
-            Err(e) => tracing::error!("announcement not written: {e}"),
-        }
-    }
-
-    /// What this host says of itself, and nothing of its processes.
-    fn introduction(&self) -> Announce {
-        Announce {
-            name: self.start.name.clone(),
-            addresses: (0..PATHS as u8).map(|p| self.lane.source(p).map_or_else(String::new, |a| a.to_string())).collect(),
-            contract: self.own_contract(),
-            renewed: self.renewed,
-            fence: self.fence.as_ref().and_then(Driver::promise),
-            epoch: self.tables.owner().epoch(),
-            complete: self.tables.owner().complete(),
-            boot: self.start.boot,
-            ..Announce::default()
-        }
-    }
-
-    /// Another host asks whether this one lives.
-    fn asked(&mut self, h: &Header, hello: &Hello, now: u64) {
-        self.introductions.handle_hello(h.sender, h.incarnation, hello, now);
-        self.introduce_at = self.introduce_at.min(now + ANSWERS_WAIT_NS);
-    }
-
-    /// Whether the sender of an announcement has shown that it lives. If not, it is asked, and nothing of it is believed: the packet may be a recording.
-    fn is_introduced(&mut self, h: &Header, a: &Announce, now: u64) -> bool {
-        let answers: Vec<Answer> = a.answers.iter().map(|a| Answer { node: a.node, nonce: a.nonce }).collect();
-        let _ = self.introductions.handle_introduction(h.sender, h.incarnation, &answers, [None; PATHS], now);
-        self.introductions.confirmed(h.sender) == Some(h.incarnation)
-    }
-
-    /// Asks hosts that were heard whether they live, and answers those that ask.
-    fn exchange_hellos(&mut self, now: u64) {
-        while self.introductions.poll_hello_timeout().is_some_and(|at_ns| at_ns <= now)
-            && let Ok(random) = fide_lane::random()
-            && let Some((_, hello)) = self.introductions.poll_hello(now, || random)
-        {
-            let mut body = Vec::new();
-            hello.write(&mut body);
-            self.send_event(Kind::Hello, None, &body);
-        }
-        if now < self.introduce_at {
-            return;
-        }
-        let answers = std::iter::from_fn(|| self.introductions.poll_answer()).take(ANSWERS_AT_ONCE);
-        let answers: Vec<AnnouncedAnswer> =
-            answers.map(|(_, answer)| AnnouncedAnswer { node: answer.node, nonce: answer.nonce }).collect();
-        self.introduce_at = if answers.len() < ANSWERS_AT_ONCE { u64::MAX } else { now };
-        if answers.is_empty() {
-            return;
-        }
-        let announce = Announce { answers, heartbeats: self.number, ..self.introduction() };
-        self.send_announcement(&announce);
+        let (challenge, response) = self.namesakes.announce();
+        let number = |number: Option<u64>| number.and_then(NonZeroU64::new);
+        let (challenge, response, diverted) = (number(challenge), number(response), self.diverted_paths(now));
+        self.node.set_facts(Facts { contract: self.own_contract(), challenge, response, diverted });
+        self.node.announce();
     }
 
     /// The contract this agent offers: its period, what fits, and the worst it has seen of its own paths.
@@ -1664,7 +1384,7 @@ impl Core {
     /// Whether there were any.
     fn take_answers(&mut self, now: u64) -> bool {
         let mut any = false;
-        self.detector.offer_barriers(self.receiver.offers_barriers());
+        self.node.detector_mut().offer_barriers(self.receiver.offers_barriers());
         while let Some(answer) = self.prober.as_mut().and_then(Prober::poll) {
             any = true;
             let result = match answer.kind {
@@ -1673,7 +1393,7 @@ impl Core {
             };
             let path = usize::from(answer.path);
             if !answerers::is_reserved(answer.node) {
-                self.detector.probe_result(answer.node, path, result, answer.probed_ns, now);
+                self.node.detector_mut().probe_result(answer.node, path, result, answer.probed_ns, now);
             }
             let queue = self.receiver.barrier(path, answer.nonce);
             // An answer of an address that is this host's by now came by no interface: the receive program has not seen it. Without that program nobody else can tell.
@@ -1709,7 +1429,7 @@ impl Core {
             let Some(peer) = peer else { continue };
             let of_its = u32::from(self.receiver.peer(slot).queue[path]);
             for emptied in queues.iter().filter(|emptied| emptied.queue == of_its) {
-                self.detector.drained(peer.node, path, emptied.as_of_ns);
+                self.node.detector_mut().drained(peer.node, path, emptied.as_of_ns);
                 let latest = &mut peer.barrier[path];
                 if latest.is_none_or(|(known, _)| known.as_of_ns <= emptied.as_of_ns) {
                     *latest = Some((*emptied, self.answerers.address(emptied.by, path)));
@@ -1759,7 +1479,7 @@ impl Core {
             if self.well.iter().flatten().all(Option::is_some) {
                 break;
             }
-            let timeout_ns = self.detector.timeout_ns(peer.node).unwrap_or(0);
+            let timeout_ns = self.node.detector().timeout_ns(peer.node).unwrap_or(0);
             let row = self.receiver.peer(slot);
             for (path, well) in self.well.iter_mut().enumerate() {
                 let is_well = peer.addresses[path].is_some() && now.saturating_sub(row.path[path].arrived_ns) <= timeout_ns;
@@ -1822,7 +1542,7 @@ impl Core {
             let answerers = self.answerers.of(path).iter().filter(is_able).map(|a| a.node);
             let mut alone: Vec<u32> = self.crossing(path).map(|_| answerers::ITSELF).into_iter().chain(answerers).collect();
             // The kernel of one that is late may answer, if only its agent is lost.
-            alone.extend(but.filter(|node| self.detector.state(*node) == Some(detector::State::Late)));
+            alone.extend(but.filter(|node| self.node.detector().state(*node) == Some(detector::State::Late)));
             if !alone.is_empty() {
                 return alone;
             }
@@ -1911,7 +1631,7 @@ impl Core {
             let row = self.receiver.peer(slot);
             let is_heard = row.incarnation == peer.incarnation && !peer.condemned && !peer.left;
             if is_heard && std::mem::replace(&mut peer.named, row.table_version) != row.table_version {
-                self.tables.named(peer.node, row.table_version, now);
+                self.node.heartbeat(peer.node, peer.incarnation, row.table_version, now);
             }
             let arrivals = std::array::from_fn(|k| (row.path[k], Marks(row.mark[k]))).map(|(p, marks)| PathArrival {
                 last_number: p.number,
@@ -1921,28 +1641,28 @@ impl Core {
                 recent: marks.recent(p.arrived, p.lost, p.arrived_ns),
             });
             // Refusals (a life that is over) are the detector's to count.
-            let _ = self.detector.arrivals(peer.node, row.incarnation, &arrivals);
+            self.node.arrivals(peer.node, row.incarnation, &arrivals);
         }
-        self.take_rows(Came::now(now), now);
-        if self.detector.is_doubting(now) {
+        self.act(None, now);
+        if self.node.detector().is_doubting(now) {
             self.note_drops(now);
         }
-        self.detector.tick(now);
-        self.act(now);
+        self.node.handle_timeout(now);
+        self.act(None, now);
     }
 
     /// S2: what our own side lost may have been heartbeats.
     fn note_drops(&mut self, now: u64) {
         // Our questions are among what our own gate drops: silence says nothing of anybody then.
         if self.fence.as_ref().is_some_and(Driver::is_mute) {
-            (0..PATHS).for_each(|path| self.detector.dropped(path, now));
+            (0..PATHS).for_each(|path| self.node.detector_mut().dropped(path, now));
         }
         let sockets = if self.receiver.needs_sockets() { self.lane.receive_fds() } else { Vec::new() };
         for path in 0..PATHS {
             let socket = sockets.iter().find(|(of, _)| usize::from(*of) == path).map(|(_, fd)| *fd);
             let counted = self.drops.read(path as u8, socket);
             if std::mem::replace(&mut self.drops_seen[path], counted) < counted {
-                self.detector.dropped(path, now);
+                self.node.detector_mut().dropped(path, now);
             }
         }
     }
@@ -2088,27 +1808,6 @@ impl Core {
         }
     }
 
-    fn act(&mut self, now: u64) {
-        while let Some(action) = self.detector.poll_action() {
-            match action {
-                Action::Verdict(v) => self.verdict(&v, now),
-                Action::Probe { node, paths, knock, wide } => self.probe(node, paths, (knock, wide), now),
-                Action::Condemn { node, incarnation } => self.condemn(node, incarnation),
-                Action::TimeoutChanged { node, timeout_ns } => {
-                    let record = Record {
-                        kind: RecordKind::TimeoutChanged as u16,
-                        node,
-                        number: timeout_ns,
-                        event_ns: now,
-                        ..Record::default()
-                    };
-                    let rings = self.subscribers.rings_of_host(&self.node_name(node));
-                    self.subscribers.publish(rings, &record, &[], false, self.receiver.mechanism());
-                }
-            }
-        }
-    }
-
     /// A host that is doubted is asked at once whether its kernel answers; the rest follows.
     fn probe(&mut self, node: u32, paths: [bool; PATHS], (knock, wide): (bool, bool), now: u64) {
         let paths = || (0..PATHS).filter(|path| paths[*path]);
@@ -2134,7 +1833,7 @@ impl Core {
 
     /// Whether a verdict on it waits for one: that it is late, silent, or that its agent is lost.
     fn may_wait_for_barrier(&self, node: u32) -> bool {
-        self.detector.is_draining() || self.detector.state(node) == Some(detector::State::Late)
+        self.node.detector().is_draining() || self.node.detector().state(node) == Some(detector::State::Late)
     }
 
     fn put(&mut self, question: Question) {
@@ -2195,12 +1894,12 @@ impl Core {
             self.tried = slot + 1;
             let Some(node) = self.peers[slot].as_ref().map(|p| p.node) else { return };
             for path in 0..PATHS {
-                if self.carriers[path] && self.detector.tried(node, path, now) {
+                if self.carriers[path] && self.node.detector_mut().tried(node, path, now) {
                     self.tell_diverted(node, path, now);
                 }
                 // Behind our own fence, while it is shut, no question leaves.
                 if !self.ask(node, path, Prober::echo_aside) {
-                    self.detector.not_tried(node, path);
+                    self.node.detector_mut().not_tried(node, path);
                 }
             }
         }
@@ -2208,7 +1907,7 @@ impl Core {
 
     /// What is for another host goes astray, or its answers.
     fn tell_diverted(&mut self, node: u32, path: usize, now: u64) {
-        let (name, incarnation) = (self.node_name(node), self.detector.incarnation(node).unwrap_or_default());
+        let (name, incarnation) = (self.node_name(node), self.node.detector().incarnation(node).unwrap_or_default());
         let text = format!(
             "what is for {name} on path {path}, or what it answers, goes astray: another station uses its MAC, or something filters its answers; while that lasts it is not taken for dead before its agent's timeout, unless it is silent on a path on which nothing goes astray"
         );
@@ -2222,7 +1921,7 @@ impl Core {
         for path in 0..PATHS {
             let last_ns = self.receiver.own_mac_ns(path);
             if last_ns > std::mem::replace(&mut self.own_mac_ns[path], last_ns) {
-                news |= self.detector.diverted(self.start.node, path, now);
+                news |= self.node.detector_mut().diverted(self.start.node, path, now);
             }
         }
         if news {
@@ -2231,12 +1930,8 @@ impl Core {
     }
 
     /// The paths on which our MAC was heard a moment ago.
-    fn diverted_paths(&self, now: u64) -> Vec<u8> {
-        let heard = |path: &u8| {
-            let last_ns = self.own_mac_ns[usize::from(*path)];
-            last_ns != 0 && now.saturating_sub(last_ns) < DIVERTED_NS
-        };
-        (0..PATHS as u8).filter(heard).collect()
+    fn diverted_paths(&self, now: u64) -> [bool; PATHS] {
+        self.own_mac_ns.map(|last_ns| last_ns != 0 && now.saturating_sub(last_ns) < DIVERTED_NS)
     }
 
     fn condemn(&mut self, node: u32, incarnation: u32) {
@@ -2244,58 +1939,8 @@ impl Core {
         if let Some(peer) = self.peers[slot].as_mut().filter(|p| p.incarnation == incarnation) {
             peer.condemned = true;
             self.receiver.condemn(slot);
-            self.tables.pause(node);
             let name = peer.name.clone();
             self.over(name, incarnation);
-        }
-    }
-
-    fn verdict(&mut self, v: &Verdict, now: u64) {
-        if v.app == 0 {
-            // What it sent before came before (HUC rests on it), and is refused once it is condemned.
-            self.drain_inbox(PACKETS_BEFORE_NOTICE);
-            self.groups_judge(v, now);
-        }
-        let host = self.node_name(v.node);
-        let app = (v.app != 0).then(|| self.app_name(v.node, v.app));
-        // Notices were published when they came in, by the kernel where it could.
-        let noticed = match v.cause.is_progress() {
-            true => v.evidence.sent_ns != 0,
-            false => v.grade == Grade::Certain && v.cause.ends_process(),
-        };
-        let record = Record { id: v.id.0, code: v.code, ..self.host_record(v.cause, v.grade, v.node, v.incarnation, now) };
-        if !noticed && v.app == 0 {
-            self.publish_host(v.node, &host, &record);
-        }
-        for ended in v.ended_apps.iter().chain((!noticed && v.app != 0).then_some(&v.app)) {
-            let record = Record { kind: RecordKind::Process as u16, app: *ended, ..record };
-            self.publish(v.node, *ended, &record, &[], false);
-            if v.cause.is_progress() {
-                continue;
-            }
-            self.mark_ended(v.node, *ended, v.cause);
-            self.ended(v.node, *ended, v.cause);
-        }
-        let evidence = Evidence { barriers: self.barriers(v.node, &v.evidence), ..v.evidence.clone() };
-        for ended in &v.ended_apps {
-            let (name, source) = (self.app_name(v.node, *ended), self.source(v.node, *ended));
-            let evidence = Some(evidence.clone());
-            self.tell(v.cause, v.grade, &host, v.incarnation, Some(name), v.code, false, Some(v.id), evidence, source, now);
-        }
-        let source = self.source(v.node, v.app);
-        self.tell(v.cause, v.grade, &host, v.incarnation, app, v.code, v.confirms, Some(v.id), Some(evidence), source, now);
-        if matches!(v.cause, Cause::SilentHost | Cause::AgentLost | Cause::Returned | Cause::Left) {
-            if v.cause == Cause::Left && v.app == 0 {
-                self.start.members.remove(&v.node);
-            }
-            self.fence_members();
-        }
-    }
-
-    fn mark_ended(&mut self, node: u32, app: u32, cause: Cause) {
-        let slot = self.slot(node);
-        if let Some(app) = slot.and_then(|s| self.peers[s].as_mut()).and_then(|p| p.apps.get_mut(&app)) {
-            app.ended = Some((cause, now_ns()));
         }
     }
 
@@ -2462,7 +2107,7 @@ impl Core {
                 if contract != peer.contract[path] {
                     peer.contract[path] = contract;
                     // A peer the detector has forgotten has no contract to keep.
-                    let _ = self.detector.contract(peer.node, path, contract, now);
+                    let _ = self.node.detector_mut().contract(peer.node, path, contract, now);
                 }
             }
         }
@@ -2544,7 +2189,7 @@ impl Core {
         let refused = self.receiver.refused();
         use fide_wire::packet::Refusal;
         // What was dropped here could have been heartbeats: evidence for verdicts on silence.
-        self.detector.receive_drops(refused[Refusal::RingFull as usize]);
+        self.node.detector_mut().receive_drops(refused[Refusal::RingFull as usize]);
         // Now and then, so that what was lost long ago is no veto later.
         self.note_drops(now);
         const FOREIGN: [Refusal; 4] = [Refusal::Cluster, Refusal::Key, Refusal::Mac, Refusal::Version];
@@ -2881,7 +2526,7 @@ impl Core {
             Target::Everything => (0, 0),
         });
         let pbsize = self.piggyback_size(node, app);
-        let timeout_ns = self.detector.timeout_ns(node).unwrap_or_else(|| self.own_contract().timeout_ns());
+        let timeout_ns = self.node.detector().timeout_ns(node).unwrap_or_else(|| self.own_contract().timeout_ns());
         let (state, end) = self.target_state(&target);
         let alive = matches!(state, TargetState::Alive | TargetState::Hung);
         Reply::Monitored { node, app, pbsize, timeout_ns, alive, state: Some(state), end }
@@ -3065,12 +2710,12 @@ impl Core {
         }
         self.look_at_carrier(usize::from(path), now);
         self.regrant();
-        self.announce_soon(now);
+        self.host_changed(now);
     }
 
     fn look_at_carrier(&mut self, path: usize, now: u64) {
         self.carriers[path] = self.lane.carrier(path as u8);
-        self.detector.carrier(path, self.carriers[path], now);
+        self.node.detector_mut().carrier(path, self.carriers[path], now);
     }
 
     /// The interfaces' smallest MTU may have changed: processes that were granted more are told (Listing 1, `on_pbsize_changed`).
@@ -3098,31 +2743,31 @@ impl Core {
     /// The timeout for silence towards a node, if it is known.
     #[must_use]
     pub fn timeout_ns(&self, node: u32) -> Option<u64> {
-        self.detector.timeout_ns(node)
+        self.node.detector().timeout_ns(node)
     }
 
     /// What the detector counts.
     #[must_use]
     pub fn silences(&self) -> detector::Stats {
-        self.detector.stats()
+        self.node.detector().stats()
     }
 
     /// What a node promised of its fence.
     #[must_use]
     pub fn promise_of(&self, node: u32) -> Option<fide_wire::verdict::FencePromise> {
-        self.detector.promise(node)
+        self.node.detector().promise(node)
     }
 
     /// What the detector thinks of a node.
     #[must_use]
     pub fn state_of(&self, node: u32) -> Option<detector::State> {
-        self.detector.state(node)
+        self.node.detector().state(node)
     }
 
     /// What the detector thinks of a process of another host.
     #[must_use]
     pub fn app_judged(&self, node: u32, app: u32) -> Option<AppState> {
-        self.detector.app_state(node, app)
+        self.node.detector().app_state(node, app)
     }
 
     pub(crate) fn slot(&self, node: u32) -> Option<usize> {

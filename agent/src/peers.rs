@@ -56,8 +56,6 @@ pub struct Peer {
     piggybacks: (u64, u64),
     /// The version of its table that its heartbeats named last, the low half.
     pub named: u32,
-    /// The rows of its table that go on were handed to the detector, in this incarnation.
-    pub handed_in: bool,
 }
 
 /// Processes that ended and are remembered by name.
@@ -84,7 +82,6 @@ impl Peer {
             lost_before: [0; PATHS],
             piggybacks: (0, 0),
             named: 0,
-            handed_in: false,
         }
     }
 

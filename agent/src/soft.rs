@@ -132,11 +132,11 @@ impl SoftTable {
         if h.sender == me.node {
             let sent = if h.kind == Kind::Heartbeat { me.sent.0 } else { me.sent.1 };
             self.not_sent += u64::from(h.incarnation != me.incarnation || h.number > sent);
-            let shown = h.kind == Kind::Announce && self.introduce(&h, now_ns).is_ok();
+            let shown = h.kind == Kind::Introduction && self.introduce(&h, now_ns).is_ok();
             return if shown { Ok(Accepted::Packet(packet)) } else { Err(Refusal::Own) };
         }
         let Some(&slot) = self.slot_of.get(&h.sender) else {
-            if !matches!(h.kind, Kind::Announce | Kind::Hello) {
+            if !matches!(h.kind, Kind::Introduction | Kind::Hello) {
                 return Err(Refusal::UnknownSender);
             }
             return self.introduce(&h, now_ns).map(|()| Accepted::Packet(packet));
@@ -144,7 +144,7 @@ impl SoftTable {
         let peer = &mut self.peers[slot];
         if h.incarnation != peer.incarnation || peer.condemned != 0 {
             // A newer incarnation asks others, and begins with an announcement. Who was given up may have given us up: only its report says so.
-            if h.incarnation > peer.incarnation && h.kind == Kind::Announce || h.kind == Kind::Hello {
+            if h.incarnation > peer.incarnation && h.kind == Kind::Introduction || h.kind == Kind::Hello {
                 return self.introduce(&h, now_ns).map(|()| Accepted::Packet(packet));
             }
             if h.incarnation == peer.incarnation && h.kind == Kind::PathReport {
@@ -354,7 +354,7 @@ mod tests {
         let mut t = table();
         let k = Keyring::default();
         let mut heard = |sender, incarnation, number, now_ns| {
-            let f = of(sender, Kind::Announce, number, incarnation);
+            let f = of(sender, Kind::Introduction, number, incarnation);
             t.accept(&f, 0, FROM, now_ns, &ME, &k).map(|_| ())
         };
         for (sender, incarnation) in [(99, 5), (20, 8), (10, 5), (10, 4)] {
@@ -373,7 +373,7 @@ mod tests {
         assert_eq!((t.refused[Refusal::Own as usize], t.sources[Refusal::Own as usize][0].count), (8, 8));
         assert_eq!(t.sources[Refusal::Own as usize][0].address(), Some(FROM));
         for sender in 0..2 * STRANGERS as u32 {
-            let f = of(1000 + sender, Kind::Announce, 1, 1);
+            let f = of(1000 + sender, Kind::Introduction, 1, 1);
             assert!(t.accept(&f, 0, FROM, 1, &ME, &k).is_ok());
         }
         assert!(t.strangers.len() <= STRANGERS);
@@ -440,7 +440,10 @@ mod tests {
         assert_eq!(t.accept(&f, 1, FROM, 2, &ME, &k), Err(Refusal::WrongPath));
         assert_eq!(t.accept(&frame(Kind::Heartbeat, 9, 6, 0, None, b""), 0, FROM, 2, &ME, &k), Err(Refusal::OldIncarnation));
         assert_eq!(t.accept(&frame(Kind::Heartbeat, 9, 8, 0, None, b""), 0, FROM, 2, &ME, &k), Err(Refusal::OldIncarnation));
-        assert!(matches!(t.accept(&frame(Kind::Announce, 9, 8, 0, None, b"{}"), 0, FROM, 2, &ME, &k), Ok(Accepted::Packet(_))));
+        assert!(matches!(
+            t.accept(&frame(Kind::Introduction, 9, 8, 0, None, b"{}"), 0, FROM, 2, &ME, &k),
+            Ok(Accepted::Packet(_))
+        ));
         t.condemn(0);
         assert_eq!(t.accept(&frame(Kind::Heartbeat, 10, 7, 0, None, b""), 0, FROM, 2, &ME, &k), Err(Refusal::OldIncarnation));
         let report = |incarnation| frame(Kind::PathReport, 11, incarnation, 0, None, b"");
@@ -455,7 +458,7 @@ mod tests {
     fn a_forged_body_does_not_use_up_the_number_of_its_packet() {
         let mut t = table();
         let k = Keyring::default();
-        for kind in [Kind::Heartbeat, Kind::PathReport, Kind::Announce] {
+        for kind in [Kind::Heartbeat, Kind::PathReport, Kind::Introduction] {
             let good = frame(kind, 9, 7, 0, None, b"a body");
             let mut forged = good.clone();
             forged[50] ^= 1;

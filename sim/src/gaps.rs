@@ -1110,7 +1110,12 @@ impl World {
                     }
                 }
             }
-            NodeEvent::Act(Action::TimeoutChanged { .. }) => {}
+            NodeEvent::Act(Action::TimeoutChanged { .. })
+            | NodeEvent::Updated { .. }
+            | NodeEvent::Interest { .. }
+            | NodeEvent::Whole { .. }
+            | NodeEvent::Announced { .. }
+            | NodeEvent::Forgotten { .. } => {}
             NodeEvent::NameClash { .. } => self.breaks("introduced-once", "a name clash of hosts with different names"),
         }
     }

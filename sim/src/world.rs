@@ -1058,7 +1058,12 @@ impl World {
                     let member = MemberId(process.instance.pid as u16);
                     self.give(host, Input::Verdict(member, process.state.cause, process.state.grade));
                 }
-                machine::Event::NameClash { .. } => {}
+                machine::Event::NameClash { .. }
+                | machine::Event::Updated { .. }
+                | machine::Event::Interest { .. }
+                | machine::Event::Whole { .. }
+                | machine::Event::Announced { .. }
+                | machine::Event::Forgotten { .. } => {}
             }
         }
     }

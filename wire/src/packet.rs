@@ -7,7 +7,7 @@
 //! | pull | [`frame::Kind::Pull`] | [`frame::table::Pull`] |
 //! | rows | [`frame::Kind::Rows`] | [`frame::table::RowsHead`] and rows |
 //! | path report | [`frame::Kind::PathReport`] | [`ReportEntry`] each |
-//! | announcement | [`frame::Kind::Introduction`] | [`Announce`] as JSON |
+//! | introduction, announcement | [`frame::Kind::Introduction`] | [`frame::introduction::Introduction`] |
 //! | hello | [`frame::Kind::Hello`] | [`frame::introduction::Hello`] |
 //! | message | [`frame::Kind::Message`], channel [`Channel::Groups`] | a segment of the link between two nodes' groups |
 //!
@@ -18,7 +18,7 @@ use crate::PIGGYBACK_MAX;
 use crate::frame::table::{Change, State};
 use crate::frame::{self, BODY_AT, Channel, items};
 use crate::mac::Keyring;
-use crate::verdict::{Cause, Contract, FencePromise, Grade};
+use crate::verdict::{Cause, Grade};
 use serde::{Deserialize, Serialize};
 
 pub use crate::frame::{MAGIC, NUMBER_MAX, TAG_LEN, VERSION};
@@ -59,10 +59,9 @@ pub enum Kind {
     Rows,
     /// What the sender receives from others, per path.
     PathReport,
-    /// Name, contract and table of the sender.
-    Announce,
-    /// The sender asks others to show that they live now ([`crate::frame::introduction::Hello`]). They answer in an
-    /// [`Announce`].
+    /// Name, contract and table of the sender ([`crate::frame::introduction::Introduction`]); an *announcement* where it answers nobody.
+    Introduction,
+    /// The sender asks others to show that they live now ([`crate::frame::introduction::Hello`]).
     Hello,
     /// A segment of the link between the groups of two nodes.
     Message,
@@ -77,7 +76,7 @@ impl Kind {
         Kind::Pull,
         Kind::Rows,
         Kind::PathReport,
-        Kind::Announce,
+        Kind::Introduction,
         Kind::Hello,
         Kind::Message,
     ];
@@ -91,7 +90,7 @@ impl Kind {
             Kind::Pull => frame::Kind::Pull,
             Kind::Rows => frame::Kind::Rows,
             Kind::PathReport => frame::Kind::PathReport,
-            Kind::Announce => frame::Kind::Introduction,
+            Kind::Introduction => frame::Kind::Introduction,
             Kind::Hello => frame::Kind::Hello,
             Kind::Message => frame::Kind::Message,
         }
@@ -106,7 +105,7 @@ impl Kind {
             frame::Kind::Pull => Kind::Pull,
             frame::Kind::Rows => Kind::Rows,
             frame::Kind::PathReport => Kind::PathReport,
-            frame::Kind::Introduction => Kind::Announce,
+            frame::Kind::Introduction => Kind::Introduction,
             frame::Kind::Hello => Kind::Hello,
             frame::Kind::Message => Kind::Message,
             _ => return None,
@@ -493,93 +492,6 @@ impl ReportEntry {
     }
 }
 
-/// The body of a [`Kind::Announce`]: JSON, because it is rare, grows with versions, and must be readable in a capture.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Announce {
-    /// The node's name.
-    pub name: String,
-    /// Unicast address per path, as text; empty where unknown.
-    #[serde(default)]
-    pub addresses: Vec<String>,
-    /// What the sender promises per path.
-    #[serde(default)]
-    pub contract: Contract,
-    /// Which table the sender writes; 0: none.
-    #[serde(default, with = "hex")]
-    pub epoch: u64,
-    /// The version through which it is complete.
-    #[serde(default, with = "hex")]
-    pub complete: u64,
-    /// The boot id of the sender's kernel.
-    #[serde(default, with = "hex128")]
-    pub boot: u128,
-    /// This incarnation follows one that another host had given up although its agent ran on: nothing died.
-    #[serde(default)]
-    pub renewed: bool,
-    /// What the sender promises of its fence, once it is armed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fence: Option<FencePromise>,
-    /// Hellos that this announcement answers, and the numbers that the sender had used by then in both classes:
-    /// packets with lower ones are recordings.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub answers: Vec<AnnouncedAnswer>,
-    /// The number of the last heartbeat; 0 but for an answer.
-    #[serde(default, skip_serializing_if = "is_none")]
-    pub heartbeats: u64,
-    /// Packets of the sender's own name were heard: another agent that has it repeats this number in its next announcement.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub challenge: Option<u64>,
-    /// The number that another agent of this name asked with.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub answer: Option<u64>,
-    /// Paths on which frames with the sender's own MAC came to it a moment ago: what is for it there may go astray.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub diverted: Vec<u8>,
-}
-
-/// The answer to a hello, in an [`Announce`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AnnouncedAnswer {
-    /// The node that asked.
-    #[serde(rename = "d")]
-    pub node: u32,
-    /// The nonce of its hello, in hexadecimal digits: JSON readers differ on large numbers.
-    #[serde(rename = "x", with = "hex")]
-    pub nonce: u64,
-}
-
-mod hex {
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls it with")]
-    pub fn serialize<S: Serializer>(nonce: &u64, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_str(&format_args!("{nonce:x}"))
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<u64, D::Error> {
-        let text = std::borrow::Cow::<'de, str>::deserialize(d)?;
-        u64::from_str_radix(&text, 16).map_err(D::Error::custom)
-    }
-}
-
-mod hex128 {
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub fn serialize<S: Serializer>(number: &u128, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_str(&format_args!("{number:x}"))
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<u128, D::Error> {
-        let text = std::borrow::Cow::<'de, str>::deserialize(d)?;
-        u128::from_str_radix(&text, 16).map_err(D::Error::custom)
-    }
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde calls it with")]
-const fn is_none(number: &u64) -> bool {
-    *number == 0
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -633,7 +545,7 @@ mod tests {
 
     #[test]
     fn every_single_bit_flip_is_refused() {
-        for (kind, body) in [(Kind::Heartbeat, &b"hello"[..]), (Kind::Notice, b""), (Kind::Announce, b"{}")] {
+        for (kind, body) in [(Kind::Heartbeat, &b"hello"[..]), (Kind::Notice, b""), (Kind::Introduction, b"{}")] {
             let good = sample(kind, body);
             assert!(decode(&good, 7, &ring()).is_ok());
             for bit in 0..good.len() * 8 {

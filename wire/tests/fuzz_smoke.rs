@@ -4,8 +4,11 @@ mod targets;
 
 use fide_wire::control::{ErrorCode, HistoryEvent, Refused, Reply, Request, RingKind, Selector, Status};
 use fide_wire::event::Record;
-use fide_wire::packet::{Announce, BODY_MAX, Header, Kind, Notice, PACKET_MAX, ReportEntry, encode};
-use fide_wire::verdict::{Cause, Evidence, Grade, PathEvidence, VerdictId};
+use fide_wire::frame::introduction::{Answer, Introduction};
+use fide_wire::frame::table::{Host, State};
+use fide_wire::packet::{BODY_MAX, Header, Kind, Notice, PACKET_MAX, ReportEntry, encode};
+use fide_wire::verdict::{Cause, Contract, Evidence, Grade, PathEvidence, VerdictId};
+use std::num::NonZeroU64;
 use zerocopy::IntoBytes;
 
 /// splitmix64.
@@ -91,15 +94,21 @@ fn bodies() -> Vec<Vec<u8>> {
 }
 
 fn announcement() -> Vec<u8> {
-    serde_json::to_vec(&Announce {
-        name: "größer".into(),
-        addresses: vec!["10.0.0.1".into(), "fe80::1".into()],
-        epoch: u64::MAX,
-        complete: 3,
+    let (answers, contract) = (vec![Answer { node: 1, nonce: 2 }], Contract::default());
+    let host = Host {
+        state: State::running(9),
         boot: u128::MAX,
-        ..Announce::default()
-    })
-    .unwrap()
+        size_max: 1400,
+        renewed: true,
+        fence: None,
+        addresses: [Some([10, 0, 0, 1].into()), Some([0xfe80, 0, 0, 0, 0, 0, 0, 1].into())],
+        name: "größer".into(),
+    };
+    let (challenge, response, diverted) = (NonZeroU64::new(7), None, [true, false]);
+    let (heartbeats, others, epoch, complete) = (4, 5, u64::MAX, 3);
+    let mut body = Vec::new();
+    Introduction { answers, heartbeats, others, epoch, complete, contract, host, challenge, response, diverted }.write(&mut body);
+    body
 }
 
 fn packets() -> Vec<Vec<u8>> {
@@ -146,8 +155,8 @@ fn entries() {
 }
 
 #[test]
-fn announce() {
-    smoke(&[announcement(), br#"{"name":"a","version":0}"#.to_vec()], 20_000, targets::announce);
+fn introduction() {
+    smoke(&[announcement(), vec![0; 40]], 20_000, targets::introduction);
 }
 
 #[test]

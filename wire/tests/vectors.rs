@@ -2,15 +2,17 @@
 //!
 //! After a change of the format: `FIDE_BLESS=1 cargo test -p fide-wire --test vectors`, and read the difference.
 
-use fide_wire::frame::table::{Pull, RowsHead};
+use fide_wire::frame::introduction::{Answer, Introduction};
+use fide_wire::frame::table::{Host, Pull, RowsHead, State};
 use fide_wire::frame::{self, BODY_AT, Channel, HEADER_LEN, items};
 use fide_wire::mac::{Key, Keyring};
 use fide_wire::packet::{
     self, BODY_MAX, Header, Kind, NUMBER_MAX, Notice, PACKET_MAX, Packet, Refusal, ReportEntry, decode, encode, encode_items,
 };
-use fide_wire::verdict::{Cause, Grade};
+use fide_wire::verdict::{Cause, Contract, Grade};
 use fide_wire::{jitter, name_id};
 use serde_json::{Value, json};
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
 fn file() -> PathBuf {
@@ -170,10 +172,36 @@ fn vectors() -> Value {
     }
     .write(&mut body);
     add("a path report", &made(&header(Kind::PathReport), None, &body, &ring), &ring);
-    let announce = br#"{"name":"alpha","epoch":"5","complete":"2a","boot":"0"}"#;
+    let host = Host {
+        state: State::running(7),
+        boot: 1 << 100,
+        size_max: 1200,
+        renewed: false,
+        fence: None,
+        addresses: [Some([10, 0, 0, 1].into()), None],
+        name: "alpha".into(),
+    };
+    let contract = Contract { period_ns: 1_000_000, size_max: 1200, lambda_min_ns: 20_000, delta_max_ns: 300_000 };
+    let mut said = Introduction {
+        answers: Vec::new(),
+        heartbeats: 1 << 40,
+        others: 9,
+        epoch: 5,
+        complete: 42,
+        contract,
+        host,
+        challenge: NonZeroU64::new(77),
+        response: None,
+        diverted: [false, true],
+    };
+    let (mut announcement, mut introduction) = (Vec::new(), Vec::new());
+    said.write(&mut announcement);
+    said.answers = vec![Answer { node: name_id("beta"), nonce: u64::MAX - 1 }];
+    said.write(&mut introduction);
     let hello = [0, 0, 0, 0, 0, 0, 0, 7, 0, 1, 0, 0, 0, 9, 0, 0];
     add("a hello to one host", &made(&header(Kind::Hello), None, &hello, &ring), &ring);
-    add("an announcement", &made(&header(Kind::Announce), None, announce, &ring), &ring);
+    add("an announcement", &made(&header(Kind::Introduction), None, &announcement, &ring), &ring);
+    add("an introduction that answers a hello", &made(&header(Kind::Introduction), None, &introduction, &ring), &ring);
     let segment = [0, 0, 0, 5, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2, 7, 7];
     let message = made(&header(Kind::Message), None, &segment, &ring);
     add("a segment of the link between two nodes' groups", &message, &ring);

@@ -319,7 +319,7 @@ as_root! {
     fn announcements_of_those_who_are_not_known_are_heard_once_and_in_bounds() {
         let mut b = Bench::new();
         let of = |b: &mut Bench, sender: u32, incarnation: u32, path: u8, number: u64| {
-            let h = Header { sender, incarnation, number, ..b.header(Kind::Announce, path) };
+            let h = Header { sender, incarnation, number, ..b.header(Kind::Introduction, path) };
             let p = b.sign(&h, None, b"{}");
             let fate = b.arrives(path.into(), &p);
             (fate, b.inbox().len())
@@ -332,7 +332,7 @@ as_root! {
         assert_eq!(of(&mut b, 99, 4, 0, 3), (Fate::Refused(Refusal::OldNumber), 0));
         assert_eq!(of(&mut b, PEER, PEER_INCARNATION + 1, 0, 3), (Fate::Accepted, 1), "a later one of one who is known");
         assert_eq!(of(&mut b, PEER, PEER_INCARNATION + 1, 0, 3), (Fate::Refused(Refusal::OldNumber), 0));
-        let mut forged = { let h = Header { sender: 99, number: 9, ..b.header(Kind::Announce, 0) }; b.sign(&h, None, b"{}") };
+        let mut forged = { let h = Header { sender: 99, number: 9, ..b.header(Kind::Introduction, 0) }; b.sign(&h, None, b"{}") };
         forged[49] ^= 1;
         assert_eq!(b.arrives(0, &forged), Fate::Refused(Refusal::Mac));
         forged[49] ^= 1;
@@ -506,17 +506,17 @@ as_root! {
         let mut b = Bench::new();
         let of = |b: &mut Bench, kind: Kind, incarnation: u32| {
             let h = Header { incarnation, ..b.header(kind, 0) };
-            let p = b.sign(&h, a_notice_of(kind, h.number as u32, 1).as_ref(), if kind == Kind::Announce { b"{}" } else { b"" });
+            let p = b.sign(&h, a_notice_of(kind, h.number as u32, 1).as_ref(), if kind == Kind::Introduction { b"{}" } else { b"" });
             b.arrives(0, &p)
         };
-        for kind in [Kind::Heartbeat, Kind::Notice, Kind::Leave, Kind::Pull, Kind::PathReport, Kind::Announce] {
+        for kind in [Kind::Heartbeat, Kind::Notice, Kind::Leave, Kind::Pull, Kind::PathReport, Kind::Introduction] {
             assert_eq!(of(&mut b, kind, PEER_INCARNATION - 1), Fate::Refused(Refusal::OldIncarnation), "{kind:?} of the life before");
         }
         for kind in [Kind::Heartbeat, Kind::Notice, Kind::Leave, Kind::Pull, Kind::PathReport] {
             assert_eq!(of(&mut b, kind, PEER_INCARNATION + 1), Fate::Refused(Refusal::OldIncarnation), "{kind:?} of a life not begun");
         }
         assert!(b.inbox().is_empty() && b.urgent().is_empty());
-        assert_eq!(of(&mut b, Kind::Announce, PEER_INCARNATION + 1), Fate::Accepted);
+        assert_eq!(of(&mut b, Kind::Introduction, PEER_INCARNATION + 1), Fate::Accepted);
         let inbox = b.inbox();
         assert_eq!((inbox.len(), inbox[0].0.incarnation), (1, PEER_INCARNATION + 1), "its announcement reaches the agent");
         assert_eq!(of(&mut b, Kind::Heartbeat, PEER_INCARNATION), Fate::Accepted, "which has not decided yet");
@@ -536,7 +536,7 @@ as_root! {
         assert_eq!(b.arrives(0, &hb), Fate::Accepted);
         b.m.condemn(PEER_SLOT);
         let before = b.m.peer(PEER_SLOT);
-        for kind in [Kind::Heartbeat, Kind::Notice, Kind::Leave, Kind::Pull, Kind::Announce] {
+        for kind in [Kind::Heartbeat, Kind::Notice, Kind::Leave, Kind::Pull, Kind::Introduction] {
             let h = b.header(kind, 0);
             let p = b.sign(&h, a_notice_of(kind, 1, 1).as_ref(), b"");
             assert_eq!(b.arrives(0, &p), Fate::Refused(Refusal::OldIncarnation), "{kind:?}");
@@ -556,7 +556,7 @@ as_root! {
             assert_eq!(report(&mut b, other), Fate::Refused(Refusal::OldIncarnation));
         }
         assert_eq!(b.m.peer(PEER_SLOT).path[0].event_number, before.path[0].event_number);
-        let h = Header { incarnation: PEER_INCARNATION + 1, ..b.header(Kind::Announce, 0) };
+        let h = Header { incarnation: PEER_INCARNATION + 1, ..b.header(Kind::Introduction, 0) };
         let p = b.sign(&h, None, b"{}");
         assert_eq!(b.arrives(0, &p), Fate::Accepted);
         b.m.set_peer(PEER_SLOT, PEER, PEER_INCARNATION + 1).unwrap();
@@ -620,7 +620,7 @@ as_root! {
         let mut b = Bench::new();
         let own = |b: &mut Bench, kind: Kind, incarnation: u32, number: u64| {
             let h = Header { sender: SELF, incarnation, number, ..b.header(kind, 0) };
-            let p = b.sign(&h, a_notice_of(kind, 1, 1).as_ref(), if kind == Kind::Announce { b"{}" } else { b"" });
+            let p = b.sign(&h, a_notice_of(kind, 1, 1).as_ref(), if kind == Kind::Introduction { b"{}" } else { b"" });
             b.arrives(0, &p)
         };
         b.m.note_sent(true, 100);
@@ -636,7 +636,7 @@ as_root! {
         assert!(b.inbox().is_empty() && b.urgent().is_empty());
         for incarnation in [SELF_INCARNATION, 1234] {
             for (number, shown) in [(5, 1), (5, 0), (4, 0), (6, 1)] {
-                assert_eq!(own(&mut b, Kind::Announce, incarnation, number), Fate::Refused(Refusal::Own));
+                assert_eq!(own(&mut b, Kind::Introduction, incarnation, number), Fate::Refused(Refusal::Own));
                 let inbox = b.inbox();
                 assert_eq!(inbox.len(), shown, "{incarnation} {number}");
                 assert!(inbox.iter().all(|(r, _)| (r.node, r.incarnation) == (SELF, incarnation)));
@@ -653,7 +653,7 @@ as_root! {
             let p = b.sign(&h, a_notice_of(kind, 1, 1).as_ref(), b"");
             assert_eq!(b.arrives(0, &p), Fate::Refused(Refusal::UnknownSender), "{kind:?}");
         }
-        let h = Header { sender: 99, ..b.header(Kind::Announce, 0) };
+        let h = Header { sender: 99, ..b.header(Kind::Introduction, 0) };
         let p = b.sign(&h, None, br#"{"name":"x","version":1}"#);
         assert_eq!(b.arrives(0, &p), Fate::Accepted);
         let inbox = b.inbox();
@@ -920,7 +920,7 @@ as_root! {
             let s = b.m.new_subscriber().unwrap();
             b.m.set_subscribers(0, 0, 1 << s.index).unwrap();
             let ring = Mapped::new(s.fd(), RING_BYTES as usize).unwrap();
-            for kind in [Kind::Heartbeat, Kind::Pull, Kind::PathReport, Kind::Announce] {
+            for kind in [Kind::Heartbeat, Kind::Pull, Kind::PathReport, Kind::Introduction] {
                 for len in [3, 8, 9, 100, BODY_MAX] {
                     let h = b.header(kind, 0);
                     let good = b.sign(&h, None, &vec![7; len]);
@@ -951,7 +951,7 @@ as_root! {
 
     fn reports_confirmations_and_announcements_reach_the_inbox_whole() {
         let mut b = Bench::new();
-        for kind in [Kind::Pull, Kind::PathReport, Kind::Announce] {
+        for kind in [Kind::Pull, Kind::PathReport, Kind::Introduction] {
             for body in [&b""[..], b"x", &[3; BODY_MAX]] {
                 let h = b.header(kind, 0);
                 let sent = b.sign(&h, None, body);
@@ -1430,7 +1430,7 @@ impl Model {
             return Fate::Refused(Refusal::WrongPath);
         }
         if sender != PEER || incarnation != PEER_INCARNATION {
-            let begins = kind == Kind::Announce && (sender != PEER || incarnation > PEER_INCARNATION);
+            let begins = kind == Kind::Introduction && (sender != PEER || incarnation > PEER_INCARNATION);
             let introduces = begins || kind == Kind::Hello && sender != SELF;
             let highest = self.strangers.entry((sender, incarnation, path)).or_default();
             return match sender {
@@ -1490,7 +1490,7 @@ as_root! {
         let mut b = Bench::new();
         let mut model = model(&b);
         let mut cases = 0;
-        for (kind, body) in [(Kind::Heartbeat, &b""[..]), (Kind::Heartbeat, b"piggyback"), (Kind::Notice, b""), (Kind::Leave, b""), (Kind::Announce, b"{}")] {
+        for (kind, body) in [(Kind::Heartbeat, &b""[..]), (Kind::Heartbeat, b"piggyback"), (Kind::Notice, b""), (Kind::Leave, b""), (Kind::Introduction, b"{}")] {
             let make = |b: &mut Bench| {
                 let h = b.header(kind, 0);
                 b.sign(&h, a_notice_of(kind, h.number as u32, 3).as_ref(), body)

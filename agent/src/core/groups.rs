@@ -157,7 +157,7 @@ impl Core {
     /// What is known of a host now.
     fn standing(&self, node: u32) -> Standing {
         let life = self.slot(node).and_then(|slot| self.peers[slot].as_ref()).map_or(0, |p| p.incarnation);
-        match self.detector.state(node) {
+        match self.node.detector().state(node) {
             None => Standing::Unknown,
             Some(State::Alive) => Standing::Alive(life),
             Some(State::Late) => Standing::Late(life),
@@ -303,7 +303,7 @@ impl Core {
         if peer.incarnation != incarnation {
             return peer.incarnation > incarnation;
         }
-        let Some(promise) = self.detector.promise(node) else { return false };
+        let Some(promise) = self.node.detector().promise(node) else { return false };
         let row = self.receiver.peer(slot);
         let last_ns = row.path.iter().map(|path| path.arrived_ns).max().unwrap_or(now);
         // Its clock may lose a little against ours; what it sent last has arrived long ago.
@@ -596,7 +596,7 @@ impl Core {
                 let what = format!("{host} is not heard now: all hosts of a new group must be (fide status lists them)");
                 return Err(Refused { code: ErrorCode::NotFound, what });
             };
-            let has_fence = if is_own { self.promises() } else { self.detector.promise(node).is_some() };
+            let has_fence = if is_own { self.promises() } else { self.node.detector().promise(node).is_some() };
             if policy == Policy::Fence && !has_fence {
                 let what = format!(
                     "{host} has no fence, which the policy fence relies on: set [fence] mode there, or take --policy trust-contract"

@@ -1,34 +1,32 @@
-//! Tables on the wire: what the loop writes into this host's, and what it makes of changes in others'.
+//! This host's table: what the loop writes into it, what leaves for others, and what applications ask of all tables.
 //!
 //! ```text
 //! watch, join, leave ─► Owner ─► rows, pushed            a crash ─► Core::local_end: pushed before it is written
-//! others' rows, changes ─► Replica ─► Core::row_event ─► detector ─► history, hooks, rings
-//! version in heartbeats ─► a pull, where something is missing
 //! ```
 
-use super::{Core, Happened, MONITORS_PAUSE_NS, now_ns};
+use super::{Core, Happened, MONITORS_PAUSE_NS, Start, now_ns};
+use crate::fence::Driver;
 use crate::kept::{Former, KeptWatch};
-use crate::peers::RemoteApp;
+use crate::receive::Receiver;
 use crate::shares::EventSource;
-use crate::subscribers::{Target, key};
+use crate::subscribers::Target;
 use crate::watchlist::{Origin, Watched};
-use fide_proto::detector::{AppState, Taken};
-use fide_proto::node::Tables;
-use fide_proto::node::table::Event;
+use fide_lane::Lane;
+use fide_proto::node::Node;
+use fide_proto::node::directory::Numbers;
 use fide_proto::node::table::Owner;
 use fide_proto::node::table::owner::To;
-use fide_proto::node::tables::{Ignored, Said};
+use fide_wire::PATHS;
 use fide_wire::control::TargetState;
 use fide_wire::event::{Record, RecordKind};
 use fide_wire::frame::table::{Content, HOST_ROW, Host, Instance, Interest, Process, Row, State};
-use fide_wire::packet::{Announce, Header, Kind, Notice};
-use fide_wire::verdict::{Cause, Grade, VerdictId};
-use fide_wire::{PATHS, SLOTS};
+use fide_wire::packet::{Kind, Notice};
+use fide_wire::verdict::{Cause, Contract, FencePromise, Grade, VerdictId};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Frames of rows and pulls that leave in one loop iteration: each takes some 20 µs.
-const FRAMES_AT_ONCE: usize = 2;
+/// Frames of the node that leave in one loop iteration: each takes some 20 µs.
+const FRAMES_AT_ONCE: usize = 4;
 /// A process that a former agent watched for its configuration is let go if this one has not asked for it in so long.
 const UNCLAIMED_NS: u64 = 10_000_000_000;
 /// Rows of interests have numbers from here on; those of processes lie below.
@@ -57,53 +55,96 @@ impl Interests {
     }
 }
 
-/// When and how what a row says came in.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Came {
-    path: u8,
-    sent_ns: u64,
-    received_ns: u64,
+/// What is left of a former agent's table when this one begins.
+#[derive(Debug, Default)]
+pub(super) struct Restored {
+    rows: Vec<Row>,
+    watches: BTreeMap<u32, KeptWatch>,
+    last_process: u32,
+    pub(super) last_interest: u32,
+    has_former: bool,
 }
 
-impl Came {
-    pub(super) fn by(record: &Record) -> Self {
-        Self { path: record.path, sent_ns: record.sent_ns, received_ns: record.received_ns }
+/// The node as it begins: with this host's row, and the table of the agent before, if that was kept.
+pub(super) fn begin(
+    start: &Start,
+    former: Option<Former>,
+    receiver: &mut Receiver,
+    lane: &Lane,
+    now: u64,
+) -> std::io::Result<(Node, Restored)> {
+    let mut owner = Owner::new(start.node, start.incarnation.into());
+    let (mut restored, mut seen) = (Restored::default(), BTreeMap::new());
+    if let Some(former) = former {
+        // Rows that are not kept are no loss to who knows of their ends: so the whole of it is listed, once.
+        let versions = (former.version, former.version, !former.is_exact);
+        match Owner::restore(start.node, former.epoch, versions, former.rows, now) {
+            Ok(kept) => {
+                owner = kept;
+                receiver.set_version(former.version as u32);
+                let Former { watches, last_process, last_interest, .. } = former;
+                let rows = owner.rows().cloned().collect();
+                restored = Restored { rows, watches, last_process, last_interest, has_former: true };
+            }
+            Err(e) => tracing::warn!("the table of the former agent is of no use: {e:?}"),
+        }
+        seen = former.seen;
     }
+    let refused = |e| std::io::Error::other(format!("this host's table does not begin: {e:?}"));
+    let version = receiver.next_notice().into();
+    owner.put(HOST_ROW, version, Content::Host(host_row(start, lane, None, now)), now).map_err(refused)?;
+    let contract = Contract { period_ns: start.period_ns, size_max: lane.piggyback_max() as u32, ..Contract::default() };
+    let node = Node::new(start.detector.clone(), owner, contract, seen, now).map_err(refused)?;
+    Ok((node, restored))
+}
 
-    /// What was known before, and is looked at again.
-    pub(super) const fn now(now_ns: u64) -> Self {
-        Self { path: 0, sent_ns: 0, received_ns: now_ns }
+/// This host's own row, as it runs from now on.
+fn host_row(start: &Start, lane: &Lane, fence: Option<FencePromise>, now: u64) -> Host {
+    Host {
+        state: State::running(now),
+        boot: start.boot,
+        size_max: lane.piggyback_max() as u32,
+        renewed: false,
+        fence,
+        addresses: std::array::from_fn(|path| lane.source(path as u8)),
+        name: start.name.as_str().into(),
     }
 }
 
 impl Core {
     // ---- this host's table --------------------------------------------------------------------------------------------------
 
-    /// This host's own row, as it runs from now on.
-    pub(super) fn put_host(&mut self, now: u64) {
-        let host = Host {
-            state: State::running(now),
-            boot: self.start.boot,
-            size_max: self.lane.piggyback_max() as u32,
-            renewed: self.renewed,
-            fence: None,
-            addresses: std::array::from_fn(|path| self.lane.source(path as u8)),
-            name: self.start.name.as_str().into(),
-        };
-        self.put_row(HOST_ROW, Content::Host(host), now);
+    /// This host's table.
+    pub(super) const fn own_table(&self) -> &Owner {
+        self.node.directory().owner()
+    }
+
+    /// The addresses of this host, its fence or the size of frames may have changed: its row says so, and everybody is told.
+    pub(super) fn host_changed(&mut self, now: u64) {
+        if let Some(Content::Host(known)) = self.own_table().get(HOST_ROW).map(|row| &row.content)
+            && self.stopping.is_none()
+        {
+            let promise = self.fence.as_ref().and_then(Driver::promise);
+            let (state, renewed) = (known.state, known.renewed);
+            let host = Host { state, renewed, ..host_row(&self.start, &self.lane, promise, now) };
+            if host != *known {
+                self.put_row(HOST_ROW, Content::Host(host), now);
+            }
+        }
+        self.announce_soon(now);
     }
 
     fn put_row(&mut self, row: u32, content: Content, now: u64) {
         let version = self.receiver.next_notice().into();
-        match self.tables.put(row, version, content, now) {
+        match self.node.put(row, version, content, now) {
             Ok(()) => self.keep_row(row),
             Err(e) => tracing::warn!("row {row} of this host's table is not written: {e:?}"),
         }
     }
 
     /// Has the row written to the file, for the next agent.
-    fn keep_row(&self, row: u32) {
-        let Some(row) = self.tables.owner().get(row) else { return };
+    pub(super) fn keep_row(&self, row: u32) {
+        let Some(row) = self.own_table().get(row) else { return };
         let kept =
             |w: &Watched| KeptWatch { uid: w.uid, origin: w.origin, owner: w.owner, charged: w.charged, account: w.account };
         let watch = self.watchlist.get(row.row).filter(|_| row.row != HOST_ROW).map(kept);
@@ -111,19 +152,13 @@ impl Core {
     }
 
     /// Goes on with the table of this host's former agent. What ended meanwhile is told: that it did is certain, how is not known.
-    pub(super) fn restore(&mut self, former: Former, now: u64) {
-        let Former { epoch, version, is_exact, last_process, last_interest, rows, watches, seen } = former;
-        self.seen_before = seen;
-        // Rows that are not kept are no loss to who knows of their ends: so the whole of it is listed, once.
-        let owner = match Owner::restore(self.start.node, epoch, (version, version, !is_exact), rows, now) {
-            Ok(owner) => owner,
-            Err(e) => return tracing::warn!("the table of the former agent is of no use: {e:?}"),
-        };
-        let rows: Vec<Row> = owner.rows().cloned().collect();
-        self.tables = Tables::new(owner, SLOTS);
-        self.receiver.set_version(version as u32);
+    pub(super) fn restore(&mut self, restored: Restored, now: u64) {
+        self.keep_row(HOST_ROW);
+        let Restored { rows, watches, last_process, has_former, .. } = restored;
+        if !has_former {
+            return;
+        }
         self.watchlist.used_up_to(last_process);
-        self.interests = Interests::new(last_interest);
         self.unclaimed_at = now + UNCLAIMED_NS;
         for Row { row, content, .. } in rows.into_iter().filter(|row| !row.content.is_over()) {
             match content {
@@ -216,7 +251,7 @@ impl Core {
     /// A watched process of this host is new, or something of it but its state has changed.
     pub(super) fn put_process(&mut self, app: u32, now: u64) {
         let Some(w) = self.watchlist.get(app) else { return };
-        let state = self.tables.owner().get(app).and_then(|row| row.content.state()).unwrap_or(State::running(now));
+        let state = self.own_table().get(app).and_then(|row| row.content.state()).unwrap_or(State::running(now));
         let process = Process {
             state,
             instance: Instance { pid: w.pid, start_ticks: w.start_ticks },
@@ -230,24 +265,27 @@ impl Core {
     /// A change that was pushed.
     pub(super) fn write_change(&mut self, notice: &Notice, now: u64) {
         let change = notice.change(self.start.node);
-        match self.tables.change(&change, now) {
+        match self.node.change(&change, now) {
             Ok(()) => self.keep_row(notice.app),
             Err(e) => tracing::debug!("version {} of this host's table changes nothing: {e:?}", notice.notice),
         }
     }
 
-    /// Pushes rows, pulls what is missing here, answers others' pulls.
-    pub(super) fn exchange_rows(&mut self, now: u64) {
+    /// Sends what the node wants sent: hellos, introductions, rows, pulls.
+    pub(super) fn transmit_node(&mut self, now: u64) {
         if now >= self.interests.due_ns {
             self.update_interests(now);
         }
-        if self.tables.poll_timeout().is_none_or(|at_ns| now < at_ns) {
+        if self.node.directory().poll_timeout().is_none_or(|at_ns| now < at_ns) {
             return;
         }
-        self.tables.handle_timeout(now);
         let mut body = std::mem::take(&mut self.body);
         for _ in 0..FRAMES_AT_ONCE {
-            let Some(transmit) = self.tables.poll_transmit(&mut body, now) else { break };
+            // A hello whose number somebody can guess proves nothing: it waits for a random one.
+            let random = if self.node.directory().is_asking(now) { fide_lane::random() } else { Ok(0) };
+            let Ok(random) = random else { break };
+            let numbers = Numbers { heartbeats: self.number, others: self.event_number + 1 };
+            let Some(transmit) = self.node.poll_transmit(now, numbers, || random, &mut body) else { break };
             let Some(kind) = Kind::of(transmit.kind) else { break };
             match transmit.to {
                 To::Everybody => _ = self.send_event(kind, None, &body),
@@ -259,7 +297,8 @@ impl Core {
 
     /// Sends to one host, on every path by which it can be reached.
     pub(super) fn send_to(&mut self, node: u32, kind: Kind, body: &[u8]) {
-        let addresses = self.slot(node).and_then(|slot| self.peers[slot].as_ref()).map_or([None; PATHS], |p| p.addresses);
+        let known = self.slot(node).and_then(|slot| self.peers[slot].as_ref()).map(|p| p.addresses);
+        let addresses = known.or_else(|| self.node.directory().addresses(node)).unwrap_or([None; PATHS]);
         if addresses.iter().all(Option::is_none) {
             self.send_event(kind, None, body);
             return;
@@ -310,223 +349,6 @@ impl Core {
         }
     }
 
-    // ---- the tables of others -----------------------------------------------------------------------------------------------
-
-    /// A host that is believed says which table it writes.
-    pub(super) fn table_said(&mut self, node: u32, a: &Announce, now: u64) {
-        if a.epoch == 0 {
-            return;
-        }
-        let said = Said { epoch: a.epoch, complete: a.complete, boot: a.boot };
-        if let Err(e) = self.tables.introduced(node, &said, now) {
-            tracing::warn!("the table of {} is not followed: {e:?}", a.name);
-        }
-        self.take_rows(Came::now(now), now);
-        self.hand_in_rows(node, now);
-    }
-
-    /// Rows, or a pull.
-    pub(super) fn rows_came(&mut self, head: &Record, header: &Header, body: &[u8], now: u64) {
-        let is_believed = |p: &crate::peers::Peer| p.incarnation == header.incarnation && !p.condemned && !p.left;
-        if self.slot(header.sender).and_then(|slot| self.peers[slot].as_deref()).is_none_or(|p| !is_believed(p)) {
-            return;
-        }
-        match self.tables.handle_frame(header.sender, header.kind.frame(), body, now) {
-            Err(Ignored::Malformed) => tracing::warn!("{:?} of {:08x} not understood", header.kind, header.sender),
-            Err(e) => tracing::debug!("{:?} of {:08x}: {e:?}", header.kind, header.sender),
-            Ok(()) => {}
-        }
-        self.take_rows(Came::by(head), now);
-        self.hand_in_rows(header.sender, now);
-    }
-
-    /// A notice, which the detector has taken: it is a change of its sender's table.
-    pub(super) fn change_came(&mut self, node: u32, notice: &Notice, came: Came, now: u64) {
-        // A copy, or one that was pulled before.
-        let _ = self.tables.changed(node, &notice.change(node), now);
-        self.take_rows(came, now);
-    }
-
-    /// What became known of others' tables.
-    pub(super) fn take_rows(&mut self, came: Came, now: u64) {
-        while let Some((node, event)) = self.tables.poll_event() {
-            let Some(slot) = self.slot(node) else { continue };
-            if self.peers[slot].as_ref().is_none_or(|p| p.condemned || p.left) {
-                continue; // its rows are handed in again when it comes back
-            }
-            match event {
-                Event::Appeared { row, .. } | Event::Renumbered { row, .. } => self.row_appeared(slot, row, came, now),
-                Event::Changed { row: HOST_ROW, .. } | Event::Updated { row: HOST_ROW } => {}
-                Event::Changed { row, version, after, .. } => self.row_changed(slot, row, version as u32, &after, came, now),
-                Event::Updated { row } => self.row_updated(slot, row),
-                Event::Complete => {
-                    self.whole.insert(node);
-                    self.hand_in_rows(node, now);
-                }
-                Event::Lost { content, .. } => self.lost_unseen(slot, &content, now),
-            }
-        }
-        self.act(now);
-    }
-
-    /// In a new incarnation of a host everything that goes on there is told to the detector anew, once its table is known.
-    pub(super) fn hand_in_rows(&mut self, node: u32, now: u64) {
-        let Some(slot) = self.slot(node) else { return };
-        let Some(peer) = self.peers[slot].as_mut().filter(|p| !p.condemned && !p.left && !p.handed_in) else { return };
-        let Some(replica) = self.tables.replica(node).filter(|replica| replica.is_complete()) else { return };
-        peer.handed_in = true;
-        let (epoch, version) = (replica.epoch(), replica.complete());
-        let goes_on = |content: &Content| !content.is_over();
-        let rows: Vec<u32> = replica.rows().filter(|(row, c)| *row != HOST_ROW && goes_on(c)).map(|(row, _)| row).collect();
-        for row in rows {
-            self.row_appeared(slot, row, Came::now(now), now);
-        }
-        self.act(now);
-        self.say(Happened::Seen { node, epoch, version });
-    }
-
-    fn row_updated(&mut self, slot: usize, row: u32) {
-        let Some(peer) = self.peers[slot].as_mut() else { return };
-        match self.tables.replica(peer.node).and_then(|replica| replica.get(row)) {
-            Some(Content::Process(p)) => {
-                if let Some(known) = peer.apps.get_mut(&row) {
-                    (known.user, known.pbsize) = (p.uid, p.pbsize.into()); // a watch may have changed hands
-                }
-            }
-            Some(Content::Interest(interest)) => {
-                let (node, interest) = (peer.node, *interest);
-                self.monitored_by_other(node, &interest);
-            }
-            _ => {}
-        }
-    }
-
-    fn row_appeared(&mut self, slot: usize, row: u32, came: Came, now: u64) {
-        let Some(peer) = self.peers[slot].as_ref() else { return };
-        let (node, incarnation) = (peer.node, peer.incarnation);
-        let process = match self.tables.replica(node).and_then(|replica| replica.get(row)) {
-            Some(Content::Process(p)) => p.clone(),
-            Some(Content::Interest(interest)) => {
-                let interest = *interest;
-                return self.monitored_by_other(node, &interest);
-            }
-            _ => return,
-        };
-        let known = self.detector.app_state(node, row);
-        let Some(peer) = self.peers[slot].as_mut() else { return };
-        if peer.apps.contains_key(&row) && known.is_some() {
-            return; // handed in already
-        }
-        let (name, host, state) = (String::from(process.name), peer.name.clone(), process.state);
-        let app = RemoteApp { name: name.clone(), pbsize: process.pbsize.into(), user: process.uid, ended: None };
-        peer.appeared(row, app);
-        self.subscribers.number(node, incarnation, row, self.receiver.mechanism());
-        let heard = self.subscribers.rings(node, row);
-        let target = Target::Process(name, host);
-        let wants: Vec<(u32, u32)> = self.subscribers.wanting(&target).map(|(ring, want)| (ring, want.pbsize)).collect();
-        let wanting = wants.iter().fold(0u64, |mask, (ring, _)| mask | 1 << ring);
-        match known {
-            // Its notice was quicker than its name: those who asked for it by name have not heard of it.
-            Some(AppState::Doomed { code, id }) => self.heard_late(slot, row, Cause::Doomed, code, id, wanting & !heard, now),
-            Some(AppState::Ended { cause, code, id }) => self.heard_late(slot, row, cause, code, id, wanting & !heard, now),
-            _ if state.cause.ends_process() => self.ended_unheard(slot, row, &state, wanting | heard, came, now),
-            _ => {
-                if let Err(e) = self.detector.app_seen(node, incarnation, row) {
-                    tracing::warn!("process {row} on {node:08x} is not followed: {e}");
-                    return;
-                }
-                // Its name first: it may end as soon as somebody listens.
-                self.appeared(node, incarnation, row, wanting, now);
-                for (ring, pbsize) in wants {
-                    self.subscribers.listen(key(node, row), ring, pbsize, self.receiver.mechanism());
-                }
-                self.interests.changed(now);
-                if state.cause == Cause::Hung {
-                    let version = self.version_of(node, row);
-                    self.row_changed(slot, row, version, &state, came, now);
-                    self.introduce_hung(wanting, node, row, now);
-                }
-            }
-        }
-    }
-
-    fn version_of(&self, node: u32, row: u32) -> u32 {
-        self.tables.replica(node).and_then(|replica| replica.version(row)).unwrap_or_default() as u32
-    }
-
-    /// A process that nobody here has heard of had ended when its row came.
-    fn ended_unheard(&mut self, slot: usize, row: u32, state: &State, rings: u64, came: Came, now: u64) {
-        let Some(node) = self.peers[slot].as_ref().map(|p| p.node) else { return };
-        let version = self.version_of(node, row);
-        let epoch = self.tables.replica(node).map_or(0, |replica| replica.epoch());
-        let since_former = self.seen_before.get(&node).is_some_and(|(of, told)| *of == epoch && u64::from(version) > *told);
-        let is_news = (self.whole.contains(&node) || since_former) && state.cause != Cause::Left;
-        if !is_news {
-            // It ended before this agent's time.
-            self.mark_ended(node, row, state.cause);
-            return;
-        }
-        if self.take_state(slot, row, version, state, came, now) {
-            let id = VerdictId::new(node, version);
-            self.heard_late(slot, row, state.cause, state.code, id, rings, now);
-        }
-    }
-
-    /// Whether this state of a process is news to the detector.
-    fn take_state(&mut self, slot: usize, row: u32, version: u32, state: &State, came: Came, now: u64) -> bool {
-        let Some((node, incarnation)) = self.peers[slot].as_ref().map(|p| (p.node, p.incarnation)) else { return false };
-        let notice = notice_of(row, version, state);
-        let Came { path, sent_ns, received_ns } = came;
-        let taken = self.detector.notice(node, incarnation, &notice, sent_ns.max(1), received_ns, path, now);
-        match taken {
-            Ok(Taken::New) => true,
-            Ok(Taken::Duplicate) => false,
-            Err(e) => {
-                tracing::debug!("row {row} of {node:08x}: {e}");
-                false
-            }
-        }
-    }
-
-    /// A process has another state than was known here. Its notice may have come before.
-    fn row_changed(&mut self, slot: usize, row: u32, version: u32, state: &State, came: Came, now: u64) {
-        let Some(peer) = self.peers[slot].as_ref() else { return };
-        let (node, incarnation) = (peer.node, peer.incarnation);
-        // In a new incarnation of its host, nobody knows it yet by its name.
-        if !peer.apps.contains_key(&row) {
-            if state.cause.ends_process() {
-                self.row_appeared(slot, row, came, now);
-            }
-            return; // what goes on is handed in when the whole table is known
-        }
-        if !self.take_state(slot, row, version, state, came, now) {
-            return;
-        }
-        let record = self.host_record(state.cause, state.grade, node, incarnation, now);
-        let record = Record {
-            kind: RecordKind::Process as u16,
-            app: row,
-            code: state.code,
-            id: VerdictId::new(node, version).0,
-            flags: if state.flags & State::CONFIRMS != 0 { Record::CONFIRMS } else { 0 },
-            path: came.path,
-            event_ns: state.event_ns,
-            sent_ns: came.sent_ns,
-            received_ns: came.received_ns,
-            ..record
-        };
-        self.noticed(slot, &record, state.cause, false);
-    }
-
-    /// A process of a table that its host has lost ended while nobody watched it. Its number may be another one's by now, so it is told by name alone.
-    fn lost_unseen(&mut self, slot: usize, content: &Content, now: u64) {
-        let (Some(peer), Content::Process(process)) = (self.peers[slot].as_ref(), content) else { return };
-        let (node, incarnation, host) = (peer.node, peer.incarnation, peer.name.clone());
-        let name = String::from(process.name.clone());
-        let source = self.source(node, 0);
-        self.tell(Cause::Exited, Grade::Certain, &host, incarnation, Some(name), -1, false, None, None, source, now);
-    }
-
     // ---- what applications ask --------------------------------------------------------------------------------------------
 
     /// What is known of a target, and how the last process of its name ended.
@@ -548,9 +370,9 @@ impl Core {
             return (if is_heard { TargetState::Alive } else { TargetState::Unobserved }, None);
         };
         let rows: Box<dyn Iterator<Item = (u64, &Content)>> = if is_own {
-            Box::new(self.tables.owner().rows().map(|row| (row.version, &row.content)))
+            Box::new(self.own_table().rows().map(|row| (row.version, &row.content)))
         } else {
-            let Some(replica) = self.tables.replica(node) else { return (TargetState::NoProcess, None) };
+            let Some(replica) = self.node.directory().replica(node) else { return (TargetState::NoProcess, None) };
             Box::new(replica.rows().map(|(row, content)| (replica.version(row).unwrap_or_default(), content)))
         };
         let of_name = rows.filter_map(|(version, content)| match content {
@@ -574,11 +396,13 @@ impl Core {
         let now = now_ns();
         for (node, app) in instances.iter().copied().filter(|(_, app)| *app < INTERESTS_FROM) {
             let (content, version, incarnation) = if node == self.start.node {
-                let row = self.tables.owner().get(app);
+                let row = self.own_table().get(app);
                 (row.map(|row| &row.content), row.map_or(0, |row| row.version), self.start.incarnation)
             } else {
                 let Some(peer) = self.slot(node).and_then(|slot| self.peers[slot].as_ref()) else { continue };
-                let Some(replica) = self.tables.replica(node).filter(|_| peer.handed_in) else { continue };
+                let Some(replica) = self.node.directory().replica(node).filter(|_| self.node.is_handed_in(node)) else {
+                    continue;
+                };
                 (replica.get(app), replica.version(app).unwrap_or_default(), peer.incarnation)
             };
             let (name, state) = match content {
@@ -607,7 +431,7 @@ impl Core {
         }
     }
 
-    fn monitored_by_other(&mut self, from: u32, interest: &Interest) {
+    pub(super) fn monitored_by_other(&mut self, from: u32, interest: &Interest) {
         if interest.node != self.start.node {
             return;
         }
@@ -631,10 +455,4 @@ impl Core {
             self.subscribers.publish(1 << ring, &record, &[], false, self.receiver.mechanism());
         }
     }
-}
-
-/// A state as the notice that told of it.
-fn notice_of(row: u32, version: u32, state: &State) -> Notice {
-    let State { cause, grade, flags, code, event_ns } = *state;
-    Notice { notice: version, app: row, cause, grade, flags, code, event_ns }
 }

@@ -108,7 +108,7 @@ fn record(wire: &[PacketSocket; 2], host: &str, announcements: usize) -> [Vec<Ve
                 f
             }));
         }
-        all.iter().all(|of| of.iter().filter(|f| kind(f) == Some(Kind::Announce)).count() >= announcements && of.len() > 300)
+        all.iter().all(|of| of.iter().filter(|f| kind(f) == Some(Kind::Introduction)).count() >= announcements && of.len() > 300)
     });
     all
 }
@@ -280,7 +280,7 @@ fn floods_are_counted_told_with_their_sender_and_cost_the_agent_nothing() {
     let Some((mut w, wire)) = neighbour(4) else { return };
     // h4 announces, and leaves.
     let recorded = record(&wire, "h4", 3);
-    let gone = recorded.map(|frames| frames.into_iter().filter(|f| kind(f) == Some(Kind::Announce)).collect::<Vec<_>>());
+    let gone = recorded.map(|frames| frames.into_iter().filter(|f| kind(f) == Some(Kind::Introduction)).collect::<Vec<_>>());
     w.signal_agent(4, libc::SIGTERM);
     assert!(w.agent_ended(4).success());
     // An observer that has known it in another life alone: for it the host is a stranger.

@@ -6,14 +6,17 @@
 
 use super::Pace;
 use super::introductions::{self, Heard, Introductions};
+use super::table::owner::To;
 use super::table::{self, Owner, Replica};
 use super::tables::{self, Said, Tables, Transmit};
 use super::window::Window;
-use fide_wire::frame::introduction::{Hello, Introduction};
+use fide_wire::PATHS;
+use fide_wire::frame::introduction::{Answer, Hello, Introduction};
 use fide_wire::frame::table::{Change, Content, HOST_ROW, Host};
 use fide_wire::frame::{Header, Kind};
-use fide_wire::verdict::Contract;
+use fide_wire::verdict::{Cause, Contract};
 use std::collections::{BTreeMap, VecDeque};
+use std::num::NonZeroU64;
 
 /// Why a frame meant nothing. Counted by the shell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,6 +35,16 @@ pub enum Ignored {
     Table(table::Refused),
 }
 
+impl Ignored {
+    const fn of(ignored: tables::Ignored) -> Self {
+        match ignored {
+            tables::Ignored::Unknown => Self::Unconfirmed,
+            tables::Ignored::Malformed => Self::Malformed,
+            tables::Ignored::Table(refused) => Self::Table(refused),
+        }
+    }
+}
+
 /// What became known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -43,6 +56,15 @@ pub enum Event {
         incarnation: u32,
         /// The one that was believed before.
         former: Option<u32>,
+        /// What it said of itself.
+        introduction: Box<Introduction>,
+    },
+    /// What a host says of itself, again: its contract, addresses and fence may have changed.
+    Announced {
+        /// The host.
+        node: u32,
+        /// Its incarnation, which is believed.
+        incarnation: u32,
         /// What it said of itself.
         introduction: Box<Introduction>,
     },
@@ -69,11 +91,26 @@ pub struct Numbers {
     pub others: u64,
 }
 
+/// What introductions of this host say beside its own row and table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// What it promises of its heartbeats.
+    pub contract: Contract,
+    /// See [`Introduction::challenge`].
+    pub challenge: Option<NonZeroU64>,
+    /// See [`Introduction::response`].
+    pub response: Option<NonZeroU64>,
+    /// See [`Introduction::diverted`].
+    pub diverted: [bool; PATHS],
+}
+
 /// The hosts of the cluster.
 #[derive(Clone, Debug)]
 pub struct Directory {
     me: u32,
-    contract: Contract,
+    facts: Facts,
+    /// An announcement to everybody is due.
+    is_announcing: bool,
     introductions: Introductions,
     tables: Tables,
     /// The numbers that were received of hosts that were confirmed.
@@ -102,7 +139,8 @@ impl Directory {
         let pace = Pace::new(contract.period_ns);
         introductions.set_pace(pace);
         tables.set_pace(pace);
-        Ok(Self { me, contract, introductions, tables, windows, events: VecDeque::new() })
+        let facts = Facts { contract, ..Facts::default() };
+        Ok(Self { me, facts, is_announcing: false, introductions, tables, windows, events: VecDeque::new() })
     }
 
     /// This host's table.
@@ -154,6 +192,22 @@ impl Directory {
         self.tables.skip(version);
     }
 
+    /// What introductions say from now on. Others are not told by this ([`Directory::announce`]).
+    pub const fn set_facts(&mut self, facts: Facts) {
+        self.facts = facts;
+    }
+
+    /// The next frame is an introduction to everybody.
+    pub const fn announce(&mut self) {
+        self.is_announcing = true;
+    }
+
+    /// Whether [`Directory::poll_transmit`] needs a random number now: a hello is due.
+    #[must_use]
+    pub fn is_asking(&self, now_ns: u64) -> bool {
+        !self.is_leaving() && self.introductions.poll_hello_timeout().is_some_and(|at_ns| at_ns <= now_ns)
+    }
+
     /// An authentic heartbeat arrived: the receive program says so when an incarnation or a version is new.
     pub fn handle_heartbeat(&mut self, header: &Header, now_ns: u64) {
         if header.sender != self.me && self.introductions.heard(header.sender, header.incarnation, now_ns) == Heard::Confirmed {
@@ -187,17 +241,21 @@ impl Directory {
         if !window.take(header.number) {
             return Err(Ignored::OldNumber);
         }
-        let result = self.tables.handle_frame(header.sender, kind, body, now_ns).map_err(|ignored| match ignored {
-            tables::Ignored::Unknown => Ignored::Unconfirmed,
-            tables::Ignored::Malformed => Ignored::Malformed,
-            tables::Ignored::Table(refused) => Ignored::Table(refused),
-        });
+        let result = self.tables.handle_frame(header.sender, kind, body, now_ns).map_err(Ignored::of);
         self.drain();
         result
     }
 
     fn introduced(&mut self, header: &Header, body: &[u8], now_ns: u64) -> Result<(), Ignored> {
         let introduction = Introduction::read(body).ok_or(Ignored::Malformed)?;
+        self.handle_introduction(header, introduction, now_ns)
+    }
+
+    /// An authentic introduction, already read.
+    ///
+    /// # Errors
+    /// As [`Directory::handle_frame`].
+    pub fn handle_introduction(&mut self, header: &Header, introduction: Introduction, now_ns: u64) -> Result<(), Ignored> {
         if fide_wire::name_id(&introduction.host.name) != header.sender || introduction.epoch == 0 {
             return Err(Ignored::Malformed);
         }
@@ -219,9 +277,25 @@ impl Directory {
                 Ok(())
             }
             None if node == self.me => Err(Ignored::Own),
-            None if self.introductions.confirmed(node) == Some(incarnation) => Ok(()),
+            None if self.introductions.confirmed(node) == Some(incarnation) => {
+                self.events.push_back(Event::Announced { node, incarnation, introduction: Box::new(introduction) });
+                Ok(())
+            }
             None => Err(Ignored::Unconfirmed),
         }
+    }
+
+    /// A change of the table of a host whose incarnation is believed, already read. Its version tells copies apart.
+    ///
+    /// # Errors
+    /// As [`Directory::handle_frame`].
+    pub fn handle_change(&mut self, node: u32, incarnation: u32, change: &Change, now_ns: u64) -> Result<(), Ignored> {
+        if self.introductions.confirmed(node) != Some(incarnation) {
+            return Err(Ignored::Unconfirmed);
+        }
+        let result = self.tables.changed(node, change, now_ns).map_err(Ignored::of);
+        self.drain();
+        result
     }
 
     fn drain(&mut self) {
@@ -263,7 +337,9 @@ impl Directory {
     /// When [`Directory::poll_transmit`] or [`Directory::handle_timeout`] has something to do.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<u64> {
-        self.tables.poll_timeout().into_iter().chain(self.introductions.poll_timeout()).min()
+        let introducing = (!self.is_leaving()).then(|| self.introductions.poll_timeout()).flatten();
+        let announcing = self.is_announcing.then_some(0);
+        self.tables.poll_timeout().into_iter().chain(introducing).chain(announcing).min()
     }
 
     /// Time went by.
@@ -280,19 +356,40 @@ impl Directory {
         body: &mut Vec<u8>,
     ) -> Option<Transmit> {
         body.clear();
-        if let Some((to, hello)) = self.introductions.poll_hello(now_ns, random) {
-            hello.write(body);
-            return Some(Transmit { to, kind: Kind::Hello });
+        if !self.is_leaving() {
+            if let Some((to, hello)) = self.introductions.poll_hello(now_ns, random) {
+                hello.write(body);
+                return Some(Transmit { to, kind: Kind::Hello });
+            }
+            if let Some((to, answer)) = self.introductions.poll_answer() {
+                self.write_introduction(vec![answer], numbers, body);
+                return Some(Transmit { to, kind: Kind::Introduction });
+            }
         }
-        if let Some((to, answer)) = self.introductions.poll_answer()
-            && let Some(host) = self.host()
-        {
-            let Numbers { heartbeats, others } = numbers;
-            let (epoch, complete, contract) = (self.owner().epoch(), self.owner().complete(), self.contract);
-            Introduction { answers: vec![answer], heartbeats, others, epoch, complete, contract, host }.write(body);
-            return Some(Transmit { to, kind: Kind::Introduction });
+        if std::mem::take(&mut self.is_announcing) {
+            self.write_introduction(Vec::new(), numbers, body);
+            return Some(Transmit { to: To::Everybody, kind: Kind::Introduction });
         }
         self.tables.poll_transmit(body, now_ns)
+    }
+
+    fn write_introduction(&self, answers: Vec<Answer>, numbers: Numbers, body: &mut Vec<u8>) {
+        // The row is there from the start on, and is never removed.
+        let Some(host) = self.host() else { return };
+        let Numbers { heartbeats, others } = numbers;
+        let (epoch, complete) = (self.owner().epoch(), self.owner().complete());
+        let Facts { contract, challenge, response, diverted } = self.facts;
+        // Another agent of this name is asked by announcements alone: everybody receives those.
+        let (challenge, response) = if answers.is_empty() { (challenge, response) } else { (None, None) };
+        let introduction =
+            Introduction { answers, heartbeats, others, epoch, complete, contract, host, challenge, response, diverted };
+        introduction.write(body);
+    }
+
+    /// A host that leaves asks nobody, and nobody is to take it for one that lives.
+    fn is_leaving(&self) -> bool {
+        let row = self.owner().get(HOST_ROW).and_then(|row| row.content.state());
+        row.is_some_and(|state| state.cause == Cause::Left)
     }
 
     fn host(&self) -> Option<Host> {

@@ -17,7 +17,8 @@
 //!
 //! # Cost
 //! A host says one hello to everybody when it starts. A host that hears an unconfirmed incarnation says hello to it
-//! alone, if its address is known from its own hello, and again, ever more seldom, while it is heard. Each hello has
+//! alone, if its address is known from its own hello, and again, ever more seldom, while it is heard (then
+//! to everybody in turns: its address may be another one by now). Each hello has
 //! one answer. So a start costs every other host two frames received, and the starting host two for every other.
 
 use super::Pace;
@@ -31,6 +32,8 @@ use std::net::IpAddr;
 pub const NONCE_NS: u64 = 1_000_000_000;
 /// Time between two hellos to a host that is unconfirmed, at first; it doubles up to [`HELLO_MAX_NS`].
 pub const HELLO_NS: u64 = 5_000_000;
+/// Hellos go to a host alone, where it was last, until they are so far apart; then to everybody in turns.
+const ALONE_NS: u64 = 8 * HELLO_NS;
 /// The longest time between two hellos.
 pub const HELLO_MAX_NS: u64 = 500_000_000;
 /// A host that was not heard for so long is not asked any more.
@@ -48,8 +51,10 @@ struct Unconfirmed {
     heard_ns: u64,
     ask_at_ns: u64,
     every_ns: u64,
-    /// The nonce of the last hello to it, and when that was.
+    /// The nonce of the last hello to it alone, and when that was.
     nonce: Option<(u64, u64)>,
+    /// The last hello was to it alone.
+    alone: bool,
 }
 
 /// What is known of who lives.
@@ -149,7 +154,8 @@ impl Introductions {
         // Who was asked with everybody else a moment ago has its answer on its way.
         let asked_ns = self.nonces.back().map_or(0, |(_, sent_ns)| sent_ns.saturating_add(self.pace.of(HELLO_NS)));
         let ask_at_ns = if self.known.contains_key(&node) || self.nonces.is_empty() { now_ns } else { now_ns.max(asked_ns) };
-        let is_new = Unconfirmed { incarnation, heard_ns: now_ns, ask_at_ns, every_ns: self.pace.of(HELLO_NS), nonce: None };
+        let is_new =
+            Unconfirmed { incarnation, heard_ns: now_ns, ask_at_ns, every_ns: self.pace.of(HELLO_NS), nonce: None, alone: false };
         let is_full = self.unconfirmed.len() >= self.hosts_max;
         match self.unconfirmed.get_mut(&node) {
             Some(known) if known.incarnation == incarnation => known.heard_ns = now_ns,
@@ -191,17 +197,20 @@ impl Introductions {
         let (node, host) = self.unconfirmed.iter_mut().find(|(_, u)| u.ask_at_ns <= now_ns)?;
         let node = *node;
         let nonce = random();
-        if self.known.get(&node).is_some_and(|addresses| addresses.iter().any(Option::is_some)) {
+        // Where it does not answer for long, it may be elsewhere by now: everybody is asked as well, in turns.
+        host.alone = host.every_ns < self.pace.of(ALONE_NS) || !host.alone;
+        let has_address = |addresses: &Addresses| addresses.iter().any(Option::is_some);
+        if host.alone && self.known.get(&node).is_some_and(has_address) {
             host.ask_again(self.pace, now_ns);
             host.nonce = Some((nonce, now_ns));
             return Some((To::Node(node), Hello { nonce, asked: vec![node], addresses: self.addresses }));
         }
         // Nobody knows where it is: all such hosts are asked at once.
         let mut asked = Vec::new();
-        for (node, host) in self.unconfirmed.iter_mut().filter(|(_, u)| u.ask_at_ns <= now_ns).take(ASKED_MAX) {
-            if !self.known.contains_key(node) {
+        for (other, host) in self.unconfirmed.iter_mut().filter(|(_, u)| u.ask_at_ns <= now_ns).take(ASKED_MAX) {
+            if *other == node || !self.known.contains_key(other) {
                 host.ask_again(self.pace, now_ns);
-                asked.push(*node);
+                asked.push(*other);
             }
         }
         let hello = self.hello_to_everybody(nonce, asked, now_ns);
@@ -408,6 +417,32 @@ mod tests {
         let answer = Answer { node: 1, nonce: to_b.nonce };
         assert_eq!(a.handle_introduction(3, 30, &[answer], at(3), 0), None);
         assert!(a.handle_introduction(2, 20, &[answer], at(2), 0).is_some());
+    }
+
+    #[test]
+    fn a_host_that_came_back_with_another_address_is_found() {
+        let (mut a, mut b) = pair();
+        let (_, hello) = a.poll_hello(0, || 77).unwrap();
+        introduced(&mut a, &mut b, &hello, 0);
+        // Confirmed at its former address. Nothing that is sent there reaches its next incarnation.
+        let mut b = Introductions::new(2, 21, at(9), 8, 0);
+        let (mut now_ns, mut asked) = (0, Vec::new());
+        let event = loop {
+            a.heard(2, 21, now_ns);
+            if let Some((to, hello)) = a.poll_hello(now_ns, || 80 + now_ns) {
+                asked.push(to);
+                b.handle_hello(1, 10, &hello, now_ns);
+                let (_, answer) = b.poll_answer().unwrap();
+                if to == To::Everybody {
+                    break a.handle_introduction(2, 21, &[answer], at(9), now_ns);
+                }
+            }
+            now_ns += MS;
+        };
+        assert_eq!(asked.pop(), Some(To::Everybody));
+        assert!(asked.iter().all(|to| *to == To::Node(2)) && now_ns < 200 * MS, "{asked:?} in {now_ns} ns");
+        assert_eq!(event, Some(Event::Confirmed { node: 2, incarnation: 21, former: Some(20) }));
+        assert_eq!(a.addresses(2), Some(at(9)));
     }
 
     #[test]

@@ -19,17 +19,20 @@
 //! said to have ended and that its host's table says to run is told to be back ([`Event::Runs`]): the verdict was wrong.
 //! What had ended when its host's table was first read here is no news, but for what ended since a former agent of this host read it.
 
-use super::directory::{self, Directory, Ignored, Numbers};
+use super::directory::{self, Directory, Facts, Ignored, Numbers};
 use super::table::{self, Owner, Refused};
 use super::tables::Transmit;
 use crate::detector::{self, Action, AppState, Detector, PathArrival, Verdict};
 use fide_wire::PATHS;
 use fide_wire::frame::introduction::Introduction;
-use fide_wire::frame::table::{Change, Content, HOST_ROW, Host, Instance, Process, State};
+use fide_wire::frame::table::{Change, Content, HOST_ROW, Host, Instance, Interest, Process, State};
 use fide_wire::frame::{Header, Kind};
 use fide_wire::packet::Notice;
 use fide_wire::verdict::{Cause, Contract};
 use std::collections::{BTreeMap, VecDeque};
+
+/// Hosts whose introductions and tables are remembered: those that are judged, and those that left or wait for a place.
+const HOSTS_MAX: usize = 2 * detector::MAX_PEERS;
 
 /// How and when a frame came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,6 +67,41 @@ pub enum Event {
         instance: Instance,
         /// It was known: its host is back, or was wrongly called silent, or has it in another row.
         is_back: bool,
+    },
+    /// A row of a process says something else than before, and not its state: user, size of its piggyback.
+    Updated {
+        /// Its host.
+        node: u32,
+        /// Its row there.
+        row: u32,
+    },
+    /// An application elsewhere monitors a process, or does no more.
+    Interest {
+        /// The host of that application.
+        node: u32,
+        /// In which process.
+        interest: Interest,
+    },
+    /// The whole table of a host is known here, up to a version: for [`Node::new`] of the next agent of this host.
+    Whole {
+        /// The host.
+        node: u32,
+        /// Which table.
+        epoch: u64,
+        /// The version through which it is complete.
+        version: u64,
+    },
+    /// A host that had left is not remembered any more: a new one has its place.
+    Forgotten {
+        /// The host.
+        node: u32,
+    },
+    /// What a host says of itself, again. A changed promise of its fence was handed to the detector.
+    Announced {
+        /// The host.
+        node: u32,
+        /// What it said of itself.
+        introduction: Box<Introduction>,
     },
     /// A process that ran when its host lost its table is not in the new one: it ended, and nobody saw how.
     Lost {
@@ -127,7 +165,7 @@ impl Node {
         former: impl IntoIterator<Item = (u32, (u64, u64))>,
         now_ns: u64,
     ) -> Result<Self, Refused> {
-        let directory = Directory::new(owner, contract, config.self_incarnation, detector::MAX_PEERS, now_ns)?;
+        let directory = Directory::new(owner, contract, config.self_incarnation, HOSTS_MAX, now_ns)?;
         let known = |former| Known { former: Some(former), ..Known::default() };
         let hosts = former.into_iter().map(|(node, former)| (node, known(former))).collect();
         Ok(Self { directory, detector: Detector::new(config), hosts, events: VecDeque::new() })
@@ -148,6 +186,12 @@ impl Node {
     /// The same, for answers, barriers, carriers and losses.
     pub const fn detector_mut(&mut self) -> &mut Detector {
         &mut self.detector
+    }
+
+    /// Whether what runs on a host was handed to the detector, in this incarnation.
+    #[must_use]
+    pub fn is_handed_in(&self, node: u32) -> bool {
+        self.hosts.get(&node).is_some_and(|known| known.is_handed_in)
     }
 
     /// How far the ends in a host's table were told: epoch and version, for the next agent of this host. `None` before it was read through.
@@ -210,6 +254,28 @@ impl Node {
 
     // ---- others ---------------------------------------------------------------------------------------------
 
+    /// What introductions of this host say from now on ([`Directory::set_facts`]).
+    pub const fn set_facts(&mut self, facts: Facts) {
+        self.directory.set_facts(facts);
+    }
+
+    /// This host introduces itself to everybody with the next frame.
+    pub const fn announce(&mut self) {
+        self.directory.announce();
+    }
+
+    /// A version of this host's table was used for nothing ([`Owner::skip`]).
+    pub fn skip(&mut self, version: u64) {
+        self.directory.skip(version);
+    }
+
+    /// A host is no member any more: nothing of it is remembered.
+    pub fn forget(&mut self, node: u32) {
+        self.directory.forget(node);
+        self.detector.forget(node);
+        self.hosts.remove(&node);
+    }
+
     /// The rows of the receive table for one host ([`Detector::arrivals`]).
     pub fn arrivals(&mut self, node: u32, incarnation: u32, rows: &[PathArrival; PATHS]) {
         let _ = self.detector.arrivals(node, incarnation, rows); // counted there
@@ -234,12 +300,71 @@ impl Node {
     /// # Errors
     /// Why it meant nothing. A gap or an old version is no fault.
     pub fn handle_frame(&mut self, header: &Header, kind: Kind, body: &[u8], came: Came, now_ns: u64) -> Result<(), Ignored> {
-        if self.is_cut_off(header.sender, header.incarnation) {
+        // A host that was given up may have given this one up as well: it asks, and the answer says that this one lives. Otherwise
+        // two that were cut off from each other would never meet again.
+        if kind != Kind::Hello && self.is_cut_off(header.sender, header.incarnation) {
             return Err(Ignored::Unconfirmed);
+        }
+        if kind == Kind::Change && self.directory.incarnation(header.sender) == Some(header.incarnation) {
+            for change in Change::read_all(body).flatten() {
+                self.leaves(header, &change, came, now_ns);
+            }
         }
         let result = self.directory.handle_frame(header, kind, body, now_ns);
         self.drain(header, came, now_ns);
         result
+    }
+
+    /// An introduction, already read ([`Node::handle_frame`]).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn handle_introduction(
+        &mut self,
+        header: &Header,
+        introduction: Introduction,
+        came: Came,
+        now_ns: u64,
+    ) -> Result<(), Ignored> {
+        if self.is_cut_off(header.sender, header.incarnation) {
+            return Err(Ignored::Unconfirmed);
+        }
+        let result = self.directory.handle_introduction(header, introduction, now_ns);
+        self.drain(header, came, now_ns);
+        result
+    }
+
+    /// A change of a table, already read: of its header, `sender`, `incarnation` and `sent_ns` are looked at.
+    ///
+    /// # Errors
+    /// As [`Node::handle_frame`].
+    pub fn handle_change(&mut self, header: &Header, change: &Change, came: Came, now_ns: u64) -> Result<(), Ignored> {
+        if self.is_cut_off(header.sender, header.incarnation) {
+            return Err(Ignored::Unconfirmed);
+        }
+        if self.directory.incarnation(header.sender) == Some(header.incarnation) {
+            self.leaves(header, change, came, now_ns);
+        }
+        let result = self.directory.handle_change(header.sender, header.incarnation, change, now_ns);
+        self.drain(header, came, now_ns);
+        result
+    }
+
+    /// A host that leaves will answer no pull: that it does is believed although its table may not be known through.
+    fn leaves(&mut self, header: &Header, change: &Change, came: Came, now_ns: u64) {
+        if change.row == HOST_ROW && change.origin == header.sender && change.state.cause == Cause::Left {
+            self.noticed(header.sender, HOST_ROW, change.version, &change.state, header.sent_ns, came, now_ns);
+            self.take_actions();
+        }
+    }
+
+    /// Hands the state of a row to the detector, which knows what is no news.
+    #[expect(clippy::too_many_arguments, reason = "a row, and how it came")]
+    fn noticed(&mut self, node: u32, row: u32, version: u64, state: &State, sent_ns: u64, came: Came, now_ns: u64) -> bool {
+        let Some(incarnation) = self.hosts.get(&node).map(|known| known.incarnation) else { return false };
+        let State { cause, grade, flags, code, event_ns } = *state;
+        let notice = Notice { notice: version as u32, app: row, cause, grade, flags, code, event_ns };
+        self.detector.notice(node, incarnation, &notice, sent_ns, came.received_ns, came.path, now_ns).is_ok()
     }
 
     /// Takes what the directory has learned.
@@ -248,6 +373,11 @@ impl Node {
             match event {
                 directory::Event::Host { node, incarnation, introduction, .. } => {
                     self.lives(node, incarnation, introduction, now_ns)
+                }
+                directory::Event::Announced { node, incarnation, introduction } => {
+                    // Refused where the host is cut off: it promises nothing.
+                    let _ = self.detector.fence(node, incarnation, introduction.host.fence);
+                    self.events.push_back(Event::Announced { node, introduction });
                 }
                 directory::Event::NameClash { incarnation } => self.events.push_back(Event::NameClash { incarnation }),
                 directory::Event::Row { node, event } => self.row_event(node, event, header, came, now_ns),
@@ -258,12 +388,11 @@ impl Node {
 
     /// A host has shown that this incarnation of it lives.
     fn lives(&mut self, node: u32, incarnation: u32, introduction: Box<Introduction>, now_ns: u64) {
-        let (contracts, host) = ([introduction.contract; PATHS], &introduction.host);
-        let seen = if host.renewed {
-            self.detector.peer_renewed(node, &host.name, incarnation, &contracts, now_ns)
-        } else {
-            self.detector.peer_seen(node, &host.name, incarnation, &contracts, now_ns)
-        };
+        let host = &introduction.host;
+        let mut seen = self.seen_by_detector(node, incarnation, &introduction, now_ns);
+        if seen == Err(detector::Refused::TooManyPeers) && self.forget_one_that_left() {
+            seen = self.seen_by_detector(node, incarnation, &introduction, now_ns);
+        }
         // An incarnation that is over, or a host too many: counted there, and not judged.
         if !matches!(seen, Ok(detector::Seen::Joined | detector::Seen::Returned)) {
             return;
@@ -275,6 +404,31 @@ impl Node {
         self.take_actions();
         self.events.push_back(Event::Host { node, incarnation, introduction });
         self.hand_in(node, now_ns);
+    }
+
+    fn seen_by_detector(
+        &mut self,
+        node: u32,
+        incarnation: u32,
+        introduction: &Introduction,
+        now_ns: u64,
+    ) -> Result<detector::Seen, detector::Refused> {
+        let (contracts, host) = ([introduction.contract; PATHS], &introduction.host);
+        if host.renewed {
+            self.detector.peer_renewed(node, &host.name, incarnation, &contracts, now_ns)
+        } else {
+            self.detector.peer_seen(node, &host.name, incarnation, &contracts, now_ns)
+        }
+    }
+
+    /// Makes room for a host that lives.
+    fn forget_one_that_left(&mut self) -> bool {
+        let left = self.detector.peers().find(|peer| peer.state == detector::State::Left).map(|peer| peer.node);
+        if let Some(node) = left {
+            self.forget(node);
+            self.events.push_back(Event::Forgotten { node });
+        }
+        left.is_some()
     }
 
     /// In a new incarnation of a host, everything that goes on there is told to the detector anew, once its table is known.
@@ -289,19 +443,31 @@ impl Node {
         for row in rows {
             self.row(node, row, &header, Came { path: 0, received_ns: now_ns }, now_ns);
         }
+        self.whole(node);
+    }
+
+    /// The shell may remember how far the ends in this table were told.
+    fn whole(&mut self, node: u32) {
+        let Some(replica) = self.directory.replica(node) else { return };
+        self.events.push_back(Event::Whole { node, epoch: replica.epoch(), version: replica.complete() });
     }
 
     fn row_event(&mut self, node: u32, event: table::Event, header: &Header, came: Came, now_ns: u64) {
         match event {
-            table::Event::Appeared { row, .. }
-            | table::Event::Changed { row, .. }
-            | table::Event::Updated { row }
-            | table::Event::Renumbered { row, .. } => self.row(node, row, header, came, now_ns),
+            table::Event::Appeared { row, .. } | table::Event::Changed { row, .. } | table::Event::Renumbered { row, .. } => {
+                self.row(node, row, header, came, now_ns);
+            }
+            table::Event::Updated { row } => {
+                self.row(node, row, header, came, now_ns);
+                self.events.push_back(Event::Updated { node, row });
+            }
             table::Event::Complete => {
                 self.hand_in(node, now_ns);
                 self.forget_what_is_over(node);
-                if let Some(known) = self.hosts.get_mut(&node) {
-                    known.is_whole = true;
+                if let Some(known) = self.hosts.get_mut(&node)
+                    && !std::mem::replace(&mut known.is_whole, true)
+                {
+                    self.whole(node);
                 }
             }
             table::Event::Lost { content: Content::Process(process), .. } => {
@@ -322,12 +488,19 @@ impl Node {
         let process = match replica.get(row) {
             Some(Content::Process(process)) => process,
             Some(Content::Host(host)) if host.state.cause == Cause::Left => {
-                let incarnation = known.incarnation;
-                let State { cause, grade, flags, code, event_ns } = host.state;
-                let notice = Notice { notice: version as u32, app: 0, cause, grade, flags, code, event_ns };
+                let state = host.state;
                 // Refused where it is of an incarnation that is over.
-                let _ = self.detector.notice(node, incarnation, &notice, header.sent_ns, came.received_ns, came.path, now_ns);
+                self.noticed(node, row, version, &state, header.sent_ns, came, now_ns);
                 return self.take_actions();
+            }
+            Some(Content::Host(host)) => {
+                // Refused where the host is cut off: it promises nothing.
+                let _ = self.detector.fence(node, known.incarnation, host.fence);
+                return;
+            }
+            Some(Content::Interest(interest)) => {
+                self.events.push_back(Event::Interest { node, interest: *interest });
+                return;
             }
             _ => return,
         };
@@ -343,11 +516,7 @@ impl Node {
                 self.events.push_back(Event::Runs { node, row, instance, is_back: told.is_some() });
             }
             if state.cause.is_progress() {
-                let incarnation = known.incarnation;
-                let State { cause, grade, flags, code, event_ns } = state;
-                let notice = Notice { notice: version as u32, app: row, cause, grade, flags, code, event_ns };
-                // What is known already is counted there.
-                let _ = self.detector.notice(node, incarnation, &notice, header.sent_ns, came.received_ns, came.path, now_ns);
+                self.noticed(node, row, version, &state, header.sent_ns, came, now_ns);
                 self.take_actions();
             }
             return;
@@ -355,13 +524,9 @@ impl Node {
         let since_former = known.former.is_some_and(|(epoch, seen)| epoch == replica.epoch() && version > seen);
         // Who is doomed has not ended yet.
         let is_news = told.is_some() || known.is_whole || since_former || state.cause == Cause::Doomed;
-        let State { cause, grade, flags, code, event_ns } = state;
-        let notice = Notice { notice: version as u32, app: row, cause, grade, flags, code, event_ns };
         self.take_actions();
         let sent_ns = if header.sent_ns == 0 { came.received_ns } else { header.sent_ns };
-        let incarnation = self.hosts.get(&node).map_or(0, |known| known.incarnation);
-        let taken = self.detector.notice(node, incarnation, &notice, sent_ns, came.received_ns, came.path, now_ns);
-        if !is_news && taken.is_ok() {
+        if self.noticed(node, row, version, &state, sent_ns, came, now_ns) && !is_news {
             // It ended before this agent's time: known, and not told.
             while let Some(action) = self.detector.poll_action() {
                 self.tell_unless(action, instance);
@@ -414,7 +579,12 @@ impl Node {
         while let Some(action) = self.detector.poll_action() {
             let action = match action {
                 Action::Verdict(verdict) => match self.told(verdict) {
-                    Some(verdict) => Action::Verdict(verdict),
+                    Some(verdict) => {
+                        if verdict.app == 0 && verdict.cause == Cause::Left {
+                            self.directory.pause(verdict.node);
+                        }
+                        Action::Verdict(verdict)
+                    }
                     None => continue,
                 },
                 Action::Condemn { node, incarnation } => {

@@ -1,4 +1,4 @@
-//! One host's part in the cluster: [`Node`], run by the simulator; the agent runs its parts.
+//! One host's part in the cluster: [`Node`]. Agents and hosts of the simulator run the same.
 //!
 //! ```text
 //! frame ─► Window (seen before?) ─► Directory ─► Introductions   hello, introduction

@@ -432,7 +432,7 @@ impl Cluster {
                         touched.push((node, p.instance, after.unwrap_or(p.state)));
                     }
                 }
-                Event::Host { .. } => {}
+                Event::Host { .. } | Event::Announced { .. } => {}
                 Event::NameClash { .. } => panic!("no two hosts have one name here"),
             }
         }

@@ -11,14 +11,17 @@
 //!               u64 epoch   u64 complete                      the host's table
 //!               contract: u64 period_ns   u32 size_max   u64 lambda_min_ns   u64 delta_max_ns
 //!               the host's row (table.rs)
+//!               u64 challenge   u64 response   u8 diverted     0: no number; a bit for each path
 //! ```
-//! An introduction may answer the hellos of many hosts, where it is sent to everybody.
+//! An introduction may answer the hellos of many hosts, where it is sent to everybody. One that answers none is an
+//! *announcement*: it keeps what is known of a confirmed host up to date, and has others ask a host that is not.
 
 use super::bytes::{Reader, put_address};
 use super::table::Host;
 use crate::PATHS;
 use crate::verdict::Contract;
 use std::net::IpAddr;
+use std::num::NonZeroU64;
 
 /// The most hosts that one hello names. A longer list is a hello to everybody.
 pub const ASKED_MAX: usize = 64;
@@ -85,6 +88,12 @@ pub struct Introduction {
     pub contract: Contract,
     /// The sender.
     pub host: Host,
+    /// A random number, if frames of the sender's own name were received: another agent of that name repeats it.
+    pub challenge: Option<NonZeroU64>,
+    /// The number with which another agent of this name asked.
+    pub response: Option<NonZeroU64>,
+    /// Paths on which frames with the sender's own MAC arrived a moment ago: frames to it may go astray there.
+    pub diverted: [bool; PATHS],
 }
 
 impl Introduction {
@@ -104,6 +113,10 @@ impl Introduction {
             body.extend_from_slice(&word.to_be_bytes());
         }
         self.host.write(body);
+        for number in [self.challenge, self.response] {
+            body.extend_from_slice(&number.map_or(0, NonZeroU64::get).to_be_bytes());
+        }
+        body.push(self.diverted.iter().enumerate().map(|(path, is_diverted)| u8::from(*is_diverted) << path).sum());
     }
 
     /// Reads it; bytes behind it are a later version's.
@@ -117,6 +130,10 @@ impl Introduction {
         let answers = (0..count).map(|_| Some(Answer { node: r.u32()?, nonce: r.u64()? })).collect::<Option<_>>()?;
         let (heartbeats, others, epoch, complete) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?);
         let contract = Contract { period_ns: r.u64()?, size_max: r.u32()?, lambda_min_ns: r.u64()?, delta_max_ns: r.u64()? };
-        Some(Self { answers, heartbeats, others, epoch, complete, contract, host: Host::read(&mut r)? })
+        let host = Host::read(&mut r)?;
+        let (challenge, response) = (NonZeroU64::new(r.u64()?), NonZeroU64::new(r.u64()?));
+        let bits = r.u8()?;
+        let diverted = std::array::from_fn(|path| bits & 1 << path != 0);
+        Some(Self { answers, heartbeats, others, epoch, complete, contract, host, challenge, response, diverted })
     }
 }

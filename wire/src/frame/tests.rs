@@ -5,6 +5,7 @@ use super::*;
 use crate::mac::Key;
 use crate::verdict::{Cause, Confirmers, Contract, FenceMode, FencePromise, Grade};
 use proptest::prelude::*;
+use std::num::NonZeroU64;
 
 fn ring() -> Keyring {
     Keyring::new((1, Key([9; 16])), Some((2, Key([8; 16])))).unwrap()
@@ -76,7 +77,18 @@ fn rows_body() -> (RowsHead, Vec<u8>) {
 fn introduction() -> Introduction {
     let contract = Contract { period_ns: 1, size_max: 2, lambda_min_ns: 3, delta_max_ns: 4 };
     let answers = vec![Answer { node: 1, nonce: u64::MAX }, Answer { node: 2, nonce: 5 }];
-    Introduction { answers, heartbeats: 6, others: 7, epoch: 8, complete: 9, contract, host: host() }
+    Introduction {
+        answers,
+        heartbeats: 6,
+        others: 7,
+        epoch: 8,
+        complete: 9,
+        contract,
+        host: host(),
+        challenge: NonZeroU64::new(10),
+        response: None,
+        diverted: [false, true],
+    }
 }
 
 #[test]

@@ -3,9 +3,10 @@
 
 use fide_wire::control::{Reply, Request};
 use fide_wire::event::Record;
+use fide_wire::frame::introduction::Introduction;
 use fide_wire::frame::{BODY_AT, Channel, HEADER_LEN};
 use fide_wire::mac::{Key, Keyring};
-use fide_wire::packet::{Announce, BODY_MAX, PACKET_MAX, Refusal, ReportEntry, VERSION, decode, encode, encode_items};
+use fide_wire::packet::{BODY_MAX, PACKET_MAX, Refusal, ReportEntry, VERSION, decode, encode, encode_items};
 use fide_wire::verdict::VerdictId;
 use zerocopy::IntoBytes;
 
@@ -35,7 +36,7 @@ pub fn packet_decode(bytes: &[u8]) {
     match same_again(&signed, &keys) {
         Ok(body) => {
             entries(&body);
-            announce(&body);
+            introduction(&body);
         }
         Err(refusal) => assert!(matches!(refusal, Refusal::Kind | Refusal::Short | Refusal::Oversize), "{refusal}"),
     }
@@ -98,12 +99,13 @@ pub fn control_request(bytes: &[u8]) {
     }
 }
 
-/// The body of an announcement.
-pub fn announce(bytes: &[u8]) {
-    if let Ok(a) = serde_json::from_slice::<Announce>(bytes) {
-        let said = serde_json::to_vec(&a).expect("it was JSON");
-        assert_eq!(serde_json::from_slice::<Announce>(&said).expect("ours"), a);
-        let _ = a.contract.timeout_ns();
+/// The body of an introduction.
+pub fn introduction(bytes: &[u8]) {
+    if let Some(read) = Introduction::read(bytes) {
+        let mut said = Vec::new();
+        read.write(&mut said);
+        assert_eq!(Introduction::read(&said).expect("ours"), read);
+        let _ = read.contract.timeout_ns();
     }
 }
 

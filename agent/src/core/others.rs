@@ -1,0 +1,352 @@
+//! Other hosts: what comes of them goes to the node, and what the node makes of it is done here.
+//!
+//! ```text
+//! introduction, hello, rows, pull, change ─► Node ─► a host lives, a process runs ─► peers, receive program, rings
+//!                                              └──► a verdict ─► rings, groups, history, hooks
+//! ```
+
+use super::{Core, Happened, PACKETS_BEFORE_NOTICE, now_ns};
+use crate::answerers;
+use crate::peers::{Peer, RemoteApp};
+use crate::subscribers::{Target, key};
+use fide_lane::Calibration;
+use fide_proto::detector::{Action, Verdict};
+use fide_proto::node::directory::Ignored;
+use fide_proto::node::machine::{Came, Event};
+use fide_wire::event::{Record, RecordKind};
+use fide_wire::frame;
+use fide_wire::frame::introduction::Introduction;
+use fide_wire::frame::table::{Content, Process};
+use fide_wire::packet::{Header, Notice};
+use fide_wire::verdict::{Cause, Evidence, Grade};
+use fide_wire::{PATHS, SLOTS};
+use fide_xdp::Used;
+
+/// The longest name of a host, bytes.
+const NAME_MAX: usize = 64;
+
+fn came(record: &Record) -> Came {
+    Came { path: record.path, received_ns: record.received_ns }
+}
+
+/// As frames of the node have it.
+fn frame_header(header: &Header) -> frame::Header {
+    frame::Header {
+        kind: header.kind.frame() as u8,
+        channel: header.kind.channel() as u8,
+        path: header.path,
+        key_id: header.key_id,
+        cluster: header.cluster,
+        sender: header.sender,
+        incarnation: header.incarnation,
+        number: header.number,
+        sent_ns: header.sent_ns,
+        period_ns: header.period_ns,
+        table_version: header.table_version,
+    }
+}
+
+impl Core {
+    // ---- what comes in ------------------------------------------------------------------------------------------------------
+
+    /// A host says who it is. Unless it answers a fresh number of this host, or did so before, nothing of it is believed.
+    pub(super) fn introduced(&mut self, head: &Record, header: &Header, body: &[u8], now: u64) {
+        let Some(said) = Introduction::read(body) else {
+            return tracing::warn!("introduction of {:08x} not understood", header.sender);
+        };
+        let name = &*said.host.name;
+        let is_name = (1..=NAME_MAX).contains(&name.len()) && fide_wire::name_id(name) == header.sender;
+        if !is_name || answerers::is_reserved(header.sender) {
+            return tracing::warn!("an introduction names {name:?}, which is not node {:08x}", header.sender);
+        }
+        if let Some(known) = self.start.known.get(name).filter(|known| header.incarnation < **known) {
+            // A replay of a life that was seen to end; or a host whose clock or memory went back, which the next report tells to begin anew.
+            if self.slot(header.sender).is_none() && self.outdated.len() < SLOTS {
+                let former = self.former_ended && self.former_known.get(name) == Some(known);
+                self.outdated.insert(header.sender, (known - 1, now, former));
+            }
+            return;
+        }
+        // Not believed yet: it is asked, and its answer will say the same again.
+        let _ = self.node.handle_introduction(&frame_header(header), said, came(head), now);
+        self.act(None, now);
+    }
+
+    /// A hello, rows or a pull.
+    pub(super) fn frame_came(&mut self, head: &Record, header: &Header, body: &[u8], now: u64) {
+        match self.node.handle_frame(&frame_header(header), header.kind.frame(), body, came(head), now) {
+            Err(Ignored::Malformed) => tracing::warn!("{:?} of {:08x} not understood", header.kind, header.sender),
+            Err(e) => tracing::debug!("{:?} of {:08x}: {e:?}", header.kind, header.sender),
+            Ok(()) => {}
+        }
+        self.act(None, now);
+    }
+
+    /// A notice of another host. Whether it is news is the node's to say: a copy that the kernel calls a duplicate may be the first
+    /// that found room in the ring.
+    pub(super) fn remote_notice(&mut self, record: &Record, now: u64) {
+        let (Some(cause), Some(grade)) = (record.cause(), record.grade()) else { return };
+        // What was sent before the notice arrived before it: it is told before it (FiDe §4.1).
+        self.drain_inbox(PACKETS_BEFORE_NOTICE);
+        let flags = if record.flags & Record::CONFIRMS != 0 { Notice::CONFIRMS } else { 0 };
+        let (notice, app, code) = (record.id as u32, record.app, record.code);
+        let notice = Notice { notice, app, cause, grade, flags, code, event_ns: record.event_ns };
+        let (sender, incarnation, sent_ns) = (record.node, record.incarnation, record.sent_ns);
+        let header = frame::Header { sender, incarnation, sent_ns, ..frame::Header::default() };
+        if let Err(e) = self.node.handle_change(&header, &notice.change(sender), came(record), now) {
+            tracing::debug!("change {} of {sender:08x}: {e:?}", notice.notice);
+        }
+        self.act(Some(record), now);
+    }
+
+    // ---- what the node makes of it ------------------------------------------------------------------------------------------
+
+    /// Does what the node wants done. `notice`: the kernel's record of the change that was handed in just now.
+    pub(super) fn act(&mut self, notice: Option<&Record>, now: u64) {
+        while let Some(event) = self.node.poll_event() {
+            match event {
+                Event::Act(action) => self.do_action(action, notice, now),
+                Event::Host { node, incarnation, introduction } => self.host_lives(node, incarnation, &introduction, now),
+                Event::Announced { node, introduction } => self.host_said(node, &introduction, now),
+                Event::Runs { node, row, .. } => self.process_runs(node, row, now),
+                Event::Updated { node, row } => self.process_updated(node, row),
+                Event::Interest { node, interest } => self.monitored_by_other(node, &interest),
+                Event::Whole { node, epoch, version } => self.say(Happened::Seen { node, epoch, version }),
+                Event::Lost { node, process } => self.lost_unseen(node, &process, now),
+                Event::Forgotten { node } => self.slot(node).into_iter().for_each(|slot| self.empty_slot(slot)),
+                Event::NameClash { .. } => self.complained.clash_count += 1,
+            }
+        }
+    }
+
+    fn do_action(&mut self, action: Action, notice: Option<&Record>, now: u64) {
+        match action {
+            Action::Verdict(v) => self.verdict(&v, notice, now),
+            Action::Probe { node, paths, knock, wide } => self.probe(node, paths, (knock, wide), now),
+            Action::Condemn { node, incarnation } => self.condemn(node, incarnation),
+            Action::TimeoutChanged { node, timeout_ns } => {
+                let record = Record {
+                    kind: RecordKind::TimeoutChanged as u16,
+                    node,
+                    number: timeout_ns,
+                    event_ns: now,
+                    ..Record::default()
+                };
+                let rings = self.subscribers.rings_of_host(&self.node_name(node));
+                self.subscribers.publish(rings, &record, &[], false, self.receiver.mechanism());
+            }
+        }
+    }
+
+    /// An incarnation of a host has shown that it lives.
+    fn host_lives(&mut self, node: u32, incarnation: u32, said: &Introduction, now: u64) {
+        let name = &*said.host.name;
+        let slot = self.slot(node).or_else(|| self.peers.iter().position(Option::is_none));
+        let Some(slot) = slot else { return tracing::warn!("{name} is not taken on: all {SLOTS} places are taken") };
+        // Before its row begins at zero.
+        let lost = self.peers[slot].as_ref().map_or([0; PATHS], |old| old.lost(&self.receiver.peer(slot)));
+        let used = Used { heartbeats: said.heartbeats, others: said.others };
+        if let Err(e) = self.receiver.set_peer(slot, node, incarnation, used) {
+            return tracing::error!("{name}: {e}");
+        }
+        let period_ns = said.contract.period_ns;
+        let calibration = std::array::from_fn(|_| Calibration::new(self.start.calibration, period_ns));
+        let mut peer = Peer::new(node, name, incarnation, calibration);
+        peer.lost_before = lost;
+        for path in 0..PATHS {
+            peer.contract[path] = peer.calibration[path].contract(said.contract.size_max);
+            if let Err(e) = self.node.detector_mut().contract(node, path, peer.contract[path], now) {
+                tracing::warn!("contract of {name}: {e}");
+            }
+        }
+        if let Some(old) = self.peers[slot].replace(Box::new(peer)) {
+            for app in old.apps.keys() {
+                self.subscribers.clear(node, *app, self.receiver.mechanism());
+            }
+        }
+        self.watch_node_targets(name, node);
+        self.fence_members();
+        self.start.known.insert(name.to_owned(), incarnation);
+        self.say(Happened::PeerIncarnation(name.to_owned(), incarnation));
+        self.groups.handle_life(now, node, incarnation);
+        self.host_said(node, said, now);
+        self.announce_soon(now); // so that the newcomer knows us at once
+    }
+
+    /// What a host that is believed says of itself.
+    fn host_said(&mut self, node: u32, said: &Introduction, now: u64) {
+        let Some(peer) = self.slot(node).and_then(|slot| self.peers[slot].as_mut()) else { return };
+        peer.addresses = said.host.addresses;
+        peer.announced = said.contract;
+        if said.host.fence.is_some() && self.confirm_fences_at == u64::MAX {
+            self.confirm_fences_at = now;
+        }
+        for path in (0..PATHS).filter(|path| said.diverted[*path]) {
+            if self.node.detector_mut().diverted(node, path, now) {
+                self.tell_diverted(node, path, now);
+            }
+        }
+    }
+
+    fn watch_node_targets(&mut self, name: &str, node: u32) {
+        let rings: Vec<u32> = self.subscribers.wanting(&Target::Host(name.into())).map(|(i, _)| i).collect();
+        for ring in rings {
+            self.subscribers.listen(key(node, 0), ring, 0, self.receiver.mechanism());
+        }
+    }
+
+    /// What the table of its host says of a process.
+    fn process_in_table(&self, node: u32, row: u32) -> Option<&Process> {
+        match self.node.directory().replica(node)?.get(row)? {
+            Content::Process(process) => Some(process),
+            _ => None,
+        }
+    }
+
+    /// A process is known by its name from now on. Gives the rings that asked for it by that, and the sizes of piggybacks that they want.
+    fn name_process(&mut self, node: u32, row: u32) -> Vec<(u32, u32)> {
+        let Some(process) = self.process_in_table(node, row) else { return Vec::new() };
+        let name = String::from(process.name.clone());
+        let app = RemoteApp { name: name.clone(), pbsize: process.pbsize.into(), user: process.uid, ended: None };
+        let Some(peer) = self.slot(node).and_then(|slot| self.peers[slot].as_mut()) else { return Vec::new() };
+        let (host, incarnation) = (peer.name.clone(), peer.incarnation);
+        peer.appeared(row, app);
+        self.subscribers.number(node, incarnation, row, self.receiver.mechanism());
+        self.subscribers.wanting(&Target::Process(name, host)).map(|(ring, want)| (ring, want.pbsize)).collect()
+    }
+
+    /// A process of another host runs.
+    fn process_runs(&mut self, node: u32, row: u32, now: u64) {
+        let Some(incarnation) = self.slot(node).and_then(|slot| self.peers[slot].as_ref()).map(|p| p.incarnation) else { return };
+        let wants = self.name_process(node, row);
+        let wanting = wants.iter().fold(0u64, |mask, (ring, _)| mask | 1 << ring);
+        // Its name first: it may end as soon as somebody listens.
+        self.appeared(node, incarnation, row, wanting, now);
+        for (ring, pbsize) in wants {
+            self.subscribers.listen(key(node, row), ring, pbsize, self.receiver.mechanism());
+        }
+        self.interests.changed(now);
+    }
+
+    /// A watch may have changed hands, or the process joined.
+    fn process_updated(&mut self, node: u32, row: u32) {
+        let Some((user, pbsize)) = self.process_in_table(node, row).map(|p| (p.uid, u32::from(p.pbsize))) else { return };
+        let peer = self.slot(node).and_then(|slot| self.peers[slot].as_mut());
+        if let Some(known) = peer.and_then(|peer| peer.apps.get_mut(&row)) {
+            (known.user, known.pbsize) = (user, pbsize);
+        }
+    }
+
+    /// A process of a table that its host has lost ended while nobody watched it. Its number may be another one's by now, so it is told by name alone.
+    fn lost_unseen(&mut self, node: u32, process: &Process, now: u64) {
+        let Some(peer) = self.slot(node).and_then(|slot| self.peers[slot].as_ref()) else { return };
+        let (incarnation, host, name) = (peer.incarnation, peer.name.clone(), String::from(process.name.clone()));
+        let source = self.source(node, 0);
+        self.tell(Cause::Exited, Grade::Certain, &host, incarnation, Some(name), -1, false, None, None, source, now);
+    }
+
+    // ---- verdicts -----------------------------------------------------------------------------------------------------------
+
+    /// `notice`: the kernel's record of the notice that this verdict may come of.
+    fn verdict(&mut self, v: &Verdict, notice: Option<&Record>, now: u64) {
+        if v.app == 0 {
+            // What it sent before came before (HUC rests on it), and is refused once it is condemned.
+            self.drain_inbox(PACKETS_BEFORE_NOTICE);
+            self.groups_judge(v, now);
+        }
+        let host = self.node_name(v.node);
+        let record = Record { id: v.id.0, code: v.code, ..self.host_record(v.cause, v.grade, v.node, v.incarnation, now) };
+        // The kernel has served its own rings with that record already.
+        let notice = notice.filter(|notice| notice.id == v.id.0 && notice.app == v.app);
+        let delivered = notice.is_some() && self.receiver.kernel_delivers();
+        let of_notice = |record: Record| notice.map_or(record, |n| Record { flags: n.flags & !Record::DUPLICATE, ..*n });
+        if v.app != 0 {
+            self.process_judged(v, &of_notice(self.process_record(v, record)), delivered);
+        } else if v.cause == Cause::Left {
+            self.host_left(v, &of_notice(record), delivered);
+        } else {
+            self.publish_host(v.node, &host, &record);
+        }
+        for ended in &v.ended_apps {
+            let record = Record { kind: RecordKind::Process as u16, app: *ended, ..record };
+            self.publish(v.node, *ended, &record, &[], false);
+            self.mark_ended(v.node, *ended, v.cause);
+            self.ended(v.node, *ended, v.cause);
+        }
+        let evidence = Evidence { barriers: self.barriers(v.node, &v.evidence), ..v.evidence.clone() };
+        for ended in &v.ended_apps {
+            let (name, source) = (self.app_name(v.node, *ended), self.source(v.node, *ended));
+            let evidence = Some(evidence.clone());
+            self.tell(v.cause, v.grade, &host, v.incarnation, Some(name), v.code, false, Some(v.id), evidence, source, now);
+        }
+        let (app, source) = ((v.app != 0).then(|| self.app_name(v.node, v.app)), self.source(v.node, v.app));
+        self.tell(v.cause, v.grade, &host, v.incarnation, app, v.code, v.confirms, Some(v.id), Some(evidence), source, now);
+        if matches!(v.cause, Cause::SilentHost | Cause::AgentLost | Cause::Returned | Cause::Left) {
+            if v.cause == Cause::Left && v.app == 0 {
+                self.start.members.remove(&v.node);
+            }
+            self.fence_members();
+        }
+    }
+
+    /// What rings get of a verdict about a process, as its notice would have it.
+    fn process_record(&self, v: &Verdict, record: Record) -> Record {
+        let Evidence { event_ns, sent_ns, received_ns, path, .. } = v.evidence;
+        Record {
+            kind: RecordKind::Process as u16,
+            app: v.app,
+            flags: if v.confirms { Record::CONFIRMS } else { 0 },
+            path,
+            event_ns: if event_ns == 0 { record.event_ns } else { event_ns },
+            sent_ns,
+            received_ns,
+            ..record
+        }
+    }
+
+    /// A process has ended, hangs, or makes progress again.
+    fn process_judged(&mut self, v: &Verdict, record: &Record, delivered: bool) {
+        let is_named = self.slot(v.node).and_then(|slot| self.peers[slot].as_ref()).is_some_and(|p| p.apps.contains_key(&v.app));
+        if is_named {
+            self.publish(v.node, v.app, record, &[], delivered);
+        } else {
+            // Its row came when it had ended: those who asked for it hear its name with its end.
+            let wanting = self.name_process(v.node, v.app).into_iter().fold(0u64, |mask, (ring, _)| mask | 1 << ring);
+            let (rings, name) = (wanting | self.subscribers.rings(v.node, v.app), self.app_name(v.node, v.app));
+            self.subscribers.publish(rings, record, name.as_bytes(), false, self.receiver.mechanism());
+        }
+        self.publish_late(record, delivered);
+        if !v.cause.is_progress() {
+            self.mark_ended(v.node, v.app, v.cause);
+            self.ended(v.node, v.app, v.cause);
+        }
+    }
+
+    /// An agent said goodbye.
+    fn host_left(&mut self, v: &Verdict, record: &Record, delivered: bool) {
+        self.publish(v.node, 0, record, &[], delivered);
+        self.publish_late(record, delivered);
+        let Some(peer) = self.slot(v.node).and_then(|slot| self.peers[slot].as_mut()) else { return };
+        peer.left = true;
+        let name = peer.name.clone();
+        // Who asked for a process of a host that leaves must know that nobody watches it any more; the kernel knows only those who asked
+        // for the host.
+        let rings = self.subscribers.rings_of_host(&name) & !self.subscribers.rings(v.node, 0);
+        self.subscribers.publish(rings, record, &[], false, self.receiver.mechanism());
+        self.over(name, v.incarnation);
+    }
+
+    /// After the last word on a process, nobody needs to be told of it.
+    pub(super) fn ended(&mut self, node: u32, app: u32, cause: Cause) {
+        if cause != Cause::Doomed {
+            self.subscribers.clear(node, app, self.receiver.mechanism());
+        }
+    }
+
+    fn mark_ended(&mut self, node: u32, app: u32, cause: Cause) {
+        let slot = self.slot(node);
+        if let Some(app) = slot.and_then(|s| self.peers[s].as_mut()).and_then(|p| p.apps.get_mut(&app)) {
+            app.ended = Some((cause, now_ns()));
+        }
+    }
+}
