@@ -3,11 +3,58 @@
 //! Opening the socket is decided by its file permissions. What may be asked on it is decided here, from the peer's
 //! credentials as the kernel tells them ([`Peer::of`]) and the lists of [`AccessConfig`]. Root is never refused.
 
-use crate::config::{AccessConfig, Who};
 use fide_wire::control::{ErrorCode, Refused};
+use serde::Deserialize;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Users and groups as the configuration names them.
+///
+/// `"everyone"`, `"alice"` or `"1000"` (users), `"%ops"` or `"%100"` (groups). Root is never refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct Who(pub Vec<String>);
+
+impl Who {
+    /// Everyone who can open the socket.
+    #[must_use]
+    pub fn everyone() -> Self {
+        Who(vec!["everyone".into()])
+    }
+}
+
+/// Who may do what, beside root, who may do everything.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AccessConfig {
+    /// May have processes of other users watched. Everyone may have their own watched.
+    pub watch_others: Who,
+    /// May report processes of other users as hung. Everyone may report their own.
+    pub report_others: Who,
+    /// May monitor and receive verdicts.
+    pub monitor: Who,
+    /// May read status, events and explanations.
+    pub read: Who,
+    /// May make the agent read its configuration again, and shut or recover the fence.
+    pub reload: Who,
+    /// May begin, join and leave groups, open them, and propose values.
+    pub groups: Who,
+}
+
+impl Default for AccessConfig {
+    fn default() -> Self {
+        let nobody = Who::default;
+        Self {
+            watch_others: nobody(),
+            report_others: nobody(),
+            monitor: Who::everyone(),
+            read: Who::everyone(),
+            reload: nobody(),
+            groups: nobody(),
+        }
+    }
+}
 
 /// Who asks, as the kernel says: not as the peer says.
 #[derive(Clone, Debug, PartialEq, Eq)]

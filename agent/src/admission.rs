@@ -5,16 +5,18 @@
 //! kept and not logged, but hooks run for it and counters count it; the history says how many there
 //! were.
 
-use crate::control::{REPORT_EVENT_CODE, WATCH_EVENT_CODE};
-use crate::hooks::HOOK_EVENT_CODE;
 use crate::shares::{EventSource, Rate, RateLimit, UNKNOWN_USER};
 use fide_wire::control::HistoryEvent;
-use fide_wire::level::TIMING_EVENT_CODE;
+use fide_wire::level::{REPORT_EVENT_CODE, TIMING_EVENT_CODE, WATCH_EVENT_CODE};
 use fide_wire::verdict::Cause;
 use std::collections::BTreeMap;
 
 /// `code` of [`Cause::Local`] events that say what was not kept, or not run.
 pub const NOT_KEPT_EVENT_CODE: i32 = 1006;
+
+/// `code` of [`Cause::Local`] events that report a hook ([`crate::hooks::HookOutcome::event`]): no hook runs for those, or one that fails
+/// on `any` would run for ever.
+pub const HOOK_EVENT_CODE: i32 = 1001;
 
 /// Codes of [`Cause::Local`] events that are kept with reports.
 const OF_REPORTS: [i32; 5] = [HOOK_EVENT_CODE, REPORT_EVENT_CODE, WATCH_EVENT_CODE, NOT_KEPT_EVENT_CODE, TIMING_EVENT_CODE];

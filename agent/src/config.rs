@@ -8,6 +8,7 @@
 
 mod hook_filter;
 
+use crate::access::{AccessConfig, Who};
 use crate::answerers::ANSWERERS;
 use crate::files::{self, Purpose};
 use fide_proto::fence::Paths as FencePaths;
@@ -360,53 +361,6 @@ pub struct SocketConfig {
     pub group: String,
     /// Whether `group` was written in the file (then it must exist).
     pub group_is_set: bool,
-}
-
-/// Users and groups as the configuration names them.
-///
-/// `"everyone"`, `"alice"` or `"1000"` (users), `"%ops"` or `"%100"` (groups). Root is never refused.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(transparent)]
-pub struct Who(pub Vec<String>);
-
-impl Who {
-    /// Everyone who can open the socket.
-    #[must_use]
-    pub fn everyone() -> Self {
-        Who(vec!["everyone".into()])
-    }
-}
-
-/// Who may do what, beside root, who may do everything.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct AccessConfig {
-    /// May have processes of other users watched. Everyone may have their own watched.
-    pub watch_others: Who,
-    /// May report processes of other users as hung. Everyone may report their own.
-    pub report_others: Who,
-    /// May monitor and receive verdicts.
-    pub monitor: Who,
-    /// May read status, events and explanations.
-    pub read: Who,
-    /// May make the agent read its configuration again, and shut or recover the fence.
-    pub reload: Who,
-    /// May begin, join and leave groups, open them, and propose values.
-    pub groups: Who,
-}
-
-impl Default for AccessConfig {
-    fn default() -> Self {
-        let nobody = Who::default;
-        Self {
-            watch_others: nobody(),
-            report_others: nobody(),
-            monitor: Who::everyone(),
-            read: Who::everyone(),
-            reload: nobody(),
-            groups: nobody(),
-        }
-    }
 }
 
 /// The event history.

@@ -8,15 +8,16 @@ use crate::admission::{Admission, NOT_KEPT_EVENT_CODE};
 use crate::answerers;
 use crate::bridge::Bridge;
 use crate::check::{self, Check};
+use crate::clock::now_ns;
 use crate::config::{self, Config, HookAction};
-use crate::core::{Command, Core, Happened, Introduced, now_ns};
+use crate::core::{Core, Happened, Introduced};
 use crate::fair::FairQueue;
 use crate::fence::Guard;
 use crate::gates::{Gates, Place};
+use crate::handle::LoopHandle;
 use crate::history::{Flushed, History};
 use crate::identity::{Identity, account};
 use crate::kept::KeptTable;
-use crate::metrics::Heart;
 use crate::probes::Probes;
 use crate::rings::Rings;
 use crate::select::{self, Crashed, Limit, Resolver, Scope, Target as Process};
@@ -28,7 +29,7 @@ use crate::subscribers::{Made, Target, Want, seqpacket_pair};
 use crate::timing::Timing;
 use crate::watchlist::{Holder, Joining, Moves, Origin, Owner, Watched};
 use crate::worker::{Answer as LookedUp, Found, Source, Whose, Worker};
-use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
+use crossbeam_channel::{Receiver, TryRecvError};
 use fide_lane::PathSpec;
 use fide_wire::control::{
     BECAME_MAX, CheckOutcome, Checked, ErrorCode, FenceOrder, GroupOrder, HistoryEvent, PROGRESS_LIMIT_NS, PROTOCOL, REASON_MAX,
@@ -43,49 +44,8 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-
-/// The way to the loop. Cheap to clone; usable from any thread.
-#[derive(Clone)]
-pub struct LoopHandle {
-    commands: Sender<Command>,
-    wake: Arc<OwnedFd>,
-    /// Beats when the loop turns.
-    pub heart: Arc<Heart>,
-}
-
-impl LoopHandle {
-    /// A handle over a command channel and the eventfd that wakes the loop.
-    #[must_use]
-    pub fn new(commands: Sender<Command>, wake: OwnedFd, heart: Arc<Heart>) -> Self {
-        Self { commands, wake: Arc::new(wake), heart }
-    }
-
-    /// Has the loop do something, without waiting.
-    pub fn tell(&self, command: impl FnOnce(&mut Core) + Send + 'static) {
-        if self.commands.send(Box::new(command)).is_ok() {
-            ring(&self.wake);
-        }
-    }
-
-    /// Has the loop do something, and waits for the answer. `None` when the loop has ended or is stuck.
-    pub fn ask<R: Send + 'static>(&self, question: impl FnOnce(&mut Core) -> R + Send + 'static) -> Option<R> {
-        let (answer, wait) = bounded(1);
-        self.tell(move |core| {
-            let _ = answer.send(question(core)); // nobody waits any more: a connection was closed
-        });
-        wait.recv_timeout(std::time::Duration::from_secs(5)).ok()
-    }
-}
-
-/// Adds one to an eventfd.
-pub fn ring(fd: &OwnedFd) {
-    let one = 1u64;
-    // SAFETY: an open eventfd and eight bytes. Failing means that it is at its maximum, hence readable already.
-    unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), 8) };
-}
 
 /// A reply and the descriptor that rides on it.
 type Answer = (Reply, Option<OwnedFd>);
@@ -693,7 +653,7 @@ impl Control {
             None => format!("{name} is hung and cannot be cut off, as a hook says: the agent's loop does not answer"),
         };
         tracing::warn!("{text}");
-        self.core.tell(move |core| core.tell_local(Cause::Local, crate::hooks::HOOK_EVENT_CODE, text));
+        self.core.tell(move |core| core.tell_local(Cause::Local, crate::admission::HOOK_EVENT_CODE, text));
     }
 
     fn kill_hung(&mut self, event: &HistoryEvent) {
@@ -711,7 +671,7 @@ impl Control {
             Err(e) => format!("{name} (process {pid}) is hung and cannot be killed, as a hook says: {e}"),
         };
         tracing::warn!("{text}");
-        self.core.tell(move |core| core.tell_local(Cause::Local, crate::hooks::HOOK_EVENT_CODE, text));
+        self.core.tell(move |core| core.tell_local(Cause::Local, crate::admission::HOOK_EVENT_CODE, text));
     }
 
     fn write_history(&mut self) {

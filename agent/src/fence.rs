@@ -221,7 +221,7 @@ impl Driver {
         }
         let Some(Extension { known_ns, valid_ns }) = extension else {
             if self.rule.is_closed() {
-                self.close(FencedWhy::RanOut, crate::core::now_ns());
+                self.close(FencedWhy::RanOut, crate::clock::now_ns());
                 return Outcome::Closed(FencedWhy::RanOut);
             }
             return Outcome::Nothing;
@@ -461,7 +461,7 @@ pub enum Outcome {
 fn open(gate: &Gate, valid_ns: u64) {
     let opened = match gate.check() {
         GateState::NotArmed => gate.arm(valid_ns),
-        GateState::Open { .. } => gate.extend(crate::core::now_ns(), valid_ns),
+        GateState::Open { .. } => gate.extend(crate::clock::now_ns(), valid_ns),
         GateState::Fenced { .. } | GateState::Shut => gate.recover(valid_ns),
     };
     if let Err(e) = opened {
@@ -785,13 +785,21 @@ pub fn warn_of_former(config: &FenceConfig) {
     }
 }
 
+/// Where the gates of applications are kept: beside the fence.
+#[must_use]
+pub fn gate_pins(config: &FenceConfig) -> PathBuf {
+    let mut pins = config.pins.clone().into_os_string();
+    pins.push("-gates");
+    PathBuf::from(pins)
+}
+
 /// For `fided --remove-fence`: takes away every fence of this configuration and the programs of those whose pins are lost. Says what was there.
 ///
 /// # Errors
 /// In words: an agent has it, or it cannot be removed.
 pub fn remove(config: &FenceConfig) -> Result<Vec<String>, String> {
     let mut said = Vec::new();
-    for pins in [config.pins.clone(), crate::gates::pins(config)] {
+    for pins in [config.pins.clone(), gate_pins(config)] {
         if !pins.exists() {
             continue;
         }
@@ -960,7 +968,7 @@ mod tests {
         let both = gates.iter().map(|g| (format!("{:?}", g.cgroup()), g.clone())).collect();
         let config = rule_config(&FenceConfig::default(), FenceMode::Sent, 1);
         let mut d = Driver::new(config, (false, AtStart::Open), both, Arc::default(), 1_000);
-        let soon = crate::core::now_ns() + 3_600_000_000_000;
+        let soon = crate::clock::now_ns() + 3_600_000_000_000;
         gates.iter().for_each(|g| g.arm(soon).unwrap());
         let name = d.gates[1].name.clone();
         d.process((1, process(11)), &name, false, alive(&[1]));

@@ -13,7 +13,7 @@
 //! because others may rely on what was promised. The next agent finds them and moves them on, in time, or finds them closed. A gate goes with its cgroup.
 
 use crate::access::{Peer, Set};
-use crate::config::{Config, Connections, FenceConfig};
+use crate::config::{Config, Connections};
 use crate::held_back::{self, Made, Whose, Within};
 use fide_wire::control::{ErrorCode, GateStatus, Refused, VALID_MAX_NS};
 use fide_xdp::fence::{Fence, Gate, GateState};
@@ -69,14 +69,6 @@ impl Own {
 /// `code` of the [`Cause::Local`](fide_wire::verdict::Cause::Local) event that a gate has closed.
 pub const CLOSED_EVENT_CODE: i32 = 1003;
 
-/// Where they are kept: beside the fence.
-#[must_use]
-pub fn pins(config: &FenceConfig) -> PathBuf {
-    let mut pins = config.pins.clone().into_os_string();
-    pins.push("-gates");
-    PathBuf::from(pins)
-}
-
 /// All of them.
 pub struct Gates {
     fence: Fence,
@@ -121,7 +113,7 @@ impl Gates {
     /// # Errors
     /// What this host cannot do, why, and what to do.
     pub fn open(config: &Config) -> Result<Option<Self>, String> {
-        let pins = pins(&config.fence);
+        let pins = crate::fence::gate_pins(&config.fence);
         if config.gates.is_empty() {
             // What an application was promised outlives the configuration, too.
             if let Some(fence) = pins.exists().then(|| Fence::open(&pins).ok()).flatten() {

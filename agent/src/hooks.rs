@@ -10,7 +10,7 @@
 //! fault for everything it touches next. The standard library's `Command` will not do, for its children inherit the
 //! signals that the agent blocks, and would never hear of SIGTERM.
 
-use crate::admission::{self, Dropped};
+use crate::admission::{self, Dropped, HOOK_EVENT_CODE};
 use crate::config::{Hook, HookAction};
 use crate::fair::FairQueue;
 use crate::files;
@@ -30,10 +30,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-/// `code` of [`Cause::Local`] events that report a hook ([`HookOutcome::event`]): no hook runs for those, or one that fails
-/// on `any` would run for ever.
-pub const HOOK_EVENT_CODE: i32 = 1001;
 
 /// Limits of the runner.
 #[derive(Clone, Copy, Debug)]

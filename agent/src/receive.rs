@@ -1,7 +1,7 @@
 //! One face for the three ways of receiving (XDP in the driver, XDP in the stack, plain sockets) and the two of seeing exits
 //! (tracepoints, pidfds), so that the loop need not know which is at work.
 
-use crate::core::now_ns;
+use crate::clock::now_ns;
 use crate::soft::{Accepted, Me, SoftTable};
 use fide_lane::probe::PROBE_LEN;
 use fide_lane::send::Lane;

@@ -147,7 +147,7 @@ pub fn ticks_at(monotonic_ns: u64) -> u64 {
     let mut boot = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a timespec to fill; CLOCK_BOOTTIME exists since Linux 2.6.39.
     unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut boot) };
-    let slept_ns = (boot.tv_sec as u64 * 1_000_000_000 + boot.tv_nsec as u64).saturating_sub(crate::core::now_ns());
+    let slept_ns = (boot.tv_sec as u64 * 1_000_000_000 + boot.tv_nsec as u64).saturating_sub(crate::clock::now_ns());
     monotonic_ns.saturating_add(slept_ns) / NS_PER_TICK
 }
 

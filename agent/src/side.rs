@@ -1,11 +1,12 @@
 //! What hangs on the control thread: hooks, metrics, and word of interfaces that come and go.
 
+use crate::admission::HOOK_EVENT_CODE;
 use crate::admission::NOT_KEPT_EVENT_CODE;
 use crate::config::{Config, HookAction, Live};
-use crate::control::LoopHandle;
 use crate::fence::Guard;
 use crate::gates::Gates;
-use crate::hooks::{HOOK_EVENT_CODE, HookOptions, HookOutcome, Hooks};
+use crate::handle::LoopHandle;
+use crate::hooks::{HookOptions, HookOutcome, Hooks};
 use crate::links::Links;
 use crate::metrics::{Board, MetricsServer, Snapshot};
 use crate::shares::EventSource;
@@ -136,7 +137,7 @@ impl Side {
         if let (Some(guard), Some(fence)) = (guard, status.fence.as_mut()) {
             guard.complete(fence);
         }
-        status.gates = gates.map_or_else(Vec::new, |gates| gates.status(crate::core::now_ns()));
+        status.gates = gates.map_or_else(Vec::new, |gates| gates.status(crate::clock::now_ns()));
         crate::status::with_pending(&mut status, pending);
         self.counters.status = status;
         self.counters.client_events_lost = lost;

@@ -1,72 +1,28 @@
 //! From a configuration to a running agent.
 
-use crate::config::{Config, Profile, Receive, Send, SocketConfig};
-use crate::control::{Control, LoopHandle, Parts};
-use crate::core::{Core, FenceStart, Start, now_ns};
+use crate::clock::now_ns;
+use crate::config::{Config, Receive, Send, SocketConfig};
+use crate::control::{Control, Parts};
+use crate::core::{Core, FenceStart, Start};
 use crate::fence::{Driver, Guard};
 use crate::files;
 use crate::gates::Gates;
+use crate::handle::LoopHandle;
 use crate::kept::KeptTable;
 use crate::receive::{Receiver, Wanted};
 use crate::rings::Rings;
 use crate::seqpacket::{self, Serves};
+use crate::settings;
 use crate::state::State;
 use crate::status::About;
 use crate::worker::Worker;
 use anyhow::{Context, anyhow, bail};
-use fide_lane::{Lane, Options, PathSpec, Prober, SendMode, Setting};
+use fide_lane::{Lane, Options, PathSpec, Prober, SendMode};
 use fide_wire::PATHS;
 use fide_wire::verdict::FenceMode;
-use std::fs::OpenOptions;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-
-/// How the contract is derived.
-#[must_use]
-pub fn calibration(config: &Config) -> fide_lane::Config {
-    let mut c = match config.profile {
-        Profile::Shared => fide_lane::Config::shared(),
-        Profile::Dedicated => fide_lane::Config::dedicated(),
-    };
-    let pins = &config.contract;
-    if let Some(ns) = pins.lambda_min_ns {
-        c.lambda = Setting::Pinned(ns);
-    }
-    if let Some(ns) = pins.delta_max_ns {
-        c.delta = Setting::Pinned(ns);
-    }
-    if let Some(ns) = pins.delta_floor_ns {
-        c.floor_ns = ns;
-    }
-    if let Some(ns) = pins.delta_ceiling_ns {
-        c.ceiling_ns = Some(ns);
-    }
-    c
-}
-
-/// Gives the socket its mode and group.
-///
-/// # Errors
-/// In words.
-pub fn set_permissions(socket: &SocketConfig) -> anyhow::Result<()> {
-    let path = &socket.path;
-    // By a descriptor of the socket itself: a link that came in its place must not lead elsewhere.
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(path);
-    let file = file.with_context(|| format!("the socket {} is gone", path.display()))?;
-    if !file.metadata()?.file_type().is_socket() {
-        bail!("{} is no socket any more", path.display());
-    }
-    let itself = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    if let Some(gid) = crate::access::group_id(&socket.group) {
-        std::os::unix::fs::chown(&itself, None, Some(gid))
-            .with_context(|| format!("{} cannot be given to group {}", path.display(), socket.group))?;
-    } else if socket.group_is_set {
-        bail!("group {} of the socket does not exist: create it, or name another in [socket]", socket.group);
-    }
-    std::fs::set_permissions(&itself, std::fs::Permissions::from_mode(socket.mode))
-        .with_context(|| format!("{} cannot be given mode {:o}", path.display(), socket.mode))
-}
 
 fn make_parent(path: &Path) -> anyhow::Result<()> {
     let Some(dir) = path.parent().filter(|d| !d.as_os_str().is_empty()) else { return Ok(()) };
@@ -108,7 +64,7 @@ impl Listener {
         unsafe { libc::umask(before) };
         let fd = fd.with_context(|| format!("cannot listen on {}", path.display()))?;
         let meta = path.symlink_metadata().with_context(|| format!("the socket {} is gone", path.display()))?;
-        set_permissions(socket)?;
+        settings::set_permissions(socket)?;
         Ok(Self { fd, path: path.clone(), file: (meta.dev(), meta.ino()) })
     }
 }
@@ -267,7 +223,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         groups: state.groups(),
         period_ns: config.heartbeat_ns,
         keys: config.keyring,
-        calibration: calibration(&config),
+        calibration: settings::calibration(&config),
         detector: detector_config(&config, node, incarnation),
         tcp_questions: config.detector.tcp_questions,
         known: state.peers(),

@@ -3,13 +3,13 @@
 //! The loop copies rows of fixed size, a bounded number at a time, into room that the control thread brings; the control thread makes words of them. So a
 //! status of thousands of processes holds up nothing that is urgent. Between two pieces something may change: each row is as it was when it was copied.
 
-use crate::control::LoopHandle;
-use crate::core::{Core, now_ns};
-use crate::watchlist::{ENDED_SHOWN_NS, WatchRow};
+use crate::clock::now_ns;
+use crate::core::Core;
+use crate::handle::LoopHandle;
+use crate::watchlist::{ENDED_SHOWN_NS, Name, WatchRow};
 use fide_proto::detector::AppState;
 use fide_wire::PATHS;
 use fide_wire::control::{AppStatus, HostStatus, LocalPath, PathAnswerer, PathStatus, Status, WatchStatus};
-use fide_wire::names::NAME_MAX;
 use fide_wire::packet::Refusal;
 use fide_wire::verdict::{Cause, FencePromise};
 use std::collections::BTreeMap;
@@ -30,29 +30,6 @@ pub struct About {
     pub interfaces: Vec<String>,
     /// When the agent started (CLOCK_MONOTONIC).
     pub started_ns: u64,
-}
-
-/// A name, copied without allocation.
-#[derive(Clone, Copy, Debug)]
-pub struct Name {
-    len: u8,
-    bytes: [u8; NAME_MAX],
-}
-
-impl From<&str> for Name {
-    /// Names are never longer.
-    fn from(name: &str) -> Self {
-        let len = name.len().min(NAME_MAX);
-        let mut bytes = [0; NAME_MAX];
-        bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
-        Self { len: len as u8, bytes }
-    }
-}
-
-impl From<Name> for String {
-    fn from(name: Name) -> Self {
-        String::from_utf8_lossy(&name.bytes[..usize::from(name.len)]).into_owned()
-    }
 }
 
 /// What is copied of another host.
@@ -131,6 +108,7 @@ impl Core {
                     address: self.lane.source(path as u8).map_or_else(String::new, |a| a.to_string()),
                     up: self.lane.carrier(path as u8),
                     answerers: self
+                        .asking
                         .answerers
                         .of(path)
                         .iter()
@@ -143,7 +121,7 @@ impl Core {
             watched: Vec::new(),
             refused: Refusal::ALL.iter().zip(self.receiver.refused()).map(|(r, n)| (r.name().to_string(), n)).collect(),
             unwanted: self.unwanted_status(now),
-            heartbeats_sent: self.heartbeats,
+            heartbeats_sent: self.sent.heartbeats,
             silences_spared: self.silences().spared,
             silences_vetoed: self.silences().vetoes,
             authenticated: self.start.keys.is_secret(),

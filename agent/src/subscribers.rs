@@ -163,7 +163,7 @@ impl Subscribers {
             };
             some.iter().flatten().for_each(|(key, rings)| self.tell_kernel(*key, *rings, mechanism));
             self.retell = some[WORK - 1].and_then(|(last, _)| last.checked_add(1));
-            self.retold_ns = crate::core::now_ns();
+            self.retold_ns = crate::clock::now_ns();
             return None;
         }
         let (index, entry) = self.retiring.front_mut()?;
@@ -216,7 +216,7 @@ impl Subscribers {
         if self.recent.len() == RECENT {
             self.recent.pop_front();
         }
-        self.recent.push_back((key, index, crate::core::now_ns()));
+        self.recent.push_back((key, index, crate::clock::now_ns()));
     }
 
     /// It does so no longer.

@@ -3,12 +3,8 @@
 //! Packets of strangers are dropped where they come in, and counted. An operator hears of them when there are many, or when already one says that something is
 //! wrong: at once, and every ten minutes while it goes on.
 
-use crate::core::Core;
 use crate::receive::Came;
-use crate::shares::EventSource;
-use fide_wire::control::UnwantedStatus;
 use fide_wire::packet::Refusal;
-use fide_wire::verdict::{Cause, Grade};
 use fide_xdp::layout::Unwanted;
 use std::fmt::Write as _;
 
@@ -27,7 +23,7 @@ pub const CODE_DIVERTED: i32 = 6;
 
 /// One thing that is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+pub(crate) enum What {
     Unwanted(Unwanted),
     Refused(Refusal),
 }
@@ -55,7 +51,7 @@ pub struct Watch {
 
 impl Watch {
     /// Once a second: what is to be told now, and how many have come since the last look.
-    fn look(&mut self, count: impl Fn(What) -> u64, now: u64) -> Vec<(What, u64)> {
+    pub(crate) fn look(&mut self, count: impl Fn(What) -> u64, now: u64) -> Vec<(What, u64)> {
         let mut due = Vec::new();
         for ((what, from), (seen, told_ns)) in TOLD.into_iter().zip(&mut self.seen) {
             let count = count(what);
@@ -69,7 +65,7 @@ impl Watch {
     }
 }
 
-fn mac_text(mac: [u8; 6]) -> String {
+pub(crate) fn mac_text(mac: [u8; 6]) -> String {
     mac.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{}{byte:02x}", if text.is_empty() { "" } else { ":" });
         text
@@ -85,7 +81,7 @@ fn sender((_, last, path): &Came) -> String {
     }
 }
 
-fn words(what: What, grew: u64, came: &Came) -> (i32, String) {
+pub(crate) fn words(what: What, grew: u64, came: &Came) -> (i32, String) {
     let from = sender(came);
     match what {
         What::Unwanted(Unwanted::Echo) => (
@@ -115,7 +111,7 @@ fn words(what: What, grew: u64, came: &Came) -> (i32, String) {
 }
 
 /// Packets of others, by why they were refused.
-const FOREIGN: [(Refusal, &str); 4] = [
+pub(crate) const FOREIGN: [(Refusal, &str); 4] = [
     (Refusal::Cluster, "of another cluster"),
     (Refusal::Key, "made with another key"),
     (Refusal::Mac, "made with another key or damaged"),
@@ -123,51 +119,8 @@ const FOREIGN: [(Refusal, &str); 4] = [
 ];
 
 /// `312 packets made with another key, the last from 10.0.0.9 (02:…) on path 0`; `None` if there were none.
-fn foreign(came: &Came, what: &str) -> Option<String> {
+pub(crate) fn foreign(came: &Came, what: &str) -> Option<String> {
     (came.0 > 0).then(|| format!("{} packets {what}, the last from {}", came.0, sender(came)))
-}
-
-impl Core {
-    fn came(&self, what: What) -> Came {
-        match what {
-            What::Unwanted(kind) => self.receiver.unwanted(kind),
-            What::Refused(reason) => self.receiver.refused_from(reason),
-        }
-    }
-
-    /// Once a second: tells what came and was not wanted, if it is time.
-    pub(crate) fn tell_unwanted(&mut self, now: u64) {
-        let mut watch = std::mem::take(&mut self.unwanted);
-        let due = watch.look(|what| self.came(what).0, now);
-        self.unwanted = watch;
-        for (what, grew) in due {
-            let (code, text) = words(what, grew, &self.came(what));
-            let (name, incarnation) = (self.start.name.clone(), self.start.incarnation);
-            self.tell_text(Cause::ForeignTraffic, Grade::Certain, (&name, incarnation), code, text, EventSource::OWN, now);
-        }
-    }
-
-    /// That packets of another cluster or key come, how many of each, and where the last ones came from.
-    pub(crate) fn foreign_text(&self) -> String {
-        let of = |(reason, what)| foreign(&self.receiver.refused_from(reason), what);
-        let parts: Vec<String> = FOREIGN.into_iter().filter_map(of).collect();
-        format!("{} refused {}; fide doctor says what to do", self.start.name, parts.join(", "))
-    }
-
-    /// For the status: everything of which there was any.
-    #[must_use]
-    pub(crate) fn unwanted_status(&self, now: u64) -> Vec<UnwantedStatus> {
-        let kinds = Unwanted::ALL.into_iter().map(|kind| (kind.name(), What::Unwanted(kind)));
-        let all = kinds.chain(Refusal::ALL.into_iter().map(|reason| (reason.name(), What::Refused(reason))));
-        let status = |(kind, what): (&str, What)| {
-            let (count, last, path) = self.came(what);
-            let mac = if last.mac == [0; 6] { String::new() } else { mac_text(last.mac) };
-            let from = last.address().map_or_else(String::new, |a| a.to_string());
-            let age_ns = now.saturating_sub(last.last_ns);
-            (count > 0).then(|| UnwantedStatus { kind: kind.into(), count, from, mac, path, age_ns })
-        };
-        all.filter_map(status).collect()
-    }
 }
 
 #[cfg(test)]

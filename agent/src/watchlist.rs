@@ -1,15 +1,17 @@
 //! The processes of this host that others may monitor: who they are, what became of them, and their piggyback bridges.
 
 use crate::bridge::Bridge;
-use crate::core::INTERESTS_FROM;
-use crate::status::Name;
 use fide_proto::detector::progress::Look;
 use fide_wire::control::WatchStatus;
+use fide_wire::names::NAME_MAX;
 use fide_wire::verdict::{Cause, ProgressSource};
 use fide_xdp::Process;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Rows of interests have numbers from here on; those of processes lie below.
+pub const INTERESTS_FROM: u32 = 0xc000_0000;
 
 /// Where a watch comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -488,6 +490,29 @@ impl Watchlist {
             });
         }
         None
+    }
+}
+
+/// A name, copied without allocation.
+#[derive(Clone, Copy, Debug)]
+pub struct Name {
+    len: u8,
+    bytes: [u8; NAME_MAX],
+}
+
+impl From<&str> for Name {
+    /// Names are never longer.
+    fn from(name: &str) -> Self {
+        let len = name.len().min(NAME_MAX);
+        let mut bytes = [0; NAME_MAX];
+        bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
+        Self { len: len as u8, bytes }
+    }
+}
+
+impl From<Name> for String {
+    fn from(name: Name) -> Self {
+        String::from_utf8_lossy(&name.bytes[..usize::from(name.len)]).into_owned()
     }
 }
 

@@ -5,10 +5,10 @@
 //! requests; when the connection is closed, its question is dropped, and the work on it ends at its next step. Each look-up has a time limit. A worker
 //! that is stuck in the kernel (a process whose entries in `/proc` cannot be read) is replaced, a few times.
 
-use crate::control::ring;
 use crate::fair::FairQueue;
 use crate::hooks::become_ordinary;
 use crate::select::{Limit, Target as Process};
+use crate::wake::ring;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use fide_wire::control::{HistoryEvent, Refused};
 use fide_xdp::{Subscriber, XdpError};

@@ -1,7 +1,7 @@
 //! Who may do what on the agent's socket.
 
-use fide_agent::access::{Peer, Policy, group_id, user_id};
-use fide_agent::config::{AccessConfig, Config};
+use fide_agent::access::{AccessConfig, Peer, Policy, group_id, user_id};
+use fide_agent::config::Config;
 use fide_wire::control::ErrorCode;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;

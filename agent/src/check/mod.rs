@@ -27,7 +27,8 @@ pub mod losses;
 pub(crate) mod namespace;
 pub mod processors;
 
-use crate::core::{Core, now_ns};
+use crate::clock::now_ns;
+use crate::core::Core;
 use carriers::Carriers;
 use crossbeam_channel::{Receiver, TryRecvError};
 use fide_wire::PATHS;

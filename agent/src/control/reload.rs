@@ -67,7 +67,7 @@ impl Control {
             self.core.tell(move |core| core.set_keys(keys));
         }
         if live.contract {
-            let calibration = crate::start::calibration(new);
+            let calibration = crate::settings::calibration(new);
             self.core.tell(move |core| core.set_calibration(calibration));
         }
         if live.access {
@@ -78,7 +78,7 @@ impl Control {
             }
         }
         if live.socket_permissions
-            && let Err(e) = crate::start::set_permissions(&new.socket)
+            && let Err(e) = crate::settings::set_permissions(&new.socket)
         {
             tracing::error!("{e}");
             refused.push(e.to_string());

@@ -5,7 +5,8 @@
 //! an application's socket ─► propose ─────────────────┘   └─► entries ─► every application's socket
 //! ```
 
-use super::{Core, Happened, now_ns};
+use super::{Core, Happened};
+use crate::clock::now_ns;
 use crate::seqpacket::{self, Received};
 use crate::subscribers::seqpacket_pair;
 use fide_proto::consensus::policy::Policy;
@@ -181,7 +182,7 @@ impl Core {
         }
         self.send_segments(now);
         // A decision need not wait for its slot.
-        if now >= self.beaten_ns.saturating_add(EARLY_NS) && self.groups.has_ride(now) {
+        if now >= self.sent.beaten_ns.saturating_add(EARLY_NS) && self.groups.has_ride(now) {
             self.send_heartbeat(now);
             self.send_segments(now);
         }
@@ -191,7 +192,7 @@ impl Core {
 
     /// When a heartbeat may leave early, if something waits for that.
     pub(super) fn early_at(&self) -> Option<u64> {
-        self.groups.is_stirred().then(|| self.beaten_ns.saturating_add(EARLY_NS))
+        self.groups.is_stirred().then(|| self.sent.beaten_ns.saturating_add(EARLY_NS))
     }
 
     fn send_segments(&mut self, now: u64) {
@@ -242,11 +243,11 @@ impl Core {
     /// The heartbeat with those items was handed over at `before`; does what it says count?
     pub(super) fn rides_left(&mut self, before: u64) {
         let now = now_ns();
-        let has_left = self.outcomes.iter().any(|outcome| outcome.copies > 0);
+        let has_left = self.sent.outcomes.iter().any(|outcome| outcome.copies > 0);
         if self.is_fenced() || !has_left {
             // It rides on the next one, or on none.
         } else if self.was_silent(before, now) {
-            self.groups.hold(now, self.number);
+            self.groups.hold(now, self.sent.number);
         } else {
             self.groups.handle_sent(now);
         }
@@ -254,8 +255,8 @@ impl Core {
 
     /// Behind a silence of this host nothing of its groups leaves before the others have said that they have not given it up.
     pub(super) fn hold_groups(&mut self, now: u64) {
-        if !self.groups.is_empty() && self.held_behind_ns != self.beaten_ns && self.was_silent(self.beaten_ns, now) {
-            self.held_behind_ns = self.beaten_ns;
+        if !self.groups.is_empty() && self.held_behind_ns != self.sent.beaten_ns && self.was_silent(self.sent.beaten_ns, now) {
+            self.held_behind_ns = self.sent.beaten_ns;
             self.groups.hold(now, 0);
         }
     }

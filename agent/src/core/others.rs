@@ -5,25 +5,27 @@
 //!                                              └──► a verdict ─► rings, groups, history, hooks
 //! ```
 
-use super::{Core, Happened, PACKETS_BEFORE_NOTICE, now_ns};
+use super::{Core, Happened, PACKETS_BEFORE_NOTICE};
 use crate::answerers;
+use crate::clock::now_ns;
 use crate::peers::{Peer, RemoteApp};
 use crate::subscribers::{Target, key};
 use fide_lane::Calibration;
-use fide_proto::detector::{Action, Verdict};
+use fide_proto::detector::{self, Action, Verdict};
 use fide_proto::node::directory::Ignored;
 use fide_proto::node::machine::{Came, Event};
+use fide_wire::control::{ErrorCode, Refused};
 use fide_wire::event::{Record, RecordKind};
+
 use fide_wire::frame;
 use fide_wire::frame::introduction::Introduction;
 use fide_wire::frame::table::{Content, Process};
+use fide_wire::level::FORGOTTEN_EVENT_CODE;
+use fide_wire::names::NAME_MAX;
 use fide_wire::packet::{Header, Notice};
 use fide_wire::verdict::{Cause, Evidence, Grade};
 use fide_wire::{PATHS, SLOTS};
 use fide_xdp::Used;
-
-/// The longest name of a host, bytes.
-const NAME_MAX: usize = 64;
 
 fn came(record: &Record) -> Came {
     Came { path: record.path, received_ns: record.received_ns }
@@ -347,6 +349,65 @@ impl Core {
         let slot = self.slot(node);
         if let Some(app) = slot.and_then(|s| self.peers[s].as_mut()).and_then(|p| p.apps.get_mut(&app)) {
             app.ended = Some((cause, now_ns()));
+        }
+    }
+
+    // ---- hosts that are gone ------------------------------------------------------------------------------------------------
+
+    /// A life of a host is over: not even after a restart of ours is it believed again.
+    fn over(&mut self, name: String, incarnation: u32) {
+        let next = incarnation.saturating_add(1);
+        let known = self.start.known.entry(name.clone()).or_default();
+        if next > *known {
+            *known = next;
+            self.say(Happened::PeerIncarnation(name, next));
+        }
+    }
+
+    fn empty_slot(&mut self, slot: usize) {
+        let Some(gone) = self.peers[slot].take() else { return };
+        self.node.forget(gone.node);
+        self.receiver.remove_peer(slot, gone.node);
+        for app in gone.apps.keys().copied().chain([0]) {
+            self.subscribers.clear(gone.node, app, self.receiver.mechanism());
+        }
+    }
+
+    /// `fide forget`: a host that is gone for good is neither listed nor one of a majority any more. What ended of it stays refused.
+    ///
+    /// # Errors
+    /// When it was never heard of, or may come back by itself: it is heard.
+    pub fn operator_forgets(&mut self, host: &str) -> Result<(), Refused> {
+        let node = fide_wire::name_id(host);
+        let state = self.node.detector().state(node).filter(|_| self.node_name(node) == host);
+        if host == self.start.name {
+            let what = "an agent cannot forget its own host: stop it, and the others see it leave";
+            return Err(Refused { code: ErrorCode::Invalid, what: what.into() });
+        }
+        if matches!(state, Some(detector::State::Alive | detector::State::Late)) {
+            let what = format!("{host} is heard: stop its agent there, and it leaves");
+            return Err(Refused { code: ErrorCode::Exists, what });
+        }
+        if state.is_none() && !self.start.known.contains_key(host) {
+            let what = format!("no host {host} was ever heard here (fide status lists those that were)");
+            return Err(Refused { code: ErrorCode::NotFound, what });
+        }
+        if let Some(slot) = self.slot(node) {
+            self.empty_slot(slot);
+        }
+        self.start.members.remove(&node);
+        self.fence_members();
+        self.tell_local(Cause::Local, FORGOTTEN_EVENT_CODE, format!("host {host} was forgotten, as an operator asked"));
+        Ok(())
+    }
+
+    fn condemn(&mut self, node: u32, incarnation: u32) {
+        let Some(slot) = self.slot(node) else { return };
+        if let Some(peer) = self.peers[slot].as_mut().filter(|p| p.incarnation == incarnation) {
+            peer.condemned = true;
+            self.receiver.condemn(slot);
+            let name = peer.name.clone();
+            self.over(name, incarnation);
         }
     }
 }

@@ -4,13 +4,14 @@
 //! watch, join, leave ─► Owner ─► rows, pushed            a crash ─► Core::local_end: pushed before it is written
 //! ```
 
-use super::{Core, Happened, MONITORS_PAUSE_NS, Start, now_ns};
+use super::{Core, Happened, MONITORS_PAUSE_NS, Start};
+use crate::clock::now_ns;
 use crate::fence::Driver;
 use crate::kept::{Former, KeptWatch};
 use crate::receive::Receiver;
 use crate::shares::EventSource;
 use crate::subscribers::Target;
-use crate::watchlist::{Origin, Watched};
+use crate::watchlist::{INTERESTS_FROM, Origin, Watched};
 use fide_lane::Lane;
 use fide_proto::node::Node;
 use fide_proto::node::directory::Numbers;
@@ -29,8 +30,6 @@ use std::path::Path;
 const FRAMES_AT_ONCE: usize = 4;
 /// A process that a former agent watched for its configuration is let go if this one has not asked for it in so long.
 const UNCLAIMED_NS: u64 = 10_000_000_000;
-/// Rows of interests have numbers from here on; those of processes lie below.
-pub(crate) const INTERESTS_FROM: u32 = 0xc000_0000;
 
 /// What applications of this host want of processes of others, as it stands in the table.
 #[derive(Debug, Default)]
@@ -284,7 +283,7 @@ impl Core {
             // A hello whose number somebody can guess proves nothing: it waits for a random one.
             let random = if self.node.directory().is_asking(now) { fide_lane::random() } else { Ok(0) };
             let Ok(random) = random else { break };
-            let numbers = Numbers { heartbeats: self.number, others: self.event_number + 1 };
+            let numbers = Numbers { heartbeats: self.sent.number, others: self.sent.event_number + 1 };
             let Some(transmit) = self.node.poll_transmit(now, numbers, || random, &mut body) else { break };
             let Some(kind) = Kind::of(transmit.kind) else { break };
             match transmit.to {
@@ -306,14 +305,14 @@ impl Core {
         if self.is_fenced() {
             return;
         }
-        self.event_number += 1;
-        self.receiver.note_sent(false, self.event_number);
+        self.sent.event_number += 1;
+        self.receiver.note_sent(false, self.sent.event_number);
         for (path, address) in addresses.into_iter().enumerate() {
             let Some(address) = address else { continue };
-            let header = self.header(kind, path as u8, self.event_number);
-            match fide_wire::packet::encode(&mut self.packets[path], &header, None, body, &self.start.keys) {
+            let header = self.header(kind, path as u8, self.sent.event_number);
+            match fide_wire::packet::encode(&mut self.sent.packets.0[path], &header, None, body, &self.start.keys) {
                 Ok(len) => {
-                    if let Err(e) = self.lane.send_to(path as u8, address, &self.packets[path][..len]) {
+                    if let Err(e) = self.lane.send_to(path as u8, address, &self.sent.packets.0[path][..len]) {
                         tracing::debug!("{kind:?} to {address} on path {path}: {e}");
                     }
                 }

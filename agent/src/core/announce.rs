@@ -1,0 +1,146 @@
+//! What this host says of itself: incarnations, announcements, the contract that it offers, and others of its name.
+
+use super::{ANNOUNCE_BURST, Core, HOUSEKEEPING_NS, Happened};
+use crate::namesake::Namesakes;
+use crate::shares::EventSource;
+use fide_proto::node::directory::Facts;
+use fide_wire::PATHS;
+use fide_wire::frame::introduction::Introduction;
+use fide_wire::frame::table::HOST_ROW;
+use fide_wire::packet::{Kind, Packet};
+use fide_wire::verdict::{Cause, Contract, Grade};
+use std::num::NonZeroU64;
+
+/// For so long after a frame with our MAC has come others are told of it.
+const DIVERTED_NS: u64 = 3_000_000_000;
+
+/// This host's own name and incarnation, as others are told of it.
+pub(super) struct Own {
+    /// When it announces itself, and how often it has since the last change.
+    pub(super) announce_at: u64,
+    announce_step: usize,
+    /// Others of this name, and when one of them was answered.
+    pub(super) namesakes: Namesakes,
+    answered_name_ns: u64,
+    /// When frames with our own MAC came last, by path, as was last seen.
+    own_mac_ns: [u64; PATHS],
+    /// The first incarnation behind the fence as it is open now.
+    pub(super) open_since: u32,
+}
+
+impl Own {
+    pub(super) fn new(incarnation: u32, now: u64) -> Self {
+        let namesakes = Namesakes::default();
+        let (announce_at, open_since) = (now, incarnation);
+        Self { announce_at, announce_step: 0, namesakes, answered_name_ns: 0, own_mac_ns: [0; PATHS], open_since }
+    }
+}
+
+impl Core {
+    /// An announcement of our own name. If it answers what we asked, somebody else has sent it.
+    pub(super) fn own_name(&mut self, packet: &Packet<'_>, now: u64) {
+        if packet.header.kind != Kind::Introduction {
+            return;
+        }
+        let Some(said) = Introduction::read(packet.body) else { return };
+        if *said.host.name != *self.start.name {
+            return;
+        }
+        let number = |number: Option<NonZeroU64>| number.map(NonZeroU64::get);
+        if self.own.namesakes.announced(number(said.challenge), number(said.response)) {
+            self.complained.clash_count += 1;
+            // In one and the same incarnation others could not tell us apart.
+            if packet.header.incarnation == self.start.incarnation {
+                tracing::warn!("another agent has this name and this incarnation: starting a new one");
+                self.start_over(self.start.incarnation.saturating_add((now % 61) as u32), now);
+            }
+        }
+        if self.own.namesakes.owes_answer() && now >= self.own.answered_name_ns.saturating_add(HOUSEKEEPING_NS) {
+            self.own.answered_name_ns = now;
+            self.own.announce_at = self.own.announce_at.min(now);
+        }
+    }
+
+    /// Others gave this agent up (wrongly, as it still runs): it comes back as somebody new, so that nobody mistakes one life for another.
+    pub(super) fn start_over(&mut self, after: u32, now: u64) {
+        self.begin_incarnation(after, now);
+        let name = self.start.name.clone();
+        self.tell(
+            Cause::Returned,
+            Grade::Certain,
+            &name,
+            self.start.incarnation,
+            None,
+            2,
+            false,
+            None,
+            None,
+            EventSource::OWN,
+            now,
+        );
+    }
+
+    pub(super) fn begin_incarnation(&mut self, after: u32, now: u64) {
+        self.start.incarnation = self.start.incarnation.max(after).saturating_add(1);
+        self.groups.begin_incarnation(now, self.start.incarnation);
+        self.receiver.set_incarnation(self.start.incarnation);
+        let version = self.receiver.next_notice().into();
+        self.node.begin_incarnation(self.start.incarnation, version, now);
+        self.keep_row(HOST_ROW);
+        self.say(Happened::Incarnation(self.start.incarnation));
+        if let Some(fence) = self.fence.as_mut() {
+            fence.renew();
+        }
+        self.announce_soon(now);
+    }
+
+    pub(super) fn announce_soon(&mut self, now: u64) {
+        self.own.announce_step = 0;
+        self.own.announce_at = now;
+    }
+
+    pub(super) fn announce(&mut self, now: u64) {
+        self.own.announce_step += 1;
+        let step = self.own.announce_step;
+        self.own.announce_at = match ANNOUNCE_BURST.get(step) {
+            Some(after) => now + (after - ANNOUNCE_BURST[step - 1]),
+            None => now + HOUSEKEEPING_NS,
+        };
+        let (challenge, response) = self.own.namesakes.announce();
+        let number = |number: Option<u64>| number.and_then(NonZeroU64::new);
+        let (challenge, response, diverted) = (number(challenge), number(response), self.diverted_paths(now));
+        self.node.set_facts(Facts { contract: self.own_contract(), challenge, response, diverted });
+        self.node.announce();
+    }
+
+    /// The contract this agent offers: its period, what fits, and the worst it has seen of its own paths.
+    #[must_use]
+    pub fn own_contract(&self) -> Contract {
+        let worst = |f: fn(&Contract) -> u64| self.peers.iter().flatten().flat_map(|p| &p.contract).map(f).max().unwrap_or(0);
+        Contract {
+            period_ns: self.start.period_ns,
+            size_max: self.lane.piggyback_max() as u32,
+            lambda_min_ns: worst(|c| c.lambda_min_ns),
+            delta_max_ns: worst(|c| c.delta_max_ns),
+        }
+    }
+
+    /// Frames with our own MAC came in: others are told, and what is answered to us may go astray.
+    pub(super) fn note_own_mac(&mut self, now: u64) {
+        let mut news = false;
+        for path in 0..PATHS {
+            let last_ns = self.receiver.own_mac_ns(path);
+            if last_ns > std::mem::replace(&mut self.own.own_mac_ns[path], last_ns) {
+                news |= self.node.detector_mut().diverted(self.start.node, path, now);
+            }
+        }
+        if news {
+            self.announce_soon(now);
+        }
+    }
+
+    /// The paths on which our MAC was heard a moment ago.
+    fn diverted_paths(&self, now: u64) -> [bool; PATHS] {
+        self.own.own_mac_ns.map(|last_ns| last_ns != 0 && now.saturating_sub(last_ns) < DIVERTED_NS)
+    }
+}

@@ -1,0 +1,209 @@
+//! Judging silence: the receive table, answers and barriers go to the node, whose verdicts come out.
+
+use super::Core;
+use crate::answerers;
+use crate::clock::now_ns;
+use crate::fence::Driver;
+use crate::steer::Emptied;
+use fide_lane::{AnswerKind, Prober};
+use fide_proto::detector::{PathArrival, ProbeResult};
+use fide_wire::PATHS;
+use fide_wire::marks::Marks;
+use fide_wire::verdict::{Barrier, BarrierBy, Evidence};
+use std::net::IpAddr;
+
+/// So long before a deadline that is about to be missed the loop is awake, and the way of a question is gone once, so that the question behind the deadline
+/// finds everything in the caches: the first echo takes some 60 µs, one that follows soon 12 µs. To be woken takes up to 100 µs, and questions that the
+/// caches have not up to 200: all that must be over by the deadline.
+const WARM_NS: u64 = 400_000;
+/// So long behind it the loop stays awake: to be woken takes as long as an answer does.
+const AWAKE_NS: u64 = 60_000;
+/// So long before such a deadline what can wait is put off, but not for longer than [`PUT_OFF_NS`].
+const PRESSED_NS: u64 = 1_000_000;
+const PUT_OFF_NS: u64 = 5_000_000;
+
+impl Core {
+    /// A host is overdue, and late soon: asks it once ahead of time, for the question's sake and not for the answer's. That says nothing (it was asked before
+    /// the deadline), and nobody waits for it.
+    pub(super) fn warm(&mut self, now: u64) {
+        let Some((node, at_ns, late_ns)) = self.warm_at() else { return };
+        if now < at_ns {
+            return;
+        }
+        self.warmed_ns = late_ns;
+        if now >= late_ns || self.node.detector().is_draining() {
+            return; // too late for that, or warm already: and answers that are waited for go first
+        }
+        for path in 0..PATHS {
+            self.ask(node, path, Prober::echo_aside);
+        }
+    }
+
+    /// Whether a host is late in a moment, or was a moment ago and its barrier is waited for. Once for each deadline.
+    pub(super) fn is_awake(&self, now: u64) -> bool {
+        (self.warmed_ns.saturating_sub(WARM_NS)..self.warmed_ns + AWAKE_NS).contains(&now)
+            && (self.node.detector().is_draining()
+                || self.node.detector().next_late().is_some_and(|(.., late_ns)| late_ns == self.warmed_ns))
+    }
+
+    /// Whether work that was due at this time, takes some 0.5 ms and can wait may begin: not while a deadline is about to be missed, or its barrier is waited for.
+    pub(super) fn can_begin(&self, due_ns: u64, now: u64) -> bool {
+        let soon = |(_, due_ns, late_ns): (u32, u64, u64)| due_ns <= now && late_ns.saturating_sub(now) < PRESSED_NS;
+        now >= due_ns
+            && (now >= due_ns.saturating_add(PUT_OFF_NS)
+                || !(self.node.detector().is_draining() || self.node.detector().next_late().is_some_and(soon)))
+    }
+
+    /// Whom to ask ahead of time, when, and until when.
+    pub(super) fn warm_at(&self) -> Option<(u32, u64, u64)> {
+        let (node, due_ns, late_ns) = self.node.detector().next_late()?;
+        let at_ns = due_ns.max(late_ns.saturating_sub(WARM_NS));
+        (late_ns > self.warmed_ns).then_some((node, at_ns, late_ns))
+    }
+
+    pub(super) fn judge(&mut self, now: u64) {
+        self.take_answers(now);
+        self.weigh(now);
+        // A barrier is back in less time than all questions take to be sent, and a verdict may wait for it.
+        while let Some(question) = self.asking.later.pop_front() {
+            let now = now_ns();
+            if self.take_answers(now) {
+                self.weigh(now);
+            }
+            self.put(question);
+        }
+    }
+
+    /// Whether there were any.
+    fn take_answers(&mut self, now: u64) -> bool {
+        let mut any = false;
+        self.node.detector_mut().offer_barriers(self.receiver.offers_barriers());
+        while let Some(answer) = self.prober.as_mut().and_then(Prober::poll) {
+            any = true;
+            let result = match answer.kind {
+                AnswerKind::KernelAnswered => ProbeResult::KernelAnswered,
+                AnswerKind::AgentAbsent => ProbeResult::AgentAbsent,
+            };
+            let path = usize::from(answer.path);
+            if !answerers::is_reserved(answer.node) {
+                self.node.detector_mut().probe_result(answer.node, path, result, answer.probed_ns, now);
+            }
+            let queue = self.receiver.barrier(path, answer.nonce);
+            // An answer of an address that is this host's by now came by no interface: the receive program has not seen it. Without that program nobody else can tell.
+            let came_in = if self.receiver.offers_barriers() { queue.is_some() } else { !fide_lane::is_local(answer.from) };
+            if answer.kind == AnswerKind::KernelAnswered && came_in {
+                self.answers.note(path, queue, answer.probed_ns);
+            }
+            if !answerers::is_reserved(answer.node) {
+                self.asking.unanswered_ns[path] = 0;
+            } else if came_in || !fide_lane::is_local(answer.from) {
+                self.asking.answerers.answered(answer.node, path, now); // also when another answer came out of the queue by now
+            }
+            if let Some(queue) = queue {
+                self.asking.steering.other_came(path, queue);
+                self.emptied(path, &[Emptied { queue, as_of_ns: answer.probed_ns, by: answer.node }]);
+            }
+        }
+        for path in (0..PATHS).filter(|path| self.asking.steering.is_waiting(*path)).collect::<Vec<_>>() {
+            let emptied = self.asking.steering.came(path, &self.receiver.steered(path), now);
+            emptied.iter().for_each(|e| self.answers.note(path, Some(e.queue), e.as_of_ns));
+            self.emptied(path, &emptied);
+            any |= !emptied.is_empty();
+        }
+        any
+    }
+
+    /// What came into these queues before these times is in the tables.
+    fn emptied(&mut self, path: usize, queues: &[Emptied]) {
+        if queues.is_empty() {
+            return;
+        }
+        for (slot, peer) in self.peers.iter_mut().enumerate() {
+            let Some(peer) = peer else { continue };
+            let of_its = u32::from(self.receiver.peer(slot).queue[path]);
+            for emptied in queues.iter().filter(|emptied| emptied.queue == of_its) {
+                self.node.detector_mut().drained(peer.node, path, emptied.as_of_ns);
+                let latest = &mut peer.barrier[path];
+                if latest.is_none_or(|(known, _)| known.as_of_ns <= emptied.as_of_ns) {
+                    *latest = Some((*emptied, self.asking.answerers.address(emptied.by, path)));
+                }
+            }
+        }
+    }
+
+    /// The barriers behind a verdict on a silence.
+    pub(super) fn barriers(&self, node: u32, evidence: &Evidence) -> Vec<Barrier> {
+        let Some(peer) = self.slot(node).and_then(|slot| self.peers[slot].as_ref()).filter(|_| evidence.drained) else {
+            return Vec::new();
+        };
+        let last_ns = evidence.paths.iter().map(|path| path.last_arrival_ns).max().unwrap_or(0);
+        let latest = peer.barrier.iter().enumerate().filter_map(|(path, latest)| Some((path, (*latest)?)));
+        let named = |(path, (emptied, address)): (usize, (Emptied, Option<IpAddr>))| {
+            let (by, from) = if let Some(address) = address {
+                (BarrierBy::Answerer, address.to_string())
+            } else if emptied.by == answerers::ITSELF {
+                let other = (0..PATHS as u8).find(|other| usize::from(*other) != path).unwrap_or_default();
+                (BarrierBy::Itself, self.lane.interface(other).unwrap_or_default().to_owned())
+            } else {
+                (BarrierBy::Host, self.node_name(emptied.by))
+            };
+            Barrier { path: path as u8, from, by, asked_ns: emptied.as_of_ns }
+        };
+        latest.filter(|(_, (emptied, _))| emptied.as_of_ns > last_ns).map(named).collect()
+    }
+
+    /// Hands the table to the detector and does what it wants. Behind the barriers: what came before them is in it.
+    fn weigh(&mut self, now: u64) {
+        for slot in 0..self.peers.len() {
+            let Some(peer) = self.peers[slot].as_mut() else { continue };
+            let row = self.receiver.peer(slot);
+            let is_heard = row.incarnation == peer.incarnation && !peer.condemned && !peer.left;
+            if is_heard && std::mem::replace(&mut peer.named, row.table_version) != row.table_version {
+                self.node.heartbeat(peer.node, peer.incarnation, row.table_version, now);
+            }
+            let arrivals = std::array::from_fn(|k| (row.path[k], Marks(row.mark[k]))).map(|(p, marks)| PathArrival {
+                last_number: p.number,
+                last_arrival_ns: p.arrived_ns,
+                lost: p.lost,
+                drops: p.refused,
+                recent: marks.recent(p.arrived, p.lost, p.arrived_ns),
+            });
+            // Refusals (a life that is over) are the detector's to count.
+            self.node.arrivals(peer.node, row.incarnation, &arrivals);
+        }
+        self.act(None, now);
+        if self.node.detector().is_doubting(now) {
+            self.note_drops(now);
+        }
+        self.node.handle_timeout(now);
+        self.act(None, now);
+    }
+
+    /// S2: what our own side lost may have been heartbeats.
+    pub(super) fn note_drops(&mut self, now: u64) {
+        // Our questions are among what our own gate drops: silence says nothing of anybody then.
+        if self.fence.as_ref().is_some_and(Driver::is_mute) {
+            (0..PATHS).for_each(|path| self.node.detector_mut().dropped(path, now));
+        }
+        let sockets = if self.receiver.needs_sockets() { self.lane.receive_fds() } else { Vec::new() };
+        for path in 0..PATHS {
+            let socket = sockets.iter().find(|(of, _)| usize::from(*of) == path).map(|(_, fd)| *fd);
+            let counted = self.drops.read(path as u8, socket);
+            if std::mem::replace(&mut self.drops_seen[path], counted) < counted {
+                self.node.detector_mut().dropped(path, now);
+            }
+        }
+    }
+
+    /// The counters of the interface that this path uses now. What it lost before is nobody's silence.
+    pub(super) fn open_drops(&mut self, path: u8) {
+        self.drops.through_stack(!self.receiver.offers_barriers());
+        let interface = self.lane.interface(path).unwrap_or_default().to_owned();
+        if !self.drops.open(path, &interface, self.lane.ifindex(path)) && self.lane.ifindex(path).is_some() {
+            tracing::info!("path {path}: /sys does not show what {interface} loses; only what the stack loses is a veto");
+        }
+        if let Some(seen) = self.drops_seen.get_mut(usize::from(path)) {
+            *seen = self.drops.read(path, None);
+        }
+    }
+}

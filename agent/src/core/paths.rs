@@ -1,0 +1,91 @@
+//! The interfaces of the paths: gone, back, plugged.
+
+use super::Core;
+use crate::clock::now_ns;
+use crate::shares::EventSource;
+use fide_lane::PathMode;
+use fide_wire::event::{Record, RecordKind};
+use fide_wire::verdict::{Cause, Grade};
+
+impl Core {
+    /// The interface of a path was looked at: it is used anew if it is another than the one in use.
+    pub fn path_seen(&mut self, path: u8, seen: Option<fide_lane::Seen>) {
+        let is_missed = self.lane.ifindex(path).is_some() && !self.receiver.attached(path);
+        if self.lane.differs(path, seen) || is_missed {
+            self.refresh_path(path);
+        } else {
+            self.look_at_carrier(path.into(), now_ns());
+        }
+    }
+
+    fn refresh_path(&mut self, path: u8) {
+        let now = now_ns();
+        let before = self.lane.ifindex(path);
+        let up_before = self.lane.mode(path) != PathMode::Down;
+        if let Err(e) = self.lane.refresh(path) {
+            tracing::info!("path {path}: {e}");
+        }
+        if let Some(prober) = self.prober.as_mut()
+            && let Err(e) = prober.refresh(path)
+        {
+            tracing::debug!("probes on path {path}: {e}");
+        }
+        let after = self.lane.ifindex(path);
+        self.receiver.set_mac(usize::from(path), self.lane.mac(path));
+        if after != before || (after.is_some() && !self.receiver.attached(path)) {
+            self.receiver.reattach(path, after);
+            self.open_drops(path);
+            self.asking.steering.forget(usize::from(path));
+        }
+        if let Err(e) = self.wait_for_descriptors() {
+            tracing::error!("path {path}: {e}");
+        }
+        let up = self.lane.mode(path) != PathMode::Down;
+        if up != up_before || after != before {
+            let name = self.start.name.clone();
+            self.tell(
+                Cause::Interface,
+                Grade::Certain,
+                &name,
+                self.start.incarnation,
+                None,
+                i32::from(up),
+                false,
+                None,
+                None,
+                EventSource::OWN,
+                now,
+            );
+        }
+        self.look_at_carrier(usize::from(path), now);
+        self.regrant();
+        self.host_changed(now);
+    }
+
+    pub(super) fn look_at_carrier(&mut self, path: usize, now: u64) {
+        self.carriers[path] = self.lane.carrier(path as u8);
+        self.node.detector_mut().carrier(path, self.carriers[path], now);
+    }
+
+    /// The interfaces' smallest MTU may have changed: processes that were granted more are told (Listing 1, `on_pbsize_changed`).
+    fn regrant(&mut self) {
+        let most = self.piggyback_max();
+        for (app, ring) in self.watchlist.shrink_grants(most) {
+            let record = Record {
+                kind: RecordKind::PiggybackSizeChanged as u16,
+                node: self.start.node,
+                app,
+                code: most as i32,
+                event_ns: now_ns(),
+                ..Record::default()
+            };
+            self.subscribers.publish(1 << ring, &record, &[], false, self.receiver.mechanism());
+        }
+    }
+
+    /// The piggyback size this agent can grant.
+    #[must_use]
+    pub fn piggyback_max(&self) -> u32 {
+        self.lane.piggyback_max() as u32
+    }
+}
