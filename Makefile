@@ -6,7 +6,7 @@ SYSCONFDIR ?= $(sysconfdir)
 CARGO ?= cargo
 BIN = target/release
 
-.PHONY: build test guest demo bench specs rtl verify fix install uninstall setup nightly clean
+.PHONY: build test guest demo bench specs rtl verify fix deb bindings install uninstall setup nightly clean
 
 build: ## binaries and library, optimised
 	@scripts/setup build
@@ -51,13 +51,21 @@ fix: ## what verify complains of and a machine can mend
 nightly: ## longer fuzzing and simulation
 	@scripts/nightly
 
+deb: build ## Debian packages, in target/deb: fide, libfide, libfide-dev, fide-dev, fide-failover
+	@scripts/setup deb
+	@scripts/deb
+
+bindings: ## Python, Go and Java: built, and tested against agents in a lab (root; scripts/bindings python|go|java)
+	@scripts/setup build test bindings
+	@scripts/bindings
+
 install: ## what `make build` made: PREFIX=/usr/local SYSCONFDIR=/etc DESTDIR=
 	@scripts/install "$(DESTDIR)" "$(PREFIX)" "$(SYSCONFDIR)"
 
 uninstall:
 	@scripts/install --remove "$(DESTDIR)" "$(PREFIX)" "$(SYSCONFDIR)"
 
-setup: ## what packages.txt lists, but for guest, specs and rtl
+setup: ## what packages.txt lists, but for guest, specs, rtl, deb and bindings
 	@scripts/setup
 
 clean:

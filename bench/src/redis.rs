@@ -284,8 +284,10 @@ fn find_module(named: Option<&PathBuf>) -> Result<PathBuf> {
         return Ok(std::path::absolute(named)?);
     }
     let exe = std::env::current_exe()?;
-    let mut beside = exe.ancestors().skip(1).take(2).map(|dir| dir.join("libfide_redis.so"));
-    beside.find(|path| path.is_file()).context(
+    let beside = exe.ancestors().skip(1).take(2).map(|dir| dir.join("libfide_redis.so"));
+    // Where make install and the package put it.
+    let installed = exe.ancestors().nth(2).map(|prefix| prefix.join("lib/redis/modules/fide.so"));
+    beside.chain(installed).find(|path| path.is_file()).context(
         "the module libfide_redis.so is not beside this program: build it with `cargo build --release -p fide-redis`, or name it with --module",
     )
 }

@@ -1,6 +1,7 @@
 //! What can be typed. Only words here: what they do is in [`crate::cmd`].
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Exit codes, as `--help` and the man pages tell them.
@@ -83,6 +84,49 @@ pub enum Command {
     Group(crate::cmd::group::GroupArgs),
     /// Run the agent, fided, in the foreground
     Agent(crate::cmd::agent::AgentArgs),
+    /// Hosts and switches on this machine, made of network namespaces (package fide-dev)
+    #[command(disable_help_flag = true)]
+    Lab(Passed),
+    /// See it: real crashes on a lab of three hosts, beside what TCP told (package fide-dev)
+    #[command(disable_help_flag = true)]
+    Demo(Passed),
+    /// The benchmarks: what every figure comes from (package fide-dev)
+    #[command(disable_help_flag = true)]
+    Bench(Passed),
+    /// Coordination in simulated worlds: by the thousand, or one told as a timeline (package fide-dev)
+    #[command(disable_help_flag = true)]
+    Sim(Passed),
+    /// Shell completions
+    Completions(crate::cmd::completions::CompletionsArgs),
+    /// Manual pages
+    Man(crate::cmd::man::ManArgs),
+}
+
+/// What `fide-dev` makes of it: see [`crate::cmd::dev`].
+#[derive(Debug, Args)]
+pub struct Passed {
+    /// For `fide-dev`, which does it
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
+    pub args: Vec<OsString>,
+}
+
+/// A cluster on this machine, and what shows what FiDe does.
+///
+/// `fide` runs this program for `fide lab`, `fide demo`, `fide bench` and `fide sim`.
+#[derive(Debug, Parser)]
+#[command(name = "fide-dev", version, after_help = EXIT_CODES, subcommand_required = true, arg_required_else_help = true)]
+pub struct DevCli {
+    /// For all subcommands.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: DevCommand,
+}
+
+/// The subcommands of `fide-dev`.
+#[derive(Debug, Subcommand)]
+pub enum DevCommand {
     /// Hosts and switches on this machine, made of network namespaces
     Lab(crate::cmd::lab::LabArgs),
     /// See it: real crashes on a lab of three hosts, beside what TCP told
@@ -94,8 +138,8 @@ pub enum Command {
     Helper(fide_bench::Helper),
     /// Coordination in simulated worlds: by the thousand, or one told as a timeline
     Sim(crate::cmd::sim::SimArgs),
-    /// Shell completions
-    Completions(crate::cmd::completions::CompletionsArgs),
+    /// Shell completions of `fide-dev`, or of `fide` with all that both do
+    Completions(crate::cmd::completions::DevCompletionsArgs),
     /// Manual pages
     Man(crate::cmd::man::ManArgs),
 }
@@ -108,12 +152,22 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+        DevCli::command().debug_assert();
     }
 
     #[test]
     fn global_options_are_taken_before_and_after_the_subcommand() {
         for line in ["fide --json status", "fide status --json"] {
             assert!(Cli::try_parse_from(line.split(' ')).unwrap().global.json, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_fide_dev_does_is_described_alike_by_both() {
+        let (fide, dev) = (Cli::command(), DevCli::command());
+        for name in crate::cmd::dev::COMMANDS {
+            let about = |c: &clap::Command| c.find_subcommand(name).unwrap().get_about().unwrap().to_string();
+            assert_eq!(about(&fide), about(&dev) + " (package fide-dev)");
         }
     }
 

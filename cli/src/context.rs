@@ -6,6 +6,7 @@ use crate::style::Style;
 use fide_client::Connection;
 use fide_wire::control::{Reply, Request, Status};
 use serde::Serialize;
+use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write};
 use std::path::PathBuf;
 
@@ -40,6 +41,12 @@ impl Context {
             style: style(io::stdout().is_terminal()),
             err_style: style(io::stderr().is_terminal()),
         }
+    }
+
+    /// As far as it matters where a command line is not parsed: whether JSON is wanted.
+    pub fn of_line(line: &[OsString]) -> Self {
+        let json = line.iter().take_while(|word| *word != "--").any(|word| word == "--json");
+        Self::new(&Global { socket: None, json, color: Color::Auto })
     }
 
     /// The agent's socket.

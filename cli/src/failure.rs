@@ -1,13 +1,17 @@
 //! Why something was refused: what, why, what to do, and the exit code.
 
 use crate::context::Context;
-use fide_client::Error;
+use fide_client::{Connection, Error};
 use fide_lab::LabError;
 use fide_wire::control::{ErrorCode, Reply};
 use serde::Serialize;
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// Where labs are, each with a directory of its name.
+const LABS: &str = "/run/fide/lab";
 
 /// Exit codes ([`crate::cli::EXIT_CODES`] tells them to people).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -128,11 +132,7 @@ impl From<Error> for Failure {
             Error::NoAgent { source, .. } => {
                 failure.what = format!("{} ({source})", failure.what);
                 failure = failure.hint("by hand, as root: fide agent -- --config /etc/fide/fide.toml");
-                let labs = fide_lab::Lab::list().unwrap_or_default();
-                if let Some(lab) = labs.iter().find(|l| !l.stale) {
-                    failure =
-                        failure.hint(format!("in the lab that is up here: fide lab --name {} exec h1 -- fide status", lab.name));
-                }
+                failure = failure.maybe_hint(a_lab());
             }
             Error::Disconnected => {
                 failure = failure.hint("see why with: journalctl -u fided -n 50; that says nothing about what it watches");
@@ -154,6 +154,17 @@ pub fn in_lab(socket: &Path) -> Option<String> {
     } else {
         "this host of a lab has no agent; make a lab that has: fide lab up --agents".into()
     })
+}
+
+/// How to ask an agent of a lab of this machine, if one answers there.
+fn a_lab() -> Option<String> {
+    let labs = std::fs::read_dir(LABS).into_iter().flatten().flatten();
+    let answers = |lab: &std::fs::DirEntry| {
+        let socket = lab.path().join("h1/fided.sock");
+        socket.exists() && Connection::open_with_timeout(Some(&socket), Duration::from_millis(200)).is_ok()
+    };
+    let lab = labs.into_iter().find(answers)?.file_name();
+    Some(format!("in the lab that is up here: fide lab --name {} exec h1 -- fide status", lab.to_string_lossy()))
 }
 
 impl From<LabError> for Failure {

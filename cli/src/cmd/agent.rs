@@ -26,17 +26,22 @@ pub fn run(args: &AgentArgs) -> Result<ExitCode, Failure> {
 
 /// The agent's program: beside this one, or in PATH.
 pub fn find() -> Result<PathBuf, Failure> {
-    let beside = std::env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    search(beside.into_iter().chain(std::env::split_paths(&path))).ok_or_else(|| {
+    search("fided").ok_or_else(|| {
         Failure::not_found("the program fided was found neither beside fide nor in PATH")
             .hint("install the package, or build it: cargo build --release -p fide-agent")
     })
 }
 
-fn search(directories: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
+/// A program beside this one, or in PATH.
+pub fn search(program: &str) -> Option<PathBuf> {
+    let beside = std::env::current_exe().ok().and_then(|exe| exe.parent().map(Path::to_owned));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    search_in(beside.into_iter().chain(std::env::split_paths(&path)), program)
+}
+
+fn search_in(directories: impl Iterator<Item = PathBuf>, program: &str) -> Option<PathBuf> {
     let runs = |p: &PathBuf| p.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
-    directories.filter(|d| !d.as_os_str().as_bytes().is_empty()).map(|d| d.join("fided")).find(runs)
+    directories.filter(|d| !d.as_os_str().as_bytes().is_empty()).map(|d| d.join(program)).find(runs)
 }
 
 #[cfg(test)]
@@ -50,7 +55,7 @@ mod tests {
         std::fs::write(b.path().join("fided"), "").unwrap();
         std::fs::set_permissions(b.path().join("fided"), std::fs::Permissions::from_mode(0o755)).unwrap();
         let directories = || [PathBuf::new(), a.path().to_owned(), b.path().to_owned()].into_iter();
-        assert_eq!(search(directories()), Some(b.path().join("fided")));
-        assert_eq!(search(directories().take(2)), None);
+        assert_eq!(search_in(directories(), "fided"), Some(b.path().join("fided")));
+        assert_eq!(search_in(directories().take(2), "fided"), None);
     }
 }

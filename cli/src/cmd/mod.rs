@@ -5,6 +5,7 @@ pub mod bench;
 pub mod check;
 pub mod completions;
 pub mod demo;
+pub mod dev;
 pub mod doctor;
 pub mod events;
 pub mod explain;
@@ -20,7 +21,7 @@ pub mod status;
 pub mod unmonitor;
 pub mod watch;
 
-use crate::cli::Command;
+use crate::cli::{Command, DevCommand};
 use crate::context::Context;
 use crate::failure::Failure;
 use std::process::ExitCode;
@@ -41,12 +42,21 @@ pub fn run(context: &Context, command: Command) -> Result<ExitCode, Failure> {
         Command::Fence(args) => fence::run(context, &args),
         Command::Group(args) => group::run(context, args),
         Command::Agent(args) => agent::run(&args),
-        Command::Lab(args) => lab::run(context, args),
-        Command::Demo(args) => demo::run(context, &args),
-        Command::Bench(args) => bench::run(context, &args),
-        Command::Sim(args) => sim::run(context, &args),
-        Command::Helper(helper) => bench::help(&helper),
+        Command::Lab(_) | Command::Demo(_) | Command::Bench(_) | Command::Sim(_) => Err(dev::misplaced()),
         Command::Completions(args) => completions::run(context, &args),
         Command::Man(args) => man::run(context, &args),
+    }
+}
+
+/// Runs a command of `fide-dev`.
+pub fn run_dev(context: &Context, command: DevCommand) -> Result<ExitCode, Failure> {
+    match command {
+        DevCommand::Lab(args) => lab::run(context, args),
+        DevCommand::Demo(args) => demo::run(context, &args),
+        DevCommand::Bench(args) => bench::run(context, &args),
+        DevCommand::Sim(args) => sim::run(context, &args),
+        DevCommand::Helper(helper) => bench::help(&helper),
+        DevCommand::Completions(args) => completions::run_dev(context, &args),
+        DevCommand::Man(args) => man::run_dev(context, &args),
     }
 }

@@ -393,14 +393,20 @@ fn the_live_view_needs_a_terminal_and_says_what_does_not() {
 #[test]
 fn completions_and_pages_are_made_for_every_subcommand() {
     let nowhere = Path::new("/nonexistent");
+    let dev = |line: &[&str]| std::process::Command::new(env!("CARGO_BIN_EXE_fide-dev")).args(line).output().unwrap();
     for shell in ["bash", "zsh", "fish"] {
         let o = fide(nowhere, &["completions", shell]);
-        assert!(code(&o) == 0 && out(&o).contains("unmonitor"), "{shell}");
+        assert!(code(&o) == 0 && out(&o).contains("unmonitor") && out(&o).contains("no-key"), "{shell}: those of both");
+        let o = dev(&["completions", shell]);
+        assert!(code(&o) == 0 && !out(&o).contains("unmonitor") && out(&o).contains("no-key"), "{shell}");
     }
     let directory = tempfile::tempdir().unwrap();
     let o = fide(nowhere, &["man", "--dir", directory.path().to_str().unwrap()]);
     assert_eq!(code(&o), 0, "{}", err(&o));
-    for page in ["fide.1", "fide-explain.1", "fide-lab-cut.1"] {
+    assert!(!directory.path().join("fide-lab.1").exists(), "its pages are written by who does it");
+    let o = dev(&["man", "--dir", directory.path().to_str().unwrap()]);
+    assert_eq!(code(&o), 0, "{}", err(&o));
+    for page in ["fide.1", "fide-explain.1", "fide-dev.1", "fide-lab-cut.1"] {
         assert!(std::fs::read_to_string(directory.path().join(page)).unwrap().contains("EXIT STATUS"), "{page}");
     }
     for page in ["fided.8", "fide.toml.5"] {

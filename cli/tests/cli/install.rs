@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// A scratch directory: a build, and programs in front of the PATH that write down that they were called.
-struct Place(tempfile::TempDir);
+pub struct Place(tempfile::TempDir);
 
 const TELLTALES: [&str; 5] = ["cargo", "groupadd", "systemd-sysusers", "ldconfig", "systemctl"];
 
 impl Place {
     /// `None` where it cannot be tried.
-    fn new() -> Option<Self> {
+    pub fn new() -> Option<Self> {
         let place = Self(tempfile::tempdir().unwrap());
         for program in ["strip", "ar", "readelf", "make"] {
             if Command::new(program).arg("--version").output().is_err() {
@@ -20,20 +20,32 @@ impl Place {
                 return None;
             }
         }
-        let fided = Path::new(env!("CARGO_BIN_EXE_fide")).with_file_name("fided");
-        if !fided.exists() {
-            println!("SKIPPED installing: {} is not built (cargo build -p fide-agent)", fided.display());
-            return None;
+        let beside = |name: &str| Path::new(env!("CARGO_BIN_EXE_fide")).with_file_name(name);
+        for (program, package) in [("fided", "fide-agent"), ("fide-failover", "fide-failover")] {
+            if !beside(program).exists() {
+                println!("SKIPPED installing: {} is not built (cargo build -p {package})", beside(program).display());
+                return None;
+            }
         }
+        let fided = beside("fided");
         let (bin, path) = (place.at("bin"), place.at("path"));
         fs::create_dir(&bin).unwrap();
         fs::create_dir(&path).unwrap();
-        fs::copy(env!("CARGO_BIN_EXE_fide"), bin.join("fide")).unwrap();
-        fs::copy(&fided, bin.join("fided")).unwrap();
-        // What matters of the libraries here is that they are ELF with symbols, and an archive of such.
-        fs::copy(&fided, bin.join("libfide.so")).unwrap();
-        fs::copy(&fided, bin.join("libfide_redis.so")).unwrap();
-        assert!(Command::new("ar").arg("rc").arg(bin.join("libfide.a")).arg(&fided).status().unwrap().success());
+        for program in ["fide", "fide-dev", "fided", "fide-failover"] {
+            std::os::unix::fs::symlink(beside(program), bin.join(program)).unwrap();
+        }
+        // What matters of the libraries in most tests is that they are ELF with symbols, and an archive of such.
+        let library = |name: &str| [beside(name), beside("deps").join(name)].into_iter().find(|file| file.exists());
+        for name in ["libfide.so", "libfide_redis.so"] {
+            std::os::unix::fs::symlink(library(name).as_ref().unwrap_or(&fided), bin.join(name)).unwrap();
+        }
+        match library("libfide.a") {
+            Some(archive) => std::os::unix::fs::symlink(archive, bin.join("libfide.a")).unwrap(),
+            None => {
+                let made = Command::new("ar").arg("rc").arg(bin.join("libfide.a")).arg(&fided).status().unwrap();
+                assert!(made.success());
+            }
+        }
         for program in TELLTALES {
             let file = path.join(program);
             fs::write(&file, format!("#!/bin/sh\necho {program} \"$@\" >> {}\n", place.at("called").display())).unwrap();
@@ -42,7 +54,12 @@ impl Place {
         Some(place)
     }
 
-    fn at(&self, name: &str) -> PathBuf {
+    /// Whether libfide is what it is called.
+    pub fn has_library(&self) -> bool {
+        fs::read(self.at("bin/libfide.so")).unwrap().windows(9).any(|w| w == b"fide_open")
+    }
+
+    pub fn at(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
@@ -90,7 +107,7 @@ fn everything_goes_below_the_prefix_stripped_and_the_system_is_left_alone() {
     let config = prefix.join("etc/fide/fide.toml");
     assert!(said.contains(config.to_str().unwrap()), "{said}");
     assert_eq!(place.called(), "", "neither compiled, nor a group, nor anything else of this system");
-    for file in ["bin/fide", "bin/fided", "lib/libfide.so"] {
+    for file in ["bin/fide", "bin/fide-dev", "bin/fided", "lib/libfide.so"] {
         let (installed, built) = (prefix.join(file), place.at("bin").join(Path::new(file).file_name().unwrap()));
         assert!(has_section(&built, ".debug_line") && has_section(&built, ".symtab"), "otherwise this shows nothing");
         assert!(!has_section(&installed, ".debug_line") && !has_section(&installed, ".symtab"), "{file} is stripped");

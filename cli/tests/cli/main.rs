@@ -1,10 +1,12 @@
 //! The program as it is run: what it prints, on which stream, and its exit code.
 //!
 //! [`agent`] runs it against an agent that answers from a script ([`fake`]), [`lab`] in real labs (root), [`sim`] in
-//! simulated worlds, [`install`] by way of `make`.
+//! simulated worlds, [`install`] by way of `make`, [`packages`] by way of dpkg, [`split`] as the two programs that it is.
 
 mod agent;
 mod fake;
 mod install;
 mod lab;
+mod packages;
 mod sim;
+mod split;

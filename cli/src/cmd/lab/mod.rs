@@ -414,12 +414,12 @@ fn known(error: LabError, name: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{Cli, Command};
+    use crate::cli::{DevCli, DevCommand};
     use clap::Parser as _;
 
     fn lab(line: &str) -> Result<LabArgs, clap::Error> {
-        match Cli::try_parse_from(format!("fide lab {line}").split_whitespace())?.command {
-            Command::Lab(args) => Ok(args),
+        match DevCli::try_parse_from(format!("fide lab {line}").split_whitespace())?.command {
+            DevCommand::Lab(args) => Ok(args),
             _ => unreachable!(),
         }
     }

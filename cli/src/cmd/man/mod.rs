@@ -1,15 +1,17 @@
-//! `fide man`: the pages of `fide` and its subcommands, of [`agent`] and of its [`config`]uration.
+//! `fide man`: the pages of `fide` and its subcommands, of [`agent`] and of its [`config`]uration. `fide-dev man`: those of what it does.
 
 mod agent;
 mod config;
 
-use crate::cli::{Cli, EXIT_CODES};
+use super::dev;
+use crate::cli::{Cli, DevCli, EXIT_CODES};
 use crate::context::Context;
 use crate::failure::Failure;
 use clap::{Args, CommandFactory as _};
 use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 /// Its arguments.
 #[derive(Debug, Args)]
@@ -17,14 +19,28 @@ pub struct ManArgs {
     /// Write all pages into this directory
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Which page to print: nothing for fide(1), a subcommand such as `lab cut`, `fided` for fided(8), `fide.toml` for fide.toml(5)
+    /// Which page to print: nothing for the program's own, a subcommand such as `group create` or `lab cut`, `fided` for fided(8),
+    /// `fide.toml` for fide.toml(5)
     #[arg(conflicts_with = "dir")]
     pub subcommand: Vec<String>,
 }
 
-/// Prints a page, or writes them all.
+/// Prints a page, or writes them all. Pages of what `fide-dev` does are printed by that.
 pub fn run(context: &Context, args: &ManArgs) -> Result<ExitCode, Failure> {
-    let all = all()?;
+    if args.subcommand.first().is_some_and(|word| dev::COMMANDS.contains(&word.as_str()) || word == dev::PROGRAM) {
+        let program = dev::find()?;
+        let error = Command::new(&program).arg("man").args(&args.subcommand).exec();
+        return Err(Failure::failed(format!("cannot run {}: {error}", program.display())));
+    }
+    give(context, args, all()?, "fide")
+}
+
+/// The same of `fide-dev`.
+pub fn run_dev(context: &Context, args: &ManArgs) -> Result<ExitCode, Failure> {
+    give(context, args, all_dev()?, dev::PROGRAM)
+}
+
+fn give(context: &Context, args: &ManArgs, all: Vec<Page>, itself: &str) -> Result<ExitCode, Failure> {
     let mut out = context.out();
     match &args.dir {
         Some(dir) => {
@@ -52,7 +68,7 @@ pub fn run(context: &Context, args: &ManArgs) -> Result<ExitCode, Failure> {
         }
         None => {
             let said = args.subcommand.join("-");
-            let name = if said.is_empty() { "fide".into() } else { format!("fide-{said}") };
+            let name = if said.is_empty() { itself.into() } else { format!("fide-{said}") };
             let Some(page) = all.iter().find(|p| p.name == name).or_else(|| all.iter().find(|p| p.name == said)) else {
                 let names: Vec<&str> = all.iter().map(|p| p.name.as_str()).collect();
                 return Err(Failure::not_found(format!("there is no page {name}(1)"))
@@ -79,8 +95,29 @@ pub struct Page {
 fn all() -> Result<Vec<Page>, Failure> {
     let mut command = Cli::command();
     command.build();
-    let mut all = pages(&command, "")?;
+    let mut all = pages(&command, "", "")?;
+    // Those of fide-dev are told by fide-dev.
+    all.retain(|page| !dev::COMMANDS.iter().any(|name| page.name.strip_prefix("fide-") == Some(name)));
     all.extend([agent::page()?, config::page()]);
+    finish(all)
+}
+
+/// Every page of `fide-dev`. People type `fide lab`, so its page is fide-lab(1).
+fn all_dev() -> Result<Vec<Page>, Failure> {
+    let mut command = DevCli::command();
+    command.build();
+    let mut all = vec![page(&command, dev::PROGRAM, ".BR fide (1),\n")?];
+    let mut command = DevCli::command().bin_name("fide");
+    command.build();
+    for name in dev::COMMANDS {
+        if let Some(command) = command.find_subcommand(name) {
+            all.extend(pages(command, "fide", ".BR fide\\-dev (1),\n")?);
+        }
+    }
+    finish(all)
+}
+
+fn finish(mut all: Vec<Page>) -> Result<Vec<Page>, Failure> {
     for page in &mut all {
         page.text = bold_code(&String::from_utf8_lossy(&page.text)).into_bytes();
     }
@@ -94,10 +131,20 @@ fn of_command(command: clap::Command, name: &str, section: &'static str) -> Resu
     Ok(Page { name: name.into(), section, text })
 }
 
-/// The page of a command and those of its subcommands.
-fn pages(command: &clap::Command, prefix: &str) -> Result<Vec<Page>, Failure> {
+/// The page of a command and those of its subcommands. `also`: what else to see, as roff.
+fn pages(command: &clap::Command, prefix: &str, also: &str) -> Result<Vec<Page>, Failure> {
     let name = if prefix.is_empty() { command.get_name().to_string() } else { format!("{prefix}-{}", command.get_name()) };
-    let mut page = of_command(command.clone().after_help(None::<&str>).display_name(name.clone()), &name, "1")?;
+    let itself = if prefix.is_empty() { "" } else { ".BR fide (1),\n" };
+    let mut all = vec![page(command, &name, &format!("{itself}{also}"))?];
+    for sub in command.get_subcommands().filter(|s| s.get_name() != "help" && !s.is_hide_set()) {
+        all.extend(pages(sub, &name, also)?);
+    }
+    Ok(all)
+}
+
+/// The page of a command.
+fn page(command: &clap::Command, name: &str, also: &str) -> Result<Page, Failure> {
+    let mut page = of_command(command.clone().after_help(None::<&str>).display_name(name.to_owned()), name, "1")?;
     if let Some(extra) = command.get_after_help().map(ToString::to_string).filter(|t| t != EXIT_CODES) {
         let lines: Vec<String> = extra.lines().map(line).collect();
         writeln!(page.text, ".SH NOTES\n{}", lines.join("\n.br\n"))?;
@@ -109,13 +156,8 @@ fn pages(command: &clap::Command, prefix: &str) -> Result<Vec<Page>, Failure> {
         .collect();
     list(&mut page.text, "EXIT STATUS", &codes);
     list(&mut page.text, "ENVIRONMENT", &[("FIDE_SOCKET", "The agent's socket."), ("NO_COLOR", "No colours.")]);
-    let itself = if prefix.is_empty() { "" } else { ".BR fide (1),\n" };
-    write!(page.text, ".SH SEE ALSO\n{itself}.BR fided (8),\n.BR fide.toml (5)\n")?;
-    let mut all = vec![page];
-    for sub in command.get_subcommands().filter(|s| s.get_name() != "help" && !s.is_hide_set()) {
-        all.extend(pages(sub, &name)?);
-    }
-    Ok(all)
+    write!(page.text, ".SH SEE ALSO\n{also}.BR fided (8),\n.BR fide.toml (5)\n")?;
+    Ok(page)
 }
 
 /// A section of words, each with what it means.
@@ -150,14 +192,26 @@ fn bold_code(text: &str) -> String {
 mod tests {
     use super::*;
 
+    /// The pages of both programs.
+    fn everything() -> Vec<Page> {
+        all().unwrap().into_iter().chain(all_dev().unwrap()).collect()
+    }
+
     #[test]
     fn every_subcommand_has_a_page_with_its_exit_codes() {
-        let all = all().unwrap();
+        let all = everything();
         let names: Vec<String> = all.iter().map(|p| format!("{}({})", p.name, p.section)).collect();
-        for wanted in
-            ["fide(1)", "fide-doctor(1)", "fide-events(1)", "fide-lab(1)", "fide-lab-cut(1)", "fided(8)", "fide.toml(5)"]
-        {
-            assert!(names.iter().any(|n| n == wanted), "{wanted} in {names:?}");
+        for wanted in [
+            "fide(1)",
+            "fide-doctor(1)",
+            "fide-events(1)",
+            "fide-dev(1)",
+            "fide-lab(1)",
+            "fide-lab-cut(1)",
+            "fided(8)",
+            "fide.toml(5)",
+        ] {
+            assert_eq!(names.iter().filter(|n| *n == wanted).count(), 1, "{wanted} in {names:?}");
         }
         for page in all.iter().filter(|p| p.section == "1") {
             let text = String::from_utf8_lossy(&page.text);
@@ -167,7 +221,7 @@ mod tests {
 
     #[test]
     fn groff_has_nothing_to_complain_of() {
-        for page in all().unwrap() {
+        for page in everything() {
             let file = tempfile::NamedTempFile::new().unwrap();
             std::fs::write(file.path(), &page.text).unwrap();
             let groff = std::process::Command::new("groff")
@@ -185,7 +239,7 @@ mod tests {
 
     #[test]
     fn code_is_bold_and_no_page_shows_a_backtick() {
-        for page in all().unwrap() {
+        for page in everything() {
             let text = String::from_utf8(page.text).unwrap();
             assert!(!text.contains('`'), "{}({}): {:?}", page.name, page.section, text.lines().find(|l| l.contains('`')));
         }
