@@ -4,6 +4,7 @@
 //! simulated worlds, [`install`] by way of `make`, [`packages`] by way of dpkg, [`split`] as the two programs that it is.
 
 mod agent;
+mod documents;
 mod fake;
 mod install;
 mod lab;
