@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rate of requests (Nano-consensus §3.3): one each `gap_ns`, and up to `burst` at once after a pause.
 // A request over it is dropped before an instance begins.
-module fide_rate_limiter
-#(
-  parameter int unsigned ClkNs = 4
-) (
+module fide_rate_limiter (
   input  logic        clk_i,
   input  logic        rst_ni,
   input  logic        clear_i,
+  input  logic [63:0] time_i,
   input  logic [31:0] gap_ns_i,    // 0: no limit
   input  logic [7:0]  burst_i,
   output logic        allow_o,
   input  logic        take_i       // a request was admitted
 );
 
-  logic [31:0] elapsed_q;
+  logic [63:0] since_q, elapsed;   // of the last token
   logic [7:0] tokens_q;
   logic grant;
-  assign grant   = elapsed_q >= gap_ns_i;
+  assign elapsed = time_i - since_q;
+  assign grant   = elapsed >= 64'(gap_ns_i);
   assign allow_o = gap_ns_i == '0 || tokens_q != '0;
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni || clear_i) begin
-      elapsed_q <= '0;
+      since_q <= time_i;
       tokens_q <= 8'd1;
     end else begin
-      elapsed_q <= (tokens_q >= burst_i && !take_i) ? '0 : grant ? elapsed_q - gap_ns_i + 32'(ClkNs) : elapsed_q + 32'(ClkNs);
+      if (tokens_q >= burst_i && !take_i) since_q <= time_i;
+      else if (grant) since_q <= since_q + 64'(gap_ns_i);
       if (grant && !take_i && tokens_q < burst_i) tokens_q <= tokens_q + 1'b1;
       else if (take_i && !grant && tokens_q != '0) tokens_q <= tokens_q - 1'b1;
     end

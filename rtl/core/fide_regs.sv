@@ -6,7 +6,8 @@ module fide_regs
   parameter int unsigned Members = 8,
   parameter int unsigned Paths   = 2,
   parameter int unsigned Window  = 8,
-  parameter int unsigned ClkNs   = 4
+  parameter int unsigned ClkNs   = 4,
+  parameter int unsigned TagWords = 1
 ) (
   input  logic         clk_i,
   input  logic         rst_ni,
@@ -30,13 +31,14 @@ module fide_regs
 
   input  logic [63:0]  time_i,
   input  fide_lowi_pkg::state_t state_i,
-  input  logic [fide_lowi_pkg::Drops-1:0][1:0] drops_i,  // frames dropped in this clock, by reason
+  input  logic [fide_lowi_pkg::Drops-1:0][2:0] drops_i,  // frames dropped in this clock, by reason
 
   output fide_lowi_pkg::cfg_t   cfg_o,
   output logic [Members:0][fide_lowi_pkg::DurW-1:0] wait_run_o,
   output logic [Members:0][fide_lowi_pkg::DurW-1:0] wait_start_o,
   output logic [Members:0][fide_lowi_pkg::DurW-1:0] wait_left_o,
   output logic [511:0] base_o,
+  output logic [127:0] key_o,
   output logic [Members-1:0][15:0] ids_o,
   output logic [15:0]  ids_valid_o,
   output logic [31:0]  retry_ns_o,
@@ -55,6 +57,7 @@ module fide_regs
   logic [31:0] config_q, members_q, ids_valid_q, drift_q, retry_q, gap_q, burst_q, begin_leader_q, refused_q;
   logic [63:0] flight_q, late_q, begin_round_q, begin_next_q;
   logic [15:0][31:0] base_q;
+  logic [3:0][31:0] key_q;
   logic [Members-1:0][15:0] ids_q;
   logic [2:0][Members:0][fide_lowi_pkg::DurW-1:0] wait_q;
   logic [fide_lowi_pkg::Drops-1:0][31:0] dropped_q;
@@ -77,10 +80,11 @@ module fide_regs
     is_in = 32'(addr) >= at && 32'(addr) < at + 4 * words;
   endfunction
 
-  logic in_base, in_ids, in_run, in_start, in_left, in_wait, is_command, is_stop, command_ok;
+  logic in_base, in_key, in_ids, in_run, in_start, in_left, in_wait, is_command, is_stop, command_ok;
   logic [9:0] wait_word;
   logic [1:0] wait_bank;
   assign in_base  = is_in(waddr, fide_reg_pkg::BASE_AT, 16);
+  assign in_key   = is_in(waddr, fide_reg_pkg::KEY_AT, 4);
   assign in_ids   = is_in(waddr, fide_reg_pkg::IDS_AT, Members);
   assign in_run   = is_in(waddr, fide_reg_pkg::WAIT_RUN_AT, WaitWords);
   assign in_start = is_in(waddr, fide_reg_pkg::WAIT_START_AT, WaitWords);
@@ -122,7 +126,7 @@ module fide_regs
       fide_reg_pkg::BEGIN_LEADER_AT: ok = wdata < Members;
       fide_reg_pkg::FLIGHT_AT, fide_reg_pkg::FLIGHT_AT + 4, fide_reg_pkg::BEGIN_ROUND_AT, fide_reg_pkg::BEGIN_ROUND_AT + 4,
       fide_reg_pkg::BEGIN_NEXT_AT, fide_reg_pkg::BEGIN_NEXT_AT + 4: ok = 1'b1;
-      default: ok = in_base || in_ids || in_wait;
+      default: ok = in_base || in_key || in_ids || in_wait;
     endcase
     if (locked && running) ok = 1'b0;
   end
@@ -149,6 +153,7 @@ module fide_regs
       begin_round_q <= '0;
       begin_next_q <= 64'd1;
       base_q <= '0;
+      key_q <= '0;
       ids_q <= '0;
       wait_q <= '0;
       refused_q <= '0;
@@ -187,6 +192,7 @@ module fide_regs
             fide_reg_pkg::BEGIN_NEXT_AT + 4: begin_next_q[63:32] <= wdata;
             default: begin
               if (in_base) base_q[base_index] <= wdata;
+              if (in_key) key_q[waddr[3:2]] <= wdata;
               if (in_ids) ids_q[ids_index] <= wdata[15:0];
               for (int unsigned i = 0; i <= Members; i++) begin
                 if (in_wait && wait_word == 10'(2 * i)) wait_q[wait_bank][i][31:0] <= wdata;
@@ -243,7 +249,7 @@ module fide_regs
     rhigh = '0;
     unique case (32'(raddr))
       fide_reg_pkg::ID_AT: rdata = 32'hf1de_0201;
-      fide_reg_pkg::PARAMS_AT: rdata = {4'd0, 8'(ClkNs), 8'(Window), 4'(Paths), 8'(Members)};
+      fide_reg_pkg::PARAMS_AT: rdata = {4'(TagWords), 8'(ClkNs), 8'(Window), 4'(Paths), 8'(Members)};
       fide_reg_pkg::STATUS_AT: rdata = status;
       fide_reg_pkg::CONFIG_AT: rdata = config_q;
       fide_reg_pkg::MEMBERS_AT: rdata = members_q;
@@ -337,6 +343,7 @@ module fide_regs
   assign wait_start_o  = wait_q[1];
   assign wait_left_o   = wait_q[2];
   assign base_o        = base_q;
+  assign key_o         = key_q;
   assign ids_o         = ids_q;
   assign ids_valid_o   = ids_valid_q[15:0];
   assign retry_ns_o    = retry_q;

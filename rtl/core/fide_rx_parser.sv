@@ -30,6 +30,7 @@ module fide_rx_parser
   input  logic [63:0]                       s_axis_tkeep_i,
   input  logic                              s_axis_tlast_i,
   input  logic                              s_axis_tuser_i,  // with tlast: the MAC found the frame bad
+  input  logic                              tag_bad_i,       // the frame's tag is not that of the key
 
   // A batch, as it arrives: words behind the first one.
   output logic                              store_valid_o,
@@ -159,6 +160,8 @@ module fide_rx_parser
       head_why = fide_lowi_pkg::DropCluster;
     end else if (word[8*fide_wire_pkg::PATH_KEY_AT +: 4] != base_i[8*fide_wire_pkg::PATH_KEY_AT +: 4]) begin
       head_why = fide_lowi_pkg::DropKey;
+    end else if (tag_bad_i) begin
+      head_why = fide_lowi_pkg::DropTag;
     end else if (word_len != 7'd64 || !(is_copy || is_message) ||
                  word[8*fide_wire_pkg::CHANNEL_AT +: 8] != fide_wire_pkg::CHANNEL_GROUPS ||
                  word[8*fide_wire_pkg::GROUP_AT +: 32] != base_i[8*fide_wire_pkg::GROUP_AT +: 32] ||

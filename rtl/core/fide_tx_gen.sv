@@ -1,23 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes frames of version 2: rounds, from the pre-filled first word and a request's words, or ⊥; and the
-// messages exit and ready. A copy leaves on every path at the same time.
+// messages exit and ready. A copy leaves on every path at the same time. With tags a word is written when
+// the hash of every path takes it, and a frame leaves when its tag is known.
 module fide_tx_gen
 #(
   parameter int unsigned Paths    = 2,
   parameter int unsigned MaxBeats = 16,
   parameter int unsigned FifoDepth = 32,
+  parameter int unsigned TagWords = 1,   // 64-bit words hashed each clock (fide_siphash); 0: no tags
   localparam int unsigned BeatW   = $clog2(MaxBeats + 1) + 1
 ) (
   input  logic                   clk_i,
   input  logic                   rst_ni,
   input  logic                   clear_i,
   input  logic [511:0]           base_i,
+  input  logic [127:0]           key_i,
   input  logic [7:0]             paths_i,
   input  logic [63:0]            time_i,
   input  logic [31:0]            retry_ns_i,    // between two exits or readies
 
   input  logic                   speak_valid_i,
   input  fide_lowi_pkg::speak_t  speak_i,
+  output logic                   busy_o,        // a frame is written or waits
   output logic                   left_o,        // the round's last word was taken on every path
   input  logic                   send_exit_i,
   input  logic                   send_ready_i,
@@ -73,8 +77,11 @@ module fide_tx_gen
     for (int unsigned i = 0; i < 4; i++) swap32[8*i +: 8] = value[8*(3-i) +: 8];
   endfunction
 
-  logic [Paths-1:0] full, room, took_last;
-  logic push, push_last;
+  logic [Paths-1:0] full, room, waits, took_last;
+  assign busy_o = pending_q || state_q != StIdle || waits != '0;
+  logic writes, push, push_first, push_last;
+  logic [Paths-1:0] tag_ready;
+  logic spoilt_q;   // a stop cut the frame short: its tag is made wrong
   logic [63:0] push_keep;
   logic [Paths-1:0][511:0] push_data;
   logic [Paths-1:0] waits_q;   // whose copy of the round has not left
@@ -101,6 +108,7 @@ module fide_tx_gen
       body[128 +: 32] = {16'd0, 7'd0, speak_q.has_batch, 8'd0};
       body[160 +: 32] = swap32(32'(len) - 32'(fide_wire_pkg::ROUND_HEAD_LEN));
     end
+    push_first = state_q == StHead;
     push_last = (state_q == StHead) ? what_q != Round : beat_q + 1'b1 == beats;
     push_keep = '1;
     if (state_q == StBody && push_last && len[5:0] != '0) push_keep = ~({64{1'b1}} << len[5:0]);
@@ -114,9 +122,10 @@ module fide_tx_gen
     $fatal(1, "fide_tx_gen: the number's place");
   end
 
-  assign push       = state_q == StHead || state_q == StBody;
-  assign req_beat_o = (state_q == StBody) ? beat_q + 1'b1 : '0;
-  assign req_pop_o  = state_q == StBody && push_last && speak_q.has_batch;
+  assign writes     = state_q == StHead || state_q == StBody;
+  assign push       = writes && &(tag_ready | ~paths_i[Paths-1:0]);
+  assign req_beat_o = (state_q == StBody) ? (push ? beat_q + 1'b1 : beat_q) : '0;
+  assign req_pop_o  = state_q == StBody && push && push_last && speak_q.has_batch;
   assign retry_due  = time_i >= retry_at_q;
 
   logic can_start;
@@ -131,8 +140,17 @@ module fide_tx_gen
       if (!rst_ni) begin
         state_q <= StIdle;
         number_q <= 48'd1;
-      end else if (state_q == StHead && push_last || state_q == StBody && push_last) begin
-        state_q <= StIdle;
+        spoilt_q <= 1'b0;
+      end else begin
+        // What was begun is ended, without its bytes: nobody may take it.
+        if (writes) spoilt_q <= 1'b1;
+        if (push && push_last) begin
+          state_q <= StIdle;
+          spoilt_q <= 1'b0;
+        end else if (push) begin
+          state_q <= StBody;
+          beat_q <= (state_q == StHead) ? '0 : beat_q + 1'b1;
+        end
       end
     end else begin
       if (speak_valid_i) begin
@@ -152,16 +170,17 @@ module fide_tx_gen
             retry_at_q <= time_i + 64'(retry_ns_i);
           end
         end
-        StHead: begin
+        StHead: if (push) begin
           number_q <= number_q + 1'b1;
           beat_q <= '0;
           state_q <= push_last ? StIdle : StBody;
         end
-        default: begin
+        default: if (push) begin
           beat_q <= beat_q + 1'b1;
           if (push_last) state_q <= StIdle;
         end
       endcase
+      if (push && push_last) spoilt_q <= 1'b0;
       left_o <= 1'b0;
       if (waits_q != '0) begin
         waits_q <= waits_q & ~took_last;
@@ -171,20 +190,70 @@ module fide_tx_gen
     end
   end
 
+  logic [3:0] push_words;
+  always_comb begin
+    push_words = 4'd8;
+    if (push_last && state_q == StBody && len[5:0] != '0) push_words = {1'b0, len[5:3]};
+  end
+
   for (genvar i = 0; i < int'(Paths); i++) begin : gen_path
     logic [WordW-1:0] out;
     logic [$clog2(FifoDepth):0] level;
-    logic out_round;
+    logic out_round, first_q, has_tag;
+    logic [63:0] tag;
     assign room[i] = level <= ($clog2(FifoDepth) + 1)'(FifoDepth - MaxBeats - 1);
     fide_fifo #(.Width(WordW), .Depth(FifoDepth)) u_fifo (
       .clk_i, .rst_ni, .clear_i(1'b0),
       .push_i(push && paths_i[i]),
       .data_i({what_q == Ready, ready_to_i, what_q == Round, push_last, push_keep, push_data[i]}),
       .full_o(full[i]),
-      .valid_o(m_axis_tvalid_o[i]), .data_o(out), .pop_i(m_axis_tready_i[i]), .level_o(level)
+      .valid_o(waits[i]), .data_o(out), .pop_i(m_axis_tvalid_o[i] && m_axis_tready_i[i]), .level_o(level)
     );
-    assign {m_axis_tuser_o[i], out_round, m_axis_tlast_o[i], m_axis_tkeep_o[i], m_axis_tdata_o[i]} = out;
+    assign m_axis_tvalid_o[i] = waits[i] && has_tag;
+    assign {m_axis_tuser_o[i], out_round, m_axis_tlast_o[i], m_axis_tkeep_o[i]} = out[WordW-1:512];
     assign took_last[i] = m_axis_tvalid_o[i] && m_axis_tready_i[i] && m_axis_tlast_o[i] && out_round;
+    always_ff @(posedge clk_i) begin
+      if (!rst_ni) first_q <= 1'b1;
+      else if (m_axis_tvalid_o[i] && m_axis_tready_i[i]) first_q <= m_axis_tlast_o[i];
+    end
+
+    if (TagWords == 0) begin : gen_no_tag
+      assign tag_ready[i] = 1'b1;
+      assign has_tag = 1'b1;
+      assign tag = '0;
+    end else begin : gen_tag
+      logic hash_ready, hash_valid, hashed_q, spoilt_tag_q, tag_full, tag_waits;
+      logic [63:0] hash;
+      logic [$clog2(FifoDepth):0] tag_level;
+      fide_siphash #(.Words(TagWords)) u_hash (
+        .clk_i, .rst_ni, .key_i, .valid_i(push && paths_i[i]), .ready_o(hash_ready), .data_i(push_data[i]),
+        .words_i(push_words), .first_i(push_first), .last_i(push_last), .valid_o(hash_valid), .tag_o(hash)
+      );
+      // A tag is taken before the next frame begins.
+      assign tag_ready[i] = hash_ready && !(hash_valid && !hashed_q);
+      always_ff @(posedge clk_i) begin
+        if (!rst_ni) hashed_q <= 1'b1;
+        else if (push && paths_i[i]) hashed_q <= 1'b0;
+        else if (hash_valid) hashed_q <= 1'b1;
+        if (push && paths_i[i] && push_last) spoilt_tag_q <= spoilt_q || clear_i;
+      end
+      fide_fifo #(.Width(64), .Depth(FifoDepth)) u_tags (
+        .clk_i, .rst_ni, .clear_i(1'b0), .push_i(hash_valid && !hashed_q), .data_i(spoilt_tag_q ? ~hash : hash),
+        .full_o(tag_full), .valid_o(tag_waits), .data_o(tag),
+        .pop_i(m_axis_tvalid_o[i] && m_axis_tready_i[i] && first_q), .level_o(tag_level)
+      );
+      assign has_tag = !first_q || tag_waits;
+      logic unused_tag;
+      assign unused_tag = ^{tag_full, tag_level};
+    end
+    always_comb begin
+      m_axis_tdata_o[i] = out[511:0];
+      if (first_q) m_axis_tdata_o[i][8*fide_wire_pkg::TAG_AT +: 64] = tag;
+    end
+  end
+  if (TagWords == 0) begin : gen_no_key
+    logic unused_key;
+    assign unused_key = ^{key_i, push_first, push_words, spoilt_q};
   end
 
 `include "fide_assert.svh"

@@ -13,14 +13,22 @@ use crate::setup::{Built, Setup};
 use fide_proto::consensus::lowi::{self, Lowi, Message, Round, Start, StartPoint};
 use fide_proto::consensus::{Action, Engine, Halted};
 use fide_proto::group::{Batch, Body, Entry, EntryId, MemberId, MemberSet};
+use fide_wire::frame::{BODY_AT, HEADER_LEN};
+use fide_wire::mac::Key;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::path::PathBuf;
 
 /// Time of one clock.
-pub const CLK_NS: u64 = 4;
-/// Clocks that the engine may need from the arrival of a frame's first word to its event, under load.
-const PROCESSING: u64 = 72;
+pub const CLK_NS: u64 = crate::model::CLK_NS as u64;
+
+/// Clocks that engines may need for a frame with a value of so many bytes, under load: from the stamp to the last word
+/// that leaves, and from the first word that arrives to the end of its step. Of these 8 for each word on either side
+/// are the hash's.
+fn processing(value_max: usize) -> u64 {
+    let words = 2 + (24 + 16 + value_max as u64).div_ceil(64);
+    88 + 18 * words
+}
 
 /// Small, seeded, good enough.
 #[derive(Clone, Debug)]
@@ -167,7 +175,9 @@ impl Schedule {
         let members = 2 + rng.below(4) as usize;
         let hardware = if rng.one_in(4) { (1 << members) - 1 } else { 1 << rng.below(members as u64) };
         let delay = 4 + rng.below(40);
-        let delta_i_ns = (delay + PROCESSING) * CLK_NS + rng.below(4);
+        let value_max = if rng.one_in(6) { 984 } else { 60 };
+        let processing = processing(value_max);
+        let delta_i_ns = (delay + processing) * CLK_NS + rng.below(4);
         let late_ns = 260 + rng.below(200);
         let delta_w_ns = delta_i_ns + late_ns + 4;
         let period_ns = (delta_i_ns + late_ns) / 3 + 2 + rng.below(2 * delta_i_ns);
@@ -176,7 +186,7 @@ impl Schedule {
             drift_ppm: [0, 100, 1_000][rng.below(3) as usize],
             depth: 1 + rng.below(3) as usize,
             batch_entries_max: 1,
-            batch_bytes_max: 984,
+            batch_bytes_max: value_max,
             hurry: !rng.one_in(3),
             exit_together: !rng.one_in(4),
             rounds_max: 4,
@@ -193,7 +203,7 @@ impl Schedule {
         let mut items = Vec::new();
         for _ in 0..rng.below(14) {
             let at_rank = if rng.one_in(3) { rng.below(members as u64) as usize } else { 0 };
-            let bytes = if rng.one_in(6) { rng.below(985) } else { rng.below(60) } as usize;
+            let bytes = if rng.one_in(2) { rng.below(value_max as u64 + 1) } else { rng.below(60) } as usize;
             items.push(Item::Request { at: at(&mut rng), at_rank, bytes });
         }
         if rng.one_in(4) {
@@ -222,7 +232,7 @@ impl Schedule {
                 3 | 4 => Item::Late { at, clocks, rank, path: rng.below(2) as u8, by: rng.below(2 * slots) },
                 5 => Item::Stall { at, clocks: 4 + rng.below(slots), rank },
                 6 => Item::Fault { at, rank },
-                _ => Item::Late { at, clocks, rank, path: rng.below(2) as u8, by: rng.below(delay + PROCESSING) },
+                _ => Item::Late { at, clocks, rank, path: rng.below(2) as u8, by: rng.below(delay + processing) },
             });
         }
         if rng.one_in(4) {
@@ -314,6 +324,9 @@ struct Software {
 struct Stream {
     queue: VecDeque<Vec<u8>>,
     at: usize,
+    /// A frame that begins now finds a lane of the tags' check; one began in this clock.
+    room: bool,
+    began: bool,
 }
 
 struct Hardware {
@@ -325,7 +338,7 @@ struct Hardware {
     expected: [VecDeque<(MemberId, Message)>; 2],
     commands: VecDeque<(u16, u32)>,
     command: Option<(u16, u32)>,
-    requests: VecDeque<(u64, Option<(MemberId, Message)>)>,
+    requests: VecDeque<Option<(MemberId, Message)>>,
     visible: Vec<(MemberId, Message)>,
     last_ns: u64,
     leaving: bool,
@@ -468,8 +481,9 @@ impl World<'_> {
             incarnation: 1,
             group: 0x9a9b_9c9d,
             generation: 0x0102_0304_0506_0708,
+            key: if self.schedule.seed & 1 == 0 { (0, Key::PUBLIC) } else { (5, Key([0xa5; 16])) },
             clk_ns: CLK_NS,
-            retry_ns: 800,
+            retry_ns: 1_600,
             rate: (0, 1),
         }
     }
@@ -501,7 +515,7 @@ impl World<'_> {
             (0..draw(self.schedule.seed, [2, rank as u64, 0, 0]) % 40).for_each(|_| {
                 model.step(&In::idle());
             });
-            let stream = || Stream { queue: VecDeque::new(), at: 0 };
+            let stream = || Stream { queue: VecDeque::new(), at: 0, room: false, began: false };
             let hardware = Hardware {
                 model,
                 members: setup.members.clone(),
@@ -642,6 +656,12 @@ impl World<'_> {
                     }
                     if rng.one_in(4) {
                         bytes.truncate(bytes.len() - rng.below(bytes.len() as u64) as usize);
+                    }
+                    if bytes.len() >= BODY_AT && !rng.one_in(3) {
+                        // By one who has the key: what is behind the tag's check is judged, too.
+                        let (_, key) = self.setup(rank).keys().sending();
+                        let tag = key.frame_tag(&bytes[..HEADER_LEN], &bytes[BODY_AT..]);
+                        bytes[HEADER_LEN..BODY_AT].copy_from_slice(&tag.to_be_bytes());
                     }
                     self.send(at, rank, Transit::Copy { path: if rng.one_in(8) { 1 - path } else { path }, bytes });
                 }
@@ -816,6 +836,10 @@ impl World<'_> {
         }
         hardware.feed(&mut input, self.clock, draw(self.schedule.seed, [10, self.clock, rank as u64, 0]));
         let out = hardware.model.step(&input);
+        // A frame that began in this clock is not counted in it yet.
+        for (i, stream) in hardware.streams.iter_mut().enumerate() {
+            stream.room = out.room & 1 << i != 0 && !std::mem::take(&mut stream.began);
+        }
         hardware.follow(&out, self.schedule.together, &mut self.report).map_err(|what| format!("rank {rank}: {what}"))?;
         // Frames that leave.
         for path in 0..2usize {
@@ -913,6 +937,10 @@ impl Hardware {
                 continue;
             }
             let Some(frame) = stream.queue.front() else { continue };
+            if stream.at == 0 && !stream.room {
+                continue;
+            }
+            stream.began = stream.at == 0;
             let end = (stream.at + 64).min(frame.len());
             let last = end == frame.len();
             input.word((i < 2).then_some(i), &frame[stream.at..end], last);
@@ -924,7 +952,7 @@ impl Hardware {
             let frame = stream.queue.pop_front().unwrap_or_default();
             let taken = accept(&self.setup, (i < 2).then_some(i as u8), &frame);
             if i == 2 {
-                self.requests.push_back((clock, taken));
+                self.requests.push_back(taken);
             } else if let Some(event) = taken {
                 self.expected[i].push_back(event);
             }
@@ -936,10 +964,6 @@ impl Hardware {
                 self.command = Some((at, value));
                 (input.awvalid, input.awaddr, input.wdata) = (1, at.into(), value);
             }
-        }
-        // Requests whose last word came two clocks ago: see `follow` for those that were admitted.
-        while self.requests.front().is_some_and(|(at, _)| at + 2 < clock) {
-            self.requests.pop_front();
         }
     }
 
@@ -973,10 +997,9 @@ impl Hardware {
                 self.call(|shadow| shadow.handle_timeout(now_ns))?;
             }
         }
+        let judged = if out.judged == 1 { self.requests.pop_front().flatten() } else { None };
         if out.admit == 1 {
-            let Some((_, Some(request))) = self.requests.pop_front() else {
-                return Err("a request was admitted that is none".into());
-            };
+            let Some(request) = judged else { return Err("a request was admitted that is none".into()) };
             report.admitted += 1;
             self.visible.push(request);
         }

@@ -7,7 +7,6 @@ use fide_proto::group::{Body, Entry, EntryId, MemberId};
 use fide_wire::frame::bytes::Reader;
 use fide_wire::frame::group::{self, EntryKind, Head, LowiKind};
 use fide_wire::frame::{self, Channel, Header, Kind};
-use fide_wire::mac::Keyring;
 
 /// The most words of a round and its batch that the engine holds.
 pub const BEATS_MAX: usize = 16;
@@ -82,22 +81,17 @@ pub fn encode(setup: &Setup, from: MemberId, path: u8, number: u64, sent_ns: u64
     head.write(&mut body);
     body.extend(rest);
     let mut out = [0; frame::FRAME_MAX];
-    let len = frame::encode(&mut out, &header, &body, &Keyring::default()).unwrap_or(0);
+    let len = frame::encode(&mut out, &header, &body, &setup.keys()).unwrap_or(0);
     out[..len].to_vec()
 }
 
 /// What a frame says, if a receiver in hardware takes it: who sent it, and the core's message.
-/// `path` is that of the stream it came by; requests come by their own. The tag is not checked.
+/// `path` is that of the stream it came by; requests come by their own.
 #[must_use]
 pub fn accept(setup: &Setup, path: Option<u8>, bytes: &[u8]) -> Option<(MemberId, Message)> {
-    if !(frame::BODY_AT..=frame::FRAME_MAX).contains(&bytes.len()) {
-        return None;
-    }
-    let (magic, version, header) = Header::read(bytes)?;
-    if (magic, version, header.cluster, header.key_id) != (frame::MAGIC, frame::VERSION, setup.cluster, 0) {
-        return None;
-    }
-    let mut r = Reader::new(&bytes[frame::BODY_AT..]);
+    let frame = frame::decode(bytes, setup.cluster, &setup.keys()).ok()?;
+    let header = frame.header;
+    let mut r = Reader::new(frame.body);
     let head = Head::read(&mut r)?;
     let ours = header.channel == Channel::Groups as u8
         && head.group == setup.group
@@ -142,6 +136,7 @@ fn read_round<'a>(r: &mut Reader<'a>, len: usize) -> Option<group::Round<'a>> {
 pub(crate) mod tests {
     use super::*;
     use fide_proto::consensus::lowi;
+    use fide_wire::mac::Key;
 
     pub(crate) fn setup() -> Setup {
         let ids: Vec<_> = [3, 7, 300].map(MemberId).into();
@@ -161,6 +156,7 @@ pub(crate) mod tests {
             incarnation,
             group,
             generation,
+            key: (3, Key([7; 16])),
             clk_ns: 4,
             retry_ns: 400,
             rate: (0, 1),

@@ -3,6 +3,9 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
 
+/// Time of one clock, unless it is said to be another ([`In::time_step`]).
+pub const CLK_NS: u32 = 4;
+
 /// What goes in at one clock.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -29,7 +32,7 @@ pub struct In {
     pub awaddr: u32,
     pub wdata: u32,
     pub araddr: u32,
-    pub pad2: u32,
+    pub time_step: u32,
 }
 
 /// What the outputs are before the edge of that clock.
@@ -77,7 +80,10 @@ pub struct Out {
     pub event: u8,
     pub event_path: u8,
     pub admit: u8,
-    pub pad2: [u8; 6],
+    pub room: u8,
+    pub judged: u8,
+    pub busy: u8,
+    pub pad2: [u8; 3],
 }
 
 impl In {
@@ -87,6 +93,7 @@ impl In {
         // SAFETY: integers and arrays of them, for which zeros are a value.
         let mut zero: Self = unsafe { std::mem::zeroed() };
         (zero.tx_ready, zero.dec_ready, zero.bready, zero.rready, zero.rst_n) = (3, 1, 1, 1, 1);
+        zero.time_step = CLK_NS;
         zero
     }
 

@@ -4,7 +4,7 @@
 /// 0xF1DE0201: FiDe, wire version 2, register map 1.
 pub const ID: u16 = 0x000;
 
-/// What the engine was built with.
+/// What the engine was built with. TAG_WORDS: 64-bit words of a frame hashed each clock; 0: tags are neither made nor checked.
 pub const PARAMS: u16 = 0x004;
 /// Lowest bit of a field of 8 in [`PARAMS`].
 pub const PARAMS_CLK_NS: u32 = 20;
@@ -12,6 +12,8 @@ pub const PARAMS_CLK_NS: u32 = 20;
 pub const PARAMS_MEMBERS: u32 = 0;
 /// Lowest bit of a field of 4 in [`PARAMS`].
 pub const PARAMS_PATHS: u32 = 8;
+/// Lowest bit of a field of 4 in [`PARAMS`].
+pub const PARAMS_TAG_WORDS: u32 = 28;
 /// Lowest bit of a field of 8 in [`PARAMS`].
 pub const PARAMS_WINDOW: u32 = 12;
 
@@ -106,8 +108,11 @@ pub const NEXT: u16 = 0x068;
 /// The last instance that was decided here.
 pub const DECIDED: u16 = 0x070;
 
-/// The engine's clock (ns since reset).
+/// The clock that the shell of the NIC gives the engine (ns).
 pub const TIME: u16 = 0x078;
+
+/// The key of tags, byte 0 in the low byte of word 0; all zeros is the public one, of key id 0. Locked as settings are.
+pub const KEY: u16 = 0x080;
 
 /// Frames dropped before the core saw them, by reason: short, oversize, magic, version, cluster, key, tag, service, generation, member, path, malformed, too large, no room, not leader, over the rate.
 pub const DROPPED: u16 = 0x0c0;

@@ -3,6 +3,7 @@
 use crate::reg;
 use fide_proto::consensus::lowi::{self, Since};
 use fide_proto::group::{MemberId, MemberSet};
+use fide_wire::mac::{Key, Keyring};
 
 /// Clocks by which the engine may be late at a deadline: one step at a time, the longest of which fills
 /// a gap and takes a window of rounds.
@@ -31,6 +32,8 @@ pub struct Setup {
     pub group: u32,
     /// Of the group.
     pub generation: u64,
+    /// The key of tags and its id; id 0 is the public key.
+    pub key: (u8, Key),
     /// Time of one clock.
     pub clk_ns: u64,
     /// Between two messages *exit* or *ready*.
@@ -124,10 +127,17 @@ impl Setup {
         Ok(())
     }
 
+    /// The key as the software core's decoders take it. An id that is none stands for the public key.
+    #[must_use]
+    pub fn keys(&self) -> Keyring {
+        Keyring::new(self.key, None).unwrap_or_default()
+    }
+
     /// The first 64 bytes of its frames.
     #[must_use]
     pub fn base(&self) -> [u8; 64] {
         let mut base = [0; 64];
+        base[3] = self.keys().sending().0;
         base[4..8].copy_from_slice(&self.cluster.to_be_bytes());
         base[8..12].copy_from_slice(&self.sender.to_be_bytes());
         base[12..16].copy_from_slice(&self.incarnation.to_be_bytes());
@@ -155,9 +165,13 @@ impl Setup {
         word(reg::RATE_BURST, self.rate.1.into());
         word(reg::BEGIN_LEADER, self.rank(self.begin.leader).unwrap_or(0));
         self.ids.iter().zip(0..).for_each(|(id, i)| word(reg::IDS + 4 * i, id.0.into()));
-        self.base().chunks_exact(4).zip(0..).for_each(|(bytes, i)| {
-            word(reg::BASE + 4 * i, u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
-        });
+        let mut words = |at: u16, bytes: &[u8]| {
+            bytes.chunks_exact(4).zip(0..).for_each(|(bytes, i)| {
+                word(at + 4 * i, u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+            });
+        };
+        words(reg::BASE, &self.base());
+        words(reg::KEY, &self.keys().sending().1.0);
         let mut long = |at: u16, value: u64| {
             word(at, value as u32);
             word(at + 4, (value >> 32) as u32);
@@ -196,6 +210,7 @@ mod tests {
             incarnation,
             group,
             generation,
+            key: (0, Key::PUBLIC),
             clk_ns: 4,
             retry_ns: 400,
             rate: (0, 1),

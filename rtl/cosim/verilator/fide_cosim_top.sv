@@ -40,6 +40,8 @@ module fide_cosim_top (
   input  logic          rready_i,
   output logic [31:0]   rdata_o,
   output logic [1:0]    rresp_o,
+  // Time that passes with this clock (ns).
+  input  logic [31:0]   time_step_i,
   output logic [63:0]   time_o,
   output logic [63:0]   round_o,
   output logic [63:0]   next_o,
@@ -61,11 +63,18 @@ module fide_cosim_top (
   output logic          step_left_o,
   output logic [2:0]    event_o,
   output logic [2:0]    event_path_o,
-  output logic          admit_o
+  output logic          admit_o,
+  output logic          judged_o,
+  output logic          busy_o,
+  output logic [2:0]    room_o
 );
   fide_lowi_pkg::state_t state;
   fide_lowi_pkg::ev_kind_e kind;
   logic unused_wready, unused;
+  always_ff @(posedge clk_i) begin
+    if (!rst_ni) time_o <= '0;
+    else time_o <= time_o + 64'(time_step_i);
+  end
   fide_lowi_engine u_engine (
     .clk_i, .rst_ni,
     .s_axis_rx_tvalid_i(rx_tvalid_i), .s_axis_rx_tdata_i(rx_tdata_i), .s_axis_rx_tkeep_i(rx_tkeep_i),
@@ -80,7 +89,7 @@ module fide_cosim_top (
     .s_axil_wready_o(unused_wready), .s_axil_wdata_i(wdata_i), .s_axil_bvalid_o(bvalid_o), .s_axil_bready_i(bready_i),
     .s_axil_bresp_o(bresp_o), .s_axil_arvalid_i(arvalid_i), .s_axil_arready_o(arready_o), .s_axil_araddr_i(araddr_i),
     .s_axil_rvalid_o(rvalid_o), .s_axil_rready_i(rready_i), .s_axil_rdata_o(rdata_o), .s_axil_rresp_o(rresp_o),
-    .time_o, .probe_o(state), .probe_event_o(kind), .probe_path_o(event_path_o), .probe_admit_o(admit_o)
+    .time_i(time_o), .probe_o(state), .probe_event_o(kind), .probe_path_o(event_path_o), .probe_admit_o(admit_o), .probe_judged_o(judged_o), .probe_room_o(room_o), .probe_busy_o(busy_o)
   );
   assign round_o = state.round;
   assign next_o = state.next;

@@ -15,7 +15,7 @@ struct In {
 	uint8_t rx_data[2][64], req_data[64];
 	uint8_t rx_valid, rx_last, rx_user, req_valid, req_last, req_user, tx_ready, dec_ready;
 	uint8_t awvalid, bready, arvalid, rready, rst_n, pad[3];
-	uint32_t awaddr, wdata, araddr, pad2;
+	uint32_t awaddr, wdata, araddr, time_step;
 };
 struct Out {
 	uint64_t tx_keep[2], dec_keep, time, round, next, decided;
@@ -24,7 +24,7 @@ struct Out {
 	uint16_t members, crashed, tx_user, pad;
 	uint8_t tx_valid, tx_last, dec_valid, dec_last, dec_user, bvalid, bresp, awready, rvalid, rresp, arready;
 	uint8_t running, halted, has_leader, leader, awaiting, heard, tells_exit, tells_ready, ready_to;
-	uint8_t step_live, step_event, step_left, event, event_path, admit, pad2[6];
+	uint8_t step_live, step_event, step_left, event, event_path, admit, room, judged, busy, pad2[3];
 };
 struct Sim {
 	VerilatedContext context;
@@ -104,6 +104,7 @@ void fide_sim_step(Sim *sim, const In *in, Out *out)
 	t.arvalid_i = in->arvalid;
 	t.araddr_i = in->araddr;
 	t.rready_i = in->rready;
+	t.time_step_i = in->time_step;
 	t.clk_i = 0;
 	t.eval();
 #if VM_TRACE
@@ -153,6 +154,9 @@ void fide_sim_step(Sim *sim, const In *in, Out *out)
 	out->event = t.event_o;
 	out->event_path = t.event_path_o;
 	out->admit = t.admit_o;
+	out->room = t.room_o;
+	out->judged = t.judged_o;
+	out->busy = t.busy_o;
 	t.clk_i = 1;
 	t.eval();
 #if VM_TRACE
