@@ -93,6 +93,9 @@ pub enum Command {
     /// The benchmarks: what every figure comes from (package fide-dev)
     #[command(disable_help_flag = true)]
     Bench(Passed),
+    /// LOWI's engine in hardware: run its model, or the software core, as a member; drive either, or a board (package fide-dev)
+    #[command(disable_help_flag = true)]
+    Nano(Passed),
     /// Coordination in simulated worlds: by the thousand, or one told as a timeline (package fide-dev)
     #[command(disable_help_flag = true)]
     Sim(Passed),
@@ -112,7 +115,7 @@ pub struct Passed {
 
 /// A cluster on this machine, and what shows what FiDe does.
 ///
-/// `fide` runs this program for `fide lab`, `fide demo`, `fide bench` and `fide sim`.
+/// `fide` runs this program for `fide lab`, `fide demo`, `fide bench`, `fide nano` and `fide sim`.
 #[derive(Debug, Parser)]
 #[command(name = "fide-dev", version, after_help = EXIT_CODES, subcommand_required = true, arg_required_else_help = true)]
 pub struct DevCli {
@@ -133,7 +136,9 @@ pub enum DevCommand {
     Demo(fide_bench::demo::Args),
     /// The benchmarks: what every figure comes from
     Bench(crate::cmd::bench::BenchArgs),
-    /// Helper processes of the two above
+    /// LOWI's engine in hardware: run its model, or the software core, as a member; drive either, or a board
+    Nano(fide_nano::args::NanoArgs),
+    /// Helper processes of the demonstration and the benchmarks
     #[command(flatten)]
     Helper(fide_bench::Helper),
     /// Coordination in simulated worlds: by the thousand, or one told as a timeline

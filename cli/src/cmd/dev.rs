@@ -12,7 +12,7 @@ use std::process::Command;
 /// The program.
 pub const PROGRAM: &str = "fide-dev";
 /// What it does for `fide`.
-pub const COMMANDS: [&str; 4] = ["lab", "demo", "bench", "sim"];
+pub const COMMANDS: [&str; 5] = ["lab", "demo", "bench", "nano", "sim"];
 
 /// The first two words of a command line that are neither options nor the values of options; the program's name is not one.
 fn words(line: &[OsString]) -> [Option<&OsStr>; 2] {

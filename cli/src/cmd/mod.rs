@@ -15,6 +15,7 @@ pub mod group;
 pub mod lab;
 pub mod man;
 pub mod monitor;
+pub mod nano;
 pub mod reload;
 pub mod sim;
 pub mod status;
@@ -42,7 +43,7 @@ pub fn run(context: &Context, command: Command) -> Result<ExitCode, Failure> {
         Command::Fence(args) => fence::run(context, &args),
         Command::Group(args) => group::run(context, args),
         Command::Agent(args) => agent::run(&args),
-        Command::Lab(_) | Command::Demo(_) | Command::Bench(_) | Command::Sim(_) => Err(dev::misplaced()),
+        Command::Lab(_) | Command::Demo(_) | Command::Bench(_) | Command::Nano(_) | Command::Sim(_) => Err(dev::misplaced()),
         Command::Completions(args) => completions::run(context, &args),
         Command::Man(args) => man::run(context, &args),
     }
@@ -54,6 +55,7 @@ pub fn run_dev(context: &Context, command: DevCommand) -> Result<ExitCode, Failu
         DevCommand::Lab(args) => lab::run(context, args),
         DevCommand::Demo(args) => demo::run(context, &args),
         DevCommand::Bench(args) => bench::run(context, &args),
+        DevCommand::Nano(args) => nano::run(context, &args),
         DevCommand::Sim(args) => sim::run(context, &args),
         DevCommand::Helper(helper) => bench::help(&helper),
         DevCommand::Completions(args) => completions::run_dev(context, &args),
