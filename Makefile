@@ -35,8 +35,8 @@ specs: ## the TLA+ models and traces, with the model checker
 	@scripts/setup specs
 	@scripts/specs
 
-rtl: ## the LOWI engine in hardware: lint, model, co-simulation (FIDE_RTL_SCHEDULES; scripts/rtl -h)
-	@scripts/setup build rtl
+rtl: ## the LOWI engine in hardware: lint, proofs, model, co-simulation, lab (FIDE_RTL_SCHEDULES; scripts/rtl -h)
+	@scripts/setup build test rtl
 	@scripts/rtl
 
 verify: ## read-only: format, lints, tests, licences and bans

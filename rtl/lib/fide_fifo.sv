@@ -48,4 +48,8 @@ module fide_fifo #(
   `FIDE_ASSERT(LevelBounded_A, level_o <= (PtrW + 1)'(Depth))
   `FIDE_ASSERT(NoPushWhenFull_A, !(push_i && full_o && !clear_i))
 
+`ifdef FIDE_FIFO_FV
+`include "fide_fifo_fv.svh"
+`endif
+
 endmodule

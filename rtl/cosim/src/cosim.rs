@@ -137,6 +137,15 @@ pub enum Item {
         /// Whose.
         rank: usize,
     },
+    /// A register is written that must not be: locked while the engine runs, read-only, none at all, or no such command.
+    Write {
+        /// In which clock, or soon after.
+        at: u64,
+        /// Whose.
+        rank: usize,
+        /// Which one, by this number.
+        how: u64,
+    },
     /// The control software reports a fault of the network.
     Fault {
         /// In which clock.
@@ -165,6 +174,8 @@ pub struct Schedule {
     pub clocks: u64,
     /// What happens.
     pub items: Vec<Item>,
+    /// All must agree, whatever happens: for models that must fail.
+    pub strict: bool,
 }
 
 impl Schedule {
@@ -240,7 +251,11 @@ impl Schedule {
                 items.push(Item::Forge { at: at(&mut rng), rank: rng.below(members as u64) as usize, how: rng.draw() });
             }
         }
-        Self { seed, config, members, hardware, delay, together: !rng.one_in(3), clocks, items }
+        // Drawn last: what was drawn before stays as it was.
+        for _ in 0..if rng.one_in(4) { 1 + rng.below(3) } else { 0 } {
+            items.push(Item::Write { at: at(&mut rng), rank: rng.below(members as u64) as usize, how: rng.draw() });
+        }
+        Self { seed, config, members, hardware, delay, together: !rng.one_in(3), clocks, items, strict: false }
     }
 
     /// Whether everything happens within what LOWI assumes, so that all must agree.
@@ -250,7 +265,7 @@ impl Schedule {
             matches!(item, Item::Late { .. } | Item::Forge { .. } | Item::Stall { .. })
                 || matches!(item, Item::Lose { paths: 3, .. })
         };
-        !self.items.iter().any(breaks)
+        self.strict || !self.items.iter().any(breaks)
     }
 }
 
@@ -338,6 +353,10 @@ struct Hardware {
     expected: [VecDeque<(MemberId, Message)>; 2],
     commands: VecDeque<(u16, u32)>,
     command: Option<(u16, u32)>,
+    /// Writes that must be refused: to come, in hand, and so far.
+    bad_writes: VecDeque<(u16, u32)>,
+    bad_write: bool,
+    refused_writes: u32,
     requests: VecDeque<Option<(MemberId, Message)>>,
     visible: Vec<(MemberId, Message)>,
     last_ns: u64,
@@ -525,6 +544,9 @@ impl World<'_> {
                 expected: Default::default(),
                 commands: VecDeque::new(),
                 command: None,
+                bad_writes: VecDeque::new(),
+                bad_write: false,
+                refused_writes: 0,
                 requests: VecDeque::new(),
                 visible: Vec::new(),
                 last_ns: 0,
@@ -587,6 +609,10 @@ impl World<'_> {
             }
             if !hardware.decided.is_empty() {
                 return Err(format!("{} of {} decisions did not come out", hardware.decided.len(), self.report.decisions));
+            }
+            let refused_writes = hardware.model.read(reg::REFUSED_WRITES);
+            if refused_writes != Some(hardware.refused_writes + u32::from(hardware.bad_write)) {
+                return Err(format!("{} writes were refused, and {refused_writes:?} counted", hardware.refused_writes));
             }
             self.hosts[rank] = Host::Hardware(hardware);
         }
@@ -664,6 +690,13 @@ impl World<'_> {
                         bytes[HEADER_LEN..BODY_AT].copy_from_slice(&tag.to_be_bytes());
                     }
                     self.send(at, rank, Transit::Copy { path: if rng.one_in(8) { 1 - path } else { path }, bytes });
+                }
+                Item::Write { at, rank, how } if at == self.clock => {
+                    if let Host::Hardware(hardware) = &mut self.hosts[rank]
+                        && hardware.shadow.is_some()
+                    {
+                        hardware.bad_writes.push_back(bad_write(how));
+                    }
                 }
                 Item::Fault { at, rank } if at == self.clock => {
                     if let Host::Hardware(hardware) = &mut self.hosts[rank]
@@ -918,6 +951,26 @@ fn members_behind(members: &MemberSet, batch: &Batch) -> Option<MemberSet> {
     Some(members)
 }
 
+/// A register and a value that a running engine refuses.
+fn bad_write(how: u64) -> (u16, u32) {
+    let word = (how >> 8) as u32;
+    let at = |base: u16, words: u32| base + 4 * (word % words) as u16;
+    match how % 12 {
+        0 => (reg::CONFIG, 0x101),
+        1 => (reg::MEMBERS, 1),
+        2 => (at(reg::BASE, 16), word),
+        3 => (at(reg::KEY, 4), word),
+        4 => (at(reg::IDS, 8), 1),
+        5 => (at(reg::WAIT_RUN, 18), word),
+        6 => (at(reg::FLIGHT, 2), word),
+        7 => (at(reg::ROUND, 6), word),
+        8 => (0xa00 + 4 * (word % 64) as u16, word),
+        9 => (reg::COMMAND, [0, 1, 2, 3, 6][(word % 5) as usize]),
+        10 => (reg::CRASH, 8 + word % 100),
+        _ => (reg::SET_MEMBERS, [0, 0x100][(word % 2) as usize]),
+    }
+}
+
 fn local_ns(offset_ns: u64, drift_ppm: u64, clock: u64) -> u64 {
     offset_ns + clock * CLK_NS + clock * CLK_NS * drift_ppm / 1_000_000
 }
@@ -963,6 +1016,9 @@ impl Hardware {
             if let Some((at, value)) = self.commands.pop_front().filter(|_| waits) {
                 self.command = Some((at, value));
                 (input.awvalid, input.awaddr, input.wdata) = (1, at.into(), value);
+            } else if let Some((at, value)) = self.bad_writes.pop_front() {
+                self.bad_write = true;
+                (input.awvalid, input.awaddr, input.wdata) = (1, at.into(), value);
             }
         }
     }
@@ -971,6 +1027,13 @@ impl Hardware {
     fn follow(&mut self, out: &Out, together: bool, report: &mut Report) -> Result<(), String> {
         if out.halted == 5 {
             return Err("capacity".into());
+        }
+        if self.bad_write && out.bvalid == 1 {
+            self.bad_write = false;
+            self.refused_writes += 1;
+            if out.bresp == 0 {
+                return Err("a write was taken that must be refused".into());
+            }
         }
         if out.step_live == 1 && self.changed {
             self.compare(out, report)?;

@@ -1,7 +1,8 @@
 //! The engine in hardware against the software core. Without a Verilator model these are *ignored*:
 //! `make rtl` builds one.
 
-use fide_rtl::cosim::{Cosim, run_many};
+use fide_proto::consensus::lowi;
+use fide_rtl::cosim::{Cosim, Item, Schedule, run_many};
 use fide_rtl::model::Library;
 
 fn number(name: &str, default: u64) -> u64 {
@@ -23,4 +24,44 @@ fn n6_hardware_is_the_software_core_on_seeded_schedules() {
             assert!(report.halts.contains_key(why), "no schedule ends in {why}: {report:?}");
         }
     }
+}
+
+/// The leader's copies come to its successor later than Δ_I, and the leader crashes: the others have decided what the successor
+/// does not know, and it decides something else for the same instance. Nothing can make up for that (`lowi.rs`); a check that
+/// does not see it is none.
+#[test]
+#[cfg_attr(not(rtl_model), ignore = "no Verilator model: run make rtl")]
+fn n6_must_fail_where_copies_are_late_and_the_leader_crashes() {
+    let mut cosim = Cosim::new(Library::from_env().unwrap());
+    let mut late = Schedule {
+        seed: 1,
+        config: lowi::Config {
+            delta_w_ns: 2_400,
+            drift_ppm: 0,
+            batch_entries_max: 1,
+            batch_bytes_max: 60,
+            exit_together: false,
+            rounds_max: 4,
+            ..lowi::Config::new(2_000, 1_200)
+        },
+        members: 3,
+        hardware: 0b111,
+        delay: 20,
+        together: true,
+        clocks: 5_000,
+        items: vec![
+            Item::Request { at: 1_300, at_rank: 0, bytes: 8 },
+            // It leads by then.
+            Item::Request { at: 2_800, at_rank: 1, bytes: 9 },
+            Item::Late { at: 1_300, clocks: 700, rank: 1, path: 0, by: 4_000 },
+            Item::Late { at: 1_300, clocks: 700, rank: 1, path: 1, by: 4_000 },
+            Item::Crash { at: 2_000, rank: 0, reported: None },
+        ],
+        strict: true,
+    };
+    let difference = cosim.run(&late).unwrap_err().to_string();
+    assert!(difference.contains("uniform agreement"), "{difference}");
+    // In time, nothing is wrong with the same.
+    late.items.retain(|item| !matches!(item, Item::Late { .. }));
+    cosim.run(&late).unwrap();
 }
