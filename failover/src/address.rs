@@ -2,7 +2,7 @@
 
 use crate::config;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ const AGAIN: [Duration; 3] = [Duration::from_millis(100), Duration::from_secs(1)
 /// One address.
 pub struct Address {
     config: config::Address,
-    ip: Ipv4Addr,
+    ip: IpAddr,
     /// When it is announced next, and how often it was.
     announce: Option<(Instant, usize)>,
 }
@@ -24,11 +24,16 @@ impl Address {
     /// # Errors
     /// An address that is none.
     pub fn new(config: &config::Address) -> anyhow::Result<Self> {
-        Ok(Self { ip: config.ipv4()?, config: config.clone(), announce: None })
+        Ok(Self { ip: config.alone()?, config: config.clone(), announce: None })
     }
 
     fn ip(&self, verb: &str) -> Result<(), String> {
-        let out = Command::new("ip").args(["-4", "address", verb, &self.config.ip, "dev", &self.config.interface]).output();
+        let family = if self.ip.is_ipv4() { "-4" } else { "-6" };
+        // Duplicate address detection would keep the address from being used for a second; who has it is decided.
+        let at_once = (self.ip.is_ipv6() && verb == "replace").then_some("nodad");
+        let mut command = Command::new("ip");
+        command.args([family, "address", verb, &self.config.ip, "dev", &self.config.interface]).args(at_once);
+        let out = command.output();
         let out = out.map_err(|e| format!("cannot run ip (package iproute2): {e}"))?;
         if out.status.success() {
             return Ok(());
@@ -79,14 +84,39 @@ impl Address {
 }
 
 /// A gratuitous ARP request (RFC 5227 §3): sender and target are the same address.
-fn frame(mac: [u8; 6], ip: Ipv4Addr) -> [u8; 42] {
-    let mut frame = [0u8; 42];
+fn arp(mac: [u8; 6], ip: Ipv4Addr) -> Vec<u8> {
+    let mut frame = vec![0u8; 42];
     frame[..6].fill(0xff);
     frame[6..12].copy_from_slice(&mac);
     frame[12..22].copy_from_slice(&[0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, 1]);
     frame[22..28].copy_from_slice(&mac);
     frame[28..32].copy_from_slice(&ip.octets());
     frame[38..42].copy_from_slice(&ip.octets());
+    frame
+}
+
+/// An unsolicited neighbour advertisement to all nodes (RFC 4861 §7.2.6): it overrides what they know of this address.
+fn advertisement(mac: [u8; 6], ip: Ipv6Addr) -> Vec<u8> {
+    let everybody = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+    let mut message = vec![136, 0, 0, 0, 0x20, 0, 0, 0];
+    message.extend(ip.octets());
+    message.extend([2, 1]);
+    message.extend(mac);
+    // RFC 4443 §2.3: also over addresses, length and the number of what follows.
+    let pseudo =
+        [&ip.octets()[..], &everybody.octets(), &(message.len() as u32).to_be_bytes(), &[0, 0, 0, 58], &message].concat();
+    let sum: u32 = pseudo.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = !(((sum & 0xffff) + (sum >> 16)) as u16);
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let mut frame = vec![0x33, 0x33, 0, 0, 0, 1];
+    frame.extend(mac);
+    frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+    frame.extend((message.len() as u16).to_be_bytes());
+    frame.extend([58, 255]);
+    frame.extend(ip.octets());
+    frame.extend(everybody.octets());
+    frame.extend(message);
     frame
 }
 
@@ -106,7 +136,7 @@ fn mac(socket: &OwnedFd, interface: &str) -> io::Result<[u8; 6]> {
     Ok(std::array::from_fn(|at| found[at].cast_unsigned()))
 }
 
-fn announce(interface: &str, ip: Ipv4Addr) -> io::Result<()> {
+fn announce(interface: &str, ip: IpAddr) -> io::Result<()> {
     let name = std::ffi::CString::new(interface)?;
     // SAFETY: a text that ends with a zero.
     let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
@@ -120,13 +150,17 @@ fn announce(interface: &str, ip: Ipv4Addr) -> io::Result<()> {
     }
     // SAFETY: it was opened here and belongs to nobody else.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    let frame = frame(mac(&socket, interface)?, ip);
+    let mac = mac(&socket, interface)?;
+    let frame = match ip {
+        IpAddr::V4(ip) => arp(mac, ip),
+        IpAddr::V6(ip) => advertisement(mac, ip),
+    };
     // SAFETY: zeros are an address of this kind.
     let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     to.sll_family = libc::AF_PACKET as u16;
     to.sll_ifindex = index.cast_signed();
     to.sll_halen = 6;
-    to.sll_addr[..6].fill(0xff);
+    to.sll_addr[..6].copy_from_slice(&frame[..6]);
     let size = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
     // SAFETY: frame and address live during the call and are as long as said.
     let sent = unsafe { libc::sendto(socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0, (&raw const to).cast(), size) };
@@ -139,9 +173,22 @@ mod tests {
 
     #[test]
     fn an_announcement_is_a_request_for_ones_own_address_to_everybody() {
-        let frame = frame([2, 0, 0, 0, 0, 7], Ipv4Addr::new(10, 0, 0, 9));
+        let frame = arp([2, 0, 0, 0, 0, 7], Ipv4Addr::new(10, 0, 0, 9));
         assert_eq!(&frame[..14], &[255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0, 7, 8, 6]);
         assert_eq!(&frame[20..32], &[0, 1, 2, 0, 0, 0, 0, 7, 10, 0, 0, 9]);
         assert_eq!(&frame[32..], &[0, 0, 0, 0, 0, 0, 10, 0, 0, 9]);
+    }
+
+    #[test]
+    fn an_advertisement_overrides_and_its_sum_is_right() {
+        let ip: Ipv6Addr = "fd77::c8".parse().unwrap();
+        let frame = advertisement([2, 0, 0, 0, 0, 7], ip);
+        assert_eq!((frame.len(), &frame[..6], &frame[12..14]), (86, &[0x33, 0x33, 0, 0, 0, 1][..], &[0x86, 0xdd][..]));
+        assert_eq!((frame[20], frame[21], frame[54], frame[58]), (58, 255, 136, 0x20));
+        assert_eq!((&frame[62..78], &frame[78..]), (&ip.octets()[..], &[2, 1, 2, 0, 0, 0, 0, 7][..]));
+        // With its sum, the whole sums up to ones.
+        let pseudo = [&frame[22..54], &[0, 0, 0, 32, 0, 0, 0, 58], &frame[54..]].concat();
+        let sum: u32 = pseudo.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+        assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff);
     }
 }

@@ -1,8 +1,11 @@
 //! The configuration: one TOML file, the same on every host.
 
+use crate::judge::Planned;
+use crate::server::Server;
 use anyhow::{Context as _, bail, ensure};
+use fide_wire::control::Selector;
 use serde::Deserialize;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 /// Where it is unless somebody says otherwise.
@@ -16,16 +19,37 @@ pub struct Config {
     pub name: String,
     /// All hosts that have one, the preferred ones first.
     pub hosts: Vec<String>,
-    /// The server.
-    pub redis: Redis,
-    /// An address that moves with the leader.
+    /// The server, if it is Redis or Valkey.
+    pub redis: Option<Redis>,
+    /// The server, if it is PostgreSQL.
+    pub postgresql: Option<Postgresql>,
+    /// A service that runs where it leads, and nowhere else.
+    pub unit: Option<Unit>,
+    /// An address that moves with the leader; alone, without any server, it is what leads.
     pub address: Option<Address>,
+    /// What becomes of a leader that was asked to end, and did: `wait 30s`, or `take over`.
+    #[serde(default = "wait", deserialize_with = "planned")]
+    pub planned: Planned,
     /// Programs that are run when something is decided.
     #[serde(default)]
     pub run: Run,
     /// Where this host remembers the last term.
     #[serde(default = "state")]
     pub state: PathBuf,
+}
+
+const fn wait() -> Planned {
+    Planned::Wait(30_000_000_000)
+}
+
+fn planned<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Planned, D::Error> {
+    let text = String::deserialize(from)?;
+    if text == "take over" {
+        return Ok(Planned::AtOnce);
+    }
+    let time = text.strip_prefix("wait ").and_then(|time| crate::operator::duration(time).ok());
+    let time = time.ok_or_else(|| serde::de::Error::custom("planned: write \"wait 30s\" or \"take over\""))?;
+    Ok(Planned::Wait(time.as_nanos() as u64))
 }
 
 fn state() -> PathBuf {
@@ -46,11 +70,62 @@ pub struct Redis {
     pub password_file: Option<PathBuf>,
 }
 
+/// A PostgreSQL server, on this host.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Postgresql {
+    /// Its data directory; what is done there is done with the rights of its owner.
+    pub data: PathBuf,
+    /// Its port.
+    #[serde(default = "postgresql_port")]
+    pub port: u16,
+    /// Where other servers reach this one; absent: this host's address on the agent's first path.
+    pub address: Option<String>,
+    /// Where its programs are; absent: /usr/lib/postgresql/VERSION/bin.
+    pub bin: Option<PathBuf>,
+    /// The directory of its Unix socket.
+    #[serde(default = "postgresql_socket")]
+    pub socket: PathBuf,
+    /// Its user that the manager is on this host, without a password: `peer` in pg_hba.conf.
+    #[serde(default = "postgresql_user")]
+    pub user: String,
+    /// Its user that servers of other hosts are: REPLICATION, and what pg_rewind needs.
+    #[serde(default = "postgresql_user")]
+    pub replication_user: String,
+    /// That one's password, as libpq wants it (`*:*:*:user:password`), readable for the owner of the data only.
+    pub passfile: Option<PathBuf>,
+    /// The service that starts and stops it; absent: pg_ctl does.
+    pub unit: Option<String>,
+}
+
+const fn postgresql_port() -> u16 {
+    5432
+}
+
+fn postgresql_socket() -> PathBuf {
+    "/var/run/postgresql".into()
+}
+
+fn postgresql_user() -> String {
+    "postgres".into()
+}
+
+/// A systemd service, on this host.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Unit {
+    /// `x.service`
+    pub name: String,
+    /// It is one of the service manager of the user as whom this manager runs.
+    #[serde(default)]
+    pub user: bool,
+}
+
 /// An address that the leader's host has.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Address {
-    /// Address and prefix, as `ip address` wants them: 10.0.0.9/24.
+    /// Address and prefix, as `ip address` wants them: 10.0.0.9/24, fd00::9/64.
     pub ip: String,
     /// On which interface.
     pub interface: String,
@@ -61,10 +136,11 @@ impl Address {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn ipv4(&self) -> anyhow::Result<Ipv4Addr> {
+    pub fn alone(&self) -> anyhow::Result<IpAddr> {
         let (ip, prefix) = self.ip.split_once('/').context("address.ip has no prefix length: write 10.0.0.9/24")?;
-        let ip = ip.parse().with_context(|| format!("address.ip: {ip} is no IPv4 address"))?;
-        ensure!(prefix.parse::<u8>().is_ok_and(|length| length <= 32), "address.ip: {prefix} is no prefix length");
+        let ip: IpAddr = ip.parse().with_context(|| format!("address.ip: {ip} is no address"))?;
+        let most = if ip.is_ipv4() { 32 } else { 128 };
+        ensure!(prefix.parse::<u8>().is_ok_and(|length| length <= most), "address.ip: {prefix} is no prefix length");
         Ok(ip)
     }
 }
@@ -103,12 +179,40 @@ impl Config {
             fide_wire::names::check_node(host).map_err(anyhow::Error::msg).context("hosts")?;
             ensure!(!config.hosts[..at].contains(host), "hosts: {host} is there twice");
         }
-        ensure!(config.redis.port != 0, "redis.port must not be 0");
-        if config.redis.user.is_some() && config.redis.password_file.is_none() {
-            bail!("redis.user without redis.password_file: a user of Redis has a password");
+        let kinds = [config.redis.is_some(), config.postgresql.is_some(), config.unit.is_some()];
+        let kinds = kinds.into_iter().filter(|is| *is).count();
+        ensure!(
+            kinds == 1 || kinds == 0 && config.address.is_some(),
+            "one of [redis], [postgresql] and [unit] says what leads, or an [address] alone; of the three there are {kinds}"
+        );
+        if let Some(unit) = &config.unit {
+            let plain = |b: u8| b.is_ascii_alphanumeric() || b":-_.\\@".contains(&b);
+            ensure!(
+                unit.name.ends_with(".service") && !unit.name.starts_with('-') && unit.name.bytes().all(plain),
+                "unit.name: {:?} is no service; write x.service",
+                unit.name
+            );
+        }
+        if let Some(redis) = &config.redis {
+            ensure!(redis.port != 0, "redis.port must not be 0");
+            if redis.user.is_some() && redis.password_file.is_none() {
+                bail!("redis.user without redis.password_file: a user of Redis has a password");
+            }
+        }
+        if let Some(postgresql) = &config.postgresql {
+            ensure!(postgresql.port != 0, "postgresql.port must not be 0");
+            ensure!(postgresql.data.is_absolute(), "postgresql.data: write the whole path");
+            let plain = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic() && b != b'\'' && b != b'\\');
+            ensure!(
+                plain(&postgresql.replication_user),
+                "postgresql.replication_user: {:?} is no name",
+                postgresql.replication_user
+            );
+            let passfile = postgresql.passfile.as_ref().map(|path| path.display().to_string());
+            ensure!(passfile.as_deref().is_none_or(plain), "postgresql.passfile: a path without blanks and quotes");
         }
         if let Some(address) = &config.address {
-            address.ipv4()?;
+            address.alone()?;
             let plain = |b: u8| b.is_ascii_graphic() && b != b'/';
             ensure!(
                 (1..16).contains(&address.interface.len()) && address.interface.bytes().all(plain),
@@ -117,6 +221,45 @@ impl Config {
             );
         }
         Ok(config)
+    }
+
+    /// The server of this host.
+    ///
+    /// # Errors
+    /// What of it cannot be.
+    pub fn server(&self) -> anyhow::Result<Box<dyn Server>> {
+        if let Some(redis) = &self.redis {
+            return Ok(Box::new(crate::redis::Redis::new(redis).map_err(anyhow::Error::msg)?));
+        }
+        if let Some(postgresql) = &self.postgresql {
+            return Ok(Box::new(crate::postgresql::Postgresql::new(postgresql).map_err(anyhow::Error::msg)?));
+        }
+        Ok(Box::new(crate::unit::Unit::new(self.unit.clone())))
+    }
+
+    /// What leads runs nowhere else: there are no followers that are ready.
+    #[must_use]
+    pub const fn is_cold(&self) -> bool {
+        self.redis.is_none() && self.postgresql.is_none()
+    }
+
+    /// Where other hosts reach that server, if it is said; and its port.
+    #[must_use]
+    pub fn reached(&self) -> (Option<&str>, u16) {
+        match (&self.redis, &self.postgresql) {
+            (Some(redis), _) => (redis.address.as_deref(), redis.port),
+            (None, Some(postgresql)) => (postgresql.address.as_deref(), postgresql.port),
+            (None, None) => (None, 0),
+        }
+    }
+
+    /// What the agent watches; nothing: the host alone.
+    #[must_use]
+    pub fn selector(&self) -> Option<Selector> {
+        match &self.unit {
+            Some(unit) => Some(Selector::Unit(unit.name.clone())),
+            None => Some(self.reached().1).filter(|port| *port != 0).map(Selector::Port),
+        }
     }
 
     /// The group in which it is decided who leads, and the name of managers' processes.
@@ -143,7 +286,7 @@ mod tests {
     #[test]
     fn a_whole_file_is_twelve_lines_at_most() {
         let config = Config::parse(WHOLE).unwrap();
-        assert_eq!((config.group().as_str(), config.redis.port), ("failover-orders", 6379));
+        assert_eq!((config.group().as_str(), config.reached().1), ("failover-orders", 6379));
         assert!(WHOLE.trim().lines().count() <= 12);
     }
 
@@ -154,10 +297,14 @@ mod tests {
             ("\"a\", \"b\"", "\"a\", \"a\"", "twice"),
             ("6379", "0", "redis.port"),
             ("10.0.0.9/24", "10.0.0.9", "prefix"),
-            ("10.0.0.9/24", "fd00::1/64", "IPv4"),
+            ("10.0.0.9/24", "fd00::1/129", "prefix"),
             ("eth0", "", "interface"),
             ("orders", "or ders", "name"),
             ("port", "prot", "prot"),
+            ("[redis]\n        port = 6379", "[redis]\nport = 1\n[unit]\nname = \"x.service\"", "one of"),
+            ("[redis]\n        port = 6379", "[unit]\nname = \"x\"", "x.service"),
+            ("[redis]", "planned = \"wait\"\n[redis]", "wait 30s"),
+            ("[redis]\n        port = 6379", "[postgresql]\ndata = \"main\"", "whole path"),
         ] {
             let error = format!("{:#}", Config::parse(&WHOLE.replace(from, to)).unwrap_err());
             assert!(error.contains(word), "{error}");

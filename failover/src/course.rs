@@ -81,6 +81,15 @@ pub enum Entry {
         /// When, by the proposer's clock, milliseconds since 1970.
         at_ms: u64,
     },
+    /// The leader's server runs: the end of that process ends the term.
+    Started {
+        /// In which term.
+        term: u64,
+        /// The leader.
+        host: String,
+        /// As in [`Offer`].
+        process: u32,
+    },
     /// The leader's server cannot lead.
     Cannot {
         /// In which term.
@@ -225,6 +234,10 @@ impl Course {
                 self.begin(host, *process, *at_ms, format!("{host} leads: {why}"));
                 true
             }
+            Entry::Started { term, host, process } if *term == self.term && leads(self, host) && self.process == 0 => {
+                self.process = *process;
+                true
+            }
             Entry::Cannot { term, host, why, at_ms } if *term == self.term && leads(self, host) => {
                 (self.leader, self.switching) = (None, None);
                 self.over = format!("{host} cannot lead: {why}");
@@ -244,7 +257,9 @@ impl Course {
                 self.begin(to, *process, *at_ms, format!("{to} leads: {host} has handed over, and nothing is lost"));
                 true
             }
-            Entry::NotHanded { term, host, why, at_ms } if *term == self.term && leads(self, host) => {
+            Entry::NotHanded { term, host, why, at_ms }
+                if *term == self.term && leads(self, host) && self.switching.is_some() =>
+            {
                 self.switching = None;
                 self.note(*at_ms, format!("{host} goes on: {why}"));
                 true

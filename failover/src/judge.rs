@@ -16,6 +16,12 @@ pub const BID_WAIT_NS: u64 = 20_000_000;
 const AGAIN_NS: u64 = 200_000_000;
 /// What the server did not do is tried again after so long.
 const RETRY_NS: u64 = 500_000_000;
+/// A service that is found not to run has ended; its verdict is waited for so long.
+const MISSED_NS: u64 = 300_000_000;
+/// The last leader's host offers its service again after so long, if no other one has taken over.
+const STEP_BACK_NS: u64 = 1_000_000_000;
+/// A leader that hands over may have to end its server for it: others wait so long for what becomes of that.
+pub const HAND_NS: u64 = 15_000_000_000;
 /// A replica whose link to the leader was down for longer before the leader ended has missed writes.
 pub const STALE_AFTER_NS: u64 = 2_000_000_000;
 
@@ -24,8 +30,44 @@ pub const STALE_AFTER_NS: u64 = 2_000_000_000;
 pub enum Life {
     /// It lives, as far as is known: the process with this number.
     Alive(u32),
-    /// That one has ended, and cannot act: a verdict that is certain, or silence behind a fence. Why, for people.
-    Over(u32, String),
+    /// It has ended, and cannot act: a verdict that is certain, or silence behind a fence.
+    Over {
+        /// The process that has.
+        process: u32,
+        /// Why, for people.
+        why: String,
+        /// Of what kind that is.
+        end: End,
+    },
+}
+
+/// How a server came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Its process crashed.
+    Crash,
+    /// Somebody asked it to end, and it did: a restart, as a rule.
+    Planned,
+    /// Its host is silent, and its fence has closed.
+    Host,
+}
+
+/// What becomes of a leader that was asked to end, and did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planned {
+    /// Another one takes over, as if it had crashed.
+    AtOnce,
+    /// It leads again if it is back within so many nanoseconds; then another one takes over.
+    Wait(u64),
+}
+
+impl Planned {
+    const fn wait_ns(self) -> u64 {
+        match self {
+            Self::AtOnce => 0,
+            Self::Wait(ns) => ns,
+        }
+    }
 }
 
 /// What is to be done.
@@ -97,7 +139,10 @@ enum Told {
 #[derive(Clone, Debug)]
 pub struct Judge {
     me: String,
+    /// Servers run where they lead, and nowhere else.
+    cold: bool,
     hosts: Vec<String>,
+    planned: Planned,
     kept: Kept,
     course: Course,
     /// This host has read all entries that were there when it came.
@@ -116,6 +161,8 @@ pub struct Judge {
     /// Since when this host takes part in the choice behind a term.
     choosing: Option<(u64, u64)>,
     session: u64,
+    /// This host's own entry of that session, until it is read.
+    here: Option<Entry>,
     /// When something was proposed that waits for its entry.
     proposed_at_ns: Option<u64>,
     handing: Option<u64>,
@@ -127,8 +174,14 @@ pub struct Judge {
     broken: Option<u64>,
     /// The term in which [`Action::Yield`] was said.
     yielded: Option<u64>,
-    /// When this host learned that a term's leader had ended.
-    over_at: Option<(u64, u64)>,
+    /// When this host learned that a term's leader had ended, and whether that was planned.
+    over_at: Option<(u64, u64, bool)>,
+    /// What this host's server had when it last took writes: in which term, any data, and whether those outlive its end.
+    held: Option<(u64, bool, bool)>,
+    /// Since when what should lead in a term does not run.
+    missed: Option<(u64, u64)>,
+    /// What became of handing over, until its entry is read.
+    handed: Option<Entry>,
     now_ns: u64,
     wall_ms: u64,
     actions: Vec<Action>,
@@ -137,10 +190,12 @@ pub struct Judge {
 impl Judge {
     /// A host that has read nothing yet.
     #[must_use]
-    pub fn new(me: &str, hosts: &[String], kept: Kept) -> Self {
+    pub fn new(me: &str, hosts: &[String], (planned, cold): (Planned, bool), kept: Kept) -> Self {
         Self {
             me: me.into(),
+            cold,
             hosts: hosts.to_vec(),
+            planned,
             kept,
             course: Course::default(),
             current: false,
@@ -155,6 +210,7 @@ impl Judge {
             retry_at_ns: 0,
             choosing: None,
             session: 0,
+            here: None,
             proposed_at_ns: None,
             handing: None,
             candidate: None,
@@ -162,6 +218,9 @@ impl Judge {
             broken: None,
             yielded: None,
             over_at: None,
+            held: None,
+            missed: None,
+            handed: None,
             now_ns: 0,
             wall_ms: 0,
             actions: Vec::new(),
@@ -200,7 +259,9 @@ impl Judge {
     pub fn begin(&mut self, session: u64, address: &str) {
         self.session = session;
         self.course = Course::default();
-        self.propose(Entry::Here { host: self.me.clone(), address: address.into(), session });
+        let here = Entry::Here { host: self.me.clone(), address: address.into(), session };
+        self.here = Some(here.clone());
+        self.propose(here);
     }
 
     /// An entry. `own`: this host proposed it.
@@ -208,10 +269,10 @@ impl Judge {
         let term = self.course.term;
         self.course.apply(entry);
         if matches!(entry, Entry::Here { host, session, .. } if *host == self.me && *session == self.session) {
-            self.current = true;
+            (self.current, self.here) = (true, None);
         }
         if self.course.term != term {
-            (self.choosing, self.handing) = (None, None);
+            (self.choosing, self.handing, self.handed) = (None, None, None);
             let offered = self.candidate.as_ref().filter(|(of, _)| *of == term).map(|(_, instance)| instance.clone());
             let instance = offered.or_else(|| self.report.as_ref().ok().map(|report| report.instance.clone()));
             // What was read of the past says nothing of the server as it is now.
@@ -225,6 +286,7 @@ impl Judge {
         if own {
             self.proposed_at_ns = None;
         }
+        self.handed.take_if(|handed| handed == entry);
         self.kept = self.kept();
         self.step();
     }
@@ -240,6 +302,7 @@ impl Judge {
     pub fn handle_disconnected(&mut self) {
         self.current = false;
         (self.choosing, self.proposed_at_ns, self.handing) = (None, None, None);
+        (self.here, self.handed) = (None, None);
         // What became of others meanwhile is said anew.
         self.lives.clear();
         self.gone.clear();
@@ -255,6 +318,11 @@ impl Judge {
         {
             let at_ns = self.now_ns.saturating_sub(ago.as_nanos() as u64);
             self.in_sync = Some((self.course.term, at_ns));
+        }
+        if let Ok(report) = &report
+            && report.primary
+        {
+            self.held = Some((self.course.term, report.has_data, report.durable));
         }
         (self.report, self.report_at_ns) = (report, self.now_ns);
         self.step();
@@ -277,15 +345,8 @@ impl Judge {
                 if result.is_ok() {
                     self.broken = Some(term);
                 }
-                if let (Some(to), host, at_ms) = (self.course.switching.clone(), self.me.clone(), self.wall_ms) {
-                    let process = match self.lives.get(&to) {
-                        Some(Life::Alive(process)) => *process,
-                        _ => 0,
-                    };
-                    self.propose(match result {
-                        Ok(()) => Entry::Handed { term, host, to, process, at_ms },
-                        Err(why) => Entry::NotHanded { term, host, why, at_ms },
-                    });
+                if let Some(to) = self.course.switching.clone() {
+                    self.say_handed(term, to, result);
                 }
             }
             _ => {}
@@ -296,14 +357,23 @@ impl Judge {
     /// What is known of a host's server.
     pub fn handle_server(&mut self, host: &str, life: Life) {
         let term = self.course.term;
-        if matches!(life, Life::Over(..))
+        if let Life::Over { process, end, .. } = &life
             && self.course.leader.as_deref() == Some(host)
-            && self.over_at.is_none_or(|(of, _)| of != term)
+            && self.is_the_leaders(*process, *end)
         {
-            self.over_at = Some((term, self.now_ns));
+            let planned = *end == End::Planned;
+            let at_ns = self.over_at.filter(|(of, ..)| *of == term).map_or(self.now_ns, |(_, at_ns, _)| at_ns);
+            self.over_at = Some((term, at_ns, planned));
         }
         self.lives.insert(host.into(), life);
         self.step();
+    }
+
+    /// A host that was silent is there again: what was known of it then says nothing of what it does next.
+    pub fn handle_host_back(&mut self, host: &str) {
+        if matches!(self.lives.get(host), Some(Life::Over { end: End::Host, .. })) {
+            self.lives.remove(host);
+        }
     }
 
     /// What is known of the manager on a host, this one's colleague.
@@ -342,8 +412,9 @@ impl Judge {
             since_ns + (over + 1) * BID_WAIT_NS
         });
         let again = self.proposed_at_ns.map(|at_ns| at_ns + AGAIN_NS);
+        let back = self.waits_until().filter(|until_ns| *until_ns > self.now_ns);
         let retry = (self.retry_at_ns > self.now_ns).then_some(self.retry_at_ns);
-        choice.into_iter().chain(again).chain(retry).min()
+        choice.into_iter().chain(again).chain(retry).chain(back).min()
     }
 
     /// What is to be done, in this order.
@@ -371,6 +442,11 @@ impl Judge {
         }
     }
 
+    /// Whether the end of that process ends the leader's term. The end of a former one does not.
+    const fn is_the_leaders(&self, process: u32, end: End) -> bool {
+        process != 0 && self.course.process == process || self.course.process == 0 && (!self.cold || matches!(end, End::Host))
+    }
+
     fn leads(&self) -> bool {
         self.course.leader.as_ref() == Some(&self.me)
     }
@@ -378,6 +454,12 @@ impl Judge {
     fn step(&mut self) {
         if self.proposed_at_ns.is_some_and(|at_ns| self.now_ns >= at_ns + AGAIN_NS) {
             self.proposed_at_ns = None;
+        }
+        // A proposal may be lost; these two have nobody else who would make them.
+        if self.proposed_at_ns.is_none()
+            && let Some(entry) = self.here.clone().or_else(|| self.handed.clone())
+        {
+            self.propose(entry);
         }
         self.direct();
         if self.current && !self.fenced {
@@ -429,6 +511,7 @@ impl Judge {
         let instance = match &self.told {
             Told::Lead { term: of, instance } if *of == term => {
                 if *instance == report.instance && report.primary {
+                    self.say_started(term);
                     self.hand_over();
                     return;
                 }
@@ -441,7 +524,7 @@ impl Judge {
         };
         if let Some(instance) = instance {
             self.tell(Told::Lead { term, instance: instance.clone() }, Action::Lead { term, instance });
-        } else if report.primary {
+        } else if report.primary && !(self.cold && self.awaits()) {
             self.broken = Some(term);
             self.tell(Told::Close, Action::Close);
         } else if self.proposed_at_ns.is_none() {
@@ -450,18 +533,62 @@ impl Judge {
         }
     }
 
-    /// Whoever has followed until the end has more than a server that begins with what is on its disk; in a pause it leads nevertheless, in a term of its own.
+    /// A server that has followed until the end has more than one that begins with what is on its disk. In a pause, and where its end was planned, the
+    /// leader's own leads nevertheless, in a term of its own, if it has its data.
     fn end_term(&mut self, term: u64, report: &Report) {
         let (host, at_ms) = (self.me.clone(), self.wall_ms);
-        if self.course.paused.is_none() {
-            self.propose_cannot(term, "its server was restarted, or its host was fenced".into());
-        } else if let Some(Life::Alive(process)) = self.lives.get(&self.me).cloned()
+        let is_awaited = self.awaits();
+        let why = if self.course.paused.is_some() { "its server was restarted in a pause" } else { "its server was restarted" };
+        if !self.cold
+            && self.held.is_some_and(|(of, had_data, _)| of == term && had_data)
+            && !report.has_data
             && report.usable.is_ok()
         {
+            self.propose_cannot(term, "its server came back without its data".into());
+        } else if self.course.paused.is_none() && !is_awaited {
+            // How it ended is known in a moment, if its process was watched.
+            let since_ns = self.missed.filter(|(of, _)| *of == term).map_or(self.now_ns, |(_, at_ns)| at_ns);
+            self.missed = Some((term, since_ns));
+            if !self.cold || report.primary {
+                self.propose_cannot(term, "its server was restarted, or its host was fenced".into());
+            } else if self.now_ns >= since_ns + MISSED_NS {
+                self.propose_cannot(term, "its service does not run".into());
+            }
+        } else if let Some(process) = self.process()
+            && report.usable.is_ok()
+            && (!self.cold || report.primary)
+        {
             self.candidate = Some((term, report.instance.clone()));
-            let why = "its server was restarted in a pause".into();
-            self.propose(Entry::Take { term, host, process, force: false, why, at_ms });
+            self.propose(Entry::Take { term, host, process, force: false, why: why.into(), at_ms });
         }
+    }
+
+    /// This host's server's, for an entry: 0 where it begins when it leads.
+    fn process(&self) -> Option<u32> {
+        match self.lives.get(&self.me) {
+            _ if self.cold => Some(0),
+            Some(Life::Alive(process)) => Some(*process),
+            _ => None,
+        }
+    }
+
+    /// Until when a leader that was asked to end may come back; nothing: it was not, or this term has another end.
+    fn waits_until(&self) -> Option<u64> {
+        let (term, at_ns, planned) = self.over_at?;
+        let wait_ns = if self.course.switching.is_some() { self.planned.wait_ns().max(HAND_NS) } else { self.planned.wait_ns() };
+        (planned && term == self.course.term && self.course.leader.is_some()).then_some(at_ns + wait_ns)
+    }
+
+    /// Whether there is a process of this host's server that could be watched.
+    #[must_use]
+    pub fn runs(&self) -> bool {
+        self.report.as_ref().is_ok_and(|report| report.primary || !self.cold)
+    }
+
+    /// Whether a leader may yet come back that was asked to end.
+    #[must_use]
+    pub fn awaits(&self) -> bool {
+        self.waits_until().is_some_and(|until_ns| self.now_ns < until_ns)
     }
 
     fn tell(&mut self, told: Told, action: Action) {
@@ -474,18 +601,52 @@ impl Judge {
         self.actions.push(action);
     }
 
+    /// The end of which process ends this term, where the entry that began it did not say.
+    fn say_started(&mut self, term: u64) {
+        if self.course.process == 0
+            && self.proposed_at_ns.is_none()
+            && let Some(Life::Alive(process)) = self.lives.get(&self.me)
+            && *process != 0
+        {
+            let (host, process) = (self.me.clone(), *process);
+            self.propose(Entry::Started { term, host, process });
+        }
+    }
+
     fn hand_over(&mut self) {
         let term = self.course.term;
-        let address = self.course.switching.as_ref().and_then(|to| self.course.hosts.get(to)).cloned();
-        if let Some(address) = address {
-            if self.handing != Some(term) {
-                self.handing = Some(term);
-                self.busy = true;
-                self.actions.push(Action::Hand { term, address });
-            }
-        } else {
+        let Some(to) = self.course.switching.clone() else {
             self.handing = None;
+            return;
+        };
+        if self.handing == Some(term) {
+            return;
         }
+        let Some(address) = self.course.hosts.get(&to).cloned() else { return };
+        self.handing = Some(term);
+        // Nobody there would tell its server to lead.
+        if self.gone.contains(&to) {
+            self.say_handed(term, to.clone(), Err(format!("fide-failover does not run on {to}")));
+        } else if !self.cold && !matches!(self.lives.get(&to), Some(Life::Alive(_))) {
+            self.say_handed(term, to.clone(), Err(format!("the server of {to} does not run")));
+        } else {
+            self.busy = true;
+            self.actions.push(Action::Hand { term, address });
+        }
+    }
+
+    fn say_handed(&mut self, term: u64, to: String, result: Result<(), String>) {
+        let (host, at_ms) = (self.me.clone(), self.wall_ms);
+        let process = match self.lives.get(&to) {
+            Some(Life::Alive(process)) => *process,
+            _ => 0,
+        };
+        let entry = match result {
+            Ok(()) => Entry::Handed { term, host, to, process, at_ms },
+            Err(why) => Entry::NotHanded { term, host, why, at_ms },
+        };
+        self.handed = Some(entry.clone());
+        self.propose(entry);
     }
 
     /// Every host ends a pause whose time is over: one of them lives.
@@ -501,11 +662,21 @@ impl Judge {
 
     fn look_for_a_leader(&mut self) {
         let term = self.course.term;
+        // Waiting for a server that keeps nothing is in vain.
+        if self.leads()
+            && self.awaits()
+            && self.course.paused.is_none()
+            && self.course.switching.is_none()
+            && self.held.is_some_and(|(of, had_data, durable)| of == term && had_data && !durable)
+            && self.proposed_at_ns.is_none()
+        {
+            self.propose_cannot(term, "its server was stopped and keeps nothing on disk".into());
+        }
         let over = match self.course.leader.as_ref() {
             None if self.course.over.is_empty() => "nobody leads".into(),
             None => self.course.over.clone(),
             Some(leader) => match self.lives.get(leader) {
-                Some(Life::Over(process, why)) if self.course.process == 0 || self.course.process == *process => why.clone(),
+                Some(Life::Over { process, why, end }) if self.is_the_leaders(*process, *end) && !self.awaits() => why.clone(),
                 _ => String::new(),
             },
         };
@@ -523,6 +694,10 @@ impl Judge {
             }
         };
         if self.report_at_ns < since_ns {
+            return;
+        }
+        // Where it has just failed it may fail again: another host goes first.
+        if self.cold && self.kept.leader == self.me && self.now_ns < since_ns + STEP_BACK_NS {
             return;
         }
         let offer = self.offer(since_ns);
@@ -550,14 +725,17 @@ impl Judge {
                 }
                 (offer.position, offer.primary, offer.has_data) = (report.position, report.primary, report.has_data);
                 // A pause may lie between the leader's end and the choice.
-                let since_ns = self.over_at.filter(|(of, _)| *of == term).map_or(since_ns, |(_, at_ns)| since_ns.min(at_ns));
+                let since_ns = self.over_at.filter(|(of, ..)| *of == term).map_or(since_ns, |(_, at_ns, _)| since_ns.min(at_ns));
                 offer.fresh = term > 0
                     && !report.primary
+                    && !self.cold
                     && self.in_sync.is_some_and(|(of, at_ns)| of == term && at_ns + STALE_AFTER_NS >= since_ns);
             }
             Err(why) => offer.unable = format!("its server does not answer: {why}"),
         }
         match self.lives.get(&self.me) {
+            // Any host's is as good as the leader's was.
+            _ if self.cold => offer.fresh = term > 0 && offer.unable.is_empty() && self.kept.leader != self.me,
             Some(Life::Alive(process)) => offer.process = *process,
             _ if offer.unable.is_empty() => offer.unable = "its agent does not watch its server".into(),
             _ => {}

@@ -49,6 +49,8 @@ struct Host {
     stalls_until_ns: u64,
     /// Its server is started again then.
     starts_at_ns: u64,
+    /// Its server was asked to end the last time it did.
+    ended_planned: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -65,10 +67,18 @@ struct World {
     hosts: Vec<Host>,
     writes: u64,
     /// What was taken when leadership was handed over, and to whom.
-    handed: usize,
+    handed: Option<(usize, usize)>,
     faults: bool,
     /// One fault in so many milliseconds.
     every: u64,
+    /// What becomes of a leader that was asked to end.
+    planned: Planned,
+    /// Servers have to end in order to take no more writes, as those of PostgreSQL.
+    ends_to_hand: bool,
+}
+
+fn over(process: u32, planned: bool) -> Life {
+    Life::Over { process, why: "ended".into(), end: if planned { End::Planned } else { End::Crash } }
 }
 
 fn address(host: &str) -> String {
@@ -78,9 +88,10 @@ fn address(host: &str) -> String {
 impl World {
     fn new(seed: u64, hosts: usize) -> Self {
         let names: Vec<String> = (0..hosts).map(|n| format!("h{n}")).collect();
+        let planned = if seed / 9 % 2 == 0 { Planned::AtOnce } else { Planned::Wait(30 * STEP_NS) };
         let host = |name: &String| Host {
             name: name.clone(),
-            judge: Some(Judge::new(name, &names, Kept::default())),
+            judge: Some(Judge::new(name, &names, (planned, false), Kept::default())),
             kept: Kept::default(),
             server: Server { instance: 1, alive: true, primary: name == "h0", follows: None, data: Vec::new() },
             orders: VecDeque::new(),
@@ -91,6 +102,7 @@ impl World {
             session: 0,
             stalls_until_ns: 0,
             starts_at_ns: u64::MAX,
+            ended_planned: false,
         };
         let hosts = names.iter().map(host).collect();
         Self {
@@ -100,9 +112,11 @@ impl World {
             proposed: VecDeque::new(),
             hosts,
             writes: 0,
-            handed: 0,
+            handed: None,
             faults: true,
             every: [40, 15, 6][(seed / 3 % 3) as usize],
+            planned,
+            ends_to_hand: seed / 18 % 2 == 1,
         }
     }
 
@@ -122,18 +136,22 @@ impl World {
     fn fault(&mut self) {
         let at = self.rng.below(self.hosts.len() as u64) as usize;
         let wall_ms = self.now_ns / 1_000_000;
-        match self.rng.below(11) {
+        match self.rng.below(13) {
+            11 | 12 if self.hosts[at].server.alive => {
+                self.end_planned(at);
+                self.hosts[at].starts_at_ns = self.now_ns + self.rng.below(40) * STEP_NS;
+            }
             9 => self.hosts[at].stalls_until_ns = self.now_ns + self.rng.below(60) * STEP_NS,
             10 if self.hosts[at].server.alive => {
                 self.hosts[at].server.alive = false;
                 let instance = self.hosts[at].server.instance;
-                self.tell(at, &News::Server(Life::Over(instance, "killed".into())), 60);
+                self.tell(at, &News::Server(over(instance, false)), 60);
                 self.hosts[at].starts_at_ns = self.now_ns + self.rng.below(6) * STEP_NS;
             }
             0 | 1 if self.hosts[at].server.alive => {
                 self.hosts[at].server.alive = false;
                 let instance = self.hosts[at].server.instance;
-                self.tell(at, &News::Server(Life::Over(instance, "killed".into())), 3);
+                self.tell(at, &News::Server(over(instance, false)), 3);
             }
             2 | 3 => self.start_server(at),
             4 if self.hosts[at].judge.is_some() => {
@@ -156,7 +174,7 @@ impl World {
                     judge.handle_fenced(true);
                 }
                 let instance = self.hosts[at].server.instance;
-                self.tell(at, &News::Server(Life::Over(instance, "silent, fenced".into())), 10);
+                self.tell(at, &News::Server(over(instance, false)), 10);
                 self.tell(at, &News::Manager(false), 10);
             }
             7 => {
@@ -179,7 +197,15 @@ impl World {
         }
     }
 
+    fn end_planned(&mut self, at: usize) {
+        self.hosts[at].server.alive = false;
+        self.hosts[at].ended_planned = true;
+        let instance = self.hosts[at].server.instance;
+        self.tell(at, &News::Server(over(instance, true)), 3);
+    }
+
     fn start_server(&mut self, at: usize) {
+        self.hosts[at].ended_planned = false;
         let server = &mut self.hosts[at].server;
         if !server.alive {
             (server.alive, server.primary) = (true, false);
@@ -201,9 +227,10 @@ impl World {
             }
         }
         let names: Vec<String> = self.hosts.iter().map(|host| host.name.clone()).collect();
+        let planned = self.planned;
         let host = &mut self.hosts[at];
         let judge = host.judge.get_or_insert_with(|| {
-            let mut judge = Judge::new(&host.name, &names, host.kept.clone());
+            let mut judge = Judge::new(&host.name, &names, (planned, false), host.kept.clone());
             judge.handle_fenced(host.fenced);
             judge
         });
@@ -217,7 +244,7 @@ impl World {
                 .iter()
                 .map(|host| {
                     let life = if host.fenced || !host.server.alive {
-                        Life::Over(host.server.instance, "ended".into())
+                        over(host.server.instance, host.ended_planned)
                     } else {
                         Life::Alive(host.server.instance)
                     };
@@ -257,6 +284,7 @@ impl World {
             synced_ago: in_sync.then_some(std::time::Duration::ZERO),
             position: server.data.len() as u64,
             has_data: !server.data.is_empty(),
+            durable: true,
             usable: Ok(()),
             doubt: String::new(),
         })
@@ -295,7 +323,12 @@ impl World {
                 if alive && has_all {
                     let server = &mut self.hosts[at].server;
                     (server.primary, server.follows) = (false, None);
-                    self.handed = data.len();
+                    self.handed = self.hosts.iter().position(|other| address(&other.name) == *to).map(|to| (to, data.len()));
+                }
+                // It comes back as one that takes no writes.
+                if alive && self.ends_to_hand && self.rng.one_in(2) == has_all {
+                    self.end_planned(at);
+                    self.start_server(at);
                 }
                 Some(Done::Hand(*term, if alive && has_all { Ok(()) } else { Err("has not all".into()) }))
             }
@@ -342,7 +375,7 @@ impl World {
         while let Some(place) = self.proposed.iter().position(|(at_ns, _, _)| *at_ns <= self.now_ns) {
             let (_, by, entry) = self.proposed.remove(place).unwrap();
             // What a host proposes while it is cut off is lost, or comes later.
-            if self.hosts[by].connected || self.rng.one_in(2) {
+            if (self.hosts[by].connected || self.rng.one_in(2)) && !self.rng.one_in(20) {
                 self.log.push(entry);
             }
         }
@@ -355,6 +388,9 @@ impl World {
         if Self::takes_writes(&self.hosts[at]) {
             self.writes += 1;
             let write = (at as u64, self.writes);
+            if let Some((to, least)) = self.handed.take() {
+                assert!(at != to || self.hosts[at].server.data.len() >= least, "writes are lost that were handed over");
+            }
             self.hosts[at].server.data.push(write);
         }
         if !self.hosts[at].server.alive || self.hosts[at].fenced || self.rng.one_in(3) {

@@ -12,7 +12,8 @@
 //! | `judge.rs` | what one host does about verdicts, entries and reports; pure |
 //! | `run.rs` | the manager: agent, group and server around the judge |
 //! | `service.rs` | the thread that talks to the server |
-//! | `server.rs`, `redis.rs` | what a server is asked and told; Redis and Valkey |
+//! | `server.rs` | what a server is asked and told |
+//! | `redis.rs`, `postgresql.rs`, `unit.rs` | Redis and Valkey; PostgreSQL; a systemd service, or nothing but an address |
 //! | `address.rs` | an address that moves with the leader |
 //! | `config.rs`, `operator.rs` | the file; what operators say |
 
@@ -21,10 +22,12 @@ mod config;
 mod course;
 mod judge;
 mod operator;
+mod postgresql;
 mod redis;
 mod run;
 mod server;
 mod service;
+mod unit;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use std::path::PathBuf;

@@ -117,8 +117,8 @@ impl Operator {
                 Some(_) => {}
             }
         }
-        let mut server = crate::redis::Redis::new(&self.config.redis).map_err(anyhow::Error::msg)?;
-        match crate::server::Server::look(&mut server) {
+        let mut server = self.config.server()?;
+        match server.look() {
             Ok(report) if report.primary => println!("the server takes writes"),
             Ok(report) => println!("the server follows {}", report.follows.unwrap_or_default()),
             Err(why) => println!("warning: the server does not answer: {why}"),
@@ -278,9 +278,11 @@ impl Operator {
             self.read(event)?;
         }
         let term = self.course.term;
+        let server = Client::open(self.socket.as_deref())?.monitor(&format!("{}@{host}", self.config.name), Resources::default());
+        let process = server.ok().filter(|server| server.alive).map_or(0, |server| server.subject.app);
         self.propose(
             &mut group,
-            &Entry::Take { term, host: host.into(), process: 0, force: true, why: "an operator's word".into(), at_ms: wall_ms() },
+            &Entry::Take { term, host: host.into(), process, force: true, why: "an operator's word".into(), at_ms: wall_ms() },
         )?;
         ensure!(self.course.leader.as_deref() == Some(host), "somebody else was faster: fide-failover status");
         println!("{host} leads in term {}", self.course.term);

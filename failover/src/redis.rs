@@ -141,6 +141,8 @@ fn report(info: &HashMap<String, String>, unwritten: &str) -> Report {
         follows,
         position: number(info, if primary { "master_repl_offset" } else { "slave_repl_offset" }),
         has_data: info.keys().any(|key| key.starts_with("db") && key[2..].bytes().all(|b| b.is_ascii_digit())),
+        // What is saved when it is stopped; `save` is not in INFO, and asked for apart.
+        durable: is("aof_enabled", "1"),
         usable,
         doubt: unwritten.into(),
     }
@@ -161,7 +163,12 @@ fn follower(info: &HashMap<String, String>, address: &str) -> Option<u64> {
 impl Server for Redis {
     fn look(&mut self) -> Result<Report, String> {
         let info = self.info()?;
-        let report = report(&info, &self.unwritten);
+        let mut report = report(&info, &self.unwritten);
+        if report.primary && !report.durable {
+            let save = self.ask(&["CONFIG", "GET", "save"])?;
+            let save: Vec<String> = redis::from_redis_value(save).map_err(|e| e.to_string())?;
+            report.durable = save.get(1).is_some_and(|points| !points.is_empty());
+        }
         self.seen = Some((report.instance.clone(), report.primary));
         Ok(report)
     }

@@ -2,13 +2,13 @@
 
 use crate::config::Config;
 use crate::course::{Course, Entry};
-use crate::judge::{Action, Judge, Kept, Life};
+use crate::judge::{Action, End, Judge, Kept, Life};
 use crate::service::{Said, Service};
 use anyhow::Context as _;
 use fide_client::group::{self, Group, Stage};
 use fide_client::wire::verdict::{Cause, Grade};
 use fide_client::{Client, Connection, Error, Event, Resources, TargetState, Verdict};
-use fide_wire::control::{ErrorCode, GroupOrder, GroupStatus, Reply, Request, Selector};
+use fide_wire::control::{ErrorCode, GroupOrder, GroupStatus, Reply, Request};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
@@ -36,6 +36,8 @@ pub fn wall_ms() -> u64 {
 struct Link {
     client: Client,
     group: Group,
+    /// When the agent is asked again to watch a server that did not run; nothing: it watches it.
+    watch_at: Option<Instant>,
 }
 
 /// The manager.
@@ -103,7 +105,7 @@ impl Manager {
         let kept = load(&config)?;
         save(&config, &kept)?;
         let service = Service::start(&config)?;
-        let judge = Judge::new(&me, &config.hosts, kept.clone());
+        let judge = Judge::new(&me, &config.hosts, (config.planned, config.is_cold()), kept.clone());
         let session = wall_ms() << 8;
         let said = Default::default();
         let told = VecDeque::new();
@@ -126,7 +128,7 @@ impl Manager {
             }
             self.wait();
             self.tick();
-            if let Err(e) = self.exchange() {
+            if let Err(e) = self.exchange().and_then(|()| self.watch_again()) {
                 self.say(0, format!("the agent is lost: {e:#}"));
                 self.link = None;
                 self.judge.handle_disconnected();
@@ -184,33 +186,40 @@ impl Manager {
         self.judge.handle_fenced(is_fenced);
         anyhow::ensure!(!is_fenced, "this host is fenced (fide fence recover)");
         let connection = Connection::open(self.socket.as_deref())?;
-        self.have_watched(&connection)?;
+        let watched = self.have_watched(&connection)?;
         self.have_group(&connection)?;
         let path = self.socket.clone();
         let group = Group::open_with(&self.config.group(), group::Options { path, ..group::Options::default() })?;
         client.join(&self.config.group(), 0)?;
-        let address = match &self.config.redis.address {
-            Some(address) => address.clone(),
+        let (address, port) = self.config.reached();
+        let address = match address {
+            Some(address) => address.to_owned(),
             None => status.paths.first().map(|path| path.address.clone()).context("the agent has no path")?,
         };
         let address = address.split_once('/').map_or(address.as_str(), |(ip, _)| ip);
         let address = if address.contains(':') { format!("[{address}]") } else { address.into() };
-        self.link = Some(Link { client, group });
+        self.link = Some(Link { client, group, watch_at: (!watched).then(Instant::now) });
         self.monitor_all()?;
         self.session += 1;
         self.entries = 0;
-        self.judge.begin(self.session, &format!("{address}:{}", self.config.redis.port));
+        self.judge.begin(self.session, &format!("{address}:{port}"));
         self.say(0, String::new());
         Ok(())
     }
 
-    /// The server is watched under its name, also while this manager does not run.
-    fn have_watched(&self, connection: &Connection) -> anyhow::Result<()> {
-        let selector = Selector::Port(self.config.redis.port);
-        let request = Request::Watch { name: self.config.name.clone(), selector, user: None, containers: false };
+    /// The server is watched under its name, also while this manager does not run. Whether it is: one that this manager starts need not run yet.
+    fn have_watched(&self, connection: &Connection) -> anyhow::Result<bool> {
+        let Some(selector) = self.config.selector() else { return Ok(true) };
+        // A first leader is chosen by what all servers have: they are waited for.
+        let may_be_down = self.config.is_cold() || self.config.postgresql.is_some() && self.kept.term > 0;
+        let is_a_users = self.config.unit.as_ref().is_some_and(|unit| unit.user);
+        // SAFETY: takes nothing and cannot fail.
+        let user = is_a_users.then(|| unsafe { libc::geteuid() }.to_string());
+        let request = Request::Watch { name: self.config.name.clone(), selector, user, containers: false };
         match connection.request(&request) {
-            Ok(_) => Ok(()),
-            Err(Error::Refused(refused)) if refused.code == ErrorCode::Exists => Ok(()),
+            Ok(_) => Ok(true),
+            Err(Error::Refused(refused)) if refused.code == ErrorCode::Exists => Ok(true),
+            Err(Error::Refused(refused)) if refused.code == ErrorCode::NotFound && may_be_down => Ok(false),
             Err(e) => Err(e).context("the agent cannot watch the server"),
         }
     }
@@ -245,6 +254,17 @@ impl Manager {
         wait()?.map_err(|why| anyhow::anyhow!("the group {name} cannot begin: {why}"))
     }
 
+    fn watch_again(&mut self) -> anyhow::Result<()> {
+        let due = |link: &Link| link.watch_at.is_some_and(|at| at <= Instant::now());
+        if self.link.as_ref().is_some_and(due) && self.judge.runs() {
+            let watched = self.have_watched(&Connection::open(self.socket.as_deref())?)?;
+            if let Some(link) = &mut self.link {
+                link.watch_at = (!watched).then(|| Instant::now() + TICK);
+            }
+        }
+        Ok(())
+    }
+
     fn server(&self, host: &str) -> String {
         format!("{}@{host}", self.config.name)
     }
@@ -261,13 +281,17 @@ impl Manager {
 
     fn monitor(&mut self, host: &str) -> Result<(), Error> {
         let Some(link) = &self.link else { return Ok(()) };
+        if self.config.is_cold() && host != self.me {
+            link.client.monitor(&format!("@{host}"), Resources::default())?;
+        }
         let server = link.client.monitor(&self.server(host), Resources::default())?;
         let manager = (host != self.me)
             .then(|| link.client.monitor(&format!("{}@{host}", self.config.group()), Resources::default()))
             .transpose()?;
         let life = match server.end {
             Some((cause, code)) if server.state == Some(TargetState::Ended) && is_known_end(cause) => {
-                Some(Life::Over(server.subject.app, format!("its server has ended ({} {code})", cause.name())))
+                let why = format!("its server has ended ({} {code})", cause.name());
+                Some(Life::Over { process: server.subject.app, why, end: end(cause, code) })
             }
             _ if server.alive => Some(Life::Alive(server.subject.app)),
             _ => None,
@@ -356,6 +380,13 @@ impl Manager {
         tracing::debug!("{} {event:?}", fide_client::monotonic_ns() / 1000);
         match event {
             Event::Failure(verdict) | Event::Confirmed(verdict) => self.verdict(verdict),
+            // Where nothing runs that could end, its host's silence is what ends a term.
+            Event::Host(verdict) if self.config.is_cold() && verdict.cause == Cause::SilentHost => self.verdict(verdict),
+            Event::Host(verdict) if self.config.is_cold() && verdict.cause == Cause::Returned => {
+                if let Some((_, host)) = subject(verdict) {
+                    self.judge.handle_host_back(&host);
+                }
+            }
             Event::Monitored(verdict) => {
                 if let Some((name, host)) = subject(verdict) {
                     if name == self.config.name {
@@ -380,7 +411,9 @@ impl Manager {
             self.judge.handle_manager(&host, false);
             return;
         }
-        if name != self.config.name || !is_known_end(verdict.cause) && verdict.cause != Cause::SilentHost {
+        if name != self.config.name && !(name.is_empty() && verdict.cause == Cause::SilentHost)
+            || !is_known_end(verdict.cause) && verdict.cause != Cause::SilentHost
+        {
             return;
         }
         let id = verdict.id.map_or_else(String::new, |id| format!(", verdict {id}"));
@@ -389,9 +422,14 @@ impl Manager {
             cause => format!("{name}@{host}: {} {}", cause.name(), verdict.code),
         };
         if verdict.grade == Grade::Certain {
-            self.judge.handle_server(&host, Life::Over(verdict.subject.app, format!("{what} (certain{id})")));
+            let (why, end) = (format!("{what} (certain{id})"), end(verdict.cause, verdict.code));
+            self.judge.handle_server(&host, Life::Over { process: verdict.subject.app, why, end });
+            if self.judge.awaits() {
+                tracing::info!("{what}: it was asked to end; another one takes over if it is not back by then (planned)");
+            }
         } else if self.is_fenced(verdict) {
-            self.judge.handle_server(&host, Life::Over(verdict.subject.app, format!("{what} (inferred, fenced{id})")));
+            let why = format!("{what} (inferred, fenced{id})");
+            self.judge.handle_server(&host, Life::Over { process: verdict.subject.app, why, end: End::Host });
         } else if self.judge.course().leader.as_ref() == Some(&host) {
             tracing::warn!(
                 "{what}{id}: nobody takes over, because it has no fence that would be closed by now and may still take writes"
@@ -450,6 +488,14 @@ impl Manager {
 fn subject(verdict: &Verdict) -> Option<(String, String)> {
     let (name, host) = verdict.subject.name.as_ref()?.split_once('@')?;
     Some((name.into(), host.into()))
+}
+
+/// A process that ends with status 0, or by the signal that asks for it, was asked to end.
+fn end(cause: Cause, code: i32) -> End {
+    match (cause, code) {
+        (Cause::Exited, 0) | (Cause::Killed | Cause::Doomed, libc::SIGTERM) => End::Planned,
+        _ => End::Crash,
+    }
 }
 
 /// Whether it says that the process itself has ended, and cannot act again.

@@ -17,6 +17,8 @@ pub struct Report {
     pub position: u64,
     /// It has any data.
     pub has_data: bool,
+    /// What it has outlives its end, if it is asked to end.
+    pub durable: bool,
     /// Whether it could lead; why not.
     pub usable: Result<(), String>,
     /// What an operator should mend; empty: nothing.

@@ -3,7 +3,6 @@
 use crate::address::Address;
 use crate::config::Config;
 use crate::judge::{Action, Done};
-use crate::redis::Redis;
 use crate::server::{Report, Server};
 use std::io::{PipeReader, PipeWriter, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -53,7 +52,7 @@ impl Service {
         let (orders, from) = channel();
         let (to, said) = channel();
         let (bell, ring) = std::io::pipe()?;
-        let server = Box::new(Redis::new(&config.redis).map_err(anyhow::Error::msg)?);
+        let server = config.server()?;
         let address = config.address.as_ref().map(Address::new).transpose()?;
         let worker = Worker { config: config.clone(), server, address, orders: from, said: to, bell: ring, doubt: String::new() };
         std::thread::Builder::new().name("server".into()).spawn(move || worker.run())?;
@@ -97,7 +96,7 @@ impl Worker {
                 address.announce_again();
             }
             if look_at <= Instant::now() {
-                look_at = Instant::now() + LOOK_EVERY;
+                look_at = Instant::now() + if self.config.unit.is_some() { LOOK_EVERY * 10 } else { LOOK_EVERY };
             }
         }
     }

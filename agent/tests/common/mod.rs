@@ -123,6 +123,40 @@ impl Setup {
     }
 }
 
+/// A BPF file system of the test's own, with everything that is pinned there.
+pub struct Pins(PathBuf);
+
+impl Pins {
+    pub fn new() -> Option<Self> {
+        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        if !root() {
+            return None;
+        }
+        let name = format!("fide-e2e-fence-{}-{}", std::process::id(), COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+        let dir = std::env::temp_dir().join(name);
+        fs::create_dir(&dir).unwrap();
+        let target = std::ffi::CString::new(dir.to_str().unwrap()).unwrap();
+        // SAFETY: C strings that live across the call.
+        let rc = unsafe { libc::mount(c"bpf".as_ptr(), target.as_ptr(), c"bpf".as_ptr(), 0, std::ptr::null()) };
+        assert_eq!(rc, 0, "mount bpf: {}", std::io::Error::last_os_error());
+        Some(Self(dir))
+    }
+
+    /// `[fence]` of one host, with these lines.
+    pub fn config(&self, host: u16, lines: &str) -> String {
+        format!("[fence]\npins = \"{}/h{host}\"\n{lines}\n", self.0.display())
+    }
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        let target = std::ffi::CString::new(self.0.to_str().unwrap()).unwrap();
+        // SAFETY: a C string that lives across the call.
+        unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
+        let _ = fs::remove_dir(&self.0); // mounted still when the unmounting failed: nothing else can be done
+    }
+}
+
 /// One running agent.
 pub struct Agent {
     pub host: u16,

@@ -7,7 +7,6 @@ mod alone;
 mod beats;
 mod clients;
 mod crash;
-mod failover;
 mod fence;
 mod files;
 mod freshness;

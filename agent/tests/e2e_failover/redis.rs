@@ -1,6 +1,7 @@
 //! `fide-failover` over real Redis servers: one leads, another one takes over when it crashes, and never two take writes.
 
 use crate::common::{Process, Setup, World, until};
+use crate::program;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -17,18 +18,15 @@ fn available() -> bool {
     there
 }
 
-fn program() -> std::path::PathBuf {
-    let program = std::env::current_exe().unwrap().parent().unwrap().with_file_name("fide-failover");
-    assert!(program.exists(), "build it first: cargo build -p fide-failover");
-    program
-}
-
 struct Client(BufReader<TcpStream>);
 
 impl Client {
     fn open(w: &World, host: u16, to: &str) -> Option<Self> {
-        let stream = w
-            .lab
+        Self::open_in(&w.lab, host, to)
+    }
+
+    fn open_in(lab: &fide_lab::Lab, host: u16, to: &str) -> Option<Self> {
+        let stream = lab
             .in_host(host, || TcpStream::connect_timeout(&format!("{to}:{PORT}").parse().unwrap(), Duration::from_millis(500)));
         let stream = stream.unwrap().ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
@@ -145,6 +143,12 @@ impl Managed {
 
     fn kill_server(&mut self, host: u16) {
         self.servers[usize::from(host) - 1].take().unwrap().kill();
+    }
+
+    /// As its service does.
+    fn stop_server(&mut self, host: u16) {
+        _ = self.ask(host, "SHUTDOWN");
+        self.servers[usize::from(host) - 1].take().unwrap().ended();
     }
 
     fn start_server(&mut self, host: u16) {
@@ -278,6 +282,44 @@ fn in_a_pause_a_leader_that_is_restarted_leads_again_and_behind_it_another_one_d
 }
 
 #[test]
+fn a_leader_that_is_restarted_cleanly_leads_again_and_one_that_stays_away_is_replaced() {
+    let Some(mut of) = Managed::up(2, "planned = \"wait 3s\"", |setup| setup) else { return };
+    assert_eq!(of.ask(1, "SET kept 1"), "+OK");
+    of.stop_server(1);
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(!of.takes_writes(2), "a restart is no crash");
+    of.start_server(1);
+    until("it leads again", || of.takes_writes(1));
+    assert_eq!(of.ask(1, "GET kept"), "1");
+    assert!(!of.takes_writes(2));
+    until("the other one follows again", || of.follows(2, 1));
+    // It is stopped for longer than that.
+    let since = Instant::now();
+    of.stop_server(1);
+    until("the other one leads", || of.takes_writes(2));
+    assert!(since.elapsed() >= Duration::from_secs(3), "after {:?}", since.elapsed());
+    assert_eq!(of.ask(2, "GET kept"), "1");
+    of.start_server(1);
+    until("the former one follows", || of.follows(1, 2));
+    // What keeps nothing is not waited for.
+    assert_eq!(of.ask(2, "CONFIG SET appendonly no"), "+OK");
+    std::thread::sleep(Duration::from_millis(500));
+    let since = Instant::now();
+    of.stop_server(2);
+    until("the other one leads at once", || of.takes_writes(1));
+    assert!(since.elapsed() < Duration::from_secs(2), "after {:?}", since.elapsed());
+    assert_eq!(of.ask(1, "GET kept"), "1");
+    // Nobody is there who would tell that server to lead: leadership stays.
+    of.start_server(2);
+    until("it follows", || of.follows(2, 1));
+    of.managers[1].take().unwrap().kill();
+    until("that is known", || of.say(1, &["status"]).1.contains("missing"));
+    let (ok, told) = of.say(1, &["switch", "h2"]);
+    assert!(!ok && told.contains("does not run on h2"), "{told}");
+    assert!(of.takes_writes(1));
+}
+
+#[test]
 fn managers_and_agents_that_are_restarted_change_nothing_and_miss_nothing() {
     let Some(mut of) = Managed::up(3, "", |setup| setup) else { return };
     // The leader's manager dies: its server leads on, and comes back to it.
@@ -365,6 +407,206 @@ fn an_address_moves_with_the_leader() {
     };
     until("one host has it", || (1..=3).filter(|host| has(&of, *host)).count() == 1);
     assert!(!has(&of, 1));
+}
+
+/// Which servers took writes of a client on another host, in the order in which these were sent.
+struct Watch {
+    lab: fide_lab::Lab,
+    stop: std::sync::atomic::AtomicBool,
+    taken: std::sync::Mutex<Vec<(Instant, u16)>>,
+}
+
+impl Watch {
+    fn write_to(&self, from: u16, host: u16) {
+        let address = self.lab.ipv4(host, 0).to_string();
+        let mut client = None;
+        while !self.stop.load(std::sync::atomic::Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(2));
+            if client.is_none() {
+                client = Client::open_in(&self.lab, from, &address);
+            }
+            let sent = Instant::now();
+            match client.as_mut().map(|client: &mut Client| client.ask("SET written 1")) {
+                Some(Ok(reply)) if reply == "+OK" => self.taken.lock().unwrap().push((sent, host)),
+                Some(Ok(_)) | None => std::thread::sleep(Duration::from_millis(5)),
+                Some(Err(_)) => client = None,
+            }
+        }
+    }
+
+    /// Each server that took writes behind another one did so, once.
+    fn course(&self) -> Vec<u16> {
+        let mut taken = self.taken.lock().unwrap();
+        taken.sort();
+        taken.dedup_by_key(|(_, host)| *host);
+        taken.iter().map(|(_, host)| *host).collect()
+    }
+}
+
+/// `FIDE_FAILOVER_FAULTS` says how many.
+#[test]
+fn faults_promote_nobody_who_should_not_be_and_never_two_take_writes() {
+    const FROM: u16 = 4;
+    let faults: u64 = std::env::var("FIDE_FAILOVER_FAULTS").ok().and_then(|count| count.parse().ok()).unwrap_or(12);
+    let Some(pins) = crate::fence::Pins::new() else { return };
+    let lines = move |host: u16| pins.config(host, "mode = \"acknowledged\"\ntimeout = \"2s\"\n");
+    let Some(of) = Managed::up(3, "", |_| Setup::hosts(4).extra(lines).alone()) else { return };
+    let of = std::cell::RefCell::new(of);
+    until("fences are promised", || {
+        (1..=3).all(|host| of.borrow().w.view(FROM, &format!("h{host}")).is_some_and(|h| h.fence.is_some()))
+    });
+    let fenced = |host: u16| of.borrow().w.status(host).fence.is_some_and(|fence| fence.state == "fenced");
+    let leaders = |seen: &mut std::collections::BTreeMap<u64, u16>| {
+        for host in 1..=3 {
+            let (ok, told) = of.borrow().say(host, &["history", "--json"]);
+            for line in told.lines().filter(|_| ok) {
+                let (Some((_, term)), Some((_, text))) = (line.split_once("\"term\":"), line.split_once("\"text\":\"")) else {
+                    continue;
+                };
+                let term: u64 = term.split([',', '}']).next().unwrap().parse().unwrap();
+                if let Some(host) = text.strip_prefix('h').and_then(|text| text.split_once(" leads")?.0.parse().ok()) {
+                    seen.insert(term, host);
+                }
+            }
+            if ok {
+                return;
+            }
+        }
+    };
+    // Whoever leads and all others follow; a host that the machine's load has fenced is opened again.
+    let settle = || -> u16 {
+        let mut recover_at = Instant::now() + Duration::from_secs(2);
+        crate::common::wait_for("one leads and all others follow", || {
+            if recover_at <= Instant::now() {
+                recover_at = Instant::now() + Duration::from_secs(2);
+                for host in (1..=3).filter(|host| fenced(*host)) {
+                    crate::fence::fence(&of.borrow().w, host, fide_wire::control::FenceOrder::Recover);
+                }
+            }
+            let of = of.borrow();
+            let leader = (1..=3).find(|host| of.ask(*host, "ROLE") == "*3" && of.takes_writes(*host))?;
+            let rest = (1..=3).all(|host| host == leader || of.follows(host, leader));
+            (rest && of.say(leader, &["status"]).1.matches("runs").count() == 3).then_some(leader)
+        })
+    };
+    let lab = fide_lab::Lab::open(of.borrow().w.lab.name()).unwrap();
+    let watch = Watch { lab, stop: Default::default(), taken: Default::default() };
+    std::thread::scope(|scope| {
+        struct Stops<'a>(&'a std::sync::atomic::AtomicBool);
+        impl Drop for Stops<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+            }
+        }
+        let _stops = Stops(&watch.stop);
+        (1..=3).for_each(|host| {
+            _ = scope.spawn({
+                let watch = &watch;
+                move || watch.write_to(FROM, host)
+            })
+        });
+        let mut seen = std::collections::BTreeMap::new();
+        let (mut leader, mut promotions) = (settle(), 0);
+        leaders(&mut seen);
+        for n in 0..faults {
+            // Every kind in turn, each with another host and time.
+            let (kind, some) = (n % 12, n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32);
+            let other = 1 + (u64::from(leader) + some % 2) as u16 % 3;
+            let any = 1 + (some % 3) as u16;
+            let short = Duration::from_millis(some % 400);
+            let mut next = Some(leader);
+            let what = match kind {
+                0 | 6 => {
+                    of.borrow_mut().kill_server(leader);
+                    next = None;
+                    std::thread::sleep(short);
+                    of.borrow_mut().start_server(leader);
+                    "the leader is killed"
+                }
+                1 => {
+                    of.borrow_mut().kill_server(other);
+                    std::thread::sleep(short);
+                    of.borrow_mut().start_server(other);
+                    "a follower is killed"
+                }
+                2 => {
+                    of.borrow_mut().stop_server(leader);
+                    std::thread::sleep(short);
+                    of.borrow_mut().start_server(leader);
+                    "the leader is restarted"
+                }
+                3 => {
+                    of.borrow().servers[usize::from(leader) - 1].as_ref().unwrap().signal(libc::SIGSTOP);
+                    std::thread::sleep(short);
+                    of.borrow().servers[usize::from(leader) - 1].as_ref().unwrap().signal(libc::SIGCONT);
+                    "the leader pauses"
+                }
+                4 => {
+                    of.borrow().managers[usize::from(any) - 1].as_ref().unwrap().signal(libc::SIGSTOP);
+                    std::thread::sleep(short);
+                    of.borrow().managers[usize::from(any) - 1].as_ref().unwrap().signal(libc::SIGCONT);
+                    "a manager pauses"
+                }
+                5 => {
+                    let mut of = of.borrow_mut();
+                    of.managers[usize::from(any) - 1].take().unwrap().kill();
+                    let manager = of.manager(any);
+                    of.managers[usize::from(any) - 1] = Some(manager);
+                    "a manager is killed"
+                }
+                7 => {
+                    let mut of = of.borrow_mut();
+                    of.w.kill_agent(any);
+                    of.w.start(any);
+                    "an agent is killed"
+                }
+                8 => {
+                    of.borrow().w.lab.cut(any, (some % 2) as u8, fide_lab::Cut::Silent).unwrap();
+                    std::thread::sleep(short);
+                    of.borrow().w.lab.heal(any, (some % 2) as u8).unwrap();
+                    "one cable is cut"
+                }
+                9 => {
+                    fide_lab::NETS.into_iter().for_each(|net| of.borrow().w.lab.cut(leader, net, fide_lab::Cut::Silent).unwrap());
+                    next = None;
+                    until("another one leads", || (1..=3).any(|host| host != leader && of.borrow().takes_writes(host)));
+                    until("the former one takes none", || of.borrow().ask(leader, "SET probe 3").starts_with("-READONLY"));
+                    fide_lab::NETS.into_iter().for_each(|net| of.borrow().w.lab.heal(leader, net).unwrap());
+                    "the leader's cables are cut"
+                }
+                10 => {
+                    let (ok, told) = of.borrow().say(any, &["switch", &format!("h{other}")]);
+                    assert!(ok, "{told}");
+                    next = Some(other);
+                    "leadership is handed over"
+                }
+                _ => {
+                    fide_lab::NETS.into_iter().for_each(|net| of.borrow().w.lab.cut(other, net, fide_lab::Cut::Silent).unwrap());
+                    std::thread::sleep(short);
+                    fide_lab::NETS.into_iter().for_each(|net| of.borrow().w.lab.heal(other, net).unwrap());
+                    "a follower's cables are cut"
+                }
+            };
+            let now = settle();
+            leaders(&mut seen);
+            promotions += u64::from(now != leader);
+            assert!(next.is_none_or(|next| next == now), "fault {n}, {what}: h{now} was promoted beside h{leader}: {seen:?}");
+            // Everyone who took writes led then, and nobody did a second time without leading again.
+            let mut terms = seen.values().peekable();
+            for writer in watch.course() {
+                assert!(
+                    terms.by_ref().any(|leader| *leader == writer),
+                    "fault {n}, {what}: two took writes: {:?}, terms {seen:?}",
+                    watch.course()
+                );
+            }
+            leader = now;
+        }
+        println!(
+            "{faults} faults, {promotions} promotions, none of them false; {} servers took writes one behind another",
+            watch.course().len()
+        );
+    });
 }
 
 impl Drop for Managed {

@@ -1,0 +1,32 @@
+//! `fide-failover` over real servers: one leads, another one takes over when it crashes, and never two do.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod postgresql;
+mod redis;
+mod unit;
+
+fn program() -> std::path::PathBuf {
+    let program = std::env::current_exe().unwrap().parent().unwrap().with_file_name("fide-failover");
+    assert!(program.exists(), "build it first: cargo build -p fide-failover");
+    program
+}
+
+/// Fences on hosts, and opening them.
+mod fence {
+    pub use crate::common::Pins;
+    use crate::common::World;
+    use fide_wire::control::{FenceOrder, Request};
+
+    pub fn fence(w: &World, host: u16, order: FenceOrder) {
+        w.ask(host, &Request::Fence { order }).unwrap();
+    }
+}
+
+/// Not a test: the way into this program's other roles (see `common::actor`).
+#[test]
+#[ignore = "started by other tests"]
+fn actor_role() {
+    common::actor::act();
+}
