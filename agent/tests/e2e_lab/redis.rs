@@ -83,7 +83,7 @@ fn server(w: &World, host: u16, more: &[&str]) -> Process {
     let module = std::env::current_exe().unwrap().with_file_name("libfide_redis.so");
     let mut command = w.lab.command(host, "redis-server").unwrap();
     command.current_dir(&dir).args(["--port", &PORT.to_string(), "--bind", "0.0.0.0", "--protected-mode", "no", "--save", ""]);
-    command.args(more).arg("--loadmodule").arg(module).args(["group", "orders", "socket"]).arg(w.socket(host));
+    command.args(["--enable-debug-command", "local"]).args(more).arg("--loadmodule").arg(module).args(["group", "orders", "socket"]).arg(w.socket(host));
     command.args(["address", &format!("{}:{PORT}", w.lab.ipv4(host, 0))]);
     command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
     Process::spawn(command)
@@ -141,7 +141,8 @@ impl Servers {
                 .filter(|host| self.servers[usize::from(*host) - 1].is_some())
                 .map(|host| ask(&self.w, host, "DEBUG DIGEST"))
                 .collect();
-            digests.iter().all(|digest| *digest == digests[0] && !digest.is_empty()).then(|| digests[0].clone())
+            let is_digest = |text: &str| text.len() == 41 && text[1..].bytes().all(|byte| byte.is_ascii_hexdigit());
+            digests.iter().all(|digest| *digest == digests[0] && is_digest(digest)).then(|| digests[0].clone())
         })
     }
 }
