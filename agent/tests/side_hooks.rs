@@ -1,7 +1,8 @@
 //! Hooks: what they see, when they run, and that they cannot hurt the agent.
 
+use fide_agent::admission::HOOK_EVENT_CODE;
 use fide_agent::config::{Config, Hook, HookAction, HookFilter};
-use fide_agent::hooks::{HOOK_EVENT_CODE, HookOptions, HookOutcome, HookResult, Hooks, matches, wants};
+use fide_agent::hooks::{HookOptions, HookOutcome, HookResult, Hooks, matches, wants};
 use fide_agent::shares::EventSource;
 use fide_wire::control::HistoryEvent;
 use fide_wire::verdict::{Cause, Evidence, FenceMode, FencePromise, Grade, VerdictId};

@@ -83,7 +83,13 @@ fn server(w: &World, host: u16, more: &[&str]) -> Process {
     let module = std::env::current_exe().unwrap().with_file_name("libfide_redis.so");
     let mut command = w.lab.command(host, "redis-server").unwrap();
     command.current_dir(&dir).args(["--port", &PORT.to_string(), "--bind", "0.0.0.0", "--protected-mode", "no", "--save", ""]);
-    command.args(["--enable-debug-command", "local"]).args(more).arg("--loadmodule").arg(module).args(["group", "orders", "socket"]).arg(w.socket(host));
+    command
+        .args(["--enable-debug-command", "local"])
+        .args(more)
+        .arg("--loadmodule")
+        .arg(module)
+        .args(["group", "orders", "socket"])
+        .arg(w.socket(host));
     command.args(["address", &format!("{}:{PORT}", w.lab.ipv4(host, 0))]);
     command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
     Process::spawn(command)
