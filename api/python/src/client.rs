@@ -287,10 +287,13 @@ impl Client {
             Some(Err(e)) => Some(error(e)),
         };
         let target = |(target, answer): (String, Result<fide_client::Monitored, Error>)| -> PyResult<(String, Py<PyAny>)> {
-            Ok((target, match answer {
-                Ok(m) => Py::new(py, Monitored::of(py, &m)?)?.into_any(),
-                Err(e) => error(e),
-            }))
+            Ok((
+                target,
+                match answer {
+                    Ok(m) => Py::new(py, Monitored::of(py, &m)?)?.into_any(),
+                    Err(e) => error(e),
+                },
+            ))
         };
         Ok(Resumed { joined, targets: resumed.targets.into_iter().map(target).collect::<PyResult<_>>()? })
     }

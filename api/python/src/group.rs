@@ -142,7 +142,9 @@ impl Group {
                 let is_own = entry.client == me;
                 Py::new(py, Entry { entry, is_own })?.into_any()
             }
-            Event::Snapshot { index, bytes } => Py::new(py, Snapshot { index, state: PyBytes::new(py, &bytes).unbind() })?.into_any(),
+            Event::Snapshot { index, bytes } => {
+                Py::new(py, Snapshot { index, state: PyBytes::new(py, &bytes).unbind() })?.into_any()
+            }
             Event::Standing(s) => {
                 let stage = member(py, "Stage", s.stage as u32)?;
                 let group::Standing { me, leader, leader_node, generation, index, .. } = s;
