@@ -88,7 +88,7 @@ fn address(host: &str) -> String {
 impl World {
     fn new(seed: u64, hosts: usize) -> Self {
         let names: Vec<String> = (0..hosts).map(|n| format!("h{n}")).collect();
-        let planned = if seed / 9 % 2 == 0 { Planned::AtOnce } else { Planned::Wait(30 * STEP_NS) };
+        let planned = if (seed / 9).is_multiple_of(2) { Planned::AtOnce } else { Planned::Wait(30 * STEP_NS) };
         let host = |name: &String| Host {
             name: name.clone(),
             judge: Some(Judge::new(name, &names, (planned, false), Kept::default())),

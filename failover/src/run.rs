@@ -490,10 +490,11 @@ fn subject(verdict: &Verdict) -> Option<(String, String)> {
     Some((name.into(), host.into()))
 }
 
-/// A process that ends with status 0, or by the signal that asks for it, was asked to end.
-fn end(cause: Cause, code: i32) -> End {
+/// A process that ends with status 0, or by the signal that asks for it, was asked to end. What is doomed says the status or signal to come; a status that
+/// looks like a signal is put right when the process has ended.
+const fn end(cause: Cause, code: i32) -> End {
     match (cause, code) {
-        (Cause::Exited, 0) | (Cause::Killed | Cause::Doomed, libc::SIGTERM) => End::Planned,
+        (Cause::Exited | Cause::Doomed, 0) | (Cause::Killed | Cause::Doomed, libc::SIGTERM) => End::Planned,
         _ => End::Crash,
     }
 }
@@ -530,4 +531,26 @@ fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     file.write_all(bytes)?;
     file.sync_data()?;
     std::fs::rename(&new, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_asked_to_end_is_told_from_what_crashed_also_before_it_has_ended() {
+        for (cause, code) in [(Cause::Exited, 0), (Cause::Doomed, 0), (Cause::Doomed, 15), (Cause::Killed, 15)] {
+            assert_eq!(end(cause, code), End::Planned, "{cause} {code}");
+        }
+        for (cause, code) in [
+            (Cause::Exited, 1),
+            (Cause::Exited, 15),
+            (Cause::Exited, -1),
+            (Cause::Doomed, 9),
+            (Cause::Killed, 9),
+            (Cause::OutOfMemory, 9),
+        ] {
+            assert_eq!(end(cause, code), End::Crash, "{cause} {code}");
+        }
+    }
 }

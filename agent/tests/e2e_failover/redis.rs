@@ -448,8 +448,10 @@ impl Watch {
 fn faults_promote_nobody_who_should_not_be_and_never_two_take_writes() {
     const FROM: u16 = 4;
     let faults: u64 = std::env::var("FIDE_FAILOVER_FAULTS").ok().and_then(|count| count.parse().ok()).unwrap_or(12);
-    let Some(pins) = crate::fence::Pins::new() else { return };
-    let lines = move |host: u16| pins.config(host, "mode = \"acknowledged\"\ntimeout = \"2s\"\n");
+    let Some(pins) = crate::fence::Pins::new().map(std::rc::Rc::new) else { return };
+    // They outlive the agents, which are started again.
+    let kept = pins.clone();
+    let lines = move |host: u16| kept.config(host, "mode = \"acknowledged\"\ntimeout = \"2s\"\n");
     let Some(of) = Managed::up(3, "", |_| Setup::hosts(4).extra(lines).alone()) else { return };
     let of = std::cell::RefCell::new(of);
     until("fences are promised", || {
