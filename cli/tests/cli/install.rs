@@ -21,7 +21,7 @@ impl Place {
             }
         }
         let beside = |name: &str| Path::new(env!("CARGO_BIN_EXE_fide")).with_file_name(name);
-        for (program, package) in [("fided", "fide-agent"), ("fide-failover", "fide-failover")] {
+        for (program, package) in [("fided", "fide-agent"), ("fide-failover", "fide-failover"), ("fide-zookeeper", "fide-zookeeper")] {
             if !beside(program).exists() {
                 println!("SKIPPED installing: {} is not built (cargo build -p {package})", beside(program).display());
                 return None;
@@ -31,7 +31,7 @@ impl Place {
         let (bin, path) = (place.at("bin"), place.at("path"));
         fs::create_dir(&bin).unwrap();
         fs::create_dir(&path).unwrap();
-        for program in ["fide", "fide-dev", "fided", "fide-failover"] {
+        for program in ["fide", "fide-dev", "fided", "fide-failover", "fide-zookeeper"] {
             std::os::unix::fs::symlink(beside(program), bin.join(program)).unwrap();
         }
         // What matters of the libraries in most tests is that they are ELF with symbols, and an archive of such.
