@@ -6,6 +6,7 @@
 //! load      stress-ng and iperf3 beside it                       stats      samples, quantiles, the JSON line of a case
 //! peers     etcd and ZooKeeper in the same crashes               report     one HTML file with its drawings inside
 //! demo      `fide demo`                                          tab2       the paper's table, remade
+//! lab_redis `fide lab redis`
 //! ```
 //!
 //! All hosts of a lab share one kernel and so one CLOCK_MONOTONIC: stamps of different hosts can be subtracted, which on real
@@ -20,6 +21,7 @@ pub mod detect;
 pub mod failover;
 pub mod heartbeats;
 pub mod jitter;
+pub mod lab_redis;
 pub mod load;
 pub mod observer;
 mod output;

@@ -278,7 +278,7 @@ impl Drop for Servers {
     }
 }
 
-fn find_module(named: Option<&PathBuf>) -> Result<PathBuf> {
+pub(crate) fn find_module(named: Option<&PathBuf>) -> Result<PathBuf> {
     if let Some(named) = named {
         ensure!(named.is_file(), "no module {}", named.display());
         return Ok(std::path::absolute(named)?);
@@ -288,7 +288,7 @@ fn find_module(named: Option<&PathBuf>) -> Result<PathBuf> {
     // Where make install and the package put it.
     let installed = exe.ancestors().nth(2).map(|prefix| prefix.join("lib/redis/modules/fide.so"));
     beside.chain(installed).find(|path| path.is_file()).context(
-        "the module libfide_redis.so is not beside this program: build it with `cargo build --release -p fide-redis`, or name it with --module",
+        "the module libfide_redis.so is neither beside this program nor installed: build it with `cargo build --release -p fide-redis`, or name it with --module",
     )
 }
 

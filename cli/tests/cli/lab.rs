@@ -266,3 +266,52 @@ fn agents_of_a_lab_have_a_key_and_what_is_said_of_their_hosts_is_true() {
         assert!(!lab.exists());
     }
 }
+
+/// The module, wherever cargo has put it.
+fn module() -> Option<std::path::PathBuf> {
+    let fide = Path::new(env!("CARGO_BIN_EXE_fide"));
+    ["libfide_redis.so", "deps/libfide_redis.so"].map(|name| fide.with_file_name(name)).into_iter().find(|path| path.exists())
+}
+
+#[test]
+fn killed_redis_servers_of_a_lab_lose_nothing_and_leave_nothing_behind() {
+    if !root() {
+        return;
+    }
+    // Without redis-server: what is missing, and what brings it.
+    let mut bare = command(Path::new("/nonexistent"), &["lab", "redis", "--kills", "1"]);
+    let said = bare.env("PATH", "/nonexistent").output().unwrap();
+    let text = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.status.code() == Some(1) && text.contains("apt-get install redis-server"), "{text}");
+    let refused = fide(Path::new("/nonexistent"), &["lab", "--name", "x", "redis"]);
+    assert_eq!(refused.status.code(), Some(2));
+
+    let fided = Path::new(env!("CARGO_BIN_EXE_fide")).with_file_name("fided");
+    let has_server = std::process::Command::new("redis-server").arg("--version").output().is_ok();
+    let Some(module) = module().filter(|_| has_server && fided.exists()) else {
+        eprintln!("skipped: redis-server, fided or the module is missing (cargo build -p fide-agent -p fide-redis)");
+        return;
+    };
+    let module = module.to_str().unwrap();
+    let shown =
+        ok(fide(Path::new("/nonexistent"), &["lab", "redis", "--kills", "1", "--every", "1", "--json", "--module", module]));
+    let events: Vec<serde_json::Value> = shown.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let named: Vec<&str> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
+    assert_eq!(named, ["killed", "back", "end"], "{shown}");
+    let (killed, end) = (&events[0], &events[2]);
+    assert!(killed["same"] == true && killed["host"] == "h1" && killed["leads"] != "h1", "{killed}");
+    assert!(killed["pause_us"].as_u64().is_some_and(|us| us > 0) && killed["answered"].as_u64() > Some(100), "{killed}");
+    assert!(end["lost"] == 0 && end["wrong"] == 0 && end["differed"] == 0, "{end}");
+
+    // Ctrl-C is how it usually ends.
+    let mut child = command(Path::new("/nonexistent"), &["lab", "redis", "--json", "--module", module]);
+    let mut child = child.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+    lines.next().unwrap().unwrap();
+    // SAFETY: our own child, not yet waited for.
+    unsafe { libc::kill(child.id().cast_signed(), libc::SIGINT) };
+    assert!(child.wait().unwrap().success());
+    let servers =
+        std::process::Command::new("pgrep").args(["-f", &format!("redis-server.*loadmodule {module}")]).output().unwrap();
+    assert_eq!(out(&servers), "", "a server still runs");
+}

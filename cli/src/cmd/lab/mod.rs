@@ -44,6 +44,8 @@ pub enum LabCommand {
     List,
     /// Run a command on a host; its exit code is that of the command
     Exec(ExecArgs),
+    /// See Redis servers of a group lose nothing: the leading one is killed again and again under a client's writes
+    Redis(fide_bench::lab_redis::Args),
     /// Cut a cable
     Cut(CutArgs),
     /// Mend cables: one, those of a host, or all
@@ -151,6 +153,7 @@ pub fn run(context: &Context, args: LabArgs) -> Result<ExitCode, Failure> {
         LabCommand::Status { lab } => status(context, lab.or(name)),
         LabCommand::List => list(context),
         LabCommand::Exec(exec) => self::exec(name, &exec),
+        LabCommand::Redis(args) => redis(context, name, &args),
         LabCommand::Cut(cut) => self::cut(context, name, &cut),
         LabCommand::Heal { host, net } => heal(context, name, host.as_deref(), net),
     }
@@ -313,6 +316,17 @@ fn exec(name: Option<String>, args: &ExecArgs) -> Result<ExitCode, Failure> {
     let program = program.to_string_lossy();
     Err(Failure::new(kind, format!("cannot run {program} on h{host}: {error}"))
         .hint(format!("the command is looked for in this shell's PATH: which {program}")))
+}
+
+/// Its lab is its own, and goes with it.
+fn redis(context: &Context, name: Option<String>, args: &fide_bench::lab_redis::Args) -> Result<ExitCode, Failure> {
+    use super::bench::{done, ui};
+    if name.is_some() {
+        let refused = Failure::new(Kind::Usage, "fide lab redis makes a lab of its own, and takes no --name");
+        return Err(refused.hint("servers in a lab that stays: docs/redis.md, by fide lab exec"));
+    }
+    let ui = ui(context)?;
+    done(ui.or_interrupted(fide_bench::lab_redis::run(args, &ui)))
 }
 
 fn cut(context: &Context, name: Option<String>, args: &CutArgs) -> Result<ExitCode, Failure> {
