@@ -451,7 +451,7 @@ fn faults_promote_nobody_who_should_not_be_and_never_two_take_writes() {
     let Some(pins) = crate::fence::Pins::new().map(std::rc::Rc::new) else { return };
     // They outlive the agents, which are started again.
     let kept = pins.clone();
-    let lines = move |host: u16| kept.config(host, "mode = \"acknowledged\"\ntimeout = \"2s\"\n");
+    let lines = move |host: u16| kept.config(host, "mode = \"acknowledged\"\ntimeout = \"5s\"\n");
     let Some(of) = Managed::up(3, "", |_| Setup::hosts(4).extra(lines).alone()) else { return };
     let of = std::cell::RefCell::new(of);
     until("fences are promised", || {
