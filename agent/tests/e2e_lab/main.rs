@@ -12,6 +12,7 @@ mod files;
 mod freshness;
 mod gaps;
 mod groups;
+mod linearizable;
 mod lines;
 mod load;
 mod memberlist;

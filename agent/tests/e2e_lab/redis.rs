@@ -1,7 +1,7 @@
 //! Real Redis servers with the module of api/redis: a reply means that the group has decided, also while servers and agents are killed.
 
 use crate::common::{Process, Setup, World, until, wait_for};
-use fide_lab::Cut;
+use fide_lab::{Cut, Lab};
 use fide_wire::control::{GroupOrder, Reply, Request};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 const PORT: u16 = 6379;
 
-fn available() -> bool {
+pub(super) fn available() -> bool {
     let there = Command::new("redis-server").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
     if !there {
         println!("SKIPPED: there is no redis-server: apt-get install redis-server");
@@ -20,23 +20,27 @@ fn available() -> bool {
 }
 
 /// A connection that says what it is told and reads whole replies.
-struct Client(BufReader<TcpStream>);
+pub(super) struct Client(BufReader<TcpStream>);
 
 impl Client {
     fn open(w: &World, host: u16) -> Option<Self> {
-        let stream = w.lab.in_host(host, || TcpStream::connect(("127.0.0.1", PORT))).unwrap().ok()?;
+        Self::open_in(&w.lab, host)
+    }
+
+    pub(super) fn open_in(lab: &Lab, host: u16) -> Option<Self> {
+        let stream = lab.in_host(host, || TcpStream::connect(("127.0.0.1", PORT))).unwrap().ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         stream.set_nodelay(true).unwrap();
         Some(Self(BufReader::new(stream)))
     }
 
-    fn say(&mut self, words: &[&str]) -> std::io::Result<()> {
+    pub(super) fn say(&mut self, words: &[&str]) -> std::io::Result<()> {
         let mut bytes = format!("*{}\r\n", words.len());
         words.iter().for_each(|word| bytes.push_str(&format!("${}\r\n{word}\r\n", word.len())));
         self.0.get_mut().write_all(bytes.as_bytes())
     }
 
-    fn hear(&mut self) -> std::io::Result<String> {
+    pub(super) fn hear(&mut self) -> std::io::Result<String> {
         let mut line = String::new();
         if self.0.read_line(&mut line)? == 0 {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
@@ -62,13 +66,13 @@ impl Client {
         }
     }
 
-    fn ask(&mut self, words: &str) -> std::io::Result<String> {
+    pub(super) fn ask(&mut self, words: &str) -> std::io::Result<String> {
         self.say(&words.split(' ').collect::<Vec<_>>())?;
         self.hear()
     }
 }
 
-fn ask(w: &World, host: u16, words: &str) -> String {
+pub(super) fn ask(w: &World, host: u16, words: &str) -> String {
     let Some(mut client) = Client::open(w, host) else { return String::new() };
     client.ask(words).unwrap_or_else(|e| {
         assert!(e.kind() != std::io::ErrorKind::WouldBlock, "h{host} neither answers {words} nor hangs up");
@@ -76,7 +80,15 @@ fn ask(w: &World, host: u16, words: &str) -> String {
     })
 }
 
-fn server(w: &World, host: u16, more: &[&str]) -> Process {
+pub(super) fn server(w: &World, host: u16, more: &[&str]) -> Process {
+    start(w, host, more, &[])
+}
+
+fn server_with(w: &World, host: u16, of_the_module: &[&str]) -> Process {
+    start(w, host, &[], of_the_module)
+}
+
+fn start(w: &World, host: u16, more: &[&str], of_the_module: &[&str]) -> Process {
     let dir = w.lab.host_dir(host).join("redis");
     fs::create_dir_all(&dir).unwrap();
     let log = fs::OpenOptions::new().create(true).append(true).open(dir.join("log")).unwrap();
@@ -90,19 +102,19 @@ fn server(w: &World, host: u16, more: &[&str]) -> Process {
         .arg(module)
         .args(["group", "orders", "socket"])
         .arg(w.socket(host));
-    command.args(["address", &format!("{}:{PORT}", w.lab.ipv4(host, 0))]);
+    command.args(["address", &format!("{}:{PORT}", w.lab.ipv4(host, 0))]).args(of_the_module);
     command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
     Process::spawn(command)
 }
 
-struct Servers {
-    w: World,
-    servers: Vec<Option<Process>>,
+pub(super) struct Servers {
+    pub(super) w: World,
+    pub(super) servers: Vec<Option<Process>>,
 }
 
 impl Servers {
     /// A server on each host of a group; the first one leads.
-    fn up(hosts: u16, engine: &str) -> Option<Self> {
+    pub(super) fn up(hosts: u16, engine: &str) -> Option<Self> {
         Self::up_with(hosts, engine, &[])
     }
 
@@ -124,24 +136,24 @@ impl Servers {
         Some(of)
     }
 
-    fn status(&self, host: u16) -> String {
+    pub(super) fn status(&self, host: u16) -> String {
         ask(&self.w, host, "FIDE STATUS")
     }
 
-    fn is_ready(&self, host: u16) {
+    pub(super) fn is_ready(&self, host: u16) {
         until("the server has all that is decided", || self.status(host).contains("in-sync :1"));
     }
 
-    fn leader(&self) -> Option<u16> {
+    pub(super) fn leader(&self) -> Option<u16> {
         (1..=self.servers.len() as u16).find(|host| self.status(*host).contains("this server leads"))
     }
 
-    fn kill(&mut self, host: u16) {
+    pub(super) fn kill(&mut self, host: u16) {
         self.servers[usize::from(host) - 1].take().unwrap().kill();
     }
 
     /// All servers that run hold the same data.
-    fn agree(&self) -> String {
+    pub(super) fn agree(&self) -> String {
         wait_for("all hold the same", || {
             let digests: Vec<String> = (1..=self.servers.len() as u16)
                 .filter(|host| self.servers[usize::from(*host) - 1].is_some())
@@ -525,4 +537,50 @@ fn a_stopped_leader_that_wakes_up_answers_nothing_that_is_not_decided() {
     of.is_ready(1);
     assert_eq!(ask(&of.w, 2, "GET key"), "2");
     of.agree();
+}
+
+/// What somebody's disk holds does not go for an empty server's data unless that is said.
+#[test]
+fn data_that_are_not_the_groups_are_dropped_only_on_an_operators_word() {
+    let Some(mut of) = Servers::up(2, "huc") else { return };
+    of.kill(2);
+    // A server without the module has written them.
+    let dir = of.w.lab.host_dir(2).join("redis");
+    let _ = fs::remove_file(dir.join("fide-orders.generation"));
+    let mut alone = of.w.lab.command(2, "redis-server").unwrap();
+    alone.current_dir(&dir).args(["--port", "6379", "--save", ""]).stdin(Stdio::null()).stdout(Stdio::null());
+    let alone = Process::spawn(alone);
+    until("it takes writes", || ask(&of.w, 2, "SET precious 1") == "+OK");
+    assert_eq!(ask(&of.w, 2, "SAVE"), "+OK");
+    drop(alone);
+    assert_eq!(ask(&of.w, 1, "SET key value"), "+OK");
+    of.servers[1] = Some(server(&of.w, 2, &[]));
+    until("it says what it waits for", || ask(&of.w, 2, "GET precious").contains("FIDE FOLLOW FORCE"));
+    assert!(ask(&of.w, 2, "INFO keyspace").contains("keys=1"), "they are there still");
+    assert_eq!(ask(&of.w, 2, "FIDE FOLLOW FORCE"), "+OK");
+    of.is_ready(2);
+    of.agree();
+    // Behind a restart they are the group's.
+    assert_eq!(ask(&of.w, 2, "SAVE"), "+OK");
+    of.kill(2);
+    of.servers[1] = Some(server(&of.w, 2, &[]));
+    of.is_ready(2);
+    of.agree();
+}
+
+#[test]
+fn writes_are_refused_while_too_few_members_live() {
+    let Some(mut of) = Servers::up(2, "huc") else { return };
+    of.kill(1);
+    wait_for("h2 leads", || of.leader().filter(|host| *host == 2));
+    of.servers[0] = Some(server_with(&of.w, 1, &["min-members", "2"]));
+    of.is_ready(1);
+    assert_eq!(ask(&of.w, 2, "FIDE STEPDOWN"), "+OK");
+    until("h1 leads", || ask(&of.w, 1, "SET key 1") == "+OK");
+    of.w.kill_agent(2);
+    until("it refuses writes", || ask(&of.w, 1, "SET key 2").contains("min-members is 2"));
+    assert_eq!(ask(&of.w, 1, "GET key").len(), 1, "reads go on");
+    assert!(ask(&of.w, 1, "EVAL return 0").starts_with("-NOREPLICAS"), "a script may write");
+    of.w.start(2);
+    until("it takes writes again", || ask(&of.w, 1, "SET key 3") == "+OK");
 }

@@ -48,6 +48,10 @@ pub struct Settings {
     pub own: String,
     /// Its port.
     pub port: u16,
+    /// Writes are refused while fewer members of the group live.
+    pub min_members: u64,
+    /// Where this server keeps of which group its data are.
+    pub lineage: PathBuf,
     /// For replication.
     pub account: Account,
 }
@@ -215,6 +219,17 @@ fn text(e: impl std::fmt::Display) -> String {
     e.to_string()
 }
 
+/// Which group of this name it is.
+fn generation(settings: &Settings) -> Result<u64, String> {
+    use fide_client::wire::control::{GroupOrder, Reply, Request};
+    let connection = fide_client::Connection::open(settings.socket.as_deref()).map_err(text)?;
+    match connection.request(&Request::Group { order: GroupOrder::Status }).map_err(text)?.reply {
+        Reply::Groups { groups } => groups.iter().find(|group| group.name == settings.group).map(|group| group.generation),
+        _ => None,
+    }
+    .ok_or_else(|| format!("the agent does not know the group {}", settings.group))
+}
+
 impl Worker {
     fn new(settings: Settings, shared: Arc<Shared>) -> Result<Self, String> {
         let fide = Client::open(settings.socket.as_deref()).map_err(text)?;
@@ -223,6 +238,8 @@ impl Worker {
         }
         let options = Options { path: settings.socket.clone(), ..Options::default() };
         let group = Group::open_with(&settings.group, options).map_err(text)?;
+        let generation = generation(&settings)?;
+        shared.generation.store(generation, Ordering::Relaxed);
         let listener = TcpListener::bind("127.0.0.1:0").map_err(text)?;
         listener.set_nonblocking(true).map_err(text)?;
         let host = fide.agent().node.clone();
@@ -411,6 +428,8 @@ impl Worker {
             }
             ToGroup::StepDown(turn) => self.steps_down = Some((self.course.term, *turn)),
             ToGroup::Force => self.forced = Some(0),
+            ToGroup::Follow if !self.is_own() => self.follow(),
+            ToGroup::Follow => {}
         }
         Ok(())
     }
@@ -526,7 +545,10 @@ impl Worker {
                 self.follow();
                 self.unmonitored = true;
             }
-            Event::Members(members) => self.members = members,
+            Event::Members(members) => {
+                self.shared.members.store(members.len() as u64, Ordering::Relaxed);
+                self.members = members;
+            }
             Event::Refused { why, .. } => return Err(why),
             Event::Standing(_) => {}
         }

@@ -13,6 +13,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -29,12 +30,15 @@ const CHECK: Duration = Duration::from_secs(1);
 static COMMANDS: OnceLock<HashMap<Vec<u8>, bool>> = OnceLock::new();
 static SHARED: OnceLock<Arc<Shared>> = OnceLock::new();
 static GROUP: Place = Place::new(None);
+static SETTINGS: OnceLock<Settings> = OnceLock::new();
 
 struct Server {
     role: Role,
     /// The group's socket, while this server leads.
     group: Option<OwnedFd>,
     take_over: Option<u64>,
+    /// The server's data are the group's, or an operator gives them up.
+    may_be_replaced: bool,
     /// Something waits until the server has loaded its data.
     is_loading: bool,
     checked: Instant,
@@ -76,11 +80,11 @@ fn setting(api: Api, name: &str) -> String {
 }
 
 fn settings(api: Api, arguments: &[String]) -> Result<Settings, String> {
-    const USAGE: &str = "loadmodule fide.so group NAME [address HOST:PORT] [name PROCESS] [socket PATH]";
+    const USAGE: &str = "loadmodule fide.so group NAME [address HOST:PORT] [name PROCESS] [socket PATH] [min-members N]";
     let mut given: HashMap<&str, &str> = HashMap::new();
     for pair in arguments.chunks(2) {
         let [key, value] = pair else { return Err(format!("{} has no value: {USAGE}", pair[0])) };
-        if !["group", "address", "name", "socket"].contains(&key.as_str()) {
+        if !["group", "address", "name", "socket", "min-members"].contains(&key.as_str()) {
             return Err(format!("no setting {key}: {USAGE}"));
         }
         given.insert(key, value);
@@ -100,6 +104,8 @@ fn settings(api: Api, arguments: &[String]) -> Result<Settings, String> {
         Some(_) if bind.split_whitespace().any(any) => "127.0.0.1",
         Some(first) => first.trim_start_matches('-'),
     };
+    let min_members = given.get("min-members").map_or(Ok(0), |text| text.parse());
+    let min_members = min_members.map_err(|_| format!("min-members {} is no number: {USAGE}", given["min-members"]))?;
     let announced = setting(api, "replica-announce-ip");
     let address = given.get("address").map(|text| (*text).to_owned());
     Ok(Settings {
@@ -108,6 +114,8 @@ fn settings(api: Api, arguments: &[String]) -> Result<Settings, String> {
         address: address.or_else(|| (!announced.is_empty()).then(|| format!("{announced}:{port}"))),
         own: format!("{own}:{port}"),
         port,
+        min_members,
+        lineage: PathBuf::from(setting(api, "dir")).join(format!("fide-{group}.generation")),
         account: Account { user: setting(api, "masteruser"), password: setting(api, "masterauth") },
         group,
     })
@@ -143,7 +151,8 @@ pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
     api.command("fide.refuse", on_refuse, "allow-stale");
     api.command("fide", on_fide, "allow-stale admin");
     let role = Role::Waits(format!("this server is not part of group {} yet", settings.group));
-    let server = Server { role, group: None, take_over: None, is_loading: false, checked: Instant::now() };
+    let server =
+        Server { role, group: None, take_over: None, may_be_replaced: false, is_loading: false, checked: Instant::now() };
     let main = Main {
         server: RefCell::new(server),
         api: api.detached(),
@@ -158,6 +167,7 @@ pub fn load(api: Api, arguments: Vec<String>) -> Result<(), String> {
     api.on_event(ServerEvent::LOOP, on_loop);
     api.on_info(on_info);
     let shared = shared.clone();
+    let settings = SETTINGS.get_or_init(|| settings).clone();
     let thread = std::thread::Builder::new().name("fide-group".into());
     thread.spawn(move || group::run(&settings, &shared, &GROUP)).map_err(|e| format!("no thread: {e}"))?;
     Ok(())
@@ -177,11 +187,26 @@ unsafe extern "C" fn on_filter(ctx: *mut FilterCtx) {
             room.make_ascii_lowercase();
             let known = COMMANDS.get().and_then(|commands| commands.get(&*room));
             known.is_some_and(|is_read| *is_read || !main.is_replica.get())
-        };
+        }
+        || main.leads.get() && lacks_members() && is_write(name);
     if is_refused {
         // SAFETY: the text is kept once more for each command.
         unsafe { api::redirect(ctx, main.refusal) };
     }
+}
+
+/// Fewer members of the group live than writes shall be decided by.
+fn lacks_members() -> bool {
+    SETTINGS.get().is_some_and(|settings| settings.min_members > shared().members.load(Ordering::Relaxed))
+}
+
+/// Whether a command may write, as far as its name says.
+fn is_write(name: &[u8]) -> bool {
+    let lower = name.to_ascii_lowercase();
+    let is_script = ["eval", "evalsha", "fcall"].iter().any(|script| lower == script.as_bytes());
+    is_script
+        || !["watch", "multi"].iter().any(|of| lower == of.as_bytes())
+            && COMMANDS.get().and_then(|all| all.get(&lower)) == Some(&false)
 }
 
 unsafe extern "C" fn on_refuse(ctx: *mut Ctx, argv: *mut *mut Text, argc: c_int) -> c_int {
@@ -194,6 +219,11 @@ unsafe extern "C" fn on_refuse(ctx: *mut Ctx, argv: *mut *mut Text, argc: c_int)
     with(|s| match &s.role {
         Role::Follows(leader) => api.error(&format!("READONLY fide: {leader} leads")),
         Role::Waits(why) => api.error(&format!("NOREPLICAS fide: {why}")),
+        Role::Leads if lacks_members() => api.error(&format!(
+            "NOREPLICAS fide: {} members of the group live, and min-members is {}",
+            shared().members.load(Ordering::Relaxed),
+            SETTINGS.get().map_or(0, |settings| settings.min_members)
+        )),
         // Its transaction began before.
         Role::Leads => api.error("TRYAGAIN fide: this server leads now"),
     })
@@ -238,6 +268,15 @@ unsafe extern "C" fn on_told(_fd: c_int, _data: *mut c_void, _mask: c_int) {
     }
     while let Some(told) = shared().to_server.pop() {
         match told {
+            ToServer::Follow { leader, .. } if !may_be_replaced() => {
+                let why = format!(
+                    "this server has data that are not the group's, and {leader} leads: FIDE FOLLOW FORCE drops them, FIDE LEAD FORCE makes the others take them"
+                );
+                if with(|s| s.role != Role::Waits(why.clone())) {
+                    main().api.log(c"warning", &why);
+                    be(Role::Waits(why), None);
+                }
+            }
             ToServer::Follow { port, leader } => {
                 be(Role::Follows(leader), None);
                 // Redis itself refuses clients' writes then.
@@ -255,10 +294,39 @@ unsafe extern "C" fn on_told(_fd: c_int, _data: *mut c_void, _mask: c_int) {
             ToServer::Lead(fd) => {
                 main().api.log(c"notice", &format!("group: {}", in_words(&Role::Leads)));
                 be(Role::Leads, None);
+                keep_lineage();
                 main().api.on_readable(fd.as_raw_fd(), on_group);
                 with(|s| s.group = Some(fd));
             }
         }
+    }
+}
+
+/// Whether this server's data may go for the leader's: it has none, or they are of this group, or an operator has said so.
+fn may_be_replaced() -> bool {
+    if with(|s| s.may_be_replaced) {
+        return true;
+    }
+    let kept = SETTINGS.get().and_then(|settings| std::fs::read_to_string(&settings.lineage).ok());
+    let is_own = kept.and_then(|text| text.trim().parse().ok()) == Some(shared().generation.load(Ordering::Relaxed));
+    let has_data = main().api.call("INFO", &["keyspace"]).tree().text().contains("keys=");
+    if is_own || !has_data {
+        keep_lineage();
+    }
+    is_own || !has_data
+}
+
+/// From now on this server's data are those of the group as it is now, also when it starts again.
+fn keep_lineage() {
+    if with(|s| std::mem::replace(&mut s.may_be_replaced, true)) {
+        return;
+    }
+    let Some(settings) = SETTINGS.get() else { return };
+    let generation = shared().generation.load(Ordering::Relaxed);
+    if let Err(e) = std::fs::write(&settings.lineage, format!("{generation}\n")) {
+        let what =
+            format!("cannot write {}: {e}: behind a restart this server asks before it follows", settings.lineage.display());
+        main().api.log(c"warning", &what);
     }
 }
 
@@ -365,6 +433,13 @@ unsafe extern "C" fn on_fide(ctx: *mut Ctx, argv: *mut *mut Text, argc: c_int) -
             shared().to_group.push(ToGroup::Force);
             api.status("OK")
         }
-        _ => api.error("ERR FIDE STATUS | STEPDOWN (another server shall lead) | LEAD FORCE (this one, with the data it has)"),
+        ["follow", "force"] => {
+            keep_lineage();
+            shared().to_group.push(ToGroup::Follow);
+            api.status("OK")
+        }
+        _ => api.error(
+            "ERR FIDE STATUS | STEPDOWN (another server shall lead) | LEAD FORCE (this one, with the data it has) | FOLLOW FORCE (this one, without them)",
+        ),
     }
 }

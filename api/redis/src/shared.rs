@@ -82,6 +82,8 @@ pub enum ToGroup {
     StepDown(u64),
     /// An operator: this server shall lead, whatever its data are.
     Force,
+    /// An operator: this server shall follow, whatever its data are.
+    Follow,
 }
 
 /// A queue with a bell.
@@ -120,6 +122,10 @@ pub struct Shared {
     pub gate: Gate,
     /// Where the server's stream was when it began to be caught.
     pub origin: AtomicU64,
+    /// Tells groups of this name apart; 0: not known yet.
+    pub generation: AtomicU64,
+    /// Members of the group that live.
+    pub members: AtomicU64,
     /// For INFO.
     pub seen: Mutex<Seen>,
 }
@@ -150,6 +156,8 @@ impl Shared {
             to_group: Queue::new()?,
             gate: Gate::default(),
             origin: AtomicU64::new(0),
+            generation: AtomicU64::new(0),
+            members: AtomicU64::new(0),
             seen: Mutex::default(),
         })
     }

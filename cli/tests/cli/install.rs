@@ -21,7 +21,9 @@ impl Place {
             }
         }
         let beside = |name: &str| Path::new(env!("CARGO_BIN_EXE_fide")).with_file_name(name);
-        for (program, package) in [("fided", "fide-agent"), ("fide-failover", "fide-failover"), ("fide-zookeeper", "fide-zookeeper")] {
+        for (program, package) in
+            [("fided", "fide-agent"), ("fide-failover", "fide-failover"), ("fide-zookeeper", "fide-zookeeper")]
+        {
             if !beside(program).exists() {
                 println!("SKIPPED installing: {} is not built (cargo build -p {package})", beside(program).display());
                 return None;
