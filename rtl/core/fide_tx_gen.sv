@@ -43,7 +43,9 @@ module fide_tx_gen
 );
 
   localparam int unsigned RankW = fide_lowi_pkg::RankW;
-  localparam int unsigned WordW = 512 + 64 + 1 + 1 + RankW + 1;
+  // A round that was stopped may still wait when the next one is written: its words do not count as that one's.
+  localparam int unsigned SeqW = 4;
+  localparam int unsigned WordW = 512 + 64 + 1 + 1 + SeqW + RankW + 1;
 
   if (FifoDepth < 2 * (MaxBeats + 1) - 2) begin : gen_bad_depth
     $fatal(1, "fide_tx_gen: the FIFO of a path holds a whole frame");
@@ -59,12 +61,14 @@ module fide_tx_gen
   fide_lowi_pkg::speak_t speak_q;
   logic pending_q;
   logic [BeatW-1:0] beat_q, beats;
-  logic [fide_lowi_pkg::LenW-1:0] len;
+  logic [fide_lowi_pkg::LenW-1:0] next_len, len;   // of the round that begins, and of the one that is written
+  logic has_batch_q;
+  logic [SeqW-1:0] seq_q;
   logic [47:0] number_q;
   logic [63:0] retry_at_q, sent_at;
   logic retry_due;
 
-  assign len   = speak_q.has_batch ? req_len_i : fide_lowi_pkg::LenW'(fide_wire_pkg::ROUND_HEAD_LEN);
+  assign next_len = speak_q.has_batch ? req_len_i : fide_lowi_pkg::LenW'(fide_wire_pkg::ROUND_HEAD_LEN);
   assign beats = BeatW'((len + 11'd63) >> 6);
 
   function automatic logic [63:0] swap64(input logic [63:0] value);
@@ -101,11 +105,11 @@ module fide_tx_gen
     head[8*fide_wire_pkg::ENGINE_AT +: 8] = fide_wire_pkg::ENGINE_LOWI;
     head[8*fide_wire_pkg::TYPE_AT +: 8] = (what_q == Round) ? fide_wire_pkg::LOWI_ROUND :
                                           (what_q == Exit) ? fide_wire_pkg::LOWI_EXIT : fide_wire_pkg::LOWI_READY;
-    body = speak_q.has_batch ? req_data_i : '0;
+    body = has_batch_q ? req_data_i : '0;
     if (beat_q == '0) begin
       body[0 +: 64] = swap64(speak_q.round);
       body[64 +: 64] = swap64(speak_q.inst);
-      body[128 +: 32] = {16'd0, 7'd0, speak_q.has_batch, 8'd0};
+      body[128 +: 32] = {16'd0, 7'd0, has_batch_q, 8'd0};
       body[160 +: 32] = swap32(32'(len) - 32'(fide_wire_pkg::ROUND_HEAD_LEN));
     end
     push_first = state_q == StHead;
@@ -125,7 +129,7 @@ module fide_tx_gen
   assign writes     = state_q == StHead || state_q == StBody;
   assign push       = writes && &(tag_ready | ~paths_i[Paths-1:0]);
   assign req_beat_o = (state_q == StBody) ? (push ? beat_q + 1'b1 : beat_q) : '0;
-  assign req_pop_o  = state_q == StBody && push && push_last && speak_q.has_batch;
+  assign req_pop_o  = state_q == StBody && push && push_last && has_batch_q && !spoilt_q && !clear_i;
   assign retry_due  = time_i >= retry_at_q;
 
   logic can_start;
@@ -140,6 +144,7 @@ module fide_tx_gen
       if (!rst_ni) begin
         state_q <= StIdle;
         number_q <= 48'd1;
+        seq_q <= '0;
         spoilt_q <= 1'b0;
       end else begin
         // What was begun is ended, without its bytes: nobody may take it.
@@ -162,6 +167,9 @@ module fide_tx_gen
           if (pending_q && can_start) begin
             state_q <= StHead;
             what_q <= Round;
+            len <= next_len;
+            has_batch_q <= speak_q.has_batch;
+            seq_q <= seq_q + 1'b1;
             pending_q <= speak_valid_i;
             waits_q <= paths_i[Paths-1:0];
           end else if (!pending_q && !speak_valid_i && can_start && retry_due && (send_exit_i || send_ready_i)) begin
@@ -200,18 +208,19 @@ module fide_tx_gen
     logic [WordW-1:0] out;
     logic [$clog2(FifoDepth):0] level;
     logic out_round, first_q, has_tag;
+    logic [SeqW-1:0] out_seq;
     logic [63:0] tag;
     assign room[i] = level <= ($clog2(FifoDepth) + 1)'(FifoDepth - MaxBeats - 1);
     fide_fifo #(.Width(WordW), .Depth(FifoDepth)) u_fifo (
       .clk_i, .rst_ni, .clear_i(1'b0),
       .push_i(push && paths_i[i]),
-      .data_i({what_q == Ready, ready_to_i, what_q == Round, push_last, push_keep, push_data[i]}),
+      .data_i({what_q == Ready, ready_to_i, seq_q, what_q == Round && !spoilt_q && !clear_i, push_last, push_keep, push_data[i]}),
       .full_o(full[i]),
       .valid_o(waits[i]), .data_o(out), .pop_i(m_axis_tvalid_o[i] && m_axis_tready_i[i]), .level_o(level)
     );
     assign m_axis_tvalid_o[i] = waits[i] && has_tag;
-    assign {m_axis_tuser_o[i], out_round, m_axis_tlast_o[i], m_axis_tkeep_o[i]} = out[WordW-1:512];
-    assign took_last[i] = m_axis_tvalid_o[i] && m_axis_tready_i[i] && m_axis_tlast_o[i] && out_round;
+    assign {m_axis_tuser_o[i], out_seq, out_round, m_axis_tlast_o[i], m_axis_tkeep_o[i]} = out[WordW-1:512];
+    assign took_last[i] = m_axis_tvalid_o[i] && m_axis_tready_i[i] && m_axis_tlast_o[i] && out_round && out_seq == seq_q;
     always_ff @(posedge clk_i) begin
       if (!rst_ni) first_q <= 1'b1;
       else if (m_axis_tvalid_o[i] && m_axis_tready_i[i]) first_q <= m_axis_tlast_o[i];
