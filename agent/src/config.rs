@@ -11,6 +11,8 @@ mod hook_filter;
 use crate::access::{AccessConfig, Who};
 use crate::answerers::ANSWERERS;
 use crate::files::{self, Purpose};
+use crate::group_plan::GroupPlan;
+use fide_proto::consensus::policy::Policy;
 use fide_proto::fence::Paths as FencePaths;
 use fide_wire::control::{DEFAULT_SOCKET, Selector};
 use fide_wire::mac::{Key, Keyring};
@@ -75,6 +77,8 @@ pub struct Config {
     pub fence: FenceConfig,
     /// Gates of applications with heartbeats of their own.
     pub gates: Vec<GateConfig>,
+    /// Groups that this host begins or joins by itself.
+    pub groups: Vec<GroupPlan>,
     /// Processes of this host to watch from the start.
     pub watches: Vec<Watch>,
     /// Where the keys are, if packets are to be authenticated.
@@ -730,6 +734,8 @@ struct File {
     #[serde(default)]
     gate: Vec<Spanned<FileGate>>,
     #[serde(default)]
+    group: Vec<Spanned<FileGroup>>,
+    #[serde(default)]
     watch: Vec<Spanned<FileWatch>>,
     keys: Option<Spanned<FileKeys>>,
     #[serde(default)]
@@ -816,6 +822,15 @@ struct FileGate {
     users: Who,
     #[serde(default)]
     connections: Connections,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileGroup {
+    name: String,
+    hosts: Vec<String>,
+    engine: Option<String>,
+    policy: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -1020,7 +1035,9 @@ impl Config {
 
         let fence = fence(text, file.fence, heartbeat_ns)?;
         let fences = fence.mode.is_some() && !fence.cgroups.is_empty();
+        let groups = groups(text, file.group, &node, fence.mode.is_some())?;
         Ok(Self {
+            groups,
             cluster,
             cluster_id,
             node,
@@ -1148,6 +1165,14 @@ impl Config {
                 doubts.push(format!("watch `{}`: this host has no user `{user}`, so no process is found for it", watch.name));
             }
         }
+        for group in self.groups.iter().filter(|group| !group.hosts.contains(&self.node)) {
+            doubts.push(format!(
+                "group `{}`: this host ({}) is not one of its hosts ({}), so it does not take part",
+                group.name,
+                self.node,
+                group.hosts.join(", ")
+            ));
+        }
         doubts.extend(self.fence_doubts());
         doubts.extend(self.hooks.iter().filter_map(|hook| hook_filter::doubt(hook, self.fence.mode.is_some())));
         doubts
@@ -1198,6 +1223,7 @@ impl Config {
     pub fn take_live(&mut self, new: &Config) {
         self.contract = new.contract;
         self.watches.clone_from(&new.watches);
+        self.groups.clone_from(&new.groups);
         self.keys.clone_from(&new.keys);
         self.keyring = new.keyring;
         self.socket.mode = new.socket.mode;
@@ -1460,6 +1486,33 @@ fn gates(text: &str, file: Vec<Spanned<FileGate>>) -> Result<Vec<GateConfig>, Co
     Ok(gates)
 }
 
+fn groups(text: &str, file: Vec<Spanned<FileGroup>>, node: &str, has_fence: bool) -> Result<Vec<GroupPlan>, ConfigError> {
+    let mut groups: Vec<GroupPlan> = Vec::new();
+    for spanned in file {
+        let at = spanned.span().start;
+        let FileGroup { name, hosts, engine, policy } = spanned.into_inner();
+        let bad = |what: String| Err(ConfigError::at(text, at, what));
+        let (engine, policy) = (engine.as_deref().unwrap_or("huc"), policy.as_deref().unwrap_or("trust-contract"));
+        let group = match GroupPlan::new(&name, hosts, engine, policy) {
+            Ok(group) => group,
+            Err(what) => return bad(what),
+        };
+        if groups.iter().any(|other| other.name == name) {
+            return bad(format!("group `{name}`: a second group of this name"));
+        }
+        if groups.len() >= fide_proto::services::groups::GROUPS_MAX {
+            return bad(format!("group `{name}`: a host has at most {} groups", fide_proto::services::groups::GROUPS_MAX));
+        }
+        if group.policy == Policy::Fence && !has_fence && group.hosts.iter().any(|host| host == node) {
+            return bad(format!(
+                "group `{name}`: policy = \"fence\" rests on a fence, and this host has none: set mode in [fence], or take \"trust-contract\""
+            ));
+        }
+        groups.push(group);
+    }
+    Ok(groups)
+}
+
 fn watches(text: &str, file: Vec<Spanned<FileWatch>>) -> Result<Vec<Watch>, ConfigError> {
     let mut watches: Vec<Watch> = Vec::new();
     for spanned in file {
@@ -1661,6 +1714,8 @@ pub struct Live {
     pub history_size: bool,
     /// The hooks.
     pub hooks: bool,
+    /// Groups that this host begins or joins by itself.
+    pub groups: bool,
 }
 
 impl Live {
@@ -1676,6 +1731,7 @@ impl Live {
             (self.metrics, "metrics"),
             (self.history_size, "history.max_bytes"),
             (self.hooks, "hook"),
+            (self.groups, "group"),
         ];
         all.into_iter().filter_map(|(changed, name)| changed.then_some(name)).collect()
     }
@@ -1721,6 +1777,7 @@ pub fn diff(old: &Config, new: &Config) -> Changes {
             metrics: old.metrics != new.metrics,
             history_size: old.history.max_bytes != new.history.max_bytes,
             hooks: old.hooks != new.hooks,
+            groups: old.groups != new.groups,
         },
         needs_restart: restart.into_iter().filter(|(changed, _)| *changed).map(|(_, key)| key.to_owned()).collect(),
     }

@@ -1909,7 +1909,7 @@ impl Control {
                 }
                 plain(self.core.ask(move |core| core.order_group(order)).ok_or_else(stuck)??)
             }
-            Request::OpenGroup { name, client, behind, last_number } => {
+            Request::OpenGroup { name, client, behind, last_number, generation } => {
                 self.policy.may_group(&self.connections[i].peer)?;
                 let random = || fide_lane::random().map(|n| n.max(1));
                 let client = if client == 0 {
@@ -1917,7 +1917,8 @@ impl Control {
                 } else {
                     client
                 };
-                let fd = self.core.ask(move |core| core.open_group(&name, (client, last_number), behind)).ok_or_else(stuck)??;
+                let from = (behind, generation);
+                let fd = self.core.ask(move |core| core.open_group(&name, (client, last_number), from)).ok_or_else(stuck)??;
                 Ok(Some((Reply::GroupOpened { client }, Some(fd))))
             }
         }

@@ -139,6 +139,8 @@ pub struct Start {
     pub former: Option<Former>,
     /// The groups that this host's former agent was a member of.
     pub groups: BTreeSet<String>,
+    /// Groups that the configuration has it begin or join.
+    pub group_plans: Vec<crate::group_plan::GroupPlan>,
 }
 
 /// How the fence begins.
@@ -227,6 +229,7 @@ pub struct Core {
     /// Replicated logs, and the applications of this host that have them open.
     groups: Groups,
     sessions: Vec<groups::Session>,
+    group_plans: groups::Plans,
     sessions_ready: bool,
     session_buffer: Vec<u8>,
     session_out: Vec<u8>,
@@ -328,6 +331,7 @@ impl Core {
             confirm_fences_at: u64::MAX,
             groups: Groups::new(groups::config(start.node, start.incarnation, start.period_ns)),
             sessions: Vec::new(),
+            group_plans: groups::Plans::default(),
             sessions_ready: false,
             session_buffer: Vec::new(),
             session_out: Vec::new(),

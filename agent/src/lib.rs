@@ -15,6 +15,7 @@ pub mod fair;
 pub mod fence;
 pub mod files;
 pub mod gates;
+pub mod group_plan;
 pub mod handle;
 pub mod held_back;
 pub mod history;

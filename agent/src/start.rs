@@ -221,6 +221,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         boot: state.boot(),
         former,
         groups: state.groups(),
+        group_plans: config.groups.clone(),
         period_ns: config.heartbeat_ns,
         keys: config.keyring,
         calibration: settings::calibration(&config),

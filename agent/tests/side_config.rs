@@ -101,6 +101,39 @@ fn a_fence_is_understood_and_what_cannot_be_is_refused() {
 }
 
 #[test]
+fn groups_are_understood_and_what_cannot_be_is_refused() {
+    use fide_proto::consensus::{Kind, policy::Policy};
+    let block = |name: &str, hosts: &str, more: &str| format!("[[group]]\nname = \"{name}\"\nhosts = [{hosts}]\n{more}\n");
+    let of = |text: &str| Config::parse(&format!("node = \"a\"\n{text}"));
+    let two = of(&(block("orders", "\"b\", \"a\"", "") + &block("more", "\"a\"", "engine = \"raft\""))).unwrap();
+    assert_eq!((two.groups[0].engine, two.groups[0].policy), (Kind::Huc, Policy::TrustContract));
+    assert_eq!((two.groups[0].hosts.as_slice(), two.groups[1].engine), (&["b".to_string(), "a".into()][..], Kind::Raft));
+    // One file for all hosts: those that are not named are no error.
+    let elsewhere = of(&block("orders", "\"b\", \"c\"", "policy = \"fence\"")).unwrap();
+    assert!(elsewhere.doubts().iter().any(|doubt| doubt.contains("this host (a) is not one of its hosts (b, c)")));
+    let many: String = (0..65).map(|n| block(&format!("g{n}"), "\"a\"", "")).collect();
+    for (text, words) in [
+        (block("", "\"a\"", ""), "1 to 64 bytes"),
+        (block(&"n".repeat(65), "\"a\"", ""), "1 to 64 bytes"),
+        (block("orders", "", ""), "hosts names 1 to 64 hosts"),
+        (block("orders", "\"a\", \"b\", \"a\"", ""), "a is named twice"),
+        (block("orders", "\"a\", \"b c\"", ""), "host \"b c\""),
+        (block("orders", "\"a\"", "engine = \"quorum\""), "there are huc"),
+        (block("orders", "\"a\"", "engine = \"lowi\""), "no engine \"lowi\" here"),
+        (block("orders", "\"a\"", "policy = \"hope\""), "there are trust-contract and fence"),
+        (block("orders", "\"a\"", "policy = \"fence\""), "set mode in [fence]"),
+        (block("orders", "\"a\"", "") + &block("orders", "\"a\"", ""), "a second group of this name"),
+        (block("orders", "\"a\"", "leader = \"a\""), "unknown field `leader`"),
+        ("[[group]]\nname = \"orders\"\n".into(), "missing field `hosts`"),
+        (many, "at most 64 groups"),
+    ] {
+        let why = of(&text).unwrap_err().to_string();
+        assert!(why.contains(words) && why.contains("line "), "{words}: {why}");
+    }
+    assert_eq!(diff(&parse(""), &Config::parse(&node(&block("g", "\"a\"", ""))).unwrap()).live.names(), ["group"]);
+}
+
+#[test]
 fn a_gate_says_what_becomes_of_its_connections() {
     use fide_agent::config::Connections;
     let gate = |line: &str| format!("[[gate]]\nname = \"db\"\ncgroup = \"/sys/fs/cgroup/db\"\n{line}");
@@ -296,7 +329,7 @@ fn the_packaged_example_names_what_a_reload_takes_over() {
     said.sort_unstable();
     let all = "[[watch]]\nname = \"x\"\npid = 1\n[contract]\ndelta_max = \"1ms\"\n[detector]\nagent_timeout = \"3s\"\n[socket]\nmode = \"0600\"\n\
                [access]\nread = []\n[metrics]\nlisten = \"off\"\n[history]\nmax_bytes = \"1MiB\"\n[[hook]]\non = [\"any\"]\ncommand = [\"/x\"]\n\
-               [keys]\nsend = { id = 1, file = \"/k\" }";
+               [[group]]\nname = \"g\"\nhosts = [\"a\"]\n[keys]\nsend = { id = 1, file = \"/k\" }";
     let changes = diff(&parse(""), &parse(all));
     let mut live = changes.live.names();
     live.sort_unstable();

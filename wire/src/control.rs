@@ -214,6 +214,9 @@ pub enum Request {
         /// The number before its next proposal, or before the first one that it proposes again.
         #[serde(default)]
         last_number: u64,
+        /// Which group of that name it goes on in; 0: any.
+        #[serde(default)]
+        generation: u64,
     },
 }
 
@@ -266,9 +269,12 @@ pub struct GroupStatus {
     pub policy: String,
     /// How far it is here.
     pub stage: crate::session::Stage,
-    /// Why it has not begun; empty otherwise.
+    /// Why it has not begun, or does not come to run; empty otherwise.
     #[serde(default)]
     pub why: String,
+    /// It was begun anew after all members of the one before had ended: what was decided there is gone.
+    #[serde(default)]
+    pub anew: bool,
     /// This host's member.
     #[serde(default)]
     pub me: Option<u16>,

@@ -2,18 +2,22 @@
 //! ([`crate::control::Request::OpenGroup`]): one message a datagram, at most [`MESSAGE_MAX`] bytes, numbers little-endian.
 //!
 //! ```text
-//! to the agent    propose   u8 1  u8[7]                 u64 number                       bytes
+//! to the agent    propose   u8 1  u8[3]     u32 skipped u64 number                       bytes
 //!                 snapshot  u8 2  u8[7]                 u64 index  u64 total  u64 at     bytes
+//!                 ask       u8 3  u8[7]                 u64 client u64 number
 //! to the client   entry     u8 1  u8[5]     u16 member  u64 index  u64 client u64 number bytes
 //!                 refused   u8 2  u8 why    u8[6]       u64 number                       text
 //!                 standing  u8 3  u8 stage  u16 me  u16 leader  u8[2]  u32 leader's node  u32 zero
 //!                           u64 generation  u64 index   u64 last number of this client
 //!                 snapshot  u8 4  u8[7]                 u64 index  u64 total  u64 at     bytes
 //!                 members   u8 5  u8[7]                 u16 member, as often as there are any
+//!                 fate      u8 6  u8 fate   u8[6]       u64 client u64 number
 //! ```
 //! Entries come in order, each once and without a gap, from behind the index that the client named when it opened the group. If the agent has not
-//! kept so much, a snapshot comes first, in pieces. An entry with the client's own id and number says that its proposal is decided.
+//! kept so much, a snapshot comes first, in pieces. An entry with the client's own id and number says that its proposal is decided. The answer to a question comes
+//! after all entries that it rests on.
 
+use crate::control::{ErrorCode, Refused};
 use crate::frame::bytes::{Reader, put_text};
 use serde::{Deserialize, Serialize};
 
@@ -85,11 +89,50 @@ pub enum Why {
     Invalid = 3,
 }
 
+/// What became of a proposal, as far as this host's member has applied entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[repr(u8)]
+pub enum Fate {
+    /// It is decided: its entry is applied.
+    Decided = 1,
+    /// It is not decided so far, and may be.
+    Open = 2,
+    /// It is not decided and never will be: a later proposal of its client was applied.
+    Never = 3,
+    /// Nobody remembers: too many clients, or too many proposals that were passed over, came after it.
+    Forgotten = 4,
+}
+
+impl Fate {
+    /// Every fate.
+    pub const ALL: [Fate; 4] = [Fate::Decided, Fate::Open, Fate::Never, Fate::Forgotten];
+
+    /// The fate with this number.
+    #[must_use]
+    pub fn from_u8(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|fate| *fate as u8 == number)
+    }
+
+    /// The name used in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Fate::Decided => "decided",
+            Fate::Open => "open",
+            Fate::Never => "never",
+            Fate::Forgotten => "forgotten",
+        }
+    }
+}
+
 /// From the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ToAgent<'a> {
     /// Decide this.
     Propose {
+        /// The numbers right before it that the client has given up: they are not waited for.
+        skipped: u32,
         /// The client's number of it, growing from 1.
         number: u64,
         /// What.
@@ -97,6 +140,13 @@ pub enum ToAgent<'a> {
     },
     /// A piece of the application's state behind an entry: the agent need not keep what is before.
     Snapshot(Piece<'a>),
+    /// What became of this proposal?
+    Ask {
+        /// Whose.
+        client: u64,
+        /// That client's number.
+        number: u64,
+    },
 }
 
 /// A piece of a snapshot.
@@ -162,6 +212,15 @@ pub enum ToClient<'a> {
     Snapshot(Piece<'a>),
     /// The members that are not known to have crashed, at first and after a change.
     Members(Ids<'a>),
+    /// What became of a proposal that was asked for.
+    Fate {
+        /// What.
+        fate: Fate,
+        /// Whose.
+        client: u64,
+        /// That client's number.
+        number: u64,
+    },
 }
 
 /// Ids of members, as they are written.
@@ -179,6 +238,13 @@ impl<'a> Ids<'a> {
     pub fn iter(self) -> impl Iterator<Item = u16> + 'a {
         self.0.chunks_exact(2).map(|id| u16::from_le_bytes([id[0], id[1]]))
     }
+}
+
+/// To a client that goes on in a group that is not there any more.
+#[must_use]
+pub fn began_anew(name: &str) -> Refused {
+    let what = format!("the group {name} was begun anew: its entries are counted from 1 again; open it anew, from its begin");
+    Refused { code: ErrorCode::NotFound, what }
 }
 
 fn piece<'a>(r: &mut Reader<'a>) -> Option<Piece<'a>> {
@@ -206,14 +272,16 @@ impl<'a> ToAgent<'a> {
     pub fn read(message: &'a [u8]) -> Option<Self> {
         let mut r = Reader::new(message);
         let kind = r.u8()?;
-        r.take(7)?;
+        r.take(3)?;
+        let skipped = r.u32()?.swap_bytes();
         match kind {
             1 => {
                 let number = le(&mut r)?;
                 let bytes = r.rest();
-                (bytes.len() <= VALUE_MAX).then_some(ToAgent::Propose { number, bytes })
+                (bytes.len() <= VALUE_MAX).then_some(ToAgent::Propose { skipped, number, bytes })
             }
             2 => piece(&mut r).map(ToAgent::Snapshot),
+            3 => Some(ToAgent::Ask { client: le(&mut r)?, number: le(&mut r)? }),
             _ => None,
         }
     }
@@ -222,12 +290,18 @@ impl<'a> ToAgent<'a> {
     pub fn write(&self, out: &mut Vec<u8>) {
         out.clear();
         match self {
-            ToAgent::Propose { number, bytes } => {
-                out.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0]);
+            ToAgent::Propose { skipped, number, bytes } => {
+                out.extend_from_slice(&[1, 0, 0, 0]);
+                out.extend_from_slice(&skipped.to_le_bytes());
                 out.extend_from_slice(&number.to_le_bytes());
                 out.extend_from_slice(bytes);
             }
             ToAgent::Snapshot(piece) => write_piece(out, 2, piece),
+            ToAgent::Ask { client, number } => {
+                out.extend_from_slice(&[3, 0, 0, 0, 0, 0, 0, 0]);
+                out.extend_from_slice(&client.to_le_bytes());
+                out.extend_from_slice(&number.to_le_bytes());
+            }
         }
     }
 }
@@ -272,6 +346,10 @@ impl<'a> ToClient<'a> {
                 r.take(6)?;
                 Ids::new(r.rest()).map(ToClient::Members)
             }
+            6 => {
+                r.take(6)?;
+                Some(ToClient::Fate { fate: Fate::from_u8(small)?, client: le(&mut r)?, number: le(&mut r)? })
+            }
             _ => None,
         }
     }
@@ -309,6 +387,11 @@ impl<'a> ToClient<'a> {
                 out.extend_from_slice(&[5, 0, 0, 0, 0, 0, 0, 0]);
                 out.extend_from_slice(ids.0);
             }
+            ToClient::Fate { fate, client, number } => {
+                out.extend_from_slice(&[6, *fate as u8, 0, 0, 0, 0, 0, 0]);
+                out.extend_from_slice(&client.to_le_bytes());
+                out.extend_from_slice(&number.to_le_bytes());
+            }
         }
     }
 }
@@ -322,7 +405,8 @@ mod tests {
     fn what_is_written_is_read() {
         let mut out = Vec::new();
         let piece = Piece { index: 7, total: 300, at: 200, bytes: b"piece" };
-        for message in [ToAgent::Propose { number: 3, bytes: b"value" }, ToAgent::Snapshot(piece)] {
+        let ask = ToAgent::Ask { client: u64::MAX - 1, number: 4 };
+        for message in [ToAgent::Propose { skipped: 0x0102, number: 3, bytes: b"value" }, ToAgent::Snapshot(piece), ask] {
             message.write(&mut out);
             assert_eq!(ToAgent::read(&out), Some(message));
         }
@@ -341,6 +425,7 @@ mod tests {
             ToClient::Standing(standing),
             ToClient::Snapshot(piece),
             ToClient::Members(Ids::new(&[1, 0, 3, 1]).unwrap()),
+            ToClient::Fate { fate: Fate::Never, client: 7, number: u64::MAX },
         ] {
             message.write(&mut out);
             assert_eq!(ToClient::read(&out), Some(message));

@@ -70,6 +70,10 @@ impl Control {
             let calibration = crate::settings::calibration(new);
             self.core.tell(move |core| core.set_calibration(calibration));
         }
+        if live.groups {
+            let groups = new.groups.clone();
+            self.core.tell(move |core| core.set_group_plans(groups));
+        }
         if live.access {
             let (policy, warnings) = access::Policy::new(&new.access);
             self.policy = policy;

@@ -7,23 +7,26 @@
 
 use super::{Core, Happened};
 use crate::clock::now_ns;
+use crate::group_plan::{GroupPlan, engine, policy};
 use crate::seqpacket::{self, Received};
 use crate::subscribers::seqpacket_pair;
+use fide_proto::consensus::log::{EngineMessage, Setup};
 use fide_proto::consensus::policy::Policy;
-use fide_proto::consensus::{Halted, Kind as EngineKind, log};
+use fide_proto::consensus::{Engine, Halted, Kind as EngineKind, log};
 use fide_proto::detector::{State, Verdict};
 use fide_proto::group::MemberId;
 use fide_proto::services::groups::message::Plan;
 use fide_proto::services::groups::state::Binding;
-use fide_proto::services::groups::{self, Config, Error, Event, Frame, Groups, Stage, Standing};
+use fide_proto::services::groups::{self, Config, Error, Event, Expected, Frame, Groups, Stage, Standing};
 use fide_proto::services::links;
+use fide_raft::Raft;
 use fide_wire::control::{ErrorCode, GroupMember, GroupOrder, GroupStatus, Refused, Reply};
 use fide_wire::frame::items::{self, Item};
 use fide_wire::frame::{BODY_MAX, Channel};
 use fide_wire::packet::{Header, Kind, Packet};
 use fide_wire::session::{self, Piece, ToAgent, ToClient, Why};
 use fide_wire::verdict::{Cause, Grade};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
@@ -33,6 +36,8 @@ const SEGMENTS_AT_ONCE: usize = 8;
 const PROPOSALS_AT_ONCE: usize = 64;
 /// Messages that are written to one application in one loop iteration.
 const ENTRIES_AT_ONCE: usize = 256;
+/// Questions of one application that wait for their answers.
+const ASKED_MAX: usize = 1024;
 /// Applications of one host that have groups open.
 pub(crate) const SESSIONS_MAX: usize = 256;
 /// A heartbeat that carries a decision leaves early, but not so soon after the one before it.
@@ -42,6 +47,9 @@ const DOUBLED_NS: u64 = 100_000_000;
 const DOUBLED_MAX_NS: u64 = 10_000_000_000;
 /// A segment that is not acknowledged is sent again after this or three periods, whichever is longer.
 const RESEND_NS: u64 = 3_000_000;
+
+/// Raft's time step, at least: each costs a segment to every member.
+const RAFT_TICK_NS: u64 = 10_000_000;
 
 /// One application that has a group open.
 pub(super) struct Session {
@@ -63,6 +71,8 @@ pub(super) struct Session {
     members: Vec<u8>,
     /// The member through which it proposed last, and its last number there.
     proposed: (Option<MemberId>, u64),
+    /// What became of these proposals, it wants to know once it has all entries: client, number.
+    asked: VecDeque<(u64, u64)>,
     /// It has not read what was written.
     is_full: bool,
     is_gone: bool,
@@ -70,6 +80,7 @@ pub(super) struct Session {
 
 /// The settings of this host's groups.
 pub(super) fn config(node: u32, incarnation: u32, period_ns: u64) -> Config {
+    let seed = u64::from(node) << 32 | u64::from(incarnation);
     Config {
         node,
         incarnation,
@@ -77,24 +88,40 @@ pub(super) fn config(node: u32, incarnation: u32, period_ns: u64) -> Config {
         log: log::Config { ask_interval_ns: 100_000_000, ..log::Config::default() },
         fence_repeat_ns: 10 * period_ns,
         distrust_ns: 50 * period_ns,
-        make: Arc::new(groups::make),
+        make: Arc::new(move |setup, how| make(setup, how, seed, period_ns)),
     }
 }
 
-fn engine(name: &str) -> Result<EngineKind, Refused> {
-    let built = [EngineKind::Huc, EngineKind::Hsuc];
-    built.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
-        let what = format!("no engine {name:?} here: there are huc (two message delays) and hsuc (three, on links alone)");
-        Refused { code: ErrorCode::Invalid, what }
-    })
+fn invalid(what: String) -> Refused {
+    Refused { code: ErrorCode::Invalid, what }
 }
 
-fn policy(name: &str) -> Result<Policy, Refused> {
-    let built = [Policy::TrustContract, Policy::Fence];
-    built.into_iter().find(|policy| policy.name() == name).ok_or_else(|| {
-        let what = format!("no policy {name:?} here: there are trust-contract and fence");
-        Refused { code: ErrorCode::Invalid, what }
-    })
+/// An engine of a group. Raft is not of this crate's cores: a library has it.
+fn make(setup: &Setup, how: Policy, seed: u64, period_ns: u64) -> Option<Box<dyn Engine<EngineMessage> + Send>> {
+    if setup.kind != EngineKind::Raft {
+        return groups::make(setup, how);
+    }
+    // A crash that is certain begins an election at once, so time need not be short.
+    let tick_ns = RAFT_TICK_NS.max(2 * period_ns);
+    let config = fide_raft::Config { tick_ns, seed, ..fide_raft::Config::new(setup.me) };
+    let mut raft = Raft::new(config, setup.now_ns, setup.first, &setup.members, setup.start.as_deref()).ok()?;
+    if !setup.joins && setup.members.min() == Some(setup.me) {
+        raft.campaign();
+    }
+    for member in setup.crashed.iter() {
+        let _ = raft.handle_crash(setup.now_ns, member);
+    }
+    Some(Box::new(raft))
+}
+
+/// What the configuration says of groups, and what was known of them before.
+#[derive(Default)]
+pub(super) struct Plans {
+    plans: Vec<GroupPlan>,
+    /// Groups of this host, and which one of that name was the last; 0: a former agent's.
+    known: BTreeMap<String, u64>,
+    /// Begun after all members of the one before had ended.
+    anew: BTreeSet<String>,
 }
 
 fn refused(error: Error) -> Refused {
@@ -270,6 +297,9 @@ impl Core {
 
     /// This host's former agent was a member of these, and others may go on with them.
     pub(super) fn join_former_groups(&mut self, now: u64) {
+        self.group_plans.known = self.start.groups.iter().map(|name| (name.clone(), 0)).collect();
+        let plans = std::mem::take(&mut self.start.group_plans);
+        self.set_group_plans(plans);
         for name in &self.start.groups {
             if let Err(error) = self.groups.rejoin(now, name) {
                 tracing::warn!("group {name}: {error:?}");
@@ -277,11 +307,57 @@ impl Core {
         }
     }
 
+    /// What the configuration says of groups, from now on.
+    pub fn set_group_plans(&mut self, plans: Vec<GroupPlan>) {
+        self.group_plans.plans = plans.into_iter().filter(|plan| plan.hosts.contains(&self.start.name)).collect();
+        let expected = self.group_plans.plans.iter().map(|plan| Expected {
+            name: plan.name.clone(),
+            engine: plan.engine,
+            policy: plan.policy,
+            nodes: plan.hosts.iter().map(|host| fide_wire::name_id(host)).collect(),
+        });
+        self.groups.expect(now_ns(), expected);
+    }
+
+    /// All hosts of that group are there, none of them runs it, and this one is to begin it.
+    fn begin_planned(&mut self, name: &str, now: u64) {
+        let Some(plan) = self.group_plans.plans.iter().find(|plan| plan.name == name).cloned() else { return };
+        let GroupPlan { hosts, engine, policy, .. } = plan;
+        let generation = self.group_generation();
+        let begun = self.group_members(&hosts, policy).and_then(|members| {
+            let plan = Plan { name: name.into(), generation, engine, policy, members };
+            self.groups.create(now, plan).map_err(refused)
+        });
+        if let Err(why) = begun {
+            self.groups.begin_failed(now, name, why.what);
+        }
+    }
+
+    /// Whether a group that runs here now is another one than before.
+    fn note_group(&mut self, name: &str, generation: u64) {
+        let Some(status) = self.groups.status_named(name).filter(|status| status.stage == Stage::Running) else { return };
+        let before = self.group_plans.known.insert(name.into(), generation);
+        if before == Some(generation) {
+            return;
+        }
+        if before.is_some() && status.is_begun {
+            tracing::warn!("group {name} begins anew: no host runs the one before any more, and what was decided in it is gone");
+            self.group_plans.anew.insert(name.into());
+        } else {
+            self.group_plans.anew.remove(name);
+        }
+    }
+
     fn groups_happened(&mut self, now: u64) {
         while let Some(event) = self.groups.poll_event() {
             match event {
                 Event::Applied { .. } => {}
-                Event::Changed { .. } => {
+                Event::Begin { name } => self.begin_planned(&name, now),
+                Event::Changed { generation } => {
+                    let name = self.groups.status().find(|status| status.generation == generation).map(|status| status.name);
+                    if let Some(name) = name {
+                        self.note_group(&name, generation);
+                    }
                     let names: BTreeSet<String> = self.groups.kept().map(str::to_owned).collect();
                     if names != self.start.groups {
                         self.start.groups.clone_from(&names);
@@ -319,7 +395,12 @@ impl Core {
     ///
     /// # Errors
     /// [`ErrorCode::NotFound`], [`ErrorCode::Full`], [`ErrorCode::System`].
-    pub fn open_group(&mut self, name: &str, (client, last_number): (u64, u64), behind: u64) -> Result<OwnedFd, Refused> {
+    pub fn open_group(
+        &mut self,
+        name: &str,
+        (client, last_number): (u64, u64),
+        (behind, generation): (u64, u64),
+    ) -> Result<OwnedFd, Refused> {
         let Some(status) = self.groups.status_named(name) else {
             let what = format!("this host has no group {name}: see fide group status");
             return Err(Refused { code: ErrorCode::NotFound, what });
@@ -327,6 +408,9 @@ impl Core {
         if self.sessions.len() >= SESSIONS_MAX {
             let what = format!("{SESSIONS_MAX} applications of this host have groups open");
             return Err(Refused { code: ErrorCode::Full, what });
+        }
+        if generation != 0 && status.generation != 0 && generation != status.generation {
+            return Err(session::began_anew(name));
         }
         if behind > status.index && matches!(status.stage, Stage::Running) {
             let what =
@@ -341,13 +425,14 @@ impl Core {
             name: name.into(),
             client,
             last_number,
-            generation: status.generation,
+            generation: generation.max(status.generation),
             index: behind,
             snapshot: None,
             taken: None,
             told: None,
             members: Vec::new(),
             proposed: (None, 0),
+            asked: VecDeque::new(),
             is_full: false,
             is_gone: false,
         });
@@ -380,8 +465,8 @@ impl Core {
     fn session_said(&mut self, at: usize, message: &[u8], now: u64) {
         let session = &mut self.sessions[at];
         match ToAgent::read(message) {
-            Some(ToAgent::Propose { number, bytes }) => {
-                // Numbers come without a gap: what was refused comes again before what is behind it.
+            Some(ToAgent::Propose { skipped, number, bytes }) => {
+                // Numbers come without a gap, but for those that the client gave up: what was refused comes again before what is behind it.
                 let brief = self.groups.brief(&session.name);
                 let me = brief.and_then(|brief| brief.me);
                 if session.proposed.0 != me {
@@ -392,7 +477,7 @@ impl Core {
                 if number < expected && number > 0 {
                     return; // it is on its way, or there
                 }
-                let outcome = if number > expected {
+                let outcome = if number.saturating_sub(skipped.into()) > expected {
                     Err(Error::Busy(format!("proposal {expected} comes first")))
                 } else {
                     self.groups.propose(now, &session.name, session.client, number, bytes)
@@ -412,6 +497,11 @@ impl Core {
                     // Whoever reads nothing has no use for refusals either.
                     let _ = seqpacket::send_now(session.fd.as_fd(), &out);
                 }
+            }
+            Some(ToAgent::Ask { client, number }) if session.asked.len() < ASKED_MAX => session.asked.push_back((client, number)),
+            Some(ToAgent::Ask { .. }) => {
+                tracing::warn!("an application of group {} asks too much at once: its session ends", session.name);
+                session.is_gone = true;
             }
             Some(ToAgent::Snapshot(piece)) => {
                 let Some(whole) = session.take(&piece) else { return };
@@ -522,6 +612,14 @@ impl Core {
                 session.last_number = session.last_number.max(number);
             }
         }
+        while let Some((client, number)) = session.asked.front().copied() {
+            ToClient::Fate { fate: state.fate(client, number), client, number }.write(out);
+            if !seqpacket::send_now(fd, out) {
+                session.is_full = true;
+                return;
+            }
+            session.asked.pop_front();
+        }
     }
 
     fn session_standing(&self, of: &Session) -> session::Standing {
@@ -562,7 +660,7 @@ impl Core {
         match order {
             GroupOrder::Status => return Ok(Reply::Groups { groups: self.group_status() }),
             GroupOrder::Create { name, engine: kind, policy: how, hosts } => {
-                let (kind, how) = (engine(&kind)?, policy(&how)?);
+                let (kind, how) = (engine(&kind).map_err(invalid)?, policy(&how).map_err(invalid)?);
                 let members = self.group_members(&hosts, how)?;
                 let generation = self.group_generation();
                 let plan = Plan { name, generation, engine: kind, policy: how, members };
@@ -571,7 +669,7 @@ impl Core {
             GroupOrder::Join { name } => self.groups.join(now, &name).map_err(refused)?,
             GroupOrder::Leave { name } => self.groups.leave(now, &name).map_err(refused)?,
             GroupOrder::Switch { name, engine: kind } => {
-                let kind = engine(&kind)?;
+                let kind = engine(&kind).map_err(invalid)?;
                 self.groups.switch(now, &name, kind).map_err(refused)?;
             }
         }
@@ -616,7 +714,8 @@ impl Core {
             engine: status.engine.name().into(),
             policy: status.policy.name().into(),
             stage: stage(&status.stage),
-            why: if let Stage::Failed(why) = &status.stage { self.with_names(why) } else { String::new() },
+            why: if let Stage::Failed(why) = &status.stage { self.with_names(why) } else { self.with_names(&status.trouble) },
+            anew: self.group_plans.anew.contains(&status.name),
             me: status.me.map(|me| me.0),
             leader: status.leader.map(|leader| leader.0),
             members: status
@@ -641,6 +740,7 @@ impl Core {
     /// Names of hosts in the place of their numbers.
     fn with_names(&self, text: &str) -> String {
         let mut text = text.to_string();
+        text = text.replace(&format!("node {:08x}", self.start.node), &self.start.name);
         for peer in self.peers.iter().flatten() {
             text = text.replace(&format!("node {:08x}", peer.node), &peer.name);
         }

@@ -163,7 +163,13 @@ pub fn request(rng: &mut Rng, kind: usize, own: &[u32]) -> Request {
             };
             Request::Group { order }
         }
-        20 => Request::OpenGroup { name: name(rng), client: rng.any(), behind: rng.any(), last_number: rng.any() },
+        20 => Request::OpenGroup {
+            name: name(rng),
+            client: rng.any(),
+            behind: rng.any(),
+            last_number: rng.any(),
+            generation: rng.any(),
+        },
         _ => Request::Extend { known_ns: rng.any(), valid_ns: rng.any(), anew: rng.once_in(2) },
     }
 }

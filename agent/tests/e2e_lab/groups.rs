@@ -1,8 +1,14 @@
 //! Groups on real agents: values that hosts agree on, also while agents are killed, stopped and come back.
 
-use crate::common::{Setup, World, until, wait_for};
-use fide_client::group::{Entry, Event, Group, Options, Stage};
+use crate::common::{PATIENCE, Process, Setup, World, until, wait_for};
+use crate::sentinel::{NATIVE, capi, library};
+use fide_client::group::{Entry, Event, Fate, Group, Options, Refusal, Stage};
 use fide_wire::control::{ErrorCode, GroupOrder, GroupStatus, Reply, Request};
+use std::io::{BufRead as _, BufReader};
+use std::os::fd::AsFd as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 fn order(w: &World, host: u16, order: GroupOrder) -> Result<Reply, fide_client::Error> {
@@ -63,7 +69,7 @@ fn values(entries: &[Entry]) -> Vec<String> {
 
 #[test]
 fn what_any_host_proposes_is_decided_on_all_in_one_order() {
-    for engine in ["huc", "hsuc"] {
+    for engine in ["huc", "hsuc", "raft"] {
         let Some(w) = three(engine) else { return };
         let mut groups: Vec<Group> = (1..=3).map(|host| open(&w, host, u64::from(host), 0, 0)).collect();
         for n in 0..50 {
@@ -90,7 +96,16 @@ fn what_any_host_proposes_is_decided_on_all_in_one_order() {
 
 #[test]
 fn the_leading_agent_is_killed_and_the_others_go_on() {
-    let Some(mut w) = three("huc") else { return };
+    the_leader_is_killed("huc");
+}
+
+#[test]
+fn the_leading_agent_of_a_raft_group_is_killed_and_the_others_go_on() {
+    the_leader_is_killed("raft");
+}
+
+fn the_leader_is_killed(engine: &str) {
+    let Some(mut w) = three(engine) else { return };
     let mut on_2 = open(&w, 2, 22, 0, 0);
     let mut on_3 = open(&w, 3, 33, 0, 0);
     let (mut log_2, mut log_3) = (Vec::new(), Vec::new());
@@ -105,7 +120,10 @@ fn the_leading_agent_is_killed_and_the_others_go_on() {
     read(&mut on_2, &mut log_2, 22);
     read(&mut on_3, &mut log_3, 22);
     assert_eq!(log_2, log_3);
-    until("it is evicted", || status(&w, 2, "orders").is_some_and(|group| group.members.len() == 2 && group.leader == Some(2)));
+    until("it is evicted", || {
+        let leads = |leader| leader == Some(2) || (engine == "raft" && leader == Some(3));
+        status(&w, 2, "orders").is_some_and(|group| group.members.len() == 2 && leads(group.leader))
+    });
     // It comes back by itself, with everything.
     w.start(1);
     runs(&w, 1, "orders");
@@ -216,19 +234,22 @@ fn a_group_leaves_joins_and_changes_its_engine() {
     let Some(w) = three("hsuc") else { return };
     let mut on_2 = open(&w, 2, 22, 0, 0);
     let mut log = Vec::new();
-    order(&w, 2, GroupOrder::Switch { name: "orders".into(), engine: "huc".into() }).unwrap();
-    on_2.propose(b"one").unwrap();
-    read(&mut on_2, &mut log, 1);
-    until("all have changed", || (1..=3).all(|host| status(&w, host, "orders").is_some_and(|group| group.engine == "huc")));
+    for (engine, value) in [("raft", "zero"), ("huc", "one")] {
+        order(&w, 2, GroupOrder::Switch { name: "orders".into(), engine: engine.into() }).unwrap();
+        on_2.propose(value.as_bytes()).unwrap();
+        let count = log.len() + 1;
+        read(&mut on_2, &mut log, count);
+        until("all have changed", || (1..=3).all(|host| status(&w, host, "orders").is_some_and(|group| group.engine == engine)));
+    }
     order(&w, 1, GroupOrder::Leave { name: "orders".into() }).unwrap();
     until("it left", || status(&w, 1, "orders").is_some_and(|group| group.stage == Stage::Left));
     on_2.propose(b"two").unwrap();
-    read(&mut on_2, &mut log, 2);
+    read(&mut on_2, &mut log, 3);
     order(&w, 1, GroupOrder::Join { name: "orders".into() }).unwrap();
     runs(&w, 1, "orders");
     let mut on_1 = open(&w, 1, 11, 0, 0);
     let mut log_1 = Vec::new();
-    read(&mut on_1, &mut log_1, 2);
+    read(&mut on_1, &mut log_1, 3);
     assert_eq!(log_1, log);
 }
 
@@ -270,6 +291,291 @@ fn what_cannot_be_is_refused_with_words_that_help() {
     assert!(matches!(on_1.propose(&vec![0; fide_client::group::VALUE_MAX + 1]), Err(fide_client::Error::TooLarge { .. })));
 }
 
+fn block(name: &str, hosts: &str, engine: &str) -> String {
+    format!("[[group]]\nname = \"{name}\"\nhosts = [{hosts}]\nengine = \"{engine}\"\n")
+}
+
+#[test]
+fn groups_of_the_configuration_begin_come_back_and_begin_anew_by_themselves() {
+    const ALL: &str = "\"h1\", \"h2\", \"h3\"";
+    // And one of which two files say something else.
+    let odd = |host| block("odd", "\"h1\", \"h2\"", if host == 1 { "huc" } else { "hsuc" });
+    let of = move |host| block("orders", ALL, "huc") + &if host < 3 { odd(host) } else { String::new() };
+    let Some(mut w) = Setup::hosts(3).extra(of).up() else { return };
+    (1..=3).for_each(|host| runs(&w, host, "orders"));
+    let first = status(&w, 1, "orders").unwrap();
+    assert!(first.leader == Some(1) && first.members.len() == 3 && !first.anew, "{first:?}");
+    until("the odd one says why it does not run", || {
+        status(&w, 1, "odd").is_some_and(|group| {
+            let words = ["the configuration of h2", "engine hsuc", "engine huc", "must be the same"];
+            group.stage != Stage::Running && words.iter().all(|word| group.why.contains(word))
+        })
+    });
+    let mut on_2 = open(&w, 2, 22, 0, 0);
+    let mut log = Vec::new();
+    on_2.propose(b"one").unwrap();
+    read(&mut on_2, &mut log, 1);
+
+    // One agent: it joins again, with what was decided.
+    w.kill_agent(1);
+    w.start(1);
+    runs(&w, 1, "orders");
+    let back = status(&w, 1, "orders").unwrap();
+    assert_eq!((back.generation, back.anew, back.index), (first.generation, false, 1));
+
+    // Also one that has forgotten that it was a member: its disk was wiped.
+    w.kill_agent(3);
+    std::fs::remove_file(w.lab.host_dir(3).join("state.json")).unwrap();
+    w.start(3);
+    runs(&w, 3, "orders");
+    assert_eq!(status(&w, 3, "orders").unwrap().generation, first.generation);
+
+    // All at once: it begins anew, and says so, also to who goes on from the one before.
+    (1..=3).for_each(|host| w.kill_agent(host));
+    (1..=3).for_each(|host| w.start(host));
+    (1..=3).for_each(|host| runs(&w, host, "orders"));
+    for host in [1, 2] {
+        let anew = status(&w, host, "orders").unwrap();
+        assert!(anew.anew && anew.index == 0 && anew.generation > first.generation, "{anew:?}");
+        assert!(w.log(host).contains("begins anew"));
+    }
+    // The former session's end is noticed first, if it has not been.
+    while on_2.poll(Some(Duration::from_millis(100))).is_ok() {}
+    match on_2.reconnect() {
+        Err(fide_client::Error::Refused(refused)) => {
+            assert!(refused.code == ErrorCode::NotFound && refused.what.contains("begun anew"), "{refused:?}");
+        }
+        other => panic!("it goes on in another group: {other:?}"),
+    }
+    let mut on_2 = open(&w, 2, 22, 0, 0);
+    let mut log = Vec::new();
+    on_2.propose(b"first").unwrap();
+    read(&mut on_2, &mut log, 1);
+    assert_eq!((log[0].index, values(&log)), (1, vec!["first".to_string()]));
+
+    // A file that is read again: a group more, and the odd one as it should be.
+    for host in [1, 2] {
+        let text = w.head(host, &format!("h{host}"), "2ms")
+            + &block("orders", ALL, "huc")
+            + &odd(1)
+            + &block("more", "\"h2\", \"h1\"", "raft");
+        w.write_config(host, &text);
+        let Ok(Reply::Reloaded(reloaded)) = w.ask(host, &Request::Reload) else { panic!("no account of the reload") };
+        assert_eq!(reloaded.changed, ["group"]);
+    }
+    for (name, leader) in [("odd", "h1"), ("more", "h2")] {
+        [1, 2].into_iter().for_each(|host| runs(&w, host, name));
+        let group = status(&w, 1, name).unwrap();
+        let first = group.members.iter().find(|member| member.id == 1).unwrap();
+        assert!(first.host == leader && !group.anew, "{group:?}");
+    }
+    // What root has this host leave, it has left.
+    order(&w, 2, GroupOrder::Leave { name: "odd".into() }).unwrap();
+    until("it left", || status(&w, 2, "odd").is_some_and(|group| group.stage == Stage::Left));
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(status(&w, 2, "odd").unwrap().stage, Stage::Left);
+}
+
+#[test]
+fn a_client_that_floods_its_agent_does_not_keep_others_from_deciding() {
+    let Some(w) = three("huc") else { return };
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let flood = {
+        let (socket, stop) = (w.socket(2), std::sync::Arc::clone(&stop));
+        std::thread::spawn(move || {
+            let connection = fide_client::Connection::open(Some(&socket)).unwrap();
+            let open = Request::OpenGroup { name: "orders".into(), client: 66, behind: 0, last_number: 0, generation: 0 };
+            let fds = connection.request(&open).unwrap().fds;
+            let mut out = Vec::new();
+            let (mut number, mut sent) = (0u64, 0u64);
+            // It proposes as fast as the socket takes, also what is refused, and reads nothing.
+            while !stop.load(std::sync::atomic::Ordering::Acquire) {
+                number += 1;
+                fide_wire::session::ToAgent::Propose { skipped: u32::MAX, number, bytes: &[] }.write(&mut out);
+                // SAFETY: an open socket and a buffer of the stated length.
+                let n = unsafe {
+                    libc::send(
+                        std::os::fd::AsRawFd::as_raw_fd(&fds[0]),
+                        out.as_ptr().cast(),
+                        out.len(),
+                        libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+                    )
+                };
+                if n > 0 { sent += 1 } else { std::thread::yield_now() }
+            }
+            sent
+        })
+    };
+    let mut on_2 = open(&w, 2, 22, 0, 0);
+    let mut own = 0;
+    let begun = Instant::now();
+    for n in 1..=50u64 {
+        on_2.propose(&n.to_le_bytes()).unwrap();
+        while own < n {
+            assert!(begun.elapsed() < Duration::from_secs(30), "{own} of 50 values after {:?}", begun.elapsed());
+            if let Some(Event::Entry(entry)) = on_2.poll(Some(Duration::from_millis(100))).unwrap() {
+                if entry.client == 22 {
+                    own += 1;
+                    on_2.keep_snapshot(entry.index, b"").unwrap();
+                }
+            }
+        }
+    }
+    stop.store(true, std::sync::atomic::Ordering::Release);
+    assert!(flood.join().unwrap() > 1000, "it did flood");
+    assert!((1..=3).all(|host| status(&w, host, "orders").is_some_and(|group| group.stage == Stage::Running)));
+}
+
+/// A C program, compiled strictly and, where that can be, with sanitizers; nothing where there is no compiler.
+fn compile(w: &World, source: &str) -> Option<PathBuf> {
+    let program = w.lab.host_dir(1).join(source.replace('/', "-"));
+    let build = |options: &[&str]| {
+        let mut cc = Command::new("cc");
+        cc.args(["-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", "-I"]).arg(capi("include")).arg(capi(source)).args(options);
+        cc.arg("-o").arg(&program).arg(library()).args(NATIVE).output()
+    };
+    let Ok(sanitized) = build(&["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]) else {
+        println!("SKIPPED: there is no cc: apt-get install gcc");
+        return None;
+    };
+    if !sanitized.status.success() {
+        let plain = build(&[]).unwrap();
+        assert!(plain.status.success(), "{}", String::from_utf8_lossy(&plain.stderr));
+    }
+    Some(program)
+}
+
+/// A program that talks by lines.
+struct Talker {
+    process: Process,
+    lines: Receiver<String>,
+}
+
+impl Talker {
+    fn spawn(mut command: Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (tell, lines) = channel();
+        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| tell.send(line)));
+        Self { process: Process::of(child), lines }
+    }
+
+    fn hear(&self) -> String {
+        self.lines.recv_timeout(PATIENCE).expect("it says something")
+    }
+}
+
+#[test]
+fn every_function_of_groups_works_from_c() {
+    let Some(mut w) = three("huc") else { return };
+    let Some(program) = compile(&w, "tests/c/group.c") else { return };
+    let mut command = w.lab.command(2, program.to_str().unwrap()).unwrap();
+    command.arg(w.socket(2));
+    let mut c = Talker::spawn(command);
+    loop {
+        match c.hear().as_str() {
+            "stop" => w.signal_agent(2, libc::SIGSTOP),
+            "continue" => w.signal_agent(2, libc::SIGCONT),
+            "kill" => w.kill_agent(2),
+            "start" => {
+                w.start(2);
+                runs(&w, 2, "orders");
+            }
+            "end" => break,
+            other => panic!("what is {other:?}?"),
+        }
+        c.process.say("done");
+    }
+    assert!(c.process.ended().success());
+}
+
+#[test]
+fn the_counters_of_the_readme_count_alike() {
+    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).unwrap();
+    let rust = capi("../client/examples/counter.rs");
+    for (language, file) in [("c", capi("examples/counter.c")), ("rust", rust)] {
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert!(readme.contains(&format!("```{language}\n{text}```")), "{} is not in README.md as it is", file.display());
+        assert!(text.lines().count() <= 32, "thirty lines");
+    }
+    let Some(mut w) = three("huc") else { return };
+    create(&w, 1, "counter", "huc", &["h1", "h2", "h3"]).unwrap();
+    (1..=3).for_each(|host| runs(&w, host, "counter"));
+    let Some(c) = compile(&w, "examples/counter.c") else { return };
+    let deps = std::env::current_exe().unwrap();
+    let rust = deps.ancestors().nth(2).unwrap().join("examples/counter");
+    let count = |w: &World, host: u16, program: &PathBuf, n: &str| {
+        let mut command = w.lab.command(host, program.to_str().unwrap()).unwrap();
+        command.arg(n).env("FIDE_SOCKET", w.socket(host));
+        Talker::spawn(command)
+    };
+    let hear = |counter: &mut Talker, total: &str| while counter.hear() != total {};
+    let mut counters = vec![count(&w, 1, &c, "10"), count(&w, 2, &c, "10")];
+    if rust.exists() {
+        counters.push(count(&w, 3, &rust, "10"));
+    } else {
+        println!("SKIPPED: examples/counter is not built: cargo build --workspace --examples");
+        counters.push(count(&w, 3, &c, "10"));
+    }
+    counters.iter_mut().for_each(|counter| hear(counter, "30 after entry 30"));
+    // Under one of them its agent is killed; and one that comes later knows the same.
+    w.kill_agent(1);
+    w.start(1);
+    runs(&w, 1, "counter");
+    counters.push(count(&w, 2, &c, "5"));
+    counters.iter_mut().for_each(|counter| hear(counter, "35 after entry 35"));
+}
+
+#[test]
+fn a_proposal_has_a_deadline_and_its_fate_can_be_asked() {
+    let Some(w) = three("huc") else { return };
+    // A group that this host has not got yet takes nothing: what has a deadline is withdrawn, for certain.
+    order(&w, 2, GroupOrder::Join { name: "later".into() }).unwrap();
+    let options = Options { path: Some(w.socket(2)), client: 22, ..Options::default() };
+    let mut later = Group::open_with("later", options).unwrap();
+    let first = later.propose_by(b"too late", Instant::now() + Duration::from_millis(200)).unwrap();
+    let second = later.propose(b"in time").unwrap();
+    let began = Instant::now();
+    let refused = wait_for("it is refused", || match later.poll(Some(Duration::from_millis(50))).unwrap() {
+        Some(Event::Refused { number, refusal, why }) => Some((number, refusal, why)),
+        _ => None,
+    });
+    assert!(refused.0 == first && refused.1 == Refusal::TooLate && refused.2.contains("never will be"), "{refused:?}");
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    create(&w, 1, "later", "huc", &["h1", "h3"]).unwrap();
+    runs(&w, 1, "later");
+    // It is asked for still, or again.
+    let _ = order(&w, 2, GroupOrder::Join { name: "later".into() });
+    runs(&w, 2, "later");
+    // The one behind it goes on, though its number is not the next.
+    let mut log = Vec::new();
+    read(&mut later, &mut log, 1);
+    assert_eq!((log[0].number, values(&log)), (second, vec!["in time".to_string()]));
+    let fate = |group: &mut Group, number| {
+        group.ask(number).unwrap();
+        wait_for("an answer", || match group.poll(Some(Duration::from_millis(50))).unwrap() {
+            Some(Event::Fate { number: of, fate }) if of == number => Some(fate),
+            _ => None,
+        })
+    };
+    assert_eq!([first, second, second + 1].map(|n| fate(&mut later, n)), [Fate::Never, Fate::Decided, Fate::Open]);
+    // On any host, and by the same client in another process.
+    let options = Options { path: Some(w.socket(3)), client: 22, behind: 0, last_number: second };
+    let mut elsewhere = Group::open_with("later", options).unwrap();
+    assert_eq!([first, second].map(|n| fate(&mut elsewhere, n)), [Fate::Never, Fate::Decided]);
+    assert!(matches!(elsewhere.ask(0), Err(fide_client::Error::Invalid(_))));
+    // Its descriptor wakes an event loop for a deadline, without a word of the agent.
+    w.signal_agent(3, libc::SIGSTOP);
+    while elsewhere.poll(Some(Duration::ZERO)).unwrap().is_some() {}
+    let number = elsewhere.propose_by(b"perhaps", Instant::now() + Duration::from_millis(100)).unwrap();
+    let fd = elsewhere.as_fd().try_clone_to_owned().unwrap();
+    let mut poll = libc::pollfd { fd: std::os::fd::AsRawFd::as_raw_fd(&fd), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one pollfd, alive through the call.
+    assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 5_000) }, 1, "readable by the deadline");
+    assert_eq!(elsewhere.poll(Some(Duration::ZERO)).unwrap(), Some(Event::Overdue { number }));
+    w.signal_agent(3, libc::SIGCONT);
+}
+
 /// A client of one host that proposes one value after the other until it is told to stop, and reconnects as often as it takes.
 fn client(socket: std::path::PathBuf, id: u64, stop: &std::sync::atomic::AtomicBool) -> (u64, Vec<Entry>) {
     let options = Options { path: Some(socket), client: id, behind: 0, last_number: 0 };
@@ -303,7 +609,17 @@ fn client(socket: std::path::PathBuf, id: u64, stop: &std::sync::atomic::AtomicB
 /// `FIDE_FAULTS` (9): how many.
 #[test]
 fn nothing_is_lost_doubled_or_reordered_whatever_happens_to_one_host_at_a_time() {
-    let Some(mut w) = three("huc") else { return };
+    nothing_is_lost("huc");
+}
+
+/// As above.
+#[test]
+fn nothing_is_lost_doubled_or_reordered_by_raft_whatever_happens_to_one_host_at_a_time() {
+    nothing_is_lost("raft");
+}
+
+fn nothing_is_lost(engine: &str) {
+    let Some(mut w) = three(engine) else { return };
     let faults: u64 = std::env::var("FIDE_FAULTS").ok().and_then(|n| n.parse().ok()).unwrap_or(9);
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let clients: Vec<_> = (1..=3u16)

@@ -43,10 +43,14 @@ extern "C" {
 #endif
 
 /* Version of this interface; grows when something is added. fide_abi_version() is the library's. */
-#define FIDE_ABI_VERSION 3
+#define FIDE_ABI_VERSION 4
 
 /* Most bytes of a piggybacked message; what is granted may be less. */
 #define FIDE_PIGGYBACK_MAX 1418
+
+/* Most bytes of a value that is proposed to a group, and of an application's state that a group keeps. */
+#define FIDE_GROUP_VALUE_MAX 65536
+#define FIDE_GROUP_SNAPSHOT_MAX 1048576
 
 /* Why a call failed. */
 enum fide_error {
@@ -163,8 +167,56 @@ enum fide_check_outcome {
 	FIDE_CHECK_CERTAIN = 4
 };
 
+/* What an event of a group is. Pass over unknown ones: later versions may have more. */
+enum fide_group_event_kind {
+	/* The next entry, decided: index, client, number, member, data. Indices have no gaps; own is 1 for a proposal of this client. */
+	FIDE_GROUP_ENTRY = 1,
+	/* Begin from this state: the entries through index are in it and come no more. data is what fide_group_keep_snapshot was given. */
+	FIDE_GROUP_SNAPSHOT = 2,
+	/* How the group stands, at first and whenever that changes: stage, member, leader, leader_node, generation, index, number. */
+	FIDE_GROUP_STANDING = 3,
+	/* The members that are not known to have crashed, at first and whenever that changes: members, members_len. */
+	FIDE_GROUP_MEMBERS = 4,
+	/* The proposal number was not taken and never will be decided; refusal and why say why. */
+	FIDE_GROUP_REFUSED = 5,
+	/* The proposal number was not decided by its deadline. The agent has it, so its entry may still come; it is not proposed again. */
+	FIDE_GROUP_OVERDUE = 6,
+	/* The answer to fide_group_ask of number, after all entries that it rests on: fate. */
+	FIDE_GROUP_FATE = 7,
+	/* Something this version does not know. */
+	FIDE_GROUP_OTHER = 8
+};
+
+/* How far a group is on this host. */
+enum fide_group_stage {
+	FIDE_STAGE_PREPARING = 1, /* all its hosts are asked whether they take part */
+	FIDE_STAGE_PREPARED = 2,  /* this host takes part when all others do */
+	FIDE_STAGE_JOINING = 3,   /* this host asks to be let in; what is proposed waits */
+	FIDE_STAGE_RUNNING = 4,   /* it takes part */
+	FIDE_STAGE_LEFT = 5,      /* this host left it */
+	FIDE_STAGE_FAILED = 6,    /* it has not begun here: `fide group status` says why */
+	FIDE_STAGE_GONE = 7       /* there is no such group here any more */
+};
+
+/* Why a proposal was not taken. */
+enum fide_group_refusal {
+	FIDE_REFUSAL_INVALID = 1, /* the agent can never take it */
+	FIDE_REFUSAL_LATE = 2     /* the agent had not taken it when its deadline came */
+};
+
+/* What became of a proposal. */
+enum fide_group_fate {
+	FIDE_FATE_DECIDED = 1,  /* its entry was applied, once */
+	FIDE_FATE_OPEN = 2,     /* not decided so far; settled for good by any later proposal of this client that is decided */
+	FIDE_FATE_NEVER = 3,    /* not decided, and never will be */
+	FIDE_FATE_FORGOTTEN = 4 /* nobody remembers: thousands of clients, or many skipped proposals of this one, came after it */
+};
+
 /* A connection to the agent of this host. */
 struct fide;
+
+/* A group of this host that is open: a log that several hosts agree on. */
+struct fide_group;
 
 /* A progress counter of this process. */
 struct fide_progress;
@@ -247,6 +299,39 @@ struct fide_options {
 	uint64_t answer_timeout_ns; /* longest wait for each of the agent's answers; 0: 10 s */
 };
 
+/* How a group is opened. */
+struct fide_group_options {
+	uint32_t size;        /* fide_group_options_init */
+	uint32_t reserved;
+	const char *path;     /* the agent's socket; NULL: $FIDE_SOCKET, else the default */
+	uint64_t client;      /* this client's id; 0: a new one. Keep it to come back as the same client after a crash */
+	uint64_t index;       /* entries that were read before: the first one to come is the next one */
+	uint64_t last_number; /* the number of this client's last proposal in a former life */
+};
+
+/* What happens in a group. Fields that an event has no use for are 0 or NULL. */
+struct fide_group_event {
+	uint32_t size;         /* fide_group_event_init */
+	uint32_t kind;         /* enum fide_group_event_kind */
+	uint64_t index;        /* of the entry; the last one in the snapshot; entries applied on this host */
+	uint64_t number;       /* of the proposal; in a standing, this client's last one that was applied */
+	uint64_t client;       /* who proposed the entry */
+	uint64_t generation;   /* tells groups of one name apart */
+	uint32_t member;       /* that proposed the entry; in a standing, this host's, 0: none */
+	uint32_t leader;       /* the leading member, 0: none is known */
+	uint32_t leader_node;  /* the wire id of its node */
+	uint32_t stage;        /* enum fide_group_stage */
+	uint32_t own;          /* 1: this client proposed the entry */
+	uint32_t refusal;      /* enum fide_group_refusal */
+	uint32_t fate;         /* enum fide_group_fate */
+	uint32_t members_len;
+	/* All of these belong to the library: valid until this thread asks for the next event of any group. */
+	const uint32_t *members;
+	const char *why;       /* in words */
+	const void *data;      /* of the entry or the snapshot */
+	uint64_t data_len;
+};
+
 /* Called by fide_dispatch on the thread that called it; may call any function except fide_close. Must not throw or longjmp. */
 typedef void (*fide_callback)(struct fide *f, const struct fide_event *event, void *user);
 
@@ -298,6 +383,16 @@ static inline void fide_options_init(struct fide_options *options)
 {
 	memset(options, 0, sizeof *options);
 	options->size = (uint32_t)sizeof *options;
+}
+static inline void fide_group_options_init(struct fide_group_options *options)
+{
+	memset(options, 0, sizeof *options);
+	options->size = (uint32_t)sizeof *options;
+}
+static inline void fide_group_event_init(struct fide_group_event *event)
+{
+	memset(event, 0, sizeof *event);
+	event->size = (uint32_t)sizeof *event;
 }
 static inline void fide_callbacks_init(struct fide_callbacks *callbacks)
 {
@@ -471,6 +566,67 @@ FIDE_API int fide_dispatch(struct fide *f, int timeout_ms);
  * many targets there were. It may be tried again after an error. Blocks. Thread-safe.
  */
 FIDE_API int fide_reconnect(struct fide *f, fide_resumed resumed, void *user);
+
+/*
+ * A group is a log that several hosts agree on. `fide group create` or [[group]] in the configuration begins one; the next nine functions are for applications
+ * on its hosts. What is proposed on any of them comes as an entry on all of them, in one order, each once, also through crashes of hosts, agents and
+ * clients. A handle of a group needs no struct fide.
+ *
+ * fide_group_open: opens a group of this host and stores a handle in *out; *out is NULL after an error. options may be NULL: a new client, from the first entry
+ * on. FIDE_ENOTFOUND for a group that this host has not got, FIDE_EPERM when this user may not open groups, FIDE_EINVAL when index is beyond
+ * the group's last entry. Blocks. Thread-safe.
+ */
+FIDE_API int fide_group_open(const char *name, const struct fide_group_options *options, struct fide_group **out);
+
+/*
+ * Closes it. What was proposed and not decided may be decided still. Never blocks. NOT thread-safe: no other call on this handle may be under way or
+ * follow.
+ */
+FIDE_API int fide_group_close(struct fide_group *g);
+
+/*
+ * Proposes len bytes and stores the proposal's number, from 1 on, in *number, which may be NULL. Does not wait for the decision: its FIDE_GROUP_ENTRY says that
+ * it is decided. deadline_ns (CLOCK_MONOTONIC, as fide_now_ns; 0: none): if the agent has not taken it by then, it is withdrawn (FIDE_GROUP_REFUSED); if the agent
+ * has it and it is not decided, FIDE_GROUP_OVERDUE says so. What the agent cannot take now the library proposes again, with the same number, in
+ * fide_group_next. FIDE_ETOOLARGE over FIDE_GROUP_VALUE_MAX; FIDE_EFULL when 1024 of this handle wait for their entries: read those first. Never blocks.
+ * Thread-safe.
+ */
+FIDE_API int fide_group_propose(struct fide_group *g, const void *value, size_t len, uint64_t deadline_ns, uint64_t *number);
+
+/*
+ * Stores the next event in *event and returns 1; 0 when none came in timeout_ms (0: do not wait, negative: for ever). Entries come in order and without a gap.
+ * FIDE_EDISCONNECTED when the agent is gone: fide_group_reconnect then. FIDE_ENOTFOUND when the group was begun anew: its entries count from 1 again, so close the
+ * handle and open another. Waits. Thread-safe: each event goes to one caller.
+ */
+FIDE_API int fide_group_next(struct fide_group *g, struct fide_group_event *event, int timeout_ms);
+
+/*
+ * Hands in the application's state behind the entry index, len bytes: what comes before need not be kept, and who opens or joins the group later gets the state
+ * first. Call it now and then: at 2 MiB of entries proposals wait. FIDE_ETOOLARGE over FIDE_GROUP_SNAPSHOT_MAX. Blocks, where the agent does not read. Thread-safe.
+ */
+FIDE_API int fide_group_keep_snapshot(struct fide_group *g, uint64_t index, const void *state, size_t len);
+
+/*
+ * Asks what became of a proposal of this client, also of one from a former life; FIDE_GROUP_FATE is the answer. A question survives fide_group_reconnect.
+ * FIDE_EINVAL for number 0, FIDE_EFULL when 64 questions wait. Never blocks. Thread-safe.
+ */
+FIDE_API int fide_group_ask(struct fide_group *g, uint64_t number);
+
+/*
+ * Connects anew after FIDE_EDISCONNECTED: entries go on where they ended, and what was proposed and not seen is proposed again, so that it is decided once.
+ * fide_group_fd stays. It may be tried again after an error: FIDE_EDISCONNECTED until the agent is back; FIDE_ENOTFOUND while its host does not have
+ * the group yet, or when the group was begun anew (as fide_group_next). Blocks. Thread-safe.
+ */
+FIDE_API int fide_group_reconnect(struct fide_group *g);
+
+/*
+ * A descriptor for poll, select or epoll: readable when fide_group_next has an event, or something to do. Then call it with timeout 0 until it returns 0. Only to
+ * be waited on; stays the same until fide_group_close. Never blocks. Thread-safe.
+ */
+FIDE_API int fide_group_fd(const struct fide_group *g);
+
+/* This client's id, for fide_group_options; 0 for a NULL handle. Never blocks. Thread-safe. */
+FIDE_API uint64_t fide_group_client(const struct fide_group *g);
 
 /* What a negative return means, in a few words. Never NULL; never blocks. Thread-safe. */
 FIDE_API const char *fide_strerror(int error);

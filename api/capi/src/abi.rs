@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
 
 /// Grows when something is added to the interface.
-pub const FIDE_ABI_VERSION: u32 = 3;
+pub const FIDE_ABI_VERSION: u32 = 4;
 /// Success.
 pub const FIDE_OK: c_int = 0;
 /// The call makes no sense; the others are the negated numbers of [`fide_wire::control::ErrorCode`].
@@ -181,6 +181,105 @@ impl Default for FideOptions {
     }
 }
 
+/// `enum fide_group_event_kind`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum GroupKind {
+    /// [`fide_client::group::Event::Entry`].
+    Entry = 1,
+    /// [`fide_client::group::Event::Snapshot`].
+    Snapshot = 2,
+    /// [`fide_client::group::Event::Standing`].
+    Standing = 3,
+    /// [`fide_client::group::Event::Members`].
+    Members = 4,
+    /// [`fide_client::group::Event::Refused`].
+    Refused = 5,
+    /// [`fide_client::group::Event::Overdue`].
+    Overdue = 6,
+    /// [`fide_client::group::Event::Fate`].
+    Fate = 7,
+    /// What later versions of the client add.
+    Other = 8,
+}
+
+/// `enum fide_group_refusal`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum GroupRefusal {
+    /// [`fide_client::group::Refusal::Invalid`].
+    Invalid = 1,
+    /// [`fide_client::group::Refusal::TooLate`].
+    Late = 2,
+}
+
+/// `struct fide_group_options`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct FideGroupOptions {
+    /// Bytes of it that the application knows.
+    pub size: u32,
+    /// 0.
+    pub reserved: u32,
+    /// The socket.
+    pub path: *const c_char,
+    /// The client's id, or 0.
+    pub client: u64,
+    /// Entries read before.
+    pub index: u64,
+    /// Its last proposal.
+    pub last_number: u64,
+}
+
+impl Default for FideGroupOptions {
+    fn default() -> Self {
+        let size = size_of::<Self>() as u32;
+        Self { size, reserved: 0, path: std::ptr::null(), client: 0, index: 0, last_number: 0 }
+    }
+}
+
+/// `struct fide_group_event`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct FideGroupEvent {
+    /// Bytes of it that the application knows.
+    pub size: u32,
+    /// [`GroupKind`].
+    pub kind: u32,
+    /// Of the entry or the snapshot; entries applied here.
+    pub index: u64,
+    /// Of the proposal.
+    pub number: u64,
+    /// Who proposed.
+    pub client: u64,
+    /// Which group of that name.
+    pub generation: u64,
+    /// The proposing member, or this host's.
+    pub member: u32,
+    /// The leading member.
+    pub leader: u32,
+    /// Its node.
+    pub leader_node: u32,
+    /// [`fide_client::group::Stage`].
+    pub stage: u32,
+    /// 0 or 1.
+    pub own: u32,
+    /// [`GroupRefusal`].
+    pub refusal: u32,
+    /// [`fide_client::group::Fate`].
+    pub fate: u32,
+    /// How many members.
+    pub members_len: u32,
+    /// Borrowed from this thread's last event of a group.
+    pub members: *const u32,
+    /// Borrowed from this thread's last event of a group.
+    pub why: *const c_char,
+    /// Borrowed from this thread's last event of a group.
+    pub data: *const c_void,
+    /// Bytes of it.
+    pub data_len: u64,
+}
+
 /// `fide_callback`.
 pub type Callback = unsafe extern "C" fn(*mut Handle, *const FideEvent, *mut c_void);
 /// `fide_resumed`.
@@ -273,6 +372,16 @@ unsafe impl Sized32 for FideChecked {
 unsafe impl Sized32 for FideOptions {
     const NAME: &'static str = "fide_options";
     const FIRST: usize = offset_of!(Self, answer_timeout_ns) + size_of::<u64>();
+}
+// SAFETY: as its declaration shows; a zero pointer is NULL.
+unsafe impl Sized32 for FideGroupOptions {
+    const NAME: &'static str = "fide_group_options";
+    const FIRST: usize = offset_of!(Self, last_number) + size_of::<u64>();
+}
+// SAFETY: as its declaration shows; a zero pointer is NULL.
+unsafe impl Sized32 for FideGroupEvent {
+    const NAME: &'static str = "fide_group_event";
+    const FIRST: usize = offset_of!(Self, data_len) + size_of::<u64>();
 }
 // SAFETY: as its declaration shows; a zero Option<fn> is None.
 unsafe impl Sized32 for Callbacks {

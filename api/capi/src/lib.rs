@@ -3,9 +3,11 @@
 //! Every function passes through [`guard`]: a panic becomes `FIDE_EINTERNAL` and never unwinds into C.
 
 mod abi;
+mod group;
 mod text;
 
 pub use abi::*;
+pub use group::*;
 
 use fide_client::wire::verdict::VerdictId;
 use fide_client::{Client, Error, Event, Monitored, Options, Progress, Resources, monotonic_ns};

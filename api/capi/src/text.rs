@@ -47,7 +47,7 @@ pub fn checked(found: &Checked) -> FideChecked {
 }
 
 /// A string of text that may have a zero in it, from an agent that is not to be trusted with that.
-fn c_string(text: &str) -> CString {
+pub fn c_string(text: &str) -> CString {
     CString::new(text).unwrap_or_else(|_| CString::new(text.replace('\0', " ")).unwrap_or_default())
 }
 

@@ -5,8 +5,12 @@
 mod fake_agent;
 
 use fake_agent::{Answer, FakeAgent, record, refused};
-use fide::{Callbacks, FideChecked, FideEvent, FideMonitored, FideOptions, FideResources, Kind};
+use fide::{
+    Callbacks, FideChecked, FideEvent, FideGroupEvent, FideGroupOptions, FideMonitored, FideOptions, FideResources, GroupKind,
+    GroupRefusal, Kind,
+};
 use fide_client::CheckOutcome;
+use fide_client::group::{Fate, Stage};
 use fide_client::wire::control::ErrorCode;
 use fide_client::wire::event::{Record, RecordKind};
 use fide_client::wire::verdict::{Cause, Grade};
@@ -148,6 +152,28 @@ fn check_program() -> String {
     ] {
         assert(&format!("FIDE_CHECK_{name}"), outcome as i64);
     }
+    for stage in Stage::ALL {
+        assert(&format!("FIDE_STAGE_{}", upper(stage.name())), stage as i64);
+    }
+    for fate in Fate::ALL {
+        assert(&format!("FIDE_FATE_{}", upper(fate.name())), fate as i64);
+    }
+    for (name, kind) in [
+        ("ENTRY", GroupKind::Entry),
+        ("SNAPSHOT", GroupKind::Snapshot),
+        ("STANDING", GroupKind::Standing),
+        ("MEMBERS", GroupKind::Members),
+        ("REFUSED", GroupKind::Refused),
+        ("OVERDUE", GroupKind::Overdue),
+        ("FATE", GroupKind::Fate),
+        ("OTHER", GroupKind::Other),
+    ] {
+        assert(&format!("FIDE_GROUP_{name}"), kind as i64);
+    }
+    assert("FIDE_REFUSAL_INVALID", GroupRefusal::Invalid as i64);
+    assert("FIDE_REFUSAL_LATE", GroupRefusal::Late as i64);
+    assert("FIDE_GROUP_VALUE_MAX", fide_client::group::VALUE_MAX as i64);
+    assert("FIDE_GROUP_SNAPSHOT_MAX", fide_client::group::SNAPSHOT_MAX as i64);
     macro_rules! layout {
         ($type:ty, $name:literal, $($field:ident)*) => {
             assert(concat!("sizeof(struct ", $name, ")"), size_of::<$type>() as i64);
@@ -166,6 +192,9 @@ fn check_program() -> String {
     layout!(FideChecked, "fide_checked", size outcome drained_ns lost_ns why host host_state app_state node incarnation
         fence_timeout_ns fenced reserved);
     layout!(FideOptions, "fide_options", size flags path answer_timeout_ns);
+    layout!(FideGroupOptions, "fide_group_options", size reserved path client index last_number);
+    layout!(FideGroupEvent, "fide_group_event", size kind index number client generation member leader leader_node stage own
+        refusal fate members_len members why data data_len);
     layout!(Callbacks, "fide_callbacks", size reserved on_failure on_confirmed on_piggyback_rcv on_timeout_changed on_monitor_req
         on_pbsize_changed on_other on_hung on_progressing on_fenced on_recovered);
     c.push_str("typedef void (*any)(void);\nint main(void)\n{\n\tany all[] = {\n");

@@ -15,11 +15,12 @@
 //! ```
 //!
 //! A proposal is decided once its entry comes: on every host, in one order, once. What the agent has not taken (it is busy, or its host was given up and joins
-//! anew) the library hands in again, with the same number, so that nothing is applied twice.
+//! anew) the library hands in again, with the same number, so that nothing is applied twice. A proposal may have a deadline
+//! ([`Group::propose_by`]), and what became of one can be asked at any time ([`Group::ask`]), also by the same client in a new process.
 
 use crate::connection::{ANSWER_TIMEOUT, Connection, Response};
 use crate::error::{Error, system};
-use crate::sys;
+use crate::sys::{self, Poller, Timer};
 use fide_wire::control::{Reply, Request};
 use fide_wire::session::{self, Piece, ToAgent, ToClient};
 use std::collections::VecDeque;
@@ -27,10 +28,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-pub use fide_wire::session::{Stage, Standing, VALUE_MAX, Why};
+pub use fide_wire::session::{Fate, SNAPSHOT_MAX, Stage, Standing, VALUE_MAX, Why};
 
 /// Proposals that may wait for their entries.
 pub const PENDING_MAX: usize = 1024;
+/// Questions ([`Group::ask`]) that may wait for their answers.
+pub const ASKED_MAX: usize = 64;
 /// What was refused because too much waits is proposed again after so long.
 const AGAIN: Duration = Duration::from_micros(500);
 
@@ -73,13 +76,47 @@ pub enum Event {
     Standing(Standing),
     /// The members that are not known to have crashed, at first and whenever that changes.
     Members(Vec<u16>),
-    /// A proposal that can never be taken.
+    /// A proposal that was not taken, and never will be decided.
     Refused {
         /// Which.
         number: u64,
+        /// Why.
+        refusal: Refusal,
         /// Why, for people.
         why: String,
     },
+    /// A proposal was not decided by its deadline. The agent has it, so it may be decided still, and then its entry comes; it is not handed in again
+    /// ([`Group::ask`] says what became of it).
+    Overdue {
+        /// Which.
+        number: u64,
+    },
+    /// The answer to [`Group::ask`], after all entries that it rests on.
+    Fate {
+        /// Which proposal of this client.
+        number: u64,
+        /// What became of it.
+        fate: Fate,
+    },
+}
+
+/// Why a proposal was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Refusal {
+    /// The agent can never take it.
+    Invalid,
+    /// The agent had not taken it when its deadline came.
+    TooLate,
+}
+
+/// A proposal that was not seen as an entry.
+#[derive(Debug)]
+struct Pending {
+    number: u64,
+    bytes: Vec<u8>,
+    deadline: Option<Instant>,
+    /// An agent may have taken it before this session, or as another member.
+    may_be_taken: bool,
 }
 
 /// How a [`Group`] is opened.
@@ -104,16 +141,32 @@ pub struct Group {
     socket: OwnedFd,
     /// Kept, so that the agent's end is noticed.
     connection: Connection,
+    /// What an event loop waits on: the socket, and the timer for what this library does by itself.
+    poller: Poller,
+    timer: Timer,
+    /// When the timer wakes such a loop.
+    armed: Option<Instant>,
     buffer: Box<[u8]>,
     out: Vec<u8>,
     index: u64,
     last_number: u64,
+    /// Every own number through this one is an entry, or never will be.
+    settled: u64,
     /// Proposed, and not seen as entries.
-    pending: VecDeque<(u64, Vec<u8>)>,
+    pending: VecDeque<Pending>,
     /// The agent has those through this number.
     handed_in: u64,
     again_at: Option<Instant>,
+    /// No pending deadline is before it.
+    late_at: Option<Instant>,
+    /// Questions, and how many of them, from the front, were put to this agent.
+    asked: VecDeque<u64>,
+    asked_here: usize,
+    /// Found here.
+    events: VecDeque<Event>,
     standing: Option<Standing>,
+    /// Which group of that name it is.
+    generation: u64,
     snapshot: Vec<u8>,
 }
 
@@ -132,37 +185,56 @@ impl Group {
     /// As [`Group::open`].
     pub fn open_with(name: &str, options: Options) -> Result<Self, Error> {
         let Options { path, client, behind, last_number } = options;
-        let (connection, socket, client) = connect(path.as_deref(), name, (client, last_number), behind)?;
+        let poller = Poller::new().map_err(system("epoll_create"))?;
+        let timer = Timer::new().map_err(system("timerfd_create"))?;
+        poller.add(timer.as_fd(), 0, false).map_err(system("epoll_ctl"))?;
+        let from = From { client, last_number, behind, generation: 0 };
+        let (connection, socket, client) = connect(path.as_deref(), name, from)?;
+        poller.add(socket.as_fd(), 0, false).map_err(system("epoll_ctl"))?;
         Ok(Self {
             path,
             name: name.into(),
             client,
             socket,
             connection,
+            poller,
+            timer,
+            armed: None,
             buffer: vec![0; session::MESSAGE_MAX].into_boxed_slice(),
             out: Vec::new(),
             index: behind,
             last_number,
+            settled: last_number,
             pending: VecDeque::new(),
             handed_in: last_number,
             again_at: None,
+            late_at: None,
+            asked: VecDeque::new(),
+            asked_here: 0,
+            events: VecDeque::new(),
             standing: None,
+            generation: 0,
             snapshot: Vec::new(),
         })
     }
 
-    /// Opens it anew, after [`Error::Disconnected`]: entries go on where they ended, and what was proposed and not seen is proposed again, once. Blocks.
+    /// Opens it anew, after [`Error::Disconnected`]: entries go on where they ended, and what was proposed and not seen is proposed again, once. Its descriptor
+    /// stays. Blocks.
     ///
     /// # Errors
-    /// As [`Group::open`].
+    /// As [`Group::open`]; [`Error::Refused`] with [`ErrorCode::NotFound`](fide_wire::control::ErrorCode::NotFound) where the group was begun anew
+    /// meanwhile: its entries are counted from 1 again, so it must be opened anew, too.
     pub fn reconnect(&mut self) -> Result<(), Error> {
-        let before = self.pending.front().map_or(self.last_number, |(number, _)| number - 1);
-        let (connection, socket, client) = connect(self.path.as_deref(), &self.name, (self.client, before), self.index)?;
+        let before = self.pending.front().map_or(self.last_number, |first| first.number - 1);
+        let from = From { client: self.client, last_number: before, behind: self.index, generation: self.generation };
+        let (connection, socket, client) = connect(self.path.as_deref(), &self.name, from)?;
+        self.poller.remove(self.socket.as_fd());
+        self.poller.add(socket.as_fd(), 0, false).map_err(system("epoll_ctl"))?;
         (self.connection, self.socket, self.client) = (connection, socket, client);
-        (self.standing, self.again_at) = (None, None);
+        (self.standing, self.again_at, self.asked_here) = (None, None, 0);
         self.snapshot.clear();
         self.hand_in_again();
-        Ok(())
+        self.put_questions()
     }
 
     /// This client's id.
@@ -194,6 +266,19 @@ impl Group {
     /// # Errors
     /// [`Error::TooLarge`] over [`VALUE_MAX`]; [`Error::Busy`] when [`PENDING_MAX`] wait for their entries: read them first.
     pub fn propose(&mut self, value: &[u8]) -> Result<u64, Error> {
+        self.propose_until(value, None)
+    }
+
+    /// [`Group::propose`] with a deadline. If the agent has not taken the value by then, it never will be decided ([`Event::Refused`] with
+    /// [`Refusal::TooLate`]). If the agent has it, and its entry has not come, [`Event::Overdue`] says so once. Both come from [`Group::poll`].
+    ///
+    /// # Errors
+    /// As [`Group::propose`].
+    pub fn propose_by(&mut self, value: &[u8], deadline: Instant) -> Result<u64, Error> {
+        self.propose_until(value, Some(deadline))
+    }
+
+    fn propose_until(&mut self, value: &[u8], deadline: Option<Instant>) -> Result<u64, Error> {
         if value.len() > VALUE_MAX {
             return Err(Error::TooLarge { size: value.len(), limit: VALUE_MAX });
         }
@@ -201,9 +286,30 @@ impl Group {
             return Err(Error::Busy);
         }
         self.last_number += 1;
-        self.pending.push_back((self.last_number, value.to_vec()));
+        let number = self.last_number;
+        self.pending.push_back(Pending { number, bytes: value.to_vec(), deadline, may_be_taken: false });
+        self.late_at = self.late_at.into_iter().chain(deadline).min();
         self.hand_in()?;
-        Ok(self.last_number)
+        self.arm()?;
+        Ok(number)
+    }
+
+    /// Asks what became of a proposal of this client, also of one that it made in a former life: [`Event::Fate`] is the answer, after all entries that it
+    /// rests on. A question survives [`Group::reconnect`]. Does not wait.
+    ///
+    /// What is [`Fate::Open`] may be decided later. It is settled for good by any later proposal of this client that is decided.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for number 0; [`Error::Busy`] when [`ASKED_MAX`] questions wait for their answers.
+    pub fn ask(&mut self, number: u64) -> Result<(), Error> {
+        if number == 0 {
+            return Err(Error::Invalid("a client's proposals are numbered from 1".into()));
+        }
+        if self.asked.len() >= ASKED_MAX {
+            return Err(Error::Busy);
+        }
+        self.asked.push_back(number);
+        self.put_questions()
     }
 
     /// The application's state behind this entry: the agent need not keep what is before, and gives it to those who come later.
@@ -239,9 +345,12 @@ impl Group {
     pub fn poll(&mut self, timeout: Option<Duration>) -> Result<Option<Event>, Error> {
         let deadline = sys::deadline(timeout);
         loop {
-            if self.again_at.is_some_and(|at| at <= Instant::now()) {
-                self.again_at = None;
-                self.hand_in()?;
+            if let Some(event) = self.events.pop_front() {
+                return Ok(Some(event));
+            }
+            if self.due().is_some_and(|at| at <= Instant::now()) {
+                self.catch_up()?;
+                continue;
             }
             let got = match sys::receive(self.socket.as_fd(), &mut self.buffer) {
                 Ok(got) if got.len == 0 => return Err(Error::Disconnected),
@@ -250,7 +359,7 @@ impl Group {
                     if timeout == Some(Duration::ZERO) {
                         return Ok(None);
                     }
-                    let until = [deadline, self.again_at].into_iter().flatten().min();
+                    let until = [deadline, self.due()].into_iter().flatten().min();
                     let came = sys::wait_readable(self.socket.as_fd(), until).map_err(system("poll"))?;
                     if !came && deadline.is_some_and(|at| at <= Instant::now()) {
                         return Ok(None);
@@ -277,9 +386,10 @@ impl Group {
                 }
                 self.index = index;
                 if client == self.client {
-                    while self.pending.front().is_some_and(|(waits, _)| *waits <= number) {
+                    while self.pending.front().is_some_and(|first| first.number <= number) {
                         self.pending.pop_front();
                     }
+                    self.settled = self.settled.max(number);
                     self.handed_in = self.handed_in.max(number);
                     self.last_number = self.last_number.max(number);
                 }
@@ -300,6 +410,12 @@ impl Group {
                 Ok(Some(Event::Snapshot { index, bytes: std::mem::take(&mut self.snapshot) }))
             }
             ToClient::Standing(standing) => {
+                if standing.generation != 0 {
+                    if self.generation != 0 && self.generation != standing.generation {
+                        return Err(began_anew(&self.name));
+                    }
+                    self.generation = standing.generation;
+                }
                 let runs = standing.stage == Stage::Running;
                 let is_new = self.standing.is_none_or(|old| old.stage != Stage::Running || old.me != standing.me);
                 self.standing = Some(standing);
@@ -312,22 +428,100 @@ impl Group {
             ToClient::Members(ids) => Ok(Some(Event::Members(ids.iter().collect()))),
             ToClient::Refused { number, why: Why::Invalid, text } => {
                 let why = text.to_string();
-                self.pending.retain(|(waits, _)| *waits != number);
-                Ok(Some(Event::Refused { number, why }))
+                self.pending.retain(|waits| waits.number != number);
+                Ok(Some(Event::Refused { number, refusal: Refusal::Invalid, why }))
             }
             // Its turn comes again, before those behind it.
             ToClient::Refused { number, .. } => {
                 self.handed_in = self.handed_in.min(number - 1);
                 self.again_at.get_or_insert_with(|| Instant::now() + AGAIN);
+                self.arm()?;
                 Ok(None)
+            }
+            ToClient::Fate { fate, client, number } => {
+                let asked = self.asked.iter().take(self.asked_here).position(|asked| *asked == number);
+                let Some(at) = asked.filter(|_| client == self.client) else {
+                    return Err(Error::Protocol("an answer to nothing on a group's socket".into()));
+                };
+                self.asked.remove(at);
+                self.asked_here -= 1;
+                Ok(Some(Event::Fate { number, fate }))
             }
         }
     }
 
+    /// When something must be done here, whatever the agent says.
+    fn due(&self) -> Option<Instant> {
+        [self.again_at, self.late_at, self.armed].into_iter().flatten().min()
+    }
+
+    /// What is due: deadlines have come, and what was refused is handed in again.
+    fn catch_up(&mut self) -> Result<(), Error> {
+        let now = Instant::now();
+        if self.armed.is_some_and(|at| at <= now) {
+            self.armed = None;
+            self.timer.set(None).map_err(system("timerfd_settime"))?;
+        }
+        let handed_in = self.handed_in;
+        self.pending.retain(|waits| {
+            let is_late = waits.deadline.is_some_and(|at| at <= now);
+            if is_late {
+                let number = waits.number;
+                self.events.push_back(if waits.may_be_taken || number <= handed_in {
+                    Event::Overdue { number }
+                } else {
+                    let why = "the agent had not taken it by its deadline: it never will be decided".into();
+                    Event::Refused { number, refusal: Refusal::TooLate, why }
+                });
+            }
+            !is_late
+        });
+        self.late_at = self.pending.iter().filter_map(|waits| waits.deadline).min();
+        if self.again_at.is_some_and(|at| at <= now) {
+            self.again_at = None;
+            self.hand_in()?;
+        }
+        self.arm()
+    }
+
+    /// Event loops wait on the descriptor alone, so that must wake them.
+    fn arm(&mut self) -> Result<(), Error> {
+        let next = [self.again_at, self.late_at].into_iter().flatten().min();
+        // A wake-up too many costs less than a system call for each proposal.
+        if let Some(at) = next
+            && self.armed.is_none_or(|armed| at < armed)
+        {
+            self.timer.set(Some(at)).map_err(system("timerfd_settime"))?;
+            self.armed = Some(at);
+        }
+        Ok(())
+    }
+
+    fn put_questions(&mut self) -> Result<(), Error> {
+        while let Some(number) = self.asked.get(self.asked_here) {
+            ToAgent::Ask { client: self.client, number: *number }.write(&mut self.out);
+            match self.send() {
+                Ok(true) => self.asked_here += 1,
+                Ok(false) => {
+                    self.again_at.get_or_insert_with(|| Instant::now() + AGAIN);
+                    return self.arm();
+                }
+                // The next poll says so, and they are put again behind a reconnect.
+                Err(Error::Disconnected) => return Ok(()),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
     /// What waits is proposed again, from the first one on.
     fn hand_in_again(&mut self) {
-        if let Some((first, _)) = self.pending.front() {
-            self.handed_in = first - 1;
+        let handed_in = self.handed_in;
+        for waits in self.pending.iter_mut().filter(|waits| waits.number <= handed_in) {
+            waits.may_be_taken = true;
+        }
+        if let Some(first) = self.pending.front() {
+            self.handed_in = self.handed_in.min(first.number - 1);
         }
     }
 
@@ -335,23 +529,25 @@ impl Group {
         if self.again_at.is_some() {
             return Ok(()); // in its turn
         }
-        let from = self.pending.partition_point(|(number, _)| *number <= self.handed_in);
+        let from = self.pending.partition_point(|waits| waits.number <= self.handed_in);
         for at in from..self.pending.len() {
-            let (number, bytes) = &self.pending[at];
-            ToAgent::Propose { number: *number, bytes }.write(&mut self.out);
+            let before = at.checked_sub(1).and_then(|at| self.pending.get(at)).map_or(self.settled, |before| before.number);
+            let Pending { number, bytes, .. } = &self.pending[at];
             let number = *number;
+            let skipped = u32::try_from(number - 1 - before.min(number - 1)).unwrap_or(u32::MAX);
+            ToAgent::Propose { skipped, number, bytes }.write(&mut self.out);
             match self.send() {
                 Ok(true) => self.handed_in = number,
                 Ok(false) => {
                     self.again_at = Some(Instant::now() + AGAIN);
-                    return Ok(());
+                    return self.arm();
                 }
                 // The next poll says so, and nothing is lost.
                 Err(Error::Disconnected) => return Ok(()),
                 Err(e) => return Err(e),
             }
         }
-        Ok(())
+        self.put_questions()
     }
 
     fn send(&self) -> Result<bool, Error> {
@@ -367,26 +563,36 @@ impl Group {
 }
 
 impl AsFd for Group {
-    /// Readable when [`Group::poll`] has something.
+    /// Readable when [`Group::poll`] has something, or something to do. Only to be waited on; it stays the same.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.poller.as_fd()
     }
 }
 
 impl AsRawFd for Group {
     fn as_raw_fd(&self) -> RawFd {
-        self.socket.as_raw_fd()
+        self.poller.as_fd().as_raw_fd()
     }
 }
 
-fn connect(
-    path: Option<&Path>,
-    name: &str,
-    (client, last_number): (u64, u64),
+/// Where a client goes on.
+struct From {
+    client: u64,
+    last_number: u64,
     behind: u64,
-) -> Result<(Connection, OwnedFd, u64), Error> {
+    /// 0: in whichever group of that name.
+    generation: u64,
+}
+
+fn began_anew(name: &str) -> Error {
+    Error::Refused(session::began_anew(name))
+}
+
+fn connect(path: Option<&Path>, name: &str, from: From) -> Result<(Connection, OwnedFd, u64), Error> {
+    let From { client, last_number, behind, generation } = from;
     let connection = Connection::open(path)?;
-    let Response { reply, fds } = connection.request(&Request::OpenGroup { name: name.into(), client, behind, last_number })?;
+    let request = Request::OpenGroup { name: name.into(), client, behind, last_number, generation };
+    let Response { reply, fds } = connection.request(&request)?;
     let Reply::GroupOpened { client } = reply else { return Err(connection.unexpected("a group", &reply)) };
     let [socket] = <[OwnedFd; 1]>::try_from(fds)
         .map_err(|fds| Error::Protocol(format!("a group with {} descriptors instead of one", fds.len())))?;

@@ -237,6 +237,39 @@ impl AsFd for Poller {
     }
 }
 
+/// A descriptor that is readable from a moment on.
+#[derive(Debug)]
+pub struct Timer(OwnedFd);
+
+impl Timer {
+    /// One that never is.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: no pointers.
+        let fd = check(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) })?;
+        // SAFETY: just opened.
+        Ok(Self(unsafe { own(fd) }))
+    }
+
+    /// Readable from then on; `None`: not at all.
+    pub fn set(&self, at: Option<Instant>) -> io::Result<()> {
+        // A time that has passed is a nanosecond from now: zero would mean never.
+        let left = at.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1)));
+        // SAFETY: all-zero is a valid itimerspec: never.
+        let mut when: libc::itimerspec = unsafe { std::mem::zeroed() };
+        when.it_value.tv_sec = left.as_secs().try_into().unwrap_or(libc::time_t::MAX);
+        when.it_value.tv_nsec = left.subsec_nanos().into();
+        // SAFETY: `when` lives through the call, and no old value is asked for.
+        check(unsafe { libc::timerfd_settime(self.0.as_raw_fd(), 0, &raw const when, std::ptr::null_mut()) })?;
+        Ok(())
+    }
+}
+
+impl AsFd for Timer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 /// CLOCK_MONOTONIC, nanoseconds.
 pub fn monotonic_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -550,7 +550,8 @@ impl Worker {
                 self.members = members;
             }
             Event::Refused { why, .. } => return Err(why),
-            Event::Standing(_) => {}
+            // It sets no deadlines and asks nothing.
+            Event::Standing(_) | Event::Overdue { .. } | Event::Fate { .. } => {}
         }
         Ok(())
     }

@@ -29,6 +29,8 @@ pub enum Engine {
     Huc,
     /// Three message delays, over links alone
     Hsuc,
+    /// By a majority, without any assumption about time
+    Raft,
 }
 
 /// What a group makes of a host's silence.
@@ -113,6 +115,7 @@ fn engine(engine: Engine) -> String {
     match engine {
         Engine::Huc => "huc".into(),
         Engine::Hsuc => "hsuc".into(),
+        Engine::Raft => "raft".into(),
     }
 }
 
@@ -229,7 +232,7 @@ fn propose(context: &Context, name: &str, values: &[String], wait_s: f64) -> Res
             && let Some(value) = left.next()
         {
             let since = Instant::now();
-            proposed.push((group.propose(value.as_bytes())?, since));
+            proposed.push((group.propose_by(value.as_bytes(), until)?, since));
         }
         interrupt.check()?;
         match group.poll(Some(Duration::from_millis(50)))? {
@@ -247,7 +250,7 @@ fn propose(context: &Context, name: &str, values: &[String], wait_s: f64) -> Res
                     writeln!(out, "{:>8}  {}  ({us:.0} µs)", entry.index, String::from_utf8_lossy(&entry.bytes))?;
                 }
             }
-            Some(Event::Refused { number, why }) => return Err(Failure::failed(format!("value {number} is refused: {why}"))),
+            Some(Event::Refused { number, why, .. }) => return Err(Failure::failed(format!("value {number} is refused: {why}"))),
             _ if Instant::now() >= until => {
                 out.flush()?;
                 let what = format!(

@@ -23,10 +23,13 @@ pub fn groups(groups: &[GroupStatus], style: &Style) -> String {
         if !group.why.is_empty() {
             let _ = writeln!(out, "  {}", group.why);
         }
+        if group.anew {
+            let _ = writeln!(out, "  begun anew: no host ran the one before any more, and what was decided in it is gone");
+        }
         if group.stage == Stage::Joining {
             let _ = writeln!(
                 out,
-                "  asks the hosts that run it to be let in; if none does any more, its log is gone, and fide group create begins anew"
+                "  asks the hosts that run it to be let in; if none does any more, its log is gone, and [[group]] or fide group create begins it anew"
             );
         }
         if !group.halted.is_empty() {
@@ -82,7 +85,11 @@ pub fn event(event: &Event, style: &Style) -> Option<String> {
             let ids: Vec<String> = ids.iter().map(u16::to_string).collect();
             style.paint(Paint::Dim, &format!("          members {}", ids.join(", ")))
         }
-        Event::Refused { number, why } => style.paint(Paint::Red, &format!("proposal {number} is refused: {why}")),
+        Event::Refused { number, why, .. } => style.paint(Paint::Red, &format!("proposal {number} is refused: {why}")),
+        Event::Overdue { number } => {
+            style.paint(Paint::Red, &format!("proposal {number} was not decided by its deadline; it may be later"))
+        }
+        Event::Fate { number, fate } => style.paint(Paint::Dim, &format!("          proposal {number}: {}", fate.name())),
     })
 }
 
@@ -100,7 +107,9 @@ pub fn event_json(event: &Event) -> serde_json::Value {
             "generation": s.generation, "index": s.index,
         }),
         Event::Members(ids) => serde_json::json!({"event": "members", "members": ids}),
-        Event::Refused { number, why } => serde_json::json!({"event": "refused", "number": number, "why": why}),
+        Event::Refused { number, why, .. } => serde_json::json!({"event": "refused", "number": number, "why": why}),
+        Event::Overdue { number } => serde_json::json!({"event": "overdue", "number": number}),
+        Event::Fate { number, fate } => serde_json::json!({"event": "fate", "number": number, "fate": fate.name()}),
     }
 }
 
@@ -118,6 +127,7 @@ mod tests {
             policy: "trust-contract".into(),
             stage,
             why: String::new(),
+            anew: false,
             me: Some(2),
             leader: Some(1),
             members: vec![member(1, "h1", false), member(2, "h2", false), member(3, "h3", true)],

@@ -53,6 +53,14 @@ const REJOIN_NS: u64 = 100_000_000;
 const LOOK_NS: u64 = 20_000_000;
 /// A member whose node was never heard counts as silent after so long (ns).
 const UNKNOWN_NS: u64 = 1_000_000_000;
+/// It is looked whether groups that are expected have to be begun or joined so often (ns).
+const EXPECTED_LOOK_NS: u64 = 50_000_000;
+/// Before a group is begun by itself, those that may run it are asked for at least so long (ns).
+const SEARCHED_NS: u64 = 200_000_000;
+/// What could not be begun is tried again after so long (ns).
+const BEGIN_AGAIN_NS: u64 = 1_000_000_000;
+/// How messages between groups of two nodes are written; builds that write them in another way cannot share a group. Before each message.
+pub const FORMAT: u8 = 2;
 /// Messages kept for a member that is not listening yet.
 const EARLY_MAX: usize = 256;
 
@@ -104,6 +112,11 @@ pub enum Event {
         /// Which group.
         generation: u64,
     },
+    /// A group that is expected here is to be begun by this node ([`Groups::create`]): all its nodes are there, and none runs it.
+    Begin {
+        /// Which.
+        name: String,
+    },
     /// The gate asks: is this node cut off? Answered by [`Groups::handle_fenced`]; asked again now and then.
     AskFence {
         /// Which node.
@@ -111,6 +124,28 @@ pub enum Event {
         /// Its incarnation.
         incarnation: u32,
     },
+}
+
+/// A group that this node is to be in, by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expected {
+    /// Its name.
+    pub name: String,
+    /// Its first engine.
+    pub engine: Kind,
+    /// Its policy.
+    pub policy: Policy,
+    /// Its nodes, this one among them; the first one begins it.
+    pub nodes: Vec<u32>,
+}
+
+/// What becomes of a group that is expected.
+struct Expectation {
+    what: Expected,
+    /// Not begun again before then.
+    not_before_ns: u64,
+    /// Why it was not begun, or not joined.
+    trouble: String,
 }
 
 /// A frame of this channel, to be sent.
@@ -197,6 +232,10 @@ pub struct Status {
     pub index: u64,
     /// Own entries that wait.
     pub pending: usize,
+    /// Why it does not come to run, as far as is known.
+    pub trouble: String,
+    /// This node's member was there from the begin.
+    pub is_begun: bool,
     /// Why the last member of this node halted.
     pub halted: Option<Halted>,
     /// Bytes of entries kept because no application keeps snapshots.
@@ -246,6 +285,10 @@ struct Group {
     join_at_ns: u64,
     /// Whom it asked last.
     asked: Option<u32>,
+    /// Who has said that it does not run it, in this round of asking.
+    denied: BTreeSet<u32>,
+    /// Our member began it with the others.
+    is_begun: bool,
     /// What came for a member that is not listening yet: of which group, from whom, for whom.
     early: VecDeque<(u64, MemberId, MemberId, log::Message)>,
     /// Whom we let in: which node is to be which member, until that is applied.
@@ -275,6 +318,8 @@ impl Group {
             asked_of_us: Vec::new(),
             join_at_ns: u64::MAX,
             asked: None,
+            denied: BTreeSet::new(),
+            is_begun: false,
             early: VecDeque::new(),
             invited: BTreeMap::new(),
             halted: None,
@@ -327,6 +372,11 @@ pub struct Groups {
     links: Links,
     groups: BTreeMap<u64, Group>,
     names: BTreeMap<String, u64>,
+    /// Those that this node is to be in, by itself, and when that is looked at.
+    expected: BTreeMap<String, Expectation>,
+    expected_look_ns: u64,
+    /// Nodes that write messages in another way, and in which.
+    foreign: BTreeMap<u32, u8>,
     /// Nodes that live.
     nodes: BTreeSet<u32>,
     /// The last heartbeat of each node that carried something of groups.
@@ -351,6 +401,9 @@ impl Groups {
             links,
             groups: BTreeMap::new(),
             names: BTreeMap::new(),
+            expected: BTreeMap::new(),
+            expected_look_ns: u64::MAX,
+            foreign: BTreeMap::new(),
             nodes: BTreeSet::new(),
             rode: BTreeMap::new(),
             questions: 0,
@@ -365,7 +418,7 @@ impl Groups {
     /// Whether there is nothing to do here at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.groups.is_empty()
+        self.groups.is_empty() && self.expected.is_empty()
     }
 
     // ---- requests -------------------------------------------------------------------------------------------------------
@@ -398,6 +451,57 @@ impl Groups {
         }
         self.settle(now_ns);
         Ok(())
+    }
+
+    /// The groups that this node is to be in from now on, by itself: it joins each where it runs, and begins it where it is the first one of its nodes, all
+    /// are there, and none runs it ([`Event::Begin`]). Groups that are not expected any more go on.
+    pub fn expect(&mut self, now_ns: u64, expected: impl Iterator<Item = Expected>) {
+        let of = |what: Expected| (what.name.clone(), Expectation { what, not_before_ns: now_ns, trouble: String::new() });
+        self.expected = expected.map(of).collect();
+        self.expected_look_ns = if self.expected.is_empty() { u64::MAX } else { now_ns };
+    }
+
+    /// What [`Event::Begin`] asked for cannot be, and why.
+    pub fn begin_failed(&mut self, now_ns: u64, name: &str, why: String) {
+        if let Some(expectation) = self.expected.get_mut(name) {
+            expectation.trouble = why;
+            expectation.not_before_ns = now_ns.saturating_add(BEGIN_AGAIN_NS);
+        }
+    }
+
+    /// Whatever is expected and does not run is looked for, or begun.
+    fn look_expected(&mut self, now_ns: u64) {
+        if now_ns < self.expected_look_ns {
+            return;
+        }
+        self.expected_look_ns = now_ns.saturating_add(EXPECTED_LOOK_NS);
+        let mut missing = Vec::new();
+        for (name, Expectation { what, not_before_ns, trouble }) in &mut self.expected {
+            let group = self.names.get(name).and_then(|generation| self.groups.get(generation));
+            match group.map(|group| (&group.stage, group)) {
+                None => missing.push(name.clone()),
+                Some((Stage::Failed(why), _)) => {
+                    trouble.clone_from(why);
+                    *not_before_ns = now_ns.saturating_add(BEGIN_AGAIN_NS);
+                    missing.push(name.clone());
+                }
+                Some((Stage::Joining, group)) if group.member.is_none() => {
+                    let others = || what.nodes.iter().filter(|node| **node != self.config.node);
+                    let is_nowhere = others().all(|node| self.nodes.contains(node) && group.denied.contains(node));
+                    let is_searched = now_ns >= group.since_ns.saturating_add(SEARCHED_NS).max(*not_before_ns);
+                    if is_nowhere && is_searched && what.nodes.first() == Some(&self.config.node) {
+                        self.events.push_back(Event::Begin { name: name.clone() });
+                    }
+                }
+                Some((Stage::Running, _)) => trouble.clear(),
+                Some(_) => {}
+            }
+        }
+        for name in missing {
+            if self.named(&name).is_some() || self.groups.len() < GROUPS_MAX {
+                self.begin_joining(now_ns, &name, u64::MAX);
+            }
+        }
     }
 
     /// Becomes a member of a group that runs on other hosts.
@@ -550,6 +654,7 @@ impl Groups {
             return;
         }
         self.links.handle_life(node, incarnation);
+        self.foreign.remove(&node);
         self.rode.remove(&node);
         for group in self.groups.values_mut() {
             for about in group.members_of(node, incarnation.saturating_sub(1)) {
@@ -621,13 +726,34 @@ impl Groups {
     pub fn handle_segment(&mut self, now_ns: u64, from: u32, incarnation: u32, body: &[u8]) -> Result<(), links::Refused> {
         let taken = self.links.handle_segment(now_ns, from, incarnation, body);
         while let Some((from, bytes)) = self.links.poll_message() {
-            match postcard::from_bytes::<Message>(&bytes) {
-                Ok(message) => self.handle_message(now_ns, from, message),
-                Err(_) => self.malformed += 1,
+            match bytes.split_first() {
+                Some((&FORMAT, bytes)) => match postcard::from_bytes::<Message>(bytes) {
+                    Ok(message) => self.handle_message(now_ns, from, message),
+                    Err(_) => self.malformed += 1,
+                },
+                Some((format, rest)) => self.other_format(now_ns, from, *format, !rest.is_empty()),
+                None => self.malformed += 1,
             }
         }
         self.settle(now_ns);
         taken
+    }
+
+    /// That node's build writes messages in another way: neither can be in a group of the other.
+    fn other_format(&mut self, now_ns: u64, from: u32, format: u8, has_content: bool) {
+        self.foreign.insert(from, format);
+        if has_content {
+            // It learns of ours by this byte alone, which every build understands.
+            let _ = self.links.send(from, &[FORMAT]);
+        }
+        let waits = |group: &Group| matches!(&group.stage, Stage::Preparing(waits_for) if waits_for.contains(&from));
+        let failed: Vec<u64> = self.groups.iter().filter(|(_, group)| waits(group)).map(|(generation, _)| *generation).collect();
+        for generation in failed {
+            self.fail(generation, other_build(from, format));
+        }
+        for group in self.groups.values_mut().filter(|group| group.stage == Stage::Joining && group.asked == Some(from)) {
+            group.join_at_ns = now_ns.saturating_add(REJOIN_NS); // the next one
+        }
     }
 
     /// All that rode on this heartbeat of `from` was handed in.
@@ -720,11 +846,15 @@ impl Groups {
             }
             Message::Join { name } => self.asked_to_join(now_ns, from, &name),
             Message::NoGroup { name } => {
-                if let Some(group) = self.named_mut(&name)
+                let Self { groups, names, nodes, .. } = self;
+                if let Some(group) = names.get(&name).and_then(|generation| groups.get_mut(generation))
                     && group.stage == Stage::Joining
                     && group.asked == Some(from)
                 {
-                    group.join_at_ns = now_ns; // the next one
+                    group.denied.insert(from);
+                    // The next one; when all were asked, a while later.
+                    let is_over = nodes.iter().all(|node| group.denied.contains(node));
+                    group.join_at_ns = if is_over { now_ns.saturating_add(JOIN_AGAIN_NS) } else { now_ns };
                 }
             }
             Message::Invite { plan, member } => self.invited(now_ns, from, *plan, member),
@@ -822,6 +952,21 @@ impl Groups {
 
     fn may_begin(&self, plan: &Plan) -> Result<(), String> {
         let Plan { name, generation, engine, policy, members } = plan;
+        if let Some(Expectation { what, .. }) = self.expected.get(name) {
+            let nodes: BTreeSet<u32> = what.nodes.iter().copied().collect();
+            let same = members.iter().map(|binding| binding.node).collect::<BTreeSet<u32>>() == nodes;
+            if (what.engine, what.policy) != (*engine, *policy) || !same {
+                let hosts: Vec<String> = what.nodes.iter().map(|node| format!("node {node:08x}")).collect();
+                return Err(format!(
+                    "the configuration of node {:08x} has {name} with engine {}, policy {} and hosts {}, and not with engine {engine}, \
+                     policy {policy} and these hosts: [[group]] must be the same on all of them",
+                    self.config.node,
+                    what.engine,
+                    what.policy,
+                    hosts.join(", ")
+                ));
+            }
+        }
         if *generation == 0 || self.groups.contains_key(generation) {
             return Err("its generation is another group's".into());
         }
@@ -860,6 +1005,7 @@ impl Groups {
             None => self.may_begin(&plan),
         };
         if let Err(why) = refused {
+            self.begin_failed(now_ns, &plan.name, format!("node {from:08x} would begin it: {why}"));
             let _ = self.tell(from, &Message::Declined { generation, why });
             return;
         }
@@ -888,7 +1034,7 @@ impl Groups {
         match Log::new(now_ns, me, plan.engine, members, config, build) {
             Ok(log) => {
                 group.member = Some(Member::new(now_ns, log, gate_config(&gate, policy)));
-                (group.me, group.stage) = (Some(me), Stage::Running);
+                (group.me, group.stage, group.is_begun) = (Some(me), Stage::Running, true);
                 (group.deadline_ns, group.since_ns) = (u64::MAX, now_ns);
             }
             Err(_) => {
@@ -934,6 +1080,9 @@ impl Groups {
         let behind = group.asked.and_then(|asked| candidates.iter().find(|node| **node > asked));
         let next = behind.or(candidates.first()).copied();
         let Some(group) = self.groups.get_mut(&generation) else { return };
+        if candidates.iter().all(|node| group.denied.contains(node)) {
+            group.denied.clear();
+        }
         group.asked = next;
         group.join_at_ns = now_ns.saturating_add(JOIN_AGAIN_NS);
         if let Some(next) = next {
@@ -972,6 +1121,14 @@ impl Groups {
         let is_sane = plan.members.contains(&ours) && plan.members.len() <= 1 << 16 && me.0 > 0 && plan.generation > 0;
         let is_taken = plan.generation != known && self.groups.contains_key(&plan.generation);
         if !expected || !is_sane || is_taken || plan.generation < before {
+            return;
+        }
+        if let Some(expectation) = self.expected.get_mut(&plan.name)
+            && expectation.what.policy != plan.policy
+        {
+            let wanted = expectation.what.policy;
+            expectation.trouble =
+                format!("it runs on node {from:08x} with policy {}, and the configuration here says {wanted}", plan.policy);
             return;
         }
         let generation = plan.generation;
@@ -1129,11 +1286,13 @@ impl Groups {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<u64> {
         let of_groups = self.groups.values().map(Group::poll_timeout).min().filter(|at_ns| *at_ns < u64::MAX);
-        of_groups.into_iter().chain(self.links.poll_timeout()).min()
+        let of_expected = (!self.expected.is_empty()).then_some(self.expected_look_ns);
+        of_groups.into_iter().chain(self.links.poll_timeout()).chain(of_expected).min()
     }
 
     /// The time has come. `standing` says what the shell knows of a node.
     pub fn handle_timeout(&mut self, now_ns: u64, standing: impl Fn(u32) -> Standing) {
+        self.look_expected(now_ns);
         let due: Vec<u64> = self.groups.iter().filter(|(_, g)| g.poll_timeout() <= now_ns).map(|(n, _)| *n).collect();
         for generation in due {
             let Some(group) = self.groups.get_mut(&generation) else { continue };
@@ -1169,7 +1328,10 @@ impl Groups {
             Stage::Prepared => self.drop_group(generation),
             // One that was a member before goes on asking.
             Stage::Joining if group.plan.generation == 0 => {
-                let why = format!("no host that is heard runs a group {}", group.plan.name);
+                let mut why = format!("no host that is heard runs a group {}", group.plan.name);
+                for (node, format) in &self.foreign {
+                    why = format!("{why}; {}", other_build(*node, *format));
+                }
                 self.fail(generation, why);
             }
             Stage::Joining => {
@@ -1276,6 +1438,11 @@ impl Groups {
             members: members.collect(),
             index: group.state.index(),
             pending: log.map_or(0, Log::pending),
+            trouble: match self.expected.get(&group.plan.name) {
+                Some(expectation) if group.stage != Stage::Running => expectation.trouble.clone(),
+                _ => String::new(),
+            },
+            is_begun: group.is_begun,
             halted: group.halted,
             kept_bytes: group.state.bytes(),
         }
@@ -1355,10 +1522,21 @@ fn refused(name: &str, why: Refused) -> Error {
 }
 
 fn send(links: &mut Links, node: u32, message: &Message) -> Result<(), links::Refused> {
-    match postcard::to_stdvec(message) {
-        Ok(bytes) => links.send(node, &bytes),
-        Err(_) => Err(links::Refused::Malformed),
+    match written(message) {
+        Some(bytes) => links.send(node, &bytes),
+        None => Err(links::Refused::Malformed),
     }
+}
+
+fn written(message: &Message) -> Option<Vec<u8>> {
+    postcard::to_extend(message, vec![FORMAT]).ok()
+}
+
+fn other_build(node: u32, format: u8) -> String {
+    format!(
+        "node {node:08x} runs another build of FiDe, whose groups are written in format {format} and here in {FORMAT}: install the same release on \
+         all hosts of a group"
+    )
 }
 
 /// Members of whom no verdict will come: the detector never met their node, or forgot it.
@@ -1483,9 +1661,9 @@ fn send_log(
         [(node, to)] => send(links, node, &Message::Log { generation, from, to, message }),
         _ => {
             let nodes: Vec<u32> = to.iter().map(|(node, _)| *node).collect();
-            match postcard::to_stdvec(&Message::LogToAll { generation, from, to: to.to_vec(), message }) {
-                Ok(bytes) => links.send_to_all(&nodes, &bytes),
-                Err(_) => Err(links::Refused::Malformed),
+            match written(&Message::LogToAll { generation, from, to: to.to_vec(), message }) {
+                Some(bytes) => links.send_to_all(&nodes, &bytes),
+                None => Err(links::Refused::Malformed),
             }
         }
     };

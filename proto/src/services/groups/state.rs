@@ -7,16 +7,20 @@
 //!
 //! # Once
 //! A client numbers its proposals in growing order and hands in again, in order, what it has not seen applied, at any member. A
-//! number that is not above the client's last one is void everywhere. The last [`CLIENTS_MAX`] clients are remembered.
+//! number that is not above the client's last one is void everywhere. The last [`CLIENTS_MAX`] clients are remembered, and of each the last
+//! [`SKIPPED_MAX`] runs of numbers that it passed over: [`State::fate`] says what became of a proposal.
 
 use crate::consensus::log::Position;
 use crate::group::{Entry, MemberId, VALUE_MAX, Value};
 use fide_wire::frame::bytes::Reader;
+use fide_wire::session::Fate;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Clients whose last number is remembered.
 pub const CLIENTS_MAX: usize = 4096;
+/// Runs of numbers that a client passed over, of which it is remembered that they were not decided.
+pub const SKIPPED_MAX: usize = 16;
 /// Bytes of a record before an application's value.
 pub const RECORD_LEN: usize = 17;
 /// The largest value of an application.
@@ -121,6 +125,19 @@ impl Applied {
     }
 }
 
+/// What is known of a client.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Client {
+    /// Its last number that was applied.
+    last: u64,
+    /// The index at which that came.
+    at: u64,
+    /// Runs of numbers that it passed over, first and last of each: none of them was decided, nor will be.
+    skipped: Vec<(u64, u64)>,
+    /// Of the numbers through this one, nothing is remembered.
+    forgotten: u64,
+}
+
 /// The part of the state that is no entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Base {
@@ -128,8 +145,9 @@ pub struct Base {
     pub index: u64,
     /// Who each member is.
     pub bindings: BTreeMap<MemberId, Binding>,
-    /// The last number of each client, and at which index it came.
-    clients: BTreeMap<u64, (u64, u64)>,
+    clients: BTreeMap<u64, Client>,
+    /// Some client is not remembered any more.
+    has_forgotten: bool,
 }
 
 impl Base {
@@ -141,17 +159,38 @@ impl Base {
                 None
             }
             Record::Value { client, number, .. } => {
-                if self.clients.get(&client).is_some_and(|(last, _)| number <= *last) {
+                // What a client that is new here numbered before is not known.
+                let new = Client { last: number.saturating_sub(1), forgotten: number.saturating_sub(1), ..Client::default() };
+                let known = self.clients.entry(client).or_insert(new);
+                if number <= known.last {
                     return None;
                 }
                 self.index += 1;
-                self.clients.insert(client, (number, self.index));
+                if number > known.last + 1 {
+                    known.skipped.push((known.last + 1, number - 1));
+                }
+                if known.skipped.len() > SKIPPED_MAX {
+                    known.forgotten = known.skipped.remove(0).1;
+                }
+                (known.last, known.at) = (number, self.index);
                 if self.clients.len() > CLIENTS_MAX {
-                    let oldest = self.clients.iter().min_by_key(|(_, (_, at))| *at).map(|(client, _)| *client);
+                    let oldest = self.clients.iter().min_by_key(|(_, known)| known.at).map(|(client, _)| *client);
                     oldest.map(|client| self.clients.remove(&client));
+                    self.has_forgotten = true;
                 }
                 Some(self.index)
             }
+        }
+    }
+
+    fn fate(&self, client: u64, number: u64) -> Fate {
+        match self.clients.get(&client) {
+            None if self.has_forgotten => Fate::Forgotten,
+            None => Fate::Open,
+            Some(known) if number > known.last => Fate::Open,
+            Some(known) if number <= known.forgotten => Fate::Forgotten,
+            Some(known) if known.skipped.iter().any(|(first, last)| (*first..=*last).contains(&number)) => Fate::Never,
+            Some(_) => Fate::Decided,
         }
     }
 }
@@ -265,7 +304,13 @@ impl State {
     /// The last number of this client that was applied; 0 if none is known.
     #[must_use]
     pub fn last_of(&self, client: u64) -> u64 {
-        self.now.clients.get(&client).map_or(0, |(number, _)| *number)
+        self.now.clients.get(&client).map_or(0, |known| known.last)
+    }
+
+    /// What became of this client's proposal, as far as entries were applied here.
+    #[must_use]
+    pub fn fate(&self, client: u64, number: u64) -> Fate {
+        self.now.fate(client, number)
     }
 
     /// Who each member is, former ones included.
@@ -307,6 +352,35 @@ mod tests {
         assert_eq!(applied, [true, true, true, false, false, true]);
         let indices: Vec<u64> = state.entries_behind(1).unwrap().map(|applied| applied.index).collect();
         assert_eq!((indices, state.last_of(7), state.last_of(9)), (vec![2, 3, 4], 3, 0));
+    }
+
+    #[test]
+    fn what_became_of_a_proposal_is_remembered() {
+        let mut state = State::new(&[]);
+        for (at, number) in [3, 4, 7, 8].into_iter().enumerate() {
+            state.apply(at as u64 + 1, entry(at as u64 + 1, &value(7, number)));
+        }
+        let fates = [2, 3, 4, 5, 6, 7, 8, 9].map(|number| state.fate(7, number));
+        assert_eq!(
+            fates,
+            [Fate::Forgotten, Fate::Decided, Fate::Decided, Fate::Never, Fate::Never, Fate::Decided, Fate::Decided, Fate::Open]
+        );
+        assert_eq!(state.fate(8, 1), Fate::Open, "nobody is forgotten yet");
+        let mut at = 4;
+        let mut next = |client, number| {
+            at += 1;
+            state.apply(at, entry(at, &value(client, number)));
+            state.fate(7, 5)
+        };
+        for run in 0..SKIPPED_MAX as u64 {
+            let expected = if run + 1 < SKIPPED_MAX as u64 { Fate::Never } else { Fate::Forgotten };
+            assert_eq!(next(7, 10 + 2 * run), expected, "run {run}");
+        }
+        for client in 0..CLIENTS_MAX as u64 {
+            next(1000 + client, 1);
+        }
+        assert_eq!((state.fate(7, 8), state.fate(9, 1)), (Fate::Forgotten, Fate::Forgotten));
+        assert_eq!(state.fate(1000 + CLIENTS_MAX as u64 - 1, 1), Fate::Decided);
     }
 
     #[test]

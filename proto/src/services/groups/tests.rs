@@ -66,6 +66,9 @@ struct World {
     loss: u64,
     /// The one order that everybody's entries must follow.
     order: Vec<(u64, u64, Vec<u8>)>,
+    /// What the configuration of all nodes says: a group of these.
+    expected: Vec<usize>,
+    begun: usize,
 }
 
 fn config(node: usize, incarnation: u32) -> Config {
@@ -92,6 +95,8 @@ impl World {
             counter: 0,
             loss: 0,
             order: Vec::new(),
+            expected: Vec::new(),
+            begun: 0,
         };
         for node in 0..nodes {
             let beat_ns = world.now_ns + world.random.below(MS);
@@ -149,6 +154,11 @@ impl World {
         }
         while let Some(event) = self.nodes[node].groups.poll_event() {
             assert!(!matches!(event, Event::AskFence { .. }), "no group here asks for a fence");
+            if let Event::Begin { name } = event {
+                let plan = self.plan(&name, Kind::Huc, &self.expected);
+                self.nodes[node].groups.create(self.now_ns, plan).unwrap();
+                self.begun += 1;
+            }
         }
         self.nodes[node].groups.invariants();
     }
@@ -655,4 +665,96 @@ fn hostile_messages_end_nothing() {
         }
         world.within(20, |_| false);
     }
+}
+
+fn expected(nodes: &[usize]) -> Expected {
+    let nodes = nodes.iter().map(|node| *node as u32 + 1).collect();
+    Expected { name: "orders".into(), engine: Kind::Huc, policy: Policy::TrustContract, nodes }
+}
+
+#[test]
+fn a_group_that_is_expected_begins_once_and_is_joined_by_who_comes_later() {
+    for seed in 0..20 {
+        let mut world = World::new(seed, 4);
+        world.expected = vec![0, 1, 2];
+        for node in 0..3 {
+            world.nodes[node].groups.expect(world.now_ns, [expected(&[0, 1, 2])].into_iter());
+        }
+        let runs = |world: &World, node: usize| {
+            world.nodes[node].groups.status_named("orders").is_some_and(|s| s.stage == Stage::Running)
+        };
+        assert!(world.run(world.now_ns + 5_000 * MS, |world| (0..3).all(|node| runs(world, node))), "seed {seed}");
+        assert_eq!(world.begun, 1);
+        let generation = world.nodes[0].groups.generation("orders");
+        assert!(world.nodes.iter().take(3).all(|node| node.groups.generation("orders") == generation));
+        // The first one comes back in a new life: it joins what runs, and begins nothing.
+        world.crash(0);
+        world.run(world.now_ns + 50 * MS, |_| false);
+        world.start(0);
+        world.nodes[0].groups.expect(world.now_ns, [expected(&[0, 1, 2])].into_iter());
+        assert!(world.run(world.now_ns + 5_000 * MS, |world| runs(world, 0)), "seed {seed}");
+        assert_eq!((world.begun, world.nodes[0].groups.generation("orders")), (1, generation));
+        // All in new lives: it is begun anew.
+        (0..3).for_each(|node| world.crash(node));
+        world.run(world.now_ns + 50 * MS, |_| false);
+        for node in 0..3 {
+            world.start(node);
+            world.nodes[node].groups.expect(world.now_ns, [expected(&[0, 1, 2])].into_iter());
+        }
+        assert!(world.run(world.now_ns + 5_000 * MS, |world| (0..3).all(|node| runs(world, node))), "seed {seed}");
+        assert_eq!(world.begun, 2);
+        let anew = world.nodes[1].groups.status_named("orders").unwrap();
+        assert!(anew.is_begun && Some(anew.generation) > generation, "{anew:?}");
+    }
+}
+
+#[test]
+fn who_asks_nobody_that_runs_a_group_asks_now_and_then() {
+    let mut world = World::new(1, 3);
+    for node in 0..3 {
+        world.nodes[node].groups.rejoin(world.now_ns, "orders").unwrap();
+    }
+    let before = world.counter;
+    world.run(world.now_ns + 2_000 * MS, |_| false);
+    // Heartbeats are three a millisecond to two others each.
+    let beats = 2_000 * 3 * 2;
+    assert!(world.counter - before < beats + 400, "{} frames", world.counter - before - beats);
+}
+
+#[test]
+fn what_the_configuration_says_otherwise_is_not_begun() {
+    let mut world = World::new(3, 2);
+    world.nodes[1].groups.expect(world.now_ns, [Expected { engine: Kind::Hsuc, ..expected(&[0, 1]) }].into_iter());
+    let plan = world.plan("orders", Kind::Huc, &[0, 1]);
+    world.nodes[0].groups.create(world.now_ns, plan).unwrap();
+    world.run(world.now_ns + 100 * MS, |_| false);
+    let Stage::Failed(why) = world.nodes[0].groups.status_named("orders").unwrap().stage else { panic!("it begins") };
+    assert!(why.contains("engine hsuc") && why.contains("[[group]] must be the same"), "{why}");
+    let other = world.nodes[1].groups.status_named("orders");
+    assert!(other.is_none_or(|status| status.trouble.contains("would begin it")), "both say so");
+    // Nor by its own word.
+    let plan = world.plan("orders", Kind::Huc, &[1]);
+    assert!(matches!(world.nodes[1].groups.create(world.now_ns, plan), Err(Error::Invalid(_))));
+}
+
+#[test]
+fn a_node_of_another_build_is_named() {
+    let mut world = World::new(5, 2);
+    let plan = world.plan("orders", Kind::Huc, &[0, 1]);
+    world.nodes[0].groups.create(world.now_ns, plan).unwrap();
+    let mut theirs = Links::new(config(1, 1).links, 2, 1);
+    theirs.handle_life(1, 1);
+    let now_ns = world.now_ns;
+    let mut body = Vec::new();
+    let mut asked = Vec::new();
+    while world.nodes[0].groups.poll_frame(now_ns, &mut body).is_some() {
+        theirs.handle_segment(now_ns, 1, 1, &body).unwrap();
+        asked.extend(theirs.poll_message());
+    }
+    assert_eq!(asked[0].1[0], FORMAT, "each message says how it is written");
+    theirs.send(1, &[FORMAT + 1]).unwrap();
+    theirs.poll_segment(now_ns, &mut body).unwrap();
+    world.nodes[0].groups.handle_segment(now_ns, 2, 1, &body).unwrap();
+    let Stage::Failed(why) = world.nodes[0].groups.status_named("orders").unwrap().stage else { panic!("it waits") };
+    assert!(why.contains("another build") && why.contains("install the same release"), "{why}");
 }
