@@ -1,6 +1,7 @@
 //! The configuration file: what it accepts, what it says when it does not, and what a reload takes over.
 
-use fide_agent::config::{Config, FenceConfig, Profile, Receive, Send, Who, default_group, diff, duration_ns, size_bytes};
+use fide_agent::access::Who;
+use fide_agent::config::{Config, FenceConfig, Profile, Receive, Send, default_group, diff, duration_ns, size_bytes};
 use fide_agent::example::{EXAMPLE, Line, lines};
 use fide_wire::control::Selector;
 use fide_wire::verdict::Cause;

@@ -438,12 +438,8 @@ mod tests {
                 }
             }
             assert!(self.oracles != [true, true], "both may serve alone");
-            for host in 0..2 {
-                assert!(
-                    !self.oracles[host] || self.has[host] == self.committed,
-                    "{} may serve alone and lacks writes",
-                    HOSTS[host]
-                );
+            for (host, name) in HOSTS.iter().enumerate() {
+                assert!(!self.oracles[host] || self.has[host] == self.committed, "{name} may serve alone and lacks writes");
             }
         }
 
@@ -508,7 +504,7 @@ mod tests {
                 }
                 14 => {
                     // Also with a clock that goes back.
-                    self.sessions = self.sessions.saturating_sub(u64::from(self.now_ms % 7 == 0) * 3);
+                    self.sessions = self.sessions.saturating_sub(u64::from(self.now_ms.is_multiple_of(7)) * 3);
                     self.begin(host);
                 }
                 15 => {
