@@ -1,9 +1,10 @@
 //! `fide bench consensus`: from an application's proposal to its entry, beside a UDP round trip between two real-time threads on
-//! the same cables (the floor), in turns within one run; how many entries a second; and how long a client waits when the leading
-//! agent is killed.
+//! the same cables (the floor), and beside etcd on the same hosts with its files in memory, in turns within one run; how many entries a second; and how
+//! long a client waits when the leading agent is killed.
 
 use crate::Outcome;
 use crate::output;
+use crate::peers::cluster::{Client, Cluster};
 use crate::report;
 use crate::rig::{Rig, RigSpec};
 use crate::stats::{Case, Samples, human_us, thousands};
@@ -35,8 +36,11 @@ pub struct Args {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=9))]
     pub members: u16,
     /// How it decides
-    #[arg(long, value_delimiter = ',', default_values = ["huc", "hsuc"])]
+    #[arg(long, value_delimiter = ',', default_values = ["huc", "hsuc", "raft"])]
     pub engine: Vec<String>,
+    /// Without etcd, which is measured beside it where it is installed
+    #[arg(long)]
+    pub no_etcd: bool,
     /// Bytes of a value
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub size: u32,
@@ -68,6 +72,10 @@ pub enum Mode {
     Single,
     /// Keep many values waiting
     Many,
+    /// Put one value into etcd, wait for the answer, and so on
+    EtcdSingle,
+    /// Keep many of them waiting
+    EtcdMany,
     /// Propose one value after the other until standard input ends
     Stream,
 }
@@ -144,6 +152,25 @@ pub fn help(args: &HelperArgs) -> Result<()> {
                 times.push(sys::now_ns() - begun);
                 pause();
             }
+        }
+        Mode::EtcdSingle => {
+            let mut etcd = Client::open(args.address.context("--address is missing")?, args.size)?;
+            for _ in 0..args.values {
+                let begun = sys::now_ns();
+                etcd.put(0)?;
+                times.push(sys::now_ns() - begun);
+                pause();
+            }
+        }
+        Mode::EtcdMany => {
+            let mut etcd = Client::open(args.address.context("--address is missing")?, args.size)?;
+            etcd.put(0)?;
+            let begun = sys::now_ns();
+            for _ in 0..args.values {
+                etcd.put(OUTSTANDING - 1)?;
+            }
+            etcd.finish()?;
+            times.push(sys::now_ns() - begun);
         }
         Mode::Many => {
             let mut group = open(args)?;
@@ -237,6 +264,8 @@ struct Measured {
     host: u16,
     mode: Mode,
     group: String,
+    /// Whom a helper without a group talks to.
+    address: Option<SocketAddr>,
     samples: Samples,
 }
 
@@ -247,7 +276,7 @@ struct Measured {
 pub fn run(args: &Args, ui: &Ui) -> Outcome {
     args.results.iter().try_for_each(|file| output::reserve(file))?;
     for engine in &args.engine {
-        ensure!(["huc", "hsuc"].contains(&engine.as_str()), "no engine {engine:?} here: there are huc and hsuc");
+        ensure!(["huc", "hsuc", "raft"].contains(&engine.as_str()), "no engine {engine:?} here: there are huc, hsuc and raft");
     }
     let heartbeat: &'static str = Box::leak(args.heartbeat.clone().into_boxed_str());
     ui.say(ui.paint(Paint::Dim, &report::machine()));
@@ -259,6 +288,7 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
         host: 1,
         mode: Mode::Ping,
         group: String::new(),
+        address: None,
         samples: Samples::default(),
     }];
     for engine in &args.engine {
@@ -268,6 +298,7 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
             host,
             mode,
             group: engine.clone(),
+            address: None,
             samples: Samples::default(),
         };
         all.push(case("leader", 1, Mode::Single));
@@ -275,6 +306,35 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
             all.push(case("follower", 2, Mode::Single));
         }
         all.push(case("leader batched", 1, Mode::Many));
+    }
+    let etcd = if args.no_etcd { None } else { Some(Cluster::start(&rig, members, ui)) };
+    match &etcd {
+        None => {}
+        Some(Err(e)) => {
+            ui.check()?;
+            ui.say(ui.paint(Paint::Cyan, &format!("{e:#}")));
+        }
+        Some(Ok(etcd)) => {
+            ui.say(ui.paint(
+                Paint::Dim,
+                &format!("etcd {} as it comes, {members} members, its files in memory, by gRPC", etcd.version),
+            ));
+            let mut case = |what: &str, (host, address), mode| {
+                all.push(Measured {
+                    name: format!("etcd {what} {size}B members={members}"),
+                    host,
+                    mode,
+                    group: String::new(),
+                    address: Some(address),
+                    samples: Samples::default(),
+                });
+            };
+            case("leader", etcd.leader, Mode::EtcdSingle);
+            if let Some(follower) = etcd.follower {
+                case("follower", follower, Mode::EtcdSingle);
+            }
+            case("leader batched", etcd.leader, Mode::EtcdMany);
+        }
     }
     let address = SocketAddr::from((rig.lab().ipv4(2, 0), PORT));
     let mut pong = helper(&rig, args, 2, Mode::Pong, "", address)?;
@@ -289,6 +349,7 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
             for of in &mut all {
                 ui.check()?;
                 ui.progress(format!("round {round} of {}: {}", args.rounds, of.name));
+                let address = of.address.unwrap_or(address);
                 let out = helper(&rig, args, of.host, of.mode, &of.group, address)?.output().context("cannot run a helper")?;
                 if !out.status.success() {
                     bail!("{}: {}", of.name, String::from_utf8_lossy(&out.stderr).trim());
@@ -303,10 +364,11 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
     let _ = pong.kill();
     let _ = pong.wait();
     measured?;
+    drop(etcd);
     for engine in args.engine.iter().filter(|_| args.members > 1 && args.kills > 0) {
         let samples = failovers(&mut rig, args, engine, address, ui)?;
         let name = format!("{engine} leading agent killed members={members}");
-        all.push(Measured { name, host: 0, mode: Mode::Stream, group: engine.clone(), samples });
+        all.push(Measured { name, host: 0, mode: Mode::Stream, group: engine.clone(), address: None, samples });
     }
     tell(args, &mut all, ui)
 }
@@ -400,11 +462,15 @@ fn helper(rig: &Rig, args: &Args, host: u16, mode: Mode, group: &str, address: S
     use clap::ValueEnum as _;
     let mut command = rig.helper(host, ROLE)?;
     let name = mode.to_possible_value().map(|v| v.get_name().to_string()).unwrap_or_default();
-    let values = if mode == Mode::Many { args.values.saturating_mul(20) } else { args.values };
+    let values = if is_batched(mode) { args.values.saturating_mul(20) } else { args.values };
     command.arg("--mode").arg(name).arg("--agent").arg(rig.socket(host)).arg("--group").arg(group);
     command.arg("--address").arg(address.to_string()).arg("--size").arg(args.size.to_string());
     command.arg("--values").arg(values.to_string()).stdin(Stdio::null());
     Ok(command)
+}
+
+fn is_batched(mode: Mode) -> bool {
+    matches!(mode, Mode::Many | Mode::EtcdMany)
 }
 
 fn tell(args: &Args, all: &mut [Measured], ui: &Ui) -> Outcome {
@@ -413,7 +479,7 @@ fn tell(args: &Args, all: &mut [Measured], ui: &Ui) -> Outcome {
     for of in all.iter_mut() {
         let mut case = Case::new("consensus", &of.name, &mut of.samples);
         let values = u64::from(args.values) * 20;
-        if of.mode == Mode::Many {
+        if is_batched(of.mode) {
             let median_s = case.quantiles.p50 / 1e6;
             case.values.insert("per_second".into(), (values as f64 / median_s.max(1e-9)).round());
             case.values.insert("outstanding".into(), OUTSTANDING as f64);

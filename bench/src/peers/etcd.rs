@@ -64,6 +64,27 @@ pub fn version(address: SocketAddr) -> Result<String> {
     Ok(answer.get("etcdserver").and_then(Value::as_str).map_or_else(String::new, |v| excerpt(v.as_bytes())))
 }
 
+/// Whether that member leads.
+///
+/// # Errors
+/// While it knows of no leader.
+pub fn leads(address: SocketAddr) -> Result<bool> {
+    let status = call(&mut connect(address)?, "/v3/maintenance/status", &json!({}))?;
+    let me = status.pointer("/header/member_id").and_then(Value::as_str).context("a status without a member")?;
+    let leader = status.get("leader").and_then(Value::as_str).filter(|id| *id != "0").context("nobody leads")?;
+    Ok(me == leader)
+}
+
+/// What is set for the user's own etcd is not meant for this one; what lets it run at all is.
+pub fn without_settings(command: &mut std::process::Command) {
+    for (variable, _) in std::env::vars_os() {
+        let name = variable.to_string_lossy();
+        if name.starts_with("ETCD_") && name != "ETCD_UNSUPPORTED_ARCH" {
+            command.env_remove(&variable);
+        }
+    }
+}
+
 fn connect(address: SocketAddr) -> Result<Connection> {
     Connection::open(address, ANSWER).with_context(|| format!("no etcd at {address}"))
 }

@@ -3,13 +3,16 @@
 //! ```text
 //! servers    an etcd and a ZooKeeper on h3, as they come and tuned        http        what of HTTP/1.1 etcd's gateway speaks
 //! etcd       lease, put, keepalive and watch by its JSON gateway          zookeeper   a session of its wire protocol
+//! cluster    an etcd of several members, beside groups                    grpc        as its own clients speak to it
 //! ```
 //!
 //! The process that crashes keeps a key alive, as any of their users would ([`keep`]): it renews after each third of what it was
 //! granted, as their own clients do. The observer on another host watches the key ([`watch`]). Neither server takes the end of a
 //! connection for the end of a process: both wait until what they granted has run out.
 
+pub mod cluster;
 pub mod etcd;
+pub mod grpc;
 pub mod http;
 pub mod servers;
 pub mod zookeeper;

@@ -225,13 +225,7 @@ fn start(rig: &Rig, ui: &Ui, setting: &Setting, program: &Path, classes: &str) -
 }
 
 fn etcd_arguments(command: &mut Command, setting: &Setting, client: SocketAddr, directory: &Path) {
-    for (variable, _) in std::env::vars_os() {
-        // What is set for the user's own etcd is not meant for this one; what lets it run at all is.
-        let name = variable.to_string_lossy();
-        if name.starts_with("ETCD_") && name != "ETCD_UNSUPPORTED_ARCH" {
-            command.env_remove(&variable);
-        }
-    }
+    etcd::without_settings(command);
     let peer = SocketAddr::from((client.ip(), client.port() + 1));
     let (client, peer) = (format!("http://{client}"), format!("http://{peer}"));
     let (beat, election) = ((setting.ms / 10).to_string(), setting.ms.to_string());
