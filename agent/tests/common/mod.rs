@@ -124,7 +124,7 @@ impl Setup {
 }
 
 /// A BPF file system of the test's own, with everything that is pinned there.
-pub struct Pins(PathBuf);
+pub struct Pins(pub PathBuf);
 
 impl Pins {
     pub fn new() -> Option<Self> {
