@@ -47,7 +47,7 @@ impl Cluster {
     /// What is missing, or why it does not serve.
     pub fn start(rig: &Rig, members: u16, ui: &Ui) -> Result<Cluster> {
         let program = find_program("etcd").context("etcd is left out: apt-get install etcd-server brings it")?;
-        ui.progress("starting etcd".to_string());
+        ui.progress("starting etcd");
         let memory = Path::new("/dev/shm");
         let place = if memory.is_dir() { memory.to_owned() } else { rig.lab().host_dir(1) };
         let directory = place.join(format!("fide-bench-etcd-{}", std::process::id()));
