@@ -413,11 +413,11 @@ fn a_client_that_floods_its_agent_does_not_keep_others_from_deciding() {
         on_2.propose(&n.to_le_bytes()).unwrap();
         while own < n {
             assert!(begun.elapsed() < Duration::from_secs(30), "{own} of 50 values after {:?}", begun.elapsed());
-            if let Some(Event::Entry(entry)) = on_2.poll(Some(Duration::from_millis(100))).unwrap() {
-                if entry.client == 22 {
-                    own += 1;
-                    on_2.keep_snapshot(entry.index, b"").unwrap();
-                }
+            if let Some(Event::Entry(entry)) = on_2.poll(Some(Duration::from_millis(100))).unwrap()
+                && entry.client == 22
+            {
+                own += 1;
+                on_2.keep_snapshot(entry.index, b"").unwrap();
             }
         }
     }
