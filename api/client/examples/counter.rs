@@ -1,3 +1,5 @@
+//! A replicated counter (README.md).
+
 use fide_client::Error;
 use fide_client::group::{Event, Group};
 use std::{thread, time::Duration};
