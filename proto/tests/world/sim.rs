@@ -627,7 +627,12 @@ impl World {
                     self.oracle.app_seen(host, from, incarnation, row);
                     continue;
                 }
-                machine::Event::Lost { .. } => continue,
+                machine::Event::Lost { .. }
+                | machine::Event::Updated { .. }
+                | machine::Event::Interest { .. }
+                | machine::Event::Whole { .. }
+                | machine::Event::Announced { .. } => continue,
+                machine::Event::Forgotten { .. } => panic!("there is room for all"),
                 machine::Event::NameClash { .. } => panic!("no two hosts have one name here"),
                 machine::Event::Act(action) => action,
             };
