@@ -1,9 +1,9 @@
 //! The two command lines: `fide`, the operator's, and `fide-dev`, which `fide` runs for `lab`, `demo`, `bench` and `sim`, as cargo
 //! runs its subcommands.
 //!
-//! In the order a command runs: [`cli`] is what can be typed, [`cmd`] has one file per subcommand that asks (the agent, the lab,
-//! this host), [`render`] turns answers into text without asking anything, [`failure`] says why something was refused and with
-//! which exit code. [`doctor`] is the examination of a host, [`tui`] the live view.
+//! In the order a command runs: `cli` is what can be typed, `cmd` has one file per subcommand that asks (the agent, the lab,
+//! this host), `render` turns answers into text without asking anything, `failure` says why something was refused and with
+//! which exit code. `doctor` is the examination of a host, `tui` the live view.
 //!
 //! A library only so that two programs share it. What one of them does not call is not linked into it.
 
