@@ -113,7 +113,7 @@ impl Managed {
             self.place(host).join("main"),
             self.place(host)
         );
-        fs::write(dir.join("failover.toml"), text).unwrap();
+        crate::configure(&dir.join("failover.toml"), &text);
         let mut command = self.w.lab.command(host, program().to_str().unwrap()).unwrap();
         command.arg("--config").arg(dir.join("failover.toml")).arg("--socket").arg(self.w.socket(host)).stdin(Stdio::null());
         command

@@ -92,7 +92,7 @@ impl Managed {
         if !conf.exists() {
             let text =
                 format!("port {PORT}\nbind 0.0.0.0\nprotected-mode no\nsave \"\"\nappendonly yes\nrepl-diskless-sync-delay 0\n");
-            fs::write(&conf, text).unwrap();
+            crate::configure(&conf, &text);
         }
         let mut command = self.w.lab.command(host, "redis-server").unwrap();
         command.current_dir(&dir).arg(&conf).stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
@@ -109,7 +109,7 @@ impl Managed {
             dir.join("failover"),
             self.more
         );
-        fs::write(&conf, text).unwrap();
+        crate::configure(&conf, &text);
         let mut command = self.w.lab.command(host, program().to_str().unwrap()).unwrap();
         command.arg("--config").arg(conf).arg("--socket").arg(self.w.socket(host)).stdin(Stdio::null());
         command

@@ -104,7 +104,7 @@ impl Managed {
         let hosts: Vec<String> = (1..=hosts).map(|host| format!("\"h{host}\"")).collect();
         let more = self.more.replace("SERVICE", &Self::service(host));
         let text = format!("name = \"orders\"\nhosts = [{}]\nstate = {:?}\n{more}\n", hosts.join(", "), dir.join("failover"));
-        fs::write(dir.join("failover.toml"), text).unwrap();
+        crate::configure(&dir.join("failover.toml"), &text);
         let mut command = self.w.lab.command(host, program().to_str().unwrap()).unwrap();
         command.arg("--config").arg(dir.join("failover.toml")).arg("--socket").arg(self.w.socket(host));
         command.env("XDG_RUNTIME_DIR", self.runtime(host)).stdin(Stdio::null());
