@@ -358,7 +358,12 @@ impl Core {
                     if let Some(name) = name {
                         self.note_group(&name, generation);
                     }
-                    let names: BTreeSet<String> = self.groups.kept().map(str::to_owned).collect();
+                    // One of the configuration that never ran here has nothing to come back to: it does not begin *anew* some day.
+                    let never_ran = |name: &str| {
+                        let Plans { plans, known, .. } = &self.group_plans;
+                        !known.contains_key(name) && plans.iter().any(|plan| plan.name == name)
+                    };
+                    let names: BTreeSet<String> = self.groups.kept().filter(|name| !never_ran(name)).map(str::to_owned).collect();
                     if names != self.start.groups {
                         self.start.groups.clone_from(&names);
                         self.say(Happened::Groups(names));

@@ -558,11 +558,12 @@ fn a_proposal_has_a_deadline_and_its_fate_can_be_asked() {
             _ => None,
         })
     };
-    assert_eq!([first, second, second + 1].map(|n| fate(&mut later, n)), [Fate::Never, Fate::Decided, Fate::Open]);
+    // Before a client's first entry the group cannot tell what never came from what came too long ago.
+    assert_eq!([first, second, second + 1].map(|n| fate(&mut later, n)), [Fate::Forgotten, Fate::Decided, Fate::Open]);
     // On any host, and by the same client in another process.
     let options = Options { path: Some(w.socket(3)), client: 22, behind: 0, last_number: second };
     let mut elsewhere = Group::open_with("later", options).unwrap();
-    assert_eq!([first, second].map(|n| fate(&mut elsewhere, n)), [Fate::Never, Fate::Decided]);
+    assert_eq!([first, second].map(|n| fate(&mut elsewhere, n)), [Fate::Forgotten, Fate::Decided]);
     assert!(matches!(elsewhere.ask(0), Err(fide_client::Error::Invalid(_))));
     // Its descriptor wakes an event loop for a deadline, without a word of the agent.
     w.signal_agent(3, libc::SIGSTOP);

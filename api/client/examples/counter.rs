@@ -1,5 +1,4 @@
 //! A replicated counter (README.md).
-
 use fide_client::Error;
 use fide_client::group::{Event, Group};
 use std::{thread, time::Duration};

@@ -36,6 +36,8 @@ pub const PENDING_MAX: usize = 1024;
 pub const ASKED_MAX: usize = 64;
 /// What was refused because too much waits is proposed again after so long.
 const AGAIN: Duration = Duration::from_micros(500);
+/// A proposal that the agent has refused for now is not handed in again so long before its deadline.
+const LAST_MOMENT: Duration = Duration::from_millis(20);
 
 /// One entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,6 +119,8 @@ struct Pending {
     deadline: Option<Instant>,
     /// An agent may have taken it before this session, or as another member.
     may_be_taken: bool,
+    /// The agent has refused it in this session, for now.
+    was_refused: bool,
 }
 
 /// How a [`Group`] is opened.
@@ -287,7 +291,7 @@ impl Group {
         }
         self.last_number += 1;
         let number = self.last_number;
-        self.pending.push_back(Pending { number, bytes: value.to_vec(), deadline, may_be_taken: false });
+        self.pending.push_back(Pending { number, bytes: value.to_vec(), deadline, may_be_taken: false, was_refused: false });
         self.late_at = self.late_at.into_iter().chain(deadline).min();
         self.hand_in()?;
         self.arm()?;
@@ -433,6 +437,7 @@ impl Group {
             }
             // Its turn comes again, before those behind it.
             ToClient::Refused { number, .. } => {
+                self.pending.iter_mut().filter(|waits| waits.number == number).for_each(|waits| waits.was_refused = true);
                 self.handed_in = self.handed_in.min(number - 1);
                 self.again_at.get_or_insert_with(|| Instant::now() + AGAIN);
                 self.arm()?;
@@ -532,8 +537,13 @@ impl Group {
         let from = self.pending.partition_point(|waits| waits.number <= self.handed_in);
         for at in from..self.pending.len() {
             let before = at.checked_sub(1).and_then(|at| self.pending.get(at)).map_or(self.settled, |before| before.number);
-            let Pending { number, bytes, .. } = &self.pending[at];
+            let Pending { number, bytes, deadline, was_refused, .. } = &self.pending[at];
             let number = *number;
+            // Just before its deadline it is not handed in once more: whether the agent has taken it would not be known by then.
+            if let Some(deadline) = deadline.filter(|at| *was_refused && *at <= Instant::now() + LAST_MOMENT) {
+                self.again_at = Some(deadline);
+                return self.arm();
+            }
             let skipped = u32::try_from(number - 1 - before.min(number - 1)).unwrap_or(u32::MAX);
             ToAgent::Propose { skipped, number, bytes }.write(&mut self.out);
             match self.send() {
