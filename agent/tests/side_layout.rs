@@ -39,12 +39,14 @@ fn modules() -> BTreeMap<String, String> {
 fn imports(source: &str, known: &BTreeSet<String>) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for rest in source.split("crate::").skip(1) {
-        let names = match rest.strip_prefix('{') {
-            Some(list) => list.split('}').next().unwrap_or_default(),
-            None => rest.split([':', ';', '(', ' ', ',', ')', '<', '\n']).next().unwrap_or_default(),
-        };
-        let first = |name: &str| name.trim().split(':').next().unwrap_or_default().to_owned();
-        found.extend(names.split(',').map(first).filter(|name| known.contains(name)));
+        let whole = |c: char| !c.is_alphanumeric() && c != '_';
+        if let Some(list) = rest.strip_prefix('{') {
+            // Of a list all words are looked at: one too many at worst, where an item has a module's name.
+            let list = list.split(';').next().unwrap_or_default();
+            found.extend(list.split(whole).map(str::to_owned).filter(|name| known.contains(name)));
+        } else {
+            found.extend(rest.split(whole).next().map(str::to_owned).filter(|name| known.contains(name)));
+        }
     }
     found
 }

@@ -150,6 +150,6 @@ mod tests {
             assert!(text.contains(line), "{line}: {text}");
         }
         assert!(groups(&[], &Style::PLAIN).contains("fide group create"));
-        assert!(groups(&[group(Stage::Joining)], &Style::PLAIN).contains("begins anew"));
+        assert!(groups(&[group(Stage::Joining)], &Style::PLAIN).contains("begins it anew"));
     }
 }
