@@ -399,7 +399,7 @@ pub fn encode(
     if body.len() > BODY_MAX {
         return Err(EncodeError::TooLarge { size: body.len(), limit: BODY_MAX });
     }
-    let h = frame_header(header);
+    let h = header.frame();
     let written = match notice {
         Some(n) => frame::encode(out, &h, &n.change(header.sender).bytes(), keys),
         None if header.kind == Kind::Heartbeat && !body.is_empty() => {
@@ -415,23 +415,27 @@ pub fn encode(
 /// # Errors
 /// [`EncodeError::TooLarge`] when they exceed [`frame::BODY_MAX`].
 pub fn encode_items(out: &mut [u8; PACKET_MAX], header: &Header, items: &[u8], keys: &Keyring) -> Result<usize, EncodeError> {
-    let h = frame_header(&Header { kind: Kind::Heartbeat, ..*header });
+    let h = Header { kind: Kind::Heartbeat, ..*header }.frame();
     frame::encode(out, &h, items, keys).map_err(|e| EncodeError::TooLarge { size: e.size, limit: e.limit })
 }
 
-fn frame_header(header: &Header) -> frame::Header {
-    frame::Header {
-        kind: header.kind.frame() as u8,
-        channel: header.kind.channel() as u8,
-        path: header.path,
-        key_id: 0,
-        cluster: header.cluster,
-        sender: header.sender,
-        incarnation: header.incarnation,
-        number: header.number,
-        sent_ns: header.sent_ns,
-        period_ns: header.period_ns,
-        table_version: header.table_version,
+impl Header {
+    /// The same as frames have it.
+    #[must_use]
+    pub const fn frame(&self) -> frame::Header {
+        frame::Header {
+            kind: self.kind.frame() as u8,
+            channel: self.kind.channel() as u8,
+            path: self.path,
+            key_id: self.key_id,
+            cluster: self.cluster,
+            sender: self.sender,
+            incarnation: self.incarnation,
+            number: self.number,
+            sent_ns: self.sent_ns,
+            period_ns: self.period_ns,
+            table_version: self.table_version,
+        }
     }
 }
 

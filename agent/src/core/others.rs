@@ -31,23 +31,6 @@ fn came(record: &Record) -> Came {
     Came { path: record.path, received_ns: record.received_ns }
 }
 
-/// As frames of the node have it.
-fn frame_header(header: &Header) -> frame::Header {
-    frame::Header {
-        kind: header.kind.frame() as u8,
-        channel: header.kind.channel() as u8,
-        path: header.path,
-        key_id: header.key_id,
-        cluster: header.cluster,
-        sender: header.sender,
-        incarnation: header.incarnation,
-        number: header.number,
-        sent_ns: header.sent_ns,
-        period_ns: header.period_ns,
-        table_version: header.table_version,
-    }
-}
-
 impl Core {
     // ---- what comes in ------------------------------------------------------------------------------------------------------
 
@@ -70,16 +53,17 @@ impl Core {
             return;
         }
         // Not believed yet: it is asked, and its answer will say the same again.
-        let _ = self.node.handle_introduction(&frame_header(header), said, came(head), now);
+        let _ = self.node.handle_introduction(&header.frame(), said, came(head), now);
         self.act(None, now);
     }
 
     /// A hello, rows or a pull.
     pub(super) fn frame_came(&mut self, head: &Record, header: &Header, body: &[u8], now: u64) {
-        match self.node.handle_frame(&frame_header(header), header.kind.frame(), body, came(head), now) {
+        match self.node.handle_frame(&header.frame(), header.kind.frame(), body, came(head), now) {
             Err(Ignored::Malformed) => tracing::warn!("{:?} of {:08x} not understood", header.kind, header.sender),
+            // The copy of the other path.
+            Ok(()) | Err(Ignored::OldNumber) => {}
             Err(e) => tracing::debug!("{:?} of {:08x}: {e:?}", header.kind, header.sender),
-            Ok(()) => {}
         }
         self.act(None, now);
     }
