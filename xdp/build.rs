@@ -11,7 +11,7 @@ fn main() {
     println!("cargo:rerun-if-env-changed=FIDE_CLANG");
     let clang = env::var("FIDE_CLANG").unwrap_or_else(|_| "clang".into());
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets it"));
-    for name in ["fide.bpf", "fence.bpf"] {
+    for name in ["fide.bpf", "fence.bpf", "ends.bpf"] {
         // mcpu=v3: atomics that return the old value (Linux 5.12).
         let status = Command::new(&clang)
             .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Werror"])

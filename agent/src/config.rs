@@ -93,6 +93,8 @@ pub struct Config {
     pub metrics: Option<SocketAddr>,
     /// The event history.
     pub history: HistoryConfig,
+    /// Where ends of processes are kept while no agent runs, on a BPF file system; `None`: nowhere.
+    pub ends: Option<PathBuf>,
     /// Where incarnations are kept.
     pub state: PathBuf,
     /// Programs to run when something happens.
@@ -747,6 +749,8 @@ struct File {
     #[serde(default)]
     history: FileHistory,
     #[serde(default)]
+    ends: FileEnds,
+    #[serde(default)]
     hook: Vec<Spanned<FileHook>>,
 }
 
@@ -883,6 +887,12 @@ struct FileMetrics {
 struct FileHistory {
     path: Option<PathBuf>,
     max_bytes: Option<Spanned<Bytes>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileEnds {
+    pins: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Deserialize)]
@@ -1069,6 +1079,7 @@ impl Config {
             access: file.access,
             metrics: file.metrics.listen.map_or_else(|| Some(SocketAddr::from(([127, 0, 0, 1], 9433))), |l| l.0),
             history: history(text, file.history)?,
+            ends: ends(text, file.ends)?,
             state: file.state.unwrap_or_else(|| "/var/lib/fide/state.json".into()),
             hooks: hooks(text, file.hook, fences)?,
             warnings,
@@ -1599,6 +1610,15 @@ fn history(text: &str, file: FileHistory) -> Result<HistoryConfig, ConfigError> 
     Ok(HistoryConfig { path: (path != Path::new("off")).then_some(path), max_bytes })
 }
 
+fn ends(text: &str, file: FileEnds) -> Result<Option<PathBuf>, ConfigError> {
+    let Some(pins) = file.pins else { return Ok(Some("/sys/fs/bpf/fide-ends".into())) };
+    match pins.get_ref() {
+        path if path == Path::new("off") => Ok(None),
+        path if path.is_absolute() => Ok(Some(pins.into_inner())),
+        _ => Err(ConfigError::at(text, pins.span().start, "pins must be an absolute path on a BPF file system, or \"off\"")),
+    }
+}
+
 fn hooks(text: &str, file: Vec<Spanned<FileHook>>, fences: bool) -> Result<Vec<Hook>, ConfigError> {
     let mut hooks = Vec::new();
     for spanned in file {
@@ -1759,6 +1779,7 @@ pub fn diff(old: &Config, new: &Config) -> Changes {
         (old.socket.path != new.socket.path, "socket.path"),
         (old.history.path != new.history.path, "history.path"),
         (old.state != new.state, "state"),
+        (old.ends != new.ends, "ends"),
     ];
     let same =
         |a: &Watch, b: &Watch| (&a.name, &a.selector, &a.user, a.containers) == (&b.name, &b.selector, &b.user, b.containers);

@@ -11,11 +11,13 @@ use fide_wire::event::{Record, RecordKind};
 use fide_wire::mac::Keyring;
 use fide_wire::packet::{PACKET_MAX, Refusal};
 use fide_wire::verdict::{Cause, Grade};
+use fide_xdp::ends::End;
 use fide_xdp::layout::{Jitter, Peer, Source, Unwanted};
-use fide_xdp::{Attach, Mechanism, Ring, RingMaker, Setup, StartWatch, Used, WatchEnd, XdpError};
+use fide_xdp::{Attach, KeptEnds, Mechanism, Ring, RingMaker, Setup, StartWatch, Used, WatchEnd, XdpError};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
 
 /// What was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +41,8 @@ pub struct Receiver {
     attached: [Option<Attach>; PATHS],
     xdp: bool,
     exits: bool,
+    /// What is left of processes that end while no agent runs.
+    ends: Option<KeptEnds>,
     soft: SoftTable,
     records: VecDeque<Record>,
     packets: VecDeque<(Record, Vec<u8>)>,
@@ -91,6 +95,7 @@ impl Receiver {
             attached: [None; PATHS],
             xdp: false,
             exits: false,
+            ends: None,
             soft: SoftTable::default(),
             records: VecDeque::with_capacity(64),
             packets: VecDeque::with_capacity(64),
@@ -529,6 +534,23 @@ impl Receiver {
 
     // ---- exits --------------------------------------------------------------------------------------------------------------
 
+    /// Has the kernel keep the ends of what is watched for the next agent, where exits are seen by the kernel's programs.
+    pub fn keep_ends(&mut self, pins: &Path) {
+        if !self.exits {
+            return;
+        }
+        match KeptEnds::open(pins) {
+            Ok(ends) => self.ends = Some(ends),
+            Err(e) => tracing::info!("how a process ends while no agent runs will not be known: {e}"),
+        }
+    }
+
+    /// How a process ended that an agent watched which is gone.
+    #[must_use]
+    pub fn kept_end(&self, pid: u32, start_ticks: u64) -> Option<End> {
+        self.ends.as_ref()?.end_of(pid, start_ticks)
+    }
+
     /// Watches a process.
     ///
     /// # Errors
@@ -537,6 +559,9 @@ impl Receiver {
         if self.exits
             && let Some(m) = &self.mechanism
         {
+            if let Some(Err(e)) = self.ends.as_ref().map(|ends| ends.watch(pid, start_ticks)) {
+                tracing::debug!("the end of process {pid} will not be kept: {e}");
+            }
             return m.watch_until_settled(pid, app, start_ticks, settles_ns).map_err(|e| e.to_string());
         }
         // SAFETY: pidfd_open takes a pid and flags; the result is checked.
@@ -555,6 +580,9 @@ impl Receiver {
         self.pidfds.remove(&pid);
         if let Some(m) = &self.mechanism {
             m.unwatch(pid);
+        }
+        if let Some(ends) = &self.ends {
+            ends.unwatch(pid);
         }
     }
 

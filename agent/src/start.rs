@@ -212,6 +212,9 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
     let setup = fide_xdp::Setup { cluster: config.cluster_id, node, incarnation, port: config.port };
     let interfaces = std::array::from_fn::<_, PATHS, _>(|p| lane.ifindex(p as u8));
     let mut receiver = Receiver::open(setup, &config.keyring, wanted, interfaces)?;
+    if let Some(pins) = &config.ends {
+        receiver.keep_ends(pins);
+    }
     lane.set_receiving(receiver.needs_sockets());
     let start = Start {
         cluster: config.cluster_id,

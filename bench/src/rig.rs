@@ -198,7 +198,7 @@ impl Rig {
             text,
             "cluster = \"bench\"\nnode = \"h{host}\"\nheartbeat = \"{}\"\nprofile = \"{}\"\nreceive = \"{}\"\nsend = \"{}\"\n\
              state = {}\n\n[[path]]\ninterface = \"net0\"\n\n[[path]]\ninterface = \"net1\"\n\n\
-             [socket]\npath = {}\n\n[history]\npath = {}\n\n[metrics]\nlisten = \"off\"\n",
+             [socket]\npath = {}\n\n[history]\npath = {}\n\n[metrics]\nlisten = \"off\"\n\n[ends]\npins = \"off\"\n",
             longer(self.spec.heartbeat, self.spec.slower),
             profile.name(),
             self.spec.receive,

@@ -1038,7 +1038,7 @@ fn file_error(path: &Path, source: io::Error) -> FenceError {
 }
 
 /// The fence's directory, locked while we live; the kernel unlocks it when we do not.
-struct Owner(File);
+pub(crate) struct Owner(File);
 
 impl Drop for Owner {
     /// The lock belongs to the open file, which a child that is about to execute something has, too: closing ours alone would not end it.
@@ -1074,7 +1074,7 @@ fn open_directory(dir: &Path) -> Result<File, FenceError> {
 }
 
 /// Whoever may write the directory can remove the pins, and with them the fence: a BPF file system is often one in which everybody may make directories.
-fn check_owner(dir: &Path, directory: &File) -> Result<(), FenceError> {
+pub(crate) fn check_owner(dir: &Path, directory: &File) -> Result<(), FenceError> {
     let meta = directory.metadata().map_err(|source| file_error(dir, source))?;
     // SAFETY: geteuid takes nothing and cannot fail.
     let trusted = [0, unsafe { libc::geteuid() }];
@@ -1090,7 +1090,7 @@ fn check_owner(dir: &Path, directory: &File) -> Result<(), FenceError> {
 }
 
 /// Makes the directory if need be, and takes its lock.
-fn own(dir: &Path) -> Result<Owner, FenceError> {
+pub(crate) fn own(dir: &Path) -> Result<Owner, FenceError> {
     let exists = dir.ancestors().find_map(|d| fs::symlink_metadata(d).is_ok().then(|| open_directory(d)));
     if !exists.is_some_and(|d| d.is_ok_and(|d| is_filesystem(&d, libc::BPF_FS_MAGIC))) {
         return Err(FenceError::NotBpffs { dir: dir.to_path_buf() });

@@ -268,7 +268,7 @@ fn agent(lab: &Lab, host: u16) -> Running {
     let at = dir.display();
     let text = format!(
         "cluster = \"zk\"\nnode = \"h{host}\"\nheartbeat = \"2ms\"\nstate = \"{at}/state.json\"\nsocket = {{ path = \"{at}/fided.sock\" }}\n\
-         history = {{ path = \"{at}/history.jsonl\" }}\nmetrics = {{ listen = \"off\" }}\npath = [{{ interface = \"net0\" }}, {{ interface = \"net1\" }}]\n"
+         history = {{ path = \"{at}/history.jsonl\" }}\nmetrics = {{ listen = \"off\" }}\nends = {{ pins = \"off\" }}\npath = [{{ interface = \"net0\" }}, {{ interface = \"net1\" }}]\n"
     );
     fs::write(&config, text).unwrap();
     fs::set_permissions(&config, fs::Permissions::from_mode(0o600)).unwrap();

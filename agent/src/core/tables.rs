@@ -150,7 +150,7 @@ impl Core {
         self.say(Happened::Row(Box::new(row.clone()), watch));
     }
 
-    /// Goes on with the table of this host's former agent. What ended meanwhile is told: that it did is certain, how is not known.
+    /// Goes on with the table of this host's former agent. What ended meanwhile is told: that it did is certain, how is known if the kernel kept it.
     pub(super) fn restore(&mut self, restored: Restored, now: u64) {
         self.keep_row(HOST_ROW);
         let Restored { rows, watches, last_process, has_former, .. } = restored;
@@ -220,18 +220,23 @@ impl Core {
         }
     }
 
-    /// A process of the former agent's table runs no more.
+    /// A process of the former agent's table runs no more. How it ended is known if the kernel kept that.
     fn ended_unseen(&mut self, row: u32, process: &Process, now: u64) {
+        let Instance { pid, start_ticks } = process.instance;
+        let (cause, code, flags, event_ns) = match self.receiver.kept_end(pid, start_ticks) {
+            Some(end) if end.is_out_of_memory => (Cause::OutOfMemory, end.code, 0, end.event_ns),
+            Some(end) if end.is_killed => (Cause::Killed, end.code, 0, end.event_ns),
+            Some(end) => (Cause::Exited, end.code, 0, end.event_ns),
+            None => (Cause::Exited, -1, State::CAUSE_UNKNOWN, now),
+        };
         let version = self.receiver.next_notice();
-        let flags = State::CAUSE_UNKNOWN;
-        let notice =
-            Notice { notice: version, app: row, cause: Cause::Exited, grade: Grade::Certain, flags, code: -1, event_ns: now };
+        let notice = Notice { notice: version, app: row, cause, grade: Grade::Certain, flags, code, event_ns };
         self.write_change(&notice, now);
-        self.watchlist.end(row, Cause::Exited, -1, now);
+        self.watchlist.end(row, cause, code, event_ns);
         let (host, incarnation, name) = (self.start.name.clone(), self.start.incarnation, String::from(process.name.clone()));
         let id = Some(VerdictId::new(self.start.node, version));
         let source = EventSource { node: None, user: process.uid };
-        self.tell(Cause::Exited, Grade::Certain, &host, incarnation, Some(name), -1, false, id, None, source, now);
+        self.tell(cause, Grade::Certain, &host, incarnation, Some(name), code, false, id, None, source, now);
     }
 
     /// What the configuration has not asked for again is watched no more.

@@ -142,6 +142,11 @@ impl Pins {
         Some(Self(dir))
     }
 
+    /// The beginning of a configuration that has the kernel keep ends there.
+    pub fn keeping_ends(&self, head: &str) -> String {
+        head.replace("pins = \"off\"", &format!("pins = {:?}", self.0.join("ends")))
+    }
+
     /// `[fence]` of one host, with these lines.
     pub fn config(&self, host: u16, lines: &str) -> String {
         format!("[fence]\npins = \"{}/h{host}\"\n{lines}\n", self.0.display())
@@ -178,7 +183,7 @@ impl World {
         format!(
             "cluster = \"e2e\"\nnode = \"{node}\"\nheartbeat = \"{heartbeat}\"\nstate = \"{dir}/state.json\"\n\
              socket = {{ path = \"{dir}/fided.sock\", mode = \"0666\" }}\nhistory = {{ path = \"{dir}/history.jsonl\" }}\n\
-             metrics = {{ listen = \"off\" }}\npath = [{{ interface = \"net0\" }}, {{ interface = \"net1\" }}]\n"
+             metrics = {{ listen = \"off\" }}\nends = {{ pins = \"off\" }}\npath = [{{ interface = \"net0\" }}, {{ interface = \"net1\" }}]\n"
         )
     }
 
@@ -464,7 +469,13 @@ pub struct Process {
 
 impl Process {
     pub fn spawn(mut command: Command) -> Self {
-        Self::of(command.spawn().unwrap())
+        // A program that was written just now is busy while another test forks: its child has the file open until it executes something itself.
+        let is_busy = |e: &std::io::Error| e.kind() == std::io::ErrorKind::ExecutableFileBusy;
+        let child = wait_for("the program is not busy", || match command.spawn() {
+            Err(e) if is_busy(&e) => None,
+            spawned => Some(spawned.unwrap()),
+        });
+        Self::of(child)
     }
 
     pub fn of(mut child: Child) -> Self {

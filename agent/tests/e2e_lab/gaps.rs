@@ -2,7 +2,7 @@
 //! again.
 
 use crate::beats::in_switch;
-use crate::common::{Process, Setup, World, until};
+use crate::common::{Pins, Process, Setup, World, until};
 use crate::neighbours::{kind, sender};
 use crate::ways::PacketSocket;
 use fide_client::{Resources, TargetState};
@@ -112,6 +112,38 @@ fn between_two_agents_of_which_the_first_left() {
     db.ended();
     w.start(1);
     told_once(&w, Cause::Exited, -1);
+}
+
+/// How the database ends between two agents of its host.
+type End = fn(&mut Process);
+
+#[test]
+fn between_two_agents_the_kernel_keeps_how_and_when() {
+    let killed: End = |db| db.kill();
+    let terminated: End = |db| db.signal(libc::SIGTERM);
+    for (end, signal, leaves) in [(killed, libc::SIGKILL, libc::SIGKILL), (terminated, libc::SIGTERM, libc::SIGTERM)] {
+        let Some(pins) = Pins::new() else { return };
+        let Some(mut w) = Setup::hosts(3).empty().up() else { return };
+        for host in 1..=3 {
+            let head = w.head(host, &host_name(host), "2ms");
+            w.write_config(host, &pins.keeping_ends(&head));
+            w.start(host);
+        }
+        w.all_alive();
+        let mut db = w.sleeper(1);
+        w.watch_known(1, "db", db.pid());
+        let mut watcher = w.monitor(2, "db@h1");
+        w.signal_agent(1, leaves);
+        w.agent_ended(1);
+        let before_ns = fide_agent::clock::now_ns();
+        end(&mut db);
+        db.ended();
+        let after_ns = fide_agent::clock::now_ns();
+        w.start(1);
+        told_once(&w, Cause::Killed, signal);
+        let told = watcher.failure("db@h1");
+        assert!((before_ns..after_ns).contains(&told.event_ns), "{told:?}, ended between {before_ns} and {after_ns}");
+    }
 }
 
 #[test]

@@ -79,6 +79,9 @@ path = {}
 
 [metrics]
 listen = \"off\"
+
+[ends]
+pins = \"off\"
 {}",
         at("state.json"),
         address(0),
