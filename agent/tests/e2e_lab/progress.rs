@@ -522,6 +522,7 @@ fn b10_a_frozen_disk_is_hung_and_holds_up_nothing_else() {
 
 /// Not a promise, a figure: from the end of the limit to the upcall on another host.
 #[test]
+#[ignore = "measures: make nightly"]
 fn the_time_from_the_limit_to_another_host() {
     let Some(w) = Setup::hosts(2).alone().up() else { return };
     let mut p = working(&w, 1, "db", 1);

@@ -368,7 +368,7 @@ fn a_promoting_hook_runs_for_what_is_certain_and_for_a_silence_that_a_fence_back
 
 #[test]
 fn the_promoting_example_of_the_documents_does_not_run_when_only_cables_are_cut() {
-    for text in [include_str!("../../docs/operate.md"), include_str!("../../packaging/fide.toml")] {
+    for text in [include_str!("../../../docs/operate.md"), include_str!("../../../packaging/fide.toml")] {
         let lines: Vec<&str> = text.lines().map(|l| l.trim_start_matches("# ")).collect();
         let at = lines.iter().position(|l| l.contains("/usr/local/bin/promote")).expect("an example that promotes");
         let from = lines[..at].iter().rposition(|l| l.starts_with("[[hook]]")).unwrap();

@@ -1,0 +1,12 @@
+//! What stands around the loop: access, configuration, files, history, hooks, interfaces, metrics, selectors; and how the agent's files depend on each other.
+//! One program, because each test program has the whole agent in it.
+
+mod access;
+mod config;
+mod files;
+mod history;
+mod hooks;
+mod layout;
+mod links;
+mod metrics;
+mod select;
