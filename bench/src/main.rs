@@ -1,7 +1,7 @@
 //! The commands and helper processes of this crate without the rest of `fide`, for its own tests.
 
 use clap::{Parser, Subcommand};
-use fide_bench::{Helper, Outcome, consensus, demo, detect, failover, jitter, redis, safetimer, ui::Ui};
+use fide_bench::{Helper, Outcome, consensus, demo, detect, failover, growth, jitter, redis, safetimer, ui::Ui};
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
@@ -21,6 +21,8 @@ enum Command {
     Demo(demo::Args),
     /// The time from a crash to knowing of it
     Detect(detect::Args),
+    /// What a crash costs as everything grows
+    Growth(growth::Args),
     /// How late heartbeats are
     Jitter(jitter::Args),
     /// How long groups take to decide
@@ -39,6 +41,7 @@ fn run(cli: &Cli) -> Outcome {
     match &cli.command {
         Command::Demo(args) => demo::run(args, &ui()?),
         Command::Detect(args) => detect::run(args, &ui()?),
+        Command::Growth(args) => growth::run(args, &ui()?),
         Command::Jitter(args) => jitter::run(args, &ui()?),
         Command::Consensus(args) => consensus::run(args, &ui()?),
         Command::Redis(args) => redis::run(args, &ui()?),

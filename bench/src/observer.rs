@@ -32,6 +32,9 @@ pub struct Args {
     /// Spin instead of sleeping
     #[arg(long)]
     pub spin: bool,
+    /// Run below the agents' priority
+    #[arg(long, conflicts_with = "spin")]
+    pub below: bool,
 }
 
 /// What an observer is told to do.
@@ -218,10 +221,10 @@ pub fn run(args: &Args) -> Result<()> {
         }
         None => None,
     };
-    let spin = args.spin;
+    let (spin, below) = (args.spin, args.below);
     std::thread::scope(|scope| {
         if let Some(client) = &client {
-            scope.spawn(move || upcalls(client, spin));
+            scope.spawn(move || upcalls(client, spin, below));
         }
         let realtime = sys::be_realtime(sys::STAMPER_PRIORITY).is_ok();
         report(&Report::Ready { realtime });
@@ -234,9 +237,9 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// The thread of the upcalls.
-fn upcalls(client: &Client, spin: bool) {
+fn upcalls(client: &Client, spin: bool, below: bool) {
     // Whoever spins must not keep the agents from running.
-    let _ = sys::be_realtime(if spin { sys::STAMPER_PRIORITY } else { sys::UPCALL_PRIORITY });
+    let _ = sys::be_realtime(if spin || below { sys::STAMPER_PRIORITY } else { sys::UPCALL_PRIORITY });
     loop {
         let next = if spin { client.try_next() } else { client.poll(None) };
         let at_ns = sys::now_ns();
@@ -368,6 +371,18 @@ impl Observers {
     /// # Errors
     /// When it does not become ready.
     pub fn start(&mut self, rig: &crate::rig::Rig, host: u16, targets: &[&str], spin: bool) -> Result<usize> {
+        self.start_with(rig, host, targets, spin.then_some("--spin"))
+    }
+
+    /// Starts one that runs below the agents' priority.
+    ///
+    /// # Errors
+    /// When it does not become ready.
+    pub fn start_below(&mut self, rig: &crate::rig::Rig, host: u16, targets: &[&str]) -> Result<usize> {
+        self.start_with(rig, host, targets, Some("--below"))
+    }
+
+    fn start_with(&mut self, rig: &crate::rig::Rig, host: u16, targets: &[&str], how: Option<&str>) -> Result<usize> {
         let mut command = rig.helper(host, ROLE)?;
         if !targets.is_empty() {
             command.arg("--agent").arg(rig.socket(host));
@@ -375,9 +390,7 @@ impl Observers {
         for target in targets {
             command.arg("--target").arg(target);
         }
-        if spin {
-            command.arg("--spin");
-        }
+        command.args(how);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start an observer")?;
         let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else { bail!("an observer without pipes") };
         let index = self.all.len();

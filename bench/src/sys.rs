@@ -90,6 +90,76 @@ pub fn kill(pid: u32, signal: i32) -> io::Result<u64> {
     Ok(at)
 }
 
+/// The same to all processes of a group.
+///
+/// # Errors
+/// When there is none.
+pub fn kill_group(group: u32, signal: i32) -> io::Result<u64> {
+    let group = group.cast_signed();
+    let at = now_ns();
+    // SAFETY: integers only.
+    check(unsafe { libc::kill(-group, signal) }.into())?;
+    Ok(at)
+}
+
+/// For how long the threads of this name of a process have run.
+///
+/// # Errors
+/// When there is none.
+pub fn thread_ran_ns(pid: u32, name: &str) -> io::Result<u64> {
+    let mut ran = None;
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
+        let read = |file: &str| std::fs::read_to_string(task.path().join(file));
+        if read("comm").is_ok_and(|comm| comm.trim_end() == name) {
+            let first = read("schedstat")?.split_whitespace().next().and_then(|ns| ns.parse::<u64>().ok());
+            *ran.get_or_insert(0) += first.ok_or(io::ErrorKind::InvalidData)?;
+        }
+    }
+    ran.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("process {pid} has no thread {name}")))
+}
+
+/// Everything that passes an interface.
+#[derive(Debug)]
+pub struct Tap(OwnedFd);
+
+impl Tap {
+    /// In the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// When there is no such interface.
+    pub fn open(interface: &str) -> io::Result<Self> {
+        let everything = (libc::ETH_P_ALL as u16).to_be();
+        let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: integers only; the descriptor is new and ours alone.
+        let fd = unsafe { OwnedFd::from_raw_fd(check(libc::socket(libc::AF_PACKET, kind, everything.into()).into())? as RawFd) };
+        let address = libc::sockaddr_ll {
+            sll_family: libc::AF_PACKET as u16,
+            sll_protocol: everything,
+            sll_ifindex: interface_index(interface)?.cast_signed(),
+            sll_hatype: 0,
+            sll_pkttype: 0,
+            sll_halen: 0,
+            sll_addr: [0; 8],
+        };
+        let len = size_of_val(&address) as libc::socklen_t;
+        // SAFETY: an address of the stated length, which lives across the call.
+        check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) }.into())?;
+        Ok(Self(fd))
+    }
+
+    /// How many of the frames since the last call are such.
+    pub fn count(&self, is: impl Fn(&[u8]) -> bool) -> usize {
+        let mut frame = [0; 2048];
+        let mut found = 0;
+        loop {
+            // SAFETY: an open descriptor and a buffer of the stated length.
+            let n = unsafe { libc::recv(self.0.as_raw_fd(), frame.as_mut_ptr().cast(), frame.len(), 0) };
+            let Ok(n) = usize::try_from(n) else { return found };
+            found += usize::from(is(&frame[..n]));
+        }
+    }
+}
+
 /// A descriptor that becomes readable when the process ends.
 ///
 /// # Errors

@@ -239,6 +239,15 @@ impl Lab {
         Netns::open(&host_namespace(&self.name, host))?.run(body)
     }
 
+    /// The same on a switch.
+    ///
+    /// # Errors
+    /// If there is no such network, or the lab is gone.
+    pub fn in_switch<T: Send>(&self, net: u8, body: impl FnOnce() -> T + Send) -> Result<T, LabError> {
+        self.check_net(net)?;
+        Netns::open(&switch_namespace(&self.name, net))?.run(body)
+    }
+
     /// Freezes a process, which need not have been started through the lab; returns when it stands still. Taking the
     /// lab down thaws it.
     ///

@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Kind};
 use clap::{Args, Subcommand};
 use fide_bench::ui::{Interrupted, Ui};
-use fide_bench::{Helper, consensus, detect, failover, jitter, redis, safetimer};
+use fide_bench::{Helper, consensus, detect, failover, growth, jitter, redis, safetimer};
 use fide_lab::LabError;
 use std::process::ExitCode;
 
@@ -21,6 +21,8 @@ pub struct BenchArgs {
 pub enum BenchCommand {
     /// How long after a crash a remote application knows (Tab. 2, Fig. 5), and what it costs to know
     Detect(detect::Args),
+    /// What a crash costs as the cluster, the number of ends at once and the host itself grow
+    Growth(growth::Args),
     /// How late heartbeats are, over time and against a timeout (Fig. 3, Fig. 4)
     Jitter(jitter::Args),
     /// How long groups take to decide, beside a UDP round trip; how much they decide
@@ -38,6 +40,7 @@ pub fn run(context: &Context, args: &BenchArgs) -> Result<ExitCode, Failure> {
     let ui = ui(context)?;
     done(ui.or_interrupted(match &args.command {
         BenchCommand::Detect(args) => detect::run(args, &ui),
+        BenchCommand::Growth(args) => growth::run(args, &ui),
         BenchCommand::Jitter(args) => jitter::run(args, &ui),
         BenchCommand::Consensus(args) => consensus::run(args, &ui),
         BenchCommand::Redis(args) => redis::run(args, &ui),
