@@ -245,6 +245,14 @@ impl Policy {
         if self.reload.contains(peer) { Ok(()) } else { refuse(peer, "have a host forgotten", "reload") }
     }
 
+    /// May `peer` put something in maintenance? Who may change the agent may.
+    ///
+    /// # Errors
+    /// [`ErrorCode::Permission`].
+    pub fn may_maintain(&self, peer: &Peer) -> Result<(), Refused> {
+        if self.reload.contains(peer) { Ok(()) } else { refuse(peer, "begin or end a maintenance", "reload") }
+    }
+
     /// May `peer` change groups, open them and propose values?
     ///
     /// # Errors

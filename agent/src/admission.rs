@@ -232,6 +232,7 @@ mod tests {
             code: 0,
             confirms: false,
             text: String::new(),
+            maintenance: None,
             evidence: None,
         }
     }

@@ -912,6 +912,7 @@ struct FileHook {
     cause: Vec<On>,
     fenced: Option<bool>,
     planned: Option<bool>,
+    maintenance: Option<bool>,
 }
 
 fn any() -> String {
@@ -1687,7 +1688,7 @@ fn hooks(text: &str, file: Vec<Spanned<FileHook>>, fences: bool) -> Result<Vec<H
         if !cause.is_empty() && !cause.iter().any(|c| on.contains(c)) {
             return Err(ConfigError::at(text, at, "this hook never runs: none of its `cause` is in its `on`"));
         }
-        let filter = HookFilter { grade: f.grade, cause, fenced: f.fenced, planned: f.planned };
+        let filter = HookFilter { grade: f.grade, cause, fenced: f.fenced, planned: f.planned, maintenance: f.maintenance };
         hooks.push(Hook { on, pattern: f.r#match, action, command, timeout, confirmations: f.confirmations, filter });
     }
     Ok(hooks)

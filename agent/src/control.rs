@@ -1,6 +1,7 @@
 //! The control thread: everything that may wait. It owns the files, the clients, the hooks and the clock on the wall, reaches the loop by
 //! commands and hears from it by events.
 
+mod maintenance;
 mod reload;
 
 use crate::access;
@@ -18,6 +19,7 @@ use crate::handle::LoopHandle;
 use crate::history::{Flushed, History};
 use crate::identity::{Identity, account};
 use crate::kept::KeptTable;
+use crate::maintenance::{Maintenances, Now};
 use crate::probes::Probes;
 use crate::rings::Rings;
 use crate::select::{self, Crashed, Limit, Resolver, Scope, Target as Process};
@@ -32,8 +34,8 @@ use crate::worker::{Answer as LookedUp, Found, Source, Whose, Worker};
 use crossbeam_channel::{Receiver, TryRecvError};
 use fide_lane::PathSpec;
 use fide_wire::control::{
-    BECAME_MAX, CheckOutcome, Checked, ErrorCode, FenceOrder, GroupOrder, HistoryEvent, PROGRESS_LIMIT_NS, PROTOCOL, REASON_MAX,
-    Refused, Reply, Request, RingKind, Selector, Status, WatchStatus, bridge,
+    BECAME_MAX, CheckOutcome, Checked, ErrorCode, FenceOrder, GroupOrder, HistoryEvent, MaintenanceOrder, PROGRESS_LIMIT_NS,
+    PROTOCOL, REASON_MAX, Refused, Reply, Request, RingKind, Selector, Status, WatchStatus, bridge,
 };
 use fide_wire::level::{Level, TIMING_EVENT_CODE};
 pub use fide_wire::level::{REPORT_EVENT_CODE, WATCH_EVENT_CODE};
@@ -236,6 +238,7 @@ pub struct Control {
     turned_away: (u64, Option<Instant>),
     probes: Option<Probes>,
     state: State,
+    maintenance: Maintenances,
     table: KeptTable,
     /// The loop has ended, as was heard in the middle of something else.
     loop_ended: bool,
@@ -348,6 +351,7 @@ const fn is_told(request: &Request) -> bool {
             | Request::Quit
             | Request::Progress { .. }
             | Request::Report { .. }
+            | Request::Maintenance { order: MaintenanceOrder::On { .. } | MaintenanceOrder::Off { .. } }
     )
 }
 
@@ -415,6 +419,7 @@ impl Control {
         carriers.look(now_ns);
         let mut losses = check::losses::Losses::new(interfaces);
         losses.read(Some(Vec::new()), now_ns);
+        let node = &config.node.clone();
         Self {
             config,
             config_path,
@@ -445,6 +450,7 @@ impl Control {
             introduced: Instant::now(),
             turned_away: (0, None),
             probes,
+            maintenance: Maintenances::new(node, state.maintenance(), Now::read()),
             state,
             table,
             loop_ended: false,
@@ -593,6 +599,9 @@ impl Control {
                         tracing::error!("{e}");
                     }
                 }
+                Ok(Happened::Maintenance { host, maintenance, is_fresh }) => {
+                    self.maintenance_learned(&host, &maintenance, is_fresh);
+                }
                 Ok(Happened::PeerIncarnation(name, n)) => self.state.set_peer(&name, n),
                 Err(TryRecvError::Empty) => return true,
                 Ok(Happened::RingGone(index, Made::Socket(_))) => self.rings.give_back(index),
@@ -612,6 +621,7 @@ impl Control {
         if let Some(id) = event.id.filter(|id| id.0 as u32 & fide_proto::detector::INFERRED == 0) {
             self.table.told((id.0 >> 32) as u32, id.0 & u64::from(u32::MAX));
         }
+        self.mark_maintenance(&mut event);
         self.timing.note(&event, now_ns());
         // What is over its source's limit has no number.
         let is_kept = self.admission.admit(&event, source, now_ns());
@@ -625,6 +635,9 @@ impl Control {
         self.side.happened(&event, source);
         if matches!(event.cause, Cause::Left | Cause::Returned) && event.app.is_none() && event.node != self.config.node {
             self.state.set_left(&event.node, event.cause == Cause::Left);
+            if event.cause == Cause::Returned {
+                self.maintenance.host_joined();
+            }
         }
         if event.cause == Cause::Hung && event.node == self.config.node {
             if self.side.says(HookAction::Fence, &event) {
@@ -838,6 +851,7 @@ impl Control {
         }
         self.renew_guards();
         self.renew_beside_cut_off();
+        self.tend_maintenance();
         self.renew_watches();
         self.lookups.tend();
         self.end_long_lookups();
@@ -857,8 +871,8 @@ impl Control {
             history_failures: self.history.failures(),
             history_not_kept: self.admission.not_kept(),
         };
-        let pending = self.pending();
-        self.side.publish(&self.core, &self.about, counted, self.guard.as_ref(), self.gates.as_ref(), pending);
+        let extra = (self.pending(), self.maintenance.status(Now::read()));
+        self.side.publish(&self.core, &self.about, counted, self.guard.as_ref(), self.gates.as_ref(), extra);
         for (source, code, text) in self.side.failed_hooks(now) {
             // A hook that fails is this host's matter, and counts as whose doing made it run.
             self.core.tell(move |core| core.tell_local_of(source, Cause::Local, code, text));
@@ -1702,6 +1716,7 @@ impl Control {
         }
         status.gates = self.gates.as_ref().map_or_else(Vec::new, |gates| gates.status(now_ns()));
         crate::status::with_pending(&mut status, self.pending());
+        status.maintenance = self.maintenance.status(Now::read());
         Some(status)
     }
 
@@ -1894,6 +1909,7 @@ impl Control {
                 self.forget(host)?;
                 plain(Reply::Done)
             }
+            Request::Maintenance { order } => self.order_maintenance(i, order).map(Some),
             Request::Fence { order } => plain(self.fence(i, order)?),
             Request::Check { peer, since_ns, deadline_ns, wait_ns } => {
                 self.policy.may_monitor(&self.connections[i].peer)?;
@@ -2402,6 +2418,7 @@ mod tests {
             code: 9,
             confirms: false,
             text: String::new(),
+            maintenance: None,
             evidence: None,
         };
         let id = VerdictId::new(h1, 1);

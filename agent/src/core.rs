@@ -49,7 +49,7 @@ use fide_proto::detector::{self, AppState, Progress};
 use fide_proto::node::Node;
 use fide_proto::services::groups::Groups;
 use fide_wire::control::{ErrorCode, HistoryEvent, Refused};
-use fide_wire::frame::table::Row;
+use fide_wire::frame::table::{Maintenance, Row};
 use fide_wire::mac::Keyring;
 use fide_wire::packet::{BODY_MAX, Notice};
 use fide_wire::{PATHS, SLOTS};
@@ -78,6 +78,15 @@ pub enum Happened {
         epoch: u64,
         /// Up to here.
         version: u64,
+    },
+    /// Another host says what is in maintenance.
+    Maintenance {
+        /// Which host.
+        host: String,
+        /// What it says.
+        maintenance: Box<Maintenance>,
+        /// It wrote that a moment ago.
+        is_fresh: bool,
     },
     /// This agent began a new incarnation, to be remembered.
     Incarnation(u32),

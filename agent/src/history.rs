@@ -481,6 +481,7 @@ impl Room {
             code: 0,
             confirms: false,
             text: format!("{lost} events up to number {} were not kept on disk, which could not be written then", newest.seq),
+            maintenance: None,
             evidence: None,
             ..*newest
         });

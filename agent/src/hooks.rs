@@ -17,6 +17,7 @@ use crate::files;
 use crate::shares::EventSource;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use fide_wire::control::HistoryEvent;
+pub use fide_wire::maintenance::matches;
 use fide_wire::verdict::{Cause, Grade, VerdictId};
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -166,34 +167,10 @@ impl HookOutcome {
             code: HOOK_EVENT_CODE,
             confirms: false,
             text: self.text(),
+            maintenance: None,
             evidence: None,
         }
     }
-}
-
-/// Whether `text` fits `pattern`, in which `*` stands for anything and `?` for one character.
-#[must_use]
-pub fn matches(pattern: &str, text: &str) -> bool {
-    let (p, t): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
-    let (mut i, mut j) = (0, 0);
-    // Where the last star was, and how much of the text it stands for so far: enough to go back to, no recursion.
-    let mut star: Option<(usize, usize)> = None;
-    while j < t.len() {
-        if i < p.len() && p[i] == '*' {
-            star = Some((i, j));
-            i += 1;
-        } else if i < p.len() && (p[i] == '?' || p[i] == t[j]) {
-            i += 1;
-            j += 1;
-        } else if let Some((at, taken)) = star {
-            star = Some((at, taken + 1));
-            i = at + 1;
-            j = taken + 1;
-        } else {
-            return false;
-        }
-    }
-    p[i..].iter().all(|c| *c == '*')
 }
 
 /// Whether `hook` runs for `event`.
@@ -229,6 +206,7 @@ pub fn environment(event: &HistoryEvent) -> Vec<(&'static str, String)> {
         ("FIDE_GRADE", event.grade.to_string()),
         ("FIDE_FENCED", u8::from(event.is_fenced()).to_string()),
         ("FIDE_PLANNED", u8::from(event.is_planned()).to_string()),
+        ("FIDE_MAINTENANCE", clean(event.maintenance.as_deref().unwrap_or(""))),
         ("FIDE_LEVEL", event.level().name().into()),
         ("FIDE_NODE", clean(&event.node)),
         ("FIDE_INCARNATION", event.incarnation.to_string()),

@@ -23,6 +23,7 @@ pub mod hooks;
 pub mod identity;
 pub mod kept;
 pub mod links;
+pub mod maintenance;
 pub mod metrics;
 pub mod namesake;
 pub mod peers;

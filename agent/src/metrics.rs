@@ -9,6 +9,7 @@
 
 use crate::hooks::HookResult;
 use fide_wire::control::Status;
+use fide_wire::maintenance::covers;
 use fide_wire::packet::Refusal;
 use fide_wire::verdict::{Cause, Grade};
 use std::collections::BTreeMap;
@@ -41,6 +42,8 @@ pub struct Snapshot {
     pub status: Status,
     /// Verdicts given or received since the start.
     pub verdicts: BTreeMap<(Cause, GradeKey), u64>,
+    /// Events of what was in maintenance.
+    pub in_maintenance: u64,
     /// [`Hooks::counts`](crate::hooks::Hooks::counts).
     pub hooks: [u64; HookResult::NAMES.len()],
     /// Connected clients.
@@ -362,6 +365,7 @@ pub fn render(snapshot: &Snapshot, tick_age_ns: Option<u64>) -> String {
         let grade = Grade::from_u8(grade.0).map_or("", |g| if g == Grade::Certain { "certain" } else { "inferred" });
         t.sample("fide_verdicts_total", &[("cause", cause.name()), ("grade", grade)], n);
     }
+    maintenance(&mut t, snapshot);
     t.family("fide_hook_runs_total", COUNTER, "Hooks by how they ended.");
     for (result, n) in HookResult::NAMES.iter().zip(snapshot.hooks) {
         t.sample("fide_hook_runs_total", &[("result", result)], n);
@@ -380,6 +384,32 @@ pub fn render(snapshot: &Snapshot, tick_age_ns: Option<u64>) -> String {
     );
     t.single("fide_history_write_failures_total", COUNTER, "Failed writes of the history.", snapshot.history_failures);
     t.0
+}
+
+/// What is in maintenance, so that alerts can leave it alone.
+fn maintenance(t: &mut Text, snapshot: &Snapshot) {
+    const GAUGE: &str = "gauge";
+    let s = &snapshot.status;
+    t.family("fide_maintenance_left_seconds", GAUGE, "How long a maintenance still lasts; gone when it is over.");
+    for m in &s.maintenance {
+        t.sample("fide_maintenance_left_seconds", &[("target", &m.target)], seconds(m.left_ns));
+    }
+    let covered = |app: Option<&str>, host: &str| u8::from(s.maintenance.iter().any(|m| covers(&m.target, app, host)));
+    t.family("fide_host_in_maintenance", GAUGE, "Whether a maintenance covers a host.");
+    s.hosts.iter().for_each(|h| t.sample("fide_host_in_maintenance", &[("host", &h.name)], covered(None, &h.name)));
+    t.family("fide_app_in_maintenance", GAUGE, "Whether a maintenance covers a monitored process of another host.");
+    for h in &s.hosts {
+        for a in &h.apps {
+            let labels = [("host", h.name.as_str()), ("app", &a.name)];
+            t.sample("fide_app_in_maintenance", &labels, covered(Some(&a.name), &h.name));
+        }
+    }
+    t.family("fide_watched_in_maintenance", GAUGE, "Whether a maintenance covers a watched process of this host.");
+    for w in &s.watched {
+        let labels = [("app", w.name.as_str()), ("origin", &w.origin)];
+        t.sample("fide_watched_in_maintenance", &labels, covered(Some(&w.name), &s.node));
+    }
+    t.single("fide_maintenance_events_total", "counter", "Events of what was in maintenance.", snapshot.in_maintenance);
 }
 
 // ---- the server ----

@@ -10,7 +10,7 @@ use crate::hooks::{HookOptions, HookOutcome, Hooks};
 use crate::links::Links;
 use crate::metrics::{Board, MetricsServer, Snapshot};
 use crate::shares::EventSource;
-use fide_wire::control::{HistoryEvent, WatchStatus};
+use fide_wire::control::{HistoryEvent, MaintenanceStatus, WatchStatus};
 use fide_wire::verdict::Cause;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -99,6 +99,7 @@ impl Side {
     /// An event, for the hooks and the counters.
     pub fn happened(&mut self, event: &HistoryEvent, source: EventSource) {
         self.counters.count(event.cause, event.grade);
+        self.counters.in_maintenance += u64::from(event.maintenance.is_some());
         if let Some(hooks) = self.hooks.as_mut() {
             hooks.offer(event, source);
         }
@@ -128,7 +129,7 @@ impl Side {
         counted: Counted,
         guard: Option<&Guard>,
         gates: Option<&Gates>,
-        pending: Vec<WatchStatus>,
+        (pending, maintenance): (Vec<WatchStatus>, Vec<MaintenanceStatus>),
     ) {
         if self.metrics.is_none() {
             return;
@@ -139,6 +140,7 @@ impl Side {
         }
         status.gates = gates.map_or_else(Vec::new, |gates| gates.status(crate::clock::now_ns()));
         crate::status::with_pending(&mut status, pending);
+        status.maintenance = maintenance;
         self.counters.status = status;
         self.counters.client_events_lost = lost;
         self.counters.clients = counted.clients;

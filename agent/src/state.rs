@@ -2,6 +2,7 @@
 //! forgotten, or a replay of an earlier life would be believed after a restart.
 
 use crate::files;
+use crate::maintenance::Kept as Maintenance;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -23,6 +24,9 @@ struct Kept {
     /// The groups that this host is a member of.
     #[serde(default)]
     groups: BTreeSet<String>,
+    /// What is in maintenance.
+    #[serde(default)]
+    maintenance: Vec<Maintenance>,
 }
 
 /// The kept incarnations.
@@ -122,6 +126,18 @@ impl State {
     pub fn set_groups(&mut self, groups: BTreeSet<String>) {
         self.dirty |= self.kept.groups != groups;
         self.kept.groups = groups;
+    }
+
+    /// The maintenances that this host's former agent knew.
+    #[must_use]
+    pub fn maintenance(&self) -> Vec<Maintenance> {
+        self.kept.maintenance.clone()
+    }
+
+    /// Notes the maintenances that this host knows.
+    pub fn set_maintenance(&mut self, maintenance: Vec<Maintenance>) {
+        self.dirty |= self.kept.maintenance != maintenance;
+        self.kept.maintenance = maintenance;
     }
 
     /// Writes the file if something changed: beside it, then in its place, so that a crash leaves the old or the new.

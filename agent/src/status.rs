@@ -126,7 +126,8 @@ impl Core {
             silences_vetoed: self.silences().vetoes,
             authenticated: self.start.keys.is_secret(),
             fence: self.fence_status(),
-            gates: Vec::new(), // the control thread's
+            gates: Vec::new(),
+            maintenance: Vec::new(), // the control thread's
         }
     }
 

@@ -50,6 +50,19 @@ pub enum End {
     Planned,
     /// Its host is silent, and its fence has closed.
     Host,
+    /// The same, while it is in maintenance: a reboot, as a rule.
+    PlannedHost,
+}
+
+impl End {
+    /// The same end, of what is in maintenance.
+    #[must_use]
+    pub const fn in_maintenance(self) -> Self {
+        match self {
+            End::Crash | End::Planned => End::Planned,
+            End::Host | End::PlannedHost => End::PlannedHost,
+        }
+    }
 }
 
 /// What becomes of a leader that was asked to end, and did.
@@ -361,7 +374,7 @@ impl Judge {
             && self.course.leader.as_deref() == Some(host)
             && self.is_the_leaders(*process, *end)
         {
-            let planned = *end == End::Planned;
+            let planned = matches!(end, End::Planned | End::PlannedHost);
             let at_ns = self.over_at.filter(|(of, ..)| *of == term).map_or(self.now_ns, |(_, at_ns, _)| at_ns);
             self.over_at = Some((term, at_ns, planned));
         }
@@ -371,7 +384,7 @@ impl Judge {
 
     /// A host that was silent is there again: what was known of it then says nothing of what it does next.
     pub fn handle_host_back(&mut self, host: &str) {
-        if matches!(self.lives.get(host), Some(Life::Over { end: End::Host, .. })) {
+        if matches!(self.lives.get(host), Some(Life::Over { end: End::Host | End::PlannedHost, .. })) {
             self.lives.remove(host);
         }
     }
@@ -444,7 +457,8 @@ impl Judge {
 
     /// Whether the end of that process ends the leader's term. The end of a former one does not.
     const fn is_the_leaders(&self, process: u32, end: End) -> bool {
-        process != 0 && self.course.process == process || self.course.process == 0 && (!self.cold || matches!(end, End::Host))
+        process != 0 && self.course.process == process
+            || self.course.process == 0 && (!self.cold || matches!(end, End::Host | End::PlannedHost))
     }
 
     fn leads(&self) -> bool {

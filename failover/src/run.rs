@@ -9,6 +9,7 @@ use fide_client::group::{self, Group, Stage};
 use fide_client::wire::verdict::{Cause, Grade};
 use fide_client::{Client, Connection, Error, Event, Resources, TargetState, Verdict};
 use fide_wire::control::{ErrorCode, GroupOrder, GroupStatus, Reply, Request};
+use fide_wire::maintenance::covers;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
@@ -290,8 +291,9 @@ impl Manager {
             .transpose()?;
         let life = match server.end {
             Some((cause, code)) if server.state == Some(TargetState::Ended) && is_known_end(cause) => {
-                let why = format!("its server has ended ({} {code})", cause.name());
-                Some(Life::Over { process: server.subject.app, why, end: end(cause, code) })
+                let (end, said) = self.judged(end(cause, code), &self.config.name, host);
+                let why = format!("its server has ended ({} {code}{said})", cause.name());
+                Some(Life::Over { process: server.subject.app, why, end })
             }
             _ if server.alive => Some(Life::Alive(server.subject.app)),
             _ => None,
@@ -422,18 +424,39 @@ impl Manager {
             cause => format!("{name}@{host}: {} {}", cause.name(), verdict.code),
         };
         if verdict.grade == Grade::Certain {
-            let (why, end) = (format!("{what} (certain{id})"), end(verdict.cause, verdict.code));
+            let (end, said) = self.judged(end(verdict.cause, verdict.code), &name, &host);
+            let why = format!("{what} (certain{id}{said})");
             self.judge.handle_server(&host, Life::Over { process: verdict.subject.app, why, end });
-            if self.judge.awaits() {
-                tracing::info!("{what}: it was asked to end; another one takes over if it is not back by then (planned)");
-            }
+            self.say_awaited(&what, &said);
         } else if self.is_fenced(verdict) {
-            let why = format!("{what} (inferred, fenced{id})");
-            self.judge.handle_server(&host, Life::Over { process: verdict.subject.app, why, end: End::Host });
+            let (end, said) = self.judged(End::Host, &name, &host);
+            let why = format!("{what} (inferred, fenced{id}{said})");
+            self.judge.handle_server(&host, Life::Over { process: verdict.subject.app, why, end });
+            self.say_awaited(&what, &said);
         } else if self.judge.course().leader.as_ref() == Some(&host) {
             tracing::warn!(
                 "{what}{id}: nobody takes over, because it has no fence that would be closed by now and may still take writes"
             );
+        }
+    }
+
+    /// How an end is judged, and what is said of it: during a maintenance it was planned, whatever it looks like.
+    fn judged(&self, end: End, name: &str, host: &str) -> (End, String) {
+        if end == End::Planned {
+            return (end, String::new());
+        }
+        let maintenances = self.link.as_ref().and_then(|link| link.client.maintenances().ok()).unwrap_or_default();
+        let name = if name.is_empty() { &self.config.name } else { name };
+        match maintenances.iter().find(|m| covers(&m.target, Some(name), host)) {
+            Some(m) => (end.in_maintenance(), format!(", in maintenance of {}", m.target)),
+            None => (end, String::new()),
+        }
+    }
+
+    fn say_awaited(&self, what: &str, said: &str) {
+        if self.judge.awaits() {
+            let why = if said.is_empty() { "it was asked to end" } else { "its end was planned" };
+            tracing::info!("{what}{said}: {why}; another one takes over if it is not back by then (planned)");
         }
     }
 

@@ -1113,6 +1113,7 @@ impl World {
             NodeEvent::Act(Action::TimeoutChanged { .. })
             | NodeEvent::Updated { .. }
             | NodeEvent::Interest { .. }
+            | NodeEvent::Maintenance { .. }
             | NodeEvent::Whole { .. }
             | NodeEvent::Announced { .. }
             | NodeEvent::Forgotten { .. } => {}

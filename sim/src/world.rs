@@ -1061,6 +1061,7 @@ impl World {
                 machine::Event::NameClash { .. }
                 | machine::Event::Updated { .. }
                 | machine::Event::Interest { .. }
+                | machine::Event::Maintenance { .. }
                 | machine::Event::Whole { .. }
                 | machine::Event::Announced { .. }
                 | machine::Event::Forgotten { .. } => {}

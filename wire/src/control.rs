@@ -167,6 +167,11 @@ pub enum Request {
         /// Its name.
         host: String,
     },
+    /// Looks at what is in maintenance, or changes it: for the whole cluster, whichever of its agents is asked.
+    Maintenance {
+        /// What to do.
+        order: MaintenanceOrder,
+    },
     /// Looks at the fence, or changes it.
     Fence {
         /// What to do.
@@ -218,6 +223,49 @@ pub enum Request {
         #[serde(default)]
         generation: u64,
     },
+}
+
+/// What is asked of maintenances.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "maintenance", rename_all = "kebab-case")]
+pub enum MaintenanceOrder {
+    /// Which are there?
+    Status,
+    /// Begin one, or have it last from now on.
+    On {
+        /// Whom it covers ([`crate::maintenance::covers`]).
+        target: String,
+        /// How long, within [`crate::maintenance::MAINTENANCE_NS`].
+        for_ns: u64,
+        /// Why; may be empty.
+        #[serde(default)]
+        reason: String,
+    },
+    /// End one, or all.
+    Off {
+        /// Whom it covers, as it was said when it was begun; absent: all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        target: Option<String>,
+    },
+}
+
+/// One maintenance.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MaintenanceStatus {
+    /// Whom it covers.
+    pub target: String,
+    /// How long it still lasts, as this host counts.
+    pub left_ns: u64,
+    /// When it ends, by this host's clock, nanoseconds since 1970.
+    pub ends_wall_ns: u64,
+    /// Why; empty: nobody said.
+    pub reason: String,
+    /// The host on which it was set.
+    pub by: String,
+    /// By which user there.
+    pub user: u32,
+    /// The hosts that are known to know it, this one among them.
+    pub known_by: Vec<String>,
 }
 
 /// What is asked of groups.
@@ -425,6 +473,11 @@ pub enum Reply {
     },
     /// To [`Request::Explain`].
     Explained(Box<HistoryEvent>),
+    /// To [`Request::Maintenance`]: those that are there now.
+    Maintenance {
+        /// By target.
+        maintenances: Vec<MaintenanceStatus>,
+    },
     /// To [`Request::Fence`].
     Fence(Box<FenceStatus>),
     /// To [`Request::Check`].
@@ -613,6 +666,9 @@ pub struct Status {
     /// Gates of applications with heartbeats of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gates: Vec<GateStatus>,
+    /// What is in maintenance.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub maintenance: Vec<MaintenanceStatus>,
 }
 
 /// What [`Request::Reload`] did.
@@ -847,6 +903,9 @@ pub struct HistoryEvent {
     pub confirms: bool,
     /// In words.
     pub text: String,
+    /// The target of the maintenance that covers it, if one did when it was told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maintenance: Option<String>,
     /// What it rests on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evidence: Option<Box<Evidence>>,

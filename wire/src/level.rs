@@ -74,8 +74,19 @@ pub const TIMING_EVENT_CODE: i32 = 1007;
 /// `code` of [`Cause::Local`]: the configuration was read again.
 pub const RELOAD_EVENT_CODE: i32 = 1008;
 
+/// `code` of [`Cause::Local`]: a maintenance begins or ends.
+pub const MAINTENANCE_EVENT_CODE: i32 = 1009;
+
 const fn is_for_the_record(code: i32) -> bool {
-    matches!(code, REPORT_EVENT_CODE | FORGOTTEN_EVENT_CODE | WATCH_EVENT_CODE | TIMING_EVENT_CODE | RELOAD_EVENT_CODE)
+    matches!(
+        code,
+        REPORT_EVENT_CODE
+            | FORGOTTEN_EVENT_CODE
+            | WATCH_EVENT_CODE
+            | TIMING_EVENT_CODE
+            | RELOAD_EVENT_CODE
+            | MAINTENANCE_EVENT_CODE
+    )
 }
 
 impl fmt::Display for Level {
@@ -173,6 +184,7 @@ mod tests {
             code: 0,
             confirms: false,
             text: "x".into(),
+            maintenance: None,
             evidence: None,
         }
     }

@@ -17,6 +17,7 @@ pub mod frame;
 pub mod jitter;
 pub mod level;
 pub mod mac;
+pub mod maintenance;
 pub mod marks;
 pub mod names;
 pub mod packet;

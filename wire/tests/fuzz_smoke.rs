@@ -194,6 +194,7 @@ fn control_request() {
         code: i32::MIN,
         confirms: false,
         text: "\u{7f}\"".into(),
+        maintenance: None,
         evidence: Some(Box::new(Evidence { paths: vec![PathEvidence::default(); 2], ..Evidence::default() })),
     };
     let replies = [

@@ -45,6 +45,8 @@ pub struct HookFilter {
     pub fenced: Option<bool>,
     /// Only ends that were meant (true: exit status 0, a leave), or only those that were not (false).
     pub planned: Option<bool>,
+    /// Only what is in maintenance (true), or only what is not (false).
+    pub maintenance: Option<bool>,
 }
 
 impl HookFilter {
@@ -55,6 +57,7 @@ impl HookFilter {
             && (self.cause.is_empty() || self.cause.contains(&event.cause))
             && self.fenced.is_none_or(|wanted| wanted == event.is_fenced())
             && self.planned.is_none_or(|wanted| wanted == event.is_planned())
+            && self.maintenance.is_none_or(|wanted| wanted == event.maintenance.is_some())
     }
 
     fn says_nothing_of_trust(&self) -> bool {

@@ -97,6 +97,9 @@ impl Core {
                 Event::Runs { node, row, .. } => self.process_runs(node, row, now),
                 Event::Updated { node, row } => self.process_updated(node, row),
                 Event::Interest { node, interest } => self.monitored_by_other(node, &interest),
+                Event::Maintenance { node, maintenance, is_fresh } => {
+                    self.say(Happened::Maintenance { host: self.node_name(node), maintenance, is_fresh });
+                }
                 Event::Whole { node, epoch, version } => self.say(Happened::Seen { node, epoch, version }),
                 Event::Lost { node, process } => self.lost_unseen(node, &process, now),
                 Event::Forgotten { node } => self.slot(node).into_iter().for_each(|slot| self.empty_slot(slot)),

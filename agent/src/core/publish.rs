@@ -77,6 +77,7 @@ impl Core {
             code,
             confirms,
             text,
+            maintenance: None,
             evidence: evidence.map(Box::new),
         };
         self.say(Happened::Event(Box::new(event), source));
@@ -129,6 +130,7 @@ impl Core {
             code,
             confirms: false,
             text,
+            maintenance: None,
             evidence: None,
         };
         self.say(Happened::Event(Box::new(event), source));

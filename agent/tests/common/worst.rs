@@ -4,7 +4,7 @@
 
 use super::actor::{become_nobody, say};
 use super::member::Raw;
-use fide_wire::control::{FenceOrder, GroupOrder, PROTOCOL, Request, Selector};
+use fide_wire::control::{FenceOrder, GroupOrder, MaintenanceOrder, PROTOCOL, Request, Selector};
 use fide_wire::verdict::VerdictId;
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ impl Rng {
 }
 
 /// Kinds of requests.
-pub const KINDS: usize = 21;
+pub const KINDS: usize = 22;
 
 /// Which kind it is.
 pub const fn kind(request: &Request) -> usize {
@@ -78,6 +78,7 @@ pub const fn kind(request: &Request) -> usize {
         Request::Extend { .. } => 18,
         Request::Group { .. } => 19,
         Request::OpenGroup { .. } => 20,
+        Request::Maintenance { .. } => 21,
     }
 }
 
@@ -151,6 +152,14 @@ pub fn request(rng: &mut Rng, kind: usize, own: &[u32]) -> Request {
             let node = fide_wire::name_id(host);
             let instance = |rng: &mut Rng| (if rng.once_in(2) { node } else { rng.any() as u32 }, rng.any() as u32);
             Request::Became { instances: (0..count).map(|_| instance(rng)).collect() }
+        }
+        21 => {
+            let order = match rng.below(3) {
+                0 => MaintenanceOrder::Status,
+                1 => MaintenanceOrder::Off { target: rng.once_in(2).then(|| target(rng)) },
+                _ => MaintenanceOrder::On { target: target(rng), for_ns: rng.any(), reason: name(rng) },
+            };
+            Request::Maintenance { order }
         }
         19 => {
             let (name, engine) = (name(rng), (*rng.one_of(&["huc", "hsuc", "", "lowi"])).to_string());

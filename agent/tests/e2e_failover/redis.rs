@@ -2,6 +2,7 @@
 
 use crate::common::{Process, Setup, World, until};
 use crate::program;
+use fide_wire::control::{MaintenanceOrder, Request};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -317,6 +318,34 @@ fn a_leader_that_is_restarted_cleanly_leads_again_and_one_that_stays_away_is_rep
     let (ok, told) = of.say(1, &["switch", "h2"]);
     assert!(!ok && told.contains("does not run on h2"), "{told}");
     assert!(of.takes_writes(1));
+}
+
+#[test]
+fn a_crash_in_maintenance_is_planned_and_one_behind_it_is_not() {
+    let Some(mut of) = Managed::up(2, "planned = \"wait 5s\"", |setup| setup) else { return };
+    assert_eq!(of.ask(1, "SET kept 1"), "+OK");
+    let (target, reason) = ("orders".into(), String::new());
+    let order = MaintenanceOrder::On { target, for_ns: 600_000_000_000, reason };
+    of.w.ask(2, &Request::Maintenance { order }).unwrap();
+    until("both hosts know", || (1..=2).all(|host| of.w.status(host).maintenance.iter().any(|m| m.known_by.len() == 2)));
+    of.kill_server(1);
+    let said = "orders@h1: killed 9";
+    until("both managers say what they make of it", || {
+        (1..=2)
+            .all(|h| of.log(h).lines().any(|l| l.contains(said) && l.contains("in maintenance of orders: its end was planned")))
+    });
+    assert!(!of.takes_writes(2), "it was planned");
+    of.start_server(1);
+    until("it leads again", || of.takes_writes(1));
+    assert_eq!(of.ask(1, "GET kept"), "1");
+    until("the other one follows again", || of.follows(2, 1));
+    of.w.ask(1, &Request::Maintenance { order: MaintenanceOrder::Off { target: None } }).unwrap();
+    until("it is over on both", || (1..=2).all(|host| of.w.status(host).maintenance.is_empty()));
+    of.kill_server(1);
+    until("another one leads", || of.takes_writes(2));
+    let (ok, told) = of.say(2, &["history"]);
+    let last = told.lines().rfind(|line| line.contains("orders@h1")).unwrap_or_default();
+    assert!(ok && last.contains("certain") && !last.contains("maintenance"), "{told}");
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod groups;
 mod linearizable;
 mod lines;
 mod load;
+mod maintenance;
 mod memberlist;
 mod neighbours;
 mod ownership;

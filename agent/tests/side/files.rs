@@ -113,6 +113,7 @@ fn event(n: u32) -> HistoryEvent {
         code: 9,
         confirms: false,
         text: format!("event {n}"),
+        maintenance: None,
         evidence: None,
     }
 }

@@ -22,6 +22,7 @@ fn event(n: u32) -> HistoryEvent {
         code: 9,
         confirms: false,
         text: format!("event {n}"),
+        maintenance: None,
         evidence: n.is_multiple_of(3).then(|| Box::new(Evidence { event_ns: 5, ..Evidence::default() })),
     }
 }

@@ -24,6 +24,7 @@ fn event(cause: Cause) -> HistoryEvent {
         code: 9,
         confirms: false,
         text: "redis on b was killed by signal 9".into(),
+        maintenance: None,
         evidence: None,
     }
 }
@@ -364,6 +365,23 @@ fn a_promoting_hook_runs_for_what_is_certain_and_for_a_silence_that_a_fence_back
     assert_eq!(runs("fenced = false"), [true, false, true, true, true]);
     assert_eq!(runs("planned = true"), [false; 5]);
     assert_eq!(runs("cause = [\"silent-host\"]\ngrade = [\"fenced\"]"), [false, true, false, false, false]);
+}
+
+#[test]
+fn a_hook_that_leaves_maintenance_alone_does_not_run_for_what_is_in_it() {
+    let marked = HistoryEvent { maintenance: Some("db".into()), ..event(Cause::Killed) };
+    let runs = |filter: &str| {
+        let text = format!("node = \"a\"\n[[hook]]\non = [\"killed\"]\n{filter}\ncommand = [\"/bin/true\"]");
+        let hook = Config::parse(&text).unwrap().hooks.remove(0);
+        [wants(&hook, &marked), wants(&hook, &event(Cause::Killed))]
+    };
+    assert_eq!(runs(""), [true, true]);
+    assert_eq!(runs("maintenance = false"), [false, true]);
+    assert_eq!(runs("maintenance = true"), [true, false]);
+    let of = |event: &HistoryEvent| {
+        fide_agent::hooks::environment(event).into_iter().find(|(key, _)| *key == "FIDE_MAINTENANCE").unwrap().1
+    };
+    assert_eq!((of(&marked), of(&event(Cause::Killed))), ("db".into(), String::new()));
 }
 
 #[test]

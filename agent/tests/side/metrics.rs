@@ -1,7 +1,7 @@
 //! Metrics and health over HTTP, asked by the well-meaning and by others.
 
 use fide_agent::metrics::{Board, CONNECTIONS, Heart, MetricsServer, Snapshot, render};
-use fide_wire::control::{AppStatus, HostStatus, LocalPath, PathStatus, Status, WatchStatus};
+use fide_wire::control::{AppStatus, HostStatus, LocalPath, MaintenanceStatus, PathStatus, Status, WatchStatus};
 use fide_wire::verdict::{Cause, Grade};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -34,6 +34,11 @@ fn snapshot() -> Snapshot {
             watched: vec![WatchStatus { name: "db".into(), state: "alive".into(), ..WatchStatus::default() }],
             refused: [("mac".into(), 5), ("new-reason".into(), 6)].into(),
             heartbeats_sent: 42,
+            maintenance: vec![MaintenanceStatus {
+                target: "redis@b".into(),
+                left_ns: 90_000_000_000,
+                ..MaintenanceStatus::default()
+            }],
             ..Status::default()
         },
         hooks: [1, 2, 0, 0, 0, 0, 0],
@@ -94,6 +99,10 @@ fn the_text_is_well_formed_and_says_what_the_status_says() {
         "fide_app_alive{host=\"b\",app=\"redis\"} 0",
         "fide_watched_alive{app=\"db\",origin=\"\"} 1",
         "fide_loop_tick_age_seconds 0.001500000",
+        "fide_maintenance_left_seconds{target=\"redis@b\"} 90.000000000",
+        "fide_app_in_maintenance{host=\"b\",app=\"redis\"} 1",
+        "fide_host_in_maintenance{host=\"b\"} 0",
+        "fide_watched_in_maintenance{app=\"db\",origin=\"\"} 0",
     ] {
         assert!(text.lines().any(|l| l == line), "{line}\nis not in\n{text}");
     }

@@ -9,7 +9,7 @@ use crate::event::{self, Event, Instances, Names, Subject};
 use crate::progress::{Counters, Progress};
 use crate::ring::{Found, Ring};
 use crate::sys::{self, Poller};
-use fide_wire::control::{BECAME_MAX, HistoryEvent, Reply, Request, Status, TargetState};
+use fide_wire::control::{BECAME_MAX, HistoryEvent, MaintenanceOrder, MaintenanceStatus, Reply, Request, Status, TargetState};
 use fide_wire::verdict::{Cause, VerdictId};
 use fide_wire::{PIGGYBACK_MAX, name_id, names};
 use std::collections::BTreeMap;
@@ -473,6 +473,18 @@ impl Client {
         match control.connection.request(&Request::Explain { id, incarnation: None })?.reply {
             Reply::Explained(event) => Ok(*event),
             other => Err(control.connection.unexpected("explained", &other)),
+        }
+    }
+
+    /// What is in maintenance now. Blocks on the agent.
+    ///
+    /// # Errors
+    /// Those of [`Connection::request`].
+    pub fn maintenances(&self) -> Result<Vec<MaintenanceStatus>, Error> {
+        let control = lock(&self.control);
+        match control.connection.request(&Request::Maintenance { order: MaintenanceOrder::Status })?.reply {
+            Reply::Maintenance { maintenances } => Ok(maintenances),
+            other => Err(control.connection.unexpected("maintenances", &other)),
         }
     }
 

@@ -13,6 +13,7 @@ pub mod fence;
 pub mod forget;
 pub mod group;
 pub mod lab;
+pub mod maintenance;
 pub mod man;
 pub mod monitor;
 pub mod nano;
@@ -40,6 +41,7 @@ pub fn run(context: &Context, command: Command) -> Result<ExitCode, Failure> {
         Command::Unmonitor(args) => unmonitor::run(context, &args),
         Command::Reload => reload::run(context),
         Command::Forget(args) => forget::run(context, &args),
+        Command::Maintenance(args) => maintenance::run(context, args),
         Command::Fence(args) => fence::run(context, &args),
         Command::Group(args) => group::run(context, args),
         Command::Agent(args) => agent::run(&args),

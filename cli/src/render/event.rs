@@ -105,6 +105,7 @@ pub mod tests {
             code: 9,
             confirms: false,
             text: "redis@h2 was ended by SIGKILL".into(),
+            maintenance: None,
             evidence: None,
         }
     }

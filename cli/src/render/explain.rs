@@ -580,6 +580,7 @@ mod tests {
             app: None,
             code: 0,
             text: String::new(),
+            maintenance: None,
             evidence: Some(Box::new(evidence)),
             ..killed()
         }

@@ -6,6 +6,7 @@ pub mod fence;
 pub mod foreign;
 pub mod group;
 pub mod lab;
+pub mod maintenance;
 pub mod status;
 
 use crate::style::Paint;

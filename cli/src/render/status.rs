@@ -6,6 +6,7 @@ use crate::style::{Paint, Style};
 use crate::table::{Cell, Table};
 use crate::units::{self, ns, signed_ns};
 use fide_wire::control::{HostStatus, PathAnswerer, PathStatus, Status};
+use fide_wire::maintenance::covers;
 use fide_wire::verdict::Contract;
 use std::fmt::Write as _;
 
@@ -14,6 +15,7 @@ pub fn status(s: &Status, style: &Style) -> String {
     let mut out = String::new();
     head(&mut out, s, style);
     fence(&mut out, s, style);
+    maintenance(&mut out, s, style);
     paths(&mut out, s, style);
     hosts(&mut out, s, style);
     apps(&mut out, s, style);
@@ -56,6 +58,19 @@ fn fence(out: &mut String, s: &Status, style: &Style) {
     for g in &s.gates {
         let _ = writeln!(out, "  {}", super::fence::gate(g, style));
     }
+}
+
+fn maintenance(out: &mut String, s: &Status, style: &Style) {
+    for m in &s.maintenance {
+        let _ = writeln!(out, "  {}", super::maintenance::line(m, style));
+    }
+}
+
+/// A state, and whether it is of what is in maintenance.
+fn state_cell(s: &Status, state: &str, app: Option<&str>, host: &str) -> Cell {
+    let is_covered = s.maintenance.iter().any(|m| covers(&m.target, app, host));
+    let text = if is_covered { format!("{state} (maintenance)") } else { state.to_owned() };
+    Cell::painted(text, if is_covered { Paint::Yellow } else { state_paint(state) })
 }
 
 fn title(out: &mut String, style: &Style, text: &str) {
@@ -121,19 +136,15 @@ fn hosts(out: &mut String, s: &Status, style: &Style) {
         "JITTER p50 / p99 / p99.9 / max",
     ]);
     for h in &s.hosts {
-        host_rows(&mut table, h);
+        host_rows(&mut table, s, h);
     }
     *out += &table.render(style, 2);
 }
 
-fn host_rows(table: &mut Table, h: &HostStatus) {
+fn host_rows(table: &mut Table, s: &Status, h: &HostStatus) {
     let lead = |first: bool| -> [Cell; 3] {
         if first {
-            [
-                Cell::painted(h.name.clone(), Paint::Bold),
-                Cell::painted(h.state.clone(), state_paint(&h.state)),
-                h.incarnation.to_string().into(),
-            ]
+            [Cell::painted(h.name.clone(), Paint::Bold), state_cell(s, &h.state, None, &h.name), h.incarnation.to_string().into()]
         } else {
             ["".into(), "".into(), "".into()]
         }
@@ -183,7 +194,7 @@ fn apps(out: &mut String, s: &Status, style: &Style) {
         for a in &h.apps {
             table.row([
                 Cell::painted(format!("{}@{}", a.name, h.name), Paint::Cyan),
-                Cell::painted(a.state.clone(), state_paint(&a.state)),
+                state_cell(s, &a.state, Some(&a.name), &h.name),
                 a.app.to_string().into(),
             ]);
         }
@@ -207,7 +218,7 @@ fn watched(out: &mut String, s: &Status, style: &Style) {
         let by = if w.owner == 0 || w.owner == w.uid { w.origin.clone() } else { format!("{} ({})", w.origin, w.owner) };
         table.row([
             Cell::painted(w.name.clone(), Paint::Cyan),
-            Cell::painted(w.state.clone(), state_paint(&w.state)),
+            state_cell(s, &w.state, Some(&w.name), &s.node),
             of_process(w.pid).into(),
             of_process(w.uid).into(),
             by.into(),
@@ -326,6 +337,7 @@ pub mod tests {
             authenticated: false,
             fence: None,
             gates: Vec::new(),
+            maintenance: Vec::new(),
         }
     }
 

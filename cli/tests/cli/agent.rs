@@ -2,7 +2,8 @@
 
 use crate::fake::{FakeAgent, Knowledge, command, fide};
 use fide_wire::control::{
-    AppStatus, ErrorCode, FenceOrder, FenceStatus, HistoryEvent, HostStatus, Refused, Request, Selector, Status, WatchStatus,
+    AppStatus, ErrorCode, FenceOrder, FenceStatus, HistoryEvent, HostStatus, MaintenanceOrder, MaintenanceStatus, Refused,
+    Request, Selector, Status, WatchStatus,
 };
 use fide_wire::verdict::{Cause, Evidence, Grade, VerdictId};
 use std::path::Path;
@@ -24,6 +25,7 @@ fn knowledge() -> Knowledge {
         code: 9,
         confirms: false,
         text: format!("event {seq}"),
+        maintenance: None,
         evidence: Some(Box::new(Evidence { event_ns: 900, sent_ns: 1_000, received_ns: 20_000, ..Evidence::default() })),
     };
     Knowledge {
@@ -239,6 +241,38 @@ fn the_fence_is_shown_and_its_orders_reach_the_agent() {
     let refuse = Some(Refused { code: ErrorCode::Unsupported, what: "this host has no fence".into() });
     let o = FakeAgent::start(Knowledge { refuse, ..knowledge() }).fide(&["fence", "recover"]);
     assert!(code(&o) == 1 && err(&o).contains("no fence"), "{}", err(&o));
+}
+
+#[test]
+fn a_maintenance_is_shown_and_a_host_that_does_not_know_it_is_named() {
+    let mut k = knowledge();
+    let known_by = vec!["h1".into(), "h2".into(), "h3".into()];
+    let minutes = 60_000_000_000;
+    k.status.maintenance = vec![MaintenanceStatus {
+        target: "postgres".into(),
+        left_ns: 10 * minutes,
+        reason: "new disk".into(),
+        by: "h1".into(),
+        known_by: known_by.clone(),
+        ..MaintenanceStatus::default()
+    }];
+    let agent = FakeAgent::start(k.clone());
+    let o = agent.fide(&["maintenance", "on", "postgres", "--for", "10m", "--reason", "new disk"]);
+    assert!(code(&o) == 0 && out(&o).starts_with("maintenance of postgres for 10m 00s more, set by root on h1: new disk\n"));
+    assert!(out(&o).contains("\n  covers postgres@h1\n"), "{}", out(&o));
+    let order = MaintenanceOrder::On { target: "postgres".into(), for_ns: 10 * minutes, reason: "new disk".into() };
+    assert!(agent.asked.lock().unwrap().contains(&Request::Maintenance { order }));
+    let shown = out(&agent.fide(&["status"]));
+    assert!(shown.contains("maintenance of postgres for 10m") && shown.contains(" (maintenance)"), "{shown}");
+    assert_eq!(json(&out(&agent.fide(&["maintenance", "status", "--json"])))[0]["maintenances"][0]["by"], "h1");
+    let o = agent.fide(&["maintenance", "on", "a b"]);
+    assert!(code(&o) == 2 && err(&o).contains("NAME@HOST"), "{}", err(&o));
+    // One of them does not know yet.
+    let alive = k.status.hosts.iter().find(|h| h.state == "alive").unwrap().name.clone();
+    k.status.maintenance[0].known_by = known_by.into_iter().filter(|host| *host != alive).collect();
+    let o = FakeAgent::start(k).fide(&["maintenance", "off", "--json"]);
+    assert_eq!((code(&o), json(&out(&o))[0]["unaware"][0].clone()), (1, alive.clone().into()));
+    assert!(err(&o).contains(&format!("not known yet on {alive}")), "{}", err(&o));
 }
 
 #[test]

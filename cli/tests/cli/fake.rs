@@ -112,6 +112,7 @@ fn answer(request: Request, k: &Knowledge) -> Vec<Reply> {
             let later = k.later.iter().filter(|_| follow).map(|e| Reply::Event(Box::new(e.clone())));
             kept.chain([end]).chain(later).collect()
         }
+        (Request::Maintenance { .. }, None) => vec![Reply::Maintenance { maintenances: k.status.maintenance.clone() }],
         (Request::Fence { .. }, None) if k.status.fence.is_some() => {
             vec![Reply::Fence(Box::new(k.status.fence.clone().unwrap()))]
         }

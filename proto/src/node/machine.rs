@@ -25,7 +25,7 @@ use super::tables::Transmit;
 use crate::detector::{self, Action, AppState, Detector, PathArrival, Verdict};
 use fide_wire::PATHS;
 use fide_wire::frame::introduction::Introduction;
-use fide_wire::frame::table::{Change, Content, HOST_ROW, Host, Instance, Interest, Process, State};
+use fide_wire::frame::table::{Change, Content, HOST_ROW, Host, Instance, Interest, Maintenance, Process, State};
 use fide_wire::frame::{Header, Kind};
 use fide_wire::packet::Notice;
 use fide_wire::verdict::{Cause, Contract};
@@ -81,6 +81,15 @@ pub enum Event {
         node: u32,
         /// In which process.
         interest: Interest,
+    },
+    /// A host says what is in maintenance.
+    Maintenance {
+        /// The host.
+        node: u32,
+        /// What it says.
+        maintenance: Box<Maintenance>,
+        /// It wrote that a moment ago: its table had been read through before.
+        is_fresh: bool,
     },
     /// The whole table of a host is known here, up to a version: for [`Node::new`] of the next agent of this host.
     Whole {
@@ -500,6 +509,11 @@ impl Node {
             }
             Some(Content::Interest(interest)) => {
                 self.events.push_back(Event::Interest { node, interest: *interest });
+                return;
+            }
+            Some(Content::Maintenance(maintenance)) => {
+                let (maintenance, is_fresh) = (Box::new(maintenance.clone()), known.is_whole);
+                self.events.push_back(Event::Maintenance { node, maintenance, is_fresh });
                 return;
             }
             _ => return,

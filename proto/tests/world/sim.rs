@@ -630,6 +630,7 @@ impl World {
                 machine::Event::Lost { .. }
                 | machine::Event::Updated { .. }
                 | machine::Event::Interest { .. }
+                | machine::Event::Maintenance { .. }
                 | machine::Event::Whole { .. }
                 | machine::Event::Announced { .. } => continue,
                 machine::Event::Forgotten { .. } => panic!("there is room for all"),

@@ -19,6 +19,7 @@
 
 use super::bytes::{Reader, put_address, put_text};
 use crate::PATHS;
+use crate::maintenance::{MAINTENANCE_NS, check_target};
 use crate::verdict::{Cause, Confirmers, FenceMode, FencePromise, Grade};
 use std::net::IpAddr;
 
@@ -267,6 +268,24 @@ pub struct Interest {
     pub is_held: bool,
 }
 
+/// A maintenance, as one host knows it. Every host writes down those that it knows, so that any of them tells a newcomer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Maintenance {
+    /// Of two about the same target the one with the higher stamp holds. Milliseconds since 1970 by the clock of the host where
+    /// it was set, and more than any stamp that was known there.
+    pub stamp: u64,
+    /// How long it still lasted when this row was written, ms; 0: it is over. No clocks are compared.
+    pub left_ms: u64,
+    /// The user who set it or ended it.
+    pub uid: u32,
+    /// The host where that was.
+    pub by: Box<str>,
+    /// Whom it covers ([`crate::maintenance::covers`]).
+    pub target: Box<str>,
+    /// Why, in the operator's words.
+    pub reason: Box<str>,
+}
+
 /// What a row says.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Content {
@@ -276,6 +295,8 @@ pub enum Content {
     Process(Process),
     /// An interest in a process of another host.
     Interest(Interest),
+    /// What an operator has put in maintenance.
+    Maintenance(Maintenance),
     /// Of a type that this version does not know: its version counts, its content does not.
     Unknown(u8),
 }
@@ -348,6 +369,7 @@ impl Content {
             Content::Host(_) => 0,
             Content::Process(_) => 1,
             Content::Interest(_) => 2,
+            Content::Maintenance(_) => 3,
             Content::Unknown(number) => *number,
         }
     }
@@ -369,6 +391,7 @@ impl Content {
                 body.extend_from_slice(&i.pbsize.to_be_bytes());
                 body.push(i.is_held.into());
             }
+            Content::Maintenance(m) => m.write(body),
             Content::Unknown(_) => {}
         }
     }
@@ -386,6 +409,7 @@ impl Content {
                 let (node, row, pbsize) = (r.u32()?, r.u32()?, r.u16()?);
                 Content::Interest(Interest { node, row, pbsize, is_held: r.u8()? == 1 })
             }
+            3 => Content::Maintenance(Maintenance::read(r)?),
             number => Content::Unknown(number),
         })
     }
@@ -396,7 +420,7 @@ impl Content {
         match self {
             Content::Host(host) => Some(host.state),
             Content::Process(process) => Some(process.state),
-            Content::Interest(_) | Content::Unknown(_) => None,
+            Content::Interest(_) | Content::Maintenance(_) | Content::Unknown(_) => None,
         }
     }
 
@@ -406,7 +430,7 @@ impl Content {
         match self {
             Content::Process(process) => process.state.is_final(),
             Content::Interest(interest) => !interest.is_held,
-            Content::Host(_) | Content::Unknown(_) => false,
+            Content::Host(_) | Content::Maintenance(_) | Content::Unknown(_) => false,
         }
     }
 
@@ -415,7 +439,7 @@ impl Content {
         match self {
             Content::Host(host) => Some(&mut host.state),
             Content::Process(process) => Some(&mut process.state),
-            Content::Interest(_) | Content::Unknown(_) => None,
+            Content::Interest(_) | Content::Maintenance(_) | Content::Unknown(_) => None,
         }
     }
 }
@@ -425,6 +449,27 @@ fn name(r: &mut Reader<'_>) -> Option<Box<str>> {
     let text = r.text()?;
     let is_name = !text.is_empty() && text.len() <= NAME_MAX && !text.chars().any(char::is_control);
     is_name.then(|| text.into())
+}
+
+impl Maintenance {
+    /// Stamps beyond this cannot be: some room is left for those that follow one.
+    const STAMP_MAX: u64 = 1 << 62;
+
+    fn write(&self, body: &mut Vec<u8>) {
+        body.extend_from_slice(&self.stamp.to_be_bytes());
+        body.extend_from_slice(&self.left_ms.to_be_bytes());
+        body.extend_from_slice(&self.uid.to_be_bytes());
+        [&self.by, &self.target, &self.reason].into_iter().for_each(|text| put_text(body, text));
+    }
+
+    fn read(r: &mut Reader<'_>) -> Option<Self> {
+        let (stamp, left_ms, uid, by) = (r.u64()?, r.u64()?, r.u32()?, name(r)?);
+        let target: Box<str> = r.text()?.into();
+        let reason: Box<str> = r.text()?.into();
+        let left_ms = left_ms.min(MAINTENANCE_NS.end() / 1_000_000);
+        let is_sound = stamp <= Self::STAMP_MAX && check_target(&target).is_ok() && !reason.chars().any(char::is_control);
+        is_sound.then_some(Self { stamp, left_ms, uid, by, target, reason })
+    }
 }
 
 impl Host {

@@ -1,6 +1,8 @@
 use super::fragment::Fragment;
 use super::introduction::{Answer, Hello, Introduction};
-use super::table::{Change, Content, HOST_ROW, Host, Instance, Interest, Process, Pull, Row, RowsHead, State, read_rows};
+use super::table::{
+    Change, Content, HOST_ROW, Host, Instance, Interest, Maintenance, Process, Pull, Row, RowsHead, State, read_rows,
+};
 use super::*;
 use crate::mac::Key;
 use crate::verdict::{Cause, Confirmers, Contract, FenceMode, FencePromise, Grade};
@@ -63,7 +65,33 @@ fn rows() -> Vec<Row> {
         Row { row: 1, version: 6, content: Content::Process(process) },
         Row { row: 2, version: 9, content: Content::Interest(interest) },
         Row { row: 3, version: 10, content: Content::Unknown(200) },
+        Row { row: 4, version: 12, content: Content::Maintenance(maintenance("db@*")) },
     ]
+}
+
+fn maintenance(target: &str) -> Maintenance {
+    let (by, target, reason) = ("h1".into(), target.into(), "größere Platte".into());
+    Maintenance { stamp: 1_800_000_000_000, left_ms: 600_000, uid: 1000, by, target, reason }
+}
+
+#[test]
+fn a_maintenance_that_cannot_be_is_refused_and_one_that_lasts_too_long_is_bounded() {
+    let parse = |m: Maintenance| {
+        let mut bytes = Vec::new();
+        assert!(Row { row: 4, version: 12, content: Content::Maintenance(m) }.push(&mut bytes, BODY_MAX));
+        Row::parse(&bytes)
+    };
+    let good = maintenance("@h1");
+    for bad in [
+        Maintenance { stamp: u64::MAX, ..good.clone() },
+        Maintenance { reason: "a\nb".into(), ..good.clone() },
+        maintenance("a@b@c"),
+        maintenance(""),
+    ] {
+        assert_eq!(parse(bad.clone()), None, "{bad:?}");
+    }
+    let Some(Row { content: Content::Maintenance(m), .. }) = parse(Maintenance { left_ms: u64::MAX, ..good }) else { panic!() };
+    assert_eq!(m.left_ms, 86_400_000);
 }
 
 fn rows_body() -> (RowsHead, Vec<u8>) {
