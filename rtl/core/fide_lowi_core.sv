@@ -736,8 +736,9 @@ module fide_lowi_core
           halt_why = fide_lowi_pkg::HaltFault;
         end else if (f_number_q[take_q] > take_expected) begin
           state_d = StCatch;
-        end else if (f_number_q[take_q] < take_expected || f_inst_q[take_q] != next_q) begin
-          // It does not know what we know, or the other way round.
+        end else if (f_number_q[take_q] < take_expected || f_inst_q[take_q] != next_q || leaving_q) begin
+          // It does not know what we know, or the other way round; or it follows on a round of ours that
+          // has not left, which nobody can know.
           halt = 1'b1;
           halt_tell = 1'b1;
           halt_why = fide_lowi_pkg::HaltMissing;
@@ -1003,5 +1004,9 @@ module fide_lowi_core
   `FIDE_ASSERT(SpeakOnce_A, !(speak_valid_o && leaving_q))
   `FIDE_ASSERT(HaltedIsSilent_A, !(halted_q != fide_lowi_pkg::HaltNone && (speak_valid_o || decide_valid_o)))
   `FIDE_ASSERT(TimeGrows_A, $past(time_i) <= time_i || !$past(rst_ni))
+
+`ifdef FIDE_CORE_FV
+`include "fide_lowi_core_fv.svh"
+`endif
 
 endmodule

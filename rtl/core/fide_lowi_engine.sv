@@ -10,7 +10,7 @@ module fide_lowi_engine
   parameter int unsigned Requests = 8,
   parameter int unsigned MaxBeats = 16,   // words of a round and its batch: 16 for a value of 984 bytes
   parameter int unsigned ClkNs    = 4,
-  parameter int unsigned DataW    = 512,
+  parameter int unsigned DataW    = 512,  // of all streams: 64, 128, 256 or 512
   parameter int unsigned TagWords = 1,    // 64-bit words of a frame hashed each clock; 0: no tags
   parameter int unsigned TagLanes = 4     // frames of one stream that are checked at the same time
 ) (
@@ -81,8 +81,8 @@ module fide_lowi_engine
   localparam int unsigned BeatW = $clog2(MaxBeats + 1) + 1;
   localparam int unsigned AddrW = $clog2(Buffers * MaxBeats);
 
-  if (DataW != 512) begin : gen_bad_width
-    $fatal(1, "fide_lowi_engine: DataW is 512; narrower buses need a width converter in front");
+  if (DataW != 64 && DataW != 128 && DataW != 256 && DataW != 512) begin : gen_bad_width
+    $fatal(1, "fide_lowi_engine: DataW is 64, 128, 256 or 512");
   end
 
 `ifndef SYNTHESIS
@@ -105,15 +105,26 @@ module fide_lowi_engine
 
   // Frames in, with the verdict on their tags: paths, then requests.
   localparam int unsigned Streams = Paths + 1;
-  logic [Streams-1:0] raw_valid, raw_last, raw_user, in_valid, in_last, in_user, in_tag_bad, tag_drop, tag_busy;
+  logic [Streams-1:0] bus_valid, bus_last, bus_user, bus_idle;
+  logic [Streams-1:0][DataW-1:0] bus_data;
+  logic [Streams-1:0][DataW/8-1:0] bus_keep;
+  logic [Streams-1:0] raw_valid, raw_last, raw_user, in_valid, in_last, in_user, in_tag_bad, tag_drop, tag_busy, tag_room;
   logic [Streams-1:0][511:0] raw_data, in_data;
   logic [Streams-1:0][63:0] raw_keep, in_keep;
-  assign raw_valid = {s_axis_req_tvalid_i, s_axis_rx_tvalid_i};
-  assign raw_last  = {s_axis_req_tlast_i, s_axis_rx_tlast_i};
-  assign raw_user  = {s_axis_req_tuser_i, s_axis_rx_tuser_i};
-  assign raw_data  = {s_axis_req_tdata_i, s_axis_rx_tdata_i};
-  assign raw_keep  = {s_axis_req_tkeep_i, s_axis_rx_tkeep_i};
+  assign bus_valid = {s_axis_req_tvalid_i, s_axis_rx_tvalid_i};
+  assign bus_last  = {s_axis_req_tlast_i, s_axis_rx_tlast_i};
+  assign bus_user  = {s_axis_req_tuser_i, s_axis_rx_tuser_i};
+  assign bus_data  = {s_axis_req_tdata_i, s_axis_rx_tdata_i};
+  assign bus_keep  = {s_axis_req_tkeep_i, s_axis_rx_tkeep_i};
+  // Lanes are counted when the frame before has reached them.
+  assign probe_room_o = tag_room & bus_idle;
   for (genvar i = 0; i < int'(Streams); i++) begin : gen_tag
+    fide_axis_widen #(.InW(DataW)) u_widen (
+      .clk_i, .rst_ni, .s_axis_tvalid_i(bus_valid[i]), .s_axis_tdata_i(bus_data[i]), .s_axis_tkeep_i(bus_keep[i]),
+      .s_axis_tlast_i(bus_last[i]), .s_axis_tuser_i(bus_user[i]),
+      .m_axis_tvalid_o(raw_valid[i]), .m_axis_tdata_o(raw_data[i]), .m_axis_tkeep_o(raw_keep[i]),
+      .m_axis_tlast_o(raw_last[i]), .m_axis_tuser_o(raw_user[i]), .idle_o(bus_idle[i])
+    );
     if (TagWords == 0) begin : gen_none
       assign in_valid[i] = raw_valid[i];
       assign in_data[i] = raw_data[i];
@@ -123,7 +134,7 @@ module fide_lowi_engine
       assign in_tag_bad[i] = 1'b0;
       assign tag_drop[i] = 1'b0;
       assign tag_busy[i] = 1'b0;
-      assign probe_room_o[i] = 1'b1;
+      assign tag_room[i] = 1'b1;
     end else begin : gen_check
       fide_tag_check #(.Lanes(TagLanes), .Words(TagWords)) u_check (
         .clk_i, .rst_ni, .key_i(key),
@@ -131,7 +142,7 @@ module fide_lowi_engine
         .s_axis_tlast_i(raw_last[i]), .s_axis_tuser_i(raw_user[i]),
         .m_axis_tvalid_o(in_valid[i]), .m_axis_tdata_o(in_data[i]), .m_axis_tkeep_o(in_keep[i]),
         .m_axis_tlast_o(in_last[i]), .m_axis_tuser_o(in_user[i]), .tag_bad_o(in_tag_bad[i]),
-        .room_o(probe_room_o[i]), .drop_o(tag_drop[i]), .busy_o(tag_busy[i])
+        .room_o(tag_room[i]), .drop_o(tag_drop[i]), .busy_o(tag_busy[i])
       );
     end
   end
@@ -274,21 +285,45 @@ module fide_lowi_engine
     .free_valid_o(free_valid[0]), .free_buffer_o(free_buffer[0]), .state_o(state)
   );
 
+  logic [Paths-1:0] tx_valid, tx_ready, tx_last;
+  logic [Paths-1:0][511:0] tx_data;
+  logic [Paths-1:0][63:0] tx_keep;
   fide_tx_gen #(.Paths(Paths), .MaxBeats(MaxBeats), .FifoDepth(2 * MaxBeats), .TagWords(TagWords)) u_tx (
     .clk_i, .rst_ni, .clear_i(clear), .base_i(base), .key_i(key), .paths_i(cfg.paths), .time_i, .retry_ns_i(retry_ns),
     .speak_valid_i(speak_valid), .speak_i(speak), .busy_o(tx_busy), .left_o(left),
     .send_exit_i(state.tells_exit), .send_ready_i(state.tells_ready), .ready_to_i(state.ready_to),
     .req_len_i(req_len), .req_beat_o(req_beat), .req_data_i(req_data), .req_pop_o(req_pop),
-    .m_axis_tvalid_o(m_axis_tx_tvalid_o), .m_axis_tready_i(m_axis_tx_tready_i), .m_axis_tdata_o(m_axis_tx_tdata_o),
-    .m_axis_tkeep_o(m_axis_tx_tkeep_o), .m_axis_tlast_o(m_axis_tx_tlast_o), .m_axis_tuser_o(m_axis_tx_tuser_o)
+    .m_axis_tvalid_o(tx_valid), .m_axis_tready_i(tx_ready), .m_axis_tdata_o(tx_data),
+    .m_axis_tkeep_o(tx_keep), .m_axis_tlast_o(tx_last), .m_axis_tuser_o(m_axis_tx_tuser_o)
   );
+  // A word of 512 bits stays with the generator until its last part was taken, so that a round has left
+  // when its last byte has.
+  for (genvar i = 0; i < int'(Paths); i++) begin : gen_tx
+    fide_axis_narrow #(.OutW(DataW)) u_narrow (
+      .clk_i, .rst_ni, .clear_i(1'b0),
+      .s_axis_tvalid_i(tx_valid[i]), .s_axis_tready_o(tx_ready[i]), .s_axis_tdata_i(tx_data[i]),
+      .s_axis_tkeep_i(tx_keep[i]), .s_axis_tlast_i(tx_last[i]),
+      .m_axis_tvalid_o(m_axis_tx_tvalid_o[i]), .m_axis_tready_i(m_axis_tx_tready_i[i]), .m_axis_tdata_o(m_axis_tx_tdata_o[i]),
+      .m_axis_tkeep_o(m_axis_tx_tkeep_o[i]), .m_axis_tlast_o(m_axis_tx_tlast_o[i])
+    );
+  end
 
+  logic out_valid, out_ready, out_last;
+  logic [511:0] out_data;
+  logic [63:0] out_keep;
   fide_decision_out #(.MaxBeats(MaxBeats), .Buffers(Buffers), .Depth(32)) u_decisions (
     .clk_i, .rst_ni, .clear_i(clear), .decide_valid_i(decide_valid), .decide_i(decide),
     .buffer_addr_o(dec_addr), .buffer_data_i(dec_data), .free_valid_o(free_valid[1]), .free_buffer_o(free_buffer[1]),
     .req_len_i(dec_len), .req_beat_o(dec_beat), .req_data_i(own_data), .req_pop_o(dec_pop),
+    .m_axis_tvalid_o(out_valid), .m_axis_tready_i(out_ready), .m_axis_tdata_o(out_data),
+    .m_axis_tkeep_o(out_keep), .m_axis_tlast_o(out_last), .m_axis_tuser_o(m_axis_dec_tuser_o)
+  );
+  fide_axis_narrow #(.OutW(DataW)) u_dec_narrow (
+    .clk_i, .rst_ni, .clear_i(clear),
+    .s_axis_tvalid_i(out_valid), .s_axis_tready_o(out_ready), .s_axis_tdata_i(out_data), .s_axis_tkeep_i(out_keep),
+    .s_axis_tlast_i(out_last),
     .m_axis_tvalid_o(m_axis_dec_tvalid_o), .m_axis_tready_i(m_axis_dec_tready_i), .m_axis_tdata_o(m_axis_dec_tdata_o),
-    .m_axis_tkeep_o(m_axis_dec_tkeep_o), .m_axis_tlast_o(m_axis_dec_tlast_o), .m_axis_tuser_o(m_axis_dec_tuser_o)
+    .m_axis_tkeep_o(m_axis_dec_tkeep_o), .m_axis_tlast_o(m_axis_dec_tlast_o)
   );
 
   // Frames dropped, by reason.
@@ -320,7 +355,7 @@ module fide_lowi_engine
   assign probe_path_o  = ev.path;
   logic judged_q;
   always_ff @(posedge clk_i) judged_q <= rst_ni && (req_done || req_drop);
-  assign probe_busy_o = in_valid != '0 || tag_busy != '0 || tx_busy || ev_valid || m_axis_dec_tvalid_o ||
+  assign probe_busy_o = bus_idle != '1 || in_valid != '0 || tag_busy != '0 || tx_busy || ev_valid || m_axis_dec_tvalid_o ||
                         (state.running && !state.step_live) || state.step_left;
   assign probe_judged_o = judged_q;
   assign probe_admit_o = commit_q;

@@ -204,7 +204,8 @@ module fide_regs
         if (is_stop) cmd_q <= 1'b0;
       end
     end
-    if (write && ok) begin
+    // A setting that is written while a command waits leaves the command alone.
+    if (write && ok && (is_command || 32'(waddr) == fide_reg_pkg::CRASH_AT || 32'(waddr) == fide_reg_pkg::SET_MEMBERS_AT)) begin
       cmd_ev_q <= '0;
       cmd_ev_q.kind <= fide_lowi_pkg::EvStart;
       cmd_ev_q.rank <= wdata[fide_lowi_pkg::RankW-1:0];

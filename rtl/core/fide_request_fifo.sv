@@ -21,7 +21,7 @@ module fide_request_fifo
   input  logic             commit_i,
   input  logic [fide_lowi_pkg::LenW-1:0] commit_len_i,
   input  logic             commit_barrier_i,
-  output logic             full_o,
+  output logic             full_o,         // no slot for the request that is arriving
 
   // The next one to be proposed.
   output logic             req_valid_o,
@@ -47,7 +47,11 @@ module fide_request_fifo
   logic [Depth-1:0][fide_lowi_pkg::LenW-1:0] len_q;
   logic [Depth-1:0] barrier_q;
 
-  assign full_o        = (wr_q - dec_q) == (IndexW + 1)'(Depth);
+  // Whether there is a slot is asked once, with a request's first word and behind the one that is
+  // committed in that clock: one that becomes free in the middle of a request would hold half of it.
+  logic full, fits_q;
+  assign full          = (wr_q + (IndexW + 1)'(commit_i && fits_q) - dec_q) == (IndexW + 1)'(Depth);
+  assign full_o        = !fits_q;
   assign req_valid_o   = wr_q != prop_q;
   assign req_len_o     = len_q[prop_q[IndexW-1:0]];
   assign req_barrier_o = barrier_q[prop_q[IndexW-1:0]];
@@ -58,7 +62,7 @@ module fide_request_fifo
   endfunction
 
   logic we;
-  assign we = s_valid_i && !s_first_i && !full_o && beat_q < BeatW'(MaxBeats);
+  assign we = s_valid_i && !s_first_i && fits_q && beat_q < BeatW'(MaxBeats);
 
   fide_ram #(.Width(512), .Depth(Depth * MaxBeats)) u_prop_ram (
     .clk_i, .we_i(we), .waddr_i(addr(wr_q[IndexW-1:0], beat_q)), .wdata_i(s_data_i),
@@ -74,14 +78,16 @@ module fide_request_fifo
       wr_q <= '0;
       prop_q <= '0;
       dec_q <= '0;
+      fits_q <= 1'b0;
     end else begin
-      if (commit_i && !full_o) wr_q <= wr_q + 1'b1;
+      if (s_valid_i && s_first_i) fits_q <= !full;
+      if (commit_i && fits_q) wr_q <= wr_q + 1'b1;
       if (req_pop_i) prop_q <= prop_q + 1'b1;
       if (dec_pop_i) dec_q <= dec_q + 1'b1;
     end
     if (!rst_ni) beat_q <= '0;
     else if (s_valid_i) beat_q <= s_first_i ? '0 : (beat_q == BeatW'(MaxBeats)) ? beat_q : beat_q + 1'b1;
-    if (commit_i && !full_o) begin
+    if (commit_i && fits_q) begin
       len_q[wr_q[IndexW-1:0]] <= commit_len_i;
       barrier_q[wr_q[IndexW-1:0]] <= commit_barrier_i;
     end

@@ -30,7 +30,7 @@ module fide_rx_parser
   input  logic [63:0]                       s_axis_tkeep_i,
   input  logic                              s_axis_tlast_i,
   input  logic                              s_axis_tuser_i,  // with tlast: the MAC found the frame bad
-  input  logic                              tag_bad_i,       // the frame's tag is not that of the key
+  input  logic                              tag_bad_i,       // with tlast: the tag is not that of the key
 
   // A batch, as it arrives: words behind the first one.
   output logic                              store_valid_o,
@@ -95,7 +95,7 @@ module fide_rx_parser
   logic [7:0] entry_kind_q;
   logic [31:0] crc_q;
   logic [63:0] tail_q;        // the last 8 bytes of the last word
-  logic done_q, mac_bad_q;
+  logic done_q, mac_bad_q, tag_bad_q;
 
   // Payload buffers: which are free, and the one for the frame that is arriving.
   logic [Buffers-1:0] busy_q, busy_d;
@@ -122,7 +122,8 @@ module fide_rx_parser
     end
   end
 
-  // The first word, judged in the order of wire::frame::decode.
+  // The first word, judged in the order of wire::frame::decode. The tag, which comes between the key and
+  // the service, is judged with the last word.
   logic head_bad;
   fide_lowi_pkg::drop_e head_why;
   logic [RankW-1:0] rank;
@@ -160,8 +161,6 @@ module fide_rx_parser
       head_why = fide_lowi_pkg::DropCluster;
     end else if (word[8*fide_wire_pkg::PATH_KEY_AT +: 4] != base_i[8*fide_wire_pkg::PATH_KEY_AT +: 4]) begin
       head_why = fide_lowi_pkg::DropKey;
-    end else if (tag_bad_i) begin
-      head_why = fide_lowi_pkg::DropTag;
     end else if (word_len != 7'd64 || !(is_copy || is_message) ||
                  word[8*fide_wire_pkg::CHANNEL_AT +: 8] != fide_wire_pkg::CHANNEL_GROUPS ||
                  word[8*fide_wire_pkg::GROUP_AT +: 32] != base_i[8*fide_wire_pkg::GROUP_AT +: 32] ||
@@ -196,6 +195,10 @@ module fide_rx_parser
       why = fide_lowi_pkg::DropMalformed;
     end else if (len_q > 16'(fide_wire_pkg::FRAME_MAX)) begin
       why = fide_lowi_pkg::DropOversize;
+    end else if (head_bad_q && 4'(head_why_q) < 4'(fide_lowi_pkg::DropTag)) begin
+      why = head_why_q;
+    end else if (tag_bad_q) begin
+      why = fide_lowi_pkg::DropTag;
     end else if (head_bad_q) begin
       why = head_why_q;
     end else if (!has_round) begin
@@ -277,6 +280,7 @@ module fide_rx_parser
   always_ff @(posedge clk_i) begin
     if (s_axis_tvalid_i) begin
       mac_bad_q <= s_axis_tlast_i && s_axis_tuser_i;
+      tag_bad_q <= tag_bad_i;
       len_q <= (first ? 16'd0 : len_q) + ((len_q > 16'h7fff && !first) ? 16'd0 : 16'(word_len));
       if (first) begin
         head_bad_q <= head_bad;

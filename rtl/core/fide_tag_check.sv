@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames with the verdict on their tags, in their order. A frame is kept in a lane while it is hashed,
-// and leaves behind the one before it. The stream is never held up: a frame that finds no lane is
-// dropped and counted.
+// Frames with the verdict on their tags, in their order. A frame is kept in a lane while it is hashed.
+// Its words leave as soon as the frame before it has left, but for the last one, which waits for the
+// verdict: whoever takes the words acts on them only with the last one. The stream is never held up: a
+// frame that finds no lane is dropped and counted.
 //
 // A lane hashes a word of the stream in 8 / Words clocks. For a word each clock without a pause there
-// have to be 8 / Words lanes and, for frames of two words, two more.
+// have to be 8 / Words lanes and, for frames of two words, two more. The verdict on a frame of n words
+// that arrives without a pause is known n · (8 / Words - 1) + 5 clocks after its last word.
 module fide_tag_check
 #(
   parameter int unsigned Lanes = 4,
@@ -25,7 +27,7 @@ module fide_tag_check
   output logic [63:0]  m_axis_tkeep_o,
   output logic         m_axis_tlast_o,
   output logic         m_axis_tuser_o,
-  output logic         tag_bad_o,        // with every word of the frame
+  output logic         tag_bad_o,        // with tlast
 
   output logic         room_o,           // a frame that begins in the next clock finds a lane
   output logic         drop_o,           // one did not
@@ -58,8 +60,10 @@ module fide_tag_check
   assign fits = (first_q ? '0 : in_beat_q) < BeatW'(Beats);
   assign cut  = (first_q ? '0 : in_beat_q) == BeatW'(Beats - 1);
 
-  logic leaves, leaves_last;
-  assign leaves      = busy_q[out_q] && whole_q[out_q] && hashing[out_q] && hash_valid[out_q];
+  logic [Lanes-1:0][BeatW-1:0] stored;   // words of its frame that a lane holds
+  logic verdict, leaves, leaves_last;
+  assign verdict     = whole_q[out_q] && hashing[out_q] && hash_valid[out_q];
+  assign leaves      = busy_q[out_q] && out_beat_q < stored[out_q] && (!out_last[out_q] || verdict);
   assign leaves_last = leaves && out_last[out_q];
 
   always_ff @(posedge clk_i) begin
@@ -128,6 +132,7 @@ module fide_tag_check
       end
       if (pop && rd_q == '0) claimed_q <= head[8*fide_wire_pkg::TAG_AT +: 64];
     end
+    assign stored[i]  = wr_q;
     assign hashing[i] = rd_q != '0;   // the hash is of this frame, not of the one before it
     assign tag_bad[i] = claimed_q != tag;
     logic unused;

@@ -712,7 +712,8 @@ impl Lowi {
             }
             let Some((_, round)) = self.ready.pop_first() else { return };
             // Whoever speaks with a number or an instance that we have used does not know what we know, or the other way round.
-            if number < expected || round.instance != self.next {
+            // Nobody can know a round of ours that has not left: to follow on it would decide two instances out of order.
+            if number < expected || round.instance != self.next || self.leaving.is_some() {
                 return self.halt(Halted::MissingBroadcast, true);
             }
             if self.unsettled_since_ns.is_some_and(|since_ns| self.now_ns > since_ns) {

@@ -6,7 +6,7 @@
 //! they concern, so that a schedule with fewer perturbations is the same otherwise. That makes shrinking
 //! plain: perturbations are left out as long as the difference remains.
 
-use crate::frames::{self, accept, encode, entries, round_bytes};
+use crate::frames::{accept, encode, entries, round_bytes};
 use crate::model::{In, Library, Model, Out};
 use crate::reg;
 use crate::setup::{Built, Setup};
@@ -15,7 +15,7 @@ use fide_proto::consensus::{Action, Engine, Halted};
 use fide_proto::group::{Batch, Body, Entry, EntryId, MemberId, MemberSet};
 use fide_wire::frame::{BODY_AT, HEADER_LEN};
 use fide_wire::mac::Key;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -24,10 +24,10 @@ pub const CLK_NS: u64 = crate::model::CLK_NS as u64;
 
 /// Clocks that engines may need for a frame with a value of so many bytes, under load: from the stamp to the last word
 /// that leaves, and from the first word that arrives to the end of its step. Of these 8 for each word on either side
-/// are the hash's.
-fn processing(value_max: usize) -> u64 {
+/// are the hash's, and `parts` on either side the bus's.
+fn processing(value_max: usize, parts: u64) -> u64 {
     let words = 2 + (24 + 16 + value_max as u64).div_ceil(64);
-    88 + 18 * words
+    88 + (16 + 2 * parts) * words
 }
 
 /// Small, seeded, good enough.
@@ -136,6 +136,17 @@ pub enum Item {
         clocks: u64,
         /// Whose.
         rank: usize,
+        /// On which paths (a bit each).
+        paths: u8,
+    },
+    /// The host does not take decisions of an engine for a while.
+    Busy {
+        /// From which clock.
+        at: u64,
+        /// For how many.
+        clocks: u64,
+        /// Whose.
+        rank: usize,
     },
     /// A register is written that must not be: locked while the engine runs, read-only, none at all, or no such command.
     Write {
@@ -179,15 +190,15 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Draws one.
+    /// Draws one, for engines whose bus takes a word of 64 bytes in so many parts.
     #[must_use]
-    pub fn draw(seed: u64) -> Self {
+    pub fn draw(seed: u64, parts: u64) -> Self {
         let mut rng = Rng(seed ^ 0x6c6f_7769);
         let members = 2 + rng.below(4) as usize;
         let hardware = if rng.one_in(4) { (1 << members) - 1 } else { 1 << rng.below(members as u64) };
         let delay = 4 + rng.below(40);
         let value_max = if rng.one_in(6) { 984 } else { 60 };
-        let processing = processing(value_max);
+        let processing = processing(value_max, parts);
         let delta_i_ns = (delay + processing) * CLK_NS + rng.below(4);
         let late_ns = 260 + rng.below(200);
         let delta_w_ns = delta_i_ns + late_ns + 4;
@@ -241,7 +252,7 @@ impl Schedule {
                 0 | 1 => Item::Lose { at, clocks, rank, paths: 1 << rng.below(2) },
                 2 => Item::Lose { at, clocks, rank, paths: 3 },
                 3 | 4 => Item::Late { at, clocks, rank, path: rng.below(2) as u8, by: rng.below(2 * slots) },
-                5 => Item::Stall { at, clocks: 4 + rng.below(slots), rank },
+                5 => Item::Stall { at, clocks: 4 + rng.below(slots), rank, paths: 1 + rng.below(3) as u8 },
                 6 => Item::Fault { at, rank },
                 _ => Item::Late { at, clocks, rank, path: rng.below(2) as u8, by: rng.below(delay + processing) },
             });
@@ -254,6 +265,14 @@ impl Schedule {
         // Drawn last: what was drawn before stays as it was.
         for _ in 0..if rng.one_in(4) { 1 + rng.below(3) } else { 0 } {
             items.push(Item::Write { at: at(&mut rng), rank: rng.below(members as u64) as usize, how: rng.draw() });
+        }
+        if rng.one_in(5) {
+            // More requests than the FIFO holds, while what was decided is not taken.
+            let (at, rank, span) = (at(&mut rng), rng.below(2) as usize, 4 * period_ns / CLK_NS);
+            items.push(Item::Busy { at, clocks: rng.below(2 * span), rank });
+            for _ in 0..10 + rng.below(6) {
+                items.push(Item::Request { at: at + rng.below(span), at_rank: rank, bytes: rng.below(60) as usize });
+            }
         }
         Self { seed, config, members, hardware, delay, together: !rng.one_in(3), clocks, items, strict: false }
     }
@@ -431,6 +450,14 @@ impl Cosim {
         Self { library, pool: Vec::new(), waveform: None }
     }
 
+    /// In how many parts the engines' bus takes 64 bytes.
+    pub fn parts(&mut self) -> u64 {
+        let model = self.pool.pop().unwrap_or_else(|| Model::new(self.library));
+        let parts = 64 / model.word_bytes as u64;
+        self.pool.push(model);
+        parts
+    }
+
     /// Runs one schedule.
     ///
     /// # Errors
@@ -602,7 +629,7 @@ impl World<'_> {
             self.report.clocks += self.schedule.clocks;
             let mut rest = 0;
             // The core is left where it is: only the decisions' stream moves.
-            while !hardware.decided.is_empty() && rest < 400 {
+            while !hardware.decided.is_empty() && rest < 8_000 {
                 let out = hardware.model.step(&In::idle());
                 hardware.take_decision(&out)?;
                 rest += 1;
@@ -860,11 +887,19 @@ impl World<'_> {
     fn step(&mut self, rank: usize, hardware: &mut Hardware) -> Result<(), String> {
         let mut input = In::idle();
         for item in &self.schedule.items {
-            if let Item::Stall { at, clocks, rank: stalled } = *item
+            if let Item::Stall { at, clocks, rank: stalled, paths } = *item
                 && stalled == rank
                 && (at..at + clocks).contains(&self.clock)
             {
-                input.tx_ready = 0;
+                input.tx_ready &= !paths;
+            }
+        }
+        for item in &self.schedule.items {
+            if let Item::Busy { at, clocks, rank: busy } = *item
+                && busy == rank
+                && (at..at + clocks).contains(&self.clock)
+            {
+                input.dec_ready = 0;
             }
         }
         hardware.feed(&mut input, self.clock, draw(self.schedule.seed, [10, self.clock, rank as u64, 0]));
@@ -886,7 +921,8 @@ impl World<'_> {
                 self.leave(rank, hardware, path, &bytes)?;
             }
         }
-        if let Some((instance, batch)) = hardware.take_decision(&out).map_err(|what| format!("rank {rank}: {what}"))? {
+        let decision = if input.dec_ready == 1 { hardware.take_decision(&out) } else { Ok(None) };
+        if let Some((instance, batch)) = decision.map_err(|what| format!("rank {rank}: {what}"))? {
             self.report.decisions += 1;
             self.agree(rank, instance, &batch)?;
             if let Some(members) = members_behind(&hardware.members, &batch) {
@@ -994,7 +1030,7 @@ impl Hardware {
                 continue;
             }
             stream.began = stream.at == 0;
-            let end = (stream.at + 64).min(frame.len());
+            let end = (stream.at + self.model.word_bytes).min(frame.len());
             let last = end == frame.len();
             input.word((i < 2).then_some(i), &frame[stream.at..end], last);
             stream.at = end;
@@ -1050,6 +1086,9 @@ impl Hardware {
             if out.step_left == 1 {
                 if !self.leaving {
                     return Err("a round has left that nobody sent".into());
+                }
+                if let Some(path) = self.copies.iter().position(|copies| !copies.is_empty()) {
+                    return Err(format!("a round is said to have left, and has not on path {path}"));
                 }
                 self.leaving = false;
                 if !matches!(shadow.poll_action(), Some(Action::Copies { .. })) {
@@ -1243,9 +1282,9 @@ impl Hardware {
 /// The report of the first failing one, as text.
 pub fn run_many(cosim: &mut Cosim, from: u64, count: u64) -> Result<Report, String> {
     let mut total = Report::default();
-    let mut seen = BTreeSet::new();
+    let parts = cosim.parts();
     for seed in from..from + count {
-        let schedule = Schedule::draw(seed);
+        let schedule = Schedule::draw(seed, parts);
         match cosim.run(&schedule) {
             Ok(report) => total.add(&report),
             Err(difference) if difference.what.ends_with("capacity") => {
@@ -1262,8 +1301,6 @@ pub fn run_many(cosim: &mut Cosim, from: u64, count: u64) -> Result<Report, Stri
                 ));
             }
         }
-        seen.insert(seed);
     }
-    let _ = frames::BEATS_MAX;
     Ok(total)
 }

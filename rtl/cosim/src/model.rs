@@ -53,7 +53,7 @@ pub struct Out {
     pub members: u16,
     pub crashed: u16,
     pub tx_user: u16,
-    pub pad: u16,
+    pub width: u16,
     pub tx_valid: u8,
     pub tx_last: u8,
     pub dec_valid: u8,
@@ -97,7 +97,7 @@ impl In {
         zero
     }
 
-    /// Puts a word of a frame on the stream of a path, or of requests.
+    /// Puts a word of a frame, at most [`Model::word_bytes`], on the stream of a path, or of requests.
     pub fn word(&mut self, path: Option<usize>, bytes: &[u8], last: bool) {
         let keep = if bytes.len() == 64 { u64::MAX } else { (1 << bytes.len()) - 1 };
         if let Some(path) = path {
@@ -180,6 +180,8 @@ pub struct Model {
     sim: *mut c_void,
     /// Clocks since it was made.
     pub clocks: u64,
+    /// Bytes of a word of its streams.
+    pub word_bytes: usize,
 }
 
 // SAFETY: a model has no state outside of itself, and is used by one thread at a time.
@@ -191,8 +193,13 @@ impl Model {
     pub fn new(library: Library) -> Self {
         // SAFETY: makes a model.
         let sim = unsafe { (library.new)() };
-        let mut model = Self { library, sim, clocks: 0 };
+        let mut model = Self { library, sim, clocks: 0, word_bytes: 64 };
         model.reset();
+        model.word_bytes = usize::from(model.step(&In { rst_n: 0, ..In::idle() }).width) / 8;
+        assert!(
+            [8, 16, 32, 64].contains(&model.word_bytes),
+            "the model is of another version: build it again (scripts/rtl model)"
+        );
         model
     }
 

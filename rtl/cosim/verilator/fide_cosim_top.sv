@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine with its probe taken apart, for the C shim.
-module fide_cosim_top (
+// The engine with its probe taken apart, for the C shim. The streams here are 512 bits wide whatever the
+// engine's are: of a narrower one only the low bits are used.
+module fide_cosim_top #(
+  parameter int unsigned DataW    = 512,
+  parameter int unsigned TagWords = 1
+) (
   input  logic          clk_i,
   input  logic          rst_ni,
   input  logic [1:0]    rx_tvalid_i,
@@ -66,7 +70,8 @@ module fide_cosim_top (
   output logic          admit_o,
   output logic          judged_o,
   output logic          busy_o,
-  output logic [2:0]    room_o
+  output logic [2:0]    room_o,
+  output logic [15:0]   width_o
 );
   fide_lowi_pkg::state_t state;
   fide_lowi_pkg::ev_kind_e kind;
@@ -75,16 +80,30 @@ module fide_cosim_top (
     if (!rst_ni) time_o <= '0;
     else time_o <= time_o + 64'(time_step_i);
   end
-  fide_lowi_engine u_engine (
+  localparam int unsigned KeepW = DataW / 8;
+  logic [1:0][DataW-1:0] rx_data, tx_data;
+  logic [1:0][KeepW-1:0] rx_keep, tx_keep;
+  logic [DataW-1:0] dec_data;
+  logic [KeepW-1:0] dec_keep;
+  for (genvar i = 0; i < 2; i++) begin : gen_path
+    assign rx_data[i] = rx_tdata_i[512*i +: DataW];
+    assign rx_keep[i] = rx_tkeep_i[64*i +: KeepW];
+    assign tx_tdata_o[512*i +: 512] = 512'(tx_data[i]);
+    assign tx_tkeep_o[64*i +: 64] = 64'(tx_keep[i]);
+  end
+  assign dec_tdata_o = 512'(dec_data);
+  assign dec_tkeep_o = 64'(dec_keep);
+  assign width_o = 16'(DataW);
+  fide_lowi_engine #(.DataW(DataW), .TagWords(TagWords)) u_engine (
     .clk_i, .rst_ni,
-    .s_axis_rx_tvalid_i(rx_tvalid_i), .s_axis_rx_tdata_i(rx_tdata_i), .s_axis_rx_tkeep_i(rx_tkeep_i),
+    .s_axis_rx_tvalid_i(rx_tvalid_i), .s_axis_rx_tdata_i(rx_data), .s_axis_rx_tkeep_i(rx_keep),
     .s_axis_rx_tlast_i(rx_tlast_i), .s_axis_rx_tuser_i(rx_tuser_i),
-    .s_axis_req_tvalid_i(req_tvalid_i), .s_axis_req_tdata_i(req_tdata_i), .s_axis_req_tkeep_i(req_tkeep_i),
+    .s_axis_req_tvalid_i(req_tvalid_i), .s_axis_req_tdata_i(req_tdata_i[DataW-1:0]), .s_axis_req_tkeep_i(req_tkeep_i[KeepW-1:0]),
     .s_axis_req_tlast_i(req_tlast_i), .s_axis_req_tuser_i(req_tuser_i),
-    .m_axis_tx_tvalid_o(tx_tvalid_o), .m_axis_tx_tready_i(tx_tready_i), .m_axis_tx_tdata_o(tx_tdata_o),
-    .m_axis_tx_tkeep_o(tx_tkeep_o), .m_axis_tx_tlast_o(tx_tlast_o), .m_axis_tx_tuser_o(tx_tuser_o),
-    .m_axis_dec_tvalid_o(dec_tvalid_o), .m_axis_dec_tready_i(dec_tready_i), .m_axis_dec_tdata_o(dec_tdata_o),
-    .m_axis_dec_tkeep_o(dec_tkeep_o), .m_axis_dec_tlast_o(dec_tlast_o), .m_axis_dec_tuser_o(dec_tuser_o),
+    .m_axis_tx_tvalid_o(tx_tvalid_o), .m_axis_tx_tready_i(tx_tready_i), .m_axis_tx_tdata_o(tx_data),
+    .m_axis_tx_tkeep_o(tx_keep), .m_axis_tx_tlast_o(tx_tlast_o), .m_axis_tx_tuser_o(tx_tuser_o),
+    .m_axis_dec_tvalid_o(dec_tvalid_o), .m_axis_dec_tready_i(dec_tready_i), .m_axis_dec_tdata_o(dec_data),
+    .m_axis_dec_tkeep_o(dec_keep), .m_axis_dec_tlast_o(dec_tlast_o), .m_axis_dec_tuser_o(dec_tuser_o),
     .s_axil_awvalid_i(awvalid_i), .s_axil_awready_o(awready_o), .s_axil_awaddr_i(awaddr_i), .s_axil_wvalid_i(wvalid_i),
     .s_axil_wready_o(unused_wready), .s_axil_wdata_i(wdata_i), .s_axil_bvalid_o(bvalid_o), .s_axil_bready_i(bready_i),
     .s_axil_bresp_o(bresp_o), .s_axil_arvalid_i(arvalid_i), .s_axil_arready_o(arready_o), .s_axil_araddr_i(araddr_i),
@@ -110,5 +129,5 @@ module fide_cosim_top (
   assign step_event_o = state.step_event;
   assign step_left_o = state.step_left;
   assign event_o = kind;
-  assign unused = ^{state, unused_wready};
+  assign unused = ^{state, unused_wready, rx_tdata_i, rx_tkeep_i, req_tdata_i, req_tkeep_i};
 endmodule

@@ -21,7 +21,7 @@ struct Out {
 	uint64_t tx_keep[2], dec_keep, time, round, next, decided;
 	uint8_t tx_data[2][64], dec_data[64];
 	uint32_t refused, rdata;
-	uint16_t members, crashed, tx_user, pad;
+	uint16_t members, crashed, tx_user, width;
 	uint8_t tx_valid, tx_last, dec_valid, dec_last, dec_user, bvalid, bresp, awready, rvalid, rresp, arready;
 	uint8_t running, halted, has_leader, leader, awaiting, heard, tells_exit, tells_ready, ready_to;
 	uint8_t step_live, step_event, step_left, event, event_path, admit, room, judged, busy, pad2[3];
@@ -157,6 +157,7 @@ void fide_sim_step(Sim *sim, const In *in, Out *out)
 	out->room = t.room_o;
 	out->judged = t.judged_o;
 	out->busy = t.busy_o;
+	out->width = t.width_o;
 	t.clk_i = 1;
 	t.eval();
 #if VM_TRACE

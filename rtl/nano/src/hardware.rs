@@ -163,7 +163,7 @@ impl Hardware {
     }
 
     fn feed(&mut self, stream: Option<usize>, frame: &[u8], wire: &mut dyn Wire) {
-        let mut words = frame.chunks(64).peekable();
+        let mut words = frame.chunks(self.model.word_bytes).peekable();
         while let Some(word) = words.next() {
             let mut input = In::idle();
             input.word(stream, word, words.peek().is_none());
