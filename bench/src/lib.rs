@@ -25,6 +25,7 @@ pub mod heartbeats;
 pub mod jitter;
 pub mod lab_redis;
 pub mod load;
+pub mod nano;
 pub mod observer;
 mod output;
 pub mod peers;

@@ -1,7 +1,7 @@
 //! The commands and helper processes of this crate without the rest of `fide`, for its own tests.
 
 use clap::{Parser, Subcommand};
-use fide_bench::{Helper, Outcome, consensus, demo, detect, failover, growth, jitter, redis, safetimer, ui::Ui};
+use fide_bench::{Helper, Outcome, consensus, demo, detect, failover, growth, jitter, nano, redis, safetimer, ui::Ui};
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
@@ -30,6 +30,8 @@ enum Command {
     Redis(redis::Args),
     /// A Redis pair whose leader is killed: `fide-failover` beside Redis Sentinel
     Failover(failover::Args),
+    /// The engine in hardware, in clocks of its model
+    Nano(nano::Args),
     /// Never wrong about the living
     Safetimer(safetimer::Args),
     #[command(flatten)]
@@ -46,6 +48,7 @@ fn run(cli: &Cli) -> Outcome {
         Command::Consensus(args) => consensus::run(args, &ui()?),
         Command::Redis(args) => redis::run(args, &ui()?),
         Command::Failover(args) => failover::run(args, &ui()?),
+        Command::Nano(args) => nano::run(args, &ui()?),
         Command::Safetimer(args) => safetimer::run(args, &ui()?),
         Command::Helper(helper) => helper.run().map(|()| true),
     }

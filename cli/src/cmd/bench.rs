@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Kind};
 use clap::{Args, Subcommand};
 use fide_bench::ui::{Interrupted, Ui};
-use fide_bench::{Helper, consensus, detect, failover, growth, jitter, redis, safetimer};
+use fide_bench::{Helper, consensus, detect, failover, growth, jitter, nano, redis, safetimer};
 use fide_lab::LabError;
 use std::process::ExitCode;
 
@@ -31,6 +31,8 @@ pub enum BenchCommand {
     Redis(redis::Args),
     /// A Redis pair whose leader is killed: `fide-failover` beside Redis Sentinel
     Failover(failover::Args),
+    /// The engine in hardware: clocks of its model (emulation), per packet, decision and failover
+    Nano(nano::Args),
     /// That a delay on either side makes no verdict wrong (SafeTimer, Table 1), and what the fence costs
     Safetimer(safetimer::Args),
 }
@@ -45,6 +47,7 @@ pub fn run(context: &Context, args: &BenchArgs) -> Result<ExitCode, Failure> {
         BenchCommand::Consensus(args) => consensus::run(args, &ui),
         BenchCommand::Redis(args) => redis::run(args, &ui),
         BenchCommand::Failover(args) => failover::run(args, &ui),
+        BenchCommand::Nano(args) => nano::run(args, &ui),
         BenchCommand::Safetimer(args) => safetimer::run(args, &ui),
     }))
 }

@@ -5,6 +5,7 @@
 pub mod cosim;
 pub mod crc;
 pub mod description;
+pub mod figures;
 pub mod frames;
 pub mod model;
 pub mod reg;

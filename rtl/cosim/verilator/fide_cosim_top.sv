@@ -2,6 +2,7 @@
 // The engine with its probe taken apart, for the C shim. The streams here are 512 bits wide whatever the
 // engine's are: of a narrower one only the low bits are used.
 module fide_cosim_top #(
+  parameter int unsigned Members  = 8,
   parameter int unsigned DataW    = 512,
   parameter int unsigned TagWords = 1
 ) (
@@ -94,7 +95,7 @@ module fide_cosim_top #(
   assign dec_tdata_o = 512'(dec_data);
   assign dec_tkeep_o = 64'(dec_keep);
   assign width_o = 16'(DataW);
-  fide_lowi_engine #(.DataW(DataW), .TagWords(TagWords)) u_engine (
+  fide_lowi_engine #(.Members(Members), .DataW(DataW), .TagWords(TagWords)) u_engine (
     .clk_i, .rst_ni,
     .s_axis_rx_tvalid_i(rx_tvalid_i), .s_axis_rx_tdata_i(rx_data), .s_axis_rx_tkeep_i(rx_keep),
     .s_axis_rx_tlast_i(rx_tlast_i), .s_axis_rx_tuser_i(rx_tuser_i),
