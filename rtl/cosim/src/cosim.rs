@@ -1276,6 +1276,24 @@ impl Hardware {
     }
 }
 
+/// The schedules from `from` on, shared out among so many threads.
+///
+/// # Errors
+/// As [`run_many`]: of the failing one with the lowest number among those that were run.
+pub fn run_shared(library: Library, threads: u64, from: u64, count: u64) -> Result<Report, String> {
+    let share = |i: u64| from + count * i / threads..from + count * (i + 1) / threads;
+    let run = |i: u64| run_many(&mut Cosim::new(library), share(i).start, share(i).end - share(i).start);
+    let reports: Vec<_> = std::thread::scope(|scope| {
+        let handles: Vec<_> = (0..threads).map(|i| scope.spawn(move || run(i))).collect();
+        handles.into_iter().map(|handle| handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    });
+    let mut total = Report::default();
+    for report in reports {
+        total.add(&report?);
+    }
+    Ok(total)
+}
+
 /// The schedules from `from` on. A failing one is shrunk and printed.
 ///
 /// # Errors

@@ -2,7 +2,7 @@
 //! `make rtl` builds one.
 
 use fide_proto::consensus::lowi;
-use fide_rtl::cosim::{Cosim, Item, Schedule, run_many};
+use fide_rtl::cosim::{Cosim, Item, Schedule, run_many, run_shared};
 use fide_rtl::model::Library;
 
 fn number(name: &str, default: u64) -> u64 {
@@ -12,11 +12,18 @@ fn number(name: &str, default: u64) -> u64 {
 #[test]
 #[cfg_attr(not(rtl_model), ignore = "no Verilator model: run make rtl")]
 fn n6_hardware_is_the_software_core_on_seeded_schedules() {
-    let mut cosim = Cosim::new(Library::from_env().unwrap());
-    cosim.waveform = std::env::var_os("FIDE_RTL_WAVEFORM").map(Into::into);
-    let count = number("FIDE_RTL_SCHEDULES", 2_000);
+    let library = Library::from_env().unwrap();
+    let (from, count) = (number("FIDE_RTL_FROM", 0), number("FIDE_RTL_SCHEDULES", 2_000));
     let begun = std::time::Instant::now();
-    let report = run_many(&mut cosim, number("FIDE_RTL_FROM", 0), count).unwrap_or_else(|failure| panic!("{failure}"));
+    let result = if let Some(waveform) = std::env::var_os("FIDE_RTL_WAVEFORM") {
+        let mut cosim = Cosim::new(library);
+        cosim.waveform = Some(waveform.into());
+        run_many(&mut cosim, from, count)
+    } else {
+        let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(8) as u64);
+        run_shared(library, threads.min(count.max(1)), from, count)
+    };
+    let report = result.unwrap_or_else(|failure| panic!("{failure}"));
     println!("{count} schedules, {:.1} s: {report:?}", begun.elapsed().as_secs_f64());
     if count >= 2_000 {
         assert!(report.decisions > count && report.rounds > count, "{report:?}");
