@@ -12,7 +12,7 @@ use crate::reg;
 use crate::setup::{Built, Setup};
 use fide_proto::consensus::lowi::{self, Lowi, Message, Round, Start, StartPoint};
 use fide_proto::consensus::{Action, Engine, Halted};
-use fide_proto::group::{Batch, Body, Entry, EntryId, MemberId, MemberSet};
+use fide_proto::group::{Batch, Body, Entry, EntryId, MemberId, MemberSet, Refused};
 use fide_wire::frame::{BODY_AT, HEADER_LEN};
 use fide_wire::mac::Key;
 use std::collections::{BTreeMap, VecDeque};
@@ -214,11 +214,15 @@ impl Schedule {
             rounds_max: 4,
             ..lowi::Config::new(period_ns, delta_i_ns)
         };
-        let config = if config.check(members).is_ok() && config.late_ns(members).is_some_and(|late_ns| late_ns >= 256) {
+        let mut config = if config.check(members).is_ok() && config.late_ns(members).is_some_and(|late_ns| late_ns >= 256) {
             config
         } else {
             lowi::Config { drift_ppm: 0, ..config }
         };
+        // By the rounding of what was drawn a period can be too short by a little.
+        while config.check(members).is_err() && config.period_ns < period_ns + 100 {
+            config.period_ns += 1;
+        }
         let slots = (delta_i_ns + delta_w_ns) / CLK_NS;
         let clocks = 400 + delta_w_ns / CLK_NS + 8 * (period_ns / CLK_NS) + 2 * slots;
         let at = |rng: &mut Rng| 20 + rng.below(clocks - 200);
@@ -1119,7 +1123,10 @@ impl Hardware {
             }
             let mut result = Ok(());
             self.call(|shadow| {
-                result = if from == me {
+                // Of a member that has left since its request was admitted: it waits in the engine, so it waits here, too.
+                let left =
+                    shadow.clone().handle_message(now_ns, from, Message::Forward(entry.clone())) == Err(Refused::UnknownMember);
+                result = if from == me || left {
                     shadow.propose(now_ns, entry)
                 } else {
                     shadow.handle_message(now_ns, from, Message::Forward(entry))
