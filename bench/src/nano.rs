@@ -128,12 +128,13 @@ fn one(args: &Args, library: Library, built: Params, figure: &mut Figure<'_>) ->
                 None,
                 &[],
             );
-            if n > 1 {
-                let clocks = figures::proposal_to_decision(library, n, size.into()).map_err(fail)?;
+            for (name, apart) in [("decision", true), ("decision-same-clock", false)].into_iter().filter(|_| n > 1) {
+                let clocks = figures::proposal_to_decision(library, n, size.into(), apart).map_err(fail)?;
                 let bar = Some(BARS[usize::from(tag_words != 0)]).filter(|_| bits == 512);
+                let what = if apart { "" } else { " (copies in the same clock)" };
                 figure.clocks(
-                    case("decision"),
-                    &format!("{n} members, {size} B, proposal on all trees → decision"),
+                    case(name),
+                    &format!("{n} members, {size} B, proposal on all trees → decision{what}"),
                     clocks,
                     bar,
                     &[],

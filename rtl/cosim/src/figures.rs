@@ -71,7 +71,7 @@ impl Rig {
         let clk_ns = u64::from(CLK_NS);
         let delta_i_ns = 1_000 * clk_ns;
         let config = lowi::Config {
-            delta_w_ns: delta_i_ns + 600,
+            delta_w_ns: delta_i_ns + 1_000 * clk_ns,
             drift_ppm: 0,
             batch_entries_max: 1,
             batch_bytes_max: 984,
@@ -173,15 +173,19 @@ impl Rig {
         Ok(())
     }
 
-    /// Copies of a round of rank 0, on both paths at the same time.
-    fn round(&mut self, number: u64, instance: u64, value: Option<usize>) -> u64 {
+    /// Copies of a round of rank 0, on both paths at the same time, or apart.
+    fn round(&mut self, number: u64, instance: u64, value: Option<usize>, apart: bool) -> u64 {
         let leader = self.setup.ids[0];
         let batch: Vec<Entry> = value.map(|size| entry(leader, instance, size)).into_iter().collect();
         let sent_ns = self.time_ns;
         let message = Message::Round(Round { round: number, leader, instance, sent_ns, batch: batch.into() });
         let copies: Vec<_> =
             (0..2).map(|path| (Some(usize::from(path)), encode(&self.setup, leader, path, number, sent_ns, &message))).collect();
-        self.feed(&copies)
+        if apart {
+            self.feed(&copies[..1]);
+            self.idle(16);
+        }
+        self.feed(&copies[usize::from(apart)..])
     }
 
     fn dropped(&mut self) -> Vec<u64> {
@@ -236,17 +240,17 @@ pub fn request_to_proposal(library: Library, members: usize, size: usize) -> Res
     found.ok_or_else(|| "no request was proposed".into())
 }
 
-/// From the last byte of a proposal, which comes on all paths at the same time, to the first byte of the decision: the most of
-/// some rounds.
+/// From the last byte of a proposal to the first byte of the decision, the most of some rounds. The copies come on all paths at
+/// the same time, so that they are matched one after the other; or, `apart`, the second one when the first has been matched.
 ///
 /// # Errors
 /// What the engine did instead.
-pub fn proposal_to_decision(library: Library, members: usize, size: usize) -> Result<u64, String> {
+pub fn proposal_to_decision(library: Library, members: usize, size: usize, apart: bool) -> Result<u64, String> {
     let mut rig = Rig::new(library, members, 1, 400)?;
     rig.command(reg::COMMAND, 1)?;
     let mut most = 0;
     for number in 1..=8 {
-        let fed = rig.round(number, number, Some(size));
+        let fed = rig.round(number, number, Some(size), apart);
         rig.until("decision", PERIOD, |rig| rig.decided.len() as u64 == number)?;
         most = most.max(rig.decided.last().map_or(0, |at| at - fed));
         let next = fed + PERIOD;
@@ -304,7 +308,7 @@ pub fn generated(library: Library) -> Result<(u64, u64), String> {
 pub fn failover(library: Library, members: usize, reported: bool) -> Result<Failover, String> {
     let mut rig = Rig::new(library, members, 1, 400)?;
     rig.command(reg::COMMAND, 1)?;
-    let mut from = rig.round(1, 1, None);
+    let mut from = rig.round(1, 1, None, false);
     let (config, members) = (rig.setup.config, rig.setup.members.len());
     let late_ns = config.late_ns(members).ok_or("the settings have no Δ_W")?;
     let mut wait_ns = config.wait_ns(1, Since::Round, late_ns);
