@@ -250,6 +250,8 @@ pub struct Core {
     /// Behind which heartbeat this host's silence was noticed, and whether the last one carried what groups had to say.
     held_behind_ns: u64,
     rode: bool,
+    /// This turn has said something to the control thread.
+    says: std::cell::Cell<bool>,
 }
 
 #[derive(Default)]
@@ -350,6 +352,7 @@ impl Core {
             segments_doubled_ns: 0,
             held_behind_ns: 0,
             rode: false,
+            says: std::cell::Cell::new(false),
             start,
         };
         core.wait_for_descriptors()?;
@@ -393,6 +396,7 @@ impl Core {
             fence.end(now_ns()); // taking it away takes longer than its time may last
         }
         self.say(Happened::Stopped);
+        self.wake_control();
     }
 
     /// One turn of the loop.
@@ -423,11 +427,17 @@ impl Core {
             self.housekeeping(now);
         }
         self.leave_again(now);
+        self.wake_control();
     }
 
     /// The control thread may be gone already; then there is nobody to hear it.
     fn say(&self, happened: Happened) {
-        if self.ends.happened.send(happened).is_ok() {
+        self.says.set(self.ends.happened.send(happened).is_ok() || self.says.get());
+    }
+
+    /// Wakes the control thread, once for all that this turn has said.
+    fn wake_control(&self) {
+        if self.says.take() {
             crate::wake::ring(&self.ends.tell);
         }
     }

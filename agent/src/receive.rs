@@ -321,6 +321,12 @@ impl Receiver {
         self.records.pop_front()
     }
 
+    /// How many records wait that were taken out of the ring.
+    #[must_use]
+    pub fn urgent_waiting(&self) -> usize {
+        self.records.len()
+    }
+
     /// The next whole packet, its fixed part already checked. No more are taken out of the kernel's ring than asked for: it is bounded, and counts what it has
     /// no room for.
     pub fn next_packet(&mut self) -> Option<(Record, Vec<u8>)> {

@@ -224,7 +224,10 @@ pub fn run(args: &Args) -> Result<()> {
     let (spin, below) = (args.spin, args.below);
     std::thread::scope(|scope| {
         if let Some(client) = &client {
-            scope.spawn(move || upcalls(client, spin, below));
+            // The pipe is read by an ordinary thread: whoever stamps upcalls must not wait for it.
+            let (to, reports) = mpsc::channel();
+            scope.spawn(move || reports.iter().for_each(|r| report(&r)));
+            scope.spawn(move || upcalls(client, spin, below, &to));
         }
         let realtime = sys::be_realtime(sys::STAMPER_PRIORITY).is_ok();
         report(&Report::Ready { realtime });
@@ -237,21 +240,23 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// The thread of the upcalls.
-fn upcalls(client: &Client, spin: bool, below: bool) {
+fn upcalls(client: &Client, spin: bool, below: bool, to: &Sender<Report>) {
     // Whoever spins must not keep the agents from running.
     let _ = sys::be_realtime(if spin || below { sys::STAMPER_PRIORITY } else { sys::UPCALL_PRIORITY });
+    // The other end lives as long as this thread.
+    let report = |report| _ = to.send(report);
     loop {
         let next = if spin { client.try_next() } else { client.poll(None) };
         let at_ns = sys::now_ns();
         match next {
-            Ok(Some(Event::Failure(v))) => report(&Report::Failure(upcall(&v, at_ns))),
-            Ok(Some(Event::Confirmed(v))) => report(&Report::Confirmed(upcall(&v, at_ns))),
-            Ok(Some(Event::Monitored(v))) => report(&Report::Monitored(upcall(&v, at_ns))),
-            Ok(Some(Event::Hung(v) | Event::Progressing(v))) => report(&Report::Progress(upcall(&v, at_ns))),
-            Ok(Some(Event::Host(v))) => report(&Report::Host(upcall(&v, at_ns))),
-            Ok(Some(Event::Lost { count })) => report(&Report::Lost { count }),
+            Ok(Some(Event::Failure(v))) => report(Report::Failure(upcall(&v, at_ns))),
+            Ok(Some(Event::Confirmed(v))) => report(Report::Confirmed(upcall(&v, at_ns))),
+            Ok(Some(Event::Monitored(v))) => report(Report::Monitored(upcall(&v, at_ns))),
+            Ok(Some(Event::Hung(v) | Event::Progressing(v))) => report(Report::Progress(upcall(&v, at_ns))),
+            Ok(Some(Event::Host(v))) => report(Report::Host(upcall(&v, at_ns))),
+            Ok(Some(Event::Lost { count })) => report(Report::Lost { count }),
             Ok(Some(Event::AgentGone)) => {
-                report(&Report::AgentGone { at_ns });
+                report(Report::AgentGone { at_ns });
                 return;
             }
             Ok(_) => {}

@@ -6,14 +6,21 @@ use fide_wire::event::{Record, RecordKind};
 use fide_wire::packet::{Kind, Notice};
 use fide_wire::verdict::{Cause, Evidence, Grade, VerdictId};
 
+/// So long at most before heartbeats and all else have their turn.
+const URGENT_NS: u64 = 500_000;
+
 impl Core {
     pub(super) fn drain_urgent(&mut self) {
+        let began = now_ns();
         while let Some(record) = self.receiver.next_urgent() {
             let now = now_ns();
             if record.kind() == Some(RecordKind::Exit) {
                 self.local_end(&record, self.receiver.kernel_watches_exits(), now);
             } else {
                 self.remote_notice(&record, now);
+            }
+            if now.saturating_sub(began) >= URGENT_NS {
+                return;
             }
         }
     }

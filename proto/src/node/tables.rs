@@ -13,7 +13,7 @@ use super::table::owner::To;
 use super::table::{self, Owner, Replica};
 use fide_wire::frame::table::{Change, Content, Pull, read_rows};
 use fide_wire::frame::{BODY_AT, FRAME_SAFE, Kind};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Pulls of different hosts for the same version are spread over so long for each host of the cluster.
 pub const SPREAD_NS: u64 = 10_000;
@@ -62,6 +62,8 @@ pub struct Tables {
     pace: Pace,
     /// All rows of this host's table through this version have left.
     pushed: u64,
+    /// Versions above that of changes that have left: the kernel tells of ends in another order than it numbers them.
+    pushed_above: BTreeSet<u64>,
     events: VecDeque<(u32, table::Event)>,
 }
 
@@ -71,7 +73,8 @@ impl Tables {
     pub fn new(owner: Owner, hosts_max: usize) -> Self {
         let pushed = owner.complete();
         let (replicas, lagging, events) = (BTreeMap::new(), BTreeMap::new(), VecDeque::new());
-        Self { owner, replicas, lagging, hosts_max, pace: Pace::default(), pushed, events }
+        let pushed_above = BTreeSet::new();
+        Self { owner, replicas, lagging, hosts_max, pace: Pace::default(), pushed, pushed_above, events }
     }
 
     /// How fast heartbeats are: before anybody is known.
@@ -105,14 +108,24 @@ impl Tables {
     /// # Errors
     /// As [`Owner::change`].
     pub fn change(&mut self, change: &Change, now_ns: u64) -> Result<(), table::Refused> {
-        if change.version == self.pushed + 1 {
-            self.pushed = change.version;
-        }
+        self.has_left(change.version);
         self.owner.change(change, now_ns)
+    }
+
+    /// A version needs no push.
+    fn has_left(&mut self, version: u64) {
+        if version > self.pushed {
+            self.pushed_above.insert(version);
+        }
+        while self.pushed_above.first() == Some(&(self.pushed + 1)) {
+            self.pushed_above.pop_first();
+            self.pushed += 1;
+        }
     }
 
     /// A version was used for nothing ([`Owner::skip`]).
     pub fn skip(&mut self, version: u64) {
+        self.has_left(version);
         self.owner.skip(version);
     }
 
@@ -238,6 +251,8 @@ impl Tables {
             let head = self.owner.answer(&pull, body, ROOM);
             // A row that fits no frame would be pushed for ever.
             self.pushed = if head.through > from { head.through } else { self.owner.complete() };
+            self.pushed_above = self.pushed_above.split_off(&(self.pushed + 1));
+            self.has_left(self.pushed);
             return Some(Transmit { to: To::Everybody, kind: Kind::Rows });
         }
         while let Some(node) = self.lagging.iter().find(|(_, at_ns)| **at_ns <= now_ns).map(|(node, _)| *node) {
