@@ -1,6 +1,7 @@
 //! The control thread: everything that may wait. It owns the files, the clients, the hooks and the clock on the wall, reaches the loop by
 //! commands and hears from it by events.
 
+mod keys;
 mod maintenance;
 mod reload;
 
@@ -37,6 +38,7 @@ use fide_wire::control::{
     BECAME_MAX, CheckOutcome, Checked, ErrorCode, FenceOrder, GroupOrder, HistoryEvent, MaintenanceOrder, PROGRESS_LIMIT_NS,
     PROTOCOL, REASON_MAX, Refused, Reply, Request, RingKind, Selector, Status, WatchStatus, bridge,
 };
+use fide_wire::frame::table::Keys;
 use fide_wire::level::{Level, TIMING_EVENT_CODE};
 pub use fide_wire::level::{REPORT_EVENT_CODE, WATCH_EVENT_CODE};
 use fide_wire::verdict::{Cause, VerdictId};
@@ -239,6 +241,8 @@ pub struct Control {
     probes: Option<Probes>,
     state: State,
     maintenance: Maintenances,
+    /// By host, this one among them.
+    keys: BTreeMap<String, Keys>,
     table: KeptTable,
     /// The loop has ended, as was heard in the middle of something else.
     loop_ended: bool,
@@ -450,6 +454,7 @@ impl Control {
             introduced: Instant::now(),
             turned_away: (0, None),
             probes,
+            keys: BTreeMap::new(),
             maintenance: Maintenances::new(node, state.maintenance(), Now::read()),
             state,
             table,
@@ -477,6 +482,7 @@ impl Control {
         // Before ordinary programs: whoever keeps the processors busy is not to keep root waiting. Threads that are not urgent have begun by now.
         // SAFETY: integers only; 0 is the calling thread. Refused, it is as important as others.
         unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICE) };
+        self.spread_keys();
         self.sweep();
         self.gates_of_kept_watches();
         self.find_first();
@@ -599,6 +605,7 @@ impl Control {
                         tracing::error!("{e}");
                     }
                 }
+                Ok(Happened::Keys { host, keys }) => self.keys_learned(host, keys),
                 Ok(Happened::Maintenance { host, maintenance, is_fresh }) => {
                     self.maintenance_learned(&host, &maintenance, is_fresh);
                 }
@@ -796,6 +803,7 @@ impl Control {
     fn forget(&mut self, host: String) -> Result<(), Refused> {
         let name = host.clone();
         self.core.ask(move |core| core.operator_forgets(&name)).ok_or_else(stuck)??;
+        self.keys.remove(&host);
         self.state.set_left(&host, true);
         self.state.save().map_err(|what| Refused { code: ErrorCode::System, what })
     }
@@ -1717,6 +1725,7 @@ impl Control {
         status.gates = self.gates.as_ref().map_or_else(Vec::new, |gates| gates.status(now_ns()));
         crate::status::with_pending(&mut status, self.pending());
         status.maintenance = self.maintenance.status(Now::read());
+        status.keys = self.held_keys();
         Some(status)
     }
 

@@ -49,7 +49,7 @@ use fide_proto::detector::{self, AppState, Progress};
 use fide_proto::node::Node;
 use fide_proto::services::groups::Groups;
 use fide_wire::control::{ErrorCode, HistoryEvent, Refused};
-use fide_wire::frame::table::{Maintenance, Row};
+use fide_wire::frame::table::{Keys, Maintenance, Row};
 use fide_wire::mac::Keyring;
 use fide_wire::packet::{BODY_MAX, Notice};
 use fide_wire::{PATHS, SLOTS};
@@ -78,6 +78,13 @@ pub enum Happened {
         epoch: u64,
         /// Up to here.
         version: u64,
+    },
+    /// Another host says which keys it holds.
+    Keys {
+        /// Which host.
+        host: String,
+        /// By fingerprint.
+        keys: Keys,
     },
     /// Another host says what is in maintenance.
     Maintenance {

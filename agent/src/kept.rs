@@ -130,15 +130,15 @@ impl KeptTable {
     pub fn row(&mut self, row: &Row, watch: Option<KeptWatch>) {
         let number = row.row;
         self.kept.version = self.kept.version.max(row.version);
-        // How long a maintenance still lasts is reckoned anew by the next agent (`State::maintenance`).
-        if matches!(row.content, Content::Maintenance(_)) {
+        // How long a maintenance still lasts, and which keys there are, the next agent says anew.
+        if matches!(row.content, Content::Maintenance(_) | Content::Keys(_)) {
             self.dirty = true;
             return;
         }
         match &row.content {
             Content::Process(_) => self.kept.last_process = self.kept.last_process.max(number),
             Content::Interest(_) => self.kept.last_interest = self.kept.last_interest.max(number),
-            Content::Host(_) | Content::Maintenance(_) | Content::Unknown(_) => {}
+            Content::Host(_) | Content::Maintenance(_) | Content::Keys(_) | Content::Unknown(_) => {}
         }
         if row.content.is_over() {
             self.kept.watches.remove(&number);

@@ -127,7 +127,8 @@ impl Core {
             authenticated: self.start.keys.is_secret(),
             fence: self.fence_status(),
             gates: Vec::new(),
-            maintenance: Vec::new(), // the control thread's
+            maintenance: Vec::new(),
+            keys: Vec::new(), // the control thread's
         }
     }
 

@@ -78,6 +78,8 @@ pub enum Command {
     Reload,
     /// Have a host that is gone for good, without having left, counted no more
     Forget(crate::cmd::forget::ForgetArgs),
+    /// The cluster's keys: make one, which hosts hold which, rotate to another one without a gap
+    Key(crate::cmd::key::KeyArgs),
     /// Planned work: verdicts go on and are marked, hooks and managers can leave them alone, on every host, until it ends by itself
     Maintenance(crate::cmd::maintenance::MaintenanceArgs),
     /// The fence of this host: how it is; shut it; open it again after it closed

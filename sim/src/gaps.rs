@@ -1114,6 +1114,7 @@ impl World {
             | NodeEvent::Updated { .. }
             | NodeEvent::Interest { .. }
             | NodeEvent::Maintenance { .. }
+            | NodeEvent::Keys { .. }
             | NodeEvent::Whole { .. }
             | NodeEvent::Announced { .. }
             | NodeEvent::Forgotten { .. } => {}

@@ -1062,6 +1062,7 @@ impl World {
                 | machine::Event::Updated { .. }
                 | machine::Event::Interest { .. }
                 | machine::Event::Maintenance { .. }
+                | machine::Event::Keys { .. }
                 | machine::Event::Whole { .. }
                 | machine::Event::Announced { .. }
                 | machine::Event::Forgotten { .. } => {}

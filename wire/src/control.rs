@@ -669,6 +669,27 @@ pub struct Status {
     /// What is in maintenance.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub maintenance: Vec<MaintenanceStatus>,
+    /// The keys of every host that says so, this one among them; empty without keys.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub keys: Vec<HostKeys>,
+}
+
+/// The keys that a host accepts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostKeys {
+    /// Its name.
+    pub host: String,
+    /// That which it sends with first.
+    pub keys: Vec<HeldKey>,
+}
+
+/// A key, as it is named.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldKey {
+    /// Its id on the wire.
+    pub id: u8,
+    /// 16 hexadecimal digits that say which key it is, and not the key ([`crate::mac::Key::fingerprint`]).
+    pub fingerprint: String,
 }
 
 /// What [`Request::Reload`] did.

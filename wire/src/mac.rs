@@ -68,6 +68,12 @@ impl Key {
         [word(0), word(8)]
     }
 
+    /// What names the key without telling it: the tag of a text that no packet is.
+    #[must_use]
+    pub fn fingerprint(&self) -> u64 {
+        self.tag(b"FiDe key fingerprint")
+    }
+
     /// SipHash-2-4 of `bytes`.
     #[must_use]
     pub fn tag(&self, bytes: &[u8]) -> u64 {
@@ -130,6 +136,11 @@ impl Keyring {
     /// All accepted keys with their ids.
     pub fn iter(&self) -> impl Iterator<Item = (u8, Key)> + '_ {
         std::iter::once(self.send).chain(self.accept)
+    }
+
+    /// Ids and fingerprints of all accepted keys, that of the key packets are sent with first.
+    pub fn fingerprints(&self) -> impl Iterator<Item = (u8, u64)> + '_ {
+        self.iter().map(|(id, key)| (id, key.fingerprint()))
     }
 
     /// Whether packets are authenticated (a secret key is set), or only protected against corruption.

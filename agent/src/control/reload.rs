@@ -30,6 +30,9 @@ impl Control {
         self.take_over_watches(&changes.live, &back);
         reloaded.refused = self.take_over_settings(&new, &changes.live);
         self.config.take_live(&new);
+        if changes.live.keys {
+            self.spread_keys();
+        }
         let summary = summary(&reloaded);
         self.core.tell(move |core| core.tell_local(Cause::Local, RELOAD_EVENT_CODE, summary));
         self.renew_watches();

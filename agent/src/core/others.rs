@@ -97,6 +97,7 @@ impl Core {
                 Event::Runs { node, row, .. } => self.process_runs(node, row, now),
                 Event::Updated { node, row } => self.process_updated(node, row),
                 Event::Interest { node, interest } => self.monitored_by_other(node, &interest),
+                Event::Keys { node, keys } => self.say(Happened::Keys { host: self.node_name(node), keys }),
                 Event::Maintenance { node, maintenance, is_fresh } => {
                     self.say(Happened::Maintenance { host: self.node_name(node), maintenance, is_fresh });
                 }

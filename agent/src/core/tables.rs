@@ -20,7 +20,7 @@ use fide_proto::node::table::owner::To;
 use fide_wire::PATHS;
 use fide_wire::control::TargetState;
 use fide_wire::event::{Record, RecordKind};
-use fide_wire::frame::table::{Content, HOST_ROW, Host, Instance, Interest, Maintenance, Process, Row, State};
+use fide_wire::frame::table::{Content, HOST_ROW, Host, Instance, Interest, Keys, Maintenance, Process, Row, State};
 use fide_wire::packet::{Kind, Notice};
 use fide_wire::verdict::{Cause, Contract, FencePromise, Grade, VerdictId};
 use std::collections::BTreeMap;
@@ -30,6 +30,8 @@ use std::path::Path;
 const FRAMES_AT_ONCE: usize = 4;
 /// Rows of maintenances have numbers from here on; those of interests lie below.
 const MAINTENANCE_FROM: u32 = 0xf000_0000;
+/// The row that says which keys this host holds.
+const KEYS_ROW: u32 = 0xf100_0000;
 /// A process that a former agent watched for its configuration is let go if this one has not asked for it in so long.
 const UNCLAIMED_NS: u64 = 10_000_000_000;
 
@@ -148,6 +150,11 @@ impl Core {
         self.put_row(MAINTENANCE_FROM + slot, Content::Maintenance(maintenance), now_ns());
     }
 
+    /// All others are told which keys this host holds.
+    pub(crate) fn put_keys(&mut self, keys: Keys) {
+        self.put_row(KEYS_ROW, Content::Keys(keys), now_ns());
+    }
+
     /// Has the row written to the file, for the next agent.
     pub(super) fn keep_row(&self, row: u32) {
         let Some(row) = self.own_table().get(row) else { return };
@@ -170,7 +177,7 @@ impl Core {
             match content {
                 Content::Interest(interest) => self.put_row(row, Content::Interest(Interest { is_held: false, ..interest }), now),
                 Content::Process(process) => self.restore_process(row, &process, watches.get(&row), now),
-                Content::Host(_) | Content::Maintenance(_) | Content::Unknown(_) => {}
+                Content::Host(_) | Content::Maintenance(_) | Content::Keys(_) | Content::Unknown(_) => {}
             }
         }
     }

@@ -12,6 +12,7 @@ pub mod explain;
 pub mod fence;
 pub mod forget;
 pub mod group;
+pub mod key;
 pub mod lab;
 pub mod maintenance;
 pub mod man;
@@ -41,6 +42,7 @@ pub fn run(context: &Context, command: Command) -> Result<ExitCode, Failure> {
         Command::Unmonitor(args) => unmonitor::run(context, &args),
         Command::Reload => reload::run(context),
         Command::Forget(args) => forget::run(context, &args),
+        Command::Key(args) => key::run(context, args),
         Command::Maintenance(args) => maintenance::run(context, args),
         Command::Fence(args) => fence::run(context, &args),
         Command::Group(args) => group::run(context, args),

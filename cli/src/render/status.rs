@@ -338,6 +338,7 @@ pub mod tests {
             fence: None,
             gates: Vec::new(),
             maintenance: Vec::new(),
+            keys: Vec::new(),
         }
     }
 

@@ -315,3 +315,90 @@ fn killed_redis_servers_of_a_lab_lose_nothing_and_leave_nothing_behind() {
         std::process::Command::new("pgrep").args(["-f", &format!("redis-server.*loadmodule {module}")]).output().unwrap();
     assert_eq!(out(&servers), "", "a server still runs");
 }
+
+/// One attempt after another, as long as it is refused because hosts were not heard to be ready.
+fn in_time(lab: &Named, host: &str, line: &[&str]) -> String {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let o = lab.run(&[&["exec", host, "--", "fide", "key"], line].concat());
+        if o.status.success() || Instant::now() > deadline {
+            return ok(o);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_key_is_rotated_step_by_step_and_no_step_is_taken_before_all_hosts_are_ready() {
+    let fided = Path::new(env!("CARGO_BIN_EXE_fide")).with_file_name("fided");
+    if !root() {
+        return;
+    }
+    if !fided.exists() {
+        eprintln!("skipped: {} is not built (cargo build -p fide-agent)", fided.display());
+        return;
+    }
+    let lab = Named::new("rotate");
+    ok(lab.run(&["up", "--hosts", "3", "--agents", "--heartbeat", "10ms"]));
+    let dir = format!("/run/fide/lab/{}", lab.0);
+    let (key2, config) = (format!("{dir}/key2"), |host: &str| format!("{dir}/{host}/fide.toml"));
+    let rotate = |host: &str, more: &[&str]| {
+        let config = config(host);
+        in_time(&lab, host, &[&["rotate", "2", "--config", &config], more].concat())
+    };
+    let refused = |host: &str, file: &[&str]| {
+        let config = config(host);
+        let line = [&["exec", host, "--", "fide", "key", "rotate", "2", "--config", &config], file].concat();
+        let o = lab.run(&line);
+        assert_eq!(o.status.code(), Some(1), "{line:?}: {}", out(&o));
+        String::from_utf8_lossy(&o.stderr).into_owned()
+    };
+    let made = ok(lab.run(&["exec", "h1", "--", "fide", "key", "new", &key2]));
+    let secret = std::fs::read_to_string(&key2).unwrap();
+    assert!(made.contains(&format!("fide key rotate 2 --file {key2}")) && !made.contains(secret.trim()), "{made}");
+    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&key2).unwrap().permissions()) & 0o777, 0o600);
+    assert!(!lab.run(&["exec", "h1", "--", "fide", "key", "new", &key2]).status.success(), "never overwritten");
+
+    assert!(refused("h1", &[]).contains("does not hold key 2 yet"));
+    let said = rotate("h1", &["--file", &key2]);
+    assert!(said.starts_with("key 2: h1 accepts it beside") && said.contains("not yet: h2, h3"), "{said}");
+    rotate("h2", &["--file", &key2]);
+    let text = std::fs::read_to_string(config("h1")).unwrap();
+    let said = refused("h1", &[]);
+    assert!(said.contains("these hosts would refuse it: h3") && said.contains("fide key rotate 2 --file FILE"), "{said}");
+    assert_eq!(std::fs::read_to_string(config("h1")).unwrap(), text, "a refusal changes nothing");
+    // Another key of the same id.
+    let other = format!("{dir}/key3");
+    ok(lab.run(&["exec", "h3", "--", "fide", "key", "new", &other]));
+    assert!(refused("h3", &["--file", &other]).contains("holds another key 2"));
+    rotate("h3", &["--file", &key2]);
+    for host in ["h1", "h2"] {
+        assert!(rotate(host, &[]).contains("sends with it"), "{host}");
+    }
+    assert!(refused("h1", &[]).contains("still send with it: h3"));
+    rotate("h3", &[]);
+    for host in ["h1", "h2", "h3"] {
+        assert!(rotate(host, &[]).contains("accepts this key alone"), "{host}");
+    }
+    assert!(rotate("h1", &[]).contains("holds this key alone already"));
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let listed = loop {
+        let listed: serde_json::Value =
+            serde_json::from_str(&ok(lab.run(&["exec", "h2", "--", "fide", "key", "list", "--json"]))).unwrap();
+        let hosts = listed["hosts"].as_array().unwrap().clone();
+        let is_done = |h: &serde_json::Value| h["keys"].as_array().is_some_and(|keys| keys.len() == 1 && keys[0]["id"] == 2);
+        if hosts.len() == 3 && hosts.iter().all(is_done) || Instant::now() > deadline {
+            break hosts;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let prints: Vec<_> = listed.iter().map(|h| h["keys"][0]["fingerprint"].clone()).collect();
+    assert!(prints.len() == 3 && prints.iter().all(|print| made.contains(print.as_str().unwrap())), "{listed:?}");
+    // Nobody was lost on the way, and not a packet was refused.
+    let status: serde_json::Value =
+        serde_json::from_str(&ok(lab.run(&["exec", "h1", "--", "fide", "status", "--json"]))).unwrap();
+    assert_eq!((&status["refused"]["key"], &status["refused"]["mac"]), (&0.into(), &0.into()));
+    let lost = ok(lab.run(&["exec", "h1", "--", "fide", "events", "--json", "--cause", "agent-lost", "--cause", "silent-host"]));
+    assert_eq!(lost, "");
+    ok(lab.run(&["down"]));
+}

@@ -25,7 +25,7 @@ use super::tables::Transmit;
 use crate::detector::{self, Action, AppState, Detector, PathArrival, Verdict};
 use fide_wire::PATHS;
 use fide_wire::frame::introduction::Introduction;
-use fide_wire::frame::table::{Change, Content, HOST_ROW, Host, Instance, Interest, Maintenance, Process, State};
+use fide_wire::frame::table::{Change, Content, HOST_ROW, Host, Instance, Interest, Keys, Maintenance, Process, State};
 use fide_wire::frame::{Header, Kind};
 use fide_wire::packet::Notice;
 use fide_wire::verdict::{Cause, Contract};
@@ -90,6 +90,13 @@ pub enum Event {
         maintenance: Box<Maintenance>,
         /// It wrote that a moment ago: its table had been read through before.
         is_fresh: bool,
+    },
+    /// A host says which keys it holds.
+    Keys {
+        /// The host.
+        node: u32,
+        /// By fingerprint.
+        keys: Keys,
     },
     /// The whole table of a host is known here, up to a version: for [`Node::new`] of the next agent of this host.
     Whole {
@@ -509,6 +516,10 @@ impl Node {
             }
             Some(Content::Interest(interest)) => {
                 self.events.push_back(Event::Interest { node, interest: *interest });
+                return;
+            }
+            Some(Content::Keys(keys)) => {
+                self.events.push_back(Event::Keys { node, keys: keys.clone() });
                 return;
             }
             Some(Content::Maintenance(maintenance)) => {

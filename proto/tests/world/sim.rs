@@ -631,6 +631,7 @@ impl World {
                 | machine::Event::Updated { .. }
                 | machine::Event::Interest { .. }
                 | machine::Event::Maintenance { .. }
+                | machine::Event::Keys { .. }
                 | machine::Event::Whole { .. }
                 | machine::Event::Announced { .. } => continue,
                 machine::Event::Forgotten { .. } => panic!("there is room for all"),

@@ -286,6 +286,10 @@ pub struct Maintenance {
     pub reason: Box<str>,
 }
 
+/// The keys that a host accepts, by id and fingerprint. It sends with the first one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Keys(pub Vec<(u8, u64)>);
+
 /// What a row says.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Content {
@@ -297,6 +301,8 @@ pub enum Content {
     Interest(Interest),
     /// What an operator has put in maintenance.
     Maintenance(Maintenance),
+    /// The keys that the origin holds.
+    Keys(Keys),
     /// Of a type that this version does not know: its version counts, its content does not.
     Unknown(u8),
 }
@@ -370,6 +376,7 @@ impl Content {
             Content::Process(_) => 1,
             Content::Interest(_) => 2,
             Content::Maintenance(_) => 3,
+            Content::Keys(_) => 4,
             Content::Unknown(number) => *number,
         }
     }
@@ -392,6 +399,7 @@ impl Content {
                 body.push(i.is_held.into());
             }
             Content::Maintenance(m) => m.write(body),
+            Content::Keys(keys) => keys.write(body),
             Content::Unknown(_) => {}
         }
     }
@@ -410,6 +418,7 @@ impl Content {
                 Content::Interest(Interest { node, row, pbsize, is_held: r.u8()? == 1 })
             }
             3 => Content::Maintenance(Maintenance::read(r)?),
+            4 => Content::Keys(Keys::read(r)?),
             number => Content::Unknown(number),
         })
     }
@@ -420,7 +429,7 @@ impl Content {
         match self {
             Content::Host(host) => Some(host.state),
             Content::Process(process) => Some(process.state),
-            Content::Interest(_) | Content::Maintenance(_) | Content::Unknown(_) => None,
+            Content::Interest(_) | Content::Maintenance(_) | Content::Keys(_) | Content::Unknown(_) => None,
         }
     }
 
@@ -430,7 +439,7 @@ impl Content {
         match self {
             Content::Process(process) => process.state.is_final(),
             Content::Interest(interest) => !interest.is_held,
-            Content::Host(_) | Content::Maintenance(_) | Content::Unknown(_) => false,
+            Content::Host(_) | Content::Maintenance(_) | Content::Keys(_) | Content::Unknown(_) => false,
         }
     }
 
@@ -439,7 +448,7 @@ impl Content {
         match self {
             Content::Host(host) => Some(&mut host.state),
             Content::Process(process) => Some(&mut process.state),
-            Content::Interest(_) | Content::Maintenance(_) | Content::Unknown(_) => None,
+            Content::Interest(_) | Content::Maintenance(_) | Content::Keys(_) | Content::Unknown(_) => None,
         }
     }
 }
@@ -469,6 +478,26 @@ impl Maintenance {
         let left_ms = left_ms.min(MAINTENANCE_NS.end() / 1_000_000);
         let is_sound = stamp <= Self::STAMP_MAX && check_target(&target).is_ok() && !reason.chars().any(char::is_control);
         is_sound.then_some(Self { stamp, left_ms, uid, by, target, reason })
+    }
+}
+
+impl Keys {
+    /// As many as there are ids.
+    const MAX: usize = 15;
+
+    fn write(&self, body: &mut Vec<u8>) {
+        let keys = &self.0[..self.0.len().min(Self::MAX)];
+        body.push(keys.len() as u8);
+        for (id, fingerprint) in keys {
+            body.push(*id);
+            body.extend_from_slice(&fingerprint.to_be_bytes());
+        }
+    }
+
+    fn read(r: &mut Reader<'_>) -> Option<Self> {
+        let count = usize::from(r.u8()?);
+        let keys: Option<Vec<_>> = (0..count).map(|_| Some((r.u8()?, r.u64()?))).collect();
+        keys.filter(|keys| keys.len() <= Self::MAX).map(Self)
     }
 }
 

@@ -1,7 +1,7 @@
 use super::fragment::Fragment;
 use super::introduction::{Answer, Hello, Introduction};
 use super::table::{
-    Change, Content, HOST_ROW, Host, Instance, Interest, Maintenance, Process, Pull, Row, RowsHead, State, read_rows,
+    Change, Content, HOST_ROW, Host, Instance, Interest, Keys, Maintenance, Process, Pull, Row, RowsHead, State, read_rows,
 };
 use super::*;
 use crate::mac::Key;
@@ -65,6 +65,7 @@ fn rows() -> Vec<Row> {
         Row { row: 1, version: 6, content: Content::Process(process) },
         Row { row: 2, version: 9, content: Content::Interest(interest) },
         Row { row: 3, version: 10, content: Content::Unknown(200) },
+        Row { row: 5, version: 11, content: Content::Keys(Keys(vec![(2, 0x1234_5678_9abc_def0), (1, 7)])) },
         Row { row: 4, version: 12, content: Content::Maintenance(maintenance("db@*")) },
     ]
 }
