@@ -538,11 +538,12 @@ fn agent_killed(rig: &mut Rig, ui: &Ui, n: u64) -> Result<Measured> {
     let mut lost = Samples::default();
     let mut crashes = 0;
     let victim = Victim::start(rig, WATCHED, 19_999, 0, None)?;
+    // Once: the watch goes on under the next agents.
+    let app = rig.watch(WATCHED, NAME, victim.pid())?;
+    crash::wait_until_monitored(&mut observers, &[0], app)?;
     for i in 0..n {
         ui.check()?;
         ui.progress(format!("agent killed: {} of {n}", i + 1));
-        let app = rig.watch(WATCHED, NAME, victim.pid())?;
-        crash::wait_until_monitored(&mut observers, &[0], app)?;
         std::thread::sleep(Duration::from_millis(100));
         observers.drain();
         let event_ns = promptly(|| rig.kill_agent(WATCHED))?;
