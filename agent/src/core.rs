@@ -414,6 +414,11 @@ impl Core {
         let now = now_ns();
         self.heart.tick(now);
         self.beat(now);
+        if self.receiver.urgent_waiting() > 0 {
+            // Ends go before all else: rows that come behind a notice must not be told before it, nor a silence before an end.
+            self.wake_control();
+            return;
+        }
         self.drain_inbox(PACKETS_AT_ONCE);
         self.exchange_groups(now_ns());
         self.run_commands();

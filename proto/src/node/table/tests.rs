@@ -343,3 +343,27 @@ fn a_row_that_an_agent_that_was_killed_had_not_kept_is_not_watched_any_more_and_
         assert!(told.iter().any(is_told), "{told:?}");
     }
 }
+
+#[test]
+fn what_was_pushed_in_another_order_than_it_is_numbered_is_not_pushed_again() {
+    let mut tables = crate::node::tables::Tables::new(owner(), 4);
+    let mut body = Vec::new();
+    for row in 1..=3 {
+        tables.put(row, 1 + u64::from(row), process(row, State::running(1)), 0).unwrap();
+    }
+    assert!(tables.poll_transmit(&mut body, 0).is_some() && tables.poll_transmit(&mut body, 0).is_none());
+    // The shell has sent both; the kernel told of the later one first.
+    tables.change(&end_of(2, 6), 0).unwrap();
+    tables.change(&end_of(1, 5), 0).unwrap();
+    assert_eq!((tables.owner().complete(), tables.is_pushing()), (6, false));
+    assert!(tables.poll_transmit(&mut body, 0).is_none());
+    // A row that nobody has sent leaves, whatever has left behind it.
+    tables.put(4, 7, process(4, State::running(1)), 0).unwrap();
+    tables.change(&end_of(3, 8), 0).unwrap();
+    assert!(tables.is_pushing() && tables.poll_transmit(&mut body, 0).is_some());
+    assert!(!tables.is_pushing() && tables.poll_transmit(&mut body, 0).is_none());
+    // … and what follows that is not pushed twice, either.
+    tables.skip(9);
+    tables.change(&end_of(4, 10), 0).unwrap();
+    assert!(!tables.is_pushing());
+}
