@@ -31,6 +31,7 @@ use crate::status::About;
 use crate::subscribers::{Made, Target, Want, seqpacket_pair};
 use crate::timing::Timing;
 use crate::watchlist::{Holder, Joining, Moves, Origin, Owner, Watched};
+use crate::words;
 use crate::worker::{Answer as LookedUp, Found, Source, Whose, Worker};
 use crossbeam_channel::{Receiver, TryRecvError};
 use fide_lane::PathSpec;
@@ -627,6 +628,10 @@ impl Control {
             .map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
         if let Some(id) = event.id.filter(|id| id.0 as u32 & fide_proto::detector::INFERRED == 0) {
             self.table.told((id.0 >> 32) as u32, id.0 & u64::from(u32::MAX));
+        }
+        if event.text.is_empty() {
+            let HistoryEvent { cause, node, app, code, confirms, .. } = &event;
+            event.text = words::sentence(*cause, node, app.as_deref(), *code, *confirms);
         }
         self.mark_maintenance(&mut event);
         self.timing.note(&event, now_ns());

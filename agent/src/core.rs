@@ -66,7 +66,8 @@ pub type Command = Box<dyn FnOnce(&mut Core) + Send>;
 /// What the control thread hears.
 #[derive(Debug)]
 pub enum Happened {
-    /// An event for the history, the hooks and the log. `seq` and `wall_ns` are the control thread's to fill in.
+    /// An event for the history, the hooks and the log. `seq`, `wall_ns` and a text that is empty
+    /// are the control thread's to fill in.
     Event(Box<HistoryEvent>, EventSource),
     /// A row of this host's table was written, to be kept; with what is not in it, for a process that is watched.
     Row(Box<Row>, Option<KeptWatch>),
@@ -215,6 +216,7 @@ pub struct Core {
     pub watchlist: Watchlist,
     pub(crate) subscribers: Subscribers,
     pub(crate) sent: Sent,
+    crashes: crash::Crashes,
     own: Own,
     housekeeping_at: u64,
     complained: Complaints,
@@ -327,6 +329,7 @@ impl Core {
             watchlist: Watchlist::default(),
             subscribers: Subscribers::default(),
             sent: Sent::default(),
+            crashes: crash::Crashes::default(),
             own: Own::new(start.incarnation, now),
             housekeeping_at: now + HOUSEKEEPING_NS,
             complained: Complaints::default(),
@@ -414,7 +417,7 @@ impl Core {
         let now = now_ns();
         self.heart.tick(now);
         self.beat(now);
-        if self.receiver.urgent_waiting() > 0 {
+        if self.has_urgent() {
             // Ends go before all else: rows that come behind a notice must not be told before it, nor a silence before an end.
             self.wake_control();
             return;

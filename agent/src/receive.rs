@@ -356,7 +356,7 @@ impl Receiver {
                 let Some(got) = lane.receive(path, &mut buf) else { break };
                 let bytes = &buf[..got.len.min(buf.len())];
                 match self.soft.accept(bytes, path, got.from, got.arrived_ns, me, keys) {
-                    Ok(Accepted::Notice { record, .. }) => self.records.push_back(record),
+                    Ok(Accepted::Notices(p)) => self.records.extend(self.soft.records(&p, got.arrived_ns)),
                     Ok(Accepted::Packet(p)) => {
                         let head = Record {
                             node: p.header.sender,

@@ -31,13 +31,8 @@ pub struct Me {
 pub enum Accepted<'a> {
     /// The table was updated, nothing else to do.
     Heartbeat,
-    /// A notice, to be delivered if `first`.
-    Notice {
-        /// As it would lie in the urgent ring.
-        record: Record,
-        /// Whether this is the first copy.
-        first: bool,
-    },
+    /// Notices: [`SoftTable::records`] says what would lie in the urgent ring.
+    Notices(Packet<'a>),
     /// Anything else: announcements, reports, pulls, rows, heartbeats with a piggyback (already in the table).
     Packet(Packet<'a>),
     /// Another agent asks this host's kernel whether it is there: nothing to do, and nothing to count.
@@ -192,26 +187,34 @@ impl SoftTable {
             return Err(Refusal::OldNumber);
         }
         row.event_number = h.number;
-        let Some(n) = packet.notice else { return Ok(Accepted::Packet(packet)) };
-        let first = self.seen[slot].first(h.incarnation, n.notice);
-        let record = Record {
-            kind: if h.kind == Kind::Leave { RecordKind::Host } else { RecordKind::Process } as u16,
-            cause: n.cause as u8,
-            grade: n.grade as u8,
-            node: h.sender,
-            app: n.app,
-            incarnation: h.incarnation,
-            code: n.code,
-            path,
-            flags: if n.flags & Notice::CONFIRMS != 0 { Record::CONFIRMS } else { 0 } | if first { 0 } else { Record::DUPLICATE },
-            id: u64::from(h.sender) << 32 | u64::from(n.notice),
-            event_ns: n.event_ns,
-            sent_ns: h.sent_ns,
-            received_ns: now_ns,
-            number: h.number,
-            ..Record::default()
-        };
-        Ok(Accepted::Notice { record, first })
+        Ok(if packet.notice.is_some() { Accepted::Notices(packet) } else { Accepted::Packet(packet) })
+    }
+
+    /// The records of an accepted packet's notices, as they would lie in the urgent ring.
+    pub fn records(&mut self, packet: &Packet<'_>, received_ns: u64) -> impl Iterator<Item = Record> {
+        let h = packet.header;
+        let mut seen = self.slot_of.get(&h.sender).map(|slot| &mut self.seen[*slot]);
+        packet.notices().map(move |n| {
+            let is_first = seen.as_mut().is_some_and(|seen| seen.first(h.incarnation, n.notice));
+            let confirms = if n.flags & Notice::CONFIRMS != 0 { Record::CONFIRMS } else { 0 };
+            Record {
+                kind: if h.kind == Kind::Leave { RecordKind::Host } else { RecordKind::Process } as u16,
+                cause: n.cause as u8,
+                grade: n.grade as u8,
+                node: h.sender,
+                app: n.app,
+                incarnation: h.incarnation,
+                code: n.code,
+                path: h.path,
+                flags: confirms | if is_first { 0 } else { Record::DUPLICATE },
+                id: u64::from(h.sender) << 32 | u64::from(n.notice),
+                event_ns: n.event_ns,
+                sent_ns: h.sent_ns,
+                received_ns,
+                number: h.number,
+                ..Record::default()
+            }
+        })
     }
 
     /// An announcement of one who is not known: each once, and not more of them in a second than a host makes.

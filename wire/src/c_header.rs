@@ -29,6 +29,7 @@ pub fn text() -> String {
     def("BODY_AT", frame::BODY_AT as u64);
     def("BODY_MAX", frame::BODY_MAX as u64);
     def("CHANGE_LEN", Change::LEN as u64);
+    def("CHANGES_MAX", Change::PER_FRAME as u64);
     def("ITEM_HEAD", items::HEAD_LEN as u64);
     def("CHANNEL_PIGGYBACK", Channel::Piggyback as u64);
     def("CHANNEL_GROUPS", Channel::Groups as u64);

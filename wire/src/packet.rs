@@ -3,7 +3,8 @@
 //! | kind | on the wire | body |
 //! |---|---|---|
 //! | heartbeat | [`frame::Kind::Heartbeat`] | nothing, or items ([`frame::items`]): the piggyback of one process first, then those of groups |
-//! | notice, leave | [`frame::Kind::Change`] | one [`Change`] of the sender's own table; row 0 is its agent, which leaves |
+//! | notices | [`frame::Kind::Change`] | [`Change`]s of the sender's own table, of processes, as many as came together |
+//! | leave | [`frame::Kind::Change`] | one [`Change`] of row 0, the sender's agent |
 //! | pull | [`frame::Kind::Pull`] | [`frame::table::Pull`] |
 //! | rows | [`frame::Kind::Rows`] | [`frame::table::RowsHead`] and rows |
 //! | path report | [`frame::Kind::PathReport`] | [`ReportEntry`] each |
@@ -49,7 +50,7 @@ pub const fn piggyback_max(mtu: usize, ipv6: bool) -> usize {
 pub enum Kind {
     /// Periodic; its body is the piggyback.
     Heartbeat,
-    /// A verdict about a process of the sender.
+    /// Verdicts about processes of the sender, one or several.
     Notice,
     /// The sender's agent leaves: a notice with app 0.
     Leave,
@@ -280,12 +281,23 @@ impl Notice {
 pub struct Packet<'a> {
     /// The fixed part.
     pub header: Header,
-    /// Present for [`Kind::Notice`] and [`Kind::Leave`].
+    /// The first one, for [`Kind::Notice`] and [`Kind::Leave`].
     pub notice: Option<Notice>,
-    /// The body, authenticated; empty when there is none. Of a heartbeat, the piggyback of a process.
+    /// The body, authenticated; empty when there is none. Of a heartbeat, the piggyback of a process; of
+    /// notices, the changes behind the first.
     pub body: &'a [u8],
     /// The items of a heartbeat behind that piggyback ([`items::read`]).
     pub items: &'a [u8],
+}
+
+impl Packet<'_> {
+    /// All its notices, in their order.
+    pub fn notices(&self) -> impl Iterator<Item = Notice> {
+        let further = if self.notice.is_some() { self.body } else { &[] };
+        let sender = self.header.sender;
+        let further = Change::read_all(further).filter_map(move |change| Notice::of(&change?, sender));
+        self.notice.into_iter().chain(further)
+    }
 }
 
 impl Notice {
@@ -325,9 +337,9 @@ pub fn decode<'a>(bytes: &'a [u8], cluster: u32, keys: &Keyring) -> Result<Packe
         // Another service's, which this version has not got.
         Kind::Message if h.channel != kind.channel() as u8 => return Err(Refusal::Kind),
         Kind::Notice | Kind::Leave => {
-            let n = one_change(body)?.and_then(|change| Notice::of(&change, h.sender)).ok_or(Refusal::Kind)?;
-            kind = if n.app == 0 { Kind::Leave } else { Kind::Notice };
-            (notice, body) = (Some(n), &[]);
+            let first = first_of(body, h.sender)?;
+            kind = if first.app == 0 { Kind::Leave } else { Kind::Notice };
+            (notice, body) = (Some(first), &body[Change::LEN..]);
         }
         _ => {}
     }
@@ -358,13 +370,21 @@ fn piggyback(body: &[u8]) -> Result<(&[u8], &[u8]), Refusal> {
     }
 }
 
-/// The change in a frame, of which there is one; none that this version could read.
-fn one_change(body: &[u8]) -> Result<Option<Change>, Refusal> {
-    match body.len().cmp(&Change::LEN) {
-        std::cmp::Ordering::Less => Err(Refusal::Short),
-        std::cmp::Ordering::Greater => Err(Refusal::Oversize),
-        std::cmp::Ordering::Equal => Ok(Change::read_all(body).next().flatten()),
+/// The first of the notices in a body, if all of them are such that this version can read them. A leave is alone.
+fn first_of(body: &[u8], sender: u32) -> Result<Notice, Refusal> {
+    if body.is_empty() || !body.len().is_multiple_of(Change::LEN) {
+        return Err(Refusal::Short);
     }
+    let is_alone = body.len() == Change::LEN;
+    let mut first = None;
+    for change in Change::read_all(body) {
+        let notice = change.and_then(|change| Notice::of(&change, sender)).ok_or(Refusal::Kind)?;
+        if notice.app == 0 && !is_alone {
+            return Err(Refusal::Kind);
+        }
+        first = first.or(Some(notice));
+    }
+    first.ok_or(Refusal::Short)
 }
 
 /// What cannot be written.
@@ -408,6 +428,26 @@ pub fn encode(
         None => frame::encode(out, &h, body, keys),
     };
     written.map_err(|e| EncodeError::TooLarge { size: e.size, limit: e.limit })
+}
+
+/// Writes notices that came together, at most [`Change::PER_FRAME`], and returns the packet's length. Allocates nothing.
+///
+/// # Errors
+/// [`EncodeError::TooLarge`] when there are more.
+pub fn encode_notices(
+    out: &mut [u8; PACKET_MAX],
+    header: &Header,
+    notices: &[Notice],
+    keys: &Keyring,
+) -> Result<usize, EncodeError> {
+    let size = notices.len() * Change::LEN;
+    let mut body = [0; Change::PER_FRAME * Change::LEN];
+    let limit = body.len();
+    let body = body.get_mut(..size).ok_or(EncodeError::TooLarge { size, limit })?;
+    for (place, notice) in body.chunks_exact_mut(Change::LEN).zip(notices) {
+        place.copy_from_slice(&notice.change(header.sender).bytes());
+    }
+    frame::encode(out, &header.frame(), body, keys).map_err(|e| EncodeError::TooLarge { size: e.size, limit: e.limit })
 }
 
 /// Writes a heartbeat with these items, of which none is a process's piggyback, and returns its length.
@@ -599,8 +639,14 @@ mod tests {
         assert!(of(frame::Kind::Change, &change.bytes()).is_ok());
         assert_eq!(of(frame::Kind::Change, &Change { origin: 4, ..change }.bytes()), Err(Refusal::Kind), "a table passed on");
         assert_eq!(of(frame::Kind::Change, &Change { version: 1 << 32, ..change }.bytes()), Err(Refusal::Kind));
-        assert_eq!(of(frame::Kind::Change, &[change.bytes(), change.bytes()].concat()), Err(Refusal::Oversize));
-        assert_eq!(of(frame::Kind::Change, &change.bytes()[..31]), Err(Refusal::Short));
+        let two = |second: Change| [change.bytes(), second.bytes()].concat();
+        let later = Change { row: 7, version: change.version + 1, ..change };
+        assert_eq!(of(frame::Kind::Change, &two(later)), Ok(later.bytes().to_vec()), "behind the first");
+        assert_eq!(of(frame::Kind::Change, &two(Change { origin: 4, ..later })), Err(Refusal::Kind));
+        assert_eq!(of(frame::Kind::Change, &two(Change { row: 0, ..later })), Err(Refusal::Kind), "a leave is alone");
+        for cut in [0, 1, 31, 33, 63] {
+            assert_eq!(of(frame::Kind::Change, &two(later)[..cut]), Err(Refusal::Short), "{cut} bytes");
+        }
         assert_eq!(of(frame::Kind::Message, b""), Err(Refusal::Kind));
         let heartbeat = |body: &[u8]| of(frame::Kind::Heartbeat, body);
         assert_eq!(heartbeat(&[1, 0, 2, 7, 8]), Ok(vec![7, 8]));
@@ -609,6 +655,20 @@ mod tests {
         for cut in [&[1][..], &[1, 0], &[1, 0, 2, 7], &[2, 255, 255]] {
             assert_eq!(heartbeat(cut), Err(Refusal::Short));
         }
+    }
+
+    #[test]
+    fn as_many_notices_as_fit_a_frame_are_written_and_read() {
+        let mut out = [0; PACKET_MAX];
+        let all: Vec<Notice> =
+            (0..=Change::PER_FRAME as u32).map(|i| Notice { notice: 9 + i, app: 1 + i, ..notice() }).collect();
+        for count in [1, 2, 35, Change::PER_FRAME] {
+            let n = encode_notices(&mut out, &header(Kind::Notice), &all[..count], &ring()).unwrap();
+            let packet = decode(&out[..n], 7, &ring()).unwrap();
+            assert_eq!(packet.notices().collect::<Vec<_>>(), all[..count]);
+        }
+        let e = encode_notices(&mut out, &header(Kind::Notice), &all, &ring()).unwrap_err();
+        assert_eq!(e, EncodeError::TooLarge { size: 45 * 32, limit: 44 * 32 });
     }
 
     #[test]

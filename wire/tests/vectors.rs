@@ -8,6 +8,7 @@ use fide_wire::frame::{self, BODY_AT, Channel, HEADER_LEN, items};
 use fide_wire::mac::{Key, Keyring};
 use fide_wire::packet::{
     self, BODY_MAX, Header, Kind, NUMBER_MAX, Notice, PACKET_MAX, Packet, Refusal, ReportEntry, decode, encode, encode_items,
+    encode_notices,
 };
 use fide_wire::verdict::{Cause, Contract, Grade};
 use fide_wire::{jitter, name_id};
@@ -150,8 +151,13 @@ fn vectors() -> Value {
         let n = Notice { cause, grade: if cause as u8 > 4 { Grade::Inferred } else { Grade::Certain }, code: -1, ..notice() };
         add(&format!("a notice: {cause}"), &made(&header(Kind::Notice), Some(&n), b"", &ring), &ring);
     }
+    let together = [notice(), Notice { notice: 43, app: 8, ..notice() }, confirming];
+    let mut out = [0; PACKET_MAX];
+    let n = encode_notices(&mut out, &header(Kind::Notice), &together, &ring).unwrap();
+    add("three notices that came together", &out[..n], &ring);
     let left = Notice { app: 0, cause: Cause::Left, code: 0, ..notice() };
-    add("a leave", &made(&header(Kind::Leave), Some(&left), b"", &ring), &ring);
+    let leaving = made(&header(Kind::Leave), Some(&left), b"", &ring);
+    add("a leave", &leaving, &ring);
     let mut body = Vec::new();
     Pull { origin: name_id("beta"), epoch: 5, from: 40, list: None }.write(&mut body);
     add("a pull", &made(&header(Kind::Pull), None, &body, &ring), &ring);
@@ -236,7 +242,8 @@ fn vectors() -> Value {
     add("a grade nobody knows, signed", &resigned(changed(&noticed, 65, 3)), &ring);
     add("a change of another host's table, signed", &resigned(changed(&noticed, 48, noticed[48] ^ 1)), &ring);
     add("a notice cut short, signed", &resigned(noticed[..79].to_vec()), &ring);
-    add("two notices in a packet, signed", &resigned([&noticed[..], &noticed[48..]].concat()), &ring);
+    add("a leave behind a notice, signed", &resigned([&noticed[..], &leaving[48..]].concat()), &ring);
+    add("a notice behind another, cut short, signed", &resigned([&noticed[..], &noticed[48..79]].concat()), &ring);
     add("a body where there was none", &[&heartbeat[..], b"appended"].concat(), &ring);
     add("no body where there was one", &piggyback[..48], &ring);
     add("a body cut short", &piggyback[..piggyback.len() - 1], &ring);
@@ -358,6 +365,10 @@ fn every_vector_replays() {
         if header.key_id == keys.sending().0 && !items.is_empty() && body.is_empty() && !unknown {
             let mut out = [0; PACKET_MAX];
             let n = encode_items(&mut out, &header, &items, &keys).unwrap();
+            assert_eq!(&out[..n], bytes, "{name}: written again");
+        } else if notice.is_some() && !unknown {
+            let mut out = [0; PACKET_MAX];
+            let n = encode_notices(&mut out, &header, &got.notices().collect::<Vec<_>>(), &keys).unwrap();
             assert_eq!(&out[..n], bytes, "{name}: written again");
         } else if header.key_id == keys.sending().0 && !unknown {
             assert_eq!(made(&header, notice.as_ref(), &body, &keys), bytes, "{name}: written again");

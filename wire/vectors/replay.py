@@ -73,16 +73,19 @@ def decode(packet, cluster, keys):
         if items:
             fields["items"] = items.hex()
     if kind == CHANGE:
-        if len(body) != 32:
-            return "short" if len(body) < 32 else "oversize"
+        if not body or len(body) % 32:
+            return "short"
         names = ("app", "notice", "cause", "grade", "flags", "code", "event_ns")
-        origin, *values = struct.unpack(">IIQBBHiQ", body)
-        notice = dict(zip(names, values))
-        if origin != sender or notice["notice"] >> 32 or notice["cause"] not in CAUSES or notice["grade"] not in (1, 2):
-            return "kind"
-        notice["event_ns"] = str(notice["event_ns"])
-        fields["notice"] = notice
-        body = b""
+        for at in range(0, len(body), 32):
+            origin, *values = struct.unpack_from(">IIQBBHiQ", body, at)
+            notice = dict(zip(names, values))
+            if origin != sender or notice["notice"] >> 32 or notice["cause"] not in CAUSES or notice["grade"] not in (1, 2):
+                return "kind"
+            if notice["app"] == 0 and len(body) > 32:
+                return "kind"
+            notice["event_ns"] = str(notice["event_ns"])
+            fields.setdefault("notice", notice)
+        body = body[32:]
     fields["body"] = body.hex()
     return fields
 

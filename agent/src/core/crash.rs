@@ -1,34 +1,101 @@
-//! Ends on this host: a crash that the exit watch saw, what its ring had no room for, and this agent's own leave.
+//! Ends on this host: crashes that the exit watch saw, what its ring had no room for, and this agent's own leave.
+//!
+//! ```text
+//! urgent ring ─► add_crash ─► send_crashes: one frame for all that wait ─► write_crash: table, history, rings
+//! ```
 
 use super::{Core, LEAVES};
 use crate::clock::now_ns;
+use fide_wire::frame::table::Change;
 use fide_wire::event::{Record, RecordKind};
 use fide_wire::packet::{Kind, Notice};
 use fide_wire::verdict::{Cause, Evidence, Grade, VerdictId};
+use std::collections::{HashMap, VecDeque};
 
 /// So long at most before heartbeats and all else have their turn.
 const URGENT_NS: u64 = 500_000;
 
+/// Ends of processes of this host that come together: their notices leave in one frame, all of them before
+/// any is written to the table and told.
+#[derive(Debug)]
+pub(super) struct Crashes {
+    /// Of the next frame.
+    notices: Vec<Notice>,
+    leaving: Vec<Crash>,
+    /// Have left, and are not written yet.
+    left: VecDeque<Crash>,
+    /// By process, the version of the last of all these.
+    latest: HashMap<u32, u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Crash {
+    record: Record,
+    /// The exit watch has served the kernel's rings itself.
+    delivered: bool,
+    /// The stamp of its frame.
+    sent_ns: u64,
+}
+
+impl Crash {
+    fn notice(&self, cause: Cause) -> Notice {
+        let Record { id, app, flags, code, event_ns, .. } = self.record;
+        let flags = if flags & Record::CONFIRMS != 0 { Notice::CONFIRMS } else { 0 };
+        Notice { notice: id as u32, app, cause, grade: Grade::Certain, flags, code, event_ns }
+    }
+}
+
+impl Default for Crashes {
+    fn default() -> Self {
+        Self {
+            notices: Vec::with_capacity(Change::AT_ONCE),
+            leaving: Vec::with_capacity(Change::AT_ONCE),
+            left: VecDeque::with_capacity(1024),
+            latest: HashMap::with_capacity(1024),
+        }
+    }
+}
+
 impl Core {
+    /// Sends what ended here, and takes what others say of theirs; then writes and tells it, for a time.
     pub(super) fn drain_urgent(&mut self) {
-        let began = now_ns();
-        while let Some(record) = self.receiver.next_urgent() {
-            let now = now_ns();
-            if record.kind() == Some(RecordKind::Exit) {
-                self.local_end(&record, self.receiver.kernel_watches_exits(), now);
-            } else {
-                self.remote_notice(&record, now);
-            }
-            if now.saturating_sub(began) >= URGENT_NS {
-                return;
-            }
+        let until_ns = now_ns() + URGENT_NS;
+        self.send_urgent(until_ns);
+        while !self.crashes.left.is_empty() && now_ns() < until_ns {
+            self.write_crash();
         }
     }
 
-    /// A process of this host is doomed or dead. First of all the notice leaves; the rest can wait.
-    ///
-    /// `delivered`: the exit watch has served the kernel's rings itself.
-    pub(super) fn local_end(&mut self, record: &Record, delivered: bool, now: u64) {
+    /// Whether some of that waits for the next turn.
+    pub(super) fn has_urgent(&self) -> bool {
+        self.receiver.urgent_waiting() > 0 || !self.crashes.left.is_empty()
+    }
+
+    /// All that the exit watch has said of a process up to now is written and told.
+    pub(super) fn drain_urgent_of(&mut self, app: u32) {
+        self.send_urgent(u64::MAX);
+        while self.crashes.latest.contains_key(&app) {
+            self.write_crash();
+        }
+    }
+
+    fn send_urgent(&mut self, until_ns: u64) {
+        while let Some(record) = self.receiver.next_urgent() {
+            if record.kind() == Some(RecordKind::Exit) {
+                self.add_crash(&record, self.receiver.kernel_watches_exits());
+            } else {
+                self.send_crashes();
+                self.remote_notice(&record, now_ns());
+            }
+            if now_ns() >= until_ns {
+                break;
+            }
+        }
+        self.send_crashes();
+    }
+
+    /// A process of this host is doomed or dead: its notice leaves with the next frame, which is now unless more come.
+    fn add_crash(&mut self, record: &Record, delivered: bool) {
         let Some(cause) = record.cause() else { return };
         if let Some(fence) = self.fence.as_mut() {
             let watchlist = &self.watchlist;
@@ -36,28 +103,62 @@ impl Core {
         }
         // The exit watch may have seen it just before this agent began a new incarnation, or before another change of the process was written.
         let mut record = Record { incarnation: self.start.incarnation, ..*record };
-        if self.own_table().get(record.app).is_some_and(|row| row.version > u64::from(record.id as u32)) {
-            self.node.skip(u64::from(record.id as u32));
+        let version = record.id as u32;
+        let written = self.own_table().get(record.app).map_or(0, |row| row.version);
+        let latest = self.crashes.latest.get(&record.app).copied().unwrap_or(0);
+        if written.max(latest.into()) > u64::from(version) {
+            self.node.skip(u64::from(version));
             record.id = VerdictId::new(self.start.node, self.receiver.next_notice()).0;
         }
-        let record = &record;
-        let notice = Notice {
-            notice: record.id as u32,
-            app: record.app,
-            cause,
-            grade: Grade::Certain,
-            flags: if record.flags & Record::CONFIRMS != 0 { Notice::CONFIRMS } else { 0 },
-            code: record.code,
-            event_ns: record.event_ns,
-        };
-        let sent_ns = self.send_notice(Kind::Notice, &notice);
+        let crash = Crash { record, delivered, sent_ns: 0 };
+        self.crashes.notices.push(crash.notice(cause));
+        self.crashes.leaving.push(crash);
+        self.crashes.latest.insert(record.app, record.id as u32);
+        if self.crashes.notices.len() == Change::AT_ONCE {
+            self.send_crashes();
+        }
+    }
+
+    /// One frame for all that came together.
+    fn send_crashes(&mut self) {
+        if self.crashes.notices.is_empty() {
+            return;
+        }
+        let mut notices = std::mem::take(&mut self.crashes.notices);
+        let sent_ns = self.send_notices(&notices);
+        notices.clear();
+        self.crashes.notices = notices;
+        let leaving = self.crashes.leaving.drain(..);
+        self.crashes.left.extend(leaving.map(|crash| Crash { sent_ns, ..crash }));
+    }
+
+    /// Writes the first of those that have left to the table, and tells it.
+    fn write_crash(&mut self) {
+        let Some(crash) = self.crashes.left.pop_front() else { return };
+        if self.crashes.latest.get(&crash.record.app) == Some(&(crash.record.id as u32)) {
+            self.crashes.latest.remove(&crash.record.app);
+        }
+        self.tell_crash(&crash, now_ns());
+    }
+
+    /// An end of which the exit watch has not told: it leaves, is written and told.
+    fn found_crash(&mut self, record: &Record) {
+        self.add_crash(record, false);
+        self.send_crashes();
+        self.drain_urgent_of(record.app);
+    }
+
+    fn tell_crash(&mut self, crash: &Crash, now: u64) {
+        let Crash { record, delivered, sent_ns } = crash;
+        let Some(cause) = record.cause() else { return };
+        let notice = crash.notice(cause);
         self.write_change(&notice, now);
         if self.watchlist.get(record.app).is_none_or(|w| w.ended.is_some_and(|(c, _)| c != Cause::Doomed)) {
             return; // it left while the exit watch was at work: the number had to be used, the story is over
         }
         self.watchlist.end(record.app, cause, record.code, now);
         self.progress.forget(record.app);
-        let evidence = Evidence { event_ns: record.event_ns, sent_ns, received_ns: record.received_ns, ..Evidence::default() };
+        let evidence = Evidence { event_ns: record.event_ns, sent_ns: *sent_ns, received_ns: record.received_ns, ..Evidence::default() };
         let name = self.watchlist.get(record.app).map(|w| w.name.clone());
         self.tell(
             cause,
@@ -73,8 +174,8 @@ impl Core {
             now,
         );
         let published = Record { kind: RecordKind::Process as u16, ..*record };
-        self.publish(record.node, record.app, &published, &[], delivered);
-        self.publish_late(&published, delivered);
+        self.publish(record.node, record.app, &published, &[], *delivered);
+        self.publish_late(&published, *delivered);
         self.ended(record.node, record.app, cause);
     }
 
@@ -113,7 +214,7 @@ impl Core {
                 pid: end.pid,
                 ..Record::default()
             };
-            self.local_end(&record, false, now);
+            self.found_crash(&record);
             if end.watch.state == 2 {
                 self.receiver.unwatch(end.pid);
             }
@@ -171,6 +272,6 @@ impl Core {
             received_ns: now,
             ..Record::default()
         };
-        self.local_end(&record, false, now);
+        self.found_crash(&record);
     }
 }

@@ -86,7 +86,7 @@ impl Core {
     fn found(&mut self, finding: &Finding, now: u64) {
         let Finding { app, cause, source, limit_ns, .. } = *finding;
         // If the exit watch was faster, its end is all there is to say.
-        self.drain_urgent();
+        self.drain_urgent_of(app);
         if self.watchlist.get(app).is_none_or(|w| w.ended.is_some()) {
             self.progress.forget(app);
             return;

@@ -3,7 +3,6 @@
 use super::{Core, Happened};
 use crate::clock::now_ns;
 use crate::shares::{EventSource, UNKNOWN_USER};
-use crate::words;
 use fide_wire::control::HistoryEvent;
 use fide_wire::event::{Record, RecordKind};
 use fide_wire::verdict::{Cause, Evidence, Grade, VerdictId};
@@ -61,7 +60,6 @@ impl Core {
         source: EventSource,
         at_ns: u64,
     ) {
-        let text = words::sentence(cause, node, app.as_deref(), code, confirms);
         let event = HistoryEvent {
             seq: 0,
             wall_ns: 0,
@@ -76,7 +74,8 @@ impl Core {
             app,
             code,
             confirms,
-            text,
+            // Words are the control thread's to find.
+            text: String::new(),
             maintenance: None,
             evidence: evidence.map(Box::new),
         };

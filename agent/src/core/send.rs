@@ -122,6 +122,14 @@ impl Core {
         self.send_event(kind, Some(notice), &[])
     }
 
+    /// Notices that came together, at most as many as one frame has room for. Returns the frame's stamp.
+    pub(super) fn send_notices(&mut self, notices: &[Notice]) -> u64 {
+        self.sent.event_number += 1;
+        self.transmit_as(Kind::Notice, self.sent.event_number, |out, header, keys| {
+            fide_wire::packet::encode_notices(out, header, notices, keys)
+        })
+    }
+
     pub(super) fn beat(&mut self, now: u64) {
         // Who leaves is silent, unless others rely on it not to be.
         if self.pacer.tick(now).is_none() || (self.stopping.is_some() && !self.promises()) {

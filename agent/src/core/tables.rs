@@ -1,7 +1,7 @@
 //! This host's table: what the loop writes into it, what leaves for others, and what applications ask of all tables.
 //!
 //! ```text
-//! watch, join, leave ─► Owner ─► rows, pushed            a crash ─► Core::local_end: pushed before it is written
+//! watch, join, leave ─► Owner ─► rows, pushed            a crash ─► Core::send_crashes: pushed before it is written
 //! ```
 
 use super::{Core, Happened, MONITORS_PAUSE_NS, Start};
@@ -224,7 +224,7 @@ impl Core {
         // It may have ended just before it was watched.
         if !lives() {
             self.receiver.unwatch(pid);
-            self.drain_urgent();
+            self.drain_urgent_of(row);
             if self.watchlist.get(row).is_some_and(|w| w.ended.is_none()) {
                 self.ended_unseen(row, process, now);
             }

@@ -32,7 +32,7 @@ impl Core {
     /// Whether something was left over for the next loop iteration.
     fn has_more(&self) -> bool {
         let waiting = self.subscribers.has_work() || !self.ends.commands.is_empty();
-        waiting || self.receiver.urgent_waiting() > 0 || !self.asking.steered.is_empty() || self.receiver.has_packet()
+        waiting || self.has_urgent() || !self.asking.steered.is_empty() || self.receiver.has_packet()
     }
 
     pub(super) fn wait(&mut self) {

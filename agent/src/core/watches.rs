@@ -140,7 +140,7 @@ impl Core {
         let (pid, name) = (w.pid, w.name.clone());
         self.receiver.unwatch(pid);
         // The exit watch may have been faster: then its record is in the urgent ring, and the process did not leave but die.
-        self.drain_urgent();
+        self.drain_urgent_of(app);
         if self.watchlist.get(app).is_none_or(|w| w.ended.is_some()) {
             return false;
         }

@@ -97,6 +97,8 @@ impl Change {
     pub const LEN: usize = 32;
     /// The most changes of one frame.
     pub const PER_FRAME: usize = super::BODY_MAX / Self::LEN;
+    /// The most that leave in one frame: all paths carry it.
+    pub const AT_ONCE: usize = (super::FRAME_SAFE - super::BODY_AT) / Self::LEN;
 
     /// The bytes of this change. Allocates nothing: this is the path of a crash.
     #[must_use]

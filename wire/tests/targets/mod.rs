@@ -6,7 +6,7 @@ use fide_wire::event::Record;
 use fide_wire::frame::introduction::Introduction;
 use fide_wire::frame::{BODY_AT, Channel, HEADER_LEN};
 use fide_wire::mac::{Key, Keyring};
-use fide_wire::packet::{BODY_MAX, PACKET_MAX, Refusal, ReportEntry, VERSION, decode, encode, encode_items};
+use fide_wire::packet::{BODY_MAX, PACKET_MAX, Refusal, ReportEntry, VERSION, decode, encode, encode_items, encode_notices};
 use fide_wire::verdict::VerdictId;
 use zerocopy::IntoBytes;
 
@@ -49,8 +49,11 @@ fn same_again(bytes: &[u8], keys: &Keyring) -> Result<Vec<u8>, Refusal> {
     assert!(bytes.len() <= PACKET_MAX);
     if packet.body.len() <= BODY_MAX {
         let mut out = [0; PACKET_MAX];
-        let n =
-            encode(&mut out, &packet.header, packet.notice.as_ref(), packet.body, keys).expect("it was small enough to be read");
+        let n = match packet.notice {
+            Some(_) => encode_notices(&mut out, &packet.header, &packet.notices().collect::<Vec<_>>(), keys),
+            None => encode(&mut out, &packet.header, None, packet.body, keys),
+        };
+        let n = n.expect("it was small enough to be read");
         let mut again = decode(&out[..n], CLUSTER, keys).expect("it was just written");
         again.header.key_id = packet.header.key_id; // the one to send with
         again.items = packet.items; // written by encode_items

@@ -360,8 +360,11 @@ struct fide_scratch {
 	struct fide_record record;
 	__u8 message[FIDE_PACKET_MAX];
 	__u32 len;
+	__u32 reserved;
+	struct fide_record one; /* of a change; of several in a frame, of each in turn */
 };
 _Static_assert(__builtin_offsetof(struct fide_scratch, record) % 8 == 0, "the record is aligned");
+_Static_assert(__builtin_offsetof(struct fide_scratch, one) % 8 == 0, "the other record is aligned");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

@@ -3,7 +3,7 @@
  *
  *   not ours -> XDP_PASS          refused -> counted, XDP_DROP
  *   heartbeat -> peers[slot]      its piggyback -> rings of the subscribers; what groups piggyback -> `inbox`
- *   notice -> rings of the subscribers, then `urgent`
+ *   notices -> rings of the subscribers, then `urgent`, one after the other
  *   all else -> `inbox`
  *
  * Piggybacks and notices go the same way at the same time, so that a subscriber hears a process's last words before its crash
@@ -499,7 +499,7 @@ __noinline int fide_was_handed(__u32 row, __u64 life, __u64 number, __u32 note)
 	return found;
 }
 
-/* Delivers the record in the scratch room, `len` bytes with its body. A function of its own, which the verifier walks once. */
+/* Delivers the piggyback in the scratch room, `len` bytes with its record. A function of its own, which the verifier walks once. */
 __noinline int fide_deliver(struct fide_scratch *s, __u32 len)
 {
 	__u64 size = len;
@@ -604,6 +604,118 @@ static __always_inline int piggyback(struct fide_scratch *s, struct fide_record 
 	return XDP_DROP;
 }
 
+/* Whether this version can read a change of the sender's own table. */
+static __always_inline bool is_notice(struct fide_change *n, __be32 sender)
+{
+	__u8 cause = n->cause, grade = n->grade;
+
+	return cause <= 31 && CAUSES >> cause & 1 && (grade == FIDE_GRADE_CERTAIN || grade == FIDE_GRADE_INFERRED) &&
+	       load32(&n->origin) == sender && !(bpf_be64_to_cpu(load64(&n->version)) >> 32);
+}
+
+/* The record of a change, but for what its frame says of all of them. */
+static __always_inline void note_change(struct fide_record *record, struct fide_change *n)
+{
+	record->app = bpf_ntohl(load32(&n->row));
+	record->kind = record->app ? FIDE_RECORD_PROCESS : FIDE_RECORD_HOST;
+	record->cause = n->cause;
+	record->grade = n->grade;
+	record->code = bpf_ntohl(load32(&n->code));
+	record->flags = bpf_ntohs(load16(&n->flags)) & FIDE_NOTICE_CONFIRMS ? FIDE_RECORD_CONFIRMS : 0;
+	record->event_ns = bpf_be64_to_cpu(load64(&n->event_ns));
+	record->id = (__u64)record->node << 32 | (__u32)bpf_be64_to_cpu(load64(&n->version));
+}
+
+/* Nothing that a process piggybacked is handed on behind its end. One that is hung, or moves again, goes on talking. */
+static __always_inline void note_end(struct fide_record *record)
+{
+	__u64 who = (__u64)record->node << 32 | record->app;
+	__u32 incarnation = record->incarnation;
+
+	if (record->app && record->cause != FIDE_CAUSE_HUNG && record->cause != FIDE_CAUSE_PROGRESSING)
+		bpf_map_update_elem(&ended, &who, &incarnation, BPF_ANY);
+}
+
+/* The change that begins `at` bytes into the body of the frame in the scratch room. */
+static __always_inline struct fide_change *change_at(struct fide_scratch *s, __u32 at)
+{
+	__u64 from = at;
+
+	OPAQUE(from);
+	if (from > (FIDE_CHANGES_MAX - 1) * FIDE_CHANGE_LEN)
+		return 0;
+	return (struct fide_change *)((__u8 *)s + PACKET_AT + FIDE_BODY_AT + from);
+}
+
+/* Whether all changes of the frame in the scratch room are of processes, and this version can read them: what is to be done with the frame if not, else 0. A
+ * function of its own, which the verifier walks once. */
+__noinline int fide_check_changes(struct fide_scratch *s)
+{
+	__be32 sender;
+	__u32 len;
+
+	if (!s)
+		return refuse(FIDE_REFUSED_SHORT);
+	len = *(volatile __u32 *)&s->len - FIDE_BODY_AT;
+	if (!len || len > FIDE_CHANGES_MAX * FIDE_CHANGE_LEN || len % FIDE_CHANGE_LEN)
+		return refuse(FIDE_REFUSED_SHORT);
+	sender = load32((__u8 *)s + PACKET_AT + __builtin_offsetof(struct fide_header, sender));
+	for (__u32 at = 0; at < FIDE_CHANGES_MAX * FIDE_CHANGE_LEN; at += FIDE_CHANGE_LEN) {
+		struct fide_change *n;
+
+		if (at >= len)
+			break;
+		n = change_at(s, at);
+		if (!n || !is_notice(n, sender) || !load32(&n->row))
+			return refuse(FIDE_REFUSED_KIND);
+	}
+	return 0;
+}
+
+/* Tells the subscribers of the change whose record is `one`, once: says whether this is its first copy. A function of its own, which the verifier walks once. */
+__noinline int fide_tell_change(struct fide_scratch *s, __u32 slot)
+{
+	if (!s || !first_copy(slot, s->one.node, s->one.incarnation, (__u32)s->one.id))
+		return 0;
+	note_end(&s->one);
+	deliver(&s->one, sizeof(s->one));
+	return 1;
+}
+
+/* Takes one of the changes of the frame in the scratch room, whose record is begun in `one`: says 1 if the agent does not get it. A function of its own, which
+ * the verifier walks once. The other path's copy is none of the agent's business: what it has missed it pulls. */
+__noinline int fide_take_change(struct fide_scratch *s, __u32 slot, __u32 at)
+{
+	struct fide_change *n;
+
+	if (!s)
+		return 0;
+	n = change_at(s, at);
+	if (!n)
+		return 0;
+	note_change(&s->one, n);
+	if (!fide_tell_change(s, slot))
+		return 0;
+	return bpf_ringbuf_output(&urgent, &s->one, sizeof(s->one), 0) ? 1 : 0;
+}
+
+/* Takes the changes of the frame in the scratch room. */
+static __always_inline int take_changes(struct fide_scratch *s, struct fide_setup *my, struct fide_record *head, __u32 slot)
+{
+	__u32 len = *(volatile __u32 *)&s->len - FIDE_BODY_AT, lost = 0;
+
+	s->one = *head;
+	for (__u32 at = 0; at < FIDE_CHANGES_MAX * FIDE_CHANGE_LEN; at += FIDE_CHANGE_LEN) {
+		if (at >= len)
+			break;
+		lost += fide_take_change(s, slot, at);
+	}
+	if (!lost)
+		return XDP_DROP;
+	__sync_fetch_and_add(&my->urgent_lost, lost);
+	return refuse(FIDE_REFUSED_RING_FULL);
+}
+
 /* Kinds that mean something here (fide_wire::packet::Kind). */
 #define KINDS                                                                                                          \
 	(1U << FIDE_KIND_HEARTBEAT | 1U << FIDE_KIND_CHANGE | 1U << FIDE_KIND_HELLO | 1U << FIDE_KIND_INTRODUCTION |   \
@@ -689,11 +801,13 @@ static __always_inline int receive(struct xdp_md *ctx)
 	if (kind == FIDE_KIND_MESSAGE && (word >> 48 & 0xff) != FIDE_CHANNEL_GROUPS)
 		return refuse(FIDE_REFUSED_KIND);
 	sender = bpf_ntohl(load32(&f->sender));
-	if (kind == FIDE_KIND_CHANGE && !n)
-		return refuse(len < FIDE_BODY_AT + FIDE_CHANGE_LEN ? FIDE_REFUSED_SHORT : FIDE_REFUSED_OVERSIZE);
-	if (n && (n->cause > 31 || !(CAUSES >> n->cause & 1) || (n->grade != FIDE_GRADE_CERTAIN && n->grade != FIDE_GRADE_INFERRED) ||
-		  load32(&n->origin) != load32(&f->sender) || bpf_be64_to_cpu(load64(&n->version)) >> 32))
+	if (n && !is_notice(n, load32(&f->sender)))
 		return refuse(FIDE_REFUSED_KIND);
+	if (kind == FIDE_KIND_CHANGE && !n) {
+		result = is_kept ? fide_check_changes(s) : refuse(FIDE_REFUSED_SHORT);
+		if (result)
+			return result;
+	}
 	if (!n && !is_kept && (kind != FIDE_KIND_HEARTBEAT || len != FIDE_BODY_AT)) {
 		if (!fide_keep(ctx, (__u32)((void *)f - data), len))
 			return refuse(FIDE_REFUSED_OVERSIZE);
@@ -791,30 +905,17 @@ static __always_inline int receive(struct xdp_md *ctx)
 			goto whole_packet; /* somebody's ring is a socket, which only the agent can write: it serves all of them, in order */
 		return piggyback(s, &record, slot);
 	}
+	if (kind == FIDE_KIND_CHANGE && !n)
+		return take_changes(s, my, &record, slot);
 	if (!n) {
 		is_once = kind == FIDE_KIND_MESSAGE;
 		goto whole_packet;
 	}
 
-	record.app = bpf_ntohl(load32(&n->row));
-	record.kind = record.app ? FIDE_RECORD_PROCESS : FIDE_RECORD_HOST;
-	record.cause = n->cause;
-	record.grade = n->grade;
-	record.code = bpf_ntohl(load32(&n->code));
-	record.flags = bpf_ntohs(load16(&n->flags)) & FIDE_NOTICE_CONFIRMS ? FIDE_RECORD_CONFIRMS : 0;
-	record.event_ns = bpf_be64_to_cpu(load64(&n->event_ns));
-	record.id = (__u64)sender << 32 | (__u32)bpf_be64_to_cpu(load64(&n->version));
-	if (first_copy(slot, sender, incarnation, (__u32)record.id)) {
-		__u64 who = (__u64)sender << 32 | record.app;
-
-		/* A process that is hung, or moves again, goes on talking. */
-		if (record.app && record.cause != FIDE_CAUSE_HUNG && record.cause != FIDE_CAUSE_PROGRESSING)
-			bpf_map_update_elem(&ended, &who, &incarnation, BPF_ANY);
-		s->record = record;
-		fide_deliver(s, sizeof(record));
-	} else {
+	note_change(&record, n);
+	s->one = record;
+	if (!fide_tell_change(s, slot))
 		record.flags |= FIDE_RECORD_DUPLICATE;
-	}
 	/* When this fails the agent sees by the version of the next heartbeat that it lacks something, and pulls it. */
 	if (bpf_ringbuf_output(&urgent, &record, sizeof(record), 0)) {
 		__sync_fetch_and_add(&my->urgent_lost, 1);

@@ -106,6 +106,14 @@ impl Bench {
         self.sign(&header, Some(&a_notice(number, app)), b"")
     }
 
+    /// Notices that came together.
+    pub fn notices(&mut self, path: u8, notices: &[Notice]) -> Vec<u8> {
+        let header = self.header(Kind::Notice, path);
+        let mut out = [0; PACKET_MAX];
+        let n = packet::encode_notices(&mut out, &header, notices, &self.keys).unwrap();
+        out[..n].to_vec()
+    }
+
     pub fn sign(&self, header: &Header, notice: Option<&Notice>, body: &[u8]) -> Vec<u8> {
         packet_of(header, notice, body, &self.keys)
     }
