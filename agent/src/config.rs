@@ -13,6 +13,7 @@ use crate::answerers::ANSWERERS;
 use crate::files::{self, Purpose};
 use crate::group_plan::GroupPlan;
 use fide_proto::consensus::policy::Policy;
+use fide_proto::detector::RESTART_MAX_MS;
 use fide_proto::fence::Paths as FencePaths;
 use fide_wire::control::{DEFAULT_SOCKET, Selector};
 use fide_wire::mac::{Key, Keyring};
@@ -95,6 +96,8 @@ pub struct Config {
     pub history: HistoryConfig,
     /// Where ends of processes are kept while no agent runs, on a BPF file system; `None`: nowhere.
     pub ends: Option<PathBuf>,
+    /// An agent that ends says that it will be back in this time, ms; 0: that it leaves.
+    pub restart_within_ms: u32,
     /// Where incarnations are kept.
     pub state: PathBuf,
     /// Programs to run when something happens.
@@ -716,6 +719,7 @@ struct File {
     cluster_id: Option<Spanned<u32>>,
     node: Option<NodeName>,
     heartbeat: Option<Spanned<Ns>>,
+    restart_within: Option<Spanned<Ns>>,
     port: Option<Spanned<u16>>,
     ipv6: Option<bool>,
     rt_priority: Option<Spanned<u8>>,
@@ -1081,6 +1085,7 @@ impl Config {
             metrics: file.metrics.listen.map_or_else(|| Some(SocketAddr::from(([127, 0, 0, 1], 9433))), |l| l.0),
             history: history(text, file.history)?,
             ends: ends(text, file.ends)?,
+            restart_within_ms: restart_within_ms(text, file.restart_within)?,
             state: file.state.unwrap_or_else(|| "/var/lib/fide/state.json".into()),
             hooks: hooks(text, file.hook, fences)?,
             warnings,
@@ -1611,6 +1616,17 @@ fn history(text: &str, file: FileHistory) -> Result<HistoryConfig, ConfigError> 
     Ok(HistoryConfig { path: (path != Path::new("off")).then_some(path), max_bytes })
 }
 
+fn restart_within_ms(text: &str, within: Option<Spanned<Ns>>) -> Result<u32, ConfigError> {
+    let Some(within) = within else { return Ok(0) };
+    match within.get_ref().0 / 1_000_000 {
+        ms if ms <= RESTART_MAX_MS => Ok(ms as u32),
+        _ => {
+            let what = "restart_within must be at most \"60s\": nobody is told of a crash of this host meanwhile";
+            Err(ConfigError::at(text, within.span().start, what))
+        }
+    }
+}
+
 fn ends(text: &str, file: FileEnds) -> Result<Option<PathBuf>, ConfigError> {
     let Some(pins) = file.pins else { return Ok(Some("/sys/fs/bpf/fide-ends".into())) };
     match pins.get_ref() {
@@ -1781,6 +1797,7 @@ pub fn diff(old: &Config, new: &Config) -> Changes {
         (old.history.path != new.history.path, "history.path"),
         (old.state != new.state, "state"),
         (old.ends != new.ends, "ends"),
+        (old.restart_within_ms != new.restart_within_ms, "restart_within"),
     ];
     let same =
         |a: &Watch, b: &Watch| (&a.name, &a.selector, &a.user, a.containers) == (&b.name, &b.selector, &b.user, b.containers);

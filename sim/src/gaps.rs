@@ -551,8 +551,10 @@ impl World {
             Fault::AgentRestarted | Fault::AgentUpgraded if runs => {
                 if fault == Fault::AgentRestarted {
                     let version = self.next_version(host);
+                    // For good, to be back after all of this, or before.
+                    let back_ms = [0, ns / 1_000_000 * 2 + 20, ns / 2_000_000][self.rng.below(3) as usize] as u32;
                     if let Some(node) = &mut self.hosts[host].node {
-                        node.leave(version, now);
+                        node.leave(version, back_ms, now);
                     }
                     self.after_node(host);
                 }
@@ -1110,7 +1112,7 @@ impl World {
                     }
                 }
             }
-            NodeEvent::Act(Action::TimeoutChanged { .. })
+            NodeEvent::Act(Action::TimeoutChanged { .. } | Action::Restarts { .. })
             | NodeEvent::Updated { .. }
             | NodeEvent::Interest { .. }
             | NodeEvent::Maintenance { .. }

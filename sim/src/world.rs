@@ -1113,7 +1113,7 @@ impl World {
                     }
                 }
             }
-            Action::TimeoutChanged { .. } => {}
+            Action::TimeoutChanged { .. } | Action::Restarts { .. } => {}
         }
     }
 

@@ -660,8 +660,7 @@ mod tests {
     #[test]
     fn as_many_notices_as_fit_a_frame_are_written_and_read() {
         let mut out = [0; PACKET_MAX];
-        let all: Vec<Notice> =
-            (0..=Change::PER_FRAME as u32).map(|i| Notice { notice: 9 + i, app: 1 + i, ..notice() }).collect();
+        let all: Vec<Notice> = (0..=Change::PER_FRAME as u32).map(|i| Notice { notice: 9 + i, app: 1 + i, ..notice() }).collect();
         for count in [1, 2, 35, Change::PER_FRAME] {
             let n = encode_notices(&mut out, &header(Kind::Notice), &all[..count], &ring()).unwrap();
             let packet = decode(&out[..n], 7, &ring()).unwrap();

@@ -454,7 +454,7 @@ impl Core {
         // The newest of that name.
         let app = wanted.and_then(|name| peer.apps.iter().rev().find(|(_, a)| a.name == name));
         let hung = |app: u32| matches!(self.app_judged(peer.node, app), Some(AppState::Hung { .. }));
-        let observed = state.is_some_and(State::is_live);
+        let observed = state.is_some_and(State::is_observed);
         let found = app.map(|(id, a)| Found { ended: a.ended, hung: hung(*id), observed });
         let (app_state, certain) = app_word(wanted, found, since_ns);
         let fence = self.promise_of(peer.node);

@@ -6,8 +6,8 @@
 
 use super::{Core, LEAVES};
 use crate::clock::now_ns;
-use fide_wire::frame::table::Change;
 use fide_wire::event::{Record, RecordKind};
+use fide_wire::frame::table::Change;
 use fide_wire::packet::{Kind, Notice};
 use fide_wire::verdict::{Cause, Evidence, Grade, VerdictId};
 use std::collections::{HashMap, VecDeque};
@@ -158,7 +158,8 @@ impl Core {
         }
         self.watchlist.end(record.app, cause, record.code, now);
         self.progress.forget(record.app);
-        let evidence = Evidence { event_ns: record.event_ns, sent_ns: *sent_ns, received_ns: record.received_ns, ..Evidence::default() };
+        let evidence =
+            Evidence { event_ns: record.event_ns, sent_ns: *sent_ns, received_ns: record.received_ns, ..Evidence::default() };
         let name = self.watchlist.get(record.app).map(|w| w.name.clone());
         self.tell(
             cause,
@@ -221,15 +222,15 @@ impl Core {
         }
     }
 
-    /// Says goodbye, a few times, then ends the loop.
+    /// Says goodbye, or that this agent will be back, a few times, then ends the loop.
     pub fn leave(&mut self) {
         if self.stopping.is_some() {
             return;
         }
         let now = now_ns();
         let number = self.receiver.next_notice();
-        let notice =
-            Notice { notice: number, app: 0, cause: Cause::Left, grade: Grade::Certain, flags: 0, code: 0, event_ns: now };
+        let code = i32::try_from(self.start.restart_within_ms).unwrap_or(i32::MAX);
+        let notice = Notice { notice: number, app: 0, cause: Cause::Left, grade: Grade::Certain, flags: 0, code, event_ns: now };
         // Others hear that it left, and go on without its members.
         self.groups.stop(now);
         self.stopping = Some((now, notice, 0));

@@ -152,7 +152,7 @@ impl Core {
         let Some(fence) = self.fence.as_mut() else { return };
         let detector = self.node.detector();
         let observes = |p: &detector::PeerView<'_>| match (fence.mode(), p.state) {
-            (_, detector::State::Left) => false,
+            (_, detector::State::Left | detector::State::Restarting) => false,
             (FenceMode::Acknowledged(Confirmers::All), detector::State::Silent) => detector.promise(p.node).is_none(),
             (FenceMode::Acknowledged(Confirmers::All), detector::State::AgentLost) => false,
             _ => true,

@@ -190,7 +190,7 @@ impl Core {
             Some(State::Alive) => Standing::Alive(life),
             Some(State::Late) => Standing::Late(life),
             Some(State::AgentLost | State::Silent) => Standing::Silent(life),
-            Some(State::Left) => Standing::Left(life),
+            Some(State::Left | State::Restarting) => Standing::Left(life),
         }
     }
 

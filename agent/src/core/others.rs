@@ -114,6 +114,11 @@ impl Core {
             Action::Verdict(v) => self.verdict(&v, notice, now),
             Action::Probe { node, paths, knock, wide } => self.probe(node, paths, (knock, wide), now),
             Action::Condemn { node, incarnation } => self.condemn(node, incarnation),
+            // Its members of groups end with it, and it confirms nothing.
+            Action::Restarts { node, incarnation } => {
+                self.groups.handle_verdict(now, node, incarnation, Cause::Left, Grade::Certain);
+                self.fence_members();
+            }
             Action::TimeoutChanged { node, timeout_ns } => {
                 let record = Record {
                     kind: RecordKind::TimeoutChanged as u16,

@@ -13,6 +13,7 @@ use crate::shares::EventSource;
 use crate::subscribers::Target;
 use crate::watchlist::{INTERESTS_FROM, Origin, Watched};
 use fide_lane::Lane;
+use fide_proto::detector;
 use fide_proto::node::Node;
 use fide_proto::node::directory::Numbers;
 use fide_proto::node::table::Owner;
@@ -383,7 +384,8 @@ impl Core {
             let was_heard = self.start.known.contains_key(host);
             return (if was_heard { TargetState::Unobserved } else { TargetState::NoHost }, None);
         }
-        let is_heard = peer.is_none_or(|p| !p.condemned && !p.left);
+        let restarts = self.state_of(node) == Some(detector::State::Restarting);
+        let is_heard = !restarts && peer.is_none_or(|p| !p.condemned && !p.left);
         let Some(name) = name else {
             return (if is_heard { TargetState::Alive } else { TargetState::Unobserved }, None);
         };

@@ -1,7 +1,7 @@
 //! Hosts, agents and networks fall silent.
 
 use crate::common::{Setup, World, until};
-use fide_lab::{Cut, NETS, SwitchFault};
+use fide_lab::{Cut, NETS, SwitchFault, host_name};
 use fide_wire::verdict::{Cause, Grade};
 
 /// The other hosts' numbers.
@@ -262,6 +262,66 @@ fn a_stopped_observer_accuses_nobody() {
     w.all_alive();
     assert!(w.faults(3).iter().all(|(cause, node, _)| node == "h3" && *cause == Cause::Returned), "{:?}", w.faults(3));
     w.no_faults_but(|_, (cause, node, _)| node == "h3" && [Cause::AgentLost, Cause::Returned].contains(cause));
+}
+
+/// Three hosts whose agents say, when they end, that they will be back in this time.
+fn restarting(within: &str) -> Option<World> {
+    let mut w = Setup::hosts(3).empty().up()?;
+    for host in 1..=3 {
+        let head = w.head(host, &host_name(host), "2ms");
+        w.write_config(host, &format!("restart_within = \"{within}\"\n{head}"));
+        w.start(host);
+    }
+    w.all_alive();
+    Some(w)
+}
+
+#[test]
+fn an_agent_that_is_started_again_in_time_was_never_gone() {
+    let Some(mut w) = restarting("20s") else { return };
+    let mut lives = w.sleeper(1);
+    let mut ends = w.sleeper(1);
+    w.watch_known(1, "lives", lives.pid());
+    w.watch_known(1, "ends", ends.pid());
+    let mut watcher = w.monitor(2, "@h1");
+    let mut of_ends = w.monitor(2, "ends@h1");
+    w.signal_agent(1, libc::SIGTERM);
+    assert!(w.agent_ended(1).success());
+    for observer in [2, 3] {
+        until("it is known to be started again", || w.state(observer, "h1") == "restarting");
+    }
+    ends.kill();
+    ends.ended();
+    // Longer than a stuck agent is given, and than every other timeout.
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    w.no_faults_but(|_, _| false);
+    w.start(1);
+    w.all_alive();
+    let told = w.event(2, "that it is back", |e| e.cause == Cause::Returned && e.node == "h1" && e.code == 3);
+    assert_eq!(told.text, "the agent of h1 was started again");
+    assert!(of_ends.failure("ends@h1").cause.ends_process());
+    w.no_faults_but(|_, (cause, node, _)| {
+        *cause == Cause::Returned && node == "h1" || cause.ends_process() && *cause != Cause::Left
+    });
+    assert!(watcher.failures().is_empty(), "{:?}", watcher.seen);
+    let left =
+        |e: &fide_client::Event| matches!(e, fide_client::Event::Host(v) if [Cause::Left, Cause::AgentLost].contains(&v.cause));
+    assert!(!watcher.seen.iter().any(left), "{:?}", watcher.seen);
+    lives.kill();
+    lives.ended();
+    w.event(3, "the end of the other", |e| e.app.as_deref() == Some("lives") && e.cause == Cause::Killed);
+}
+
+#[test]
+fn an_agent_that_is_not_back_in_time_left() {
+    let Some(mut w) = restarting("300ms") else { return };
+    w.signal_agent(1, libc::SIGTERM);
+    assert!(w.agent_ended(1).success());
+    let told = w.event(2, "that it left", |e| e.cause == Cause::Left && e.node == "h1");
+    assert_eq!(told.grade, Grade::Certain);
+    w.no_faults_but(|_, (cause, node, _)| *cause == Cause::Left && node == "h1");
+    w.start(1);
+    w.all_alive();
 }
 
 #[test]

@@ -20,7 +20,7 @@ pub struct Verdict {
     pub incarnation: u32,
     /// The process it is about, 0 for the node itself.
     pub app: u32,
-    /// Exit status or signal; the path for `path-down` and `path-up`; 0 (joined), 1 (came back) or 2 (was given up elsewhere, and renewed itself) for `returned`; the length of
+    /// Exit status or signal; the path for `path-down` and `path-up`; 0 (joined), 1 (came back), 2 (was given up elsewhere, and renewed itself) or 3 (was started again) for `returned`; the length of
     /// the pause in µs for `observer-paused`; -1 for a process whose end was not told to us; else 0.
     pub code: i32,
     /// It only confirms an earlier *doomed*: not a second failure.
@@ -52,6 +52,14 @@ pub enum Action {
     },
     /// Refuse everything of this incarnation from now on, and say so in path reports (`CONDEMNED`).
     Condemn {
+        /// Which host.
+        node: u32,
+        /// Which of its incarnations.
+        incarnation: u32,
+    },
+    /// The agent of this host is started again, as it says: its members of groups are gone with it, and so is
+    /// what it confirms. Told to nobody, unless it does not come back.
+    Restarts {
         /// Which host.
         node: u32,
         /// Which of its incarnations.

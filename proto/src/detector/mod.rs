@@ -22,16 +22,20 @@
 //! ```text
 //! alive       -> late         both paths older than their timeouts                          contract-broken
 //! alive       -> left         leave notice                                                  left
+//! alive       -> restarting   restart notice                                                none
 //! late        -> alive        heartbeat                                                     contract-kept
 //! late        -> left         leave notice                                                  left
+//! late        -> restarting   restart notice                                                none
 //! late        -> agent-lost   port unreachable, or kernel answers until the agent's timeout agent-lost
 //! late        -> silent-host  no answer on any path                                         silent-host
 //! agent-lost  -> silent-host  no answer any more                                            silent-host
+//! restarting  -> left         leave notice, or not back in time                             left
 //! alive       => alive        newer incarnation announced                                   agent-lost, returned
 //! late        => alive        newer incarnation announced                                   agent-lost, returned
 //! agent-lost  => alive        newer incarnation announced                                   returned
 //! silent-host => alive        newer incarnation announced                                   returned
 //! left        => alive        newer incarnation announced                                   returned
+//! restarting  => alive        newer incarnation announced                                   returned
 //! ```
 //!
 //! # How to drive it
@@ -99,6 +103,11 @@
 //! nothing of the host's processes, and those are cut off soon after, since nobody extends their time any more; when the whole host is
 //! guarded, its kernel falls silent with them, and *silent host* follows.
 //!
+//! # A restart that is announced
+//! An agent that is started again (an upgrade) says so in its leave notice, with the time in which it will be back. Until then its silence is expected:
+//! nobody is told anything. What ends on its host meanwhile its next agent tells ([`crate::node`]), and *returned* says that it was started again. If it does not come
+//! in time, it *left*, as if it had said so now. Whoever dies meanwhile has left, too: its agent had gone before, and nothing was claimed of what it watched.
+//!
 //! # Answers that go astray
 //! Switches learn from frames at which port a MAC is, and believe every frame. Whoever sends frames with a host's MAC has what is for it, questions too; its
 //! heartbeats, which are for everybody, come as before. Its silence is then proof of a dead host as soon as its agent stands still for a moment. Therefore
@@ -141,7 +150,7 @@ use apps::News;
 use fide_wire::PATHS;
 use fide_wire::packet::Notice;
 use fide_wire::verdict::{Cause, Contract, Evidence, FencePromise, Grade, PathEvidence, VerdictId};
-use peer::Peer;
+use peer::{NoticeCame, Peer, Restart};
 use std::collections::VecDeque;
 
 /// Most hosts tracked: the slots of the receive table.
@@ -207,6 +216,13 @@ pub struct Stats {
     /// Silences that were measured anew because packets were lost on our side.
     pub vetoes: u64,
 }
+
+/// An agent that is started again is waited for at most this long, whatever it says.
+pub const RESTART_MAX_MS: u64 = 60_000;
+/// Codes of *returned*: [`Verdict::code`].
+const CAME_BACK: i32 = 1;
+const RENEWED: i32 = 2;
+const RESTARTED: i32 = 3;
 
 /// So many times as long as nobody may answer, a silent host's barrier is waited for. Before the questions are put at leisure, when nobody's
 /// words are as fresh as a witness's must be.
@@ -339,7 +355,7 @@ impl Detector {
                 }
                 if incarnation == peer.incarnation {
                     return match peer.state {
-                        State::Alive | State::Late => {
+                        State::Alive | State::Late | State::Restarting => {
                             peer.heard_ns = peer.heard_ns.max(now);
                             Ok(Seen::Known)
                         }
@@ -348,14 +364,20 @@ impl Detector {
                     };
                 }
                 let (old, lived) = (peer.incarnation, peer.state.is_live());
-                if lived && !renewed {
+                let restarted = peer.state == State::Restarting;
+                if lived && !renewed && !restarted {
                     self.judge_node(i, Cause::AgentLost, Grade::Certain, 0, now);
                 }
                 if lived {
                     self.actions.push_back(Action::Condemn { node, incarnation: old });
                 }
                 self.peers[i] = Peer::new(node, name, incarnation, contracts, self.drops, now);
-                self.judge_node(i, Cause::Returned, Grade::Certain, if lived && renewed { 2 } else { 1 }, now);
+                let how = match (restarted, lived && renewed) {
+                    (true, _) => RESTARTED,
+                    (false, true) => RENEWED,
+                    (false, false) => CAME_BACK,
+                };
+                self.judge_node(i, Cause::Returned, Grade::Certain, how, now);
                 Seen::Returned
             }
         };
@@ -506,8 +528,17 @@ impl Detector {
             return self.refuse(Refused::Condemned);
         }
         let id = VerdictId::new(node, notice.notice);
+        let came = NoticeCame { sent_ns, received_ns, path };
         let news = if notice.app == 0 {
-            if peer.state == State::Left { News::Nothing } else { News::Failure }
+            match peer.state {
+                State::Left => News::Nothing,
+                _ if notice.code <= 0 => News::Failure,
+                State::Restarting => News::Nothing,
+                _ => {
+                    self.restarts(i, notice, came, now);
+                    return Ok(Taken::New);
+                }
+            }
         } else {
             match self.peers[i].apps.noticed(notice.app, notice.cause, notice.code, id) {
                 Ok(news) => news,
@@ -524,27 +555,52 @@ impl Detector {
             self.step(i, State::Left);
             self.peers[i].end_silence();
         }
+        self.push_noticed(i, notice, news == News::Confirmation, came, now);
+        self.invariants();
+        Ok(Taken::New)
+    }
+
+    /// The verdict that a notice is.
+    fn push_noticed(&mut self, i: usize, notice: &Notice, confirms: bool, came: NoticeCame, now: u64) {
+        let (node, incarnation) = (self.peers[i].node, self.peers[i].incarnation);
         let mut evidence = self.evidence(i, now);
         evidence.timeout_ns = 0;
         evidence.event_ns = notice.event_ns;
-        evidence.sent_ns = sent_ns;
-        evidence.received_ns = received_ns;
-        evidence.path = path;
+        (evidence.sent_ns, evidence.received_ns, evidence.path) = (came.sent_ns, came.received_ns, came.path);
         self.actions.push_back(Action::Verdict(Box::new(Verdict {
-            id,
+            id: VerdictId::new(node, notice.notice),
             cause: notice.cause,
             grade: notice.grade,
             node,
             incarnation,
             app: notice.app,
             code: notice.code,
-            confirms: news == News::Confirmation,
+            confirms,
             at_ns: now,
             ended_apps: Vec::new(),
             evidence,
         })));
+    }
+
+    /// An agent says that it is started again, in so many ms: see "A restart that is announced".
+    fn restarts(&mut self, i: usize, notice: &Notice, came: NoticeCame, now: u64) {
+        let within_ms = u64::try_from(notice.code).unwrap_or(0).min(RESTART_MAX_MS);
+        self.step(i, State::Restarting);
+        let peer = &mut self.peers[i];
+        peer.came_unasked(usize::from(came.path), came.received_ns.min(now));
+        peer.end_silence();
+        let notice = Notice { code: 0, ..*notice };
+        peer.restart = Some(Restart { notice, came, until_ns: now.saturating_add(within_ms * 1_000_000) });
+        self.actions.push_back(Action::Restarts { node: peer.node, incarnation: peer.incarnation });
+        self.dirty = true;
         self.invariants();
-        Ok(Taken::New)
+    }
+
+    /// Its time is over, and it is not back: it left.
+    fn judge_restarting(&mut self, i: usize, now: u64) {
+        let Some(restart) = self.peers[i].restart.filter(|restart| now >= restart.until_ns) else { return };
+        self.step(i, State::Left);
+        self.push_noticed(i, &restart.notice, false, restart.came, now);
     }
 
     /// Something answered a question that left at `asked_ns`. Weighed by the next tick, which is due at once.
@@ -700,6 +756,7 @@ impl Detector {
                 State::Alive => self.judge_alive(i, now),
                 State::Late => exhausted |= self.judge_late(i, now),
                 State::AgentLost => exhausted |= self.question(i, now),
+                State::Restarting => self.judge_restarting(i, now),
                 State::Silent | State::Left => {}
             }
         }
@@ -1002,7 +1059,8 @@ impl Detector {
     /// The two who are well and were heard last on these ways are asked too: they tell whether an answer could have come. Once a tick is enough.
     fn ask_witnesses(&mut self, ways: [bool; PATHS], paths: [bool; PATHS], now: u64) {
         let heard = |p: &Peer| p.paths.iter().zip(ways).filter(|(_, way)| *way).map(|(path, _)| path.last.last_arrival_ns).max();
-        let witnesses = self.two_latest(|p| heard(p).filter(|_| p.state == State::Alive && p.draining_since_ns.is_none()));
+        let is_well = |p: &Peer| p.state == State::Restarting || p.state == State::Alive && p.draining_since_ns.is_none();
+        let witnesses = self.two_latest(|p| heard(p).filter(|_| is_well(p)));
         for (_, node) in witnesses.into_iter().flatten() {
             let Some(peer) = self.find(node).map(|j| &mut self.peers[j]) else { continue };
             if peer.asked_as_witness_ns != now {
@@ -1121,6 +1179,10 @@ impl Detector {
             for path in &peer.paths {
                 period = period.min(path.contract.period_ns);
                 timeout = timeout.min(path.contract.timeout_ns());
+            }
+            if let Some(restart) = peer.restart.filter(|_| peer.state == State::Restarting) {
+                next = next.min(restart.until_ns);
+                continue;
             }
             if peer.state != State::Alive {
                 let fence = peer.fence_until_ns().filter(|until| *until >= now);
@@ -1288,7 +1350,7 @@ impl Detector {
             return self.refuse(Refused::NotAnnounced);
         }
         match peer.state {
-            State::Alive | State::Late => Ok(i),
+            State::Alive | State::Late | State::Restarting => Ok(i),
             State::AgentLost | State::Silent => self.refuse(Refused::Condemned),
             State::Left => self.refuse(Refused::Left),
         }
@@ -1418,7 +1480,7 @@ impl Detector {
 /// A process of an unobserved host is unobserved, unless it ended before.
 fn shown(known: AppState, host: State) -> AppState {
     match (known, host) {
-        (AppState::Alive | AppState::Hung { .. }, State::AgentLost | State::Left) => AppState::Unobserved,
+        (AppState::Alive | AppState::Hung { .. }, State::AgentLost | State::Left | State::Restarting) => AppState::Unobserved,
         (state, _) => state,
     }
 }

@@ -5,6 +5,7 @@ use super::apps::Apps;
 use super::config::Config;
 use super::state::State;
 use fide_wire::PATHS;
+use fide_wire::packet::Notice;
 use fide_wire::verdict::{Contract, FencePromise};
 
 /// Who is not heard for this many timeouts after another was judged silent fell silent together with it.
@@ -374,6 +375,24 @@ pub(super) struct Peer {
     pub reporters: Vec<(String, u64)>,
     /// What it promised of its fence, in this life.
     pub fence: Option<FencePromise>,
+    /// The notice that it is started again, and until when that may take.
+    pub restart: Option<Restart>,
+}
+
+/// What an agent said that is started again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Restart {
+    pub notice: Notice,
+    pub came: NoticeCame,
+    pub until_ns: u64,
+}
+
+/// How a notice came.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NoticeCame {
+    pub sent_ns: u64,
+    pub received_ns: u64,
+    pub path: u8,
 }
 
 impl Peer {
@@ -398,6 +417,7 @@ impl Peer {
             doubt_from_ns: 0,
             reporters: Vec::new(),
             fence: None,
+            restart: None,
         };
         peer.told_timeout_ns = peer.timeout_ns();
         peer
@@ -638,7 +658,7 @@ impl Peer {
         let silent = match self.state {
             State::Late => self.is_stale(now_ns),
             State::AgentLost => now_ns > self.judge_from_ns.saturating_add(self.timeout_ns()),
-            State::Alive | State::Silent | State::Left => false,
+            State::Alive | State::Silent | State::Left | State::Restarting => false,
         };
         silent && self.probing.is_unanswered(config, self.answers_wait_ns(config, own_loss_ns), now_ns)
     }

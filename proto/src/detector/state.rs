@@ -15,11 +15,13 @@ pub enum State {
     Silent,
     /// Its agent said that it leaves; silence is expected.
     Left,
+    /// Its agent said that it is started again: silence is expected until it is back, or the time that it named is over.
+    Restarting,
 }
 
 impl State {
     /// Every state.
-    pub const ALL: [State; 5] = [State::Alive, State::Late, State::AgentLost, State::Silent, State::Left];
+    pub const ALL: [State; 6] = [State::Alive, State::Late, State::AgentLost, State::Silent, State::Left, State::Restarting];
 
     /// The name used in JSON and metrics.
     #[must_use]
@@ -30,12 +32,19 @@ impl State {
             State::AgentLost => "agent-lost",
             State::Silent => "silent-host",
             State::Left => "left",
+            State::Restarting => "restarting",
         }
     }
 
     /// Whether this incarnation can still be heard: its heartbeats and notices count.
     #[must_use]
     pub const fn is_live(self) -> bool {
+        matches!(self, State::Alive | State::Late | State::Restarting)
+    }
+
+    /// Whether an agent watches its processes now, as far as is known.
+    #[must_use]
+    pub const fn is_observed(self) -> bool {
         matches!(self, State::Alive | State::Late)
     }
 
@@ -48,7 +57,7 @@ impl State {
     /// Whether its host may still be reachable as far as is known: it is a possible witness of our own connection.
     #[must_use]
     pub(super) const fn may_answer(self) -> bool {
-        matches!(self, State::Alive | State::Late | State::AgentLost)
+        matches!(self, State::Alive | State::Late | State::AgentLost | State::Restarting)
     }
 
     /// Whether a host may go from here to `to` within one incarnation.
@@ -88,19 +97,23 @@ const fn life(from: State, why: &'static str, verdict: &'static str) -> Transiti
 }
 
 /// Every allowed step. A host not seen before starts in [`State::Alive`] with the verdict `returned`.
-pub const TRANSITIONS: [Transition; 12] = [
+pub const TRANSITIONS: [Transition; 16] = [
     step(State::Alive, State::Late, "both paths older than their timeouts", "contract-broken"),
     step(State::Alive, State::Left, "leave notice", "left"),
+    step(State::Alive, State::Restarting, "restart notice", "none"),
     step(State::Late, State::Alive, "heartbeat", "contract-kept"),
     step(State::Late, State::Left, "leave notice", "left"),
+    step(State::Late, State::Restarting, "restart notice", "none"),
     step(State::Late, State::AgentLost, "port unreachable, or kernel answers until the agent's timeout", "agent-lost"),
     step(State::Late, State::Silent, "no answer on any path", "silent-host"),
     step(State::AgentLost, State::Silent, "no answer any more", "silent-host"),
+    step(State::Restarting, State::Left, "leave notice, or not back in time", "left"),
     life(State::Alive, "newer incarnation announced", "agent-lost, returned"),
     life(State::Late, "newer incarnation announced", "agent-lost, returned"),
     life(State::AgentLost, "newer incarnation announced", "returned"),
     life(State::Silent, "newer incarnation announced", "returned"),
     life(State::Left, "newer incarnation announced", "returned"),
+    life(State::Restarting, "newer incarnation announced", "returned"),
 ];
 
 /// The table above as text: what the documentation of [`super`] shows, kept equal by a test.

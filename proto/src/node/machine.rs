@@ -260,10 +260,12 @@ impl Node {
         let _ = self.directory.put(HOST_ROW, version, Content::Host(Host { renewed: true, ..host }), now_ns);
     }
 
-    /// This agent leaves: others hear of it by its host's row. The shell sends what follows ([`Node::poll_transmit`]) before it ends.
-    pub fn leave(&mut self, version: u64, now_ns: u64) {
+    /// This agent leaves, for good (0) or to be back in so many ms: others hear of it by its host's row. The shell sends what
+    /// follows ([`Node::poll_transmit`]) before it ends.
+    pub fn leave(&mut self, version: u64, back_ms: u32, now_ns: u64) {
         let Some(Content::Host(host)) = self.directory.owner().get(HOST_ROW).map(|row| row.content.clone()) else { return };
-        let state = State { cause: Cause::Left, ..State::running(now_ns) };
+        let code = i32::try_from(back_ms).unwrap_or(i32::MAX);
+        let state = State { cause: Cause::Left, code, ..State::running(now_ns) };
         // The row was there before, and the version is new.
         let _ = self.directory.put(HOST_ROW, version, Content::Host(Host { state, ..host }), now_ns);
     }
@@ -617,6 +619,10 @@ impl Node {
                         self.directory.pause(node);
                     }
                     Action::Condemn { node, incarnation }
+                }
+                Action::Restarts { node, incarnation } => {
+                    self.directory.pause(node);
+                    Action::Restarts { node, incarnation }
                 }
                 other => other,
             };

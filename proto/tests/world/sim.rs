@@ -358,7 +358,7 @@ impl World {
                 if let Some(mut agent) = self.hosts[host].agent.take() {
                     self.oracle.leaving(host, self.hosts[host].incarnation, now);
                     agent.version += 1;
-                    agent.node.leave(agent.version, now);
+                    agent.node.leave(agent.version, 0, now);
                     // Three copies on each path before it ends.
                     for (to, frame) in self.frames(&mut agent) {
                         (0..3).for_each(|_| self.broadcast(host, to, frame.clone()));
@@ -647,6 +647,7 @@ impl World {
                         slot.condemned = true;
                     }
                 }
+                Action::Restarts { .. } => panic!("nobody says so here"),
                 Action::TimeoutChanged { .. } => panic!("nobody recalibrates here"),
                 Action::Probe { node, paths, .. } => {
                     let to = self.hosts.iter().position(|h| h.node == node).unwrap();

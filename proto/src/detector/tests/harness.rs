@@ -242,7 +242,11 @@ impl Bench {
     }
 
     pub fn notice(&mut self, node: u32, n: u32, app: u32, cause: Cause, flags: u16) -> Result<Taken, Refused> {
-        let notice = Notice { notice: n, app, cause, grade: Grade::Certain, flags, code: 9, event_ns: 5 };
+        self.notice_of_code(node, n, app, cause, flags, if app == 0 { 0 } else { 9 })
+    }
+
+    pub fn notice_of_code(&mut self, node: u32, n: u32, app: u32, cause: Cause, flags: u16, code: i32) -> Result<Taken, Refused> {
+        let notice = Notice { notice: n, app, cause, grade: Grade::Certain, flags, code, event_ns: 5 };
         let taken = self.d.notice(node, 1, &notice, 6, self.now, 1, self.now);
         while let Some(action) = self.d.poll_action() {
             match action {

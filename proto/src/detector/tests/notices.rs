@@ -65,6 +65,74 @@ fn after_leaving_silence_is_expected() {
     assert_eq!(b.take(), [(Cause::Returned, A)]);
 }
 
+/// A leave notice of A that says that it is back in so many ms.
+fn restarts(b: &mut Bench, back_ms: i32) -> Result<Taken, Refused> {
+    b.notice_of_code(A, 1, 0, Cause::Left, 0, back_ms)
+}
+
+#[test]
+fn an_announced_restart_is_told_to_nobody_but_when_it_is_over() {
+    let mut b = Bench::watching(&[A, B]);
+    b.d.app_seen(A, 1, 7).unwrap();
+    assert_eq!(restarts(&mut b, 2_000), Ok(Taken::New));
+    assert_eq!(b.others, [Action::Restarts { node: A, incarnation: 1 }]);
+    assert_eq!(restarts(&mut b, 2_000), Ok(Taken::Duplicate), "the other copies");
+    assert_eq!(b.d.state(A), Some(State::Restarting));
+    assert_eq!(b.d.app_state(A, 7), Some(AppState::Unobserved));
+    b.crash(A);
+    b.run(1_900 * MS);
+    assert_eq!(b.take(), []);
+    b.restart(A, 2);
+    b.run(200 * MS);
+    assert_eq!((b.d.state(A), b.verdicts.last().map(|v| v.code)), (Some(State::Alive), Some(3)));
+    assert_eq!(b.take(), [(Cause::Returned, A)]);
+}
+
+#[test]
+fn who_is_not_back_in_time_left_then() {
+    for (back_ms, over_ms) in [(500, 500), (1, 1), (i32::MAX, 60_000)] {
+        let mut b = Bench::watching(&[A, B]);
+        restarts(&mut b, back_ms).unwrap();
+        b.crash(A);
+        b.run((over_ms - 1) * MS);
+        assert_eq!(b.take(), [], "{back_ms}");
+        b.run(10 * MS);
+        let v = b.verdicts.last().unwrap();
+        assert_eq!((v.code, v.grade, v.evidence.sent_ns), (0, Grade::Certain, 6));
+        assert_eq!(b.take(), [(Cause::Left, A)], "{back_ms}");
+        b.run(3_000 * MS);
+        assert_eq!(b.take(), []);
+        b.restart(A, 2);
+        b.run(10 * MS);
+        assert_eq!(b.take(), [(Cause::Returned, A)]);
+    }
+}
+
+#[test]
+fn of_those_who_are_started_again_ends_are_told_and_a_leave_is_one() {
+    let mut b = Bench::watching(&[A, B]);
+    b.d.app_seen(A, 1, 7).unwrap();
+    restarts(&mut b, 2_000).unwrap();
+    b.notice(A, 3, 7, Cause::Killed, 0).unwrap();
+    assert_eq!(b.take(), [(Cause::Killed, A)], "sent before, and late");
+    b.notice(A, 4, 0, Cause::Left, 0).unwrap();
+    assert_eq!(b.take(), [(Cause::Left, A)]);
+    b.run(3_000 * MS);
+    assert_eq!(b.take(), []);
+}
+
+#[test]
+fn while_one_is_started_again_its_kernel_is_a_witness_of_anothers_silence() {
+    let mut b = Bench::watching(&[A, B]);
+    restarts(&mut b, 10_000).unwrap();
+    b.agent(A, ProbeResult::KernelAnswered);
+    b.run(50 * MS);
+    assert_eq!(b.take(), []);
+    b.crash(B);
+    b.run(50 * MS);
+    assert_eq!(b.take(), [(Cause::ContractBroken, B), (Cause::SilentHost, B)]);
+}
+
 #[test]
 fn a_process_notice_sent_before_the_leave_still_counts_after_it() {
     let mut b = Bench::watching(&[A]);
