@@ -15,15 +15,13 @@ mod failure;
 mod interrupt;
 mod progress;
 mod render;
-mod style;
 mod suggest;
-mod table;
 mod tui;
-mod units;
 
 use clap::Parser;
 use context::Context;
 use failure::Failure;
+use fide_explain::{style, table, units};
 use std::ffi::OsString;
 use std::process::ExitCode;
 

@@ -243,8 +243,8 @@ fn unknown(context: &Context, args: &EventsArgs) -> Result<(), Failure> {
 mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
-    use crate::render::event::tests::killed;
     use clap::Parser as _;
+    use fide_explain::samples::killed;
 
     fn wants(line: &str, event: &HistoryEvent) -> bool {
         let cli = Cli::try_parse_from(format!("fide events {line}").split_whitespace()).unwrap();

@@ -1,7 +1,5 @@
 //! Answers as text. Nothing here asks anything, so all of it is tested with fixed values.
 
-pub mod event;
-pub mod explain;
 pub mod fence;
 pub mod foreign;
 pub mod group;
@@ -10,6 +8,7 @@ pub mod maintenance;
 pub mod status;
 
 use crate::style::Paint;
+pub use fide_explain::{event, explain};
 
 /// The colour of a state's name, of hosts and processes alike.
 pub fn state_paint(state: &str) -> Paint {

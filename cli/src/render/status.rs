@@ -256,8 +256,7 @@ pub mod tests {
     use super::*;
     use fide_wire::control::{AppStatus, LocalPath, UnwantedStatus, WatchStatus};
 
-    pub const CONTRACT: Contract =
-        Contract { period_ns: 1_000_000, size_max: 1418, lambda_min_ns: 12_000, delta_max_ns: 300_000 };
+    use fide_explain::samples::CONTRACT;
 
     /// Host h1 that sees h2 (path 1 down, contract broken on it) and h3 (never heard on path 1).
     pub fn fixed() -> Status {

@@ -282,8 +282,8 @@ fn details(host: &HostStatus) -> Vec<String> {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::render::event::tests::killed;
     use crate::render::status::tests::fixed;
+    use fide_explain::samples::killed;
 
     /// A model with the fixed status and a few events.
     pub fn model() -> Model {

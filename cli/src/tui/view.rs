@@ -195,7 +195,7 @@ mod tests {
     use super::super::model::tests::model;
     use super::super::model::{Key, Message};
     use super::*;
-    use crate::render::event::tests::killed;
+    use fide_explain::samples::killed;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 

@@ -4,7 +4,7 @@
 //! never subtracted from each other: each CLOCK_MONOTONIC begins when its host booted. Only in a lab, where all hosts are one
 //! machine, do they share a clock.
 
-use super::event::{code, paint, subject};
+use crate::event::{code, paint, subject};
 use crate::style::{Paint, Style};
 use crate::table::{Cell, Table};
 use crate::units::{self, exact_ns, ns, signed_ns};
@@ -541,8 +541,7 @@ fn its_kernel(path: &PathEvidence) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::render::event::tests::killed;
-    use crate::render::status::tests::CONTRACT;
+    use crate::samples::{CONTRACT, killed};
 
     fn certain() -> HistoryEvent {
         let evidence = Evidence {

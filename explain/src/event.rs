@@ -84,31 +84,9 @@ pub fn line(event: &HistoryEvent, style: &Style) -> String {
 }
 
 #[cfg(test)]
-pub mod tests {
+mod tests {
     use super::*;
-    use fide_wire::verdict::VerdictId;
-
-    /// A killed redis on h2, seen by h1.
-    pub fn killed() -> HistoryEvent {
-        HistoryEvent {
-            seq: 7,
-            wall_ns: 1_794_000_000_123_456_789,
-            at_ns: 5_000_030_000,
-            observer: "h1".into(),
-            observer_incarnation: 1,
-            id: Some(VerdictId::new(0x00ab_cdef, 17)),
-            cause: Cause::Killed,
-            grade: Grade::Certain,
-            node: "h2".into(),
-            incarnation: 3,
-            app: Some("redis".into()),
-            code: 9,
-            confirms: false,
-            text: "redis@h2 was ended by SIGKILL".into(),
-            maintenance: None,
-            evidence: None,
-        }
-    }
+    use crate::samples::killed;
 
     #[test]
     fn a_line_says_when_how_sure_what_whom_and_which_verdict() {

@@ -28,7 +28,6 @@ pub enum Paint {
 
 impl Style {
     /// No colours.
-    #[cfg(test)]
     pub const PLAIN: Style = Style { on: false };
 
     /// The text in that colour.
