@@ -30,6 +30,7 @@ use crate::state::State;
 use crate::status::About;
 use crate::subscribers::{Made, Target, Want, seqpacket_pair};
 use crate::timing::Timing;
+use crate::wake::drain;
 use crate::watchlist::{Holder, Joining, Moves, Origin, Owner, Watched};
 use crate::words;
 use crate::worker::{Answer as LookedUp, Found, Source, Whose, Worker};
@@ -2401,12 +2402,6 @@ impl Connection {
             }
         }
     }
-}
-
-fn drain(fd: &OwnedFd) {
-    let mut count = 0u64;
-    // SAFETY: an open, non-blocking eventfd and eight bytes to fill.
-    unsafe { libc::read(fd.as_raw_fd(), (&raw mut count).cast(), 8) };
 }
 
 #[cfg(test)]

@@ -351,7 +351,7 @@ impl Hooks {
             stopping: AtomicBool::new(false),
             grace_ns: AtomicU64::new(0),
         });
-        let wake = Arc::new(eventfd()?);
+        let wake = Arc::new(crate::wake::eventfd()?);
         let began = Instant::now();
         let mut runner = Runner { outcomes, shared: shared.clone(), wake: wake.clone(), options, running: Vec::new(), began };
         let thread = std::thread::Builder::new().name("fide-hooks".into()).stack_size(256 << 10).spawn(move || {
@@ -457,16 +457,6 @@ impl Drop for Hooks {
     fn drop(&mut self) {
         self.shutdown(Duration::ZERO);
     }
-}
-
-pub(crate) fn eventfd() -> io::Result<OwnedFd> {
-    // SAFETY: eventfd has no preconditions.
-    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: `fd` was just made and belongs to nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 pub(crate) fn wake(fd: &OwnedFd) {

@@ -20,6 +20,7 @@ pub mod handle;
 pub mod held_back;
 pub mod history;
 pub mod hooks;
+pub mod http;
 pub mod identity;
 pub mod kept;
 pub mod links;

@@ -1,40 +1,27 @@
 //! Prometheus metrics and a health check over HTTP: `/metrics` and `/healthz`.
 //!
-//! One thread, no more than [`CONNECTIONS`] connections, requests parsed by `httparse` and bounded in size and time; when
-//! all places are taken the oldest connection gives way, so that slow clients cannot keep others out. Every answer closes its
-//! connection. The text is made anew at most every [`CACHE`], however often it is asked for.
+//! Served by a thread of its own ([`crate::http`]). The text is made anew at most every [`CACHE`], however often it is asked for.
 //!
 //! The agent's loop gives what it knows in a [`Board`] now and then and ticks a [`Heart`]; it never waits for this thread
 //! longer than it takes to swap a pointer.
 
+use crate::clock::now_ns;
 use crate::hooks::HookResult;
+use crate::http::{Answer, HttpServer, Request, Response, Site, advice};
 use fide_wire::control::Status;
 use fide_wire::maintenance::covers;
 use fide_wire::packet::Refusal;
 use fide_wire::verdict::{Cause, Grade};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Most connections at a time.
-pub const CONNECTIONS: usize = 16;
 /// How long the text of `/metrics` serves.
 pub const CACHE: Duration = Duration::from_millis(100);
-/// Largest request, its headers included.
-const REQUEST_MAX: usize = 8 * 1024;
-/// Most headers of a request.
-const HEADERS_MAX: usize = 64;
-/// For a request to arrive, and for its answer to be taken.
-const TIME_MAX: Duration = Duration::from_secs(5);
-/// For what a client still sends after its answer.
-const LINGER_MAX: Duration = Duration::from_millis(500);
-
 /// What the metrics are made from: the status, and counters that it does not have.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
@@ -141,14 +128,15 @@ impl Heart {
             Some(_) => Ok(()),
         }
     }
-}
 
-/// CLOCK_MONOTONIC, ns.
-fn now_ns() -> u64 {
-    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `t` is live; this clock always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+    /// `/healthz`.
+    #[must_use]
+    pub fn response(&self) -> Response {
+        match self.check(now_ns()) {
+            Ok(()) => Response::text("200 OK", "ok\n"),
+            Err(why) => Response::text("503 Service Unavailable", format!("{why}\n")),
+        }
+    }
 }
 
 // ---- the text ----
@@ -422,32 +410,18 @@ pub struct MetricsError {
     pub address: SocketAddr,
     /// What the system said.
     pub error: io::Error,
-    advice: &'static str,
+    advice: String,
 }
 
 impl MetricsError {
     fn new(address: SocketAddr, error: io::Error) -> Self {
-        let advice = match error.kind() {
-            io::ErrorKind::AddrInUse => {
-                "another agent or program listens there (see `ss -ltnp`): set another metrics.listen, or \"off\""
-            }
-            io::ErrorKind::AddrNotAvailable => {
-                "this host has no such address, or its interface is down: set another metrics.listen"
-            }
-            io::ErrorKind::PermissionDenied => "ports below 1024 need a privilege: set a higher one in metrics.listen",
-            _ => "set another metrics.listen, or \"off\"",
-        };
+        let advice = advice(&error, "metrics.listen");
         Self { address, error, advice }
     }
 }
 
 /// Serves metrics until it is dropped.
-pub struct MetricsServer {
-    address: SocketAddr,
-    stop: Arc<AtomicBool>,
-    wake: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
-}
+pub struct MetricsServer(HttpServer);
 
 impl MetricsServer {
     /// Starts serving on `address`.
@@ -456,221 +430,43 @@ impl MetricsServer {
     /// When nothing can listen there: to be reported, the agent works without.
     pub fn start(address: SocketAddr, board: Arc<Board>, heart: Arc<Heart>) -> Result<Self, MetricsError> {
         let error = |e| MetricsError::new(address, e);
-        let listener = TcpListener::bind(address).map_err(error)?;
-        listener.set_nonblocking(true).map_err(error)?;
-        let bound = listener.local_addr().map_err(error)?;
-        // SAFETY: eventfd has no preconditions.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(error(io::Error::last_os_error()));
-        }
-        // SAFETY: `fd` was just made and belongs to nobody else.
-        let wake = Arc::new(unsafe { OwnedFd::from_raw_fd(fd) });
-        let stop = Arc::new(AtomicBool::new(false));
-        let mut server = Server {
-            listener,
-            wake: wake.clone(),
-            stop: stop.clone(),
-            board,
-            heart,
-            connections: Vec::new(),
-            cache: None,
-            rest_until: None,
-        };
-        let run = move || {
-            crate::hooks::become_ordinary();
-            server.run();
-        };
-        let thread = std::thread::Builder::new().name("fide-metrics".into()).stack_size(256 << 10).spawn(run).map_err(error)?;
-        Ok(Self { address: bound, stop, wake, thread: Some(thread) })
+        let wake = Arc::new(crate::wake::eventfd().map_err(error)?);
+        HttpServer::start(address, "fide-metrics", wake, Pages { board, heart, cache: None }).map(Self).map_err(error)
     }
 
     /// Where it listens (the port chosen when 0 was asked for).
     #[must_use]
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.0.address()
     }
 }
 
-impl Drop for MetricsServer {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        let one = 1u64;
-        // SAFETY: writes 8 bytes from a live variable to an open descriptor.
-        unsafe { libc::write(self.wake.as_raw_fd(), (&raw const one).cast(), 8) };
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-/// What a connection is at.
-enum Phase {
-    Reading,
-    Writing {
-        answer: Vec<u8>,
-        done: usize,
-    },
-    /// The answer is sent; what the client still sends is thrown away, for closing on it would destroy the answer.
-    Lingering,
-}
-
-struct Connection {
-    stream: TcpStream,
-    phase: Phase,
-    request: Vec<u8>,
-    deadline: Instant,
-}
-
-struct Server {
-    listener: TcpListener,
-    wake: Arc<OwnedFd>,
-    stop: Arc<AtomicBool>,
+/// `/metrics` and `/healthz`.
+struct Pages {
     board: Arc<Board>,
     heart: Arc<Heart>,
-    /// Oldest first.
-    connections: Vec<Connection>,
     cache: Option<(Instant, Arc<str>)>,
-    /// Accepting failed (no descriptors left): not again before then.
-    rest_until: Option<Instant>,
 }
 
-impl Server {
-    fn run(&mut self) {
-        while !self.stop.load(Ordering::Acquire) {
-            self.wait();
-            let now = Instant::now();
-            if self.rest_until.is_none_or(|r| now >= r) {
-                self.rest_until = None;
-                self.accept(now);
-            }
-            let mut kept = Vec::with_capacity(self.connections.len());
-            for mut connection in std::mem::take(&mut self.connections) {
-                if now < connection.deadline && self.advance(&mut connection, now) {
-                    kept.push(connection);
-                }
-            }
-            self.connections = kept;
-        }
-    }
-
-    fn wait(&self) {
-        let entry = |fd, events| libc::pollfd { fd, events, revents: 0 };
-        let accepting = if self.rest_until.is_some() { 0 } else { libc::POLLIN };
-        let mut fds = vec![entry(self.wake.as_raw_fd(), libc::POLLIN), entry(self.listener.as_raw_fd(), accepting)];
-        let mut until = self.rest_until;
-        for c in &self.connections {
-            let events = if matches!(c.phase, Phase::Writing { .. }) { libc::POLLOUT } else { libc::POLLIN };
-            fds.push(entry(c.stream.as_raw_fd(), events));
-            until = Some(until.map_or(c.deadline, |u| u.min(c.deadline)));
-        }
-        let timeout = until.map_or(-1, |u| {
-            let left = u.saturating_duration_since(Instant::now());
-            i32::try_from(left.as_millis()).unwrap_or(i32::MAX - 1) + 1
-        });
-        // SAFETY: the array is live and of the length passed.
-        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout) };
-    }
-
-    fn accept(&mut self, now: Instant) {
-        // Bounded, so that those already here get their turn.
-        for _ in 0..CONNECTIONS {
-            match self.listener.accept() {
-                Ok((stream, _)) => {
-                    if stream.set_nonblocking(true).is_err() {
-                        continue;
-                    }
-                    if self.connections.len() >= CONNECTIONS {
-                        self.connections.remove(0);
-                    }
-                    let deadline = now + TIME_MAX;
-                    self.connections.push(Connection { stream, phase: Phase::Reading, request: Vec::new(), deadline });
-                }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-                Err(e) if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
-                Err(_) => {
-                    self.rest_until = Some(now + Duration::from_millis(200));
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Does what can be done without waiting; `false` when the connection is over.
-    fn advance(&mut self, c: &mut Connection, now: Instant) -> bool {
-        loop {
-            match &mut c.phase {
-                Phase::Reading => {
-                    let mut buffer = [0u8; 2048];
-                    match c.stream.read(&mut buffer) {
-                        Ok(0) => return false,
-                        Ok(n) => c.request.extend_from_slice(&buffer[..n]),
-                        Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                        Err(e) => return e.kind() == io::ErrorKind::WouldBlock,
-                    }
-                    if let Some(answer) = self.answer(&c.request, now) {
-                        c.request = Vec::new();
-                        c.deadline = now + TIME_MAX;
-                        c.phase = Phase::Writing { answer, done: 0 };
-                    }
-                }
-                Phase::Writing { answer, done } => match c.stream.write(&answer[*done..]) {
-                    Ok(0) => return false,
-                    Ok(n) if *done + n < answer.len() => *done += n,
-                    Ok(_) => {
-                        if c.stream.shutdown(Shutdown::Write).is_err() {
-                            return false;
-                        }
-                        c.deadline = now + LINGER_MAX;
-                        c.phase = Phase::Lingering;
-                    }
-                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                    Err(e) => return e.kind() == io::ErrorKind::WouldBlock,
-                },
-                Phase::Lingering => {
-                    let mut buffer = [0u8; 4096];
-                    // One read a turn: who sends without end is cut off by the deadline, not served before others.
-                    return match c.stream.read(&mut buffer) {
-                        Ok(n) => n > 0,
-                        Err(e) => matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
-                    };
-                }
-            }
-        }
-    }
-
-    /// The whole answer to a request, or `None` while it is not all there.
-    fn answer(&mut self, bytes: &[u8], now: Instant) -> Option<Vec<u8>> {
-        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
-        let mut request = httparse::Request::new(&mut headers);
-        match request.parse(bytes) {
-            Ok(httparse::Status::Partial) if bytes.len() < REQUEST_MAX => return None,
-            Ok(httparse::Status::Complete(n)) if n <= REQUEST_MAX => {}
-            Ok(_) | Err(httparse::Error::TooManyHeaders) => {
-                return Some(plain("431 Request Header Fields Too Large", "the request is too large\n", false));
-            }
-            Err(e) => return Some(plain("400 Bad Request", &format!("not an HTTP request: {e}\n"), false)),
-        }
-        let head = match request.method {
-            Some("GET") => false,
-            Some("HEAD") => true,
-            _ => return Some(respond("405 Method Not Allowed", TEXT, "Allow: GET, HEAD\r\n", "only GET and HEAD\n", false)),
-        };
-        let path = request.path.unwrap_or("").split('?').next().unwrap_or("");
-        Some(match path {
+impl Site for Pages {
+    fn answer(&mut self, request: &Request<'_>) -> Answer {
+        Answer::Whole(match request.path {
             "/metrics" => {
-                let text = self.metrics(now);
-                respond("200 OK", "text/plain; version=0.0.4; charset=utf-8", "", &text, head)
+                let kind = "text/plain; version=0.0.4; charset=utf-8";
+                Response { kind, ..Response::text("200 OK", &*self.metrics(Instant::now())) }
             }
-            "/healthz" => match self.heart.check(now_ns()) {
-                Ok(()) => plain("200 OK", "ok\n", head),
-                Err(why) => plain("503 Service Unavailable", &format!("{why}\n"), head),
-            },
-            "/" => plain("200 OK", "FiDe agent: /metrics and /healthz\n", head),
-            _ => plain("404 Not Found", "there are /metrics and /healthz\n", head),
+            "/healthz" => self.heart.response(),
+            "/" => Response::text("200 OK", "FiDe agent: /metrics and /healthz\n"),
+            _ => Response::text("404 Not Found", "there are /metrics and /healthz\n"),
         })
     }
 
+    fn full(&self) -> Response {
+        Response::text("503 Service Unavailable", "too many streams\n")
+    }
+}
+
+impl Pages {
     fn metrics(&mut self, now: Instant) -> Arc<str> {
         match &self.cache {
             Some((made, text)) if now.saturating_duration_since(*made) < CACHE => text.clone(),
@@ -681,22 +477,4 @@ impl Server {
             }
         }
     }
-}
-
-const TEXT: &str = "text/plain; charset=utf-8";
-
-fn plain(status: &str, body: &str, head: bool) -> Vec<u8> {
-    respond(status, TEXT, "", body, head)
-}
-
-fn respond(status: &str, kind: &str, more: &str, body: &str, head: bool) -> Vec<u8> {
-    let mut answer = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nCache-Control: no-store\r\n{more}Connection: close\r\n\r\n",
-        body.len()
-    )
-    .into_bytes();
-    if !head {
-        answer.extend_from_slice(body.as_bytes());
-    }
-    answer
 }

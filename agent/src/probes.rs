@@ -6,7 +6,8 @@
 //! the limit is ended: SIGTERM to its group, SIGKILL a second later; one that even that does not end is waited for, and nothing else waits.
 
 use crate::config::{Probe, ProgressProbe};
-use crate::hooks::{Job, Run, adopt, become_ordinary, eventfd, spawn, wake};
+use crate::hooks::{Job, Run, adopt, become_ordinary, spawn, wake};
+use crate::wake::eventfd;
 use crate::watchlist::Moves;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use std::collections::BTreeMap;

@@ -76,16 +76,6 @@ fn remove_socket(path: &Path, file: (u64, u64)) {
     }
 }
 
-fn eventfd() -> anyhow::Result<OwnedFd> {
-    // SAFETY: constants only; the result is checked.
-    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-    if fd < 0 {
-        return Err(std::io::Error::last_os_error()).context("no eventfd");
-    }
-    // SAFETY: a fresh descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
 /// A descriptor for the signals that an agent answers to; they are blocked in all threads.
 fn signalfd() -> anyhow::Result<OwnedFd> {
     // SAFETY: a signal set that is initialised before use; the calls only read it.
@@ -253,7 +243,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
     };
     let (commands, commanded) = crossbeam_channel::unbounded();
     let (happen, happened) = crossbeam_channel::unbounded();
-    let (wake, tell) = (eventfd()?, eventfd()?);
+    let (wake, tell) = (crate::wake::eventfd().context("no eventfd")?, crate::wake::eventfd().context("no eventfd")?);
     let ends = crate::core::Ends { commands: commanded, happened: happen, wake: wake.try_clone()?, tell: tell.try_clone()? };
     let ring_maker = receiver.ring_maker();
     let starts = receiver.start_watch();

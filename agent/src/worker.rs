@@ -224,7 +224,7 @@ fn work(shared: &Shared, worker: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hooks::eventfd;
+    use crate::wake::eventfd;
     use crossbeam_channel::bounded;
 
     fn next(worker: &Worker) -> Answer {

@@ -1,6 +1,7 @@
 //! Metrics and health over HTTP, asked by the well-meaning and by others.
 
-use fide_agent::metrics::{Board, CONNECTIONS, Heart, MetricsServer, Snapshot, render};
+use fide_agent::http::CONNECTIONS;
+use fide_agent::metrics::{Board, Heart, MetricsServer, Snapshot, render};
 use fide_wire::control::{AppStatus, HostStatus, LocalPath, MaintenanceStatus, PathStatus, Status, WatchStatus};
 use fide_wire::verdict::{Cause, Grade};
 use proptest::prelude::*;
