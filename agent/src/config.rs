@@ -92,6 +92,8 @@ pub struct Config {
     pub access: AccessConfig,
     /// Where metrics are served, if at all.
     pub metrics: Option<SocketAddr>,
+    /// The read-only interface over HTTP.
+    pub http: HttpConfig,
     /// The event history.
     pub history: HistoryConfig,
     /// Where ends of processes are kept while no agent runs, on a BPF file system; `None`: nowhere.
@@ -104,6 +106,64 @@ pub struct Config {
     pub hooks: Vec<Hook>,
     /// What is doubtful but works; to be logged by whoever loads this.
     pub warnings: Vec<String>,
+}
+
+/// The read-only interface over HTTP.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HttpConfig {
+    /// Where it is served, if at all.
+    pub listen: Option<SocketAddr>,
+    /// The file of the token that clients must show.
+    pub token_file: Option<PathBuf>,
+    /// The token itself: filled by [`Config::load_keys`].
+    pub token: Option<Token>,
+    /// Whether `/` is the web page.
+    pub page: bool,
+}
+
+/// A secret that is not printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+impl Token {
+    /// Shortest and longest, characters.
+    const LENGTH: std::ops::RangeInclusive<usize> = 16..=256;
+
+    /// From a file's text.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        if !Self::LENGTH.contains(&text.len()) {
+            return Err(format!(
+                "it has {} characters and must have {} to {}",
+                text.len(),
+                Self::LENGTH.start(),
+                Self::LENGTH.end()
+            ));
+        }
+        // RFC 6750, 2.1: what may follow `Bearer`.
+        let fits = |c: char| c.is_ascii_alphanumeric() || "-._~+/=".contains(c);
+        match text.chars().find(|c| !fits(*c)) {
+            Some(c) => Err(format!("it contains {c:?}; letters, digits and -._~+/= may be in it")),
+            None => Ok(Self(text.into())),
+        }
+    }
+
+    /// Whether that is it. Takes the same time wherever the two differ.
+    #[must_use]
+    pub fn is(&self, shown: &str) -> bool {
+        let own = self.0.as_bytes();
+        let differ = shown.bytes().enumerate().fold(own.len() ^ shown.len(), |d, (i, b)| d | usize::from(b ^ own[i % own.len()]));
+        std::hint::black_box(differ) == 0
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(…)")
+    }
 }
 
 /// One path: an interface and whom to reach through it.
@@ -751,6 +811,8 @@ struct File {
     #[serde(default)]
     metrics: FileMetrics,
     #[serde(default)]
+    http: Option<Spanned<FileHttp>>,
+    #[serde(default)]
     history: FileHistory,
     #[serde(default)]
     ends: FileEnds,
@@ -884,6 +946,15 @@ struct FileSocket {
 #[serde(deny_unknown_fields)]
 struct FileMetrics {
     listen: Option<Listen>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct FileHttp {
+    listen: Option<Listen>,
+    token: Option<PathBuf>,
+    #[serde(default)]
+    page: bool,
 }
 
 #[derive(Deserialize, Default)]
@@ -1083,6 +1154,7 @@ impl Config {
             },
             access: file.access,
             metrics: file.metrics.listen.map_or_else(|| Some(SocketAddr::from(([127, 0, 0, 1], 9433))), |l| l.0),
+            http: http(text, file.http)?,
             history: history(text, file.history)?,
             ends: ends(text, file.ends)?,
             restart_within_ms: restart_within_ms(text, file.restart_within)?,
@@ -1106,6 +1178,7 @@ impl Config {
             places.extend(parts.map(|path| (path, "a part of history.path")));
         }
         places.push((self.socket.path.clone(), "socket.path"));
+        places.extend(self.http.token_file.iter().map(|path| (path.clone(), "http.token")));
         for key in self.keys.iter().flat_map(|k| std::iter::once(&k.send).chain(&k.accept)) {
             places.push((key.file.clone(), "a key"));
         }
@@ -1177,6 +1250,7 @@ impl Config {
                  a password; a firewall must keep others out"
             ));
         }
+        doubts.extend(self.http_doubts());
         for (watch, user) in self.watches.iter().filter_map(|w| Some((w, w.user.as_ref()?))) {
             if crate::access::user_id(user).is_none() {
                 doubts.push(format!("watch `{}`: this host has no user `{user}`, so no process is found for it", watch.name));
@@ -1192,6 +1266,28 @@ impl Config {
         }
         doubts.extend(self.fence_doubts());
         doubts.extend(self.hooks.iter().filter_map(|hook| hook_filter::doubt(hook, self.fence.mode.is_some())));
+        doubts
+    }
+
+    fn http_doubts(&self) -> Vec<String> {
+        let Some(address) = self.http.listen else { return Vec::new() };
+        let mut doubts = Vec::new();
+        if self.http.token_file.is_none() {
+            doubts.push(format!(
+                "http.listen: {address} asks for no token, so every user of this host reads status, events and explanations there, whatever [access] says; \
+                 set http.token"
+            ));
+        }
+        if !address.ip().is_loopback() {
+            doubts.push(format!(
+                "http.listen: {address} is not a loopback address: token and answers cross the network in the clear; listen on 127.0.0.1 behind a proxy that \
+                 speaks TLS, or over ssh -L"
+            ));
+        }
+        if self.metrics.is_some_and(|m| m.port() == address.port() && (m.ip() == address.ip() || address.ip().is_unspecified())) {
+            doubts
+                .push(format!("http.listen and metrics.listen are both {address}: only one of them is served; give each a port"));
+        }
         doubts
     }
 
@@ -1223,6 +1319,7 @@ impl Config {
     /// # Errors
     /// A file that cannot be read, that others can read, or that holds no key.
     pub fn load_keys(&mut self) -> Result<(), ConfigError> {
+        self.http.token = self.http.token_file.as_deref().map(read_token).transpose()?;
         let Some(files) = &self.keys else {
             self.keyring = Keyring::default();
             return Ok(());
@@ -1248,6 +1345,7 @@ impl Config {
         self.socket.group_is_set = new.socket.group_is_set;
         self.access.clone_from(&new.access);
         self.metrics = new.metrics;
+        self.http.clone_from(&new.http);
         self.history.max_bytes = new.history.max_bytes;
         self.hooks.clone_from(&new.hooks);
         self.warnings.clone_from(&new.warnings);
@@ -1600,6 +1698,27 @@ fn progress(text: &str, name: &str, file: Spanned<FileProgress>) -> Result<Progr
     Ok(ProgressProbe { limit_ns: f.limit.0, probe })
 }
 
+fn http(text: &str, file: Option<Spanned<FileHttp>>) -> Result<HttpConfig, ConfigError> {
+    let Some(file) = file else { return Ok(HttpConfig::default()) };
+    let at = file.span().start;
+    let file = file.into_inner();
+    let listen = file.listen.and_then(|l| l.0);
+    if let Some(address) = listen.filter(|a| !a.ip().is_loopback() && file.token.is_none()) {
+        return Err(ConfigError::at(
+            text,
+            at,
+            format!(
+                "http.listen = \"{address}\" is not a loopback address, and whoever can reach it could read the history, names and states: add token = \
+                 \"/etc/fide/http-token\" and make it with: (umask 077; openssl rand -hex 16 > /etc/fide/http-token)"
+            ),
+        ));
+    }
+    if file.page && listen.is_none() {
+        return Err(ConfigError::at(text, at, "page = true needs listen, for example listen = \"127.0.0.1:9434\""));
+    }
+    Ok(HttpConfig { listen, token_file: file.token, token: None, page: file.page })
+}
+
 fn history(text: &str, file: FileHistory) -> Result<HistoryConfig, ConfigError> {
     let max_bytes = match file.max_bytes {
         Some(b) if b.get_ref().0 < 64 << 10 => {
@@ -1747,6 +1866,8 @@ pub struct Live {
     pub access: bool,
     /// Where metrics are served.
     pub metrics: bool,
+    /// What is served over HTTP, and to whom.
+    pub http: bool,
     /// Size of the history.
     pub history_size: bool,
     /// The hooks.
@@ -1766,6 +1887,7 @@ impl Live {
             (self.socket_permissions, "socket.mode/group"),
             (self.access, "access"),
             (self.metrics, "metrics"),
+            (self.http, "http"),
             (self.history_size, "history.max_bytes"),
             (self.hooks, "hook"),
             (self.groups, "group"),
@@ -1814,6 +1936,7 @@ pub fn diff(old: &Config, new: &Config) -> Changes {
             socket_permissions: permissions(&old.socket) != permissions(&new.socket),
             access: old.access != new.access,
             metrics: old.metrics != new.metrics,
+            http: old.http != new.http,
             history_size: old.history.max_bytes != new.history.max_bytes,
             hooks: old.hooks != new.hooks,
             groups: old.groups != new.groups,
@@ -1862,6 +1985,16 @@ fn read_guarded(path: &Path) -> Result<(String, Vec<String>), ConfigError> {
         ConfigError::new(format!("line {line} is not UTF-8 text; save the file as UTF-8"))
     })?;
     Ok((text, warnings))
+}
+
+fn read_token(path: &Path) -> Result<Token, ConfigError> {
+    let make = format!("make one with: (umask 077; openssl rand -hex 16 > {})", path.display());
+    let (bytes, _) = files::read(path, Purpose::Token, KEY_FILE_MAX).map_err(|unfit| match unfit {
+        files::Unfit::Refused(what) => ConfigError::new(format!("http.token: {what}")),
+        files::Unfit::System(e) => ConfigError::new(format!("http.token: {} cannot be read: {e}; {make}", path.display())),
+    })?;
+    Token::parse(&String::from_utf8_lossy(&bytes))
+        .map_err(|e| ConfigError::new(format!("http.token: {} holds no token: {e}; {make}", path.display())))
 }
 
 fn read_key(path: &Path) -> Result<Key, ConfigError> {

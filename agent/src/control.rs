@@ -266,6 +266,8 @@ pub struct Control {
     specs: Vec<PathSpec>,
     interfaces_looked_at: Option<Instant>,
     accepted: u64,
+    /// Somebody who reads over HTTP waits for kept events.
+    asked_over_http: bool,
 }
 
 /// What the control thread is made of.
@@ -419,7 +421,7 @@ impl Control {
                 core.tell(move |core| core.tell_local(Cause::Local, 0, text));
             })
             .ok();
-        let side = crate::side::Side::new(&config, &core);
+        let side = crate::side::Side::new(&config, &core, history.next_seq(), told.try_clone());
         let interfaces: Vec<String> = config.paths.iter().map(|p| p.interface.clone()).collect();
         let mut carriers = check::carriers::Carriers::new(interfaces.clone());
         carriers.look(now_ns);
@@ -476,6 +478,7 @@ impl Control {
             specs,
             interfaces_looked_at: None,
             accepted: 0,
+            asked_over_http: false,
         }
     }
 
@@ -543,6 +546,7 @@ impl Control {
             .collect();
         let more = self.connections.iter().any(|c| c.reading.is_some() && c.out.is_empty()) || !self.happened.is_empty();
         let soon = self.connections.iter().any(|c| c.held.is_some() || !c.introducing.is_empty());
+        let more = more || std::mem::take(&mut self.asked_over_http);
         let timeout_ms = match (more, self.checks.is_empty() && self.listening.is_empty(), soon) {
             (true, ..) => 0,
             (_, false, _) => 1,
@@ -580,6 +584,7 @@ impl Control {
         self.answer_statuses();
         self.introduce_more();
         self.send_pages();
+        self.asked_over_http = self.side.serve_history(&self.history);
         self.flush_connections();
         self.write_history();
         self.keep_table(false);

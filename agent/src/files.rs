@@ -31,6 +31,8 @@ pub enum Purpose {
     Config,
     /// A key of the cluster.
     Key,
+    /// A secret that readers show.
+    Token,
     /// A program that the agent runs.
     Program,
     /// What the agent writes: history, incarnations.
@@ -44,16 +46,26 @@ impl Purpose {
         match self {
             Purpose::Config => "whoever can change it chooses programs that the agent runs",
             Purpose::Key => "whoever can change it chooses the cluster's key",
+            Purpose::Token => "whoever can change it chooses who reads over HTTP",
             Purpose::Program => "whoever can change it chooses what the agent runs",
             Purpose::Kept => "whoever can change it has the agent read or write something else",
             Purpose::Socket => "whoever can change it has clients talk to somebody else",
         }
     }
 
+    /// What others could do who know it; `None` where it is no secret.
+    const fn secret(self) -> Option<&'static str> {
+        match self {
+            Purpose::Key => Some("forge verdicts"),
+            Purpose::Token => Some("read over HTTP"),
+            Purpose::Config | Purpose::Program | Purpose::Kept | Purpose::Socket => None,
+        }
+    }
+
     /// Whether a group that may write a directory on the way is refused, or only warned of: distributions give groups of administrators the directories of
     /// programs (`staff`) and logs (`syslog`), and what is written there is checked once more when it is opened.
     const fn is_strict(self) -> bool {
-        matches!(self, Purpose::Config | Purpose::Key)
+        matches!(self, Purpose::Config | Purpose::Key | Purpose::Token)
     }
 }
 
@@ -249,9 +261,9 @@ pub fn read(path: &Path, purpose: Purpose, max: usize) -> Result<(Vec<u8>, Vec<S
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
     let meta = file.metadata()?;
     check_file(path, &meta, purpose)?;
-    if purpose == Purpose::Key && meta.mode() & 0o007 != 0 {
+    if let Some(danger) = purpose.secret().filter(|_| meta.mode() & 0o007 != 0) {
         return refused(format!(
-            "{0} can be used by every user of this host (mode {1:04o}), who could forge verdicts with it; chmod 600 {0}",
+            "{0} can be used by every user of this host (mode {1:04o}), who could {danger} with it; chmod 600 {0}",
             path.display(),
             meta.mode() & 0o777
         ));

@@ -283,6 +283,23 @@ impl History {
         events
     }
 
+    /// The newest `count` events in memory that are wanted, oldest first.
+    #[must_use]
+    pub fn newest(&self, count: usize, wants: impl Fn(&HistoryEvent) -> bool) -> Vec<HistoryEvent> {
+        let mut left = self.rooms.each_ref().map(|room| room.memory.len());
+        let mut found = VecDeque::new();
+        while found.len() < count {
+            let newest = |of: usize| self.rooms[of].memory.get(left[of].checked_sub(1)?);
+            let Some(of) = (0..left.len()).max_by_key(|of| newest(*of).map(|e| e.seq)) else { break };
+            let Some(event) = newest(of) else { break };
+            if wants(event) {
+                found.push_front(event.clone());
+            }
+            left[of] -= 1;
+        }
+        found.into()
+    }
+
     /// All kept events from number `from` on, at most the `last` newest (0: all). [`History::page`] needs less memory.
     #[must_use]
     pub fn read(&self, from: u64, last: u64) -> Vec<HistoryEvent> {

@@ -4,6 +4,7 @@
 //! in size and time. When all places are taken the oldest connection gives way, so that slow clients cannot keep others out.
 //! Every answer closes its connection. What is served is a [`Site`], which is asked on this thread and never waits.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -128,6 +129,17 @@ pub enum Next {
 pub trait Stream: Send {
     /// What comes next.
     fn next(&mut self) -> Next;
+}
+
+/// What a site has answered, for the metrics.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Answers by code.
+    pub answers: BTreeMap<u16, u64>,
+    /// Streams that are open.
+    pub streams: u64,
+    /// Streams that were cut off because their clients did not take them.
+    pub dropped: u64,
 }
 
 /// What is served.

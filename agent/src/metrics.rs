@@ -7,7 +7,7 @@
 
 use crate::clock::now_ns;
 use crate::hooks::HookResult;
-use crate::http::{Answer, HttpServer, Request, Response, Site, advice};
+use crate::http::{Answer, Counts, HttpServer, Request, Response, Site, advice};
 use fide_wire::control::Status;
 use fide_wire::maintenance::covers;
 use fide_wire::packet::Refusal;
@@ -31,6 +31,8 @@ pub struct Snapshot {
     pub verdicts: BTreeMap<(Cause, GradeKey), u64>,
     /// Events of what was in maintenance.
     pub in_maintenance: u64,
+    /// Of the interface over HTTP, where it is served.
+    pub http: Option<Counts>,
     /// [`Hooks::counts`](crate::hooks::Hooks::counts).
     pub hooks: [u64; HookResult::NAMES.len()],
     /// Connected clients.
@@ -183,6 +185,9 @@ fn seconds(ns: impl Into<i128>) -> String {
 fn is_running(state: &str) -> bool {
     state == "alive" || state == Cause::Hung.name()
 }
+
+/// Answers over HTTP that have their series from the start.
+const HTTP_CODES: [u16; 3] = [200, 401, 503];
 
 /// The states a host can be in, so that each has its series from the start.
 const HOST_STATES: [&str; 5] = ["alive", "late", "agent-lost", "silent-host", "left"];
@@ -357,6 +362,16 @@ pub fn render(snapshot: &Snapshot, tick_age_ns: Option<u64>) -> String {
     t.family("fide_hook_runs_total", COUNTER, "Hooks by how they ended.");
     for (result, n) in HookResult::NAMES.iter().zip(snapshot.hooks) {
         t.sample("fide_hook_runs_total", &[("result", result)], n);
+    }
+    if let Some(http) = &snapshot.http {
+        t.family("fide_http_requests_total", COUNTER, "Requests over HTTP, by the code that they were answered with.");
+        for code in HTTP_CODES.iter().chain(http.answers.keys().filter(|code| !HTTP_CODES.contains(code))) {
+            let n = http.answers.get(code).copied().unwrap_or(0);
+            t.sample("fide_http_requests_total", &[("code", &code.to_string())], n);
+        }
+        t.single("fide_http_followers", GAUGE, "Clients that follow events over HTTP.", http.streams);
+        let help = "Clients that followed events over HTTP and were cut off because they did not take them.";
+        t.single("fide_http_followers_dropped_total", COUNTER, help, http.dropped);
     }
     t.single("fide_clients", GAUGE, "Connected clients.", snapshot.clients);
     t.single("fide_client_events_lost_total", COUNTER, "Events that slow clients lost.", snapshot.client_events_lost);

@@ -3,19 +3,23 @@
 use crate::admission::HOOK_EVENT_CODE;
 use crate::admission::NOT_KEPT_EVENT_CODE;
 use crate::config::{Config, HookAction, Live};
+use crate::feed::Feed;
 use crate::fence::Guard;
 use crate::gates::Gates;
 use crate::handle::LoopHandle;
+use crate::history::History;
 use crate::hooks::{HookOptions, HookOutcome, Hooks};
+use crate::http::{Counts, HttpServer, advice};
 use crate::links::Links;
 use crate::metrics::{Board, MetricsServer, Snapshot};
 use crate::shares::EventSource;
+use crate::site::{Interface, Options};
 use fide_wire::control::{HistoryEvent, MaintenanceStatus, WatchStatus};
 use fide_wire::verdict::Cause;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
-use std::sync::Arc;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// How long hooks may still run when the agent leaves.
@@ -27,6 +31,10 @@ pub struct Side {
     links: Option<Links>,
     board: Arc<Board>,
     metrics: Option<MetricsServer>,
+    http: Option<HttpServer>,
+    /// Events for those who read over HTTP; `None` where the system had no descriptor for it.
+    feed: Option<Arc<Feed>>,
+    http_counts: Arc<Mutex<Counts>>,
     counters: Snapshot,
 }
 
@@ -50,8 +58,21 @@ pub struct Counted {
 impl Side {
     /// Starts what is configured. What cannot be started is told, and the agent goes on without.
     #[must_use]
-    pub fn new(config: &Config, core: &LoopHandle) -> Self {
-        let mut side = Self { hooks: None, links: None, board: Arc::default(), metrics: None, counters: Snapshot::default() };
+    pub fn new(config: &Config, core: &LoopHandle, next_seq: u64, wake: std::io::Result<OwnedFd>) -> Self {
+        let mut side = Self {
+            hooks: None,
+            links: None,
+            board: Arc::default(),
+            metrics: None,
+            http: None,
+            feed: None,
+            http_counts: Arc::default(),
+            counters: Snapshot::default(),
+        };
+        match wake.and_then(|wake| Feed::new(next_seq, wake)) {
+            Ok(feed) => side.feed = Some(Arc::new(feed)),
+            Err(e) => complain(core, format!("nothing can be served over HTTP: {e}")),
+        }
         match Hooks::start(config.hooks.clone(), HookOptions::default()) {
             Ok(hooks) => side.hooks = Some(hooks),
             Err(e) => complain(core, format!("hooks cannot be run: {e}")),
@@ -61,6 +82,7 @@ impl Side {
             Err(e) => complain(core, format!("interfaces are looked at once a second only: {e}")),
         }
         side.serve_metrics(config.metrics, core);
+        side.serve_http(config, core);
         side
     }
 
@@ -77,6 +99,35 @@ impl Side {
                 Some(e.to_string())
             }
         }
+    }
+
+    /// Serves the read-only interface as configured and nowhere else; why not, if that cannot be.
+    fn serve_http(&mut self, config: &Config, core: &LoopHandle) -> Option<String> {
+        self.http = None; // as above
+        let (address, feed) = config.http.listen.zip(self.feed.clone())?;
+        let options = Options {
+            token: config.http.token.clone(),
+            page: config.http.page,
+            one_machine: config.socket.path.starts_with("/run/fide/lab"),
+        };
+        let wake = feed.readers();
+        let site = Interface::new(options, self.board.clone(), core.heart.clone(), feed, self.http_counts.clone());
+        match HttpServer::start(address, "fide-http", wake, site) {
+            Ok(server) => {
+                self.http = Some(server);
+                None
+            }
+            Err(e) => {
+                let text = format!("nothing can be served over HTTP on {address}: {e}; {}", advice(&e, "http.listen"));
+                complain(core, text.clone());
+                Some(text)
+            }
+        }
+    }
+
+    /// Answers one question of those who read over HTTP; whether more wait.
+    pub fn serve_history(&self, history: &History) -> bool {
+        self.feed.as_ref().is_some_and(|feed| feed.serve(history))
     }
 
     /// The descriptor that says that interfaces changed, or -1.
@@ -103,6 +154,10 @@ impl Side {
         if let Some(hooks) = self.hooks.as_mut() {
             hooks.offer(event, source);
         }
+        // What has no number is not in the history, and nobody follows it.
+        if let Some(feed) = self.feed.as_ref().filter(|_| event.seq > 0) {
+            feed.push(event.clone());
+        }
     }
 
     /// Whether a hook says that this is to be done with the process of this event.
@@ -121,7 +176,7 @@ impl Side {
         told
     }
 
-    /// Renews what `/metrics` shows; costs nothing when nobody serves it.
+    /// Renews what `/metrics` and `/v1` show; costs nothing when nobody serves it.
     pub fn publish(
         &mut self,
         core: &LoopHandle,
@@ -131,7 +186,7 @@ impl Side {
         gates: Option<&Gates>,
         (pending, maintenance): (Vec<WatchStatus>, Vec<MaintenanceStatus>),
     ) {
-        if self.metrics.is_none() {
+        if self.metrics.is_none() && self.http.is_none() {
             return;
         }
         let Some((mut status, lost)) = core.status(about).zip(core.ask(|core| core.events_lost())) else { return };
@@ -149,6 +204,8 @@ impl Side {
         self.counters.history_lost = counted.history_lost;
         self.counters.history_failures = counted.history_failures;
         self.counters.history_not_kept = counted.history_not_kept;
+        let counts = || self.http_counts.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.counters.http = self.http.as_ref().map(|_| counts());
         if let Some(hooks) = &self.hooks {
             self.counters.hooks = hooks.counts();
         }
@@ -156,18 +213,21 @@ impl Side {
     }
 
     /// A new configuration. What of it could not be done is returned, and reported.
-    pub fn reload(&mut self, new: &Config, live: &Live, core: &LoopHandle) -> Option<String> {
+    pub fn reload(&mut self, new: &Config, live: &Live, core: &LoopHandle) -> Vec<String> {
         if live.hooks
             && let Some(hooks) = self.hooks.as_mut()
         {
             hooks.set_hooks(new.hooks.clone());
         }
-        live.metrics.then(|| self.serve_metrics(new.metrics, core)).flatten()
+        let metrics = live.metrics.then(|| self.serve_metrics(new.metrics, core)).flatten();
+        let http = live.http.then(|| self.serve_http(new, core)).flatten();
+        metrics.into_iter().chain(http).collect()
     }
 
     /// Ends what was started.
     pub fn shutdown(&mut self) {
         self.metrics = None;
+        self.http = None;
         if let Some(hooks) = self.hooks.as_mut() {
             hooks.shutdown(GRACE);
         }

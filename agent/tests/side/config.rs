@@ -269,6 +269,9 @@ fn every_refusal_names_its_line_and_what_to_do() {
         ("[socket]\nmode = \"999\"", "line 3", "0660"),
         ("[history]\nmax_bytes = \"1KiB\"", "line 3", "64KiB"),
         ("[metrics]\nlisten = \"9433\"", "line 3", "127.0.0.1:9433"),
+        ("[http]\nlisten = \"0.0.0.0:9434\"", "line 2", "openssl rand"),
+        ("[http]\npage = true", "line 2", "needs listen"),
+        ("[http]\npages = true", "line 3", "unknown field"),
         ("[contract]\ndelta_max = \"1ms\"\ndelta_floor = \"1ms\"", "line 2", "one or the other"),
         ("[contract]\ndelta_floor = \"2ms\"\ndelta_ceiling = \"1ms\"", "line 2", "swap"),
         ("heartbeat = \"1s\"\n[detector]\nagent_timeout = \"1s\"", "line 4", "two heartbeats"),
@@ -329,7 +332,7 @@ fn the_packaged_example_names_what_a_reload_takes_over() {
     said.iter_mut().for_each(|w| *w = w.trim_matches(['[', ']']));
     said.sort_unstable();
     let all = "[[watch]]\nname = \"x\"\npid = 1\n[contract]\ndelta_max = \"1ms\"\n[detector]\nagent_timeout = \"3s\"\n[socket]\nmode = \"0600\"\n\
-               [access]\nread = []\n[metrics]\nlisten = \"off\"\n[history]\nmax_bytes = \"1MiB\"\n[[hook]]\non = [\"any\"]\ncommand = [\"/x\"]\n\
+               [access]\nread = []\n[metrics]\nlisten = \"off\"\n[http]\nlisten = \"[::1]:1\"\n[history]\nmax_bytes = \"1MiB\"\n[[hook]]\non = [\"any\"]\ncommand = [\"/x\"]\n\
                [[group]]\nname = \"g\"\nhosts = [\"a\"]\n[keys]\nsend = { id = 1, file = \"/k\" }";
     let changes = diff(&parse(""), &parse(all));
     let mut live = changes.live.names();
@@ -339,11 +342,40 @@ fn the_packaged_example_names_what_a_reload_takes_over() {
 }
 
 #[test]
+fn a_token_is_a_secret_of_a_sensible_length() {
+    use fide_agent::config::Token;
+    let token = Token::parse("  0123456789abcdef\n").unwrap();
+    assert!(token.is("0123456789abcdef") && !format!("{token:?}").contains("0123"));
+    for other in ["", "0", "0123456789abcdeg", "0123456789abcdef0", "0123456789abcde", "0123456789abcdef0123456789abcdef"] {
+        assert!(!token.is(other), "{other}");
+    }
+    for (bad, says) in [("short", "5 characters"), ("with a space in it", "' '"), (&"x".repeat(257), "257")] {
+        assert!(Token::parse(bad).unwrap_err().contains(says), "{bad}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (file, secret) = (dir.path().join("fide.toml"), dir.path().join("token"));
+    let text =
+        format!("node = \"a\"\npath = [{{ interface = \"lo\" }}]\nhttp = {{ listen = \"0.0.0.0:1\", token = {secret:?} }}\n");
+    std::fs::write(&file, text).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    assert!(Config::load(&file).unwrap_err().to_string().contains("make one with"));
+    std::fs::write(&secret, "0123456789abcdef\n").unwrap();
+    std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o644)).unwrap();
+    assert!(Config::load(&file).unwrap_err().to_string().contains("chmod 600"));
+    std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let config = Config::load(&file).unwrap();
+    assert!(config.http.token.as_ref().is_some_and(|t| t.is("0123456789abcdef")));
+    assert!(config.doubts().iter().any(|d| d.contains("in the clear")));
+}
+
+#[test]
 fn a_check_doubts_what_this_host_does_not_have() {
     let text = "node = \"a\"\n[[path]]\ninterface = \"lo\"\ngroup = \"ff12::1\"\n[[path]]\ninterface = \"no-such-if\"\n\
                 [socket]\ngroup = \"no-such-group\"\n[access]\nwatch_others = [\"%no-such-ops\"]\nmonitor = [\"no-such-a\"]\n\
-                read = [\"no-such-b\", \"root\"]\nreload = [\"no-such-c\"]\n[metrics]\nlisten = \"0.0.0.0:9433\"\n";
+                read = [\"no-such-b\", \"root\"]\nreload = [\"no-such-c\"]\n[metrics]\nlisten = \"0.0.0.0:9433\"\n\
+                [http]\nlisten = \"127.0.0.1:9433\"\n";
     let doubts = [
+        "http.listen: 127.0.0.1:9433 asks for no token",
         "lo uses the IPv6 group ff12::1, but ipv6 = false",
         "no interface no-such-if",
         "socket.group: this host has no group `no-such-group`",

@@ -2,10 +2,12 @@
 //! One program, because each test program has the whole agent in it.
 
 mod access;
+mod browser;
 mod config;
 mod files;
 mod history;
 mod hooks;
+mod http;
 mod layout;
 mod links;
 mod metrics;
