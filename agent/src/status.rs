@@ -7,7 +7,7 @@ use crate::clock::now_ns;
 use crate::core::Core;
 use crate::handle::LoopHandle;
 use crate::watchlist::{ENDED_SHOWN_NS, Name, WatchRow};
-use fide_proto::detector::AppState;
+use fide_proto::detector::{AppState, State};
 use fide_wire::PATHS;
 use fide_wire::control::{AppStatus, HostStatus, LocalPath, PathAnswerer, PathStatus, Status, WatchStatus};
 use fide_wire::packet::Refusal;
@@ -177,13 +177,14 @@ impl Core {
     /// Copies the processes of a host from this one on, as many as there is room for. Gives the one to go on with.
     fn status_apps(&self, slot: usize, node: u32, from: u32, rows: &mut Vec<AppRow>) -> Option<u32> {
         let peer = self.peers.get(slot)?.as_ref().filter(|p| p.node == node)?;
+        let is_restarting = self.state_of(node) == Some(State::Restarting);
         for (app, a) in peer.apps.range(from..) {
             if rows.len() == rows.capacity() {
                 return Some(*app);
             }
             let state = match a.ended {
                 Some((cause, _)) => cause.name(),
-                None if peer.condemned || peer.left => "unobserved",
+                None if peer.condemned || peer.left || is_restarting => "unobserved",
                 None if matches!(self.app_judged(node, *app), Some(AppState::Hung { .. })) => Cause::Hung.name(),
                 None => "alive",
             };

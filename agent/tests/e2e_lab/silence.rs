@@ -290,6 +290,7 @@ fn an_agent_that_is_started_again_in_time_was_never_gone() {
     for observer in [2, 3] {
         until("it is known to be started again", || w.state(observer, "h1") == "restarting");
     }
+    assert_eq!(w.view(2, "h1").unwrap().apps[0].state, "unobserved");
     ends.kill();
     ends.ended();
     // Longer than a stuck agent is given, and than every other timeout.
