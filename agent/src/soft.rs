@@ -480,7 +480,9 @@ mod tests {
         for (number, path, notice) in [(1, 0, 2), (1, 1, 2), (2, 0, 1), (2, 1, 1), (3, 0, 70), (3, 1, 5), (4, 1, 7)] {
             let f = frame(Kind::Notice, number, 7, path, Some(notice), b"");
             match t.accept(&f, path, FROM, 9, &ME, &k) {
-                Ok(Accepted::Notice { first, .. }) => firsts.push((notice, first)),
+                Ok(Accepted::Notices(p)) => {
+                    firsts.extend(t.records(&p, 1).map(|r| (notice, r.flags & Record::DUPLICATE == 0)));
+                }
                 other => panic!("{other:?}"),
             }
         }
