@@ -305,6 +305,9 @@ fn an_agent_that_is_started_again_in_time_was_never_gone() {
         *cause == Cause::Returned && node == "h1" || cause.ends_process() && *cause != Cause::Left
     });
     watcher.host("@h1", Cause::Returned);
+    let gone =
+        |e: &&fide_client::Event| matches!(e, fide_client::Event::Host(v) if [Cause::Left, Cause::AgentLost].contains(&v.cause));
+    assert_eq!(watcher.seen.iter().find(gone), None);
     lives.kill();
     lives.ended();
     w.event(3, "the end of the other", |e| e.app.as_deref() == Some("lives") && e.cause == Cause::Killed);

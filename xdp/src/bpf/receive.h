@@ -914,7 +914,8 @@ static __always_inline int receive(struct xdp_md *ctx)
 
 	note_change(&record, n);
 	s->one = record;
-	if (!fide_tell_change(s, slot))
+	/* Of an agent that says that it will be back its observers tell, if it is not. */
+	if (!(record.kind == FIDE_RECORD_HOST && record.code > 0) && !fide_tell_change(s, slot))
 		record.flags |= FIDE_RECORD_DUPLICATE;
 	/* When this fails the agent sees by the version of the next heartbeat that it lacks something, and pulls it. */
 	if (bpf_ringbuf_output(&urgent, &record, sizeof(record), 0)) {
