@@ -4,8 +4,8 @@
 //
 // One event or timer at a time. In StIdle the present time is compared with deadlines that were
 // computed before; what is due is done with that time frozen (now_q), as one call of the software core
-// is, and the deadlines are computed anew (StUpd0–2). A copy that completes nothing takes 4 clocks, one
-// that delivers a round 11.
+// is, and the deadlines are computed anew (StUpd0–2). A copy that completes nothing takes 4 clocks, or 3
+// if another event waits; one that delivers a round takes 10.
 module fide_lowi_core
 #(
   parameter int unsigned Members = 8,   // ranks
@@ -144,6 +144,7 @@ module fide_lowi_core
   logic [RankW:0] c_slot_q, c_slot_d;
   logic [63:0] c_offset_q, c_offset_d, c_through_q, c_through_d;
   logic signed [66:0] c_limit_q, c_limit_d;
+  logic [63:0] c_due_q, c_due_d;                // when a round that was not seen before is missing
   logic [63:0] gap_q, gap_d;
   logic [FlightW-1:0] scan_q, scan_d, best_q, best_d;
   logic best_valid_q, best_valid_d;
@@ -163,6 +164,11 @@ module fide_lowi_core
   assign speak_due   = speaks_q && !leaving_q && now >= speak_at_q;
   assign give_up_due = gives_up_q && now >= give_up_at_q;
   assign any_due     = (halted_q == fide_lowi_pkg::HaltNone) && (settle_due || expire_due || speak_due || give_up_due);
+
+  // Behind a copy that completes nothing the next event is taken without a clock in StIdle, if nothing is
+  // due: neither what StIdle would find nor the round that this copy was the first of.
+  logic chains;
+  assign chains = !any_due && c_due_q >= time_i;
 
   // C[0], C[1], …: members from the last leader upwards.
   logic [15:0] candidates, below_ev, mask_me, upwards;
@@ -243,6 +249,7 @@ module fide_lowi_core
   logic refuse;         // count a refusal, and give its buffer back
   logic release_ev;     // give the event's buffer back
   logic to_update;      // deadlines changed
+  logic take_event;     // nothing is due: the next event's step begins
   logic heard_now;      // a round of heard_rank was delivered or sent
   logic [63:0] heard_round;
   logic [RankW-1:0] heard_rank;
@@ -302,7 +309,8 @@ module fide_lowi_core
     speaks_d = speaks_q; gives_up_d = gives_up_q; speak_at_d = speak_at_q; give_up_at_d = give_up_at_q;
     fence_d = fence_q;
     hit_d = hit_q; c_in_d = c_in_q; c_refused_d = c_refused_q; c_old_d = c_old_q; c_slot_d = c_slot_q;
-    c_offset_d = c_offset_q; c_through_d = c_through_q; c_limit_d = c_limit_q; gap_d = gap_q;
+    c_offset_d = c_offset_q; c_through_d = c_through_q; c_limit_d = c_limit_q; c_due_d = c_due_q;
+    gap_d = gap_q;
     scan_d = scan_q; best_d = best_q; best_valid_d = best_valid_q; take_d = take_q;
 
     // Ages by ⌈2·ppm·elapsed / 10^6⌉, without a multiplier.
@@ -329,7 +337,7 @@ module fide_lowi_core
     free_valid_o = 1'b0;
     free_buffer_o = ev_q.buffer;
     halt = 1'b0; halt_tell = 1'b0; halt_why = fide_lowi_pkg::HaltNone;
-    refuse = 1'b0; release_ev = 1'b0; to_update = 1'b0;
+    refuse = 1'b0; release_ev = 1'b0; to_update = 1'b0; take_event = 1'b0;
     heard_now = 1'b0; heard_round = '0; heard_rank = '0; push_until = 1'b0;
 
     unique case (state_q)
@@ -361,12 +369,7 @@ module fide_lowi_core
         end else if (hold_q) begin
           hold_d = 1'b0;
         end else if (ev_valid_i) begin
-          ev_ready_o = 1'b1;
-          ev_d = ev_i;
-          now_d = time_i;
-          aged_snap_d = aged_q;
-          req_snap_d = req_valid_i;  // a report can let us speak in the same step
-          state_d = StEvent;
+          take_event = 1'b1;
         end
       end
 
@@ -501,6 +504,7 @@ module fide_lowi_core
         c_slot_d = fide_lowi_pkg::ones16(below_ev);
         c_through_d = through_ev;
         c_offset_d = now_q - ev_q.sent_ns;
+        c_due_d = now_q + flight;
         c_limit_d = 67'($signed(pace_offset_q)) + $signed(67'(aged_snap_q));
         c_old_d = |(crashed_q & fide_lowi_pkg::only(ev_q.rank)) && now_q > crash_at_ev + flight;
         c_refused_d = ev_q.rank == cfg_i.me || (ev_path_bit & all_paths) == '0 || ev_q.inst == '0 || ev_q.round == '0 ||
@@ -648,7 +652,7 @@ module fide_lowi_core
             f_closed_d[take_d] = 1'b0;
             f_rank_d[take_d] = ev_q.rank;
             f_number_d[take_d] = ev_q.round;
-            f_due_d[take_d] = now_q + flight;
+            f_due_d[take_d] = c_due_q;
           end
           if (!hit || !f_msg_q[take_d]) begin
             f_msg_d[take_d] = 1'b1;
@@ -676,7 +680,9 @@ module fide_lowi_core
             end
             f_ready_d[take_d] = 1'b1;
             if (ev_q.round == through_ev + 64'd1) through_d[ev_q.rank[$clog2(Members)-1:0]] = ev_q.round;
-            state_d = StDrain;
+            state_d = (f_ready_q == '0) ? StTake : StDrain;
+          end else if (ev_valid_i && chains) begin
+            take_event = 1'b1;
           end
         end
       end
@@ -697,7 +703,7 @@ module fide_lowi_core
             f_msg_d[free_index] = 1'b0;
             f_rank_d[free_index] = ev_q.rank;
             f_number_d[free_index] = gap_q;
-            f_due_d[free_index] = now_q + flight;
+            f_due_d[free_index] = c_due_q;
             f_received_d[free_index] = '0;
             f_buffered_d[free_index] = 1'b0;
           end
@@ -800,6 +806,14 @@ module fide_lowi_core
       default: state_d = StOff;
     endcase
 
+    if (take_event) begin
+      ev_ready_o = 1'b1;
+      ev_d = ev_i;
+      now_d = time_i;
+      aged_snap_d = aged_q;
+      req_snap_d = req_valid_i;  // a report can let us speak in the same step
+      state_d = StEvent;
+    end
     if (heard_now) begin
       last_d = heard_round;
       last_leader_d = heard_rank;
@@ -950,6 +964,7 @@ module fide_lowi_core
     c_offset_q <= c_offset_d;
     c_through_q <= c_through_d;
     c_limit_q <= c_limit_d;
+    c_due_q <= c_due_d;
     gap_q <= gap_d;
     scan_q <= scan_d;
     best_q <= best_d;
@@ -990,7 +1005,7 @@ module fide_lowi_core
     state_o.tells_ready = told_q && !heard_q;
     state_o.ready_to = told_to_q;
     state_o.refused = refused_q;
-    state_o.step_live = state_q == StIdle && !hold_q;
+    state_o.step_live = (state_q == StIdle && !hold_q) || (state_q != StOff && ev_ready_o);
     state_o.step_event = ev_ready_o;
     state_o.step_left = state_q == StIdle && any_due && settle_due;
   end

@@ -132,8 +132,10 @@ module fide_tx_gen
   assign req_pop_o  = state_q == StBody && push && push_last && has_batch_q && !spoilt_q && !clear_i;
   assign retry_due  = time_i >= retry_at_q;
 
-  logic can_start;
+  // The next frame begins when none is written, or with the last word of the one before.
+  logic can_start, begins;
   assign can_start = &(room | ~paths_i[Paths-1:0]);
+  assign begins    = can_start && (state_q == StIdle || (push && push_last));
 
   always_ff @(posedge clk_i) begin
     if (!rst_ni || clear_i) begin
@@ -162,39 +164,31 @@ module fide_tx_gen
         pending_q <= 1'b1;
         speak_q <= speak_i;
       end
-      unique case (state_q)
-        StIdle: begin
-          if (pending_q && can_start) begin
-            state_q <= StHead;
-            what_q <= Round;
-            len <= next_len;
-            has_batch_q <= speak_q.has_batch;
-            seq_q <= seq_q + 1'b1;
-            pending_q <= speak_valid_i;
-            waits_q <= paths_i[Paths-1:0];
-          end else if (!pending_q && !speak_valid_i && can_start && retry_due && (send_exit_i || send_ready_i)) begin
-            state_q <= StHead;
-            what_q <= send_exit_i ? Exit : Ready;
-            retry_at_q <= time_i + 64'(retry_ns_i);
-          end
-        end
-        StHead: if (push) begin
-          number_q <= number_q + 1'b1;
-          beat_q <= '0;
-          state_q <= push_last ? StIdle : StBody;
-        end
-        default: if (push) begin
-          beat_q <= beat_q + 1'b1;
-          if (push_last) state_q <= StIdle;
-        end
-      endcase
-      if (push && push_last) spoilt_q <= 1'b0;
+      if (push) begin
+        if (state_q == StHead) number_q <= number_q + 1'b1;
+        beat_q <= (state_q == StHead) ? '0 : beat_q + 1'b1;
+        state_q <= push_last ? StIdle : StBody;
+        if (push_last) spoilt_q <= 1'b0;
+      end
       left_o <= 1'b0;
       if (waits_q != '0) begin
         waits_q <= waits_q & ~took_last;
         left_o <= (waits_q & ~took_last) == '0;
       end
       if (!send_exit_i && !send_ready_i) retry_at_q <= '0;
+      if (pending_q && begins) begin
+        state_q <= StHead;
+        what_q <= Round;
+        len <= next_len;
+        has_batch_q <= speak_q.has_batch;
+        seq_q <= seq_q + 1'b1;
+        pending_q <= speak_valid_i;
+        waits_q <= paths_i[Paths-1:0];
+      end else if (!pending_q && !speak_valid_i && begins && retry_due && (send_exit_i || send_ready_i)) begin
+        state_q <= StHead;
+        what_q <= send_exit_i ? Exit : Ready;
+        retry_at_q <= time_i + 64'(retry_ns_i);
+      end
     end
   end
 
@@ -210,7 +204,8 @@ module fide_tx_gen
     logic out_round, first_q, has_tag;
     logic [SeqW-1:0] out_seq;
     logic [63:0] tag;
-    assign room[i] = level <= ($clog2(FifoDepth) + 1)'(FifoDepth - MaxBeats - 1);
+    // For a whole frame, and for the word that is pushed when it begins.
+    assign room[i] = level <= ($clog2(FifoDepth) + 1)'(FifoDepth - MaxBeats - 1) - ($clog2(FifoDepth) + 1)'(writes);
     fide_fifo #(.Width(WordW), .Depth(FifoDepth)) u_fifo (
       .clk_i, .rst_ni, .clear_i(1'b0),
       .push_i(push && paths_i[i]),

@@ -74,6 +74,8 @@
       if (state_q != StOff) inv_time: assert (now_q <= time_i);
       inv_unique: assert (fv_unique);
       if (fv_matching) inv_hit: assert (hit_q == match_ev);
+      if (fv_matching) inv_due: assert (c_due_q == now_q + flight);
+      if (fv_matching || state_q == StEvent) inv_live: assert (!hold_q);
       if (fv_matching && state_q != StCopy2) inv_open: assert ((hit_q & f_closed_q) == '0 && through_ev < ev_q.round);
       if (state_q == StCopy2) inv_through: assert (c_through_q == through_ev);
       if (state_q == StGap) inv_gap: assert (gap_q <= ev_q.round);
