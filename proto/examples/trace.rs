@@ -1,5 +1,5 @@
 //! Runs three members of one engine on links that a seed plays with, and prints what they did: a trace that `scripts/specs --trace` judges by
-//! the engine's specification. `cargo run -p fide-proto --example trace -- hsuc|huc SEED`
+//! the engine's specification. `cargo run -p fide-proto --example trace -- hsuc|huc|lowi SEED`
 //!
 //! The format is in `specs/README.md`.
 
@@ -221,18 +221,201 @@ fn run<M: Clone, E: Engine<M>>(seed: u64, build: fn(MemberId, MemberSet, Instanc
     }
 }
 
+/// LOWI on a network of two paths, in microseconds: copies take less than Δ_I, members crash, and are reported or not.
+mod lowi {
+    use super::{Dice, MEMBERS, names};
+    use fide_proto::consensus::lowi::{Config, Lowi, Message, Start};
+    use fide_proto::consensus::{Action, Engine};
+    use fide_proto::group::{Body, Entry, EntryId, MemberId, MemberSet};
+    use std::collections::BTreeMap;
+
+    const PERIOD_US: u64 = 1_000;
+    const DELTA_I_US: u64 = 600;
+    const END_US: u64 = 14_000;
+    const ENTRIES: u64 = 3;
+
+    enum Event {
+        Begin,
+        Copy { from: MemberId, path: usize, message: Message },
+        Link { from: MemberId, message: Message },
+        Entry,
+        Crash,
+        Notice(MemberId),
+    }
+
+    struct World {
+        engines: BTreeMap<MemberId, Lowi>,
+        config: Config,
+        /// By time, then in the order in which they were made.
+        events: BTreeMap<(u64, u64), (MemberId, Event)>,
+        made: u64,
+        now_us: u64,
+        numbers: BTreeMap<MemberId, u64>,
+        dice: Dice,
+    }
+
+    impl World {
+        fn line(&self, member: MemberId, what: &str) {
+            println!("{} {member} {what}", self.now_us);
+        }
+
+        fn plan(&mut self, after_us: u64, member: MemberId, event: Event) {
+            self.made += 1;
+            self.events.insert((self.now_us + after_us, self.made), (member, event));
+        }
+
+        fn act(&mut self, me: MemberId) {
+            let now_ns = self.now_us * 1_000;
+            loop {
+                let Some(engine) = self.engines.get_mut(&me) else { return };
+                let Some(action) = engine.poll_action() else {
+                    match engine.poll_timeout() {
+                        Some(due_ns) if due_ns <= now_ns => engine.handle_timeout(now_ns),
+                        _ => return,
+                    }
+                    continue;
+                };
+                match action {
+                    Action::Copies { message } => self.copies(me, &message),
+                    Action::Send { to, message } => {
+                        let after_us = 1 + self.dice.below(2_000) as u64;
+                        self.plan(after_us, to, Event::Link { from: me, message });
+                    }
+                    Action::Decide { instance, batch } => {
+                        self.line(me, &format!("decide {instance} {}", names(batch.iter().map(|entry| entry.id))));
+                    }
+                    Action::Halt(_) => self.line(me, "halt"),
+                    Action::Memory { .. } | Action::State { .. } => {}
+                }
+            }
+        }
+
+        fn copies(&mut self, me: MemberId, message: &Message) {
+            let Message::Round(round) = message else { return };
+            let value = names(round.batch.iter().map(|entry| entry.id));
+            for path in 0..2usize {
+                let stamp_us = round.sent_ns / 1_000;
+                self.line(me, &format!("send {} {me} {} {} {stamp_us} {value}", path + 1, round.round, round.instance));
+                for to in MemberSet::first(MEMBERS).iter().filter(|to| *to != me) {
+                    let after_us = 50 + self.dice.below(DELTA_I_US as usize - 60) as u64;
+                    self.plan(after_us, to, Event::Copy { from: me, path, message: message.clone() });
+                }
+            }
+        }
+
+        fn happen(&mut self, me: MemberId, event: Event) {
+            let now_ns = self.now_us * 1_000;
+            if let Event::Begin = event {
+                let members = MemberSet::first(MEMBERS);
+                self.line(
+                    me,
+                    &format!("start together 0 p1 1 {}", members.iter().map(|id| id.to_string()).collect::<Vec<_>>().join("+")),
+                );
+                let engine = Lowi::new(me, self.config, members, 1, Start::Together, now_ns).expect("the settings are sound");
+                self.engines.insert(me, engine);
+                return self.act(me);
+            }
+            if !self.engines.contains_key(&me) {
+                return;
+            }
+            if let Event::Copy { from, path, message: Message::Round(round) } = &event {
+                let (value, stamp_us) = (names(round.batch.iter().map(|entry| entry.id)), round.sent_ns / 1_000);
+                self.line(me, &format!("recv {} {from} {} {} {stamp_us} {value}", path + 1, round.round, round.instance));
+            }
+            match event {
+                Event::Crash => {
+                    self.line(me, "crash");
+                    self.engines.remove(&me);
+                    let others: Vec<MemberId> = self.engines.keys().copied().collect();
+                    let reported = self.dice.below(2) == 0;
+                    for other in others.into_iter().filter(|_| reported) {
+                        let after_us = 20 + self.dice.below(400) as u64;
+                        self.plan(after_us, other, Event::Notice(me));
+                    }
+                    return;
+                }
+                Event::Entry => {
+                    let number = self.numbers.entry(me).or_default();
+                    *number += 1;
+                    let id = EntryId { proposer: me, number: *number };
+                    self.line(me, &format!("propose {id}"));
+                    let entry = Entry { id, body: Body::Value(vec![0].into()) };
+                    let _ = self.engines.get_mut(&me).map(|engine| engine.propose(now_ns, entry));
+                }
+                Event::Notice(dead) => {
+                    self.line(me, &format!("report {dead}"));
+                    let _ = self.engines.get_mut(&me).map(|engine| engine.handle_crash(now_ns, dead));
+                }
+                // What is refused is of no effect.
+                Event::Copy { from, path, message } => {
+                    let _ = self.engines.get_mut(&me).map(|engine| engine.handle_copy(now_ns, from, path, message));
+                }
+                Event::Link { from, message } => {
+                    let _ = self.engines.get_mut(&me).map(|engine| engine.handle_message(now_ns, from, message));
+                }
+                Event::Begin => {}
+            }
+            self.act(me);
+        }
+    }
+
+    pub fn run(seed: u64) {
+        let members = MemberSet::first(MEMBERS);
+        let config = Config::new(PERIOD_US * 1_000, DELTA_I_US * 1_000);
+        let late_us = config.late_ns(members.len()).unwrap_or(0) / 1_000;
+        let delta_w_us = config.delta_w_ns / 1_000;
+        println!(
+            "# lowi {MEMBERS} seed {seed} period={PERIOD_US} delta_i={DELTA_I_US} delta_w={delta_w_us} late={late_us} slack=4"
+        );
+        let (engines, events, numbers) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let mut world = World { engines, config, events, made: 0, now_us: 0, numbers, dice: Dice(seed) };
+        for me in members.iter() {
+            let after_us = world.dice.below(delta_w_us as usize) as u64;
+            world.plan(after_us, me, Event::Begin);
+            for _ in 0..ENTRIES {
+                let after_us = delta_w_us + world.dice.below((END_US - 2 * delta_w_us) as usize) as u64;
+                world.plan(after_us, me, Event::Entry);
+            }
+        }
+        for me in members.iter().take(world.dice.below(usize::from(MEMBERS))) {
+            let after_us = delta_w_us + world.dice.below(END_US as usize / 2) as u64;
+            world.plan(after_us, me, Event::Crash);
+        }
+        while world.now_us < END_US {
+            let due = world.engines.iter().filter_map(|(me, engine)| Some((engine.poll_timeout()?.div_ceil(1_000), *me))).min();
+            let next = world.events.first_key_value().map(|(&(at_us, _), _)| at_us);
+            match (due, next) {
+                (Some((at_us, me)), _) if next.is_none_or(|next| at_us <= next) => {
+                    world.now_us = world.now_us.max(at_us);
+                    world.act(me);
+                }
+                (_, Some(_)) => {
+                    let Some(((at_us, _), (me, event))) = world.events.pop_first() else { return };
+                    world.now_us = world.now_us.max(at_us);
+                    world.happen(me, event);
+                }
+                _ => return,
+            }
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args().skip(1).collect();
     let (Some(engine), Some(Ok(seed))) = (args.first(), args.get(1).map(|seed| seed.parse())) else {
-        eprintln!("usage: trace hsuc|huc SEED");
+        eprintln!("usage: trace hsuc|huc|lowi SEED");
         return ExitCode::from(2);
     };
+    if engine == "lowi" {
+        lowi::run(seed);
+        return ExitCode::SUCCESS;
+    }
     println!("# {engine} {MEMBERS} seed {seed}");
     match engine.as_str() {
         "hsuc" => run(seed, Hsuc::new, show_hsuc),
         "huc" => run(seed, Huc::new, show_huc),
         _ => {
-            eprintln!("usage: trace hsuc|huc SEED");
+            eprintln!("usage: trace hsuc|huc|lowi SEED");
             return ExitCode::from(2);
         }
     }
