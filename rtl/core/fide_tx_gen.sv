@@ -264,4 +264,9 @@ module fide_tx_gen
   `FIDE_ASSERT(NoOverflow_A, !push || (full & paths_i[Paths-1:0]) == '0)
   `FIDE_ASSERT(OneRoundAtATime_A, !(speak_valid_i && pending_q))
 
+`ifdef FIDE_GEN_FV
+  // No word is pushed into a FIFO that is full.
+  always_comb if (rst_ni) no_overflow: assert (!push || full == '0);
+`endif
+
 endmodule
