@@ -48,6 +48,14 @@ pub fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// Whether every thread of a process is stopped: kill(2) does not wait for that.
+fn stands_still(pid: i32) -> bool {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    let stat = |task: fs::DirEntry| fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+    // The state stands behind the name, which is in parentheses.
+    tasks.flatten().all(|task| stat(task).rsplit(") ").next().is_some_and(|rest| rest.starts_with('T')))
+}
+
 /// Waits for a truth.
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     wait_for(what, || condition().then_some(()));
@@ -250,7 +258,11 @@ impl World {
     }
 
     pub fn signal_agent(&self, host: u16, signal: i32) {
-        kill(self.agent_pid(host), signal);
+        let pid = self.agent_pid(host);
+        kill(pid, signal);
+        if signal == libc::SIGSTOP {
+            until(&format!("the agent of h{host} stands still"), || stands_still(pid));
+        }
     }
 
     /// Waits for the agent's end.
