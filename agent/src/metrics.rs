@@ -8,6 +8,7 @@
 use crate::clock::now_ns;
 use crate::hooks::HookResult;
 use crate::http::{Answer, Counts, HttpServer, Request, Response, Site, advice};
+use fide_proto::detector;
 use fide_wire::control::Status;
 use fide_wire::maintenance::covers;
 use fide_wire::packet::Refusal;
@@ -189,9 +190,6 @@ fn is_running(state: &str) -> bool {
 /// Answers over HTTP that have their series from the start.
 const HTTP_CODES: [u16; 3] = [200, 401, 503];
 
-/// The states a host can be in, so that each has its series from the start.
-const HOST_STATES: [&str; 5] = ["alive", "late", "agent-lost", "silent-host", "left"];
-
 /// The text of `/metrics`.
 #[must_use]
 pub fn render(snapshot: &Snapshot, tick_age_ns: Option<u64>) -> String {
@@ -289,10 +287,11 @@ pub fn render(snapshot: &Snapshot, tick_age_ns: Option<u64>) -> String {
 
     t.family("fide_host_state", GAUGE, "1 for the state a host is in.");
     for h in &s.hosts {
-        for state in HOST_STATES {
+        let states = detector::State::ALL.map(detector::State::name);
+        for state in states {
             t.sample("fide_host_state", &[("host", &h.name), ("state", state)], u8::from(h.state == state));
         }
-        if !HOST_STATES.contains(&h.state.as_str()) {
+        if !states.contains(&h.state.as_str()) {
             t.sample("fide_host_state", &[("host", &h.name), ("state", &h.state)], 1);
         }
     }

@@ -590,7 +590,7 @@ pub struct CheckedPeer {
     pub node: u32,
     /// Its host's incarnation.
     pub incarnation: u32,
-    /// `alive`, `late`, `agent-lost`, `silent-host`, `left`.
+    /// `alive`, `late`, `agent-lost`, `silent-host`, `left`, `restarting`.
     pub host_state: String,
     /// `alive`, `hung`, or the cause of its end; empty when no process was named, `unknown` when it is not known.
     #[serde(default)]
@@ -817,7 +817,7 @@ pub struct HostStatus {
     pub node_id: u32,
     /// Its incarnation.
     pub incarnation: u32,
-    /// `alive`, `late`, `agent-lost`, `silent-host`, `left`.
+    /// `alive`, `late`, `agent-lost`, `silent-host`, `left`, `restarting`.
     pub state: String,
     /// The timeout towards it now.
     pub timeout_ns: u64,

@@ -88,6 +88,7 @@ fn the_text_is_well_formed_and_says_what_the_status_says() {
         "fide_heartbeats_sent_total 42",
         "fide_host_state{host=\"b\",state=\"alive\"} 1",
         "fide_host_state{host=\"b\",state=\"silent-host\"} 0",
+        "fide_host_state{host=\"b\",state=\"restarting\"} 0",
         "fide_host_state{host=\"c\\\"\\\\\\n\",state=\"odd\"} 1",
         "fide_path_margin_seconds{host=\"b\",path=\"0\"} -0.000001500",
         "fide_path_jitter_seconds{host=\"b\",path=\"0\",quantile=\"1\"} 4.000000000",

@@ -282,7 +282,7 @@ struct fide_checked {
 	uint64_t lost_ns;           /* FIDE_CHECK_VOID: packets may have been lost up to this time (CLOCK_MONOTONIC, ns) */
 	const char *why;            /* why it is void or there is no barrier, in words; "" otherwise */
 	const char *host;           /* the peer's host; NULL, and all below 0 or NULL, when it is no host of the cluster */
-	const char *host_state;     /* "alive", "late", "agent-lost", "silent-host", "left" */
+	const char *host_state;     /* "alive", "late", "agent-lost", "silent-host", "left", "restarting" */
 	const char *app_state;      /* "alive", "hung", "unknown" or the cause of its end; "" when no process was named */
 	uint32_t node;              /* its wire id */
 	uint32_t incarnation;       /* its host's incarnation */
