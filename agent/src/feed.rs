@@ -180,6 +180,14 @@ impl Feed {
         ring(&self.readers);
     }
 
+    /// An event of the history has happened, and nobody is served.
+    pub fn pass(&self, seq: u64) {
+        let mut shared = locked(&self.shared);
+        shared.next = seq + 1;
+        // What comes behind it would not follow.
+        shared.recent.clear();
+    }
+
     /// Answers one question of the history; whether more wait.
     pub fn serve(&self, history: &History) -> bool {
         let question = {

@@ -156,7 +156,10 @@ impl Side {
         }
         // What has no number is not in the history, and nobody follows it.
         if let Some(feed) = self.feed.as_ref().filter(|_| event.seq > 0) {
-            feed.push(event.clone());
+            match self.http {
+                Some(_) => feed.push(event.clone()),
+                None => feed.pass(event.seq),
+            }
         }
     }
 

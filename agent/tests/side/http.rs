@@ -376,6 +376,25 @@ fn who_follows_gets_each_event_once_also_after_coming_back() {
 }
 
 #[test]
+fn what_happened_while_nobody_was_served_follows_from_the_history() {
+    let w = World::new(open());
+    w.happen(event("one"));
+    // Two that nobody had at hand.
+    for text in ["two", "three"] {
+        let seq = w.history.lock().unwrap().append(event(text));
+        w.feed.pass(seq);
+    }
+    w.happen(event("four"));
+    assert!(matches!(w.feed.after(2), fide_agent::feed::After::Older), "not the fourth, as if it were the next");
+    let mut following = Following::new(w.at, "&from=0", "");
+    for text in ["one", "two", "three", "four"] {
+        assert_eq!(following.event().1, text);
+    }
+    w.happen(event("five"));
+    assert_eq!(following.event().1, "five");
+}
+
+#[test]
 fn an_id_of_another_history_is_answered_by_a_gap_and_never_by_a_hole() {
     let w = World::new(open());
     w.happen(event("e1"));
