@@ -1346,6 +1346,7 @@ impl Config {
         self.access.clone_from(&new.access);
         self.metrics = new.metrics;
         self.http.clone_from(&new.http);
+        self.restart_within_ms = new.restart_within_ms;
         self.history.max_bytes = new.history.max_bytes;
         self.hooks.clone_from(&new.hooks);
         self.warnings.clone_from(&new.warnings);
@@ -1874,6 +1875,8 @@ pub struct Live {
     pub hooks: bool,
     /// Groups that this host begins or joins by itself.
     pub groups: bool,
+    /// In which time this agent says that it will be back.
+    pub restart_within: bool,
 }
 
 impl Live {
@@ -1891,6 +1894,7 @@ impl Live {
             (self.history_size, "history.max_bytes"),
             (self.hooks, "hook"),
             (self.groups, "group"),
+            (self.restart_within, "restart_within"),
         ];
         all.into_iter().filter_map(|(changed, name)| changed.then_some(name)).collect()
     }
@@ -1919,7 +1923,6 @@ pub fn diff(old: &Config, new: &Config) -> Changes {
         (old.history.path != new.history.path, "history.path"),
         (old.state != new.state, "state"),
         (old.ends != new.ends, "ends"),
-        (old.restart_within_ms != new.restart_within_ms, "restart_within"),
     ];
     let same =
         |a: &Watch, b: &Watch| (&a.name, &a.selector, &a.user, a.containers) == (&b.name, &b.selector, &b.user, b.containers);
@@ -1940,6 +1943,7 @@ pub fn diff(old: &Config, new: &Config) -> Changes {
             history_size: old.history.max_bytes != new.history.max_bytes,
             hooks: old.hooks != new.hooks,
             groups: old.groups != new.groups,
+            restart_within: old.restart_within_ms != new.restart_within_ms,
         },
         needs_restart: restart.into_iter().filter(|(changed, _)| *changed).map(|(_, key)| key.to_owned()).collect(),
     }

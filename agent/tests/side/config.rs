@@ -324,6 +324,19 @@ fn a_reload_takes_over_what_it_can_and_names_the_rest() {
 }
 
 #[test]
+fn an_agent_may_say_in_which_time_it_will_be_back() {
+    let of = |within: &str| parse(&format!("restart_within = \"{within}\""));
+    assert_eq!((parse("").restart_within_ms, of("10s").restart_within_ms, of("60s").restart_within_ms), (0, 10_000, 60_000));
+    let mut running = parse("");
+    let changes = diff(&running, &of("10s"));
+    assert_eq!((changes.live.names(), changes.needs_restart), (vec!["restart_within"], vec![]));
+    running.take_live(&of("10s"));
+    assert_eq!(running.restart_within_ms, 10_000);
+    let refused = Config::parse("cluster = \"c\"\nnode = \"a\"\nrestart_within = \"61s\"").unwrap_err();
+    assert!(refused.to_string().contains("at most \"60s\""), "{refused}");
+}
+
+#[test]
 fn the_packaged_example_names_what_a_reload_takes_over() {
     let head = EXAMPLE.split("\n\n").next().unwrap().replace("\n# ", " ");
     let (_, said) = head.split_once("takes over changes of ").unwrap();
@@ -331,7 +344,7 @@ fn the_packaged_example_names_what_a_reload_takes_over() {
     let mut said: Vec<_> = said.split([',', ' ']).filter(|w| !w.is_empty() && *w != "and").collect();
     said.iter_mut().for_each(|w| *w = w.trim_matches(['[', ']']));
     said.sort_unstable();
-    let all = "[[watch]]\nname = \"x\"\npid = 1\n[contract]\ndelta_max = \"1ms\"\n[detector]\nagent_timeout = \"3s\"\n[socket]\nmode = \"0600\"\n\
+    let all = "restart_within = \"9s\"\n[[watch]]\nname = \"x\"\npid = 1\n[contract]\ndelta_max = \"1ms\"\n[detector]\nagent_timeout = \"3s\"\n[socket]\nmode = \"0600\"\n\
                [access]\nread = []\n[metrics]\nlisten = \"off\"\n[http]\nlisten = \"[::1]:1\"\n[history]\nmax_bytes = \"1MiB\"\n[[hook]]\non = [\"any\"]\ncommand = [\"/x\"]\n\
                [[group]]\nname = \"g\"\nhosts = [\"a\"]\n[keys]\nsend = { id = 1, file = \"/k\" }";
     let changes = diff(&parse(""), &parse(all));
