@@ -74,7 +74,7 @@ impl Core {
     /// All that the exit watch has said of a process up to now is written and told.
     pub(super) fn drain_urgent_of(&mut self, app: u32) {
         self.send_urgent(u64::MAX);
-        while self.crashes.latest.contains_key(&app) {
+        while self.crashes.latest.contains_key(&app) && !self.crashes.left.is_empty() {
             self.write_crash();
         }
     }
