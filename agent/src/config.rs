@@ -98,8 +98,8 @@ pub struct Config {
     pub history: HistoryConfig,
     /// Where ends of processes are kept while no agent runs, on a BPF file system; `None`: nowhere.
     pub ends: Option<PathBuf>,
-    /// An agent that ends says that it will be back in this time, ms; 0: that it leaves.
-    pub restart_within_ms: u32,
+    /// Whether an agent that ends says that it will be back.
+    pub restart_within: RestartWithin,
     /// Where incarnations are kept.
     pub state: PathBuf,
     /// Programs to run when something happens.
@@ -210,6 +210,15 @@ impl Profile {
 pub struct Dedicated {
     /// The processor to take; the agent chooses when it is not set.
     pub cpu: Option<u32>,
+}
+
+/// Whether an agent that ends says that it will be back, and others tell nothing until then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestartWithin {
+    /// When systemd restarts it.
+    Auto,
+    /// In so many ms; 0: never.
+    Ms(u32),
 }
 
 /// How packets are received.
@@ -563,6 +572,13 @@ macro_rules! from_text {
 struct Ns(u64);
 from_text!(Ns, "a duration such as \"1ms\", \"250us\" or \"2s\"", |t| duration_ns(t).map(Ns));
 
+/// `None`: "auto".
+struct FileRestart(Option<u64>);
+from_text!(FileRestart, "\"auto\" or a duration such as \"10s\"", |t| match t {
+    "auto" => Ok(FileRestart(None)),
+    _ => duration_ns(t).map(|ns| FileRestart(Some(ns))),
+});
+
 /// Permission bits.
 struct Mode(u32);
 from_text!(Mode, "permissions as a string of octal digits such as \"0660\"", |t| {
@@ -779,7 +795,7 @@ struct File {
     cluster_id: Option<Spanned<u32>>,
     node: Option<NodeName>,
     heartbeat: Option<Spanned<Ns>>,
-    restart_within: Option<Spanned<Ns>>,
+    restart_within: Option<Spanned<FileRestart>>,
     port: Option<Spanned<u16>>,
     ipv6: Option<bool>,
     rt_priority: Option<Spanned<u8>>,
@@ -1157,7 +1173,7 @@ impl Config {
             http: http(text, file.http)?,
             history: history(text, file.history)?,
             ends: ends(text, file.ends)?,
-            restart_within_ms: restart_within_ms(text, file.restart_within)?,
+            restart_within: restart_within(text, file.restart_within)?,
             state: file.state.unwrap_or_else(|| "/var/lib/fide/state.json".into()),
             hooks: hooks(text, file.hook, fences)?,
             warnings,
@@ -1346,7 +1362,7 @@ impl Config {
         self.access.clone_from(&new.access);
         self.metrics = new.metrics;
         self.http.clone_from(&new.http);
-        self.restart_within_ms = new.restart_within_ms;
+        self.restart_within = new.restart_within;
         self.history.max_bytes = new.history.max_bytes;
         self.hooks.clone_from(&new.hooks);
         self.warnings.clone_from(&new.warnings);
@@ -1736,10 +1752,11 @@ fn history(text: &str, file: FileHistory) -> Result<HistoryConfig, ConfigError> 
     Ok(HistoryConfig { path: (path != Path::new("off")).then_some(path), max_bytes })
 }
 
-fn restart_within_ms(text: &str, within: Option<Spanned<Ns>>) -> Result<u32, ConfigError> {
-    let Some(within) = within else { return Ok(0) };
-    match within.get_ref().0 / 1_000_000 {
-        ms if ms <= RESTART_MAX_MS => Ok(ms as u32),
+fn restart_within(text: &str, within: Option<Spanned<FileRestart>>) -> Result<RestartWithin, ConfigError> {
+    let Some(within) = within else { return Ok(RestartWithin::Auto) };
+    let FileRestart(Some(ns)) = within.get_ref() else { return Ok(RestartWithin::Auto) };
+    match ns / 1_000_000 {
+        ms if ms <= RESTART_MAX_MS => Ok(RestartWithin::Ms(ms as u32)),
         _ => {
             let what = "restart_within must be at most \"60s\": nobody is told of a crash of this host meanwhile";
             Err(ConfigError::at(text, within.span().start, what))
@@ -1943,7 +1960,7 @@ pub fn diff(old: &Config, new: &Config) -> Changes {
             history_size: old.history.max_bytes != new.history.max_bytes,
             hooks: old.hooks != new.hooks,
             groups: old.groups != new.groups,
-            restart_within: old.restart_within_ms != new.restart_within_ms,
+            restart_within: old.restart_within != new.restart_within,
         },
         needs_restart: restart.into_iter().filter(|(changed, _)| *changed).map(|(_, key)| key.to_owned()).collect(),
     }

@@ -11,7 +11,7 @@ use crate::answerers;
 use crate::bridge::Bridge;
 use crate::check::{self, Check};
 use crate::clock::now_ns;
-use crate::config::{self, Config, HookAction};
+use crate::config::{self, Config, HookAction, RestartWithin};
 use crate::core::{Core, Happened, Introduced};
 use crate::fair::FairQueue;
 use crate::fence::Guard;
@@ -25,6 +25,7 @@ use crate::probes::Probes;
 use crate::rings::Rings;
 use crate::select::{self, Crashed, Limit, Resolver, Scope, Target as Process};
 use crate::seqpacket::{self, Read};
+use crate::service;
 use crate::shares::{Account, CONNECTIONS, EventSource, INTRODUCTIONS, Rate, TARGETS, TOLD_REQUESTS, WATCHES};
 use crate::state::State;
 use crate::status::About;
@@ -158,6 +159,10 @@ const LISTENS_WAITING: usize = 64;
 /// A watch without a process has it searched at every sweep, so many times; after that, where the kernel tells of starts, every so often.
 const SEARCHES_AT_ONCE: u32 = 4;
 const SEARCH_EVERY: Duration = Duration::from_secs(5);
+/// These later searches of all watches together take at most this part of one processor, whatever number of processes there is: one in so many.
+const SEARCH_SHARE: u32 = 100;
+/// A search that was asked for is waited for so long before the next one.
+const SEARCH_WAIT: Duration = Duration::from_secs(60);
 /// That one watch cannot tell processes apart is told at most so often.
 const AMBIGUITY_TOLD_EVERY: Duration = Duration::from_secs(60);
 
@@ -229,6 +234,8 @@ pub struct Control {
     listening: Vec<(Instant, u32, u16, u32)>,
     /// Time that look-ups for the standing watches of a user may still take, and when it was reckoned.
     standing_time: BTreeMap<u32, (Duration, Instant)>,
+    /// When the next search begins that has no reason but that time has passed.
+    next_search: Instant,
     /// How fast each user changes what other hosts are told.
     rates: BTreeMap<u32, Rate>,
     /// How fast each user has whole hosts introduced.
@@ -451,6 +458,7 @@ impl Control {
             settles_ns: 0,
             standing,
             standing_time: BTreeMap::new(),
+            next_search: Instant::now(),
             rates: BTreeMap::new(),
             introductions: BTreeMap::new(),
             served: 0,
@@ -739,9 +747,17 @@ impl Control {
                 }
                 _ if !self.stopping => {
                     self.stopping = true;
-                    tracing::info!("leaving");
                     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]); // as in run()
-                    self.core.tell(Core::leave);
+                    let within_ms = match self.config.restart_within {
+                        RestartWithin::Auto if service::is_restarting() => service::BACK_WITHIN_MS,
+                        RestartWithin::Auto => 0,
+                        RestartWithin::Ms(ms) => ms,
+                    };
+                    match within_ms {
+                        0 => tracing::info!("leaving"),
+                        ms => tracing::info!("ending; others expect the next agent within {ms} ms"),
+                    }
+                    self.core.tell(move |core| core.leave(within_ms));
                 }
                 _ => {}
             }
@@ -936,9 +952,14 @@ impl Control {
         self.standing_time.retain(|account, _| owners.contains(account));
         let now = Instant::now();
         for id in waiting {
-            let is_due = |s: &Standing| s.looked.is_none_or(|at| now - at >= s.search_every(self.starts.is_some()));
-            if self.stands(id).is_some_and(|i| is_due(&self.standing[i])) {
-                self.look_for(id);
+            let Some(s) = self.stands(id).map(|i| &self.standing[i]) else { continue };
+            let is_at_leisure = s.is_searched_at_leisure(self.starts.is_some());
+            if is_at_leisure && (now < self.next_search || s.looked.is_some_and(|at| now - at < SEARCH_EVERY)) {
+                continue;
+            }
+            self.look_for(id);
+            if is_at_leisure && self.stands(id).is_some_and(|i| self.standing[i].looking) {
+                self.next_search = now + SEARCH_WAIT;
             }
         }
     }
@@ -1571,7 +1592,13 @@ impl Control {
                 *left = left.saturating_sub(took);
             }
             match (whose, found) {
-                (Whose::Standing(id), Found::Process(found)) => self.found_standing(id, found),
+                (Whose::Standing(id), Found::Process(found)) => {
+                    let is_told = self.starts.is_some();
+                    if self.stands(id).is_some_and(|i| self.standing[i].is_searched_at_leisure(is_told)) {
+                        self.next_search = Instant::now() + took * SEARCH_SHARE;
+                    }
+                    self.found_standing(id, found);
+                }
                 (Whose::Connection(id), found) => {
                     let Some(i) = self.connections.iter().position(|c| c.id == id) else { continue };
                     let Some((_, wait)) = self.connections[i].waiting.take() else { continue };
@@ -2327,12 +2354,11 @@ impl Standing {
         (self.app, self.searches, self.is_handing_over) = (None, 0, false);
     }
 
-    /// How long after one search the next begins. Where the kernel tells of what is started, searching is for what it cannot tell: a process that takes the name later,
-    /// or a child that goes on alone.
-    fn search_every(&self, is_told: bool) -> Duration {
+    /// Where the kernel tells of what is started, searching is for what it cannot tell: a process that takes the name later, or a child that goes on alone. That has
+    /// time.
+    fn is_searched_at_leisure(&self, is_told: bool) -> bool {
         // Of several that are meant, the end of one is told by nobody.
-        let is_next = !is_told || self.is_ambiguous || self.searches < SEARCHES_AT_ONCE;
-        if is_next { Duration::ZERO } else { SEARCH_EVERY }
+        is_told && !self.is_ambiguous && self.searches >= SEARCHES_AT_ONCE
     }
 
     /// Under whom it is counted, and whose time is spent on it.

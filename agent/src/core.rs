@@ -134,8 +134,6 @@ pub struct Start {
     pub incarnation: u32,
     /// HB.
     pub period_ns: u64,
-    /// It says, when it ends, that it will be back in this time, ms; 0: that it leaves.
-    pub restart_within_ms: u32,
     /// Keys.
     pub keys: Keyring,
     /// How the contract is derived.

@@ -35,6 +35,7 @@ pub mod rings;
 pub mod rt;
 pub mod select;
 pub mod seqpacket;
+pub mod service;
 pub mod settings;
 pub mod shares;
 pub mod side;

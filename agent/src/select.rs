@@ -11,6 +11,7 @@
 //! Anybody on this host can give a process a name, or listen on a port that is free. So a selector is applied within a
 //! [`Scope`]: the user whose processes are meant, whether containers are, and the place of the process before.
 
+use crate::service;
 use fide_wire::control::{ErrorCode, Refused, Selector};
 use fide_xdp::Process;
 use std::collections::{BTreeMap, BTreeSet};
@@ -984,21 +985,8 @@ fn main_pid(unit: &str, limit: Option<&Limit>) -> Option<u32> {
     if !Path::new("/run/systemd/system").exists() {
         return None;
     }
-    let mut command = std::process::Command::new("systemctl");
-    command.args(["show", "--property=MainPID", "--value", "--", unit]).stdin(std::process::Stdio::null());
-    command.env("SYSTEMD_BUS_TIMEOUT", "2s").stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null());
-    let mut child = command.spawn().ok()?;
-    while child.try_wait().ok()?.is_none() {
-        if limit.is_some_and(Limit::is_over) {
-            let _ = child.kill(); // gone already is as good
-            let _ = child.wait();
-            return None;
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    // A line of some digits: it never filled the pipe.
-    let out = child.wait_with_output().ok()?;
-    String::from_utf8(out.stdout).ok()?.trim().parse().ok().filter(|p| *p != 0)
+    let said = service::systemctl(["show", "--property=MainPID", "--value", "--", unit], || limit.is_some_and(Limit::is_over))?;
+    said.trim().parse().ok().filter(|p| *p != 0)
 }
 
 #[cfg(test)]

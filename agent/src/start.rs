@@ -216,7 +216,6 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         groups: state.groups(),
         group_plans: config.groups.clone(),
         period_ns: config.heartbeat_ns,
-        restart_within_ms: config.restart_within_ms,
         keys: config.keyring,
         calibration: settings::calibration(&config),
         detector: detector_config(&config, node, incarnation),

@@ -13,6 +13,7 @@
 //! | `accuracy` | nobody is told that a process ended (other than by *silent host*) that runs; nobody that ended runs again |
 //! | `completeness` | when all faults are over, every application knows every process that runs, and was told of each end of those that it knew |
 //! | `introduced-once` | no incarnation of a host is believed twice in one life of an observer's agent, and no verdict is about a host that is not known |
+//! | `restarts-quietly` | whoever heard of a host that its agent is started again says nothing of its silence before that one's time is over |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -194,6 +195,8 @@ struct Host {
     app: BTreeMap<u32, Heard>,
     /// What it asks the new agent.
     asks: BTreeSet<u32>,
+    /// When the next life of a host is due, whose former one said so.
+    back_by_ns: BTreeMap<(u32, u32), u64>,
 }
 
 /// A process as it truly is.
@@ -239,6 +242,8 @@ pub struct World {
     neglect: Option<Neglect>,
     /// Who is apart from all others, and until when.
     apart: (BTreeSet<usize>, u64),
+    /// In how many ms the next life of a host comes, as this one said; by its id.
+    back_ms: BTreeMap<(u32, u32), u32>,
     over_ns: u64,
     totals: Totals,
     violation: Option<Violation>,
@@ -310,6 +315,7 @@ impl World {
             received: 0,
             app: BTreeMap::new(),
             asks: BTreeSet::new(),
+            back_by_ns: BTreeMap::new(),
         };
         Self {
             now: PERIOD_NS,
@@ -322,6 +328,7 @@ impl World {
             troubles: [(0, 0); 3],
             neglect,
             apart: (BTreeSet::new(), 0),
+            back_ms: BTreeMap::new(),
             over_ns: 0,
             totals: Totals { seeds: 1, ..Totals::default() },
             violation: None,
@@ -553,7 +560,11 @@ impl World {
                     let version = self.next_version(host);
                     // For good, to be back after all of this, or before.
                     let back_ms = [0, ns / 1_000_000 * 2 + 20, ns / 2_000_000][self.rng.below(3) as usize] as u32;
-                    if let Some(node) = &mut self.hosts[host].node {
+                    let h = &mut self.hosts[host];
+                    if back_ms > 0 {
+                        self.back_ms.insert((h.id, h.incarnation), back_ms);
+                    }
+                    if let Some(node) = &mut h.node {
                         node.leave(version, back_ms, now);
                     }
                     self.after_node(host);
@@ -620,6 +631,7 @@ impl World {
         h.life += 1;
         h.agent = AgentState::None;
         h.waiting.clear();
+        h.back_by_ns.clear();
         let lost: Vec<u32> = std::mem::take(&mut h.unread).iter().map(|change| change.row).collect();
         let seen = self.hosts.iter().filter_map(|other| Some((other.id, node.seen(other.id)?))).collect();
         let h = &mut self.hosts[host];
@@ -1071,6 +1083,12 @@ impl World {
                     let machine = (verdict.app, verdict.code, verdict.confirms);
                     format!("host {}: host {} {} {machine:?} {:?}", host + 1, of + 1, verdict.cause, verdict.ended_apps)
                 });
+                let back_by_ns = self.hosts[host].back_by_ns.get(&(verdict.node, verdict.incarnation)).copied();
+                let is_of_silence = matches!(verdict.cause, Cause::Left | Cause::AgentLost | Cause::SilentHost);
+                if verdict.app == 0 && is_of_silence && back_by_ns.is_some_and(|by| self.now < by) {
+                    let what = format!("host {}: {} of host {}, which is started again", host + 1, verdict.cause, of + 1);
+                    self.breaks("restarts-quietly", what);
+                }
                 let Some(replica) = self.hosts[host].node.as_ref().and_then(|node| node.directory().replica(verdict.node)) else {
                     if verdict.node != self.hosts[host].id {
                         self.breaks(
@@ -1112,7 +1130,12 @@ impl World {
                     }
                 }
             }
-            NodeEvent::Act(Action::TimeoutChanged { .. } | Action::Restarts { .. })
+            NodeEvent::Act(Action::Restarts { node, incarnation }) => {
+                let back_ms = self.back_ms.get(&(node, incarnation)).copied().unwrap_or(0);
+                let by_ns = self.now + u64::from(back_ms) * 1_000_000;
+                self.hosts[host].back_by_ns.insert((node, incarnation), by_ns);
+            }
+            NodeEvent::Act(Action::TimeoutChanged { .. })
             | NodeEvent::Updated { .. }
             | NodeEvent::Interest { .. }
             | NodeEvent::Maintenance { .. }

@@ -69,10 +69,6 @@ impl Control {
             let keys = new.keyring;
             self.core.tell(move |core| core.set_keys(keys));
         }
-        if live.restart_within {
-            let within_ms = new.restart_within_ms;
-            self.core.tell(move |core| core.start.restart_within_ms = within_ms);
-        }
         if live.contract {
             let calibration = crate::settings::calibration(new);
             self.core.tell(move |core| core.set_calibration(calibration));

@@ -222,14 +222,14 @@ impl Core {
         }
     }
 
-    /// Says goodbye, or that this agent will be back, a few times, then ends the loop.
-    pub fn leave(&mut self) {
+    /// Says goodbye, or that this agent will be back within so many ms (not 0), a few times, then ends the loop.
+    pub fn leave(&mut self, back_within_ms: u32) {
         if self.stopping.is_some() {
             return;
         }
         let now = now_ns();
         let number = self.receiver.next_notice();
-        let code = i32::try_from(self.start.restart_within_ms).unwrap_or(i32::MAX);
+        let code = i32::try_from(back_within_ms).unwrap_or(i32::MAX);
         let notice = Notice { notice: number, app: 0, cause: Cause::Left, grade: Grade::Certain, flags: 0, code, event_ns: now };
         // Others hear that it left, and go on without its members.
         self.groups.stop(now);

@@ -7,6 +7,7 @@
 
 pub mod actor;
 pub mod member;
+pub mod service;
 pub mod worst;
 
 use fide_client::{Client, Connection, Error, Event, Options, Resources, Verdict};
@@ -183,6 +184,11 @@ pub struct World {
     _turn: Turn,
 }
 
+/// The agent's program. FIDE_TEST_FIDED: another one than that just built, to see that a test fails with it.
+pub fn fided() -> String {
+    std::env::var("FIDE_TEST_FIDED").unwrap_or_else(|_| env!("CARGO_BIN_EXE_fided").into())
+}
+
 impl World {
     /// The usual beginning of a configuration.
     pub fn head(&self, host: u16, node: &str, heartbeat: &str) -> String {
@@ -222,8 +228,7 @@ impl World {
     /// The same by a program that becomes it.
     fn spawn_under(&self, host: u16, config: &Path, under: &[&str]) -> Child {
         let log = File::options().create(true).append(true).open(self.lab.host_dir(host).join("log")).unwrap();
-        // Another agent than the one just built, to see that a test fails with it.
-        let fided = std::env::var("FIDE_TEST_FIDED").unwrap_or_else(|_| env!("CARGO_BIN_EXE_fided").into());
+        let fided = fided();
         let words = [under, &[&fided]].concat();
         let mut command = self.lab.command(host, words[0]).unwrap();
         command

@@ -1,15 +1,14 @@
 //! `fide-failover` over what runs on one host alone: a systemd service under a real service manager, and an address.
 
+use crate::common::service::ServiceManager;
 use crate::common::{Process, Setup, World, until};
 use crate::program;
 use std::fs;
-use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 struct Managed {
     managers: Vec<Process>,
-    systemds: Vec<Process>,
+    systemds: Vec<ServiceManager>,
     w: World,
     more: String,
 }
@@ -20,7 +19,12 @@ impl Managed {
         w.all_alive();
         let mut of = Self { managers: Vec::new(), systemds: Vec::new(), w, more: more.into() };
         for host in (1..=hosts).filter(|_| unit) {
-            of.start_systemd(host);
+            of.systemds.push(ServiceManager::start(
+                &of.w,
+                host,
+                &Self::service(host),
+                "ExecStart=/bin/sleep 3600\nTimeoutStopSec=2\n",
+            ));
         }
         for host in 1..=hosts {
             let log = fs::File::create(of.w.lab.host_dir(host).join("failover.log")).unwrap();
@@ -31,72 +35,12 @@ impl Managed {
         Some(of)
     }
 
-    fn runtime(&self, host: u16) -> PathBuf {
-        self.w.lab.host_dir(host).join("run")
-    }
-
-    /// In cgroups of their own, so that service managers of several hosts do not meet.
-    fn groups(&self, host: u16) -> Vec<PathBuf> {
-        let name = format!("fide-{}-h{host}", std::process::id());
-        ["/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup"]
-            .iter()
-            .map(PathBuf::from)
-            .filter(|root| root.join("cgroup.procs").exists())
-            .map(|root| root.join(&name))
-            .collect()
-    }
-
     fn service(host: u16) -> String {
         format!("fide-test-{}-h{host}.service", std::process::id())
     }
 
-    /// A service manager that knows this one service and can write nothing but its own directory: one that booted would tidy up this machine.
-    fn start_systemd(&mut self, host: u16) {
-        use std::os::unix::fs::PermissionsExt as _;
-        let (dir, run) = (self.w.lab.host_dir(host), self.runtime(host));
-        let units = dir.join("units");
-        fs::create_dir_all(&units).unwrap();
-        fs::create_dir_all(&run).unwrap();
-        fs::set_permissions(&run, fs::Permissions::from_mode(0o700)).unwrap();
-        for name in ["default.target", "basic.target", "shutdown.target", "exit.target"] {
-            fs::write(units.join(name), "[Unit]\nDefaultDependencies=no\n").unwrap();
-        }
-        let service = "[Unit]\nDefaultDependencies=no\n[Service]\nExecStart=/bin/sleep 3600\nTimeoutStopSec=2\n";
-        fs::write(units.join(Self::service(host)), service).unwrap();
-        let script = dir.join("systemd.sh");
-        let join: String =
-            self.groups(host).iter().map(|group| format!("mkdir -p {0}; echo $$ >{0}/cgroup.procs\n", group.display())).collect();
-        let text = format!(
-            "set -e\n{join}mount --make-rprivate /\ncd {dir}\nmount -t tmpfs tmpfs /run\nmkdir -p /run/systemd/system {dir}\n\
-             mount -c --bind . {dir}\ncd {dir}\n\
-             mount -o remount,bind,ro /\nexec env -i PATH=\"$PATH\" HOME={dir} XDG_RUNTIME_DIR={run} SYSTEMD_UNIT_PATH={units} \
-             /lib/systemd/systemd --user --unit=default.target\n",
-            dir = dir.display(),
-            run = run.display(),
-            units = units.display()
-        );
-        fs::write(&script, text).unwrap();
-        let mut command = self.w.lab.command(host, "unshare").unwrap();
-        let log = fs::File::create(dir.join("systemd.log")).unwrap();
-        command.args(["--mount", "--", "/bin/sh"]).arg(&script).stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
-        command.process_group(0);
-        self.systemds.push(Process::spawn(command));
-        until("the service manager answers", || self.systemctl(host, &["show", "-p", "ActiveState"]).contains("inactive"));
-    }
-
-    fn systemctl(&self, host: u16, words: &[&str]) -> String {
-        let mut command = Command::new("systemctl");
-        command.arg("--user").args(words).arg(Self::service(host)).env("XDG_RUNTIME_DIR", self.runtime(host));
-        let out = command.output().unwrap();
-        String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned()
-    }
-
-    fn runs(&self, host: u16) -> bool {
-        self.systemctl(host, &["show", "-p", "ActiveState"]).contains("=active")
-    }
-
-    fn pid(&self, host: u16) -> i32 {
-        self.systemctl(host, &["show", "-p", "MainPID", "--value"]).trim().parse().unwrap()
+    fn manager(&self, host: u16) -> &ServiceManager {
+        &self.systemds[usize::from(host) - 1]
     }
 
     fn command(&self, host: u16, hosts: u16) -> Command {
@@ -107,7 +51,7 @@ impl Managed {
         crate::configure(&dir.join("failover.toml"), &text);
         let mut command = self.w.lab.command(host, program().to_str().unwrap()).unwrap();
         command.arg("--config").arg(dir.join("failover.toml")).arg("--socket").arg(self.w.socket(host));
-        command.env("XDG_RUNTIME_DIR", self.runtime(host)).stdin(Stdio::null());
+        command.env("XDG_RUNTIME_DIR", ServiceManager::runtime(&self.w, host)).stdin(Stdio::null());
         command
     }
 
@@ -139,70 +83,45 @@ impl Drop for Managed {
         if std::thread::panicking() || std::env::var_os("FIDE_TEST_LOGS").is_some() {
             for host in 1..=hosts {
                 let read = |name: &str| fs::read_to_string(self.w.lab.host_dir(host).join(name)).unwrap_or_default();
-                println!("---- manager of h{host}\n{}\n{}", read("failover.log"), read("systemd.log"));
+                println!("---- manager of h{host}\n{}", read("failover.log"));
             }
         }
         self.managers.clear();
-        for host in (1..=hosts).filter(|_| !self.systemds.is_empty()) {
-            for group in self.groups(host) {
-                end_group(&group);
-            }
-        }
         self.systemds.clear();
-    }
-}
-
-/// Ends all processes in a cgroup of this test, and removes it.
-fn end_group(group: &std::path::Path) {
-    for entry in fs::read_dir(group).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir()) {
-        end_group(&entry.path());
-    }
-    for pid in fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default().lines() {
-        // SAFETY: two numbers; the group is this test's.
-        unsafe { libc::kill(pid.parse().unwrap(), libc::SIGKILL) };
-    }
-    for _ in 0..100 {
-        if fs::remove_dir(group).is_ok() || !group.exists() {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(10));
     }
 }
 
 #[test]
 fn a_service_runs_on_the_leading_host_alone() {
-    if fs::metadata("/lib/systemd/systemd").is_err()
-        || fs::metadata("/sys/fs/cgroup/systemd").is_err() && fs::metadata("/sys/fs/cgroup/cgroup.procs").is_err()
-    {
-        println!("SKIPPED: there is no systemd here, or no cgroups for it");
+    if !ServiceManager::can_run() {
         return;
     }
     let Some(of) = Managed::up(2, "planned = \"wait 5s\"\n[unit]\nname = \"SERVICE\"\nuser = true\n", true, |setup| setup) else {
         return;
     };
-    until("it runs on the first host", || of.runs(1));
-    assert!(!of.runs(2));
+    until("it runs on the first host", || of.manager(1).runs());
+    assert!(!of.manager(2).runs());
     until("its process is known", || of.say(2, 2, &["status"]).1.contains("alive"));
     // A crash.
     // SAFETY: two numbers; the process is this test's.
-    unsafe { libc::kill(of.pid(1), libc::SIGKILL) };
-    until("it runs on the other host", || of.runs(2));
-    assert!(!of.runs(1));
+    unsafe { libc::kill(of.manager(1).pid(), libc::SIGKILL) };
+    until("it runs on the other host", || of.manager(2).runs());
+    assert!(!of.manager(1).runs());
     let (ok, told) = of.say(1, 2, &["history"]);
     assert!(ok && told.contains("orders@h1: ") && told.contains("certain"), "{told}");
     until("its process is known", || of.say(1, 2, &["status"]).1.contains("alive"));
     // A restart is none.
-    of.systemctl(2, &["restart"]);
+    of.manager(2).systemctl(&["restart"]);
     until("it goes on there in a term of its own", || of.say(1, 2, &["history"]).1.contains("restarted"));
-    until("it runs there", || of.runs(2));
-    assert!(!of.runs(1));
+    until("it runs there", || of.manager(2).runs());
+    assert!(!of.manager(1).runs());
     until("its process is known", || of.say(1, 2, &["status"]).1.contains("alive"));
     // Whoever starts it elsewhere is corrected.
-    of.systemctl(1, &["start"]);
-    until("it runs on one host only", || !of.runs(1) && of.runs(2));
+    of.manager(1).systemctl(&["start"]);
+    until("it runs on one host only", || !of.manager(1).runs() && of.manager(2).runs());
     let (ok, told) = of.say(1, 2, &["switch", "h1"]);
     assert!(ok && told.contains("h1 leads"), "{told}");
-    until("it runs on the first host", || of.runs(1) && !of.runs(2));
+    until("it runs on the first host", || of.manager(1).runs() && !of.manager(2).runs());
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Hosts, agents and networks fall silent.
 
+use crate::common::service::ServiceManager;
 use crate::common::{Setup, World, until};
 use fide_lab::{Cut, NETS, SwitchFault, host_name};
+use fide_wire::control::HistoryEvent;
 use fide_wire::verdict::{Cause, Grade};
 
 /// The other hosts' numbers.
@@ -314,15 +316,73 @@ fn an_agent_that_is_started_again_in_time_was_never_gone() {
 }
 
 #[test]
-fn an_agent_that_is_not_back_in_time_left() {
+fn an_agent_that_is_not_back_in_time_is_lost_and_its_host_lives() {
     let Some(mut w) = restarting("300ms") else { return };
+    let mut watcher = w.monitor(2, "@h1");
     w.signal_agent(1, libc::SIGTERM);
     assert!(w.agent_ended(1).success());
-    let told = w.event(2, "that it left", |e| e.cause == Cause::Left && e.node == "h1");
-    assert_eq!(told.grade, Grade::Certain);
-    w.no_faults_but(|_, (cause, node, _)| *cause == Cause::Left && node == "h1");
+    let v = watcher.host("@h1", Cause::AgentLost);
+    assert_eq!(v.grade, Grade::Inferred);
+    w.event(3, "that it is lost", |e| e.cause == Cause::AgentLost && e.node == "h1");
+    w.no_faults_but(|_, (cause, node, _)| *cause == Cause::AgentLost && node == "h1");
     w.start(1);
     w.all_alive();
+}
+
+#[test]
+fn a_host_that_dies_while_its_agent_is_started_again_is_told_as_dead() {
+    let Some(mut w) = restarting("1s") else { return };
+    let db = w.sleeper(1);
+    w.watch_known(1, "db", db.pid());
+    let mut watcher = w.monitor(2, "db@h1");
+    w.signal_agent(1, libc::SIGTERM);
+    assert!(w.agent_ended(1).success());
+    until("it is known to be started again", || w.state(2, "h1") == "restarting");
+    NETS.into_iter().for_each(|net| w.lab.cut(1, net, Cut::Silent).unwrap());
+    let v = watcher.failure("db@h1");
+    assert_eq!((v.cause, v.grade), (Cause::SilentHost, Grade::Inferred));
+    assert_eq!(w.state(2, "h1"), "silent-host");
+}
+
+/// Whoever upgrades says `systemctl restart`; whoever takes a host out of service says `systemctl stop`.
+#[test]
+fn an_agent_that_systemd_restarts_was_never_gone_and_one_that_it_stops_left() {
+    if !ServiceManager::can_run() {
+        return;
+    }
+    let Some(mut w) = Setup::hosts(3).empty().up() else { return };
+    for host in 1..=3 {
+        w.write_config(host, &w.head(host, &host_name(host), "2ms"));
+    }
+    w.start(2);
+    w.start(3);
+    let unit = format!("fided-{}.service", std::process::id());
+    let exec = format!("Type=notify\nExecStart={} --config {}\n", crate::common::fided(), w.config(1).display());
+    let manager = ServiceManager::start(&w, 1, &unit, &exec);
+    manager.systemctl(&["start"]);
+    assert!(manager.runs());
+    let db = w.sleeper(1);
+    w.watch_known(1, "db", db.pid());
+    until("it is known", || w.state(2, "h1") == "alive" && w.state(3, "h1") == "alive");
+    let mut watcher = w.monitor(2, "@h1");
+    let before: Vec<u64> = [2, 3].map(|host| w.history(host).last().map_or(0, |e| e.seq)).into();
+    for round in 1..=3 {
+        manager.systemctl(&["restart"]);
+        until("it is back", || {
+            let is_back = |e: &HistoryEvent| e.cause == Cause::Returned && e.node == "h1" && e.code == 3;
+            [2, 3].into_iter().all(|host| w.history(host).into_iter().filter(is_back).count() == round)
+        });
+    }
+    for (host, seq) in [2, 3].into_iter().zip(before) {
+        let told = w.faults_since(host, seq);
+        assert!(told.iter().all(|(cause, ..)| *cause == Cause::Returned), "{told:?}");
+    }
+    watcher.drain();
+    assert!(watcher.failures().is_empty());
+    w.known(1, "db");
+    manager.systemctl(&["stop"]);
+    let v = watcher.host("@h1", Cause::Left);
+    assert_eq!(v.grade, Grade::Certain);
 }
 
 #[test]

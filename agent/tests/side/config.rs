@@ -1,7 +1,9 @@
 //! The configuration file: what it accepts, what it says when it does not, and what a reload takes over.
 
 use fide_agent::access::Who;
-use fide_agent::config::{Config, FenceConfig, Profile, Receive, Send, default_group, diff, duration_ns, size_bytes};
+use fide_agent::config::{
+    Config, FenceConfig, Profile, Receive, RestartWithin, Send, default_group, diff, duration_ns, size_bytes,
+};
 use fide_agent::example::{EXAMPLE, Line, lines};
 use fide_wire::control::Selector;
 use fide_wire::verdict::Cause;
@@ -326,12 +328,20 @@ fn a_reload_takes_over_what_it_can_and_names_the_rest() {
 #[test]
 fn an_agent_may_say_in_which_time_it_will_be_back() {
     let of = |within: &str| parse(&format!("restart_within = \"{within}\""));
-    assert_eq!((parse("").restart_within_ms, of("10s").restart_within_ms, of("60s").restart_within_ms), (0, 10_000, 60_000));
+    for (within, expected) in [
+        ("auto", RestartWithin::Auto),
+        ("0s", RestartWithin::Ms(0)),
+        ("10s", RestartWithin::Ms(10_000)),
+        ("60s", RestartWithin::Ms(60_000)),
+    ] {
+        assert_eq!(of(within).restart_within, expected);
+    }
+    assert_eq!(parse("").restart_within, RestartWithin::Auto);
     let mut running = parse("");
     let changes = diff(&running, &of("10s"));
     assert_eq!((changes.live.names(), changes.needs_restart), (vec!["restart_within"], vec![]));
     running.take_live(&of("10s"));
-    assert_eq!(running.restart_within_ms, 10_000);
+    assert_eq!(running.restart_within, RestartWithin::Ms(10_000));
     let refused = Config::parse("cluster = \"c\"\nnode = \"a\"\nrestart_within = \"61s\"").unwrap_err();
     assert!(refused.to_string().contains("at most \"60s\""), "{refused}");
 }

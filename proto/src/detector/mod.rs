@@ -29,7 +29,8 @@
 //! late        -> agent-lost   port unreachable, or kernel answers until the agent's timeout agent-lost
 //! late        -> silent-host  no answer on any path                                         silent-host
 //! agent-lost  -> silent-host  no answer any more                                            silent-host
-//! restarting  -> left         leave notice, or not back in time                             left
+//! restarting  -> late         not back in time                                              contract-broken
+//! restarting  -> left         leave notice, or not back in time and never answered          left
 //! alive       => alive        newer incarnation announced                                   agent-lost, returned
 //! late        => alive        newer incarnation announced                                   agent-lost, returned
 //! agent-lost  => alive        newer incarnation announced                                   returned
@@ -106,7 +107,9 @@
 //! # A restart that is announced
 //! An agent that is started again (an upgrade) says so in its leave notice, with the time in which it will be back. Until then its silence is expected:
 //! nobody is told anything. What ends on its host meanwhile its next agent tells ([`crate::node`]), and *returned* says that it was started again. If it does not come
-//! in time, it *left*, as if it had said so now. Whoever dies meanwhile has left, too: its agent had gone before, and nothing was claimed of what it watched.
+//! in time, it is late, and asked like anybody who is: its kernel says that the agent alone is missing (*agent lost*), or nothing answers (*silent host*), so that a host
+//! that died meanwhile is told as dead. Only of a host that never answered a question its silence says nothing: it *left*, as if it had said so now.
+//! Of its fence nothing is claimed: its agent took that away when it ended.
 //!
 //! # Answers that go astray
 //! Switches learn from frames at which port a MAC is, and believe every frame. Whoever sends frames with a host's MAC has what is for it, questions too; its
@@ -485,7 +488,10 @@ impl Detector {
         if promise.timeout_ns == 0 || promise.timeout_ns > FENCE_TIMEOUT_MAX_NS {
             return self.refuse(Refused::Malformed);
         }
-        self.peers[i].fence = Some(promise);
+        // One that is older than the leave: the fence went with the agent.
+        if self.peers[i].restart.is_none() {
+            self.peers[i].fence = Some(promise);
+        }
         Ok(())
     }
 
@@ -589,18 +595,30 @@ impl Detector {
         let peer = &mut self.peers[i];
         peer.came_unasked(usize::from(came.path), came.received_ns.min(now));
         peer.end_silence();
+        peer.fence = None;
         let notice = Notice { code: 0, ..*notice };
         peer.restart = Some(Restart { notice, came, until_ns: now.saturating_add(within_ms * 1_000_000) });
         self.actions.push_back(Action::Restarts { node: peer.node, incarnation: peer.incarnation });
+        // Whether it answers at all decides what its silence will say.
+        let node = self.peers[i].node;
+        self.actions.push_back(Action::Probe { node, paths: self.carrier, knock: false, wide: false });
         self.dirty = true;
         self.invariants();
     }
 
-    /// Its time is over, and it is not back: it left.
+    /// Its time is over, and it is not back: is it the agent, or the host? Who never answered cannot be asked.
     fn judge_restarting(&mut self, i: usize, now: u64) {
         let Some(restart) = self.peers[i].restart.filter(|restart| now >= restart.until_ns) else { return };
-        self.step(i, State::Left);
-        self.push_noticed(i, &restart.notice, false, restart.came, now);
+        let peer = &mut self.peers[i];
+        if peer.paths.iter().all(|p| p.answered_ns == 0) {
+            self.step(i, State::Left);
+            self.push_noticed(i, &restart.notice, false, restart.came, now);
+            return;
+        }
+        peer.late_mark_ns = peer.last_arrival_ns();
+        peer.probing.restart(now);
+        self.step(i, State::Late);
+        self.judge_node(i, Cause::ContractBroken, Grade::Inferred, 0, now);
     }
 
     /// Something answered a question that left at `asked_ns`. Weighed by the next tick, which is due at once.

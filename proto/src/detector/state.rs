@@ -97,7 +97,7 @@ const fn life(from: State, why: &'static str, verdict: &'static str) -> Transiti
 }
 
 /// Every allowed step. A host not seen before starts in [`State::Alive`] with the verdict `returned`.
-pub const TRANSITIONS: [Transition; 16] = [
+pub const TRANSITIONS: [Transition; 17] = [
     step(State::Alive, State::Late, "both paths older than their timeouts", "contract-broken"),
     step(State::Alive, State::Left, "leave notice", "left"),
     step(State::Alive, State::Restarting, "restart notice", "none"),
@@ -107,7 +107,8 @@ pub const TRANSITIONS: [Transition; 16] = [
     step(State::Late, State::AgentLost, "port unreachable, or kernel answers until the agent's timeout", "agent-lost"),
     step(State::Late, State::Silent, "no answer on any path", "silent-host"),
     step(State::AgentLost, State::Silent, "no answer any more", "silent-host"),
-    step(State::Restarting, State::Left, "leave notice, or not back in time", "left"),
+    step(State::Restarting, State::Late, "not back in time", "contract-broken"),
+    step(State::Restarting, State::Left, "leave notice, or not back in time and never answered", "left"),
     life(State::Alive, "newer incarnation announced", "agent-lost, returned"),
     life(State::Late, "newer incarnation announced", "agent-lost, returned"),
     life(State::AgentLost, "newer incarnation announced", "returned"),

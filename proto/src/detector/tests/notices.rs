@@ -1,5 +1,6 @@
 use super::super::*;
 use super::harness::*;
+use fide_wire::verdict::FenceMode;
 
 #[test]
 fn fide_3_4_a_crash_notice_is_a_verdict_at_once_without_any_timer() {
@@ -75,7 +76,8 @@ fn an_announced_restart_is_told_to_nobody_but_when_it_is_over() {
     let mut b = Bench::watching(&[A, B]);
     b.d.app_seen(A, 1, 7).unwrap();
     assert_eq!(restarts(&mut b, 2_000), Ok(Taken::New));
-    assert_eq!(b.others, [Action::Restarts { node: A, incarnation: 1 }]);
+    assert_eq!(b.others[0], Action::Restarts { node: A, incarnation: 1 });
+    assert!(matches!(b.others[1..], [Action::Probe { node: A, .. }]), "{:?}", b.others);
     assert_eq!(restarts(&mut b, 2_000), Ok(Taken::Duplicate), "the other copies");
     assert_eq!(b.d.state(A), Some(State::Restarting));
     assert_eq!(b.d.app_state(A, 7), Some(AppState::Unobserved));
@@ -89,7 +91,7 @@ fn an_announced_restart_is_told_to_nobody_but_when_it_is_over() {
 }
 
 #[test]
-fn who_is_not_back_in_time_left_then() {
+fn who_is_not_back_in_time_and_never_answered_left_then() {
     for (back_ms, over_ms) in [(500, 500), (1, 1), (i32::MAX, 60_000)] {
         let mut b = Bench::watching(&[A, B]);
         restarts(&mut b, back_ms).unwrap();
@@ -102,6 +104,40 @@ fn who_is_not_back_in_time_left_then() {
         assert_eq!(b.take(), [(Cause::Left, A)], "{back_ms}");
         b.run(3_000 * MS);
         assert_eq!(b.take(), []);
+        b.restart(A, 2);
+        b.run(10 * MS);
+        assert_eq!(b.take(), [(Cause::Returned, A)]);
+    }
+}
+
+#[test]
+fn who_is_not_back_in_time_is_asked_whether_it_lives() {
+    let promise = FencePromise { timeout_ns: 100 * MS, mode: FenceMode::Sent, host: true };
+    for (answer, verdict) in [
+        (None, Cause::SilentHost),
+        (Some(ProbeResult::AgentAbsent), Cause::AgentLost),
+        (Some(ProbeResult::KernelAnswered), Cause::AgentLost),
+    ] {
+        let mut b = Bench::watching(&[A, B, C]);
+        b.d.app_seen(A, 1, 7).unwrap();
+        b.d.fence(A, 1, Some(promise)).unwrap();
+        b.try_all();
+        restarts(&mut b, 500).unwrap();
+        b.d.fence(A, 1, Some(promise)).unwrap();
+        match answer {
+            None => b.crash(A),
+            Some(answer) => b.agent(A, answer),
+        }
+        b.run(499 * MS);
+        assert_eq!(b.take(), [], "{verdict:?}");
+        b.run(50 * MS);
+        if answer == Some(ProbeResult::KernelAnswered) {
+            b.run(1_000 * MS); // as any agent that is silent while its kernel answers
+        }
+        let told = b.verdicts.last().unwrap();
+        assert_eq!((told.evidence.fence, told.evidence.fenced), (None, false), "the fence went with the agent: {told:?}");
+        assert_eq!(told.ended_apps, if answer.is_none() { vec![7] } else { vec![] }, "{verdict:?}");
+        assert_eq!(b.take(), [(Cause::ContractBroken, A), (verdict, A)]);
         b.restart(A, 2);
         b.run(10 * MS);
         assert_eq!(b.take(), [(Cause::Returned, A)]);
