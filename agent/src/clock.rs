@@ -1,5 +1,7 @@
 //! The clock of every stamp in this agent.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 /// This host's CLOCK_MONOTONIC, in nanoseconds.
 #[must_use]
 pub fn now_ns() -> u64 {
@@ -7,4 +9,11 @@ pub fn now_ns() -> u64 {
     // SAFETY: a timespec to fill; CLOCK_MONOTONIC always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// What the clock on the wall showed when this host's CLOCK_MONOTONIC began, in nanoseconds since 1970, as far as the two agree now.
+#[must_use]
+pub fn booted_wall_ns() -> u64 {
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX));
+    wall.saturating_sub(now_ns())
 }

@@ -17,7 +17,7 @@ use crate::fair::FairQueue;
 use crate::fence::Guard;
 use crate::gates::{Gates, Place};
 use crate::handle::LoopHandle;
-use crate::history::{Flushed, History};
+use crate::history::{Flushed, History, HistoryError};
 use crate::identity::{Identity, account};
 use crate::kept::KeptTable;
 use crate::maintenance::{Maintenances, Now};
@@ -297,6 +297,8 @@ pub struct Parts {
     pub state: State,
     /// Where this host's table is kept.
     pub table: KeptTable,
+    /// What happened, and what its files said of themselves.
+    pub history: (History, Vec<HistoryError>),
     /// Readable when a signal came.
     pub signals: OwnedFd,
     /// The fence's half of this thread.
@@ -403,6 +405,7 @@ impl Control {
             listener,
             state,
             table,
+            history: (history, complaints),
             signals,
             guard,
             gates,
@@ -411,7 +414,6 @@ impl Control {
             starts,
             specs,
         } = parts;
-        let (history, complaints) = History::open(config.history.path.as_deref(), config.history.max_bytes);
         for c in complaints {
             tracing::warn!("{c}");
             core.tell(move |core| core.tell_local(Cause::Local, 0, c.to_string()));
@@ -650,7 +652,7 @@ impl Control {
         self.mark_maintenance(&mut event);
         self.timing.note(&event, now_ns());
         // What is over its source's limit has no number.
-        let is_kept = self.admission.admit(&event, source, now_ns());
+        let is_kept = !self.history.was_told(&event) && self.admission.admit(&event, source, now_ns());
         if is_kept {
             event.seq = self.history.append(event.clone());
             match event.level() {

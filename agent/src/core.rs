@@ -34,6 +34,7 @@ use crate::bridge::Bridge;
 use crate::check::Answers;
 use crate::clock::now_ns;
 use crate::fence::Driver;
+use crate::history::ToldEnd;
 use crate::kept::{Former, KeptWatch};
 use crate::metrics::Heart;
 use crate::peers::Peer;
@@ -154,6 +155,8 @@ pub struct Start {
     pub boot: u128,
     /// The table of this host's former agent in this boot.
     pub former: Option<Former>,
+    /// Ends of this host's processes that former agents have told in this boot, oldest first.
+    pub told: Vec<ToldEnd>,
     /// The groups that this host's former agent was a member of.
     pub groups: BTreeSet<String>,
     /// Groups that the configuration has it begin or join.

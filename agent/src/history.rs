@@ -21,8 +21,8 @@
 use crate::admission::Class;
 use crate::files;
 use fide_wire::control::HistoryEvent;
-use fide_wire::verdict::{Cause, Grade, VerdictId};
-use std::collections::{BTreeMap, VecDeque};
+use fide_wire::verdict::{Cause, Grade, UniqueId, VerdictId};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -155,6 +155,32 @@ pub struct History {
     failing: bool,
     /// Dropped while it could not be written.
     dropped: u64,
+    /// Ends of processes that a former life of this agent had written.
+    former: HashSet<(UniqueId, Cause)>,
+}
+
+/// An end of a process that this host's history has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToldEnd {
+    /// The process's.
+    pub name: String,
+    /// How it ended.
+    pub cause: Cause,
+    /// Exit status or signal.
+    pub code: i32,
+    /// When the kernel saw it, CLOCK_MONOTONIC.
+    pub event_ns: u64,
+    /// When it was told.
+    pub at_ns: u64,
+}
+
+/// Two boots begin so far from each other at least, ns.
+const SAME_BOOT_NS: u64 = 1_000_000_000;
+
+/// What an event is known by when it comes again: a certain end of a process, which its host's table tells to whoever had not noted that it was told.
+fn certain_end(event: &HistoryEvent) -> Option<(UniqueId, Cause)> {
+    let id = event.unique_id().filter(|id| !id.id.is_inferred())?;
+    (event.app.is_some() && event.cause.ends_process()).then_some((id, event.cause))
 }
 
 impl History {
@@ -180,7 +206,14 @@ impl History {
             room
         });
         let next_seq = rooms.iter().map(Room::next_seq).max().unwrap_or(1);
-        (Self { rooms, next_seq, failing: false, dropped: 0 }, words)
+        let former = rooms.iter().flat_map(|room| &room.memory).filter_map(certain_end).collect();
+        (Self { rooms, next_seq, failing: false, dropped: 0, former }, words)
+    }
+
+    /// Whether a former life of this agent has written this end of a process: it was killed before it could note that it was told.
+    #[must_use]
+    pub fn was_told(&self, event: &HistoryEvent) -> bool {
+        certain_end(event).is_some_and(|end| self.former.contains(&end))
     }
 
     /// Takes an event and gives it its number, which is returned (`event.seq` is ignored). Memory only.
@@ -190,6 +223,20 @@ impl History {
         event.seq = seq;
         self.rooms[Class::of(&event) as usize].append(event);
         seq
+    }
+
+    /// Certain ends of processes of this host, told since it was started at `booted_wall_ns`. Oldest first.
+    #[must_use]
+    pub fn ends_of(&self, node: &str, booted_wall_ns: u64) -> Vec<ToldEnd> {
+        let is_of_this_boot = |e: &HistoryEvent| e.wall_ns.saturating_sub(e.at_ns).abs_diff(booted_wall_ns) < SAME_BOOT_NS;
+        let told = |event: &HistoryEvent| {
+            let name = event.app.clone().filter(|_| certain_end(event).is_some() && event.cause != Cause::Doomed)?;
+            let event_ns = event.evidence.as_ref().map_or(0, |evidence| evidence.event_ns);
+            let event_ns = if event_ns == 0 { event.at_ns } else { event_ns };
+            Some(ToldEnd { name, cause: event.cause, code: event.code, event_ns, at_ns: event.at_ns })
+        };
+        let events = self.rooms.iter().flat_map(|room| &room.memory);
+        events.filter(|e| e.node == node && is_of_this_boot(e)).filter_map(told).collect()
     }
 
     /// Hands what waits to the kernel. Cheap, but it may wait for a slow disk.

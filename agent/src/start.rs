@@ -8,6 +8,7 @@ use crate::fence::{Driver, Guard};
 use crate::files;
 use crate::gates::Gates;
 use crate::handle::LoopHandle;
+use crate::history::History;
 use crate::kept::KeptTable;
 use crate::receive::{Receiver, Wanted};
 use crate::rings::Rings;
@@ -138,6 +139,9 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
     if let Some(history) = &config.history.path {
         make_parent(history)?;
     }
+    // It may be large; until it is needed there is enough else to be done.
+    let (path, max_bytes) = (config.history.path.clone(), config.history.max_bytes);
+    let history = std::thread::spawn(move || History::open(path.as_deref(), max_bytes));
     let (mut state, complaint) = State::open(&config.state);
     if let Some(c) = complaint {
         tracing::warn!("{c}");
@@ -206,12 +210,16 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         receiver.keep_ends(pins);
     }
     lane.set_receiving(receiver.needs_sockets());
+    let Ok(history) = history.join() else {
+        bail!("the history cannot be read: this is a defect, please report it with its file")
+    };
     let start = Start {
         cluster: config.cluster_id,
         name: config.node.clone(),
         node,
         incarnation,
         boot: state.boot(),
+        told: if former.is_some() { history.0.ends_of(&config.node, crate::clock::booted_wall_ns()) } else { Vec::new() },
         former,
         groups: state.groups(),
         group_plans: config.groups.clone(),
@@ -274,6 +282,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         listener,
         state,
         table,
+        history,
         signals,
         guard,
         gates,

@@ -97,7 +97,7 @@ type Resumed struct {
 	Targets  []ResumedTarget
 }
 
-// ResumedTarget is what became of one target of Monitor. Look at Alive: for a process that ended meanwhile no failure is reported.
+// ResumedTarget is what became of one target of Monitor. What ended of it meanwhile is reported as a failure, once.
 type ResumedTarget struct {
 	Target string
 	Now    Monitored

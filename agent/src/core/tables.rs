@@ -7,6 +7,7 @@
 use super::{Core, Happened, MONITORS_PAUSE_NS, Start};
 use crate::clock::now_ns;
 use crate::fence::Driver;
+use crate::history::ToldEnd;
 use crate::kept::{Former, KeptWatch};
 use crate::receive::Receiver;
 use crate::shares::EventSource;
@@ -235,10 +236,14 @@ impl Core {
         }
     }
 
-    /// A process of the former agent's table runs no more. How it ended is known if the kernel kept that.
+    /// A process of the former agent's table runs no more. How it ended is known if the kernel kept that, or if the former agent has told it: one that is killed
+    /// may have done so and not have written its table.
     fn ended_unseen(&mut self, row: u32, process: &Process, now: u64) {
         let Instance { pid, start_ticks } = process.instance;
+        let is_its_end = |told: &&ToldEnd| *told.name == *process.name && told.at_ns >= process.state.event_ns;
+        let told = self.start.told.iter().find(is_its_end).map(|told| (told.cause, told.code, 0, told.event_ns));
         let (cause, code, flags, event_ns) = match self.receiver.kept_end(pid, start_ticks) {
+            _ if let Some(told) = told => told,
             Some(end) if end.is_out_of_memory => (Cause::OutOfMemory, end.code, 0, end.event_ns),
             Some(end) if end.is_killed => (Cause::Killed, end.code, 0, end.event_ns),
             Some(end) => (Cause::Exited, end.code, 0, end.event_ns),
@@ -248,6 +253,9 @@ impl Core {
         let notice = Notice { notice: version, app: row, cause, grade: Grade::Certain, flags, code, event_ns };
         self.write_change(&notice, now);
         self.watchlist.end(row, cause, code, event_ns);
+        if told.is_some() {
+            return;
+        }
         let (host, incarnation, name) = (self.start.name.clone(), self.start.incarnation, String::from(process.name.clone()));
         let id = Some(VerdictId::new(self.start.node, version));
         let source = EventSource { node: None, user: process.uid };

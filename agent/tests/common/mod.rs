@@ -222,14 +222,12 @@ impl World {
 
     /// An agent on a host with a configuration of its own, not yet known to be running.
     pub fn spawn(&self, host: u16, config: &Path) -> Child {
-        self.spawn_under(host, config, &[])
+        self.spawn_under(host, config, &[&fided()])
     }
 
-    /// The same by a program that becomes it.
-    fn spawn_under(&self, host: u16, config: &Path, under: &[&str]) -> Child {
+    /// The same, or another program that becomes it, with its arguments.
+    fn spawn_under(&self, host: u16, config: &Path, words: &[&str]) -> Child {
         let log = File::options().create(true).append(true).open(self.lab.host_dir(host).join("log")).unwrap();
-        let fided = fided();
-        let words = [under, &[&fided]].concat();
         let mut command = self.lab.command(host, words[0]).unwrap();
         command
             .args(&words[1..])
@@ -242,12 +240,21 @@ impl World {
 
     /// Starts the host's agent and waits until it answers.
     pub fn start(&mut self, host: u16) {
-        self.start_under(host, &[]);
+        self.start_by(host, &fided());
+    }
+
+    /// The same of another agent's program.
+    pub fn start_by(&mut self, host: u16, program: &str) {
+        self.start_as(host, &[program]);
     }
 
     /// The same by a program that becomes it, with its arguments.
     pub fn start_under(&mut self, host: u16, under: &[&str]) {
-        let child = self.spawn_under(host, &self.config(host), under);
+        self.start_as(host, &[under, &[&fided()]].concat());
+    }
+
+    fn start_as(&mut self, host: u16, words: &[&str]) {
+        let child = self.spawn_under(host, &self.config(host), words);
         self.agents.push(Agent { host, child });
         wait_for(&format!("the agent of h{host} answers"), || {
             let agent = self.agents.iter_mut().find(|a| a.host == host)?;

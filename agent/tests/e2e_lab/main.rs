@@ -5,6 +5,7 @@ mod common;
 
 mod alone;
 mod beats;
+mod campaign;
 mod clients;
 mod crash;
 mod fence;

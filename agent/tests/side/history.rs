@@ -175,6 +175,29 @@ fn the_size_is_bounded_and_the_newest_are_kept() {
     check(&h);
 }
 
+#[test]
+fn an_end_that_a_former_agent_has_written_is_known_when_it_is_told_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("h");
+    let end = HistoryEvent { cause: Cause::Killed, app: Some("db".into()), id: Some(VerdictId::new(7, 9)), ..event(1) };
+    let mut h = open(&path);
+    h.append(end.clone());
+    assert!(!h.was_told(&end), "what this agent tells comes once by itself");
+    h.write();
+    drop(h);
+    let h = open(&path);
+    assert!(h.was_told(&HistoryEvent { at_ns: 5, observer_incarnation: 77, ..end.clone() }));
+    for other in [
+        HistoryEvent { cause: Cause::Doomed, ..end.clone() },
+        HistoryEvent { id: Some(VerdictId::new(7, 10)), ..end.clone() },
+        HistoryEvent { incarnation: end.incarnation + 1, ..end.clone() },
+        HistoryEvent { app: None, ..end.clone() },
+        HistoryEvent { id: None, ..end },
+    ] {
+        assert!(!h.was_told(&other), "{other:?}");
+    }
+}
+
 /// A member's reports, 4,000 a second, once rolled every crash out of the histories of all hosts.
 #[test]
 fn a_flood_of_one_class_makes_no_other_be_forgotten() {

@@ -561,9 +561,9 @@ FIDE_API int fide_dispatch(struct fide *f, int timeout_ms);
 
 /*
  * Connects anew after FIDE_EVENT_AGENT_GONE (or at any time), joins again if this process had joined, and monitors again what was
- * monitored; fide_fd stays. Calls resumed, which may be NULL, for the join and for each target; but look at "alive", because for a
- * process that ended while there was no connection no failure is reported. What is refused now is given up. Returns how
- * many targets there were. It may be tried again after an error. Blocks. Thread-safe.
+ * monitored; fide_fd stays. Calls resumed, which may be NULL, for the join and for each target. What ended of them while there was no
+ * connection is reported as a failure, once. What is refused now is given up. Returns how many targets there were. It may be tried
+ * again after an error. Blocks. Thread-safe.
  */
 FIDE_API int fide_reconnect(struct fide *f, fide_resumed resumed, void *user);
 

@@ -611,8 +611,7 @@ impl Client {
     /// Connects anew after [`Event::AgentGone`] (or at any time), joins again if this process had joined, and monitors
     /// again what was monitored. [`Client::as_fd`] stays the same descriptor. Blocks on the agent.
     ///
-    /// **Look at the answers**: for a process that ended while there was no connection nobody gave a verdict here, so
-    /// there is no [`Event::Failure`], only `alive: false`; and one that came back meanwhile has another number. What is
+    /// What ended of it while there was no connection is told as [`Event::Failure`] now, once; one that came back meanwhile has another number. What is
     /// refused now is no longer monitored. A refused join is not tried again by the next call either; it leaves the
     /// piggyback bridge of before, which an agent that lives still reads.
     ///

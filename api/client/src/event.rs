@@ -184,6 +184,9 @@ impl Event {
     }
 }
 
+/// Two ends of one number within such a time are one: an agent does not begin another table so soon.
+const SAME_END_NS: u64 = 5_000_000;
+
 /// Most instances and names remembered; what is older is forgotten.
 const REMEMBERED: usize = 1 << 16;
 
@@ -191,8 +194,8 @@ const REMEMBERED: usize = 1 << 16;
 #[derive(Debug, Default)]
 pub struct Names {
     nodes: HashMap<u32, Arc<str>>,
-    /// By node and number. Numbers start over with the node's incarnation, which a reply does not tell: it is filled in
-    /// by the first record.
+    /// By node and number, with the incarnation in which it was learned. A reply does not tell that: it is filled in by the first record. Numbers go on in the next
+    /// one; where a host has begun another table, its processes are introduced anew.
     apps: HashMap<(u32, u32), (Option<u32>, Arc<str>)>,
 }
 
@@ -241,7 +244,7 @@ impl Names {
             return self.nodes.get(&record.node).cloned();
         }
         let (incarnation, name) = self.apps.get_mut(&(record.node, record.app))?;
-        (*incarnation.get_or_insert(record.incarnation) == record.incarnation).then(|| name.clone())
+        (*incarnation.get_or_insert(record.incarnation) <= record.incarnation).then(|| name.clone())
     }
 }
 
@@ -250,6 +253,8 @@ impl Names {
 struct Failed {
     incarnation: u32,
     id: u64,
+    /// When its host's kernel saw it.
+    event_ns: u64,
     is_certain: bool,
     is_confirmed: bool,
 }
@@ -295,19 +300,22 @@ impl Instances {
     }
 
     /// A process is introduced. If it was said to have failed and that was inferred, it was wrong; if its host has begun another table, it is another process.
-    fn introduced(&mut self, record: &Record) {
+    /// `false`: its end has overtaken this.
+    fn introduced(&mut self, record: &Record) -> bool {
         let instance = (record.node, record.app);
         if record.app == 0 {
-            return;
+            return true;
         }
         let is_wrong = |failed: &Failed| !failed.is_certain || failed.incarnation != record.incarnation;
         if self.failed.get(&instance).is_some_and(is_wrong) {
             self.forget_failure(instance);
             self.progress.remove(&instance);
         }
-        if !self.failed.contains_key(&instance) {
+        let has_failed = self.failed.contains_key(&instance);
+        if !has_failed {
             self.runs(record.node, record.app);
         }
+        !has_failed
     }
 
     /// Whether a record about the progress of a process says something new. Copies come in any order; the newest number holds, and nothing holds
@@ -335,14 +343,21 @@ impl Instances {
         let is_certain = record.grade() == Some(Grade::Certain);
         let instance = (record.node, record.app);
         self.running.remove(&instance);
-        let failed = Failed { incarnation: record.incarnation, id: record.id, is_certain, is_confirmed: confirms };
+        let Record { incarnation, id, event_ns, .. } = *record;
+        let failed = Failed { incarnation, id, event_ns, is_certain, is_confirmed: confirms };
         match self.failed.get_mut(&instance) {
             Some(known) if (confirms && !known.is_confirmed) || (is_certain && !known.is_certain) => {
                 *known = Failed { is_confirmed: confirms || known.is_confirmed, ..failed };
                 News::Confirmation
             }
-            // The same row in another table of its host is another process.
-            Some(known) if known.incarnation != record.incarnation && known.id != record.id && is_certain && !confirms => {
+            // The same row in another table of its host is another process, unless it is the same end: an agent that was killed may not have noted that it told it.
+            Some(known)
+                if known.incarnation != incarnation
+                    && known.id != id
+                    && known.event_ns.abs_diff(event_ns) > SAME_END_NS
+                    && is_certain
+                    && !confirms =>
+            {
                 *known = failed;
                 News::Failure
             }
@@ -370,8 +385,8 @@ pub fn read(entry: &[u8], instances: &mut Instances, names: &mut Names) -> Optio
     let kind = record.kind();
     if matches!(kind, Some(RecordKind::Process | RecordKind::Host)) {
         names.learn_record(&record, body);
-        if record.cause() == Some(Cause::Monitored) {
-            instances.introduced(&record);
+        if record.cause() == Some(Cause::Monitored) && !instances.introduced(&record) {
+            return None;
         }
     }
     let subject = |names: &mut Names| Subject {

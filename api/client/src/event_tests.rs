@@ -42,7 +42,8 @@ fn listing_1_on_failure_comes_once_for_each_instance() {
     // The next instance under this name has another number, or its host another table.
     assert!(matches!(reader.read(&Record { app: 4, ..doomed }), Some(Event::Failure(_))));
     assert_eq!(reader.read(&Record { incarnation: 4, ..doomed }), None, "told by an agent that was restarted");
-    assert!(matches!(reader.read(&Record { incarnation: 4, id: 1 << 32 | 7, ..doomed }), Some(Event::Failure(_))));
+    let another = Record { incarnation: 4, id: 1 << 32 | 7, event_ns: 1 << 40, ..doomed };
+    assert!(matches!(reader.read(&another), Some(Event::Failure(_))));
 }
 
 #[test]
@@ -133,12 +134,35 @@ fn name_of(event: Option<Event>) -> Option<String> {
 }
 
 #[test]
-fn names_from_replies_hold_for_one_incarnation() {
+fn names_hold_in_later_incarnations_too() {
+    let later = Record { incarnation: 4, id: 1 << 32 | 7, event_ns: 1 << 40, ..process(Cause::Killed) };
     let mut reader = Reader::default();
     reader.1.learn_app(1, 2, None, "db@a");
     assert_eq!(name_of(reader.read(&process(Cause::Killed))).as_deref(), Some("db@a"));
-    let later = Record { incarnation: 4, ..process(Cause::Killed) };
-    assert_eq!(name_of(reader.read(&later)), None, "number 2 may be another process by now");
+    assert_eq!(name_of(reader.read(&later)).as_deref(), Some("db@a"));
+    // A host that was given up wrongly comes back, and its process ends before it is introduced again.
+    let mut reader = Reader::default();
+    reader.read_with(&process(Cause::Monitored), b"db");
+    let silent = Record { grade: Grade::Inferred as u8, id: 1 << 32 | 0x8000_0001, ..process(Cause::SilentHost) };
+    assert!(matches!(reader.read(&silent), Some(Event::Failure(_))));
+    let told = reader.read(&later);
+    assert!(matches!(told, Some(Event::Confirmed(_))));
+    assert_eq!(name_of(told).as_deref(), Some("db@00000001"));
+    let again = Record { incarnation: 4, ..process(Cause::Monitored) };
+    assert_eq!(reader.read_with(&again, b"db"), None, "its end has overtaken its introduction");
+    // What an earlier one had is another process.
+    assert_eq!(name_of(reader.read(&Record { app: 2, incarnation: 2, ..process(Cause::Hung) })), None);
+}
+
+#[test]
+fn an_end_that_the_next_agent_tells_again_is_the_same() {
+    let mut reader = Reader::default();
+    let killed = Record { event_ns: 1 << 40, ..process(Cause::Killed) };
+    assert!(matches!(reader.read(&killed), Some(Event::Failure(_))));
+    let again = Record { incarnation: 4, id: 1 << 32 | 7, event_ns: killed.event_ns + 20_000, ..killed };
+    assert_eq!(reader.read(&again), None);
+    let another = Record { event_ns: killed.event_ns + 1_000_000_000, ..again };
+    assert!(matches!(reader.read(&another), Some(Event::Failure(_))), "in another table");
 }
 
 #[test]
@@ -152,7 +176,7 @@ fn names_come_with_records_too() {
     for odd in [&b"\xff"[..], b"a\nb", &[b'x'; 256]] {
         reader.read_with(&came, odd);
     }
-    assert_eq!(name_of(reader.read(&came)).as_deref(), Some("db@a"));
+    assert_eq!(reader.1.target(1, 2).as_deref(), Some("db@a"));
     let other = Subject { node: 0xab, app: 0, incarnation: 0, name: None };
     assert_eq!(other.to_string(), "@000000ab");
     assert_eq!(Subject { app: 7, ..other }.to_string(), "7@000000ab");

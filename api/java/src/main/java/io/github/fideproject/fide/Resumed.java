@@ -1,7 +1,7 @@
 package io.github.fideproject.fide;
 
 /**
- * What became of one target in {@link FideClient#reconnect}. Look at {@link Monitored#alive}: for a process that ended meanwhile no failure is reported.
+ * What became of one target in {@link FideClient#reconnect}. What ended of it meanwhile is reported as a failure, once.
  *
  * @param target the target; null for this process's own join
  * @param now what the agent says now; null after an error, and for the join
