@@ -1403,7 +1403,7 @@ impl Control {
         self.put_behind_gate(app, process.pid, owner);
         // Before anybody is told that it is watched: should this agent be killed now, the next one knows it.
         self.loop_ended |= !self.hear();
-        if let Err(e) = self.table.save_at_once() {
+        if let Err(e) = self.table.save(false) {
             tracing::error!("{e}");
         }
         Ok(app)

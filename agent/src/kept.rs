@@ -2,6 +2,9 @@
 //!
 //! The loop says what it has written ([`crate::core::Happened::Row`]); the control thread writes the file, without waiting for the disk: it has to outlive the
 //! agent, not the kernel. After another boot nothing of it holds, since everything that ran has ended.
+//!
+//! The whole table is written now and then. What changes in between is a line behind it at once, in a journal (`….log`) that ends with the next whole one: an agent that is
+//! killed right after it said that a process is watched leaves that to the next one, however large the table and slow the disk.
 
 use crate::files;
 use crate::watchlist::Origin;
@@ -25,9 +28,6 @@ const ENDED_KEPT: usize = 256;
 /// Writing takes at most this part of the time, and is put off for so long at most.
 const PART_OF_TIME: u32 = 20;
 const PUT_OFF_MAX: Duration = Duration::from_millis(200);
-/// What takes less is done before an answer is given; and at most this part of the time.
-const PART_AT_ONCE: u32 = 4;
-const QUICK: Duration = Duration::from_millis(5);
 /// What is longer is not read: 4096 processes take less.
 const FILE_MAX: u64 = 4 << 20;
 /// What the file begins with.
@@ -86,11 +86,23 @@ struct Kept {
     seen: BTreeMap<u32, (u64, u64)>,
 }
 
+/// A line of the journal: a row that is newer than the whole table before it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Line {
+    epoch: u64,
+    row: String,
+    watch: Option<KeptWatch>,
+}
+
 /// The file.
 #[derive(Debug)]
 pub struct KeptTable {
     path: PathBuf,
     kept: Kept,
+    /// Behind the file as it was written last.
+    journal: Option<File>,
+    /// Lines that it does not have yet.
+    lines: String,
     /// Ended rows, by version.
     ended: BTreeMap<u64, u32>,
     dirty: bool,
@@ -106,17 +118,22 @@ impl KeptTable {
         let path = crate::history::beside(beside, ".table");
         let boot = format!("{boot:032x}");
         let (read, complaint) = match read(&path) {
-            Ok(kept) => (Some(kept), None),
+            Ok(kept) => (Some(with_journal(kept, &path)), None),
             Err(e) if e.kind() == io::ErrorKind::NotFound => (None, None),
             Err(e) => (None, Some(format!("{}: {e}; what ended while no agent ran is not told", path.display()))),
         };
         let found = read.and_then(|kept| Some((former(&kept, &boot)?, kept)));
         let (former, kept) = found.map_or((None, Kept::default()), |(former, kept)| (Some(former), kept));
-        let is_over = |row: &&Row| row.content.is_over();
-        let ended = former.iter().flat_map(|f| &f.rows).filter(is_over).map(|row| (row.version, row.row)).collect();
         // The rows that go on are not written again.
-        let kept = Kept { table: FORMAT, boot, ..kept };
-        (Self { path, kept, ended, dirty: false, written: None, complained: false }, former, complaint)
+        (Self::of(&path, Kept { table: FORMAT, boot, ..kept }), former, complaint)
+    }
+
+    fn of(path: &Path, kept: Kept) -> Self {
+        let row = |text: &String| Row::parse(&unhex(text)?);
+        let over = kept.rows.values().filter_map(row).filter(|row| row.content.is_over());
+        let ended = over.map(|row| (row.version, row.row)).collect();
+        let path = path.to_owned();
+        Self { path, kept, journal: None, lines: String::new(), ended, dirty: false, written: None, complained: false }
     }
 
     /// The table that is written from now on.
@@ -153,7 +170,13 @@ impl KeptTable {
         }
         let mut bytes = Vec::new();
         if row.push(&mut bytes, usize::MAX) {
-            self.kept.rows.insert(number, hex(&bytes));
+            let row = hex(&bytes);
+            let line = Line { epoch: self.kept.epoch, row: row.clone(), watch: self.kept.watches.get(&number).cloned() };
+            if let Ok(line) = serde_json::to_string(&line) {
+                self.lines += &line;
+                self.lines.push('\n');
+            }
+            self.kept.rows.insert(number, row);
         }
         self.dirty = true;
     }
@@ -172,21 +195,29 @@ impl KeptTable {
         }
     }
 
-    /// Writes the file if something changed, and it is some time since that was done last. `leaving`: nothing follows.
+    /// Writes what changed: the whole table if it is some time since that was done last, else lines behind it. `leaving`: nothing follows.
     ///
     /// # Errors
     /// In words, once per failure.
     pub fn save(&mut self, leaving: bool) -> Result<(), String> {
-        if !leaving && self.due().is_none_or(|wait| !wait.is_zero()) {
+        let is_whole = leaving || self.due().is_some_and(|wait| wait.is_zero());
+        if !is_whole && self.lines.is_empty() {
             return Ok(());
         }
-        self.kept.exact = leaving;
-        let began = Instant::now();
-        let wrote = write(&self.path, &self.kept);
-        self.written = Some((began, began.elapsed()));
+        let wrote = if is_whole {
+            self.kept.exact = leaving;
+            let began = Instant::now();
+            let wrote = write(&self.path, &self.kept).and_then(|()| self.begin_journal());
+            self.written = Some((began, began.elapsed()));
+            self.dirty &= wrote.is_err();
+            wrote
+        } else {
+            self.journal.as_mut().map_or(Ok(()), |journal| journal.write_all(self.lines.as_bytes()))
+        };
+        self.lines.clear();
         match wrote {
             Ok(()) => {
-                (self.dirty, self.complained) = (false, false);
+                self.complained = false;
                 Ok(())
             }
             Err(_) if std::mem::replace(&mut self.complained, true) => Ok(()),
@@ -196,18 +227,19 @@ impl KeptTable {
         }
     }
 
-    /// Writes the file if something changed, unless that takes long.
-    ///
-    /// # Errors
-    /// As [`KeptTable::save`].
-    pub fn save_at_once(&mut self) -> Result<(), String> {
-        if self.written.is_some_and(|(began, took)| took < QUICK || began.elapsed() > took * PART_AT_ONCE) {
-            self.written = None;
+    /// The file is whole: the journal of the one before is not needed any more.
+    fn begin_journal(&mut self) -> io::Result<()> {
+        let path = journal_path(&self.path);
+        self.journal = None;
+        match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
         }
-        self.save(false)
+        self.journal = Some(OpenOptions::new().append(true).create_new(true).mode(0o640).open(path)?);
+        Ok(())
     }
 
-    /// When it wants to be written; `None`: nothing changed.
+    /// When the whole table wants to be written; `None`: nothing changed.
     #[must_use]
     pub fn due(&self) -> Option<Duration> {
         let wait = |(began, took): (Instant, Duration)| (took * PART_OF_TIME).min(PUT_OFF_MAX).saturating_sub(began.elapsed());
@@ -254,6 +286,29 @@ const NOT_OURS: &str = "no table of processes";
 fn open_ours(path: &Path) -> io::Result<File> {
     let file = files::open_kept(path, false, false)?;
     if is_ours(&file)? { Ok(file) } else { Err(files::not_ours(path, NOT_OURS).into()) }
+}
+
+fn journal_path(path: &Path) -> PathBuf {
+    crate::history::beside(path, ".log")
+}
+
+/// With what the journal says of a later time. Its last line may be torn, and all of it may be older than the table.
+fn with_journal(kept: Kept, path: &Path) -> Kept {
+    let (known, mut bytes) = (kept.version, Vec::new());
+    let mut table = KeptTable::of(path, kept);
+    let read = files::open_kept(&journal_path(path), false, false).map(|file| file.take(FILE_MAX).read_to_end(&mut bytes));
+    if !matches!(read, Ok(Ok(_))) {
+        return table.kept;
+    }
+    for line in bytes.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n")) {
+        let Ok(Line { epoch, row, watch }) = serde_json::from_slice::<Line>(line) else { break };
+        let Some(row) = unhex(&row).and_then(|bytes| Row::parse(&bytes)) else { break };
+        if epoch == table.kept.epoch && row.version > known {
+            table.row(&row, watch);
+            table.kept.exact = false;
+        }
+    }
+    table.kept
 }
 
 fn read(path: &Path) -> io::Result<Kept> {
@@ -326,6 +381,44 @@ mod tests {
         assert_eq!(read(BOOT), Some(left), "the next agent has nothing to add");
         assert_eq!(read(BOOT + 1), None, "after another boot nothing of it runs");
         assert_eq!(read(0), None, "nobody knows which boot this is");
+    }
+
+    #[test]
+    fn what_changed_behind_the_last_whole_table_is_in_the_journal() {
+        let dir = tempfile::tempdir().unwrap();
+        let (state, log) = (dir.path().join("state.json"), dir.path().join("state.json.table.log"));
+        let read = || KeptTable::open(&state, BOOT).1.unwrap();
+        let (mut kept, ..) = KeptTable::open(&state, BOOT);
+        kept.begin(99, 4, 0, 0);
+        kept.row(&row(1, 5, Cause::Monitored), Some(watch()));
+        kept.save(false).unwrap();
+        // Writing has become slow: the whole table waits.
+        kept.written = Some((Instant::now(), PUT_OFF_MAX));
+        kept.row(&row(2, 6, Cause::Monitored), Some(watch()));
+        kept.save(false).unwrap();
+        kept.row(&row(1, 7, Cause::Killed), None);
+        kept.save(false).unwrap();
+        assert!(kept.due().is_some_and(|wait| !wait.is_zero()));
+        let rows = [row(1, 7, Cause::Killed), row(2, 6, Cause::Monitored)];
+        let killed = read();
+        assert_eq!((&killed.rows[..], killed.version, killed.is_exact), (&rows[..], 7 + VERSIONS_AHEAD, false));
+        assert_eq!(killed.watches, BTreeMap::from([(2, watch())]));
+        // A line that was being written does not count, nor one of another table, nor what follows a broken one.
+        let whole = std::fs::read_to_string(&log).unwrap();
+        for (text, version) in [
+            (whole[..whole.len() - 1].to_owned(), 6),
+            (whole.replace("\"epoch\":99", "\"epoch\":98"), 5),
+            (format!("\0{whole}"), 5),
+            (String::new(), 5),
+        ] {
+            std::fs::write(&log, text).unwrap();
+            assert_eq!(read().version, version + VERSIONS_AHEAD);
+        }
+        // An older journal beside a newer table says nothing.
+        kept.save(true).unwrap();
+        std::fs::write(&log, whole).unwrap();
+        let left = read();
+        assert_eq!((&left.rows[..], left.version, left.is_exact), (&rows[..], 7, true));
     }
 
     #[test]

@@ -73,6 +73,7 @@ struct Application {
     client: Client,
     host: u16,
     is_alone: bool,
+    reconnected_ns: u64,
     told: Vec<Told>,
 }
 
@@ -88,13 +89,21 @@ impl Application {
     fn open(w: &World, host: u16, target: &str) -> Self {
         let client = Client::open_with(Options { path: Some(w.socket(host)), ..Options::default() }).unwrap();
         client.monitor(target, Resources::default()).unwrap();
-        Self { client, host, is_alone: false, told: Vec::new() }
+        Self { client, host, is_alone: false, reconnected_ns: 0, told: Vec::new() }
     }
 
     fn read(&mut self) {
         if self.is_alone {
             // Nobody is there yet: the next turn tries again.
-            self.is_alone = self.client.reconnect().is_err();
+            self.is_alone = match self.client.reconnect() {
+                Err(_) => true,
+                Ok(resumed) => {
+                    let refused: Vec<_> = resumed.targets.iter().filter(|(_, answer)| answer.is_err()).collect();
+                    assert!(refused.is_empty(), "h{}: {refused:?}", self.host);
+                    self.reconnected_ns = fide_agent::clock::now_ns();
+                    false
+                }
+            };
         }
         while !self.is_alone {
             match self.client.poll(Some(Duration::ZERO)) {
@@ -126,7 +135,7 @@ impl Application {
         self.told.iter().filter_map(end).collect()
     }
 
-    /// An instance fails once; only one that was taken for dead with its host, and is introduced again, may fail twice.
+    /// An instance fails once, and that is confirmed once at most; only one that was taken for dead with its host, and is introduced again, may fail twice.
     fn is_consistent(&self, process: &str) -> bool {
         let mut runs = true;
         self.told.iter().all(|told| match told {
@@ -135,6 +144,8 @@ impl Application {
                 true
             }
             Told::Failed(name, ..) if name == process => std::mem::replace(&mut runs, false),
+            // Between its failure and what follows it.
+            Told::Confirmed(name, ..) if name == process => !runs,
             _ => true,
         })
     }
@@ -298,7 +309,10 @@ impl Lab {
     /// What was told of a process, by whom.
     fn said(&self, more: &[Application], target: &str) -> String {
         let of_it = |told: &&Told| matches!(told, Told::Runs(name) | Told::Failed(name, ..) | Told::Confirmed(name, ..) if name == target);
-        let said = |app: &Application| format!("\nh{}: {:?}", app.host, app.told.iter().filter(of_it).collect::<Vec<_>>());
+        let said = |app: &Application| {
+            let again = app.reconnected_ns;
+            format!("\nh{} (connected anew at {again}): {:?}", app.host, app.told.iter().filter(of_it).collect::<Vec<_>>())
+        };
         self.all.iter().chain(more).map(said).collect()
     }
 

@@ -346,6 +346,8 @@ impl Instances {
         let Record { incarnation, id, event_ns, .. } = *record;
         let failed = Failed { incarnation, id, event_ns, is_certain, is_confirmed: confirms };
         match self.failed.get_mut(&instance) {
+            // Its end confirms what was inferred, and that once.
+            Some(known) if !known.is_certain && record.cause() == Some(Cause::Doomed) => News::Nothing,
             Some(known) if (confirms && !known.is_confirmed) || (is_certain && !known.is_certain) => {
                 *known = Failed { is_confirmed: confirms || known.is_confirmed, ..failed };
                 News::Confirmation

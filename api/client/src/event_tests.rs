@@ -52,6 +52,11 @@ fn a_certain_end_confirms_an_inferred_one_and_a_process_that_lives_refutes_it() 
     let silent = Record { grade: Grade::Inferred as u8, id: 1 << 32 | 0x8000_0001, ..process(Cause::SilentHost) };
     let killed = Record { incarnation: 4, id: 1 << 32 | 7, ..process(Cause::Killed) };
     assert!(matches!(reader.read(&silent), Some(Event::Failure(_))));
+    assert_eq!(
+        reader.read(&Record { cause: Cause::Doomed as u8, id: 1 << 32 | 6, ..killed }),
+        None,
+        "one confirmation is enough"
+    );
     assert!(matches!(reader.read(&killed), Some(Event::Confirmed(v)) if v.grade == Grade::Certain));
     assert_eq!(reader.read(&killed), None);
     let mut reader = Reader::default();
