@@ -10,6 +10,7 @@ use crate::hooks::HookResult;
 use crate::http::{Answer, Counts, HttpServer, Request, Response, Site, advice};
 use fide_proto::detector;
 use fide_wire::control::Status;
+use fide_wire::level::Level;
 use fide_wire::maintenance::covers;
 use fide_wire::packet::Refusal;
 use fide_wire::verdict::{Cause, Grade};
@@ -353,7 +354,14 @@ pub fn render(snapshot: &Snapshot, tick_age_ns: Option<u64>) -> String {
     }
 
     t.family("fide_verdicts_total", COUNTER, "Verdicts since the start.");
-    for ((cause, grade), n) in &snapshot.verdicts {
+    // Failures have their series from the start: an increase from nothing to 1 is none to Prometheus.
+    let failures = Cause::ALL.into_iter().filter(|cause| Level::of(*cause, 0) == Level::Failure);
+    let usual = |cause| {
+        if matches!(cause, Cause::SilentHost | Cause::AgentLost | Cause::Hung) { Grade::Inferred } else { Grade::Certain }
+    };
+    let mut verdicts: BTreeMap<_, u64> = failures.map(|cause| ((cause, GradeKey::from(usual(cause))), 0)).collect();
+    verdicts.extend(&snapshot.verdicts);
+    for ((cause, grade), n) in verdicts {
         let grade = Grade::from_u8(grade.0).map_or("", |g| if g == Grade::Certain { "certain" } else { "inferred" });
         t.sample("fide_verdicts_total", &[("cause", cause.name()), ("grade", grade)], n);
     }

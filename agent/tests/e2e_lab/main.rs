@@ -18,6 +18,7 @@ mod lines;
 mod load;
 mod maintenance;
 mod memberlist;
+mod monitoring;
 mod neighbours;
 mod ownership;
 mod progress;

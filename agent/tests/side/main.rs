@@ -1,4 +1,4 @@
-//! What stands around the loop: access, configuration, files, history, hooks, interfaces, metrics, selectors; and how the agent's files depend on each other.
+//! What stands around the loop: access, configuration, files, history, hooks, interfaces, metrics, what is shipped for monitoring, selectors; and how the agent's files depend on each other.
 //! One program, because each test program has the whole agent in it.
 
 mod access;
@@ -11,4 +11,5 @@ mod http;
 mod layout;
 mod links;
 mod metrics;
+mod monitoring;
 mod select;

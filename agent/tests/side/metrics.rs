@@ -96,6 +96,8 @@ fn the_text_is_well_formed_and_says_what_the_status_says() {
         "fide_packets_refused_total{reason=\"key\"} 0",
         "fide_packets_refused_total{reason=\"new-reason\"} 6",
         "fide_verdicts_total{cause=\"killed\",grade=\"certain\"} 2",
+        "fide_verdicts_total{cause=\"out-of-memory\",grade=\"certain\"} 0",
+        "fide_verdicts_total{cause=\"silent-host\",grade=\"inferred\"} 0",
         "fide_hook_runs_total{result=\"failed\"} 2",
         "fide_interface_up{path=\"0\",interface=\"eth1\"} 1",
         "fide_app_alive{host=\"b\",app=\"redis\"} 0",

@@ -119,6 +119,9 @@ fn everything_goes_below_the_prefix_stripped_and_the_system_is_left_alone() {
     assert_eq!(fs::metadata(&module).unwrap().permissions().mode() & 0o777, 0o755, "Redis loads what may be executed");
     let archive = prefix.join("lib/libfide.a");
     assert!(!has_section(&archive, ".debug_line") && has_section(&archive, ".symtab"), "what links it needs its symbols");
+    for file in ["prometheus/fide.rules.yml", "grafana/fide.dashboard.json"] {
+        assert!(prefix.join("share/fide").join(file).is_file(), "{file}");
+    }
     let unit = fs::read_to_string(prefix.join("lib/systemd/system/fided.service")).unwrap();
     let start = format!("ExecStart={0}/bin/fided --config {0}/etc/fide/fide.toml", prefix.display());
     assert!(unit.contains(&start), "{unit}");

@@ -140,6 +140,8 @@ fn in_a_root_of_their_own(packages: &Packages) {
         ("/usr/lib/redis/modules/fide.so", "fide"),
         ("/usr/share/man/man1/fide-group.1.gz", "fide"),
         ("/usr/share/man/man8/fided.8.gz", "fide"),
+        ("/usr/share/fide/prometheus/fide.rules.yml", "fide"),
+        ("/usr/share/fide/grafana/fide.dashboard.json", "fide"),
         ("/usr/share/bash-completion/completions/fide", "fide"),
         ("/etc/fide/fide.toml", "fide"),
         ("/usr/bin/fide-dev", "fide-dev"),
