@@ -21,9 +21,12 @@ impl Place {
             }
         }
         let beside = |name: &str| Path::new(env!("CARGO_BIN_EXE_fide")).with_file_name(name);
-        for (program, package) in
-            [("fided", "fide-agent"), ("fide-failover", "fide-failover"), ("fide-zookeeper", "fide-zookeeper")]
-        {
+        for (program, package) in [
+            ("fided", "fide-agent"),
+            ("fide-failover", "fide-failover"),
+            ("fide-zookeeper", "fide-zookeeper"),
+            ("fide-kubernetes", "fide-kubernetes"),
+        ] {
             if !beside(program).exists() {
                 println!("SKIPPED installing: {} is not built (cargo build -p {package})", beside(program).display());
                 return None;
@@ -33,7 +36,7 @@ impl Place {
         let (bin, path) = (place.at("bin"), place.at("path"));
         fs::create_dir(&bin).unwrap();
         fs::create_dir(&path).unwrap();
-        for program in ["fide", "fide-dev", "fided", "fide-failover", "fide-zookeeper"] {
+        for program in ["fide", "fide-dev", "fided", "fide-failover", "fide-zookeeper", "fide-kubernetes"] {
             std::os::unix::fs::symlink(beside(program), bin.join(program)).unwrap();
         }
         // What matters of the libraries in most tests is that they are ELF with symbols, and an archive of such.
@@ -119,7 +122,9 @@ fn everything_goes_below_the_prefix_stripped_and_the_system_is_left_alone() {
     assert_eq!(fs::metadata(&module).unwrap().permissions().mode() & 0o777, 0o755, "Redis loads what may be executed");
     let archive = prefix.join("lib/libfide.a");
     assert!(!has_section(&archive, ".debug_line") && has_section(&archive, ".symtab"), "what links it needs its symbols");
-    for file in ["prometheus/fide.rules.yml", "grafana/fide.dashboard.json"] {
+    for file in
+        ["prometheus/fide.rules.yml", "grafana/fide.dashboard.json", "kubernetes/fided.yaml", "kubernetes/fide-kubernetes.yaml"]
+    {
         assert!(prefix.join("share/fide").join(file).is_file(), "{file}");
     }
     let unit = fs::read_to_string(prefix.join("lib/systemd/system/fided.service")).unwrap();

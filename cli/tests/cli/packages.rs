@@ -155,6 +155,9 @@ fn in_a_root_of_their_own(packages: &Packages) {
         ("/usr/share/man/man8/fide-failover.8.gz", "fide-failover"),
         ("/usr/bin/fide-zookeeper", "fide-failover"),
         ("/usr/lib/systemd/system/fide-zookeeper.service", "fide-failover"),
+        ("/usr/bin/fide-kubernetes", "fide-failover"),
+        ("/usr/share/man/man8/fide-kubernetes.8.gz", "fide-failover"),
+        ("/usr/share/fide/kubernetes/fided.yaml", "fide-failover"),
         ("/usr/share/man/man1/fide-nano.1.gz", "fide-dev"),
     ] {
         assert_eq!(owner(path), package, "{path}");
