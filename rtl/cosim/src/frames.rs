@@ -89,6 +89,12 @@ pub fn encode(setup: &Setup, from: MemberId, path: u8, number: u64, sent_ns: u64
 /// `path` is that of the stream it came by; requests come by their own.
 #[must_use]
 pub fn accept(setup: &Setup, path: Option<u8>, bytes: &[u8]) -> Option<(MemberId, Message)> {
+    read(setup, path, bytes).filter(|(from, _)| path.is_none() || *from != setup.me)
+}
+
+/// The same of any member's frame, also of this one's.
+#[must_use]
+pub fn read(setup: &Setup, path: Option<u8>, bytes: &[u8]) -> Option<(MemberId, Message)> {
     let frame = frame::decode(bytes, setup.cluster, &setup.keys()).ok()?;
     let header = frame.header;
     let mut r = Reader::new(frame.body);
@@ -98,7 +104,7 @@ pub fn accept(setup: &Setup, path: Option<u8>, bytes: &[u8]) -> Option<(MemberId
         && head.engine == group::Engine::Lowi as u8
         && head.generation == setup.generation;
     let from = MemberId(head.from);
-    if !ours || !setup.ids.contains(&from) || (path.is_some() && from == setup.me) {
+    if !ours || !setup.ids.contains(&from) {
         return None;
     }
     let message = match (path, header.kind, head.kind) {

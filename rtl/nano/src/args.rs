@@ -30,6 +30,10 @@ pub enum Command {
     Propose(ProposeArgs),
     /// Have a member join a running group, without stopping the others
     Join(JoinArgs),
+    /// Have a member leave the group, without stopping the others
+    Leave(LeaveArgs),
+    /// Make one trace of those of a group's members, for scripts/specs --trace
+    Trace(TraceArgs),
 }
 
 /// Which engine.
@@ -64,6 +68,9 @@ pub struct RunArgs {
     /// Where decisions are written, a JSON object on each line [default: standard output]
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
+    /// Where what the member does is written, a line an event: fide nano trace makes one trace of those of a group
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
     /// Run with real-time priority (SCHED_FIFO)
     #[arg(long)]
     pub fifo: bool,
@@ -143,4 +150,23 @@ pub struct JoinArgs {
     /// The socket of a member that takes requests: the leader, or any one in software
     #[arg(long, value_name = "PATH")]
     pub at: PathBuf,
+}
+
+/// `leave`.
+#[derive(Debug, Args)]
+pub struct LeaveArgs {
+    /// Which engine takes the request: the leader's, or any one in software
+    #[command(flatten)]
+    pub engine: EngineArgs,
+    /// The id of the member that leaves
+    #[arg(long, value_name = "ID")]
+    pub member: u16,
+}
+
+/// `trace`.
+#[derive(Debug, Args)]
+pub struct TraceArgs {
+    /// The files that `fide nano run --trace` wrote
+    #[arg(required = true, value_name = "FILE")]
+    pub file: Vec<PathBuf>,
 }

@@ -204,9 +204,13 @@ member = [
 ]
 "#;
 
+    pub(crate) fn group() -> Group {
+        Group::parse(TEXT).unwrap()
+    }
+
     #[test]
     fn a_file_becomes_the_settings_of_a_member() {
-        let group = Group::parse(TEXT).unwrap();
+        let group = group();
         let setup = group.setup(7).unwrap();
         assert_eq!((setup.rank(MemberId(7)), setup.members.len(), setup.keys().sending().0), (Some(2), 2, 1));
         assert_eq!(setup.config.delta_w_ns, 40_000_000);

@@ -231,5 +231,13 @@ pub fn run(command: &Command, json: bool, out: &mut dyn Write) -> Result<(), Ref
             done(out, json, "handed in")
         }
         Command::Join(args) => joined(out, json, args),
+        Command::Leave(args) => {
+            checked(&args.engine.engine)?.ask(&Ask::Leave { member: args.member })?;
+            done(out, json, "handed in")
+        }
+        Command::Trace(args) => {
+            let text = crate::trace::merge(&args.file)?;
+            out.write_all(text.as_bytes()).map_err(|why| Refusal::new(why.to_string()))
+        }
     }
 }

@@ -5,7 +5,7 @@
 //! sending of a frame and before the engine is told that it left. So whatever this process is late by counts against the
 //! member, and safety rests on what it does in hardware, too: a member that was too late leaves.
 
-use crate::member::{Decision, KEPT_MAX, Member, Wire, members_behind};
+use crate::member::{Decision, KEPT_MAX, Member, Note, Wire, members_behind};
 use fide_proto::consensus::lowi::{Message, StartPoint};
 use fide_proto::group::{Entry, MemberSet};
 use fide_rtl::frames::{encode, entries};
@@ -39,6 +39,7 @@ pub struct Hardware {
     point: Option<StartPoint>,
     kept: VecDeque<(usize, Vec<u8>)>,
     running: bool,
+    halted: bool,
     admitted: u64,
     number: u64,
     set_members: Option<MemberSet>,
@@ -67,6 +68,7 @@ impl Hardware {
             point: None,
             kept: VecDeque::new(),
             running: false,
+            halted: false,
             admitted: 0,
             number: wire.now_ns() / 1_000,
             set_members: None,
@@ -85,6 +87,7 @@ impl Hardware {
         let out = self.model.step(&input);
         self.time_ns += step_ns;
         self.running = out.running == 1;
+        self.halted = out.halted != 0;
         self.admitted += u64::from(out.admit);
         let taken = std::mem::take(&mut self.ready);
         for path in 0..2usize {
@@ -162,6 +165,21 @@ impl Hardware {
         out.bvalid == 1 && out.bresp == 0
     }
 
+    fn hand(&mut self, path: usize, frame: &[u8], wire: &mut dyn Wire) {
+        let at_ns = self.time_ns;
+        self.feed((!is_request(frame)).then_some(path), frame, wire);
+        wire.note(at_ns, Note::Handed { path, frame, halted: self.halted });
+    }
+
+    fn started(&mut self, mode: u32, wire: &mut dyn Wire) {
+        let long = |low: Option<u32>, high: Option<u32>| u64::from(high.unwrap_or(0)) << 32 | u64::from(low.unwrap_or(0));
+        let round = long(self.read(reg::BEGIN_ROUND, wire), self.read(reg::BEGIN_ROUND + 4, wire));
+        let next = long(self.read(reg::BEGIN_NEXT, wire), self.read(reg::BEGIN_NEXT + 4, wire));
+        let rank = self.read(reg::BEGIN_LEADER, wire).unwrap_or(0);
+        let leader = self.setup.ids.get(rank as usize).copied().unwrap_or(self.setup.begin.leader);
+        wire.note(self.time_ns, Note::Started { mode, members: &self.members, begin: StartPoint { round, leader, next } });
+    }
+
     fn feed(&mut self, stream: Option<usize>, frame: &[u8], wire: &mut dyn Wire) {
         let mut words = frame.chunks(self.model.word_bytes).peekable();
         while let Some(word) = words.next() {
@@ -189,11 +207,21 @@ impl Member for Hardware {
         if !self.put(at, value, wire) {
             return false;
         }
+        match (at, value) {
+            (reg::COMMAND, 1..=3) => self.started(value, wire),
+            (reg::COMMAND, 4) => wire.note(self.time_ns, Note::Stopped),
+            (reg::CRASH, rank) => {
+                if let Some(&dead) = self.setup.ids.get(rank as usize) {
+                    wire.note(self.time_ns, Note::Reported(dead));
+                }
+            }
+            _ => {}
+        }
         self.settle(wire);
         if at == reg::COMMAND && matches!(value, 1..=3) {
             let kept = std::mem::take(&mut self.kept);
             for (path, frame) in kept.into_iter().filter(|_| value == 3) {
-                self.feed(Some(path), &frame, wire);
+                self.hand(path, &frame, wire);
             }
         }
         true
@@ -211,7 +239,7 @@ impl Member for Hardware {
             return;
         }
         self.reach(arrived_ns, wire);
-        self.feed((!is_request(frame)).then_some(path), frame, wire);
+        self.hand(path, frame, wire);
     }
 
     fn propose(&mut self, entry: Entry, wire: &mut dyn Wire) -> Result<(), String> {
@@ -245,6 +273,10 @@ impl Member for Hardware {
 
     fn point(&self) -> Option<(StartPoint, MemberSet)> {
         Some((self.point?, self.members.clone()))
+    }
+
+    fn halted(&self) -> bool {
+        self.halted
     }
 
     fn kind(&self) -> &'static str {

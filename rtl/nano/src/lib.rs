@@ -2,7 +2,8 @@
 //!
 //! In the order of a packet: [`shell`] takes it off an interface and gives it to a [`member`], which is the engine in hardware
 //! ([`hardware`]: `rtl/` as a Verilator model, loaded at run time) or the software core ([`software`]). Both are seen through the
-//! register map of `rtl/registers.toml`, so [`control`] drives either of them, and a board, by the same [`driver`].
+//! register map of `rtl/registers.toml`, so [`control`] drives either of them, and a board, by the same [`driver`]. What a member does can be
+//! written down ([`trace`]) and judged by the TLA+ specification.
 //!
 //! The model is emulation: it shows correctness, not speed ([`EMULATION`]).
 
@@ -14,6 +15,7 @@ pub mod hardware;
 pub mod member;
 pub mod shell;
 pub mod software;
+pub mod trace;
 
 use std::fmt;
 

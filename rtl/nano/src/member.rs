@@ -13,6 +13,37 @@ pub trait Wire {
     fn send(&mut self, path: usize, to: Option<MemberId>, frame: &[u8]) -> bool;
     /// CLOCK_MONOTONIC (ns).
     fn now_ns(&self) -> u64;
+    /// What the member did at this time of its engine (ns), for a trace.
+    fn note(&mut self, at_ns: u64, note: Note<'_>) {
+        let _ = (at_ns, note);
+    }
+}
+
+/// What a member does that the network does not see.
+#[derive(Clone, Copy, Debug)]
+pub enum Note<'a> {
+    /// It was started by a command of this mode (1: together; 2: on the first round; 3: it joins).
+    Started {
+        /// The mode.
+        mode: u32,
+        /// The members at the start.
+        members: &'a MemberSet,
+        /// Where it begins.
+        begin: StartPoint,
+    },
+    /// A frame was handed to its engine.
+    Handed {
+        /// By which path it came.
+        path: usize,
+        /// The frame.
+        frame: &'a [u8],
+        /// Whether the engine has left the group by now.
+        halted: bool,
+    },
+    /// A certain report was handed to it.
+    Reported(MemberId),
+    /// It was stopped.
+    Stopped,
 }
 
 /// One decision.
@@ -47,6 +78,8 @@ pub trait Member {
     fn decisions(&mut self) -> VecDeque<Decision>;
     /// Where a joiner would begin, and who is a member there.
     fn point(&self) -> Option<(StartPoint, MemberSet)>;
+    /// Whether it has left the group.
+    fn halted(&self) -> bool;
     /// What it is.
     fn kind(&self) -> &'static str;
 }

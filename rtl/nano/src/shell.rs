@@ -8,8 +8,9 @@ use crate::args::RunArgs;
 use crate::config::Group;
 use crate::driver::{Answer, Ask};
 use crate::hardware::Hardware;
-use crate::member::{Member, Wire};
+use crate::member::{Member, Note, Wire};
 use crate::software::Software;
+use crate::trace::Trace;
 use crate::{EMULATION, Refusal};
 use fide_lane::send::{Lane, Options, PathSpec, SendMode};
 use fide_proto::group::{Body, Entry, EntryId, MemberId};
@@ -38,6 +39,7 @@ fn monotonic_ns() -> u64 {
 struct Net {
     lane: Lane,
     addresses: BTreeMap<MemberId, Vec<IpAddr>>,
+    trace: Option<Trace>,
 }
 
 impl Wire for Net {
@@ -45,7 +47,14 @@ impl Wire for Net {
         let Some(to) = to else {
             let mut payloads = [None; fide_wire::PATHS];
             payloads[path] = Some(frame);
-            return self.lane.send(payloads)[path].is_ok();
+            if let Some(trace) = &mut self.trace {
+                trace.leaves(monotonic_ns(), path, frame);
+            }
+            let sent = self.lane.send(payloads)[path].is_ok();
+            if let Some(trace) = self.trace.as_mut().filter(|_| !sent) {
+                trace.stayed(monotonic_ns(), path, frame);
+            }
+            return sent;
         };
         let address = self.addresses.get(&to).and_then(|addresses| addresses.get(path));
         // A message to one member is repeated, or its client's to repeat: it is no fault of the network.
@@ -54,6 +63,12 @@ impl Wire for Net {
 
     fn now_ns(&self) -> u64 {
         monotonic_ns()
+    }
+
+    fn note(&mut self, at_ns: u64, note: Note<'_>) {
+        if let Some(trace) = &mut self.trace {
+            trace.note(at_ns, note);
+        }
     }
 }
 
@@ -143,7 +158,8 @@ pub fn run(args: &RunArgs) -> Result<(), Refusal> {
             return Err(Refusal { permission: true, ..Refusal::new(format!("--fifo: {why}")) });
         }
     }
-    let mut net = Net { lane, addresses: group.addresses() };
+    let trace = args.trace.as_ref().map(|path| Trace::create(path, setup.clone())).transpose()?;
+    let mut net = Net { lane, addresses: group.addresses(), trace };
     let me = setup.me;
     let member: Box<dyn Member> = match library {
         Some(library) => Box::new(Hardware::new(library, setup, &mut net)),
@@ -193,6 +209,7 @@ impl Shell {
         self.member.advance(&mut self.net);
         self.serve();
         self.tell().map_err(|why| Refusal::new(format!("the log of decisions: {why}")))?;
+        self.trace()?;
         self.wait();
         Ok(())
     }
@@ -203,6 +220,9 @@ impl Shell {
             return Ok(());
         }
         for decision in decisions {
+            if let Some(trace) = &mut self.net.trace {
+                trace.decides(monotonic_ns(), decision.instance, &decision.batch);
+            }
             for entry in decision.batch.iter() {
                 let (kind, value) = match &entry.body {
                     Body::Value(value) => ("value", String::from_utf8_lossy(value).into_owned()),
@@ -218,6 +238,14 @@ impl Shell {
             }
         }
         self.log.flush()
+    }
+
+    fn trace(&mut self) -> Result<(), Refusal> {
+        let Some(trace) = &mut self.net.trace else { return Ok(()) };
+        if self.member.halted() {
+            trace.halts(monotonic_ns());
+        }
+        trace.failed.take().map_or(Ok(()), |why| Err(Refusal::new(format!("the trace: {why}"))))
     }
 
     fn wait(&self) {
@@ -295,6 +323,9 @@ impl Shell {
         };
         self.number += 1;
         let entry = Entry { id: EntryId { proposer: self.me, number: self.number }, body };
+        if let Some(trace) = &mut self.net.trace {
+            trace.proposes(monotonic_ns(), &entry);
+        }
         self.member.propose(entry, &mut self.net).map_or_else(Answer::refused, |()| Answer::default())
     }
 }

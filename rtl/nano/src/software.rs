@@ -1,7 +1,7 @@
 //! The software core behind the same registers, so that both kinds of members are driven and watched alike. Settings come
 //! from the group's file; of the registers those are kept that a start reads (MEMBERS and BEGIN_*).
 
-use crate::member::{Decision, KEPT_MAX, Member, Wire, members_behind};
+use crate::member::{Decision, KEPT_MAX, Member, Note, Wire, members_behind};
 use fide_proto::consensus::lowi::{Lowi, Message, Start, StartPoint};
 use fide_proto::consensus::{Action, Engine, Halted};
 use fide_proto::group::{Entry, MemberId, MemberSet};
@@ -23,6 +23,8 @@ pub struct Software {
     members: MemberSet,
     decided: VecDeque<Decision>,
     kept: VecDeque<(usize, u64, Vec<u8>)>,
+    /// The latest time that the core was given.
+    latest_ns: u64,
     ready_to: Option<MemberId>,
     exits: u32,
     repeat_ns: u64,
@@ -60,12 +62,18 @@ impl Software {
             number: wire.now_ns() / 1_000,
             decided: VecDeque::new(),
             kept: VecDeque::new(),
+            latest_ns: 0,
             ready_to: None,
             exits: 0,
             repeat_ns: 0,
             refused_writes: 0,
             dropped: [0; 16],
         }
+    }
+
+    fn now(&mut self, wire: &dyn Wire) -> u64 {
+        self.latest_ns = self.latest_ns.max(wire.now_ns());
+        self.latest_ns
     }
 
     fn long(&self, at: u16) -> u64 {
@@ -77,7 +85,7 @@ impl Software {
         let mask = self.registers.get(&reg::MEMBERS).copied().unwrap_or(0);
         let ids = self.setup.ids.iter().enumerate();
         self.members = ids.filter(|(rank, _)| mask >> rank & 1 == 1).map(|(_, id)| *id).collect();
-        let (me, config, members, now_ns) = (self.setup.me, self.setup.config, self.members.clone(), wire.now_ns());
+        let (me, config, members, now_ns) = (self.setup.me, self.setup.config, self.members.clone(), self.now(wire));
         let leader = self.registers.get(&reg::BEGIN_LEADER).map_or(0, |rank| *rank as usize);
         let Some(&leader) = self.setup.ids.get(leader) else { return false };
         let begin = StartPoint { round: self.long(reg::BEGIN_ROUND), leader, next: self.long(reg::BEGIN_NEXT) };
@@ -88,9 +96,10 @@ impl Software {
         };
         let Ok(engine) = made else { return false };
         self.engine = Some(engine);
+        wire.note(now_ns, Note::Started { mode, members: &self.members, begin });
         self.act(wire);
         for (path, _, frame) in std::mem::take(&mut self.kept).into_iter().filter(|_| mode == 3) {
-            self.frame(path, wire.now_ns(), &frame, wire);
+            self.frame(path, self.latest_ns, &frame, wire);
         }
         true
     }
@@ -109,10 +118,11 @@ impl Software {
     /// Does what the core asks for.
     fn act(&mut self, wire: &mut dyn Wire) {
         loop {
+            let now_ns = self.now(wire);
             let Some(engine) = &mut self.engine else { return };
             let Some(action) = engine.poll_action() else {
                 match engine.poll_timeout() {
-                    Some(due_ns) if due_ns <= wire.now_ns() => engine.handle_timeout(wire.now_ns()),
+                    Some(due_ns) if due_ns <= now_ns => engine.handle_timeout(now_ns),
                     _ => return,
                 }
                 continue;
@@ -137,7 +147,7 @@ impl Software {
                     let members = members_behind(&self.members, &batch);
                     if let Some(members) = members {
                         self.members = members.clone();
-                        let _ = engine.set_members(wire.now_ns(), instance + 1, members);
+                        let _ = engine.set_members(now_ns, instance + 1, members);
                     }
                     self.decided.push_back(Decision { instance, leader: None, batch });
                 }
@@ -209,17 +219,21 @@ impl Member for Software {
 
     fn write(&mut self, at: u16, value: u32, wire: &mut dyn Wire) -> bool {
         let running = self.engine.is_some();
-        let now_ns = wire.now_ns();
+        let now_ns = self.now(wire);
         let taken = match (at, value) {
             (reg::COMMAND, 1..=3) => !running && self.start(value, wire),
             (reg::COMMAND, 4) => {
                 self.engine = None;
                 (self.ready_to, self.exits) = (None, 0);
+                wire.note(now_ns, Note::Stopped);
                 true
             }
             (reg::COMMAND, 5) => self.engine.as_mut().map(|engine| engine.handle_network_fault(now_ns)).is_some(),
             (reg::CRASH, rank) => match (self.setup.ids.get(rank as usize), &mut self.engine) {
-                (Some(&dead), Some(engine)) => engine.handle_crash(now_ns, dead).is_ok(),
+                (Some(&dead), Some(engine)) => {
+                    wire.note(now_ns, Note::Reported(dead));
+                    engine.handle_crash(now_ns, dead).is_ok()
+                }
                 _ => false,
             },
             (reg::RATE_GAP | reg::RATE_BURST | reg::RETRY, _) => self.registers.insert(at, value).is_some(),
@@ -242,6 +256,8 @@ impl Member for Software {
             self.dropped[dropped(why)] += 1;
             return;
         }
+        self.latest_ns = self.latest_ns.max(arrived_ns);
+        let at_ns = self.latest_ns;
         // A round is judged by its path; requests come by any.
         match accept(&self.setup, Some(path as u8), frame).or_else(|| accept(&self.setup, None, frame)) {
             Some((from, message @ Message::Round(_))) => {
@@ -252,19 +268,22 @@ impl Member for Software {
             }
             None => self.dropped[11] += 1,
         }
+        wire.note(at_ns, Note::Handed { path, frame, halted: engine.halted().is_some() });
         self.act(wire);
     }
 
     fn propose(&mut self, entry: Entry, wire: &mut dyn Wire) -> Result<(), String> {
+        let now_ns = self.now(wire);
         let Some(engine) = &mut self.engine else { return Err("the member was not started".into()) };
-        let result = engine.propose(wire.now_ns(), entry).map_err(|why| format!("the core refuses it: {why:?}"));
+        let result = engine.propose(now_ns, entry).map_err(|why| format!("the core refuses it: {why:?}"));
         self.act(wire);
         result
     }
 
     fn advance(&mut self, wire: &mut dyn Wire) {
+        let now_ns = self.now(wire);
         if let Some(engine) = &mut self.engine {
-            engine.handle_timeout(wire.now_ns());
+            engine.handle_timeout(now_ns);
         }
         self.act(wire);
         self.repeat(wire);
@@ -283,6 +302,10 @@ impl Member for Software {
     fn point(&self) -> Option<(StartPoint, MemberSet)> {
         let bytes = self.engine.as_ref()?.start_point()?;
         Some((StartPoint::from_value(&bytes)?, self.members.clone()))
+    }
+
+    fn halted(&self) -> bool {
+        self.engine.as_ref().is_some_and(|engine| engine.halted().is_some())
     }
 
     fn kind(&self) -> &'static str {

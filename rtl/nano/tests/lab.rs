@@ -1,5 +1,5 @@
-//! Groups of members in hardware (the Verilator model) and in software on real packets: hosts of a lab, two networks. Without a
-//! model the tests with hardware are *ignored*: `make rtl` builds one.
+//! Groups of members in hardware (the Verilator model) and in software on real packets: hosts of a lab, two networks. The
+//! tests with hardware are long: `scripts/rtl lab` runs them, elsewhere they are *ignored*.
 //!
 //! It is emulation. What is shown is that all decide the same, not how fast.
 
@@ -54,19 +54,19 @@ fn n7_three_in_software_decide_on_real_packets() {
 }
 
 #[test]
-#[cfg_attr(not(rtl_model), ignore = "no Verilator model: run make rtl")]
+#[cfg_attr(not(rtl_lab), ignore = "long: scripts/rtl lab runs it")]
 fn n6_a_group_led_by_hardware_decides_on_real_packets() {
     mixed("n6_a_group_led_by_hardware_decides_on_real_packets", [false, true, true, true]);
 }
 
 #[test]
-#[cfg_attr(not(rtl_model), ignore = "no Verilator model: run make rtl")]
+#[cfg_attr(not(rtl_lab), ignore = "long: scripts/rtl lab runs it")]
 fn n6_hardware_follows_software_takes_over_and_is_joined() {
     mixed("n6_hardware_follows_software_takes_over_and_is_joined", [true, false, true, false]);
 }
 
 #[test]
-#[cfg_attr(not(rtl_model), ignore = "no Verilator model: run make rtl")]
+#[cfg_attr(not(rtl_lab), ignore = "long: scripts/rtl lab runs it")]
 fn n6_a_group_of_hardware_decides_on_real_packets() {
     mixed("n6_a_group_of_hardware_decides_on_real_packets", [false; 4]);
 }

@@ -3,7 +3,9 @@
 #![allow(missing_docs, dead_code, reason = "each test uses a part")]
 
 use fide_lab::{Lab, LabSpec};
-use std::collections::BTreeMap;
+use fide_nano::driver::{Ask, Driver as _, Socket};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -25,7 +27,24 @@ pub struct Group {
     pub directory: tempfile::TempDir,
     pub members: BTreeMap<u16, Child>,
     pub proposed: u64,
+    /// On which host a member runs; where it does not say, on that of its number.
+    pub places: BTreeMap<u16, u16>,
+    /// Whether members write traces.
+    pub tracing: bool,
+    logs: BTreeMap<u16, Reader>,
+    sockets: BTreeMap<u16, Socket>,
 }
+
+/// What was read of a member's log so far.
+#[derive(Default)]
+struct Reader {
+    at: u64,
+    rest: Vec<u8>,
+    log: Log,
+}
+
+/// Why a group does not go on.
+pub type Step<T = ()> = Result<T, String>;
 
 impl Group {
     /// Hosts 1 to `hosts`; members from `joins` on join later.
@@ -35,6 +54,12 @@ impl Group {
 
     /// The same with other timing.
     pub fn timed(hosts: u16, joins: u16, timing: &str) -> Self {
+        let places = (1..=hosts).map(|host| (host, host)).collect();
+        Self::placed(hosts, places, joins, timing)
+    }
+
+    /// The same with members on hosts as told.
+    pub fn placed(hosts: u16, places: BTreeMap<u16, u16>, joins: u16, timing: &str) -> Self {
         let lab = Lab::up(&LabSpec { hosts, ephemeral: true, ..LabSpec::default() }).unwrap();
         let directory = tempfile::tempdir().unwrap();
         let mut text = format!(
@@ -42,13 +67,14 @@ impl Group {
              key = \"000102030405060708090a0b0c0d0e0f\"\n\
              timing = {{ {timing} }}\n"
         );
-        for host in lab.hosts() {
-            let (a, b) = (lab.ipv4(host, 0), lab.ipv4(host, 1));
-            let joins = host >= joins;
-            text += &format!("[[member]]\nid = {host}\naddresses = [\"{a}\", \"{b}\"]\njoins = {joins}\n");
+        for (id, host) in &places {
+            let (a, b) = (lab.ipv4(*host, 0), lab.ipv4(*host, 1));
+            let joins = *id >= joins;
+            text += &format!("[[member]]\nid = {id}\naddresses = [\"{a}\", \"{b}\"]\njoins = {joins}\n");
         }
         std::fs::write(directory.path().join("group.toml"), text).unwrap();
-        Self { lab, directory, members: BTreeMap::new(), proposed: 0 }
+        let (members, logs, sockets) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { lab, directory, members, proposed: 0, places, tracing: false, logs, sockets }
     }
 
     pub fn path(&self, name: String) -> PathBuf {
@@ -78,7 +104,7 @@ impl Group {
 
     pub fn run(&mut self, host: u16, software: bool) {
         let id = host.to_string();
-        let mut command = self.lab.command(host, env!("CARGO_BIN_EXE_fide-nano")).unwrap();
+        let mut command = self.lab.command(self.places[&host], env!("CARGO_BIN_EXE_fide-nano")).unwrap();
         command.args([
             "run",
             "--config",
@@ -94,6 +120,9 @@ impl Group {
         command.arg("--engine").arg(self.engine(host)).arg("--log").arg(self.path(format!("{host}.log")));
         if software {
             command.arg("--software");
+        }
+        if self.tracing {
+            command.arg("--trace").arg(self.trace(host));
         }
         command.stderr(Stdio::from(std::fs::File::create(self.path(format!("{host}.err"))).unwrap()));
         let child = command.spawn().unwrap();
@@ -115,6 +144,10 @@ impl Group {
 
     pub fn leader(&self, host: u16) -> bool {
         self.status(host).contains("\"leads\":true")
+    }
+
+    pub fn trace(&self, host: u16) -> PathBuf {
+        self.path(format!("{host}.trace"))
     }
 
     pub fn log(&self, host: u16) -> Log {
@@ -142,22 +175,110 @@ impl Group {
         let mut child = self.members.remove(&host).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
+        self.sockets.remove(&host);
+        if self.tracing {
+            // It cannot write that itself. A line that it had half written ends here.
+            let text = std::fs::read_to_string(self.trace(host)).unwrap();
+            let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+            let crash = format!("{whole}\n{} p{host} crash\n", monotonic_ns());
+            std::fs::write(self.trace(host), crash).unwrap();
+        }
+    }
+
+    // What a long run does: without a process for each request, and without a panic where a member is not there.
+
+    fn socket(&mut self, host: u16) -> Step<&mut Socket> {
+        if !self.sockets.contains_key(&host) {
+            let socket = Socket::open(&self.engine(host)).map_err(|why| why.to_string())?;
+            self.sockets.insert(host, socket);
+        }
+        self.sockets.get_mut(&host).ok_or_else(|| unreachable!())
+    }
+
+    /// How many entries a member has decided; what is new of its log is read.
+    pub fn decided(&mut self, host: u16) -> usize {
+        let path = self.path(format!("{host}.log"));
+        let reader = self.logs.entry(host).or_default();
+        if let Ok(mut file) = std::fs::File::open(path) {
+            file.seek(SeekFrom::Start(reader.at)).unwrap();
+            reader.at += file.read_to_end(&mut reader.rest).unwrap() as u64;
+        }
+        if let Some(end) = reader.rest.iter().rposition(|byte| *byte == b'\n') {
+            let whole: Vec<u8> = reader.rest.drain(..=end).collect();
+            reader.log.extend(parse(std::str::from_utf8(&whole).unwrap()));
+        }
+        reader.log.len()
+    }
+
+    /// The last instance that it decided.
+    pub fn last(&mut self, host: u16) -> u64 {
+        self.decided(host);
+        self.logs[&host].log.last().map_or(0, |entry| entry.0)
+    }
+
+    /// A member must be neither stopped nor gone. What its registers say.
+    pub fn alive(&mut self, host: u16) -> Step<String> {
+        let output = self.nano(host, &["status", "--json"]);
+        let status = String::from_utf8_lossy(&output.stdout).into_owned();
+        if !output.status.success() || status.contains("\"halted\":") || !status.contains("\"running\":true") {
+            return Err(format!("member {host} should run: {status}{}", String::from_utf8_lossy(&output.stderr)));
+        }
+        Ok(status)
+    }
+
+    /// Hands in a value at a member, as often as it takes.
+    pub fn offer(&mut self, by: u16) -> Step {
+        self.proposed += 1;
+        let value = format!("value {}", self.proposed);
+        let until = Instant::now() + Duration::from_secs(10);
+        while let Err(why) = self.socket(by)?.ask(&Ask::Propose { value: value.clone() }) {
+            if Instant::now() > until {
+                return Err(format!("member {by} takes no request: {why}"));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
+    /// Waits until a condition holds, while those who are to live do.
+    pub fn until(&mut self, what: &str, living: &[u16], mut condition: impl FnMut(&mut Self) -> bool) -> Step {
+        let until = Instant::now() + Duration::from_secs(60);
+        let mut looks = 0u32;
+        while !condition(self) {
+            looks += 1;
+            if looks.is_multiple_of(50) {
+                for host in living {
+                    self.alive(*host)?;
+                }
+            }
+            if Instant::now() > until {
+                return Err(format!("waited in vain for {what}"));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// Values are decided by all that are named, one after the other; the first of them takes the requests.
+    pub fn decide_all(&mut self, count: u64, members: &[u16]) -> Step {
+        let by = members[0];
+        let before = self.decided(by);
+        for _ in 0..count {
+            self.offer(by)?;
+        }
+        self.until(&format!("member {by} to decide"), members, |group| group.decided(by) >= before + count as usize)?;
+        let last = self.last(by);
+        for host in &members[1..] {
+            self.until(&format!("member {host} to decide instance {last}"), members, |group| group.last(*host) >= last)?;
+        }
+        Ok(())
     }
 
     /// What is decided for an instance is the same everywhere, and nobody misses one between its first and its last. How many
     /// were decided.
     pub fn agree(&self, hosts: &[u16]) -> usize {
         let logs: Vec<Log> = hosts.iter().map(|host| self.log(*host)).collect();
-        let mut all = BTreeMap::new();
-        for (host, log) in hosts.iter().zip(&logs) {
-            for entry in log {
-                let known = all.entry(entry.0).or_insert(entry);
-                assert_eq!(*known, entry, "member {host} decided differently");
-            }
-            let instances: Vec<u64> = log.iter().map(|entry| entry.0).collect();
-            assert!(instances.windows(2).all(|pair| pair[1] == pair[0] + 1), "member {host} has a gap: {instances:?}");
-        }
-        all.len()
+        same(hosts, &logs)
     }
 }
 
@@ -180,10 +301,30 @@ impl Drop for Group {
     }
 }
 
+/// What [`Group::agree`] asks of these logs; and that no entry is decided twice.
+pub fn same(hosts: &[u16], logs: &[Log]) -> usize {
+    let mut all = BTreeMap::new();
+    for (host, log) in hosts.iter().zip(logs) {
+        for entry in log {
+            let known = all.entry(entry.0).or_insert(entry);
+            assert_eq!(*known, entry, "member {host} decided differently");
+        }
+        let gap = log.windows(2).find(|pair| pair[1].0 != pair[0].0 + 1);
+        assert!(gap.is_none(), "member {host} has a gap: {gap:?}");
+    }
+    let ids: BTreeSet<(u64, u64)> = all.values().map(|entry| (entry.1, entry.2)).collect();
+    assert_eq!(ids.len(), all.len(), "an entry was decided in two instances");
+    all.len()
+}
+
 pub fn read(path: &Path) -> Log {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     // The last line may be half written.
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    parse(whole)
+}
+
+fn parse(whole: &str) -> Log {
     let lines = whole.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
     let entry = |line: serde_json::Value| {
         assert_eq!(line["emulation"], true);
@@ -191,6 +332,13 @@ pub fn read(path: &Path) -> Log {
         (number("instance"), number("proposer"), number("number"), line["value"].as_str().unwrap().to_string())
     };
     lines.map(entry).collect()
+}
+
+pub fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is writable; the clock exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 pub fn wait_for(what: &str, condition: impl FnMut() -> bool) {
