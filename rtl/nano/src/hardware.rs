@@ -36,7 +36,10 @@ pub struct Hardware {
     deciding: Vec<u8>,
     decided: VecDeque<Decision>,
     members: MemberSet,
+    /// Where a joiner would begin: behind the last round that was delivered here or has left.
     point: Option<StartPoint>,
+    /// The last round and its leader, as the engine had them at once.
+    last: (u64, usize),
     kept: VecDeque<(usize, Vec<u8>)>,
     running: bool,
     halted: bool,
@@ -66,6 +69,7 @@ impl Hardware {
             deciding: Vec::new(),
             decided: VecDeque::new(),
             point: None,
+            last: (0, 0),
             kept: VecDeque::new(),
             running: false,
             halted: false,
@@ -88,6 +92,10 @@ impl Hardware {
         self.time_ns += step_ns;
         self.running = out.running == 1;
         self.halted = out.halted != 0;
+        if out.round != self.last.0 {
+            // Whoever speaks is waited for again at once: in this clock it is the leader.
+            self.last = (out.round, usize::from(out.leader));
+        }
         self.admitted += u64::from(out.admit);
         let taken = std::mem::take(&mut self.ready);
         for path in 0..2usize {
@@ -123,8 +131,7 @@ impl Hardware {
         let count = bytes.get(16..18).map_or(0, |w| u16::from_be_bytes([w[0], w[1]]));
         let batch = bytes.get(24..).and_then(|batch| entries(count, batch)).unwrap_or_default().into();
         let Some(&leader) = self.setup.ids.get(rank) else { return };
-        let (round, instance) = (word(0), word(8));
-        self.point = Some(StartPoint { round, leader, next: instance + 1 });
+        let instance = word(8);
         if let Some(members) = members_behind(&self.members, &batch) {
             self.members = members.clone();
             self.set_members = Some(members);
@@ -147,6 +154,11 @@ impl Hardware {
             let out = self.clock(In::idle(), wire);
             quiet = if out.busy == 0 && self.ready == 0 { quiet + 1 } else { 0 };
             clocks += 1;
+            // Nothing of ours is under way: what was decided is all that was said.
+            let (round, rank) = self.last;
+            if quiet == QUIET && round > 0 && !self.halted && out.next == out.decided + 1 {
+                self.point = self.setup.ids.get(rank).map(|&leader| StartPoint { round, leader, next: out.next });
+            }
         }
         if let Some(members) = self.set_members.take() {
             let mask = self.setup.mask(&members);
