@@ -85,8 +85,7 @@ module fide_lowi_core
   logic tells_exit_q, tells_exit_d;
   logic [15:0] members_q, members_d, crashed_q, crashed_d, await_q, await_d;
   logic [Members-1:0][63:0] crash_at_q, crash_at_d;
-  logic [Members-1:0][RankW-1:0] crash_seq_q, crash_seq_d;  // order of the reports
-  logic [RankW-1:0] crash_next_q, crash_next_d;
+  logic [Members-1:0][Members-1:0] crash_after_q, crash_after_d;  // [i][j]: i was reported after j
   logic [Members-1:0][63:0] through_q, through_d;
   logic [63:0] last_q, last_d;
   logic [RankW-1:0] last_leader_q, last_leader_d;
@@ -257,26 +256,17 @@ module fide_lowi_core
   logic [63:0] crash_at_ev;
   assign crash_at_ev = crash_at_q[ev_q.rank[$clog2(Members)-1:0]];
 
-  // The latest report among those in a set.
+  // The latest report among those in a set: that of the one that was reported after all others in it.
   logic [15:0] set_before, set_others;
   logic [63:0] latest_before, latest_others;
-  logic [RankW-1:0] seq_before, seq_others;
   assign set_before = candidates & fide_lowi_pkg::below(cfg_i.me);
   assign set_others = members_q & ~mask_me;
   always_comb begin
     latest_before = '0;
     latest_others = '0;
-    seq_before    = '0;
-    seq_others    = '0;
     for (int i = 0; i < int'(Members); i++) begin
-      if (set_before[i] && crash_seq_q[i] >= seq_before) begin
-        latest_before = crash_at_q[i];
-        seq_before    = crash_seq_q[i];
-      end
-      if (set_others[i] && crash_seq_q[i] >= seq_others) begin
-        latest_others = crash_at_q[i];
-        seq_others    = crash_seq_q[i];
-      end
+      if (set_before[i] && (set_before[Members-1:0] & ~crash_after_q[i]) == Members'(32'd1 << i)) latest_before = crash_at_q[i];
+      if (set_others[i] && (set_others[Members-1:0] & ~crash_after_q[i]) == Members'(32'd1 << i)) latest_others = crash_at_q[i];
     end
   end
 
@@ -289,7 +279,7 @@ module fide_lowi_core
     state_d = state_q; hold_d = hold_q; now_d = now_q; ev_d = ev_q;
     halted_d = halted_q; tells_exit_d = tells_exit_q;
     members_d = members_q; crashed_d = crashed_q; await_d = await_q;
-    crash_at_d = crash_at_q; crash_seq_d = crash_seq_q; crash_next_d = crash_next_q; through_d = through_q;
+    crash_at_d = crash_at_q; crash_after_d = crash_after_q; through_d = through_q;
     last_d = last_q; last_leader_d = last_leader_q; heard_d = heard_q; heard_at_d = heard_at_q;
     told_d = told_q; told_to_d = told_to_q; slot_d = slot_q; begun_d = begun_q;
     unsettled_d = unsettled_q; unsettled_at_d = unsettled_at_q;
@@ -559,8 +549,8 @@ module fide_lowi_core
                     end else begin
                       crashed_d = crashed_q | fide_lowi_pkg::only(ev_q.rank);
                       crash_at_d[ev_q.rank[$clog2(Members)-1:0]] = now_q;
-                      crash_seq_d[ev_q.rank[$clog2(Members)-1:0]] = crash_next_q;
-                      crash_next_d = crash_next_q + 1'b1;
+                      for (int i = 0; i < int'(Members); i++) crash_after_d[i][ev_q.rank[$clog2(Members)-1:0]] = 1'b0;
+                      crash_after_d[ev_q.rank[$clog2(Members)-1:0]] = ~(Members'(32'd1) << ev_q.rank);
                     end
                   end
                   default: begin  // EvExit
@@ -852,7 +842,6 @@ module fide_lowi_core
       members_q <= '0;
       crashed_q <= '0;
       await_q <= '0;
-      crash_next_q <= '0;
       through_q <= '0;
       last_q <= '0;
       last_leader_q <= '0;
@@ -883,7 +872,6 @@ module fide_lowi_core
       members_q <= members_d;
       crashed_q <= crashed_d;
       await_q <= await_d;
-      crash_next_q <= crash_next_d;
       through_q <= through_d;
       last_q <= last_d;
       last_leader_q <= last_leader_d;
@@ -914,7 +902,7 @@ module fide_lowi_core
     now_q <= now_d;
     ev_q <= ev_d;
     crash_at_q <= crash_at_d;
-    crash_seq_q <= crash_seq_d;
+    crash_after_q <= crash_after_d;
     heard_at_q <= heard_at_d;
     told_to_q <= told_to_d;
     begun_q <= begun_d;

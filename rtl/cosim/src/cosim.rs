@@ -157,6 +157,15 @@ pub enum Item {
         /// Which one, by this number.
         how: u64,
     },
+    /// The last rank begins as a joiner, at the starting point that a member gives it, and then its join is handed in there.
+    Join {
+        /// In which clock, or as soon as that member has a starting point.
+        at: u64,
+        /// At whom, by rank.
+        at_rank: usize,
+        /// So many clocks behind the point it begins; the copies of the meantime are handed in then.
+        after: u64,
+    },
     /// The control software reports a fault of the network.
     Fault {
         /// In which clock.
@@ -173,8 +182,10 @@ pub struct Schedule {
     pub seed: u64,
     /// The settings of all.
     pub config: lowi::Config,
-    /// Members.
+    /// Members, and who joins.
     pub members: usize,
+    /// The last of them is no member at the start.
+    pub joins: bool,
     /// Which of them are in hardware, one bit for each rank.
     pub hardware: u64,
     /// Clocks on the way, at most.
@@ -278,7 +289,42 @@ impl Schedule {
                 items.push(Item::Request { at: at + rng.below(span), at_rank: rank, bytes: rng.below(60) as usize });
             }
         }
-        Self { seed, config, members, hardware, delay, together: !rng.one_in(3), clocks, items, strict: false }
+        let together = !rng.one_in(3);
+        let mut schedule = Self { seed, config, members, joins: false, hardware, delay, together, clocks, items, strict: false };
+        if rng.one_in(3) {
+            schedule.join(&mut rng, slots);
+        }
+        schedule
+    }
+
+    /// One more member joins, if these settings are fit for so many; in half of the schedules all others crash behind it, one after
+    /// the other, so that it leads.
+    fn join(&mut self, rng: &mut Rng, slots: u64) {
+        let fits = |late_ns| late_ns >= crate::setup::STEP_CLOCKS_MAX * CLK_NS;
+        if self.config.check(self.members + 1).is_err() || !self.config.late_ns(self.members + 1).is_some_and(fits) {
+            return;
+        }
+        let joiner = self.members;
+        (self.joins, self.members) = (true, joiner + 1);
+        if self.hardware.count_ones() as usize == joiner || rng.one_in(2) {
+            self.hardware |= 1 << joiner;
+        }
+        let at = self.clocks / 4 + rng.below(self.clocks / 2);
+        let period = self.config.period_ns / CLK_NS;
+        let at_rank = if rng.one_in(4) { rng.below(joiner as u64) as usize } else { 0 };
+        self.items.push(Item::Join { at, at_rank, after: rng.below(4 * period) });
+        let mut dies = at + rng.below(6 * period);
+        if rng.one_in(2) {
+            for rank in 0..joiner {
+                let reported = (!rng.one_in(3)).then(|| rng.below(2 * self.delay + 60));
+                self.items.push(Item::Crash { at: dies, rank, reported });
+                dies += 1 + rng.below(3 * slots + 2 * period);
+            }
+        }
+        for _ in 0..rng.below(4) {
+            self.items.push(Item::Request { at: at + rng.below(8 * period), at_rank: joiner, bytes: rng.below(60) as usize });
+        }
+        self.clocks = self.clocks.max(dies + (joiner as u64 + 1) * slots + 4 * period);
     }
 
     /// Whether everything happens within what LOWI assumes, so that all must agree.
@@ -326,6 +372,10 @@ pub struct Report {
     pub admitted: u64,
     /// Elections: engines that began to lead after the start.
     pub elections: u64,
+    /// Engines that began as joiners.
+    pub joined: u64,
+    /// Those of them that decided something.
+    pub joined_decided: u64,
 }
 
 impl Report {
@@ -338,6 +388,8 @@ impl Report {
         self.clocks += other.clocks;
         self.admitted += other.admitted;
         self.elections += other.elections;
+        self.joined += other.joined;
+        self.joined_decided += other.joined_decided;
         other.halts.iter().for_each(|(why, n)| *self.halts.entry(why).or_default() += n);
     }
 }
@@ -376,6 +428,10 @@ struct Hardware {
     expected: [VecDeque<(MemberId, Message)>; 2],
     commands: VecDeque<(u16, u32)>,
     command: Option<(u16, u32)>,
+    /// A setting was written: the answer is to come.
+    setting: bool,
+    /// It began as a joiner.
+    joiner: bool,
     /// Writes that must be refused: to come, in hand, and so far.
     bad_writes: VecDeque<(u16, u32)>,
     bad_write: bool,
@@ -420,6 +476,10 @@ struct World<'a> {
     hosts: Vec<Host>,
     starts: Vec<u64>,
     transit: BTreeMap<(u64, u64), (usize, Transit)>,
+    /// Who joins, when and at whom; and the copies that came to it before.
+    joins: Option<(u64, usize, u64)>,
+    joiner: Option<(u64, usize, Setup)>,
+    kept: Vec<(usize, Vec<u8>)>,
     links: BTreeMap<(usize, usize), u64>,
     sequence: u64,
     sent: Vec<(u64, Vec<u8>)>,
@@ -471,6 +531,9 @@ impl Cosim {
         let start_window = schedule.config.delta_w_ns / CLK_NS / 2;
         let starts = (0..schedule.members)
             .map(|rank| {
+                if schedule.joins && rank + 1 == schedule.members {
+                    return u64::MAX;
+                }
                 draw(schedule.seed, [1, rank as u64, 0, 0]) % if schedule.together { start_window } else { start_window + 200 }
             })
             .collect();
@@ -484,6 +547,12 @@ impl Cosim {
             hosts,
             starts,
             transit: BTreeMap::new(),
+            joins: schedule.items.iter().find_map(|item| match item {
+                Item::Join { at, at_rank, after } => Some((*at, *at_rank, *after)),
+                _ => None,
+            }),
+            joiner: None,
+            kept: Vec::new(),
             links: BTreeMap::new(),
             sequence: 0,
             sent: Vec::new(),
@@ -524,7 +593,7 @@ impl World<'_> {
             config: self.schedule.config,
             ids: self.ids.clone(),
             me: self.ids[rank],
-            members: self.ids.iter().copied().collect(),
+            members: self.ids[..self.ids.len() - usize::from(self.schedule.joins)].iter().copied().collect(),
             begin: StartPoint { round: 0, leader: self.ids[0], next: 1 },
             cluster: 0xc1c2_c3c4,
             sender: 100 + rank as u32,
@@ -575,6 +644,8 @@ impl World<'_> {
                 expected: Default::default(),
                 commands: VecDeque::new(),
                 command: None,
+                setting: false,
+                joiner: self.schedule.joins && rank + 1 == self.ids.len(),
                 bad_writes: VecDeque::new(),
                 bad_write: false,
                 refused_writes: 0,
@@ -596,6 +667,7 @@ impl World<'_> {
         }
         while self.clock < self.schedule.clocks {
             self.happen();
+            self.join()?;
             while let Some(entry) = self.transit.first_entry().filter(|entry| entry.key().0 <= self.clock) {
                 let (rank, transit) = entry.remove();
                 self.arrive(rank, transit)?;
@@ -667,6 +739,75 @@ impl World<'_> {
         let mut software = Software { engine, setup, offset_ns, drift_ppm, number: 0, due_ns: 0, members };
         self.act(rank, &mut software)?;
         self.hosts[rank] = Host::Software(Box::new(software));
+        Ok(())
+    }
+
+    /// The last rank begins as a joiner, once somebody has a point for it.
+    fn join(&mut self) -> Result<(), String> {
+        if self.joiner.as_ref().is_some_and(|(at, ..)| *at == self.clock) {
+            self.begin_joiner()?;
+        }
+        let Some((at, sponsor, after)) = self.joins.filter(|(at, ..)| *at <= self.clock) else { return Ok(()) };
+        let (engine, members) = match &self.hosts[sponsor] {
+            Host::Software(software) => (&software.engine, &software.members),
+            // What was decided was taken, and the core was told what changed.
+            Host::Hardware(hardware) => match &hardware.shadow {
+                Some(shadow) if hardware.is_at_rest() => (shadow, &hardware.members),
+                _ => return Ok(()),
+            },
+            Host::Waiting => return Ok(()),
+            Host::Dead => {
+                self.joins = None;
+                return Ok(());
+            }
+        };
+        if engine.halted().is_some() || self.clock > at + self.schedule.clocks {
+            self.joins = None;
+            return Ok(());
+        }
+        let point = engine.start_point().and_then(|bytes| StartPoint::from_value(&bytes));
+        let Some(begin) = point.filter(|point| point.round > 0) else { return Ok(()) };
+        let setup = Setup { begin, members: members.clone(), ..self.setup(self.ids.len() - 1) };
+        self.joins = None;
+        self.joiner = Some((self.clock + 1 + after, sponsor, setup));
+        Ok(())
+    }
+
+    fn begin_joiner(&mut self) -> Result<(), String> {
+        let Some((_, sponsor, setup)) = self.joiner.take() else { return Ok(()) };
+        let (members, rank, begin) = (setup.members.clone(), self.ids.len() - 1, setup.begin);
+        let behind = |(path, bytes): &(usize, Vec<u8>)| matches!(accept(&setup, Some(*path as u8), bytes), Some((_, Message::Round(round))) if round.round > begin.round);
+        self.kept.retain(behind);
+        match std::mem::replace(&mut self.hosts[rank], Host::Waiting) {
+            Host::Hardware(mut hardware) => {
+                for (at, value) in setup.writes() {
+                    if !hardware.model.write(at, value) {
+                        return Err(format!("a joiner's write of {value:#x} to {at:#x} was refused"));
+                    }
+                }
+                hardware.members = members;
+                hardware.setup = setup;
+                hardware.commands.push_back((reg::COMMAND, 3));
+                self.hosts[rank] = Host::Hardware(hardware);
+            }
+            Host::Waiting => {
+                let offset_ns = 1_000 + draw(self.schedule.seed, [3, rank as u64, 0, 0]) % 100_000;
+                let drift_ppm =
+                    draw(self.schedule.seed, [4, rank as u64, 0, 0]) % (u64::from(self.schedule.config.drift_ppm) + 1);
+                let now_ns = local_ns(offset_ns, drift_ppm, self.clock);
+                let engine = Lowi::join(setup.me, setup.config, members.clone(), begin, now_ns).map_err(ToString::to_string)?;
+                let mut software = Software { engine, setup, offset_ns, drift_ppm, number: 0, due_ns: 0, members };
+                for (path, bytes) in std::mem::take(&mut self.kept) {
+                    if let Some((from, message)) = accept(&software.setup, Some(path as u8), &bytes) {
+                        let _ = software.engine.handle_copy(now_ns, from, path, message);
+                    }
+                }
+                self.act(rank, &mut software)?;
+                self.hosts[rank] = Host::Software(Box::new(software));
+            }
+            other => self.hosts[rank] = other,
+        }
+        self.hand_in(sponsor, Body::Join(self.ids[rank]));
         Ok(())
     }
 
@@ -800,6 +941,18 @@ impl World<'_> {
     }
 
     fn arrive(&mut self, rank: usize, transit: Transit) -> Result<(), String> {
+        let joiner = self.schedule.joins && rank + 1 == self.ids.len();
+        let waits = match &self.hosts[rank] {
+            Host::Waiting => true,
+            Host::Hardware(hardware) => hardware.shadow.is_none(),
+            Host::Software(_) | Host::Dead => false,
+        };
+        if joiner && waits {
+            if let Transit::Copy { path, bytes } = transit {
+                self.kept.push((path, bytes));
+            }
+            return Ok(());
+        }
         match std::mem::replace(&mut self.hosts[rank], Host::Waiting) {
             Host::Software(mut software) => {
                 let now_ns = software.now_ns(self.clock);
@@ -913,6 +1066,9 @@ impl World<'_> {
             stream.room = out.room & 1 << i != 0 && !std::mem::take(&mut stream.began);
         }
         hardware.follow(&out, self.schedule.together, &mut self.report).map_err(|what| format!("rank {rank}: {what}"))?;
+        if hardware.joiner && hardware.shadow.is_some() && !self.kept.is_empty() {
+            self.kept.drain(..).for_each(|(path, bytes)| hardware.streams[path].queue.push_back(bytes));
+        }
         // Frames that leave.
         for path in 0..2usize {
             if out.tx_valid & input.tx_ready & 1 << path == 0 {
@@ -928,9 +1084,14 @@ impl World<'_> {
         let decision = if input.dec_ready == 1 { hardware.take_decision(&out) } else { Ok(None) };
         if let Some((instance, batch)) = decision.map_err(|what| format!("rank {rank}: {what}"))? {
             self.report.decisions += 1;
+            self.report.joined_decided += u64::from(std::mem::take(&mut hardware.joiner));
             self.agree(rank, instance, &batch)?;
             if let Some(members) = members_behind(&hardware.members, &batch) {
+                // Of more members each may be late by less.
+                let late_ns = hardware.setup.config.late_ns(members.len()).unwrap_or(0);
                 hardware.members = members;
+                hardware.commands.push_back((reg::LATE, late_ns as u32));
+                hardware.commands.push_back((reg::LATE + 4, (late_ns >> 32) as u32));
                 hardware.commands.push_back((reg::SET_MEMBERS, hardware.setup.mask(&hardware.members)));
             }
         }
@@ -986,7 +1147,10 @@ fn members_behind(members: &MemberSet, batch: &Batch) -> Option<MemberSet> {
         Body::Leave(leaver) => {
             let _ = members.len() > 1 && members.remove(leaver);
         }
-        Body::Join(_) | Body::Switch(_) => {}
+        Body::Join(joiner) => {
+            members.insert(joiner);
+        }
+        Body::Switch(_) => {}
     }
     Some(members)
 }
@@ -1051,10 +1215,14 @@ impl Hardware {
             }
         }
         // One command at a time, and a clock for the answer.
-        if self.command.is_none() && clock.is_multiple_of(2) {
+        if self.command.is_none() && !self.setting && clock.is_multiple_of(2) {
             let waits = self.shadow.is_some() || self.commands.front().is_some_and(|(at, _)| *at == reg::COMMAND);
             if let Some((at, value)) = self.commands.pop_front().filter(|_| waits) {
-                self.command = Some((at, value));
+                if (reg::LATE..reg::LATE + 8).contains(&at) {
+                    self.setting = true;
+                } else {
+                    self.command = Some((at, value));
+                }
                 (input.awvalid, input.awaddr, input.wdata) = (1, at.into(), value);
             } else if let Some((at, value)) = self.bad_writes.pop_front() {
                 self.bad_write = true;
@@ -1063,10 +1231,22 @@ impl Hardware {
         }
     }
 
+    /// Nothing that was decided waits for its host, and nothing that the host has to say for it.
+    fn is_at_rest(&self) -> bool {
+        self.decided.is_empty() && !self.leaving && self.commands.is_empty() && self.command.is_none() && !self.setting
+    }
+
     /// The shadow does what the engine did, and both are compared.
     fn follow(&mut self, out: &Out, together: bool, report: &mut Report) -> Result<(), String> {
+        report.joined += u64::from(self.joiner && out.step_event == 1 && self.shadow.is_none());
         if out.halted == 5 {
             return Err("capacity".into());
+        }
+        if self.setting && out.bvalid == 1 {
+            self.setting = false;
+            if out.bresp != 0 {
+                return Err("a setting was refused".into());
+            }
         }
         if self.bad_write && out.bvalid == 1 {
             self.bad_write = false;
@@ -1167,6 +1347,12 @@ impl Hardware {
         match (at, value) {
             (reg::COMMAND, 1 | 2) => {
                 self.shadow = Some(started(&self.setup, together, now_ns)?);
+                self.call(|_| {})
+            }
+            (reg::COMMAND, 3) => {
+                let (setup, members) = (&self.setup, self.members.clone());
+                let joined = Lowi::join(setup.me, setup.config, members, setup.begin, now_ns);
+                self.shadow = Some(joined.map_err(ToString::to_string)?);
                 self.call(|_| {})
             }
             (reg::COMMAND, _) => self.call(|shadow| shadow.handle_network_fault(now_ns)),

@@ -1,9 +1,14 @@
 //! The engine in hardware against the software core. Without a Verilator model these are *ignored*:
 //! `make rtl` builds one.
 
-use fide_proto::consensus::lowi;
+use fide_proto::consensus::Engine as _;
+use fide_proto::consensus::lowi::{self, Lowi};
+use fide_proto::group::MemberId;
 use fide_rtl::cosim::{Cosim, Item, Schedule, run_many, run_shared};
-use fide_rtl::model::Library;
+use fide_rtl::model::{In, Library, Model};
+use fide_rtl::reg;
+use fide_rtl::setup::Setup;
+use fide_wire::mac::Key;
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
@@ -30,6 +35,7 @@ fn n6_hardware_is_the_software_core_on_seeded_schedules() {
         for why in ["network fault", "missing broadcast", "expelled", "left"] {
             assert!(report.halts.contains_key(why), "no schedule ends in {why}: {report:?}");
         }
+        assert!(report.joined_decided > count / 40, "too few joiners in hardware decide: {report:?}");
     }
 }
 
@@ -52,6 +58,7 @@ fn n6_must_fail_where_copies_are_late_and_the_leader_crashes() {
             ..lowi::Config::new(2_000, 1_200)
         },
         members: 3,
+        joins: false,
         hardware: 0b111,
         delay: 20,
         together: true,
@@ -71,4 +78,105 @@ fn n6_must_fail_where_copies_are_late_and_the_leader_crashes() {
     // In time, nothing is wrong with the same.
     late.items.retain(|item| !matches!(item, Item::Late { .. }));
     cosim.run(&late).unwrap();
+}
+
+/// Reports keep their order however many there were before: a rank that leaves and comes back can be reported again. Who is behind two dead
+/// members speaks Δ_I after the later report, not after the earlier one.
+#[test]
+#[cfg_attr(not(rtl_model), ignore = "no Verilator model: run make rtl")]
+fn n6_the_latest_report_counts_however_many_there_were() {
+    for before in [0, 14, 15, 16, 33] {
+        let spoken = reported(before);
+        assert!(
+            spoken.0 > 0 && spoken.0 == spoken.1,
+            "after {before} reports: {} in hardware, {} in software",
+            spoken.0,
+            spoken.1
+        );
+    }
+}
+
+/// When the third of three members speaks: in hardware, and in software; 0: never. Rank 0 was reported so many times before, and then
+/// both others are, rank 1 some time behind rank 0.
+fn reported(before: u64) -> (u64, u64) {
+    let ids: Vec<MemberId> = [3, 7, 11].map(MemberId).into();
+    let config = lowi::Config {
+        delta_w_ns: 40_000,
+        batch_entries_max: 1,
+        batch_bytes_max: 60,
+        rounds_max: 4,
+        drift_ppm: 0,
+        ..lowi::Config::new(40_000, 8_000)
+    };
+    let setup = Setup {
+        config,
+        me: ids[2],
+        members: ids.iter().copied().collect(),
+        begin: lowi::StartPoint { round: 0, leader: ids[0], next: 1 },
+        ids,
+        cluster: 1,
+        sender: 2,
+        incarnation: 3,
+        group: 4,
+        generation: 5,
+        key: (0, Key::PUBLIC),
+        clk_ns: 4,
+        retry_ns: 400,
+        rate: (0, 1),
+    };
+    let mut model = Model::new(Library::from_env().unwrap());
+    model.reset();
+    for (at, value) in setup.writes() {
+        assert!(model.write(at, value));
+    }
+    let mut core = None;
+    let mut write = |model: &mut Model, core: &mut Option<Lowi>, at: u16, value: u32| {
+        let mut input = In { awvalid: 1, awaddr: at.into(), wdata: value, ..In::idle() };
+        // Until the core has taken it.
+        let taken = (0..40).find_map(|_| {
+            let out = model.step(&std::mem::replace(&mut input, In::idle()));
+            (out.step_event == 1).then_some(out.time)
+        });
+        let now_ns = taken.unwrap_or_else(|| panic!("{value:#x} to {at:#x} is refused"));
+        match at {
+            reg::COMMAND => {
+                let (me, members) = (setup.me, setup.members.clone());
+                *core = Some(Lowi::new(me, setup.config, members, 1, lowi::Start::Together, now_ns).unwrap());
+            }
+            reg::CRASH => core.as_mut().unwrap().handle_crash(now_ns, setup.ids[value as usize]).unwrap(),
+            _ => {
+                let members =
+                    setup.ids.iter().enumerate().filter(|(rank, _)| value >> rank & 1 == 1).map(|(_, id)| *id).collect();
+                core.as_mut().unwrap().set_members(now_ns, 1, members).unwrap();
+            }
+        }
+        (0..30).for_each(|_| {
+            model.step(&In::idle());
+        });
+    };
+    write(&mut model, &mut core, reg::COMMAND, 1);
+    for _ in 0..before {
+        write(&mut model, &mut core, reg::CRASH, 0);
+        write(&mut model, &mut core, reg::SET_MEMBERS, 0b110);
+        write(&mut model, &mut core, reg::SET_MEMBERS, 0b111);
+    }
+    write(&mut model, &mut core, reg::CRASH, 0);
+    (0..1_000).for_each(|_| {
+        model.step(&In::idle());
+    });
+    write(&mut model, &mut core, reg::CRASH, 1);
+    let software_ns = core.unwrap().poll_timeout().unwrap();
+    let mut sent = Vec::new();
+    for _ in 0..20_000 {
+        let out = model.step(&In::idle());
+        if out.tx_valid & 1 == 1 {
+            sent.extend_from_slice(&out.tx_data[0][..out.tx_keep[0].count_ones() as usize]);
+            if out.tx_last & 1 == 1 {
+                break;
+            }
+        }
+    }
+    // The stamp that stands in the frame; a clock is 4 ns.
+    let stamp_ns = sent.get(24..32).map_or(0, |bytes| u64::from_be_bytes(bytes.try_into().unwrap()));
+    (stamp_ns / 4, software_ns.div_ceil(4))
 }

@@ -161,7 +161,11 @@ impl Hardware {
             }
         }
         if let Some(members) = self.set_members.take() {
+            // Of more members each may be late by less.
+            let late_ns = self.setup.config.late_ns(members.len()).unwrap_or(0);
             let mask = self.setup.mask(&members);
+            self.put(reg::LATE, late_ns as u32, wire);
+            self.put(reg::LATE + 4, (late_ns >> 32) as u32, wire);
             self.put(reg::SET_MEMBERS, mask, wire);
             self.settle(wire);
         }

@@ -97,11 +97,34 @@ impl Software {
         let Ok(engine) = made else { return false };
         self.engine = Some(engine);
         wire.note(now_ns, Note::Started { mode, members: &self.members, begin });
-        self.act(wire);
+        // At the time of the start, before anything else: what came before it is no round that a joiner could count from.
         for (path, _, frame) in std::mem::take(&mut self.kept).into_iter().filter(|_| mode == 3) {
-            self.frame(path, self.latest_ns, &frame, wire);
+            self.hand(path, now_ns, &frame, wire);
         }
+        self.act(wire);
         true
+    }
+
+    /// Hands a frame to the core.
+    fn hand(&mut self, path: usize, arrived_ns: u64, frame: &[u8], wire: &mut dyn Wire) {
+        let Some(engine) = &mut self.engine else { return };
+        if let Err(why) = frame::decode(frame, self.setup.cluster, &self.setup.keys()) {
+            self.dropped[dropped(why)] += 1;
+            return;
+        }
+        self.latest_ns = self.latest_ns.max(arrived_ns);
+        let at_ns = self.latest_ns;
+        // A round is judged by its path; requests come by any.
+        match accept(&self.setup, Some(path as u8), frame).or_else(|| accept(&self.setup, None, frame)) {
+            Some((from, message @ Message::Round(_))) => {
+                let _ = engine.handle_copy(arrived_ns, from, path, message);
+            }
+            Some((from, message)) => {
+                let _ = engine.handle_message(arrived_ns, from, message);
+            }
+            None => self.dropped[11] += 1,
+        }
+        wire.note(at_ns, Note::Handed { path, frame, halted: engine.halted().is_some() });
     }
 
     fn link(&mut self, to: MemberId, message: &Message, wire: &mut dyn Wire) {
@@ -245,30 +268,14 @@ impl Member for Software {
     }
 
     fn frame(&mut self, path: usize, arrived_ns: u64, frame: &[u8], wire: &mut dyn Wire) {
-        let Some(engine) = &mut self.engine else {
+        if self.engine.is_none() {
             if self.kept.len() == KEPT_MAX {
                 self.kept.pop_front();
             }
             self.kept.push_back((path, arrived_ns, frame.to_vec()));
             return;
-        };
-        if let Err(why) = frame::decode(frame, self.setup.cluster, &self.setup.keys()) {
-            self.dropped[dropped(why)] += 1;
-            return;
         }
-        self.latest_ns = self.latest_ns.max(arrived_ns);
-        let at_ns = self.latest_ns;
-        // A round is judged by its path; requests come by any.
-        match accept(&self.setup, Some(path as u8), frame).or_else(|| accept(&self.setup, None, frame)) {
-            Some((from, message @ Message::Round(_))) => {
-                let _ = engine.handle_copy(arrived_ns, from, path, message);
-            }
-            Some((from, message)) => {
-                let _ = engine.handle_message(arrived_ns, from, message);
-            }
-            None => self.dropped[11] += 1,
-        }
-        wire.note(at_ns, Note::Handed { path, frame, halted: engine.halted().is_some() });
+        self.hand(path, arrived_ns, frame, wire);
         self.act(wire);
     }
 

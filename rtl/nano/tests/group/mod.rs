@@ -233,7 +233,7 @@ impl Group {
         let until = Instant::now() + Duration::from_secs(10);
         while let Err(why) = self.socket(by)?.ask(&Ask::Propose { value: value.clone() }) {
             if Instant::now() > until {
-                return Err(format!("member {by} takes no request: {why}"));
+                return Err(format!("member {by} takes no request: {why}; {}", self.alive(by)?));
             }
             std::thread::sleep(Duration::from_millis(2));
         }
