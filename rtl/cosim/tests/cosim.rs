@@ -130,7 +130,7 @@ fn reported(before: u64) -> (u64, u64) {
         assert!(model.write(at, value));
     }
     let mut core = None;
-    let mut write = |model: &mut Model, core: &mut Option<Lowi>, at: u16, value: u32| {
+    let write = |model: &mut Model, core: &mut Option<Lowi>, at: u16, value: u32| {
         let mut input = In { awvalid: 1, awaddr: at.into(), wdata: value, ..In::idle() };
         // Until the core has taken it.
         let taken = (0..40).find_map(|_| {
