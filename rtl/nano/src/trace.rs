@@ -235,7 +235,7 @@ mod tests {
         std::fs::write(&paths[0], text).unwrap();
         let merged = merge(&paths).unwrap();
         let (head, lines) = merged.split_once('\n').unwrap();
-        assert_eq!(head, "# lowi 3 period=20000 delta_i=20000 delta_w=40000 late=19890 slack=200 members on real packets");
+        assert_eq!(head, "# lowi 3 period=20000 delta_i=20000 delta_w=40000 late=19848 slack=200 members on real packets");
         assert_eq!(
             lines,
             "0 p1 start message 0 p1 1 p1+p2\n100 p2 start message 0 p1 1 p1+p2\n300 p1 send 1 p1 1 1 200 p1.9:join3\n\
