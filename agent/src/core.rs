@@ -555,8 +555,12 @@ impl Core {
         if node == self.start.node {
             return self.start.name.clone();
         }
-        let peer = self.slot(node).and_then(|s| self.peers[s].as_ref());
-        peer.map_or_else(|| format!("{node:08x}"), |p| p.name.clone())
+        if let Some(peer) = self.slot(node).and_then(|s| self.peers[s].as_ref()) {
+            return peer.name.clone();
+        }
+        // The verdict that it is there comes before it has a place here.
+        let peer = self.node.detector().peers().find(|p| p.node == node);
+        peer.map_or_else(|| format!("{node:08x}"), |p| p.name.to_owned())
     }
 
     fn app_name(&self, node: u32, app: u32) -> String {

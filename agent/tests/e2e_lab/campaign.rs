@@ -351,6 +351,10 @@ fn each_end_is_told_once_by_its_cause_whatever_gap_of_an_agent_it_falls_into() {
             }
             lab.trial(seed).unwrap_or_else(|what| panic!("{what}"));
         }
+        for host in 1..=HOSTS {
+            let nameless: Vec<_> = lab.w.history(host).into_iter().filter(|e| !e.node.starts_with('h')).collect();
+            assert!(nameless.is_empty(), "h{host}: {nameless:?}");
+        }
         for (target, of) in &lab.trials {
             lab.is_told_once(&[], target, *of).unwrap_or_else(|what| panic!("{target}, at the end: {what}"));
         }
