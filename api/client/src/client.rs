@@ -274,11 +274,11 @@ impl Client {
         }
     }
 
-    /// Whoever was held for running and is not any more is told through the ring: for what ended while this process was not connected, or whose
+    /// Whoever was held for running, or was inferred to have ended, and has ended is told through the ring: for what ended while this process was not connected, or whose
     /// event was lost.
     fn ask_what_became(&self, connection: &Connection, target: &str) -> Result<(), Error> {
-        let running = lock(&self.events).instances.running();
-        if running.is_empty() {
+        let unsettled = lock(&self.events).instances.unsettled();
+        if unsettled.is_empty() {
             return Ok(());
         }
         let is_meant = |(node, app): &(u32, u32)| match target.rsplit_once('@') {
@@ -286,7 +286,7 @@ impl Client {
             Some(("", host)) => *node == name_id(host),
             Some(_) => lock(&self.names).target(*node, *app).is_some_and(|name| *name == *target),
         };
-        let instances: Vec<(u32, u32)> = running.into_iter().filter(is_meant).collect();
+        let instances: Vec<(u32, u32)> = unsettled.into_iter().filter(is_meant).collect();
         for some in instances.chunks(BECAME_MAX) {
             match connection.request(&Request::Became { instances: some.to_vec() }) {
                 // An agent of an older version does not know the request.

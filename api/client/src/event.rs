@@ -289,9 +289,10 @@ impl Instances {
         }
     }
 
-    /// Those that run, as far as was heard.
-    pub fn running(&self) -> Vec<(u32, u32)> {
-        self.running.iter().copied().collect()
+    /// Those of which no certain end was heard: they run, or that they ended was inferred.
+    pub fn unsettled(&self) -> Vec<(u32, u32)> {
+        let inferred = self.failed.iter().filter(|(_, failed)| !failed.is_certain).map(|(instance, _)| *instance);
+        self.running.iter().copied().chain(inferred).collect()
     }
 
     fn forget_failure(&mut self, instance: (u32, u32)) {

@@ -61,12 +61,13 @@ fn a_certain_end_confirms_an_inferred_one_and_a_process_that_lives_refutes_it() 
     assert_eq!(reader.read(&killed), None);
     let mut reader = Reader::default();
     reader.read_with(&process(Cause::Monitored), b"db");
-    assert_eq!(reader.0.running(), [(1, 2)]);
+    assert_eq!(reader.0.unsettled(), [(1, 2)]);
     assert!(matches!(reader.read(&silent), Some(Event::Failure(_))));
-    assert_eq!(reader.0.running(), []);
+    assert_eq!(reader.0.unsettled(), [(1, 2)], "its certain end is asked for after a reconnect");
     reader.read_with(&Record { incarnation: 4, ..process(Cause::Monitored) }, b"db");
-    assert_eq!(reader.0.running(), [(1, 2)]);
+    assert_eq!(reader.0.unsettled(), [(1, 2)]);
     assert!(matches!(reader.read(&killed), Some(Event::Failure(v)) if v.cause == Cause::Killed));
+    assert_eq!(reader.0.unsettled(), []);
 }
 
 #[test]
