@@ -323,11 +323,13 @@ impl Owner {
     /// One frame of rows: all that follow what the pull has, or as many as fit.
     pub fn answer(&self, pull: &Pull, body: &mut Vec<u8>, room: usize) -> RowsHead {
         let is_known = pull.epoch == self.epoch && pull.from <= self.complete;
-        let is_list = !is_known || pull.from < self.floor;
         let continues = is_known && pull.list == Some(self.floor);
+        let is_list = !is_known || continues || pull.from < self.floor;
         let from = if is_list && !continues { 0 } else { pull.from };
         let list = is_list.then_some(self.floor);
-        let (through, complete, is_unsure) = (self.complete, self.complete, list.is_some() && pull.from < self.unsure);
+        let (through, is_unsure) = (self.complete, list.is_some() && pull.from < self.unsure);
+        // A row that has moved above a version that is not written yet is in no frame: no list ends before it.
+        let complete = self.above.last().copied().filter(|_| list.is_some()).unwrap_or(self.complete);
         let head = RowsHead { origin: self.origin, epoch: self.epoch, from, through, complete, list, is_unsure };
         let begin = body.len();
         head.write(body);

@@ -327,6 +327,11 @@ impl Replica {
     }
 
     fn take_difference(&mut self, head: &RowsHead, rows: Vec<Row>) -> Result<(), Refused> {
+        // An owner of an older version lists no further than the floor, and what follows is the rest of the list.
+        let is_rest = |listing: &&Listing| listing.position >= listing.floor && listing.position == head.from;
+        if let Some(floor) = self.listing.as_ref().filter(is_rest).map(|listing| listing.floor) {
+            return self.take_list(head, floor, rows);
+        }
         if head.from > self.complete || self.listing.is_some() {
             // Each row is news all the same; how far it is complete is the pull's to find out.
             for row in rows {
@@ -365,7 +370,8 @@ impl Replica {
             let _ = self.apply(row);
         }
         listing.position = head.through;
-        if listing.position < floor {
+        // A row that changed meanwhile stands behind the floor: the list goes on to where the table is complete.
+        if listing.position < floor.max(head.complete) {
             self.listing = Some(listing);
             return Ok(());
         }
@@ -534,7 +540,7 @@ impl Replica {
         debug_assert!(self.above.first().is_none_or(|version| *version > self.complete));
         debug_assert!(self.above.len() <= ABOVE_MAX);
         debug_assert!(self.rows.len() <= ROWS_MAX);
-        debug_assert!(self.listing.as_ref().is_none_or(|l| l.position < l.floor));
+        debug_assert!(self.listing.as_ref().is_none_or(|l| l.position < l.floor.max(self.target)));
         debug_assert!(self.epoch != 0 || self.rows.is_empty());
     }
 }

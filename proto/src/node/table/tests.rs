@@ -344,6 +344,38 @@ fn a_row_that_an_agent_that_was_killed_had_not_kept_is_not_watched_any_more_and_
     }
 }
 
+/// In a list of several frames it stands behind the floor, in whatever frame that is, or is not there yet.
+#[test]
+fn a_row_that_changes_while_the_table_is_listed_is_not_gone() {
+    for (rows, has_gap) in (1..=60).flat_map(|rows| [(rows, false), (rows, true)]) {
+        let mut former = owner();
+        (1..=rows).for_each(|row| former.put(row, u64::from(row) + 1, process(row, State::running(1)), 0).unwrap());
+        let mut replica = replica(former.complete());
+        pull(&mut former, &mut replica, 0, 99);
+        events(&mut replica);
+        let kept: Vec<Row> = former.rows().cloned().collect();
+        let mut next = Owner::restore(ORIGIN, EPOCH, (1000, 1000, true), kept, 0).unwrap();
+        // It ended while no agent ran; and another one ends behind a version that is not written yet, or that the list has passed.
+        next.put(HOST_ROW, 1001, host(), 0).unwrap();
+        next.change(&end_of(1, 1002), 0).unwrap();
+        if has_gap && rows > 1 {
+            next.change(&end_of(2, 1004), 0).unwrap();
+        }
+        replica.handle_introduction(EPOCH, BOOT, next.complete(), 0);
+        pull(&mut next, &mut replica, 0, 3);
+        next.skip(1003);
+        if rows > 2 {
+            next.change(&end_of(3, next.next_version()), 0).unwrap();
+        }
+        replica.handle_version(next.complete() as u32, 0);
+        pull(&mut next, &mut replica, 0, 99);
+        let told = events(&mut replica);
+        let left = told.iter().find(|e| matches!(e, Event::Changed { after, .. } if after.cause == Cause::Left));
+        assert_eq!(left, None, "of {rows} rows, has_gap: {has_gap}");
+        assert!(next.rows().all(|row| replica.get(row.row) == Some(&row.content)), "of {rows} rows, has_gap: {has_gap}");
+    }
+}
+
 #[test]
 fn what_was_pushed_in_another_order_than_it_is_numbered_is_not_pushed_again() {
     let mut tables = crate::node::tables::Tables::new(owner(), 4);
