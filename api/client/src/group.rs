@@ -117,9 +117,9 @@ struct Pending {
     number: u64,
     bytes: Vec<u8>,
     deadline: Option<Instant>,
-    /// An agent may have taken it before this session, or as another member.
+    /// An agent may have taken it before this connection, or as another member.
     may_be_taken: bool,
-    /// The agent has refused it in this session, for now.
+    /// The agent has refused it in this connection, for now.
     was_refused: bool,
 }
 
