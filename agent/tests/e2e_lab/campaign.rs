@@ -351,7 +351,8 @@ fn each_end_is_told_once_by_its_cause_whatever_gap_of_an_agent_it_falls_into() {
             }
             lab.trial(seed).unwrap_or_else(|what| panic!("{what}"));
         }
-        for host in 1..=HOSTS {
+        // Agents before this version told of some hosts by number.
+        for host in (1..=HOSTS).filter(|_| lab.old.is_none()) {
             let nameless: Vec<_> = lab.w.history(host).into_iter().filter(|e| !e.node.starts_with('h')).collect();
             assert!(nameless.is_empty(), "h{host}: {nameless:?}");
         }
