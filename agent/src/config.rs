@@ -1234,6 +1234,33 @@ impl Config {
         Ok(())
     }
 
+    /// What heartbeats of this period take of a processor, in a sentence: for `fided --check`. By `fide bench growth` on the machine that its figures are of
+    /// (docs/operate.md); other processors differ, the proportions less.
+    #[must_use]
+    pub fn cost(&self) -> String {
+        /// To send one, with its wake-ups: in a row, and where the processor did something else for 10 ms.
+        const SEND_US: (f64, f64) = (20.0, 60.0);
+        /// To hear one: the receive program alone, without the interface's driver.
+        const HEAR_US: f64 = 0.5;
+        let (period_us, paths) = (self.heartbeat_ns as f64 / 1e3, self.paths.len().max(1));
+        let percent = |us: f64| us / period_us * 100.0;
+        let sending = percent(SEND_US.0 + SEND_US.1 * (period_us / 10_000.0).min(1.0));
+        let hearing = percent(HEAR_US * paths as f64);
+        let own = if self.profile == Profile::Dedicated {
+            "the processor that profile = \"dedicated\" gives them".to_owned()
+        } else {
+            format!("about {} % of a processor to send", rounded(sending))
+        };
+        format!(
+            "heartbeats every {} ms on {paths} path{} take {own}, and about {} % for each other host to hear ({} % for 100 hosts), beside what the interfaces' \
+             drivers take",
+            self.heartbeat_ns as f64 / 1e6,
+            if paths == 1 { "" } else { "s" },
+            rounded(hearing),
+            rounded(hearing * 100.0),
+        )
+    }
+
     /// What is doubtful on this host now, beside [`Config::warnings`]: for `fided --check`.
     #[must_use]
     pub fn doubts(&self) -> Vec<String> {
@@ -2028,6 +2055,13 @@ fn read_key(path: &Path) -> Result<Key, ConfigError> {
     })?;
     let text = String::from_utf8_lossy(&bytes);
     Key::from_hex(&text).map_err(|e| ConfigError::new(format!("the key file {} holds no key: {e}", path.display())))
+}
+
+/// To two digits: more would be a promise.
+fn rounded(value: f64) -> String {
+    let digits = (1.0 - value.abs().max(1e-6).log10().floor()).clamp(0.0, 6.0) as usize;
+    let text = format!("{value:.digits$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
 /// Whether there is such an interface. Not by /sys/class/net, which in a network namespace entered by setns (a host of a lab) shows another one's.

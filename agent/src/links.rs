@@ -159,6 +159,39 @@ pub struct Carrier {
 /// There is no such interface, or the kernel does not say.
 pub fn carrier(interface: &str) -> io::Result<Carrier> {
     const IFLA_CARRIER_CHANGES: u16 = 35;
+    let body = described(interface)?;
+    let found = (|| -> Option<Carrier> {
+        let flags = u32::from_ne_bytes(bytes(&body, 8)?);
+        let is = |flag: libc::c_int| flags & flag as u32 != 0;
+        let changes = attributes(body.get(IFINFO..)?).find(|(kind, _)| *kind == IFLA_CARRIER_CHANGES)?.1;
+        let there = is(libc::IFF_UP) && is(libc::IFF_LOWER_UP);
+        Some(Carrier { index: u32::from_ne_bytes(bytes(&body, 4)?), there, changes: u32::from_ne_bytes(bytes(changes, 0)?) })
+    })();
+    found.ok_or_else(does_not_say)
+}
+
+/// Asks the kernel for how many packets an interface of this thread's network namespace had no room for: `rx_over_errors`, `rx_fifo_errors` and
+/// `rx_missed_errors`.
+///
+/// # Errors
+/// There is no such interface, or the kernel does not say.
+pub fn lost(interface: &str) -> io::Result<u64> {
+    const IFLA_STATS64: u16 = 23;
+    let body = described(interface)?;
+    let found = (|| -> Option<u64> {
+        let statistics = attributes(body.get(IFINFO..)?).find(|(kind, _)| *kind == IFLA_STATS64)?.1;
+        // `struct rtnl_link_stats64`, whose members are u64 each.
+        [11, 14, 15].into_iter().map(|member| bytes(statistics, member * 8).map(u64::from_ne_bytes)).sum()
+    })();
+    found.ok_or_else(does_not_say)
+}
+
+fn does_not_say() -> io::Error {
+    io::Error::other("the kernel does not say")
+}
+
+/// What the kernel says of one interface of this thread's network namespace, not of all: a host may have thousands.
+fn described(interface: &str) -> io::Result<Vec<u8>> {
     let name = std::ffi::CString::new(interface).map_err(io::Error::other)?;
     // SAFETY: a name that ends with a zero.
     let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
@@ -186,16 +219,16 @@ pub fn carrier(interface: &str) -> io::Result<Carrier> {
         libc::recv(socket.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), libc::MSG_DONTWAIT)
     };
     let Ok(n) = usize::try_from(n) else { return Err(io::Error::last_os_error()) };
-    let body =
-        answer.get(..n).filter(|a| bytes(a, 4).map(u16::from_ne_bytes) == Some(libc::RTM_NEWLINK)).and_then(|a| a.get(HEADER..));
-    let found = body.and_then(|body| {
-        let flags = u32::from_ne_bytes(bytes(body, 8)?);
-        let is = |flag: libc::c_int| flags & flag as u32 != 0;
-        let changes = attributes(body.get(IFINFO..)?).find(|(kind, _)| *kind == IFLA_CARRIER_CHANGES)?.1;
-        let there = is(libc::IFF_UP) && is(libc::IFF_LOWER_UP);
-        Some(Carrier { index: u32::from_ne_bytes(bytes(body, 4)?), there, changes: u32::from_ne_bytes(bytes(changes, 0)?) })
-    });
-    found.ok_or_else(|| io::Error::other("the kernel does not say"))
+    answer.truncate(n);
+    match bytes(&answer, 4).map(u16::from_ne_bytes) {
+        Some(libc::RTM_NEWLINK) => Ok(answer.split_off(HEADER.min(n))),
+        // It went meanwhile.
+        Some(kind) if i32::from(kind) == libc::NLMSG_ERROR => {
+            let errno = bytes(&answer, HEADER).map_or(0, i32::from_ne_bytes);
+            Err(io::Error::from_raw_os_error(errno.wrapping_neg()))
+        }
+        _ => Err(does_not_say()),
+    }
 }
 
 /// Listens for changes of this network namespace's interfaces.

@@ -45,6 +45,7 @@ fn start(arguments: Arguments) -> anyhow::Result<()> {
             tracing::warn!("{doubt}");
         }
         println!("{}: fine", arguments.config.display());
+        println!("{}", config.cost());
         return Ok(());
     }
     if arguments.remove_fence {

@@ -4,7 +4,7 @@
 //! rig       a lab with an agent on every host                    observer   an application on another host, stamping its upcalls
 //! crash     one crash, measured from kill(2) to every upcall     victim     what crashes
 //! load      stress-ng and iperf3 beside it                       stats      samples, quantiles, the JSON line of a case
-//! growth    the same as the cluster, the number of ends and the host grow
+//! growth    the same as the cluster, the number of ends and the host grow, and across restarts; with what an agent's threads use (meter)
 //! peers     etcd and ZooKeeper in the same crashes               report     one HTML file with its drawings inside
 //! demo      `fide demo`                                          tab2       the paper's table, remade
 //! lab_redis `fide lab redis`
@@ -25,6 +25,7 @@ pub mod heartbeats;
 pub mod jitter;
 pub mod lab_redis;
 pub mod load;
+pub mod meter;
 pub mod nano;
 pub mod observer;
 mod output;

@@ -66,6 +66,10 @@ pub struct RigSpec {
     pub send: &'static str,
     /// All times of the configuration are so many times as long.
     pub slower: u32,
+    /// h1's agent is stopped and started: the kernel keeps ends for it, and SIGTERM says that it will be back.
+    pub restarts: bool,
+    /// More of h1's configuration: whole tables.
+    pub more: String,
 }
 
 impl Default for RigSpec {
@@ -80,6 +84,8 @@ impl Default for RigSpec {
             receive: "auto",
             send: "auto",
             slower: 1,
+            restarts: false,
+            more: String::new(),
         }
     }
 }
@@ -90,6 +96,8 @@ pub struct Rig {
     agents: Vec<Agent>,
     spec: RigSpec,
     fided: PathBuf,
+    /// Holds h1's BPF file system while its agent is restarted.
+    pins: Option<Child>,
     /// Dropped last: it ends what the agents' handles could not.
     lab: Lab,
 }
@@ -139,7 +147,8 @@ impl Rig {
         ui.progress(format!("making {} hosts on two switches", spec.hosts));
         let lab = Lab::up(&LabSpec { hosts: spec.hosts, ipv6: false, ephemeral: true, ..LabSpec::default() })
             .map_err(|e| if ui.check().is_err() { anyhow::Error::new(crate::ui::Interrupted) } else { e.into() })?;
-        let mut rig = Rig { agents: Vec::new(), spec, fided, lab };
+        let pins = spec.restarts.then(|| hold_pins(&lab)).transpose()?;
+        let mut rig = Rig { agents: Vec::new(), spec, fided, pins, lab };
         for host in rig.agents() {
             ui.check()?;
             ui.progress(format!("starting agents: {host} of {}", rig.agents().end()));
@@ -194,11 +203,17 @@ impl Rig {
         if self.spec.lowest.is_some_and(|lowest| lowest != host) {
             let _ = writeln!(text, "rt_priority = {RAISED_PRIORITY}");
         }
+        let pins = if host == 1 && self.spec.restarts {
+            let _ = writeln!(text, "restart_within = \"10s\"");
+            at("bpf/ends")
+        } else {
+            "\"off\"".into()
+        };
         let _ = write!(
             text,
             "cluster = \"bench\"\nnode = \"h{host}\"\nheartbeat = \"{}\"\nprofile = \"{}\"\nreceive = \"{}\"\nsend = \"{}\"\n\
              state = {}\n\n[[path]]\ninterface = \"net0\"\n\n[[path]]\ninterface = \"net1\"\n\n\
-             [socket]\npath = {}\n\n[history]\npath = {}\n\n[metrics]\nlisten = \"off\"\n\n[ends]\npins = \"off\"\n",
+             [socket]\npath = {}\n\n[history]\npath = {}\n\n[metrics]\nlisten = \"off\"\n\n[ends]\npins = {pins}\n",
             longer(self.spec.heartbeat, self.spec.slower),
             profile.name(),
             self.spec.receive,
@@ -213,6 +228,9 @@ impl Rig {
             if self.spec.slower > 1 {
                 let _ = writeln!(text, "margin = \"{}\"", longer("5ms", self.spec.slower));
             }
+        }
+        if host == 1 {
+            text += &self.spec.more;
         }
         if self.spec.slower > 1 {
             let [floor, agent] = ["25ms", "1000ms"].map(|usual| longer(usual, self.spec.slower));
@@ -237,6 +255,9 @@ impl Rig {
         if self.spec.fence.is_some() && host == 1 {
             sys::mount_bpf(&mut command, &self.lab.host_dir(host).join("bpf"))?;
         }
+        if let Some(holder) = self.pins.as_ref().filter(|_| host == 1) {
+            sys::join_mounts(&mut command, holder.id())?;
+        }
         // In a process group of its own: the terminal's Ctrl-C is not meant for it.
         let child = command.process_group(0).spawn().with_context(|| format!("cannot run {}", self.fided.display()))?;
         self.agents[usize::from(host) - 1].child = Some(child);
@@ -248,10 +269,18 @@ impl Rig {
     /// # Errors
     /// When it does not run.
     pub fn kill_agent(&mut self, host: u16) -> Result<u64> {
+        self.end_agent(host, libc::SIGKILL)
+    }
+
+    /// Ends a host's agent by a signal and waits for its end. Returns the moment immediately before the signal.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn end_agent(&mut self, host: u16, signal: i32) -> Result<u64> {
         let agent = &mut self.agents[usize::from(host) - 1];
         let mut child = agent.child.take().with_context(|| format!("the agent of h{host} does not run"))?;
         agent.connection = None;
-        let at = sys::kill(child.id(), libc::SIGKILL)?;
+        let at = sys::kill(child.id(), signal)?;
         child.wait()?;
         Ok(at)
     }
@@ -393,6 +422,15 @@ impl Rig {
     }
 }
 
+/// A process among whose mounts is a BPF file system. It goes with it.
+fn hold_pins(lab: &Lab) -> Result<Child> {
+    let mut command = Command::new("sleep");
+    command.arg("infinity").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+    sys::end_with_us(&mut command);
+    sys::mount_bpf(&mut command, &lab.host_dir(1).join("bpf"))?;
+    command.spawn().context("cannot hold a BPF file system")
+}
+
 /// A time of the configuration, so many times as long.
 fn longer(time: &str, times: u32) -> String {
     let (number, unit) = time.split_at(time.find(|c: char| !c.is_ascii_digit()).unwrap_or(time.len()));
@@ -406,7 +444,7 @@ fn seen_well(status: &Status) -> usize {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        for child in self.agents.iter_mut().filter_map(|a| a.child.as_mut()) {
+        for child in self.agents.iter_mut().filter_map(|a| a.child.as_mut()).chain(self.pins.as_mut()) {
             // Ends it faster than a farewell to hosts that end as well; the lab would do it otherwise.
             let _ = child.kill();
             let _ = child.wait();

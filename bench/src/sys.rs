@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::mem::zeroed;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -102,20 +102,47 @@ pub fn kill_group(group: u32, signal: i32) -> io::Result<u64> {
     Ok(at)
 }
 
-/// For how long the threads of this name of a process have run.
+/// A thread of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Task {
+    /// As in /proc.
+    pub id: u32,
+    /// As it named itself.
+    pub name: String,
+    /// For how long it has run, as the scheduler counts it.
+    pub ran_ns: u64,
+    /// How often it went to sleep by itself.
+    pub sleeps: u64,
+}
+
+/// All threads of a process; one that ends meanwhile is left out.
 ///
 /// # Errors
-/// When there is none.
-pub fn thread_ran_ns(pid: u32, name: &str) -> io::Result<u64> {
-    let mut ran = None;
-    for task in std::fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
-        let read = |file: &str| std::fs::read_to_string(task.path().join(file));
-        if read("comm").is_ok_and(|comm| comm.trim_end() == name) {
-            let first = read("schedstat")?.split_whitespace().next().and_then(|ns| ns.parse::<u64>().ok());
-            *ran.get_or_insert(0) += first.ok_or(io::ErrorKind::InvalidData)?;
-        }
-    }
-    ran.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("process {pid} has no thread {name}")))
+/// When the process is gone.
+pub fn tasks(pid: u32) -> io::Result<Vec<Task>> {
+    let of = |task: std::fs::DirEntry| {
+        let read = |file: &str| std::fs::read_to_string(task.path().join(file)).ok();
+        let status = read("status")?;
+        let sleeps = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+        Some(Task {
+            id: task.file_name().to_str()?.parse().ok()?,
+            name: read("comm")?.trim_end().to_owned(),
+            ran_ns: read("schedstat")?.split_whitespace().next()?.parse().ok()?,
+            sleeps: sleeps.trim().parse().ok()?,
+        })
+    };
+    Ok(std::fs::read_dir(format!("/proc/{pid}/task"))?.flatten().filter_map(of).collect())
+}
+
+/// The kernel counts runs and times of BPF programs for as long as this is open.
+///
+/// # Errors
+/// Before Linux 5.8, or without the permission.
+pub fn enable_bpf_stats() -> io::Result<OwnedFd> {
+    // SAFETY: an integer; a new descriptor that is ours alone, or an error, comes back.
+    let fd = check(unsafe { libbpf_rs::libbpf_sys::bpf_enable_stats(libbpf_rs::libbpf_sys::BPF_STATS_RUN_TIME) }.into())?;
+    // SAFETY: as above.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
 /// Everything that passes an interface.
@@ -145,6 +172,19 @@ impl Tap {
         // SAFETY: an address of the stated length, which lives across the call.
         check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) }.into())?;
         Ok(Self(fd))
+    }
+
+    /// When the first of the frames that come from now on arrives that is such; `None`: not before `until`.
+    pub fn first(&self, is: impl Fn(&[u8]) -> bool, until: std::time::Instant) -> Option<u64> {
+        loop {
+            let left = until.checked_duration_since(std::time::Instant::now())?;
+            if wait(&[self.0.as_fd()], Some(left)).is_ok_and(|ready| ready[0].readable) {
+                let at_ns = now_ns();
+                if self.count(&is) > 0 {
+                    return Some(at_ns);
+                }
+            }
+        }
     }
 
     /// How many of the frames since the last call are such.
@@ -265,6 +305,27 @@ pub fn mount_bpf(command: &mut Command, directory: &Path) -> io::Result<()> {
         });
     }
     Ok(())
+}
+
+/// Starts the command among the mounts of another process, such as one that was started with [`mount_bpf`].
+///
+/// # Errors
+/// When there is no such process.
+pub fn join_mounts(command: &mut Command, pid: u32) -> io::Result<()> {
+    let namespace = File::open(format!("/proc/{pid}/ns/mnt"))?;
+    // SAFETY: setns is a system call, safe after fork; the descriptor is owned by the closure and so open.
+    unsafe {
+        command.pre_exec(move || check(libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNS).into()).map(drop));
+    }
+    Ok(())
+}
+
+/// Ends the command with the thread that starts it, however that ends.
+pub fn end_with_us(command: &mut Command) {
+    // SAFETY: prctl is a system call, safe after fork.
+    unsafe {
+        command.pre_exec(|| check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL).into()).map(drop));
+    }
 }
 
 /// A socket that receives nothing any more (`true`: what comes is dropped when it would be put into the queue), or everything again.

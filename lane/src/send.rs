@@ -54,7 +54,7 @@ pub struct Seen {
     source: IpAddr,
 }
 
-/// Looks at the interface of a path; `None`: it is not there, or has no address. Lists all addresses of the host, which takes longer the more there are, and
+/// Looks at the interface of a path; `None`: it is not there, or has no address. Lists the addresses of the interface, and
 /// waits for whoever changes an interface: nothing for a thread that others wait for.
 #[must_use]
 pub fn look(spec: &PathSpec) -> Option<Seen> {

@@ -14,8 +14,8 @@
 //! A source that cannot be read counts as a loss, and its old values stay, so that what it lost meanwhile is seen later. Counters that were never there
 //! (an old kernel, one without IPv6) count as never growing. `rx_dropped` is left out, as in [`fide_lane::DropCounters`].
 
+use crate::links;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::CStr;
 use std::io;
 use std::path::PathBuf;
 
@@ -178,29 +178,13 @@ fn lines(text: &str, wanted: &[&str], found: &mut Counts) {
 /// What interfaces of this thread's network namespace have lost: `/sys` may be another's.
 fn interfaces(wanted: &[String]) -> io::Result<Counts> {
     let mut found = Counts::new();
-    let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: a place for the list, which is freed below.
-    if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let mut at = list;
-    // SAFETY: entries are linked until NULL and live until the list is freed; an entry's address, where there is one, says what its data is; that of
-    // AF_PACKET is rtnl_link_stats, two dozen u32 (linux/if_link.h).
-    unsafe {
-        while !at.is_null() {
-            let entry = &*at;
-            at = entry.ifa_next;
-            if entry.ifa_addr.is_null() || entry.ifa_data.is_null() || i32::from((*entry.ifa_addr).sa_family) != libc::AF_PACKET {
-                continue;
-            }
-            let name = CStr::from_ptr(entry.ifa_name).to_string_lossy().into_owned();
-            if wanted.contains(&name) {
-                // rx_over_errors, rx_fifo_errors, rx_missed_errors
-                let sum = [11, 14, 15].map(|i| u64::from(entry.ifa_data.cast::<u32>().add(i).read_unaligned())).iter().sum();
-                found.insert(name, sum);
-            }
+    for name in wanted {
+        match links::lost(name) {
+            Ok(lost) => _ = found.insert(name.clone(), lost),
+            // It is gone, and with it what it lost.
+            Err(e) if e.raw_os_error() == Some(libc::ENODEV) => {}
+            Err(e) => return Err(e),
         }
-        libc::freeifaddrs(list);
     }
     Ok(found)
 }

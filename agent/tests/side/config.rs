@@ -431,6 +431,24 @@ fn a_check_doubts_what_this_host_does_not_have() {
 }
 
 #[test]
+fn a_check_says_what_the_period_costs() {
+    let cost = |text: &str| parse(text).cost();
+    let two = "[[path]]\ninterface = \"a0\"\n[[path]]\ninterface = \"a1\"\n";
+    let said = cost(&format!("heartbeat = \"1ms\"\n{two}"));
+    assert!(
+        said.starts_with(
+            "heartbeats every 1 ms on 2 paths take about 2.6 % of a processor to send, and about 0.1 % for each other host"
+        ),
+        "{said}"
+    );
+    assert!(said.contains("(10 % for 100 hosts)"), "{said}");
+    let said = cost("heartbeat = \"100ms\"\n[[path]]\ninterface = \"a0\"\n");
+    assert!(said.contains("every 100 ms on 1 path take about 0.08 %") && said.contains("about 0.0005 % for each"), "{said}");
+    let said = cost(&format!("profile = \"dedicated\"\n{two}"));
+    assert!(said.contains("take the processor that profile = \"dedicated\" gives them, and"), "{said}");
+}
+
+#[test]
 fn a_check_doubts_a_hook_that_would_promote_on_silence_alone() {
     let doubts = |hook: &str, rest: &str| {
         let config = parse(&format!("[[hook]]\ncommand = [\"/bin/promote\"]\n{hook}\n{rest}"));
