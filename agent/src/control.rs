@@ -2471,8 +2471,8 @@ mod tests {
         assert_eq!(
             refused.what,
             format!(
-                "2 lives of h1 used the id {id}: event 17 (incarnation 3, 2026-11-06 21:20:00 UTC, killed, db@h1), \
-                 event 93 (incarnation 4, 2026-11-06 21:20:00 UTC, killed, db@h1); explain the event by its number"
+                "2 lives of h1 used the id {id}: event 17 (incarnation 3, 2026-11-06T21:20:00Z, killed, db@h1), \
+                 event 93 (incarnation 4, 2026-11-06T21:20:00Z, killed, db@h1); explain the event by its number"
             )
         );
         let many = one_life(id, (1..=100).map(|n| event(n, n as u32)).collect()).unwrap_err().what;

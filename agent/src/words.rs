@@ -65,21 +65,11 @@ pub fn sentence(cause: Cause, node: &str, app: Option<&str>, code: i32, confirms
     }
 }
 
-/// Nanoseconds since 1970 as date and time, UTC.
+/// Nanoseconds since 1970 as date and time, UTC (RFC 3339).
 #[must_use]
 pub fn utc(wall_ns: u64) -> String {
-    let seconds = wall_ns / 1_000_000_000;
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Years that begin in March and eras of 400 of them, so that the leap day comes last (H. Hinnant, days_from_civil).
-    let z = days + 719_468;
-    let day_of_era = z % 146_097;
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * march + 2) / 5 + 1;
-    let month = if march < 10 { march + 3 } else { march - 9 };
-    let year = z / 146_097 * 400 + year_of_era + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC", rest / 3_600, rest / 60 % 60, rest % 60)
+    let at = std::time::UNIX_EPOCH + std::time::Duration::from_nanos(wall_ns);
+    humantime::format_rfc3339_seconds(at).to_string()
 }
 
 #[cfg(test)]
@@ -97,12 +87,8 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_those_of_date_1() {
-        let at = |seconds: u64| utc(seconds * 1_000_000_000);
-        assert_eq!(at(0), "1970-01-01 00:00:00 UTC");
-        assert_eq!(at(951_782_399), "2000-02-28 23:59:59 UTC");
-        assert_eq!(at(951_868_799), "2000-02-29 23:59:59 UTC");
-        assert_eq!(at(1_735_689_599), "2024-12-31 23:59:59 UTC");
-        assert_eq!(at(4_107_542_400), "2100-03-01 00:00:00 UTC");
+    fn dates_are_in_utc_to_the_end_of_the_clock() {
+        assert_eq!(utc(951_868_799_999_999_999), "2000-02-29T23:59:59Z");
+        assert_eq!(utc(u64::MAX), "2554-07-21T23:34:33Z");
     }
 }
