@@ -109,15 +109,15 @@ fn scenes_of_the_demonstration_show_what_they_must() {
     }
     let directory = tempfile::tempdir().unwrap();
     let report = directory.path().join("demo.html");
-    let (ok, lines) = run(&["demo", "--scenes", "1,6", "--memory", "64", "--report", report.to_str().unwrap()]);
+    let (ok, lines) = run(&["demo", "--scenes", "1,5,6", "--memory", "64", "--report", report.to_str().unwrap()]);
     assert!(ok, "{lines:#?}");
     let scenes: Vec<_> = lines.iter().filter(|l| l["demo"] == "scene").collect();
-    assert_eq!(scenes.len(), 2);
-    for (scene, cause) in scenes.iter().zip(["doomed", "left"]) {
+    assert_eq!(scenes.len(), 3);
+    for (scene, (cause, grade)) in scenes.iter().zip([("doomed", "certain"), ("agent-lost", "inferred"), ("left", "certain")]) {
         let observers = scene["lines"].as_array().unwrap();
         assert_eq!(observers.len(), 2, "{scene:#}");
         for line in observers {
-            assert_eq!((&line["cause"], &line["grade"]), (&cause.into(), &"certain".into()), "{scene:#}");
+            assert_eq!((&line["cause"], &line["grade"]), (&cause.into(), &grade.into()), "{scene:#}");
         }
     }
     let page = std::fs::read_to_string(report).unwrap();
