@@ -2,12 +2,13 @@
 
 use crate::Outcome;
 use crate::crash::{self, NAME, Plan, Steps, WATCHED, promptly};
+use crate::drawing::{Axes, Axis, Series, cdf, chart, pdf};
 use crate::load::{self, Load};
 use crate::observer::{Observers, Report};
 use crate::output;
 use crate::peers::Target;
 use crate::peers::servers::{self, Servers};
-use crate::report::{self, Axes, Page, cdf, chart, pdf};
+use crate::report::{self, Page};
 use crate::rig::{Profile, Rig, RigSpec};
 use crate::stats::{Case, Samples, human_us};
 use crate::sys;
@@ -713,6 +714,14 @@ fn write(directory: &std::path::Path, all: &mut [Measured]) -> Result<()> {
         "fide bench detect",
         "From a crash on one host to the upcall in an application on another, beside what TCP and a pidfd told in the same crashes.",
     );
+    page.medians("crash to upcall", all.iter().filter(|m| m.samples.contains_key("upcall")).map(|m| &m.case));
+    if let Some((most, _)) = small_crashes(all) {
+        for (name, words) in [("tcp", "TCP beside it"), ("pidfd", "pidfd beside it")] {
+            if let Some(q) = all[most].samples.get_mut(name).filter(|s| !s.is_empty()).map(Samples::quantiles) {
+                page.fact(words, &format!("median {} ({})", human_us(q.p50), all[most].case.case));
+            }
+        }
+    }
     page.heading("Detectors beside each other (Tab. 2)");
     page.remark("dim", tab2::LEGEND);
     page.paragraph("Measured here, on this machine, by this run:");
@@ -742,10 +751,9 @@ fn write(directory: &std::path::Path, all: &mut [Measured]) -> Result<()> {
     page.remark("dim", "In logarithmic steps, unlike the paper's: the detectors lie five orders of magnitude apart.");
     for (file, title, draw, pick) in figures {
         let series = pick(all, draw);
-        let axes = Axes { title, x: "µs after kill(2)", y: "part of all crashes", log_x: true, log_y: false };
-        if let Ok(svg) = chart(&axes, &series) {
-            output::write(&directory.join(file), &svg)?;
-            page.svg(&svg);
+        if let Ok(figure) = chart(&Axes { title, x: AFTER, y: PART }, &series) {
+            output::write(&directory.join(file), &figure.file())?;
+            page.figure(&figure);
         }
     }
     for m in all.iter_mut() {
@@ -761,9 +769,8 @@ fn write(directory: &std::path::Path, all: &mut [Measured]) -> Result<()> {
         }
         if m.samples.contains_key("tcp") {
             let series: Vec<_> = m.samples.iter_mut().map(|(name, s)| cdf(name, s.sorted())).collect();
-            let axes = Axes { title: &m.case.case, x: "µs after kill(2)", y: "part of all crashes", log_x: true, log_y: false };
-            if let Ok(svg) = chart(&axes, &series) {
-                page.svg(&svg);
+            if let Ok(figure) = chart(&Axes { title: &m.case.case, x: AFTER, y: PART }, &series) {
+                page.figure(&figure);
             }
         }
         for note in &m.case.notes {
@@ -774,13 +781,16 @@ fn write(directory: &std::path::Path, all: &mut [Measured]) -> Result<()> {
     Ok(())
 }
 
+const AFTER: Axis<'_> = Axis::times("after kill(2)");
+const PART: Axis<'_> = Axis::numbers("part of all crashes");
+
 /// How samples become a line.
-type Draw = fn(&str, &[u64]) -> report::Series;
+type Draw = fn(&str, &[u64]) -> Series;
 /// Which samples a figure has.
-type Pick = fn(&mut [Measured], Draw) -> Vec<report::Series>;
+type Pick = fn(&mut [Measured], Draw) -> Vec<Series>;
 
 /// Every detector once, as the rows of Tab. 2.
-fn detectors(all: &mut [Measured], draw: Draw) -> Vec<report::Series> {
+fn detectors(all: &mut [Measured], draw: Draw) -> Vec<Series> {
     let most = small_crashes(all);
     let mut series = Vec::new();
     for (i, m) in all.iter_mut().enumerate() {
@@ -799,13 +809,13 @@ fn detectors(all: &mut [Measured], draw: Draw) -> Vec<report::Series> {
 }
 
 /// Our upcall in each case with crashes of processes.
-fn cases(all: &mut [Measured], draw: Draw) -> Vec<report::Series> {
+fn cases(all: &mut [Measured], draw: Draw) -> Vec<Series> {
     let crashes = all.iter_mut().filter(|m| m.samples.contains_key("tcp"));
     crashes.filter_map(|m| m.samples.get_mut("upcall").map(|s| draw(&m.case.case, s.sorted()))).collect()
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     #[test]
@@ -827,15 +837,26 @@ mod tests {
         }
     }
 
+    /// A report of what was never measured: as many cases as one run can have, so more lines than colours.
+    pub(crate) fn sample(directory: &std::path::Path) {
+        let measured = |case: &str, slower: u64| {
+            let mut upcall: Samples = (50..150).map(|us| us * 1_000 * slower).collect();
+            let mut case = Case::new("detect", case, &mut upcall);
+            case.notes.push("machine".into());
+            let tcp = (50..150).map(|us| us * 10_000 * slower).collect();
+            Measured { case, samples: named([("upcall", upcall), ("tcp", tcp)]) }
+        };
+        let mut all = vec![measured("sigkill idle rss=0", 1), key()];
+        for load in ["idle", "stress"] {
+            all.extend((1..7).map(|gigabytes| measured(&format!("sigkill {load} rss={gigabytes}G"), 1 + gigabytes)));
+        }
+        write(directory, &mut all).unwrap();
+    }
+
     #[test]
     fn a_report_is_written_with_its_figures() {
         let directory = tempfile::tempdir().unwrap();
-        let mut upcall: Samples = (50..150).map(|us| us * 1_000).collect();
-        let mut case = Case::new("detect", "sigkill idle rss=0", &mut upcall);
-        case.notes.push("machine".into());
-        let tcp = (50..150).map(|us| us * 10_000).collect();
-        let mut all = [Measured { case, samples: named([("upcall", upcall), ("tcp", tcp)]) }, key()];
-        write(directory.path(), &mut all).unwrap();
+        sample(directory.path());
         for file in ["report.html", "results.jsonl", "fig5-pdf.svg", "fig5-cdf.svg", "fig5-pdf-cases.svg", "fig5-cdf-cases.svg"] {
             assert!(directory.path().join(file).metadata().unwrap().len() > 100, "{file}");
         }

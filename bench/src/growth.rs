@@ -7,10 +7,11 @@
 
 use crate::Outcome;
 use crate::crash::{NAME, Steps, WATCHED, promptly, wait_until_monitored};
+use crate::drawing::{Axes, Axis, Series, chart};
 use crate::meter::{Meter, Receiving, Used};
 use crate::observer::{Observers, Report};
 use crate::output;
-use crate::report::{self, Axes, Page, Series, chart};
+use crate::report::{self, Page};
 use crate::rig::{Rig, RigSpec};
 use crate::stats::{Case, Quantiles, Samples, human_us};
 use crate::sys::{self, Tap};
@@ -546,6 +547,7 @@ fn write(directory: &Path, cases: &[Case]) -> Result<()> {
         "fide bench growth",
         "What a crash costs as the cluster, the number of ends at once and the host itself grow. Where a line is level, growth costs nothing.",
     );
+    page.medians("crash to upcall", cases);
     for (sweep, x) in [("hosts", "hosts"), ("ends", "processes ended by one kill"), ("interfaces", "network interfaces")] {
         let of: Vec<(f64, &Case)> =
             cases.iter().filter_map(|c| size(c).filter(|(s, _)| *s == sweep).map(|(_, n)| (n, c))).collect();
@@ -576,10 +578,10 @@ fn write(directory: &Path, cases: &[Case]) -> Result<()> {
             line("below the agent, median", &beside("below the agent")),
             line("real-time thread, mean", &|case| case.values.get("thread_us_per_crash").copied()),
         ];
-        match chart(&Axes { title: &format!("By {x}"), x, y: "µs", log_x: true, log_y: true }, &series) {
-            Ok(svg) => {
-                output::write(&directory.join(format!("{sweep}.svg")), &svg)?;
-                page.svg(&svg);
+        match chart(&Axes { title: &format!("By {x}"), x: Axis::numbers(x).log(), y: Axis::times("time") }, &series) {
+            Ok(figure) => {
+                output::write(&directory.join(format!("{sweep}.svg")), &figure.file())?;
+                page.figure(&figure);
             }
             Err(e) => page.remark("dim", &e.to_string()),
         }
@@ -597,7 +599,7 @@ fn write(directory: &Path, cases: &[Case]) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     fn case_of(name: &str, us: &[u64]) -> Case {
@@ -614,16 +616,21 @@ mod tests {
         )
     }
 
-    #[test]
-    fn a_report_has_a_drawing_for_each_sweep() {
-        let directory = tempfile::tempdir().unwrap();
+    /// A report of what was never measured.
+    pub(crate) fn sample(directory: &Path) {
         let cases = [
             case_of("hosts=3", &[80, 90, 400]),
             case_of("hosts=24", &[100, 120]),
             case_of("interfaces=2", &[70]),
             case_of("restarts=killed", &[900]),
         ];
-        write(directory.path(), &cases).unwrap();
+        write(directory, &cases).unwrap();
+    }
+
+    #[test]
+    fn a_report_has_a_drawing_for_each_sweep() {
+        let directory = tempfile::tempdir().unwrap();
+        sample(directory.path());
         for file in ["report.html", "results.jsonl", "hosts.svg", "interfaces.svg"] {
             assert!(directory.path().join(file).metadata().unwrap().len() > 100, "{file}");
         }

@@ -1,10 +1,11 @@
 //! `fide bench jitter`: how late heartbeats are, over time (Fig. 3), and what that means for a timeout (Fig. 4).
 
 use crate::Outcome;
+use crate::drawing::{Axes, Axis, Series, chart};
 use crate::heartbeats::{Beat, Helper, Mode};
 use crate::load::{self, Load};
 use crate::output;
-use crate::report::{self, Axes, Page, Series, chart};
+use crate::report::{self, Page};
 use crate::rig::{Profile, Rig, RigSpec};
 use crate::stats::{Case, Samples, human_us};
 use crate::ui::{Paint, Ui};
@@ -192,6 +193,10 @@ fn write(directory: &std::path::Path, all: &mut [Recorded], cases: &[Case]) -> R
         "Heartbeats every millisecond from one host to another: the lane's, and those of an ordinary program that sleeps and sends \
          UDP packets, recorded in the same run.",
     );
+    for case in cases {
+        let q = &case.quantiles;
+        page.fact(&case.case, &format!("median {}, p99.9 {}, {} at most", human_us(q.p50), human_us(q.p999), human_us(q.max)));
+    }
     let rows: Vec<Vec<String>> = cases
         .iter()
         .map(|c| {
@@ -210,14 +215,18 @@ fn write(directory: &std::path::Path, all: &mut [Recorded], cases: &[Case]) -> R
     let wrong: Vec<Series> = all
         .iter_mut()
         .map(|r| {
-            let points = timeouts().map(|t| (t as f64 / 1e6, r.false_per_minute(t))).collect();
+            let points = timeouts().map(|t| (t as f64 / 1e3, r.false_per_minute(t))).collect();
             Series { name: r.name.clone(), points }
         })
         .collect();
     let figures = [
         (
             "fig3.svg",
-            Axes { title: "Fig. 3: largest one-way latency in each second", x: "seconds", y: "µs", log_x: false, log_y: true },
+            Axes {
+                title: "Fig. 3: largest one-way latency in each second",
+                x: Axis::numbers("seconds since the start"),
+                y: Axis::times("latency"),
+            },
             over_time,
             "The lane: from the sender's stamp to the receive program's. UDP: from before send to after recv.",
         ),
@@ -225,10 +234,8 @@ fn write(directory: &std::path::Path, all: &mut [Recorded], cases: &[Case]) -> R
             "fig4.svg",
             Axes {
                 title: "Fig. 4: wrong suspicions per minute",
-                x: "timeout, ms",
-                y: "gaps above it per minute",
-                log_x: true,
-                log_y: true,
+                x: Axis::times("timeout"),
+                y: Axis::numbers("gaps above it per minute").log(),
             },
             wrong,
             "Where a line ends, no recorded gap was larger. Counted are gaps between two heartbeats as the detector's clock saw them; the lane's own verdicts also need both paths silent and the host's kernel not to answer.",
@@ -237,9 +244,9 @@ fn write(directory: &std::path::Path, all: &mut [Recorded], cases: &[Case]) -> R
     for (file, axes, series, text) in figures {
         page.heading(axes.title);
         match chart(&axes, &series) {
-            Ok(svg) => {
-                output::write(&directory.join(file), &svg)?;
-                page.svg(&svg);
+            Ok(figure) => {
+                output::write(&directory.join(file), &figure.file())?;
+                page.figure(&figure);
             }
             Err(e) => page.remark("dim", &e.to_string()),
         }
@@ -250,7 +257,7 @@ fn write(directory: &std::path::Path, all: &mut [Recorded], cases: &[Case]) -> R
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     fn beats(gaps_us: &[u64]) -> Vec<Beat> {
@@ -287,12 +294,19 @@ mod tests {
         assert!(Recorded::new("x".into(), &[Beat::default()]).is_none());
     }
 
+    /// A report of what was never measured.
+    pub(crate) fn sample(directory: &std::path::Path) {
+        let of = |(name, gaps): (&str, &[u64])| Recorded::new(name.into(), &beats(gaps)).unwrap();
+        let mut all =
+            [("lane shared idle", &[1_000, 1_500, 9_000, 1_000][..]), ("udp beside-dedicated stress", &[1_100, 40_000])].map(of);
+        let cases: Vec<Case> = all.iter_mut().map(case).collect();
+        write(directory, &mut all, &cases).unwrap();
+    }
+
     #[test]
     fn a_report_is_written_with_its_figures() {
         let directory = tempfile::tempdir().unwrap();
-        let mut all = [Recorded::new("x".into(), &beats(&[1_000, 1_500, 9_000, 1_000])).unwrap()];
-        let cases: Vec<Case> = all.iter_mut().map(case).collect();
-        write(directory.path(), &mut all, &cases).unwrap();
+        sample(directory.path());
         for file in ["report.html", "results.jsonl", "fig3.svg", "fig4.svg"] {
             assert!(directory.path().join(file).metadata().unwrap().len() > 100, "{file}");
         }

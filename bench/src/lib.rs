@@ -5,7 +5,7 @@
 //! crash     one crash, measured from kill(2) to every upcall     victim     what crashes
 //! load      stress-ng and iperf3 beside it                       stats      samples, quantiles, the JSON line of a case
 //! growth    the same as the cluster, the number of ends and the host grow, and across restarts; with what an agent's threads use (meter)
-//! peers     etcd and ZooKeeper in the same crashes               report     one HTML file with its drawings inside
+//! peers     etcd and ZooKeeper in the same crashes               report     one HTML file, drawing its figures
 //! demo      `fide demo`                                          tab2       the paper's table, remade
 //! lab_redis `fide lab redis`
 //! ```
@@ -15,10 +15,15 @@
 //! priority, so that load does not tear the stamp and the event apart; the upcall immediately after it returned.
 
 pub mod bars;
+#[cfg(test)]
+#[allow(dead_code)] // The web page's tests use more of it.
+#[path = "../../agent/tests/common/chromium.rs"]
+mod chromium;
 pub mod consensus;
 pub mod crash;
 pub mod demo;
 pub mod detect;
+pub mod drawing;
 pub mod failover;
 pub mod growth;
 pub mod heartbeats;
@@ -32,6 +37,8 @@ mod output;
 pub mod peers;
 pub mod redis;
 pub mod report;
+#[cfg(test)]
+mod report_tests;
 pub mod rig;
 pub mod safetimer;
 pub mod stats;

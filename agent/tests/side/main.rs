@@ -3,6 +3,8 @@
 
 mod access;
 mod browser;
+#[path = "../common/chromium.rs"]
+mod chromium;
 mod config;
 mod files;
 mod history;

@@ -3,7 +3,7 @@
 //! Every scene is also a check: the demonstration succeeds only if all of them showed what they must.
 
 mod cgroup;
-mod page;
+pub(crate) mod page;
 mod redis;
 mod scenes;
 

@@ -1,7 +1,9 @@
 //! The report of the demonstration.
 
 use super::{Repeated, Scene, Tcp};
-use crate::report::{Axes, Page, Row, cdf, chart, pdf, timeline};
+use crate::crash::Steps;
+use crate::drawing::{Axes, Axis, Row, cdf, chart, parts, pdf, timeline};
+use crate::report::Page;
 use crate::stats::{human_ns, human_us, thousands};
 use std::time::Duration;
 
@@ -14,8 +16,20 @@ pub(super) fn render(scenes: &[Scene], repeated: &mut Repeated, took: Duration) 
          each also holds an ordinary TCP connection to the same process.",
     );
     let verdict = if ok { "Every scene showed what it must" } else { "NOT every scene showed what it must" };
-    page.remark(if ok { "good" } else { "bad" }, &format!("{verdict}; the demonstration took {:.0} s.", took.as_secs_f64()));
-    page.remark("dim", "Timelines are logarithmic. The shades of blue are the steps: hook, agent, wire, application.");
+    page.fact("result", &format!("{verdict}; the demonstration took {:.0} s", took.as_secs_f64()));
+    if !ok {
+        page.remark("bad", verdict);
+    }
+    if !repeated.upcalls.is_empty() {
+        let (ours, n) = (repeated.upcalls.quantiles(), repeated.upcalls.len());
+        page.fact(
+            "crash to upcall",
+            &format!("median {} of {n} on other hosts, {} at most", human_us(ours.p50), human_us(ours.max)),
+        );
+        if !repeated.tcp.is_empty() {
+            page.fact("TCP beside it", &format!("median {}, with a small process", human_us(repeated.tcp.quantiles().p50)));
+        }
+    }
     for scene in scenes {
         add_scene(&mut page, scene);
     }
@@ -39,7 +53,17 @@ fn add_scene(page: &mut Page, scene: &Scene) {
         tcp_ns: tcp_ns(line.tcp),
         tcp_text: line.tcp.to_string(),
     };
-    page.svg(&timeline(&scene.lines.iter().map(row).collect::<Vec<_>>()));
+    let rows: Vec<Row> = scene.lines.iter().map(row).collect();
+    match (timeline(&rows), parts(&rows)) {
+        (Ok(timeline), Ok(parts)) => {
+            page.figure(&timeline);
+            if let Some(parts) = parts {
+                page.figure(&parts);
+                add_parts(page, scene);
+            }
+        }
+        (Err(e), _) | (_, Err(e)) => page.remark("bad", &e.to_string()),
+    }
     let cells = |line: &super::Line| {
         let ratio = match (tcp_ns(line.tcp), line.after_ns) {
             (Some(tcp), Some(ours)) => format!("{} ×", thousands(tcp / ours.max(1))),
@@ -62,9 +86,19 @@ fn add_scene(page: &mut Page, scene: &Scene) {
     for note in &scene.notes {
         page.remark("dim", note);
     }
-    for check in &scene.checks {
-        page.remark(if check.ok { "good" } else { "bad" }, &format!("{} {}", if check.ok { "✓" } else { "✗" }, check.what));
-    }
+    page.checks(scene.checks.iter().map(|check| (check.ok, check.what.as_str())));
+}
+
+/// The same as the figure of parts, in numbers.
+fn add_parts(page: &mut Page, scene: &Scene) {
+    let steps = |line: &super::Line| Some((line.observer.clone(), line.steps.as_ref()?.all()));
+    let cells = |(observer, steps): (String, [u64; 4])| {
+        [observer].into_iter().chain(steps.map(human_ns)).chain([human_ns(steps.iter().sum())]).collect()
+    };
+    let headers: Vec<String> =
+        ["observer".into()].into_iter().chain(Steps::NAMES.map(|n| format!(">{n}"))).chain([">whole".into()]).collect();
+    let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
+    page.table(&headers, &scene.lines.iter().filter_map(steps).map(cells).collect::<Vec<_>>());
 }
 
 fn add_distribution(page: &mut Page, repeated: &mut Repeated) {
@@ -78,20 +112,65 @@ fn add_distribution(page: &mut Page, repeated: &mut Repeated) {
     if repeated.missed > 0 {
         page.remark("bad", &format!("{} upcalls never came.", repeated.missed));
     }
-    let charts = [
-        (
-            Axes { title: "Density", x: "µs after kill(2)", y: "part of all", log_x: true, log_y: false },
-            pdf as fn(&str, &[u64]) -> _,
-        ),
-        (
-            Axes { title: "Cumulative", x: "µs after kill(2)", y: "part of all", log_x: true, log_y: false },
-            cdf as fn(&str, &[u64]) -> _,
-        ),
-    ];
-    for (axes, make) in charts {
+    for (title, make) in [("Density", pdf as fn(&str, &[u64]) -> _), ("Cumulative", cdf as fn(&str, &[u64]) -> _)] {
+        let axes = Axes { title, x: Axis::times("after kill(2)"), y: Axis::numbers("part of all") };
         let series = [make("upcall", repeated.upcalls.sorted()), make("TCP connection", repeated.tcp.sorted())];
-        if let Ok(svg) = chart(&axes, &series) {
-            page.svg(&svg);
+        if let Ok(figure) = chart(&axes, &series) {
+            page.figure(&figure);
         }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::demo::Line;
+    use fide_wire::verdict::Grade;
+
+    /// A demonstration that never was: marks at both ends of the scale and above each other, one failed check.
+    pub(crate) fn sample() -> String {
+        let steps = |hook, application| Some(Steps { hook, agent: 30_000, wire: 20_000, application });
+        let line = |observer: &str, after_ns, steps, tcp| Line {
+            observer: observer.into(),
+            what: "doomed by SIGKILL".into(),
+            cause: None,
+            grade: Some(Grade::Certain),
+            after_ns,
+            steps,
+            tcp,
+        };
+        let mut first = Scene::new("redis-server on h1 is killed: kill -9", "Nothing can save it.", "just before kill(2)");
+        first.lines = vec![
+            line("h2", Some(84_000), steps(10_000, 24_000), Tcp::Closed { after_ns: 90_000 }),
+            line("h3", Some(130_000), steps(20_000, 60_000), Tcp::Closed { after_ns: 213_000_000 }),
+        ];
+        first.must("both knew of it before their connections ended", true);
+        first.must("nobody doubted anything else", true);
+        first.number = 1;
+        let mut second = Scene::new("both cables of h1 are cut", "Nobody is left to report.", "just before the cut");
+        second.lines = vec![
+            line("h2", Some(800), None, Tcp::Nothing { waited_ns: 5_000_000_000 }),
+            line("h3", Some(9_900_000_000), None, Tcp::StillOpen),
+            line("h1", None, None, Tcp::Closed { after_ns: 10_000_000_000 }),
+        ];
+        second.number = 2;
+        second.must("it was shown", false);
+        second.note("a note");
+        let upcalls = || (50..150).map(|us| us * 1_000).collect();
+        let mut repeated = Repeated { upcalls: upcalls(), tcp: upcalls(), missed: 1 };
+        render(&[first, second], &mut repeated, Duration::from_secs(42))
+    }
+
+    #[test]
+    fn what_was_not_shown_is_in_sight_and_the_rest_folded() {
+        let page = sample();
+        let summary = &page[..page.find("<h2>").unwrap()];
+        assert!(summary.contains("NOT every scene") && summary.contains("median 99 µs of 100"), "{summary}");
+        let folded = |text: &str| {
+            let before = &page[..page.find(text).unwrap()];
+            before.matches("<details>").count() > before.matches("</details>").count()
+        };
+        assert!(folded("nobody doubted") && !folded("it was shown"));
+        assert!(page.contains("2 of 2 checks passed"));
     }
 }
