@@ -13,6 +13,7 @@ use crate::check::{self, Check};
 use crate::clock::now_ns;
 use crate::config::{self, Config, HookAction, RestartWithin};
 use crate::core::{Core, Happened, Introduced};
+use crate::event_text;
 use crate::fair::FairQueue;
 use crate::fence::Guard;
 use crate::gates::{Gates, Place};
@@ -33,7 +34,6 @@ use crate::subscribers::{Made, Target, Want, seqpacket_pair};
 use crate::timing::Timing;
 use crate::wake::drain;
 use crate::watchlist::{Holder, Joining, Moves, Origin, Owner, Watched};
-use crate::words;
 use crate::worker::{Answer as LookedUp, Found, Source, Whose, Worker};
 use crossbeam_channel::{Receiver, TryRecvError};
 use fide_lane::PathSpec;
@@ -255,7 +255,7 @@ pub struct Control {
     table: KeptTable,
     /// The loop has ended, as was heard in the middle of something else.
     loop_ended: bool,
-    side: crate::side::Side,
+    integrations: crate::integrations::Integrations,
     signals: OwnedFd,
     guard: Option<Guard>,
     gates: Option<Gates>,
@@ -347,7 +347,7 @@ fn one_life(id: VerdictId, mut found: Vec<HistoryEvent>) -> Result<HistoryEvent,
             life => format!("incarnation {life}"),
         };
         let whom = e.app.as_ref().map_or_else(|| e.node.clone(), |app| format!("{app}@{}", e.node));
-        format!("event {} ({life}, {}, {}, {whom})", e.seq, crate::words::utc(e.wall_ns), e.cause)
+        format!("event {} ({life}, {}, {}, {whom})", e.seq, crate::event_text::utc(e.wall_ns), e.cause)
     };
     let older = found.len().saturating_sub(LIVES_LISTED);
     let mut list: Vec<String> = found[older..].iter().map(event).collect();
@@ -430,7 +430,7 @@ impl Control {
                 core.tell(move |core| core.tell_local(Cause::Local, 0, text));
             })
             .ok();
-        let side = crate::side::Side::new(&config, &core, history.next_seq(), told.try_clone());
+        let integrations = crate::integrations::Integrations::new(&config, &core, history.next_seq(), told.try_clone());
         let interfaces: Vec<String> = config.paths.iter().map(|p| p.interface.clone()).collect();
         let mut carriers = check::carriers::Carriers::new(interfaces.clone());
         carriers.look(now_ns);
@@ -473,7 +473,7 @@ impl Control {
             state,
             table,
             loop_ended: false,
-            side,
+            integrations,
             signals,
             guard,
             gates,
@@ -504,7 +504,7 @@ impl Control {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]); // not under systemd: nobody to notify
         while self.turn() {}
         self.probes = None;
-        self.side.shutdown();
+        self.integrations.shutdown();
         if let Flushed::Failed(e) = self.history.flush() {
             tracing::error!("{e}");
         }
@@ -544,7 +544,8 @@ impl Control {
 
     fn turn(&mut self) -> bool {
         let starts = self.starts.as_ref().map_or(-1, StartWatch::raw_fd);
-        let fixed = [self.listener.as_raw_fd(), self.told.as_raw_fd(), self.signals.as_raw_fd(), self.side.links_fd(), starts];
+        let fixed =
+            [self.listener.as_raw_fd(), self.told.as_raw_fd(), self.signals.as_raw_fd(), self.integrations.links_fd(), starts];
         let mut polls: Vec<libc::pollfd> = fixed
             .into_iter()
             .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
@@ -594,7 +595,7 @@ impl Control {
         self.answer_statuses();
         self.introduce_more();
         self.send_pages();
-        self.asked_over_http = self.side.serve_history(&self.history);
+        self.asked_over_http = self.integrations.serve_history(&self.history);
         self.flush_connections();
         self.write_history();
         self.keep_table(false);
@@ -647,7 +648,7 @@ impl Control {
         }
         if event.text.is_empty() {
             let HistoryEvent { cause, node, app, code, confirms, .. } = &event;
-            event.text = words::sentence(*cause, node, app.as_deref(), *code, *confirms);
+            event.text = event_text::sentence(*cause, node, app.as_deref(), *code, *confirms);
         }
         self.mark_maintenance(&mut event);
         self.timing.note(&event, now_ns());
@@ -660,7 +661,7 @@ impl Control {
                 Level::Notice | Level::Timing => tracing::info!(grade = %event.grade, "{}", event.text),
             }
         }
-        self.side.happened(&event, source);
+        self.integrations.happened(&event, source);
         if matches!(event.cause, Cause::Left | Cause::Returned) && event.app.is_none() && event.node != self.config.node {
             self.state.set_left(&event.node, event.cause == Cause::Left);
             if event.cause == Cause::Returned {
@@ -668,10 +669,10 @@ impl Control {
             }
         }
         if event.cause == Cause::Hung && event.node == self.config.node {
-            if self.side.says(HookAction::Fence, &event) {
+            if self.integrations.says(HookAction::Fence, &event) {
                 self.fence_hung(&event);
             }
-            if self.side.says(HookAction::Kill, &event) {
+            if self.integrations.says(HookAction::Kill, &event) {
                 self.kill_hung(&event);
             }
         }
@@ -861,7 +862,7 @@ impl Control {
 
     fn links_changed(&mut self) {
         self.carriers.look(now_ns);
-        let changed = self.side.changed_interfaces();
+        let changed = self.integrations.changed_interfaces();
         self.paths_looked_at = None;
         self.renew_guards();
         for interface in changed {
@@ -900,7 +901,7 @@ impl Control {
         }
         let outcome = self.history.flush();
         self.history_written(outcome);
-        let counted = crate::side::Counted {
+        let counted = crate::integrations::Counted {
             clients: self.connections.len() as u64,
             history_events: self.history.next_seq(),
             history_bytes: self.history.bytes(),
@@ -909,8 +910,8 @@ impl Control {
             history_not_kept: self.admission.not_kept(),
         };
         let extra = (self.pending(), self.maintenance.status(Now::read()));
-        self.side.publish(&self.core, &self.about, counted, self.guard.as_ref(), self.gates.as_ref(), extra);
-        for (source, code, text) in self.side.failed_hooks(now) {
+        self.integrations.publish(&self.core, &self.about, counted, self.guard.as_ref(), self.gates.as_ref(), extra);
+        for (source, code, text) in self.integrations.failed_hooks(now) {
             // A hook that fails is this host's matter, and counts as whose doing made it run.
             self.core.tell(move |core| core.tell_local_of(source, Cause::Local, code, text));
         }

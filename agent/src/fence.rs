@@ -20,8 +20,8 @@
 //! configuration says once and for all that they do so by themselves (`recover_at_start`).
 
 use crate::config::{AtStart, FenceConfig};
-use crate::held_back::{self, Made, Whose, Within};
 use crate::select;
+use crate::stale_sockets::{self, Made, Whose, Within};
 use fide_lane::{Completion, SendOutcome};
 use fide_proto::fence::{self as rule, Extension, Rule};
 use fide_wire::PATHS;
@@ -836,7 +836,7 @@ fn lives(who: Process) -> bool {
 }
 
 fn drop_left(made: Made<'_>, of: Option<u32>, what: &str) {
-    match held_back::end(made, Whose::Nobodys, of) {
+    match stale_sockets::end(made, Whose::Nobodys, of) {
         Ok(0) => {}
         Ok(n) => tracing::info!("{what} opens: {n} TCP connections that dead processes left were ended"),
         Err(e) => tracing::warn!("{what} opens, and what dead processes wrote before may leave now: {e}"),

@@ -14,7 +14,7 @@
 
 use crate::access::{Peer, Set};
 use crate::config::{Config, Connections};
-use crate::held_back::{self, Made, Whose, Within};
+use crate::stale_sockets::{self, Made, Whose, Within};
 use fide_wire::control::{ErrorCode, GateStatus, Refused, VALID_MAX_NS};
 use fide_xdp::fence::{Fence, Gate, GateState};
 use std::collections::BTreeSet;
@@ -48,7 +48,7 @@ impl Own {
             return Ok(());
         }
         self.look_within(fence);
-        match held_back::end(Made::In(self.within.ids()), Whose::Anybodys, pid) {
+        match stale_sockets::end(Made::In(self.within.ids()), Whose::Anybodys, pid) {
             Ok(0) => Ok(()),
             Ok(n) => {
                 tracing::info!("gate {} begins anew: {n} TCP connections that held bytes back were ended", self.name);

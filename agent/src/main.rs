@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use clap::Parser;
-use fide_agent::command::Arguments;
+use fide_agent::arguments::Arguments;
 use fide_agent::config::Config;
 use std::process::ExitCode;
 

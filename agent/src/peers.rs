@@ -1,6 +1,6 @@
 //! What the agent knows of another host beside what the detector judges: its name, addresses, directory of processes, and calibration.
 
-use crate::steer::Emptied;
+use crate::queue_steering::Emptied;
 use fide_lane::{Calibration, Window};
 use fide_wire::PATHS;
 use fide_wire::verdict::{Cause, Contract};

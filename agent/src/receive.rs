@@ -2,7 +2,7 @@
 //! (tracepoints, pidfds), so that the loop need not know which is at work.
 
 use crate::clock::now_ns;
-use crate::soft::{Accepted, Me, SoftTable};
+use crate::receive_userspace::{Accepted, Me, UserspaceTable};
 use fide_lane::probe::PROBE_LEN;
 use fide_lane::send::Lane;
 use fide_lane::{AnswerFilter, Prober};
@@ -43,7 +43,7 @@ pub struct Receiver {
     exits: bool,
     /// What is left of processes that end while no agent runs.
     ends: Option<KeptEnds>,
-    soft: SoftTable,
+    userspace: UserspaceTable,
     records: VecDeque<Record>,
     packets: VecDeque<(Record, Vec<u8>)>,
     pidfds: BTreeMap<u32, (OwnedFd, u32)>,
@@ -96,7 +96,7 @@ impl Receiver {
             xdp: false,
             exits: false,
             ends: None,
-            soft: SoftTable::default(),
+            userspace: UserspaceTable::default(),
             records: VecDeque::with_capacity(64),
             packets: VecDeque::with_capacity(64),
             pidfds: BTreeMap::new(),
@@ -355,8 +355,8 @@ impl Receiver {
             for _ in 0..64 {
                 let Some(got) = lane.receive(path, &mut buf) else { break };
                 let bytes = &buf[..got.len.min(buf.len())];
-                match self.soft.accept(bytes, path, got.from, got.arrived_ns, me, keys) {
-                    Ok(Accepted::Notices(p)) => self.records.extend(self.soft.records(&p, got.arrived_ns)),
+                match self.userspace.accept(bytes, path, got.from, got.arrived_ns, me, keys) {
+                    Ok(Accepted::Notices(p)) => self.records.extend(self.userspace.records(&p, got.arrived_ns)),
                     Ok(Accepted::Packet(p)) => {
                         let head = Record {
                             node: p.header.sender,
@@ -384,13 +384,13 @@ impl Receiver {
     /// A peer's row.
     #[must_use]
     pub fn peer(&self, slot: usize) -> Peer {
-        self.table().map_or_else(|| self.soft.peer(slot), |m| m.peer(slot))
+        self.table().map_or_else(|| self.userspace.peer(slot), |m| m.peer(slot))
     }
 
     /// A path's jitter histogram, cumulative.
     #[must_use]
     pub fn jitter(&self, slot: usize, path: usize) -> Jitter {
-        self.table().map_or_else(|| self.soft.jitter(slot, path), |m| m.jitter(slot, path))
+        self.table().map_or_else(|| self.userspace.jitter(slot, path), |m| m.jitter(slot, path))
     }
 
     /// The largest jitter since the last call.
@@ -400,7 +400,7 @@ impl Receiver {
         {
             return m.take_jitter_max(slot, path);
         }
-        self.soft.take_jitter_max(slot, path)
+        self.userspace.take_jitter_max(slot, path)
     }
 
     /// Gives a peer (or its new life) a slot.
@@ -408,13 +408,13 @@ impl Receiver {
     /// # Errors
     /// When the kernel's map is full.
     pub fn set_peer(&mut self, slot: usize, node: u32, incarnation: u32, used: Used) -> Result<(), XdpError> {
-        self.soft.set_peer(slot, node, incarnation, used);
+        self.userspace.set_peer(slot, node, incarnation, used);
         self.mechanism.as_ref().map_or(Ok(()), |m| m.set_peer_at(slot, node, incarnation, used))
     }
 
     /// Frees a slot.
     pub fn remove_peer(&mut self, slot: usize, node: u32) {
-        self.soft.remove_peer(slot, node);
+        self.userspace.remove_peer(slot, node);
         if let Some(m) = &self.mechanism {
             m.remove_peer(slot, node);
         }
@@ -422,7 +422,7 @@ impl Receiver {
 
     /// Refuses a peer's life from now on.
     pub fn condemn(&mut self, slot: usize) {
-        self.soft.condemn(slot);
+        self.userspace.condemn(slot);
         if let Some(m) = &self.mechanism {
             m.condemn(slot);
         }
@@ -463,7 +463,7 @@ impl Receiver {
     /// Refused packets by reason.
     #[must_use]
     pub fn refused(&self) -> [u64; Refusal::COUNT] {
-        let mut sums = self.soft.refused;
+        let mut sums = self.userspace.refused;
         if let Some(m) = &self.mechanism {
             sums.iter_mut().zip(m.refused()).for_each(|(a, b)| *a += b);
         }
@@ -472,14 +472,14 @@ impl Receiver {
 
     /// Counts a packet refused after the receive program had let it through.
     pub fn count_refused(&mut self, reason: Refusal) {
-        self.soft.refused[reason as usize] += 1;
+        self.userspace.refused[reason as usize] += 1;
     }
 
     /// (packets of this name that this incarnation did not send, records that found the urgent ring full).
     #[must_use]
     pub fn complaints(&self) -> (u64, u64) {
         let (not_sent, lost) = self.mechanism.as_ref().map_or((0, 0), Mechanism::complaints);
-        (not_sent + self.soft.not_sent, lost)
+        (not_sent + self.userspace.not_sent, lost)
     }
 
     /// A packet with this number is about to leave: a heartbeat, or anything else.
@@ -520,8 +520,8 @@ impl Receiver {
     /// What came of a kind that nobody wanted, on all paths, and on which the last came.
     #[must_use]
     pub fn unwanted(&self, kind: Unwanted) -> Came {
-        let soft = |path: usize| if kind == Unwanted::Probe { self.soft.probes[path] } else { Source::default() };
-        let of = |path| (self.mechanism.as_ref().map_or_else(Source::default, |m| m.unwanted(kind, path)), soft(path));
+        let userspace = |path: usize| if kind == Unwanted::Probe { self.userspace.probes[path] } else { Source::default() };
+        let of = |path| (self.mechanism.as_ref().map_or_else(Source::default, |m| m.unwanted(kind, path)), userspace(path));
         last_of(of)
     }
 
@@ -535,7 +535,7 @@ impl Receiver {
     #[must_use]
     pub fn refused_from(&self, reason: Refusal) -> Came {
         let kernel = |path| self.mechanism.as_ref().map_or_else(Source::default, |m| m.refused_from(reason, path));
-        last_of(|path| (kernel(path), self.soft.sources[reason as usize][path]))
+        last_of(|path| (kernel(path), self.userspace.sources[reason as usize][path]))
     }
 
     // ---- exits --------------------------------------------------------------------------------------------------------------

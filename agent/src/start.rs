@@ -263,9 +263,9 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         core.exit_name()
     );
     let handle = LoopHandle::new(commands, wake, core.heart.clone());
-    let rt = crate::rt::Wanted::of(&config);
+    let rt = crate::realtime::Wanted::of(&config);
     let thread = std::thread::Builder::new().name("lane".into()).spawn(move || {
-        let place = crate::rt::enter(&rt);
+        let place = crate::realtime::enter(&rt);
         core.spin(place.busy_poll);
         core.run();
         drop(place);

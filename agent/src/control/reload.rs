@@ -90,7 +90,7 @@ impl Control {
             tracing::error!("{e}");
             refused.push(e.to_string());
         }
-        refused.extend(self.side.reload(new, live, &self.core));
+        refused.extend(self.integrations.reload(new, live, &self.core));
         if live.history_size {
             self.history.set_max_bytes(new.history.max_bytes);
         }

@@ -4,7 +4,7 @@ use super::Core;
 use crate::answerers;
 use crate::clock::now_ns;
 use crate::fence::Driver;
-use crate::steer::Emptied;
+use crate::queue_steering::Emptied;
 use fide_lane::{AnswerKind, Prober};
 use fide_proto::detector::{PathArrival, ProbeResult};
 use fide_wire::PATHS;

@@ -11,7 +11,7 @@ impl Core {
         if self.receiver.needs_sockets() {
             let sent = (self.sent.number, self.sent.event_number);
             let (node, incarnation) = (self.start.node, self.start.incarnation);
-            let me = crate::soft::Me { cluster: self.start.cluster, node, incarnation, sent };
+            let me = crate::receive_userspace::Me { cluster: self.start.cluster, node, incarnation, sent };
             self.receiver.poll_sockets(&self.lane, &me, &self.start.keys);
         }
     }

@@ -5,7 +5,7 @@
 
 use super::network::Nic;
 use super::{Group, Item, State, kernel};
-use fide_agent::held_back::{self, HeldBack, Made, Whose};
+use fide_agent::stale_sockets::{self, HeldBack, Made, Whose};
 use fide_wire::control::{FenceStatus, Status};
 use fide_xdp::{Fence, FenceError};
 use std::fs;
@@ -184,7 +184,7 @@ fn try_connections() -> Tried {
     }
     elsewhere(|| match held() {
         Err(e) => Tried::Not(e.to_string()),
-        Ok(_listener) => match held_back::end(Made::Anywhere, Whose::Nobodys, None) {
+        Ok(_listener) => match stale_sockets::end(Made::Anywhere, Whose::Nobodys, None) {
             Ok(0) => Tried::Fails("the kernel does not list what was left behind".into()),
             Ok(_) => Tried::Works,
             Err(HeldBack::NotEnded { why, .. }) if why.raw_os_error() == Some(libc::EOPNOTSUPP) => {

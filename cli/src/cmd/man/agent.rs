@@ -3,7 +3,7 @@
 use super::{Page, list, of_command};
 use crate::failure::Failure;
 use clap::CommandFactory as _;
-use fide_agent::command::Arguments;
+use fide_agent::arguments::Arguments;
 use fide_agent::config::{Config, DEFAULT_PATH};
 
 const SIGNALS: [(&str, &str); 2] = [

@@ -1,4 +1,4 @@
-//! What hangs on the control thread: hooks, metrics, and word of interfaces that come and go.
+//! What the control thread runs beside answering its clients: hooks, metrics, HTTP, and word of interfaces that come and go.
 
 use crate::admission::HOOK_EVENT_CODE;
 use crate::admission::NOT_KEPT_EVENT_CODE;
@@ -26,7 +26,7 @@ use std::time::Duration;
 const GRACE: Duration = Duration::from_secs(2);
 
 /// All of it.
-pub struct Side {
+pub struct Integrations {
     hooks: Option<Hooks>,
     links: Option<Links>,
     board: Arc<Board>,
@@ -55,7 +55,7 @@ pub struct Counted {
     pub history_not_kept: u64,
 }
 
-impl Side {
+impl Integrations {
     /// Starts what is configured. What cannot be started is told, and the agent goes on without.
     #[must_use]
     pub fn new(config: &Config, core: &LoopHandle, next_seq: u64, wake: std::io::Result<OwnedFd>) -> Self {

@@ -31,7 +31,7 @@ pub struct Me {
 pub enum Accepted<'a> {
     /// The table was updated, nothing else to do.
     Heartbeat,
-    /// Notices: [`SoftTable::records`] says what would lie in the urgent ring.
+    /// Notices: [`UserspaceTable::records`] says what would lie in the urgent ring.
     Notices(Packet<'a>),
     /// Anything else: announcements, reports, pulls, rows, heartbeats with a piggyback (already in the table).
     Packet(Packet<'a>),
@@ -58,7 +58,7 @@ struct Seen {
 }
 
 /// The table and its counters.
-pub struct SoftTable {
+pub struct UserspaceTable {
     peers: Vec<Peer>,
     jitter: Vec<Jitter>,
     seen: Vec<Seen>,
@@ -74,7 +74,7 @@ pub struct SoftTable {
     pub probes: [Source; PATHS],
 }
 
-impl Default for SoftTable {
+impl Default for UserspaceTable {
     fn default() -> Self {
         Self {
             peers: vec![Peer::default(); SLOTS],
@@ -90,7 +90,7 @@ impl Default for SoftTable {
     }
 }
 
-impl SoftTable {
+impl UserspaceTable {
     /// Decides on one UDP payload.
     ///
     /// # Errors
@@ -398,8 +398,8 @@ mod tests {
         }
     }
 
-    fn table() -> SoftTable {
-        let mut t = SoftTable::default();
+    fn table() -> UserspaceTable {
+        let mut t = UserspaceTable::default();
         t.set_peer(0, 20, 7, Used::default());
         t
     }
