@@ -191,14 +191,27 @@ fn is_running(state: &str) -> bool {
 /// Answers over HTTP that have their series from the start.
 const HTTP_CODES: [u16; 3] = [200, 401, 503];
 
+const COUNTER: &str = "counter";
+const GAUGE: &str = "gauge";
+
 /// The text of `/metrics`.
 #[must_use]
 pub fn render(snapshot: &Snapshot, tick_age_ns: Option<u64>) -> String {
-    const COUNTER: &str = "counter";
-    const GAUGE: &str = "gauge";
     let s = &snapshot.status;
     let mut t = Text(String::with_capacity(16 * 1024));
+    agent(&mut t, s, tick_age_ns);
+    fences(&mut t, s);
+    packets(&mut t, s);
+    hosts(&mut t, s);
+    processes(&mut t, s);
+    verdicts(&mut t, snapshot);
+    maintenance(&mut t, snapshot);
+    readers(&mut t, snapshot);
+    t.0
+}
 
+/// The agent itself.
+fn agent(t: &mut Text, s: &Status, tick_age_ns: Option<u64>) {
     t.family("fide_info", GAUGE, "What runs here; always 1.");
     t.sample(
         "fide_info",
@@ -220,7 +233,6 @@ pub fn render(snapshot: &Snapshot, tick_age_ns: Option<u64>) -> String {
         t.single("fide_loop_tick_age_seconds", GAUGE, "Since the agent's loop last ran.", seconds(age));
     }
     t.single("fide_heartbeats_sent_total", COUNTER, "Heartbeats sent, all paths of one counted once.", s.heartbeats_sent);
-
     t.single(
         "fide_silences_spared_total",
         COUNTER,
@@ -233,6 +245,10 @@ pub fn render(snapshot: &Snapshot, tick_age_ns: Option<u64>) -> String {
         "Silences measured anew because this host itself had lost packets.",
         s.silences_vetoed,
     );
+}
+
+/// Its fence, and the gates of applications.
+fn fences(t: &mut Text, s: &Status) {
     if let Some(f) = &s.fence {
         t.single("fide_fenced", GAUGE, "Whether this host is fenced.", u8::from(f.state == "fenced"));
         t.single("fide_fence_left_seconds", GAUGE, "Time left until t_valid.", seconds(f.left_ns));
@@ -263,7 +279,10 @@ pub fn render(snapshot: &Snapshot, tick_age_ns: Option<u64>) -> String {
         t.family("fide_application_gate_blocked_total", COUNTER, "Packets that the gate of an application blocked.");
         s.gates.iter().for_each(|g| t.sample("fide_application_gate_blocked_total", &[("gate", &g.name)], g.blocked));
     }
+}
 
+/// What came in and was not taken, and what this host promises.
+fn packets(t: &mut Text, s: &Status) {
     t.family("fide_packets_refused_total", COUNTER, "Packets not accepted, by reason.");
     let known = Refusal::ALL.map(Refusal::name);
     for reason in known {
@@ -285,7 +304,10 @@ pub fn render(snapshot: &Snapshot, tick_age_ns: Option<u64>) -> String {
     for p in &s.paths {
         t.sample("fide_interface_up", &[("path", &p.path.to_string()), ("interface", &p.interface)], u8::from(p.up));
     }
+}
 
+/// Other hosts and the paths to them.
+fn hosts(t: &mut Text, s: &Status) {
     t.family("fide_host_state", GAUGE, "1 for the state a host is in.");
     for h in &s.hosts {
         let states = detector::State::ALL.map(detector::State::name);
@@ -332,7 +354,10 @@ pub fn render(snapshot: &Snapshot, tick_age_ns: Option<u64>) -> String {
             }
         }
     }
+}
 
+/// Watched and monitored processes.
+fn processes(t: &mut Text, s: &Status) {
     t.family("fide_app_alive", GAUGE, "Whether a monitored process of another host is alive.");
     for h in &s.hosts {
         let alive = |a: &fide_wire::control::AppStatus| u8::from(is_running(&a.state));
@@ -352,7 +377,10 @@ pub fn render(snapshot: &Snapshot, tick_age_ns: Option<u64>) -> String {
     for w in &s.watched {
         t.sample("fide_watched_hung", &[("app", &w.name), ("origin", &w.origin)], u8::from(w.state == Cause::Hung.name()));
     }
+}
 
+/// What was told.
+fn verdicts(t: &mut Text, snapshot: &Snapshot) {
     t.family("fide_verdicts_total", COUNTER, "Verdicts since the start.");
     // Failures have their series from the start: an increase from nothing to 1 is none to Prometheus.
     let failures = Cause::ALL.into_iter().filter(|cause| Level::of(*cause, 0) == Level::Failure);
@@ -365,7 +393,10 @@ pub fn render(snapshot: &Snapshot, tick_age_ns: Option<u64>) -> String {
         let grade = Grade::from_u8(grade.0).map_or("", |g| if g == Grade::Certain { "certain" } else { "inferred" });
         t.sample("fide_verdicts_total", &[("cause", cause.name()), ("grade", grade)], n);
     }
-    maintenance(&mut t, snapshot);
+}
+
+/// Who reads and keeps it: hooks, HTTP, clients, the history.
+fn readers(t: &mut Text, snapshot: &Snapshot) {
     t.family("fide_hook_runs_total", COUNTER, "Hooks by how they ended.");
     for (result, n) in HookResult::NAMES.iter().zip(snapshot.hooks) {
         t.sample("fide_hook_runs_total", &[("result", result)], n);
@@ -393,7 +424,6 @@ pub fn render(snapshot: &Snapshot, tick_age_ns: Option<u64>) -> String {
         not_kept,
     );
     t.single("fide_history_write_failures_total", COUNTER, "Failed writes of the history.", snapshot.history_failures);
-    t.0
 }
 
 /// What is in maintenance, so that alerts can leave it alone.

@@ -133,15 +133,15 @@ pub fn run(config: Config, config_path: PathBuf) -> anyhow::Result<()> {
     ran
 }
 
-fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Result<()> {
-    let signals = signalfd()?;
-    make_parent(&config.state)?;
-    if let Some(history) = &config.history.path {
-        make_parent(history)?;
-    }
-    // It may be large; until it is needed there is enough else to be done.
-    let (path, max_bytes) = (config.history.path.clone(), config.history.max_bytes);
-    let history = std::thread::spawn(move || History::open(path.as_deref(), max_bytes));
+/// What former lives left on this host's disk, and the incarnation that begins now.
+struct Life {
+    state: State,
+    table: KeptTable,
+    former: Option<crate::kept::Former>,
+    incarnation: u32,
+}
+
+fn begin_life(config: &Config) -> Life {
     let (mut state, complaint) = State::open(&config.state);
     if let Some(c) = complaint {
         tracing::warn!("{c}");
@@ -162,6 +162,43 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
     if let Err(e) = state.save() {
         tracing::warn!("{e}");
     }
+    Life { state, table, former, incarnation }
+}
+
+fn open_lane(config: &Config, specs: &[PathSpec], has_fence: bool) -> anyhow::Result<Lane> {
+    let options = Options {
+        ttl: config.paths.first().map_or(1, |p| p.ttl),
+        gated: has_fence && config.fence.host,
+        completion: config.fence.mode == Some(FenceMode::Sent),
+        ..Options::default()
+    };
+    let mode = match config.send {
+        Send::Auto => SendMode::Auto,
+        Send::Packet => SendMode::Packet,
+        Send::Udp => SendMode::Udp,
+    };
+    Ok(Lane::open_with(specs, mode, options)?)
+}
+
+const fn wanted(receive: Receive) -> Wanted {
+    match receive {
+        Receive::Auto => Wanted::Auto,
+        Receive::Xdp => Wanted::Native,
+        Receive::XdpGeneric => Wanted::Generic,
+        Receive::Udp => Wanted::Udp,
+    }
+}
+
+fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Result<()> {
+    let signals = signalfd()?;
+    make_parent(&config.state)?;
+    if let Some(history) = &config.history.path {
+        make_parent(history)?;
+    }
+    // It may be large; until it is needed there is enough else to be done.
+    let (path, max_bytes) = (config.history.path.clone(), config.history.max_bytes);
+    let history = std::thread::spawn(move || History::open(path.as_deref(), max_bytes));
+    let Life { state, table, former, incarnation } = begin_life(&config);
     let node = fide_wire::name_id(&config.node);
     anyhow::ensure!(
         !crate::answerers::is_reserved(node),
@@ -184,28 +221,11 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
     if config.fence.recover_at_start {
         guard.iter().for_each(Guard::drop_left);
     }
-    let options = Options {
-        ttl: config.paths.first().map_or(1, |p| p.ttl),
-        gated: guard.is_some() && config.fence.host,
-        completion: config.fence.mode == Some(FenceMode::Sent),
-        ..Options::default()
-    };
-    let mode = match config.send {
-        Send::Auto => SendMode::Auto,
-        Send::Packet => SendMode::Packet,
-        Send::Udp => SendMode::Udp,
-    };
-    let mut lane = Lane::open_with(&specs, mode, options)?;
+    let mut lane = open_lane(&config, &specs, guard.is_some())?;
     let prober = Prober::open(&specs).inspect_err(|e| tracing::warn!("a lost agent cannot be told from a silent host: {e}")).ok();
-    let wanted = match config.receive {
-        Receive::Auto => Wanted::Auto,
-        Receive::Xdp => Wanted::Native,
-        Receive::XdpGeneric => Wanted::Generic,
-        Receive::Udp => Wanted::Udp,
-    };
     let setup = fide_xdp::Setup { cluster: config.cluster_id, node, incarnation, port: config.port };
     let interfaces = std::array::from_fn::<_, PATHS, _>(|p| lane.ifindex(p as u8));
-    let mut receiver = Receiver::open(setup, &config.keyring, wanted, interfaces)?;
+    let mut receiver = Receiver::open(setup, &config.keyring, wanted(config.receive), interfaces)?;
     if let Some(pins) = &config.ends {
         receiver.keep_ends(pins);
     }

@@ -1530,7 +1530,7 @@ impl Log {
         transfer.entries.iter().try_for_each(batch::check_entry)
     }
 
-    fn take_transfer(&mut self, now_ns: u64, from: MemberId, transfer: Transfer) -> Result<(), Refused> {
+    fn take_transfer(&mut self, now_ns: u64, from: MemberId, mut transfer: Transfer) -> Result<(), Refused> {
         let joining = matches!(self.stage, Stage::Joining);
         if joining && std::mem::take(&mut self.dropped) {
             (self.asked, self.asked_at) = (None, BTreeMap::new());
@@ -1541,19 +1541,7 @@ impl Log {
         let is_member = transfer.members.contains(self.me);
         let same = transfer.epoch == self.epoch && is_member && matches!(self.stage, Stage::Running);
         if transfer.epoch == self.epoch && matches!(self.stage, Stage::Leaving { .. }) {
-            // Its engine may be needed until the others have done without it, and lags; also behind what one knows that has not applied our leave.
-            let taken = self.check_transfer(from, &transfer).and_then(|()| self.go_on_behind(now_ns, from, &transfer));
-            if let (Ok(()), Some(engine), true) = (taken, &mut self.engine, is_member) {
-                let others = transfer.members.iter().filter(|member| *member != self.me).collect();
-                engine.set_leaving(now_ns, transfer.through + 1, others);
-            }
-            // What lies before it the engine has no more, for whom it may still lead.
-            if let (Ok(()), Stage::Leaving { given, .. }) = (taken, &mut self.stage)
-                && transfer.through > if let Given::Taken(taken) = given { taken.through } else { self.through }
-            {
-                *given = Given::Taken(Box::new(transfer));
-            }
-            return taken.map_err(|why| self.refusals.count(why));
+            return self.take_transfer_leaving(now_ns, from, transfer);
         }
         if !is_member && matches!(self.stage, Stage::Leaving { .. }) {
             // It knows, and others may need it as it is.
@@ -1581,27 +1569,7 @@ impl Log {
             if joining {
                 return Err(self.refusals.count(Refused::NotMember));
             }
-            // The others are through, but their engine may need this member until it has done without it, as after a leave of our own applying.
-            self.asked = None;
-            if transfer.epoch == self.epoch {
-                // Refused by an engine that does not lag.
-                let _ = self.go_on_behind(now_ns, from, &transfer);
-            }
-            // Those who leave, too, may wait for this, where nobody stays.
-            let reached = Message::Reached { epoch: self.epoch, instance: transfer.through };
-            let told = self.members.iter().chain(transfer.members.iter()).chain([from]).chain(self.left_before.iter().copied());
-            let told: MemberSet = told.collect();
-            let is_told = |to: &MemberId| !self.kind.needs_accuracy() && *to != self.me && !self.crashed.contains(*to);
-            for to in told.iter().filter(is_told) {
-                self.outputs.push_back(Output::Send { to, message: reached.clone() });
-            }
-            let (from, members) = (transfer.through + 1, transfer.members.clone());
-            let given = Given::Taken(Box::new(transfer));
-            self.stage = Stage::Leaving { instance: from - 1, waits_for: MemberSet::new(), given };
-            self.bound_the_wait(now_ns);
-            if let Some(engine) = &mut self.engine {
-                engine.set_leaving(now_ns, from, members);
-            }
+            self.leave_by(now_ns, from, transfer);
             return Ok(());
         }
         if !same {
@@ -1613,7 +1581,7 @@ impl Log {
                 crashed: MemberSet::new(),
                 now_ns,
                 joins: true,
-                start: transfer.start,
+                start: transfer.start.take(),
             };
             // What is said of the engine must go with what is said of the log.
             let engine = (self.build)(&setup).filter(|engine| engine.decided_through() == transfer.through);
@@ -1621,6 +1589,54 @@ impl Log {
             self.engine = Some(engine);
             self.previous = None;
         }
+        self.adopt(now_ns, transfer, joining);
+        Ok(())
+    }
+
+    /// Of the epoch that this member is leaving.
+    fn take_transfer_leaving(&mut self, now_ns: u64, from: MemberId, transfer: Transfer) -> Result<(), Refused> {
+        // Its engine may be needed until the others have done without it, and lags; also behind what one knows that has not applied our leave.
+        let taken = self.check_transfer(from, &transfer).and_then(|()| self.go_on_behind(now_ns, from, &transfer));
+        if let (Ok(()), Some(engine), true) = (taken, &mut self.engine, transfer.members.contains(self.me)) {
+            let others = transfer.members.iter().filter(|member| *member != self.me).collect();
+            engine.set_leaving(now_ns, transfer.through + 1, others);
+        }
+        // What lies before it the engine has no more, for whom it may still lead.
+        if let (Ok(()), Stage::Leaving { given, .. }) = (taken, &mut self.stage)
+            && transfer.through > if let Given::Taken(taken) = given { taken.through } else { self.through }
+        {
+            *given = Given::Taken(Box::new(transfer));
+        }
+        taken.map_err(|why| self.refusals.count(why))
+    }
+
+    /// The others have applied this member's leave, as their transfer shows.
+    fn leave_by(&mut self, now_ns: u64, from: MemberId, transfer: Transfer) {
+        // They are through, but their engine may need this member until it has done without it, as after a leave of our own applying.
+        self.asked = None;
+        if transfer.epoch == self.epoch {
+            // Refused by an engine that does not lag.
+            let _ = self.go_on_behind(now_ns, from, &transfer);
+        }
+        // Those who leave, too, may wait for this, where nobody stays.
+        let reached = Message::Reached { epoch: self.epoch, instance: transfer.through };
+        let told = self.members.iter().chain(transfer.members.iter()).chain([from]).chain(self.left_before.iter().copied());
+        let told: MemberSet = told.collect();
+        let is_told = |to: &MemberId| !self.kind.needs_accuracy() && *to != self.me && !self.crashed.contains(*to);
+        for to in told.iter().filter(is_told) {
+            self.outputs.push_back(Output::Send { to, message: reached.clone() });
+        }
+        let (from, members) = (transfer.through + 1, transfer.members.clone());
+        let given = Given::Taken(Box::new(transfer));
+        self.stage = Stage::Leaving { instance: from - 1, waits_for: MemberSet::new(), given };
+        self.bound_the_wait(now_ns);
+        if let Some(engine) = &mut self.engine {
+            engine.set_leaving(now_ns, from, members);
+        }
+    }
+
+    /// Goes on with what a transfer says, whose engine is in place.
+    fn adopt(&mut self, now_ns: u64, transfer: Transfer, joins: bool) {
         self.asked = None;
         let was = self.position;
         self.epoch = transfer.epoch;
@@ -1633,7 +1649,7 @@ impl Log {
             self.crashed.insert(member);
         }
         self.stage = Stage::Running;
-        if joining {
+        if joins {
             self.ask_again_ns = None;
         }
         self.install(was, transfer.snapshot_position, transfer.snapshot, transfer.entries);
@@ -1649,7 +1665,6 @@ impl Log {
         }
         self.take_early(now_ns);
         self.repeat_crashes(now_ns);
-        Ok(())
     }
 
     /// Our engine lags behind what the others' have kept.
