@@ -18,14 +18,33 @@ fn program() -> PathBuf {
     program
 }
 
-/// The lab, the API server and what runs there.
+/// The lab and what runs there, beside an API server on its host 1.
+pub struct Stage {
+    pub dir: tempfile::TempDir,
+    pub w: World,
+}
+
+/// With an API server of the test's own.
 struct Scene {
     cluster: Arc<Cluster>,
-    dir: tempfile::TempDir,
-    w: World,
+    stage: Stage,
+}
+
+impl std::ops::Deref for Scene {
+    type Target = Stage;
+
+    fn deref(&self) -> &Stage {
+        &self.stage
+    }
 }
 
 impl Drop for Scene {
+    fn drop(&mut self) {
+        self.cluster.end();
+    }
+}
+
+impl Drop for Stage {
     fn drop(&mut self) {
         if std::thread::panicking() {
             for log in
@@ -34,24 +53,22 @@ impl Drop for Scene {
                 eprintln!("---- {:?}\n{}", log.file_name(), fs::read_to_string(log.path()).unwrap());
             }
         }
-        self.cluster.end();
     }
 }
 
-impl Scene {
-    fn new(w: World) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        Self { cluster: Cluster::start(&w, dir.path()), dir, w }
+impl Stage {
+    pub fn new(w: World) -> Self {
+        Self { dir: tempfile::tempdir().unwrap(), w }
     }
 
-    fn command(&self, word: &str) -> Command {
+    pub fn command(&self, word: &str) -> Command {
         let mut command = self.w.lab.command(1, program()).unwrap();
         command.arg(word).arg("--socket").arg(self.w.socket(1)).args(["--api", &format!("https://127.0.0.1:{AT}")]);
         command.arg("--token-file").arg(self.dir.path().join("token")).arg("--ca-file").arg(self.dir.path().join("ca.crt"));
         command
     }
 
-    fn adapter(&self, more: &[&str]) -> Adapter {
+    pub fn adapter(&self, more: &[&str]) -> Adapter {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let log = self.dir.path().join(format!("log-{:02}", COUNT.fetch_add(1, Ordering::Relaxed)));
         let mut command = self.command("run");
@@ -59,31 +76,44 @@ impl Scene {
         Adapter { process: Process::spawn(command), log }
     }
 
-    /// A process on a host that is watched under a name, with a pod for it. The watch finds its next one, too.
-    fn service(&self, host: u16, name: &str) -> Process {
+    /// A process on a host that is watched under a name. The watch finds its next one, too.
+    pub fn watched(&self, host: u16, name: &str) -> Process {
         let program = self.dir.path().join(format!("the-{name}"));
         fs::copy("/bin/sleep", &program).unwrap();
         let process = self.start(host, name);
         self.w.ask(host, &Request::watch(name, Selector::Name(format!("the-{name}")))).unwrap();
         self.w.known(host, name);
+        process
+    }
+
+    pub fn start(&self, host: u16, name: &str) -> Process {
+        self.w.process(host, self.dir.path().join(format!("the-{name}")).to_str().unwrap(), &["1000"])
+    }
+
+    pub fn cut(&self, host: u16) {
+        [0, 1].into_iter().for_each(|net| self.w.lab.cut(host, net, Cut::Silent).unwrap());
+    }
+
+    pub fn heal(&self, host: u16) {
+        [0, 1].into_iter().for_each(|net| self.w.lab.heal(host, net).unwrap());
+    }
+}
+
+impl Scene {
+    fn new(w: World) -> Self {
+        let stage = Stage::new(w);
+        Self { cluster: Cluster::start(&stage.w, stage.dir.path()), stage }
+    }
+
+    /// A watched process with a pod for it.
+    fn service(&self, host: u16, name: &str) -> Process {
+        let process = self.watched(host, name);
         self.cluster.pod(name, &format!("h{host}"), name);
         process
     }
 
-    fn start(&self, host: u16, name: &str) -> Process {
-        self.w.process(host, self.dir.path().join(format!("the-{name}")).to_str().unwrap(), &["1000"])
-    }
-
     fn wait_taints(&self, node: &str, taints: &[&str]) {
         until(&format!("{node} has {taints:?}"), || self.cluster.taints(node) == taints);
-    }
-
-    fn cut(&self, host: u16) {
-        [0, 1].into_iter().for_each(|net| self.w.lab.cut(host, net, Cut::Silent).unwrap());
-    }
-
-    fn heal(&self, host: u16) {
-        [0, 1].into_iter().for_each(|net| self.w.lab.heal(host, net).unwrap());
     }
 
     /// Changes that were made, not refused.
@@ -92,13 +122,13 @@ impl Scene {
     }
 }
 
-struct Adapter {
+pub struct Adapter {
     process: Process,
     log: PathBuf,
 }
 
 impl Adapter {
-    fn said(&self) -> String {
+    pub fn said(&self) -> String {
         fs::read_to_string(&self.log).unwrap()
     }
 
@@ -106,7 +136,7 @@ impl Adapter {
         until(&format!("the adapter says: {text}; it says: {}", self.said()), || self.said().contains(text));
     }
 
-    fn kill(mut self) {
+    pub fn kill(mut self) {
         self.process.kill();
         self.process.ended();
     }

@@ -56,8 +56,8 @@ fn run(program: &mut Command) {
     assert!(done.status.success(), "{program:?}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// A certificate for 127.0.0.1, by an authority of its own.
-fn certificates(dir: &Path) -> rustls::ServerConfig {
+/// A certificate for 127.0.0.1 (server.crt, server.key), by an authority of its own (ca.crt).
+pub fn certify(dir: &Path) {
     let at = |name: &str| dir.join(name).display().to_string();
     let new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
     run(Command::new("openssl").args(["req", "-x509", "-days", "2", "-subj", "/CN=test"]).args(new).args([
@@ -78,6 +78,11 @@ fn certificates(dir: &Path) -> rustls::ServerConfig {
         .args(["x509", "-req", "-in", &at("server.csr"), "-CA", &at("ca.crt"), "-CAkey", &at("ca.key")])
         .args(sign)
         .args(["-extfile", &at("names"), "-out", &at("server.crt")]));
+}
+
+fn certificates(dir: &Path) -> rustls::ServerConfig {
+    certify(dir);
+    let at = |name: &str| dir.join(name);
     use rustls::pki_types::pem::PemObject as _;
     use rustls::pki_types::{CertificateDer, PrivateKeyDer};
     let chain: Vec<CertificateDer<'static>> =

@@ -6,6 +6,7 @@ mod common;
 mod adapter;
 mod cluster;
 mod manifests;
+mod real;
 
 /// Not a test: the way into this program's other roles (see `common::actor`).
 #[test]
