@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod patroni;
 mod postgresql;
 mod redis;
 mod unit;
