@@ -768,7 +768,9 @@ fn write(directory: &std::path::Path, all: &mut [Measured]) -> Result<()> {
             page.table(&["", ">"], &values);
         }
         if m.samples.contains_key("tcp") {
-            let series: Vec<_> = m.samples.iter_mut().map(|(name, s)| cdf(name, s.sorted())).collect();
+            let mut series: Vec<_> = m.samples.iter_mut().map(|(name, s)| cdf(name, s.sorted())).collect();
+            // In the colour that it has everywhere.
+            series.sort_by_key(|line| line.name != "upcall");
             if let Ok(figure) = chart(&Axes { title: &m.case.case, x: AFTER, y: PART }, &series) {
                 page.figure(&figure);
             }
