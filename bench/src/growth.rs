@@ -489,7 +489,7 @@ fn ends_at_once(ends: u32, round: &str, all: &mut Ends, ui: &Ui) -> Result<()> {
                 last = last.max(upcall.at_ns.saturating_sub(killed_ns));
                 all.samples.push(upcall.at_ns.saturating_sub(killed_ns));
             }
-            Report::Lost { count } => all.lost += u64::from(count),
+            Report::Lost { count } => all.lost += count,
             _ => {}
         }
     }
