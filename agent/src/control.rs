@@ -1299,7 +1299,11 @@ impl Control {
         // A former agent had it watched for the same one.
         let goes_on =
             |h: &Holder| h.is_kept && h.owner == by && h.name == name && process.is_some_and(|p| p.identity() == h.process);
-        let gives_way = |h: &Holder| goes_on(h) || (by.goes_before(h.owner) && (h.name == name || !h.joined));
+        // Or for a configuration that is another one by now.
+        let is_in_file = |name: &str| self.config.watches.iter().any(|watch| watch.name == name);
+        let is_former =
+            |h: &Holder| h.is_kept && h.owner == by && by == Owner::Configuration && (h.name == name || !is_in_file(&h.name));
+        let gives_way = |h: &Holder| goes_on(h) || is_former(h) || (by.goes_before(h.owner) && (h.name == name || !h.joined));
         if let Some(holder) = holders.iter().find(|h| !gives_way(h)) {
             return Err(Refused { code: ErrorCode::Exists, what: holder.taken(name) });
         }
@@ -1394,11 +1398,10 @@ impl Control {
             is_kept: false,
         };
         let app = self.core.ask(move |core| core.watch(watched)).ok_or_else(stuck)??;
-        // It may have died between being found and being watched; then nobody would ever hear of it.
+        // It may have died between being found and being watched; then nobody would ever hear of it. Others have been told that it runs.
         if !self.resolver.still_same(process) {
-            self.core.tell(move |core| {
-                core.unwatch(app);
-            });
+            let end = self.resolver.end_of(process);
+            self.core.tell(move |core| core.died_before_watched(app, end));
             return Err(Refused { code: ErrorCode::NotFound, what: format!("process {} has just ended", process.pid) });
         }
         self.put_behind_gate(app, process.pid, owner);

@@ -35,7 +35,7 @@ use crate::check::Answers;
 use crate::clock::now_ns;
 use crate::fence::Driver;
 use crate::history::ToldEnd;
-use crate::kept::{Former, KeptWatch};
+use crate::kept::{Former, KeptWatch, Numbers};
 use crate::metrics::Heart;
 use crate::peers::Peer;
 use crate::receive::Receiver;
@@ -155,6 +155,8 @@ pub struct Start {
     pub boot: u128,
     /// The table of this host's former agent in this boot.
     pub former: Option<Former>,
+    /// What agents of this boot may have given out.
+    pub used: Numbers,
     /// Ends of this host's processes that former agents have told in this boot, oldest first.
     pub told: Vec<ToldEnd>,
     /// The groups that this host's former agent was a member of.
@@ -226,6 +228,8 @@ pub struct Core {
     /// What came that nobody wanted.
     pub(crate) unwanted: unwanted::Watch,
     monitored_by: BTreeMap<(u32, u32), u32>,
+    /// Behind the first and up to the second, numbers of this host's processes are in no file: those of a table that is lost.
+    unknown_rows: (u32, u32),
     /// Hosts that announced a life older than one that was seen: the newest life that is over, and when they were heard.
     outdated: BTreeMap<u32, (u32, u64, bool)>,
     /// Nothing that ran in former lives goes on: this host was started anew, or its fence was found closed. And what those lives knew.
@@ -338,6 +342,7 @@ impl Core {
             complained: Complaints::default(),
             unwanted: unwanted::Watch::default(),
             monitored_by: BTreeMap::new(),
+            unknown_rows: (0, 0),
             outdated: BTreeMap::new(),
             former_ended: start.rebooted || fence.as_ref().is_some_and(|fence| fence.driver.closed().is_some()),
             former_known: start.known.clone(),

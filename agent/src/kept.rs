@@ -7,7 +7,7 @@
 //! killed right after it said that a process is watched leaves that to the next one, however large the table and slow the disk.
 
 use crate::files;
-use crate::watchlist::Origin;
+use crate::watchlist::{INTERESTS_FROM, Origin};
 use fide_wire::frame::table::{Content, HOST_ROW, Row};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -17,12 +17,14 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// An agent that was killed gave out at most so many versions behind the last one in the file.
+/// An agent gave out at most so many versions behind the last one in the file.
 const VERSIONS_AHEAD: u64 = 1 << 16;
 /// And so many numbers of rows.
 const ROWS_AHEAD: u32 = 4096;
 /// With a higher version a new table is begun: numbers of notices have 31 bits.
 const VERSION_MAX: u64 = 1 << 30;
+/// Without any file a number does not return within a boot either: numbers grow by one in this time, too.
+const NS_PER_NUMBER: u64 = 64_000_000;
 /// Ended rows that are kept.
 const ENDED_KEPT: usize = 256;
 /// Writing takes at most this part of the time, and is put off for so long at most.
@@ -55,8 +57,8 @@ pub struct Former {
     pub epoch: u64,
     /// No version up to here may be used again.
     pub version: u64,
-    /// Whether every row of it is here.
-    pub is_exact: bool,
+    /// The last process row that the file knows of. What lies behind it, up to the next one, is in nobody's file.
+    pub known_process: u32,
     /// No process row up to here may be used again.
     pub last_process: u32,
     /// No interest row up to here.
@@ -75,7 +77,7 @@ struct Kept {
     boot: String,
     epoch: u64,
     version: u64,
-    /// The agent has left, and nothing was written behind this.
+    /// Never: that the file is the newest one cannot be seen from it. Releases before read this.
     exact: bool,
     last_process: u32,
     last_interest: u32,
@@ -112,9 +114,10 @@ pub struct KeptTable {
 }
 
 impl KeptTable {
-    /// The file beside this one, and what is in it of this boot. What cannot be read is told, and begun anew.
+    /// The file beside this one, and what is in it of this boot. What cannot be read is told, and begun anew. `used`: what former
+    /// agents of this boot may have given out, whatever the file says.
     #[must_use]
-    pub fn open(beside: &Path, boot: u128) -> (Self, Option<Former>, Option<String>) {
+    pub fn open(beside: &Path, boot: u128, used: Numbers) -> (Self, Option<Former>, Option<String>) {
         let path = crate::history::beside(beside, ".table");
         let boot = format!("{boot:032x}");
         let (read, complaint) = match read(&path) {
@@ -122,7 +125,7 @@ impl KeptTable {
             Err(e) if e.kind() == io::ErrorKind::NotFound => (None, None),
             Err(e) => (None, Some(format!("{}: {e}; what ended while no agent ran is not told", path.display()))),
         };
-        let found = read.and_then(|kept| Some((former(&kept, &boot)?, kept)));
+        let found = read.and_then(|kept| Some((former(&kept, &boot, used)?, kept)));
         let (former, kept) = found.map_or((None, Kept::default()), |(former, kept)| (Some(former), kept));
         // The rows that go on are not written again.
         (Self::of(&path, Kept { table: FORMAT, boot, ..kept }), former, complaint)
@@ -205,7 +208,6 @@ impl KeptTable {
             return Ok(());
         }
         let wrote = if is_whole {
-            self.kept.exact = leaving;
             let began = Instant::now();
             let wrote = write(&self.path, &self.kept).and_then(|()| self.begin_journal());
             self.written = Some((began, began.elapsed()));
@@ -247,20 +249,91 @@ impl KeptTable {
     }
 }
 
-fn former(kept: &Kept, boot: &str) -> Option<Former> {
+/// The highest numbers that agents of this boot may have given out: none of them is given out again. Kept where the socket is, in memory: the table may be an old
+/// one (a backup, or a disk that was full), and would not say so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Numbers {
+    /// Of versions.
+    pub version: u64,
+    /// Of process rows.
+    pub process: u32,
+    /// Of interest rows.
+    pub interest: u32,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Life {
+    boot: String,
+    /// With which the last agent began.
+    began: Numbers,
+}
+
+impl Numbers {
+    /// What may have been used so long behind the begin of this boot, by the last agent's word at `path`.
+    #[must_use]
+    pub fn used(path: &Path, boot: u128, booted_ns: u64) -> Self {
+        let floor = (booted_ns / NS_PER_NUMBER).min(VERSION_MAX / 2) as u32;
+        let floor = Numbers { version: floor.into(), process: floor, interest: INTERESTS_FROM + floor };
+        let mut bytes = Vec::new();
+        let read = files::open_kept(path, false, false).map(|file| file.take(4096).read_to_end(&mut bytes));
+        let life = read.is_ok().then(|| serde_json::from_slice::<Life>(&bytes).ok()).flatten();
+        match life.filter(|life| life.boot == format!("{boot:032x}") && boot != 0) {
+            Some(life) => floor.max(life.began.ahead()),
+            None => floor,
+        }
+    }
+
+    /// An agent begins with these.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub fn write(self, path: &Path, boot: u128) -> io::Result<()> {
+        let new = crate::history::beside(path, ".new");
+        match std::fs::remove_file(&new) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o640).open(&new)?;
+        file.write_all(&serde_json::to_vec(&Life { boot: format!("{boot:032x}"), began: self })?)?;
+        std::fs::rename(new, path)
+    }
+
+    /// Behind an agent that began with these.
+    const fn ahead(self) -> Self {
+        Self {
+            version: self.version.saturating_add(VERSIONS_AHEAD),
+            process: self.process.saturating_add(ROWS_AHEAD),
+            interest: self.interest.saturating_add(ROWS_AHEAD),
+        }
+    }
+
+    fn max(self, other: Self) -> Self {
+        Self {
+            version: self.version.max(other.version),
+            process: self.process.max(other.process),
+            interest: self.interest.max(other.interest),
+        }
+    }
+}
+
+fn former(kept: &Kept, boot: &str, used: Numbers) -> Option<Former> {
     let is_of_boot = kept.boot == boot && boot.bytes().any(|b| b != b'0');
     if kept.table != FORMAT || !is_of_boot || kept.epoch == 0 || kept.version > VERSION_MAX {
         return None;
     }
-    let (versions, rows_ahead) = if kept.exact { (0, 0) } else { (VERSIONS_AHEAD, ROWS_AHEAD) };
+    let numbers = Numbers { version: kept.version, process: kept.last_process, interest: kept.last_interest };
+    let numbers = numbers.ahead().max(used);
+    if numbers.version > 2 * VERSION_MAX - VERSIONS_AHEAD {
+        return None;
+    }
     let rows: Option<Vec<Row>> = kept.rows.values().map(|text| Row::parse(&unhex(text)?)).collect();
     let rows = rows?.into_iter().filter(|row| row.row != HOST_ROW).collect();
     Some(Former {
         epoch: kept.epoch,
-        version: kept.version + versions,
-        is_exact: kept.exact,
-        last_process: kept.last_process.checked_add(rows_ahead)?,
-        last_interest: kept.last_interest.checked_add(rows_ahead)?,
+        version: numbers.version,
+        known_process: kept.last_process,
+        last_process: numbers.process,
+        last_interest: numbers.interest,
         rows,
         watches: kept.watches.clone(),
         seen: kept.seen.clone(),
@@ -305,7 +378,6 @@ fn with_journal(kept: Kept, path: &Path) -> Kept {
         let Some(row) = unhex(&row).and_then(|bytes| Row::parse(&bytes)) else { break };
         if epoch == table.kept.epoch && row.version > known {
             table.row(&row, watch);
-            table.kept.exact = false;
         }
     }
     table.kept
@@ -359,23 +431,23 @@ mod tests {
     fn a_table_comes_back_as_it_was_left_and_further_on_if_its_agent_was_killed() {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("state.json");
-        let (mut kept, former, complaint) = KeptTable::open(&state, BOOT);
+        let (mut kept, former, complaint) = KeptTable::open(&state, BOOT, Numbers::default());
         assert_eq!((former, complaint), (None, None));
         kept.begin(99, 4, 0, 0);
         kept.row(&row(1, 5, Cause::Monitored), Some(watch()));
         kept.row(&row(2, 6, Cause::Monitored), Some(watch()));
         kept.row(&row(2, 8, Cause::Killed), None);
         kept.save(false).unwrap();
-        let read = |boot| KeptTable::open(&state, boot).1;
+        let read = |boot| KeptTable::open(&state, boot, Numbers::default()).1;
         let killed = read(BOOT).unwrap();
-        assert_eq!((killed.epoch, killed.version, killed.is_exact), (99, 8 + VERSIONS_AHEAD, false));
-        assert_eq!(killed.last_process, 2 + ROWS_AHEAD);
+        assert_eq!((killed.epoch, killed.version), (99, 8 + VERSIONS_AHEAD));
+        assert_eq!((killed.known_process, killed.last_process), (2, 2 + ROWS_AHEAD));
         assert_eq!(killed.rows, [row(1, 5, Cause::Monitored), row(2, 8, Cause::Killed)]);
         assert_eq!(killed.watches, BTreeMap::from([(1, watch())]));
         kept.save(true).unwrap();
         let left = read(BOOT).unwrap();
-        assert_eq!((left.version, left.is_exact, left.last_process), (8, true, 2));
-        let (mut next, ..) = KeptTable::open(&state, BOOT);
+        assert_eq!(left, killed, "whether it is the newest file cannot be seen");
+        let (mut next, ..) = KeptTable::open(&state, BOOT, Numbers::default());
         next.begin(99, 8, 2, 0);
         next.save(true).unwrap();
         assert_eq!(read(BOOT), Some(left), "the next agent has nothing to add");
@@ -387,8 +459,8 @@ mod tests {
     fn what_changed_behind_the_last_whole_table_is_in_the_journal() {
         let dir = tempfile::tempdir().unwrap();
         let (state, log) = (dir.path().join("state.json"), dir.path().join("state.json.table.log"));
-        let read = || KeptTable::open(&state, BOOT).1.unwrap();
-        let (mut kept, ..) = KeptTable::open(&state, BOOT);
+        let read = || KeptTable::open(&state, BOOT, Numbers::default()).1.unwrap();
+        let (mut kept, ..) = KeptTable::open(&state, BOOT, Numbers::default());
         kept.begin(99, 4, 0, 0);
         kept.row(&row(1, 5, Cause::Monitored), Some(watch()));
         kept.save(false).unwrap();
@@ -401,7 +473,7 @@ mod tests {
         assert!(kept.due().is_some_and(|wait| !wait.is_zero()));
         let rows = [row(1, 7, Cause::Killed), row(2, 6, Cause::Monitored)];
         let killed = read();
-        assert_eq!((&killed.rows[..], killed.version, killed.is_exact), (&rows[..], 7 + VERSIONS_AHEAD, false));
+        assert_eq!((&killed.rows[..], killed.version), (&rows[..], 7 + VERSIONS_AHEAD));
         assert_eq!(killed.watches, BTreeMap::from([(2, watch())]));
         // A line that was being written does not count, nor one of another table, nor what follows a broken one.
         let whole = std::fs::read_to_string(&log).unwrap();
@@ -418,13 +490,45 @@ mod tests {
         kept.save(true).unwrap();
         std::fs::write(&log, whole).unwrap();
         let left = read();
-        assert_eq!((&left.rows[..], left.version, left.is_exact), (&rows[..], 7, true));
+        assert_eq!((&left.rows[..], left.version), (&rows[..], 7 + VERSIONS_AHEAD));
+    }
+
+    #[test]
+    fn no_number_returns_in_this_boot_whatever_becomes_of_the_table() {
+        let dir = tempfile::tempdir().unwrap();
+        let life = dir.path().join("fided.sock.life");
+        let used = |boot, booted_ns| Numbers::used(&life, boot, booted_ns);
+        let young = used(BOOT, 640_000_000);
+        assert_eq!(young, Numbers { version: 10, process: 10, interest: INTERESTS_FROM + 10 });
+        let began = Numbers { version: 700_000, process: 5000, interest: INTERESTS_FROM + 4000 };
+        began.write(&life, BOOT).unwrap();
+        began.write(&life, BOOT).unwrap();
+        let next = used(BOOT, 640_000_000);
+        assert_eq!(
+            next,
+            Numbers {
+                version: 700_000 + VERSIONS_AHEAD,
+                process: 5000 + ROWS_AHEAD,
+                interest: INTERESTS_FROM + 4000 + ROWS_AHEAD
+            }
+        );
+        assert_eq!(used(BOOT + 1, 640_000_000), young, "another boot");
+        // The table is older than that agent, or there is none.
+        let state = dir.path().join("state.json");
+        let (mut kept, ..) = KeptTable::open(&state, BOOT, next);
+        kept.begin(99, 4, 0, 0);
+        kept.row(&row(1, 5, Cause::Monitored), Some(watch()));
+        kept.save(true).unwrap();
+        let former = KeptTable::open(&state, BOOT, next).1.unwrap();
+        assert_eq!((former.version, former.last_process, former.known_process), (next.version, next.process, 1));
+        std::fs::write(&life, "{").unwrap();
+        assert_eq!(used(BOOT, 640_000_000), young);
     }
 
     #[test]
     fn ended_rows_are_bounded() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut kept, ..) = KeptTable::open(&dir.path().join("state.json"), BOOT);
+        let (mut kept, ..) = KeptTable::open(&dir.path().join("state.json"), BOOT, Numbers::default());
         kept.begin(1, 0, 0, 0);
         (1..=1000).for_each(|n| kept.row(&row(n, n.into(), Cause::Exited), None));
         assert_eq!(kept.kept.rows.len(), ENDED_KEPT);
@@ -437,11 +541,11 @@ mod tests {
         let (state, path) = (dir.path().join("state.json"), dir.path().join("state.json.table"));
         for bytes in [&b"{\"table\":1,"[..], b"a letter", b"{\"table\":1,\"rows\":{\"1\":\"zz\"}}"] {
             std::fs::write(&path, bytes).unwrap();
-            let (_, former, complaint) = KeptTable::open(&state, BOOT);
+            let (_, former, complaint) = KeptTable::open(&state, BOOT, Numbers::default());
             assert!(former.is_none() && complaint.is_some_and(|c| c.contains("state.json.table")));
         }
         std::fs::write(&path, b"a letter").unwrap();
-        let (mut kept, ..) = KeptTable::open(&state, BOOT);
+        let (mut kept, ..) = KeptTable::open(&state, BOOT, Numbers::default());
         kept.begin(1, 0, 0, 0);
         assert!(kept.save(false).is_err() && kept.save(true).is_ok(), "told once");
         assert_eq!(std::fs::read(&path).unwrap(), b"a letter");

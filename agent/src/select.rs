@@ -13,6 +13,7 @@
 
 use crate::service;
 use fide_wire::control::{ErrorCode, Refused, Selector};
+use fide_wire::verdict::Cause;
 use fide_xdp::Process;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -120,6 +121,8 @@ pub struct Stat {
     pub flags: u64,
     /// Start time, clock ticks after boot.
     pub start_ticks: u64,
+    /// A wait status, of one that is exiting or dead and whose statistics may be read.
+    pub status: i32,
 }
 
 impl Stat {
@@ -187,6 +190,7 @@ pub fn parse_stat(line: &[u8]) -> Option<Stat> {
         ppid: field(4)?.parse().ok()?,
         flags: field(9)?.parse().ok()?,
         start_ticks: field(22)?.parse().ok()?,
+        status: field(52).and_then(|status| status.parse().ok()).unwrap_or(0),
     })
 }
 
@@ -457,15 +461,24 @@ impl Resolver {
         Place { own_network, user: target.owner(), service: self.service(target.pid) }
     }
 
-    /// Whether the process still exists, alive, and is the same one.
+    /// Whether the process still exists, can still do something by itself, and is the same one: its exit is seen by whoever watches it from now on. The kernel tells of
+    /// an exit long before it has taken down a large process, so one that is exiting counts as dead.
     #[must_use]
     pub fn still_same(&self, target: &Target) -> bool {
         self.stat(target.pid).is_some_and(|s| s.start_ticks == target.start_ticks && !self.is_dead(target.pid, &s))
     }
 
-    /// Whether nothing of it is left but what its parent takes note of.
+    /// How this process ended, if it has and its parent has not taken note of it: cause and code.
+    #[must_use]
+    pub fn end_of(&self, target: &Target) -> Option<(Cause, i32)> {
+        let stat = self.stat(target.pid).filter(|s| s.start_ticks == target.start_ticks && self.is_dead(target.pid, s))?;
+        let signal = stat.status & 0x7f;
+        Some(if signal == 0 { (Cause::Exited, stat.status >> 8 & 0xff) } else { (Cause::Killed, signal) })
+    }
+
+    /// Whether it can do nothing by itself any more: it is exiting, or nothing of it is left but what its parent takes note of.
     fn is_dead(&self, pid: u32, main: &Stat) -> bool {
-        main.is_dead() && !has_thread(&self.dir(pid), main)
+        !has_thread(&self.dir(pid), main)
     }
 
     /// Ends this process, and no other that may have its number by now, by SIGKILL, in the name of this user.
@@ -510,7 +523,10 @@ impl Resolver {
         if self.is_dead(pid, &stat) {
             return refused(
                 ErrorCode::NotFound,
-                format!("process {pid} ({}) is already dead: it only waits for its parent to take note", stat.comm),
+                format!(
+                    "process {pid} ({}) is already dead or exiting: it only waits for the kernel and its parent to take note",
+                    stat.comm
+                ),
             );
         }
         if stat.is_kernel_thread() {
@@ -595,7 +611,7 @@ impl Resolver {
         }
         let matches = |pid: u32| {
             let stat = self.stat(pid)?;
-            self.is_named(pid, &stat, name).then_some((pid, stat.is_dead()))
+            self.is_named(pid, &stat, name).then(|| (pid, self.is_dead(pid, &stat)))
         };
         let (dead, alive): (Vec<_>, Vec<_>) = self.pids().into_iter().filter_map(matches).partition(|(_, dead)| *dead);
         let alive: Vec<u32> = alive.into_iter().map(|(pid, _)| pid).collect();
@@ -850,7 +866,7 @@ impl Resolver {
     }
 
     fn alive(&self, pids: Vec<u32>) -> Vec<u32> {
-        pids.into_iter().filter(|p| self.stat(*p).is_some_and(|s| !s.is_dead() && !s.is_kernel_thread())).collect()
+        pids.into_iter().filter(|p| self.stat(*p).is_some_and(|s| !s.is_kernel_thread() && !self.is_dead(*p, &s))).collect()
     }
 
     // ---- reading /proc ----
@@ -1031,7 +1047,13 @@ mod tests {
         };
         assert!(Resolver::at(&proc).still_same(&target));
         thread(43, 'S', 0x4);
-        assert!(!lives(&proc, 42, 99));
+        assert!(!lives(&proc, 42, 99) && !Resolver::at(&proc).still_same(&target), "it is exiting, and may be for seconds");
+        assert_eq!(Resolver::at(&proc).end_of(&target), Some((Cause::Exited, 0)));
+        let line = std::fs::read_to_string(proc.join("42/stat")).unwrap();
+        let fields = line.split_ascii_whitespace().count();
+        let killed = format!("{line} {}9", "0 ".repeat(51 - fields));
+        std::fs::write(proc.join("42/stat"), killed).unwrap();
+        assert_eq!(Resolver::at(&proc).end_of(&target), Some((Cause::Killed, 9)));
         thread(43, 'X', 0x4);
         assert!(!lives(&proc, 42, 99) && !Resolver::at(&proc).still_same(&target));
         std::fs::remove_dir_all(&proc).unwrap();

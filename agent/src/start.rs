@@ -9,7 +9,7 @@ use crate::files;
 use crate::gates::Gates;
 use crate::handle::LoopHandle;
 use crate::history::History;
-use crate::kept::KeptTable;
+use crate::kept::{KeptTable, Numbers};
 use crate::receive::{Receiver, Wanted};
 use crate::rings::Rings;
 use crate::seqpacket::{self, Serves};
@@ -139,6 +139,7 @@ struct Life {
     table: KeptTable,
     former: Option<crate::kept::Former>,
     incarnation: u32,
+    used: Numbers,
 }
 
 fn begin_life(config: &Config) -> Life {
@@ -146,14 +147,25 @@ fn begin_life(config: &Config) -> Life {
     if let Some(c) = complaint {
         tracing::warn!("{c}");
     }
-    let (mut table, former, complaint) = KeptTable::open(&config.state, state.boot());
+    let life = crate::history::beside(&config.socket.path, ".life");
+    let used = Numbers::used(&life, state.boot(), now_ns());
+    let (mut table, former, complaint) = KeptTable::open(&config.state, state.boot(), used);
     if let Some(c) = complaint {
         tracing::warn!("{c}");
     }
     let incarnation = state.begin(std::time::SystemTime::now());
     match &former {
         Some(f) => table.begin(f.epoch, f.version, f.last_process, f.last_interest),
-        None => table.begin(incarnation.into(), 0, 0, 0),
+        None => table.begin(incarnation.into(), 0, used.process, used.interest),
+    }
+    let began =
+        former.as_ref().map_or(used, |f| Numbers { version: f.version, process: f.last_process, interest: f.last_interest });
+    if let Err(e) = began.write(&life, state.boot()) {
+        tracing::warn!(
+            "{} cannot be written ({e}): should {} be lost, too, numbers may return",
+            life.display(),
+            config.state.display()
+        );
     }
     // Before the first version is given out: the file may say that its agent has left.
     if let Err(e) = table.save(false) {
@@ -162,7 +174,7 @@ fn begin_life(config: &Config) -> Life {
     if let Err(e) = state.save() {
         tracing::warn!("{e}");
     }
-    Life { state, table, former, incarnation }
+    Life { state, table, former, incarnation, used }
 }
 
 fn open_lane(config: &Config, specs: &[PathSpec], has_fence: bool) -> anyhow::Result<Lane> {
@@ -198,7 +210,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
     // It may be large; until it is needed there is enough else to be done.
     let (path, max_bytes) = (config.history.path.clone(), config.history.max_bytes);
     let history = std::thread::spawn(move || History::open(path.as_deref(), max_bytes));
-    let Life { state, table, former, incarnation } = begin_life(&config);
+    let Life { state, table, former, incarnation, used } = begin_life(&config);
     let node = fide_wire::name_id(&config.node);
     anyhow::ensure!(
         !crate::answerers::is_reserved(node),
@@ -241,6 +253,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         boot: state.boot(),
         told: if former.is_some() { history.0.ends_of(&config.node, crate::clock::booted_wall_ns()) } else { Vec::new() },
         former,
+        used,
         groups: state.groups(),
         group_plans: config.groups.clone(),
         period_ns: config.heartbeat_ns,

@@ -9,7 +9,7 @@
 //! | property | says |
 //! |---|---|
 //! | `told-once` | no end of a process is told twice in one life of an observer's agent, but to confirm what was doomed or silent |
-//! | `right-cause` | the cause and code are those of its end; *exited*, code −1, where no agent watched or its table was lost |
+//! | `right-cause` | the cause and code are those of its end; *exited*, code −1, where no agent watched; *left* where its table was lost |
 //! | `accuracy` | nobody is told that a process ended (other than by *silent host*) that runs; nobody that ended runs again |
 //! | `completeness` | when all faults are over, every application knows every process that runs, and was told of each end of those that it knew |
 //! | `introduced-once` | no incarnation of a host is believed twice in one life of an observer's agent, and no verdict is about a host that is not known |
@@ -1160,7 +1160,7 @@ impl World {
     fn ended(&mut self, host: usize, pid: u32, state: &State, live: bool) {
         let (cause, code) = (state.cause, state.code);
         let Some(truth) = self.truths.get(&pid) else { return };
-        let is_unknown = cause == Cause::Exited && code == -1;
+        let is_unknown = cause == Cause::Exited && code == -1 || cause == Cause::Left;
         let is_right = match (cause, truth.ended) {
             (Cause::Doomed, _) => truth.is_doomed,
             (_, None) => {

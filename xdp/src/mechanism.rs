@@ -532,6 +532,8 @@ impl Mechanism {
             (&raw mut (*row).mark).write_volatile([[0; 2]; PATHS]);
             (&raw mut (*row).told).write_volatile([0; PATHS]);
             (&raw mut (*row).period_ns).write_volatile(0);
+            // A host that was started anew, or lost its table, begins with lower versions.
+            (&raw mut (*row).table_version).write_volatile(0);
             (&raw mut (*row).node).write_volatile(node);
             (&raw mut (*row).incarnation).write_volatile(incarnation);
             for path in 0..PATHS {
@@ -602,8 +604,8 @@ impl Mechanism {
         }
     }
 
-    /// Watches a process of this host, by its pid in the first pid namespace. The caller checks afterwards that it is still the same process and no
-    /// zombie (state Z or X in /proc/PID/stat): what died before is not reported.
+    /// Watches a process of this host, by its pid in the first pid namespace. The caller checks afterwards that it is still the same process, and that
+    /// not all of its threads are dead or exiting (PF_EXITING in /proc/PID/stat): the end of what was exiting before may not be reported.
     ///
     /// # Errors
     /// [`XdpError::Map`], when the table is full.

@@ -1221,6 +1221,20 @@ as_root! {
         assert_eq!(b.urgent().iter().map(|r| (r.node, r.flags)).collect::<Vec<_>>(), [(PEER, 0), (PEER + 1, 0)]);
     }
 
+    fn a_new_incarnation_may_name_lower_versions_of_its_table() {
+        let mut b = Bench::new();
+        let named = |b: &mut Bench, incarnation, number, table_version| {
+            let h = Header { incarnation, number, table_version, ..b.header(Kind::Heartbeat, 0) };
+            let p = b.sign(&h, None, b"");
+            assert_eq!(b.arrives(0, &p), Fate::Accepted);
+            b.m.peer(PEER_SLOT).table_version
+        };
+        assert_eq!(named(&mut b, PEER_INCARNATION, 10, 13), 13);
+        assert_eq!(named(&mut b, PEER_INCARNATION, 11, 12), 13, "a late one");
+        b.m.set_peer(PEER_SLOT, PEER, PEER_INCARNATION + 1).unwrap();
+        assert_eq!(named(&mut b, PEER_INCARNATION + 1, 1, 2), 2);
+    }
+
     fn a_new_incarnation_numbers_its_notices_from_one() {
         let mut b = Bench::new();
         let p = b.notice(0, 1, 1);

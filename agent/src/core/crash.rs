@@ -255,6 +255,35 @@ impl Core {
         self.send_notice(Kind::Leave, &notice);
     }
 
+    /// A process that was watched too late: it had died before, and the exit watch says nothing. `end`: what is known of its end.
+    pub fn died_before_watched(&mut self, app: u32, end: Option<(Cause, i32)>) {
+        let Some(pid) = self.watchlist.get(app).filter(|w| w.ended.is_none()).map(|w| w.pid) else { return };
+        self.receiver.unwatch(pid);
+        // The exit watch may have seen it yet: then its record is in the urgent ring.
+        self.drain_urgent_of(app);
+        if self.watchlist.get(app).is_none_or(|w| w.ended.is_some()) {
+            return;
+        }
+        let now = now_ns();
+        let (cause, code) = end.unwrap_or((Cause::Exited, -1));
+        let record = Record {
+            kind: RecordKind::Exit as u16,
+            cause: cause as u8,
+            grade: Grade::Certain as u8,
+            flags: Record::LOCAL,
+            node: self.start.node,
+            incarnation: self.start.incarnation,
+            app,
+            code,
+            pid,
+            id: VerdictId::new(self.start.node, self.receiver.next_notice()).0,
+            event_ns: now,
+            received_ns: now,
+            ..Record::default()
+        };
+        self.found_crash(&record);
+    }
+
     /// A watched process ended with status 0 before it had settled, and nothing goes on in its place: now that is told.
     pub fn ended_cleanly(&mut self, app: u32) {
         let Some(w) = self.watchlist.get(app).filter(|w| w.ended.is_none()) else { return };

@@ -9,6 +9,7 @@ use super::{Core, Happened, PACKETS_BEFORE_NOTICE};
 use crate::answerers;
 use crate::clock::now_ns;
 use crate::peers::{Peer, RemoteApp};
+use crate::shares::EventSource;
 use crate::subscribers::{Target, key};
 use fide_lane::Calibration;
 use fide_proto::detector::{self, Action, Verdict};
@@ -19,7 +20,7 @@ use fide_wire::event::{Record, RecordKind};
 
 use fide_wire::frame;
 use fide_wire::frame::introduction::Introduction;
-use fide_wire::frame::table::{Content, Process};
+use fide_wire::frame::table::{Content, Process, State};
 use fide_wire::level::FORGOTTEN_EVENT_CODE;
 use fide_wire::names::NAME_MAX;
 use fide_wire::packet::{Header, Notice};
@@ -102,7 +103,7 @@ impl Core {
                     self.say(Happened::Maintenance { host: self.node_name(node), maintenance, is_fresh });
                 }
                 Event::Whole { node, epoch, version } => self.say(Happened::Seen { node, epoch, version }),
-                Event::Lost { node, process } => self.lost_unseen(node, &process, now),
+                Event::Lost { node, row, process } => self.lost_with_its_table(node, row, &process, now),
                 Event::Forgotten { node } => self.slot(node).into_iter().for_each(|slot| self.empty_slot(slot)),
                 Event::NameClash { .. } => self.complained.clash_count += 1,
             }
@@ -232,12 +233,26 @@ impl Core {
         }
     }
 
-    /// A process of a table that its host has lost ended while nobody watched it. Its number may be another one's by now, so it is told by name alone.
-    fn lost_unseen(&mut self, node: u32, process: &Process, now: u64) {
-        let Some(peer) = self.slot(node).and_then(|slot| self.peers[slot].as_ref()) else { return };
-        let (incarnation, host, name) = (peer.incarnation, peer.name.clone(), String::from(process.name.clone()));
-        let source = self.source(node, 0);
-        self.tell(Cause::Exited, Grade::Certain, &host, incarnation, Some(name), -1, false, None, None, source, now);
+    /// A process of a table that its host has lost. In another boot it has ended, and its number may be another one's, so it is told by name alone; in the same boot
+    /// nobody watches it any more.
+    fn lost_with_its_table(&mut self, node: u32, row: u32, process: &Process, now: u64) {
+        let (host, name) = (self.node_name(node), String::from(process.name.clone()));
+        let incarnation = self.node.directory().incarnation(node).unwrap_or_default();
+        let State { cause, code, .. } = process.state;
+        if cause == Cause::Left {
+            let target = Target::Process(name.clone(), host.clone());
+            let wanting = self.subscribers.wanting(&target);
+            let rings = wanting.fold(self.subscribers.rings(node, row), |mask, (ring, _)| mask | 1 << ring);
+            let record = self.host_record(cause, Grade::Certain, node, incarnation, now);
+            let record = Record { kind: RecordKind::Process as u16, app: row, ..record };
+            if rings != 0 {
+                self.subscribers.publish(rings, &record, name.as_bytes(), false, self.receiver.mechanism());
+            }
+            self.mark_ended(node, row, cause);
+            self.ended(node, row, cause);
+        }
+        let source = EventSource { node: Some(node), user: process.uid };
+        self.tell(cause, Grade::Certain, &host, incarnation, Some(name), code, false, None, None, source, now);
     }
 
     // ---- verdicts -----------------------------------------------------------------------------------------------------------

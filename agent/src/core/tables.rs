@@ -65,6 +65,7 @@ impl Interests {
 pub(super) struct Restored {
     rows: Vec<Row>,
     watches: BTreeMap<u32, KeptWatch>,
+    known_process: u32,
     last_process: u32,
     pub(super) last_interest: u32,
     has_former: bool,
@@ -79,17 +80,18 @@ pub(super) fn begin(
     now: u64,
 ) -> std::io::Result<(Node, Restored)> {
     let mut owner = Owner::new(start.node, start.incarnation.into());
-    let (mut restored, mut seen) = (Restored::default(), BTreeMap::new());
+    let fresh = Restored { last_process: start.used.process, last_interest: start.used.interest, ..Restored::default() };
+    let (mut restored, mut seen) = (fresh, BTreeMap::new());
     if let Some(former) = former {
         // Rows that are not kept are no loss to who knows of their ends: so the whole of it is listed, once.
-        let versions = (former.version, former.version, !former.is_exact);
+        let versions = (former.version, former.version, true);
         match Owner::restore(start.node, former.epoch, versions, former.rows, now) {
             Ok(kept) => {
                 owner = kept;
                 receiver.set_version(former.version as u32);
-                let Former { watches, last_process, last_interest, .. } = former;
+                let Former { watches, known_process, last_process, last_interest, .. } = former;
                 let rows = owner.rows().cloned().collect();
-                restored = Restored { rows, watches, last_process, last_interest, has_former: true };
+                restored = Restored { rows, watches, known_process, last_process, last_interest, has_former: true };
             }
             Err(e) => tracing::warn!("the table of the former agent is of no use: {e:?}"),
         }
@@ -169,11 +171,12 @@ impl Core {
     /// Goes on with the table of this host's former agent. What ended meanwhile is told: that it did is certain, how is known if the kernel kept it.
     pub(super) fn restore(&mut self, restored: Restored, now: u64) {
         self.keep_row(HOST_ROW);
-        let Restored { rows, watches, last_process, has_former, .. } = restored;
+        let Restored { rows, watches, known_process, last_process, has_former, .. } = restored;
+        self.watchlist.used_up_to(last_process);
+        self.unknown_rows = (known_process, last_process);
         if !has_former {
             return;
         }
-        self.watchlist.used_up_to(last_process);
         self.unclaimed_at = now + UNCLAIMED_NS;
         for Row { row, content, .. } in rows.into_iter().filter(|row| !row.content.is_over()) {
             match content {
@@ -435,6 +438,10 @@ impl Core {
             };
             let (name, state) = match content {
                 Some(Content::Process(p)) => (p.name.to_string(), p.state),
+                // It was of a table that is lost, in whole or behind what was written of it: nobody watches it, and what became of it is not known.
+                None if node == self.start.node && app > self.unknown_rows.0 && app <= self.unknown_rows.1 => {
+                    (String::new(), State { cause: Cause::Left, ..State::running(now) })
+                }
                 // Its row was removed long after its end.
                 None => {
                     (String::new(), State { cause: Cause::Exited, flags: State::CAUSE_UNKNOWN, code: -1, ..State::running(now) })

@@ -2,12 +2,12 @@
 //! again.
 
 use crate::beats::in_switch;
-use crate::common::{Pins, Process, Setup, World, until};
+use crate::common::{Pins, Process, Setup, World, named, until};
 use crate::neighbours::{kind, sender};
 use crate::ways::PacketSocket;
-use fide_client::{Resources, TargetState};
+use fide_client::{Event, Resources, TargetState};
 use fide_lab::{Cut, NETS, host_name};
-use fide_wire::control::HistoryEvent;
+use fide_wire::control::{HistoryEvent, Request, Selector};
 use fide_wire::packet::Kind;
 use fide_wire::verdict::{Cause, Grade};
 use std::time::Duration;
@@ -144,6 +144,105 @@ fn between_two_agents_the_kernel_keeps_how_and_when() {
         let told = watcher.failure("db@h1");
         assert!((before_ns..after_ns).contains(&told.event_ns), "{told:?}, ended between {before_ns} and {after_ns}");
     }
+}
+
+/// What has become of it is not known, so nobody says that it has ended; what ends from then on is told.
+#[test]
+fn of_a_table_that_is_lost_nothing_is_said_to_have_ended_and_what_ends_next_is_told() {
+    for signal in [libc::SIGKILL, libc::SIGTERM] {
+        let Some((mut w, db)) = three() else { return };
+        let number = w.status(1).watched.iter().find(|watched| watched.name == "db").map(|watched| watched.app).unwrap();
+        let mut watchers = [w.monitor(1, "*"), w.monitor(2, "*")];
+        for watcher in &mut watchers {
+            watcher.wait("db is there", |e| matches!(e, Event::Monitored(v) if named(v, "db@h1")));
+        }
+        w.signal_agent(1, signal);
+        w.agent_ended(1);
+        for file in ["state.json.table", "state.json.table.log"] {
+            _ = std::fs::remove_file(w.lab.host_dir(1).join(file));
+        }
+        w.start(1);
+        w.all_alive();
+        for host in [2, 3] {
+            let of_db = |e: &HistoryEvent| e.app.as_deref() == Some("db") && e.cause == Cause::Left;
+            w.event(host, "db is not watched any more", of_db);
+            assert!(ends(&w, host).iter().all(|e| e.cause == Cause::Left), "{:?}", ends(&w, host));
+        }
+        assert_eq!(watchers[1].failure("db@h1").cause, Cause::Left);
+        db.kill();
+        watchers[0].client.reconnect().unwrap();
+        let mut next = w.sleeper(1);
+        assert!(w.watch_known(1, "next", next.pid()) > number, "a number returned");
+        next.kill();
+        next.ended();
+        for host in 1..=3 {
+            w.event(host, "the end of the next one", |e| {
+                e.app.as_deref() == Some("next") && (e.cause, e.code) == (Cause::Killed, 9)
+            });
+        }
+        for watcher in &mut watchers {
+            watcher.failure("next@h1");
+            watcher.drain();
+            assert_eq!((watcher.failures_of("next@h1"), watcher.failures_of("db@h1")), (1, 1), "on h{}", watcher.host);
+            assert!(watcher.failures().iter().filter(|v| named(v, "db@h1")).all(|v| v.cause == Cause::Left));
+        }
+    }
+}
+
+/// The kernel tells of an exit long before it has taken down a large process: who watches it in that time is told that it has ended, or is told of its end.
+#[test]
+fn a_large_process_that_is_being_taken_down_is_not_watched_for_ever() {
+    let Some(w) = Setup::hosts(2).up() else { return };
+    let mut watcher = w.monitor(2, "*");
+    for round in 0..8 {
+        let mut large = w.process(1, "dd", &["if=/dev/zero", "of=/dev/null", "bs=256M"]);
+        let statm = format!("/proc/{}/statm", large.pid());
+        let pages = || std::fs::read_to_string(&statm).ok().and_then(|text| text.split(' ').nth(1)?.parse::<u64>().ok());
+        until("it has its memory", || pages().is_some_and(|pages| pages > 50_000));
+        large.kill();
+        std::thread::sleep(Duration::from_millis(round % 4));
+        let name = format!("large{round}");
+        let watched = w.ask(1, &Request::watch(&name, Selector::Pid(large.pid())));
+        large.ended();
+        if watched.is_ok() {
+            watcher.failure(&format!("{name}@h1"));
+        }
+    }
+    until("nobody is said to run", || w.status(1).watched.iter().all(|watched| watched.state != "alive"));
+}
+
+/// The next agent reads another file: what the former one watched for its own gives way at once.
+#[test]
+fn a_watch_that_names_another_process_after_a_restart_has_it_at_once() {
+    let Some(mut w) = Setup::hosts(2).empty().up() else { return };
+    let (mut first, mut second) = (w.sleeper(1), w.sleeper(1));
+    let config = |w: &World, name: &str, pid: u32| {
+        w.write_config(1, &format!("{}\n[[watch]]\nname = \"{name}\"\npid = {pid}\n", w.head(1, "h1", "2ms")));
+    };
+    w.write_config(2, &w.head(2, "h2", "2ms"));
+    config(&w, "db", first.pid());
+    [1, 2].into_iter().for_each(|host| w.start(host));
+    w.all_alive();
+    w.known(1, "db");
+    for (name, pid, kept) in [("db", second.pid(), true), ("other", second.pid(), false)] {
+        w.signal_agent(1, libc::SIGKILL);
+        w.agent_ended(1);
+        config(&w, name, pid);
+        let before_ns = fide_agent::clock::now_ns();
+        w.start(1);
+        until("the new watch has its process", || {
+            w.status(1).watched.iter().any(|watched| watched.name == name && watched.pid == pid && watched.state == "alive")
+        });
+        // The watches of a former file that nobody asks for go ten seconds later.
+        assert!(fide_agent::clock::now_ns() - before_ns < 9_000_000_000);
+        let of_db = |watched: &fide_wire::control::WatchStatus| watched.name == "db" && watched.state == "alive";
+        assert_eq!(w.status(1).watched.iter().any(of_db), kept);
+    }
+    for process in [&mut first, &mut second] {
+        process.kill();
+        process.ended();
+    }
+    w.event(2, "the end of the other one", |e| e.app.as_deref() == Some("other") && (e.cause, e.code) == (Cause::Killed, 9));
 }
 
 #[test]

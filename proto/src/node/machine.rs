@@ -119,10 +119,12 @@ pub enum Event {
         /// What it said of itself.
         introduction: Box<Introduction>,
     },
-    /// A process that ran when its host lost its table is not in the new one: it ended, and nobody saw how.
+    /// A process that ran when its host lost its table is not in the new one: it ended with the boot of that time, or nobody watches it any more.
     Lost {
         /// Its host.
         node: u32,
+        /// Its row in the table that is lost.
+        row: u32,
         /// What was known of it, with its end.
         process: Box<Process>,
     },
@@ -488,10 +490,10 @@ impl Node {
                     self.whole(node);
                 }
             }
-            table::Event::Lost { content: Content::Process(process), .. } => {
+            table::Event::Lost { former: row, content: Content::Process(process) } => {
                 let told = self.hosts.get_mut(&node).and_then(|known| known.told.remove(&process.instance));
                 if matches!(told, Some(Told::Runs | Told::Doomed | Told::Silent)) {
-                    self.events.push_back(Event::Lost { node, process: Box::new(process) });
+                    self.events.push_back(Event::Lost { node, row, process: Box::new(process) });
                 }
             }
             table::Event::Lost { .. } => {}

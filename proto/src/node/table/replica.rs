@@ -51,7 +51,7 @@ pub enum Event {
     },
     /// Nothing is missing any more: what an application knew of this host and is not here has ended.
     Complete,
-    /// A process of the table before is not in this one: it ended while nobody watched.
+    /// A process of the table before is not in this one: it ended with the boot of that time, or nobody watches it any more.
     Lost {
         /// Its former row.
         former: u32,
@@ -189,7 +189,7 @@ impl Replica {
         if epoch != self.epoch {
             self.begin_epoch(epoch);
             if boot != self.boot {
-                self.end_former(); // pids begin anew with each boot
+                self.end_former(true); // pids begin anew with each boot
             }
         }
         self.boot = boot;
@@ -475,11 +475,15 @@ impl Replica {
         self.ended.push_back(row);
     }
 
-    /// The table of this epoch is complete: processes of the former one that are not in it have ended.
-    fn end_former(&mut self) {
+    /// The table of this epoch is complete. Processes of the former one that are not in it have ended with the boot of that time; in the same boot nobody watches
+    /// them any more, and what becomes of them is not known.
+    fn end_former(&mut self, is_other_boot: bool) {
         for (_, (former, mut content)) in std::mem::take(&mut self.former) {
             if let Some(state) = content.state_mut() {
                 *state = ended_unseen(*state);
+                if !is_other_boot {
+                    *state = State { cause: Cause::Left, code: 0, ..*state };
+                }
             }
             self.events.push_back(Event::Lost { former, content });
         }
@@ -488,7 +492,7 @@ impl Replica {
     fn plan(&mut self, now_ns: u64) {
         if self.is_complete() {
             self.pull_at_ns = None;
-            self.end_former();
+            self.end_former(false);
             if std::mem::take(&mut self.lagged) {
                 self.events.push_back(Event::Complete);
             }
