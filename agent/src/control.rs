@@ -1591,7 +1591,7 @@ impl Control {
     // ---- what is looked up --------------------------------------------------------------------------------------------------
 
     fn looked_up(&mut self) {
-        while let Some(LookedUp { whose, source, found, took }) = self.lookups.poll() {
+        while let Some(LookedUp { whose, source, found, took, ran }) = self.lookups.poll() {
             if let Source::Standing(account) = source
                 && let Some((left, _)) = self.standing_time.get_mut(&account)
             {
@@ -1601,7 +1601,7 @@ impl Control {
                 (Whose::Standing(id), Found::Process(found)) => {
                     let is_told = self.starts.is_some();
                     if self.stands(id).is_some_and(|i| self.standing[i].is_searched_at_leisure(is_told)) {
-                        self.next_search = Instant::now() + took * SEARCH_SHARE;
+                        self.next_search = Instant::now() + ran * SEARCH_SHARE;
                     }
                     self.found_standing(id, found);
                 }

@@ -471,7 +471,13 @@ impl Resolver {
     /// How this process ended, if it has and its parent has not taken note of it: cause and code.
     #[must_use]
     pub fn end_of(&self, target: &Target) -> Option<(Cause, i32)> {
-        let stat = self.stat(target.pid).filter(|s| s.start_ticks == target.start_ticks && self.is_dead(target.pid, s))?;
+        let look = || self.stat(target.pid).filter(|s| s.start_ticks == target.start_ticks && self.is_dead(target.pid, s));
+        let mut stat = look()?;
+        if stat.status == 0 && !stat.is_dead() {
+            // Its status is there a moment after it began to exit; 0 is one, too.
+            std::thread::sleep(Duration::from_millis(1));
+            stat = look().unwrap_or(stat);
+        }
         let signal = stat.status & 0x7f;
         Some(if signal == 0 { (Cause::Exited, stat.status >> 8 & 0xff) } else { (Cause::Killed, signal) })
     }

@@ -5,6 +5,7 @@
 //! requests; when the connection is closed, its question is dropped, and the work on it ends at its next step. Each look-up has a time limit. A worker
 //! that is stuck in the kernel (a process whose entries in `/proc` cannot be read) is replaced, a few times.
 
+use crate::clock::thread_ran;
 use crate::fair::FairQueue;
 use crate::hooks::become_ordinary;
 use crate::select::{Limit, Target as Process};
@@ -72,6 +73,8 @@ pub struct Answer {
     pub found: Found,
     /// How long it took.
     pub took: Duration,
+    /// For how much of that it had a processor.
+    pub ran: Duration,
 }
 
 type Work = Box<dyn FnOnce(&Limit) -> Found + Send>;
@@ -211,10 +214,14 @@ fn work(shared: &Shared, worker: usize) {
             state.running.push(Running { worker, whose: job.whose, began, limit: limit.clone() });
             (source, job, limit, began)
         };
-        let whose = job.whose;
+        let (whose, ran) = (job.whose, thread_ran());
         let found = (job.work)(&limit);
         shared.state().running.retain(|r| r.worker != worker);
-        if shared.answers.send(Answer { whose, source, found, took: began.elapsed() }).is_err() {
+        if shared
+            .answers
+            .send(Answer { whose, source, found, took: began.elapsed(), ran: thread_ran().saturating_sub(ran) })
+            .is_err()
+        {
             return;
         }
         ring(&shared.told);

@@ -159,7 +159,9 @@ fn an_agent_that_was_stopped_for_long_comes_back_as_a_new_member() {
     let mut all = values(&log_1);
     all.sort_unstable();
     assert_eq!(all, ["by who stood still", "one", "two"]);
-    assert_eq!(status(&w, 1, "orders").unwrap().me, Some(4));
+    // A new one; should the machine hold it up once more before it runs, the one after that.
+    let me = status(&w, 1, "orders").unwrap().me;
+    assert!(me.is_some_and(|me| me > 3), "{me:?}");
 }
 
 #[test]
