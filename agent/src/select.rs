@@ -476,7 +476,7 @@ impl Resolver {
         if stat.status == 0 && !stat.is_dead() {
             // Its status is there a moment after it began to exit; 0 is one, too.
             std::thread::sleep(Duration::from_millis(1));
-            stat = look().unwrap_or(stat);
+            stat = look()?;
         }
         let signal = stat.status & 0x7f;
         Some(if signal == 0 { (Cause::Exited, stat.status >> 8 & 0xff) } else { (Cause::Killed, signal) })
