@@ -19,12 +19,13 @@
 
 use crate::frame::{ETH_P_IP, ETH_P_IPV6};
 use crate::send::{Errno, LaneError, PathSpec, SendError};
-use crate::sys::{self, SockAddr, monotonic_ns};
+use crate::sys::{self, Polled, SockAddr, monotonic_ns};
 use fide_wire::{PATHS, SLOTS};
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 
 /// First bytes of what a probe carries, in both packets.
 pub const PROBE_MAGIC: [u8; 4] = *b"FiDp";
@@ -98,7 +99,7 @@ struct Target {
     questions: Questions,
     /// Of others than the detector: however many they are, its own are not forgotten for them.
     aside: Questions,
-    udp: Option<OwnedFd>,
+    udp: Option<Polled>,
     /// Errors on that socket that answered nothing, since the last knock.
     junk: u8,
     used_ns: u64,
@@ -142,7 +143,7 @@ impl Target {
 struct Path {
     spec: PathSpec,
     /// Raw ICMP sockets, by family, and the interface's index.
-    open: Option<(Option<OwnedFd>, Option<OwnedFd>, u32)>,
+    open: Option<(Option<Polled>, Option<Polled>, u32)>,
     /// A raw socket by which questions by TCP leave, and whether it is one of IPv6.
     tcp: Option<(OwnedFd, bool)>,
     /// The interface's own address.
@@ -155,7 +156,7 @@ struct Path {
 pub struct Prober {
     paths: [Option<Path>; PATHS],
     targets: HashMap<(u32, u8), Target>,
-    epoll: OwnedFd,
+    epoll: Arc<OwnedFd>,
     /// The ICMP identifier of this prober.
     id: u16,
     sequence: u16,
@@ -176,7 +177,7 @@ impl Prober {
     pub fn open(specs: &[PathSpec]) -> Result<Self, LaneError> {
         let Some(first) = specs.first() else { return Err(LaneError::NoPath) };
         let fail = |what| move |source| LaneError::System { path: first.path, interface: first.interface.clone(), what, source };
-        let epoll = sys::epoll().map_err(fail("opening an epoll instance"))?;
+        let epoll = Arc::new(sys::epoll().map_err(fail("opening an epoll instance"))?);
         let id = u16::from_ne_bytes(sys::random().map_err(fail("asking for random bytes"))?).max(1);
         let mut prober = Self {
             paths: [const { None }; PATHS],
@@ -223,11 +224,8 @@ impl Prober {
             (Err(e), Err(_)) => return Err(e),
             (v4, v6) => (v4.ok(), v6.ok()), // a host without IPv6 is an ordinary host
         };
-        for (fd, family) in [(&v4, 0), (&v6, 1)] {
-            if let Some(fd) = fd {
-                sys::epoll_add(&self.epoll, fd.as_raw_fd(), RAW | family << 8 | u64::from(path))?;
-            }
-        }
+        let polled = |fd, family: u64| Polled::new(fd, &self.epoll, RAW | family << 8 | u64::from(path));
+        let (v4, v6) = (v4.map(|fd| polled(fd, 0)).transpose()?, v6.map(|fd| polled(fd, 1)).transpose()?);
         (slot.open, slot.mac) = (Some((v4, v6, link.ifindex)), link.mac);
         Ok(())
     }
@@ -530,7 +528,7 @@ fn make_room(targets: &mut HashMap<(u32, u8), Target>, wanted: (u32, u8)) {
 }
 
 /// The datagram to the lane's port, from a socket of the target's own that hears what the host's kernel says to it.
-fn knock(target: &mut Target, epoll: &OwnedFd, path: &Path, ifindex: u32, token: u64, cargo: &[u8; PROBE_LEN]) -> io::Result<()> {
+fn knock(target: &mut Target, epoll: &Arc<OwnedFd>, path: &Path, ifindex: u32, token: u64, cargo: &[u8; PROBE_LEN]) -> io::Result<()> {
     let fd = match target.udp.take() {
         Some(fd) => fd,
         None => {
@@ -541,8 +539,7 @@ fn knock(target: &mut Target, epoll: &OwnedFd, path: &Path, ifindex: u32, token:
                 if ipv6 { (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) } else { (libc::IPPROTO_IP, libc::IP_RECVERR) };
             sys::set(&fd, level, name, 1i32)?;
             sys::connect(&fd, &SockAddr::ip(target.addr, path.spec.port, ifindex))?;
-            sys::epoll_add(epoll, fd.as_raw_fd(), token)?;
-            fd
+            Polled::new(fd, epoll, token)?
         }
     };
     let fd = target.udp.insert(fd);

@@ -6,6 +6,7 @@ use std::io;
 use std::mem::{MaybeUninit, size_of, zeroed};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 
 /// An address as the kernel wants it.
 #[derive(Clone, Copy)]
@@ -527,11 +528,39 @@ pub(crate) fn epoll() -> io::Result<OwnedFd> {
     unsafe { Ok(OwnedFd::from_raw_fd(check(libc::epoll_create1(libc::EPOLL_CLOEXEC))?)) }
 }
 
-/// Has `fd` reported (readable, error) under `token`. A closed descriptor leaves by itself.
-pub(crate) fn epoll_add(epoll: &OwnedFd, fd: RawFd, token: u64) -> io::Result<()> {
+/// Adds `fd`, reported (readable, error) under `token`, or removes it.
+fn epoll_control(epoll: &OwnedFd, operation: i32, fd: RawFd, token: u64) -> io::Result<()> {
     let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: token };
     // SAFETY: `event` is readable during the call.
-    check(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) }).map(drop)
+    check(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), operation, fd, &raw mut event) }).map(drop)
+}
+
+/// A descriptor on which an epoll instance waits, until it is dropped. Closing alone would not end that: a child between `fork` and `exec` has the descriptor, too, and
+/// until then the instance would report a socket that nobody can read any more.
+pub(crate) struct Polled {
+    fd: OwnedFd,
+    epoll: Arc<OwnedFd>,
+}
+
+impl Polled {
+    pub(crate) fn new(fd: OwnedFd, epoll: &Arc<OwnedFd>, token: u64) -> io::Result<Self> {
+        epoll_control(epoll, libc::EPOLL_CTL_ADD, fd.as_raw_fd(), token)?;
+        Ok(Self { fd, epoll: Arc::clone(epoll) })
+    }
+}
+
+impl std::ops::Deref for Polled {
+    type Target = OwnedFd;
+
+    fn deref(&self) -> &OwnedFd {
+        &self.fd
+    }
+}
+
+impl Drop for Polled {
+    fn drop(&mut self) {
+        let _ = epoll_control(&self.epoll, libc::EPOLL_CTL_DEL, self.fd.as_raw_fd(), 0);
+    }
 }
 
 /// The token of one descriptor that is ready now.

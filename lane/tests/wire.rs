@@ -420,6 +420,30 @@ fn a_question_for_everybody_is_answered_by_the_one_it_is_for_wherever_its_mac_is
     }
 }
 
+/// Does this while a child of this process is between `fork` and `exec`.
+fn beside_a_fork<T>(what: impl FnOnce() -> T) -> T {
+    use std::io::{Read, Write};
+    use std::os::unix::process::CommandExt;
+    let (mut forked, mut to_parent) = std::io::pipe().unwrap();
+    let (mut to_child, go) = std::io::pipe().unwrap();
+    let mut command = std::process::Command::new("true");
+    // SAFETY: the child calls `write` and `read` on its own descriptors only, and allocates nothing.
+    unsafe {
+        command.pre_exec(move || {
+            to_parent.write_all(&[1])?;
+            to_child.read_exact(&mut [0])
+        });
+    }
+    std::thread::scope(|scope| {
+        let child = scope.spawn(move || command.status().unwrap());
+        forked.read_exact(&mut [0]).unwrap();
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(what));
+        (&go).write_all(&[1]).unwrap();
+        assert!(child.join().unwrap().success());
+        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
 /// Issue 16: errors that somebody makes up about a question must not keep the agent busy.
 #[test]
 fn errors_that_answer_nothing_close_the_socket_until_the_next_question() {
@@ -438,7 +462,7 @@ fn errors_that_answer_nothing_close_the_socket_until_the_next_question() {
         let holder = UdpSocket::bind((host(0, false, 2), PORT)).unwrap();
         (holder, raw(libc::AF_PACKET, i32::from((libc::ETH_P_IP as u16).to_be())), raw(libc::AF_INET, libc::IPPROTO_ICMP))
     });
-    let mut knocked = || {
+    let mut knocked = |forked: bool| {
         Net::within(&net.a, || {
             prober.echo(7, 0, other).unwrap();
             prober.knock(7, 0, other).unwrap();
@@ -475,12 +499,16 @@ fn errors_that_answer_nothing_close_the_socket_until_the_next_question() {
         };
         let mut forged = datagram.clone();
         *forged.last_mut().unwrap() ^= 1;
-        let heard: usize = (0..50).map(|_| say(&forged).len()).sum();
-        let late = say(&datagram);
-        (heard, late.len(), prober.ignored() - before)
+        let mut junk = || {
+            let heard: usize = (0..50).map(|_| say(&forged).len()).sum();
+            (heard, say(&datagram).len())
+        };
+        // Also while a child that has not yet executed its program holds a copy of the socket.
+        let (heard, late) = if forked { beside_a_fork(junk) } else { junk() };
+        (heard, late, prober.ignored() - before)
     };
-    for _ in 0..2 {
-        let (heard, late, ignored) = knocked();
+    for forked in [false, false, true, false] {
+        let (heard, late, ignored) = knocked(forked);
         assert_eq!((heard, late), (0, 0), "none of them is believed, and then nobody listens");
         assert!((8..=16).contains(&ignored), "{ignored} of 51 reached the agent");
     }
