@@ -2,7 +2,7 @@
 //! client could not write, which errors it met, and what each server holds; and it is a check: it fails if a write that was answered is lost or there twice.
 
 use crate::Outcome;
-use crate::redis::{Servers, find_module, until};
+use crate::redis::{Servers, find_module};
 use crate::rig::{Rig, RigSpec, find_program};
 use crate::stats::{Samples, human_ns, thousands};
 use crate::sys;
@@ -352,7 +352,7 @@ impl Show<'_> {
         let child = command.spawn().context("cannot start redis-server")?;
         self.servers.0.push((host, PORT, child));
         let what = format!("the server of h{host}, with all that is decided");
-        until(self.ui, &what, || Ok(["leads", "follows"].contains(&holds(self.rig, host).role.as_str())))
+        self.ui.until(&what, || Ok(["leads", "follows"].contains(&holds(self.rig, host).role.as_str())))
     }
 
     fn introduce(&self) {
@@ -373,7 +373,7 @@ impl Show<'_> {
 
     fn go_on(&mut self) -> Result<()> {
         let keys = keys();
-        until(self.ui, "the client's first answer", || Ok(lock(self.tally).answers > 0))?;
+        self.ui.until("the client's first answer", || Ok(lock(self.tally).answers > 0))?;
         while self.args.kills == 0 || self.kills < self.args.kills {
             if self.wait(&keys) == Next::End {
                 return Ok(());
@@ -413,7 +413,7 @@ impl Show<'_> {
 
     fn kill(&mut self) -> Result<()> {
         let mut leader = None;
-        until(self.ui, "a leading server", || {
+        self.ui.until("a leading server", || {
             leader = (1..=self.args.hosts).find(|host| holds(self.rig, *host).role == "leads");
             Ok(leader.is_some())
         })?;
@@ -426,7 +426,7 @@ impl Show<'_> {
         let at_s = self.began.elapsed().as_secs_f64();
         let killed_ns = self.servers.end(leader, PORT).context("the leading server is not known")?;
         let (mut before_ns, mut first_ns) = (killed_ns, killed_ns);
-        until(self.ui, "an answer to the client behind the crash", || {
+        self.ui.until("an answer to the client behind the crash", || {
             let tally = lock(self.tally);
             let Some(at) = tally.recent.iter().position(|(begun, _)| *begun >= killed_ns) else { return Ok(false) };
             first_ns = tally.recent[at].1;

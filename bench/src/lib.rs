@@ -74,6 +74,9 @@ pub enum Helper {
     /// Clients of Redis servers
     #[command(name = "bench-redis", hide = true)]
     Redis(redis::HelperArgs),
+    /// A client of PostgreSQL servers
+    #[command(name = "bench-postgresql", hide = true)]
+    Postgresql(failover::HelperArgs),
     /// A host that dies on order
     #[command(name = "bench-death", hide = true)]
     Death(safetimer::starvation::DeathArgs),
@@ -93,6 +96,7 @@ impl Helper {
             Helper::Overhead(args) => safetimer::overhead::help(args),
             Helper::Group(args) => consensus::help(args),
             Helper::Redis(args) => redis::help(args),
+            Helper::Postgresql(args) => failover::help(args),
             Helper::Death(args) => safetimer::starvation::die(args),
         }
     }

@@ -3,6 +3,7 @@
 //! killed.
 
 use crate::Outcome;
+use crate::failover::unavailable;
 use crate::output;
 use crate::report;
 use crate::rig::{Rig, RigSpec, find_program};
@@ -62,9 +63,12 @@ pub struct Args {
 /// Arguments of the helper.
 #[derive(Clone, Debug, clap::Args)]
 pub struct HelperArgs {
-    /// The servers; several: writes go to whichever takes them, until standard input ends
+    /// The server; several with --follow
     #[arg(long, value_delimiter = ',')]
     pub address: Vec<SocketAddr>,
+    /// Writes go to whichever server takes them, until standard input ends
+    #[arg(long)]
+    pub follow: bool,
     /// Connections, each with one request under way
     #[arg(long, default_value_t = 1)]
     pub clients: usize,
@@ -98,7 +102,7 @@ fn command(out: &mut Vec<u8>, words: &[&[u8]]) {
 /// # Errors
 /// When a server is not there, or answers with an error.
 pub fn help(args: &HelperArgs) -> Result<()> {
-    if args.address.len() > 1 {
+    if args.follow {
         return follow(args);
     }
     let address = *args.address.first().context("--address is missing")?;
@@ -315,7 +319,7 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
         wait_until_in_sync(&rig, host, ui)?;
     }
     let replicated = format!("slave{}", args.replicas - 2);
-    until(ui, "asynchronous replication", || {
+    ui.until("asynchronous replication", || {
         Ok(ask(&rig, 1, ASYNC, "INFO replication").is_ok_and(|info| info.contains(&replicated) && !info.contains("wait_bgsave")))
     })?;
     let mut all = cases(args);
@@ -380,49 +384,20 @@ fn measure(rig: &Rig, args: &Args, of: &mut Measured) -> Result<()> {
 fn kill_leader(rig: &Rig, args: &Args, servers: &mut Servers, module: &std::path::Path, kill: u32, ui: &Ui) -> Result<u64> {
     let leads = |host: &u16| ask(rig, *host, GROUP, "FIDE STATUS").is_ok_and(|status| status.contains("this server leads"));
     let mut leader = None;
-    until(ui, "a leading server", || {
+    ui.until("a leading server", || {
         leader = (1..=args.replicas).find(leads);
         Ok(leader.is_some())
     })?;
     let leader = leader.context("no server leads")?;
     let client = if leader == 1 { 2 } else { 1 };
-    let took = unavailable(rig, servers, (leader, client, GROUP), 1..=args.replicas, kill)?;
+    let all: Vec<String> =
+        (1..=args.replicas).map(|host| SocketAddr::from((rig.lab().ipv4(host, 0), GROUP)).to_string()).collect();
+    let mut command = rig.helper(client, ROLE)?;
+    command.arg("--follow").arg("--address").arg(all.join(","));
+    let took = unavailable(command, kill, || servers.end(leader, GROUP).context("the leading server is not known"))?;
     start_member(rig, servers, leader, module)?;
     wait_until_in_sync(rig, leader, ui)?;
     Ok(took)
-}
-
-/// From `kill -9` of a leader's server to the first answer to a write that a client began after it. The client tries each of these hosts in turn.
-pub(crate) fn unavailable(
-    rig: &Rig,
-    servers: &mut Servers,
-    (leader, client, port): (u16, u16, u16),
-    hosts: std::ops::RangeInclusive<u16>,
-    kill: u32,
-) -> Result<u64> {
-    let addresses: Vec<String> = hosts.map(|host| SocketAddr::from((rig.lab().ipv4(host, 0), port)).to_string()).collect();
-    let mut command = rig.helper(client, ROLE)?;
-    command.arg("--address").arg(addresses.join(","));
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start a helper")?;
-    let mut lines = child.stdout.take().map(BufReader::new).context("a helper without a pipe")?.lines();
-    let measured = (|| -> Result<u64> {
-        ensure!(lines.next().transpose()?.as_deref() == Some("ready"), "a client on h{client} did not become ready");
-        lines.next().transpose()?.context("no write was answered")?;
-        std::thread::sleep(Duration::from_micros(20_000 + u64::from(kill) * 7_919 % 5_000));
-        let killed_ns = servers.end(leader, port).context("the leading server is not known")?;
-        for line in lines.by_ref() {
-            let line = line?;
-            let (begun, answered) = line.split_once(' ').context("a helper recorded nonsense")?;
-            if begun.parse::<u64>()? >= killed_ns {
-                return Ok(answered.parse::<u64>()? - killed_ns);
-            }
-        }
-        bail!("nothing was answered behind the crash of the server of h{leader}");
-    })();
-    drop(child.stdin.take());
-    let _ = child.kill();
-    let _ = child.wait();
-    measured
 }
 
 fn start_member(rig: &Rig, servers: &mut Servers, host: u16, module: &std::path::Path) -> Result<()> {
@@ -473,19 +448,9 @@ pub(crate) fn ask(rig: &Rig, host: u16, port: u16, line: &str) -> Result<String>
 }
 
 fn wait_until_in_sync(rig: &Rig, host: u16, ui: &Ui) -> Result<()> {
-    until(ui, "a server that has all that is decided", || {
+    ui.until("a server that has all that is decided", || {
         Ok(ask(rig, host, GROUP, "FIDE STATUS").is_ok_and(|status| status.contains("in-sync\r\n:1")))
     })
-}
-
-pub(crate) fn until(ui: &Ui, what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
-    let until = Instant::now() + PATIENCE;
-    while !holds()? {
-        ui.check()?;
-        ensure!(Instant::now() < until, "{what}: not within {} s", PATIENCE.as_secs());
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
 }
 
 fn tell(args: &Args, all: &mut [Measured], mut failover: Samples, ui: &Ui) -> Outcome {

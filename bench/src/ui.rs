@@ -144,6 +144,21 @@ impl Ui {
     pub fn check(&self) -> Result<(), Interrupted> {
         if self.interrupted.load(Ordering::Acquire) { Err(Interrupted) } else { Ok(()) }
     }
+
+    /// Waits until it holds.
+    ///
+    /// # Errors
+    /// When it does not within 90 s, or somebody interrupts.
+    pub(crate) fn until(&self, what: &str, mut holds: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
+        const PATIENCE: Duration = Duration::from_secs(90);
+        let since = Instant::now();
+        while !holds()? {
+            self.check()?;
+            anyhow::ensure!(since.elapsed() < PATIENCE, "{what}: not within {} s", PATIENCE.as_secs());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
 }
 
 impl Drop for Ui {

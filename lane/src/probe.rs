@@ -528,7 +528,14 @@ fn make_room(targets: &mut HashMap<(u32, u8), Target>, wanted: (u32, u8)) {
 }
 
 /// The datagram to the lane's port, from a socket of the target's own that hears what the host's kernel says to it.
-fn knock(target: &mut Target, epoll: &Arc<OwnedFd>, path: &Path, ifindex: u32, token: u64, cargo: &[u8; PROBE_LEN]) -> io::Result<()> {
+fn knock(
+    target: &mut Target,
+    epoll: &Arc<OwnedFd>,
+    path: &Path,
+    ifindex: u32,
+    token: u64,
+    cargo: &[u8; PROBE_LEN],
+) -> io::Result<()> {
     let fd = match target.udp.take() {
         Some(fd) => fd,
         None => {
