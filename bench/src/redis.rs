@@ -394,7 +394,9 @@ fn kill_leader(rig: &Rig, args: &Args, servers: &mut Servers, module: &std::path
         (1..=args.replicas).map(|host| SocketAddr::from((rig.lab().ipv4(host, 0), GROUP)).to_string()).collect();
     let mut command = rig.helper(client, ROLE)?;
     command.arg("--follow").arg("--address").arg(all.join(","));
-    let took = unavailable(command, kill, || servers.end(leader, GROUP).context("the leading server is not known"))?;
+    let took = unavailable(command, kill, rig.lab().ipv4(leader, 0), || {
+        servers.end(leader, GROUP).context("the leading server is not known")
+    })?;
     start_member(rig, servers, leader, module)?;
     wait_until_in_sync(rig, leader, ui)?;
     Ok(took)

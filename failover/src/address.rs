@@ -64,6 +64,11 @@ impl Address {
         }
     }
 
+    /// Neighbours are not told any more that it is here: another host is about to tell them.
+    pub fn be_still(&mut self) {
+        self.announce = None;
+    }
+
     /// When [`Address::announce_again`] has something to do.
     #[must_use]
     pub fn timeout(&self) -> Option<Instant> {

@@ -199,6 +199,9 @@ pub struct Course {
     pub leader: Option<String>,
     /// The leader's server's process, as in [`Offer`]: the end of another one means nothing for this term.
     pub process: u32,
+    /// It leads by now, and has the address if there is one.
+    #[serde(default)]
+    pub started: bool,
     /// Hosts that took part, and where their servers are reached.
     pub hosts: BTreeMap<String, String>,
     /// What was offered for the next term.
@@ -234,8 +237,11 @@ impl Course {
                 self.begin(host, *process, *at_ms, format!("{host} leads: {why}"));
                 true
             }
-            Entry::Started { term, host, process } if *term == self.term && leads(self, host) && self.process == 0 => {
-                self.process = *process;
+            Entry::Started { term, host, process } if *term == self.term && leads(self, host) && !self.started => {
+                self.started = true;
+                if self.process == 0 {
+                    self.process = *process;
+                }
                 true
             }
             Entry::Cannot { term, host, why, at_ms } if *term == self.term && leads(self, host) => {
@@ -288,7 +294,7 @@ impl Course {
         let known = self.bids.values().map(|offer| offer.known_term).max().unwrap_or(0);
         self.term = self.term.max(known) + 1;
         self.leader = Some(host.into());
-        self.process = process;
+        (self.process, self.started) = (process, false);
         self.bids.clear();
         self.over.clear();
         self.switching = None;

@@ -24,6 +24,8 @@ const STEP_BACK_NS: u64 = 1_000_000_000;
 pub const HAND_NS: u64 = 15_000_000_000;
 /// A replica whose link to the leader was down for longer before the leader ended has missed writes.
 pub const STALE_AFTER_NS: u64 = 2_000_000_000;
+/// A host that led keeps what moves with the leader for so long, if the next one does not say that it has it.
+const YIELD_NS: u64 = 2_000_000_000;
 
 /// What is known of a server's process on another host, or of the manager there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,7 +106,9 @@ pub enum Action {
         /// Where that one is reached.
         address: String,
     },
-    /// Another host leads, and has what moves with the leader; the server itself cannot be told anything now.
+    /// Another host leads: this one does not announce any more what moves with the leader.
+    BeStill,
+    /// Another host leads, and has by now what moves with the leader: this one has it no more.
     Yield,
     /// The server takes no writes.
     Close,
@@ -187,6 +191,8 @@ pub struct Judge {
     broken: Option<u64>,
     /// The term in which [`Action::Yield`] was said.
     yielded: Option<u64>,
+    /// Since when this host has known that another one leads, and in which term.
+    behind: Option<(u64, u64)>,
     /// When this host learned that a term's leader had ended, and whether that was planned.
     over_at: Option<(u64, u64, bool)>,
     /// What this host's server had when it last took writes: in which term, any data, and whether those outlive its end.
@@ -230,6 +236,7 @@ impl Judge {
             may_lead: None,
             broken: None,
             yielded: None,
+            behind: None,
             over_at: None,
             held: None,
             missed: None,
@@ -498,13 +505,10 @@ impl Judge {
             return;
         }
         let term = self.course.term;
-        let Ok(report) = self.report.clone() else {
-            if self.course.leader.is_some() && !self.leads() && self.yielded != Some(term) {
-                self.yielded = Some(term);
-                self.actions.push(Action::Yield);
-            }
-            return;
-        };
+        if self.course.leader.is_some() && !self.leads() {
+            self.yield_to_leader(term);
+        }
+        let Ok(report) = self.report.clone() else { return };
         if self.leads() {
             self.direct_leader(term, &report);
             return;
@@ -615,15 +619,34 @@ impl Judge {
         self.actions.push(action);
     }
 
-    /// The end of which process ends this term, where the entry that began it did not say.
+    /// This host's server leads now; and the end of which process ends this term, where the entry that began it did not say.
     fn say_started(&mut self, term: u64) {
-        if self.course.process == 0
-            && self.proposed_at_ns.is_none()
-            && let Some(Life::Alive(process)) = self.lives.get(&self.me)
-            && *process != 0
-        {
-            let (host, process) = (self.me.clone(), *process);
-            self.propose(Entry::Started { term, host, process });
+        let process = match self.lives.get(&self.me) {
+            Some(Life::Alive(process)) if *process != 0 => *process,
+            _ => self.course.process,
+        };
+        if !self.course.started && self.proposed_at_ns.is_none() && process != 0 {
+            self.propose(Entry::Started { term, host: self.me.clone(), process });
+        }
+    }
+
+    /// What moves with the leader stays here until the next one has it: clients are refused here meanwhile, and try again. Between two hosts of which none has it
+    /// their packets would be lost, and TCP tries again a second later. A server that runs only where it leads has nothing behind it on this host by now.
+    fn yield_to_leader(&mut self, term: u64) {
+        if self.yielded == Some(term) {
+            return;
+        }
+        let since_ns = match self.behind {
+            Some((of, at_ns)) if of == term => at_ns,
+            _ => {
+                self.behind = Some((term, self.now_ns));
+                self.actions.push(Action::BeStill);
+                self.now_ns
+            }
+        };
+        if self.cold || self.course.started || self.now_ns >= since_ns + YIELD_NS {
+            self.yielded = Some(term);
+            self.actions.push(Action::Yield);
         }
     }
 

@@ -332,7 +332,7 @@ impl World {
                 }
                 Some(Done::Hand(*term, if alive && has_all { Ok(()) } else { Err("has not all".into()) }))
             }
-            Action::Look | Action::Yield | Action::Propose(_) => None,
+            Action::Look | Action::BeStill | Action::Yield | Action::Propose(_) => None,
         }
     }
 

@@ -115,6 +115,7 @@ impl Worker {
         let (done, program) = match action {
             Action::Look => return self.look(),
             Action::Propose(_) => return,
+            Action::BeStill => return self.address.iter_mut().for_each(Address::be_still),
             Action::Yield => return self.move_address(false),
             Action::Lead { term, instance } => {
                 let result = self.server.lead(instance);
@@ -125,7 +126,6 @@ impl Worker {
                 (Done::Lead(*term, result.clone()), Some(program))
             }
             Action::Follow { term, address } => {
-                self.move_address(false);
                 let result = self.server.follow(address);
                 let program = (result.is_ok(), *term, &self.config.run.following);
                 (Done::Follow(*term, result.clone()), Some(program))

@@ -427,8 +427,24 @@ fn an_address_moves_with_the_leader() {
         client.ask("SET through-address 1").ok().filter(|reply| reply == "+OK")
     };
     until("the leader is reached by it", || reached(&of, 3).is_some());
-    of.kill_server(1);
-    until("its successor is reached by it", || reached(&of, 3).is_some() && reached(&of, 1).is_some());
+    // A client that connects again and again is refused while nobody leads; nobody lets it wait.
+    let (stop, lost) = (std::sync::atomic::AtomicBool::new(false), std::sync::atomic::AtomicU32::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let to = format!("{vip}:6379").parse().unwrap();
+            let connect = || std::net::TcpStream::connect_timeout(&to, Duration::from_millis(900));
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                if of.w.lab.in_host(3, connect).unwrap().is_err_and(|e| e.kind() == std::io::ErrorKind::TimedOut) {
+                    lost.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                }
+                std::thread::sleep(Duration::from_micros(500));
+            }
+        });
+        of.kill_server(1);
+        until("its successor is reached by it", || reached(&of, 3).is_some() && reached(&of, 2).is_some());
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert_eq!(lost.into_inner(), 0, "attempts of a client that nobody answered");
     of.start_server(1);
     let has = |of: &Managed, host: u16| {
         let out = of.w.lab.command(host, "ip").unwrap().args(["-4", "address", "show"]).output().unwrap();

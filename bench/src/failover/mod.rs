@@ -15,6 +15,7 @@ use crate::ui::{Paint, Ui};
 use anyhow::{Context as _, Result, bail, ensure};
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead as _, BufReader};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -83,7 +84,7 @@ trait Pair {
     fn note(&self) -> String;
     /// One server takes writes, the other one follows it, and the manager is ready for the next crash: which leads.
     fn leader(&self, rig: &Rig) -> Option<u16>;
-    /// A client that writes to whichever server takes it: `ready`, then for each write when it was begun and when it was answered (ns).
+    /// A client that writes to whichever server takes it: `ready`, then for each write when it was begun and when it was answered (ns), and by whom if it knows.
     fn client(&self, rig: &Rig) -> Result<Command>;
     /// Kills this host's server: when (ns).
     fn kill(&mut self, host: u16) -> Result<u64>;
@@ -150,7 +151,7 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
             ui.check()?;
             ui.progress(format!("kill {kill} of {}: {}", args.kills, pair.name()));
             let leader = settled(pair.as_ref(), &rig, ui)?;
-            samples.push(unavailable(pair.client(&rig)?, kill, || pair.kill(leader))?);
+            samples.push(unavailable(pair.client(&rig)?, kill, rig.lab().ipv4(leader, 0), || pair.kill(leader))?);
             pair.mend(&rig, ui, leader)?;
         }
     }
@@ -166,8 +167,10 @@ fn settled(pair: &dyn Pair, rig: &Rig, ui: &Ui) -> Result<u16> {
     leader.context("nobody leads")
 }
 
-/// From the end of a leader's server to the first answer to a write that a client began after it.
-pub(crate) fn unavailable(mut client: Command, kill: u32, end: impl FnOnce() -> Result<u64>) -> Result<u64> {
+/// From the end of a leader's server (at `former`) to the first answer to a write that a client began after it. Processes of a killed PostgreSQL may answer for a
+/// moment, and what they answer may be lost: clients that can say whose answer it was do.
+pub(crate) fn unavailable(mut client: Command, kill: u32, former: Ipv4Addr, end: impl FnOnce() -> Result<u64>) -> Result<u64> {
+    let former = former.to_string();
     let mut child = client.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start a client")?;
     let mut lines = child.stdout.take().map(BufReader::new).context("a client without a pipe")?.lines();
     let measured = (|| -> Result<u64> {
@@ -178,8 +181,9 @@ pub(crate) fn unavailable(mut client: Command, kill: u32, end: impl FnOnce() -> 
         let killed_ns = end()?;
         for line in lines.by_ref() {
             let line = line?;
-            let (begun, answered) = line.split_once(' ').context("a client recorded nonsense")?;
-            if begun.parse::<u64>()? >= killed_ns {
+            let mut words = line.split(' ');
+            let (begun, answered) = words.next().zip(words.next()).context("a client recorded nonsense")?;
+            if begun.parse::<u64>()? >= killed_ns && words.next() != Some(&former) {
                 return Ok(answered.parse::<u64>()? - killed_ns);
             }
         }

@@ -66,12 +66,9 @@ pub fn help(args: &HelperArgs) -> Result<()> {
         let mut answers = BufReader::new(answers).lines();
         loop {
             let begun = sys::now_ns();
-            // An answer behind the write: psql says nothing of the write itself.
-            let asked = asks.write_all(b"INSERT INTO writes DEFAULT VALUES;\n\\echo written\n");
-            if asked.is_err() || !matches!(answers.next(), Some(Ok(line)) if line == "written") {
-                break;
-            }
-            writeln!(out, "{begun} {}", sys::now_ns())?;
+            let asked = asks.write_all(b"INSERT INTO writes DEFAULT VALUES RETURNING host(inet_server_addr());\n");
+            let Some(Ok(server)) = answers.next().filter(|_| asked.is_ok()) else { break };
+            writeln!(out, "{begun} {} {server}", sys::now_ns())?;
             out.flush()?;
             sys::sleep_until(sys::now_ns() + 200_000);
         }
