@@ -273,6 +273,15 @@ func (c *Client) Report(name string, hung bool, reason string) error {
 	return c.with(func(f *C.struct_fide) C.int { return C.fide_report(f, text, is, why) })
 }
 
+// Maintenance is how long the maintenance of "name@host" or "@host" still lasts; 0 without one. What ends in it was planned.
+func (c *Client) Maintenance(target string) (time.Duration, error) {
+	text := C.CString(target)
+	defer C.free(unsafe.Pointer(text))
+	var left C.uint64_t
+	err := c.with(func(f *C.struct_fide) C.int { return C.fide_maintenance(f, text, &left) })
+	return time.Duration(left), err
+}
+
 // take is the next event if there is one now.
 func (c *Client) take() (event Event, ok bool, err error) {
 	var e C.struct_fide_event

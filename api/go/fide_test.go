@@ -136,6 +136,13 @@ func (l lab) actor(role, name string) *os.Process {
 	return command.Process
 }
 
+func (l lab) maintenance(words ...string) {
+	l.Helper()
+	if out, err := l.command("h2", append([]string{l.fide, "maintenance"}, words...)...).CombinedOutput(); err != nil {
+		l.Fatalf("%v: %s", err, out)
+	}
+}
+
 func (l lab) open(host string) *fide.Client {
 	l.Helper()
 	client, err := fide.Open(l.socket(host))
@@ -345,6 +352,30 @@ func TestWhoQuitsDoesNotCrashAndWhoHangsIsTold(t *testing.T) {
 	l.actor("hang", "go-hangs")
 	if hung := l.until(client, fide.EventHung, fide.EventFailure); hung.Name != "go-hangs@h2" {
 		t.Fatalf("%+v", hung)
+	}
+}
+
+func TestWhatIsInMaintenanceIsTold(t *testing.T) {
+	l := inLab(t)
+	client := l.open("h1")
+	if left, err := client.Maintenance("go-planned@h2"); left != 0 || err != nil {
+		t.Fatal(left, err)
+	}
+	l.maintenance("on", "go-planned@h2", "--for", "5m")
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		left, err := client.Maintenance("go-planned@h2")
+		if err != nil || left > 5*time.Minute || time.Now().After(deadline) {
+			t.Fatal(left, err)
+		}
+		if left > 4*time.Minute {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	l.maintenance("off", "go-planned@h2")
+	if _, err := client.Maintenance("go-planned"); !errors.Is(err, fide.ErrInvalid) {
+		t.Fatal(err)
 	}
 }
 

@@ -51,6 +51,8 @@ struct Host {
     starts_at_ns: u64,
     /// Its server was asked to end the last time it did.
     ended_planned: bool,
+    /// What moves with the leader.
+    has_address: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -103,6 +105,7 @@ impl World {
             stalls_until_ns: 0,
             starts_at_ns: u64::MAX,
             ended_planned: false,
+            has_address: false,
         };
         let hosts = names.iter().map(host).collect();
         Self {
@@ -299,6 +302,7 @@ impl World {
                 let is_it = alive && *instance == server.instance.to_string();
                 if is_it {
                     (server.primary, server.follows) = (true, None);
+                    self.hosts[at].has_address = true;
                 }
                 Some(Done::Lead(*term, if is_it { Ok(()) } else { Err("was restarted".into()) }))
             }
@@ -312,6 +316,7 @@ impl World {
                 if alive {
                     (server.primary, server.follows) = (false, None);
                 }
+                self.hosts[at].has_address = false;
                 Some(Done::Close(result))
             }
             Action::Hand { term, address: to } => {
@@ -332,7 +337,11 @@ impl World {
                 }
                 Some(Done::Hand(*term, if alive && has_all { Ok(()) } else { Err("has not all".into()) }))
             }
-            Action::Look | Action::BeStill | Action::Yield | Action::Propose(_) => None,
+            Action::Yield => {
+                self.hosts[at].has_address = false;
+                None
+            }
+            Action::Look | Action::BeStill | Action::Propose(_) => None,
         }
     }
 
@@ -460,7 +469,10 @@ fn run(seed: u64, hosts: usize) {
         let leader = world.hosts.iter().find(|host| World::takes_writes(host));
         leader.is_some_and(|leader| {
             let address = address(&leader.name);
-            world.hosts.iter().all(|host| host.name == leader.name || host.server.follows.as_ref() == Some(&address))
+            world.hosts.iter().all(|host| {
+                let leads = host.name == leader.name;
+                host.has_address == leads && (leads || host.server.follows.as_ref() == Some(&address))
+            })
         })
     };
     let settled = (0..20_000).any(|_| {

@@ -9,7 +9,6 @@ use fide_client::group::{self, Group, Stage};
 use fide_client::wire::verdict::{Cause, Grade};
 use fide_client::{Client, Connection, Error, Event, Resources, TargetState, Verdict};
 use fide_wire::control::{ErrorCode, GroupOrder, GroupStatus, Reply, Request};
-use fide_wire::maintenance::covers;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
@@ -445,9 +444,9 @@ impl Manager {
         if end == End::Planned {
             return (end, String::new());
         }
-        let maintenances = self.link.as_ref().and_then(|link| link.client.maintenances().ok()).unwrap_or_default();
         let name = if name.is_empty() { &self.config.name } else { name };
-        match maintenances.iter().find(|m| covers(&m.target, Some(name), host)) {
+        let covering = |link: &Link| link.client.maintenance(&format!("{name}@{host}")).ok().flatten();
+        match self.link.as_ref().and_then(covering) {
             Some(m) => (end.in_maintenance(), format!(", in maintenance of {}", m.target)),
             None => (end, String::new()),
         }

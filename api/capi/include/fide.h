@@ -43,7 +43,7 @@ extern "C" {
 #endif
 
 /* Version of this interface; grows when something is added. fide_abi_version() is the library's. */
-#define FIDE_ABI_VERSION 4
+#define FIDE_ABI_VERSION 5
 
 /* Most bytes of a piggybacked message; what is granted may be less. */
 #define FIDE_PIGGYBACK_MAX 1418
@@ -483,6 +483,13 @@ FIDE_API void fide_progress_end(const struct fide_progress *progress);
  * it is this process, one of the same user, or the user may report others' processes. Blocks. Thread-safe.
  */
 FIDE_API int fide_report(struct fide *f, const char *name, int hung, const char *reason);
+
+/*
+ * Is this process ("name@host") or host ("@host") in maintenance now (fide maintenance on)? 1 if it is, 0 if not: what ends then was planned, whatever it
+ * looks like. *left_ns, unless NULL, is how long the maintenance still lasts as this host counts, 0 without one. FIDE_EINVAL for a target that names
+ * neither. Blocks. Thread-safe. Since version 5.
+ */
+FIDE_API int fide_maintenance(struct fide *f, const char *target, uint64_t *left_ns);
 
 /*
  * The next five are for applications with heartbeats of their own. Times are CLOCK_MONOTONIC in nanoseconds, as fide_now_ns; waits are nanoseconds.

@@ -413,6 +413,24 @@ pub unsafe extern "C" fn fide_report(f: *mut Handle, name: *const c_char, hung: 
 /// See fide.h.
 ///
 /// # Safety
+/// `f` is NULL or an open handle, `target` NULL or a string, `left_ns` NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fide_maintenance(f: *mut Handle, target: *const c_char, left_ns: *mut u64) -> c_int {
+    guard(|| {
+        // SAFETY: promised by the caller.
+        let (h, target) = unsafe { (handle(f)?, string(target, "the target")?) };
+        let maintenance = h.client.maintenance(target)?;
+        if !left_ns.is_null() {
+            // SAFETY: promised by the caller.
+            unsafe { left_ns.write(maintenance.as_ref().map_or(0, |m| m.left_ns)) };
+        }
+        Ok(c_int::from(maintenance.is_some()))
+    })
+}
+
+/// See fide.h.
+///
+/// # Safety
 /// `f` is NULL or an open handle, `peer` NULL or a string, `checked` NULL or as long as it says and writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fide_check(

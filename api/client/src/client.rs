@@ -10,6 +10,7 @@ use crate::progress::{Counters, Progress};
 use crate::ring::{Found, Ring};
 use crate::sys::{self, Poller};
 use fide_wire::control::{BECAME_MAX, HistoryEvent, MaintenanceOrder, MaintenanceStatus, Reply, Request, Status, TargetState};
+use fide_wire::maintenance::covers;
 use fide_wire::verdict::{Cause, VerdictId};
 use fide_wire::{PIGGYBACK_MAX, name_id, names};
 use std::collections::BTreeMap;
@@ -486,6 +487,19 @@ impl Client {
             Reply::Maintenance { maintenances } => Ok(maintenances),
             other => Err(control.connection.unexpected("maintenances", &other)),
         }
+    }
+
+    /// The maintenance that a process ("name@host") or a host ("@host") is in now; of several, the one that lasts longest. Blocks on the agent.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for what names neither, and those of [`Connection::request`].
+    pub fn maintenance(&self, target: &str) -> Result<Option<MaintenanceStatus>, Error> {
+        let named = target.split_once('@').filter(|(_, host)| !host.is_empty());
+        let Some((name, host)) = named.filter(|_| fide_wire::maintenance::check_target(target).is_ok()) else {
+            return Err(Error::Invalid(format!("{target:?} names neither a process (NAME@HOST) nor a host (@HOST)")));
+        };
+        let covering = self.maintenances()?.into_iter().filter(|m| covers(&m.target, (!name.is_empty()).then_some(name), host));
+        Ok(covering.max_by_key(|m| m.left_ns))
     }
 
     fn done(&self, connection: &Connection, request: &Request) -> Result<(), Error> {

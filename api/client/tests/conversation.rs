@@ -86,6 +86,12 @@ fn refusals_name_their_reason_and_leave_the_client_usable() {
     client.monitor("db@a", Resources::default()).unwrap();
     client.unmonitor("db@a").unwrap();
     client.status().unwrap();
+    let left_s = |target: &str| client.maintenance(target).unwrap().map(|m| m.left_ns / 1_000_000_000);
+    assert_eq!((left_s("db2@a"), left_s("web@a"), left_s("@a")), (Some(120), None, None));
+    assert_eq!((left_s("db@b"), left_s("web@b"), left_s("@b")), (Some(120), Some(60), Some(60)));
+    for wrong in ["db", "", "db@", "a@b@c"] {
+        assert_eq!(client.maintenance(wrong).unwrap_err().code(), ErrorCode::Invalid, "{wrong}");
+    }
     assert_eq!(client.explain("00000001-1".parse().unwrap()).unwrap_err().code(), ErrorCode::Unsupported);
 }
 

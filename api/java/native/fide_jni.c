@@ -157,6 +157,14 @@ struct packed {
 	uint64_t id, event_ns, sent_ns, received_ns, number;
 };
 
+static jlong JNICALL maintenance(JNIEnv *env, jclass class, jlong f, jbyteArray target)
+{
+	uint64_t left_ns = 0;
+	(void)class;
+	WITH_TEXT(target, text, checked(env, fide_maintenance(handle(f), text, &left_ns)));
+	return (jlong)left_ns;
+}
+
 static jbyteArray JNICALL next(JNIEnv *env, jclass class, jlong f, jint timeout_ms)
 {
 	struct fide_event e;
@@ -275,6 +283,7 @@ static JNINativeMethod methods[] = {
 	{ "piggyback", "(J[B)V", (void *)piggyback },
 	{ "pbsize", "(J)I", (void *)pbsize },
 	{ "report", "(J[BZ[B)V", (void *)report },
+	{ "maintenance", "(J[B)J", (void *)maintenance },
 	{ "next", "(JI)[B", (void *)next },
 	{ "reconnect", "(JLjava/util/List;)V", (void *)reconnect },
 	{ "progressOpen", "(JJ)J", (void *)progress_open },

@@ -261,6 +261,10 @@ impl Client {
         let counter = py.detach(|| client.progress(limit)).map_err(failed(py))?;
         Ok(Progress { client, counter: RwLock::new(Some(counter)) })
     }
+    /// Seconds that are left.
+    fn maintenance(&self, py: Python<'_>, target: &str) -> PyResult<Option<f64>> {
+        Ok(self.ask(py, |client| client.maintenance(target))?.map(|m| m.left_ns as f64 / 1e9))
+    }
     #[pyo3(signature = (name, hung, reason = ""))]
     fn report(&self, py: Python<'_>, name: &str, hung: bool, reason: &str) -> PyResult<()> {
         self.ask(py, |client| client.report(name, hung, reason))

@@ -238,6 +238,24 @@ def test_after_the_agents_end_the_handle_connects_anew(lab: Lab) -> None:
         assert event is not None and event.name == "py-stays@h2"
 
 
+def test_what_is_in_maintenance_is_told(lab: Lab) -> None:
+    with fide.Client(lab.socket("h1")) as client:
+        assert client.maintenance("py-planned@h2") is None
+        lab.run("h2", lab.fide, "maintenance", "on", "py-planned@h2", "--for", "5m")
+        deadline = time.monotonic() + 10
+        while (left := client.maintenance("py-planned@h2")) is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert 200 < left <= 300
+        assert client.maintenance("py-planned@h3") is None and client.maintenance("@h2") is None
+        lab.run("h3", lab.fide, "maintenance", "off", "py-planned@h2")
+        while client.maintenance("py-planned@h2") is not None:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        with pytest.raises(fide.InvalidError):
+            client.maintenance("py-planned")
+
+
 def test_a_group_decides_values_in_one_order(lab: Lab) -> None:
     lab.run("h1", lab.fide, "group", "create", "pyorders", "--hosts", "h1,h2,h3")
     with fide.Group("pyorders", path=lab.socket("h1")) as one, fide.Group("pyorders", path=lab.socket("h2")) as two:

@@ -1,4 +1,4 @@
-//! Packets that were refused because whoever sent them has another key or is of another cluster: who, and what to run.
+//! Packets that were refused because their sender has another key, is of another cluster, or has this host's name: who, and what to run.
 
 use crate::units::ns;
 use fide_wire::control::{Status, UnwantedStatus};
@@ -13,6 +13,9 @@ const WITHOUT_KEY: &str = "this host has no key: put the [keys] section and the 
                            then: fide reload";
 const COMPARE_CLUSTERS: &str = "on both hosts: grep -E '^cluster' /etc/fide/fide.toml; they differ, or two clusters share a network: \
                                 that costs nothing but the refusals";
+
+const RENAME: &str = "two hosts cannot have one name: on one of them write node = \"another name\" in /etc/fide/fide.toml, \
+                      then: systemctl restart fided";
 
 /// One reason for refusals.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +42,8 @@ fn of(s: &Status, u: &UnwantedStatus) -> Option<Foreign> {
         "key" => ("made with another key", COMPARE_KEYS),
         "mac" => ("made with another key, or damaged", COMPARE_KEYS),
         "cluster" => ("of another cluster", COMPARE_CLUSTERS),
+        // A network may send back what this host itself has sent.
+        "own" if !s.paths.iter().any(|p| p.address.split('/').next() == Some(&u.from)) => ("of another host with this host's name", RENAME),
         _ => return None,
     };
     let interface = s.paths.iter().find(|p| p.path == u.path).map_or_else(|| format!("path {}", u.path), |p| p.interface.clone());
@@ -75,6 +80,10 @@ mod tests {
         assert!(foreign(&refused("mac", true))[0].what.contains("or damaged"));
         assert!(foreign(&refused("cluster", true))[0].advice.contains("grep -E '^cluster'"));
         assert_eq!(foreign(&refused("old-number", true)), []);
+        let mut own = refused("own", true);
+        assert!(foreign(&own)[0].what.contains("with this host's name") && foreign(&own)[0].advice.contains("node ="));
+        own.unwanted[0].from = own.paths[0].address.split('/').next().unwrap().into();
+        assert_eq!(foreign(&own), []);
         let mut old = refused("key", true);
         old.unwanted[0].age_ns = RECENT_NS;
         assert!(!foreign(&old)[0].recent);

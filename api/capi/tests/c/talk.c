@@ -65,6 +65,7 @@ static void nothing_is_null(void)
 	fide_progress_begin(NULL);
 	fide_progress_end(NULL);
 	CHECK(fide_report(NULL, "x", 1, NULL) == FIDE_EINVAL);
+	CHECK(fide_maintenance(NULL, "x@a", NULL) == FIDE_EINVAL);
 	CHECK(fide_check(NULL, "@a", 1, 0, 0, NULL) == FIDE_EINVAL);
 	CHECK(fide_send_heartbeat(NULL, 0, "x", 1, 1, 1) == FIDE_EINVAL);
 	CHECK(fide_sent(0, 1, NULL) == FIDE_EINVAL);
@@ -245,7 +246,7 @@ int main(int argc, char **argv)
 	struct heard heard;
 	struct fide *f = (struct fide *)&f;
 	uint32_t app, size;
-	uint64_t before;
+	uint64_t before, left_ns;
 	int i;
 
 	CHECK(argc == 2);
@@ -342,6 +343,10 @@ int main(int argc, char **argv)
 	fide_progress_begin(counters[3]);
 	CHECK(fide_report(f, "db", 1, "no queries") == FIDE_OK);
 	CHECK(fide_report(f, NULL, 1, NULL) == FIDE_EINVAL);
+	CHECK(fide_maintenance(f, "db@a", &left_ns) == 1 && left_ns == 120000000000ull);
+	CHECK(fide_maintenance(f, "web@a", &left_ns) == 0 && left_ns == 0);
+	CHECK(fide_maintenance(f, "@b", NULL) == 1);
+	CHECK(fide_maintenance(f, "db", &left_ns) == FIDE_EINVAL && fide_maintenance(f, NULL, NULL) == FIDE_EINVAL);
 	for (i = 0; i < 16; i++)
 		CHECK(fide_progress_close(counters[i]) == FIDE_OK);
 	memset(&heard, 0, sizeof heard);

@@ -9,8 +9,8 @@
 pub mod bpf;
 
 use fide_wire::control::{
-    CheckOutcome, Checked, CheckedPeer, DEFAULT_SOCKET, ErrorCode, MESSAGE_MAX, PROTOCOL, Refused, Reply, Request, RingKind,
-    bridge,
+    CheckOutcome, Checked, CheckedPeer, DEFAULT_SOCKET, ErrorCode, MESSAGE_MAX, MaintenanceOrder, MaintenanceStatus, PROTOCOL,
+    Refused, Reply, Request, RingKind, bridge,
 };
 use fide_wire::event::{Record, RecordKind};
 use fide_wire::name_id;
@@ -442,6 +442,12 @@ fn truth(request: &Request, state: &mut State) -> (Reply, Vec<OwnedFd>) {
             alone(refused(ErrorCode::Fenced, "the gate is closed"))
         }
         Request::Extend { valid_ns, .. } => alone(Reply::Extended { gate: "me".into(), valid_ns: *valid_ns }),
+        // All of host b is for a minute, and databases everywhere for two.
+        Request::Maintenance { order: MaintenanceOrder::Status } => {
+            let one =
+                |target: &str, left_ns| MaintenanceStatus { target: target.into(), left_ns, ..MaintenanceStatus::default() };
+            alone(Reply::Maintenance { maintenances: vec![one("@b", 60_000_000_000), one("db*", 120_000_000_000)] })
+        }
         Request::Status => alone(Reply::Status(Box::default())),
         _ => alone(refused(ErrorCode::Unsupported, "not here")),
     }

@@ -158,6 +158,8 @@ class Client:
         """A counter that must move within ``limit`` seconds while it is busy."""
     def report(self, name: str, hung: bool, reason: str = "") -> None:
         """Tells all hosts what this application's own detector found of a process of this host."""
+    def maintenance(self, target: str) -> float | None:
+        """How many seconds the maintenance of ``name@host`` or ``@host`` still lasts; ``None`` without one. What ends then was planned."""
     def next_event(self, timeout: float | None = None) -> Event | None:
         """The next event; ``None`` when none came within ``timeout`` seconds. ``DisconnectedError`` after ``AGENT_GONE``."""
     def fileno(self) -> int:

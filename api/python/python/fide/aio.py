@@ -80,6 +80,10 @@ class Client:
         """See ``fide.Client.report``."""
         await asyncio.to_thread(self._blocking.report, name, hung, reason)
 
+    async def maintenance(self, target: str) -> float | None:
+        """See ``fide.Client.maintenance``."""
+        return await asyncio.to_thread(self._blocking.maintenance, target)
+
     async def reconnect(self) -> Resumed:
         """See ``fide.Client.reconnect``."""
         return await asyncio.to_thread(self._blocking.reconnect)

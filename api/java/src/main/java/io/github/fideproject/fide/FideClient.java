@@ -190,6 +190,16 @@ public final class FideClient implements AutoCloseable {
     }
 
     /**
+     * How long the maintenance of a process ("name@host") or a host ("@host") still lasts. What ends in it was planned.
+     *
+     * @param target what
+     * @return how long; zero without one
+     */
+    public Duration maintenance(String target) {
+        return Duration.ofNanos(with(f -> Library.maintenance(f, Library.bytes(target))));
+    }
+
+    /**
      * The next event. {@link ErrorCode#DISCONNECTED} after {@link EventKind#AGENT_GONE}. Each event goes to one caller.
      *
      * @param timeout the longest wait; zero does not wait

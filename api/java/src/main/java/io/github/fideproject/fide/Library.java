@@ -79,6 +79,8 @@ final class Library {
 
     static native void report(long f, byte[] name, boolean hung, byte[] reason);
 
+    static native long maintenance(long f, byte[] target);
+
     static native byte[] next(long f, int timeoutMs);
 
     static native void reconnect(long f, List<Resumed> list);

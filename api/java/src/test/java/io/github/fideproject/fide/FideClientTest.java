@@ -154,6 +154,24 @@ class FideClientTest {
     }
 
     @Test
+    void whatIsInMaintenanceIsTold() throws Exception {
+        try (Lab lab = new Lab();
+                FideClient client = FideClient.open(lab.socket("h1"))) {
+            assertEquals(Duration.ZERO, client.maintenance("java-planned@h2"));
+            lab.maintenance("on", "java-planned@h2", "--for", "5m");
+            long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(10);
+            while (client.maintenance("java-planned@h2").isZero()) {
+                assertTrue(System.nanoTime() < end);
+                Thread.sleep(20);
+            }
+            assertTrue(client.maintenance("java-planned@h2").compareTo(Duration.ofMinutes(5)) <= 0);
+            lab.maintenance("off", "java-planned@h2");
+            FideException refused = assertThrows(FideException.class, () -> client.maintenance("java-planned"));
+            assertEquals(ErrorCode.INVALID, refused.code());
+        }
+    }
+
+    @Test
     void afterReconnectingWhatWasMonitoredIsMonitored() throws Exception {
         try (Lab lab = new Lab();
                 FideClient client = FideClient.open(lab.socket("h1"))) {

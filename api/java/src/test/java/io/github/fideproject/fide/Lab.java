@@ -44,6 +44,13 @@ final class Lab implements AutoCloseable {
         return process;
     }
 
+    /** {@code fide maintenance} on h2. */
+    void maintenance(String... words) throws IOException, InterruptedException {
+        List<String> line = new ArrayList<>(List.of(fide, "maintenance"));
+        line.addAll(List.of(words));
+        assertEquals(0, start("h2", line.toArray(String[]::new)).waitFor());
+    }
+
     /** An {@link Actor} on h2, once it has joined. */
     Process actor(String role, String watch) throws IOException {
         String java = Path.of(System.getProperty("java.home"), "bin", "java").toString();
