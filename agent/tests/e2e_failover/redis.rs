@@ -428,13 +428,14 @@ fn an_address_moves_with_the_leader() {
     };
     until("the leader is reached by it", || reached(&of, 3).is_some());
     // A client that connects again and again is refused while nobody leads; nobody lets it wait.
+    let lab = fide_lab::Lab::open(of.w.lab.name()).unwrap();
     let (stop, lost) = (std::sync::atomic::AtomicBool::new(false), std::sync::atomic::AtomicU32::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let to = format!("{vip}:6379").parse().unwrap();
             let connect = || std::net::TcpStream::connect_timeout(&to, Duration::from_millis(900));
             while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                if of.w.lab.in_host(3, connect).unwrap().is_err_and(|e| e.kind() == std::io::ErrorKind::TimedOut) {
+                if lab.in_host(3, connect).unwrap().is_err_and(|e| e.kind() == std::io::ErrorKind::TimedOut) {
                     lost.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 }
                 std::thread::sleep(Duration::from_micros(500));
