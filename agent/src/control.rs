@@ -12,7 +12,8 @@ use crate::bridge::Bridge;
 use crate::check::{self, Check};
 use crate::clock::now_ns;
 use crate::config::{self, Config, HookAction, RestartWithin};
-use crate::core::{Core, Happened, Introduced};
+use crate::core::requests::Request as LoopRequest;
+use crate::core::{Happened, Introduced};
 use crate::event_text;
 use crate::fair::FairQueue;
 use crate::fence::Guard;
@@ -33,13 +34,13 @@ use crate::status::About;
 use crate::subscribers::{Made, Target, Want, seqpacket_pair};
 use crate::timing::Timing;
 use crate::wake::drain;
-use crate::watchlist::{Holder, Joining, Moves, Origin, Owner, Watched};
+use crate::watchlist::{Holder, Joining, Moves, Name, Origin, Owner, WatchRow, Watched};
 use crate::worker::{Answer as LookedUp, Found, Source, Whose, Worker};
 use crossbeam_channel::{Receiver, TryRecvError};
 use fide_lane::PathSpec;
 use fide_wire::control::{
-    BECAME_MAX, CheckOutcome, Checked, ErrorCode, FenceOrder, GroupOrder, HistoryEvent, MaintenanceOrder, PROGRESS_LIMIT_NS,
-    PROTOCOL, REASON_MAX, Refused, Reply, Request, RingKind, Selector, Status, WatchStatus, bridge,
+    BECAME_MAX, CheckOutcome, Checked, CheckedPeer, ErrorCode, FenceOrder, GroupOrder, HistoryEvent, MaintenanceOrder,
+    PROGRESS_LIMIT_NS, PROTOCOL, REASON_MAX, Refused, Reply, Request, RingKind, Selector, Status, WatchStatus, bridge,
 };
 use fide_wire::frame::table::Keys;
 use fide_wire::level::{Level, TIMING_EVENT_CODE};
@@ -384,7 +385,7 @@ fn encoded(reply: &Reply) -> Rc<[u8]> {
 /// Introduces some of whom a target names to a ring. `None`: the loop does not answer.
 fn introduce(core: &LoopHandle, ring: u32, target: &Target, from: Introduced) -> Option<Option<Introduced>> {
     let target = target.clone();
-    core.ask(move |core| core.introduce(ring, &target, from, INTRODUCED_AT_ONCE))
+    core.ask(|answer| LoopRequest::Introduce { ring, target, from, most: INTRODUCED_AT_ONCE, answer })
 }
 
 fn refused(code: ErrorCode, what: impl Into<String>) -> Reply {
@@ -416,7 +417,7 @@ impl Control {
         } = parts;
         for c in complaints {
             tracing::warn!("{c}");
-            core.tell(move |core| core.tell_local(Cause::Local, 0, c.to_string()));
+            core.note(0, c.to_string());
         }
         let (policy, warnings) = access::Policy::new(&config.access);
         for w in warnings {
@@ -426,8 +427,7 @@ impl Control {
         // Its own program by what it is, not by its name: that may be another's by now.
         let probes = Probes::start("/proc/self/exe".into())
             .inspect_err(|e| {
-                let text = format!("progress probes cannot be run: {e}");
-                core.tell(move |core| core.tell_local(Cause::Local, 0, text));
+                core.note(0, format!("progress probes cannot be run: {e}"));
             })
             .ok();
         let integrations = crate::integrations::Integrations::new(&config, &core, history.next_seq(), told.try_clone());
@@ -518,8 +518,8 @@ impl Control {
 
     /// Processes that a former agent had watched are behind their gates again, whoever asks for them.
     fn gates_of_kept_watches(&mut self) {
-        let kept = |core: &mut Core| core.watchlist.alive().map(|(app, w)| (app, w.pid, w.owner)).collect::<Vec<_>>();
-        for (app, pid, owner) in self.core.ask(kept).unwrap_or_default() {
+        let kept = self.core.watched().unwrap_or_default();
+        for (app, pid, owner) in kept.iter().filter_map(WatchRow::alive) {
             self.put_behind_gate(app, pid, owner);
         }
     }
@@ -685,8 +685,7 @@ impl Control {
     /// A hook says that who is hung shall end. The exit watch sees it doomed, and all hosts hear of a crash that is certain.
     fn fence_hung(&mut self, event: &HistoryEvent) {
         let (Some(name), Some(number)) = (event.app.clone(), event.id.map(|id| id.0 as u32)) else { return };
-        let wanted = name.clone();
-        let text = match self.core.ask(move |core| core.fence_hung(&wanted, number)) {
+        let text = match self.core.ask(|answer| LoopRequest::FenceHung { name: name.clone(), number, answer }) {
             Some(Some(Ok(gate))) => {
                 format!("{name} was hung and is cut off with {gate}, as a hook says, until its next instance is watched")
             }
@@ -695,25 +694,21 @@ impl Control {
             None => format!("{name} is hung and cannot be cut off, as a hook says: the agent's loop does not answer"),
         };
         tracing::warn!("{text}");
-        self.core.tell(move |core| core.tell_local(Cause::Local, crate::admission::HOOK_EVENT_CODE, text));
+        self.core.note(crate::admission::HOOK_EVENT_CODE, text);
     }
 
     fn kill_hung(&mut self, event: &HistoryEvent) {
         let Some(name) = event.app.clone() else { return };
         let number = event.id.map(|id| id.0 as u32);
-        let wanted = name.clone();
         // It may have moved since.
-        let still = self.core.ask(move |core| {
-            let w = core.watchlist.named(&wanted).and_then(|app| core.watchlist.get(app))?;
-            (w.hung == number).then_some((w.pid, w.start_ticks, w.owner))
-        });
-        let Some((pid, start_ticks, owner)) = still.flatten() else { return };
+        let still = self.core.ask(|answer| LoopRequest::Hung { name: name.clone(), number, answer });
+        let Some((fide_xdp::Process { pid, start_ticks }, owner)) = still.flatten() else { return };
         let text = match self.resolver.kill(pid, start_ticks, owner) {
             Ok(()) => format!("{name} (process {pid}) was hung and is killed, as a hook says"),
             Err(e) => format!("{name} (process {pid}) is hung and cannot be killed, as a hook says: {e}"),
         };
         tracing::warn!("{text}");
-        self.core.tell(move |core| core.tell_local(Cause::Local, crate::admission::HOOK_EVENT_CODE, text));
+        self.core.note(crate::admission::HOOK_EVENT_CODE, text);
     }
 
     fn write_history(&mut self) {
@@ -725,8 +720,7 @@ impl Control {
         match outcome {
             Flushed::Failed(e) => {
                 tracing::error!("{e}");
-                let text = e.to_string();
-                self.core.tell(move |core| core.tell_local(Cause::Local, 0, text));
+                self.core.note(0, e.to_string());
             }
             Flushed::Recovered { lost } => tracing::warn!("the history can be written again; {lost} events were not kept"),
             Flushed::Idle | Flushed::Written | Flushed::StillFailing => {}
@@ -745,7 +739,7 @@ impl Control {
                 libc::SIGHUP => {
                     if let Err(e) = self.reload() {
                         tracing::error!("{e}");
-                        self.core.tell(move |core| core.tell_local(Cause::Local, 0, e));
+                        self.core.note(0, e);
                     }
                 }
                 _ if !self.stopping => {
@@ -760,7 +754,7 @@ impl Control {
                         0 => tracing::info!("leaving"),
                         ms => tracing::info!("ending; others expect the next agent within {ms} ms"),
                     }
-                    self.core.tell(move |core| core.leave(within_ms));
+                    self.core.tell(LoopRequest::Leave(within_ms));
                 }
                 _ => {}
             }
@@ -780,22 +774,20 @@ impl Control {
             (check::processors::queues(interface).unwrap_or(0), answerers)
         };
         let looked: Vec<_> = self.carriers.interfaces().iter().zip(configured).map(of).collect();
-        self.core.tell(move |core| {
-            for (path, (queues, answerers)) in looked.iter().enumerate() {
-                core.set_queues(path, *queues);
-                core.set_answerers(path, answerers);
-            }
-        });
+        for (path, (queues, addresses)) in looked.into_iter().enumerate() {
+            self.core.tell(LoopRequest::SetQueues { path, queues });
+            self.core.tell(LoopRequest::SetAnswerers { path, addresses });
+        }
     }
 
     /// Interfaces and cgroups that came (back).
     fn renew_guards(&mut self) {
         for text in self.gates.as_mut().map_or_else(Vec::new, Gates::renew) {
             tracing::error!("{text}");
-            self.core.tell(move |core| core.tell_local(Cause::Local, 0, text));
+            self.core.note(0, text);
         }
         for text in self.gates.as_mut().map_or_else(Vec::new, Gates::closed) {
-            self.core.tell(move |core| core.tell_local(Cause::Local, crate::gates::CLOSED_EVENT_CODE, text));
+            self.core.note(crate::gates::CLOSED_EVENT_CODE, text);
         }
         let unguarded = self.guard.as_mut().and_then(Guard::renew_interfaces);
         self.tell_unguarded(unguarded);
@@ -806,7 +798,7 @@ impl Control {
         let Some(guard) = self.guard.as_mut() else { return };
         let (gates, unguarded) = guard.renew_cgroups();
         for (name, gate) in gates {
-            self.core.tell(move |core| core.add_gate(name, gate));
+            self.core.tell(LoopRequest::AddGate(name, gate));
         }
         self.tell_unguarded(unguarded);
     }
@@ -814,10 +806,10 @@ impl Control {
     /// Who came beside a process that was cut off and lived is its next instance as soon as that one is gone.
     fn renew_beside_cut_off(&mut self) {
         let Some(guard) = self.guard.as_mut().filter(|guard| guard.cut_off_gone()) else { return };
-        for (app, pid, gate) in self.core.ask(|core| core.beside_cut_off()).unwrap_or_default() {
+        for (app, pid, gate) in self.core.ask(LoopRequest::BesideCutOff).unwrap_or_default() {
             if !guard.cut_off_lives(&gate) {
                 guard.drop_left_by_doomed(&gate, pid);
-                self.core.tell(move |core| core.fence_process(app, &gate, false));
+                self.core.tell(LoopRequest::FenceProcess { app, gate, lives: false });
             }
         }
     }
@@ -825,14 +817,13 @@ impl Control {
     fn tell_unguarded(&self, complaints: impl IntoIterator<Item = String>) {
         for text in complaints {
             tracing::error!("{text}");
-            self.core.tell(move |core| core.tell_local(Cause::Local, 0, text));
+            self.core.note(0, text);
         }
     }
 
     /// A host that is gone for good. On disk before it is answered: a restart must not count it again.
     fn forget(&mut self, host: String) -> Result<(), Refused> {
-        let name = host.clone();
-        self.core.ask(move |core| core.operator_forgets(&name)).ok_or_else(stuck)??;
+        self.core.ask(|answer| LoopRequest::Forget(host.clone(), answer)).ok_or_else(stuck)??;
         self.keys.remove(&host);
         self.state.set_left(&host, true);
         self.state.save().map_err(|what| Refused { code: ErrorCode::System, what })
@@ -844,15 +835,15 @@ impl Control {
             FenceOrder::Status => self.policy.may_read(peer)?,
             FenceOrder::Shut => {
                 self.policy.may_fence(peer)?;
-                self.core.ask(Core::operator_shuts_fence).ok_or_else(stuck)??;
+                self.core.ask(LoopRequest::ShutFence).ok_or_else(stuck)??;
             }
             FenceOrder::Recover => {
                 self.policy.may_fence(peer)?;
                 self.guard.iter().for_each(Guard::drop_left);
-                self.core.ask(Core::operator_recovers_fence).ok_or_else(stuck)??;
+                self.core.ask(LoopRequest::RecoverFence).ok_or_else(stuck)??;
             }
         }
-        let status = self.core.ask(|core| core.fence_status()).ok_or_else(stuck)?;
+        let status = self.core.ask(LoopRequest::FenceStatus).ok_or_else(stuck)?;
         let mut status = status.ok_or_else(crate::core::no_fence)?;
         if let Some(guard) = &self.guard {
             guard.complete(&mut status);
@@ -874,7 +865,7 @@ impl Control {
     fn look_at_interfaces(&self, which: impl Fn(&PathSpec) -> bool) {
         for spec in self.specs.iter().filter(|spec| which(spec)) {
             let (path, seen) = (spec.path, fide_lane::look(spec));
-            self.core.tell(move |core| core.path_seen(path, seen));
+            self.core.tell(LoopRequest::PathSeen(path, seen));
         }
     }
 
@@ -913,13 +904,13 @@ impl Control {
         self.integrations.publish(&self.core, &self.about, counted, self.guard.as_ref(), self.gates.as_ref(), extra);
         for (source, code, text) in self.integrations.failed_hooks(now) {
             // A hook that fails is this host's matter, and counts as whose doing made it run.
-            self.core.tell(move |core| core.tell_local_of(source, Cause::Local, code, text));
+            self.core.tell(LoopRequest::Note(source, code, text));
         }
         if let Some(text) = self.timing.due(now) {
-            self.core.tell(move |core| core.tell_local(Cause::Local, TIMING_EVENT_CODE, text));
+            self.core.note(TIMING_EVENT_CODE, text);
         }
         for text in self.admission.tell(now) {
-            self.core.tell(move |core| core.tell_local(Cause::Local, NOT_KEPT_EVENT_CODE, text));
+            self.core.note(NOT_KEPT_EVENT_CODE, text);
         }
         if self.core.heart.check(now_ns()).is_ok() {
             let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]); // as in run()
@@ -930,11 +921,7 @@ impl Control {
     fn renew_watches(&mut self) {
         let watched: Vec<u32> = self.standing.iter().filter_map(|s| s.app).collect();
         for some in watched.chunks(STANDING_AT_ONCE) {
-            let some = some.to_vec();
-            let ended = self.core.ask(move |core| {
-                let is_over = |app: &u32| core.watchlist.get(*app).is_none_or(|w| w.ended.is_some());
-                some.into_iter().filter(is_over).map(|app| (app, core.crashed_ns(app))).collect::<Vec<_>>()
-            });
+            let ended = self.core.ask(|answer| LoopRequest::Ended(some.to_vec(), answer));
             for (app, crashed_ns) in ended.unwrap_or_default() {
                 self.has_ended(app, crashed_ns);
             }
@@ -1077,12 +1064,12 @@ impl Control {
     /// A server has gone into the background: its first process ended cleanly, which was told to nobody, and a child goes on.
     fn handed_over(&mut self, app: u32) {
         let Some(id) = self.standing.iter().find(|s| s.app == Some(app)).map(|s| s.id) else {
-            return self.core.tell(move |core| core.ended_cleanly(app));
+            return self.core.tell(LoopRequest::EndedCleanly(app));
         };
         self.look_for(id);
         match self.stands(id) {
             Some(i) if self.standing[i].looking => self.standing[i].is_handing_over = true,
-            _ => self.core.tell(move |core| core.ended_cleanly(app)),
+            _ => self.core.tell(LoopRequest::EndedCleanly(app)),
         }
     }
 
@@ -1091,13 +1078,13 @@ impl Control {
         let s = &mut self.standing[i];
         s.is_handing_over = false;
         let child = found.ok().filter(|process| s.may_watch(&self.policy, process).is_ok());
-        let Some(process) = child else { return self.core.tell(move |core| core.ended_cleanly(app)) };
-        let (pid, ticks, uid) = (process.pid, process.start_ticks, process.uid);
-        if self.core.ask(move |core| core.hand_on(app, pid, ticks, uid)) != Some(true) {
+        let Some(process) = child else { return self.core.tell(LoopRequest::EndedCleanly(app)) };
+        let (pid, child, uid) = (process.pid, process.identity(), process.uid);
+        if self.core.ask(|answer| LoopRequest::HandOn { app, child, uid, answer }) != Some(true) {
             return;
         }
         if !self.resolver.still_same(&process) {
-            return self.core.tell(move |core| core.ended_cleanly(app));
+            return self.core.tell(LoopRequest::EndedCleanly(app));
         }
         let (progress, name, owner) = (s.progress.clone(), s.name.clone(), s.owner().uid());
         s.has(app, &process, &self.resolver);
@@ -1136,11 +1123,8 @@ impl Control {
     /// The live process that this watch has.
     fn lives(&mut self, i: usize) -> Option<u32> {
         let app = self.standing[i].app?;
-        let ended = self.core.ask(move |core| {
-            let is_over = core.watchlist.get(app).is_none_or(|w| w.ended.is_some());
-            is_over.then(|| core.crashed_ns(app))
-        });
-        let Some(Some(crashed_ns)) = ended else { return Some(app) };
+        let ended = self.core.ask(|answer| LoopRequest::Ended(vec![app], answer)).unwrap_or_default();
+        let Some((_, crashed_ns)) = ended.first().copied() else { return Some(app) };
         self.has_ended(app, crashed_ns);
         None
     }
@@ -1203,7 +1187,7 @@ impl Control {
     ) -> Result<u32, Refused> {
         match self.make_way(name, Some(process), owner)? {
             Some(app) => {
-                self.core.tell(move |core| core.hand_over(app, origin, owner.uid()));
+                self.core.tell(LoopRequest::HandOver { app, origin, owner: owner.uid() });
                 self.put_behind_gate(app, process.pid, owner.uid());
                 Ok(app)
             }
@@ -1218,7 +1202,7 @@ impl Control {
         if why.code == ErrorCode::Ambiguous && s.ambiguity_told.is_none_or(|at| at.elapsed() >= AMBIGUITY_TOLD_EVERY) {
             s.ambiguity_told = Some(Instant::now());
             let (text, source) = (format!("{} is not watched: {why}", s.name), EventSource::user(s.account()));
-            self.core.tell(move |core| core.tell_local_of(source, Cause::Local, WATCH_EVENT_CODE, text));
+            self.core.tell(LoopRequest::Note(source, WATCH_EVENT_CODE, text));
         }
         if !s.complained {
             s.complained = true;
@@ -1242,7 +1226,7 @@ impl Control {
             return;
         }
         self.standing[i].settled = true;
-        let Some(known) = self.core.ask(move |core| core.watchlist.identity(app)) else { return };
+        let Some(known) = self.core.ask(|answer| LoopRequest::Identity(app, answer)) else { return };
         let s = &mut self.standing[i];
         let now = self.resolver.target(known.pid).ok().filter(|process| process.identity() == known);
         if let (Some(process), Some(place)) = (now, s.scope.place.as_mut()) {
@@ -1294,8 +1278,7 @@ impl Control {
     /// # Errors
     /// When somebody else's watch does not have to give way.
     fn make_way(&mut self, name: &str, process: Option<&Process>, by: Owner) -> Result<Option<u32>, Refused> {
-        let (wanted, pid) = (name.to_string(), process.map(|p| p.pid));
-        let holders = self.core.ask(move |core| core.watchlist.holders(&wanted, pid)).ok_or_else(stuck)?;
+        let holders = self.holders(name, process.map(|p| p.pid))?;
         // A former agent had it watched for the same one.
         let goes_on =
             |h: &Holder| h.is_kept && h.owner == by && h.name == name && process.is_some_and(|p| p.identity() == h.process);
@@ -1339,7 +1322,12 @@ impl Control {
 
     fn tell_of_watch(&self, text: String) {
         tracing::warn!("{text}");
-        self.core.tell(move |core| core.tell_local(Cause::Local, WATCH_EVENT_CODE, text));
+        self.core.note(WATCH_EVENT_CODE, text);
+    }
+
+    /// The live watches of this name or of this process.
+    fn holders(&self, name: &str, pid: Option<u32>) -> Result<Vec<Holder>, Refused> {
+        self.core.ask(|answer| LoopRequest::Holders { name: name.into(), pid, answer }).ok_or_else(stuck)
     }
 
     /// A live process is watched no more; others see it leave.
@@ -1347,7 +1335,7 @@ impl Control {
         if let Some(probes) = &self.probes {
             probes.remove(app);
         }
-        self.core.ask(move |core| core.unwatch(app));
+        self.core.ask(|answer| LoopRequest::Unwatch(app, answer));
     }
 
     /// Has a process's progress seen from outside, from now on in this way.
@@ -1355,12 +1343,12 @@ impl Control {
         let Some(probes) = &self.probes else { return };
         probes.remove(app);
         let Some(progress) = progress else {
-            self.core.tell(move |core| core.watch_probe(app, None));
+            self.core.tell(LoopRequest::WatchProbe(app, None));
             return;
         };
         let moves = Moves::default();
         let (source, limit_ns, counted) = (progress.probe.source(), progress.limit_ns, moves.clone());
-        self.core.tell(move |core| core.watch_probe(app, Some((source, limit_ns, counted))));
+        self.core.tell(LoopRequest::WatchProbe(app, Some((source, limit_ns, counted))));
         probes.add(app, name, pid, progress, moves);
     }
 
@@ -1397,11 +1385,11 @@ impl Control {
             taken_at: 0,
             is_kept: false,
         };
-        let app = self.core.ask(move |core| core.watch(watched)).ok_or_else(stuck)??;
+        let app = self.core.ask(|answer| LoopRequest::Watch(Box::new(watched), answer)).ok_or_else(stuck)??;
         // It may have died between being found and being watched; then nobody would ever hear of it. Others have been told that it runs.
         if !self.resolver.still_same(process) {
             let end = self.resolver.end_of(process);
-            self.core.tell(move |core| core.died_before_watched(app, end));
+            self.core.tell(LoopRequest::DiedBeforeWatched(app, end));
             return Err(Refused { code: ErrorCode::NotFound, what: format!("process {} has just ended", process.pid) });
         }
         self.put_behind_gate(app, process.pid, owner);
@@ -1424,7 +1412,7 @@ impl Control {
         }
         let lives = guard.cut_off_lives(&gate);
         guard.drop_left_by_doomed(&gate, pid);
-        self.core.tell(move |core| core.fence_process(app, &gate, lives));
+        self.core.tell(LoopRequest::FenceProcess { app, gate, lives });
     }
 
     // ---- clients ------------------------------------------------------------------------------------------------------------
@@ -1655,7 +1643,7 @@ impl Control {
                 self.rings.give_back(index);
                 system(format!("no socket for events: {e}"))
             })?;
-            self.core.ask(move |core| core.subscribe(index, Made::Socket(ours))).ok_or_else(stuck)?;
+            self.core.ask(|answer| LoopRequest::Subscribe(index, Made::Socket(ours), answer)).ok_or_else(stuck)?;
             self.connections[i].ring = Some(index);
             return Ok(Some((Reply::Ring { kind: RingKind::Socket, size: fide_xdp::layout::RING_BYTES }, Some(theirs))));
         }
@@ -1677,7 +1665,7 @@ impl Control {
             match (made, asked) {
                 (Ok((fd, subscriber)), Some(c)) => {
                     c.waiting = None;
-                    if self.core.ask(move |core| core.subscribe(index, Made::Kernel(subscriber))).is_none() {
+                    if self.core.ask(|answer| LoopRequest::Subscribe(index, Made::Kernel(subscriber), answer)).is_none() {
                         c.push(&Reply::Error(stuck()), None);
                         continue;
                     }
@@ -1721,7 +1709,7 @@ impl Control {
         {
             c.introducing.push_back((target.clone(), from));
         }
-        let monitored = self.core.ask(move |core| core.monitor(ring, target, want));
+        let monitored = self.core.ask(|answer| LoopRequest::Monitor { ring, target, want, answer });
         monitored.ok_or_else(stuck)
     }
 
@@ -1794,7 +1782,7 @@ impl Control {
         }
         self.targets.give_back(c.peer.account, c.targets.len() as u64);
         if let Some(ring) = c.ring {
-            self.core.tell(move |core| core.unsubscribe(ring));
+            self.core.tell(LoopRequest::Unsubscribe(ring));
         }
         // A process that joined stays watched: closing a descriptor is neither a crash nor a farewell.
     }
@@ -1891,8 +1879,8 @@ impl Control {
                 }
                 // A few at a time: what is urgent comes in between.
                 for some in instances.chunks(BECAME_AT_ONCE) {
-                    let some = some.to_vec();
-                    self.core.ask(move |core| core.tell_what_became(ring, &some)).ok_or_else(stuck)?;
+                    let instances = some.to_vec();
+                    self.core.ask(|answer| LoopRequest::TellWhatBecame { ring, instances, answer }).ok_or_else(stuck)?;
                 }
                 Ok(Some((Reply::Done, None)))
             }
@@ -1905,7 +1893,7 @@ impl Control {
                 if c.targets.remove(&parsed) {
                     self.targets.give_back(c.peer.account, 1);
                 }
-                match self.core.ask(move |core| core.unmonitor(ring, &parsed)).ok_or_else(stuck)? {
+                match self.core.ask(|answer| LoopRequest::Unmonitor { ring, target: parsed, answer }).ok_or_else(stuck)? {
                     true => plain(Reply::Done),
                     false => fail(ErrorCode::NotFound, format!("{target} is not monitored on this connection")),
                 }
@@ -1915,8 +1903,7 @@ impl Control {
             Request::Report { name, hung, reason } => self.report(i, &name, hung, reason).map(Some),
             Request::Quit => match self.connections[i].joined.take() {
                 Some(app) => {
-                    let quit =
-                        self.core.ask(move |core| (core.watchlist.identity(app), core.unwatch(app)).0).ok_or_else(stuck)?;
+                    let quit = self.core.ask(|answer| LoopRequest::Quit(app, answer)).ok_or_else(stuck)?;
                     self.standing.iter_mut().filter(|s| s.app == Some(app)).for_each(|s| s.quit = Some(quit));
                     plain(Reply::Done)
                 }
@@ -1976,7 +1963,7 @@ impl Control {
                     GroupOrder::Status => self.policy.may_read(peer)?,
                     _ => self.policy.may_group(peer)?,
                 }
-                plain(self.core.ask(move |core| core.order_group(order)).ok_or_else(stuck)??)
+                plain(self.core.ask(|answer| LoopRequest::OrderGroup(Box::new(order), answer)).ok_or_else(stuck)??)
             }
             Request::OpenGroup { name, client, behind, last_number, generation } => {
                 self.policy.may_group(&self.connections[i].peer)?;
@@ -1986,8 +1973,9 @@ impl Control {
                 } else {
                     client
                 };
-                let from = (behind, generation);
-                let fd = self.core.ask(move |core| core.open_group(&name, (client, last_number), from)).ok_or_else(stuck)??;
+                let (from, last) = ((behind, generation), (client, last_number));
+                let open = |answer| LoopRequest::OpenGroup { name, client: last, from, answer };
+                let fd = self.core.ask(open).ok_or_else(stuck)??;
                 Ok(Some((Reply::GroupOpened { client }, Some(fd))))
             }
         }
@@ -1997,9 +1985,7 @@ impl Control {
 
     /// Answers at once where nothing needs to be waited for.
     fn begin_check(&mut self, i: usize, mut check: Check) -> Result<Option<Answer>, Refused> {
-        let whom = check.whom().clone();
-        let since_ns = check.since_ns();
-        let asked = self.core.ask(move |core| core.known_of(&whom, since_ns));
+        let asked = self.known_of(&check);
         let Some((peer, certain)) = asked else {
             return Err(Refused { code: ErrorCode::System, what: "the agent's loop does not answer".into() });
         };
@@ -2012,8 +1998,7 @@ impl Control {
         match check.route(&mut self.carriers, &self.config.node, asker) {
             Err(why) => plain(check::no_barrier(why, peer)),
             Ok(()) => {
-                let queues: Vec<_> = check.queues().collect();
-                self.core.tell(move |core| queues.into_iter().for_each(|(path, queues)| core.set_queues(path, queues)));
+                check.queues().for_each(|(path, queues)| self.core.tell(LoopRequest::SetQueues { path, queues }));
                 self.connections[i].checking = true;
                 self.checks.push(check);
                 Ok(None)
@@ -2039,8 +2024,21 @@ impl Control {
     }
 
     fn read_losses(&mut self) {
-        let lane = self.core.ask(|core| core.lane_losses());
+        let room = Vec::with_capacity(fide_wire::SLOTS);
+        let lane = self.core.ask(|answer| LoopRequest::LaneLosses(room, answer)).map(|hosts| {
+            let of = |(host, lost): (Name, [u64; fide_wire::PATHS])| {
+                let host = String::from(host);
+                lost.into_iter().enumerate().map(move |(path, lost)| (format!("heartbeats of {host} on path {path}"), lost))
+            };
+            hosts.into_iter().flat_map(of).collect()
+        });
         self.losses.read(lane, now_ns);
+    }
+
+    /// What the loop knows of the peer of a check, and whether it is certain that the process has ended since.
+    fn known_of(&self, check: &Check) -> Option<(Option<CheckedPeer>, bool)> {
+        let (whom, since_ns) = (check.whom().clone(), check.since_ns());
+        self.core.ask(|answer| LoopRequest::KnownOf { whom, since_ns, answer })
     }
 
     /// Carries every check that is under way one step further, and answers those that are done.
@@ -2048,7 +2046,7 @@ impl Control {
         if self.checks.is_empty() {
             return;
         }
-        let Some((answers, offered)) = self.core.ask(|core| core.answers()) else { return };
+        let Some((answers, offered)) = self.core.ask(LoopRequest::Answers) else { return };
         for mut check in std::mem::take(&mut self.checks) {
             let asking = &mut self.asking;
             let ask = |paths: [bool; fide_wire::PATHS]| asking.iter_mut().zip(paths).for_each(|(a, p)| *a |= p);
@@ -2063,14 +2061,12 @@ impl Control {
         if self.asking.contains(&true) && now.saturating_sub(self.asked_ns) >= check::ASK_EVERY_NS {
             let paths = std::mem::take(&mut self.asking);
             self.asked_ns = now;
-            self.core.tell(move |core| core.ask_for_barriers(paths));
+            self.core.tell(LoopRequest::AskForBarriers(paths));
         }
     }
 
     fn end_check(&mut self, check: &Check, done: Result<u64, String>) {
-        let whom = check.whom().clone();
-        let since_ns = check.since_ns();
-        let (peer, certain) = self.core.ask(move |core| core.known_of(&whom, since_ns)).unwrap_or_default();
+        let (peer, certain) = self.known_of(check).unwrap_or_default();
         // After the barrier: what was lost before it is counted now.
         self.read_losses();
         let (lost_ns, what) = self.losses.lost();
@@ -2102,12 +2098,12 @@ impl Control {
         let whose = self.join_as(name, &process, Owner::User(uid))?;
         let (bridge, fd) =
             Bridge::create().map_err(|e| Refused { code: ErrorCode::System, what: format!("no memory for the bridge: {e}") })?;
-        let most = self.core.ask(|core| core.piggyback_max()).unwrap_or(0);
+        let most = self.core.ask(LoopRequest::PiggybackMax).unwrap_or(0);
         let granted = pbsize.min(most);
         let joining = Joining { pbsize: granted, bridge, ring, account };
         let app = match whose {
             Joins::Watched(app) => {
-                self.core.tell(move |core| core.rejoin(app, joining));
+                self.core.tell(LoopRequest::Rejoin(app, Box::new(joining)));
                 app
             }
             Joins::Standing(at) => {
@@ -2132,9 +2128,9 @@ impl Control {
 
     /// As what a process joins under this name.
     fn join_as(&mut self, name: &str, process: &Process, by: Owner) -> Result<Joins, Refused> {
-        let (wanted, identity) = (name.to_string(), process.identity());
+        let watched_as = |answer| LoopRequest::WatchedAs { name: name.into(), process: process.identity(), answer };
         // A process that reconnects, or that somebody else has watched by this name, gets a bridge, and its connection can say goodbye.
-        if let Some(app) = self.core.ask(move |core| core.watched_as(&wanted, identity)).flatten() {
+        if let Some(app) = self.core.ask(watched_as).flatten() {
             return Ok(Joins::Watched(app));
         }
         // It may be what a watch of this name waits for.
@@ -2164,7 +2160,7 @@ impl Control {
                 "a progress limit lies between 10 ms, below which scheduling alone would look like a hang, and a day".into(),
             );
         }
-        match self.core.ask(move |core| core.watch_counter(app, counter, limit_ns)) {
+        match self.core.ask(|answer| LoopRequest::WatchCounter { app, counter, limit_ns, answer }) {
             Some(Ok(true)) => Ok((Reply::Done, None)),
             Some(Err(what)) => fail(ErrorCode::Full, what),
             Some(Ok(false)) => fail(ErrorCode::NotFound, "this process is no longer watched: it is ending".into()),
@@ -2179,10 +2175,7 @@ impl Control {
             let what = format!("a reason is one line of at most {REASON_MAX} bytes");
             return Err(Refused { code: ErrorCode::Invalid, what });
         }
-        let wanted = name.to_string();
-        let found = self
-            .core
-            .ask(move |core| core.watchlist.named(&wanted).and_then(|app| core.watchlist.get(app).map(|w| (app, w.process()))));
+        let found = self.core.ask(|answer| LoopRequest::Named(name.into(), answer));
         let not_watched =
             || Refused { code: ErrorCode::NotFound, what: format!("no process named {name} is watched on this host") };
         let Some((app, identity)) = found.flatten() else { return Err(not_watched()) };
@@ -2197,15 +2190,15 @@ impl Control {
             let who = by.pid.map_or_else(|| format!("user {}", by.uid), |pid| format!("process {pid} of user {}", by.uid));
             let says = if hung { "hung" } else { "progressing" };
             let (text, source) = (format!("{who} reports {name} as {says}: {reason}"), EventSource::user(by.account));
-            self.core.tell(move |core| core.tell_local_of(source, Cause::Local, REPORT_EVENT_CODE, text));
+            self.core.tell(LoopRequest::Note(source, REPORT_EVENT_CODE, text));
         }
-        self.core.ask(move |core| core.report_progress(app, hung));
+        self.core.ask(|answer| LoopRequest::ReportProgress { app, hung, answer });
         Ok((Reply::Done, None))
     }
 
     /// Whether a user may have one more process watched. Watches that wait for their processes count.
     fn admit_watch(&self, account: u32) -> Result<(), Refused> {
-        let (own, used) = self.core.ask(move |core| core.watchlist.held_by(account)).ok_or_else(stuck)?;
+        let (own, used) = self.core.ask(|answer| LoopRequest::HeldBy(account, answer)).ok_or_else(stuck)?;
         let waiting = || self.standing.iter().filter(|s| s.app.is_none());
         let (own, used) = (own + waiting().filter(|s| s.account() == account).count() as u64, used + waiting().count() as u64);
         WATCHES.admit(account, own, used, 1).map_err(|what| Refused { code: ErrorCode::Full, what })
@@ -2242,8 +2235,7 @@ impl Control {
 
     /// A watch is ended by whoever made it, or by root; one of the configuration by root, until the next reload.
     fn unwatch(&mut self, i: usize, name: &str) -> Result<Answer, Refused> {
-        let wanted = name.to_string();
-        let live = self.core.ask(move |core| core.watchlist.holders(&wanted, None)).ok_or_else(stuck)?.pop();
+        let live = self.holders(name, None)?.pop();
         let standing = self.standing.iter().find(|s| s.name == name).map(Standing::owner);
         let Some(owner) = standing.or(live.as_ref().map(|h| h.owner)) else {
             return Err(Refused { code: ErrorCode::NotFound, what: format!("no process named {name} is watched on this host") });

@@ -8,9 +8,10 @@
 //! pacer ─► heartbeat on both paths          arrival table ─► detector ─► verdicts ─► rings, history
 //! ```
 //! Everything that may wait (files, clients, hooks, name look-ups) lives in the control thread, which reaches the loop by
-//! [`Command`]s and hears from it by [`Happened`].
+//! [`Request`]s and hears from it by [`Happened`].
 
 mod announce;
+mod checks;
 mod crash;
 mod fencing;
 mod foreign;
@@ -24,7 +25,9 @@ mod progress;
 mod publish;
 mod questions;
 mod reports;
+pub mod requests;
 mod send;
+pub mod snapshot;
 mod subscriptions;
 mod tables;
 mod wait;
@@ -56,13 +59,11 @@ use fide_wire::packet::{BODY_MAX, Notice};
 use fide_wire::{PATHS, SLOTS};
 use progress::Owed;
 use questions::Asking;
+use requests::Request;
 use send::Sent;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use tables::Interests;
-
-/// Something for the loop to do, from the control thread.
-pub type Command = Box<dyn FnOnce(&mut Core) + Send>;
 
 /// What the control thread hears.
 #[derive(Debug)]
@@ -114,10 +115,10 @@ pub enum Happened {
 /// The loop's ends of what connects it with the control thread.
 pub struct Ends {
     /// What to do.
-    pub commands: Channel<Command>,
+    pub requests: Channel<Request>,
     /// What happened.
     pub happened: Sender<Happened>,
-    /// An eventfd: readable when there are commands.
+    /// An eventfd: readable when there are requests.
     pub wake: OwnedFd,
     /// An eventfd: written when something happened.
     pub tell: OwnedFd,
@@ -176,8 +177,8 @@ pub struct FenceStart {
 /// Whole packets that one loop iteration takes, and that are taken before a notice so that what came before it is told before it.
 const PACKETS_AT_ONCE: usize = 64;
 const PACKETS_BEFORE_NOTICE: usize = 256;
-/// Commands of the control thread take so much of a loop iteration, and the last of them to its end: then what is urgent comes again.
-const COMMANDS_NS: u64 = 50_000;
+/// Requests of the control thread take so much of a loop iteration, and the last of them to its end: then what is urgent comes again.
+const REQUESTS_NS: u64 = 50_000;
 /// From one look at what is monitored from here to the next, however much changes.
 const MONITORS_PAUSE_NS: u64 = 50_000_000;
 /// A leave is told so many times, and so long after the one before it.
@@ -432,7 +433,7 @@ impl Core {
         }
         self.drain_inbox(PACKETS_AT_ONCE);
         self.exchange_groups(now_ns());
-        self.run_commands();
+        self.run_requests();
         self.hand_back();
         self.judge(now_ns());
         self.send_steered();
@@ -465,11 +466,11 @@ impl Core {
         }
     }
 
-    fn run_commands(&mut self) {
+    fn run_requests(&mut self) {
         let began = now_ns();
-        while let Ok(command) = self.ends.commands.try_recv() {
-            command(self);
-            if now_ns().saturating_sub(began) >= COMMANDS_NS {
+        while let Ok(request) = self.ends.requests.try_recv() {
+            self.handle_request(request);
+            if now_ns().saturating_sub(began) >= REQUESTS_NS {
                 return;
             }
         }

@@ -3,6 +3,7 @@
 use crate::admission::HOOK_EVENT_CODE;
 use crate::admission::NOT_KEPT_EVENT_CODE;
 use crate::config::{Config, HookAction, Live};
+use crate::core::requests::Request;
 use crate::feed::Feed;
 use crate::fence::Guard;
 use crate::gates::Gates;
@@ -15,7 +16,6 @@ use crate::metrics::{Board, MetricsServer, Snapshot};
 use crate::shares::EventSource;
 use crate::site::{Interface, Options};
 use fide_wire::control::{HistoryEvent, MaintenanceStatus, WatchStatus};
-use fide_wire::verdict::Cause;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -192,7 +192,7 @@ impl Integrations {
         if self.metrics.is_none() && self.http.is_none() {
             return;
         }
-        let Some((mut status, lost)) = core.status(about).zip(core.ask(|core| core.events_lost())) else { return };
+        let Some((mut status, lost)) = core.status(about).zip(core.ask(Request::EventsLost)) else { return };
         if let (Some(guard), Some(fence)) = (guard, status.fence.as_mut()) {
             guard.complete(fence);
         }
@@ -239,5 +239,5 @@ impl Integrations {
 
 fn complain(core: &LoopHandle, text: String) {
     tracing::error!("{text}");
-    core.tell(move |core| core.tell_local(Cause::Local, 0, text));
+    core.note(0, text);
 }

@@ -281,10 +281,10 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         interfaces: config.paths.iter().map(|p| p.interface.clone()).collect(),
         started_ns: now_ns(),
     };
-    let (commands, commanded) = crossbeam_channel::unbounded();
+    let (request, requests) = crossbeam_channel::unbounded();
     let (happen, happened) = crossbeam_channel::unbounded();
     let (wake, tell) = (crate::wake::eventfd().context("no eventfd")?, crate::wake::eventfd().context("no eventfd")?);
-    let ends = crate::core::Ends { commands: commanded, happened: happen, wake: wake.try_clone()?, tell: tell.try_clone()? };
+    let ends = crate::core::Ends { requests, happened: happen, wake: wake.try_clone()?, tell: tell.try_clone()? };
     let ring_maker = receiver.ring_maker();
     let starts = receiver.start_watch();
     let mut core = Core::new(start, receiver, lane, prober, ends)?;
@@ -295,7 +295,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         core.receive_name(),
         core.exit_name()
     );
-    let handle = LoopHandle::new(commands, wake, core.heart.clone());
+    let handle = LoopHandle::new(request, wake, core.heart.clone());
     let rt = crate::realtime::Wanted::of(&config);
     let thread = std::thread::Builder::new().name("lane".into()).spawn(move || {
         let place = crate::realtime::enter(&rt);

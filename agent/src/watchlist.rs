@@ -531,6 +531,11 @@ pub struct WatchRow {
 }
 
 impl WatchRow {
+    /// Its number, process and owner, unless it has ended.
+    pub fn alive(&self) -> Option<(u32, u32, u32)> {
+        self.ended.is_none().then_some((self.app, self.pid, self.owner))
+    }
+
     /// Its name, and when it ended if it has.
     pub fn shown(&self) -> (String, Option<u64>) {
         (self.name.into(), self.ended.map(|(_, at_ns)| at_ns))

@@ -67,8 +67,8 @@ impl Losses {
         }
     }
 
-    /// Reads them all. Up to `now_ns`, which is read afterwards, what has changed since the last reading was lost. `lane`: what [other agents'
-    /// heartbeats](crate::core::Core::lane_losses) tell, unless that cannot be had.
+    /// Reads them all. Up to `now_ns`, which is read afterwards, what has changed since the last reading was lost. `lane`: what other agents'
+    /// heartbeats tell, unless that cannot be had.
     pub fn read(&mut self, lane: Option<Vec<(String, u64)>>, now_ns: impl Fn() -> u64) {
         let mut trouble = Vec::new();
         let stack = self.files(&mut trouble);

@@ -28,7 +28,6 @@ pub(crate) mod namespace;
 pub mod processors;
 
 use crate::clock::now_ns;
-use crate::core::Core;
 use carriers::Carriers;
 use crossbeam_channel::{Receiver, TryRecvError};
 use fide_wire::PATHS;
@@ -42,8 +41,6 @@ use std::net::IpAddr;
 const SETTLE_NS: u64 = 500_000;
 /// Others are not asked more often, however many check.
 pub const ASK_EVERY_NS: u64 = 1_000_000;
-/// Nor who is no host of the cluster than this: routers answer few.
-const ANSWERERS_EVERY_NS: u64 = 10_000_000;
 /// An answer that has not come for so long is asked for again: it may have been overtaken, or lost.
 const AGAIN_NS: u64 = 20_000_000;
 
@@ -375,116 +372,21 @@ fn same_network(pid: Option<u32>) -> Result<(), String> {
     }
 }
 
-impl Core {
-    /// Asks whoever may answer on these paths, so that their queues show that they are empty.
-    pub fn ask_for_barriers(&mut self, paths: [bool; PATHS]) {
-        /// More would not be more certain, unless queues are many.
-        const ASKED: usize = 16;
-        let Some(prober) = self.prober.as_mut() else { return };
-        let mut peers: Vec<_> = self.peers.iter().flatten().filter(|p| !p.left).collect();
-        peers.sort_by_key(|p| p.condemned);
-        for path in (0..PATHS).filter(|p| paths[*p]) {
-            for (peer, address) in peers.iter().filter_map(|p| p.addresses[path].map(|a| (p, a))).take(ASKED) {
-                if let Err(e) = prober.echo_aside(peer.node, path as u8, address) {
-                    tracing::debug!("a barrier of path {path} by {}: {e}", peer.name);
-                }
-            }
-        }
-        for path in (0..PATHS).filter(|p| paths[*p]) {
-            if !self.others_answer(path, None) {
-                self.want_answerers(path, ANSWERERS_EVERY_NS);
-            }
-            self.note_asked(path);
-            self.steer(path, None, None);
-        }
-    }
-
-    /// What came out of the queues, and whether they are told apart.
-    #[must_use]
-    pub fn answers(&self) -> (Answers, bool) {
-        (self.answers.clone(), self.receiver.offers_barriers())
-    }
-
-    /// Heartbeats that never came, by whose they were and the path: of all its lives, so that the numbers never fall.
-    #[must_use]
-    pub fn lane_losses(&self) -> Vec<(String, u64)> {
-        let mut all = Vec::new();
-        for (slot, peer) in self.peers.iter().enumerate() {
-            let Some(peer) = peer.as_ref() else { continue };
-            let lost = peer.lost(&self.receiver.peer(slot));
-            let of = |path: usize| (format!("heartbeats of {} on path {path}", peer.name), lost[path]);
-            all.extend((0..PATHS).map(of));
-        }
-        all
-    }
-
-    /// What this agent knows of somebody; whether it is certain that the process has ended since.
-    #[must_use]
-    pub fn known_of(&self, whom: &Whom, since_ns: u64) -> (Option<CheckedPeer>, bool) {
-        use fide_proto::detector::{AppState, State};
-        let peer = match whom {
-            Whom::Named { host, .. } => self.peers.iter().flatten().find(|p| p.name == *host),
-            Whom::Address(address) => self.peers.iter().flatten().find(|p| p.addresses.contains(&Some(*address))),
-        };
-        let wanted = if let Whom::Named { app, .. } = whom { app.as_deref() } else { None };
-        let Some(peer) = peer else {
-            let Whom::Named { host, .. } = whom else { return (None, false) };
-            if *host != self.start.name {
-                return (None, false);
-            }
-            let ended = wanted.and_then(|name| self.watchlist.last_named(name));
-            let found = ended.map(|w| Found {
-                ended: w.ended.map(|(cause, _)| (cause, w.ended_ns)),
-                hung: w.hung.is_some(),
-                observed: true,
-            });
-            let (app_state, certain) = app_word(wanted, found, since_ns);
-            let (host, incarnation) = (host.clone(), self.start.incarnation);
-            let own = CheckedPeer {
-                host,
-                node: self.start.node,
-                incarnation,
-                host_state: "alive".into(),
-                app_state,
-                ..CheckedPeer::default()
-            };
-            return (Some(own), certain);
-        };
-        let state = self.state_of(peer.node);
-        // The newest of that name.
-        let app = wanted.and_then(|name| peer.apps.iter().rev().find(|(_, a)| a.name == name));
-        let hung = |app: u32| matches!(self.app_judged(peer.node, app), Some(AppState::Hung { .. }));
-        let observed = state.is_some_and(State::is_observed);
-        let found = app.map(|(id, a)| Found { ended: a.ended, hung: hung(*id), observed });
-        let (app_state, certain) = app_word(wanted, found, since_ns);
-        let fence = self.promise_of(peer.node);
-        let known = CheckedPeer {
-            host: peer.name.clone(),
-            node: peer.node,
-            incarnation: peer.incarnation,
-            host_state: state.map_or("unknown", State::name).into(),
-            app_state,
-            fence,
-            // The detector does not call it silent before.
-            fenced: fence.is_some() && state == Some(State::Silent),
-        };
-        (Some(known), certain)
-    }
-}
-
 /// The newest process of a name.
 #[derive(Clone, Copy)]
-struct Found {
+pub struct Found {
     /// Why, and when this agent learned it.
-    ended: Option<(Cause, u64)>,
-    hung: bool,
+    pub ended: Option<(Cause, u64)>,
+    /// It makes no progress.
+    pub hung: bool,
     /// Its host is heard of.
-    observed: bool,
+    pub observed: bool,
 }
 
 /// How a process is, in a word, and whether its end is certain. What was learned before `since_ns` is not about whoever was heard then: another of that name may
 /// run, and not be watched. One that left is only watched no longer.
-fn app_word(wanted: Option<&str>, found: Option<Found>, since_ns: u64) -> (String, bool) {
+#[must_use]
+pub fn app_word(wanted: Option<&str>, found: Option<Found>, since_ns: u64) -> (String, bool) {
     let word = |word: &str| word.to_owned();
     match (wanted, found) {
         (None, _) => (String::new(), false),

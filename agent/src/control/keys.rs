@@ -1,6 +1,6 @@
 //! Which keys every host of the cluster holds, by fingerprint: what a rotation waits for.
 
-use super::Control;
+use super::{Control, LoopRequest};
 use fide_wire::control::{HeldKey, HostKeys};
 use fide_wire::frame::table::Keys;
 
@@ -11,7 +11,7 @@ impl Control {
         // Without a secret there is nothing to name.
         let keys = Keys(if keyring.is_secret() { keyring.fingerprints().collect() } else { Vec::new() });
         self.keys.insert(self.config.node.clone(), keys.clone());
-        self.core.tell(move |core| core.put_keys(keys));
+        self.core.tell(LoopRequest::PutKeys(keys));
     }
 
     /// Another host says which it holds.

@@ -1,6 +1,6 @@
 //! Maintenances: what operators say here, what other hosts say, and what is marked by it.
 
-use super::{Answer, Control};
+use super::{Answer, Control, LoopRequest};
 use crate::maintenance::Now;
 use fide_wire::control::{HistoryEvent, MaintenanceOrder, Refused, Reply};
 use fide_wire::frame::table::Maintenance;
@@ -61,7 +61,7 @@ impl Control {
     fn spread_maintenance(&mut self) {
         let now = Now::read();
         for (slot, row) in self.maintenance.rows(now) {
-            self.core.tell(move |core| core.put_maintenance(slot, row));
+            self.core.tell(LoopRequest::PutMaintenance(slot, Box::new(row)));
         }
         if let Some(kept) = self.maintenance.unsaved(now) {
             self.state.set_maintenance(kept);
@@ -73,6 +73,6 @@ impl Control {
     }
 
     fn tell_of_maintenance(&self, text: String) {
-        self.core.tell(move |core| core.tell_local(Cause::Local, MAINTENANCE_EVENT_CODE, text));
+        self.core.note(MAINTENANCE_EVENT_CODE, text);
     }
 }

@@ -1,12 +1,12 @@
 //! Reading the configuration again: what is taken over at once, what waits for a restart, what could not be done.
 
-use super::{Control, Standing};
+use super::{Control, LoopRequest, Standing};
 use crate::access;
 use crate::config::{self, Config, Live};
+use crate::core::requests::Answer;
 use crate::watchlist::Origin;
 use fide_wire::control::Reloaded;
 use fide_wire::level::RELOAD_EVENT_CODE;
-use fide_wire::verdict::Cause;
 
 impl Control {
     /// Reads the file again and takes over what a running agent can. A file that is refused changes nothing.
@@ -34,7 +34,7 @@ impl Control {
             self.spread_keys();
         }
         let summary = summary(&reloaded);
-        self.core.tell(move |core| core.tell_local(Cause::Local, RELOAD_EVENT_CODE, summary));
+        self.core.note(RELOAD_EVENT_CODE, summary);
         self.renew_watches();
         Ok(reloaded)
     }
@@ -47,16 +47,14 @@ impl Control {
                 if let Some(probes) = &self.probes {
                     probes.remove(app);
                 }
-                self.core.tell(move |core| {
-                    core.unwatch(app);
-                });
+                self.core.tell(LoopRequest::Unwatch(app, Answer::unwanted()));
             }
         }
         for w in &live.progress {
             let Some(s) = self.standing.iter_mut().find(|s| s.name == w.name && s.origin == Origin::Config) else { continue };
             s.progress.clone_from(&w.progress);
             let Some(app) = s.app else { continue };
-            let pid = self.core.ask(move |core| core.watchlist.get(app).map_or(0, |w| w.pid)).unwrap_or(0);
+            let pid = self.core.ask(|answer| LoopRequest::Identity(app, answer)).map_or(0, |process| process.pid);
             self.probe(app, &w.name, pid, w.progress.clone());
         }
         self.standing.extend(live.watches_added.iter().chain(back).map(Standing::configured));
@@ -66,16 +64,13 @@ impl Control {
     fn take_over_settings(&mut self, new: &Config, live: &Live) -> Vec<String> {
         let mut refused = Vec::new();
         if live.keys {
-            let keys = new.keyring;
-            self.core.tell(move |core| core.set_keys(keys));
+            self.core.tell(LoopRequest::SetKeys(Box::new(new.keyring)));
         }
         if live.contract {
-            let calibration = crate::settings::calibration(new);
-            self.core.tell(move |core| core.set_calibration(calibration));
+            self.core.tell(LoopRequest::SetCalibration(Box::new(crate::settings::calibration(new))));
         }
         if live.groups {
-            let groups = new.groups.clone();
-            self.core.tell(move |core| core.set_group_plans(groups));
+            self.core.tell(LoopRequest::SetGroupPlans(new.groups.clone()));
         }
         if live.access {
             let (policy, warnings) = access::Policy::new(&new.access);

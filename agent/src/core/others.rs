@@ -405,7 +405,7 @@ impl Core {
         }
         self.start.members.remove(&node);
         self.fence_members();
-        self.tell_local(Cause::Local, FORGOTTEN_EVENT_CODE, format!("host {host} was forgotten, as an operator asked"));
+        self.tell_local(EventSource::OWN, FORGOTTEN_EVENT_CODE, format!("host {host} was forgotten, as an operator asked"));
         Ok(())
     }
 

@@ -82,15 +82,10 @@ impl Core {
         self.say(Happened::Event(Box::new(event), source));
     }
 
-    /// Tells of something on this host, from the control thread's side (an interface, a full disk).
-    pub fn tell_local(&mut self, cause: Cause, code: i32, text: String) {
-        self.tell_local_of(EventSource::OWN, cause, code, text);
-    }
-
-    /// The same, when it is because of what somebody does.
-    pub fn tell_local_of(&mut self, source: EventSource, cause: Cause, code: i32, text: String) {
+    /// Enters something of this host in the history, from the control thread's side (an interface, a full disk), and because of whom it is so.
+    pub(super) fn tell_local(&mut self, source: EventSource, code: i32, text: String) {
         let host = self.start.name.clone();
-        self.tell_text(cause, Grade::Certain, (&host, self.start.incarnation), code, text, source, now_ns());
+        self.tell_text(Cause::Local, Grade::Certain, (&host, self.start.incarnation), code, text, source, now_ns());
     }
 
     /// Whose doing it is what happens to a process.

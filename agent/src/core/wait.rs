@@ -31,7 +31,7 @@ impl Core {
 
     /// Whether something was left over for the next loop iteration.
     fn has_more(&self) -> bool {
-        let waiting = self.subscribers.has_work() || !self.ends.commands.is_empty();
+        let waiting = self.subscribers.has_work() || !self.ends.requests.is_empty();
         waiting || self.has_urgent() || !self.asking.steered.is_empty() || self.receiver.has_packet()
     }
 

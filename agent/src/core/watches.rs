@@ -79,7 +79,8 @@ impl Core {
     }
 
     /// A watched process has gone into the background: from now on this child of it is the one that is watched, under the same number.
-    pub fn hand_on(&mut self, app: u32, pid: u32, start_ticks: u64, uid: u32) -> bool {
+    pub fn hand_on(&mut self, app: u32, child: fide_xdp::Process, uid: u32) -> bool {
+        let (pid, start_ticks) = (child.pid, child.start_ticks);
         let Some(w) = self.watchlist.get_mut(app).filter(|w| w.ended.is_none()) else { return false };
         (w.pid, w.start_ticks, w.uid, w.settles_ns) = (pid, start_ticks, uid, 0);
         if w.bridge.is_none() {
@@ -100,6 +101,30 @@ impl Core {
         let w = self.watchlist.get(app)?;
         let is_crash = |(cause, code): (Cause, i32)| cause.is_seen_end() && (cause != Cause::Exited || code != 0);
         w.ended.filter(|ended| is_crash(*ended)).map(|_| w.ended_ns)
+    }
+
+    /// Those of these processes that have ended, and when if by a crash.
+    pub(super) fn ended_of(&self, apps: &[u32]) -> Vec<(u32, Option<u64>)> {
+        let is_over = |app: &u32| self.watchlist.get(*app).is_none_or(|w| w.ended.is_some());
+        apps.iter().copied().filter(is_over).map(|app| (app, self.crashed_ns(app))).collect()
+    }
+
+    /// The live process of this name.
+    pub(super) fn process_named(&self, name: &str) -> Option<(u32, fide_xdp::Process)> {
+        self.watchlist.named(name).and_then(|app| self.watchlist.get(app).map(|w| (app, w.process())))
+    }
+
+    /// The live process of this name and its owner, while it is hung since the notice of this number.
+    pub(super) fn hung_since(&self, name: &str, number: Option<u32>) -> Option<(fide_xdp::Process, u32)> {
+        let w = self.watchlist.named(name).and_then(|app| self.watchlist.get(app))?;
+        (w.hung == number).then_some((w.process(), w.owner))
+    }
+
+    /// A process that joined leaves. Says which process it was.
+    pub(super) fn quit(&mut self, app: u32) -> fide_xdp::Process {
+        let process = self.watchlist.identity(app);
+        self.unwatch(app);
+        process
     }
 
     /// The live watch of this process under this name, whoever made it.

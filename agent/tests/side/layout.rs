@@ -23,16 +23,16 @@ fn modules() -> BTreeMap<String, String> {
                 continue;
             }
             let text = std::fs::read_to_string(&path).unwrap();
-            let product = text.split("#[cfg(test)]").next().unwrap_or_default();
-            let code = product.lines().map(|line| line.split("//").next().unwrap_or_default());
-            let all = sources.entry(module).or_default();
-            code.for_each(|line| {
-                all.push_str(line);
-                all.push('\n');
-            });
+            sources.entry(module).or_default().push_str(&product(&text));
         }
     }
     sources
+}
+
+/// A source without its comments and its unit tests. These end a file; before that, the attribute stands before single items.
+fn product(text: &str) -> String {
+    let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    text.lines().flat_map(|line| [line.split("//").next().unwrap_or_default(), "\n"]).collect()
 }
 
 /// The modules that a source names behind `crate::`.
@@ -70,6 +70,13 @@ fn no_two_files_import_each_other() {
     assert!(known.len() > 30 && known.contains("core"), "the source was found: {known:?}");
     let graph = sources.iter().map(|(module, source)| (module.clone(), imports(source, &known))).collect();
     assert_eq!(circle(&graph), None, "these, or some of them, import each other");
+}
+
+#[test]
+fn unit_tests_are_left_out_and_nothing_else() {
+    let text = "#[cfg(test)]\nmod helper;\nuse crate::a; // crate::c\n#[cfg(test)]\nmod tests {\nuse crate::b;\n}\n";
+    let known = ["a", "b", "c"].map(str::to_owned).into();
+    assert_eq!(imports(&product(text), &known), BTreeSet::from(["a".to_owned()]));
 }
 
 #[test]
