@@ -51,6 +51,7 @@ use crossbeam_channel::{Receiver as Channel, Sender};
 use fide_lane::{Config as CalibrationConfig, DropCounters, Lane, Pacer, Prober};
 use fide_proto::detector::{self, AppState, Progress};
 use fide_proto::node::Node;
+use fide_proto::node::fence::HostFence;
 use fide_proto::services::groups::Groups;
 use fide_wire::control::{ErrorCode, HistoryEvent, Refused};
 use fide_wire::frame::table::{Keys, Maintenance, Row};
@@ -168,6 +169,8 @@ pub struct Start {
 
 /// How the fence begins.
 pub struct FenceStart {
+    /// Its rule, closed if a gate was found so.
+    pub fence: HostFence,
     /// Its gates as they were found.
     pub driver: Driver,
     /// Open it if it was found closed.
@@ -231,12 +234,11 @@ pub struct Core {
     monitored_by: BTreeMap<(u32, u32), u32>,
     /// Behind the first and up to the second, numbers of this host's processes are in no file: those of a table that is lost.
     unknown_rows: (u32, u32),
-    /// Hosts that announced a life older than one that was seen: the newest life that is over, and when they were heard.
-    outdated: BTreeMap<u32, (u32, u64, bool)>,
     /// Nothing that ran in former lives goes on: this host was started anew, or its fence was found closed. And what those lives knew.
     former_ended: bool,
     former_known: BTreeMap<String, u32>,
     body: Vec<u8>,
+    report_body: Vec<u8>,
     spin: bool,
     /// When this agent began to leave, the notice of it, and how often that was sent.
     stopping: Option<(u64, Notice, usize)>,
@@ -250,8 +252,6 @@ pub struct Core {
     fence: Option<Driver>,
     /// Whether each path has its carrier, as was last seen.
     carriers: [bool; PATHS],
-    /// When others that depend on it are told next what arrived of them.
-    confirm_fences_at: u64,
     /// Replicated logs, and the applications of this host that have them open.
     groups: Groups,
     sessions: Vec<groups::Session>,
@@ -338,16 +338,16 @@ impl Core {
             subscribers: Subscribers::default(),
             sent: Sent::default(),
             crashes: crash::Crashes::default(),
-            own: Own::new(start.incarnation, now),
+            own: Own::new(now),
             housekeeping_at: now + HOUSEKEEPING_NS,
             complained: Complaints::default(),
             unwanted: unwanted::Watch::default(),
             monitored_by: BTreeMap::new(),
             unknown_rows: (0, 0),
-            outdated: BTreeMap::new(),
-            former_ended: start.rebooted || fence.as_ref().is_some_and(|fence| fence.driver.closed().is_some()),
+            former_ended: start.rebooted || fence.as_ref().is_some_and(|start| start.fence.closed().is_some()),
             former_known: start.known.clone(),
             body: Vec::with_capacity(BODY_MAX),
+            report_body: Vec::with_capacity(BODY_MAX),
             spin: false,
             stopping: None,
             stopped: false,
@@ -358,7 +358,6 @@ impl Core {
             heart: std::sync::Arc::new(Heart::new(HEART)),
             fence: None,
             carriers: [false; PATHS],
-            confirm_fences_at: u64::MAX,
             groups: Groups::new(groups::config(start.node, start.incarnation, start.period_ns)),
             sessions: Vec::new(),
             group_plans: groups::Plans::default(),
@@ -377,27 +376,33 @@ impl Core {
         core.wait_for_descriptors()?;
         core.restore(restored, now);
         core.join_former_groups(now);
-        if let Some(prober) = core.prober.as_mut() {
-            core.receiver.filter_answers(prober);
+        core.begin(fence, now);
+        Ok(core)
+    }
+
+    /// Paths and fence as they are found.
+    fn begin(&mut self, fence: Option<FenceStart>, now: u64) {
+        if let Some(prober) = self.prober.as_mut() {
+            self.receiver.filter_answers(prober);
         }
         for path in 0..PATHS {
-            core.look_at_carrier(path, now);
-            core.receiver.set_mac(path, core.lane.mac(path as u8));
-            core.open_drops(path as u8);
+            self.look_at_carrier(path, now);
+            self.receiver.set_mac(path, self.lane.mac(path as u8));
+            self.open_drops(path as u8);
         }
-        if let Some(FenceStart { driver, recover }) = fence {
-            let closed = driver.closed();
-            core.fence = Some(driver);
-            core.fence_members();
+        self.node.expect_members(std::mem::take(&mut self.start.members));
+        if let Some(FenceStart { fence, driver, recover }) = fence {
+            let closed = fence.closed().map(|closed| closed.why);
+            self.fence = Some(driver);
+            self.node.set_fence(fence);
             if let Some(why) = closed {
-                core.tell_fenced(why, now);
+                self.tell_fenced(why, now);
                 if recover {
                     // This life is new already: what the former one sent is not heard again.
-                    core.open_fence(now);
+                    self.open_fence(now);
                 }
             }
         }
-        Ok(core)
     }
 
     /// Spins between turns instead of sleeping: only on a processor of its own.
@@ -411,8 +416,8 @@ impl Core {
             self.turn();
             self.wait();
         }
-        if let Some(fence) = self.fence.as_mut() {
-            fence.end(now_ns()); // taking it away takes longer than its time may last
+        if let Some((driver, fence)) = self.fence_parts() {
+            driver.end(fence, now_ns()); // taking it away takes longer than its time may last
         }
         self.say(Happened::Stopped);
         self.wake_control();
@@ -444,12 +449,10 @@ impl Core {
             self.announce(now);
         }
         self.transmit_node(now_ns());
-        if now >= self.confirm_fences_at {
-            self.confirm_fences(now_ns());
-        }
         if self.can_begin(self.housekeeping_at, now) {
             self.housekeeping(now);
         }
+        self.send_reports(now_ns());
         self.leave_again(now);
         self.wake_control();
     }

@@ -1,6 +1,6 @@
 //! The fence, driven: two halves of which each does what its thread may.
 //!
-//! * [`Driver`] is the loop's: after each heartbeat it asks the rule ([`fide_proto::fence`]) whether t_valid may move on, and moves it at every gate. No
+//! * [`Driver`] is the loop's: it moves every gate as the node's fence says ([`HostFence`], a [`Step`] after each heartbeat and each report). No
 //!   system call is in here; the loop adds one for each path and beat, and in mode *sent* only ([`fide_lane::Lane::completion`]).
 //! * [`Guard`] is the control thread's: it opens what is pinned, puts gates on interfaces and cgroups, also on those that appear later, and counts.
 //!
@@ -22,11 +22,12 @@
 use crate::config::{AtStart, FenceConfig};
 use crate::select;
 use crate::stale_sockets::{self, Made, Whose, Within};
-use fide_lane::{Completion, SendOutcome};
-use fide_proto::fence::{self as rule, Extension, Rule};
+use fide_lane::SendOutcome;
+use fide_proto::fence::{self as rule, Extension};
+use fide_proto::node::fence::{HostFence, Step};
 use fide_wire::PATHS;
 use fide_wire::control::{FenceStatus, GateStatus};
-use fide_wire::verdict::{FenceMode, FencePromise, FencedWhy};
+use fide_wire::verdict::{FenceMode, FencedWhy};
 use fide_xdp::fence::{Apart, Fence, FenceError, Gate, GateState, Process};
 use fide_xdp::lost::interfaces;
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,21 +93,11 @@ impl Held {
     }
 }
 
-/// When and why it closed.
-#[derive(Clone, Copy, Debug)]
-struct Closed {
-    since_ns: u64,
-    why: FencedWhy,
-}
-
 /// The loop's half.
 pub struct Driver {
-    rule: Rule,
-    promise: FencePromise,
     gates: Vec<Held>,
     at_start: AtStart,
-    closed: Option<Closed>,
-    /// The same, for the control thread.
+    /// Whether the fence is closed, for the control thread.
     shown_closed: Arc<AtomicBool>,
 }
 
@@ -114,18 +105,17 @@ impl Driver {
     /// Takes the gates as they were found. When one of them is closed, this life begins fenced.
     #[must_use]
     pub fn new(
-        config: rule::Config,
-        (host, at_start): (bool, AtStart),
+        fence: &mut HostFence,
+        at_start: AtStart,
         gates: Vec<(String, Gate)>,
         shown_closed: Arc<AtomicBool>,
         now_ns: u64,
     ) -> Self {
-        let promise = FencePromise { timeout_ns: config.timeout_ns, mode: config.mode, host };
         let gates = gates.into_iter().map(|(name, gate)| Held::of(name, gate, BTreeSet::new())).collect();
-        let mut driver = Self { rule: Rule::new(config), promise, gates, at_start, closed: None, shown_closed };
+        let mut driver = Self { gates, at_start, shown_closed };
         driver.gates.iter_mut().for_each(|held| held.begin(at_start));
         if let Some(since_ns) = driver.found_closed(now_ns) {
-            driver.close(FencedWhy::FormerLife, since_ns);
+            driver.close(fence, FencedWhy::FormerLife, since_ns);
         }
         driver
     }
@@ -140,93 +130,38 @@ impl Driver {
         })
     }
 
-    /// Whether this host is fenced, and why.
-    #[must_use]
-    pub fn closed(&self) -> Option<FencedWhy> {
-        self.closed.map(|c| c.why)
-    }
-
-    /// Whether nothing that this host asks leaves it.
-    #[must_use]
-    pub fn is_mute(&self) -> bool {
-        self.closed.is_some() && self.promise.host
-    }
-
-    /// What others may rely on, once it is so.
-    #[must_use]
-    pub fn promise(&self) -> Option<FencePromise> {
-        self.rule.valid_ns().map(|_| self.promise)
-    }
-
-    /// What counts.
-    #[must_use]
-    pub fn mode(&self) -> FenceMode {
-        self.promise.mode
-    }
-
-    /// Whether completions are to be asked for.
-    #[must_use]
-    pub fn wants_completions(&self) -> bool {
-        self.promise.mode == FenceMode::Sent
-    }
-
     /// Whether a gate was found closed meanwhile; to be called before each heartbeat, so that a host that is fenced does not call itself alive.
     #[must_use]
-    pub fn check(&mut self, now_ns: u64) -> Option<FencedWhy> {
-        if self.closed.is_some() {
+    pub fn check(&mut self, fence: &mut HostFence, now_ns: u64) -> Option<FencedWhy> {
+        if fence.closed().is_some() {
             return None;
         }
         let since_ns = self.found_closed(now_ns)?;
-        self.close(FencedWhy::RanOut, since_ns);
-        self.closed()
+        self.close(fence, FencedWhy::RanOut, since_ns);
+        Some(FencedWhy::RanOut)
     }
 
-    /// A heartbeat left, or did not. The kernel takes frames for an interface without carrier without a word, and drops them: those do not count.
-    pub fn sent(&mut self, number: u64, read_ns: u64, call: u64, outcomes: &[SendOutcome; PATHS], carriers: [bool; PATHS]) {
-        let taken = std::array::from_fn(|p| carriers[p] && outcomes[p].is_ok() && outcomes[p].copies > 0);
-        self.rule.sent(number, read_ns, call, taken);
-    }
-
-    /// How far the interfaces are. Says what became of the fence.
-    pub fn completed(&mut self, completion: &Completion) -> Outcome {
-        let extension = self.rule.completed(completion.through, completion.known_ns);
-        self.apply(extension)
-    }
-
-    /// Another host confirms a heartbeat of ours.
-    pub fn confirmed(&mut self, node: u32, number: u64, now_ns: u64) -> Outcome {
-        let extension = self.rule.confirmed(node, number, now_ns);
-        self.apply(extension)
-    }
-
-    /// Nobody has to confirm anything, if it is so.
-    pub fn alone(&mut self, now_ns: u64) -> Outcome {
-        let extension = self.rule.alone(now_ns);
-        self.apply(extension)
-    }
-
-    /// Who observes this host.
-    pub fn members(&mut self, nodes: impl IntoIterator<Item = u32>) {
-        self.rule.members(nodes);
-    }
-
-    /// This host began a new incarnation while the fence was open.
-    pub fn renew(&mut self) {
-        self.rule.renew();
-    }
-
-    fn apply(&mut self, extension: Option<Extension>) -> Outcome {
-        if self.closed.is_some() {
-            return Outcome::Nothing;
-        }
-        let Some(Extension { known_ns, valid_ns }) = extension else {
-            if self.rule.is_closed() {
-                self.close(FencedWhy::RanOut, crate::clock::now_ns());
-                return Outcome::Closed(FencedWhy::RanOut);
+    /// Moves the gates, and says what became of the fence.
+    pub fn obey(&mut self, fence: &mut HostFence, step: Step) -> Outcome {
+        match step {
+            Step::Nothing => Outcome::Nothing,
+            Step::Close(why) => {
+                self.shut();
+                Outcome::Closed(why)
             }
-            return Outcome::Nothing;
-        };
-        let first = self.rule.extensions().0 == 1;
+            Step::Extend { .. } if fence.closed().is_some() => Outcome::Nothing,
+            Step::Extend { extension, first } => match self.extend(extension) {
+                Ok(()) if first => Outcome::Armed,
+                Ok(()) => Outcome::Nothing,
+                Err(Closed) => {
+                    self.close(fence, FencedWhy::RanOut, extension.known_ns);
+                    Outcome::Closed(FencedWhy::RanOut)
+                }
+            },
+        }
+    }
+
+    fn extend(&mut self, Extension { known_ns, valid_ns }: Extension) -> Result<(), Closed> {
         for held in self.gates.iter_mut().filter(|h| h.doomed.is_none()) {
             if std::mem::take(&mut held.waits) {
                 open(&held.gate, valid_ns);
@@ -236,41 +171,40 @@ impl Driver {
                 Err(refused) if refused.0 == GateState::NotArmed => held.gate.arm(valid_ns),
                 other => other,
             };
-            if moved.is_err() {
-                self.close(FencedWhy::RanOut, known_ns);
-                return Outcome::Closed(FencedWhy::RanOut);
-            }
+            moved.map_err(|_| Closed)?;
         }
-        if first { Outcome::Armed } else { Outcome::Nothing }
+        Ok(())
     }
 
-    /// Closes every gate, for good.
-    pub fn close(&mut self, why: FencedWhy, since_ns: u64) {
-        self.rule.close();
+    /// Closes the fence and every gate, for good.
+    pub fn close(&self, fence: &mut HostFence, why: FencedWhy, since_ns: u64) {
+        fence.close(why, since_ns);
+        self.shut();
+    }
+
+    fn shut(&self) {
         for held in &self.gates {
             // Also those that are shut apart: from now on they are as all others.
             if held.doomed.is_some() || held.waits || matches!(held.gate.check(), GateState::Open { .. } | GateState::NotArmed) {
                 held.gate.shut();
             }
         }
-        self.closed = Some(Closed { since_ns, why });
         self.shown_closed.store(true, Ordering::SeqCst);
     }
 
     /// A clean end: nobody extends the time of open gates any more, so from now on they let everything pass. What is closed stays so.
-    pub fn end(&mut self, now_ns: u64) {
-        if self.closed.is_some() || self.check(now_ns).is_some() {
+    pub fn end(&mut self, fence: &mut HostFence, now_ns: u64) {
+        if fence.closed().is_some() || self.check(fence, now_ns).is_some() {
             return;
         }
         let mut open = self.gates.iter().filter(|h| h.doomed.is_none() && !h.waits);
         if open.any(|held| held.gate.disarm().is_err()) {
-            self.close(FencedWhy::RanOut, now_ns);
+            self.close(fence, FencedWhy::RanOut, now_ns);
         }
     }
 
-    /// Opens every gate for the new incarnation that this host has begun.
-    pub fn recover(&mut self, now_ns: u64) {
-        let valid_ns = self.rule.recover(now_ns);
+    /// Opens every gate up to `valid_ns`, for the new incarnation that this host has begun.
+    pub fn recover(&mut self, valid_ns: u64) {
         for held in &mut self.gates {
             held.waits = false;
             if held.doomed.is_some() {
@@ -279,16 +213,16 @@ impl Driver {
                 open(&held.gate, valid_ns);
             }
         }
-        self.closed = None;
         self.shown_closed.store(false, Ordering::SeqCst);
     }
 
     /// A gate that was made now, in the place of one of the same name: its cgroup came (back).
-    pub fn add_gate(&mut self, name: String, gate: Gate) {
+    pub fn add_gate(&mut self, fence: &HostFence, name: String, gate: Gate) {
+        let valid_ns = fence.rule().valid_ns();
         // One that is closed already stays so: it was known, or obeyed a fence that is lost.
-        if self.closed.is_some() {
+        if fence.closed().is_some() {
             gate.shut();
-        } else if let (Some(valid_ns), GateState::NotArmed | GateState::Open { .. }) = (self.rule.valid_ns(), gate.check()) {
+        } else if let (Some(valid_ns), GateState::NotArmed | GateState::Open { .. }) = (valid_ns, gate.check()) {
             open(&gate, valid_ns);
         }
         // Those of its processes that live were found by the path of the cgroup, so they are in this one.
@@ -301,7 +235,7 @@ impl Driver {
             !former
         });
         let mut held = Held::of(name, gate, apps);
-        if self.closed.is_none() && self.rule.valid_ns().is_none() {
+        if fence.closed().is_none() && valid_ns.is_none() {
             held.begin(self.at_start);
         }
         self.gates.push(held);
@@ -309,9 +243,16 @@ impl Driver {
 
     /// The sockets of a watched process are behind this gate. A new instance behind a gate that the doom of a former one closed opens it.
     /// `lives`: whom it cut off was seen alive, watched or not. `known`: what the watch says. Returns the other watched processes behind it.
-    pub fn process(&mut self, (app, who): (u32, Process), gate: &str, lives: bool, known: impl Fn(u32) -> Known) -> Vec<u32> {
+    pub fn process(
+        &mut self,
+        fence: &HostFence,
+        (app, who): (u32, Process),
+        gate: &str,
+        lives: bool,
+        known: impl Fn(u32) -> Known,
+    ) -> Vec<u32> {
         let is_alive = |app| known(app) == Known::Alive;
-        let (closed, valid_ns) = (self.closed.is_some(), self.rule.valid_ns());
+        let (closed, valid_ns) = (fence.closed().is_some(), fence.rule().valid_ns());
         let Some(held) = self.gates.iter_mut().find(|h| h.name == gate) else { return Vec::new() };
         held.apps.retain(|a| is_alive(*a));
         held.apps.insert(app);
@@ -364,11 +305,11 @@ impl Driver {
 
     /// A process is doomed: nothing of it leaves any more, unless it shares its gate with other watched processes. A few loads and stores: it
     /// comes before the notice.
-    pub fn doomed(&mut self, (app, who): (u32, Process), is_alive: impl Fn(u32) -> bool) {
+    pub fn doomed(&mut self, fence: &HostFence, (app, who): (u32, Process), is_alive: impl Fn(u32) -> bool) {
         for held in self.gates.iter_mut().filter(|h| h.apps.contains(&app) && h.doomed.is_none()) {
             if held.apps.iter().all(|a| *a == app || !is_alive(*a)) {
                 held.gate.cut_off(who);
-                if self.closed.is_some() {
+                if fence.closed().is_some() {
                     held.gate.shut(); // it is as all others, and waits for its next instance when they are opened
                 }
                 held.doomed = Some(app);
@@ -380,7 +321,12 @@ impl Driver {
     ///
     /// # Errors
     /// In words: it is behind none, or not alone.
-    pub fn cut_off(&mut self, (app, who): (u32, Process), is_alive: impl Fn(u32) -> bool) -> Result<String, String> {
+    pub fn cut_off(
+        &mut self,
+        fence: &HostFence,
+        (app, who): (u32, Process),
+        is_alive: impl Fn(u32) -> bool,
+    ) -> Result<String, String> {
         let Some(held) = self.gates.iter().find(|h| h.apps.contains(&app)) else {
             return Err(
                 "no cgroup around it is among [fence] cgroups, or it is watched for a user who does not own that cgroup".into()
@@ -390,16 +336,22 @@ impl Driver {
             return Err(format!("other watched processes that live are in {}", held.name));
         }
         let name = held.name.clone();
-        self.doomed((app, who), is_alive);
+        self.doomed(fence, (app, who), is_alive);
         Ok(name)
     }
 
     /// For `fide fence status`, without what only the control thread knows.
     #[must_use]
-    pub fn status(&self, now_ns: u64, host_name: impl Fn(u32) -> String, app_name: impl Fn(u32) -> String) -> FenceStatus {
-        let config = self.rule.config();
-        let valid_ns = self.rule.valid_ns();
-        let (extensions, left_min_ns) = self.rule.extensions();
+    pub fn status(
+        &self,
+        fence: &HostFence,
+        now_ns: u64,
+        host_name: impl Fn(u32) -> String,
+        app_name: impl Fn(u32) -> String,
+    ) -> FenceStatus {
+        let (rule, closed) = (fence.rule(), fence.closed());
+        let (config, valid_ns) = (rule.config(), rule.valid_ns());
+        let (extensions, left_min_ns) = rule.extensions();
         let gate = |held: &Held| GateStatus {
             name: held.name.clone(),
             state: state_name(held.gate.check()).into(),
@@ -411,24 +363,24 @@ impl Driver {
             ..GateStatus::default()
         };
         FenceStatus {
-            state: match (self.closed, valid_ns) {
+            state: match (closed, valid_ns) {
                 (Some(_), _) => "fenced",
                 (None, None) => "starting",
                 (None, Some(_)) => "open",
             }
             .into(),
-            why: self.closed.map_or_else(String::new, |c| c.why.to_string()),
-            fenced_ns: self.closed.map_or(0, |c| c.since_ns),
+            why: closed.map_or_else(String::new, |c| c.why.to_string()),
+            fenced_ns: closed.map_or(0, |c| c.since_ns),
             mode: config.mode.to_string(),
-            paths: if config.paths == rule::Paths::Both { "both" } else { "one" }.into(),
+            paths: if config.paths == fide_proto::fence::Paths::Both { "both" } else { "one" }.into(),
             timeout_ns: config.timeout_ns,
             margin_ns: config.margin_ns,
             valid_ns: valid_ns.unwrap_or(0),
             left_ns: valid_ns.unwrap_or(0).saturating_sub(now_ns),
             extensions,
             left_min_ns: left_min_ns.unwrap_or(0),
-            confirmations_needed: u32::try_from(self.rule.needed()).unwrap_or(u32::MAX),
-            confirmed_by: self.rule.confirmers().map(host_name).collect(),
+            confirmations_needed: u32::try_from(rule.needed()).unwrap_or(u32::MAX),
+            confirmed_by: rule.confirmers().map(host_name).collect(),
             interfaces: Vec::new(),
             gates: self.gates.iter().map(gate).collect(),
         }
@@ -444,6 +396,15 @@ pub enum Known {
     Ended,
     /// It is watched no longer, or never was.
     Not,
+}
+
+/// A gate ran out before its time was extended.
+struct Closed;
+
+/// Which paths have taken their copies of a heartbeat. The kernel takes frames for an interface without carrier without a word, and drops them: those do not count.
+#[must_use]
+pub fn taken(outcomes: &[SendOutcome; PATHS], carriers: [bool; PATHS]) -> [bool; PATHS] {
+    std::array::from_fn(|p| carriers[p] && outcomes[p].is_ok() && outcomes[p].copies > 0)
 }
 
 /// What came of a heartbeat that may count.
@@ -872,9 +833,59 @@ mod tests {
 
     const SERVICE: &str = "service";
 
-    fn driver(gate: &Gate) -> Driver {
-        let config = rule_config(&FenceConfig::default(), FenceMode::Sent, 1);
-        Driver::new(config, (false, AtStart::Open), vec![(SERVICE.into(), gate.clone())], Arc::default(), 1_000)
+    /// A driver and the fence that it obeys.
+    struct Both(HostFence, Driver);
+
+    impl Both {
+        fn new(gates: Vec<(String, Gate)>) -> Self {
+            let mut fence = HostFence::new(rule_config(&FenceConfig::default(), FenceMode::Sent, 1), false, 1);
+            let driver = Driver::new(&mut fence, AtStart::Open, gates, Arc::default(), 1_000);
+            Self(fence, driver)
+        }
+
+        fn closed(&self) -> Option<FencedWhy> {
+            self.0.closed().map(|closed| closed.why)
+        }
+
+        fn close(&mut self, why: FencedWhy, since_ns: u64) {
+            self.1.close(&mut self.0, why, since_ns);
+        }
+
+        fn check(&mut self, now_ns: u64) -> Option<FencedWhy> {
+            self.1.check(&mut self.0, now_ns)
+        }
+
+        fn recover(&mut self, now_ns: u64) {
+            self.1.recover(self.0.recover(2, now_ns));
+        }
+
+        fn end(&mut self, now_ns: u64) {
+            self.1.end(&mut self.0, now_ns);
+        }
+
+        fn add_gate(&mut self, name: String, gate: Gate) {
+            self.1.add_gate(&self.0, name, gate);
+        }
+
+        fn process(&mut self, app: (u32, Process), gate: &str, lives: bool, known: impl Fn(u32) -> Known) -> Vec<u32> {
+            self.1.process(&self.0, app, gate, lives, known)
+        }
+
+        fn doomed(&mut self, app: (u32, Process), is_alive: impl Fn(u32) -> bool) {
+            self.1.doomed(&self.0, app, is_alive);
+        }
+
+        fn cut_off(&mut self, app: (u32, Process), is_alive: impl Fn(u32) -> bool) -> Result<String, String> {
+            self.1.cut_off(&self.0, app, is_alive)
+        }
+
+        fn beside_cut_off(&self, is_alive: impl Fn(u32) -> bool) -> Vec<(u32, String)> {
+            self.1.beside_cut_off(is_alive)
+        }
+    }
+
+    fn driver(gate: &Gate) -> Both {
+        Both::new(vec![(SERVICE.into(), gate.clone())])
     }
 
     fn process(pid: u32) -> Process {
@@ -896,7 +907,7 @@ mod tests {
             let gate = Gate::of_no_program(77);
             let mut d = driver(&gate);
             assert!(d.process((1, process(11)), SERVICE, false, alive(&[1])).is_empty());
-            let cut_off = |d: &mut Driver| d.doomed((1, process(11)), |_| false);
+            let cut_off = |d: &mut Both| d.doomed((1, process(11)), |_| false);
             if cut_off_first {
                 cut_off(&mut d);
                 assert_eq!(driver(&gate).closed(), None, "that concerns this one alone");
@@ -966,11 +977,10 @@ mod tests {
     fn a_clean_end_waits_for_nothing_with_open_gates_and_opens_none() {
         let gates = [77, 78].map(Gate::of_no_program);
         let both = gates.iter().map(|g| (format!("{:?}", g.cgroup()), g.clone())).collect();
-        let config = rule_config(&FenceConfig::default(), FenceMode::Sent, 1);
-        let mut d = Driver::new(config, (false, AtStart::Open), both, Arc::default(), 1_000);
+        let mut d = Both::new(both);
         let soon = crate::clock::now_ns() + 3_600_000_000_000;
         gates.iter().for_each(|g| g.arm(soon).unwrap());
-        let name = d.gates[1].name.clone();
+        let name = d.1.gates[1].name.clone();
         d.process((1, process(11)), &name, false, alive(&[1]));
         d.doomed((1, process(11)), |_| false);
         d.end(9);
@@ -978,7 +988,7 @@ mod tests {
         // What ran out is not overlooked.
         gates[0].arm(5).unwrap();
         d.end(9);
-        assert!(d.closed().is_some() && d.shown_closed.load(Ordering::SeqCst));
+        assert!(d.closed().is_some() && d.1.shown_closed.load(Ordering::SeqCst));
         assert!(gates.iter().all(is_closed));
     }
 

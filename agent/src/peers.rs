@@ -43,8 +43,6 @@ pub struct Peer {
     pub announced: Contract,
     /// This incarnation was judged and is refused.
     pub condemned: bool,
-    /// By a life of this host that its fence ended since.
-    pub former: bool,
     /// What emptied the receive queue of its heartbeats last, by path.
     /// With the address, where it is no host of the cluster.
     pub barrier: [Option<(Emptied, Option<IpAddr>)>; PATHS],
@@ -76,7 +74,6 @@ impl Peer {
             contract: [Contract::default(); PATHS],
             announced: Contract::default(),
             condemned: false,
-            former: false,
             barrier: [None; PATHS],
             left: false,
             lost_before: [0; PATHS],

@@ -19,6 +19,7 @@ use crate::status::About;
 use crate::worker::Worker;
 use anyhow::{Context, anyhow, bail};
 use fide_lane::{Lane, Options, PathSpec, Prober, SendMode};
+use fide_proto::node::fence::HostFence;
 use fide_wire::PATHS;
 use fide_wire::verdict::FenceMode;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -264,15 +265,11 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         known: state.peers(),
         rebooted: state.rebooted(),
         members: state.members().map(fide_wire::name_id).collect(),
-        fence: guard.as_ref().zip(config.fence.mode).map(|(guard, mode)| FenceStart {
-            driver: Driver::new(
-                crate::fence::rule_config(&config.fence, mode, config.paths.len()),
-                (config.fence.host, config.fence.at_start),
-                guard.gates(),
-                guard.shown_closed(),
-                now_ns(),
-            ),
-            recover: config.fence.recover_at_start,
+        fence: guard.as_ref().zip(config.fence.mode).map(|(guard, mode)| {
+            let rule = crate::fence::rule_config(&config.fence, mode, config.paths.len());
+            let mut fence = HostFence::new(rule, config.fence.host, incarnation);
+            let driver = Driver::new(&mut fence, config.fence.at_start, guard.gates(), guard.shown_closed(), now_ns());
+            FenceStart { fence, driver, recover: config.fence.recover_at_start }
         }),
     };
     let about = About {

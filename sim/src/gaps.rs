@@ -1,8 +1,8 @@
 //! Crashes that fall into gaps: what an application is told of each process that it monitors, whatever happens to the agents, hosts and cables between.
 //!
 //! # What is real, what is modelled
-//! Real is the node ([`fide_proto::node::Node`]): introductions, tables, pulls, the detector. Modelled are the kernel (the version of a table, exits that
-//! were seen and not read, the receive table, answers to probes), the file in which a table is kept between two agents, the network, and an
+//! Real is the node ([`fide_proto::node::Node`]): introductions, tables, pulls, the detector, path reports, the fence's rule. Modelled are the kernel (the version
+//! of a table, exits that were seen and not read, the receive table, answers to probes, gates), the file in which a table is kept between two agents, the network, and an
 //! application on each host that monitors every process of all others and outlives its agent.
 //!
 //! # What is judged
@@ -13,22 +13,28 @@
 //! | `accuracy` | nobody is told that a process ended (other than by *silent host*) that runs; nobody that ended runs again |
 //! | `completeness` | when all faults are over, every application knows every process that runs, and was told of each end of those that it knew |
 //! | `introduced-once` | no incarnation of a host is believed twice in one life of an observer's agent, and no verdict is about a host that is not known |
+//! | `fence-kept` | nobody on whose confirmation a host counts calls it silent while anything may leave it (worlds in which hosts have fences that all others confirm) |
 //! | `restarts-quietly` | whoever heard of a host that its agent is started again says nothing of its silence before that one's time is over |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use fide_proto::detector::{Action, ProbeResult, State as HostState};
+use fide_proto::detector::{Action, ProbeResult, State as HostState, Verdict};
+use fide_proto::fence::{self, Paths};
 use fide_proto::node::Node;
 use fide_proto::node::directory::Numbers;
+use fide_proto::node::fence::{HostFence, Step};
+use fide_proto::node::machine::reports::Heard as Arrived;
 use fide_proto::node::machine::{Came, Event as NodeEvent};
 use fide_proto::node::table::Owner;
 use fide_proto::node::table::owner::To;
 use fide_wire::PATHS;
 use fide_wire::frame::table::{Change, Content, HOST_ROW, Instance, Process, Row, State};
 use fide_wire::frame::{Header, Kind};
-use fide_wire::verdict::{Cause, Grade};
+use fide_wire::packet::ReportEntry;
+use fide_wire::verdict::{Cause, Confirmers, FenceMode, FencePromise, FencedWhy, Grade};
 
+use crate::gates::Gates;
 use crate::host::{self, Slot};
 use crate::invariants::{Violation, broken};
 use crate::queue::Queue;
@@ -41,6 +47,12 @@ pub const GAPS: u64 = 4;
 const PROCESSES: u32 = 2;
 /// When the first gap begins.
 const FIRST_NS: u64 = 10 * PERIOD_NS;
+/// How often an agent reports what arrives of all others.
+const REPORT_NS: u64 = 8 * PERIOD_NS;
+/// What hosts with fences promise: longer than it takes to call an agent lost, so that a stopped one does not shut all others.
+const FENCE_NS: u64 = 60 * PERIOD_NS;
+/// In the worlds of these seeds hosts have fences.
+const FENCES_EVERY: u64 = 2;
 /// How long everything may take to heal: pulls and hellos of who was away for long come every hundred and every five hundred periods.
 const HEAL_NS: u64 = 3_000 * PERIOD_NS;
 
@@ -63,6 +75,8 @@ pub enum Fault {
     PathCut,
     /// Both cables are cut.
     HostCut,
+    /// Nothing passes between two parts of the hosts.
+    Split,
     /// Packets are lost on both paths, everywhere.
     Lost,
     /// Packets come twice.
@@ -73,7 +87,7 @@ pub enum Fault {
 
 impl Fault {
     /// Every fault.
-    pub const ALL: [Fault; 11] = [
+    pub const ALL: [Fault; 12] = [
         Fault::AgentStopped,
         Fault::AgentKilled,
         Fault::AgentRestarted,
@@ -82,6 +96,7 @@ impl Fault {
         Fault::HostRebooted,
         Fault::PathCut,
         Fault::HostCut,
+        Fault::Split,
         Fault::Lost,
         Fault::Doubled,
         Fault::Late,
@@ -101,11 +116,14 @@ pub enum Neglect {
     Reconnects,
     /// An agent that was given up goes on as before.
     Condemned,
+    /// Gates that were opened once let everything pass.
+    Gates,
 }
 
 impl Neglect {
     /// Every one.
-    pub const ALL: [Neglect; 5] = [Neglect::Exits, Neglect::Kept, Neglect::Versions, Neglect::Reconnects, Neglect::Condemned];
+    pub const ALL: [Neglect; 6] =
+        [Neglect::Exits, Neglect::Kept, Neglect::Versions, Neglect::Reconnects, Neglect::Condemned, Neglect::Gates];
 }
 
 /// What many worlds came to.
@@ -121,6 +139,10 @@ pub struct Totals {
     pub unseen: u64,
     /// Ends of processes of which an application had never heard.
     pub unheard: u64,
+    /// Fences that shut.
+    pub fenced: u64,
+    /// Hosts that were called silent by somebody on whose confirmations they had counted.
+    pub relied: u64,
     /// What was handed to nodes.
     pub steps: u64,
 }
@@ -133,6 +155,8 @@ impl Totals {
         self.told += other.told;
         self.unseen += other.unseen;
         self.unheard += other.unheard;
+        self.fenced += other.fenced;
+        self.relied += other.relied;
         self.steps += other.steps;
     }
 }
@@ -148,7 +172,6 @@ enum AgentState {
 enum Waiting {
     Frame(usize, Rc<Frame>, u64),
     Named { from: usize, incarnation: u32, version: u32, received_ns: u64 },
-    Condemned(u32),
 }
 
 struct Frame {
@@ -191,12 +214,24 @@ struct Host {
     cut_until: [u64; PATHS],
     /// Frames that came, but for heartbeats: each copy.
     received: u64,
+    gates: Gates,
+    /// Agents (host and life) that have confirmed a heartbeat of this one's agent.
+    confirmed_by: BTreeSet<(usize, u32)>,
+    /// Those of them that were neither silent nor lost when its gates were opened last.
+    relied_on: BTreeSet<(usize, u32)>,
     /// What its application knows, by pid.
     app: BTreeMap<u32, Heard>,
     /// What it asks the new agent.
     asks: BTreeSet<u32>,
     /// When the next life of a host is due, whose former one said so.
     back_by_ns: BTreeMap<(u32, u32), u64>,
+}
+
+impl Host {
+    /// Nothing of its agent leaves.
+    fn is_fenced(&self) -> bool {
+        self.node.as_ref().and_then(Node::fence).is_some_and(|fence| fence.closed().is_some())
+    }
 }
 
 /// A process as it truly is.
@@ -216,7 +251,8 @@ enum Event {
     Turn { host: usize, life: u32 },
     Question { from: usize, to: usize, path: usize, asked_ns: u64, life: u32 },
     Reply { to: usize, from: usize, path: usize, asked_ns: u64, life: u32, result: ProbeResult },
-    Condemned { to: usize, incarnation: u32 },
+    Report { host: usize, life: u32 },
+    Recover { host: usize, boot: u32 },
     Begins { host: usize, fault: Fault, ns: u64 },
     Crash { host: usize },
     Ends { pid: u32 },
@@ -240,6 +276,8 @@ pub struct World {
     /// (percent, until) of packets that are lost, doubled, late.
     troubles: [(u64, u64); 3],
     neglect: Option<Neglect>,
+    /// Hosts have fences.
+    promises: bool,
     /// Who is apart from all others, and until when.
     apart: (BTreeSet<usize>, u64),
     /// In how many ms the next life of a host comes, as this one said; by its id.
@@ -277,6 +315,7 @@ impl World {
         let mut rng = Rng::new(seed ^ 0x6761_7073);
         let n = 2 + rng.below(3) as usize;
         let mut world = Self::of(n, rng, neglect, told);
+        world.promises = seed % FENCES_EVERY == 0;
         (0..n).for_each(|h| world.boot(h));
         world.plan();
         world
@@ -313,6 +352,9 @@ impl World {
             turn_ns: u64::MAX,
             cut_until: [0; PATHS],
             received: 0,
+            gates: Gates::default(),
+            confirmed_by: BTreeSet::new(),
+            relied_on: BTreeSet::new(),
             app: BTreeMap::new(),
             asks: BTreeSet::new(),
             back_by_ns: BTreeMap::new(),
@@ -327,6 +369,7 @@ impl World {
             next_pid: 1,
             troubles: [(0, 0); 3],
             neglect,
+            promises: false,
             apart: (BTreeSet::new(), 0),
             back_ms: BTreeMap::new(),
             over_ns: 0,
@@ -425,6 +468,8 @@ impl World {
             let host = self.rng.below(n) as usize;
             let fault = *self.rng.pick(&Fault::ALL);
             let longest = if self.rng.chance(25) { 60 } else { 12 };
+            // Fences want more time.
+            let longest = if self.promises && self.rng.chance(50) { 3 * FENCE_NS / PERIOD_NS } else { longest };
             let ns = self.rng.below(longest * PERIOD_NS);
             self.queue.push(at, Event::Begins { host, fault, ns });
             // Of this host, or of one that it observes.
@@ -508,7 +553,8 @@ impl World {
                     self.plan_turn(to);
                 }
             }
-            Event::Condemned { to, incarnation } => self.condemned(to, incarnation),
+            Event::Report { host, life } => self.report(host, life),
+            Event::Recover { host, boot } => self.recover(host, boot),
             Event::Begins { host, fault, ns } => self.begins(host, fault, ns),
             Event::Crash { host } => self.crash(host),
             Event::Ends { pid } => self.ends(pid, Cause::Killed, 9),
@@ -569,6 +615,11 @@ impl World {
                     }
                     self.after_node(host);
                 }
+                // Its promise ends with it: nobody extends its time any more.
+                let h = &mut self.hosts[host];
+                if h.node.as_ref().is_some_and(|node| node.fence().is_some_and(|fence| fence.closed().is_none())) {
+                    h.gates = Gates::NotArmed;
+                }
                 self.end_agent(host, true);
                 let (life, pause) = (self.hosts[host].life, if fault == Fault::AgentUpgraded { 2 * PERIOD_NS } else { ns });
                 self.queue.push(now + pause, Event::StartAgent { host, life });
@@ -580,6 +631,11 @@ impl World {
                 *until = (*until).max(now + ns);
             }
             Fault::HostCut => self.hosts[host].cut_until.iter_mut().for_each(|until| *until = (*until).max(now + ns)),
+            Fault::Split => {
+                let n = self.hosts.len() as u64;
+                let part = 1 + self.rng.below((1 << n) - 2);
+                self.split((0..n as usize).filter(|at| part >> at & 1 == 1).collect::<Vec<_>>(), ns);
+            }
             Fault::Lost => self.troubles[0] = (20 + self.rng.below(70), now + ns),
             Fault::Doubled => self.troubles[1] = (60, now + ns),
             Fault::Late => self.troubles[2] = (60, now + ns),
@@ -597,6 +653,7 @@ impl World {
         h.seen.clear();
         (h.kept, h.next_row) = (None, 1);
         h.unread.clear();
+        h.gates = Gates::default();
         self.start_agent(host);
         for _ in 0..PROCESSES {
             self.spawn(host);
@@ -678,6 +735,7 @@ impl World {
         h.agent = AgentState::Runs;
         h.life += 1;
         h.believed.clear();
+        (h.confirmed_by, h.relied_on) = Default::default();
         h.table.fill(Slot::default());
         h.turn_ns = u64::MAX;
         if self.neglect != Some(Neglect::Reconnects) {
@@ -691,8 +749,13 @@ impl World {
             self.look_who_runs(host);
         }
         let life = self.hosts[host].life;
+        if self.promises {
+            self.begin_fence(host);
+        }
         let first = now + self.rng.below(PERIOD_NS);
         self.queue.push(first, Event::Beat { host, life });
+        let first = now + self.rng.below(REPORT_NS);
+        self.queue.push(first, Event::Report { host, life });
         self.after_node(host);
     }
 
@@ -752,11 +815,11 @@ impl World {
                 Waiting::Named { from, incarnation, version, received_ns } => {
                     self.named(host, from, incarnation, version, received_ns)
                 }
-                Waiting::Condemned(incarnation) => self.condemned(host, incarnation),
             }
         }
         let life = self.hosts[host].life;
         self.queue.push(self.now, Event::Beat { host, life });
+        self.queue.push(self.now, Event::Report { host, life });
         self.hosts[host].turn_ns = u64::MAX;
         self.plan_turn(host);
     }
@@ -880,11 +943,13 @@ impl World {
         if self.hosts[host].life != life || self.hosts[host].agent != AgentState::Runs {
             return;
         }
+        self.check_gates(host);
         let h = &mut self.hosts[host];
         h.numbers.heartbeats += 1;
         let (number, incarnation) = (h.numbers.heartbeats, h.incarnation);
         let version = h.node.as_ref().map_or(0, |node| node.directory().owner().complete() as u32);
-        for path in 0..PATHS {
+        let paths = if h.is_fenced() { 0 } else { PATHS };
+        for path in 0..paths {
             for to in (0..self.hosts.len()).filter(|to| *to != host) {
                 if self.passes(host, to, path) {
                     for _ in 0..1 + u32::from(self.happens(1)) {
@@ -894,6 +959,7 @@ impl World {
                 }
             }
         }
+        self.beat_left(host, number);
         let late = self.rng.below(SENDER_LATE_NS);
         self.queue.push(self.now + PERIOD_NS + late - SENDER_LATE_NS / 2, Event::Beat { host, life });
     }
@@ -907,13 +973,6 @@ impl World {
         let slot = &mut self.hosts[to].table[from];
         if slot.incarnation == incarnation {
             if slot.condemned {
-                if slot.told_ns + PERIOD_NS < now {
-                    slot.told_ns = now;
-                    if self.hosts[to].agent == AgentState::Runs && self.passes(to, from, path) {
-                        let at = self.delay();
-                        self.queue.push(at, Event::Condemned { to: from, incarnation });
-                    }
-                }
                 return;
             }
             slot.count(path, number, now);
@@ -940,9 +999,11 @@ impl World {
 
     fn frame(&mut self, to: usize, path: usize, frame: Rc<Frame>, received_ns: u64) {
         let (now, h) = (self.now, &mut self.hosts[to]);
-        h.received += 1;
+        // Who was given up may have given this host up as well: its reports and hellos pass.
+        let (is_report, is_hello) = (frame.kind == Kind::PathReport, frame.kind == Kind::Hello);
+        h.received += u64::from(!is_report);
         let slot = &h.table[frame.from];
-        if slot.condemned && slot.incarnation == frame.header.incarnation {
+        if slot.condemned && slot.incarnation == frame.header.incarnation && !is_report && !is_hello {
             return;
         }
         match h.agent {
@@ -954,6 +1015,9 @@ impl World {
         if let Some(node) = &mut h.node {
             // What it meant is seen by what follows from it.
             let _ = node.handle_frame(&frame.header, frame.kind, &frame.body, Came { path: path as u8, received_ns }, now);
+        }
+        if is_report && self.promises {
+            self.note_confirmations(to, &frame);
         }
         self.after_node(to);
     }
@@ -967,6 +1031,9 @@ impl World {
     }
 
     fn send(&mut self, to: To, frame: Frame) {
+        if self.hosts[frame.from].is_fenced() {
+            return;
+        }
         let (from, frame) = (frame.from, Rc::new(frame));
         let receivers = match to {
             To::Everybody => 0..self.hosts.len(),
@@ -1028,6 +1095,7 @@ impl World {
             let Some((to, frame)) = made else { break };
             self.send(to, frame);
         }
+        self.send_reports(host);
         while let Some(event) = self.hosts[host].node.as_mut().and_then(Node::poll_event) {
             self.learns(host, event);
         }
@@ -1037,26 +1105,24 @@ impl World {
         self.plan_turn(host);
     }
 
-    fn condemned(&mut self, host: usize, incarnation: u32) {
+    /// Others gave this incarnation up.
+    fn given_up(&mut self, host: usize, incarnation: u32) {
+        if self.neglect != Some(Neglect::Condemned) {
+            self.hosts[host].incarnation = self.hosts[host].incarnation.max(incarnation);
+            self.begin_incarnation(host);
+        }
+    }
+
+    fn begin_incarnation(&mut self, host: usize) {
         let now = self.now;
         let h = &mut self.hosts[host];
-        if h.incarnation != incarnation || self.neglect == Some(Neglect::Condemned) {
-            return;
-        }
-        match h.agent {
-            AgentState::None => return,
-            AgentState::Stopped => return h.waiting.push(Waiting::Condemned(incarnation)),
-            AgentState::Runs => {}
-        }
         h.incarnation += 1;
-        h.numbers = Numbers::default();
         h.version += 1;
         let (incarnation, version) = (h.incarnation, h.version);
         if let Some(node) = &mut h.node {
             node.begin_incarnation(incarnation, version, now);
         }
         self.note(|| format!("host {} begins incarnation {incarnation}", host + 1));
-        self.after_node(host);
     }
 
     fn learns(&mut self, host: usize, event: NodeEvent) {
@@ -1077,45 +1143,7 @@ impl World {
                 self.runs(host, instance.pid);
             }
             NodeEvent::Lost { process, .. } => self.ended(host, process.instance.pid, &process.state, true),
-            NodeEvent::Act(Action::Verdict(verdict)) => {
-                let of = self.index(verdict.node);
-                self.note(|| {
-                    let machine = (verdict.app, verdict.code, verdict.confirms);
-                    format!("host {}: host {} {} {machine:?} {:?}", host + 1, of + 1, verdict.cause, verdict.ended_apps)
-                });
-                let back_by_ns = self.hosts[host].back_by_ns.get(&(verdict.node, verdict.incarnation)).copied();
-                let is_of_silence = matches!(verdict.cause, Cause::Left | Cause::AgentLost | Cause::SilentHost);
-                if verdict.app == 0 && is_of_silence && back_by_ns.is_some_and(|by| self.now < by) {
-                    let what = format!("host {}: {} of host {}, which is started again", host + 1, verdict.cause, of + 1);
-                    self.breaks("restarts-quietly", what);
-                }
-                let Some(replica) = self.hosts[host].node.as_ref().and_then(|node| node.directory().replica(verdict.node)) else {
-                    if verdict.node != self.hosts[host].id {
-                        self.breaks(
-                            "introduced-once",
-                            format!("host {}: {} of a host that is not known", host + 1, verdict.cause),
-                        );
-                    }
-                    return;
-                };
-                let pid = |row: u32| match replica.get(row) {
-                    Some(Content::Process(process)) => Some(process.instance.pid),
-                    _ => None,
-                };
-                let silent: Vec<u32> = verdict.ended_apps.iter().filter_map(|row| pid(*row)).collect();
-                let ended = pid(verdict.app).filter(|_| verdict.app != 0 && verdict.cause.ends_process());
-                for pid in silent {
-                    self.hosts[host].app.entry(pid).and_modify(|heard| {
-                        if *heard == Heard::Runs {
-                            *heard = Heard::Silent;
-                        }
-                    });
-                }
-                if let Some(pid) = ended {
-                    let state = State { cause: verdict.cause, code: verdict.code, ..State::running(0) };
-                    self.ended(host, pid, &state, true);
-                }
-            }
+            NodeEvent::Act(Action::Verdict(verdict)) => self.hears(host, &verdict),
             NodeEvent::Act(Action::Condemn { node, incarnation }) => {
                 let from = self.index(node);
                 let slot = &mut self.hosts[host].table[from];
@@ -1142,8 +1170,213 @@ impl World {
             | NodeEvent::Keys { .. }
             | NodeEvent::Whole { .. }
             | NodeEvent::Announced { .. }
+            | NodeEvent::RoundTrip { .. }
             | NodeEvent::Forgotten { .. } => {}
+            NodeEvent::GivenUp { incarnation, .. } => self.given_up(host, incarnation),
+            NodeEvent::Fence(step) => self.move_gates(host, step),
             NodeEvent::NameClash { .. } => self.breaks("introduced-once", "a name clash of hosts with different names"),
+        }
+    }
+
+    /// A verdict of this host's node.
+    fn hears(&mut self, host: usize, verdict: &Verdict) {
+        let of = self.index(verdict.node);
+        self.note(|| {
+            let machine = (verdict.app, verdict.code, verdict.confirms);
+            format!("host {}: host {} {} {machine:?} {:?}", host + 1, of + 1, verdict.cause, verdict.ended_apps)
+        });
+        self.judge_fence(host, of, verdict);
+        let back_by_ns = self.hosts[host].back_by_ns.get(&(verdict.node, verdict.incarnation)).copied();
+        let is_of_silence = matches!(verdict.cause, Cause::Left | Cause::AgentLost | Cause::SilentHost);
+        if verdict.app == 0 && is_of_silence && back_by_ns.is_some_and(|by| self.now < by) {
+            let what = format!("host {}: {} of host {}, which is started again", host + 1, verdict.cause, of + 1);
+            self.breaks("restarts-quietly", what);
+        }
+        let Some(replica) = self.hosts[host].node.as_ref().and_then(|node| node.directory().replica(verdict.node)) else {
+            if verdict.node != self.hosts[host].id {
+                self.breaks("introduced-once", format!("host {}: {} of a host that is not known", host + 1, verdict.cause));
+            }
+            return;
+        };
+        let pid = |row: u32| match replica.get(row) {
+            Some(Content::Process(process)) => Some(process.instance.pid),
+            _ => None,
+        };
+        let silent: Vec<u32> = verdict.ended_apps.iter().filter_map(|row| pid(*row)).collect();
+        let ended = pid(verdict.app).filter(|_| verdict.app != 0 && verdict.cause.ends_process());
+        for pid in silent {
+            self.hosts[host].app.entry(pid).and_modify(|heard| {
+                if *heard == Heard::Runs {
+                    *heard = Heard::Silent;
+                }
+            });
+        }
+        if let Some(pid) = ended {
+            let state = State { cause: verdict.cause, code: verdict.code, ..State::running(0) };
+            self.ended(host, pid, &state, true);
+        }
+    }
+
+    // ------------------------------------------------------------------ reports and fences
+
+    fn report(&mut self, host: usize, life: u32) {
+        let (now, h) = (self.now, &mut self.hosts[host]);
+        if h.life != life || h.agent != AgentState::Runs {
+            return;
+        }
+        if let Some(node) = &mut h.node {
+            node.report(now);
+        }
+        self.queue.push(now + REPORT_NS, Event::Report { host, life });
+        self.after_node(host);
+    }
+
+    fn send_reports(&mut self, host: usize) {
+        loop {
+            let mut body = std::mem::take(&mut self.body);
+            let h = &mut self.hosts[host];
+            let (table, ids) = (&h.table, &self.ids);
+            let heard = |node: u32, path: usize| {
+                let row = ids.get(&node).map_or_else(Default::default, |at| table[*at].rows[path]);
+                Arrived { number: row.last_number, arrived_ns: row.last_arrival_ns, ..Arrived::default() }
+            };
+            let is_one = h.node.as_mut().is_some_and(|node| node.poll_report(self.now, heard, &mut body));
+            let frame = is_one.then(|| self.frame_of(host, Kind::PathReport, body.clone()));
+            self.body = body;
+            let Some(frame) = frame else { return };
+            self.send(To::Everybody, frame);
+        }
+    }
+
+    /// A new agent has a fence; if it finds its gates closed, it begins fenced.
+    fn begin_fence(&mut self, host: usize) {
+        let (now, known) = (self.now, self.hosts.iter().map(|h| h.id).collect::<Vec<_>>());
+        let h = &mut self.hosts[host];
+        let config = fence::Config {
+            timeout_ns: FENCE_NS,
+            margin_ns: PERIOD_NS,
+            drift_ppm: 0,
+            mode: FenceMode::Acknowledged(Confirmers::All),
+            paths: Paths::Both,
+            configured: [true; PATHS],
+        };
+        h.gates.look(now);
+        let mut fence = HostFence::new(config, true, h.incarnation);
+        if h.gates == Gates::Closed {
+            fence.close(FencedWhy::FormerLife, now);
+        }
+        let (is_closed, id) = (fence.closed().is_some(), h.id);
+        if let Some(node) = &mut h.node {
+            node.set_fence(fence);
+            node.expect_members(known.into_iter().filter(|node| *node != id));
+        }
+        if is_closed {
+            self.fenced(host);
+        }
+    }
+
+    /// A host that is fenced does not call itself alive.
+    fn check_gates(&mut self, host: usize) {
+        let (now, h) = (self.now, &mut self.hosts[host]);
+        h.gates.look(now);
+        let Some(fence) = h.node.as_mut().and_then(Node::fence_mut) else { return };
+        if h.gates == Gates::Closed && fence.closed().is_none() {
+            fence.close(FencedWhy::RanOut, now);
+            self.fenced(host);
+        }
+    }
+
+    /// A heartbeat of this number left.
+    fn beat_left(&mut self, host: usize, number: u64) {
+        let (now, h) = (self.now, &mut self.hosts[host]);
+        let Some(fence) = h.node.as_mut().and_then(Node::fence_mut).filter(|fence| fence.closed().is_none()) else { return };
+        fence.sent(number, now, number, [true; PATHS]);
+        let step = fence.alone(now);
+        self.move_gates(host, step);
+    }
+
+    fn move_gates(&mut self, host: usize, step: Step) {
+        let now = self.now;
+        match step {
+            Step::Nothing => {}
+            Step::Close(_) => {
+                if self.neglect != Some(Neglect::Gates) {
+                    self.hosts[host].gates = Gates::Closed;
+                }
+                self.fenced(host);
+            }
+            Step::Extend { extension, first } => {
+                let h = &mut self.hosts[host];
+                let valid_ns = if self.neglect == Some(Neglect::Gates) { u64::MAX } else { extension.valid_ns };
+                if !h.gates.extend(extension.known_ns, valid_ns) {
+                    return self.check_gates(host);
+                }
+                let is_live = |agent: &&(usize, u32)| {
+                    let id = self.ids.iter().find(|(_, at)| **at == agent.0).map(|(id, _)| *id);
+                    let state = id.and_then(|id| h.node.as_ref()?.detector().state(id));
+                    matches!(state, Some(HostState::Alive | HostState::Late))
+                };
+                h.relied_on = h.confirmed_by.iter().filter(is_live).copied().collect();
+                if first {
+                    let promise =
+                        Some(FencePromise { timeout_ns: FENCE_NS, mode: FenceMode::Acknowledged(Confirmers::All), host: true });
+                    let Content::Host(facts) = host::facts(host, u128::from(h.boot), now) else { return };
+                    self.put(host, HOST_ROW, Content::Host(fide_wire::frame::table::Host { fence: promise, ..facts }));
+                }
+            }
+        }
+    }
+
+    /// An operator opens it some time later.
+    fn fenced(&mut self, host: usize) {
+        self.note(|| format!("host {} is fenced", host + 1));
+        self.totals.fenced += 1;
+        let (at, boot) = (self.now + 4 * PERIOD_NS + self.rng.below(30 * PERIOD_NS), self.hosts[host].boot);
+        self.queue.push(at, Event::Recover { host, boot });
+    }
+
+    fn recover(&mut self, host: usize, boot: u32) {
+        let (now, h) = (self.now, &self.hosts[host]);
+        if h.boot != boot || !h.up || (h.agent == AgentState::Runs && !h.is_fenced()) {
+            return;
+        }
+        if h.agent != AgentState::Runs {
+            return self.queue.push(now + 4 * PERIOD_NS, Event::Recover { host, boot });
+        }
+        self.begin_incarnation(host);
+        let h = &mut self.hosts[host];
+        if let Some(valid_ns) = h.node.as_mut().and_then(|node| node.recover_fence(now)) {
+            h.gates = Gates::Open { valid_ns };
+            // What ran behind the gates as they were has begun anew.
+            (h.confirmed_by, h.relied_on) = Default::default();
+        }
+        self.note(|| format!("host {} is opened", host + 1));
+        self.after_node(host);
+    }
+
+    /// Who has said that a heartbeat of this incarnation came.
+    fn note_confirmations(&mut self, host: usize, frame: &Frame) {
+        let (id, incarnation) = (self.hosts[host].id, self.hosts[host].incarnation);
+        let confirms = |entry: ReportEntry| entry.node == id && entry.incarnation == incarnation && entry.last_number > 0;
+        let of = &self.hosts[frame.from];
+        if of.incarnation == frame.header.incarnation && ReportEntry::read_all(&frame.body).any(confirms) {
+            let agent = (frame.from, of.life);
+            self.hosts[host].confirmed_by.insert(agent);
+        }
+    }
+
+    /// A host is called silent: by somebody who knows what it promised, and on whom it counts.
+    fn judge_fence(&mut self, host: usize, of: usize, verdict: &Verdict) {
+        let agent = (host, self.hosts[host].life);
+        let is_relied = verdict.evidence.fence.is_some() && self.hosts.get(of).is_some_and(|of| of.relied_on.contains(&agent));
+        if verdict.cause != Cause::SilentHost || verdict.app != 0 || !is_relied {
+            return;
+        }
+        self.totals.relied += 1;
+        let gates = self.hosts[of].gates;
+        // A clean stop takes the fence away, and says so: whoever does not hear that is not protected (docs/fence.md).
+        if self.hosts[of].up && gates != Gates::NotArmed && gates.pass(self.now) {
+            self.breaks("fence-kept", format!("host {} calls host {} silent, whose gates are {gates:?}", host + 1, of + 1));
         }
     }
 

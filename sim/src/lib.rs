@@ -6,6 +6,7 @@ pub mod delays;
 pub mod engines;
 pub mod gaps;
 pub mod gate;
+pub mod gates;
 pub mod host;
 pub mod invariants;
 pub mod options;

@@ -1065,6 +1065,10 @@ impl World {
                 | machine::Event::Keys { .. }
                 | machine::Event::Whole { .. }
                 | machine::Event::Announced { .. }
+                // Nobody reports here: who was given up is told by itself.
+                | machine::Event::Fence(_)
+                | machine::Event::GivenUp { .. }
+                | machine::Event::RoundTrip { .. }
                 | machine::Event::Forgotten { .. } => {}
             }
         }

@@ -24,15 +24,12 @@ pub(super) struct Own {
     answered_name_ns: u64,
     /// When frames with our own MAC came last, by path, as was last seen.
     own_mac_ns: [u64; PATHS],
-    /// The first incarnation behind the fence as it is open now.
-    pub(super) open_since: u32,
 }
 
 impl Own {
-    pub(super) fn new(incarnation: u32, now: u64) -> Self {
+    pub(super) fn new(now: u64) -> Self {
         let namesakes = Namesakes::default();
-        let (announce_at, open_since) = (now, incarnation);
-        Self { announce_at, announce_step: 0, namesakes, answered_name_ns: 0, own_mac_ns: [0; PATHS], open_since }
+        Self { announce_at: now, announce_step: 0, namesakes, answered_name_ns: 0, own_mac_ns: [0; PATHS] }
     }
 }
 
@@ -88,9 +85,6 @@ impl Core {
         self.node.begin_incarnation(self.start.incarnation, version, now);
         self.keep_row(HOST_ROW);
         self.say(Happened::Incarnation(self.start.incarnation));
-        if let Some(fence) = self.fence.as_mut() {
-            fence.renew();
-        }
         self.announce_soon(now);
     }
 

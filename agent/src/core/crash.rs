@@ -97,9 +97,9 @@ impl Core {
     /// A process of this host is doomed or dead: its notice leaves with the next frame, which is now unless more come.
     fn add_crash(&mut self, record: &Record, delivered: bool) {
         let Some(cause) = record.cause() else { return };
-        if let Some(fence) = self.fence.as_mut() {
+        if let (Some(driver), Some(fence)) = (self.fence.as_mut(), self.node.fence()) {
             let watchlist = &self.watchlist;
-            fence.doomed((record.app, watchlist.identity(record.app)), |app| watchlist.is_alive(app));
+            driver.doomed(fence, (record.app, watchlist.identity(record.app)), |app| watchlist.is_alive(app));
         }
         // The exit watch may have seen it just before this agent began a new incarnation, or before another change of the process was written.
         let mut record = Record { incarnation: self.start.incarnation, ..*record };

@@ -4,32 +4,48 @@ use super::{Core, no_fence};
 use crate::clock::now_ns;
 use crate::fence::{Driver, Known, Outcome};
 use crate::shares::EventSource;
-use fide_proto::detector;
+use fide_proto::node::fence::{HostFence, Step};
 use fide_wire::control::{ErrorCode, Refused};
 use fide_wire::event::Record;
-use fide_wire::verdict::{Cause, Confirmers, FenceMode, FencedWhy, Grade};
+use fide_wire::verdict::{Cause, FenceMode, FencedWhy, Grade};
 
 impl Core {
     /// Whether nothing may leave.
     pub(super) fn is_fenced(&self) -> bool {
-        self.fence.as_ref().is_some_and(|f| f.closed().is_some())
+        self.node.fence().is_some_and(|f| f.closed().is_some())
     }
 
     /// Whether others rely on heartbeats of ours to come in time.
     pub(super) fn promises(&self) -> bool {
-        self.fence.as_ref().is_some_and(|f| f.closed().is_none() && f.promise().is_some())
+        self.node.fence().is_some_and(|f| f.closed().is_none() && f.promise().is_some())
+    }
+
+    /// The gates, and the fence of the node that they obey.
+    pub(super) const fn fence_parts(&mut self) -> Option<(&mut Driver, &mut HostFence)> {
+        match (self.fence.as_mut(), self.node.fence_mut()) {
+            (Some(driver), Some(fence)) => Some((driver, fence)),
+            _ => None,
+        }
     }
 
     /// A heartbeat was handed over: does it count already, does an earlier one?
     pub(super) fn fence_beat(&mut self, read_ns: u64) {
-        let Some(fence) = self.fence.as_mut() else { return };
-        fence.sent(self.sent.number, read_ns, self.lane.sends(), &self.sent.outcomes, self.carriers);
-        let outcome = if fence.wants_completions() { fence.completed(&self.lane.completion()) } else { fence.alone(now_ns()) };
-        self.fence_outcome(outcome, read_ns);
+        let Some(fence) = self.node.fence_mut() else { return };
+        let taken = crate::fence::taken(&self.sent.outcomes, self.carriers);
+        fence.sent(self.sent.number, read_ns, self.lane.sends(), taken);
+        let step = if fence.mode() == FenceMode::Sent {
+            let done = self.lane.completion();
+            fence.completed(done.through, done.known_ns)
+        } else {
+            fence.alone(now_ns())
+        };
+        self.move_gates(step, read_ns);
     }
 
-    pub(super) fn fence_outcome(&mut self, outcome: Outcome, now: u64) {
-        match outcome {
+    /// Moves the gates as the fence says.
+    pub(super) fn move_gates(&mut self, step: Step, now: u64) {
+        let Some((driver, fence)) = self.fence_parts() else { return };
+        match driver.obey(fence, step) {
             Outcome::Nothing => {}
             Outcome::Armed => self.host_changed(now),
             Outcome::Closed(why) => self.tell_fenced(why, now),
@@ -48,8 +64,8 @@ impl Core {
     /// Shuts the fence, as far as it is open.
     pub(super) fn shut_fence(&mut self, why: FencedWhy) {
         let now = now_ns();
-        let Some(fence) = self.fence.as_mut().filter(|f| f.closed().is_none()) else { return };
-        fence.close(why, now);
+        let Some((driver, fence)) = self.fence_parts().filter(|(_, fence)| fence.closed().is_none()) else { return };
+        driver.close(fence, why, now);
         self.tell_fenced(why, now);
     }
 
@@ -58,7 +74,7 @@ impl Core {
     /// # Errors
     /// When there is none, or it is closed already.
     pub fn operator_shuts_fence(&mut self) -> Result<(), Refused> {
-        match self.fence.as_ref().map(Driver::closed) {
+        match self.node.fence().map(HostFence::closed) {
             None => Err(no_fence()),
             Some(Some(_)) => Err(Refused { code: ErrorCode::Exists, what: "this host is fenced already".into() }),
             Some(None) => {
@@ -73,7 +89,7 @@ impl Core {
     /// # Errors
     /// When there is none, or it is not closed.
     pub fn operator_recovers_fence(&mut self) -> Result<(), Refused> {
-        match self.fence.as_ref().map(Driver::closed) {
+        match self.node.fence().map(HostFence::closed) {
             None => Err(no_fence()),
             Some(None) => {
                 Err(Refused { code: ErrorCode::Invalid, what: "this host is not fenced, so there is nothing to recover".into() })
@@ -81,10 +97,6 @@ impl Core {
             Some(Some(_)) => {
                 let now = now_ns();
                 self.begin_incarnation(self.start.incarnation, now);
-                self.own.open_since = self.start.incarnation;
-                for peer in self.peers.iter_mut().flatten() {
-                    peer.former = peer.condemned;
-                }
                 self.open_fence(now);
                 Ok(())
             }
@@ -92,8 +104,8 @@ impl Core {
     }
 
     pub(super) fn open_fence(&mut self, now: u64) {
-        let Some(fence) = self.fence.as_mut() else { return };
-        fence.recover(now_ns());
+        let (Some(driver), Some(valid_ns)) = (self.fence.as_mut(), self.node.recover_fence(now_ns())) else { return };
+        driver.recover(valid_ns);
         let (node, incarnation, name) = (self.start.node, self.start.incarnation, self.start.name.clone());
         let record = self.host_record(Cause::Recovered, Grade::Certain, node, incarnation, now);
         self.publish_host(node, &name, &Record { flags: Record::LOCAL, ..record });
@@ -103,14 +115,14 @@ impl Core {
 
     /// A cgroup has a gate now.
     pub fn add_gate(&mut self, name: String, gate: fide_xdp::Gate) {
-        if let Some(fence) = self.fence.as_mut() {
-            fence.add_gate(name, gate);
+        if let Some((driver, fence)) = self.fence_parts() {
+            driver.add_gate(fence, name, gate);
         }
     }
 
     /// The sockets of this process are behind this gate. `lives`: whom that has cut off was seen alive.
     pub fn fence_process(&mut self, app: u32, gate: &str, lives: bool) {
-        let Some(fence) = self.fence.as_mut() else { return };
+        let (Some(driver), Some(fence)) = (self.fence.as_mut(), self.node.fence()) else { return };
         let watchlist = &self.watchlist;
         let is_alive = |app| watchlist.is_alive(app);
         let known = |app| match watchlist.get(app).map(|w| w.ended) {
@@ -119,7 +131,7 @@ impl Core {
             _ => Known::Not,
         };
         let app = (app, watchlist.identity(app));
-        let others = fence.process(app, gate, lives, known);
+        let others = driver.process(fence, app, gate, lives, known);
         if !others.is_empty() {
             tracing::warn!(
                 "{gate} holds {} other watched processes: its gate is not shut when one of them is doomed",
@@ -127,7 +139,7 @@ impl Core {
             );
         }
         if !is_alive(app.0) {
-            fence.doomed(app, is_alive); // it was faster than the look-up
+            driver.doomed(fence, app, is_alive); // it was faster than the look-up
         }
     }
 
@@ -144,29 +156,14 @@ impl Core {
         let app = watchlist.named(name).filter(|app| watchlist.get(*app).is_some_and(|w| w.hung == Some(number)))?;
         let none = || "this host has no fence".to_string();
         let app = (app, watchlist.identity(app));
-        Some(self.fence.as_mut().ok_or_else(none).and_then(|fence| fence.cut_off(app, |app| watchlist.is_alive(app))))
-    }
-
-    /// Who must confirm our heartbeats. Suspicion shrinks no majority; among all it counts where the suspect is cut off, or watches nobody.
-    pub(super) fn fence_members(&mut self) {
-        let Some(fence) = self.fence.as_mut() else { return };
-        let detector = self.node.detector();
-        let observes = |p: &detector::PeerView<'_>| match (fence.mode(), p.state) {
-            (_, detector::State::Left | detector::State::Restarting) => false,
-            (FenceMode::Acknowledged(Confirmers::All), detector::State::Silent) => detector.promise(p.node).is_none(),
-            (FenceMode::Acknowledged(Confirmers::All), detector::State::AgentLost) => false,
-            _ => true,
-        };
-        // Nor does a restart: who was known before it is one of them, heard again or not.
-        let not_heard = self.start.members.iter().copied().filter(|node| detector.peers().all(|p| p.node != *node));
-        let nodes: Vec<u32> = detector.peers().filter(observes).map(|p| p.node).chain(not_heard).collect();
-        fence.members(nodes);
+        let (Some(driver), Some(fence)) = (self.fence.as_mut(), self.node.fence()) else { return Some(Err(none())) };
+        Some(driver.cut_off(fence, app, |app| watchlist.is_alive(app)))
     }
 
     /// For `fide fence status`; `None` without a fence.
     #[must_use]
     pub fn fence_status(&self) -> Option<fide_wire::control::FenceStatus> {
-        let fence = self.fence.as_ref()?;
-        Some(fence.status(now_ns(), |node| self.node_name(node), |app| self.app_name(self.start.node, app)))
+        let (driver, fence) = (self.fence.as_ref()?, self.node.fence()?);
+        Some(driver.status(fence, now_ns(), |node| self.node_name(node), |app| self.app_name(self.start.node, app)))
     }
 }

@@ -19,7 +19,7 @@ impl Core {
     pub(super) fn housekeeping(&mut self, now: u64) {
         self.housekeeping_at = now + HOUSEKEEPING_NS;
         self.calibrate(now);
-        self.report_paths(now);
+        self.node.report(now);
         self.try_some(now);
         self.complain(now);
         self.recover_stranded(now);
@@ -28,7 +28,6 @@ impl Core {
         self.let_unclaimed_go(now);
         self.owed.rates.retain(|_, rate| !rate.is_idle(now));
         self.forget_monitors();
-        self.outdated.retain(|_, (_, heard, _)| now.saturating_sub(*heard) < 3 * HOUSEKEEPING_NS);
         // Word of interfaces comes from the control thread: to look at them takes longer the more this host has.
         for path in 0..PATHS {
             self.look_at_carrier(path, now);

@@ -3,10 +3,10 @@
 use super::Core;
 use crate::answerers;
 use crate::clock::now_ns;
-use crate::fence::Driver;
 use crate::queue_steering::Emptied;
 use fide_lane::{AnswerKind, Prober};
 use fide_proto::detector::{PathArrival, ProbeResult};
+use fide_proto::node::fence::HostFence;
 use fide_wire::PATHS;
 use fide_wire::marks::Marks;
 use fide_wire::verdict::{Barrier, BarrierBy, Evidence};
@@ -182,7 +182,7 @@ impl Core {
     /// S2: what our own side lost may have been heartbeats.
     pub(super) fn note_drops(&mut self, now: u64) {
         // Our questions are among what our own gate drops: silence says nothing of anybody then.
-        if self.fence.as_ref().is_some_and(Driver::is_mute) {
+        if self.node.fence().is_some_and(HostFence::is_mute) {
             (0..PATHS).for_each(|path| self.node.detector_mut().dropped(path, now));
         }
         let sockets = if self.receiver.needs_sockets() { self.lane.receive_fds() } else { Vec::new() };

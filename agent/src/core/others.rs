@@ -47,9 +47,9 @@ impl Core {
         }
         if let Some(known) = self.start.known.get(name).filter(|known| header.incarnation < **known) {
             // A replay of a life that was seen to end; or a host whose clock or memory went back, which the next report tells to begin anew.
-            if self.slot(header.sender).is_none() && self.outdated.len() < SLOTS {
+            if self.slot(header.sender).is_none() {
                 let former = self.former_ended && self.former_known.get(name) == Some(known);
-                self.outdated.insert(header.sender, (known - 1, now, former));
+                self.node.outdated(header.sender, known - 1, former, now);
             }
             return;
         }
@@ -106,6 +106,12 @@ impl Core {
                 Event::Lost { node, row, process } => self.lost_with_its_table(node, row, &process, now),
                 Event::Forgotten { node } => self.slot(node).into_iter().for_each(|slot| self.empty_slot(slot)),
                 Event::NameClash { .. } => self.complained.clash_count += 1,
+                Event::Fence(step) => self.move_gates(step, now),
+                Event::GivenUp { by, incarnation } => {
+                    tracing::warn!("{} has given incarnation {incarnation} up: starting a new one", self.node_name(by));
+                    self.start_over(incarnation, now);
+                }
+                Event::RoundTrip { node, path, ns } => self.round_trip(node, path, ns),
             }
         }
     }
@@ -115,10 +121,9 @@ impl Core {
             Action::Verdict(v) => self.verdict(&v, notice, now),
             Action::Probe { node, paths, knock, wide } => self.probe(node, paths, (knock, wide), now),
             Action::Condemn { node, incarnation } => self.condemn(node, incarnation),
-            // Its members of groups end with it, and it confirms nothing.
+            // Its members of groups end with it.
             Action::Restarts { node, incarnation } => {
                 self.groups.handle_verdict(now, node, incarnation, Cause::Left, Grade::Certain);
-                self.fence_members();
             }
             Action::TimeoutChanged { node, timeout_ns } => {
                 let record = Record {
@@ -161,7 +166,6 @@ impl Core {
             }
         }
         self.watch_node_targets(name, node);
-        self.fence_members();
         self.start.known.insert(name.to_owned(), incarnation);
         self.say(Happened::PeerIncarnation(name.to_owned(), incarnation));
         self.groups.handle_life(now, node, incarnation);
@@ -174,9 +178,6 @@ impl Core {
         let Some(peer) = self.slot(node).and_then(|slot| self.peers[slot].as_mut()) else { return };
         peer.addresses = said.host.addresses;
         peer.announced = said.contract;
-        if said.host.fence.is_some() && self.confirm_fences_at == u64::MAX {
-            self.confirm_fences_at = now;
-        }
         for path in (0..PATHS).filter(|path| said.diverted[*path]) {
             if self.node.detector_mut().diverted(node, path, now) {
                 self.tell_diverted(node, path, now);
@@ -291,12 +292,6 @@ impl Core {
         }
         let (app, source) = ((v.app != 0).then(|| self.app_name(v.node, v.app)), self.source(v.node, v.app));
         self.tell(v.cause, v.grade, &host, v.incarnation, app, v.code, v.confirms, Some(v.id), Some(evidence), source, now);
-        if matches!(v.cause, Cause::SilentHost | Cause::AgentLost | Cause::Returned | Cause::Left) {
-            if v.cause == Cause::Left && v.app == 0 {
-                self.start.members.remove(&v.node);
-            }
-            self.fence_members();
-        }
     }
 
     /// What rings get of a verdict about a process, as its notice would have it.
@@ -403,8 +398,7 @@ impl Core {
         if let Some(slot) = self.slot(node) {
             self.empty_slot(slot);
         }
-        self.start.members.remove(&node);
-        self.fence_members();
+        self.node.forget(node);
         self.tell_local(EventSource::OWN, FORGOTTEN_EVENT_CODE, format!("host {host} was forgotten, as an operator asked"));
         Ok(())
     }

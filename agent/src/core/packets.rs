@@ -36,7 +36,7 @@ impl Core {
             Kind::Message => self.segment_came(&packet.header, packet.body, now),
             Kind::Introduction => self.introduced(head, &packet.header, packet.body, now),
             Kind::Hello | Kind::Pull | Kind::Rows => self.frame_came(head, &packet.header, packet.body, now),
-            Kind::PathReport => self.path_report(&packet.header, packet.body, now),
+            Kind::PathReport => self.path_report(&packet.header.frame(), packet.body, now),
             Kind::Notice | Kind::Leave => {} // the urgent ring's
         }
     }

@@ -135,7 +135,7 @@ impl Core {
         if self.pacer.tick(now).is_none() || (self.stopping.is_some() && !self.promises()) {
             return;
         }
-        if let Some(why) = self.fence.as_mut().and_then(|f| f.check(now)) {
+        if let Some(why) = self.fence_parts().and_then(|(driver, fence)| driver.check(fence, now)) {
             self.tell_fenced(why, now);
         }
         self.send_heartbeat(now);

@@ -6,7 +6,6 @@
 
 use super::{Core, Happened, MONITORS_PAUSE_NS, Start};
 use crate::clock::now_ns;
-use crate::fence::Driver;
 use crate::history::ToldEnd;
 use crate::kept::{Former, KeptWatch};
 use crate::receive::Receiver;
@@ -17,6 +16,7 @@ use fide_lane::Lane;
 use fide_proto::detector;
 use fide_proto::node::Node;
 use fide_proto::node::directory::Numbers;
+use fide_proto::node::fence::HostFence;
 use fide_proto::node::table::Owner;
 use fide_proto::node::table::owner::To;
 use fide_wire::PATHS;
@@ -131,7 +131,7 @@ impl Core {
         if let Some(Content::Host(known)) = self.own_table().get(HOST_ROW).map(|row| &row.content)
             && self.stopping.is_none()
         {
-            let promise = self.fence.as_ref().and_then(Driver::promise);
+            let promise = self.node.fence().and_then(HostFence::promise);
             let (state, renewed) = (known.state, known.renewed);
             let host = Host { state, renewed, ..host_row(&self.start, &self.lane, promise, now) };
             if host != *known {

@@ -689,9 +689,10 @@ fn what_comes_before_the_notice_of_a_doom_is_not_felt() {
     let gate = made.guard_cgroup(&group.0).unwrap();
     let config = fide_agent::config::FenceConfig::default();
     let rule = fide_agent::fence::rule_config(&config, FenceMode::Sent, 2);
+    let mut fence = fide_proto::node::fence::HostFence::new(rule, false, 1);
     let mut driver = fide_agent::fence::Driver::new(
-        rule,
-        (false, fide_agent::config::AtStart::Open),
+        &mut fence,
+        fide_agent::config::AtStart::Open,
         vec![("db".into(), gate.clone())],
         Arc::default(),
         now_ns(),
@@ -699,9 +700,9 @@ fn what_comes_before_the_notice_of_a_doom_is_not_felt() {
     let mut took: Vec<u64> = (1..=2000)
         .map(|app| {
             let who = (app, fide_xdp::Process { pid: app, start_ticks: 7 });
-            driver.process(who, "db", false, |_| fide_agent::fence::Known::Ended);
+            driver.process(&fence, who, "db", false, |_| fide_agent::fence::Known::Ended);
             let before = now_ns();
-            driver.doomed(who, |_| false);
+            driver.doomed(&fence, who, |_| false);
             let took = now_ns() - before;
             assert_eq!(gate.check(), fide_xdp::GateState::Shut);
             took

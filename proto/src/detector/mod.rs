@@ -259,6 +259,18 @@ pub struct Detector {
     stats: Stats,
 }
 
+fn view(peer: &Peer) -> PeerView<'_> {
+    let path = |k: usize| PathView { up: !peer.paths[k].down, last: peer.paths[k].last, contract: peer.paths[k].contract };
+    PeerView {
+        node: peer.node,
+        name: &peer.name,
+        incarnation: peer.incarnation,
+        state: peer.state,
+        timeout_ns: peer.timeout_ns(),
+        paths: std::array::from_fn(path),
+    }
+}
+
 impl Detector {
     /// Knows nobody.
     #[must_use]
@@ -1281,18 +1293,13 @@ impl Detector {
 
     /// Every host, in the order of node ids.
     pub fn peers(&self) -> impl Iterator<Item = PeerView<'_>> {
-        self.peers.iter().map(|p| PeerView {
-            node: p.node,
-            name: &p.name,
-            incarnation: p.incarnation,
-            state: p.state,
-            timeout_ns: p.timeout_ns(),
-            paths: std::array::from_fn(|k| PathView {
-                up: !p.paths[k].down,
-                last: p.paths[k].last,
-                contract: p.paths[k].contract,
-            }),
-        })
+        self.peers.iter().map(view)
+    }
+
+    /// One of them.
+    #[must_use]
+    pub fn peer(&self, node: u32) -> Option<PeerView<'_>> {
+        self.find(node).map(|i| view(&self.peers[i]))
     }
 
     /// The incarnations cut off by a verdict: what path reports flag as `CONDEMNED`.

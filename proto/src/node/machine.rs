@@ -19,7 +19,13 @@
 //! said to have ended and that its host's table says to run is told to be back ([`Event::Runs`]): the verdict was wrong.
 //! What had ended when its host's table was first read here is no news, but for what ended since a former agent of this host read it.
 
+mod fencing;
+pub mod reports;
+#[cfg(test)]
+mod tests;
+
 use super::directory::{self, Directory, Facts, Ignored, Numbers};
+use super::fence::{HostFence, Step};
 use super::table::{self, Owner, Refused};
 use super::tables::Transmit;
 use crate::detector::{self, Action, AppState, Detector, PathArrival, Verdict};
@@ -29,7 +35,8 @@ use fide_wire::frame::table::{Change, Content, HOST_ROW, Host, Instance, Interes
 use fide_wire::frame::{Header, Kind};
 use fide_wire::packet::Notice;
 use fide_wire::verdict::{Cause, Contract};
-use std::collections::{BTreeMap, VecDeque};
+use reports::Reports;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Hosts whose introductions and tables are remembered: those that are judged, and those that left or wait for a place.
 const HOSTS_MAX: usize = 2 * detector::MAX_PEERS;
@@ -133,6 +140,24 @@ pub enum Event {
         /// What it calls its incarnation.
         incarnation: u32,
     },
+    /// The gates of this host's fence are to be moved.
+    Fence(Step),
+    /// Another host has given this incarnation up: the shell begins a new one ([`Node::begin_incarnation`]), also later than this.
+    GivenUp {
+        /// That host.
+        by: u32,
+        /// What it has given up.
+        incarnation: u32,
+    },
+    /// A heartbeat's way to another host and its report's way back took so long.
+    RoundTrip {
+        /// The host.
+        node: u32,
+        /// By which path.
+        path: usize,
+        /// How long, without the time at that host.
+        ns: u64,
+    },
 }
 
 /// What was told of an instance.
@@ -152,6 +177,10 @@ enum Told {
 #[derive(Clone, Debug, Default)]
 struct Known {
     incarnation: u32,
+    /// This incarnation was given up here.
+    condemned: bool,
+    /// … before this host's fence ended what rested on that.
+    former_verdict: bool,
     /// What runs there was handed to the detector, in this incarnation.
     is_handed_in: bool,
     /// Its table was read through once.
@@ -167,6 +196,10 @@ pub struct Node {
     directory: Directory,
     detector: Detector,
     hosts: BTreeMap<u32, Known>,
+    /// Hosts that former incarnations of this one knew and that have not left, heard in this one or not.
+    members: BTreeSet<u32>,
+    fence: Option<HostFence>,
+    reports: Reports,
     events: VecDeque<Event>,
 }
 
@@ -186,7 +219,15 @@ impl Node {
         let directory = Directory::new(owner, contract, config.self_incarnation, HOSTS_MAX, now_ns)?;
         let known = |former| Known { former: Some(former), ..Known::default() };
         let hosts = former.into_iter().map(|(node, former)| (node, known(former))).collect();
-        Ok(Self { directory, detector: Detector::new(config), hosts, events: VecDeque::new() })
+        Ok(Self {
+            directory,
+            detector: Detector::new(config),
+            hosts,
+            members: BTreeSet::new(),
+            fence: None,
+            reports: Reports::new(contract.period_ns),
+            events: VecDeque::new(),
+        })
     }
 
     /// Who lives, and what runs where.
@@ -257,6 +298,9 @@ impl Node {
     pub fn begin_incarnation(&mut self, incarnation: u32, version: u64, now_ns: u64) {
         self.directory.begin_incarnation(incarnation);
         self.detector.set_self_incarnation(incarnation);
+        if let Some(fence) = &mut self.fence {
+            fence.renew(incarnation);
+        }
         let Some(Content::Host(host)) = self.directory.owner().get(HOST_ROW).map(|row| row.content.clone()) else { return };
         // The row was there before, and the version is new.
         let _ = self.directory.put(HOST_ROW, version, Content::Host(Host { renewed: true, ..host }), now_ns);
@@ -294,6 +338,8 @@ impl Node {
         self.directory.forget(node);
         self.detector.forget(node);
         self.hosts.remove(&node);
+        self.members.remove(&node);
+        self.count_confirmers();
     }
 
     /// The rows of the receive table for one host ([`Detector::arrivals`]).
@@ -320,6 +366,9 @@ impl Node {
     /// # Errors
     /// Why it meant nothing. A gap or an old version is no fault.
     pub fn handle_frame(&mut self, header: &Header, kind: Kind, body: &[u8], came: Came, now_ns: u64) -> Result<(), Ignored> {
+        if kind == Kind::PathReport {
+            return self.handle_report(header, body, now_ns);
+        }
         // A host that was given up may have given this one up as well: it asks, and the answer says that this one lives. Otherwise
         // two that were cut off from each other would never meet again.
         if kind != Kind::Hello && self.is_cut_off(header.sender, header.incarnation) {
@@ -397,6 +446,7 @@ impl Node {
                 directory::Event::Announced { node, incarnation, introduction } => {
                     // Refused where the host is cut off: it promises nothing.
                     let _ = self.detector.fence(node, incarnation, introduction.host.fence);
+                    self.reports.promised(now_ns);
                     self.events.push_back(Event::Announced { node, introduction });
                 }
                 directory::Event::NameClash { incarnation } => self.events.push_back(Event::NameClash { incarnation }),
@@ -418,8 +468,11 @@ impl Node {
             return;
         }
         let _ = self.detector.fence(node, incarnation, host.fence); // a promise that cannot be is none
+        self.reports.promised(now_ns);
         let known = self.hosts.entry(node).or_default();
         (known.incarnation, known.is_handed_in) = (incarnation, false);
+        (known.condemned, known.former_verdict) = (false, false);
+        self.count_confirmers();
         // What is said of the former incarnation comes first.
         self.take_actions();
         self.events.push_back(Event::Host { node, incarnation, introduction });
@@ -516,6 +569,7 @@ impl Node {
             Some(Content::Host(host)) => {
                 // Refused where the host is cut off: it promises nothing.
                 let _ = self.detector.fence(node, known.incarnation, host.fence);
+                self.reports.promised(now_ns);
                 return;
             }
             Some(Content::Interest(interest)) => {
@@ -600,17 +654,21 @@ impl Node {
     /// When [`Node::handle_timeout`] and [`Node::poll_transmit`] are to be called at the latest.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<u64> {
-        self.detector.poll_timeout().into_iter().chain(self.directory.poll_timeout()).min()
+        let reports = self.reports.poll_timeout();
+        self.detector.poll_timeout().into_iter().chain(self.directory.poll_timeout()).chain(reports).min()
     }
 
     /// Takes what the detector wants done: each end of an instance once.
     fn take_actions(&mut self) {
+        let mut changes_members = false;
         while let Some(action) = self.detector.poll_action() {
             let action = match action {
                 Action::Verdict(verdict) => match self.told(verdict) {
                     Some(verdict) => {
+                        changes_members |= verdict.app == 0;
                         if verdict.app == 0 && verdict.cause == Cause::Left {
                             self.directory.pause(verdict.node);
+                            self.members.remove(&verdict.node);
                         }
                         Action::Verdict(verdict)
                     }
@@ -620,15 +678,22 @@ impl Node {
                     if self.directory.incarnation(node) == Some(incarnation) {
                         self.directory.pause(node);
                     }
+                    if let Some(known) = self.hosts.get_mut(&node).filter(|known| known.incarnation == incarnation) {
+                        known.condemned = true;
+                    }
                     Action::Condemn { node, incarnation }
                 }
                 Action::Restarts { node, incarnation } => {
+                    changes_members = true;
                     self.directory.pause(node);
                     Action::Restarts { node, incarnation }
                 }
                 other => other,
             };
             self.events.push_back(Event::Act(action));
+        }
+        if changes_members {
+            self.count_confirmers();
         }
     }
 

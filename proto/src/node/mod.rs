@@ -5,10 +5,11 @@
 //!                                            ├─► Replica         change, rows, version of a heartbeat ─► events
 //!                                            └─► Owner           pull ─► rows
 //! Directory ─► who lives, what runs ─► Node ─► Detector ─► verdicts, each end once
-//! arrivals, answers, time ──────────────────────┘
+//! arrivals, answers, time ──────────────────────┘    └──► HostFence ◄─ heartbeats that left, reports of others ─► gates
 //! ```
 
 pub mod directory;
+pub mod fence;
 pub mod introductions;
 pub mod machine;
 pub mod table;

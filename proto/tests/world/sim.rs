@@ -633,6 +633,10 @@ impl World {
                 | machine::Event::Maintenance { .. }
                 | machine::Event::Keys { .. }
                 | machine::Event::Whole { .. }
+                // Nobody has a fence here, and what was given up is told beside the node.
+                | machine::Event::Fence(_)
+                | machine::Event::GivenUp { .. }
+                | machine::Event::RoundTrip { .. }
                 | machine::Event::Announced { .. } => continue,
                 machine::Event::Forgotten { .. } => panic!("there is room for all"),
                 machine::Event::NameClash { .. } => panic!("no two hosts have one name here"),

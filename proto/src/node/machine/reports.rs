@@ -1,0 +1,278 @@
+//! Path reports: what a node tells others of what arrives of them, and what it learns of itself from theirs.
+//!
+//! A report confirms heartbeats to hosts whose fences depend on that, says which silences others see too, lets its subject measure
+//! round trips, and tells the owner of an incarnation that was given up that it must begin a new one.
+
+use super::{Event, Known, Node};
+use crate::node::directory::Ignored;
+use crate::node::fence::{Judgement, Step};
+use fide_wire::PATHS;
+use fide_wire::frame::Header;
+use fide_wire::packet::{BODY_MAX, ReportEntry};
+use fide_wire::verdict::{FenceMode, FencedWhy};
+use std::collections::BTreeMap;
+
+/// A host whose fence depends on confirmations gets them so many times in its timeout.
+const CONFIRMATIONS_PER_FENCE: u64 = 5;
+/// Incarnations that are announced although they are over are reported for so long after they were heard last.
+const OUTDATED_NS: u64 = 3_000_000_000;
+/// So many of them at most.
+const OUTDATED_MAX: usize = 256;
+
+/// What the receive table has of a host on one path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Heard {
+    /// The last number received.
+    pub number: u64,
+    /// When that came; 0: nothing has.
+    pub arrived_ns: u64,
+    /// Its stamp, by the sender's clock.
+    pub sent_ns: u64,
+    /// The largest jitter of this second.
+    pub jitter_max_ns: u64,
+}
+
+/// A host that announces an incarnation that is over.
+#[derive(Clone, Copy, Debug)]
+struct Outdated {
+    /// The newest one that is over.
+    incarnation: u32,
+    heard_ns: u64,
+    former: bool,
+}
+
+/// A report that is being written: over several frames, if one has no room for all.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    /// Of every host, or of those alone whose fences depend on it.
+    of_all: bool,
+    /// What comes next.
+    next: (u32, usize),
+}
+
+/// What a node keeps for reports.
+#[derive(Clone, Debug)]
+pub(super) struct Reports {
+    /// A report of everything is due.
+    is_due: bool,
+    /// When confirmations are due; never: `u64::MAX`.
+    confirm_ns: u64,
+    round: Option<Round>,
+    outdated: BTreeMap<u32, Outdated>,
+    period_ns: u64,
+}
+
+impl Reports {
+    pub(super) const fn new(period_ns: u64) -> Self {
+        Self { is_due: false, confirm_ns: u64::MAX, round: None, outdated: BTreeMap::new(), period_ns }
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<u64> {
+        if self.is_due || self.round.is_some() { Some(0) } else { Some(self.confirm_ns).filter(|at| *at != u64::MAX) }
+    }
+
+    /// A host promised a fence that depends on confirmations, perhaps.
+    pub(super) fn promised(&mut self, now_ns: u64) {
+        if self.confirm_ns == u64::MAX {
+            self.confirm_ns = now_ns;
+        }
+    }
+}
+
+impl Node {
+    // ---- others' reports ------------------------------------------------------------------------------------
+
+    /// A path report.
+    ///
+    /// # Errors
+    /// Of a host or an incarnation that is not known. One that was given up is heard: it may have given this one up as well.
+    pub fn handle_report(&mut self, header: &Header, body: &[u8], now_ns: u64) -> Result<(), Ignored> {
+        let reporter = self.hosts.get(&header.sender).filter(|known| known.incarnation == header.incarnation);
+        let is_over = reporter.ok_or(Ignored::Unconfirmed)?.condemned;
+        if !is_over {
+            self.also_silent(header.sender, body, now_ns);
+        }
+        let own = self.detector.config().self_incarnation;
+        let entries = || ReportEntry::read_all(body).filter(|entry| entry.node == self.directory.owner().origin());
+        // A later incarnation of this host's name that nobody hears any more: another agent had it, or this host before it lost its memory.
+        let is_unheard = entries().all(|entry| entry.flags & ReportEntry::SILENT != 0);
+        let ours: Vec<ReportEntry> = entries().collect();
+        for entry in ours {
+            let is_given_up = entry.flags & ReportEntry::CONDEMNED != 0 || (entry.incarnation > own && is_unheard);
+            if is_given_up && self.given_up(header.sender, &entry, own, now_ns) {
+                return Ok(());
+            }
+            // Of a host that was given up here nothing else is believed: two that were cut off from each other both begin anew.
+            if entry.incarnation == own && !is_over {
+                self.confirmed(header.sender, &entry, now_ns);
+            }
+        }
+        Ok(())
+    }
+
+    /// Silences that another observer sees as well.
+    fn also_silent(&mut self, reporter: u32, body: &[u8], now_ns: u64) {
+        let me = self.directory.owner().origin();
+        let is_other = |entry: &ReportEntry| entry.node != me && entry.flags & ReportEntry::SILENT != 0;
+        let mut silent = ReportEntry::read_all(body).filter(is_other).peekable();
+        if silent.peek().is_none() {
+            return;
+        }
+        let Some(name) = self.detector.peer(reporter).map(|peer| peer.name.to_owned()) else { return };
+        silent.for_each(|entry| self.detector.also_reported(entry.node, &name, now_ns));
+    }
+
+    /// Another host has given an incarnation of this one up. Whether that ends what its report is good for.
+    fn given_up(&mut self, by: u32, entry: &ReportEntry, own: u32, now_ns: u64) -> bool {
+        let former = entry.flags & ReportEntry::FORMER != 0;
+        let judgement = match &self.fence {
+            Some(fence) => fence.given_up(entry.incarnation, own, former),
+            None if entry.incarnation >= own => Judgement::BeginAnew,
+            None => Judgement::Nothing,
+        };
+        match judgement {
+            Judgement::Nothing => return false,
+            Judgement::IsShut => {}
+            Judgement::Shut => {
+                if let Some(fence) = &mut self.fence {
+                    fence.close(FencedWhy::GivenUp, now_ns);
+                }
+                self.events.push_back(Event::Fence(Step::Close(FencedWhy::GivenUp)));
+            }
+            Judgement::BeginAnew => self.events.push_back(Event::GivenUp { by, incarnation: entry.incarnation }),
+        }
+        true
+    }
+
+    /// Another host has this of this incarnation.
+    fn confirmed(&mut self, by: u32, entry: &ReportEntry, now_ns: u64) {
+        if let Some(fence) = &mut self.fence {
+            match fence.confirmed(by, entry.last_number, now_ns) {
+                Step::Nothing => {}
+                step => self.events.push_back(Event::Fence(step)),
+            }
+        }
+        let path = usize::from(entry.path);
+        if path < PATHS && entry.echo_sent_ns != 0 && entry.echo_sent_ns <= now_ns {
+            let ns = now_ns.saturating_sub(entry.echo_sent_ns).saturating_sub(entry.hold_ns);
+            self.events.push_back(Event::RoundTrip { node: by, path, ns });
+        }
+    }
+
+    /// A host announced an incarnation, though up to `incarnation` all of it are over: a replay, or a host whose clock or memory went back, which the next
+    /// reports tell to begin anew. `former`: what this host's former incarnations knew of it went with them.
+    pub fn outdated(&mut self, node: u32, incarnation: u32, former: bool, now_ns: u64) {
+        if self.reports.outdated.len() < OUTDATED_MAX || self.reports.outdated.contains_key(&node) {
+            self.reports.outdated.insert(node, Outdated { incarnation, heard_ns: now_ns, former });
+        }
+    }
+
+    // ---- own reports ----------------------------------------------------------------------------------------
+
+    /// Everything is reported to everybody with the next frames.
+    pub fn report(&mut self, now_ns: u64) {
+        self.reports.outdated.retain(|_, outdated| now_ns.saturating_sub(outdated.heard_ns) < OUTDATED_NS);
+        self.reports.is_due = true;
+    }
+
+    /// The body of the next path report, to everybody, if one is due. `heard`: the row of the receive table of a host and a path.
+    pub fn poll_report(&mut self, now_ns: u64, mut heard: impl FnMut(u32, usize) -> Heard, body: &mut Vec<u8>) -> bool {
+        body.clear();
+        while let Some(round) = self.round(now_ns) {
+            let Some((node, path)) = self.next_subject(&round) else {
+                let ended = self.reports.round.take();
+                if ended.is_some_and(|round| round.of_all) {
+                    self.write_outdated(body);
+                }
+                if body.is_empty() {
+                    continue;
+                }
+                return true;
+            };
+            if body.len() + ReportEntry::LEN > BODY_MAX {
+                self.reports.round = Some(Round { next: (node, path), ..round });
+                return true;
+            }
+            self.entry(node, path, &heard(node, path), now_ns).write(body);
+            self.reports.round = Some(Round { next: (node, path + 1), ..round });
+        }
+        false
+    }
+
+    /// The report that is being written, or one that is due.
+    fn round(&mut self, now_ns: u64) -> Option<Round> {
+        if self.reports.round.is_none() {
+            let of_all = std::mem::take(&mut self.reports.is_due);
+            if !of_all && now_ns < self.reports.confirm_ns {
+                return None;
+            }
+            if !of_all {
+                self.reports.confirm_ns = self.confirm_again_ns(now_ns);
+            }
+            self.reports.round = Some(Round { of_all, next: (0, 0) });
+        }
+        self.reports.round
+    }
+
+    /// When the fences of others need confirmations again.
+    fn confirm_again_ns(&self, now_ns: u64) -> u64 {
+        let promises =
+            self.hosts.keys().filter(|node| self.depends_on_us(**node)).filter_map(|node| self.detector.promise(*node));
+        let every = promises.map(|promise| (promise.timeout_ns / CONFIRMATIONS_PER_FENCE).max(self.reports.period_ns)).min();
+        every.map_or(u64::MAX, |every| now_ns.saturating_add(every))
+    }
+
+    /// Whether the fence of this host depends on confirmations.
+    fn depends_on_us(&self, node: u32) -> bool {
+        self.hosts.get(&node).is_some_and(|known| !known.condemned)
+            && self.detector.promise(node).is_some_and(|promise| matches!(promise.mode, FenceMode::Acknowledged(_)))
+    }
+
+    /// The next host and path of a round.
+    fn next_subject(&self, round: &Round) -> Option<(u32, usize)> {
+        let (from, path) = round.next;
+        let is_one = |node: &u32, known: &Known| known.incarnation != 0 && (round.of_all || self.depends_on_us(*node));
+        let mut nodes = self.hosts.range(from..).filter(|(node, known)| is_one(node, known)).map(|(node, _)| *node);
+        let node = nodes.next()?;
+        match () {
+            () if node != from => Some((node, 0)),
+            () if path < PATHS => Some((node, path)),
+            () => nodes.next().map(|node| (node, 0)),
+        }
+    }
+
+    fn entry(&self, node: u32, path: usize, heard: &Heard, now_ns: u64) -> ReportEntry {
+        let known = self.hosts.get(&node).map(|known| (known.incarnation, known.condemned, known.former_verdict));
+        let (incarnation, is_condemned, is_former) = known.unwrap_or_default();
+        let timeout_ns = self.detector.peer(node).map_or(0, |peer| peer.paths[path].contract.timeout_ns());
+        let is_silent = heard.arrived_ns == 0 || now_ns.saturating_sub(heard.arrived_ns) > timeout_ns;
+        ReportEntry {
+            node,
+            incarnation,
+            path: path as u8,
+            flags: flags(is_silent, is_condemned, is_former),
+            last_number: heard.number,
+            echo_sent_ns: heard.sent_ns,
+            hold_ns: now_ns.saturating_sub(heard.arrived_ns),
+            jitter_max_ns: heard.jitter_max_ns,
+        }
+    }
+
+    /// As many as there is room for; what has none comes with the next report.
+    fn write_outdated(&self, body: &mut Vec<u8>) {
+        for (node, Outdated { incarnation, former, .. }) in &self.reports.outdated {
+            if body.len() + ReportEntry::LEN <= BODY_MAX {
+                let flags = flags(true, true, *former);
+                let (node, incarnation) = (*node, *incarnation);
+                ReportEntry { flags, node, incarnation, path: 0, last_number: 0, echo_sent_ns: 0, hold_ns: 0, jitter_max_ns: 0 }
+                    .write(body);
+            }
+        }
+    }
+}
+
+const fn flags(is_silent: bool, is_condemned: bool, is_former: bool) -> u8 {
+    let silent = if is_silent { ReportEntry::SILENT } else { 0 };
+    let condemned = if is_condemned { ReportEntry::CONDEMNED } else { 0 };
+    silent | condemned | if is_former { ReportEntry::FORMER } else { 0 }
+}

@@ -1,0 +1,224 @@
+use super::reports::Heard;
+use super::*;
+use crate::fence::{self, Paths};
+use fide_wire::packet::ReportEntry;
+use fide_wire::verdict::{Confirmers, FenceMode, FencePromise, FencedWhy};
+
+const MS: u64 = 1_000_000;
+const CONTRACT: Contract = Contract { period_ns: MS, size_max: 1000, lambda_min_ns: 50_000, delta_max_ns: 100_000 };
+const TIMEOUT: u64 = 50 * MS;
+const NOW: u64 = 1_000 * MS;
+
+const ALL: FenceMode = FenceMode::Acknowledged(Confirmers::All);
+
+fn name(at: usize) -> String {
+    format!("host-{at}")
+}
+
+fn id(at: usize) -> u32 {
+    fide_wire::name_id(&name(at))
+}
+
+/// A host; `promises`: a fence that others have to confirm.
+fn node(at: usize, incarnation: u32, promises: bool) -> Node {
+    let mut owner = Owner::new(id(at), u64::from(incarnation));
+    let fence = promises.then_some(FencePromise { timeout_ns: TIMEOUT, mode: ALL, host: false });
+    let state = State::running(NOW);
+    let host = Host { state, boot: 1, size_max: 1000, renewed: false, fence, addresses: [None; PATHS], name: name(at).into() };
+    owner.put(HOST_ROW, 1, Content::Host(host), NOW).unwrap();
+    Node::new(detector::Config::new(id(at), incarnation), owner, CONTRACT, [], NOW).unwrap()
+}
+
+/// Every frame of every host reaches all others, until nobody has any more to say.
+fn meet(nodes: &mut [Node]) {
+    let (mut numbers, mut random) = (Numbers::default(), 0);
+    loop {
+        let mut frames = Vec::new();
+        for node in nodes.iter_mut() {
+            let mut body = Vec::new();
+            let mut next = || {
+                random += 1;
+                random
+            };
+            while let Some(transmit) = node.poll_transmit(NOW + MS, numbers, &mut next, &mut body) {
+                numbers.others += 1;
+                let (sender, incarnation) = (node.directory.owner().origin(), node.detector.config().self_incarnation);
+                let kind = transmit.kind;
+                let header = Header { kind: kind as u8, sender, incarnation, number: numbers.others, ..Header::default() };
+                frames.push((header, kind, body.clone()));
+            }
+        }
+        if frames.is_empty() {
+            return nodes.iter_mut().for_each(|node| node.events.clear());
+        }
+        for (header, kind, body) in &frames {
+            for node in nodes.iter_mut().filter(|node| node.directory.owner().origin() != header.sender) {
+                let _ = node.handle_frame(header, *kind, body, Came::default(), NOW + MS);
+            }
+        }
+    }
+}
+
+fn hosts<const N: usize>(promises: bool) -> [Node; N] {
+    let mut nodes = std::array::from_fn(|at| node(at, 5, promises));
+    meet(&mut nodes);
+    nodes
+}
+
+fn with_fence(node: &mut Node) {
+    let (margin_ns, drift_ppm) = (MS, 0);
+    let config =
+        fence::Config { timeout_ns: TIMEOUT, margin_ns, drift_ppm, mode: ALL, paths: Paths::Both, configured: [true; PATHS] };
+    node.set_fence(HostFence::new(config, false, 5));
+}
+
+fn header(at: usize, incarnation: u32) -> Header {
+    Header { kind: Kind::PathReport as u8, sender: id(at), incarnation, ..Header::default() }
+}
+
+fn about(at: usize, incarnation: u32, flags: u8) -> ReportEntry {
+    let (node, path) = (id(at), 0);
+    ReportEntry { node, incarnation, path, flags, last_number: 3, echo_sent_ns: NOW, hold_ns: MS, jitter_max_ns: 0 }
+}
+
+fn body(entries: &[ReportEntry]) -> Vec<u8> {
+    let mut body = Vec::new();
+    entries.iter().for_each(|entry| entry.write(&mut body));
+    body
+}
+
+fn events(node: &mut Node) -> Vec<Event> {
+    std::iter::from_fn(|| node.poll_event()).collect()
+}
+
+fn all_reports(node: &mut Node, now_ns: u64) -> Vec<ReportEntry> {
+    let (mut entries, mut body) = (Vec::new(), Vec::new());
+    let heard = |_, path| Heard { number: path as u64 + 1, arrived_ns: now_ns - MS, sent_ns: 7, jitter_max_ns: 9 };
+    while node.poll_report(now_ns, heard, &mut body) {
+        assert!(!body.is_empty() && body.len() <= fide_wire::packet::BODY_MAX);
+        entries.extend(ReportEntry::read_all(&body));
+    }
+    entries
+}
+
+#[test]
+fn a_report_confirms_what_came_and_measures_the_round_trip() {
+    let [mut a, mut b] = hosts::<2>(false);
+    with_fence(&mut a);
+    a.fence_mut().unwrap().sent(3, NOW, 1, [true; PATHS]);
+    b.report(NOW + 2 * MS);
+    let mut report = Vec::new();
+    let heard = |node, _| {
+        assert_eq!(node, id(0));
+        Heard { number: 3, arrived_ns: NOW + MS, sent_ns: NOW, jitter_max_ns: 0 }
+    };
+    assert!(b.poll_report(NOW + 2 * MS, heard, &mut report));
+    assert!(!b.poll_report(NOW + 2 * MS, heard, &mut Vec::new()), "once");
+    a.handle_report(&header(1, 5), &report, NOW + 3 * MS).unwrap();
+    let extension = fence::Extension { known_ns: NOW + 3 * MS, valid_ns: NOW + TIMEOUT - MS };
+    let round_trip = |path| Event::RoundTrip { node: id(1), path, ns: 2 * MS };
+    assert_eq!(events(&mut a), [Event::Fence(Step::Extend { extension, first: true }), round_trip(0), round_trip(1)]);
+}
+
+#[test]
+fn who_is_given_up_begins_anew_and_behind_a_promise_shuts() {
+    let [mut a, _b] = hosts::<2>(false);
+    let given_up = body(&[about(0, 5, ReportEntry::CONDEMNED)]);
+    assert_eq!(a.handle_report(&header(1, 4), &given_up, NOW), Err(Ignored::Unconfirmed), "of an incarnation that nobody knows");
+    a.handle_report(&header(1, 5), &given_up, NOW).unwrap();
+    assert_eq!(events(&mut a), [Event::GivenUp { by: id(1), incarnation: 5 }]);
+    a.begin_incarnation(6, 2, NOW);
+    a.handle_report(&header(1, 5), &given_up, NOW).unwrap();
+    assert_eq!(events(&mut a), [], "that one is over here, too");
+
+    with_fence(&mut a);
+    a.fence_mut().unwrap().sent(1, NOW, 1, [true; PATHS]);
+    a.handle_report(&header(1, 5), &body(&[about(0, 6, 0)]), NOW + MS).unwrap();
+    assert!(matches!(events(&mut a)[..], [Event::Fence(Step::Extend { first: true, .. }), Event::RoundTrip { .. }]));
+    let given_up = body(&[about(0, 6, ReportEntry::CONDEMNED), about(0, 6, 0)]);
+    a.handle_report(&header(1, 5), &given_up, NOW + 2 * MS).unwrap();
+    assert_eq!(events(&mut a), [Event::Fence(Step::Close(FencedWhy::GivenUp))]);
+    a.handle_report(&header(1, 5), &given_up, NOW + 3 * MS).unwrap();
+    assert_eq!(events(&mut a), [], "an operator opens it");
+    a.begin_incarnation(7, 3, NOW + 4 * MS);
+    assert_eq!(a.recover_fence(NOW + 4 * MS), Some(NOW + 4 * MS + TIMEOUT - MS));
+    a.handle_report(&header(1, 5), &given_up, NOW + 5 * MS).unwrap();
+    assert_eq!(events(&mut a), [], "it is of the time before");
+}
+
+#[test]
+fn a_later_incarnation_that_is_heard_by_nobody_was_another_agents() {
+    let [mut a, _b] = hosts::<2>(false);
+    let later = |flags| [about(0, 9, flags), ReportEntry { path: 1, ..about(0, 9, ReportEntry::SILENT) }];
+    a.handle_report(&header(1, 5), &body(&later(0)), NOW).unwrap();
+    assert_eq!(events(&mut a), [], "it is heard on one path");
+    a.handle_report(&header(1, 5), &body(&later(ReportEntry::SILENT)), NOW).unwrap();
+    assert_eq!(events(&mut a), [Event::GivenUp { by: id(1), incarnation: 9 }]);
+}
+
+#[test]
+fn who_was_given_up_confirms_nothing_and_is_heard_when_it_gives_up_itself() {
+    let [mut a, _b] = hosts::<2>(false);
+    with_fence(&mut a);
+    a.fence_mut().unwrap().sent(3, NOW, 1, [true; PATHS]);
+    a.hosts.get_mut(&id(1)).unwrap().condemned = true;
+    a.handle_report(&header(1, 5), &body(&[about(0, 5, 0)]), NOW + MS).unwrap();
+    assert_eq!(events(&mut a), []);
+    a.handle_report(&header(1, 5), &body(&[about(0, 5, ReportEntry::CONDEMNED)]), NOW + MS).unwrap();
+    assert_eq!(events(&mut a), [Event::GivenUp { by: id(1), incarnation: 5 }], "two that were cut off from each other both do");
+}
+
+#[test]
+fn a_report_says_everything_of_everybody_once_in_as_many_frames_as_it_takes() {
+    let mut nodes: [Node; 40] = hosts(false);
+    let a = &mut nodes[0];
+    a.hosts.get_mut(&id(7)).unwrap().condemned = true;
+    a.outdated(77, 4, true, NOW);
+    a.report(NOW + 2 * MS);
+    let mut entries = all_reports(a, NOW + 2 * MS);
+    let outdated = entries.iter().position(|entry| entry.node == 77).map(|at| entries.remove(at));
+    let flags = ReportEntry::SILENT | ReportEntry::CONDEMNED | ReportEntry::FORMER;
+    assert_eq!(outdated.map(|entry| (entry.incarnation, entry.flags)), Some((4, flags)));
+    let mut subjects: Vec<_> = entries.iter().map(|entry| (entry.node, entry.path)).collect();
+    subjects.sort_unstable();
+    let mut expected: Vec<_> = (1..40).flat_map(|at| [(id(at), 0), (id(at), 1)]).collect();
+    expected.sort_unstable();
+    assert_eq!(subjects, expected);
+    let condemned: Vec<_> = entries.iter().filter(|entry| entry.flags & ReportEntry::CONDEMNED != 0).map(|e| e.node).collect();
+    assert_eq!(condemned, [id(7); PATHS]);
+    a.report(NOW + 4_000 * MS);
+    assert!(all_reports(a, NOW + 4_000 * MS).iter().all(|entry| entry.node != 77 && entry.flags & ReportEntry::SILENT == 0));
+}
+
+#[test]
+fn more_fences_than_one_frame_has_room_for_are_all_confirmed_in_time() {
+    let mut nodes: [Node; 40] = hosts(true);
+    let a = &mut nodes[0];
+    let due = a.poll_timeout().unwrap();
+    assert!(due <= NOW + MS, "at once, when a promise is known");
+    for round in 0..4 {
+        let now = NOW + MS + round * (TIMEOUT / 5);
+        let confirmed: BTreeSet<_> = all_reports(a, now).iter().map(|entry| entry.node).collect();
+        assert_eq!(confirmed, (1..40).map(id).collect(), "round {round}");
+        assert_eq!(all_reports(a, now + TIMEOUT / 5 - 1), [], "five times in a timeout, not more often");
+    }
+}
+
+#[test]
+fn confirmers_are_those_who_may_act_on_a_silence() {
+    let [mut a, _b, _c] = hosts::<3>(false);
+    with_fence(&mut a);
+    let needed = |a: &Node| {
+        let mut fence = a.fence.clone().unwrap();
+        fence.sent(3, NOW, 1, [true; PATHS]);
+        let alone = |at| matches!(fence.clone().confirmed(id(at), 3, NOW + MS), Step::Extend { .. });
+        [alone(1), alone(2), alone(3)]
+    };
+    // Whoever has never confirmed anything observes nothing, so one alone is enough; a stranger is nobody.
+    assert_eq!(needed(&a), [true, true, false]);
+    a.expect_members([id(3)]);
+    assert_eq!(needed(&a), [true, true, true], "known to a former incarnation");
+    a.forget(id(3));
+    a.forget(id(2));
+    assert_eq!(needed(&a), [true, false, false]);
+}
