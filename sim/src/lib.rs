@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod delays;
+pub mod detection;
 pub mod engines;
 pub mod gaps;
 pub mod gate;

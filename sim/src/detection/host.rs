@@ -1,44 +1,38 @@
 //! One host: a kernel (receive table, ring, answers to probes) and an agent in it.
 
-use crate::sim::{MS, US};
-use fide_proto::detector::{Config, PathArrival, ProbeResult};
+use crate::host::{Slot, name};
+use crate::time::US;
+use fide_proto::detector::{Config, ProbeResult};
 use fide_proto::node::Node;
 use fide_proto::node::directory::Numbers;
 use fide_proto::node::table::Owner;
 use fide_wire::PATHS;
 use fide_wire::frame::Kind;
 use fide_wire::frame::table::{Content, HOST_ROW, Instance, Process, State};
-use fide_wire::marks::Marks;
 use fide_wire::verdict::{Cause, Contract};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
+/// A millisecond: these hosts are those of an ordinary network.
+pub(super) const MS: u64 = 1_000_000;
+
 /// HB 1 ms, λmin 50 µs, δmax 100 µs. What the world does within the contract stays below: a sender is at most 30 µs late, a
 /// packet at most 60 µs slower than the fastest.
-pub const CONTRACT: Contract = Contract { period_ns: MS, size_max: 0, lambda_min_ns: 50 * US, delta_max_ns: 100 * US };
-pub const SENDER_LATE_NS: u64 = 30 * US;
-pub const WIRE_JITTER_NS: u64 = 60 * US;
+pub(super) const CONTRACT: Contract = Contract { period_ns: MS, size_max: 0, lambda_min_ns: 50 * US, delta_max_ns: 100 * US };
+pub(super) const SENDER_LATE_NS: u64 = 30 * US;
+pub(super) const WIRE_JITTER_NS: u64 = 60 * US;
 /// By how much the agent of a busy host may be late on top: short of what it would call a pause.
-pub const BUSY_AGENT_NS: u64 = MS;
-pub const AGENT_TIMEOUT_NS: u64 = 20 * MS;
+pub(super) const BUSY_AGENT_NS: u64 = MS;
+pub(super) const AGENT_TIMEOUT_NS: u64 = 20 * MS;
 
 #[derive(Clone, Debug)]
-pub enum Body {
-    Heartbeat {
-        number: u64,
-        version: u32,
-    },
-    Frame {
-        number: u64,
-        kind: Kind,
-        body: Rc<[u8]>,
-    },
-    /// Incarnations that the sender has condemned, as its path reports say.
-    Report(Rc<Vec<(u32, u32)>>),
+pub(super) enum Body {
+    Heartbeat { number: u64, version: u32 },
+    Frame { number: u64, kind: Kind, body: Rc<[u8]> },
 }
 
 #[derive(Clone, Debug)]
-pub struct Packet {
+pub(super) struct Packet {
     pub node: u32,
     pub incarnation: u32,
     pub path: usize,
@@ -48,7 +42,7 @@ pub struct Packet {
 
 /// What waits for the agent.
 #[derive(Clone, Debug)]
-pub enum RingItem {
+pub(super) enum RingItem {
     Packet(Packet, u64),
     /// A heartbeat names an incarnation, or a version of a table, that is new.
     Named {
@@ -74,28 +68,16 @@ pub enum RingItem {
     },
 }
 
-/// A row of the receive table.
-#[derive(Clone, Debug)]
-pub struct Slot {
-    pub incarnation: u32,
-    pub condemned: bool,
-    /// The version of its table that was named last.
-    pub version: u32,
-    pub rows: [PathArrival; PATHS],
-    /// What the receive program notes now and then.
-    pub marks: [Marks; PATHS],
-}
-
 /// The truth about a process.
 #[derive(Clone, Debug)]
-pub struct App {
+pub(super) struct App {
     pub doomed_at: Option<u64>,
     pub dead: bool,
     /// Its number in each incarnation of the agent that watched it.
     pub numbers: BTreeMap<u32, u32>,
 }
 
-pub struct Agent {
+pub(super) struct Agent {
     pub node: Node,
     pub next_heartbeat_ns: u64,
     pub next_report_ns: u64,
@@ -107,9 +89,9 @@ pub struct Agent {
     pub restart: bool,
 }
 
-pub struct Host {
+pub(super) struct Host {
+    pub index: usize,
     pub node: u32,
-    pub name: String,
     pub incarnation: u32,
     pub up: bool,
     pub frozen_until: u64,
@@ -131,11 +113,10 @@ pub struct Host {
 }
 
 impl Host {
-    pub fn new(index: usize) -> Self {
-        let name = format!("host-{index}");
+    pub(super) fn new(index: usize) -> Self {
         Self {
-            node: fide_wire::name_id(&name),
-            name,
+            index,
+            node: fide_wire::name_id(&name(index)),
             incarnation: 0,
             up: true,
             frozen_until: 0,
@@ -155,7 +136,7 @@ impl Host {
     }
 
     /// A new incarnation of the agent; it watches what is still alive under new numbers.
-    pub fn start_agent(&mut self, now: u64) {
+    pub(super) fn start_agent(&mut self, now: u64) {
         self.incarnation += 1;
         let config = Config {
             agent_timeout_ns: AGENT_TIMEOUT_NS,
@@ -173,21 +154,21 @@ impl Host {
             renewed: false,
             fence: None,
             addresses: [Some([10, 0, 0, self.node as u8].into()), None],
-            name: self.name.as_str().into(),
+            name: name(self.index).into(),
         };
-        owner.put(HOST_ROW, 1, Content::Host(facts), now).unwrap();
+        owner.put(HOST_ROW, 1, Content::Host(facts), now).expect("a new table");
         let mut number = 0;
         for (at, app) in self.apps.iter_mut().enumerate().filter(|(_, a)| a.doomed_at.is_none()) {
             number += 1;
             app.numbers.insert(self.incarnation, number);
             let instance = Instance { pid: at as u32 + 1, start_ticks: self.boot.into() };
             let process = Process { state, instance, uid: 0, pbsize: 0, name: format!("app-{at}").into() };
-            owner.put(number, u64::from(number) + 1, Content::Process(process), now).unwrap();
+            owner.put(number, u64::from(number) + 1, Content::Process(process), now).expect("a new table");
         }
         self.table.clear();
         self.ring.clear();
         self.agent = Some(Agent {
-            node: Node::new(config, owner, CONTRACT, [], now).unwrap(),
+            node: Node::new(config, owner, CONTRACT, [], now).expect("a host row is there"),
             next_heartbeat_ns: now,
             drops_seen: self.nic_drops,
             next_report_ns: now,
@@ -198,39 +179,29 @@ impl Host {
     }
 
     /// The receive program: heartbeats update the table, the rest goes to the ring. Returns whether the agent is woken.
-    pub fn receive(&mut self, packet: Packet, now: u64) -> bool {
+    pub(super) fn receive(&mut self, packet: Packet, now: u64) -> bool {
+        let slot = self.table.get_mut(&packet.node).filter(|slot| slot.incarnation == packet.incarnation);
+        let is_condemned = slot.as_ref().is_some_and(|slot| slot.condemned);
         let Body::Heartbeat { number, version } = packet.body else {
-            let condemned = self.table.get(&packet.node).is_some_and(|s| s.condemned && s.incarnation == packet.incarnation);
-            // Reports pass: they may say that we are condemned.
-            if condemned && !matches!(packet.body, Body::Report(_)) {
+            // Who was given up may have given this host up as well.
+            let passes = matches!(&packet.body, Body::Frame { kind: Kind::PathReport | Kind::Hello, .. });
+            if is_condemned && !passes {
                 return false;
             }
             self.ring.push_back(RingItem::Packet(packet, now));
             return true;
         };
-        let named = RingItem::Named { node: packet.node, incarnation: packet.incarnation, version };
-        let Some(slot) = self.table.get_mut(&packet.node).filter(|slot| slot.incarnation == packet.incarnation) else {
-            self.ring.push_back(named);
-            return true;
-        };
-        if slot.condemned {
+        if is_condemned {
             return false;
         }
-        let row = &mut slot.rows[packet.path];
-        if number <= row.last_number {
-            return false;
+        if let Some(slot) = slot {
+            let is_newer = number > slot.rows[packet.path].last_number;
+            slot.count(packet.path, number, now);
+            if !is_newer || std::mem::replace(&mut slot.version, version) == version {
+                return false;
+            }
         }
-        row.lost += if row.last_number == 0 { 0 } else { number - row.last_number - 1 };
-        row.last_number = number;
-        row.last_arrival_ns = now;
-        let (arrived, marks) = (row.last_number - row.lost, &mut slot.marks[packet.path]);
-        marks.count(arrived, row.lost, now);
-        row.recent = marks.recent(arrived, row.lost, now);
-        if slot.version == version {
-            return false;
-        }
-        slot.version = version;
-        self.ring.push_back(named);
+        self.ring.push_back(RingItem::Named { node: packet.node, incarnation: packet.incarnation, version });
         true
     }
 }

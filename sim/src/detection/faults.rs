@@ -1,11 +1,27 @@
 //! What can go wrong, and how often.
 
-use crate::host::AGENT_TIMEOUT_NS;
-use crate::sim::{MS, Rng, US};
+use super::host::{AGENT_TIMEOUT_NS, MS};
+use crate::rng::Rng;
+use crate::time::US;
 use fide_wire::PATHS;
 
+impl Profile {
+    /// Every one.
+    pub const ALL: [Profile; 8] = [
+        Profile::WithinContract,
+        Profile::Pauses,
+        Profile::Cuts,
+        Profile::Severed,
+        Profile::HeldUp,
+        Profile::Overrun,
+        Profile::Storms,
+        Profile::Everything,
+    ];
+}
+
+/// What can go wrong in one simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Menu {
+pub enum Profile {
     /// Crashes, restarts, one faulty path: the contract holds for whoever is alive.
     WithinContract,
     /// The same and hosts and agents that stand still.
@@ -20,11 +36,12 @@ pub enum Menu {
     Overrun,
     /// Many processes at once, on lossy paths.
     Storms,
+    /// All of it.
     Everything,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum Fault {
+pub(super) enum Fault {
     /// A signal: doomed now, gone a little later.
     KillApp {
         host: usize,
@@ -103,53 +120,55 @@ pub enum Fault {
 const LONGEST_HOLD_NS: u64 = AGENT_TIMEOUT_NS - 3 * MS;
 
 /// The path on which all single faults of a world happen: two paths failing at once is the critical compound failure.
-pub fn bad_path(rng: &mut Rng) -> usize {
+pub(super) fn bad_path(rng: &mut Rng) -> usize {
     rng.below(PATHS as u64) as usize
 }
 
-pub fn plan(rng: &mut Rng, menu: Menu, hosts: usize) -> Vec<(u64, Fault)> {
-    let n = if menu == Menu::Storms { 2 } else { 2 + rng.below(5) };
-    let mut plan: Vec<_> = (0..n).map(|_| (10 * MS + rng.below(50 * MS), one(rng, menu, hosts))).collect();
-    if menu == Menu::Storms {
+pub(super) fn plan(rng: &mut Rng, profile: Profile, hosts: usize) -> Vec<(u64, Fault)> {
+    let n = if profile == Profile::Storms { 2 } else { 2 + rng.below(5) };
+    let mut plan: Vec<_> = (0..n).map(|_| (10 * MS + rng.below(50 * MS), one(rng, profile, hosts))).collect();
+    if profile == Profile::Storms {
         plan.push((9 * MS, Fault::LosePath { percent: 30, ns: 60 * MS }));
     }
     plan.sort_by_key(|(at, _)| *at);
     plan
 }
 
-fn one(rng: &mut Rng, menu: Menu, hosts: usize) -> Fault {
+fn one(rng: &mut Rng, profile: Profile, hosts: usize) -> Fault {
     let host = rng.below(hosts as u64) as usize;
     let long = |rng: &mut Rng| {
         let most = if rng.chance(50) { 4 * MS } else { 40 * MS };
         100 * US + rng.below(most)
     };
-    if menu == Menu::Storms {
+    if profile == Profile::Storms {
         return Fault::KillApps { host };
     }
-    let all = menu == Menu::Everything;
-    if menu == Menu::Severed && rng.chance(50) {
+    let all = profile == Profile::Everything;
+    if profile == Profile::Severed && rng.chance(50) {
         let gap_ns = rng.below(3 * MS);
         let busy_ns = if rng.chance(25) { 0 } else { rng.below(4 * MS) };
         return Fault::SeverHost { host, gap_ns, busy_ns, ns: gap_ns + long(rng) };
     }
-    if menu == Menu::HeldUp && rng.chance(60) || all && rng.chance(10) {
+    if profile == Profile::HeldUp && rng.chance(60) || all && rng.chance(10) {
         if rng.chance(30) {
             return Fault::HoldHost { host, ns: long(rng) };
         }
         return Fault::HoldPath { host, ns: rng.below(LONGEST_HOLD_NS), sending: rng.chance(50) };
     }
-    if menu == Menu::Overrun && rng.chance(60) || all && rng.chance(10) {
+    if profile == Profile::Overrun && rng.chance(60) || all && rng.chance(10) {
         return Fault::OverrunHost { host, percent: 50 + rng.below(51), ns: long(rng) };
     }
     match rng.below(100) {
-        0..15 if all || menu == Menu::Pauses => Fault::FreezeHost { host, ns: long(rng) },
-        15..25 if all || menu == Menu::Pauses => Fault::StickAgent { host, ns: long(rng) },
-        0..15 if menu == Menu::Cuts => Fault::CutHost { host, ns: long(rng), carrier: rng.chance(50) },
-        25..35 if all || menu == Menu::Cuts => Fault::CutHost { host, ns: long(rng), carrier: rng.chance(50) },
-        35..50 if !matches!(menu, Menu::HeldUp | Menu::Overrun) => {
+        0..15 if all || profile == Profile::Pauses => Fault::FreezeHost { host, ns: long(rng) },
+        15..25 if all || profile == Profile::Pauses => Fault::StickAgent { host, ns: long(rng) },
+        0..15 if profile == Profile::Cuts => Fault::CutHost { host, ns: long(rng), carrier: rng.chance(50) },
+        25..35 if all || profile == Profile::Cuts => Fault::CutHost { host, ns: long(rng), carrier: rng.chance(50) },
+        35..50 if !matches!(profile, Profile::HeldUp | Profile::Overrun) => {
             Fault::CutPath { host, ns: long(rng), carrier: rng.chance(50) }
         }
-        50..55 if !matches!(menu, Menu::HeldUp | Menu::Overrun) => Fault::LosePath { percent: 1 + rng.below(60), ns: long(rng) },
+        50..55 if !matches!(profile, Profile::HeldUp | Profile::Overrun) => {
+            Fault::LosePath { percent: 1 + rng.below(60), ns: long(rng) }
+        }
         55..65 => Fault::CrashHost { host, back_after: rng.chance(60).then(|| 5 * MS + rng.below(30 * MS)) },
         65..75 => Fault::KillAgent { host, back_after: rng.chance(60).then(|| rng.below(30 * MS)) },
         75..80 => Fault::LeaveAgent { host, back_after: rng.below(30 * MS) },

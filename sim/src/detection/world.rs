@@ -1,43 +1,28 @@
 //! Virtual time, two networks, and the loop of every agent.
 
-use crate::faults::{self, Fault, Menu};
-use crate::host::*;
-use crate::oracle::Oracle;
+use super::faults::{self, Fault};
+use super::host::*;
+use super::judge::Judge;
+use super::{Neglect, Profile, Totals};
+use crate::host::Slot;
+use crate::invariants::Violation;
+use crate::queue::Queue;
+use crate::rng::Rng;
+use crate::time::US;
 use fide_proto::detector::{Action, ProbeResult};
+use fide_proto::node::machine::reports::Heard;
 use fide_proto::node::machine::{self, Came};
 use fide_proto::node::table::owner::To;
 use fide_wire::PATHS;
 use fide_wire::frame::table::{Change, State};
 use fide_wire::frame::{Header, Kind};
 use fide_wire::verdict::{Cause, Grade};
-use std::collections::BinaryHeap;
-use std::rc::Rc;
-
-pub const US: u64 = 1_000;
-pub const MS: u64 = 1_000_000;
 
 /// When the faults stop being started; the last of them end 40 ms later.
 const FAULTS_END: u64 = 60 * MS;
 const END: u64 = FAULTS_END + 40 * MS + 60 * MS;
-
-/// splitmix64.
-pub struct Rng(u64);
-
-impl Rng {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n.max(1)
-    }
-    pub fn chance(&mut self, percent: u64) -> bool {
-        self.below(100) < percent
-    }
-}
+/// How often an agent reports what arrives.
+const REPORT_NS: u64 = 5 * MS;
 
 enum Event {
     Deliver {
@@ -89,37 +74,14 @@ enum Event {
     },
 }
 
-/// An event and its moment; the earliest first, those of one moment in the order they were planned.
-struct Planned(u64, u64, Event);
-
-impl Ord for Planned {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (other.0, other.1).cmp(&(self.0, self.1))
-    }
-}
-
-impl PartialOrd for Planned {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Planned {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Planned {}
-
-pub struct World {
-    pub now: u64,
-    pub hosts: Vec<Host>,
-    pub oracle: Oracle,
-    pub packets: u64,
+pub(super) struct World {
+    now: u64,
+    hosts: Vec<Host>,
+    judge: Judge,
+    packets: u64,
+    neglect: Option<Neglect>,
     rng: Rng,
-    queue: BinaryHeap<Planned>,
-    seq: u64,
+    queue: Queue<Event>,
     bad_path: usize,
     loss_percent: u64,
     /// The host whose bad path holds up packets, whether it is those it sends, and until when.
@@ -133,23 +95,23 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(seed: u64, menu: Menu, verbose: bool) -> Self {
-        let mut rng = Rng(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ menu as u64);
+    pub(super) fn new(seed: u64, profile: Profile, neglect: Option<Neglect>, verbose: bool) -> Self {
+        let mut rng = Rng::new(seed ^ (profile as u64) << 56);
         let n = 2 + rng.below(5) as usize;
-        let apps = if menu == Menu::Storms { 80 } else { 4 };
+        let apps = if profile == Profile::Storms { 80 } else { 4 };
         let bad_path = faults::bad_path(&mut rng);
-        let plan = faults::plan(&mut rng, menu, n);
+        let plan = faults::plan(&mut rng, profile, n);
         if verbose {
             println!("{n} hosts, bad path {bad_path}, {plan:#?}");
         }
         let mut world = Self {
             now: MS,
             hosts: (0..n).map(Host::new).collect(),
-            oracle: Oracle::new(n, verbose),
+            judge: Judge::new(n, verbose),
             packets: 0,
+            neglect,
             rng,
-            queue: BinaryHeap::new(),
-            seq: 0,
+            queue: Queue::new(),
             bad_path,
             loss_percent: 0,
             held: (0, false, 0),
@@ -166,20 +128,24 @@ impl World {
         world
     }
 
-    pub fn run(&mut self) {
-        while let Some(Planned(at, _, event)) = self.queue.pop() {
+    pub(super) fn run(&mut self) -> Result<Totals, Violation> {
+        while let Some((at, event)) = self.queue.pop() {
             if at > END {
                 break;
             }
             self.now = self.now.max(at);
             self.handle(event);
+            if let Some(violation) = self.judge.violation() {
+                return Err(violation);
+            }
         }
-        self.oracle.at_the_end(&self.hosts, self.now);
+        self.judge.at_the_end(&self.hosts, self.now);
+        let totals = Totals { verdicts: self.judge.verdicts, packets: self.packets, ended_ns: self.now };
+        self.judge.violation().map_or(Ok(totals), Err)
     }
 
     fn at(&mut self, at: u64, event: Event) {
-        self.seq += 1;
-        self.queue.push(Planned(at, self.seq, event));
+        self.queue.push(at, event);
     }
 
     fn wake(&mut self, host: usize, at: u64) {
@@ -250,7 +216,7 @@ impl World {
             }
             Event::HealPath { host, path } => self.cut(host, &[path], false, true),
             Event::HealHost { host } => {
-                self.oracle.end(host, now, "cut");
+                self.judge.end(host, now, "cut");
                 self.cut(host, &[0, 1], false, true);
             }
             Event::Sever { host, path } => self.cut(host, &[path], true, false),
@@ -281,7 +247,7 @@ impl World {
         let now = self.now;
         self.hosts[host].start_agent(now);
         self.hosts[host].stuck_until = 0;
-        self.oracle.life(host, self.hosts[host].incarnation, now);
+        self.judge.begins(host, self.hosts[host].incarnation, now);
         self.hosts[host].next_wake = u64::MAX;
         let soon = now + self.rng.below(MS);
         self.wake(host, soon);
@@ -289,7 +255,7 @@ impl World {
 
     fn end_agent(&mut self, host: usize) {
         self.hosts[host].agent = None;
-        self.oracle.agent_ended(host, self.hosts[host].incarnation, self.now);
+        self.judge.agent_ended(host, self.hosts[host].incarnation, self.now);
     }
 
     fn frozen(&self, host: usize) -> Option<u64> {
@@ -356,11 +322,11 @@ impl World {
                     return;
                 }
                 if let Some(mut agent) = self.hosts[host].agent.take() {
-                    self.oracle.leaving(host, self.hosts[host].incarnation, now);
+                    self.judge.leaving(host, self.hosts[host].incarnation, now);
                     agent.version += 1;
                     agent.node.leave(agent.version, 0, now);
                     // Three copies on each path before it ends.
-                    for (to, frame) in self.frames(&mut agent) {
+                    for (to, frame) in self.frames(host, &mut agent) {
                         (0..3).for_each(|_| self.broadcast(host, to, frame.clone()));
                     }
                     self.hosts[host].agent = Some(agent);
@@ -372,7 +338,7 @@ impl World {
             Fault::StickAgent { host, ns } => {
                 if self.hosts[host].agent.is_some() {
                     self.hosts[host].stuck_until = self.hosts[host].stuck_until.max(now + ns);
-                    self.oracle.began(host, now, now + ns, "stuck");
+                    self.judge.began(host, now, now + ns, "stuck");
                 }
             }
             Fault::CrashHost { host, back_after } => {
@@ -381,7 +347,7 @@ impl World {
                     let h = &mut self.hosts[host];
                     h.up = false;
                     h.boot += 1;
-                    self.oracle.host_crashed(host, h.incarnation, now);
+                    self.judge.host_crashed(host, h.incarnation, now);
                     if let Some(after) = back_after {
                         self.at(now + after, Event::Boot { host });
                     }
@@ -393,40 +359,48 @@ impl World {
                     // Thawed, its kernel gets to what has come meanwhile a little later than its agent to the clock.
                     let until = self.hosts[host].frozen_until + self.rng.below(200 * US);
                     self.deaf_until[host] = self.deaf_until[host].max(until);
-                    self.oracle.began(host, now, now + ns, "frozen");
+                    self.judge.began(host, now, now + ns, "frozen");
                 }
             }
+            other => self.network_fault(other),
+        }
+    }
+
+    /// What befalls cables and interfaces.
+    fn network_fault(&mut self, fault: Fault) {
+        let now = self.now;
+        match fault {
             Fault::CutPath { host, ns, carrier } => {
                 let path = self.bad_path;
-                self.oracle.path_fault(now, now + ns);
+                self.judge.path_fault(now, now + ns);
                 self.cut(host, &[path], true, carrier);
                 self.at(now + ns, Event::HealPath { host, path });
             }
             Fault::LosePath { percent, ns } => {
-                self.oracle.path_fault(now, now + ns);
+                self.judge.path_fault(now, now + ns);
                 self.loss_percent = percent;
                 self.at(now + ns, Event::HealLoss);
             }
             Fault::HoldPath { host, ns, sending } => {
                 // Not one after another, nor after a fault: together they would outlast the patience with a path.
-                if now > self.held.2 + 3 * MS && !self.oracle.has_path_fault(now) {
+                if now > self.held.2 + 3 * MS && !self.judge.has_path_fault(now) {
                     self.held = (host, sending, now + ns);
                 }
             }
             Fault::HoldHost { host, ns } => {
                 if now > self.deaf_until[host] + 3 * MS {
                     self.deaf_until[host] = now + ns;
-                    self.oracle.began(host, now, now + ns, "deaf");
+                    self.judge.began(host, now, now + ns, "deaf");
                 }
             }
             Fault::OverrunHost { host, percent, ns } => {
-                self.oracle.began(host, now, now + ns, "overrun");
+                self.judge.began(host, now, now + ns, "overrun");
                 self.overrun[host] = (now + ns, percent);
             }
             Fault::SeverHost { host, gap_ns, busy_ns, ns } => {
                 let first = self.bad_path;
-                self.oracle.path_fault(now, now + ns);
-                self.oracle.began(host, now, now + ns, "cut");
+                self.judge.path_fault(now, now + ns);
+                self.judge.began(host, now, now + ns, "cut");
                 self.hosts[host].busy_ns = busy_ns;
                 self.hosts[host].busy_until = now + ns;
                 self.cut(host, &[first], true, false);
@@ -434,11 +408,12 @@ impl World {
                 self.at(now + ns, Event::HealHost { host });
             }
             Fault::CutHost { host, ns, carrier } => {
-                self.oracle.path_fault(now, now + ns);
-                self.oracle.began(host, now, now + ns, "cut");
+                self.judge.path_fault(now, now + ns);
+                self.judge.began(host, now, now + ns, "cut");
                 self.cut(host, &[0, 1], true, carrier);
                 self.at(now + ns, Event::HealHost { host });
             }
+            _ => {} // of hosts and agents
         }
     }
 
@@ -484,13 +459,23 @@ impl World {
     }
 
     /// What the node of an agent wants sent.
-    fn frames(&mut self, agent: &mut Agent) -> Vec<(To, Body)> {
+    fn frames(&mut self, host: usize, agent: &mut Agent) -> Vec<(To, Body)> {
         let (mut frames, mut body) = (Vec::new(), Vec::new());
         let (now, rng) = (self.now, &mut self.rng);
-        while let Some(transmit) = agent.node.poll_transmit(now, agent.numbers, || rng.next(), &mut body) {
+        while let Some(transmit) = agent.node.poll_transmit(now, agent.numbers, || rng.bits(), &mut body) {
             agent.numbers.others += 1;
             let (number, kind) = (agent.numbers.others, transmit.kind);
             frames.push((transmit.to, Body::Frame { number, kind, body: body.as_slice().into() }));
+        }
+        let table = &self.hosts[host].table;
+        let heard = |node: u32, path: usize| {
+            let row = table.get(&node).map_or_else(Default::default, |slot| slot.rows[path]);
+            Heard { number: row.last_number, arrived_ns: row.last_arrival_ns, ..Heard::default() }
+        };
+        while agent.node.poll_report(now, heard, &mut body) {
+            agent.numbers.others += 1;
+            let body = body.as_slice().into();
+            frames.push((To::Everybody, Body::Frame { number: agent.numbers.others, kind: Kind::PathReport, body }));
         }
         frames
     }
@@ -539,29 +524,29 @@ impl World {
             send.push((To::Everybody, Body::Heartbeat { number: agent.numbers.heartbeats, version }));
         }
         if now >= agent.next_report_ns {
-            agent.next_report_ns = now + 5 * MS;
-            let condemned = agent.node.detector().condemned().collect();
-            send.push((To::Everybody, Body::Report(Rc::new(condemned))));
+            agent.next_report_ns = now + REPORT_NS;
+            agent.node.report(now);
         }
         for (node, slot) in &self.hosts[host].table {
             agent.node.arrivals(*node, slot.incarnation, &slot.rows);
         }
         // As the agent does: when it matters, and now and then, so that what was lost long ago is no veto.
-        if agent.node.detector().is_doubting(now) || agent.next_report_ns == now + 5 * MS {
+        if agent.node.detector().is_doubting(now) || agent.next_report_ns == now + REPORT_NS {
             let counted = self.hosts[host].nic_drops;
-            for path in (0..PATHS).filter(|p| counted[*p] != agent.drops_seen[*p]) {
+            let is_neglected = self.neglect == Some(Neglect::Drops);
+            for path in (0..PATHS).filter(|p| counted[*p] != agent.drops_seen[*p] && !is_neglected) {
                 agent.node.detector_mut().dropped(path, now);
             }
             agent.drops_seen = counted;
         }
         agent.node.handle_timeout(now);
-        send.extend(self.frames(&mut agent));
+        send.extend(self.frames(host, &mut agent));
         self.act(host, &mut agent);
         for (to, body) in send {
             self.broadcast(host, to, body);
         }
         let wants = [agent.node.poll_timeout(), Some(agent.next_heartbeat_ns)];
-        let next = wants.into_iter().flatten().min().unwrap();
+        let next = wants.into_iter().flatten().min().unwrap_or(agent.next_heartbeat_ns);
         self.hosts[host].agent = Some(agent);
         let busy = self.hosts[host].busy_ns.min(BUSY_AGENT_NS) * u64::from(now < self.hosts[host].busy_until);
         let at = next.max(now + 1) + self.rng.below(SENDER_LATE_NS + busy);
@@ -573,6 +558,9 @@ impl World {
         let h = &mut self.hosts[host];
         match item {
             RingItem::Answer { node, path, result, asked_ns } => {
+                if self.neglect == Some(Neglect::Answers) {
+                    return;
+                }
                 agent.node.detector_mut().probe_result(node, path, result, asked_ns, now);
                 // One queue for each path.
                 h.table.keys().for_each(|node| agent.node.detector_mut().drained(*node, path, asked_ns));
@@ -588,7 +576,9 @@ impl World {
                 let change = Change { origin: h.node, row, version: agent.version, state };
                 let body =
                     Body::Frame { number: agent.numbers.others, kind: Kind::Change, body: change.bytes().as_slice().into() };
-                self.oracle.crash_sent(host, h.incarnation, row, now);
+                if self.neglect != Some(Neglect::Processes) {
+                    self.judge.crash_sent(host, h.incarnation, row, now);
+                }
                 send.push((To::Everybody, body));
                 agent.node.change(&change, now).expect("a process of this table");
             }
@@ -606,7 +596,6 @@ impl World {
                     let _ = agent.node.handle_frame(&header, kind, &body, came, now);
                     self.act(host, agent);
                 }
-                Body::Report(condemned) => agent.restart |= condemned.contains(&(h.node, h.incarnation)),
             },
         }
     }
@@ -616,15 +605,13 @@ impl World {
         while let Some(event) = agent.node.poll_event() {
             let action = match event {
                 machine::Event::Host { node, incarnation, .. } => {
-                    let rows = Default::default();
-                    let slot = Slot { incarnation, condemned: false, version: 0, rows, marks: Default::default() };
-                    self.hosts[host].table.insert(node, slot);
+                    self.hosts[host].table.insert(node, Slot { incarnation, ..Slot::default() });
                     continue;
                 }
                 machine::Event::Runs { node, row, .. } => {
-                    let from = self.hosts.iter().position(|h| h.node == node).unwrap();
-                    let incarnation = agent.node.detector().incarnation(node).unwrap();
-                    self.oracle.app_seen(host, from, incarnation, row);
+                    let from = self.hosts.iter().position(|h| h.node == node).expect("one of them");
+                    let incarnation = agent.node.detector().incarnation(node).expect("it is judged");
+                    self.judge.app_seen(host, from, incarnation, row);
                     continue;
                 }
                 machine::Event::Lost { .. }
@@ -633,17 +620,23 @@ impl World {
                 | machine::Event::Maintenance { .. }
                 | machine::Event::Keys { .. }
                 | machine::Event::Whole { .. }
-                // Nobody has a fence here, and what was given up is told beside the node.
-                | machine::Event::Fence(_)
-                | machine::Event::GivenUp { .. }
                 | machine::Event::RoundTrip { .. }
                 | machine::Event::Announced { .. } => continue,
+                machine::Event::GivenUp { .. } => {
+                    agent.restart |= self.neglect != Some(Neglect::GivenUp);
+                    continue;
+                }
+                machine::Event::Fence(_) => panic!("nobody has a fence here"),
                 machine::Event::Forgotten { .. } => panic!("there is room for all"),
                 machine::Event::NameClash { .. } => panic!("no two hosts have one name here"),
                 machine::Event::Act(action) => action,
             };
             match action {
-                Action::Verdict(v) => self.oracle.verdict(host, &self.hosts, agent.node.detector(), &v, now),
+                Action::Verdict(v) => {
+                    for _ in 0..1 + u32::from(self.neglect == Some(Neglect::Twice)) {
+                        self.judge.verdict(host, &self.hosts, agent.node.detector(), &v, now);
+                    }
+                }
                 Action::Condemn { node, incarnation } => {
                     if let Some(slot) = self.hosts[host].table.get_mut(&node)
                         && slot.incarnation == incarnation
@@ -654,7 +647,7 @@ impl World {
                 Action::Restarts { .. } => panic!("nobody says so here"),
                 Action::TimeoutChanged { .. } => panic!("nobody recalibrates here"),
                 Action::Probe { node, paths, .. } => {
-                    let to = self.hosts.iter().position(|h| h.node == node).unwrap();
+                    let to = self.hosts.iter().position(|h| h.node == node).expect("one of them");
                     for (path, asked) in paths.into_iter().enumerate() {
                         if asked && self.passes(host, to, path) {
                             let at = now + self.delay();

@@ -1,0 +1,337 @@
+//! What must hold, judged by somebody who knows the truth.
+//!
+//! | property | says | paper |
+//! |---|---|---|
+//! | `accuracy` | who is alive and keeps its contract is never declared dead; no process that lives is; no path without a fault is down | §2.2, §3.3 |
+//! | `barrier` | a broken contract that is told *drained* was broken by the other, whatever waited on our own side | SafeTimer §4.1 |
+//! | `sick-observer` | paused or cut off it accuses nobody who keeps the contract, and says of itself what is so | consul #916, keepalived #2066 |
+//! | `completeness` | at the end every crash is known to every observer that is alive and connected | §2.2 |
+//! | `told-once` | one failure for each process, host and incarnation; a confirmation only after it; opposites alternate | issue 2 |
+//! | `healing` | when all faults are over, all who live see all who live | |
+
+use super::host::{AGENT_TIMEOUT_NS, Host, MS};
+use crate::invariants::{Violation, broken};
+use crate::time::US;
+use fide_proto::detector::{AppState, Detector, State, Verdict};
+use fide_wire::verdict::{Cause, Grade};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How long after a fault its consequences may still be told.
+const AFTER: u64 = 4 * MS;
+
+#[derive(Default)]
+struct Life {
+    started: u64,
+    ended: Option<u64>,
+    crashed: bool,
+    left: bool,
+}
+
+/// (host of the observer, its incarnation, host, incarnation)
+type View = (usize, u32, usize, u32);
+
+pub(super) struct Judge {
+    pub(super) verdicts: u64,
+    verbose: bool,
+    lives: Vec<BTreeMap<u32, Life>>,
+    /// Times in which a host did not keep its contract: (from, to, how).
+    broken: Vec<Vec<(u64, u64, &'static str)>>,
+    path_faults: Vec<(u64, u64)>,
+    crash_sent: BTreeMap<(usize, u32, u32), u64>,
+    seen: BTreeSet<(View, u32)>,
+    failures: BTreeSet<(View, u32)>,
+    /// The last verdict of each pair of opposites.
+    last: BTreeMap<(View, i32), Cause>,
+    finals: BTreeSet<(View, Cause)>,
+    violation: Option<Violation>,
+}
+
+impl Judge {
+    pub(super) fn new(n: usize, verbose: bool) -> Self {
+        Self {
+            verdicts: 0,
+            verbose,
+            lives: (0..n).map(|_| BTreeMap::new()).collect(),
+            broken: vec![Vec::new(); n],
+            path_faults: Vec::new(),
+            crash_sent: BTreeMap::new(),
+            seen: BTreeSet::new(),
+            failures: BTreeSet::new(),
+            last: BTreeMap::new(),
+            finals: BTreeSet::new(),
+            violation: None,
+        }
+    }
+
+    /// What did not hold, if anything.
+    pub(super) const fn violation(&mut self) -> Option<Violation> {
+        self.violation.take()
+    }
+
+    /// The first thing that does not hold is the one that is told.
+    fn must(&mut self, property: &'static str, holds: bool, what: impl FnOnce() -> String) {
+        if !holds && self.violation.is_none() {
+            self.violation = broken(property, what()).err();
+        }
+    }
+
+    fn of(&mut self, host: usize, incarnation: u32) -> &mut Life {
+        self.lives[host].entry(incarnation).or_default()
+    }
+
+    pub(super) fn begins(&mut self, host: usize, incarnation: u32, now: u64) {
+        self.note(now, host, &format!("incarnation {incarnation} starts"));
+        self.lives[host].insert(incarnation, Life { started: now, ..Life::default() });
+    }
+
+    pub(super) fn agent_ended(&mut self, host: usize, incarnation: u32, now: u64) {
+        self.note(now, host, &format!("incarnation {incarnation} ends"));
+        self.of(host, incarnation).ended.get_or_insert(now);
+    }
+
+    pub(super) fn leaving(&mut self, host: usize, incarnation: u32, now: u64) {
+        self.note(now, host, "leaves");
+        self.of(host, incarnation).left = true;
+    }
+
+    pub(super) fn host_crashed(&mut self, host: usize, incarnation: u32, now: u64) {
+        self.note(now, host, "crashes");
+        self.of(host, incarnation).crashed = true;
+    }
+
+    pub(super) fn began(&mut self, host: usize, from: u64, to: u64, how: &'static str) {
+        self.note(from, host, &format!("{how} for {} µs", (to - from) / US));
+        self.broken[host].push((from, to, how));
+    }
+
+    pub(super) fn end(&mut self, host: usize, now: u64, how: &'static str) {
+        self.note(now, host, &format!("no longer {how}"));
+    }
+
+    pub(super) fn path_fault(&mut self, from: u64, to: u64) {
+        self.path_faults.push((from, to));
+    }
+
+    pub(super) fn crash_sent(&mut self, host: usize, incarnation: u32, app: u32, now: u64) {
+        self.crash_sent.entry((host, incarnation, app)).or_insert(now);
+    }
+
+    pub(super) fn app_seen(&mut self, observer: usize, host: usize, incarnation: u32, app: u32) {
+        let own = self.lives[observer].last_key_value().map_or(0, |(incarnation, _)| *incarnation);
+        self.seen.insert(((observer, own, host, incarnation), app));
+    }
+
+    fn note(&self, now: u64, host: usize, what: &str) {
+        if self.verbose {
+            println!("{:>9} µs  host-{host} {what}", now / US);
+        }
+    }
+
+    fn is_broken(&self, host: usize, now: u64, how: &[&str]) -> bool {
+        self.broken[host].iter().any(|(from, to, h)| how.contains(h) && *from <= now && now <= to + AFTER)
+    }
+
+    pub(super) fn has_path_fault(&self, now: u64) -> bool {
+        self.path_faults.iter().any(|(from, to)| *from <= now && now <= to + AFTER)
+    }
+
+    /// Stood still, but not for long enough to call it a pause (three periods and what a tick may be late).
+    fn had_a_hiccup(&self, host: usize, now: u64) -> bool {
+        let short =
+            |(from, to, how): &(u64, u64, &str)| *how == "frozen" && *from <= now && now <= to + AFTER && to - from < 4 * MS;
+        self.broken[host].iter().any(short)
+    }
+
+    fn stuck_for(&self, host: usize, now: u64) -> u64 {
+        // Neighbouring times add up.
+        let mut total = 0;
+        for (from, to, _) in &self.broken[host] {
+            if *from <= now && now <= to + AGENT_TIMEOUT_NS {
+                total += to.min(&now) - from;
+            }
+        }
+        total
+    }
+
+    pub(super) fn verdict(&mut self, o: usize, hosts: &[Host], d: &Detector, v: &Verdict, now: u64) {
+        self.verdicts += 1;
+        let n = hosts.iter().position(|h| h.node == v.node).unwrap_or(o);
+        if self.verbose {
+            let (app, code) = (v.app, v.code);
+            let what = format!(
+                "{} {} host-{n} incarnation {} app {app} code {code} {:?}",
+                v.cause, v.grade, v.incarnation, v.ended_apps
+            );
+            self.note(now, o, &what);
+        }
+        self.must("told-once", v.at_ns == now, || format!("host-{o} gives a verdict of {} at {now}", v.at_ns));
+        if n == o {
+            return self.verdict_on_self(o, hosts, d, v, now);
+        }
+        self.integrity((o, hosts[o].incarnation, n, v.incarnation), v);
+        match v.cause {
+            Cause::SilentHost => self.silent(o, n, d, v, now),
+            Cause::AgentLost | Cause::Left => self.lost(o, n, v, now),
+            Cause::ContractBroken => self.contract_broken(o, n, v, now),
+            Cause::PathDown => {
+                let fault = self.has_path_fault(now);
+                let excused = self.is_broken(n, now, &["frozen", "cut"]) || self.is_broken(o, now, &["frozen", "cut", "overrun"]);
+                self.must("accuracy", fault || excused, || {
+                    format!("host-{o} says that path {} from host-{n} is down, it is not", v.code)
+                });
+            }
+            Cause::Doomed | Cause::Killed => {
+                let sent = self.crash_sent.get(&(n, v.incarnation, v.app)).is_some_and(|at| *at <= now);
+                let what = || format!("host-{o} reports a process of host-{n} that lives");
+                self.must("accuracy", sent && v.grade == Grade::Certain, what);
+            }
+            Cause::Returned | Cause::PathUp | Cause::ContractKept => {}
+            other => {
+                self.must("accuracy", false, || format!("host-{o} says {other} of host-{n}, of which nothing can come here"))
+            }
+        }
+    }
+
+    fn life(&self, n: usize, incarnation: u32) -> (bool, bool) {
+        self.lives[n].get(&incarnation).map_or((false, false), |life| (life.ended.is_some(), life.left))
+    }
+
+    fn silent(&mut self, o: usize, n: usize, d: &Detector, v: &Verdict, now: u64) {
+        let (over, _) = self.life(n, v.incarnation);
+        let cut_off = self.is_broken(n, now, &["cut"]);
+        // A cut observer with nobody else who may answer cannot know better: two nodes without a third.
+        let no_witness = self.is_broken(o, now, &["cut", "deaf"])
+            && !d.peers().any(|p| p.node != v.node && matches!(p.state, State::Alive | State::Late | State::AgentLost));
+        // It does not send, and its kernel does not get to the questions.
+        let mute = self.is_broken(n, now, &["deaf"]) && (over || self.is_broken(n, now, &["stuck"]));
+        let excused = self.is_broken(n, now, &["frozen"]) || mute || cut_off || no_witness;
+        let host_crashed_since = self.lives[n].range(v.incarnation..).any(|(_, l)| l.crashed);
+        let property =
+            if self.is_broken(o, now, &["frozen", "stuck", "cut", "deaf", "overrun"]) { "sick-observer" } else { "accuracy" };
+        let is_right = (host_crashed_since || excused) && v.grade == Grade::Inferred;
+        self.must(property, is_right, || format!("host-{o} says that host-{n} is silent, it is not"));
+    }
+
+    fn lost(&mut self, o: usize, n: usize, v: &Verdict, now: u64) {
+        let (over, left) = self.life(n, v.incarnation);
+        let stood_still = self.stuck_for(n, now) + 2 * MS > AGENT_TIMEOUT_NS;
+        let is_right = match v.cause {
+            Cause::Left => left,
+            _ if v.grade == Grade::Certain => over && !left || self.lives[n].len() > 1,
+            _ => over || stood_still || self.is_broken(n, now, &["cut"]),
+        };
+        self.must("accuracy", is_right, || format!("host-{o} says of the agent of host-{n}: {}, it is not so", v.cause));
+    }
+
+    fn contract_broken(&mut self, o: usize, n: usize, v: &Verdict, now: u64) {
+        let (over, _) = self.life(n, v.incarnation);
+        let drained = v.evidence.drained;
+        let excused = self.is_broken(n, now, &["frozen", "stuck", "cut"])
+            || self.is_broken(o, now, &["cut"])
+            // One copy was lost in the network, or waits, and we lost the other.
+            || self.is_broken(o, now, &["overrun"]) && (self.has_path_fault(now) || !drained)
+            || !drained && (self.had_a_hiccup(o, now) || self.is_broken(o, now, &["deaf"]));
+        let property = if drained { "barrier" } else { "accuracy" };
+        self.must(property, over || excused, || format!("host-{o} says that host-{n} broke its contract, it did not"));
+    }
+
+    fn verdict_on_self(&mut self, o: usize, hosts: &[Host], d: &Detector, v: &Verdict, now: u64) {
+        let view = (o, hosts[o].incarnation, o, 0);
+        let is_right = match v.cause {
+            Cause::ObserverPaused => self.is_broken(o, now, &["frozen", "stuck"]),
+            Cause::Isolated => {
+                let alone = (0..hosts.len()).filter(|&n| n != o).all(|n| {
+                    // Nobody was there to be heard during the last moments.
+                    let crashed = !hosts[n].up || hosts[n].agent.is_none();
+                    let young = self.lives[n].last_key_value().is_some_and(|(_, l)| l.started + 12 * MS > now);
+                    let given_up = d.state(hosts[n].node).is_some_and(State::is_condemned);
+                    crashed || young || given_up || self.is_broken(n, now, &["frozen", "cut", "stuck"])
+                });
+                let deaf =
+                    self.is_broken(o, now, &["cut", "deaf"]) || self.is_broken(o, now, &["overrun"]) && self.has_path_fault(now);
+                (deaf || alone) && self.last.insert((view, 2), v.cause) != Some(v.cause)
+            }
+            Cause::Rejoined => self.last.insert((view, 2), v.cause) == Some(Cause::Isolated),
+            _ => false,
+        };
+        self.must("sick-observer", is_right, || format!("host-{o} says of itself {}, it is not so", v.cause));
+    }
+
+    fn integrity(&mut self, view: View, v: &Verdict) {
+        let toggles = match v.cause {
+            Cause::ContractBroken | Cause::ContractKept => Some((1000, Cause::ContractBroken)),
+            Cause::PathDown | Cause::PathUp => Some((v.code, Cause::PathDown)),
+            _ => None,
+        };
+        let mut once = true;
+        if let Some((key, first)) = toggles {
+            let before = self.last.insert((view, key), v.cause);
+            once &= before != Some(v.cause) && (before.is_some() || v.cause == first);
+        }
+        if matches!(v.cause, Cause::SilentHost | Cause::AgentLost | Cause::Left | Cause::Returned) && v.app == 0 {
+            once &= self.finals.insert((view, v.cause));
+        }
+        if v.app != 0 && v.confirms {
+            // What was doomed or silent in this incarnation, or silent in the one before.
+            let of = |failed: &View| (failed.0, failed.2) == (view.0, view.2);
+            once &= self.failures.iter().any(|(failed, _)| of(failed));
+            self.failures.insert((view, v.app));
+        } else if v.app != 0 {
+            once &= self.failures.insert((view, v.app));
+        }
+        for &app in &v.ended_apps {
+            once &= self.failures.insert((view, app));
+        }
+        self.must("told-once", once, || {
+            format!("{view:?}: {} of process {} again, or a confirmation of nothing", v.cause, v.app)
+        });
+    }
+
+    /// Behind the liveness phase.
+    pub(super) fn at_the_end(&mut self, hosts: &[Host], now: u64) {
+        for (o, observer) in hosts.iter().enumerate() {
+            let Some(agent) = &observer.agent else { continue };
+            let d = agent.node.detector();
+            let somebody = hosts.iter().enumerate().any(|(n, h)| n != o && h.agent.is_some());
+            let is_healed = d.isolated_since_ns().is_none() || !somebody;
+            self.must("healing", is_healed, || format!("host-{o} is still isolated at {now}"));
+            for (n, host) in hosts.iter().enumerate().filter(|(n, _)| *n != o) {
+                self.ends_right(o, n, d, host);
+            }
+        }
+    }
+
+    fn ends_right(&mut self, o: usize, n: usize, d: &Detector, host: &Host) {
+        let state = d.state(host.node);
+        let known = d.incarnation(host.node).unwrap_or(0);
+        if host.agent.is_some() {
+            let is_seen = (state, known) == (Some(State::Alive), host.incarnation);
+            self.must("healing", is_seen, || format!("host-{o} has host-{n}, which is well, for {state:?}"));
+            let up = d.peer(host.node).is_some_and(|peer| peer.paths.iter().all(|p| p.up));
+            self.must("healing", up, || format!("host-{o} still has a path to host-{n} down"));
+        } else if let Some(life) = self.lives[n].get(&known) {
+            let isolated = d.isolated_since_ns().is_some();
+            let expected = if life.left {
+                matches!(state, Some(State::Left | State::Silent | State::AgentLost))
+            } else if !host.up {
+                matches!(state, Some(State::Silent)) || isolated
+            } else {
+                matches!(state, Some(State::AgentLost | State::Silent))
+            };
+            self.must("completeness", expected, || format!("host-{o} holds host-{n} for {state:?}, up {}", host.up));
+        }
+        // Every crash that was sent is known, unless the host itself was judged or went on to another life.
+        let own = self.lives[o].last_key_value().map_or(0, |(incarnation, _)| *incarnation);
+        let is_missed = |(h, incarnation, app): &&(usize, u32, u32)| {
+            let view = (o, own, n, *incarnation);
+            let watched = *h == n && self.seen.contains(&(view, *app));
+            let ended = matches!(d.app_state(host.node, *app), Some(AppState::Ended { .. } | AppState::Doomed { .. }));
+            watched
+                && *incarnation == known
+                && state.is_some_and(State::is_live)
+                && !(self.failures.contains(&(view, *app)) && ended)
+        };
+        let missed = self.crash_sent.keys().find(is_missed).copied();
+        self.must("completeness", missed.is_none(), || format!("host-{o} missed the crash of {missed:?} on host-{n}"));
+    }
+}

@@ -1,0 +1,60 @@
+//! What a node says of others' silence, under every fault of hosts, agents and cables: virtual time, two networks, and the loop of each agent.
+//!
+//! # What is real, what is modelled
+//! Real is the node ([`fide_proto::node::Node`]): introductions, tables, the detector, path reports. Modelled are the kernel (receive table, ring, answers to
+//! probes, counters of its interfaces), the network, and the loop that hands one to the other, which may be late.
+//!
+//! Each seed first makes faults of one [`Profile`] (the safety phase), then lets all of them end and everything heal (the liveness phase). What must hold is in
+//! `judge`.
+
+mod faults;
+mod host;
+mod judge;
+mod world;
+
+pub use faults::Profile;
+
+use crate::invariants::Violation;
+
+/// A shell that does not do what it must: only to see that the checks can fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Neglect {
+    /// What the interfaces lose is not counted.
+    Drops,
+    /// Answers to questions are not handed in.
+    Answers,
+    /// A process is told as doomed of which nothing came.
+    Processes,
+    /// Verdicts are given twice.
+    Twice,
+    /// An agent that was given up goes on as before.
+    GivenUp,
+}
+
+/// What many simulations came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Verdicts that were judged.
+    pub verdicts: u64,
+    /// Packets sent, each copy counted.
+    pub packets: u64,
+    /// When the last one ended.
+    pub ended_ns: u64,
+}
+
+impl Totals {
+    /// Both together.
+    pub const fn add(&mut self, other: &Totals) {
+        self.verdicts += other.verdicts;
+        self.packets += other.packets;
+        self.ended_ns = other.ended_ns;
+    }
+}
+
+/// One simulation of this seed. `told`: what happens is printed.
+///
+/// # Errors
+/// What did not hold.
+pub fn run(seed: u64, profile: Profile, neglect: Option<Neglect>, told: bool) -> Result<Totals, Violation> {
+    world::World::new(seed, profile, neglect, told).run()
+}
