@@ -29,38 +29,11 @@ module fide_siphash
     $fatal(1, "fide_siphash: the tag is the sixth 64-bit word of a frame");
   end
 
-  function automatic logic [63:0] rotl(input logic [63:0] value, input int unsigned by);
-    rotl = (value << by) | (value >> (64 - by));
-  endfunction
-
-  // One SipRound of {v3, v2, v1, v0}.
-  function automatic logic [255:0] sip(input logic [255:0] state);
-    logic [63:0] v0, v1, v2, v3;
-    {v3, v2, v1, v0} = state;
-    v0 = v0 + v1;
-    v2 = v2 + v3;
-    v1 = rotl(v1, 13) ^ v0;
-    v3 = rotl(v3, 16) ^ v2;
-    v0 = rotl(v0, 32);
-    v2 = v2 + v1;
-    v0 = v0 + v3;
-    v1 = rotl(v1, 17) ^ v2;
-    v3 = rotl(v3, 21) ^ v0;
-    v2 = rotl(v2, 32);
-    sip = {v3, v2, v1, v0};
-  endfunction
-
-  function automatic logic [255:0] compress(input logic [255:0] state, input logic [63:0] word);
-    logic [255:0] mixed;
-    mixed = sip(sip(state ^ {word, 192'd0}));
-    compress = mixed ^ {192'd0, word};
-  endfunction
-
   localparam logic [255:0] Init = {64'h7465646279746573, 64'h6c7967656e657261, 64'h646f72616e646f6d, 64'h736f6d6570736575};
 
   typedef enum logic [2:0] { StIdle, StRun, StLength, StFinal0, StFinal1, StDone } st_e;
   st_e state_q;
-  logic [255:0] v_q, v_run, v_length, v_final;
+  logic [255:0] v_q;
   logic [511:0] rest_q, fresh;
   logic [3:0] left_q, count;
   logic last_q;
@@ -70,13 +43,27 @@ module fide_siphash
   assign fresh = first_i ? {64'd0, data_i[511:384], data_i[319:0]} : data_i;
   assign count = (first_i && words_i > 4'd5) ? words_i - 4'd1 : words_i;
 
+  // The rounds of a clock, one word behind the other; the first of them also serve the length and the end.
+  // `after` is the state with what follows the rounds of its word.
+  logic [Words-1:0][255:0] rounds_in, rounds_out /*verilator split_var*/, after /*verilator split_var*/;
+  logic [Words-1:0][63:0] word;
   always_comb begin
-    v_run = v_q;
-    for (int unsigned i = 0; i < Words; i++) if (4'(i) < left_q) v_run = compress(v_run, rest_q[64*i +: 64]);
+    for (int unsigned i = 0; i < Words; i++) word[i] = rest_q[64*i +: 64];
+    if (state_q == StLength) word[0] = {hashed_q, 3'd0, 56'd0};
+    if (state_q == StFinal0 || state_q == StFinal1) word[0] = '0;
   end
-  assign v_length = compress(v_q, {hashed_q, 3'd0, 56'd0}) ^ {64'd0, 64'hff, 128'd0};
-  // Two of the four last rounds.
-  assign v_final = sip(sip(v_q));
+  for (genvar i = 0; i < int'(Words); i++) begin : gen_rounds
+    logic [255:0] from;
+    if (i == 0) begin : gen_first
+      assign from = v_q;
+    end else begin : gen_next
+      assign from = after[i-1];
+    end
+    assign rounds_in[i] = from ^ {word[i], 192'd0};
+    fide_sip_rounds u_rounds (.state_i(rounds_in[i]), .state_o(rounds_out[i]));
+    // Behind the frame's last word the state stays as it is.
+    assign after[i] = (state_q == StRun && 4'(i) >= left_q) ? from : rounds_out[i] ^ {192'd0, word[i]};
+  end
 
   logic emptied;
   assign emptied = left_q <= 4'(Words);
@@ -108,12 +95,12 @@ module fide_siphash
   always_ff @(posedge clk_i) begin
     unique case (state_q)
       StRun: begin
-        v_q <= v_run;
+        v_q <= after[Words-1];
         rest_q <= rest_q >> (64 * Words);
         left_q <= emptied ? '0 : left_q - 4'(Words);
       end
-      StLength: v_q <= v_length;
-      StFinal0, StFinal1: v_q <= v_final;
+      StLength: v_q <= after[0] ^ {64'd0, 64'hff, 128'd0};
+      StFinal0, StFinal1: v_q <= after[0];
       default: ;
     endcase
     if (valid_i && ready_o) begin
@@ -124,5 +111,9 @@ module fide_siphash
       if (first_i) v_q <= Init ^ {key_i, key_i};
     end
   end
+
+`ifdef FIDE_SIP_FV
+`include "fide_siphash_fv.svh"
+`endif
 
 endmodule

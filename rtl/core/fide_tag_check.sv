@@ -10,7 +10,9 @@
 module fide_tag_check
 #(
   parameter int unsigned Lanes = 4,
-  parameter int unsigned Words = 1    // see fide_siphash
+  parameter int unsigned Words = 1,   // see fide_siphash
+  // Words of the longest frame, and one: what is longer is cut off behind the word that shows it.
+  parameter int unsigned Beats = (fide_wire_pkg::FRAME_MAX + 64) / 64
 ) (
   input  logic         clk_i,
   input  logic         rst_ni,
@@ -34,8 +36,6 @@ module fide_tag_check
   output logic         busy_o            // a frame is being checked
 );
 
-  // What is longer than a frame may be is cut off behind the word that shows it.
-  localparam int unsigned Beats = (fide_wire_pkg::FRAME_MAX + 64) / 64;
   localparam int unsigned BeatW = $clog2(Beats + 1);
   localparam int unsigned LaneW = $clog2(Lanes);
 
@@ -95,6 +95,10 @@ module fide_tag_check
     if (take && s_axis_tlast_i) mac_bad_q[in_q] <= s_axis_tuser_i;
   end
 
+`ifdef FIDE_TAG_FV
+`include "fide_tag_check_fv.svh"
+`endif
+
   for (genvar i = 0; i < int'(Lanes); i++) begin : gen_lane
     // {last, keep, data}
     logic [576:0] mem [Beats];
@@ -137,6 +141,14 @@ module fide_tag_check
     assign tag_bad[i] = claimed_q != tag;
     logic unused;
     assign unused = ^bytes[2:0];
+`ifdef FIDE_TAG_FV
+    assign fv_tags[i] = tag;
+    assign fv_pops[i] = pop;
+    assign fv_first[i] = rd_q == '0;
+    assign fv_last[i] = head[576];
+    assign fv_head[i] = 80'(fv_of('0, head[511:0]));
+    assign fv_hash_words[i] = bytes[6:3];
+`endif
   end
 
   assign busy_o          = busy_q != '0;
