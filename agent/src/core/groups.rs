@@ -198,7 +198,8 @@ impl Core {
 
     /// Everything that groups want now.
     pub(super) fn exchange_groups(&mut self, now: u64) {
-        if self.groups.is_empty() && self.sessions.is_empty() {
+        // What is left undone here is due at once: the loop would not rest.
+        if self.groups.is_idle() && self.sessions.is_empty() {
             return;
         }
         self.read_sessions(now);

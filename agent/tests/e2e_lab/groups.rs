@@ -94,6 +94,22 @@ fn what_any_host_proposes_is_decided_on_all_in_one_order() {
     }
 }
 
+/// What was asked of a host without a group was never answered there, and its loop did not rest any more.
+#[test]
+fn a_host_without_a_group_answers_those_that_look_for_one_and_rests() {
+    let Some(w) = three("huc") else { return };
+    order(&w, 1, GroupOrder::Leave { name: "orders".into() }).unwrap();
+    // h1 asks the others for it again and again.
+    let _ = order(&w, 2, GroupOrder::Join { name: "nosuch".into() });
+    until("h2 looks for it", || status(&w, 2, "nosuch").is_some());
+    for host in [1, 3] {
+        let (before_ns, since) = (crate::neighbours::lane_ns(&w, host), std::time::Instant::now());
+        std::thread::sleep(std::time::Duration::from_secs(2));
+        let used_ns = crate::neighbours::lane_ns(&w, host) - before_ns;
+        assert!(u128::from(used_ns) < since.elapsed().as_nanos() / 2, "h{host}: {used_ns} ns of {:?}", since.elapsed());
+    }
+}
+
 #[test]
 fn the_leading_agent_is_killed_and_the_others_go_on() {
     the_leader_is_killed("huc");

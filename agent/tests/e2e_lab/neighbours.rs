@@ -236,7 +236,7 @@ fn a_taken_mac_that_nobody_sees_makes_no_live_host_dead() {
 // ---- floods ----------------------------------------------------------------------------------------------------------------------
 
 /// Time that the agent's lane thread has had on a processor.
-fn lane_ns(w: &World, host: u16) -> u64 {
+pub fn lane_ns(w: &World, host: u16) -> u64 {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", w.agent_pid(host))).unwrap();
     let lane =
         tasks.flatten().map(|t| t.path()).find(|t| std::fs::read_to_string(t.join("comm")).is_ok_and(|c| c.trim() == "lane"));

@@ -43,7 +43,9 @@ fn of(s: &Status, u: &UnwantedStatus) -> Option<Foreign> {
         "mac" => ("made with another key, or damaged", COMPARE_KEYS),
         "cluster" => ("of another cluster", COMPARE_CLUSTERS),
         // A network may send back what this host itself has sent.
-        "own" if !s.paths.iter().any(|p| p.address.split('/').next() == Some(&u.from)) => ("of another host with this host's name", RENAME),
+        "own" if !s.paths.iter().any(|p| p.address.split('/').next() == Some(&u.from)) => {
+            ("of another host with this host's name", RENAME)
+        }
         _ => return None,
     };
     let interface = s.paths.iter().find(|p| p.path == u.path).map_or_else(|| format!("path {}", u.path), |p| p.interface.clone());

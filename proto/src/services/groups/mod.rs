@@ -421,6 +421,12 @@ impl Groups {
         self.groups.is_empty() && self.expected.is_empty()
     }
 
+    /// Whether nothing is to be done: also a host without a group answers those that look for one.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.is_empty() && !self.stirred && self.events.is_empty() && self.links.poll_timeout().is_none()
+    }
+
     // ---- requests -------------------------------------------------------------------------------------------------------
 
     /// Begins a group of these hosts, this one among them, if all agree: see [`Groups::status`] for what becomes of it.

@@ -709,6 +709,23 @@ fn a_group_that_is_expected_begins_once_and_is_joined_by_who_comes_later() {
 }
 
 #[test]
+fn a_node_without_a_group_is_not_idle_before_it_has_answered_one_that_looks() {
+    let mut world = World::new(1, 2);
+    let (mut asked, mut body) = (false, Vec::new());
+    world.nodes[0].groups.rejoin(world.now_ns, "orders").unwrap();
+    world.nodes[0].groups.handle_timeout(world.now_ns, |_| Standing::Alive(1));
+    while world.nodes[0].groups.poll_frame(world.now_ns, &mut body).is_some() {
+        let _ = world.nodes[1].groups.handle_segment(world.now_ns, 1, 1, &body);
+        asked = true;
+    }
+    let stranger = &mut world.nodes[1].groups;
+    assert!(asked && stranger.is_empty() && !stranger.is_idle() && stranger.poll_timeout().is_some());
+    while stranger.poll_frame(world.now_ns, &mut body).is_some() {}
+    // What it has answered is acknowledged.
+    assert!(world.run(world.now_ns + 2_000 * MS, |world| world.nodes[1].groups.is_idle()));
+}
+
+#[test]
 fn who_asks_nobody_that_runs_a_group_asks_now_and_then() {
     let mut world = World::new(1, 3);
     for node in 0..3 {
