@@ -315,7 +315,7 @@ impl World {
         let mut rng = Rng::new(seed ^ 0x6761_7073);
         let n = 2 + rng.below(3) as usize;
         let mut world = Self::of(n, rng, neglect, told);
-        world.promises = seed % FENCES_EVERY == 0;
+        world.promises = seed.is_multiple_of(FENCES_EVERY);
         (0..n).for_each(|h| world.boot(h));
         world.plan();
         world

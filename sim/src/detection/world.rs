@@ -381,17 +381,13 @@ impl World {
                 self.loss_percent = percent;
                 self.at(now + ns, Event::HealLoss);
             }
-            Fault::HoldPath { host, ns, sending } => {
-                // Not one after another, nor after a fault: together they would outlast the patience with a path.
-                if now > self.held.2 + 3 * MS && !self.judge.has_path_fault(now) {
-                    self.held = (host, sending, now + ns);
-                }
+            // Not one after another, nor after a fault: together they would outlast the patience with a path.
+            Fault::HoldPath { host, ns, sending } if now > self.held.2 + 3 * MS && !self.judge.has_path_fault(now) => {
+                self.held = (host, sending, now + ns);
             }
-            Fault::HoldHost { host, ns } => {
-                if now > self.deaf_until[host] + 3 * MS {
-                    self.deaf_until[host] = now + ns;
-                    self.judge.began(host, now, now + ns, "deaf");
-                }
+            Fault::HoldHost { host, ns } if now > self.deaf_until[host] + 3 * MS => {
+                self.deaf_until[host] = now + ns;
+                self.judge.began(host, now, now + ns, "deaf");
             }
             Fault::OverrunHost { host, percent, ns } => {
                 self.judge.began(host, now, now + ns, "overrun");
@@ -413,7 +409,7 @@ impl World {
                 self.cut(host, &[0, 1], true, carrier);
                 self.at(now + ns, Event::HealHost { host });
             }
-            _ => {} // of hosts and agents
+            _ => {} // of hosts and agents, or too soon
         }
     }
 
