@@ -99,8 +99,10 @@ fn last_words(w: &World, sockets: [bool; 2]) {
         }
         let mut lasts = Vec::new();
         for watcher in &mut watchers {
-            watcher.failure(&full);
-            watcher.confirmation(&full);
+            // Where the foretold end and the end come together, only the end is told.
+            if watcher.failure(&full).cause == Cause::Doomed {
+                watcher.confirmation(&full);
+            }
             // Whatever may still be under way has a heartbeat or two to arrive in.
             std::thread::sleep(Duration::from_millis(10));
             watcher.drain();
