@@ -46,7 +46,6 @@ module fide_decision_out_tb;
   int unsigned got = 0, own = 0, others = 0, stops = 0, most = 0;
   logic held, offered_last;
   logic [511:0] held_data;
-  logic [63:0] inst = 64'd1;
 
   // The round's head as the wire has it, over the first bytes of a request.
   task automatic head(input fide_lowi_pkg::decide_t is);
@@ -62,7 +61,7 @@ module fide_decision_out_tb;
     logic [MaxBeats-1:0][511:0] words;
     {clear, decide_valid, decide, tready, used, held} = '0;
     reset();
-    for (int unsigned n = 0; n < 60_000; n++) begin
+    for (int unsigned n = 0; n < 30_000; n++) begin
       {decide_valid, decide} = '0;
       clear = one_in(3_000);
       tready = !one_in(2 + (n / 3_000) % 5) || (n / 3_000) % 7 == 0;
@@ -71,7 +70,7 @@ module fide_decision_out_tb;
         next.is.own = one_in(2);
         next.is.leader = 4'($urandom());
         next.is.round = draw64();
-        next.is.inst = inst;
+        next.is.inst = draw64();   // it is carried, and not counted, here
         next.is.buffer = 6'(below(Buffers));
         next.is.len = fide_lowi_pkg::LenW'(40 + 8 * below((64 * MaxBeats - 40) / 8 + 1));
         for (int unsigned i = 0; i < 8 * MaxBeats; i++) words[i/8][64*(i%8) +: 64] = draw64();
@@ -79,7 +78,6 @@ module fide_decision_out_tb;
         if (next.is.own || !used[next.is.buffer[2:0]]) begin
           decide_valid = 1'b1;
           decide = next.is;
-          inst++;
           if (next.is.own) begin
             requests.push_back(words);
             lens.push_back(next.is.len);

@@ -4,7 +4,7 @@
 module fide_request_fifo_tb;
 `include "fide_bench.svh"
 
-  localparam int unsigned Depth = 4, MaxBeats = 4, BeatW = $clog2(MaxBeats + 1) + 1;
+  localparam int unsigned Depth = 4, MaxBeats = 16, BeatW = $clog2(MaxBeats + 1) + 1;
   logic clear, s_valid, s_first, commit, commit_barrier, full, req_valid, req_barrier, req_pop, dec_pop;
   logic [511:0] s_data, req_data, dec_data;
   logic [fide_lowi_pkg::LenW-1:0] commit_len, req_len, dec_len;
@@ -32,7 +32,7 @@ module fide_request_fifo_tb;
     gap = 0;
     reset();
     for (int unsigned n = 0; n < 60_000; n++) begin
-      int unsigned drains = 2 + (n / 2_000) % 7;      // from much faster to slower than requests come
+      int unsigned drains = 2 + 8 * ((n / 2_000) % 7);      // from much faster to slower than requests come
       {s_valid, s_first, commit, req_pop, dec_pop} = '0;
       clear = one_in(2_000);
       s_data = {8{draw64()}};
@@ -50,12 +50,12 @@ module fide_request_fifo_tb;
         end
       end else if (!one_in(4)) begin
         s_valid = 1'b1;
-        if (at < MaxBeats) coming.words[at[1:0]] = s_data;
+        if (at < MaxBeats) coming.words[at[3:0]] = s_data;
         at++;
         if (at == words) begin
           arriving = 1'b0;
           gap = below(4);
-          coming.len = fide_lowi_pkg::LenW'(words <= MaxBeats ? 64 * words - 8 * below(8) : 0);
+          coming.len = fide_lowi_pkg::LenW'(words <= MaxBeats ? 64 * words - below(64) : 0);
           coming.barrier = one_in(3);
           commit = words <= MaxBeats && !one_in(5);
         end
@@ -75,11 +75,11 @@ module fide_request_fifo_tb;
       dec_pop = proposed != 0 && one_in(drains);
       tick();
       if (req_valid && 32'(req_beat) < (32'(all[proposed].len) + 63) / 64 && !req_pop && !clear) begin
-        `CHECK(req_data == all[proposed].words[req_beat[1:0]], "a word of the next request")
+        `CHECK(req_data == all[proposed].words[req_beat[3:0]], "a word of the next request")
         read++;
       end
       if (dec_len != 0 && proposed != 0 && 32'(dec_beat) < (32'(all[0].len) + 63) / 64 && !dec_pop && !clear) begin
-        `CHECK(dec_data == all[0].words[dec_beat[1:0]], "a word of the next decision")
+        `CHECK(dec_data == all[0].words[dec_beat[3:0]], "a word of the next decision")
         read++;
       end
       if (clear) begin
