@@ -24,6 +24,8 @@ const STEP_BACK_NS: u64 = 1_000_000_000;
 pub const HAND_NS: u64 = 15_000_000_000;
 /// A replica whose link to the leader was down for longer before the leader ended has missed writes.
 pub const STALE_AFTER_NS: u64 = 2_000_000_000;
+/// A choice that takes longer is told, with what it waits for.
+const WAITS_NS: u64 = 1_000_000_000;
 /// A host that led keeps what moves with the leader for so long, if the next one does not say that it has it.
 const YIELD_NS: u64 = 2_000_000_000;
 
@@ -442,11 +444,12 @@ impl Judge {
         (!self.actions.is_empty()).then(|| self.actions.remove(0))
     }
 
-    /// Why nobody leads, for people; empty: somebody does.
+    /// Why nobody leads, or takes over from one that has ended, for people; empty: somebody does.
     #[must_use]
     pub fn waits_for(&self) -> String {
+        let is_new = self.choosing.is_none_or(|(_, since_ns)| self.now_ns < since_ns + WAITS_NS);
         match self.course.leader {
-            Some(_) if self.course.bids.is_empty() => String::new(),
+            Some(_) if self.course.bids.is_empty() || is_new => String::new(),
             _ => self.course.choose(&self.hosts).err().unwrap_or_default(),
         }
     }

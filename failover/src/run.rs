@@ -247,7 +247,9 @@ impl Manager {
             connection.request(&Request::Group { order: GroupOrder::Join { name: name.clone() } })?;
         }
         let Err(why) = wait()? else { return Ok(()) };
-        if self.me != self.config.hosts[0] || stage(connection)?.is_some_and(|group| !is_over(&group)) {
+        // Agents that were all restarted look for it for ever. A host that runs it refuses a new one.
+        let may_begin = |group: &GroupStatus| is_over(group) || group.stage == Stage::Joining;
+        if self.me != self.config.hosts[0] || stage(connection)?.is_some_and(|group| !may_begin(&group)) {
             anyhow::bail!("the group {name} does not run here: {why}");
         }
         create(connection, &name, &self.config.hosts).with_context(|| format!("the group {name} cannot begin"))?;
@@ -501,8 +503,20 @@ impl Manager {
             self.kept = kept;
         }
         let waits = self.judge.waits_for();
-        if self.judge.is_current() && !waits.is_empty() && self.judge.course().over.is_empty() {
-            self.say(2, format!("nobody leads: {waits}"));
+        match &self.judge.course().leader {
+            _ if !self.judge.is_current() || waits.is_empty() => {
+                if self.said[2].starts_with("nobody ") {
+                    self.said[2].clear();
+                }
+            }
+            Some(leader) => {
+                let what = format!(
+                    "nobody takes over from {leader}: {waits}; it leads again when its server is back, or: fide-failover lead HOST --force"
+                );
+                self.say(2, what);
+            }
+            None if self.judge.course().over.is_empty() => self.say(2, format!("nobody leads: {waits}")),
+            None => {}
         }
     }
 }

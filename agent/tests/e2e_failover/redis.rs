@@ -375,6 +375,19 @@ fn managers_and_agents_that_are_restarted_change_nothing_and_miss_nothing() {
     until("it follows", || of.follows(leader, 1));
 }
 
+/// The group lives in the agents' memory: when all of them end at once it begins anew, and the last leader's server leads.
+#[test]
+fn agents_of_all_hosts_are_restarted_at_once_and_another_server_takes_over_behind_that() {
+    let Some(mut of) = Managed::up(2, "", |setup| setup) else { return };
+    assert!(of.takes_writes(1));
+    [1, 2].into_iter().for_each(|host| of.w.kill_agent(host));
+    [1, 2].into_iter().for_each(|host| of.w.start(host));
+    until("the group has begun anew", || of.say(2, &["status"]).1.contains("h1 leads"));
+    until("one leads and the other one follows", || of.takes_writes(1) && of.follows(2, 1));
+    of.kill_server(1);
+    until("the other one takes over", || of.takes_writes(2));
+}
+
 #[test]
 fn a_silent_host_is_replaced_only_if_its_fence_has_closed() {
     for fenced in [true, false] {
