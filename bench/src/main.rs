@@ -28,7 +28,7 @@ enum Command {
     /// How long groups take to decide
     Consensus(consensus::Args),
     Redis(redis::Args),
-    /// A Redis pair whose leader is killed: `fide-failover` beside Redis Sentinel
+    /// Pairs of servers whose leader is killed: `fide-failover` beside Sentinel, keepalived and Patroni
     Failover(failover::Args),
     /// The engine in hardware, in clocks of its model
     Nano(nano::Args),

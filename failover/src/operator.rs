@@ -168,6 +168,13 @@ impl Operator {
                 println!("{}: nobody leads: {}", self.config.name, course.choose(&self.config.hosts).err().unwrap_or_default())
             }
         }
+        if let Some(leader) = course.leader.as_ref().filter(|_| !course.bids.is_empty())
+            && let Err(why) = course.choose(&self.config.hosts)
+        {
+            println!(
+                "the server of {leader} has ended and nobody takes over: {why}; it leads again when it is back, or: fide-failover lead HOST --force"
+            );
+        }
         if let Some(pause) = &course.paused {
             let until = pause.until_ms.map_or_else(
                 || "until fide-failover resume".into(),

@@ -152,6 +152,7 @@ impl Pair for RedisPair {
 
     fn note(&self) -> String {
         match self.by {
+            By::Ours if self.address.is_some() => "the client writes to the address that moves".into(),
             By::Ours | By::Sentinel(_) => "the client tries both servers in turn".into(),
             By::Keepalived => "a script of keepalived's looks each second; its track_process hears of ends at once, but not in network namespaces".into(),
         }

@@ -29,7 +29,7 @@ pub enum BenchCommand {
     Consensus(consensus::Args),
     /// Real Redis servers: alone, replicated as usual, and as a group; and when the leading one is killed
     Redis(redis::Args),
-    /// A Redis pair whose leader is killed: `fide-failover` beside Redis Sentinel
+    /// Pairs of servers whose leader is killed: `fide-failover` beside Sentinel, keepalived and Patroni
     Failover(failover::Args),
     /// The engine in hardware: clocks of its model (emulation), per packet, decision and failover
     Nano(nano::Args),
