@@ -158,6 +158,22 @@ pub struct Run {
 }
 
 impl Config {
+    /// Refuses an address that moves and is one of this host's own (by path, with or without prefix): the host would lose it with its leadership.
+    ///
+    /// # Errors
+    /// Which it is.
+    pub fn check_own<'a>(&self, own: impl Iterator<Item = &'a str>) -> anyhow::Result<()> {
+        let Some(moves) = self.address.as_ref().map(Address::alone).transpose()? else { return Ok(()) };
+        for (path, address) in own.enumerate() {
+            let address = address.split('/').next().unwrap_or_default();
+            ensure!(
+                address.parse() != Ok(moves),
+                "address.ip: {moves} is this host's own, by which its agent works (path {path}); name one of the network that no host has"
+            );
+        }
+        Ok(())
+    }
+
     /// Reads and checks the file.
     ///
     /// # Errors
@@ -288,6 +304,15 @@ mod tests {
         let config = Config::parse(WHOLE).unwrap();
         assert_eq!((config.group().as_str(), config.reached().1), ("failover-orders", 6379));
         assert!(WHOLE.trim().lines().count() <= 12);
+    }
+
+    #[test]
+    fn an_address_that_moves_is_none_of_a_hosts_own() {
+        let text = "name = \"orders\"\nhosts = [\"a\", \"b\"]\n[address]\nip = \"10.0.0.9/24\"\ninterface = \"eth0\"\n";
+        let config = Config::parse(text).unwrap();
+        assert!(config.check_own(["10.0.0.1/24", "10.0.1.9"].into_iter()).is_ok());
+        let refused = config.check_own(["10.0.0.1/24", "10.0.0.9/24"].into_iter()).unwrap_err().to_string();
+        assert!(refused.contains("path 1") && refused.contains("10.0.0.9"), "{refused}");
     }
 
     #[test]

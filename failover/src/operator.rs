@@ -105,6 +105,7 @@ impl Operator {
             status.node,
             self.config.hosts
         );
+        self.config.check_own(status.paths.iter().map(|path| path.address.as_str()))?;
         for host in self.config.hosts.iter().filter(|host| **host != status.node) {
             let known = status.hosts.iter().find(|known| known.name == *host);
             match known {

@@ -185,6 +185,7 @@ impl Manager {
         let is_fenced = status.fence.as_ref().is_some_and(|fence| fence.state == "fenced");
         self.judge.handle_fenced(is_fenced);
         anyhow::ensure!(!is_fenced, "this host is fenced (fide fence recover)");
+        self.config.check_own(status.paths.iter().map(|path| path.address.as_str()))?;
         let connection = Connection::open(self.socket.as_deref())?;
         let watched = self.have_watched(&connection)?;
         self.have_group(&connection)?;
