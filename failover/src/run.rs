@@ -503,13 +503,14 @@ impl Manager {
             }
             self.kept = kept;
         }
-        let waits = self.judge.waits_for();
-        match &self.judge.course().leader {
-            _ if !self.judge.is_current() || waits.is_empty() => {
-                if self.said[2].starts_with("nobody ") {
-                    self.said[2].clear();
-                }
+        let waits = if self.judge.is_current() { self.judge.waits_for() } else { String::new() };
+        if waits.is_empty() {
+            if self.said[2].starts_with("nobody ") {
+                self.said[2].clear();
             }
+            return;
+        }
+        match &self.judge.course().leader {
             Some(leader) => {
                 let what = format!(
                     "nobody takes over from {leader}: {waits}; it leads again when its server is back, or: fide-failover lead HOST --force"
