@@ -11,6 +11,7 @@ use fide_proto::consensus::memory::{Answer, Request, RequestId};
 use fide_proto::consensus::{Halted, Kind};
 use fide_proto::detector::{Action, AppState, ProbeResult, State};
 use fide_proto::group::{Body, Entry, EntryId, MemberId, MemberSet};
+use fide_proto::node::machine::reports::Heard;
 use fide_proto::node::machine::{self, Came};
 use fide_proto::node::table::owner::To;
 use fide_wire::PATHS;
@@ -968,6 +969,10 @@ impl World {
         let mut body = std::mem::take(&mut self.body);
         let h = &mut self.hosts[from];
         let transmit = h.node.poll_transmit(local, h.numbers, || self.rng.bits(), &mut body);
+        if transmit.is_none() {
+            // Nobody reports here (who was given up is told by itself); what stays due would be the next event for ever.
+            while h.node.poll_report(local, |_, _| Heard::default(), &mut body) {}
+        }
         let made = transmit.map(|transmit| (transmit.to, self.frame_of(from, transmit.kind, body.clone())));
         self.body = body;
         made
