@@ -169,7 +169,7 @@ fn settled(pair: &dyn Pair, rig: &Rig, ui: &Ui) -> Result<u16> {
 
 /// From the end of a leader's server (at `former`) to the first answer to a write that a client began after it. Processes of a killed PostgreSQL may answer for a
 /// moment, and what they answer may be lost: clients that can say whose answer it was do.
-pub(crate) fn unavailable(mut client: Command, kill: u32, former: Ipv4Addr, end: impl FnOnce() -> Result<u64>) -> Result<u64> {
+pub(crate) fn unavailable(mut client: Command, kill: u32, former: Ipv4Addr, strike: impl FnOnce() -> Result<u64>) -> Result<u64> {
     let former = former.to_string();
     let mut child = client.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start a client")?;
     let mut lines = child.stdout.take().map(BufReader::new).context("a client without a pipe")?.lines();
@@ -178,7 +178,7 @@ pub(crate) fn unavailable(mut client: Command, kill: u32, former: Ipv4Addr, end:
         lines.next().transpose()?.context("no write was answered")?;
         // At another moment of everybody's periods each time.
         std::thread::sleep(Duration::from_micros(20_000 + u64::from(kill) * 618_034 % 1_000_000));
-        let killed_ns = end()?;
+        let killed_ns = strike()?;
         for line in lines.by_ref() {
             let line = line?;
             let mut words = line.split(' ');
@@ -189,9 +189,7 @@ pub(crate) fn unavailable(mut client: Command, kill: u32, former: Ipv4Addr, end:
         }
         bail!("nothing was answered behind the crash of the leading server");
     })();
-    drop(child.stdin.take());
-    let _ = child.kill();
-    let _ = child.wait();
+    end(&mut child);
     measured
 }
 
