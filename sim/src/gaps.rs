@@ -1440,7 +1440,7 @@ impl World {
             let Some(truth) = self.truths.get(&pid) else { continue };
             let of = self.hosts[truth.host].id;
             let Some(node) = &self.hosts[host].node else { return };
-            let Ok(became) = node.became(of, instance(pid)) else { continue };
+            let Ok(became) = node.became(of, instance(pid), &format!("p{pid}")) else { continue };
             self.hosts[host].asks.remove(&pid);
             let unknown = State { cause: Cause::Exited, code: -1, ..State::running(0) };
             match became {

@@ -18,6 +18,7 @@
 //! whatever incarnation of its host; what follows *doomed* or *silent host* [confirms](crate::detector::Verdict::confirms) it. An instance that *silent host*
 //! said to have ended and that its host's table says to run is told to be back ([`Event::Runs`]): the verdict was wrong.
 //! What had ended when its host's table was first read here is no news, but for what ended since a former agent of this host read it.
+//! All this is true of each name of an instance: a watch that is ended under one name, *left*, says nothing of the same process under another.
 
 mod fencing;
 pub mod reports;
@@ -160,7 +161,14 @@ pub enum Event {
     },
 }
 
-/// What was told of an instance.
+/// An instance under one of its names. Of an instance with two, the watch under one may end while the other goes on.
+type Watch = (Instance, Box<str>);
+
+fn watch_of(process: &Process) -> Watch {
+    (process.instance, process.name.clone())
+}
+
+/// What was told of an instance under one of its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Told {
     /// It runs.
@@ -187,7 +195,7 @@ struct Known {
     is_whole: bool,
     /// How far a former agent of this host had told its ends: epoch and version.
     former: Option<(u64, u64)>,
-    told: BTreeMap<Instance, Told>,
+    told: BTreeMap<Watch, Told>,
 }
 
 /// A node of the cluster.
@@ -266,13 +274,13 @@ impl Node {
     ///
     /// # Errors
     /// The table is not known through: what becomes known of the instance is told by events.
-    pub fn became(&self, node: u32, instance: Instance) -> Result<Option<State>, NotYet> {
+    pub fn became(&self, node: u32, instance: Instance, name: &str) -> Result<Option<State>, NotYet> {
         let known = self.hosts.get(&node).filter(|known| known.is_handed_in).ok_or(NotYet)?;
         let replica = self.directory.replica(node).filter(|replica| replica.is_complete()).ok_or(NotYet)?;
-        if known.told.get(&instance) == Some(&Told::Silent) {
+        if known.told.get(&(instance, name.into())) == Some(&Told::Silent) {
             return Err(NotYet);
         }
-        let of = |content: &Content| matches!(content, Content::Process(p) if p.instance == instance);
+        let of = |content: &Content| matches!(content, Content::Process(p) if p.instance == instance && &*p.name == name);
         Ok(replica.rows().find(|(_, content)| of(content)).and_then(|(_, content)| content.state()))
     }
 
@@ -544,7 +552,7 @@ impl Node {
                 }
             }
             table::Event::Lost { former: row, content: Content::Process(process) } => {
-                let told = self.hosts.get_mut(&node).and_then(|known| known.told.remove(&process.instance));
+                let told = self.hosts.get_mut(&node).and_then(|known| known.told.remove(&watch_of(&process)));
                 if matches!(told, Some(Told::Runs | Told::Doomed | Told::Silent)) {
                     self.events.push_back(Event::Lost { node, row, process: Box::new(process) });
                 }
@@ -587,15 +595,15 @@ impl Node {
             }
             _ => return,
         };
-        let (instance, state) = (process.instance, process.state);
-        let told = known.told.get(&instance).copied();
+        let (instance, watch, state) = (process.instance, watch_of(process), process.state);
+        let told = known.told.get(&watch).copied();
         if !state.cause.ends_process() {
             let is_known = self.detector.app_state(node, row).is_some_and(AppState::is_running);
             if !(is_known && told == Some(Told::Runs)) {
                 if self.detector.app_seen(node, known.incarnation, row).is_err() {
                     return;
                 }
-                known.told.insert(instance, Told::Runs);
+                known.told.insert(watch, Told::Runs);
                 self.events.push_back(Event::Runs { node, row, instance, is_back: told.is_some() });
             }
             if state.cause.is_progress() {
@@ -612,19 +620,19 @@ impl Node {
         if self.noticed(node, row, version, &state, sent_ns, came, now_ns) && !is_news {
             // It ended before this agent's time: known, and not told.
             while let Some(action) = self.detector.poll_action() {
-                self.tell_unless(action, instance);
+                self.tell_unless(action, &watch);
             }
         }
         self.take_actions();
     }
 
     /// The verdict on the end of this instance is not told.
-    fn tell_unless(&mut self, action: Action, instance: Instance) {
+    fn tell_unless(&mut self, action: Action, watch: &Watch) {
         if let Action::Verdict(verdict) = &action
             && verdict.app != 0
             && let Some(known) = self.hosts.get_mut(&verdict.node)
         {
-            known.told.insert(instance, Told::Ended);
+            known.told.insert(watch.clone(), Told::Ended);
             return;
         }
         self.events.push_back(Event::Act(action));
@@ -637,9 +645,9 @@ impl Node {
         if known.told.len() <= table::ROWS_MAX {
             return;
         }
-        let listed = |content: &Content| if let Content::Process(p) = content { Some(p.instance) } else { None };
-        let listed: std::collections::BTreeSet<Instance> = replica.rows().filter_map(|(_, content)| listed(content)).collect();
-        known.told.retain(|instance, told| *told != Told::Ended || listed.contains(instance));
+        let listed = |content: &Content| if let Content::Process(p) = content { Some(watch_of(p)) } else { None };
+        let listed: BTreeSet<Watch> = replica.rows().filter_map(|(_, content)| listed(content)).collect();
+        known.told.retain(|watch, told| *told != Told::Ended || listed.contains(watch));
     }
 
     // ---- time -----------------------------------------------------------------------------------------------
@@ -701,25 +709,25 @@ impl Node {
     fn told(&mut self, mut verdict: Box<Verdict>) -> Option<Box<Verdict>> {
         let Some(known) = self.hosts.get_mut(&verdict.node) else { return Some(verdict) };
         let replica = self.directory.replica(verdict.node);
-        let instance = |app: u32| match replica.and_then(|replica| replica.get(app)) {
-            Some(Content::Process(process)) => Some(process.instance),
+        let watch = |app: u32| match replica.and_then(|replica| replica.get(app)) {
+            Some(Content::Process(process)) => Some(watch_of(process)),
             _ => None,
         };
-        verdict.ended_apps.retain(|app| match instance(*app).and_then(|instance| known.told.get_mut(&instance)) {
+        verdict.ended_apps.retain(|app| match watch(*app).and_then(|watch| known.told.get_mut(&watch)) {
             Some(told) => std::mem::replace(told, Told::Silent) == Told::Runs,
             None => true,
         });
         if verdict.app == 0 || !verdict.cause.ends_process() {
             return Some(verdict);
         }
-        let Some(instance) = instance(verdict.app) else { return Some(verdict) };
+        let Some(watch) = watch(verdict.app) else { return Some(verdict) };
         let now = if verdict.cause == Cause::Doomed { Told::Doomed } else { Told::Ended };
-        match known.told.insert(instance, now) {
+        match known.told.insert(watch.clone(), now) {
             None | Some(Told::Runs) => {}
             Some(Told::Doomed) if now == Told::Doomed => return None,
             Some(Told::Doomed | Told::Silent) => verdict.confirms = true,
             Some(Told::Ended) => {
-                known.told.insert(instance, Told::Ended);
+                known.told.insert(watch, Told::Ended);
                 return None;
             }
         }

@@ -31,7 +31,12 @@ fn node(at: usize, incarnation: u32, promises: bool) -> Node {
 
 /// Every frame of every host reaches all others, until nobody has any more to say.
 fn meet(nodes: &mut [Node]) {
-    let (mut numbers, mut random) = (Numbers::default(), 0);
+    meet_at(nodes, NOW + MS);
+}
+
+/// The same, at a later time than before.
+fn meet_at(nodes: &mut [Node], now_ns: u64) {
+    let (mut numbers, mut random) = (Numbers { others: now_ns, ..Numbers::default() }, now_ns);
     loop {
         let mut frames = Vec::new();
         for node in nodes.iter_mut() {
@@ -40,7 +45,7 @@ fn meet(nodes: &mut [Node]) {
                 random += 1;
                 random
             };
-            while let Some(transmit) = node.poll_transmit(NOW + MS, numbers, &mut next, &mut body) {
+            while let Some(transmit) = node.poll_transmit(now_ns, numbers, &mut next, &mut body) {
                 numbers.others += 1;
                 let (sender, incarnation) = (node.directory.owner().origin(), node.detector.config().self_incarnation);
                 let kind = transmit.kind;
@@ -53,7 +58,7 @@ fn meet(nodes: &mut [Node]) {
         }
         for (header, kind, body) in &frames {
             for node in nodes.iter_mut().filter(|node| node.directory.owner().origin() != header.sender) {
-                let _ = node.handle_frame(header, *kind, body, Came::default(), NOW + MS);
+                let _ = node.handle_frame(header, *kind, body, Came::default(), now_ns);
             }
         }
     }
@@ -221,4 +226,47 @@ fn confirmers_are_those_who_may_act_on_a_silence() {
     a.forget(id(3));
     a.forget(id(2));
     assert_eq!(needed(&a), [true, false, false]);
+}
+
+/// A process that is watched under two names, or renamed by another configuration: the end of one watch may overtake the row of the other.
+#[test]
+fn a_watch_that_ends_says_nothing_of_the_same_process_under_another_name() {
+    let left = State { cause: Cause::Left, ..State::running(NOW) };
+    let killed = State { cause: Cause::Killed, code: 9, ..State::running(NOW) };
+    for other_first in [false, true] {
+        let mut nodes = hosts::<2>(false);
+        let later = |ms: u64| NOW + ms * MS;
+        let process = |name: &str| {
+            let (state, instance) = (State::running(NOW), Instance { pid: 77, start_ticks: 5 });
+            Content::Process(Process { state, instance, uid: 0, pbsize: 0, name: name.into() })
+        };
+        nodes[0].put(1, 2, process("db"), NOW).unwrap();
+        meet_at(&mut nodes, later(10));
+        let change = |row, version, state| Change { origin: id(0), row, version, state };
+        let mut told = Vec::new();
+        let mut tell = |nodes: &mut [Node; 2], change: Change| {
+            nodes[0].change(&change, NOW).unwrap();
+            nodes[1].handle_change(&header(0, 5), &change, Came::default(), later(30)).unwrap();
+            let ends = |event: &Event| match event {
+                Event::Act(Action::Verdict(verdict)) => Some((verdict.app, verdict.cause)),
+                _ => None,
+            };
+            told.extend(events(&mut nodes[1]).iter().filter_map(ends));
+        };
+        let (of_db, of_other) = if other_first { (4, 3) } else { (3, 4) };
+        if other_first {
+            nodes[0].put(2, of_other, process("other"), NOW).unwrap();
+            meet_at(&mut nodes, later(20));
+            tell(&mut nodes, change(1, of_db, left));
+        } else {
+            tell(&mut nodes, change(1, of_db, left));
+            nodes[0].put(2, of_other, process("other"), NOW).unwrap();
+            meet_at(&mut nodes, later(20));
+        }
+        tell(&mut nodes, change(2, 5, killed));
+        assert_eq!(told, [(1, Cause::Left), (2, Cause::Killed)], "other first: {other_first}");
+        assert!(
+            matches!(nodes[1].became(id(0), Instance { pid: 77, start_ticks: 5 }, "other"), Ok(Some(state)) if state.cause == Cause::Killed)
+        );
+    }
 }

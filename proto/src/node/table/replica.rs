@@ -41,8 +41,8 @@ pub enum Event {
         /// Which.
         row: u32,
     },
-    /// A process has another row than in the table before: the same instance goes on. If it has another state as
-    /// well, the next event says so.
+    /// A process has another row than in the table before: the same instance, under the same name, goes on. If it has another state
+    /// as well, the next event says so.
     Renumbered {
         /// Its former row.
         former: u32,
@@ -89,8 +89,8 @@ pub struct Replica {
     /// The boot id of its host's kernel.
     boot: u128,
     rows: BTreeMap<u32, Known>,
-    /// Processes of the epoch before that ran, by instance, until this epoch is complete.
-    former: BTreeMap<Instance, (u32, Content)>,
+    /// Processes of the epoch before that ran, by instance and name, until this epoch is complete.
+    former: BTreeMap<(Instance, Box<str>), (u32, Content)>,
     /// Every row whose last change is up to here is as the owner has it.
     complete: u64,
     /// Versions above that are known.
@@ -203,7 +203,7 @@ impl Replica {
                 && content.state().is_some_and(|state| !state.is_final())
                 && let Content::Process(process) = &content
             {
-                self.former.insert(process.instance, (row, content));
+                self.former.insert((process.instance, process.name.clone()), (row, content));
             }
         }
         self.epoch = epoch;
@@ -410,7 +410,7 @@ impl Replica {
             return Err(Refused::Ended);
         }
         let former = match &content {
-            Content::Process(process) if !named => self.former.remove(&process.instance),
+            Content::Process(process) if !named => self.former.remove(&(process.instance, process.name.clone())),
             _ => None,
         };
         let state_before = match former {
