@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::os::fd::AsRawFd as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// One entry of the log.
 #[pyclass(frozen, module = "fide")]
@@ -69,11 +69,25 @@ pub struct Members {
     members: Vec<u16>,
 }
 
-/// A proposal that can never be taken.
+/// A proposal that was not taken, and never will be decided.
 #[pyclass(frozen, get_all, module = "fide")]
 pub struct Refused {
     number: u64,
+    too_late: bool,
     why: String,
+}
+
+/// A proposal was not decided by its deadline, and may be later.
+#[pyclass(frozen, get_all, module = "fide")]
+pub struct Overdue {
+    number: u64,
+}
+
+/// What became of a proposal that was asked for.
+#[pyclass(frozen, get_all, module = "fide")]
+pub struct Fated {
+    number: u64,
+    fate: Py<PyAny>,
 }
 
 /// A group that is open. Calls of several threads take turns.
@@ -122,8 +136,15 @@ impl Group {
     fn pending(&self) -> PyResult<usize> {
         self.with(|g| g.pending())
     }
-    fn propose(&self, py: Python<'_>, value: &[u8]) -> PyResult<u64> {
-        self.ask(py, |g| g.propose(value))
+    #[pyo3(signature = (value, *, within = None))]
+    fn propose(&self, py: Python<'_>, value: &[u8], within: Option<f64>) -> PyResult<u64> {
+        match span(within, "within")? {
+            None => self.ask(py, |g| g.propose(value)),
+            Some(within) => self.ask(py, |g| g.propose_by(value, Instant::now() + within)),
+        }
+    }
+    fn ask_fate(&self, py: Python<'_>, number: u64) -> PyResult<()> {
+        self.ask(py, |g| g.ask(number))
     }
     fn keep_snapshot(&self, py: Python<'_>, index: u64, state: &[u8]) -> PyResult<()> {
         self.ask(py, |g| g.keep_snapshot(index, state))
@@ -151,7 +172,15 @@ impl Group {
                 Py::new(py, Standing { stage, me, leader, leader_node, generation, index })?.into_any()
             }
             Event::Members(members) => Py::new(py, Members { members })?.into_any(),
-            Event::Refused { number, why } => Py::new(py, Refused { number, why })?.into_any(),
+            Event::Refused { number, refusal, why } => {
+                let too_late = refusal == group::Refusal::TooLate;
+                Py::new(py, Refused { number, too_late, why })?.into_any()
+            }
+            Event::Overdue { number } => Py::new(py, Overdue { number })?.into_any(),
+            Event::Fate { number, fate } => {
+                let fate = member(py, "Fate", fate as u32)?;
+                Py::new(py, Fated { number, fate })?.into_any()
+            }
         }))
     }
     fn fileno(&self) -> PyResult<i32> {

@@ -104,5 +104,7 @@ fn _fide(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<group::Snapshot>()?;
     module.add_class::<group::Standing>()?;
     module.add_class::<group::Members>()?;
+    module.add_class::<group::Overdue>()?;
+    module.add_class::<group::Fated>()?;
     module.add_class::<group::Refused>()
 }

@@ -216,6 +216,8 @@ def test_after_the_agents_end_the_handle_connects_anew(lab: Lab) -> None:
         with pytest.raises(fide.DisconnectedError):
             client.next_event(0)
         assert list(client) == []
+        while Path(f"/proc/{found[0]}").exists():  # it hangs up before it has ended
+            time.sleep(0.01)
         fided = str(Path(lab.fide).with_name("fided"))
         again = lab.start("h3", fided, "--config", config)
         lab.started.remove(again)  # it goes with the lab
@@ -275,6 +277,15 @@ def test_a_group_decides_values_in_one_order(lab: Lab) -> None:
             assert standing == fide.Stage.RUNNING
             seen.append(values)
         assert seen == [[b"first"], [b"first"]] and one.pending == 0
+        one.ask_fate(number)
+        later = one.propose(b"second", within=30)
+        fate = None
+        while fate is None:
+            event = one.next_event(10)
+            assert event is not None and not isinstance(event, fide.Overdue | fide.Refused)
+            if isinstance(event, fide.Fated):
+                fate = event
+        assert (fate.number, fate.fate) == (number, fide.Fate.DECIDED) and later == number + 1
         with pytest.raises(fide.TooLargeError):
             one.propose(b"x" * (fide.VALUE_MAX + 1))
     with pytest.raises(fide.NotFoundError):

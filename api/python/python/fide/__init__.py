@@ -28,10 +28,12 @@ from ._fide import (
     Client,
     Entry,
     Event,
+    Fated,
     Group,
     Joined,
     Members,
     Monitored,
+    Overdue,
     Progress,
     Refused,
     Resumed,
@@ -39,7 +41,7 @@ from ._fide import (
     Standing,
     now_ns,
 )
-from ._types import Cause, ErrorCode, EventKind, Grade, Stage, TargetState
+from ._types import Cause, ErrorCode, EventKind, Fate, Grade, Stage, TargetState
 
 __version__ = _fide.__version__
 
@@ -55,6 +57,8 @@ __all__ = [
     "Event",
     "EventKind",
     "ExistsError",
+    "Fate",
+    "Fated",
     "FullError",
     "Grade",
     "Group",
@@ -64,6 +68,7 @@ __all__ = [
     "Monitored",
     "NotFoundError",
     "NotPermittedError",
+    "Overdue",
     "Progress",
     "Refused",
     "Resumed",

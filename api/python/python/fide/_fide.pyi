@@ -4,7 +4,7 @@ from types import TracebackType
 from typing_extensions import Self
 
 from ._errors import Error
-from ._types import Cause, EventKind, Grade, Stage, TargetState
+from ._types import Cause, EventKind, Fate, Grade, Stage, TargetState
 
 __version__: str
 PIGGYBACK_MAX: int
@@ -224,12 +224,29 @@ class Members:
     def members(self) -> list[int]: ...
 
 class Refused:
-    """A proposal that can never be taken."""
+    """A proposal that was not taken, and never will be decided."""
 
     @property
     def number(self) -> int: ...
     @property
+    def too_late(self) -> bool:
+        """Its time was over before the agent took it; if not: it can never be taken."""
+    @property
     def why(self) -> str: ...
+
+class Overdue:
+    """A proposal was not decided in its time. The agent has it, so it may be decided later: then its entry comes."""
+
+    @property
+    def number(self) -> int: ...
+
+class Fated:
+    """The answer to Group.ask_fate, after all entries that it rests on."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def fate(self) -> Fate: ...
 
 class Group:
     """A log that several hosts agree on, open on this host. Calls of several threads take turns."""
@@ -251,11 +268,14 @@ class Group:
     @property
     def pending(self) -> int:
         """Proposals that were not seen as entries yet."""
-    def propose(self, value: bytes) -> int:
-        """Proposes a value, and gives its number. Decided once its entry comes, on every host, in one order."""
+    def propose(self, value: bytes, *, within: float | None = None) -> int:
+        """Proposes a value, and gives its number. Decided once its entry comes, on every host, in one order. What is not decided within so many seconds
+        is told as Refused (it never will be) or Overdue."""
+    def ask_fate(self, number: int) -> None:
+        """Asks what became of a proposal of this client, also of one from a former life. Fated is the answer."""
     def keep_snapshot(self, index: int, state: bytes) -> None:
         """The application's state behind this entry; what is before need not be kept."""
-    def next_event(self, timeout: float | None = None) -> Entry | Snapshot | Standing | Members | Refused | None: ...
+    def next_event(self, timeout: float | None = None) -> Entry | Snapshot | Standing | Members | Refused | Overdue | Fated | None: ...
     def fileno(self) -> int: ...
     def reconnect(self) -> None: ...
     def close(self) -> None: ...

@@ -138,6 +138,15 @@ class Stage(_Enum):
     GONE = 7
 
 
+class Fate(_Enum):
+    """What became of a proposal, as far as this host has applied entries."""
+
+    DECIDED = 1
+    OPEN = 2
+    NEVER = 3
+    FORGOTTEN = 4
+
+
 def member(of: type[_E], number: int) -> "_E | int":
     """The member of that number, or the number where this version has none."""
     try:
