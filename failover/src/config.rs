@@ -30,6 +30,9 @@ pub struct Config {
     /// What becomes of a leader that was asked to end, and did: `wait 30s`, or `take over`.
     #[serde(default = "wait", deserialize_with = "planned")]
     pub planned: Planned,
+    /// Whoever lacks more bytes than this of what the last leader had does not take over: `"16MiB"`; absent: whoever followed until the end may.
+    #[serde(default, deserialize_with = "bytes")]
+    pub lag_max: Option<u64>,
     /// Programs that are run when something is decided.
     #[serde(default)]
     pub run: Run,
@@ -50,6 +53,20 @@ fn planned<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Planned, D::Erro
     let time = text.strip_prefix("wait ").and_then(|time| crate::operator::duration(time).ok());
     let time = time.ok_or_else(|| serde::de::Error::custom("planned: write \"wait 30s\" or \"take over\""))?;
     Ok(Planned::Wait(time.as_nanos() as u64))
+}
+
+fn bytes<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    let text = String::deserialize(from)?;
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit = match text[digits.len()..].trim_start() {
+        "B" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        _ => 64,
+    };
+    let bytes = digits.parse::<u64>().ok().and_then(|count| count.checked_mul(1u64.checked_shl(unit)?));
+    bytes.map(Some).ok_or_else(|| serde::de::Error::custom("lag_max: write \"0B\", \"64KiB\" or \"16MiB\""))
 }
 
 fn state() -> PathBuf {
@@ -209,6 +226,10 @@ impl Config {
                 unit.name
             );
         }
+        ensure!(
+            config.lag_max.is_none() || !config.is_cold(),
+            "lag_max: only servers of [redis] and [postgresql] have data of which one could lack some"
+        );
         if let Some(redis) = &config.redis {
             ensure!(redis.port != 0, "redis.port must not be 0");
             if redis.user.is_some() && redis.password_file.is_none() {
@@ -307,6 +328,13 @@ mod tests {
     }
 
     #[test]
+    fn a_lag_is_read() {
+        let of = |lag: &str| Config::parse(&WHOLE.replace("[redis]", &format!("lag_max = {lag:?}\n[redis]"))).unwrap().lag_max;
+        assert_eq!((of("0B"), of("64KiB"), of("16 MiB")), (Some(0), Some(65_536), Some(16 << 20)));
+        assert_eq!(Config::parse(WHOLE).unwrap().lag_max, None);
+    }
+
+    #[test]
     fn an_address_that_moves_is_none_of_a_hosts_own() {
         let text = "name = \"orders\"\nhosts = [\"a\", \"b\"]\n[address]\nip = \"10.0.0.9/24\"\ninterface = \"eth0\"\n";
         let config = Config::parse(text).unwrap();
@@ -330,6 +358,9 @@ mod tests {
             ("[redis]\n        port = 6379", "[unit]\nname = \"x\"", "x.service"),
             ("[redis]", "planned = \"wait\"\n[redis]", "wait 30s"),
             ("[redis]\n        port = 6379", "[postgresql]\ndata = \"main\"", "whole path"),
+            ("[redis]", "lag_max = \"16 pages\"\n[redis]", "16MiB"),
+            ("[redis]", "lag_max = \"99999999999GiB\"\n[redis]", "16MiB"),
+            ("[redis]\n        port = 6379", "lag_max = \"1MiB\"\n[unit]\nname = \"x.service\"", "lag_max"),
         ] {
             let error = format!("{:#}", Config::parse(&WHOLE.replace(from, to)).unwrap_err());
             assert!(error.contains(word), "{error}");

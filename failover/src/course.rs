@@ -195,6 +195,9 @@ pub struct Decision {
 pub struct Course {
     /// The term; 0 before the first.
     pub term: u64,
+    /// When it began, milliseconds since 1970, by the clock of who proposed that.
+    #[serde(default)]
+    pub began_ms: u64,
     /// Who leads in it.
     pub leader: Option<String>,
     /// The leader's server's process, as in [`Offer`]: the end of another one means nothing for this term.
@@ -294,6 +297,7 @@ impl Course {
         let known = self.bids.values().map(|offer| offer.known_term).max().unwrap_or(0);
         self.term = self.term.max(known) + 1;
         self.leader = Some(host.into());
+        self.began_ms = at_ms;
         (self.process, self.started) = (process, false);
         self.bids.clear();
         self.over.clear();

@@ -22,7 +22,7 @@ const MISSED_NS: u64 = 300_000_000;
 const STEP_BACK_NS: u64 = 1_000_000_000;
 /// A leader that hands over may have to end its server for it: others wait so long for what becomes of that.
 pub const HAND_NS: u64 = 15_000_000_000;
-/// A replica whose link to the leader was down for longer before the leader ended has missed writes.
+/// A replica whose link to the leader was down for longer before the leader ended has missed writes. What the leader had is not known from longer before, either.
 pub const STALE_AFTER_NS: u64 = 2_000_000_000;
 /// A choice that takes longer is told, with what it waits for.
 const WAITS_NS: u64 = 1_000_000_000;
@@ -65,6 +65,40 @@ impl End {
         match self {
             End::Crash | End::Planned => End::Planned,
             End::Host | End::PlannedHost => End::PlannedHost,
+        }
+    }
+}
+
+/// What a leader's server has, as its manager tells the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// In which term.
+    pub term: u64,
+    /// As in [`Report`]; 0: it cannot be told.
+    pub stream: u64,
+    /// As in [`Report`].
+    pub position: u64,
+}
+
+impl Position {
+    /// Bytes of one on a heartbeat.
+    pub const SIZE: usize = 24;
+
+    /// As it rides on a heartbeat: three numbers, the low byte first.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
+        [self.term, self.stream, self.position].map(u64::to_le_bytes).concat()
+    }
+
+    /// One that came; nothing for what a later version says.
+    #[must_use]
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        match bytes.as_chunks() {
+            ([term, stream, position], []) => {
+                let [term, stream, position] = [term, stream, position].map(|bytes| u64::from_le_bytes(*bytes));
+                Some(Self { term, stream, position })
+            }
+            _ => None,
         }
     }
 }
@@ -171,8 +205,14 @@ pub struct Judge {
     gone: BTreeSet<String>,
     report: Result<Report, String>,
     report_at_ns: u64,
+    /// When the present term began, by this host's clock.
+    began_ns: u64,
     /// The last time at which the server was seen to follow a term's leader with its link up.
     in_sync: Option<(u64, u64)>,
+    /// What this term's leader was last known to have, and when that came.
+    leader_has: Option<(Position, u64)>,
+    /// Who lacks more than this of it does not lead.
+    lag_max: Option<u64>,
     told: Told,
     /// An action of the server is under way; nothing else is asked of it.
     busy: bool,
@@ -225,7 +265,10 @@ impl Judge {
             gone: BTreeSet::new(),
             report: Err("has not been asked yet".into()),
             report_at_ns: 0,
+            began_ns: 0,
             in_sync: None,
+            leader_has: None,
+            lag_max: None,
             told: Told::Nothing,
             busy: false,
             retry_at_ns: 0,
@@ -247,6 +290,12 @@ impl Judge {
             wall_ms: 0,
             actions: Vec::new(),
         }
+    }
+
+    /// Whoever lacks more bytes than this of what the last leader was known to have, or of whose lag nothing is known, does not take over.
+    #[must_use]
+    pub fn with_lag_max(self, lag_max: Option<u64>) -> Self {
+        Self { lag_max, ..self }
     }
 
     /// What the entries say.
@@ -294,6 +343,7 @@ impl Judge {
             (self.current, self.here) = (true, None);
         }
         if self.course.term != term {
+            self.note_begin();
             (self.choosing, self.handing, self.handed) = (None, None, None);
             let offered = self.candidate.as_ref().filter(|(of, _)| *of == term).map(|(_, instance)| instance.clone());
             let instance = offered.or_else(|| self.report.as_ref().ok().map(|report| report.instance.clone()));
@@ -316,8 +366,30 @@ impl Judge {
     /// The state behind the entries that are not kept any more.
     pub fn handle_snapshot(&mut self, course: Course) {
         self.course = course;
+        self.note_begin();
         self.kept = self.kept();
         self.step();
+    }
+
+    /// A term that is read of the past began when its entry says; clocks of two hosts may differ.
+    fn note_begin(&mut self) {
+        let ago_ms = if self.current { 0 } else { self.wall_ms.saturating_sub(self.course.began_ms) };
+        self.began_ns = self.now_ns.saturating_sub(ago_ms.saturating_mul(1_000_000));
+    }
+
+    /// What the server of a host has, by the word of the manager there.
+    pub fn handle_position(&mut self, host: &str, position: Position) {
+        if position.term == self.course.term && self.course.leader.as_deref() == Some(host) {
+            self.leader_has = Some((position, self.now_ns));
+        }
+    }
+
+    /// What this host's server has, for [`Judge::handle_position`] of others: nothing unless it leads.
+    #[must_use]
+    pub fn position(&self) -> Option<Position> {
+        let report = self.report.as_ref().ok().filter(|report| report.primary)?;
+        let (term, stream, position) = (self.course.term, report.stream.unwrap_or(0), report.position);
+        (self.leads() && self.current).then_some(Position { term, stream, position })
     }
 
     /// The group or the agent is lost: until further notice this host's word counts for nothing.
@@ -339,7 +411,11 @@ impl Judge {
             && report.follows.as_ref() == Some(leader)
         {
             let at_ns = self.now_ns.saturating_sub(ago.as_nanos() as u64);
-            self.in_sync = Some((self.course.term, at_ns));
+            // A leader that was restarted has taken writes since then that came here by no link of before.
+            let before_ns = self.in_sync.filter(|(of, _)| *of == self.course.term).map(|(_, at_ns)| at_ns);
+            if at_ns >= self.began_ns && before_ns.is_none_or(|before_ns| before_ns < at_ns) {
+                self.in_sync = Some((self.course.term, at_ns));
+            }
         }
         if let Ok(report) = &report
             && report.primary
@@ -442,6 +518,12 @@ impl Judge {
     /// What is to be done, in this order.
     pub fn poll_action(&mut self) -> Option<Action> {
         (!self.actions.is_empty()).then(|| self.actions.remove(0))
+    }
+
+    /// Whether this host's server was seen to take no writes.
+    #[must_use]
+    pub fn takes_no_writes(&self) -> bool {
+        !self.busy && self.report.as_ref().is_ok_and(|report| !report.primary)
     }
 
     /// Why nobody leads, or takes over from one that has ended, for people; empty: somebody does.
@@ -769,9 +851,15 @@ impl Judge {
                 offer.fresh = term > 0
                     && !report.primary
                     && !self.cold
-                    && self.in_sync.is_some_and(|(of, at_ns)| of == term && at_ns + STALE_AFTER_NS >= since_ns);
+                    && (self.in_sync.is_some_and(|(of, at_ns)| of == term && at_ns + STALE_AFTER_NS >= since_ns)
+                        || self.has_all(report, since_ns));
             }
             Err(why) => offer.unable = format!("its server does not answer: {why}"),
+        }
+        if offer.fresh
+            && let Err(why) = self.may_lag(offer.position, since_ns)
+        {
+            offer.unable = why;
         }
         match self.lives.get(&self.me) {
             // Any host's is as good as the leader's was.
@@ -781,6 +869,28 @@ impl Judge {
             _ => {}
         }
         offer
+    }
+
+    /// What this term's leader had a moment before its end.
+    fn leader_had(&self, since_ns: u64) -> Option<Position> {
+        let (position, at_ns) = self.leader_has?;
+        (position.term == self.course.term && at_ns + STALE_AFTER_NS >= since_ns).then_some(position)
+    }
+
+    /// Whether this is all that the leader was known to have: its link was up, however shortly.
+    fn has_all(&self, report: &Report, since_ns: u64) -> bool {
+        let follows = |had: Position| report.stream == Some(had.stream) && report.position >= had.position;
+        self.leader_had(since_ns).is_some_and(follows)
+    }
+
+    /// Whether as much as this is enough of what the leader had.
+    fn may_lag(&self, position: u64, since_ns: u64) -> Result<(), String> {
+        let Some(lag_max) = self.lag_max else { return Ok(()) };
+        let had = self.leader_had(since_ns).ok_or("how much the last leader had is not known (lag_max)")?.position;
+        match had.saturating_sub(position) {
+            lag if lag > lag_max => Err(format!("lacks {lag} bytes of what the last leader had (lag_max)")),
+            _ => Ok(()),
+        }
     }
 
     /// The first host of the order that lives proposes as soon as all have bid; the others in their turn, should it not.

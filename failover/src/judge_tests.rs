@@ -3,6 +3,7 @@
 use super::*;
 use proptest::prelude::*;
 use std::collections::VecDeque;
+use std::time::Duration;
 
 const STEP_NS: u64 = 1_000_000;
 
@@ -286,6 +287,7 @@ impl World {
             follows: server.follows.clone(),
             synced_ago: in_sync.then_some(std::time::Duration::ZERO),
             position: server.data.len() as u64,
+            stream: None,
             has_data: !server.data.is_empty(),
             durable: true,
             usable: Ok(()),
@@ -504,7 +506,117 @@ fn never_two_take_writes_and_at_last_one_does() {
     }
 }
 
+const STREAM: u64 = 77;
+
+const fn had(position: u64) -> Position {
+    Position { term: 2, stream: STREAM, position }
+}
+
+/// What h1 offers behind the end of h0's server, which led in a term that began at 10 s. Times are milliseconds.
+struct Follower(Judge);
+
+impl Follower {
+    fn of_a_restarted_leader(lag_max: Option<u64>) -> Self {
+        let names = ["h0".to_owned(), "h1".to_owned()];
+        let judge = Judge::new("h1", &names, (Planned::Wait(30_000_000_000), false), Kept::default()).with_lag_max(lag_max);
+        let mut follower = Self(judge);
+        follower.at(9_000);
+        follower.0.begin(1, &address("h1"));
+        for (host, session) in [("h0", 9), ("h1", 1)] {
+            let here = Entry::Here { host: host.into(), address: address(host), session };
+            follower.0.handle_entry(&here, host == "h1");
+        }
+        follower.0.handle_server("h1", Life::Alive(7));
+        follower.leads(0, 9_000);
+        follower.reports(9_500, 0, 100);
+        follower.leads(1, 10_000);
+        follower
+    }
+
+    fn at(&mut self, ms: u64) {
+        self.0.set_now(ms * 1_000_000, ms);
+    }
+
+    fn leads(&mut self, term: u64, ms: u64) {
+        self.at(ms);
+        let (host, why) = ("h0".to_owned(), String::new());
+        self.0.handle_entry(&Entry::Take { term, host, process: 3, force: false, why, at_ms: ms }, false);
+    }
+
+    /// It had all that the leader had so long ago.
+    fn reports(&mut self, ms: u64, synced_ago_ms: u64, position: u64) {
+        self.at(ms);
+        self.0.handle_report(Ok(Report {
+            instance: "i".into(),
+            primary: false,
+            follows: Some(address("h0")),
+            synced_ago: Some(Duration::from_millis(synced_ago_ms)),
+            position,
+            stream: Some(STREAM),
+            has_data: true,
+            durable: true,
+            usable: Ok(()),
+            doubt: String::new(),
+        }));
+    }
+
+    /// The leader is killed, and this host is asked what it has.
+    fn offers(&mut self, ms: u64, synced_ago_ms: u64, position: u64) -> Offer {
+        self.at(ms);
+        self.0.handle_server("h0", Life::Over { process: 3, why: "killed".into(), end: End::Crash });
+        self.reports(ms + 1, synced_ago_ms, position);
+        let bid = std::iter::from_fn(|| self.0.poll_action()).find_map(|action| match action {
+            Action::Propose(Entry::Bid { offer, .. }) => Some(offer),
+            _ => None,
+        });
+        bid.unwrap()
+    }
+}
+
+#[test]
+fn a_follower_that_has_not_found_a_restarted_leader_yet_has_not_followed_it_to_the_end() {
+    // Its link was up until a moment before the restart, and clients write again.
+    assert!(!Follower::of_a_restarted_leader(None).offers(10_500, 1_000, 100).fresh);
+    let mut found = Follower::of_a_restarted_leader(None);
+    found.reports(10_400, 0, 120);
+    assert!(found.offers(10_500, 500, 120).fresh);
+    // It was found, and ended before anybody looked: what it had is here.
+    let told = |position: Position, mine: u64| {
+        let mut follower = Follower::of_a_restarted_leader(None);
+        follower.0.handle_position("h0", position);
+        follower.offers(10_500, 1_000, mine).fresh
+    };
+    assert!(told(had(120), 120) && !told(had(121), 120));
+    assert!(!told(Position { stream: STREAM + 1, ..had(120) }, 120), "of a former life");
+    assert!(!told(Position { term: 1, ..had(120) }, 120));
+}
+
+#[test]
+fn who_lacks_more_than_it_may_does_not_take_over() {
+    let offer = |lag_max, known: Option<u64>| {
+        let mut follower = Follower::of_a_restarted_leader(lag_max);
+        follower.reports(10_400, 0, 120);
+        known.into_iter().for_each(|position| follower.0.handle_position("h0", had(position)));
+        follower.offers(10_500, 0, 1_000)
+    };
+    assert_eq!(offer(None, Some(5_000)).unable, "");
+    assert_eq!(offer(Some(4_000), Some(5_000)).unable, "");
+    assert!(offer(Some(3_999), Some(5_000)).unable.contains("lacks 4000 bytes"));
+    assert!(offer(Some(3_999), None).unable.contains("not known"));
+    let mut long_ago = Follower::of_a_restarted_leader(Some(0));
+    long_ago.0.handle_position("h0", had(1_000));
+    long_ago.reports(20_000, 0, 1_000);
+    assert!(long_ago.offers(20_000, 0, 1_000).unable.contains("not known"));
+}
+
 proptest! {
+    #[test]
+    fn what_a_leader_has_is_read_as_it_was_told_and_nothing_else_is(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+        let read = Position::read(&bytes);
+        prop_assert_eq!(read.is_some(), bytes.len() == Position::SIZE);
+        prop_assert!(read.is_none_or(|position| position.bytes() == bytes));
+    }
+
     #[test]
     fn entries_in_any_order_leave_one_leader_at_most(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         // Whatever a group holds, reading it must not fail.

@@ -166,7 +166,11 @@ impl Operator {
         match &course.leader {
             Some(leader) => println!("{}: {leader} leads in term {}", self.config.name, course.term),
             None => {
-                println!("{}: nobody leads: {}", self.config.name, course.choose(&self.config.hosts).err().unwrap_or_default())
+                let why = course.choose(&self.config.hosts).err().unwrap_or_default();
+                println!(
+                    "{}: nobody leads: {why}; let one lead whatever the rules say: fide-failover lead HOST --force",
+                    self.config.name
+                );
             }
         }
         if let Some(leader) = course.leader.as_ref().filter(|_| !course.bids.is_empty())
@@ -186,7 +190,11 @@ impl Operator {
         }
         println!("{:<16} {:<8} {:<12} {:<8} ADDRESS", "HOST", "ROLE", "SERVER", "MANAGER");
         for (host, leads, server, manager, address) in rows {
-            let role = if leads { "leads" } else { "follows" };
+            let role = match (&course.leader, leads) {
+                (Some(_), true) => "leads",
+                (Some(_), false) => "follows",
+                (None, _) => "-",
+            };
             println!("{host:<16} {role:<8} {server:<12} {:<8} {address}", if manager { "runs" } else { "missing" });
         }
         Ok(())
@@ -285,14 +293,22 @@ impl Operator {
             let event = group.poll(Some(Duration::from_millis(100)))?;
             self.read(event)?;
         }
-        let term = self.course.term;
-        let server = Client::open(self.socket.as_deref())?.monitor(&format!("{}@{host}", self.config.name), Resources::default());
-        let process = server.ok().filter(|server| server.alive).map_or(0, |server| server.subject.app);
-        self.propose(
-            &mut group,
-            &Entry::Take { term, host: host.into(), process, force: true, why: "an operator's word".into(), at_ms: wall_ms() },
-        )?;
-        ensure!(self.course.leader.as_deref() == Some(host), "somebody else was faster: fide-failover status");
+        let client = Client::open(self.socket.as_deref())?;
+        // Another term may begin before this word is read: if nobody leads in that, it is said again.
+        loop {
+            let term = self.course.term;
+            let server = client.monitor(&format!("{}@{host}", self.config.name), Resources::default());
+            let process = server.ok().filter(|server| server.alive).map_or(0, |server| server.subject.app);
+            let (why, at_ms) = ("an operator's word".into(), wall_ms());
+            self.propose(&mut group, &Entry::Take { term, host: host.into(), process, force: true, why, at_ms })?;
+            match self.course.leader.as_deref() {
+                Some(leader) if leader != host => {
+                    bail!("{leader} leads by now, in term {}: fide-failover status", self.course.term)
+                }
+                Some(_) => break,
+                None => ensure!(Instant::now() < until, "{host} does not lead: {}", self.course.over),
+            }
+        }
         println!("{host} leads in term {}", self.course.term);
         Ok(())
     }

@@ -562,6 +562,7 @@ impl Server for Postgresql {
             follows,
             synced_ago: synced.map(|(_, at)| at.elapsed()),
             position: column(4).parse().unwrap_or(0),
+            stream: None,
             has_data: column(5) == "t",
             durable: true,
             usable: if column(6) == "t" { Err("its replay is paused".into()) } else { Ok(()) },

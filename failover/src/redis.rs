@@ -135,11 +135,12 @@ fn report(info: &HashMap<String, String>, unwritten: &str) -> Report {
         synced_ago: match info.get("master_link_down_since_seconds").map(|ago| ago.parse::<u64>()) {
             _ if usable.is_err() => None,
             None if is("master_link_status", "up") => Some(Duration::ZERO),
-            Some(Ok(ago)) => Some(Duration::from_secs(ago)),
-            _ => None, // -1: its link to this one was never up
+            Some(Ok(ago)) => Some(Duration::from_secs(ago + 1)), // whole seconds, rounded down
+            _ => None,                                           // -1: its link to this one was never up
         },
         follows,
         position: number(info, if primary { "master_repl_offset" } else { "slave_repl_offset" }),
+        stream: info.get("master_replid").and_then(|id| u64::from_str_radix(id.get(..16)?, 16).ok()).filter(|id| *id != 0),
         has_data: info.keys().any(|key| key.starts_with("db") && key[2..].bytes().all(|b| b.is_ascii_digit())),
         // What is saved when it is stopped; `save` is not in INFO, and asked for apart.
         durable: is("aof_enabled", "1"),
@@ -257,14 +258,15 @@ mod tests {
     #[test]
     fn a_replica_is_read() {
         let info = "role:slave\nmaster_host:10.0.0.1\nmaster_port:6379\nmaster_link_status:up\nmaster_sync_in_progress:0\nloading:0\n\
-                    slave_repl_offset:42\nmaster_repl_offset:43\nrun_id:x\ndb0:keys=1,expires=0";
+                    slave_repl_offset:42\nmaster_repl_offset:43\nrun_id:x\nmaster_replid:00000000000000ff0000000000000000000000aa\ndb0:keys=1,expires=0";
         let of = report(&read(info), "");
         assert_eq!((of.primary, of.synced_ago, of.position, of.has_data), (false, Some(Duration::ZERO), 42, true));
+        assert_eq!(of.stream, Some(255));
         let since = |seconds: &str| {
             let down = format!("master_link_status:down\nmaster_link_down_since_seconds:{seconds}");
             report(&read(&info.replace("master_link_status:up", &down)), "").synced_ago
         };
-        assert_eq!((since("3"), since("-1")), (Some(Duration::from_secs(3)), None));
+        assert_eq!((since("3"), since("-1")), (Some(Duration::from_secs(4)), None));
         assert_eq!(of.follows.as_deref(), Some("10.0.0.1:6379"));
         let syncs = report(&read(&info.replace("sync_in_progress:0", "sync_in_progress:1")), "");
         assert!(syncs.synced_ago.is_none() && syncs.usable.is_err());

@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::course::{Course, Entry};
-use crate::judge::{Action, End, Judge, Kept, Life};
+use crate::judge::{Action, End, Judge, Kept, Life, Position};
 use crate::service::{Said, Service};
 use anyhow::Context as _;
 use fide_client::group::{self, Group, Stage};
@@ -48,6 +48,8 @@ pub struct Manager {
     judge: Judge,
     service: Service,
     link: Option<Link>,
+    /// Joined while this host is fenced: whoever opens the fence sees by that that this manager runs, and that its server takes no writes.
+    waiting: Option<Client>,
     /// Counts connections; begins where no other life of this manager did.
     session: u64,
     began: Instant,
@@ -105,11 +107,25 @@ impl Manager {
         let kept = load(&config)?;
         save(&config, &kept)?;
         let service = Service::start(&config)?;
-        let judge = Judge::new(&me, &config.hosts, (config.planned, config.is_cold()), kept.clone());
+        let judge = Judge::new(&me, &config.hosts, (config.planned, config.is_cold()), kept.clone()).with_lag_max(config.lag_max);
         let session = wall_ms() << 8;
         let said = Default::default();
         let told = VecDeque::new();
-        Ok(Self { config, socket, me, judge, service, link: None, session, began: Instant::now(), entries: 0, kept, said, told })
+        Ok(Self {
+            config,
+            socket,
+            me,
+            judge,
+            service,
+            link: None,
+            waiting: None,
+            session,
+            began: Instant::now(),
+            entries: 0,
+            kept,
+            said,
+            told,
+        })
     }
 
     /// Runs until it is told to stop. The server goes on as it is.
@@ -179,19 +195,31 @@ impl Manager {
     // ---- the agent and the group ------------------------------------------------------------------------------------
 
     fn connect(&mut self) -> anyhow::Result<()> {
-        let client = Client::open(self.socket.as_deref())?;
+        let waiting = self.waiting.take();
+        let has_joined = waiting.is_some();
+        let client = waiting.map_or_else(|| Client::open(self.socket.as_deref()), Ok)?;
         let status = client.status()?;
         // A fenced host reaches no group: its server is told before that is waited for.
         let is_fenced = status.fence.as_ref().is_some_and(|fence| fence.state == "fenced");
         self.judge.handle_fenced(is_fenced);
-        anyhow::ensure!(!is_fenced, "this host is fenced (fide fence recover)");
+        if is_fenced {
+            if self.judge.takes_no_writes() {
+                if !has_joined {
+                    client.join(&self.config.group(), Position::SIZE as u32)?;
+                }
+                self.waiting = Some(client);
+            }
+            anyhow::bail!("this host is fenced (fide fence recover)");
+        }
         self.config.check_own(status.paths.iter().map(|path| path.address.as_str()))?;
         let connection = Connection::open(self.socket.as_deref())?;
         let watched = self.have_watched(&connection)?;
         self.have_group(&connection)?;
         let path = self.socket.clone();
         let group = Group::open_with(&self.config.group(), group::Options { path, ..group::Options::default() })?;
-        client.join(&self.config.group(), 0)?;
+        if !has_joined {
+            client.join(&self.config.group(), Position::SIZE as u32)?;
+        }
         let (address, port) = self.config.reached();
         let address = match address {
             Some(address) => address.to_owned(),
@@ -288,9 +316,9 @@ impl Manager {
             link.client.monitor(&format!("@{host}"), Resources::default())?;
         }
         let server = link.client.monitor(&self.server(host), Resources::default())?;
-        let manager = (host != self.me)
-            .then(|| link.client.monitor(&format!("{}@{host}", self.config.group()), Resources::default()))
-            .transpose()?;
+        let wanted = Resources { pbsize: Position::SIZE as u32, ..Resources::default() };
+        let manager =
+            (host != self.me).then(|| link.client.monitor(&format!("{}@{host}", self.config.group()), wanted)).transpose()?;
         let life = match server.end {
             Some((cause, code)) if server.state == Some(TargetState::Ended) && is_known_end(cause) => {
                 let (end, said) = self.judged(end(cause, code), &self.config.name, host);
@@ -320,6 +348,7 @@ impl Manager {
                     };
                     self.say(1, doubt);
                     self.judge.handle_report(report);
+                    self.say_position();
                 }
                 Said::Done(done) => {
                     tracing::debug!("{} {done:?}", fide_client::monotonic_ns() / 1000);
@@ -349,6 +378,13 @@ impl Manager {
                 None => return Ok(()),
             }
         }
+    }
+
+    /// What this host's server has goes to the others with the next heartbeat, if it leads.
+    fn say_position(&self) {
+        let (Some(link), Some(position)) = (&self.link, self.judge.position()) else { return };
+        // Where none of it comes, how much the leader has is not known.
+        _ = link.client.piggyback(&position.bytes());
     }
 
     fn entry(&mut self, entry: &group::Entry) -> anyhow::Result<()> {
@@ -398,6 +434,15 @@ impl Manager {
                     } else if name == self.config.group() {
                         self.judge.handle_manager(&host, true);
                     }
+                }
+            }
+            Event::Piggyback(piggyback) => {
+                let named = piggyback.from.name.as_deref().and_then(|name| name.split_once('@'));
+                if let Some((name, host)) = named
+                    && name == self.config.group()
+                    && let Some(position) = Position::read(&piggyback.message)
+                {
+                    self.judge.handle_position(host, position);
                 }
             }
             Event::Fenced(_) => self.judge.handle_fenced(true),

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 /// The server is asked how it is so often.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// … while it has not found its leader: a leader that ends a moment behind that is followed by a server that was seen to have all.
+const LOOK_SOON: Duration = Duration::from_millis(20);
 /// A program of `[run]` is ended after so long.
 const RUN_MAX: Duration = Duration::from_secs(10);
 
@@ -41,6 +43,8 @@ struct Worker {
     said: Sender<Said>,
     bell: PipeWriter,
     doubt: String,
+    /// It follows, and does not have all that its leader has.
+    lags: bool,
 }
 
 impl Service {
@@ -54,7 +58,16 @@ impl Service {
         let (bell, ring) = std::io::pipe()?;
         let server = config.server()?;
         let address = config.address.as_ref().map(Address::new).transpose()?;
-        let worker = Worker { config: config.clone(), server, address, orders: from, said: to, bell: ring, doubt: String::new() };
+        let worker = Worker {
+            config: config.clone(),
+            server,
+            address,
+            orders: from,
+            said: to,
+            bell: ring,
+            doubt: String::new(),
+            lags: false,
+        };
         std::thread::Builder::new().name("server".into()).spawn(move || worker.run())?;
         Ok(Self { orders, said, bell })
     }
@@ -96,7 +109,12 @@ impl Worker {
                 address.announce_again();
             }
             if look_at <= Instant::now() {
-                look_at = Instant::now() + if self.config.unit.is_some() { LOOK_EVERY * 10 } else { LOOK_EVERY };
+                let every = match () {
+                    () if self.config.unit.is_some() => LOOK_EVERY * 10,
+                    () if self.lags => LOOK_SOON,
+                    () => LOOK_EVERY,
+                };
+                look_at = Instant::now() + every;
             }
         }
     }
@@ -108,6 +126,8 @@ impl Worker {
 
     fn look(&mut self) {
         let report = self.server.look();
+        let has_all = |report: &Report| report.primary || report.synced_ago.is_some_and(|ago| ago < LOOK_SOON);
+        self.lags = report.as_ref().is_ok_and(|report| !has_all(report));
         self.say(Said::Report(report));
     }
 

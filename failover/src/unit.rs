@@ -78,6 +78,7 @@ impl Server for Unit {
             follows: self.follows.clone().filter(|_| !primary),
             synced_ago: None,
             position: 0,
+            stream: None,
             has_data: primary,
             durable: true,
             usable: if is("LoadState", "loaded") { Ok(()) } else { Err("there is no such service".into()) },

@@ -9,8 +9,13 @@ mod redis;
 mod unit;
 
 fn program() -> std::path::PathBuf {
-    let program = std::env::current_exe().unwrap().parent().unwrap().with_file_name("fide-failover");
-    assert!(program.exists(), "build it first: cargo build -p fide-failover");
+    beside("fide-failover")
+}
+
+/// Another program of this workspace.
+fn beside(name: &str) -> std::path::PathBuf {
+    let program = std::env::current_exe().unwrap().parent().unwrap().with_file_name(name);
+    assert!(program.exists(), "build it first: cargo build --workspace");
     program
 }
 

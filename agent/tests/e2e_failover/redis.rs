@@ -162,6 +162,9 @@ impl Managed {
     }
 }
 
+/// Managers look at their servers ten times a second: by then they know what these have become.
+const LOOKED: Duration = Duration::from_millis(500);
+
 #[test]
 fn another_server_takes_over_when_the_leader_is_killed_and_the_former_one_follows() {
     let Some(mut of) = Managed::up(3, "", |setup| setup) else { return };
@@ -169,6 +172,7 @@ fn another_server_takes_over_when_the_leader_is_killed_and_the_former_one_follow
     for (killed, next) in [(1, 2), (2, 1), (1, 2)] {
         assert_eq!(of.ask(killed, &format!("SET killed {killed}")), "+OK");
         until("all others have it", || (1..=3).filter(|h| *h != killed).all(|h| of.ask(h, "GET killed") == killed.to_string()));
+        std::thread::sleep(LOOKED);
         let since = Instant::now();
         of.kill_server(killed);
         until("another one takes writes", || (1..=3).any(|host| host != killed && of.takes_writes(host)));
@@ -271,6 +275,7 @@ fn in_a_pause_a_leader_that_is_restarted_leads_again_and_behind_it_another_one_d
     assert_eq!(of.ask(1, "GET kept"), "1", "of its own file");
     assert!(!of.takes_writes(2));
     until("the other one follows again", || of.follows(2, 1));
+    std::thread::sleep(LOOKED);
     // It ends again, and the pause some time after: the one that had followed to the end leads.
     of.kill_server(1);
     std::thread::sleep(Duration::from_secs(3));
@@ -294,6 +299,7 @@ fn a_leader_that_is_restarted_cleanly_leads_again_and_one_that_stays_away_is_rep
     assert_eq!(of.ask(1, "GET kept"), "1");
     assert!(!of.takes_writes(2));
     until("the other one follows again", || of.follows(2, 1));
+    std::thread::sleep(LOOKED);
     // It is stopped for longer than that.
     let since = Instant::now();
     of.stop_server(1);
@@ -339,6 +345,7 @@ fn a_crash_in_maintenance_is_planned_and_one_behind_it_is_not() {
     until("it leads again", || of.takes_writes(1));
     assert_eq!(of.ask(1, "GET kept"), "1");
     until("the other one follows again", || of.follows(2, 1));
+    std::thread::sleep(LOOKED);
     of.w.ask(1, &Request::Maintenance { order: MaintenanceOrder::Off { target: None } }).unwrap();
     until("it is over on both", || (1..=2).all(|host| of.w.status(host).maintenance.is_empty()));
     of.kill_server(1);
@@ -366,6 +373,7 @@ fn managers_and_agents_that_are_restarted_change_nothing_and_miss_nothing() {
     let leader = if of.takes_writes(2) { 2 } else { 3 };
     of.start_server(1);
     until("the former one follows", || of.follows(1, leader));
+    std::thread::sleep(LOOKED);
     // The manager of a follower dies, then the leader's server: the others go on without it.
     let other = 5 - leader;
     of.managers[usize::from(other) - 1].take().unwrap().kill();
@@ -384,6 +392,7 @@ fn agents_of_all_hosts_are_restarted_at_once_and_another_server_takes_over_behin
     [1, 2].into_iter().for_each(|host| of.w.start(host));
     until("the group has begun anew", || of.say(2, &["status"]).1.contains("h1 leads"));
     until("one leads and the other one follows", || of.takes_writes(1) && of.follows(2, 1));
+    std::thread::sleep(LOOKED);
     of.kill_server(1);
     until("the other one takes over", || of.takes_writes(2));
 }
@@ -421,9 +430,65 @@ fn a_silent_host_is_replaced_only_if_its_fence_has_closed() {
         }
         until("all follow one", || (1..=3).all(|host| host == leader || of.follows(host, leader)));
         assert!((1..=3).all(|host| (host == leader) == of.takes_writes(host)));
+        std::thread::sleep(LOOKED);
         of.kill_server(leader);
         until("another one takes over", || (1..=3).any(|host| host != leader && of.takes_writes(host)));
     }
+}
+
+/// Its manager is not there to close the server, and the next leader takes writes already.
+#[test]
+fn a_fence_is_not_opened_before_somebody_has_closed_the_server_behind_it() {
+    let Some(pins) = crate::fence::Pins::new() else { return };
+    let lines = move |host: u16| pins.config(host, "mode = \"acknowledged\"\ntimeout = \"300ms\"\n");
+    let Some(mut of) = Managed::up(3, "", |setup| setup.extra(lines).alone()) else { return };
+    until("fences are promised", || (2..=3).all(|host| of.w.view(host, "h1").is_some_and(|h| h.fence.is_some())));
+    of.managers[0].take().unwrap().kill();
+    fide_lab::NETS.into_iter().for_each(|net| of.w.lab.cut(1, net, fide_lab::Cut::Silent).unwrap());
+    until("another one leads", || of.takes_writes(2) || of.takes_writes(3));
+    assert!(of.takes_writes(1), "nobody told it, and nobody hears it");
+    fide_lab::NETS.into_iter().for_each(|net| of.w.lab.heal(1, net).unwrap());
+    let recover = || {
+        let mut fide = of.w.lab.command(1, crate::beside("fide").to_str().unwrap()).unwrap();
+        let out = fide.args(["fence", "recover", "--socket"]).arg(of.w.socket(1)).output().unwrap();
+        (out.status.success(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    let (ok, told) = recover();
+    assert!(!ok && told.contains("orders") && told.contains("fide-failover") && told.contains("--force"), "{told}");
+    let is_fenced = |of: &Managed| of.w.status(1).fence.is_some_and(|fence| fence.state == "fenced");
+    assert!(is_fenced(&of));
+    let manager = of.manager(1);
+    until("the fence opens behind the manager", || recover().0);
+    of.managers[0] = Some(manager);
+    let leader = if of.takes_writes(2) { 2 } else { 3 };
+    assert!(!of.takes_writes(1));
+    until("the former leader follows", || of.follows(1, leader));
+}
+
+#[test]
+fn a_server_that_lacks_more_than_it_may_does_not_take_over() {
+    let Some(mut of) = Managed::up(2, "lag_max = \"64KiB\"", |setup| setup) else { return };
+    let value = "x".repeat(30_000);
+    let write = |of: &Managed, count: u32| {
+        let mut client = Client::open(&of.w, 1, "127.0.0.1").unwrap();
+        (0..count).for_each(|n| assert_eq!(client.ask(&format!("SET key-{n} {value}")).unwrap(), "+OK"));
+    };
+    write(&of, 10);
+    until("the other one has them", || of.ask(2, "DBSIZE") == of.ask(1, "DBSIZE"));
+    // More than sockets hold.
+    of.servers[1].as_ref().unwrap().signal(libc::SIGSTOP);
+    write(&of, 1_500);
+    std::thread::sleep(LOOKED); // the leader's manager has seen them, and said so
+    of.kill_server(1);
+    of.servers[1].as_ref().unwrap().signal(libc::SIGCONT);
+    until("it is said why nobody takes over", || of.say(2, &["status"]).1.contains("of what the last leader had"));
+    assert!(!of.takes_writes(2));
+    of.start_server(1);
+    until("the leader leads again", || of.takes_writes(1) && of.follows(2, 1));
+    until("the other one has all", || of.ask(2, "DBSIZE") == of.ask(1, "DBSIZE"));
+    std::thread::sleep(LOOKED);
+    of.kill_server(1);
+    until("it takes over", || of.takes_writes(2));
 }
 
 #[test]

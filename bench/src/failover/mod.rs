@@ -177,7 +177,7 @@ pub(crate) fn unavailable(mut client: Command, kill: u32, former: Ipv4Addr, stri
         ensure!(lines.next().transpose()?.as_deref() == Some("ready"), "a client did not become ready");
         lines.next().transpose()?.context("no write was answered")?;
         // At another moment of everybody's periods each time.
-        std::thread::sleep(Duration::from_micros(20_000 + u64::from(kill) * 618_034 % 1_000_000));
+        std::thread::sleep(Duration::from_micros(150_000 + u64::from(kill) * 618_034 % 1_000_000));
         let killed_ns = strike()?;
         for line in lines.by_ref() {
             let line = line?;

@@ -4,7 +4,9 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::render;
 use clap::{Args, Subcommand};
-use fide_wire::control::{FenceOrder, Reply, Request};
+use fide_client::Connection;
+use fide_wire::control::{FenceOrder, GroupOrder, Reply, Request};
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::process::ExitCode;
 
@@ -24,7 +26,40 @@ pub enum FenceCommand {
     /// Close it at once: nothing that is guarded leaves this host until it is recovered
     Shut,
     /// Open it after it was closed, in a new incarnation. Others may have taken over: see first that the applications here begin anew
-    Recover,
+    Recover {
+        /// Also if a manager of fide-failover is missing that would see to its server
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+/// Names of fide-failover's groups, and of its managers' processes, begin so.
+const MANAGER: &str = "failover-";
+/// Its configuration, unless somebody says otherwise.
+const FAILOVER: &str = "/etc/fide/failover.toml";
+
+/// A server that led when this host was fenced takes writes as soon as the fence is open, beside the next leader, unless its manager has closed it: that one is
+/// joined then.
+fn refuse_without_managers(connection: &Connection) -> Result<(), Failure> {
+    let Reply::Status(status) = connection.request(&Request::Status)?.reply else { return Ok(()) };
+    let Reply::Groups { groups } = connection.request(&Request::Group { order: GroupOrder::Status })?.reply else {
+        return Ok(());
+    };
+    let mut managers: BTreeSet<String> =
+        groups.into_iter().map(|group| group.name).filter(|name| name.starts_with(MANAGER)).collect();
+    let of_file = std::fs::read_to_string(FAILOVER).ok().and_then(|text| text.parse::<toml::Table>().ok());
+    managers.extend(of_file.and_then(|file| file.get("name")?.as_str().map(|name| format!("{MANAGER}{name}"))));
+    let runs = |name: &String| status.watched.iter().any(|watched| watched.name == *name && watched.state == "alive");
+    let missing: Vec<&str> = managers.iter().filter(|name| !runs(name)).map(|name| &name[MANAGER.len()..]).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let of = missing.join(", ");
+    Err(Failure::failed(format!(
+        "the fence stays closed: nobody has seen to it that {of} takes no writes here, where another host may lead by now"
+    ))
+    .hint("start its manager, which does (systemctl start fide-failover), and say it again")
+    .hint("or, if you know that it takes none: fide fence recover --force"))
 }
 
 /// Asks for it.
@@ -32,9 +67,13 @@ pub fn run(context: &Context, args: &FenceArgs) -> Result<ExitCode, Failure> {
     let order = match args.order {
         FenceCommand::Status => FenceOrder::Status,
         FenceCommand::Shut => FenceOrder::Shut,
-        FenceCommand::Recover => FenceOrder::Recover,
+        FenceCommand::Recover { .. } => FenceOrder::Recover,
     };
-    let reply = context.connect()?.request(&Request::Fence { order })?.reply;
+    let connection = context.connect()?;
+    if matches!(args.order, FenceCommand::Recover { force: false }) {
+        refuse_without_managers(&connection)?;
+    }
+    let reply = connection.request(&Request::Fence { order })?.reply;
     let Reply::Fence(status) = reply else {
         return Err(Failure::failed(format!("the agent gave an answer to something else: {reply:?}")));
     };
