@@ -155,7 +155,11 @@ impl Maintenances {
         if let Some(target) = target.filter(|_| ended.is_empty()) {
             let what = match active.as_slice() {
                 [] => format!("{} is not in maintenance, and nothing is", subject(target)),
-                some => format!("{} is not in maintenance; in maintenance: {}", subject(target), some.join(", ")),
+                some => format!(
+                    "{} was not put in maintenance by that name; in maintenance, each to be ended by its own: {}",
+                    subject(target),
+                    some.join(", ")
+                ),
             };
             return Err(Refused { code: ErrorCode::NotFound, what });
         }
@@ -455,7 +459,7 @@ mod tests {
         set("p3", 5 * MINUTE).unwrap();
         assert!(a.set("p3", MINUTE, "two\nlines", 0, START).is_err());
         let missing = a.end(Some("db"), 0, START).unwrap_err();
-        assert!(missing.code == ErrorCode::NotFound && missing.what.contains("in maintenance: p0, p1"), "{missing}");
+        assert!(missing.code == ErrorCode::NotFound && missing.what.contains("ended by its own: p0, p1"), "{missing}");
         assert_eq!(a.end(None, 0, START).unwrap().len(), MAINTENANCES_MAX);
         assert_eq!(a.end(None, 0, START), Ok(Vec::new()), "all of nothing");
     }

@@ -396,7 +396,7 @@ impl Resolver {
             return refused(
                 ErrorCode::System,
                 format!(
-                    "the look-up of {selector} took too long on this host and was ended; name the process by its pid, or try again later"
+                    "the look-up of {selector} took too long on this host and was ended; a standing watch tries again by itself, else name the process by its pid"
                 ),
             );
         }

@@ -56,7 +56,8 @@ pub fn with_pending(status: &mut Status, pending: Vec<WatchStatus>) {
             continue;
         }
         row.ended = former.ended;
-        row.why = format!("the last one is {}; {}", former.state, row.why);
+        let last = format!("the last one: {}", former.state);
+        row.why = if row.why.is_empty() { last } else { format!("{last}; {}", row.why) };
         *former = row;
     }
 }

@@ -135,6 +135,23 @@ fn serve(w: &World, host: u16, more: &str) {
     w.write_config(host, &format!("{head}\n{more}"));
 }
 
+/// The metrics of a host, as Prometheus' own linter sees them.
+fn lint(w: &World, host: u16) {
+    let mut stream = w.lab.in_host(host, || TcpStream::connect(("127.0.0.1", 9433))).unwrap().unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, metrics) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.contains(" 200 ") && metrics.contains("fide_info{"), "{head}");
+    let mut promtool = Command::new("promtool");
+    promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut promtool = promtool.spawn().unwrap();
+    promtool.stdin.take().unwrap().write_all(metrics.as_bytes()).unwrap();
+    let told = promtool.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&[told.stdout, told.stderr].concat()).into_owned();
+    assert!(told.status.success() && text.trim().is_empty(), "promtool check metrics of h{host}: {text}");
+}
+
 #[test]
 fn a_real_prometheus_fires_the_shipped_alerts_and_fills_every_panel() {
     for program in ["prometheus", "promtool"] {
@@ -167,6 +184,7 @@ fn a_real_prometheus_fires_the_shipped_alerts_and_fills_every_panel() {
         .collect::<Vec<_>>();
     assert!(loaded.len() >= 20 && loaded.iter().all(|rule| rule["type"] == "alerting"), "{loaded:?}");
 
+    (1..=3).for_each(|host| lint(&w, host));
     // No key is what there is to complain of.
     p.wait("FideNotAuthenticated", &[("node", "h3"), ("cluster", "e2e")], true);
     let may_be = ["FideNotAuthenticated", "FideContractBroken", "FideFenceMarginLow"];
@@ -211,6 +229,7 @@ fn a_real_prometheus_fires_the_shipped_alerts_and_fills_every_panel() {
     w.signal_agent(3, libc::SIGCONT);
     p.wait("FideAgentLost", &[], false);
 
+    (1..=3).for_each(|host| lint(&w, host));
     // What rules and dashboard name is there, with the labels that they ask for.
     let mut named: BTreeSet<String> = loaded.iter().flat_map(|rule| selectors(rule["query"].as_str().unwrap())).collect();
     assert!(named.len() > 20, "{named:?}");

@@ -6,7 +6,7 @@ use crate::{render, units};
 use clap::{Args, Subcommand};
 use fide_client::Connection;
 use fide_wire::control::{MaintenanceOrder, MaintenanceStatus, Reply, Request, Status};
-use fide_wire::maintenance::{MAINTENANCE_DEFAULT_NS, check_target, covers};
+use fide_wire::maintenance::{MAINTENANCE_DEFAULT_NS, MAINTENANCE_NS, check_target, covers};
 use serde::Serialize;
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -34,7 +34,7 @@ pub enum MaintenanceCommand {
         #[arg(value_name = "WATCH", default_value = "*", value_parser = target)]
         target: String,
         /// How long, at most 1d [default: 1h]
-        #[arg(long = "for", value_name = "SPAN", value_parser = units::parse_duration)]
+        #[arg(long = "for", value_name = "SPAN", value_parser = span)]
         span: Option<u64>,
         /// Why, for whoever reads events meanwhile
         #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
@@ -55,6 +55,15 @@ const SPREAD_MAX: Duration = Duration::from_secs(3);
 
 fn target(text: &str) -> Result<String, String> {
     check_target(text).map(|()| text.to_owned())
+}
+
+fn span(text: &str) -> Result<u64, String> {
+    let ns = units::parse_duration(text)?;
+    if MAINTENANCE_NS.contains(&ns) {
+        Ok(ns)
+    } else {
+        Err("a maintenance lasts from 1s to 1d: it must end by itself should everybody forget it".into())
+    }
 }
 
 /// What is printed as JSON.

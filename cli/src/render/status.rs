@@ -384,7 +384,7 @@ Packets that nobody wanted
             name: "cache".into(),
             origin: "config".into(),
             state: "pending".into(),
-            why: "the last one is killed; no process is named cached".into(),
+            why: "the last one: killed; no process is named cached".into(),
             ended: 2,
             ..WatchStatus::default()
         };
@@ -394,7 +394,7 @@ Packets that nobody wanted
   PROCESS  STATE     PID  USER  BY               NUMBER  ENDED
   cache    pending     -     -  config                -      2
   db       alive    4242  1000  operator (1001)       1      3
-  cache waits: the last one is killed; no process is named cached
+  cache waits: the last one: killed; no process is named cached
 ";
         assert!(text.contains(expected), "\n{text}");
     }

@@ -265,6 +265,8 @@ fn a_maintenance_is_shown_and_a_host_that_does_not_know_it_is_named() {
     let shown = out(&agent.fide(&["status"]));
     assert!(shown.contains("maintenance of postgres for 10m") && shown.contains(" (maintenance)"), "{shown}");
     assert_eq!(json(&out(&agent.fide(&["maintenance", "status", "--json"])))[0]["maintenances"][0]["by"], "h1");
+    let o = agent.fide(&["maintenance", "on", "postgres", "--for", "2d"]);
+    assert!(code(&o) == 2 && err(&o).contains("from 1s to 1d"), "{}", err(&o));
     let o = agent.fide(&["maintenance", "on", "a b"]);
     assert!(code(&o) == 2 && err(&o).contains("NAME@HOST"), "{}", err(&o));
     // One of them does not know yet.
