@@ -82,6 +82,7 @@ type Event struct {
 	Path        uint32 // the path the first copy came by
 	Confirms    bool   // it confirms an earlier "doomed"
 	Local       bool   // it happened on this host
+	Fenced      bool   // its host is silent, and is fenced as a whole: nothing of it is heard any more
 	ID          string // the verdict's id, for `fide explain`; "" without one
 	EventNS     uint64 // when it happened: CLOCK_MONOTONIC of the host where it happened
 	SentNS      uint64 // when the notice left, by the same clock
@@ -300,7 +301,7 @@ func read(e *C.struct_fide_event) Event {
 	event := Event{
 		Kind: EventKind(e.kind), Cause: Cause(e.cause), Grade: Grade(e.grade), Node: uint32(e.node), App: uint32(e.app),
 		Incarnation: uint32(e.incarnation), Code: int(e.code), Path: uint32(e.path), Confirms: e.flags&C.FIDE_FLAG_CONFIRMS != 0,
-		Local: e.flags&C.FIDE_FLAG_LOCAL != 0, EventNS: uint64(e.event_ns), SentNS: uint64(e.sent_ns), ReceivedNS: uint64(e.received_ns),
+		Local: e.flags&C.FIDE_FLAG_LOCAL != 0, Fenced: e.flags&C.FIDE_FLAG_FENCED != 0, EventNS: uint64(e.event_ns), SentNS: uint64(e.sent_ns), ReceivedNS: uint64(e.received_ns),
 		Number: uint64(e.number),
 	}
 	if e.name != nil {

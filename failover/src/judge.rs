@@ -36,7 +36,7 @@ pub enum Life {
     Alive(u32),
     /// It has ended, and cannot act: a verdict that is certain, or silence behind a fence.
     Over {
-        /// The process that has.
+        /// The process that has; 0 with the end of a host: whatever ran there.
         process: u32,
         /// Why, for people.
         why: String,
@@ -549,8 +549,10 @@ impl Judge {
 
     /// Whether the end of that process ends the leader's term. The end of a former one does not.
     const fn is_the_leaders(&self, process: u32, end: End) -> bool {
+        let of_host = matches!(end, End::Host | End::PlannedHost);
         process != 0 && self.course.process == process
-            || self.course.process == 0 && (!self.cold || matches!(end, End::Host | End::PlannedHost))
+            || process == 0 && of_host
+            || self.course.process == 0 && (!self.cold || of_host)
     }
 
     fn leads(&self) -> bool {

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use fide_client::group::{self, Group, Stage};
 use fide_client::wire::verdict::{Cause, Grade};
 use fide_client::{Client, Connection, Error, Event, Resources, TargetState, Verdict};
-use fide_wire::control::{ErrorCode, GroupOrder, GroupStatus, Reply, Request};
+use fide_wire::control::{ErrorCode, GroupOrder, GroupStatus, HostStatus, Reply, Request};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
@@ -24,9 +24,6 @@ const BEGIN_MAX: Duration = Duration::from_secs(3);
 const TICK: Duration = Duration::from_millis(200);
 /// The state is handed to the agents behind so many entries, so that they keep no more.
 const SNAPSHOT_EVERY: u64 = 64;
-/// What a silent host's verdict rests on is written down a moment after it is told.
-const EVIDENCE_MAX: Duration = Duration::from_millis(50);
-
 /// This host's clock, as people tell it, milliseconds since 1970.
 #[must_use]
 pub fn wall_ms() -> u64 {
@@ -326,6 +323,12 @@ impl Manager {
                 Some(Life::Over { process: server.subject.app, why, end })
             }
             _ if server.alive => Some(Life::Alive(server.subject.app)),
+            // The verdict may have come while this manager was not there to hear it.
+            _ if self.is_fenced_out(host)? => {
+                let (end, said) = self.judged(End::Host, &self.config.name, host);
+                let why = format!("{host} is silent (inferred, fenced{said})");
+                Some(Life::Over { process: 0, why, end })
+            }
             _ => None,
         };
         if let Some(life) = life {
@@ -335,6 +338,14 @@ impl Manager {
             self.judge.handle_manager(host, manager.alive);
         }
         Ok(())
+    }
+
+    /// Whether a host is silent behind a fence of the whole host: it is told as silent only when its fence has closed.
+    fn is_fenced_out(&self, host: &str) -> Result<bool, Error> {
+        let Some(link) = &self.link else { return Ok(false) };
+        let is_out =
+            |known: &HostStatus| known.name == host && known.state == "silent-host" && known.fence.is_some_and(|f| f.host);
+        Ok(link.client.status()?.hosts.iter().any(is_out))
     }
 
     fn exchange(&mut self) -> anyhow::Result<()> {
@@ -475,7 +486,7 @@ impl Manager {
             let why = format!("{what} (certain{id}{said})");
             self.judge.handle_server(&host, Life::Over { process: verdict.subject.app, why, end });
             self.say_awaited(&what, &said);
-        } else if self.is_fenced(verdict) {
+        } else if verdict.fenced {
             let (end, said) = self.judged(End::Host, &name, &host);
             let why = format!("{what} (inferred, fenced{id}{said})");
             self.judge.handle_server(&host, Life::Over { process: verdict.subject.app, why, end });
@@ -504,19 +515,6 @@ impl Manager {
         if self.judge.awaits() {
             let why = if said.is_empty() { "it was asked to end" } else { "its end was planned" };
             tracing::info!("{what}{said}: {why}; another one takes over if it is not back by then (planned)");
-        }
-    }
-
-    /// Whether a silent host's fence has closed: what it still sends reaches nobody.
-    fn is_fenced(&self, verdict: &Verdict) -> bool {
-        let (Some(link), Some(id)) = (&self.link, verdict.id) else { return false };
-        let until = Instant::now() + EVIDENCE_MAX;
-        loop {
-            match link.client.explain(id) {
-                Ok(event) => return event.is_fenced(),
-                Err(_) if Instant::now() >= until => return false,
-                Err(_) => std::thread::sleep(Duration::from_millis(1)),
-            }
         }
     }
 

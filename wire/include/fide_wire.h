@@ -93,6 +93,7 @@
 #define FIDE_RECORD_CONFIRMS 1
 #define FIDE_RECORD_LOCAL 2
 #define FIDE_RECORD_DUPLICATE 4
+#define FIDE_RECORD_FENCED 8
 #define FIDE_NOTICE_CONFIRMS 1
 
 /* Big-endian, as on the wire. */

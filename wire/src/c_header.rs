@@ -70,6 +70,7 @@ pub fn text() -> String {
     def("RECORD_CONFIRMS", Record::CONFIRMS.into());
     def("RECORD_LOCAL", Record::LOCAL.into());
     def("RECORD_DUPLICATE", Record::DUPLICATE.into());
+    def("RECORD_FENCED", Record::FENCED.into());
     def("NOTICE_CONFIRMS", packet::Notice::CONFIRMS.into());
     h.push_str(
         "\n/* Big-endian, as on the wire. */\n\

@@ -266,7 +266,9 @@ impl Core {
             self.groups_judge(v, now);
         }
         let host = self.node_name(v.node);
-        let record = Record { id: v.id.0, code: v.code, ..self.host_record(v.cause, v.grade, v.node, v.incarnation, now) };
+        let is_fenced = v.evidence.fenced && v.evidence.fence.is_some_and(|promise| promise.host);
+        let flags = if is_fenced { Record::FENCED } else { 0 };
+        let record = Record { id: v.id.0, code: v.code, flags, ..self.host_record(v.cause, v.grade, v.node, v.incarnation, now) };
         // The kernel has served its own rings with that record already.
         let notice = notice.filter(|notice| notice.id == v.id.0 && notice.app == v.app);
         let delivered = notice.is_some() && self.receiver.kernel_delivers();

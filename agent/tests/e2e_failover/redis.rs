@@ -436,6 +436,34 @@ fn a_silent_host_is_replaced_only_if_its_fence_has_closed() {
     }
 }
 
+/// Verdicts that were inferred are numbered anew by every life of an agent; and the managers learn of the silence by asking.
+#[test]
+fn managers_that_come_back_behind_a_silence_take_over() {
+    let Some(pins) = crate::fence::Pins::new().map(std::rc::Rc::new) else { return };
+    // They outlive the agents, which are started again.
+    let kept = pins.clone();
+    let lines = move |host: u16| kept.config(host, "mode = \"acknowledged\"\ntimeout = \"2s\"\n");
+    let Some(mut of) = Managed::up(3, "", |setup| setup.extra(lines).alone()) else { return };
+    let promised = |of: &Managed| (2..=3).all(|host| of.w.view(host, "h1").is_some_and(|h| h.fence.is_some()));
+    until("fences are promised", || promised(&of));
+    for host in 2..=3 {
+        of.w.kill_agent(host);
+        of.w.start(host);
+        of.w.all_alive();
+        let runs = |(ok, told): (bool, String)| ok && told.matches("runs").count() == 3;
+        until("its group and its manager are there again", || runs(of.say(host, &["status"])) && runs(of.say(1, &["status"])));
+    }
+    until("fences are promised again", || promised(&of));
+    let cut = |of: &Managed| fide_lab::NETS.into_iter().for_each(|net| of.w.lab.cut(1, net, fide_lab::Cut::Silent).unwrap());
+    let is_silent = |of: &Managed| (2..=3).all(|host| of.w.view(host, "h1").is_some_and(|h| h.state == "silent-host"));
+    (2..=3).for_each(|host| of.managers[host - 1].take().unwrap().kill());
+    cut(&of);
+    until("the leader's host is silent", || is_silent(&of));
+    (2..=3).for_each(|host| of.managers[usize::from(host) - 1] = Some(of.manager(host)));
+    until("another one leads", || of.takes_writes(2) || of.takes_writes(3));
+    until("the former one takes no writes", || of.ask(1, "SET probe 3").starts_with("-READONLY"));
+}
+
 /// Its manager is not there to close the server, and the next leader takes writes already.
 #[test]
 fn a_fence_is_not_opened_before_somebody_has_closed_the_server_behind_it() {

@@ -43,7 +43,7 @@ extern "C" {
 #endif
 
 /* Version of this interface; grows when something is added. fide_abi_version() is the library's. */
-#define FIDE_ABI_VERSION 5
+#define FIDE_ABI_VERSION 6
 
 /* Most bytes of a piggybacked message; what is granted may be less. */
 #define FIDE_PIGGYBACK_MAX 1418
@@ -147,7 +147,9 @@ enum fide_grade {
 /* Flags of an event. */
 enum fide_flag {
 	FIDE_FLAG_CONFIRMS = 1, /* confirms an earlier "doomed" */
-	FIDE_FLAG_LOCAL = 2     /* happened on this host */
+	FIDE_FLAG_LOCAL = 2,    /* happened on this host */
+	/* Its host is silent, and is fenced as a whole: nothing of it is heard any more, whatever it does. Since version 6. */
+	FIDE_FLAG_FENCED = 8
 };
 
 /* Flags of struct fide_options. */

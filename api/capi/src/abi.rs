@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
 
 /// Grows when something is added to the interface.
-pub const FIDE_ABI_VERSION: u32 = 5;
+pub const FIDE_ABI_VERSION: u32 = 6;
 /// Success.
 pub const FIDE_OK: c_int = 0;
 /// The call makes no sense; the others are the negated numbers of [`fide_wire::control::ErrorCode`].

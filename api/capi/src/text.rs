@@ -161,7 +161,7 @@ fn verdict(c: &mut FideEvent, v: &Verdict, kind: Kind) -> Kind {
     (c.cause, c.grade, c.code) = (v.cause as u32, v.grade as u32, v.code);
     c.path = v.path.into();
     let flag = |set: bool, flag: u8| if set { u32::from(flag) } else { 0 };
-    c.flags = flag(v.confirms, Record::CONFIRMS) | flag(v.local, Record::LOCAL);
+    c.flags = flag(v.confirms, Record::CONFIRMS) | flag(v.local, Record::LOCAL) | flag(v.fenced, Record::FENCED);
     c.id = v.id.map_or(0, |id| id.0);
     (c.event_ns, c.sent_ns, c.received_ns) = (v.event_ns, v.sent_ns, v.received_ns);
     kind

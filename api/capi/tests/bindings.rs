@@ -83,6 +83,7 @@ fn an_event_for_bindings_has_the_numbers_and_fields_of_the_header() {
         id: None,
         path: 1,
         local: true,
+        fenced: true,
         confirms: true,
         event_ns: 10,
         sent_ns: 11,
@@ -91,7 +92,7 @@ fn an_event_for_bindings_has_the_numbers_and_fields_of_the_header() {
     let flat = Flat::from(Event::Confirmed(verdict()));
     assert_eq!((flat.node, flat.app, flat.incarnation, flat.name.as_deref()), (7, 3, 2, Some("db@a")));
     assert_eq!((flat.cause, flat.grade, flat.code, flat.path), (Cause::Killed as u32, Grade::Certain as u32, 9, 1));
-    assert_eq!(flat.flags, u32::from(Record::CONFIRMS | Record::LOCAL));
+    assert_eq!(flat.flags, u32::from(Record::CONFIRMS | Record::LOCAL | Record::FENCED));
     assert_eq!((flat.event_ns, flat.sent_ns, flat.received_ns, flat.id), (10, 11, 12, 0));
     for (event, kind) in [
         (Event::Failure(verdict()), Kind::Failure),

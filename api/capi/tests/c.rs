@@ -103,6 +103,7 @@ fn check_program() -> String {
     assert("FIDE_GRADE_INFERRED", Grade::Inferred as i64);
     assert("FIDE_FLAG_CONFIRMS", Record::CONFIRMS.into());
     assert("FIDE_FLAG_LOCAL", Record::LOCAL.into());
+    assert("FIDE_FLAG_FENCED", Record::FENCED.into());
     assert("FIDE_OPEN_SOCKET_ONLY", fide::FIDE_OPEN_SOCKET_ONLY.into());
     assert("FIDE_PIGGYBACK_MAX", fide_client::wire::PIGGYBACK_MAX as i64);
     assert("FIDE_ABI_VERSION", fide::FIDE_ABI_VERSION.into());

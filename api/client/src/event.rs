@@ -49,6 +49,9 @@ pub struct Verdict {
     pub local: bool,
     /// It confirms an earlier *doomed* of the same process, with the final cause and code.
     pub confirms: bool,
+    /// Its host is silent, and is fenced as a whole: nothing of it is heard any more, whatever it does. Who takes over from an inferred end
+    /// meets nobody who still acts.
+    pub fenced: bool,
     /// When it happened, by the CLOCK_MONOTONIC of the host where it happened; for inferred verdicts, of this host.
     pub event_ns: u64,
     /// When the notice was sent, by that host's CLOCK_MONOTONIC; 0 when there was none.
@@ -411,6 +414,7 @@ pub fn read(entry: &[u8], instances: &mut Instances, names: &mut Names) -> Optio
                 path: record.path,
                 local: record.flags & Record::LOCAL != 0,
                 confirms: record.flags & Record::CONFIRMS != 0,
+                fenced: record.flags & Record::FENCED != 0,
                 event_ns: record.event_ns,
                 sent_ns: record.sent_ns,
                 received_ns: record.received_ns,

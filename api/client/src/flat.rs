@@ -23,7 +23,7 @@ pub struct Flat {
     pub code: i32,
     /// The path its first copy came by.
     pub path: u32,
-    /// [`Record::CONFIRMS`], [`Record::LOCAL`].
+    /// [`Record::CONFIRMS`], [`Record::LOCAL`], [`Record::FENCED`].
     pub flags: u32,
     /// The verdict's id, 0 without one.
     pub id: u64,
@@ -54,7 +54,7 @@ impl Flat {
             grade: v.grade as u32,
             code: v.code,
             path: v.path.into(),
-            flags: flag(v.confirms, Record::CONFIRMS) | flag(v.local, Record::LOCAL),
+            flags: flag(v.confirms, Record::CONFIRMS) | flag(v.local, Record::LOCAL) | flag(v.fenced, Record::FENCED),
             id: v.id.map_or(0, |id| id.0),
             event_ns: v.event_ns,
             sent_ns: v.sent_ns,

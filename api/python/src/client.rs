@@ -62,6 +62,10 @@ impl Event {
         self.0.flags & u32::from(Record::LOCAL) != 0
     }
     #[getter]
+    fn fenced(&self) -> bool {
+        self.0.flags & u32::from(Record::FENCED) != 0
+    }
+    #[getter]
     fn id(&self) -> Option<String> {
         (self.0.id != 0).then(|| VerdictId(self.0.id).to_string())
     }

@@ -48,6 +48,9 @@ class Event:
     def local(self) -> bool:
         """It happened on this host."""
     @property
+    def fenced(self) -> bool:
+        """Its host is silent, and is fenced as a whole: nothing of it is heard any more."""
+    @property
     def id(self) -> str | None:
         """The verdict's id, for ``fide explain``."""
     @property

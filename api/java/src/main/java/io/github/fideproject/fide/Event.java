@@ -18,6 +18,7 @@ import java.nio.charset.StandardCharsets;
  * @param path the path the first copy came by
  * @param confirms it confirms an earlier "doomed"
  * @param local it happened on this host
+ * @param fenced its host is silent, and is fenced as a whole: nothing of it is heard any more
  * @param id the verdict's id, for {@code fide explain}; null without one
  * @param eventNs when it happened, by the clock of the host where it happened
  * @param sentNs when the notice left, by the same clock
@@ -27,9 +28,10 @@ import java.nio.charset.StandardCharsets;
  */
 public record Event(
         EventKind kind, Cause cause, Grade grade, String name, int node, int app, int incarnation, int code, int path,
-        boolean confirms, boolean local, String id, long eventNs, long sentNs, long receivedNs, long number, byte[] data) {
+        boolean confirms, boolean local, boolean fenced, String id, long eventNs, long sentNs, long receivedNs, long number, byte[] data) {
     private static final int CONFIRMS = 1;
     private static final int LOCAL = 2;
+    private static final int FENCED = 8;
 
     static Event of(byte[] packed) {
         ByteBuffer b = ByteBuffer.wrap(packed).order(ByteOrder.nativeOrder());
@@ -53,7 +55,7 @@ public record Event(
         b.get(data);
         return new Event(
                 kind, cause, grade, name.length == 0 ? null : new String(name, StandardCharsets.UTF_8), node, app, incarnation,
-                code, path, (flags & CONFIRMS) != 0, (flags & LOCAL) != 0, id == 0 ? null : Library.text(Library.idText(id)),
+                code, path, (flags & CONFIRMS) != 0, (flags & LOCAL) != 0, (flags & FENCED) != 0, id == 0 ? null : Library.text(Library.idText(id)),
                 eventNs, sentNs, receivedNs, number, data);
     }
 }
