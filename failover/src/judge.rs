@@ -225,8 +225,8 @@ pub struct Judge {
     /// When something was proposed that waits for its entry.
     proposed_at_ns: Option<u64>,
     handing: Option<u64>,
-    /// The instance that was offered, and for the term behind which one.
-    candidate: Option<(u64, String)>,
+    /// The instance that was offered, its process, and for the term behind which one.
+    candidate: Option<(u64, String, u32)>,
     /// This host's server may begin to lead: in which term, and which instance.
     may_lead: Option<(u64, String)>,
     /// The term in which it must not lead again.
@@ -345,15 +345,18 @@ impl Judge {
         if self.course.term != term {
             self.note_begin();
             (self.choosing, self.handing, self.handed) = (None, None, None);
-            let offered = self.candidate.as_ref().filter(|(of, _)| *of == term).map(|(_, instance)| instance.clone());
-            let instance = offered.or_else(|| self.report.as_ref().ok().map(|report| report.instance.clone()));
+            let offered = self.candidate.clone().filter(|(of, ..)| *of == term).map(|(_, instance, process)| (instance, process));
+            let candidate = offered.or_else(|| Some((self.report.as_ref().ok()?.instance.clone(), self.process().unwrap_or(0))));
+            // The term ends with the process that it was begun for: an instance that was offered behind that one must not lead in it.
+            let is_meant = |process: u32| self.course.process == 0 || self.course.process == process;
             // What was read of the past says nothing of the server as it is now.
-            self.may_lead = instance.filter(|_| self.current && self.leads()).map(|instance| (self.course.term, instance));
+            let candidate = candidate.filter(|(_, process)| self.current && self.leads() && is_meant(*process));
+            self.may_lead = candidate.map(|(instance, _)| (self.course.term, instance));
         }
         if let (Entry::Switch { to, .. }, Ok(report)) = (entry, &self.report)
             && *to == self.me
         {
-            self.candidate = Some((self.course.term, report.instance.clone()));
+            self.candidate = Some((self.course.term, report.instance.clone(), self.process().unwrap_or(0)));
         }
         if own {
             self.proposed_at_ns = None;
@@ -663,7 +666,7 @@ impl Judge {
             && report.usable.is_ok()
             && (!self.cold || report.primary)
         {
-            self.candidate = Some((term, report.instance.clone()));
+            self.candidate = Some((term, report.instance.clone(), process));
             self.propose(Entry::Take { term, host, process, force: false, why: why.into(), at_ms });
         }
     }
@@ -831,7 +834,7 @@ impl Judge {
         };
         if self.course.bids.get(&self.me).is_none_or(differs) {
             if self.proposed_at_ns.is_none() {
-                self.candidate = self.report.as_ref().ok().map(|report| (term, report.instance.clone()));
+                self.candidate = self.report.as_ref().ok().map(|report| (term, report.instance.clone(), offer.process));
                 self.propose(Entry::Bid { term, host: self.me.clone(), why: over, offer });
             }
             return;
