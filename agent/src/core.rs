@@ -401,6 +401,8 @@ impl Core {
                     // This life is new already: what the former one sent is not heard again.
                     self.open_fence(now);
                 }
+            } else if self.promises() {
+                self.host_changed(now);
             }
         }
     }

@@ -116,8 +116,20 @@ impl Driver {
         driver.gates.iter_mut().for_each(|held| held.begin(at_start));
         if let Some(since_ns) = driver.found_closed(now_ns) {
             driver.close(fence, FencedWhy::FormerLife, since_ns);
+        } else if let Some(valid_ns) = driver.open_until() {
+            fence.inherit(valid_ns, now_ns);
         }
         driver
+    }
+
+    /// Until when a former life left the gates open; nothing where one of them was not armed.
+    fn open_until(&self) -> Option<u64> {
+        let valid_ns = |held: &Held| match held.gate.check() {
+            GateState::Open { valid_ns } => Some(valid_ns),
+            _ => None,
+        };
+        let gates = self.gates.iter().filter(|held| held.doomed.is_none());
+        gates.map(valid_ns).try_fold(0, |most, valid_ns| Some(valid_ns?.max(most))).filter(|valid_ns| *valid_ns > 0)
     }
 
     /// Since when one of the gates is closed: not for a doomed process, nor because nothing was promised yet. One that was shut apart and then with all

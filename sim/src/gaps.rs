@@ -1262,8 +1262,10 @@ impl World {
         };
         h.gates.look(now);
         let mut fence = HostFence::new(config, true, h.incarnation);
-        if h.gates == Gates::Closed {
-            fence.close(FencedWhy::FormerLife, now);
+        match h.gates {
+            Gates::Closed => fence.close(FencedWhy::FormerLife, now),
+            Gates::Open { valid_ns } => fence.inherit(valid_ns, now),
+            Gates::NotArmed => {}
         }
         let (is_closed, id) = (fence.closed().is_some(), h.id);
         if let Some(node) = &mut h.node {

@@ -920,6 +920,31 @@ fn recover_at_start_opens_what_a_former_life_left_closed() {
     assert!(w.view(2, "h1").unwrap().incarnation > life);
 }
 
+/// Others have confirmed nothing of the new life yet; what the former one left closes all the same.
+#[test]
+fn a_host_that_falls_silent_right_behind_its_agents_restart_is_fenced() {
+    let Some(pins) = Pins::new() else { return };
+    let config = pins.config(1, "mode = \"acknowledged\"\ntimeout = \"3s\"\n");
+    let setup = Setup::hosts(3).extra(move |h| if h == 1 { config.clone() } else { String::new() }).alone();
+    let Some(mut w) = setup.up() else { return };
+    open(&w, 1);
+    until("the promise is known", || (2..=3).all(|observer| promised(&w, observer, "h1")));
+    let traffic = Traffic::new(&w, 1, 2);
+    traffic.flows();
+    let life = w.view(2, "h1").unwrap().incarnation;
+    w.kill_agent(1);
+    w.start(1);
+    let again = |observer: u16| w.view(observer, "h1").is_some_and(|h| h.incarnation > life && h.state == "alive");
+    until("it is there again", || (2..=3).all(again));
+    NETS.into_iter().for_each(|net| w.lab.cut(1, net, Cut::Silent).unwrap());
+    for observer in 2..=3 {
+        let evidence = silent(&w, observer, "h1").evidence.unwrap();
+        assert!(evidence.fenced && evidence.fence.is_some_and(|promise| promise.host), "{evidence:?}");
+    }
+    NETS.into_iter().for_each(|net| w.lab.heal(1, net).unwrap());
+    traffic.is_cut_off();
+}
+
 #[test]
 fn what_a_killed_agent_left_open_is_taken_over_open() {
     let (Some(pins), Some(group)) = (Pins::new(), Group::new("adopted")) else { return };

@@ -59,6 +59,8 @@ pub struct HostFence {
     closed: Option<Closed>,
     /// The first incarnation behind the gates as they are open now.
     open_since: u32,
+    /// Gates that a former life armed close when the promise says, whatever becomes of this one ([`HostFence::inherit`]).
+    inherited: bool,
 }
 
 impl HostFence {
@@ -66,10 +68,17 @@ impl HostFence {
     #[must_use]
     pub fn new(config: Config, host: bool, incarnation: u32) -> Self {
         let promise = FencePromise { timeout_ns: config.timeout_ns, mode: config.mode, host };
-        Self { rule: Rule::new(config), promise, closed: None, open_since: incarnation }
+        Self { rule: Rule::new(config), promise, closed: None, open_since: incarnation, inherited: false }
     }
 
     // ---- inputs ---------------------------------------------------------------------------------------------
+
+    /// A former life left every gate open until `valid_ns`, which nobody moves but by the rule. If that is no later than a heartbeat that is sent
+    /// from now on would allow, others may rely on this life's promise before any of its heartbeats counts: a host that falls silent just behind
+    /// a restart of its agent is fenced when they think so.
+    pub fn inherit(&mut self, valid_ns: u64, now_ns: u64) {
+        self.inherited = valid_ns <= now_ns.saturating_add(self.rule.config().valid_for_ns());
+    }
 
     /// A heartbeat was handed over ([`Rule::sent`]).
     pub fn sent(&mut self, number: u64, read_ns: u64, call: u64, taken: [bool; PATHS]) {
@@ -166,7 +175,7 @@ impl HostFence {
     /// What others may rely on, once it is so.
     #[must_use]
     pub fn promise(&self) -> Option<FencePromise> {
-        self.rule.valid_ns().map(|_| self.promise)
+        (self.inherited || self.rule.valid_ns().is_some()).then_some(self.promise)
     }
 
     /// What counts.
@@ -211,6 +220,23 @@ mod tests {
     fn nothing_is_promised_before_a_heartbeat_counted() {
         assert_eq!(fence().promise(), None);
         assert_eq!(armed().promise().map(|promise| promise.timeout_ns), Some(TIMEOUT));
+    }
+
+    #[test]
+    fn what_a_former_life_left_open_is_promised_at_once_unless_it_is_open_for_longer() {
+        let until = |valid_ns: u64| {
+            let mut fence = fence();
+            fence.inherit(valid_ns, 5_000);
+            fence.promise()
+        };
+        assert_eq!(until(5_000 + TIMEOUT - 100).map(|promise| promise.timeout_ns), Some(TIMEOUT));
+        assert_eq!(until(5_000 + TIMEOUT - 99), None, "a longer timeout was in the configuration then");
+        // Its own word is not enough before others have confirmed anything.
+        let mut fence = fence();
+        fence.inherit(6_000, 5_000);
+        fence.members([]);
+        fence.sent(1, 5_500, 1, [true; PATHS]);
+        assert_eq!(fence.alone(5_600), Step::Nothing);
     }
 
     #[test]
