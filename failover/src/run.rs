@@ -148,8 +148,8 @@ impl Manager {
             }
             self.act();
         }
-        if let Some(link) = &self.link {
-            _ = link.client.quit();
+        if let Some(client) = self.link.as_ref().map(|link| &link.client).or(self.waiting.as_ref()) {
+            _ = client.quit();
         }
         Ok(())
     }
@@ -192,18 +192,20 @@ impl Manager {
     // ---- the agent and the group ------------------------------------------------------------------------------------
 
     fn connect(&mut self) -> anyhow::Result<()> {
-        let waiting = self.waiting.take();
-        let has_joined = waiting.is_some();
-        let client = waiting.map_or_else(|| Client::open(self.socket.as_deref()), Ok)?;
-        let status = client.status()?;
+        let client = if self.waiting.is_none() { Some(Client::open(self.socket.as_deref())?) } else { None };
+        let status = match self.waiting.as_ref().or(client.as_ref()).map(Client::status) {
+            Some(Ok(status)) => status,
+            lost => {
+                self.waiting = None;
+                return Err(lost.and_then(Result::err).unwrap_or(Error::Disconnected).into());
+            }
+        };
         // A fenced host reaches no group: its server is told before that is waited for.
         let is_fenced = status.fence.as_ref().is_some_and(|fence| fence.state == "fenced");
         self.judge.handle_fenced(is_fenced);
         if is_fenced {
-            if self.judge.takes_no_writes() {
-                if !has_joined {
-                    client.join(&self.config.group(), Position::SIZE as u32)?;
-                }
+            if let Some(client) = client.filter(|_| self.judge.takes_no_writes()) {
+                client.join(&self.config.group(), Position::SIZE as u32)?;
                 self.waiting = Some(client);
             }
             anyhow::bail!("this host is fenced (fide fence recover)");
@@ -214,9 +216,15 @@ impl Manager {
         self.have_group(&connection)?;
         let path = self.socket.clone();
         let group = Group::open_with(&self.config.group(), group::Options { path, ..group::Options::default() })?;
-        if !has_joined {
-            client.join(&self.config.group(), Position::SIZE as u32)?;
-        }
+        // One that has joined goes on: to give it up would look like the end of this manager.
+        let client = match (self.waiting.take(), client) {
+            (Some(joined), _) => joined,
+            (None, client) => {
+                let client = client.map_or_else(|| Client::open(self.socket.as_deref()), Ok)?;
+                client.join(&self.config.group(), Position::SIZE as u32)?;
+                client
+            }
+        };
         let (address, port) = self.config.reached();
         let address = match address {
             Some(address) => address.to_owned(),

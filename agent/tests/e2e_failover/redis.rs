@@ -3,6 +3,7 @@
 use crate::common::{Process, Setup, World, until};
 use crate::program;
 use fide_wire::control::{MaintenanceOrder, Request};
+use fide_wire::verdict::Cause;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -409,7 +410,7 @@ fn a_silent_host_is_replaced_only_if_its_fence_has_closed() {
             until("fences are promised", || (2..=3).all(|host| of.w.view(host, "h1").is_some_and(|h| h.fence.is_some())));
         }
         fide_lab::NETS.into_iter().for_each(|net| of.w.lab.cut(1, net, fide_lab::Cut::Silent).unwrap());
-        of.w.event(2, "h1 is silent", |event| event.cause == fide_wire::verdict::Cause::SilentHost && event.node == "h1");
+        of.w.event(2, "h1 is silent", |event| event.cause == Cause::SilentHost && event.node == "h1");
         if fenced {
             until("another one leads", || of.takes_writes(2) || of.takes_writes(3));
             until("the former one takes no writes, where nobody sees it", || of.ask(1, "SET probe 3").starts_with("-READONLY"));
@@ -491,6 +492,10 @@ fn a_fence_is_not_opened_before_somebody_has_closed_the_server_behind_it() {
     let leader = if of.takes_writes(2) { 2 } else { 3 };
     assert!(!of.takes_writes(1));
     until("the former leader follows", || of.follows(1, leader));
+    let of_manager = |e: &fide_wire::control::HistoryEvent| e.node == "h1" && e.app.as_deref() == Some("failover-orders");
+    let ended = |cause: Cause| matches!(cause, Cause::Killed | Cause::Exited | Cause::Left);
+    let ends: Vec<_> = of.w.history(1).into_iter().filter(|e| of_manager(e) && ended(e.cause)).map(|e| e.text).collect();
+    assert_eq!(ends.len(), 1, "the manager that came back has not ended: {ends:?}");
 }
 
 #[test]

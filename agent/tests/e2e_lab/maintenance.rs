@@ -74,7 +74,7 @@ fn it_is_known_everywhere_and_marks_verdicts_until_somebody_ends_it() {
     assert!(ran("all").contains("db 9 db") && !ran("careful").contains("db"), "{} / {}", ran("all"), ran("careful"));
 
     let refused = order(&w, 3, MaintenanceOrder::Off { target: Some("web".into()) }).unwrap_err();
-    assert!(refused.to_string().contains("in maintenance: db"), "{refused}");
+    assert!(refused.to_string().contains("ended by its own: db"), "{refused}");
     assert_eq!(order(&w, 3, MaintenanceOrder::Off { target: None }).unwrap(), []);
     for host in 1..=3 {
         until("it is over everywhere", || known(&w, host, "db").is_none());
