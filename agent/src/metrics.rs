@@ -345,7 +345,8 @@ fn hosts(t: &mut Text, s: &Status) {
             }
         }
     }
-    // A summary, because only those have quantiles: of the last window, so that it has no sum and no count.
+    // A summary, because only those have quantiles: of the last window, so that it has no sum and
+    // no count.
     t.family("fide_path_jitter_seconds", "summary", "Jitter in the last window.");
     for h in &s.hosts {
         for (i, p) in h.paths.iter().enumerate() {

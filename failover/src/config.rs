@@ -30,7 +30,8 @@ pub struct Config {
     /// What becomes of a leader that was asked to end, and did: `wait 30s`, or `take over`.
     #[serde(default = "wait", deserialize_with = "planned")]
     pub planned: Planned,
-    /// Whoever lacks more bytes than this of what the last leader had does not take over: `"16MiB"`; absent: whoever followed until the end may.
+    /// Whoever lacks more bytes than this of what the last leader had does not take over:
+    /// `"16MiB"`; absent: whoever followed until the end may.
     #[serde(default, deserialize_with = "bytes")]
     pub lag_max: Option<u64>,
     /// Programs that are run when something is decided.

@@ -22,7 +22,8 @@ const MISSED_NS: u64 = 300_000_000;
 const STEP_BACK_NS: u64 = 1_000_000_000;
 /// A leader that hands over may have to end its server for it: others wait so long for what becomes of that.
 pub const HAND_NS: u64 = 15_000_000_000;
-/// A replica whose link to the leader was down for longer before the leader ended has missed writes. What the leader had is not known from longer before, either.
+/// A replica whose link to the leader was down for longer before the leader ended has missed
+/// writes. What the leader had is not known from longer before, either.
 pub const STALE_AFTER_NS: u64 = 2_000_000_000;
 /// A choice that takes longer is told, with what it waits for.
 const WAITS_NS: u64 = 1_000_000_000;
@@ -292,7 +293,8 @@ impl Judge {
         }
     }
 
-    /// Whoever lacks more bytes than this of what the last leader was known to have, or of whose lag nothing is known, does not take over.
+    /// Whoever lacks more bytes than this of what the last leader was known to have, or of whose
+    /// lag nothing is known, does not take over.
     #[must_use]
     pub fn with_lag_max(self, lag_max: Option<u64>) -> Self {
         Self { lag_max, ..self }
@@ -347,7 +349,8 @@ impl Judge {
             (self.choosing, self.handing, self.handed) = (None, None, None);
             let offered = self.candidate.clone().filter(|(of, ..)| *of == term).map(|(_, instance, process)| (instance, process));
             let candidate = offered.or_else(|| Some((self.report.as_ref().ok()?.instance.clone(), self.process().unwrap_or(0))));
-            // The term ends with the process that it was begun for: an instance that was offered behind that one must not lead in it.
+            // The term ends with the process that it was begun for: an instance that was offered
+            // behind that one must not lead in it.
             let is_meant = |process: u32| self.course.process == 0 || self.course.process == process;
             // What was read of the past says nothing of the server as it is now.
             let candidate = candidate.filter(|(_, process)| self.current && self.leads() && is_meant(*process));
@@ -387,7 +390,8 @@ impl Judge {
         }
     }
 
-    /// What this host's server has, for [`Judge::handle_position`] of others: nothing unless it leads.
+    /// What this host's server has, for [`Judge::handle_position`] of others: nothing unless it
+    /// leads.
     #[must_use]
     pub fn position(&self) -> Option<Position> {
         let report = self.report.as_ref().ok().filter(|report| report.primary)?;
@@ -414,7 +418,8 @@ impl Judge {
             && report.follows.as_ref() == Some(leader)
         {
             let at_ns = self.now_ns.saturating_sub(ago.as_nanos() as u64);
-            // A leader that was restarted has taken writes since then that came here by no link of before.
+            // A leader that was restarted has taken writes since then that came here by no link of
+            // before.
             let before_ns = self.in_sync.filter(|(of, _)| *of == self.course.term).map(|(_, at_ns)| at_ns);
             if at_ns >= self.began_ns && before_ns.is_none_or(|before_ns| before_ns < at_ns) {
                 self.in_sync = Some((self.course.term, at_ns));

@@ -514,7 +514,8 @@ const fn had(position: u64) -> Position {
     Position { term: 2, stream: STREAM, position }
 }
 
-/// What h1 offers behind the end of h0's server, which led in a term that began at 10 s. Times are milliseconds.
+/// What h1 offers behind the end of h0's server, which led in a term that began at 10 s. Times are
+/// milliseconds.
 struct Follower(Judge);
 
 impl Follower {
@@ -593,7 +594,8 @@ fn a_follower_that_has_not_found_a_restarted_leader_yet_has_not_followed_it_to_t
     assert!(!told(Position { term: 1, ..had(120) }, 120));
 }
 
-/// The server that was offered ends, and another one is offered for the same term, before this host reads that it was chosen.
+/// The server that was offered ends, and another one is offered for the same term, before this host
+/// reads that it was chosen.
 #[test]
 fn a_term_is_led_by_the_process_that_it_was_begun_for_or_by_none() {
     let leads_with = |process: u32| {

@@ -294,7 +294,8 @@ impl Operator {
             self.read(event)?;
         }
         let client = Client::open(self.socket.as_deref())?;
-        // Another term may begin before this word is read: if nobody leads in that, it is said again.
+        // Another term may begin before this word is read: if nobody leads in that, it is said
+        // again.
         loop {
             let term = self.course.term;
             let server = client.monitor(&format!("{}@{host}", self.config.name), Resources::default());

@@ -45,7 +45,8 @@ pub struct Manager {
     judge: Judge,
     service: Service,
     link: Option<Link>,
-    /// Joined while this host is fenced: whoever opens the fence sees by that that this manager runs, and that its server takes no writes.
+    /// Joined while this host is fenced: whoever opens the fence sees by that that this manager
+    /// runs, and that its server takes no writes.
     waiting: Option<Client>,
     /// Counts connections; begins where no other life of this manager did.
     session: u64,
@@ -348,7 +349,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Whether a host is silent behind a fence of the whole host: it is told as silent only when its fence has closed.
+    /// Whether a host is silent behind a fence of the whole host: it is told as silent only when
+    /// its fence has closed.
     fn is_fenced_out(&self, host: &str) -> Result<bool, Error> {
         let Some(link) = &self.link else { return Ok(false) };
         let is_out =

@@ -15,7 +15,8 @@ pub struct Report {
     pub synced_ago: Option<Duration>,
     /// How much of the stream of writes it has.
     pub position: u64,
-    /// Which stream that is, where two servers that name the same one have the same writes up to the same position.
+    /// Which stream that is, where two servers that name the same one have the same writes up to
+    /// the same position.
     pub stream: Option<u64>,
     /// It has any data.
     pub has_data: bool,

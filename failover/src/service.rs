@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 /// The server is asked how it is so often.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// … while it has not found its leader: a leader that ends a moment behind that is followed by a server that was seen to have all.
+/// … while it has not found its leader: a leader that ends a moment behind that is followed by a
+/// server that was seen to have all.
 const LOOK_SOON: Duration = Duration::from_millis(20);
 /// A program of `[run]` is ended after so long.
 const RUN_MAX: Duration = Duration::from_secs(10);

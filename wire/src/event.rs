@@ -98,7 +98,8 @@ impl Record {
     pub const LOCAL: u8 = 2;
     /// Flag, to the agent only: a further copy of a notice; confirmed again, not delivered again.
     pub const DUPLICATE: u8 = 4;
-    /// Flag: the host that it is about promised a fence of the whole host, and that is closed by now: nothing of it is heard any more, whatever it does.
+    /// Flag: the host that it is about promised a fence of the whole host, and that is closed by
+    /// now: nothing of it is heard any more, whatever it does.
     pub const FENCED: u8 = 8;
 
     /// Splits a ring entry into its record and body.

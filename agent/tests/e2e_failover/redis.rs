@@ -437,7 +437,8 @@ fn a_silent_host_is_replaced_only_if_its_fence_has_closed() {
     }
 }
 
-/// Verdicts that were inferred are numbered anew by every life of an agent; and the managers learn of the silence by asking.
+/// Verdicts that were inferred are numbered anew by every life of an agent; and the managers learn
+/// of the silence by asking.
 #[test]
 fn managers_that_come_back_behind_a_silence_take_over() {
     let Some(pins) = crate::fence::Pins::new().map(std::rc::Rc::new) else { return };
@@ -645,7 +646,8 @@ fn faults_promote_nobody_who_should_not_be_and_never_two_take_writes() {
             let of = of.borrow();
             let leader = (1..=3).find(|host| of.ask(*host, "ROLE") == "*3" && of.takes_writes(*host))?;
             let rest = (1..=3).all(|host| host == leader || of.follows(host, leader));
-            // An agent that was started again promises its fence when others have confirmed its heartbeats; whose host falls silent before is not replaced.
+            // An agent that was started again promises its fence when others have confirmed its
+            // heartbeats; whose host falls silent before is not replaced.
             let promises = |on: u16, of_host: u16| of.w.view(on, &format!("h{of_host}")).is_some_and(|view| view.fence.is_some());
             let rest = rest && (1..=4).all(|on| (1..=3).all(|host| host == on || promises(on, host)));
             (rest && of.say(leader, &["status"]).1.matches("runs").count() == 3).then_some(leader)

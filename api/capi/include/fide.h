@@ -148,7 +148,8 @@ enum fide_grade {
 enum fide_flag {
 	FIDE_FLAG_CONFIRMS = 1, /* confirms an earlier "doomed" */
 	FIDE_FLAG_LOCAL = 2,    /* happened on this host */
-	/* Its host is silent, and is fenced as a whole: nothing of it is heard any more, whatever it does. Since version 6. */
+	/* Its host is silent, and fenced as a whole: nothing of it is heard any more, whatever it
+	 * does. Since version 6. */
 	FIDE_FLAG_FENCED = 8
 };
 

@@ -49,8 +49,8 @@ pub struct Verdict {
     pub local: bool,
     /// It confirms an earlier *doomed* of the same process, with the final cause and code.
     pub confirms: bool,
-    /// Its host is silent, and is fenced as a whole: nothing of it is heard any more, whatever it does. Who takes over from an inferred end
-    /// meets nobody who still acts.
+    /// Its host is silent, and is fenced as a whole: nothing of it is heard any more, whatever it
+    /// does. Who takes over from an inferred end meets nobody who still acts.
     pub fenced: bool,
     /// When it happened, by the CLOCK_MONOTONIC of the host where it happened; for inferred verdicts, of this host.
     pub event_ns: u64,

@@ -38,8 +38,8 @@ const MANAGER: &str = "failover-";
 /// Its configuration, unless somebody says otherwise.
 const FAILOVER: &str = "/etc/fide/failover.toml";
 
-/// A server that led when this host was fenced takes writes as soon as the fence is open, beside the next leader, unless its manager has closed it: that one is
-/// joined then.
+/// A server that led when this host was fenced takes writes as soon as the fence is open, beside
+/// the next leader, unless its manager has closed it: that one is joined then.
 fn refuse_without_managers(connection: &Connection) -> Result<(), Failure> {
     let Reply::Status(status) = connection.request(&Request::Status)?.reply else { return Ok(()) };
     let Reply::Groups { groups } = connection.request(&Request::Group { order: GroupOrder::Status })?.reply else {

@@ -59,7 +59,8 @@ pub struct HostFence {
     closed: Option<Closed>,
     /// The first incarnation behind the gates as they are open now.
     open_since: u32,
-    /// Gates that a former life armed close when the promise says, whatever becomes of this one ([`HostFence::inherit`]).
+    /// Gates that a former life armed close when the promise says, whatever becomes of this one
+    /// ([`HostFence::inherit`]).
     inherited: bool,
 }
 
@@ -73,8 +74,9 @@ impl HostFence {
 
     // ---- inputs ---------------------------------------------------------------------------------------------
 
-    /// A former life left every gate open until `valid_ns`, which nobody moves but by the rule. If that is no later than a heartbeat that is sent
-    /// from now on would allow, others may rely on this life's promise before any of its heartbeats counts: a host that falls silent just behind
+    /// A former life left every gate open until `valid_ns`, which nobody moves but by the rule. If
+    /// that is no later than a heartbeat that is sent from now on would allow, others may rely on
+    /// this life's promise before any of its heartbeats counts: a host that falls silent just behind
     /// a restart of its agent is fenced when they think so.
     pub fn inherit(&mut self, valid_ns: u64, now_ns: u64) {
         self.inherited = valid_ns <= now_ns.saturating_add(self.rule.config().valid_for_ns());

@@ -18,7 +18,8 @@
 //! whatever incarnation of its host; what follows *doomed* or *silent host* [confirms](crate::detector::Verdict::confirms) it. An instance that *silent host*
 //! said to have ended and that its host's table says to run is told to be back ([`Event::Runs`]): the verdict was wrong.
 //! What had ended when its host's table was first read here is no news, but for what ended since a former agent of this host read it.
-//! All this is true of each name of an instance: a watch that is ended under one name, *left*, says nothing of the same process under another.
+//! All this is true of each name of an instance: a watch that is ended under one name, *left*, says
+//! nothing of the same process under another.
 
 mod fencing;
 pub mod reports;
@@ -161,7 +162,8 @@ pub enum Event {
     },
 }
 
-/// An instance under one of its names. Of an instance with two, the watch under one may end while the other goes on.
+/// An instance under one of its names. Of an instance with two, the watch under one may end while
+/// the other goes on.
 type Watch = (Instance, Box<str>);
 
 fn watch_of(process: &Process) -> Watch {

@@ -228,7 +228,8 @@ fn confirmers_are_those_who_may_act_on_a_silence() {
     assert_eq!(needed(&a), [true, false, false]);
 }
 
-/// A process that is watched under two names, or renamed by another configuration: the end of one watch may overtake the row of the other.
+/// A process that is watched under two names, or renamed by another configuration: the end of one
+/// watch may overtake the row of the other.
 #[test]
 fn a_watch_that_ends_says_nothing_of_the_same_process_under_another_name() {
     let left = State { cause: Cause::Left, ..State::running(NOW) };

@@ -41,8 +41,8 @@ pub enum Event {
         /// Which.
         row: u32,
     },
-    /// A process has another row than in the table before: the same instance, under the same name, goes on. If it has another state
-    /// as well, the next event says so.
+    /// A process has another row than in the table before: the same instance, under the same name,
+    /// goes on. If it has another state as well, the next event says so.
     Renumbered {
         /// Its former row.
         former: u32,
