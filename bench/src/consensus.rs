@@ -24,8 +24,8 @@ pub const ROLE: &str = "bench-group";
 
 /// Where the floor is measured.
 const PORT: u16 = 9_800;
-/// Entries from one snapshot to the next.
-const KEEP_EVERY: u64 = 2_048;
+/// Bytes of entries from one snapshot to the next: agents keep 2 MiB, and take no more without one.
+const KEEP_BYTES: u64 = 256 << 10;
 /// Proposals that wait at once, where throughput is measured.
 const OUTSTANDING: usize = 512;
 
@@ -238,7 +238,7 @@ fn next(group: &mut Group) -> Result<Option<Event>> {
     let event = group.poll(Some(Duration::from_secs(10)))?;
     // As an application does whose state is small.
     if let Some(Event::Entry(entry)) = &event
-        && entry.index % KEEP_EVERY == 0
+        && entry.index % (KEEP_BYTES / (entry.bytes.len() as u64 + 64)).max(1) == 0
     {
         group.keep_snapshot(entry.index, &entry.index.to_le_bytes())?;
     }

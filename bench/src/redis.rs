@@ -52,6 +52,9 @@ pub struct Args {
     /// Leading servers that are killed, one after the other; 0: none
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     pub kills: u32,
+    /// Measure only cases with this in their name
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    pub only: String,
     /// The module; by default beside this program
     #[arg(long, value_name = "FILE")]
     pub module: Option<PathBuf>,
@@ -358,7 +361,7 @@ fn cases(args: &Args) -> Vec<Measured> {
             rates: Vec::new(),
         })
     };
-    loads.into_iter().flat_map(case).collect()
+    loads.into_iter().flat_map(case).filter(|case| case.name.contains(&args.only)).collect()
 }
 
 fn measure(rig: &Rig, args: &Args, of: &mut Measured) -> Result<()> {

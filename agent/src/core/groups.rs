@@ -42,6 +42,8 @@ const ASKED_MAX: usize = 1024;
 pub(crate) const SESSIONS_MAX: usize = 256;
 /// A heartbeat that carries a decision leaves early, but not so soon after the one before it.
 const EARLY_NS: u64 = 50_000;
+/// Heartbeats that leave one behind the other with one decision, in one loop iteration.
+const RIDES_AT_ONCE: usize = 12;
 /// After a loss, so long every segment leaves on both paths; twice as long each time if the next loss comes within a second behind that: a path may be gone.
 const DOUBLED_NS: u64 = 100_000_000;
 const DOUBLED_MAX_NS: u64 = 10_000_000_000;
@@ -209,25 +211,40 @@ impl Core {
             self.groups = groups;
         }
         self.send_segments(now);
-        // A decision need not wait for its slot.
-        if now >= self.sent.beaten_ns.saturating_add(EARLY_NS) && self.groups.has_ride(now) {
-            self.send_heartbeat(now);
+        // A decision need not wait for its slot, and one that takes several heartbeats has them at once.
+        if self.groups.midway() > 0 || now >= self.sent.beaten_ns.saturating_add(EARLY_NS) && self.groups.has_ride(now) {
+            self.send_rides(now);
             self.send_segments(now);
         }
         self.groups_happened(now);
         self.write_sessions();
     }
 
+    /// A heartbeat with what groups have to say, and those behind it that carry the rest.
+    fn send_rides(&mut self, now: u64) {
+        for _ in 0..RIDES_AT_ONCE {
+            let before = self.groups.midway();
+            self.send_heartbeat(now);
+            let rest = self.groups.midway();
+            if rest == 0 || rest == before {
+                return; // all of it has left, or nothing leaves now
+            }
+        }
+    }
+
     /// When a heartbeat may leave early, if something waits for that.
     pub(super) fn early_at(&self) -> Option<u64> {
-        self.groups.is_stirred().then(|| self.sent.beaten_ns.saturating_add(EARLY_NS))
+        (self.groups.is_stirred() || self.groups.midway() > 0).then(|| self.sent.beaten_ns.saturating_add(EARLY_NS))
     }
 
     fn send_segments(&mut self, now: u64) {
         let mut body = std::mem::take(&mut self.body);
         for _ in 0..SEGMENTS_AT_ONCE {
             match self.groups.poll_frame(now, &mut body) {
-                Some(Frame::Segment(node)) => self.send_to(node, Kind::Message, &body),
+                Some(Frame::Segment { node, is_again }) => {
+                    let on_all = self.loses_segments(now) || is_again;
+                    self.send_to(node, Kind::Message, &body, on_all);
+                }
                 Some(Frame::Shared { is_one_of_many }) => self.send_shared(&body, is_one_of_many, now),
                 // No engine that is built sends copies.
                 Some(Frame::Copies) => {}
@@ -239,6 +256,15 @@ impl Core {
 
     /// A segment for several. Of many, each leaves on one path in turn, unless something was lost lately: then two losses are needed, as for what is alone.
     fn send_shared(&mut self, body: &[u8], is_one_of_many: bool, now: u64) {
+        if is_one_of_many && !self.loses_segments(now) {
+            self.send_on_one_path(Kind::Message, body);
+        } else {
+            self.send_event(Kind::Message, None, body);
+        }
+    }
+
+    /// Whether a segment had to be sent again lately. A copy on one path costs half of two, and a loss the time until it is sent again.
+    fn loses_segments(&mut self, now: u64) -> bool {
         let resent = self.groups.resent();
         if std::mem::replace(&mut self.segments_resent, resent) != resent {
             let is_again = now < self.segments_doubled_until_ns.saturating_add(1_000_000_000);
@@ -248,11 +274,7 @@ impl Core {
             }
             self.segments_doubled_until_ns = now.saturating_add(self.segments_doubled_ns);
         }
-        if is_one_of_many && now >= self.segments_doubled_until_ns {
-            self.send_on_one_path(Kind::Message, body);
-        } else {
-            self.send_event(Kind::Message, None, body);
-        }
+        now < self.segments_doubled_until_ns
     }
 
     /// The items of groups for the heartbeat that is about to leave.
@@ -260,7 +282,7 @@ impl Core {
         body.clear();
         self.hold_groups(now);
         let room = self.piggyback_room();
-        self.groups.poll_rides(now, |bytes| items::push(body, room, Channel::Groups, bytes));
+        self.groups.poll_rides(now, room, body);
     }
 
     fn piggyback_room(&self) -> usize {

@@ -12,7 +12,7 @@ use crate::receive::Receiver;
 use crate::shares::EventSource;
 use crate::subscribers::Target;
 use crate::watchlist::{INTERESTS_FROM, Origin, Watched};
-use fide_lane::Lane;
+use fide_lane::{Lane, PathMode};
 use fide_proto::detector;
 use fide_proto::node::Node;
 use fide_proto::node::directory::Numbers;
@@ -319,14 +319,14 @@ impl Core {
             let Some(kind) = Kind::of(transmit.kind) else { break };
             match transmit.to {
                 To::Everybody => _ = self.send_event(kind, None, &body),
-                To::Node(node) => self.send_to(node, kind, &body),
+                To::Node(node) => self.send_to(node, kind, &body, true),
             }
         }
         self.body = body;
     }
 
-    /// Sends to one host, on every path by which it can be reached.
-    pub(super) fn send_to(&mut self, node: u32, kind: Kind, body: &[u8]) {
+    /// Sends to one host, on every path by which it can be reached, or on the first in turn that takes it.
+    pub(super) fn send_to(&mut self, node: u32, kind: Kind, body: &[u8], on_all: bool) {
         let known = self.slot(node).and_then(|slot| self.peers[slot].as_ref()).map(|p| p.addresses);
         let addresses = known.or_else(|| self.node.directory().addresses(node)).unwrap_or([None; PATHS]);
         if addresses.iter().all(Option::is_none) {
@@ -338,15 +338,16 @@ impl Core {
         }
         self.sent.event_number += 1;
         self.receiver.note_sent(false, self.sent.event_number);
-        for (path, address) in addresses.into_iter().enumerate() {
-            let Some(address) = address else { continue };
+        let first = if on_all { 0 } else { (self.sent.event_number % PATHS as u64) as usize };
+        for path in (0..PATHS).map(|at| (first + at) % PATHS) {
+            let Some(address) = addresses[path] else { continue };
             let header = self.header(kind, path as u8, self.sent.event_number);
             match fide_wire::packet::encode(&mut self.sent.packets.0[path], &header, None, body, &self.start.keys) {
-                Ok(len) => {
-                    if let Err(e) = self.lane.send_to(path as u8, address, &self.sent.packets.0[path][..len]) {
-                        tracing::debug!("{kind:?} to {address} on path {path}: {e}");
-                    }
-                }
+                Ok(len) => match self.lane.send_to(path as u8, address, &self.sent.packets.0[path][..len]) {
+                    Ok(()) if !on_all && self.lane.mode(path as u8) != PathMode::Down => return,
+                    Ok(()) => {}
+                    Err(e) => tracing::debug!("{kind:?} to {address} on path {path}: {e}"),
+                },
                 Err(e) => tracing::error!("{kind:?} not sent: {e}"),
             }
         }

@@ -9,12 +9,12 @@
 //!
 //! # DET
 //! One item of each proposal in turn, from the lowest id to the highest, beginning with another member in each instance; each entry once; a
-//! barrier alone; until the heartbeat is full ([`DECISION_MAX`]) or the batch ([`batch`]). It is computed when the heartbeat is about
+//! barrier alone; until the decision is full ([`DECISION_MAX`]) or the batch ([`batch`]). It is computed when the heartbeat is about
 //! to leave, so that what came until then rides along. *What it sees after a crash*: the proposals that those alive sent **to this
 //! leader** for this instance, and its own. Those of the crashed are forgotten (line 17), and nobody sends what it heard from another.
 //!
 //! # Larger values
-//! What does not fit a heartbeat ([`is_large`]) is sent ahead to everybody ([`Message::Body`]), and only its id rides. Each proposal says
+//! What does not fit a decision ([`is_large`]) is sent ahead to everybody ([`Message::Body`]), and only its id rides. Each proposal says
 //! which bodies its sender holds, and DET takes an id only if everybody alive has said so in this instance. It is not enough that the leader holds
 //! it: p3's body reaches p1 and not p2, p3 crashes, p1 decides the id and crashes; p1 has decided what p2 can never know. Bodies of a crashed
 //! member are kept until the open instance is decided, because a leader that was not told of the crash yet may still decide their ids; proposals for
@@ -49,16 +49,17 @@ use super::{Action, Engine, Halted, Instance, Kind};
 use crate::broadcast::fcurb::{self, Event, Fcurb};
 use crate::group::{Batch, Entry, EntryId, MAX_MEMBERS, MemberId, MemberSet, Refusals, Refused};
 
-/// Bytes of a decision beside its items, at most: number, instance, length, and what the shell puts around it.
-pub const HEADER: usize = 64;
+/// Most bytes of the items of a decision. It leaves on as many heartbeats as it takes, one behind the other, and counts when the last one has left and
+/// come ([`crate::services::groups::rides`]): that costs nobody a message, while a body that is sent ahead must be confirmed by all first.
+pub const DECISION_MAX: usize = 8 << 10;
 
-/// Most bytes of the items of a decision.
-pub const DECISION_MAX: usize = fide_wire::PIGGYBACK_MAX - HEADER;
+/// Most bytes of the items of a proposal, but for a first one that alone has more: it is sent again whenever something is added to it.
+pub const PROPOSAL_MAX: usize = 1354;
 
 /// Bytes of an id instead of an entry, at most.
 pub const ID_LEN: usize = 24;
 
-/// Whether only its id fits a heartbeat.
+/// Whether only its id fits a decision.
 #[must_use]
 pub fn is_large(entry: &Entry) -> bool {
     batch::encoded_len(entry) > DECISION_MAX
@@ -132,7 +133,7 @@ pub enum Message {
     },
     /// ② On the heartbeat.
     Decision(fcurb::Message<Decision>),
-    /// To everybody, before its id is proposed: an entry that is too large for a heartbeat.
+    /// To everybody, before its id is proposed: an entry that is too large for a decision.
     Body(Entry),
     /// The sender knows the receiver now: send the bodies and the proposal again.
     Ask,
@@ -360,12 +361,15 @@ impl Huc {
         self.actions.extend(large.map(|entry| Action::Send { to, message: Message::Body(entry.clone()) }));
     }
 
-    /// What this member proposes now.
-    fn proposal(&self) -> Proposal {
-        let (mut items, mut room) = (Vec::new(), DECISION_MAX);
+    /// What this member proposes now, in so many bytes.
+    fn proposal(&self, room: usize) -> Proposal {
+        let (mut items, mut room) = (Vec::new(), room);
         for entry in self.own.iter() {
             let large = is_large(entry);
             let len = if large { ID_LEN } else { batch::encoded_len(entry) };
+            if items.is_empty() {
+                room = room.max(len);
+            }
             if len > room || batch::is_barrier(entry) && !items.is_empty() {
                 break;
             }
@@ -390,7 +394,7 @@ impl Huc {
         if leader == self.me || self.awaiting_members || self.halted.is_some() {
             return;
         }
-        let now = (leader, self.proposal());
+        let now = (leader, self.proposal(PROPOSAL_MAX));
         if self.told.as_ref() != Some(&now) {
             self.send(leader, Message::Propose { instance: self.open(), proposal: now.1.clone() });
             self.told = Some(now);
@@ -414,7 +418,7 @@ impl Huc {
 
     /// See the head of this file.
     fn det(&self) -> Arc<[Item]> {
-        let own = self.proposal();
+        let own = self.proposal(DECISION_MAX);
         let proposed = |member| if member == self.me { Some(&own) } else { self.proposals.get(&member) };
         let mut sources: Vec<_> =
             self.correct.iter().filter_map(proposed).map(|proposal| proposal.items.iter().peekable()).collect();

@@ -1,13 +1,12 @@
 //! Reliable links: messages from one node's life to another's arrive once, in order, as long as both live.
 //!
 //! ```text
-//! send ─► stream ─► segments, numbered from 1 ─► a frame each, on every path ─► put together ─► poll_message
+//! send ─► stream ─► segments, numbered from 1 ─► a frame each, on one path or all ─► put together ─► poll_message
 //!                        ▲                                                        │
 //!                        └───────────── "received through" in each segment ◄──────┘
 //! ```
-//! A segment carries a piece of the stream of messages, each behind its length (`u32`). Both copies of a frame have one
-//! number, so a loss needs two of them; what is lost is sent again after [`Config::resend_ns`], which doubles
-//! up to [`RESEND_DOUBLINGS`] times. Acknowledgements ride on segments of the other direction, and leave
+//! A segment carries a piece of the stream of messages, each behind its length (`u32`). Copies of a frame have one
+//! number. What is lost is sent again after [`Config::resend_ns`], which doubles up to [`RESEND_DOUBLINGS`] times. Acknowledgements ride on segments of the other direction, and leave
 //! alone after [`Config::ack_wait_ns`].
 //!
 //! A message for several nodes ([`Links::send_to_all`]) is cut once: its segments are frames to everybody, each with the head of every link before the one
@@ -20,7 +19,7 @@
 
 use fide_wire::frame::bytes::Reader;
 use fide_wire::frame::{BODY_AT, FRAME_SAFE};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Bytes of a segment before its own: incarnation of the receiver, number, received through.
@@ -87,7 +86,12 @@ struct Shared {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Segment {
     /// For this node.
-    To(u32),
+    To {
+        /// Which.
+        node: u32,
+        /// It left before, and was not acknowledged in time: by whichever path it can go.
+        is_again: bool,
+    },
     /// For several, in one frame to everybody.
     Shared {
         /// Others of the same message leave with it: a copy on one path each would do, as long as nothing is lost.
@@ -253,7 +257,7 @@ impl Links {
         Ok(())
     }
 
-    /// Sends a message to several nodes: once for all of them, if all that went before has left.
+    /// Sends a message to several nodes, each named once: once for all of them, if all that went before has left.
     ///
     /// # Errors
     /// As [`Links::send`], if a link did not take it; others may have.
@@ -267,6 +271,8 @@ impl Links {
                     && link.in_flight_bytes + 4 + message.len() <= STREAM_MAX
             })
         };
+        // A node that were named twice would get each piece twice, and could put nothing together.
+        debug_assert!(nodes.iter().collect::<BTreeSet<_>>().len() == nodes.len(), "each node once");
         let are_most = nodes.len() > 1 && 2 * nodes.len() >= self.links.len();
         if !are_most || nodes.len() > SHARED_MAX || message.len() > MESSAGE_MAX || !nodes.iter().all(is_free) {
             return nodes.iter().map(|node| self.send(*node, message)).fold(Ok(()), Result::and);
@@ -372,7 +378,8 @@ impl Links {
         let node = in_turn.into_iter().find(|(_, link)| wants(link)).map(|(node, _)| *node)?;
         self.turn = node;
         let link = self.links.get_mut(&node)?;
-        if let Some(at) = link.overdue(&config, now_ns) {
+        let overdue = link.overdue(&config, now_ns);
+        if let Some(at) = overdue {
             // The first one that is missing frees all others behind it.
             link.doublings = if at == 0 { (link.doublings + 1).min(RESEND_DOUBLINGS) } else { link.doublings };
             let (incarnation, through) = (link.incarnation, link.through);
@@ -391,7 +398,7 @@ impl Links {
             write_segment(body, link.incarnation, 0, link.through, &[]);
         }
         (link.ack_since_ns, link.unacked) = (None, 0);
-        Some(Segment::To(node))
+        Some(Segment::To { node, is_again: overdue.is_some() })
     }
 
     /// `false`: nobody needs it any more.

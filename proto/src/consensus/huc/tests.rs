@@ -11,7 +11,7 @@ type Hucs = Group<Message, Huc>;
 const P1: MemberId = MemberId(1);
 const P2: MemberId = MemberId(2);
 const P3: MemberId = MemberId(3);
-const LARGE: usize = 5_000;
+const LARGE: usize = DECISION_MAX + 1_000;
 
 /// A group in which everybody has proposed ⊥.
 fn group(n: u16) -> Hucs {
@@ -200,7 +200,7 @@ fn fide_a4_a_body_of_a_crashed_member_is_kept_while_it_may_be_decided() {
 fn fide_a4_what_does_not_fit_rides_on_the_next_one() {
     let mut g = group(3);
     for number in 1..=3 {
-        g.propose_entry(2, sized(2, number, 1_000));
+        g.propose_entry(2, sized(2, number, 5_000));
         g.propose_entry(3, sized(3, number, LARGE));
     }
     g.settle();
@@ -274,14 +274,14 @@ const SEEDS: u64 = 4_000;
 fn fide_a4_uniform_consensus_in_thousands_of_schedules() {
     for seed in 0..SEEDS {
         let hosts = 2 + (seed % 4) as u16;
-        run_seed(seed, World { hosts, crashes: usize::from(hosts) - 1, changes: 0, entries: 12, bytes: 2_000 }, Huc::new);
+        run_seed(seed, World { hosts, crashes: usize::from(hosts) - 1, changes: 0, entries: 12, bytes: 12_000 }, Huc::new);
     }
 }
 
 #[test]
 fn fide_a4_uniform_consensus_in_thousands_of_schedules_with_joins_and_leaves() {
     for seed in 0..SEEDS {
-        run_seed(seed, World { hosts: 3, crashes: 2, changes: 3, entries: 16, bytes: 2_000 }, Huc::new);
+        run_seed(seed, World { hosts: 3, crashes: 2, changes: 3, entries: 16, bytes: 12_000 }, Huc::new);
     }
 }
 

@@ -23,6 +23,7 @@
 
 pub mod member;
 pub mod message;
+pub mod rides;
 pub mod state;
 
 use crate::consensus::log::{self, EngineMessage, Log, Setup};
@@ -33,6 +34,7 @@ use crate::services::links::{self, Links};
 use fide_wire::verdict::{Cause, Grade};
 use member::{GateConfig, Member, Output};
 use message::{Message, Plan, Ride};
+use rides::{Arriving, Came, Riding};
 use state::{Applied, Binding, Record, State};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -60,7 +62,7 @@ const SEARCHED_NS: u64 = 200_000_000;
 /// What could not be begun is tried again after so long (ns).
 const BEGIN_AGAIN_NS: u64 = 1_000_000_000;
 /// How messages between groups of two nodes are written; builds that write them in another way cannot share a group. Before each message.
-pub const FORMAT: u8 = 2;
+pub const FORMAT: u8 = 3;
 /// Messages kept for a member that is not listening yet.
 const EARLY_MAX: usize = 256;
 
@@ -151,8 +153,13 @@ struct Expectation {
 /// A frame of this channel, to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// A segment of the link with this node, in `body`.
-    Segment(u32),
+    /// A segment of a link, in `body`.
+    Segment {
+        /// With this node.
+        node: u32,
+        /// It was lost, or its acknowledgement late.
+        is_again: bool,
+    },
     /// A segment of links with several nodes, to everybody, in `body`.
     Shared {
         /// Others of the same message leave with it.
@@ -274,9 +281,12 @@ struct Group {
     me: Option<MemberId>,
     member: Option<Member>,
     state: State,
-    /// Written for the next heartbeat, not sent yet.
-    riding: Option<Vec<u8>>,
-    is_aboard: bool,
+    /// For the next heartbeats, not sent yet or in part.
+    riding: Option<Riding>,
+    /// Rides of our member so far.
+    rides: u64,
+    /// Rides of others that came in part.
+    arriving: BTreeMap<MemberId, Arriving>,
     /// Behind a silence of ours.
     held: Option<Held>,
     /// Questions of others that wait for their heartbeat: who asks, for which one, and the question.
@@ -313,7 +323,8 @@ impl Group {
             member: None,
             state,
             riding: None,
-            is_aboard: false,
+            rides: 0,
+            arriving: BTreeMap::new(),
             held: None,
             asked_of_us: Vec::new(),
             join_at_ns: u64::MAX,
@@ -344,6 +355,31 @@ impl Group {
 
     fn binding(&self, member: MemberId) -> Option<Binding> {
         self.state.bindings().get(&member).or_else(|| self.invited.get(&member)).copied()
+    }
+
+    /// Whether the next heartbeat has something to carry: what the engine has now, if nothing waits.
+    fn poll_ride(&mut self, now_ns: u64) -> bool {
+        self.riding.iter_mut().for_each(Riding::leave_behind);
+        let (Some(member), None) = (&mut self.member, &self.held) else { return false };
+        if self.riding.is_none()
+            && let (Some(message), Some(from)) = (member.poll_piggyback(now_ns), self.me)
+        {
+            self.rides += 1;
+            self.riding = Riding::new(&Ride { generation: self.plan.generation, from, message }, self.rides);
+            debug_assert!(self.riding.is_some(), "a ride has a limit that engines keep");
+        }
+        self.riding.is_some()
+    }
+
+    /// A piece of a ride: the whole, if it was the last one missing.
+    fn piece_came(&mut self, from: MemberId, piece: &rides::Piece<'_>) -> Option<Ride> {
+        let log = self.member.as_ref()?.log();
+        if log.crashed().contains(from) {
+            return None;
+        }
+        let bindings = self.state.bindings();
+        self.arriving.retain(|member, _| bindings.contains_key(member) && !log.crashed().contains(*member));
+        self.arriving.entry(from).or_default().take(piece)
     }
 
     fn is_bound(&self, member: MemberId, node: u32) -> bool {
@@ -793,16 +829,25 @@ impl Groups {
         }
     }
 
-    /// What rode on a heartbeat of `from`, the first copy.
-    pub fn handle_ride(&mut self, now_ns: u64, from: u32, bytes: &[u8]) {
-        let Ok(Ride { generation, from: member, message }) = postcard::from_bytes::<Ride>(bytes) else {
+    /// An item of this channel on a heartbeat of `from`, the first copy.
+    pub fn handle_ride(&mut self, now_ns: u64, from: u32, item: &[u8]) {
+        let Some(came) = rides::read(item) else {
             self.malformed += 1;
             return;
         };
+        let (generation, member) = match &came {
+            Came::Whole(ride) => (ride.generation, ride.from),
+            Came::Piece { generation, from, .. } => (*generation, *from),
+        };
         self.begin_if_prepared(now_ns, generation);
         let Some(group) = self.groups.get_mut(&generation).filter(|group| group.is_bound(member, from)) else { return };
+        let whole = match came {
+            Came::Whole(ride) => Some(ride),
+            Came::Piece { piece, .. } => group.piece_came(member, &piece),
+        };
+        let Some(ride) = whole.filter(|ride| (ride.generation, ride.from) == (generation, member)) else { return };
         if let Some(to) = &mut group.member {
-            let _ = to.handle_piggyback(now_ns, member, message);
+            let _ = to.handle_piggyback(now_ns, member, ride.message);
             self.stirred = true;
         }
         self.settle(now_ns);
@@ -1178,22 +1223,15 @@ impl Groups {
 
     // ---- what leaves ----------------------------------------------------------------------------------------------------
 
-    /// What rides on the heartbeat that is about to leave, in `room` bytes: each group's, one behind the other, by `push`, which says
-    /// whether it fits.
-    pub fn poll_rides(&mut self, now_ns: u64, mut push: impl FnMut(&[u8]) -> bool) {
+    /// Adds what rides on the heartbeat that is about to leave to its body, which has `room` bytes in all: each group's, one behind the other.
+    pub fn poll_rides(&mut self, now_ns: u64, room: usize, body: &mut Vec<u8>) {
         self.stirred = false;
-        for (generation, group) in &mut self.groups {
-            group.is_aboard = false;
-            let Some(member) = &mut group.member else { continue };
-            if group.held.is_some() {
-                continue;
-            }
-            if group.riding.is_none()
-                && let (Some(message), Some(me)) = (member.poll_piggyback(now_ns), group.me)
+        for group in self.groups.values_mut() {
+            if group.poll_ride(now_ns)
+                && let Some(riding) = &mut group.riding
             {
-                group.riding = postcard::to_stdvec(&Ride { generation: *generation, from: me, message }).ok();
+                riding.board(room, body);
             }
-            group.is_aboard = group.riding.as_ref().is_some_and(|bytes| push(bytes));
         }
         self.settle(now_ns);
     }
@@ -1210,26 +1248,24 @@ impl Groups {
             return false;
         }
         let mut has = false;
-        for (generation, group) in &mut self.groups {
-            let Some(member) = &mut group.member else { continue };
-            if group.held.is_some() {
-                continue;
-            }
-            if group.riding.is_none()
-                && let (Some(message), Some(me)) = (member.poll_piggyback(now_ns), group.me)
-            {
-                group.riding = postcard::to_stdvec(&Ride { generation: *generation, from: me, message }).ok();
-            }
-            has |= group.riding.is_some();
+        for group in self.groups.values_mut() {
+            has |= group.poll_ride(now_ns);
         }
         self.settle(now_ns);
         has
     }
 
+    /// Bytes of rides of which a part has left: the rest should follow at once.
+    #[must_use]
+    pub fn midway(&self) -> usize {
+        let riding = self.groups.values().filter(|group| group.held.is_none()).filter_map(|group| group.riding.as_ref());
+        riding.map(Riding::midway).sum()
+    }
+
     /// The heartbeat with what was last polled has left on all paths.
     pub fn handle_sent(&mut self, now_ns: u64) {
         for group in self.groups.values_mut() {
-            if !std::mem::take(&mut group.is_aboard) {
+            if !group.riding.as_mut().is_some_and(Riding::handle_sent) {
                 continue;
             }
             group.riding = None;
@@ -1246,7 +1282,12 @@ impl Groups {
         let Self { groups, links, questions, .. } = self;
         *questions += 1;
         for (generation, group) in groups {
-            let is_aboard = std::mem::take(&mut group.is_aboard) && number != 0;
+            let is_aboard = if number == 0 {
+                group.riding.iter_mut().for_each(Riding::leave_behind);
+                false
+            } else {
+                group.riding.as_mut().is_some_and(Riding::handle_sent)
+            };
             let (Some(member), Some(me)) = (&group.member, group.me) else { continue };
             let log = member.log();
             if !log.is_running() {
@@ -1272,7 +1313,7 @@ impl Groups {
             return Some(Frame::Copies);
         }
         Some(match self.links.poll_segment(now_ns, body)? {
-            links::Segment::To(node) => Frame::Segment(node),
+            links::Segment::To { node, is_again } => Frame::Segment { node, is_again },
             links::Segment::Shared { is_one_of_many } => Frame::Shared { is_one_of_many },
         })
     }
@@ -1663,16 +1704,29 @@ fn send_log(
 ) {
     // Whoever does not get a state asks for it again.
     let is_needed = !matches!(message, log::Message::Transfer(_));
-    let sent = match *to {
-        [(node, to)] => send(links, node, &Message::Log { generation, from, to, message }),
-        _ => {
-            let nodes: Vec<u32> = to.iter().map(|(node, _)| *node).collect();
-            match written(&Message::LogToAll { generation, from, to: to.to_vec(), message }) {
-                Some(bytes) => links.send_to_all(&nodes, &bytes),
-                None => Err(links::Refused::Malformed),
-            }
+    // A node may have two members in one life: one that stopped, of which not all have heard, and the one that came after it. They share its link.
+    let mut nodes: Vec<u32> = Vec::with_capacity(to.len());
+    let (mut first, mut second) = (Vec::with_capacity(to.len()), Vec::new());
+    for (node, to) in to {
+        if nodes.contains(node) {
+            second.push((*node, *to));
+        } else {
+            nodes.push(*node);
+            first.push((*node, *to));
         }
+    }
+    let mut sent = Ok(());
+    for (node, to) in second {
+        sent = sent.and(send(links, node, &Message::Log { generation, from, to, message: message.clone() }));
+    }
+    let all = match first[..] {
+        [(node, to)] => send(links, node, &Message::Log { generation, from, to, message }),
+        _ => match written(&Message::LogToAll { generation, from, to: first, message }) {
+            Some(bytes) => links.send_to_all(&nodes, &bytes),
+            None => Err(links::Refused::Malformed),
+        },
     };
+    let sent = sent.and(all);
     // A link that holds no more cannot be reliable, so this member cannot go on.
     if sent == Err(links::Refused::TooMuch)
         && is_needed
@@ -1700,9 +1754,9 @@ fn over(now_ns: u64, generation: u64, group: &mut Group, why: Halted, links: &mu
     }
     group.member = None;
     group.halted = Some(why);
-    group.riding = None;
-    group.is_aboard = false;
-    group.held = None;
+    (group.riding, group.held) = (None, None);
+    group.arriving.clear();
+    group.rides = 0;
     group.asked_of_us.clear();
     group.invited.clear();
     if group.leaves {

@@ -25,7 +25,7 @@ impl Pair {
         let mut body = Vec::new();
         for end in 0..2 {
             while let Some(to) = self.ends[end].poll_segment(self.now_ns, &mut body) {
-                assert_eq!(to, Segment::To(2 - end as u32), "only the other node is known");
+                assert!(matches!(to, Segment::To { node, .. } if node == 2 - end as u32), "only the other node is known");
                 assert!(body.len() <= HEAD_LEN + PIECE_MAX);
                 self.sent += 1;
                 for after in fate() {
@@ -148,7 +148,7 @@ fn a_message_for_several_leaves_once_and_what_one_misses_is_sent_to_it_alone() {
                 frames += 1;
                 0..3
             }
-            Segment::To(node) => node as usize - 2..node as usize - 1,
+            Segment::To { node, .. } => node as usize - 2..node as usize - 1,
         };
         // Node 3 misses the second one.
         for to in receivers.filter(|to| !(*to == 1 && frames == 2)) {
@@ -160,17 +160,17 @@ fn a_message_for_several_leaves_once_and_what_one_misses_is_sent_to_it_alone() {
     assert_eq!(others[0].poll_message(), Some((1, b"behind it".to_vec())));
     assert_eq!((others[1].poll_message(), others[2].poll_message()), (None, None));
     for other in &mut others[..2] {
-        assert_eq!(other.poll_segment(2 * MS, &mut body), Some(Segment::To(1)));
+        assert_eq!(other.poll_segment(2 * MS, &mut body), Some(Segment::To { node: 1, is_again: false }));
         one.handle_segment(2 * MS, other.node, 10 * other.node, &body).unwrap();
     }
     assert_eq!((one.waiting(2), one.waiting(3) > 0), (0, true));
-    assert_eq!(one.poll_segment(MS + CONFIG.resend_ns, &mut body), Some(Segment::To(3)));
+    assert_eq!(one.poll_segment(MS + CONFIG.resend_ns, &mut body), Some(Segment::To { node: 3, is_again: true }));
     others[1].handle_segment(5 * MS, 1, 10, &body).unwrap();
     assert_eq!(others[1].poll_message(), Some((1, message)));
     // Few of many nodes: the others are not bothered.
     (5..=8).for_each(|node| one.handle_life(node, 1));
     one.send_to_all(&[2, 3], b"few").unwrap();
-    assert_eq!(one.poll_segment(6 * MS, &mut body), Some(Segment::To(2)));
+    assert_eq!(one.poll_segment(6 * MS, &mut body), Some(Segment::To { node: 2, is_again: false }));
 }
 
 proptest! {
@@ -236,7 +236,7 @@ proptest! {
             for (at, links) in nodes.iter_mut().enumerate() {
                 while let Some(segment) = links.poll_segment(now_ns, &mut body) {
                     prop_assert!(body.len() <= FRAME_SAFE - BODY_AT);
-                    let to = match segment { Segment::To(node) => node as usize - 1..node as usize, Segment::Shared { .. } => 0..3 };
+                    let to = match segment { Segment::To { node, .. } => node as usize - 1..node as usize, Segment::Shared { .. } => 0..3 };
                     for to in to.filter(|to| *to != at) {
                         for after in fates.next().unwrap_or_else(|| vec![100_000]) {
                             way.push((now_ns + after, at, to, body.clone()));
