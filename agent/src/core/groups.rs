@@ -622,7 +622,7 @@ impl Core {
             }
             (session.index, session.snapshot) = (kept_from, None);
         }
-        let Some(entries) = state.entries_behind(session.index) else { return };
+        let Some(entries) = self.groups.entries_behind(&session.name, session.index) else { return };
         for applied in entries {
             if left == 0 {
                 session.is_full = true; // the rest in the next turn
@@ -639,6 +639,9 @@ impl Core {
             if client == session.client {
                 session.last_number = session.last_number.max(number);
             }
+        }
+        if !self.groups.is_confirmed(&session.name) {
+            return; // an answer rests on all entries
         }
         while let Some((client, number)) = session.asked.front().copied() {
             ToClient::Fate { fate: state.fate(client, number), client, number }.write(out);

@@ -152,8 +152,15 @@ fn open(w: &World, host: u16) -> FenceStatus {
 }
 
 /// The others know of its promise: it is in what they would say.
-fn promised(w: &World, observer: u16, host: &str) -> bool {
+fn is_promised(w: &World, observer: u16, host: &str) -> bool {
     w.view(observer, host).is_some_and(|h| h.fence.is_some())
+}
+
+/// All others of so many hosts know what this one promises.
+pub fn promised(w: &World, host: u16, hosts: u16) {
+    until(&format!("the promise of h{host} is known"), || {
+        (1..=hosts).filter(|observer| *observer != host).all(|observer| is_promised(w, observer, &format!("h{host}")))
+    });
 }
 
 fn silent(w: &World, observer: u16, host: &str) -> HistoryEvent {
@@ -166,7 +173,7 @@ fn one_fenced(pins: &Pins, lines: &str) -> Option<World> {
     let w = Setup::hosts(3).extra(move |h| if h == 1 { config.clone() } else { String::new() }).alone().up()?;
     open(&w, 1);
     for observer in [2, 3] {
-        until("the promise is known", || promised(&w, observer, "h1"));
+        until("the promise is known", || is_promised(&w, observer, "h1"));
     }
     Some(w)
 }
@@ -739,7 +746,7 @@ fn acknowledged(pins: &Pins) -> Option<World> {
         let status = open(&w, host);
         assert_eq!((status.mode.as_str(), status.confirmations_needed), ("acknowledged by majority", 1), "{status:?}");
         for observer in (1..=3).filter(|o| *o != host) {
-            until("the promise is known", || promised(&w, observer, &format!("h{host}")));
+            until("the promise is known", || is_promised(&w, observer, &format!("h{host}")));
         }
     }
     Some(w)
@@ -831,10 +838,10 @@ fn confirmed_by_all_waits_for_everybody_but_those_that_are_fenced_themselves() {
     let needed = || fence(&w, 1, FenceOrder::Status).confirmations_needed;
     until("all three confirm", || needed() == 3);
     for observer in 2..=4 {
-        until("the promise is known", || promised(&w, observer, "h1"));
+        until("the promise is known", || is_promised(&w, observer, "h1"));
     }
     open(&w, 4);
-    until("its promise is known", || promised(&w, 1, "h4"));
+    until("its promise is known", || is_promised(&w, 1, "h4"));
     // One that is fenced itself is not waited for, as soon as it may be taken for dead, which is before h1's own time is over.
     mute(&w, 4);
     assert!(silent(&w, 1, "h4").evidence.unwrap().fenced);
@@ -864,7 +871,7 @@ fn confirmed_by_two_needs_two_others_and_no_third() {
     w.all_alive();
     assert_eq!(open(&w, 1).mode, "acknowledged by 2");
     for observer in 2..=4 {
-        until("the promise is known", || promised(&w, observer, "h1"));
+        until("the promise is known", || is_promised(&w, observer, "h1"));
         until("it confirms", || fence(&w, 1, FenceOrder::Status).confirmed_by.contains(&format!("h{observer}")));
     }
     mute(&w, 4);
@@ -928,7 +935,7 @@ fn a_host_that_falls_silent_right_behind_its_agents_restart_is_fenced() {
     let setup = Setup::hosts(3).extra(move |h| if h == 1 { config.clone() } else { String::new() }).alone();
     let Some(mut w) = setup.up() else { return };
     open(&w, 1);
-    until("the promise is known", || (2..=3).all(|observer| promised(&w, observer, "h1")));
+    until("the promise is known", || (2..=3).all(|observer| is_promised(&w, observer, "h1")));
     let traffic = Traffic::new(&w, 1, 2);
     traffic.flows();
     let life = w.view(2, "h1").unwrap().incarnation;

@@ -1,9 +1,12 @@
 //! Groups on real agents: values that hosts agree on, also while agents are killed, stopped and come back.
 
-use crate::common::{PATIENCE, Process, Setup, World, until, wait_for};
+use crate::common::{PATIENCE, Pins, Process, Setup, World, until, wait_for};
+use crate::fence::{fence, promised};
 use crate::sentinel::{NATIVE, capi, library};
 use fide_client::group::{Entry, Event, Fate, Group, Options, Refusal, Stage};
-use fide_wire::control::{ErrorCode, GroupOrder, GroupStatus, Reply, Request};
+use fide_lab::Cut;
+use fide_wire::control::{ErrorCode, FenceOrder, GroupOrder, GroupStatus, Reply, Request};
+use fide_wire::verdict::Cause;
 use std::io::{BufRead as _, BufReader};
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
@@ -180,6 +183,69 @@ fn an_agent_that_was_stopped_for_long_comes_back_as_a_new_member() {
     // A new one; should the machine hold it up once more before it runs, the one after that.
     let me = status(&w, 1, "orders").unwrap().me;
     assert!(me.is_some_and(|me| me > 3), "{me:?}");
+}
+
+/// A group under the policy *fence* on three hosts whose fences have this mode.
+fn three_fenced(pins: &Pins, engine: &str, mode: &str) -> Option<World> {
+    let lines = format!("mode = \"{mode}\"\ntimeout = \"100ms\"");
+    let configs: Vec<String> = (1..=3).map(|host| pins.config(host, &lines)).collect();
+    let w = Setup::hosts(3).extra(move |host| configs[usize::from(host) - 1].clone()).alone().up()?;
+    w.all_alive();
+    (1..=3).for_each(|host| promised(&w, host, 3));
+    let hosts = (1..=3).map(|host| format!("h{host}")).collect();
+    let plan = GroupOrder::Create { name: "orders".into(), engine: engine.into(), policy: "fence".into(), hosts };
+    order(&w, 1, plan).unwrap();
+    (1..=3).for_each(|host| runs(&w, host, "orders"));
+    Some(w)
+}
+
+/// The leader's host is held up by `hold`; the others replace it once its fence has closed, and nothing that was proposed there meanwhile is decided before an
+/// operator has recovered it.
+fn replaced_behind_a_fence(w: &World, hold: impl FnOnce(), release: impl FnOnce()) {
+    let (mut on_1, mut on_2) = (open(w, 1, 11, 0, 0), open(w, 2, 22, 0, 0));
+    let (mut log_1, mut log_2) = (Vec::new(), Vec::new());
+    on_1.propose(b"one").unwrap();
+    read(&mut on_1, &mut log_1, 1);
+    read(&mut on_2, &mut log_2, 1);
+    hold();
+    on_1.propose(b"by who was held up").unwrap();
+    let others_lead = |group: GroupStatus| group.leader.is_some_and(|leader| leader != 1);
+    until("the others go on", || status(w, 2, "orders").is_some_and(others_lead));
+    assert!(w.event(2, "silent", |e| e.cause == Cause::SilentHost && e.node == "h1").evidence.unwrap().fenced);
+    on_2.propose(b"two").unwrap();
+    read(&mut on_2, &mut log_2, 2);
+    release();
+    until("h1 knows that it is fenced", || fence(w, 1, FenceOrder::Status).state == "fenced");
+    on_2.propose(b"three").unwrap();
+    read(&mut on_2, &mut log_2, 3);
+    while let Some(event) = on_1.poll(Some(Duration::from_millis(100))).unwrap() {
+        assert!(!matches!(event, Event::Entry(_)), "a fenced host tells of no entry: {event:?}");
+    }
+    fence(w, 1, FenceOrder::Recover);
+    runs(w, 1, "orders");
+    read(&mut on_1, &mut log_1, 4);
+    read(&mut on_2, &mut log_2, 4);
+    assert_eq!(log_1, log_2);
+    assert_eq!(values(&log_1), ["one", "two", "three", "by who was held up"]);
+}
+
+#[test]
+fn under_the_policy_fence_a_host_that_stands_still_is_replaced_and_decides_nothing() {
+    for engine in ["huc", "hsuc"] {
+        let Some(pins) = Pins::new() else { return };
+        let Some(w) = three_fenced(&pins, engine, "sent") else { return };
+        replaced_behind_a_fence(&w, || w.signal_agent(1, libc::SIGSTOP), || w.signal_agent(1, libc::SIGCONT));
+    }
+}
+
+#[test]
+fn under_the_policy_fence_a_host_that_is_cut_off_is_replaced_and_decides_nothing() {
+    for engine in ["huc", "hsuc"] {
+        let Some(pins) = Pins::new() else { return };
+        let Some(w) = three_fenced(&pins, engine, "acknowledged") else { return };
+        let cut = || (0..2).for_each(|path| w.lab.cut(1, path, Cut::Silent).unwrap());
+        replaced_behind_a_fence(&w, cut, || (0..2).for_each(|path| w.lab.heal(1, path).unwrap()));
+    }
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! What clients of real Redis servers with the module see while servers and agents are killed and stand still, judged by a checker of linearizability (Wing and
-//! Gong's algorithm with Lowe's memory, as in Porcupine). `FIDE_HISTORY_SECONDS`: how long; 12.
+//! Gong's algorithm with Lowe's memory, as in Porcupine). `FIDE_HISTORY_SECONDS`: how long; 12 for each policy.
 
 use super::redis::{Client, Servers, ask, available, server};
 use crate::common::{until, wait_for};
 use fide_lab::{Cut, Lab};
+use fide_wire::control::{FenceOrder, GroupOrder, Reply, Request};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use todc_utils::linearizability::WGLChecker;
@@ -150,11 +151,33 @@ fn client(lab: &Lab, id: usize, round: u32, values: &AtomicU32, is_over: &Atomic
     done
 }
 
+/// A host of a group under the policy *fence* was shut out: an operator takes it back.
+fn recover(of: &Servers, host: u16) {
+    until(&format!("h{host} is not fenced any more"), || {
+        let status = of.w.ask(host, &Request::Fence { order: FenceOrder::Status });
+        let Ok(Reply::Fence(status)) = status else { return false };
+        if status.state == "fenced" {
+            let _ = of.w.ask(host, &Request::Fence { order: FenceOrder::Recover });
+        }
+        // It may close again, if it was opened before the others confirmed.
+        status.state == "open" && status.extensions > 20
+    });
+}
+
+/// The group goes on with another engine, while commands come in.
+fn switch(of: &Servers, round: u32) -> String {
+    let engine = if round % 2 == 0 { "huc" } else { "hsuc" };
+    let order = GroupOrder::Switch { name: "orders".into(), engine: engine.into() };
+    let told = of.w.ask(1, &Request::Group { order });
+    std::thread::sleep(AROUND);
+    format!("the group shall go on with {engine}: {told:?}")
+}
+
 /// One fault, and its end. Returns what it was.
-fn fault(of: &mut Servers, round: u32) -> String {
+fn fault(of: &mut Servers, round: u32, has_fences: bool) -> String {
     let leader = wait_for("a server leads", || of.leader());
     let other = leader % HOSTS + 1;
-    match round % 5 {
+    let what = match round % 8 {
         0 => {
             of.kill(leader);
             std::thread::sleep(AROUND);
@@ -177,32 +200,63 @@ fn fault(of: &mut Servers, round: u32) -> String {
             format!("the agent of h{leader} is killed, whose server leads")
         }
         3 => {
-            of.w.lab.cut(leader, (round % 2) as u8, Cut::Silent).unwrap();
+            of.w.lab.cut(leader, (round / 8 % 2) as u8, Cut::Silent).unwrap();
             std::thread::sleep(AROUND);
-            of.w.lab.heal(leader, (round % 2) as u8).unwrap();
+            of.w.lab.heal(leader, (round / 8 % 2) as u8).unwrap();
             format!("a path of h{leader} loses everything, whose server leads")
         }
-        _ => {
+        4 => {
             of.w.signal_agent(leader, libc::SIGSTOP);
             std::thread::sleep(AROUND);
             of.w.signal_agent(leader, libc::SIGCONT);
             format!("the agent of h{leader} stands still, whose server leads")
         }
+        5 => switch(of, round / 8),
+        6 => {
+            of.kill(other);
+            of.w.kill_agent(other);
+            std::thread::sleep(AROUND);
+            of.w.start(other);
+            of.servers[usize::from(other) - 1] = Some(server(&of.w, other, &[]));
+            format!("server and agent of h{other} are killed, which follows")
+        }
+        // A cut that no fence is there for is what trust-contract rests on.
+        _ if !has_fences => switch(of, round / 8 + 1),
+        _ => {
+            (0..2).for_each(|path| of.w.lab.cut(leader, path, Cut::Silent).unwrap());
+            std::thread::sleep(AROUND);
+            (0..2).for_each(|path| of.w.lab.heal(leader, path).unwrap());
+            format!("h{leader} is cut off, whose server leads")
+        }
+    };
+    if has_fences {
+        (1..=HOSTS).for_each(|host| recover(of, host));
     }
+    what
 }
 
 #[test]
 fn what_clients_see_is_linearizable_whatever_is_killed_or_stands_still() {
+    are_linearizable("trust-contract", 5);
+}
+
+#[test]
+fn what_clients_see_behind_fences_is_linearizable_also_when_hosts_are_cut_off() {
+    are_linearizable("fence", 8);
+}
+
+/// Histories under a policy, with so many faults at least.
+fn are_linearizable(policy: &str, least: u32) {
     if !available() {
         return;
     }
-    let Some(mut of) = Servers::up(HOSTS, "huc") else { return };
+    let Some(mut of) = Servers::up_with(HOSTS, "huc", policy, &[]) else { return };
     let seconds = std::env::var("FIDE_HISTORY_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(12);
     let until_end = Instant::now() + Duration::from_secs(seconds);
     let lab = Lab::open(of.w.lab.name()).unwrap();
     let values = AtomicU32::new(1);
     let (mut round, mut answered, mut unanswered) = (0, 0, 0);
-    while round < 5 || Instant::now() < until_end {
+    while round < least || Instant::now() < until_end {
         let is_over = AtomicBool::new(false);
         let (what, mut done) = std::thread::scope(|scope| {
             let clients: Vec<_> = (0..CLIENTS)
@@ -214,7 +268,7 @@ fn what_clients_see_is_linearizable_whatever_is_killed_or_stands_still() {
                 })
                 .collect();
             std::thread::sleep(AROUND);
-            let what = fault(&mut of, round);
+            let what = fault(&mut of, round, policy == "fence");
             let leads = Instant::now();
             until("a server takes writes", || (1..=HOSTS).any(|host| ask(&of.w, host, "SET probe 1") == "+OK"));
             std::thread::sleep(AROUND);

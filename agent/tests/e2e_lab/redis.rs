@@ -1,6 +1,7 @@
 //! Real Redis servers with the module of api/redis: a reply means that the group has decided, also while servers and agents are killed.
 
-use crate::common::{Process, Setup, World, until, wait_for};
+use crate::common::{PATIENCE, Pins, Process, Setup, World, until, wait_for};
+use crate::fence::promised;
 use fide_lab::{Cut, Lab};
 use fide_wire::control::{GroupOrder, Reply, Request};
 use std::fs;
@@ -110,25 +111,39 @@ fn start(w: &World, host: u16, more: &[&str], of_the_module: &[&str]) -> Process
 pub(super) struct Servers {
     pub(super) w: World,
     pub(super) servers: Vec<Option<Process>>,
+    /// Of hosts with fences.
+    _pins: Option<Pins>,
 }
 
 impl Servers {
     /// A server on each host of a group; the first one leads.
     pub(super) fn up(hosts: u16, engine: &str) -> Option<Self> {
-        Self::up_with(hosts, engine, &[])
+        Self::up_with(hosts, engine, "trust-contract", &[])
     }
 
-    fn up_with(hosts: u16, engine: &str, settings: &[&str]) -> Option<Self> {
+    /// Under the policy *fence* each host has one, which closes where none of the others confirms for 100 ms that it is heard.
+    pub(super) fn up_with(hosts: u16, engine: &str, policy: &str, settings: &[&str]) -> Option<Self> {
         if !available() {
             return None;
         }
-        let w = Setup::hosts(hosts).up()?;
+        let pins = if policy == "fence" { Some(Pins::new()?) } else { None };
+        let w = match &pins {
+            Some(pins) => {
+                let lines = "mode = \"acknowledged\"\ntimeout = \"100ms\"";
+                let configs: Vec<String> = (1..=hosts).map(|host| pins.config(host, lines)).collect();
+                Setup::hosts(hosts).extra(move |host| configs[usize::from(host) - 1].clone()).alone().up()?
+            }
+            None => Setup::hosts(hosts).up()?,
+        };
         w.all_alive();
+        if pins.is_some() {
+            (1..=hosts).for_each(|host| promised(&w, host, hosts));
+        }
         let names = (1..=hosts).map(|host| format!("h{host}")).collect();
-        let (engine, policy) = (engine.into(), "trust-contract".into());
+        let (engine, policy) = (engine.into(), policy.into());
         let order = GroupOrder::Create { name: "orders".into(), engine, policy, hosts: names };
         assert!(matches!(w.ask(1, &Request::Group { order }), Ok(Reply::Done | Reply::Groups { .. })));
-        let mut of = Self { w, servers: Vec::new() };
+        let mut of = Self { w, servers: Vec::new(), _pins: pins };
         for host in 1..=hosts {
             of.servers.push(Some(server(&of.w, host, settings)));
             of.is_ready(host);
@@ -141,7 +156,13 @@ impl Servers {
     }
 
     pub(super) fn is_ready(&self, host: u16) {
-        until("the server has all that is decided", || self.status(host).contains("in-sync :1"));
+        let until = Instant::now() + PATIENCE;
+        while !self.status(host).contains("in-sync :1") {
+            let groups = |host| self.w.ask(host, &Request::Group { order: GroupOrder::Status });
+            let all = || (1..=self.servers.len() as u16).map(|host| (host, self.status(host), groups(host))).collect::<Vec<_>>();
+            assert!(Instant::now() < until, "the server of h{host} has not all that is decided: {:#?}", all());
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     pub(super) fn leader(&self) -> Option<u16> {
@@ -277,7 +298,7 @@ fn commands_that_are_sent_together_are_answered_in_order() {
 }
 
 fn together(settings: &[&str]) {
-    let Some(of) = Servers::up_with(2, "huc", settings) else { return };
+    let Some(of) = Servers::up_with(2, "huc", "trust-contract", settings) else { return };
     let mut clients: Vec<Client> = (0..8).map(|_| Client::open(&of.w, 1).unwrap()).collect();
     for (at, client) in clients.iter_mut().enumerate() {
         for n in 0..32 {
@@ -499,7 +520,7 @@ fn nothing_is_answered_that_the_group_has_not_confirmed_over_tls_either() {
     let (key_text, certificate_text) = (key.display().to_string(), certificate.display().to_string());
     let settings =
         ["--tls-port", TLS_PORT, "--tls-auth-clients", "no", "--tls-key-file", &key_text, "--tls-cert-file", &certificate_text];
-    let of = Servers::up_with(2, "huc", &settings);
+    let of = Servers::up_with(2, "huc", "trust-contract", &settings);
     [key, certificate].iter().for_each(|file| _ = fs::remove_file(file));
     let Some(of) = of else { return };
     let set = |more: &[&str]| {

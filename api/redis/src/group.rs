@@ -223,11 +223,16 @@ fn text(e: impl std::fmt::Display) -> String {
 fn generation(settings: &Settings) -> Result<u64, String> {
     use fide_client::wire::control::{GroupOrder, Reply, Request};
     let connection = fide_client::Connection::open(settings.socket.as_deref()).map_err(text)?;
-    match connection.request(&Request::Group { order: GroupOrder::Status }).map_err(text)?.reply {
+    let generation = match connection.request(&Request::Group { order: GroupOrder::Status }).map_err(text)?.reply {
         Reply::Groups { groups } => groups.iter().find(|group| group.name == settings.group).map(|group| group.generation),
         _ => None,
+    };
+    match generation {
+        None => Err(format!("the agent does not know the group {}", settings.group)),
+        // An agent that has just started knows the name, and learns from the others which group that is.
+        Some(0) => Err(format!("the agent is joining the group {}", settings.group)),
+        Some(generation) => Ok(generation),
     }
-    .ok_or_else(|| format!("the agent does not know the group {}", settings.group))
 }
 
 impl Worker {

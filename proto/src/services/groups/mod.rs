@@ -28,7 +28,7 @@ pub mod state;
 
 use crate::consensus::log::{self, EngineMessage, Log, Setup};
 use crate::consensus::policy::{Ask, Policy};
-use crate::consensus::{Engine, Halted, Kind};
+use crate::consensus::{Engine, Halted, Instance, Kind};
 use crate::group::{Body, MAX_MEMBERS, MemberId, Refused, Value};
 use crate::services::links::{self, Links};
 use fide_wire::verdict::{Cause, Grade};
@@ -281,6 +281,9 @@ struct Group {
     me: Option<MemberId>,
     member: Option<Member>,
     state: State,
+    /// Applications are told of entries up to this index; of those behind it once the instance beside them is stable.
+    confirmed: u64,
+    unconfirmed: VecDeque<(Instance, u64)>,
     /// For the next heartbeats, not sent yet or in part.
     riding: Option<Riding>,
     /// Rides of our member so far.
@@ -322,6 +325,8 @@ impl Group {
             me: None,
             member: None,
             state,
+            confirmed: 0,
+            unconfirmed: VecDeque::new(),
             riding: None,
             rides: 0,
             arriving: BTreeMap::new(),
@@ -369,6 +374,31 @@ impl Group {
             debug_assert!(self.riding.is_some(), "a ride has a limit that engines keep");
         }
         self.riding.is_some()
+    }
+
+    /// Up to which entry applications are told.
+    ///
+    /// The leader of HUC has decided when its heartbeat has left, and so it is, as long as heartbeats reach all or nobody. A host that is cut off breaks
+    /// that: what it decides last, nobody else knows, and the others go on without it once its fence has closed. Under the policy *fence*, which is for such
+    /// cuts, a leader tells of an entry when all that live have it.
+    fn confirm(&mut self) {
+        let Some(log) = self.member.as_ref().map(Member::log) else { return };
+        let index = self.state.index();
+        if log.halted().is_none() {
+            if self.plan.policy != Policy::Fence || log.kind() != Kind::Huc || log.leader() != self.me {
+                self.unconfirmed.clear();
+                self.confirmed = index;
+                return;
+            }
+            if index > self.unconfirmed.back().map_or(self.confirmed, |(_, index)| *index) {
+                self.unconfirmed.push_back((log.decided_through(), index));
+            }
+        }
+        let stable = log.stable_through();
+        while let Some((_, index)) = self.unconfirmed.front().copied().filter(|(instance, _)| *instance <= stable) {
+            self.unconfirmed.pop_front();
+            self.confirmed = index;
+        }
     }
 
     /// A piece of a ride: the whole, if it was the last one missing.
@@ -1397,6 +1427,7 @@ impl Groups {
         for (generation, group) in groups.iter_mut() {
             release(now_ns, group);
             drain(now_ns, *generation, group, links, copies, events, config.node);
+            group.confirm();
             if let Some(why) = group.member.as_ref().and_then(|member| member.log().halted()) {
                 over(now_ns, *generation, group, why, links, nodes);
                 events.push_back(Event::Changed { generation: *generation });
@@ -1506,7 +1537,7 @@ impl Groups {
             me: group.me,
             leader: leader.map(|leader| (leader, node(leader))),
             generation: group.plan.generation,
-            index: group.state.index(),
+            index: group.confirmed,
         })
     }
 
@@ -1528,10 +1559,18 @@ impl Groups {
         self.named(name).map(|group| &group.state)
     }
 
-    /// The entries of a group behind `index`; nothing if its snapshot must be taken first, or there is none of that name.
+    /// The entries of a group behind `index` of which applications may know; nothing if its snapshot must be taken first, or there is none of that name.
     #[must_use]
     pub fn entries_behind(&self, name: &str, index: u64) -> Option<impl Iterator<Item = &Applied>> {
-        self.named(name)?.state.entries_behind(index)
+        let group = self.named(name)?;
+        let confirmed = group.confirmed;
+        Some(group.state.entries_behind(index)?.take_while(move |applied| applied.index <= confirmed))
+    }
+
+    /// Whether applications may know of all that this node's member has applied.
+    #[must_use]
+    pub fn is_confirmed(&self, name: &str) -> bool {
+        self.named(name).is_some_and(|group| group.confirmed == group.state.index())
     }
 
     /// Segments that were sent again, and messages that no correct node sends.

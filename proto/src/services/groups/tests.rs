@@ -431,6 +431,29 @@ fn a_decision_on_several_heartbeats_is_one_that_all_have_or_none() {
 }
 
 #[test]
+fn under_the_policy_fence_a_leader_tells_of_what_the_others_have_and_of_nothing_else() {
+    for (policy, is_cut) in [(Policy::Fence, true), (Policy::Fence, false), (Policy::TrustContract, true)] {
+        let mut world = World::new(1, 3);
+        let plan = Plan { policy, ..world.plan("g", Kind::Huc, &[0, 1, 2]) };
+        world.nodes[0].groups.create(world.now_ns, plan).unwrap();
+        assert!(world.within(100, |world| (0..3).all(|node| world.runs(node))));
+        world.propose(0, 1, 1).unwrap();
+        assert!(world.within(20, |world| world.nodes.iter().all(|node| node.read.len() == 1)));
+        if is_cut {
+            // Nothing of this node reaches the others any more, or of them this one.
+            world.nodes[1].up = false;
+            world.nodes[2].up = false;
+        }
+        world.propose(0, 1, 2).unwrap();
+        assert!(world.within(20, |world| world.nodes[0].groups.state("g").unwrap().index() == 2), "it has decided");
+        world.within(20, |_| false);
+        let told = if is_cut && policy == Policy::Fence { 1 } else { 2 };
+        assert_eq!(world.nodes[0].read.len(), told, "{policy:?}, cut: {is_cut}");
+        assert_eq!(world.nodes[0].groups.is_confirmed("g"), told == 2);
+    }
+}
+
+#[test]
 fn who_comes_back_joins_with_the_whole_state() {
     for seed in 0..50 {
         let mut world = World::created(seed, 3, if seed % 2 == 0 { Kind::Huc } else { Kind::Hsuc });
