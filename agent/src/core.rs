@@ -267,6 +267,8 @@ pub struct Core {
     /// Behind which heartbeat this host's silence was noticed, and whether the last one carried what groups had to say.
     held_behind_ns: u64,
     rode: bool,
+    /// The last heartbeat that groups could ride on has not left.
+    rides_stay: bool,
     /// This turn has said something to the control thread.
     says: std::cell::Cell<bool>,
 }
@@ -370,6 +372,7 @@ impl Core {
             segments_doubled_ns: 0,
             held_behind_ns: 0,
             rode: false,
+            rides_stay: false,
             says: std::cell::Cell::new(false),
             start,
         };

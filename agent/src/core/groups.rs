@@ -212,7 +212,8 @@ impl Core {
         }
         self.send_segments(now);
         // A decision need not wait for its slot, and one that takes several heartbeats has them at once.
-        if self.groups.midway() > 0 || now >= self.sent.beaten_ns.saturating_add(EARLY_NS) && self.groups.has_ride(now) {
+        let is_early = now >= self.sent.beaten_ns.saturating_add(EARLY_NS);
+        if is_early && (self.is_midway() || self.groups.has_ride(now)) {
             self.send_rides(now);
             self.send_segments(now);
         }
@@ -232,9 +233,14 @@ impl Core {
         }
     }
 
+    /// Whether the rest of something should follow at once. Where nothing leaves, it waits for the next slot.
+    fn is_midway(&self) -> bool {
+        !self.rides_stay && self.groups.midway() > 0
+    }
+
     /// When a heartbeat may leave early, if something waits for that.
     pub(super) fn early_at(&self) -> Option<u64> {
-        (self.groups.is_stirred() || self.groups.midway() > 0).then(|| self.sent.beaten_ns.saturating_add(EARLY_NS))
+        (self.groups.is_stirred() || self.is_midway()).then(|| self.sent.beaten_ns.saturating_add(EARLY_NS))
     }
 
     fn send_segments(&mut self, now: u64) {
@@ -294,7 +300,8 @@ impl Core {
     pub(super) fn rides_left(&mut self, before: u64) {
         let now = now_ns();
         let has_left = self.sent.outcomes.iter().any(|outcome| outcome.copies > 0);
-        if self.is_fenced() || !has_left {
+        self.rides_stay = self.is_fenced() || !has_left;
+        if self.rides_stay {
             // It rides on the next one, or on none.
         } else if self.was_silent(before, now) {
             self.groups.hold(now, self.sent.number);

@@ -2,7 +2,7 @@
 //! Gong's algorithm with Lowe's memory, as in Porcupine). `FIDE_HISTORY_SECONDS`: how long; 12 for each policy.
 
 use super::redis::{Client, Servers, ask, available, server};
-use crate::common::{until, wait_for};
+use crate::common::{PATIENCE, until, wait_for};
 use fide_lab::{Cut, Lab};
 use fide_wire::control::{FenceOrder, GroupOrder, Reply, Request};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -164,9 +164,21 @@ fn recover(of: &Servers, host: u16) {
     });
 }
 
+/// Waits until some server does; says how all stand if none does.
+fn takes_writes(of: &Servers) {
+    let until = Instant::now() + PATIENCE;
+    let takes = |host| {
+        Client::open_in(&of.w.lab, host).is_some_and(|mut client| client.ask("SET probe 1").is_ok_and(|reply| reply == "+OK"))
+    };
+    while !(1..=HOSTS).any(takes) {
+        assert!(Instant::now() < until, "no server takes writes: {:#?}", of.standings());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// The group goes on with another engine, while commands come in.
 fn switch(of: &Servers, round: u32) -> String {
-    let engine = if round % 2 == 0 { "huc" } else { "hsuc" };
+    let engine = if round.is_multiple_of(2) { "hsuc" } else { "huc" };
     let order = GroupOrder::Switch { name: "orders".into(), engine: engine.into() };
     let told = of.w.ask(1, &Request::Group { order });
     std::thread::sleep(AROUND);
@@ -270,7 +282,7 @@ fn are_linearizable(policy: &str, least: u32) {
             std::thread::sleep(AROUND);
             let what = fault(&mut of, round, policy == "fence");
             let leads = Instant::now();
-            until("a server takes writes", || (1..=HOSTS).any(|host| ask(&of.w, host, "SET probe 1") == "+OK"));
+            takes_writes(&of);
             std::thread::sleep(AROUND);
             is_over.store(true, Ordering::Relaxed);
             let done: Vec<Done> = clients.into_iter().flat_map(|client| client.join().unwrap()).collect();

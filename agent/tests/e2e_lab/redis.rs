@@ -158,11 +158,20 @@ impl Servers {
     pub(super) fn is_ready(&self, host: u16) {
         let until = Instant::now() + PATIENCE;
         while !self.status(host).contains("in-sync :1") {
-            let groups = |host| self.w.ask(host, &Request::Group { order: GroupOrder::Status });
-            let all = || (1..=self.servers.len() as u16).map(|host| (host, self.status(host), groups(host))).collect::<Vec<_>>();
-            assert!(Instant::now() < until, "the server of h{host} has not all that is decided: {:#?}", all());
+            assert!(Instant::now() < until, "the server of h{host} has not all that is decided: {:#?}", self.standings());
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Of each host: what its server says, and its agent of the group, and how the agent sees the others.
+    pub(super) fn standings(&self) -> Vec<String> {
+        let of = |host| {
+            let group = self.w.ask(host, &Request::Group { order: GroupOrder::Status });
+            let sees = |other: u16| self.w.state(host, &format!("h{other}"));
+            let others: Vec<String> = (1..=self.servers.len() as u16).filter(|other| *other != host).map(sees).collect();
+            format!("h{host}: {}; {group:?}; sees {others:?}", self.status(host))
+        };
+        (1..=self.servers.len() as u16).map(of).collect()
     }
 
     pub(super) fn leader(&self) -> Option<u16> {
