@@ -487,6 +487,24 @@ impl Lowi {
         &self.config
     }
 
+    /// Takes an entry and does nothing of what is due: what is done next finds it here. For whoever
+    /// follows an engine that entries reach beside its steps; all others use [`Engine::propose`] and
+    /// messages. Its member may have left since it came.
+    ///
+    /// # Errors
+    /// What [`Engine::propose`] refuses.
+    pub fn enqueue(&mut self, via: MemberId, entry: Entry) -> Result<(), Refused> {
+        let most = if via == self.me { PENDING_MAX } else { FORWARD_MAX };
+        let taken = match self.halted {
+            Some(_) => Err(Refused::Halted),
+            None if !self.members.contains(self.me) => Err(Refused::NotMember),
+            None => self.queue(via, entry, most),
+        };
+        self.counted(taken)?;
+        self.forward();
+        Ok(())
+    }
+
     /// Entries that wait here to be decided.
     #[must_use]
     pub fn waiting(&self) -> usize {
@@ -921,14 +939,7 @@ impl Engine<Message> for Lowi {
 
     fn propose(&mut self, now_ns: u64, entry: Entry) -> Result<(), Refused> {
         self.advance(now_ns);
-        let taken = match self.halted {
-            Some(_) => Err(Refused::Halted),
-            None if !self.members.contains(self.me) => Err(Refused::NotMember),
-            None => self.queue(self.me, entry, PENDING_MAX),
-        };
-        self.counted(taken)?;
-        self.forward();
-        Ok(())
+        self.enqueue(self.me, entry)
     }
 
     fn handle_message(&mut self, now_ns: u64, from: MemberId, message: Message) -> Result<(), Refused> {

@@ -12,7 +12,7 @@ use crate::reg;
 use crate::setup::{Built, Setup};
 use fide_proto::consensus::lowi::{self, Lowi, Message, Round, Start, StartPoint};
 use fide_proto::consensus::{Action, Engine, Halted};
-use fide_proto::group::{Batch, Body, Entry, EntryId, MemberId, MemberSet, Refused};
+use fide_proto::group::{Batch, Body, Entry, EntryId, MemberId, MemberSet};
 use fide_wire::frame::{BODY_AT, HEADER_LEN};
 use fide_wire::mac::Key;
 use std::collections::{BTreeMap, VecDeque};
@@ -438,7 +438,6 @@ struct Hardware {
     refused_writes: u32,
     requests: VecDeque<Option<(MemberId, Message)>>,
     visible: Vec<(MemberId, Message)>,
-    last_ns: u64,
     leaving: bool,
     copies: [VecDeque<Round>; 2],
     sending: [Vec<u8>; 2],
@@ -651,7 +650,6 @@ impl World<'_> {
                 refused_writes: 0,
                 requests: VecDeque::new(),
                 visible: Vec::new(),
-                last_ns: 0,
                 leaving: false,
                 copies: Default::default(),
                 sending: Default::default(),
@@ -781,8 +779,16 @@ impl World<'_> {
         match std::mem::replace(&mut self.hosts[rank], Host::Waiting) {
             Host::Hardware(mut hardware) => {
                 for (at, value) in setup.writes() {
-                    if !hardware.model.write(at, value) {
-                        return Err(format!("a joiner's write of {value:#x} to {at:#x} was refused"));
+                    // A request that came before may be judged in these clocks.
+                    let written = In { awvalid: 1, awaddr: at.into(), wdata: value, ..In::idle() };
+                    for input in [written, In::idle()] {
+                        let out = hardware.model.step(&input);
+                        hardware
+                            .follow(&out, self.schedule.together, &mut self.report)
+                            .map_err(|what| format!("rank {rank}: {what}"))?;
+                        if input.awvalid == 0 && (out.bvalid, out.bresp) != (1, 0) {
+                            return Err(format!("a joiner's write of {value:#x} to {at:#x} was refused"));
+                        }
                     }
                 }
                 hardware.members = members;
@@ -1266,7 +1272,6 @@ impl Hardware {
         } else if out.step_live == 1 {
             let now_ns = out.time;
             let Some(shadow) = &mut self.shadow else { return Err("it runs, and was not started".into()) };
-            self.last_ns = now_ns;
             if out.step_left == 1 {
                 if !self.leaving {
                     return Err("a round has left that nobody sent".into());
@@ -1292,27 +1297,19 @@ impl Hardware {
         Ok(())
     }
 
-    /// Requests that were admitted in earlier clocks: the core sees them from now on.
+    /// Requests that were admitted in earlier clocks: the core sees them from now on. What an event
+    /// has made due in its own moment the core does in its next step, which finds them there: the
+    /// shadow must not do it before.
     fn propose(&mut self) -> Result<(), String> {
         for (from, message) in std::mem::take(&mut self.visible) {
-            let (me, now_ns) = (self.setup.me, self.last_ns);
             let Message::Forward(entry) = message else { return Err("a request is an entry".into()) };
             if self.shadow.as_ref().is_some_and(|shadow| shadow.halted().is_some()) {
                 // Admitted before the halt: it waits in vain in both.
                 continue;
             }
             let mut result = Ok(());
-            self.call(|shadow| {
-                // Of a member that has left since its request was admitted: it waits in the engine, so it waits here, too.
-                let left =
-                    shadow.clone().handle_message(now_ns, from, Message::Forward(entry.clone())) == Err(Refused::UnknownMember);
-                result = if from == me || left {
-                    shadow.propose(now_ns, entry)
-                } else {
-                    shadow.handle_message(now_ns, from, Message::Forward(entry))
-                };
-            })?;
-            if result.is_err() && self.shadow.as_ref().is_some_and(|shadow| shadow.halted().is_none()) {
+            self.call(|shadow| result = shadow.enqueue(from, entry))?;
+            if result.is_err() {
                 return Err(format!("the shadow refused a request: {result:?}"));
             }
             self.changed = false;
@@ -1332,7 +1329,6 @@ impl Hardware {
                 return Ok(());
             }
             let path = usize::from(out.event_path);
-            self.last_ns = now_ns;
             return match message {
                 Message::Round(_) => self.call(|shadow| {
                     let _ = shadow.handle_copy(now_ns, from, path, message);
@@ -1343,7 +1339,6 @@ impl Hardware {
             };
         }
         let Some((at, value)) = self.command.take() else { return Err("an event that no command made".into()) };
-        self.last_ns = now_ns;
         match (at, value) {
             (reg::COMMAND, 1 | 2) => {
                 self.shadow = Some(started(&self.setup, together, now_ns)?);

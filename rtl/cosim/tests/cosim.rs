@@ -80,6 +80,87 @@ fn n6_must_fail_where_copies_are_late_and_the_leader_crashes() {
     cosim.run(&late).unwrap();
 }
 
+/// A joiner is handed a request just before its settings are written. It may be judged in the clocks
+/// of the writes, and is refused, for the joiner does not lead; what it proposes when it leads is the
+/// request behind.
+#[test]
+#[cfg_attr(not(rtl_model), ignore = "no Verilator model: run make rtl")]
+fn n6_a_request_that_is_judged_while_a_joiner_is_set_up_is_refused() {
+    let mut cosim = Cosim::new(Library::from_env().unwrap());
+    let mut schedule = Schedule {
+        seed: 3_001_664,
+        config: lowi::Config {
+            delta_w_ns: 1_074,
+            drift_ppm: 1_000,
+            depth: 2,
+            batch_entries_max: 1,
+            batch_bytes_max: 60,
+            hurry: false,
+            exit_together: false,
+            rounds_max: 4,
+            ..lowi::Config::new(1_295, 746)
+        },
+        members: 3,
+        joins: true,
+        hardware: 0b110,
+        delay: 26,
+        together: true,
+        clocks: 5_792,
+        items: vec![
+            Item::Join { at: 1_835, at_rank: 0, after: 52 },
+            Item::Crash { at: 2_339, rank: 0, reported: None },
+            Item::Crash { at: 2_860, rank: 1, reported: None },
+            // Its settings are written in clock 1888.
+            Item::Request { at: 1_883, at_rank: 2, bytes: 0 },
+            Item::Request { at: 3_916, at_rank: 2, bytes: 17 },
+        ],
+        strict: false,
+    };
+    for at in 1_870..1_892 {
+        schedule.items[3] = Item::Request { at, at_rank: 2, bytes: 0 };
+        let report = cosim.run(&schedule).unwrap_or_else(|difference| panic!("a request in clock {at}: {difference}"));
+        assert!(report.joined == 1 && report.admitted == 1, "a request in clock {at}: {report:?}");
+    }
+}
+
+/// The last one that a starter waits for is ready long after those before it were reported: then it
+/// may speak at once. A request that is admitted between the two steps is in its first round.
+#[test]
+#[cfg_attr(not(rtl_model), ignore = "no Verilator model: run make rtl")]
+fn n6_a_request_between_the_start_and_the_first_round_is_in_it() {
+    let mut cosim = Cosim::new(Library::from_env().unwrap());
+    let mut schedule = Schedule {
+        seed: 3_094_166,
+        config: lowi::Config {
+            delta_w_ns: 1_160,
+            drift_ppm: 0,
+            batch_entries_max: 1,
+            batch_bytes_max: 60,
+            depth: 3,
+            rounds_max: 4,
+            ..lowi::Config::new(1_173, 813)
+        },
+        members: 4,
+        joins: true,
+        hardware: 0b1111,
+        delay: 43,
+        together: false,
+        clocks: 10_271,
+        items: vec![
+            // The last one is ready in clock 716, this is admitted in clock 718, and the next step
+            // begins in clock 722.
+            Item::Change { at: 698, at_rank: 1, leaves: Some(1) },
+            Item::Crash { at: 377, rank: 0, reported: Some(130) },
+        ],
+        strict: false,
+    };
+    for at in 688..708 {
+        schedule.items[0] = Item::Change { at, at_rank: 1, leaves: Some(1) };
+        let report = cosim.run(&schedule).unwrap_or_else(|difference| panic!("a request in clock {at}: {difference}"));
+        assert!(report.elections > 0, "a request in clock {at}: {report:?}");
+    }
+}
+
 /// Reports keep their order however many there were before: a rank that leaves and comes back can be reported again. Who is behind two dead
 /// members speaks Δ_I after the later report, not after the earlier one.
 #[test]
