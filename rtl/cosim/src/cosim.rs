@@ -438,6 +438,8 @@ struct Hardware {
     refused_writes: u32,
     requests: VecDeque<Option<(MemberId, Message)>>,
     visible: Vec<(MemberId, Message)>,
+    /// It led in the clock before, in which requests were judged that are told of in this one.
+    led: bool,
     leaving: bool,
     copies: [VecDeque<Round>; 2],
     sending: [Vec<u8>; 2],
@@ -650,6 +652,7 @@ impl World<'_> {
                 refused_writes: 0,
                 requests: VecDeque::new(),
                 visible: Vec::new(),
+                led: false,
                 leaving: false,
                 copies: Default::default(),
                 sending: Default::default(),
@@ -1291,9 +1294,13 @@ impl Hardware {
         let judged = if out.judged == 1 { self.requests.pop_front().flatten() } else { None };
         if out.admit == 1 {
             let Some(request) = judged else { return Err("a request was admitted that is none".into()) };
+            if !self.led {
+                return Err("a request was admitted by one that does not lead".into());
+            }
             report.admitted += 1;
             self.visible.push(request);
         }
+        self.led = out.has_leader == 1 && self.setup.ids[usize::from(out.leader)] == self.setup.me;
         Ok(())
     }
 
