@@ -151,15 +151,17 @@ fn client(lab: &Lab, id: usize, round: u32, values: &AtomicU32, is_over: &Atomic
     done
 }
 
-/// A host of a group under the policy *fence* was shut out: an operator takes it back.
+/// A host of a group under the policy *fence* was shut out: an operator takes it back, and again if its fence closes before the others have confirmed that it is
+/// heard, which they first have to be told by an agent that has just started.
 fn recover(of: &Servers, host: u16) {
+    let mut asked: Option<Instant> = None;
     until(&format!("h{host} is not fenced any more"), || {
         let status = of.w.ask(host, &Request::Fence { order: FenceOrder::Status });
         let Ok(Reply::Fence(status)) = status else { return false };
-        if status.state == "fenced" {
+        if status.state == "fenced" && asked.is_none_or(|at| at.elapsed() > Duration::from_millis(300)) {
             let _ = of.w.ask(host, &Request::Fence { order: FenceOrder::Recover });
+            asked = Some(Instant::now());
         }
-        // It may close again, if it was opened before the others confirmed.
         status.state == "open" && status.extensions > 20
     });
 }

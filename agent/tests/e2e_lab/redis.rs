@@ -151,8 +151,10 @@ impl Servers {
         Some(of)
     }
 
+    /// What a server says of itself; that it says nothing, if so.
     pub(super) fn status(&self, host: u16) -> String {
-        ask(&self.w, host, "FIDE STATUS")
+        let Some(mut client) = Client::open(&self.w, host) else { return String::new() };
+        client.ask("FIDE STATUS").unwrap_or_else(|e| e.to_string())
     }
 
     pub(super) fn is_ready(&self, host: u16) {
