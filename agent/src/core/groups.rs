@@ -211,7 +211,8 @@ impl Core {
             self.groups = groups;
         }
         self.send_segments(now);
-        // A decision need not wait for its slot, and one that takes several heartbeats has them at once.
+        // A decision need not wait for its slot, and one that takes several heartbeats has them at
+        // once.
         let is_early = now >= self.sent.beaten_ns.saturating_add(EARLY_NS);
         if is_early && (self.is_midway() || self.groups.has_ride(now)) {
             self.send_rides(now);
@@ -233,7 +234,8 @@ impl Core {
         }
     }
 
-    /// Whether the rest of something should follow at once. Where nothing leaves, it waits for the next slot.
+    /// Whether the rest of something should follow at once. Where nothing leaves, it waits for the
+    /// next slot.
     fn is_midway(&self) -> bool {
         !self.rides_stay && self.groups.midway() > 0
     }
@@ -269,7 +271,8 @@ impl Core {
         }
     }
 
-    /// Whether a segment had to be sent again lately. A copy on one path costs half of two, and a loss the time until it is sent again.
+    /// Whether a segment had to be sent again lately. A copy on one path costs half of two, and a
+    /// loss the time until it is sent again.
     fn loses_segments(&mut self, now: u64) -> bool {
         let resent = self.groups.resent();
         if std::mem::replace(&mut self.segments_resent, resent) != resent {

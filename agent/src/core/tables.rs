@@ -325,7 +325,8 @@ impl Core {
         self.body = body;
     }
 
-    /// Sends to one host, on every path by which it can be reached, or on the first in turn that takes it.
+    /// Sends to one host, on every path by which it can be reached, or on the first in turn that
+    /// takes it.
     pub(super) fn send_to(&mut self, node: u32, kind: Kind, body: &[u8], on_all: bool) {
         let known = self.slot(node).and_then(|slot| self.peers[slot].as_ref()).map(|p| p.addresses);
         let addresses = known.or_else(|| self.node.directory().addresses(node)).unwrap_or([None; PATHS]);

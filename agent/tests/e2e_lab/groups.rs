@@ -199,8 +199,8 @@ fn three_fenced(pins: &Pins, engine: &str, mode: &str) -> Option<World> {
     Some(w)
 }
 
-/// The leader's host is held up by `hold`; the others replace it once its fence has closed, and nothing that was proposed there meanwhile is decided before an
-/// operator has recovered it.
+/// The leader's host is held up by `hold`; the others replace it once its fence has closed, and
+/// nothing that was proposed there meanwhile is decided before an operator has recovered it.
 fn replaced_behind_a_fence(w: &World, hold: impl FnOnce(), release: impl FnOnce()) {
     let (mut on_1, mut on_2) = (open(w, 1, 11, 0, 0), open(w, 2, 22, 0, 0));
     let (mut log_1, mut log_2) = (Vec::new(), Vec::new());

@@ -1,5 +1,6 @@
-//! What clients of real Redis servers with the module see while servers and agents are killed and stand still, judged by a checker of linearizability (Wing and
-//! Gong's algorithm with Lowe's memory, as in Porcupine). `FIDE_HISTORY_SECONDS`: how long; 12 for each policy.
+//! What clients of real Redis servers with the module see while servers and agents are killed and
+//! stand still, judged by a checker of linearizability (Wing and Gong's algorithm with Lowe's
+//! memory, as in Porcupine). `FIDE_HISTORY_SECONDS`: how long; 12 for each policy.
 
 use super::redis::{Client, Servers, ask, available, server};
 use crate::common::{PATIENCE, until, wait_for};
@@ -151,8 +152,9 @@ fn client(lab: &Lab, id: usize, round: u32, values: &AtomicU32, is_over: &Atomic
     done
 }
 
-/// A host of a group under the policy *fence* was shut out: an operator takes it back, and again if its fence closes before the others have confirmed that it is
-/// heard, which they first have to be told by an agent that has just started.
+/// A host of a group under the policy *fence* was shut out: an operator takes it back, and again if
+/// its fence closes before the others have confirmed that it is heard, which they first have to be
+/// told by an agent that has just started.
 fn recover(of: &Servers, host: u16) {
     let mut asked: Option<Instant> = None;
     until(&format!("h{host} is not fenced any more"), || {

@@ -121,7 +121,8 @@ impl Servers {
         Self::up_with(hosts, engine, "trust-contract", &[])
     }
 
-    /// Under the policy *fence* each host has one, which closes where none of the others confirms for 100 ms that it is heard.
+    /// Under the policy *fence* each host has one, which closes where none of the others confirms
+    /// for 100 ms that it is heard.
     pub(super) fn up_with(hosts: u16, engine: &str, policy: &str, settings: &[&str]) -> Option<Self> {
         if !available() {
             return None;
@@ -165,7 +166,8 @@ impl Servers {
         }
     }
 
-    /// Of each host: what its server says, and its agent of the group, and how the agent sees the others.
+    /// Of each host: what its server says, and its agent of the group, and how the agent sees the
+    /// others.
     pub(super) fn standings(&self) -> Vec<String> {
         let of = |host| {
             let group = self.w.ask(host, &Request::Group { order: GroupOrder::Status });

@@ -229,7 +229,8 @@ fn generation(settings: &Settings) -> Result<u64, String> {
     };
     match generation {
         None => Err(format!("the agent does not know the group {}", settings.group)),
-        // An agent that has just started knows the name, and learns from the others which group that is.
+        // An agent that has just started knows the name, and learns from the others which group
+        // that is.
         Some(0) => Err(format!("the agent is joining the group {}", settings.group)),
         Some(generation) => Ok(generation),
     }

@@ -8,17 +8,21 @@
 //! So a leader's own entry waits for one heartbeat only, and a proposal for an instance says that its sender decided the one before.
 //!
 //! # DET
-//! One item of each proposal in turn, from the lowest id to the highest, beginning with another member in each instance; each entry once; a
-//! barrier alone; until the decision is full ([`DECISION_MAX`]) or the batch ([`batch`]). It is computed when the heartbeat is about
-//! to leave, so that what came until then rides along. *What it sees after a crash*: the proposals that those alive sent **to this
-//! leader** for this instance, and its own. Those of the crashed are forgotten (line 17), and nobody sends what it heard from another.
+//! One item of each proposal in turn, from the lowest id to the highest, beginning with another
+//! member in each instance; each entry once; a barrier alone; until the decision is full
+//! ([`DECISION_MAX`]) or the batch ([`batch`]). It is computed when the heartbeat is about to
+//! leave, so that what came until then rides along. *What it sees after a crash*: the proposals
+//! that those alive sent **to this leader** for this instance, and its own. Those of the crashed
+//! are forgotten (line 17), and nobody sends what it heard from another.
 //!
 //! # Larger values
-//! What does not fit a decision ([`is_large`]) is sent ahead to everybody ([`Message::Body`]), and only its id rides. Each proposal says
-//! which bodies its sender holds, and DET takes an id only if everybody alive has said so in this instance. It is not enough that the leader holds
-//! it: p3's body reaches p1 and not p2, p3 crashes, p1 decides the id and crashes; p1 has decided what p2 can never know. Bodies of a crashed
-//! member are kept until the open instance is decided, because a leader that was not told of the crash yet may still decide their ids; proposals for
-//! the next one do not name them. So who delivers an id holds its body.
+//! What does not fit a decision ([`is_large`]) is sent ahead to everybody ([`Message::Body`]), and
+//! only its id rides. Each proposal says which bodies its sender holds, and DET takes an id only if
+//! everybody alive has said so in this instance. It is not enough that the leader holds it: p3's
+//! body reaches p1 and not p2, p3 crashes, p1 decides the id and crashes; p1 has decided what p2
+//! can never know. Bodies of a crashed member are kept until the open instance is decided, because
+//! a leader that was not told of the crash yet may still decide their ids; proposals for the next
+//! one do not name them. So who delivers an id holds its body.
 //!
 //! # What Alg. 4 leaves open, and what is done here
 //! * **Nothing is reset between instances.** `proposals[i]` of k survives into k+1: p1 decides k and crashes; p2, told of it, sends `proposals[2]` to
@@ -49,11 +53,13 @@ use super::{Action, Engine, Halted, Instance, Kind};
 use crate::broadcast::fcurb::{self, Event, Fcurb};
 use crate::group::{Batch, Entry, EntryId, MAX_MEMBERS, MemberId, MemberSet, Refusals, Refused};
 
-/// Most bytes of the items of a decision. It leaves on as many heartbeats as it takes, one behind the other, and counts when the last one has left and
-/// come ([`crate::services::groups::rides`]): that costs nobody a message, while a body that is sent ahead must be confirmed by all first.
+/// Most bytes of the items of a decision. It leaves on as many heartbeats as it takes, one behind
+/// the other, and counts when the last one has left and come ([`crate::services::groups::rides`]):
+/// that costs nobody a message, while a body that is sent ahead must be confirmed by all first.
 pub const DECISION_MAX: usize = 8 << 10;
 
-/// Most bytes of the items of a proposal, but for a first one that alone has more: it is sent again whenever something is added to it.
+/// Most bytes of the items of a proposal, but for a first one that alone has more: it is sent again
+/// whenever something is added to it.
 pub const PROPOSAL_MAX: usize = 1354;
 
 /// Bytes of an id instead of an entry, at most.

@@ -488,8 +488,8 @@ impl Lowi {
     }
 
     /// Takes an entry and does nothing of what is due: what is done next finds it here. For whoever
-    /// follows an engine that entries reach beside its steps; all others use [`Engine::propose`] and
-    /// messages. Its member may have left since it came.
+    /// follows an engine that entries reach beside its steps; all others use [`Engine::propose`]
+    /// and messages. Its member may have left since it came.
     ///
     /// # Errors
     /// What [`Engine::propose`] refuses.

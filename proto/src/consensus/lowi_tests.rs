@@ -954,7 +954,8 @@ fn nano_5_2_the_start_waits_until_all_who_live_are_there() {
     p2.handle_crash(5 * US, P1).unwrap();
     p2.handle_message(7_000 * US, P3, Message::Ready).unwrap();
     assert_eq!((p2.poll_timeout(), p2.halted()), (Some(7_000 * US), None));
-    // An entry that is proposed then finds it speaking; one that came beside its steps is there before.
+    // An entry that is proposed then finds it speaking; one that came beside its steps is there
+    // before.
     for beside in [true, false] {
         let (mut p2, entry) = (p2.clone(), entry(P2, 1));
         let taken = if beside { p2.enqueue(P2, entry) } else { p2.propose(7_000 * US, entry) };

@@ -1,12 +1,13 @@
 //! Reliable links: messages from one node's life to another's arrive once, in order, as long as both live.
 //!
 //! ```text
-//! send ─► stream ─► segments, numbered from 1 ─► a frame each, on one path or all ─► put together ─► poll_message
-//!                        ▲                                                        │
-//!                        └───────────── "received through" in each segment ◄──────┘
+//! send ─► stream ─► segments, numbered from 1 ─► a frame, on one path or all ─► poll_message
+//!                        ▲                                      │
+//!                        └── "received through" in each segment ◄┘
 //! ```
-//! A segment carries a piece of the stream of messages, each behind its length (`u32`). Copies of a frame have one
-//! number. What is lost is sent again after [`Config::resend_ns`], which doubles up to [`RESEND_DOUBLINGS`] times. Acknowledgements ride on segments of the other direction, and leave
+//! A segment carries a piece of the stream of messages, each behind its length (`u32`). Copies of a
+//! frame have one number. What is lost is sent again after [`Config::resend_ns`], which doubles up to
+//! [`RESEND_DOUBLINGS`] times. Acknowledgements ride on segments of the other direction, and leave
 //! alone after [`Config::ack_wait_ns`].
 //!
 //! A message for several nodes ([`Links::send_to_all`]) is cut once: its segments are frames to everybody, each with the head of every link before the one

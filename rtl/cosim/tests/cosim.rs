@@ -80,9 +80,9 @@ fn n6_must_fail_where_copies_are_late_and_the_leader_crashes() {
     cosim.run(&late).unwrap();
 }
 
-/// A joiner is handed a request just before its settings are written. It may be judged in the clocks
-/// of the writes, and is refused, for the joiner does not lead; what it proposes when it leads is the
-/// request behind.
+/// A joiner is handed a request just before its settings are written. It may be judged in the
+/// clocks of the writes, and is refused, for the joiner does not lead; what it proposes when it
+/// leads is the request behind.
 #[test]
 #[cfg_attr(not(rtl_model), ignore = "no Verilator model: run make rtl")]
 fn n6_a_request_that_is_judged_while_a_joiner_is_set_up_is_refused() {

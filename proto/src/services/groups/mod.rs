@@ -281,7 +281,8 @@ struct Group {
     me: Option<MemberId>,
     member: Option<Member>,
     state: State,
-    /// Applications are told of entries up to this index; of those behind it once the instance beside them is stable.
+    /// Applications are told of entries up to this index; of those behind it once the instance
+    /// beside them is stable.
     confirmed: u64,
     unconfirmed: VecDeque<(Instance, u64)>,
     /// For the next heartbeats, not sent yet or in part.
@@ -362,7 +363,8 @@ impl Group {
         self.state.bindings().get(&member).or_else(|| self.invited.get(&member)).copied()
     }
 
-    /// Whether the next heartbeat has something to carry: what the engine has now, if nothing waits.
+    /// Whether the next heartbeat has something to carry: what the engine has now, if nothing
+    /// waits.
     fn poll_ride(&mut self, now_ns: u64) -> bool {
         self.riding.iter_mut().for_each(Riding::leave_behind);
         let (Some(member), None) = (&mut self.member, &self.held) else { return false };
@@ -378,9 +380,11 @@ impl Group {
 
     /// Up to which entry applications are told.
     ///
-    /// The leader of HUC has decided when its heartbeat has left, and so it is, as long as heartbeats reach all or nobody. A host that is cut off breaks
-    /// that: what it decides last, nobody else knows, and the others go on without it once its fence has closed. Under the policy *fence*, which is for such
-    /// cuts, a leader tells of an entry when all that live have it.
+    /// The leader of HUC has decided when its heartbeat has left, and so it is, as long as
+    /// heartbeats reach all or nobody. A host that is cut off breaks that: what it decides last,
+    /// nobody else knows, and the others go on without it once its fence has closed. Under the
+    /// policy *fence*, which is for such cuts, a leader tells of an entry when all that live have
+    /// it.
     fn confirm(&mut self) {
         let Some(log) = self.member.as_ref().map(Member::log) else { return };
         let index = self.state.index();
@@ -1253,7 +1257,8 @@ impl Groups {
 
     // ---- what leaves ----------------------------------------------------------------------------------------------------
 
-    /// Adds what rides on the heartbeat that is about to leave to its body, which has `room` bytes in all: each group's, one behind the other.
+    /// Adds what rides on the heartbeat that is about to leave to its body, which has `room` bytes
+    /// in all: each group's, one behind the other.
     pub fn poll_rides(&mut self, now_ns: u64, room: usize, body: &mut Vec<u8>) {
         self.stirred = false;
         for group in self.groups.values_mut() {
@@ -1559,7 +1564,8 @@ impl Groups {
         self.named(name).map(|group| &group.state)
     }
 
-    /// The entries of a group behind `index` of which applications may know; nothing if its snapshot must be taken first, or there is none of that name.
+    /// The entries of a group behind `index` of which applications may know; nothing if its
+    /// snapshot must be taken first, or there is none of that name.
     #[must_use]
     pub fn entries_behind(&self, name: &str, index: u64) -> Option<impl Iterator<Item = &Applied>> {
         let group = self.named(name)?;
@@ -1743,7 +1749,8 @@ fn send_log(
 ) {
     // Whoever does not get a state asks for it again.
     let is_needed = !matches!(message, log::Message::Transfer(_));
-    // A node may have two members in one life: one that stopped, of which not all have heard, and the one that came after it. They share its link.
+    // A node may have two members in one life: one that stopped, of which not all have heard, and
+    // the one that came after it. They share its link.
     let mut nodes: Vec<u32> = Vec::with_capacity(to.len());
     let (mut first, mut second) = (Vec::with_capacity(to.len()), Vec::new());
     for (node, to) in to {

@@ -1,7 +1,9 @@
-//! Rides: what engines of groups piggyback on heartbeats. One that is longer than a heartbeat has room for leaves in pieces, on heartbeats that follow each other.
+//! Rides: what engines of groups piggyback on heartbeats. One that is longer than a heartbeat has
+//! room for leaves in pieces, on heartbeats that follow each other.
 //!
-//! A heartbeat reaches everybody or nobody, and so does a ride in pieces: it counts as sent when its last piece has left, and as arrived when
-//! all pieces have. A sender that crashes in between has sent nothing, as far as engines can tell.
+//! A heartbeat reaches everybody or nobody, and so does a ride in pieces: it counts as sent when
+//! its last piece has left, and as arrived when all pieces have. A sender that crashes in between
+//! has sent nothing, as far as engines can tell.
 //!
 //! ```text
 //! 0   ride                                                           whole
@@ -130,7 +132,8 @@ pub(super) fn read(item: &[u8]) -> Option<Came<'_>> {
 }
 
 impl Arriving {
-    /// The whole, if this piece was the last that was missing. Pieces come in any order, because each may come by another path.
+    /// The whole, if this piece was the last that was missing. Pieces come in any order, because
+    /// each may come by another path.
     pub fn take(&mut self, piece: &Piece<'_>) -> Option<Ride> {
         if piece.number < self.number {
             return None;
