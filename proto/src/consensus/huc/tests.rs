@@ -68,6 +68,29 @@ fn fide_a4_an_entry_of_the_leader_waits_for_its_heartbeat_only() {
 }
 
 #[test]
+fn what_is_proposed_again_is_bounded_however_much_waits() {
+    let proposed = |sizes: &[usize]| {
+        let mut p2 = Huc::new(P2, set(&[1, 2, 3]), 1);
+        for (number, bytes) in (1..).zip(sizes) {
+            p2.propose(0, sized(2, number, *bytes)).unwrap();
+        }
+        let lens = actions(&mut p2).into_iter().filter_map(|action| match action {
+            Action::Send { to: P1, message: Message::Propose { proposal, .. } } => {
+                Some((proposal.items.len(), proposal.items.iter().map(Item::len).sum::<usize>()))
+            }
+            _ => None,
+        });
+        lens.collect::<Vec<_>>()
+    };
+    let small = proposed(&[400; 20]);
+    assert!(small.len() > 3 && small.iter().all(|(_, bytes)| *bytes <= PROPOSAL_MAX), "{small:?}");
+    // One that has more by itself is proposed alone, and not again for what comes behind it.
+    let large = proposed(&[5_000, 400, 400]);
+    assert_eq!(large.iter().map(|(items, _)| *items).collect::<Vec<_>>(), [0, 1]);
+    assert!(large[1].1 > PROPOSAL_MAX && large[1].1 <= DECISION_MAX);
+}
+
+#[test]
 fn fide_a4_a_large_value_takes_three_message_delays() {
     let mut g = group(3);
     g.propose_entry(1, sized(1, 1, LARGE));
