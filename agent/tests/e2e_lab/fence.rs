@@ -157,7 +157,7 @@ fn is_promised(w: &World, observer: u16, host: &str) -> bool {
 }
 
 /// All others of so many hosts know what this one promises.
-pub fn promised(w: &World, host: u16, hosts: u16) {
+fn promised(w: &World, host: u16, hosts: u16) {
     until(&format!("the promise of h{host} is known"), || {
         (1..=hosts).filter(|observer| *observer != host).all(|observer| is_promised(w, observer, &format!("h{host}")))
     });
@@ -165,6 +165,16 @@ pub fn promised(w: &World, host: u16, hosts: u16) {
 
 fn silent(w: &World, observer: u16, host: &str) -> HistoryEvent {
     w.event(observer, "silent", |e| e.cause == Cause::SilentHost && e.node == host && e.app.is_none())
+}
+
+/// So many hosts with a fence in this mode, of 100 ms, which is promised to all of them.
+pub fn all_fenced(pins: &Pins, hosts: u16, mode: &str) -> Option<World> {
+    let lines = format!("mode = \"{mode}\"\ntimeout = \"100ms\"");
+    let configs: Vec<String> = (1..=hosts).map(|host| pins.config(host, &lines)).collect();
+    let w = Setup::hosts(hosts).extra(move |host| configs[usize::from(host) - 1].clone()).alone().up()?;
+    w.all_alive();
+    (1..=hosts).for_each(|host| promised(&w, host, hosts));
+    Some(w)
 }
 
 /// Three hosts, of which the first has a fence in mode *sent*.

@@ -1,7 +1,7 @@
 //! Groups on real agents: values that hosts agree on, also while agents are killed, stopped and come back.
 
 use crate::common::{PATIENCE, Pins, Process, Setup, World, until, wait_for};
-use crate::fence::{fence, promised};
+use crate::fence::{all_fenced, fence};
 use crate::sentinel::{NATIVE, capi, library};
 use fide_client::group::{Entry, Event, Fate, Group, Options, Refusal, Stage};
 use fide_lab::Cut;
@@ -187,11 +187,7 @@ fn an_agent_that_was_stopped_for_long_comes_back_as_a_new_member() {
 
 /// A group under the policy *fence* on three hosts whose fences have this mode.
 fn three_fenced(pins: &Pins, engine: &str, mode: &str) -> Option<World> {
-    let lines = format!("mode = \"{mode}\"\ntimeout = \"100ms\"");
-    let configs: Vec<String> = (1..=3).map(|host| pins.config(host, &lines)).collect();
-    let w = Setup::hosts(3).extra(move |host| configs[usize::from(host) - 1].clone()).alone().up()?;
-    w.all_alive();
-    (1..=3).for_each(|host| promised(&w, host, 3));
+    let w = all_fenced(pins, 3, mode)?;
     let hosts = (1..=3).map(|host| format!("h{host}")).collect();
     let plan = GroupOrder::Create { name: "orders".into(), engine: engine.into(), policy: "fence".into(), hosts };
     order(&w, 1, plan).unwrap();

@@ -1,7 +1,7 @@
 //! Real Redis servers with the module of api/redis: a reply means that the group has decided, also while servers and agents are killed.
 
 use crate::common::{PATIENCE, Pins, Process, Setup, World, until, wait_for};
-use crate::fence::promised;
+use crate::fence::all_fenced;
 use fide_lab::{Cut, Lab};
 use fide_wire::control::{GroupOrder, Reply, Request};
 use std::fs;
@@ -129,17 +129,10 @@ impl Servers {
         }
         let pins = if policy == "fence" { Some(Pins::new()?) } else { None };
         let w = match &pins {
-            Some(pins) => {
-                let lines = "mode = \"acknowledged\"\ntimeout = \"100ms\"";
-                let configs: Vec<String> = (1..=hosts).map(|host| pins.config(host, lines)).collect();
-                Setup::hosts(hosts).extra(move |host| configs[usize::from(host) - 1].clone()).alone().up()?
-            }
+            Some(pins) => all_fenced(pins, hosts, "acknowledged")?,
             None => Setup::hosts(hosts).up()?,
         };
         w.all_alive();
-        if pins.is_some() {
-            (1..=hosts).for_each(|host| promised(&w, host, hosts));
-        }
         let names = (1..=hosts).map(|host| format!("h{host}")).collect();
         let (engine, policy) = (engine.into(), policy.into());
         let order = GroupOrder::Create { name: "orders".into(), engine, policy, hosts: names };
