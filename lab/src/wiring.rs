@@ -137,6 +137,10 @@ fn nic_lines(spec: &LabSpec, host: u16, net: u8) -> Vec<String> {
 /// link-local address on the bridge.
 fn settings_of_switch(spec: &LabSpec) -> io::Result<()> {
     set("ipv6/conf/all/disable_ipv6", "1")?;
+    // A switch has no packet filter: what passes a bridge need not pass this machine's.
+    for filter in ["iptables", "ip6tables", "arptables"] {
+        set(&format!("bridge/bridge-nf-call-{filter}"), "0")?;
+    }
     set("ipv6/conf/default/disable_ipv6", if spec.multicast_snooping { "0" } else { "1" })?;
     set("ipv6/conf/default/accept_dad", "0")?;
     set("ipv6/conf/default/router_solicitations", "0")
