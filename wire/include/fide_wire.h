@@ -6,6 +6,7 @@
 #define FIDE_PORT 3433
 #define FIDE_MAGIC 61918
 #define FIDE_VERSION 2
+#define FIDE_MORE 1
 #define FIDE_HEADER_LEN 40
 #define FIDE_TAG_LEN 8
 #define FIDE_BODY_AT 48

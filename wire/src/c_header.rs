@@ -24,6 +24,7 @@ pub fn text() -> String {
     def("PORT", crate::DEFAULT_PORT.into());
     def("MAGIC", packet::MAGIC.into());
     def("VERSION", packet::VERSION.into());
+    def("MORE", frame::MORE.into());
     def("HEADER_LEN", frame::HEADER_LEN as u64);
     def("TAG_LEN", frame::TAG_LEN as u64);
     def("BODY_AT", frame::BODY_AT as u64);

@@ -244,6 +244,8 @@ pub struct Header {
     pub period_ns: u32,
     /// The low half of the version through which the sender's table is complete.
     pub table_version: u32,
+    /// Frames that belong to this one follow at once ([`frame::MORE`]).
+    pub more: bool,
 }
 
 /// A notice: one verdict about one process (or, with app 0, about the sending agent), a change of the sender's table.
@@ -354,6 +356,7 @@ pub fn decode<'a>(bytes: &'a [u8], cluster: u32, keys: &Keyring) -> Result<Packe
         sent_ns: h.sent_ns,
         period_ns: h.period_ns,
         table_version: h.table_version,
+        more: h.more,
     };
     Ok(Packet { header, notice, body, items: rest })
 }
@@ -475,6 +478,7 @@ impl Header {
             sent_ns: self.sent_ns,
             period_ns: self.period_ns,
             table_version: self.table_version,
+            more: self.more,
         }
     }
 }
@@ -558,6 +562,7 @@ mod tests {
             sent_ns: 99,
             period_ns: 1_000_000,
             table_version: 7,
+            more: false,
         }
     }
 
@@ -686,7 +691,7 @@ mod tests {
         fn what_is_written_is_read(kind in any_kind(), path in 0u8..16, cluster: u32, sender: u32, incarnation: u32,
                                    number in 0..=NUMBER_MAX, sent_ns: u64, period_ns: u32, n: u32, app in 1u32.., code: i32, event_ns: u64,
                                    body in proptest::collection::vec(any::<u8>(), 0..=BODY_MAX)) {
-            let header = Header { kind, path, key_id: 1, cluster, sender, incarnation, number, sent_ns, period_ns, table_version: n };
+            let header = Header { kind, path, key_id: 1, cluster, sender, incarnation, number, sent_ns, period_ns, table_version: n, more: n % 2 == 1 };
             let app = if kind == Kind::Leave { 0 } else { app };
             let notice = kind.has_notice().then_some(Notice { notice: n, app, code, event_ns, ..notice() });
             let body = if notice.is_some() { &[][..] } else { &body };

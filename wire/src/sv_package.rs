@@ -130,6 +130,7 @@ mod tests {
             sent_ns: 0x5051_5253_5455_5657,
             period_ns: 0x6061_6263,
             table_version: 0x7071_7273,
+            more: false,
             ..Header::default()
         };
         let mut body = Vec::new();

@@ -126,6 +126,7 @@ fn packets() -> Vec<Vec<u8>> {
                 sent_ns: 6,
                 period_ns: 7,
                 table_version: 9,
+                more: false,
             };
             let app = if kind == Kind::Leave { 0 } else { 2 };
             let notice = Notice { notice: 1, app, cause: Cause::Killed, grade: Grade::Certain, flags: 1, code: -9, event_ns: 8 };

@@ -54,6 +54,7 @@ fn header(kind: Kind) -> Header {
         sent_ns: 987_654_321_012_345,
         period_ns: 1_000_000,
         table_version: 42,
+        more: false,
     }
 }
 
@@ -86,7 +87,7 @@ fn fields(p: &Packet<'_>) -> Value {
     let h = &p.header;
     let mut v = json!({
         "kind": h.kind.frame() as u8, "path": h.path, "key_id": h.key_id, "cluster": h.cluster, "sender": h.sender, "incarnation": h.incarnation,
-        "number": h.number.to_string(), "sent_ns": h.sent_ns.to_string(), "period_ns": h.period_ns, "table_version": h.table_version, "body": hex(p.body),
+        "number": h.number.to_string(), "sent_ns": h.sent_ns.to_string(), "period_ns": h.period_ns, "table_version": h.table_version, "more": h.more, "body": hex(p.body),
     });
     if let Some(n) = &p.notice {
         v["notice"] = json!({
@@ -130,6 +131,7 @@ fn vectors() -> Value {
         sent_ns: u64::MAX,
         period_ns: u32::MAX,
         table_version: u32::MAX,
+        more: true,
         ..header(Kind::Heartbeat)
     };
     add("a heartbeat with the largest of everything", &made(&extremes, None, b"", &ring), &ring);
@@ -141,6 +143,7 @@ fn vectors() -> Value {
         sent_ns: 0,
         period_ns: 0,
         table_version: 0,
+        more: false,
         ..header(Kind::Heartbeat)
     };
     add("a heartbeat with zeros (freshness is not decided here)", &made(&zeros, None, b"", &ring), &ring);
@@ -356,6 +359,7 @@ fn every_vector_replays() {
             sent_ns: long(&wanted["sent_ns"]),
             period_ns: u(&wanted["period_ns"]) as u32,
             table_version: u(&wanted["table_version"]) as u32,
+            more: wanted["more"].as_bool().unwrap(),
         };
         let body = unhex(wanted["body"].as_str().unwrap());
         let items = unhex(wanted.get("items").map_or("", |items| items.as_str().unwrap()));

@@ -62,7 +62,7 @@ def decode(packet, cluster, keys):
         return "kind"
     fields = {
         "kind": kind, "path": path_key >> 4, "key_id": path_key & 15, "cluster": said, "sender": sender, "incarnation": incarnation,
-        "number": str(word & (1 << 48) - 1), "sent_ns": str(sent), "period_ns": period, "table_version": table,
+        "number": str(word & (1 << 48) - 1), "sent_ns": str(sent), "period_ns": period, "table_version": table, "more": version & 1 == 1,
     }
     if kind == HEARTBEAT and body:
         length = int.from_bytes(body[1:3], "big")

@@ -41,8 +41,10 @@ pub struct Setup {
     pub life: u64,
     /// UDP port, host byte order.
     pub port: u16,
+    /// Not 0: a packet lies in the inbox for which the agent was not woken.
+    pub unwoken: u16,
     /// Zero.
-    pub reserved: [u16; 3],
+    pub reserved: [u16; 2],
     /// Not 0: some subscribers' rings are sockets, so piggybacks are the agent's to deliver.
     pub sockets: u32,
     /// The ICMP identifier of this agent's questions.
@@ -59,6 +61,8 @@ pub struct Setup {
     pub number_sent: u64,
     /// And of anything else.
     pub event_number_sent: u64,
+    /// The agent wakes by itself then: packets for groups need not wake it before (ns).
+    pub rests_until_ns: u64,
     /// Of the paths' interfaces.
     pub mac: [Mac; PATHS],
     /// By path, the last rounds of questions by TCP: 1 << 32 and the number of the round, or 0.
@@ -287,7 +291,7 @@ pub struct GateRow {
 }
 
 const _: () = assert!(size_of::<GateRow>() == 64);
-const _: () = assert!(size_of::<Setup>() == 56 + 16 * 24 + 16 + 8 * PATHS * (1 + ROUNDS));
+const _: () = assert!(size_of::<Setup>() == 56 + 16 * 24 + 24 + 8 * PATHS * (1 + ROUNDS));
 const _: () = assert!(size_of::<Question>() == 40 && size_of::<Source>() == 40);
 const _: () = assert!(size_of::<Path>() == 64);
 const _: () = assert!(size_of::<Peer>() == 64 + 128);
@@ -352,6 +356,7 @@ mod tests {
                 node,
                 life,
                 port,
+                unwoken,
                 reserved,
                 sockets,
                 probe_id,
@@ -361,6 +366,7 @@ mod tests {
                 keys,
                 number_sent,
                 event_number_sent,
+                rests_until_ns,
                 mac,
                 rounds
             ]

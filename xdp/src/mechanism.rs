@@ -325,6 +325,13 @@ impl Mechanism {
         }
     }
 
+    /// The agent wakes by itself at `until_ns`: packets for groups need not wake it before.
+    pub fn rest(&self, until_ns: u64) {
+        let setup = self.setup.at(0);
+        // SAFETY: entry 0 exists; aligned u64 of the shared struct, which the programs only read.
+        unsafe { AtomicU64::from_ptr(&raw mut (*setup).rests_until_ns).store(until_ns, Ordering::Release) };
+    }
+
     /// Answers to this agent's questions carry this ICMP identifier; what else looks like an answer and carries it reaches nobody.
     pub fn set_probe_id(&self, id: u16) {
         // SAFETY: entry 0 exists; an aligned u32 of the shared struct.

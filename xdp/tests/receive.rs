@@ -68,7 +68,7 @@ as_root! {
     fn an_interface_without_a_path_passes() {
         let b = Bench::new();
         let hb = packet_of(&Header { kind: Kind::Heartbeat, path: 0, key_id: 0, cluster: CLUSTER, sender: PEER, incarnation: PEER_INCARNATION,
-            number: 1, sent_ns: 0, period_ns: 1, table_version: 0 }, None, b"", &b.keys);
+            number: 1, sent_ns: 0, period_ns: 1, table_version: 0, more: false }, None, b"", &b.keys);
         assert_eq!(b.m.test_receive(&ipv4(&hb), LO).unwrap(), XDP_PASS);
         assert_eq!(b.m.refused(), [0; Refusal::COUNT]);
     }
@@ -483,7 +483,7 @@ as_root! {
     fn numbers_must_grow_on_each_path_and_in_each_class() {
         let mut b = Bench::new();
         let numbered = |b: &Bench, kind: Kind, path: u8, number: u64| {
-            let h = Header { kind, path, key_id: 0, cluster: CLUSTER, sender: PEER, incarnation: PEER_INCARNATION, number, sent_ns: 1, period_ns: 1, table_version: 0 };
+            let h = Header { kind, path, key_id: 0, cluster: CLUSTER, sender: PEER, incarnation: PEER_INCARNATION, number, sent_ns: 1, period_ns: 1, table_version: 0, more: false };
             b.sign(&h, a_notice_of(kind, number as u32, 1).as_ref(), b"")
         };
         for kind in [Kind::Heartbeat, Kind::Notice] {
@@ -1122,6 +1122,41 @@ as_root! {
         assert_eq!([message(&mut b, 1, 101), ride(&mut b, 1, 101), message(&mut b, 0, 101), ride(&mut b, 0, 101)], [1, 1, 0, 0]);
     }
 
+    /// Frames that follow each other wake the agent once, behind the last one; and what is for groups does not wake it while it rests.
+    fn the_agent_is_woken_once_for_frames_that_follow_each_other() {
+        let mut b = Bench::new();
+        let woken = Woken::new(b.inbox.raw_fd());
+        let message = |b: &mut Bench, number: u64, more: bool| {
+            let header = Header { number, more, ..b.header(Kind::Message, 0) };
+            let p = b.sign(&header, None, b"segment");
+            assert_eq!(b.arrives(0, &p), Fate::Accepted);
+        };
+        message(&mut b, 1, false);
+        assert!(woken.is_woken(), "alone");
+        assert_eq!(b.inbox().len(), 1);
+        message(&mut b, 2, true);
+        message(&mut b, 3, true);
+        assert!(!woken.is_woken(), "more follow");
+        message(&mut b, 4, false);
+        assert!(woken.is_woken(), "the last one");
+        assert_eq!(b.inbox().len(), 3);
+        message(&mut b, 5, false);
+        assert!(woken.is_woken(), "alone again");
+        // It rests: only what is not for groups wakes it, also for what came before.
+        b.inbox();
+        b.m.rest(u64::MAX);
+        message(&mut b, 6, false);
+        assert!(!woken.is_woken(), "it rests");
+        let header = Header { number: 7, ..b.header(Kind::PathReport, 0) };
+        let report = b.sign(&header, None, b"");
+        assert_eq!(b.arrives(0, &report), Fate::Accepted);
+        assert!(woken.is_woken(), "a report");
+        assert_eq!(b.inbox().len(), 2);
+        b.m.rest(1);
+        message(&mut b, 8, false);
+        assert!(woken.is_woken(), "its rest is over");
+    }
+
     fn notices_out_of_order_are_each_delivered_once() {
         let mut b = Bench::new();
         let s = b.m.new_subscriber().unwrap();
@@ -1287,7 +1322,7 @@ as_root! {
         let frames: Vec<Vec<u8>> = {
             let keys = Keyring::new(stays, None).unwrap();
             (1..=4000).map(|number| ipv4(&packet_of(&Header { kind: Kind::Heartbeat, path: 0, key_id: 0, cluster: CLUSTER, sender: PEER,
-                incarnation: PEER_INCARNATION, number, sent_ns: 0, period_ns: 1, table_version: 0 }, None, b"", &keys))).collect()
+                incarnation: PEER_INCARNATION, number, sent_ns: 0, period_ns: 1, table_version: 0, more: false }, None, b"", &keys))).collect()
         };
         std::thread::scope(|s| {
             s.spawn(|| {

@@ -41,6 +41,9 @@ pub use crate::packet::Refusal;
 pub const MAGIC: u16 = 0xF1DE;
 /// Version of this format.
 pub const VERSION: u8 = 2;
+/// A flag: frames that belong to this one follow at once, so that nobody need be woken for this one
+/// alone. Whoever reads sees it with the next one; where that is lost, at its own next deadline.
+pub const MORE: u8 = 1;
 /// Bytes before the tag.
 pub const HEADER_LEN: usize = 40;
 /// Bytes of the tag.
@@ -202,6 +205,8 @@ pub struct Header {
     pub period_ns: u32,
     /// The low half of the version through which the sender's table is complete.
     pub table_version: u32,
+    /// Frames that belong to this one follow at once ([`MORE`]).
+    pub more: bool,
 }
 
 impl Header {
@@ -225,6 +230,7 @@ impl Header {
             sent_ns: r.u64()?,
             period_ns: r.u32()?,
             table_version: r.u32()?,
+            more: version_flags & MORE != 0,
         };
         Some((magic, version_flags >> 4, header))
     }
@@ -232,7 +238,7 @@ impl Header {
     fn write(&self, out: &mut [u8; FRAME_MAX], key_id: u8) {
         let word = u64::from(self.kind) << 56 | u64::from(self.channel) << 48 | self.number & NUMBER_MAX;
         out[0..2].copy_from_slice(&MAGIC.to_be_bytes());
-        out[2] = VERSION << 4;
+        out[2] = VERSION << 4 | if self.more { MORE } else { 0 };
         out[3] = self.path << 4 | key_id;
         out[4..8].copy_from_slice(&self.cluster.to_be_bytes());
         out[8..12].copy_from_slice(&self.sender.to_be_bytes());

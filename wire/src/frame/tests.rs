@@ -26,6 +26,7 @@ fn header(kind: Kind) -> Header {
         sent_ns: 99,
         period_ns: 1_000_000,
         table_version: 17,
+        more: false,
     }
 }
 
@@ -362,7 +363,7 @@ proptest! {
                                incarnation: u32, number in 0..=NUMBER_MAX, sent_ns: u64, period_ns: u32,
                                table_version: u32, body in proptest::collection::vec(any::<u8>(), 0..=BODY_MAX)) {
         let header = Header { kind, channel, path, key_id: 1, cluster, sender, incarnation, number, sent_ns, period_ns,
-                              table_version };
+                              table_version, more: table_version % 2 == 1 };
         let mut out = [0; FRAME_MAX];
         let n = encode(&mut out, &header, &body, &ring()).unwrap();
         let frame = Frame { header, kind: Kind::from_u8(kind).unwrap(), body: &body };

@@ -22,6 +22,8 @@ enum {
 	BPF_NOEXIST = 1,
 	BPF_F_NO_PREALLOC = 1 << 0,
 	BPF_F_MMAPABLE = 1 << 10,
+	BPF_RB_NO_WAKEUP = 1 << 0,
+	BPF_RB_FORCE_WAKEUP = 1 << 1,
 };
 
 /* Declared by bpf_helper_defs.h without definition. */

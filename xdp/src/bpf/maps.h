@@ -34,7 +34,8 @@ struct fide_setup {
 	__u32 node;
 	__u64 life; /* incarnation << 32 | the version of the last change, which goes on through incarnations: one word, so that no notice gets the one without the other */
 	__u16 port; /* host byte order */
-	__u16 reserved[3];
+	__u16 unwoken; /* not 0: a packet lies in `inbox` for which the agent was not woken */
+	__u16 reserved[2];
 	__u32 sockets; /* not 0: piggybacks are the agent's to deliver */
 	__u32 probe_id; /* the ICMP identifier of this agent's questions */
 	__u64 not_sent; /* packets of this name that this incarnation did not send */
@@ -43,6 +44,7 @@ struct fide_setup {
 	struct fide_key keys[16];
 	__u64 number_sent; /* by this incarnation, the highest: of heartbeats */
 	__u64 event_number_sent; /* and of all else */
+	__u64 rests_until_ns; /* the agent wakes by itself then: packets for groups need not wake it before */
 	struct fide_mac mac[FIDE_PATHS]; /* of the paths' interfaces */
 	__u64 rounds[FIDE_PATHS][FIDE_ROUNDS]; /* of questions by TCP: 1 << 32 | their number without its last byte */
 };

@@ -514,17 +514,27 @@ __noinline int fide_deliver(struct fide_scratch *s, __u32 len)
 }
 
 /* Gives the agent the packet in the scratch room, and the record before it. A function of its own, which the verifier walks once. */
-__noinline int fide_to_inbox(struct fide_scratch *s)
+__noinline int fide_to_inbox(struct fide_scratch *s, __u32 can_wait)
 {
-	__u64 len;
+	struct fide_setup *my = the_setup();
+	__u64 len, wake = 0;
 
-	if (!s)
+	if (!s || !my)
 		return XDP_DROP;
 	len = s->len;
 	if (len > FIDE_PACKET_MAX)
 		return XDP_DROP;
-	if (bpf_ringbuf_output(&inbox, (__u8 *)s + INBOX_AT, sizeof(struct fide_record) + len, 0))
+	/* The kernel wakes the agent by itself if it has read all before this packet; behind packets that did not wake it, that takes force. */
+	if (can_wait) {
+		wake = BPF_RB_NO_WAKEUP;
+	} else if (*(volatile __u16 *)&my->unwoken) {
+		*(volatile __u16 *)&my->unwoken = 0;
+		wake = BPF_RB_FORCE_WAKEUP;
+	}
+	if (bpf_ringbuf_output(&inbox, (__u8 *)s + INBOX_AT, sizeof(struct fide_record) + len, wake))
 		return refuse(FIDE_REFUSED_RING_FULL);
+	if (can_wait)
+		*(volatile __u16 *)&my->unwoken = 1;
 	return XDP_DROP;
 }
 
@@ -735,7 +745,7 @@ static __always_inline int receive(struct xdp_md *ctx)
 	struct fide_record record = {};
 	__u32 *path_found, *slot_found, *told = 0, slot = 0, path, kind, sender, incarnation, len, zero = 0, queue, ifindex = ctx->ingress_ifindex;
 	struct fide_stranger *stranger = 0;
-	bool is_kept = false, own = false, is_once = false;
+	bool is_kept = false, own = false, is_once = false, more;
 	__u64 word, number, before, now, row, *highest;
 	int result;
 
@@ -933,7 +943,10 @@ whole_packet:
 	record.body_len = *(volatile __u32 *)&s->len;
 	for (int i = 0; i < (int)sizeof(record); i += 8)
 		*(__u64 *)((__u8 *)s + INBOX_AT + i) = load64((__u8 *)&record + i);
-	result = fide_to_inbox(s);
+	/* Of frames that follow each other at once only the last one wakes the agent: one that is lost costs the time until its next deadline, a period at
+	 * most. What is for groups also waits while the agent could do nothing with it. */
+	more = *((__u8 *)s + PACKET_AT + __builtin_offsetof(struct fide_header, version_flags)) & FIDE_MORE;
+	result = fide_to_inbox(s, is_once && (more || now < *(volatile __u64 *)&my->rests_until_ns));
 	if (is_once && result == XDP_DROP)
 		fide_was_handed(slot, (__u64)sender << 32 | incarnation, number, 1);
 	return own && result == XDP_DROP ? refuse(FIDE_REFUSED_OWN) : result;

@@ -6,7 +6,7 @@ use fide_wire::mac::{Key, Keyring};
 use fide_wire::packet::{self, Header, Kind, Notice, PACKET_MAX, Refusal};
 use fide_wire::verdict::{Cause, Grade};
 use fide_xdp::{Mechanism, Ring, Setup};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 pub const CLUSTER: u32 = 0x00c0_ffee;
@@ -46,6 +46,28 @@ pub fn not_root() -> bool {
         eprintln!("skipped: loading kernel programs needs root");
     }
     not
+}
+
+/// Whether a reader that sleeps on a descriptor was woken.
+pub struct Woken(OwnedFd);
+
+impl Woken {
+    pub fn new(fd: RawFd) -> Self {
+        let mut event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 0 };
+        // SAFETY: a new descriptor that is ours; an event that lives across the call.
+        unsafe {
+            let epoll = OwnedFd::from_raw_fd(libc::epoll_create1(libc::EPOLL_CLOEXEC));
+            assert_eq!(libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event), 0);
+            Self(epoll)
+        }
+    }
+
+    /// Since it was asked last. The kernel wakes readers of rings behind an interrupt of its own, so a little is waited.
+    pub fn is_woken(&self) -> bool {
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
+        // SAFETY: an open descriptor, room for one event.
+        unsafe { libc::epoll_wait(self.0.as_raw_fd(), &raw mut event, 1, 20) == 1 }
+    }
 }
 
 pub struct Bench {
@@ -93,6 +115,7 @@ impl Bench {
             sent_ns: 0x1122_3344_5566_7788,
             period_ns: PERIOD_NS,
             table_version: 0,
+            more: false,
         }
     }
 
