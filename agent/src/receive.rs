@@ -489,6 +489,13 @@ impl Receiver {
         }
     }
 
+    /// The loop wakes by itself at `until_ns`: packets for groups need not wake it before.
+    pub fn rest(&self, until_ns: u64) {
+        if let Some(m) = &self.mechanism {
+            m.rest(until_ns);
+        }
+    }
+
     /// The address of a path's interface.
     pub fn set_mac(&self, path: usize, mac: Option<[u8; 6]>) {
         if let Some(m) = &self.mechanism {

@@ -320,6 +320,7 @@ mod tests {
             sent_ns: 1,
             period_ns: 1000,
             table_version: 3,
+            more: false,
         };
         let notice = notice.map(|n| Notice {
             notice: n,
@@ -347,6 +348,7 @@ mod tests {
             sent_ns: 1,
             period_ns: 1000,
             table_version: 3,
+            more: false,
         };
         let len = packet::encode(&mut out, &header, None, b"{}", &Keyring::default()).unwrap();
         out[..len].to_vec()

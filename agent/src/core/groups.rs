@@ -10,6 +10,7 @@ use crate::clock::now_ns;
 use crate::group_plan::{GroupPlan, engine, policy};
 use crate::seqpacket::{self, Received};
 use crate::subscribers::seqpacket_pair;
+use fide_proto::consensus::huc::DECISION_MAX;
 use fide_proto::consensus::log::{EngineMessage, Setup};
 use fide_proto::consensus::policy::Policy;
 use fide_proto::consensus::{Engine, Halted, Kind as EngineKind, log};
@@ -40,8 +41,13 @@ const ENTRIES_AT_ONCE: usize = 256;
 const ASKED_MAX: usize = 1024;
 /// Applications of one host that have groups open.
 pub(crate) const SESSIONS_MAX: usize = 256;
-/// A heartbeat that carries a decision leaves early, but not so soon after the one before it.
+/// A heartbeat that carries a decision leaves early, but not so soon behind the one before it.
 const EARLY_NS: u64 = 50_000;
+/// Behind a decision of many bytes, so long for each, and at most so long: each costs every member
+/// the same, whatever it carries, so that fewer and larger ones let more through. A client that
+/// waits for one small value before it proposes the next never waits for this.
+const REST_NS_PER_BYTE: u64 = 200;
+const REST_MAX_NS: u64 = 500_000;
 /// Heartbeats that leave one behind the other with one decision, in one loop iteration.
 const RIDES_AT_ONCE: usize = 12;
 /// After a loss, so long every segment leaves on both paths; twice as long each time if the next loss comes within a second behind that: a path may be gone.
@@ -213,8 +219,8 @@ impl Core {
         self.send_segments(now);
         // A decision need not wait for its slot, and one that takes several heartbeats has them at
         // once.
-        let is_early = now >= self.sent.beaten_ns.saturating_add(EARLY_NS);
-        if is_early && (self.is_midway() || self.groups.has_ride(now)) {
+        let is_early = now >= self.sent.early_ns;
+        if self.is_midway() || is_early && self.groups.has_ride(now) {
             self.send_rides(now);
             self.send_segments(now);
         }
@@ -229,7 +235,7 @@ impl Core {
             self.send_heartbeat(now);
             let rest = self.groups.midway();
             if rest == 0 || rest == before {
-                return; // all of it has left, or nothing leaves now
+                break; // all of it has left, or nothing leaves now
             }
         }
     }
@@ -242,7 +248,7 @@ impl Core {
 
     /// When a heartbeat may leave early, if something waits for that.
     pub(super) fn early_at(&self) -> Option<u64> {
-        (self.groups.is_stirred() || self.is_midway()).then(|| self.sent.beaten_ns.saturating_add(EARLY_NS))
+        if self.is_midway() { Some(0) } else { self.groups.is_stirred().then_some(self.sent.early_ns) }
     }
 
     fn send_segments(&mut self, now: u64) {
@@ -309,8 +315,22 @@ impl Core {
         } else if self.was_silent(before, now) {
             self.groups.hold(now, self.sent.number);
         } else {
+            if self.rode && !self.groups.has_more() {
+                self.sent.early_ns = now.saturating_add(self.rest_ns());
+            }
             self.groups.handle_sent(now);
         }
+    }
+
+    /// How long the next decision waits behind the one that has left, if its slot does not come
+    /// before: the more that one carried, the more will come meanwhile.
+    fn rest_ns(&self) -> u64 {
+        let bytes = self.groups.ride_bytes();
+        if bytes > DECISION_MAX / 4 * 3 {
+            return EARLY_NS; // what did not fit waits already
+        }
+        let most_ns = REST_MAX_NS.min(self.start.period_ns / 2).max(EARLY_NS);
+        (bytes as u64 * REST_NS_PER_BYTE).clamp(EARLY_NS, most_ns)
     }
 
     /// Behind a silence of this host nothing of its groups leaves before the others have said that they have not given it up.

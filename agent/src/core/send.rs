@@ -20,6 +20,8 @@ pub(crate) struct Sent {
     pub(super) packets: Box<Packets>,
     /// What became of its copies.
     pub(super) outcomes: [SendOutcome; PATHS],
+    /// A heartbeat with a decision may leave early from then on.
+    pub(super) early_ns: u64,
     /// When the last heartbeat left.
     pub(super) beaten_ns: u64,
 }
@@ -45,6 +47,7 @@ impl Core {
             sent_ns: now_ns(),
             period_ns: u32::try_from(self.start.period_ns).unwrap_or(u32::MAX),
             table_version: self.own_table().complete() as u32,
+            more: kind == Kind::Heartbeat && self.groups.has_more(),
         }
     }
 

@@ -37,11 +37,17 @@ impl Core {
 
     pub(super) fn wait(&mut self) {
         let now = now_ns();
+        let rests = now < self.sent.early_ns && !self.groups.is_idle();
+        if rests {
+            // Before it is looked whether something has come: what comes behind that is seen at the end of the rest.
+            self.receiver.rest(self.sent.early_ns);
+        }
         if self.is_awake(now) || self.has_more() {
             std::hint::spin_loop();
             return;
         }
-        let mut timeout_ns = self.next_deadline().saturating_sub(now);
+        let deadline_ns = if rests { self.next_deadline().min(self.sent.early_ns) } else { self.next_deadline() };
+        let mut timeout_ns = deadline_ns.saturating_sub(now);
         if self.spin {
             let rest = now.saturating_sub(self.rested_ns) >= REST_EVERY_NS && timeout_ns > 2 * REST_NS;
             if !rest && now.saturating_sub(self.looked_ns) < SPIN_NS {

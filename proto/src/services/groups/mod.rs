@@ -1297,6 +1297,18 @@ impl Groups {
         riding.map(Riding::midway).sum()
     }
 
+    /// Whether the heartbeat that was last polled for carries part of a ride whose rest follows.
+    #[must_use]
+    pub fn has_more(&self) -> bool {
+        self.groups.values().filter(|group| group.held.is_none()).any(|group| group.riding.as_ref().is_some_and(Riding::has_more))
+    }
+
+    /// The bytes of all rides that have begun to leave.
+    #[must_use]
+    pub fn ride_bytes(&self) -> usize {
+        self.groups.values().filter_map(|group| group.riding.as_ref()).map(Riding::len).sum()
+    }
+
     /// The heartbeat with what was last polled has left on all paths.
     pub fn handle_sent(&mut self, now_ns: u64) {
         for group in self.groups.values_mut() {

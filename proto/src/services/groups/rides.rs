@@ -86,6 +86,16 @@ impl Riding {
         self.left == self.bytes.len()
     }
 
+    /// Bytes in all, if any have left or are aboard.
+    pub fn len(&self) -> usize {
+        if self.left + self.aboard > 0 { self.bytes.len() } else { 0 }
+    }
+
+    /// Whether the heartbeat that was written last carries some of it, and not the end.
+    pub fn has_more(&self) -> bool {
+        self.aboard > 0 && self.left + self.aboard < self.bytes.len()
+    }
+
     /// Bytes that are left to be sent of a ride of which a part has left.
     pub fn midway(&self) -> usize {
         if self.left > 0 { self.bytes.len() - self.left } else { 0 }
