@@ -398,6 +398,15 @@ impl Log {
         Ok(log)
     }
 
+    /// Begins behind these entries instead of an empty log: to be called right after [`Log::new`], by all members alike. They come out as those of a
+    /// [`Transfer`] do, first.
+    pub fn go_on_from(&mut self, snapshot_position: Position, snapshot: Option<Value>, entries: Vec<Entry>) {
+        debug_assert_eq!((self.position, self.pending.len()), (0, 0), "nothing was applied yet");
+        let outputs = std::mem::take(&mut self.outputs);
+        self.install(0, snapshot_position, snapshot, entries);
+        self.outputs.extend(outputs);
+    }
+
     /// A member that joins: hand it everything that it hears from now on, have some member [`Log::admit`] it, and wait for the transfer.
     #[must_use]
     pub fn join(me: MemberId, config: Config, build: Build) -> Self {

@@ -1,5 +1,6 @@
 //! What the groups of two nodes tell each other: over reliable links, on heartbeats, in copies of broadcasts.
 
+use super::durable::{Mark, Saved};
 use super::state::Binding;
 use crate::consensus::Kind;
 use crate::consensus::log;
@@ -20,13 +21,42 @@ pub struct Plan {
     pub policy: Policy,
     /// Who begins it.
     pub members: Vec<Binding>,
+    /// Its log is on disk ([`super::durable`]).
+    pub durable: bool,
+    /// The generation of the first group of its log: another one only where a group goes on from what was on disk.
+    pub lineage: u64,
+}
+
+/// What a group begins with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum From {
+    /// An empty log, whatever the disks have.
+    Nothing,
+    /// The log on the disk of the node that begins it: how far that goes, and with where the members live; an empty one if it has none.
+    Log(Option<Mark>, Option<Saved>),
+}
+
+impl From {
+    /// The log.
+    #[must_use]
+    pub fn into_saved(self) -> Option<Saved> {
+        match self {
+            From::Nothing => None,
+            From::Log(_, saved) => saved,
+        }
+    }
 }
 
 /// Over the link between two nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message {
     /// A group is to begin: will you?
-    Prepare(Box<Plan>),
+    Prepare {
+        /// Which.
+        plan: Box<Plan>,
+        /// With which log.
+        begun: Box<From>,
+    },
     /// I will.
     Prepared {
         /// Which.
@@ -58,6 +88,8 @@ pub enum Message {
     NoGroup {
         /// The group's name.
         name: String,
+        /// How far its log on my disk goes.
+        mark: Option<Mark>,
     },
     /// You may be this member; listen, and say so.
     Invite {

@@ -21,19 +21,21 @@
 //! it asks all members whether it still is one to them, and piggybacks and sends nothing until each has said so, or is dead. Where the silence is noticed behind a heartbeat only, nothing is
 //! relied on before all have got that one; that nobody had given this node up when it came is the contract's to keep.
 
+pub mod durable;
 pub mod member;
 pub mod message;
 pub mod rides;
 pub mod state;
 
-use crate::consensus::log::{self, EngineMessage, Log, Setup};
+use crate::consensus::log::{self, EngineMessage, Log, Position, Setup};
 use crate::consensus::policy::{Ask, Policy};
 use crate::consensus::{Engine, Halted, Instance, Kind};
 use crate::group::{Body, MAX_MEMBERS, MemberId, Refused, Value};
 use crate::services::links::{self, Links};
 use fide_wire::verdict::{Cause, Grade};
+use durable::{Mark, Saved, What, Write};
 use member::{GateConfig, Member, Output};
-use message::{Message, Plan, Ride};
+use message::{From, Message, Plan, Ride};
 use rides::{Arriving, Came, Riding};
 use state::{Applied, Binding, Record, State};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -62,7 +64,7 @@ const SEARCHED_NS: u64 = 200_000_000;
 /// What could not be begun is tried again after so long (ns).
 const BEGIN_AGAIN_NS: u64 = 1_000_000_000;
 /// How messages between groups of two nodes are written; builds that write them in another way cannot share a group. Before each message.
-pub const FORMAT: u8 = 3;
+pub const FORMAT: u8 = 4;
 /// Messages kept for a member that is not listening yet.
 const EARLY_MAX: usize = 256;
 
@@ -119,6 +121,8 @@ pub enum Event {
         /// Which.
         name: String,
     },
+    /// To be written to disk, behind all writes before ([`Groups::handle_written`]).
+    Write(Box<Write>),
     /// The gate asks: is this node cut off? Answered by [`Groups::handle_fenced`]; asked again now and then.
     AskFence {
         /// Which node.
@@ -137,8 +141,10 @@ pub struct Expected {
     pub engine: Kind,
     /// Its policy.
     pub policy: Policy,
-    /// Its nodes, this one among them; the first one begins it.
+    /// Its nodes, this one among them; the first one begins it, or the one whose disk has the longest log.
     pub nodes: Vec<u32>,
+    /// Its log is on disk.
+    pub durable: bool,
 }
 
 /// What becomes of a group that is expected.
@@ -223,6 +229,10 @@ pub struct Status {
     pub name: String,
     /// Which one of that name.
     pub generation: u64,
+    /// Which log: the generation of the first group that wrote it.
+    pub lineage: u64,
+    /// Its log is on disk, through this application entry on this node's.
+    pub written: Option<u64>,
     /// Its engine now.
     pub engine: Kind,
     /// Its policy.
@@ -258,9 +268,9 @@ pub struct Brief<'a> {
     pub me: Option<MemberId>,
     /// Whom we take for the leader, and its node.
     pub leader: Option<(MemberId, u32)>,
-    /// Which one of that name.
-    pub generation: u64,
-    /// Application entries that were applied here.
+    /// Which log of that name: applications go on where they were as long as it is the same.
+    pub lineage: u64,
+    /// Application entries that applications may know of.
     pub index: u64,
 }
 
@@ -284,7 +294,17 @@ struct Group {
     /// Applications are told of entries up to this index; of those behind it once the instance
     /// beside them is stable.
     confirmed: u64,
-    unconfirmed: VecDeque<(Instance, u64)>,
+    /// The entry of the log that goes with it.
+    confirmed_position: Position,
+    unconfirmed: VecDeque<(Instance, u64, Position)>,
+    /// Of a durable group: the log that it begins with.
+    saved: Option<Saved>,
+    /// The log through this position was handed out to be written; nothing of this member's so far.
+    handed: Option<Position>,
+    /// A snapshot that is to be written.
+    unwritten: Option<(Position, Value)>,
+    /// The disk has it through this application entry.
+    written: u64,
     /// For the next heartbeats, not sent yet or in part.
     riding: Option<Riding>,
     /// Rides of our member so far.
@@ -299,8 +319,8 @@ struct Group {
     join_at_ns: u64,
     /// Whom it asked last.
     asked: Option<u32>,
-    /// Who has said that it does not run it, in this round of asking.
-    denied: BTreeSet<u32>,
+    /// Who has said that it does not run it, in this round of asking, and how far the log on its disk goes.
+    denied: BTreeMap<u32, Option<Mark>>,
     /// Our member began it with the others.
     is_begun: bool,
     /// What came for a member that is not listening yet: of which group, from whom, for whom.
@@ -327,7 +347,12 @@ impl Group {
             member: None,
             state,
             confirmed: 0,
+            confirmed_position: 0,
             unconfirmed: VecDeque::new(),
+            saved: None,
+            handed: None,
+            unwritten: None,
+            written: 0,
             riding: None,
             rides: 0,
             arriving: BTreeMap::new(),
@@ -335,7 +360,7 @@ impl Group {
             asked_of_us: Vec::new(),
             join_at_ns: u64::MAX,
             asked: None,
-            denied: BTreeSet::new(),
+            denied: BTreeMap::new(),
             is_begun: false,
             early: VecDeque::new(),
             invited: BTreeMap::new(),
@@ -351,6 +376,9 @@ impl Group {
     fn keep(&mut self, index: u64, bytes: Vec<u8>) -> bool {
         let Some(member) = self.member.as_mut().filter(|member| member.log().is_running()) else { return false };
         let Some((position, value)) = self.state.keep_snapshot(index, bytes) else { return false };
+        if self.handed.is_some() {
+            self.unwritten = Some((position, value.clone()));
+        }
         member.keep_snapshot(position, value).is_ok()
     }
 
@@ -387,22 +415,64 @@ impl Group {
     /// it.
     fn confirm(&mut self) {
         let Some(log) = self.member.as_ref().map(Member::log) else { return };
-        let index = self.state.index();
+        let (index, position) = (self.state.index(), self.state.position());
         if log.halted().is_none() {
             if self.plan.policy != Policy::Fence || log.kind() != Kind::Huc || log.leader() != self.me {
                 self.unconfirmed.clear();
-                self.confirmed = index;
+                (self.confirmed, self.confirmed_position) = (index, position);
                 return;
             }
-            if index > self.unconfirmed.back().map_or(self.confirmed, |(_, index)| *index) {
-                self.unconfirmed.push_back((log.decided_through(), index));
+            if position > self.unconfirmed.back().map_or(self.confirmed_position, |(.., position)| *position) {
+                self.unconfirmed.push_back((log.decided_through(), index, position));
             }
         }
         let stable = log.stable_through();
-        while let Some((_, index)) = self.unconfirmed.front().copied().filter(|(instance, _)| *instance <= stable) {
+        while let Some((_, index, position)) = self.unconfirmed.front().copied().filter(|(instance, ..)| *instance <= stable) {
             self.unconfirmed.pop_front();
-            self.confirmed = index;
+            (self.confirmed, self.confirmed_position) = (index, position);
         }
+    }
+
+    /// Up to which entry applications may know: what is confirmed, and on disk where that is
+    /// asked for.
+    fn told(&self) -> u64 {
+        if self.plan.durable { self.confirmed.min(self.written) } else { self.confirmed }
+    }
+
+    /// What of a durable group is to be written next.
+    fn poll_write(&mut self) -> Option<Write> {
+        let runs = self.member.as_ref().is_some_and(|member| member.log().is_running() || self.handed.is_some());
+        if !self.plan.durable || !runs {
+            return None;
+        }
+        let through = self.confirmed_position;
+        let what = match self.handed {
+            None => {
+                let (snapshot_position, snapshot, entries) = self.state.log_through(through);
+                let Plan { generation, lineage, .. } = self.plan;
+                What::Whole(Saved { generation, lineage, snapshot_position, snapshot, entries })
+            }
+            Some(handed) => match self.unwritten.take() {
+                Some((position, value)) => {
+                    self.handed = Some(handed.max(position));
+                    What::Snapshot(position, value)
+                }
+                None if through > handed => What::Entries(handed + 1, self.state.log_between(handed, through)),
+                None => return None,
+            },
+        };
+        if !matches!(what, What::Snapshot(..)) {
+            self.handed = Some(through);
+        }
+        let index = if self.handed >= Some(through) { self.confirmed } else { 0 };
+        Some(Write { name: self.plan.name.clone(), generation: self.plan.generation, index, what })
+    }
+
+    /// Its log as far as it is confirmed.
+    fn saved(&self) -> Saved {
+        let (snapshot_position, snapshot, entries) = self.state.log_through(self.confirmed_position);
+        let Plan { generation, lineage, .. } = self.plan;
+        Saved { generation, lineage, snapshot_position, snapshot, entries }
     }
 
     /// A piece of a ride: the whole, if it was the last one missing.
@@ -447,6 +517,8 @@ pub struct Groups {
     expected_look_ns: u64,
     /// Nodes that write messages in another way, and in which.
     foreign: BTreeMap<u32, u8>,
+    /// Logs of groups that do not run here, from this node's disk.
+    saved: BTreeMap<String, Saved>,
     /// Nodes that live.
     nodes: BTreeSet<u32>,
     /// The last heartbeat of each node that carried something of groups.
@@ -474,6 +546,7 @@ impl Groups {
             expected: BTreeMap::new(),
             expected_look_ns: u64::MAX,
             foreign: BTreeMap::new(),
+            saved: BTreeMap::new(),
             nodes: BTreeSet::new(),
             rode: BTreeMap::new(),
             questions: 0,
@@ -499,11 +572,12 @@ impl Groups {
 
     // ---- requests -------------------------------------------------------------------------------------------------------
 
-    /// Begins a group of these hosts, this one among them, if all agree: see [`Groups::status`] for what becomes of it.
+    /// Begins a group of these hosts, this one among them, if all agree: see [`Groups::status`] for what becomes of it. A durable one goes on from this
+    /// node's log, unless it is to be `fresh`, if no other node's disk has a later one.
     ///
     /// # Errors
     /// See [`Error`].
-    pub fn create(&mut self, now_ns: u64, plan: Plan) -> Result<(), Error> {
+    pub fn create(&mut self, now_ns: u64, mut plan: Plan, fresh: bool) -> Result<(), Error> {
         if let Some(group) = self.named(&plan.name)
             && !group.is_void()
         {
@@ -514,12 +588,24 @@ impl Groups {
         if let Some(node) = others.iter().find(|node| !self.nodes.contains(node)) {
             return Err(Error::NotFound(format!("node {node:08x} is not heard now")));
         }
+        let mut saved = self.saved.get(&plan.name).filter(|_| plan.durable && !fresh).cloned();
+        let mark = saved.as_ref().map(Saved::mark);
+        plan.lineage = plan.generation;
+        if let Some(saved) = &mut saved {
+            let of_snapshot = saved.snapshot.as_deref().map_or(Some(MemberId(0)), State::highest_in);
+            let renumbered = of_snapshot.and_then(|highest| saved.renumber(highest, &mut plan.members));
+            renumbered.ok_or_else(|| Error::Invalid(format!("the log of {} on this host's disk cannot be read", plan.name)))?;
+            (plan.lineage, saved.generation) = (saved.lineage, plan.generation);
+        }
         let generation = plan.generation;
+        let begun = if fresh { From::Nothing } else { From::Log(mark, saved) };
+        let message = Message::Prepare { plan: Box::new(plan.clone()), begun: Box::new(begun.clone()) };
         for node in &others {
-            let _ = self.tell(*node, &Message::Prepare(Box::new(plan.clone())));
+            self.tell(*node, &message).map_err(|_| Error::Busy(format!("the link with node {node:08x} is full")))?;
         }
         let is_alone = others.is_empty();
         let mut group = Group::new(now_ns, plan, Stage::Preparing(others), self.config.node);
+        group.saved = begun.into_saved();
         group.deadline_ns = now_ns.saturating_add(PREPARE_NS);
         self.keep(generation, group);
         if is_alone {
@@ -562,10 +648,20 @@ impl Groups {
                     missing.push(name.clone());
                 }
                 Some((Stage::Joining, group)) if group.member.is_none() => {
-                    let others = || what.nodes.iter().filter(|node| **node != self.config.node);
-                    let is_nowhere = others().all(|node| self.nodes.contains(node) && group.denied.contains(node));
+                    let ours = self.config.node;
+                    let others = || what.nodes.iter().filter(|node| **node != ours);
+                    let is_nowhere = others().all(|node| self.nodes.contains(node) && group.denied.contains_key(node));
                     let is_searched = now_ns >= group.since_ns.saturating_add(SEARCHED_NS).max(*not_before_ns);
-                    if is_nowhere && is_searched && what.nodes.first() == Some(&self.config.node) {
+                    let mark = |node: &u32| match *node == ours {
+                        true => self.saved.get(name).map(Saved::mark),
+                        false => group.denied.get(node).copied().flatten(),
+                    };
+                    // The longest log, and of equal ones the first.
+                    let first = match what.durable {
+                        true => what.nodes.iter().rev().max_by_key(|node| mark(node)),
+                        false => what.nodes.first(),
+                    };
+                    if is_nowhere && is_searched && first == Some(&ours) {
                         self.events.push_back(Event::Begin { name: name.clone() });
                     }
                 }
@@ -614,8 +710,15 @@ impl Groups {
     }
 
     fn begin_joining(&mut self, now_ns: u64, name: &str, deadline_ns: u64) {
-        let plan =
-            Plan { name: name.into(), generation: 0, engine: Kind::Huc, policy: Policy::TrustContract, members: Vec::new() };
+        let plan = Plan {
+            name: name.into(),
+            generation: 0,
+            engine: Kind::Huc,
+            policy: Policy::TrustContract,
+            members: Vec::new(),
+            durable: false,
+            lineage: 0,
+        };
         let mut group = Group::new(now_ns, plan, Stage::Joining, 0);
         (group.join_at_ns, group.deadline_ns) = (now_ns, deadline_ns);
         self.unnamed += 1;
@@ -719,6 +822,20 @@ impl Groups {
             let _ = self.tell(node, &message);
         }
         Ok(())
+    }
+
+    // ---- the disk --------------------------------------------------------------------------------------------------------
+
+    /// What this node's disk has of a group, before anything else is asked of it.
+    pub fn handle_saved(&mut self, name: &str, saved: Saved) {
+        self.saved.insert(name.into(), saved);
+    }
+
+    /// A [`Write`] of this group is on disk.
+    pub fn handle_written(&mut self, name: &str, generation: u64, index: u64) {
+        if let Some(group) = self.named_mut(name).filter(|group| group.plan.generation == generation) {
+            group.written = group.written.max(index);
+        }
     }
 
     // ---- what arrives ---------------------------------------------------------------------------------------------------
@@ -902,7 +1019,7 @@ impl Groups {
 
     fn handle_message(&mut self, now_ns: u64, from: u32, message: Message) {
         match message {
-            Message::Prepare(plan) => self.prepare(now_ns, from, *plan),
+            Message::Prepare { plan, begun } => self.prepare(now_ns, from, *plan, *begun),
             Message::Prepared { generation } => {
                 let Some(group) = self.groups.get_mut(&generation) else { return };
                 if let Stage::Preparing(waits_for) = &mut group.stage
@@ -930,15 +1047,15 @@ impl Groups {
                 }
             }
             Message::Join { name } => self.asked_to_join(now_ns, from, &name),
-            Message::NoGroup { name } => {
+            Message::NoGroup { name, mark } => {
                 let Self { groups, names, nodes, .. } = self;
                 if let Some(group) = names.get(&name).and_then(|generation| groups.get_mut(generation))
                     && group.stage == Stage::Joining
                     && group.asked == Some(from)
                 {
-                    group.denied.insert(from);
+                    group.denied.insert(from, mark);
                     // The next one; when all were asked, a while later.
-                    let is_over = nodes.iter().all(|node| group.denied.contains(node));
+                    let is_over = nodes.iter().all(|node| group.denied.contains_key(node));
                     group.join_at_ns = if is_over { now_ns.saturating_add(JOIN_AGAIN_NS) } else { now_ns };
                 }
             }
@@ -1036,18 +1153,19 @@ impl Groups {
     // ---- beginning ------------------------------------------------------------------------------------------------------
 
     fn may_begin(&self, plan: &Plan) -> Result<(), String> {
-        let Plan { name, generation, engine, policy, members } = plan;
+        let Plan { name, generation, engine, policy, members, durable, .. } = plan;
         if let Some(Expectation { what, .. }) = self.expected.get(name) {
             let nodes: BTreeSet<u32> = what.nodes.iter().copied().collect();
             let same = members.iter().map(|binding| binding.node).collect::<BTreeSet<u32>>() == nodes;
-            if (what.engine, what.policy) != (*engine, *policy) || !same {
+            if (what.engine, what.policy, what.durable) != (*engine, *policy, *durable) || !same {
                 let hosts: Vec<String> = what.nodes.iter().map(|node| format!("node {node:08x}")).collect();
                 return Err(format!(
-                    "the configuration of node {:08x} has {name} with engine {}, policy {} and hosts {}, and not with engine {engine}, \
-                     policy {policy} and these hosts: [[group]] must be the same on all of them",
+                    "the configuration of node {:08x} has {name} with engine {}, policy {}, durable = {} and hosts {}, and not with engine \
+                     {engine}, policy {policy}, durable = {durable} and these hosts: [[group]] must be the same on all of them",
                     self.config.node,
                     what.engine,
                     what.policy,
+                    what.durable,
                     hosts.join(", ")
                 ));
             }
@@ -1079,15 +1197,19 @@ impl Groups {
         Ok(())
     }
 
-    fn prepare(&mut self, now_ns: u64, from: u32, plan: Plan) {
+    fn prepare(&mut self, now_ns: u64, from: u32, plan: Plan, begun: From) {
         let generation = plan.generation;
+        let later = match &begun {
+            From::Nothing => None,
+            From::Log(mark, _) => self.later_than(&plan, *mark),
+        };
         if self.groups.get(&generation).is_some_and(|group| group.plan == plan && group.coordinator == from) {
             return;
         }
         let taken = self.named(&plan.name).filter(|group| !group.is_void());
         let refused = match taken {
             Some(group) => Err(format!("it has a group {} already, which is {}", plan.name, group.stage.name())),
-            None => self.may_begin(&plan),
+            None => later.map_or_else(|| self.may_begin(&plan), Err),
         };
         if let Err(why) = refused {
             self.begin_failed(now_ns, &plan.name, format!("node {from:08x} would begin it: {why}"));
@@ -1095,9 +1217,22 @@ impl Groups {
             return;
         }
         let mut group = Group::new(now_ns, plan, Stage::Prepared, from);
+        group.saved = begun.into_saved();
         group.deadline_ns = now_ns.saturating_add(PREPARED_NS);
         self.keep(generation, group);
         let _ = self.tell(from, &Message::Prepared { generation });
+    }
+
+    /// Why this node does not begin with a log that goes as far as `mark`: its disk has a later one.
+    fn later_than(&self, plan: &Plan, mark: Option<Mark>) -> Option<String> {
+        let ours = self.saved.get(&plan.name).filter(|_| plan.durable)?.mark();
+        (mark < Some(ours)).then(|| {
+            let (name, length, theirs) = (&plan.name, ours.position, mark.map_or(0, |mark| mark.position));
+            format!(
+                "its disk has a later log of {name}, of {length} entries, than the one that would be begun with, of {theirs}: create it on \
+                 that host, or begin an empty one (--fresh)"
+            )
+        })
     }
 
     fn begin_if_prepared(&mut self, now_ns: u64, generation: u64) {
@@ -1117,7 +1252,10 @@ impl Groups {
         let others: Vec<u32> = plan.members.iter().map(|binding| binding.node).filter(|of| *of != node).collect();
         let coordinates = group.coordinator == node;
         match Log::new(now_ns, me, plan.engine, members, config, build) {
-            Ok(log) => {
+            Ok(mut log) => {
+                if let Some(Saved { snapshot_position, snapshot, entries, .. }) = group.saved.take() {
+                    log.go_on_from(snapshot_position, snapshot, entries);
+                }
                 group.member = Some(Member::new(now_ns, log, gate_config(&gate, policy)));
                 (group.me, group.stage, group.is_begun) = (Some(me), Stage::Running, true);
                 (group.deadline_ns, group.since_ns) = (u64::MAX, now_ns);
@@ -1165,7 +1303,7 @@ impl Groups {
         let behind = group.asked.and_then(|asked| candidates.iter().find(|node| **node > asked));
         let next = behind.or(candidates.first()).copied();
         let Some(group) = self.groups.get_mut(&generation) else { return };
-        if candidates.iter().all(|node| group.denied.contains(node)) {
+        if candidates.iter().all(|node| group.denied.contains_key(node)) {
             group.denied.clear();
         }
         group.asked = next;
@@ -1178,7 +1316,8 @@ impl Groups {
     fn asked_to_join(&mut self, now_ns: u64, from: u32, name: &str) {
         let incarnation = self.links.life(from).unwrap_or(0);
         let Some(group) = self.named_mut(name).filter(|group| group.stage == Stage::Running) else {
-            let _ = self.tell(from, &Message::NoGroup { name: name.into() });
+            let mark = self.saved.get(name).map(Saved::mark);
+            let _ = self.tell(from, &Message::NoGroup { name: name.into(), mark });
             return;
         };
         let Some(log) = group.member.as_ref().map(Member::log).filter(|log| log.is_running()) else { return };
@@ -1440,12 +1579,21 @@ impl Groups {
 
     /// Everything that members want, until they want nothing.
     fn settle(&mut self, now_ns: u64) {
-        let Self { groups, links, copies, events, nodes, config, .. } = self;
+        let Self { groups, links, copies, events, nodes, config, saved, .. } = self;
         for (generation, group) in groups.iter_mut() {
             release(now_ns, group);
             drain(now_ns, *generation, group, links, copies, events, config.node);
             group.confirm();
+            while let Some(write) = group.poll_write() {
+                if matches!(write.what, What::Whole(_)) {
+                    saved.remove(&group.plan.name);
+                }
+                events.push_back(Event::Write(Box::new(write)));
+            }
             if let Some(why) = group.member.as_ref().and_then(|member| member.log().halted()) {
+                if group.handed.is_some() {
+                    saved.insert(group.plan.name.clone(), group.saved());
+                }
                 over(now_ns, *generation, group, why, links, nodes);
                 events.push_back(Event::Changed { generation: *generation });
             }
@@ -1525,6 +1673,8 @@ impl Groups {
         Status {
             name: group.plan.name.clone(),
             generation: group.plan.generation,
+            lineage: group.plan.lineage,
+            written: group.plan.durable.then(|| group.told()),
             engine: log.filter(|log| log.is_running()).map_or(group.plan.engine, Log::kind),
             policy: group.plan.policy,
             stage: group.stage.clone(),
@@ -1553,8 +1703,8 @@ impl Groups {
             stage: &group.stage,
             me: group.me,
             leader: leader.map(|leader| (leader, node(leader))),
-            generation: group.plan.generation,
-            index: group.confirmed,
+            lineage: group.plan.lineage,
+            index: group.told(),
         })
     }
 
@@ -1581,14 +1731,14 @@ impl Groups {
     #[must_use]
     pub fn entries_behind(&self, name: &str, index: u64) -> Option<impl Iterator<Item = &Applied>> {
         let group = self.named(name)?;
-        let confirmed = group.confirmed;
-        Some(group.state.entries_behind(index)?.take_while(move |applied| applied.index <= confirmed))
+        let told = group.told();
+        Some(group.state.entries_behind(index)?.take_while(move |applied| applied.index <= told))
     }
 
     /// Whether applications may know of all that this node's member has applied.
     #[must_use]
     pub fn is_confirmed(&self, name: &str) -> bool {
-        self.named(name).is_some_and(|group| group.confirmed == group.state.index())
+        self.named(name).is_some_and(|group| group.told() == group.state.index())
     }
 
     /// Segments that were sent again, and messages that no correct node sends.
@@ -1725,6 +1875,7 @@ fn drain(
                 {
                     member.stop(Halted::Contradiction);
                 }
+                group.handed = None;
                 applied = true;
             }
             Output::Log(log::Output::Apply { position, entry }) => {

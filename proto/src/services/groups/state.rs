@@ -261,6 +261,27 @@ impl State {
         Ok(())
     }
 
+    /// The log's last entry that was applied.
+    #[must_use]
+    pub fn position(&self) -> Position {
+        self.entries.back().map_or(self.snapshot_position, |(position, _)| *position)
+    }
+
+    /// The log through this position, which is not before the snapshot: position of the snapshot, itself, and the entries since.
+    pub(super) fn log_through(&self, position: Position) -> (Position, Option<Value>, Vec<Entry>) {
+        let snapshot = self.snapshot.as_ref().and_then(|state| {
+            postcard::to_stdvec(&Snapshot { base: self.kept_from.clone(), state: state.clone() }).ok().map(Value::from)
+        });
+        let entries = self.entries.iter().take_while(|(at, _)| *at <= position).map(|(_, entry)| entry.clone()).collect();
+        (self.snapshot_position, snapshot, entries)
+    }
+
+    /// Entries of the log behind a position, through another one.
+    pub(super) fn log_between(&self, behind: Position, through: Position) -> Vec<Entry> {
+        let from = self.entries.partition_point(|(at, _)| *at <= behind);
+        self.entries.range(from..).take_while(|(at, _)| *at <= through).map(|(_, entry)| entry.clone()).collect()
+    }
+
     /// The application's state behind its entry `index`: what comes before need not be kept. Gives position and value for
     /// [`Log::keep_snapshot`](crate::consensus::log::Log::keep_snapshot); nothing for an index that is not kept any more, or is still to come.
     pub fn keep_snapshot(&mut self, index: u64, state: Vec<u8>) -> Option<(Position, Value)> {
@@ -311,6 +332,12 @@ impl State {
     #[must_use]
     pub fn fate(&self, client: u64, number: u64) -> Fate {
         self.now.fate(client, number)
+    }
+
+    /// The highest member that a snapshot knows of; none if nobody of this build can have made it.
+    pub(super) fn highest_in(snapshot: &[u8]) -> Option<MemberId> {
+        let Snapshot { base, .. } = postcard::from_bytes(snapshot).ok()?;
+        Some(base.bindings.keys().next_back().copied().unwrap_or(MemberId(0)))
     }
 
     /// Who each member is, former ones included.

@@ -70,6 +70,11 @@ struct World {
     /// What the configuration of all nodes says: a group of these.
     expected: Vec<usize>,
     begun: usize,
+    /// Groups of this world are durable.
+    durable: bool,
+    /// What disks have, by node and name; and what is on its way there.
+    disks: BTreeMap<(usize, String), Saved>,
+    writes: VecDeque<(u64, usize, Write)>,
 }
 
 fn config(node: usize, incarnation: u32) -> Config {
@@ -98,6 +103,9 @@ impl World {
             order: Vec::new(),
             expected: Vec::new(),
             begun: 0,
+            durable: false,
+            disks: BTreeMap::new(),
+            writes: VecDeque::new(),
         };
         for node in 0..nodes {
             let beat_ns = world.now_ns + world.random.below(MS);
@@ -127,7 +135,7 @@ impl World {
             node: *node as u32 + 1,
             incarnation: self.nodes[*node].incarnation,
         });
-        Plan { name: name.into(), generation: self.now_ns, engine, policy: Policy::TrustContract, members: members.collect() }
+        Plan { name: name.into(), generation: self.now_ns, engine, policy: Policy::TrustContract, members: members.collect(), durable: self.durable, lineage: 0 }
     }
 
     fn send(&mut self, from: usize, to: usize, way: Way, at_ns: u64) {
@@ -157,8 +165,13 @@ impl World {
             assert!(!matches!(event, Event::AskFence { .. }), "no group here asks for a fence");
             if let Event::Begin { name } = event {
                 let plan = self.plan(&name, Kind::Huc, &self.expected);
-                self.nodes[node].groups.create(self.now_ns, plan).unwrap();
+                self.nodes[node].groups.create(self.now_ns, plan, false).unwrap();
                 self.begun += 1;
+            } else if let Event::Write(write) = event {
+                // One behind the other, what waits together.
+                let before = self.writes.iter().filter(|(_, of, _)| *of == node).map(|(at_ns, ..)| *at_ns).max();
+                let at_ns = before.unwrap_or(0).max(self.now_ns + 100 * US + self.random.below(4 * MS));
+                self.writes.push_back((at_ns, node, *write));
             }
         }
         self.nodes[node].groups.invariants();
@@ -198,6 +211,7 @@ impl World {
                 timers.map(|at_ns| at_ns.max(node.paused_until))
             });
             let queues = self.queue.keys().chain(self.verdicts.keys()).map(|(at_ns, _)| *at_ns);
+            let queues = queues.chain(self.writes.iter().map(|(at_ns, ..)| *at_ns));
             let Some(next) = timers.chain(queues).min() else { return false };
             if next > until_ns {
                 return false;
@@ -207,7 +221,33 @@ impl World {
         }
     }
 
+    /// What has reached the disks.
+    fn write(&mut self) {
+        for (at_ns, node, write) in std::mem::take(&mut self.writes) {
+            if at_ns > self.now_ns {
+                self.writes.push_back((at_ns, node, write));
+                continue;
+            }
+            let Write { name, generation, index, what } = write;
+            let disk = self.disks.entry((node, name.clone())).or_default();
+            match what {
+                What::Whole(saved) => *disk = saved,
+                What::Entries(first, entries) => {
+                    assert_eq!((disk.generation, disk.mark().position + 1), (generation, first), "without gaps");
+                    disk.entries.extend(entries);
+                }
+                What::Snapshot(position, value) => {
+                    let gone = (position - disk.snapshot_position).min(disk.entries.len() as u64) as usize;
+                    disk.entries.drain(..gone);
+                    (disk.snapshot_position, disk.snapshot) = (position, Some(value));
+                }
+            }
+            self.nodes[node].groups.handle_written(&name, generation, index);
+        }
+    }
+
     fn happen(&mut self) {
+        self.write();
         while let Some(first) = self.queue.first_entry().filter(|first| first.key().0 <= self.now_ns) {
             let (from, to, incarnation, way) = first.remove();
             // Frames of a life that is over are refused by the receive program; who sent them hears of it. What came to a node that stands still came
@@ -303,6 +343,8 @@ impl World {
 
     fn crash(&mut self, node: usize) {
         self.nodes[node].up = false;
+        // What an agent that ends has not written, nobody writes.
+        self.writes.retain(|(_, of, _)| *of != node);
         self.judge_silent(node);
     }
 
@@ -318,12 +360,41 @@ impl World {
     fn start(&mut self, node: usize) {
         let incarnation = self.nodes[node].incarnation + 1;
         self.nodes[node] = Node::new(node, incarnation, self.now_ns);
+        for ((_, name), saved) in self.disks.iter().filter(|((of, _), _)| *of == node) {
+            self.nodes[node].groups.handle_saved(name, saved.clone());
+        }
         self.meet(node);
+    }
+
+    /// They are to be in a durable group by themselves.
+    fn expect_durable(&mut self, nodes: &[usize]) {
+        (self.durable, self.expected) = (true, nodes.to_vec());
+        for node in nodes {
+            let of = Expected { name: "g".into(), durable: true, ..expected(nodes) };
+            self.nodes[*node].groups.expect(self.now_ns, [of].into_iter());
+        }
+    }
+
+    /// All are back at about one time.
+    fn start_all(&mut self, nodes: &[usize]) {
+        for node in nodes {
+            let at_ns = self.now_ns + self.random.below(30 * MS);
+            self.run(at_ns, |_| false);
+            self.start(*node);
+            let of = Expected { name: "g".into(), durable: true, ..expected(&self.expected) };
+            self.nodes[*node].groups.expect(self.now_ns, [of].into_iter());
+        }
+        assert!(self.within(20_000, |world| nodes.iter().all(|node| world.runs(*node))), "the group runs again");
     }
 
     /// What applications read is one order, for all of them.
     fn look(&mut self) {
         for node in self.nodes.iter_mut().filter(|node| node.up) {
+            // What a snapshot stands for, an application need not read.
+            let kept_from = node.groups.state("g").map_or(0, |state| state.snapshot().0) as usize;
+            if kept_from > node.read.len() && kept_from <= self.order.len() && self.durable {
+                node.read = self.order[..kept_from].to_vec();
+            }
             let Some(entries) = node.groups.entries_behind("g", node.read.len() as u64) else { continue };
             for applied in entries {
                 let (client, number, bytes) = applied.value();
@@ -349,7 +420,7 @@ impl World {
     fn created(seed: u64, nodes: usize, engine: Kind) -> Self {
         let mut world = Self::new(seed, nodes);
         let plan = world.plan("g", engine, &(0..nodes).collect::<Vec<_>>());
-        world.nodes[0].groups.create(world.now_ns, plan).unwrap();
+        world.nodes[0].groups.create(world.now_ns, plan, false).unwrap();
         let until_ns = world.now_ns + 100 * MS;
         assert!(world.run(until_ns, |world| (0..nodes).all(|node| world.runs(node))), "everybody runs it");
         world
@@ -435,7 +506,7 @@ fn under_the_policy_fence_a_leader_tells_of_what_the_others_have_and_of_nothing_
     for (policy, is_cut) in [(Policy::Fence, true), (Policy::Fence, false), (Policy::TrustContract, true)] {
         let mut world = World::new(1, 3);
         let plan = Plan { policy, ..world.plan("g", Kind::Huc, &[0, 1, 2]) };
-        world.nodes[0].groups.create(world.now_ns, plan).unwrap();
+        world.nodes[0].groups.create(world.now_ns, plan, false).unwrap();
         assert!(world.within(100, |world| (0..3).all(|node| world.runs(node))));
         world.propose(0, 1, 1).unwrap();
         assert!(world.within(20, |world| world.nodes.iter().all(|node| node.read.len() == 1)));
@@ -517,21 +588,21 @@ fn a_group_that_cannot_begin_begins_nowhere() {
     let mut world = World::new(1, 3);
     let plan = world.plan("g", Kind::Huc, &[0, 1, 2]);
     assert!(matches!(
-        world.nodes[0].groups.create(world.now_ns, Plan { name: String::new(), ..plan.clone() }),
+        world.nodes[0].groups.create(world.now_ns, Plan { name: String::new(), ..plan.clone() }, false),
         Err(Error::Invalid(_))
     ));
     let elsewhere = Plan { members: plan.members[1..].to_vec(), ..plan.clone() };
-    assert!(matches!(world.nodes[0].groups.create(world.now_ns, elsewhere), Err(Error::Invalid(_))));
+    assert!(matches!(world.nodes[0].groups.create(world.now_ns, elsewhere, false), Err(Error::Invalid(_))));
     // The third one is dead, and nobody knows.
     world.crash(2);
     world.verdicts.clear();
-    world.nodes[0].groups.create(world.now_ns, plan.clone()).unwrap();
-    assert!(matches!(world.nodes[0].groups.create(world.now_ns, plan.clone()), Err(Error::Exists(_))));
+    world.nodes[0].groups.create(world.now_ns, plan.clone(), false).unwrap();
+    assert!(matches!(world.nodes[0].groups.create(world.now_ns, plan.clone(), false), Err(Error::Exists(_))));
     assert!(world.within(3000, |world| matches!(world.status(0).unwrap().stage, Stage::Failed(_)) && world.status(1).is_none()));
     // Two at once: one of them, or none, and never two.
     let (first, second) = (world.plan("g", Kind::Huc, &[0, 1]), Plan { generation: 7, ..world.plan("g", Kind::Huc, &[0, 1]) });
-    world.nodes[0].groups.create(world.now_ns, first).unwrap();
-    world.nodes[1].groups.create(world.now_ns, second).unwrap();
+    world.nodes[0].groups.create(world.now_ns, first, false).unwrap();
+    world.nodes[1].groups.create(world.now_ns, second, false).unwrap();
     world.within(3000, |_| false);
     assert!((0..2).all(|node| !world.runs(node)), "each refuses the other's");
     assert!(matches!(world.nodes[0].groups.join(world.now_ns, "nobody-has-it"), Ok(())));
@@ -678,14 +749,17 @@ fn hostile_messages_end_nothing() {
         let generation = world.status(0).unwrap().generation;
         let (me, other) = (MemberId(1), MemberId(2));
         let samples = [
-            Message::Prepare(Box::new(plan(&world))),
-            Message::Prepare(Box::new(Plan { name: "x".into(), generation: 7, ..plan(&world) })),
+            Message::Prepare { plan: Box::new(plan(&world)), begun: Box::new(From::Nothing) },
+            Message::Prepare {
+                plan: Box::new(Plan { name: "x".into(), generation: 7, ..plan(&world) }),
+                begun: Box::new(From::Log(None, Some(Saved::default()))),
+            },
             Message::Prepared { generation },
             Message::Declined { generation, why: "no".into() },
             Message::Begin { generation },
             Message::Abort { generation },
             Message::Join { name: "g".into() },
-            Message::NoGroup { name: "g".into() },
+            Message::NoGroup { name: "g".into(), mark: None },
             Message::Invite { plan: Box::new(plan(&world)), member: MemberId(9) },
             Message::Listening { generation, member: MemberId(4) },
             Message::Void { generation, member: me },
@@ -728,7 +802,7 @@ fn hostile_messages_end_nothing() {
 
 fn expected(nodes: &[usize]) -> Expected {
     let nodes = nodes.iter().map(|node| *node as u32 + 1).collect();
-    Expected { name: "orders".into(), engine: Kind::Huc, policy: Policy::TrustContract, nodes }
+    Expected { name: "orders".into(), engine: Kind::Huc, policy: Policy::TrustContract, nodes, durable: false }
 }
 
 #[test]
@@ -802,7 +876,7 @@ fn what_the_configuration_says_otherwise_is_not_begun() {
     let mut world = World::new(3, 2);
     world.nodes[1].groups.expect(world.now_ns, [Expected { engine: Kind::Hsuc, ..expected(&[0, 1]) }].into_iter());
     let plan = world.plan("orders", Kind::Huc, &[0, 1]);
-    world.nodes[0].groups.create(world.now_ns, plan).unwrap();
+    world.nodes[0].groups.create(world.now_ns, plan, false).unwrap();
     world.run(world.now_ns + 100 * MS, |_| false);
     let Stage::Failed(why) = world.nodes[0].groups.status_named("orders").unwrap().stage else { panic!("it begins") };
     assert!(why.contains("engine hsuc") && why.contains("[[group]] must be the same"), "{why}");
@@ -810,14 +884,14 @@ fn what_the_configuration_says_otherwise_is_not_begun() {
     assert!(other.is_none_or(|status| status.trouble.contains("would begin it")), "both say so");
     // Nor by its own word.
     let plan = world.plan("orders", Kind::Huc, &[1]);
-    assert!(matches!(world.nodes[1].groups.create(world.now_ns, plan), Err(Error::Invalid(_))));
+    assert!(matches!(world.nodes[1].groups.create(world.now_ns, plan, false), Err(Error::Invalid(_))));
 }
 
 #[test]
 fn a_node_of_another_build_is_named() {
     let mut world = World::new(5, 2);
     let plan = world.plan("orders", Kind::Huc, &[0, 1]);
-    world.nodes[0].groups.create(world.now_ns, plan).unwrap();
+    world.nodes[0].groups.create(world.now_ns, plan, false).unwrap();
     let mut theirs = Links::new(config(1, 1).links, 2, 1);
     theirs.handle_life(1, 1);
     let now_ns = world.now_ns;
@@ -833,4 +907,93 @@ fn a_node_of_another_build_is_named() {
     world.nodes[0].groups.handle_segment(now_ns, 2, 1, &body).unwrap();
     let Stage::Failed(why) = world.nodes[0].groups.status_named("orders").unwrap().stage else { panic!("it waits") };
     assert!(why.contains("another build") && why.contains("install the same release"), "{why}");
+}
+
+#[test]
+fn a_durable_group_goes_on_where_it_was_when_all_its_agents_ended() {
+    let seeds = std::env::var("FIDE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(30);
+    for seed in 0..seeds {
+        let mut world = World::new(seed, 3);
+        world.expect_durable(&[0, 1, 2]);
+        assert!(world.within(5_000, |world| (0..3).all(|node| world.runs(node))), "seed {seed}");
+        assert!(world.within(100, |world| world.disks.len() == 3), "an empty log is on disk, too");
+        let lineage = world.status(0).unwrap().lineage;
+        let mut numbers = [0; 3];
+        for round in 0..4 {
+            for _ in 0..world.random.below(30) {
+                let node = world.random.below(3) as usize;
+                if world.runs(node) && world.propose(node, node as u64 + 1, numbers[node] + 1).is_ok() {
+                    numbers[node] += 1;
+                }
+                let instant = world.now_ns + world.random.below(2 * MS);
+                world.run(instant, |_| false);
+                if world.random.below(8) == 0 {
+                    let (node, index) = (world.random.below(3) as usize, world.order.len() as u64);
+                    let _ = world.nodes[node].groups.keep_snapshot("g", index, vec![7; 100]);
+                }
+                if world.random.below(10) == 0 && (0..3).all(|node| world.runs(node)) {
+                    // One ends, and comes back with an old disk, or an empty one.
+                    let node = world.random.below(3) as usize;
+                    world.crash(node);
+                    if world.random.below(2) == 0 {
+                        world.disks.remove(&(node, "g".into()));
+                    }
+                    world.start_all(&[node]);
+                    // What it had proposed it proposes again, as clients do.
+                    numbers[node] = world.nodes[node].groups.state("g").unwrap().last_of(node as u64 + 1);
+                }
+            }
+            // All end at once: whatever any application was told is there again.
+            (0..3).for_each(|node| world.crash(node));
+            world.verdicts.clear();
+            let told = world.order.len();
+            // What was told of is known by its place alone where a snapshot stands for it.
+            world.start_all(&[0, 1, 2]);
+            for node in 0..3 {
+                let status = world.status(node).unwrap();
+                assert!(status.index >= told as u64, "seed {seed}, round {round}: {} of {told}", status.index);
+                assert_eq!(status.lineage, lineage, "it is the same log");
+                numbers[node] = world.nodes[node].groups.state("g").unwrap().last_of(node as u64 + 1);
+            }
+        }
+        for node in 0..3 {
+            world.propose(node, node as u64 + 1, numbers[node] + 1).unwrap();
+        }
+        let most = (0..3).map(|node| world.status(node).unwrap().index).max().unwrap();
+        let written = |world: &World, node: usize| world.status(node).unwrap().written.unwrap();
+        assert!(world.within(500, |world| (0..3).all(|node| written(world, node) >= most + 3)), "seed {seed}: all is written");
+    }
+}
+
+#[test]
+fn a_disk_with_a_later_log_is_not_passed_over() {
+    let mut world = World::new(9, 2);
+    world.expect_durable(&[0, 1]);
+    assert!(world.within(5_000, |world| (0..2).all(|node| world.runs(node))));
+    for number in 1..=5 {
+        world.propose(0, 1, number).unwrap();
+    }
+    assert!(world.within(100, |world| world.nodes[1].read.len() == 5 && world.nodes[0].read.len() == 5));
+    (0..2).for_each(|node| world.crash(node));
+    world.verdicts.clear();
+    // The first host's disk is lost: the second one begins the group.
+    world.disks.remove(&(0, "g".into()));
+    world.start_all(&[0, 1]);
+    assert_eq!(world.status(0).unwrap().index, 5);
+    assert_eq!(world.status(0).unwrap().leader, world.status(1).unwrap().leader);
+    // Whoever wants to begin it elsewhere is told, unless it is to be an empty one.
+    (0..2).for_each(|node| world.crash(node));
+    world.verdicts.clear();
+    world.disks.remove(&(0, "g".into()));
+    (0..2).for_each(|node| world.start(node));
+    let plan = world.plan("g", Kind::Huc, &[0, 1]);
+    world.nodes[0].groups.create(world.now_ns, plan, false).unwrap();
+    world.within(100, |_| false);
+    let Stage::Failed(why) = world.status(0).unwrap().stage else { panic!("it begins") };
+    assert!(why.contains("its disk has a later log of g, of "), "{why}");
+    world.order.clear();
+    let plan = world.plan("g", Kind::Huc, &[0, 1]);
+    world.nodes[0].groups.create(world.now_ns, plan, true).unwrap();
+    assert!(world.within(100, |world| (0..2).all(|node| world.runs(node))));
+    assert_eq!(world.status(1).unwrap().index, 0);
 }
