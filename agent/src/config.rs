@@ -917,6 +917,8 @@ struct FileGroup {
     hosts: Vec<String>,
     engine: Option<String>,
     policy: Option<String>,
+    #[serde(default)]
+    durable: bool,
 }
 
 #[derive(Deserialize)]
@@ -1649,10 +1651,10 @@ fn groups(text: &str, file: Vec<Spanned<FileGroup>>, node: &str, has_fence: bool
     let mut groups: Vec<GroupPlan> = Vec::new();
     for spanned in file {
         let at = spanned.span().start;
-        let FileGroup { name, hosts, engine, policy } = spanned.into_inner();
+        let FileGroup { name, hosts, engine, policy, durable } = spanned.into_inner();
         let bad = |what: String| Err(ConfigError::at(text, at, what));
         let (engine, policy) = (engine.as_deref().unwrap_or("huc"), policy.as_deref().unwrap_or("trust-contract"));
-        let group = match GroupPlan::new(&name, hosts, engine, policy) {
+        let group = match GroupPlan::new(&name, hosts, engine, policy, durable) {
             Ok(group) => group,
             Err(what) => return bad(what),
         };

@@ -53,6 +53,7 @@ use fide_proto::detector::{self, AppState, Progress};
 use fide_proto::node::Node;
 use fide_proto::node::fence::HostFence;
 use fide_proto::services::groups::Groups;
+use fide_proto::services::groups::durable::{Saved, Write};
 use fide_wire::control::{ErrorCode, HistoryEvent, Refused};
 use fide_wire::frame::table::{Keys, Maintenance, Row};
 use fide_wire::mac::Keyring;
@@ -119,6 +120,8 @@ pub struct Ends {
     pub requests: Channel<Request>,
     /// What happened.
     pub happened: Sender<Happened>,
+    /// Writes of durable groups.
+    pub writes: Sender<Box<Write>>,
     /// An eventfd: readable when there are requests.
     pub wake: OwnedFd,
     /// An eventfd: written when something happened.
@@ -163,6 +166,8 @@ pub struct Start {
     pub told: Vec<ToldEnd>,
     /// The groups that this host's former agent was a member of.
     pub groups: BTreeSet<String>,
+    /// Logs of durable groups, from this host's disk; or why they cannot be read.
+    pub group_logs: Result<BTreeMap<String, Saved>, String>,
     /// Groups that the configuration has it begin or join.
     pub group_plans: Vec<crate::group_plan::GroupPlan>,
 }

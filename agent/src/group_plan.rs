@@ -15,6 +15,8 @@ pub struct GroupPlan {
     pub engine: Kind,
     /// What it makes of inferred verdicts.
     pub policy: Policy,
+    /// Its log is on disk.
+    pub durable: bool,
 }
 
 /// The engines that run on the wire.
@@ -49,7 +51,7 @@ impl GroupPlan {
     ///
     /// # Errors
     /// What makes no sense.
-    pub fn new(name: &str, hosts: Vec<String>, engine_name: &str, policy_name: &str) -> Result<Self, String> {
+    pub fn new(name: &str, hosts: Vec<String>, engine_name: &str, policy_name: &str, durable: bool) -> Result<Self, String> {
         let max = fide_proto::services::groups::NAME_MAX;
         if name.is_empty() || name.len() > max || name.contains(char::is_control) {
             return Err(format!("a group's name has 1 to {max} bytes, all of them printable"));
@@ -66,6 +68,6 @@ impl GroupPlan {
         }
         let (engine, policy) = (engine(engine_name), policy(policy_name));
         let of = |why: String| format!("group `{name}`: {why}");
-        Ok(Self { name: name.into(), hosts, engine: engine.map_err(of)?, policy: policy.map_err(of)? })
+        Ok(Self { name: name.into(), hosts, engine: engine.map_err(of)?, policy: policy.map_err(of)?, durable })
     }
 }

@@ -211,6 +211,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
     // It may be large; until it is needed there is enough else to be done.
     let (path, max_bytes) = (config.history.path.clone(), config.history.max_bytes);
     let history = std::thread::spawn(move || History::open(path.as_deref(), max_bytes));
+    let (store, group_logs) = crate::group_store::Store::open(&crate::history::beside(&config.state, ".groups"));
     let Life { state, table, former, incarnation, used } = begin_life(&config);
     let node = fide_wire::name_id(&config.node);
     anyhow::ensure!(
@@ -256,6 +257,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         former,
         used,
         groups: state.groups(),
+        group_logs,
         group_plans: config.groups.clone(),
         period_ns: config.heartbeat_ns,
         keys: config.keyring,
@@ -281,7 +283,8 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
     let (request, requests) = crossbeam_channel::unbounded();
     let (happen, happened) = crossbeam_channel::unbounded();
     let (wake, tell) = (crate::wake::eventfd().context("no eventfd")?, crate::wake::eventfd().context("no eventfd")?);
-    let ends = crate::core::Ends { requests, happened: happen, wake: wake.try_clone()?, tell: tell.try_clone()? };
+    let (writes, to_write) = crossbeam_channel::unbounded();
+    let ends = crate::core::Ends { requests, happened: happen, writes, wake: wake.try_clone()?, tell: tell.try_clone()? };
     let ring_maker = receiver.ring_maker();
     let starts = receiver.start_watch();
     let mut core = Core::new(start, receiver, lane, prober, ends)?;
@@ -293,6 +296,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         core.exit_name()
     );
     let handle = LoopHandle::new(request, wake, core.heart.clone());
+    let store = store.start(to_write, handle.clone()).context("no thread for the logs of groups")?;
     let rt = crate::realtime::Wanted::of(&config);
     let thread = std::thread::Builder::new().name("lane".into()).spawn(move || {
         let place = crate::realtime::enter(&rt);
@@ -326,6 +330,8 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         // A fence stays, and runs out: nobody speaks for this host.
         bail!("the agent's loop has panicked: this is a defect, please report it with the log");
     }
+    // What it was to write, it has written.
+    let _ = store.join();
     if let Some(guard) = guard {
         guard.end();
     }

@@ -437,8 +437,14 @@ fn settle(rig: &mut Rig, engine: &str, members: u16, ui: &Ui) -> Result<u16> {
 
 fn begin(rig: &mut Rig, engine: &str, members: u16, ui: &Ui) -> Result<()> {
     let hosts: Vec<String> = (1..=members).map(|host| format!("h{host}")).collect();
-    let order =
-        GroupOrder::Create { name: engine.into(), engine: engine.into(), policy: "trust-contract".into(), hosts: hosts.clone() };
+    let order = GroupOrder::Create {
+        name: engine.into(),
+        engine: engine.into(),
+        policy: "trust-contract".into(),
+        hosts: hosts.clone(),
+        durable: false,
+        fresh: false,
+    };
     rig.ask(1, &Request::Group { order })?;
     let until = Instant::now() + Duration::from_secs(10);
     for host in 1..=members {

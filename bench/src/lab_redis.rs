@@ -296,7 +296,10 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
     let mut rig = Rig::up(RigSpec { hosts: args.hosts, ..RigSpec::default() }, ui)?;
     let hosts = (1..=args.hosts).map(|host| format!("h{host}")).collect();
     let (engine, policy) = (args.engine.clone(), "trust-contract".into());
-    rig.ask(1, &Request::Group { order: GroupOrder::Create { name: GROUP.into(), engine, policy, hosts } })?;
+    rig.ask(
+        1,
+        &Request::Group { order: GroupOrder::Create { name: GROUP.into(), engine, policy, hosts, durable: false, fresh: false } },
+    )?;
     let (tally, is_over) = (Mutex::new(Tally { next: 1, ..Tally::default() }), AtomicBool::new(false));
     let mut show = Show {
         rig: &rig,

@@ -310,7 +310,14 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
     ui.say(ui.paint(Paint::Dim, &report::machine()));
     let mut rig = Rig::up(RigSpec { hosts: args.replicas, ..RigSpec::default() }, ui)?;
     let hosts = (1..=args.replicas).map(|host| format!("h{host}")).collect();
-    let order = GroupOrder::Create { name: "bench".into(), engine: args.engine.clone(), policy: "trust-contract".into(), hosts };
+    let order = GroupOrder::Create {
+        name: "bench".into(),
+        engine: args.engine.clone(),
+        policy: "trust-contract".into(),
+        hosts,
+        durable: false,
+        fresh: false,
+    };
     rig.ask(1, &Request::Group { order })?;
     let mut servers = Servers::default();
     start(&rig, &mut servers, 1, ALONE, &[])?;

@@ -76,7 +76,7 @@ pub fn groups(connection: &Connection) -> Result<Vec<GroupStatus>, Error> {
 pub fn create(connection: &Connection, name: &str, hosts: &[String]) -> Result<(), Error> {
     let order = |policy: &str| {
         let (name, engine, policy) = (name.into(), "huc".into(), policy.into());
-        let order = GroupOrder::Create { name, engine, policy, hosts: hosts.to_vec() };
+        let order = GroupOrder::Create { name, engine, policy, hosts: hosts.to_vec(), durable: false, fresh: false };
         connection.request(&Request::Group { order }).map(drop)
     };
     match order("fence") {

@@ -284,6 +284,12 @@ pub enum GroupOrder {
         policy: String,
         /// Its hosts, this one among them; the first one leads.
         hosts: Vec<String>,
+        /// Its log is on disk.
+        #[serde(default)]
+        durable: bool,
+        /// It begins with an empty log, whatever the disks have.
+        #[serde(default)]
+        fresh: bool,
     },
     /// Become a member of a group that runs on other hosts.
     Join {
@@ -333,6 +339,9 @@ pub struct GroupStatus {
     pub members: Vec<GroupMember>,
     /// Entries applied here.
     pub index: u64,
+    /// Of a durable group: entries that this host's disk has, and its applications may know of.
+    #[serde(default)]
+    pub written: Option<u64>,
     /// Proposals of this host that wait.
     pub pending: usize,
     /// Why this host's last member stopped; empty: none did.

@@ -138,7 +138,7 @@ impl Ensemble {
         // The third host has an agent only: the witness.
         let hosts = ["h1", "h2", "h3"].map(str::to_owned).to_vec();
         let (engine, policy) = ("huc".into(), "trust-contract".into());
-        let order = GroupOrder::Create { name: "zk".into(), engine, policy, hosts };
+        let order = GroupOrder::Create { name: "zk".into(), engine, policy, hosts, durable: false, fresh: false };
         Connection::open(Some(&socket(&lab, 1))).unwrap().request(&Request::Group { order }).unwrap();
         let hooks = [1, 2].map(|host| hook(&lab, host)).into();
         let mut of = Self { servers: [None, None], _hooks: hooks, _agents: agents, written: 0, lab };

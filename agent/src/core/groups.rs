@@ -130,6 +130,8 @@ pub(super) struct Plans {
     known: BTreeMap<String, u64>,
     /// Begun after all members of the one before had ended.
     anew: BTreeSet<String>,
+    /// Why the disk does not take durable groups; empty: it does.
+    unwritten: String,
 }
 
 fn refused(error: Error) -> Refused {
@@ -351,6 +353,13 @@ impl Core {
     /// This host's former agent was a member of these, and others may go on with them.
     pub(super) fn join_former_groups(&mut self, now: u64) {
         self.group_plans.known = self.start.groups.iter().map(|name| (name.clone(), 0)).collect();
+        match std::mem::replace(&mut self.start.group_logs, Ok(BTreeMap::new())) {
+            Ok(logs) => logs.into_iter().for_each(|(name, saved)| self.groups.handle_saved(&name, saved)),
+            Err(why) => {
+                tracing::error!("{why}");
+                self.groups.handle_unreadable(why);
+            }
+        }
         let plans = std::mem::take(&mut self.start.group_plans);
         self.set_group_plans(plans);
         for name in &self.start.groups {
@@ -368,6 +377,7 @@ impl Core {
             engine: plan.engine,
             policy: plan.policy,
             nodes: plan.hosts.iter().map(|host| fide_wire::name_id(host)).collect(),
+            durable: plan.durable,
         });
         self.groups.expect(now_ns(), expected);
     }
@@ -375,22 +385,43 @@ impl Core {
     /// All hosts of that group are there, none of them runs it, and this one is to begin it.
     fn begin_planned(&mut self, name: &str, now: u64) {
         let Some(plan) = self.group_plans.plans.iter().find(|plan| plan.name == name).cloned() else { return };
-        let GroupPlan { hosts, engine, policy, .. } = plan;
+        let GroupPlan { hosts, engine, policy, durable, .. } = plan;
         let generation = self.group_generation();
         let begun = self.group_members(&hosts, policy).and_then(|members| {
-            let plan = Plan { name: name.into(), generation, engine, policy, members };
-            self.groups.create(now, plan).map_err(refused)
+            let plan = Plan { name: name.into(), generation, engine, policy, members, durable, lineage: 0 };
+            self.groups.create(now, plan, false).map_err(refused)
         });
         if let Err(why) = begun {
             self.groups.begin_failed(now, name, why.what);
         }
     }
 
+    /// The disk has a durable group's entries through this one.
+    pub(super) fn group_written(&mut self, name: &str, generation: u64, index: u64) {
+        if !self.group_plans.unwritten.is_empty() {
+            tracing::warn!("logs of durable groups are written again");
+            self.group_plans.unwritten.clear();
+        }
+        self.groups.handle_written(name, generation, index);
+        self.write_sessions();
+    }
+
+    /// The disk takes nothing: no entry of a durable group is told of here until it does.
+    pub(super) fn groups_unwritten(&mut self, why: String) {
+        if self.group_plans.unwritten != why {
+            tracing::error!("{why}: applications of this host hear nothing new of durable groups until it can");
+            self.group_plans.unwritten = why;
+        }
+        self.groups.handle_unwritten(now_ns());
+        self.groups_happened(now_ns());
+    }
+
     /// Whether a group that runs here now is another one than before.
-    fn note_group(&mut self, name: &str, generation: u64) {
+    fn note_group(&mut self, name: &str) {
         let Some(status) = self.groups.status_named(name).filter(|status| status.stage == Stage::Running) else { return };
-        let before = self.group_plans.known.insert(name.into(), generation);
-        if before == Some(generation) {
+        let lineage = status.lineage;
+        let before = self.group_plans.known.insert(name.into(), lineage);
+        if before == Some(lineage) || lineage != status.generation {
             return;
         }
         if before.is_some() && status.is_begun {
@@ -405,11 +436,13 @@ impl Core {
         while let Some(event) = self.groups.poll_event() {
             match event {
                 Event::Applied { .. } => {}
+                // Without its thread the loop ends, too.
+                Event::Write(write) => _ = self.ends.writes.send(write),
                 Event::Begin { name } => self.begin_planned(&name, now),
                 Event::Changed { generation } => {
                     let name = self.groups.status().find(|status| status.generation == generation).map(|status| status.name);
                     if let Some(name) = name {
-                        self.note_group(&name, generation);
+                        self.note_group(&name);
                     }
                     // One of the configuration that never ran here has nothing to come back to: it does not begin *anew* some day.
                     let never_ran = |name: &str| {
@@ -467,7 +500,7 @@ impl Core {
             let what = format!("{SESSIONS_MAX} applications of this host have groups open");
             return Err(Refused { code: ErrorCode::Full, what });
         }
-        if generation != 0 && status.generation != 0 && generation != status.generation {
+        if generation != 0 && status.lineage != 0 && generation != status.lineage {
             return Err(session::began_anew(name));
         }
         if behind > status.index && matches!(status.stage, Stage::Running) {
@@ -483,7 +516,7 @@ impl Core {
             name: name.into(),
             client,
             last_number,
-            generation: generation.max(status.generation),
+            generation: generation.max(status.lineage),
             index: behind,
             snapshot: None,
             taken: None,
@@ -699,7 +732,7 @@ impl Core {
             me: brief.me.map_or(0, |me| me.0),
             leader: brief.leader.map_or(0, |(leader, _)| leader.0),
             leader_node: brief.leader.map_or(0, |(_, node)| node),
-            generation: brief.generation,
+            generation: brief.lineage,
             index: brief.index,
             last_number: self.groups.state(&of.name).map_or(0, |state| state.last_of(of.client)),
         }
@@ -720,12 +753,12 @@ impl Core {
         let now = now_ns();
         match order {
             GroupOrder::Status => return Ok(Reply::Groups { groups: self.group_status() }),
-            GroupOrder::Create { name, engine: kind, policy: how, hosts } => {
+            GroupOrder::Create { name, engine: kind, policy: how, hosts, durable, fresh } => {
                 let (kind, how) = (engine(&kind).map_err(invalid)?, policy(&how).map_err(invalid)?);
                 let members = self.group_members(&hosts, how)?;
                 let generation = self.group_generation();
-                let plan = Plan { name, generation, engine: kind, policy: how, members };
-                self.groups.create(now, plan).map_err(refused)?;
+                let plan = Plan { name, generation, engine: kind, policy: how, members, durable, lineage: 0 };
+                self.groups.create(now, plan, fresh).map_err(refused)?;
             }
             GroupOrder::Join { name } => self.groups.join(now, &name).map_err(refused)?,
             GroupOrder::Leave { name } => self.groups.leave(now, &name).map_err(refused)?,
@@ -771,11 +804,16 @@ impl Core {
     fn group_status(&self) -> Vec<GroupStatus> {
         let of = |status: groups::Status| GroupStatus {
             sessions: self.sessions.iter().filter(|session| session.name == status.name).count(),
-            generation: status.generation,
+            generation: status.lineage,
+            written: status.written,
             engine: status.engine.name().into(),
             policy: status.policy.name().into(),
             stage: stage(&status.stage),
-            why: if let Stage::Failed(why) = &status.stage { self.with_names(why) } else { self.with_names(&status.trouble) },
+            why: match &status.stage {
+                Stage::Failed(why) => self.with_names(why),
+                Stage::Running if status.written.is_some() => self.group_plans.unwritten.clone(),
+                _ => self.with_names(&status.trouble),
+            },
             anew: self.group_plans.anew.contains(&status.name),
             me: status.me.map(|me| me.0),
             leader: status.leader.map(|leader| leader.0),

@@ -65,6 +65,10 @@ pub enum Request {
     SetCalibration(Box<fide_lane::Config>),
     /// Begins or joins these groups, as the configuration says.
     SetGroupPlans(Vec<GroupPlan>),
+    /// Entries of a durable group through this one are on disk: name, generation, entry.
+    GroupWritten(String, u64, u64),
+    /// The disk does not take the logs of durable groups, and why.
+    GroupsUnwritten(String),
     /// Says which keys this host holds.
     PutKeys(Keys),
     /// Says what is in maintenance, in a row of this host's table.
@@ -194,6 +198,8 @@ impl Core {
             R::SetKeys(keys) => self.set_keys(*keys),
             R::SetCalibration(config) => self.set_calibration(*config),
             R::SetGroupPlans(plans) => self.set_group_plans(plans),
+            R::GroupWritten(name, generation, index) => self.group_written(&name, generation, index),
+            R::GroupsUnwritten(why) => self.groups_unwritten(why),
             R::PutKeys(keys) => self.put_keys(keys),
             R::PutMaintenance(slot, row) => self.put_maintenance(slot, *row),
             R::Forget(host, answer) => answer.give(self.operator_forgets(&host)),

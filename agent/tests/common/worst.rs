@@ -168,7 +168,14 @@ pub fn request(rng: &mut Rng, kind: usize, own: &[u32]) -> Request {
                 1 => GroupOrder::Join { name },
                 2 => GroupOrder::Leave { name },
                 3 => GroupOrder::Switch { name, engine },
-                _ => GroupOrder::Create { name, engine, policy: "trust-contract".into(), hosts: vec!["h1".into(), "h2".into()] },
+                _ => GroupOrder::Create {
+                    name,
+                    engine,
+                    policy: "trust-contract".into(),
+                    hosts: vec!["h1".into(), "h2".into()],
+                    durable: false,
+                    fresh: false,
+                },
             };
             Request::Group { order }
         }

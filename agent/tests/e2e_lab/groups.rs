@@ -27,7 +27,18 @@ fn refused(result: Result<Reply, fide_client::Error>) -> (ErrorCode, String) {
 
 fn create(w: &World, host: u16, name: &str, engine: &str, hosts: &[&str]) -> Result<Reply, fide_client::Error> {
     let hosts = hosts.iter().map(|host| (*host).to_string()).collect();
-    order(w, host, GroupOrder::Create { name: name.into(), engine: engine.into(), policy: "trust-contract".into(), hosts })
+    order(
+        w,
+        host,
+        GroupOrder::Create {
+            name: name.into(),
+            engine: engine.into(),
+            policy: "trust-contract".into(),
+            hosts,
+            durable: false,
+            fresh: false,
+        },
+    )
 }
 
 fn status(w: &World, host: u16, name: &str) -> Option<GroupStatus> {
@@ -189,7 +200,14 @@ fn an_agent_that_was_stopped_for_long_comes_back_as_a_new_member() {
 fn three_fenced(pins: &Pins, engine: &str, mode: &str) -> Option<World> {
     let w = all_fenced(pins, 3, mode)?;
     let hosts = (1..=3).map(|host| format!("h{host}")).collect();
-    let plan = GroupOrder::Create { name: "orders".into(), engine: engine.into(), policy: "fence".into(), hosts };
+    let plan = GroupOrder::Create {
+        name: "orders".into(),
+        engine: engine.into(),
+        policy: "fence".into(),
+        hosts,
+        durable: false,
+        fresh: false,
+    };
     order(&w, 1, plan).unwrap();
     (1..=3).for_each(|host| runs(&w, host, "orders"));
     Some(w)
@@ -351,6 +369,8 @@ fn what_cannot_be_is_refused_with_words_that_help() {
         engine: "huc".into(),
         policy: "fence".into(),
         hosts: vec!["h1".into(), "h2".into()],
+        durable: false,
+        fresh: false,
     };
     let (code, what) = refused(order(&w, 1, fenced));
     assert!(code == ErrorCode::Invalid && what.contains("has no fence"), "{what}");
@@ -759,4 +779,90 @@ fn nothing_is_lost(engine: &str) {
         assert_eq!(own, (1..=*proposed).collect::<Vec<u64>>(), "of h{}: each once, in its order", at + 1);
     }
     assert!(longest.len() > 100, "{} entries", longest.len());
+}
+
+fn durable(name: &str, hosts: &[&str]) -> GroupOrder {
+    GroupOrder::Create {
+        name: name.into(),
+        engine: "huc".into(),
+        policy: "trust-contract".into(),
+        hosts: hosts.iter().map(|host| (*host).to_string()).collect(),
+        durable: true,
+        fresh: false,
+    }
+}
+
+/// `FIDE_FAULTS` (4): how often.
+#[test]
+fn a_durable_group_goes_on_when_all_its_agents_are_killed_at_once() {
+    let of = |_| block("orders", "\"h1\", \"h2\", \"h3\"", "huc") + "durable = true\n";
+    let Some(mut w) = Setup::hosts(3).extra(of).up() else { return };
+    (1..=3).for_each(|host| runs(&w, host, "orders"));
+    let first = status(&w, 1, "orders").unwrap();
+    assert!(first.written.is_some());
+    let faults: u64 = std::env::var("FIDE_FAULTS").ok().and_then(|n| n.parse().ok()).unwrap_or(4);
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let clients: Vec<_> = (1..=3u16)
+        .map(|host| {
+            let (socket, stop) = (w.socket(host), std::sync::Arc::clone(&stop));
+            std::thread::spawn(move || client(socket, u64::from(host), &stop))
+        })
+        .collect();
+    for fault in 0..faults {
+        std::thread::sleep(Duration::from_millis(200 + 57 * (fault % 5)));
+        // In whatever order: each may have entries that another one's disk has not got.
+        (0..3).for_each(|at| w.kill_agent(1 + ((fault + at) % 3) as u16));
+        (0..3).for_each(|at| w.start(1 + ((fault / 3 + at) % 3) as u16));
+        (1..=3).for_each(|host| runs(&w, host, "orders"));
+        let again = status(&w, 2, "orders").unwrap();
+        assert!(again.generation == first.generation && !again.anew, "{again:?}");
+    }
+    stop.store(true, std::sync::atomic::Ordering::Release);
+    let done: Vec<(u64, Vec<Entry>)> = clients.into_iter().map(|client| client.join().unwrap()).collect();
+    let longest = done.iter().map(|(_, log)| log).max_by_key(|log| log.len()).unwrap();
+    for (at, (proposed, log)) in done.iter().enumerate() {
+        assert!(longest.starts_with(log), "h{} has another order", at + 1);
+        let own: Vec<u64> = longest.iter().filter(|entry| entry.client == at as u64 + 1).map(|entry| entry.number).collect();
+        assert_eq!(own, (1..=*proposed).collect::<Vec<u64>>(), "of h{}: each once, in its order", at + 1);
+    }
+    assert!(longest.len() > 50, "{} entries", longest.len());
+
+    // The disk of the host that would begin it is lost: one that has the log does.
+    until("all of it is on disk", || {
+        (1..=3).all(|host| status(&w, host, "orders").unwrap().written == Some(longest.len() as u64))
+    });
+    (1..=3).for_each(|host| w.kill_agent(host));
+    std::fs::remove_file(w.lab.host_dir(1).join("state.json.groups")).unwrap();
+    (1..=3).for_each(|host| w.start(host));
+    (1..=3).for_each(|host| runs(&w, host, "orders"));
+    let mut log = Vec::new();
+    read(&mut open(&w, 1, 9, 0, 0), &mut log, longest.len());
+    assert_eq!(&log, longest);
+}
+
+#[test]
+fn a_durable_group_tells_of_nothing_that_the_disk_does_not_take() {
+    let Some(w) = Setup::hosts(2).up() else { return };
+    w.all_alive();
+    let file = w.lab.host_dir(1).join("state.json.groups");
+    std::os::unix::fs::symlink("/dev/full", &file).unwrap();
+    order(&w, 1, durable("orders", &["h1", "h2"])).unwrap();
+    [1, 2].into_iter().for_each(|host| runs(&w, host, "orders"));
+    let (mut on_1, mut on_2) = (open(&w, 1, 11, 0, 0), open(&w, 2, 22, 0, 0));
+    let (mut log_1, mut log_2) = (Vec::new(), Vec::new());
+    on_1.propose(b"one").unwrap();
+    on_2.propose(b"two").unwrap();
+    read(&mut on_2, &mut log_2, 2);
+    until("its host says why", || {
+        status(&w, 1, "orders").is_some_and(|group| group.why.contains("cannot be written") && group.index == 2)
+    });
+    while let Some(event) = on_1.poll(Some(Duration::from_millis(50))).unwrap() {
+        assert!(!matches!(event, Event::Entry(_)), "{event:?}");
+    }
+    std::fs::remove_file(&file).unwrap();
+    read(&mut on_1, &mut log_1, 2);
+    assert_eq!(log_1, log_2);
+    until("it says nothing more", || {
+        status(&w, 1, "orders").is_some_and(|group| group.why.is_empty() && group.written == Some(2))
+    });
 }

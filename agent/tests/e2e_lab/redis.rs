@@ -135,7 +135,7 @@ impl Servers {
         w.all_alive();
         let names = (1..=hosts).map(|host| format!("h{host}")).collect();
         let (engine, policy) = (engine.into(), policy.into());
-        let order = GroupOrder::Create { name: "orders".into(), engine, policy, hosts: names };
+        let order = GroupOrder::Create { name: "orders".into(), engine, policy, hosts: names, durable: false, fresh: false };
         assert!(matches!(w.ask(1, &Request::Group { order }), Ok(Reply::Done | Reply::Groups { .. })));
         let mut of = Self { w, servers: Vec::new(), _pins: pins };
         for host in 1..=hosts {
@@ -236,6 +236,37 @@ fn what_is_answered_is_decided_and_all_hold_the_same() {
         });
         of.agree();
     }
+}
+
+/// All agents end at once and come back, while the servers run: of a durable group they go on, without an operator.
+#[test]
+fn servers_of_a_durable_group_go_on_when_all_its_agents_were_killed() {
+    if !available() {
+        return;
+    }
+    let block = |_| "[[group]]\nname = \"orders\"\nhosts = [\"h1\", \"h2\", \"h3\"]\ndurable = true\n".to_owned();
+    let Some(w) = Setup::hosts(3).extra(block).up() else { return };
+    let mut of = Servers { w, servers: Vec::new(), _pins: None };
+    for host in 1..=3 {
+        of.servers.push(Some(server(&of.w, host, &[])));
+        of.is_ready(host);
+    }
+    let mut counted = 0;
+    for _ in 0..3 {
+        let leader = wait_for("one leads", || of.leader());
+        let mut client = Client::open(&of.w, leader).unwrap();
+        for _ in 0..50 {
+            counted += 1;
+            assert_eq!(client.ask("INCR n").unwrap(), format!(":{counted}"), "what was answered is there, once");
+        }
+        (1..=3).for_each(|host| of.w.kill_agent(host));
+        // Nothing is decided now, so nothing is answered.
+        let answer = client.ask("GET n");
+        assert!(!answer.as_ref().is_ok_and(|answer| answer.starts_with(':')), "{answer:?}");
+        (1..=3).for_each(|host| of.w.start(host));
+        (1..=3).for_each(|host| of.is_ready(host));
+    }
+    of.agree();
 }
 
 /// What the module keeps back is what the server writes, so that it need not know commands: those that wait, push, stream or end a connection are replies, too.

@@ -60,6 +60,12 @@ pub enum GroupCommand {
         /// What it makes of a host's silence
         #[arg(long, value_enum, default_value_t = Policy::TrustContract)]
         policy: Policy,
+        /// Its log is on disk: it goes on when all its agents ended at once
+        #[arg(long)]
+        durable: bool,
+        /// Begin with an empty log, whatever the hosts' disks have of a durable group of this name
+        #[arg(long, requires = "durable")]
+        fresh: bool,
     },
     /// Become a member of a group that runs on other hosts; the state comes from them
     Join {
@@ -123,12 +129,13 @@ fn engine(engine: Engine) -> String {
 pub fn run(context: &Context, args: GroupArgs) -> Result<ExitCode, Failure> {
     match args.order {
         GroupCommand::Status => status(context),
-        GroupCommand::Create { name, hosts, engine: kind, policy } => {
+        GroupCommand::Create { name, hosts, engine: kind, policy, durable, fresh } => {
             let policy = match policy {
                 Policy::TrustContract => "trust-contract".into(),
                 Policy::Fence => "fence".into(),
             };
-            begin(context, &name, GroupOrder::Create { name: name.clone(), engine: engine(kind), policy, hosts })
+            let order = GroupOrder::Create { name: name.clone(), engine: engine(kind), policy, hosts, durable, fresh };
+            begin(context, &name, order)
         }
         GroupCommand::Join { name } => begin(context, &name, GroupOrder::Join { name: name.clone() }),
         GroupCommand::Leave { name } => {

@@ -19,14 +19,20 @@ pub fn groups(groups: &[GroupStatus], style: &Style) -> String {
             _ => Paint::Yellow,
         };
         let stage = style.paint(paint, group.stage.name());
-        let _ = writeln!(out, "{}  {stage}, {}, {}", style.bold(&group.name), group.engine, group.policy);
+        let durable = if group.written.is_some() { ", durable" } else { "" };
+        let _ = writeln!(out, "{}  {stage}, {}, {}{durable}", style.bold(&group.name), group.engine, group.policy);
         if !group.why.is_empty() {
             let _ = writeln!(out, "  {}", group.why);
         }
         if group.anew {
             let _ = writeln!(out, "  begun anew: no host ran the one before any more, and what was decided in it is gone");
         }
-        if group.stage == Stage::Joining {
+        if group.stage == Stage::Joining && group.written.is_some() {
+            let _ = writeln!(
+                out,
+                "  asks the hosts that run it to be let in; if none does any more, [[group]] or fide group create --durable goes on with its log"
+            );
+        } else if group.stage == Stage::Joining {
             let _ = writeln!(
                 out,
                 "  asks the hosts that run it to be let in; if none does any more, its log is gone, and [[group]] or fide group create begins it anew"
@@ -43,6 +49,9 @@ pub fn groups(groups: &[GroupStatus], style: &Style) -> String {
             group.sessions,
             group.kept_bytes.div_ceil(1024)
         );
+        if let Some(written) = group.written.filter(|written| group.stage == Stage::Running && *written < group.index) {
+            let _ = writeln!(out, "  {written} entries are on this host's disk: applications are told of no more");
+        }
         let mut table = Table::new(&[">member", "host", ">incarnation", ""]);
         for member in &group.members {
             let mut notes = Vec::new();
@@ -132,6 +141,7 @@ mod tests {
             leader: Some(1),
             members: vec![member(1, "h1", false), member(2, "h2", false), member(3, "h3", true)],
             index: 5,
+            written: None,
             pending: 0,
             halted: String::new(),
             kept_bytes: 1025,
@@ -151,5 +161,11 @@ mod tests {
         }
         assert!(groups(&[], &Style::PLAIN).contains("fide group create"));
         assert!(groups(&[group(Stage::Joining)], &Style::PLAIN).contains("begins it anew"));
+        let durable = |stage| groups(&[GroupStatus { written: Some(3), ..group(stage) }], &Style::PLAIN);
+        assert!(durable(Stage::Joining).contains("goes on with its log") && !durable(Stage::Joining).contains("anew"));
+        assert!(
+            durable(Stage::Running).contains("trust-contract, durable\n")
+                && durable(Stage::Running).contains("  3 entries are on")
+        );
     }
 }

@@ -32,8 +32,8 @@ use crate::consensus::policy::{Ask, Policy};
 use crate::consensus::{Engine, Halted, Instance, Kind};
 use crate::group::{Body, MAX_MEMBERS, MemberId, Refused, Value};
 use crate::services::links::{self, Links};
-use fide_wire::verdict::{Cause, Grade};
 use durable::{Mark, Saved, What, Write};
+use fide_wire::verdict::{Cause, Grade};
 use member::{GateConfig, Member, Output};
 use message::{From, Message, Plan, Ride};
 use rides::{Arriving, Came, Riding};
@@ -231,7 +231,7 @@ pub struct Status {
     pub generation: u64,
     /// Which log: the generation of the first group that wrote it.
     pub lineage: u64,
-    /// Its log is on disk, through this application entry on this node's.
+    /// Its log is on this node's disk, through this application entry of it at least.
     pub written: Option<u64>,
     /// Its engine now.
     pub engine: Kind,
@@ -301,6 +301,8 @@ struct Group {
     saved: Option<Saved>,
     /// The log through this position was handed out to be written; nothing of this member's so far.
     handed: Option<Position>,
+    /// Its log is this member's: it took part.
+    has_run: bool,
     /// A snapshot that is to be written.
     unwritten: Option<(Position, Value)>,
     /// The disk has it through this application entry.
@@ -351,6 +353,7 @@ impl Group {
             unconfirmed: VecDeque::new(),
             saved: None,
             handed: None,
+            has_run: false,
             unwritten: None,
             written: 0,
             riding: None,
@@ -441,8 +444,8 @@ impl Group {
 
     /// What of a durable group is to be written next.
     fn poll_write(&mut self) -> Option<Write> {
-        let runs = self.member.as_ref().is_some_and(|member| member.log().is_running() || self.handed.is_some());
-        if !self.plan.durable || !runs {
+        self.has_run |= self.member.as_ref().is_some_and(|member| member.log().is_running());
+        if !self.plan.durable || !self.has_run || self.member.is_none() {
             return None;
         }
         let through = self.confirmed_position;
@@ -519,6 +522,8 @@ pub struct Groups {
     foreign: BTreeMap<u32, u8>,
     /// Logs of groups that do not run here, from this node's disk.
     saved: BTreeMap<String, Saved>,
+    /// Why they cannot be read, if so: no durable group begins with this node then.
+    unreadable: Option<String>,
     /// Nodes that live.
     nodes: BTreeSet<u32>,
     /// The last heartbeat of each node that carried something of groups.
@@ -547,6 +552,7 @@ impl Groups {
             expected_look_ns: u64::MAX,
             foreign: BTreeMap::new(),
             saved: BTreeMap::new(),
+            unreadable: None,
             nodes: BTreeSet::new(),
             rode: BTreeMap::new(),
             questions: 0,
@@ -639,6 +645,10 @@ impl Groups {
         self.expected_look_ns = now_ns.saturating_add(EXPECTED_LOOK_NS);
         let mut missing = Vec::new();
         for (name, Expectation { what, not_before_ns, trouble }) in &mut self.expected {
+            if let (true, Some(why)) = (what.durable, &self.unreadable) {
+                trouble.clone_from(why);
+                continue;
+            }
             let group = self.names.get(name).and_then(|generation| self.groups.get(generation));
             match group.map(|group| (&group.stage, group)) {
                 None => missing.push(name.clone()),
@@ -831,11 +841,24 @@ impl Groups {
         self.saved.insert(name.into(), saved);
     }
 
+    /// This node's disk may have logs that cannot be read: durable groups do not run here, and begin nowhere without what it has.
+    pub fn handle_unreadable(&mut self, why: String) {
+        self.unreadable = Some(why);
+    }
+
     /// A [`Write`] of this group is on disk.
     pub fn handle_written(&mut self, name: &str, generation: u64, index: u64) {
         if let Some(group) = self.named_mut(name).filter(|group| group.plan.generation == generation) {
             group.written = group.written.max(index);
         }
+    }
+
+    /// The disk did not take a [`Write`], and nothing that was to be written behind it: all logs are to be written whole.
+    pub fn handle_unwritten(&mut self, now_ns: u64) {
+        for group in self.groups.values_mut().filter(|group| group.plan.durable) {
+            (group.handed, group.unwritten) = (None, None);
+        }
+        self.settle(now_ns);
     }
 
     // ---- what arrives ---------------------------------------------------------------------------------------------------
@@ -1170,6 +1193,9 @@ impl Groups {
                 ));
             }
         }
+        if let (true, Some(why)) = (*durable, &self.unreadable) {
+            return Err(why.clone());
+        }
         if *generation == 0 || self.groups.contains_key(generation) {
             return Err("its generation is another group's".into());
         }
@@ -1315,6 +1341,9 @@ impl Groups {
 
     fn asked_to_join(&mut self, now_ns: u64, from: u32, name: &str) {
         let incarnation = self.links.life(from).unwrap_or(0);
+        if self.unreadable.is_some() && self.expected.get(name).is_some_and(|of| of.what.durable) {
+            return; // who knows how far its log goes
+        }
         let Some(group) = self.named_mut(name).filter(|group| group.stage == Stage::Running) else {
             let mark = self.saved.get(name).map(Saved::mark);
             let _ = self.tell(from, &Message::NoGroup { name: name.into(), mark });
@@ -1591,7 +1620,7 @@ impl Groups {
                 events.push_back(Event::Write(Box::new(write)));
             }
             if let Some(why) = group.member.as_ref().and_then(|member| member.log().halted()) {
-                if group.handed.is_some() {
+                if group.plan.durable && group.has_run {
                     saved.insert(group.plan.name.clone(), group.saved());
                 }
                 over(now_ns, *generation, group, why, links, nodes);
@@ -1674,7 +1703,7 @@ impl Groups {
             name: group.plan.name.clone(),
             generation: group.plan.generation,
             lineage: group.plan.lineage,
-            written: group.plan.durable.then(|| group.told()),
+            written: (group.plan.durable || self.saved.contains_key(&group.plan.name)).then(|| group.told()),
             engine: log.filter(|log| log.is_running()).map_or(group.plan.engine, Log::kind),
             policy: group.plan.policy,
             stage: group.stage.clone(),

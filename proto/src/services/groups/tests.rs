@@ -135,7 +135,15 @@ impl World {
             node: *node as u32 + 1,
             incarnation: self.nodes[*node].incarnation,
         });
-        Plan { name: name.into(), generation: self.now_ns, engine, policy: Policy::TrustContract, members: members.collect(), durable: self.durable, lineage: 0 }
+        Plan {
+            name: name.into(),
+            generation: self.now_ns,
+            engine,
+            policy: Policy::TrustContract,
+            members: members.collect(),
+            durable: self.durable,
+            lineage: 0,
+        }
     }
 
     fn send(&mut self, from: usize, to: usize, way: Way, at_ns: u64) {
@@ -996,4 +1004,28 @@ fn a_disk_with_a_later_log_is_not_passed_over() {
     world.nodes[0].groups.create(world.now_ns, plan, true).unwrap();
     assert!(world.within(100, |world| (0..2).all(|node| world.runs(node))));
     assert_eq!(world.status(1).unwrap().index, 0);
+}
+
+#[test]
+fn a_disk_that_cannot_be_read_keeps_its_group_from_beginning_without_it() {
+    let mut world = World::new(4, 3);
+    world.expect_durable(&[0, 1, 2]);
+    assert!(world.within(5_000, |world| (0..3).all(|node| world.runs(node)) && world.disks.len() == 3));
+    (0..3).for_each(|node| world.crash(node));
+    world.verdicts.clear();
+    let lost = world.disks.remove(&(2, "g".into())).unwrap();
+    (0..3).for_each(|node| world.start(node));
+    world.nodes[2].groups.handle_unreadable("it is broken".into());
+    world.expect_durable(&[0, 1, 2]);
+    assert!(!world.within(5_000, |world| (0..3).any(|node| world.runs(node))), "it begins without what that disk has");
+    assert!(world.nodes[2].groups.join(world.now_ns, "g").is_ok(), "it says why where it is asked");
+    assert_eq!(world.status(2).unwrap().trouble, "it is broken");
+    let plan = world.plan("g", Kind::Huc, &[2]);
+    assert!(world.nodes[2].groups.create(world.now_ns, plan, false).is_err());
+    // The file is back.
+    world.crash(2);
+    world.verdicts.clear();
+    world.disks.insert((2, "g".into()), lost);
+    world.start_all(&[2]);
+    assert!(world.within(20_000, |world| (0..3).all(|node| world.runs(node))));
 }

@@ -1,0 +1,267 @@
+//! Logs of durable groups on disk: an embedded database beside the agent's state, written by a thread of its own.
+//!
+//! The loop says what is to be written ([`Write`]) and goes on; what waits is written in one transaction, and the loop hears when that is on disk. A
+//! transaction that fails is tried again every second with all logs whole, so nothing is told of that the disk has not got.
+
+use crate::core::requests::Request;
+use crate::handle::LoopHandle;
+use crate::hooks::become_ordinary;
+use crossbeam_channel::Receiver;
+use fide_proto::consensus::log::Position;
+use fide_proto::group::{Entry, Value};
+use fide_proto::services::groups::durable::{Saved, What, Write};
+use redb::{Database, ReadableTable as _, TableDefinition, TableError, WriteTransaction};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// By name: a [`Head`].
+const HEADS: TableDefinition<&str, &[u8]> = TableDefinition::new("heads");
+/// By name and position: an entry.
+const ENTRIES: TableDefinition<(&str, u64), &[u8]> = TableDefinition::new("entries");
+/// How heads and entries are written; another one is another file's.
+const FORMAT: u8 = 1;
+/// Most writes in one transaction.
+const AT_ONCE: usize = 1024;
+/// What failed is tried again after so long.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// A log but for its entries.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Head {
+    format: u8,
+    generation: u64,
+    lineage: u64,
+    snapshot_position: Position,
+    snapshot: Option<Value>,
+}
+
+/// The file, and what it has.
+pub struct Store {
+    path: PathBuf,
+    database: Option<Database>,
+    /// Logs that lie in it as the loop last wrote them: others must be written whole first.
+    whole: BTreeSet<String>,
+}
+
+impl Store {
+    /// Opens the file, if there is one, and reads all logs; or says why they cannot be read.
+    #[must_use]
+    pub fn open(path: &Path) -> (Self, Result<BTreeMap<String, Saved>, String>) {
+        let mut store = Self { path: path.to_owned(), database: None, whole: BTreeSet::new() };
+        if !path.exists() {
+            return (store, Ok(BTreeMap::new()));
+        }
+        let read = || {
+            let database = make(path)?;
+            let logs = read(&database)?;
+            anyhow::Ok((database, logs))
+        };
+        let logs = match read() {
+            Ok((database, logs)) => {
+                store.database = Some(database);
+                Ok(logs)
+            }
+            Err(e) => {
+                let file = path.display();
+                Err(format!(
+                    "the logs of durable groups in {file} cannot be read ({e:#}): none runs on this host until that file is moved away and the agent \
+                     started again, which gives up what only this disk has"
+                ))
+            }
+        };
+        (store, logs)
+    }
+
+    /// Writes what comes, until nobody has anything any more.
+    ///
+    /// # Errors
+    /// When there is no thread.
+    pub fn start(mut self, writes: Receiver<Box<Write>>, core: LoopHandle) -> std::io::Result<JoinHandle<()>> {
+        std::thread::Builder::new().name("fide-logs".into()).stack_size(512 << 10).spawn(move || {
+            become_ordinary();
+            while let Ok(first) = writes.recv() {
+                let all: Vec<_> = std::iter::once(first).chain(writes.try_iter().take(AT_ONCE)).collect();
+                match self.write(&all) {
+                    Ok(()) => {
+                        for write in &all {
+                            let Write { name, generation, index, .. } = &**write;
+                            core.tell(Request::GroupWritten(name.clone(), *generation, *index));
+                        }
+                    }
+                    Err(e) => {
+                        let why = format!("{} cannot be written: {e:#}", self.path.display());
+                        // The database may be of no use behind an error of its disk.
+                        self.database = None;
+                        self.whole.clear();
+                        std::thread::sleep(AGAIN);
+                        writes.try_iter().for_each(drop);
+                        core.tell(Request::GroupsUnwritten(why));
+                    }
+                }
+            }
+        })
+    }
+
+    fn write(&mut self, writes: &[Box<Write>]) -> anyhow::Result<()> {
+        let database = match self.database.take() {
+            Some(database) => database,
+            None => make(&self.path)?,
+        };
+        let transaction = database.begin_write()?;
+        let mut whole = self.whole.clone();
+        for write in writes {
+            if matches!(write.what, What::Whole(_)) {
+                whole.insert(write.name.clone());
+            } else if !whole.contains(&write.name) {
+                continue; // of before a failure: all of it is on its way again
+            }
+            apply(&transaction, write)?;
+        }
+        transaction.commit()?;
+        self.whole = whole;
+        self.database = Some(database);
+        Ok(())
+    }
+}
+
+/// The database, made if it is not there; for this user alone.
+fn make(path: &Path) -> anyhow::Result<Database> {
+    std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    Ok(Database::create(path)?)
+}
+
+fn read(database: &Database) -> anyhow::Result<BTreeMap<String, Saved>> {
+    let transaction = database.begin_read()?;
+    let (heads, entries) = match transaction.open_table(HEADS) {
+        Err(TableError::TableDoesNotExist(_)) => return Ok(BTreeMap::new()), // nothing was ever written
+        heads => (heads?, transaction.open_table(ENTRIES)?),
+    };
+    let mut logs = BTreeMap::new();
+    for head in heads.iter()? {
+        let (name, bytes) = head?;
+        let name = name.value();
+        let Head { format, generation, lineage, snapshot_position, snapshot } = postcard::from_bytes(bytes.value())?;
+        anyhow::ensure!(format == FORMAT, "{name} is written in format {format}, and here in {FORMAT}");
+        let mut saved = Saved { generation, lineage, snapshot_position, snapshot, entries: Vec::new() };
+        for entry in entries.range((name, 0)..=(name, Position::MAX))? {
+            let (place, bytes) = entry?;
+            let (position, expected) = (place.value().1, saved.mark().position + 1);
+            anyhow::ensure!(position == expected, "{name} has entry {position} in the place of {expected}");
+            saved.entries.push(postcard::from_bytes(bytes.value())?);
+        }
+        logs.insert(name.to_owned(), saved);
+    }
+    Ok(logs)
+}
+
+fn put(
+    entries: &mut redb::Table<'_, (&'static str, u64), &'static [u8]>,
+    name: &str,
+    first: Position,
+    all: &[Entry],
+) -> anyhow::Result<()> {
+    for (position, entry) in (first..).zip(all) {
+        entries.insert((name, position), postcard::to_stdvec(entry)?.as_slice())?;
+    }
+    Ok(())
+}
+
+fn apply(transaction: &WriteTransaction, write: &Write) -> anyhow::Result<()> {
+    let mut heads = transaction.open_table(HEADS)?;
+    let mut entries = transaction.open_table(ENTRIES)?;
+    let name = write.name.as_str();
+    let head = match &write.what {
+        What::Entries(first, all) => return put(&mut entries, name, *first, all),
+        What::Whole(saved) => {
+            let Saved { generation, lineage, snapshot_position, snapshot, entries: all } = saved;
+            entries.retain_in((name, 0)..=(name, Position::MAX), |_, _| false)?;
+            put(&mut entries, name, snapshot_position + 1, all)?;
+            Head {
+                format: FORMAT,
+                generation: *generation,
+                lineage: *lineage,
+                snapshot_position: *snapshot_position,
+                snapshot: snapshot.clone(),
+            }
+        }
+        What::Snapshot(position, snapshot) => {
+            entries.retain_in((name, 0)..=(name, *position), |_, _| false)?;
+            let before: Head = match heads.get(name)? {
+                Some(bytes) => postcard::from_bytes(bytes.value())?,
+                None => anyhow::bail!("there is no log of {name}"),
+            };
+            Head { snapshot_position: *position, snapshot: Some(snapshot.clone()), ..before }
+        }
+    };
+    heads.insert(name, postcard::to_stdvec(&head)?.as_slice())?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fide_proto::group::{Body, EntryId, MemberId};
+
+    fn entry(number: u64) -> Entry {
+        Entry { id: EntryId { proposer: MemberId(2), number }, body: Body::Value(vec![number as u8; 300].into()) }
+    }
+
+    fn write(name: &str, what: What) -> Box<Write> {
+        Box::new(Write { name: name.into(), generation: 7, index: 0, what })
+    }
+
+    fn whole(numbers: std::ops::RangeInclusive<u64>) -> What {
+        What::Whole(Saved { generation: 7, lineage: 5, entries: numbers.map(entry).collect(), ..Saved::default() })
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("logs");
+        let (mut store, logs) = Store::open(&path);
+        assert!(logs.unwrap().is_empty() && !path.exists(), "no file for nothing");
+        let more = What::Entries(4, vec![entry(4), entry(5)]);
+        store.write(&[write("a", whole(1..=3)), write("b", whole(1..=1)), write("a", more)]).unwrap();
+        assert_eq!(std::os::unix::fs::MetadataExt::mode(&path.metadata().unwrap()) & 0o777, 0o600);
+        store.write(&[write("a", What::Snapshot(4, vec![9].into()))]).unwrap();
+        store.write(&[write("a", What::Entries(6, vec![entry(6)]))]).unwrap();
+        drop(store);
+        let (mut store, logs) = Store::open(&path);
+        let logs = logs.unwrap();
+        let a = &logs["a"];
+        assert_eq!((a.generation, a.lineage, a.snapshot_position, a.snapshot.as_deref()), (7, 5, 4, Some(&[9][..])));
+        assert_eq!((&a.entries[..], logs["b"].entries.len()), (&[entry(5), entry(6)][..], 1));
+        // What comes for a log that was not written whole since is of before: it is left alone.
+        store.write(&[write("a", What::Entries(9, vec![entry(9)]))]).unwrap();
+        store.write(&[write("b", whole(1..=2))]).unwrap();
+        drop(store);
+        let logs = Store::open(&path).1.unwrap();
+        assert_eq!((logs["a"].mark().position, logs["b"].mark().position), (6, 2));
+    }
+
+    #[test]
+    fn a_file_that_is_no_such_database_is_refused_and_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("logs");
+        std::fs::write(&path, [7; 5000]).unwrap();
+        let error = Store::open(&path).1.unwrap_err();
+        assert!(error.contains("moved away"), "{error}");
+        assert_eq!(std::fs::read(&path).unwrap(), [7; 5000]);
+    }
+
+    #[test]
+    fn a_disk_that_takes_nothing_is_an_error_and_nothing_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("logs");
+        let (mut store, _) = Store::open(&path);
+        store.path = dir.path().join("nowhere").join("logs");
+        assert!(store.write(&[write("a", whole(1..=1))]).is_err());
+        store.path = path.clone();
+        store.write(&[write("a", whole(1..=1))]).unwrap();
+        drop(store);
+        assert_eq!(Store::open(&path).1.unwrap()["a"].entries.len(), 1);
+    }
+}
