@@ -48,7 +48,6 @@ pub struct Store {
 
 impl Store {
     /// Opens the file, if there is one, and reads all logs; or says why they cannot be read.
-    #[must_use]
     pub fn open(path: &Path) -> (Self, Result<BTreeMap<String, Saved>, String>) {
         let mut store = Self { path: path.to_owned(), database: None, whole: BTreeSet::new() };
         if !path.exists() {

@@ -957,15 +957,15 @@ fn a_durable_group_goes_on_where_it_was_when_all_its_agents_ended() {
             let told = world.order.len();
             // What was told of is known by its place alone where a snapshot stands for it.
             world.start_all(&[0, 1, 2]);
-            for node in 0..3 {
+            for (node, number) in numbers.iter_mut().enumerate() {
                 let status = world.status(node).unwrap();
                 assert!(status.index >= told as u64, "seed {seed}, round {round}: {} of {told}", status.index);
                 assert_eq!(status.lineage, lineage, "it is the same log");
-                numbers[node] = world.nodes[node].groups.state("g").unwrap().last_of(node as u64 + 1);
+                *number = world.nodes[node].groups.state("g").unwrap().last_of(node as u64 + 1);
             }
         }
-        for node in 0..3 {
-            world.propose(node, node as u64 + 1, numbers[node] + 1).unwrap();
+        for (node, number) in numbers.iter().enumerate() {
+            world.propose(node, node as u64 + 1, number + 1).unwrap();
         }
         let most = (0..3).map(|node| world.status(node).unwrap().index).max().unwrap();
         let written = |world: &World, node: usize| world.status(node).unwrap().written.unwrap();
