@@ -49,6 +49,10 @@ pub const NAME_MAX: usize = 64;
 pub const PREPARE_NS: u64 = 2_000_000_000;
 /// Who has prepared waits so long for the begin, or for a sign of it (ns).
 const PREPARED_NS: u64 = 10_000_000_000;
+/// Who was invited waits so long for the state before it asks again, perhaps another one (ns).
+const INVITED_NS: u64 = 3_000_000_000;
+/// The same once the one that invited it has ended: its successor may send the state, or nobody (ns).
+const FORSAKEN_NS: u64 = 500_000_000;
 /// Who asked to be let in asks the next one after so long (ns).
 const JOIN_AGAIN_NS: u64 = 500_000_000;
 /// A member that halted joins again after so long (ns).
@@ -392,6 +396,14 @@ impl Group {
 
     fn binding(&self, member: MemberId) -> Option<Binding> {
         self.state.bindings().get(&member).or_else(|| self.invited.get(&member)).copied()
+    }
+
+    /// A member of this node has ended: if it was to let us in, it may have told nobody.
+    fn forsaken(&mut self, now_ns: u64, by: u32) {
+        let waits = self.stage == Stage::Joining && self.member.is_some() && self.coordinator == by;
+        if waits {
+            self.deadline_ns = self.deadline_ns.min(now_ns.saturating_add(FORSAKEN_NS));
+        }
     }
 
     /// Whether the next heartbeat has something to carry: what the engine has now, if nothing
@@ -873,6 +885,7 @@ impl Groups {
         self.foreign.remove(&node);
         self.rode.remove(&node);
         for group in self.groups.values_mut() {
+            group.forsaken(now_ns, node);
             for about in group.members_of(node, incarnation.saturating_sub(1)) {
                 if let Some(member) = &mut group.member {
                     member.handle_verdict(now_ns, about, Cause::Exited, Grade::Certain);
@@ -889,6 +902,7 @@ impl Groups {
         if cause.ends_process() && self.links.life(node).is_some_and(|life| life <= incarnation) {
             self.nodes.remove(&node);
             self.links.forget(node);
+            self.groups.values_mut().for_each(|group| group.forsaken(now_ns, node));
         }
         for group in self.groups.values_mut() {
             let about = match (cause.is_about_observer(), group.me) {
@@ -1131,6 +1145,7 @@ impl Groups {
             }
             Message::Over { generation, member } => {
                 let Some(group) = self.groups.get_mut(&generation).filter(|group| group.is_bound(member, from)) else { return };
+                group.forsaken(now_ns, from);
                 if let Some(ours) = &mut group.member {
                     ours.handle_verdict(now_ns, member, Cause::Left, Grade::Certain);
                 }
@@ -1397,8 +1412,7 @@ impl Groups {
         let build = Box::new(move |setup: &Setup| make(setup, policy));
         group.me = Some(me);
         group.member = Some(Member::new(now_ns, Log::join(me, config, build), gate_config(&gate, policy)));
-        // Without a word in so long it asks again, perhaps another one.
-        group.deadline_ns = now_ns.saturating_add(PREPARED_NS);
+        group.deadline_ns = now_ns.saturating_add(INVITED_NS);
         for (of, member, to, message) in std::mem::take(&mut group.early) {
             if (of, to) == (generation, me)
                 && let Some(ours) = &mut group.member
@@ -1411,14 +1425,21 @@ impl Groups {
     }
 
     fn let_in(&mut self, now_ns: u64, from: u32, generation: u64, id: MemberId) {
-        let Some(group) = self.groups.get_mut(&generation) else { return };
-        let Some(binding) = group.invited.get(&id).copied().filter(|binding| binding.node == from) else { return };
-        let Some(member) = group.member.as_mut().filter(|member| member.log().is_running()) else { return };
-        let bind = Record::Binding(binding).to_value();
-        let admitted = member.propose(now_ns, bind).and_then(|_| member.admit(now_ns, id));
+        let mut admit = || {
+            let group = self.groups.get_mut(&generation)?;
+            let binding = group.invited.get(&id).copied().filter(|binding| binding.node == from)?;
+            let member = group.member.as_mut().filter(|member| member.log().is_running())?;
+            let bind = Record::Binding(binding).to_value();
+            let admitted = member.propose(now_ns, bind).and_then(|_| member.admit(now_ns, id));
+            if admitted.is_err() {
+                group.invited.remove(&id);
+            }
+            admitted.ok()
+        };
+        let is_admitted = admit().is_some();
         self.stirred = true;
-        if admitted.is_err() {
-            group.invited.remove(&id);
+        if !is_admitted {
+            // It would wait in vain.
             let _ = self.tell(from, &Message::Void { generation, member: id });
         }
     }

@@ -1029,3 +1029,33 @@ fn a_disk_that_cannot_be_read_keeps_its_group_from_beginning_without_it() {
     world.start_all(&[2]);
     assert!(world.within(20_000, |world| (0..3).all(|node| world.runs(node))));
 }
+
+#[test]
+fn who_was_invited_by_one_that_ends_asks_another_one_soon() {
+    let mut slowest_ns = 0;
+    for seed in 0..200 {
+        let mut world = World::created(seed, 4, if seed % 2 == 0 { Kind::Huc } else { Kind::Hsuc });
+        world.crash(3);
+        world.within(50, |_| false);
+        world.start(3);
+        world.nodes[3].groups.join(world.now_ns, "g").unwrap();
+        let is_invited = |world: &World| world.status(3).is_some_and(|status| status.me.is_some());
+        assert!(world.within(1_000, is_invited), "seed {seed}");
+        let instant = world.now_ns + world.random.below(2 * MS);
+        world.run(instant, |_| false);
+        // The one that it asked, before or behind its word.
+        let node = world.nodes[3].groups.named("g").unwrap().coordinator as usize - 1;
+        match seed % 3 {
+            0 => world.crash(node),
+            1 => {
+                world.crash(node);
+                world.start(node);
+            }
+            _ => world.nodes[node].groups.stop(world.now_ns),
+        }
+        let since_ns = world.now_ns;
+        assert!(world.within(2_500, |world| world.runs(3)), "seed {seed}: {:?}", world.status(3));
+        slowest_ns = slowest_ns.max(world.now_ns - since_ns);
+    }
+    assert!(slowest_ns > 50 * MS, "some of these waited");
+}
