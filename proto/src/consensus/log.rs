@@ -1228,6 +1228,9 @@ impl Log {
                 // Behind the switch nothing of the old engine counts.
                 Action::Decide { instance, batch } if epoch == self.epoch => self.decided(now_ns, instance, &batch),
                 Action::State { to } if self.has_state() => self.transfer(to),
+                // The others may not have applied it yet: that the leaver is gone must not reach them
+                // before its leave does.
+                Action::Halt(Halted::Left) if self.is_leaving() => {}
                 Action::Halt(why) if epoch == self.epoch => self.halt(why),
                 Action::Decide { .. } | Action::State { .. } | Action::Halt(_) => {}
             }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::super::hsuc::{self, Hsuc};
+use super::super::huc::Huc;
 use super::*;
 
 const P1: MemberId = MemberId(1);
@@ -77,6 +78,25 @@ fn a_leaver_counts_who_was_through_before_it() {
     run(&mut logs);
     assert_eq!(logs[1].halted(), Some(Halted::Left));
     assert!(!logs[0].members().contains(P2) && logs[0].halted().is_none());
+}
+
+/// HUC's leader has decided when its heartbeat has left, and that heartbeat is still on its way.
+#[test]
+fn a_leader_of_huc_that_leaves_stays_until_the_others_have_applied_that() {
+    let huc = || -> Build {
+        Box::new(|setup| Some(Box::new(Carried::new(Huc::new(setup.me, setup.members.clone(), setup.first))) as _))
+    };
+    let log = |me| Log::new(0, me, Kind::Huc, MemberSet::first(2), Config::default(), huc()).unwrap();
+    let (mut p1, mut p2) = (log(P1), log(P2));
+    carry(&mut [&mut p1, &mut p2], |_, _, _| true);
+    p1.leave(0).unwrap();
+    let ride = p1.poll_piggyback(0).unwrap();
+    p1.handle_piggyback_sent(0);
+    carry(&mut [&mut p1, &mut p2], |_, _, _| true);
+    assert!(p1.is_leaving() && p2.members().contains(P1));
+    p2.handle_piggyback(0, P1, ride).unwrap();
+    carry(&mut [&mut p1, &mut p2], |_, _, _| true);
+    assert_eq!((p1.halted(), p2.halted()), (Some(Halted::Left), None));
 }
 
 #[test]
