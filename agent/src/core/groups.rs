@@ -503,7 +503,7 @@ impl Core {
         if generation != 0 && status.lineage != 0 && generation != status.lineage {
             return Err(session::began_anew(name));
         }
-        if behind > status.index && matches!(status.stage, Stage::Running) {
+        if behind > status.index && matches!(status.stage, Stage::Running | Stage::Left) {
             let what =
                 format!("{name} has applied {} entries here, not {behind}: the application is ahead of its group", status.index);
             return Err(Refused { code: ErrorCode::Invalid, what });
@@ -703,11 +703,11 @@ impl Core {
                 session.last_number = session.last_number.max(number);
             }
         }
-        if !self.groups.is_confirmed(&session.name) {
-            return; // an answer rests on all entries
-        }
-        while let Some((client, number)) = session.asked.front().copied() {
-            ToClient::Fate { fate: state.fate(client, number), client, number }.write(out);
+        // An answer rests on all entries.
+        while let Some((client, number)) = session.asked.front().copied()
+            && let Some(fate) = self.groups.fate(&session.name, session.index, client, number)
+        {
+            ToClient::Fate { fate, client, number }.write(out);
             if !seqpacket::send_now(fd, out) {
                 session.is_full = true;
                 return;

@@ -33,6 +33,7 @@ use crate::consensus::{Engine, Halted, Instance, Kind};
 use crate::group::{Body, MAX_MEMBERS, MemberId, Refused, Value};
 use crate::services::links::{self, Links};
 use durable::{Mark, Saved, What, Write};
+use fide_wire::session::Fate;
 use fide_wire::verdict::{Cause, Grade};
 use member::{GateConfig, Member, Output};
 use message::{From, Message, Plan, Ride};
@@ -1785,10 +1786,14 @@ impl Groups {
         Some(group.state.entries_behind(index)?.take_while(move |applied| applied.index <= told))
     }
 
-    /// Whether applications may know of all that this node's member has applied.
+    /// What became of a client's proposal, for an application that has read the entries through
+    /// `index`. None while it has not read all that this node's member has applied, and while that
+    /// member is behind it: it would contradict what the application has read on another host.
     #[must_use]
-    pub fn is_confirmed(&self, name: &str) -> bool {
-        self.named(name).is_some_and(|group| group.told() == group.state.index())
+    pub fn fate(&self, name: &str, index: u64, client: u64, number: u64) -> Option<Fate> {
+        let group = self.named(name)?;
+        let is_whole = group.told() == group.state.index() && group.told() == index;
+        is_whole.then(|| group.state.fate(client, number))
     }
 
     /// Segments that were sent again, and messages that no correct node sends.

@@ -528,8 +528,23 @@ fn under_the_policy_fence_a_leader_tells_of_what_the_others_have_and_of_nothing_
         world.within(20, |_| false);
         let told = if is_cut && policy == Policy::Fence { 1 } else { 2 };
         assert_eq!(world.nodes[0].read.len(), told, "{policy:?}, cut: {is_cut}");
-        assert_eq!(world.nodes[0].groups.is_confirmed("g"), told == 2);
+        assert_eq!(world.nodes[0].groups.fate("g", 2, 1, 2).is_some(), told == 2);
     }
+}
+
+#[test]
+fn what_became_of_a_proposal_is_not_told_by_a_member_that_is_behind_whoever_asks() {
+    let mut world = World::created(1, 3, Kind::Huc);
+    world.propose(0, 1, 1).unwrap();
+    assert!(world.within(20, |world| world.nodes.iter().all(|node| node.read.len() == 1)));
+    let now_ns = world.now_ns;
+    world.nodes[2].groups.leave(now_ns, "g").unwrap();
+    assert!(world.within(50, |world| world.nodes[2].groups.status_named("g").unwrap().stage == Stage::Left));
+    world.propose(0, 1, 2).unwrap();
+    assert!(world.within(20, |world| world.nodes[0].read.len() == 2));
+    let fate = |node: usize, index| world.nodes[node].groups.fate("g", index, 1, 2);
+    assert_eq!((fate(0, 1), fate(0, 2)), (None, Some(Fate::Decided)));
+    assert_eq!((fate(2, 1), fate(2, 2)), (Some(Fate::Open), None), "it has read that entry on another host");
 }
 
 #[test]
