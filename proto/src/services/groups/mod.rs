@@ -62,6 +62,9 @@ const REJOIN_NS: u64 = 100_000_000;
 const LOOK_NS: u64 = 20_000_000;
 /// A member whose node was never heard counts as silent after so long (ns).
 const UNKNOWN_NS: u64 = 1_000_000_000;
+/// A decision of HUC that some member has not confirmed for so long is mentioned to all by links; and
+/// a member that hears of one and does not get it for so long has missed it (ns).
+const MISSED_NS: u64 = 100_000_000;
 /// It is looked whether groups that are expected have to be begun or joined so often (ns).
 const EXPECTED_LOOK_NS: u64 = 50_000_000;
 /// Before a group is begun by itself, those that may run it are asked for at least so long (ns).
@@ -336,6 +339,10 @@ struct Group {
     invited: BTreeMap<MemberId, Binding>,
     halted: Option<Halted>,
     leaves: bool,
+    /// The last decision, as far as not all have it, and since when.
+    unstable: Option<(Instance, u64)>,
+    /// Somebody has decided this instance of this epoch, and we have not: since when.
+    behind: Option<(log::Epoch, Instance, u64)>,
     since_ns: u64,
     look_at_ns: u64,
     /// What was last told of it.
@@ -374,6 +381,8 @@ impl Group {
             invited: BTreeMap::new(),
             halted: None,
             leaves: false,
+            unstable: None,
+            behind: None,
             since_ns: now_ns,
             look_at_ns: now_ns,
             told: (None, "", 0, 0),
@@ -1175,6 +1184,11 @@ impl Groups {
         }
         if group.me == Some(to) {
             if let Some(member) = &mut group.member {
+                if let log::Message::Reached { epoch, instance } = &message
+                    && group.behind.is_none_or(|(of, known, _)| (of, known) < (*epoch, *instance))
+                {
+                    group.behind = Some((*epoch, *instance, now_ns));
+                }
                 let _ = member.handle_message(now_ns, from, message);
                 self.stirred = true;
                 return;
@@ -1589,6 +1603,7 @@ impl Groups {
             if group.look_at_ns <= now_ns {
                 group.look_at_ns = now_ns.saturating_add(LOOK_NS);
                 look(now_ns, group, &standing);
+                look_for_missed(now_ns, generation, group, &mut self.links);
             }
             if group.deadline_ns <= now_ns {
                 group.deadline_ns = u64::MAX;
@@ -1873,6 +1888,37 @@ fn look(now_ns: u64, group: &mut Group, standing: &impl Fn(u32) -> Standing) {
     }
 }
 
+/// HUC rests on heartbeats that reach all. One that was lost on all paths to one member, as by a
+/// cable that was out for a moment, would leave that member waiting for a decision that the others
+/// have, and them for its next proposal. So its leader mentions by links what it has decided, and
+/// the member stops and comes back with the state of the others.
+fn look_for_missed(now_ns: u64, generation: u64, group: &mut Group, links: &mut Links) {
+    let (Some(member), Some(me)) = (&mut group.member, group.me) else { return };
+    let log = member.log();
+    let (epoch, decided) = (log.epoch(), log.decided_through());
+    if log.kind() != Kind::Huc || !log.is_running() || group.held.is_some() {
+        (group.unstable, group.behind) = (None, None);
+        return;
+    }
+    group.behind.take_if(|(of, instance, _)| (*of, *instance) <= (epoch, decided));
+    if group.behind.is_some_and(|(of, _, since_ns)| of == epoch && now_ns >= since_ns.saturating_add(MISSED_NS)) {
+        return member.stop(Halted::MissingBroadcast);
+    }
+    let is_unstable = log.leader() == Some(me) && log.stable_through() < decided;
+    group.unstable.take_if(|(instance, _)| !is_unstable || *instance != decided);
+    let since_ns = &mut group.unstable.get_or_insert((decided, now_ns)).1;
+    if is_unstable && now_ns >= since_ns.saturating_add(MISSED_NS) {
+        *since_ns = now_ns;
+        let others = log.members().iter().filter(|other| *other != me && !log.crashed().contains(*other));
+        let bindings = group.state.bindings();
+        let others: Vec<Binding> = others.filter_map(|other| bindings.get(&other)).copied().collect();
+        for binding in others {
+            let message = log::Message::Reached { epoch, instance: decided };
+            send_log(generation, group, links, (me, &[(binding.node, binding.member)]), message);
+        }
+    }
+}
+
 /// Whether all others that live have said that the heartbeat behind our silence came.
 fn release(now_ns: u64, group: &mut Group) {
     let (Some(held), Some(member)) = (&mut group.held, &mut group.member) else { return };
@@ -2022,6 +2068,7 @@ fn over(now_ns: u64, generation: u64, group: &mut Group, why: Halted, links: &mu
     group.arriving.clear();
     group.rides = 0;
     group.asked_of_us.clear();
+    (group.unstable, group.behind) = (None, None);
     group.invited.clear();
     if group.leaves {
         group.stage = Stage::Left;

@@ -548,6 +548,19 @@ fn what_became_of_a_proposal_is_not_told_by_a_member_that_is_behind_whoever_asks
 }
 
 #[test]
+fn a_member_that_missed_a_decision_comes_back_with_it() {
+    let mut world = World::created(1, 3, Kind::Huc);
+    world.propose(0, 1, 1).unwrap();
+    assert!(world.within(20, |world| world.nodes.iter().all(|node| node.read.len() == 1)));
+    world.propose(0, 1, 2).unwrap();
+    assert!(world.within(20, |world| world.nodes[0].groups.state("g").unwrap().index() == 2));
+    let carries = |way: &Way| matches!(way, Way::Rides(_, rides) if !rides.is_empty());
+    world.queue.retain(|_, (from, to, _, way)| (*from, *to) != (0, 2) || !carries(way));
+    assert!(world.within(1_000, |world| world.nodes.iter().all(|node| node.read.len() == 2)));
+    assert_eq!(world.nodes[2].groups.status_named("g").unwrap().halted, Some(Halted::MissingBroadcast));
+}
+
+#[test]
 fn who_comes_back_joins_with_the_whole_state() {
     for seed in 0..50 {
         let mut world = World::created(seed, 3, if seed % 2 == 0 { Kind::Huc } else { Kind::Hsuc });
