@@ -2,9 +2,9 @@
 
 use super::durable::{Mark, Saved};
 use super::state::Binding;
-use crate::consensus::Kind;
 use crate::consensus::log;
 use crate::consensus::policy::Policy;
+use crate::consensus::{Instance, Kind};
 use crate::group::MemberId;
 use serde::{Deserialize, Serialize};
 
@@ -169,6 +169,13 @@ pub enum Message {
         to: Vec<(u32, MemberId)>,
         /// What.
         message: log::Message,
+    },
+    /// From the leader of HUC: all that live have what was decided through this instance.
+    Stable {
+        /// Which.
+        generation: u64,
+        /// The instance.
+        instance: Instance,
     },
 }
 

@@ -315,6 +315,10 @@ struct Group {
     unwritten: Option<(Position, Value)>,
     /// The disk has it through this application entry.
     written: u64,
+    /// All have what was decided through this instance, as a leader said; and what we said of that
+    /// as the leader.
+    stable: Instance,
+    stable_told: Instance,
     /// For the next heartbeats, not sent yet or in part.
     riding: Option<Riding>,
     /// Rides of our member so far.
@@ -368,6 +372,8 @@ impl Group {
             has_run: false,
             unwritten: None,
             written: 0,
+            stable: 0,
+            stable_told: 0,
             riding: None,
             rides: 0,
             arriving: BTreeMap::new(),
@@ -434,15 +440,15 @@ impl Group {
     /// Up to which entry applications are told.
     ///
     /// The leader of HUC has decided when its heartbeat has left, and so it is, as long as
-    /// heartbeats reach all or nobody. A host that is cut off breaks that: what it decides last,
-    /// nobody else knows, and the others go on without it once its fence has closed. Under the
-    /// policy *fence*, which is for such cuts, a leader tells of an entry when all that live have
-    /// it.
-    fn confirm(&mut self) {
+    /// heartbeats reach all or nobody. A partition breaks that: what is decided last, only the hosts
+    /// on the leader's side know, and the others go on without it once their fences have closed.
+    /// Under the policy *fence*, which is for such partitions, members tell of an entry when all
+    /// that live have it. The leader knows by their next proposals, and mentions it to the others.
+    fn confirm(&mut self, generation: u64, links: &mut Links) {
         let Some(log) = self.member.as_ref().map(Member::log) else { return };
         let (index, position) = (self.state.index(), self.state.position());
         if log.halted().is_none() {
-            if self.plan.policy != Policy::Fence || log.kind() != Kind::Huc || log.leader() != self.me {
+            if self.plan.policy != Policy::Fence || log.kind() != Kind::Huc {
                 self.unconfirmed.clear();
                 (self.confirmed, self.confirmed_position) = (index, position);
                 return;
@@ -451,7 +457,18 @@ impl Group {
                 self.unconfirmed.push_back((log.decided_through(), index, position));
             }
         }
-        let stable = log.stable_through();
+        let own = log.stable_through();
+        let leads = log.leader() == self.me && log.is_running() && self.held.is_none();
+        if leads && own > self.stable_told {
+            let bindings = self.state.bindings();
+            let others = log.members().iter().filter(|other| Some(*other) != self.me && !log.crashed().contains(*other));
+            let nodes: BTreeSet<u32> = others.filter_map(|other| bindings.get(&other)).map(|binding| binding.node).collect();
+            if let Some(bytes) = written(&Message::Stable { generation, instance: own }) {
+                let _ = links.send_to_all(&nodes.into_iter().collect::<Vec<_>>(), &bytes);
+            }
+        }
+        self.stable_told = if leads { own } else { 0 };
+        let stable = own.max(self.stable);
         while let Some((_, index, position)) = self.unconfirmed.front().copied().filter(|(instance, ..)| *instance <= stable) {
             self.unconfirmed.pop_front();
             (self.confirmed, self.confirmed_position) = (index, position);
@@ -1153,6 +1170,11 @@ impl Groups {
                     let _ = group.keep(index, state);
                 }
             }
+            Message::Stable { generation, instance } => {
+                let is_bound = |group: &&mut Group| group.state.bindings().values().any(|binding| binding.node == from);
+                let Some(group) = self.groups.get_mut(&generation).filter(is_bound) else { return };
+                group.stable = group.stable.max(instance);
+            }
             Message::Over { generation, member } => {
                 let Some(group) = self.groups.get_mut(&generation).filter(|group| group.is_bound(member, from)) else { return };
                 group.forsaken(now_ns, from);
@@ -1649,7 +1671,7 @@ impl Groups {
         for (generation, group) in groups.iter_mut() {
             release(now_ns, group);
             drain(now_ns, *generation, group, links, copies, events, config.node);
-            group.confirm();
+            group.confirm(*generation, links);
             while let Some(write) = group.poll_write() {
                 if matches!(write.what, What::Whole(_)) {
                     saved.remove(&group.plan.name);

@@ -532,6 +532,25 @@ fn under_the_policy_fence_a_leader_tells_of_what_the_others_have_and_of_nothing_
     }
 }
 
+/// A partition with the leader and a follower on one side: its fences close, and the others go on.
+#[test]
+fn under_the_policy_fence_a_follower_tells_of_what_all_have_and_of_nothing_else() {
+    for (policy, is_cut) in [(Policy::Fence, true), (Policy::Fence, false), (Policy::TrustContract, true)] {
+        let mut world = World::new(1, 3);
+        let plan = Plan { policy, ..world.plan("g", Kind::Huc, &[0, 1, 2]) };
+        world.nodes[0].groups.create(world.now_ns, plan).unwrap();
+        assert!(world.within(100, |world| (0..3).all(|node| world.runs(node))));
+        world.propose(0, 1, 1).unwrap();
+        assert!(world.within(20, |world| world.nodes.iter().all(|node| node.read.len() == 1)), "also the last one");
+        world.nodes[2].up = !is_cut;
+        world.propose(0, 1, 2).unwrap();
+        assert!(world.within(20, |world| world.nodes[1].groups.state("g").unwrap().index() == 2), "it has decided");
+        world.within(20, |_| false);
+        let told = if is_cut && policy == Policy::Fence { 1 } else { 2 };
+        assert_eq!([0, 1].map(|node: usize| world.nodes[node].read.len()), [told; 2], "{policy:?}, cut: {is_cut}");
+    }
+}
+
 #[test]
 fn what_became_of_a_proposal_is_not_told_by_a_member_that_is_behind_whoever_asks() {
     let mut world = World::created(1, 3, Kind::Huc);
