@@ -1945,7 +1945,9 @@ fn look_for_missed(now_ns: u64, generation: u64, group: &mut Group, links: &mut 
 fn release(now_ns: u64, group: &mut Group) {
     let (Some(held), Some(member)) = (&mut group.held, &mut group.member) else { return };
     let log = member.log();
-    held.waits_for.retain(|other| log.members().contains(*other) && !log.crashed().contains(*other));
+    // Raft rests on nobody's silence, and its members that are dead may only be suspected.
+    let needs_answers = log.kind().needs_accuracy();
+    held.waits_for.retain(|other| needs_answers && log.members().contains(*other) && !log.crashed().contains(*other));
     if !held.waits_for.is_empty() {
         return;
     }

@@ -551,6 +551,74 @@ fn under_the_policy_fence_a_follower_tells_of_what_all_have_and_of_nothing_else(
     }
 }
 
+/// An engine that is told of silence as a suspicion, as Raft is.
+struct Suspecting(log::Carried<crate::consensus::hsuc::Hsuc, crate::consensus::hsuc::Message>);
+
+impl Engine<EngineMessage> for Suspecting {
+    fn kind(&self) -> Kind {
+        Kind::Raft
+    }
+    fn propose(&mut self, now_ns: u64, entry: crate::group::Entry) -> Result<(), Refused> {
+        self.0.propose(now_ns, entry)
+    }
+    fn handle_message(&mut self, now_ns: u64, from: MemberId, message: EngineMessage) -> Result<(), Refused> {
+        self.0.handle_message(now_ns, from, message)
+    }
+    fn handle_crash(&mut self, now_ns: u64, member: MemberId) -> Result<(), Refused> {
+        self.0.handle_crash(now_ns, member)
+    }
+    fn set_members(&mut self, now_ns: u64, from: Instance, members: crate::group::MemberSet) -> Result<(), Refused> {
+        self.0.set_members(now_ns, from, members)
+    }
+    fn poll_action(&mut self) -> Option<crate::consensus::Action<EngineMessage>> {
+        self.0.poll_action()
+    }
+    fn decided_through(&self) -> Instance {
+        self.0.decided_through()
+    }
+    fn stable_through(&self) -> Instance {
+        self.0.stable_through()
+    }
+    fn leader(&self) -> Option<MemberId> {
+        self.0.leader()
+    }
+    fn halted(&self) -> Option<Halted> {
+        self.0.halted()
+    }
+    fn refusals(&self) -> &crate::group::Refusals {
+        self.0.refusals()
+    }
+    fn invariants(&self) {
+        self.0.invariants();
+    }
+}
+
+/// Under Raft a dead member is a member, and nothing answers for it.
+#[test]
+fn behind_a_silence_a_member_of_raft_does_not_wait_for_one_that_is_only_suspected() {
+    for kind in [Kind::Raft, Kind::Hsuc] {
+        let mut world = World::new(1, 3);
+        for (node, of) in world.nodes.iter_mut().enumerate() {
+            let suspecting: Make = Arc::new(|setup, _| {
+                let hsuc = crate::consensus::hsuc::Hsuc::new(setup.me, setup.members.clone(), setup.first);
+                Some(Box::new(Suspecting(log::Carried::new(hsuc))) as _)
+            });
+            let make = if kind == Kind::Raft { suspecting } else { Arc::new(make) };
+            of.groups = Groups::new(Config { make, ..config(node, 1) });
+        }
+        (0..3).for_each(|node| world.meet(node));
+        let plan = world.plan("g", kind, &[0, 1, 2]);
+        world.nodes[0].groups.create(world.now_ns, plan).unwrap();
+        assert!(world.within(100, |world| (0..3).all(|node| world.runs(node))));
+        world.nodes[2].up = false;
+        let now_ns = world.now_ns;
+        world.nodes[0].groups.hold(now_ns, 0);
+        world.within(20, |_| false);
+        let is_held = world.nodes[0].groups.groups.values().any(|group| group.held.is_some());
+        assert_eq!(is_held, kind == Kind::Hsuc, "{kind}");
+    }
+}
+
 #[test]
 fn what_became_of_a_proposal_is_not_told_by_a_member_that_is_behind_whoever_asks() {
     let mut world = World::created(1, 3, Kind::Huc);
