@@ -73,6 +73,8 @@ const SEARCHED_NS: u64 = 200_000_000;
 const BEGIN_AGAIN_NS: u64 = 1_000_000_000;
 /// How messages between groups of two nodes are written; builds that write them in another way cannot share a group. Before each message.
 pub const FORMAT: u8 = 4;
+/// Messages kept for members whose incarnation this node has not met yet.
+const UNMET_MAX: usize = 1024;
 /// Messages kept for a member that is not listening yet.
 const EARLY_MAX: usize = 256;
 
@@ -339,6 +341,8 @@ struct Group {
     is_begun: bool,
     /// What came for a member that is not listening yet: of which group, from whom, for whom.
     early: VecDeque<(u64, MemberId, MemberId, log::Message)>,
+    /// For members whose incarnation this node has not met yet.
+    unmet: VecDeque<(Binding, log::Message)>,
     /// Whom we let in: which node is to be which member, until that is applied.
     invited: BTreeMap<MemberId, Binding>,
     halted: Option<Halted>,
@@ -384,6 +388,7 @@ impl Group {
             denied: BTreeMap::new(),
             is_begun: false,
             early: VecDeque::new(),
+            unmet: VecDeque::new(),
             invited: BTreeMap::new(),
             halted: None,
             leaves: false,
@@ -565,6 +570,8 @@ pub struct Groups {
     unreadable: Option<String>,
     /// Nodes that live.
     nodes: BTreeSet<u32>,
+    /// The last incarnation of each node that is over.
+    ended: BTreeMap<u32, u32>,
     /// The last heartbeat of each node that carried something of groups.
     rode: BTreeMap<u32, u64>,
     questions: u64,
@@ -593,6 +600,7 @@ impl Groups {
             saved: BTreeMap::new(),
             unreadable: None,
             nodes: BTreeSet::new(),
+            ended: BTreeMap::new(),
             rode: BTreeMap::new(),
             questions: 0,
             unnamed: 0,
@@ -930,6 +938,10 @@ impl Groups {
             self.nodes.remove(&node);
             self.links.forget(node);
             self.groups.values_mut().for_each(|group| group.forsaken(now_ns, node));
+        }
+        if cause.ends_process() && !cause.is_about_observer() {
+            let ended = self.ended.entry(node).or_default();
+            *ended = incarnation.max(*ended);
         }
         for group in self.groups.values_mut() {
             let about = match (cause.is_about_observer(), group.me) {
@@ -1667,9 +1679,10 @@ impl Groups {
 
     /// Everything that members want, until they want nothing.
     fn settle(&mut self, now_ns: u64) {
-        let Self { groups, links, copies, events, nodes, config, saved, .. } = self;
+        let Self { groups, links, copies, events, nodes, ended, config, saved, .. } = self;
         for (generation, group) in groups.iter_mut() {
             release(now_ns, group);
+            send_to_met(*generation, group, links, ended);
             drain(now_ns, *generation, group, links, copies, events, config.node);
             group.confirm(*generation, links);
             while let Some(write) = group.poll_write() {
@@ -1984,9 +1997,15 @@ fn drain(
         match output {
             Output::Log(log::Output::Send { to, message }) => {
                 let Some(binding) = group.binding(to) else { continue };
-                // A life that is over needs nothing.
-                if links.life(binding.node).is_some_and(|life| life == binding.incarnation) {
-                    together.get_or_insert_with(|| (message, Vec::new())).1.push((binding.node, to));
+                // An incarnation that is over needs nothing; one that is still to be met, everything.
+                match links.life(binding.node) {
+                    Some(life) if life == binding.incarnation => {
+                        together.get_or_insert_with(|| (message, Vec::new())).1.push((binding.node, to));
+                    }
+                    Some(life) if life > binding.incarnation => {}
+                    _ if group.unmet.len() < UNMET_MAX => group.unmet.push_back((binding, message)),
+                    // As a link that holds no more.
+                    _ => group.member.iter_mut().for_each(|member| member.stop(Halted::NetworkFault)),
                 }
             }
             Output::Log(log::Output::Copies { message }) => {
@@ -2024,6 +2043,23 @@ fn drain(
         group.stage = Stage::Running;
         (group.deadline_ns, group.join_at_ns) = (u64::MAX, u64::MAX);
         group.since_ns = now_ns;
+    }
+}
+
+/// What waited for incarnations of other hosts that this node has met meanwhile. Two hosts may meet
+/// later than a third one, which begins a group with both of them or lets one in, has met each.
+fn send_to_met(generation: u64, group: &mut Group, links: &mut Links, ended: &BTreeMap<u32, u32>) {
+    let Some(me) = group.me.filter(|_| group.held.is_none() && !group.unmet.is_empty()) else { return };
+    for (binding, message) in std::mem::take(&mut group.unmet) {
+        let is_over = ended.get(&binding.node).is_some_and(|ended| *ended >= binding.incarnation);
+        match links.life(binding.node) {
+            Some(life) if life == binding.incarnation => {
+                send_log(generation, group, links, (me, &[(binding.node, binding.member)]), message);
+            }
+            Some(life) if life > binding.incarnation => {}
+            _ if is_over => {}
+            _ => group.unmet.push_back((binding, message)),
+        }
     }
 }
 
@@ -2093,6 +2129,7 @@ fn over(now_ns: u64, generation: u64, group: &mut Group, why: Halted, links: &mu
     group.rides = 0;
     group.asked_of_us.clear();
     (group.unstable, group.behind) = (None, None);
+    group.unmet.clear();
     group.invited.clear();
     if group.leaves {
         group.stage = Stage::Left;

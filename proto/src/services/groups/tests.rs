@@ -648,6 +648,24 @@ fn a_member_that_missed_a_decision_comes_back_with_it() {
 }
 
 #[test]
+fn what_is_for_a_member_whose_node_is_met_later_is_sent_then() {
+    let mut world = World::new(1, 3);
+    let now_ns = world.now_ns;
+    world.nodes[2].groups = Groups::new(config(2, 1));
+    world.nodes[2].groups.handle_life(now_ns, 1, 1);
+    let plan = world.plan("g", Kind::Huc, &[0, 1, 2]);
+    world.nodes[0].groups.create(now_ns, plan).unwrap();
+    assert!(world.within(100, |world| (0..3).all(|node| world.runs(node))));
+    // More than a decision holds, so that all must have it before.
+    let now_ns = world.now_ns;
+    world.nodes[2].groups.propose(now_ns, "g", 1, 1, &[7; 10_000]).unwrap();
+    assert!(!world.within(50, |world| world.nodes[2].read.len() == 1));
+    let now_ns = world.now_ns;
+    world.nodes[2].groups.handle_life(now_ns, 2, 1);
+    assert!(world.within(50, |world| world.nodes.iter().all(|node| node.read.len() == 1)));
+}
+
+#[test]
 fn who_comes_back_joins_with_the_whole_state() {
     for seed in 0..50 {
         let mut world = World::created(seed, 3, if seed % 2 == 0 { Kind::Huc } else { Kind::Hsuc });
