@@ -8,6 +8,7 @@ pub mod engines;
 pub mod gaps;
 pub mod gate;
 pub mod gates;
+pub mod groups;
 pub mod host;
 pub mod invariants;
 pub mod options;

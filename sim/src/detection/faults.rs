@@ -41,7 +41,7 @@ pub enum Profile {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     /// A signal: doomed now, gone a little later.
     KillApp {
         host: usize,
@@ -120,7 +120,7 @@ pub(super) enum Fault {
 const LONGEST_HOLD_NS: u64 = AGENT_TIMEOUT_NS - 3 * MS;
 
 /// The path on which all single faults of a world happen: two paths failing at once is the critical compound failure.
-pub(super) fn bad_path(rng: &mut Rng) -> usize {
+pub(crate) fn bad_path(rng: &mut Rng) -> usize {
     rng.below(PATHS as u64) as usize
 }
 

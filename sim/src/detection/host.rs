@@ -1,5 +1,7 @@
 //! One host: a kernel (receive table, ring, answers to probes) and an agent in it.
 
+use crate::gates::Gates;
+use crate::groups::shell::Shell;
 use crate::host::{Slot, name};
 use crate::time::US;
 use fide_proto::detector::{Config, ProbeResult};
@@ -14,25 +16,34 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 /// A millisecond: these hosts are those of an ordinary network.
-pub(super) const MS: u64 = 1_000_000;
+pub(crate) const MS: u64 = 1_000_000;
 
 /// HB 1 ms, λmin 50 µs, δmax 100 µs. What the world does within the contract stays below: a sender is at most 30 µs late, a
 /// packet at most 60 µs slower than the fastest.
-pub(super) const CONTRACT: Contract = Contract { period_ns: MS, size_max: 0, lambda_min_ns: 50 * US, delta_max_ns: 100 * US };
-pub(super) const SENDER_LATE_NS: u64 = 30 * US;
-pub(super) const WIRE_JITTER_NS: u64 = 60 * US;
+pub(crate) const CONTRACT: Contract = Contract { period_ns: MS, size_max: 0, lambda_min_ns: 50 * US, delta_max_ns: 100 * US };
+pub(crate) const SENDER_LATE_NS: u64 = 30 * US;
+pub(crate) const WIRE_JITTER_NS: u64 = 60 * US;
 /// By how much the agent of a busy host may be late on top: short of what it would call a pause.
-pub(super) const BUSY_AGENT_NS: u64 = MS;
-pub(super) const AGENT_TIMEOUT_NS: u64 = 20 * MS;
+pub(crate) const BUSY_AGENT_NS: u64 = MS;
+pub(crate) const AGENT_TIMEOUT_NS: u64 = 20 * MS;
 
 #[derive(Clone, Debug)]
-pub(super) enum Body {
-    Heartbeat { number: u64, version: u32 },
-    Frame { number: u64, kind: Kind, body: Rc<[u8]> },
+pub(crate) enum Body {
+    /// `items`: what services piggyback.
+    Heartbeat {
+        number: u64,
+        version: u32,
+        items: Rc<[u8]>,
+    },
+    Frame {
+        number: u64,
+        kind: Kind,
+        body: Rc<[u8]>,
+    },
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Packet {
+pub(crate) struct Packet {
     pub node: u32,
     pub incarnation: u32,
     pub path: usize,
@@ -42,8 +53,15 @@ pub(super) struct Packet {
 
 /// What waits for the agent.
 #[derive(Clone, Debug)]
-pub(super) enum RingItem {
+pub(crate) enum RingItem {
     Packet(Packet, u64),
+    /// What services piggybacked on a heartbeat.
+    Items {
+        node: u32,
+        incarnation: u32,
+        number: u64,
+        items: Rc<[u8]>,
+    },
     /// A heartbeat names an incarnation, or a version of a table, that is new.
     Named {
         node: u32,
@@ -70,14 +88,14 @@ pub(super) enum RingItem {
 
 /// The truth about a process.
 #[derive(Clone, Debug)]
-pub(super) struct App {
+pub(crate) struct App {
     pub doomed_at: Option<u64>,
     pub dead: bool,
     /// Its number in each incarnation of the agent that watched it.
     pub numbers: BTreeMap<u32, u32>,
 }
 
-pub(super) struct Agent {
+pub(crate) struct Agent {
     pub node: Node,
     pub next_heartbeat_ns: u64,
     pub next_report_ns: u64,
@@ -87,9 +105,11 @@ pub(super) struct Agent {
     /// What it read of the interfaces' counters last.
     pub drops_seen: [u64; PATHS],
     pub restart: bool,
+    /// Its groups, in simulations that have any.
+    pub shell: Option<Box<Shell>>,
 }
 
-pub(super) struct Host {
+pub(crate) struct Host {
     pub index: usize,
     pub node: u32,
     pub incarnation: u32,
@@ -97,6 +117,10 @@ pub(super) struct Host {
     pub frozen_until: u64,
     pub stuck_until: u64,
     pub cut: [bool; PATHS],
+    /// The host's own interfaces have no carrier, so that nothing leaves.
+    pub is_unplugged: [bool; PATHS],
+    /// What its fence lets out.
+    pub gates: Gates,
     /// What the interfaces lost, as they count it.
     pub nic_drops: [u64; PATHS],
     /// Its kernel gets to what arrives up to so much later, until then.
@@ -113,7 +137,7 @@ pub(super) struct Host {
 }
 
 impl Host {
-    pub(super) fn new(index: usize) -> Self {
+    pub(crate) fn new(index: usize) -> Self {
         Self {
             index,
             node: fide_wire::name_id(&name(index)),
@@ -122,6 +146,8 @@ impl Host {
             frozen_until: 0,
             stuck_until: 0,
             cut: [false; PATHS],
+            is_unplugged: [false; PATHS],
+            gates: Gates::default(),
             nic_drops: [0; PATHS],
             busy_ns: 0,
             busy_until: 0,
@@ -136,7 +162,7 @@ impl Host {
     }
 
     /// A new incarnation of the agent; it watches what is still alive under new numbers.
-    pub(super) fn start_agent(&mut self, now: u64) {
+    pub(crate) fn start_agent(&mut self, now: u64) {
         self.incarnation += 1;
         let config = Config {
             agent_timeout_ns: AGENT_TIMEOUT_NS,
@@ -175,14 +201,15 @@ impl Host {
             numbers: Numbers::default(),
             version: u64::from(number) + 1,
             restart: false,
+            shell: None,
         });
     }
 
     /// The receive program: heartbeats update the table, the rest goes to the ring. Returns whether the agent is woken.
-    pub(super) fn receive(&mut self, packet: Packet, now: u64) -> bool {
+    pub(crate) fn receive(&mut self, packet: Packet, now: u64) -> bool {
         let slot = self.table.get_mut(&packet.node).filter(|slot| slot.incarnation == packet.incarnation);
         let is_condemned = slot.as_ref().is_some_and(|slot| slot.condemned);
-        let Body::Heartbeat { number, version } = packet.body else {
+        let Body::Heartbeat { number, version, items } = &packet.body else {
             // Who was given up may have given this host up as well.
             let passes = matches!(&packet.body, Body::Frame { kind: Kind::PathReport | Kind::Hello, .. });
             if is_condemned && !passes {
@@ -194,14 +221,18 @@ impl Host {
         if is_condemned {
             return false;
         }
+        let (node, incarnation, number, version) = (packet.node, packet.incarnation, *number, *version);
         if let Some(slot) = slot {
             let is_newer = number > slot.rows[packet.path].last_number;
             slot.count(packet.path, number, now);
+            if !items.is_empty() {
+                self.ring.push_back(RingItem::Items { node, incarnation, number, items: items.clone() });
+            }
             if !is_newer || std::mem::replace(&mut slot.version, version) == version {
-                return false;
+                return !items.is_empty();
             }
         }
-        self.ring.push_back(RingItem::Named { node: packet.node, incarnation: packet.incarnation, version });
+        self.ring.push_back(RingItem::Named { node, incarnation, version });
         true
     }
 }

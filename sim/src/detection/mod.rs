@@ -7,10 +7,10 @@
 //! Each seed first makes faults of one [`Profile`] (the safety phase), then lets all of them end and everything heal (the liveness phase). What must hold is in
 //! `judge`.
 
-mod faults;
-mod host;
+pub(crate) mod faults;
+pub(crate) mod host;
 mod judge;
-mod world;
+pub(crate) mod world;
 
 pub use faults::Profile;
 

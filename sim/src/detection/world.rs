@@ -4,12 +4,15 @@ use super::faults::{self, Fault};
 use super::host::*;
 use super::judge::Judge;
 use super::{Neglect, Profile, Totals};
+use crate::gates::Gates;
+use crate::groups::cluster::{Cluster, Happening};
 use crate::host::Slot;
 use crate::invariants::Violation;
 use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::time::US;
 use fide_proto::detector::{Action, ProbeResult};
+use fide_proto::node::fence::HostFence;
 use fide_proto::node::machine::reports::Heard;
 use fide_proto::node::machine::{self, Came};
 use fide_proto::node::table::owner::To;
@@ -17,14 +20,15 @@ use fide_wire::PATHS;
 use fide_wire::frame::table::{Change, State};
 use fide_wire::frame::{Header, Kind};
 use fide_wire::verdict::{Cause, Grade};
+use std::rc::Rc;
 
 /// When the faults stop being started; the last of them end 40 ms later.
-const FAULTS_END: u64 = 60 * MS;
+pub(crate) const FAULTS_END: u64 = 60 * MS;
 const END: u64 = FAULTS_END + 40 * MS + 60 * MS;
 /// How often an agent reports what arrives.
 const REPORT_NS: u64 = 5 * MS;
 
-enum Event {
+pub(crate) enum Event {
     Deliver {
         to: usize,
         packet: Packet,
@@ -72,17 +76,37 @@ enum Event {
     Boot {
         host: usize,
     },
+    /// Of groups.
+    Groups(Happening),
 }
 
-pub(super) struct World {
-    now: u64,
-    hosts: Vec<Host>,
+/// What befalls copies on both paths.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Trouble {
+    /// Until when.
+    pub until: u64,
+    /// So many percent come twice.
+    pub doubled: u64,
+    /// So many are lost.
+    pub lost: u64,
+    /// So many are later than they should be, by up to so much.
+    pub late: (u64, u64),
+}
+
+pub(crate) struct World {
+    pub now: u64,
+    pub hosts: Vec<Host>,
     judge: Judge,
-    packets: u64,
+    pub packets: u64,
     neglect: Option<Neglect>,
-    rng: Rng,
-    queue: Queue<Event>,
-    bad_path: usize,
+    pub rng: Rng,
+    pub queue: Queue<Event>,
+    pub bad_path: usize,
+    pub trouble: Trouble,
+    /// Until when nothing passes between these hosts and the others.
+    pub apart: (u64, Vec<bool>),
+    /// Groups that run on these hosts; silences are not judged then.
+    pub groups: Option<Box<Cluster>>,
     loss_percent: u64,
     /// The host whose bad path holds up packets, whether it is those it sends, and until when.
     held: (usize, bool, u64),
@@ -95,7 +119,7 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(seed: u64, profile: Profile, neglect: Option<Neglect>, verbose: bool) -> Self {
+    pub(crate) fn new(seed: u64, profile: Profile, neglect: Option<Neglect>, verbose: bool) -> Self {
         let mut rng = Rng::new(seed ^ (profile as u64) << 56);
         let n = 2 + rng.below(5) as usize;
         let apps = if profile == Profile::Storms { 80 } else { 4 };
@@ -104,21 +128,7 @@ impl World {
         if verbose {
             println!("{n} hosts, bad path {bad_path}, {plan:#?}");
         }
-        let mut world = Self {
-            now: MS,
-            hosts: (0..n).map(Host::new).collect(),
-            judge: Judge::new(n, verbose),
-            packets: 0,
-            neglect,
-            rng,
-            queue: Queue::new(),
-            bad_path,
-            loss_percent: 0,
-            held: (0, false, 0),
-            deaf_until: vec![0; n],
-            overrun: vec![(0, 0); n],
-            cuts: vec![[0; PATHS]; n],
-        };
+        let mut world = Self::bare(rng, n, bad_path, neglect, verbose);
         for h in 0..n {
             world.boot(h, apps);
         }
@@ -128,7 +138,29 @@ impl World {
         world
     }
 
-    pub(super) fn run(&mut self) -> Result<Totals, Violation> {
+    /// Hosts that are not booted yet.
+    pub(crate) fn bare(rng: Rng, n: usize, bad_path: usize, neglect: Option<Neglect>, verbose: bool) -> Self {
+        Self {
+            now: MS,
+            hosts: (0..n).map(Host::new).collect(),
+            judge: Judge::new(n, verbose),
+            packets: 0,
+            neglect,
+            rng,
+            queue: Queue::new(),
+            bad_path,
+            trouble: Trouble::default(),
+            apart: (0, vec![false; n]),
+            groups: None,
+            loss_percent: 0,
+            held: (0, false, 0),
+            deaf_until: vec![0; n],
+            overrun: vec![(0, 0); n],
+            cuts: vec![[0; PATHS]; n],
+        }
+    }
+
+    pub(crate) fn run(&mut self) -> Result<Totals, Violation> {
         while let Some((at, event)) = self.queue.pop() {
             if at > END {
                 break;
@@ -144,11 +176,11 @@ impl World {
         self.judge.violation().map_or(Ok(totals), Err)
     }
 
-    fn at(&mut self, at: u64, event: Event) {
+    pub(crate) fn at(&mut self, at: u64, event: Event) {
         self.queue.push(at, event);
     }
 
-    fn wake(&mut self, host: usize, at: u64) {
+    pub(crate) fn wake(&mut self, host: usize, at: u64) {
         let at = at.max(self.now + 1);
         if at < self.hosts[host].next_wake {
             self.hosts[host].next_wake = at;
@@ -156,7 +188,7 @@ impl World {
         }
     }
 
-    fn handle(&mut self, event: Event) {
+    pub(crate) fn handle(&mut self, event: Event) {
         let now = self.now;
         match event {
             Event::Deliver { to, packet } => {
@@ -232,33 +264,37 @@ impl World {
                 }
             }
             Event::Fault(fault) => self.fault(fault),
+            Event::Groups(happening) => self.groups_happen(happening),
         }
     }
 
-    fn boot(&mut self, host: usize, apps: usize) {
+    pub(crate) fn boot(&mut self, host: usize, apps: usize) {
         let h = &mut self.hosts[host];
         h.up = true;
         h.boot += 1;
+        h.gates = Gates::default();
         h.apps = (0..apps).map(|_| App { doomed_at: None, dead: false, numbers: Default::default() }).collect();
         self.start_agent(host);
     }
 
-    fn start_agent(&mut self, host: usize) {
+    pub(crate) fn start_agent(&mut self, host: usize) {
         let now = self.now;
         self.hosts[host].start_agent(now);
         self.hosts[host].stuck_until = 0;
+        self.begin_groups(host);
         self.judge.begins(host, self.hosts[host].incarnation, now);
         self.hosts[host].next_wake = u64::MAX;
         let soon = now + self.rng.below(MS);
         self.wake(host, soon);
     }
 
-    fn end_agent(&mut self, host: usize) {
+    pub(crate) fn end_agent(&mut self, host: usize) {
+        self.groups_end(host);
         self.hosts[host].agent = None;
         self.judge.agent_ended(host, self.hosts[host].incarnation, self.now);
     }
 
-    fn frozen(&self, host: usize) -> Option<u64> {
+    pub(crate) fn frozen(&self, host: usize) -> Option<u64> {
         Some(self.hosts[host].frozen_until).filter(|&until| until > self.now)
     }
 
@@ -289,6 +325,7 @@ impl World {
             let h = &mut self.hosts[host];
             let changed = h.cut[p] != is_cut;
             h.cut[p] = is_cut;
+            h.is_unplugged[p] = is_cut && carrier;
             if changed && carrier && h.agent.is_some() {
                 h.ring.push_back(RingItem::Carrier { path: p, up: !is_cut });
                 let now = self.now;
@@ -297,7 +334,7 @@ impl World {
         }
     }
 
-    fn fault(&mut self, fault: Fault) {
+    pub(crate) fn fault(&mut self, fault: Fault) {
         let now = self.now;
         match fault {
             Fault::KillApp { host, app, doomed } => self.kill_app(host, app, doomed),
@@ -324,10 +361,11 @@ impl World {
                 if let Some(mut agent) = self.hosts[host].agent.take() {
                     self.judge.leaving(host, self.hosts[host].incarnation, now);
                     agent.version += 1;
+                    self.groups_leave(host, &mut agent);
                     agent.node.leave(agent.version, 0, now);
                     // Three copies on each path before it ends.
                     for (to, frame) in self.frames(host, &mut agent) {
-                        (0..3).for_each(|_| self.broadcast(host, to, frame.clone()));
+                        (0..3).for_each(|_| self.broadcast(host, to, &[true; PATHS], &frame));
                     }
                     self.hosts[host].agent = Some(agent);
                     self.end_agent(host);
@@ -434,7 +472,9 @@ impl World {
     }
 
     fn delay(&mut self) -> u64 {
-        CONTRACT.lambda_min_ns + self.rng.below(WIRE_JITTER_NS)
+        let Trouble { until, late: (percent, most), .. } = self.trouble;
+        let late = if until > self.now && self.rng.chance(percent) { self.rng.below(most) } else { 0 };
+        CONTRACT.lambda_min_ns + self.rng.below(WIRE_JITTER_NS) + late
     }
 
     /// When a busy host's kernel gets to what arrives at `at`: late, and in the order of arrival.
@@ -451,11 +491,18 @@ impl World {
 
     fn passes(&mut self, from: usize, to: usize, path: usize) -> bool {
         let lost = path == self.bad_path && self.loss_percent > 0 && self.rng.below(100) < self.loss_percent;
-        !lost && !self.hosts[from].cut[path] && !self.hosts[to].cut[path]
+        let lost = lost || self.trouble.until > self.now && self.rng.chance(self.trouble.lost);
+        self.hosts[from].gates.look(self.now);
+        let (until, side) = &self.apart;
+        if *until > self.now && side[from] != side[to] {
+            return false;
+        }
+        let leaves = self.hosts[from].gates.pass(self.now) && !self.hosts[from].cut[path];
+        leaves && !lost && !self.hosts[to].cut[path]
     }
 
     /// What the node of an agent wants sent.
-    fn frames(&mut self, host: usize, agent: &mut Agent) -> Vec<(To, Body)> {
+    pub(crate) fn frames(&mut self, host: usize, agent: &mut Agent) -> Vec<(To, Body)> {
         let (mut frames, mut body) = (Vec::new(), Vec::new());
         let (now, rng) = (self.now, &mut self.rng);
         while let Some(transmit) = agent.node.poll_transmit(now, agent.numbers, || rng.bits(), &mut body) {
@@ -476,18 +523,22 @@ impl World {
         frames
     }
 
-    fn broadcast(&mut self, from: usize, meant: To, body: Body) {
-        for path in 0..PATHS {
+    /// On these paths.
+    pub(crate) fn broadcast(&mut self, from: usize, meant: To, paths: &[bool; PATHS], body: &Body) {
+        for path in (0..PATHS).filter(|path| paths[*path]) {
             for to in 0..self.hosts.len() {
                 let is_meant = matches!(meant, To::Everybody) || meant == To::Node(self.hosts[to].node);
                 if to != from && is_meant && self.passes(from, to, path) {
                     let h = &self.hosts[from];
                     let (node, incarnation) = (h.node, h.incarnation);
-                    let packet = Packet { node, incarnation, path, sent_ns: self.now, body: body.clone() };
-                    let at = self.now + self.delay();
-                    let at = self.past_the_backlog(to, at).max(self.held(from, path, true).unwrap_or(0));
-                    self.packets += 1;
-                    self.at(at, Event::Deliver { to, packet });
+                    let doubled = self.trouble.until > self.now && self.rng.chance(self.trouble.doubled);
+                    for _ in 0..1 + u32::from(doubled) {
+                        let packet = Packet { node, incarnation, path, sent_ns: self.now, body: body.clone() };
+                        let at = self.now + self.delay();
+                        let at = self.past_the_backlog(to, at).max(self.held(from, path, true).unwrap_or(0));
+                        self.packets += 1;
+                        self.at(at, Event::Deliver { to, packet });
+                    }
                 }
             }
         }
@@ -503,22 +554,50 @@ impl World {
             return;
         }
         let Some(mut agent) = self.hosts[host].agent.take() else { return };
-        let mut send = Vec::new();
-
-        while let Some(item) = self.hosts[host].ring.pop_front() {
-            self.take(host, &mut agent, item, &mut send);
+        if agent.shell.is_some() {
+            return self.turn_with_groups(host, agent);
         }
+        let mut send = self.drain_ring(host, &mut agent);
         if agent.restart {
             self.end_agent(host);
             self.start_agent(host);
             return;
         }
-        if now >= agent.next_heartbeat_ns {
+        if self.is_heartbeat_due(&mut agent) {
             agent.numbers.heartbeats += 1;
-            agent.next_heartbeat_ns = if now > agent.next_heartbeat_ns + MS { now + MS } else { agent.next_heartbeat_ns + MS };
             let version = agent.node.directory().owner().complete() as u32;
-            send.push((To::Everybody, Body::Heartbeat { number: agent.numbers.heartbeats, version }));
+            let items = Rc::default();
+            send.push((To::Everybody, Body::Heartbeat { number: agent.numbers.heartbeats, version, items }));
         }
+        send.extend(self.judge_silence(host, &mut agent));
+        for (to, body) in send {
+            self.broadcast(host, to, &[true; PATHS], &body);
+        }
+        self.plan_turn(host, agent, None);
+    }
+
+    /// Takes what waits for the agent. Gives what is to be sent.
+    pub(crate) fn drain_ring(&mut self, host: usize, agent: &mut Agent) -> Vec<(To, Body)> {
+        let mut send = Vec::new();
+        while let Some(item) = self.hosts[host].ring.pop_front() {
+            self.take(host, agent, item, &mut send);
+        }
+        send
+    }
+
+    /// Whether the slot of a heartbeat has come. A missed one is not made up for.
+    pub(crate) fn is_heartbeat_due(&self, agent: &mut Agent) -> bool {
+        let (now, slot) = (self.now, agent.next_heartbeat_ns);
+        if now < slot {
+            return false;
+        }
+        agent.next_heartbeat_ns = if now > slot + MS { now + MS } else { slot + MS };
+        true
+    }
+
+    /// What the table of arrivals says, and what comes of it.
+    pub(crate) fn judge_silence(&mut self, host: usize, agent: &mut Agent) -> Vec<(To, Body)> {
+        let now = self.now;
         if now >= agent.next_report_ns {
             agent.next_report_ns = now + REPORT_NS;
             agent.node.report(now);
@@ -535,13 +614,20 @@ impl World {
             }
             agent.drops_seen = counted;
         }
-        agent.node.handle_timeout(now);
-        send.extend(self.frames(host, &mut agent));
-        self.act(host, &mut agent);
-        for (to, body) in send {
-            self.broadcast(host, to, body);
+        // Its questions are among what its own gates drop: silence says nothing of anybody then.
+        if agent.node.fence().is_some_and(HostFence::is_mute) {
+            (0..PATHS).for_each(|path| agent.node.detector_mut().dropped(path, now));
         }
-        let wants = [agent.node.poll_timeout(), Some(agent.next_heartbeat_ns)];
+        agent.node.handle_timeout(now);
+        let send = self.frames(host, agent);
+        self.act(host, agent);
+        send
+    }
+
+    /// When the next turn is, at `sooner` at the latest.
+    pub(crate) fn plan_turn(&mut self, host: usize, agent: Agent, sooner: Option<u64>) {
+        let now = self.now;
+        let wants = [agent.node.poll_timeout(), Some(agent.next_heartbeat_ns), sooner];
         let next = wants.into_iter().flatten().min().unwrap_or(agent.next_heartbeat_ns);
         self.hosts[host].agent = Some(agent);
         let busy = self.hosts[host].busy_ns.min(BUSY_AGENT_NS) * u64::from(now < self.hosts[host].busy_until);
@@ -578,12 +664,18 @@ impl World {
                 send.push((To::Everybody, body));
                 agent.node.change(&change, now).expect("a process of this table");
             }
+            RingItem::Items { node, incarnation, number, items } => {
+                self.items_came(host, agent, (node, incarnation), number, &items);
+            }
             RingItem::Named { node, incarnation, version } => {
                 agent.node.heartbeat(node, incarnation, version, now);
                 self.act(host, agent);
             }
             RingItem::Packet(packet, received_ns) => match packet.body {
                 Body::Heartbeat { .. } => unreachable!("stays in the table"),
+                Body::Frame { kind: Kind::Message, body, .. } => {
+                    self.segment_came(host, agent, (packet.node, packet.incarnation), &body);
+                }
                 Body::Frame { number, kind, body } => {
                     let (sender, incarnation, sent_ns) = (packet.node, packet.incarnation, packet.sent_ns);
                     let header = Header { kind: kind as u8, sender, incarnation, number, sent_ns, ..Header::default() };
@@ -596,12 +688,13 @@ impl World {
         }
     }
 
-    fn act(&mut self, host: usize, agent: &mut Agent) {
+    pub(crate) fn act(&mut self, host: usize, agent: &mut Agent) {
         let now = self.now;
         while let Some(event) = agent.node.poll_event() {
             let action = match event {
                 machine::Event::Host { node, incarnation, .. } => {
                     self.hosts[host].table.insert(node, Slot { incarnation, ..Slot::default() });
+                    self.host_lives(agent, node, incarnation);
                     continue;
                 }
                 machine::Event::Runs { node, row, .. } => {
@@ -618,16 +711,24 @@ impl World {
                 | machine::Event::Whole { .. }
                 | machine::Event::RoundTrip { .. }
                 | machine::Event::Announced { .. } => continue,
-                machine::Event::GivenUp { .. } => {
-                    agent.restart |= self.neglect != Some(Neglect::GivenUp);
+                machine::Event::GivenUp { incarnation, .. } => {
+                    if agent.shell.is_some() {
+                        self.begin_anew(host, agent, incarnation);
+                    } else {
+                        agent.restart |= self.neglect != Some(Neglect::GivenUp);
+                    }
                     continue;
                 }
-                machine::Event::Fence(_) => panic!("nobody has a fence here"),
+                machine::Event::Fence(step) => {
+                    self.move_gates(host, agent, step);
+                    continue;
+                }
                 machine::Event::Forgotten { .. } => panic!("there is room for all"),
                 machine::Event::NameClash { .. } => panic!("no two hosts have one name here"),
                 machine::Event::Act(action) => action,
             };
             match action {
+                Action::Verdict(v) if agent.shell.is_some() => self.groups_judge(host, agent, &v),
                 Action::Verdict(v) => {
                     for _ in 0..1 + u32::from(self.neglect == Some(Neglect::Twice)) {
                         self.judge.verdict(host, &self.hosts, agent.node.detector(), &v, now);

@@ -1,0 +1,133 @@
+//! What operators and the configuration say of groups: as `agent/src/core/groups.rs` carries it out.
+
+use super::cluster::Spec;
+use super::shell::shell;
+use crate::detection::host::Agent;
+use crate::detection::world::World;
+use fide_proto::consensus::Kind;
+use fide_proto::consensus::policy::Policy;
+use fide_proto::detector::State;
+use fide_proto::group::MemberId;
+use fide_proto::services::groups::Expected;
+use fide_proto::services::groups::message::Plan;
+use fide_proto::services::groups::state::Binding;
+use std::collections::BTreeSet;
+
+/// `fide group`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Order {
+    Create,
+    Join,
+    Leave,
+    Switch(Kind),
+}
+
+impl World {
+    /// An operator's order, if the agent is there to take it. Whether it was taken.
+    pub(super) fn order(&mut self, host: usize, group: usize, order: Order) -> bool {
+        let now = self.now;
+        let asleep = self.hosts[host].frozen_until.max(self.hosts[host].stuck_until) > now;
+        if asleep {
+            return false;
+        }
+        let Some(mut agent) = self.hosts[host].agent.take() else { return false };
+        let spec = self.cluster().specs[group].clone();
+        let name = &spec.name;
+        let outcome = match order {
+            Order::Create => match self.members(host, &agent, &spec) {
+                Ok(members) => {
+                    let plan = self.group_plan(host, &spec, members);
+                    shell(&mut agent).groups.create(now, plan).map_err(|error| format!("{error:?}"))
+                }
+                Err(why) => Err(why),
+            },
+            Order::Join => shell(&mut agent).groups.join(now, name).map_err(|error| format!("{error:?}")),
+            Order::Leave => shell(&mut agent).groups.leave(now, name).map_err(|error| format!("{error:?}")),
+            Order::Switch(kind) => shell(&mut agent).groups.switch(now, name, kind).map_err(|error| format!("{error:?}")),
+        };
+        self.note(host, || format!("is ordered: {order:?} {name}: {outcome:?}"));
+        self.hosts[host].agent = Some(agent);
+        self.wake(host, now + 1);
+        outcome.is_ok()
+    }
+
+    /// Later groups have higher numbers, whoever begins them.
+    fn group_plan(&self, host: usize, spec: &Spec, members: Vec<Binding>) -> Plan {
+        let generation = self.now * 16 + host as u64;
+        Plan { name: spec.name.clone(), generation, engine: spec.engine, policy: spec.policy, members }
+    }
+
+    /// The members of a new group: all hosts must be heard, and have a fence if the policy says so.
+    fn members(&self, host: usize, agent: &Agent, spec: &Spec) -> Result<Vec<Binding>, String> {
+        let mut members = Vec::new();
+        for (at, of) in spec.hosts.iter().enumerate() {
+            let node = self.hosts[*of].node;
+            let detector = agent.node.detector();
+            let slot = self.hosts[host].table.get(&node).filter(|slot| !slot.condemned);
+            let is_here = detector.state(node).is_some_and(|state| !matches!(state, State::Left | State::Restarting));
+            let incarnation = match slot {
+                _ if *of == host => self.hosts[host].incarnation,
+                Some(slot) if is_here => slot.incarnation,
+                _ => return Err(format!("host-{of} is not heard now")),
+            };
+            let own = || agent.node.fence().is_some_and(|f| f.closed().is_none() && f.promise().is_some());
+            let has_fence = if *of == host { own() } else { detector.promise(node).is_some() };
+            if spec.policy == Policy::Fence && !has_fence {
+                return Err(format!("host-{of} has no fence"));
+            }
+            members.push(Binding { member: MemberId(at as u16 + 1), node, incarnation });
+        }
+        Ok(members)
+    }
+
+    /// What the configuration says of groups, and what a former agent was a member of.
+    pub(super) fn join_former(&mut self, host: usize, agent: &mut Agent) {
+        let now = self.now;
+        let nodes: Vec<u32> = self.hosts.iter().map(|host| host.node).collect();
+        let cluster = self.groups.as_ref().expect("groups");
+        let of = |spec: &Spec| Expected {
+            name: spec.name.clone(),
+            engine: spec.engine,
+            policy: spec.policy,
+            nodes: spec.hosts.iter().map(|host| nodes[*host]).collect(),
+        };
+        let expected = cluster.specs.iter().filter(|spec| spec.is_expected && spec.hosts.contains(&host)).map(of);
+        let groups = &mut shell(agent).groups;
+        groups.expect(now, expected);
+        for name in &cluster.kept[host] {
+            groups.rejoin(now, name).expect("it is not there yet");
+        }
+    }
+
+    /// All hosts of a group of the configuration are there, none runs it, and this one begins it.
+    pub(super) fn begin_planned(&mut self, host: usize, agent: &mut Agent, name: &str) {
+        let now = self.now;
+        let Some(spec) = self.cluster().specs.iter().find(|spec| spec.name == *name).cloned() else { return };
+        let begun = self.members(host, agent, &spec).and_then(|members| {
+            let plan = self.group_plan(host, &spec, members);
+            shell(agent).groups.create(now, plan).map_err(|error| format!("{error:?}"))
+        });
+        self.note(host, || format!("begins {name}: {begun:?}"));
+        if let Err(why) = begun {
+            shell(agent).groups.begin_failed(now, name, why);
+        }
+    }
+
+    /// The names of the groups that the next agent joins again.
+    pub(super) fn keep_names(&mut self, host: usize, agent: &mut Agent) {
+        let cluster = self.groups.as_mut().expect("groups");
+        let shell = shell(agent);
+        for status in shell.groups.status() {
+            if status.stage == fide_proto::services::groups::Stage::Running {
+                cluster.known[host].insert(status.name.clone());
+            }
+        }
+        // One of the configuration that never ran here has nothing to come back to.
+        let known = &cluster.known[host];
+        let is_planned =
+            |name: &str| cluster.specs.iter().any(|spec| spec.is_expected && spec.name == name && spec.hosts.contains(&host));
+        let keeps = |name: &&str| known.contains(*name) || !is_planned(name);
+        let names: BTreeSet<String> = shell.groups.kept().filter(keeps).map(str::to_owned).collect();
+        cluster.kept[host] = names;
+    }
+}
