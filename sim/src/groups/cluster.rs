@@ -467,6 +467,11 @@ impl World {
     fn excuse(&self, group: usize) -> Option<&'static str> {
         let cluster = self.groups.as_ref()?;
         let spec = &cluster.specs[group];
+        // Those that are dead are members until an operator has them forgotten.
+        let alive = self.hosts.iter().filter(|host| host.agent.is_some()).count();
+        if cluster.has_fences && alive * 2 <= self.hosts.len() {
+            return Some("no majority is left that confirms the fences");
+        }
         let statuses: Vec<Status> = (0..self.hosts.len()).filter_map(|host| self.status(host, &spec.name)).collect();
         let running: Vec<&Status> = statuses.iter().filter(|status| status.stage == Stage::Running).collect();
         if running.iter().any(|status| cluster.judge.has_diverged((group, status.generation))) {
