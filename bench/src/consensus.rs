@@ -50,6 +50,9 @@ pub struct Args {
     /// Values of each case in each round
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub values: u32,
+    /// Groups whose log is on disk: an entry is told of when the host's disk has it
+    #[arg(long)]
+    pub durable: bool,
     /// HB, as in the configuration
     #[arg(long, default_value = "1ms")]
     pub heartbeat: String,
@@ -292,9 +295,10 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
         samples: Samples::default(),
     }];
     for engine in &args.engine {
-        begin(&mut rig, engine, args.members, ui)?;
+        begin(&mut rig, engine, args, ui)?;
+        let durable = if args.durable { " durable" } else { "" };
         let case = |what: &str, host, mode| Measured {
-            name: format!("{engine} {what} {size}B members={members}"),
+            name: format!("{engine}{durable} {what} {size}B members={members}"),
             host,
             mode,
             group: engine.clone(),
@@ -435,14 +439,15 @@ fn settle(rig: &mut Rig, engine: &str, members: u16, ui: &Ui) -> Result<u16> {
     }
 }
 
-fn begin(rig: &mut Rig, engine: &str, members: u16, ui: &Ui) -> Result<()> {
+fn begin(rig: &mut Rig, engine: &str, args: &Args, ui: &Ui) -> Result<()> {
+    let members = args.members;
     let hosts: Vec<String> = (1..=members).map(|host| format!("h{host}")).collect();
     let order = GroupOrder::Create {
         name: engine.into(),
         engine: engine.into(),
         policy: "trust-contract".into(),
         hosts: hosts.clone(),
-        durable: false,
+        durable: args.durable,
         fresh: false,
     };
     rig.ask(1, &Request::Group { order })?;

@@ -460,7 +460,7 @@ fn write_session(groups: &Groups, session: &mut Session, neglect: Option<Neglect
     let Some(brief) = groups.brief(&session.name) else { return };
     let client = session.client;
     // A group of which only the name is known has no generation.
-    let (generation, me) = (brief.generation, brief.me);
+    let (generation, me) = (brief.lineage, brief.me);
     if session.generation != 0 && generation != 0 && generation != session.generation {
         session.is_gone = true;
         told.push((client, Tells::Gone));

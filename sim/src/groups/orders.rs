@@ -37,7 +37,7 @@ impl World {
             Order::Create => match self.members(host, &agent, &spec) {
                 Ok(members) => {
                     let plan = self.group_plan(host, &spec, members);
-                    shell(&mut agent).groups.create(now, plan).map_err(|error| format!("{error:?}"))
+                    shell(&mut agent).groups.create(now, plan, false).map_err(|error| format!("{error:?}"))
                 }
                 Err(why) => Err(why),
             },
@@ -54,7 +54,15 @@ impl World {
     /// Later groups have higher numbers, whoever begins them.
     fn group_plan(&self, host: usize, spec: &Spec, members: Vec<Binding>) -> Plan {
         let generation = self.now * 16 + host as u64;
-        Plan { name: spec.name.clone(), generation, engine: spec.engine, policy: spec.policy, members }
+        Plan {
+            name: spec.name.clone(),
+            generation,
+            engine: spec.engine,
+            policy: spec.policy,
+            members,
+            durable: false,
+            lineage: 0,
+        }
     }
 
     /// The members of a new group: all hosts must be heard, and have a fence if the policy says so.
@@ -90,6 +98,7 @@ impl World {
             engine: spec.engine,
             policy: spec.policy,
             nodes: spec.hosts.iter().map(|host| nodes[*host]).collect(),
+            durable: false,
         };
         let expected = cluster.specs.iter().filter(|spec| spec.is_expected && spec.hosts.contains(&host)).map(of);
         let groups = &mut shell(agent).groups;
@@ -105,7 +114,7 @@ impl World {
         let Some(spec) = self.cluster().specs.iter().find(|spec| spec.name == *name).cloned() else { return };
         let begun = self.members(host, agent, &spec).and_then(|members| {
             let plan = self.group_plan(host, &spec, members);
-            shell(agent).groups.create(now, plan).map_err(|error| format!("{error:?}"))
+            shell(agent).groups.create(now, plan, false).map_err(|error| format!("{error:?}"))
         });
         self.note(host, || format!("begins {name}: {begun:?}"));
         if let Err(why) = begun {

@@ -538,7 +538,7 @@ fn under_the_policy_fence_a_follower_tells_of_what_all_have_and_of_nothing_else(
     for (policy, is_cut) in [(Policy::Fence, true), (Policy::Fence, false), (Policy::TrustContract, true)] {
         let mut world = World::new(1, 3);
         let plan = Plan { policy, ..world.plan("g", Kind::Huc, &[0, 1, 2]) };
-        world.nodes[0].groups.create(world.now_ns, plan).unwrap();
+        world.nodes[0].groups.create(world.now_ns, plan, false).unwrap();
         assert!(world.within(100, |world| (0..3).all(|node| world.runs(node))));
         world.propose(0, 1, 1).unwrap();
         assert!(world.within(20, |world| world.nodes.iter().all(|node| node.read.len() == 1)), "also the last one");
@@ -608,7 +608,7 @@ fn behind_a_silence_a_member_of_raft_does_not_wait_for_one_that_is_only_suspecte
         }
         (0..3).for_each(|node| world.meet(node));
         let plan = world.plan("g", kind, &[0, 1, 2]);
-        world.nodes[0].groups.create(world.now_ns, plan).unwrap();
+        world.nodes[0].groups.create(world.now_ns, plan, false).unwrap();
         assert!(world.within(100, |world| (0..3).all(|node| world.runs(node))));
         world.nodes[2].up = false;
         let now_ns = world.now_ns;
@@ -654,7 +654,7 @@ fn what_is_for_a_member_whose_node_is_met_later_is_sent_then() {
     world.nodes[2].groups = Groups::new(config(2, 1));
     world.nodes[2].groups.handle_life(now_ns, 1, 1);
     let plan = world.plan("g", Kind::Huc, &[0, 1, 2]);
-    world.nodes[0].groups.create(now_ns, plan).unwrap();
+    world.nodes[0].groups.create(now_ns, plan, false).unwrap();
     assert!(world.within(100, |world| (0..3).all(|node| world.runs(node))));
     // More than a decision holds, so that all must have it before.
     let now_ns = world.now_ns;
