@@ -18,7 +18,7 @@ use fide_proto::detector::{State, Verdict};
 use fide_proto::group::MemberId;
 use fide_proto::services::groups::message::Plan;
 use fide_proto::services::groups::state::Binding;
-use fide_proto::services::groups::{self, Config, Error, Event, Expected, Frame, Groups, Stage, Standing};
+use fide_proto::services::groups::{self, Config, Error, Event, Expected, Frame, Groups, Question, Stage, Standing};
 use fide_proto::services::links;
 use fide_raft::Raft;
 use fide_wire::control::{ErrorCode, GroupMember, GroupOrder, GroupStatus, Refused, Reply};
@@ -80,7 +80,7 @@ pub(super) struct Session {
     /// The member through which it proposed last, and its last number there.
     proposed: (Option<MemberId>, u64),
     /// What became of these proposals, it wants to know once it has all entries: client, number.
-    asked: VecDeque<(u64, u64)>,
+    asked: VecDeque<Question>,
     /// It has not read what was written.
     is_full: bool,
     is_gone: bool,
@@ -589,7 +589,9 @@ impl Core {
                     let _ = seqpacket::send_now(session.fd.as_fd(), &out);
                 }
             }
-            Some(ToAgent::Ask { client, number }) if session.asked.len() < ASKED_MAX => session.asked.push_back((client, number)),
+            Some(ToAgent::Ask { client, number }) if session.asked.len() < ASKED_MAX => {
+                session.asked.push_back(Question::new(client, number))
+            }
             Some(ToAgent::Ask { .. }) => {
                 tracing::warn!("an application of group {} asks too much at once: its session ends", session.name);
                 session.is_gone = true;
@@ -669,6 +671,9 @@ impl Core {
         let mut left = ENTRIES_AT_ONCE;
         let (kept_from, snapshot) = state.snapshot();
         if session.index < kept_from {
+            if kept_from > standing.index {
+                return; // of entries that applications may not know of yet
+            }
             let Some(whole) = snapshot else { return };
             let (index, mut at) = session.snapshot.filter(|(index, _)| *index == kept_from).unwrap_or((kept_from, 0));
             loop {
@@ -704,9 +709,10 @@ impl Core {
             }
         }
         // An answer rests on all entries.
-        while let Some((client, number)) = session.asked.front().copied()
-            && let Some(fate) = self.groups.fate(&session.name, session.index, client, number)
+        while let Some(question) = session.asked.front_mut()
+            && let Some(fate) = self.groups.answer(&session.name, session.index, question)
         {
+            let (client, number) = question.about();
             ToClient::Fate { fate, client, number }.write(out);
             if !seqpacket::send_now(fd, out) {
                 session.is_full = true;

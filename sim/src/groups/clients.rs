@@ -9,7 +9,7 @@ use crate::detection::host::{Agent, MS};
 use crate::detection::world::{Event, World};
 use crate::time::US;
 use fide_proto::group::MemberId;
-use fide_proto::services::groups::{Error, Groups, Stage};
+use fide_proto::services::groups::{Error, Groups, Question, Stage};
 use fide_wire::session::Fate;
 use std::collections::VecDeque;
 
@@ -36,7 +36,7 @@ pub(crate) struct Session {
     generation: u64,
     index: u64,
     proposed: (Option<MemberId>, u64),
-    asked: VecDeque<u64>,
+    asked: VecDeque<Question>,
     told: Option<(&'static str, Option<MemberId>, u64)>,
     pub(super) inbox: VecDeque<Said>,
     is_gone: bool,
@@ -435,7 +435,7 @@ impl World {
                     }
                 }
             }
-            Said::Ask { number } => session.asked.push_back(number),
+            Said::Ask { number } => session.asked.push_back(Question::new(session.id, number)),
             // Entries that are not kept any more, or a group that does not run.
             Said::Snapshot { index, state } => _ = groups.keep_snapshot(&session.name, index, state),
         }
@@ -478,6 +478,9 @@ fn write_session(groups: &Groups, session: &mut Session, neglect: Option<Neglect
     }
     let (kept_from, snapshot) = state.snapshot();
     if session.index < kept_from {
+        if kept_from > brief.index {
+            return; // of entries that applications may not know of yet
+        }
         let Some(whole) = snapshot else { return };
         told.push((client, Tells::Snapshot { index: kept_from, state: whole.to_vec() }));
         session.index = kept_from;
@@ -504,8 +507,9 @@ fn write_session(groups: &Groups, session: &mut Session, neglect: Option<Neglect
     if told.len() - before >= ENTRIES_AT_ONCE {
         return; // the rest in the next iteration
     }
-    while let Some(number) = session.asked.front().copied() {
-        let fate = groups.fate(&session.name, session.index, session.id, number);
+    while let Some(question) = session.asked.front_mut() {
+        let number = question.about().1;
+        let fate = groups.answer(&session.name, session.index, question);
         let at_once = (neglect == Some(Neglect::Fates)).then(|| state.fate(session.id, number));
         let Some(fate) = at_once.or(fate) else { return };
         session.asked.pop_front();

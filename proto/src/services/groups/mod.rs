@@ -284,6 +284,29 @@ pub struct Brief<'a> {
     pub index: u64,
 }
 
+/// What an application wants to know: what became of a proposal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    client: u64,
+    number: u64,
+    /// As our member has had it since an entry, which the answer rests on.
+    answer: Option<(Option<MemberId>, u64, Fate)>,
+}
+
+impl Question {
+    /// Of which client, and of which of its proposals.
+    #[must_use]
+    pub const fn new(client: u64, number: u64) -> Self {
+        Self { client, number, answer: None }
+    }
+
+    /// Of which client, and of which of its proposals.
+    #[must_use]
+    pub const fn about(&self) -> (u64, u64) {
+        (self.client, self.number)
+    }
+}
+
 /// What is not relied on until all others have said that they have not given us up.
 struct Held {
     /// The heartbeat that carried something of this group; 0: none did.
@@ -1837,13 +1860,21 @@ impl Groups {
     }
 
     /// What became of a client's proposal, for an application that has read the entries through
-    /// `index`. None while it has not read all that this node's member has applied, and while that
-    /// member is behind it: it would contradict what the application has read on another host.
-    #[must_use]
-    pub fn fate(&self, name: &str, index: u64, client: u64, number: u64) -> Option<Fate> {
+    /// `read`. None while it has not read what the answer rests on, and while this node's member is
+    /// behind it: it would contradict what the application has read on another host.
+    pub fn answer(&self, name: &str, read: u64, question: &mut Question) -> Option<Fate> {
         let group = self.named(name)?;
-        let is_whole = group.told() == group.state.index() && group.told() == index;
-        is_whole.then(|| group.state.fate(client, number))
+        let (index, fate) = (group.state.index(), group.state.fate(question.client, question.number));
+        if index < read {
+            return None;
+        }
+        // As long as it stays the same, it need not rest on entries that came later.
+        let rests_on = match question.answer {
+            Some((me, rests_on, before)) if (me, before) == (group.me, fate) => rests_on,
+            _ => index,
+        };
+        question.answer = Some((group.me, rests_on, fate));
+        (read >= rests_on).then_some(fate)
     }
 
     /// Segments that were sent again, and messages that no correct node sends.

@@ -528,7 +528,7 @@ fn under_the_policy_fence_a_leader_tells_of_what_the_others_have_and_of_nothing_
         world.within(20, |_| false);
         let told = if is_cut && policy == Policy::Fence { 1 } else { 2 };
         assert_eq!(world.nodes[0].read.len(), told, "{policy:?}, cut: {is_cut}");
-        assert_eq!(world.nodes[0].groups.fate("g", 2, 1, 2).is_some(), told == 2);
+        assert_eq!(world.nodes[0].groups.answer("g", told as u64, &mut Question::new(1, 2)).is_some(), told == 2);
     }
 }
 
@@ -629,9 +629,30 @@ fn what_became_of_a_proposal_is_not_told_by_a_member_that_is_behind_whoever_asks
     assert!(world.within(50, |world| world.nodes[2].groups.status_named("g").unwrap().stage == Stage::Left));
     world.propose(0, 1, 2).unwrap();
     assert!(world.within(20, |world| world.nodes[0].read.len() == 2));
-    let fate = |node: usize, index| world.nodes[node].groups.fate("g", index, 1, 2);
+    let fate = |node: usize, read| world.nodes[node].groups.answer("g", read, &mut Question::new(1, 2));
     assert_eq!((fate(0, 1), fate(0, 2)), (None, Some(Fate::Decided)));
     assert_eq!((fate(2, 1), fate(2, 2)), (Some(Fate::Open), None), "it has read that entry on another host");
+}
+
+#[test]
+fn an_answer_does_not_wait_for_entries_that_came_later() {
+    let mut world = World::created(1, 2, Kind::Huc);
+    for number in 1..=3 {
+        world.propose(0, 1, number).unwrap();
+    }
+    assert!(world.within(50, |world| world.nodes[0].read.len() == 3));
+    let (mut decided, mut open) = (Question::new(1, 2), Question::new(1, 4));
+    let mut both = |world: &World, read| {
+        let groups = &world.nodes[0].groups;
+        (groups.answer("g", read, &mut decided), groups.answer("g", read, &mut open))
+    };
+    assert_eq!(both(&world, 2), (None, None), "one entry is not read yet");
+    world.propose(0, 1, 4).unwrap();
+    world.propose(1, 2, 1).unwrap();
+    assert!(world.within(50, |world| world.nodes[0].read.len() == 5));
+    // That it is open would not be true any more.
+    assert_eq!(both(&world, 3), (Some(Fate::Decided), None));
+    assert_eq!(both(&world, 5), (Some(Fate::Decided), Some(Fate::Decided)));
 }
 
 #[test]
