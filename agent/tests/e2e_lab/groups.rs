@@ -330,6 +330,34 @@ fn a_snapshot_stands_for_the_entries_before_it() {
 }
 
 #[test]
+fn a_proposal_whose_entry_is_in_a_snapshot_does_not_wait_for_ever() {
+    let Some(mut w) = three("huc") else { return };
+    let (mut on_1, mut on_2) = (open(&w, 1, 11, 0, 0), open(&w, 2, 22, 0, 0));
+    let mut log = Vec::new();
+    on_2.propose(b"one").unwrap();
+    on_2.propose(b"two").unwrap();
+    read(&mut on_1, &mut log, 2);
+    on_1.keep_snapshot(2, b"both").unwrap();
+    w.kill_agent(2);
+    w.start(2);
+    runs(&w, 2, "orders");
+    wait_for("it reconnects", || on_2.reconnect().ok());
+    let mut fates = Vec::new();
+    until("it knows what became of both", || {
+        match on_2.poll(Some(Duration::from_millis(20))).unwrap() {
+            Some(Event::Snapshot { index, bytes }) => assert_eq!((index, &bytes[..]), (2, &b"both"[..])),
+            Some(Event::Fate { number, fate }) => fates.push((number, fate)),
+            Some(Event::Entry(entry)) => panic!("{entry:?}"),
+            _ => {}
+        }
+        on_2.pending() == 0
+    });
+    assert_eq!(fates, [(1, Fate::Decided), (2, Fate::Decided)]);
+    assert_eq!(on_2.propose(b"three").unwrap(), 3);
+    read(&mut on_2, &mut log, 3);
+}
+
+#[test]
 fn a_group_leaves_joins_and_changes_its_engine() {
     let Some(w) = three("hsuc") else { return };
     let mut on_2 = open(&w, 2, 22, 0, 0);

@@ -184,7 +184,8 @@ enum fide_group_event_kind {
 	FIDE_GROUP_REFUSED = 5,
 	/* The proposal number was not decided by its deadline. The agent has it, so its entry may still come; it is not proposed again. */
 	FIDE_GROUP_OVERDUE = 6,
-	/* The answer to fide_group_ask of number, after all entries that it rests on: fate. */
+	/* The answer to fide_group_ask of number, after all entries that it rests on: fate. Behind a snapshot it comes unasked for each proposal that waits,
+	 * because the entry of one that was decided may be in there. */
 	FIDE_GROUP_FATE = 7,
 	/* Something this version does not know. */
 	FIDE_GROUP_OTHER = 8

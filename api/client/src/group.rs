@@ -93,7 +93,8 @@ pub enum Event {
         /// Which.
         number: u64,
     },
-    /// The answer to [`Group::ask`], after all entries that it rests on.
+    /// The answer to [`Group::ask`], after all entries that it rests on. Behind a snapshot it comes unasked for each proposal that waits, because the entry of
+    /// one that was decided may be in there: it waits no more then.
     Fate {
         /// Which proposal of this client.
         number: u64,
@@ -411,6 +412,11 @@ impl Group {
                     return Ok(None);
                 }
                 self.index = index;
+                // Entries of what waits may be in it, and are not shown any more.
+                let waits = self.pending.iter().map(|waits| waits.number).filter(|number| *number <= self.handed_in);
+                let unasked: Vec<u64> = waits.filter(|number| !self.asked.contains(number)).collect();
+                self.asked.extend(unasked);
+                self.put_questions()?;
                 Ok(Some(Event::Snapshot { index, bytes: std::mem::take(&mut self.snapshot) }))
             }
             ToClient::Standing(standing) => {
@@ -450,6 +456,11 @@ impl Group {
                 };
                 self.asked.remove(at);
                 self.asked_here -= 1;
+                if matches!(fate, Fate::Decided | Fate::Never) {
+                    // Its entry would have come before this.
+                    self.pending.retain(|waits| waits.number != number);
+                    self.settled = self.settled.max(number);
+                }
                 Ok(Some(Event::Fate { number, fate }))
             }
         }
