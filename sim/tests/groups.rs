@@ -71,6 +71,11 @@ fn everything_at_once() {
 }
 
 #[test]
+fn outages() {
+    explore(Profile::Outages, 60);
+}
+
+#[test]
 fn a_seed_is_a_simulation() {
     let once = || run(7, Setting::of(Profile::Everything), None, false);
     assert_eq!(once(), once());
@@ -89,6 +94,7 @@ fn a_shell_that_neglects_a_duty_is_found_out() {
         (Neglect::Incarnations, Setting::of(Profile::WithinContract), 0, "termination"),
         (Neglect::Again, Setting::of(Profile::WithinContract), 0, "agreement"),
         (Neglect::Numbers, Setting::of(Profile::WithinContract), 0, "validity"),
+        (Neglect::Written, Setting::of(Profile::Outages), 0, "agreement"),
     ];
     for (neglect, setting, first, property) in cases {
         let breaks = |seed, neglect| catching(|| run(seed, setting, neglect, false)).and_then(|ended| ended).err();

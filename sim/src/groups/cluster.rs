@@ -5,7 +5,7 @@ use super::faults::{self, Act};
 use super::judge::{self, Judge};
 use super::orders::Order;
 use super::shell::{self, Point, Shell, shell};
-use super::{Neglect, Setting, Totals};
+use super::{Neglect, Profile, Setting, Totals};
 use crate::detection::faults::{Fault, bad_path};
 use crate::detection::host::{Agent, MS};
 use crate::detection::world::{Event, Trouble, World};
@@ -14,6 +14,7 @@ use crate::rng::Rng;
 use crate::time::US;
 use fide_proto::consensus::policy::Policy;
 use fide_proto::consensus::{Halted, Kind};
+use fide_proto::services::groups::durable::{Saved, Write};
 use fide_proto::services::groups::state::Binding;
 use fide_proto::services::groups::{Groups, Stage, Status};
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,6 +42,11 @@ pub(crate) enum Happening {
         host: usize,
         group: usize,
     },
+    /// What waits for the disk of a host is there, if its agent is the one that wanted it.
+    Written {
+        host: usize,
+        agent: u64,
+    },
     /// All faults are over.
     Heal,
     /// Does everything run again?
@@ -56,6 +62,7 @@ pub(crate) struct Spec {
     pub hosts: Vec<usize>,
     /// The configuration has it.
     pub is_expected: bool,
+    pub durable: bool,
 }
 
 /// What all hosts' groups have in common.
@@ -72,6 +79,9 @@ pub(crate) struct Cluster {
     pub agents: Vec<u64>,
     /// On each host's disk: the groups of its agent.
     pub kept: Vec<BTreeSet<String>>,
+    /// And the logs of its durable groups; what is on its way there.
+    pub disks: Vec<BTreeMap<String, Saved>>,
+    pub(super) writes: Vec<Vec<Write>>,
     /// What each host's agent has seen run.
     pub known: Vec<BTreeSet<String>>,
     /// Where each host's agent is stopped, for how long, and when it is back if it is killed there.
@@ -132,6 +142,8 @@ fn begin(seed: u64, setting: Setting, neglect: Option<Neglect>, verbose: bool) -
         totals: Totals::default(),
         agents: vec![0; n],
         kept: vec![BTreeSet::new(); n],
+        disks: vec![BTreeMap::new(); n],
+        writes: vec![Vec::new(); n],
         known: vec![BTreeSet::new(); n],
         stops: vec![None; n],
         running: vec![BTreeMap::new(); n],
@@ -157,7 +169,8 @@ fn spec(rng: &mut Rng, setting: Setting, at: usize, n: usize) -> Spec {
     while hosts.len() > 2 && rng.chance(20) {
         hosts.remove(rng.below(hosts.len() as u64) as usize);
     }
-    Spec { name: format!("g{at}"), engine, policy, hosts, is_expected: rng.chance(50) }
+    let durable = setting.profile == Profile::Outages;
+    Spec { name: format!("g{at}"), engine, policy, hosts, is_expected: rng.chance(50) || durable, durable }
 }
 
 /// One on each host, which reads all, and one that goes from host to host.
@@ -187,6 +200,7 @@ impl Act {
             | Act::StopAt { ns, .. }
             | Act::Split { ns, .. }
             | Act::Trouble { ns, .. } => *ns,
+            Act::KillAll { within } => within + 60 * MS,
             Act::KillAt { back_after, .. } | Act::Fault(Fault::LeaveAgent { back_after, .. }) => *back_after,
             Act::Fault(Fault::KillAgent { back_after, .. } | Fault::CrashHost { back_after, .. }) => {
                 back_after.unwrap_or_default()
@@ -252,6 +266,7 @@ impl World {
                     self.happens(at, Happening::Setup { host, group });
                 }
             }
+            Happening::Written { host, agent } => self.written(host, agent),
             Happening::Heal => self.heal(),
             Happening::Look => self.look(),
         }
@@ -274,6 +289,13 @@ impl World {
             }
             Act::Split { hosts, ns } => {
                 self.apart = (self.now + ns, (0..self.hosts.len()).map(|host| hosts >> host & 1 == 1).collect());
+            }
+            Act::KillAll { within } => {
+                for host in 0..self.hosts.len() {
+                    let kill = Fault::KillAgent { host, back_after: Some(self.rng.below(60 * MS)) };
+                    let at = self.now + self.rng.below(within);
+                    self.at(at, Event::Fault(kill));
+                }
             }
             Act::Order { host, group, order } => _ = self.order(host, group, order),
         }
@@ -301,6 +323,8 @@ impl World {
         cluster.agents[host] += 1;
         cluster.known[host] = cluster.kept[host].clone();
         cluster.stops[host] = None;
+        // What its former agent had not written, nobody writes.
+        cluster.writes[host].clear();
         let has_fences = cluster.has_fences;
         let h = &mut self.hosts[host];
         let groups = Groups::new(shell::config(h.node, h.incarnation));
@@ -322,6 +346,35 @@ impl World {
             cluster.running[host].clear();
             cluster.halted[host].clear();
         }
+    }
+
+    /// A durable group's write: what waits together is on disk together, some time later.
+    pub(super) fn write_to_disk(&mut self, host: usize, agent: &mut Agent, write: Write) {
+        let at = self.now + 100 * US + self.rng.below(4 * MS);
+        let cluster = self.groups.as_mut().expect("groups");
+        if cluster.neglect == Some(Neglect::Written) {
+            shell(agent).groups.handle_written(&write.name, write.generation, write.index);
+        }
+        cluster.writes[host].push(write);
+        let number = cluster.agents[host];
+        if cluster.writes[host].len() == 1 {
+            self.happens(at, Happening::Written { host, agent: number });
+        }
+    }
+
+    fn written(&mut self, host: usize, number: u64) {
+        let Some(mut agent) = self.hosts[host].agent.take() else { return };
+        let cluster = self.groups.as_mut().expect("groups");
+        if cluster.agents[host] == number {
+            for write in std::mem::take(&mut cluster.writes[host]) {
+                let disk = cluster.disks[host].entry(write.name.clone()).or_default();
+                disk.write(write.what);
+                shell(&mut agent).groups.handle_written(&write.name, write.generation, write.index);
+            }
+        }
+        self.hosts[host].agent = Some(agent);
+        let now = self.now;
+        self.wake(host, now + 1);
     }
 
     /// How the groups of a host stand has changed.
@@ -439,7 +492,7 @@ impl World {
         let cluster = self.groups.as_ref()?;
         let name = &cluster.specs[group].name;
         let hosts: Vec<usize> = (0..self.hosts.len()).filter(|host| self.wants(*host, group)).collect();
-        let mut generation = None;
+        let (mut generation, mut lineage) = (None, 0);
         for host in &hosts {
             let status = self.status(*host, name);
             let Some(status) = status.filter(|status| status.stage == Stage::Running && status.me.is_some()) else {
@@ -448,8 +501,10 @@ impl World {
             if *generation.get_or_insert(status.generation) != status.generation {
                 return Some(format!("host-{host} runs another one"));
             }
+            lineage = status.lineage;
         }
-        let place = (group, generation?);
+        generation?;
+        let place = (group, lineage);
         let entries = cluster.judge.entries(place);
         for (at, client) in cluster.clients.iter().enumerate().filter(|(_, client)| client.group == group) {
             let can = client.home.is_none_or(|home| hosts.contains(&home));
@@ -474,7 +529,7 @@ impl World {
         }
         let statuses: Vec<Status> = (0..self.hosts.len()).filter_map(|host| self.status(host, &spec.name)).collect();
         let running: Vec<&Status> = statuses.iter().filter(|status| status.stage == Stage::Running).collect();
-        if running.iter().any(|status| cluster.judge.has_diverged((group, status.generation))) {
+        if running.iter().any(|status| cluster.judge.has_diverged((group, status.lineage))) {
             return Some("nothing was promised, and members contradict each other");
         }
         let are_there = spec.hosts.iter().all(|host| self.wants(*host, group));

@@ -28,6 +28,8 @@ pub(crate) enum Act {
     Trouble { doubled: u64, late: (u64, u64), lost: u64, ns: u64 },
     /// Nothing passes between these hosts (bits) and the others.
     Split { hosts: u64, ns: u64 },
+    /// All agents are killed, one after the other within this time, and come back.
+    KillAll { within: u64 },
     /// An operator's order.
     Order { host: usize, group: usize, order: Order },
 }
@@ -50,6 +52,8 @@ pub(super) fn plan(rng: &mut Rng, profile: Profile, hosts: usize, groups: usize)
         1 => (250 * MS + rng.below(200 * MS), 30 * MS),
         _ => (FIRST_NS + rng.below(500 * MS), 150 * MS),
     };
+    // The configuration's groups begin after half a second.
+    let (from, within) = if profile == Profile::Outages { (400 * MS, 2_000 * MS) } else { (from, within) };
     // Mostly somebody is spared, so that the group outlives the faults.
     let spared = rng.chance(80).then(|| rng.below(hosts as u64) as usize);
     let mut plan = Vec::new();
@@ -61,6 +65,13 @@ pub(super) fn plan(rng: &mut Rng, profile: Profile, hosts: usize, groups: usize)
             act => act,
         };
         plan.push((from + rng.below(within), act));
+    }
+    if profile == Profile::Outages {
+        // Far enough from each other that the groups may have begun again, or not.
+        for outage in 0..1 + rng.below(4) {
+            let at = 450 * MS + outage * 600 * MS + rng.below(400 * MS);
+            plan.push((at, Act::KillAll { within: 1 + rng.below(8 * MS) }));
+        }
     }
     plan.sort_by_key(|(at, _)| *at);
     plan

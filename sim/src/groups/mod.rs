@@ -40,17 +40,20 @@ pub enum Profile {
     Cuts,
     /// All of it, and copies that are lost and late on both paths.
     Everything,
+    /// As within the contract, and all agents killed at about the same time: of durable groups, which
+    /// the configuration has begin.
+    Outages,
 }
 
 impl Profile {
     /// Every one.
-    pub const ALL: [Profile; 5] =
-        [Profile::WithinContract, Profile::Members, Profile::Pauses, Profile::Cuts, Profile::Everything];
+    pub const ALL: [Profile; 6] =
+        [Profile::WithinContract, Profile::Members, Profile::Pauses, Profile::Cuts, Profile::Everything, Profile::Outages];
 
     /// Whether whoever is judged silent is so, and every heartbeat arrives in time by one path.
     #[must_use]
     pub const fn keeps_contract(self) -> bool {
-        matches!(self, Profile::WithinContract | Profile::Members)
+        matches!(self, Profile::WithinContract | Profile::Members | Profile::Outages)
     }
 }
 
@@ -92,6 +95,8 @@ pub enum Neglect {
     Again,
     /// Proposals are numbered anew by the shell.
     Numbers,
+    /// What is to be on disk counts as written before it is.
+    Written,
 }
 
 /// What many simulations came to.

@@ -60,7 +60,7 @@ impl World {
             engine: spec.engine,
             policy: spec.policy,
             members,
-            durable: false,
+            durable: spec.durable,
             lineage: 0,
         }
     }
@@ -98,10 +98,13 @@ impl World {
             engine: spec.engine,
             policy: spec.policy,
             nodes: spec.hosts.iter().map(|host| nodes[*host]).collect(),
-            durable: false,
+            durable: spec.durable,
         };
         let expected = cluster.specs.iter().filter(|spec| spec.is_expected && spec.hosts.contains(&host)).map(of);
         let groups = &mut shell(agent).groups;
+        for (name, saved) in &cluster.disks[host] {
+            groups.handle_saved(name, saved.clone());
+        }
         groups.expect(now, expected);
         for name in &cluster.kept[host] {
             groups.rejoin(now, name).expect("it is not there yet");

@@ -476,7 +476,7 @@ impl World {
                     self.keep_names(host, agent);
                     has_changed = true;
                 }
-                Event::Write(_) => unreachable!("no group here is durable"),
+                Event::Write(write) => self.write_to_disk(host, agent, *write),
                 Event::AskFence { node, incarnation } => {
                     if fences::is_cut_off(&self.hosts[host], agent, node, incarnation, self.now) {
                         shell(agent).groups.handle_fenced(self.now, node, incarnation);

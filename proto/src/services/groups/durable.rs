@@ -45,6 +45,25 @@ impl Saved {
         Mark { generation: self.generation, position: self.snapshot_position + self.entries.len() as u64 }
     }
 
+    /// Behind a [`Write`].
+    ///
+    /// # Panics
+    /// When entries do not follow those that are there.
+    pub fn write(&mut self, what: What) {
+        match what {
+            What::Whole(saved) => *self = saved,
+            What::Entries(first, entries) => {
+                assert_eq!(self.mark().position + 1, first, "without gaps");
+                self.entries.extend(entries);
+            }
+            What::Snapshot(position, value) => {
+                let gone = position.saturating_sub(self.snapshot_position).min(self.entries.len() as u64) as usize;
+                self.entries.drain(..gone);
+                (self.snapshot_position, self.snapshot) = (position, Some(value));
+            }
+        }
+    }
+
     /// The highest id that was ever a member's, or bound to be one, beside those in its snapshot.
     fn highest(&self) -> MemberId {
         let of = |entry: &Entry| {

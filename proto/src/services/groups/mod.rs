@@ -515,7 +515,8 @@ impl Group {
         if !self.plan.durable || !self.has_run || self.member.is_none() {
             return None;
         }
-        let through = self.confirmed_position;
+        // What a snapshot stands for, applications have been told of.
+        let through = self.confirmed_position.max(self.state.snapshot_position());
         let what = match self.handed {
             None => {
                 let (snapshot_position, snapshot, entries) = self.state.log_through(through);
@@ -540,7 +541,8 @@ impl Group {
 
     /// Its log as far as it is confirmed.
     fn saved(&self) -> Saved {
-        let (snapshot_position, snapshot, entries) = self.state.log_through(self.confirmed_position);
+        let through = self.confirmed_position.max(self.state.snapshot_position());
+        let (snapshot_position, snapshot, entries) = self.state.log_through(through);
         let Plan { generation, lineage, .. } = self.plan;
         Saved { generation, lineage, snapshot_position, snapshot, entries }
     }

@@ -267,6 +267,11 @@ impl State {
         self.entries.back().map_or(self.snapshot_position, |(position, _)| *position)
     }
 
+    /// Through which entry of the log the snapshot goes.
+    pub(super) const fn snapshot_position(&self) -> Position {
+        self.snapshot_position
+    }
+
     /// The log through this position, which is not before the snapshot: position of the snapshot, itself, and the entries since.
     pub(super) fn log_through(&self, position: Position) -> (Position, Option<Value>, Vec<Entry>) {
         let snapshot = self.snapshot.as_ref().and_then(|state| {

@@ -238,18 +238,7 @@ impl World {
             }
             let Write { name, generation, index, what } = write;
             let disk = self.disks.entry((node, name.clone())).or_default();
-            match what {
-                What::Whole(saved) => *disk = saved,
-                What::Entries(first, entries) => {
-                    assert_eq!((disk.generation, disk.mark().position + 1), (generation, first), "without gaps");
-                    disk.entries.extend(entries);
-                }
-                What::Snapshot(position, value) => {
-                    let gone = (position - disk.snapshot_position).min(disk.entries.len() as u64) as usize;
-                    disk.entries.drain(..gone);
-                    (disk.snapshot_position, disk.snapshot) = (position, Some(value));
-                }
-            }
+            disk.write(what);
             self.nodes[node].groups.handle_written(&name, generation, index);
         }
     }
