@@ -1,7 +1,9 @@
-//! Logs of durable groups on disk: an embedded database beside the agent's state, written by a thread of its own.
+//! Logs of durable groups on disk: an embedded database beside the agent's state, written by a
+//! thread of its own.
 //!
-//! The loop says what is to be written ([`Write`]) and goes on; what waits is written in one transaction, and the loop hears when that is on disk. A
-//! transaction that fails is tried again every second with all logs whole, so nothing is told of that the disk has not got.
+//! The loop says what is to be written ([`Write`]) and goes on; what waits is written in one
+//! transaction, and the loop hears when that is on disk. A transaction that fails is tried again
+//! every second with all logs whole, so nothing is told of that the disk has not got.
 
 use crate::core::requests::Request;
 use crate::handle::LoopHandle;

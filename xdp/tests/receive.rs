@@ -1122,7 +1122,8 @@ as_root! {
         assert_eq!([message(&mut b, 1, 101), ride(&mut b, 1, 101), message(&mut b, 0, 101), ride(&mut b, 0, 101)], [1, 1, 0, 0]);
     }
 
-    /// Frames that follow each other wake the agent once, behind the last one; and what is for groups does not wake it while it rests.
+    /// Frames that follow each other wake the agent once, behind the last one; and what is for
+    /// groups does not wake it while it rests.
     fn the_agent_is_woken_once_for_frames_that_follow_each_other() {
         let mut b = Bench::new();
         let woken = Woken::new(b.inbox.raw_fd());

@@ -39,7 +39,8 @@ impl Core {
         let now = now_ns();
         let rests = now < self.sent.early_ns && !self.groups.is_idle();
         if rests {
-            // Before it is looked whether something has come: what comes behind that is seen at the end of the rest.
+            // Before it is looked whether something has come: what comes behind that is seen at the
+            // end of the rest.
             self.receiver.rest(self.sent.early_ns);
         }
         if self.is_awake(now) || self.has_more() {

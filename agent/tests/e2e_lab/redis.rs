@@ -238,7 +238,8 @@ fn what_is_answered_is_decided_and_all_hold_the_same() {
     }
 }
 
-/// All agents end at once and come back, while the servers run: of a durable group they go on, without an operator.
+/// All agents end at once and come back, while the servers run: of a durable group they go on,
+/// without an operator.
 #[test]
 fn servers_of_a_durable_group_go_on_when_all_its_agents_were_killed() {
     if !available() {

@@ -93,8 +93,9 @@ pub enum Event {
         /// Which.
         number: u64,
     },
-    /// The answer to [`Group::ask`], after all entries that it rests on. Behind a snapshot it comes unasked for each proposal that waits, because the entry of
-    /// one that was decided may be in there: it waits no more then.
+    /// The answer to [`Group::ask`], after all entries that it rests on. Behind a snapshot it comes
+    /// unasked for each proposal that waits, because the entry of one that was decided may be in
+    /// there: it waits no more then.
     Fate {
         /// Which proposal of this client.
         number: u64,

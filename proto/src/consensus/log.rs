@@ -398,8 +398,8 @@ impl Log {
         Ok(log)
     }
 
-    /// Begins behind these entries instead of an empty log: to be called right after [`Log::new`], by all members alike. They come out as those of a
-    /// [`Transfer`] do, first.
+    /// Begins behind these entries instead of an empty log: to be called right after [`Log::new`],
+    /// by all members alike. They come out as those of a [`Transfer`] do, first.
     pub fn go_on_from(&mut self, snapshot_position: Position, snapshot: Option<Value>, entries: Vec<Entry>) {
         debug_assert_eq!((self.position, self.pending.len()), (0, 0), "nothing was applied yet");
         let outputs = std::mem::take(&mut self.outputs);
@@ -1228,8 +1228,8 @@ impl Log {
                 // Behind the switch nothing of the old engine counts.
                 Action::Decide { instance, batch } if epoch == self.epoch => self.decided(now_ns, instance, &batch),
                 Action::State { to } if self.has_state() => self.transfer(to),
-                // The others may not have applied it yet: that the leaver is gone must not reach them
-                // before its leave does.
+                // The others may not have applied it yet: that the leaver is gone must not reach
+                // them before its leave does.
                 Action::Halt(Halted::Left) if self.is_leaving() => {}
                 Action::Halt(why) if epoch == self.epoch => self.halt(why),
                 Action::Decide { .. } | Action::State { .. } | Action::Halt(_) => {}

@@ -536,7 +536,8 @@ impl World {
         if running.is_empty() && !(spec.is_expected && are_there) {
             return Some("nobody is left");
         }
-        // Raft changes its voters after the members of the log, and needs a majority of those before.
+        // Raft changes its voters after the members of the log, and needs a majority of those
+        // before.
         let lives = |place: (usize, u64), binding: &Binding| {
             (0..self.hosts.len()).filter(|host| self.hosts[*host].node == binding.node).any(|host| {
                 let own = self.status(host, &spec.name).filter(|own| own.generation == place.1);

@@ -13,8 +13,8 @@
 //! | `termination` | when the faults are over, the groups run again and decide |
 //!
 //! `agreement`, `integrity`, `snapshot`, `fates` and `one-group` hold where [`promises`] says so;
-//! where nothing is promised, members may contradict each other, and that is counted. The others hold
-//! under all faults.
+//! where nothing is promised, members may contradict each other, and that is counted. The others
+//! hold under all faults.
 
 use super::{Profile, Setting};
 use crate::invariants::{Violation, broken};

@@ -40,8 +40,8 @@ pub enum Profile {
     Cuts,
     /// All of it, and copies that are lost and late on both paths.
     Everything,
-    /// As within the contract, and all agents killed at about the same time: of durable groups, which
-    /// the configuration has begin.
+    /// As within the contract, and all agents killed at about the same time: of durable groups,
+    /// which the configuration has begin.
     Outages,
 }
 

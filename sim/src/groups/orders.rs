@@ -1,4 +1,5 @@
-//! What operators and the configuration say of groups: as `agent/src/core/groups.rs` carries it out.
+//! What operators and the configuration say of groups: as `agent/src/core/groups.rs` carries it
+//! out.
 
 use super::cluster::Spec;
 use super::shell::shell;

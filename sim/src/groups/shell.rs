@@ -1,4 +1,5 @@
-//! The loop of an agent around its groups: as `agent/src/core/groups.rs` and `core/send.rs` have it.
+//! The loop of an agent around its groups: as `agent/src/core/groups.rs` and `core/send.rs` have
+//! it.
 //!
 //! An agent may be stopped at every [`Point`] of a loop iteration, or killed while it is stopped.
 

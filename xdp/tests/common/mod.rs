@@ -62,7 +62,8 @@ impl Woken {
         }
     }
 
-    /// Since it was asked last. The kernel wakes readers of rings behind an interrupt of its own, so a little is waited.
+    /// Since it was asked last. The kernel wakes readers of rings behind an interrupt of its own,
+    /// so a little is waited.
     pub fn is_woken(&self) -> bool {
         let mut event = libc::epoll_event { events: 0, u64: 0 };
         // SAFETY: an open descriptor, room for one event.

@@ -1,13 +1,17 @@
 //! Groups whose log is on disk: it outlives all agents of the group at once.
 //!
-//! A member of such a group tells its applications of an entry when the disk of its own host has it. The shell writes what
-//! [`Write`] says, in order, and says how far it is ([`super::Groups::handle_written`]); proposals and decisions never wait for that.
+//! A member of such a group tells its applications of an entry when the disk of its own host has
+//! it. The shell writes what [`Write`] says, in order, and says how far it is
+//! ([`super::Groups::handle_written`]); proposals and decisions never wait for that.
 //!
-//! When no host runs the group any more, and all its hosts are back, the one with the longest log begins it again: with its log,
-//! the same [`super::message::Plan::lineage`], and indices that go on. A host that knows of a longer log than the one it is to begin with
-//! declines. So what an application was told is there again, unless the disk that had it is lost together with all agents.
+//! When no host runs the group any more, and all its hosts are back, the one with the longest log
+//! begins it again: with its log, the same [`super::message::Plan::lineage`], and indices that go
+//! on. A host that knows of a longer log than the one it is to begin with declines. So what an
+//! application was told is there again, unless the disk that had it is lost together with all
+//! agents.
 //!
-//! What was decided, and that this node's leader may still have to take back, is not written ([`super::Group::confirm`]).
+//! What was decided, and that this node's leader may still have to take back, is not written
+//! (`Group::confirm`).
 
 use super::state::{Binding, Record};
 use crate::consensus::log::Position;
@@ -80,7 +84,8 @@ impl Saved {
         self.entries.iter().map(of).max().unwrap_or(MemberId(0))
     }
 
-    /// The members that begin with it get ids above all that were before, and are bound to their nodes in the log. None if there is no room for so many.
+    /// The members that begin with it get ids above all that were before, and are bound to their
+    /// nodes in the log. None if there is no room for so many.
     pub(super) fn renumber(&mut self, in_snapshot: MemberId, members: &mut [Binding]) -> Option<()> {
         let mut last = self.highest().max(in_snapshot).0;
         for binding in members {

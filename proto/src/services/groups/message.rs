@@ -23,7 +23,8 @@ pub struct Plan {
     pub members: Vec<Binding>,
     /// Its log is on disk ([`super::durable`]).
     pub durable: bool,
-    /// The generation of the first group of its log: another one only where a group goes on from what was on disk.
+    /// The generation of the first group of its log: another one only where a group goes on from
+    /// what was on disk.
     pub lineage: u64,
 }
 
@@ -32,7 +33,8 @@ pub struct Plan {
 pub enum From {
     /// An empty log, whatever the disks have.
     Nothing,
-    /// The log on the disk of the node that begins it: how far that goes, and with where the members live; an empty one if it has none.
+    /// The log on the disk of the node that begins it: how far that goes, and with where the
+    /// members live; an empty one if it has none.
     Log(Option<Mark>, Option<Saved>),
 }
 

@@ -52,7 +52,8 @@ pub const PREPARE_NS: u64 = 2_000_000_000;
 const PREPARED_NS: u64 = 10_000_000_000;
 /// Who was invited waits so long for the state before it asks again, perhaps another one (ns).
 const INVITED_NS: u64 = 3_000_000_000;
-/// The same once the one that invited it has ended: its successor may send the state, or nobody (ns).
+/// The same once the one that invited it has ended: its successor may send the state, or nobody
+/// (ns).
 const FORSAKEN_NS: u64 = 500_000_000;
 /// Who asked to be let in asks the next one after so long (ns).
 const JOIN_AGAIN_NS: u64 = 500_000_000;
@@ -62,8 +63,8 @@ const REJOIN_NS: u64 = 100_000_000;
 const LOOK_NS: u64 = 20_000_000;
 /// A member whose node was never heard counts as silent after so long (ns).
 const UNKNOWN_NS: u64 = 1_000_000_000;
-/// A decision of HUC that some member has not confirmed for so long is mentioned to all by links; and
-/// a member that hears of one and does not get it for so long has missed it (ns).
+/// A decision of HUC that some member has not confirmed for so long is mentioned to all by links;
+/// and a member that hears of one and does not get it for so long has missed it (ns).
 const MISSED_NS: u64 = 100_000_000;
 /// It is looked whether groups that are expected have to be begun or joined so often (ns).
 const EXPECTED_LOOK_NS: u64 = 50_000_000;
@@ -151,7 +152,8 @@ pub struct Expected {
     pub engine: Kind,
     /// Its policy.
     pub policy: Policy,
-    /// Its nodes, this one among them; the first one begins it, or the one whose disk has the longest log.
+    /// Its nodes, this one among them; the first one begins it, or the one whose disk has the
+    /// longest log.
     pub nodes: Vec<u32>,
     /// Its log is on disk.
     pub durable: bool,
@@ -358,7 +360,8 @@ struct Group {
     join_at_ns: u64,
     /// Whom it asked last.
     asked: Option<u32>,
-    /// Who has said that it does not run it, in this round of asking, and how far the log on its disk goes.
+    /// Who has said that it does not run it, in this round of asking, and how far the log on its
+    /// disk goes.
     denied: BTreeMap<u32, Option<Mark>>,
     /// Our member began it with the others.
     is_begun: bool,
@@ -468,10 +471,11 @@ impl Group {
     /// Up to which entry applications are told.
     ///
     /// The leader of HUC has decided when its heartbeat has left, and so it is, as long as
-    /// heartbeats reach all or nobody. A partition breaks that: what is decided last, only the hosts
-    /// on the leader's side know, and the others go on without it once their fences have closed.
-    /// Under the policy *fence*, which is for such partitions, members tell of an entry when all
-    /// that live have it. The leader knows by their next proposals, and mentions it to the others.
+    /// heartbeats reach all or nobody. A partition breaks that: what is decided last, only the
+    /// hosts on the leader's side know, and the others go on without it once their fences have
+    /// closed. Under the policy *fence*, which is for such partitions, members tell of an entry
+    /// when all that live have it. The leader knows by their next proposals, and mentions it to the
+    /// others.
     fn confirm(&mut self, generation: u64, links: &mut Links) {
         let Some(log) = self.member.as_ref().map(Member::log) else { return };
         let (index, position) = (self.state.index(), self.state.position());
@@ -650,8 +654,9 @@ impl Groups {
 
     // ---- requests -------------------------------------------------------------------------------------------------------
 
-    /// Begins a group of these hosts, this one among them, if all agree: see [`Groups::status`] for what becomes of it. A durable one goes on from this
-    /// node's log, unless it is to be `fresh`, if no other node's disk has a later one.
+    /// Begins a group of these hosts, this one among them, if all agree: see [`Groups::status`] for
+    /// what becomes of it. A durable one goes on from this node's log, unless it is to be `fresh`,
+    /// if no other node's disk has a later one.
     ///
     /// # Errors
     /// See [`Error`].
@@ -906,14 +911,16 @@ impl Groups {
         Ok(())
     }
 
-    // ---- the disk --------------------------------------------------------------------------------------------------------
+    // ---- the disk
+    // --------------------------------------------------------------------------------------------------------
 
     /// What this node's disk has of a group, before anything else is asked of it.
     pub fn handle_saved(&mut self, name: &str, saved: Saved) {
         self.saved.insert(name.into(), saved);
     }
 
-    /// This node's disk may have logs that cannot be read: durable groups do not run here, and begin nowhere without what it has.
+    /// This node's disk may have logs that cannot be read: durable groups do not run here, and
+    /// begin nowhere without what it has.
     pub fn handle_unreadable(&mut self, why: String) {
         self.unreadable = Some(why);
     }
@@ -925,7 +932,8 @@ impl Groups {
         }
     }
 
-    /// The disk did not take a [`Write`], and nothing that was to be written behind it: all logs are to be written whole.
+    /// The disk did not take a [`Write`], and nothing that was to be written behind it: all logs
+    /// are to be written whole.
     pub fn handle_unwritten(&mut self, now_ns: u64) {
         for group in self.groups.values_mut().filter(|group| group.plan.durable) {
             (group.handed, group.unwritten) = (None, None);
@@ -1338,7 +1346,8 @@ impl Groups {
         let _ = self.tell(from, &Message::Prepared { generation });
     }
 
-    /// Why this node does not begin with a log that goes as far as `mark`: its disk has a later one.
+    /// Why this node does not begin with a log that goes as far as `mark`: its disk has a later
+    /// one.
     fn later_than(&self, plan: &Plan, mark: Option<Mark>) -> Option<String> {
         let ours = self.saved.get(&plan.name).filter(|_| plan.durable)?.mark();
         (mark < Some(ours)).then(|| {
@@ -2030,7 +2039,8 @@ fn drain(
         match output {
             Output::Log(log::Output::Send { to, message }) => {
                 let Some(binding) = group.binding(to) else { continue };
-                // An incarnation that is over needs nothing; one that is still to be met, everything.
+                // An incarnation that is over needs nothing; one that is still to be met,
+                // everything.
                 match links.life(binding.node) {
                     Some(life) if life == binding.incarnation => {
                         together.get_or_insert_with(|| (message, Vec::new())).1.push((binding.node, to));

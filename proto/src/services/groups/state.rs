@@ -272,7 +272,8 @@ impl State {
         self.snapshot_position
     }
 
-    /// The log through this position, which is not before the snapshot: position of the snapshot, itself, and the entries since.
+    /// The log through this position, which is not before the snapshot: position of the snapshot,
+    /// itself, and the entries since.
     pub(super) fn log_through(&self, position: Position) -> (Position, Option<Value>, Vec<Entry>) {
         let snapshot = self.snapshot.as_ref().and_then(|state| {
             postcard::to_stdvec(&Snapshot { base: self.kept_from.clone(), state: state.clone() }).ok().map(Value::from)
