@@ -748,6 +748,17 @@ fn client(socket: std::path::PathBuf, id: u64, stop: &std::sync::atomic::AtomicB
     (proposed, log)
 }
 
+/// What clients on h1, h2 … proposed and read: the longest log.
+fn each_once_in_one_order(done: &[(u64, Vec<Entry>)]) -> &Vec<Entry> {
+    let longest = done.iter().map(|(_, log)| log).max_by_key(|log| log.len()).unwrap();
+    for (at, (proposed, log)) in done.iter().enumerate() {
+        assert!(longest.starts_with(log), "h{} has another order", at + 1);
+        let own: Vec<u64> = longest.iter().filter(|entry| entry.client == at as u64 + 1).map(|entry| entry.number).collect();
+        assert_eq!(own, (1..=*proposed).collect::<Vec<u64>>(), "of h{}: each once, in its order", at + 1);
+    }
+    longest
+}
+
 /// `FIDE_FAULTS` (9): how many.
 #[test]
 fn nothing_is_lost_doubled_or_reordered_whatever_happens_to_one_host_at_a_time() {
@@ -800,12 +811,7 @@ fn nothing_is_lost(engine: &str) {
     }
     stop.store(true, std::sync::atomic::Ordering::Release);
     let done: Vec<(u64, Vec<Entry>)> = clients.into_iter().map(|client| client.join().unwrap()).collect();
-    let longest = done.iter().map(|(_, log)| log).max_by_key(|log| log.len()).unwrap();
-    for (at, (proposed, log)) in done.iter().enumerate() {
-        assert!(longest.starts_with(log), "h{} has another order", at + 1);
-        let own: Vec<u64> = longest.iter().filter(|entry| entry.client == at as u64 + 1).map(|entry| entry.number).collect();
-        assert_eq!(own, (1..=*proposed).collect::<Vec<u64>>(), "of h{}: each once, in its order", at + 1);
-    }
+    let longest = each_once_in_one_order(&done);
     assert!(longest.len() > 100, "{} entries", longest.len());
 }
 
@@ -847,12 +853,7 @@ fn a_durable_group_goes_on_when_all_its_agents_are_killed_at_once() {
     }
     stop.store(true, std::sync::atomic::Ordering::Release);
     let done: Vec<(u64, Vec<Entry>)> = clients.into_iter().map(|client| client.join().unwrap()).collect();
-    let longest = done.iter().map(|(_, log)| log).max_by_key(|log| log.len()).unwrap();
-    for (at, (proposed, log)) in done.iter().enumerate() {
-        assert!(longest.starts_with(log), "h{} has another order", at + 1);
-        let own: Vec<u64> = longest.iter().filter(|entry| entry.client == at as u64 + 1).map(|entry| entry.number).collect();
-        assert_eq!(own, (1..=*proposed).collect::<Vec<u64>>(), "of h{}: each once, in its order", at + 1);
-    }
+    let longest = each_once_in_one_order(&done);
     assert!(longest.len() > 50, "{} entries", longest.len());
 
     // The disk of the host that would begin it is lost: one that has the log does.
