@@ -20,7 +20,7 @@ pub struct GroupPlan {
 }
 
 /// The engines that run on the wire.
-pub const ENGINES: [Kind; 3] = [Kind::Huc, Kind::Hsuc, Kind::Raft];
+pub const ENGINES: [Kind; 4] = [Kind::Huc, Kind::Hsuc, Kind::Lowi, Kind::Raft];
 /// The policies that are kept on the wire.
 pub const POLICIES: [Policy; 2] = [Policy::TrustContract, Policy::Fence];
 
@@ -31,8 +31,8 @@ pub const POLICIES: [Policy; 2] = [Policy::TrustContract, Policy::Fence];
 pub fn engine(name: &str) -> Result<Kind, String> {
     ENGINES.into_iter().find(|kind| kind.name() == name).ok_or_else(|| {
         format!(
-            "no engine {name:?} here: there are huc (two message delays), hsuc (three, on links alone) and raft (a majority, no \
-             timing assumption)"
+            "no engine {name:?} here: there are huc (two message delays), hsuc (three, on links alone), lowi (one, and a member that misses a frame \
+             stops) and raft (a majority, no timing assumption)"
         )
     })
 }

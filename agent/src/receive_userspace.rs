@@ -57,11 +57,35 @@ struct Seen {
     window: u64,
 }
 
+/// Which copies of one peer and path were taken: each once, in any order.
+#[derive(Clone, Copy, Default)]
+struct Taken {
+    highest: u64,
+    /// Bit i: highest − i.
+    window: u64,
+}
+
+impl Taken {
+    fn first(&mut self, number: u64) -> bool {
+        if number > self.highest {
+            let step = number - self.highest;
+            self.window = if step > 63 { 1 } else { self.window << step | 1 };
+            self.highest = number;
+            return true;
+        }
+        let behind = self.highest - number;
+        let is_first = behind < 64 && self.window >> behind & 1 == 0;
+        self.window |= if is_first { 1 << behind } else { 0 };
+        is_first
+    }
+}
+
 /// The table and its counters.
 pub struct UserspaceTable {
     peers: Vec<Peer>,
     jitter: Vec<Jitter>,
     seen: Vec<Seen>,
+    copies: Vec<[Taken; PATHS]>,
     slot_of: HashMap<u32, usize>,
     strangers: HashMap<(u32, u32), Stranger>,
     /// By reason, in the order of [`Refusal::ALL`].
@@ -80,6 +104,7 @@ impl Default for UserspaceTable {
             peers: vec![Peer::default(); SLOTS],
             jitter: vec![[0; jitter::BUCKETS]; SLOTS * PATHS],
             seen: vec![Seen::default(); SLOTS],
+            copies: vec![[Taken::default(); PATHS]; SLOTS],
             slot_of: HashMap::new(),
             strangers: HashMap::new(),
             refused: [0; Refusal::COUNT],
@@ -153,6 +178,14 @@ impl UserspaceTable {
             return Err(Refusal::OldIncarnation);
         }
         let row = &mut peer.path[usize::from(path)];
+        if h.kind == Kind::Copy {
+            // One that is refused stops its receiver, so a frame of another receive queue may overtake it.
+            if !self.copies[slot][usize::from(path)].first(h.number) {
+                row.refused += 1;
+                return Err(Refusal::OldNumber);
+            }
+            return Ok(Accepted::Packet(packet));
+        }
         if h.kind == Kind::Heartbeat {
             if h.number <= row.number {
                 row.refused += 1;
@@ -241,6 +274,7 @@ impl UserspaceTable {
         let path = fide_xdp::layout::Path { number: used.heartbeats, event_number: used.others, ..Default::default() };
         self.peers[slot] = Peer { node, incarnation, path: [path; PATHS], ..Peer::default() };
         self.jitter[slot * PATHS..(slot + 1) * PATHS].fill([0; jitter::BUCKETS]);
+        self.copies[slot] = Default::default();
         self.slot_of.insert(node, slot);
     }
 

@@ -36,7 +36,7 @@ pub struct Args {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=9))]
     pub members: u16,
     /// How it decides
-    #[arg(long, value_delimiter = ',', default_values = ["huc", "hsuc", "raft"])]
+    #[arg(long, value_delimiter = ',', default_values = ["huc", "hsuc", "lowi", "raft"])]
     pub engine: Vec<String>,
     /// Without etcd, which is measured beside it where it is installed
     #[arg(long)]
@@ -279,7 +279,10 @@ struct Measured {
 pub fn run(args: &Args, ui: &Ui) -> Outcome {
     args.results.iter().try_for_each(|file| output::reserve(file))?;
     for engine in &args.engine {
-        ensure!(["huc", "hsuc", "raft"].contains(&engine.as_str()), "no engine {engine:?} here: there are huc, hsuc and raft");
+        ensure!(
+            ["huc", "hsuc", "lowi", "raft"].contains(&engine.as_str()),
+            "no engine {engine:?} here: there are huc, hsuc, lowi and raft"
+        );
     }
     let heartbeat: &'static str = Box::leak(args.heartbeat.clone().into_boxed_str());
     ui.say(ui.paint(Paint::Dim, &report::machine()));

@@ -291,7 +291,7 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
         find_program("redis-server").is_some(),
         "there is no redis-server, of which this lab starts one on each host: apt-get install redis-server"
     );
-    ensure!(["huc", "hsuc"].contains(&args.engine.as_str()), "no engine {}: it is huc or hsuc", args.engine);
+    ensure!(["huc", "hsuc", "lowi"].contains(&args.engine.as_str()), "no engine {}: it is huc, hsuc or lowi", args.engine);
     let module = find_module(args.module.as_ref())?;
     let mut rig = Rig::up(RigSpec { hosts: args.hosts, ..RigSpec::default() }, ui)?;
     let hosts = (1..=args.hosts).map(|host| format!("h{host}")).collect();

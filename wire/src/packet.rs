@@ -11,6 +11,7 @@
 //! | introduction, announcement | [`frame::Kind::Introduction`] | [`frame::introduction::Introduction`] |
 //! | hello | [`frame::Kind::Hello`] | [`frame::introduction::Hello`] |
 //! | message | [`frame::Kind::Message`], channel [`Channel::Groups`] | a segment of the link between two nodes' groups |
+//! | copy | [`frame::Kind::Copy`], channel [`Channel::Groups`] | a round of a group's LOWI, a copy by each path |
 //!
 //! `number` grows within (sender, incarnation, path, class), the classes being heartbeats and everything else; what does
 //! not grow is refused as a replay. Frames of other kinds are authenticated, counted as [`Refusal::Kind`] and ignored.
@@ -66,11 +67,13 @@ pub enum Kind {
     Hello,
     /// A segment of the link between the groups of two nodes.
     Message,
+    /// A copy of a round of a group, each path's by itself.
+    Copy,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Kind; 9] = [
+    pub const ALL: [Kind; 10] = [
         Kind::Heartbeat,
         Kind::Notice,
         Kind::Leave,
@@ -80,6 +83,7 @@ impl Kind {
         Kind::Introduction,
         Kind::Hello,
         Kind::Message,
+        Kind::Copy,
     ];
 
     /// The kind of its frames.
@@ -94,6 +98,7 @@ impl Kind {
             Kind::Introduction => frame::Kind::Introduction,
             Kind::Hello => frame::Kind::Hello,
             Kind::Message => frame::Kind::Message,
+            Kind::Copy => frame::Kind::Copy,
         }
     }
 
@@ -109,6 +114,7 @@ impl Kind {
             frame::Kind::Introduction => Kind::Introduction,
             frame::Kind::Hello => Kind::Hello,
             frame::Kind::Message => Kind::Message,
+            frame::Kind::Copy => Kind::Copy,
             _ => return None,
         })
     }
@@ -117,7 +123,7 @@ impl Kind {
     #[must_use]
     pub const fn channel(self) -> Channel {
         match self {
-            Kind::Message => Channel::Groups,
+            Kind::Message | Kind::Copy => Channel::Groups,
             _ => Channel::Node,
         }
     }
@@ -337,7 +343,7 @@ pub fn decode<'a>(bytes: &'a [u8], cluster: u32, keys: &Keyring) -> Result<Packe
     match kind {
         Kind::Heartbeat => (body, rest) = piggyback(body)?,
         // Another service's, which this version has not got.
-        Kind::Message if h.channel != kind.channel() as u8 => return Err(Refusal::Kind),
+        Kind::Message | Kind::Copy if h.channel != kind.channel() as u8 => return Err(Refusal::Kind),
         Kind::Notice | Kind::Leave => {
             let first = first_of(body, h.sender)?;
             kind = if first.app == 0 { Kind::Leave } else { Kind::Notice };

@@ -16,12 +16,13 @@ use fide_proto::consensus::policy::Policy;
 use fide_proto::consensus::{Engine, Halted, Kind as EngineKind, log};
 use fide_proto::detector::{State, Verdict};
 use fide_proto::group::MemberId;
-use fide_proto::services::groups::message::Plan;
+use fide_proto::services::groups::message::{Plan, Timing};
 use fide_proto::services::groups::state::Binding;
 use fide_proto::services::groups::{self, Config, Error, Event, Expected, Frame, Groups, Question, Stage, Standing};
 use fide_proto::services::links;
 use fide_raft::Raft;
 use fide_wire::control::{ErrorCode, GroupMember, GroupOrder, GroupStatus, Refused, Reply};
+use fide_wire::event::Record;
 use fide_wire::frame::items::{self, Item};
 use fide_wire::frame::{BODY_MAX, Channel};
 use fide_wire::packet::{Header, Kind, Packet};
@@ -96,8 +97,13 @@ pub(super) fn config(node: u32, incarnation: u32, period_ns: u64) -> Config {
         log: log::Config { ask_interval_ns: 100_000_000, ..log::Config::default() },
         fence_repeat_ns: 10 * period_ns,
         distrust_ns: 50 * period_ns,
-        make: Arc::new(move |setup, how| make(setup, how, seed, period_ns)),
+        make: Arc::new(move |setup, how, timing| make(setup, how, timing, seed, period_ns)),
     }
+}
+
+/// When a packet came, by its stamp.
+fn arrival_ns(head: &Record, now: u64) -> u64 {
+    if head.received_ns == 0 { now } else { head.received_ns.min(now) }
 }
 
 fn invalid(what: String) -> Refused {
@@ -105,9 +111,9 @@ fn invalid(what: String) -> Refused {
 }
 
 /// An engine of a group. Raft is not of this crate's cores: a library has it.
-fn make(setup: &Setup, how: Policy, seed: u64, period_ns: u64) -> Option<Box<dyn Engine<EngineMessage> + Send>> {
+fn make(setup: &Setup, how: Policy, timing: &Timing, seed: u64, period_ns: u64) -> Option<Box<dyn Engine<EngineMessage> + Send>> {
     if setup.kind != EngineKind::Raft {
-        return groups::make(setup, how);
+        return groups::make(setup, how, timing);
     }
     // A crash that is certain begins an election at once, so time need not be short.
     let tick_ns = RAFT_TICK_NS.max(2 * period_ns);
@@ -158,15 +164,28 @@ fn stage(stage: &Stage) -> session::Stage {
 impl Core {
     // ---- what comes in --------------------------------------------------------------------------------------------------
 
-    /// A segment of another host's groups.
-    pub(super) fn segment_came(&mut self, header: &Header, body: &[u8], now: u64) {
+    fn is_believed(&self, header: &Header) -> bool {
         let is_believed = |p: &crate::peers::Peer| p.incarnation == header.incarnation && !p.condemned && !p.left;
-        let Some(slot) = self.slot(header.sender) else { return };
-        if !self.peers[slot].as_deref().is_some_and(is_believed) {
+        self.slot(header.sender).is_some_and(|slot| self.peers[slot].as_deref().is_some_and(is_believed))
+    }
+
+    /// A segment of another host's groups. It counts as of its arrival: a copy that came later, and
+    /// is still to be read, is not late because this one was read late.
+    pub(super) fn segment_came(&mut self, head: &Record, header: &Header, body: &[u8], now: u64) {
+        if !self.is_believed(header) {
             return;
         }
-        if let Err(why) = self.groups.handle_segment(now, header.sender, header.incarnation, body) {
+        let arrival_ns = arrival_ns(head, now);
+        if let Err(why) = self.groups.handle_segment(arrival_ns, header.sender, header.incarnation, body) {
             tracing::debug!("a segment of {:08x} is not taken: {why:?}", header.sender);
+        }
+    }
+
+    /// A copy of a round of another host's group.
+    pub(super) fn copy_came(&mut self, head: &Record, header: &Header, body: &[u8], now: u64) {
+        if self.is_believed(header) {
+            let path = usize::from(header.path);
+            self.groups.handle_copy(arrival_ns(head, now), header.sender, path, header.sent_ns, body);
         }
     }
 
@@ -213,7 +232,8 @@ impl Core {
             return;
         }
         self.read_sessions(now);
-        if self.groups.poll_timeout().is_some_and(|at_ns| at_ns <= now) {
+        // What has come is read first: a copy of a round may be among it.
+        if !self.receiver.has_packet() && self.groups.poll_timeout().is_some_and(|at_ns| at_ns <= now) {
             let mut groups = std::mem::replace(&mut self.groups, Groups::new(config(0, 0, 0)));
             groups.handle_timeout(now, |node| self.standing(node));
             self.groups = groups;
@@ -255,15 +275,20 @@ impl Core {
 
     fn send_segments(&mut self, now: u64) {
         let mut body = std::mem::take(&mut self.body);
-        for _ in 0..SEGMENTS_AT_ONCE {
+        let mut segments = 0;
+        while segments < SEGMENTS_AT_ONCE {
+            segments += 1;
             match self.groups.poll_frame(now, &mut body) {
+                Some(Frame::Copies { sent_ns }) => {
+                    segments -= 1;
+                    let is_on_all = self.send_copies(sent_ns, &body);
+                    self.groups.handle_copies_sent(now_ns(), is_on_all);
+                }
                 Some(Frame::Segment { node, is_again }) => {
                     let on_all = self.loses_segments(now) || is_again;
                     self.send_to(node, Kind::Message, &body, on_all);
                 }
                 Some(Frame::Shared { is_one_of_many }) => self.send_shared(&body, is_one_of_many, now),
-                // No engine that is built sends copies.
-                Some(Frame::Copies) => {}
                 None => break,
             }
         }
@@ -388,7 +413,8 @@ impl Core {
         let GroupPlan { hosts, engine, policy, durable, .. } = plan;
         let generation = self.group_generation();
         let begun = self.group_members(&hosts, policy).and_then(|members| {
-            let plan = Plan { name: name.into(), generation, engine, policy, members, durable, lineage: 0 };
+            let timing = self.group_timing();
+            let plan = Plan { name: name.into(), generation, engine, policy, members, durable, lineage: 0, timing };
             self.groups.create(now, plan, false).map_err(refused)
         });
         if let Err(why) = begun {
@@ -763,7 +789,8 @@ impl Core {
                 let (kind, how) = (engine(&kind).map_err(invalid)?, policy(&how).map_err(invalid)?);
                 let members = self.group_members(&hosts, how)?;
                 let generation = self.group_generation();
-                let plan = Plan { name, generation, engine: kind, policy: how, members, durable, lineage: 0 };
+                let timing = self.group_timing();
+                let plan = Plan { name, generation, engine: kind, policy: how, members, durable, lineage: 0, timing };
                 self.groups.create(now, plan, fresh).map_err(refused)?;
             }
             GroupOrder::Join { name } => self.groups.join(now, &name).map_err(refused)?,
@@ -781,6 +808,13 @@ impl Core {
     fn group_generation(&self) -> u64 {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         since.map_or(1, |since| since.as_nanos() as u64).max(1)
+    }
+
+    /// What LOWI waits for, in a group that this host begins: as the contract says of all that it
+    /// hears.
+    fn group_timing(&self) -> Timing {
+        let contract = self.own_contract();
+        Timing::of_contract(contract.period_ns, contract.timeout_ns().saturating_sub(contract.period_ns))
     }
 
     fn group_members(&self, hosts: &[String], policy: Policy) -> Result<Vec<Binding>, Refused> {

@@ -33,7 +33,8 @@ impl Core {
         }
         match packet.header.kind {
             Kind::Heartbeat => self.piggyback(head, packet, now),
-            Kind::Message => self.segment_came(&packet.header, packet.body, now),
+            Kind::Message => self.segment_came(head, &packet.header, packet.body, now),
+            Kind::Copy => self.copy_came(head, &packet.header, packet.body, now),
             Kind::Introduction => self.introduced(head, &packet.header, packet.body, now),
             Kind::Hello | Kind::Pull | Kind::Rows => self.frame_came(head, &packet.header, packet.body, now),
             Kind::PathReport => self.path_report(&packet.header.frame(), packet.body, now),

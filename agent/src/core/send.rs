@@ -116,6 +116,15 @@ impl Core {
         }
     }
 
+    /// A copy to everybody on each path, all with this stamp. Says whether all have left.
+    pub(super) fn send_copies(&mut self, sent_ns: u64, body: &[u8]) -> bool {
+        self.sent.event_number += 1;
+        self.transmit_as(Kind::Copy, self.sent.event_number, |out, header, keys| {
+            fide_wire::packet::encode(out, &Header { sent_ns, ..*header }, None, body, keys)
+        });
+        self.sent.outcomes.iter().all(|outcome| outcome.is_ok() && outcome.copies > 0)
+    }
+
     pub(super) fn send_event(&mut self, kind: Kind, notice: Option<&Notice>, body: &[u8]) -> u64 {
         self.sent.event_number += 1;
         self.transmit(kind, self.sent.event_number, notice, body)

@@ -83,7 +83,7 @@ fn values(entries: &[Entry]) -> Vec<String> {
 
 #[test]
 fn what_any_host_proposes_is_decided_on_all_in_one_order() {
-    for engine in ["huc", "hsuc", "raft"] {
+    for engine in ["huc", "hsuc", "lowi", "raft"] {
         let Some(w) = three(engine) else { return };
         let mut groups: Vec<Group> = (1..=3).map(|host| open(&w, host, u64::from(host), 0, 0)).collect();
         for n in 0..50 {
@@ -134,6 +134,53 @@ fn the_leading_agent_of_a_raft_group_is_killed_and_the_others_go_on() {
     the_leader_is_killed("raft");
 }
 
+#[test]
+fn the_leading_agent_of_a_lowi_group_is_killed_and_the_others_go_on() {
+    the_leader_is_killed("lowi");
+}
+
+/// Who misses a frame of LOWI stops alone, and comes back with what it missed; the others go on.
+#[test]
+fn a_cable_of_a_lowi_member_is_out_for_a_moment_and_it_comes_back() {
+    let Some(w) = three("lowi") else { return };
+    let mut groups: Vec<Group> = (1..=3).map(|host| open(&w, host, u64::from(host), 0, 0)).collect();
+    groups[1].propose(b"before").unwrap();
+    let mut logs = vec![Vec::new(); 3];
+    for (group, log) in groups.iter_mut().zip(&mut logs) {
+        read(group, log, 1);
+    }
+    w.lab.cut(3, 0, Cut::Silent).unwrap();
+    until("h3 has missed a copy", || status(&w, 3, "orders").is_none_or(|group| group.me != Some(3)));
+    groups[0].propose(b"meanwhile").unwrap();
+    read(&mut groups[1], &mut logs[1], 2);
+    w.lab.heal(3, 0).unwrap();
+    runs(&w, 3, "orders");
+    groups[2].propose(b"behind").unwrap();
+    for (group, log) in groups.iter_mut().zip(&mut logs) {
+        read(group, log, 3);
+        assert_eq!(values(log), ["before", "meanwhile", "behind"]);
+    }
+    assert!(status(&w, 3, "orders").unwrap().me > Some(3), "a new member");
+    assert_eq!(status(&w, 1, "orders").unwrap().me, Some(1), "its leader was not stopped");
+}
+
+/// A policy that holds a verdict back does not suit an engine that elects by silence.
+#[test]
+fn lowi_under_the_policy_fence_is_refused_with_the_reason() {
+    let Some(pins) = Pins::new() else { return };
+    let Some(w) = all_fenced(&pins, 2, "sent") else { return };
+    let plan = GroupOrder::Create {
+        name: "orders".into(),
+        engine: "lowi".into(),
+        policy: "fence".into(),
+        hosts: vec!["h1".into(), "h2".into()],
+        durable: false,
+        fresh: false,
+    };
+    let refused = order(&w, 1, plan).unwrap_err().to_string();
+    assert!(refused.contains("lowi") && refused.contains("fence"), "{refused}");
+}
+
 fn the_leader_is_killed(engine: &str) {
     let Some(mut w) = three(engine) else { return };
     let mut on_2 = open(&w, 2, 22, 0, 0);
@@ -169,7 +216,16 @@ fn the_leader_is_killed(engine: &str) {
 
 #[test]
 fn an_agent_that_was_stopped_for_long_comes_back_as_a_new_member() {
-    let Some(w) = three("huc") else { return };
+    an_agent_is_stopped("huc");
+}
+
+#[test]
+fn an_agent_of_lowi_that_was_stopped_for_long_comes_back_as_a_new_member() {
+    an_agent_is_stopped("lowi");
+}
+
+fn an_agent_is_stopped(engine: &str) {
+    let Some(w) = three(engine) else { return };
     let mut on_1 = open(&w, 1, 11, 0, 0);
     let mut on_2 = open(&w, 2, 22, 0, 0);
     let (mut log_1, mut log_2) = (Vec::new(), Vec::new());

@@ -194,7 +194,7 @@ impl Servers {
 
 #[test]
 fn what_is_answered_is_decided_and_all_hold_the_same() {
-    for engine in ["huc", "hsuc"] {
+    for engine in ["huc", "hsuc", "lowi"] {
         let Some(mut of) = Servers::up(3, engine) else { return };
         let mut client = Client::open(&of.w, 1).unwrap();
         assert_eq!(client.ask("SET key value").unwrap(), "+OK");

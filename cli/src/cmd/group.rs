@@ -29,6 +29,8 @@ pub enum Engine {
     Huc,
     /// Three message delays, over links alone
     Hsuc,
+    /// One message delay; a member that misses a frame stops, and comes back
+    Lowi,
     /// By a majority, without any assumption about time
     Raft,
 }
@@ -121,6 +123,7 @@ fn engine(engine: Engine) -> String {
     match engine {
         Engine::Huc => "huc".into(),
         Engine::Hsuc => "hsuc".into(),
+        Engine::Lowi => "lowi".into(),
         Engine::Raft => "raft".into(),
     }
 }

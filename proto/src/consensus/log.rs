@@ -594,6 +594,17 @@ impl Log {
         result
     }
 
+    /// The copies of this epoch's last broadcast have left, on all paths.
+    pub fn handle_copies_sent(&mut self, now_ns: u64, epoch: Epoch) {
+        if self.halted().is_some() {
+            return;
+        }
+        if let Some(engine) = self.engine_of(epoch) {
+            engine.handle_copies_sent(now_ns);
+        }
+        self.drain(now_ns);
+    }
+
     /// The first copy of a piggyback.
     ///
     /// # Errors
@@ -1763,6 +1774,9 @@ where
     fn handle_copy(&mut self, now_ns: u64, from: MemberId, path: usize, message: EngineMessage) -> Result<(), Refused> {
         let message = M::try_from(message).map_err(|_| self.engine.refuse(Refused::Malformed))?;
         self.engine.handle_copy(now_ns, from, path, message)
+    }
+    fn handle_copies_sent(&mut self, now_ns: u64) {
+        self.engine.handle_copies_sent(now_ns);
     }
     fn poll_piggyback(&mut self, now_ns: u64) -> Option<EngineMessage> {
         self.engine.poll_piggyback(now_ns).map(Into::into)

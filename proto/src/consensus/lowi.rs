@@ -99,8 +99,8 @@ pub const FORWARD_MAX: usize = 64;
 /// How many entries handed in here may wait.
 pub const PENDING_MAX: usize = 1024;
 
-/// Rounds of one leader that may be in flight: (Δ_I + late) / period must stay below.
-pub const ROUNDS_MAX: u64 = 64;
+/// Rounds of one leader that may be in flight: those of (Δ_I + late), in their slots and before them, must stay below.
+pub const ROUNDS_MAX: u64 = 1024;
 
 /// Settings of a [`Lowi`]. The same at every member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -127,6 +127,14 @@ pub struct Config {
     pub exit_together: bool,
     /// Rounds of one leader that may be in flight, at most [`ROUNDS_MAX`]. Members in hardware hold fewer.
     pub rounds_max: u64,
+    /// Who spoke last speaks again as soon as an entry waits, and not at its next slot only.
+    pub eager: bool,
+    /// Whoever finds that a round was given up although it was heard elsewhere tells all others to exit too, also where
+    /// [`Config::exit_together`] is not set: what was decided may differ.
+    pub exit_if_diverged: bool,
+    /// The shell says when the copies of a round have left ([`Engine::handle_copies_sent`]), and the round is decided then. If not, they
+    /// count as having left when the shell has taken them, and the next call shows that they left in time.
+    pub sent_is_said: bool,
 }
 
 /// From when a member counts slots.
@@ -155,7 +163,10 @@ impl Config {
             batch_bytes_max: VALUE_MAX,
             hurry: true,
             exit_together: true,
-            rounds_max: ROUNDS_MAX,
+            rounds_max: 64,
+            eager: false,
+            exit_if_diverged: false,
+            sent_is_said: false,
         }
     }
 
@@ -209,9 +220,12 @@ impl Config {
             return Err("Δ_W must be at least Δ_I and what clocks may gain while all successors are waited for");
         };
         if !(1..=ROUNDS_MAX).contains(&self.rounds_max) {
-            return Err("between 1 and 64 rounds may be in flight");
+            return Err("between 1 and 1024 rounds may be in flight");
         }
-        if (self.delta_i_ns + late_ns) / self.period_ns + 2 > self.rounds_max {
+        let slots = (self.delta_i_ns + late_ns) / self.period_ns + 2;
+        let before_slots =
+            if self.eager { ((self.delta_i_ns + late_ns) / self.flight_ns() + 2).saturating_mul(self.depth as u64) } else { 0 };
+        if slots.saturating_add(before_slots) > self.rounds_max {
             return Err("the period is so short that more rounds would be in flight than may be");
         }
         if self.depth == 0 || self.batch_entries_max == 0 || !(1..=rsbcast::MAX_PATHS).contains(&self.paths) {
@@ -541,6 +555,9 @@ impl Lowi {
     fn speaks_ns(&self) -> Option<u64> {
         let (heard_ns, slot) = (self.heard_ns?, self.slot_of(self.me)?);
         let slot_ns = heard_ns.saturating_add(self.wait_ns(slot));
+        if self.may_speak_at_once() {
+            return Some(self.now_ns.min(slot_ns));
+        }
         if slot == 0 || !self.config.hurry {
             return Some(slot_ns);
         }
@@ -551,6 +568,14 @@ impl Lowi {
         // Who starts the group in another's place may have waited for the others since.
         let hurry_ns = silent.map(|at| at.saturating_add(self.config.flight_ns()).max(heard_ns));
         Some(hurry_ns.map_or(slot_ns, |at| at.min(slot_ns)))
+    }
+
+    /// Who spoke last need not wait for its slot. All that others wait for is counted from its last round and gets shorter by no
+    /// round that comes earlier.
+    fn may_speak_at_once(&self) -> bool {
+        let spoke_last = self.last > self.begun && self.last_leader == self.me && self.members.contains(self.me);
+        let has_more = !self.waiting.is_empty() && !self.awaiting && self.in_flight.len() < self.config.depth;
+        self.config.eager && spoke_last && has_more
     }
 
     /// The last moment at which we may speak.
@@ -732,7 +757,7 @@ impl Lowi {
             // Whoever speaks with a number or an instance that we have used does not know what we know, or the other way round.
             // Nobody can know a round of ours that has not left: to follow on it would decide two instances out of order.
             if number < expected || round.instance != self.next || self.leaving.is_some() {
-                return self.halt(Halted::MissingBroadcast, true);
+                return self.halt_diverged();
             }
             if self.unsettled_since_ns.is_some_and(|since_ns| self.now_ns > since_ns) {
                 self.unsettled_since_ns = None;
@@ -846,14 +871,16 @@ impl Lowi {
         }
     }
 
-    fn take_copy(&mut self, from: MemberId, path: usize, round: Round) -> Result<(), Refused> {
+    fn take_copy(&mut self, arrival_ns: u64, from: MemberId, path: usize, round: Round) -> Result<(), Refused> {
         let Some(slot) = self.slot_of(from) else {
             // Somebody who was given up, or who left, speaks.
             self.halt(Halted::NetworkFault, true);
             return Ok(());
         };
         let reported_ns = self.crashed.get(&from).copied();
-        if reported_ns.is_some_and(|at_ns| self.now_ns > at_ns.saturating_add(self.config.flight_ns())) || self.is_late(&round) {
+        if reported_ns.is_some_and(|at_ns| arrival_ns > at_ns.saturating_add(self.config.flight_ns()))
+            || self.is_late(arrival_ns, &round)
+        {
             self.halt(Halted::NetworkFault, true);
             return Ok(());
         }
@@ -869,7 +896,7 @@ impl Lowi {
         let expected = self.last + 1 + slot as u64;
         if from != self.last_leader && self.receiver.through(from) + 1 < expected {
             if round.round < expected {
-                self.halt(Halted::MissingBroadcast, true);
+                self.halt_diverged();
                 return Ok(());
             }
             self.receiver.skip(from, expected - 1);
@@ -883,8 +910,8 @@ impl Lowi {
     }
 
     /// Whether this copy took longer than Δ_I more than the fastest of its leader.
-    fn is_late(&mut self, round: &Round) -> bool {
-        let (now_ns, offset_ns) = (self.now_ns, self.now_ns.wrapping_sub(round.sent_ns).cast_signed());
+    fn is_late(&mut self, now_ns: u64, round: &Round) -> bool {
+        let offset_ns = now_ns.wrapping_sub(round.sent_ns).cast_signed();
         let fresh = Pace { leader: round.leader, offset_ns, seen_ns: now_ns };
         let Some(pace) = self.pace.filter(|pace| pace.leader == round.leader) else {
             self.pace = Some(fresh);
@@ -898,8 +925,18 @@ impl Lowi {
         over_ns > i128::from(self.config.flight_ns())
     }
 
-    /// Stops for good. What was not sent is not sent; what was decided stands.
+    /// Somebody speaks who does not know what we know, or the other way round.
+    fn halt_diverged(&mut self) {
+        self.stop(Halted::MissingBroadcast, self.config.exit_together || self.config.exit_if_diverged);
+    }
+
+    /// Stops for good, and the others with it if they are to be told.
     fn halt(&mut self, why: Halted, tell: bool) {
+        self.stop(why, tell && self.config.exit_together);
+    }
+
+    /// Stops for good. What was not sent is not sent; what was decided stands.
+    fn stop(&mut self, why: Halted, tell: bool) {
         if self.halted.is_some() {
             return;
         }
@@ -911,7 +948,7 @@ impl Lowi {
         self.actions.retain(|action| matches!(action, Action::Decide { .. }));
         // Whoever is not quite in stops nobody (§5.2). Who waits for the start is in: the starter waits for it, too.
         let settled = self.members.contains(self.me) && (self.unsettled_since_ns.is_none() || self.heard_ns.is_none());
-        if tell && settled && self.config.exit_together {
+        if tell && settled {
             let me = self.me;
             let others = self.members.iter().filter(|member| *member != me && !self.crashed.contains_key(member));
             self.actions.extend(others.map(|to| Action::Send { to, message: Message::Exit }));
@@ -966,10 +1003,17 @@ impl Engine<Message> for Lowi {
     fn handle_copy(&mut self, now_ns: u64, from: MemberId, path: usize, message: Message) -> Result<(), Refused> {
         self.advance(now_ns);
         let taken = match message {
-            Message::Round(round) => self.judge(from, path, &round).and_then(|()| self.take_copy(from, path, round)),
+            Message::Round(round) => self.judge(from, path, &round).and_then(|()| self.take_copy(now_ns, from, path, round)),
             _ => Err(Refused::Malformed),
         };
         self.counted(taken)
+    }
+
+    fn handle_copies_sent(&mut self, now_ns: u64) {
+        if let Some(leaving) = &mut self.leaving {
+            leaving.left = true;
+        }
+        self.advance(now_ns);
     }
 
     fn handle_crash(&mut self, now_ns: u64, member: MemberId) -> Result<(), Refused> {
@@ -1056,7 +1100,7 @@ impl Engine<Message> for Lowi {
 
     fn poll_action(&mut self) -> Option<Action<Message>> {
         let action = self.actions.pop_front()?;
-        if let (Action::Copies { .. }, Some(leaving)) = (&action, &mut self.leaving) {
+        if let (Action::Copies { .. }, Some(leaving), false) = (&action, &mut self.leaving, self.config.sent_is_said) {
             leaving.left = true;
         }
         Some(action)

@@ -268,6 +268,12 @@ impl World {
                     self.sent.push((self.now, round.clone()));
                 }
                 self.copies(member, message, 2);
+                let host = self.hosts.get_mut(&member).unwrap();
+                let local = host.local(self.now);
+                host.engine
+                    .iter_mut()
+                    .filter(|engine| engine.config.sent_is_said)
+                    .for_each(|engine| engine.handle_copies_sent(local));
             }
             Action::Send { to, message } => {
                 assert_ne!(to, member);
@@ -415,6 +421,9 @@ fn random_world(seed: u64) -> World {
         delta_w_ns: DELTA_I + 3 * US + world.rng.upto(DELTA_I),
         batch_entries_max: 1 + world.rng.upto(3) as usize,
         hurry: world.rng.upto(1) == 0,
+        eager: world.rng.upto(1) == 0,
+        sent_is_said: world.rng.upto(1) == 0,
+        rounds_max: ROUNDS_MAX,
         ..config()
     };
     world.reports = world.rng.upto(1) == 0;
@@ -843,6 +852,65 @@ fn nano_4_2_depth_bounds_the_instances_in_flight() {
         let begun: Vec<u64> = world.sent.iter().filter(|(_, round)| !round.batch.is_empty()).map(|(at, _)| *at).collect();
         let most = begun.iter().map(|&at| begun.iter().filter(|&&b| b >= at && b <= at + DELTA_I).count()).max();
         assert_eq!(most, Some(depth));
+    }
+}
+
+/// A value need not wait for the slot of who spoke last, and idle rounds keep their slots.
+#[test]
+fn who_spoke_last_speaks_at_once_when_something_waits() {
+    let config = Config { period_ns: 200 * US, eager: true, depth: 4, rounds_max: ROUNDS_MAX, ..config() };
+    let mut world = World::new(3, config, 12);
+    world.run(450 * US);
+    let idle = world.sent.len();
+    assert!((2..=3).contains(&idle), "one each period: {idle}");
+    world.propose(460 * US, P1, 1);
+    world.propose(470 * US, P2, 1);
+    world.run(3_000 * US);
+    world.check(12);
+    let begun: Vec<u64> = world.sent.iter().filter(|(_, round)| !round.batch.is_empty()).map(|(at, _)| *at).collect();
+    assert_eq!(begun[0], 460 * US, "at once");
+    assert!(begun[1] <= 470 * US + 3 * DELTA_I, "as soon as it is with the leader");
+    // Who has not spoken last waits for its slot: somebody before it may live.
+    let mut p2 = Lowi::new(P2, config, MemberSet::first(2), 1, Start::Together, 0).unwrap();
+    p2.propose(0, entry(P2, 1)).unwrap();
+    assert!(p2.poll_timeout().unwrap() >= config.wait_ns(1, Since::Start, p2.late_ns));
+}
+
+/// As if its copies had never left, until the shell says that they have; and in time.
+#[test]
+fn where_the_shell_says_when_copies_have_left_nothing_is_decided_before() {
+    let config = Config { sent_is_said: true, ..config() };
+    let mut lowi = Lowi::new(P1, config, MemberSet::first(2), 1, Start::Together, 0).unwrap();
+    lowi.propose(0, entry(P1, 1)).unwrap();
+    let at = lowi.poll_timeout().unwrap();
+    lowi.handle_timeout(at);
+    assert!(matches!(lowi.poll_action(), Some(Action::Copies { .. })));
+    lowi.handle_timeout(at + 1);
+    assert_eq!((lowi.poll_action(), lowi.decided_through()), (None, 0));
+    let mut late = lowi.clone();
+    late.handle_copies_sent(at + config.late_ns(2).unwrap() + 1);
+    assert_eq!((late.poll_action(), late.poll_action()), (Some(Action::Halt(Halted::Expelled)), None));
+    lowi.handle_copies_sent(at + config.late_ns(2).unwrap());
+    assert!(matches!(lowi.poll_action(), Some(Action::Decide { instance: 1, .. })));
+}
+
+/// Where members exit one by one, a round that somebody has given up stops all: what was decided may differ.
+#[test]
+fn who_finds_that_decisions_may_differ_tells_all_also_where_members_exit_alone() {
+    for exit_if_diverged in [false, true] {
+        let config = Config { exit_together: false, exit_if_diverged, ..config() };
+        let mut p3 = Lowi::new(P3, config, MemberSet::first(3), 1, Start::Together, 0).unwrap();
+        let copy = |lowi: &mut Lowi, at, from, number, instance, path| {
+            lowi.handle_copy(at, from, path, round(from, number, instance, vec![entry(from, number)])).unwrap();
+        };
+        (0..2).for_each(|path| copy(&mut p3, 80 * US, P1, 1, 1, path));
+        // The successor has not heard round 1: its number is that of a group that began with it.
+        copy(&mut p3, 100 * US, P2, 2, 1, 0);
+        assert_eq!(p3.halted(), Some(Halted::MissingBroadcast));
+        let told = std::iter::from_fn(|| p3.poll_action())
+            .filter(|action| matches!(action, Action::Send { message: Message::Exit, .. }))
+            .count();
+        assert_eq!(told, if exit_if_diverged { 2 } else { 0 });
     }
 }
 

@@ -221,6 +221,9 @@ pub trait Engine<M> {
         Err(self.refuse(Refused::Malformed))
     }
 
+    /// All copies of the broadcast that was taken last have left, on all paths. Only for engines that are set to be told.
+    fn handle_copies_sent(&mut self, _now_ns: u64) {}
+
     /// What rides on the heartbeat that is about to leave on all paths, and is delivered to all others or to nobody. Called once a period.
     fn poll_piggyback(&mut self, _now_ns: u64) -> Option<M> {
         None

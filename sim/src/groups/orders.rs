@@ -3,14 +3,14 @@
 
 use super::cluster::Spec;
 use super::shell::shell;
-use crate::detection::host::Agent;
+use crate::detection::host::{Agent, CONTRACT};
 use crate::detection::world::World;
 use fide_proto::consensus::Kind;
 use fide_proto::consensus::policy::Policy;
 use fide_proto::detector::State;
 use fide_proto::group::MemberId;
 use fide_proto::services::groups::Expected;
-use fide_proto::services::groups::message::Plan;
+use fide_proto::services::groups::message::{Plan, Timing};
 use fide_proto::services::groups::state::Binding;
 use std::collections::BTreeSet;
 
@@ -63,6 +63,7 @@ impl World {
             members,
             durable: spec.durable,
             lineage: 0,
+            timing: Timing::of_contract(CONTRACT.period_ns, CONTRACT.timeout_ns() - CONTRACT.period_ns),
         }
     }
 

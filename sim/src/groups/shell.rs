@@ -14,6 +14,7 @@ use fide_proto::consensus::policy::Policy;
 use fide_proto::consensus::{Engine, Kind as EngineKind};
 use fide_proto::detector::{State, Verdict};
 use fide_proto::node::table::owner::To;
+use fide_proto::services::groups::message::Timing;
 use fide_proto::services::groups::{self, Config, Event, Frame, Groups, Standing};
 use fide_proto::services::links;
 use fide_wire::PATHS;
@@ -112,13 +113,13 @@ pub(super) fn config(node: u32, incarnation: u32) -> Config {
         log: log::Config { ask_interval_ns: 100 * MS, ..log::Config::default() },
         fence_repeat_ns: 10 * MS,
         distrust_ns: 50 * MS,
-        make: Arc::new(move |setup, how| make(setup, how, seed)),
+        make: Arc::new(move |setup, how, timing| make(setup, how, timing, seed)),
     }
 }
 
-fn make(setup: &Setup, how: Policy, seed: u64) -> Option<Box<dyn Engine<EngineMessage> + Send>> {
+fn make(setup: &Setup, how: Policy, timing: &Timing, seed: u64) -> Option<Box<dyn Engine<EngineMessage> + Send>> {
     if setup.kind != EngineKind::Raft {
-        return groups::make(setup, how);
+        return groups::make(setup, how, timing);
     }
     let config = fide_raft::Config { tick_ns: RAFT_TICK_NS, seed, ..fide_raft::Config::new(setup.me) };
     let start = setup.start.as_deref();

@@ -203,7 +203,8 @@ enum {
 	FIDE_HANDED_PIGGYBACK, /* to the rings */
 	FIDE_HANDED_RIDE, /* heartbeats, to the agent: what a group's engine piggybacks */
 	FIDE_HANDED_MESSAGE, /* to the agent, for groups */
-	FIDE_HANDED_KINDS
+	FIDE_HANDED_COPY, /* to the agent, for groups: a row for each path */
+	FIDE_HANDED_KINDS = FIDE_HANDED_COPY + FIDE_PATHS
 };
 
 struct {

@@ -729,7 +729,8 @@ static __always_inline int take_changes(struct fide_scratch *s, struct fide_setu
 /* Kinds that mean something here (fide_wire::packet::Kind). */
 #define KINDS                                                                                                          \
 	(1U << FIDE_KIND_HEARTBEAT | 1U << FIDE_KIND_CHANGE | 1U << FIDE_KIND_HELLO | 1U << FIDE_KIND_INTRODUCTION |   \
-	 1U << FIDE_KIND_PATH_REPORT | 1U << FIDE_KIND_PULL | 1U << FIDE_KIND_ROWS | 1U << FIDE_KIND_MESSAGE)
+	 1U << FIDE_KIND_PATH_REPORT | 1U << FIDE_KIND_PULL | 1U << FIDE_KIND_ROWS | 1U << FIDE_KIND_MESSAGE | \
+	 1U << FIDE_KIND_COPY)
 
 static __always_inline int receive(struct xdp_md *ctx)
 {
@@ -808,7 +809,7 @@ static __always_inline int receive(struct xdp_md *ctx)
 	if (kind > 31 || !(KINDS >> kind & 1))
 		return refuse(FIDE_REFUSED_KIND);
 	/* Another service's, which this version has not got. */
-	if (kind == FIDE_KIND_MESSAGE && (word >> 48 & 0xff) != FIDE_CHANNEL_GROUPS)
+	if ((kind == FIDE_KIND_MESSAGE || kind == FIDE_KIND_COPY) && (word >> 48 & 0xff) != FIDE_CHANNEL_GROUPS)
 		return refuse(FIDE_REFUSED_KIND);
 	sender = bpf_ntohl(load32(&f->sender));
 	if (n && !is_notice(n, load32(&f->sender)))
@@ -870,6 +871,14 @@ static __always_inline int receive(struct xdp_md *ctx)
 				return refuse(FIDE_REFUSED_OLD_INCARNATION);
 			p = 0;
 		}
+	}
+	if (p && kind == FIDE_KIND_COPY) {
+		/* One that is refused stops its receiver, so a frame of another receive queue may overtake it: each is taken once, in any order. */
+		if (fide_was_handed(slot * FIDE_HANDED_KINDS + FIDE_HANDED_COPY + row, (__u64)sender << 32 | incarnation, number, 1) != HANDED_NEVER) {
+			p->refused += 1;
+			return refuse(FIDE_REFUSED_OLD_NUMBER);
+		}
+		goto whole_packet;
 	}
 	highest = !p ? 0 : kind == FIDE_KIND_HEARTBEAT ? &p->number : &p->event_number;
 	if (!p && !told) {

@@ -126,6 +126,14 @@ impl Member {
         self.step(arrival_ns, |log| log.handle_copy(arrival_ns, from, path, message))
     }
 
+    /// The copies of this epoch's last broadcast have left, on all paths or not.
+    pub fn handle_copies_sent(&mut self, now_ns: u64, epoch: log::Epoch, is_whole: bool) {
+        self.step(now_ns, |log| match is_whole {
+            true => log.handle_copies_sent(now_ns, epoch),
+            false => log.handle_network_fault(now_ns),
+        });
+    }
+
     /// The first copy of a piggyback. Of those who are known to have crashed nothing is taken (fail-consistency).
     ///
     /// # Errors

@@ -1,10 +1,10 @@
 //! What the groups of two nodes tell each other: over reliable links, on heartbeats, in copies of broadcasts.
 
 use super::durable::{Mark, Saved};
-use super::state::Binding;
-use crate::consensus::log;
+use super::state::{Binding, RECORD_LEN};
 use crate::consensus::policy::Policy;
 use crate::consensus::{Instance, Kind};
+use crate::consensus::{log, lowi};
 use crate::group::MemberId;
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +26,62 @@ pub struct Plan {
     /// The generation of the first group of its log: another one only where a group goes on from
     /// what was on disk.
     pub lineage: u64,
+    /// What LOWI waits for, the same at all members.
+    pub timing: Timing,
+}
+
+/// The times of LOWI, agreed before a group begins: all its members count the same pauses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timing {
+    /// Between two rounds of a leader for which nothing waits (ns).
+    pub period_ns: u64,
+    /// Δ_I: what leaves on all paths has come on all of them, at everybody, after so long (ns).
+    pub delta_i_ns: u64,
+    /// Δ_W: what it exceeds Δ_I by is how late a member may be served (ns).
+    pub delta_w_ns: u64,
+}
+
+impl Timing {
+    /// How late a member's thread may run at least: a round that is not heard costs a failover so
+    /// much, and a thread that is held up for longer costs its member its place (ns).
+    const LATE_NS: u64 = 10_000_000;
+    /// What clocks may gain, in millionths: as much as they are slewed by.
+    const DRIFT_PPM: u32 = 500;
+    /// Rounds that are begun within Δ_I, at most.
+    pub(super) const DEPTH_MAX: u64 = 128;
+
+    /// Of hosts whose heartbeats leave every `period_ns` and come after at most `delay_ns`.
+    #[must_use]
+    pub fn of_contract(period_ns: u64, delay_ns: u64) -> Self {
+        let delta_i_ns = delay_ns.max(1_000_000);
+        let delta_w_ns = delta_i_ns.saturating_add(delta_i_ns.max(Self::LATE_NS));
+        Self { period_ns: period_ns.max(delta_i_ns), delta_i_ns, delta_w_ns }
+    }
+
+    /// The engine's settings.
+    #[must_use]
+    pub fn config(&self) -> lowi::Config {
+        let Self { period_ns, delta_i_ns, delta_w_ns } = *self;
+        // As many rounds as may be in flight, but for those in their slots.
+        let window_ns = delta_w_ns.max(delta_i_ns);
+        let slots = window_ns / period_ns.max(1) + 2;
+        let depth = lowi::ROUNDS_MAX.saturating_sub(slots) / (window_ns / delta_i_ns.max(1) + 2);
+        lowi::Config {
+            delta_w_ns,
+            drift_ppm: Self::DRIFT_PPM,
+            depth: depth.clamp(1, Self::DEPTH_MAX) as usize,
+            batch_entries_max: 256,
+            // With what stands before each entry, a message in parts.
+            batch_bytes_max: fide_wire::session::VALUE_MAX + RECORD_LEN,
+            // Who misses a copy comes back with the state of the others, who have it.
+            exit_together: false,
+            exit_if_diverged: true,
+            rounds_max: lowi::ROUNDS_MAX,
+            eager: true,
+            sent_is_said: true,
+            ..lowi::Config::new(period_ns, delta_i_ns)
+        }
+    }
 }
 
 /// What a group begins with.

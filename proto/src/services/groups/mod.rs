@@ -21,6 +21,7 @@
 //! it asks all members whether it still is one to them, and piggybacks and sends nothing until each has said so, or is dead. Where the silence is noticed behind a heartbeat only, nothing is
 //! relied on before all have got that one; that nobody had given this node up when it came is the contract's to keep.
 
+mod copies;
 pub mod durable;
 pub mod member;
 pub mod message;
@@ -28,6 +29,7 @@ pub mod rides;
 pub mod state;
 
 use crate::consensus::log::{self, EngineMessage, Log, Position, Setup};
+use crate::consensus::lowi::{self, Lowi, StartPoint};
 use crate::consensus::policy::{Ask, Policy};
 use crate::consensus::{Engine, Halted, Instance, Kind};
 use crate::group::{Body, MAX_MEMBERS, MemberId, Refused, Value};
@@ -36,7 +38,7 @@ use durable::{Mark, Saved, What, Write};
 use fide_wire::session::Fate;
 use fide_wire::verdict::{Cause, Grade};
 use member::{GateConfig, Member, Output};
-use message::{From, Message, Plan, Ride};
+use message::{From, Message, Plan, Ride, Timing};
 use rides::{Arriving, Came, Riding};
 use state::{Applied, Binding, Record, State};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -73,14 +75,14 @@ const SEARCHED_NS: u64 = 200_000_000;
 /// What could not be begun is tried again after so long (ns).
 const BEGIN_AGAIN_NS: u64 = 1_000_000_000;
 /// How messages between groups of two nodes are written; builds that write them in another way cannot share a group. Before each message.
-pub const FORMAT: u8 = 4;
+pub const FORMAT: u8 = 5;
 /// Messages kept for members whose incarnation this node has not met yet.
 const UNMET_MAX: usize = 1024;
 /// Messages kept for a member that is not listening yet.
 const EARLY_MAX: usize = 256;
 
 /// Makes an engine for a group of this policy; none of a kind that is not built, or does not suit.
-pub type Make = Arc<dyn Fn(&Setup, Policy) -> Option<Box<dyn Engine<EngineMessage> + Send>> + Send + Sync>;
+pub type Make = Arc<dyn Fn(&Setup, Policy, &Timing) -> Option<Box<dyn Engine<EngineMessage> + Send>> + Send + Sync>;
 
 /// Settings of all groups of a node.
 #[derive(Clone)]
@@ -183,8 +185,12 @@ pub enum Frame {
         /// Others of the same message leave with it.
         is_one_of_many: bool,
     },
-    /// A copy to everybody on each path, in `body`.
-    Copies,
+    /// A frame to everybody on each path, as kind `copy`, in `body`: say what became of it by
+    /// [`Groups::handle_copies_sent`].
+    Copies {
+        /// Its stamp.
+        sent_ns: u64,
+    },
 }
 
 /// What the shell knows of a node.
@@ -352,6 +358,8 @@ struct Group {
     rides: u64,
     /// Rides of others that came in part.
     arriving: BTreeMap<MemberId, Arriving>,
+    /// Copies of others that came in part, by path.
+    copies: BTreeMap<(MemberId, usize), copies::Arriving>,
     /// Behind a silence of ours.
     held: Option<Held>,
     /// Questions of others that wait for their heartbeat: who asks, for which one, and the question.
@@ -407,6 +415,7 @@ impl Group {
             riding: None,
             rides: 0,
             arriving: BTreeMap::new(),
+            copies: BTreeMap::new(),
             held: None,
             asked_of_us: Vec::new(),
             join_at_ns: u64::MAX,
@@ -606,7 +615,7 @@ pub struct Groups {
     questions: u64,
     /// Groups of which only the name was known.
     unnamed: u64,
-    copies: VecDeque<Vec<u8>>,
+    copies: VecDeque<copies::Leaving>,
     events: VecDeque<Event>,
     /// Something came in since the last heartbeat, so one may have to leave early.
     stirred: bool,
@@ -805,6 +814,7 @@ impl Groups {
             members: Vec::new(),
             durable: false,
             lineage: 0,
+            timing: Timing::of_contract(0, 0),
         };
         let mut group = Group::new(now_ns, plan, Stage::Joining, 0);
         (group.join_at_ns, group.deadline_ns) = (now_ns, deadline_ns);
@@ -850,7 +860,7 @@ impl Groups {
         if let (Some(member), Some(me)) = (&mut group.member, group.me) {
             let members = member.log().members().clone();
             let setup = Setup { me, kind, first: 1, members, crashed: Default::default(), now_ns, joins: false, start: None };
-            if make(&setup, group.plan.policy).is_none() {
+            if make(&setup, group.plan.policy, &group.plan.timing).is_none() {
                 return Err(Error::Invalid(format!("{kind} is not built in on node {node:08x}")));
             }
             member.switch(now_ns, kind).map_err(|why| refused(name, why))?;
@@ -1113,15 +1123,24 @@ impl Groups {
         self.settle(now_ns);
     }
 
-    /// A copy of a broadcast of `from`, by this path.
-    pub fn handle_copy(&mut self, arrival_ns: u64, from: u32, path: usize, bytes: &[u8]) {
-        let Ok(Ride { generation, from: member, message }) = postcard::from_bytes::<Ride>(bytes) else {
+    /// A frame of a broadcast of `from`, by this path, with its stamp and the time of its arrival,
+    /// which may be before that of calls before.
+    pub fn handle_copy(&mut self, arrival_ns: u64, from: u32, path: usize, sent_ns: u64, body: &[u8]) {
+        let Some(came) = copies::read(body) else {
             self.malformed += 1;
             return;
         };
-        let Some(group) = self.groups.get_mut(&generation).filter(|group| group.is_bound(member, from)) else { return };
+        let is_named = |group: &&Group| fide_wire::name_id(&group.plan.name) == came.group;
+        let Some(generation) = self.groups.values().find(is_named).map(|group| group.plan.generation) else { return };
+        let epoch = came.generation.checked_sub(generation).and_then(|epoch| log::Epoch::try_from(epoch).ok());
+        let Some(epoch) = epoch.filter(|_| path < fide_wire::PATHS) else { return };
+        self.begin_if_prepared(arrival_ns, generation);
+        let Some(group) = self.groups.get_mut(&generation).filter(|group| group.is_bound(came.from, from)) else { return };
         if let Some(to) = &mut group.member {
-            let _ = to.handle_copy(arrival_ns, member, path, message);
+            let of_engine = group.copies.entry((came.from, path)).or_default().take(&came, sent_ns);
+            let Some(body) = of_engine else { return };
+            let _ = to.handle_copy(arrival_ns, came.from, path, log::Message::Engine { epoch, body });
+            self.stirred = true;
         }
         self.settle(arrival_ns);
     }
@@ -1273,7 +1292,7 @@ impl Groups {
     // ---- beginning ------------------------------------------------------------------------------------------------------
 
     fn may_begin(&self, plan: &Plan) -> Result<(), String> {
-        let Plan { name, generation, engine, policy, members, durable, .. } = plan;
+        let Plan { name, generation, engine, policy, members, durable, timing, .. } = plan;
         if let Some(Expectation { what, .. }) = self.expected.get(name) {
             let nodes: BTreeSet<u32> = what.nodes.iter().copied().collect();
             let same = members.iter().map(|binding| binding.node).collect::<BTreeSet<u32>>() == nodes;
@@ -1295,6 +1314,9 @@ impl Groups {
         }
         if *generation == 0 || self.groups.contains_key(generation) {
             return Err("its generation is another group's".into());
+        }
+        if let Err(why) = timing.config().check(MAX_MEMBERS) {
+            return Err(format!("its timing cannot be kept: {why}"));
         }
         if name.is_empty() || name.len() > NAME_MAX {
             return Err(format!("a group's name has 1 to {NAME_MAX} bytes"));
@@ -1371,8 +1393,8 @@ impl Groups {
         let plan = &group.plan;
         let Some(me) = plan.members.iter().find(|binding| binding.node == node).map(|binding| binding.member) else { return };
         let members = plan.members.iter().map(|binding| binding.member).collect();
-        let policy = plan.policy;
-        let build = Box::new(move |setup: &Setup| make(setup, policy));
+        let (policy, timing) = (plan.policy, plan.timing);
+        let build = Box::new(move |setup: &Setup| make(setup, policy, &timing));
         let others: Vec<u32> = plan.members.iter().map(|binding| binding.node).filter(|of| *of != node).collect();
         let coordinates = group.coordinator == node;
         match Log::new(now_ns, me, plan.engine, members, config, build) {
@@ -1484,6 +1506,7 @@ impl Groups {
         }
         let generation = plan.generation;
         let (make, policy, config, gate) = (self.config.make.clone(), plan.policy, self.config.log, self.config.clone());
+        let timing = plan.timing;
         let mut group = Group::new(now_ns, plan, Stage::Joining, from);
         if let Some(old) = self.groups.remove(&known) {
             if before == generation {
@@ -1492,7 +1515,7 @@ impl Groups {
             group.early = old.early;
             group.asked = old.asked;
         }
-        let build = Box::new(move |setup: &Setup| make(setup, policy));
+        let build = Box::new(move |setup: &Setup| make(setup, policy, &timing));
         group.me = Some(me);
         group.member = Some(Member::new(now_ns, Log::join(me, config, build), gate_config(&gate, policy)));
         group.deadline_ns = now_ns.saturating_add(INVITED_NS);
@@ -1627,14 +1650,33 @@ impl Groups {
 
     /// The next frame to be sent, written into `body`.
     pub fn poll_frame(&mut self, now_ns: u64, body: &mut Vec<u8>) -> Option<Frame> {
-        if let Some(copy) = self.copies.pop_front() {
-            *body = copy;
-            return Some(Frame::Copies);
+        if let Some(leaving) = self.copies.front_mut()
+            && let Some(frame) = leaving.frames.pop_front()
+        {
+            *body = frame;
+            leaving.has_begun = true;
+            return Some(Frame::Copies { sent_ns: leaving.sent_ns });
         }
         Some(match self.links.poll_segment(now_ns, body)? {
             links::Segment::To { node, is_again } => Frame::Segment { node, is_again },
             links::Segment::Shared { is_one_of_many } => Frame::Shared { is_one_of_many },
         })
+    }
+
+    /// The last [`Frame::Copies`] has left, on all paths or not.
+    pub fn handle_copies_sent(&mut self, now_ns: u64, is_on_all: bool) {
+        let Some(leaving) = self.copies.front_mut() else { return };
+        leaving.is_whole &= is_on_all;
+        if !leaving.frames.is_empty() {
+            return;
+        }
+        let (generation, epoch, is_whole) = (leaving.generation, leaving.epoch, leaving.is_whole);
+        self.copies.pop_front();
+        if let Some(member) = self.groups.get_mut(&generation).and_then(|group| group.member.as_mut()) {
+            member.handle_copies_sent(now_ns, epoch, is_whole);
+            self.stirred = true;
+        }
+        self.settle(now_ns);
     }
 
     /// How many segments were sent again.
@@ -1729,6 +1771,7 @@ impl Groups {
                 if group.plan.durable && group.has_run {
                     saved.insert(group.plan.name.clone(), group.saved());
                 }
+                copies.retain(|leaving| leaving.generation != *generation || leaving.has_begun);
                 over(now_ns, *generation, group, why, links, nodes);
                 events.push_back(Event::Changed { generation: *generation });
             }
@@ -2018,7 +2061,7 @@ fn drain(
     generation: u64,
     group: &mut Group,
     links: &mut Links,
-    copies: &mut VecDeque<Vec<u8>>,
+    copies: &mut VecDeque<copies::Leaving>,
     events: &mut VecDeque<Event>,
     node: u32,
 ) {
@@ -2052,7 +2095,15 @@ fn drain(
                 }
             }
             Output::Log(log::Output::Copies { message }) => {
-                copies.extend(postcard::to_stdvec(&Ride { generation, from: me, message }).ok());
+                let log::Message::Engine { epoch, body: EngineMessage::Lowi(lowi::Message::Round(round)) } = &message else {
+                    debug_assert!(false, "no other engine here sends copies");
+                    continue;
+                };
+                let id = fide_wire::name_id(&group.plan.name);
+                match copies::Leaving::new(id, generation, *epoch, round) {
+                    Some(leaving) => copies.push_back(leaving),
+                    None => group.member.iter_mut().for_each(|member| member.stop(Halted::NetworkFault)),
+                }
             }
             // Engines over memory are not made here.
             Output::Log(log::Output::Memory { .. }) | Output::Ask(Ask::Witness { .. }) => {}
@@ -2169,6 +2220,7 @@ fn over(now_ns: u64, generation: u64, group: &mut Group, why: Halted, links: &mu
     group.halted = Some(why);
     (group.riding, group.held) = (None, None);
     group.arriving.clear();
+    group.copies.clear();
     group.rides = 0;
     group.asked_of_us.clear();
     (group.unstable, group.behind) = (None, None);
@@ -2183,9 +2235,9 @@ fn over(now_ns: u64, generation: u64, group: &mut Group, why: Halted, links: &mu
     }
 }
 
-/// An engine of a group, made for [`Make`]: those that need nothing but links and heartbeats.
+/// An engine of a group, made for [`Make`]: those of this crate that need no memory of others.
 #[must_use]
-pub fn make(setup: &Setup, policy: Policy) -> Option<Box<dyn Engine<EngineMessage> + Send>> {
+pub fn make(setup: &Setup, policy: Policy, timing: &Timing) -> Option<Box<dyn Engine<EngineMessage> + Send>> {
     use crate::consensus::log::Carried;
     if !policy.suits(setup.kind) {
         return None;
@@ -2193,7 +2245,16 @@ pub fn make(setup: &Setup, policy: Policy) -> Option<Box<dyn Engine<EngineMessag
     let mut engine: Box<dyn Engine<EngineMessage> + Send> = match setup.kind {
         Kind::Hsuc => Box::new(Carried::new(crate::consensus::hsuc::Hsuc::new(setup.me, setup.members.clone(), setup.first))),
         Kind::Huc => Box::new(Carried::new(crate::consensus::huc::Huc::new(setup.me, setup.members.clone(), setup.first))),
-        Kind::Lowi | Kind::Paxos | Kind::Raft => return None,
+        Kind::Lowi => {
+            let (me, members, config) = (setup.me, setup.members.clone(), timing.config());
+            let lowi = match &setup.start {
+                Some(start) => Lowi::join(me, config, members, StartPoint::from_value(start)?, setup.now_ns),
+                // Members begin within no known time of each other.
+                None => Lowi::new(me, config, members, setup.first, lowi::Start::OnMessage, setup.now_ns),
+            };
+            Box::new(Carried::new(lowi.ok()?))
+        }
+        Kind::Paxos | Kind::Raft => return None,
     };
     for member in setup.crashed.iter() {
         let _ = engine.handle_crash(setup.now_ns, member);

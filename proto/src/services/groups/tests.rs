@@ -27,8 +27,13 @@ impl Random {
     }
 }
 
+fn any_engine(seed: u64) -> Kind {
+    [Kind::Huc, Kind::Hsuc, Kind::Lowi][(seed % 3) as usize]
+}
+
 enum Way {
     Segment(Vec<u8>),
+    Copy { path: usize, sent_ns: u64, at_ns: u64, body: Vec<u8> },
     Rides(u64, Vec<Vec<u8>>),
 }
 
@@ -65,6 +70,10 @@ struct World {
     counter: u64,
     /// Per mille of link frames that are lost.
     loss: u64,
+    /// Copies from one node to another by these paths are lost.
+    lost_copies: BTreeSet<(usize, usize, usize)>,
+    /// Copies of this node leave on no path.
+    no_path_from: Option<usize>,
     /// The one order that everybody's entries must follow.
     order: Vec<(u64, u64, Vec<u8>)>,
     /// What the configuration of all nodes says: a group of these.
@@ -100,6 +109,8 @@ impl World {
             condemned: BTreeSet::new(),
             counter: 0,
             loss: 0,
+            lost_copies: BTreeSet::new(),
+            no_path_from: None,
             order: Vec::new(),
             expected: Vec::new(),
             begun: 0,
@@ -143,6 +154,7 @@ impl World {
             members: members.collect(),
             durable: self.durable,
             lineage: 0,
+            timing: Timing::of_contract(MS, 4 * MS),
         }
     }
 
@@ -157,7 +169,10 @@ impl World {
             let receivers = match frame {
                 Frame::Segment { node: to, .. } => to as usize - 1..to as usize,
                 Frame::Shared { .. } => 0..self.nodes.len(),
-                Frame::Copies => panic!("no engine here sends copies"),
+                Frame::Copies { sent_ns } => {
+                    self.send_copies(node, sent_ns, &body);
+                    continue;
+                }
             };
             for to in receivers.filter(|to| *to != node) {
                 let at_ns = self.now_ns + 20 * US + self.random.below(100 * US);
@@ -183,6 +198,20 @@ impl World {
             }
         }
         self.nodes[node].groups.invariants();
+    }
+
+    fn send_copies(&mut self, node: usize, sent_ns: u64, body: &[u8]) {
+        let leaves = self.no_path_from != Some(node);
+        for to in (0..self.nodes.len()).filter(|to| *to != node && leaves) {
+            for path in 0..fide_wire::PATHS {
+                let at_ns = self.now_ns + 20 * US + self.random.below(100 * US);
+                if self.lost_copies.contains(&(node, to, path)) {
+                    continue;
+                }
+                self.send(node, to, Way::Copy { path, sent_ns, at_ns, body: body.to_vec() }, at_ns);
+            }
+        }
+        self.nodes[node].groups.handle_copies_sent(self.now_ns, leaves);
     }
 
     fn beat(&mut self, node: usize) {
@@ -268,6 +297,7 @@ impl World {
             self.wake(to);
             let groups = &mut self.nodes[to].groups;
             match way {
+                Way::Copy { path, sent_ns, at_ns, body } => groups.handle_copy(at_ns, from as u32 + 1, path, sent_ns, &body),
                 Way::Segment(body) => _ = groups.handle_segment(self.now_ns, from as u32 + 1, incarnation, &body),
                 Way::Rides(number, rides) => {
                     rides.iter().for_each(|ride| groups.handle_ride(self.now_ns, from as u32 + 1, ride));
@@ -437,7 +467,7 @@ impl World {
 
 #[test]
 fn what_is_proposed_anywhere_is_applied_everywhere_in_one_order() {
-    for engine in [Kind::Huc, Kind::Hsuc] {
+    for engine in [Kind::Huc, Kind::Hsuc, Kind::Lowi] {
         for nodes in [1, 2, 3, 5] {
             let mut world = World::created(7, nodes, engine);
             for number in 1..=20 {
@@ -454,7 +484,7 @@ fn what_is_proposed_anywhere_is_applied_everywhere_in_one_order() {
 #[test]
 fn the_leader_crashes_and_the_others_go_on() {
     for seed in 0..50 {
-        let mut world = World::created(seed, 3, if seed % 2 == 0 { Kind::Huc } else { Kind::Hsuc });
+        let mut world = World::created(seed, 3, any_engine(seed));
         assert_eq!(world.status(2).unwrap().leader, Some(MemberId(1)));
         for number in 1..=5 {
             world.propose(1, 2, number).unwrap();
@@ -468,6 +498,42 @@ fn the_leader_crashes_and_the_others_go_on() {
         world.propose(2, 3, 1).unwrap();
         assert!(world.within(100, |world| (1..3).all(|node| world.nodes[node].read.len() == 6)));
     }
+}
+
+/// Who misses a copy is out, alone, and comes back with what it missed.
+#[test]
+fn a_copy_that_is_lost_costs_one_member_its_place_until_it_is_back() {
+    for (lost, why) in [(&[1][..], Halted::NetworkFault), (&[0, 1], Halted::MissingBroadcast)] {
+        let mut world = World::created(3, 3, Kind::Lowi);
+        world.propose(1, 1, 1).unwrap();
+        assert!(world.within(100, |world| world.nodes.iter().all(|node| node.read.len() == 1)));
+        world.lost_copies = lost.iter().map(|path| (0, 2, *path)).collect();
+        world.propose(0, 2, 1).unwrap();
+        assert!(world.within(5, |world| (0..2).all(|node| world.nodes[node].read.len() == 2)), "the others have it");
+        world.lost_copies.clear();
+        world.propose(0, 2, 2).unwrap();
+        assert!(world.within(100, |world| world.status(2).unwrap().halted == Some(why)), "{why:?}");
+        assert!(world.within(1_000, |world| world.runs(2) && world.nodes[2].read.len() == 3), "it is back");
+        assert!((0..2).all(|node| world.status(node).unwrap().halted.is_none()), "nobody else was stopped");
+        world.propose(2, 3, 1).unwrap();
+        assert!(world.within(100, |world| world.nodes.iter().all(|node| node.read.len() == 4)));
+    }
+}
+
+/// A path that takes nothing stops who sends before it decides; the next one leads, and it comes back.
+#[test]
+fn a_leader_of_lowi_that_cannot_send_on_all_paths_decides_nothing() {
+    let mut world = World::created(4, 3, Kind::Lowi);
+    world.propose(0, 1, 1).unwrap();
+    assert!(world.within(100, |world| world.nodes.iter().all(|node| node.read.len() == 1)));
+    world.no_path_from = Some(0);
+    world.propose(0, 1, 2).unwrap();
+    assert!(world.within(20, |world| world.status(0).unwrap().halted == Some(Halted::NetworkFault)));
+    assert_eq!(world.nodes[0].read.len(), 1, "it was not decided");
+    world.no_path_from = None;
+    assert!(world.within(1_000, |world| world.runs(0) && world.status(0).unwrap().leader == Some(MemberId(2))));
+    world.propose(0, 1, 2).unwrap();
+    assert!(world.within(100, |world| world.nodes.iter().all(|node| node.read.len() == 2)));
 }
 
 #[test]
@@ -588,7 +654,7 @@ fn behind_a_silence_a_member_of_raft_does_not_wait_for_one_that_is_only_suspecte
     for kind in [Kind::Raft, Kind::Hsuc] {
         let mut world = World::new(1, 3);
         for (node, of) in world.nodes.iter_mut().enumerate() {
-            let suspecting: Make = Arc::new(|setup, _| {
+            let suspecting: Make = Arc::new(|setup, _, _| {
                 let hsuc = crate::consensus::hsuc::Hsuc::new(setup.me, setup.members.clone(), setup.first);
                 Some(Box::new(Suspecting(log::Carried::new(hsuc))) as _)
             });
@@ -678,7 +744,7 @@ fn what_is_for_a_member_whose_node_is_met_later_is_sent_then() {
 #[test]
 fn who_comes_back_joins_with_the_whole_state() {
     for seed in 0..50 {
-        let mut world = World::created(seed, 3, if seed % 2 == 0 { Kind::Huc } else { Kind::Hsuc });
+        let mut world = World::created(seed, 3, any_engine(seed));
         world.propose(0, 1, 1).unwrap();
         assert!(world.within(100, |world| world.nodes.iter().all(|node| node.read.len() == 1)));
         let victim = (seed % 3) as usize;
@@ -724,7 +790,9 @@ fn a_group_leaves_begins_anew_and_changes_its_engine() {
     let mut world = World::created(5, 3, Kind::Huc);
     world.nodes[1].groups.switch(world.now_ns, "g", Kind::Hsuc).unwrap();
     assert!(world.within(200, |world| (0..3).all(|node| world.status(node).unwrap().engine == Kind::Hsuc)));
-    assert!(matches!(world.nodes[1].groups.switch(world.now_ns, "g", Kind::Lowi), Err(Error::Invalid(_))));
+    world.nodes[2].groups.switch(world.now_ns, "g", Kind::Lowi).unwrap();
+    assert!(world.within(200, |world| (0..3).all(|node| world.status(node).unwrap().engine == Kind::Lowi)));
+    assert!(matches!(world.nodes[1].groups.switch(world.now_ns, "g", Kind::Paxos), Err(Error::Invalid(_))));
     world.nodes[0].groups.leave(world.now_ns, "g").unwrap();
     assert!(world.within(500, |world| world.status(0).unwrap().stage == Stage::Left));
     world.propose(1, 1, 1).unwrap();
@@ -819,7 +887,7 @@ fn acknowledged_is_never_lost_and_nothing_is_applied_twice() {
     let seeds = std::env::var("FIDE_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(40);
     let first = std::env::var("FIDE_FIRST").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
     for seed in first..first + seeds {
-        let engine = if seed % 2 == 0 { Kind::Huc } else { Kind::Hsuc };
+        let engine = any_engine(seed);
         let mut world = World::created(seed, 3 + (seed % 3) as usize, engine);
         let nodes = world.nodes.len();
         world.loss = [0, 20, 200][(seed % 3) as usize];
@@ -895,7 +963,7 @@ fn acknowledged_is_never_lost_and_nothing_is_applied_twice() {
 fn hostile_messages_end_nothing() {
     let plan = |world: &World| world.plan("g", Kind::Huc, &[0, 1, 2]);
     for seed in 0..200 {
-        let mut world = World::created(seed, 3, if seed % 2 == 0 { Kind::Huc } else { Kind::Hsuc });
+        let mut world = World::created(seed, 3, any_engine(seed));
         world.propose(0, 1, 1).unwrap();
         let generation = world.status(0).unwrap().generation;
         let (me, other) = (MemberId(1), MemberId(2));
@@ -944,7 +1012,8 @@ fn hostile_messages_end_nothing() {
             let at = world.random.below(40) as u32;
             let item = [vec![kind], if kind == 1 { piece(number, total, at) } else { Vec::new() }, ride.clone()].concat();
             world.nodes[0].groups.handle_ride(world.now_ns, 2, &item);
-            world.nodes[0].groups.handle_copy(world.now_ns, 2, 9, &ride);
+            let copy = [b"hostile".to_vec(), ride].concat();
+            world.nodes[0].groups.handle_copy(world.now_ns, 2, 1, world.now_ns, &copy);
             world.nodes[0].groups.invariants();
         }
         world.within(20, |_| false);
@@ -1177,7 +1246,7 @@ fn a_disk_that_cannot_be_read_keeps_its_group_from_beginning_without_it() {
 fn who_was_invited_by_one_that_ends_asks_another_one_soon() {
     let mut slowest_ns = 0;
     for seed in 0..200 {
-        let mut world = World::created(seed, 4, if seed % 2 == 0 { Kind::Huc } else { Kind::Hsuc });
+        let mut world = World::created(seed, 4, any_engine(seed));
         world.crash(3);
         world.within(50, |_| false);
         world.start(3);
