@@ -40,6 +40,11 @@ pub(crate) enum Body {
         kind: Kind,
         body: Rc<[u8]>,
     },
+    /// Of a round of a group, with its stamp.
+    Copy {
+        sent_ns: u64,
+        body: Rc<[u8]>,
+    },
 }
 
 #[derive(Clone, Debug)]

@@ -674,7 +674,11 @@ impl World {
             RingItem::Packet(packet, received_ns) => match packet.body {
                 Body::Heartbeat { .. } => unreachable!("stays in the table"),
                 Body::Frame { kind: Kind::Message, body, .. } => {
-                    self.segment_came(host, agent, (packet.node, packet.incarnation), &body);
+                    self.segment_came(host, agent, (packet.node, packet.incarnation), received_ns, &body);
+                }
+                Body::Copy { sent_ns, body } => {
+                    let from = (packet.node, packet.incarnation);
+                    self.copy_came(host, agent, from, (packet.path, sent_ns, received_ns), &body);
                 }
                 Body::Frame { number, kind, body } => {
                     let (sender, incarnation, sent_ns) = (packet.node, packet.incarnation, packet.sent_ns);

@@ -163,8 +163,9 @@ fn begin(seed: u64, setting: Setting, neglect: Option<Neglect>, verbose: bool) -
 }
 
 fn spec(rng: &mut Rng, setting: Setting, at: usize, n: usize) -> Spec {
-    let engine = setting.engine.unwrap_or(*rng.pick(&[Kind::Huc, Kind::Huc, Kind::Hsuc, Kind::Raft]));
+    let engine = setting.engine.unwrap_or(*rng.pick(&[Kind::Huc, Kind::Huc, Kind::Hsuc, Kind::Lowi, Kind::Raft]));
     let policy = setting.policy.unwrap_or(*rng.pick(&[Policy::TrustContract, Policy::Fence]));
+    let policy = if policy.suits(engine) { policy } else { Policy::TrustContract };
     let mut hosts: Vec<usize> = (0..n).collect();
     while hosts.len() > 2 && rng.chance(20) {
         hosts.remove(rng.below(hosts.len() as u64) as usize);
@@ -407,7 +408,9 @@ impl World {
                 cluster.totals.halted += 1;
                 // When all others fall silent at once, that is this host's own sight at first.
                 let was_isolated = cluster.isolated_ns[host] > 0 && matches!(why, Halted::Unconfirmed(_));
-                let is_let = !cluster.setting.profile.keeps_contract() || why == Halted::Expelled || was_isolated;
+                // LOWI's contract is that of both paths.
+                let missed = status.engine == Kind::Lowi && matches!(why, Halted::NetworkFault | Halted::MissingBroadcast);
+                let is_let = !cluster.setting.profile.keeps_contract() || why == Halted::Expelled || was_isolated || missed;
                 let what = || format!("host-{host}, group {group} of {}: {why:?}", status.generation);
                 cluster.judge.must("safe-exit", is_let, what);
             }

@@ -124,7 +124,7 @@ fn order(rng: &mut Rng, host: usize, groups: usize) -> Act {
         0..3 => Order::Leave,
         3..6 => Order::Join,
         6 => Order::Create,
-        _ => Order::Switch(*rng.pick(&[Kind::Huc, Kind::Hsuc, Kind::Raft])),
+        _ => Order::Switch(*rng.pick(&[Kind::Huc, Kind::Hsuc, Kind::Lowi, Kind::Raft])),
     };
     Act::Order { host, group: rng.below(groups as u64) as usize, order }
 }

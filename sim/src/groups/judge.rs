@@ -59,7 +59,7 @@ pub(super) struct Judge {
 ///
 /// | engine | policy | |
 /// |---|---|---|
-/// | HUC, HSUC | trust-contract | while the contract holds, and when hosts or agents stand still |
+/// | HUC, HSUC, LOWI | trust-contract | while the contract holds, and when hosts or agents stand still |
 /// | HUC, HSUC | fence | always |
 /// | Raft | any | always; a group that comes to it or from it by a change is as its other engine |
 pub(super) fn promises(setting: Setting, engine: Kind, policy: Policy) -> bool {

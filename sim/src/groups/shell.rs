@@ -356,10 +356,24 @@ impl World {
         slot.is_some() && !shell(agent).left.contains(&(node, incarnation))
     }
 
-    pub(crate) fn segment_came(&mut self, host: usize, agent: &mut Agent, from: (u32, u32), body: &[u8]) {
+    pub(crate) fn segment_came(&mut self, host: usize, agent: &mut Agent, from: (u32, u32), came_ns: u64, body: &[u8]) {
         if self.is_believed(host, agent, from) {
             // One for another incarnation, or one that came before.
-            let _ = shell(agent).groups.handle_segment(self.now, from.0, from.1, body);
+            let _ = shell(agent).groups.handle_segment(came_ns, from.0, from.1, body);
+        }
+    }
+
+    /// A copy of a round: by which path, with which stamp, and when it came.
+    pub(crate) fn copy_came(
+        &mut self,
+        host: usize,
+        agent: &mut Agent,
+        from: (u32, u32),
+        (path, sent_ns, came_ns): (usize, u64, u64),
+        body: &[u8],
+    ) {
+        if self.is_believed(host, agent, from) {
+            shell(agent).groups.handle_copy(came_ns, from.0, path, sent_ns, body);
         }
     }
 
@@ -427,7 +441,8 @@ impl World {
         self.read_sessions(host, agent);
         let Agent { node, shell, .. } = agent;
         let groups = &mut shell.as_mut().expect("an agent with groups").groups;
-        if groups.poll_timeout().is_some_and(|at_ns| at_ns <= now) {
+        // What has come is read first: a copy of a round may be among it.
+        if self.hosts[host].ring.is_empty() && groups.poll_timeout().is_some_and(|at_ns| at_ns <= now) {
             let table = &self.hosts[host].table;
             groups.handle_timeout(now, |of| {
                 let incarnation = table.get(&of).map_or(0, |slot| slot.incarnation);
@@ -445,15 +460,26 @@ impl World {
 
     pub(super) fn send_segments(&mut self, host: usize, agent: &mut Agent) {
         let (now, mut body) = (self.now, Vec::new());
-        for _ in 0..SEGMENTS_AT_ONCE {
+        let mut segments = 0;
+        while segments < SEGMENTS_AT_ONCE {
+            let fenced = is_fenced(agent);
             let shell = shell(agent);
             let Some(frame) = shell.groups.poll_frame(now, &mut body) else { return };
+            segments += 1;
             let (to, on_all) = match frame {
                 Frame::Segment { node, is_again } => (To::Node(node), shell.loses_segments(now) || is_again),
                 Frame::Shared { is_one_of_many } => (To::Everybody, !is_one_of_many || shell.loses_segments(now)),
-                Frame::Copies => continue,
+                Frame::Copies { sent_ns } => {
+                    segments -= 1;
+                    let paths = self.hosts[host].is_unplugged.map(|is_unplugged| !is_unplugged);
+                    if !fenced {
+                        self.broadcast(host, To::Everybody, &paths, &Body::Copy { sent_ns, body: body.as_slice().into() });
+                    }
+                    shell.groups.handle_copies_sent(now, !fenced && paths == [true; PATHS]);
+                    continue;
+                }
             };
-            if is_fenced(agent) {
+            if fenced {
                 continue;
             }
             agent.numbers.others += 1;

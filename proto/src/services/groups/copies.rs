@@ -27,6 +27,8 @@ pub(super) struct Leaving {
     pub generation: u64,
     pub epoch: Epoch,
     pub sent_ns: u64,
+    /// Not sent later than that: whoever was given up must not speak.
+    pub until_ns: u64,
     /// Bodies of its frames.
     pub frames: VecDeque<Vec<u8>>,
     /// Some have left: the rest does, too, or all others would miss a copy.
@@ -37,7 +39,7 @@ pub(super) struct Leaving {
 
 impl Leaving {
     /// Of the group with this number ([`fide_wire::name_id`]); none if it is too long.
-    pub fn new(group: u32, generation: u64, epoch: Epoch, round: &Round) -> Option<Self> {
+    pub fn new(group: u32, (generation, epoch): (u64, Epoch), timing: &Timing, round: &Round) -> Option<Self> {
         let head = |kind: LowiKind| Head {
             group,
             from: round.leader.0,
@@ -58,7 +60,8 @@ impl Leaving {
             let parts = Fragment::cut(round.round as u32, &whole, BODY_MAX - Head::LEN)?;
             parts.iter().map(|part| frame(LowiKind::Part, &|body| part.write(body))).collect()
         };
-        Some(Self { generation, epoch, sent_ns: round.sent_ns, frames, has_begun: false, is_whole: true })
+        let until_ns = round.sent_ns.saturating_add(timing.delta_w_ns.saturating_sub(timing.delta_i_ns) / 2);
+        Some(Self { generation, epoch, sent_ns: round.sent_ns, until_ns, frames, has_begun: false, is_whole: true })
     }
 }
 
@@ -180,7 +183,7 @@ mod tests {
     }
 
     fn frames(round: &Round) -> Vec<Vec<u8>> {
-        Leaving::new(9, 1_000, 3, round).unwrap().frames.into()
+        Leaving::new(9, (1_000, 3), &Timing::of_contract(0, 0), round).unwrap().frames.into()
     }
 
     #[test]

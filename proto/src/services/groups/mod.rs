@@ -1650,6 +1650,11 @@ impl Groups {
 
     /// The next frame to be sent, written into `body`.
     pub fn poll_frame(&mut self, now_ns: u64, body: &mut Vec<u8>) -> Option<Frame> {
+        while self.copies.front().is_some_and(|leaving| !leaving.has_begun && now_ns > leaving.until_ns) {
+            // This thread was held up between the round's stamp and now.
+            self.copies.iter_mut().take(1).for_each(|leaving| leaving.frames.clear());
+            self.handle_copies_sent(now_ns, false);
+        }
         if let Some(leaving) = self.copies.front_mut()
             && let Some(frame) = leaving.frames.pop_front()
         {
@@ -2100,7 +2105,7 @@ fn drain(
                     continue;
                 };
                 let id = fide_wire::name_id(&group.plan.name);
-                match copies::Leaving::new(id, generation, *epoch, round) {
+                match copies::Leaving::new(id, (generation, *epoch), &group.plan.timing, round) {
                     Some(leaving) => copies.push_back(leaving),
                     None => group.member.iter_mut().for_each(|member| member.stop(Halted::NetworkFault)),
                 }
