@@ -5,6 +5,7 @@
 use crate::Outcome;
 use crate::output;
 use crate::peers::cluster::{Client, Cluster};
+use crate::raft_tcp;
 use crate::report;
 use crate::rig::{Rig, RigSpec};
 use crate::stats::{Case, Samples, human_us, thousands};
@@ -24,6 +25,8 @@ pub const ROLE: &str = "bench-group";
 
 /// Where the floor is measured.
 const PORT: u16 = 9_800;
+/// Where servers of Raft over TCP listen.
+const RAFT_PORT: u16 = 9_801;
 /// Bytes of entries from one snapshot to the next: agents keep 2 MiB, and take no more without one.
 const KEEP_BYTES: u64 = 256 << 10;
 /// Proposals that wait at once, where throughput is measured.
@@ -81,6 +84,10 @@ pub enum Mode {
     EtcdMany,
     /// Propose one value after the other until standard input ends
     Stream,
+    /// Serve Raft over TCP until standard input ends
+    RaftServer,
+    /// Propose one value to that, wait until it is decided, and so on
+    RaftSingle,
 }
 
 /// Arguments of the helper.
@@ -98,6 +105,12 @@ pub struct HelperArgs {
     /// Where to answer, or to send to
     #[arg(long)]
     pub address: Option<SocketAddr>,
+    /// All servers, the one that leads first
+    #[arg(long, value_delimiter = ',')]
+    pub servers: Vec<SocketAddr>,
+    /// Which of them this one is, from 0
+    #[arg(long, default_value_t = 0)]
+    pub place: usize,
     /// Bytes of a value
     #[arg(long, default_value_t = 64)]
     pub size: usize,
@@ -117,6 +130,13 @@ pub fn help(args: &HelperArgs) -> Result<()> {
     let mut times = Vec::with_capacity(args.values as usize);
     match args.mode {
         Mode::Stream => return stream(args),
+        Mode::RaftServer => {
+            return raft_tcp::serve(args.place, &args.servers, args.agent.as_deref().context("--agent is missing")?);
+        }
+        Mode::RaftSingle => {
+            let socket = args.agent.as_deref().context("--agent is missing")?;
+            times = raft_tcp::single(socket, args.size, args.values, pause)?;
+        }
         Mode::Pong => {
             std::thread::spawn(|| {
                 // Whatever ends it, it is over.
@@ -313,6 +333,12 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
             all.push(case("follower", 2, Mode::Single));
         }
         all.push(case("leader batched", 1, Mode::Many));
+        if engine == "raft" && args.members > 1 && !args.durable {
+            all.push(Measured {
+                name: format!("raft over TCP leader {size}B members={members}"),
+                ..case("", 1, Mode::RaftSingle)
+            });
+        }
     }
     let etcd = if args.no_etcd { None } else { Some(Cluster::start(&rig, members, ui)) };
     match &etcd {
@@ -356,6 +382,10 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
             for of in &mut all {
                 ui.check()?;
                 ui.progress(format!("round {round} of {}: {}", args.rounds, of.name));
+                if of.mode == Mode::RaftSingle {
+                    of.samples.extend(raft_over_tcp(&rig, args)?);
+                    continue;
+                }
                 let address = of.address.unwrap_or(address);
                 let out = helper(&rig, args, of.host, of.mode, &of.group, address)?.output().context("cannot run a helper")?;
                 if !out.status.success() {
@@ -470,6 +500,40 @@ fn begin(rig: &mut Rig, engine: &str, args: &Args, ui: &Ui) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The same library over TCP, on the same hosts and cables: servers that begin for this, and a client of the one that leads.
+fn raft_over_tcp(rig: &Rig, args: &Args) -> Result<Vec<u64>> {
+    let dir = tempfile::tempdir()?;
+    let socket = dir.path().join("client");
+    let servers: Vec<String> =
+        (1..=args.members).map(|host| SocketAddr::from((rig.lab().ipv4(host, 0), RAFT_PORT)).to_string()).collect();
+    let mut children = Vec::new();
+    let measured = (|| {
+        for host in 1..=args.members {
+            let mut command = rig.helper(host, ROLE)?;
+            command.args(["--mode", "raft-server", "--place", &(host - 1).to_string(), "--agent"]).arg(&socket);
+            command.args(["--servers", &servers.join(",")]).stdin(Stdio::piped()).stdout(Stdio::piped());
+            children.push(command.spawn().context("cannot start a helper")?);
+        }
+        let mut line = String::new();
+        if let Some(stdout) = children.first_mut().and_then(|child| child.stdout.take()) {
+            io::BufReader::new(stdout).read_line(&mut line)?;
+        }
+        ensure!(line == "ready\n", "no server of Raft over TCP came to lead");
+        let mut command = rig.helper(1, ROLE)?;
+        command.args(["--mode", "raft-single", "--agent"]).arg(&socket).arg("--size").arg(args.size.to_string());
+        let out =
+            command.arg("--values").arg(args.values.to_string()).stdin(Stdio::null()).output().context("cannot run a helper")?;
+        ensure!(out.status.success(), "Raft over TCP: {}", String::from_utf8_lossy(&out.stderr).trim());
+        let times: Result<Vec<u64>, _> = String::from_utf8_lossy(&out.stdout).lines().map(str::parse).collect();
+        times.context("a helper recorded nonsense")
+    })();
+    for child in &mut children {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    measured
 }
 
 fn helper(rig: &Rig, args: &Args, host: u16, mode: Mode, group: &str, address: SocketAddr) -> Result<std::process::Command> {

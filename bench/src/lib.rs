@@ -35,6 +35,7 @@ pub mod nano;
 pub mod observer;
 mod output;
 pub mod peers;
+mod raft_tcp;
 pub mod redis;
 pub mod report;
 #[cfg(test)]

@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-fn order(w: &World, host: u16, order: GroupOrder) -> Result<Reply, fide_client::Error> {
+pub(super) fn order(w: &World, host: u16, order: GroupOrder) -> Result<Reply, fide_client::Error> {
     w.ask(host, &Request::Group { order })
 }
 

@@ -2,6 +2,7 @@
 
 use crate::common::{PATIENCE, Pins, Process, Setup, World, until, wait_for};
 use crate::fence::all_fenced;
+use crate::groups::order;
 use fide_lab::{Cut, Lab};
 use fide_wire::control::{GroupOrder, Reply, Request};
 use std::fs;
@@ -624,6 +625,26 @@ fn data_that_are_not_the_groups_are_dropped_only_on_an_operators_word() {
     of.kill(2);
     of.servers[1] = Some(server(&of.w, 2, &[]));
     of.is_ready(2);
+    of.agree();
+}
+
+/// A leader whose agent is no member any more had kept its clients waiting for ever.
+#[test]
+fn a_leader_whose_host_leaves_the_group_tells_its_clients() {
+    let Some(of) = Servers::up(2, "huc") else { return };
+    let mut client = Client::open(&of.w, 1).unwrap();
+    assert_eq!(client.ask("SET key 1").unwrap(), "+OK");
+    order(&of.w, 1, GroupOrder::Leave { name: "orders".into() }).unwrap();
+    // An error, or a connection that was closed.
+    let held = client.ask("SET key held").unwrap_or_else(|e| {
+        assert!(e.kind() != std::io::ErrorKind::WouldBlock, "it is kept waiting");
+        "-".into()
+    });
+    assert!(held.starts_with('-'), "{held}");
+    until("it says why", || ask(&of.w, 1, "GET key").contains("-NOREPLICAS fide: "));
+    until("the other one leads, or has nobody to lead for", || ask(&of.w, 2, "GET key") == "1");
+    order(&of.w, 1, GroupOrder::Join { name: "orders".into() }).unwrap();
+    of.is_ready(1);
     of.agree();
 }
 

@@ -25,6 +25,8 @@ const KEPT_MAX: usize = 256 << 20;
 const SNAPSHOT_EVERY: usize = 512 << 10;
 /// A leader that lost its member leads again if nobody else does.
 const LEAD_AGAIN: Duration = Duration::from_secs(1);
+/// A leader whose host is no member of the group for so long tells its clients so.
+const OUTSIDE_MAX: Duration = Duration::from_secs(1);
 /// A server that should lead and has not become a primary by then lets another one.
 const TAKE_OVER_MAX: Duration = Duration::from_secs(10);
 /// A server is told that its replica has its stream at least, and at most, this often.
@@ -109,6 +111,8 @@ pub struct Worker {
     ended: Option<u64>,
     /// Since when the group has no leader.
     headless: Option<Instant>,
+    /// Since when this host is no member, while this server leads.
+    outside: Option<Instant>,
     asked_term: u64,
     resigned_term: u64,
     /// An operator wants this server to lead: the term that was asked for, once it was.
@@ -263,6 +267,7 @@ impl Worker {
             members: Vec::new(),
             ended: None,
             headless: None,
+            outside: None,
             asked_term: 0,
             resigned_term: 0,
             forced: None,
@@ -382,7 +387,18 @@ impl Worker {
 
     /// If nobody leads, a server that has all that is decided asks to; the first such entry counts.
     fn look_for_a_leader(&mut self) -> Result<(), String> {
-        if self.members.is_empty() || self.group.standing().is_none_or(|standing| standing.stage != Stage::Running) {
+        let stage = self.group.standing().map(|standing| standing.stage);
+        let leads = matches!(self.state, State::Leading { .. });
+        if stage == Some(Stage::Running) || !leads {
+            self.outside = None;
+        } else if self.outside.get_or_insert_with(Instant::now).elapsed() >= OUTSIDE_MAX {
+            // What waits may be decided, or not, and nobody knows when that is known.
+            self.stop();
+            let stage = stage.map_or("unknown", Stage::name);
+            let why = format!("the agent of this host is not in the group now: it is {stage} (fide group status says why)");
+            self.shared.to_server.push(ToServer::Be(Role::Waits(why)));
+        }
+        if self.members.is_empty() || stage != Some(Stage::Running) {
             return Ok(());
         }
         let is_stuck = match &self.state {

@@ -29,7 +29,7 @@
 //! A silent host is reported *contract broken* first, and *silent host* after it could not be reached. The former says nothing yet; but when *contract kept*
 //! follows, a living member was silent for longer than the contract allows. Then silence proves nothing, for as long as
 //! [`Config::distrust_ns`] says. The same holds when this observer itself was paused or isolated. An inferred verdict in that time halts a member under trust-contract;
-//! LOWI, which would act on silence by itself, is told of a network fault right away.
+//! LOWI, which would act on silence by itself, is told of a network fault right away, unless it waits for longer than the detector ([`Config::lowi_judges_itself`]).
 //!
 //! A change of the engine does not end this ([`Gate::change_engine`]): silence does not prove more to the next one. Nor does it begin with the gate: a member that has none
 //! before it has its state is handed then what it heard of this kind, with the times at which it did.
@@ -98,6 +98,10 @@ pub struct Config {
     pub witness_timeout_ns: u64,
     /// How long silence proves nothing after a living member was late (ns).
     pub distrust_ns: u64,
+    /// LOWI waits for longer than the detector: that a living member was late, or that this one was paused, stops it only if its own copies
+    /// are late, which it sees by their stamps, or its own slot has passed. An inferred crash soon after is not acted on, and is to be
+    /// reported again. Isolation stops it in any case.
+    pub lowi_judges_itself: bool,
 }
 
 impl Config {
@@ -105,7 +109,14 @@ impl Config {
     #[must_use]
     pub const fn new(engine: Kind, policy: Policy) -> Self {
         let second_ns = 1_000_000_000;
-        Self { engine, policy, fence_repeat_ns: second_ns, witness_timeout_ns: second_ns, distrust_ns: 10 * second_ns }
+        Self {
+            engine,
+            policy,
+            fence_repeat_ns: second_ns,
+            witness_timeout_ns: second_ns,
+            distrust_ns: 10 * second_ns,
+            lowi_judges_itself: false,
+        }
     }
 }
 
@@ -243,6 +254,9 @@ impl Gate {
             }
             if cause != Cause::Rejoined {
                 self.distrust(now_ns, self.config.distrust_ns);
+            }
+            if cause == Cause::Isolated && self.config.engine == Kind::Lowi {
+                self.stop_lowi();
             }
             return Ok(());
         }
@@ -424,6 +438,8 @@ impl Gate {
         }
         match self.config.policy {
             Policy::TrustContract if self.trusts_silence(now_ns) => return self.pass(member),
+            // Its slots say who speaks; the shell says it again.
+            Policy::TrustContract if self.config.engine == Kind::Lowi && self.config.lowi_judges_itself => {}
             Policy::TrustContract => self.halt(Halted::Unconfirmed(member)),
             Policy::Fence => self.ask_fence(now_ns, member),
             Policy::Witness => {
@@ -462,7 +478,13 @@ impl Gate {
         }
         let until_ns = now_ns.saturating_add(for_ns);
         self.distrust_until_ns = self.distrust_until_ns.max(Some(until_ns));
-        if self.config.engine == Kind::Lowi {
+        if self.config.engine == Kind::Lowi && !self.config.lowi_judges_itself {
+            self.stop_lowi();
+        }
+    }
+
+    fn stop_lowi(&mut self) {
+        if self.halted.is_none() {
             self.actions.push_back(Action::NetworkFault);
             self.halt(Halted::NetworkFault);
         }

@@ -156,6 +156,24 @@ fn b4_lowi_keeps_only_the_policy_that_it_can_keep() {
 }
 
 #[test]
+fn b4_lowi_that_waits_for_longer_than_the_detector_goes_by_its_own_copies() {
+    let config = Config { lowi_judges_itself: true, ..Config::new(Kind::Lowi, Policy::TrustContract) };
+    let mut g = Gate::new(P1, config, MemberSet::first(3)).unwrap();
+    g.handle_verdict(0, P3, Cause::ContractKept, Grade::Inferred).unwrap();
+    g.handle_verdict(0, P1, Cause::ObserverPaused, Grade::Certain).unwrap();
+    g.handle_verdict(1, P2, Cause::SilentHost, Grade::Inferred).unwrap();
+    assert_eq!(actions(&mut g), [], "silence proves nothing now");
+    g.handle_verdict(config.distrust_ns, P2, Cause::SilentHost, Grade::Inferred).unwrap();
+    assert_eq!(actions(&mut g), [Action::Crash(P2)], "it does again");
+    g.handle_verdict(config.distrust_ns, P1, Cause::Isolated, Grade::Certain).unwrap();
+    assert_eq!(actions(&mut g), [Action::NetworkFault, Action::Halt(Halted::NetworkFault)], "it would go on alone");
+    let mut g = gate(Kind::Huc, Policy::TrustContract);
+    g.handle_verdict(0, P3, Cause::ContractKept, Grade::Inferred).unwrap();
+    g.change_engine(1, Kind::Lowi, MemberSet::first(3)).unwrap();
+    assert_eq!(actions(&mut g), [Action::NetworkFault, Action::Halt(Halted::NetworkFault)]);
+}
+
+#[test]
 fn b4_a_change_of_the_engine_does_not_make_silence_prove_more() {
     let late = |g: &mut Gate| g.handle_verdict(0, P3, Cause::ContractKept, Grade::Inferred).unwrap();
     for through in [vec![Kind::Huc], vec![Kind::Paxos, Kind::Hsuc], vec![Kind::Raft, Kind::Huc]] {

@@ -40,6 +40,7 @@ impl GateConfig {
             fence_repeat_ns: self.fence_repeat_ns,
             witness_timeout_ns: self.witness_timeout_ns,
             distrust_ns: self.distrust_ns,
+            lowi_judges_itself: true,
         }
     }
 }

@@ -53,7 +53,8 @@ impl Timing {
     /// Of hosts whose heartbeats leave every `period_ns` and come after at most `delay_ns`.
     #[must_use]
     pub fn of_contract(period_ns: u64, delay_ns: u64) -> Self {
-        let delta_i_ns = delay_ns.max(1_000_000);
+        // Longer than what the detector waits for, so that LOWI goes by its own copies.
+        let delta_i_ns = delay_ns.saturating_mul(2).max(1_000_000);
         let delta_w_ns = delta_i_ns.saturating_add(delta_i_ns.max(Self::LATE_NS));
         Self { period_ns: period_ns.max(delta_i_ns), delta_i_ns, delta_w_ns }
     }
