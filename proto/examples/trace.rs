@@ -1,5 +1,9 @@
-//! Runs three members of one engine on links that a seed plays with, and prints what they did: a trace that `scripts/specs --trace` judges by
-//! the engine's specification. `cargo run -p fide-proto --example trace -- hsuc|huc|lowi SEED`
+//! Runs members of one engine on links that a seed plays with, and prints what they did: a trace
+//! that `scripts/specs --trace` judges by the engine's specification.
+//! `cargo run -p fide-proto --example trace -- hsuc|huc|lowi SEED`
+//!
+//! Three members, with one entry each, of which leaders crash; of LOWI three entries. `hsuc|huc
+//! SEED MEMBERS ENTRIES` has so many members with so many entries each, and any member may crash.
 //!
 //! The format is in `specs/README.md`.
 
@@ -12,8 +16,6 @@ use fide_proto::consensus::{Action, Engine, Instance};
 use fide_proto::group::{Body, Entry, EntryId, MemberId, MemberSet};
 
 const MEMBERS: u16 = 3;
-/// Entries that are handed in, one at each member.
-const ENTRIES: u64 = 1;
 const STEPS: usize = 400;
 
 /// What a message is in the papers: its kind, its instance, and the entries that it carries. Nothing for those that the papers do not have.
@@ -79,9 +81,22 @@ struct Run<M, E> {
     beats: BTreeMap<(MemberId, MemberId), VecDeque<M>>,
     notices: BTreeSet<(MemberId, MemberId)>,
     given: BTreeMap<MemberId, u64>,
+    /// Entries that are handed in, at each member.
+    entries: u64,
+    /// How many members may still crash.
     crashes: usize,
+    /// Only the member that leads may.
+    leaders_crash: bool,
     step: usize,
     dice: Dice,
+}
+
+/// What is run.
+struct Setting {
+    seed: u64,
+    members: u16,
+    entries: u64,
+    leaders_crash: bool,
 }
 
 impl<M: Clone, E: Engine<M>> Run<M, E> {
@@ -115,7 +130,9 @@ impl<M: Clone, E: Engine<M>> Run<M, E> {
         };
         let alive: Vec<_> = self.engines.keys().copied().collect();
         let mut events = Vec::new();
-        events.extend(alive.iter().filter(|me| self.given.get(me).copied().unwrap_or(0) < ENTRIES).map(|&me| Event::Entry(me)));
+        events.extend(
+            alive.iter().filter(|me| self.given.get(me).copied().unwrap_or(0) < self.entries).map(|&me| Event::Entry(me)),
+        );
         events.extend(waiting(&self.links).into_iter().map(|(from, to)| Event::Link(from, to)));
         events.extend(waiting(&self.beats).into_iter().map(|(from, to)| Event::Beat(from, to)));
         events.extend(alive.iter().map(|&me| Event::Leave(me)));
@@ -123,7 +140,8 @@ impl<M: Clone, E: Engine<M>> Run<M, E> {
         let due = |ends: &&(MemberId, MemberId)| self.beats.get(*ends).is_none_or(VecDeque::is_empty);
         events.extend(self.notices.iter().filter(due).map(|&(from, to)| Event::Notice(from, to)));
         if self.crashes > 0 && alive.len() > 1 {
-            events.push(Event::Crash(alive[0]));
+            let may_crash = if self.leaders_crash { &alive[..1] } else { &alive[..] };
+            events.extend(may_crash.iter().map(|&who| Event::Crash(who)));
         }
         events
     }
@@ -194,10 +212,10 @@ impl<M: Clone, E: Engine<M>> Run<M, E> {
     }
 }
 
-fn run<M: Clone, E: Engine<M>>(seed: u64, build: fn(MemberId, MemberSet, Instance) -> E, show: fn(&M) -> Shown) {
-    let members = MemberSet::first(MEMBERS);
-    let mut dice = Dice(seed);
-    let crashes = dice.below(usize::from(MEMBERS));
+fn run<M: Clone, E: Engine<M>>(setting: &Setting, build: fn(MemberId, MemberSet, Instance) -> E, show: fn(&M) -> Shown) {
+    let members = MemberSet::first(setting.members);
+    let mut dice = Dice(setting.seed);
+    let crashes = dice.below(usize::from(setting.members));
     let mut run = Run {
         engines: members.iter().map(|me| (me, build(me, members.clone(), 1))).collect(),
         show,
@@ -205,7 +223,9 @@ fn run<M: Clone, E: Engine<M>>(seed: u64, build: fn(MemberId, MemberSet, Instanc
         beats: BTreeMap::new(),
         notices: BTreeSet::new(),
         given: BTreeMap::new(),
+        entries: setting.entries,
         crashes,
+        leaders_crash: setting.leaders_crash,
         step: 0,
         dice,
     };
@@ -401,21 +421,34 @@ mod lowi {
 }
 
 fn main() -> ExitCode {
-    let args: Vec<_> = std::env::args().skip(1).collect();
-    let (Some(engine), Some(Ok(seed))) = (args.first(), args.get(1).map(|seed| seed.parse())) else {
-        eprintln!("usage: trace hsuc|huc|lowi SEED");
-        return ExitCode::from(2);
-    };
-    if engine == "lowi" {
-        lowi::run(seed);
-        return ExitCode::SUCCESS;
-    }
-    println!("# {engine} {MEMBERS} seed {seed}");
-    match engine.as_str() {
-        "hsuc" => run(seed, Hsuc::new, show_hsuc),
-        "huc" => run(seed, Huc::new, show_huc),
+    let mut args = std::env::args().skip(1);
+    let engine = args.next().unwrap_or_default();
+    let numbers: Result<Vec<u64>, _> = args.map(|number| number.parse()).collect();
+    let usage = "usage: trace hsuc|huc SEED [MEMBERS ENTRIES]\n       trace lowi SEED";
+    let setting = match numbers.as_deref() {
+        Ok([seed]) => Setting { seed: *seed, members: MEMBERS, entries: 1, leaders_crash: true },
+        Ok([seed, members @ 2..=9, entries]) if engine != "lowi" => {
+            Setting { seed: *seed, members: *members as u16, entries: *entries, leaders_crash: false }
+        }
         _ => {
-            eprintln!("usage: trace hsuc|huc|lowi SEED");
+            eprintln!("{usage}");
+            return ExitCode::from(2);
+        }
+    };
+    let Setting { seed, members, entries, .. } = setting;
+    let of = if setting.leaders_crash { String::new() } else { format!(", entries of each: {entries}, any member may crash") };
+    match engine.as_str() {
+        "lowi" => lowi::run(seed),
+        "hsuc" => {
+            println!("# hsuc {members} seed {seed}{of}");
+            run(&setting, Hsuc::new, show_hsuc);
+        }
+        "huc" => {
+            println!("# huc {members} seed {seed}{of}");
+            run(&setting, Huc::new, show_huc);
+        }
+        _ => {
+            eprintln!("{usage}");
             return ExitCode::from(2);
         }
     }

@@ -17,7 +17,8 @@ CONSTANTS
   ResetAcks,  \* FALSE, as printed: `acks` outlives its instance. TRUE: emptied by line 33 too
   ResetProposer, \* FALSE, as printed: `proposer` outlives its instance. TRUE: bottom again by line 33 too
   LateRelay,  \* what arrives from a member after its CRASH: "none", as printed (taken, never relayed); "relay" (taken and relayed at once);
-              \* "ignore" (dropped); "cores" (decisions relayed, all else dropped, as the implementation does)
+              \* "ignore" (dropped); "cores", the rule of the implementation: all but decisions is dropped, and a decision is relayed, at once
+              \* or at the CRASH, if the member that broadcast it first (its origin) was reported, whoever sent this copy
   IdPerInstance \* identity of an OSRB message: TRUE, the instance; FALSE, instance and broadcaster
 
 Member == 1..N
@@ -39,9 +40,10 @@ vars == <<alive, wrong, correct, proposal, proposer, acks, lastid, retransmit, d
 Leader(p) == Min(correct[p])
 
 (* A proposal is its proposer's number: values are distinct, and one a member and instance is enough. *)
-Proposal(f, t, i, v) == [k |-> "PROPOSE", f |-> f, t |-> t, i |-> i, v |-> v, b |-> None]
-Ack(f, t, i)         == [k |-> "ACK", f |-> f, t |-> t, i |-> i, v |-> None, b |-> None]
-Decision(f, t, i, v, b) == [k |-> "DECIDE", f |-> f, t |-> t, i |-> i, v |-> v, b |-> b]
+Proposal(f, t, i, v) == [k |-> "PROPOSE", f |-> f, t |-> t, i |-> i, v |-> v, b |-> None, o |-> None]
+Ack(f, t, i)         == [k |-> "ACK", f |-> f, t |-> t, i |-> i, v |-> None, b |-> None, o |-> None]
+(* A decision as its origin broadcasts it. Where no rule asks for the origin, it is left out, so that there are fewer states. *)
+Decision(f, t, i, v, b) == [k |-> "DECIDE", f |-> f, t |-> t, i |-> i, v |-> v, b |-> b, o |-> IF LateRelay = "cores" THEN f ELSE None]
 Id(m) == <<m.i, m.b>>
 NoId == <<0, 0>>
 
@@ -127,7 +129,7 @@ ReceiveDecision(m) ==
       rest == IF mine /\ lastid[p] # NoId THEN { x \in retransmit[p] : Id(x) # lastid[p] } ELSE retransmit[p]
       in == IF mine THEN [inst EXCEPT ![p] = @ + 1] ELSE inst
       del == [delivered EXCEPT ![p] = @ \cup {Id(m)}]
-      relay == IF LateRelay \in {"relay", "cores"} /\ m.f \notin correct[p]
+      relay == IF (LateRelay = "relay" /\ m.f \notin correct[p]) \/ (LateRelay = "cores" /\ m.o \notin correct[p])
                THEN { [m EXCEPT !.f = p, !.t = q] : q \in correct[p] } ELSE {}
   IN
   /\ m \in net /\ m.k = "DECIDE" /\ m.i <= inst[p] /\ ~Ignored(m)
@@ -150,7 +152,8 @@ Receive(m) == ReceiveProposal(m) \/ ReceiveAck(m) \/ ReceiveDecision(m) \/ Drop(
 CrashReport(p, j) ==
   /\ p \in alive /\ j \in correct[p] /\ j # p
   /\ LET c == correct[p] \ {j}
-         old == { [x EXCEPT !.f = p, !.t = q] : x \in retransmit[p], q \in c }
+         again == { x \in retransmit[p] : LateRelay = "cores" => x.o = j }
+         old == { [x EXCEPT !.f = p, !.t = q] : x \in again, q \in c }
          new == IF j = Leader(p) /\ p = Min(c) /\ proposal[p] # None
                 THEN { Proposal(p, q, inst[p], proposal[p]) : q \in c } ELSE {}
      IN /\ correct' = [correct EXCEPT ![p] = c]
