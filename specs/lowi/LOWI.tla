@@ -12,7 +12,8 @@ CONSTANTS
   MaxLate,        \* so many RSBCASTs come to one receiver later than DeltaI, unnoticed
   Early,          \* what DELIVERs before the LOOP that begins its instance: "buffer"; "drop" (OWI's `decision` is still that of the instance
                   \* before); "overwrite" (lines 14-19 to the letter: decisions[cins], and cins is still the one before)
-  KeepPending     \* FALSE, as printed: line 11 takes v out of `pending` when it is proposed. TRUE: when it is decided
+  KeepPending,    \* FALSE, as printed: line 11 takes v out of `pending` when it is proposed. TRUE: when it is decided
+  LogHeartbeats   \* FALSE, as printed: line 15 keeps a heartbeat value out of the log. TRUE: without that line
 
 Member == 1..N
 Bottom == 0      \* the heartbeat value
@@ -30,9 +31,9 @@ VARIABLES
   early,                          \* by member: what was buffered, [i, v], or <<>>
   net,                            \* RSBCASTs: [f, t, i, v, age, late]
   lates,
-  broken                          \* ghost: a decision was overwritten
+  asked                           \* ghost: what was REQUESTed, of anybody
 
-vars == <<alive, pending, decisions, cins, lins, left, proposal, timer, loop, early, net, lates, broken>>
+vars == <<alive, pending, decisions, cins, lins, left, proposal, timer, loop, early, net, lates, asked>>
 
 Leader(p) == Min(left[p])
 Done(p) == lins[p] = Instances
@@ -48,7 +49,8 @@ Init ==
   /\ decisions = [p \in Member |-> <<>>] /\ cins = [p \in Member |-> 0] /\ lins = [p \in Member |-> 0]
   /\ left = [p \in Member |-> Member] /\ proposal = [p \in Member |-> None] /\ timer = [p \in Member |-> Off]
   /\ loop \in { f \in [Member -> 0..DeltaW] : \E p \in Member : f[p] = 0 }
-  /\ early = [p \in Member |-> <<>>] /\ net = {} /\ lates = 0 /\ broken = FALSE
+  /\ early = [p \in Member |-> <<>>] /\ net = {} /\ lates = 0
+  /\ asked = UNION { pending[p] : p \in Member }
 
 (* An instance is named by its number and by how often it was run, which nobody counts: a heartbeat is of instance i as any other.               *)
 Copies(p, i, v) == { [f |-> p, t |-> q, i |-> i, v |-> v, age |-> 0, late |-> FALSE] : q \in alive }
@@ -58,7 +60,7 @@ Decide(p, i, v) ==
   /\ timer' = [timer EXCEPT ![p] = Off]
   /\ loop' = [loop EXCEPT ![p] = Period]
   /\ proposal' = [proposal EXCEPT ![p] = None]
-  /\ IF v = Bottom
+  /\ IF v = Bottom /\ ~LogHeartbeats
      THEN /\ cins' = [cins EXCEPT ![p] = lins[p]]
           /\ UNCHANGED <<lins, decisions, pending>>
      ELSE /\ decisions' = [decisions EXCEPT ![p] = Append(@, v)]
@@ -83,7 +85,7 @@ Loop(p) ==
                THEN net' = net \cup Copies(p, lins[p] + 1, v) /\ UNCHANGED timer
                ELSE timer' = [timer EXCEPT ![p] = Timer] /\ UNCHANGED net
             /\ UNCHANGED <<lins, decisions, early>>
-  /\ UNCHANGED <<alive, left, lates, broken>>
+  /\ UNCHANGED <<alive, left, lates, asked>>
 
 (* Alg. 2, lines 11-18. *)
 TimedOut(p) ==
@@ -92,7 +94,7 @@ TimedOut(p) ==
   /\ IF p = Min(left'[p])
      THEN timer' = [timer EXCEPT ![p] = Off] /\ net' = net \cup Copies(p, cins[p], proposal[p])
      ELSE timer' = [timer EXCEPT ![p] = Timer] /\ UNCHANGED net
-  /\ UNCHANGED <<alive, pending, decisions, cins, lins, proposal, loop, early, lates, broken>>
+  /\ UNCHANGED <<alive, pending, decisions, cins, lins, proposal, loop, early, lates, asked>>
 
 (* A network keeps the order of one sender's packets, except of those that are late. *)
 First(c) == \A d \in net : d.f = c.f /\ d.t = c.t /\ ~d.late /\ ~c.late => d.i > c.i \/ (d.i = c.i /\ d.age <= c.age)
@@ -102,28 +104,27 @@ Deliver(c) ==
   /\ c \in net /\ p \in alive /\ First(c)
   /\ net' = net \ {c}
   /\ IF cins[p] > lins[p] /\ c.i = cins[p]
-     THEN Decide(p, c.i, c.v) /\ UNCHANGED <<early, broken>>
+     THEN Decide(p, c.i, c.v) /\ UNCHANGED early
      ELSE IF cins[p] = lins[p] /\ c.i = lins[p] + 1 /\ ~Done(p)
      THEN CASE Early = "buffer" -> /\ early' = [early EXCEPT ![p] = <<[i |-> c.i, v |-> c.v]>>]
-                                   /\ UNCHANGED <<timer, loop, proposal, cins, lins, decisions, pending, broken>>
-            [] Early = "drop" -> UNCHANGED <<timer, loop, proposal, cins, lins, decisions, pending, early, broken>>
+                                   /\ UNCHANGED <<timer, loop, proposal, cins, lins, decisions, pending>>
+            [] Early = "drop" -> UNCHANGED <<timer, loop, proposal, cins, lins, decisions, pending, early>>
             [] Early = "overwrite" -> /\ decisions' = IF c.v = Bottom \/ cins[p] = 0 THEN decisions ELSE [decisions EXCEPT ![p][cins[p]] = c.v]
-                                      /\ broken' = (broken \/ (c.v # Bottom /\ cins[p] > 0))
                                       /\ UNCHANGED <<timer, loop, proposal, cins, lins, pending, early>>
-     ELSE UNCHANGED <<timer, loop, proposal, cins, lins, decisions, pending, early, broken>>
-  /\ UNCHANGED <<alive, left, lates>>
+     ELSE UNCHANGED <<timer, loop, proposal, cins, lins, decisions, pending, early>>
+  /\ UNCHANGED <<alive, left, lates, asked>>
 
 MakeLate(c) ==
   /\ c \in net /\ ~c.late /\ lates < MaxLate /\ lates' = lates + 1
   /\ net' = (net \ {c}) \cup {[c EXCEPT !.late = TRUE, !.age = 0]}
-  /\ UNCHANGED <<alive, pending, decisions, cins, lins, left, proposal, timer, loop, early, broken>>
+  /\ UNCHANGED <<alive, pending, decisions, cins, lins, left, proposal, timer, loop, early, asked>>
 
 Crash(p) ==
   /\ p \in alive /\ Cardinality(Member \ alive) < MaxCrash
   /\ alive' = alive \ {p}
   /\ net' = { c \in net : c.t # p }
   /\ timer' = [timer EXCEPT ![p] = Off] /\ loop' = [loop EXCEPT ![p] = Off]
-  /\ UNCHANGED <<pending, decisions, cins, lins, left, proposal, early, lates, broken>>
+  /\ UNCHANGED <<pending, decisions, cins, lins, left, proposal, early, lates, asked>>
 
 Tick ==
   /\ \A c \in net : c.late \/ c.age < DeltaI
@@ -132,7 +133,7 @@ Tick ==
   /\ net' = { IF c.late THEN c ELSE [c EXCEPT !.age = @ + 1] : c \in net }
   /\ timer' = [p \in Member |-> IF timer[p] > 0 THEN timer[p] - 1 ELSE timer[p]]
   /\ loop' = [p \in Member |-> IF loop[p] > 0 THEN loop[p] - 1 ELSE loop[p]]
-  /\ UNCHANGED <<alive, pending, decisions, cins, lins, left, proposal, early, lates, broken>>
+  /\ UNCHANGED <<alive, pending, decisions, cins, lins, left, proposal, early, lates, asked>>
 
 Progress == Tick \/ (\E p \in Member : Loop(p) \/ TimedOut(p)) \/ (\E c \in net : Deliver(c))
 Next == Progress \/ (\E c \in net : MakeLate(c)) \/ (\E p \in Member : Crash(p))
@@ -140,8 +141,9 @@ Spec == Init /\ [][Next]_vars /\ WF_vars(Progress)
 
 (* Section 4.2. *)
 Log(p, i) == decisions[p][i]
-Validity == \A p \in Member : \A i \in 1..Len(decisions[p]) : Log(p, i) \in Request
-Integrity == ~broken
+Validity == \A p \in Member : \A i \in 1..Len(decisions[p]) : Log(p, i) \in asked
+(* Nobody DECIDEs an instance twice: a log only grows. *)
+Integrity == [][\A p \in Member : Len(decisions[p]) <= Len(decisions'[p]) /\ \A i \in 1..Len(decisions[p]) : decisions'[p][i] = decisions[p][i]]_vars
 UniformAgreement == \A p, q \in Member : \A i \in 1..Len(decisions[p]) : i <= Len(decisions[q]) => Log(p, i) = Log(q, i)
 NoDuplication == \A p \in Member : \A i, j \in 1..Len(decisions[p]) : i # j => Log(p, i) # Log(p, j)
 (* "All DECIDE in the same round", so nobody is ever more than one instance ahead of anybody alive. *)

@@ -11,7 +11,9 @@ CONSTANTS
   Highest,      \* proposals go no further
   FailedCounts, \* TRUE: an accept whose CAS failed counts as answered, as one may read Alg. 4, lines 20-24 and 45-48
   Predict,      \* TRUE, as printed: lines 23 and 38 take what is still on its way as done. FALSE: predictions are only what was read
-  AdoptAny      \* FALSE, as printed: line 27 adopts the value with the highest accepted_proposal. TRUE: any accepted value
+  AdoptAny,     \* FALSE, as printed: line 27 adopts the value with the highest accepted_proposal. TRUE: any accepted value
+  AdoptBottom,  \* FALSE, as printed: line 27 adopts "if any" was accepted. TRUE: also if none was, which is to adopt bottom
+  GoesOn        \* FALSE, as printed: line 26 aborts if a CAS failed. TRUE: without that line
 
 Proposer == 1..Proposers
 Acceptor == 1..Acceptors
@@ -27,9 +29,10 @@ VARIABLES
   moveTo,    \* what it would write
   ops,       \* by proposer and acceptor: operations not carried out yet, in order
   answers,   \* by proposer: acceptor -> what the CAS of this phase read, for those carried out
+  inputs,    \* ghost: what propose() was called with, by anybody
   decided    \* ghost: <<proposer, proposal, value>>
 
-vars == <<word, predicted, proposal, value, phase, expect, moveTo, ops, answers, decided>>
+vars == <<word, predicted, proposal, value, phase, expect, moveTo, ops, answers, inputs, decided>>
 
 TypeOK ==
   /\ \A a \in Acceptor : word[a].mp \in 0..Highest /\ word[a].ap <= word[a].mp /\ word[a].av \in Proposer \cup {None}
@@ -45,7 +48,7 @@ Init ==
   /\ expect = [p \in Proposer |-> [a \in Acceptor |-> Empty]] /\ moveTo = [p \in Proposer |-> [a \in Acceptor |-> Empty]]
   /\ ops = [p \in Proposer |-> [a \in Acceptor |-> <<>>]]
   /\ answers = [p \in Proposer |-> <<>>]
-  /\ decided = {}
+  /\ inputs = {} /\ decided = {}
 
 (* An operation remembers its phase, so that a late answer of an earlier one is not taken for this one's. *)
 Issue(p, to, ph) ==
@@ -63,6 +66,7 @@ Prepare(p) ==
   /\ phase[p] = "idle" /\ n <= Highest
   /\ proposal' = [proposal EXCEPT ![p] = n]
   /\ value' = [value EXCEPT ![p] = p]
+  /\ inputs' = inputs \cup {p}
   /\ Issue(p, [a \in Acceptor |-> [predicted[p][a] EXCEPT !.mp = n]], "prepare")
   /\ UNCHANGED <<word, predicted, decided>>
 
@@ -75,7 +79,7 @@ Carry(p, a) ==
   /\ answers' = IF Len(ops[p][a]) = 1 /\ phase[p] \in {"prepare", "accept"}
                 THEN [answers EXCEPT ![p] = [x \in DOMAIN @ \cup {a} |-> IF x = a THEN word[a] ELSE @[x]]]
                 ELSE answers
-  /\ UNCHANGED <<predicted, proposal, value, phase, expect, moveTo, decided>>
+  /\ UNCHANGED <<predicted, proposal, value, phase, expect, moveTo, inputs, decided>>
 
 Read(p, Q, a) == a \in Q
 Failed(p, a) == answers[p][a] # expect[p][a]
@@ -84,7 +88,7 @@ Learn(p, Q) == [a \in Acceptor |->
   IF a \notin Q THEN IF Predict THEN moveTo[p][a] ELSE expect[p][a]
   ELSE IF Failed(p, a) THEN answers[p][a] ELSE moveTo[p][a]]
 Best(p, ps) == LET some == { a \in Acceptor : ps[a].av # None } IN
-  IF some = {} THEN {value[p]}
+  IF some = {} THEN {IF AdoptBottom THEN None ELSE value[p]}
   ELSE { ps[a].av : a \in { x \in some : AdoptAny \/ \A y \in some : ps[y].ap <= ps[x].ap } }
 
 (* Lines 20-27, then 29-33. *)
@@ -94,7 +98,7 @@ Prepared(p) ==
        /\ Majority(Q)
        /\ LET ps == Learn(p, Q) IN
           /\ predicted' = [predicted EXCEPT ![p] = ps]
-          /\ IF \E a \in Q : Failed(p, a)
+          /\ IF ~GoesOn /\ \E a \in Q : Failed(p, a)
              THEN /\ phase' = [phase EXCEPT ![p] = "idle"]
                   /\ answers' = [answers EXCEPT ![p] = <<>>]
                   /\ UNCHANGED <<value, expect, moveTo, ops>>
@@ -106,7 +110,7 @@ Prepared(p) ==
                   /\ ops' = [ops EXCEPT ![p] = [a \in Acceptor |-> Append(@[a], [e |-> ps[a], n |-> to])]]
                   /\ answers' = [answers EXCEPT ![p] = <<>>]
                   /\ phase' = [phase EXCEPT ![p] = "accept"]
-  /\ UNCHANGED <<word, proposal, decided>>
+  /\ UNCHANGED <<word, proposal, inputs, decided>>
 
 (* Lines 34-42. *)
 Accepted(p) ==
@@ -121,7 +125,7 @@ Accepted(p) ==
                /\ phase' = [phase EXCEPT ![p] = "done"]
                /\ UNCHANGED predicted
   /\ answers' = [answers EXCEPT ![p] = <<>>]
-  /\ UNCHANGED <<word, proposal, value, expect, moveTo, ops>>
+  /\ UNCHANGED <<word, proposal, value, expect, moveTo, ops, inputs>>
 
 Step(p) == Prepare(p) \/ Prepared(p) \/ Accepted(p) \/ \E a \in Acceptor : Carry(p, a)
 Next == \E p \in Proposer : Step(p)
@@ -130,7 +134,7 @@ Spec == Init /\ [][Next]_vars
 AloneSpec == Spec /\ WF_vars(Step(1))
 
 (* App. A.3. *)
-Validity == \A d \in decided : d[3] \in Proposer
+Validity == \A d \in decided : d[3] \in inputs
 UniformAgreement == \A d, e \in decided : d[3] = e[3]
 (* What the proof of Alg. 3 rests on: a proposal number stands for one value. *)
 OneValuePerProposal == \A a, b \in Acceptor : (word[a].ap = word[b].ap /\ word[a].ap > 0) => word[a].av = word[b].av

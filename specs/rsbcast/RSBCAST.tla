@@ -10,7 +10,8 @@ CONSTANTS
   Cut,         \* TRUE: the sender may crash between two copies
   InsertFirst, \* FALSE, as printed: line 9 tests `received` before line 11 puts the copy's group in
   StopTimer,   \* FALSE, as printed: nothing stops the timer of line 8
-  PerMessage   \* FALSE, as printed: one `received` for all messages
+  PerMessage,  \* FALSE, as printed: one `received` for all messages
+  FirstCopy    \* FALSE, as printed: line 9 waits for the copies of all groups. TRUE: the first copy of a message is delivered
 
 Receiver == 1..2
 Group == 1..Groups
@@ -59,7 +60,7 @@ Lose(c) ==
 Receive(c) ==
   LET r == c.r
       new == received[r] \cup {c.g}
-      whole == IF InsertFirst THEN new = Group ELSE received[r] = Group
+      whole == IF FirstCopy THEN received[r] = {} ELSE IF InsertFirst THEN new = Group ELSE received[r] = Group
   IN
   /\ c \in net
   /\ net' = net \ {c}
