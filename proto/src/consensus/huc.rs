@@ -25,9 +25,11 @@
 //! one do not name them. So who delivers an id holds its body.
 //!
 //! # What Alg. 4 leaves open, and what is done here
-//! * **Nothing is reset between instances.** `proposals[i]` of k survives into k+1: p1 decides k and crashes; p2, told of it, sends `proposals[2]` to
-//!   the new leader (lines 20–21), its value of k, as if it had proposed for k+1: it is decided twice (*Integrity*). And `acks` of proposals that
-//!   came for k after line 13 count for k+1. Here a proposal names its instance, and a new instance begins with none.
+//! * **Nothing is reset between instances.** `proposals[i]` of k survives into k+1: p1 decides k and
+//!   crashes; p2, told of it, sends `proposals[2]` to the new leader (lines 20–21), its value of k,
+//!   as if it had proposed for k+1: it is decided twice (*Integrity*). `acks` that only line 13
+//!   empties would do no harm (docs/papers.md). Here a proposal names its instance, and a new
+//!   instance begins with none.
 //! * **`if proposals[i] ≠ ⊥` (line 20).** A member without a proposal sends none, and the new leader waits until it has one; the paper's
 //!   *Termination* needs everybody to propose. Here ⊥ is sent too.
 //! * **Line 11 does not ask `i = leader`.** A member may have proposals of the others before it is told of the crash; what keeps it from deciding is only that
@@ -203,8 +205,10 @@ impl Huc {
         huc
     }
 
-    /// As [`Engine::handle_crash`], when it is known how many piggybacks `member` has sent: the crash is held back until all of them were
-    /// handed in, or a network fault says that they will not come.
+    /// As [`Engine::handle_crash`], when it is known how many piggybacks `member` has sent: the
+    /// crash is held back until all of them were handed in, or a network fault says that they will
+    /// not come. For a detector whose notices name the last heartbeat; agents report members by
+    /// their silence.
     ///
     /// # Errors
     /// See there; [`Refused::ImpossibleBallot`] if more were handed in.
