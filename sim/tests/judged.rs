@@ -20,7 +20,7 @@ fn the_end_of_most_worlds_is_judged() {
                 if !options.promise().live {
                     continue;
                 }
-                let totals = run::explore(options, 0..400, 2, &AtomicBool::new(false), &run::Progress::default());
+                let totals = run::explore(options, 0..200, 2, &AtomicBool::new(false), &run::Progress::default());
                 println!("{options}: {} of {} judged", totals.judged(), totals.seeds);
                 if totals.judged() * 100 < OF_MENU * totals.seeds {
                     too_few.push(format!("{options}: {} of {}, {:?}", totals.judged(), totals.seeds, totals.excused));

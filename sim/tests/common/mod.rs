@@ -1,15 +1,20 @@
 //! Many seeds of one engine.
 
+use std::num::NonZero;
 use std::sync::atomic::AtomicBool;
+use std::thread::available_parallelism;
 
 use fide_proto::consensus::Kind;
 use fide_sim::{Menu, Options, Policy, run};
 
-/// `FIDE_SEED`: this seed alone. `FIDE_SEEDS`: that many for each policy, over the menus in which it promises something; where nothing is promised, a tenth: a
-/// core that panics is found there too.
+/// `FIDE_SEED`: this seed alone. `FIDE_SEEDS`: that many for each policy, over the menus in which
+/// it promises something; where nothing is promised, a tenth: a core that panics is found there
+/// too. A million others run every night (`scripts/nightly`).
 pub fn every_menu_and_policy(engine: Kind) {
     let one: Option<u64> = std::env::var("FIDE_SEED").ok().and_then(|s| s.parse().ok());
-    let seeds: u64 = std::env::var("FIDE_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(20_000);
+    let seeds: u64 = std::env::var("FIDE_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(10_000);
+    // Each engine is a test binary with one test, and binaries run one after the other.
+    let jobs = available_parallelism().map_or(1, NonZero::get).min(4);
     for policy in Policy::ALL.into_iter().filter(|policy| policy.suits(engine)) {
         let (mut done, mut entries, mut told) = (0, 0, 0);
         let options = |menu| Options { engine, policy, menu, hosts: None };
@@ -17,7 +22,7 @@ pub fn every_menu_and_policy(engine: Kind) {
         for options in Menu::ALL.map(options) {
             let share = if options.promise().safe { seeds.div_ceil(promising) } else { seeds / promising / 10 };
             let range = one.map_or(0..share, |seed| seed..seed + 1);
-            let totals = run::explore(options, range, 1, &AtomicBool::new(false), &run::Progress::default());
+            let totals = run::explore(options, range, jobs, &AtomicBool::new(false), &run::Progress::default());
             if let Some((seed, violation)) = totals.failures.first() {
                 let Options { menu, .. } = options;
                 let how = format!("--engine {engine} --policy {policy} --menu {menu}");
