@@ -5,6 +5,9 @@
 //! * [`lease`]: `Active(M)`, leased, so that it costs a comparison of clocks.
 //! * [`cache`]: leases from one cache in place of a majority of coordinators.
 //!
+//! Agents run none of these yet: members of groups come and go by the group's log. What [`lease`]
+//! and [`view`] want done, as [`lease::Action::Finish`], is done by their tests and models.
+//!
 //! That a membership was decided is no matter of time; that it is active is, and rests on clocks: see [`lease`] for what exactly.
 
 pub mod cache;

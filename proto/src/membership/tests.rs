@@ -7,6 +7,7 @@ use super::*;
 use crate::consensus::paxos::Word;
 use crate::group::{MemberId, MemberSet, Refused};
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 const DELTA_NS: u64 = 20_000;
@@ -63,6 +64,10 @@ struct Laboratory {
     views: Vec<Arc<Membership>>,
     /// By coordinator: through which slot it accepted.
     accepted: [u64; 3],
+    /// A coordinator that answers nothing.
+    gone: Option<u16>,
+    /// Slots that holders want finished (Alg. 6 line 8).
+    wanted: BTreeSet<u64>,
     hosts: Vec<Host>,
     under_way: Vec<Packet>,
     /// When a check was begun, in true time.
@@ -80,6 +85,8 @@ impl Laboratory {
             true_ns: 1_000_000,
             views,
             accepted: [1; 3],
+            gone: None,
+            wanted: BTreeSet::new(),
             hosts: Vec::new(),
             under_way: Vec::new(),
             begun: Default::default(),
@@ -149,7 +156,8 @@ impl Laboratory {
                 Some(Action::Checked { check, membership, active: true }) if !is_cache => {
                     self.is_active(membership, self.begun[&(host, check)]);
                 }
-                Some(Action::Checked { .. } | Action::Finish { .. }) => {}
+                Some(Action::Finish { slot }) => drop(self.wanted.insert(slot)),
+                Some(Action::Checked { .. }) => {}
             }
         }
     }
@@ -190,6 +198,7 @@ impl Laboratory {
 
     fn deliver(&mut self, at: usize) {
         match self.under_way.swap_remove(at) {
+            Packet::Read { coordinator, .. } if self.gone == Some(coordinator) => {}
             Packet::Read { host, coordinator, check, slot } => {
                 let accepted = self.accepted[usize::from(coordinator) - 1] >= slot;
                 let word = if accepted {
@@ -263,12 +272,24 @@ impl Laboratory {
         }
     }
 
+    /// Coordinators finish what holders wanted finished: those that answer accept it.
+    fn finish(&mut self) {
+        for slot in std::mem::take(&mut self.wanted) {
+            for (coordinator, accepted) in (1..).zip(&mut self.accepted) {
+                if self.gone != Some(coordinator) {
+                    *accepted = slot.max(*accepted);
+                }
+            }
+        }
+    }
+
     /// Everything that is under way arrives, everyone hears of everything, until nothing is new.
-    fn converge(&mut self) -> bool {
-        let last = self.views.len() as u64;
-        self.accepted = [last; 3];
+    fn settle(&mut self, finishes: bool) {
         for _ in 0..1_000 {
             self.true_ns += 1_000;
+            if finishes {
+                self.finish();
+            }
             for host in 0..self.hosts.len() {
                 self.hear(host);
                 self.timeouts(host);
@@ -279,11 +300,22 @@ impl Laboratory {
                 left -= 1;
             }
         }
+    }
+
+    /// Whether the last membership is active everywhere once all have accepted it.
+    fn converge(&mut self) -> bool {
+        let last = self.views.len() as u64;
+        self.accepted = [last; 3];
+        self.settle(true);
+        self.is_active_everywhere(last)
+    }
+
+    fn is_active_everywhere(&self, id: u64) -> bool {
         (0..self.hosts.len()).all(|host| {
             let now_ns = self.clock(host);
             match &self.hosts[host].kind {
-                Kind::Holder(holder) => holder.active(now_ns, last) == Some(true),
-                Kind::Cache(cache) => cache.answer(now_ns, last),
+                Kind::Holder(holder) => holder.active(now_ns, id) == Some(true),
+                Kind::Cache(cache) => cache.answer(now_ns, id),
             }
         })
     }
@@ -434,6 +466,18 @@ fn ukharon_alg_2_line_12_counts_only_if_a_majority_said_so() {
     assert_eq!(holder.active(100_002, 1), None);
     // The third would have been empty; too late.
     assert_eq!(holder.handle_read(100_003, MemberId(3), check, Word::default()), Err(Refused::OldInstance));
+}
+
+/// One coordinator has accepted the next membership, one has not, and the third does not answer.
+#[test]
+fn ukharon_alg_6_line_8_what_is_in_doubt_becomes_active_when_it_was_finished() {
+    let mut laboratory = Laboratory::new(memberships(&[(DELTA_NS, 0); 2], |_| false), 1);
+    (laboratory.accepted, laboratory.gone) = ([2, 1, 1], Some(3));
+    laboratory.add(Role::Direct, 0, 5, 0);
+    laboratory.settle(false);
+    assert!(!laboratory.is_active_everywhere(1) && !laboratory.is_active_everywhere(2), "nobody finished it");
+    laboratory.settle(true);
+    assert!(laboratory.is_active_everywhere(2));
 }
 
 #[test]
