@@ -242,6 +242,19 @@ mod tests {
     }
 
     #[test]
+    fn what_was_confirmed_of_a_former_incarnation_does_not_count() {
+        let mut fence = armed();
+        fence.members([7, 8]);
+        fence.sent(2, 3_000, 2, [true; PATHS]);
+        assert_eq!(fence.confirmed(8, 1, 4_000), Step::Nothing);
+        assert_eq!(fence.confirmed(7, 2, 5_000), Step::Nothing, "8 must confirm it, too");
+        fence.renew(6);
+        fence.sent(3, 6_000, 3, [true; PATHS]);
+        assert_eq!(fence.confirmed(8, 3, 7_000), Step::Nothing, "7 may have given the former one up");
+        assert!(matches!(fence.confirmed(7, 3, 8_000), Step::Extend { .. }));
+    }
+
+    #[test]
     fn what_is_confirmed_too_late_closes_it_once() {
         let mut fence = armed();
         fence.sent(2, 500_000, 2, [true; PATHS]);
