@@ -181,8 +181,9 @@ fn takes_writes(of: &Servers) {
 }
 
 /// The group goes on with another engine, while commands come in.
-fn switch(of: &Servers, round: u32) -> String {
-    let engine = if round.is_multiple_of(2) { "hsuc" } else { "huc" };
+fn switch(of: &Servers, round: u32, has_fences: bool) -> String {
+    let engines: &[&str] = if has_fences { &["hsuc", "huc"] } else { &["lowi", "hsuc", "huc"] };
+    let engine = engines[round as usize % engines.len()];
     let order = GroupOrder::Switch { name: "orders".into(), engine: engine.into() };
     let told = of.w.ask(1, &Request::Group { order });
     std::thread::sleep(AROUND);
@@ -227,7 +228,7 @@ fn fault(of: &mut Servers, round: u32, has_fences: bool) -> String {
             of.w.signal_agent(leader, libc::SIGCONT);
             format!("the agent of h{leader} stands still, whose server leads")
         }
-        5 => switch(of, round / 8),
+        5 => switch(of, round / 8, has_fences),
         6 => {
             of.kill(other);
             of.w.kill_agent(other);
@@ -237,7 +238,7 @@ fn fault(of: &mut Servers, round: u32, has_fences: bool) -> String {
             format!("server and agent of h{other} are killed, which follows")
         }
         // A cut that no fence is there for is what trust-contract rests on.
-        _ if !has_fences => switch(of, round / 8 + 1),
+        _ if !has_fences => switch(of, round / 8 + 1, has_fences),
         _ => {
             (0..2).for_each(|path| of.w.lab.cut(leader, path, Cut::Silent).unwrap());
             std::thread::sleep(AROUND);
