@@ -494,6 +494,22 @@ mod tests {
     }
 
     #[test]
+    fn every_copy_of_a_round_is_taken_by_each_path_once_in_any_order() {
+        let mut t = table();
+        let k = Keyring::default();
+        let mut copy = |path: u8, number: u64| {
+            let f = frame(Kind::Copy, number, 7, path, None, b"round");
+            t.accept(&f, path, FROM, 1, &ME, &k).map(|_| ())
+        };
+        assert_eq!([copy(0, 10), copy(1, 10), copy(0, 12), copy(0, 11)], [Ok(()); 4]);
+        assert_eq!([copy(0, 11), copy(0, 10), copy(1, 10)], [Err(Refusal::OldNumber); 3]);
+        assert_eq!([copy(0, 100), copy(0, 14)], [Ok(()), Err(Refusal::OldNumber)], "too far behind");
+        t.set_peer(0, 20, 7, Used::default());
+        let f = frame(Kind::Copy, 10, 7, 0, None, b"round");
+        assert!(t.accept(&f, 0, FROM, 1, &ME, &k).is_ok(), "the row begins anew");
+    }
+
+    #[test]
     fn a_forged_body_does_not_use_up_the_number_of_its_packet() {
         let mut t = table();
         let k = Keyring::default();

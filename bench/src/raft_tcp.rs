@@ -200,35 +200,3 @@ pub fn single(socket: &Path, size: usize, values: u32, pause: impl Fn()) -> Resu
     }
     Ok(times)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn three_servers_decide_what_a_client_proposes() {
-        let held: Vec<TcpListener> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let all: Vec<SocketAddr> = held.iter().map(|listener| listener.local_addr().unwrap()).collect();
-        drop(held);
-        let dir = tempfile::tempdir().unwrap();
-        let socket = dir.path().join("client");
-        // The standard input of a test may have ended already, so they run in helpers of their own.
-        let mut children: Vec<std::process::Child> = (0..3)
-            .map(|me| {
-                let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_fide-bench"));
-                let list: Vec<String> = all.iter().map(ToString::to_string).collect();
-                command.args([crate::consensus::ROLE, "--mode", "raft-server", "--place", &me.to_string(), "--agent"]);
-                command.arg(&socket).args(["--servers", &list.join(",")]).stdin(std::process::Stdio::piped());
-                command.stdout(std::process::Stdio::piped()).spawn().unwrap()
-            })
-            .collect();
-        let mut line = String::new();
-        io::BufRead::read_line(&mut io::BufReader::new(children[0].stdout.as_mut().unwrap()), &mut line).unwrap();
-        assert_eq!(line, "ready\n");
-        let times = single(&socket, 64, 50, || {}).unwrap();
-        assert_eq!(times.len(), 50);
-        for child in &mut children {
-            assert!(child.wait().unwrap().success());
-        }
-    }
-}

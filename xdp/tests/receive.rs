@@ -1122,6 +1122,28 @@ as_root! {
         assert_eq!([message(&mut b, 1, 101), ride(&mut b, 1, 101), message(&mut b, 0, 101), ride(&mut b, 0, 101)], [1, 1, 0, 0]);
     }
 
+    /// A copy that is refused stops its receiver, so each path's is handed over, once, also behind
+    /// frames that were sent after it and came by another receive queue.
+    fn every_copy_of_a_round_reaches_the_agent_by_each_path_once() {
+        let mut b = Bench::new();
+        let arrives = |b: &mut Bench, kind: Kind, path: u8, number: u64| {
+            let header = Header { number, ..b.header(kind, path) };
+            let p = b.sign(&header, None, b"round");
+            let fate = b.arrives(path.into(), &p);
+            (fate, b.inbox().len())
+        };
+        let copy = |b: &mut Bench, path: u8, number: u64| arrives(b, Kind::Copy, path, number);
+        assert_eq!([copy(&mut b, 0, 10), copy(&mut b, 1, 10)], [(Fate::Accepted, 1); 2], "both paths'");
+        assert_eq!(copy(&mut b, 1, 10), (Fate::Refused(Refusal::OldNumber), 0), "a replay");
+        assert_eq!(arrives(&mut b, Kind::Message, 0, 13), (Fate::Accepted, 1));
+        assert_eq!(copy(&mut b, 0, 12), (Fate::Accepted, 1), "overtaken by a message");
+        assert_eq!(copy(&mut b, 0, 11), (Fate::Accepted, 1), "and by another copy");
+        assert_eq!(copy(&mut b, 0, 11), (Fate::Refused(Refusal::OldNumber), 0));
+        assert_eq!(copy(&mut b, 0, 100), (Fate::Accepted, 1));
+        assert_eq!(copy(&mut b, 0, 14), (Fate::Refused(Refusal::OldNumber), 0), "too far behind");
+        assert_eq!(arrives(&mut b, Kind::Message, 0, 14), (Fate::Accepted, 1), "copies use up no other frame's number");
+    }
+
     /// Frames that follow each other wake the agent once, behind the last one; and what is for
     /// groups does not wake it while it rests.
     fn the_agent_is_woken_once_for_frames_that_follow_each_other() {
@@ -1520,6 +1542,8 @@ struct Model {
     keys: Keyring,
     number: [u64; 2],
     event_number: [u64; 2],
+    /// Copies of rounds: those that were taken, by path.
+    copies: [std::collections::BTreeSet<u64>; 2],
     /// By sender, incarnation and path, of those whose announcements are heard alone.
     strangers: std::collections::HashMap<(u32, u32, usize), u64>,
 }
@@ -1548,6 +1572,11 @@ impl Model {
                 PEER => Fate::Refused(Refusal::OldIncarnation),
                 _ => Fate::Refused(Refusal::UnknownSender),
             };
+        }
+        if kind == Kind::Copy {
+            let is_forgotten = self.copies[path].last().is_some_and(|last| number + 63 < *last);
+            let is_fresh = !is_forgotten && self.copies[path].insert(number);
+            return if is_fresh && number > 0 { Fate::Accepted } else { Fate::Refused(Refusal::OldNumber) };
         }
         let last = if kind == Kind::Heartbeat { &mut self.number } else { &mut self.event_number };
         if number <= last[path] {
@@ -1583,7 +1612,7 @@ impl Model {
 }
 
 fn model(b: &Bench) -> Model {
-    Model { keys: b.keys, number: [0; 2], event_number: [0; 2], strangers: Default::default() }
+    Model { keys: b.keys, number: [0; 2], event_number: [0; 2], copies: Default::default(), strangers: Default::default() }
 }
 
 fn agrees(b: &mut Bench, model: &mut Model, path: usize, bytes: &[u8]) -> Fate {
@@ -1679,7 +1708,7 @@ as_root! {
             model.number.iter_mut().chain(&mut model.event_number).for_each(|n| if *n > 1 << 40 { *n = u64::MAX });
             if model.number.contains(&u64::MAX) || model.event_number.contains(&u64::MAX) {
                 b.m.set_peer(PEER_SLOT, PEER, PEER_INCARNATION).unwrap();
-                model = Model { strangers: model.strangers, ..self::model(&b) };
+                model = Model { strangers: model.strangers, copies: model.copies, ..self::model(&b) };
             }
             let fate = agrees(&mut b, &mut model, path.into(), &bytes);
             *fates.entry(format!("{fate:?}")).or_default() += 1;
