@@ -10,6 +10,7 @@ use crate::clock::now_ns;
 use crate::group_plan::{GroupPlan, engine, policy};
 use crate::seqpacket::{self, Received};
 use crate::subscribers::seqpacket_pair;
+use fide_lane::PathMode;
 use fide_proto::consensus::huc::DECISION_MAX;
 use fide_proto::consensus::log::{EngineMessage, Setup};
 use fide_proto::consensus::policy::Policy;
@@ -21,6 +22,7 @@ use fide_proto::services::groups::state::Binding;
 use fide_proto::services::groups::{self, Config, Error, Event, Expected, Frame, Groups, Question, Stage, Standing};
 use fide_proto::services::links;
 use fide_raft::Raft;
+use fide_wire::PATHS;
 use fide_wire::control::{ErrorCode, GroupMember, GroupOrder, GroupStatus, Refused, Reply};
 use fide_wire::event::Record;
 use fide_wire::frame::items::{self, Item};
@@ -787,6 +789,7 @@ impl Core {
             GroupOrder::Status => return Ok(Reply::Groups { groups: self.group_status() }),
             GroupOrder::Create { name, engine: kind, policy: how, hosts, durable, fresh } => {
                 let (kind, how) = (engine(&kind).map_err(invalid)?, policy(&how).map_err(invalid)?);
+                self.can_send_rounds(kind)?;
                 let members = self.group_members(&hosts, how)?;
                 let generation = self.group_generation();
                 let timing = self.group_timing();
@@ -797,11 +800,23 @@ impl Core {
             GroupOrder::Leave { name } => self.groups.leave(now, &name).map_err(refused)?,
             GroupOrder::Switch { name, engine: kind } => {
                 let kind = engine(&kind).map_err(invalid)?;
+                self.can_send_rounds(kind)?;
                 self.groups.switch(now, &name, kind).map_err(refused)?;
             }
         }
         self.exchange_groups(now);
         Ok(Reply::Done)
+    }
+
+    /// Whether this host can lead a group of this engine, as its interfaces are now.
+    fn can_send_rounds(&self, engine: EngineKind) -> Result<(), Refused> {
+        let down = (0..PATHS as u8).find(|path| self.lane.mode(*path) == PathMode::Down);
+        match down.filter(|_| engine == EngineKind::Lowi) {
+            None => Ok(()),
+            Some(path) => Err(invalid(format!(
+                "lowi sends every round on all paths, and path {path} is down here, or not configured: use huc, hsuc or raft"
+            ))),
+        }
     }
 
     /// Later groups have higher numbers, whoever begins them.
@@ -869,7 +884,7 @@ impl Core {
                 .collect(),
             index: status.index,
             pending: status.pending,
-            halted: status.halted.map_or_else(String::new, halted),
+            halted: status.halted.map_or_else(String::new, |why| halted(status.engine, why)),
             kept_bytes: status.kept_bytes,
             name: status.name,
         };
@@ -888,8 +903,15 @@ impl Core {
 }
 
 /// Why a member stopped, for people.
-fn halted(why: Halted) -> String {
+fn halted(engine: EngineKind, why: Halted) -> String {
     match why {
+        Halted::NetworkFault if engine == EngineKind::Lowi => {
+            "a frame of a round was missing on one path, or late, or did not leave on every path".into()
+        }
+        Halted::MissingBroadcast if engine == EngineKind::Lowi => "a round was missing on all paths".into(),
+        Halted::Expelled if engine == EngineKind::Lowi => {
+            "the others went on without it, or its thread was held up for longer than the group allows".into()
+        }
         Halted::NetworkFault => "packets were lost on all paths, or a link had to hold too much".into(),
         Halted::MissingBroadcast => "a heartbeat with a decision never came".into(),
         Halted::Unconfirmed(member) => {
