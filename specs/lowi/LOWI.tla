@@ -11,7 +11,9 @@ CONSTANTS
   Slack,          \* timers run DeltaW + DeltaI + Slack
   MaxLate,        \* so many RSBCASTs come to one receiver later than DeltaI, unnoticed
   Early,          \* what DELIVERs before the LOOP that begins its instance: "buffer"; "drop" (OWI's `decision` is still that of the instance
-                  \* before); "overwrite" (lines 14-19 to the letter: decisions[cins], and cins is still the one before)
+                  \* before); "overwrite" (lines 14-19 to the letter: decisions[cins], and cins is still the one before);
+                  \* "decide": it is decided when it comes, as the core does
+  Eager,          \* TRUE: a leader that has DECIDEd before begins its next LOOP at once when something is pending, as groups on the wire have it
   KeepPending,    \* FALSE, as printed: line 11 takes v out of `pending` when it is proposed. TRUE: when it is decided
   LogHeartbeats   \* FALSE, as printed: line 15 keeps a heartbeat value out of the log. TRUE: without that line
 
@@ -68,9 +70,12 @@ Decide(p, i, v) ==
           /\ cins' = [cins EXCEPT ![p] = i]
           /\ pending' = IF KeepPending THEN [pending EXCEPT ![p] = @ \ {v}] ELSE pending
 
+(* Who spoke last need not wait: the others count from its last RSBCAST. *)
+MayBegin(p) == loop[p] = 0 \/ (Eager /\ loop[p] > 0 /\ lins[p] > 0 /\ p = Leader(p) /\ pending[p] # {})
+
 (* Lines 7-13, and PROPOSE of Alg. 2. *)
 Loop(p) ==
-  /\ p \in alive /\ loop[p] = 0 /\ cins[p] = lins[p] /\ ~Done(p)
+  /\ p \in alive /\ MayBegin(p) /\ cins[p] = lins[p] /\ ~Done(p)
   /\ \E v \in IF pending[p] = {} THEN {Bottom} ELSE {Min(pending[p])} :
        IF early[p] # <<>> /\ early[p][1].i = lins[p] + 1
        THEN (* It was decided before it began here. *)
@@ -104,6 +109,8 @@ Deliver(c) ==
   /\ c \in net /\ p \in alive /\ First(c)
   /\ net' = net \ {c}
   /\ IF cins[p] > lins[p] /\ c.i = cins[p]
+     THEN Decide(p, c.i, c.v) /\ UNCHANGED early
+     ELSE IF cins[p] = lins[p] /\ c.i = lins[p] + 1 /\ ~Done(p) /\ Early = "decide"
      THEN Decide(p, c.i, c.v) /\ UNCHANGED early
      ELSE IF cins[p] = lins[p] /\ c.i = lins[p] + 1 /\ ~Done(p)
      THEN CASE Early = "buffer" -> /\ early' = [early EXCEPT ![p] = <<[i |-> c.i, v |-> c.v]>>]

@@ -127,7 +127,7 @@ pub struct Config {
     pub exit_together: bool,
     /// Rounds of one leader that may be in flight, at most [`ROUNDS_MAX`]. Members in hardware hold fewer.
     pub rounds_max: u64,
-    /// Who spoke last speaks again as soon as an entry waits, and not at its next slot only.
+    /// Who spoke last speaks again as soon as an entry waits, and not at its next slot only (`specs/lowi/LOWI_eager.cfg`).
     pub eager: bool,
     /// Whoever finds that a round was given up although it was heard elsewhere tells all others to exit too, also where
     /// [`Config::exit_together`] is not set: what was decided may differ.
