@@ -129,6 +129,11 @@ pub struct Config {
     pub rounds_max: u64,
     /// Who spoke last speaks again as soon as an entry waits, and not at its next slot only (`specs/lowi/LOWI_eager.cfg`).
     pub eager: bool,
+    /// But not within so long behind a round, for each byte of its values, and at most within [`Config::rest_max_ns`]: each round costs
+    /// everybody the same, so that under load fewer and larger ones let more through.
+    pub rest_ns_per_byte: u64,
+    /// See there.
+    pub rest_max_ns: u64,
     /// Whoever finds that a round was given up although it was heard elsewhere tells all others to exit too, also where
     /// [`Config::exit_together`] is not set: what was decided may differ.
     pub exit_if_diverged: bool,
@@ -165,6 +170,8 @@ impl Config {
             exit_together: true,
             rounds_max: 64,
             eager: false,
+            rest_ns_per_byte: 0,
+            rest_max_ns: 0,
             exit_if_diverged: false,
             sent_is_said: false,
         }
@@ -366,6 +373,8 @@ pub struct Lowi {
     settled: (u64, MemberId),
     awaiting: bool,
     leaving: Option<Leaving>,
+    /// No round before its slot until then.
+    rests_until_ns: u64,
     /// Instances that may not be decided everywhere, and until when.
     in_flight: VecDeque<(Instance, u64)>,
     stable: Instance,
@@ -462,6 +471,7 @@ impl Lowi {
             settled: (begin.round, begin.leader),
             awaiting: false,
             leaving: None,
+            rests_until_ns: 0,
             in_flight: VecDeque::new(),
             stable: begin.next.max(1) - 1,
             waiting: VecDeque::new(),
@@ -556,7 +566,7 @@ impl Lowi {
         let (heard_ns, slot) = (self.heard_ns?, self.slot_of(self.me)?);
         let slot_ns = heard_ns.saturating_add(self.wait_ns(slot));
         if self.may_speak_at_once() {
-            return Some(self.now_ns.min(slot_ns));
+            return Some(self.now_ns.max(self.rests_until_ns).min(slot_ns));
         }
         if slot == 0 || !self.config.hurry {
             return Some(slot_ns);
@@ -644,6 +654,9 @@ impl Lowi {
             return self.halt(Halted::NetworkFault, true);
         }
         let batch = self.take_batch();
+        let bytes: usize = batch.iter().map(size).sum();
+        let rest_ns = (bytes as u64).saturating_mul(self.config.rest_ns_per_byte).min(self.config.rest_max_ns);
+        self.rests_until_ns = now_ns.saturating_add(rest_ns);
         let round = Round { round: self.last + 1 + slot as u64, leader: self.me, instance: self.next, sent_ns: now_ns, batch };
         self.heard(round.round, self.me);
         if let Some(first) = round.batch.first() {

@@ -870,6 +870,22 @@ fn who_spoke_last_speaks_at_once_when_something_waits() {
     let begun: Vec<u64> = world.sent.iter().filter(|(_, round)| !round.batch.is_empty()).map(|(at, _)| *at).collect();
     assert_eq!(begun[0], 460 * US, "at once");
     assert!(begun[1] <= 470 * US + 3 * DELTA_I, "as soon as it is with the leader");
+    // Behind one of many bytes it rests, so that more come together.
+    let resting = Config { rest_ns_per_byte: US, rest_max_ns: 20 * US, ..config };
+    let mut p1 = Lowi::new(P1, resting, MemberSet::first(1), 1, Start::Together, 0).unwrap();
+    let said =
+        |p1: &mut Lowi| std::iter::from_fn(|| p1.poll_action()).filter(|action| matches!(action, Action::Copies { .. })).count();
+    let slot = p1.poll_timeout().unwrap();
+    p1.handle_timeout(slot);
+    assert_eq!(said(&mut p1), 1, "its slot");
+    let at = slot + 10 * US;
+    p1.propose(at, entry(P1, 1)).unwrap();
+    p1.handle_timeout(at);
+    assert_eq!(said(&mut p1), 1, "8 bytes");
+    p1.propose(at + US, entry(P1, 2)).unwrap();
+    assert_eq!((said(&mut p1), p1.poll_timeout()), (0, Some(at + 8 * US)));
+    p1.handle_timeout(at + 8 * US);
+    assert_eq!(said(&mut p1), 1);
     // Who has not spoken last waits for its slot: somebody before it may live.
     let mut p2 = Lowi::new(P2, config, MemberSet::first(2), 1, Start::Together, 0).unwrap();
     p2.propose(0, entry(P2, 1)).unwrap();

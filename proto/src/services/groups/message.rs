@@ -79,6 +79,8 @@ impl Timing {
             exit_if_diverged: true,
             rounds_max: lowi::ROUNDS_MAX,
             eager: true,
+            rest_ns_per_byte: 200,
+            rest_max_ns: 500_000.min(period_ns / 2),
             sent_is_said: true,
             ..lowi::Config::new(period_ns, delta_i_ns)
         }
