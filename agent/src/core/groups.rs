@@ -283,8 +283,8 @@ impl Core {
             match self.groups.poll_frame(now, &mut body) {
                 Some(Frame::Copies { sent_ns }) => {
                     segments -= 1;
-                    let is_on_all = self.send_copies(sent_ns, &body);
-                    self.groups.handle_copies_sent(now_ns(), is_on_all);
+                    let departure = self.send_copies(sent_ns, &body);
+                    self.groups.handle_copies_sent(now_ns(), departure);
                 }
                 Some(Frame::Segment { node, is_again }) => {
                     let on_all = self.loses_segments(now) || is_again;

@@ -3,6 +3,7 @@
 use super::Core;
 use crate::clock::now_ns;
 use fide_lane::{PathMode, SendOutcome};
+use fide_proto::services::groups::Departure;
 use fide_wire::PATHS;
 use fide_wire::event::{Record, RecordKind};
 use fide_wire::mac::Keyring;
@@ -116,13 +117,20 @@ impl Core {
         }
     }
 
-    /// A copy to everybody on each path, all with this stamp. Says whether all have left.
-    pub(super) fn send_copies(&mut self, sent_ns: u64, body: &[u8]) -> bool {
+    /// A copy to everybody on each path, all with this stamp.
+    pub(super) fn send_copies(&mut self, sent_ns: u64, body: &[u8]) -> Departure {
         self.sent.event_number += 1;
         self.transmit_as(Kind::Copy, self.sent.event_number, |out, header, keys| {
             fide_wire::packet::encode(out, &Header { sent_ns, ..*header }, None, body, keys)
         });
-        self.sent.outcomes.iter().all(|outcome| outcome.is_ok() && outcome.copies > 0)
+        let outcomes = &self.sent.outcomes;
+        if outcomes.iter().any(|outcome| outcome.copies == 0) {
+            Departure::Void
+        } else if outcomes.iter().all(SendOutcome::is_ok) {
+            Departure::Whole
+        } else {
+            Departure::Partial
+        }
     }
 
     pub(super) fn send_event(&mut self, kind: Kind, notice: Option<&Notice>, body: &[u8]) -> u64 {

@@ -161,13 +161,8 @@ impl<M: Clone + PartialEq> Receiver<M> {
         self.handle_timeout(now_ns);
         self.judge(from, path, number, &message).map_err(|why| self.refusals.count(why))?;
         let due_ns = now_ns.saturating_add(self.config.delta_i_ns);
-        let (through, all) = (self.through(from), self.all_paths());
-        for earlier in through + 1..number {
-            let over = self.windows.get(&from).is_some_and(|window| window.is_over(earlier));
-            if !over {
-                self.flights.entry((from, earlier)).or_insert(Flight { received: 0, due_ns, message: None });
-            }
-        }
+        let all = self.all_paths();
+        self.expect_through(now_ns, from, number - 1);
         let flight = self.flights.entry((from, number)).or_insert(Flight { received: 0, due_ns, message: None });
         if flight.message.is_none() {
             flight.message = Some(message.clone());
@@ -179,6 +174,17 @@ impl<M: Clone + PartialEq> Receiver<M> {
         }
         self.invariants();
         Ok(())
+    }
+
+    /// Those that were sent before have Δ_I from now.
+    fn expect_through(&mut self, now_ns: u64, from: MemberId, last: u64) {
+        let due_ns = now_ns.saturating_add(self.config.delta_i_ns);
+        for earlier in self.through(from) + 1..=last {
+            let over = self.windows.get(&from).is_some_and(|window| window.is_over(earlier));
+            if !over {
+                self.flights.entry((from, earlier)).or_insert(Flight { received: 0, due_ns, message: None });
+            }
+        }
     }
 
     /// The next event.
@@ -216,6 +222,16 @@ impl<M: Clone + PartialEq> Receiver<M> {
             window.through += 1;
         }
         self.flights.retain(|&(of, number), _| of != from || number > through);
+        self.invariants();
+    }
+
+    /// This one of `from` is over, whether some of it came or not: its sender says that some copy left to nobody.
+    pub fn forget(&mut self, now_ns: u64, from: MemberId, number: u64) {
+        let through = self.through(from);
+        if number > through && number - through <= self.config.in_flight_max {
+            self.expect_through(now_ns, from, number - 1);
+            self.close(from, number);
+        }
         self.invariants();
     }
 

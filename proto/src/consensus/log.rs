@@ -605,6 +605,17 @@ impl Log {
         self.drain(now_ns);
     }
 
+    /// On some path they could not leave to anybody.
+    pub fn handle_copies_void(&mut self, now_ns: u64, epoch: Epoch) {
+        if self.halted().is_some() {
+            return;
+        }
+        if let Some(engine) = self.engine_of(epoch) {
+            engine.handle_copies_void(now_ns);
+        }
+        self.drain(now_ns);
+    }
+
     /// The first copy of a piggyback.
     ///
     /// # Errors
@@ -1777,6 +1788,9 @@ where
     }
     fn handle_copies_sent(&mut self, now_ns: u64) {
         self.engine.handle_copies_sent(now_ns);
+    }
+    fn handle_copies_void(&mut self, now_ns: u64) {
+        self.engine.handle_copies_void(now_ns);
     }
     fn poll_piggyback(&mut self, now_ns: u64) -> Option<EngineMessage> {
         self.engine.poll_piggyback(now_ns).map(Into::into)

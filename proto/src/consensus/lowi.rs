@@ -35,6 +35,7 @@
 //! |---|---|---|
 //! | a copy lost on one path | the member it hits, after Δ_I (RSBCAST) | [`Halted::NetworkFault`], and it tells the others to exit (§3.3: "all […] nodes employ a safe exit") |
 //! | every copy lost, to some | them, by the next round's number; the others, if a successor speaks with the number that they have used | [`Halted::MissingBroadcast`] |
+//! | a copy that cannot leave | its sender, which stops before it decides and says so ([`Message::Unsent`]) | [`Halted::NetworkFault`] there; the others forget the rest of that round, and the next one speaks |
 //! | a copy later than Δ_I | the receiver: stamp and arrival are compared with the fastest round of this leader; or it gave that slot up already | [`Halted::NetworkFault`] |
 //! | a leader paused before it speaks | itself: now is past (1) + late | [`Halted::Expelled`], nothing is sent |
 //! | … paused between stamp and copies | itself: it decides only when a call *after* the copies left is still in time; the others by the stamp | [`Halted::Expelled`] / [`Halted::NetworkFault`] |
@@ -282,6 +283,12 @@ pub enum Message {
     Exit,
     /// The sender waits for the start message, which is the receiver's to send; reliable.
     Ready,
+    /// Of this round of the sender some copy could not leave to anybody: nobody has it whole, the sender has not decided it, and has
+    /// stopped. Whoever has the other copies forgets them; reliable.
+    Unsent {
+        /// Which.
+        round: u64,
+    },
 }
 
 /// Where a joiner begins.
@@ -922,6 +929,16 @@ impl Lowi {
         Ok(())
     }
 
+    /// A round of `from` that nobody has whole.
+    fn forget(&mut self, from: MemberId, round: u64) {
+        let Some(slot) = self.slot_of(from) else { return };
+        let expected = self.last + 1 + slot as u64;
+        if from != self.last_leader && self.receiver.through(from) + 1 < expected {
+            self.receiver.skip(from, expected - 1);
+        }
+        self.receiver.forget(self.now_ns, from, round);
+    }
+
     /// Whether this copy took longer than Δ_I more than the fastest of its leader.
     fn is_late(&mut self, now_ns: u64, round: &Round) -> bool {
         let offset_ns = now_ns.wrapping_sub(round.sent_ns).cast_signed();
@@ -1004,6 +1021,10 @@ impl Engine<Message> for Lowi {
                 self.halt(Halted::NetworkFault, false);
                 Ok(())
             }
+            Message::Unsent { round } => {
+                self.forget(from, round);
+                Ok(())
+            }
             Message::Ready => {
                 self.await_start.insert(from);
                 self.look_for_start();
@@ -1027,6 +1048,19 @@ impl Engine<Message> for Lowi {
             leaving.left = true;
         }
         self.advance(now_ns);
+    }
+
+    fn handle_copies_void(&mut self, now_ns: u64) {
+        self.now_ns = self.now_ns.max(now_ns);
+        let Some(leaving) = self.leaving.take().filter(|_| self.halted.is_none()) else { return };
+        self.halt(Halted::NetworkFault, false);
+        let (me, round) = (self.me, leaving.round.round);
+        let others = self.members.iter().filter(|member| *member != me && !self.crashed.contains_key(member));
+        let sends = others.map(|to| Action::Send { to, message: Message::Unsent { round } });
+        // Before it stops.
+        let stop = self.actions.pop_back();
+        self.actions.extend(sends.collect::<Vec<_>>());
+        self.actions.extend(stop);
     }
 
     fn handle_crash(&mut self, now_ns: u64, member: MemberId) -> Result<(), Refused> {

@@ -224,6 +224,11 @@ pub trait Engine<M> {
     /// All copies of the broadcast that was taken last have left, on all paths. Only for engines that are set to be told.
     fn handle_copies_sent(&mut self, _now_ns: u64) {}
 
+    /// On some path it could not leave to anybody, so that nobody has it whole.
+    fn handle_copies_void(&mut self, now_ns: u64) {
+        self.handle_network_fault(now_ns);
+    }
+
     /// What rides on the heartbeat that is about to leave on all paths, and is delivered to all others or to nobody. Called once a period.
     fn poll_piggyback(&mut self, _now_ns: u64) -> Option<M> {
         None

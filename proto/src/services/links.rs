@@ -23,12 +23,13 @@ use fide_wire::frame::{BODY_AT, FRAME_SAFE};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Bytes of a segment before its own: incarnation of the receiver, number, received through.
-pub const HEAD_LEN: usize = 12;
-/// Bytes of a segment for several before its piece: zero where others name an incarnation, how many heads; each head: node, and as [`HEAD_LEN`].
+/// Bytes of a segment before its own: the receiver's node and incarnation, number, received through. Agents that were started together have one
+/// incarnation, and a switch may hand a unicast frame to everybody.
+pub const HEAD_LEN: usize = 16;
+/// Bytes of a segment for several before its piece: zero where others name a node, how many heads; each head as [`HEAD_LEN`].
 pub const SHARED_HEAD_LEN: usize = 8;
 /// Bytes of one of these heads.
-pub const SHARED_ONE_LEN: usize = 4 + HEAD_LEN;
+pub const SHARED_ONE_LEN: usize = HEAD_LEN;
 /// Most nodes that share segments.
 pub const SHARED_MAX: usize = 16;
 /// Most bytes of one segment's piece.
@@ -302,7 +303,11 @@ impl Links {
     pub fn handle_segment(&mut self, now_ns: u64, from: u32, incarnation: u32, body: &[u8]) -> Result<(), Refused> {
         let mut r = Reader::new(body);
         let to = r.u32().ok_or(Refused::Malformed)?;
-        let head = if to == 0 { self.own_head(&mut r)? } else { (|| Some((to, r.u32()?, r.u32()?)))() };
+        let head = match to {
+            0 => self.own_head(&mut r)?,
+            node if node == self.node => (|| Some((r.u32()?, r.u32()?, r.u32()?)))(),
+            _ => return Ok(()), // for another node
+        };
         let (to, number, through) = match head {
             Some(head) => head,
             None if to == 0 => return Ok(()), // for others
@@ -383,20 +388,20 @@ impl Links {
         if let Some(at) = overdue {
             // The first one that is missing frees all others behind it.
             link.doublings = if at == 0 { (link.doublings + 1).min(RESEND_DOUBLINGS) } else { link.doublings };
-            let (incarnation, through) = (link.incarnation, link.through);
+            let (to, through) = ((node, link.incarnation), link.through);
             let sent = &mut link.in_flight[at];
             sent.sent_ns = now_ns;
-            write_segment(body, incarnation, sent.number, through, &sent.piece);
+            write_segment(body, to, sent.number, through, &sent.piece);
             self.resent += 1;
         } else if link.may_send() {
             let length = link.stream.len().min(PIECE_MAX);
             let piece: Arc<[u8]> = link.stream.drain(..length).collect();
             link.last_number += 1;
             link.in_flight_bytes += piece.len();
-            write_segment(body, link.incarnation, link.last_number, link.through, &piece);
+            write_segment(body, (node, link.incarnation), link.last_number, link.through, &piece);
             link.in_flight.push_back(Sent { number: link.last_number, piece, sent_ns: now_ns });
         } else {
-            write_segment(body, link.incarnation, 0, link.through, &[]);
+            write_segment(body, (node, link.incarnation), 0, link.through, &[]);
         }
         (link.ack_since_ns, link.unacked) = (None, 0);
         Some(Segment::To { node, is_again: overdue.is_some() })
@@ -454,11 +459,11 @@ impl Links {
     }
 }
 
-fn write_segment(body: &mut Vec<u8>, incarnation: u32, number: u32, through: u32, piece: &[u8]) {
+fn write_segment(body: &mut Vec<u8>, (node, incarnation): (u32, u32), number: u32, through: u32, piece: &[u8]) {
     body.clear();
-    body.extend_from_slice(&incarnation.to_be_bytes());
-    body.extend_from_slice(&number.to_be_bytes());
-    body.extend_from_slice(&through.to_be_bytes());
+    for field in [node, incarnation, number, through] {
+        body.extend_from_slice(&field.to_be_bytes());
+    }
     body.extend_from_slice(piece);
 }
 

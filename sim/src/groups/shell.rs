@@ -15,7 +15,7 @@ use fide_proto::consensus::{Engine, Kind as EngineKind};
 use fide_proto::detector::{State, Verdict};
 use fide_proto::node::table::owner::To;
 use fide_proto::services::groups::message::Timing;
-use fide_proto::services::groups::{self, Config, Event, Frame, Groups, Standing};
+use fide_proto::services::groups::{self, Config, Departure, Event, Frame, Groups, Standing};
 use fide_proto::services::links;
 use fide_wire::PATHS;
 use fide_wire::frame::items::{self, Item};
@@ -475,7 +475,8 @@ impl World {
                     if !fenced {
                         self.broadcast(host, To::Everybody, &paths, &Body::Copy { sent_ns, body: body.as_slice().into() });
                     }
-                    shell.groups.handle_copies_sent(now, !fenced && paths == [true; PATHS]);
+                    let is_whole = !fenced && paths == [true; PATHS];
+                    shell.groups.handle_copies_sent(now, if is_whole { Departure::Whole } else { Departure::Void });
                     continue;
                 }
             };

@@ -5,6 +5,7 @@
 //! A round is written as members in hardware read it ([`fide_wire::frame::group`]). `generation`
 //! there is the group's own plus the epoch of its log, and the stamp of a round is its frames'.
 
+use super::Departure;
 use super::message::Timing;
 use crate::consensus::log::Epoch;
 use crate::consensus::lowi::Round;
@@ -20,6 +21,8 @@ use std::collections::{BTreeMap, VecDeque};
 const BODY_MAX: usize = FRAME_SAFE - BODY_AT;
 /// Copies of one member on one path that have come in part: as many as it may have in flight.
 const ARRIVING_MAX: usize = Timing::DEPTH_MAX as usize;
+/// And so many bytes of them.
+const ARRIVING_BYTES_MAX: usize = 4 << 20;
 
 /// A round that is to leave.
 #[derive(Clone, Debug)]
@@ -31,10 +34,8 @@ pub(super) struct Leaving {
     pub until_ns: u64,
     /// Bodies of its frames.
     pub frames: VecDeque<Vec<u8>>,
-    /// Some have left: the rest does, too, or all others would miss a copy.
-    pub has_begun: bool,
-    /// Those that left did so on all paths.
-    pub is_whole: bool,
+    /// What became of those that were handed out.
+    pub departure: Departure,
 }
 
 impl Leaving {
@@ -60,8 +61,10 @@ impl Leaving {
             let parts = Fragment::cut(round.round as u32, &whole, BODY_MAX - Head::LEN)?;
             parts.iter().map(|part| frame(LowiKind::Part, &|body| part.write(body))).collect()
         };
-        let until_ns = round.sent_ns.saturating_add(timing.delta_w_ns.saturating_sub(timing.delta_i_ns) / 2);
-        Some(Self { generation, epoch, sent_ns: round.sent_ns, until_ns, frames, has_begun: false, is_whole: true })
+        // Early enough for nobody to take it for late, and to have been given up for it.
+        let held_up_ns = timing.delta_w_ns.saturating_sub(timing.delta_i_ns).min(timing.delta_i_ns) / 2;
+        let until_ns = round.sent_ns.saturating_add(held_up_ns);
+        Some(Self { generation, epoch, sent_ns: round.sent_ns, until_ns, frames, departure: Departure::Whole })
     }
 }
 
@@ -128,6 +131,7 @@ pub(super) fn read(body: &[u8]) -> Option<Came<'_>> {
 #[derive(Default)]
 pub(super) struct Arriving {
     parts: BTreeMap<u32, BTreeMap<u16, Vec<u8>>>,
+    bytes: usize,
 }
 
 impl Arriving {
@@ -142,16 +146,20 @@ impl Arriving {
         if part.bytes.len() > BODY_MAX - Head::LEN - fragment::HEAD_LEN {
             return None;
         }
-        if self.parts.len() >= ARRIVING_MAX && !self.parts.contains_key(&part.message) {
+        let is_new = !self.parts.contains_key(&part.message);
+        if is_new && self.parts.len() >= ARRIVING_MAX || self.bytes >= ARRIVING_BYTES_MAX {
             // What is missing of the oldest one will not come.
-            self.parts.pop_first();
+            let oldest = self.parts.pop_first();
+            self.bytes -= oldest.map_or(0, |(_, parts)| parts.values().map(Vec::len).sum());
         }
         let parts = self.parts.entry(part.message).or_default();
-        parts.insert(part.index, part.bytes.to_vec());
+        let before = parts.insert(part.index, part.bytes.to_vec());
+        self.bytes = self.bytes + part.bytes.len() - before.map_or(0, |before| before.len());
         if parts.len() < usize::from(part.count) {
             return None;
         }
         let whole: Vec<u8> = self.parts.remove(&part.message)?.into_values().flatten().collect();
+        self.bytes -= whole.len();
         (whole.len() == part.length as usize).then(|| read_round(came.from, sent_ns, &whole)).flatten()
     }
 }

@@ -1,5 +1,6 @@
 //! A member of a group: its replica of the log, and the gate between verdicts and the log.
 
+use super::Departure;
 use crate::consensus::log::{self, Log, Message};
 use crate::consensus::policy::{self, Ask, Gate, Policy};
 use crate::consensus::{Halted, Kind, memory};
@@ -127,11 +128,12 @@ impl Member {
         self.step(arrival_ns, |log| log.handle_copy(arrival_ns, from, path, message))
     }
 
-    /// The copies of this epoch's last broadcast have left, on all paths or not.
-    pub fn handle_copies_sent(&mut self, now_ns: u64, epoch: log::Epoch, is_whole: bool) {
-        self.step(now_ns, |log| match is_whole {
-            true => log.handle_copies_sent(now_ns, epoch),
-            false => log.handle_network_fault(now_ns),
+    /// What became of the copies of this epoch's last broadcast.
+    pub fn handle_copies_sent(&mut self, now_ns: u64, epoch: log::Epoch, departure: Departure) {
+        self.step(now_ns, |log| match departure {
+            Departure::Whole => log.handle_copies_sent(now_ns, epoch),
+            Departure::Void => log.handle_copies_void(now_ns, epoch),
+            Departure::Partial => log.handle_network_fault(now_ns),
         });
     }
 

@@ -59,6 +59,18 @@ impl Timing {
         Self { period_ns: period_ns.max(delta_i_ns), delta_i_ns, delta_w_ns }
     }
 
+    /// Whether a group can run with it.
+    ///
+    /// # Errors
+    /// What is wrong, as a sentence.
+    pub fn check(&self) -> Result<(), &'static str> {
+        let limits = 1..=1_000_000_000_000;
+        if [self.period_ns, self.delta_i_ns, self.delta_w_ns].iter().any(|ns| !limits.contains(ns)) {
+            return Err("period, Δ_I and Δ_W are at least a nanosecond, and at most a thousand seconds");
+        }
+        self.config().check(crate::group::MAX_MEMBERS)
+    }
+
     /// The engine's settings.
     #[must_use]
     pub fn config(&self) -> lowi::Config {

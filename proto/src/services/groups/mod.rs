@@ -61,6 +61,10 @@ const FORSAKEN_NS: u64 = 500_000_000;
 const JOIN_AGAIN_NS: u64 = 500_000_000;
 /// A member that halted joins again after so long (ns).
 const REJOIN_NS: u64 = 100_000_000;
+/// A member of LOWI that stops sooner behind its beginning waits twice as long each time before it joins again (ns),
+const SETTLED_NS: u64 = 30_000_000_000;
+/// but no more than so many doublings of [`REJOIN_NS`].
+const SETBACKS_MAX: u32 = 7;
 /// It is looked whether members are unknown to the detector so often (ns).
 const LOOK_NS: u64 = 20_000_000;
 /// A member whose node was never heard counts as silent after so long (ns).
@@ -191,6 +195,17 @@ pub enum Frame {
         /// Its stamp.
         sent_ns: u64,
     },
+}
+
+/// What became of a frame of a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Departure {
+    /// It left on all paths.
+    Whole,
+    /// On some path it left to nobody, or it was not sent.
+    Void,
+    /// On some path it left to some, or nobody knows to whom.
+    Partial,
 }
 
 /// What the shell knows of a node.
@@ -380,6 +395,8 @@ struct Group {
     /// Whom we let in: which node is to be which member, until that is applied.
     invited: BTreeMap<MemberId, Binding>,
     halted: Option<Halted>,
+    /// How often in a row our member of LOWI stopped for a copy that it missed, soon after it had come.
+    setbacks: u32,
     leaves: bool,
     /// The last decision, as far as not all have it, and since when.
     unstable: Option<(Instance, u64)>,
@@ -426,6 +443,7 @@ impl Group {
             unmet: VecDeque::new(),
             invited: BTreeMap::new(),
             halted: None,
+            setbacks: 0,
             leaves: false,
             unstable: None,
             behind: None,
@@ -1137,6 +1155,11 @@ impl Groups {
         self.begin_if_prepared(arrival_ns, generation);
         let Some(group) = self.groups.get_mut(&generation).filter(|group| group.is_bound(came.from, from)) else { return };
         if let Some(to) = &mut group.member {
+            if !group.copies.contains_key(&(came.from, path)) {
+                let log = to.log();
+                let bindings = group.state.bindings();
+                group.copies.retain(|(member, _), _| bindings.contains_key(member) && !log.crashed().contains(*member));
+            }
             let of_engine = group.copies.entry((came.from, path)).or_default().take(&came, sent_ns);
             let Some(body) = of_engine else { return };
             let _ = to.handle_copy(arrival_ns, came.from, path, log::Message::Engine { epoch, body });
@@ -1315,7 +1338,7 @@ impl Groups {
         if *generation == 0 || self.groups.contains_key(generation) {
             return Err("its generation is another group's".into());
         }
-        if let Err(why) = timing.config().check(MAX_MEMBERS) {
+        if let Err(why) = timing.check() {
             return Err(format!("its timing cannot be kept: {why}"));
         }
         if name.is_empty() || name.len() > NAME_MAX {
@@ -1491,7 +1514,11 @@ impl Groups {
         let Some(group) = self.groups.get(&known) else { return };
         let expected = group.stage == Stage::Joining && group.asked == Some(from) && group.member.is_none();
         let before = group.plan.generation;
-        let is_sane = plan.members.contains(&ours) && plan.members.len() <= 1 << 16 && me.0 > 0 && plan.generation > 0;
+        let is_sane = plan.members.contains(&ours)
+            && plan.members.len() <= 1 << 16
+            && me.0 > 0
+            && plan.generation > 0
+            && plan.timing.check().is_ok();
         let is_taken = plan.generation != known && self.groups.contains_key(&plan.generation);
         if !expected || !is_sane || is_taken || plan.generation < before {
             return;
@@ -1511,6 +1538,7 @@ impl Groups {
         if let Some(old) = self.groups.remove(&known) {
             if before == generation {
                 group.halted = old.halted;
+                group.setbacks = old.setbacks;
             }
             group.early = old.early;
             group.asked = old.asked;
@@ -1650,16 +1678,15 @@ impl Groups {
 
     /// The next frame to be sent, written into `body`.
     pub fn poll_frame(&mut self, now_ns: u64, body: &mut Vec<u8>) -> Option<Frame> {
-        while self.copies.front().is_some_and(|leaving| !leaving.has_begun && now_ns > leaving.until_ns) {
-            // This thread was held up between the round's stamp and now.
+        while self.copies.front().is_some_and(|leaving| now_ns > leaving.until_ns) {
+            // This thread was held up between the round's stamp and now; of one in parts nobody has all.
             self.copies.iter_mut().take(1).for_each(|leaving| leaving.frames.clear());
-            self.handle_copies_sent(now_ns, false);
+            self.handle_copies_sent(now_ns, Departure::Void);
         }
         if let Some(leaving) = self.copies.front_mut()
             && let Some(frame) = leaving.frames.pop_front()
         {
             *body = frame;
-            leaving.has_begun = true;
             return Some(Frame::Copies { sent_ns: leaving.sent_ns });
         }
         Some(match self.links.poll_segment(now_ns, body)? {
@@ -1668,17 +1695,17 @@ impl Groups {
         })
     }
 
-    /// The last [`Frame::Copies`] has left, on all paths or not.
-    pub fn handle_copies_sent(&mut self, now_ns: u64, is_on_all: bool) {
+    /// What became of the last [`Frame::Copies`].
+    pub fn handle_copies_sent(&mut self, now_ns: u64, departure: Departure) {
         let Some(leaving) = self.copies.front_mut() else { return };
-        leaving.is_whole &= is_on_all;
-        if !leaving.frames.is_empty() {
+        leaving.departure = leaving.departure.max(departure);
+        let (generation, epoch, departure) = (leaving.generation, leaving.epoch, leaving.departure);
+        if departure == Departure::Whole && !leaving.frames.is_empty() {
             return;
         }
-        let (generation, epoch, is_whole) = (leaving.generation, leaving.epoch, leaving.is_whole);
         self.copies.pop_front();
         if let Some(member) = self.groups.get_mut(&generation).and_then(|group| group.member.as_mut()) {
-            member.handle_copies_sent(now_ns, epoch, is_whole);
+            member.handle_copies_sent(now_ns, epoch, departure);
             self.stirred = true;
         }
         self.settle(now_ns);
@@ -1776,7 +1803,8 @@ impl Groups {
                 if group.plan.durable && group.has_run {
                     saved.insert(group.plan.name.clone(), group.saved());
                 }
-                copies.retain(|leaving| leaving.generation != *generation || leaving.has_begun);
+                // Of a round in parts nobody has all then.
+                copies.retain(|leaving| leaving.generation != *generation);
                 over(now_ns, *generation, group, why, links, nodes);
                 events.push_back(Event::Changed { generation: *generation });
             }
@@ -2221,6 +2249,7 @@ fn over(now_ns: u64, generation: u64, group: &mut Group, why: Halted, links: &mu
     for node in told.into_iter().filter(|node| nodes.contains(node)) {
         let _ = send(links, node, &Message::Over { generation, member: me });
     }
+    let is_lowi = group.member.as_ref().is_some_and(|member| member.log().kind() == Kind::Lowi);
     group.member = None;
     group.halted = Some(why);
     (group.riding, group.held) = (None, None);
@@ -2236,7 +2265,11 @@ fn over(now_ns: u64, generation: u64, group: &mut Group, why: Halted, links: &mu
     } else {
         group.stage = Stage::Joining;
         group.asked = None;
-        group.join_at_ns = now_ns.saturating_add(REJOIN_NS);
+        // A path that stays out would have it come and go for ever, and each time costs all members some bytes and an id.
+        let missed = is_lowi && matches!(why, Halted::NetworkFault | Halted::MissingBroadcast);
+        let is_soon = now_ns < group.since_ns.saturating_add(SETTLED_NS);
+        group.setbacks = if missed && is_soon { (group.setbacks + 1).min(SETBACKS_MAX) } else { 0 };
+        group.join_at_ns = now_ns.saturating_add(REJOIN_NS << group.setbacks);
     }
 }
 

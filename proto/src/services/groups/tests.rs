@@ -72,7 +72,7 @@ struct World {
     loss: u64,
     /// Copies from one node to another by these paths are lost.
     lost_copies: BTreeSet<(usize, usize, usize)>,
-    /// Copies of this node leave on no path.
+    /// Copies of this node leave on one path only.
     no_path_from: Option<usize>,
     /// The one order that everybody's entries must follow.
     order: Vec<(u64, u64, Vec<u8>)>,
@@ -202,8 +202,8 @@ impl World {
 
     fn send_copies(&mut self, node: usize, sent_ns: u64, body: &[u8]) {
         let leaves = self.no_path_from != Some(node);
-        for to in (0..self.nodes.len()).filter(|to| *to != node && leaves) {
-            for path in 0..fide_wire::PATHS {
+        for to in (0..self.nodes.len()).filter(|to| *to != node) {
+            for path in (0..fide_wire::PATHS).filter(|path| leaves || *path == 0) {
                 let at_ns = self.now_ns + 20 * US + self.random.below(100 * US);
                 if self.lost_copies.contains(&(node, to, path)) {
                     continue;
@@ -211,7 +211,8 @@ impl World {
                 self.send(node, to, Way::Copy { path, sent_ns, at_ns, body: body.to_vec() }, at_ns);
             }
         }
-        self.nodes[node].groups.handle_copies_sent(self.now_ns, leaves);
+        let departure = if leaves { Departure::Whole } else { Departure::Void };
+        self.nodes[node].groups.handle_copies_sent(self.now_ns, departure);
     }
 
     fn beat(&mut self, node: usize) {
@@ -520,20 +521,83 @@ fn a_copy_that_is_lost_costs_one_member_its_place_until_it_is_back() {
     }
 }
 
-/// A path that takes nothing stops who sends before it decides; the next one leads, and it comes back.
+/// A path that takes nothing stops who sends before it decides, and nobody else, although the others
+/// have got what left by the other path; the next one leads, and it comes back.
 #[test]
 fn a_leader_of_lowi_that_cannot_send_on_all_paths_decides_nothing() {
-    let mut world = World::created(4, 3, Kind::Lowi);
+    for (seed, len) in [(4, 2), (5, 2), (6, 5_000), (7, 60_000)] {
+        let mut world = World::created(seed, 3, Kind::Lowi);
+        world.propose(0, 1, 1).unwrap();
+        assert!(world.within(100, |world| world.nodes.iter().all(|node| node.read.len() == 1)));
+        world.no_path_from = Some(0);
+        let (now_ns, value) = (world.now_ns, vec![7; len]);
+        world.nodes[0].groups.propose(now_ns, "g", 1, 2, &value).unwrap();
+        assert!(world.within(20, |world| world.status(0).unwrap().halted == Some(Halted::NetworkFault)));
+        assert_eq!(world.nodes[0].read.len(), 1, "it was not decided");
+        world.propose(1, 2, 1).unwrap();
+        assert!(world.within(100, |world| (1..3).all(|node| world.nodes[node].read.len() == 2)), "the others go on");
+        assert!((1..3).all(|node| world.status(node).unwrap().halted.is_none()), "nobody else was stopped");
+        world.no_path_from = None;
+        assert!(world.within(1_000, |world| world.runs(0) && world.status(0).unwrap().leader == Some(MemberId(2))));
+        let now_ns = world.now_ns;
+        world.nodes[0].groups.propose(now_ns, "g", 1, 2, &value).unwrap();
+        assert!(world.within(100, |world| world.nodes.iter().all(|node| node.read.len() == 3)));
+    }
+}
+
+/// A thread that was held up behind the stamp of a round sends nothing of it: the others would take
+/// it for late, and stop.
+#[test]
+fn a_round_that_was_held_up_before_it_left_stops_its_sender_alone() {
+    let mut world = World::created(8, 3, Kind::Lowi);
     world.propose(0, 1, 1).unwrap();
     assert!(world.within(100, |world| world.nodes.iter().all(|node| node.read.len() == 1)));
-    world.no_path_from = Some(0);
-    world.propose(0, 1, 2).unwrap();
-    assert!(world.within(20, |world| world.status(0).unwrap().halted == Some(Halted::NetworkFault)));
-    assert_eq!(world.nodes[0].read.len(), 1, "it was not decided");
-    world.no_path_from = None;
-    assert!(world.within(1_000, |world| world.runs(0) && world.status(0).unwrap().leader == Some(MemberId(2))));
-    world.propose(0, 1, 2).unwrap();
-    assert!(world.within(100, |world| world.nodes.iter().all(|node| node.read.len() == 2)));
+    let (now_ns, mut body) = (world.now_ns, Vec::new());
+    let timing = world.plan("g", Kind::Lowi, &[0]).timing;
+    let standing = |_: u32| Standing::Alive(1);
+    let groups = &mut world.nodes[0].groups;
+    groups.propose(now_ns, "g", 1, 2, b"late").unwrap();
+    groups.handle_timeout(now_ns, standing);
+    let held_up_ns = now_ns + timing.delta_i_ns / 2 + 1;
+    while let Some(frame) = groups.poll_frame(held_up_ns, &mut body) {
+        assert!(!matches!(frame, Frame::Copies { .. }), "it leaves late");
+    }
+    assert_eq!(world.status(0).unwrap().halted, Some(Halted::NetworkFault));
+    assert!(world.within(1_000, |world| world.runs(0)));
+    assert!((1..3).all(|node| world.status(node).unwrap().halted.is_none()), "nobody else was stopped");
+}
+
+/// A path that stays out does not have a member come and go for ever.
+#[test]
+fn a_member_of_lowi_that_misses_copies_again_and_again_comes_back_ever_more_seldom() {
+    let mut world = World::created(9, 3, Kind::Lowi);
+    world.lost_copies = [(0, 2, 1)].into();
+    world.within(20_000, |_| false);
+    let highest = world.nodes[0].groups.state("g").unwrap().bindings().keys().max().copied();
+    assert!((MemberId(4)..MemberId(15)).contains(&highest.unwrap()), "{highest:?}");
+    world.lost_copies.clear();
+    assert!(world.within(15_000, |world| world.runs(2)));
+}
+
+#[test]
+fn times_of_a_plan_that_cannot_be_are_refused() {
+    let good = Timing::of_contract(MS, 3 * MS);
+    assert_eq!(good.check(), Ok(()));
+    assert_eq!([(0, 0), (1, 1), (1_000 * MS, MS)].map(|(period, delay)| Timing::of_contract(period, delay).check()), [Ok(()); 3]);
+    for n in [0, 1, u64::MAX / 2, u64::MAX - 1, u64::MAX] {
+        for m in [0, 1, u64::MAX - 1] {
+            let _ = Timing { period_ns: n, delta_i_ns: m, delta_w_ns: u64::MAX - 1 }.check();
+            let _ = Timing { period_ns: m, delta_i_ns: n, delta_w_ns: n }.check();
+        }
+        let timings =
+            [Timing { period_ns: 0, ..good }, Timing { delta_i_ns: u64::MAX - 1, ..good }, Timing { delta_w_ns: 1, ..good }];
+        assert!(timings.iter().all(|timing| timing.check().is_err()));
+    }
+    let mut world = World::new(1, 2);
+    let plan =
+        Plan { timing: Timing { period_ns: 1, delta_i_ns: 1, delta_w_ns: u64::MAX - 1 }, ..world.plan("g", Kind::Lowi, &[0, 1]) };
+    let now_ns = world.now_ns;
+    assert!(matches!(world.nodes[0].groups.create(now_ns, plan, false), Err(Error::Invalid(_))));
 }
 
 #[test]

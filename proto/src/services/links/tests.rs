@@ -112,6 +112,23 @@ fn a_new_life_begins_with_nothing_of_the_former_one() {
     assert_eq!(pair.ends[0].send(9, b""), Err(Refused::Unknown));
 }
 
+/// Agents that are started together have one incarnation, and a switch that does not know where a
+/// host is hands its frames to everybody.
+#[test]
+fn a_segment_for_another_node_of_the_same_incarnation_is_not_taken() {
+    let mut one = Links::new(CONFIG, 1, 7);
+    let mut others = [Links::new(CONFIG, 2, 7), Links::new(CONFIG, 3, 7)];
+    [2, 3].iter().for_each(|node| one.handle_life(*node, 7));
+    others.iter_mut().for_each(|other| other.handle_life(1, 7));
+    one.send(2, b"for node 2").unwrap();
+    let mut body = Vec::new();
+    assert!(matches!(one.poll_segment(0, &mut body), Some(Segment::To { node: 2, .. })));
+    others[1].handle_segment(MS, 1, 7, &body).unwrap();
+    assert_eq!((others[1].poll_message(), others[1].poll_timeout()), (None, None), "nor acknowledged");
+    others[0].handle_segment(MS, 1, 7, &body).unwrap();
+    assert_eq!(others[0].poll_message(), Some((1, b"for node 2".to_vec())));
+}
+
 #[test]
 fn what_waits_is_bounded_and_told() {
     let mut pair = Pair::new();
@@ -270,7 +287,7 @@ proptest! {
             shared.extend(&body);
             let _ = pair.ends[0].handle_segment(MS, 2, 20, &shared);
             let _ = pair.ends[0].handle_segment(MS, 2, 20, &body);
-            let mut named = 10u32.to_be_bytes().to_vec();
+            let mut named = [1u32.to_be_bytes(), 10u32.to_be_bytes()].concat();
             named.extend(body);
             let _ = pair.ends[0].handle_segment(MS, 2, 20, &named);
         }

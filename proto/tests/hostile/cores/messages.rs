@@ -140,6 +140,7 @@ impl Hostile for lowi::Message {
             }),
             5 | 6 => Self::Forward(near.entry(bytes)),
             7 => Self::Ready,
+            _ if bytes.one_in(2) => Self::Unsent { round: near.instance(bytes) },
             _ => Self::Exit,
         }
     }
@@ -158,6 +159,7 @@ impl Hostile for lowi::Message {
             }
             Self::Forward(entry) if bytes.one_in(2) => Self::Forward(Entry { id: near.id(bytes), ..entry }),
             Self::Forward(entry) => Self::Forward(Entry { body: near.body(bytes), ..entry }),
+            Self::Unsent { round } => Self::Unsent { round: bytes.near(round) },
             Self::Exit | Self::Ready => Self::make(bytes, near),
         }
     }
