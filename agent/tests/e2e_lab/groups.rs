@@ -164,6 +164,34 @@ fn a_cable_of_a_lowi_member_is_out_for_a_moment_and_it_comes_back() {
     assert_eq!(status(&w, 1, "orders").unwrap().me, Some(1), "its leader was not stopped");
 }
 
+/// A cable out of the leader: it stops before it decides, and nobody else, although the others have
+/// got what left by the other path.
+#[test]
+fn a_cable_of_a_lowi_leader_is_out_and_the_next_one_leads() {
+    let Some(w) = three("lowi") else { return };
+    let mut groups: Vec<Group> = (1..=3).map(|host| open(&w, host, u64::from(host), 0, 0)).collect();
+    let mut logs = vec![Vec::new(); 3];
+    let mut decided = 0;
+    for path in [0, 1] {
+        let leader = status(&w, 2, "orders").unwrap().leader.unwrap();
+        let of = |member: u16| status(&w, 2, "orders").unwrap().members.iter().find(|m| m.id == member).unwrap().host.clone();
+        let host: u16 = of(leader).trim_start_matches('h').parse().unwrap();
+        w.lab.cut(host, path, Cut::Carrier).unwrap();
+        let other = usize::from(host % 3);
+        for n in 0..10 {
+            groups[other].propose(format!("{path} {n}").as_bytes()).unwrap();
+        }
+        decided += 10;
+        read(&mut groups[other], &mut logs[other], decided);
+        until("another one leads", || status(&w, other as u16 + 1, "orders").is_some_and(|group| group.leader != Some(leader)));
+        w.lab.heal(host, path).unwrap();
+        (1..=3).for_each(|host| runs(&w, host, "orders"));
+        let mut all = Vec::new();
+        let mut fresh = open(&w, host, 100 + u64::from(path), 0, 0);
+        read(&mut fresh, &mut all, decided);
+    }
+}
+
 /// A policy that holds a verdict back does not suit an engine that elects by silence.
 #[test]
 fn lowi_under_the_policy_fence_is_refused_with_the_reason() {

@@ -850,11 +850,18 @@ impl Groups {
         self.groups.values().filter(is_kept).map(|group| group.plan.name.as_str())
     }
 
-    /// Leaves a group; the others go on.
+    /// Leaves a group; the others go on. One that it asks to be let into, or that has ended, it asks for no more.
     ///
     /// # Errors
     /// See [`Error`].
     pub fn leave(&mut self, now_ns: u64, name: &str) -> Result<(), Error> {
+        let waits = self.named_mut(name).filter(|group| group.stage == Stage::Joining && group.member.is_none());
+        if let Some(group) = waits {
+            group.stage = Stage::Left;
+            (group.leaves, group.join_at_ns, group.deadline_ns) = (true, u64::MAX, u64::MAX);
+            self.settle(now_ns);
+            return Ok(());
+        }
         let group = self.running(name)?;
         group.leaves = true;
         if let Some(member) = &mut group.member {

@@ -567,6 +567,22 @@ fn a_round_that_was_held_up_before_it_left_stops_its_sender_alone() {
     assert!((1..3).all(|node| world.status(node).unwrap().halted.is_none()), "nobody else was stopped");
 }
 
+#[test]
+fn a_group_that_has_ended_can_be_left_and_its_name_taken_again() {
+    let mut world = World::created(2, 2, Kind::Huc);
+    let now_ns = world.now_ns;
+    (0..2).for_each(|node| world.nodes[node].groups.stop(now_ns));
+    assert!(!world.within(1_000, |world| world.runs(0) || world.runs(1)), "nobody is left");
+    let now_ns = world.now_ns;
+    (0..2).for_each(|node| world.nodes[node].groups.leave(now_ns, "g").unwrap());
+    assert!(
+        (0..2).all(|node| world.status(node).unwrap().stage == Stage::Left && world.nodes[node].groups.kept().next().is_none())
+    );
+    let plan = world.plan("g", Kind::Huc, &[0, 1]);
+    world.nodes[0].groups.create(now_ns, plan, false).unwrap();
+    assert!(world.within(1_000, |world| world.runs(0) && world.runs(1)));
+}
+
 /// A path that stays out does not have a member come and go for ever.
 #[test]
 fn a_member_of_lowi_that_misses_copies_again_and_again_comes_back_ever_more_seldom() {
