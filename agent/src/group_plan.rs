@@ -68,6 +68,13 @@ impl GroupPlan {
         }
         let (engine, policy) = (engine(engine_name), policy(policy_name));
         let of = |why: String| format!("group `{name}`: {why}");
-        Ok(Self { name: name.into(), hosts, engine: engine.map_err(of)?, policy: policy.map_err(of)?, durable })
+        let (engine, policy) = (engine.map_err(of)?, policy.map_err(of)?);
+        if !policy.suits(engine) {
+            return Err(of(format!(
+                "{engine} cannot keep the policy {}: it elects by silence, without asking anybody",
+                policy.name()
+            )));
+        }
+        Ok(Self { name: name.into(), hosts, engine, policy, durable })
     }
 }
