@@ -179,7 +179,8 @@ impl UserspaceTable {
         }
         let row = &mut peer.path[usize::from(path)];
         if h.kind == Kind::Copy {
-            // One that is refused stops its receiver, so a frame of another receive queue may overtake it.
+            // One that is refused stops its receiver, so a frame of another receive queue may
+            // overtake it.
             if !self.copies[slot][usize::from(path)].first(h.number) {
                 row.refused += 1;
                 return Err(Refusal::OldNumber);

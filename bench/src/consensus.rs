@@ -502,7 +502,8 @@ fn begin(rig: &mut Rig, engine: &str, args: &Args, ui: &Ui) -> Result<()> {
     Ok(())
 }
 
-/// The same library over TCP, on the same hosts and cables: servers that begin for this, and a client of the one that leads.
+/// The same library over TCP, on the same hosts and cables: servers that begin for this, and a
+/// client of the one that leads.
 fn raft_over_tcp(rig: &Rig, args: &Args) -> Result<Vec<u64>> {
     let dir = tempfile::tempdir()?;
     let socket = dir.path().join("client");

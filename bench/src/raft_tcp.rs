@@ -1,6 +1,7 @@
-//! Raft by the same library as on the lane, over TCP: what an application would have that takes the library and connects its
-//! hosts by sockets. A server on each host, real-time as agents are, and a client in a process of its own on the leader's, by a
-//! socket of that host, as applications and agents are.
+//! Raft by the same library as on the lane, over TCP: what an application would have that takes the
+//! library and connects its hosts by sockets. A server on each host, real-time as agents are, and a
+//! client in a process of its own on the leader's, by a socket of that host, as applications and
+//! agents are.
 
 use crate::sys;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -95,7 +96,8 @@ fn connect(me: usize, all: &[SocketAddr]) -> Result<Vec<Peer>> {
     peers.into_iter().map(peer).collect()
 }
 
-/// A server, until its input or its client ends. The first of `all` leads, and serves one client at `socket`.
+/// A server, until its input or its client ends. The first of `all` leads, and serves one client at
+/// `socket`.
 ///
 /// # Errors
 /// When it cannot be reached, or the others cannot.

@@ -225,7 +225,8 @@ impl<M: Clone + PartialEq> Receiver<M> {
         self.invariants();
     }
 
-    /// This one of `from` is over, whether some of it came or not: its sender says that some copy left to nobody.
+    /// This one of `from` is over, whether some of it came or not: its sender says that some copy
+    /// left to nobody.
     pub fn forget(&mut self, now_ns: u64, from: MemberId, number: u64) {
         let through = self.through(from);
         if number > through && number - through <= self.config.in_flight_max {

@@ -100,7 +100,8 @@ pub const FORWARD_MAX: usize = 64;
 /// How many entries handed in here may wait.
 pub const PENDING_MAX: usize = 1024;
 
-/// Rounds of one leader that may be in flight: those of (Δ_I + late), in their slots and before them, must stay below.
+/// Rounds of one leader that may be in flight: those of (Δ_I + late), in their slots and before
+/// them, must stay below.
 pub const ROUNDS_MAX: u64 = 1024;
 
 /// Settings of a [`Lowi`]. The same at every member.
@@ -128,18 +129,21 @@ pub struct Config {
     pub exit_together: bool,
     /// Rounds of one leader that may be in flight, at most [`ROUNDS_MAX`]. Members in hardware hold fewer.
     pub rounds_max: u64,
-    /// Who spoke last speaks again as soon as an entry waits, and not at its next slot only (`specs/lowi/LOWI_eager.cfg`).
+    /// Who spoke last speaks again as soon as an entry waits, and not at its next slot only
+    /// (`specs/lowi/LOWI_eager.cfg`).
     pub eager: bool,
-    /// But not within so long behind a round, for each byte of its values, and at most within [`Config::rest_max_ns`]: each round costs
-    /// everybody the same, so that under load fewer and larger ones let more through.
+    /// But not within so long behind a round, for each byte of its values, and at most within
+    /// [`Config::rest_max_ns`]: each round costs everybody the same, so that under load fewer and
+    /// larger ones let more through.
     pub rest_ns_per_byte: u64,
     /// See there.
     pub rest_max_ns: u64,
-    /// Whoever finds that a round was given up although it was heard elsewhere tells all others to exit too, also where
-    /// [`Config::exit_together`] is not set: what was decided may differ.
+    /// Whoever finds that a round was given up although it was heard elsewhere tells all others to
+    /// exit too, also where [`Config::exit_together`] is not set: what was decided may differ.
     pub exit_if_diverged: bool,
-    /// The shell says when the copies of a round have left ([`Engine::handle_copies_sent`]), and the round is decided then. If not, they
-    /// count as having left when the shell has taken them, and the next call shows that they left in time.
+    /// The shell says when the copies of a round have left ([`Engine::handle_copies_sent`]), and
+    /// the round is decided then. If not, they count as having left when the shell has taken them,
+    /// and the next call shows that they left in time.
     pub sent_is_said: bool,
 }
 
@@ -283,8 +287,9 @@ pub enum Message {
     Exit,
     /// The sender waits for the start message, which is the receiver's to send; reliable.
     Ready,
-    /// Of this round of the sender some copy could not leave to anybody: nobody has it whole, the sender has not decided it, and has
-    /// stopped. Whoever has the other copies forgets them; reliable.
+    /// Of this round of the sender some copy could not leave to anybody: nobody has it whole, the
+    /// sender has not decided it, and has stopped. Whoever has the other copies forgets them;
+    /// reliable.
     Unsent {
         /// Which.
         round: u64,
@@ -587,8 +592,8 @@ impl Lowi {
         Some(hurry_ns.map_or(slot_ns, |at| at.min(slot_ns)))
     }
 
-    /// Who spoke last need not wait for its slot. All that others wait for is counted from its last round and gets shorter by no
-    /// round that comes earlier.
+    /// Who spoke last need not wait for its slot. All that others wait for is counted from its last
+    /// round and gets shorter by no round that comes earlier.
     fn may_speak_at_once(&self) -> bool {
         let spoke_last = self.last > self.begun && self.last_leader == self.me && self.members.contains(self.me);
         let has_more = !self.waiting.is_empty() && !self.awaiting && self.in_flight.len() < self.config.depth;

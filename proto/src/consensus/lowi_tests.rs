@@ -910,7 +910,8 @@ fn where_the_shell_says_when_copies_have_left_nothing_is_decided_before() {
     assert!(matches!(lowi.poll_action(), Some(Action::Decide { instance: 1, .. })));
 }
 
-/// Where members exit one by one, a round that somebody has given up stops all: what was decided may differ.
+/// Where members exit one by one, a round that somebody has given up stops all: what was decided
+/// may differ.
 #[test]
 fn who_finds_that_decisions_may_differ_tells_all_also_where_members_exit_alone() {
     for exit_if_diverged in [false, true] {

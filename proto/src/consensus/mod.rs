@@ -221,7 +221,8 @@ pub trait Engine<M> {
         Err(self.refuse(Refused::Malformed))
     }
 
-    /// All copies of the broadcast that was taken last have left, on all paths. Only for engines that are set to be told.
+    /// All copies of the broadcast that was taken last have left, on all paths. Only for engines
+    /// that are set to be told.
     fn handle_copies_sent(&mut self, _now_ns: u64) {}
 
     /// On some path it could not leave to anybody, so that nobody has it whole.

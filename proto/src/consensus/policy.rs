@@ -26,10 +26,13 @@
 //! | LOWI | fence, witness | – | **refused** by [`Gate::new`]: LOWI elects by silence, without asking anybody, so it cannot keep these policies |
 //!
 //! # Why a late member closes the gate
-//! A silent host is reported *contract broken* first, and *silent host* after it could not be reached. The former says nothing yet; but when *contract kept*
-//! follows, a living member was silent for longer than the contract allows. Then silence proves nothing, for as long as
-//! [`Config::distrust_ns`] says. The same holds when this observer itself was paused or isolated. An inferred verdict in that time halts a member under trust-contract;
-//! LOWI, which would act on silence by itself, is told of a network fault right away, unless it waits for longer than the detector ([`Config::lowi_judges_itself`]).
+//! A silent host is reported *contract broken* first, and *silent host* after it could not be
+//! reached. The former says nothing yet; but when *contract kept* follows, a living member was
+//! silent for longer than the contract allows. Then silence proves nothing, for as long as
+//! [`Config::distrust_ns`] says. The same holds when this observer itself was paused or isolated.
+//! An inferred verdict in that time halts a member under trust-contract; LOWI, which would act on
+//! silence by itself, is told of a network fault right away, unless it waits for longer than the
+//! detector ([`Config::lowi_judges_itself`]).
 //!
 //! A change of the engine does not end this ([`Gate::change_engine`]): silence does not prove more to the next one. Nor does it begin with the gate: a member that has none
 //! before it has its state is handed then what it heard of this kind, with the times at which it did.
@@ -98,9 +101,10 @@ pub struct Config {
     pub witness_timeout_ns: u64,
     /// How long silence proves nothing after a living member was late (ns).
     pub distrust_ns: u64,
-    /// LOWI waits for longer than the detector: that a living member was late, or that this one was paused, stops it only if its own copies
-    /// are late, which it sees by their stamps, or its own slot has passed. An inferred crash soon after is not acted on, and is to be
-    /// reported again. Isolation stops it in any case.
+    /// LOWI waits for longer than the detector: that a living member was late, or that this one was
+    /// paused, stops it only if its own copies are late, which it sees by their stamps, or its own
+    /// slot has passed. An inferred crash soon after is not acted on, and is to be reported again.
+    /// Isolation stops it in any case.
     pub lowi_judges_itself: bool,
 }
 

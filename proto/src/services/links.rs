@@ -23,10 +23,12 @@ use fide_wire::frame::{BODY_AT, FRAME_SAFE};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Bytes of a segment before its own: the receiver's node and incarnation, number, received through. Agents that were started together have one
-/// incarnation, and a switch may hand a unicast frame to everybody.
+/// Bytes of a segment before its own: the receiver's node and incarnation, number, received
+/// through. Agents that were started together have one incarnation, and a switch may hand a unicast
+/// frame to everybody.
 pub const HEAD_LEN: usize = 16;
-/// Bytes of a segment for several before its piece: zero where others name a node, how many heads; each head as [`HEAD_LEN`].
+/// Bytes of a segment for several before its piece: zero where others name a node, how many heads;
+/// each head as [`HEAD_LEN`].
 pub const SHARED_HEAD_LEN: usize = 8;
 /// Bytes of one of these heads.
 pub const SHARED_ONE_LEN: usize = HEAD_LEN;

@@ -57,7 +57,8 @@ pub enum LowiKind {
     Exit = 3,
     /// The sender waits for the first round.
     Ready = 4,
-    /// Part of a round that exceeds one frame ([`super::fragment::Fragment`]), a copy on every path.
+    /// Part of a round that exceeds one frame ([`super::fragment::Fragment`]), a copy on every
+    /// path.
     Part = 5,
 }
 

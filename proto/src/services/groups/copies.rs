@@ -1,6 +1,6 @@
 //! Rounds of LOWI on the wire: a copy on every path, delivered by itself with the time of its
-//! arrival (RSBCAST). One that is longer than a frame leaves in parts, which are on every path, too:
-//! a copy has come when all its parts have.
+//! arrival (RSBCAST). One that is longer than a frame leaves in parts, which are on every path,
+//! too: a copy has come when all its parts have.
 //!
 //! A round is written as members in hardware read it ([`fide_wire::frame::group`]). `generation`
 //! there is the group's own plus the epoch of its log, and the stamp of a round is its frames'.

@@ -61,7 +61,8 @@ const FORSAKEN_NS: u64 = 500_000_000;
 const JOIN_AGAIN_NS: u64 = 500_000_000;
 /// A member that halted joins again after so long (ns).
 const REJOIN_NS: u64 = 100_000_000;
-/// A member of LOWI that stops sooner behind its beginning waits twice as long each time before it joins again (ns),
+/// A member of LOWI that stops sooner behind its beginning waits twice as long each time before it
+/// joins again (ns),
 const SETTLED_NS: u64 = 30_000_000_000;
 /// but no more than so many doublings of [`REJOIN_NS`].
 const SETBACKS_MAX: u32 = 7;
@@ -395,7 +396,8 @@ struct Group {
     /// Whom we let in: which node is to be which member, until that is applied.
     invited: BTreeMap<MemberId, Binding>,
     halted: Option<Halted>,
-    /// How often in a row our member of LOWI stopped for a copy that it missed, soon after it had come.
+    /// How often in a row our member of LOWI stopped for a copy that it missed, soon after it had
+    /// come.
     setbacks: u32,
     leaves: bool,
     /// The last decision, as far as not all have it, and since when.
@@ -850,7 +852,8 @@ impl Groups {
         self.groups.values().filter(is_kept).map(|group| group.plan.name.as_str())
     }
 
-    /// Leaves a group; the others go on. One that it asks to be let into, or that has ended, it asks for no more.
+    /// Leaves a group; the others go on. One that it asks to be let into, or that has ended, it
+    /// asks for no more.
     ///
     /// # Errors
     /// See [`Error`].
@@ -1686,7 +1689,8 @@ impl Groups {
     /// The next frame to be sent, written into `body`.
     pub fn poll_frame(&mut self, now_ns: u64, body: &mut Vec<u8>) -> Option<Frame> {
         while self.copies.front().is_some_and(|leaving| now_ns > leaving.until_ns) {
-            // This thread was held up between the round's stamp and now; of one in parts nobody has all.
+            // This thread was held up between the round's stamp and now; of one in parts nobody has
+            // all.
             self.copies.iter_mut().take(1).for_each(|leaving| leaving.frames.clear());
             self.handle_copies_sent(now_ns, Departure::Void);
         }
@@ -2272,7 +2276,8 @@ fn over(now_ns: u64, generation: u64, group: &mut Group, why: Halted, links: &mu
     } else {
         group.stage = Stage::Joining;
         group.asked = None;
-        // A path that stays out would have it come and go for ever, and each time costs all members some bytes and an id.
+        // A path that stays out would have it come and go for ever, and each time costs all members
+        // some bytes and an id.
         let missed = is_lowi && matches!(why, Halted::NetworkFault | Halted::MissingBroadcast);
         let is_soon = now_ns < group.since_ns.saturating_add(SETTLED_NS);
         group.setbacks = if missed && is_soon { (group.setbacks + 1).min(SETBACKS_MAX) } else { 0 };

@@ -521,8 +521,8 @@ fn a_copy_that_is_lost_costs_one_member_its_place_until_it_is_back() {
     }
 }
 
-/// A path that takes nothing stops who sends before it decides, and nobody else, although the others
-/// have got what left by the other path; the next one leads, and it comes back.
+/// A path that takes nothing stops who sends before it decides, and nobody else, although the
+/// others have got what left by the other path; the next one leads, and it comes back.
 #[test]
 fn a_leader_of_lowi_that_cannot_send_on_all_paths_decides_nothing() {
     for (seed, len) in [(4, 2), (5, 2), (6, 5_000), (7, 60_000)] {
