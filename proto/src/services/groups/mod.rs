@@ -341,6 +341,8 @@ struct Held {
 
 struct Group {
     plan: Plan,
+    /// Of its name, as frames of its rounds have it ([`fide_wire::name_id`]).
+    id: u32,
     stage: Stage,
     deadline_ns: u64,
     /// Who asked us to prepare.
@@ -414,6 +416,7 @@ impl Group {
     fn new(now_ns: u64, plan: Plan, stage: Stage, coordinator: u32) -> Self {
         let state = State::new(&plan.members);
         Self {
+            id: fide_wire::name_id(&plan.name),
             plan,
             stage,
             deadline_ns: u64::MAX,
@@ -949,8 +952,7 @@ impl Groups {
         Ok(())
     }
 
-    // ---- the disk
-    // --------------------------------------------------------------------------------------------------------
+    // ---- the disk -------------------------------------------------------------------------------
 
     /// What this node's disk has of a group, before anything else is asked of it.
     pub fn handle_saved(&mut self, name: &str, saved: Saved) {
@@ -1158,7 +1160,7 @@ impl Groups {
             self.malformed += 1;
             return;
         };
-        let is_named = |group: &&Group| fide_wire::name_id(&group.plan.name) == came.group;
+        let is_named = |group: &&Group| group.id == came.group;
         let Some(generation) = self.groups.values().find(is_named).map(|group| group.plan.generation) else { return };
         let epoch = came.generation.checked_sub(generation).and_then(|epoch| log::Epoch::try_from(epoch).ok());
         let Some(epoch) = epoch.filter(|_| path < fide_wire::PATHS) else { return };
@@ -1691,7 +1693,6 @@ impl Groups {
         while self.copies.front().is_some_and(|leaving| now_ns > leaving.until_ns) {
             // This thread was held up between the round's stamp and now; of one in parts nobody has
             // all.
-            self.copies.iter_mut().take(1).for_each(|leaving| leaving.frames.clear());
             self.handle_copies_sent(now_ns, Departure::Void);
         }
         if let Some(leaving) = self.copies.front_mut()
@@ -2143,8 +2144,7 @@ fn drain(
                     debug_assert!(false, "no other engine here sends copies");
                     continue;
                 };
-                let id = fide_wire::name_id(&group.plan.name);
-                match copies::Leaving::new(id, (generation, *epoch), &group.plan.timing, round) {
+                match copies::Leaving::new(group.id, (generation, *epoch), &group.plan.timing, round) {
                     Some(leaving) => copies.push_back(leaving),
                     None => group.member.iter_mut().for_each(|member| member.stop(Halted::NetworkFault)),
                 }
