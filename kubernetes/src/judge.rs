@@ -275,7 +275,8 @@ fn condition<'a>(view: &'a View, host: &str, watch: &str) -> Option<(&'static st
     Some((status, reason, &process.why))
 }
 
-/// Conditions are merged by their type; the pod is named by its uid, so that its namesake is not marked.
+/// Conditions are merged by their type; the pod is named by its uid, so that its namesake is not
+/// marked, and by its version: an adapter that is late does not undo what another one said since.
 fn mark(path: &str, pod: &Value, status: &str, reason: &str, why: &str, now: &str) -> Option<Change> {
     let conditions = pod["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
     let old = conditions.iter().find(|c| c["type"] == ALIVE);
@@ -287,7 +288,8 @@ fn mark(path: &str, pod: &Value, status: &str, reason: &str, why: &str, now: &st
         _ => now.into(),
     };
     let condition = json!({ "type": ALIVE, "status": status, "reason": reason, "message": why, "lastTransitionTime": changed });
-    let patch = json!({ "metadata": { "uid": pod["metadata"]["uid"] }, "status": { "conditions": [condition] } });
+    let of = json!({ "uid": pod["metadata"]["uid"], "resourceVersion": pod["metadata"]["resourceVersion"] });
+    let patch = json!({ "metadata": of, "status": { "conditions": [condition] } });
     let text = format!("pod {}/{}: {ALIVE} {status} ({reason})", text(pod, "/metadata/namespace"), name(pod));
     Some(Change { path: path.into(), part: "/status", kind: "application/strategic-merge-patch+json", patch, text })
 }

@@ -24,7 +24,7 @@ fn node(name: &str, taints: Value) -> Objects {
 }
 
 fn pod(name: &str, conditions: Value) -> Objects {
-    let metadata = json!({ "name": name, "namespace": "shop", "uid": "u1", "labels": { WATCH: "db" } });
+    let metadata = json!({ "name": name, "namespace": "shop", "uid": "u1", "resourceVersion": "9", "labels": { WATCH: "db" } });
     let pod =
         json!({ "metadata": metadata, "spec": { "nodeName": "h2" }, "status": { "phase": "Running", "conditions": conditions } });
     [(format!("/api/v1/namespaces/shop/pods/{name}"), pod)].into()
@@ -152,7 +152,7 @@ fn marked(view: &View, pods: &Objects) -> Option<(String, String)> {
     let judged = judge(view, &node("h2", json!([])), pods, &given());
     let change = judged.changes.iter().find(|c| c.part == "/status")?;
     assert_eq!(change.kind, "application/strategic-merge-patch+json");
-    assert_eq!(change.patch["metadata"], json!({ "uid": "u1" }), "no namesake");
+    assert_eq!(change.patch["metadata"], json!({ "uid": "u1", "resourceVersion": "9" }), "no namesake, nothing newer");
     let conditions = change.patch["status"]["conditions"].as_array().unwrap();
     assert_eq!((conditions.len(), &conditions[0]["type"]), (1, &json!(ALIVE)));
     Some((conditions[0]["status"].as_str().unwrap().into(), conditions[0]["reason"].as_str().unwrap().into()))

@@ -322,11 +322,6 @@ impl Adapter {
                     objects.remove(&change.path);
                     return Ok(());
                 }
-                // Another pod of this name by now; the watch brings it.
-                Err(ApiError::Conflict) if kind == Kind::Pods => {
-                    objects.remove(&change.path);
-                    return Ok(());
-                }
                 Err(ApiError::Conflict) => match self.api.get(&change.path) {
                     Ok(object) => {
                         objects.insert(change.path.clone(), object);

@@ -401,12 +401,17 @@ impl Cluster {
         let body: Value = serde_json::from_slice(&request.body).unwrap();
         let path = request.path.strip_suffix("/status").unwrap_or(&request.path);
         let mut state = self.state();
-        if state.conflicts > 0 && request.path == path {
+        if state.conflicts > 0 && state.objects.contains_key(path) {
             state.conflicts -= 1;
             let mut object = state.objects[path].clone();
-            let mut taints = object["spec"]["taints"].as_array().cloned().unwrap_or_default();
-            taints.push(json!({ "key": format!("example.org/other-{}", state.conflicts), "effect": "NoSchedule" }));
-            object["spec"]["taints"] = taints.into();
+            let by_another = format!("example.org/other-{}", state.conflicts);
+            let (list, item) = match request.path == path {
+                true => (&mut object["spec"]["taints"], json!({ "key": by_another, "effect": "NoSchedule" })),
+                false => (&mut object["status"]["conditions"], json!({ "type": by_another, "status": "True" })),
+            };
+            let mut items = list.as_array().cloned().unwrap_or_default();
+            items.push(item);
+            *list = items.into();
             self.put_in(&mut state, object);
         }
         let (code, answer) = match state.objects.get(path).cloned() {
