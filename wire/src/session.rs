@@ -28,7 +28,7 @@ pub const VALUE_MAX: usize = 64 * 1024;
 /// Bytes of a snapshot in one message.
 pub const PIECE_MAX: usize = 64 * 1024;
 /// The largest snapshot.
-pub const SNAPSHOT_MAX: u64 = 1 << 20;
+pub const SNAPSHOT_MAX: u64 = 64 << 20;
 
 /// How far the group is on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

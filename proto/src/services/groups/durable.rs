@@ -13,6 +13,7 @@
 //! What was decided, and that this node's leader may still have to take back, is not written
 //! (`Group::confirm`).
 
+use super::large::Large;
 use super::state::{Binding, Record};
 use crate::consensus::log::Position;
 use crate::group::{Body, Entry, EntryId, MemberId, Value};
@@ -40,6 +41,9 @@ pub struct Saved {
     pub snapshot: Option<Value>,
     /// Every entry since.
     pub entries: Vec<Entry>,
+    /// The application's state in the snapshot, if that has only its name. Other hosts fetch it.
+    #[serde(skip)]
+    pub large: Option<Large>,
 }
 
 impl Saved {
@@ -60,7 +64,8 @@ impl Saved {
                 assert_eq!(self.mark().position + 1, first, "without gaps");
                 self.entries.extend(entries);
             }
-            What::Snapshot(position, value) => {
+            What::Snapshot(position, value, large) => {
+                self.large = large;
                 let gone = position.saturating_sub(self.snapshot_position).min(self.entries.len() as u64) as usize;
                 self.entries.drain(..gone);
                 (self.snapshot_position, self.snapshot) = (position, Some(value));
@@ -118,6 +123,7 @@ pub enum What {
     Whole(Saved),
     /// The next entries, the first of which has this position.
     Entries(Position, Vec<Entry>),
-    /// A snapshot that stands for all entries through this position.
-    Snapshot(Position, Value),
+    /// A snapshot that stands for all entries through this position, and the application's state, if
+    /// the snapshot has only its name.
+    Snapshot(Position, Value, Option<Large>),
 }

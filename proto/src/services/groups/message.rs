@@ -1,7 +1,7 @@
 //! What the groups of two nodes tell each other: over reliable links, on heartbeats, in copies of broadcasts.
 
 use super::durable::{Mark, Saved};
-use super::state::{Binding, RECORD_LEN};
+use super::state::{AppState, Binding, RECORD_LEN};
 use crate::consensus::policy::Policy;
 use crate::consensus::{Instance, Kind};
 use crate::consensus::{log, lowi};
@@ -222,8 +222,8 @@ pub enum Message {
         generation: u64,
         /// The last entry that is in it.
         index: u64,
-        /// The state.
-        state: Vec<u8>,
+        /// The state, or what it is to be fetched by.
+        state: AppState,
     },
     /// This member, which lived here, does nothing any more.
     Over {

@@ -23,6 +23,7 @@
 
 mod copies;
 pub mod durable;
+pub mod large;
 pub mod member;
 pub mod message;
 pub mod rides;
@@ -35,12 +36,13 @@ use crate::consensus::{Engine, Halted, Instance, Kind};
 use crate::group::{Body, MAX_MEMBERS, MemberId, Refused, Value};
 use crate::services::links::{self, Links};
 use durable::{Mark, Saved, What, Write};
-use fide_wire::session::Fate;
+use fide_wire::session::{Fate, SNAPSHOT_MAX};
 use fide_wire::verdict::{Cause, Grade};
+use large::{Builder, Fetched, Fetching, Large, LargeId, LargeRef, Next, Whole};
 use member::{GateConfig, Member, Output};
 use message::{From, Message, Plan, Ride, Timing};
 use rides::{Arriving, Came, Riding};
-use state::{Applied, Binding, Record, State};
+use state::{AppState, Applied, Binding, Record, State};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -80,7 +82,7 @@ const SEARCHED_NS: u64 = 200_000_000;
 /// What could not be begun is tried again after so long (ns).
 const BEGIN_AGAIN_NS: u64 = 1_000_000_000;
 /// How messages between groups of two nodes are written; builds that write them in another way cannot share a group. Before each message.
-pub const FORMAT: u8 = 5;
+pub const FORMAT: u8 = 6;
 /// Messages kept for members whose incarnation this node has not met yet.
 const UNMET_MAX: usize = 1024;
 /// Messages kept for a member that is not listening yet.
@@ -104,6 +106,8 @@ pub struct Config {
     pub fence_repeat_ns: u64,
     /// How long silence proves nothing after a living member was late (ns).
     pub distrust_ns: u64,
+    /// The largest state of an application, in bytes, that goes over links ([`large`]).
+    pub inline_max: usize,
     /// Makes engines.
     pub make: Make,
 }
@@ -147,6 +151,19 @@ pub enum Event {
         node: u32,
         /// Its incarnation.
         incarnation: u32,
+    },
+    /// This node has a state that others may fetch, for as long as the service keeps a clone of it.
+    Hold(Large),
+    /// Nobody here needs this any more: to be freed where that may take a while.
+    Release(Large),
+    /// A state is to be fetched; answered by [`Groups::handle_fetched`].
+    Fetch {
+        /// For which group.
+        generation: u64,
+        /// Which.
+        what: LargeRef,
+        /// From which node.
+        from: u32,
     },
 }
 
@@ -363,7 +380,14 @@ struct Group {
     /// Its log is this member's: it took part.
     has_run: bool,
     /// A snapshot that is to be written.
-    unwritten: Option<(Position, Value)>,
+    unwritten: Option<(Position, Value, Option<Large>)>,
+    /// The application's state at the begin of what is kept, if it is a large one; and the one
+    /// before, which others may still be fetching.
+    large: Option<Large>,
+    former: Option<Large>,
+    /// What another node keeps behind this entry.
+    offered: Option<(u64, LargeRef)>,
+    fetching: Fetching,
     /// The disk has it through this application entry.
     written: u64,
     /// All have what was decided through this instance, as a leader said; and what we said of that
@@ -431,6 +455,10 @@ impl Group {
             handed: None,
             has_run: false,
             unwritten: None,
+            large: None,
+            former: None,
+            offered: None,
+            fetching: Fetching::default(),
             written: 0,
             stable: 0,
             stable_told: 0,
@@ -459,13 +487,72 @@ impl Group {
     }
 
     /// Keeps the application's state behind this entry, and not what is before it. `false` if that entry is not there.
-    fn keep(&mut self, index: u64, bytes: Vec<u8>) -> bool {
+    fn keep(&mut self, index: u64, state: AppState, large: Option<Large>, events: &mut VecDeque<Event>) -> bool {
         let Some(member) = self.member.as_mut().filter(|member| member.log().is_running()) else { return false };
-        let Some((position, value)) = self.state.keep_snapshot(index, bytes) else { return false };
+        let Some((position, value)) = self.state.keep_snapshot(index, state) else { return false };
         if self.handed.is_some() {
-            self.unwritten = Some((position, value.clone()));
+            self.unwritten = Some((position, value.clone(), large.clone()));
         }
-        member.keep_snapshot(position, value).is_ok()
+        let is_kept = member.keep_snapshot(position, value).is_ok();
+        self.hold(large, events);
+        is_kept
+    }
+
+    /// The large state of the snapshot is this one from now on.
+    fn hold(&mut self, large: Option<Large>, events: &mut VecDeque<Event>) {
+        events.extend(large.clone().map(Event::Hold));
+        let before = std::mem::replace(&mut self.large, large);
+        if before.is_some() {
+            events.extend(std::mem::replace(&mut self.former, before).map(Event::Release));
+        }
+    }
+
+    /// A state that was to be fetched is here.
+    fn fetched(&mut self, large: Large, events: &mut VecDeque<Event>) {
+        let at = large.at();
+        let offered = self.offered.take_if(|(_, of)| *of == at);
+        if self.missing() == Some(at) {
+            self.hold(Some(large), events);
+        } else if let Some((index, _)) = offered {
+            self.keep(index, AppState::Large(at), Some(large), events);
+        } else {
+            events.push_back(Event::Release(large));
+        }
+    }
+
+    /// Has a state fetched that is not here, and is wanted. Whether it is lost.
+    fn fetch(&mut self, now_ns: u64, ours: u32, nodes: &BTreeSet<u32>, saved: Option<&Saved>, events: &mut VecDeque<Event>) -> bool {
+        if self.offered.is_none() && self.missing().is_none() {
+            return false;
+        }
+        self.offered.take_if(|(index, _)| *index <= self.state.snapshot().0);
+        let offered = self.offered.filter(|_| self.wants_offered()).map(|(_, at)| at);
+        let Some(what) = offered.or_else(|| self.missing()) else { return false };
+        if let Some(large) = saved.and_then(|saved| saved.large.clone()).filter(|large| large.at() == what) {
+            self.fetched(large, events);
+            return false;
+        }
+        let Some(member) = self.member.as_mut().filter(|member| member.log().is_running()) else { return false };
+        let log = member.log();
+        let alive = log.members().iter().filter(|member| !log.crashed().contains(*member));
+        let bindings = self.state.bindings();
+        let hosts = alive.filter_map(|member| bindings.get(&member)).map(|binding| binding.node);
+        let living: BTreeSet<u32> = hosts.filter(|node| *node != ours && nodes.contains(node)).collect();
+        match (self.fetching.next(now_ns, what, &living), offered) {
+            (Next::Wait, _) => {}
+            (Next::Ask(what, from), _) => {
+                events.push_back(Event::Fetch { generation: self.plan.generation, what, from });
+            }
+            // It is not needed: a newer one will come.
+            (Next::Superseded | Next::Lost, Some(_)) => self.offered = None,
+            // The others have a later one, which comes with their state.
+            (Next::Superseded, None) => member.stop(Halted::Expelled),
+            (Next::Lost, None) => {
+                let others = log.members().iter().filter(|other| Some(*other) != self.me && !log.crashed().contains(*other));
+                return others.count() == 0;
+            }
+        }
+        false
     }
 
     /// A new group may take its name: nothing is left of it here, and all hosts of the new one must say so.
@@ -479,7 +566,8 @@ impl Group {
 
     /// A member of this node has ended: if it was to let us in, it may have told nobody.
     fn forsaken(&mut self, now_ns: u64, by: u32) {
-        let waits = self.stage == Stage::Joining && self.member.is_some() && self.coordinator == by;
+        let is_in = self.member.as_ref().is_none_or(|member| member.log().is_running());
+        let waits = self.stage == Stage::Joining && !is_in && self.coordinator == by;
         if waits {
             self.deadline_ns = self.deadline_ns.min(now_ns.saturating_add(FORSAKEN_NS));
         }
@@ -547,6 +635,9 @@ impl Group {
 
     /// What of a durable group is to be written next.
     fn poll_write(&mut self) -> Option<Write> {
+        if self.missing().is_some() {
+            return None;
+        }
         self.has_run |= self.member.as_ref().is_some_and(|member| member.log().is_running());
         if !self.plan.durable || !self.has_run || self.member.is_none() {
             return None;
@@ -557,12 +648,12 @@ impl Group {
             None => {
                 let (snapshot_position, snapshot, entries) = self.state.log_through(through);
                 let Plan { generation, lineage, .. } = self.plan;
-                What::Whole(Saved { generation, lineage, snapshot_position, snapshot, entries })
+                What::Whole(Saved { generation, lineage, snapshot_position, snapshot, entries, large: self.large.clone() })
             }
             Some(handed) => match self.unwritten.take() {
-                Some((position, value)) => {
+                Some((position, value, large)) => {
                     self.handed = Some(handed.max(position));
-                    What::Snapshot(position, value)
+                    What::Snapshot(position, value, large)
                 }
                 None if through > handed => What::Entries(handed + 1, self.state.log_between(handed, through)),
                 None => return None,
@@ -580,7 +671,7 @@ impl Group {
         let through = self.confirmed_position.max(self.state.snapshot_position());
         let (snapshot_position, snapshot, entries) = self.state.log_through(through);
         let Plan { generation, lineage, .. } = self.plan;
-        Saved { generation, lineage, snapshot_position, snapshot, entries }
+        Saved { generation, lineage, snapshot_position, snapshot, entries, large: self.large.clone() }
     }
 
     /// A piece of a ride: the whole, if it was the last one missing.
@@ -610,7 +701,7 @@ impl Group {
     fn poll_timeout(&self) -> u64 {
         let of_member = self.member.as_ref().and_then(Member::poll_timeout).unwrap_or(u64::MAX);
         let look = if self.member.is_some() { self.look_at_ns } else { u64::MAX };
-        of_member.min(self.deadline_ns).min(self.join_at_ns).min(look)
+        of_member.min(self.deadline_ns).min(self.join_at_ns).min(look).min(self.fetch_at_ns())
     }
 }
 
@@ -638,6 +729,8 @@ pub struct Groups {
     questions: u64,
     /// Groups of which only the name was known.
     unnamed: u64,
+    /// Large states that were handed in here.
+    states: u64,
     copies: VecDeque<copies::Leaving>,
     events: VecDeque<Event>,
     /// Something came in since the last heartbeat, so one may have to leave early.
@@ -665,6 +758,7 @@ impl Groups {
             rode: BTreeMap::new(),
             questions: 0,
             unnamed: 0,
+            states: 0,
             copies: VecDeque::new(),
             events: VecDeque::new(),
             stirred: false,
@@ -932,14 +1026,23 @@ impl Groups {
     ///
     /// # Errors
     /// [`Error::Invalid`] for an entry that is not kept.
-    pub fn keep_snapshot(&mut self, name: &str, index: u64, bytes: Vec<u8>) -> Result<(), Error> {
-        if bytes.len() > state::SNAPSHOT_MAX {
-            return Err(Error::Invalid(format!("a snapshot has at most {} bytes", state::SNAPSHOT_MAX)));
+    pub fn keep_snapshot(&mut self, name: &str, index: u64, state: impl Into<Builder>) -> Result<(), Error> {
+        let state = state.into();
+        if state.len() > SNAPSHOT_MAX {
+            return Err(Error::Invalid(format!("a snapshot has at most {SNAPSHOT_MAX} bytes")));
         }
-        let node = self.config.node;
-        let group = self.running(name)?;
-        let message = Message::Kept { generation: group.plan.generation, index, state: bytes.clone() };
-        if !group.keep(index, bytes) {
+        let Config { node, incarnation, inline_max, .. } = self.config;
+        self.running(name)?;
+        let (state, large) = if state.len() <= inline_max as u64 {
+            (AppState::Bytes(state.into_bytes()), None)
+        } else {
+            self.states += 1;
+            let large = state.into_large(LargeId { node, incarnation, serial: self.states });
+            (AppState::Large(large.at()), Some(large))
+        };
+        let Some(group) = self.names.get(name).and_then(|generation| self.groups.get_mut(generation)) else { return Ok(()) };
+        let message = Message::Kept { generation: group.plan.generation, index, state: state.clone() };
+        if !group.keep(index, state, large, &mut self.events) {
             return Err(Error::Invalid(format!("entry {index} of {name} is not kept here")));
         }
         // Others may have no application of their own.
@@ -1264,9 +1367,13 @@ impl Groups {
             Message::Kept { generation, index, state } => {
                 let is_bound = |group: &&mut Group| group.state.bindings().values().any(|binding| binding.node == from);
                 let Some(group) = self.groups.get_mut(&generation).filter(is_bound) else { return };
-                if state.len() <= state::SNAPSHOT_MAX {
+                match state {
                     // Who lags keeps what it has: the next one comes.
-                    let _ = group.keep(index, state);
+                    AppState::Bytes(_) => _ = group.keep(index, state, None, &mut self.events),
+                    AppState::Large(at) if at.is_sane() && group.offered.is_none_or(|(of, _)| of < index) => {
+                        group.offered = Some((index, at));
+                    }
+                    AppState::Large(_) => {}
                 }
             }
             Message::Stable { generation, instance } => {
@@ -1434,8 +1541,9 @@ impl Groups {
         let coordinates = group.coordinator == node;
         match Log::new(now_ns, me, plan.engine, members, config, build) {
             Ok(mut log) => {
-                if let Some(Saved { snapshot_position, snapshot, entries, .. }) = group.saved.take() {
+                if let Some(Saved { snapshot_position, snapshot, entries, large, .. }) = group.saved.take() {
                     log.go_on_from(snapshot_position, snapshot, entries);
+                    group.hold(large, &mut self.events);
                 }
                 group.member = Some(Member::new(now_ns, log, gate_config(&gate, policy)));
                 (group.me, group.stage, group.is_begun) = (Some(me), Stage::Running, true);
@@ -1554,6 +1662,7 @@ impl Groups {
             }
             group.early = old.early;
             group.asked = old.asked;
+            (group.large, group.former) = (old.large, old.former);
         }
         let build = Box::new(move |setup: &Setup| make(setup, policy, &timing));
         group.me = Some(me);
@@ -1707,6 +1816,28 @@ impl Groups {
         })
     }
 
+    /// A large state that this node has.
+    #[must_use]
+    pub fn large(&self, id: LargeId) -> Option<&Large> {
+        let all = self.groups.values().flat_map(|group| [&group.large, &group.former]).flatten();
+        all.into_iter().find(|large| large.at().id == id)
+    }
+
+    /// What became of [`Event::Fetch`].
+    pub fn handle_fetched(&mut self, now_ns: u64, generation: u64, what: LargeId, fetched: Fetched) {
+        let Some(group) = self.groups.get_mut(&generation) else { return };
+        match fetched {
+            Fetched::Whole(large) => {
+                group.fetching.refused(what, false);
+                group.fetched(large, &mut self.events);
+                self.events.push_back(Event::Applied { generation });
+            }
+            Fetched::Missing => group.fetching.refused(what, true),
+            Fetched::Failed => group.fetching.refused(what, false),
+        }
+        self.settle(now_ns);
+    }
+
     /// What became of the last [`Frame::Copies`].
     pub fn handle_copies_sent(&mut self, now_ns: u64, departure: Departure) {
         let Some(leaving) = self.copies.front_mut() else { return };
@@ -1800,10 +1931,15 @@ impl Groups {
     /// Everything that members want, until they want nothing.
     fn settle(&mut self, now_ns: u64) {
         let Self { groups, links, copies, events, nodes, ended, config, saved, .. } = self;
+        let mut lost = Vec::new();
         for (generation, group) in groups.iter_mut() {
             release(now_ns, group);
             send_to_met(*generation, group, links, ended);
-            drain(now_ns, *generation, group, links, copies, events, config.node);
+            drain(*generation, group, links, copies, events, config.node);
+            if group.fetch(now_ns, config.node, nodes, saved.get(&group.plan.name), events) {
+                lost.push(*generation);
+            }
+            run(now_ns, group);
             group.confirm(*generation, links);
             while let Some(write) = group.poll_write() {
                 if matches!(write.what, What::Whole(_)) {
@@ -1812,7 +1948,7 @@ impl Groups {
                 events.push_back(Event::Write(Box::new(write)));
             }
             if let Some(why) = group.member.as_ref().and_then(|member| member.log().halted()) {
-                if group.plan.durable && group.has_run {
+                if group.plan.durable && group.has_run && group.missing().is_none() {
                     saved.insert(group.plan.name.clone(), group.saved());
                 }
                 // Of a round in parts nobody has all then.
@@ -1831,6 +1967,13 @@ impl Groups {
                 events.push_back(Event::Changed { generation: *generation });
             }
         }
+        for generation in lost {
+            if let Some(group) = self.groups.get_mut(&generation) {
+                (group.member, group.me) = (None, None);
+            }
+            let why = "the last host that had the state of its applications ended before this one had it, too";
+            self.fail(generation, why.into());
+        }
     }
 
     fn tell(&mut self, node: u32, message: &Message) -> Result<(), links::Refused> {
@@ -1840,8 +1983,9 @@ impl Groups {
     fn keep(&mut self, generation: u64, group: Group) {
         if let Some(old) = self.names.insert(group.plan.name.clone(), generation)
             && old != generation
+            && let Some(group) = self.groups.remove(&old)
         {
-            self.groups.remove(&old);
+            self.events.extend(group.large.into_iter().chain(group.former).map(Event::Release));
         }
         self.groups.insert(generation, group);
         self.events.push_back(Event::Changed { generation });
@@ -1850,6 +1994,7 @@ impl Groups {
     fn drop_group(&mut self, generation: u64) {
         if let Some(group) = self.groups.remove(&generation) {
             self.names.remove(&group.plan.name);
+            self.events.extend(group.large.into_iter().chain(group.former).map(Event::Release));
         }
         self.events.push_back(Event::Changed { generation });
     }
@@ -1906,8 +2051,12 @@ impl Groups {
             members: members.collect(),
             index: group.state.index(),
             pending: log.map_or(0, Log::pending),
-            trouble: match self.expected.get(&group.plan.name) {
-                Some(expectation) if group.stage != Stage::Running => expectation.trouble.clone(),
+            trouble: match (group.missing(), self.expected.get(&group.plan.name)) {
+                (Some(LargeRef { id, len }), _) if group.member.is_some() => {
+                    let from = group.fetching.from.unwrap_or(id.node);
+                    format!("its applications' state, {len} bytes, is on its way from node {from:08x}")
+                }
+                (_, Some(expectation)) if group.stage != Stage::Running => expectation.trouble.clone(),
                 _ => String::new(),
             },
             is_begun: group.is_begun,
@@ -1947,6 +2096,19 @@ impl Groups {
     #[must_use]
     pub fn state(&self, name: &str) -> Option<&State> {
         self.named(name).map(|group| &group.state)
+    }
+
+    /// The application's state at the begin of what a group keeps, and the index of its last entry;
+    /// nothing while it is on its way here, or if there is none.
+    #[must_use]
+    pub fn snapshot(&self, name: &str) -> Option<(u64, Whole<'_>)> {
+        let group = self.named(name)?;
+        let (index, state) = group.state.snapshot();
+        let whole = match state? {
+            AppState::Bytes(bytes) => Whole::Bytes(bytes),
+            AppState::Large(at) => Whole::Large(group.large.as_ref().filter(|large| large.at() == *at)?),
+        };
+        Some((index, whole))
     }
 
     /// The entries of a group behind `index` of which applications may know; nothing if its
@@ -2102,7 +2264,6 @@ fn release(now_ns: u64, group: &mut Group) {
 
 /// What one member wants done.
 fn drain(
-    now_ns: u64,
     generation: u64,
     group: &mut Group,
     links: &mut Links,
@@ -2177,10 +2338,17 @@ fn drain(
     if applied {
         events.push_back(Event::Applied { generation });
     }
-    if group.stage == Stage::Joining && group.member.as_ref().is_some_and(|member| member.log().is_running()) {
-        group.stage = Stage::Running;
+}
+
+/// A member that was let in runs for its applications once their state is here.
+fn run(now_ns: u64, group: &mut Group) {
+    let is_in = group.held.is_none() && group.member.as_ref().is_some_and(|member| member.log().is_running());
+    if group.stage == Stage::Joining && is_in {
         (group.deadline_ns, group.join_at_ns) = (u64::MAX, u64::MAX);
-        group.since_ns = now_ns;
+        if group.missing().is_none() {
+            group.stage = Stage::Running;
+            group.since_ns = now_ns;
+        }
     }
 }
 

@@ -10,6 +10,7 @@
 //! number that is not above the client's last one is void everywhere. The last [`CLIENTS_MAX`] clients are remembered, and of each the last
 //! [`SKIPPED_MAX`] runs of numbers that it passed over: [`State::fate`] says what became of a proposal.
 
+use super::large::LargeRef;
 use crate::consensus::log::Position;
 use crate::group::{Entry, MemberId, VALUE_MAX, Value};
 use fide_wire::frame::bytes::Reader;
@@ -27,8 +28,6 @@ pub const RECORD_LEN: usize = 17;
 pub const APP_VALUE_MAX: usize = VALUE_MAX - RECORD_LEN;
 /// Most bytes of entries that are kept for who reads slowly, or joins: a newcomer gets them in one message, which its sender's loop writes in one go.
 pub const KEPT_BYTES_MAX: usize = 2 << 20;
-/// Largest state of an application.
-pub const SNAPSHOT_MAX: usize = 1 << 20;
 
 /// An entry's bytes beside its value, about.
 const ENTRY_LEN: usize = 24;
@@ -195,11 +194,42 @@ impl Base {
     }
 }
 
+/// A state of the application.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AppState {
+    /// As it is.
+    Bytes(Vec<u8>),
+    /// One that is too large for links.
+    Large(LargeRef),
+}
+
 /// A snapshot: the application's state, and what the group knows behind it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Snapshot {
     base: Base,
+    /// Empty for a large one, whose name follows.
     state: Vec<u8>,
+}
+
+fn write_snapshot(base: &Base, state: &AppState) -> Option<Value> {
+    let (state, large) = match state {
+        AppState::Bytes(bytes) => (bytes.clone(), None),
+        AppState::Large(at) => (Vec::new(), Some(at)),
+    };
+    let bytes = postcard::to_stdvec(&Snapshot { base: base.clone(), state }).ok()?;
+    match large {
+        Some(at) => postcard::to_extend(at, bytes).ok().map(Value::from),
+        None => Some(bytes.into()),
+    }
+}
+
+fn read_snapshot(bytes: &[u8]) -> Result<(Base, AppState), Malformed> {
+    let (Snapshot { base, state }, rest) = postcard::take_from_bytes(bytes).map_err(|_| Malformed)?;
+    if rest.is_empty() {
+        return Ok((base, AppState::Bytes(state)));
+    }
+    let (at, rest) = postcard::take_from_bytes::<LargeRef>(rest).map_err(|_| Malformed)?;
+    if rest.is_empty() && state.is_empty() && at.is_sane() { Ok((base, AppState::Large(at))) } else { Err(Malformed) }
 }
 
 /// One member's copy of the group's state.
@@ -208,7 +238,7 @@ pub struct State {
     now: Base,
     /// Where the kept entries begin, and the application's state there.
     kept_from: Base,
-    snapshot: Option<Vec<u8>>,
+    snapshot: Option<AppState>,
     snapshot_position: Position,
     /// Every entry of the log since, the application's among them.
     entries: VecDeque<(Position, Entry)>,
@@ -248,7 +278,7 @@ impl State {
             *self = Self::new(&bindings);
             return Ok(());
         };
-        let Snapshot { base, state } = postcard::from_bytes(bytes).map_err(|_| Malformed)?;
+        let (base, state) = read_snapshot(bytes)?;
         *self = Self {
             now: base.clone(),
             kept_from: base,
@@ -275,9 +305,7 @@ impl State {
     /// The log through this position, which is not before the snapshot: position of the snapshot,
     /// itself, and the entries since.
     pub(super) fn log_through(&self, position: Position) -> (Position, Option<Value>, Vec<Entry>) {
-        let snapshot = self.snapshot.as_ref().and_then(|state| {
-            postcard::to_stdvec(&Snapshot { base: self.kept_from.clone(), state: state.clone() }).ok().map(Value::from)
-        });
+        let snapshot = self.snapshot.as_ref().and_then(|state| write_snapshot(&self.kept_from, state));
         let entries = self.entries.iter().take_while(|(at, _)| *at <= position).map(|(_, entry)| entry.clone()).collect();
         (self.snapshot_position, snapshot, entries)
     }
@@ -290,7 +318,7 @@ impl State {
 
     /// The application's state behind its entry `index`: what comes before need not be kept. Gives position and value for
     /// [`Log::keep_snapshot`](crate::consensus::log::Log::keep_snapshot); nothing for an index that is not kept any more, or is still to come.
-    pub fn keep_snapshot(&mut self, index: u64, state: Vec<u8>) -> Option<(Position, Value)> {
+    pub fn keep_snapshot(&mut self, index: u64, state: AppState) -> Option<(Position, Value)> {
         let position = self.applied.iter().find(|applied| applied.index == index)?.position;
         while self.entries.front().is_some_and(|(at, _)| *at <= position) {
             let Some((_, entry)) = self.entries.pop_front() else { break };
@@ -303,10 +331,9 @@ impl State {
         while self.applied.front().is_some_and(|applied| applied.position <= position) {
             self.applied.pop_front();
         }
-        let snapshot = Snapshot { base: self.kept_from.clone(), state };
-        let value = postcard::to_stdvec(&snapshot).ok()?;
-        (self.snapshot, self.snapshot_position) = (Some(snapshot.state), position);
-        Some((position, value.into()))
+        let value = write_snapshot(&self.kept_from, &state)?;
+        (self.snapshot, self.snapshot_position) = (Some(state), position);
+        Some((position, value))
     }
 
     /// The entries behind `index`; nothing if those are not kept any more, and the snapshot must be taken first.
@@ -318,8 +345,21 @@ impl State {
 
     /// The application's state at the begin of what is kept, and the index of its last entry.
     #[must_use]
-    pub fn snapshot(&self) -> (u64, Option<&[u8]>) {
-        (self.kept_from.index, self.snapshot.as_deref())
+    pub fn snapshot(&self) -> (u64, Option<&AppState>) {
+        (self.kept_from.index, self.snapshot.as_ref())
+    }
+
+    /// The application's state at the begin of what is kept, if it is a large one.
+    pub(super) fn large(&self) -> Option<LargeRef> {
+        match &self.snapshot {
+            Some(AppState::Large(at)) => Some(*at),
+            _ => None,
+        }
+    }
+
+    /// Whether this entry was applied, and is still kept.
+    pub(super) fn has_applied(&self, index: u64) -> bool {
+        (self.kept_from.index + 1..=self.now.index).contains(&index)
     }
 
     /// Application entries so far.
@@ -342,7 +382,7 @@ impl State {
 
     /// The highest member that a snapshot knows of; none if nobody of this build can have made it.
     pub(super) fn highest_in(snapshot: &[u8]) -> Option<MemberId> {
-        let Snapshot { base, .. } = postcard::from_bytes(snapshot).ok()?;
+        let (base, _) = read_snapshot(snapshot).ok()?;
         Some(base.bindings.keys().next_back().copied().unwrap_or(MemberId(0)))
     }
 
@@ -365,7 +405,9 @@ pub struct Malformed;
 
 #[cfg(test)]
 mod tests {
+    use super::super::large::LargeId;
     use super::*;
+    use fide_wire::session::SNAPSHOT_MAX;
     use crate::group::{Body, EntryId};
 
     fn entry(n: u64, record: &Record<'_>) -> Entry {
@@ -434,9 +476,10 @@ mod tests {
         state.apply(2, entry(2, &Record::Binding(binding)));
         state.apply(3, entry(3, &value(7, 2)));
         state.apply(4, entry(4, &value(7, 3)));
-        assert_eq!(state.keep_snapshot(9, vec![]), None, "it is still to come");
-        let (position, snapshot) = state.keep_snapshot(2, b"state".to_vec()).unwrap();
-        assert_eq!((position, state.snapshot()), (3, (2, Some(&b"state"[..]))));
+        assert_eq!(state.keep_snapshot(9, AppState::Bytes(vec![])), None, "it is still to come");
+        let bytes = AppState::Bytes(b"state".to_vec());
+        let (position, snapshot) = state.keep_snapshot(2, bytes.clone()).unwrap();
+        assert_eq!((position, state.snapshot()), (3, (2, Some(&bytes))));
         assert!(state.entries_behind(1).is_none(), "not kept any more");
         let mut other = State::new(&[]);
         other.install(position, Some(&snapshot)).unwrap();
@@ -445,6 +488,28 @@ mod tests {
         assert_eq!(other.now, state.now);
         assert_eq!(other.entries_behind(2).unwrap().count(), 1);
         assert_eq!(other.install(3, Some(b"\xff")), Err(Malformed));
+    }
+
+    #[test]
+    fn a_snapshot_has_a_state_or_its_name() {
+        let id = LargeId { node: 1, incarnation: 2, serial: 3 };
+        let at = LargeRef { id, len: SNAPSHOT_MAX };
+        let large = AppState::Large(at);
+        let mut state = State::new(&[]);
+        state.apply(1, entry(1, &value(7, 1)));
+        let (position, snapshot) = state.keep_snapshot(1, large.clone()).unwrap();
+        let mut other = State::new(&[]);
+        other.install(position, Some(&snapshot)).unwrap();
+        assert_eq!((other.snapshot(), other.large()), ((1, Some(&large)), Some(at)));
+        for cut in 1..snapshot.len() {
+            let _ = State::new(&[]).install(1, Some(&snapshot[..cut]));
+        }
+        assert_eq!(State::new(&[]).install(1, Some(&snapshot[..snapshot.len() - 1])), Err(Malformed));
+        assert_eq!(State::new(&[]).install(1, Some(&[&snapshot, &[0][..]].concat())), Err(Malformed));
+        for len in [0, SNAPSHOT_MAX + 1] {
+            let snapshot = write_snapshot(&Base::default(), &AppState::Large(LargeRef { id, len })).unwrap();
+            assert_eq!(State::new(&[]).install(1, Some(&snapshot)), Err(Malformed), "{len}");
+        }
     }
 
     #[test]

@@ -84,6 +84,11 @@ struct World {
     /// What disks have, by node and name; and what is on its way there.
     disks: BTreeMap<(usize, String), Saved>,
     writes: VecDeque<(u64, usize, Write)>,
+    /// Large states on their way: when they come, to which node and life of it, for which group,
+    /// which, and from whom.
+    fetches: Vec<(u64, usize, u32, u64, LargeRef, u32)>,
+    /// How long each takes, at most.
+    fetch_ns: u64,
 }
 
 fn config(node: usize, incarnation: u32) -> Config {
@@ -94,6 +99,7 @@ fn config(node: usize, incarnation: u32) -> Config {
         log: log::Config::default(),
         fence_repeat_ns: 10 * MS,
         distrust_ns: 50 * MS,
+        inline_max: 100,
         make: Arc::new(make),
     }
 }
@@ -117,6 +123,8 @@ impl World {
             durable: false,
             disks: BTreeMap::new(),
             writes: VecDeque::new(),
+            fetches: Vec::new(),
+            fetch_ns: 4 * MS,
         };
         for node in 0..nodes {
             let beat_ns = world.now_ns + world.random.below(MS);
@@ -195,6 +203,9 @@ impl World {
                 let before = self.writes.iter().filter(|(_, of, _)| *of == node).map(|(at_ns, ..)| *at_ns).max();
                 let at_ns = before.unwrap_or(0).max(self.now_ns + 100 * US + self.random.below(4 * MS));
                 self.writes.push_back((at_ns, node, *write));
+            } else if let Event::Fetch { generation, what, from } = event {
+                let at_ns = self.now_ns + 100 * US + self.random.below(self.fetch_ns);
+                self.fetches.push((at_ns, node, self.nodes[node].incarnation, generation, what, from));
             }
         }
         self.nodes[node].groups.invariants();
@@ -250,6 +261,7 @@ impl World {
             });
             let queues = self.queue.keys().chain(self.verdicts.keys()).map(|(at_ns, _)| *at_ns);
             let queues = queues.chain(self.writes.iter().map(|(at_ns, ..)| *at_ns));
+            let queues = queues.chain(self.fetches.iter().map(|(at_ns, ..)| *at_ns));
             let Some(next) = timers.chain(queues).min() else { return false };
             if next > until_ns {
                 return false;
@@ -273,8 +285,29 @@ impl World {
         }
     }
 
+    /// What has been fetched.
+    fn fetch(&mut self) {
+        for (at_ns, node, incarnation, generation, what, from) in std::mem::take(&mut self.fetches) {
+            if at_ns > self.now_ns || self.nodes[node].up && !self.runs_now(node) {
+                self.fetches.push((at_ns.max(self.nodes[node].paused_until), node, incarnation, generation, what, from));
+                continue;
+            }
+            let maker = &self.nodes[from as usize - 1];
+            let fetched = match maker.groups.large(what.id) {
+                _ if !maker.up => Fetched::Failed,
+                None => Fetched::Missing,
+                Some(large) => Fetched::Whole(large.clone()),
+            };
+            if self.nodes[node].up && self.nodes[node].incarnation == incarnation {
+                self.wake(node);
+                self.nodes[node].groups.handle_fetched(self.now_ns, generation, what.id, fetched);
+            }
+        }
+    }
+
     fn happen(&mut self) {
         self.write();
+        self.fetch();
         while let Some(first) = self.queue.first_entry().filter(|first| first.key().0 <= self.now_ns) {
             let (from, to, incarnation, way) = first.remove();
             // Frames of a life that is over are refused by the receive program; who sent them hears of it. What came to a node that stands still came
@@ -858,11 +891,127 @@ fn a_snapshot_is_all_that_a_newcomer_gets_of_what_it_stands_for() {
     world.nodes[2].read = world.order[..8].to_vec();
     world.nodes[2].groups.join(world.now_ns, "g").unwrap();
     assert!(world.within(3000, |world| world.runs(2) && world.nodes[2].read.len() == 10));
-    assert_eq!(world.nodes[2].groups.state("g").unwrap().snapshot(), (8, Some(&b"eight"[..])));
+    assert_eq!(world.nodes[2].groups.state("g").unwrap().snapshot(), (8, Some(&AppState::Bytes(b"eight".to_vec()))));
     assert!(world.nodes[2].groups.entries_behind("g", 7).is_none());
     world.propose(2, 1, 10).unwrap();
     world.propose(2, 1, 11).unwrap();
     assert!(world.within(100, |world| world.nodes.iter().all(|node| node.read.len() == 11)), "number 10 was applied before");
+}
+
+/// Ten entries, of which the first eight are in a large state that node 0 handed in.
+fn with_large_state(seed: u64) -> World {
+    let mut world = World::created(seed, 3, any_engine(seed));
+    for number in 1..=10 {
+        world.propose(0, 1, number).unwrap();
+    }
+    assert!(world.within(100, |world| world.nodes.iter().all(|node| node.read.len() == 10)));
+    world.nodes[0].groups.keep_snapshot("g", 8, vec![8; 200]).unwrap();
+    world
+}
+
+fn has_state(world: &World, node: usize) -> bool {
+    let whole = world.nodes[node].groups.snapshot("g");
+    whole.is_some_and(|(index, whole)| index == 8 && whole.len() == 200 && whole.bytes_from(199) == [8])
+}
+
+#[test]
+fn a_large_state_is_fetched_by_each_host_and_outlives_who_made_it() {
+    for seed in 1..60 {
+        let mut world = with_large_state(seed);
+        assert!(world.nodes[1].groups.entries_behind("g", 0).is_some(), "kept until the state is there");
+        assert!(world.within(500, |world| (0..3).all(|node| has_state(world, node))));
+        assert!((0..3).all(|node| world.nodes[node].groups.entries_behind("g", 0).is_none()));
+        world.crash(0);
+        world.propose(1, 2, 1).unwrap();
+        assert!(world.within(500, |world| world.nodes[2].read.len() == 11), "seed {seed}");
+        world.start(0);
+        world.nodes[0].read = world.order[..8].to_vec();
+        world.nodes[0].groups.join(world.now_ns, "g").unwrap();
+        assert!(world.within(3000, |world| has_state(world, 0) && world.nodes[0].read.len() == 11), "seed {seed}");
+    }
+}
+
+#[test]
+fn who_dies_before_others_have_its_state_costs_nobody_an_entry() {
+    for seed in 1..60 {
+        let mut world = with_large_state(seed);
+        world.fetch_ns = 60 * MS;
+        world.run(world.now_ns + 500 * US, |_| false);
+        world.crash(0);
+        world.propose(1, 2, 1).unwrap();
+        assert!(world.within(3000, |world| (1..3).all(|node| world.nodes[node].read.len() == 11)), "seed {seed}");
+        // It comes back without its entries, and gets what the others have: those, or the state.
+        world.start(0);
+        let at = if has_state(&world, 1) || has_state(&world, 2) { 8 } else { 0 };
+        world.nodes[0].read = world.order[..at].to_vec();
+        world.nodes[0].groups.join(world.now_ns, "g").unwrap();
+        let has_all = |world: &World| {
+            let is_there = world.nodes[0].groups.state("g").is_some_and(|state| state.index() == 11);
+            is_there && world.runs(0) && (has_state(world, 0) || world.nodes[0].groups.entries_behind("g", 0).is_some())
+        };
+        assert!(world.within(8000, has_all), "seed {seed}: {:?}", world.status(0));
+        let before = (1..3).map(|node| world.nodes[node].groups.entries_behind("g", 0).is_some()).collect::<Vec<_>>();
+        world.nodes[1].groups.keep_snapshot("g", 11, vec![11; 300]).unwrap();
+        let all_fetched = |world: &World| {
+            (0..3).all(|node| world.nodes[node].groups.snapshot("g").is_some_and(|(index, whole)| (index, whole.len()) == (11, 300)))
+        };
+        assert!(world.within(1000, all_fetched), "seed {seed}: {before:?}");
+    }
+}
+
+#[test]
+fn a_member_without_its_applications_state_does_not_run_and_says_when_that_is_lost() {
+    let mut world = with_large_state(5);
+    assert!(world.within(500, |world| (0..3).all(|node| has_state(world, node))));
+    world.crash(2);
+    world.run(world.now_ns + 50 * MS, |_| false);
+    world.start(2);
+    world.fetch_ns = 1;
+    // All states stay under way.
+    world.nodes[2].groups.join(world.now_ns, "g").unwrap();
+    let asked = |world: &World| world.fetches.iter().any(|(_, node, ..)| *node == 2);
+    assert!(world.within(3000, asked));
+    let fetch = world.fetches.pop().unwrap();
+    let status = world.status(2).unwrap();
+    assert_eq!(status.stage, Stage::Joining);
+    assert!(status.trouble.contains("200 bytes"), "{status:?}");
+    assert!(world.propose(2, 2, 1).is_err());
+    world.run(world.now_ns + 5_000 * MS, |_| false);
+    assert_eq!(world.status(2).unwrap().me, status.me, "it waits for as long as it takes");
+    // Who is asked dies: the other one is.
+    world.crash(fetch.5 as usize - 1);
+    assert!(world.within(500, asked));
+    let other = world.fetches.pop().unwrap();
+    assert_ne!(other.5, fetch.5);
+    world.crash(other.5 as usize - 1);
+    let lost = |world: &World| matches!(world.status(2).unwrap().stage, Stage::Failed(_));
+    assert!(world.within(500, lost), "{:?}", world.status(2));
+    // That name can be used again.
+    let plan = world.plan("g", Kind::Huc, &[2]);
+    world.order.clear();
+    world.nodes[2].groups.create(world.now_ns, plan, false).unwrap();
+    assert!(world.runs(2));
+}
+
+#[test]
+fn a_state_that_was_superseded_while_it_was_fetched_is_left() {
+    let mut world = with_large_state(7);
+    assert!(world.within(500, |world| (0..3).all(|node| has_state(world, node))));
+    world.crash(2);
+    world.run(world.now_ns + 50 * MS, |_| false);
+    world.start(2);
+    world.nodes[2].read = world.order[..9].to_vec();
+    world.nodes[2].groups.join(world.now_ns, "g").unwrap();
+    let asked = |world: &World| world.fetches.iter().any(|(_, node, ..)| *node == 2);
+    assert!(world.within(3000, asked));
+    // Two later ones, so that nobody has the first any more; and the newcomer hears of none.
+    for index in [9, 10] {
+        let state = vec![index as u8; 300];
+        (0..2).for_each(|node| world.nodes[node].groups.keep_snapshot("g", index, state.clone()).unwrap());
+    }
+    world.nodes[2].read = world.order[..10].to_vec();
+    let has_last = |world: &World| world.nodes[2].groups.snapshot("g").is_some_and(|(index, _)| index == 10);
+    assert!(world.within(10_000, |world| world.runs(2) && has_last(world)), "{:?}", world.status(2));
 }
 
 #[test]
@@ -1229,7 +1378,8 @@ fn a_durable_group_goes_on_where_it_was_when_all_its_agents_ended() {
                 world.run(instant, |_| false);
                 if world.random.below(8) == 0 {
                     let (node, index) = (world.random.below(3) as usize, world.order.len() as u64);
-                    let _ = world.nodes[node].groups.keep_snapshot("g", index, vec![7; 100]);
+                    let bytes = if world.random.below(2) == 0 { 100 } else { 101 };
+                    let _ = world.nodes[node].groups.keep_snapshot("g", index, vec![7; bytes]);
                 }
                 if world.random.below(10) == 0 && (0..3).all(|node| world.runs(node)) {
                     // One ends, and comes back with an old disk, or an empty one.
