@@ -122,6 +122,8 @@ pub struct Ends {
     pub happened: Sender<Happened>,
     /// Writes of durable groups.
     pub writes: Sender<Box<Write>>,
+    /// Large states of groups.
+    pub states: Sender<crate::state_transfer::Job>,
     /// An eventfd: readable when there are requests.
     pub wake: OwnedFd,
     /// An eventfd: written when something happened.
@@ -508,6 +510,7 @@ impl Core {
     pub fn set_keys(&mut self, keys: Keyring) {
         self.start.keys = keys;
         self.receiver.set_keys(&keys);
+        let _ = self.ends.states.send(crate::state_transfer::Job::Keys(keys));
     }
 
     /// Derives the contract by these rules from now on.

@@ -12,7 +12,8 @@ use crossbeam_channel::Receiver;
 use fide_proto::consensus::log::Position;
 use fide_proto::group::{Entry, Value};
 use fide_proto::services::groups::durable::{Saved, What, Write};
-use redb::{Database, ReadableTable as _, TableDefinition, TableError, WriteTransaction};
+use fide_proto::services::groups::large::{Builder, Large, LargeRef};
+use redb::{Database, ReadTransaction, ReadableTable as _, TableDefinition, TableError, WriteTransaction};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -23,6 +24,10 @@ use std::time::Duration;
 const HEADS: TableDefinition<&str, &[u8]> = TableDefinition::new("heads");
 /// By name and position: an entry.
 const ENTRIES: TableDefinition<(&str, u64), &[u8]> = TableDefinition::new("entries");
+/// By name: which large state its snapshot stands for.
+const STATES: TableDefinition<&str, &[u8]> = TableDefinition::new("states");
+/// By name and number: a piece of that state.
+const PIECES: TableDefinition<(&str, u64), &[u8]> = TableDefinition::new("pieces");
 /// How heads and entries are written; another one is another file's.
 const FORMAT: u8 = 1;
 /// Most writes in one transaction.
@@ -146,7 +151,8 @@ fn read(database: &Database) -> anyhow::Result<BTreeMap<String, Saved>> {
         let name = name.value();
         let Head { format, generation, lineage, snapshot_position, snapshot } = postcard::from_bytes(bytes.value())?;
         anyhow::ensure!(format == FORMAT, "{name} is written in format {format}, and here in {FORMAT}");
-        let mut saved = Saved { generation, lineage, snapshot_position, snapshot, entries: Vec::new() };
+        let large = read_state(&transaction, name)?;
+        let mut saved = Saved { generation, lineage, snapshot_position, snapshot, entries: Vec::new(), large };
         for entry in entries.range((name, 0)..=(name, Position::MAX))? {
             let (place, bytes) = entry?;
             let (position, expected) = (place.value().1, saved.mark().position + 1);
@@ -156,6 +162,40 @@ fn read(database: &Database) -> anyhow::Result<BTreeMap<String, Saved>> {
         logs.insert(name.to_owned(), saved);
     }
     Ok(logs)
+}
+
+fn read_state(transaction: &ReadTransaction, name: &str) -> anyhow::Result<Option<Large>> {
+    let states = match transaction.open_table(STATES) {
+        Err(TableError::TableDoesNotExist(_)) => return Ok(None), // of a release that had none
+        states => states?,
+    };
+    let Some(at) = states.get(name)? else { return Ok(None) };
+    let at: LargeRef = postcard::from_bytes(at.value())?;
+    let mut bytes = Builder::default();
+    for piece in transaction.open_table(PIECES)?.range((name, 0)..=(name, u64::MAX))? {
+        bytes.push(piece?.1.value());
+    }
+    let (len, expected) = (bytes.len(), at.len);
+    anyhow::ensure!(len == expected, "the state of {name} has {len} bytes in the place of {expected}");
+    Ok(Some(bytes.into_large(at.id)))
+}
+
+fn put_state(transaction: &WriteTransaction, name: &str, large: Option<&Large>) -> anyhow::Result<()> {
+    let mut states = transaction.open_table(STATES)?;
+    let at = large.map(|large| postcard::to_stdvec(&large.at())).transpose()?;
+    if states.get(name)?.as_ref().map(|at| at.value()) == at.as_deref() {
+        return Ok(());
+    }
+    let mut pieces = transaction.open_table(PIECES)?;
+    pieces.retain_in((name, 0)..=(name, u64::MAX), |_, _| false)?;
+    match at {
+        Some(at) => states.insert(name, at.as_slice())?,
+        None => states.remove(name)?,
+    };
+    for (number, piece) in (0..).zip(large.into_iter().flat_map(|large| large.pieces().iter())) {
+        pieces.insert((name, number), &**piece)?;
+    }
+    Ok(())
 }
 
 fn put(
@@ -177,7 +217,8 @@ fn apply(transaction: &WriteTransaction, write: &Write) -> anyhow::Result<()> {
     let head = match &write.what {
         What::Entries(first, all) => return put(&mut entries, name, *first, all),
         What::Whole(saved) => {
-            let Saved { generation, lineage, snapshot_position, snapshot, entries: all } = saved;
+            let Saved { generation, lineage, snapshot_position, snapshot, entries: all, large } = saved;
+            put_state(transaction, name, large.as_ref())?;
             entries.retain_in((name, 0)..=(name, Position::MAX), |_, _| false)?;
             put(&mut entries, name, snapshot_position + 1, all)?;
             Head {
@@ -188,7 +229,8 @@ fn apply(transaction: &WriteTransaction, write: &Write) -> anyhow::Result<()> {
                 snapshot: snapshot.clone(),
             }
         }
-        What::Snapshot(position, snapshot) => {
+        What::Snapshot(position, snapshot, large) => {
+            put_state(transaction, name, large.as_ref())?;
             entries.retain_in((name, 0)..=(name, *position), |_, _| false)?;
             let before: Head = match heads.get(name)? {
                 Some(bytes) => postcard::from_bytes(bytes.value())?,
@@ -205,6 +247,7 @@ fn apply(transaction: &WriteTransaction, write: &Write) -> anyhow::Result<()> {
 mod tests {
     use super::*;
     use fide_proto::group::{Body, EntryId, MemberId};
+    use fide_proto::services::groups::large::LargeId;
 
     fn entry(number: u64) -> Entry {
         Entry { id: EntryId { proposer: MemberId(2), number }, body: Body::Value(vec![number as u8; 300].into()) }
@@ -227,7 +270,7 @@ mod tests {
         let more = What::Entries(4, vec![entry(4), entry(5)]);
         store.write(&[write("a", whole(1..=3)), write("b", whole(1..=1)), write("a", more)]).unwrap();
         assert_eq!(std::os::unix::fs::MetadataExt::mode(&path.metadata().unwrap()) & 0o777, 0o600);
-        store.write(&[write("a", What::Snapshot(4, vec![9].into()))]).unwrap();
+        store.write(&[write("a", What::Snapshot(4, vec![9].into(), None))]).unwrap();
         store.write(&[write("a", What::Entries(6, vec![entry(6)]))]).unwrap();
         drop(store);
         let (mut store, logs) = Store::open(&path);
@@ -241,6 +284,32 @@ mod tests {
         drop(store);
         let logs = Store::open(&path).1.unwrap();
         assert_eq!((logs["a"].mark().position, logs["b"].mark().position), (6, 2));
+    }
+
+    #[test]
+    fn a_large_state_is_written_with_its_snapshot_and_goes_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("logs");
+        let (mut store, _) = Store::open(&path);
+        let large = |serial, byte: u8| {
+            let mut bytes = Builder::default();
+            bytes.push(&[byte; 100_000]);
+            bytes.into_large(LargeId { node: 1, incarnation: 2, serial })
+        };
+        store.write(&[write("a", whole(1..=3)), write("b", whole(1..=3))]).unwrap();
+        let snapshot = |position, large| What::Snapshot(position, vec![9].into(), large);
+        store.write(&[write("a", snapshot(1, Some(large(1, 7)))), write("b", snapshot(2, Some(large(2, 8))))]).unwrap();
+        drop(store);
+        let (mut store, logs) = Store::open(&path);
+        let logs = logs.unwrap();
+        assert_eq!((&logs["a"].large, &logs["b"].large), (&Some(large(1, 7)), &Some(large(2, 8))));
+        // Written whole with the same one, then with others.
+        store.write(&logs.iter().map(|(name, saved)| write(name, What::Whole(saved.clone()))).collect::<Vec<_>>()).unwrap();
+        store.write(&[write("a", snapshot(2, Some(large(3, 9)))), write("b", snapshot(3, None))]).unwrap();
+        drop(store);
+        let logs = Store::open(&path).1.unwrap();
+        assert_eq!((&logs["a"].large, &logs["b"].large), (&Some(large(3, 9)), &None));
+        assert_eq!((logs["a"].snapshot_position, logs["a"].entries.len()), (2, 1));
     }
 
     #[test]

@@ -46,6 +46,7 @@ pub mod site;
 pub mod stale_sockets;
 pub mod start;
 pub mod state;
+pub mod state_transfer;
 pub mod status;
 pub mod subscribers;
 pub mod timing;

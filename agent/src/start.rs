@@ -284,7 +284,9 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
     let (happen, happened) = crossbeam_channel::unbounded();
     let (wake, tell) = (crate::wake::eventfd().context("no eventfd")?, crate::wake::eventfd().context("no eventfd")?);
     let (writes, to_write) = crossbeam_channel::unbounded();
-    let ends = crate::core::Ends { requests, happened: happen, writes, wake: wake.try_clone()?, tell: tell.try_clone()? };
+    let (states, of_states) = crossbeam_channel::unbounded();
+    let (keys, cluster) = (start.keys, start.cluster);
+    let ends = crate::core::Ends { requests, happened: happen, writes, states, wake: wake.try_clone()?, tell: tell.try_clone()? };
     let ring_maker = receiver.ring_maker();
     let starts = receiver.start_watch();
     let mut core = Core::new(start, receiver, lane, prober, ends)?;
@@ -296,6 +298,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         core.exit_name()
     );
     let handle = LoopHandle::new(request, wake, core.heart.clone());
+    crate::state_transfer::start(cluster, keys, &specs, of_states, handle.clone()).context("no thread for states of groups")?;
     let store = store.start(to_write, handle.clone()).context("no thread for the logs of groups")?;
     let rt = crate::realtime::Wanted::of(&config);
     let thread = std::thread::Builder::new().name("lane".into()).spawn(move || {

@@ -9,6 +9,7 @@ use super::{Core, Happened};
 use crate::clock::now_ns;
 use crate::group_plan::{GroupPlan, engine, policy};
 use crate::seqpacket::{self, Received};
+use crate::state_transfer::Job;
 use crate::subscribers::seqpacket_pair;
 use fide_lane::PathMode;
 use fide_proto::consensus::huc::DECISION_MAX;
@@ -17,6 +18,7 @@ use fide_proto::consensus::policy::Policy;
 use fide_proto::consensus::{Engine, Halted, Kind as EngineKind, log};
 use fide_proto::detector::{State, Verdict};
 use fide_proto::group::MemberId;
+use fide_proto::services::groups::large::{Builder, Fetched, LargeId, LargeRef};
 use fide_proto::services::groups::message::{Plan, Timing};
 use fide_proto::services::groups::state::Binding;
 use fide_proto::services::groups::{self, Config, Error, Event, Expected, Frame, Groups, Question, Stage, Standing};
@@ -59,6 +61,13 @@ const DOUBLED_MAX_NS: u64 = 10_000_000_000;
 /// A segment that is not acknowledged is sent again after this or three periods, whichever is longer.
 const RESEND_NS: u64 = 3_000_000;
 
+/// A larger state of an application goes by TCP: so much is in the way of nothing on a link.
+const INLINE_MAX: usize = 64 << 10;
+/// Bytes that are read from one application in one loop iteration.
+const BYTES_AT_ONCE: usize = 256 << 10;
+/// Bytes of states that applications of this host hand in at a time, all together.
+const TAKEN_MAX: u64 = 256 << 20;
+
 /// Raft's time step, at least: each costs a segment to every member.
 const RAFT_TICK_NS: u64 = 10_000_000;
 
@@ -74,9 +83,9 @@ pub(super) struct Session {
     /// The last entry that was written to it.
     index: u64,
     /// The place in the snapshot that is being written to it: last entry, bytes written.
-    snapshot: Option<(u64, usize)>,
+    snapshot: Option<(u64, u64)>,
     /// A snapshot of the application that has not come whole: last entry, bytes so far.
-    taken: Option<(u64, Vec<u8>)>,
+    taken: Option<(u64, Builder)>,
     told: Option<session::Standing>,
     /// The members that it was told of, as ids.
     members: Vec<u8>,
@@ -99,6 +108,7 @@ pub(super) fn config(node: u32, incarnation: u32, period_ns: u64) -> Config {
         log: log::Config { ask_interval_ns: 100_000_000, ..log::Config::default() },
         fence_repeat_ns: 10 * period_ns,
         distrust_ns: 50 * period_ns,
+        inline_max: INLINE_MAX,
         make: Arc::new(move |setup, how, timing| make(setup, how, timing, seed, period_ns)),
     }
 }
@@ -434,6 +444,19 @@ impl Core {
         self.write_sessions();
     }
 
+    fn fetch_state(&self, generation: u64, what: LargeRef, node: u32) {
+        let peer = self.slot(node).and_then(|slot| self.peers[slot].as_deref());
+        let from = peer.map_or(Vec::new(), |peer| peer.addresses.into_iter().flatten().collect());
+        let _ = self.ends.states.send(Job::Fetch { generation, what, from });
+    }
+
+    /// What became of a fetch.
+    pub(super) fn state_fetched(&mut self, generation: u64, what: LargeId, fetched: Fetched) {
+        self.groups.handle_fetched(now_ns(), generation, what, fetched);
+        self.groups_happened(now_ns());
+        self.write_sessions();
+    }
+
     /// The disk takes nothing: no entry of a durable group is told of here until it does.
     pub(super) fn groups_unwritten(&mut self, why: String) {
         if self.group_plans.unwritten != why {
@@ -483,6 +506,10 @@ impl Core {
                         self.say(Happened::Groups(names));
                     }
                 }
+                // Without its thread nobody fetches: the group says that its state is on its way.
+                Event::Hold(large) => _ = self.ends.states.send(Job::Hold(large)),
+                Event::Release(large) => _ = self.ends.states.send(Job::Release(large)),
+                Event::Fetch { generation, what, from } => self.fetch_state(generation, what, from),
                 Event::AskFence { node, incarnation } => {
                     if self.is_cut_off(node, incarnation, now) {
                         self.groups.handle_fenced(now, node, incarnation);
@@ -566,9 +593,16 @@ impl Core {
         let mut buffer = std::mem::take(&mut self.session_buffer);
         buffer.resize(session::MESSAGE_MAX, 0);
         for at in 0..self.sessions.len() {
+            let mut bytes = 0;
             for _ in 0..PROPOSALS_AT_ONCE {
                 match seqpacket::receive(self.sessions[at].fd.as_fd(), &mut buffer) {
-                    Received::Message(length) => self.session_said(at, &buffer[..length], now),
+                    Received::Message(length) => {
+                        bytes += length;
+                        self.session_said(at, &buffer[..length], now);
+                        if bytes >= BYTES_AT_ONCE {
+                            break; // the rest in the next turn, which the socket brings about
+                        }
+                    }
                     Received::Nothing => break,
                     Received::Closed => {
                         self.sessions[at].is_gone = true;
@@ -625,7 +659,18 @@ impl Core {
                 session.is_gone = true;
             }
             Some(ToAgent::Snapshot(piece)) => {
-                let Some(whole) = session.take(&piece) else { return };
+                let Some(whole) = session.take(&piece) else {
+                    let taken = self.sessions.iter().filter_map(|session| session.taken.as_ref()).map(|(_, bytes)| bytes.len());
+                    if taken.sum::<u64>() > TAKEN_MAX {
+                        let session = &mut self.sessions[at];
+                        tracing::warn!(
+                            "applications hand in more than {TAKEN_MAX} bytes of states at a time: one of {} ends",
+                            session.name
+                        );
+                        (session.taken, session.is_gone) = (None, true);
+                    }
+                    return;
+                };
                 let (name, index) = (session.name.clone(), piece.index);
                 if let Err(error) = self.groups.keep_snapshot(&name, index, whole) {
                     tracing::debug!("a snapshot of {name} is not kept: {error:?}");
@@ -697,21 +742,22 @@ impl Core {
             return; // what is there may be replaced
         }
         let mut left = ENTRIES_AT_ONCE;
-        let (kept_from, snapshot) = state.snapshot();
+        let (kept_from, _) = state.snapshot();
         if session.index < kept_from {
             if kept_from > standing.index {
                 return; // of entries that applications may not know of yet
             }
-            let Some(whole) = snapshot else { return };
+            let Some((_, whole)) = self.groups.snapshot(&session.name) else { return };
             let (index, mut at) = session.snapshot.filter(|(index, _)| *index == kept_from).unwrap_or((kept_from, 0));
             loop {
-                let bytes = &whole[at..whole.len().min(at + session::PIECE_MAX)];
-                ToClient::Snapshot(Piece { index, total: whole.len() as u64, at: at as u64, bytes }).write(out);
+                let bytes = whole.bytes_from(at);
+                let bytes = &bytes[..bytes.len().min(session::PIECE_MAX)];
+                ToClient::Snapshot(Piece { index, total: whole.len(), at, bytes }).write(out);
                 if !seqpacket::send_now(fd, out) {
                     (session.is_full, session.snapshot) = (true, Some((index, at)));
                     return;
                 }
-                at += bytes.len();
+                at += bytes.len() as u64;
                 if at >= whole.len() {
                     break;
                 }
@@ -925,16 +971,16 @@ fn halted(engine: EngineKind, why: Halted) -> String {
 
 impl Session {
     /// The whole snapshot, when the last piece has come.
-    fn take(&mut self, piece: &Piece<'_>) -> Option<Vec<u8>> {
+    fn take(&mut self, piece: &Piece<'_>) -> Option<Builder> {
         if piece.at == 0 {
-            self.taken = Some((piece.index, Vec::new()));
+            self.taken = Some((piece.index, Builder::default()));
         }
         let (index, bytes) = self.taken.as_mut()?;
-        if *index != piece.index || bytes.len() as u64 != piece.at {
+        if *index != piece.index || bytes.len() != piece.at {
             self.taken = None;
             return None;
         }
-        bytes.extend_from_slice(piece.bytes);
-        if bytes.len() as u64 == piece.total { self.taken.take().map(|(_, bytes)| bytes) } else { None }
+        bytes.push(piece.bytes);
+        if bytes.len() == piece.total { self.taken.take().map(|(_, bytes)| bytes) } else { None }
     }
 }

@@ -11,6 +11,7 @@ use crate::shares::EventSource;
 use crate::subscribers::{Made, Target, Want};
 use crate::watchlist::{Holder, Joining, Moves, Name, Origin, WatchRow, Watched};
 use crossbeam_channel::Sender;
+use fide_proto::services::groups::large::{Fetched, LargeId};
 use fide_wire::PATHS;
 use fide_wire::control::{CheckedPeer, FenceStatus, GroupOrder, Refused, Reply};
 use fide_wire::frame::table::{Keys, Maintenance};
@@ -67,6 +68,8 @@ pub enum Request {
     SetGroupPlans(Vec<GroupPlan>),
     /// Entries of a durable group through this one are on disk: name, generation, entry.
     GroupWritten(String, u64, u64),
+    /// What became of a fetch of a large state: the group's generation, and which state.
+    StateFetched(u64, LargeId, Fetched),
     /// The disk does not take the logs of durable groups, and why.
     GroupsUnwritten(String),
     /// Says which keys this host holds.
@@ -200,6 +203,7 @@ impl Core {
             R::SetGroupPlans(plans) => self.set_group_plans(plans),
             R::GroupWritten(name, generation, index) => self.group_written(&name, generation, index),
             R::GroupsUnwritten(why) => self.groups_unwritten(why),
+            R::StateFetched(generation, what, fetched) => self.state_fetched(generation, what, fetched),
             R::PutKeys(keys) => self.put_keys(keys),
             R::PutMaintenance(slot, row) => self.put_maintenance(slot, *row),
             R::Forget(host, answer) => answer.give(self.operator_forgets(&host)),

@@ -413,6 +413,78 @@ fn a_snapshot_stands_for_the_entries_before_it() {
     assert_eq!(values(&log), ["9", "10"]);
 }
 
+/// What an application that opens the group on this host gets first.
+fn snapshot_on(w: &World, host: u16) -> (u64, Vec<u8>) {
+    let mut group = open(w, host, 0, 0, 0);
+    wait_for("a snapshot", || match group.poll(Some(Duration::from_millis(100))).unwrap() {
+        Some(Event::Snapshot { index, bytes }) => Some((index, bytes)),
+        Some(Event::Entry(entry)) => panic!("{entry:?}"),
+        _ => None,
+    })
+}
+
+#[test]
+fn a_state_of_many_megabytes_comes_to_every_host_and_to_those_that_come_back() {
+    let Some(mut w) = three("huc") else { return };
+    let mut on_1 = open(&w, 1, 11, 0, 0);
+    for _ in 0..10 {
+        on_1.propose(&[7; 1000]).unwrap();
+    }
+    read(&mut on_1, &mut Vec::new(), 10);
+    until("all have the entries", || (1..=3).all(|host| status(&w, host, "orders").unwrap().index == 10));
+    let before: Vec<Option<u16>> = (1..=3).map(|host| status(&w, host, "orders").unwrap().me).collect();
+    let state: Vec<u8> = (0..48 << 20).map(|n: u32| (n % 253) as u8).collect();
+    on_1.keep_snapshot(8, &state).unwrap();
+    until("all have the state", || (1..=3).all(|host| status(&w, host, "orders").unwrap().kept_bytes < 4000));
+    let after: Vec<Option<u16>> = (1..=3).map(|host| status(&w, host, "orders").unwrap().me).collect();
+    assert_eq!(before, after, "no member was lost for it");
+    for host in [2, 3] {
+        let (index, bytes) = snapshot_on(&w, host);
+        assert!(index == 8 && bytes == state, "h{host}: {index}, {} bytes", bytes.len());
+    }
+    // Who made it ends; it comes back, and gets it from another one.
+    w.kill_agent(1);
+    w.start(1);
+    runs(&w, 1, "orders");
+    let (index, bytes) = snapshot_on(&w, 1);
+    assert!(index == 8 && bytes == state, "{index}, {} bytes", bytes.len());
+    let mut on_2 = open(&w, 2, 22, 10, 0);
+    on_2.propose(b"on").unwrap();
+    read(&mut on_2, &mut Vec::new(), 1);
+    let refused = on_2.keep_snapshot(11, &vec![0; fide_client::group::SNAPSHOT_MAX as usize + 1]).unwrap_err();
+    assert!(refused.to_string().contains("67108864"), "{refused}");
+}
+
+#[test]
+fn a_large_state_of_a_durable_group_outlives_all_its_agents() {
+    let of = |_| block("orders", "\"h1\", \"h2\", \"h3\"", "huc") + "durable = true\n";
+    let Some(mut w) = Setup::hosts(3).extra(of).up() else { return };
+    (1..=3).for_each(|host| runs(&w, host, "orders"));
+    let mut on_2 = open(&w, 2, 22, 0, 0);
+    for _ in 0..10 {
+        on_2.propose(&[7; 1000]).unwrap();
+    }
+    read(&mut on_2, &mut Vec::new(), 10);
+    let state: Vec<u8> = (0..3 << 20).map(|n: u32| (n % 251) as u8).collect();
+    on_2.keep_snapshot(9, &state).unwrap();
+    until("all have the state", || (1..=3).all(|host| status(&w, host, "orders").unwrap().kept_bytes < 2500));
+    // An entry behind it is told of when the disk has it, and so has it what was written before.
+    on_2.propose(b"eleven").unwrap();
+    until("the disks have it", || (1..=3).all(|host| status(&w, host, "orders").unwrap().written == Some(11)));
+    (1..=3).for_each(|host| w.kill_agent(host));
+    // One has lost its disk: it fetches the state.
+    std::fs::remove_file(w.lab.host_dir(3).join("state.json.groups")).unwrap();
+    (1..=3).for_each(|host| w.start(host));
+    for host in 1..=3 {
+        runs(&w, host, "orders");
+        let (index, bytes) = snapshot_on(&w, host);
+        assert!(index == 9 && bytes == state, "h{host}: {index}, {} bytes", bytes.len());
+    }
+    let mut log = Vec::new();
+    read(&mut open(&w, 3, 33, 9, 0), &mut log, 2);
+    assert_eq!(log[1].bytes, b"eleven");
+}
+
 #[test]
 fn a_proposal_whose_entry_is_in_a_snapshot_does_not_wait_for_ever() {
     let Some(mut w) = three("huc") else { return };

@@ -50,7 +50,7 @@ extern "C" {
 
 /* Most bytes of a value that is proposed to a group, and of an application's state that a group keeps. */
 #define FIDE_GROUP_VALUE_MAX 65536
-#define FIDE_GROUP_SNAPSHOT_MAX 1048576
+#define FIDE_GROUP_SNAPSHOT_MAX 67108864
 
 /* Why a call failed. */
 enum fide_error {

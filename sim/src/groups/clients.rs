@@ -476,13 +476,13 @@ fn write_session(groups: &Groups, session: &mut Session, neglect: Option<Neglect
     if !matches!(brief.stage, Stage::Running | Stage::Left) {
         return; // what is there may be replaced
     }
-    let (kept_from, snapshot) = state.snapshot();
+    let (kept_from, _) = state.snapshot();
     if session.index < kept_from {
         if kept_from > brief.index {
             return; // of entries that applications may not know of yet
         }
-        let Some(whole) = snapshot else { return };
-        told.push((client, Tells::Snapshot { index: kept_from, state: whole.to_vec() }));
+        let Some((_, whole)) = groups.snapshot(&session.name) else { return };
+        told.push((client, Tells::Snapshot { index: kept_from, state: whole.bytes_from(0).to_vec() }));
         session.index = kept_from;
     }
     let entry = |applied: &fide_proto::services::groups::state::Applied| {

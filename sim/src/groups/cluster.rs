@@ -15,8 +15,10 @@ use crate::time::US;
 use fide_proto::consensus::policy::Policy;
 use fide_proto::consensus::{Halted, Kind};
 use fide_proto::services::groups::durable::{Saved, Write};
+use fide_proto::services::groups::large::{Fetched, LargeRef};
 use fide_proto::services::groups::state::Binding;
 use fide_proto::services::groups::{Groups, Stage, Status};
+use fide_wire::PATHS;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// After the faults everything runs again and decides within so long: members join again after at
@@ -46,6 +48,14 @@ pub(crate) enum Happening {
     Written {
         host: usize,
         agent: u64,
+    },
+    /// A state has come to an agent, or does not.
+    Fetched {
+        host: usize,
+        agent: u64,
+        generation: u64,
+        what: LargeRef,
+        from: usize,
     },
     /// All faults are over.
     Heal,
@@ -268,6 +278,7 @@ impl World {
                 }
             }
             Happening::Written { host, agent } => self.written(host, agent),
+            Happening::Fetched { host, agent, generation, what, from } => self.fetched(host, agent, generation, what, from),
             Happening::Heal => self.heal(),
             Happening::Look => self.look(),
         }
@@ -375,6 +386,36 @@ impl World {
         }
         self.hosts[host].agent = Some(agent);
         let now = self.now;
+        self.wake(host, now + 1);
+    }
+
+    /// By a connection of its own, which takes its time.
+    pub(super) fn fetch_state(&mut self, host: usize, generation: u64, what: LargeRef, from: u32) {
+        let most_ns = if self.rng.chance(10) { 2_000 * MS } else { 20 * MS };
+        let at = self.now + 200 * US + self.rng.below(most_ns);
+        let from = self.hosts.iter().position(|host| host.node == from).expect("a host");
+        let agent = self.cluster().agents[host];
+        self.happens(at, Happening::Fetched { host, agent, generation, what, from });
+    }
+
+    fn fetched(&mut self, host: usize, number: u64, generation: u64, what: LargeRef, from: usize) {
+        if let Some(until) = self.frozen(host).max(self.frozen(from)) {
+            self.happens(until, Happening::Fetched { host, agent: number, generation, what, from });
+            return;
+        }
+        let is_reached = (0..PATHS).any(|path| !self.hosts[host].cut[path] && !self.hosts[from].cut[path]);
+        let giver = self.hosts[from].agent.as_ref().and_then(|agent| agent.shell.as_ref()).filter(|_| is_reached);
+        let fetched = match giver.map(|shell| shell.groups.large(what.id)) {
+            None => Fetched::Failed,
+            Some(None) => Fetched::Missing,
+            Some(Some(large)) => Fetched::Whole(large.clone()),
+        };
+        let Some(mut agent) = self.hosts[host].agent.take() else { return };
+        let now = self.now;
+        if self.cluster().agents[host] == number {
+            shell(&mut agent).groups.handle_fetched(now, generation, what.id, fetched);
+        }
+        self.hosts[host].agent = Some(agent);
         self.wake(host, now + 1);
     }
 

@@ -113,6 +113,8 @@ pub(super) fn config(node: u32, incarnation: u32) -> Config {
         log: log::Config { ask_interval_ns: 100 * MS, ..log::Config::default() },
         fence_repeat_ns: 10 * MS,
         distrust_ns: 50 * MS,
+        // So that clients' states are of both kinds.
+        inline_max: 1_000,
         make: Arc::new(move |setup, how, timing| make(setup, how, timing, seed)),
     }
 }
@@ -506,6 +508,8 @@ impl World {
                     has_changed = true;
                 }
                 Event::Write(write) => self.write_to_disk(host, agent, *write),
+                Event::Hold(_) | Event::Release(_) => {}
+                Event::Fetch { generation, what, from } => self.fetch_state(host, generation, what, from),
                 Event::AskFence { node, incarnation } => {
                     if fences::is_cut_off(&self.hosts[host], agent, node, incarnation, self.now) {
                         shell(agent).groups.handle_fenced(self.now, node, incarnation);

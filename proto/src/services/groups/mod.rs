@@ -521,7 +521,14 @@ impl Group {
     }
 
     /// Has a state fetched that is not here, and is wanted. Whether it is lost.
-    fn fetch(&mut self, now_ns: u64, ours: u32, nodes: &BTreeSet<u32>, saved: Option<&Saved>, events: &mut VecDeque<Event>) -> bool {
+    fn fetch(
+        &mut self,
+        now_ns: u64,
+        ours: u32,
+        nodes: &BTreeSet<u32>,
+        saved: Option<&Saved>,
+        events: &mut VecDeque<Event>,
+    ) -> bool {
         if self.offered.is_none() && self.missing().is_none() {
             return false;
         }

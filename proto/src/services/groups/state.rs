@@ -407,8 +407,8 @@ pub struct Malformed;
 mod tests {
     use super::super::large::LargeId;
     use super::*;
-    use fide_wire::session::SNAPSHOT_MAX;
     use crate::group::{Body, EntryId};
+    use fide_wire::session::SNAPSHOT_MAX;
 
     fn entry(n: u64, record: &Record<'_>) -> Entry {
         Entry { id: EntryId { proposer: MemberId(1), number: n }, body: Body::Value(record.to_value()) }

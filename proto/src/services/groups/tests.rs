@@ -953,7 +953,9 @@ fn who_dies_before_others_have_its_state_costs_nobody_an_entry() {
         let before = (1..3).map(|node| world.nodes[node].groups.entries_behind("g", 0).is_some()).collect::<Vec<_>>();
         world.nodes[1].groups.keep_snapshot("g", 11, vec![11; 300]).unwrap();
         let all_fetched = |world: &World| {
-            (0..3).all(|node| world.nodes[node].groups.snapshot("g").is_some_and(|(index, whole)| (index, whole.len()) == (11, 300)))
+            (0..3).all(|node| {
+                world.nodes[node].groups.snapshot("g").is_some_and(|(index, whole)| (index, whole.len()) == (11, 300))
+            })
         };
         assert!(world.within(1000, all_fetched), "seed {seed}: {before:?}");
     }
