@@ -10,47 +10,17 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::process::ExitCode;
 
-use fide_proto::consensus::hsuc::{self, Hsuc};
-use fide_proto::consensus::huc::{self, Huc};
+use fide_proto::consensus::hsuc::Hsuc;
+use fide_proto::consensus::huc::Huc;
+use fide_proto::consensus::trace::{Shown, names, shown_hsuc, shown_huc};
 use fide_proto::consensus::{Action, Engine, Instance};
 use fide_proto::group::{Body, Entry, EntryId, MemberId, MemberSet};
 
 const MEMBERS: u16 = 3;
 const STEPS: usize = 400;
 
-/// What a message is in the papers: its kind, its instance, and the entries that it carries. Nothing for those that the papers do not have.
-type Shown = Option<(&'static str, Instance, String)>;
-
-fn names(ids: impl Iterator<Item = EntryId>) -> String {
-    let names: Vec<_> = ids.map(|id| id.to_string()).collect();
-    if names.is_empty() { "-".into() } else { names.join("+") }
-}
-
-fn show_hsuc(message: &hsuc::Message) -> Shown {
-    match message {
-        hsuc::Message::Propose { instance, batch } => Some(("propose", *instance, names(batch.iter().map(|entry| entry.id)))),
-        hsuc::Message::Ack { instance } => Some(("ack", *instance, "-".into())),
-        hsuc::Message::Decided(message) => {
-            Some(("decide", message.id.sequence, names(message.body.iter().map(|entry| entry.id))))
-        }
-        _ => None,
-    }
-}
-
-fn item(item: &huc::Item) -> EntryId {
-    match item {
-        huc::Item::Direct(entry) => entry.id,
-        huc::Item::Ahead(body) => body.id,
-    }
-}
-
-fn show_huc(message: &huc::Message) -> Shown {
-    match message {
-        huc::Message::Propose { instance, proposal } => Some(("propose", *instance, names(proposal.items.iter().map(item)))),
-        huc::Message::Decision(message) => Some(("decide", message.body.instance, names(message.body.items.iter().map(item)))),
-        _ => None,
-    }
-}
+/// What a message is in the papers. Nothing for those that the papers do not have.
+type Show<M> = fn(&M) -> Option<Shown>;
 
 /// SplitMix64.
 struct Dice(u64);
@@ -76,7 +46,7 @@ enum Event {
 
 struct Run<M, E> {
     engines: BTreeMap<MemberId, E>,
-    show: fn(&M) -> Shown,
+    show: Show<M>,
     links: BTreeMap<(MemberId, MemberId), VecDeque<M>>,
     beats: BTreeMap<(MemberId, MemberId), VecDeque<M>>,
     notices: BTreeSet<(MemberId, MemberId)>,
@@ -108,7 +78,7 @@ impl<M: Clone, E: Engine<M>> Run<M, E> {
         while let Some(action) = self.engines.get_mut(&me).and_then(Engine::poll_action) {
             match action {
                 Action::Send { to, message } => {
-                    if let Some((kind, instance, value)) = (self.show)(&message) {
+                    if let Some(Shown { kind, instance, value }) = (self.show)(&message) {
                         self.line(me, &format!("send {kind} {instance} {me} {to} {value}"));
                     }
                     if self.engines.contains_key(&to) {
@@ -162,7 +132,7 @@ impl<M: Clone, E: Engine<M>> Run<M, E> {
             }
             Event::Link(from, to) => {
                 let message = self.links.get_mut(&(from, to)).and_then(VecDeque::pop_front).expect("something waits");
-                if let Some((kind, instance, value)) = (self.show)(&message) {
+                if let Some(Shown { kind, instance, value }) = (self.show)(&message) {
                     self.line(to, &format!("recv {kind} {instance} {from} {to} {value}"));
                 }
                 // What is refused is of no effect, and the specification knows that too.
@@ -171,7 +141,7 @@ impl<M: Clone, E: Engine<M>> Run<M, E> {
             }
             Event::Beat(from, to) => {
                 let message = self.beats.get_mut(&(from, to)).and_then(VecDeque::pop_front).expect("something waits");
-                if let Some((kind, instance, value)) = (self.show)(&message) {
+                if let Some(Shown { kind, instance, value }) = (self.show)(&message) {
                     self.line(to, &format!("recv {kind} {instance} {from} {to} {value}"));
                 }
                 let _ = self.engines.get_mut(&to).expect("it is alive").handle_piggyback(now_ns, from, message);
@@ -179,7 +149,7 @@ impl<M: Clone, E: Engine<M>> Run<M, E> {
             }
             Event::Leave(me) => {
                 let Some(message) = self.engines.get_mut(&me).and_then(|engine| engine.poll_piggyback(now_ns)) else { return };
-                if let Some((kind, instance, value)) = (self.show)(&message) {
+                if let Some(Shown { kind, instance, value }) = (self.show)(&message) {
                     self.line(me, &format!("send {kind} {instance} {me} * {value}"));
                 }
                 for &to in self.engines.keys().filter(|&&to| to != me) {
@@ -212,7 +182,7 @@ impl<M: Clone, E: Engine<M>> Run<M, E> {
     }
 }
 
-fn run<M: Clone, E: Engine<M>>(setting: &Setting, build: fn(MemberId, MemberSet, Instance) -> E, show: fn(&M) -> Shown) {
+fn run<M: Clone, E: Engine<M>>(setting: &Setting, build: fn(MemberId, MemberSet, Instance) -> E, show: Show<M>) {
     let members = MemberSet::first(setting.members);
     let mut dice = Dice(setting.seed);
     let crashes = dice.below(usize::from(setting.members));
@@ -441,11 +411,11 @@ fn main() -> ExitCode {
         "lowi" => lowi::run(seed),
         "hsuc" => {
             println!("# hsuc {members} seed {seed}{of}");
-            run(&setting, Hsuc::new, show_hsuc);
+            run(&setting, Hsuc::new, shown_hsuc);
         }
         "huc" => {
             println!("# huc {members} seed {seed}{of}");
-            run(&setting, Huc::new, show_huc);
+            run(&setting, Huc::new, shown_huc);
         }
         _ => {
             eprintln!("{usage}");

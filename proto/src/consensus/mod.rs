@@ -21,6 +21,7 @@ pub mod lowi;
 pub mod owi;
 pub mod paxos;
 pub mod policy;
+pub mod trace;
 
 use std::fmt;
 
