@@ -37,6 +37,7 @@ use crate::bridge::Bridge;
 use crate::check::Answers;
 use crate::clock::now_ns;
 use crate::fence::Driver;
+use crate::group_trace::traced;
 use crate::history::ToldEnd;
 use crate::kept::{Former, KeptWatch, Numbers};
 use crate::metrics::Heart;
@@ -326,6 +327,8 @@ impl Core {
         let fence = start.fence.take();
         let former = start.former.take();
         let (node, restored) = tables::begin(&start, former, &mut receiver, &lane, now)?;
+        let mut group_config = groups::config(start.node, start.incarnation, start.period_ns);
+        group_config.make = traced(group_config.make);
         let mut core = Self {
             pacer: Pacer::new(start.period_ns, now),
             node,
@@ -367,7 +370,7 @@ impl Core {
             heart: std::sync::Arc::new(Heart::new(HEART)),
             fence: None,
             carriers: [false; PATHS],
-            groups: Groups::new(groups::config(start.node, start.incarnation, start.period_ns)),
+            groups: Groups::new(group_config),
             sessions: Vec::new(),
             group_plans: groups::Plans::default(),
             sessions_ready: false,

@@ -19,6 +19,7 @@ pub mod files;
 pub mod gates;
 pub mod group_plan;
 pub mod group_store;
+pub mod group_trace;
 pub mod handle;
 pub mod history;
 pub mod hooks;
