@@ -38,8 +38,12 @@ Decides ==
   /\ \E d \in decided : d[1] = Line.p /\ d[2] = Line.i /\ Learn(d[2], d[3], Line.v)
 
 Visible == (Hand \/ Crashes \/ Reports \/ Receives \/ Sends \/ Decides) /\ at' = at + 1
+(* Only what a line needs is done, and as late as it can be: each choice would double the states of the rest of the trace. So only who leads      *)
+(* proposes, and has nothing of a leader before it: what others propose stays with them until they lead.                                         *)
+Due == Line.op \in {"send", "decide"} /\ Line.p = Leader(Line.p)
 Hidden ==
-  /\ \/ Propose(Line.p) \/ Broadcast(Line.p)
+  /\ \/ Due /\ proposal[Line.p] = None /\ Propose(Line.p)
+     \/ Due /\ Broadcast(Line.p)
      \/ \E m \in net : m.t = Line.p /\ (m.f = Line.p \/ m \in got) /\ Receive(m)
   /\ UNCHANGED <<at, got, meaning, handed>>
 

@@ -41,10 +41,11 @@ Decides ==
   /\ Learn(Line.i, Line.v)
 
 Visible == (Hand \/ Crashes \/ Reports \/ ReceivesProposal \/ SendsProposal \/ Beats \/ ReceivesBeat \/ Decides) /\ at' = at + 1
+(* As late as it can be: each choice would double the states of the rest of the trace. *)
 Hidden ==
-  /\ \/ Propose(Line.p) \/ Broadcast(Line.p)
+  /\ \/ Line.op = "send" /\ (Propose(Line.p) \/ Broadcast(Line.p))
      \/ \E m \in net : m.t = Line.p /\ (m.f = Line.p \/ m \in got) /\ Receive(m)
-     \/ \E h \in hb : h.t = Line.p /\ h.f = Line.p /\ ReceiveHeartbeat(h)
+     \/ Line.op = "decide" /\ \E h \in hb : h.t = Line.p /\ h.f = Line.p /\ ReceiveHeartbeat(h)
   /\ UNCHANGED <<at, got, meaning, handed>>
 
 TraceInit == Init /\ at = 1 /\ got = {} /\ meaning = {} /\ handed = {}
