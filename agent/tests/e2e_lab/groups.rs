@@ -25,7 +25,7 @@ fn refused(result: Result<Reply, fide_client::Error>) -> (ErrorCode, String) {
     }
 }
 
-fn create(w: &World, host: u16, name: &str, engine: &str, hosts: &[&str]) -> Result<Reply, fide_client::Error> {
+pub(super) fn create(w: &World, host: u16, name: &str, engine: &str, hosts: &[&str]) -> Result<Reply, fide_client::Error> {
     let hosts = hosts.iter().map(|host| (*host).to_string()).collect();
     order(
         w,
@@ -41,14 +41,14 @@ fn create(w: &World, host: u16, name: &str, engine: &str, hosts: &[&str]) -> Res
     )
 }
 
-fn status(w: &World, host: u16, name: &str) -> Option<GroupStatus> {
+pub(super) fn status(w: &World, host: u16, name: &str) -> Option<GroupStatus> {
     match order(w, host, GroupOrder::Status) {
         Ok(Reply::Groups { groups }) => groups.into_iter().find(|group| group.name == name),
         other => panic!("no groups: {other:?}"),
     }
 }
 
-fn runs(w: &World, host: u16, name: &str) {
+pub(super) fn runs(w: &World, host: u16, name: &str) {
     until("the group runs", || status(w, host, name).is_some_and(|group| group.stage == Stage::Running));
 }
 
@@ -61,13 +61,13 @@ fn three(engine: &str) -> Option<World> {
     Some(w)
 }
 
-fn open(w: &World, host: u16, client: u64, behind: u64, last_number: u64) -> Group {
+pub(super) fn open(w: &World, host: u16, client: u64, behind: u64, last_number: u64) -> Group {
     let options = Options { path: Some(w.socket(host)), client, behind, last_number };
     wait_for("the group is opened", || Group::open_with("orders", options.clone()).ok())
 }
 
 /// The next entries until this many were read.
-fn read(group: &mut Group, entries: &mut Vec<Entry>, count: usize) {
+pub(super) fn read(group: &mut Group, entries: &mut Vec<Entry>, count: usize) {
     let until = Instant::now() + Duration::from_secs(30);
     while entries.len() < count {
         assert!(Instant::now() < until, "{} of {count} entries: {:?}", entries.len(), group.standing());
@@ -77,7 +77,7 @@ fn read(group: &mut Group, entries: &mut Vec<Entry>, count: usize) {
     }
 }
 
-fn values(entries: &[Entry]) -> Vec<String> {
+pub(super) fn values(entries: &[Entry]) -> Vec<String> {
     entries.iter().map(|entry| String::from_utf8_lossy(&entry.bytes).into_owned()).collect()
 }
 

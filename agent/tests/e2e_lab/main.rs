@@ -27,6 +27,7 @@ mod sentinel;
 mod shares;
 mod silence;
 mod swap;
+mod traces;
 mod ways;
 
 /// Not a test: the way into this program's other roles (see `common::actor`).
