@@ -10,6 +10,26 @@ use std::fmt::Write;
 /// Where the header lives in the tree.
 pub const PATH: &str = "include/fide_wire.h";
 
+/// What stands behind the numbers.
+const LAYOUT: &str = "\n/* Big-endian, as on the wire. */\n\
+     struct fide_header {\n\
+     \t__u16 magic;\n\t__u8 version_flags;\n\t__u8 path_key;\n\t__u32 cluster;\n\t__u32 sender;\n\t__u32 incarnation;\n\
+     \t__u64 kind_channel_number; /* u8, u8, u48 */\n\t__u64 sent_ns;\n\t__u32 period_ns;\n\t__u32 table_version;\n\
+     } __attribute__((packed));\n\n\
+     struct fide_change {\n\
+     \t__u32 origin;\n\t__u32 row;\n\t__u64 version;\n\t__u8 cause;\n\t__u8 grade;\n\t__u16 flags;\n\t__s32 code;\n\t__u64 event_ns;\n\
+     } __attribute__((packed));\n\n\
+     /* Host byte order, in rings. */\n\
+     struct fide_record {\n\
+     \t__u16 kind;\n\t__u8 cause;\n\t__u8 grade;\n\t__u32 node;\n\t__u32 app;\n\t__u32 incarnation;\n\t__s32 code;\n\
+     \t__u8 path;\n\t__u8 flags;\n\t__u16 body_len;\n\t__u64 id;\n\t__u64 event_ns;\n\t__u64 sent_ns;\n\t__u64 received_ns;\n\
+     \t__u64 number;\n\t__u32 pid;\n\t__u32 reserved;\n\
+     };\n\n\
+     _Static_assert(sizeof(struct fide_header) == FIDE_HEADER_LEN, \"header\");\n\
+     _Static_assert(sizeof(struct fide_change) == FIDE_CHANGE_LEN, \"change\");\n\
+     _Static_assert(sizeof(struct fide_record) == 72, \"record\");\n\n\
+     #endif\n";
+
 /// The whole header.
 #[must_use]
 pub fn text() -> String {
@@ -73,26 +93,7 @@ pub fn text() -> String {
     def("RECORD_DUPLICATE", Record::DUPLICATE.into());
     def("RECORD_FENCED", Record::FENCED.into());
     def("NOTICE_CONFIRMS", packet::Notice::CONFIRMS.into());
-    h.push_str(
-        "\n/* Big-endian, as on the wire. */\n\
-         struct fide_header {\n\
-         \t__u16 magic;\n\t__u8 version_flags;\n\t__u8 path_key;\n\t__u32 cluster;\n\t__u32 sender;\n\t__u32 incarnation;\n\
-         \t__u64 kind_channel_number; /* u8, u8, u48 */\n\t__u64 sent_ns;\n\t__u32 period_ns;\n\t__u32 table_version;\n\
-         } __attribute__((packed));\n\n\
-         struct fide_change {\n\
-         \t__u32 origin;\n\t__u32 row;\n\t__u64 version;\n\t__u8 cause;\n\t__u8 grade;\n\t__u16 flags;\n\t__s32 code;\n\t__u64 event_ns;\n\
-         } __attribute__((packed));\n\n\
-         /* Host byte order, in rings. */\n\
-         struct fide_record {\n\
-         \t__u16 kind;\n\t__u8 cause;\n\t__u8 grade;\n\t__u32 node;\n\t__u32 app;\n\t__u32 incarnation;\n\t__s32 code;\n\
-         \t__u8 path;\n\t__u8 flags;\n\t__u16 body_len;\n\t__u64 id;\n\t__u64 event_ns;\n\t__u64 sent_ns;\n\t__u64 received_ns;\n\
-         \t__u64 number;\n\t__u32 pid;\n\t__u32 reserved;\n\
-         };\n\n\
-         _Static_assert(sizeof(struct fide_header) == FIDE_HEADER_LEN, \"header\");\n\
-         _Static_assert(sizeof(struct fide_change) == FIDE_CHANGE_LEN, \"change\");\n\
-         _Static_assert(sizeof(struct fide_record) == 72, \"record\");\n\n\
-         #endif\n",
-    );
+    h.push_str(LAYOUT);
     h
 }
 
