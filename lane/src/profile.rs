@@ -454,9 +454,8 @@ fn boot(cmdline: &str, dedicated: bool, cpu: Option<usize>) -> Vec<Step> {
     ]
 }
 
-fn kernel(dedicated: bool) -> Vec<Step> {
-    let mut steps = Vec::new();
-    steps.push(match number("/proc/sys/kernel/sched_rt_runtime_us") {
+fn throttling(dedicated: bool) -> Step {
+    match number("/proc/sys/kernel/sched_rt_runtime_us") {
         None => step("real-time-throttling", State::Unavailable, "no sched_rt_runtime_us here"),
         Some(-1) => step("real-time-throttling", State::Achieved, "off"),
         Some(us) if dedicated => {
@@ -470,7 +469,11 @@ fn kernel(dedicated: bool) -> Vec<Step> {
             let detail = format!("real-time threads get {us} µs of each period, far more than a lane that sleeps uses");
             step("real-time-throttling", State::NotWanted, detail)
         }
-    });
+    }
+}
+
+fn kernel(dedicated: bool) -> Vec<Step> {
+    let mut steps = vec![throttling(dedicated)];
     let version = read("/proc/version").unwrap_or_default();
     let model = ["PREEMPT_RT", "PREEMPT_DYNAMIC", "PREEMPT_LAZY", "PREEMPT"].iter().find(|m| version.contains(**m));
     steps.push(match model {
