@@ -420,22 +420,7 @@ impl Group {
                 self.put_questions()?;
                 Ok(Some(Event::Snapshot { index, bytes: std::mem::take(&mut self.snapshot) }))
             }
-            ToClient::Standing(standing) => {
-                if standing.generation != 0 {
-                    if self.generation != 0 && self.generation != standing.generation {
-                        return Err(began_anew(&self.name));
-                    }
-                    self.generation = standing.generation;
-                }
-                let runs = standing.stage == Stage::Running;
-                let is_new = self.standing.is_none_or(|old| old.stage != Stage::Running || old.me != standing.me);
-                self.standing = Some(standing);
-                if runs && is_new {
-                    self.hand_in_again();
-                    self.hand_in()?;
-                }
-                Ok(Some(Event::Standing(standing)))
-            }
+            ToClient::Standing(standing) => self.take_standing(standing),
             ToClient::Members(ids) => Ok(Some(Event::Members(ids.iter().collect()))),
             ToClient::Refused { number, why: Why::Invalid, text } => {
                 let why = text.to_string();
@@ -450,21 +435,40 @@ impl Group {
                 self.arm()?;
                 Ok(None)
             }
-            ToClient::Fate { fate, client, number } => {
-                let asked = self.asked.iter().take(self.asked_here).position(|asked| *asked == number);
-                let Some(at) = asked.filter(|_| client == self.client) else {
-                    return Err(Error::Protocol("an answer to nothing on a group's socket".into()));
-                };
-                self.asked.remove(at);
-                self.asked_here -= 1;
-                if matches!(fate, Fate::Decided | Fate::Never) {
-                    // Its entry would have come before this.
-                    self.pending.retain(|waits| waits.number != number);
-                    self.settled = self.settled.max(number);
-                }
-                Ok(Some(Event::Fate { number, fate }))
-            }
+            ToClient::Fate { fate, client, number } => self.take_fate(fate, client, number),
         }
+    }
+
+    fn take_standing(&mut self, standing: Standing) -> Result<Option<Event>, Error> {
+        if standing.generation != 0 {
+            if self.generation != 0 && self.generation != standing.generation {
+                return Err(began_anew(&self.name));
+            }
+            self.generation = standing.generation;
+        }
+        let runs = standing.stage == Stage::Running;
+        let is_new = self.standing.is_none_or(|old| old.stage != Stage::Running || old.me != standing.me);
+        self.standing = Some(standing);
+        if runs && is_new {
+            self.hand_in_again();
+            self.hand_in()?;
+        }
+        Ok(Some(Event::Standing(standing)))
+    }
+
+    fn take_fate(&mut self, fate: Fate, client: u64, number: u64) -> Result<Option<Event>, Error> {
+        let asked = self.asked.iter().take(self.asked_here).position(|asked| *asked == number);
+        let Some(at) = asked.filter(|_| client == self.client) else {
+            return Err(Error::Protocol("an answer to nothing on a group's socket".into()));
+        };
+        self.asked.remove(at);
+        self.asked_here -= 1;
+        if matches!(fate, Fate::Decided | Fate::Never) {
+            // Its entry would have come before this.
+            self.pending.retain(|waits| waits.number != number);
+            self.settled = self.settled.max(number);
+        }
+        Ok(Some(Event::Fate { number, fate }))
     }
 
     /// When something must be done here, whatever the agent says.
