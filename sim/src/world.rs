@@ -679,17 +679,7 @@ impl World {
             Event::Timer { host, member } => self.timer(host, member),
             Event::Message { to, from, sent_ns, message } => self.message(to, from, sent_ns, message),
             Event::Release { pair } => self.release(pair),
-            Event::Copy { to, from, path, sent_ns, message } => {
-                if self.hosts[to].up && !self.hosts[to].fenced {
-                    self.note(Some(to), || format!("← {from} on path {path}  {}", brief(&message)));
-                    let arrival = self.local(to);
-                    self.give(to, Input::Copy(from, path, (*message).clone(), arrival));
-                    // Whoever stops in this very call has heard of nothing before.
-                    if let Some(member) = &mut self.hosts[to].member {
-                        member.copy_ns = member.copy_ns.max(sent_ns);
-                    }
-                }
-            }
+            Event::Copy { to, from, path, sent_ns, message } => self.copy(to, from, path, sent_ns, &message),
             Event::Request { to, from, sent_ns, epoch, request } => self.request(to, from, sent_ns, epoch, request),
             Event::Answer { to, from, epoch, id, answer } => {
                 let Some(host) = self.host_of(to) else { return false };
@@ -715,20 +705,8 @@ impl World {
                 }
             }
             Event::ResumeProcess { host, member } => self.resume(host, member),
-            Event::CrashNow { host, member } => {
-                if let Some(m) = &self.hosts[host].member
-                    && m.id == member
-                    && let Some(ends) = m.crash_after
-                {
-                    self.crash(host, ends.power);
-                }
-            }
-            Event::Exit { host, member } => {
-                if self.hosts[host].member.as_ref().is_some_and(|m| m.id == member) {
-                    self.note(Some(host), || "exits".to_owned());
-                    self.crash(host, false);
-                }
-            }
+            Event::CrashNow { host, member } => self.crash_now(host, member),
+            Event::Exit { host, member } => self.exit(host, member),
             Event::FenceAsked { by, member } => self.fence(by, member),
             Event::WitnessAsked { by, member } => {
                 if self.now < self.witness.gone_until {
@@ -751,6 +729,35 @@ impl World {
             Event::Look => return self.look(),
         }
         false
+    }
+
+    fn copy(&mut self, to: usize, from: MemberId, path: usize, sent_ns: u64, message: &Message) {
+        if !self.hosts[to].up || self.hosts[to].fenced {
+            return;
+        }
+        self.note(Some(to), || format!("← {from} on path {path}  {}", brief(message)));
+        let arrival = self.local(to);
+        self.give(to, Input::Copy(from, path, message.clone(), arrival));
+        // Whoever stops in this very call has heard of nothing before.
+        if let Some(member) = &mut self.hosts[to].member {
+            member.copy_ns = member.copy_ns.max(sent_ns);
+        }
+    }
+
+    fn crash_now(&mut self, host: usize, member: MemberId) {
+        if let Some(m) = &self.hosts[host].member
+            && m.id == member
+            && let Some(ends) = m.crash_after
+        {
+            self.crash(host, ends.power);
+        }
+    }
+
+    fn exit(&mut self, host: usize, member: MemberId) {
+        if self.hosts[host].member.as_ref().is_some_and(|m| m.id == member) {
+            self.note(Some(host), || "exits".to_owned());
+            self.crash(host, false);
+        }
     }
 
     /// What the witness says: it sees hosts and their processes by another way, unless it only takes sides.
@@ -1800,29 +1807,33 @@ impl World {
                 let pair = self.at(from, to);
                 self.links[pair].1 = self.links[pair].1.max(now + ns);
             }
-            Act::Leave { host } => {
-                let local = self.local(host);
-                if let Some(member) = &mut self.hosts[host].member
-                    && member.paused_until <= now
-                    && member.log.leave(local).is_ok()
-                {
-                    member.leaves = true;
-                    self.after_step(host);
-                }
-            }
-            Act::Switch { host, to } => {
-                let local = self.local(host);
-                if let Some(member) = &mut self.hosts[host].member
-                    && member.paused_until <= now
-                    && member.log.kind() != to
-                    && member.log.switch(local, to).is_ok()
-                {
-                    self.eviction.switches(to);
-                    self.after_step(host);
-                }
-            }
+            Act::Leave { host } => self.leave(host),
+            Act::Switch { host, to } => self.switch(host, to),
             Act::WitnessGone { ns } => self.witness.gone_until = self.witness.gone_until.max(now + ns),
             Act::WitnessTakesSides => self.witness.takes_sides = true,
+        }
+    }
+
+    fn leave(&mut self, host: usize) {
+        let local = self.local(host);
+        if let Some(member) = &mut self.hosts[host].member
+            && member.paused_until <= self.now
+            && member.log.leave(local).is_ok()
+        {
+            member.leaves = true;
+            self.after_step(host);
+        }
+    }
+
+    fn switch(&mut self, host: usize, to: Kind) {
+        let local = self.local(host);
+        if let Some(member) = &mut self.hosts[host].member
+            && member.paused_until <= self.now
+            && member.log.kind() != to
+            && member.log.switch(local, to).is_ok()
+        {
+            self.eviction.switches(to);
+            self.after_step(host);
         }
     }
 
