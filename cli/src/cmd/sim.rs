@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Kind as Exit};
 use crate::interrupt::Interrupt;
 use crate::progress::{Progress, bar};
-use crate::style::Paint;
+use crate::style::{Paint, Style};
 use crate::table::{Cell, Table};
 use crate::units;
 use clap::{Args, Subcommand};
@@ -13,6 +13,7 @@ use fide_sim::invariants::{TABLE, Violation};
 use fide_sim::run::{self, Totals};
 use fide_sim::scenario::{self, Scenario};
 use fide_sim::timeline::Timeline;
+use fide_sim::world::Outcome;
 use fide_sim::{Menu, Options, Plan, Policy, options, shrink};
 use serde::Serialize;
 use std::io::Write;
@@ -425,6 +426,36 @@ fn report(context: &Context, done: &[Case], left_out: &[Options], elapsed: Durat
         return Ok(out.flush()?);
     }
     let style = &context.style;
+    write!(out, "{}", table(done).render(style, 0))?;
+    write_excused(style, &mut out, done)?;
+    for options in done.iter().filter(|case| !case.promised) {
+        let (engine, policy, menu) = (options.engine, options.policy, options.menu);
+        writeln!(
+            out,
+            "{}",
+            style.dim(&format!("{engine} with {policy} promises nothing under {menu}: only panics count there"))
+        )?;
+    }
+    if !left_out.is_empty() {
+        let text: Vec<_> = left_out.iter().map(|o| format!("{} {} {}", o.engine, o.policy, o.menu)).collect();
+        writeln!(out, "{}", style.dim(&format!("Left out, because nothing is promised there: {}", text.join("; "))))?;
+    }
+    write_failures(style, &mut out, done)?;
+    let (worlds, events) = done.iter().fold((0, 0), |(w, e), case| (w + case.worlds, e + case.events));
+    let failed: u64 = done.iter().map(|case| case.failed).sum();
+    let verdict = match failed {
+        0 => style.paint(Paint::Green, "nothing was violated"),
+        n => style.red(&format!("{} violated something", units::count(n as usize, "world"))),
+    };
+    let seconds = elapsed.as_secs_f64();
+    let threads = units::count(jobs, "thread");
+    let rate = units::thousands((events as f64 / seconds.max(1e-9)) as u64);
+    writeln!(out, "\n{} worlds in {seconds:.1} s on {threads}, {rate} events/s: {verdict}", units::thousands(worlds))?;
+    Ok(out.flush()?)
+}
+
+/// A row for each case.
+fn table(done: &[Case]) -> Table {
     let headers = [
         "ENGINE",
         "POLICY",
@@ -457,7 +488,10 @@ fn report(context: &Context, done: &[Case], left_out: &[Options], elapsed: Durat
             n(case.events_per_second),
         ]);
     }
-    write!(out, "{}", table.render(style, 0))?;
+    table
+}
+
+fn write_excused(style: &Style, out: &mut impl Write, done: &[Case]) -> Result<(), Failure> {
     let mut excused = std::collections::BTreeMap::new();
     for (why, count) in done.iter().flat_map(|case| &case.excused) {
         *excused.entry(why).or_insert(0) += count;
@@ -468,18 +502,10 @@ fn report(context: &Context, done: &[Case], left_out: &[Options], elapsed: Durat
             writeln!(out, "  {:>9}  {why}", units::thousands(count))?;
         }
     }
-    for options in done.iter().filter(|case| !case.promised) {
-        let (engine, policy, menu) = (options.engine, options.policy, options.menu);
-        writeln!(
-            out,
-            "{}",
-            style.dim(&format!("{engine} with {policy} promises nothing under {menu}: only panics count there"))
-        )?;
-    }
-    if !left_out.is_empty() {
-        let text: Vec<_> = left_out.iter().map(|o| format!("{} {} {}", o.engine, o.policy, o.menu)).collect();
-        writeln!(out, "{}", style.dim(&format!("Left out, because nothing is promised there: {}", text.join("; "))))?;
-    }
+    Ok(())
+}
+
+fn write_failures(style: &Style, out: &mut impl Write, done: &[Case]) -> Result<(), Failure> {
     for case in done.iter().filter(|case| case.failed > 0) {
         writeln!(out, "\n{}", style.red(&format!("{}, {}, {}: {} failed", case.engine, case.policy, case.menu, case.failed)))?;
         for failed in &case.failures {
@@ -494,17 +520,7 @@ fn report(context: &Context, done: &[Case], left_out: &[Options], elapsed: Durat
             )?;
         }
     }
-    let (worlds, events) = done.iter().fold((0, 0), |(w, e), case| (w + case.worlds, e + case.events));
-    let failed: u64 = done.iter().map(|case| case.failed).sum();
-    let verdict = match failed {
-        0 => style.paint(Paint::Green, "nothing was violated"),
-        n => style.red(&format!("{} violated something", units::count(n as usize, "world"))),
-    };
-    let seconds = elapsed.as_secs_f64();
-    let threads = units::count(jobs, "thread");
-    let rate = units::thousands((events as f64 / seconds.max(1e-9)) as u64);
-    writeln!(out, "\n{} worlds in {seconds:.1} s on {threads}, {rate} events/s: {verdict}", units::thousands(worlds))?;
-    Ok(out.flush()?)
+    Ok(())
 }
 
 // ---------------------------------------------------------------------- replay
@@ -607,34 +623,39 @@ fn replay(context: &Context, args: &ReplayArgs) -> Result<ExitCode, Failure> {
     if context.json {
         context.json_line(&mut out, &ended)?;
     } else {
-        let style = &context.style;
-        match &violation {
-            Some(violation) => {
-                let row = TABLE.iter().find(|row| row.name == violation.property);
-                writeln!(out, "\n{}", style.red(&format!("Violated: {violation}")))?;
-                if let Some(row) = row {
-                    let specified = if row.tla.is_empty() { String::new() } else { format!("; in TLA+ {}", row.tla) };
-                    writeln!(
-                        out,
-                        "  {}: {}\n  {}{specified}; checked in sim/src/invariants/{}",
-                        row.name, row.says, row.paper, row.file
-                    )?;
-                }
-            }
-            None => {
-                let excused = outcome.excused.map(|why| format!("; its end is not judged: {why}")).unwrap_or_default();
-                let entries = units::count(outcome.entries as usize, "entry").replace("entrys", "entries");
-                writeln!(
-                    out,
-                    "\n{}: {entries} after {}{excused}",
-                    style.paint(Paint::Green, "Nothing was violated"),
-                    units::ns(outcome.ended_ns)
-                )?;
-            }
-        }
+        write_verdict(&context.style, &mut out, &outcome, violation.as_ref())?;
     }
     out.flush()?;
     Ok(if violation.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// What was violated, or that nothing was.
+fn write_verdict(style: &Style, out: &mut impl Write, outcome: &Outcome, violation: Option<&Violation>) -> Result<(), Failure> {
+    match violation {
+        Some(violation) => {
+            let row = TABLE.iter().find(|row| row.name == violation.property);
+            writeln!(out, "\n{}", style.red(&format!("Violated: {violation}")))?;
+            if let Some(row) = row {
+                let specified = if row.tla.is_empty() { String::new() } else { format!("; in TLA+ {}", row.tla) };
+                writeln!(
+                    out,
+                    "  {}: {}\n  {}{specified}; checked in sim/src/invariants/{}",
+                    row.name, row.says, row.paper, row.file
+                )?;
+            }
+        }
+        None => {
+            let excused = outcome.excused.map(|why| format!("; its end is not judged: {why}")).unwrap_or_default();
+            let entries = units::count(outcome.entries as usize, "entry").replace("entrys", "entries");
+            writeln!(
+                out,
+                "\n{}: {entries} after {}{excused}",
+                style.paint(Paint::Green, "Nothing was violated"),
+                units::ns(outcome.ended_ns)
+            )?;
+        }
+    }
+    Ok(())
 }
 
 /// Prints a timeline.
