@@ -1036,106 +1036,32 @@ impl Config {
     /// # Errors
     /// The first thing that is wrong, with its line. Never panics, whatever the text.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        if text.len() > FILE_MAX {
-            return Err(ConfigError::new(format!("{} bytes are too much for a configuration (at most {FILE_MAX})", text.len())));
-        }
-        let file: File = toml::from_str(text).map_err(|e| {
-            let message = e.message().trim_end().to_owned();
-            match e.span() {
-                Some(span) => ConfigError::at(text, span.start, message),
-                None => ConfigError::new(message),
-            }
-        })?;
+        let file = read_toml(text)?;
         let mut warnings = Vec::new();
 
         let cluster = file.cluster.map_or_else(|| "fide".into(), |n| n.0);
-        let cluster_id = match file.cluster_id {
-            Some(id) if *id.get_ref() == 0 => {
-                return Err(ConfigError::at(
-                    text,
-                    id.span().start,
-                    "cluster_id 0 is reserved; take another number, or leave it out",
-                ));
-            }
-            Some(id) => id.into_inner(),
-            None => name_id(&cluster),
-        };
+        let reserved = "cluster_id 0 is reserved; take another number, or leave it out";
+        let cluster_id = number(text, file.cluster_id, name_id(&cluster), |id| *id != 0, reserved)?;
         let node = match file.node {
             Some(n) => n.0,
             None => own_name()?,
         };
 
-        let heartbeat_ns = match file.heartbeat {
-            Some(hb) if !HEARTBEAT_NS.contains(&hb.get_ref().0) => {
-                return Err(ConfigError::at(text, hb.span().start, "heartbeat must lie between \"50us\" and \"4s\""));
-            }
-            Some(hb) => hb.into_inner().0,
-            None => 1_000_000,
-        };
-        let port = match file.port {
-            Some(p) if *p.get_ref() == 0 => {
-                return Err(ConfigError::at(
-                    text,
-                    p.span().start,
-                    format!("port 0 cannot be used; the usual one is {DEFAULT_PORT}"),
-                ));
-            }
-            Some(p) => p.into_inner(),
-            None => DEFAULT_PORT,
-        };
-        let rt_priority = match file.rt_priority {
-            Some(p) if *p.get_ref() > 99 => {
-                return Err(ConfigError::at(
-                    text,
-                    p.span().start,
-                    "rt_priority must lie between 0 (none) and 99; the usual one is 50",
-                ));
-            }
-            Some(p) => p.into_inner(),
-            None => 50,
-        };
+        let bounds = "heartbeat must lie between \"50us\" and \"4s\"";
+        let heartbeat_ns = number(text, file.heartbeat, Ns(1_000_000), |ns| HEARTBEAT_NS.contains(&ns.0), bounds)?.0;
+        let no_port = format!("port 0 cannot be used; the usual one is {DEFAULT_PORT}");
+        let port = number(text, file.port, DEFAULT_PORT, |port| *port != 0, &no_port)?;
+        let bounds = "rt_priority must lie between 0 (none) and 99; the usual one is 50";
+        let rt_priority = number(text, file.rt_priority, 50, |priority| *priority <= 99, bounds)?;
 
         let ipv6 = file.ipv6.unwrap_or(false);
         let paths = paths(text, file.path, ipv6, &mut warnings)?;
         let contract = contract(text, file.contract)?;
-        let agent_timeout_ns = match file.detector.agent_timeout {
-            Some(t) if t.get_ref().0 < heartbeat_ns.saturating_mul(2) => {
-                return Err(ConfigError::at(
-                    text,
-                    t.span().start,
-                    "agent_timeout must be at least two heartbeats, or every late heartbeat looks like a lost agent; the usual one is \"1s\"",
-                ));
-            }
-            Some(t) => t.into_inner().0,
-            None => DetectorConfig::default().agent_timeout_ns.max(heartbeat_ns.saturating_mul(4)),
-        };
-        let keys = match file.keys {
-            Some(keys) => {
-                let span = keys.span();
-                let keys = keys.into_inner();
-                let bad = |what: String| Err(ConfigError::at(text, span.start, what));
-                for key in std::iter::once(&keys.send).chain(&keys.accept) {
-                    if !(1..=15).contains(&key.id) {
-                        return bad(format!("key id {} is outside 1 to 15", key.id));
-                    }
-                    if !key.file.is_absolute() {
-                        return bad(format!("the key file {:?} must be an absolute path", key.file));
-                    }
-                }
-                if keys.accept.as_ref().is_some_and(|a| a.id == keys.send.id) {
-                    return bad("`send` and `accept` have the same id; two keys need two ids, so that a packet says which it was signed with".into());
-                }
-                Some(KeyFiles { send: keys.send, accept: keys.accept })
-            }
-            None => {
-                warnings.push(
-                    "no [keys]: packets are protected against corruption only, anybody on these networks can forge verdicts; \
-                     make a key with `openssl rand -hex 16`"
-                        .into(),
-                );
-                None
-            }
-        };
+        let usual = DetectorConfig::default().agent_timeout_ns.max(heartbeat_ns.saturating_mul(4));
+        let is_long = |timeout: &Ns| timeout.0 >= heartbeat_ns.saturating_mul(2);
+        let short = "agent_timeout must be at least two heartbeats, or every late heartbeat looks like a lost agent; the usual one is \"1s\"";
+        let agent_timeout_ns = number(text, file.detector.agent_timeout, Ns(usual), is_long, short)?.0;
+        let keys = keys(text, file.keys, &mut warnings)?;
 
         let fence = fence(text, file.fence, heartbeat_ns)?;
         let fences = fence.mode.is_some() && !fence.cgroups.is_empty();
@@ -1443,6 +1369,78 @@ fn one_path_warning(paths: &[PathConfig]) -> Option<String> {
     })
 }
 
+fn read_toml(text: &str) -> Result<File, ConfigError> {
+    if text.len() > FILE_MAX {
+        return Err(ConfigError::new(format!("{} bytes are too much for a configuration (at most {FILE_MAX})", text.len())));
+    }
+    toml::from_str(text).map_err(|e| {
+        let message = e.message().trim_end().to_owned();
+        match e.span() {
+            Some(span) => ConfigError::at(text, span.start, message),
+            None => ConfigError::new(message),
+        }
+    })
+}
+
+/// A value of the file, or the usual one.
+fn number<T>(
+    text: &str,
+    value: Option<Spanned<T>>,
+    usual: T,
+    is_fine: impl FnOnce(&T) -> bool,
+    what: &str,
+) -> Result<T, ConfigError> {
+    match value {
+        Some(value) if !is_fine(value.get_ref()) => Err(ConfigError::at(text, value.span().start, what)),
+        Some(value) => Ok(value.into_inner()),
+        None => Ok(usual),
+    }
+}
+
+fn keys(text: &str, file: Option<Spanned<FileKeys>>, warnings: &mut Vec<String>) -> Result<Option<KeyFiles>, ConfigError> {
+    let Some(keys) = file else {
+        warnings.push(
+            "no [keys]: packets are protected against corruption only, anybody on these networks can forge verdicts; \
+             make a key with `openssl rand -hex 16`"
+                .into(),
+        );
+        return Ok(None);
+    };
+    let span = keys.span();
+    let keys = keys.into_inner();
+    let bad = |what: String| Err(ConfigError::at(text, span.start, what));
+    for key in std::iter::once(&keys.send).chain(&keys.accept) {
+        if !(1..=15).contains(&key.id) {
+            return bad(format!("key id {} is outside 1 to 15", key.id));
+        }
+        if !key.file.is_absolute() {
+            return bad(format!("the key file {:?} must be an absolute path", key.file));
+        }
+    }
+    if keys.accept.as_ref().is_some_and(|a| a.id == keys.send.id) {
+        return bad(
+            "`send` and `accept` have the same id; two keys need two ids, so that a packet says which it was signed with".into(),
+        );
+    }
+    Ok(Some(KeyFiles { send: keys.send, accept: keys.accept }))
+}
+
+fn check_answerers(all: &[Ip], own: Option<&Ip>) -> Result<(), String> {
+    let is_host = |a: &IpAddr| !a.is_multicast() && !a.is_unspecified() && !a.is_loopback();
+    if let Some(Ip(a)) = all.iter().find(|a| !is_host(&a.0) || own.is_some_and(|own| own.0 == a.0)) {
+        return Err(format!(
+            "{a} in `answerers` is nobody else who could answer: name a router, a switch, or a host of this network that has no agent"
+        ));
+    }
+    if let Some(Ip(a)) = all.iter().enumerate().find(|(i, a)| all[..*i].iter().any(|b| a.0 == b.0)).map(|(_, a)| a) {
+        return Err(format!("{a} is in `answerers` twice"));
+    }
+    if all.len() > ANSWERERS {
+        return Err(format!("{} addresses in `answerers`; {ANSWERERS} are more than enough", all.len()));
+    }
+    Ok(())
+}
+
 fn paths(
     text: &str,
     file: Vec<Spanned<FilePath>>,
@@ -1480,19 +1478,10 @@ fn paths(
         {
             return bad(format!("address {a} is not the address of a host"));
         }
-        if let Some(all) = &f.answerers {
-            let is_host = |a: &IpAddr| !a.is_multicast() && !a.is_unspecified() && !a.is_loopback();
-            if let Some(Ip(a)) = all.iter().find(|a| !is_host(&a.0) || f.address.as_ref().is_some_and(|own| own.0 == a.0)) {
-                return bad(format!(
-                    "{a} in `answerers` is nobody else who could answer: name a router, a switch, or a host of this network that has no agent"
-                ));
-            }
-            if let Some(Ip(a)) = all.iter().enumerate().find(|(i, a)| all[..*i].iter().any(|b| a.0 == b.0)).map(|(_, a)| a) {
-                return bad(format!("{a} is in `answerers` twice"));
-            }
-            if all.len() > ANSWERERS {
-                return bad(format!("{} addresses in `answerers`; {ANSWERERS} are more than enough", all.len()));
-            }
+        if let Some(all) = &f.answerers
+            && let Err(what) = check_answerers(all, f.address.as_ref())
+        {
+            return bad(what);
         }
         let mut families = group.iter().chain(&unicast).chain(f.address.as_ref().map(|a| &a.0)).map(IpAddr::is_ipv4);
         let first = families.next();
