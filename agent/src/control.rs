@@ -394,6 +394,7 @@ fn refused(code: ErrorCode, what: impl Into<String>) -> Reply {
 
 impl Control {
     /// Puts the parts together.
+    // Longer than others: a line for each part and each field.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
         let Parts {
@@ -1851,16 +1852,7 @@ impl Control {
                 ErrorCode::Version,
                 format!("this agent speaks protocol {PROTOCOL}, the client {protocol}: install the same version of both"),
             ),
-            Request::Hello { .. } => {
-                self.connections[i].greeted = true;
-                plain(Reply::Hello {
-                    protocol: PROTOCOL,
-                    node: self.config.node.clone(),
-                    node_id: fide_wire::name_id(&self.config.node),
-                    cluster: self.config.cluster.clone(),
-                    version: env!("CARGO_PKG_VERSION").into(),
-                })
-            }
+            Request::Hello { .. } => plain(self.greet(i)),
             Request::Subscribe { socket_only } => {
                 self.policy.may_monitor(&self.connections[i].peer)?;
                 self.subscribe(i, socket_only)
@@ -1869,35 +1861,8 @@ impl Control {
                 self.policy.may_monitor(&self.connections[i].peer)?;
                 self.monitor(i, &target, Want { pbsize, timeout_ns }).map(|reply| Some((reply, None)))
             }
-            Request::Became { instances } => {
-                self.policy.may_monitor(&self.connections[i].peer)?;
-                let Some(ring) = self.connections[i].ring else {
-                    return fail(ErrorCode::Invalid, "subscribe first: what became of processes is told through a ring".into());
-                };
-                if instances.len() > BECAME_MAX {
-                    return fail(ErrorCode::TooLarge, format!("at most {BECAME_MAX} processes are asked for at once"));
-                }
-                // A few at a time: what is urgent comes in between.
-                for some in instances.chunks(BECAME_AT_ONCE) {
-                    let instances = some.to_vec();
-                    self.core.ask(|answer| LoopRequest::TellWhatBecame { ring, instances, answer }).ok_or_else(stuck)?;
-                }
-                Ok(Some((Reply::Done, None)))
-            }
-            Request::Unmonitor { target } => {
-                let Some(ring) = self.connections[i].ring else {
-                    return fail(ErrorCode::NotFound, "nothing is monitored on this connection".into());
-                };
-                let parsed = Target::parse(&target).map_err(|what| Refused { code: ErrorCode::Invalid, what })?;
-                let c = &mut self.connections[i];
-                if c.targets.remove(&parsed) {
-                    self.targets.give_back(c.peer.account, 1);
-                }
-                match self.core.ask(|answer| LoopRequest::Unmonitor { ring, target: parsed, answer }).ok_or_else(stuck)? {
-                    true => plain(Reply::Done),
-                    false => fail(ErrorCode::NotFound, format!("{target} is not monitored on this connection")),
-                }
-            }
+            Request::Became { instances } => plain(self.tell_what_became(i, &instances)?),
+            Request::Unmonitor { target } => plain(self.unmonitor(i, &target)?),
             Request::Join { name, pbsize } => self.join(i, &name, pbsize).map(Some),
             Request::Progress { counter, limit_ns } => self.watch_counter(i, counter, limit_ns).map(Some),
             Request::Report { name, hung, reason } => self.report(i, &name, hung, reason).map(Some),
@@ -1910,18 +1875,7 @@ impl Control {
                 None => fail(ErrorCode::NotFound, "this connection has not joined".into()),
             },
             Request::Watch { name, selector, user, containers } => {
-                let uid = self.connections[i].peer.uid;
-                self.may_take(&name, Owner::User(uid))?;
-                let scope = scope(&selector, user.as_deref(), containers, uid)?;
-                let asking = if matches!(selector, Selector::Pid(_)) { self.connections[i].asker(&self.resolver)? } else { None };
-                if self.resolver.is_quick(&selector, asking) {
-                    let process = self.resolver.resolve_within(&scope, &selector, asking)?;
-                    return self.watch_found(i, &name, selector, scope, &process).map(|reply| Some((reply, None)));
-                }
-                let (resolver, wanted, within) = (self.resolver.clone(), selector.clone(), scope.clone());
-                self.look_up(i, Wait::Watch(name, selector, scope), move |limit| {
-                    Found::Process(resolver.within(limit).resolve_within(&within, &wanted, asking))
-                })
+                self.find_and_watch(i, name, selector, user.as_deref(), containers)
             }
             Request::Unwatch { name } => self.unwatch(i, &name).map(Some),
             Request::Status => {
@@ -1957,28 +1911,104 @@ impl Control {
                 self.begin_check(i, Check::new(self.connections[i].id, &peer, since_ns, deadline_ns, wait_ns)?)
             }
             Request::Extend { known_ns, valid_ns, anew } => plain(self.extend(i, known_ns, valid_ns, anew)?),
-            Request::Group { order } => {
-                let peer = &self.connections[i].peer;
-                match order {
-                    GroupOrder::Status => self.policy.may_read(peer)?,
-                    _ => self.policy.may_group(peer)?,
-                }
-                plain(self.core.ask(|answer| LoopRequest::OrderGroup(Box::new(order), answer)).ok_or_else(stuck)??)
-            }
+            Request::Group { order } => plain(self.order_group(i, order)?),
             Request::OpenGroup { name, client, behind, last_number, generation } => {
-                self.policy.may_group(&self.connections[i].peer)?;
-                let random = || fide_lane::random().map(|n| n.max(1));
-                let client = if client == 0 {
-                    random().map_err(|e| Refused { code: ErrorCode::System, what: e.to_string() })?
-                } else {
-                    client
-                };
-                let (from, last) = ((behind, generation), (client, last_number));
-                let open = |answer| LoopRequest::OpenGroup { name, client: last, from, answer };
-                let fd = self.core.ask(open).ok_or_else(stuck)??;
-                Ok(Some((Reply::GroupOpened { client }, Some(fd))))
+                self.open_group(i, name, (client, last_number), (behind, generation)).map(Some)
             }
         }
+    }
+
+    fn greet(&mut self, i: usize) -> Reply {
+        self.connections[i].greeted = true;
+        Reply::Hello {
+            protocol: PROTOCOL,
+            node: self.config.node.clone(),
+            node_id: fide_wire::name_id(&self.config.node),
+            cluster: self.config.cluster.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+        }
+    }
+
+    fn tell_what_became(&mut self, i: usize, instances: &[(u32, u32)]) -> Result<Reply, Refused> {
+        self.policy.may_monitor(&self.connections[i].peer)?;
+        let fail = |code, what: String| Err(Refused { code, what });
+        let Some(ring) = self.connections[i].ring else {
+            return fail(ErrorCode::Invalid, "subscribe first: what became of processes is told through a ring".into());
+        };
+        if instances.len() > BECAME_MAX {
+            return fail(ErrorCode::TooLarge, format!("at most {BECAME_MAX} processes are asked for at once"));
+        }
+        // A few at a time: what is urgent comes in between.
+        for some in instances.chunks(BECAME_AT_ONCE) {
+            let instances = some.to_vec();
+            self.core.ask(|answer| LoopRequest::TellWhatBecame { ring, instances, answer }).ok_or_else(stuck)?;
+        }
+        Ok(Reply::Done)
+    }
+
+    fn unmonitor(&mut self, i: usize, target: &str) -> Result<Reply, Refused> {
+        let fail = |code, what: String| Err(Refused { code, what });
+        let Some(ring) = self.connections[i].ring else {
+            return fail(ErrorCode::NotFound, "nothing is monitored on this connection".into());
+        };
+        let parsed = Target::parse(target).map_err(|what| Refused { code: ErrorCode::Invalid, what })?;
+        let c = &mut self.connections[i];
+        if c.targets.remove(&parsed) {
+            self.targets.give_back(c.peer.account, 1);
+        }
+        match self.core.ask(|answer| LoopRequest::Unmonitor { ring, target: parsed, answer }).ok_or_else(stuck)? {
+            true => Ok(Reply::Done),
+            false => fail(ErrorCode::NotFound, format!("{target} is not monitored on this connection")),
+        }
+    }
+
+    /// Looks for the process here, or in another thread where that may take long.
+    fn find_and_watch(
+        &mut self,
+        i: usize,
+        name: String,
+        selector: Selector,
+        user: Option<&str>,
+        containers: bool,
+    ) -> Result<Option<Answer>, Refused> {
+        let uid = self.connections[i].peer.uid;
+        self.may_take(&name, Owner::User(uid))?;
+        let scope = scope(&selector, user, containers, uid)?;
+        let asking = if matches!(selector, Selector::Pid(_)) { self.connections[i].asker(&self.resolver)? } else { None };
+        if self.resolver.is_quick(&selector, asking) {
+            let process = self.resolver.resolve_within(&scope, &selector, asking)?;
+            return self.watch_found(i, &name, selector, scope, &process).map(|reply| Some((reply, None)));
+        }
+        let (resolver, wanted, within) = (self.resolver.clone(), selector.clone(), scope.clone());
+        self.look_up(i, Wait::Watch(name, selector, scope), move |limit| {
+            Found::Process(resolver.within(limit).resolve_within(&within, &wanted, asking))
+        })
+    }
+
+    fn order_group(&mut self, i: usize, order: GroupOrder) -> Result<Reply, Refused> {
+        let peer = &self.connections[i].peer;
+        match order {
+            GroupOrder::Status => self.policy.may_read(peer)?,
+            _ => self.policy.may_group(peer)?,
+        }
+        self.core.ask(|answer| LoopRequest::OrderGroup(Box::new(order), answer)).ok_or_else(stuck)?
+    }
+
+    /// With a new number for a client that has none.
+    fn open_group(
+        &mut self,
+        i: usize,
+        name: String,
+        (client, last_number): (u64, u64),
+        from: (u64, u64),
+    ) -> Result<Answer, Refused> {
+        self.policy.may_group(&self.connections[i].peer)?;
+        let random = || fide_lane::random().map(|n| n.max(1));
+        let client =
+            if client == 0 { random().map_err(|e| Refused { code: ErrorCode::System, what: e.to_string() })? } else { client };
+        let open = |answer| LoopRequest::OpenGroup { name, client: (client, last_number), from, answer };
+        let fd = self.core.ask(open).ok_or_else(stuck)??;
+        Ok((Reply::GroupOpened { client }, Some(fd)))
     }
 
     // ---- other people's heartbeats ------------------------------------------------------------------------------------------
