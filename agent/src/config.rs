@@ -12,6 +12,7 @@ use crate::access::{AccessConfig, Who};
 use crate::answerers::ANSWERERS;
 use crate::files::{self, Purpose};
 use crate::group_plan::GroupPlan;
+use crate::witness;
 use fide_proto::consensus::policy::Policy;
 use fide_proto::detector::RESTART_MAX_MS;
 use fide_proto::fence::Paths as FencePaths;
@@ -38,6 +39,8 @@ const FILE_MAX: usize = 1 << 20;
 const KEY_FILE_MAX: usize = 4096;
 /// Shortest and longest limit of a progress probe, ns.
 const PROBE_LIMIT_NS: std::ops::RangeInclusive<u64> = 1_000_000_000..=3_600_000_000_000;
+/// Shortest and longest time that a witness may have, ns.
+const WITNESS_TIMEOUT_NS: std::ops::RangeInclusive<u64> = 100_000_000..=600_000_000_000;
 /// Most progress probes.
 const PROBES_MAX: usize = 64;
 /// Shortest and longest heartbeat interval, ns. (The wire carries it in 32 bits.)
@@ -80,6 +83,8 @@ pub struct Config {
     pub gates: Vec<GateConfig>,
     /// Groups that this host begins or joins by itself.
     pub groups: Vec<GroupPlan>,
+    /// Who says whether groups may go on without a host that is silent.
+    pub witness: Option<witness::Command>,
     /// Processes of this host to watch from the start.
     pub watches: Vec<Watch>,
     /// Where the keys are, if packets are to be authenticated.
@@ -817,6 +822,7 @@ struct File {
     gate: Vec<Spanned<FileGate>>,
     #[serde(default)]
     group: Vec<Spanned<FileGroup>>,
+    witness: Option<FileWitness>,
     #[serde(default)]
     watch: Vec<Spanned<FileWatch>>,
     keys: Option<Spanned<FileKeys>>,
@@ -919,6 +925,13 @@ struct FileGroup {
     policy: Option<String>,
     #[serde(default)]
     durable: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileWitness {
+    command: Command,
+    timeout: Option<Spanned<Ns>>,
 }
 
 #[derive(Deserialize)]
@@ -1065,9 +1078,11 @@ impl Config {
 
         let fence = fence(text, file.fence, heartbeat_ns)?;
         let fences = fence.mode.is_some() && !fence.cgroups.is_empty();
-        let groups = groups(text, file.group, &node, fence.mode.is_some())?;
+        let witness = witness(text, file.witness)?;
+        let groups = groups(text, file.group, &node, (fence.mode.is_some(), witness.is_some()))?;
         Ok(Self {
             groups,
+            witness,
             cluster,
             cluster_id,
             node,
@@ -1148,7 +1163,8 @@ impl Config {
             Probe::File(_) | Probe::Write(_) => None,
         });
         let hooks = self.hooks.iter().map(|h| ("the hook", &h.command));
-        for (what, program) in hooks.chain(probes).filter_map(|(what, words)| Some((what, words.first()?))) {
+        let witness = self.witness.iter().map(|w| ("the witness", &w.words));
+        for (what, program) in hooks.chain(probes).chain(witness).filter_map(|(what, words)| Some((what, words.first()?))) {
             match files::program(Path::new(program)) {
                 Err(files::Unfit::System(e)) if e.kind() == std::io::ErrorKind::NotFound => {
                     warnings.push(format!("{what} {program} does not exist now; it will fail until it does"));
@@ -1309,6 +1325,7 @@ impl Config {
         self.contract = new.contract;
         self.watches.clone_from(&new.watches);
         self.groups.clone_from(&new.groups);
+        self.witness.clone_from(&new.witness);
         self.keys.clone_from(&new.keys);
         self.keyring = new.keyring;
         self.socket.mode = new.socket.mode;
@@ -1636,7 +1653,25 @@ fn gates(text: &str, file: Vec<Spanned<FileGate>>) -> Result<Vec<GateConfig>, Co
     Ok(gates)
 }
 
-fn groups(text: &str, file: Vec<Spanned<FileGroup>>, node: &str, has_fence: bool) -> Result<Vec<GroupPlan>, ConfigError> {
+fn witness(text: &str, file: Option<FileWitness>) -> Result<Option<witness::Command>, ConfigError> {
+    let Some(FileWitness { command: Command(words), timeout }) = file else { return Ok(None) };
+    let timeout = match timeout {
+        Some(t) if !WITNESS_TIMEOUT_NS.contains(&t.get_ref().0) => {
+            let what = "the witness's timeout must lie between \"100ms\" and \"10min\": nothing is decided while it is asked";
+            return Err(ConfigError::at(text, t.span().start, what));
+        }
+        Some(t) => Duration::from_nanos(t.into_inner().0),
+        None => Duration::from_secs(10),
+    };
+    Ok(Some(witness::Command { words, timeout }))
+}
+
+fn groups(
+    text: &str,
+    file: Vec<Spanned<FileGroup>>,
+    node: &str,
+    (has_fence, has_witness): (bool, bool),
+) -> Result<Vec<GroupPlan>, ConfigError> {
     let mut groups: Vec<GroupPlan> = Vec::new();
     for spanned in file {
         let at = spanned.span().start;
@@ -1656,6 +1691,11 @@ fn groups(text: &str, file: Vec<Spanned<FileGroup>>, node: &str, has_fence: bool
         if group.policy == Policy::Fence && !has_fence && group.hosts.iter().any(|host| host == node) {
             return bad(format!(
                 "group `{name}`: policy = \"fence\" rests on a fence, and this host has none: set mode in [fence], or take \"trust-contract\""
+            ));
+        }
+        if group.policy == Policy::Witness && !has_witness && group.hosts.iter().any(|host| host == node) {
+            return bad(format!(
+                "group `{name}`: policy = \"witness\" rests on a witness, and this host has none: set command in [witness], or take \"trust-contract\""
             ));
         }
         groups.push(group);
@@ -1910,6 +1950,8 @@ pub struct Live {
     pub hooks: bool,
     /// Groups that this host begins or joins by itself.
     pub groups: bool,
+    /// Who says whether groups may go on without a host that is silent.
+    pub witness: bool,
     /// In which time this agent says that it will be back.
     pub restart_within: bool,
 }
@@ -1929,6 +1971,7 @@ impl Live {
             (self.history_size, "history.max_bytes"),
             (self.hooks, "hook"),
             (self.groups, "group"),
+            (self.witness, "witness"),
             (self.restart_within, "restart_within"),
         ];
         all.into_iter().filter_map(|(changed, name)| changed.then_some(name)).collect()
@@ -1978,6 +2021,7 @@ pub fn diff(old: &Config, new: &Config) -> Changes {
             history_size: old.history.max_bytes != new.history.max_bytes,
             hooks: old.hooks != new.hooks,
             groups: old.groups != new.groups,
+            witness: old.witness != new.witness,
             restart_within: old.restart_within != new.restart_within,
         },
         needs_restart: restart.into_iter().filter(|(changed, _)| *changed).map(|(_, key)| key.to_owned()).collect(),

@@ -125,6 +125,8 @@ pub struct Ends {
     pub writes: Sender<Box<Write>>,
     /// Large states of groups.
     pub states: Sender<crate::state_transfer::Job>,
+    /// Questions to the witness.
+    pub witness: crate::witness::Asker,
     /// An eventfd: readable when there are requests.
     pub wake: OwnedFd,
     /// An eventfd: written when something happened.
@@ -173,6 +175,8 @@ pub struct Start {
     pub group_logs: Result<BTreeMap<String, Saved>, String>,
     /// Groups that the configuration has it begin or join.
     pub group_plans: Vec<crate::group_plan::GroupPlan>,
+    /// How long the witness may take to answer; `None`: there is none.
+    pub witness_ns: Option<u64>,
 }
 
 /// How the fence begins.
@@ -327,7 +331,7 @@ impl Core {
         let fence = start.fence.take();
         let former = start.former.take();
         let (node, restored) = tables::begin(&start, former, &mut receiver, &lane, now)?;
-        let mut group_config = groups::config(start.node, start.incarnation, start.period_ns);
+        let mut group_config = groups::config(start.node, start.incarnation, start.period_ns, start.witness_ns);
         group_config.make = traced(group_config.make);
         let mut core = Self {
             pacer: Pacer::new(start.period_ns, now),

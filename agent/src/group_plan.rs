@@ -22,7 +22,7 @@ pub struct GroupPlan {
 /// The engines that run on the wire.
 pub const ENGINES: [Kind; 4] = [Kind::Huc, Kind::Hsuc, Kind::Lowi, Kind::Raft];
 /// The policies that are kept on the wire.
-pub const POLICIES: [Policy; 2] = [Policy::TrustContract, Policy::Fence];
+pub const POLICIES: [Policy; 3] = Policy::ALL;
 
 /// The engine of this name.
 ///
@@ -43,7 +43,7 @@ pub fn engine(name: &str) -> Result<Kind, String> {
 /// Which ones there are.
 pub fn policy(name: &str) -> Result<Policy, String> {
     let known = POLICIES.into_iter().find(|policy| policy.name() == name);
-    known.ok_or_else(|| format!("no policy {name:?} here: there are trust-contract and fence"))
+    known.ok_or_else(|| format!("no policy {name:?} here: there are trust-contract, fence and witness"))
 }
 
 impl GroupPlan {

@@ -54,4 +54,5 @@ pub mod timing;
 pub mod unwanted;
 pub mod wake;
 pub mod watchlist;
+pub mod witness;
 pub mod worker;

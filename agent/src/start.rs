@@ -260,6 +260,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         groups: state.groups(),
         group_logs,
         group_plans: config.groups.clone(),
+        witness_ns: config.witness.as_ref().map(crate::witness::Command::timeout_ns),
         period_ns: config.heartbeat_ns,
         keys: config.keyring,
         calibration: settings::calibration(&config),
@@ -287,7 +288,11 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
     let (writes, to_write) = crossbeam_channel::unbounded();
     let (states, of_states) = crossbeam_channel::unbounded();
     let (keys, cluster) = (start.keys, start.cluster);
-    let ends = crate::core::Ends { requests, happened: happen, writes, states, wake: wake.try_clone()?, tell: tell.try_clone()? };
+    let witness = crate::witness::Prepared::new().context("no eventfd for the witness")?;
+    let (wake_loop, tell_control) = (wake.try_clone()?, tell.try_clone()?);
+    let asker = witness.asker();
+    let ends =
+        crate::core::Ends { requests, happened: happen, writes, states, witness: asker, wake: wake_loop, tell: tell_control };
     let ring_maker = receiver.ring_maker();
     let starts = receiver.start_watch();
     let mut core = Core::new(start, receiver, lane, prober, ends)?;
@@ -301,6 +306,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
     let handle = LoopHandle::new(request, wake, core.heart.clone());
     crate::state_transfer::start(cluster, keys, &specs, of_states, handle.clone()).context("no thread for states of groups")?;
     let store = store.start(to_write, handle.clone()).context("no thread for the logs of groups")?;
+    let witness = witness.start(config.witness.clone(), handle.clone()).context("no thread for the witness")?;
     let rt = crate::realtime::Wanted::of(&config);
     let thread = std::thread::Builder::new().name("lane".into()).spawn(move || {
         let place = crate::realtime::enter(&rt);
@@ -330,6 +336,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         specs,
     });
     let (guard, gates) = control.run();
+    drop(witness);
     if thread.join().is_err() {
         // A fence stays, and runs out: nobody speaks for this host.
         bail!("the agent's loop has panicked: this is a defect, please report it with the log");

@@ -69,6 +69,9 @@ impl Control {
         if live.contract {
             self.core.tell(LoopRequest::SetCalibration(Box::new(crate::settings::calibration(new))));
         }
+        if live.witness {
+            self.core.tell(LoopRequest::SetWitness(new.witness.clone()));
+        }
         if live.groups {
             self.core.tell(LoopRequest::SetGroupPlans(new.groups.clone()));
         }

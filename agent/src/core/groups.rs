@@ -11,10 +11,11 @@ use crate::group_plan::{GroupPlan, engine, policy};
 use crate::seqpacket::{self, Received};
 use crate::state_transfer::Job;
 use crate::subscribers::seqpacket_pair;
+use crate::witness::{self, Command, Life};
 use fide_lane::PathMode;
 use fide_proto::consensus::huc::DECISION_MAX;
 use fide_proto::consensus::log::{EngineMessage, Setup};
-use fide_proto::consensus::policy::Policy;
+use fide_proto::consensus::policy::{Answer, Policy};
 use fide_proto::consensus::{Engine, Halted, Kind as EngineKind, log};
 use fide_proto::detector::{State, Verdict};
 use fide_proto::group::MemberId;
@@ -99,7 +100,7 @@ pub(super) struct Session {
 }
 
 /// The settings of this host's groups.
-pub(super) fn config(node: u32, incarnation: u32, period_ns: u64) -> Config {
+pub(super) fn config(node: u32, incarnation: u32, period_ns: u64, witness_ns: Option<u64>) -> Config {
     let seed = u64::from(node) << 32 | u64::from(incarnation);
     Config {
         node,
@@ -107,6 +108,7 @@ pub(super) fn config(node: u32, incarnation: u32, period_ns: u64) -> Config {
         links: links::Config { resend_ns: RESEND_NS.max(3 * period_ns), ack_wait_ns: period_ns.min(1_000_000) },
         log: log::Config { ask_interval_ns: 100_000_000, ..log::Config::default() },
         fence_repeat_ns: 10 * period_ns,
+        witness_ns,
         distrust_ns: 50 * period_ns,
         inline_max: INLINE_MAX,
         make: Arc::new(move |setup, how, timing| make(setup, how, timing, seed, period_ns)),
@@ -150,6 +152,8 @@ pub(super) struct Plans {
     anew: BTreeSet<String>,
     /// Why the disk does not take durable groups; empty: it does.
     unwritten: String,
+    /// Incarnations of hosts about which the witness is asked now.
+    witnessed: BTreeSet<Life>,
 }
 
 fn refused(error: Error) -> Refused {
@@ -246,7 +250,7 @@ impl Core {
         self.read_sessions(now);
         // What has come is read first: a copy of a round may be among it.
         if !self.receiver.has_packet() && self.groups.poll_timeout().is_some_and(|at_ns| at_ns <= now) {
-            let mut groups = std::mem::replace(&mut self.groups, Groups::new(config(0, 0, 0)));
+            let mut groups = std::mem::replace(&mut self.groups, Groups::new(config(0, 0, 0, None)));
             groups.handle_timeout(now, |node| self.standing(node));
             self.groups = groups;
         }
@@ -515,8 +519,43 @@ impl Core {
                         self.groups.handle_fenced(now, node, incarnation);
                     }
                 }
+                Event::AskWitness { node, incarnation } => self.ask_witness((node, incarnation), now),
             }
         }
+    }
+
+    /// Whom its fence has cut off, or who is back in a new incarnation, the witness is not asked
+    /// about: its command may switch the host off.
+    fn ask_witness(&mut self, about: Life, now: u64) {
+        let (node, incarnation) = about;
+        if self.is_cut_off(node, incarnation, now) {
+            return self.groups.handle_fenced(now, node, incarnation);
+        }
+        // The answer is for all groups.
+        if self.group_plans.witnessed.insert(about) {
+            let addresses = self.slot(node).and_then(|slot| self.peers[slot].as_ref()).map(|peer| peer.addresses);
+            self.ends.witness.ask(witness::Question {
+                about,
+                host: self.node_name(node),
+                addresses: addresses.into_iter().flatten().flatten().collect(),
+                observer: self.start.name.clone(),
+            });
+        }
+    }
+
+    /// What the witness says.
+    pub(super) fn witness_answered(&mut self, about: Life, is_granted: bool) {
+        self.group_plans.witnessed.remove(&about);
+        let answer = if is_granted { Answer::Granted } else { Answer::Refused };
+        self.groups.handle_witness(now_ns(), about.0, about.1, answer);
+        self.exchange_groups(now_ns());
+    }
+
+    /// Who is asked from now on.
+    pub(super) fn set_witness(&mut self, command: Option<Command>) {
+        self.start.witness_ns = command.as_ref().map(Command::timeout_ns);
+        self.groups.set_witness(self.start.witness_ns);
+        self.ends.witness.set(command);
     }
 
     /// Whether this life of a host has a fence that is closed by now.
@@ -899,6 +938,11 @@ impl Core {
             }
             members.push(Binding { member: MemberId(at as u16 + 1), node, incarnation });
         }
+        if policy == Policy::Witness && self.start.witness_ns.is_none() {
+            let what = "this host has no witness, which the policy witness relies on: set command in [witness] on each of its hosts, or \
+                        take --policy trust-contract";
+            return Err(invalid(what.into()));
+        }
         Ok(members)
     }
 
@@ -930,7 +974,7 @@ impl Core {
                 .collect(),
             index: status.index,
             pending: status.pending,
-            halted: status.halted.map_or_else(String::new, |why| halted(status.engine, why)),
+            halted: status.halted.map_or_else(String::new, |why| halted(status.engine, status.policy, why)),
             kept_bytes: status.kept_bytes,
             name: status.name,
         };
@@ -949,7 +993,7 @@ impl Core {
 }
 
 /// Why a member stopped, for people.
-fn halted(engine: EngineKind, why: Halted) -> String {
+fn halted(engine: EngineKind, policy: Policy, why: Halted) -> String {
     match why {
         Halted::NetworkFault if engine == EngineKind::Lowi => {
             "a frame of a round was missing on one path, or late, or did not leave on every path".into()
@@ -960,6 +1004,9 @@ fn halted(engine: EngineKind, why: Halted) -> String {
         }
         Halted::NetworkFault => "packets were lost on all paths, or a link had to hold too much".into(),
         Halted::MissingBroadcast => "a heartbeat with a decision never came".into(),
+        Halted::Unconfirmed(member) if policy == Policy::Witness => {
+            format!("the witness did not let it go on without member {member}")
+        }
         Halted::Unconfirmed(member) => {
             format!("the crash of member {member} cannot be relied on: a living host was late just before")
         }

@@ -72,6 +72,10 @@ pub enum Request {
     StateFetched(u64, LargeId, Fetched),
     /// The disk does not take the logs of durable groups, and why.
     GroupsUnwritten(String),
+    /// This is the witness from now on.
+    SetWitness(Option<crate::witness::Command>),
+    /// What the witness says about an incarnation of a host.
+    WitnessAnswered { about: crate::witness::Life, is_granted: bool },
     /// Says which keys this host holds.
     PutKeys(Keys),
     /// Says what is in maintenance, in a row of this host's table.
@@ -204,6 +208,8 @@ impl Core {
             R::GroupWritten(name, generation, index) => self.group_written(&name, generation, index),
             R::GroupsUnwritten(why) => self.groups_unwritten(why),
             R::StateFetched(generation, what, fetched) => self.state_fetched(generation, what, fetched),
+            R::SetWitness(command) => self.set_witness(command),
+            R::WitnessAnswered { about, is_granted } => self.witness_answered(about, is_granted),
             R::PutKeys(keys) => self.put_keys(keys),
             R::PutMaintenance(slot, row) => self.put_maintenance(slot, *row),
             R::Forget(host, answer) => answer.give(self.operator_forgets(&host)),

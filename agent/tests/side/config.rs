@@ -357,7 +357,7 @@ fn the_packaged_example_names_what_a_reload_takes_over() {
     said.sort_unstable();
     let all = "restart_within = \"9s\"\n[[watch]]\nname = \"x\"\npid = 1\n[contract]\ndelta_max = \"1ms\"\n[detector]\nagent_timeout = \"3s\"\n[socket]\nmode = \"0600\"\n\
                [access]\nread = []\n[metrics]\nlisten = \"off\"\n[http]\nlisten = \"[::1]:1\"\n[history]\nmax_bytes = \"1MiB\"\n[[hook]]\non = [\"any\"]\ncommand = [\"/x\"]\n\
-               [[group]]\nname = \"g\"\nhosts = [\"a\"]\n[keys]\nsend = { id = 1, file = \"/k\" }";
+               [[group]]\nname = \"g\"\nhosts = [\"a\"]\n[witness]\ncommand = [\"/x\"]\n[keys]\nsend = { id = 1, file = \"/k\" }";
     let changes = diff(&parse(""), &parse(all));
     let mut live = changes.live.names();
     live.sort_unstable();

@@ -42,6 +42,8 @@ pub enum Policy {
     TrustContract,
     /// Silence is a crash once the silent host's fence has closed
     Fence,
+    /// Silence is a crash once the command in [witness] says that the host is off
+    Witness,
 }
 
 /// What can be done.
@@ -136,6 +138,7 @@ pub fn run(context: &Context, args: GroupArgs) -> Result<ExitCode, Failure> {
             let policy = match policy {
                 Policy::TrustContract => "trust-contract".into(),
                 Policy::Fence => "fence".into(),
+                Policy::Witness => "witness".into(),
             };
             let order = GroupOrder::Create { name: name.clone(), engine: engine(kind), policy, hosts, durable, fresh };
             begin(context, &name, order)

@@ -38,7 +38,8 @@
 //! before it has its state is handed then what it heard of this kind, with the times at which it did.
 //!
 //! # What is not here
-//! Who fences and how, and the witness. The gate says [`Ask`] and is told the outcome.
+//! Who fences and how, and the witness. The gate says [`Ask`] and is told the outcome. On hosts the
+//! witness is a command of the operator's (`agent/src/witness.rs`, docs/groups.md).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -73,6 +74,13 @@ impl Policy {
             Policy::Fence => "fence",
             Policy::Witness => "witness",
         }
+    }
+
+    /// Whether groups go on where the network is cut between members that live, because those that
+    /// are given up are seen to first.
+    #[must_use]
+    pub const fn outlives_partitions(self) -> bool {
+        matches!(self, Policy::Fence | Policy::Witness)
     }
 
     /// Whether `engine` can keep it.
@@ -387,6 +395,11 @@ impl Gate {
     /// What is to be done next.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
+    }
+
+    /// A witness that is asked from now on has refused if it has not answered after so long.
+    pub const fn set_witness_timeout(&mut self, timeout_ns: u64) {
+        self.config.witness_timeout_ns = timeout_ns;
     }
 
     /// Its settings.

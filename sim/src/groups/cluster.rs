@@ -5,6 +5,7 @@ use super::faults::{self, Act};
 use super::judge::{self, Judge};
 use super::orders::Order;
 use super::shell::{self, Point, Shell, shell};
+use super::witness::Witness;
 use super::{Neglect, Profile, Setting, Totals};
 use crate::detection::faults::{Fault, bad_path};
 use crate::detection::host::{Agent, MS};
@@ -12,7 +13,7 @@ use crate::detection::world::{Event, Trouble, World};
 use crate::invariants::Violation;
 use crate::rng::Rng;
 use crate::time::US;
-use fide_proto::consensus::policy::Policy;
+use fide_proto::consensus::policy::{Answer, Policy};
 use fide_proto::consensus::{Halted, Kind};
 use fide_proto::services::groups::durable::{Saved, Write};
 use fide_proto::services::groups::large::{Fetched, LargeRef};
@@ -57,6 +58,18 @@ pub(crate) enum Happening {
         what: LargeRef,
         from: usize,
     },
+    /// The witness looks at what an agent asked about, and answers.
+    WitnessLooks {
+        host: usize,
+        agent: u64,
+        about: (u32, u32),
+    },
+    WitnessAnswers {
+        host: usize,
+        agent: u64,
+        about: (u32, u32),
+        answer: Answer,
+    },
     /// All faults are over.
     Heal,
     /// Does everything run again?
@@ -82,6 +95,7 @@ pub(crate) struct Cluster {
     verbose: bool,
     pub specs: Vec<Spec>,
     pub has_fences: bool,
+    pub(super) witness: Witness,
     pub(super) clients: Vec<Client>,
     pub(super) judge: Judge,
     pub totals: Totals,
@@ -132,7 +146,8 @@ pub(super) fn run(seed: u64, setting: Setting, neglect: Option<Neglect>, verbose
 fn begin(seed: u64, setting: Setting, neglect: Option<Neglect>, verbose: bool) -> World {
     let mut rng = Rng::new(seed ^ (setting.profile as u64 + 100) << 56);
     let n = setting.hosts.unwrap_or(*rng.pick(&[2, 3, 3, 3, 3, 4, 4, 5]));
-    let specs: Vec<Spec> = (0..1 + rng.below(2) as usize).map(|at| spec(&mut rng, setting, at, n)).collect();
+    let mut witness = Witness::new(seed);
+    let specs: Vec<Spec> = (0..1 + rng.below(2) as usize).map(|at| spec(&mut rng, &mut witness, setting, at, n)).collect();
     let promises = specs.iter().map(|spec| judge::promises(setting, spec.engine, spec.policy)).collect();
     let plan = faults::plan(&mut rng, setting.profile, n, specs.len());
     let has_fences = specs.iter().any(|spec| spec.policy == Policy::Fence) || rng.chance(20);
@@ -147,6 +162,7 @@ fn begin(seed: u64, setting: Setting, neglect: Option<Neglect>, verbose: bool) -
         neglect,
         verbose,
         has_fences,
+        witness,
         clients,
         judge: Judge::new(promises),
         totals: Totals::default(),
@@ -172,9 +188,11 @@ fn begin(seed: u64, setting: Setting, neglect: Option<Neglect>, verbose: bool) -
     world
 }
 
-fn spec(rng: &mut Rng, setting: Setting, at: usize, n: usize) -> Spec {
+fn spec(rng: &mut Rng, witness: &mut Witness, setting: Setting, at: usize, n: usize) -> Spec {
     let engine = setting.engine.unwrap_or(*rng.pick(&[Kind::Huc, Kind::Huc, Kind::Hsuc, Kind::Lowi, Kind::Raft]));
     let policy = setting.policy.unwrap_or(*rng.pick(&[Policy::TrustContract, Policy::Fence]));
+    let is_open = setting.policy.is_none() && policy == Policy::Fence;
+    let policy = if is_open && witness.takes_over() { Policy::Witness } else { policy };
     let policy = if policy.suits(engine) { policy } else { Policy::TrustContract };
     let mut hosts: Vec<usize> = (0..n).collect();
     while hosts.len() > 2 && rng.chance(20) {
@@ -236,7 +254,7 @@ impl World {
         }
     }
 
-    fn happens(&mut self, at: u64, happening: Happening) {
+    pub(super) fn happens(&mut self, at: u64, happening: Happening) {
         self.at(at, Event::Groups(happening));
     }
 
@@ -279,6 +297,8 @@ impl World {
             }
             Happening::Written { host, agent } => self.written(host, agent),
             Happening::Fetched { host, agent, generation, what, from } => self.fetched(host, agent, generation, what, from),
+            Happening::WitnessLooks { host, agent, about } => self.witness_looks(host, agent, about),
+            Happening::WitnessAnswers { host, agent, about, answer } => self.witness_answers(host, agent, about, answer),
             Happening::Heal => self.heal(),
             Happening::Look => self.look(),
         }
@@ -451,7 +471,9 @@ impl World {
                 let was_isolated = cluster.isolated_ns[host] > 0 && matches!(why, Halted::Unconfirmed(_));
                 // LOWI's contract is that of both paths.
                 let missed = status.engine == Kind::Lowi && matches!(why, Halted::NetworkFault | Halted::MissingBroadcast);
-                let is_let = !cluster.setting.profile.keeps_contract() || why == Halted::Expelled || was_isolated || missed;
+                let is_refused = status.policy == Policy::Witness && matches!(why, Halted::Unconfirmed(_));
+                let excused = why == Halted::Expelled || was_isolated || missed || is_refused;
+                let is_let = !cluster.setting.profile.keeps_contract() || excused;
                 let what = || format!("host-{host}, group {group} of {}: {why:?}", status.generation);
                 cluster.judge.must("safe-exit", is_let, what);
             }
@@ -479,6 +501,7 @@ impl World {
         self.note(0, || "and all others: the faults are over".into());
         (self.trouble, self.apart.0) = (Trouble::default(), 0);
         self.cluster().stops.fill(None);
+        self.cluster().witness.heal();
         if self.cluster().are_all_back {
             for host in 0..self.hosts.len() {
                 let boot = self.hosts[host].boot;

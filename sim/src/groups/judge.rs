@@ -9,7 +9,7 @@
 //! | `fates` | what is said of a proposal is so, and stays so |
 //! | `one-life` | a member is one incarnation of one host, to everybody |
 //! | `one-group` | a group is not begun anew while a member of the one before runs |
-//! | `safe-exit` | while the contract holds, members halt only with their agents |
+//! | `safe-exit` | while the contract holds, members halt only with their agents, or where a witness refused |
 //! | `termination` | when the faults are over, the groups run again and decide |
 //!
 //! `agreement`, `integrity`, `snapshot`, `fates` and `one-group` hold where [`promises`] says so;
@@ -60,12 +60,12 @@ pub(super) struct Judge {
 /// | engine | policy | |
 /// |---|---|---|
 /// | HUC, HSUC, LOWI | trust-contract | while the contract holds, and when hosts or agents stand still |
-/// | HUC, HSUC | fence | always |
+/// | HUC, HSUC | fence, witness | always |
 /// | Raft | any | always; a group that comes to it or from it by a change is as its other engine |
 pub(super) fn promises(setting: Setting, engine: Kind, policy: Policy) -> bool {
     let switches = matches!(setting.profile, Profile::Members | Profile::Everything);
     let pauses = setting.profile == Profile::Pauses;
-    pauses || setting.profile.keeps_contract() || policy == Policy::Fence || engine == Kind::Raft && !switches
+    pauses || setting.profile.keeps_contract() || policy.outlives_partitions() || engine == Kind::Raft && !switches
 }
 
 impl Judge {

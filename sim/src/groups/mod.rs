@@ -6,8 +6,9 @@
 //! ([`fide_proto::services::groups::Groups`]) with its links, gates, logs and engines, and the rule
 //! of the fence. Modelled are the kernel and the network ([`crate::detection`], which runs the same
 //! hosts without groups), the loop of the agent around the service (`shell`, which does what
-//! `agent/src/core/groups.rs` and `send.rs` do), the egress gates of a fence (`fences`), and
-//! applications with their library (`clients`).
+//! `agent/src/core/groups.rs` and `send.rs` do), the egress gates of a fence (`fences`), the
+//! operator's command that is the witness (`witness`), and applications with their library
+//! (`clients`).
 //!
 //! Each seed first makes faults of one [`Profile`], then lets all of them end, and waits until the
 //! groups run again and have decided new proposals. What must hold is in `judge`.
@@ -19,6 +20,7 @@ mod fences;
 mod judge;
 mod orders;
 pub(crate) mod shell;
+mod witness;
 
 use crate::invariants::Violation;
 use fide_proto::consensus::Kind;
@@ -97,6 +99,8 @@ pub enum Neglect {
     Numbers,
     /// What is to be on disk counts as written before it is.
     Written,
+    /// The witness lets members go on without anybody, and does not look.
+    Witness,
 }
 
 /// What many simulations came to.
@@ -116,6 +120,8 @@ pub struct Totals {
     pub fates: u64,
     /// Hosts that were cut off by their fence.
     pub fenced: u64,
+    /// Questions that the witness answered, yes and no.
+    pub witnessed: [u64; 2],
     /// Packets sent, each copy counted.
     pub packets: u64,
     /// When the last simulation ended.
@@ -138,6 +144,7 @@ impl Totals {
         self.joined += other.joined;
         self.fates += other.fates;
         self.fenced += other.fenced;
+        self.witnessed = std::array::from_fn(|at| self.witnessed[at] + other.witnessed[at]);
         self.packets += other.packets;
         self.ended_ns = other.ended_ns;
         self.healed_ns = self.healed_ns.max(other.healed_ns);

@@ -99,6 +99,8 @@ pub(crate) struct Shell {
     sending: Option<Sending>,
     /// See [`Neglect::Gates`].
     ignores_fence: bool,
+    /// Incarnations of hosts about which the witness is asked now.
+    pub witnessed: BTreeSet<(u32, u32)>,
     /// The last number that it gave to a proposal, for [`Neglect::Numbers`].
     pub counted: u64,
 }
@@ -112,6 +114,7 @@ pub(super) fn config(node: u32, incarnation: u32) -> Config {
         links: links::Config { resend_ns: 3 * MS, ack_wait_ns: MS },
         log: log::Config { ask_interval_ns: 100 * MS, ..log::Config::default() },
         fence_repeat_ns: 10 * MS,
+        witness_ns: Some(super::witness::TIMEOUT_NS),
         distrust_ns: 50 * MS,
         // So that clients' states are of both kinds.
         inline_max: 1_000,
@@ -156,6 +159,7 @@ impl Shell {
             doubled_until_ns: 0,
             point: Point::Hold,
             sending: None,
+            witnessed: BTreeSet::new(),
             counted: 0,
         }
     }
@@ -515,6 +519,7 @@ impl World {
                         shell(agent).groups.handle_fenced(self.now, node, incarnation);
                     }
                 }
+                Event::AskWitness { node, incarnation } => self.ask_witness(host, agent, (node, incarnation)),
             }
         }
         if has_changed {

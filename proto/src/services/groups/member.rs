@@ -221,6 +221,14 @@ impl Member {
         self.settle(now_ns);
     }
 
+    /// A witness that is asked from now on has refused if it has not answered after so long.
+    pub fn set_witness_timeout(&mut self, timeout_ns: u64) {
+        self.config.witness_timeout_ns = timeout_ns;
+        if let Some((gate, _)) = &mut self.gate {
+            gate.set_witness_timeout(timeout_ns);
+        }
+    }
+
     /// This member's life is over: others gave it up, or its shell stops.
     pub fn stop(&mut self, why: Halted) {
         self.log.stop(why);
@@ -248,7 +256,12 @@ impl Member {
 
     /// What is to be done next.
     pub fn poll_output(&mut self) -> Option<Output> {
-        self.asks.pop_front().map(Output::Ask).or_else(|| self.log.poll_output().map(Output::Log))
+        self.poll_ask().or_else(|| self.log.poll_output().map(Output::Log))
+    }
+
+    /// Whom the gate asks, also while nothing of the log may leave.
+    pub fn poll_ask(&mut self) -> Option<Output> {
+        self.asks.pop_front().map(Output::Ask)
     }
 
     fn step<T>(&mut self, now_ns: u64, act: impl FnOnce(&mut Log) -> T) -> T {

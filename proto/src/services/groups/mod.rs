@@ -31,7 +31,7 @@ pub mod state;
 
 use crate::consensus::log::{self, EngineMessage, Log, Position, Setup};
 use crate::consensus::lowi::{self, Lowi, StartPoint};
-use crate::consensus::policy::{Ask, Policy};
+use crate::consensus::policy::{Answer, Ask, Policy};
 use crate::consensus::{Engine, Halted, Instance, Kind};
 use crate::group::{Body, MAX_MEMBERS, MemberId, Refused, Value};
 use crate::services::links::{self, Links};
@@ -104,6 +104,9 @@ pub struct Config {
     pub log: log::Config,
     /// A fence that is not confirmed is asked for again after so long (ns).
     pub fence_repeat_ns: u64,
+    /// A witness that has not answered after so long has refused (ns); `None`: this node has none,
+    /// and is in no group of the policy *witness*.
+    pub witness_ns: Option<u64>,
     /// How long silence proves nothing after a living member was late (ns).
     pub distrust_ns: u64,
     /// The largest state of an application, in bytes, that goes over links ([`large`]).
@@ -164,6 +167,14 @@ pub enum Event {
         what: LargeRef,
         /// From which node.
         from: u32,
+    },
+    /// The gate asks: does the witness let this node go on without that one? Answered by
+    /// [`Groups::handle_witness`]. Several groups may ask about the same node.
+    AskWitness {
+        /// Which node.
+        node: u32,
+        /// Its incarnation.
+        incarnation: u32,
     },
 }
 
@@ -602,12 +613,12 @@ impl Group {
     /// hosts on the leader's side know, and the others go on without it once their fences have
     /// closed. Under the policy *fence*, which is for such partitions, members tell of an entry
     /// when all that live have it. The leader knows by their next proposals, and mentions it to the
-    /// others.
+    /// others. The same holds under *witness*, which has the hosts on the other side switched off.
     fn confirm(&mut self, generation: u64, links: &mut Links) {
         let Some(log) = self.member.as_ref().map(Member::log) else { return };
         let (index, position) = (self.state.index(), self.state.position());
         if log.halted().is_none() {
-            if self.plan.policy != Policy::Fence || log.kind() != Kind::Huc {
+            if !self.plan.policy.outlives_partitions() || log.kind() != Kind::Huc {
                 self.unconfirmed.clear();
                 (self.confirmed, self.confirmed_position) = (index, position);
                 return;
@@ -984,11 +995,12 @@ impl Groups {
     /// See [`Error`].
     pub fn switch(&mut self, now_ns: u64, name: &str, kind: Kind) -> Result<(), Error> {
         let make = self.config.make.clone();
-        let node = self.config.node;
+        let (node, witness_ns) = (self.config.node, self.config.witness_ns);
         let group = self.running(name)?;
         if !group.plan.policy.suits(kind) {
             return Err(Error::Invalid(format!("{kind} cannot keep the policy {} of {name}", group.plan.policy)));
         }
+        lacks_witness(node, witness_ns, group.plan.policy).map_or(Ok(()), |why| Err(Error::Invalid(why)))?;
         if let (Some(member), Some(me)) = (&mut group.member, group.me) {
             let members = member.log().members().clone();
             let setup = Setup { me, kind, first: 1, members, crashed: Default::default(), now_ns, joins: false, start: None };
@@ -1151,6 +1163,27 @@ impl Groups {
             }
         }
         self.settle(now_ns);
+    }
+
+    /// The witness answers about this life of a node: to all groups that asked.
+    pub fn handle_witness(&mut self, now_ns: u64, node: u32, incarnation: u32, answer: Answer) {
+        for group in self.groups.values_mut() {
+            for about in group.members_of(node, incarnation) {
+                if let Some(member) = &mut group.member {
+                    member.handle_witness(now_ns, about, answer);
+                }
+            }
+        }
+        self.settle(now_ns);
+    }
+
+    /// See [`Config::witness_ns`]: from now on. Groups that run go on without one, and every answer
+    /// is a refusal then.
+    pub fn set_witness(&mut self, witness_ns: Option<u64>) {
+        self.config.witness_ns = witness_ns;
+        for member in self.groups.values_mut().filter_map(|group| group.member.as_mut()) {
+            member.set_witness_timeout(witness_ns.unwrap_or(0));
+        }
     }
 
     /// Others gave this node up, or it begins anew: all its members are over, before anybody hears of the new life.
@@ -1485,6 +1518,9 @@ impl Groups {
         if !policy.suits(*engine) {
             return Err(format!("{engine} cannot keep the policy {policy}"));
         }
+        if let Some(why) = lacks_witness(self.config.node, self.config.witness_ns, *policy) {
+            return Err(why);
+        }
         if self.groups.len() >= GROUPS_MAX {
             return Err(format!("at most {GROUPS_MAX} groups on one host"));
         }
@@ -1657,6 +1693,9 @@ impl Groups {
             expectation.trouble =
                 format!("it runs on node {from:08x} with policy {}, and the configuration here says {wanted}", plan.policy);
             return;
+        }
+        if let Some(why) = lacks_witness(node, self.config.witness_ns, plan.policy) {
+            return self.fail(known, why);
         }
         let generation = plan.generation;
         let (make, policy, config, gate) = (self.config.make.clone(), plan.policy, self.config.log, self.config.clone());
@@ -2168,7 +2207,18 @@ impl Groups {
 }
 
 fn gate_config(config: &Config, policy: Policy) -> GateConfig {
-    GateConfig { policy, fence_repeat_ns: config.fence_repeat_ns, witness_timeout_ns: u64::MAX, distrust_ns: config.distrust_ns }
+    GateConfig {
+        policy,
+        fence_repeat_ns: config.fence_repeat_ns,
+        witness_timeout_ns: config.witness_ns.unwrap_or(0),
+        distrust_ns: config.distrust_ns,
+    }
+}
+
+/// Why a group of this policy cannot run on this node, for want of a witness.
+fn lacks_witness(node: u32, witness_ns: Option<u64>, policy: Policy) -> Option<String> {
+    (policy == Policy::Witness && witness_ns.is_none())
+        .then(|| format!("node {node:08x} has no witness, which the policy witness relies on: set command in [witness] there"))
 }
 
 fn refused(name: &str, why: Refused) -> Error {
@@ -2278,12 +2328,14 @@ fn drain(
     events: &mut VecDeque<Event>,
     node: u32,
 ) {
-    let Some(me) = group.me.filter(|_| group.held.is_none()) else { return };
+    let Some(me) = group.me else { return };
+    // What waits for others may wait for one that is gone: its end can be asked for.
+    let is_held = group.held.is_some();
     let mut applied = false;
     // The same for several members leaves once.
     let mut together: Option<(log::Message, Vec<(u32, MemberId)>)> = None;
     loop {
-        let output = group.member.as_mut().and_then(Member::poll_output);
+        let output = group.member.as_mut().and_then(if is_held { Member::poll_ask } else { Member::poll_output });
         let is_same = match (&output, &together) {
             (Some(Output::Log(log::Output::Send { message, .. })), Some((same, _))) => message == same,
             _ => false,
@@ -2318,7 +2370,7 @@ fn drain(
                 }
             }
             // Engines over memory are not made here.
-            Output::Log(log::Output::Memory { .. }) | Output::Ask(Ask::Witness { .. }) => {}
+            Output::Log(log::Output::Memory { .. }) => {}
             Output::Log(log::Output::Install { position, snapshot }) => {
                 if group.state.install(position, snapshot.as_deref()).is_err()
                     && let Some(member) = &mut group.member
@@ -2338,6 +2390,11 @@ fn drain(
             Output::Ask(Ask::Fence { member }) => {
                 if let Some(Binding { node, incarnation, .. }) = group.binding(member) {
                     events.push_back(Event::AskFence { node, incarnation });
+                }
+            }
+            Output::Ask(Ask::Witness { member }) => {
+                if let Some(Binding { node, incarnation, .. }) = group.binding(member) {
+                    events.push_back(Event::AskWitness { node, incarnation });
                 }
             }
         }

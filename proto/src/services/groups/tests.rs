@@ -89,6 +89,8 @@ struct World {
     fetches: Vec<(u64, usize, u32, u64, LargeRef, u32)>,
     /// How long each takes, at most.
     fetch_ns: u64,
+    /// Questions to the witness: who asks, about whom, in which incarnation.
+    asked: Vec<(usize, usize, u32)>,
 }
 
 fn config(node: usize, incarnation: u32) -> Config {
@@ -98,6 +100,7 @@ fn config(node: usize, incarnation: u32) -> Config {
         links: links::Config { resend_ns: 3 * MS, ack_wait_ns: MS },
         log: log::Config::default(),
         fence_repeat_ns: 10 * MS,
+        witness_ns: Some(50 * MS),
         distrust_ns: 50 * MS,
         inline_max: 100,
         make: Arc::new(make),
@@ -125,6 +128,7 @@ impl World {
             writes: VecDeque::new(),
             fetches: Vec::new(),
             fetch_ns: 4 * MS,
+            asked: Vec::new(),
         };
         for node in 0..nodes {
             let beat_ns = world.now_ns + world.random.below(MS);
@@ -194,7 +198,9 @@ impl World {
         }
         while let Some(event) = self.nodes[node].groups.poll_event() {
             assert!(!matches!(event, Event::AskFence { .. }), "no group here asks for a fence");
-            if let Event::Begin { name } = event {
+            if let Event::AskWitness { node: about, incarnation } = event {
+                self.asked.push((node, about as usize - 1, incarnation));
+            } else if let Event::Begin { name } = event {
                 let plan = self.plan(&name, Kind::Huc, &self.expected);
                 self.nodes[node].groups.create(self.now_ns, plan, false).unwrap();
                 self.begun += 1;
@@ -677,9 +683,17 @@ fn a_decision_on_several_heartbeats_is_one_that_all_have_or_none() {
     }
 }
 
+const CUTS: [(Policy, bool); 5] = [
+    (Policy::Fence, true),
+    (Policy::Fence, false),
+    (Policy::Witness, true),
+    (Policy::Witness, false),
+    (Policy::TrustContract, true),
+];
+
 #[test]
 fn under_the_policy_fence_a_leader_tells_of_what_the_others_have_and_of_nothing_else() {
-    for (policy, is_cut) in [(Policy::Fence, true), (Policy::Fence, false), (Policy::TrustContract, true)] {
+    for (policy, is_cut) in CUTS {
         let mut world = World::new(1, 3);
         let plan = Plan { policy, ..world.plan("g", Kind::Huc, &[0, 1, 2]) };
         world.nodes[0].groups.create(world.now_ns, plan, false).unwrap();
@@ -694,7 +708,7 @@ fn under_the_policy_fence_a_leader_tells_of_what_the_others_have_and_of_nothing_
         world.propose(0, 1, 2).unwrap();
         assert!(world.within(20, |world| world.nodes[0].groups.state("g").unwrap().index() == 2), "it has decided");
         world.within(20, |_| false);
-        let told = if is_cut && policy == Policy::Fence { 1 } else { 2 };
+        let told = if is_cut && policy != Policy::TrustContract { 1 } else { 2 };
         assert_eq!(world.nodes[0].read.len(), told, "{policy:?}, cut: {is_cut}");
         assert_eq!(world.nodes[0].groups.answer("g", told as u64, &mut Question::new(1, 2)).is_some(), told == 2);
     }
@@ -703,7 +717,7 @@ fn under_the_policy_fence_a_leader_tells_of_what_the_others_have_and_of_nothing_
 /// A partition with the leader and a follower on one side: its fences close, and the others go on.
 #[test]
 fn under_the_policy_fence_a_follower_tells_of_what_all_have_and_of_nothing_else() {
-    for (policy, is_cut) in [(Policy::Fence, true), (Policy::Fence, false), (Policy::TrustContract, true)] {
+    for (policy, is_cut) in CUTS {
         let mut world = World::new(1, 3);
         let plan = Plan { policy, ..world.plan("g", Kind::Huc, &[0, 1, 2]) };
         world.nodes[0].groups.create(world.now_ns, plan, false).unwrap();
@@ -714,9 +728,142 @@ fn under_the_policy_fence_a_follower_tells_of_what_all_have_and_of_nothing_else(
         world.propose(0, 1, 2).unwrap();
         assert!(world.within(20, |world| world.nodes[1].groups.state("g").unwrap().index() == 2), "it has decided");
         world.within(20, |_| false);
-        let told = if is_cut && policy == Policy::Fence { 1 } else { 2 };
+        let told = if is_cut && policy != Policy::TrustContract { 1 } else { 2 };
         assert_eq!([0, 1].map(|node: usize| world.nodes[node].read.len()), [told; 2], "{policy:?}, cut: {is_cut}");
     }
+}
+
+/// A group under the policy *witness* on three nodes.
+fn witnessed(seed: u64, engine: Kind) -> World {
+    let mut world = World::new(seed, 3);
+    let plan = Plan { policy: Policy::Witness, ..world.plan("g", engine, &[0, 1, 2]) };
+    world.nodes[0].groups.create(world.now_ns, plan, false).unwrap();
+    assert!(world.within(100, |world| (0..3).all(|node| world.runs(node))));
+    world
+}
+
+/// One that asked about a dead node, and what became of a proposal there until then.
+fn asks(world: &mut World, about: usize) {
+    world.crash(about);
+    let observers: Vec<usize> = (0..3).filter(|node| *node != about).collect();
+    let all = |world: &World| observers.iter().all(|node| world.asked.contains(&(*node, about, 1)));
+    assert!(world.within(20, all), "{:?}", world.asked);
+    world.propose(observers[1], 1, 1).unwrap();
+    world.within(20, |_| false);
+    assert!(world.nodes.iter().all(|node| node.read.is_empty()), "nothing is decided while it is asked");
+}
+
+#[test]
+fn members_go_on_when_their_witness_has_granted_it() {
+    for (seed, engine) in (0..10).flat_map(|seed| [(seed, Kind::Huc), (seed, Kind::Hsuc)]) {
+        let mut world = witnessed(seed, engine);
+        let about = (seed % 3) as usize;
+        asks(&mut world, about);
+        assert_eq!(world.asked.len(), 2, "each once: {:?}", world.asked);
+        // Who has not asked, and groups of other policies, take no answer.
+        for (observer, of, incarnation) in std::mem::take(&mut world.asked) {
+            world.nodes[observer].groups.handle_witness(world.now_ns, of as u32 + 1, incarnation, Answer::Granted);
+        }
+        let all = |world: &World| (0..3).all(|node| node == about || world.nodes[node].read.len() == 1);
+        assert!(world.within(100, all), "seed {seed}, {engine}");
+        // A later answer changes nothing.
+        let observer = (about + 1) % 3;
+        world.nodes[observer].groups.handle_witness(world.now_ns, about as u32 + 1, 1, Answer::Refused);
+        world.within(20, |_| false);
+        assert!(world.runs(observer));
+    }
+}
+
+#[test]
+fn members_stop_when_their_witness_refuses_or_does_not_answer() {
+    for (engine, is_answered) in [(Kind::Huc, true), (Kind::Hsuc, true), (Kind::Huc, false), (Kind::Hsuc, false)] {
+        let mut world = witnessed(1, engine);
+        asks(&mut world, 0);
+        assert!((1..3).all(|node| world.runs(node)), "it is asked still");
+        if is_answered {
+            for (observer, of, incarnation) in std::mem::take(&mut world.asked) {
+                world.nodes[observer].groups.handle_witness(world.now_ns, of as u32 + 1, incarnation, Answer::Refused);
+            }
+        }
+        let within = if is_answered { 1 } else { 40 };
+        assert!(world.within(within, |world| (1..3).all(|node| !world.runs(node))));
+        for node in 1..3 {
+            assert_eq!(world.status(node).unwrap().halted, Some(Halted::Unconfirmed(MemberId(1))));
+            assert!(world.nodes[node].read.is_empty());
+        }
+        // What comes too late, comes to nobody.
+        world.nodes[1].groups.handle_witness(world.now_ns, 1, 1, Answer::Granted);
+        world.within(500, |_| false);
+        assert!((1..3).all(|node| !world.runs(node) && world.nodes[node].read.is_empty()));
+    }
+}
+
+#[test]
+fn a_witness_is_not_asked_about_what_is_certain_and_nothing_it_says_matters_then() {
+    let mut world = witnessed(1, Kind::Huc);
+    world.crash(0);
+    world.verdicts.clear();
+    for node in 1..3 {
+        world.nodes[node].groups.handle_verdict(world.now_ns, 1, 1, Cause::Killed, Grade::Certain);
+    }
+    world.propose(2, 1, 1).unwrap();
+    assert!(world.within(50, |world| (1..3).all(|node| world.nodes[node].read.len() == 1)));
+    assert_eq!(world.asked, []);
+    // One that is back in a new incarnation while it is asked about.
+    let mut world = witnessed(2, Kind::Huc);
+    asks(&mut world, 0);
+    world.start(0);
+    assert!(world.within(50, |world| (1..3).all(|node| world.nodes[node].read.len() == 1)));
+    world.nodes[1].groups.handle_witness(world.now_ns, 1, 1, Answer::Refused);
+    assert!(world.runs(1));
+}
+
+/// It would wait for the one that is dead, and for nothing else.
+#[test]
+fn a_member_that_is_held_behind_its_own_silence_asks_the_witness() {
+    let mut world = witnessed(1, Kind::Huc);
+    world.crash(0);
+    world.verdicts.clear();
+    for node in 1..3 {
+        world.nodes[node].groups.hold(world.now_ns, 0);
+        world.nodes[node].groups.handle_verdict(world.now_ns, 1, 1, Cause::SilentHost, Grade::Inferred);
+    }
+    world.propose(2, 1, 1).unwrap();
+    assert!(world.within(20, |world| world.asked.len() == 2));
+    for (observer, of, incarnation) in std::mem::take(&mut world.asked) {
+        world.nodes[observer].groups.handle_witness(world.now_ns, of as u32 + 1, incarnation, Answer::Granted);
+    }
+    assert!(world.within(100, |world| (1..3).all(|node| world.nodes[node].read.len() == 1)));
+}
+
+#[test]
+fn a_node_without_a_witness_is_in_no_group_that_relies_on_one() {
+    let mut world = World::new(1, 3);
+    let plan = |world: &World, nodes: &[usize]| Plan { policy: Policy::Witness, ..world.plan("g", Kind::Huc, nodes) };
+    world.nodes[2].groups.set_witness(None);
+    let own = plan(&world, &[2, 0]);
+    let refused = world.nodes[2].groups.create(world.now_ns, own, false);
+    assert!(matches!(refused, Err(Error::Invalid(why)) if why.contains("node 00000003 has no witness")));
+    let all = plan(&world, &[0, 1, 2]);
+    world.nodes[0].groups.create(world.now_ns, all, false).unwrap();
+    world.within(100, |_| false);
+    let Stage::Failed(why) = world.status(0).unwrap().stage else { panic!("it begins") };
+    assert!(why.contains("node 00000003 has no witness"), "{why}");
+    // Nor is it let in.
+    let two = plan(&world, &[0, 1]);
+    world.nodes[0].groups.create(world.now_ns, two, false).unwrap();
+    assert!(world.within(100, |world| (0..2).all(|node| world.runs(node))));
+    world.nodes[2].groups.join(world.now_ns, "g").unwrap();
+    world.within(1_000, |_| false);
+    let Stage::Failed(why) = world.status(2).unwrap().stage else { panic!("it joins") };
+    assert!(why.contains("has no witness"), "{why}");
+    world.nodes[2].groups.set_witness(Some(50 * MS));
+    world.nodes[2].groups.join(world.now_ns, "g").unwrap();
+    assert!(world.within(1_000, |world| world.runs(2)));
+    // Nor does a group that runs go on with an engine that would ask one that is gone.
+    world.nodes[1].groups.set_witness(None);
+    let refused = world.nodes[1].groups.switch(world.now_ns, "g", Kind::Hsuc);
+    assert!(matches!(refused, Err(Error::Invalid(why)) if why.contains("has no witness")));
 }
 
 /// An engine that is told of silence as a suspicion, as Raft is.

@@ -1,0 +1,324 @@
+//! The witness: a command of the operator's that says whether members may go on without a host
+//! which is silent, under the policy *witness*.
+//!
+//! ```text
+//! Gate ─► Event::AskWitness ─► Core (each incarnation once) ─► this thread ─► a child process
+//!                                 Groups::handle_witness ◄─ Core ◄─ exit status
+//! ```
+//!
+//! Exit status 0 says that the host neither runs nor sends any more, by whatever it knew before or
+//! by the command's doing. Everything else is a refusal: another status, a signal, no answer
+//! within the time limit, a command that cannot be started, none that is configured. So the member
+//! that asked stops rather than go on beside one that lives.
+//!
+//! A power controller may take seconds, so nothing waits for a child but its own place here: there
+//! is one for a host, and [`AT_ONCE`] in all. A child whose time is over is refused at once, and
+//! ended: SIGTERM to its process group, SIGKILL a second later. When the agent ends, all are killed.
+
+use crate::core::requests::Request;
+use crate::handle::LoopHandle;
+use crate::hooks::{HookOutcome, Job, Run, adopt, become_ordinary, spawn, wake};
+use crate::wake::eventfd;
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Children at once; who is asked about when there are so many waits, within its own time limit.
+const AT_ONCE: usize = 16;
+/// Output kept of a child, bytes.
+const OUTPUT_MAX: usize = 512;
+/// From SIGTERM to SIGKILL.
+const KILL_AFTER: Duration = Duration::from_secs(1);
+
+/// Who is asked, and how long it may take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Command {
+    /// A program (absolute) and its arguments; the host's name is one more.
+    pub words: Vec<String>,
+    /// From the question to the answer.
+    pub timeout: Duration,
+}
+
+impl Command {
+    /// The time limit, ns.
+    #[must_use]
+    pub fn timeout_ns(&self) -> u64 {
+        u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+/// An incarnation of a host.
+pub type Life = (u32, u32);
+
+/// A question about a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// Which host, and which incarnation of its agent.
+    pub about: Life,
+    /// The host's name.
+    pub host: String,
+    /// Its addresses, as far as this host knows them, in the order of the paths.
+    pub addresses: Vec<IpAddr>,
+    /// Who asks.
+    pub observer: String,
+}
+
+enum Order {
+    Ask(Box<Question>, Instant),
+    Set(Option<Command>),
+    Stop,
+}
+
+/// The loop's way to the thread. Nothing waits.
+#[derive(Clone)]
+pub struct Asker {
+    orders: Sender<Order>,
+    wake: Arc<OwnedFd>,
+}
+
+impl Asker {
+    /// Has the witness asked; the answer is a [`Request::WitnessAnswered`].
+    pub fn ask(&self, question: Question) {
+        self.order(Order::Ask(Box::new(question), Instant::now()));
+    }
+
+    /// This is the witness from now on. What is asked already keeps its command.
+    pub fn set(&self, command: Option<Command>) {
+        self.order(Order::Set(command));
+    }
+
+    fn order(&self, order: Order) {
+        if self.orders.send(order).is_ok() {
+            wake(&self.wake);
+        }
+    }
+}
+
+/// What the thread will be, until there is a loop to answer to.
+pub struct Prepared {
+    asker: Asker,
+    ordered: Receiver<Order>,
+}
+
+impl Prepared {
+    /// # Errors
+    /// When the system gives no descriptor.
+    pub fn new() -> io::Result<Self> {
+        let (orders, ordered) = unbounded();
+        Ok(Self { asker: Asker { orders, wake: Arc::new(eventfd()?) }, ordered })
+    }
+
+    /// The way to it.
+    #[must_use]
+    pub fn asker(&self) -> Asker {
+        self.asker.clone()
+    }
+
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// When the system gives none.
+    pub fn start(self, command: Option<Command>, core: LoopHandle) -> io::Result<Witness> {
+        let Self { asker, ordered } = self;
+        let answer = Box::new(move |about: Life, is_granted, text: String| {
+            tracing::warn!("{text}");
+            core.tell(Request::WitnessAnswered { about, is_granted });
+            core.note(0, text);
+        });
+        let wake = asker.wake.clone();
+        let mut runner = Runner { ordered, wake, command, waiting: Vec::new(), asked: BTreeMap::new(), answer };
+        let thread = std::thread::Builder::new().name("fide-witness".into()).stack_size(256 << 10).spawn(move || {
+            become_ordinary();
+            while runner.turn() {}
+        })?;
+        Ok(Witness { asker, thread: Some(thread) })
+    }
+}
+
+/// Runs the command, on a thread of its own, until this is dropped.
+pub struct Witness {
+    asker: Asker,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Witness {
+    /// Ends the thread. Children get SIGKILL; one that is stuck in the kernel is left to init.
+    fn drop(&mut self) {
+        self.asker.order(Order::Stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // a panic there was told
+        }
+    }
+}
+
+/// A child, and whether its question is answered already, because its time was over.
+struct Asked {
+    question: Question,
+    run: Run,
+    is_answered: bool,
+    deadline: Instant,
+}
+
+struct Runner {
+    ordered: Receiver<Order>,
+    wake: Arc<OwnedFd>,
+    command: Option<Command>,
+    /// Questions without a child, with their deadlines.
+    waiting: Vec<(Question, Command, Instant)>,
+    /// By host: a child is not started beside another one that may be switching the same host off.
+    asked: BTreeMap<u32, Asked>,
+    answer: Box<dyn Fn(Life, bool, String) + Send>,
+}
+
+impl Runner {
+    fn turn(&mut self) -> bool {
+        while let Ok(order) = self.ordered.try_recv() {
+            match order {
+                Order::Ask(question, at) => match self.command.clone() {
+                    Some(command) => {
+                        let deadline = at + command.timeout;
+                        self.waiting.push((*question, command, deadline));
+                    }
+                    None => self.refuse(&question, "no command is configured in [witness]"),
+                },
+                Order::Set(command) => self.command = command,
+                Order::Stop => {
+                    self.end();
+                    return false;
+                }
+            }
+        }
+        self.begin(Instant::now());
+        self.advance(Instant::now());
+        self.wait();
+        true
+    }
+
+    /// Starts what has a place, and refuses what has waited for one too long.
+    fn begin(&mut self, now: Instant) {
+        for (question, command, deadline) in std::mem::take(&mut self.waiting) {
+            let node = question.about.0;
+            if now >= deadline {
+                self.refuse(&question, "too much was asked at once: its time was over before its command could be run");
+            } else if self.asked.len() >= AT_ONCE || self.asked.contains_key(&node) {
+                self.waiting.push((question, command, deadline));
+            } else {
+                let job = job(&question, command, deadline - now);
+                match spawn(&job) {
+                    Ok(spawned) => {
+                        let run = adopt(job, spawned);
+                        self.asked.insert(node, Asked { question, run, is_answered: false, deadline });
+                    }
+                    Err(e) => self.refuse(&question, &format!("its command cannot be started: {e}")),
+                }
+            }
+        }
+    }
+
+    fn advance(&mut self, now: Instant) {
+        let mut told = Vec::new();
+        for asked in self.asked.values_mut() {
+            if asked.run.has_ended() {
+                continue; // in time, however late this thread looks
+            }
+            asked.run.tend(now, OUTPUT_MAX, KILL_AFTER);
+            if now >= asked.deadline && !asked.is_answered {
+                asked.is_answered = true;
+                told.push((asked.question.clone(), None));
+            }
+        }
+        let ended: Vec<u32> = self.asked.iter().filter(|(_, asked)| asked.run.has_ended()).map(|(node, _)| *node).collect();
+        for node in ended {
+            let Some(Asked { question, run, is_answered, .. }) = self.asked.remove(&node) else { continue };
+            let outcome = run.finish(OUTPUT_MAX);
+            if !is_answered {
+                told.push((question, Some(outcome)));
+            }
+        }
+        for (question, outcome) in told {
+            match outcome {
+                Some(outcome) if !outcome.is_failure() => self.grant(&question, &outcome),
+                Some(outcome) => self.refuse(&question, &described(&outcome)),
+                None => self.refuse(&question, "its command did not answer in time"),
+            }
+        }
+    }
+
+    fn grant(&self, question: &Question, outcome: &HookOutcome) {
+        let Question { about, host, .. } = question;
+        let took = outcome.took.as_secs_f64();
+        let text = format!("the witness lets groups go on without {host}, incarnation {}, after {took:.3} s", about.1);
+        (self.answer)(*about, true, text);
+    }
+
+    fn refuse(&self, question: &Question, why: &str) {
+        let Question { about, host, .. } = question;
+        let text = format!("the witness does not let groups go on without {host}, incarnation {}: {why}", about.1);
+        (self.answer)(*about, false, text);
+    }
+
+    fn wait(&self) {
+        let entry = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut fds = vec![entry(self.wake.as_raw_fd())];
+        self.asked.values().for_each(|asked| fds.extend(asked.run.fds().map(entry)));
+        let due = |asked: &Asked| {
+            let answer = (!asked.is_answered).then_some(asked.deadline);
+            asked.run.due().into_iter().chain(answer).min()
+        };
+        let until = self.asked.values().filter_map(due).chain(self.waiting.iter().map(|(.., deadline)| *deadline)).min();
+        let mut timeout_ms = until.map_or(-1, |until| {
+            let left = until.saturating_duration_since(Instant::now());
+            i32::try_from(left.as_millis()).unwrap_or(i32::MAX - 1) + 1
+        });
+        // Without a descriptor for its end it has to be looked at.
+        if self.asked.values().any(|asked| asked.run.is_blind()) {
+            timeout_ms = if timeout_ms < 0 { 20 } else { timeout_ms.min(20) };
+        }
+        // SAFETY: the array is live and of the length passed.
+        unsafe { libc::poll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, timeout_ms) };
+        let mut count = 0u64;
+        // SAFETY: reads at most 8 bytes into a live variable; the descriptor does not block.
+        unsafe { libc::read(self.wake.as_raw_fd(), (&raw mut count).cast(), 8) };
+    }
+
+    fn end(&mut self) {
+        self.asked.values_mut().for_each(|asked| asked.run.kill());
+        // Those that end at once are reaped.
+        let until = Instant::now() + Duration::from_millis(50);
+        while !self.asked.is_empty() && Instant::now() < until {
+            let ended: Vec<u32> = self.asked.iter().filter(|(_, asked)| asked.run.has_ended()).map(|(node, _)| *node).collect();
+            for asked in ended.iter().filter_map(|node| self.asked.remove(node)) {
+                asked.run.finish(0);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// How a command that did not grant it ended.
+fn described(outcome: &HookOutcome) -> String {
+    let last = outcome.output.trim_end().lines().next_back().unwrap_or("");
+    let said = if last.is_empty() { String::new() } else { format!("; it said: {last}") };
+    format!("its command {} after {:.3} s{said}", outcome.result, outcome.took.as_secs_f64())
+}
+
+fn job(question: &Question, command: Command, left: Duration) -> Job {
+    let Question { about, host, addresses, observer } = question;
+    let addresses: Vec<String> = addresses.iter().map(IpAddr::to_string).collect();
+    let environment = vec![
+        ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into()),
+        ("LANG", "C.UTF-8".into()),
+        ("FIDE_NODE", host.clone()),
+        ("FIDE_INCARNATION", about.1.to_string()),
+        ("FIDE_ADDRESSES", addresses.join(" ")),
+        ("FIDE_OBSERVER", observer.clone()),
+    ];
+    let mut words = command.words;
+    words.push(host.clone());
+    Job::of_probe(words, false, left, environment)
+}
