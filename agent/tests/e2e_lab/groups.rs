@@ -18,7 +18,7 @@ pub(super) fn order(w: &World, host: u16, order: GroupOrder) -> Result<Reply, fi
     w.ask(host, &Request::Group { order })
 }
 
-fn refused(result: Result<Reply, fide_client::Error>) -> (ErrorCode, String) {
+pub(super) fn refused(result: Result<Reply, fide_client::Error>) -> (ErrorCode, String) {
     match result {
         Err(fide_client::Error::Refused(refused)) => (refused.code, refused.what),
         other => panic!("not refused: {other:?}"),

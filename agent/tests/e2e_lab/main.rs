@@ -29,6 +29,7 @@ mod silence;
 mod swap;
 mod traces;
 mod ways;
+mod witness;
 
 /// Not a test: the way into this program's other roles (see `common::actor`).
 #[test]
