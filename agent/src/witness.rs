@@ -68,6 +68,9 @@ pub struct Question {
     pub observer: String,
 }
 
+/// Takes what is answered, and why in words.
+type Answer = Box<dyn Fn(Life, bool, String) + Send>;
+
 enum Order {
     Ask(Box<Question>, Instant),
     Set(Option<Command>),
@@ -124,12 +127,18 @@ impl Prepared {
     /// # Errors
     /// When the system gives none.
     pub fn start(self, command: Option<Command>, core: LoopHandle) -> io::Result<Witness> {
+        self.start_with(
+            command,
+            Box::new(move |about, is_granted, text| {
+                tracing::warn!("{text}");
+                core.tell(Request::WitnessAnswered { about, is_granted });
+                core.note(0, text);
+            }),
+        )
+    }
+
+    fn start_with(self, command: Option<Command>, answer: Answer) -> io::Result<Witness> {
         let Self { asker, ordered } = self;
-        let answer = Box::new(move |about: Life, is_granted, text: String| {
-            tracing::warn!("{text}");
-            core.tell(Request::WitnessAnswered { about, is_granted });
-            core.note(0, text);
-        });
         let wake = asker.wake.clone();
         let mut runner = Runner { ordered, wake, command, waiting: Vec::new(), asked: BTreeMap::new(), answer };
         let thread = std::thread::Builder::new().name("fide-witness".into()).stack_size(256 << 10).spawn(move || {
@@ -172,7 +181,7 @@ struct Runner {
     waiting: Vec<(Question, Command, Instant)>,
     /// By host: a child is not started beside another one that may be switching the same host off.
     asked: BTreeMap<u32, Asked>,
-    answer: Box<dyn Fn(Life, bool, String) + Send>,
+    answer: Answer,
 }
 
 impl Runner {
@@ -193,8 +202,9 @@ impl Runner {
                 }
             }
         }
-        self.begin(Instant::now());
+        // What has ended makes room.
         self.advance(Instant::now());
+        self.begin(Instant::now());
         self.wait();
         true
     }
@@ -321,4 +331,95 @@ fn job(question: &Question, command: Command, left: Duration) -> Job {
     let mut words = command.words;
     words.push(host.clone());
     Job::of_probe(words, false, left, environment)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crossbeam_channel::unbounded;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    fn shell(script: &str, timeout_ms: u64) -> Option<Command> {
+        let words = ["/bin/sh", "-c", script, "witness"].map(String::from).to_vec();
+        Some(Command { words, timeout: Duration::from_millis(timeout_ms) })
+    }
+
+    fn start(command: Option<Command>) -> (Witness, Asker, Receiver<(Life, bool, String)>) {
+        let (answers, answered) = unbounded();
+        let prepared = Prepared::new().unwrap();
+        let asker = prepared.asker();
+        let answer = Box::new(move |about, is_granted, text| answers.send((about, is_granted, text)).unwrap());
+        (prepared.start_with(command, answer).unwrap(), asker, answered)
+    }
+
+    fn question(node: u32, incarnation: u32) -> Question {
+        let addresses = vec!["10.0.0.1".parse().unwrap(), "fe80::1".parse().unwrap()];
+        Question { about: (node, incarnation), host: format!("h{node}"), addresses, observer: "me".into() }
+    }
+
+    #[test]
+    fn only_exit_status_0_lets_go_on_and_a_refusal_says_why() {
+        let all = "[ \"$#\" = 1 ] && [ \"$1 $FIDE_NODE $FIDE_INCARNATION $FIDE_ADDRESSES $FIDE_OBSERVER\" = 'h1 h1 7 10.0.0.1 fe80::1 me' ]";
+        let (_witness, asker, answered) = start(None);
+        for (command, is_granted, words) in [
+            (None, false, "no command is configured"),
+            (shell(all, 10_000), true, "go on without h1, incarnation 7"),
+            (shell("echo the controller is away; exit 3", 10_000), false, "exit status 3"),
+            (shell("echo the controller is away; exit 3", 10_000), false, "it said: the controller is away"),
+            (shell("kill -9 $$", 10_000), false, "signal 9"),
+            (shell("exec sleep 1000", 100), false, "did not answer in time"),
+            (Some(Command { words: vec!["/nowhere".into()], timeout: PATIENCE }), false, "cannot be started"),
+        ] {
+            asker.set(command);
+            asker.ask(question(1, 7));
+            let (about, granted, text) = answered.recv_timeout(PATIENCE).unwrap();
+            assert_eq!((about, granted), ((1, 7), is_granted), "{text}");
+            assert!(text.contains(words), "{words}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_host_has_one_child_at_a_time_and_all_together_have_a_few() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = format!(
+            "mkdir {0}/$1 || exit 9; count=$(ls {0} | wc -l); sleep 0.05; rmdir {0}/$1; [ $count -le {AT_ONCE} ]",
+            dir.path().display()
+        );
+        let (_witness, asker, answered) = start(shell(&script, 60_000));
+        let mut asked: Vec<Life> = (1..=40).map(|node| (node, 1)).chain((1..=3).map(|life| (50, life))).collect();
+        asked.iter().for_each(|(node, life)| asker.ask(question(*node, *life)));
+        while !asked.is_empty() {
+            let (about, is_granted, text) = answered.recv_timeout(PATIENCE).unwrap();
+            assert!(is_granted, "{text}");
+            asked.retain(|other| *other != about);
+        }
+    }
+
+    #[test]
+    fn who_waits_for_a_place_is_refused_in_time_and_what_runs_ends_with_the_thread() {
+        let dir = tempfile::tempdir().unwrap();
+        let pid = dir.path().join("pid");
+        let script = format!("echo $$ > {0}.new; mv {0}.new {0}; trap '' TERM; while :; do sleep 1; done", pid.display());
+        let (witness, asker, answered) = start(shell(&script, 300));
+        asker.ask(question(1, 1));
+        asker.ask(question(1, 2));
+        let until = Instant::now() + PATIENCE;
+        let pid = loop {
+            if let Ok(pid) = std::fs::read_to_string(&pid) {
+                break pid;
+            }
+            assert!(Instant::now() < until, "it does not begin");
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        let mut texts: Vec<String> = (0..2).map(|_| answered.recv_timeout(PATIENCE).unwrap().2).collect();
+        texts.sort_unstable();
+        assert!(texts[0].contains("incarnation 1: its command did not answer in time"), "{texts:?}");
+        assert!(texts[1].contains("incarnation 2: too much was asked at once"), "{texts:?}");
+        drop(witness);
+        while std::path::Path::new("/proc").join(pid.trim()).exists() {
+            assert!(Instant::now() < until, "it goes on");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
 }

@@ -124,8 +124,10 @@ fn groups_are_understood_and_what_cannot_be_is_refused() {
         (block("orders", "\"a\"", "engine = \"quorum\""), "there are huc"),
         (block("orders", "\"a\"", "engine = \"paxos\""), "no engine \"paxos\" here"),
         (block("orders", "\"a\"", "engine = \"lowi\"\npolicy = \"fence\""), "lowi cannot keep the policy fence"),
-        (block("orders", "\"a\"", "policy = \"hope\""), "there are trust-contract and fence"),
+        (block("orders", "\"a\"", "policy = \"hope\""), "there are trust-contract, fence and witness"),
         (block("orders", "\"a\"", "policy = \"fence\""), "set mode in [fence]"),
+        (block("orders", "\"a\"", "policy = \"witness\""), "set command in [witness]"),
+        (block("orders", "\"a\"", "engine = \"lowi\"\npolicy = \"witness\""), "lowi cannot keep the policy witness"),
         (block("orders", "\"a\"", "") + &block("orders", "\"a\"", ""), "a second group of this name"),
         (block("orders", "\"a\"", "leader = \"a\""), "unknown field `leader`"),
         ("[[group]]\nname = \"orders\"\n".into(), "missing field `hosts`"),
@@ -134,6 +136,20 @@ fn groups_are_understood_and_what_cannot_be_is_refused() {
         let why = of(&text).unwrap_err().to_string();
         assert!(why.contains(words) && why.contains("line "), "{words}: {why}");
     }
+    let witness = "[witness]\ncommand = [\"/x\", \"off\"]\n";
+    let with = of(&(block("orders", "\"a\"", "policy = \"witness\"") + witness)).unwrap();
+    assert_eq!((with.groups[0].policy, with.witness.unwrap().timeout.as_secs()), (Policy::Witness, 10));
+    assert!(of(&block("orders", "\"b\", \"c\"", "policy = \"witness\"")).is_ok(), "it is elsewhere");
+    for (line, words) in [
+        ("timeout = \"99ms\"", "between \"100ms\" and \"10min\""),
+        ("timeout = \"11min\"", "between \"100ms\" and \"10min\""),
+        ("shell = true", "unknown field `shell`"),
+    ] {
+        let why = of(&format!("{witness}{line}\n")).unwrap_err().to_string();
+        assert!(why.contains(words), "{why}");
+    }
+    assert!(of("[witness]\ncommand = [\"x\"]\n").unwrap_err().to_string().contains("absolute path"));
+    assert!(of("[witness]\ntimeout = \"1s\"\n").unwrap_err().to_string().contains("missing field `command`"));
     assert_eq!(diff(&parse(""), &Config::parse(&node(&block("g", "\"a\"", ""))).unwrap()).live.names(), ["group"]);
 }
 

@@ -799,6 +799,17 @@ fn members_stop_when_their_witness_refuses_or_does_not_answer() {
 }
 
 #[test]
+fn a_witness_may_be_given_more_time_while_a_group_runs() {
+    let mut world = witnessed(1, Kind::Huc);
+    world.nodes[1].groups.set_witness(Some(500 * MS));
+    asks(&mut world, 0);
+    assert!(world.within(100, |world| !world.runs(2)));
+    world.within(200, |_| false);
+    assert!(world.runs(1), "it waits still");
+    assert!(world.within(300, |world| !world.runs(1)));
+}
+
+#[test]
 fn a_witness_is_not_asked_about_what_is_certain_and_nothing_it_says_matters_then() {
     let mut world = witnessed(1, Kind::Huc);
     world.crash(0);
