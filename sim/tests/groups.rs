@@ -84,6 +84,7 @@ fn a_seed_is_a_simulation() {
 #[test]
 fn a_shell_that_neglects_a_duty_is_found_out() {
     let (huc, fence, trust) = (Some(Kind::Huc), Some(Policy::Fence), Some(Policy::TrustContract));
+    let witness = Some(Policy::Witness);
     let of = |profile, engine, policy, hosts| Setting { profile, engine, policy, hosts };
     // The search begins shortly before the first seed that was found.
     let cases = [
@@ -96,6 +97,7 @@ fn a_shell_that_neglects_a_duty_is_found_out() {
         (Neglect::Again, Setting::of(Profile::WithinContract), 0, "agreement"),
         (Neglect::Numbers, Setting::of(Profile::WithinContract), 0, "validity"),
         (Neglect::Written, Setting::of(Profile::Outages), 0, "agreement"),
+        (Neglect::Witness, of(Profile::Cuts, None, witness, Some(5)), 20, "agreement"),
     ];
     for (neglect, setting, first, property) in cases {
         let breaks = |seed, neglect| catching(|| run(seed, setting, neglect, false)).and_then(|ended| ended).err();
