@@ -297,6 +297,12 @@ impl World {
         }
     }
 
+    /// Agents that have ended, though nobody has waited for that.
+    pub fn ended(&mut self) -> Vec<u16> {
+        let has_ended = |agent: &mut Agent| agent.child.try_wait().unwrap().is_some();
+        self.agents.iter_mut().filter_map(|agent| has_ended(agent).then_some(agent.host)).collect()
+    }
+
     pub fn running(&self) -> Vec<u16> {
         let mut hosts: Vec<u16> = self.agents.iter().map(|a| a.host).collect();
         hosts.sort_unstable();

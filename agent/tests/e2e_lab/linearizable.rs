@@ -3,6 +3,7 @@
 //! memory, as in Porcupine). `FIDE_HISTORY_SECONDS`: how long; 12 for each policy.
 
 use super::redis::{Client, Servers, ask, available, server};
+use super::witness::{REFUSES, SWITCHES_OFF};
 use crate::common::{PATIENCE, until, wait_for};
 use fide_lab::{Cut, Lab};
 use fide_wire::control::{FenceOrder, GroupOrder, Reply, Request};
@@ -168,6 +169,24 @@ fn recover(of: &Servers, host: u16) {
     });
 }
 
+/// Agents that the witness has killed come back.
+fn revive(of: &mut Servers) {
+    for host in of.w.ended() {
+        of.w.agent_ended(host);
+        of.start_agent(host);
+    }
+}
+
+/// A host is cut off. Its own witness does not let it go on alone.
+fn cut_off(of: &Servers, host: u16) {
+    let own = |body| of.witnesses.iter().for_each(|witnesses| witnesses.set(host, body));
+    own(REFUSES);
+    (0..2).for_each(|path| of.w.lab.cut(host, path, Cut::Silent).unwrap());
+    std::thread::sleep(AROUND);
+    (0..2).for_each(|path| of.w.lab.heal(host, path).unwrap());
+    own(SWITCHES_OFF);
+}
+
 /// Waits until some server does; says how all stand if none does.
 fn takes_writes(of: &Servers) {
     let until = Instant::now() + PATIENCE;
@@ -181,8 +200,8 @@ fn takes_writes(of: &Servers) {
 }
 
 /// The group goes on with another engine, while commands come in.
-fn switch(of: &Servers, round: u32, has_fences: bool) -> String {
-    let engines: &[&str] = if has_fences { &["hsuc", "huc"] } else { &["lowi", "hsuc", "huc"] };
+fn switch(of: &Servers, round: u32, policy: &str) -> String {
+    let engines: &[&str] = if policy != "trust-contract" { &["hsuc", "huc"] } else { &["lowi", "hsuc", "huc"] };
     let engine = engines[round as usize % engines.len()];
     let order = GroupOrder::Switch { name: "orders".into(), engine: engine.into() };
     let told = of.w.ask(1, &Request::Group { order });
@@ -191,7 +210,7 @@ fn switch(of: &Servers, round: u32, has_fences: bool) -> String {
 }
 
 /// One fault, and its end. Returns what it was.
-fn fault(of: &mut Servers, round: u32, has_fences: bool) -> String {
+fn fault(of: &mut Servers, round: u32, policy: &str) -> String {
     let leader = wait_for("a server leads", || of.leader());
     let other = leader % HOSTS + 1;
     let what = match round % 8 {
@@ -213,7 +232,7 @@ fn fault(of: &mut Servers, round: u32, has_fences: bool) -> String {
         2 => {
             of.w.kill_agent(leader);
             std::thread::sleep(AROUND);
-            of.w.start(leader);
+            of.start_agent(leader);
             format!("the agent of h{leader} is killed, whose server leads")
         }
         3 => {
@@ -228,26 +247,29 @@ fn fault(of: &mut Servers, round: u32, has_fences: bool) -> String {
             of.w.signal_agent(leader, libc::SIGCONT);
             format!("the agent of h{leader} stands still, whose server leads")
         }
-        5 => switch(of, round / 8, has_fences),
+        5 => switch(of, round / 8, policy),
         6 => {
             of.kill(other);
             of.w.kill_agent(other);
             std::thread::sleep(AROUND);
-            of.w.start(other);
+            of.start_agent(other);
             of.servers[usize::from(other) - 1] = Some(server(&of.w, other, &[]));
             format!("server and agent of h{other} are killed, which follows")
         }
-        // A cut that no fence is there for is what trust-contract rests on.
-        _ if !has_fences => switch(of, round / 8 + 1, has_fences),
+        // That there is no such cut is what trust-contract rests on.
+        _ if policy == "trust-contract" => switch(of, round / 8 + 1, policy),
         _ => {
-            (0..2).for_each(|path| of.w.lab.cut(leader, path, Cut::Silent).unwrap());
-            std::thread::sleep(AROUND);
-            (0..2).for_each(|path| of.w.lab.heal(leader, path).unwrap());
+            cut_off(of, leader);
             format!("h{leader} is cut off, whose server leads")
         }
     };
-    if has_fences {
-        (1..=HOSTS).for_each(|host| recover(of, host));
+    match policy {
+        "fence" => (1..=HOSTS).for_each(|host| recover(of, host)),
+        "witness" => until("all have what is decided", || {
+            revive(of);
+            (1..=HOSTS).all(|host| of.is_in_sync(host))
+        }),
+        _ => {}
     }
     what
 }
@@ -260,6 +282,11 @@ fn what_clients_see_is_linearizable_whatever_is_killed_or_stands_still() {
 #[test]
 fn what_clients_see_behind_fences_is_linearizable_also_when_hosts_are_cut_off() {
     are_linearizable("fence", 8);
+}
+
+#[test]
+fn what_clients_see_beside_a_witness_is_linearizable_also_when_hosts_are_cut_off() {
+    are_linearizable("witness", 8);
 }
 
 /// Histories under a policy, with so many faults at least.
@@ -285,7 +312,7 @@ fn are_linearizable(policy: &str, least: u32) {
                 })
                 .collect();
             std::thread::sleep(AROUND);
-            let what = fault(&mut of, round, policy == "fence");
+            let what = fault(&mut of, round, policy);
             let leads = Instant::now();
             takes_writes(&of);
             std::thread::sleep(AROUND);

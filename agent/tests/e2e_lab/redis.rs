@@ -3,12 +3,14 @@
 use crate::common::{PATIENCE, Pins, Process, Setup, World, until, wait_for};
 use crate::fence::all_fenced;
 use crate::groups::order;
+use crate::witness::{SWITCHES_OFF, Witnesses};
 use fide_lab::{Cut, Lab};
 use fide_wire::control::{GroupOrder, Reply, Request};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 const PORT: u16 = 6379;
@@ -114,6 +116,8 @@ pub(super) struct Servers {
     pub(super) servers: Vec<Option<Process>>,
     /// Of hosts with fences.
     _pins: Option<Pins>,
+    /// Under the policy *witness*.
+    pub(super) witnesses: Option<Rc<Witnesses>>,
 }
 
 impl Servers {
@@ -123,22 +127,29 @@ impl Servers {
     }
 
     /// Under the policy *fence* each host has one, which closes where none of the others confirms
-    /// for 100 ms that it is heard.
+    /// for 100 ms that it is heard. Under *witness* agents that are asked about are killed.
     pub(super) fn up_with(hosts: u16, engine: &str, policy: &str, settings: &[&str]) -> Option<Self> {
         if !available() {
             return None;
         }
         let pins = if policy == "fence" { Some(Pins::new()?) } else { None };
-        let w = match &pins {
-            Some(pins) => all_fenced(pins, hosts, "acknowledged")?,
-            None => Setup::hosts(hosts).up()?,
+        let witnesses = (policy == "witness").then(|| Rc::new(Witnesses::new()));
+        let w = match (&pins, &witnesses) {
+            (Some(pins), _) => all_fenced(pins, hosts, "acknowledged")?,
+            (None, Some(of)) => {
+                (1..=hosts).for_each(|host| of.set(host, SWITCHES_OFF));
+                let config = Rc::clone(of);
+                Setup::hosts(hosts).extra(move |host| config.config(host, "10s")).up()?
+            }
+            (None, None) => Setup::hosts(hosts).up()?,
         };
+        witnesses.iter().for_each(|of| (1..=hosts).for_each(|host| of.note_agent(&w, host)));
         w.all_alive();
         let names = (1..=hosts).map(|host| format!("h{host}")).collect();
         let (engine, policy) = (engine.into(), policy.into());
         let order = GroupOrder::Create { name: "orders".into(), engine, policy, hosts: names, durable: false, fresh: false };
         assert!(matches!(w.ask(1, &Request::Group { order }), Ok(Reply::Done | Reply::Groups { .. })));
-        let mut of = Self { w, servers: Vec::new(), _pins: pins };
+        let mut of = Self { w, servers: Vec::new(), _pins: pins, witnesses };
         for host in 1..=hosts {
             of.servers.push(Some(server(&of.w, host, settings)));
             of.is_ready(host);
@@ -152,9 +163,19 @@ impl Servers {
         client.ask("FIDE STATUS").unwrap_or_else(|e| e.to_string())
     }
 
+    /// Starts an agent, of which the others' witnesses know.
+    pub(super) fn start_agent(&mut self, host: u16) {
+        self.w.start(host);
+        self.witnesses.iter().for_each(|of| of.note_agent(&self.w, host));
+    }
+
+    pub(super) fn is_in_sync(&self, host: u16) -> bool {
+        self.status(host).contains("in-sync :1")
+    }
+
     pub(super) fn is_ready(&self, host: u16) {
         let until = Instant::now() + PATIENCE;
-        while !self.status(host).contains("in-sync :1") {
+        while !self.is_in_sync(host) {
             assert!(Instant::now() < until, "the server of h{host} has not all that is decided: {:#?}", self.standings());
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -248,7 +269,7 @@ fn servers_of_a_durable_group_go_on_when_all_its_agents_were_killed() {
     }
     let block = |_| "[[group]]\nname = \"orders\"\nhosts = [\"h1\", \"h2\", \"h3\"]\ndurable = true\n".to_owned();
     let Some(w) = Setup::hosts(3).extra(block).up() else { return };
-    let mut of = Servers { w, servers: Vec::new(), _pins: None };
+    let mut of = Servers { w, servers: Vec::new(), _pins: None, witnesses: None };
     for host in 1..=3 {
         of.servers.push(Some(server(&of.w, host, &[])));
         of.is_ready(host);
