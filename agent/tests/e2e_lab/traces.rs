@@ -208,3 +208,20 @@ fn a_run_of_huc_is_a_behaviour_of_its_specification() {
 fn a_run_of_hsuc_is_a_behaviour_of_its_specification() {
     a_run_is_judged("hsuc");
 }
+
+/// A leader may be killed between the line of a decision and the heartbeat that carries it.
+#[test]
+fn a_decision_whose_heartbeat_never_left_is_in_no_trace() {
+    let one = "10 p1 send decide 1 p1 * p1.1\n20 p1 left\n30 p1 decide 1 p1.1\n40 p1 send decide 2 p1 * p1.2\n50 p1 dec";
+    let two = "25 p2 recv decide 1 p1 p2 p1.1\n60 p2 report p1\n";
+    let told = |two: &str| {
+        let lines = merge(&[lines_of(one), lines_of(two)]);
+        lines.iter().map(|line| format!("{} {}", line.member, line.what)).collect::<Vec<_>>()
+    };
+    let first = ["p1 send decide 1 p1 * p1.1", "p2 recv decide 1 p1 p2 p1.1", "p1 decide 1 p1.1"];
+    assert_eq!(told(two), [&first[..], &["p1 crash", "p2 report p1"]].concat());
+    // It has left if somebody received it, although its sender did not get to say so.
+    let received = two.replace("60", "45 p2 recv decide 2 p1 p2 p1.2\n60");
+    let second = ["p1 send decide 2 p1 * p1.2", "p2 recv decide 2 p1 p2 p1.2"];
+    assert_eq!(told(&received), [&first[..], &second[..], &["p1 crash", "p2 report p1"]].concat());
+}
