@@ -394,7 +394,7 @@ fn refused(code: ErrorCode, what: impl Into<String>) -> Reply {
 
 impl Control {
     /// Puts the parts together.
-    // Longer than others: a line for each part and each field.
+    // More than 80 lines: one for each part and each field.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
         let Parts {

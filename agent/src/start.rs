@@ -202,7 +202,7 @@ const fn wanted(receive: Receive) -> Wanted {
     }
 }
 
-// Longer than others: what is opened before what is the order that matters here, and it is seen at once.
+// More than 80 lines: the order in which the parts are opened matters, and is seen here at once.
 fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Result<()> {
     let signals = signalfd()?;
     make_parent(&config.state)?;
