@@ -448,6 +448,18 @@ impl Core {
         self.write_sessions();
     }
 
+    /// An operator may wonder why a member came and went.
+    fn say_halted(&self, generation: u64, why: Halted) {
+        let Some(status) = self.groups.status().find(|status| status.generation == generation) else { return };
+        let (name, is_asked) = (&status.name, why == Halted::Left);
+        let text = self.with_names(&halted(status.engine, status.policy, why));
+        match status.stage {
+            _ if is_asked => tracing::info!("group {name}: this host left"),
+            Stage::Left => tracing::warn!("group {name}: this host's member stopped: {text}"),
+            _ => tracing::warn!("group {name}: this host's member stopped: {text}; a new one joins"),
+        }
+    }
+
     fn fetch_state(&self, generation: u64, what: LargeRef, node: u32) {
         let peer = self.slot(node).and_then(|slot| self.peers[slot].as_deref());
         let from = peer.map_or(Vec::new(), |peer| peer.addresses.into_iter().flatten().collect());
@@ -491,6 +503,7 @@ impl Core {
         while let Some(event) = self.groups.poll_event() {
             match event {
                 Event::Applied { .. } => {}
+                Event::Halted { generation, why } => self.say_halted(generation, why),
                 // Without its thread the loop ends, too.
                 Event::Write(write) => _ = self.ends.writes.send(write),
                 Event::Begin { name } => self.begin_planned(&name, now),

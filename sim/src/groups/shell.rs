@@ -505,7 +505,7 @@ impl World {
         let mut has_changed = false;
         while let Some(event) = shell(agent).groups.poll_event() {
             match event {
-                Event::Applied { .. } => {}
+                Event::Applied { .. } | Event::Halted { .. } => {}
                 Event::Begin { name } => self.begin_planned(host, agent, &name),
                 Event::Changed { .. } => {
                     self.keep_names(host, agent);

@@ -45,6 +45,9 @@ impl Timing {
     /// How late a member's thread may run at least: a round that is not heard costs a failover so
     /// much, and a thread that is held up for longer costs its member its place (ns).
     const LATE_NS: u64 = 10_000_000;
+    /// Δ_I, at least: a leader whose thread is held up for half of it stops. Idle virtual machines
+    /// hold threads up for a millisecond or two; what is decided does not wait for Δ_I (ns).
+    const DELTA_I_MIN_NS: u64 = 4_000_000;
     /// What clocks may gain, in millionths: as much as they are slewed by.
     const DRIFT_PPM: u32 = 500;
     /// Rounds that are begun within Δ_I, at most.
@@ -54,7 +57,7 @@ impl Timing {
     #[must_use]
     pub fn of_contract(period_ns: u64, delay_ns: u64) -> Self {
         // Longer than what the detector waits for, so that LOWI goes by its own copies.
-        let delta_i_ns = delay_ns.saturating_mul(2).max(1_000_000);
+        let delta_i_ns = delay_ns.saturating_mul(2).max(Self::DELTA_I_MIN_NS);
         let delta_w_ns = delta_i_ns.saturating_add(delta_i_ns.max(Self::LATE_NS));
         Self { period_ns: period_ns.max(delta_i_ns), delta_i_ns, delta_w_ns }
     }

@@ -141,6 +141,13 @@ pub enum Event {
         /// Which group.
         generation: u64,
     },
+    /// This node's member stopped by itself; unless it was to leave, a new one joins.
+    Halted {
+        /// Of which group.
+        generation: u64,
+        /// Why.
+        why: Halted,
+    },
     /// A group that is expected here is to be begun by this node ([`Groups::create`]): all its nodes are there, and none runs it.
     Begin {
         /// Which.
@@ -2000,6 +2007,7 @@ impl Groups {
                 // Of a round in parts nobody has all then.
                 copies.retain(|leaving| leaving.generation != *generation);
                 over(now_ns, *generation, group, why, links, nodes);
+                events.push_back(Event::Halted { generation: *generation, why });
                 events.push_back(Event::Changed { generation: *generation });
             }
             let log = group.member.as_ref().map(Member::log);
