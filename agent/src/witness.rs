@@ -2,7 +2,7 @@
 //! which is silent, under the policy *witness*.
 //!
 //! ```text
-//! Gate ─► Event::AskWitness ─► Core (each incarnation once) ─► this thread ─► a child process
+//! Gate ─► Event::AskWitness ─► Core (each incarnation once) ─► this thread ─► a child
 //!                                 Groups::handle_witness ◄─ Core ◄─ exit status
 //! ```
 //!
@@ -12,8 +12,9 @@
 //! that asked stops rather than go on beside one that lives.
 //!
 //! A power controller may take seconds, so nothing waits for a child but its own place here: there
-//! is one for a host, and [`AT_ONCE`] in all. A child whose time is over is refused at once, and
-//! ended: SIGTERM to its process group, SIGKILL a second later. When the agent ends, all are killed.
+//! is one for a host, and 16 in all. A child whose time is over counts as a refusal at once, and is
+//! ended: SIGTERM to its process group, SIGKILL a second later. When the agent ends, all children
+//! are killed.
 
 use crate::core::requests::Request;
 use crate::handle::LoopHandle;

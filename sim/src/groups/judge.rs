@@ -9,7 +9,7 @@
 //! | `fates` | what is said of a proposal is so, and stays so |
 //! | `one-life` | a member is one incarnation of one host, to everybody |
 //! | `one-group` | a group is not begun anew while a member of the one before runs |
-//! | `safe-exit` | while the contract holds, members halt only with their agents, or where a witness refused |
+//! | `safe-exit` | while the contract holds, members halt only with their agents, or by a witness |
 //! | `termination` | when the faults are over, the groups run again and decide |
 //!
 //! `agreement`, `integrity`, `snapshot`, `fates` and `one-group` hold where [`promises`] says so;

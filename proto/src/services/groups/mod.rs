@@ -2395,16 +2395,7 @@ fn drain(
                 applied |= group.state.apply(position, entry);
             }
             Output::Log(log::Output::Halt(_)) => {}
-            Output::Ask(Ask::Fence { member }) => {
-                if let Some(Binding { node, incarnation, .. }) = group.binding(member) {
-                    events.push_back(Event::AskFence { node, incarnation });
-                }
-            }
-            Output::Ask(Ask::Witness { member }) => {
-                if let Some(Binding { node, incarnation, .. }) = group.binding(member) {
-                    events.push_back(Event::AskWitness { node, incarnation });
-                }
-            }
+            Output::Ask(ask) => events.extend(question(group, ask)),
         }
     }
     if applied {
@@ -2422,6 +2413,16 @@ fn run(now_ns: u64, group: &mut Group) {
             group.since_ns = now_ns;
         }
     }
+}
+
+/// What a gate asks of a member, about the node that it is a member on.
+fn question(group: &Group, ask: Ask) -> Option<Event> {
+    let (Ask::Fence { member } | Ask::Witness { member }) = ask;
+    let Binding { node, incarnation, .. } = group.binding(member)?;
+    Some(match ask {
+        Ask::Fence { .. } => Event::AskFence { node, incarnation },
+        Ask::Witness { .. } => Event::AskWitness { node, incarnation },
+    })
 }
 
 /// What waited for incarnations of other hosts that this node has met meanwhile. Two hosts may meet
