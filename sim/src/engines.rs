@@ -77,7 +77,7 @@ mod tests {
             plan.faults_end_ns = 2_000_000;
             let mut world = World::new(plan, false);
             assert_eq!(world.run().violation, None);
-            let kinds = (0..3).map(|host| world.member_on(host).map(|member| member.log.kind())).collect::<Vec<_>>();
+            let kinds = (0..3).map(|host| world.member_on(host).map(|member| member.log().kind())).collect::<Vec<_>>();
             let expected = if policy.suits(Kind::Lowi) { Kind::Lowi } else { Kind::Hsuc };
             assert_eq!(kinds, [Some(expected); 3], "{policy}");
         }

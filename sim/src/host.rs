@@ -1,21 +1,23 @@
-//! A host: a kernel with its receive table, an agent with the real detector, a member's process with the real log, and memory that anybody reads.
+//! A host: a kernel with its receive table, an agent with the real detector, a member's process with
+//! the real log behind its gate, and memory that anybody reads.
 
 use std::collections::{HashMap, VecDeque};
 
 use fide_proto::consensus::Halted;
 use fide_proto::consensus::log::{self, Epoch, Log};
 use fide_proto::consensus::memory::{self, Request, RequestId};
+use fide_proto::consensus::policy::{Answer, Policy};
 use fide_proto::detector::{Config, PathArrival};
-use fide_proto::group::{MemberId, MemberSet, Value};
+use fide_proto::group::{MemberId, Value};
 use fide_proto::node::Node;
 use fide_proto::node::directory::Numbers;
 use fide_proto::node::table::Owner;
+use fide_proto::services::groups::member::{self, GateConfig};
 use fide_wire::PATHS;
 use fide_wire::frame::table::{Content, HOST_ROW, Instance, Process, State};
 use fide_wire::marks::Marks;
-use fide_wire::verdict::Cause;
+use fide_wire::verdict::{Cause, Grade};
 
-use crate::gate::{Answer, Gate, Grade};
 use crate::invariants::{CrashOrder, NoGap, Stability};
 use crate::time::{CONTRACT, Clock, PERIOD_NS, US};
 
@@ -142,12 +144,8 @@ pub struct Ends {
 pub struct Member {
     /// Who.
     pub id: MemberId,
-    /// The real log.
-    pub log: Log,
-    /// What stands between verdicts and the log, and for which members; nothing before it takes part.
-    pub gate: Option<(Gate, MemberSet)>,
-    /// What says that silence proves nothing, and came before it had a gate.
-    pub unheard: Vec<(u64, MemberId, Cause, Grade)>,
+    /// The real log and its gate, as agents run them.
+    pub core: member::Member,
     /// Stands still until then.
     pub paused_until: u64,
     /// What came meanwhile.
@@ -180,6 +178,14 @@ pub struct Member {
     pub crash_order: CrashOrder,
     /// What it called stable.
     pub stability: Stability,
+}
+
+impl Member {
+    /// Its log.
+    #[must_use]
+    pub const fn log(&self) -> &Log {
+        self.core.log()
+    }
 }
 
 /// A host.
@@ -231,6 +237,17 @@ pub(crate) fn config(id: u32, incarnation: u32) -> Config {
         drain_wait_ns: Some(0), // nothing waits between an interface and the detector here, so barriers would prove nothing
         agent_lost_probe_ns: 5 * PERIOD_NS,
         ..Config::new(id, incarnation)
+    }
+}
+
+/// The settings of a member's gate, likewise. LOWI stops as soon as a member was late.
+pub(crate) const fn gate_config(policy: Policy) -> GateConfig {
+    GateConfig {
+        policy,
+        fence_repeat_ns: 10 * PERIOD_NS,
+        witness_timeout_ns: 20 * PERIOD_NS,
+        distrust_ns: 50 * PERIOD_NS,
+        lowi_judges_itself: false,
     }
 }
 

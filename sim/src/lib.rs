@@ -6,7 +6,6 @@ pub mod delays;
 pub mod detection;
 pub mod engines;
 pub mod gaps;
-pub mod gate;
 pub mod gates;
 pub mod groups;
 pub mod host;

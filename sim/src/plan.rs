@@ -7,10 +7,10 @@ use std::str::FromStr;
 use fide_proto::consensus::Kind;
 use fide_wire::PATHS;
 
-use crate::gate::Policy;
 use crate::options::{Menu, Options};
 use crate::rng::Rng;
 use crate::time::{Clock, PERIOD_NS, US, micros};
+use fide_proto::consensus::policy::Policy;
 
 /// One thing that happens. Hosts count from 0 here and from 1 in texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

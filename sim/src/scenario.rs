@@ -244,7 +244,7 @@ impl Scenario {
     fn unmet(&self, expect: &Expect, world: &World, timeline: &Timeline, broken: &[Violation]) -> Option<String> {
         let there = |host: usize| world.member_on(host).filter(|member| member.halted.is_none());
         // One that joins has no state yet.
-        let member = |host: usize| there(host).filter(|member| member.log.is_running());
+        let member = |host: usize| there(host).filter(|member| member.log().is_running());
         let position = |wanted: u64| world.log().iter().position(|entry| value_of(entry) == Some(wanted)).map(|at| at as u64 + 1);
         match expect {
             Expect::NoViolation => broken.first().map(ToString::to_string),
@@ -270,14 +270,14 @@ impl Scenario {
                 position(*wanted).map_or("a member whose log is another one did".to_owned(), |at| format!("it is entry {at}"))
             }),
             Expect::Leads(host) => {
-                let leads = |host: usize| member(host).is_some_and(|member| member.log.leader() == Some(member.id));
+                let leads = |host: usize| member(host).is_some_and(|member| member.log().leader() == Some(member.id));
                 let all: Vec<_> =
                     (0..self.plan.hosts()).filter(|host| leads(*host)).map(|host| format!("h{}", host + 1)).collect();
                 (!leads(*host) || all.len() > 1)
                     .then(|| format!("led by {}", if all.is_empty() { "nobody".into() } else { all.join(", ") }))
             }
             Expect::Runs(host, kind) => {
-                let found = member(*host).map_or("nothing", |member| member.log.kind().name());
+                let found = member(*host).map_or("nothing", |member| member.log().kind().name());
                 (found != kind).then(|| format!("it runs {found}"))
             }
             Expect::Fenced(host) => (!world.is_fenced(*host)).then(|| "it is not".to_owned()),

@@ -1,26 +1,29 @@
 //! Virtual time, two networks, hosts, and everything that is checked while they run.
 //!
-//! What is real here: the node (introductions, tables, the detector), the gate, the log and its engines. What is modelled: kernels, cables, clocks,
-//! memory, clients, the fence and the witness. Nothing reads a clock or draws a number from outside, so a plan is a world.
+//! What is real here: the node (introductions, tables, the detector) and the member, as agents run
+//! them. A member is a log, its engines, and the gate between verdicts and these. What is modelled:
+//! kernels, cables, clocks, memory, clients, the fence and the witness. Nothing reads a clock or
+//! draws a number from outside, so a plan is a world.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use fide_proto::consensus::log::{Config, EngineMessage, Epoch, Log, Message, Output};
 use fide_proto::consensus::memory::{Answer, Request, RequestId};
+use fide_proto::consensus::policy::{self, Ask, Policy};
 use fide_proto::consensus::{Halted, Kind};
 use fide_proto::detector::{Action, AppState, ProbeResult, State};
-use fide_proto::group::{Body, Entry, EntryId, MemberId, MemberSet};
+use fide_proto::group::{Body, Entry, EntryId, MemberId, MemberSet, Refused};
 use fide_proto::node::machine::reports::Heard;
 use fide_proto::node::machine::{self, Came};
 use fide_proto::node::table::owner::To;
+use fide_proto::services::groups::member;
 use fide_wire::PATHS;
 use fide_wire::frame::table::{Change, State as RowState, read_rows};
 use fide_wire::frame::{Header, Kind as FrameKind};
-use fide_wire::verdict::Cause;
+use fide_wire::verdict::{Cause, Grade};
 
 use crate::engines;
-use crate::gate::{self, Ask, Grade, Policy};
 use crate::host::{self, Ends, Host, Input, Member, Slot};
 use crate::invariants::{
     Agreement, Checked, CrashOrder, EngineChange, Eviction, Integrity, NoGap, OneLeader, Reasons, SafeExit, Snapshot, Stability,
@@ -150,7 +153,7 @@ enum Event {
     Confirmed {
         to: MemberId,
         member: MemberId,
-        answer: Option<gate::Answer>,
+        answer: Option<policy::Answer>,
     },
     Admit {
         member: MemberId,
@@ -303,8 +306,9 @@ pub struct World {
     /// Over whom somebody spoke although they live, because they could not count from the last round, or stood still.
     skipped: MemberSet,
     witness: Witness,
-    /// A shell without two of its duties: a notice waits for what rode before it, and nothing that the crashed piggybacked is handed in behind their
-    /// crash. Only to see that *fail-consistency* can fail.
+    /// A shell in which a notice does not wait for what rode before it. What the crashed
+    /// piggybacked, and the member refuses then, is judged as if it were taken. Only to see that
+    /// *fail-consistency* can fail.
     pub forgets_the_crashed: bool,
 }
 
@@ -379,7 +383,7 @@ impl World {
             let build = engines::build(world_seed, self.plan.options.policy);
             let log = Log::new(local, id, kind, group.clone(), Config::default(), build);
             let log = log.expect("the first engine is available");
-            self.hosts[h].member = Some(self.member(id, log, None));
+            self.hosts[h].member = Some(self.member(h, log, None));
         }
         self.introduce_all();
         for h in 0..n {
@@ -442,12 +446,13 @@ impl World {
         MemberId(self.lives.len() as u16)
     }
 
-    fn member(&self, id: MemberId, log: Log, joined_ns: Option<u64>) -> Member {
+    /// The process of a member whose log begins now on this host.
+    fn member(&self, host: usize, log: Log, joined_ns: Option<u64>) -> Member {
+        let id = log.me();
+        let core = member::Member::new(self.local(host), log, host::gate_config(self.plan.options.policy));
         Member {
             id,
-            log,
-            gate: None,
-            unheard: Vec::new(),
+            core,
             paused_until: 0,
             inbox: std::collections::VecDeque::new(),
             crash_after: None,
@@ -761,15 +766,15 @@ impl World {
     }
 
     /// What the witness says: it sees hosts and their processes by another way, unless it only takes sides.
-    fn judged(&mut self, by: MemberId, member: MemberId) -> gate::Answer {
+    fn judged(&mut self, by: MemberId, member: MemberId) -> policy::Answer {
         if self.witness.takes_sides {
             if self.witness.expelled.contains(by) {
-                return gate::Answer::Expelled;
+                return policy::Answer::Expelled;
             }
             self.witness.expelled.insert(member);
-            return gate::Answer::Granted;
+            return policy::Answer::Granted;
         }
-        if self.life(member).is_none_or(|life| life.dead) { gate::Answer::Granted } else { gate::Answer::Refused }
+        if self.life(member).is_none_or(|life| life.dead) { policy::Answer::Granted } else { policy::Answer::Refused }
     }
 
     /// Whether this host stands still now.
@@ -795,7 +800,7 @@ impl World {
             && member.paused_until <= self.now
         {
             let id = member.id;
-            ride = member.log.poll_piggyback(local).map(|message| Rc::new((id, message)));
+            ride = member.core.poll_piggyback(local).map(|message| Rc::new((id, message)));
             if ride.is_some() {
                 self.out.events += 1;
             }
@@ -820,7 +825,7 @@ impl World {
             && let Some(member) = &mut self.hosts[host].member
             && member.id == carried.0
         {
-            member.log.handle_piggyback_sent(local);
+            member.core.handle_piggyback_sent(local);
         }
         self.after_step(host);
         if number % 4 == 0 {
@@ -1166,17 +1171,20 @@ impl World {
         self.after_node(host);
     }
 
-    /// Members of the group that this host's detector never met, or that it knows to have ended before the log began: the shell says so, because
-    /// no verdict will.
+    /// Members of the group that this host's detector never met, or that it knows to have ended
+    /// before the log began: the shell says so, because no verdict will. The service of groups has
+    /// its own for members that are lives of agents; here they are processes.
     fn look_for_the_unknown(&mut self, host: usize) {
         let Some(member) = &self.hosts[host].member else { return };
         // One that leaves waits for the others, so it must hear who of them is gone. A joiner knows of nobody yet.
-        if member.log.halted().is_some() || member.paused_until > self.now {
+        if member.log().halted().is_some() || member.paused_until > self.now {
             return;
         }
         let since = member.joined_ns.unwrap_or(0);
         let mut found = Vec::new();
-        for other in member.log.concerned().iter().filter(|other| *other != member.id && !member.log.crashed().contains(*other)) {
+        for other in
+            member.log().concerned().iter().filter(|other| *other != member.id && !member.log().crashed().contains(*other))
+        {
             let Some(life) = self.life(other) else { continue };
             let (d, id) = (self.hosts[host].node.detector(), self.ids[life.host]);
             let grade = match d.app_state(id, u32::from(other.0)) {
@@ -1210,150 +1218,58 @@ impl World {
             return;
         }
         self.out.events += 1;
-        let me = member.id;
+        // A state that comes as a message names the crashed, too: whoever made it was told.
+        let was_told = (!matches!(input, Input::Message(..))).then(|| member.log().crashed().clone());
+        let core = &mut member.core;
         match input {
-            Input::Message(from, message) => {
-                let _ = member.log.handle_message(local, from, message);
-            }
-            Input::Copy(from, path, message, arrival) => {
-                let _ = member.log.handle_copy(arrival, from, path, message);
-            }
-            // Fail-consistency: nothing of the crashed behind their crash.
-            Input::Piggyback(from, _) if !self.forgets_the_crashed && member.log.crashed().contains(from) => {}
+            Input::Message(from, message) => _ = core.handle_message(local, from, message),
+            Input::Copy(from, path, message, arrival) => _ = core.handle_copy(arrival, from, path, message),
             Input::Piggyback(from, message) => {
-                let checked = member.crash_order.piggyback(me, from);
-                let _ = member.log.handle_piggyback(local, from, message);
-                self.check(checked);
-            }
-            Input::Memory(from, epoch, id, answer) => {
-                let _ = member.log.handle_memory(local, from, epoch, id, answer);
-            }
-            Input::Timer => {
-                if let Some((gate, _)) = &mut member.gate
-                    && gate.poll_timeout().is_some_and(|at| at <= local)
-                {
-                    gate.handle_timeout(local);
-                }
-                if member.log.poll_timeout().is_some_and(|at| at <= local) {
-                    member.log.handle_timeout(local);
-                }
-                self.obey_gate(host);
-            }
-            Input::Verdict(about, cause, grade) => {
-                let hints = (member.log.is_running() || member.log.is_leaving()) && !member.log.kind().needs_accuracy();
-                let ends = cause.ends_process() && grade == Grade::Certain;
-                match &mut member.gate {
-                    Some((gate, _)) => drop(gate.handle_verdict(local, about, cause, grade)),
-                    None if cause == Cause::ContractKept || cause.is_about_observer() => {
-                        member.unheard.push((local, about, cause, grade))
-                    }
-                    None => {}
-                }
-                self.obey_gate(host);
-                // What is certain is more than a hint, for who takes hints; and who has no gate yet keeps it for later.
-                let unheard = self.hosts[host].member.as_ref().is_some_and(|m| m.gate.is_none());
-                if ends && (hints || unheard) {
-                    self.crashed(host, about);
+                let taken = core.handle_piggyback(local, from, message) != Err(Refused::Crashed);
+                if taken || self.forgets_the_crashed {
+                    let checked = member.crash_order.piggyback(member.id, from);
+                    self.check(checked);
                 }
             }
-            Input::Alive(about) => {
-                if let Some((gate, _)) = &mut member.gate {
-                    let _ = gate.handle_alive(local, about);
-                }
-                self.obey_gate(host);
-            }
-            Input::Fenced(about) => {
-                if let Some((gate, _)) = &mut member.gate {
-                    let _ = gate.handle_fenced(local, about);
-                }
-                self.obey_gate(host);
-            }
-            Input::Witness(about, answer) => {
-                if let Some((gate, _)) = &mut member.gate {
-                    let _ = gate.handle_witness(local, about, answer);
-                }
-                self.obey_gate(host);
-            }
+            Input::Memory(from, epoch, id, answer) => _ = core.handle_memory(local, from, epoch, id, answer),
+            Input::Timer => core.handle_timeout(local),
+            Input::Verdict(about, cause, grade) => core.handle_verdict(local, about, cause, grade),
+            Input::Alive(about) => core.handle_alive(local, about),
+            Input::Fenced(about) => core.handle_fenced(local, about),
+            Input::Witness(about, answer) => core.handle_witness(local, about, answer),
             Input::Condemned => {
-                if self.plan.options.policy == Policy::TrustContract && member.log.kind().needs_accuracy() {
-                    member.log.stop(Halted::Expelled);
+                if self.plan.options.policy == Policy::TrustContract && core.log().kind().needs_accuracy() {
+                    core.stop(Halted::Expelled);
                 }
             }
         }
-        self.after_step(host);
+        self.note_gate(host);
+        if let Some(was_told) = was_told {
+            self.note_crashes(host, &was_told);
+        }
+        self.drain(host);
     }
 
-    /// Does what the gate of this member wants.
-    fn obey_gate(&mut self, host: usize) {
-        let local = self.local(host);
-        let soon = self.now + 20 * US;
-        loop {
+    /// Notes what the gate decided in this step.
+    fn note_gate(&mut self, host: usize) {
+        let Some(timeline) = &mut self.timeline else { return };
+        let Some(member) = &self.hosts[host].member else { return };
+        for action in member.core.decided() {
+            timeline.push(self.now, Some(host), Some(member.id), format!("gate: {}", brief(action)));
+        }
+    }
+
+    /// Checks and counts the crashes that the log was told of in this step.
+    fn note_crashes(&mut self, host: usize, was_told: &MemberSet) {
+        let Some(member) = &self.hosts[host].member else { return };
+        let told = member.log().crashed().iter().filter(|about| !was_told.contains(*about));
+        for about in told.collect::<Vec<_>>() {
+            let gone = self.is_gone(about);
             let Some(member) = &mut self.hosts[host].member else { return };
-            let me = member.id;
-            let Some(action) = member.gate.as_mut().and_then(|(gate, _)| gate.poll_action()) else { return };
-            self.note(Some(host), || format!("gate: {}", brief(&action)));
-            let Some(member) = &mut self.hosts[host].member else { return };
-            match action {
-                gate::Action::Crash(about) if member.log.kind().needs_accuracy() => self.crashed(host, about),
-                gate::Action::Crash(about) => member.log.handle_suspect(local, about),
-                gate::Action::Alive(about) => member.log.handle_alive(local, about),
-                gate::Action::NetworkFault => member.log.handle_network_fault(local),
-                gate::Action::Halt(why) => member.log.stop(why),
-                gate::Action::Ask(Ask::Fence { member }) => self.queue.push(soon, Event::FenceAsked { by: me, member }),
-                gate::Action::Ask(Ask::Witness { member }) => self.queue.push(soon, Event::WitnessAsked { by: me, member }),
-            }
-        }
-    }
-
-    /// The log of this member is told that another one has crashed.
-    fn crashed(&mut self, host: usize, about: MemberId) {
-        let local = self.local(host);
-        let gone = self.is_gone(about);
-        let Some(member) = &mut self.hosts[host].member else { return };
-        if member.log.crashed().contains(about) {
-            return;
-        }
-        let checked = member.crash_order.told(member.id, about, gone);
-        let _ = member.log.handle_crash(local, about);
-        self.out.crashes_told += 1;
-        self.note(Some(host), || format!("is told that {about} has crashed"));
-        self.check(checked);
-    }
-
-    /// The gate knows the members and the engine: also that of one that leaves, which may learn of a newcomer with its own leave.
-    fn keep_gate(&mut self, host: usize) {
-        let policy = self.plan.options.policy;
-        let local = self.local(host);
-        let Some(member) = &mut self.hosts[host].member else { return };
-        if !member.log.is_running() && !member.log.is_leaving() {
-            return;
-        }
-        let (kind, members) = (member.log.kind(), member.log.concerned());
-        match &mut member.gate {
-            Some((gate, known)) if gate.config().engine == kind => {
-                if *known != members {
-                    gate.set_members(members.clone());
-                    *known = members;
-                }
-            }
-            Some((gate, known)) => match gate.change_engine(local, kind, members.clone()) {
-                Ok(()) => {
-                    *known = members;
-                    self.obey_gate(host);
-                }
-                // Such engines are not made.
-                Err(_) => member.gate = None,
-            },
-            none => {
-                *none = gate::gate(member.id, kind, policy, members.clone()).map(|gate| (gate, members));
-                // That somebody was late before this member had its state counts as much.
-                if let Some((gate, _)) = none {
-                    for (at, about, cause, grade) in std::mem::take(&mut member.unheard) {
-                        let _ = gate.handle_verdict(at, about, cause, grade);
-                    }
-                }
-                self.obey_gate(host);
-            }
+            let checked = member.crash_order.told(member.id, about, gone);
+            self.out.crashes_told += 1;
+            self.note(Some(host), || format!("is told that {about} has crashed"));
+            self.check(checked);
         }
     }
 
@@ -1368,7 +1284,7 @@ impl World {
             self.note(Some(host), || format!("is cut off by the fence, as {by} asked"));
             // What the policy asks of a fence is that the member neither runs nor sends. HUC needs both: it decides when its heartbeat has left, and a
             // sender whose port is closed believes so. HSUC would do with the port, which is the weaker fence and thus the harder world for it.
-            let runs_on = self.hosts[host].member.as_ref().is_none_or(|m| m.log.kind() != Kind::Huc);
+            let runs_on = self.hosts[host].member.as_ref().is_none_or(|m| m.log().kind() != Kind::Huc);
             if runs_on {
                 self.lose_what_is_in_flight(member, host);
                 self.clients_of(member);
@@ -1385,11 +1301,24 @@ impl World {
         self.queue.push(at, Event::Confirmed { to: by, member, answer: None });
     }
 
-    /// Everything that the log wants, and what is checked behind each step.
+    /// Behind each step of a member that tells it of no crash.
     fn after_step(&mut self, host: usize) {
+        self.note_gate(host);
+        self.drain(host);
+    }
+
+    /// Everything that the member wants, and what is checked behind each step.
+    fn drain(&mut self, host: usize) {
         loop {
             let Some(member) = &mut self.hosts[host].member else { return };
-            let Some(output) = member.log.poll_output() else { break };
+            let output = match member.core.poll_output() {
+                Some(member::Output::Log(output)) => output,
+                Some(member::Output::Ask(ask)) => {
+                    self.ask(host, ask);
+                    continue;
+                }
+                None => break,
+            };
             let is_send = matches!(output, Output::Send { .. } | Output::Copies { .. } | Output::Memory { .. });
             if !self.survives_output(host, is_send) {
                 return;
@@ -1400,26 +1329,30 @@ impl World {
             }
         }
         let Some(member) = &mut self.hosts[host].member else { return };
-        member.log.invariants();
-        let engine_of = member.log.is_running().then(|| member.log.epoch());
+        member.core.invariants();
+        let engine_of = member.log().is_running().then(|| member.log().epoch());
         if engine_of != std::mem::replace(&mut member.engine_of, engine_of) {
             member.engine_ns = self.now;
         }
-        self.keep_gate(host);
-        if self.hosts[host].member.as_ref().is_some_and(|member| member.log.has_output()) {
-            return self.after_step(host); // the gate had something to say to the next engine
-        }
-        let Some(member) = &mut self.hosts[host].member else { return };
-        let checked = member.stability.stepped(&member.log);
+        let checked = member.stability.stepped(member.core.log());
         self.check(checked);
         self.plan_timer(host);
+    }
+
+    /// What the gate wants to know from outside reaches the fence or the witness soon.
+    fn ask(&mut self, host: usize, ask: Ask) {
+        let Some(by) = self.hosts[host].member.as_ref().map(|member| member.id) else { return };
+        let event = match ask {
+            Ask::Fence { member } => Event::FenceAsked { by, member },
+            Ask::Witness { member } => Event::WitnessAsked { by, member },
+        };
+        self.queue.push(self.now + 20 * US, event);
     }
 
     fn plan_timer(&mut self, host: usize) {
         let clock = self.hosts[host].clock;
         let Some(member) = &mut self.hosts[host].member else { return };
-        let of_gate = member.gate.as_ref().and_then(|(gate, _)| gate.poll_timeout());
-        let Some(local) = member.log.poll_timeout().into_iter().chain(of_gate).min() else { return };
+        let Some(local) = member.core.poll_timeout() else { return };
         let at = clock.global(local).max(self.now + 1);
         if at < member.timer_ns {
             let at = at + self.rng.below(2 * US);
@@ -1443,9 +1376,7 @@ impl World {
             return;
         }
         member.timer_ns = u64::MAX;
-        let of_gate = member.gate.as_ref().and_then(|(gate, _)| gate.poll_timeout());
-        let next = member.log.poll_timeout().into_iter().chain(of_gate).min();
-        let due = next.is_some_and(|at| at <= self.hosts[host].clock.local(self.now));
+        let due = member.core.poll_timeout().is_some_and(|at| at <= self.hosts[host].clock.local(self.now));
         if due {
             self.give(host, Input::Timer);
         } else {
@@ -1550,22 +1481,22 @@ impl World {
             self.chain_of.insert(state, member.chain);
         }
         let gap = member.no_gap.applied(me, position);
-        let (epoch, kind, members) = (member.log.epoch(), member.log.kind(), member.log.members());
+        let (epoch, kind, members) = (member.log().epoch(), member.log().kind(), member.log().members());
         // Several outputs may wait behind each other; only the last control entry is known to be what the log stands behind.
-        let behind = if !matches!(entry.body, Body::Value(_)) && member.log.position() == position {
+        let behind = if !matches!(entry.body, Body::Value(_)) && member.log().position() == position {
             self.engine_change.behind(me, position, epoch, kind, members)
         } else {
             Ok(())
         };
-        if self.plan.snapshots && position.is_multiple_of(3) && member.log.position() == position {
-            let _ = member.log.keep_snapshot(position, state.to_le_bytes().into());
+        if self.plan.snapshots && position.is_multiple_of(3) && member.log().position() == position {
+            let _ = member.core.keep_snapshot(position, state.to_le_bytes().into());
         }
         self.note(Some(host), || format!("applies {position}: {}", brief(entry)));
         let agreed = self.agreement.applied(me, position, entry);
         if let (Ok(true), Body::Join(_) | Body::Leave(_)) = (&agreed, &entry.body)
             && let Some(member) = &self.hosts[host].member
         {
-            self.memberships.push(member.log.members().clone());
+            self.memberships.push(member.log().members().clone());
         }
         if agreed.is_err() && self.notes_all {
             // Another log than the longest; what it says must have been asked for all the same.
@@ -1597,16 +1528,16 @@ impl World {
         let left = member.leaves;
         let given_up = self.hosts[host].fenced
             || self.hosts[host].boot < self.hosts[host].incarnation
-            || self.hosts.iter().any(|other| other.member.as_ref().is_some_and(|m| m.log.crashed().contains(me)));
+            || self.hosts.iter().any(|other| other.member.as_ref().is_some_and(|m| m.log().crashed().contains(me)));
         let Some(member) = &self.hosts[host].member else { return };
         let expelled = given_up || self.witness.expelled.contains(me) || self.skipped.contains(me);
         // Who came to this engine behind its first round, and has heard none that left since, cannot tell when the last one was: a joiner. Who was a member when the
         // engine began was waited for.
-        let founded = self.started.get(&member.log.epoch());
+        let founded = self.started.get(&member.log().epoch());
         let joined = founded.is_some_and(|(at, founders)| *at <= member.engine_ns && !founders.contains(me));
         let unsettled = joined && member.copy_ns <= member.engine_ns;
         let missed = self.missed;
-        let reasons = Reasons { left, expelled, missed, unsettled, kind: member.log.kind() };
+        let reasons = Reasons { left, expelled, missed, unsettled, kind: member.log().kind() };
         let checked = self.safe_exit.halted(me, why, reasons);
         self.check(checked);
         if why != Halted::Left {
@@ -1627,9 +1558,9 @@ impl World {
         // Those who start the group together have heard its start.
         let last_ns = self.spoke_ns.insert(*epoch, self.now).or((*epoch == 0).then_some(0));
         let Some(speaker) = &self.hosts[host].member else { return };
-        self.started.entry(*epoch).or_insert_with(|| (self.now, speaker.log.members().clone()));
+        self.started.entry(*epoch).or_insert_with(|| (self.now, speaker.log().members().clone()));
         for (at_host, other) in self.hosts.iter().filter_map(|host| Some((host, host.member.as_ref()?))) {
-            let before = other.id < me && speaker.log.members().contains(other.id);
+            let before = other.id < me && speaker.log().members().contains(other.id);
             let heard =
                 last_ns.is_some_and(|at| other.engine_of == Some(*epoch) && other.engine_ns <= at + LAMBDA_MIN_NS + DELTA_MAX_NS);
             // Its slot passed while it stood still, or its words waited behind those of others when it went on.
@@ -1818,7 +1749,7 @@ impl World {
         let local = self.local(host);
         if let Some(member) = &mut self.hosts[host].member
             && member.paused_until <= self.now
-            && member.log.leave(local).is_ok()
+            && member.core.leave(local).is_ok()
         {
             member.leaves = true;
             self.after_step(host);
@@ -1829,8 +1760,8 @@ impl World {
         let local = self.local(host);
         if let Some(member) = &mut self.hosts[host].member
             && member.paused_until <= self.now
-            && member.log.kind() != to
-            && member.log.switch(local, to).is_ok()
+            && member.log().kind() != to
+            && member.core.switch(local, to).is_ok()
         {
             self.eviction.switches(to);
             self.after_step(host);
@@ -1896,7 +1827,7 @@ impl World {
         }
         let id = self.new_life(host);
         let log = Log::join(id, Config::default(), engines::build(self.plan.seed, self.plan.options.policy));
-        let mut member = self.member(id, log, Some(self.now));
+        let mut member = self.member(host, log, Some(self.now));
         member.asked_ns = self.now;
         self.hosts[host].member = Some(member);
         self.eviction.joins(id);
@@ -1911,7 +1842,7 @@ impl World {
     fn admit(&mut self, member: MemberId) {
         let Some(host) = self.host_of(member) else { return };
         let (running, halted) =
-            self.hosts[host].member.as_ref().map_or((true, true), |m| (m.log.is_running(), m.halted.is_some()));
+            self.hosts[host].member.as_ref().map_or((true, true), |m| (m.log().is_running(), m.halted.is_some()));
         if running || halted || self.hosts[host].fenced {
             return;
         }
@@ -1924,8 +1855,8 @@ impl World {
         let by = *self.rng.pick(&able);
         let local = self.local(by);
         let Some(helper) = &mut self.hosts[by].member else { return };
-        let known = helper.log.members().contains(member);
-        let void = !known && helper.log.admit(local, member) == Err(fide_proto::group::Refused::Duplicate);
+        let known = helper.log().members().contains(member);
+        let void = !known && helper.core.admit(local, member) == Err(Refused::Duplicate);
         self.after_step(by);
         if void {
             // A higher id came first: it comes again under a new one.
@@ -1943,7 +1874,7 @@ impl World {
         h.up && !h.fenced
             && !self.deferred(host)
             && !self.cut_off(host)
-            && member.is_some_and(|m| m.log.is_running() && m.paused_until <= self.now)
+            && member.is_some_and(|m| m.log().is_running() && m.paused_until <= self.now)
     }
 
     /// Whether a client that runs on this host waits for the member there, reached by others or not.
@@ -1960,7 +1891,7 @@ impl World {
         let able: Vec<_> = (0..self.hosts.len()).filter(|h| self.is_able(*h)).collect();
         let prefers = self.clients[client].prefers;
         let stays = self.waits_for_its_own(prefers);
-        let takes = |m: &Member| m.log.is_running() && m.paused_until <= self.now;
+        let takes = |m: &Member| m.log().is_running() && m.paused_until <= self.now;
         let host = if stays {
             let takes = !self.deferred(prefers) && self.hosts[prefers].member.as_ref().is_some_and(takes);
             if takes { prefers } else { usize::MAX }
@@ -1980,7 +1911,7 @@ impl World {
         let local = self.local(host);
         let Some(member) = &mut self.hosts[host].member else { return };
         let me = member.id;
-        match member.log.propose(local, value.to_le_bytes().into()) {
+        match member.core.propose(local, value.to_le_bytes().into()) {
             Ok(id) => self.proposed(client, me, id, value),
             Err(_) => {
                 let again = self.now + 4 * PERIOD_NS;
@@ -2050,10 +1981,10 @@ impl World {
             .filter(|member| member.halted.is_none())
             .map(|member| Standing {
                 member: member.id,
-                running: member.log.is_running(),
-                leaving: member.log.is_leaving(),
+                running: member.log().is_running(),
+                leaving: member.log().is_leaving(),
                 position: member.no_gap.position(),
-                pending: member.log.pending(),
+                pending: member.log().pending(),
             })
             .collect()
     }
@@ -2088,8 +2019,8 @@ impl World {
     /// Whether one who waits for its state can have it from one who leaves.
     fn may_be_given(&self) -> bool {
         let living = || self.hosts.iter().filter(|host| host.up && !host.fenced).filter_map(|host| host.member.as_ref());
-        let gives = |to: MemberId| living().any(|giver| giver.log.has_state() && giver.log.members().contains(to));
-        living().any(|waits| !waits.log.is_running() && !waits.log.has_state() && gives(waits.id))
+        let gives = |to: MemberId| living().any(|giver| giver.log().has_state() && giver.log().members().contains(to));
+        living().any(|waits| !waits.log().is_running() && !waits.log().has_state() && gives(waits.id))
     }
 
     /// Why the end of this world is not judged, if so.
@@ -2101,7 +2032,7 @@ impl World {
             return Some("a detector is isolated: it gives no verdict until somebody is heard");
         }
         // One that leaves and goes by hints goes in the end, whoever is left.
-        let leaves = |member: &Member| member.log.is_leaving() && !member.log.kind().needs_accuracy();
+        let leaves = |member: &Member| member.log().is_leaving() && !member.log().kind().needs_accuracy();
         let stays = self.hosts.iter().filter(|host| lives(host)).any(|host| host.member.as_ref().is_some_and(leaves));
         if standings.iter().all(|standing| !standing.running) && !self.may_be_given() && !stays {
             return Some("nobody is left who has the state");
@@ -2110,8 +2041,7 @@ impl World {
         let is_lost = |member: MemberId| self.is_gone(member) && self.life(member).is_none_or(|life| !life.left);
         let lacks = |members: &MemberSet| members.iter().filter(|member| !is_lost(*member)).count() < members.majority();
         // By the groups that know most: whoever is behind is told by them, whatever it would need by what it knows.
-        let logs =
-            || self.hosts.iter().filter_map(|host| host.member.as_ref()).map(|member| &member.log).filter(|log| log.is_running());
+        let logs = || self.hosts.iter().filter_map(|host| host.member.as_ref()).map(Member::log).filter(|log| log.is_running());
         let epoch = logs().map(|log| log.epoch()).max().unwrap_or(0);
         let ahead = || logs().filter(|log| log.epoch() == epoch && !log.kind().needs_accuracy());
         // Raft changes its own voters behind the log's members, and needs a majority of those before.

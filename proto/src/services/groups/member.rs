@@ -1,4 +1,6 @@
 //! A member of a group: its replica of the log, and the gate between verdicts and the log.
+//!
+//! Agents run it as a part of the service, worlds of the simulator by itself.
 
 use super::Departure;
 use crate::consensus::log::{self, Log, Message};
@@ -10,6 +12,9 @@ use std::collections::VecDeque;
 
 /// Most verdicts that are kept for a gate that is still to come.
 const UNHEARD_MAX: usize = 1024;
+
+/// Most decisions of a gate that are kept for those who watch.
+const DECIDED_MAX: usize = 64;
 
 /// What a member asks of its shell.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,6 +36,8 @@ pub struct GateConfig {
     pub witness_timeout_ns: u64,
     /// See [`policy::Config`].
     pub distrust_ns: u64,
+    /// See [`policy::Config`].
+    pub lowi_judges_itself: bool,
 }
 
 impl GateConfig {
@@ -41,7 +48,7 @@ impl GateConfig {
             fence_repeat_ns: self.fence_repeat_ns,
             witness_timeout_ns: self.witness_timeout_ns,
             distrust_ns: self.distrust_ns,
-            lowi_judges_itself: true,
+            lowi_judges_itself: self.lowi_judges_itself,
         }
     }
 }
@@ -55,13 +62,15 @@ pub struct Member {
     /// What says that silence proves nothing, and came before there was a gate.
     unheard: Vec<(u64, MemberId, Cause, Grade)>,
     asks: VecDeque<Ask>,
+    /// See [`Member::decided`].
+    decided: Vec<policy::Action>,
 }
 
 impl Member {
     /// A member whose log begins now.
     #[must_use]
     pub fn new(now_ns: u64, log: Log, config: GateConfig) -> Self {
-        let mut member = Self { log, config, gate: None, unheard: Vec::new(), asks: VecDeque::new() };
+        let mut member = Self { log, config, gate: None, unheard: Vec::new(), asks: VecDeque::new(), decided: Vec::new() };
         member.settle(now_ns);
         member
     }
@@ -70,6 +79,20 @@ impl Member {
     #[must_use]
     pub const fn log(&self) -> &Log {
         &self.log
+    }
+
+    /// What the gate decided since the outputs were last drained: for those who watch, it is done.
+    #[must_use]
+    pub fn decided(&self) -> &[policy::Action] {
+        &self.decided
+    }
+
+    /// Panics if its state is one that it must never be in.
+    pub fn invariants(&self) {
+        self.log.invariants();
+        if let Some((gate, _)) = &self.gate {
+            gate.invariants();
+        }
     }
 
     /// See [`Log::propose`].
@@ -256,7 +279,11 @@ impl Member {
 
     /// What is to be done next.
     pub fn poll_output(&mut self) -> Option<Output> {
-        self.poll_ask().or_else(|| self.log.poll_output().map(Output::Log))
+        let output = self.poll_ask().or_else(|| self.log.poll_output().map(Output::Log));
+        if output.is_none() {
+            self.decided.clear();
+        }
+        output
     }
 
     /// Whom the gate asks, also while nothing of the log may leave.
@@ -279,6 +306,9 @@ impl Member {
 
     fn obey_gate(&mut self, now_ns: u64) {
         while let Some(action) = self.gate.as_mut().and_then(|(gate, _)| gate.poll_action()) {
+            if self.decided.len() < DECIDED_MAX {
+                self.decided.push(action);
+            }
             match action {
                 policy::Action::Crash(about) if self.log.kind().needs_accuracy() => self.crashed(now_ns, about),
                 policy::Action::Crash(about) => self.log.handle_suspect(now_ns, about),

@@ -2206,7 +2206,7 @@ impl Groups {
         }
         for group in self.groups.values() {
             if let Some(member) = &group.member {
-                member.log().invariants();
+                member.invariants();
                 assert_eq!(Some(member.log().me()), group.me);
             }
             assert!(group.early.len() <= EARLY_MAX);
@@ -2220,6 +2220,7 @@ fn gate_config(config: &Config, policy: Policy) -> GateConfig {
         fence_repeat_ns: config.fence_repeat_ns,
         witness_timeout_ns: config.witness_ns.unwrap_or(0),
         distrust_ns: config.distrust_ns,
+        lowi_judges_itself: true,
     }
 }
 
