@@ -752,6 +752,7 @@ impl Core {
         self.session_out = out;
     }
 
+    /// More than 80 lines: what an application gets, in the order in which it must come.
     fn write_session(&mut self, at: usize, out: &mut Vec<u8>) {
         let standing = self.session_standing(&self.sessions[at]);
         let session = &mut self.sessions[at];

@@ -9,11 +9,14 @@ use fide_wire::control::{GroupOrder, Reply, Request};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
+use std::panic::AssertUnwindSafe;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 const PORT: u16 = 6379;
+/// How often a test without faults is tried on LOWI.
+const LOWI_ATTEMPTS: u32 = 6;
 
 pub(super) fn available() -> bool {
     let there = Command::new("redis-server").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
@@ -126,6 +129,12 @@ impl Servers {
         Self::up_with(hosts, engine, "trust-contract", &[])
     }
 
+    /// Whether any agent's log says so.
+    fn has_lost_a_member(&self) -> bool {
+        let log = |host| fs::read_to_string(self.w.lab.host_dir(host).join("fided.log")).unwrap();
+        (1..=self.servers.len() as u16).any(|host| log(host).contains("this host's member stopped"))
+    }
+
     /// Under the policy *fence* each host has one, which closes where none of the others confirms
     /// for 100 ms that it is heard. Under *witness* agents that are asked about are killed.
     pub(super) fn up_with(hosts: u16, engine: &str, policy: &str, settings: &[&str]) -> Option<Self> {
@@ -217,47 +226,59 @@ impl Servers {
 #[test]
 fn what_is_answered_is_decided_and_all_hold_the_same() {
     for engine in ["huc", "hsuc", "lowi"] {
-        let Some(mut of) = Servers::up(3, engine) else { return };
-        let mut client = Client::open(&of.w, 1).unwrap();
-        assert_eq!(client.ask("SET key value").unwrap(), "+OK");
-        assert_eq!(client.ask("GET key").unwrap(), "value");
-        assert_eq!(client.ask("INCR n").unwrap(), ":1");
-        assert!(client.ask("LPUSH key x").unwrap().starts_with("-WRONGTYPE"));
-        // Effects, not commands: what is random or takes the time is the same everywhere.
-        client.ask("SADD set a b c d e f g h").unwrap();
-        client.ask("SPOP set 3").unwrap();
-        client.ask("SET brief 1 EX 100").unwrap();
-        client.say(&["EVAL", "redis.call('set','t',redis.call('time')[2]); return redis.call('incr','n')", "0"]).unwrap();
-        assert_eq!(client.hear().unwrap(), ":2");
-        client.say(&["SET", "large", &"x".repeat(1_000_000)]).unwrap();
-        assert_eq!(client.hear().unwrap(), "+OK");
-        // Transactions.
-        assert_eq!(client.ask("MULTI").unwrap(), "+OK");
-        assert_eq!(client.ask("INCR n").unwrap(), "+QUEUED");
-        assert_eq!(client.ask("GET key").unwrap(), "+QUEUED");
-        assert_eq!(client.ask("EXEC").unwrap(), "[:3 value]");
-        assert_eq!(client.ask("WATCH n").unwrap(), "+OK");
-        assert_eq!(ask(&of.w, 1, "INCR n"), ":4");
-        client.ask("MULTI").unwrap();
-        client.ask("SET n 0").unwrap();
-        assert_eq!(client.ask("EXEC").unwrap(), "nil", "somebody changed it");
-        // Elsewhere.
-        for host in [2, 3] {
-            assert!(ask(&of.w, host, "GET key").starts_with("-READONLY"), "{}", ask(&of.w, host, "GET key"));
-            assert!(ask(&of.w, host, "SET key 2").starts_with("-READONLY"));
+        for attempt in 1.. {
+            let Some(mut of) = Servers::up(3, engine) else { return };
+            let Err(failed) = std::panic::catch_unwind(AssertUnwindSafe(|| answers_are_decided(&mut of))) else { break };
+            // Where a host holds threads up for longer than a group of LOWI allows, its members
+            // stop, and the leading server cuts its clients off, as it should.
+            if engine != "lowi" || attempt == LOWI_ATTEMPTS || !of.has_lost_a_member() {
+                std::panic::resume_unwind(failed);
+            }
+            println!("a member of LOWI stopped: tried again");
         }
-        assert!(ask(&of.w, 1, "REPLICAOF NO ONE").starts_with("-ERR fide"));
-        assert!(ask(&of.w, 1, "INFO fide").contains("this server leads"));
-        of.agree();
-        // A server that comes again has nothing, begins with the group's snapshot, and gets everything while writes go on.
-        of.kill(3);
-        of.servers[2] = Some(server(&of.w, 3, &[]));
-        until("it has all that is decided", || {
-            client.ask("INCR n").unwrap();
-            of.status(3).contains("in-sync :1")
-        });
-        of.agree();
     }
+}
+
+fn answers_are_decided(of: &mut Servers) {
+    let mut client = Client::open(&of.w, 1).unwrap();
+    assert_eq!(client.ask("SET key value").unwrap(), "+OK");
+    assert_eq!(client.ask("GET key").unwrap(), "value");
+    assert_eq!(client.ask("INCR n").unwrap(), ":1");
+    assert!(client.ask("LPUSH key x").unwrap().starts_with("-WRONGTYPE"));
+    // Effects, not commands: what is random or takes the time is the same everywhere.
+    client.ask("SADD set a b c d e f g h").unwrap();
+    client.ask("SPOP set 3").unwrap();
+    client.ask("SET brief 1 EX 100").unwrap();
+    client.say(&["EVAL", "redis.call('set','t',redis.call('time')[2]); return redis.call('incr','n')", "0"]).unwrap();
+    assert_eq!(client.hear().unwrap(), ":2");
+    client.say(&["SET", "large", &"x".repeat(1_000_000)]).unwrap();
+    assert_eq!(client.hear().unwrap(), "+OK");
+    // Transactions.
+    assert_eq!(client.ask("MULTI").unwrap(), "+OK");
+    assert_eq!(client.ask("INCR n").unwrap(), "+QUEUED");
+    assert_eq!(client.ask("GET key").unwrap(), "+QUEUED");
+    assert_eq!(client.ask("EXEC").unwrap(), "[:3 value]");
+    assert_eq!(client.ask("WATCH n").unwrap(), "+OK");
+    assert_eq!(ask(&of.w, 1, "INCR n"), ":4");
+    client.ask("MULTI").unwrap();
+    client.ask("SET n 0").unwrap();
+    assert_eq!(client.ask("EXEC").unwrap(), "nil", "somebody changed it");
+    // Elsewhere.
+    for host in [2, 3] {
+        assert!(ask(&of.w, host, "GET key").starts_with("-READONLY"), "{}", ask(&of.w, host, "GET key"));
+        assert!(ask(&of.w, host, "SET key 2").starts_with("-READONLY"));
+    }
+    assert!(ask(&of.w, 1, "REPLICAOF NO ONE").starts_with("-ERR fide"));
+    assert!(ask(&of.w, 1, "INFO fide").contains("this server leads"));
+    of.agree();
+    // A server that comes again has nothing, begins with the group's snapshot, and gets everything while writes go on.
+    of.kill(3);
+    of.servers[2] = Some(server(&of.w, 3, &[]));
+    until("it has all that is decided", || {
+        client.ask("INCR n").unwrap();
+        of.status(3).contains("in-sync :1")
+    });
+    of.agree();
 }
 
 /// All agents end at once and come back, while the servers run: of a durable group they go on,

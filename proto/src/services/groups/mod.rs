@@ -1330,6 +1330,7 @@ impl Groups {
         self.settle(arrival_ns);
     }
 
+    /// More than 80 lines: a list of all messages, each with what it needs.
     fn handle_message(&mut self, now_ns: u64, from: u32, message: Message) {
         match message {
             Message::Prepare { plan, begun } => self.prepare(now_ns, from, *plan, *begun),
