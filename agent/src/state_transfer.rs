@@ -6,10 +6,10 @@
 //!                              ◄─ e, ee, payload: its bytes, or 0; then a message for each piece
 //! ```
 //! Noise (pattern `NNpsk0`, by snow) with the cluster's key: who has not got it learns nothing, and
-//! nothing that he sends is taken for a state. Without `[keys]` the key is the public one, as it is for
-//! packets. Agents listen on the interfaces of the paths, at the number behind the lane's port.
+//! nothing that he sends is taken for a state. Without `[keys]` the key is the public one, as it is
+//! for packets. Agents listen on the interfaces of the paths, at the number behind the lane's port.
 //!
-//! Threads here are ordinary ones. What is sent is paced, so that heartbeats do not queue behind it.
+//! Threads here are ordinary ones. What is sent is paced: heartbeats do not queue behind it.
 
 use crate::core::requests::Request;
 use crate::handle::LoopHandle;
@@ -86,7 +86,7 @@ struct Shared {
     fetches: AtomicUsize,
 }
 
-/// Gives states to other agents, and fetches what the loop asks for, until nobody has jobs any more.
+/// Gives states to other agents, and fetches what the loop asks for, until there are no more jobs.
 ///
 /// # Errors
 /// When there is no thread.
@@ -330,7 +330,7 @@ fn receive_pieces(stream: &mut TcpStream, noise: HandshakeState, what: LargeRef)
     Ok(whole.into_large(what.id))
 }
 
-// ---- both sides -----------------------------------------------------------------------------------
+// ---- both sides -------------------------------------------------------------------------------
 
 fn prepare(stream: &TcpStream) -> anyhow::Result<()> {
     stream.set_read_timeout(Some(SILENT))?;
