@@ -12,7 +12,7 @@ use crate::access::{AccessConfig, Who};
 use crate::answerers::ANSWERERS;
 use crate::files::{self, Purpose};
 use crate::group_plan::GroupPlan;
-use crate::witness;
+use crate::witness_questions as witness;
 use fide_proto::consensus::policy::Policy;
 use fide_proto::detector::RESTART_MAX_MS;
 use fide_proto::fence::Paths as FencePaths;

@@ -124,9 +124,9 @@ pub struct Ends {
     /// Writes of durable groups.
     pub writes: Sender<Box<Write>>,
     /// Large states of groups.
-    pub states: Sender<crate::state_transfer::Job>,
+    pub states: Sender<crate::state_jobs::Job>,
     /// Questions to the witness.
-    pub witness: crate::witness::Asker,
+    pub witness: crate::witness_questions::Asker,
     /// An eventfd: readable when there are requests.
     pub wake: OwnedFd,
     /// An eventfd: written when something happened.
@@ -517,7 +517,7 @@ impl Core {
     pub fn set_keys(&mut self, keys: Keyring) {
         self.start.keys = keys;
         self.receiver.set_keys(&keys);
-        let _ = self.ends.states.send(crate::state_transfer::Job::Keys(keys));
+        let _ = self.ends.states.send(crate::state_jobs::Job::Keys(keys));
     }
 
     /// Derives the contract by these rules from now on.

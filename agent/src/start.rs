@@ -260,7 +260,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         groups: state.groups(),
         group_logs,
         group_plans: config.groups.clone(),
-        witness_ns: config.witness.as_ref().map(crate::witness::Command::timeout_ns),
+        witness_ns: config.witness.as_ref().map(crate::witness_questions::Command::timeout_ns),
         period_ns: config.heartbeat_ns,
         keys: config.keyring,
         calibration: settings::calibration(&config),

@@ -14,6 +14,7 @@
 use crate::core::requests::Request;
 use crate::handle::LoopHandle;
 use crate::hooks::become_ordinary;
+use crate::state_jobs::Job;
 use anyhow::{Context as _, bail, ensure};
 use crossbeam_channel::Receiver;
 use fide_lane::PathSpec;
@@ -55,25 +56,6 @@ const AGAIN: Duration = Duration::from_secs(5);
 #[must_use]
 pub const fn port_of(lane: u16) -> u16 {
     if lane == u16::MAX { lane - 1 } else { lane + 1 }
-}
-
-/// What the loop wants of states.
-pub enum Job {
-    /// This host has it.
-    Hold(Large),
-    /// This one is let go of.
-    Release(Large),
-    /// This one is to be fetched for a group from a host that has these addresses.
-    Fetch {
-        /// The group's generation.
-        generation: u64,
-        /// Which.
-        what: LargeRef,
-        /// Where, the best first.
-        from: Vec<IpAddr>,
-    },
-    /// These are the keys from now on.
-    Keys(Keyring),
 }
 
 type Pieces = [Box<[u8]>];

@@ -18,9 +18,9 @@
 
 use crate::core::requests::Request;
 use crate::handle::LoopHandle;
-use crate::hooks::{HookOutcome, Job, Run, adopt, become_ordinary, spawn, wake};
-use crate::wake::eventfd;
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crate::hooks::{HookOutcome, Job, Run, adopt, become_ordinary, spawn};
+use crate::witness_questions::{Asker, Command, Life, Order, Question};
+use crossbeam_channel::Receiver;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
@@ -36,85 +36,22 @@ const OUTPUT_MAX: usize = 512;
 /// From SIGTERM to SIGKILL.
 const KILL_AFTER: Duration = Duration::from_secs(1);
 
-/// Who is asked, and how long it may take.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Command {
-    /// A program (absolute) and its arguments; the host's name is one more.
-    pub words: Vec<String>,
-    /// From the question to the answer.
-    pub timeout: Duration,
-}
-
-impl Command {
-    /// The time limit, ns.
-    #[must_use]
-    pub fn timeout_ns(&self) -> u64 {
-        u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX)
-    }
-}
-
-/// An incarnation of a host.
-pub type Life = (u32, u32);
-
-/// A question about a host.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Question {
-    /// Which host, and which incarnation of its agent.
-    pub about: Life,
-    /// The host's name.
-    pub host: String,
-    /// Its addresses, as far as this host knows them, in the order of the paths.
-    pub addresses: Vec<IpAddr>,
-    /// Who asks.
-    pub observer: String,
-}
-
 /// Takes what is answered, and why in words.
 type Answer = Box<dyn Fn(Life, bool, String) + Send>;
-
-enum Order {
-    Ask(Box<Question>, Instant),
-    Set(Option<Command>),
-    Stop,
-}
-
-/// The loop's way to the thread. Nothing waits.
-#[derive(Clone)]
-pub struct Asker {
-    orders: Sender<Order>,
-    wake: Arc<OwnedFd>,
-}
-
-impl Asker {
-    /// Has the witness asked; the answer is a [`Request::WitnessAnswered`].
-    pub fn ask(&self, question: Question) {
-        self.order(Order::Ask(Box::new(question), Instant::now()));
-    }
-
-    /// This is the witness from now on. What is asked already keeps its command.
-    pub fn set(&self, command: Option<Command>) {
-        self.order(Order::Set(command));
-    }
-
-    fn order(&self, order: Order) {
-        if self.orders.send(order).is_ok() {
-            wake(&self.wake);
-        }
-    }
-}
 
 /// What the thread will be, until there is a loop to answer to.
 pub struct Prepared {
     asker: Asker,
     ordered: Receiver<Order>,
+    wake: Arc<OwnedFd>,
 }
 
 impl Prepared {
     /// # Errors
     /// When the system gives no descriptor.
     pub fn new() -> io::Result<Self> {
-        let (orders, ordered) = unbounded();
-        Ok(Self { asker: Asker { orders, wake: Arc::new(eventfd()?) }, ordered })
+        let (asker, ordered, wake) = Asker::new()?;
+        Ok(Self { asker, ordered, wake })
     }
 
     /// The way to it.
@@ -139,8 +76,7 @@ impl Prepared {
     }
 
     fn start_with(self, command: Option<Command>, answer: Answer) -> io::Result<Witness> {
-        let Self { asker, ordered } = self;
-        let wake = asker.wake.clone();
+        let Self { asker, ordered, wake } = self;
         let mut runner = Runner { ordered, wake, command, waiting: Vec::new(), asked: BTreeMap::new(), answer };
         let thread = std::thread::Builder::new().name("fide-witness".into()).stack_size(256 << 10).spawn(move || {
             become_ordinary();

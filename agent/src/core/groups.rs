@@ -9,9 +9,9 @@ use super::{Core, Happened};
 use crate::clock::now_ns;
 use crate::group_plan::{GroupPlan, engine, policy};
 use crate::seqpacket::{self, Received};
-use crate::state_transfer::Job;
+use crate::state_jobs::Job;
 use crate::subscribers::seqpacket_pair;
-use crate::witness::{self, Command, Life};
+use crate::witness_questions::{Command, Life, Question as WitnessQuestion};
 use fide_lane::PathMode;
 use fide_proto::consensus::huc::DECISION_MAX;
 use fide_proto::consensus::log::{EngineMessage, Setup};
@@ -547,7 +547,7 @@ impl Core {
         // The answer is for all groups.
         if self.group_plans.witnessed.insert(about) {
             let addresses = self.slot(node).and_then(|slot| self.peers[slot].as_ref()).map(|peer| peer.addresses);
-            self.ends.witness.ask(witness::Question {
+            self.ends.witness.ask(WitnessQuestion {
                 about,
                 host: self.node_name(node),
                 addresses: addresses.into_iter().flatten().flatten().collect(),

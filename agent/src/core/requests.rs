@@ -73,9 +73,9 @@ pub enum Request {
     /// The disk does not take the logs of durable groups, and why.
     GroupsUnwritten(String),
     /// This is the witness from now on.
-    SetWitness(Option<crate::witness::Command>),
+    SetWitness(Option<crate::witness_questions::Command>),
     /// What the witness says about an incarnation of a host.
-    WitnessAnswered { about: crate::witness::Life, is_granted: bool },
+    WitnessAnswered { about: crate::witness_questions::Life, is_granted: bool },
     /// Says which keys this host holds.
     PutKeys(Keys),
     /// Says what is in maintenance, in a row of this host's table.
