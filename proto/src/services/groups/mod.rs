@@ -544,7 +544,7 @@ impl Group {
         now_ns: u64,
         ours: u32,
         nodes: &BTreeSet<u32>,
-        saved: Option<&Saved>,
+        saved: &BTreeMap<String, Saved>,
         events: &mut VecDeque<Event>,
     ) -> bool {
         if self.offered.is_none() && self.missing().is_none() {
@@ -553,7 +553,7 @@ impl Group {
         self.offered.take_if(|(index, _)| *index <= self.state.snapshot().0);
         let offered = self.offered.filter(|_| self.wants_offered()).map(|(_, at)| at);
         let Some(what) = offered.or_else(|| self.missing()) else { return false };
-        if let Some(large) = saved.and_then(|saved| saved.large.clone()).filter(|large| large.at() == what) {
+        if let Some(large) = saved.get(&self.plan.name).and_then(|saved| saved.large.clone()).filter(|large| large.at() == what) {
             self.fetched(large, events);
             return false;
         }
@@ -1990,7 +1990,7 @@ impl Groups {
             release(now_ns, group);
             send_to_met(*generation, group, links, ended);
             drain(*generation, group, links, copies, events, config.node);
-            if group.fetch(now_ns, config.node, nodes, saved.get(&group.plan.name), events) {
+            if group.fetch(now_ns, config.node, nodes, saved, events) {
                 lost.push(*generation);
             }
             run(now_ns, group);
