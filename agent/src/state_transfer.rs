@@ -227,8 +227,9 @@ fn serve(listener: &Socket, shared: &Arc<Shared>, is_there: impl Fn() -> bool) {
                 };
                 let _ = thread("fide-give", run);
             }
-            Err(_) if is_there() => {}
-            Err(_) => return,
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {} // nobody for a while
+            // Without descriptors, or an interface: it would fail again at once.
+            Err(_) => std::thread::sleep(AGAIN),
         }
         if !is_there() {
             return;
