@@ -16,7 +16,7 @@ use crate::witness_questions as witness;
 use fide_proto::consensus::policy::Policy;
 use fide_proto::detector::RESTART_MAX_MS;
 use fide_proto::fence::Paths as FencePaths;
-use fide_wire::control::{DEFAULT_SOCKET, Selector};
+use fide_wire::control::{DEFAULT_SOCKET, END_CONNECTIONS_PORTS_MAX, Selector};
 use fide_wire::mac::{Key, Keyring};
 use fide_wire::verdict::{Cause, Confirmers, FenceMode, ProgressSource};
 use fide_wire::{DEFAULT_PORT, PATHS, name_id, names};
@@ -370,6 +370,8 @@ pub struct Watch {
     pub containers: bool,
     /// How its progress is seen from outside, if it is.
     pub progress: Option<ProgressProbe>,
+    /// Local ports whose TCP connections end with it.
+    pub end_connections: Vec<u16>,
 }
 
 /// How a process's progress is seen from outside (B10): without a success for the limit, it is hung.
@@ -947,6 +949,8 @@ struct FileWatch {
     #[serde(default)]
     containers: bool,
     progress: Option<Spanned<FileProgress>>,
+    #[serde(default)]
+    end_connections: Vec<u16>,
 }
 
 #[derive(Deserialize)]
@@ -1745,7 +1749,13 @@ fn watches(text: &str, file: Vec<Spanned<FileWatch>>) -> Result<Vec<Watch>, Conf
         if progress.is_some() && watches.iter().filter(|w| w.progress.is_some()).count() == PROBES_MAX {
             return bad(format!("more than {PROBES_MAX} progress probes; each is a process every quarter of its limit"));
         }
-        watches.push(Watch { name, selector, user: f.user, containers: f.containers, progress });
+        let end_connections = f.end_connections;
+        if end_connections.len() > END_CONNECTIONS_PORTS_MAX || end_connections.contains(&0) {
+            return bad(format!(
+                "watch `{name}`: end_connections lists the ports on which the process serves, from 1 to 65535 and at most {END_CONNECTIONS_PORTS_MAX}"
+            ));
+        }
+        watches.push(Watch { name, selector, user: f.user, containers: f.containers, progress, end_connections });
     }
     Ok(watches)
 }
@@ -1930,8 +1940,9 @@ pub struct Live {
     pub watches_added: Vec<Watch>,
     /// Watches that are gone or select another process now (remove these first).
     pub watches_removed: Vec<Watch>,
-    /// Watches of the same process with another probe of its progress, or none.
-    pub progress: Vec<Watch>,
+    /// Watches of the same process with another probe of its progress, or other connections that
+    /// end with it.
+    pub tended: Vec<Watch>,
     /// The keys.
     pub keys: bool,
     /// Pins of the contract.
@@ -1961,7 +1972,7 @@ impl Live {
     #[must_use]
     pub fn names(&self) -> Vec<&'static str> {
         let all = [
-            (!self.watches_added.is_empty() || !self.watches_removed.is_empty() || !self.progress.is_empty(), "watch"),
+            (!self.watches_added.is_empty() || !self.watches_removed.is_empty() || !self.tended.is_empty(), "watch"),
             (self.keys, "keys"),
             (self.contract, "contract"),
             (self.socket_permissions, "socket.mode/group"),
@@ -2005,13 +2016,14 @@ pub fn diff(old: &Config, new: &Config) -> Changes {
     let same =
         |a: &Watch, b: &Watch| (&a.name, &a.selector, &a.user, a.containers) == (&b.name, &b.selector, &b.user, b.containers);
     let only_in = |a: &[Watch], b: &[Watch]| a.iter().filter(|w| !b.iter().any(|o| same(w, o))).cloned().collect();
-    let probed_otherwise = |w: &&Watch| old.watches.iter().any(|o| same(o, w) && o.progress != w.progress);
+    let care = |w: &Watch| (w.progress.clone(), w.end_connections.clone());
+    let tended_otherwise = |w: &&Watch| old.watches.iter().any(|o| same(o, w) && care(o) != care(w));
     let permissions = |s: &SocketConfig| (s.mode, s.group.clone());
     Changes {
         live: Live {
             watches_added: only_in(&new.watches, &old.watches),
             watches_removed: only_in(&old.watches, &new.watches),
-            progress: new.watches.iter().filter(probed_otherwise).cloned().collect(),
+            tended: new.watches.iter().filter(tended_otherwise).cloned().collect(),
             keys: old.keyring != new.keyring || old.keys != new.keys,
             contract: old.contract != new.contract,
             socket_permissions: permissions(&old.socket) != permissions(&new.socket),

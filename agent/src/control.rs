@@ -14,6 +14,7 @@ use crate::clock::now_ns;
 use crate::config::{self, Config, HookAction, RestartWithin};
 use crate::core::requests::Request as LoopRequest;
 use crate::core::{Happened, Introduced};
+use crate::end_connections::{Connections, Ender};
 use crate::event_text;
 use crate::fair::FairQueue;
 use crate::fence::Guard;
@@ -29,6 +30,7 @@ use crate::select::{self, Crashed, Limit, Resolver, Scope, Target as Process};
 use crate::seqpacket::{self, Read};
 use crate::service;
 use crate::shares::{Account, CONNECTIONS, EventSource, INTRODUCTIONS, Rate, TARGETS, TOLD_REQUESTS, WATCHES};
+use crate::sock_diag::Diag;
 use crate::state::State;
 use crate::status::About;
 use crate::subscribers::{Made, Target, Want, seqpacket_pair};
@@ -39,8 +41,9 @@ use crate::worker::{Answer as LookedUp, Found, Source, Whose, Worker};
 use crossbeam_channel::{Receiver, TryRecvError};
 use fide_lane::PathSpec;
 use fide_wire::control::{
-    BECAME_MAX, CheckOutcome, Checked, CheckedPeer, ErrorCode, FenceOrder, GroupOrder, HistoryEvent, MaintenanceOrder,
-    PROGRESS_LIMIT_NS, PROTOCOL, REASON_MAX, Refused, Reply, Request, RingKind, Selector, Status, WatchStatus, bridge,
+    BECAME_MAX, CheckOutcome, Checked, CheckedPeer, END_CONNECTIONS_PORTS_MAX, ErrorCode, FenceOrder, GroupOrder, HistoryEvent,
+    MaintenanceOrder, PROGRESS_LIMIT_NS, PROTOCOL, REASON_MAX, Refused, Reply, Request, RingKind, Selector, Status, WatchStatus,
+    bridge,
 };
 use fide_wire::frame::table::Keys;
 use fide_wire::level::{Level, TIMING_EVENT_CODE};
@@ -182,6 +185,7 @@ struct Standing {
     owner: Option<access::Peer>,
     app: Option<u32>,
     progress: Option<config::ProgressProbe>,
+    end_connections: Vec<u16>,
     /// What must be true of a process that it finds.
     scope: Scope,
     /// The user of the scope, while this host does not know him.
@@ -223,6 +227,7 @@ pub struct Control {
     resolver: Resolver,
     lookups: Worker,
     rings: Rings,
+    ender: Ender,
     /// Monitored targets by user.
     targets: Account,
     standing: Vec<Standing>,
@@ -310,6 +315,8 @@ pub struct Parts {
     pub lookups: Worker,
     /// The event rings.
     pub rings: Rings,
+    /// Connections that end with their process.
+    pub connections: Ender,
     /// What tells of programs that are started, where the kernel can.
     pub starts: Option<StartWatch>,
     /// The paths.
@@ -413,6 +420,7 @@ impl Control {
             gates,
             lookups,
             rings,
+            connections: ender,
             starts,
             specs,
         } = parts;
@@ -454,6 +462,7 @@ impl Control {
             resolver: Resolver::default(),
             lookups,
             rings,
+            ender,
             targets: Account::new(TARGETS),
             starts,
             starts_taken: (0, Instant::now()),
@@ -1088,11 +1097,13 @@ impl Control {
             return self.core.tell(LoopRequest::EndedCleanly(app));
         }
         let (progress, name, owner) = (s.progress.clone(), s.name.clone(), s.owner().uid());
+        let ports = s.end_connections.clone();
         s.has(app, &process, &self.resolver);
         if let Some(probes) = &self.probes {
             probes.remove(app);
         }
         self.probe(app, &name, pid, progress);
+        self.tend_connections(app, &name, &process, ports);
         self.put_behind_gate(app, pid, owner);
     }
 
@@ -1171,8 +1182,9 @@ impl Control {
         match watched {
             Ok((app, process)) => {
                 self.standing[i].has(app, &process, &self.resolver);
-                let progress = self.standing[i].progress.clone();
+                let (progress, ports) = (self.standing[i].progress.clone(), self.standing[i].end_connections.clone());
                 self.probe(app, &name, process.pid, progress);
+                self.tend_connections(app, &name, &process, ports);
             }
             Err(e) => self.goes_on_waiting(i, e),
         }
@@ -1380,6 +1392,7 @@ impl Control {
             bridge: joining.map(|joining| joining.bridge),
             probe: None,
             hung: None,
+            ends_connections: false,
             ring,
             ended: None,
             ended_ns: 0,
@@ -1865,6 +1878,7 @@ impl Control {
             Request::Unmonitor { target } => plain(self.unmonitor(i, &target)?),
             Request::Join { name, pbsize } => self.join(i, &name, pbsize).map(Some),
             Request::Progress { counter, limit_ns } => self.watch_counter(i, counter, limit_ns).map(Some),
+            Request::EndConnections { name, ports } => self.connections_end(i, &name, ports).map(Some),
             Request::Report { name, hung, reason } => self.report(i, &name, hung, reason).map(Some),
             Request::Quit => match self.connections[i].joined.take() {
                 Some(app) => {
@@ -2139,12 +2153,14 @@ impl Control {
             Joins::Standing(at) => {
                 let s = &self.standing[at];
                 let (origin, owner, charged, progress) = (s.origin, s.owner(), s.account(), s.progress.clone());
+                let ports = s.end_connections.clone();
                 self.make_way(name, Some(&process), owner)?;
                 let app = self.watch(name, &process, (origin, owner.uid()), charged, Some(joining))?;
                 if let Some(s) = self.standing.iter_mut().find(|s| s.name == name) {
                     s.has(app, &process, &self.resolver);
                 }
                 self.probe(app, name, process.pid, progress);
+                self.tend_connections(app, name, &process, ports);
                 app
             }
             Joins::Alone => {
@@ -2224,6 +2240,64 @@ impl Control {
         }
         self.core.ask(|answer| LoopRequest::ReportProgress { app, hung, answer });
         Ok((Reply::Done, None))
+    }
+
+    /// Everybody may say which connections of his own processes end with them.
+    fn connections_end(&mut self, i: usize, name: &str, ports: Vec<u16>) -> Result<Answer, Refused> {
+        if ports.len() > END_CONNECTIONS_PORTS_MAX || ports.contains(&0) {
+            let what = format!("at most {END_CONNECTIONS_PORTS_MAX} ports, from 1 to 65535, are those of a process");
+            return Err(Refused { code: ErrorCode::Invalid, what });
+        }
+        let not_watched =
+            || Refused { code: ErrorCode::NotFound, what: format!("no process named {name} is watched on this host") };
+        let found = self.core.ask(|answer| LoopRequest::Named(name.into(), answer)).ok_or_else(stuck)?;
+        let Some((app, identity)) = found else { return Err(not_watched()) };
+        let process = self.resolver.target(identity.pid).ok().filter(|process| process.identity() == identity);
+        let process = process.ok_or_else(not_watched)?;
+        let peer = &self.connections[i].peer;
+        if peer.uid != 0 && peer.uid != process.owner() {
+            let what = format!(
+                "{name} is a process of user {}: user {} may not say what ends with it, only its own user and root may",
+                process.owner(),
+                peer.uid
+            );
+            return Err(Refused { code: ErrorCode::Permission, what });
+        }
+        self.end_connections_of(app, name, &process, ports)?;
+        Ok((Reply::Done, None))
+    }
+
+    /// As the configuration says, if it does.
+    fn tend_connections(&self, app: u32, name: &str, process: &Process, ports: Vec<u16>) {
+        if !ports.is_empty()
+            && let Err(e) = self.end_connections_of(app, name, process, ports)
+        {
+            tracing::warn!("the connections of {name} do not end with it: {e}");
+        }
+    }
+
+    /// Connections of these ports end with the process of this number; of none, they do not.
+    fn end_connections_of(&self, app: u32, name: &str, process: &Process, ports: Vec<u16>) -> Result<(), Refused> {
+        let ends = !ports.is_empty();
+        if ends {
+            let elsewhere = Diag::elsewhere(process.pid).map_err(|e| Refused {
+                code: ErrorCode::System,
+                what: format!(
+                    "the connections of process {} cannot be seen from the agent ({e}): give the agent CAP_SYS_ADMIN, or run the process in the \
+                     host's network namespace",
+                    process.pid
+                ),
+            })?;
+            self.ender.has(app, Connections { name: name.into(), uid: process.uid, ports, elsewhere });
+        }
+        let lives = self.core.ask(|answer| LoopRequest::EndsConnections { app, ends, answer }).ok_or_else(stuck)?;
+        if !ends || !lives {
+            self.ender.forget(app);
+        }
+        if lives {
+            return Ok(());
+        }
+        Err(Refused { code: ErrorCode::NotFound, what: format!("{name} is no longer watched: it is ending") })
     }
 
     /// Whether a user may have one more process watched. Watches that wait for their processes count.
@@ -2325,6 +2399,7 @@ impl Standing {
             owner: None,
             app: None,
             progress: None,
+            end_connections: Vec::new(),
             complained: false,
             scope: Scope::default(),
             unknown_user: None,
@@ -2346,7 +2421,8 @@ impl Standing {
         match with(watch.user.as_deref()).or_else(|_| with(None)) {
             Ok(scope) => {
                 let unknown_user = watch.user.clone().filter(|name| access::user_id(name).is_none());
-                Self { progress: watch.progress.clone(), scope, unknown_user, ..standing }
+                let (progress, end_connections) = (watch.progress.clone(), watch.end_connections.clone());
+                Self { progress, end_connections, scope, unknown_user, ..standing }
             }
             Err(_) => standing,
         }

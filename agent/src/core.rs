@@ -127,6 +127,8 @@ pub struct Ends {
     pub states: Sender<crate::state_jobs::Job>,
     /// Questions to the witness.
     pub witness: crate::witness_questions::Asker,
+    /// Connections that end with their process.
+    pub connections: crate::end_connections::Ender,
     /// An eventfd: readable when there are requests.
     pub wake: OwnedFd,
     /// An eventfd: written when something happened.

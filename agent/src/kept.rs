@@ -30,6 +30,9 @@ const ENDED_KEPT: usize = 256;
 /// Writing takes at most this part of the time, and is put off for so long at most.
 const PART_OF_TIME: u32 = 20;
 const PUT_OFF_MAX: Duration = Duration::from_millis(200);
+/// Lines go to the journal at once. The whole table follows so much later: not while applications
+/// take over from what has just crashed.
+const SETTLES: Duration = Duration::from_millis(50);
 /// What is longer is not read: 4096 processes take less.
 const FILE_MAX: u64 = 4 << 20;
 /// What the file begins with.
@@ -107,7 +110,8 @@ pub struct KeptTable {
     lines: String,
     /// Ended rows, by version.
     ended: BTreeMap<u64, u32>,
-    dirty: bool,
+    /// Since when the file lacks something.
+    dirty: Option<Instant>,
     /// When it was written last, and how long that took.
     written: Option<(Instant, Duration)>,
     complained: bool,
@@ -136,14 +140,14 @@ impl KeptTable {
         let over = kept.rows.values().filter_map(row).filter(|row| row.content.is_over());
         let ended = over.map(|row| (row.version, row.row)).collect();
         let path = path.to_owned();
-        Self { path, kept, journal: None, lines: String::new(), ended, dirty: false, written: None, complained: false }
+        Self { path, kept, journal: None, lines: String::new(), ended, dirty: None, written: None, complained: false }
     }
 
     /// The table that is written from now on.
     pub fn begin(&mut self, epoch: u64, version: u64, last_process: u32, last_interest: u32) {
         (self.kept.epoch, self.kept.version) = (epoch, version);
         (self.kept.last_process, self.kept.last_interest) = (last_process, last_interest);
-        self.dirty = true;
+        self.lacks();
     }
 
     /// A row was written.
@@ -152,7 +156,7 @@ impl KeptTable {
         self.kept.version = self.kept.version.max(row.version);
         // How long a maintenance still lasts, and which keys there are, the next agent says anew.
         if matches!(row.content, Content::Maintenance(_) | Content::Keys(_)) {
-            self.dirty = true;
+            self.lacks();
             return;
         }
         match &row.content {
@@ -181,14 +185,16 @@ impl KeptTable {
             }
             self.kept.rows.insert(number, row);
         }
-        self.dirty = true;
+        self.lacks();
     }
 
     /// What another host's table says up to this version is known here, its ends were told.
     pub fn seen(&mut self, node: u32, epoch: u64, version: u64) {
         let known = self.kept.seen.entry(node).or_default();
         let news = (epoch, if known.0 == epoch { known.1.max(version) } else { version });
-        self.dirty |= std::mem::replace(known, news) != news;
+        if std::mem::replace(known, news) != news {
+            self.lacks();
+        }
     }
 
     /// The same of one end, in the table that is known of that host.
@@ -211,7 +217,7 @@ impl KeptTable {
             let began = Instant::now();
             let wrote = write(&self.path, &self.kept).and_then(|()| self.begin_journal());
             self.written = Some((began, began.elapsed()));
-            self.dirty &= wrote.is_err();
+            self.dirty = self.dirty.filter(|_| wrote.is_err());
             wrote
         } else {
             self.journal.as_mut().map_or(Ok(()), |journal| journal.write_all(self.lines.as_bytes()))
@@ -241,11 +247,17 @@ impl KeptTable {
         Ok(())
     }
 
+    fn lacks(&mut self) {
+        self.dirty.get_or_insert_with(Instant::now);
+    }
+
     /// When the whole table wants to be written; `None`: nothing changed.
     #[must_use]
     pub fn due(&self) -> Option<Duration> {
+        let since = self.dirty?;
         let wait = |(began, took): (Instant, Duration)| (took * PART_OF_TIME).min(PUT_OFF_MAX).saturating_sub(began.elapsed());
-        self.dirty.then(|| self.written.map_or(Duration::ZERO, wait))
+        let settles = if self.journal.is_some() { SETTLES.saturating_sub(since.elapsed()) } else { Duration::ZERO };
+        Some(self.written.map_or(Duration::ZERO, wait).max(settles))
     }
 }
 

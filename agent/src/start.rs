@@ -291,8 +291,17 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
     let witness = crate::witness::Prepared::new().context("no eventfd for the witness")?;
     let (wake_loop, tell_control) = (wake.try_clone()?, tell.try_clone()?);
     let asker = witness.asker();
-    let ends =
-        crate::core::Ends { requests, happened: happen, writes, states, witness: asker, wake: wake_loop, tell: tell_control };
+    let connections = crate::end_connections::Ender::start(config.rt_priority > 1).context("no thread for connections")?;
+    let ends = crate::core::Ends {
+        requests,
+        happened: happen,
+        writes,
+        states,
+        witness: asker,
+        connections: connections.clone(),
+        wake: wake_loop,
+        tell: tell_control,
+    };
     let ring_maker = receiver.ring_maker();
     let starts = receiver.start_watch();
     let mut core = Core::new(start, receiver, lane, prober, ends)?;
@@ -332,6 +341,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
         gates,
         lookups,
         rings,
+        connections,
         starts,
         specs,
     });

@@ -116,6 +116,8 @@ pub struct Watched {
     pub probe: Option<Moves>,
     /// The number of the notice that told that it is hung, while it is.
     pub hung: Option<u32>,
+    /// Connections end with it (`end_connections.rs`).
+    pub ends_connections: bool,
     /// The ring of the connection it joined by, for `on_monitor_req`.
     pub ring: Option<u32>,
     /// The end that was reported, and its code. Once set, nothing of it is piggybacked any more.
@@ -582,6 +584,7 @@ mod tests {
             bridge: Some(Bridge::create().unwrap().0),
             probe: None,
             hung: None,
+            ends_connections: false,
             ring: None,
             ended: None,
             ended_ns: 0,

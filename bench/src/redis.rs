@@ -52,6 +52,9 @@ pub struct Args {
     /// Leading servers that are killed, one after the other; 0: none
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     pub kills: u32,
+    /// Data that the group's servers hold when the leading one is killed, MiB
+    #[arg(long, value_name = "MIB", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=65_536))]
+    pub data: u32,
     /// Measure only cases with this in their name
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub only: String,
@@ -340,6 +343,9 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
             measure(&rig, args, of)?;
         }
     }
+    if args.kills > 0 {
+        fill(&rig, args, ui)?;
+    }
     let mut failover = Samples::default();
     for kill in 1..=args.kills {
         ui.progress(format!("kill {kill} of {}", args.kills));
@@ -390,15 +396,51 @@ fn measure(rig: &Rig, args: &Args, of: &mut Measured) -> Result<()> {
     Ok(())
 }
 
-/// From `kill -9` of the leading server to the first answer to a write that a client elsewhere began after it.
-fn kill_leader(rig: &Rig, args: &Args, servers: &mut Servers, module: &std::path::Path, kill: u32, ui: &Ui) -> Result<u64> {
+/// Bytes of a value of the data.
+const VALUE: u32 = 50_000;
+
+/// Has the group's servers hold their data.
+fn fill(rig: &Rig, args: &Args, ui: &Ui) -> Result<()> {
+    let values = (u64::from(args.data) << 20) / u64::from(VALUE);
+    if values == 0 {
+        return Ok(());
+    }
+    let leader = leading_server(rig, args, ui)?;
+    rig.lab().in_host(leader, || -> Result<()> {
+        let mut server = BufReader::new(TcpStream::connect((Ipv4Addr::LOCALHOST, GROUP))?);
+        server.get_ref().set_read_timeout(Some(PATIENCE))?;
+        let (value, mut line) = (vec![b'v'; VALUE as usize], String::new());
+        for n in 0..values {
+            if n % 100 == 0 {
+                ui.check()?;
+                ui.progress(format!("writing {} MiB: {} %", args.data, n * 100 / values));
+            }
+            let mut set = Vec::new();
+            command(&mut set, &[b"SET", format!("data:{n}").as_bytes(), &value]);
+            server.get_mut().write_all(&set)?;
+            line.clear();
+            server.read_line(&mut line)?;
+            ensure!(line.starts_with("+OK"), "the data cannot be written: {}", line.trim());
+        }
+        Ok(())
+    })??;
+    (1..=args.replicas).try_for_each(|host| wait_until_in_sync(rig, host, ui))
+}
+
+fn leading_server(rig: &Rig, args: &Args, ui: &Ui) -> Result<u16> {
     let leads = |host: &u16| ask(rig, *host, GROUP, "FIDE STATUS").is_ok_and(|status| status.contains("this server leads"));
     let mut leader = None;
     ui.until("a leading server", || {
         leader = (1..=args.replicas).find(leads);
         Ok(leader.is_some())
     })?;
-    let leader = leader.context("no server leads")?;
+    leader.context("no server leads")
+}
+
+/// From `kill -9` of the leading server to the first answer to a write that a client elsewhere
+/// began after it.
+fn kill_leader(rig: &Rig, args: &Args, servers: &mut Servers, module: &std::path::Path, kill: u32, ui: &Ui) -> Result<u64> {
+    let leader = leading_server(rig, args, ui)?;
     let client = if leader == 1 { 2 } else { 1 };
     let all: Vec<String> =
         (1..=args.replicas).map(|host| SocketAddr::from((rig.lab().ipv4(host, 0), GROUP)).to_string()).collect();
@@ -492,7 +534,8 @@ fn tell(args: &Args, all: &mut [Measured], mut failover: Samples, ui: &Ui) -> Ou
         put(&case);
     }
     if args.kills > 0 {
-        let name = format!("redis {} leading server killed replicas={}", args.engine, args.replicas);
+        let data = if args.data > 0 { format!(" data={}MiB", args.data) } else { String::new() };
+        let name = format!("redis {} leading server killed replicas={}{data}", args.engine, args.replicas);
         let mut case = Case::new("redis", &name, &mut failover);
         case.notes.push("from kill -9 to the answer to the first write that a client elsewhere began after it".into());
         let q = case.quantiles;

@@ -18,6 +18,8 @@ pub const PROTOCOL: u32 = 1;
 pub const PROGRESS_LIMIT_NS: std::ops::RangeInclusive<u64> = 10_000_000..=86_400_000_000_000;
 /// Longest reason in a [`Request::Report`], bytes.
 pub const REASON_MAX: usize = 512;
+/// Most ports of a process whose connections end with it ([`Request::EndConnections`]).
+pub const END_CONNECTIONS_PORTS_MAX: usize = 16;
 /// Longest wait for a [`Request::Check`], ns.
 pub const CHECK_WAIT_MAX_NS: u64 = 60_000_000_000;
 /// Farthest t_valid of a [`Request::Extend`] from now, ns.
@@ -106,6 +108,17 @@ pub enum Request {
         counter: u32,
         /// The limit, within [`PROGRESS_LIMIT_NS`]; 0: it is no longer looked at.
         limit_ns: u64,
+    },
+    /// When a watched process of this host has ended, or is doomed, its TCP connections of these
+    /// local ports are ended at once, those that wait to be accepted and the listening sockets too:
+    /// clients are reset without waiting for the kernel to take the process down. Only sockets of
+    /// the process's user, in its network namespace. Said again it changes the ports. For who may
+    /// end the watch.
+    EndConnections {
+        /// Its name.
+        name: String,
+        /// At most [`END_CONNECTIONS_PORTS_MAX`]; none: no more.
+        ports: Vec<u16>,
     },
     /// What an application's own detector finds of itself or of another watched process of this host (F20): told to all hosts as what this
     /// agent finds itself.

@@ -50,12 +50,21 @@ impl Control {
                 self.core.tell(LoopRequest::Unwatch(app, Answer::unwanted()));
             }
         }
-        for w in &live.progress {
+        for w in &live.tended {
             let Some(s) = self.standing.iter_mut().find(|s| s.name == w.name && s.origin == Origin::Config) else { continue };
+            let probes_otherwise = s.progress != w.progress;
             s.progress.clone_from(&w.progress);
+            s.end_connections.clone_from(&w.end_connections);
             let Some(app) = s.app else { continue };
             let pid = self.core.ask(|answer| LoopRequest::Identity(app, answer)).map_or(0, |process| process.pid);
-            self.probe(app, &w.name, pid, w.progress.clone());
+            if probes_otherwise {
+                self.probe(app, &w.name, pid, w.progress.clone());
+            }
+            if let Ok(process) = self.resolver.target(pid)
+                && let Err(e) = self.end_connections_of(app, &w.name, &process, w.end_connections.clone())
+            {
+                tracing::warn!("the connections of {} do not end with it: {e}", w.name);
+            }
         }
         self.standing.extend(live.watches_added.iter().chain(back).map(Standing::configured));
     }
@@ -106,7 +115,7 @@ fn described(live: &Live) -> Vec<String> {
         changed.push(format!("watch {name} ({how})"));
     }
     changed.extend(removed.iter().filter(|name| !added.contains(name)).map(|name| format!("watch {name} (removed)")));
-    changed.extend(live.progress.iter().map(|w| format!("watch {} (probe of its progress)", w.name)));
+    changed.extend(live.tended.iter().map(|w| format!("watch {} (its progress probe or connections)", w.name)));
     changed.extend(live.names().into_iter().filter(|section| *section != "watch").map(String::from));
     changed
 }

@@ -128,8 +128,14 @@ impl Core {
         let sent_ns = self.send_notices(&notices);
         notices.clear();
         self.crashes.notices = notices;
-        let leaving = self.crashes.leaving.drain(..);
-        self.crashes.left.extend(leaving.map(|crash| Crash { sent_ns, ..crash }));
+        let (leaving, watchlist, ends) = (self.crashes.leaving.drain(..), &mut self.watchlist, &self.ends);
+        self.crashes.left.extend(leaving.map(|crash| {
+            let Record { app, event_ns, .. } = crash.record;
+            if watchlist.get_mut(app).is_some_and(|w| std::mem::take(&mut w.ends_connections)) {
+                ends.connections.ended(app, event_ns);
+            }
+            Crash { sent_ns, ..crash }
+        }));
     }
 
     /// Writes the first of those that have left to the table, and tells it.

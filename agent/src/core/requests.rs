@@ -144,6 +144,8 @@ pub enum Request {
     WatchCounter { app: u32, counter: u8, limit_ns: u64, answer: Answer<Result<bool, String>> },
     /// A probe's movements of a process are looked at, or no more.
     WatchProbe(u32, Option<(ProgressSource, u64, Moves)>),
+    /// Connections end with a process, or do not. `false`: it has ended, or is doomed.
+    EndsConnections { app: u32, ends: bool, answer: Answer<bool> },
     /// A process is reported as hung, or as moving.
     ReportProgress { app: u32, hung: bool, answer: Answer<()> },
 
@@ -240,6 +242,7 @@ impl Core {
             R::HeldBy(user, answer) => answer.give(self.watchlist.held_by(user)),
             R::WatchCounter { app, counter, limit_ns, answer } => answer.give(self.watch_counter(app, counter, limit_ns)),
             R::WatchProbe(app, probe) => self.watch_probe(app, probe),
+            R::EndsConnections { app, ends, answer } => answer.give(self.set_ends_connections(app, ends)),
             R::ReportProgress { app, hung, answer } => answer.after(|| self.report_progress(app, hung)),
             R::Subscribe(ring, made, answer) => answer.after(|| self.subscribe(ring, made)),
             R::Unsubscribe(ring) => self.unsubscribe(ring),

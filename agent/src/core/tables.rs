@@ -214,6 +214,7 @@ impl Core {
             bridge: None,
             probe: None,
             hung: None,
+            ends_connections: false,
             ring: None,
             ended: None,
             ended_ns: 0,

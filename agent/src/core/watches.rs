@@ -81,6 +81,7 @@ impl Core {
     /// A watched process has gone into the background: from now on this child of it is the one that is watched, under the same number.
     pub fn hand_on(&mut self, app: u32, child: fide_xdp::Process, uid: u32) -> bool {
         let (pid, start_ticks) = (child.pid, child.start_ticks);
+        self.keep_connections(app);
         let Some(w) = self.watchlist.get_mut(app).filter(|w| w.ended.is_none()) else { return false };
         (w.pid, w.start_ticks, w.uid, w.settles_ns) = (pid, start_ticks, uid, 0);
         if w.bridge.is_none() {
@@ -159,6 +160,20 @@ impl Core {
         }
     }
 
+    /// Connections of a process end with it, or do not any more. `false`: it has ended, or is
+    /// doomed.
+    pub(super) fn set_ends_connections(&mut self, app: u32, ends: bool) -> bool {
+        let Some(w) = self.watchlist.get_mut(app).filter(|w| w.ended.is_none()) else { return false };
+        w.ends_connections = ends;
+        true
+    }
+
+    fn keep_connections(&mut self, app: u32) {
+        if self.watchlist.get_mut(app).is_some_and(|w| std::mem::take(&mut w.ends_connections)) {
+            self.ends.connections.forget(app);
+        }
+    }
+
     /// A process leaves politely, or is no longer watched.
     pub fn unwatch(&mut self, app: u32) -> bool {
         let Some(w) = self.watchlist.get(app).filter(|w| w.ended.is_none()) else { return false };
@@ -180,6 +195,7 @@ impl Core {
             event_ns: now,
         };
         let sent_ns = self.send_notice(Kind::Notice, &notice);
+        self.keep_connections(app);
         self.watchlist.end(app, Cause::Left, 0, now);
         self.progress.forget(app);
         self.write_change(&notice, now);

@@ -132,12 +132,48 @@ fn application(socket: &std::path::Path) {
                 let limit = std::time::Duration::from_millis(words[1].parse().unwrap());
                 outcome(client.set_progress_limit(&progress[0], limit));
             }
+            // serve PORT: whoever connects has each byte back. Its sockets are inherited.
+            "serve" => {
+                serve(words[1].parse().unwrap());
+                heir();
+            }
+            // child: one that has inherited the sockets of now, and does nothing.
+            "child" => heir(),
+            "end-connections" => {
+                let ports: Vec<u16> = words[1..].iter().map(|word| word.parse().unwrap()).collect();
+                outcome(client.end_connections(&ports));
+            }
             "report" => outcome(client.report(words[1], words[2] == "hung", "as told")),
             "reconnect" => outcome(client.reconnect().map(|_| ())),
             "exit" => std::process::exit(words[1].parse().unwrap()),
             other => panic!("no order {other}"),
         }
     }
+}
+
+fn serve(port: u16) {
+    let listener = std::net::TcpListener::bind(("0.0.0.0", port)).unwrap();
+    inherit(&listener);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            inherit(&stream);
+            std::thread::spawn(move || std::io::copy(&mut stream.try_clone().unwrap(), &mut stream));
+        }
+    });
+}
+
+fn inherit(socket: &impl std::os::fd::AsRawFd) {
+    // SAFETY: integers only.
+    assert_eq!(unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_SETFD, 0) }, 0);
+}
+
+/// Says its number. Nobody waits for it: it outlives this process.
+#[expect(clippy::zombie_processes, reason = "it outlives this process")]
+fn heir() {
+    let quiet = std::process::Stdio::null;
+    let child = std::process::Command::new("sleep").arg("300").stdin(quiet()).stdout(quiet()).stderr(quiet()).spawn().unwrap();
+    say(format!("ok {}", child.id()));
 }
 
 pub fn become_nobody() {

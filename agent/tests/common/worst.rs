@@ -51,7 +51,7 @@ impl Rng {
 }
 
 /// Kinds of requests.
-pub const KINDS: usize = 22;
+pub const KINDS: usize = 23;
 
 /// Which kind it is.
 pub const fn kind(request: &Request) -> usize {
@@ -79,6 +79,7 @@ pub const fn kind(request: &Request) -> usize {
         Request::Group { .. } => 19,
         Request::OpenGroup { .. } => 20,
         Request::Maintenance { .. } => 21,
+        Request::EndConnections { .. } => 22,
     }
 }
 
@@ -152,6 +153,10 @@ pub fn request(rng: &mut Rng, kind: usize, own: &[u32]) -> Request {
             let node = fide_wire::name_id(host);
             let instance = |rng: &mut Rng| (if rng.once_in(2) { node } else { rng.any() as u32 }, rng.any() as u32);
             Request::Became { instances: (0..count).map(|_| instance(rng)).collect() }
+        }
+        22 => {
+            let ports = (0..rng.below(20)).map(|_| rng.number() as u16).collect();
+            Request::EndConnections { name: name(rng), ports }
         }
         21 => {
             let order = match rng.below(3) {

@@ -8,6 +8,7 @@ mod beats;
 mod campaign;
 mod clients;
 mod crash;
+mod end_connections;
 mod fence;
 mod files;
 mod freshness;

@@ -559,12 +559,17 @@ fn b10_a_reload_with_another_probe_keeps_the_watch() {
     let text = |probe: &str| format!("[[watch]]\nname = \"db\"\npid = 7\n{probe}\n[[watch]]\nname = \"web\"\nport = 80\n");
     let with = |probe: &str| parse(&text(&format!("progress = {{ limit = \"5s\", {probe} }}")));
     let plain = parse(&text(""));
-    for (old, new) in
-        [(&plain, &with("file = \"/f\"")), (&with("file = \"/f\""), &with("write = \"/f\"")), (&with("file = \"/f\""), &plain)]
-    {
+    let connections = parse(&text("end_connections = [5432]"));
+    for (old, new) in [
+        (&plain, &with("file = \"/f\"")),
+        (&with("file = \"/f\""), &with("write = \"/f\"")),
+        (&with("file = \"/f\""), &plain),
+        (&plain, &connections),
+        (&connections, &parse(&text("end_connections = [5432, 5433]"))),
+    ] {
         let changes = diff(old, new);
         assert!(changes.live.watches_added.is_empty() && changes.live.watches_removed.is_empty());
-        assert_eq!(changes.live.progress.iter().map(|w| w.name.as_str()).collect::<Vec<_>>(), ["db"]);
+        assert_eq!(changes.live.tended.iter().map(|w| w.name.as_str()).collect::<Vec<_>>(), ["db"]);
         assert_eq!(changes.live.names(), ["watch"]);
     }
     assert!(diff(&plain, &plain.clone()).is_empty());

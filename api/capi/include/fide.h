@@ -451,6 +451,16 @@ FIDE_API int fide_quit(struct fide *f);
 FIDE_API int fide_piggyback(struct fide *f, const void *message, size_t len);
 
 /*
+ * When this process, which has joined, is killed or crashes, its TCP connections of these local
+ * ports (at most 16) are ended at once, those that are not accepted yet and the listening sockets
+ * too: its clients are reset, and can go where the service goes on, without waiting until the
+ * kernel has taken the process and its memory down. What it wrote and they have not acknowledged is
+ * dropped then. 0 ports: no more. It stays through fide_reconnect. FIDE_EINVAL before fide_join,
+ * FIDE_ESYSTEM where the agent cannot see this process's sockets. Blocks. Thread-safe.
+ */
+FIDE_API int fide_end_connections(struct fide *f, const uint16_t *ports, size_t count);
+
+/*
  * This process, which has joined, shows progress on a counter of its own, stored in *out: while the counter is busy it must move within
  * limit_ns (10 ms to a day), or the process is hung to all who monitor it, until it moves again. One for each thread or activity
  * that could get stuck on its own; a process has 16. It is busy from the start, and stays through fide_reconnect. Blocks. Thread-safe.

@@ -307,6 +307,28 @@ pub unsafe extern "C" fn fide_piggyback(f: *mut Handle, message: *const c_void, 
 /// See fide.h.
 ///
 /// # Safety
+/// `f` is NULL or an open handle, `ports` NULL or `count` readable numbers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fide_end_connections(f: *mut Handle, ports: *const u16, count: usize) -> c_int {
+    guard(|| {
+        // SAFETY: promised by the caller.
+        let h = unsafe { handle(f) }?;
+        if ports.is_null() && count > 0 {
+            return Err(caller("there are no ports: ports is NULL"));
+        }
+        if count > fide_wire::control::END_CONNECTIONS_PORTS_MAX {
+            return Err(caller("at most 16 ports are those of a process"));
+        }
+        // SAFETY: not NULL, or empty; that many are readable, as the caller promises.
+        let ports = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(ports, count) } };
+        h.client.end_connections(ports)?;
+        Ok(FIDE_OK)
+    })
+}
+
+/// See fide.h.
+///
+/// # Safety
 /// `f` is NULL or an open handle, `out` NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fide_progress_open(f: *mut Handle, limit_ns: u64, out: *mut *mut Progress) -> c_int {

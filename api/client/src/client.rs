@@ -118,6 +118,8 @@ struct Control {
     connection: Arc<Connection>,
     monitored: BTreeMap<String, Resources>,
     joined: Option<(String, u32)>,
+    /// Ports whose connections end with this process.
+    end_connections: Vec<u16>,
 }
 
 /// The listening side.
@@ -199,7 +201,12 @@ impl Client {
         names.learn_node(agent.node_id, &agent.node);
         Ok(Self {
             options,
-            control: Mutex::new(Control { connection: connection.clone(), monitored: BTreeMap::new(), joined: None }),
+            control: Mutex::new(Control {
+                connection: connection.clone(),
+                monitored: BTreeMap::new(),
+                joined: None,
+                end_connections: Vec::new(),
+            }),
             events: Mutex::new(Events {
                 ring,
                 link: connection,
@@ -342,6 +349,27 @@ impl Client {
             self.ask_for_progress(connection, counter, Some(limit))?;
         }
         Ok((app, pbsize))
+    }
+
+    /// When this process, which has joined, is killed or crashes, its TCP connections of these
+    /// local ports are ended at once, those that are not accepted yet and the listening sockets
+    /// too: its clients are reset, and can go where the service goes on, without waiting until the
+    /// kernel has taken the process and its memory down. What it wrote and they have not
+    /// acknowledged is dropped then. None: no more. It stays through [`Client::reconnect`]. Blocks
+    /// on the agent.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] before [`Client::join`]; [`Error::Refused`] with `Invalid` for port 0 and
+    /// for more than 16, with `System` where the agent cannot see this process's sockets; the
+    /// errors of [`Connection::request`].
+    pub fn end_connections(&self, ports: &[u16]) -> Result<(), Error> {
+        let mut control = lock(&self.control);
+        let Some((name, _)) = control.joined.clone() else {
+            return Err(Error::Invalid("join first: connections end with a process that is watched".into()));
+        };
+        self.done(&control.connection, &Request::EndConnections { name, ports: ports.to_vec() })?;
+        control.end_connections = ports.to_vec();
+        Ok(())
     }
 
     /// This process, which has joined, will show progress on a counter of its own: while busy it must move within `limit`, or the process is
@@ -660,7 +688,13 @@ impl Client {
                     control.joined = None;
                     resumed.joined = Some(Err(e));
                 }
-                ok => resumed.joined = Some(ok),
+                ok => {
+                    resumed.joined = Some(ok);
+                    if !control.end_connections.is_empty() {
+                        let request = Request::EndConnections { name: name.clone(), ports: control.end_connections.clone() };
+                        self.done(&control.connection, &request)?;
+                    }
+                }
             }
         }
         let targets: Vec<_> = control.monitored.iter().map(|(target, wanted)| (target.clone(), *wanted)).collect();

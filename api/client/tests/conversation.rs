@@ -409,7 +409,9 @@ fn reconnecting_restores_what_was_asked_for() {
     client.monitor("db@a", Resources { pbsize: 10, ..Resources::default() }).unwrap();
     client.monitor("web@b", Resources::default()).unwrap();
     client.monitor("@a", Resources::default()).unwrap();
+    assert!(matches!(client.end_connections(&[6379]), Err(Error::Invalid(_))), "it has not joined");
     client.join("me", 77).unwrap();
+    client.end_connections(&[6379]).unwrap();
     agent.restart();
     assert_eq!(client.poll(SOON).unwrap(), Some(Event::AgentGone));
     let agent = agent;
@@ -420,6 +422,7 @@ fn reconnecting_restores_what_was_asked_for() {
     assert_eq!(summary, [("@a", None), ("db@a", Some(true)), ("web@b", Some(false))]);
     let asked = agent.requests();
     assert!(asked.contains(&Request::Join { name: "me".into(), pbsize: 77 }));
+    assert!(asked.contains(&Request::EndConnections { name: "me".into(), ports: vec![6379] }));
     assert!(asked.contains(&Request::Monitor { target: "db@a".into(), pbsize: 10, timeout_ns: 0 }));
     client.piggyback(b"again").unwrap();
     assert_eq!(agent.taken(), [b"again"]);

@@ -50,6 +50,8 @@ pub struct Settings {
     pub own: String,
     /// Its port.
     pub port: u16,
+    /// Where clients come in: its port and that for TLS.
+    pub ports: Vec<u16>,
     /// Writes are refused while fewer members of the group live.
     pub min_members: u64,
     /// Where this server keeps of which group its data are.
@@ -246,6 +248,9 @@ impl Worker {
         if let Err(e) = fide.join(&settings.name, 0) {
             return Err(format!("its end would not be noticed: {} cannot be joined: {e}", settings.name));
         }
+        // A dead server's clients go to the next one at once, however long the kernel takes to take
+        // down its data. Where the agent cannot see to it, they wait for the kernel.
+        let _ = fide.end_connections(&settings.ports);
         let options = Options { path: settings.socket.clone(), ..Options::default() };
         let group = Group::open_with(&settings.group, options).map_err(text)?;
         let generation = generation(&settings)?;

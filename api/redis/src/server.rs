@@ -114,6 +114,7 @@ fn settings(api: Api, arguments: &[String]) -> Result<Settings, String> {
         address: address.or_else(|| (!announced.is_empty()).then(|| format!("{announced}:{port}"))),
         own: format!("{own}:{port}"),
         port,
+        ports: [port, setting(api, "tls-port").parse().unwrap_or(0)].into_iter().filter(|port| *port > 0).collect(),
         min_members,
         lineage: PathBuf::from(setting(api, "dir")).join(format!("fide-{group}.generation")),
         account: Account { user: setting(api, "masteruser"), password: setting(api, "masterauth") },

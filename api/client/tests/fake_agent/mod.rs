@@ -421,7 +421,7 @@ fn truth(request: &Request, state: &mut State) -> (Reply, Vec<OwnedFd>) {
             alone(Reply::Done)
         }
         Request::Progress { .. } if state.names.is_empty() => alone(refused(ErrorCode::Invalid, "join first")),
-        Request::Progress { .. } | Request::Report { .. } => alone(Reply::Done),
+        Request::Progress { .. } | Request::Report { .. } | Request::EndConnections { .. } => alone(Reply::Done),
         // Drained, but for a host that nobody knows; this process has a gate, and is late when it says that it is from long ago.
         Request::Check { peer, since_ns, .. } => alone(Reply::Checked(Box::new(Checked {
             outcome: if peer.contains('@') { CheckOutcome::Drained } else { CheckOutcome::Void },
