@@ -781,7 +781,8 @@ fn udp_socket(spec: &PathSpec, link: &sys::Link, source: IpAddr, options: Option
     if let Some(group) = spec.group {
         sys::join(&fd, group, link.ifindex).map_err(fail("joining the multicast group"))?;
     }
-    Ok(fd)
+    // Others ask at this port whether the agent is gone.
+    Ok(sys::raised(fd))
 }
 
 /// A CLOCK_REALTIME stamp of a moment ago as CLOCK_MONOTONIC. What is not of a moment ago (the clock was set in between) or is

@@ -1158,6 +1158,16 @@ impl World {
                     }
                 }
             }
+            // An agent that is there answers nothing to it.
+            NodeEvent::Act(Action::Knock { node, paths }) => {
+                let (to, life, asked_ns) = (self.index(node), self.hosts[host].life, self.now);
+                for path in (0..PATHS).filter(|path| paths[*path]) {
+                    if self.hosts[to].agent == AgentState::None && self.passes(host, to, path) {
+                        let at = self.delay();
+                        self.queue.push(at, Event::Question { from: host, to, path, asked_ns, life });
+                    }
+                }
+            }
             NodeEvent::Act(Action::Restarts { node, incarnation }) => {
                 let back_ms = self.back_ms.get(&(node, incarnation)).copied().unwrap_or(0);
                 let by_ns = self.now + u64::from(back_ms) * 1_000_000;

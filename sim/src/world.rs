@@ -1134,7 +1134,8 @@ impl World {
                     }
                 }
             }
-            Action::TimeoutChanged { .. } | Action::Restarts { .. } => {}
+            // An agent ends with its host here.
+            Action::Knock { .. } | Action::TimeoutChanged { .. } | Action::Restarts { .. } => {}
         }
     }
 

@@ -11,7 +11,7 @@ use crate::clock::now_ns;
 use crate::peers::{Peer, RemoteApp};
 use crate::shares::EventSource;
 use crate::subscribers::{Target, key};
-use fide_lane::Calibration;
+use fide_lane::{Calibration, Prober};
 use fide_proto::detector::{self, Action, Verdict};
 use fide_proto::node::directory::Ignored;
 use fide_proto::node::machine::{Came, Event};
@@ -120,6 +120,9 @@ impl Core {
         match action {
             Action::Verdict(v) => self.verdict(&v, notice, now),
             Action::Probe { node, paths, knock, wide } => self.probe(node, paths, (knock, wide), now),
+            Action::Knock { node, paths } => {
+                (0..PATHS).filter(|path| paths[*path]).for_each(|path| _ = self.ask(node, path, Prober::knock));
+            }
             Action::Condemn { node, incarnation } => self.condemn(node, incarnation),
             // Its members of groups end with it.
             Action::Restarts { node, incarnation } => {

@@ -50,6 +50,14 @@ pub enum Action {
         /// Asked of everybody on the network as well, so that the question gets there wherever the switches think that this host is.
         wide: bool,
     },
+    /// Send a datagram to the FiDe port of that host on these paths, and nothing else: its kernel
+    /// answers where no agent holds the port ([`ProbeResult::AgentAbsent`]).
+    Knock {
+        /// Which host.
+        node: u32,
+        /// On which paths.
+        paths: [bool; PATHS],
+    },
     /// Refuse everything of this incarnation from now on, and say so in path reports (`CONDEMNED`).
     Condemn {
         /// Which host.

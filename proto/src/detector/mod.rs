@@ -651,9 +651,12 @@ impl Detector {
         }
         peer.probing.answered(now, self.config.agent_timeout_ns / 2);
         peer.paths[path].kernel_answered = true;
-        if result == ProbeResult::AgentAbsent {
-            peer.paths[path].agent_absent = true;
-            self.dirty = true;
+        match result {
+            ProbeResult::AgentAbsent => {
+                peer.paths[path].agent_absent = true;
+                self.dirty = true;
+            }
+            ProbeResult::KernelAnswered => peer.probing.echoes = true,
         }
     }
 
@@ -1042,8 +1045,18 @@ impl Detector {
                 self.agent_lost(i, now);
                 return false;
             }
+            self.knock(i, now);
         }
         self.question(i, now)
+    }
+
+    /// Is the port of its agent free by now?
+    fn knock(&mut self, i: usize, now: u64) {
+        let peer = &mut self.peers[i];
+        if peer.probing.knock_at_ns().is_some_and(|at_ns| now >= at_ns) {
+            peer.probing.knocked_ns = now;
+            self.actions.push_back(Action::Knock { node: peer.node, paths: self.carrier });
+        }
     }
 
     /// Puts the next question to a host's kernel when it is due. `true` when it answered none of them for long enough.
@@ -1064,7 +1077,8 @@ impl Detector {
     /// Asks now, and plans the next question: soon while nothing answers, slowly while something does.
     fn ask(&mut self, i: usize, now: u64) {
         let peer = &mut self.peers[i];
-        let slow = if peer.state == State::AgentLost { self.config.agent_lost_probe_ns } else { self.config.late_probe_ns };
+        let is_lost = peer.state == State::AgentLost;
+        let slow = if is_lost { self.config.agent_lost_probe_ns } else { self.config.late_probe_ns };
         let settled = peer.probing.is_settled();
         let wide = !settled && peer.probing.is_next_wide();
         let interval = if self.isolated.is_some() {
@@ -1078,7 +1092,8 @@ impl Detector {
         let connected = self.carrier.iter().any(|&up| up);
         let paths = if connected { self.carrier } else { [true; PATHS] };
         peer.paths.iter_mut().zip(paths).for_each(|(p, asked)| p.asked |= asked);
-        self.actions.push_back(Action::Probe { node: peer.node, paths, knock: true, wide });
+        let knock = !(is_lost && settled && peer.probing.echoes);
+        self.actions.push_back(Action::Probe { node: peer.node, paths, knock, wide });
         if settled || self.isolated.is_some() {
             return;
         }
@@ -1219,6 +1234,8 @@ impl Detector {
                 let diverted = peer.diverted_until_ns(&self.config, &self.carrier, now).filter(|until| *until >= now);
                 let until = fence.into_iter().chain(diverted).min();
                 next = next.min(peer.probing.next_ns).min(until.map_or(u64::MAX, |until| until.saturating_add(1)));
+                let knock_at_ns = peer.probing.knock_at_ns().filter(|_| peer.state == State::Late && peer.is_stale(now));
+                next = next.min(knock_at_ns.filter(|_| self.isolated.is_none()).unwrap_or(u64::MAX));
                 continue;
             }
             if let Some(by) = peer.drained_by_ns(&self.config) {

@@ -147,6 +147,11 @@ impl Path {
     }
 }
 
+/// So long after its first answer the kernel of a late host may still be taking its agent down; and
+/// how often its port is asked meanwhile.
+const DIES_NS: u64 = 30_000_000;
+const KNOCK_NS: u64 = 2_000_000;
+
 /// The questions put to a host's kernel. One series runs from the first question that stays unanswered.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Probing {
@@ -158,6 +163,11 @@ pub(super) struct Probing {
     pub answered_ns: u64,
     /// Since when answers have come without a long gap; 0 when none did in this silence.
     pub answering_since_ns: u64,
+    /// One of them was an echo: the host can be asked without a question to its agent's port, of
+    /// which kernels answer a few only (six, then one a second).
+    pub echoes: bool,
+    /// When the port was asked alone, last.
+    pub knocked_ns: u64,
     /// When the first question of the series was asked; 0 before it was.
     pub unanswered_since_ns: u64,
     /// Questions of that series whose time is over.
@@ -319,6 +329,14 @@ impl Probing {
     /// and then, for everybody's processors have to do with it.
     pub fn is_next_wide(&self) -> bool {
         matches!(self.asked, 1 | 2) || (self.asked != 0 && self.asked.is_multiple_of(WIDE_EVERY))
+    }
+
+    /// When the port of a host whose kernel has just begun to answer is asked alone: a killed agent
+    /// holds it until the kernel has taken the process down, some milliseconds later.
+    pub fn knock_at_ns(&self) -> Option<u64> {
+        let at_ns = self.sent_ns.max(self.knocked_ns).saturating_add(KNOCK_NS);
+        let until_ns = self.answering_since_ns.saturating_add(DIES_NS);
+        (self.answered_ns > 0 && at_ns < until_ns && at_ns < self.next_ns).then_some(at_ns)
     }
 
     /// Whether the last question was answered and none before it stays unanswered.

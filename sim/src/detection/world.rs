@@ -747,7 +747,9 @@ impl World {
                 }
                 Action::Restarts { .. } => panic!("nobody says so here"),
                 Action::TimeoutChanged { .. } => panic!("nobody recalibrates here"),
-                Action::Probe { node, paths, .. } => {
+                // An agent that is there answers nothing to it.
+                Action::Knock { node, .. } if self.hosts.iter().any(|h| h.node == node && h.agent.is_some()) => {}
+                Action::Probe { node, paths, .. } | Action::Knock { node, paths } => {
                     let to = self.hosts.iter().position(|h| h.node == node).expect("one of them");
                     for (path, asked) in paths.into_iter().enumerate() {
                         if asked && self.passes(host, to, path) {

@@ -149,8 +149,10 @@ impl Bench {
         while let Some(action) = self.d.poll_action() {
             match action {
                 Action::Verdict(v) => self.verdicts.push(*v),
-                Action::Probe { node, paths, wide, .. } => {
-                    for (_, result) in self.answering.iter().filter(|(n, _)| *n == node) {
+                Action::Probe { node, paths, wide, knock } => {
+                    // Who is not asked at the agent's port does not say that nobody is there.
+                    let says = |result: &ProbeResult| knock || *result != ProbeResult::AgentAbsent;
+                    for (_, result) in self.answering.iter().filter(|(n, result)| *n == node && says(result)) {
                         for (p, asked) in paths.iter().enumerate() {
                             let astray = self.taken.contains(&(ME, p)) || (!wide && self.taken.contains(&(node, p)));
                             if *asked && !astray && self.held[p] <= self.now && !self.deaf.contains(&(node, p)) {

@@ -537,6 +537,31 @@ fn a_host_that_never_sends_anything_is_found_out_too() {
 }
 
 #[test]
+fn the_port_of_a_killed_agent_is_asked_until_it_is_free_and_left_alone_then() {
+    let mut b = Bench::watching(&[A, B]);
+    b.sending.retain(|(n, ..)| *n != A);
+    b.run(200 * MS);
+    let knocks = b.others.iter().filter(|a| matches!(a, Action::Knock { node: A, .. })).count();
+    assert!((8..=15).contains(&knocks), "every 2 ms for 30 ms: {knocks}");
+    b.answering.retain(|(n, _)| *n != A);
+    b.answering.extend([ProbeResult::AgentAbsent, ProbeResult::KernelAnswered].map(|result| (A, result)));
+    b.run(20 * MS);
+    assert_eq!(b.take(), [(Cause::ContractBroken, A), (Cause::AgentLost, A)]);
+    // Its kernel says that of a few questions only, and its agent may be killed again.
+    b.others.clear();
+    b.run(2_000 * MS);
+    let asked = |b: &Bench, knocks| {
+        b.others.iter().filter(|a| matches!(a, Action::Probe { node: A, knock, .. } if *knock == knocks)).count()
+    };
+    assert!(asked(&b, true) <= 1 && asked(&b, false) >= 15, "{:?}", b.others);
+    // One that answers no echo is asked as before.
+    b.answering.retain(|(n, result)| *n != A || *result == ProbeResult::AgentAbsent);
+    b.others.clear();
+    b.run(2_000 * MS);
+    assert!(asked(&b, true) >= 1, "{:?}", b.others);
+}
+
+#[test]
 fn a_new_host_whose_agent_is_stuck_gets_the_agents_timeout_too() {
     let mut b = Bench::watching(&[B]);
     b.d.peer_seen(A, "host-10", 1, &[CONTRACT; 2], b.now).unwrap();
