@@ -254,6 +254,10 @@ impl Core {
             groups.handle_timeout(now, |node| self.standing(node));
             self.groups = groups;
         }
+        // What others have confirmed is told here before it is told to them.
+        if !self.groups.has_deadlines() {
+            self.write_sessions();
+        }
         self.send_segments(now);
         // A decision need not wait for its slot, and one that takes several heartbeats has them at
         // once.

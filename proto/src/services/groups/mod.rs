@@ -1851,6 +1851,14 @@ impl Groups {
         self.settle(now_ns);
     }
 
+    /// Whether something that goes out must leave by a deadline (the copies of LOWI's rounds), so
+    /// that nothing else is done before it.
+    #[must_use]
+    pub fn has_deadlines(&self) -> bool {
+        let is_lowi = |member: &Member| member.log().kind() == Kind::Lowi;
+        self.groups.values().any(|group| group.member.as_ref().is_some_and(is_lowi))
+    }
+
     /// The next frame to be sent, written into `body`.
     pub fn poll_frame(&mut self, now_ns: u64, body: &mut Vec<u8>) -> Option<Frame> {
         while self.copies.front().is_some_and(|leaving| now_ns > leaving.until_ns) {
