@@ -131,8 +131,8 @@ impl Servers {
 
     /// Whether any agent's log says so.
     fn has_lost_a_member(&self) -> bool {
-        let log = |host| fs::read_to_string(self.w.lab.host_dir(host).join("fided.log")).unwrap();
-        (1..=self.servers.len() as u16).any(|host| log(host).contains("this host's member stopped"))
+        let hosts = 1..=self.servers.len() as u16;
+        hosts.into_iter().any(|host| self.w.log(host).contains("this host's member stopped"))
     }
 
     /// Under the policy *fence* each host has one, which closes where none of the others confirms
