@@ -130,9 +130,14 @@ impl Core {
         self.crashes.notices = notices;
         let (leaving, watchlist, ends) = (self.crashes.leaving.drain(..), &mut self.watchlist, &self.ends);
         self.crashes.left.extend(leaving.map(|crash| {
-            let Record { app, event_ns, .. } = crash.record;
-            if watchlist.get_mut(app).is_some_and(|w| std::mem::take(&mut w.ends_connections)) {
-                ends.connections.ended(app, event_ns);
+            let Record { app, event_ns, code, .. } = crash.record;
+            let exits = code == 0 && crash.record.cause() == Some(Cause::Doomed); // its status follows
+            if !exits && watchlist.get_mut(app).is_some_and(|w| std::mem::take(&mut w.ends_connections)) {
+                // Who ends by itself, and cleanly, may have said goodbye: that is delivered.
+                match crash.record.cause() {
+                    Some(Cause::Exited) if code == 0 => ends.connections.forget(app),
+                    _ => ends.connections.ended(app, event_ns),
+                }
             }
             Crash { sent_ns, ..crash }
         }));

@@ -6,6 +6,7 @@
 
 use crate::common::{Process, Setup, World, kill, until};
 use fide_wire::control::{ErrorCode, Request};
+use fide_wire::verdict::Cause;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -64,6 +65,12 @@ fn reset(mut stream: TcpStream) {
     assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
 }
 
+/// The child has it for good, and answers nothing.
+fn stays(mut stream: TcpStream) {
+    stream.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    assert_eq!(stream.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::WouldBlock);
+}
+
 fn nobody_is_there(w: &World) {
     assert_eq!(connect(w).unwrap_err().kind(), ErrorKind::ConnectionRefused);
 }
@@ -99,6 +106,15 @@ fn clients_of_a_process_that_joined_are_reset_when_it_is_killed() {
     server.process.kill();
     reset(stream);
 
+    // A clean end is the process's own: what it has said is delivered.
+    let mut server = Server::new(&w);
+    assert!(server.order("join srv 0").starts_with("ok"));
+    assert!(server.order(&format!("end-connections {PORT}")).starts_with("ok"));
+    let stream = client(&w, &mut server);
+    server.process.say("exit 0");
+    w.event(2, "the end", |e| e.app.as_deref() == Some("srv") && e.cause == Cause::Exited && e.code == 0);
+    stays(stream);
+
     let refused = w.ask(1, &Request::EndConnections { name: "srv".into(), ports: vec![PORT] });
     assert!(matches!(&refused, Err(fide_client::Error::Refused(r)) if r.code == ErrorCode::NotFound), "{refused:?}");
 }
@@ -121,12 +137,10 @@ fn what_the_configuration_says_holds_for_the_next_instance_and_until_a_reload() 
     }
     let mut server = Server::new(&w);
     is_watched(&w, server.process.pid());
-    let mut stream = client(&w, &mut server);
+    let stream = client(&w, &mut server);
     configure("");
     is_watched(&w, server.process.pid());
     server.process.kill();
     w.event(2, "the end", |e| e.app.as_deref() == Some("srv") && e.cause.ends_process());
-    // The child has it for good, and answers nothing.
-    stream.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-    assert_eq!(stream.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    stays(stream);
 }
