@@ -476,7 +476,14 @@ mod tests {
         kept.begin(99, 4, 0, 0);
         kept.row(&row(1, 5, Cause::Monitored), Some(watch()));
         kept.save(false).unwrap();
-        // Writing has become slow: the whole table waits.
+        // The whole table is not written right behind a change, but soon, however many follow it.
+        kept.written = None;
+        kept.dirty = Some(Instant::now() + PUT_OFF_MAX * 100); // it has just come
+        assert_eq!(kept.due(), Some(SETTLES));
+        kept.dirty = Instant::now().checked_sub(SETTLES);
+        assert_eq!(kept.due(), Some(Duration::ZERO));
+        kept.dirty = None;
+        // Writing has become slow: it waits longer.
         kept.written = Some((Instant::now(), PUT_OFF_MAX));
         kept.row(&row(2, 6, Cause::Monitored), Some(watch()));
         kept.save(false).unwrap();

@@ -109,11 +109,11 @@ pub enum Request {
         /// The limit, within [`PROGRESS_LIMIT_NS`]; 0: it is no longer looked at.
         limit_ns: u64,
     },
-    /// When a watched process of this host has ended, or is doomed, its TCP connections of these
-    /// local ports are ended at once, those that wait to be accepted and the listening sockets too:
-    /// clients are reset without waiting for the kernel to take the process down. Only sockets of
-    /// the process's user, in its network namespace. Said again it changes the ports. For who may
-    /// end the watch.
+    /// When a watched process of this host is killed or crashes (not at exit status 0), its TCP
+    /// connections of these local ports are ended at once, those that wait to be accepted and the
+    /// listening sockets too: clients are reset without waiting for the kernel to take the process
+    /// down. Only sockets of the process's user, in its network namespace. Said again it changes
+    /// the ports. For the process's user, and root.
     EndConnections {
         /// Its name.
         name: String,

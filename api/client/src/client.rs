@@ -440,6 +440,7 @@ impl Client {
         let mut control = lock(&self.control);
         self.done(&control.connection, &Request::Quit)?;
         control.joined = None;
+        control.end_connections.clear();
         *lock(&self.bridge) = None;
         for (counter, _) in self.counters.limits() {
             self.counters.set_limit(counter, None);
@@ -692,7 +693,13 @@ impl Client {
                     resumed.joined = Some(ok);
                     if !control.end_connections.is_empty() {
                         let request = Request::EndConnections { name: name.clone(), ports: control.end_connections.clone() };
-                        self.done(&control.connection, &request)?;
+                        match self.done(&control.connection, &request) {
+                            Err(e) if !lasting(&e) => return Err(e),
+                            // An agent that cannot, or of an older release: the rest goes on, and
+                            // clients wait for the kernel.
+                            Err(_) => control.end_connections.clear(),
+                            Ok(()) => {}
+                        }
                     }
                 }
             }

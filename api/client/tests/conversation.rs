@@ -416,6 +416,7 @@ fn reconnecting_restores_what_was_asked_for() {
     assert_eq!(client.poll(SOON).unwrap(), Some(Event::AgentGone));
     let agent = agent;
     agent.next("monitor", Answer::Reply(fake_agent::refused(ErrorCode::Permission, "not any more"), Vec::new()));
+    agent.next("end-connections", Answer::Reply(fake_agent::refused(ErrorCode::Invalid, "unknown"), Vec::new()));
     let resumed = client.reconnect().unwrap();
     assert_eq!(resumed.joined.unwrap().unwrap(), (11, 77));
     let summary: Vec<_> = resumed.targets.iter().map(|(t, a)| (t.as_str(), a.as_ref().ok().map(|m| m.alive))).collect();
