@@ -49,10 +49,10 @@ use crate::unwanted;
 use crate::watchlist::Watchlist;
 use announce::Own;
 use crossbeam_channel::{Receiver as Channel, Sender};
-use fide_lane::{Config as CalibrationConfig, DropCounters, Lane, Pacer, Prober};
+use fide_lane::{DropCounters, Lane, Prober};
 use fide_proto::detector::{self, AppState, Progress};
-use fide_proto::node::Node;
 use fide_proto::node::fence::HostFence;
+use fide_proto::node::{Node, calibration};
 use fide_proto::services::groups::Groups;
 use fide_proto::services::groups::durable::{Saved, Write};
 use fide_wire::control::{ErrorCode, HistoryEvent, Refused};
@@ -150,7 +150,7 @@ pub struct Start {
     /// Keys.
     pub keys: Keyring,
     /// How the contract is derived.
-    pub calibration: CalibrationConfig,
+    pub calibration: calibration::Config,
     /// The detector's settings.
     pub detector: detector::Config,
     /// Whether other hosts may be asked by TCP where an interface has several receive queues.
@@ -224,7 +224,6 @@ pub struct Core {
     warmed_ns: u64,
     drops: DropCounters,
     drops_seen: [u64; PATHS],
-    pacer: Pacer,
     /// This host's part in the cluster: who lives, what runs where, who is silent.
     pub(crate) node: Node,
     interests: Interests,
@@ -336,7 +335,6 @@ impl Core {
         let mut group_config = groups::config(start.node, start.incarnation, start.period_ns, start.witness_ns);
         group_config.make = traced(group_config.make);
         let mut core = Self {
-            pacer: Pacer::new(start.period_ns, now),
             node,
             interests: Interests::new(restored.last_interest),
             unclaimed_at: u64::MAX,
@@ -523,11 +521,8 @@ impl Core {
     }
 
     /// Derives the contract by these rules from now on.
-    pub fn set_calibration(&mut self, config: CalibrationConfig) {
-        self.start.calibration = config;
-        for c in self.peers.iter_mut().flatten().flat_map(|p| &mut p.calibration) {
-            c.set_config(config);
-        }
+    pub fn set_calibration(&mut self, config: calibration::Config) {
+        self.node.set_calibration(config);
     }
 
     /// Events that subscribers lost because they were too slow.

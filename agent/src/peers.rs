@@ -1,9 +1,9 @@
-//! What the agent knows of another host beside what the detector judges: its name, addresses, directory of processes, and calibration.
+//! What the agent knows of another host beside what the detector judges: its name, addresses and
+//! directory of processes.
 
 use crate::queue_steering::Emptied;
-use fide_lane::{Calibration, Window};
 use fide_wire::PATHS;
-use fide_wire::verdict::{Cause, Contract};
+use fide_wire::verdict::Cause;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -33,14 +33,6 @@ pub struct Peer {
     pub addresses: [Option<IpAddr>; PATHS],
     /// Its processes by number.
     pub apps: BTreeMap<u32, RemoteApp>,
-    /// What its paths are like.
-    pub calibration: [Calibration; PATHS],
-    /// What its last second was like, per path.
-    pub window: [Option<Window>; PATHS],
-    /// The contract in force on each path.
-    pub contract: [Contract; PATHS],
-    /// What it said of itself.
-    pub announced: Contract,
     /// This incarnation was judged and is refused.
     pub condemned: bool,
     /// What emptied the receive queue of its heartbeats last, by path.
@@ -62,17 +54,13 @@ const ENDED_KEPT: usize = 256;
 impl Peer {
     /// A host heard of for the first time, or in a new life.
     #[must_use]
-    pub fn new(node: u32, name: &str, incarnation: u32, calibration: [Calibration; PATHS]) -> Self {
+    pub fn new(node: u32, name: &str, incarnation: u32) -> Self {
         Self {
             node,
             name: name.into(),
             incarnation,
             addresses: [None; PATHS],
             apps: BTreeMap::new(),
-            calibration,
-            window: [None; PATHS],
-            contract: [Contract::default(); PATHS],
-            announced: Contract::default(),
             condemned: false,
             barrier: [None; PATHS],
             left: false,
@@ -125,7 +113,7 @@ mod tests {
     use super::*;
 
     fn peer() -> Peer {
-        Peer::new(1, "a", 1, std::array::from_fn(|_| Calibration::new(fide_lane::Config::shared(), 1_000_000)))
+        Peer::new(1, "a", 1)
     }
 
     #[test]

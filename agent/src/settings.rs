@@ -2,7 +2,7 @@
 
 use crate::config::{Config, Profile, SocketConfig};
 use anyhow::{Context, bail};
-use fide_lane::Setting;
+use fide_proto::node::calibration::{self, Setting};
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
@@ -10,10 +10,10 @@ use std::path::PathBuf;
 
 /// How the contract is derived.
 #[must_use]
-pub fn calibration(config: &Config) -> fide_lane::Config {
+pub fn calibration(config: &Config) -> calibration::Config {
     let mut c = match config.profile {
-        Profile::Shared => fide_lane::Config::shared(),
-        Profile::Dedicated => fide_lane::Config::dedicated(),
+        Profile::Shared => calibration::Config::shared(),
+        Profile::Dedicated => calibration::Config::dedicated(),
     };
     let pins = &config.contract;
     if let Some(ns) = pins.lambda_min_ns {

@@ -1,29 +1,23 @@
-//! Sending policy: pacing, paths, contract, calibration, profiles.
+//! Sending policy: paths, probes, profiles.
 //!
 //! Everything here is driven by one thread of the agent. In the order of a heartbeat's life:
-//! * [`pace`] says when the next one is due;
 //! * [`send`] puts it on every path, [`frame`] being the bytes around it;
-//! * [`calibrate`] turns what receivers measured into the contract (λmin, δmax) that a timeout may rely on;
 //! * [`drops`] knows what this host lost itself;
 //! * [`probe`] asks a silent host's kernel whether it is there;
 //! * [`profile`] keeps the thread undisturbed, and says what disturbs it all the same; [`measure`] how much.
 
-pub mod calibrate;
 pub mod drops;
 pub mod frame;
 mod host;
 pub mod measure;
-pub mod pace;
 pub mod probe;
 pub mod profile;
 pub mod send;
 mod sys;
 mod thread;
 
-pub use calibrate::{Breach, Calibration, Config, Quantiles, Setting, Window};
 pub use drops::DropCounters;
 pub use measure::{Distribution, Disturbance, JitterReport, measure_jitter};
-pub use pace::{Pacer, Tick};
 pub use probe::{AnswerFilter, AnswerKind, ProbeAnswer, Prober, is_local, random};
 pub use profile::{Applied, Profile, State, Step, apply, apply_to_this_thread, inspect};
 pub use send::{

@@ -1180,7 +1180,7 @@ impl World {
             | NodeEvent::Keys { .. }
             | NodeEvent::Whole { .. }
             | NodeEvent::Announced { .. }
-            | NodeEvent::RoundTrip { .. }
+            | NodeEvent::Margin { .. }
             | NodeEvent::Forgotten { .. } => {}
             NodeEvent::GivenUp { incarnation, .. } => self.given_up(host, incarnation),
             NodeEvent::Fence(step) => self.move_gates(host, step),

@@ -1085,7 +1085,7 @@ impl World {
                 // Nobody reports here: who was given up is told by itself.
                 | machine::Event::Fence(_)
                 | machine::Event::GivenUp { .. }
-                | machine::Event::RoundTrip { .. }
+                | machine::Event::Margin { .. }
                 | machine::Event::Forgotten { .. } => {}
             }
         }

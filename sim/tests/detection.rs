@@ -94,6 +94,7 @@ fn a_shell_that_neglects_a_duty_is_found_out() {
         (Neglect::Processes, Profile::WithinContract, "accuracy"),
         (Neglect::Twice, Profile::WithinContract, "told-once"),
         (Neglect::GivenUp, Profile::Cuts, "healing"),
+        (Neglect::Maximum, Profile::Pauses, "margin"),
     ];
     for (neglect, profile, property) in cases {
         let found = (0..2_000).find(|seed| run(*seed, profile, Some(neglect), false).is_err_and(|v| v.property == property));

@@ -110,13 +110,7 @@ impl Core {
     /// The contract this agent offers: its period, what fits, and the worst it has seen of its own paths.
     #[must_use]
     pub fn own_contract(&self) -> Contract {
-        let worst = |f: fn(&Contract) -> u64| self.peers.iter().flatten().flat_map(|p| &p.contract).map(f).max().unwrap_or(0);
-        Contract {
-            period_ns: self.start.period_ns,
-            size_max: self.lane.piggyback_max() as u32,
-            lambda_min_ns: worst(|c| c.lambda_min_ns),
-            delta_max_ns: worst(|c| c.delta_max_ns),
-        }
+        self.node.offered_contract(self.start.period_ns, self.lane.piggyback_max() as u32)
     }
 
     /// Frames with our own MAC came in: others are told, and what is answered to us may go astray.

@@ -11,7 +11,7 @@ use crate::clock::now_ns;
 use crate::peers::{Peer, RemoteApp};
 use crate::shares::EventSource;
 use crate::subscribers::{Target, key};
-use fide_lane::{Calibration, Prober};
+use fide_lane::Prober;
 use fide_proto::detector::{self, Action, Verdict};
 use fide_proto::node::directory::Ignored;
 use fide_proto::node::machine::{Came, Event};
@@ -111,7 +111,7 @@ impl Core {
                     tracing::warn!("{} has given incarnation {incarnation} up: starting a new one", self.node_name(by));
                     self.start_over(incarnation, now);
                 }
-                Event::RoundTrip { node, path, ns } => self.round_trip(node, path, ns),
+                Event::Margin { node, incarnation, path, breach } => self.margin(node, incarnation, path, breach, now),
             }
         }
     }
@@ -153,16 +153,8 @@ impl Core {
         if let Err(e) = self.receiver.set_peer(slot, node, incarnation, used) {
             return tracing::error!("{name}: {e}");
         }
-        let period_ns = said.contract.period_ns;
-        let calibration = std::array::from_fn(|_| Calibration::new(self.start.calibration, period_ns));
-        let mut peer = Peer::new(node, name, incarnation, calibration);
+        let mut peer = Peer::new(node, name, incarnation);
         peer.lost_before = lost;
-        for path in 0..PATHS {
-            peer.contract[path] = peer.calibration[path].contract(said.contract.size_max);
-            if let Err(e) = self.node.detector_mut().contract(node, path, peer.contract[path], now) {
-                tracing::warn!("contract of {name}: {e}");
-            }
-        }
         if let Some(old) = self.peers[slot].replace(Box::new(peer)) {
             for app in old.apps.keys() {
                 self.subscribers.clear(node, *app, self.receiver.mechanism());
@@ -180,7 +172,6 @@ impl Core {
     fn host_said(&mut self, node: u32, said: &Introduction, now: u64) {
         let Some(peer) = self.slot(node).and_then(|slot| self.peers[slot].as_mut()) else { return };
         peer.addresses = said.host.addresses;
-        peer.announced = said.contract;
         for path in (0..PATHS).filter(|path| said.diverted[*path]) {
             if self.node.detector_mut().diverted(node, path, now) {
                 self.tell_diverted(node, path, now);

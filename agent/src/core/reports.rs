@@ -1,7 +1,8 @@
-//! Path reports as they come and leave, and the contract that is derived from round trips and jitter.
+//! Path reports as they come and leave, and what is measured for the contract with each host.
 
 use super::Core;
-use fide_lane::Breach;
+use fide_proto::node::calibration::Breach;
+use fide_proto::node::machine::contracts::Jitter;
 use fide_proto::node::machine::reports::Heard;
 use fide_wire::PATHS;
 use fide_wire::event::Record;
@@ -15,13 +16,6 @@ impl Core {
         // Of a host that is not known yet it says nothing.
         let _ = self.node.handle_report(header, body, now);
         self.act(None, now);
-    }
-
-    /// A heartbeat's way there and a report's way back.
-    pub(super) fn round_trip(&mut self, node: u32, path: usize, ns: u64) {
-        if let Some(peer) = self.slot(node).and_then(|slot| self.peers[slot].as_mut()) {
-            peer.calibration[path].round_trip(ns);
-        }
     }
 
     /// What is due of path reports: all of it once a second, and to hosts whose fences depend on it often enough for their timeouts.
@@ -49,34 +43,22 @@ impl Core {
         self.report_body = body;
     }
 
+    /// A second is over: what it brought of each host goes into the contract with it.
     pub(super) fn calibrate(&mut self, now: u64) {
-        let size = self.lane.piggyback_max() as u32;
-        let mut breaches = Vec::new();
         for slot in 0..self.peers.len() {
-            let Some(peer) = self.peers[slot].as_mut().filter(|p| !p.condemned && !p.left) else { continue };
-            let period = self.receiver.peer(slot).period_ns;
-            let period = if period == 0 { peer.announced.period_ns } else { period.into() };
+            let Some(node) = self.peers[slot].as_ref().map(|peer| peer.node) else { continue };
+            let period_ns = self.receiver.peer(slot).period_ns.into();
             for path in 0..PATHS {
-                let max = self.receiver.take_jitter_max(slot, path);
-                peer.calibration[path].set_period(period);
-                let window = peer.calibration[path].feed(&self.receiver.jitter(slot, path), max);
-                breaches.extend(window.breach.map(|b| (peer.node, peer.incarnation, path, b)));
-                peer.window[path] = Some(window);
-                let contract = peer.calibration[path].contract(size);
-                if contract != peer.contract[path] {
-                    peer.contract[path] = contract;
-                    // A peer the detector has forgotten has no contract to keep.
-                    let _ = self.node.detector_mut().contract(peer.node, path, contract, now);
-                }
+                let max_ns = self.receiver.take_jitter_max(slot, path);
+                let counters = &self.receiver.jitter(slot, path);
+                self.node.handle_window(node, path, &Jitter { counters, max_ns, period_ns }, now);
             }
         }
-        for (node, incarnation, path, breach) in breaches {
-            self.margin(node, incarnation, path, breach, now);
-        }
+        self.act(None, now);
     }
 
     /// The margin of one path's contract is used up, or there is some again (DESIGN: assumptions are measured while they are relied on).
-    fn margin(&mut self, node: u32, incarnation: u32, path: usize, breach: Breach, now: u64) {
+    pub(super) fn margin(&mut self, node: u32, incarnation: u32, path: usize, breach: Breach, now: u64) {
         let host = self.node_name(node);
         let ms = |ns: u64| ns as f64 / 1e6;
         let (cause, text) = match breach {

@@ -11,6 +11,7 @@ use crate::shares::EventSource;
 use crate::subscribers::{Made, Target, Want};
 use crate::watchlist::{Holder, Joining, Moves, Name, Origin, WatchRow, Watched};
 use crossbeam_channel::Sender;
+use fide_proto::node::calibration;
 use fide_proto::services::groups::large::{Fetched, LargeId};
 use fide_wire::PATHS;
 use fide_wire::control::{CheckedPeer, FenceStatus, GroupOrder, Refused, Reply};
@@ -63,7 +64,7 @@ pub enum Request {
     /// Accepts these keys from now on.
     SetKeys(Box<Keyring>),
     /// Derives contracts by these rules from now on.
-    SetCalibration(Box<fide_lane::Config>),
+    SetCalibration(Box<calibration::Config>),
     /// Begins or joins these groups, as the configuration says.
     SetGroupPlans(Vec<GroupPlan>),
     /// Entries of a durable group through this one are on disk: name, generation, entry.

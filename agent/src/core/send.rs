@@ -152,7 +152,7 @@ impl Core {
 
     pub(super) fn beat(&mut self, now: u64) {
         // Who leaves is silent, unless others rely on it not to be.
-        if self.pacer.tick(now).is_none() || (self.stopping.is_some() && !self.promises()) {
+        if self.node.poll_heartbeat(now).is_none() || (self.stopping.is_some() && !self.promises()) {
             return;
         }
         if let Some(why) = self.fence_parts().and_then(|(driver, fence)| driver.check(fence, now)) {

@@ -132,9 +132,9 @@ impl Core {
         let row = self.receiver.peer(slot);
         let path_status = |path: usize| {
             let p = &row.path[path];
-            let contract = peer.contract[path];
+            let contract = self.node.path_contract(peer.node, path).unwrap_or_default();
             let age_ns = if p.arrived_ns == 0 { u64::MAX } else { now.saturating_sub(p.arrived_ns) };
-            let window = peer.window[path].unwrap_or_default();
+            let window = self.node.path_window(peer.node, path).unwrap_or_default();
             PathStatus {
                 up: age_ns <= contract.timeout_ns() && !peer.condemned,
                 last_number: p.number,

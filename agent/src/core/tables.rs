@@ -101,7 +101,8 @@ pub(super) fn begin(
     let version = receiver.next_notice().into();
     owner.put(HOST_ROW, version, Content::Host(host_row(start, lane, None, now)), now).map_err(refused)?;
     let contract = Contract { period_ns: start.period_ns, size_max: lane.piggyback_max() as u32, ..Contract::default() };
-    let node = Node::new(start.detector.clone(), owner, contract, seen, now).map_err(refused)?;
+    let mut node = Node::new(start.detector.clone(), owner, contract, seen, now).map_err(refused)?;
+    node.set_calibration(start.calibration);
     Ok((node, restored))
 }
 

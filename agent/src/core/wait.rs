@@ -20,7 +20,7 @@ impl Core {
         [self.node.poll_timeout(), self.progress.poll_timeout(), self.leave_at(), self.groups.poll_timeout(), self.early_at()]
             .into_iter()
             .flatten()
-            .chain([self.pacer.next_ns(), self.housekeeping_at, self.owed.at_ns])
+            .chain([self.node.next_heartbeat_ns(), self.housekeeping_at, self.owed.at_ns])
             .chain([self.own.announce_at, self.interests.due_ns])
             .chain(self.warm_at().map(|(_, at_ns, _)| at_ns))
             .chain(self.asking.steering.look_at(now_ns()))

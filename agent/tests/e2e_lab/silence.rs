@@ -388,6 +388,31 @@ fn an_agent_that_systemd_restarts_was_never_gone_and_one_that_it_stops_left() {
     assert_eq!(v.grade, Grade::Certain);
 }
 
+/// The assumptions that timeouts rest on are measured while they are relied on.
+#[test]
+fn a_margin_that_is_used_up_is_told_of_each_path_and_that_it_is_kept_again() {
+    let Some(w) = Setup::hosts(3).up() else { return };
+    let told = |cause: Cause, path: i32| {
+        let is =
+            |e: &HistoryEvent| (e.cause, &*e.node, e.code) == (cause, "h1", path) && e.text.contains(&format!("on path {path}"));
+        w.history(2).into_iter().find(is)
+    };
+    // Who stood still sends its next heartbeat with the next number, late on each path alike.
+    until("a late heartbeat by both paths", || {
+        w.signal_agent(1, libc::SIGSTOP);
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        w.signal_agent(1, libc::SIGCONT);
+        // It is measured once a second.
+        std::thread::sleep(std::time::Duration::from_millis(1_100));
+        (0..2).all(|path| told(Cause::ContractBroken, path).is_some())
+    });
+    for path in 0..2 {
+        let broken = told(Cause::ContractBroken, path).expect("it was there");
+        assert_eq!((broken.id, broken.grade, broken.app), (None, Grade::Inferred, None));
+        until("a contract that is kept again", || told(Cause::ContractKept, path).is_some_and(|kept| kept.seq > broken.seq));
+    }
+}
+
 #[test]
 fn an_agent_that_is_asked_to_stop_leaves_politely() {
     let Some(mut w) = Setup::hosts(3).up() else { return };

@@ -21,13 +21,16 @@
 //! All this is true of each name of an instance: a watch that is ended under one name, *left*, says
 //! nothing of the same process under another.
 
+pub mod contracts;
 mod fencing;
 pub mod reports;
 #[cfg(test)]
 mod tests;
 
+use super::calibration::{self, Breach};
 use super::directory::{self, Directory, Facts, Ignored, Numbers};
 use super::fence::{HostFence, Step};
+use super::pacer::Pacer;
 use super::table::{self, Owner, Refused};
 use super::tables::Transmit;
 use crate::detector::{self, Action, AppState, Detector, PathArrival, Verdict};
@@ -151,14 +154,17 @@ pub enum Event {
         /// What it has given up.
         incarnation: u32,
     },
-    /// A heartbeat's way to another host and its report's way back took so long.
-    RoundTrip {
+    /// The margin of the contract with a host is used up, or there is some again (DESIGN:
+    /// assumptions are measured while they are relied on).
+    Margin {
         /// The host.
         node: u32,
-        /// By which path.
+        /// Its incarnation.
+        incarnation: u32,
+        /// On which path.
         path: usize,
-        /// How long, without the time at that host.
-        ns: u64,
+        /// Which of both.
+        breach: Breach,
     },
 }
 
@@ -198,6 +204,10 @@ struct Known {
     /// How far a former agent of this host had told its ends: epoch and version.
     former: Option<(u64, u64)>,
     told: BTreeMap<Watch, Told>,
+    /// What it announced of its heartbeats.
+    announced: Contract,
+    /// Its contracts, where they are measured.
+    paths: Option<Box<[contracts::PathContract; PATHS]>>,
 }
 
 /// A node of the cluster.
@@ -210,6 +220,8 @@ pub struct Node {
     members: BTreeSet<u32>,
     fence: Option<HostFence>,
     reports: Reports,
+    calibration: Option<calibration::Config>,
+    pacer: Pacer,
     events: VecDeque<Event>,
 }
 
@@ -236,6 +248,8 @@ impl Node {
             members: BTreeSet::new(),
             fence: None,
             reports: Reports::new(contract.period_ns),
+            calibration: None,
+            pacer: Pacer::new(contract.period_ns, now_ns),
             events: VecDeque::new(),
         })
     }
@@ -456,6 +470,9 @@ impl Node {
                 directory::Event::Announced { node, incarnation, introduction } => {
                     // Refused where the host is cut off: it promises nothing.
                     let _ = self.detector.fence(node, incarnation, introduction.host.fence);
+                    if let Some(known) = self.hosts.get_mut(&node).filter(|known| known.incarnation == incarnation) {
+                        known.announced = introduction.contract;
+                    }
                     self.reports.promised(now_ns);
                     self.events.push_back(Event::Announced { node, introduction });
                 }
@@ -482,10 +499,12 @@ impl Node {
         let known = self.hosts.entry(node).or_default();
         (known.incarnation, known.is_handed_in) = (incarnation, false);
         (known.condemned, known.former_verdict) = (false, false);
+        known.announced = introduction.contract;
         self.count_confirmers();
         // What is said of the former incarnation comes first.
         self.take_actions();
         self.events.push_back(Event::Host { node, incarnation, introduction });
+        self.begin_contracts(node, now_ns);
         self.hand_in(node, now_ns);
     }
 

@@ -1,23 +1,28 @@
 //! One host's part in the cluster: [`Node`]. Agents and hosts of the simulator run the same.
 //!
 //! ```text
-//! frame ─► Window (seen before?) ─► Directory ─► Introductions   hello, introduction
-//!                                            ├─► Replica         change, rows, version of a heartbeat ─► events
-//!                                            └─► Owner           pull ─► rows
-//! Directory ─► who lives, what runs ─► Node ─► Detector ─► verdicts, each end once
-//! arrivals, answers, time ──────────────────────┘    └──► HostFence ◄─ heartbeats that left, reports of others ─► gates
+//! frame ─► Window (seen before?) ─► Directory ─► Introductions   hello, introduction ├─► Replica
+//! change, rows, version of a heartbeat ─► events └─► Owner           pull ─► rows Directory ─► who
+//! lives, what runs ─► Node ─► Detector ─► verdicts, each end once arrivals, answers, time
+//! ──────────────────────┘    └──► HostFence ◄─ heartbeats that left, reports of others ─► gates
+//! jitter, round trips ─► Calibration ─► contract of each path ─► Detector            Pacer ─► when
+//! a heartbeat is due
 //! ```
 
+pub mod calibration;
 pub mod directory;
 pub mod fence;
 pub mod introductions;
 pub mod machine;
+pub mod pacer;
 pub mod table;
 pub mod tables;
 pub mod window;
 
+pub use calibration::Calibration;
 pub use directory::Directory;
 pub use machine::Node;
+pub use pacer::Pacer;
 pub use tables::Tables;
 
 /// How fast heartbeats are, and with them everything that waits for a frame. The times in this module are those for a period of a

@@ -5,12 +5,13 @@ use crate::groups::shell::Shell;
 use crate::host::{Slot, name};
 use crate::time::US;
 use fide_proto::detector::{Config, ProbeResult};
-use fide_proto::node::Node;
 use fide_proto::node::directory::Numbers;
 use fide_proto::node::table::Owner;
+use fide_proto::node::{Node, calibration};
 use fide_wire::PATHS;
 use fide_wire::frame::Kind;
 use fide_wire::frame::table::{Content, HOST_ROW, Instance, Process, State};
+use fide_wire::jitter::{BUCKETS, bucket};
 use fide_wire::verdict::{Cause, Contract};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -26,6 +27,22 @@ pub(crate) const WIRE_JITTER_NS: u64 = 60 * US;
 /// By how much the agent of a busy host may be late on top: short of what it would call a pause.
 pub(crate) const BUSY_AGENT_NS: u64 = MS;
 pub(crate) const AGENT_TIMEOUT_NS: u64 = 20 * MS;
+/// What is measured goes into the contracts this often; in an agent once a second.
+pub(crate) const WINDOW_NS: u64 = 10 * MS;
+/// Windows without a breach before a contract counts as kept.
+pub(crate) const CALM_WINDOWS: u32 = 2;
+
+/// δmax is [`CONTRACT`]'s where the world keeps to that, up to four times as much behind a fault,
+/// and falls again.
+const fn calibration() -> calibration::Config {
+    calibration::Config {
+        floor_ns: CONTRACT.delta_max_ns,
+        ceiling_ns: Some(4 * CONTRACT.delta_max_ns),
+        calm_windows: CALM_WINDOWS,
+        lambda_unknown_ns: CONTRACT.lambda_min_ns,
+        ..calibration::Config::shared()
+    }
+}
 
 #[derive(Clone, Debug)]
 pub(crate) enum Body {
@@ -102,7 +119,8 @@ pub(crate) struct App {
 
 pub(crate) struct Agent {
     pub node: Node,
-    pub next_heartbeat_ns: u64,
+    /// When the window that is measured began.
+    pub window_ns: u64,
     pub next_report_ns: u64,
     pub numbers: Numbers,
     /// Of its table.
@@ -112,6 +130,33 @@ pub(crate) struct Agent {
     pub restart: bool,
     /// Its groups, in simulations that have any.
     pub shell: Option<Box<Shell>>,
+}
+
+/// Of the heartbeats of one host on one path, in this incarnation.
+#[derive(Clone, Debug)]
+pub(crate) struct Measured {
+    pub counters: [u32; BUCKETS],
+    /// Since it was taken last.
+    pub max_ns: u64,
+    /// The stamp of the last one.
+    pub sent_ns: u64,
+}
+
+impl Default for Measured {
+    fn default() -> Self {
+        Self { counters: [0; BUCKETS], max_ns: 0, sent_ns: 0 }
+    }
+}
+
+impl Measured {
+    /// `gap_ns`: since its predecessor, if that was not lost.
+    fn count(&mut self, gap_ns: Option<u64>, sent_ns: u64) {
+        self.sent_ns = sent_ns;
+        let Some(gap_ns) = gap_ns else { return };
+        let late_ns = gap_ns.saturating_sub(CONTRACT.period_ns);
+        self.counters[bucket(late_ns)] += 1;
+        self.max_ns = self.max_ns.max(late_ns);
+    }
 }
 
 pub(crate) struct Host {
@@ -133,6 +178,8 @@ pub(crate) struct Host {
     pub busy_until: u64,
     pub backlog_until: u64,
     pub table: BTreeMap<u32, Slot>,
+    /// What it measures of each row's heartbeats.
+    pub measured: BTreeMap<u32, [Measured; PATHS]>,
     pub ring: VecDeque<RingItem>,
     pub agent: Option<Agent>,
     pub apps: Vec<App>,
@@ -158,6 +205,7 @@ impl Host {
             busy_until: 0,
             backlog_until: 0,
             table: BTreeMap::new(),
+            measured: BTreeMap::new(),
             ring: VecDeque::new(),
             agent: None,
             apps: Vec::new(),
@@ -197,10 +245,13 @@ impl Host {
             owner.put(number, u64::from(number) + 1, Content::Process(process), now).expect("a new table");
         }
         self.table.clear();
+        self.measured.clear();
         self.ring.clear();
+        let mut node = Node::new(config, owner, CONTRACT, [], now).expect("a host row is there");
+        node.set_calibration(calibration());
         self.agent = Some(Agent {
-            node: Node::new(config, owner, CONTRACT, [], now).expect("a host row is there"),
-            next_heartbeat_ns: now,
+            node,
+            window_ns: now,
             drops_seen: self.nic_drops,
             next_report_ns: now,
             numbers: Numbers::default(),
@@ -228,7 +279,12 @@ impl Host {
         }
         let (node, incarnation, number, version) = (packet.node, packet.incarnation, *number, *version);
         if let Some(slot) = slot {
-            let is_newer = number > slot.rows[packet.path].last_number;
+            let row = &slot.rows[packet.path];
+            let is_newer = number > row.last_number;
+            if is_newer && let Some(paths) = self.measured.get_mut(&node) {
+                let follows = row.last_number != 0 && number == row.last_number + 1;
+                paths[packet.path].count(follows.then_some(now - row.last_arrival_ns), packet.sent_ns);
+            }
             slot.count(packet.path, number, now);
             if !items.is_empty() {
                 self.ring.push_back(RingItem::Items { node, incarnation, number, items: items.clone() });

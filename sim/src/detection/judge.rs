@@ -7,12 +7,15 @@
 //! | `sick-observer` | paused or cut off it accuses nobody who keeps the contract, and says of itself what is so | consul #916, keepalived #2066 |
 //! | `completeness` | at the end every crash is known to every observer that is alive and connected | §2.2 |
 //! | `told-once` | one failure for each process, host and incarnation; a confirmation only after it; opposites alternate | issue 2 |
+//! | `margin` | no contract is told as broken that was kept; when all faults are over each counts as kept, and δmax is in its bounds | DESIGN |
 //! | `healing` | when all faults are over, all who live see all who live | |
 
-use super::host::{AGENT_TIMEOUT_NS, Host, MS};
+use super::host::{AGENT_TIMEOUT_NS, Agent, CONTRACT, Host, MS};
 use crate::invariants::{Violation, broken};
 use crate::time::US;
 use fide_proto::detector::{AppState, Detector, State, Verdict};
+use fide_proto::node::calibration::Breach;
+use fide_wire::PATHS;
 use fide_wire::verdict::{Cause, Grade};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,6 +46,8 @@ pub(super) struct Judge {
     /// The last verdict of each pair of opposites.
     last: BTreeMap<(View, i32), Cause>,
     finals: BTreeSet<(View, Cause)>,
+    /// Contracts that were told as broken, and not as kept again.
+    margins: BTreeSet<(View, usize)>,
     violation: Option<Violation>,
 }
 
@@ -59,6 +64,7 @@ impl Judge {
             failures: BTreeSet::new(),
             last: BTreeMap::new(),
             finals: BTreeSet::new(),
+            margins: BTreeSet::new(),
             violation: None,
         }
     }
@@ -192,6 +198,32 @@ impl Judge {
         }
     }
 
+    /// A path's margin is used up, or there is some again. `is_excused`: the network held up what
+    /// came there in the window, which began at `since_ns`.
+    pub(super) fn margin(&mut self, view: View, path: usize, breach: Breach, is_excused: bool, since_ns: u64) {
+        let (o, _, n, _) = view;
+        match breach {
+            Breach::Kept => {
+                let was_broken = self.margins.remove(&(view, path));
+                self.must("margin", was_broken, || format!("{view:?}: path {path} keeps a contract that was not broken"));
+            }
+            Breach::Broken { worst_ns, allowed_ns } => {
+                let of_sender = self.was_broken(n, since_ns, &["frozen", "stuck", "cut"]);
+                let of_observer = self.was_broken(o, since_ns, &["frozen", "deaf", "cut"]);
+                let is_right = worst_ns > allowed_ns && (is_excused || of_sender || of_observer);
+                let once = self.margins.insert((view, path));
+                self.must("margin", is_right && once, || {
+                    format!("{view:?}: path {path} is told {worst_ns} ns late of {allowed_ns}, it is not, or again")
+                });
+            }
+        }
+    }
+
+    /// As [`Self::is_broken`], in a window that began at `since_ns` and is over now.
+    fn was_broken(&self, host: usize, since_ns: u64, how: &[&str]) -> bool {
+        self.broken[host].iter().any(|(_, to, h)| how.contains(h) && since_ns <= to + AFTER)
+    }
+
     fn life(&self, n: usize, incarnation: u32) -> (bool, bool) {
         self.lives[n].get(&incarnation).map_or((false, false), |life| (life.ended.is_some(), life.left))
     }
@@ -297,7 +329,20 @@ impl Judge {
             self.must("healing", is_healed, || format!("host-{o} is still isolated at {now}"));
             for (n, host) in hosts.iter().enumerate().filter(|(n, _)| *n != o) {
                 self.ends_right(o, n, d, host);
+                self.contract_ends_right((o, observer.incarnation, n, host.incarnation), agent, host);
             }
+        }
+    }
+
+    fn contract_ends_right(&mut self, view: View, agent: &Agent, host: &Host) {
+        let is_heard = host.agent.is_some() && agent.node.detector().state(host.node) == Some(State::Alive);
+        for path in (0..PATHS).filter(|_| is_heard) {
+            let (least, most) = (CONTRACT.delta_max_ns, 4 * CONTRACT.delta_max_ns);
+            let contract = agent.node.path_contract(host.node, path).unwrap_or_default();
+            let is_bounded = (least..=most).contains(&contract.delta_max_ns);
+            self.must("margin", is_bounded, || format!("{view:?}: path {path} has the contract {contract:?}"));
+            let is_kept = !self.margins.contains(&(view, path));
+            self.must("margin", is_kept, || format!("{view:?}: path {path} is still told as broken"));
         }
     }
 

@@ -29,6 +29,8 @@ pub enum Neglect {
     Twice,
     /// An agent that was given up goes on as before.
     GivenUp,
+    /// The largest lateness of a window counts in the next one, too.
+    Maximum,
 }
 
 /// What many simulations came to.

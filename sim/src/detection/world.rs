@@ -12,7 +12,9 @@ use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::time::US;
 use fide_proto::detector::{Action, ProbeResult};
+use fide_proto::node::calibration::Breach;
 use fide_proto::node::fence::HostFence;
+use fide_proto::node::machine::contracts::Jitter;
 use fide_proto::node::machine::reports::Heard;
 use fide_proto::node::machine::{self, Came};
 use fide_proto::node::table::owner::To;
@@ -510,10 +512,11 @@ impl World {
             let (number, kind) = (agent.numbers.others, transmit.kind);
             frames.push((transmit.to, Body::Frame { number, kind, body: body.as_slice().into() }));
         }
-        let table = &self.hosts[host].table;
+        let Host { table, measured, .. } = &self.hosts[host];
         let heard = |node: u32, path: usize| {
             let row = table.get(&node).map_or_else(Default::default, |slot| slot.rows[path]);
-            Heard { number: row.last_number, arrived_ns: row.last_arrival_ns, ..Heard::default() }
+            let sent_ns = measured.get(&node).map_or(0, |paths| paths[path].sent_ns);
+            Heard { number: row.last_number, arrived_ns: row.last_arrival_ns, sent_ns, ..Heard::default() }
         };
         while agent.node.poll_report(now, heard, &mut body) {
             agent.numbers.others += 1;
@@ -563,7 +566,7 @@ impl World {
             self.start_agent(host);
             return;
         }
-        if self.is_heartbeat_due(&mut agent) {
+        if agent.node.poll_heartbeat(now).is_some() {
             agent.numbers.heartbeats += 1;
             let version = agent.node.directory().owner().complete() as u32;
             let items = Rc::default();
@@ -585,14 +588,19 @@ impl World {
         send
     }
 
-    /// Whether the slot of a heartbeat has come. A missed one is not made up for.
-    pub(crate) fn is_heartbeat_due(&self, agent: &mut Agent) -> bool {
-        let (now, slot) = (self.now, agent.next_heartbeat_ns);
-        if now < slot {
-            return false;
+    /// A window is over: what it brought of each host goes into the contracts.
+    fn measure(&mut self, host: usize, agent: &mut Agent) {
+        let now = self.now;
+        let keeps_maximum = self.neglect == Some(Neglect::Maximum);
+        for (node, paths) in &mut self.hosts[host].measured {
+            for (path, measured) in paths.iter_mut().enumerate() {
+                let jitter = Jitter { counters: &measured.counters, max_ns: measured.max_ns, period_ns: CONTRACT.period_ns };
+                agent.node.handle_window(*node, path, &jitter, now);
+                measured.max_ns = if keeps_maximum { measured.max_ns } else { 0 };
+            }
         }
-        agent.next_heartbeat_ns = if now > slot + MS { now + MS } else { slot + MS };
-        true
+        self.act(host, agent);
+        agent.window_ns = now;
     }
 
     /// What the table of arrivals says, and what comes of it.
@@ -601,6 +609,9 @@ impl World {
         if now >= agent.next_report_ns {
             agent.next_report_ns = now + REPORT_NS;
             agent.node.report(now);
+        }
+        if now >= agent.window_ns + WINDOW_NS {
+            self.measure(host, agent);
         }
         for (node, slot) in &self.hosts[host].table {
             agent.node.arrivals(*node, slot.incarnation, &slot.rows);
@@ -627,8 +638,8 @@ impl World {
     /// When the next turn is, at `sooner` at the latest.
     pub(crate) fn plan_turn(&mut self, host: usize, agent: Agent, sooner: Option<u64>) {
         let now = self.now;
-        let wants = [agent.node.poll_timeout(), Some(agent.next_heartbeat_ns), sooner];
-        let next = wants.into_iter().flatten().min().unwrap_or(agent.next_heartbeat_ns);
+        let wants = [agent.node.poll_timeout(), Some(agent.node.next_heartbeat_ns()), sooner];
+        let next = wants.into_iter().flatten().min().unwrap_or(now);
         self.hosts[host].agent = Some(agent);
         let busy = self.hosts[host].busy_ns.min(BUSY_AGENT_NS) * u64::from(now < self.hosts[host].busy_until);
         let at = next.max(now + 1) + self.rng.below(SENDER_LATE_NS + busy);
@@ -692,12 +703,26 @@ impl World {
         }
     }
 
+    /// The margin of a contract is used up, or there is some again.
+    fn margin(&mut self, host: usize, since_ns: u64, of: (u32, u32, usize), breach: Breach) {
+        let (node, incarnation, path) = of;
+        let from = self.hosts.iter().position(|h| h.node == node).expect("one of them");
+        // What held up packets in the window.
+        let is_held = self.held.2 + MS > since_ns && self.bad_path == path;
+        let is_late = self.trouble.until + MS > since_ns;
+        let own = self.hosts[host].incarnation;
+        if self.groups.is_none() {
+            self.judge.margin((host, own, from, incarnation), path, breach, is_held || is_late, since_ns);
+        }
+    }
+
     pub(crate) fn act(&mut self, host: usize, agent: &mut Agent) {
         let now = self.now;
         while let Some(event) = agent.node.poll_event() {
             let action = match event {
                 machine::Event::Host { node, incarnation, .. } => {
                     self.hosts[host].table.insert(node, Slot { incarnation, ..Slot::default() });
+                    self.hosts[host].measured.insert(node, Default::default());
                     self.host_lives(agent, node, incarnation);
                     continue;
                 }
@@ -713,8 +738,11 @@ impl World {
                 | machine::Event::Maintenance { .. }
                 | machine::Event::Keys { .. }
                 | machine::Event::Whole { .. }
-                | machine::Event::RoundTrip { .. }
                 | machine::Event::Announced { .. } => continue,
+                machine::Event::Margin { node, incarnation, path, breach } => {
+                    self.margin(host, agent.window_ns, (node, incarnation, path), breach);
+                    continue;
+                }
                 machine::Event::GivenUp { incarnation, .. } => {
                     if agent.shell.is_some() {
                         self.begin_anew(host, agent, incarnation);
@@ -746,7 +774,8 @@ impl World {
                     }
                 }
                 Action::Restarts { .. } => panic!("nobody says so here"),
-                Action::TimeoutChanged { .. } => panic!("nobody recalibrates here"),
+                // Whom it is told is the agent's matter.
+                Action::TimeoutChanged { .. } => {}
                 // An agent that is there answers nothing to it.
                 Action::Knock { node, .. } if self.hosts.iter().any(|h| h.node == node && h.agent.is_some()) => {}
                 Action::Probe { node, paths, .. } | Action::Knock { node, paths } => {

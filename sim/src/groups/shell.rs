@@ -244,7 +244,7 @@ impl World {
             Point::Ring => {
                 let send = self.drain_ring(host, agent);
                 self.send_all(host, agent, send);
-                if self.is_heartbeat_due(agent) {
+                if agent.node.poll_heartbeat(now).is_some() {
                     self.check_gates(host, agent);
                     Point::Beat
                 } else {

@@ -155,7 +155,7 @@ impl Node {
         let path = usize::from(entry.path);
         if path < PATHS && entry.echo_sent_ns != 0 && entry.echo_sent_ns <= now_ns {
             let ns = now_ns.saturating_sub(entry.echo_sent_ns).saturating_sub(entry.hold_ns);
-            self.events.push_back(Event::RoundTrip { node: by, path, ns });
+            self.round_trip(by, path, ns);
         }
     }
 

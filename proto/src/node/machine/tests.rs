@@ -121,8 +121,8 @@ fn a_report_confirms_what_came_and_measures_the_round_trip() {
     assert!(!b.poll_report(NOW + 2 * MS, heard, &mut Vec::new()), "once");
     a.handle_report(&header(1, 5), &report, NOW + 3 * MS).unwrap();
     let extension = fence::Extension { known_ns: NOW + 3 * MS, valid_ns: NOW + TIMEOUT - MS };
-    let round_trip = |path| Event::RoundTrip { node: id(1), path, ns: 2 * MS };
-    assert_eq!(events(&mut a), [Event::Fence(Step::Extend { extension, first: true }), round_trip(0), round_trip(1)]);
+    assert_eq!(events(&mut a), [Event::Fence(Step::Extend { extension, first: true })]);
+    assert_eq!(a.path_contract(id(1), 1), None, "contracts are as announced");
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn who_is_given_up_begins_anew_and_behind_a_promise_shuts() {
     with_fence(&mut a);
     a.fence_mut().unwrap().sent(1, NOW, 1, [true; PATHS]);
     a.handle_report(&header(1, 5), &body(&[about(0, 6, 0)]), NOW + MS).unwrap();
-    assert!(matches!(events(&mut a)[..], [Event::Fence(Step::Extend { first: true, .. }), Event::RoundTrip { .. }]));
+    assert!(matches!(events(&mut a)[..], [Event::Fence(Step::Extend { first: true, .. })]));
     let given_up = body(&[about(0, 6, ReportEntry::CONDEMNED), about(0, 6, 0)]);
     a.handle_report(&header(1, 5), &given_up, NOW + 2 * MS).unwrap();
     assert_eq!(events(&mut a), [Event::Fence(Step::Close(FencedWhy::GivenUp))]);
@@ -270,4 +270,85 @@ fn a_watch_that_ends_says_nothing_of_the_same_process_under_another_name() {
             matches!(nodes[1].became(id(0), Instance { pid: 77, start_ticks: 5 }, "other"), Ok(Some(state)) if state.cause == Cause::Killed)
         );
     }
+}
+
+/// Two hosts that measure their contracts, and what the second one's heartbeats were like on path
+/// 0.
+struct Measuring {
+    nodes: [Node; 2],
+    counters: [u32; fide_wire::jitter::BUCKETS],
+    now_ns: u64,
+}
+
+impl Measuring {
+    fn new() -> Self {
+        let mut nodes = std::array::from_fn(|at| node(at, 5, false));
+        nodes.iter_mut().for_each(|node| node.set_calibration(calibration::Config::shared()));
+        meet(&mut nodes);
+        let mut new = Self { nodes, counters: [0; fide_wire::jitter::BUCKETS], now_ns: NOW + MS };
+        new.window(1_000, 0); // where counting starts
+        new
+    }
+
+    /// A window of so many heartbeats that were all so late. Gives what became known.
+    fn window(&mut self, heartbeats: u32, late_ns: u64) -> Vec<Event> {
+        self.counters[fide_wire::jitter::bucket(late_ns)] += heartbeats;
+        self.now_ns += 1_000 * MS;
+        let jitter = contracts::Jitter { counters: &self.counters, max_ns: late_ns, period_ns: MS };
+        self.nodes[0].handle_window(id(1), 0, &jitter, self.now_ns);
+        events(&mut self.nodes[0])
+    }
+
+    fn contract(&self, path: usize) -> Contract {
+        self.nodes[0].path_contract(id(1), path).unwrap()
+    }
+}
+
+#[test]
+fn a_contract_follows_what_is_measured_on_its_path_and_the_detector_follows_it() {
+    let mut m = Measuring::new();
+    let floor = calibration::Config::shared().floor_ns;
+    assert_eq!((m.contract(0).delta_max_ns, m.contract(0).size_max), (floor, 1000), "what it announced, and the floor");
+    assert_eq!(m.window(1_000, 1_000), [], "a calm second");
+    let margin = |breach| Event::Margin { node: id(1), incarnation: 5, path: 0, breach };
+    let told = m.window(1_000, 4 * MS);
+    let broken = Breach::Broken { worst_ns: 4 * MS, allowed_ns: 2 * floor };
+    let (contract, timeout_ns) = (m.contract(0), m.nodes[0].detector().timeout_ns(id(1)).unwrap());
+    assert!(contract.delta_max_ns > 2 * MS && contract.timeout_ns() <= timeout_ns, "{contract:?}");
+    assert!(told.contains(&margin(broken)), "{told:?}");
+    assert!(told.contains(&Event::Act(Action::TimeoutChanged { node: id(1), timeout_ns })), "{told:?}");
+    assert_eq!(m.contract(1).delta_max_ns, floor, "the other path has its own");
+    let kept = (0..30).find(|_| m.window(1_000, 1_000).contains(&margin(Breach::Kept)));
+    assert!(kept.is_some_and(|windows| windows >= 8), "told once it was kept for some windows: {kept:?}");
+}
+
+#[test]
+fn a_round_trip_in_a_report_makes_the_least_latency() {
+    let mut m = Measuring::new();
+    m.nodes[0].handle_report(&header(1, 5), &body(&[about(0, 5, 0)]), NOW + 3 * MS).unwrap();
+    m.window(1_000, 1_000);
+    assert_eq!(m.contract(0).lambda_min_ns, MS, "half of what it took but for the time there");
+}
+
+#[test]
+fn nothing_is_measured_of_a_host_that_left_and_a_new_incarnation_begins_at_the_floor() {
+    let mut m = Measuring::new();
+    m.window(1_000, 4 * MS);
+    m.nodes[1].leave(2, 0, m.now_ns);
+    meet_at(&mut m.nodes, m.now_ns);
+    let (contract, window) = (m.contract(0), m.nodes[0].path_window(id(1), 0));
+    assert_eq!(m.window(1_000, 15 * MS), []);
+    assert_eq!((m.contract(0), m.nodes[0].path_window(id(1), 0)), (contract, window));
+    m.nodes[1] = node(1, 6, false);
+    meet_at(&mut m.nodes, m.now_ns + MS);
+    assert_eq!(m.contract(0).delta_max_ns, calibration::Config::shared().floor_ns);
+}
+
+#[test]
+fn a_heartbeat_is_due_once_in_each_slot() {
+    let mut a = node(0, 5, false);
+    assert_eq!(a.poll_heartbeat(NOW).map(|tick| tick.skipped), Some(0));
+    assert_eq!((a.poll_heartbeat(NOW), a.next_heartbeat_ns()), (None, NOW + MS));
+    assert_eq!(a.poll_heartbeat(NOW + 3 * MS).map(|tick| tick.skipped), Some(2));
+    assert_eq!(a.next_heartbeat_ns(), NOW + 4 * MS);
 }
