@@ -13,7 +13,7 @@ use crate::check::{self, Check};
 use crate::clock::now_ns;
 use crate::config::{self, Config, HookAction, RestartWithin};
 use crate::core::requests::Request as LoopRequest;
-use crate::core::{Happened, Introduced};
+use crate::core::{Happened, Introduced, Opening};
 use crate::end_connections::{Connections, Ender};
 use crate::event_text;
 use crate::fair::FairQueue;
@@ -1926,8 +1926,8 @@ impl Control {
             }
             Request::Extend { known_ns, valid_ns, anew } => plain(self.extend(i, known_ns, valid_ns, anew)?),
             Request::Group { order } => plain(self.order_group(i, order)?),
-            Request::OpenGroup { name, client, behind, last_number, generation } => {
-                self.open_group(i, name, (client, last_number), (behind, generation)).map(Some)
+            Request::OpenGroup { name, client, behind, last_number, generation, bundles } => {
+                self.open_group(i, name, (client, last_number), Opening { behind, generation, bundles }).map(Some)
             }
         }
     }
@@ -2014,7 +2014,7 @@ impl Control {
         i: usize,
         name: String,
         (client, last_number): (u64, u64),
-        from: (u64, u64),
+        from: Opening,
     ) -> Result<Answer, Refused> {
         self.policy.may_group(&self.connections[i].peer)?;
         let random = || fide_lane::random().map(|n| n.max(1));
@@ -2022,7 +2022,7 @@ impl Control {
             if client == 0 { random().map_err(|e| Refused { code: ErrorCode::System, what: e.to_string() })? } else { client };
         let open = |answer| LoopRequest::OpenGroup { name, client: (client, last_number), from, answer };
         let fd = self.core.ask(open).ok_or_else(stuck)??;
-        Ok((Reply::GroupOpened { client }, Some(fd)))
+        Ok((Reply::GroupOpened { client, bundles: true }, Some(fd)))
     }
 
     // ---- other people's heartbeats ------------------------------------------------------------------------------------------

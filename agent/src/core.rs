@@ -59,6 +59,7 @@ use fide_wire::control::{ErrorCode, HistoryEvent, Refused};
 use fide_wire::frame::table::{Keys, Maintenance, Row};
 use fide_wire::mac::Keyring;
 use fide_wire::packet::{BODY_MAX, Notice};
+use fide_wire::session::Bundle;
 use fide_wire::{PATHS, SLOTS};
 use progress::Owed;
 use questions::Asking;
@@ -67,6 +68,8 @@ use send::Sent;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use tables::Interests;
+
+pub use groups::Opening;
 
 /// What the control thread hears.
 #[derive(Debug)]
@@ -272,6 +275,7 @@ pub struct Core {
     sessions_ready: bool,
     session_buffer: Vec<u8>,
     session_out: Vec<u8>,
+    session_bundle: Bundle,
     session_members: Vec<u8>,
     /// Segments that had been sent again, and until when each leaves on all paths because of it.
     segments_resent: u64,
@@ -380,6 +384,7 @@ impl Core {
             sessions_ready: false,
             session_buffer: Vec::new(),
             session_out: Vec::new(),
+            session_bundle: Bundle::default(),
             session_members: Vec::new(),
             segments_resent: 0,
             segments_doubled_until_ns: 0,

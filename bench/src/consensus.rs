@@ -198,16 +198,22 @@ pub fn help(args: &HelperArgs) -> Result<()> {
         Mode::Many => {
             let mut group = open(args)?;
             let value = vec![7; args.size];
+            let values = vec![value.as_slice(); OUTSTANDING];
             let begun = sys::now_ns();
-            let mut last = 0;
-            let first = group.propose(&value)?;
-            for _ in 1..args.values {
+            let (mut left, mut last) = (args.values as usize, 0);
+            while left > 0 {
+                // As many as there is room for once all that has come is read.
                 while group.pending() >= OUTSTANDING {
                     next(&mut group)?;
                 }
-                last = group.propose(&value)?;
+                while let Some(event) = group.poll(Some(Duration::ZERO))? {
+                    read(&mut group, &event)?;
+                }
+                let room = (OUTSTANDING - group.pending()).min(left);
+                last = group.propose_all(&values[..room])? + room as u64 - 1;
+                left -= room;
             }
-            decided(&mut group, last.max(first))?;
+            decided(&mut group, last)?;
             times.push(sys::now_ns() - begun);
         }
     }
@@ -259,14 +265,21 @@ fn open(args: &HelperArgs) -> Result<Group> {
 
 fn next(group: &mut Group) -> Result<Option<Event>> {
     let event = group.poll(Some(Duration::from_secs(10)))?;
-    // As an application does whose state is small.
-    if let Some(Event::Entry(entry)) = &event
+    if let Some(event) = &event {
+        read(group, event)?;
+    }
+    ensure!(event.is_some(), "nothing was decided for 10 s: {:?}", group.standing());
+    Ok(event)
+}
+
+/// As an application does whose state is small.
+fn read(group: &mut Group, event: &Event) -> Result<()> {
+    if let Event::Entry(entry) = event
         && entry.index % (KEEP_BYTES / (entry.bytes.len() as u64 + 64)).max(1) == 0
     {
         group.keep_snapshot(entry.index, &entry.index.to_le_bytes())?;
     }
-    ensure!(event.is_some(), "nothing was decided for 10 s: {:?}", group.standing());
-    Ok(event)
+    Ok(())
 }
 
 fn decided(group: &mut Group, number: u64) -> Result<()> {

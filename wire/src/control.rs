@@ -235,6 +235,9 @@ pub enum Request {
         /// Which group of that name it goes on in; 0: any.
         #[serde(default)]
         generation: u64,
+        /// It reads [bundles](crate::session).
+        #[serde(default)]
+        bundles: bool,
     },
 }
 
@@ -520,6 +523,9 @@ pub enum Reply {
     GroupOpened {
         /// The client's id.
         client: u64,
+        /// The agent reads [bundles](crate::session).
+        #[serde(default)]
+        bundles: bool,
     },
     /// A refusal.
     Error(Refused),

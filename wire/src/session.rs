@@ -5,6 +5,7 @@
 //! to the agent    propose   u8 1  u8[3]     u32 skipped u64 number                       bytes
 //!                 snapshot  u8 2  u8[7]                 u64 index  u64 total  u64 at     bytes
 //!                 ask       u8 3  u8[7]                 u64 client u64 number
+//!                 bundle    u8 7  u8[7]     u32 length, message, as often as there are any
 //! to the client   entry     u8 1  u8[5]     u16 member  u64 index  u64 client u64 number bytes
 //!                 refused   u8 2  u8 why    u8[6]       u64 number                       text
 //!                 standing  u8 3  u8 stage  u16 me  u16 leader  u8[2]  u32 leader's node  u32 zero
@@ -12,10 +13,13 @@
 //!                 snapshot  u8 4  u8[7]                 u64 index  u64 total  u64 at     bytes
 //!                 members   u8 5  u8[7]                 u16 member, as often as there are any
 //!                 fate      u8 6  u8 fate   u8[6]       u64 client u64 number
+//!                 bundle    u8 7  u8[7]     u32 length, message, as often as there are any
 //! ```
-//! Entries come in order, each once and without a gap, from behind the index that the client named when it opened the group. If the agent has not
-//! kept so much, a snapshot comes first, in pieces. An entry with the client's own id and number says that its proposal is decided. The answer to a question comes
-//! after all entries that it rests on.
+//! Entries come in order, each once and without a gap, from behind the index that the client named
+//! when it opened the group. If the agent has not kept so much, a snapshot comes first, in pieces.
+//! An entry with the client's own id and number says that its proposal is decided. The answer to a
+//! question comes after all entries that it rests on. A bundle is what its messages are, one after
+//! the other: a datagram costs a system call on either side.
 
 use crate::control::{ErrorCode, Refused};
 use crate::frame::bytes::{Reader, put_text};
@@ -23,6 +27,12 @@ use serde::{Deserialize, Serialize};
 
 /// The largest message.
 pub const MESSAGE_MAX: usize = 72 * 1024;
+/// A bundle takes no more messages once it has so many bytes.
+pub const BUNDLE_ENOUGH: usize = 32 * 1024;
+/// Messages in a bundle, at most: they are handled in one go.
+pub const BUNDLE_MESSAGES: usize = 256;
+/// The first byte of a bundle.
+const BUNDLE: u8 = 7;
 /// The largest value that an application proposes.
 pub const VALUE_MAX: usize = 64 * 1024;
 /// Bytes of a snapshot in one message.
@@ -266,6 +276,85 @@ fn write_piece(out: &mut Vec<u8>, kind: u8, piece: &Piece<'_>) {
     out.extend_from_slice(piece.bytes);
 }
 
+/// Messages for one datagram.
+#[derive(Clone, Debug, Default)]
+pub struct Bundle {
+    bytes: Vec<u8>,
+    count: usize,
+}
+
+impl Bundle {
+    const HEAD: usize = 8;
+    const LENGTH: usize = size_of::<u32>();
+
+    /// One more message: what `append` writes behind the bytes that are there.
+    pub fn push(&mut self, append: impl FnOnce(&mut Vec<u8>)) {
+        if self.count == 0 {
+            self.bytes.clear();
+            self.bytes.extend_from_slice(&[BUNDLE, 0, 0, 0, 0, 0, 0, 0]);
+        }
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(&[0; Self::LENGTH]);
+        append(&mut self.bytes);
+        let length = (self.bytes.len() - at - Self::LENGTH) as u32;
+        self.bytes[at..at + Self::LENGTH].copy_from_slice(&length.to_le_bytes());
+        self.count += 1;
+    }
+
+    /// Whether nothing is in it.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Whether one more message, of so many bytes, goes into the next datagram.
+    #[must_use]
+    pub const fn is_enough(&self, length: usize) -> bool {
+        self.count >= BUNDLE_MESSAGES || self.count > 0 && self.bytes.len() + Self::LENGTH + length > BUNDLE_ENOUGH
+    }
+
+    /// What is sent; a message that is alone goes as it is.
+    #[must_use]
+    pub fn datagram(&self) -> &[u8] {
+        let from = match self.count {
+            0 => self.bytes.len(),
+            1 => Self::HEAD + Self::LENGTH,
+            _ => 0,
+        };
+        &self.bytes[from..]
+    }
+
+    /// It was sent.
+    pub fn clear(&mut self) {
+        self.count = 0;
+        self.bytes.clear();
+    }
+}
+
+/// Where the first message behind `at` lies in a datagram; `at` is 0 at first, and then the end of
+/// the one before. Nothing behind the last one.
+///
+/// # Errors
+/// What no message can be is in there.
+pub fn next_message(datagram: &[u8], at: usize) -> Result<Option<std::ops::Range<usize>>, Malformed> {
+    let is_bundle = datagram.first() == Some(&BUNDLE);
+    if !is_bundle {
+        return Ok((at == 0).then_some(0..datagram.len()));
+    }
+    let at = at.max(Bundle::HEAD);
+    if at == datagram.len() {
+        return Ok(None);
+    }
+    let head = datagram.get(at..at + Bundle::LENGTH).and_then(|bytes| bytes.try_into().ok()).ok_or(Malformed)?;
+    let from = at + Bundle::LENGTH;
+    let to = from.checked_add(u32::from_le_bytes(head) as usize).filter(|to| *to <= datagram.len()).ok_or(Malformed)?;
+    Ok(Some(from..to))
+}
+
+/// Bytes that are no bundle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
 impl<'a> ToAgent<'a> {
     /// Reads it; nothing that a client of this version can have said.
     #[must_use]
@@ -289,6 +378,11 @@ impl<'a> ToAgent<'a> {
     /// Writes it into `out`, whatever was in there.
     pub fn write(&self, out: &mut Vec<u8>) {
         out.clear();
+        self.append(out);
+    }
+
+    /// Writes it behind what is in `out`.
+    pub fn append(&self, out: &mut Vec<u8>) {
         match self {
             ToAgent::Propose { skipped, number, bytes } => {
                 out.extend_from_slice(&[1, 0, 0, 0]);
@@ -357,6 +451,11 @@ impl<'a> ToClient<'a> {
     /// Writes it into `out`, whatever was in there.
     pub fn write(&self, out: &mut Vec<u8>) {
         out.clear();
+        self.append(out);
+    }
+
+    /// Writes it behind what is in `out`.
+    pub fn append(&self, out: &mut Vec<u8>) {
         match self {
             ToClient::Entry { member, index, client, number, bytes } => {
                 out.extend_from_slice(&[1, 0, 0, 0, 0, 0]);
@@ -442,7 +541,50 @@ mod tests {
         }
     }
 
+    fn all(datagram: &[u8]) -> Result<Vec<&[u8]>, Malformed> {
+        let (mut at, mut all) = (0, Vec::new());
+        while let Some(range) = next_message(datagram, at)? {
+            at = range.end;
+            all.push(&datagram[range]);
+        }
+        Ok(all)
+    }
+
+    #[test]
+    fn a_bundle_is_its_messages_and_one_that_is_alone_goes_as_it_is() {
+        let mut bundle = Bundle::default();
+        assert!(bundle.is_empty() && bundle.datagram().is_empty() && !bundle.is_enough(MESSAGE_MAX));
+        let ask = |number| ToAgent::Ask { client: 1, number };
+        bundle.push(|out| ask(1).append(out));
+        assert_eq!(ToAgent::read(bundle.datagram()), Some(ask(1)));
+        assert_eq!(all(bundle.datagram()), Ok(vec![bundle.datagram()]));
+        bundle.push(|out| ask(2).append(out));
+        bundle.push(|_| ());
+        let read: Vec<_> = all(bundle.datagram()).unwrap().into_iter().map(ToAgent::read).collect();
+        assert_eq!(read, [Some(ask(1)), Some(ask(2)), None], "what means nothing is the reader's to refuse");
+        assert!(bundle.is_enough(BUNDLE_ENOUGH) && !bundle.is_enough(100));
+        for cut in 9..bundle.datagram().len() {
+            assert!(all(&bundle.datagram()[..cut]).is_err() || all(&bundle.datagram()[..cut]).unwrap().len() < 3, "{cut}");
+        }
+        (0..BUNDLE_MESSAGES).for_each(|_| bundle.push(|_| ()));
+        assert!(bundle.is_enough(0));
+        bundle.clear();
+        bundle.push(|out| ask(3).append(out));
+        assert_eq!(ToAgent::read(bundle.datagram()), Some(ask(3)));
+        assert_eq!(all(&[BUNDLE]), Err(Malformed));
+        assert_eq!(all(&[BUNDLE, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255]), Err(Malformed));
+    }
+
     proptest! {
+        #[test]
+        fn hostile_bundles_end(bytes in prop::collection::vec(prop_oneof![Just(0u8), Just(1), any::<u8>()], 0..80)) {
+            let mut bytes = bytes;
+            bytes.insert(0, BUNDLE);
+            if let Ok(messages) = all(&bytes) {
+                prop_assert!(messages.iter().map(|message| message.len() + 4).sum::<usize>() + 8 <= bytes.len().max(8));
+            }
+        }
+
         #[test]
         fn hostile_bytes_are_read_or_not(bytes in prop::collection::vec(any::<u8>(), 0..80), kind in 0u8..7) {
             let mut bytes = bytes;

@@ -31,7 +31,7 @@ use fide_wire::event::Record;
 use fide_wire::frame::items::{self, Item};
 use fide_wire::frame::{BODY_MAX, Channel};
 use fide_wire::packet::{Header, Kind, Packet};
-use fide_wire::session::{self, Piece, ToAgent, ToClient, Why};
+use fide_wire::session::{self, Bundle, Piece, ToAgent, ToClient, Why};
 use fide_wire::verdict::{Cause, Grade};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -39,8 +39,9 @@ use std::sync::Arc;
 
 /// Segments that leave in one loop iteration: each takes some 20 µs on two paths.
 const SEGMENTS_AT_ONCE: usize = 8;
-/// Messages that are read from one application in one loop iteration.
-const PROPOSALS_AT_ONCE: usize = 64;
+/// Datagrams that are read from one application in one loop iteration, if they have no more
+/// messages than a bundle may.
+const DATAGRAMS_AT_ONCE: usize = 64;
 /// Messages that are written to one application in one loop iteration.
 const ENTRIES_AT_ONCE: usize = 256;
 /// Questions of one application that wait for their answers.
@@ -72,6 +73,17 @@ const TAKEN_MAX: u64 = 256 << 20;
 /// Raft's time step, at least: each costs a segment to every member.
 const RAFT_TICK_NS: u64 = 10_000_000;
 
+/// How an application opens a group.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening {
+    /// Entries that it has read.
+    pub behind: u64,
+    /// Which group of that name it goes on in; 0: any.
+    pub generation: u64,
+    /// It reads bundles.
+    pub bundles: bool,
+}
+
 /// One application that has a group open.
 pub(super) struct Session {
     fd: OwnedFd,
@@ -94,6 +106,8 @@ pub(super) struct Session {
     proposed: (Option<MemberId>, u64),
     /// What became of these proposals, it wants to know once it has all entries: client, number.
     asked: VecDeque<Question>,
+    /// It reads bundles.
+    bundles: bool,
     /// It has not read what was written.
     is_full: bool,
     is_gone: bool,
@@ -601,7 +615,7 @@ impl Core {
         &mut self,
         name: &str,
         (client, last_number): (u64, u64),
-        (behind, generation): (u64, u64),
+        Opening { behind, generation, bundles }: Opening,
     ) -> Result<OwnedFd, Refused> {
         let Some(status) = self.groups.status_named(name) else {
             let what = format!("this host has no group {name}: see fide group status");
@@ -635,6 +649,7 @@ impl Core {
             members: Vec::new(),
             proposed: (None, 0),
             asked: VecDeque::new(),
+            bundles,
             is_full: false,
             is_gone: false,
         });
@@ -649,13 +664,13 @@ impl Core {
         let mut buffer = std::mem::take(&mut self.session_buffer);
         buffer.resize(session::MESSAGE_MAX, 0);
         for at in 0..self.sessions.len() {
-            let mut bytes = 0;
-            for _ in 0..PROPOSALS_AT_ONCE {
+            let (mut bytes, mut messages) = (0, 0);
+            for _ in 0..DATAGRAMS_AT_ONCE {
                 match seqpacket::receive(self.sessions[at].fd.as_fd(), &mut buffer) {
                     Received::Message(length) => {
                         bytes += length;
-                        self.session_said(at, &buffer[..length], now);
-                        if bytes >= BYTES_AT_ONCE {
+                        messages += self.session_said(at, &buffer[..length], now);
+                        if bytes >= BYTES_AT_ONCE || messages >= session::BUNDLE_MESSAGES {
                             break; // the rest in the next turn, which the socket brings about
                         }
                     }
@@ -671,7 +686,32 @@ impl Core {
         self.sessions.retain(|session| !session.is_gone); // closed, and so waited for no more
     }
 
-    fn session_said(&mut self, at: usize, message: &[u8], now: u64) {
+    /// How many messages it was.
+    fn session_said(&mut self, at: usize, datagram: &[u8], now: u64) -> usize {
+        let (mut from, mut count) = (0, 0);
+        while !self.sessions[at].is_gone {
+            match session::next_message(datagram, from) {
+                Ok(Some(message)) if count < session::BUNDLE_MESSAGES => {
+                    (from, count) = (message.end, count + 1);
+                    self.session_message(at, &datagram[message], now);
+                }
+                Ok(None) => break,
+                Ok(Some(_)) | Err(session::Malformed) => self.session_message(at, &[], now),
+            }
+        }
+        self.send_refusals(at);
+        count
+    }
+
+    /// Whoever reads nothing has no use for refusals either.
+    fn send_refusals(&mut self, at: usize) {
+        if !self.session_bundle.is_empty() {
+            let _ = seqpacket::send_now(self.sessions[at].fd.as_fd(), self.session_bundle.datagram());
+            self.session_bundle.clear();
+        }
+    }
+
+    fn session_message(&mut self, at: usize, message: &[u8], now: u64) {
         let session = &mut self.sessions[at];
         match ToAgent::read(message) {
             Some(ToAgent::Propose { skipped, number, bytes }) => {
@@ -701,10 +741,11 @@ impl Core {
                         Error::NotFound(text) => (Why::NotRunning, text),
                         Error::Exists(text) | Error::Invalid(text) => (Why::Invalid, text),
                     };
-                    let mut out = Vec::new();
-                    ToClient::Refused { number, why, text }.write(&mut out);
-                    // Whoever reads nothing has no use for refusals either.
-                    let _ = seqpacket::send_now(session.fd.as_fd(), &out);
+                    let bundles = session.bundles;
+                    if !bundles || self.session_bundle.is_enough(text.len()) {
+                        self.send_refusals(at);
+                    }
+                    self.session_bundle.push(|out| ToClient::Refused { number, why, text }.append(out));
                 }
             }
             Some(ToAgent::Ask { client, number }) if session.asked.len() < ASKED_MAX => {
@@ -822,23 +863,30 @@ impl Core {
             (session.index, session.snapshot) = (kept_from, None);
         }
         let Some(entries) = self.groups.entries_behind(&session.name, session.index) else { return };
+        let (mut index, mut last_number) = (session.index, session.last_number);
+        let bundle = &mut self.session_bundle;
         for applied in entries {
             if left == 0 {
                 session.is_full = true; // the rest in the next turn
-                return;
+                break;
             }
             left -= 1;
             let (client, number, bytes) = applied.value();
-            ToClient::Entry { member: applied.member.0, index: applied.index, client, number, bytes }.write(out);
-            if !seqpacket::send_now(fd, out) {
-                session.is_full = true;
+            let is_enough = bundle.is_enough(bytes.len()) || !session.bundles;
+            if is_enough && !session.send_entries(bundle, (index, last_number)) {
                 return;
             }
-            session.index = applied.index;
+            let entry = ToClient::Entry { member: applied.member.0, index: applied.index, client, number, bytes };
+            bundle.push(|out| entry.append(out));
+            index = applied.index;
             if client == session.client {
-                session.last_number = session.last_number.max(number);
+                last_number = last_number.max(number);
             }
         }
+        if !session.send_entries(bundle, (index, last_number)) || session.is_full {
+            return;
+        }
+        let fd = session.fd.as_fd();
         // An answer rests on all entries.
         while let Some(question) = session.asked.front_mut()
             && let Some(fate) = self.groups.answer(&session.name, session.index, question)
@@ -1035,6 +1083,18 @@ fn halted(engine: EngineKind, policy: Policy, why: Halted) -> String {
 }
 
 impl Session {
+    /// Sends a bundle of entries, the last of which is `index`. Whether there was room for it.
+    fn send_entries(&mut self, bundle: &mut Bundle, (index, last_number): (u64, u64)) -> bool {
+        let has_left = bundle.is_empty() || seqpacket::send_now(self.fd.as_fd(), bundle.datagram());
+        bundle.clear();
+        if has_left {
+            (self.index, self.last_number) = (index, last_number);
+        } else {
+            self.is_full = true;
+        }
+        has_left
+    }
+
     /// The whole snapshot, when the last piece has come.
     fn take(&mut self, piece: &Piece<'_>) -> Option<Builder> {
         if piece.at == 0 {

@@ -4,7 +4,7 @@
 //! carry one.
 
 use super::snapshot::{AppRow, Head, HostRow};
-use super::{Core, Introduced};
+use super::{Core, Introduced, Opening};
 use crate::check::{Answers, Whom};
 use crate::group_plan::GroupPlan;
 use crate::shares::EventSource;
@@ -172,7 +172,7 @@ pub enum Request {
     /// An operator's order.
     OrderGroup(Box<GroupOrder>, Answer<Result<Reply, Refused>>),
     /// A session with a group, of a client that has used this number last, from this entry of this generation on.
-    OpenGroup { name: String, client: (u64, u64), from: (u64, u64), answer: Answer<Result<OwnedFd, Refused>> },
+    OpenGroup { name: String, client: (u64, u64), from: Opening, answer: Answer<Result<OwnedFd, Refused>> },
 
     // ---- checks of applications' heartbeats
     /// Asks responders on these paths, so that the queues show that they are empty.

@@ -272,7 +272,7 @@ fn opener(socket: &std::path::Path, arguments: &[String]) {
     become_nobody();
     let connection = Connection::open(Some(socket)).unwrap();
     let name = arguments[0].clone();
-    let open = Request::OpenGroup { name: name.clone(), client: 0, behind: 0, last_number: 0, generation: 0 };
+    let open = Request::OpenGroup { name: name.clone(), client: 0, behind: 0, last_number: 0, generation: 0, bundles: false };
     outcome(connection.request(&open).map(|r| r.reply));
     let order = GroupOrder::Leave { name };
     outcome(connection.request(&Request::Group { order }).map(|r| r.reply));

@@ -190,6 +190,7 @@ pub fn request(rng: &mut Rng, kind: usize, own: &[u32]) -> Request {
             behind: rng.any(),
             last_number: rng.any(),
             generation: rng.any(),
+            bundles: rng.once_in(2),
         },
         _ => Request::Extend { known_ns: rng.any(), valid_ns: rng.any(), anew: rng.once_in(2) },
     }

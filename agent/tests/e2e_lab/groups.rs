@@ -6,6 +6,7 @@ use crate::sentinel::{NATIVE, capi, library};
 use fide_client::group::{Entry, Event, Fate, Group, Options, Refusal, Stage};
 use fide_lab::Cut;
 use fide_wire::control::{ErrorCode, FenceOrder, GroupOrder, GroupStatus, Reply, Request};
+use fide_wire::session::{Bundle, ToAgent};
 use fide_wire::verdict::Cause;
 use std::io::{BufRead as _, BufReader};
 use std::os::fd::AsFd as _;
@@ -86,8 +87,11 @@ fn what_any_host_proposes_is_decided_on_all_in_one_order() {
     for engine in ["huc", "hsuc", "lowi", "raft"] {
         let Some(w) = three(engine) else { return };
         let mut groups: Vec<Group> = (1..=3).map(|host| open(&w, host, u64::from(host), 0, 0)).collect();
+        let together: Vec<String> = (0..50).map(|n| format!("h3 {n}")).collect();
+        let together: Vec<&[u8]> = together.iter().map(String::as_bytes).collect();
+        groups[2].propose_all(&together).unwrap();
         for n in 0..50 {
-            for (at, group) in groups.iter_mut().enumerate() {
+            for (at, group) in groups.iter_mut().enumerate().take(2) {
                 group.propose(format!("h{} {n}", at + 1).as_bytes()).unwrap();
             }
         }
@@ -671,14 +675,25 @@ fn a_client_that_floods_its_agent_does_not_keep_others_from_deciding() {
         let (socket, stop, sent) = (w.socket(2), std::sync::Arc::clone(&stop), std::sync::Arc::clone(&sent));
         std::thread::spawn(move || {
             let connection = fide_client::Connection::open(Some(&socket)).unwrap();
-            let open = Request::OpenGroup { name: "orders".into(), client: 66, behind: 0, last_number: 0, generation: 0 };
+            let open =
+                Request::OpenGroup { name: "orders".into(), client: 66, behind: 0, last_number: 0, generation: 0, bundles: true };
             let fds = connection.request(&open).unwrap().fds;
-            let mut out = Vec::new();
+            let (mut out, mut bundle) = (Vec::new(), Bundle::default());
             let mut number = 0u64;
             // It proposes as fast as the socket takes, also what is refused, and reads nothing.
             while !stop.load(std::sync::atomic::Ordering::Acquire) {
                 number += 1;
-                fide_wire::session::ToAgent::Propose { skipped: u32::MAX, number, bytes: &[] }.write(&mut out);
+                let propose = |number| ToAgent::Propose { skipped: u32::MAX, number, bytes: &[] };
+                propose(number).write(&mut out);
+                // One by one, and as many at once as may be.
+                if number.is_multiple_of(2) {
+                    while !bundle.is_enough(0) {
+                        number += 1;
+                        bundle.push(|out| propose(number).append(out));
+                    }
+                    bundle.datagram().clone_into(&mut out);
+                    bundle.clear();
+                }
                 // SAFETY: an open socket and a buffer of the stated length.
                 let n = unsafe {
                     libc::send(

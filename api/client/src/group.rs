@@ -22,10 +22,12 @@ use crate::connection::{ANSWER_TIMEOUT, Connection, Response};
 use crate::error::{Error, system};
 use crate::sys::{self, Poller, Timer};
 use fide_wire::control::{Reply, Request};
-use fide_wire::session::{self, Piece, ToAgent, ToClient};
+use fide_wire::session::{self, Bundle, Piece, ToAgent, ToClient};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 pub use fide_wire::session::{Fate, SNAPSHOT_MAX, Stage, Standing, VALUE_MAX, Why};
@@ -152,8 +154,17 @@ pub struct Group {
     timer: Timer,
     /// When the timer wakes such a loop.
     armed: Option<Instant>,
+    /// Somebody has such a loop.
+    is_watched: AtomicBool,
+    /// The timer wakes it until it has read everything that is here.
+    has_more: bool,
     buffer: Box<[u8]>,
+    /// Where the next message begins in the last datagram, and how long that is.
+    unread: (usize, usize),
     out: Vec<u8>,
+    bundle: Bundle,
+    /// The agent reads bundles.
+    bundles: bool,
     index: u64,
     last_number: u64,
     /// Every own number through this one is an entry, or never will be.
@@ -195,7 +206,7 @@ impl Group {
         let timer = Timer::new().map_err(system("timerfd_create"))?;
         poller.add(timer.as_fd(), 0, false).map_err(system("epoll_ctl"))?;
         let from = From { client, last_number, behind, generation: 0 };
-        let (connection, socket, client) = connect(path.as_deref(), name, from)?;
+        let Opened { connection, socket, client, bundles } = connect(path.as_deref(), name, from)?;
         poller.add(socket.as_fd(), 0, false).map_err(system("epoll_ctl"))?;
         Ok(Self {
             path,
@@ -206,8 +217,13 @@ impl Group {
             poller,
             timer,
             armed: None,
+            is_watched: AtomicBool::new(false),
+            has_more: false,
             buffer: vec![0; session::MESSAGE_MAX].into_boxed_slice(),
+            unread: (0, 0),
             out: Vec::new(),
+            bundle: Bundle::default(),
+            bundles,
             index: behind,
             last_number,
             settled: last_number,
@@ -233,11 +249,11 @@ impl Group {
     pub fn reconnect(&mut self) -> Result<(), Error> {
         let before = self.pending.front().map_or(self.last_number, |first| first.number - 1);
         let from = From { client: self.client, last_number: before, behind: self.index, generation: self.generation };
-        let (connection, socket, client) = connect(self.path.as_deref(), &self.name, from)?;
+        let Opened { connection, socket, client, bundles } = connect(self.path.as_deref(), &self.name, from)?;
         self.poller.remove(self.socket.as_fd());
         self.poller.add(socket.as_fd(), 0, false).map_err(system("epoll_ctl"))?;
-        (self.connection, self.socket, self.client) = (connection, socket, client);
-        (self.standing, self.again_at, self.asked_here) = (None, None, 0);
+        (self.connection, self.socket, self.client, self.bundles) = (connection, socket, client, bundles);
+        (self.standing, self.again_at, self.asked_here, self.unread) = (None, None, 0, (0, 0));
         self.snapshot.clear();
         self.hand_in_again();
         self.put_questions()
@@ -284,20 +300,36 @@ impl Group {
         self.propose_until(value, Some(deadline))
     }
 
+    /// Proposes several values, decided in this order, and gives the number of the first; the
+    /// others' follow. Cheaper than one call for each: they go to the agent together.
+    ///
+    /// # Errors
+    /// As [`Group::propose`], for all of them: none is proposed then.
+    pub fn propose_all(&mut self, values: &[&[u8]]) -> Result<u64, Error> {
+        self.propose_values(values, None)
+    }
+
     fn propose_until(&mut self, value: &[u8], deadline: Option<Instant>) -> Result<u64, Error> {
-        if value.len() > VALUE_MAX {
+        self.propose_values(&[value], deadline)
+    }
+
+    fn propose_values(&mut self, values: &[&[u8]], deadline: Option<Instant>) -> Result<u64, Error> {
+        if let Some(value) = values.iter().find(|value| value.len() > VALUE_MAX) {
             return Err(Error::TooLarge { size: value.len(), limit: VALUE_MAX });
         }
-        if self.pending.len() >= PENDING_MAX {
+        if self.pending.len() + values.len() > PENDING_MAX {
             return Err(Error::Busy);
         }
-        self.last_number += 1;
-        let number = self.last_number;
-        self.pending.push_back(Pending { number, bytes: value.to_vec(), deadline, may_be_taken: false, was_refused: false });
+        let first = self.last_number + 1;
+        for (number, value) in (first..).zip(values) {
+            let bytes = value.to_vec();
+            self.pending.push_back(Pending { number, bytes, deadline, may_be_taken: false, was_refused: false });
+            self.last_number = number;
+        }
         self.late_at = self.late_at.into_iter().chain(deadline).min();
         self.hand_in()?;
         self.arm()?;
-        Ok(number)
+        Ok(first)
     }
 
     /// Asks what became of a proposal of this client, also of one that it made in a former life: [`Event::Fate`] is the answer, after all entries that it
@@ -349,6 +381,17 @@ impl Group {
     /// # Errors
     /// [`Error::Disconnected`] when the agent is gone: [`Group::reconnect`] then. [`Error::Protocol`], [`Error::System`].
     pub fn poll(&mut self, timeout: Option<Duration>) -> Result<Option<Event>, Error> {
+        let event = self.next_event(timeout)?;
+        // What is left of a datagram does not make the socket readable.
+        let has_more = self.is_watched.load(Ordering::Relaxed) && (!self.events.is_empty() || self.unread.0 < self.unread.1);
+        if has_more != self.has_more {
+            self.has_more = has_more;
+            self.set_timer()?;
+        }
+        Ok(event)
+    }
+
+    fn next_event(&mut self, timeout: Option<Duration>) -> Result<Option<Event>, Error> {
         let deadline = sys::deadline(timeout);
         loop {
             if let Some(event) = self.events.pop_front() {
@@ -358,9 +401,15 @@ impl Group {
                 self.catch_up()?;
                 continue;
             }
-            let got = match sys::receive(self.socket.as_fd(), &mut self.buffer) {
+            if let Some(message) = self.next_message()? {
+                if let Some(event) = self.take(message)? {
+                    return Ok(Some(event));
+                }
+                continue;
+            }
+            match sys::receive(self.socket.as_fd(), &mut self.buffer) {
                 Ok(got) if got.len == 0 => return Err(Error::Disconnected),
-                Ok(got) => got.len,
+                Ok(got) => self.unread = (0, got.len),
                 Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
                     if timeout == Some(Duration::ZERO) {
                         return Ok(None);
@@ -374,16 +423,24 @@ impl Group {
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => return Err(Error::Disconnected),
                 Err(e) => return Err(system("receive from the agent")(e)),
-            };
-            if let Some(event) = self.take(got)? {
-                return Ok(Some(event));
             }
         }
     }
 
-    fn take(&mut self, got: usize) -> Result<Option<Event>, Error> {
-        let message = self.buffer.get(..got).and_then(ToClient::read);
-        let message = message.ok_or_else(|| Error::Protocol("a message on a group's socket that means nothing".into()))?;
+    /// Where the next message of the last datagram lies, if it has more of them.
+    fn next_message(&mut self) -> Result<Option<Range<usize>>, Error> {
+        let (at, length) = self.unread;
+        if length == 0 {
+            return Ok(None);
+        }
+        let next = self.buffer.get(..length).ok_or(session::Malformed).and_then(|got| session::next_message(got, at));
+        let next = next.map_err(|session::Malformed| meaningless())?;
+        self.unread = next.as_ref().map_or((0, 0), |message| (message.end, length));
+        Ok(next)
+    }
+
+    fn take(&mut self, at: Range<usize>) -> Result<Option<Event>, Error> {
+        let message = self.buffer.get(at).and_then(ToClient::read).ok_or_else(meaningless)?;
         match message {
             ToClient::Entry { member, index, client, number, bytes } => {
                 let entry = Entry { index, member, client, number, bytes: bytes.to_vec() };
@@ -481,7 +538,7 @@ impl Group {
         let now = Instant::now();
         if self.armed.is_some_and(|at| at <= now) {
             self.armed = None;
-            self.timer.set(None).map_err(system("timerfd_settime"))?;
+            self.set_timer()?;
         }
         let handed_in = self.handed_in;
         self.pending.retain(|waits| {
@@ -512,10 +569,15 @@ impl Group {
         if let Some(at) = next
             && self.armed.is_none_or(|armed| at < armed)
         {
-            self.timer.set(Some(at)).map_err(system("timerfd_settime"))?;
             self.armed = Some(at);
+            self.set_timer()?;
         }
         Ok(())
+    }
+
+    fn set_timer(&self) -> Result<(), Error> {
+        let at = if self.has_more { Some(Instant::now()) } else { self.armed };
+        self.timer.set(at).map_err(system("timerfd_settime"))
     }
 
     fn put_questions(&mut self) -> Result<(), Error> {
@@ -551,6 +613,7 @@ impl Group {
             return Ok(()); // in its turn
         }
         let from = self.pending.partition_point(|waits| waits.number <= self.handed_in);
+        let mut last = self.handed_in;
         for at in from..self.pending.len() {
             let before = at.checked_sub(1).and_then(|at| self.pending.get(at)).map_or(self.settled, |before| before.number);
             let Pending { number, bytes, deadline, was_refused, .. } = &self.pending[at];
@@ -558,26 +621,47 @@ impl Group {
             // Just before its deadline it is not handed in once more: whether the agent has taken it would not be known by then.
             if let Some(deadline) = deadline.filter(|at| *was_refused && *at <= Instant::now() + LAST_MOMENT) {
                 self.again_at = Some(deadline);
-                return self.arm();
+                break;
             }
             let skipped = u32::try_from(number - 1 - before.min(number - 1)).unwrap_or(u32::MAX);
-            ToAgent::Propose { skipped, number, bytes }.write(&mut self.out);
-            match self.send() {
-                Ok(true) => self.handed_in = number,
-                Ok(false) => {
-                    self.again_at = Some(Instant::now() + AGAIN);
-                    return self.arm();
-                }
-                // The next poll says so, and nothing is lost.
-                Err(Error::Disconnected) => return Ok(()),
-                Err(e) => return Err(e),
+            let is_enough = self.bundle.is_enough(bytes.len()) || !self.bundles;
+            if is_enough && !self.send_bundle(last)? {
+                return self.arm();
             }
+            let Pending { bytes, .. } = &self.pending[at];
+            self.bundle.push(|out| ToAgent::Propose { skipped, number, bytes }.append(out));
+            last = number;
+        }
+        if !self.send_bundle(last)? || self.again_at.is_some() {
+            return self.arm();
         }
         self.put_questions()
     }
 
+    /// Hands in proposals, the last of which has this number. Whether the agent took them;
+    /// otherwise they come again.
+    fn send_bundle(&mut self, last: u64) -> Result<bool, Error> {
+        if self.bundle.is_empty() {
+            return Ok(true);
+        }
+        let sent = self.send_datagram(self.bundle.datagram());
+        self.bundle.clear();
+        match sent {
+            Ok(true) => self.handed_in = last,
+            Ok(false) => self.again_at = Some(Instant::now() + AGAIN),
+            // The next poll says so, and nothing is lost.
+            Err(Error::Disconnected) => return Ok(false),
+            Err(e) => return Err(e),
+        }
+        sent
+    }
+
     fn send(&self) -> Result<bool, Error> {
-        match sys::send(self.socket.as_fd(), &self.out) {
+        self.send_datagram(&self.out)
+    }
+
+    fn send_datagram(&self, datagram: &[u8]) -> Result<bool, Error> {
+        match sys::send(self.socket.as_fd(), datagram) {
             Ok(()) => Ok(true),
             Err(e) => match e.kind() {
                 std::io::ErrorKind::WouldBlock => Ok(false),
@@ -591,13 +675,14 @@ impl Group {
 impl AsFd for Group {
     /// Readable when [`Group::poll`] has something, or something to do. Only to be waited on; it stays the same.
     fn as_fd(&self) -> BorrowedFd<'_> {
+        self.is_watched.store(true, Ordering::Relaxed);
         self.poller.as_fd()
     }
 }
 
 impl AsRawFd for Group {
     fn as_raw_fd(&self) -> RawFd {
-        self.poller.as_fd().as_raw_fd()
+        self.as_fd().as_raw_fd()
     }
 }
 
@@ -610,17 +695,29 @@ struct From {
     generation: u64,
 }
 
+fn meaningless() -> Error {
+    Error::Protocol("a message on a group's socket that means nothing".into())
+}
+
 fn began_anew(name: &str) -> Error {
     Error::Refused(session::began_anew(name))
 }
 
-fn connect(path: Option<&Path>, name: &str, from: From) -> Result<(Connection, OwnedFd, u64), Error> {
+/// What the agent has opened.
+struct Opened {
+    connection: Connection,
+    socket: OwnedFd,
+    client: u64,
+    bundles: bool,
+}
+
+fn connect(path: Option<&Path>, name: &str, from: From) -> Result<Opened, Error> {
     let From { client, last_number, behind, generation } = from;
     let connection = Connection::open(path)?;
-    let request = Request::OpenGroup { name: name.into(), client, behind, last_number, generation };
+    let request = Request::OpenGroup { name: name.into(), client, behind, last_number, generation, bundles: true };
     let Response { reply, fds } = connection.request(&request)?;
-    let Reply::GroupOpened { client } = reply else { return Err(connection.unexpected("a group", &reply)) };
+    let Reply::GroupOpened { client, bundles } = reply else { return Err(connection.unexpected("a group", &reply)) };
     let [socket] = <[OwnedFd; 1]>::try_from(fds)
         .map_err(|fds| Error::Protocol(format!("a group with {} descriptors instead of one", fds.len())))?;
-    Ok((connection, socket, client))
+    Ok(Opened { connection, socket, client, bundles })
 }

@@ -3,13 +3,15 @@
 mod fake_agent;
 
 use fake_agent::{Answer, FakeAgent, GRANTED, TIMEOUT_NS, eventually, record};
+use fide_client::group::{self, Group};
 use fide_client::wire::PIGGYBACK_MAX;
 use fide_client::wire::control::{ErrorCode, Reply, Request, RingKind, bridge};
 use fide_client::wire::event::{Record, RecordKind};
 use fide_client::wire::name_id;
+use fide_client::wire::session::{self, Bundle, MESSAGE_MAX, ToAgent, ToClient};
 use fide_client::wire::verdict::{Cause, Grade};
 use fide_client::{Callbacks, Client, Connection, Error, Event, Options, Piggyback, Resources, Subject, Verdict};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
@@ -642,4 +644,96 @@ mod in_memory {
         assert!(matches!(client.poll(SOON).unwrap(), Some(Event::Failure(_))));
         assert!(agent.requests().contains(&Request::Subscribe { socket_only: true }));
     }
+}
+
+// ---- groups
+// ---------------------------------------------------------------------------------------------------------------------
+
+/// A group that is open, and the agent's end of its socket.
+fn group(agent: &FakeAgent, bundles: bool) -> (Group, OwnedFd) {
+    let (ours, theirs) = fake_agent::packet_pair();
+    agent.next("open-group", Answer::Reply(Reply::GroupOpened { client: 7, bundles }, vec![theirs]));
+    let options = group::Options { path: Some(agent.path.clone()), ..group::Options::default() };
+    (Group::open_with("orders", options).unwrap(), ours)
+}
+
+/// What each of the datagrams that came says, by proposal number and value.
+fn proposed(agent: BorrowedFd<'_>, datagrams: usize) -> Vec<Vec<(u64, Vec<u8>)>> {
+    let mut buffer = vec![0; MESSAGE_MAX];
+    let mut read = || {
+        let length = fake_agent::receive(agent, &mut buffer);
+        let (mut at, mut all) = (0, Vec::new());
+        while let Some(range) = session::next_message(&buffer[..length], at).unwrap() {
+            at = range.end;
+            let Some(ToAgent::Propose { number, bytes, .. }) = ToAgent::read(&buffer[range]) else { panic!("no proposal") };
+            all.push((number, bytes.to_vec()));
+        }
+        all
+    };
+    (0..datagrams).map(|_| read()).collect()
+}
+
+fn entry(index: u64, number: u64) -> ToClient<'static> {
+    ToClient::Entry { member: 1, index, client: 7, number, bytes: b"value" }
+}
+
+#[test]
+fn values_that_are_proposed_together_go_together_to_an_agent_that_reads_bundles() {
+    let agent = FakeAgent::start();
+    let values: [&[u8]; 3] = [b"one", b"two", b""];
+    let all: Vec<(u64, Vec<u8>)> = (1..).zip(values.map(<[u8]>::to_vec)).collect();
+    let (mut group, theirs) = group(&agent, true);
+    assert_eq!(group.propose_all(&values).unwrap(), 1);
+    assert_eq!(proposed(theirs.as_fd(), 1), std::slice::from_ref(&all));
+    let large = vec![7; session::BUNDLE_ENOUGH];
+    assert_eq!(group.propose_all(&[b"four", &large, b"six"]).unwrap(), 4);
+    let numbers: Vec<Vec<u64>> = proposed(theirs.as_fd(), 3).iter().map(|one| one.iter().map(|(n, _)| *n).collect()).collect();
+    assert_eq!(numbers, [[4], [5], [6]], "no more than is enough in one");
+    assert_eq!(group.propose(b"alone").unwrap(), 7);
+    assert_eq!(proposed(theirs.as_fd(), 1), [[(7, b"alone".to_vec())]]);
+
+    let (mut group, theirs) = self::group(&agent, false);
+    group.propose_all(&values).unwrap();
+    let each: Vec<_> = all.into_iter().map(|one| vec![one]).collect();
+    assert_eq!(proposed(theirs.as_fd(), 3), each, "one that does not gets each by itself");
+    assert!(agent.requests().iter().any(|request| matches!(request, Request::OpenGroup { bundles: true, .. })));
+}
+
+#[test]
+fn of_values_that_cannot_all_be_proposed_none_is() {
+    let agent = FakeAgent::start();
+    let (mut group, theirs) = group(&agent, true);
+    let many = vec![b"".as_slice(); group::PENDING_MAX];
+    let large = vec![7; session::VALUE_MAX + 1];
+    assert!(matches!(group.propose_all(&[b"", &large]), Err(Error::TooLarge { .. })));
+    assert_eq!(group.propose_all(&many).unwrap(), 1);
+    assert!(matches!(group.propose_all(&[b""]), Err(Error::Busy)));
+    assert_eq!(group.propose_all(&[]).unwrap(), group::PENDING_MAX as u64 + 1, "none fits always");
+    let numbers: Vec<u64> = proposed(theirs.as_fd(), 4).into_iter().flatten().map(|(number, _)| number).collect();
+    assert_eq!(numbers, (1..=group::PENDING_MAX as u64).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_descriptor_stays_readable_until_every_message_of_a_bundle_is_read() {
+    let agent = FakeAgent::start();
+    let (mut group, theirs) = group(&agent, true);
+    group.propose_all(&[b"value", b"value", b"value"]).unwrap();
+    assert!(!readable(group.as_fd()));
+    let mut bundle = Bundle::default();
+    for n in 1..=3 {
+        bundle.push(|out| entry(n, n).append(out));
+    }
+    fake_agent::send(theirs.as_fd(), bundle.datagram(), &[]).unwrap();
+    for n in 1..=3 {
+        eventually("an event loop is woken", || readable(group.as_fd()));
+        let Some(group::Event::Entry(entry)) = group.poll(NOW).unwrap() else { panic!() };
+        assert_eq!((entry.index, entry.number, group.pending()), (n, n, 3 - n as usize));
+    }
+    assert!(!readable(group.as_fd()));
+    assert_eq!(group.poll(NOW).unwrap(), None);
+    // And by itself, when what is in it is no bundle.
+    let cut = &bundle.datagram()[..bundle.datagram().len() - 1];
+    fake_agent::send(theirs.as_fd(), cut, &[]).unwrap();
+    let refused = (0..3).find_map(|_| group.poll(NOW).err());
+    assert!(matches!(refused, Some(Error::Protocol(_))), "{refused:?}");
 }

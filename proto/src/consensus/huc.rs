@@ -58,7 +58,12 @@ use crate::group::{Batch, Entry, EntryId, MAX_MEMBERS, MemberId, MemberSet, Refu
 /// Most bytes of the items of a decision. It leaves on as many heartbeats as it takes, one behind
 /// the other, and counts when the last one has left and come ([`crate::services::groups::rides`]):
 /// that costs nobody a message, while a body that is sent ahead must be confirmed by all first.
-pub const DECISION_MAX: usize = 8 << 10;
+pub const DECISION_MAX: usize = 24 << 10;
+
+/// Most bytes of an entry that is in a decision itself: a longer one is sent ahead once, and does
+/// not hold up what is behind it on the heartbeats.
+pub const DIRECT_MAX: usize = 8 << 10;
+const _: () = assert!(DIRECT_MAX <= DECISION_MAX);
 
 /// Most bytes of the items of a proposal, but for a first one that alone has more: it is sent again
 /// whenever something is added to it.
@@ -67,10 +72,10 @@ pub const PROPOSAL_MAX: usize = 1354;
 /// Bytes of an id instead of an entry, at most.
 pub const ID_LEN: usize = 24;
 
-/// Whether only its id fits a decision.
+/// Whether only its id is in a decision.
 #[must_use]
 pub fn is_large(entry: &Entry) -> bool {
-    batch::encoded_len(entry) > DECISION_MAX
+    batch::encoded_len(entry) > DIRECT_MAX
 }
 
 /// Which body: the same entry handed in at two members is sent ahead by both.
@@ -288,6 +293,7 @@ impl Huc {
     fn check_items(items: &[Item]) -> Result<(), Refused> {
         for item in items {
             match item {
+                Item::Direct(entry) if is_large(entry) => return Err(Refused::TooLarge),
                 Item::Direct(entry) => batch::check_entry(entry)?,
                 Item::Ahead(body) if body.id.number == 0 => return Err(Refused::Malformed),
                 Item::Ahead(_) => {}

@@ -3,7 +3,7 @@
 //! The detector is fail-consistent: a member is told of a crash when everything that the crashed one piggybacked was handed to it, in any order with
 //! all else. Not covered: members that join or leave, heartbeats without room, hostile messages.
 
-use fide_proto::consensus::huc::{DECISION_MAX, Huc, Message};
+use fide_proto::consensus::huc::{DIRECT_MAX, Huc, Message};
 
 use crate::explore::{Report, explore};
 use crate::messages::{Links, World};
@@ -37,7 +37,7 @@ fn fide_alg4_three_members_four_entries() {
 /// Bodies go ahead, and only their ids ride.
 #[test]
 fn fide_alg4_three_members_large_values() {
-    let large = |entries: &[u8]| World { bytes: DECISION_MAX + 1, ..World::new(Huc::new, entries, 2) };
+    let large = |entries: &[u8]| World { bytes: DIRECT_MAX + 1, ..World::new(Huc::new, entries, 2) };
     check("huc N=3 crashes=2 entries=0+0+1, large", large(&[0, 0, 1])).assert_holds(700, 14);
     check("huc N=3 crashes=2 entries=0+1+1, large", large(&[0, 1, 1])).assert_holds(9_000, 24);
 }

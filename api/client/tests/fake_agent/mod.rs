@@ -126,7 +126,8 @@ pub fn send(fd: BorrowedFd<'_>, bytes: &[u8], fds: &[OwnedFd]) -> io::Result<()>
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> usize {
+/// Receives one message; 0 behind the last one.
+pub fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> usize {
     // SAFETY: the buffer is valid for its length.
     let got = unsafe { libc::recv(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
     usize::try_from(got).unwrap_or(0)

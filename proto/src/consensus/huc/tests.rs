@@ -11,7 +11,7 @@ type Hucs = Group<Message, Huc>;
 const P1: MemberId = MemberId(1);
 const P2: MemberId = MemberId(2);
 const P3: MemberId = MemberId(3);
-const LARGE: usize = DECISION_MAX + 1_000;
+const LARGE: usize = DIRECT_MAX + 1_000;
 
 /// A group in which everybody has proposed ⊥.
 fn group(n: u16) -> Hucs {
@@ -87,7 +87,7 @@ fn what_is_proposed_again_is_bounded_however_much_waits() {
     // One that has more by itself is proposed alone, and not again for what comes behind it.
     let large = proposed(&[5_000, 400, 400]);
     assert_eq!(large.iter().map(|(items, _)| *items).collect::<Vec<_>>(), [0, 1]);
-    assert!(large[1].1 > PROPOSAL_MAX && large[1].1 <= DECISION_MAX);
+    assert!(large[1].1 > PROPOSAL_MAX && large[1].1 <= DIRECT_MAX);
 }
 
 #[test]

@@ -82,7 +82,7 @@ const SEARCHED_NS: u64 = 200_000_000;
 /// What could not be begun is tried again after so long (ns).
 const BEGIN_AGAIN_NS: u64 = 1_000_000_000;
 /// How messages between groups of two nodes are written; builds that write them in another way cannot share a group. Before each message.
-pub const FORMAT: u8 = 6;
+pub const FORMAT: u8 = 7;
 /// Messages kept for members whose incarnation this node has not met yet.
 const UNMET_MAX: usize = 1024;
 /// Messages kept for a member that is not listening yet.
@@ -2177,7 +2177,7 @@ impl Groups {
     /// The entries of a group behind `index` of which applications may know; nothing if its
     /// snapshot must be taken first, or there is none of that name.
     #[must_use]
-    pub fn entries_behind(&self, name: &str, index: u64) -> Option<impl Iterator<Item = &Applied>> {
+    pub fn entries_behind<'a>(&'a self, name: &str, index: u64) -> Option<impl Iterator<Item = &'a Applied> + use<'a>> {
         let group = self.named(name)?;
         let told = group.told();
         Some(group.state.entries_behind(index)?.take_while(move |applied| applied.index <= told))

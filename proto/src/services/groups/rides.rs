@@ -17,7 +17,7 @@ use fide_wire::frame::{Channel, items};
 use std::collections::BTreeMap;
 
 /// Most bytes of a ride.
-pub const RIDE_MAX: usize = 16 << 10;
+pub const RIDE_MAX: usize = 48 << 10;
 /// Bytes of a piece before its own.
 const PIECE_HEAD: usize = 27;
 /// Less room than this in a heartbeat is left empty.
