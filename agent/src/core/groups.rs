@@ -44,6 +44,8 @@ const SEGMENTS_AT_ONCE: usize = 8;
 const DATAGRAMS_AT_ONCE: usize = 64;
 /// Messages that are written to one application in one loop iteration.
 const ENTRIES_AT_ONCE: usize = 256;
+/// Proposals of one application that were not taken and that it has not been told.
+const REFUSED_MAX: usize = 1024;
 /// Questions of one application that wait for their answers.
 const ASKED_MAX: usize = 1024;
 /// Applications of one host that have groups open.
@@ -108,6 +110,8 @@ pub(super) struct Session {
     asked: VecDeque<Question>,
     /// It reads bundles.
     bundles: bool,
+    /// Proposals that were not taken, which it has not been told: it would wait for them for ever.
+    refused: VecDeque<(u64, Why, String)>,
     /// It has not read what was written.
     is_full: bool,
     is_gone: bool,
@@ -650,6 +654,7 @@ impl Core {
             proposed: (None, 0),
             asked: VecDeque::new(),
             bundles,
+            refused: VecDeque::new(),
             is_full: false,
             is_gone: false,
         });
@@ -699,16 +704,7 @@ impl Core {
                 Ok(Some(_)) | Err(session::Malformed) => self.session_message(at, &[], now),
             }
         }
-        self.send_refusals(at);
         count
-    }
-
-    /// Whoever reads nothing has no use for refusals either.
-    fn send_refusals(&mut self, at: usize) {
-        if !self.session_bundle.is_empty() {
-            let _ = seqpacket::send_now(self.sessions[at].fd.as_fd(), self.session_bundle.datagram());
-            self.session_bundle.clear();
-        }
     }
 
     fn session_message(&mut self, at: usize, message: &[u8], now: u64) {
@@ -741,11 +737,7 @@ impl Core {
                         Error::NotFound(text) => (Why::NotRunning, text),
                         Error::Exists(text) | Error::Invalid(text) => (Why::Invalid, text),
                     };
-                    let bundles = session.bundles;
-                    if !bundles || self.session_bundle.is_enough(text.len()) {
-                        self.send_refusals(at);
-                    }
-                    self.session_bundle.push(|out| ToClient::Refused { number, why, text }.append(out));
+                    session.refuse(number, why, text);
                 }
             }
             Some(ToAgent::Ask { client, number }) if session.asked.len() < ASKED_MAX => {
@@ -809,6 +801,9 @@ impl Core {
             return;
         }
         session.generation = session.generation.max(standing.generation);
+        if !session.send_refusals(&mut self.session_bundle) {
+            return;
+        }
         let fd = session.fd.as_fd();
         let changed = session.told.is_none_or(|told| {
             (told.stage, told.me, told.leader, told.generation)
@@ -1083,6 +1078,39 @@ fn halted(engine: EngineKind, policy: Policy, why: Halted) -> String {
 }
 
 impl Session {
+    /// This proposal was not taken. One that waits comes again with all that are behind it, so that
+    /// the first of them is enough.
+    fn refuse(&mut self, number: u64, why: Why, text: &str) {
+        let comes_again = |why| why != Why::Invalid;
+        if !(comes_again(why) && self.refused.iter().any(|(first, why, _)| comes_again(*why) && *first <= number)) {
+            self.refused.push_back((number, why, text.into()));
+        }
+        // More than a client may have under way.
+        self.is_gone |= self.refused.len() > REFUSED_MAX;
+    }
+
+    /// Whether there was room for all of them.
+    fn send_refusals(&mut self, bundle: &mut Bundle) -> bool {
+        while !self.refused.is_empty() {
+            let mut count = 0;
+            for (number, why, text) in &self.refused {
+                if count > 0 && (!self.bundles || bundle.is_enough(text.len())) {
+                    break;
+                }
+                bundle.push(|out| ToClient::Refused { number: *number, why: *why, text }.append(out));
+                count += 1;
+            }
+            let has_left = seqpacket::send_now(self.fd.as_fd(), bundle.datagram());
+            bundle.clear();
+            if !has_left {
+                self.is_full = true;
+                return false;
+            }
+            self.refused.drain(..count);
+        }
+        true
+    }
+
     /// Sends a bundle of entries, the last of which is `index`. Whether there was room for it.
     fn send_entries(&mut self, bundle: &mut Bundle, (index, last_number): (u64, u64)) -> bool {
         let has_left = bundle.is_empty() || seqpacket::send_now(self.fd.as_fd(), bundle.datagram());

@@ -239,6 +239,45 @@ pub unsafe extern "C" fn fide_group_propose(
     })
 }
 
+/// A value that is proposed: `struct fide_group_value` of the header.
+#[repr(C)]
+pub struct FideGroupValue {
+    bytes: *const c_void,
+    len: usize,
+}
+
+/// See fide.h.
+///
+/// # Safety
+/// `g` is NULL or an open group, `values` NULL or `count` values whose bytes are readable, `first`
+/// NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fide_group_propose_all(
+    g: *mut GroupHandle,
+    values: *const FideGroupValue,
+    count: usize,
+    first: *mut u64,
+) -> c_int {
+    guard(|| {
+        // SAFETY: promised by the caller.
+        let h = unsafe { handle(g)? };
+        if values.is_null() || count == 0 || count > fide_client::group::PENDING_MAX {
+            return Err(Failure::Caller(format!("not 1 to {} values", fide_client::group::PENDING_MAX)));
+        }
+        // SAFETY: not NULL; so many can be read, as the caller promises.
+        let values = unsafe { std::slice::from_raw_parts(values, count) };
+        // SAFETY: promised by the caller, for each.
+        let read = |of: &FideGroupValue| unsafe { slice(of.bytes, of.len, fide_client::group::VALUE_MAX, "a value") };
+        let values = values.iter().map(read).collect::<Result<Vec<&[u8]>, Failure>>()?;
+        let proposed = h.lock().propose_all(&values)?;
+        if !first.is_null() {
+            // SAFETY: not NULL; writable, as the caller promises.
+            unsafe { first.write(proposed) };
+        }
+        Ok(crate::FIDE_OK)
+    })
+}
+
 /// See fide.h.
 ///
 /// # Safety

@@ -81,6 +81,9 @@ const EXPECTED_LOOK_NS: u64 = 50_000_000;
 const SEARCHED_NS: u64 = 200_000_000;
 /// What could not be begun is tried again after so long (ns).
 const BEGIN_AGAIN_NS: u64 = 1_000_000_000;
+/// A client that has nothing in the queue and found it full is waited for so long (ns), because it
+/// may read much before it hears that ([`Groups::propose`]).
+const TURN_NS: u64 = 50_000_000;
 /// How messages between groups of two nodes are written; builds that write them in another way cannot share a group. Before each message.
 pub const FORMAT: u8 = 7;
 /// Messages kept for members whose incarnation this node has not met yet.
@@ -444,6 +447,8 @@ struct Group {
     /// come.
     setbacks: u32,
     leaves: bool,
+    /// The client whose proposal is taken next, and how long it is waited for.
+    turn: Option<(u64, u64)>,
     /// The last decision, as far as not all have it, and since when.
     unstable: Option<(Instance, u64)>,
     /// Somebody has decided this instance of this epoch, and we have not: since when.
@@ -496,6 +501,7 @@ impl Group {
             halted: None,
             setbacks: 0,
             leaves: false,
+            turn: None,
             unstable: None,
             behind: None,
             since_ns: now_ns,
@@ -1033,16 +1039,30 @@ impl Groups {
             return Err(Error::Invalid("a client numbers its proposals from 1".into()));
         }
         let group = self.running(name)?;
-        if group.state.bytes() > state::KEPT_BYTES_MAX {
-            let kept = group.state.bytes();
-            return Err(Error::Busy(format!(
+        // Whoever found no room and has nothing under way is next: a client that always has more
+        // would take every place that becomes free.
+        group.turn = group.turn.filter(|(_, until_ns)| now_ns < *until_ns);
+        let has_some = number.saturating_sub(1) > group.state.last_of(client);
+        if has_some && group.turn.is_some_and(|(next, _)| next != client) {
+            return Err(refused(name, Refused::Busy));
+        }
+        let kept = group.state.bytes();
+        let taken = match &mut group.member {
+            _ if kept > state::KEPT_BYTES_MAX => Err(Error::Busy(format!(
                 "{name} keeps {kept} bytes of entries: an application must keep a snapshot, or fide group trim drops them"
-            )));
+            ))),
+            Some(member) => {
+                let value = Record::Value { client, number, bytes }.to_value();
+                member.propose(now_ns, value).map(|_| ()).map_err(|why| refused(name, why))
+            }
+            None => Ok(()),
+        };
+        match taken {
+            Err(Error::Busy(_)) if !has_some => _ = group.turn.get_or_insert((client, now_ns + TURN_NS)),
+            Ok(()) if group.turn.is_some_and(|(next, _)| next == client) => group.turn = None,
+            _ => {}
         }
-        if let Some(member) = &mut group.member {
-            let value = Record::Value { client, number, bytes }.to_value();
-            member.propose(now_ns, value).map_err(|why| refused(name, why))?;
-        }
+        taken?;
         self.stirred = true;
         self.settle(now_ns);
         Ok(())

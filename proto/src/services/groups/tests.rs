@@ -1191,6 +1191,39 @@ fn a_group_leaves_begins_anew_and_changes_its_engine() {
     assert!(world.within(3000, |world| world.runs(0) && world.nodes[0].read.len() == 1));
 }
 
+/// A client of the same host that filled every place at once as it became free kept all others out.
+#[test]
+fn a_client_that_has_nothing_in_the_queue_and_finds_it_full_is_next() {
+    let mut world = World::created(5, 3, Kind::Huc);
+    let (mut flood, mut own) = (0, 0);
+    let fill = |world: &mut World, flood: &mut u64| {
+        while world.nodes[1].groups.propose(world.now_ns, "g", 1, *flood + 1, b"").is_ok() {
+            *flood += 1;
+        }
+    };
+    for n in 1..=10 {
+        // Some 250 are before it each time.
+        let is_taken = (0..50).any(|_| {
+            fill(&mut world, &mut flood);
+            let taken = world.nodes[1].groups.propose(world.now_ns, "g", 2, n, b"");
+            world.within(1, |_| false);
+            taken.is_ok()
+        });
+        assert!(is_taken, "{n} behind {flood}");
+        own = n;
+    }
+    assert!(flood > 1_000, "it is not kept out either: {flood}");
+    // Whoever does not come again is waited for no longer than that.
+    while world.nodes[1].groups.propose(world.now_ns, "g", 2, own + 1, b"").is_ok() {
+        own += 1;
+    }
+    assert!(world.nodes[1].groups.propose(world.now_ns, "g", 3, 1, b"").is_err());
+    world.within(1, |_| false);
+    assert!(world.nodes[1].groups.propose(world.now_ns, "g", 2, own + 1, b"").is_err(), "the third one is next");
+    world.within(TURN_NS / MS, |_| false);
+    world.nodes[1].groups.propose(world.now_ns, "g", 2, own + 1, b"").unwrap();
+}
+
 #[test]
 fn a_group_that_cannot_begin_begins_nowhere() {
     let mut world = World::new(1, 3);
