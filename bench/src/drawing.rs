@@ -1,5 +1,5 @@
 //! Figures as SVG: timelines, bars of parts, lines. Each is drawn for wide and for narrow windows, in which text has the same size and fewer ticks have labels;
-//! a page shows the one that fits. Colours are those of [`PALETTE`], which [`style`] replaces in dark mode.
+//! a page shows the one that fits. Colours are those of `PALETTE`, which [`style`] replaces in dark mode.
 
 use crate::crash::Steps;
 use crate::report::escape;
@@ -76,7 +76,7 @@ pub fn style() -> String {
 /// Pixels of the two sizes, and from which window on the wide one fits.
 const WIDE: u32 = 760;
 const NARROW: u32 = 340;
-/// The window that has room for [`WIDE`], px.
+/// The window that has room for `WIDE`, px.
 pub const WIDE_FROM: u32 = 840;
 /// What 12 px is called in plotters.
 const TEXT: f64 = 12.0 * 1.24;
