@@ -3,10 +3,11 @@
 //! long a client waits when the leading agent is killed.
 
 use crate::Outcome;
+use crate::drawing::{self, Axes, Axis};
 use crate::output;
 use crate::peers::cluster::{Client, Cluster};
 use crate::raft_tcp;
-use crate::report;
+use crate::report::{self, OfMembers, Page};
 use crate::rig::{Rig, RigSpec};
 use crate::stats::{Case, Samples, human_us, thousands};
 use crate::sys;
@@ -16,7 +17,7 @@ use fide_client::group::{Event, Group, Options, Stage};
 use fide_wire::control::{GroupOrder, Reply, Request};
 use std::io::{self, BufRead as _, Read as _, Write as _};
 use std::net::{SocketAddr, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -35,9 +36,9 @@ const OUTSTANDING: usize = 512;
 /// Arguments of `fide bench consensus`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Members of the group, one a host
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=9))]
-    pub members: u16,
+    /// Members of the group, one a host; several numbers are measured one after the other
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [3], value_parser = clap::value_parser!(u16).range(1..=9))]
+    pub members: Vec<u16>,
     /// How it decides
     #[arg(long, value_delimiter = ',', default_values = ["huc", "hsuc", "lowi", "raft"])]
     pub engine: Vec<String>,
@@ -65,6 +66,9 @@ pub struct Args {
     /// Write the results there, one JSON object a line
     #[arg(long, value_name = "FILE")]
     pub results: Option<PathBuf>,
+    /// Write report.html, its drawings and results.jsonl there
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
 }
 
 /// What a helper does.
@@ -305,23 +309,51 @@ struct Measured {
     samples: Samples,
 }
 
+/// A case that was measured, with all its samples.
+struct Told {
+    case: Case,
+    mode: Mode,
+    members: u16,
+    samples: Samples,
+}
+
 /// Runs it.
 ///
 /// # Errors
 /// When something keeps a case from being measured.
 pub fn run(args: &Args, ui: &Ui) -> Outcome {
     args.results.iter().try_for_each(|file| output::reserve(file))?;
+    args.report.iter().try_for_each(|directory| report::prepare(directory))?;
     for engine in &args.engine {
         ensure!(
             ["huc", "hsuc", "lowi", "raft"].contains(&engine.as_str()),
             "no engine {engine:?} here: there are huc, hsuc, lowi and raft"
         );
     }
-    let heartbeat: &'static str = Box::leak(args.heartbeat.clone().into_boxed_str());
     ui.say(ui.paint(Paint::Dim, &report::machine()));
-    let hosts = args.members.max(2);
-    let mut rig = Rig::up(RigSpec { hosts, heartbeat, ..RigSpec::default() }, ui)?;
-    let (size, members) = (args.size, args.members);
+    let mut all = Vec::new();
+    let mut sizes = args.members.clone();
+    sizes.sort_unstable();
+    sizes.dedup();
+    for members in sizes {
+        all.extend(with_members(args, members, ui)?);
+    }
+    let lines: String = all.iter().map(|told| told.case.json() + "\n").collect();
+    if let Some(file) = &args.results {
+        output::write(file, &lines)?;
+    }
+    if let Some(directory) = &args.report {
+        write(directory, &lines, &mut all).with_context(|| format!("cannot write the report to {}", directory.display()))?;
+        ui.say(format!("report: {}", directory.join("report.html").display()));
+    }
+    Ok(true)
+}
+
+/// All cases with one number of members.
+fn with_members(args: &Args, members: u16, ui: &Ui) -> Result<Vec<Told>> {
+    let heartbeat: &'static str = Box::leak(args.heartbeat.clone().into_boxed_str());
+    let mut rig = Rig::up(RigSpec { hosts: members.max(2), heartbeat, ..RigSpec::default() }, ui)?;
+    let size = args.size;
     let mut all = vec![Measured {
         name: "udp round trip".into(),
         host: 1,
@@ -331,7 +363,7 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
         samples: Samples::default(),
     }];
     for engine in &args.engine {
-        begin(&mut rig, engine, args, ui)?;
+        begin(&mut rig, engine, (args, members), ui)?;
         let durable = if args.durable { " durable" } else { "" };
         let case = |what: &str, host, mode| Measured {
             name: format!("{engine}{durable} {what} {size}B members={members}"),
@@ -342,11 +374,11 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
             samples: Samples::default(),
         };
         all.push(case("leader", 1, Mode::Single));
-        if args.members > 1 {
+        if members > 1 {
             all.push(case("follower", 2, Mode::Single));
         }
         all.push(case("leader batched", 1, Mode::Many));
-        if engine == "raft" && args.members > 1 && !args.durable {
+        if engine == "raft" && members > 1 && !args.durable {
             all.push(Measured {
                 name: format!("raft over TCP leader {size}B members={members}"),
                 ..case("", 1, Mode::RaftSingle)
@@ -396,7 +428,7 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
                 ui.check()?;
                 ui.progress(format!("round {round} of {}: {}", args.rounds, of.name));
                 if of.mode == Mode::RaftSingle {
-                    of.samples.extend(raft_over_tcp(&rig, args)?);
+                    of.samples.extend(raft_over_tcp(&rig, (args, members))?);
                     continue;
                 }
                 let address = of.address.unwrap_or(address);
@@ -415,46 +447,70 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
     let _ = pong.wait();
     measured?;
     drop(etcd);
-    for engine in args.engine.iter().filter(|_| args.members > 1 && args.kills > 0) {
-        let samples = failovers(&mut rig, args, engine, address, ui)?;
-        let name = format!("{engine} leading agent killed members={members}");
-        all.push(Measured { name, host: 0, mode: Mode::Stream, group: engine.clone(), address: None, samples });
+    for engine in args.engine.iter().filter(|_| members > 1 && args.kills > 0) {
+        let [killed, joined] = failovers(&mut rig, (args, members), engine, address, ui)?;
+        for (what, samples) in [("leading agent killed", killed), ("member joins", joined)] {
+            let name = format!("{engine} {what} members={members}");
+            all.push(Measured { name, host: 0, mode: Mode::Stream, group: engine.clone(), address: None, samples });
+        }
     }
-    tell(args, &mut all, ui)
+    Ok(tell(args, members, all, ui))
 }
 
-/// From `kill -9` of the leading agent to the entry of the first value that a client on another host proposed after it.
-fn failovers(rig: &mut Rig, args: &Args, engine: &str, address: SocketAddr, ui: &Ui) -> Result<Samples> {
-    let mut samples = Samples::default();
+/// From `kill -9` of the leading agent to the entry of the first value that a client on another
+/// host proposed after it; and, as the restarted one joins, how long that client waited longest.
+fn failovers(rig: &mut Rig, (args, members): (&Args, u16), engine: &str, address: SocketAddr, ui: &Ui) -> Result<[Samples; 2]> {
+    let [mut killed, mut joined] = [Samples::default(), Samples::default()];
     for kill in 1..=args.kills {
         ui.progress(format!("{engine}: kill {kill} of {}", args.kills));
-        let leader = settle(rig, engine, args.members, ui)?;
+        let leader = settle(rig, engine, members, ui)?;
         let client = if leader == 1 { 2 } else { 1 };
         let mut command = helper(rig, args, client, Mode::Stream, engine, address)?;
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start a helper")?;
-        let mut lines = child.stdout.take().map(io::BufReader::new).context("a helper without a pipe")?.lines();
-        let measured = (|| -> Result<u64> {
-            ensure!(lines.next().transpose()?.as_deref() == Some("ready"), "a client on h{client} did not become ready");
+        let stdout = child.stdout.take().map(io::BufReader::new).context("a helper without a pipe")?;
+        let (sender, lines) = std::sync::mpsc::channel();
+        // It is read whatever this one waits for, so that the client never waits.
+        let reader =
+            std::thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)).is_ok());
+        let measured = (|| {
+            let next = || lines.recv_timeout(Duration::from_secs(15)).context("a client went silent");
+            ensure!(next()? == "ready", "a client on h{client} did not become ready");
             // In the middle of what it does, not always at the same place of a heartbeat.
             std::thread::sleep(Duration::from_micros(20_000 + u64::from(kill) * 7_919 % 5_000));
             let killed_ns = rig.kill_agent(leader)?;
-            for line in lines.by_ref() {
-                let line = line?;
-                let (begun, decided) = line.split_once(' ').context("a helper recorded nonsense")?;
-                if begun.parse::<u64>()? >= killed_ns {
-                    return Ok(decided.parse::<u64>()? - killed_ns);
+            let first = loop {
+                let (begun_ns, decided_ns) = exchange(&next()?)?;
+                if begun_ns >= killed_ns {
+                    break decided_ns - killed_ns;
                 }
+            };
+            let restarted_ns = sys::now_ns();
+            rig.start_agent(leader)?;
+            rig.wait_until_all_see_all(ui)?;
+            settle(rig, engine, members, ui)?;
+            drop(child.stdin.take());
+            let mut longest = 0;
+            for line in &lines {
+                let (begun_ns, decided_ns) = exchange(&line)?;
+                longest = longest.max(if decided_ns >= restarted_ns { decided_ns - begun_ns } else { 0 });
             }
-            bail!("nothing was decided behind the crash of the agent of h{leader}");
+            ensure!(longest > 0, "nothing was decided while the agent of h{leader} joined");
+            Ok((first, longest))
         })();
-        drop(child.stdin.take());
         let _ = child.kill();
         let _ = child.wait();
-        samples.push(measured?);
-        rig.start_agent(leader)?;
-        rig.wait_until_all_see_all(ui)?;
+        let _ = reader.join();
+        let (first, longest) = measured?;
+        killed.push(first);
+        joined.push(longest);
     }
-    Ok(samples)
+    Ok([killed, joined])
+}
+
+/// When a value was proposed, and when its entry came.
+fn exchange(line: &str) -> Result<(u64, u64)> {
+    let (begun, decided) = line.split_once(' ').context("a helper recorded nonsense")?;
+    Ok((begun.parse()?, decided.parse()?))
 }
 
 /// Until the group runs on all hosts, all of them members: which host leads.
@@ -485,8 +541,7 @@ fn settle(rig: &mut Rig, engine: &str, members: u16, ui: &Ui) -> Result<u16> {
     }
 }
 
-fn begin(rig: &mut Rig, engine: &str, args: &Args, ui: &Ui) -> Result<()> {
-    let members = args.members;
+fn begin(rig: &mut Rig, engine: &str, (args, members): (&Args, u16), ui: &Ui) -> Result<()> {
     let hosts: Vec<String> = (1..=members).map(|host| format!("h{host}")).collect();
     let order = GroupOrder::Create {
         name: engine.into(),
@@ -517,14 +572,14 @@ fn begin(rig: &mut Rig, engine: &str, args: &Args, ui: &Ui) -> Result<()> {
 
 /// The same library over TCP, on the same hosts and cables: servers that begin for this, and a
 /// client of the one that leads.
-fn raft_over_tcp(rig: &Rig, args: &Args) -> Result<Vec<u64>> {
+fn raft_over_tcp(rig: &Rig, (args, members): (&Args, u16)) -> Result<Vec<u64>> {
     let dir = tempfile::tempdir()?;
     let socket = dir.path().join("client");
     let servers: Vec<String> =
-        (1..=args.members).map(|host| SocketAddr::from((rig.lab().ipv4(host, 0), RAFT_PORT)).to_string()).collect();
+        (1..=members).map(|host| SocketAddr::from((rig.lab().ipv4(host, 0), RAFT_PORT)).to_string()).collect();
     let mut children = Vec::new();
     let measured = (|| {
-        for host in 1..=args.members {
+        for host in 1..=members {
             let mut command = rig.helper(host, ROLE)?;
             command.args(["--mode", "raft-server", "--place", &(host - 1).to_string(), "--agent"]).arg(&socket);
             command.args(["--servers", &servers.join(",")]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -565,28 +620,34 @@ fn is_batched(mode: Mode) -> bool {
     matches!(mode, Mode::Many | Mode::EtcdMany)
 }
 
-fn tell(args: &Args, all: &mut [Measured], ui: &Ui) -> Outcome {
-    let mut lines = String::new();
+fn tell(args: &Args, members: u16, mut all: Vec<Measured>, ui: &Ui) -> Vec<Told> {
     let floor = all[0].samples.quantiles().p50;
-    for of in all.iter_mut() {
-        let mut case = Case::new("consensus", &of.name, &mut of.samples);
+    let told = all.into_iter().map(|of| {
+        let Measured { name, mode, mut samples, .. } = of;
+        let mut case = Case::new("consensus", &name, &mut samples);
         let values = u64::from(args.values) * 20;
-        if is_batched(of.mode) {
-            let median_s = case.quantiles.p50 / 1e6;
-            case.values.insert("per_second".into(), (values as f64 / median_s.max(1e-9)).round());
+        if is_batched(mode) {
+            let per_second = |us: f64| (values as f64 / (us / 1e6).max(1e-9)).round();
+            let q = case.quantiles;
+            for (name, us) in [("per_second", q.p50), ("per_second_min", q.max), ("per_second_max", q.min)] {
+                case.values.insert(name.into(), per_second(us));
+            }
             case.values.insert("outstanding".into(), OUTSTANDING as f64);
             case.notes.push(format!("a sample is the time of {values} values; per_second is of the median round"));
             let per_second = case.values["per_second"] as u64;
-            ui.say(format!("{:<34} {:>10} entries a second", of.name, ui.paint(Paint::Bold, &thousands(per_second))));
+            ui.say(format!("{name:<34} {:>10} entries a second", ui.paint(Paint::Bold, &thousands(per_second))));
         } else {
             case.values.insert("to_floor".into(), (case.quantiles.p50 / floor.max(0.01) * 100.0).round() / 100.0);
-            if of.mode == Mode::Stream {
+            if name.contains("killed") {
                 case.notes.push("from kill -9 to the entry of the first value that a client elsewhere proposed after it".into());
+            } else if name.contains("joins") {
+                case.notes.push(
+                    "how long a client elsewhere waited longest for an entry while a restarted agent came to be a member".into(),
+                );
             }
             let q = case.quantiles;
             ui.say(format!(
-                "{:<34} p50 {:>8}  p99 {:>8}  p99.9 {:>8}  max {:>8}   {:.2} × the floor",
-                of.name,
+                "{name:<34} p50 {:>8}  p99 {:>8}  p99.9 {:>8}  max {:>8}   {:.2} × the floor",
                 human_us(q.p50),
                 human_us(q.p99),
                 human_us(q.p999),
@@ -597,11 +658,95 @@ fn tell(args: &Args, all: &mut [Measured], ui: &Ui) -> Outcome {
         if ui.json {
             ui.line(case.json());
         }
-        lines.push_str(&case.json());
-        lines.push('\n');
+        Told { case, mode, members, samples }
+    });
+    told.collect()
+}
+
+/// Whose line a case is in a drawing by members.
+fn line_of(told: &Told, what: &str) -> Option<String> {
+    let (line, rest) = told.case.case.split_once(what)?;
+    (rest.starts_with(' ') && rest.split(' ').count() == 3).then(|| line.trim().into())
+}
+
+fn write(directory: &Path, lines: &str, all: &mut [Told]) -> Result<()> {
+    output::write(&directory.join("results.jsonl"), lines)?;
+    let mut page = Page::new(
+        "fide bench consensus",
+        "From an application's proposal to its entry, beside a UDP round trip between two real-time threads on the same cables \
+         (the floor), etcd on the same hosts, and the same Raft library over TCP; X-Lane Fig. 8 and Nano-consensus Tab. 3, \
+         as far as one machine goes.",
+    );
+    page.medians(
+        "proposal to entry, at the leader",
+        all.iter().filter(|told| line_of(told, " leader").is_some()).map(|told| &told.case),
+    );
+    page.heading("All cases");
+    let row = |told: &Told| {
+        let (case, q) = (&told.case, told.case.quantiles);
+        let times = [q.p50, q.p99, q.p999, q.max].map(human_us);
+        let rate = case.values.get("per_second").map_or_else(String::new, |rate| thousands(*rate as u64));
+        let floor = case.values.get("to_floor").map_or_else(String::new, |floor| format!("{floor:.2}"));
+        [case.case.clone(), case.n.to_string()].into_iter().chain(times).chain([floor, rate]).collect::<Vec<String>>()
+    };
+    let headers = ["case", ">n", ">median", ">p99", ">p99.9", ">max", ">× the floor", ">entries a second"];
+    page.table(&headers, &all.iter().map(row).collect::<Vec<_>>());
+    let point = |line: String, told: &Told, [least, median, most]: [f64; 3]| OfMembers {
+        line,
+        members: told.members,
+        median,
+        least,
+        most,
+    };
+    let times = |what: &'static str| {
+        let of = |told: &Told| {
+            let q = told.case.quantiles;
+            let floor = (told.mode == Mode::Ping).then(|| told.case.case.clone());
+            Some(point(floor.or_else(|| line_of(told, what))?, told, [q.min, q.p50, q.p99]))
+        };
+        all.iter().filter_map(of).collect::<Vec<_>>()
+    };
+    let events = |what: &str| {
+        let of = |told: &Told| {
+            let q = told.case.quantiles;
+            let line = told.case.case.split_once(what)?.0.trim().to_owned();
+            Some(point(line, told, [q.min, q.p50, q.max]))
+        };
+        all.iter().filter_map(of).collect::<Vec<_>>()
+    };
+    let rates = |told: &Told| {
+        let value = |name: &str| told.case.values.get(name).copied();
+        let range = [value("per_second_min")?, value("per_second")?, value("per_second_max")?];
+        Some(point(line_of(told, " leader batched")?, told, range))
+    };
+    page.heading("By members");
+    page.remark(
+        "dim",
+        "Points are medians. Bars of exchanges go from the least to the 99th percentile, all others from the least to the most.",
+    );
+    let figures = [
+        ("leader", "Proposal to entry at the leader, one client", Axis::times("time"), times(" leader")),
+        ("follower", "Proposal to entry at a follower, one client", Axis::times("time"), times(" follower")),
+        (
+            "throughput",
+            "Entries a second, many proposals at once",
+            Axis::numbers("entries a second").log(),
+            all.iter().filter_map(rates).collect(),
+        ),
+        ("killed", "kill -9 of the leading agent to the next entry", Axis::times("time"), events(" leading agent killed")),
+        ("joins", "The longest wait for an entry while a member joins", Axis::times("time"), events(" member joins")),
+    ];
+    for (file, title, y, points) in figures.iter().filter(|(.., points)| !points.is_empty()) {
+        page.by_members(&directory.join(format!("{file}.svg")), title, ("members", *y), points)?;
     }
-    if let Some(file) = &args.results {
-        output::write(file, &lines)?;
+    let mut sizes: Vec<u16> = all.iter().map(|told| told.members).collect();
+    sizes.dedup();
+    for members in sizes {
+        let of = all.iter_mut().filter(|told| told.members == members && !is_batched(told.mode) && told.mode != Mode::Stream);
+        let series: Vec<_> = of.map(|told| drawing::cdf(&told.case.case, told.samples.sorted())).collect();
+        let title = format!("Distribution, {members} members");
+        let axes = Axes { title: &title, x: Axis::times("time"), y: Axis::numbers("part of all exchanges") };
+        page.chart(&directory.join(format!("distribution-{members}.svg")), &axes, &series)?;
     }
-    Ok(true)
+    output::write(&directory.join("report.html"), &page.finish())
 }

@@ -117,8 +117,7 @@ fn named<const N: usize>(samples: [(&str, Samples); N]) -> BTreeMap<String, Samp
 /// When something keeps a case from being measured.
 pub fn run(args: &Args, ui: &Ui) -> Outcome {
     if let Some(directory) = &args.report {
-        std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
-        ["report.html", "results.jsonl"].iter().try_for_each(|file| output::check(&directory.join(file)))?;
+        report::prepare(directory)?;
     }
     ui.say(ui.paint(Paint::Dim, &report::machine()));
     let mut all = Vec::new();

@@ -221,6 +221,8 @@ pub enum Unit {
     Time,
     /// Numbers.
     Number,
+    /// Whole numbers.
+    Count,
 }
 
 /// One axis.
@@ -245,6 +247,12 @@ impl<'a> Axis<'a> {
     #[must_use]
     pub const fn numbers(words: &'a str) -> Self {
         Axis { words, unit: Unit::Number, log: false }
+    }
+
+    /// Whole numbers, linear from 0.
+    #[must_use]
+    pub const fn counts(words: &'a str) -> Self {
+        Axis { words, unit: Unit::Count, log: false }
     }
 
     /// The same, logarithmic.
@@ -274,9 +282,9 @@ impl<'a> Axis<'a> {
             (Unit::Time, us) if us < 1e3 => format!("{} µs", short(us)),
             (Unit::Time, us) if us < 1e6 => format!("{} ms", short(us / 1e3)),
             (Unit::Time, us) => format!("{} s", short(us / 1e6)),
-            (Unit::Number, v) if v.abs() >= 1e6 => format!("{}M", short(v / 1e6)),
-            (Unit::Number, v) if v.abs() >= 1e4 => format!("{}k", short(v / 1e3)),
-            (Unit::Number, v) => short(v),
+            (_, v) if v.abs() >= 1e6 => format!("{}M", short(v / 1e6)),
+            (_, v) if v.abs() >= 1e4 => format!("{}k", short(v / 1e3)),
+            (_, v) => short(v),
         }
     }
 
@@ -303,7 +311,8 @@ impl<'a> Axis<'a> {
         let power = 10f64.powf(((to - from) / most).log10().floor());
         let steps = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0].map(|s| s * power);
         let apart = |ticks: &Vec<f64>| ticks.windows(2).all(|w| (w[1] - w[0]) / (high - low) * length >= each * 0.999_999);
-        steps.into_iter().map(at_step).find(apart).unwrap_or_default()
+        let whole = |step: &f64| self.unit != Unit::Count || *step >= 1.0 - 1e-9;
+        steps.into_iter().chain([1.0]).filter(whole).map(at_step).find(apart).unwrap_or_default()
     }
 }
 
@@ -503,12 +512,14 @@ pub fn parts(rows: &[Row]) -> Result<Option<Figure>> {
 // ---- charts --------------------------------------------------------------------------------------------------------------------
 
 /// A named line of a chart.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Series {
     /// In the key.
     pub name: String,
     /// In the order of x.
     pub points: Vec<(f64, f64)>,
+    /// Vertical bars: x, from, to. Where there are some, the points are marked.
+    pub spans: Vec<(f64, f64, f64)>,
 }
 
 /// What a chart says.
@@ -533,8 +544,13 @@ pub fn chart(axes: &Axes<'_>, series: &[Series]) -> Result<Figure> {
         fit.map(|p| (x.place(p.0), y.place(p.1))).collect()
     };
     let lines: Vec<Vec<(f64, f64)>> = series.iter().map(placed).collect();
+    let span = |s: &Series| -> Vec<[(f64, f64); 2]> {
+        let fit = s.spans.iter().filter(|(at, from, to)| x.fits(*at) && y.fits(*from) && y.fits(*to));
+        fit.map(|(at, from, to)| [*from, *to].map(|value| (x.place(*at), y.place(value)))).collect()
+    };
+    let spans: Vec<Vec<[(f64, f64); 2]>> = series.iter().map(span).collect();
     let range = |of: fn(&(f64, f64)) -> f64, axis: &Axis<'_>| {
-        let all = || lines.iter().flatten().map(of);
+        let all = || lines.iter().flatten().chain(spans.iter().flatten().flatten()).map(of);
         let nothing = || anyhow!("nothing to draw in {title:?}");
         let (low, high) = (all().reduce(f64::min).ok_or_else(nothing)?, all().reduce(f64::max).ok_or_else(nothing)?);
         Ok::<_, anyhow::Error>(match axis.log {
@@ -547,12 +563,17 @@ pub fn chart(axes: &Axes<'_>, series: &[Series]) -> Result<Figure> {
     let height = |width| if width == WIDE { 360 } else { 270 };
     Figure::new(title, key, height, |area| {
         let plot = frame(area, (x, x_range), &Side::Axis(y, y_range))?;
-        for (n, points) in lines.iter().enumerate() {
+        for (n, (points, spans)) in lines.iter().zip(&spans).enumerate() {
             let area = plot.plotting_area();
-            match &points[..] {
-                // A line of one point is none.
-                [point] => area.draw(&Circle::new(*point, 3, line_rgb(n).filled())).map_err(fault)?,
-                points => area.draw(&stroke(n, points.to_vec())).map_err(fault)?,
+            for span in spans {
+                area.draw(&PathElement::new(span.to_vec(), line_rgb(n).stroke_width(1))).map_err(fault)?;
+            }
+            if points.len() > 1 {
+                area.draw(&stroke(n, points.clone())).map_err(fault)?;
+            }
+            // A line of one point is none.
+            for point in points.iter().filter(|_| points.len() == 1 || !spans.is_empty()) {
+                area.draw(&Circle::new(*point, 3, line_rgb(n).filled())).map_err(fault)?;
             }
         }
         Ok(())
@@ -566,7 +587,7 @@ pub fn cdf(name: &str, sorted_ns: &[u64]) -> Series {
     let step = (n / 1_000).max(1);
     let at = |i: usize| (sorted_ns[i] as f64 / 1e3, (i + 1) as f64 / n as f64);
     let points = (0..n).step_by(step).chain(n.checked_sub(1)).map(at).collect();
-    Series { name: name.into(), points }
+    Series { name: name.into(), points, ..Series::default() }
 }
 
 /// The density of samples (ns) over logarithmic steps, eight an octave, as the part of all samples in each.
@@ -579,11 +600,12 @@ pub fn pdf(name: &str, sorted_ns: &[u64]) -> Series {
         *bins.entry(bin(ns)).or_insert(0usize) += 1;
     }
     let (Some((&first, _)), Some((&last, _))) = (bins.first_key_value(), bins.last_key_value()) else {
-        return Series { name: name.into(), points: Vec::new() };
+        return Series { name: name.into(), ..Series::default() };
     };
     // Empty steps are zero, not skipped: a gap in the distribution must be seen.
     let share = |b: i64| bins.get(&b).copied().unwrap_or(0) as f64 / sorted_ns.len() as f64;
-    Series { name: name.into(), points: (first - 1..=last + 1).map(|b| (middle(b), share(b))).collect() }
+    let points = (first - 1..=last + 1).map(|b| (middle(b), share(b))).collect();
+    Series { name: name.into(), points, ..Series::default() }
 }
 
 #[cfg(test)]
@@ -660,12 +682,14 @@ mod tests {
         assert_eq!(at(TIME, 40.0, 200.0, 640.0), ["50 µs", "100 µs", "150 µs", "200 µs"]);
         assert_eq!(at(TIME, 30.0, 60.0, 240.0), ["30 µs", "40 µs", "50 µs", "60 µs"]);
         assert_eq!([0.0, 0.05, 3.0, 20_000.0, 2e6].map(|v| PART.label(v)), ["0", "0.05", "3", "20k", "2M"]);
+        assert_eq!(at(Axis::counts("members"), 0.0, 3.1, 600.0), ["0", "1", "2", "3"], "no half members");
+        assert_eq!(at(Axis::counts("members"), 0.0, 9.2, 240.0), ["0", "5"]);
         assert_eq!([0.5, 2_500.0].map(|v| TIME.label(v)), ["500 ns", "2.5 ms"]);
     }
 
     #[test]
     fn every_line_has_its_own_entry_in_the_key() {
-        let line = |i| Series { name: format!("line {i}"), points: vec![(1.0, 0.5), (10.0, f64::from(i))] };
+        let line = |i| Series { name: format!("line {i}"), points: vec![(1.0, 0.5), (10.0, f64::from(i))], ..Series::default() };
         let series: Vec<Series> = (0..19).map(line).collect();
         let figure = chart(&Axes { title: "t", x: TIME, y: PART }, &series).unwrap();
         let mut swatches: Vec<String> = figure.key.iter().map(|entry| entry.swatch.html()).collect();
@@ -679,18 +703,29 @@ mod tests {
 
     #[test]
     fn charts_are_drawn_on_all_axes_and_refuse_emptiness() {
-        let series = [Series { name: "a & b".into(), points: vec![(1.0, 0.5), (100.0, 0.0), (1e6, 1.0)] }];
+        let series = [Series { name: "a & b".into(), points: vec![(1.0, 0.5), (100.0, 0.0), (1e6, 1.0)], ..Series::default() }];
         for (log_x, log_y) in [(true, true), (true, false), (false, true), (false, false)] {
             let (x, y) = (Axis { log: log_x, ..TIME }, Axis { log: log_y, ..PART });
             let html = chart(&Axes { title: "t", x, y }, &series).unwrap().html();
             assert!(html.contains("a &amp; b") && html.matches("<polyline").count() >= 2 && !html.contains("NaN"), "{html}");
         }
         assert!(chart(&Axes { title: "t", x: TIME, y: TIME }, &[]).is_err());
-        let level = [Series { name: "level".into(), points: vec![(5.0, 5.0)] }];
+        let level = [Series { name: "level".into(), points: vec![(5.0, 5.0)], ..Series::default() }];
         for log in [true, false] {
             let axes = Axes { title: "t", x: Axis { log, ..TIME }, y: Axis { log, ..PART } };
             assert!(chart(&axes, &level).unwrap().wide.contains("<circle"), "one point is a mark");
         }
+        // Bars are drawn, and there is room for them.
+        let bars = [Series {
+            spans: vec![(2.0, 1.0, 900.0), (3.0, 0.0, 5.0)],
+            points: vec![(2.0, 7.0), (3.0, 2.0)],
+            ..level[0].clone()
+        }];
+        let of = |log| chart(&Axes { title: "t", x: Axis::counts("n"), y: Axis { log, ..PART } }, &bars).unwrap().wide;
+        let lines = |svg: &str| svg.matches("<polyline").count();
+        assert_eq!(lines(&of(false)) - lines(&of(true)), 1, "0 has no place on a logarithmic axis");
+        assert_eq!(of(true).matches("<circle").count(), 2);
+        assert!(of(false).contains("800"), "the longest bar is within the frame");
     }
 
     #[test]

@@ -7,7 +7,7 @@
 
 use crate::Outcome;
 use crate::crash::{NAME, Steps, WATCHED, promptly, wait_until_monitored};
-use crate::drawing::{Axes, Axis, Series, chart};
+use crate::drawing::{Axes, Axis, Series};
 use crate::meter::{Meter, Receiving, Used};
 use crate::observer::{Observers, Report};
 use crate::output;
@@ -82,8 +82,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// When something keeps a case from being measured.
 pub fn run(args: &Args, ui: &Ui) -> Outcome {
     if let Some(directory) = &args.report {
-        std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
-        ["report.html", "results.jsonl"].iter().try_for_each(|file| output::check(&directory.join(file)))?;
+        report::prepare(directory)?;
     }
     ui.say(ui.paint(Paint::Dim, &report::machine()));
     let mut args = args.clone();
@@ -570,6 +569,7 @@ fn write(directory: &Path, cases: &[Case]) -> Result<()> {
         let line = |name: &str, of_case: &dyn Fn(&Case) -> Option<f64>| Series {
             name: name.into(),
             points: of.iter().filter_map(|(n, case)| Some((*n, of_case(case)?))).collect(),
+            ..Series::default()
         };
         let beside = |name: &'static str| move |case: &Case| case.beside.get(name).map(|b| b.quantiles.p50);
         let series = [
@@ -578,13 +578,8 @@ fn write(directory: &Path, cases: &[Case]) -> Result<()> {
             line("below the agent, median", &beside("below the agent")),
             line("real-time thread, mean", &|case| case.values.get("thread_us_per_crash").copied()),
         ];
-        match chart(&Axes { title: &format!("By {x}"), x: Axis::numbers(x).log(), y: Axis::times("time") }, &series) {
-            Ok(figure) => {
-                output::write(&directory.join(format!("{sweep}.svg")), &figure.file())?;
-                page.figure(&figure);
-            }
-            Err(e) => page.remark("dim", &e.to_string()),
-        }
+        let axes = Axes { title: &format!("By {x}"), x: Axis::numbers(x).log(), y: Axis::times("time") };
+        page.chart(&directory.join(format!("{sweep}.svg")), &axes, &series)?;
     }
     let restarts: Vec<Vec<String>> =
         cases.iter().filter_map(|case| Some((case.case.strip_prefix("restarts=")?, case))).map(restart_row).collect();

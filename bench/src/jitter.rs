@@ -96,8 +96,7 @@ impl Recorded {
 /// When something keeps a case from being measured.
 pub fn run(args: &Args, ui: &Ui) -> Outcome {
     if let Some(directory) = &args.report {
-        std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
-        ["report.html", "results.jsonl"].iter().try_for_each(|file| output::check(&directory.join(file)))?;
+        report::prepare(directory)?;
     }
     ui.say(ui.paint(Paint::Dim, &report::machine()));
     let during = Duration::from_secs(if args.quick { 10 } else { args.seconds });
@@ -211,12 +210,13 @@ fn write(directory: &std::path::Path, all: &mut [Recorded], cases: &[Case]) -> R
         &["case", ">n", ">gap: median", ">p99", ">p99.9", ">max", ">wrong/min at 2 ms", ">3 ms", ">5 ms", ">10 ms", ">20 ms"],
         &rows,
     );
-    let over_time: Vec<Series> = all.iter().map(|r| Series { name: r.name.clone(), points: r.over_time.clone() }).collect();
+    let over_time: Vec<Series> =
+        all.iter().map(|r| Series { name: r.name.clone(), points: r.over_time.clone(), ..Series::default() }).collect();
     let wrong: Vec<Series> = all
         .iter_mut()
         .map(|r| {
             let points = timeouts().map(|t| (t as f64 / 1e3, r.false_per_minute(t))).collect();
-            Series { name: r.name.clone(), points }
+            Series { name: r.name.clone(), points, ..Series::default() }
         })
         .collect();
     let figures = [

@@ -3,9 +3,10 @@
 //! killed.
 
 use crate::Outcome;
+use crate::drawing::Axis;
 use crate::failover::unavailable;
 use crate::output;
-use crate::report;
+use crate::report::{self, OfMembers, Page};
 use crate::rig::{Rig, RigSpec, find_program};
 use crate::stats::{Case, Samples, human_us, thousands};
 use crate::sys;
@@ -15,7 +16,7 @@ use fide_wire::control::{GroupOrder, Request};
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -23,17 +24,26 @@ use std::time::{Duration, Instant};
 pub const ROLE: &str = "bench-redis";
 
 const ALONE: u16 = 6401;
-const ASYNC: u16 = 6402;
-const GROUP: u16 = 6403;
+
+/// Servers with asynchronous replication, so many of them.
+const fn asynchronous(replicas: u16) -> u16 {
+    6410 + replicas
+}
+
+/// Servers of a group, so many of them.
+const fn of_group(replicas: u16) -> u16 {
+    6420 + replicas
+}
+
 /// What takes longer does not come.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Arguments of `fide bench redis`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Args {
-    /// Servers that hold the data, one a host
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(2..=9))]
-    pub replicas: u16,
+    /// Servers that hold the data, one a host; several numbers are measured beside each other
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [2, 3], value_parser = clap::value_parser!(u16).range(2..=9))]
+    pub replicas: Vec<u16>,
     /// How the group decides
     #[arg(long, default_value = "huc")]
     pub engine: String,
@@ -64,6 +74,9 @@ pub struct Args {
     /// Write the results there, one JSON object a line
     #[arg(long, value_name = "FILE")]
     pub results: Option<PathBuf>,
+    /// Write report.html, its drawings and results.jsonl there
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
 }
 
 /// Arguments of the helper.
@@ -254,6 +267,9 @@ fn write(connection: &mut Option<BufReader<TcpStream>>, address: SocketAddr) -> 
 /// A case, and what was measured of it so far.
 struct Measured {
     name: String,
+    /// Of the drawings.
+    line: String,
+    replicas: u16,
     port: u16,
     clients: u32,
     pipeline: u32,
@@ -308,34 +324,21 @@ pub(crate) fn find_module(named: Option<&PathBuf>) -> Result<PathBuf> {
 /// When something keeps a case from being measured.
 pub fn run(args: &Args, ui: &Ui) -> Outcome {
     args.results.iter().try_for_each(|file| output::reserve(file))?;
+    args.report.iter().try_for_each(|directory| report::prepare(directory))?;
     ensure!(find_program("redis-server").is_some(), "there is no redis-server: apt-get install redis-server");
     let module = find_module(args.module.as_ref())?;
     ui.say(ui.paint(Paint::Dim, &report::machine()));
-    let mut rig = Rig::up(RigSpec { hosts: args.replicas, ..RigSpec::default() }, ui)?;
-    let hosts = (1..=args.replicas).map(|host| format!("h{host}")).collect();
-    let order = GroupOrder::Create {
-        name: "bench".into(),
-        engine: args.engine.clone(),
-        policy: "trust-contract".into(),
-        hosts,
-        durable: false,
-        fresh: false,
-    };
-    rig.ask(1, &Request::Group { order })?;
+    let mut sizes = args.replicas.clone();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let most = *sizes.last().context("no number of replicas")?;
+    let mut rig = Rig::up(RigSpec { hosts: most, ..RigSpec::default() }, ui)?;
     let mut servers = Servers::default();
     start(&rig, &mut servers, 1, ALONE, &[])?;
-    for host in 1..=args.replicas {
-        let master = rig.lab().ipv4(1, 0).to_string();
-        let of = ["--replicaof".to_owned(), master, ASYNC.to_string()];
-        start(&rig, &mut servers, host, ASYNC, if host == 1 { &[] } else { &of })?;
-        start_member(&rig, &mut servers, host, &module)?;
-        wait_until_in_sync(&rig, host, ui)?;
+    for &replicas in &sizes {
+        begin(&mut rig, args, &mut servers, &module, replicas, ui)?;
     }
-    let replicated = format!("slave{}", args.replicas - 2);
-    ui.until("asynchronous replication", || {
-        Ok(ask(&rig, 1, ASYNC, "INFO replication").is_ok_and(|info| info.contains(&replicated) && !info.contains("wait_bgsave")))
-    })?;
-    let mut all = cases(args);
+    let mut all = cases(args, &sizes);
     for round in 1..=args.rounds {
         for of in &mut all {
             ui.check()?;
@@ -343,29 +346,62 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
             measure(&rig, args, of)?;
         }
     }
-    if args.kills > 0 {
-        fill(&rig, args, ui)?;
+    let mut failovers = Vec::new();
+    for &replicas in sizes.iter().filter(|_| args.kills > 0) {
+        fill(&rig, args, replicas, ui)?;
+        let mut samples = Samples::default();
+        for kill in 1..=args.kills {
+            ui.progress(format!("{replicas} replicas: kill {kill} of {}", args.kills));
+            samples.push(kill_leader(&rig, (&module, replicas), &mut servers, kill, ui)?);
+        }
+        failovers.push((replicas, samples));
     }
-    let mut failover = Samples::default();
-    for kill in 1..=args.kills {
-        ui.progress(format!("kill {kill} of {}", args.kills));
-        failover.push(kill_leader(&rig, args, &mut servers, &module, kill, ui)?);
-    }
-    tell(args, &mut all, failover, ui)
+    tell(args, &mut all, failovers, ui)
 }
 
-fn cases(args: &Args) -> Vec<Measured> {
-    let others = args.replicas - 1;
-    let servers = [
-        ("redis alone".to_owned(), ALONE, 0),
-        ("redis async".to_owned(), ASYNC, 0),
-        (format!("redis wait {others}"), ASYNC, others),
-        (format!("redis {} replicas={}", args.engine, args.replicas), GROUP, 0),
-    ];
-    let loads = [(1, 1), (args.clients, 1), (args.clients, 16)];
+/// A group, and what is measured beside it: all servers of one size have all data.
+fn begin(rig: &mut Rig, args: &Args, servers: &mut Servers, module: &Path, replicas: u16, ui: &Ui) -> Result<()> {
+    let order = GroupOrder::Create {
+        name: group(replicas),
+        engine: args.engine.clone(),
+        policy: "trust-contract".into(),
+        hosts: (1..=replicas).map(|host| format!("h{host}")).collect(),
+        durable: false,
+        fresh: false,
+    };
+    rig.ask(1, &Request::Group { order })?;
+    let port = asynchronous(replicas);
+    for host in 1..=replicas {
+        let master = rig.lab().ipv4(1, 0).to_string();
+        let of = ["--replicaof".to_owned(), master, port.to_string()];
+        start(rig, servers, host, port, if host == 1 { &[] } else { &of })?;
+        start_member(rig, servers, host, module, replicas)?;
+        wait_until_in_sync(rig, host, replicas, ui)?;
+    }
+    let replicated = format!("slave{}", replicas - 2);
+    ui.until("asynchronous replication", || {
+        Ok(ask(rig, 1, port, "INFO replication").is_ok_and(|info| info.contains(&replicated) && !info.contains("wait_bgsave")))
+    })
+}
+
+fn group(replicas: u16) -> String {
+    format!("bench-{replicas}")
+}
+
+fn cases(args: &Args, sizes: &[u16]) -> Vec<Measured> {
+    let mut servers = vec![("redis alone".to_owned(), String::new(), 1, ALONE, 0)];
+    for &replicas in sizes {
+        let of = format!(" replicas={replicas}");
+        let others = replicas - 1;
+        servers.push(("redis async".into(), of.clone(), replicas, asynchronous(replicas), 0));
+        servers.push((format!("redis wait {others}"), of.clone(), replicas, asynchronous(replicas), others));
+        servers.push((format!("redis {}", args.engine), of, replicas, of_group(replicas), 0));
+    }
     let case = |(clients, pipeline): (u32, u32)| {
-        servers.clone().map(|(name, port, wait)| Measured {
-            name: format!("{name} {}B clients={clients} pipeline={pipeline}", args.size),
+        servers.clone().into_iter().map(move |(line, of, replicas, port, wait)| Measured {
+            name: format!("{line}{of} {}B clients={clients} pipeline={pipeline}", args.size),
+            line: if wait > 0 { "redis wait".into() } else { line },
+            replicas,
             port,
             clients,
             pipeline,
@@ -374,7 +410,12 @@ fn cases(args: &Args) -> Vec<Measured> {
             rates: Vec::new(),
         })
     };
-    loads.into_iter().flat_map(case).filter(|case| case.name.contains(&args.only)).collect()
+    loads(args).into_iter().flat_map(case).filter(|case| case.name.contains(&args.only)).collect()
+}
+
+/// Clients, and commands in a pipeline.
+fn loads(args: &Args) -> [(u32, u32); 3] {
+    [(1, 1), (args.clients, 1), (args.clients, 16)]
 }
 
 fn measure(rig: &Rig, args: &Args, of: &mut Measured) -> Result<()> {
@@ -400,14 +441,14 @@ fn measure(rig: &Rig, args: &Args, of: &mut Measured) -> Result<()> {
 const VALUE: u32 = 50_000;
 
 /// Has the group's servers hold their data.
-fn fill(rig: &Rig, args: &Args, ui: &Ui) -> Result<()> {
+fn fill(rig: &Rig, args: &Args, replicas: u16, ui: &Ui) -> Result<()> {
     let values = (u64::from(args.data) << 20) / u64::from(VALUE);
     if values == 0 {
         return Ok(());
     }
-    let leader = leading_server(rig, args, ui)?;
+    let leader = leading_server(rig, replicas, ui)?;
     rig.lab().in_host(leader, || -> Result<()> {
-        let mut server = BufReader::new(TcpStream::connect((Ipv4Addr::LOCALHOST, GROUP))?);
+        let mut server = BufReader::new(TcpStream::connect((Ipv4Addr::LOCALHOST, of_group(replicas)))?);
         server.get_ref().set_read_timeout(Some(PATIENCE))?;
         let (value, mut line) = (vec![b'v'; VALUE as usize], String::new());
         for n in 0..values {
@@ -424,14 +465,15 @@ fn fill(rig: &Rig, args: &Args, ui: &Ui) -> Result<()> {
         }
         Ok(())
     })??;
-    (1..=args.replicas).try_for_each(|host| wait_until_in_sync(rig, host, ui))
+    (1..=replicas).try_for_each(|host| wait_until_in_sync(rig, host, replicas, ui))
 }
 
-fn leading_server(rig: &Rig, args: &Args, ui: &Ui) -> Result<u16> {
-    let leads = |host: &u16| ask(rig, *host, GROUP, "FIDE STATUS").is_ok_and(|status| status.contains("this server leads"));
+fn leading_server(rig: &Rig, replicas: u16, ui: &Ui) -> Result<u16> {
+    let leads =
+        |host: &u16| ask(rig, *host, of_group(replicas), "FIDE STATUS").is_ok_and(|status| status.contains("this server leads"));
     let mut leader = None;
     ui.until("a leading server", || {
-        leader = (1..=args.replicas).find(leads);
+        leader = (1..=replicas).find(leads);
         Ok(leader.is_some())
     })?;
     leader.context("no server leads")
@@ -439,27 +481,28 @@ fn leading_server(rig: &Rig, args: &Args, ui: &Ui) -> Result<u16> {
 
 /// From `kill -9` of the leading server to the first answer to a write that a client elsewhere
 /// began after it.
-fn kill_leader(rig: &Rig, args: &Args, servers: &mut Servers, module: &std::path::Path, kill: u32, ui: &Ui) -> Result<u64> {
-    let leader = leading_server(rig, args, ui)?;
+fn kill_leader(rig: &Rig, (module, replicas): (&Path, u16), servers: &mut Servers, kill: u32, ui: &Ui) -> Result<u64> {
+    let leader = leading_server(rig, replicas, ui)?;
     let client = if leader == 1 { 2 } else { 1 };
-    let all: Vec<String> =
-        (1..=args.replicas).map(|host| SocketAddr::from((rig.lab().ipv4(host, 0), GROUP)).to_string()).collect();
+    let port = of_group(replicas);
+    let all: Vec<String> = (1..=replicas).map(|host| SocketAddr::from((rig.lab().ipv4(host, 0), port)).to_string()).collect();
     let mut command = rig.helper(client, ROLE)?;
     command.arg("--follow").arg("--address").arg(all.join(","));
     let took = unavailable(command, kill, rig.lab().ipv4(leader, 0), || {
-        servers.end(leader, GROUP).context("the leading server is not known")
+        servers.end(leader, port).context("the leading server is not known")
     })?;
-    start_member(rig, servers, leader, module)?;
-    wait_until_in_sync(rig, leader, ui)?;
+    start_member(rig, servers, leader, module, replicas)?;
+    wait_until_in_sync(rig, leader, replicas, ui)?;
     Ok(took)
 }
 
-fn start_member(rig: &Rig, servers: &mut Servers, host: u16, module: &std::path::Path) -> Result<()> {
-    let text = |path: &std::path::Path| path.to_string_lossy().into_owned();
-    let address = SocketAddr::from((rig.lab().ipv4(host, 0), GROUP)).to_string();
+fn start_member(rig: &Rig, servers: &mut Servers, host: u16, module: &Path, replicas: u16) -> Result<()> {
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    let port = of_group(replicas);
+    let (address, group) = (SocketAddr::from((rig.lab().ipv4(host, 0), port)).to_string(), group(replicas));
     let socket = text(rig.socket(host));
-    let more = ["--loadmodule", &text(module), "group", "bench", "socket", &socket, "address", &address].map(str::to_owned);
-    start(rig, servers, host, GROUP, &more)
+    let more = ["--loadmodule", &text(module), "group", &group, "socket", &socket, "address", &address].map(str::to_owned);
+    start(rig, servers, host, port, &more)
 }
 
 fn start(rig: &Rig, servers: &mut Servers, host: u16, port: u16, more: &[String]) -> Result<()> {
@@ -501,26 +544,22 @@ pub(crate) fn ask(rig: &Rig, host: u16, port: u16, line: &str) -> Result<String>
     })?
 }
 
-fn wait_until_in_sync(rig: &Rig, host: u16, ui: &Ui) -> Result<()> {
+fn wait_until_in_sync(rig: &Rig, host: u16, replicas: u16, ui: &Ui) -> Result<()> {
     ui.until("a server that has all that is decided", || {
-        Ok(ask(rig, host, GROUP, "FIDE STATUS").is_ok_and(|status| status.contains("in-sync\r\n:1")))
+        Ok(ask(rig, host, of_group(replicas), "FIDE STATUS").is_ok_and(|status| status.contains("in-sync\r\n:1")))
     })
 }
 
-fn tell(args: &Args, all: &mut [Measured], mut failover: Samples, ui: &Ui) -> Outcome {
-    let mut lines = String::new();
-    let mut put = |case: &Case| {
-        if ui.json {
-            ui.line(case.json());
-        }
-        lines.push_str(&case.json());
-        lines.push('\n');
-    };
+fn tell(args: &Args, all: &mut [Measured], failovers: Vec<(u16, Samples)>, ui: &Ui) -> Outcome {
+    let mut told = Vec::new();
     for of in all.iter_mut() {
         of.rates.sort_by(f64::total_cmp);
         let rate = of.rates[of.rates.len() / 2];
         let mut case = Case::new("redis", &of.name, &mut of.samples);
-        case.values.insert("per_second".into(), rate.round());
+        let range = [of.rates[0], of.rates[of.rates.len() - 1]];
+        for (name, rate) in [("per_second", rate), ("per_second_min", range[0]), ("per_second_max", range[1])] {
+            case.values.insert(name.into(), rate.round());
+        }
         let q = case.quantiles;
         ui.say(format!(
             "{:<52} {:>9}/s   p50 {:>8}  p99 {:>8}  p99.9 {:>8}  max {:>8}",
@@ -531,19 +570,81 @@ fn tell(args: &Args, all: &mut [Measured], mut failover: Samples, ui: &Ui) -> Ou
             human_us(q.p999),
             human_us(q.max)
         ));
-        put(&case);
+        told.push(case);
     }
-    if args.kills > 0 {
+    for (replicas, mut samples) in failovers {
         let data = if args.data > 0 { format!(" data={}MiB", args.data) } else { String::new() };
-        let name = format!("redis {} leading server killed replicas={}{data}", args.engine, args.replicas);
-        let mut case = Case::new("redis", &name, &mut failover);
+        let name = format!("redis {} leading server killed replicas={replicas}{data}", args.engine);
+        let mut case = Case::new("redis", &name, &mut samples);
         case.notes.push("from kill -9 to the answer to the first write that a client elsewhere began after it".into());
         let q = case.quantiles;
         ui.say(format!("{name:<52} p50 {:>8}  p99 {:>8}  max {:>8}", human_us(q.p50), human_us(q.p99), human_us(q.max)));
-        put(&case);
+        told.push(case);
     }
+    if ui.json {
+        told.iter().for_each(|case| ui.line(case.json()));
+    }
+    let lines: String = told.iter().map(|case| case.json() + "\n").collect();
     if let Some(file) = &args.results {
         output::write(file, &lines)?;
     }
+    if let Some(directory) = &args.report {
+        write_report(args, directory, &lines, (all, &told))
+            .with_context(|| format!("cannot write the report to {}", directory.display()))?;
+        ui.say(format!("report: {}", directory.join("report.html").display()));
+    }
     Ok(true)
+}
+
+/// The cases of `all` are the first ones of `told`.
+fn write_report(args: &Args, directory: &Path, lines: &str, (all, told): (&[Measured], &[Case])) -> Result<()> {
+    output::write(&directory.join("results.jsonl"), lines)?;
+    let mut page = Page::new(
+        "fide bench redis",
+        "SETs of clients against one Redis server, asynchronous replication, the same with WAIT after each write, and a group \
+         whose module answers once a write is decided: FiDe Fig. 6 and Nano-consensus Fig. 9, as far as one machine goes.",
+    );
+    page.medians("request to answer", told);
+    page.heading("All cases");
+    let row = |case: &Case| {
+        let q = case.quantiles;
+        let rate = case.values.get("per_second").map_or_else(String::new, |rate| thousands(*rate as u64));
+        let times = [q.p50, q.p99, q.p999, q.max].map(human_us);
+        [case.case.clone(), case.n.to_string()].into_iter().chain(times).chain([rate]).collect::<Vec<String>>()
+    };
+    let headers = ["case", ">n", ">median", ">p99", ">p99.9", ">max", ">writes a second"];
+    page.table(&headers, &told.iter().map(row).collect::<Vec<_>>());
+    page.heading("By servers that hold the data");
+    page.remark(
+        "dim",
+        "A group loses nothing as long as one of its servers lives; asynchronous replication may lose what was answered when the \
+         first one ends. Bars of rates go from the slowest round to the fastest, bars of times from the least to the 99th percentile.",
+    );
+    for (clients, pipeline) in loads(args) {
+        let of = || all.iter().zip(told).filter(|(of, _)| (of.clients, of.pipeline) == (clients, pipeline));
+        let point = |of: &Measured, [least, median, most]: [f64; 3]| OfMembers {
+            line: of.line.clone(),
+            members: of.replicas,
+            median,
+            least,
+            most,
+        };
+        let rates =
+            of().map(|(of, case)| point(of, ["per_second_min", "per_second", "per_second_max"].map(|name| case.values[name])));
+        let times = of().map(|(of, case)| point(of, [case.quantiles.min, case.quantiles.p50, case.quantiles.p99]));
+        let (rates, times): (Vec<_>, Vec<_>) = (rates.collect(), times.collect());
+        if rates.is_empty() {
+            continue;
+        }
+        let load = match (clients, pipeline) {
+            (1, _) => "one client".to_owned(),
+            (clients, 1) => format!("{clients} clients"),
+            (clients, pipeline) => format!("{clients} clients, {pipeline} commands in a request"),
+        };
+        let file = |what: &str| directory.join(format!("{what}-{clients}-{pipeline}.svg"));
+        let rate = Axis::numbers("writes a second").log();
+        page.by_members(&file("throughput"), &format!("SETs a second, {load}"), ("servers", rate), &rates)?;
+        page.by_members(&file("latency"), &format!("Request to answer, {load}"), ("servers", Axis::times("time")), &times)?;
+    }
+    output::write(&directory.join("report.html"), &page.finish())
 }

@@ -1,8 +1,11 @@
 //! One HTML file with its figures inside: no script, no font, nothing fetched.
 
-use crate::drawing::{self, Figure};
+use crate::drawing::{self, Axes, Axis, Figure, Series};
+use crate::output;
 use crate::stats::{Case, human_us};
+use anyhow::{Context as _, Result};
 use std::fmt::Write as _;
+use std::path::Path;
 use std::time::SystemTime;
 
 /// A page that grows from top to bottom, below a summary.
@@ -27,6 +30,31 @@ dt{color:var(--dim)}dd{margin:0}summary{cursor:pointer}\
 figure{margin:.8rem 0;padding:.6rem .8rem;background:var(--paper);border:1px solid var(--grid);border-radius:6px}figcaption{font-weight:600}\
 .key{list-style:none;display:flex;flex-wrap:wrap;gap:.2rem 1.2rem;margin:.3rem 0;padding:0;font-size:.85rem}.key li{display:flex;align-items:center;gap:.4rem}\
 .key svg{flex:none}figure>svg{display:block;width:100%;height:auto}figure>svg.narrow{max-width:34rem}";
+
+/// What was measured with one number of members.
+#[derive(Clone, Debug)]
+pub struct OfMembers {
+    /// The line that it belongs to.
+    pub line: String,
+    /// How many.
+    pub members: u16,
+    /// In the middle.
+    pub median: f64,
+    /// The bar's lower end.
+    pub least: f64,
+    /// The bar's upper end.
+    pub most: f64,
+}
+
+/// Makes the directory of a report, in which nothing lies that is not an earlier run's, before
+/// anything is measured.
+///
+/// # Errors
+/// What is in the way.
+pub fn prepare(directory: &Path) -> Result<()> {
+    std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
+    ["report.html", "results.jsonl"].iter().try_for_each(|file| output::check(&directory.join(file)))
+}
 
 /// Text made safe for HTML.
 #[must_use]
@@ -110,6 +138,47 @@ impl Page {
     /// A figure.
     pub fn figure(&mut self, figure: &Figure) {
         let _ = writeln!(self.text, "{}", figure.html());
+    }
+
+    /// A chart, which is a file of its own, too. Where there is nothing to draw, it says so.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn chart(&mut self, file: &Path, axes: &Axes<'_>, series: &[Series]) -> Result<()> {
+        match drawing::chart(axes, series) {
+            Ok(figure) => {
+                output::write(file, &figure.file())?;
+                self.figure(&figure);
+            }
+            Err(e) => self.remark("dim", &e.to_string()),
+        }
+        Ok(())
+    }
+
+    /// A chart of what was measured with several numbers of members, which is along `count`.
+    ///
+    /// # Errors
+    /// As [`Page::chart`].
+    pub fn by_members(&mut self, file: &Path, title: &str, (count, y): (&str, Axis<'_>), points: &[OfMembers]) -> Result<()> {
+        let mut lines: Vec<&str> = Vec::new();
+        for point in points {
+            if !lines.contains(&point.line.as_str()) {
+                lines.push(&point.line);
+            }
+        }
+        // Bars of several lines beside each other.
+        let beside = |n: usize| (n as f64 - (lines.len() as f64 - 1.0) / 2.0) * 0.03;
+        let series = lines.iter().enumerate().map(|(n, line)| {
+            let mut series = Series { name: (*line).into(), ..Series::default() };
+            for of in points.iter().filter(|point| point.line == *line) {
+                let at = f64::from(of.members) + beside(n);
+                series.points.push((at, of.median));
+                series.spans.push((at, of.least, of.most));
+            }
+            series
+        });
+        let series: Vec<Series> = series.collect();
+        self.chart(file, &Axes { title, x: Axis::counts(count), y }, &series)
     }
 
     /// What was checked: failures in sight, the rest folded.

@@ -99,6 +99,65 @@ fn fide_tab_2_the_same_kill_is_told_by_us_by_tcp_by_etcd_and_by_zookeeper() {
 }
 
 #[test]
+fn x_lane_fig_8_proposals_are_measured_and_drawn_for_each_number_of_members() {
+    if !possible("the consensus bench") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let report = directory.path().to_str().unwrap();
+    let few = ["--rounds", "1", "--values", "50", "--kills", "2", "--no-etcd", "--engine", "huc,raft", "--members", "3,1,3"];
+    let (ok, lines) = run(&[&["consensus", "--report", report][..], &few].concat());
+    assert!(ok, "{lines:?}");
+    let of = |name: &str| lines.iter().find(|line| line["case"] == name).unwrap_or_else(|| panic!("no {name} in {lines:#?}"));
+    for engine in ["huc", "raft"] {
+        assert_eq!(of(&format!("{engine} leader 64B members=1"))["n"], 50);
+        assert_eq!(of(&format!("{engine} follower 64B members=3"))["n"], 50);
+        assert!(of(&format!("{engine} leader batched 64B members=3"))["values"]["per_second"].as_f64().unwrap() > 0.0);
+        for event in ["leading agent killed", "member joins"] {
+            let case = of(&format!("{engine} {event} members=3"));
+            assert!(case["n"] == 2 && case["min"].as_f64().unwrap() > 0.0, "{case:#}");
+        }
+    }
+    assert_eq!(lines.len(), 1 + 2 * 2 + 1 + 2 * (3 + 2) + 1, "each size once");
+    for file in ["leader", "follower", "throughput", "killed", "joins", "distribution-1", "distribution-3"] {
+        assert!(std::fs::read_to_string(directory.path().join(format!("{file}.svg"))).unwrap().contains("huc"), "{file}");
+    }
+    let page = std::fs::read_to_string(directory.path().join("report.html")).unwrap();
+    assert!(page.contains("raft over TCP") && page.matches("</figure>").count() == 7);
+}
+
+#[test]
+fn fide_fig_6_sets_are_measured_and_drawn_for_each_number_of_servers() {
+    const TEST: &str = "the Redis bench";
+    if !possible(TEST) {
+        return;
+    }
+    if fide_bench::rig::find_program("redis-server").is_none() {
+        println!("SKIPPED {TEST}: there is no redis-server");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let report = directory.path().to_str().unwrap();
+    let few = ["--rounds", "1", "--requests", "400", "--clients", "5", "--kills", "1", "--replicas", "2,3"];
+    let (ok, lines) = run(&[&["redis", "--report", report][..], &few].concat());
+    assert!(ok, "{lines:?}");
+    let of = |name: &str| lines.iter().find(|line| line["case"] == name).unwrap_or_else(|| panic!("no {name} in {lines:#?}"));
+    assert_eq!(of("redis alone 64B clients=1 pipeline=1")["n"], 20);
+    for replicas in [2, 3] {
+        for of_line in ["redis async".to_owned(), format!("redis wait {}", replicas - 1), "redis huc".to_owned()] {
+            let case = of(&format!("{of_line} replicas={replicas} 64B clients=5 pipeline=1"));
+            assert!(case["n"] == 400 && case["values"]["per_second"].as_f64().unwrap() > 0.0, "{case:#}");
+        }
+        assert_eq!(of(&format!("redis huc leading server killed replicas={replicas}"))["n"], 1);
+    }
+    for file in ["throughput-1-1", "latency-1-1", "throughput-5-1", "latency-5-1", "throughput-5-16", "latency-5-16"] {
+        assert!(std::fs::read_to_string(directory.path().join(format!("{file}.svg"))).unwrap().contains("redis wait"), "{file}");
+    }
+    let page = std::fs::read_to_string(directory.path().join("report.html")).unwrap();
+    assert!(page.contains("redis huc replicas=3") && page.matches("</figure>").count() == 6);
+}
+
+#[test]
 fn scenes_of_the_demonstration_show_what_they_must() {
     if !possible("the demonstration") {
         return;

@@ -170,7 +170,10 @@ const LOOKED: Duration = Duration::from_millis(500);
 fn another_server_takes_over_when_the_leader_is_killed_and_the_former_one_follows() {
     let Some(mut of) = Managed::up(3, "", |setup| setup) else { return };
     assert!(of.takes_writes(1) && !of.takes_writes(2) && !of.takes_writes(3));
-    for (killed, next) in [(1, 2), (2, 1), (1, 2)] {
+    let mut leader = 1;
+    for _ in 0..3 {
+        // Any of the others may be the next one: two of them are equally good.
+        let killed = leader;
         assert_eq!(of.ask(killed, &format!("SET killed {killed}")), "+OK");
         until("all others have it", || (1..=3).filter(|h| *h != killed).all(|h| of.ask(h, "GET killed") == killed.to_string()));
         std::thread::sleep(LOOKED);
@@ -178,8 +181,7 @@ fn another_server_takes_over_when_the_leader_is_killed_and_the_former_one_follow
         of.kill_server(killed);
         until("another one takes writes", || (1..=3).any(|host| host != killed && of.takes_writes(host)));
         println!("another server took writes {:?} behind the kill", since.elapsed());
-        let leader = (1..=3).find(|host| *host != killed && of.takes_writes(*host)).unwrap();
-        let _ = next;
+        leader = (1..=3).find(|host| *host != killed && of.takes_writes(*host)).unwrap();
         assert_eq!(of.ask(leader, "GET killed"), killed.to_string());
         // A server that starts takes no writes before it is told to.
         of.start_server(killed);
@@ -191,13 +193,8 @@ fn another_server_takes_over_when_the_leader_is_killed_and_the_former_one_follow
         until("it follows", || of.follows(killed, leader));
         let (ok, status) = of.say(3, &["status"]);
         assert!(ok && status.contains(&format!("h{leader} leads")), "{status}");
-        if leader != 1 && killed == 1 {
-            let (ok, told) = of.say(2, &["history"]);
-            assert!(ok && told.contains("orders@h1: ") && told.contains("certain"), "{told}");
-        }
-        if leader == 3 {
-            assert!(of.say(1, &["switch", "h2"]).0);
-        }
+        let (ok, told) = of.say(2, &["history"]);
+        assert!(ok && told.contains(&format!("orders@h{killed}: ")) && told.contains("certain"), "{told}");
     }
 }
 

@@ -84,6 +84,8 @@ const BEGIN_AGAIN_NS: u64 = 1_000_000_000;
 /// A client that has nothing in the queue and found it full is waited for so long (ns), because it
 /// may read much before it hears that ([`Groups::propose`]).
 const TURN_NS: u64 = 50_000_000;
+/// From so many clients on, those that have nothing under way are forgotten from time to time.
+const TAKEN_CLIENTS: usize = 256;
 /// How messages between groups of two nodes are written; builds that write them in another way cannot share a group. Before each message.
 pub const FORMAT: u8 = 7;
 /// Messages kept for members whose incarnation this node has not met yet.
@@ -449,6 +451,7 @@ struct Group {
     leaves: bool,
     /// The client whose proposal is taken next, and how long it is waited for.
     turn: Option<(u64, u64)>,
+    taken: Taken,
     /// The last decision, as far as not all have it, and since when.
     unstable: Option<(Instance, u64)>,
     /// Somebody has decided this instance of this epoch, and we have not: since when.
@@ -459,7 +462,34 @@ struct Group {
     told: (Option<MemberId>, &'static str, usize, usize),
 }
 
+/// The proposals that our member took: the last one of each client, until it is applied, or longer.
+#[derive(Debug, Default)]
+struct Taken {
+    by: Option<MemberId>,
+    last: BTreeMap<u64, u64>,
+    /// With so many clients it is looked who has nothing under way.
+    look_at: usize,
+}
+
 impl Group {
+    /// Our member took a proposal of this client that was not applied so far. The client's numbers
+    /// do not tell: it gives some up.
+    fn has_under_way(&self, client: u64) -> bool {
+        self.taken.by == self.me && self.taken.last.get(&client).is_some_and(|last| *last > self.state.last_of(client))
+    }
+
+    fn took(&mut self, client: u64, number: u64) {
+        let Self { taken, state, me, .. } = self;
+        if taken.by != *me {
+            *taken = Taken { by: *me, last: BTreeMap::new(), look_at: TAKEN_CLIENTS };
+        }
+        if taken.last.len() >= taken.look_at {
+            taken.last.retain(|client, last| *last > state.last_of(*client));
+            taken.look_at = TAKEN_CLIENTS.max(2 * taken.last.len());
+        }
+        taken.last.insert(client, number);
+    }
+
     fn new(now_ns: u64, plan: Plan, stage: Stage, coordinator: u32) -> Self {
         let state = State::new(&plan.members);
         Self {
@@ -502,6 +532,7 @@ impl Group {
             setbacks: 0,
             leaves: false,
             turn: None,
+            taken: Taken::default(),
             unstable: None,
             behind: None,
             since_ns: now_ns,
@@ -1042,8 +1073,7 @@ impl Groups {
         // Whoever found no room and has nothing under way is next: a client that always has more
         // would take every place that becomes free.
         group.turn = group.turn.filter(|(_, until_ns)| now_ns < *until_ns);
-        let has_some = number.saturating_sub(1) > group.state.last_of(client);
-        if has_some && group.turn.is_some_and(|(next, _)| next != client) {
+        if group.turn.is_some_and(|(next, _)| next != client) && group.has_under_way(client) {
             return Err(refused(name, Refused::Busy));
         }
         let kept = group.state.bytes();
@@ -1057,12 +1087,12 @@ impl Groups {
             }
             None => Ok(()),
         };
-        match taken {
-            Err(Error::Busy(_)) if !has_some => _ = group.turn.get_or_insert((client, now_ns + TURN_NS)),
-            Ok(()) if group.turn.is_some_and(|(next, _)| next == client) => group.turn = None,
-            _ => {}
+        if matches!(taken, Err(Error::Busy(_))) && !group.has_under_way(client) {
+            group.turn.get_or_insert((client, now_ns + TURN_NS));
         }
         taken?;
+        group.took(client, number);
+        group.turn = group.turn.filter(|(next, _)| *next != client);
         self.stirred = true;
         self.settle(now_ns);
         Ok(())

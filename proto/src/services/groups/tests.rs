@@ -1225,6 +1225,34 @@ fn a_client_that_has_nothing_in_the_queue_and_finds_it_full_is_next() {
 }
 
 #[test]
+fn a_client_that_gave_some_of_its_proposals_up_is_next_too() {
+    let mut world = World::created(5, 3, Kind::Huc);
+    let (mut flood, mut own) = (0, 0);
+    for n in 1..=10 {
+        // Those before it ran out of time, and were never taken.
+        own += 7;
+        let is_taken = (0..50).any(|_| {
+            while world.nodes[1].groups.propose(world.now_ns, "g", 1, flood + 1, b"").is_ok() {
+                flood += 1;
+            }
+            let taken = world.nodes[1].groups.propose(world.now_ns, "g", 2, own, b"");
+            world.within(1, |_| false);
+            taken.is_ok()
+        });
+        assert!(is_taken, "{n} behind {flood}");
+    }
+    // As many clients as they like: those that have nothing under way are forgotten.
+    world.within(100, |_| false);
+    for client in 0..3 * TAKEN_CLIENTS as u64 {
+        world.nodes[1].groups.propose(world.now_ns, "g", 10 + client, 1, b"").unwrap();
+        if client % 64 == 63 {
+            world.within(10, |_| false);
+        }
+    }
+    assert!(world.nodes[1].groups.running("g").unwrap().taken.last.len() <= TAKEN_CLIENTS);
+}
+
+#[test]
 fn a_group_that_cannot_begin_begins_nowhere() {
     let mut world = World::new(1, 3);
     let plan = world.plan("g", Kind::Huc, &[0, 1, 2]);
