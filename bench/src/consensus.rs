@@ -738,8 +738,14 @@ fn write(directory: &Path, lines: &str, all: &mut [Told]) -> Result<()> {
         ("killed", "kill -9 of the leading agent to the next entry", Axis::times("time"), events(" leading agent killed")),
         ("joins", "The longest wait for an entry while a member joins", Axis::times("time"), events(" member joins")),
     ];
+    let mut lines: Vec<String> = Vec::new();
+    for point in figures.iter().flat_map(|(.., points)| points) {
+        if !lines.contains(&point.line) {
+            lines.push(point.line.clone());
+        }
+    }
     for (file, title, y, points) in figures.iter().filter(|(.., points)| !points.is_empty()) {
-        page.by_members(&directory.join(format!("{file}.svg")), title, ("members", *y), points)?;
+        page.by_members(&directory.join(format!("{file}.svg")), (title, "members", *y), &lines, points)?;
     }
     let mut sizes: Vec<u16> = all.iter().map(|told| told.members).collect();
     sizes.dedup();

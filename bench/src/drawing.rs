@@ -559,7 +559,9 @@ pub fn chart(axes: &Axes<'_>, series: &[Series]) -> Result<Figure> {
         })
     };
     let (x_range, y_range) = (range(|p| p.0, x)?, range(|p| p.1, y)?);
-    let key = series.iter().enumerate().map(|(n, s)| Key { swatch: Swatch::Line(n), words: s.name.clone() }).collect();
+    // A line without points keeps its colour for another chart of the page.
+    let shown = series.iter().enumerate().filter(|(n, _)| !lines[*n].is_empty());
+    let key = shown.map(|(n, s)| Key { swatch: Swatch::Line(n), words: s.name.clone() }).collect();
     let height = |width| if width == WIDE { 360 } else { 270 };
     Figure::new(title, key, height, |area| {
         let plot = frame(area, (x, x_range), &Side::Axis(y, y_range))?;

@@ -620,6 +620,7 @@ fn write_report(args: &Args, directory: &Path, lines: &str, (all, told): (&[Meas
         "A group loses nothing as long as one of its servers lives; asynchronous replication may lose what was answered when the \
          first one ends. Bars of rates go from the slowest round to the fastest, bars of times from the least to the 99th percentile.",
     );
+    let lines = ["redis alone".to_owned(), "redis async".into(), "redis wait".into(), format!("redis {}", args.engine)];
     for (clients, pipeline) in loads(args) {
         let of = || all.iter().zip(told).filter(|(of, _)| (of.clients, of.pipeline) == (clients, pipeline));
         let point = |of: &Measured, [least, median, most]: [f64; 3]| OfMembers {
@@ -643,8 +644,9 @@ fn write_report(args: &Args, directory: &Path, lines: &str, (all, told): (&[Meas
         };
         let file = |what: &str| directory.join(format!("{what}-{clients}-{pipeline}.svg"));
         let rate = Axis::numbers("writes a second").log();
-        page.by_members(&file("throughput"), &format!("SETs a second, {load}"), ("servers", rate), &rates)?;
-        page.by_members(&file("latency"), &format!("Request to answer, {load}"), ("servers", Axis::times("time")), &times)?;
+        page.by_members(&file("throughput"), (&format!("SETs a second, {load}"), "servers", rate), &lines, &rates)?;
+        let time = (&*format!("Request to answer, {load}"), "servers", Axis::times("time"));
+        page.by_members(&file("latency"), time, &lines, &times)?;
     }
     output::write(&directory.join("report.html"), &page.finish())
 }

@@ -155,21 +155,22 @@ impl Page {
         Ok(())
     }
 
-    /// A chart of what was measured with several numbers of members, which is along `count`.
+    /// A chart of what was measured with several numbers of members, which is along `count`. `lines` has the same order in all
+    /// charts of a page, and so each line its colour.
     ///
     /// # Errors
     /// As [`Page::chart`].
-    pub fn by_members(&mut self, file: &Path, title: &str, (count, y): (&str, Axis<'_>), points: &[OfMembers]) -> Result<()> {
-        let mut lines: Vec<&str> = Vec::new();
-        for point in points {
-            if !lines.contains(&point.line.as_str()) {
-                lines.push(&point.line);
-            }
-        }
+    pub fn by_members(
+        &mut self,
+        file: &Path,
+        (title, count, y): (&str, &str, Axis<'_>),
+        lines: &[String],
+        points: &[OfMembers],
+    ) -> Result<()> {
         // Bars of several lines beside each other.
         let beside = |n: usize| (n as f64 - (lines.len() as f64 - 1.0) / 2.0) * 0.03;
         let series = lines.iter().enumerate().map(|(n, line)| {
-            let mut series = Series { name: (*line).into(), ..Series::default() };
+            let mut series = Series { name: line.clone(), ..Series::default() };
             for of in points.iter().filter(|point| point.line == *line) {
                 let at = f64::from(of.members) + beside(n);
                 series.points.push((at, of.median));

@@ -11,7 +11,8 @@
  *
  * What is refused up to the tag and by what stands behind it, and for which reason, is what fide_wire::packet::decode says of the same bytes (a
  * test compares them); who sent it and how fresh it is comes after that, so that nobody without the key can move those counters or use up a number.
- * What another agent sends to ask this host's kernel whether it is there is none of both: dropped, not counted.
+ * What another agent sends to ask whether anybody holds the port is none of both: the kernel answers that nobody does as soon as this agent's socket is
+ * closed, which it is before this program is gone. While there is one, its filter drops what comes.
  */
 
 #define ETH_P_IP 0x0800
@@ -772,7 +773,7 @@ static __always_inline int receive(struct xdp_md *ctx)
 		return refuse(FIDE_REFUSED_SHORT);
 	if (len == PROBE_LEN && (void *)f + PROBE_LEN <= data_end && load32(f) == bpf_htonl(PROBE_MAGIC)) {
 		fide_note(ctx, UNWANTED_PROBE);
-		return XDP_DROP;
+		return XDP_PASS;
 	}
 	if (len < FIDE_BODY_AT || (void *)f + FIDE_BODY_AT > data_end)
 		return refuse(FIDE_REFUSED_SHORT);
