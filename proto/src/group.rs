@@ -125,6 +125,45 @@ impl fmt::Display for MemberSet {
 /// Bytes of an application. Cloned without copying.
 pub type Value = Arc<[u8]>;
 
+/// A value as one piece, where serde's own way with slices is byte by byte. What postcard writes is
+/// the same.
+pub(crate) mod value {
+    use super::Value;
+    use serde::de::{self, SeqAccess, Visitor};
+    use serde::{Deserializer, Serializer};
+    use std::fmt;
+
+    pub fn serialize<S: Serializer>(value: &Value, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(value)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_bytes(Bytes)
+    }
+
+    struct Bytes;
+
+    impl<'de> Visitor<'de> for Bytes {
+        type Value = Value;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("bytes")
+        }
+
+        fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Value, E> {
+            Ok(bytes.into())
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut all: A) -> Result<Value, A::Error> {
+            let mut bytes = Vec::new();
+            while let Some(byte) = all.next_element()? {
+                bytes.push(byte);
+            }
+            Ok(bytes.into())
+        }
+    }
+}
+
 /// Who proposed an entry, and the how-manieth of its proposals it was: two entries with one id are one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct EntryId {
@@ -144,7 +183,7 @@ impl fmt::Display for EntryId {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Body {
     /// Bytes of the application.
-    Value(Value),
+    Value(#[serde(with = "value")] Value),
     /// From the next instance on, this member belongs to the group.
     Join(MemberId),
     /// From the next instance on, this member does not belong to the group any more.
@@ -285,6 +324,16 @@ impl Refusals {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_is_written_as_before_it_was_one_piece() {
+        let body = Body::Value(vec![7, 0, 200].into());
+        let bytes = postcard::to_allocvec(&body).unwrap();
+        assert_eq!(bytes, [0, 3, 7, 0, 200], "variant, length, bytes");
+        assert_eq!(bytes[1..], postcard::to_allocvec(&vec![7u8, 0, 200]).unwrap());
+        assert_eq!(postcard::from_bytes::<Body>(&bytes).unwrap(), body);
+        assert!(postcard::from_bytes::<Body>(&bytes[..4]).is_err());
+    }
 
     #[test]
     fn a_set_is_ordered_and_its_lowest_leads() {

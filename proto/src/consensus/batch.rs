@@ -59,6 +59,7 @@ pub fn check(batch: &[Entry]) -> Result<(), Refused> {
         [_] => Ok(()),
         _ if batch.len() > BATCH_ENTRIES || batch.iter().map(encoded_len).sum::<usize>() > BATCH_BYTES => Err(Refused::TooLarge),
         _ if batch.iter().any(is_barrier) => Err(Refused::Malformed),
+        _ if batch.is_sorted_by(|one, next| one.id < next.id) => Ok(()), // as one member alone proposes
         _ if batch.iter().map(|entry| entry.id).collect::<BTreeSet<_>>().len() < batch.len() => Err(Refused::Malformed),
         _ => Ok(()),
     }
@@ -69,6 +70,8 @@ pub fn check(batch: &[Entry]) -> Result<(), Refused> {
 pub(crate) struct Queue {
     entries: VecDeque<Entry>,
     bytes: usize,
+    /// An entry was put behind one of a higher id, as after a member came back to its former ones.
+    is_mixed: bool,
 }
 
 impl Queue {
@@ -81,6 +84,8 @@ impl Queue {
     }
 
     pub fn push(&mut self, entry: Entry) {
+        let last = self.entries.back().map(|last| last.id);
+        self.is_mixed = last.is_some_and(|last| self.is_mixed || last >= entry.id);
         self.bytes += encoded_len(&entry);
         self.entries.push_back(entry);
     }
@@ -97,7 +102,10 @@ impl Queue {
     }
 
     pub fn contains(&self, id: EntryId) -> bool {
-        self.entries.iter().any(|entry| entry.id == id)
+        if self.is_mixed {
+            return self.entries.iter().any(|entry| entry.id == id);
+        }
+        self.entries.binary_search_by_key(&id, |entry| entry.id).is_ok()
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Entry> + '_ {
@@ -153,10 +161,13 @@ impl Piece {
 /// The next batch of what waits, if anything does: one entry of each source in turn, beginning with another source at each `turn`, so that no
 /// source starves another and a barrier, which must be first, comes to be first.
 pub(crate) fn next(waiting: &BTreeMap<MemberId, Queue>, turn: u64) -> Option<Batch> {
-    let mut sources: Vec<_> = waiting.values().filter(|queue| !queue.is_empty()).map(|queue| queue.iter().peekable()).collect();
+    let filled = || waiting.values().filter(|queue| !queue.is_empty());
+    let mut sources: Vec<_> = filled().map(|queue| queue.iter().peekable()).collect();
     if sources.is_empty() {
         return None;
     }
+    // What one source hands in, in order, has nothing twice.
+    let may_repeat = sources.len() > 1 || filled().any(|queue| queue.is_mixed);
     let first = (turn % sources.len() as u64) as usize;
     sources.rotate_left(first);
     let mut piece = Piece::default();
@@ -164,7 +175,7 @@ pub(crate) fn next(waiting: &BTreeMap<MemberId, Queue>, turn: u64) -> Option<Bat
     while !sources.is_empty() {
         sources.retain_mut(|source| {
             let Some(entry) = source.next_if(|entry| taken.contains(&entry.id) || piece.fits(entry)) else { return false };
-            if taken.insert(entry.id) {
+            if !may_repeat || taken.insert(entry.id) {
                 piece.push(entry);
             }
             true
@@ -179,6 +190,23 @@ mod tests {
 
     fn value(proposer: u16, number: u64, bytes: usize) -> Entry {
         Entry { id: EntryId { proposer: MemberId(proposer), number }, body: Body::Value(vec![0; bytes].into()) }
+    }
+
+    #[test]
+    fn a_queue_knows_its_entries_in_any_order() {
+        let id = |number| EntryId { proposer: MemberId(1), number };
+        let mut queue = Queue::default();
+        for number in [3, 5, 9, 4, 9, 12] {
+            queue.push(value(1, number, 1));
+            for asked in 0..15 {
+                assert_eq!(queue.contains(id(asked)), queue.iter().any(|entry| entry.id == id(asked)), "{asked} behind {number}");
+            }
+        }
+        let twice = BTreeMap::from([(MemberId(1), queue.clone())]);
+        assert_eq!(next(&twice, 0).unwrap().iter().map(|entry| entry.id.number).collect::<Vec<_>>(), [3, 5, 9, 4, 12]);
+        queue.remove(|_| true);
+        queue.push(value(1, 2, 1));
+        assert!(queue.contains(id(2)) && !queue.is_mixed, "an empty one begins anew");
     }
 
     fn join(proposer: u16, number: u64) -> Entry {

@@ -43,11 +43,11 @@ pub type Position = u64;
 
 /// Declares [`EngineMessage`]: a variant for each engine, and the ways in and out.
 macro_rules! engine_messages {
-    ($($(#[doc = $doc:literal])* $variant:ident($message:ty),)+) => {
+    ($($(#[doc = $doc:literal])* $variant:ident($(#[$how:meta])? $message:ty),)+) => {
         /// A message of one engine.
         #[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
         pub enum EngineMessage {
-            $($(#[doc = $doc])* $variant($message),)+
+            $($(#[doc = $doc])* $variant($(#[$how])? $message),)+
         }
         $(
             impl From<$message> for EngineMessage {
@@ -71,7 +71,7 @@ macro_rules! engine_messages {
 
 engine_messages! {
     /// Of an engine outside this crate, as that one encodes it.
-    Opaque(Value),
+    Opaque(#[serde(with = "crate::group::value")] Value),
     /// Of HSUC.
     Hsuc(super::hsuc::Message),
     /// Of HUC.
