@@ -263,7 +263,13 @@ mod tests {
             assert_eq!(state_of(left_port), []);
             assert_eq!(read_all(left_end).unwrap_err().kind(), ErrorKind::ConnectionReset);
             assert!(matches!(state_of(full_port)[..], [(ESTABLISHED, 1.., 1..)]));
-            assert_eq!(end(Made::Anywhere, Whose::Nobodys, Some(std::process::id())).unwrap(), 0);
+            // A process with a namespace of its own, in which there is none.
+            let sleep = || std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+            let mut elsewhere = namespace::inside(sleep).unwrap();
+            let in_its_own = end(Made::Anywhere, Whose::Nobodys, Some(elsewhere.id()));
+            elsewhere.kill().unwrap();
+            elsewhere.wait().unwrap();
+            assert_eq!(in_its_own.unwrap(), 0);
 
             // Before a gate opens, what living ones have written too.
             let others = BTreeSet::from([u64::MAX]);

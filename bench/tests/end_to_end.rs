@@ -138,8 +138,10 @@ fn fide_fig_6_sets_are_measured_and_drawn_for_each_number_of_servers() {
     }
     let directory = tempfile::tempdir().unwrap();
     let report = directory.path().to_str().unwrap();
+    // Cargo puts the module of a test beside the test.
+    let module = std::env::current_exe().unwrap().with_file_name("libfide_redis.so");
     let few = ["--rounds", "1", "--requests", "400", "--clients", "5", "--kills", "1", "--replicas", "2,3"];
-    let (ok, lines) = run(&[&["redis", "--report", report][..], &few].concat());
+    let (ok, lines) = run(&[&["redis", "--report", report, "--module", module.to_str().unwrap()][..], &few].concat());
     assert!(ok, "{lines:?}");
     let of = |name: &str| lines.iter().find(|line| line["case"] == name).unwrap_or_else(|| panic!("no {name} in {lines:#?}"));
     assert_eq!(of("redis alone 64B clients=1 pipeline=1")["n"], 20);

@@ -5,6 +5,7 @@ use crate::common::{Setup, World, until};
 use fide_lab::{Cut, NETS, SwitchFault, host_name};
 use fide_wire::control::HistoryEvent;
 use fide_wire::verdict::{Cause, Grade};
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
 /// The other hosts' numbers.
 fn others(w: &World, but: u16) -> Vec<u16> {
@@ -194,6 +195,37 @@ fn a_killed_agent_is_lost_and_returns_as_another() {
         let story = [Cause::AgentLost, Cause::Returned].contains(cause) && observer != 1;
         node == "h1" && (story || (app.is_some() && [Cause::Doomed, Cause::Killed].contains(cause)))
     });
+}
+
+/// The kernel takes a killed agent's receive program down long after its sockets: here it stays as
+/// long as the test holds it.
+#[test]
+fn a_killed_agent_is_told_by_its_port_while_its_receive_program_is_still_there() {
+    let Some(mut w) = Setup::hosts(2).up() else { return };
+    let held = links(w.agent_pid(1));
+    assert!(!held.is_empty());
+    w.kill_agent(1);
+    let lost = w.event(2, "the agent is lost", |e| e.cause == Cause::AgentLost && e.node == "h1");
+    let evidence = lost.evidence.unwrap();
+    assert!(evidence.paths.iter().any(|path| path.agent_absent), "{evidence:?}");
+    drop(held);
+    w.no_faults_but(|_, (cause, node, _)| (*cause, node.as_str()) == (Cause::AgentLost, "h1"));
+}
+
+/// What holds a process's programs where they are attached, as descriptors of our own.
+fn links(pid: i32) -> Vec<OwnedFd> {
+    let duplicate = |pidfd: &OwnedFd, fd: i32| {
+        // SAFETY: no pointers; the descriptor returned is new and ours alone.
+        let ours = unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0) } as i32;
+        assert!(ours >= 0, "{}", std::io::Error::last_os_error());
+        // SAFETY: as said.
+        unsafe { OwnedFd::from_raw_fd(ours) }
+    };
+    // SAFETY: no pointers; the descriptor returned is new and ours alone.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(libc::syscall(libc::SYS_pidfd_open, pid, 0) as i32) };
+    let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().map(|entry| entry.unwrap().path());
+    let links = fds.filter(|fd| std::fs::read_link(fd).is_ok_and(|to| to.to_string_lossy().contains("bpf_link")));
+    links.map(|fd| duplicate(&pidfd, fd.file_name().unwrap().to_str().unwrap().parse().unwrap())).collect()
 }
 
 /// A process whose executable is called `e2e-standing` in this lab alone.

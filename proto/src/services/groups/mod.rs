@@ -964,6 +964,7 @@ impl Groups {
         {
             return Err(Error::Exists(format!("this host has a group {name} already: it is {}", group.stage.name())));
         }
+        self.has_own_hash(name).map_err(Error::Invalid)?;
         if self.nodes.is_empty() {
             return Err(Error::NotFound("no other host is heard now".into()));
         }
@@ -1531,6 +1532,20 @@ impl Groups {
 
     // ---- beginning ------------------------------------------------------------------------------------------------------
 
+    /// Copies of rounds name their group by the hash of its name: two of one node must differ in it.
+    fn has_own_hash(&self, name: &str) -> Result<(), String> {
+        let id = fide_wire::name_id(name);
+        let is_taken = |group: &&Group| group.id == id && group.plan.name != name && !group.is_void();
+        let other = self.groups.values().find(is_taken);
+        other.map_or(Ok(()), |other| {
+            let of = &other.plan.name;
+            Err(format!(
+                "the names {name} and {of} have the same hash, {id:08x}, and node {:08x} has {of}: take another name",
+                self.config.node
+            ))
+        })
+    }
+
     fn may_begin(&self, plan: &Plan) -> Result<(), String> {
         let Plan { name, generation, engine, policy, members, durable, timing, .. } = plan;
         if let Some(Expectation { what, .. }) = self.expected.get(name) {
@@ -1561,6 +1576,7 @@ impl Groups {
         if name.is_empty() || name.len() > NAME_MAX {
             return Err(format!("a group's name has 1 to {NAME_MAX} bytes"));
         }
+        self.has_own_hash(name)?;
         if members.is_empty() || members.len() > MAX_MEMBERS {
             return Err(format!("a group has 1 to {MAX_MEMBERS} members"));
         }

@@ -1253,6 +1253,29 @@ fn a_client_that_gave_some_of_its_proposals_up_is_next_too() {
 }
 
 #[test]
+fn two_groups_whose_names_have_one_hash_are_not_on_one_node() {
+    let mut known = BTreeMap::new();
+    let names = (0..).map(|n| format!("group {n}"));
+    let (one, other) =
+        names.into_iter().find_map(|name| Some((known.insert(fide_wire::name_id(&name), name.clone())?, name))).unwrap();
+    let mut world = World::new(1, 3);
+    let plan = world.plan(&one, Kind::Huc, &[0, 1]);
+    world.nodes[0].groups.create(world.now_ns, plan, false).unwrap();
+    world.within(100, |world| {
+        [0, 1].iter().all(|at: &usize| world.nodes[*at].groups.status_named(&one).is_some_and(|s| s.stage == Stage::Running))
+    });
+    // The coordinator has none of the first one's members' groups; another node refuses.
+    let plan = world.plan(&other, Kind::Huc, &[2, 1]);
+    world.nodes[2].groups.create(world.now_ns, plan.clone(), false).unwrap();
+    world.within(100, |_| false);
+    let stage = world.nodes[2].groups.status_named(&other).unwrap().stage;
+    assert!(matches!(&stage, Stage::Failed(why) if why.contains("the same hash")), "{stage:?}");
+    let plan = world.plan(&other, Kind::Huc, &[0, 2]);
+    assert!(matches!(world.nodes[0].groups.create(world.now_ns, plan, false), Err(Error::Invalid(why)) if why.contains(&one)));
+    assert!(matches!(world.nodes[1].groups.join(world.now_ns, &other), Err(Error::Invalid(_))));
+}
+
+#[test]
 fn a_group_that_cannot_begin_begins_nowhere() {
     let mut world = World::new(1, 3);
     let plan = world.plan("g", Kind::Huc, &[0, 1, 2]);
