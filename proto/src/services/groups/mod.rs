@@ -1532,7 +1532,7 @@ impl Groups {
 
     // ---- beginning ------------------------------------------------------------------------------------------------------
 
-    /// Copies of rounds name their group by the hash of its name: two of one node must differ in it.
+    /// Copies of rounds name their group by the hash of its name: two on one node must differ.
     fn has_own_hash(&self, name: &str) -> Result<(), String> {
         let id = fide_wire::name_id(name);
         let is_taken = |group: &&Group| group.id == id && group.plan.name != name && !group.is_void();
