@@ -61,13 +61,15 @@ const INVITED_NS: u64 = 3_000_000_000;
 const FORSAKEN_NS: u64 = 500_000_000;
 /// Who asked to be let in asks the next one after so long (ns).
 const JOIN_AGAIN_NS: u64 = 500_000_000;
-/// A member that halted joins again after so long (ns).
-const REJOIN_NS: u64 = 100_000_000;
+/// A member that halted joins again after so long (ns): its applications wait meanwhile.
+const REJOIN_NS: u64 = 10_000_000;
+/// Who was refused for the format, or came too late, asks again after so long (ns).
+const REFUSED_NS: u64 = 100_000_000;
 /// A member of LOWI that stops sooner behind its beginning waits twice as long each time before it
 /// joins again (ns),
 const SETTLED_NS: u64 = 30_000_000_000;
 /// but no more than so many doublings of [`REJOIN_NS`].
-const SETBACKS_MAX: u32 = 7;
+const SETBACKS_MAX: u32 = 10;
 /// It is looked whether members are unknown to the detector so often (ns).
 const LOOK_NS: u64 = 20_000_000;
 /// A member whose node was never heard counts as silent after so long (ns).
@@ -1295,7 +1297,7 @@ impl Groups {
             self.fail(generation, other_build(from, format));
         }
         for group in self.groups.values_mut().filter(|group| group.stage == Stage::Joining && group.asked == Some(from)) {
-            group.join_at_ns = now_ns.saturating_add(REJOIN_NS); // the next one
+            group.join_at_ns = now_ns.saturating_add(REFUSED_NS); // the next one
         }
     }
 
@@ -1432,7 +1434,7 @@ impl Groups {
                 if group.me == Some(member) && is_waiting {
                     (group.member, group.me) = (None, None);
                     group.stage = Stage::Joining;
-                    group.join_at_ns = now_ns.saturating_add(REJOIN_NS);
+                    group.join_at_ns = now_ns.saturating_add(REFUSED_NS);
                 }
             }
             Message::Log { generation, from: member, to, message } => {
