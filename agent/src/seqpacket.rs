@@ -104,12 +104,26 @@ pub enum Received {
     Closed,
 }
 
+/// The true length of the next message, of which the buffer has as much as it holds; 0 or less as
+/// recv(2) says.
+fn take(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> isize {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+    for _ in 0..2 {
+        // SAFETY: an open socket and a buffer of the stated length.
+        let n = unsafe { libc::recv(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), flags) };
+        // An end that was closed before it had read all is told first, and once: what it had sent
+        // before is still to be read.
+        if n >= 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ECONNRESET) {
+            return n;
+        }
+    }
+    0
+}
+
 /// Reads one message into `buffer`.
 #[must_use]
 pub fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Received {
-    // SAFETY: an open socket and a buffer of the stated length. MSG_TRUNC returns the true length.
-    let n = unsafe { libc::recv(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_DONTWAIT | libc::MSG_TRUNC) };
-    match usize::try_from(n) {
+    match usize::try_from(take(fd, buffer)) {
         Ok(0) => Received::Closed,
         Ok(n) if n > buffer.len() => Received::Message(0),
         Ok(n) => Received::Message(n),
@@ -145,9 +159,7 @@ pub enum Read {
 #[must_use]
 pub fn read(fd: BorrowedFd<'_>, buf: &mut Vec<u8>) -> Read {
     buf.resize(MESSAGE_MAX, 0);
-    // SAFETY: an open socket and a buffer of the stated length. MSG_TRUNC returns the true length.
-    let n = unsafe { libc::recv(fd.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len(), libc::MSG_DONTWAIT | libc::MSG_TRUNC) };
-    match n {
+    match take(fd, buf) {
         0 => Read::Closed,
         n if n < 0 => match io::Error::last_os_error().kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Read::Nothing,
@@ -194,5 +206,28 @@ pub fn send(fd: BorrowedFd<'_>, message: &[u8], passed: Option<RawFd>) -> io::Re
         Ok(false)
     } else {
         Err(e)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::{AsFd as _, FromRawFd as _, OwnedFd};
+
+    #[test]
+    fn what_an_end_sent_before_it_closed_is_read_though_it_left_something_unread() {
+        let mut fds = [0; 2];
+        // SAFETY: room for two descriptors, which are new and ours alone.
+        let [ours, theirs] = unsafe {
+            assert_eq!(libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0, fds.as_mut_ptr()), 0);
+            fds.map(|fd| OwnedFd::from_raw_fd(fd))
+        };
+        assert!(send_now(ours.as_fd(), b"unread"));
+        assert!(send_now(theirs.as_fd(), b"one") && send_now(theirs.as_fd(), b"two"));
+        drop(theirs);
+        let mut buffer = [0; 16];
+        assert!(matches!(receive(ours.as_fd(), &mut buffer), Received::Message(3)) && buffer.starts_with(b"one"));
+        assert!(matches!(read(ours.as_fd(), &mut Vec::new()), Read::Message(two) if two == b"two"));
+        assert!(matches!(receive(ours.as_fd(), &mut buffer), Received::Closed));
     }
 }

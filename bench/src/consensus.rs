@@ -324,7 +324,8 @@ struct Told {
 pub fn run(args: &Args, ui: &Ui) -> Outcome {
     args.results.iter().try_for_each(|file| output::reserve(file))?;
     args.report.iter().try_for_each(|directory| report::prepare(directory))?;
-    for engine in &args.engine {
+    for (n, engine) in args.engine.iter().enumerate() {
+        ensure!(!args.engine[..n].contains(engine), "--engine has {engine} twice");
         ensure!(
             ["huc", "hsuc", "lowi", "raft"].contains(&engine.as_str()),
             "no engine {engine:?} here: there are huc, hsuc, lowi and raft"

@@ -129,11 +129,20 @@ pub fn help(args: &HelperArgs) -> Result<()> {
     for _ in 0..args.clients {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
-        stream.set_nonblocking(true)?;
         connections.push((stream, 0usize, 0u64));
     }
     let value = vec![b'v'; args.size];
     let replies = args.pipeline * if args.wait > 0 { 2 } else { 1 };
+    // The first WAIT behind a while without one may take replicas a second to answer.
+    if let Some((stream, ..)) = connections.first_mut() {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(&request(args, 0, &value))?;
+        let mut lines = BufReader::new(&*stream).lines();
+        for _ in 0..replies {
+            lines.next().context("the server hung up")??;
+        }
+    }
+    connections.iter().try_for_each(|(stream, ..)| stream.set_nonblocking(true))?;
     let mut left = args.requests / args.pipeline;
     let mut times = Vec::with_capacity(left);
     let begun = sys::now_ns();

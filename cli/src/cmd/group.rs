@@ -287,7 +287,8 @@ fn trim(context: &Context, name: &str) -> Result<ExitCode, Failure> {
     let Some(index) = index else {
         return Err(Failure::failed(format!("{name} has no entries on this host that could be dropped")));
     };
-    open(context, name, index)?.keep_snapshot(index, &[])?;
+    let mut application = open(context, name, index)?;
+    application.keep_snapshot(index, &[])?;
     // Once the agent has it, less is kept.
     let group = wait(&connection, name, |group| group.kept_bytes == 0 || group.index > index)?;
     show(context, &[group])

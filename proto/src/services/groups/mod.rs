@@ -958,9 +958,7 @@ impl Groups {
     /// # Errors
     /// See [`Error`].
     pub fn join(&mut self, now_ns: u64, name: &str) -> Result<(), Error> {
-        if name.is_empty() || name.len() > NAME_MAX {
-            return Err(Error::Invalid(format!("a group's name has 1 to {NAME_MAX} bytes")));
-        }
+        can_be_name(name).map_err(Error::Invalid)?;
         if let Some(group) = self.named(name)
             && !matches!(group.stage, Stage::Failed(_) | Stage::Left)
         {
@@ -1575,9 +1573,7 @@ impl Groups {
         if let Err(why) = timing.check() {
             return Err(format!("its timing cannot be kept: {why}"));
         }
-        if name.is_empty() || name.len() > NAME_MAX {
-            return Err(format!("a group's name has 1 to {NAME_MAX} bytes"));
-        }
+        can_be_name(name)?;
         self.has_own_hash(name)?;
         if members.is_empty() || members.len() > MAX_MEMBERS {
             return Err(format!("a group has 1 to {MAX_MEMBERS} members"));
@@ -2570,6 +2566,17 @@ fn joined(generation: u64, group: &mut Group, id: MemberId, links: &mut Links, n
     if bound != Some(invited) && invited.node != node {
         let _ = send(links, invited.node, &Message::Void { generation, member: id });
     }
+}
+
+/// Names are shown to people: in one line, and without what terminals act on.
+fn can_be_name(name: &str) -> Result<(), String> {
+    if name.is_empty() || name.len() > NAME_MAX {
+        return Err(format!("a group's name has 1 to {NAME_MAX} bytes"));
+    }
+    if name.chars().any(char::is_control) {
+        return Err(format!("a group's name has no control characters: {name:?}"));
+    }
+    Ok(())
 }
 
 /// This node's member halted: the others are told, and it joins again as a new one, unless it was to leave.

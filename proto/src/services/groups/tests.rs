@@ -1283,6 +1283,9 @@ fn a_group_that_cannot_begin_begins_nowhere() {
         world.nodes[0].groups.create(world.now_ns, Plan { name: String::new(), ..plan.clone() }, false),
         Err(Error::Invalid(_))
     ));
+    let forged = Plan { name: "e\nrunning \x1b[31m".into(), ..plan.clone() };
+    assert!(matches!(world.nodes[0].groups.create(world.now_ns, forged, false), Err(Error::Invalid(_))));
+    assert!(matches!(world.nodes[1].groups.join(world.now_ns, "e\n"), Err(Error::Invalid(_))));
     let elsewhere = Plan { members: plan.members[1..].to_vec(), ..plan.clone() };
     assert!(matches!(world.nodes[0].groups.create(world.now_ns, elsewhere, false), Err(Error::Invalid(_))));
     // The third one is dead, and nobody knows.
