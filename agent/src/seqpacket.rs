@@ -212,7 +212,7 @@ pub fn send(fd: BorrowedFd<'_>, message: &[u8], passed: Option<RawFd>) -> io::Re
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::{AsFd as _, FromRawFd as _, OwnedFd};
+    use std::os::fd::{AsFd as _, OwnedFd};
 
     #[test]
     fn what_an_end_sent_before_it_closed_is_read_though_it_left_something_unread() {
