@@ -133,7 +133,8 @@ pub fn help(args: &HelperArgs) -> Result<()> {
     }
     let value = vec![b'v'; args.size];
     let replies = args.pipeline * if args.wait > 0 { 2 } else { 1 };
-    // The first WAIT behind a while without one may take replicas a second to answer.
+    // The first request is not measured: a WAIT may take a second then (replicas report by
+    // themselves once a second), which is nothing that later ones see.
     if let Some((stream, ..)) = connections.first_mut() {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.write_all(&request(args, 0, &value))?;

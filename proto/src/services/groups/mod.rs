@@ -978,7 +978,7 @@ impl Groups {
     /// # Errors
     /// See [`Error`].
     pub fn rejoin(&mut self, now_ns: u64, name: &str) -> Result<(), Error> {
-        if name.is_empty() || name.len() > NAME_MAX || self.named(name).is_some() || self.groups.len() >= GROUPS_MAX {
+        if can_be_name(name).is_err() || self.named(name).is_some() || self.groups.len() >= GROUPS_MAX {
             return Err(Error::Invalid(format!("{name:?} cannot be joined again")));
         }
         self.begin_joining(now_ns, name, u64::MAX);
