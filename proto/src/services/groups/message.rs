@@ -155,6 +155,20 @@ pub enum Message {
         /// Which.
         generation: u64,
     },
+    /// A group of this name is to begin without you: have you one?
+    Elsewhere {
+        /// Which.
+        generation: u64,
+        /// The group's name.
+        name: String,
+        /// How far the log goes that it begins with, if it is a durable one and not to be empty.
+        mark: Option<Option<Mark>>,
+    },
+    /// I have none of this name: it may begin.
+    Unknown {
+        /// Which.
+        generation: u64,
+    },
     /// I want to be a member.
     Join {
         /// The group's name.

@@ -12,7 +12,8 @@
 //! [`Message::Over`]; and who gets a message for a member that it has not got says so, too.
 //!
 //! # Beginning
-//! A group begins when everybody in its [`Plan`] has said [`Message::Prepared`], so nobody begins it alone. Who has prepared begins with the first
+//! A group begins when everybody in its [`Plan`] has said [`Message::Prepared`], so nobody begins it alone, and all other nodes that are heard have said
+//! [`Message::Unknown`], so that two groups of one name run only where a partition hides one from the other. Who has prepared begins with the first
 //! sign that somebody else has. Whoever comes later, or again, joins: it listens before it is let in, as [`Log`] wants it.
 //!
 //! # Heartbeats
@@ -81,6 +82,8 @@ const MISSED_NS: u64 = 100_000_000;
 const EXPECTED_LOOK_NS: u64 = 50_000_000;
 /// Before a group is begun by itself, those that may run it are asked for at least so long (ns).
 const SEARCHED_NS: u64 = 200_000_000;
+/// Why a group could not be begun, or was not found, can be asked for so long (ns).
+const FAILED_NS: u64 = 10_000_000_000;
 /// What could not be begun is tried again after so long (ns).
 const BEGIN_AGAIN_NS: u64 = 1_000_000_000;
 /// A client that has nothing in the queue and found it full is waited for so long (ns), because it
@@ -89,7 +92,7 @@ const TURN_NS: u64 = 50_000_000;
 /// From so many clients on, those that have nothing under way are forgotten from time to time.
 const TAKEN_CLIENTS: usize = 256;
 /// How messages between groups of two nodes are written; builds that write them in another way cannot share a group. Before each message.
-pub const FORMAT: u8 = 7;
+pub const FORMAT: u8 = 8;
 /// Messages kept for members whose incarnation this node has not met yet.
 const UNMET_MAX: usize = 1024;
 /// Messages kept for a member that is not listening yet.
@@ -873,11 +876,18 @@ impl Groups {
         let generation = plan.generation;
         let begun = if fresh { From::Nothing } else { From::Log(mark, saved) };
         let message = Message::Prepare { plan: Box::new(plan.clone()), begun: Box::new(begun.clone()) };
+        let is_full = |node: &u32| Error::Busy(format!("the link with node {node:08x} is full"));
         for node in &others {
-            self.tell(*node, &message).map_err(|_| Error::Busy(format!("the link with node {node:08x} is full")))?;
+            self.tell(*node, &message).map_err(|_| is_full(node))?;
         }
-        let is_alone = others.is_empty();
-        let mut group = Group::new(now_ns, plan, Stage::Preparing(others), self.config.node);
+        let outside: BTreeSet<u32> = self.nodes.iter().filter(|node| !others.contains(node)).copied().collect();
+        let asks = Message::Elsewhere { generation, name: plan.name.clone(), mark: (plan.durable && !fresh).then_some(mark) };
+        for node in &outside {
+            self.tell(*node, &asks).map_err(|_| is_full(node))?;
+        }
+        let waits_for = &others | &outside;
+        let is_alone = waits_for.is_empty();
+        let mut group = Group::new(now_ns, plan, Stage::Preparing(waits_for), self.config.node);
         group.saved = begun.into_saved();
         group.deadline_ns = now_ns.saturating_add(PREPARE_NS);
         self.keep(generation, group);
@@ -1010,6 +1020,27 @@ impl Groups {
         let is_kept =
             |group: &&Group| !group.leaves && !matches!(group.stage, Stage::Failed(_) | Stage::Left | Stage::Preparing(_));
         self.groups.values().filter(is_kept).map(|group| group.plan.name.as_str())
+    }
+
+    /// Gives this node's member up without asking the others, as an end of the agent would: they
+    /// take it for crashed. For a group that decides nothing any more.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn give_up(&mut self, now_ns: u64, name: &str) -> Result<(), Error> {
+        let Some(group) = self.named_mut(name) else { return self.running(name).map(|_| ()) };
+        match group.stage {
+            Stage::Running | Stage::Joining => {
+                (group.leaves, group.join_at_ns, group.deadline_ns) = (true, u64::MAX, u64::MAX);
+                match &mut group.member {
+                    Some(member) => member.stop(Halted::Left),
+                    None => group.stage = Stage::Left,
+                }
+                self.settle(now_ns);
+                Ok(())
+            }
+            _ => self.running(name).map(|_| ()),
+        }
     }
 
     /// Leaves a group; the others go on. One that it asks to be let into, or that has ended, it
@@ -1170,6 +1201,8 @@ impl Groups {
             return;
         }
         self.links.handle_life(node, incarnation);
+        // What was asked of its former life is not answered, and nothing that ran in it is left.
+        self.answers_no_more(now_ns, node);
         self.foreign.remove(&node);
         self.rode.remove(&node);
         for group in self.groups.values_mut() {
@@ -1191,6 +1224,7 @@ impl Groups {
             self.nodes.remove(&node);
             self.links.forget(node);
             self.groups.values_mut().for_each(|group| group.forsaken(now_ns, node));
+            self.answers_no_more(now_ns, node);
         }
         if cause.ends_process() && !cause.is_about_observer() {
             let ended = self.ended.entry(node).or_default();
@@ -1289,10 +1323,12 @@ impl Groups {
             // It learns of ours by this byte alone, which every build understands.
             let _ = self.links.send(from, &[FORMAT]);
         }
+        // It cannot have a group that this build could be in.
+        self.answers_no_more(now_ns, from);
         let waits = |group: &Group| matches!(&group.stage, Stage::Preparing(waits_for) if waits_for.contains(&from));
         let failed: Vec<u64> = self.groups.iter().filter(|(_, group)| waits(group)).map(|(generation, _)| *generation).collect();
         for generation in failed {
-            self.fail(generation, other_build(from, format));
+            self.fail(now_ns, generation, other_build(from, format));
         }
         for group in self.groups.values_mut().filter(|group| group.stage == Stage::Joining && group.asked == Some(from)) {
             group.join_at_ns = now_ns.saturating_add(REFUSED_NS); // the next one
@@ -1385,19 +1421,21 @@ impl Groups {
     fn handle_message(&mut self, now_ns: u64, from: u32, message: Message) {
         match message {
             Message::Prepare { plan, begun } => self.prepare(now_ns, from, *plan, *begun),
-            Message::Prepared { generation } => {
-                let Some(group) = self.groups.get_mut(&generation) else { return };
-                if let Stage::Preparing(waits_for) = &mut group.stage
-                    && waits_for.remove(&from)
-                    && waits_for.is_empty()
-                {
-                    self.begin(now_ns, generation);
-                }
+            Message::Prepared { generation } | Message::Unknown { generation } => self.agreed(now_ns, generation, from),
+            Message::Elsewhere { generation, name, mark } => {
+                let taken = self.named(&name).filter(|group| !group.is_void());
+                let why = match (taken, mark) {
+                    (Some(group), _) => Some(format!("it has a group {name} already, which is {}", group.stage.name())),
+                    (None, Some(mark)) => self.later_than(&name, mark),
+                    (None, None) => None,
+                };
+                let answer = why.map_or(Message::Unknown { generation }, |why| Message::Declined { generation, why });
+                let _ = self.tell(from, &answer);
             }
             Message::Declined { generation, why } => {
                 let asked = |group: &Group| matches!(&group.stage, Stage::Preparing(waits_for) if waits_for.contains(&from));
                 if self.groups.get(&generation).is_some_and(asked) {
-                    self.fail(generation, format!("node {from:08x} refuses: {why}"));
+                    self.fail(now_ns, generation, format!("node {from:08x} refuses: {why}"));
                 }
             }
             Message::Begin { generation } => {
@@ -1603,7 +1641,7 @@ impl Groups {
         let generation = plan.generation;
         let later = match &begun {
             From::Nothing => None,
-            From::Log(mark, _) => self.later_than(&plan, *mark),
+            From::Log(mark, _) => Some(&plan.name).filter(|_| plan.durable).and_then(|name| self.later_than(name, *mark)),
         };
         if self.groups.get(&generation).is_some_and(|group| group.plan == plan && group.coordinator == from) {
             return;
@@ -1625,12 +1663,34 @@ impl Groups {
         let _ = self.tell(from, &Message::Prepared { generation });
     }
 
-    /// Why this node does not begin with a log that goes as far as `mark`: its disk has a later
+    /// A node that was asked before a group begins has nothing against it.
+    fn agreed(&mut self, now_ns: u64, generation: u64, node: u32) {
+        let Some(group) = self.groups.get_mut(&generation) else { return };
+        if let Stage::Preparing(waits_for) = &mut group.stage
+            && waits_for.remove(&node)
+            && waits_for.is_empty()
+        {
+            self.begin(now_ns, generation);
+        }
+    }
+
+    /// A node that is asked before a group begins will not answer: without it the group begins,
+    /// unless it was to be one of its nodes.
+    fn answers_no_more(&mut self, now_ns: u64, node: u32) {
+        let waits = |group: &Group| {
+            let is_member = group.plan.members.iter().any(|binding| binding.node == node);
+            matches!(&group.stage, Stage::Preparing(waits_for) if waits_for.contains(&node) && !is_member)
+        };
+        let waiting: Vec<u64> = self.groups.iter().filter(|(_, group)| waits(group)).map(|(generation, _)| *generation).collect();
+        waiting.into_iter().for_each(|generation| self.agreed(now_ns, generation, node));
+    }
+
+    /// Why a log that goes as far as `mark` is not to be begun with: this node's disk has a later
     /// one.
-    fn later_than(&self, plan: &Plan, mark: Option<Mark>) -> Option<String> {
-        let ours = self.saved.get(&plan.name).filter(|_| plan.durable)?.mark();
+    fn later_than(&self, name: &str, mark: Option<Mark>) -> Option<String> {
+        let ours = self.saved.get(name)?.mark();
         (mark < Some(ours)).then(|| {
-            let (name, length, theirs) = (&plan.name, ours.position, mark.map_or(0, |mark| mark.position));
+            let (length, theirs) = (ours.position, mark.map_or(0, |mark| mark.position));
             format!(
                 "its disk has a later log of {name}, of {length} entries, than the one that would be begun with, of {theirs}: create it on \
                  that host, or begin an empty one (--fresh)"
@@ -1666,7 +1726,7 @@ impl Groups {
             }
             Err(_) => {
                 let what = format!("engine {} is not built in here, or not for these members", plan.engine);
-                return self.fail(generation, what);
+                return self.fail(now_ns, generation, what);
             }
         }
         self.stirred = true;
@@ -1677,13 +1737,16 @@ impl Groups {
         }
     }
 
-    fn fail(&mut self, generation: u64, why: String) {
+    fn fail(&mut self, now_ns: u64, generation: u64, why: String) {
         let Some(group) = self.groups.get_mut(&generation) else { return };
         let nodes: Vec<u32> = group.plan.members.iter().map(|binding| binding.node).collect();
         let ours = self.config.node;
         let coordinates = group.coordinator == ours;
+        // Of a group that never was here nothing is left to be looked at.
+        let never_was = matches!(group.stage, Stage::Preparing(_)) || group.plan.generation == 0;
         group.stage = Stage::Failed(why);
-        (group.deadline_ns, group.join_at_ns) = (u64::MAX, u64::MAX);
+        group.deadline_ns = if never_was { now_ns.saturating_add(FAILED_NS) } else { u64::MAX };
+        group.join_at_ns = u64::MAX;
         for node in nodes.into_iter().filter(|node| coordinates && *node != ours) {
             let _ = self.tell(node, &Message::Abort { generation });
         }
@@ -1767,7 +1830,7 @@ impl Groups {
             return;
         }
         if let Some(why) = lacks_witness(node, self.config.witness_ns, plan.policy) {
-            return self.fail(known, why);
+            return self.fail(now_ns, known, why);
         }
         let generation = plan.generation;
         let (make, policy, config, gate) = (self.config.make.clone(), plan.policy, self.config.log, self.config.clone());
@@ -2033,22 +2096,22 @@ impl Groups {
             Stage::Preparing(waits_for) => {
                 let missing: Vec<String> = waits_for.iter().map(|node| format!("{node:08x}")).collect();
                 let why = format!("no answer within {} s of node {}", PREPARE_NS / 1_000_000_000, missing.join(", "));
-                self.fail(generation, why);
+                self.fail(now_ns, generation, why);
             }
-            Stage::Prepared => self.drop_group(generation),
+            Stage::Prepared | Stage::Failed(_) => self.drop_group(generation),
             // One that was a member before goes on asking.
             Stage::Joining if group.plan.generation == 0 => {
                 let mut why = format!("no host that is heard runs a group {}", group.plan.name);
                 for (node, format) in &self.foreign {
                     why = format!("{why}; {}", other_build(*node, *format));
                 }
-                self.fail(generation, why);
+                self.fail(now_ns, generation, why);
             }
             Stage::Joining => {
                 (group.member, group.me) = (None, None);
                 group.join_at_ns = now_ns;
             }
-            Stage::Running | Stage::Left | Stage::Failed(_) => {}
+            Stage::Running | Stage::Left => {}
         }
     }
 
@@ -2099,7 +2162,7 @@ impl Groups {
                 (group.member, group.me) = (None, None);
             }
             let why = "the last host that had the state of its applications ended before this one had it, too";
-            self.fail(generation, why.into());
+            self.fail(now_ns, generation, why.into());
         }
     }
 
@@ -2165,13 +2228,15 @@ impl Groups {
             let unknown = Binding { member, node: 0, incarnation: 0 };
             (group.binding(member).unwrap_or(unknown), log.is_some_and(|log| log.crashed().contains(member)))
         });
+        // Of a group of which only the name is known.
+        let wanted = self.expected.get(&group.plan.name).map(|of| &of.what).filter(|_| group.plan.generation == 0);
         Status {
             name: group.plan.name.clone(),
             generation: group.plan.generation,
             lineage: group.plan.lineage,
             written: (group.plan.durable || self.saved.contains_key(&group.plan.name)).then(|| group.told()),
-            engine: log.filter(|log| log.is_running()).map_or(group.plan.engine, Log::kind),
-            policy: group.plan.policy,
+            engine: log.filter(|log| log.is_running()).map_or(wanted.map_or(group.plan.engine, |what| what.engine), Log::kind),
+            policy: wanted.map_or(group.plan.policy, |what| what.policy),
             stage: group.stage.clone(),
             me: group.me,
             leader: log.and_then(Log::leader),
@@ -2184,12 +2249,33 @@ impl Groups {
                     format!("its applications' state, {len} bytes, is on its way from node {from:08x}")
                 }
                 (_, Some(expectation)) if group.stage != Stage::Running => expectation.trouble.clone(),
-                _ => String::new(),
+                _ => self.lacks_majority(group).unwrap_or_default(),
             },
             is_begun: group.is_begun,
             halted: group.halted,
             kept_bytes: group.state.bytes(),
         }
+    }
+
+    /// Why Raft decides nothing now, as far as this node knows: too few of its members live.
+    fn lacks_majority(&self, group: &Group) -> Option<String> {
+        let log = group.member.as_ref().map(Member::log).filter(|log| log.kind() == Kind::Raft && log.is_running())?;
+        let is_alive = |member: &MemberId| {
+            let of_it = |binding: Binding| {
+                binding.node == self.config.node
+                    || (self.nodes.contains(&binding.node) && self.links.life(binding.node) == Some(binding.incarnation))
+            };
+            Some(*member) == group.me || group.binding(*member).is_some_and(of_it)
+        };
+        let all = log.members();
+        let (alive, needed) = (all.iter().filter(is_alive).count(), all.len() / 2 + 1);
+        (alive < needed).then(|| {
+            format!(
+                "{alive} of its {} members live, and raft decides by {needed}: nothing is decided until more are back, or this host gives \
+                 its member up (fide group leave --force)",
+                all.len()
+            )
+        })
     }
 
     /// The same in few words, without allocating.
@@ -2586,8 +2672,10 @@ fn over(now_ns: u64, generation: u64, group: &mut Group, why: Halted, links: &mu
     for node in told.into_iter().filter(|node| nodes.contains(node)) {
         let _ = send(links, node, &Message::Over { generation, member: me });
     }
-    let is_lowi = group.member.as_ref().is_some_and(|member| member.log().kind() == Kind::Lowi);
-    group.member = None;
+    if let Some(member) = group.member.take().filter(|_| group.has_run) {
+        group.plan.engine = member.log().kind();
+    }
+    let is_lowi = group.plan.engine == Kind::Lowi;
     group.halted = Some(why);
     (group.riding, group.held) = (None, None);
     group.arriving.clear();

@@ -1748,3 +1748,88 @@ fn who_was_invited_by_one_that_ends_asks_another_one_soon() {
     }
     assert!(slowest_ns > 50 * MS, "some of these waited");
 }
+
+/// Hosts that are not to be its members are asked, too: no two groups of one name.
+#[test]
+fn a_group_whose_name_runs_on_other_hosts_is_not_begun() {
+    let mut world = World::new(11, 5);
+    let plan = world.plan("g", Kind::Huc, &[2, 3]);
+    world.nodes[2].groups.create(world.now_ns, plan, false).unwrap();
+    assert!(world.within(100, |world| world.runs(2) && world.runs(3)));
+    let plan = world.plan("g", Kind::Huc, &[0, 1]);
+    world.nodes[0].groups.create(world.now_ns, plan, false).unwrap();
+    assert!(world.within(100, |world| matches!(&world.status(0).unwrap().stage, Stage::Failed(why) if why.contains("already"))));
+    assert!(world.within(100, |world| world.status(1).is_none()), "nor does the other one wait for it");
+    // One host of its own is as many.
+    let plan = world.plan("g", Kind::Huc, &[4]);
+    world.nodes[4].groups.create(world.now_ns, plan, false).unwrap();
+    assert!(world.within(100, |world| matches!(world.status(4).unwrap().stage, Stage::Failed(_))));
+    for node in [2, 3] {
+        world.nodes[node].groups.give_up(world.now_ns, "g").unwrap();
+    }
+    let plan = world.plan("g", Kind::Huc, &[0, 1]);
+    world.nodes[0].groups.create(world.now_ns, plan, false).unwrap();
+    assert!(world.within(100, |world| world.runs(0) && world.runs(1)), "it is free again");
+}
+
+#[test]
+fn a_host_that_ends_before_it_answers_does_not_keep_a_group_of_others_from_beginning() {
+    let mut world = World::new(12, 4);
+    let plan = world.plan("g", Kind::Huc, &[0, 1]);
+    world.crash(2);
+    world.pause(3, 5 * MS);
+    world.verdicts.retain(|_, (_, about, _)| *about == 2);
+    world.nodes[0].groups.create(world.now_ns, plan.clone(), false).unwrap();
+    assert!(world.within(200, |world| world.runs(0) && world.runs(1)), "{:?}", world.status(0));
+    // Without a verdict it is waited for, and named.
+    let mut world = World::new(13, 3);
+    world.crash(2);
+    world.verdicts.clear();
+    world.nodes[0].groups.create(world.now_ns, plan, false).unwrap();
+    assert!(world.within(3_000, |world| matches!(&world.status(0).unwrap().stage, Stage::Failed(why) if why.contains("00000003"))));
+}
+
+/// A log that another host's disk has goes on there, or is dropped by force.
+#[test]
+fn a_durable_group_does_not_begin_while_a_host_beside_it_has_more_of_its_log() {
+    let mut world = World::new(14, 3);
+    let mark = |world: &World, node: usize| world.nodes[node].groups.saved.get("g").map(Saved::mark);
+    let plan = Plan { durable: true, ..world.plan("g", Kind::Huc, &[2]) };
+    world.durable = true;
+    world.nodes[2].groups.create(world.now_ns, plan, false).unwrap();
+    assert!(world.within(100, |world| world.runs(2)));
+    world.propose(2, 1, 1).unwrap();
+    assert!(world.within(500, |world| world.nodes[2].read.len() == 1));
+    world.nodes[2].groups.give_up(world.now_ns, "g").unwrap();
+    assert!(mark(&world, 2).is_some());
+    let plan = Plan { durable: true, ..world.plan("g", Kind::Huc, &[0, 1]) };
+    world.nodes[0].groups.create(world.now_ns, plan.clone(), false).unwrap();
+    assert!(world.within(100, |world| matches!(&world.status(0).unwrap().stage, Stage::Failed(why) if why.contains("later log"))));
+    world.nodes[0].groups.create(world.now_ns, Plan { generation: plan.generation + 1, ..plan }, true).unwrap();
+    assert!(world.within(100, |world| world.runs(0) && world.runs(1)), "{:?}", world.status(0));
+}
+
+/// Its engine is known, then, and what it was is forgotten with it.
+#[test]
+fn a_member_is_given_up_without_the_others_who_go_on() {
+    let mut world = World::created(15, 3, Kind::Huc);
+    world.nodes[1].groups.switch(world.now_ns, "g", Kind::Hsuc).unwrap();
+    assert!(world.within(100, |world| (0..3).all(|node| world.status(node).unwrap().engine == Kind::Hsuc)));
+    world.nodes[0].groups.give_up(world.now_ns, "g").unwrap();
+    let status = world.status(0).unwrap();
+    assert_eq!((status.stage, status.engine, status.halted), (Stage::Left, Kind::Hsuc, Some(Halted::Left)));
+    world.propose(1, 1, 1).unwrap();
+    assert!(world.within(100, |world| (1..3).all(|node| world.nodes[node].read.len() == 1)));
+    assert!(matches!(world.nodes[0].groups.give_up(world.now_ns, "g"), Err(Error::Busy(_))));
+    assert!(matches!(world.nodes[0].groups.give_up(world.now_ns, "x"), Err(Error::NotFound(_))));
+    assert!(!world.within(1_000, |world| world.runs(0)), "it does not come back by itself");
+}
+
+#[test]
+fn a_group_that_was_not_found_is_forgotten_after_a_while() {
+    let mut world = World::new(16, 2);
+    world.nodes[0].groups.join(world.now_ns, "g").unwrap();
+    assert!(world.within(3_000, |world| matches!(world.status(0).unwrap().stage, Stage::Failed(_))));
+    assert!(!world.within(5_000, |world| world.status(0).is_none()), "who asked can read why");
+    assert!(world.within(10_000, |world| world.status(0).is_none()));
+}
