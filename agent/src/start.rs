@@ -25,6 +25,10 @@ use fide_wire::verdict::FenceMode;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// An agent that is about to end does so within this.
+const FORMER_ENDS: Duration = Duration::from_secs(2);
 
 fn make_parent(path: &Path) -> anyhow::Result<()> {
     let Some(dir) = path.parent().filter(|d| !d.as_os_str().is_empty()) else { return Ok(()) };
@@ -45,7 +49,7 @@ impl Listener {
         for doubt in files::check_socket(path).map_err(|unfit| anyhow!("{unfit}"))? {
             tracing::warn!("{doubt}");
         }
-        match seqpacket::serves(path) {
+        match end_of_former(path) {
             Serves::Agent => {
                 bail!("another agent serves {}: stop it, or give this one another [socket] path", path.display())
             }
@@ -68,6 +72,18 @@ impl Listener {
         let meta = path.symlink_metadata().with_context(|| format!("the socket {} is gone", path.display()))?;
         settings::set_permissions(socket)?;
         Ok(Self { fd, path: path.clone(), file: (meta.dev(), meta.ino()) })
+    }
+}
+
+/// Who serves the socket. The kernel needs some time to end an agent that was killed, and until then
+/// its socket takes connections: a supervisor starts the next one sooner.
+fn end_of_former(path: &Path) -> Serves {
+    let until = Instant::now() + FORMER_ENDS;
+    loop {
+        match seqpacket::serves(path) {
+            Serves::Agent if Instant::now() < until => std::thread::sleep(Duration::from_millis(10)),
+            found => return found,
+        }
     }
 }
 

@@ -294,9 +294,9 @@ pub enum GroupOrder {
     Create {
         /// Its name.
         name: String,
-        /// `huc` or `hsuc`.
+        /// `huc`, `hsuc`, `lowi` or `raft`.
         engine: String,
-        /// `trust-contract` or `fence`.
+        /// `trust-contract`, `fence` or `witness`.
         policy: String,
         /// Its hosts, this one among them; the first one leads.
         hosts: Vec<String>,
@@ -316,6 +316,9 @@ pub enum GroupOrder {
     Leave {
         /// Its name.
         name: String,
+        /// Without asking the others: they take this host's member for crashed.
+        #[serde(default)]
+        force: bool,
     },
     /// Go on with another engine.
     Switch {
@@ -333,13 +336,13 @@ pub struct GroupStatus {
     pub name: String,
     /// Tells groups of one name apart.
     pub generation: u64,
-    /// Its engine now.
+    /// Its engine now; empty while only its name is known here.
     pub engine: String,
-    /// What it makes of inferred verdicts.
+    /// What it makes of inferred verdicts; empty as well.
     pub policy: String,
     /// How far it is here.
     pub stage: crate::session::Stage,
-    /// Why it has not begun, or does not come to run; empty otherwise.
+    /// Why it has not begun, does not come to run, or decides nothing; empty otherwise.
     #[serde(default)]
     pub why: String,
     /// It was begun anew after all members of the one before had ended: what was decided there is gone.

@@ -943,7 +943,8 @@ impl Core {
                 self.groups.create(now, plan, fresh).map_err(refused)?;
             }
             GroupOrder::Join { name } => self.groups.join(now, &name).map_err(refused)?,
-            GroupOrder::Leave { name } => self.groups.leave(now, &name).map_err(refused)?,
+            GroupOrder::Leave { name, force: false } => self.groups.leave(now, &name).map_err(refused)?,
+            GroupOrder::Leave { name, force: true } => self.groups.give_up(now, &name).map_err(refused)?,
             GroupOrder::Switch { name, engine: kind } => {
                 let kind = engine(&kind).map_err(invalid)?;
                 self.can_send_rounds(kind)?;
@@ -1012,8 +1013,8 @@ impl Core {
             sessions: self.sessions.iter().filter(|session| session.name == status.name).count(),
             generation: status.lineage,
             written: status.written,
-            engine: status.engine.name().into(),
-            policy: status.policy.name().into(),
+            engine: if status.is_known { status.engine.name().into() } else { String::new() },
+            policy: if status.is_known { status.policy.name().into() } else { String::new() },
             stage: stage(&status.stage),
             why: match &status.stage {
                 Stage::Failed(why) => self.with_names(why),

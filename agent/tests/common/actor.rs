@@ -274,7 +274,7 @@ fn opener(socket: &std::path::Path, arguments: &[String]) {
     let name = arguments[0].clone();
     let open = Request::OpenGroup { name: name.clone(), client: 0, behind: 0, last_number: 0, generation: 0, bundles: false };
     outcome(connection.request(&open).map(|r| r.reply));
-    let order = GroupOrder::Leave { name };
+    let order = GroupOrder::Leave { name, force: false };
     outcome(connection.request(&Request::Group { order }).map(|r| r.reply));
     outcome(connection.request(&Request::Group { order: GroupOrder::Status }).map(|r| r.reply));
 }

@@ -171,7 +171,7 @@ pub fn request(rng: &mut Rng, kind: usize, own: &[u32]) -> Request {
             let order = match rng.below(5) {
                 0 => GroupOrder::Status,
                 1 => GroupOrder::Join { name },
-                2 => GroupOrder::Leave { name },
+                2 => GroupOrder::Leave { name, force: false },
                 3 => GroupOrder::Switch { name, engine },
                 _ => GroupOrder::Create {
                     name,

@@ -116,7 +116,7 @@ fn what_any_host_proposes_is_decided_on_all_in_one_order() {
 #[test]
 fn a_host_without_a_group_answers_those_that_look_for_one_and_rests() {
     let Some(w) = three("huc") else { return };
-    order(&w, 1, GroupOrder::Leave { name: "orders".into() }).unwrap();
+    order(&w, 1, GroupOrder::Leave { name: "orders".into(), force: false }).unwrap();
     // h1 asks the others for it again and again.
     let _ = order(&w, 2, GroupOrder::Join { name: "nosuch".into() });
     until("h2 looks for it", || status(&w, 2, "nosuch").is_some());
@@ -529,7 +529,7 @@ fn a_group_leaves_joins_and_changes_its_engine() {
         read(&mut on_2, &mut log, count);
         until("all have changed", || (1..=3).all(|host| status(&w, host, "orders").is_some_and(|group| group.engine == engine)));
     }
-    order(&w, 1, GroupOrder::Leave { name: "orders".into() }).unwrap();
+    order(&w, 1, GroupOrder::Leave { name: "orders".into(), force: false }).unwrap();
     until("it left", || status(&w, 1, "orders").is_some_and(|group| group.stage == Stage::Left));
     on_2.propose(b"two").unwrap();
     read(&mut on_2, &mut log, 3);
@@ -562,7 +562,7 @@ fn what_cannot_be_is_refused_with_words_that_help() {
     };
     let (code, what) = refused(order(&w, 1, fenced));
     assert!(code == ErrorCode::Invalid && what.contains("has no fence"), "{what}");
-    let (code, what) = refused(order(&w, 1, GroupOrder::Leave { name: "other".into() }));
+    let (code, what) = refused(order(&w, 1, GroupOrder::Leave { name: "other".into(), force: false }));
     assert!(code == ErrorCode::NotFound && what.contains("no group other"), "{what}");
     assert!(matches!(
         Group::open_with("other", Options { path: Some(w.socket(1)), ..Options::default() }),
@@ -660,7 +660,7 @@ fn groups_of_the_configuration_begin_come_back_and_begin_anew_by_themselves() {
         assert!(first.host == leader && !group.anew, "{group:?}");
     }
     // What root has this host leave, it has left.
-    order(&w, 2, GroupOrder::Leave { name: "odd".into() }).unwrap();
+    order(&w, 2, GroupOrder::Leave { name: "odd".into(), force: false }).unwrap();
     until("it left", || status(&w, 2, "odd").is_some_and(|group| group.stage == Stage::Left));
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(status(&w, 2, "odd").unwrap().stage, Stage::Left);

@@ -676,7 +676,7 @@ fn a_leader_whose_host_leaves_the_group_tells_its_clients() {
     let Some(of) = Servers::up(2, "huc") else { return };
     let mut client = Client::open(&of.w, 1).unwrap();
     assert_eq!(client.ask("SET key 1").unwrap(), "+OK");
-    order(&of.w, 1, GroupOrder::Leave { name: "orders".into() }).unwrap();
+    order(&of.w, 1, GroupOrder::Leave { name: "orders".into(), force: false }).unwrap();
     // An error, or a connection that was closed.
     let held = client.ask("SET key held").unwrap_or_else(|e| {
         assert!(e.kind() != std::io::ErrorKind::WouldBlock, "it is kept waiting");

@@ -80,6 +80,9 @@ pub enum GroupCommand {
     Leave {
         /// Its name
         name: String,
+        /// Give this host's member up without asking the others, who take it for crashed: for a group that decides nothing any more
+        #[arg(long)]
+        force: bool,
     },
     /// Go on with another engine, while proposals come in
     Switch {
@@ -120,6 +123,8 @@ pub enum GroupCommand {
 
 /// The longest wait for a group to begin, or to be joined.
 const RUNNING: Duration = Duration::from_secs(10);
+/// A group that says why it decides nothing is waited for no longer.
+const STUCK: Duration = Duration::from_secs(2);
 
 fn engine(engine: Engine) -> String {
     match engine {
@@ -144,17 +149,25 @@ pub fn run(context: &Context, args: GroupArgs) -> Result<ExitCode, Failure> {
             begin(context, &name, order)
         }
         GroupCommand::Join { name } => begin(context, &name, GroupOrder::Join { name: name.clone() }),
-        GroupCommand::Leave { name } => {
+        GroupCommand::Leave { name, force } => {
             let connection = context.connect()?;
-            order(&connection, GroupOrder::Leave { name: name.clone() })?;
-            let group = wait(&connection, &name, |group| group.stage == Stage::Left)?;
+            order(&connection, GroupOrder::Leave { name: name.clone(), force })?;
+            let group = wait(&connection, &name, |group| Ok(group.stage == Stage::Left))?;
             show(context, &[group])
         }
         GroupCommand::Switch { name, engine: kind } => {
             let connection = context.connect()?;
             let wanted = engine(kind);
+            let before = find(&connection, &name)?.map(|group| group.engine);
             order(&connection, GroupOrder::Switch { name: name.clone(), engine: wanted.clone() })?;
-            let group = wait(&connection, &name, |group| group.engine == wanted)?;
+            let group = wait(&connection, &name, |group| {
+                let is_another = group.engine != wanted && Some(&group.engine) != before.as_ref();
+                if is_another && group.stage == Stage::Running {
+                    let what = format!("somebody else had {name} go on with {} meanwhile: order it again", group.engine);
+                    return Err(Failure::failed(what));
+                }
+                Ok(group.engine == wanted)
+            })?;
             show(context, &[group])
         }
         GroupCommand::Propose { name, values, wait } => propose(context, &name, &values, wait),
@@ -194,30 +207,60 @@ fn show(context: &Context, groups: &[GroupStatus]) -> Result<ExitCode, Failure> 
     Ok(ExitCode::SUCCESS)
 }
 
+fn find(connection: &Connection, name: &str) -> Result<Option<GroupStatus>, Failure> {
+    Ok(groups(connection)?.into_iter().find(|group| group.name == name))
+}
+
 /// Until the group stands so here.
-fn wait(connection: &Connection, name: &str, done: impl Fn(&GroupStatus) -> bool) -> Result<GroupStatus, Failure> {
+fn wait(
+    connection: &Connection,
+    name: &str,
+    done: impl Fn(&GroupStatus) -> Result<bool, Failure>,
+) -> Result<GroupStatus, Failure> {
     let interrupt = Interrupt::install()?;
     let until = Instant::now() + RUNNING;
+    let mut stuck = None;
     loop {
         interrupt.check()?;
-        let group = groups(connection)?.into_iter().find(|group| group.name == name);
-        match group {
-            Some(group) if done(&group) => return Ok(group),
-            Some(group) if group.stage == Stage::Failed => return Err(Failure::failed(format!("{name}: {}", group.why))),
-            None => return Err(Failure::failed(format!("the group {name} is not here any more"))),
-            Some(group) if Instant::now() >= until => {
-                let what = format!("{name} is {} since {} s: see fide group status", group.stage.name(), RUNNING.as_secs());
-                return Err(Failure::failed(what));
-            }
-            Some(_) => std::thread::sleep(Duration::from_millis(5)),
+        let Some(group) = find(connection, name)? else {
+            return Err(Failure::failed(format!("the group {name} is not here any more")));
+        };
+        if done(&group)? {
+            return Ok(group);
         }
+        if group.stage == Stage::Failed {
+            return Err(Failure::failed(format!("{name}: {}", group.why)));
+        }
+        // A group that decides nothing says why.
+        let is_stuck = group.stage == Stage::Running && !group.why.is_empty();
+        stuck = if is_stuck { stuck.or(Some(Instant::now())) } else { None };
+        if stuck.is_some_and(|since| since.elapsed() >= STUCK) {
+            return Err(Failure::failed(format!("{name}: {}; what was ordered is done once it decides again", group.why)));
+        }
+        if Instant::now() >= until {
+            let what = format!("{name} is {} since {} s: see fide group status", group.stage.name(), RUNNING.as_secs());
+            return Err(Failure::failed(what));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// For what only a group does that runs here, or soon will.
+fn present(connection: &Connection, name: &str) -> Result<GroupStatus, Failure> {
+    match find(connection, name)? {
+        None => Err(Failure::failed(format!("this host has no group {name}: fide group join {name} if others run it"))),
+        Some(group) if group.stage == Stage::Failed => Err(Failure::failed(format!("{name}: {}", group.why))),
+        Some(group) if group.stage == Stage::Left => {
+            Err(Failure::failed(format!("this host left {name}: fide group join {name} comes back")))
+        }
+        Some(group) => Ok(group),
     }
 }
 
 fn begin(context: &Context, name: &str, how: GroupOrder) -> Result<ExitCode, Failure> {
     let connection = context.connect()?;
     order(&connection, how)?;
-    let group = wait(&connection, name, |group| group.stage == Stage::Running)?;
+    let group = wait(&connection, name, |group| Ok(group.stage == Stage::Running))?;
     show(context, &[group])
 }
 
@@ -233,7 +276,7 @@ fn propose(context: &Context, name: &str, values: &[String], wait_s: f64) -> Res
     let interrupt = Interrupt::install()?;
     let until = Instant::now() + Duration::from_secs_f64(wait_s.min(1e9));
     // What was decided before is of no interest: the group says where it is now.
-    let behind = groups(&context.connect()?)?.iter().find(|group| group.name == name).map_or(0, |group| group.index);
+    let behind = present(&context.connect()?, name)?.index;
     let mut group = open(context, name, behind)?;
     let mut out = context.out();
     let mut proposed = Vec::new();
@@ -260,18 +303,15 @@ fn propose(context: &Context, name: &str, values: &[String], wait_s: f64) -> Res
                     });
                     context.json_line(&mut out, &line)?;
                 } else {
-                    writeln!(out, "{:>8}  {}  ({us:.0} µs)", entry.index, String::from_utf8_lossy(&entry.bytes))?;
+                    let value = String::from_utf8_lossy(&entry.bytes);
+                    writeln!(out, "{:>8}  {}  ({us:.0} µs)", entry.index, value.escape_debug())?;
                 }
             }
             Some(Event::Refused { number, why, .. }) => return Err(Failure::failed(format!("value {number} is refused: {why}"))),
             _ if Instant::now() >= until => {
                 out.flush()?;
-                let what = format!(
-                    "{} of {} values are not decided after {wait_s} s; they may be later (fide group status says how {name} stands)",
-                    values.len() - decided,
-                    values.len()
-                );
-                return Err(Failure::failed(what));
+                let left = values.len() - decided;
+                return Err(undecided(context, name, &format!("{left} of {} values are not decided after {wait_s} s", values.len())));
             }
             _ => {}
         }
@@ -280,23 +320,30 @@ fn propose(context: &Context, name: &str, values: &[String], wait_s: f64) -> Res
     Ok(ExitCode::SUCCESS)
 }
 
+/// With the reason, if the group knows one.
+fn undecided(context: &Context, name: &str, what: &str) -> Failure {
+    let group = context.connect().and_then(|connection| find(&connection, name));
+    let why = group.ok().flatten().map(|group| group.why).filter(|why| !why.is_empty());
+    let why = why.unwrap_or_else(|| format!("fide group status says how {name} stands"));
+    Failure::failed(format!("{what}; they may be later ({why})"))
+}
+
 fn trim(context: &Context, name: &str) -> Result<ExitCode, Failure> {
     let connection = context.connect()?;
-    let there = groups(&connection)?.into_iter().find(|group| group.name == name);
-    let index = there.map(|group| group.index).filter(|index| *index > 0);
-    let Some(index) = index else {
+    let index = present(&connection, name)?.index;
+    if index == 0 {
         return Err(Failure::failed(format!("{name} has no entries on this host that could be dropped")));
-    };
+    }
     let mut application = open(context, name, index)?;
     application.keep_snapshot(index, &[])?;
     // Once the agent has it, less is kept.
-    let group = wait(&connection, name, |group| group.kept_bytes == 0 || group.index > index)?;
+    let group = wait(&connection, name, |group| Ok(group.kept_bytes == 0 || group.index > index))?;
     show(context, &[group])
 }
 
 fn watch(context: &Context, name: &str, behind: u64, once: bool) -> Result<ExitCode, Failure> {
     let interrupt = Interrupt::install()?;
-    let there = groups(&context.connect()?)?.iter().find(|group| group.name == name).map_or(0, |group| group.index);
+    let there = present(&context.connect()?, name)?.index;
     let mut group = open(context, name, behind)?;
     let mut out = context.out();
     loop {

@@ -20,14 +20,18 @@ pub fn groups(groups: &[GroupStatus], style: &Style) -> String {
         };
         let stage = style.paint(paint, group.stage.name());
         let durable = if group.written.is_some() { ", durable" } else { "" };
-        let _ = writeln!(out, "{}  {stage}, {}, {}{durable}", style.bold(&group.name), group.engine, group.policy);
+        // Of a group that is looked for only the name may be known.
+        let how = if group.engine.is_empty() { String::new() } else { format!(", {}, {}", group.engine, group.policy) };
+        let _ = writeln!(out, "{}  {stage}{how}{durable}", style.bold(&group.name));
         if !group.why.is_empty() {
             let _ = writeln!(out, "  {}", group.why);
         }
         if group.anew {
             let _ = writeln!(out, "  begun anew: no host ran the one before any more, and what was decided in it is gone");
         }
-        if group.stage == Stage::Joining && group.written.is_some() {
+        if group.stage == Stage::Joining && group.engine.is_empty() {
+            let _ = writeln!(out, "  asks the hosts that are heard whether they run it");
+        } else if group.stage == Stage::Joining && group.written.is_some() {
             let _ = writeln!(
                 out,
                 "  asks the hosts that run it to be let in; if none does any more, [[group]] or fide group create --durable goes on with its log"
@@ -43,14 +47,14 @@ pub fn groups(groups: &[GroupStatus], style: &Style) -> String {
         }
         let _ = writeln!(
             out,
-            "  {} entries, {} proposals wait, {} applications, {} KiB kept",
-            group.index,
-            group.pending,
-            group.sessions,
+            "  {}, {} waiting, {}, {} KiB kept",
+            counted(group.index, "entry", "entries"),
+            counted(group.pending as u64, "proposal", "proposals"),
+            counted(group.sessions as u64, "application", "applications"),
             group.kept_bytes.div_ceil(1024)
         );
         if let Some(written) = group.written.filter(|written| group.stage == Stage::Running && *written < group.index) {
-            let _ = writeln!(out, "  {written} entries are on this host's disk: applications are told of no more");
+            let _ = writeln!(out, "  on this host's disk: {}; applications are told of no more", counted(written, "entry", "entries"));
         }
         let mut table = Table::new(&[">member", "host", ">incarnation", ""]);
         for member in &group.members {
@@ -74,10 +78,14 @@ pub fn groups(groups: &[GroupStatus], style: &Style) -> String {
     out
 }
 
+fn counted(n: u64, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
 fn standing(standing: &Standing) -> String {
     let leader = if standing.leader == 0 { "no leader".into() } else { format!("member {} leads", standing.leader) };
     let me = if standing.me == 0 { String::new() } else { format!(", this host is member {}", standing.me) };
-    format!("{}, {leader}{me}, {} entries", standing.stage.name(), standing.index)
+    format!("{}, {leader}{me}, {}", standing.stage.name(), counted(standing.index, "entry", "entries"))
 }
 
 /// One event; nothing for those that say nothing to people.
@@ -153,7 +161,7 @@ mod tests {
     fn a_group_is_told_with_who_leads_and_who_crashed() {
         let text = groups(&[group(Stage::Running)], &Style::PLAIN);
         assert!(
-            text.starts_with("orders  running, huc, trust-contract\n  5 entries, 0 proposals wait, 1 applications, 2 KiB kept\n"),
+            text.starts_with("orders  running, huc, trust-contract\n  5 entries, 0 proposals waiting, 1 application, 2 KiB kept\n"),
             "{text}"
         );
         for line in ["1  h1              7  leads", "2  h2              7  this host", "3  h3              7  crashed"] {
@@ -161,11 +169,14 @@ mod tests {
         }
         assert!(groups(&[], &Style::PLAIN).contains("fide group create"));
         assert!(groups(&[group(Stage::Joining)], &Style::PLAIN).contains("begins it anew"));
+        let named = GroupStatus { engine: String::new(), policy: String::new(), ..group(Stage::Joining) };
+        let text = groups(&[named], &Style::PLAIN);
+        assert!(text.starts_with("orders  joining\n") && text.contains("whether they run it"), "{text}");
         let durable = |stage| groups(&[GroupStatus { written: Some(3), ..group(stage) }], &Style::PLAIN);
         assert!(durable(Stage::Joining).contains("goes on with its log") && !durable(Stage::Joining).contains("anew"));
         assert!(
             durable(Stage::Running).contains("trust-contract, durable\n")
-                && durable(Stage::Running).contains("  3 entries are on")
+                && durable(Stage::Running).contains("  on this host's disk: 3 entries;")
         );
     }
 }

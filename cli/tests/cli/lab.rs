@@ -267,6 +267,65 @@ fn agents_of_a_lab_have_a_key_and_what_is_said_of_their_hosts_is_true() {
     }
 }
 
+/// What `fide group` says where it can do nothing: a second group of one name, a name that nobody has, an engine that somebody else chose, and too few members.
+#[test]
+fn orders_to_groups_that_cannot_be_done_say_so_and_why() {
+    let fided = Path::new(env!("CARGO_BIN_EXE_fide")).with_file_name("fided");
+    if !root() {
+        return;
+    }
+    if !fided.exists() {
+        eprintln!("skipped: {} is not built (cargo build -p fide-agent)", fided.display());
+        return;
+    }
+    let lab = Named::new("group");
+    ok(lab.run(&["up", "--hosts", "3", "--agents", "--heartbeat", "10ms"]));
+    let on = |host: &str, line: &[&str]| lab.run(&[&["exec", host, "--", "fide", "group"], line].concat());
+    let fails = |o: Output, what: &str| {
+        let said = String::from_utf8_lossy(&o.stderr).into_owned();
+        assert!(!o.status.success() && said.contains(what), "{what}: {} {said} {}", o.status, out(&o));
+    };
+    let in_time = |host: &str, line: &[&str]| {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let o = on(host, line);
+            if o.status.success() || Instant::now() > deadline {
+                return ok(o);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    for line in [&["propose", "jobs", "x"][..], &["watch", "jobs"], &["trim", "jobs"]] {
+        fails(on("h1", line), "this host has no group jobs: fide group join jobs");
+    }
+    in_time("h1", &["create", "jobs", "--hosts", "h1,h2", "--engine", "raft"]);
+    fails(on("h3", &["create", "jobs", "--hosts", "h3"]), "it has a group jobs already");
+    fails(on("h3", &["propose", "jobs", "x"]), "it has a group jobs already");
+    fails(on("h3", &["join", "nosuch"]), "no host that is heard runs a group nosuch");
+    let said = in_time("h1", &["propose", "jobs", "a\nb\u{1b}[31m"]);
+    assert!(said.contains("a\\nb\\u{1b}[31m") && said.lines().count() == 1, "{said}");
+
+    let agents: serde_json::Value = serde_json::from_str(&ok(lab.run(&["status", "--json"]))).unwrap();
+    let of_h2 = agents["hosts"][1]["processes"].as_array().unwrap();
+    let agent = of_h2.iter().find(|p| p["command"] == "fided").and_then(|p| p["pid"].as_i64()).unwrap();
+    // SAFETY: an agent of the lab that this test has made.
+    assert_eq!(unsafe { libc::kill(i32::try_from(agent).unwrap(), libc::SIGKILL) }, 0);
+    let why = "1 of its 2 members live, and raft decides by 2";
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !ok(on("h1", &["status"])).contains(why) {
+        assert!(Instant::now() < deadline, "{}", ok(on("h1", &["status"])));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    fails(on("h1", &["leave", "jobs"]), why);
+    fails(on("h1", &["propose", "jobs", "y", "--wait", "0.2"]), why);
+    assert!(ok(on("h1", &["leave", "jobs", "--force"])).contains("jobs  left, raft"));
+    fails(on("h1", &["propose", "jobs", "y"]), "this host left jobs");
+    in_time("h1", &["create", "jobs", "--hosts", "h1,h3"]);
+    assert!(ok(on("h3", &["status"])).contains("0 entries, 0 proposals waiting"));
+    ok(lab.run(&["down"]));
+    assert!(!lab.exists());
+}
+
 /// The module, wherever cargo has put it.
 fn module() -> Option<std::path::PathBuf> {
     let fide = Path::new(env!("CARGO_BIN_EXE_fide"));

@@ -312,6 +312,8 @@ pub struct Status {
     pub lineage: u64,
     /// Its log is on this node's disk, through this application entry of it at least.
     pub written: Option<u64>,
+    /// Its engine and policy are known, and not its name alone.
+    pub is_known: bool,
     /// Its engine now.
     pub engine: Kind,
     /// Its policy.
@@ -2235,6 +2237,7 @@ impl Groups {
             generation: group.plan.generation,
             lineage: group.plan.lineage,
             written: (group.plan.durable || self.saved.contains_key(&group.plan.name)).then(|| group.told()),
+            is_known: group.plan.generation != 0 || wanted.is_some(),
             engine: log.filter(|log| log.is_running()).map_or(wanted.map_or(group.plan.engine, |what| what.engine), Log::kind),
             policy: wanted.map_or(group.plan.policy, |what| what.policy),
             stage: group.stage.clone(),
