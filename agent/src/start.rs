@@ -377,3 +377,25 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_that_ends_is_waited_for_and_one_that_stays_is_not_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fided.sock");
+        let listener = seqpacket::listen(&path).unwrap();
+        let ends = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            drop(listener);
+        });
+        assert_eq!(end_of_former(&path), Serves::Nobody);
+        ends.join().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let stays = seqpacket::listen(&path).unwrap();
+        assert_eq!(end_of_former(&path), Serves::Agent);
+        drop(stays);
+    }
+}

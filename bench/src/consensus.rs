@@ -674,6 +674,7 @@ fn line_of(told: &Told, what: &str) -> Option<String> {
 
 fn write(directory: &Path, lines: &str, all: &mut [Told]) -> Result<()> {
     output::write(&directory.join("results.jsonl"), lines)?;
+    output::remove_drawings(directory)?;
     let mut page = Page::new(
         "fide bench consensus",
         "From an application's proposal to its entry, beside a UDP round trip between two real-time threads on the same cables \
@@ -687,7 +688,9 @@ fn write(directory: &Path, lines: &str, all: &mut [Told]) -> Result<()> {
     page.heading("All cases");
     let row = |told: &Told| {
         let (case, q) = (&told.case, told.case.quantiles);
-        let times = [q.p50, q.p99, q.p999, q.max].map(human_us);
+        // The time of a round of many values is nobody's wait.
+        let time = |us| if is_batched(told.mode) { String::new() } else { human_us(us) };
+        let times = [q.p50, q.p99, q.p999, q.max].map(time);
         let rate = case.values.get("per_second").map_or_else(String::new, |rate| thousands(*rate as u64));
         let floor = case.values.get("to_floor").map_or_else(String::new, |floor| format!("{floor:.2}"));
         [case.case.clone(), case.n.to_string()].into_iter().chain(times).chain([floor, rate]).collect::<Vec<String>>()

@@ -249,7 +249,7 @@ impl<'a> Axis<'a> {
         Axis { words, unit: Unit::Number, log: false }
     }
 
-    /// Whole numbers, linear from 0.
+    /// Whole numbers, linear from the least of them.
     #[must_use]
     pub const fn counts(words: &'a str) -> Self {
         Axis { words, unit: Unit::Count, log: false }
@@ -555,6 +555,7 @@ pub fn chart(axes: &Axes<'_>, series: &[Series]) -> Result<Figure> {
         let (low, high) = (all().reduce(f64::min).ok_or_else(nothing)?, all().reduce(f64::max).ok_or_else(nothing)?);
         Ok::<_, anyhow::Error>(match axis.log {
             true => (low - 0.1, high + 0.1),
+            false if axis.unit == Unit::Count => (low.floor() - 0.5, high.ceil() + 0.5),
             false => (low.min(0.0), if high > low.min(0.0) { high + (high - low.min(0.0)) * 0.05 } else { low + 1.0 }),
         })
     };

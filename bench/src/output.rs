@@ -53,6 +53,21 @@ pub(crate) fn write(path: &Path, content: &str) -> Result<()> {
     Ok(())
 }
 
+/// Removes the drawings of an earlier run from a directory: this one may have others.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn remove_drawings(directory: &Path) -> Result<()> {
+    let cannot = || format!("cannot remove an earlier run's drawings from {}", directory.display());
+    for entry in std::fs::read_dir(directory).with_context(cannot)? {
+        let path = entry.with_context(cannot)?.path();
+        if path.extension().is_some_and(|end| end == "svg") && open_ours(&path).is_ok() {
+            std::fs::remove_file(&path).with_context(cannot)?;
+        }
+    }
+    Ok(())
+}
+
 fn create(path: &Path) -> Result<File> {
     let made = OpenOptions::new().write(true).create_new(true).open(path);
     made.with_context(|| format!("cannot write {}", path.display()))
@@ -122,6 +137,20 @@ mod tests {
             fs::write(&path, "").unwrap();
             write(&path, content).unwrap();
         }
+    }
+
+    #[test]
+    fn drawings_of_an_earlier_run_are_removed_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        write(&at("ours.svg"), "<svg></svg>").unwrap();
+        write(&at("report.html"), "<p></p>").unwrap();
+        fs::write(at("theirs.svg"), "<svg></svg>").unwrap();
+        std::os::unix::fs::symlink(at("theirs.svg"), at("link.svg")).unwrap();
+        remove_drawings(dir.path()).unwrap();
+        let mut left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["link.svg", "report.html", "theirs.svg"]);
     }
 
     #[test]

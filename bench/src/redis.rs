@@ -65,7 +65,7 @@ pub struct Args {
     /// Data that the group's servers hold when the leading one is killed, MiB
     #[arg(long, value_name = "MIB", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=65_536))]
     pub data: u32,
-    /// Measure only cases with this in their name
+    /// Measure only cases with this in their name; those that kill have "killed" in theirs
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub only: String,
     /// The module; by default beside this program
@@ -335,12 +335,15 @@ pub(crate) fn find_module(named: Option<&PathBuf>) -> Result<PathBuf> {
 pub fn run(args: &Args, ui: &Ui) -> Outcome {
     args.results.iter().try_for_each(|file| output::reserve(file))?;
     args.report.iter().try_for_each(|directory| report::prepare(directory))?;
-    ensure!(find_program("redis-server").is_some(), "there is no redis-server: apt-get install redis-server");
-    let module = find_module(args.module.as_ref())?;
-    ui.say(ui.paint(Paint::Dim, &report::machine()));
     let mut sizes = args.replicas.clone();
     sizes.sort_unstable();
     sizes.dedup();
+    let killed: Vec<u16> = sizes.iter().copied().filter(|n| args.kills > 0 && killed(args, *n).contains(&args.only)).collect();
+    let mut all = cases(args, &sizes);
+    ensure!(!all.is_empty() || !killed.is_empty(), "no case has {:?} in its name: see those of a run without --only", args.only);
+    ensure!(find_program("redis-server").is_some(), "there is no redis-server: apt-get install redis-server");
+    let module = find_module(args.module.as_ref())?;
+    ui.say(ui.paint(Paint::Dim, &report::machine()));
     let most = *sizes.last().context("no number of replicas")?;
     let mut rig = Rig::up(RigSpec { hosts: most, ..RigSpec::default() }, ui)?;
     let mut servers = Servers::default();
@@ -348,7 +351,6 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
     for &replicas in &sizes {
         begin(&mut rig, args, &mut servers, &module, replicas, ui)?;
     }
-    let mut all = cases(args, &sizes);
     for round in 1..=args.rounds {
         for of in &mut all {
             ui.check()?;
@@ -357,7 +359,7 @@ pub fn run(args: &Args, ui: &Ui) -> Outcome {
         }
     }
     let mut failovers = Vec::new();
-    for &replicas in sizes.iter().filter(|_| args.kills > 0) {
+    for replicas in killed {
         fill(&rig, args, replicas, ui)?;
         let mut samples = Samples::default();
         for kill in 1..=args.kills {
@@ -421,6 +423,12 @@ fn cases(args: &Args, sizes: &[u16]) -> Vec<Measured> {
         })
     };
     loads(args).into_iter().flat_map(case).filter(|case| case.name.contains(&args.only)).collect()
+}
+
+/// The name of the case whose leading server is killed.
+fn killed(args: &Args, replicas: u16) -> String {
+    let data = if args.data > 0 { format!(" data={}MiB", args.data) } else { String::new() };
+    format!("redis {} leading server killed replicas={replicas}{data}", args.engine)
 }
 
 /// Clients, and commands in a pipeline.
@@ -583,8 +591,7 @@ fn tell(args: &Args, all: &mut [Measured], failovers: Vec<(u16, Samples)>, ui: &
         told.push(case);
     }
     for (replicas, mut samples) in failovers {
-        let data = if args.data > 0 { format!(" data={}MiB", args.data) } else { String::new() };
-        let name = format!("redis {} leading server killed replicas={replicas}{data}", args.engine);
+        let name = killed(args, replicas);
         let mut case = Case::new("redis", &name, &mut samples);
         case.notes.push("from kill -9 to the answer to the first write that a client elsewhere began after it".into());
         let q = case.quantiles;
@@ -609,6 +616,7 @@ fn tell(args: &Args, all: &mut [Measured], failovers: Vec<(u16, Samples)>, ui: &
 /// The cases of `all` are the first ones of `told`.
 fn write_report(args: &Args, directory: &Path, lines: &str, (all, told): (&[Measured], &[Case])) -> Result<()> {
     output::write(&directory.join("results.jsonl"), lines)?;
+    output::remove_drawings(directory)?;
     let mut page = Page::new(
         "fide bench redis",
         "SETs of clients against one Redis server, asynchronous replication, the same with WAIT after each write, and a group \

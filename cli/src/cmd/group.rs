@@ -10,6 +10,7 @@ use fide_client::Connection;
 use fide_client::group::{Event, Group, Options};
 use fide_wire::control::{GroupOrder, GroupStatus, Reply, Request};
 use fide_wire::session::Stage;
+use std::cell::Cell;
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -125,6 +126,8 @@ pub enum GroupCommand {
 const RUNNING: Duration = Duration::from_secs(10);
 /// A group that says why it decides nothing is waited for no longer.
 const STUCK: Duration = Duration::from_secs(2);
+/// Another engine than the one that was ordered, for so long, is what the group goes on with.
+const ANOTHER: Duration = Duration::from_millis(500);
 
 fn engine(engine: Engine) -> String {
     match engine {
@@ -160,11 +163,17 @@ pub fn run(context: &Context, args: GroupArgs) -> Result<ExitCode, Failure> {
             let wanted = engine(kind);
             let before = find(&connection, &name)?.map(|group| group.engine);
             order(&connection, GroupOrder::Switch { name: name.clone(), engine: wanted.clone() })?;
+            let another_since = Cell::new(None);
             let group = wait(&connection, &name, |group| {
+                // Of several orders at once the last one holds, and each is done or dropped.
                 let is_another = group.engine != wanted && Some(&group.engine) != before.as_ref();
                 if is_another && group.stage == Stage::Running {
-                    let what = format!("somebody else had {name} go on with {} meanwhile: order it again", group.engine);
-                    return Err(Failure::failed(what));
+                    let since = another_since.get().unwrap_or_else(Instant::now);
+                    another_since.set(Some(since));
+                    if since.elapsed() >= ANOTHER {
+                        let what = format!("{name} goes on with {}, which somebody else ordered meanwhile", group.engine);
+                        return Err(Failure::failed(what));
+                    }
                 }
                 Ok(group.engine == wanted)
             })?;
@@ -311,7 +320,11 @@ fn propose(context: &Context, name: &str, values: &[String], wait_s: f64) -> Res
             _ if Instant::now() >= until => {
                 out.flush()?;
                 let left = values.len() - decided;
-                return Err(undecided(context, name, &format!("{left} of {} values are not decided after {wait_s} s", values.len())));
+                return Err(undecided(
+                    context,
+                    name,
+                    &format!("{left} of {} values are not decided after {wait_s} s", values.len()),
+                ));
             }
             _ => {}
         }

@@ -54,7 +54,11 @@ pub fn groups(groups: &[GroupStatus], style: &Style) -> String {
             group.kept_bytes.div_ceil(1024)
         );
         if let Some(written) = group.written.filter(|written| group.stage == Stage::Running && *written < group.index) {
-            let _ = writeln!(out, "  on this host's disk: {}; applications are told of no more", counted(written, "entry", "entries"));
+            let _ = writeln!(
+                out,
+                "  on this host's disk: {}; applications are told of no more",
+                counted(written, "entry", "entries")
+            );
         }
         let mut table = Table::new(&[">member", "host", ">incarnation", ""]);
         for member in &group.members {
@@ -161,7 +165,9 @@ mod tests {
     fn a_group_is_told_with_who_leads_and_who_crashed() {
         let text = groups(&[group(Stage::Running)], &Style::PLAIN);
         assert!(
-            text.starts_with("orders  running, huc, trust-contract\n  5 entries, 0 proposals waiting, 1 application, 2 KiB kept\n"),
+            text.starts_with(
+                "orders  running, huc, trust-contract\n  5 entries, 0 proposals waiting, 1 application, 2 KiB kept\n"
+            ),
             "{text}"
         );
         for line in ["1  h1              7  leads", "2  h2              7  this host", "3  h3              7  crashed"] {

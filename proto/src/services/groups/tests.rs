@@ -1786,7 +1786,9 @@ fn a_host_that_ends_before_it_answers_does_not_keep_a_group_of_others_from_begin
     world.crash(2);
     world.verdicts.clear();
     world.nodes[0].groups.create(world.now_ns, plan, false).unwrap();
-    assert!(world.within(3_000, |world| matches!(&world.status(0).unwrap().stage, Stage::Failed(why) if why.contains("00000003"))));
+    assert!(
+        world.within(3_000, |world| matches!(&world.status(0).unwrap().stage, Stage::Failed(why) if why.contains("00000003")))
+    );
 }
 
 /// A log that another host's disk has goes on there, or is dropped by force.
@@ -1804,7 +1806,9 @@ fn a_durable_group_does_not_begin_while_a_host_beside_it_has_more_of_its_log() {
     assert!(mark(&world, 2).is_some());
     let plan = Plan { durable: true, ..world.plan("g", Kind::Huc, &[0, 1]) };
     world.nodes[0].groups.create(world.now_ns, plan.clone(), false).unwrap();
-    assert!(world.within(100, |world| matches!(&world.status(0).unwrap().stage, Stage::Failed(why) if why.contains("later log"))));
+    assert!(
+        world.within(100, |world| matches!(&world.status(0).unwrap().stage, Stage::Failed(why) if why.contains("later log")))
+    );
     world.nodes[0].groups.create(world.now_ns, Plan { generation: plan.generation + 1, ..plan }, true).unwrap();
     assert!(world.within(100, |world| world.runs(0) && world.runs(1)), "{:?}", world.status(0));
 }
