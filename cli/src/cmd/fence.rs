@@ -2,13 +2,15 @@
 
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::interrupt::Interrupt;
 use crate::render;
 use clap::{Args, Subcommand};
 use fide_client::Connection;
-use fide_wire::control::{FenceOrder, GroupOrder, Reply, Request};
+use fide_wire::control::{FenceOrder, FenceStatus, GroupOrder, Reply, Request};
 use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 /// Its arguments.
 #[derive(Debug, Args)]
@@ -33,6 +35,10 @@ pub enum FenceCommand {
     },
 }
 
+/// A recovered fence that was extended so often stays open.
+const EXTENSIONS: u64 = 3;
+/// It does within this, or not at all.
+const RECOVERED_WITHIN: Duration = Duration::from_secs(5);
 /// Names of fide-failover's groups, and of its managers' processes, begin so.
 const MANAGER: &str = "failover-";
 /// Its configuration, unless somebody says otherwise.
@@ -62,6 +68,41 @@ fn refuse_without_managers(connection: &Connection) -> Result<(), Failure> {
     .hint("or, if you know that it takes none: fide fence recover --force"))
 }
 
+fn ask(connection: &Connection, order: FenceOrder) -> Result<FenceStatus, Failure> {
+    match connection.request(&Request::Fence { order })?.reply {
+        Reply::Fence(status) => Ok(*status),
+        other => Err(Failure::unexpected("the fence", &other)),
+    }
+}
+
+/// The fence is opened for one t_valid, on trust. Hosts that must confirm this one's heartbeats have
+/// to be introduced to it within that, which takes longer where an agent has just started: then it
+/// closes again, and is opened again.
+fn stays_open(connection: &Connection, mut status: FenceStatus) -> Result<FenceStatus, Failure> {
+    let interrupt = Interrupt::install()?;
+    let until = Instant::now() + RECOVERED_WITHIN;
+    let mut before = status.extensions;
+    while status.valid_ns != 0 && Instant::now() < until {
+        interrupt.check()?;
+        match status.state.as_str() {
+            "open" if status.extensions >= before + EXTENSIONS => return Ok(status),
+            "open" => std::thread::sleep(Duration::from_millis(10)),
+            _ => {
+                std::thread::sleep(Duration::from_millis(200));
+                before = ask(connection, FenceOrder::Recover)?.extensions;
+            }
+        }
+        status = ask(connection, FenceOrder::Status)?;
+    }
+    match status.state.as_str() {
+        "fenced" => Err(Failure::failed(format!(
+            "the fence opens, and closes again: {}. Heartbeats of this host are not confirmed in time (fide status on the others says how they see it)",
+            status.why
+        ))),
+        _ => Ok(status),
+    }
+}
+
 /// Asks for it.
 pub fn run(context: &Context, args: &FenceArgs) -> Result<ExitCode, Failure> {
     let order = match args.order {
@@ -73,10 +114,10 @@ pub fn run(context: &Context, args: &FenceArgs) -> Result<ExitCode, Failure> {
     if matches!(args.order, FenceCommand::Recover { force: false }) {
         refuse_without_managers(&connection)?;
     }
-    let reply = connection.request(&Request::Fence { order })?.reply;
-    let Reply::Fence(status) = reply else {
-        return Err(Failure::failed(format!("the agent gave an answer to something else: {reply:?}")));
-    };
+    let mut status = ask(&connection, order)?;
+    if order == FenceOrder::Recover {
+        status = stays_open(&connection, status)?;
+    }
     let mut out = context.out();
     if context.json {
         context.json_line(&mut out, &status)?;
