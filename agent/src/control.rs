@@ -2524,7 +2524,7 @@ impl Connection {
         let mut left = if self.peer.uid == 0 { usize::MAX } else { FLUSHED_PER_TURN };
         while let Some((bytes, fd)) = self.out.front().filter(|_| left > 0) {
             left = left.saturating_sub(bytes.len());
-            match seqpacket::send(self.fd.as_fd(), bytes, fd.as_ref().map(AsRawFd::as_raw_fd)) {
+            match seqpacket::send(self.fd.as_fd(), bytes, fd.as_ref().map(AsFd::as_fd)) {
                 Ok(true) => {
                     self.out_bytes -= bytes.len();
                     self.out.pop_front();

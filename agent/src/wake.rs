@@ -1,13 +1,13 @@
 //! Waking another thread by an eventfd.
 
+use rustix::event::EventfdFlags;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 /// Adds one to an eventfd.
 pub fn ring(fd: &OwnedFd) {
-    let one = 1u64;
-    // SAFETY: an open eventfd and eight bytes. Failing means that it is at its maximum, hence readable already.
-    unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), 8) };
+    // Failing means that it is at its maximum, hence readable already.
+    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
 }
 
 /// An eventfd that never blocks.
@@ -15,18 +15,11 @@ pub fn ring(fd: &OwnedFd) {
 /// # Errors
 /// When the system has no more descriptors.
 pub fn eventfd() -> io::Result<OwnedFd> {
-    // SAFETY: eventfd has no preconditions.
-    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: `fd` was just made and belongs to nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    Ok(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 
 /// Makes an eventfd unreadable again.
 pub fn drain(fd: &OwnedFd) {
-    let mut count = 0u64;
-    // SAFETY: an open, non-blocking eventfd and eight bytes to fill. Failing means that it is not readable.
-    unsafe { libc::read(fd.as_raw_fd(), (&raw mut count).cast(), 8) };
+    // Failing means that it is not readable.
+    let _ = rustix::io::read(fd, &mut [0u8; 8]);
 }

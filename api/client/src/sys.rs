@@ -1,89 +1,45 @@
 //! The system calls that the standard library has no words for: packet sockets that carry descriptors, and epoll.
 
-use std::io;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll};
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, Shutdown, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
+use rustix::time::{ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
+use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Most descriptors taken from one message; the kernel closes any more.
 pub const FDS_MAX: usize = 4;
 
-fn check(result: libc::c_int) -> io::Result<libc::c_int> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
-}
-
-fn check_len(result: isize) -> io::Result<usize> {
-    usize::try_from(result).map_err(|_| io::Error::last_os_error())
-}
-
-/// Takes ownership of a descriptor that a system call has just returned.
-///
-/// # Safety
-/// `fd` is open and nobody else owns it.
-unsafe fn own(fd: RawFd) -> OwnedFd {
-    // SAFETY: promised by the caller.
-    unsafe { OwnedFd::from_raw_fd(fd) }
+/// Until it was not interrupted.
+fn whole<T>(mut call: impl FnMut() -> Result<T, Errno>) -> io::Result<T> {
+    Ok(rustix::io::retry_on_intr(&mut call)?)
 }
 
 /// Connects a SOCK_SEQPACKET socket. `timeout` bounds the wait for a place in the listener's queue, and later each send.
 pub fn connect(path: &Path, timeout: Duration) -> io::Result<OwnedFd> {
-    // SAFETY: no pointers.
-    let fd = check(unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0) })?;
-    // SAFETY: just opened.
-    let fd = unsafe { own(fd) };
-    let time = libc::timeval {
-        tv_sec: timeout.as_secs().try_into().unwrap_or(libc::time_t::MAX),
-        tv_usec: timeout.subsec_micros().into(),
-    };
-    // SAFETY: `time` lives through the call and its size is given.
-    check(unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_SNDTIMEO,
-            (&raw const time).cast(),
-            size_of::<libc::timeval>() as libc::socklen_t,
-        )
-    })?;
-    // SAFETY: all-zero is a valid sockaddr_un.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    let name = path.as_os_str().as_bytes();
-    // One byte stays zero and ends the name.
-    if name.is_empty() || name.len() >= address.sun_path.len() || name.contains(&0) {
-        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    let fd = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    // What is longer than the kernel's time_t is no limit.
+    sockopt::set_socket_timeout(&fd, Timeout::Send, Some(timeout.min(Duration::from_secs(1 << 40))))?;
+    if path.as_os_str().is_empty() {
+        return Err(io::ErrorKind::InvalidInput.into());
     }
-    for (to, from) in address.sun_path.iter_mut().zip(name) {
-        *to = *from as libc::c_char;
-    }
-    loop {
-        // SAFETY: `address` lives through the call and its size is given.
-        let connected = check(unsafe {
-            libc::connect(fd.as_raw_fd(), (&raw const address).cast(), size_of::<libc::sockaddr_un>() as libc::socklen_t)
-        });
-        match connected {
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-            Ok(_) => return Ok(fd),
-        }
-    }
+    let address = SocketAddrUnix::new(path).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    whole(|| rustix::net::connect(&fd, &address))?;
+    Ok(fd)
 }
 
 /// Sends one message; never raises SIGPIPE.
 pub fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
-    loop {
-        // SAFETY: the buffer is valid for its length.
-        let sent = check_len(unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) });
-        match sent {
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-            Ok(n) if n == bytes.len() => return Ok(()),
-            // A packet socket sends all or nothing.
-            Ok(_) => return Err(io::Error::from(io::ErrorKind::WriteZero)),
-        }
-    }
+    // A packet socket sends all or nothing.
+    let sent = whole(|| rustix::net::send(fd, bytes, SendFlags::NOSIGNAL))?;
+    if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
 /// One received message.
@@ -99,62 +55,34 @@ pub struct Received {
 
 /// Receives one message if there is one now; `WouldBlock` otherwise.
 pub fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
-    /// Room for one SCM_RIGHTS message, aligned as its header wants.
-    #[repr(C, align(8))]
-    struct Control([MaybeUninit<u8>; 64]);
-    // SAFETY: only computes a size.
-    const NEEDED: usize = unsafe { libc::CMSG_SPACE((FDS_MAX * size_of::<RawFd>()) as u32) } as usize;
-    const _: () = assert!(NEEDED <= size_of::<Control>());
+    /// Room for as many descriptors and no more: aligned, so that none of it is padding.
+    #[repr(align(8))]
+    struct Room([MaybeUninit<u8>; rustix::cmsg_aligned_space!(ScmRights(FDS_MAX))]);
 
-    let mut control = Control([MaybeUninit::uninit(); 64]);
-    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    // SAFETY: all-zero is a valid msghdr.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &raw mut part;
-    message.msg_iovlen = 1;
-    message.msg_control = (&raw mut control).cast();
-    message.msg_controllen = NEEDED as _;
-    let len = loop {
-        // SAFETY: `message` points at a buffer and a control area that outlive the call, with their true sizes.
-        let got =
-            check_len(unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) });
-        match got {
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-            Ok(n) => break n,
-        }
-    };
+    let mut room = Room([MaybeUninit::uninit(); rustix::cmsg_aligned_space!(ScmRights(FDS_MAX))]);
+    let mut beside = RecvAncillaryBuffer::new(&mut room.0);
+    let mut parts = [IoSliceMut::new(buffer)];
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let got = whole(|| rustix::net::recvmsg(fd, &mut parts, &mut beside, flags))?;
     let mut fds = Vec::new();
-    // SAFETY: `message` was filled in by the kernel; the macros stay within msg_controllen, which it set.
-    let mut header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
-    while !header.is_null() {
-        // SAFETY: not null, so a whole header lies within the control area.
-        let (level, kind, size) = unsafe { ((*header).cmsg_level, (*header).cmsg_type, (*header).cmsg_len as usize) };
-        if level == libc::SOL_SOCKET && kind == libc::SCM_RIGHTS {
-            // SAFETY: only computes a size.
-            let count = size.saturating_sub(unsafe { libc::CMSG_LEN(0) } as usize) / size_of::<RawFd>();
-            for i in 0..count {
-                // SAFETY: the kernel wrote `count` descriptors after the header; they were opened for this process just now.
-                fds.push(unsafe { own(libc::CMSG_DATA(header).cast::<RawFd>().add(i).read_unaligned()) });
-            }
+    for message in beside.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
         }
-        // SAFETY: as for CMSG_FIRSTHDR.
-        header = unsafe { libc::CMSG_NXTHDR(&raw const message, header) };
     }
-    Ok(Received { len, truncated: message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0, fds })
+    Ok(Received { len: got.bytes, truncated: got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC), fds })
 }
 
 /// Ends both directions of a socket; the other side sees it hang up.
 pub fn shutdown(fd: BorrowedFd<'_>) {
-    // SAFETY: no pointers. It fails only when the socket is down already.
-    unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RDWR) };
+    let _ = rustix::net::shutdown(fd, Shutdown::Both); // it fails only when the socket is down already
 }
 
-/// What is left until `deadline` in the milliseconds of poll(2), rounded up; -1 for no deadline.
-fn left_ms(deadline: Option<Instant>) -> libc::c_int {
-    deadline.map_or(-1, |at| {
+/// What is left until `deadline`; `None` for no deadline.
+fn left(deadline: Option<Instant>) -> Option<Timespec> {
+    deadline.map(|at| {
         let left = at.saturating_duration_since(Instant::now());
-        left.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(libc::c_int::MAX)
+        Timespec { tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() }
     })
 }
 
@@ -165,24 +93,21 @@ pub fn deadline(timeout: Option<Duration>) -> Option<Instant> {
 
 /// Waits until `fd` can be read or has hung up; `false` when the deadline passes first.
 pub fn wait_readable(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> io::Result<bool> {
-    wait_for(fd, libc::POLLIN, deadline)
+    wait_for(fd, PollFlags::IN, deadline)
 }
 
 /// Waits until `fd` can be written or has hung up; `false` when the deadline passes first.
 pub fn wait_writable(fd: BorrowedFd<'_>, deadline: Option<Instant>) -> io::Result<bool> {
-    wait_for(fd, libc::POLLOUT, deadline)
+    wait_for(fd, PollFlags::OUT, deadline)
 }
 
-fn wait_for(fd: BorrowedFd<'_>, events: libc::c_short, deadline: Option<Instant>) -> io::Result<bool> {
+fn wait_for(fd: BorrowedFd<'_>, events: PollFlags, deadline: Option<Instant>) -> io::Result<bool> {
     loop {
-        let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
-        // SAFETY: one pollfd, alive through the call.
-        match check(unsafe { libc::poll(&raw mut poll, 1, left_ms(deadline)) }) {
-            Ok(0) if deadline.is_some_and(|d| Instant::now() >= d) => return Ok(false),
-            Ok(0) => {}
-            Ok(_) => return Ok(true),
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
+        let mut fds = [PollFd::from_borrowed_fd(fd, events)];
+        match whole(|| rustix::event::poll(&mut fds, left(deadline).as_ref()))? {
+            0 if deadline.is_some_and(|d| Instant::now() >= d) => return Ok(false),
+            0 => {}
+            _ => return Ok(true),
         }
     }
 }
@@ -194,38 +119,28 @@ pub struct Poller(OwnedFd);
 impl Poller {
     /// An empty one.
     pub fn new() -> io::Result<Self> {
-        // SAFETY: no pointers.
-        let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-        // SAFETY: just opened.
-        Ok(Self(unsafe { own(fd) }))
+        Ok(Self(epoll::create(epoll::CreateFlags::CLOEXEC)?))
     }
 
     /// Waits for `fd` too: to be readable, or with `hang_up_only` to hang up. `mark` is what [`Poller::wait`] returns for it.
     pub fn add(&self, fd: BorrowedFd<'_>, mark: u64, hang_up_only: bool) -> io::Result<()> {
         // Hanging up is reported whether asked for or not.
-        let mut event = libc::epoll_event { events: if hang_up_only { 0 } else { libc::EPOLLIN as u32 }, u64: mark };
-        // SAFETY: `event` lives through the call.
-        check(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &raw mut event) })?;
-        Ok(())
+        let events = if hang_up_only { epoll::EventFlags::empty() } else { epoll::EventFlags::IN };
+        Ok(epoll::add(&self.0, fd, epoll::EventData::new_u64(mark), events)?)
     }
 
     /// No longer waits for `fd`. Closing it would not do: the agent holds the same open file, which keeps it in the set.
     pub fn remove(&self, fd: BorrowedFd<'_>) {
-        // SAFETY: no event is needed to remove. It fails only for what was never added.
-        unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_DEL, fd.as_raw_fd(), std::ptr::null_mut()) };
+        let _ = epoll::delete(&self.0, fd); // it fails only for what was never added
     }
 
     /// The marks of what is ready (one entry each, at most two), empty once the deadline has passed.
     pub fn wait(&self, deadline: Option<Instant>) -> io::Result<impl Iterator<Item = u64> + use<>> {
-        let mut ready = [libc::epoll_event { events: 0, u64: 0 }; 2];
+        let mut ready = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 2];
         loop {
-            // SAFETY: room for two events, alive through the call.
-            let waited = check(unsafe { libc::epoll_wait(self.0.as_raw_fd(), ready.as_mut_ptr(), 2, left_ms(deadline)) });
-            match waited {
-                Ok(0) if deadline.is_none_or(|d| Instant::now() < d) => {}
-                Ok(n) => return Ok(ready.into_iter().take(n as usize).map(|e| e.u64)),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
+            match whole(|| epoll::wait(&self.0, &mut ready, left(deadline).as_ref()))? {
+                0 if deadline.is_none_or(|d| Instant::now() < d) => {}
+                n => return Ok(ready.into_iter().take(n).map(|event| event.data.u64())),
             }
         }
     }
@@ -244,22 +159,17 @@ pub struct Timer(OwnedFd);
 impl Timer {
     /// One that never is.
     pub fn new() -> io::Result<Self> {
-        // SAFETY: no pointers.
-        let fd = check(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK) })?;
-        // SAFETY: just opened.
-        Ok(Self(unsafe { own(fd) }))
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        Ok(Self(rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?))
     }
 
     /// Readable from then on; `None`: not at all.
     pub fn set(&self, at: Option<Instant>) -> io::Result<()> {
+        let never = Timespec { tv_sec: 0, tv_nsec: 0 };
         // A time that has passed is a nanosecond from now: zero would mean never.
-        let left = at.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1)));
-        // SAFETY: all-zero is a valid itimerspec: never.
-        let mut when: libc::itimerspec = unsafe { std::mem::zeroed() };
-        when.it_value.tv_sec = left.as_secs().try_into().unwrap_or(libc::time_t::MAX);
-        when.it_value.tv_nsec = left.subsec_nanos().into();
-        // SAFETY: `when` lives through the call, and no old value is asked for.
-        check(unsafe { libc::timerfd_settime(self.0.as_raw_fd(), 0, &raw const when, std::ptr::null_mut()) })?;
+        let soon = Timespec { tv_sec: 0, tv_nsec: 1 };
+        let it_value = left(at).map_or(never, |left| if left == never { soon } else { left });
+        rustix::time::timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &Itimerspec { it_interval: never, it_value })?;
         Ok(())
     }
 }
@@ -272,9 +182,7 @@ impl AsFd for Timer {
 
 /// CLOCK_MONOTONIC, nanoseconds.
 pub fn monotonic_ns() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` lives through the call, which cannot fail for this clock.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    let now = rustix::time::clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
@@ -285,24 +193,16 @@ pub fn send_all(fd: BorrowedFd<'_>, bytes: &mut &[u8], deadline: Instant) -> io:
     // been waiting before the first call, and one may come before the second.
     let mut of_earlier = 2;
     loop {
-        // SAFETY: the buffer is valid for its length.
-        let sent = check_len(unsafe {
-            libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT)
-        });
+        let sent = rustix::net::send(fd, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).map_err(io::Error::from);
         match sent {
             Ok(n) if n >= bytes.len() => return Ok(()),
             Ok(n) => *bytes = &bytes[n..],
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) if of_earlier > 0 && is_told_later(&e) && is_datagram(fd)? => of_earlier -= 1,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                let left = deadline.saturating_duration_since(Instant::now());
-                if left.is_zero() {
+                if !wait_writable(fd, Some(deadline))? {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
-                let mut wait = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
-                let ms = i32::try_from(left.as_millis().max(1)).unwrap_or(i32::MAX);
-                // SAFETY: one pollfd that lives through the call. Whatever it says, the next send says more.
-                unsafe { libc::poll(&raw mut wait, 1, ms) };
             }
             Err(e) => return Err(e),
         }
@@ -327,22 +227,12 @@ fn is_told_later(e: &io::Error) -> bool {
 }
 
 fn is_datagram(fd: BorrowedFd<'_>) -> io::Result<bool> {
-    let mut kind: libc::c_int = 0;
-    let mut len = size_of_val(&kind) as libc::socklen_t;
-    // SAFETY: room for `len` bytes, and the length, which both live through the call.
-    check(unsafe { libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_TYPE, (&raw mut kind).cast(), &raw mut len) })?;
-    Ok(kind == libc::SOCK_DGRAM)
+    Ok(sockopt::socket_type(fd)? == SocketType::DGRAM)
 }
 
 /// Whether packets of this socket leave by interfaces.
 pub fn is_internet(fd: BorrowedFd<'_>) -> io::Result<bool> {
-    let mut domain: libc::c_int = 0;
-    let mut len = size_of_val(&domain) as libc::socklen_t;
-    // SAFETY: room for `len` bytes, and the length, which both live through the call.
-    check(unsafe {
-        libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_DOMAIN, (&raw mut domain).cast(), &raw mut len)
-    })?;
-    Ok(matches!(domain, libc::AF_INET | libc::AF_INET6 | libc::AF_PACKET))
+    Ok(matches!(sockopt::socket_domain(fd)?, AddressFamily::INET | AddressFamily::INET6 | AddressFamily::PACKET))
 }
 
 /// Whether it is a TCP socket whose connection is not made yet.
@@ -353,28 +243,31 @@ pub fn is_connecting(fd: BorrowedFd<'_>) -> io::Result<bool> {
     let mut state = 0u8;
     let mut len = 1 as libc::socklen_t;
     // SAFETY: room for `len` bytes, and the length, which both live through the call.
-    let asked = check(unsafe {
-        libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut state).cast(), &raw mut len)
-    });
-    match asked {
-        Ok(_) => Ok(matches!(state, SYN_SENT | SYN_RECV)),
-        // Another protocol.
-        Err(e) if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOPROTOOPT)) => Ok(false),
-        Err(e) => Err(e),
+    let asked =
+        unsafe { libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut state).cast(), &raw mut len) };
+    if asked == 0 {
+        return Ok(matches!(state, SYN_SENT | SYN_RECV));
     }
+    let e = io::Error::last_os_error();
+    // Another protocol.
+    if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOPROTOOPT)) { Ok(false) } else { Err(e) }
 }
 
 /// SIOCOUTQ: memory of a datagram socket's packets that the driver has not freed, or bytes of a stream that are not acknowledged.
 pub fn unsent(fd: BorrowedFd<'_>) -> io::Result<u32> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the request writes one int.
-    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) })?;
+    if unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
     Ok(bytes.max(0).unsigned_abs())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage};
+    use std::io::IoSlice;
 
     /// What a datagram meets on its way is told by a later call; what this host itself refuses now is not sent again.
     #[test]
@@ -393,30 +286,16 @@ mod tests {
     fn received_descriptors_are_closed_on_exec_and_those_too_many_are_not_kept() {
         for (sent, kept) in [(1, 1), (FDS_MAX, FDS_MAX), (FDS_MAX + 2, FDS_MAX)] {
             let (ours, theirs) = UnixDatagram::pair().unwrap();
-            let raw = vec![theirs.as_raw_fd(); sent];
-            let mut control = [0_u64; 16];
-            let mut part = libc::iovec { iov_base: c"x".as_ptr().cast_mut().cast(), iov_len: 1 };
-            // SAFETY: the control area has room for the descriptors; everything lives through the call.
-            unsafe {
-                let size = (sent * size_of::<RawFd>()) as u32;
-                let mut message: libc::msghdr = std::mem::zeroed();
-                message.msg_iov = &raw mut part;
-                message.msg_iovlen = 1;
-                message.msg_control = control.as_mut_ptr().cast();
-                message.msg_controllen = libc::CMSG_SPACE(size) as _;
-                let header = libc::CMSG_FIRSTHDR(&raw const message);
-                (*header).cmsg_level = libc::SOL_SOCKET;
-                (*header).cmsg_type = libc::SCM_RIGHTS;
-                (*header).cmsg_len = libc::CMSG_LEN(size) as _;
-                std::ptr::copy_nonoverlapping(raw.as_ptr().cast::<u8>(), libc::CMSG_DATA(header), size as usize);
-                assert_eq!(libc::sendmsg(theirs.as_raw_fd(), &raw const message, 0), 1);
-            }
+            let rights = vec![theirs.as_fd(); sent];
+            let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX + 2))];
+            let mut beside = SendAncillaryBuffer::new(&mut room);
+            assert!(beside.push(SendAncillaryMessage::ScmRights(&rights)));
+            let flags = SendFlags::empty();
+            assert_eq!(rustix::net::sendmsg(&theirs, &[IoSlice::new(b"x")], &mut beside, flags).unwrap(), 1);
             let got = receive(ours.as_fd(), &mut [0; 8]).unwrap();
             assert_eq!((got.len, got.fds.len(), got.truncated), (1, kept, sent > kept));
             for fd in &got.fds {
-                // SAFETY: no pointers.
-                let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFD) };
-                assert_eq!(flags & libc::FD_CLOEXEC, libc::FD_CLOEXEC);
+                assert!(rustix::io::fcntl_getfd(fd).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
             }
         }
     }
@@ -438,10 +317,9 @@ mod tests {
     }
 
     #[test]
-    fn waits_are_rounded_up_and_end() {
-        assert_eq!(left_ms(None), -1);
-        assert_eq!(left_ms(deadline(Some(Duration::ZERO))), 0);
-        assert_eq!(left_ms(Instant::now().checked_add(Duration::from_secs(u32::MAX.into()))), libc::c_int::MAX);
+    fn waits_are_not_cut_short_and_end() {
+        assert_eq!(left(None), None);
+        assert_eq!(left(deadline(Some(Duration::ZERO))), Some(Timespec { tv_sec: 0, tv_nsec: 0 }));
         assert_eq!(deadline(Some(Duration::MAX)), None);
         let start = Instant::now();
         let (ours, _theirs) = UnixDatagram::pair().unwrap();
