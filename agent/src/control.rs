@@ -7,7 +7,6 @@ mod reload;
 
 use crate::access;
 use crate::admission::{Admission, NOT_KEPT_EVENT_CODE};
-use crate::answerers;
 use crate::bridge::Bridge;
 use crate::check::{self, Check};
 use crate::clock::now_ns;
@@ -19,6 +18,7 @@ use crate::event_text;
 use crate::fair::FairQueue;
 use crate::fence::Guard;
 use crate::gates::{Gates, Place};
+use crate::gateways::gateways;
 use crate::handle::LoopHandle;
 use crate::history::{Flushed, History, HistoryError};
 use crate::identity::{Identity, account};
@@ -779,7 +779,7 @@ impl Control {
         self.paths_looked_at = Some(std::time::Instant::now());
         let configured = self.config.paths.iter().map(|path| path.answerers.as_ref());
         let of = |(interface, configured): (&String, Option<&Vec<IpAddr>>)| {
-            let mut answerers = configured.cloned().unwrap_or_else(|| answerers::gateways(interface));
+            let mut answerers = configured.cloned().unwrap_or_else(|| gateways(interface));
             answerers.retain(|address| !fide_lane::is_local(*address));
             (check::processors::queues(interface).unwrap_or(0), answerers)
         };
