@@ -9,13 +9,13 @@
 mod hook_filter;
 
 use crate::access::{AccessConfig, Who};
-use crate::answerers::ANSWERERS;
 use crate::files::{self, Purpose};
 use crate::group_plan::GroupPlan;
 use crate::witness_questions as witness;
 use fide_proto::consensus::policy::Policy;
 use fide_proto::detector::RESTART_MAX_MS;
 use fide_proto::fence::Paths as FencePaths;
+use fide_proto::node::probing::ANSWERERS;
 use fide_wire::control::{DEFAULT_SOCKET, END_CONNECTIONS_PORTS_MAX, Selector};
 use fide_wire::mac::{Key, Keyring};
 use fide_wire::verdict::{Cause, Confirmers, FenceMode, ProgressSource};

@@ -1,6 +1,6 @@
 //! The next hops of an interface, as the kernel shows its routes: who may answer for a barrier when no other host does.
 
-use crate::answerers::ANSWERERS;
+use fide_proto::node::probing::ANSWERERS;
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -2,7 +2,6 @@
 
 pub mod access;
 pub mod admission;
-pub mod answerers;
 pub mod arguments;
 pub mod bridge;
 pub mod check;
@@ -35,7 +34,6 @@ pub mod metrics;
 pub mod namesake;
 pub mod peers;
 pub mod probes;
-pub mod queue_steering;
 pub mod realtime;
 pub mod receive;
 pub mod receive_userspace;

@@ -1,7 +1,7 @@
 //! What the agent knows of another host beside what the detector judges: its name, addresses and
 //! directory of processes.
 
-use crate::queue_steering::Emptied;
+use fide_proto::node::probing::Emptied;
 use fide_wire::PATHS;
 use fide_wire::verdict::Cause;
 use std::collections::BTreeMap;

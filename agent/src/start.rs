@@ -232,7 +232,7 @@ fn serve(config: Config, config_path: PathBuf, listener: OwnedFd) -> anyhow::Res
     let Life { state, table, former, incarnation, used } = begin_life(&config);
     let node = fide_wire::name_id(&config.node);
     anyhow::ensure!(
-        !crate::answerers::is_reserved(node),
+        !fide_proto::node::probing::is_reserved(node),
         "the name {:?} has a number that is reserved: choose another one",
         config.node
     );

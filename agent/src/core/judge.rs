@@ -1,12 +1,11 @@
 //! Judging silence: the receive table, answers and barriers go to the node, whose verdicts come out.
 
 use super::Core;
-use crate::answerers;
 use crate::clock::now_ns;
-use crate::queue_steering::Emptied;
 use fide_lane::{AnswerKind, Prober};
 use fide_proto::detector::{PathArrival, ProbeResult};
 use fide_proto::node::fence::HostFence;
+use fide_proto::node::probing::{self, Emptied};
 use fide_wire::PATHS;
 use fide_wire::marks::Marks;
 use fide_wire::verdict::{Barrier, BarrierBy, Evidence};
@@ -85,7 +84,7 @@ impl Core {
                 AnswerKind::AgentAbsent => ProbeResult::AgentAbsent,
             };
             let path = usize::from(answer.path);
-            if !answerers::is_reserved(answer.node) {
+            if !probing::is_reserved(answer.node) {
                 self.node.detector_mut().probe_result(answer.node, path, result, answer.probed_ns, now);
             }
             let queue = self.receiver.barrier(path, answer.nonce);
@@ -94,7 +93,7 @@ impl Core {
             if answer.kind == AnswerKind::KernelAnswered && came_in {
                 self.answers.note(path, queue, answer.probed_ns);
             }
-            if !answerers::is_reserved(answer.node) {
+            if !probing::is_reserved(answer.node) {
                 self.asking.unanswered_ns[path] = 0;
             } else if came_in || !fide_lane::is_local(answer.from) {
                 self.asking.answerers.answered(answer.node, path, now); // also when another answer came out of the queue by now
@@ -141,7 +140,7 @@ impl Core {
         let named = |(path, (emptied, address)): (usize, (Emptied, Option<IpAddr>))| {
             let (by, from) = if let Some(address) = address {
                 (BarrierBy::Answerer, address.to_string())
-            } else if emptied.by == answerers::ITSELF {
+            } else if emptied.by == probing::ITSELF {
                 let other = (0..PATHS as u8).find(|other| usize::from(*other) != path).unwrap_or_default();
                 (BarrierBy::Itself, self.lane.interface(other).unwrap_or_default().to_owned())
             } else {

@@ -6,7 +6,6 @@
 //! ```
 
 use super::{Core, Happened, PACKETS_BEFORE_NOTICE};
-use crate::answerers;
 use crate::clock::now_ns;
 use crate::peers::{Peer, RemoteApp};
 use crate::shares::EventSource;
@@ -15,6 +14,7 @@ use fide_lane::Prober;
 use fide_proto::detector::{self, Action, Verdict};
 use fide_proto::node::directory::Ignored;
 use fide_proto::node::machine::{Came, Event};
+use fide_proto::node::probing;
 use fide_wire::control::{ErrorCode, Refused};
 use fide_wire::event::{Record, RecordKind};
 
@@ -42,7 +42,7 @@ impl Core {
         };
         let name = &*said.host.name;
         let is_name = (1..=NAME_MAX).contains(&name.len()) && fide_wire::name_id(name) == header.sender;
-        if !is_name || answerers::is_reserved(header.sender) {
+        if !is_name || probing::is_reserved(header.sender) {
             return tracing::warn!("an introduction names {name:?}, which is not node {:08x}", header.sender);
         }
         if let Some(known) = self.start.known.get(name).filter(|known| header.incarnation < **known) {

@@ -1,14 +1,13 @@
 //! Questions to hosts that are doubted, to others that show whether an answer could have come, and through each receive queue.
 
 use super::Core;
-use crate::answerers::{Answerer, Answerers};
 use crate::clock::now_ns;
 use crate::peers::Peer;
-use crate::queue_steering::{Steered, Steering};
 use crate::shares::EventSource;
-use crate::{answerers, unwanted};
+use crate::unwanted;
 use fide_lane::{Prober, SendError};
 use fide_proto::detector;
+use fide_proto::node::probing::{self, Answerer, Answerers, Steered, Steering};
 use fide_wire::PATHS;
 use fide_wire::verdict::{Cause, Grade};
 use fide_xdp::layout::QUEUES;
@@ -167,7 +166,7 @@ impl Core {
             let now = now_ns();
             let is_able = |a: &&Answerer| a.answers(now) && a.address.is_ipv6() == source.is_ipv6();
             let answerers = self.asking.answerers.of(path).iter().filter(is_able).map(|a| a.node);
-            let mut alone: Vec<u32> = self.crossing(path).map(|_| answerers::ITSELF).into_iter().chain(answerers).collect();
+            let mut alone: Vec<u32> = self.crossing(path).map(|_| probing::ITSELF).into_iter().chain(answerers).collect();
             // The kernel of one that is late may answer, if only its agent is lost.
             alone.extend(but.filter(|node| self.node.detector().state(*node) == Some(detector::State::Late)));
             if !alone.is_empty() {
@@ -206,7 +205,7 @@ impl Core {
         let nodes = match queues {
             // An echo comes by the one that there is, unless there is nobody for it.
             1 if self.others_answer(path, but) => return,
-            1 => self.crossing(path).map(|_| answerers::ITSELF).into_iter().collect(),
+            1 => self.crossing(path).map(|_| probing::ITSELF).into_iter().collect(),
             _ => self.steered_among(path, but, source),
         };
         // A number that is noted already, of a question that is forgotten, would be taken for its answer.
@@ -228,7 +227,7 @@ impl Core {
             let Some(source) = self.lane.source(path as u8) else { continue };
             let host = self.slot(q.node).and_then(|slot| self.peers[slot].as_ref()?.addresses[path]);
             let address = host.or_else(|| self.asking.answerers.address(q.node, path));
-            let crossing = if q.node == answerers::ITSELF { self.crossing(path) } else { None };
+            let crossing = if q.node == probing::ITSELF { self.crossing(path) } else { None };
             let Some(prober) = self.prober.as_mut() else { return };
             let sent = match (address, crossing) {
                 (Some(address), _) => prober.steer(path as u8, source, address, q.port, q.number),

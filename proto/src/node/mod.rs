@@ -15,6 +15,7 @@ pub mod fence;
 pub mod introductions;
 pub mod machine;
 pub mod pacer;
+pub mod probing;
 pub mod table;
 pub mod tables;
 pub mod window;

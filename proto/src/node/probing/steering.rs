@@ -7,7 +7,7 @@
 //!
 //! Pure: what was noted in the queues comes in, what is to be asked goes out.
 
-use crate::answerers::{ITSELF, is_reserved};
+use super::answerers::{ITSELF, is_reserved};
 use fide_wire::PATHS;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
