@@ -62,7 +62,6 @@ use fide_wire::packet::{BODY_MAX, Notice};
 use fide_wire::session::Bundle;
 use fide_wire::{PATHS, SLOTS};
 use progress::Owed;
-use questions::Asking;
 use requests::Request;
 use send::Sent;
 use std::collections::{BTreeMap, BTreeSet};
@@ -220,9 +219,6 @@ pub struct Core {
     pub(crate) prober: Option<Prober>,
     /// What came out of which queues: for applications that check.
     pub(crate) answers: Answers,
-    pub(crate) asking: Asking,
-    /// When it was last looked whether our cables are plugged.
-    carriers_ns: u64,
     /// The deadline for which the way of a question was gone ahead of time.
     warmed_ns: u64,
     drops: DropCounters,
@@ -347,10 +343,8 @@ impl Core {
             receiver,
             lane,
             prober,
-            carriers_ns: 0,
             warmed_ns: 0,
             answers: Answers::default(),
-            asking: Asking::default(),
             drops: DropCounters::default(),
             drops_seen: [0; PATHS],
             peers: (0..SLOTS).map(|_| None).collect(),
@@ -465,7 +459,7 @@ impl Core {
         self.run_requests();
         self.hand_back();
         self.judge(now_ns());
-        self.send_steered();
+        self.send_steered(now_ns());
         self.ask_wanted_answerers(now_ns());
         self.warm(now_ns());
         self.judge_progress(now_ns());

@@ -1,7 +1,6 @@
 //! What the agent knows of another host beside what the detector judges: its name, addresses and
 //! directory of processes.
 
-use fide_proto::node::probing::Emptied;
 use fide_wire::PATHS;
 use fide_wire::verdict::Cause;
 use std::collections::BTreeMap;
@@ -35,9 +34,6 @@ pub struct Peer {
     pub apps: BTreeMap<u32, RemoteApp>,
     /// This incarnation was judged and is refused.
     pub condemned: bool,
-    /// What emptied the receive queue of its heartbeats last, by path.
-    /// With the address, where it is no host of the cluster.
-    pub barrier: [Option<(Emptied, Option<IpAddr>)>; PATHS],
     /// It said goodbye.
     pub left: bool,
     /// Heartbeats of its earlier lives that never came, per path.
@@ -62,7 +58,6 @@ impl Peer {
             addresses: [None; PATHS],
             apps: BTreeMap::new(),
             condemned: false,
-            barrier: [None; PATHS],
             left: false,
             lost_before: [0; PATHS],
             piggybacks: (0, 0),

@@ -26,6 +26,7 @@ use fide_proto::node::directory::Numbers;
 use fide_proto::node::fence::{HostFence, Step};
 use fide_proto::node::machine::reports::Heard as Arrived;
 use fide_proto::node::machine::{Came, Event as NodeEvent};
+use fide_proto::node::probing::{self, Answer};
 use fide_proto::node::table::Owner;
 use fide_proto::node::table::owner::To;
 use fide_wire::PATHS;
@@ -35,7 +36,7 @@ use fide_wire::packet::ReportEntry;
 use fide_wire::verdict::{Cause, Confirmers, FenceMode, FencePromise, FencedWhy, Grade};
 
 use crate::gates::Gates;
-use crate::host::{self, Slot};
+use crate::host::{self, NoBarriers, Slot};
 use crate::invariants::{Violation, broken};
 use crate::queue::Queue;
 use crate::rng::Rng;
@@ -249,7 +250,7 @@ enum Event {
     Arrive { to: usize, path: usize, from: usize, incarnation: u32, number: u64, version: u32 },
     Frame { to: usize, path: usize, frame: Rc<Frame> },
     Turn { host: usize, life: u32 },
-    Question { from: usize, to: usize, path: usize, asked_ns: u64, life: u32 },
+    Question { from: usize, to: usize, path: usize, asked_ns: u64, life: u32, knock: bool },
     Reply { to: usize, from: usize, path: usize, asked_ns: u64, life: u32, result: ProbeResult },
     Report { host: usize, life: u32 },
     Recover { host: usize, boot: u32 },
@@ -534,13 +535,11 @@ impl World {
                 }
             }
             Event::Turn { host, life } => self.turn(host, life),
-            Event::Question { from, to, path, asked_ns, life } => {
-                if self.hosts[to].up && self.passes(to, from, path) {
-                    let result = if self.hosts[to].agent == AgentState::None {
-                        ProbeResult::AgentAbsent
-                    } else {
-                        ProbeResult::KernelAnswered
-                    };
+            Event::Question { from, to, path, asked_ns, life, knock } => {
+                // An agent that is there answers nothing to a knock.
+                let answers = !knock || self.hosts[to].agent == AgentState::None;
+                if self.hosts[to].up && answers && self.passes(to, from, path) {
+                    let result = if knock { ProbeResult::AgentAbsent } else { ProbeResult::KernelAnswered };
                     let at = self.delay();
                     self.queue.push(at, Event::Reply { to: from, from: to, path, asked_ns, life, result });
                 }
@@ -549,7 +548,8 @@ impl World {
                 if self.hosts[to].life == life && self.hosts[to].agent == AgentState::Runs {
                     let (id, now) = (self.hosts[from].id, self.now);
                     let Some(node) = &mut self.hosts[to].node else { return false };
-                    node.detector_mut().probe_result(id, path, result, asked_ns, now);
+                    let answer = Answer { node: id, path, result, asked_ns, queue: None };
+                    node.take_answer(&answer, || false, &NoBarriers, now);
                     self.plan_turn(to);
                 }
             }
@@ -1096,8 +1096,12 @@ impl World {
             self.send(to, frame);
         }
         self.send_reports(host);
-        while let Some(event) = self.hosts[host].node.as_mut().and_then(Node::poll_event) {
-            self.learns(host, event);
+        loop {
+            while let Some(event) = self.hosts[host].node.as_mut().and_then(Node::poll_event) {
+                self.learns(host, event);
+            }
+            let Some(node) = self.hosts[host].node.as_mut().filter(|node| node.probing().has_next()) else { break };
+            node.ask_next(&mut NoBarriers, self.now);
         }
         if !self.hosts[host].asks.is_empty() {
             self.ask(host);
@@ -1149,25 +1153,20 @@ impl World {
                 let slot = &mut self.hosts[host].table[from];
                 slot.condemned |= slot.incarnation == incarnation;
             }
-            NodeEvent::Act(Action::Probe { node, paths, .. }) => {
+            NodeEvent::Ask(question) => {
+                let (node, path, knock) = match question {
+                    probing::Action::Echo { node, path } => (node, path, false),
+                    probing::Action::Knock { node, path } => (node, path, true),
+                    _ => return,
+                };
                 let (to, life, asked_ns) = (self.index(node), self.hosts[host].life, self.now);
-                for path in (0..PATHS).filter(|path| paths[*path]) {
-                    if self.passes(host, to, path) {
-                        let at = self.delay();
-                        self.queue.push(at, Event::Question { from: host, to, path, asked_ns, life });
-                    }
+                if self.passes(host, to, path) {
+                    let at = self.delay();
+                    self.queue.push(at, Event::Question { from: host, to, path, asked_ns, life, knock });
                 }
             }
-            // An agent that is there answers nothing to it.
-            NodeEvent::Act(Action::Knock { node, paths }) => {
-                let (to, life, asked_ns) = (self.index(node), self.hosts[host].life, self.now);
-                for path in (0..PATHS).filter(|path| paths[*path]) {
-                    if self.hosts[to].agent == AgentState::None && self.passes(host, to, path) {
-                        let at = self.delay();
-                        self.queue.push(at, Event::Question { from: host, to, path, asked_ns, life });
-                    }
-                }
-            }
+            // The node makes questions of these.
+            NodeEvent::Act(Action::Probe { .. } | Action::Knock { .. }) => {}
             NodeEvent::Act(Action::Restarts { node, incarnation }) => {
                 let back_ms = self.back_ms.get(&(node, incarnation)).copied().unwrap_or(0);
                 let by_ns = self.now + u64::from(back_ms) * 1_000_000;

@@ -11,6 +11,7 @@ use fide_proto::detector::{Config, PathArrival};
 use fide_proto::group::{MemberId, Value};
 use fide_proto::node::Node;
 use fide_proto::node::directory::Numbers;
+use fide_proto::node::probing::View;
 use fide_proto::node::table::Owner;
 use fide_proto::services::groups::member::{self, GateConfig};
 use fide_wire::PATHS;
@@ -46,6 +47,11 @@ pub enum Input {
     Condemned,
 }
 
+/// What a node may look at when it decides whom to ask, where nothing waits between an interface and the detector: no barriers.
+pub(crate) struct NoBarriers;
+
+impl View for NoBarriers {}
+
 /// A row of the receive table.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Slot {
@@ -53,6 +59,8 @@ pub struct Slot {
     pub incarnation: u32,
     /// Refused from now on.
     pub condemned: bool,
+    /// It said that it leaves.
+    pub left: bool,
     /// The version of its table that its last heartbeats named, as the node was told.
     pub version: u32,
     /// What came on each path.

@@ -16,6 +16,7 @@ use fide_proto::detector::{Action, AppState, ProbeResult, State};
 use fide_proto::group::{Body, Entry, EntryId, MemberId, MemberSet, Refused};
 use fide_proto::node::machine::reports::Heard;
 use fide_proto::node::machine::{self, Came};
+use fide_proto::node::probing;
 use fide_proto::node::table::owner::To;
 use fide_proto::services::groups::member;
 use fide_wire::PATHS;
@@ -24,7 +25,7 @@ use fide_wire::frame::{Header, Kind as FrameKind};
 use fide_wire::verdict::{Cause, Grade};
 
 use crate::engines;
-use crate::host::{self, Ends, Host, Input, Member, Slot};
+use crate::host::{self, Ends, Host, Input, Member, NoBarriers, Slot};
 use crate::invariants::{
     Agreement, Checked, CrashOrder, EngineChange, Eviction, Integrity, NoGap, OneLeader, Reasons, SafeExit, Snapshot, Stability,
     Standing, Termination, Validity, Violation, broken, snapshot_state,
@@ -1057,13 +1058,27 @@ impl World {
         self.after_node(to);
     }
 
-    /// What the node of this host has learned.
+    /// What the node of this host has learned, and what it asks.
     fn take_events(&mut self, host: usize) {
-        while let Some(event) = self.hosts[host].node.poll_event() {
-            match event {
+        loop {
+            while let Some(event) = self.hosts[host].node.poll_event() {
+                self.take_event(host, event);
+            }
+            let local = self.local(host);
+            let node = &mut self.hosts[host].node;
+            if !node.probing().has_next() {
+                return;
+            }
+            node.ask_next(&mut NoBarriers, local);
+        }
+    }
+
+    fn take_event(&mut self, host: usize, event: machine::Event) {
+        match event {
                 machine::Event::Act(action) => self.act(host, action),
+                machine::Event::Ask(question) => self.question(host, question),
                 machine::Event::Host { node, incarnation, .. } => {
-                    let Some(of) = self.index(node) else { continue };
+                    let Some(of) = self.index(node) else { return };
                     self.hosts[host].table[of] = Slot { incarnation, ..Slot::default() };
                 }
                 machine::Event::Runs { row, is_back, .. } => {
@@ -1088,7 +1103,6 @@ impl World {
                 | machine::Event::Margin { .. }
                 | machine::Event::Forgotten { .. } => {}
             }
-        }
     }
 
     /// Which host has this id.
@@ -1124,19 +1138,20 @@ impl World {
                     slot.condemned = true;
                 }
             }
-            Action::Probe { node, paths, .. } => {
-                let Some(to) = self.index(node) else { return };
-                let (boot, asked_ns) = (self.hosts[host].boot, self.local(host));
-                for (path, asked) in paths.into_iter().enumerate() {
-                    if asked && self.passes(host, to, path) {
-                        let at = self.lane(host, to, path);
-                        self.queue.push(at, Event::Question { from: host, to, path, asked_ns, boot });
-                    }
-                }
-            }
-            // An agent ends with its host here.
-            Action::Knock { .. } | Action::TimeoutChanged { .. } | Action::Restarts { .. } => {}
+            // The node makes questions of these.
+            Action::Probe { .. } | Action::Knock { .. } => {}
+            Action::TimeoutChanged { .. } | Action::Restarts { .. } => {}
         }
+    }
+
+    /// Asks what the node of this host wants asked.
+    fn question(&mut self, host: usize, question: probing::Action) {
+        // An agent ends with its host here: its port says nothing of it.
+        let probing::Action::Echo { node, path } = question else { return };
+        let Some(to) = self.index(node).filter(|to| self.passes(host, *to, path)) else { return };
+        let (boot, asked_ns) = (self.hosts[host].boot, self.local(host));
+        let at = self.lane(host, to, path);
+        self.queue.push(at, Event::Question { from: host, to, path, asked_ns, boot });
     }
 
     // ------------------------------------------------------------------ this host's table

@@ -3,17 +3,17 @@
 //! A failing seed is named; run it alone, with everything that happens printed, by
 //! `FIDE_SEED=17 cargo test -p fide-sim --test detection -- --nocapture`.
 
-use fide_sim::detection::{Neglect, Profile, Totals, run};
+use fide_sim::detection::{Barriers, Neglect, Profile, Totals, run};
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
 }
 
 /// `FIDE_SEED`: this seed alone. `FIDE_SEEDS`: that many (the default takes some seconds).
-fn explore(profile: Profile, default: u64) {
+fn explore(profile: Profile, default: u64) -> Totals {
     if let Some(seed) = number("FIDE_SEED") {
         run(seed, profile, None, true).unwrap_or_else(|violation| panic!("{profile:?}: {violation}"));
-        return;
+        return Totals::default();
     }
     let seeds = number("FIDE_SEEDS").unwrap_or(default);
     let mut totals = Totals::default();
@@ -30,6 +30,7 @@ fn explore(profile: Profile, default: u64) {
     }
     println!("{profile:?}: {seeds} seeds, {totals:?}");
     assert!(totals.verdicts > seeds, "simulations in which nothing happens prove nothing");
+    totals
 }
 
 #[test]
@@ -70,6 +71,13 @@ fn issue_2_a_path_whose_packets_wait_for_a_busy_processor_is_not_down() {
 }
 
 #[test]
+fn safetimer_5_1_an_answer_by_another_queue_proves_no_silence() {
+    let Barriers { echoes, segments, responders, itself } = explore(Profile::Queues, 2_000).barriers;
+    let are_few = number("FIDE_SEED").is_some() || number("FIDE_SEEDS").is_some_and(|seeds| seeds < 1_000);
+    assert!(are_few || [echoes, segments, responders, itself].iter().all(|n| *n > 100), "some give no barriers");
+}
+
+#[test]
 fn safetimer_4_1_who_loses_packets_itself_accuses_nobody() {
     explore(Profile::Overrun, 2_000);
 }
@@ -95,6 +103,7 @@ fn a_shell_that_neglects_a_duty_is_found_out() {
         (Neglect::Twice, Profile::WithinContract, "told-once"),
         (Neglect::GivenUp, Profile::Cuts, "healing"),
         (Neglect::Maximum, Profile::Pauses, "margin"),
+        (Neglect::Queues, Profile::Queues, "barrier"),
     ];
     for (neglect, profile, property) in cases {
         let found = (0..2_000).find(|seed| run(*seed, profile, Some(neglect), false).is_err_and(|v| v.property == property));

@@ -2,35 +2,21 @@
 
 use super::Core;
 use crate::check::{Answers, Found, Whom, app_word};
+use crate::clock::now_ns;
 use crate::watchlist::Name;
 use fide_wire::PATHS;
 use fide_wire::control::CheckedPeer;
 
-/// Responders that are no hosts of the cluster are not asked more often: routers answer few.
-const ANSWERERS_EVERY_NS: u64 = 10_000_000;
-
 impl Core {
     /// Asks whoever may answer on these paths, so that their queues show that they are empty.
     pub fn ask_for_barriers(&mut self, paths: [bool; PATHS]) {
-        /// More would not be more certain, unless queues are many.
-        const ASKED: usize = 16;
-        let Some(prober) = self.prober.as_mut() else { return };
-        let mut peers: Vec<_> = self.peers.iter().flatten().filter(|p| !p.left).collect();
-        peers.sort_by_key(|p| p.condemned);
-        for path in (0..PATHS).filter(|p| paths[*p]) {
-            for (peer, address) in peers.iter().filter_map(|p| p.addresses[path].map(|a| (p, a))).take(ASKED) {
-                if let Err(e) = prober.echo_aside(peer.node, path as u8, address) {
-                    tracing::debug!("a barrier of path {path} by {}: {e}", peer.name);
-                }
-            }
+        if self.prober.is_none() {
+            return;
         }
-        for path in (0..PATHS).filter(|p| paths[*p]) {
-            if !self.others_answer(path, None) {
-                self.want_answerers(path, ANSWERERS_EVERY_NS);
-            }
-            self.note_asked(path);
-            self.steer(path, None, None);
-        }
+        let now = now_ns();
+        let (node, mut view) = self.node_and_view();
+        node.ask_for_barriers(paths, &mut view, now);
+        self.act(None, now);
     }
 
     /// What came out of the queues, and whether they are told apart.

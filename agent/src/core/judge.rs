@@ -5,7 +5,7 @@ use crate::clock::now_ns;
 use fide_lane::{AnswerKind, Prober};
 use fide_proto::detector::{PathArrival, ProbeResult};
 use fide_proto::node::fence::HostFence;
-use fide_proto::node::probing::{self, Emptied};
+use fide_proto::node::probing::{self, Answer, Emptied};
 use fide_wire::PATHS;
 use fide_wire::marks::Marks;
 use fide_wire::verdict::{Barrier, BarrierBy, Evidence};
@@ -64,12 +64,14 @@ impl Core {
         self.take_answers(now);
         self.weigh(now);
         // A barrier is back in less time than all questions take to be sent, and a verdict may wait for it.
-        while let Some(question) = self.asking.later.pop_front() {
+        while self.node.probing().has_next() {
             let now = now_ns();
             if self.take_answers(now) {
                 self.weigh(now);
             }
-            self.put(question);
+            let (node, mut view) = self.node_and_view();
+            node.ask_next(&mut view, now);
+            self.act(None, now);
         }
     }
 
@@ -84,59 +86,30 @@ impl Core {
                 AnswerKind::AgentAbsent => ProbeResult::AgentAbsent,
             };
             let path = usize::from(answer.path);
-            if !probing::is_reserved(answer.node) {
-                self.node.detector_mut().probe_result(answer.node, path, result, answer.probed_ns, now);
-            }
             let queue = self.receiver.barrier(path, answer.nonce);
-            // An answer of an address that is this host's by now came by no interface: the receive program has not seen it. Without that program nobody else can tell.
-            let came_in = if self.receiver.offers_barriers() { queue.is_some() } else { !fide_lane::is_local(answer.from) };
-            if answer.kind == AnswerKind::KernelAnswered && came_in {
+            let taken = Answer { node: answer.node, path, result, asked_ns: answer.probed_ns, queue };
+            let (node, view) = self.node_and_view();
+            if node.take_answer(&taken, || fide_lane::is_local(answer.from), &view, now) {
                 self.answers.note(path, queue, answer.probed_ns);
             }
-            if !probing::is_reserved(answer.node) {
-                self.asking.unanswered_ns[path] = 0;
-            } else if came_in || !fide_lane::is_local(answer.from) {
-                self.asking.answerers.answered(answer.node, path, now); // also when another answer came out of the queue by now
-            }
-            if let Some(queue) = queue {
-                self.asking.steering.other_came(path, queue);
-                self.emptied(path, &[Emptied { queue, as_of_ns: answer.probed_ns, by: answer.node }]);
-            }
         }
-        for path in (0..PATHS).filter(|path| self.asking.steering.is_waiting(*path)).collect::<Vec<_>>() {
-            let emptied = self.asking.steering.came(path, &self.receiver.steered(path), now);
+        for path in 0..PATHS {
+            let (node, view) = self.node_and_view();
+            let emptied = node.take_noted(path, &view, now);
             emptied.iter().for_each(|e| self.answers.note(path, Some(e.queue), e.as_of_ns));
-            self.emptied(path, &emptied);
             any |= !emptied.is_empty();
         }
         any
     }
 
-    /// What came into these queues before these times is in the tables.
-    fn emptied(&mut self, path: usize, queues: &[Emptied]) {
-        if queues.is_empty() {
-            return;
-        }
-        for (slot, peer) in self.peers.iter_mut().enumerate() {
-            let Some(peer) = peer else { continue };
-            let of_its = u32::from(self.receiver.peer(slot).queue[path]);
-            for emptied in queues.iter().filter(|emptied| emptied.queue == of_its) {
-                self.node.detector_mut().drained(peer.node, path, emptied.as_of_ns);
-                let latest = &mut peer.barrier[path];
-                if latest.is_none_or(|(known, _)| known.as_of_ns <= emptied.as_of_ns) {
-                    *latest = Some((*emptied, self.asking.answerers.address(emptied.by, path)));
-                }
-            }
-        }
-    }
-
     /// The barriers behind a verdict on a silence.
     pub(super) fn barriers(&self, node: u32, evidence: &Evidence) -> Vec<Barrier> {
-        let Some(peer) = self.slot(node).and_then(|slot| self.peers[slot].as_ref()).filter(|_| evidence.drained) else {
+        if !evidence.drained {
             return Vec::new();
-        };
+        }
         let last_ns = evidence.paths.iter().map(|path| path.last_arrival_ns).max().unwrap_or(0);
-        let latest = peer.barrier.iter().enumerate().filter_map(|(path, latest)| Some((path, (*latest)?)));
+        let latest = self.node.probing().barriers(node).into_iter().enumerate();
+        let latest = latest.filter_map(|(path, latest)| Some((path, latest?)));
         let named = |(path, (emptied, address)): (usize, (Emptied, Option<IpAddr>))| {
             let (by, from) = if let Some(address) = address {
                 (BarrierBy::Answerer, address.to_string())

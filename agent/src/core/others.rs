@@ -10,7 +10,6 @@ use crate::clock::now_ns;
 use crate::peers::{Peer, RemoteApp};
 use crate::shares::EventSource;
 use crate::subscribers::{Target, key};
-use fide_lane::Prober;
 use fide_proto::detector::{self, Action, Verdict};
 use fide_proto::node::directory::Ignored;
 use fide_proto::node::machine::{Came, Event};
@@ -93,6 +92,7 @@ impl Core {
         while let Some(event) = self.node.poll_event() {
             match event {
                 Event::Act(action) => self.do_action(action, notice, now),
+                Event::Ask(action) => self.put(action, now),
                 Event::Host { node, incarnation, introduction } => self.host_lives(node, incarnation, &introduction, now),
                 Event::Announced { node, introduction } => self.host_said(node, &introduction, now),
                 Event::Runs { node, row, .. } => self.process_runs(node, row, now),
@@ -119,10 +119,8 @@ impl Core {
     fn do_action(&mut self, action: Action, notice: Option<&Record>, now: u64) {
         match action {
             Action::Verdict(v) => self.verdict(&v, notice, now),
-            Action::Probe { node, paths, knock, wide } => self.probe(node, paths, (knock, wide), now),
-            Action::Knock { node, paths } => {
-                (0..PATHS).filter(|path| paths[*path]).for_each(|path| _ = self.ask(node, path, Prober::knock));
-            }
+            // The node makes questions of these.
+            Action::Probe { .. } | Action::Knock { .. } => {}
             Action::Condemn { node, incarnation } => self.condemn(node, incarnation),
             // Its members of groups end with it.
             Action::Restarts { node, incarnation } => {

@@ -35,7 +35,7 @@ impl Core {
         if after != before || (after.is_some() && !self.receiver.attached(path)) {
             self.receiver.reattach(path, after);
             self.open_drops(path);
-            self.asking.steering.forget(usize::from(path));
+            self.node.probing_mut().forget_interface(usize::from(path));
         }
         if let Err(e) = self.wait_for_descriptors() {
             tracing::error!("path {path}: {e}");

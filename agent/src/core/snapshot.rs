@@ -95,7 +95,7 @@ impl Core {
         let path = |path: usize| PathRow {
             source: self.lane.source(path as u8),
             up: self.lane.carrier(path as u8),
-            answerers: self.asking.answerers.of(path).iter().map(|a| (a.address, a.answers(now))).collect(),
+            answerers: self.node.probing().answerers().of(path).iter().map(|a| (a.address, a.answers(now))).collect(),
         };
         Head {
             name: self.start.name.clone(),

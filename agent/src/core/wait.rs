@@ -23,8 +23,7 @@ impl Core {
             .chain([self.node.next_heartbeat_ns(), self.housekeeping_at, self.owed.at_ns])
             .chain([self.own.announce_at, self.interests.due_ns])
             .chain(self.warm_at().map(|(_, at_ns, _)| at_ns))
-            .chain(self.asking.steering.look_at(now_ns()))
-            .chain(self.asking.answerers_at)
+            .chain(self.node.probing().poll_timeout(now_ns()))
             .min()
             .unwrap_or(u64::MAX)
     }
@@ -32,7 +31,7 @@ impl Core {
     /// Whether something was left over for the next loop iteration.
     fn has_more(&self) -> bool {
         let waiting = self.subscribers.has_work() || !self.ends.requests.is_empty();
-        waiting || self.has_urgent() || !self.asking.steered.is_empty() || self.receiver.has_packet()
+        waiting || self.has_urgent() || self.node.probing().has_steered() || self.receiver.has_packet()
     }
 
     pub(super) fn wait(&mut self) {

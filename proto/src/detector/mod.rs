@@ -712,6 +712,18 @@ impl Detector {
         self.dirty = true;
     }
 
+    /// Whether our own interface on this path has its carrier, as was said last.
+    #[must_use]
+    pub fn has_carrier(&self, path: usize) -> bool {
+        self.carrier.get(path).is_some_and(|up| *up)
+    }
+
+    /// The latest time heard of.
+    #[must_use]
+    pub(crate) const fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
     /// Whether the shell has barriers to offer; else silence is judged without them. Until it is told: what [`Config::drain_wait_ns`] says.
     pub fn offer_barriers(&mut self, offered: bool) {
         self.config.drain_wait_ns = if offered { None } else { Some(0) };

@@ -8,7 +8,7 @@
 //! # How to drive it
 //! As the detector ([`crate::detector`], *How to drive it*), and frames besides:
 //! 1. the clock, then the receive table: [`Node::arrivals`], and [`Node::heartbeat`] where a row names an incarnation or a version that is new;
-//! 2. answers and barriers, to [`Node::detector_mut`]; frames, to [`Node::handle_frame`];
+//! 2. answers and barriers, to [`Node::take_answer`] and [`Node::take_noted`] ([`super::probing`]); frames, to [`Node::handle_frame`];
 //! 3. [`Node::handle_timeout`] with that clock;
 //! 4. [`Node::poll_transmit`] and [`Node::poll_event`] until `None`;
 //! 5. sleep until [`Node::poll_timeout`] at most.
@@ -23,6 +23,7 @@
 
 pub mod contracts;
 mod fencing;
+mod questions;
 pub mod reports;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ use super::calibration::{self, Breach};
 use super::directory::{self, Directory, Facts, Ignored, Numbers};
 use super::fence::{HostFence, Step};
 use super::pacer::Pacer;
+use super::probing::{self, Probing};
 use super::table::{self, Owner, Refused};
 use super::tables::Transmit;
 use crate::detector::{self, Action, AppState, Detector, PathArrival, Verdict};
@@ -60,6 +62,8 @@ pub struct Came {
 pub enum Event {
     /// The detector wants this done. Verdicts about processes are those of instances: told once.
     Act(Action),
+    /// A question is to be sent, or something done that belongs to it ([`super::probing`]).
+    Ask(probing::Action),
     /// An incarnation of a host is judged from now on. Its row in the receive table begins anew.
     Host {
         /// The host.
@@ -215,6 +219,7 @@ struct Known {
 pub struct Node {
     directory: Directory,
     detector: Detector,
+    probing: Probing,
     hosts: BTreeMap<u32, Known>,
     /// Hosts that former incarnations of this one knew and that have not left, heard in this one or not.
     members: BTreeSet<u32>,
@@ -244,6 +249,7 @@ impl Node {
         Ok(Self {
             directory,
             detector: Detector::new(config),
+            probing: Probing::default(),
             hosts,
             members: BTreeSet::new(),
             fence: None,
@@ -266,7 +272,7 @@ impl Node {
         &self.detector
     }
 
-    /// The same, for answers, barriers, carriers and losses.
+    /// The same, for carriers and losses.
     pub const fn detector_mut(&mut self) -> &mut Detector {
         &mut self.detector
     }
@@ -361,6 +367,7 @@ impl Node {
     pub fn forget(&mut self, node: u32) {
         self.directory.forget(node);
         self.detector.forget(node);
+        self.probing.forget(node);
         self.hosts.remove(&node);
         self.members.remove(&node);
         self.count_confirmers();
@@ -500,6 +507,7 @@ impl Node {
         (known.incarnation, known.is_handed_in) = (incarnation, false);
         (known.condemned, known.former_verdict) = (false, false);
         known.announced = introduction.contract;
+        self.probing.forget(node);
         self.count_confirmers();
         // What is said of the former incarnation comes first.
         self.take_actions();
@@ -656,7 +664,22 @@ impl Node {
             known.told.insert(watch.clone(), Told::Ended);
             return;
         }
-        self.events.push_back(Event::Act(action));
+        self.hand_out(action);
+    }
+
+    /// What the detector wants is the shell's to do, but for questions: whom to ask, and how, is decided here.
+    fn hand_out(&mut self, action: Action) {
+        match action {
+            Action::Probe { node, paths, knock, wide } => {
+                self.probing.probe(node, paths, (knock, wide), self.detector.now_ns());
+                self.take_questions();
+            }
+            Action::Knock { node, paths } => {
+                self.probing.knock(node, paths);
+                self.take_questions();
+            }
+            other => self.events.push_back(Event::Act(other)),
+        }
     }
 
     /// Of an instance that ended and is in no table any more nothing is remembered.
@@ -719,7 +742,7 @@ impl Node {
                 }
                 other => other,
             };
-            self.events.push_back(Event::Act(action));
+            self.hand_out(action);
         }
         if changes_members {
             self.count_confirmers();

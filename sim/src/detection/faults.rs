@@ -7,7 +7,7 @@ use fide_wire::PATHS;
 
 impl Profile {
     /// Every one.
-    pub const ALL: [Profile; 8] = [
+    pub const ALL: [Profile; 9] = [
         Profile::WithinContract,
         Profile::Pauses,
         Profile::Cuts,
@@ -16,6 +16,7 @@ impl Profile {
         Profile::Overrun,
         Profile::Storms,
         Profile::Everything,
+        Profile::Queues,
     ];
 }
 
@@ -38,6 +39,8 @@ pub enum Profile {
     Storms,
     /// All of it.
     Everything,
+    /// Crashes, restarts, and processors that do not get to some receive queues of a host. No path is faulty.
+    Queues,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -93,6 +96,12 @@ pub(crate) enum Fault {
     /// What this host receives on any path waits until then, while its agent runs.
     HoldHost {
         host: usize,
+        ns: u64,
+    },
+    /// What this host receives by the queues of another one's heartbeats, on every path, waits until then; what comes by others does not.
+    HoldQueues {
+        host: usize,
+        of: usize,
         ns: u64,
     },
     /// So many percent of what this host receives, on every path, are lost at its interfaces, which count them.
@@ -155,6 +164,10 @@ fn one(rng: &mut Rng, profile: Profile, hosts: usize) -> Fault {
         }
         return Fault::HoldPath { host, ns: rng.below(LONGEST_HOLD_NS), sending: rng.chance(50) };
     }
+    if profile == Profile::Queues && rng.chance(60) || all && rng.chance(10) {
+        let of = (host + 1 + rng.below(hosts as u64 - 1) as usize) % hosts;
+        return Fault::HoldQueues { host, of, ns: long(rng).min(LONGEST_HOLD_NS) };
+    }
     if profile == Profile::Overrun && rng.chance(60) || all && rng.chance(10) {
         return Fault::OverrunHost { host, percent: 50 + rng.below(51), ns: long(rng) };
     }
@@ -163,10 +176,10 @@ fn one(rng: &mut Rng, profile: Profile, hosts: usize) -> Fault {
         15..25 if all || profile == Profile::Pauses => Fault::StickAgent { host, ns: long(rng) },
         0..15 if profile == Profile::Cuts => Fault::CutHost { host, ns: long(rng), carrier: rng.chance(50) },
         25..35 if all || profile == Profile::Cuts => Fault::CutHost { host, ns: long(rng), carrier: rng.chance(50) },
-        35..50 if !matches!(profile, Profile::HeldUp | Profile::Overrun) => {
+        35..50 if !matches!(profile, Profile::HeldUp | Profile::Overrun | Profile::Queues) => {
             Fault::CutPath { host, ns: long(rng), carrier: rng.chance(50) }
         }
-        50..55 if !matches!(profile, Profile::HeldUp | Profile::Overrun) => {
+        50..55 if !matches!(profile, Profile::HeldUp | Profile::Overrun | Profile::Queues) => {
             Fault::LosePath { percent: 1 + rng.below(60), ns: long(rng) }
         }
         55..65 => Fault::CrashHost { host, back_after: rng.chance(60).then(|| 5 * MS + rng.below(30 * MS)) },

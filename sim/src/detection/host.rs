@@ -1,11 +1,13 @@
 //! One host: a kernel (receive table, ring, answers to probes) and an agent in it.
 
+use super::nic::Nic;
 use crate::gates::Gates;
 use crate::groups::shell::Shell;
 use crate::host::{Slot, name};
 use crate::time::US;
-use fide_proto::detector::{Config, ProbeResult};
+use fide_proto::detector::Config;
 use fide_proto::node::directory::Numbers;
+use fide_proto::node::probing::Answer;
 use fide_proto::node::table::Owner;
 use fide_proto::node::{Node, calibration};
 use fide_wire::PATHS;
@@ -90,12 +92,8 @@ pub(crate) enum RingItem {
         incarnation: u32,
         version: u32,
     },
-    Answer {
-        node: u32,
-        path: usize,
-        result: ProbeResult,
-        asked_ns: u64,
-    },
+    /// Which of all echoes it answers.
+    Answer(Answer, u64),
     Carrier {
         path: usize,
         up: bool,
@@ -122,6 +120,8 @@ pub(crate) struct Agent {
     /// When the window that is measured began.
     pub window_ns: u64,
     pub next_report_ns: u64,
+    /// When it is looked again who answers.
+    pub next_try_ns: u64,
     pub numbers: Numbers,
     /// Of its table.
     pub version: u64,
@@ -140,11 +140,13 @@ pub(crate) struct Measured {
     pub max_ns: u64,
     /// The stamp of the last one.
     pub sent_ns: u64,
+    /// The receive queue that it came by, counted from 1.
+    pub queue: u32,
 }
 
 impl Default for Measured {
     fn default() -> Self {
-        Self { counters: [0; BUCKETS], max_ns: 0, sent_ns: 0 }
+        Self { counters: [0; BUCKETS], max_ns: 0, sent_ns: 0, queue: 0 }
     }
 }
 
@@ -180,6 +182,7 @@ pub(crate) struct Host {
     pub table: BTreeMap<u32, Slot>,
     /// What it measures of each row's heartbeats.
     pub measured: BTreeMap<u32, [Measured; PATHS]>,
+    pub nics: [Nic; PATHS],
     pub ring: VecDeque<RingItem>,
     pub agent: Option<Agent>,
     pub apps: Vec<App>,
@@ -206,6 +209,7 @@ impl Host {
             backlog_until: 0,
             table: BTreeMap::new(),
             measured: BTreeMap::new(),
+            nics: Default::default(),
             ring: VecDeque::new(),
             agent: None,
             apps: Vec::new(),
@@ -254,6 +258,7 @@ impl Host {
             window_ns: now,
             drops_seen: self.nic_drops,
             next_report_ns: now,
+            next_try_ns: now,
             numbers: Numbers::default(),
             version: u64::from(number) + 1,
             restart: false,
@@ -262,7 +267,7 @@ impl Host {
     }
 
     /// The receive program: heartbeats update the table, the rest goes to the ring. Returns whether the agent is woken.
-    pub(crate) fn receive(&mut self, packet: Packet, now: u64) -> bool {
+    pub(crate) fn receive(&mut self, packet: Packet, queue: u32, now: u64) -> bool {
         let slot = self.table.get_mut(&packet.node).filter(|slot| slot.incarnation == packet.incarnation);
         let is_condemned = slot.as_ref().is_some_and(|slot| slot.condemned);
         let Body::Heartbeat { number, version, items } = &packet.body else {
@@ -282,6 +287,7 @@ impl Host {
             let row = &slot.rows[packet.path];
             let is_newer = number > row.last_number;
             if is_newer && let Some(paths) = self.measured.get_mut(&node) {
+                paths[packet.path].queue = queue;
                 let follows = row.last_number != 0 && number == row.last_number + 1;
                 paths[packet.path].count(follows.then_some(now - row.last_arrival_ns), packet.sent_ns);
             }

@@ -3,7 +3,7 @@
 //! | property | says | paper |
 //! |---|---|---|
 //! | `accuracy` | who is alive and keeps its contract is never declared dead; no process that lives is; no path without a fault is down | §2.2, §3.3 |
-//! | `barrier` | a broken contract that is told *drained* was broken by the other, whatever waited on our own side | SafeTimer §4.1 |
+//! | `barrier` | a broken contract that is told *drained* was broken by the other, whatever waited on our own side; no silence is told *drained* while a heartbeat that came in time waits in a receive queue | SafeTimer §4.1, §5.1 |
 //! | `sick-observer` | paused or cut off it accuses nobody who keeps the contract, and says of itself what is so | consul #916, keepalived #2066 |
 //! | `completeness` | at the end every crash is known to every observer that is alive and connected | §2.2 |
 //! | `told-once` | one failure for each process, host and incarnation; a confirmation only after it; opposites alternate | issue 2 |
@@ -33,6 +33,19 @@ struct Life {
 /// (host of the observer, its incarnation, host, incarnation)
 type View = (usize, u32, usize, u32);
 
+/// A heartbeat that waits in a receive queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    /// Of which host's interface.
+    pub at: usize,
+    pub path: usize,
+    /// Whose it is.
+    pub node: u32,
+    pub incarnation: u32,
+    pub came_ns: u64,
+    pub until_ns: u64,
+}
+
 pub(super) struct Judge {
     pub(super) verdicts: u64,
     verbose: bool,
@@ -46,6 +59,9 @@ pub(super) struct Judge {
     /// The last verdict of each pair of opposites.
     last: BTreeMap<(View, i32), Cause>,
     finals: BTreeSet<(View, Cause)>,
+    waiting: Vec<Waiting>,
+    /// Answers that wait in one, or their questions do: (observer, who answers), and until when.
+    answers_wait: Vec<((usize, u32), u64)>,
     /// Contracts that were told as broken, and not as kept again.
     margins: BTreeSet<(View, usize)>,
     violation: Option<Violation>,
@@ -64,6 +80,8 @@ impl Judge {
             failures: BTreeSet::new(),
             last: BTreeMap::new(),
             finals: BTreeSet::new(),
+            waiting: Vec::new(),
+            answers_wait: Vec::new(),
             margins: BTreeSet::new(),
             violation: None,
         }
@@ -159,6 +177,34 @@ impl Judge {
         total
     }
 
+    /// A heartbeat has reached an interface, and waits in its queue.
+    pub(super) fn waits(&mut self, heartbeat: Waiting) {
+        self.waiting.retain(|other| other.until_ns > heartbeat.came_ns);
+        self.waiting.push(heartbeat);
+    }
+
+    /// An answer has reached an interface, or its question the other one, and waits in its queue.
+    pub(super) fn answer_waits(&mut self, whose: (usize, u32), now: u64, until: u64) {
+        self.answers_wait.retain(|(_, until)| now <= until + AFTER);
+        self.answers_wait.push((whose, until));
+    }
+
+    /// No barrier has passed a heartbeat: one that came before the contract was broken waits nowhere where everything is said to have come out.
+    fn nothing_waits(&mut self, o: usize, hosts: &[Host], d: &Detector, v: &Verdict, now: u64) {
+        let Some(peer) = d.peer(v.node).filter(|_| v.evidence.drained) else { return };
+        let late_ns = |path: usize| peer.paths[path].last.last_arrival_ns + peer.paths[path].contract.timeout_ns();
+        let late_ns = (0..PATHS).map(late_ns).max().unwrap_or(0);
+        let waits = |w: &&Waiting| {
+            let is_used = peer.paths[w.path].up && !hosts[o].is_unplugged[w.path];
+            let is_its = (w.at, w.node, w.incarnation) == (o, v.node, v.incarnation);
+            is_its && is_used && w.until_ns > now && w.came_ns <= late_ns
+        };
+        let found = self.waiting.iter().find(waits).copied();
+        self.must("barrier", found.is_none(), || {
+            format!("host-{o} gives {} of {:x} as drained at {now}, and a heartbeat waits: {found:?}", v.cause, v.node)
+        });
+    }
+
     pub(super) fn verdict(&mut self, o: usize, hosts: &[Host], d: &Detector, v: &Verdict, now: u64) {
         self.verdicts += 1;
         let n = hosts.iter().position(|h| h.node == v.node).unwrap_or(o);
@@ -173,6 +219,9 @@ impl Judge {
         self.must("told-once", v.at_ns == now, || format!("host-{o} gives a verdict of {} at {now}", v.at_ns));
         if n == o {
             return self.verdict_on_self(o, hosts, d, v, now);
+        }
+        if matches!(v.cause, Cause::SilentHost | Cause::ContractBroken) {
+            self.nothing_waits(o, hosts, d, v, now);
         }
         self.integrity((o, hosts[o].incarnation, n, v.incarnation), v);
         match v.cause {
@@ -209,7 +258,7 @@ impl Judge {
             }
             Breach::Broken { worst_ns, allowed_ns } => {
                 let of_sender = self.was_broken(n, since_ns, &["frozen", "stuck", "cut"]);
-                let of_observer = self.was_broken(o, since_ns, &["frozen", "deaf", "cut"]);
+                let of_observer = self.was_broken(o, since_ns, &["frozen", "deaf", "queue", "cut"]);
                 let is_right = worst_ns > allowed_ns && (is_excused || of_sender || of_observer);
                 let once = self.margins.insert((view, path));
                 self.must("margin", is_right && once, || {
@@ -235,11 +284,17 @@ impl Judge {
         let no_witness = self.is_broken(o, now, &["cut", "deaf"])
             && !d.peers().any(|p| p.node != v.node && matches!(p.state, State::Alive | State::Late | State::AgentLost));
         // It does not send, and its kernel does not get to the questions.
-        let mute = self.is_broken(n, now, &["deaf"]) && (over || self.is_broken(n, now, &["stuck"]));
-        let excused = self.is_broken(n, now, &["frozen"]) || mute || cut_off || no_witness;
+        let mute = self.is_broken(n, now, &["deaf", "queue"]) && (over || self.is_broken(n, now, &["stuck"]));
+        // Open: barriers are those of its heartbeats' queue. Where its answers take another one, they may wait there, or questions at the other end; and other hosts are
+        // heard meanwhile.
+        let waits = self.answers_wait.iter().any(|(whose, until)| *whose == (o, v.node) && now <= until + AFTER);
+        let excused = self.is_broken(n, now, &["frozen"]) || mute || cut_off || no_witness || waits;
         let host_crashed_since = self.lives[n].range(v.incarnation..).any(|(_, l)| l.crashed);
-        let property =
-            if self.is_broken(o, now, &["frozen", "stuck", "cut", "deaf", "overrun"]) { "sick-observer" } else { "accuracy" };
+        let property = if self.is_broken(o, now, &["frozen", "stuck", "cut", "deaf", "queue", "overrun"]) {
+            "sick-observer"
+        } else {
+            "accuracy"
+        };
         let is_right = (host_crashed_since || excused) && v.grade == Grade::Inferred;
         self.must(property, is_right, || format!("host-{o} says that host-{n} is silent, it is not"));
     }
@@ -262,7 +317,7 @@ impl Judge {
             || self.is_broken(o, now, &["cut"])
             // One copy was lost in the network, or waits, and we lost the other.
             || self.is_broken(o, now, &["overrun"]) && (self.has_path_fault(now) || !drained)
-            || !drained && (self.had_a_hiccup(o, now) || self.is_broken(o, now, &["deaf"]));
+            || !drained && (self.had_a_hiccup(o, now) || self.is_broken(o, now, &["deaf", "queue"]));
         let property = if drained { "barrier" } else { "accuracy" };
         self.must(property, over || excused, || format!("host-{o} says that host-{n} broke its contract, it did not"));
     }
@@ -279,8 +334,8 @@ impl Judge {
                     let given_up = d.state(hosts[n].node).is_some_and(State::is_condemned);
                     crashed || young || given_up || self.is_broken(n, now, &["frozen", "cut", "stuck"])
                 });
-                let deaf =
-                    self.is_broken(o, now, &["cut", "deaf"]) || self.is_broken(o, now, &["overrun"]) && self.has_path_fault(now);
+                let deaf = self.is_broken(o, now, &["cut", "deaf", "queue"])
+                    || self.is_broken(o, now, &["overrun"]) && self.has_path_fault(now);
                 (deaf || alone) && self.last.insert((view, 2), v.cause) != Some(v.cause)
             }
             Cause::Rejoined => self.last.insert((view, 2), v.cause) == Some(Cause::Isolated),

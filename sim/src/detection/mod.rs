@@ -1,8 +1,8 @@
 //! What a node says of others' silence, under every fault of hosts, agents and cables: virtual time, two networks, and the loop of each agent.
 //!
 //! # What is real, what is modelled
-//! Real is the node ([`fide_proto::node::Node`]): introductions, tables, the detector, path reports. Modelled are the kernel (receive table, ring, answers to
-//! probes, counters of its interfaces), the network, and the loop that hands one to the other, which may be late.
+//! Real is the node ([`fide_proto::node::Node`]): introductions, tables, the detector, whom to ask of whom, path reports. Modelled are the kernel (receive table, receive
+//! queues, ring, answers to questions, counters of its interfaces), the network with others that answer, and the loop that hands one to the other, which may be late.
 //!
 //! Each seed first makes faults of one [`Profile`] (the safety phase), then lets all of them end and everything heal (the liveness phase). What must hold is in
 //! `judge`.
@@ -10,6 +10,8 @@
 pub(crate) mod faults;
 pub(crate) mod host;
 mod judge;
+mod nic;
+mod questions;
 pub(crate) mod world;
 
 pub use faults::Profile;
@@ -31,6 +33,8 @@ pub enum Neglect {
     GivenUp,
     /// The largest lateness of a window counts in the next one, too.
     Maximum,
+    /// All receive queues of an interface are taken for one.
+    Queues,
 }
 
 /// What many simulations came to.
@@ -42,6 +46,21 @@ pub struct Totals {
     pub packets: u64,
     /// When the last one ended.
     pub ended_ns: u64,
+    /// What emptied receive queues.
+    pub barriers: Barriers,
+}
+
+/// Barriers, by who gave them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Barriers {
+    /// Hosts, by an answer to an echo request.
+    pub echoes: u64,
+    /// Hosts, by an answer to a TCP question.
+    pub segments: u64,
+    /// Responders that are no hosts, by either.
+    pub responders: u64,
+    /// The asking host, from its other interface.
+    pub itself: u64,
 }
 
 impl Totals {
@@ -50,6 +69,10 @@ impl Totals {
         self.verdicts += other.verdicts;
         self.packets += other.packets;
         self.ended_ns = other.ended_ns;
+        self.barriers.echoes += other.barriers.echoes;
+        self.barriers.segments += other.barriers.segments;
+        self.barriers.responders += other.barriers.responders;
+        self.barriers.itself += other.barriers.itself;
     }
 }
 

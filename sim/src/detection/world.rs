@@ -2,8 +2,10 @@
 
 use super::faults::{self, Fault};
 use super::host::*;
-use super::judge::Judge;
-use super::{Neglect, Profile, Totals};
+use super::judge::{Judge, Waiting};
+use super::nic::Flow;
+use super::questions::{Asked, Surroundings};
+use super::{Barriers, Neglect, Profile, Totals};
 use crate::gates::Gates;
 use crate::groups::cluster::{Cluster, Happening};
 use crate::host::Slot;
@@ -11,7 +13,7 @@ use crate::invariants::Violation;
 use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::time::US;
-use fide_proto::detector::{Action, ProbeResult};
+use fide_proto::detector::Action;
 use fide_proto::node::calibration::Breach;
 use fide_proto::node::fence::HostFence;
 use fide_proto::node::machine::contracts::Jitter;
@@ -26,7 +28,8 @@ use std::rc::Rc;
 
 /// When the faults stop being started; the last of them end 40 ms later.
 pub(crate) const FAULTS_END: u64 = 60 * MS;
-const END: u64 = FAULTS_END + 40 * MS + 60 * MS;
+/// Behind them everything heals. A host that could not be asked who it is for 40 ms is asked again up to 80 ms later.
+const END: u64 = FAULTS_END + 40 * MS + 100 * MS;
 /// How often an agent reports what arrives.
 const REPORT_NS: u64 = 5 * MS;
 
@@ -39,20 +42,8 @@ pub(crate) enum Event {
         host: usize,
     },
     Fault(Fault),
-    Question {
-        from: usize,
-        to: usize,
-        path: usize,
-        asked_ns: u64,
-    },
-    Answer {
-        to: usize,
-        boot: u32,
-        node: u32,
-        path: usize,
-        result: ProbeResult,
-        asked_ns: u64,
-    },
+    Question(Asked),
+    Answer(Asked),
     AppDies {
         host: usize,
         boot: u32,
@@ -98,13 +89,15 @@ pub(crate) struct Trouble {
 pub(crate) struct World {
     pub now: u64,
     pub hosts: Vec<Host>,
-    judge: Judge,
+    pub(super) judge: Judge,
     pub packets: u64,
-    neglect: Option<Neglect>,
+    pub(super) barriers: Barriers,
+    pub(super) neglect: Option<Neglect>,
     pub rng: Rng,
     pub queue: Queue<Event>,
     pub bad_path: usize,
     pub trouble: Trouble,
+    pub(super) around: Surroundings,
     /// Until when nothing passes between these hosts and the others.
     pub apart: (u64, Vec<bool>),
     /// Groups that run on these hosts; silences are not judged then.
@@ -131,6 +124,8 @@ impl World {
             println!("{n} hosts, bad path {bad_path}, {plan:#?}");
         }
         let mut world = Self::bare(rng, n, bad_path, neglect, verbose);
+        // Of numbers of their own, so that faults are the same whatever surrounds the hosts.
+        world.surround(&mut Rng::new(!seed));
         for h in 0..n {
             world.boot(h, apps);
         }
@@ -147,11 +142,13 @@ impl World {
             hosts: (0..n).map(Host::new).collect(),
             judge: Judge::new(n, verbose),
             packets: 0,
+            barriers: Barriers::default(),
             neglect,
             rng,
             queue: Queue::new(),
             bad_path,
             trouble: Trouble::default(),
+            around: Surroundings::default(),
             apart: (0, vec![false; n]),
             groups: None,
             loss_percent: 0,
@@ -174,7 +171,7 @@ impl World {
             }
         }
         self.judge.at_the_end(&self.hosts, self.now);
-        let totals = Totals { verdicts: self.judge.verdicts, packets: self.packets, ended_ns: self.now };
+        let totals = Totals { verdicts: self.judge.verdicts, packets: self.packets, ended_ns: self.now, barriers: self.barriers };
         self.judge.violation().map_or(Ok(totals), Err)
     }
 
@@ -194,12 +191,17 @@ impl World {
         let now = self.now;
         match event {
             Event::Deliver { to, packet } => {
+                let queue = self.hosts[to].nics[packet.path].queue_of(Flow::Lane(packet.node));
                 if let Some(until) = self.frozen(to) {
                     self.at(until, Event::Deliver { to, packet });
-                } else if let Some(until) = self.held(to, packet.path, false) {
+                } else if let Some(until) = self.held(to, packet.path, queue) {
+                    if matches!(packet.body, Body::Heartbeat { .. }) {
+                        let Packet { node, incarnation, path, .. } = packet;
+                        self.judge.waits(Waiting { at: to, path, node, incarnation, came_ns: now, until_ns: until });
+                    }
                     self.at(until, Event::Deliver { to, packet });
                 } else if self.overruns(to, packet.path) {
-                } else if self.hosts[to].up && self.hosts[to].agent.is_some() && self.hosts[to].receive(packet, now) {
+                } else if self.hosts[to].up && self.hosts[to].agent.is_some() && self.hosts[to].receive(packet, queue, now) {
                     let soon = now + 5 * US + self.rng.below(SENDER_LATE_NS);
                     self.wake(to, soon);
                 }
@@ -210,33 +212,8 @@ impl World {
                     self.turn(host);
                 }
             }
-            Event::Question { from, to, path, asked_ns } => {
-                if let Some(until) = self.frozen(to) {
-                    self.at(until, Event::Question { from, to, path, asked_ns });
-                } else if let Some(until) = self.held(to, path, false) {
-                    self.at(until, Event::Question { from, to, path, asked_ns });
-                } else if self.hosts[to].up && !self.hosts[to].cut[path] {
-                    let result =
-                        if self.hosts[to].agent.is_some() { ProbeResult::KernelAnswered } else { ProbeResult::AgentAbsent };
-                    if self.passes(to, from, path) {
-                        let (node, boot, at) = (self.hosts[to].node, self.hosts[from].boot, now + self.delay());
-                        let at = self.past_the_backlog(from, at);
-                        self.at(at, Event::Answer { to: from, boot, node, path, result, asked_ns });
-                    }
-                }
-            }
-            Event::Answer { to, boot, node, path, result, asked_ns } => {
-                if let Some(until) = self.frozen(to) {
-                    self.at(until, Event::Answer { to, boot, node, path, result, asked_ns });
-                } else if let Some(until) = self.held(to, path, false) {
-                    self.at(until, Event::Answer { to, boot, node, path, result, asked_ns });
-                } else if self.overruns(to, path) {
-                } else if self.hosts[to].boot == boot && self.hosts[to].agent.is_some() {
-                    self.hosts[to].ring.push_back(RingItem::Answer { node, path, result, asked_ns });
-                    let soon = now + 5 * US + self.rng.below(SENDER_LATE_NS);
-                    self.wake(to, soon);
-                }
-            }
+            Event::Question(asked) => self.question_came(asked),
+            Event::Answer(asked) => self.answer_came(asked),
             Event::AppDies { host, boot, app } => {
                 if let Some(until) = self.frozen(host) {
                     self.at(until, Event::AppDies { host, boot, app });
@@ -283,6 +260,10 @@ impl World {
         let now = self.now;
         self.hosts[host].start_agent(now);
         self.hosts[host].stuck_until = 0;
+        if let Some(mut agent) = self.hosts[host].agent.take() {
+            self.look_around(host, &mut agent);
+            self.hosts[host].agent = Some(agent);
+        }
         self.begin_groups(host);
         self.judge.begins(host, self.hosts[host].incarnation, now);
         self.hosts[host].next_wake = u64::MAX;
@@ -300,19 +281,19 @@ impl World {
         Some(self.hosts[host].frozen_until).filter(|&until| until > self.now)
     }
 
-    fn held(&self, host: usize, path: usize, sending: bool) -> Option<u64> {
-        let (who, what, mut until) = self.held;
-        if (who, self.bad_path, what) != (host, path, sending) {
-            until = 0;
-        }
-        if !sending {
-            until = until.max(self.deaf_until[host]);
-        }
-        (until > self.now).then_some(until)
+    /// Until when what this host receives on a path, by this queue, waits.
+    pub(super) fn held(&self, host: usize, path: usize, queue: u32) -> Option<u64> {
+        let until = self.deaf_until[host].max(self.hosts[host].nics[path].held_until(queue));
+        Some(until.max(self.held_on(host, path, false))).filter(|until| *until > self.now)
+    }
+
+    fn held_on(&self, host: usize, path: usize, sending: bool) -> u64 {
+        let (who, what, until) = self.held;
+        if (who, self.bad_path, what) == (host, path, sending) { until } else { 0 }
     }
 
     /// Whether this packet is lost at the interface of its receiver, which counts it.
-    fn overruns(&mut self, host: usize, path: usize) -> bool {
+    pub(super) fn overruns(&mut self, host: usize, path: usize) -> bool {
         let (until, percent) = self.overrun[host];
         let lost = until > self.now && self.rng.chance(percent);
         self.hosts[host].nic_drops[path] += u64::from(lost);
@@ -429,6 +410,14 @@ impl World {
                 self.deaf_until[host] = now + ns;
                 self.judge.began(host, now, now + ns, "deaf");
             }
+            // As above: what waits on both paths must not outlast the patience with one of them.
+            Fault::HoldQueues { host, of, ns } if now > self.hosts[host].nics[0].held_last() + 3 * MS => {
+                let flow = Flow::Lane(self.hosts[of].node);
+                for nic in &mut self.hosts[host].nics {
+                    nic.hold(nic.queue_of(flow), now + ns);
+                }
+                self.judge.began(host, now, now + ns, "queue");
+            }
             Fault::OverrunHost { host, percent, ns } => {
                 self.judge.began(host, now, now + ns, "overrun");
                 self.overrun[host] = (now + ns, percent);
@@ -473,14 +462,14 @@ impl World {
         }
     }
 
-    fn delay(&mut self) -> u64 {
+    pub(super) fn delay(&mut self) -> u64 {
         let Trouble { until, late: (percent, most), .. } = self.trouble;
         let late = if until > self.now && self.rng.chance(percent) { self.rng.below(most) } else { 0 };
         CONTRACT.lambda_min_ns + self.rng.below(WIRE_JITTER_NS) + late
     }
 
     /// When a busy host's kernel gets to what arrives at `at`: late, and in the order of arrival.
-    fn past_the_backlog(&mut self, host: usize, at: u64) -> u64 {
+    pub(super) fn past_the_backlog(&mut self, host: usize, at: u64) -> u64 {
         let (busy_ns, until) = (self.hosts[host].busy_ns, self.hosts[host].busy_until);
         if at >= until {
             return at;
@@ -491,7 +480,7 @@ impl World {
         h.backlog_until
     }
 
-    fn passes(&mut self, from: usize, to: usize, path: usize) -> bool {
+    pub(super) fn passes(&mut self, from: usize, to: usize, path: usize) -> bool {
         let lost = path == self.bad_path && self.loss_percent > 0 && self.rng.below(100) < self.loss_percent;
         let lost = lost || self.trouble.until > self.now && self.rng.chance(self.trouble.lost);
         self.hosts[from].gates.look(self.now);
@@ -538,7 +527,7 @@ impl World {
                     for _ in 0..1 + u32::from(doubled) {
                         let packet = Packet { node, incarnation, path, sent_ns: self.now, body: body.clone() };
                         let at = self.now + self.delay();
-                        let at = self.past_the_backlog(to, at).max(self.held(from, path, true).unwrap_or(0));
+                        let at = self.past_the_backlog(to, at).max(self.held_on(from, path, true));
                         self.packets += 1;
                         self.at(at, Event::Deliver { to, packet });
                     }
@@ -629,16 +618,20 @@ impl World {
         if agent.node.fence().is_some_and(HostFence::is_mute) {
             (0..PATHS).for_each(|path| agent.node.detector_mut().dropped(path, now));
         }
+        self.take_noted(host, agent);
         agent.node.handle_timeout(now);
         let send = self.frames(host, agent);
         self.act(host, agent);
+        self.ask_the_rest(host, agent);
         send
     }
 
     /// When the next turn is, at `sooner` at the latest.
     pub(crate) fn plan_turn(&mut self, host: usize, agent: Agent, sooner: Option<u64>) {
         let now = self.now;
-        let wants = [agent.node.poll_timeout(), Some(agent.node.next_heartbeat_ns()), sooner];
+        let probing = agent.node.probing();
+        let more = probing.has_steered().then_some(now);
+        let wants = [agent.node.poll_timeout(), probing.poll_timeout(now), more, Some(agent.node.next_heartbeat_ns()), sooner];
         let next = wants.into_iter().flatten().min().unwrap_or(now);
         self.hosts[host].agent = Some(agent);
         let busy = self.hosts[host].busy_ns.min(BUSY_AGENT_NS) * u64::from(now < self.hosts[host].busy_until);
@@ -650,14 +643,7 @@ impl World {
         let now = self.now;
         let h = &mut self.hosts[host];
         match item {
-            RingItem::Answer { node, path, result, asked_ns } => {
-                if self.neglect == Some(Neglect::Answers) {
-                    return;
-                }
-                agent.node.detector_mut().probe_result(node, path, result, asked_ns, now);
-                // One queue for each path.
-                h.table.keys().for_each(|node| agent.node.detector_mut().drained(*node, path, asked_ns));
-            }
+            RingItem::Answer(answer, number) => self.take_answer(host, agent, answer, number),
             RingItem::Carrier { path, up } => agent.node.detector_mut().carrier(path, up, now),
             RingItem::Exit { app, cause, event_ns } => {
                 let Some(&row) = h.apps[app].numbers.get(&h.incarnation) else { return };
@@ -757,8 +743,18 @@ impl World {
                 }
                 machine::Event::Forgotten { .. } => panic!("there is room for all"),
                 machine::Event::NameClash { .. } => panic!("no two hosts have one name here"),
+                machine::Event::Ask(question) => {
+                    self.ask(host, agent, question);
+                    continue;
+                }
                 machine::Event::Act(action) => action,
             };
+            if let Action::Verdict(v) = &action
+                && (v.cause, v.app) == (Cause::Left, 0)
+                && let Some(slot) = self.hosts[host].table.get_mut(&v.node)
+            {
+                slot.left = true;
+            }
             match action {
                 Action::Verdict(v) if agent.shell.is_some() => self.groups_judge(host, agent, &v),
                 Action::Verdict(v) => {
@@ -776,17 +772,8 @@ impl World {
                 Action::Restarts { .. } => panic!("nobody says so here"),
                 // Whom it is told is the agent's matter.
                 Action::TimeoutChanged { .. } => {}
-                // An agent that is there answers nothing to it.
-                Action::Knock { node, .. } if self.hosts.iter().any(|h| h.node == node && h.agent.is_some()) => {}
-                Action::Probe { node, paths, .. } | Action::Knock { node, paths } => {
-                    let to = self.hosts.iter().position(|h| h.node == node).expect("one of them");
-                    for (path, asked) in paths.into_iter().enumerate() {
-                        if asked && self.passes(host, to, path) {
-                            let at = now + self.delay();
-                            self.at(at, Event::Question { from: host, to, path, asked_ns: now });
-                        }
-                    }
-                }
+                // The node makes questions of these.
+                Action::Probe { .. } | Action::Knock { .. } => {}
             }
         }
     }

@@ -41,7 +41,7 @@ impl Answerer {
 }
 
 /// All, by path.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Answerers {
     of: [Vec<Answerer>; PATHS],
 }

@@ -54,12 +54,12 @@ pub struct Emptied {
 }
 
 /// What is known of every path.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Steering {
     ways: [Way; PATHS],
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Way {
     /// By queue, counted from 1.
     known: BTreeMap<u32, Known>,
@@ -78,7 +78,7 @@ struct Known {
     unanswered_ns: Option<u64>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Round {
     /// All but the last byte.
     number: u32,
