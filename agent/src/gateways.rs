@@ -1,4 +1,5 @@
-//! The next hops of an interface, as the kernel shows its routes: who may answer for a barrier when no other host does.
+//! The next hops of an interface, as the kernel shows its routes: who may answer for a barrier when
+//! no other host does.
 
 use fide_proto::node::probing::ANSWERERS;
 use std::io::Read;

@@ -47,7 +47,8 @@ pub enum Input {
     Condemned,
 }
 
-/// What a node may look at when it decides whom to ask, where nothing waits between an interface and the detector: no barriers.
+/// What a node may look at when it decides whom to ask, where nothing waits between an interface
+/// and the detector: no barriers.
 pub(crate) struct NoBarriers;
 
 impl View for NoBarriers {}

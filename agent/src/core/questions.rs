@@ -1,5 +1,6 @@
-//! Questions leave here: to hosts that are doubted, to others that show whether an answer could have come, and through each receive queue. Whom to ask, and by
-//! which way, the node says ([`fide_proto::node::probing`]).
+//! Questions leave here: to hosts that are doubted, to others that show whether an answer could
+//! have come, and through each receive queue. Whom to ask, and by which way, the node says
+//! ([`fide_proto::node::probing`]).
 
 use super::Core;
 use crate::clock::now_ns;
@@ -135,7 +136,8 @@ impl Core {
         self.act(None, now);
     }
 
-    /// These may be asked, too, but for hosts of the cluster. They are asked now and then, so that it is known who does answer.
+    /// These may be asked, too, but for hosts of the cluster. They are asked now and then, so that
+    /// it is known who does answer.
     pub fn set_answerers(&mut self, path: usize, addresses: &[IpAddr]) {
         let now = now_ns();
         let (node, view) = self.node_and_view();
@@ -143,7 +145,8 @@ impl Core {
         self.act(None, now);
     }
 
-    /// How many receive queues the interface of a path has. More than the receive program tells apart are none.
+    /// How many receive queues the interface of a path has. More than the receive program tells
+    /// apart are none.
     pub fn set_queues(&mut self, path: usize, queues: usize) {
         self.node.probing_mut().set_queues(path, if queues <= QUEUES { queues } else { 0 });
     }
@@ -170,7 +173,8 @@ impl Core {
         asked.is_ok()
     }
 
-    /// Asks a host in a frame for everybody: it gets there wherever the switches think that the host is.
+    /// Asks a host in a frame for everybody: it gets there wherever the switches think that the
+    /// host is.
     fn ask_everybody(&mut self, node: u32, path: usize) -> bool {
         let address = self.slot(node).and_then(|slot| self.peers[slot].as_ref()?.addresses[path]);
         let ends = self.lane.source(path as u8).zip(address);

@@ -1,25 +1,31 @@
-//! One host's part in the cluster, joined: who lives and what runs ([`Directory`]), and who is silent ([`Detector`]).
+//! One host's part in the cluster, joined: who lives and what runs ([`Directory`]), and who is
+//! silent ([`Detector`]).
 //!
 //! # In one head
-//! The directory is the town's register, the detector its night watch. The register says whom the watch has to listen for and
-//! who lives in each house; the watch says which houses fell silent. Whatever the register learns of a death goes through the watch, so
-//! that every death is told once, whether a messenger brought it, a page of the register, or silence.
+//! The directory is the town's register, the detector its night watch. The register says whom the
+//! watch has to listen for and who lives in each house; the watch says which houses fell silent.
+//! Whatever the register learns of a death goes through the watch, so that every death is told
+//! once, whether a messenger brought it, a page of the register, or silence.
 //!
 //! # How to drive it
 //! As the detector ([`crate::detector`], *How to drive it*), and frames besides:
-//! 1. the clock, then the receive table: [`Node::arrivals`], and [`Node::heartbeat`] where a row names an incarnation or a version that is new;
-//! 2. answers and barriers, to [`Node::take_answer`] and [`Node::take_noted`] ([`super::probing`]); frames, to [`Node::handle_frame`];
+//! 1. the clock, then the receive table: [`Node::arrivals`], and [`Node::heartbeat`] where a row
+//!    names an incarnation or a version that is new;
+//! 2. answers and barriers, to [`Node::take_answer`] and [`Node::take_noted`] ([`super::probing`]);
+//!    frames, to [`Node::handle_frame`];
 //! 3. [`Node::handle_timeout`] with that clock;
 //! 4. [`Node::poll_transmit`] and [`Node::poll_event`] until `None`;
 //! 5. sleep until [`Node::poll_timeout`] at most.
 //!
 //! # What is told once
-//! An *instance* (process id and start time, in one boot of its host) runs, then ends. Its end is told once, whatever row it has by then, in
-//! whatever incarnation of its host; what follows *doomed* or *silent host* [confirms](crate::detector::Verdict::confirms) it. An instance that *silent host*
-//! said to have ended and that its host's table says to run is told to be back ([`Event::Runs`]): the verdict was wrong.
-//! What had ended when its host's table was first read here is no news, but for what ended since a former agent of this host read it.
-//! All this is true of each name of an instance: a watch that is ended under one name, *left*, says
-//! nothing of the same process under another.
+//! An *instance* (process id and start time, in one boot of its host) runs, then ends. Its end is
+//! told once, whatever row it has by then, in whatever incarnation of its host; what follows
+//! *doomed* or *silent host* [confirms](crate::detector::Verdict::confirms) it. An instance that
+//! *silent host* said to have ended and that its host's table says to run is told to be back
+//! ([`Event::Runs`]): the verdict was wrong. What had ended when its host's table was first read
+//! here is no news, but for what ended since a former agent of this host read it. All this is true
+//! of each name of an instance: a watch that is ended under one name, *left*, says nothing of the
+//! same process under another.
 
 pub mod contracts;
 mod fencing;
@@ -507,7 +513,7 @@ impl Node {
         (known.incarnation, known.is_handed_in) = (incarnation, false);
         (known.condemned, known.former_verdict) = (false, false);
         known.announced = introduction.contract;
-        self.probing.forget(node);
+        self.probing.begins(node);
         self.count_confirmers();
         // What is said of the former incarnation comes first.
         self.take_actions();
@@ -667,7 +673,8 @@ impl Node {
         self.hand_out(action);
     }
 
-    /// What the detector wants is the shell's to do, but for questions: whom to ask, and how, is decided here.
+    /// What the detector wants is the shell's to do, but for questions: whom to ask, and how, is
+    /// decided here.
     fn hand_out(&mut self, action: Action) {
         match action {
             Action::Probe { node, paths, knock, wide } => {

@@ -39,7 +39,8 @@ pub enum Profile {
     Storms,
     /// All of it.
     Everything,
-    /// Crashes, restarts, and processors that do not get to some receive queues of a host. No path is faulty.
+    /// Crashes, restarts, and processors that do not get to some receive queues of a host. No path
+    /// is faulty.
     Queues,
 }
 
@@ -98,7 +99,8 @@ pub(crate) enum Fault {
         host: usize,
         ns: u64,
     },
-    /// What this host receives by the queues of another one's heartbeats, on every path, waits until then; what comes by others does not.
+    /// What this host receives by the queues of another one's heartbeats, on every path, waits
+    /// until then; what comes by others does not.
     HoldQueues {
         host: usize,
         of: usize,

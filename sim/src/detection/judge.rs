@@ -48,6 +48,8 @@ pub(super) struct Waiting {
 
 pub(super) struct Judge {
     pub(super) verdicts: u64,
+    /// Wrong verdicts of a kind that is open.
+    pub(super) open: u64,
     verbose: bool,
     lives: Vec<BTreeMap<u32, Life>>,
     /// Times in which a host did not keep its contract: (from, to, how).
@@ -71,6 +73,7 @@ impl Judge {
     pub(super) fn new(n: usize, verbose: bool) -> Self {
         Self {
             verdicts: 0,
+            open: 0,
             verbose,
             lives: (0..n).map(|_| BTreeMap::new()).collect(),
             broken: vec![Vec::new(); n],
@@ -189,7 +192,8 @@ impl Judge {
         self.answers_wait.push((whose, until));
     }
 
-    /// No barrier has passed a heartbeat: one that came before the contract was broken waits nowhere where everything is said to have come out.
+    /// No barrier has passed a heartbeat: one that came before the contract was broken waits
+    /// nowhere where everything is said to have come out.
     fn nothing_waits(&mut self, o: usize, hosts: &[Host], d: &Detector, v: &Verdict, now: u64) {
         let Some(peer) = d.peer(v.node).filter(|_| v.evidence.drained) else { return };
         let late_ns = |path: usize| peer.paths[path].last.last_arrival_ns + peer.paths[path].contract.timeout_ns();
@@ -283,19 +287,22 @@ impl Judge {
         // A cut observer with nobody else who may answer cannot know better: two nodes without a third.
         let no_witness = self.is_broken(o, now, &["cut", "deaf"])
             && !d.peers().any(|p| p.node != v.node && matches!(p.state, State::Alive | State::Late | State::AgentLost));
-        // It does not send, and its kernel does not get to the questions.
-        let mute = self.is_broken(n, now, &["deaf", "queue"]) && (over || self.is_broken(n, now, &["stuck"]));
-        // Open: barriers are those of its heartbeats' queue. Where its answers take another one, they may wait there, or questions at the other end; and other hosts are
-        // heard meanwhile.
+        // It does not send, or what it sends waits in our queue and no barrier was had; and its
+        // kernel does not get to the questions.
+        let unheard = over || self.is_broken(n, now, &["stuck"]) || !v.evidence.drained && self.is_broken(o, now, &["queue"]);
+        let mute = self.is_broken(n, now, &["deaf", "queue"]) && unheard;
+        // Open: barriers are those of its heartbeats' queue. Where its answers take another one,
+        // they may wait there, or questions at the other end; and other hosts are heard meanwhile.
         let waits = self.answers_wait.iter().any(|(whose, until)| *whose == (o, v.node) && now <= until + AFTER);
-        let excused = self.is_broken(n, now, &["frozen"]) || mute || cut_off || no_witness || waits;
+        let excused = self.is_broken(n, now, &["frozen"]) || mute || cut_off || no_witness;
         let host_crashed_since = self.lives[n].range(v.incarnation..).any(|(_, l)| l.crashed);
         let property = if self.is_broken(o, now, &["frozen", "stuck", "cut", "deaf", "queue", "overrun"]) {
             "sick-observer"
         } else {
             "accuracy"
         };
-        let is_right = (host_crashed_since || excused) && v.grade == Grade::Inferred;
+        self.open += u64::from(waits && !host_crashed_since && !excused);
+        let is_right = (host_crashed_since || excused || waits) && v.grade == Grade::Inferred;
         self.must(property, is_right, || format!("host-{o} says that host-{n} is silent, it is not"));
     }
 

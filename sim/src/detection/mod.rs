@@ -1,11 +1,14 @@
-//! What a node says of others' silence, under every fault of hosts, agents and cables: virtual time, two networks, and the loop of each agent.
+//! What a node says of others' silence, under every fault of hosts, agents and cables: virtual
+//! time, two networks, and the loop of each agent.
 //!
 //! # What is real, what is modelled
-//! Real is the node ([`fide_proto::node::Node`]): introductions, tables, the detector, whom to ask of whom, path reports. Modelled are the kernel (receive table, receive
-//! queues, ring, answers to questions, counters of its interfaces), the network with others that answer, and the loop that hands one to the other, which may be late.
+//! Real is the node ([`fide_proto::node::Node`]): introductions, tables, the detector, whom to ask
+//! of whom, path reports. Modelled are the kernel (receive table, receive queues, ring, answers to
+//! questions, counters of its interfaces), the network with others that answer, and the loop that
+//! hands one to the other, which may be late.
 //!
-//! Each seed first makes faults of one [`Profile`] (the safety phase), then lets all of them end and everything heal (the liveness phase). What must hold is in
-//! `judge`.
+//! Each seed first makes faults of one [`Profile`] (the safety phase), then lets all of them end
+//! and everything heal (the liveness phase). What must hold is in `judge`.
 
 pub(crate) mod faults;
 pub(crate) mod host;
@@ -48,6 +51,9 @@ pub struct Totals {
     pub ended_ns: u64,
     /// What emptied receive queues.
     pub barriers: Barriers,
+    /// Hosts wrongly called silent whose answers waited in a receive queue that no barrier was
+    /// asked of: open.
+    pub open: u64,
 }
 
 /// Barriers, by who gave them.
@@ -73,6 +79,7 @@ impl Totals {
         self.barriers.segments += other.barriers.segments;
         self.barriers.responders += other.barriers.responders;
         self.barriers.itself += other.barriers.itself;
+        self.open += other.open;
     }
 }
 

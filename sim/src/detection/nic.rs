@@ -1,4 +1,5 @@
-//! An interface with several receive queues, and what the receive program notes of what comes out of them.
+//! An interface with several receive queues, and what the receive program notes of what comes out
+//! of them.
 
 use super::host::Host;
 use crate::rng::Rng;

@@ -28,7 +28,8 @@ use std::rc::Rc;
 
 /// When the faults stop being started; the last of them end 40 ms later.
 pub(crate) const FAULTS_END: u64 = 60 * MS;
-/// Behind them everything heals. A host that could not be asked who it is for 40 ms is asked again up to 80 ms later.
+/// Behind them everything heals. A host that could not be asked who it is for 40 ms is asked again
+/// up to 80 ms later.
 const END: u64 = FAULTS_END + 40 * MS + 100 * MS;
 /// How often an agent reports what arrives.
 const REPORT_NS: u64 = 5 * MS;
@@ -171,7 +172,8 @@ impl World {
             }
         }
         self.judge.at_the_end(&self.hosts, self.now);
-        let totals = Totals { verdicts: self.judge.verdicts, packets: self.packets, ended_ns: self.now, barriers: self.barriers };
+        let Judge { verdicts, open, .. } = self.judge;
+        let totals = Totals { verdicts, packets: self.packets, ended_ns: self.now, barriers: self.barriers, open };
         self.judge.violation().map_or(Ok(totals), Err)
     }
 

@@ -1,4 +1,5 @@
-//! Questions of this host in its node: what [`Probing`] decides, beside the detector that wants and weighs it.
+//! Questions of this host in its node: what [`Probing`] decides, beside the detector that wants and
+//! weighs it.
 
 use super::{Event, Node};
 use crate::node::probing::{Action, Answer, Emptied, Probing, View};
@@ -12,7 +13,8 @@ impl Node {
         &self.probing
     }
 
-    /// The same, for what is known of interfaces ([`Probing::set_queues`], [`Probing::forget_interface`]).
+    /// The same, for what is known of interfaces ([`Probing::set_queues`],
+    /// [`Probing::forget_interface`]).
     pub const fn probing_mut(&mut self) -> &mut Probing {
         &mut self.probing
     }

@@ -1,22 +1,30 @@
-//! Probing: whom to ask about a host that is doubted, by which path, receive queue and responder, and what an answer proves.
+//! Probing: whom to ask about a host that is doubted, by which path, receive queue and responder,
+//! and what an answer proves.
 //!
 //! # In one head
-//! The detector ([`crate::detector`]) wants a host's kernel asked, and waits for a barrier: any answer that came by the receive queue of that host's heartbeats. This
-//! machine knows who may give one. The host itself is asked first, and at once, since its answer ends the doubt. Other hosts follow, which are close and answer fast.
-//! Where an interface has several receive queues, a TCP question from a port whose answer takes the wanted queue does ([`steering`]). Where no other host
-//! is left, whatever else answers on that network is asked ([`answerers`]), or this host asks itself from its other interface.
+//! The detector ([`crate::detector`]) wants a host's kernel asked, and waits for a barrier: any
+//! answer that came by the receive queue of that host's heartbeats. This machine knows who may give
+//! one. The host itself is asked first, and at once, since its answer ends the doubt. Other hosts
+//! follow, which are close and answer fast. Where an interface has several receive queues, a TCP
+//! question from a port whose answer takes the wanted queue does ([`steering`]). Where no other
+//! host is left, whatever else answers on that network is asked ([`answerers`]), or this host asks
+//! itself from its other interface.
 //!
 //! # How to drive it
-//! The machine is a part of [`Node`](super::Node), which hands it what its detector wants asked. The shell
-//! 1. hands in answers ([`Node::take_answer`](super::Node::take_answer)) and what was noted in the receive queues
-//!    ([`Node::take_noted`](super::Node::take_noted)), then judges;
+//! The machine is a part of [`Node`](super::Node), which hands it what its detector wants asked.
+//! The shell
+//! 1. hands in answers ([`Node::take_answer`](super::Node::take_answer)) and what was noted in the
+//!    receive queues ([`Node::take_noted`](super::Node::take_noted)), then judges;
 //! 2. does each [`Action`] that comes out as an event, in order;
-//! 3. puts the next question that can wait ([`Node::ask_next`](super::Node::ask_next)), until there is none: and looks for answers before each,
-//!    for a barrier is back in less time than all questions take to be sent;
-//! 4. sends at most [`STEERED_AT_ONCE`] TCP questions a turn ([`Node::poll_steered`](super::Node::poll_steered));
+//! 3. puts the next question that can wait ([`Node::ask_next`](super::Node::ask_next)), until there
+//!    is none: and looks for answers before each, for a barrier is back in less time than all
+//!    questions take to be sent;
+//! 4. sends at most [`STEERED_AT_ONCE`] TCP questions a turn
+//!    ([`Node::poll_steered`](super::Node::poll_steered));
 //! 5. comes back at [`Probing::poll_timeout`] at the latest.
 //!
-//! What a shell's mechanisms know comes in by its [`View`], which is asked only where something is needed of it.
+//! What a shell's mechanisms know comes in by its [`View`], which is asked only where something is
+//! needed of it.
 
 pub mod answerers;
 pub mod steering;
@@ -39,9 +47,11 @@ const UNANSWERED_NS: u64 = 10_000_000;
 const WELL_NS: u64 = 100_000;
 /// For a verdict, responders that are no hosts are asked again after so long.
 const ANSWERERS_NS: u64 = 200_000;
-/// For a check of an application's heartbeats they are asked no more often than this: routers answer few.
+/// For a check of an application's heartbeats they are asked no more often than this: routers
+/// answer few.
 const ANSWERERS_EVERY_NS: u64 = 10_000_000;
-/// For a check so many hosts are asked on each path. More would not be more certain, unless queues are many.
+/// For a check so many hosts are asked on each path. More would not be more certain, unless queues
+/// are many.
 const ASKED_FOR_CHECK: usize = 16;
 /// Of so many others one answers a TCP question, if they may.
 const STEERED_AMONG: usize = 16;
@@ -127,7 +137,8 @@ pub trait View {
     }
 }
 
-/// What the shell is to do. Where a question does not leave, it says so ([`Node::not_asked`](super::Node::not_asked)).
+/// What the shell is to do. Where a question does not leave, it says so
+/// ([`Node::not_asked`](super::Node::not_asked)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Ask a host's kernel by an echo request: its answer is waited for.
@@ -137,21 +148,22 @@ pub enum Action {
         /// On which path.
         path: usize,
     },
-    /// The same in a frame for everybody: it gets there wherever the switches think that the host is.
+    /// The same in a frame for everybody: it gets there wherever the switches think that the host
+    /// is.
     EchoWide {
         /// The host.
         node: u32,
         /// On which path.
         path: usize,
     },
-    /// The same for somebody else than the detector, who knows no doubt of this host.
+    /// The same for somebody else than the detector: a check of an application's heartbeats.
     EchoAside {
         /// The host.
         node: u32,
         /// On which path.
         path: usize,
     },
-    /// The same to see whether this host answers at all.
+    /// The same of a host that nobody doubts, to see whether it answers at all.
     Try {
         /// The host.
         node: u32,
@@ -203,7 +215,8 @@ pub enum Action {
         /// What it repeats.
         number: u32,
     },
-    /// Look whether this host's own cables are plugged, before others are doubted: while the first answers are on their way, and once for all who are asked now.
+    /// Look whether this host's own cables are plugged, before others are doubted: while the first
+    /// answers are on their way, and once for all who are asked now.
     LookAtCarriers,
     /// Tell that questions to a host, or its answers, go astray on a path.
     Diverted {
@@ -225,14 +238,16 @@ pub struct Answer {
     pub result: ProbeResult,
     /// When the question left (ns).
     pub asked_ns: u64,
-    /// The receive queue that the answer came by, counted from 1; `None`: that is not known, or another came out of it since.
+    /// The receive queue that the answer came by, counted from 1; `None`: that is not known, or
+    /// another came out of it since.
     pub queue: Option<u32>,
 }
 
 /// A question of the second rank.
 #[derive(Clone, Copy, Debug)]
 enum Question {
-    /// To the lane's port of a host that was asked whether its kernel answers: does anybody hold it?
+    /// To the lane's port of a host that was asked whether its kernel answers: does anybody hold
+    /// it?
     Knock { node: u32, path: usize },
     /// To the kernel of another host, which shows whether an answer could have come.
     Witness { node: u32, path: usize },
@@ -242,7 +257,8 @@ enum Question {
     Answerers { node: u32, path: usize },
 }
 
-/// What emptied the receive queue of a host's heartbeats last; with the address of who answered, where it is no host of the cluster.
+/// What emptied the receive queue of a host's heartbeats last; with the address of who answered,
+/// where it is no host of the cluster.
 pub type Barrier = (Emptied, Option<IpAddr>);
 
 /// The machine. See the [module](self) for how it thinks and how to drive it.
@@ -270,6 +286,7 @@ pub struct Probing {
     tried: usize,
     /// When it was last looked at the carriers.
     carriers_ns: u64,
+    /// Of hosts that are judged, in their incarnation.
     barriers: BTreeMap<u32, [Option<Barrier>; PATHS]>,
     actions: VecDeque<Action>,
 }
@@ -296,7 +313,8 @@ impl Default for Probing {
 }
 
 impl Probing {
-    // ---- what is known ---------------------------------------------------------------------------------------
+    // ---- what is known
+    // ---------------------------------------------------------------------------------------
 
     /// Who may answer and is no host of the cluster.
     #[must_use]
@@ -304,7 +322,8 @@ impl Probing {
         &self.answerers
     }
 
-    /// Responders of a path that are no hosts of the cluster, and no others. They are asked at once, and so each time, for it is known then who does answer.
+    /// Responders of a path that are no hosts of the cluster, and no others. They are asked at
+    /// once, and so each time, for it is known then who does answer.
     pub fn set_answerers(&mut self, path: usize, addresses: &[IpAddr], view: &impl View, now: u64) {
         let hosts = || (0..view.places()).filter_map(|place| view.host(place));
         let is_host = |address: &IpAddr| hosts().any(|host| host.addresses.contains(&Some(*address)));
@@ -336,14 +355,21 @@ impl Probing {
         self.barriers.get(&node).copied().unwrap_or_default()
     }
 
-    /// A host begins a new incarnation, or is remembered no more.
+    /// An incarnation of a host is judged from now on.
+    pub(super) fn begins(&mut self, node: u32) {
+        self.barriers.insert(node, Default::default());
+    }
+
+    /// A host is remembered no more.
     pub(super) fn forget(&mut self, node: u32) {
         self.barriers.remove(&node);
     }
 
-    // ---- whom to ask -----------------------------------------------------------------------------------------
+    // ---- whom to ask
+    // -----------------------------------------------------------------------------------------
 
-    /// The detector wants a host asked. A host that is doubted (`knock`) is asked at once whether its kernel answers; the rest follows.
+    /// The detector wants a host asked. A host that is doubted (`knock`) is asked at once whether
+    /// its kernel answers; the rest follows.
     pub fn probe(&mut self, node: u32, paths: [bool; PATHS], (knock, wide): (bool, bool), now: u64) {
         let paths = || (0..PATHS).filter(|path| paths[*path]);
         if !knock {
@@ -403,7 +429,8 @@ impl Probing {
         }
     }
 
-    /// Whether another host than `but` is responsive and can be asked on this path, and others that were asked do answer.
+    /// Whether another host than `but` is responsive and can be asked on this path, and others that
+    /// were asked do answer.
     fn others_answer(&mut self, path: usize, but: Option<u32>, detector: &Detector, view: &impl View, now: u64) -> bool {
         self.find_well(detector, view, now);
         let unanswered_ns = self.unanswered_ns[path];
@@ -439,7 +466,8 @@ impl Probing {
         }
     }
 
-    /// Who is no host of the cluster is asked for a barrier of a path, `pause_ns` after the last time at the earliest.
+    /// Who is no host of the cluster is asked for a barrier of a path, `pause_ns` after the last
+    /// time at the earliest.
     fn want_answerers(&mut self, path: usize, pause_ns: u64) {
         if !self.answerers.of(path).is_empty() {
             let at_ns = self.answerers_asked_ns[path].saturating_add(pause_ns);
@@ -465,7 +493,8 @@ impl Probing {
         self.actions.extend(whom.iter().map(|a| Action::Answerer { node: a.node, path, address: a.address }));
     }
 
-    /// Asks whoever may answer on these paths, so that their queues show that they are empty: for a check of an application's heartbeats.
+    /// Asks whoever may answer on these paths, so that their queues show that they are empty: for a
+    /// check of an application's heartbeats.
     pub fn ask_for_barriers(&mut self, paths: [bool; PATHS], detector: &Detector, view: &mut impl View, now: u64) {
         let mut hosts: Vec<Host> = (0..view.places()).filter_map(|place| view.host(place)).filter(|host| !host.left).collect();
         hosts.sort_by_key(|host| host.condemned);
@@ -482,7 +511,8 @@ impl Probing {
         }
     }
 
-    /// Asks some hosts that nobody doubts, in turns: so it is known who answers, and whether answers go astray.
+    /// Asks some hosts that nobody doubts, in turns: so it is known who answers, and whether
+    /// answers go astray.
     pub fn try_some(&mut self, detector: &mut Detector, view: &impl View, now: u64) {
         let alive = |host: &Host| !host.condemned && !host.left;
         let places = view.places();
@@ -503,7 +533,8 @@ impl Probing {
         }
     }
 
-    // ---- by which queue --------------------------------------------------------------------------------------
+    // ---- by which queue
+    // --------------------------------------------------------------------------------------
 
     /// Whom to ask by TCP, the likeliest to answer first.
     fn steered_among(
@@ -537,8 +568,8 @@ impl Probing {
         hosts.into_iter().take(STEERED_AMONG).map(|(_, node)| node).collect()
     }
 
-    /// Asks others than `but` so that answers come by this receive queue of a path (counted from 1), or by all: where it has several, and where no other host is
-    /// left whose echo would come.
+    /// Asks others than `but` so that answers come by this receive queue of a path (counted from
+    /// 1), or by all: where it has several, and where no other host is left whose echo would come.
     fn steer(&mut self, path: usize, queue: Option<u32>, but: Option<u32>, detector: &Detector, view: &mut impl View, now: u64) {
         let queues = self.queues[path];
         let is_possible = view.steers() && queues != 0 && queue.is_none_or(|queue| queue as usize <= queues);
@@ -552,7 +583,8 @@ impl Probing {
             1 => crossing(path, view).map(|_| ITSELF).into_iter().collect(),
             _ => self.steered_among(path, but, source, detector, view, now),
         };
-        // A number that is noted already, of a question that is forgotten, would be taken for its answer.
+        // A number that is noted already, of a question that is forgotten, would be taken for its
+        // answer.
         let noted = view.noted(path);
         let is_new = |random: &u64| !noted.iter().any(|(_, number)| number >> 8 == *random as u32 >> 8);
         let Some(random) = (0..8).find_map(|_| view.random().filter(is_new)) else { return };
@@ -570,7 +602,8 @@ impl Probing {
         !self.steered.is_empty()
     }
 
-    /// The next of them. A shell sends [`STEERED_AT_ONCE`] in one turn, no more: a search has hundreds of them.
+    /// The next of them. A shell sends [`STEERED_AT_ONCE`] in one turn, no more: a search has
+    /// hundreds of them.
     pub fn poll_steered(&mut self, view: &impl View) -> Option<Action> {
         while let Some((path, q)) = self.steered.pop_front() {
             if view.source(path).is_none() {
@@ -588,7 +621,8 @@ impl Probing {
         None
     }
 
-    /// This question did not leave. Of TCP questions on its path the others would not, either; that a host does not answer a question that was not sent says nothing.
+    /// This question did not leave. Of TCP questions on its path the others would not, either; that
+    /// a host does not answer a question that was not sent says nothing.
     pub fn not_asked(&mut self, action: &Action, detector: &mut Detector) {
         match action {
             Action::Steered { path, .. } | Action::Crossing { path, .. } => self.steered.retain(|(of, _)| of != path),
@@ -597,10 +631,12 @@ impl Probing {
         }
     }
 
-    // ---- what comes back -------------------------------------------------------------------------------------
+    // ---- what comes back
+    // -------------------------------------------------------------------------------------
 
-    /// An answer came. `is_local`: whether this host itself has the address that it came from by now, so that it came by no interface; asked only where it matters.
-    /// Returns whether it shows that what came to this path before its question is with the receiver.
+    /// An answer came. `is_local`: whether this host itself has the address that it came from by
+    /// now, so that it came by no interface; asked only where it matters. Returns whether it shows
+    /// that what came to this path before its question is with the receiver.
     pub fn answered(
         &mut self,
         answer: &Answer,
@@ -616,7 +652,8 @@ impl Probing {
         if !is_reserved(node) {
             detector.probe_result(node, path, result, asked_ns, now);
         }
-        // Without the receive program nobody else can tell. What has not passed it came by no interface.
+        // Without the receive program nobody else can tell. What has not passed it came by no
+        // interface.
         let came_in = if view.offers_barriers() { queue.is_some() } else { !is_local() };
         if !is_reserved(node) {
             self.unanswered_ns[path] = 0;
@@ -630,7 +667,8 @@ impl Probing {
         result == ProbeResult::KernelAnswered && came_in
     }
 
-    /// Answers by TCP may have been noted in the queues of a path. Returns which of these were emptied by them.
+    /// Answers by TCP may have been noted in the queues of a path. Returns which of these were
+    /// emptied by them.
     pub fn take_noted(&mut self, path: usize, detector: &mut Detector, view: &impl View, now: u64) -> Vec<Emptied> {
         if !self.steering.is_waiting(path) {
             return Vec::new();
@@ -650,7 +688,8 @@ impl Probing {
             let of_its = view.queue(place, path);
             for emptied in queues.iter().filter(|emptied| emptied.queue == of_its) {
                 detector.drained(host.node, path, emptied.as_of_ns);
-                let latest = &mut self.barriers.entry(host.node).or_default()[path];
+                // It has a place since it was first judged: nothing is allocated on this way.
+                let Some(latest) = self.barriers.get_mut(&host.node).map(|paths| &mut paths[path]) else { continue };
                 if latest.is_none_or(|(known, _)| known.as_of_ns <= emptied.as_of_ns) {
                     *latest = Some((*emptied, self.answerers.address(emptied.by, path)));
                 }
@@ -658,7 +697,8 @@ impl Probing {
         }
     }
 
-    // ---- outputs ---------------------------------------------------------------------------------------------
+    // ---- outputs
+    // ---------------------------------------------------------------------------------------------
 
     /// When to look again, if that is before the detector wants it: answers by TCP wake nobody.
     #[must_use]
@@ -673,7 +713,8 @@ impl Probing {
     }
 }
 
-/// Whether a verdict on this host waits for a barrier: that it is late, silent, or that its agent is lost.
+/// Whether a verdict on this host waits for a barrier: that it is late, silent, or that its agent
+/// is lost.
 fn may_wait_for_barrier(detector: &Detector, node: u32) -> bool {
     detector.is_draining() || detector.state(node) == Some(State::Late)
 }

@@ -81,6 +81,12 @@ impl View for Shell {
     }
 }
 
+fn probing() -> Probing {
+    let mut p = Probing::default();
+    [A, B, C].into_iter().for_each(|node| p.begins(node));
+    p
+}
+
 /// A detector that has heard these hosts, and doubts A.
 fn doubting(nodes: &[u32]) -> Detector {
     let mut d = Detector::new(detector::Config::new(ME, 1));
@@ -120,7 +126,7 @@ fn answer(node: u32, queue: u32, asked_ns: u64) -> Answer {
 
 #[test]
 fn a_doubted_host_is_asked_at_once_and_others_behind_a_look_at_what_came() {
-    let (mut p, d, mut shell) = (Probing::default(), doubting(&[A, B, C]), Shell::new(&[A, B, C]));
+    let (mut p, d, mut shell) = (probing(), doubting(&[A, B, C]), Shell::new(&[A, B, C]));
     shell.steers = false;
     p.probe(A, BOTH, (true, true), NOW);
     p.probe(B, [true, false], (false, false), NOW);
@@ -139,7 +145,7 @@ fn a_doubted_host_is_asked_at_once_and_others_behind_a_look_at_what_came() {
 
 #[test]
 fn safetimer_5_1_an_answer_is_a_barrier_for_whose_heartbeats_take_its_queue_alone() {
-    let (mut p, mut d, shell) = (Probing::default(), doubting(&[A, B, C]), Shell::new(&[A, B, C]));
+    let (mut p, mut d, shell) = (probing(), doubting(&[A, B, C]), Shell::new(&[A, B, C]));
     let mut take = |answer: &Answer| p.answered(answer, || false, &mut d, &shell, NOW + 1);
     assert!(take(&answer(B, 6, NOW)), "it came in");
     assert!(!take(&Answer { queue: None, ..answer(B, 6, NOW) }), "another came out of the queue since");
@@ -148,15 +154,19 @@ fn safetimer_5_1_an_answer_is_a_barrier_for_whose_heartbeats_take_its_queue_alon
     let by = |by| Some((Emptied { queue: 6, as_of_ns: NOW, by }, None));
     assert_eq!(p.barriers(B), [by(C), None]);
     assert_eq!((p.barriers(A), p.barriers(C)), ([None; PATHS], [None; PATHS]));
-    p.forget(B);
+    p.begins(B);
     assert_eq!(p.barriers(B), [None; PATHS], "in another incarnation");
+    p.forget(B);
+    let _ = p.answered(&answer(C, 6, NOW), || false, &mut d, &shell, NOW + 1);
+    assert_eq!(p.barriers(B), [None; PATHS], "of a host that is not judged");
 }
 
-/// A verdict that says that nothing waits needs a barrier of each path, by the queue of these heartbeats.
+/// A verdict that says that nothing waits needs a barrier of each path, by the queue of these
+/// heartbeats.
 #[test]
 fn safetimer_5_1_a_silence_is_not_drained_by_answers_that_take_other_queues() {
     let late = |queue: u32| {
-        let (mut p, mut d, shell) = (Probing::default(), doubting(&[A, B, C]), Shell::new(&[A, B, C]));
+        let (mut p, mut d, shell) = (probing(), doubting(&[A, B, C]), Shell::new(&[A, B, C]));
         for path in 0..PATHS {
             let _ = p.answered(&Answer { path, ..answer(B, queue, NOW) }, || false, &mut d, &shell, NOW + 1);
         }
@@ -174,7 +184,7 @@ fn safetimer_5_1_a_silence_is_not_drained_by_answers_that_take_other_queues() {
 fn who_is_no_host_is_asked_while_no_other_host_answers_and_behind_those_that_may() {
     let router: IpAddr = Ipv4Addr::new(10, 0, 0, 254).into();
     let asked = |node| Action::Answerer { node, path: 0, address: router };
-    let (mut p, mut d, mut shell) = (Probing::default(), doubting(&[A, B]), Shell::new(&[A, B]));
+    let (mut p, mut d, mut shell) = (probing(), doubting(&[A, B]), Shell::new(&[A, B]));
     shell.steers = false;
     p.set_answerers(0, &[router, address(B, 0)], &shell, LAST);
     let node = p.answerers().of(0)[0].node;
@@ -207,7 +217,7 @@ fn who_is_no_host_is_asked_while_no_other_host_answers_and_behind_those_that_may
 #[test]
 fn an_answer_of_who_is_no_host_says_nothing_of_any() {
     let router: IpAddr = Ipv4Addr::new(10, 0, 0, 254).into();
-    let (mut p, mut d, mut shell) = (Probing::default(), doubting(&[A]), Shell::new(&[A]));
+    let (mut p, mut d, mut shell) = (probing(), doubting(&[A]), Shell::new(&[A]));
     p.set_answerers(0, &[router], &shell, LAST);
     let node = p.answerers().of(0)[0].node;
     assert!(p.answered(&answer(node, A, NOW), || true, &mut d, &shell, NOW + 1));
@@ -224,7 +234,7 @@ fn an_answer_of_who_is_no_host_says_nothing_of_any() {
 
 #[test]
 fn where_there_are_several_queues_others_are_asked_for_the_one_of_its_heartbeats() {
-    let (mut p, mut d, mut shell) = (Probing::default(), doubting(&[A, B, C]), Shell::new(&[A, B, C]));
+    let (mut p, mut d, mut shell) = (probing(), doubting(&[A, B, C]), Shell::new(&[A, B, C]));
     p.set_queues(0, 8);
     p.probe(A, [true, false], (true, false), NOW);
     let _ = actions(&mut p);
@@ -253,7 +263,7 @@ fn where_there_are_several_queues_others_are_asked_for_the_one_of_its_heartbeats
 
 #[test]
 fn questions_by_tcp_are_given_up_where_one_does_not_leave() {
-    let (mut p, mut d, mut shell) = (Probing::default(), doubting(&[A, B]), Shell::new(&[A, B]));
+    let (mut p, mut d, mut shell) = (probing(), doubting(&[A, B]), Shell::new(&[A, B]));
     let ask = |p: &mut Probing, d: &Detector, shell: &mut Shell| {
         BOTH.iter().enumerate().for_each(|(path, _)| p.forget_interface(path));
         (0..PATHS).for_each(|path| p.set_queues(path, 8));
@@ -279,7 +289,7 @@ fn questions_by_tcp_are_given_up_where_one_does_not_leave() {
 
 #[test]
 fn safetimer_4_1_the_last_host_asks_itself_where_its_interfaces_may_reach_each_other() {
-    let (mut p, d, mut shell) = (Probing::default(), doubting(&[A]), Shell::new(&[A]));
+    let (mut p, d, mut shell) = (probing(), doubting(&[A]), Shell::new(&[A]));
     let asks = |p: &mut Probing, shell: &mut Shell, now: u64| {
         p.probe(A, [true, false], (true, false), now);
         let _ = (actions(p), the_rest(p, &d, shell, now));
