@@ -7,6 +7,7 @@
 //! ──────────────────────┘    └──► HostFence ◄─ heartbeats that left, reports of others ─► gates
 //! jitter, round trips ─► Calibration ─► contract of each path ─► Detector            Pacer ─► when
 //! a heartbeat is due
+//! doubts of the Detector ─► Probing ─► questions ─► answers, barriers ─► Detector
 //! ```
 
 pub mod calibration;

@@ -285,15 +285,18 @@ impl Judge {
         let (over, _) = self.life(n, v.incarnation);
         let cut_off = self.is_broken(n, now, &["cut"]);
         // A cut observer with nobody else who may answer cannot know better: two nodes without a third.
-        let no_witness = self.is_broken(o, now, &["cut", "deaf"])
+        let no_witness = self.is_broken(o, now, &["cut", "deaf", "queue"])
             && !d.peers().any(|p| p.node != v.node && matches!(p.state, State::Alive | State::Late | State::AgentLost));
         // It does not send, or what it sends waits in our queue and no barrier was had; and its
         // kernel does not get to the questions.
         let unheard = over || self.is_broken(n, now, &["stuck"]) || !v.evidence.drained && self.is_broken(o, now, &["queue"]);
         let mute = self.is_broken(n, now, &["deaf", "queue"]) && unheard;
-        // Open: barriers are those of its heartbeats' queue. Where its answers take another one,
-        // they may wait there, or questions at the other end; and other hosts are heard meanwhile.
-        let waits = self.answers_wait.iter().any(|(whose, until)| *whose == (o, v.node) && now <= until + AFTER);
+        // A barrier was waited for, in vain, for ten times as long as nobody may answer.
+        let waits = !v.evidence.drained && self.is_broken(o, now, &["queue"]);
+        // Open: a barrier is one of its heartbeats' queue. If these have ended, it is soon there, and
+        // its answers may wait in another queue, or the questions at the other end.
+        let is_open =
+            v.evidence.drained && self.answers_wait.iter().any(|(whose, until)| *whose == (o, v.node) && now <= until + AFTER);
         let excused = self.is_broken(n, now, &["frozen"]) || mute || cut_off || no_witness;
         let host_crashed_since = self.lives[n].range(v.incarnation..).any(|(_, l)| l.crashed);
         let property = if self.is_broken(o, now, &["frozen", "stuck", "cut", "deaf", "queue", "overrun"]) {
@@ -301,8 +304,9 @@ impl Judge {
         } else {
             "accuracy"
         };
-        self.open += u64::from(waits && !host_crashed_since && !excused);
-        let is_right = (host_crashed_since || excused || waits) && v.grade == Grade::Inferred;
+        let excused = excused || waits || host_crashed_since;
+        self.open += u64::from(is_open && !excused);
+        let is_right = (excused || is_open) && v.grade == Grade::Inferred;
         self.must(property, is_right, || format!("host-{o} says that host-{n} is silent, it is not"));
     }
 

@@ -405,7 +405,7 @@ impl World {
                 self.at(now + ns, Event::HealLoss);
             }
             // Not one after another, nor after a fault: together they would outlast the patience with a path.
-            Fault::HoldPath { host, ns, sending } if now > self.held.2 + 3 * MS && !self.judge.has_path_fault(now) => {
+            Fault::HoldPath { host, ns, sending } if self.may_hold() => {
                 self.held = (host, sending, now + ns);
             }
             Fault::HoldHost { host, ns } if now > self.deaf_until[host] + 3 * MS => {
@@ -413,7 +413,7 @@ impl World {
                 self.judge.began(host, now, now + ns, "deaf");
             }
             // As above: what waits on both paths must not outlast the patience with one of them.
-            Fault::HoldQueues { host, of, ns } if now > self.hosts[host].nics[0].held_last() + 3 * MS => {
+            Fault::HoldQueues { host, of, ns } if self.may_hold() => {
                 let flow = Flow::Lane(self.hosts[of].node);
                 for nic in &mut self.hosts[host].nics {
                     nic.hold(nic.queue_of(flow), now + ns);
@@ -442,6 +442,13 @@ impl World {
             }
             _ => {} // of hosts and agents, or too soon
         }
+    }
+
+    /// Whether packets of one path may begin to wait: nothing does, nor did a moment ago, and no
+    /// path is faulty.
+    fn may_hold(&self) -> bool {
+        let of_queues = self.hosts.iter().map(|h| h.nics[0].held_last()).max().unwrap_or(0);
+        self.now > self.held.2.max(of_queues) + 3 * MS && !self.judge.has_path_fault(self.now)
     }
 
     fn kill_app(&mut self, host: usize, app: usize, doomed: bool) {
