@@ -71,7 +71,8 @@
 //! was over: it cannot have arrived before ([`Detector::drained`]; that it came through the same queue is the shell's to know). The host stays *alive*
 //! until then, for [`Config::drain_wait_ns`] at most (the questions run meanwhile, so nothing is found later); the verdict *contract broken* then
 //! says that nothing is proved. *Silent host*, which has to have a witness anyway, waits for its barrier ten times as long as nobody may answer, unless there is
-//! nobody else to give one: where ICMP is filtered, or the answers take another receive queue, no barrier will come.
+//! nobody else to give one: where ICMP is filtered, or the answers take another receive queue, no barrier will come. It waits for a second one as well, of the
+//! queue by which that host's kernel answered before ([`Detector::answers_drained`]): its answers may wait there while those of others come.
 //!
 //! # The veto
 //! A packet that our own side lost may have been the heartbeat (S2; SafeTimer §4.1, §5.1). When the shell's counters say so ([`Detector::dropped`]), the silence begins anew at
@@ -188,6 +189,8 @@ pub struct PathView {
     pub last: PathArrival,
     /// The contract it is judged by.
     pub contract: Contract,
+    /// Its kernel has answered, and by which receive queue is known.
+    pub answers_known: bool,
 }
 
 /// Why and since when this observer suspects itself.
@@ -260,7 +263,12 @@ pub struct Detector {
 }
 
 fn view(peer: &Peer) -> PeerView<'_> {
-    let path = |k: usize| PathView { up: !peer.paths[k].down, last: peer.paths[k].last, contract: peer.paths[k].contract };
+    let path = |k: usize| PathView {
+        up: !peer.paths[k].down,
+        last: peer.paths[k].last,
+        contract: peer.paths[k].contract,
+        answers_known: peer.paths[k].answers_drained_ns != 0,
+    };
     PeerView {
         node: peer.node,
         name: &peer.name,
@@ -729,6 +737,15 @@ impl Detector {
         self.config.drain_wait_ns = if offered { None } else { Some(0) };
     }
 
+    /// The same for the queue by which this host's kernel answers: an answer to a question that was
+    /// put so long before would be known. Its heartbeats may take another one.
+    pub fn answers_drained(&mut self, node: u32, path: usize, as_of_ns: u64) {
+        let Some(i) = self.find(node) else { return };
+        if let Some(path) = self.peers[i].paths.get_mut(path) {
+            path.answers_drained_ns = path.answers_drained_ns.max(as_of_ns);
+        }
+    }
+
     /// A barrier: what came to our interface on this path, by the queue that the heartbeats of this host take, before `as_of_ns` is in the
     /// rows that are handed over from now on ([`Detector::arrivals`]).
     pub fn drained(&mut self, node: u32, path: usize, as_of_ns: u64) {
@@ -1167,7 +1184,7 @@ impl Detector {
 
     fn is_drained_or_patience_is_over(&self, i: usize, now: u64) -> bool {
         let peer = &self.peers[i];
-        peer.is_drained(&self.carrier)
+        (peer.is_drained(&self.carrier) && peer.are_answers_drained(&self.carrier))
             || self.config.drain_wait_ns == Some(0)
             || now.saturating_sub(peer.probing.unanswered_since_ns)
                 >= peer.probe_wait_ns(&self.config).saturating_mul(BARRIER_WAITS)
@@ -1189,7 +1206,8 @@ impl Detector {
     fn silent(&mut self, i: usize, now: u64) {
         let condemned = self.peers[i].state.is_condemned();
         let id = self.next_inferred_id();
-        let evidence = self.evidence(i, now);
+        let mut evidence = self.evidence(i, now);
+        evidence.drained &= self.peers[i].are_answers_drained(&self.carrier);
         self.step(i, State::Silent);
         let peer = &mut self.peers[i];
         peer.silent_ns = now;

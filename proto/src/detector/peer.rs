@@ -37,6 +37,8 @@ pub(super) struct Path {
     pub last: PathArrival,
     /// What had reached our interface before this moment is noted: a barrier came out of the queue behind it.
     pub drained_ns: u64,
+    /// The same for the queue by which its kernel's answers come; 0: that is not known.
+    pub answers_drained_ns: u64,
     /// Nothing before this moment is held against the path: first sight, a tighter contract, our own carrier back.
     pub from_ns: u64,
     /// When the other path first brought a heartbeat that this path did not.
@@ -78,6 +80,7 @@ impl Path {
             contract,
             last: PathArrival::default(),
             drained_ns: 0,
+            answers_drained_ns: 0,
             from_ns: now_ns,
             behind_since_ns: None,
             gaps: 0,
@@ -575,6 +578,15 @@ impl Peer {
     pub fn is_drained(&self, carrier: &[bool; PATHS]) -> bool {
         let overdue_ns = self.late_at_ns();
         self.paths.iter().zip(carrier).all(|(p, carrier)| !carrier || p.down || p.drained_ns > overdue_ns)
+    }
+
+    /// Whether no answer to the first question that stayed unanswered can be waiting between our
+    /// interfaces and us, where it is known by which queue its answers come: that may be another
+    /// one than that of its heartbeats.
+    pub fn are_answers_drained(&self, carrier: &[bool; PATHS]) -> bool {
+        let answered_ns = self.probing.unanswered_since_ns.saturating_add(self.round_trip_ns());
+        let is_drained = |p: &Path| p.answers_drained_ns == 0 || p.answers_drained_ns > answered_ns;
+        self.paths.iter().zip(carrier).all(|(p, carrier)| !carrier || p.down || is_drained(p))
     }
 
     /// Whether a host whose kernel answers has sent nothing for `agent_timeout_ns` of these `stuck_ns`, and nothing waits on our own side (SafeTimer §4.1): its answers may come

@@ -48,7 +48,7 @@ pub(super) struct Waiting {
 
 pub(super) struct Judge {
     pub(super) verdicts: u64,
-    /// Wrong verdicts of a kind that is open.
+    /// Wrong verdicts on hosts that had answered nothing before.
     pub(super) open: u64,
     verbose: bool,
     lives: Vec<BTreeMap<u32, Life>>,
@@ -62,8 +62,10 @@ pub(super) struct Judge {
     last: BTreeMap<(View, i32), Cause>,
     finals: BTreeSet<(View, Cause)>,
     waiting: Vec<Waiting>,
-    /// Answers that wait in one, or their questions do: (observer, who answers), and until when.
+    /// Answers that wait in one: (observer, who answers), and until when.
     answers_wait: Vec<((usize, u32), u64)>,
+    /// The same of questions.
+    questions_wait: Vec<((usize, u32), u64)>,
     /// Contracts that were told as broken, and not as kept again.
     margins: BTreeSet<(View, usize)>,
     violation: Option<Violation>,
@@ -85,6 +87,7 @@ impl Judge {
             finals: BTreeSet::new(),
             waiting: Vec::new(),
             answers_wait: Vec::new(),
+            questions_wait: Vec::new(),
             margins: BTreeSet::new(),
             violation: None,
         }
@@ -186,10 +189,16 @@ impl Judge {
         self.waiting.push(heartbeat);
     }
 
-    /// An answer has reached an interface, or its question the other one, and waits in its queue.
+    /// An answer has reached an interface, and waits in its queue.
     pub(super) fn answer_waits(&mut self, whose: (usize, u32), now: u64, until: u64) {
         self.answers_wait.retain(|(_, until)| now <= until + AFTER);
         self.answers_wait.push((whose, until));
+    }
+
+    /// A question has reached the other's interface, and waits in its queue.
+    pub(super) fn question_waits(&mut self, whose: (usize, u32), now: u64, until: u64) {
+        self.questions_wait.retain(|(_, until)| now <= until + AFTER);
+        self.questions_wait.push((whose, until));
     }
 
     /// No barrier has passed a heartbeat: one that came before the contract was broken waits
@@ -293,10 +302,13 @@ impl Judge {
         let mute = self.is_broken(n, now, &["deaf", "queue"]) && unheard;
         // A barrier was waited for, in vain, for ten times as long as nobody may answer.
         let waits = !v.evidence.drained && self.is_broken(o, now, &["queue"]);
-        // Open: a barrier is one of its heartbeats' queue. If these have ended, it is soon there, and
-        // its answers may wait in another queue, or the questions at the other end.
-        let is_open =
-            v.evidence.drained && self.answers_wait.iter().any(|(whose, until)| *whose == (o, v.node) && now <= until + AFTER);
+        let waits_in =
+            |queues: &[((usize, u32), u64)]| queues.iter().any(|(whose, until)| *whose == (o, v.node) && now <= until + AFTER);
+        // Its kernel does not get to the questions: nobody else can know that it lives.
+        let waits = waits || waits_in(&self.questions_wait);
+        // By which queue its kernel answers is known once it has answered.
+        let is_known = |path: usize| d.peer(v.node).is_some_and(|peer| peer.paths[path].answers_known);
+        let is_open = v.evidence.drained && waits_in(&self.answers_wait) && !(0..PATHS).all(is_known);
         let excused = self.is_broken(n, now, &["frozen"]) || mute || cut_off || no_witness;
         let host_crashed_since = self.lives[n].range(v.incarnation..).any(|(_, l)| l.crashed);
         let property = if self.is_broken(o, now, &["frozen", "stuck", "cut", "deaf", "queue", "overrun"]) {

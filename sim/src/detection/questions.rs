@@ -207,7 +207,7 @@ impl World {
         let queue = self.hosts[to].nics[path].queue_of(flow);
         if let Some(until) = self.frozen(to).or_else(|| self.held(to, path, queue)) {
             if self.hosts[to].nics[path].held_until(queue) > self.now {
-                self.judge.answer_waits((from, self.hosts[to].node), self.now, until);
+                self.judge.question_waits((from, self.hosts[to].node), self.now, until);
             }
             self.at(until, Event::Question(asked));
         } else if self.hosts[to].up && !self.hosts[to].cut[path] {

@@ -423,6 +423,33 @@ fn safetimer_4_1_with_a_barrier_the_verdict_comes_at_once() {
     assert!(v.cause == Cause::SilentHost && v.evidence.drained);
 }
 
+/// Its kernel answered by another queue than its heartbeats take, and nothing has come out of that
+/// one since: its answers may wait there.
+#[test]
+fn safetimer_5_1_a_silence_waits_for_a_barrier_of_the_queue_of_its_answers() {
+    let silent_after = |answers: Option<u64>| {
+        let mut b = Bench::watching(&[A, B]);
+        (0..PATHS).for_each(|path| b.d.answers_drained(A, path, b.now));
+        b.until_heartbeat(A);
+        let at = b.now;
+        b.crash(A);
+        for ms in 1..100 {
+            b.run(MS);
+            if answers.is_some_and(|from_ms| ms >= from_ms) {
+                (0..PATHS).for_each(|path| b.d.answers_drained(A, path, b.now));
+            }
+        }
+        let v = b.verdicts.iter().find(|v| v.cause == Cause::SilentHost).unwrap().clone();
+        ((v.at_ns - at) / MS, v.evidence.drained)
+    };
+    let (at_once, drained) = silent_after(Some(1));
+    assert!(at_once < 8 && drained, "{at_once} ms");
+    let (late, drained) = silent_after(Some(8));
+    assert!((8..12).contains(&late) && drained, "{late} ms");
+    let (never, drained) = silent_after(None);
+    assert!(never > 8 && !drained, "{never} ms: as long as a barrier is waited for");
+}
+
 #[test]
 fn safetimer_4_1_a_lost_agent_is_told_behind_a_barrier() {
     // Its kernel answers by another queue than its heartbeats take, in which they wait.

@@ -3,8 +3,8 @@
 //!
 //! # In one head
 //! The detector ([`crate::detector`]) wants a host's kernel asked, and waits for a barrier: any
-//! answer that came by the receive queue of that host's heartbeats. This machine knows who may give
-//! one. The host itself is asked first, and at once, since its answer ends the doubt. Other hosts
+//! answer that came by the receive queue of that host's heartbeats, and for a silence also one by
+//! the queue of that host's own answers. This machine knows who may give one. The host itself is asked first, and at once, since its answer ends the doubt. Other hosts
 //! follow, which are close and answer fast. Where an interface has several receive queues, a TCP
 //! question from a port whose answer takes the wanted queue does ([`steering`]). Where no other
 //! host is left, whatever else answers on that network is asked ([`answerers`]), or this host asks
@@ -261,6 +261,14 @@ enum Question {
 /// where it is no host of the cluster.
 pub type Barrier = (Emptied, Option<IpAddr>);
 
+/// What is known of a host on one path.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    barrier: Option<Barrier>,
+    /// The receive queue by which its kernel's last answer came; 0: none did, or that is not known.
+    answers_by: u32,
+}
+
 /// The machine. See the [module](self) for how it thinks and how to drive it.
 #[derive(Clone, Debug)]
 pub struct Probing {
@@ -287,7 +295,7 @@ pub struct Probing {
     /// When it was last looked at the carriers.
     carriers_ns: u64,
     /// Of hosts that are judged, in their incarnation.
-    barriers: BTreeMap<u32, [Option<Barrier>; PATHS]>,
+    known: BTreeMap<u32, [Known; PATHS]>,
     actions: VecDeque<Action>,
 }
 
@@ -306,7 +314,7 @@ impl Default for Probing {
             later: VecDeque::new(),
             tried: 0,
             carriers_ns: 0,
-            barriers: BTreeMap::new(),
+            known: BTreeMap::new(),
             actions: VecDeque::new(),
         }
     }
@@ -340,29 +348,30 @@ impl Probing {
         if let Some(known) = self.queues.get_mut(path)
             && std::mem::replace(known, queues) != queues
         {
-            self.steering.forget(path);
+            self.forget_interface(path);
         }
     }
 
     /// The interface of a path is another one: its queues are not those that were reached.
     pub fn forget_interface(&mut self, path: usize) {
         self.steering.forget(path);
+        self.known.values_mut().filter_map(|paths| paths.get_mut(path)).for_each(|known| known.answers_by = 0);
     }
 
     /// What emptied the receive queues of a host's heartbeats last, by path, in its incarnation.
     #[must_use]
     pub fn barriers(&self, node: u32) -> [Option<Barrier>; PATHS] {
-        self.barriers.get(&node).copied().unwrap_or_default()
+        self.known.get(&node).map_or_else(Default::default, |paths| paths.map(|known| known.barrier))
     }
 
     /// An incarnation of a host is judged from now on.
     pub(super) fn begins(&mut self, node: u32) {
-        self.barriers.insert(node, Default::default());
+        self.known.insert(node, Default::default());
     }
 
     /// A host is remembered no more.
     pub(super) fn forget(&mut self, node: u32) {
-        self.barriers.remove(&node);
+        self.known.remove(&node);
     }
 
     // ---- whom to ask
@@ -421,9 +430,13 @@ impl Probing {
                 }
             }
             Question::Steered { node, path } => {
-                let queue = view.place(node).map_or(0, |place| view.queue(place, path));
-                if queue != 0 && may_wait_for_barrier(detector, node) {
-                    self.steer(path, Some(queue), Some(node), detector, view, now);
+                if may_wait_for_barrier(detector, node) {
+                    let heartbeats_by = view.place(node).map_or(0, |place| view.queue(place, path));
+                    let answers_by = self.known.get(&node).map_or(0, |paths| paths[path].answers_by);
+                    let wanted = [Some(heartbeats_by), Some(answers_by).filter(|queue| *queue != heartbeats_by)];
+                    for queue in wanted.into_iter().flatten().filter(|queue| *queue != 0) {
+                        self.steer(path, Some(queue), Some(node), detector, view, now);
+                    }
                 }
             }
         }
@@ -661,6 +674,9 @@ impl Probing {
             self.answerers.answered(node, path, now); // also when another answer came out of the queue by now
         }
         if let Some(queue) = queue {
+            if let Some(paths) = self.known.get_mut(&node) {
+                paths[path].answers_by = queue;
+            }
             self.steering.other_came(path, queue);
             self.emptied(path, &[Emptied { queue, as_of_ns: asked_ns, by: node }], detector, view);
         }
@@ -685,11 +701,15 @@ impl Probing {
         }
         for place in 0..view.places() {
             let Some(host) = view.host(place) else { continue };
+            // It has a place since it was first judged: nothing is allocated on this way.
+            let Some(known) = self.known.get_mut(&host.node).map(|paths| &mut paths[path]) else { continue };
+            for emptied in queues.iter().filter(|emptied| emptied.queue == known.answers_by) {
+                detector.answers_drained(host.node, path, emptied.as_of_ns);
+            }
             let of_its = view.queue(place, path);
             for emptied in queues.iter().filter(|emptied| emptied.queue == of_its) {
                 detector.drained(host.node, path, emptied.as_of_ns);
-                // It has a place since it was first judged: nothing is allocated on this way.
-                let Some(latest) = self.barriers.get_mut(&host.node).map(|paths| &mut paths[path]) else { continue };
+                let latest = &mut known.barrier;
                 if latest.is_none_or(|(known, _)| known.as_of_ns <= emptied.as_of_ns) {
                     *latest = Some((*emptied, self.answerers.address(emptied.by, path)));
                 }
