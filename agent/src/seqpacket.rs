@@ -87,8 +87,8 @@ pub enum Received {
 fn take(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize, Errno> {
     for _ in 0..2 {
         match rustix::net::recv(fd, &mut *buffer, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
-            // An end that was closed before it had read all is told first, and once: what it had sent
-            // before is still to be read.
+            // An end that was closed before it had read all is told first, and once: what it had
+            // sent before is still to be read.
             Err(Errno::CONNRESET) => {}
             taken => return taken.map(|(_, len)| len),
         }

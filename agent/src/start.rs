@@ -75,8 +75,8 @@ impl Listener {
     }
 }
 
-/// Who serves the socket. The kernel needs some time to end an agent that was killed, and until then
-/// its socket takes connections: a supervisor starts the next one sooner.
+/// Who serves the socket. The kernel needs some time to end an agent that was killed, and until
+/// then its socket takes connections: a supervisor starts the next one sooner.
 fn end_of_former(path: &Path) -> Serves {
     let until = Instant::now() + FORMER_ENDS;
     loop {

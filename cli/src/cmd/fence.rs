@@ -75,9 +75,9 @@ fn ask(connection: &Connection, order: FenceOrder) -> Result<FenceStatus, Failur
     }
 }
 
-/// The fence is opened for one t_valid, on trust. Hosts that must confirm this one's heartbeats have
-/// to be introduced to it within that, which takes longer where an agent has just started: then it
-/// closes again, and is opened again.
+/// The fence is opened for one t_valid, on trust. Hosts that must confirm this one's heartbeats
+/// have to be introduced to it within that, which takes longer where an agent has just started:
+/// then it closes again, and is opened again.
 fn stays_open(connection: &Connection, mut status: FenceStatus) -> Result<FenceStatus, Failure> {
     let interrupt = Interrupt::install()?;
     let until = Instant::now() + RECOVERED_WITHIN;

@@ -81,7 +81,8 @@ pub enum GroupCommand {
     Leave {
         /// Its name
         name: String,
-        /// Give this host's member up without asking the others, who take it for crashed: for a group that decides nothing any more
+        /// Give this host's member up without asking the others, who take it for crashed: for a
+        /// group that decides nothing any more
         #[arg(long)]
         force: bool,
     },

@@ -267,7 +267,8 @@ fn agents_of_a_lab_have_a_key_and_what_is_said_of_their_hosts_is_true() {
     }
 }
 
-/// What `fide group` says where it can do nothing: a second group of one name, a name that nobody has, an engine that somebody else chose, and too few members.
+/// What `fide group` says where it can do nothing: a second group of one name, a name that nobody
+/// has, an engine that somebody else chose, and too few members.
 #[test]
 fn orders_to_groups_that_cannot_be_done_say_so_and_why() {
     let fided = Path::new(env!("CARGO_BIN_EXE_fide")).with_file_name("fided");

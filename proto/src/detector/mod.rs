@@ -71,8 +71,10 @@
 //! was over: it cannot have arrived before ([`Detector::drained`]; that it came through the same queue is the shell's to know). The host stays *alive*
 //! until then, for [`Config::drain_wait_ns`] at most (the questions run meanwhile, so nothing is found later); the verdict *contract broken* then
 //! says that nothing is proved. *Silent host*, which has to have a witness anyway, waits for its barrier ten times as long as nobody may answer, unless there is
-//! nobody else to give one: where ICMP is filtered, or the answers take another receive queue, no barrier will come. It waits for a second one as well, of the
-//! queue by which that host's kernel answered before ([`Detector::answers_drained`]): its answers may wait there while those of others come.
+//! nobody else to give one: where ICMP is filtered, or the answers take another receive queue, no
+//! barrier will come. It waits for a second one as well, of the queue by which that host's kernel
+//! answered before ([`Detector::answers_drained`]): its answers may wait there while those of
+//! others come.
 //!
 //! # The veto
 //! A packet that our own side lost may have been the heartbeat (S2; SafeTimer §4.1, §5.1). When the shell's counters say so ([`Detector::dropped`]), the silence begins anew at

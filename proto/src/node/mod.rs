@@ -1,12 +1,15 @@
 //! One host's part in the cluster: [`Node`]. Agents and hosts of the simulator run the same.
 //!
 //! ```text
-//! frame ─► Window (seen before?) ─► Directory ─► Introductions   hello, introduction ├─► Replica
-//! change, rows, version of a heartbeat ─► events └─► Owner           pull ─► rows Directory ─► who
-//! lives, what runs ─► Node ─► Detector ─► verdicts, each end once arrivals, answers, time
-//! ──────────────────────┘    └──► HostFence ◄─ heartbeats that left, reports of others ─► gates
-//! jitter, round trips ─► Calibration ─► contract of each path ─► Detector            Pacer ─► when
-//! a heartbeat is due
+//! frame ─► Window (seen before?) ─► Directory ─┬─► Introductions   hello, introduction
+//!                                              ├─► Replica   change, rows ─► events of processes
+//!                                              └─► Owner     pull ─► rows
+//! Directory (who lives, what runs) ─┬─► Detector ─► verdicts, each end once
+//! arrivals, answers, time ──────────┘      │
+//!                                          └─► HostFence ─► gates
+//! heartbeats that left, reports of others ─────────┘
+//! jitter, round trips ─► Calibration ─► contract of each path ─► Detector
+//! Pacer ─► when a heartbeat is due
 //! doubts of the Detector ─► Probing ─► questions ─► answers, barriers ─► Detector
 //! ```
 

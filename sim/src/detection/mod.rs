@@ -51,8 +51,8 @@ pub struct Totals {
     pub ended_ns: u64,
     /// What emptied receive queues.
     pub barriers: Barriers,
-    /// Hosts wrongly called silent, as drained, whose answers waited in a receive queue of their own
-    /// and which had answered nothing before: the queue was not known.
+    /// Hosts wrongly called silent, as drained, whose answers waited in a receive queue of their
+    /// own and which had answered nothing before: the queue was not known.
     pub open: u64,
 }
 

@@ -1,8 +1,10 @@
-//! Whom to ask for a barrier when no other host of the cluster is left to answer (SafeTimer §4.1: it is sent "through the NIC to oneself").
+//! Whom to ask for a barrier when no other host of the cluster is left to answer (SafeTimer §4.1:
+//! it is sent "through the NIC to oneself").
 //!
-//! Whatever answers echo requests on a path's network will do: a router, the address of a switch, a storage. They are no hosts of the cluster, nothing is
-//! concluded from their silence, and they are asked only while nobody else can be. The last resort needs nobody: where both paths are on one network,
-//! a packet from one of this host's interfaces to the other.
+//! Whatever answers echo requests on a path's network will do: a router, the address of a switch, a
+//! storage. They are no hosts of the cluster, nothing is concluded from their silence, and they are
+//! asked only while nobody else can be. The last resort needs nobody: where both paths are on one
+//! network, a packet from one of this host's interfaces to the other.
 
 use fide_wire::PATHS;
 use std::net::IpAddr;
@@ -11,7 +13,8 @@ use std::net::IpAddr;
 pub const ANSWERERS: usize = 8;
 /// Who has not answered for so long is not counted on: three times what is asked for to know it.
 const FRESH_NS: u64 = 30_000_000_000;
-/// From here on they stand for nodes in questions and answers. No host has such a one ([`is_reserved`]).
+/// From here on they stand for nodes in questions and answers. No host has such a one
+/// ([`is_reserved`]).
 const FIRST: u32 = u32::MAX - ANSWERERS as u32;
 /// This host itself, from its other interface.
 pub const ITSELF: u32 = FIRST;

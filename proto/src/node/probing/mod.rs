@@ -4,11 +4,12 @@
 //! # In one head
 //! The detector ([`crate::detector`]) wants a host's kernel asked, and waits for a barrier: any
 //! answer that came by the receive queue of that host's heartbeats, and for a silence also one by
-//! the queue of that host's own answers. This machine knows who may give one. The host itself is asked first, and at once, since its answer ends the doubt. Other hosts
-//! follow, which are close and answer fast. Where an interface has several receive queues, a TCP
-//! question from a port whose answer takes the wanted queue does ([`steering`]). Where no other
-//! host is left, whatever else answers on that network is asked ([`answerers`]), or this host asks
-//! itself from its other interface.
+//! the queue of that host's own answers. This machine knows who may give one. The host itself is
+//! asked first, and at once, since its answer ends the doubt. Other hosts follow, which are close
+//! and answer fast. Where an interface has several receive queues, a TCP question from a port whose
+//! answer takes the wanted queue does ([`steering`]). Where no other host is left, whatever else
+//! answers on that network is asked ([`answerers`]), or this host asks itself from its other
+//! interface.
 //!
 //! # How to drive it
 //! The machine is a part of [`Node`](super::Node), which hands it what its detector wants asked.

@@ -12,9 +12,11 @@
 //! [`Message::Over`]; and who gets a message for a member that it has not got says so, too.
 //!
 //! # Beginning
-//! A group begins when everybody in its [`Plan`] has said [`Message::Prepared`], so nobody begins it alone, and all other nodes that are heard have said
-//! [`Message::Unknown`], so that two groups of one name run only where a partition hides one from the other. Who has prepared begins with the first
-//! sign that somebody else has. Whoever comes later, or again, joins: it listens before it is let in, as [`Log`] wants it.
+//! A group begins when everybody in its [`Plan`] has said [`Message::Prepared`], so nobody begins
+//! it alone, and all other nodes that are heard have said [`Message::Unknown`], so that two groups
+//! of one name run only where a partition hides one from the other. Who has prepared begins with
+//! the first sign that somebody else has. Whoever comes later, or again, joins: it listens before
+//! it is let in, as [`Log`] wants it.
 //!
 //! # Heartbeats
 //! What an engine piggybacks must reach all or nobody, and its sender relies on it when the heartbeat has left ([`Groups::handle_sent`]). A node that was
