@@ -50,7 +50,15 @@ pub(super) fn status(w: &World, host: u16, name: &str) -> Option<GroupStatus> {
 }
 
 pub(super) fn runs(w: &World, host: u16, name: &str) {
-    until("the group runs", || status(w, host, name).is_some_and(|group| group.stage == Stage::Running));
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let group = status(w, host, name);
+        if group.as_ref().is_some_and(|group| group.stage == Stage::Running) {
+            return;
+        }
+        assert!(Instant::now() < until, "the group does not run on h{host}: {group:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Three hosts, and a group of them.
