@@ -135,8 +135,21 @@ impl Store {
 
 /// The database, made if it is not there; for this user alone.
 fn make(path: &Path) -> anyhow::Result<Database> {
-    std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-    Ok(Database::create(path)?)
+    if path.symlink_metadata().is_ok() {
+        return Ok(Database::create(path)?);
+    }
+    // An agent that is killed while a file is made leaves one that cannot be read: it gets its name
+    // once it is whole.
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    let new = PathBuf::from(new);
+    let _ = std::fs::remove_file(&new); // there is none, unless that has happened
+    std::fs::OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&new)?;
+    let database = Database::create(&new)?;
+    std::fs::rename(&new, path)?;
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::File::open(dir)?.sync_all()?;
+    Ok(database)
 }
 
 fn read(database: &Database) -> anyhow::Result<BTreeMap<String, Saved>> {
@@ -259,6 +272,17 @@ mod tests {
 
     fn whole(numbers: std::ops::RangeInclusive<u64>) -> What {
         What::Whole(Saved { generation: 7, lineage: 5, entries: numbers.map(entry).collect(), ..Saved::default() })
+    }
+
+    #[test]
+    fn a_file_that_was_not_finished_when_its_agent_was_killed_keeps_no_later_one_from_running() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, new) = (dir.path().join("state.json.groups"), dir.path().join("state.json.groups.new"));
+        std::fs::write(&new, [0; 4096]).unwrap();
+        let database = make(&path).unwrap();
+        assert!(path.is_file() && !new.exists() && read(&database).unwrap().is_empty());
+        drop(database);
+        assert!(read(&make(&path).unwrap()).unwrap().is_empty());
     }
 
     #[test]
