@@ -1018,7 +1018,9 @@ impl Core {
             stage: stage(&status.stage),
             why: match &status.stage {
                 Stage::Failed(why) => self.with_names(why),
-                Stage::Running if status.written.is_some() => self.group_plans.unwritten.clone(),
+                Stage::Running if status.written.is_some() && !self.group_plans.unwritten.is_empty() => {
+                    self.group_plans.unwritten.clone()
+                }
                 _ => self.with_names(&status.trouble),
             },
             anew: self.group_plans.anew.contains(&status.name),
