@@ -20,7 +20,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Long, because the machine may be busy with other things; nothing waits longer than it must.
@@ -62,12 +62,61 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     wait_for(what, || condition().then_some(()));
 }
 
-/// Tests that load the machine run alone.
-static TURN: RwLock<()> = RwLock::new(());
+/// What a world may have beside it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Share {
+    /// A few of its kind.
+    Ordinary,
+    /// Its promise is about times that a busy machine does not keep: one more of its kind.
+    Quiet,
+    /// Nothing: it loads the machine.
+    Alone,
+}
 
-enum Turn {
-    Shared(#[expect(dead_code, reason = "held, not read")] RwLockReadGuard<'static, ()>),
-    Alone(#[expect(dead_code, reason = "held, not read")] RwLockWriteGuard<'static, ()>),
+impl Share {
+    /// Worlds of each kind at a time.
+    const MAX: [usize; 3] = [6, 2, 1];
+}
+
+/// Who runs, and who waits, of each kind. One kind has its turn until none of it waits: the machine is idle whenever the kind
+/// changes, because the last of one kind holds up all of the next.
+struct Turns {
+    kind: Share,
+    running: [usize; 3],
+    waiting: [usize; 3],
+}
+
+static TURNS: Mutex<Turns> = Mutex::new(Turns { kind: Share::Ordinary, running: [0; 3], waiting: [0; 3] });
+static TURN_ENDED: Condvar = Condvar::new();
+
+impl Turns {
+    fn may_run(&self, share: Share) -> bool {
+        let is_its_turn = self.kind == share || self.running[self.kind as usize] + self.waiting[self.kind as usize] == 0;
+        is_its_turn && self.running[share as usize] < Share::MAX[share as usize]
+    }
+}
+
+/// A world's turn, until it is dropped.
+struct Turn(Share);
+
+impl Turn {
+    fn take(share: Share) -> Self {
+        let of = share as usize;
+        let mut turns = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.waiting[of] += 1;
+        let mut turns = TURN_ENDED.wait_while(turns, |turns| !turns.may_run(share)).unwrap_or_else(PoisonError::into_inner);
+        turns.kind = share;
+        turns.waiting[of] -= 1;
+        turns.running[of] += 1;
+        Self(share)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        TURNS.lock().unwrap_or_else(PoisonError::into_inner).running[self.0 as usize] -= 1;
+        TURN_ENDED.notify_all();
+    }
 }
 
 /// How a world is made.
@@ -75,13 +124,13 @@ pub struct Setup {
     hosts: u16,
     heartbeat: &'static str,
     extra: Box<dyn Fn(u16) -> String>,
-    alone: bool,
+    share: Share,
     start: bool,
 }
 
 impl Setup {
     pub fn hosts(hosts: u16) -> Self {
-        Self { hosts, heartbeat: "2ms", extra: Box::new(|_| String::new()), alone: false, start: true }
+        Self { hosts, heartbeat: "2ms", extra: Box::new(|_| String::new()), share: Share::Ordinary, start: true }
     }
 
     pub fn heartbeat(mut self, heartbeat: &'static str) -> Self {
@@ -96,7 +145,12 @@ impl Setup {
     }
 
     pub fn alone(mut self) -> Self {
-        self.alone = true;
+        self.share = Share::Alone;
+        self
+    }
+
+    pub fn quiet(mut self) -> Self {
+        self.share = Share::Quiet;
         self
     }
 
@@ -111,11 +165,7 @@ impl Setup {
         if !root() {
             return None;
         }
-        let turn = if self.alone {
-            Turn::Alone(TURN.write().unwrap_or_else(PoisonError::into_inner))
-        } else {
-            Turn::Shared(TURN.read().unwrap_or_else(PoisonError::into_inner))
-        };
+        let turn = Turn::take(self.share);
         let lab = Lab::up(&LabSpec { hosts: self.hosts, ephemeral: true, ipv6: true, ..LabSpec::default() }).unwrap();
         let mut world = World { agents: Vec::new(), lab, _turn: turn };
         for host in 1..=self.hosts {

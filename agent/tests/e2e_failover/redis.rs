@@ -402,7 +402,7 @@ fn a_silent_host_is_replaced_only_if_its_fence_has_closed() {
         let lines = move |host: u16| {
             if fenced { pins.config(host, "mode = \"acknowledged\"\ntimeout = \"300ms\"\n") } else { String::new() }
         };
-        let Some(mut of) = Managed::up(3, "", |setup| setup.extra(lines).alone()) else { return };
+        let Some(mut of) = Managed::up(3, "", |setup| setup.extra(lines).quiet()) else { return };
         if fenced {
             until("fences are promised", || (2..=3).all(|host| of.w.view(host, "h1").is_some_and(|h| h.fence.is_some())));
         }
@@ -442,7 +442,7 @@ fn managers_that_come_back_behind_a_silence_take_over() {
     // They outlive the agents, which are started again.
     let kept = pins.clone();
     let lines = move |host: u16| kept.config(host, "mode = \"acknowledged\"\ntimeout = \"2s\"\n");
-    let Some(mut of) = Managed::up(3, "", |setup| setup.extra(lines).alone()) else { return };
+    let Some(mut of) = Managed::up(3, "", |setup| setup.extra(lines).quiet()) else { return };
     let promised = |of: &Managed| (2..=3).all(|host| of.w.view(host, "h1").is_some_and(|h| h.fence.is_some()));
     until("fences are promised", || promised(&of));
     for host in 2..=3 {
@@ -468,7 +468,7 @@ fn managers_that_come_back_behind_a_silence_take_over() {
 fn a_fence_is_not_opened_before_somebody_has_closed_the_server_behind_it() {
     let Some(pins) = crate::fence::Pins::new() else { return };
     let lines = move |host: u16| pins.config(host, "mode = \"acknowledged\"\ntimeout = \"300ms\"\n");
-    let Some(mut of) = Managed::up(3, "", |setup| setup.extra(lines).alone()) else { return };
+    let Some(mut of) = Managed::up(3, "", |setup| setup.extra(lines).quiet()) else { return };
     until("fences are promised", || (2..=3).all(|host| of.w.view(host, "h1").is_some_and(|h| h.fence.is_some())));
     of.managers[0].take().unwrap().kill();
     fide_lab::NETS.into_iter().for_each(|net| of.w.lab.cut(1, net, fide_lab::Cut::Silent).unwrap());
@@ -607,7 +607,7 @@ fn faults_promote_nobody_who_should_not_be_and_never_two_take_writes() {
     // They outlive the agents, which are started again.
     let kept = pins.clone();
     let lines = move |host: u16| kept.config(host, "mode = \"acknowledged\"\ntimeout = \"5s\"\n");
-    let Some(of) = Managed::up(3, "", |_| Setup::hosts(4).extra(lines).alone()) else { return };
+    let Some(of) = Managed::up(3, "", |_| Setup::hosts(4).extra(lines).quiet()) else { return };
     let of = std::cell::RefCell::new(of);
     until("fences are promised", || {
         (1..=3).all(|host| of.borrow().w.view(FROM, &format!("h{host}")).is_some_and(|h| h.fence.is_some()))

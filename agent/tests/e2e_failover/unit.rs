@@ -130,7 +130,7 @@ fn an_address_alone_moves_by_switch_and_behind_a_fence_and_neighbours_learn_of_i
         let Some(pins) = crate::fence::Pins::new() else { return };
         let lines = move |host: u16| pins.config(host, "mode = \"acknowledged\"\ntimeout = \"2s\"\n");
         let more = format!("[address]\nip = \"{address}\"\ninterface = \"net0\"\n");
-        let Some(of) = Managed::up(3, &more, false, |setup| setup.extra(lines).alone()) else { return };
+        let Some(of) = Managed::up(3, &more, false, |setup| setup.extra(lines).quiet()) else { return };
         let ip = address.split('/').next().unwrap();
         until("the first host has it", || of.has(1, ip));
         assert!(!of.has(2, ip) && !of.has(3, ip));

@@ -17,7 +17,7 @@ fn now_ns() -> u64 {
 
 /// Two agents, and nothing on any further host.
 fn pair(hosts: u16) -> Option<World> {
-    let mut w = Setup::hosts(hosts).alone().empty().up()?;
+    let mut w = Setup::hosts(hosts).quiet().empty().up()?;
     w.start(1);
     w.start(2);
     w.all_alive();
@@ -236,7 +236,7 @@ fn the_only_other_host_is_no_answerer_beside_itself() {
 fn of_two_fenced_hosts_the_one_that_went_on_stays_when_the_other_comes_back() {
     let Some(pins) = Pins::new() else { return };
     let fence = [1, 2].map(|host| pins.config(host, "mode = \"sent\""));
-    let Some(w) = Setup::hosts(2).alone().extra(move |host| fence[usize::from(host) - 1].clone()).up() else { return };
+    let Some(w) = Setup::hosts(2).quiet().extra(move |host| fence[usize::from(host) - 1].clone()).up() else { return };
     let state = |host: u16| w.status(host).fence.map(|fence| fence.state).unwrap();
     until("both are open", || [1, 2].iter().all(|host| state(*host) == "open"));
     silence(&w);
@@ -270,7 +270,7 @@ fn nor_when_its_agent_was_started_anew_meanwhile() {
         let Some(pins) = Pins::new() else { return };
         let lines = format!("mode = \"sent\"\nrecover_at_start = {recover_at_start}");
         let fence = [1, 2].map(|host| pins.config(host, &lines));
-        let Some(mut w) = Setup::hosts(2).alone().extra(move |host| fence[usize::from(host) - 1].clone()).up() else { return };
+        let Some(mut w) = Setup::hosts(2).quiet().extra(move |host| fence[usize::from(host) - 1].clone()).up() else { return };
         let state = |w: &World, host: u16| w.status(host).fence.map(|fence| fence.state).unwrap();
         until("both are open", || [1, 2].iter().all(|host| state(&w, *host) == "open"));
         silence(&w);

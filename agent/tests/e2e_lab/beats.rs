@@ -132,7 +132,7 @@ fn has_what_came(w: &World, listener: &mut Process, beating: &Beating, rounds: u
 
 #[test]
 fn heartbeats_that_wait_on_the_receivers_side_are_no_failure() {
-    let Some(w) = Setup::hosts(3).alone().up() else { return };
+    let Some(w) = Setup::hosts(3).quiet().up() else { return };
     let mut listener = actor(&w, 2, &[]);
     let beating = Beating::new(&w, 1, 2);
     heard(&mut listener);
@@ -185,7 +185,7 @@ fn heartbeats_that_wait_on_the_receivers_side_are_no_failure() {
 #[test]
 fn without_the_receive_program_an_interface_of_one_queue_has_barriers_too() {
     for receive in ["xdp-generic", "udp"] {
-        let Some(w) = Setup::hosts(3).extra(move |_| format!("receive = \"{receive}\"")).alone().up() else { return };
+        let Some(w) = Setup::hosts(3).extra(move |_| format!("receive = \"{receive}\"")).quiet().up() else { return };
         let mut listener = actor(&w, 2, &[]);
         let beating = Beating::new(&w, 1, 2);
         heard(&mut listener);
@@ -196,7 +196,7 @@ fn without_the_receive_program_an_interface_of_one_queue_has_barriers_too() {
 
 #[test]
 fn a_path_that_has_lost_its_carrier_is_not_left_out() {
-    let Some(w) = Setup::hosts(3).alone().up() else { return };
+    let Some(w) = Setup::hosts(3).quiet().up() else { return };
     let mut listener = actor(&w, 2, &[]);
     let _beating = Beating::new(&w, 1, 2);
     heard(&mut listener);
@@ -253,7 +253,7 @@ fn a_queue_that_no_answer_came_out_of_is_not_known_to_be_empty() {
         println!("SKIPPED: a veth has as many queues as there are processors");
         return;
     }
-    let Some(w) = Setup::hosts(3).alone().up() else { return };
+    let Some(w) = Setup::hosts(3).quiet().up() else { return };
     let mut listener = actor(&w, 2, &[]);
     w.lab.in_host(2, || queues(&nic_name(0), 2, 1)).unwrap();
     // The switch's end has one queue to send by, so nothing comes by the second.
@@ -312,7 +312,7 @@ fn every_receive_queue_is_reached_by_questions_from_many_ports() {
         println!("SKIPPED: a veth has as many queues as there are processors");
         return;
     }
-    let Some(mut w) = Setup::hosts(3).alone().up() else { return };
+    let Some(mut w) = Setup::hosts(3).quiet().up() else { return };
     w.kill_agent(2);
     w.lab.in_host(2, || queues(&nic_name(0), 2, 1)).unwrap();
     w.start(2);
@@ -361,7 +361,7 @@ fn every_receive_queue_is_reached_by_questions_from_many_ports() {
 
 #[test]
 fn what_the_receiver_lost_itself_voids_the_interval() {
-    let Some(w) = Setup::hosts(3).alone().up() else { return };
+    let Some(w) = Setup::hosts(3).quiet().up() else { return };
     let mut listener = actor(&w, 2, &[]);
     let _beating = Beating::new(&w, 1, 2);
     heard(&mut listener);
@@ -387,7 +387,7 @@ fn what_the_receiver_lost_itself_voids_the_interval() {
 
 #[test]
 fn a_check_says_what_is_known_of_the_peer_and_refuses_nonsense() {
-    let Some(mut w) = Setup::hosts(3).alone().up() else { return };
+    let Some(mut w) = Setup::hosts(3).quiet().up() else { return };
     let mut listener = actor(&w, 2, &[]);
     let app = w.sleeper(1);
     w.watch_known(1, "db", app.pid());
@@ -467,7 +467,7 @@ pub fn gated(pins: &Pins, group: &Group) -> Option<World> {
 fn gated_with(pins: &Pins, group: &Group, lines: &str) -> Option<World> {
     let config = pins.config(1, "");
     let gate = format!("{config}\n[[gate]]\nname = \"app\"\ncgroup = \"{}\"\n{lines}\n", group.0.display());
-    Setup::hosts(2).extra(move |h| if h == 1 { gate.clone() } else { String::new() }).alone().up()
+    Setup::hosts(2).extra(move |h| if h == 1 { gate.clone() } else { String::new() }).quiet().up()
 }
 
 pub fn valid_ns(said: &str) -> u64 {

@@ -226,7 +226,7 @@ fn a_standing_watch_follows_restarts_and_ends_when_it_is_told() {
 fn configured_watch(name: &'static str) -> Option<World> {
     Setup::hosts(2)
         .extra(move |h| if h == 1 { format!("[[watch]]\nname = \"db\"\nprocess = \"{name}\"\n") } else { String::new() })
-        .alone()
+        .quiet()
         .up()
 }
 

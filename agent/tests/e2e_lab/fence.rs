@@ -171,7 +171,7 @@ fn silent(w: &World, observer: u16, host: &str) -> HistoryEvent {
 pub fn all_fenced(pins: &Pins, hosts: u16, mode: &str) -> Option<World> {
     let lines = format!("mode = \"{mode}\"\ntimeout = \"100ms\"");
     let configs: Vec<String> = (1..=hosts).map(|host| pins.config(host, &lines)).collect();
-    let w = Setup::hosts(hosts).extra(move |host| configs[usize::from(host) - 1].clone()).alone().up()?;
+    let w = Setup::hosts(hosts).extra(move |host| configs[usize::from(host) - 1].clone()).quiet().up()?;
     w.all_alive();
     (1..=hosts).for_each(|host| promised(&w, host, hosts));
     Some(w)
@@ -180,7 +180,7 @@ pub fn all_fenced(pins: &Pins, hosts: u16, mode: &str) -> Option<World> {
 /// Three hosts, of which the first has a fence in mode *sent*.
 fn one_fenced(pins: &Pins, lines: &str) -> Option<World> {
     let config = pins.config(1, &format!("mode = \"sent\"\ntimeout = \"100ms\"\n{lines}"));
-    let w = Setup::hosts(3).extra(move |h| if h == 1 { config.clone() } else { String::new() }).alone().up()?;
+    let w = Setup::hosts(3).extra(move |h| if h == 1 { config.clone() } else { String::new() }).quiet().up()?;
     open(&w, 1);
     for observer in [2, 3] {
         until("the promise is known", || is_promised(&w, observer, "h1"));
@@ -191,7 +191,7 @@ fn one_fenced(pins: &Pins, lines: &str) -> Option<World> {
 /// The same, with a timeout of its own.
 fn fenced_within(pins: &Pins, lines: &str) -> Option<World> {
     let config = pins.config(1, &format!("mode = \"sent\"\n{lines}"));
-    let w = Setup::hosts(3).extra(move |h| if h == 1 { config.clone() } else { String::new() }).alone().up()?;
+    let w = Setup::hosts(3).extra(move |h| if h == 1 { config.clone() } else { String::new() }).quiet().up()?;
     open(&w, 1);
     Some(w)
 }
@@ -298,7 +298,7 @@ fn a_quiet_host_with_a_fence_is_not_fenced_for_twenty_seconds() {
     let Some(pins) = Pins::new() else { return };
     // At the defaults, on all three.
     let all: Vec<String> = (1..=3).map(|h| pins.config(h, "mode = \"sent\"")).collect();
-    let Some(w) = Setup::hosts(3).heartbeat("1ms").extra(move |h| all[usize::from(h) - 1].clone()).alone().up() else { return };
+    let Some(w) = Setup::hosts(3).heartbeat("1ms").extra(move |h| all[usize::from(h) - 1].clone()).quiet().up() else { return };
     for host in 1..=3 {
         open(&w, host);
     }
@@ -751,7 +751,7 @@ fn an_interface_that_comes_later_is_guarded() {
 fn acknowledged(pins: &Pins) -> Option<World> {
     let all: Vec<String> =
         (1..=3).map(|h| pins.config(h, "mode = \"acknowledged\"\ntimeout = \"150ms\"\nmargin = \"10ms\"")).collect();
-    let w = Setup::hosts(3).extra(move |h| all[usize::from(h) - 1].clone()).alone().up()?;
+    let w = Setup::hosts(3).extra(move |h| all[usize::from(h) - 1].clone()).quiet().up()?;
     for host in 1..=3 {
         let status = open(&w, host);
         assert_eq!((status.mode.as_str(), status.confirmations_needed), ("acknowledged by majority", 1), "{status:?}");
@@ -806,7 +806,7 @@ fn four(pins: &Pins, lines: &str, others: impl Fn(u16) -> &'static str, start: b
             (h, lines) => pins.config(h, lines),
         })
         .collect();
-    let setup = Setup::hosts(4).extra(move |h| all[usize::from(h) - 1].clone()).alone();
+    let setup = Setup::hosts(4).extra(move |h| all[usize::from(h) - 1].clone()).quiet();
     if start { setup.up() } else { setup.empty().up() }
 }
 
@@ -942,7 +942,7 @@ fn recover_at_start_opens_what_a_former_life_left_closed() {
 fn a_host_that_falls_silent_right_behind_its_agents_restart_is_fenced() {
     let Some(pins) = Pins::new() else { return };
     let config = pins.config(1, "mode = \"acknowledged\"\ntimeout = \"3s\"\n");
-    let setup = Setup::hosts(3).extra(move |h| if h == 1 { config.clone() } else { String::new() }).alone();
+    let setup = Setup::hosts(3).extra(move |h| if h == 1 { config.clone() } else { String::new() }).quiet();
     let Some(mut w) = setup.up() else { return };
     open(&w, 1);
     until("the promise is known", || (2..=3).all(|observer| is_promised(&w, observer, "h1")));
@@ -1244,7 +1244,7 @@ fn a_fence_can_be_had_with_what_the_shipped_unit_permits() {
     let fenced = pins.config(1, &format!("mode = \"sent\"\ntimeout = \"5s\"\ncgroups = [\"{}\"]", group.0.display()));
     let config = format!("{fenced}[[gate]]\nname = \"app\"\ncgroup = \"{}\"\n", service.0.display());
     let extra = move |h| if h == 1 { config.clone() } else { String::new() };
-    let Some(mut w) = Setup::hosts(3).extra(extra).alone().empty().up() else { return };
+    let Some(mut w) = Setup::hosts(3).extra(extra).quiet().empty().up() else { return };
     let under = as_the_unit_does(group.0.parent().unwrap());
     let under: Vec<&str> = under.iter().map(String::as_str).collect();
     w.start_under(1, &under);

@@ -88,7 +88,7 @@ fn recorded(w: &World, wire: &[PacketSocket; 2]) -> ([Vec<Vec<u8>>; 2], Process)
 }
 
 fn two_and_a_neighbour() -> Option<(World, [PacketSocket; 2])> {
-    let mut w = Setup::hosts(3).alone().empty().up()?;
+    let mut w = Setup::hosts(3).quiet().empty().up()?;
     for host in [1, 2] {
         with_keys(&w, host, (1, 'a'), None);
         w.start(host);

@@ -68,7 +68,7 @@ impl Member {
 /// h1, which is looked at; h2, which asks FiDe; h3, which does not.
 fn three() -> Option<(World, [Member; 3])> {
     // A ring of 256 holds what comes in a few seconds.
-    let w = Setup::hosts(3).heartbeat("100ms").alone().up()?;
+    let w = Setup::hosts(3).heartbeat("100ms").quiet().up()?;
     let program = build(&w)?;
     let first = Member::new(&w, &program, 1, false);
     until("the first is there", || first.when("join h1").is_some());

@@ -260,7 +260,7 @@ fn b10_a_hook_cuts_off_who_is_hung_until_the_next_instance() {
     let lines = format!("mode = \"sent\"\ntimeout = \"10s\"\ncgroups = [\"{}\"]", group.0.display());
     let hook = "[[hook]]\non = [\"hung\"]\nmatch = \"db@*\"\naction = \"fence\"\n";
     let config = format!("{hook}{}", pins.config(1, &lines));
-    let Some(mut w) = Setup::hosts(2).extra(move |h| if h == 1 { config.clone() } else { String::new() }).alone().up() else {
+    let Some(mut w) = Setup::hosts(2).extra(move |h| if h == 1 { config.clone() } else { String::new() }).quiet().up() else {
         return;
     };
     let inside = |w: &World| {
@@ -339,7 +339,7 @@ fn b10_who_is_cut_off_and_lives_does_not_open_its_gate() {
     let lines = format!("mode = \"sent\"\ntimeout = \"10s\"\nhost = false\ncgroups = [\"{}\"]", group.0.display());
     let hook = "[[hook]]\non = [\"hung\"]\nmatch = \"db@*\"\naction = \"fence\"\n";
     let config = format!("{hook}{}", pins.config(1, &lines));
-    let Some(w) = Setup::hosts(2).extra(move |h| if h == 1 { config.clone() } else { String::new() }).alone().up() else {
+    let Some(w) = Setup::hosts(2).extra(move |h| if h == 1 { config.clone() } else { String::new() }).quiet().up() else {
         return;
     };
     let mut db = w.actor(1, "application", &[]);

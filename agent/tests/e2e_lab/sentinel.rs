@@ -102,7 +102,7 @@ impl Redis {
             return None;
         }
         // A ring of 256 holds what comes in a few seconds.
-        let w = Setup::hosts(3).heartbeat("100ms").alone().up()?;
+        let w = Setup::hosts(3).heartbeat("100ms").quiet().up()?;
         let common = |port: u16| {
             [
                 "--port",

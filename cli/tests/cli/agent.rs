@@ -8,6 +8,7 @@ use fide_wire::control::{
 use fide_wire::verdict::{Cause, Evidence, Grade, VerdictId};
 use std::path::Path;
 use std::process::{Output, Stdio};
+use std::sync::{Arc, Mutex};
 
 fn knowledge() -> Knowledge {
     let event = |seq, cause, grade, node: &str, app: Option<&str>| HistoryEvent {
@@ -241,6 +242,32 @@ fn the_fence_is_shown_and_its_orders_reach_the_agent() {
     let refuse = Some(Refused { code: ErrorCode::Unsupported, what: "this host has no fence".into() });
     let o = FakeAgent::start(Knowledge { refuse, ..knowledge() }).fide(&["fence", "recover"]);
     assert!(code(&o) == 1 && err(&o).contains("no fence"), "{}", err(&o));
+}
+
+#[test]
+fn a_fence_that_closes_right_behind_its_recovery_is_opened_again_or_said_to_close() {
+    let fence = |state: &str, extensions| FenceStatus {
+        state: state.into(),
+        mode: "sent".into(),
+        why: if state == "fenced" { "nobody confirms its heartbeats".into() } else { String::new() },
+        valid_ns: 100_000_000,
+        extensions,
+        ..FenceStatus::default()
+    };
+    let mut k = knowledge();
+    k.status.fence = Some(fence("open", 7));
+    k.fences = Arc::new(Mutex::new([fence("open", 4), fence("fenced", 4), fence("open", 4)].into()));
+    let agent = FakeAgent::start(k.clone());
+    let o = agent.fide(&["fence", "recover"]);
+    assert!(code(&o) == 0 && out(&o).starts_with("fence open, sent"), "{}{}", out(&o), err(&o));
+    let asked = agent.asked.lock().unwrap();
+    let orders = asked.iter().filter(|asked| matches!(asked, Request::Fence { .. })).cloned().collect::<Vec<_>>();
+    let [recover, status] = [FenceOrder::Recover, FenceOrder::Status].map(|order| Request::Fence { order });
+    assert_eq!(orders, [recover.clone(), status.clone(), recover, status]);
+
+    k.status.fence = Some(fence("fenced", 4));
+    let o = FakeAgent::start(k).fide(&["fence", "recover"]);
+    assert!(code(&o) == 1 && err(&o).contains("closes again: nobody confirms its heartbeats"), "{}{}", out(&o), err(&o));
 }
 
 #[test]

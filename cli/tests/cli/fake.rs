@@ -1,7 +1,8 @@
 //! An agent that answers from a script: a SOCK_SEQPACKET socket that speaks the control protocol, and nothing behind it.
 
-use fide_wire::control::{HistoryEvent, PROTOCOL, Refused, Reloaded, Reply, Request, Status};
+use fide_wire::control::{FenceStatus, HistoryEvent, PROTOCOL, Refused, Reloaded, Reply, Request, Status};
 use fide_wire::verdict::UniqueId;
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -27,6 +28,8 @@ pub struct Knowledge {
     pub refuse: Option<Refused>,
     /// The reply to `Watch`.
     pub watched: Option<(u32, u32)>,
+    /// Replies to orders about the fence, one after the other; then that of `status`.
+    pub fences: Arc<Mutex<VecDeque<FenceStatus>>>,
 }
 
 impl FakeAgent {
@@ -114,7 +117,8 @@ fn answer(request: Request, k: &Knowledge) -> Vec<Reply> {
         }
         (Request::Maintenance { .. }, None) => vec![Reply::Maintenance { maintenances: k.status.maintenance.clone() }],
         (Request::Fence { .. }, None) if k.status.fence.is_some() => {
-            vec![Reply::Fence(Box::new(k.status.fence.clone().unwrap()))]
+            let next = k.fences.lock().unwrap().pop_front();
+            vec![Reply::Fence(Box::new(next.or_else(|| k.status.fence.clone()).unwrap()))]
         }
         (Request::Explain { id, incarnation: Some(i) }, None) => {
             let wanted = Some(UniqueId { id, incarnation: i });
