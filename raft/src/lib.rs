@@ -18,6 +18,8 @@
 //! * *Members that lag* behind all of the log that is kept: the library would send them a snapshot. The state is the log's above, so that is asked for
 //!   it ([`Action::State`]); at the member the library is handed its snapshot, without the state, by [`Engine::handle_state`]. Term, vote and the entries
 //!   that it promised to keep are the library's all the while.
+//! * *A word of what is committed* costs a message to each member and its answer. Nobody waits for it but the proposer, so that a leader that has committed
+//!   only what it proposed itself keeps the word for the next entries, which say the same, if they follow within [`Config::word_wait_ns`].
 //! * *Determinism*: the library draws its election timeouts from the thread's random numbers; here they follow from seed, member and term, so that a
 //!   run can be repeated.
 //!
@@ -58,15 +60,30 @@ pub struct Config {
     pub kept_max: usize,
     /// Bytes of one batch.
     pub batch_max: usize,
+    /// What a leader has committed of its own it tells the others with the next entries, or so much later (ns); 0: at once.
+    pub word_wait_ns: u64,
 }
 
 impl Config {
     /// Usual values: a tick of 1 ms, elections after 10 to 20 of them.
     #[must_use]
     pub fn new(me: MemberId) -> Self {
-        Self { me, tick_ns: 1_000_000, election_ticks: 10, seed: 0, pending_max: 1024, kept_max: 1 << 16, batch_max: VALUE_MAX }
+        Self {
+            me,
+            tick_ns: 1_000_000,
+            election_ticks: 10,
+            seed: 0,
+            pending_max: 1024,
+            kept_max: 1 << 16,
+            batch_max: VALUE_MAX,
+            word_wait_ns: 0,
+        }
     }
 }
+
+/// [`Config::word_wait_ns`] of an agent's groups: others' applications hear so much later of what the leader proposed, its own sooner, as nothing is
+/// sent first.
+pub const WORD_WAIT_NS: u64 = 100_000;
 
 /// Largest message that is taken from the wire.
 const MESSAGE_MAX: usize = 4 * VALUE_MAX;
@@ -124,6 +141,12 @@ pub struct Raft {
     sent: usize,
     sent_for_ticks: usize,
     sent_under: (u64, u64),
+    /// By receiver, what only says what is committed; when it leaves, unless entries do before.
+    words: BTreeMap<MemberId, Message>,
+    words_leave_ns: u64,
+    /// While we lead, the last uncommitted entry that another member proposed; 0: none.
+    foreign: u64,
+    now_ns: u64,
     actions: VecDeque<Action<EngineMessage>>,
     refusals: Refusals,
     halted: Option<Halted>,
@@ -187,6 +210,10 @@ impl Raft {
             sent: 0,
             sent_for_ticks: 0,
             sent_under: (0, 0),
+            words: BTreeMap::new(),
+            words_leave_ns: u64::MAX,
+            foreign: 0,
+            now_ns,
             actions: VecDeque::new(),
             refusals: Refusals::default(),
             halted: None,
@@ -257,6 +284,9 @@ impl Raft {
             self.committed(committed);
             self.node.advance_apply();
             self.compact();
+            if self.node.raft.raft_log.committed >= self.foreign {
+                self.foreign = 0;
+            }
         }
     }
 
@@ -282,10 +312,37 @@ impl Raft {
     }
 
     fn send(&mut self, messages: Vec<Message>) {
-        for message in messages {
-            let Ok(to) = u16::try_from(message.to).map(MemberId) else { continue };
-            if let Ok(bytes) = message.write_to_bytes() {
-                self.actions.push_back(Action::Send { to, message: EngineMessage::Opaque(bytes.into()) });
+        for mut message in messages {
+            // Whoever carries it names the receiver, too: what is the same for several is the same bytes, and leaves once.
+            let Ok(to) = u16::try_from(std::mem::take(&mut message.to)).map(MemberId) else { continue };
+            let is_append = message.get_msg_type() == MessageType::MsgAppend;
+            // The later one says what the earlier one did.
+            if is_append {
+                self.words.remove(&to);
+            }
+            let is_own = self.foreign == 0 || message.commit < self.foreign;
+            if is_append && message.entries.is_empty() && is_own && self.config.word_wait_ns > 0 {
+                if self.words.is_empty() {
+                    self.words_leave_ns = self.now_ns.saturating_add(self.config.word_wait_ns);
+                }
+                self.words.insert(to, message);
+                continue;
+            }
+            self.push(to, &message);
+        }
+    }
+
+    fn push(&mut self, to: MemberId, message: &Message) {
+        if let Ok(bytes) = message.write_to_bytes() {
+            self.actions.push_back(Action::Send { to, message: EngineMessage::Opaque(bytes.into()) });
+        }
+    }
+
+    /// What is committed, to those that no entries went to meanwhile.
+    fn send_words(&mut self) {
+        for (to, message) in std::mem::take(&mut self.words) {
+            if self.leads() {
+                self.push(to, &message);
             }
         }
     }
@@ -551,13 +608,14 @@ impl Raft {
         if bytes.len() > MESSAGE_MAX {
             return Err(Refused::TooLarge);
         }
-        let message = Message::parse_from_bytes(bytes).map_err(|_| Refused::Malformed)?;
+        let mut message = Message::parse_from_bytes(bytes).map_err(|_| Refused::Malformed)?;
         if from == self.config.me {
             return Err(Refused::Malformed);
         }
-        if message.from != u64::from(from.0) || message.to != u64::from(self.config.me.0) {
+        if message.from != u64::from(from.0) || message.to != 0 {
             return Err(Refused::ImpossibleBallot);
         }
+        message.to = u64::from(self.config.me.0);
         let kind = message.get_msg_type();
         let spoken = matches!(
             kind,
@@ -665,7 +723,8 @@ impl Engine<EngineMessage> for Raft {
         Kind::Raft
     }
 
-    fn propose(&mut self, _now_ns: u64, entry: Entry) -> Result<(), Refused> {
+    fn propose(&mut self, now_ns: u64, entry: Entry) -> Result<(), Refused> {
+        self.now_ns = now_ns;
         self.running()?;
         if self.pending.len() >= self.config.pending_max {
             return Err(self.refusals.count(Refused::Busy));
@@ -675,14 +734,19 @@ impl Engine<EngineMessage> for Raft {
         self.guarded(Self::advance)
     }
 
-    fn handle_message(&mut self, _now_ns: u64, from: MemberId, message: EngineMessage) -> Result<(), Refused> {
+    fn handle_message(&mut self, now_ns: u64, from: MemberId, message: EngineMessage) -> Result<(), Refused> {
+        self.now_ns = now_ns;
         self.running()?;
         if let Some(handled) = self.handle_own(from, &message) {
             return handled.map_err(|why| self.refusals.count(why));
         }
         let message = self.check(from, &message).map_err(|why| self.refusals.count(why))?;
         let stepped = self.guarded(|raft| {
+            let is_proposal = message.get_msg_type() == MessageType::MsgPropose;
             let result = raft.node.step(message);
+            if is_proposal && result.is_ok() && raft.leads() {
+                raft.foreign = raft.node.raft.raft_log.last_index();
+            }
             raft.advance();
             result
         });
@@ -693,7 +757,8 @@ impl Engine<EngineMessage> for Raft {
         }
     }
 
-    fn handle_crash(&mut self, _now_ns: u64, member: MemberId) -> Result<(), Refused> {
+    fn handle_crash(&mut self, now_ns: u64, member: MemberId) -> Result<(), Refused> {
+        self.now_ns = now_ns;
         self.running()?;
         if !self.members.contains(member) {
             return Err(self.refusals.count(Refused::UnknownMember));
@@ -721,10 +786,15 @@ impl Engine<EngineMessage> for Raft {
     }
 
     fn poll_timeout(&self) -> Option<u64> {
-        self.halted.is_none().then_some(self.next_tick_ns)
+        let words_leave_ns = if self.words.is_empty() { u64::MAX } else { self.words_leave_ns };
+        self.halted.is_none().then_some(self.next_tick_ns.min(words_leave_ns))
     }
 
     fn handle_timeout(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
+        if self.halted.is_none() && now_ns >= self.words_leave_ns {
+            self.send_words();
+        }
         if now_ns < self.next_tick_ns || self.halted.is_some() {
             return;
         }
@@ -749,7 +819,8 @@ impl Engine<EngineMessage> for Raft {
         });
     }
 
-    fn set_members(&mut self, _now_ns: u64, from: Instance, members: MemberSet) -> Result<(), Refused> {
+    fn set_members(&mut self, now_ns: u64, from: Instance, members: MemberSet) -> Result<(), Refused> {
+        self.now_ns = now_ns;
         self.running()?;
         if from != self.through + 1 || members.len() > MAX_MEMBERS {
             return Err(self.refusals.count(Refused::Malformed));

@@ -24,9 +24,12 @@ struct Group {
 
 impl Group {
     fn new(n: u16, seed: u64) -> Self {
+        Self::with(n, |me| Config { seed, ..Config::new(me) })
+    }
+
+    fn with(n: u16, config: impl Fn(MemberId) -> Config) -> Self {
         let set = MemberSet::first(n);
-        let members =
-            set.iter().map(|me| (me, Raft::new(Config { seed, ..Config::new(me) }, 0, 1, &set, None).unwrap())).collect();
+        let members = set.iter().map(|me| (me, Raft::new(config(me), 0, 1, &set, None).unwrap())).collect();
         Self {
             now: 0,
             members,
@@ -194,6 +197,51 @@ fn a_lost_proposal_is_made_again() {
     group.links.clear();
     group.members.remove(&dead);
     group.until("it is decided all the same", |group| group.agreed(1));
+}
+
+/// A led group whose ticks are rare, behind its first entry.
+fn led(word_wait_ns: u64) -> (Group, MemberId) {
+    let mut group = Group::with(3, |me| Config { tick_ns: 100 * MS, word_wait_ns, ..Config::new(me) });
+    group.until("a leader", |group| group.leader().is_some());
+    let leader = group.leader().unwrap();
+    group.propose(leader.0, 1, value("first"));
+    group.until("an entry", |group| group.agreed(1));
+    group.until("nothing is on its way", |group| group.links.is_empty());
+    (group, leader)
+}
+
+#[test]
+fn what_the_leader_proposed_itself_is_told_with_the_next_entries_or_a_little_later() {
+    for word_wait_ns in [0, 2 * MS] {
+        let (mut group, leader) = led(word_wait_ns);
+        let begun = group.now;
+        group.propose(leader.0, 2, value("second"));
+        group.until("the leader has it", |group| group.entries(leader.0).len() == 2);
+        assert_eq!(group.now, begun + 2 * DELAY_NS, "one round trip, whatever the word waits");
+        let decided = group.now;
+        group.until("all have it", |group| group.agreed(2));
+        assert_eq!(group.now, decided + word_wait_ns + DELAY_NS);
+
+        // Entries that follow at once say it, too.
+        group.until("nothing is on its way", |group| group.links.is_empty());
+        group.propose(leader.0, 3, value("third"));
+        group.until("the leader has it", |group| group.entries(leader.0).len() == 3);
+        let decided = group.now;
+        group.propose(leader.0, 4, value("fourth"));
+        group.until("all have the third", |group| (1..=3).all(|member| group.entries(member).len() >= 3));
+        assert_eq!(group.now, decided + DELAY_NS);
+        group.until("all have both", |group| group.agreed(4));
+    }
+}
+
+#[test]
+fn whoever_proposed_by_the_leader_is_told_at_once() {
+    let (mut group, leader) = led(2 * MS);
+    let other = MemberId(if leader == MemberId(2) { 3 } else { 2 });
+    let begun = group.now;
+    group.propose(other.0, 1, value("forwarded"));
+    group.until("its proposer has it", |group| group.entries(other.0).len() == 2);
+    assert_eq!(group.now, begun + 4 * DELAY_NS, "there, two ways for the copies, and back");
 }
 
 #[test]

@@ -44,7 +44,9 @@ fn make(seed: u64, setup: &Setup) -> Option<Box<dyn Engine<EngineMessage> + Send
         Kind::Raft => {
             // So few now and then that members fall behind them.
             let kept_max = if seed.is_multiple_of(3) { 2 + (seed % 5) as usize } else { 1 << 16 };
-            let config = fide_raft::Config { tick_ns: PERIOD_NS, seed, kept_max, ..fide_raft::Config::new(me) };
+            // At once, a tick later, or two.
+            let word_wait_ns = seed % 3 * PERIOD_NS;
+            let config = fide_raft::Config { tick_ns: PERIOD_NS, seed, kept_max, word_wait_ns, ..fide_raft::Config::new(me) };
             let start = setup.start.as_deref();
             let mut raft = Raft::new(config, now_ns, setup.first, &setup.members, start).ok()?;
             if !setup.joins && setup.members.min() == Some(me) {

@@ -149,7 +149,8 @@ fn make(setup: &Setup, how: Policy, timing: &Timing, seed: u64, period_ns: u64) 
     }
     // A crash that is certain begins an election at once, so time need not be short.
     let tick_ns = RAFT_TICK_NS.max(2 * period_ns);
-    let config = fide_raft::Config { tick_ns, seed, ..fide_raft::Config::new(setup.me) };
+    let word_wait_ns = fide_raft::WORD_WAIT_NS;
+    let config = fide_raft::Config { tick_ns, seed, word_wait_ns, ..fide_raft::Config::new(setup.me) };
     let mut raft = Raft::new(config, setup.now_ns, setup.first, &setup.members, setup.start.as_deref()).ok()?;
     if !setup.joins && setup.members.min() == Some(setup.me) {
         raft.campaign();

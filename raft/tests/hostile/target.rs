@@ -80,7 +80,7 @@ impl Hostile for Said {
         let mut message = Message::default();
         message.set_msg_type(bytes.pick(&KINDS));
         message.from = u64::from(near.member(bytes).0);
-        message.to = if bytes.one_in(6) { bytes.near(1) } else { u64::from(near.me.0) };
+        message.to = if bytes.one_in(6) { bytes.near(1) } else { 0 };
         let term = if message.get_msg_type() == MessageType::MsgPropose { 0 } else { bytes.below(6) as u64 };
         message.term = bytes.near(term);
         message.index = bytes.near(near.number);
@@ -130,7 +130,7 @@ impl Hostile for Said {
             }
         }
         if bytes.one_in(2) {
-            message.to = u64::from(near.me.0);
+            message.to = 0;
         }
         Said(said(&message))
     }

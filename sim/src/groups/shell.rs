@@ -126,7 +126,8 @@ fn make(setup: &Setup, how: Policy, timing: &Timing, seed: u64) -> Option<Box<dy
     if setup.kind != EngineKind::Raft {
         return groups::make(setup, how, timing);
     }
-    let config = fide_raft::Config { tick_ns: RAFT_TICK_NS, seed, ..fide_raft::Config::new(setup.me) };
+    let word_wait_ns = fide_raft::WORD_WAIT_NS;
+    let config = fide_raft::Config { tick_ns: RAFT_TICK_NS, seed, word_wait_ns, ..fide_raft::Config::new(setup.me) };
     let start = setup.start.as_deref();
     let mut raft = fide_raft::Raft::new(config, setup.now_ns, setup.first, &setup.members, start).ok()?;
     if !setup.joins && setup.members.min() == Some(setup.me) {

@@ -94,7 +94,7 @@ const TURN_NS: u64 = 50_000_000;
 /// From so many clients on, those that have nothing under way are forgotten from time to time.
 const TAKEN_CLIENTS: usize = 256;
 /// How messages between groups of two nodes are written; builds that write them in another way cannot share a group. Before each message.
-pub const FORMAT: u8 = 8;
+pub const FORMAT: u8 = 9;
 /// Messages kept for members whose incarnation this node has not met yet.
 const UNMET_MAX: usize = 1024;
 /// Messages kept for a member that is not listening yet.
