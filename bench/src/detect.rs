@@ -532,6 +532,19 @@ fn hung(rig: &mut Rig, ui: &Ui, n: u64) -> Result<Measured> {
     Ok(Measured { case, samples: named([("upcall", late)]) })
 }
 
+/// A kernel says of a closed port that nobody holds it to each asker six times, and then once a
+/// second (`icmp_ratelimit`): kills in quick succession would measure that.
+const PORT_ANSWERS: Duration = Duration::from_secs(6);
+
+fn rest(how_long: Duration, ui: &Ui) -> Result<()> {
+    let until = Instant::now() + how_long;
+    while Instant::now() < until {
+        ui.check()?;
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
 fn agent_killed(rig: &mut Rig, ui: &Ui, n: u64) -> Result<Measured> {
     let mut observers = Observers::default();
     observers.start(rig, 2, &["@h1"], false)?;
@@ -544,7 +557,7 @@ fn agent_killed(rig: &mut Rig, ui: &Ui, n: u64) -> Result<Measured> {
     for i in 0..n {
         ui.check()?;
         ui.progress(format!("agent killed: {} of {n}", i + 1));
-        std::thread::sleep(Duration::from_millis(100));
+        rest(PORT_ANSWERS, ui)?;
         observers.drain();
         let event_ns = promptly(|| rig.kill_agent(WATCHED))?;
         let verdict = host_report(&mut observers, Cause::AgentLost, Duration::from_secs(20))?;
