@@ -55,6 +55,19 @@ fn root() -> bool {
     root
 }
 
+/// The agent's program: cargo puts it beside this one, if it has built it.
+fn fided() -> std::path::PathBuf {
+    Path::new(env!("CARGO_BIN_EXE_fide")).with_file_name("fided")
+}
+
+fn has_agents() -> bool {
+    let is_built = fided().exists();
+    if !is_built {
+        eprintln!("skipped: {} is not built (cargo build -p fide-agent)", fided().display());
+    }
+    is_built
+}
+
 #[test]
 fn a_lab_is_made_broken_mended_and_removed() {
     if !root() {
@@ -179,12 +192,7 @@ fn an_interrupted_lab_leaves_nothing_behind() {
 
 #[test]
 fn a_crash_in_a_lab_is_known_and_explained_on_the_other_host() {
-    let fided = Path::new(env!("CARGO_BIN_EXE_fide")).with_file_name("fided");
-    if !root() {
-        return;
-    }
-    if !fided.exists() {
-        eprintln!("skipped: {} is not built (cargo build -p fide-agent)", fided.display());
+    if !root() || !has_agents() {
         return;
     }
     let lab = Named::new("crash");
@@ -239,12 +247,7 @@ fn a_crash_in_a_lab_is_known_and_explained_on_the_other_host() {
 
 #[test]
 fn agents_of_a_lab_have_a_key_and_what_is_said_of_their_hosts_is_true() {
-    let fided = Path::new(env!("CARGO_BIN_EXE_fide")).with_file_name("fided");
-    if !root() {
-        return;
-    }
-    if !fided.exists() {
-        eprintln!("skipped: {} is not built (cargo build -p fide-agent)", fided.display());
+    if !root() || !has_agents() {
         return;
     }
     for (options, authenticated) in [(&[][..], true), (&["--no-key"], false)] {
@@ -254,7 +257,7 @@ fn agents_of_a_lab_have_a_key_and_what_is_said_of_their_hosts_is_true() {
             serde_json::from_str(&ok(lab.run(&["exec", "h1", "--", "fide", "status", "--json"]))).unwrap();
         assert_eq!(status["authenticated"], authenticated, "{options:?}");
         let config = format!("/run/fide/lab/{}/h2/fide.toml", lab.0);
-        let checked = lab.run(&["exec", "h2", "--", fided.to_str().unwrap(), "--check", "--config", &config]);
+        let checked = lab.run(&["exec", "h2", "--", fided().to_str().unwrap(), "--check", "--config", &config]);
         let said = String::from_utf8_lossy(&checked.stderr).into_owned();
         assert!(checked.status.success(), "{said}");
         assert!(!said.contains("no interface net"), "they are there: {said}");
@@ -271,12 +274,7 @@ fn agents_of_a_lab_have_a_key_and_what_is_said_of_their_hosts_is_true() {
 /// has, an engine that somebody else chose, and too few members.
 #[test]
 fn orders_to_groups_that_cannot_be_done_say_so_and_why() {
-    let fided = Path::new(env!("CARGO_BIN_EXE_fide")).with_file_name("fided");
-    if !root() {
-        return;
-    }
-    if !fided.exists() {
-        eprintln!("skipped: {} is not built (cargo build -p fide-agent)", fided.display());
+    if !root() || !has_agents() {
         return;
     }
     let lab = Named::new("group");
@@ -364,9 +362,8 @@ fn killed_redis_servers_of_a_lab_lose_nothing_and_leave_nothing_behind() {
     let refused = fide(Path::new("/nonexistent"), &["lab", "--name", "x", "redis"]);
     assert_eq!(refused.status.code(), Some(2));
 
-    let fided = Path::new(env!("CARGO_BIN_EXE_fide")).with_file_name("fided");
     let has_server = std::process::Command::new("redis-server").arg("--version").output().is_ok();
-    let Some(module) = module().filter(|_| has_server && fided.exists()) else {
+    let Some(module) = module().filter(|_| has_server && has_agents()) else {
         eprintln!("skipped: redis-server, fided or the module is missing (cargo build -p fide-agent -p fide-redis)");
         return;
     };
@@ -408,12 +405,7 @@ fn in_time(lab: &Named, host: &str, line: &[&str]) -> String {
 
 #[test]
 fn a_key_is_rotated_step_by_step_and_no_step_is_taken_before_all_hosts_are_ready() {
-    let fided = Path::new(env!("CARGO_BIN_EXE_fide")).with_file_name("fided");
-    if !root() {
-        return;
-    }
-    if !fided.exists() {
-        eprintln!("skipped: {} is not built (cargo build -p fide-agent)", fided.display());
+    if !root() || !has_agents() {
         return;
     }
     let lab = Named::new("rotate");
