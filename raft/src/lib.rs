@@ -144,8 +144,8 @@ pub struct Raft {
     /// By receiver, what only says what is committed; when it leaves, unless entries do before.
     words: BTreeMap<MemberId, Message>,
     words_leave_ns: u64,
-    /// While we lead, the last uncommitted entry that another member proposed; 0: none.
-    foreign: u64,
+    /// Indices of what other members proposed while we lead and is not committed.
+    foreign: VecDeque<u64>,
     now_ns: u64,
     actions: VecDeque<Action<EngineMessage>>,
     refusals: Refusals,
@@ -212,7 +212,7 @@ impl Raft {
             sent_under: (0, 0),
             words: BTreeMap::new(),
             words_leave_ns: u64::MAX,
-            foreign: 0,
+            foreign: VecDeque::new(),
             now_ns,
             actions: VecDeque::new(),
             refusals: Refusals::default(),
@@ -284,8 +284,9 @@ impl Raft {
             self.committed(committed);
             self.node.advance_apply();
             self.compact();
-            if self.node.raft.raft_log.committed >= self.foreign {
-                self.foreign = 0;
+            let committed = self.node.raft.raft_log.committed;
+            while self.foreign.front().is_some_and(|index| *index <= committed) {
+                self.foreign.pop_front();
             }
         }
     }
@@ -315,18 +316,17 @@ impl Raft {
         for mut message in messages {
             // Whoever carries it names the receiver, too: what is the same for several is the same bytes, and leaves once.
             let Ok(to) = u16::try_from(std::mem::take(&mut message.to)).map(MemberId) else { continue };
-            let is_append = message.get_msg_type() == MessageType::MsgAppend;
-            // The later one says what the earlier one did.
-            if is_append {
-                self.words.remove(&to);
-            }
-            let is_own = self.foreign == 0 || message.commit < self.foreign;
-            if is_append && message.entries.is_empty() && is_own && self.config.word_wait_ns > 0 {
-                if self.words.is_empty() {
-                    self.words_leave_ns = self.now_ns.saturating_add(self.config.word_wait_ns);
+            if message.get_msg_type() == MessageType::MsgAppend {
+                let is_own = self.foreign.front().is_none_or(|index| message.commit < *index);
+                if message.entries.is_empty() && is_own && self.config.word_wait_ns > 0 {
+                    // The first of them says when all leave: those that follow put nothing off.
+                    if self.words.is_empty() {
+                        self.words_leave_ns = self.now_ns.saturating_add(self.config.word_wait_ns);
+                    }
+                    self.words.insert(to, message);
+                    continue;
                 }
-                self.words.insert(to, message);
-                continue;
+                self.words.remove(&to); // this one says it, too
             }
             self.push(to, &message);
         }
@@ -745,7 +745,7 @@ impl Engine<EngineMessage> for Raft {
             let is_proposal = message.get_msg_type() == MessageType::MsgPropose;
             let result = raft.node.step(message);
             if is_proposal && result.is_ok() && raft.leads() {
-                raft.foreign = raft.node.raft.raft_log.last_index();
+                raft.foreign.push_back(raft.node.raft.raft_log.last_index());
             }
             raft.advance();
             result

@@ -245,6 +245,20 @@ fn whoever_proposed_by_the_leader_is_told_at_once() {
 }
 
 #[test]
+fn others_whose_proposals_come_one_behind_the_other_are_each_told_at_once() {
+    let (mut group, leader) = led(2 * MS);
+    let others: Vec<u16> = (1..=3).filter(|member| *member != leader.0).collect();
+    let begun = group.now;
+    group.propose(others[0], 1, value("forwarded"));
+    group.until("it is at the leader", |group| group.now == begun + DELAY_NS);
+    group.propose(others[1], 1, value("behind it"));
+    group.until("the first one's proposer has it", |group| group.entries(others[0]).len() == 2);
+    assert_eq!(group.now, begun + 4 * DELAY_NS);
+    group.until("the second one's has both", |group| group.entries(others[1]).len() == 3);
+    assert_eq!(group.now, begun + 5 * DELAY_NS);
+}
+
+#[test]
 fn a_minority_decides_nothing() {
     let mut group = Group::new(3, 5);
     group.until("a leader", |group| group.leader().is_some());

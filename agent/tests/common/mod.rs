@@ -144,11 +144,13 @@ impl Setup {
         self
     }
 
+    /// See [`Share::Alone`].
     pub fn alone(mut self) -> Self {
         self.share = Share::Alone;
         self
     }
 
+    /// See [`Share::Quiet`].
     pub fn quiet(mut self) -> Self {
         self.share = Share::Quiet;
         self
