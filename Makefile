@@ -4,46 +4,74 @@ DESTDIR ?=
 # /etc where PREFIX is /usr or /usr/local, else PREFIX/etc.
 SYSCONFDIR ?= $(sysconfdir)
 CARGO ?= cargo
+# What `make demo` and `make test` build: one profile, see Cargo.toml.
+DEBUG = target/debug
 BIN = target/release
 
-.PHONY: build test guest demo bench specs rtl verify fix deb bindings install uninstall setup nightly clean
+.PHONY: build demo test check unit one timing suites specs rtl bindings full guest bench verify fix nightly deb install uninstall setup clean
 
 build: ## binaries and library, optimised
-	@scripts/setup build
+	@scripts/setup 'make build' build
 	$(CARGO) build --release --workspace
 
-test: ## everything that must hold; as root also what needs the kernel
-	@scripts/setup build test
+demo: ## see it happen, in a minute (root); MEMORY=256: less memory
+	@scripts/setup 'make demo' build demo
+	@# With the features of the whole workspace, examples included: `make test` compiles none of this again.
+	$(CARGO) build --workspace --bin fided --bin fide-demo --example exit_cost
+	$(DEBUG)/fide-demo $(if $(MEMORY),--memory $(MEMORY))
+
+test: ## everything that must hold on any machine; as root also what needs the kernel
+	@scripts/setup 'make test' build test
 	@scripts/test
 
+check: ## read-only: format, lints, documents, licences
+	@scripts/setup 'make check' build
+	@scripts/check
+
+unit: ## unit tests of one crate: make unit CRATE=proto
+	@scripts/setup 'make unit' build
+	@scripts/test unit "$(CRATE)"
+
+one: ## one test, its output and its agents' logs: make one TEST=name
+	@scripts/setup 'make one' build test
+	@scripts/test one "$(TEST)"
+
+timing: ## bounds in time, one after the other, beside the floor of this machine (root; wants a quiet machine)
+	@scripts/setup 'make timing' build test
+	@scripts/test timing
+
+suites: ## beside other people's servers and in a browser (root)
+	@scripts/setup 'make suites' build test suites
+	@scripts/test suites
+
+specs: ## the TLA+ models and traces, with the model checker
+	@scripts/setup 'make specs' build specs
+	@scripts/specs
+
+rtl: ## the LOWI engine in hardware: lint, proofs, model, co-simulation, lab (FIDE_RTL_SCHEDULES; scripts/rtl -h)
+	@scripts/setup 'make rtl' build test rtl
+	@scripts/rtl
+
+bindings: ## Python, Go and Java: built, and tested against agents in a lab (root; scripts/bindings python|go|java)
+	@scripts/setup 'make bindings' build test bindings
+	@scripts/bindings
+
+full: ## all of these: before a large change is called finished, and every night
+	@scripts/full
+
 guest: ## the kernel programs and agents on Debian's stock kernel, emulated (FIDE_GUEST_SUITES, FIDE_GUEST_SECONDS; scripts/guest -h)
-	@scripts/setup build test guest
+	@scripts/setup 'make guest' build test guest
 	@scripts/guest
 
-demo: ## see it happen, in two minutes (root)
-	@scripts/setup build test
-	$(CARGO) build --release -p fide-cli -p fide-agent
-	$(BIN)/fide demo
-
 bench: ## the figures, on this host (root)
-	@scripts/setup build test bench
+	@scripts/setup 'make bench' build demo bench
 	$(CARGO) build --release -p fide-cli -p fide-agent
 	$(BIN)/fide bench detect
 	$(BIN)/fide bench jitter
 
-specs: ## the TLA+ models and traces, with the model checker
-	@scripts/setup specs
-	@scripts/specs
+verify: check test ## both, read-only
 
-rtl: ## the LOWI engine in hardware: lint, proofs, model, co-simulation, lab (FIDE_RTL_SCHEDULES; scripts/rtl -h)
-	@scripts/setup build test rtl
-	@scripts/rtl
-
-verify: ## read-only: format, lints, tests, licences and bans
-	@scripts/setup build test
-	@scripts/verify
-
-fix: ## what verify complains of and a machine can mend
+fix: ## what check complains of and a machine can mend
 	$(CARGO) fmt --all
 	$(CARGO) xtask gen
 	$(CARGO) clippy --workspace --all-targets --fix --allow-dirty --allow-staged -- -D warnings
@@ -52,12 +80,8 @@ nightly: ## longer fuzzing and simulation
 	@scripts/nightly
 
 deb: build ## Debian packages, in target/deb: fide, libfide, libfide-dev, fide-dev, fide-failover
-	@scripts/setup deb
+	@scripts/setup 'make deb' deb
 	@scripts/deb
-
-bindings: ## Python, Go and Java: built, and tested against agents in a lab (root; scripts/bindings python|go|java)
-	@scripts/setup build test bindings
-	@scripts/bindings
 
 install: ## what `make build` made: PREFIX=/usr/local SYSCONFDIR=/etc DESTDIR=
 	@scripts/install "$(DESTDIR)" "$(PREFIX)" "$(SYSCONFDIR)"
@@ -65,8 +89,8 @@ install: ## what `make build` made: PREFIX=/usr/local SYSCONFDIR=/etc DESTDIR=
 uninstall:
 	@scripts/install --remove "$(DESTDIR)" "$(PREFIX)" "$(SYSCONFDIR)"
 
-setup: ## what packages.txt lists, but for guest, specs, rtl, deb and bindings
-	@scripts/setup
+setup: ## what building, the demonstration, the tests and the benchmarks need
+	@scripts/setup 'make setup' build demo test bench
 
 clean:
 	$(CARGO) clean

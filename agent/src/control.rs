@@ -12,7 +12,7 @@ use crate::check::{self, Check};
 use crate::clock::now_ns;
 use crate::config::{self, Config, HookAction, RestartWithin};
 use crate::core::requests::Request as LoopRequest;
-use crate::core::{Happened, Introduced, Opening};
+use crate::core::{Before, Happened, Introduced, Opening};
 use crate::end_connections::{Connections, Ender};
 use crate::event_text;
 use crate::fair::FairQueue;
@@ -176,6 +176,9 @@ struct Standing {
     id: u64,
     /// Its process is being looked for.
     looking: bool,
+    /// Searches that were asked for and have not been answered: more than one where a process was
+    /// found otherwise meanwhile.
+    searches_under_way: u32,
     /// When that was last asked for.
     looked: Option<Instant>,
     name: String,
@@ -236,6 +239,8 @@ pub struct Control {
     starts_taken: (u32, Instant),
     /// Until when a process that is watched now has not settled: it has just been started. 0: it was there before.
     settles_ns: u64,
+    /// Processes that ended cleanly while they began to be watched, of which nobody else tells.
+    ended_cleanly: Vec<u32>,
     /// Sockets that were told to listen and were not found yet: when they are looked for again, their process and port, and how often they were.
     listening: Vec<(Instant, u32, u16, u32)>,
     /// Time that look-ups for the standing watches of a user may still take, and when it was reckoned.
@@ -468,6 +473,7 @@ impl Control {
             starts_taken: (0, Instant::now()),
             listening: Vec::new(),
             settles_ns: 0,
+            ended_cleanly: Vec::new(),
             standing,
             standing_time: BTreeMap::new(),
             next_search: Instant::now(),
@@ -987,6 +993,7 @@ impl Control {
         let (resolver, selector, scope) = (self.resolver.clone(), s.selector.clone(), s.scope.clone());
         let work = move |limit: &Limit| Found::Process(resolver.within(limit).resolve_within(&scope, &selector, None));
         s.looking = self.lookups.ask(source, Whose::Standing(s.id), work);
+        s.searches_under_way += u32::from(s.looking);
     }
 
     /// The process of this number has ended: whatever watch had it waits for the next.
@@ -1076,6 +1083,12 @@ impl Control {
         let Some(id) = self.standing.iter().find(|s| s.app == Some(app)).map(|s| s.id) else {
             return self.core.tell(LoopRequest::EndedCleanly(app));
         };
+        self.stands(id).into_iter().for_each(|i| self.standing[i].searches = 0);
+        self.look_for_child(id, app);
+    }
+
+    /// Searches what goes on in the place of this process.
+    fn look_for_child(&mut self, id: u64, app: u32) {
         self.look_for(id);
         match self.stands(id) {
             Some(i) if self.standing[i].looking => self.standing[i].is_handing_over = true,
@@ -1087,6 +1100,11 @@ impl Control {
     fn goes_on(&mut self, i: usize, app: u32, found: Result<Process, Refused>) {
         let s = &mut self.standing[i];
         s.is_handing_over = false;
+        // A search that was ended for its time says nothing: this host is busy.
+        if found.as_ref().is_err_and(|e| e.code == ErrorCode::System) && s.searches < SEARCHES_AT_ONCE {
+            let id = s.id;
+            return self.look_for_child(id, app);
+        }
         let child = found.ok().filter(|process| s.may_watch(&self.policy, process).is_ok());
         let Some(process) = child else { return self.core.tell(LoopRequest::EndedCleanly(app)) };
         let (pid, child, uid) = (process.pid, process.identity(), process.uid);
@@ -1129,6 +1147,9 @@ impl Control {
             self.settles_ns = now_ns().saturating_add(SETTLES_NS);
             self.found_standing(id, Ok(target));
             self.settles_ns = 0;
+            for app in std::mem::take(&mut self.ended_cleanly) {
+                self.handed_over(app);
+            }
         }
     }
 
@@ -1401,12 +1422,21 @@ impl Control {
         };
         let app = self.core.ask(|answer| LoopRequest::Watch(Box::new(watched), answer)).ok_or_else(stuck)??;
         // It may have died between being found and being watched; then nobody would ever hear of it. Others have been told that it runs.
-        if !self.resolver.still_same(process) {
+        if self.resolver.still_same(process) {
+            self.put_behind_gate(app, process.pid, owner);
+        } else {
+            if self.settles_ns != 0 {
+                // The kernel tells of its end, if the watch was there in time.
+                self.resolver.wait_until_dead(process);
+            }
             let end = self.resolver.end_of(process);
-            self.core.tell(LoopRequest::DiedBeforeWatched(app, end));
-            return Err(Refused { code: ErrorCode::NotFound, what: format!("process {} has just ended", process.pid) });
+            let before = self.core.ask(|answer| LoopRequest::DiedBeforeWatched(app, end, answer)).unwrap_or(Before::Told);
+            if before == Before::Told {
+                return Err(Refused { code: ErrorCode::NotFound, what: format!("process {} has just ended", process.pid) });
+            }
+            // A server that has gone into the background in this moment: its child is looked for.
+            self.ended_cleanly.extend((before == Before::Cleanly).then_some(app));
         }
-        self.put_behind_gate(app, process.pid, owner);
         // Before anybody is told that it is watched: should this agent be killed now, the next one knows it.
         self.loop_ended |= !self.hear();
         if let Err(e) = self.table.save(false) {
@@ -1604,6 +1634,12 @@ impl Control {
                     let is_told = self.starts.is_some();
                     if self.stands(id).is_some_and(|i| self.standing[i].is_searched_at_leisure(is_told)) {
                         self.next_search = Instant::now() + ran * SEARCH_SHARE;
+                    }
+                    let Some(i) = self.stands(id) else { continue };
+                    let s = &mut self.standing[i];
+                    s.searches_under_way = s.searches_under_way.saturating_sub(1);
+                    if s.is_handing_over && s.searches_under_way > 0 {
+                        continue; // it was begun before there was a child
                     }
                     self.found_standing(id, found);
                 }
@@ -2392,6 +2428,7 @@ impl Standing {
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             looking: false,
+            searches_under_way: 0,
             looked: None,
             name: name.into(),
             selector: selector.clone(),
@@ -2446,7 +2483,12 @@ impl Standing {
         self.former = Some(resolver.before_a_crash(&self.selector, process));
         (self.complained, self.settled, self.is_ambiguous) = (false, false, false);
         self.why.clear();
-        if matches!(self.selector, Selector::Name(_) | Selector::Port(_)) && self.scope.place.is_none() {
+        // Of one that has handed over meanwhile nothing can be seen any more: its child says where
+        // they are.
+        if matches!(self.selector, Selector::Name(_) | Selector::Port(_))
+            && self.scope.place.is_none()
+            && resolver.still_same(process)
+        {
             self.scope.place = Some(resolver.place(&self.scope, process));
         }
     }

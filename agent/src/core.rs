@@ -68,6 +68,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use tables::Interests;
 
+pub use crash::Before;
 pub use groups::Opening;
 
 /// What the control thread hears.

@@ -155,7 +155,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::time::Duration;
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const PATIENCE: Duration = Duration::from_secs(60);
 
     fn own_uid() -> u32 {
         // SAFETY: no preconditions.

@@ -484,7 +484,7 @@ mod tests {
         assert_eq!(kept.due(), Some(Duration::ZERO));
         kept.dirty = None;
         // Writing has become slow: it waits longer.
-        kept.written = Some((Instant::now(), PUT_OFF_MAX));
+        kept.written = Some((Instant::now() + PUT_OFF_MAX * 100, PUT_OFF_MAX)); // just now, however long the next lines take
         kept.row(&row(2, 6, Cause::Monitored), Some(watch()));
         kept.save(false).unwrap();
         kept.row(&row(1, 7, Cause::Killed), None);

@@ -588,15 +588,14 @@ impl Receiver {
         Ok(())
     }
 
-    /// Ends a watch.
-    pub fn unwatch(&mut self, pid: u32) {
+    /// Ends a watch. Whether the kernel's exit watch had already seen that process end.
+    pub fn unwatch(&mut self, pid: u32) -> bool {
         self.pidfds.remove(&pid);
-        if let Some(m) = &self.mechanism {
-            m.unwatch(pid);
-        }
+        let was_seen = self.mechanism.as_ref().is_some_and(|m| m.unwatch(pid)) && self.exits;
         if let Some(ends) = &self.ends {
             ends.unwatch(pid);
         }
+        was_seen
     }
 
     /// Deaths that did not reach the urgent ring.

@@ -24,6 +24,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+/// A process that is exiting is waited for so many ms.
+const EXITS_WITHIN_MS: u32 = 20;
+
 /// One process, so that it cannot be mistaken for another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
@@ -466,6 +469,16 @@ impl Resolver {
     #[must_use]
     pub fn still_same(&self, target: &Target) -> bool {
         self.stat(target.pid).is_some_and(|s| s.start_ticks == target.start_ticks && !self.is_dead(target.pid, &s))
+    }
+
+    /// Waits a moment for a process that is exiting to be past all that the kernel tells of it.
+    pub fn wait_until_dead(&self, target: &Target) {
+        for _ in 0..EXITS_WITHIN_MS {
+            if self.stat(target.pid).is_none_or(|s| s.start_ticks != target.start_ticks || s.is_dead()) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// How this process ended, if it has and its parent has not taken note of it: cause and code.

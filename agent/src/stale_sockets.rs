@@ -233,7 +233,7 @@ mod tests {
 
     /// All that comes, and how it ends.
     fn read_all(mut stream: TcpStream) -> io::Result<usize> {
-        stream.set_read_timeout(Some(std::time::Duration::from_secs(20)))?;
+        stream.set_read_timeout(Some(std::time::Duration::from_secs(60)))?;
         stream.read_to_end(&mut Vec::new())
     }
 
@@ -252,8 +252,9 @@ mod tests {
             let (full_port, left_port) = (port(&full), port(&left));
             drop(left);
             // The kernel may end it a moment later.
-            let patience = Instant::now() + Duration::from_secs(10);
+            let patience = Instant::now() + Duration::from_secs(60);
             while !matches!(state_of(left_port)[..], [(FIN_WAIT1, 1.., 0)]) && Instant::now() < patience {
+                // Sleep: interval of the poll.
                 std::thread::sleep(Duration::from_millis(1));
             }
             assert!(matches!(state_of(left_port)[..], [(FIN_WAIT1, 1.., 0)]), "{:?}", state_of(left_port));

@@ -388,7 +388,9 @@ mod tests {
         let path = dir.path().join("fided.sock");
         let listener = seqpacket::listen(&path).unwrap();
         let ends = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(100));
+            // Sleep: the former agent ends while it is waited for. Nothing shows when the wait has
+            // begun.
+            std::thread::sleep(Duration::from_millis(50));
             drop(listener);
         });
         assert_eq!(end_of_former(&path), Serves::Nobody);

@@ -235,12 +235,13 @@ mod tests {
     use crossbeam_channel::bounded;
 
     fn next(worker: &Worker) -> Answer {
-        let until = Instant::now() + Duration::from_secs(20);
+        let until = Instant::now() + Duration::from_secs(60);
         loop {
             if let Some(answer) = worker.poll() {
                 return answer;
             }
             assert!(Instant::now() < until, "no answer");
+            // Sleep: interval of the poll.
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -285,18 +286,23 @@ mod tests {
         worker.forget(Whose::Connection(1));
         go.send(()).unwrap();
         next(&worker);
-        let (began, has_begun) = bounded::<()>(1);
-        worker.ask(Source::Asked(7), Whose::Connection(2), move |limit| {
-            began.send(()).unwrap();
-            while !limit.is_over() {
-                std::thread::yield_now();
-            }
-            Found::Verdicts(Vec::new())
-        });
-        has_begun.recv().unwrap();
-        let before = Instant::now();
-        worker.forget(Whose::Connection(2));
-        assert_eq!(next(&worker).whose, Whose::Connection(2));
-        assert!(before.elapsed() < LIMIT, "not only at its time limit");
+        // At its time limit a look-up ends anyway: on a busy machine that may be sooner.
+        let was_ended = || {
+            let (began, has_begun) = bounded::<Limit>(1);
+            worker.ask(Source::Asked(7), Whose::Connection(2), move |limit| {
+                began.send(limit.clone()).unwrap();
+                while !limit.is_over() {
+                    std::thread::yield_now();
+                }
+                Found::Verdicts(Vec::new())
+            });
+            let limit = has_begun.recv().unwrap();
+            let was_over = limit.is_over();
+            worker.forget(Whose::Connection(2));
+            let is_over = limit.is_over();
+            assert_eq!(next(&worker).whose, Whose::Connection(2));
+            !was_over && is_over
+        };
+        assert!((0..3).any(|_| was_ended()), "not only at its time limit");
     }
 }

@@ -1,18 +1,15 @@
 //! What produces every figure, and the demonstration.
 //!
 //! ```text
-//! rig       a lab with an agent on every host                    observer   an application on another host, stamping its upcalls
-//! crash     one crash, measured from kill(2) to every upcall     victim     what crashes
-//! load      stress-ng and iperf3 beside it                       stats      samples, quantiles, the JSON line of a case
+//! detect    the time from a crash to knowing of it               jitter     how late heartbeats are
 //! growth    the same as the cluster, the number of ends and the host grow, and across restarts; with what an agent's threads use (meter)
-//! peers     etcd and ZooKeeper in the same crashes               report     one HTML file, drawing its figures
-//! demo      `fide demo`                                          tab2       the paper's table, remade
-//! lab_redis `fide lab redis`
+//! consensus how long groups take to decide                       redis      real Redis servers, alone and as a group
+//! safetimer never wrong about the living                         failover   pairs of servers whose leader is killed
+//! load      stress-ng and iperf3 beside it                       tab2       the paper's table, remade
+//! floor     how noisy this machine is                            lab_redis  `fide lab redis`
 //! ```
 //!
-//! All hosts of a lab share one kernel and so one CLOCK_MONOTONIC: stamps of different hosts can be subtracted, which on real
-//! hosts they cannot. The event is stamped immediately before kill(2) (or what else brings it about), in a thread with real-time
-//! priority, so that load does not tear the stamp and the event apart; the upcall immediately after it returned.
+//! The rig, observers, victims, samples and reports are those of the demonstration (`fide-demo`).
 
 pub mod bars;
 #[cfg(test)]
@@ -20,11 +17,9 @@ pub mod bars;
 #[path = "../../agent/tests/common/chromium.rs"]
 mod chromium;
 pub mod consensus;
-pub mod crash;
-pub mod demo;
 pub mod detect;
-pub mod drawing;
 pub mod failover;
+pub mod floor;
 pub mod growth;
 pub mod heartbeats;
 pub mod jitter;
@@ -32,34 +27,21 @@ pub mod lab_redis;
 pub mod load;
 pub mod meter;
 pub mod nano;
-pub mod observer;
-mod output;
-pub mod peers;
 mod raft_tcp;
 pub mod redis;
-pub mod report;
 #[cfg(test)]
 mod report_tests;
-pub mod rig;
 pub mod safetimer;
-pub mod stats;
-pub mod sys;
 pub mod tab2;
-pub mod ui;
-pub mod victim;
 
-/// How a benchmark or the demonstration ended: whether it showed what it must, or why it could not be run.
-pub type Outcome = anyhow::Result<bool>;
+pub use fide_demo::{Outcome, crash, drawing, observer, output, peers, report, rig, show, stats, sys, ui, victim};
 
 /// The hidden subcommands: helper processes that a benchmark starts on its hosts.
 #[derive(Debug, clap::Subcommand)]
 pub enum Helper {
-    /// An application that observes
-    #[command(name = "bench-observer", hide = true)]
-    Observer(observer::Args),
-    /// A process to crash
-    #[command(name = "bench-victim", hide = true)]
-    Victim(victim::Args),
+    /// Those of the rig
+    #[command(flatten)]
+    Rig(fide_demo::Helper),
     /// Heartbeats to record
     #[command(name = "bench-heartbeats", hide = true)]
     Heartbeats(heartbeats::Args),
@@ -90,8 +72,7 @@ impl Helper {
     /// Whatever keeps the helper from its work.
     pub fn run(&self) -> anyhow::Result<()> {
         match self {
-            Helper::Observer(args) => observer::run(args),
-            Helper::Victim(args) => victim::run(args),
+            Helper::Rig(helper) => helper.run(),
             Helper::Heartbeats(args) => heartbeats::run(args),
             Helper::Plain(args) => safetimer::plain::run(args),
             Helper::Overhead(args) => safetimer::overhead::help(args),

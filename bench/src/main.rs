@@ -1,7 +1,7 @@
 //! The commands and helper processes of this crate without the rest of `fide`, for its own tests.
 
 use clap::{Parser, Subcommand};
-use fide_bench::{Helper, Outcome, consensus, demo, detect, failover, growth, jitter, nano, redis, safetimer, ui::Ui};
+use fide_bench::{Helper, Outcome, consensus, detect, failover, floor, growth, jitter, nano, redis, safetimer, ui::Ui};
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
@@ -17,8 +17,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// The demonstration
-    Demo(demo::Args),
+    /// How noisy this machine is
+    Floor(floor::Args),
     /// The time from a crash to knowing of it
     Detect(detect::Args),
     /// What a crash costs as everything grows
@@ -41,7 +41,7 @@ enum Command {
 fn run(cli: &Cli) -> Outcome {
     let ui = || Ui::listening(cli.json, std::io::stdout().is_terminal());
     match &cli.command {
-        Command::Demo(args) => demo::run(args, &ui()?),
+        Command::Floor(args) => floor::run(args, &ui()?),
         Command::Detect(args) => detect::run(args, &ui()?),
         Command::Growth(args) => growth::run(args, &ui()?),
         Command::Jitter(args) => jitter::run(args, &ui()?),

@@ -1,7 +1,8 @@
 //! Reports in a real browser: as the benchmarks write them, in windows of a telephone and of a desk, light and dark.
 
 use crate::chromium::Browser;
-use crate::{demo, detect, growth, jitter};
+use crate::show;
+use crate::{detect, growth, jitter};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -84,7 +85,7 @@ fn reports(directory: &Path) -> Vec<(&'static str, PathBuf)> {
         (name, directory.join("report.html"))
     };
     vec![
-        of("demo", &|at| std::fs::write(at.join("report.html"), demo::page::tests::sample()).unwrap()),
+        of("demo", &|at| std::fs::write(at.join("report.html"), show::page::sample::page()).unwrap()),
         of("detect", &detect::tests::sample),
         of("growth", &growth::tests::sample),
         of("jitter", &jitter::tests::sample),
@@ -153,7 +154,7 @@ fn judges_of_reports_find_what_is_wrong() {
     let Some(mut b) = Browser::start("reports") else { return };
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("report.html");
-    std::fs::write(&file, demo::page::tests::sample()).unwrap();
+    std::fs::write(&file, show::page::sample::page()).unwrap();
     let text = "[...document.querySelectorAll('figure > svg text')].filter(shown)[0]";
     for (name, harm) in [
         (

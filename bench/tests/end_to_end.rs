@@ -1,6 +1,4 @@
-//! The whole way with real agents: a lab, a victim, kill -9, an upcall on another host; and scenes of the demonstration.
-
-#![allow(missing_docs)]
+//! The whole way with real agents: a lab, a victim, kill -9, an upcall on another host.
 
 use fide_lab::Lab;
 use std::process::Command;
@@ -160,32 +158,6 @@ fn fide_fig_6_sets_are_measured_and_drawn_for_each_number_of_servers() {
 }
 
 #[test]
-fn scenes_of_the_demonstration_show_what_they_must() {
-    if !possible("the demonstration") {
-        return;
-    }
-    if fide_bench::rig::find_program("redis-server").is_none() {
-        println!("SKIPPED the demonstration: it needs redis-server");
-        return;
-    }
-    let directory = tempfile::tempdir().unwrap();
-    let report = directory.path().join("demo.html");
-    let (ok, lines) = run(&["demo", "--scenes", "1,5,6", "--memory", "64", "--report", report.to_str().unwrap()]);
-    assert!(ok, "{lines:#?}");
-    let scenes: Vec<_> = lines.iter().filter(|l| l["demo"] == "scene").collect();
-    assert_eq!(scenes.len(), 3);
-    for (scene, (cause, grade)) in scenes.iter().zip([("doomed", "certain"), ("agent-lost", "inferred"), ("left", "certain")]) {
-        let observers = scene["lines"].as_array().unwrap();
-        assert_eq!(observers.len(), 2, "{scene:#}");
-        for line in observers {
-            assert_eq!((&line["cause"], &line["grade"]), (&cause.into(), &grade.into()), "{scene:#}");
-        }
-    }
-    let page = std::fs::read_to_string(report).unwrap();
-    assert!(page.starts_with("<!doctype html>") && !page.contains("<script"));
-}
-
-#[test]
 fn nothing_is_left_behind_when_it_is_killed() {
     if !possible("cleaning up") {
         return;
@@ -198,12 +170,14 @@ fn nothing_is_left_behind_when_it_is_killed() {
             break lab.name;
         }
         assert!(Instant::now() < deadline, "no lab appeared");
+        // Sleep: interval of the poll.
         std::thread::sleep(Duration::from_millis(20));
     };
     child.kill().unwrap();
     child.wait().unwrap();
     while Lab::list().unwrap().iter().any(|l| l.name == name) {
         assert!(Instant::now() < deadline, "lab {name} outlived its creator");
+        // Sleep: interval of the poll.
         std::thread::sleep(Duration::from_millis(50));
     }
 }

@@ -1,7 +1,5 @@
 //! SafeTimer's Table 1 as a test: the command that people run, on real agents.
 
-#![allow(missing_docs)]
-
 use std::process::Command;
 
 /// A command of this crate with `--json`; `None`, and a word why, where it cannot run.

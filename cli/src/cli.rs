@@ -137,7 +137,7 @@ pub enum DevCommand {
     /// Hosts and switches on this machine, made of network namespaces
     Lab(crate::cmd::lab::LabArgs),
     /// See it: real crashes on a lab of three hosts, beside what TCP told
-    Demo(fide_bench::demo::Args),
+    Demo(fide_demo::show::Args),
     /// The benchmarks: what every figure comes from
     Bench(crate::cmd::bench::BenchArgs),
     /// LOWI's engine in hardware: run its model, or the software core, as a member; drive either, or a board

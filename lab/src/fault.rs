@@ -142,7 +142,7 @@ impl Lab {
             lines.push(format!("link del {}", queue_name(host)));
         }
         let what = format!("remove net{net} of h{host}");
-        let done = tool::batch("ip", Some(&switch_namespace(self.name(), net)), &lines, &what);
+        let done = tool::batch("ip", &switch_namespace(self.name(), net), &lines, &what);
         if done.is_err() {
             self.record_link(host, net, before)?;
         }
@@ -186,7 +186,7 @@ impl Lab {
         if how == SwitchFault::Off {
             lines.extend(ports(&state, net).map(|host| format!("link set {} down", host_name(host))));
         }
-        tool::batch("ip", Some(&switch_namespace(self.name(), net)), &lines, &format!("take switch {net} down"))
+        tool::batch("ip", &switch_namespace(self.name(), net), &lines, &format!("take switch {net} down"))
     }
 
     /// Ends a switch's failure. Cables that were cut one by one stay cut.
@@ -199,7 +199,7 @@ impl Lab {
         let mut lines = vec![format!("link set {BRIDGE} up")];
         let whole = ports(&state, net).filter(|&host| !state.link(host, net).carrier_cut);
         lines.extend(whole.map(|host| format!("link set {} up", host_name(host))));
-        tool::batch("ip", Some(&switch_namespace(self.name(), net)), &lines, &format!("bring switch {net} up"))?;
+        tool::batch("ip", &switch_namespace(self.name(), net), &lines, &format!("bring switch {net} up"))?;
         self.update_state(|state| {
             state.switches.remove(&net);
             Ok(())
@@ -242,7 +242,7 @@ impl Lab {
     fn wipe(&self, host: u16, net: u8) {
         let (port, queue) = (host_name(host), queue_name(host));
         let switch = switch_namespace(self.name(), net);
-        let run = |tool, line: String| drop(tool::batch(tool, Some(&switch), &[line], "wipe a port"));
+        let run = |tool, line: String| drop(tool::batch(tool, &switch, &[line], "wipe a port"));
         run("tc", format!("qdisc del dev {port} clsact"));
         run("tc", format!("qdisc del dev {port} root"));
         run("ip", format!("link del {queue}"));
@@ -259,9 +259,9 @@ impl Lab {
         let steps = Steps::between(host, before, after, switch_off);
         let switch = switch_namespace(self.name(), net);
         let what = format!("change the link of h{host} to network {net}");
-        tool::batch("ip", Some(&switch), &steps.ip_first, &what)?;
-        tool::batch("tc", Some(&switch), &steps.tc, &what)?;
-        tool::batch("ip", Some(&switch), &steps.ip_last, &what)
+        tool::batch("ip", &switch, &steps.ip_first, &what)?;
+        tool::batch("tc", &switch, &steps.tc, &what)?;
+        tool::batch("ip", &switch, &steps.ip_last, &what)
     }
 }
 

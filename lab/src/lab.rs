@@ -70,7 +70,7 @@ impl Lab {
             })?;
         }
         lab.make_directories()?;
-        wiring::build(&lab.name, &lab.spec, &state.namespaces)?;
+        wiring::build(&state)?;
         wiring::wait_for_carriers(&lab.name, &lab.spec)?;
         lab.update_state(|state| {
             state.phase = Phase::Up;

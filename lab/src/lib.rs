@@ -16,7 +16,8 @@
 //! The order of reading is the order of things happening: [`LabSpec`] says what is wanted, [`Lab::up`] makes it
 //! (`wiring`, recorded beforehand by `state`), [`Lab::command`] and [`Lab::in_host`] run things inside, [`Lab::cut`]
 //! and its relatives (`fault`) break it, [`Lab::status`] tells, and `teardown` leaves nothing behind — also after
-//! the creator crashed (`watcher`, [`Lab::reap_stale`]).
+//! the creator crashed (`watcher`, [`Lab::reap_stale`]). [`Leftover`] does the same for what a test
+//! makes outside of labs.
 //!
 //! ```no_run
 //! use fide_lab::{Cut, Lab, LabSpec};
@@ -34,6 +35,7 @@ mod error;
 mod fault;
 mod freeze;
 mod lab;
+mod leftovers;
 mod names;
 mod netns;
 mod process;
@@ -49,6 +51,7 @@ pub use error::LabError;
 pub use fault::{Cut, Direction, LinkFaults, SwitchFault};
 pub use freeze::FreezeBy;
 pub use lab::Lab;
+pub use leftovers::Leftover;
 pub use names::{NETS, host_ipv4, host_ipv6, host_mac, host_name, nic_name};
 pub use process::ProcessId;
 pub use spec::{LabSpec, MAX_HOSTS, MIN_HOSTS};

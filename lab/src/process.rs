@@ -125,11 +125,34 @@ impl Registry {
     /// list would be left behind.
     pub(crate) fn enlist(self, command: &mut Command, host: &str) {
         let host = host.to_string();
-        // SAFETY: between fork and exec `write_self_down` only opens, reads, writes and formats into a fixed buffer;
-        // it does not allocate or lock.
+        let caller = std::process::id().cast_signed();
+        // SAFETY: between fork and exec `write_self_down` only opens, reads, writes and formats
+        // into a fixed buffer, and `die_with_parent` makes two system calls on integers; neither
+        // allocates or locks.
         unsafe {
-            command.pre_exec(move || write_self_down(&self.file, &host));
+            command.pre_exec(move || {
+                // Before it is in the list, nobody finds it: then it must not outlive a caller that
+                // is killed. A command that replaces the caller has no parent to outlive.
+                let is_child = std::process::id().cast_signed() != caller;
+                if is_child {
+                    die_with_parent(libc::SIGKILL, caller)?;
+                }
+                write_self_down(&self.file, &host)?;
+                if is_child { die_with_parent(0, caller) } else { Ok(()) }
+            });
         }
+    }
+}
+
+/// Has the kernel send a signal to the calling process when its parent ends; 0: none. An error if
+/// that is another one by now. Async-signal-safe.
+pub(crate) fn die_with_parent(signal: i32, parent: i32) -> io::Result<()> {
+    // SAFETY: prctl takes integers here, and getppid nothing.
+    unsafe {
+        if libc::prctl(libc::PR_SET_PDEATHSIG, signal) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        if libc::getppid() == parent { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) }
     }
 }
 
@@ -242,7 +265,16 @@ pub(crate) fn end_all(registry: &Path, lab_id: &str) -> Result<usize, LabError> 
     if wait_until(GRACE, || first.iter().all(|id| !id.is_alive())) && left().is_empty() {
         return Ok(count);
     }
-    // Again and again, because a process that is being killed may just have forked.
+    // Again and again, because a process that is being killed may just have forked. One whose
+    // parent has ended is nobody's descendant any more, and is found by nothing where its
+    // environment was cleared: hence those that were found at first.
+    let left = || {
+        let mut rest = left();
+        rest.extend(first.iter().filter(|id| id.is_alive()));
+        rest.sort_unstable();
+        rest.dedup();
+        rest
+    };
     let gone = wait_until(DEATH, || {
         let rest = left();
         rest.iter().for_each(|id| drop(id.signal(libc::SIGKILL)));

@@ -84,6 +84,11 @@ impl State {
         }
     }
 
+    /// Whether somebody takes this lab down instead of its creator, who has ended.
+    pub(crate) fn is_taken_over(&self) -> bool {
+        matches!(self.phase, Phase::Removing { .. }) && !self.creator.is_alive()
+    }
+
     /// Whether nobody is left who would take this lab down.
     pub(crate) fn is_stale(&self) -> bool {
         match self.phase {

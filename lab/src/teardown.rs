@@ -122,8 +122,12 @@ pub(crate) fn reap_all() -> Result<Reaped, LabError> {
         }
         true
     });
+    // What somebody else is taking down at this moment was left by a crash as well: nothing of it
+    // may be there afterwards.
+    let others = finish_others();
     let orphans = state::while_locked(reap_orphans)?;
     let mut reaped = labs?;
+    others?;
     (reaped.namespaces, reaped.directories) = orphans?;
     Ok(reaped)
 }
@@ -142,6 +146,21 @@ fn reap_labs(wanted: impl Fn(&State) -> bool) -> Result<Reaped, LabError> {
         first_failure = first_failure.and(outcome);
     }
     first_failure.map(|()| reaped)
+}
+
+/// Waits for others who take down labs of creators that have ended, and goes on in their place if
+/// they end before.
+fn finish_others() -> Result<(), LabError> {
+    let mut first_failure = Ok(());
+    for name in state::names() {
+        let outcome = match state::read(&name) {
+            Ok(Some(state)) if state.is_taken_over() => take_down(&state.name, &state.id),
+            // Where it cannot be read, `reap_labs` has said so.
+            _ => Ok(()),
+        };
+        first_failure = first_failure.and(outcome);
+    }
+    first_failure
 }
 
 /// Namespaces and directories without a record. Called under the lock: no record can appear meanwhile, and a lab has a

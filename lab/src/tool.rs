@@ -1,27 +1,40 @@
 //! Running iproute2: each program's exit is checked and its complaint handed on.
 
 use std::env;
-use std::io::{self, Write};
+use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::error::LabError;
 use crate::netns::Netns;
+use crate::process::{MARK, die_with_parent};
 
 /// Where to look besides `PATH`: users' paths often lack the `sbin`s.
 pub(crate) const SBIN: &str = "/usr/sbin:/sbin:/usr/bin:/bin";
 
-/// Feeds `lines` to `ip -batch -` or `tc -batch -`, inside `netns` if given. Nothing is run for no lines.
-pub(crate) fn batch(tool: &'static str, netns: Option<&str>, lines: &[String], what: &str) -> Result<(), LabError> {
+/// Feeds `lines` to `ip -batch -` or `tc -batch -` inside a network namespace. Nothing is run for
+/// no lines.
+pub(crate) fn batch(tool: &'static str, netns: &str, lines: &[String], what: &str) -> Result<(), LabError> {
     if lines.is_empty() {
         return Ok(());
     }
     let mut command = Command::new(find(tool, what)?);
+    Netns::open(netns)?.confine(&mut command);
+    feed(command, tool, lines, what)
+}
+
+/// Feeds `lines` to `ip -batch -` outside of the lab's namespaces. What it makes there stays when
+/// its caller is killed, and it may be in the middle of a system call at that moment: it carries
+/// the lab's mark, so that a teardown waits for its end.
+pub(crate) fn batch_outside(lab_id: &str, lines: &[String], what: &str) -> Result<(), LabError> {
+    let mut command = Command::new(find("ip", what)?);
+    command.env(MARK, lab_id);
+    feed(command, "ip", lines, what)
+}
+
+fn feed(mut command: Command, tool: &'static str, lines: &[String], what: &str) -> Result<(), LabError> {
     command.args(["-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-    if let Some(name) = netns {
-        Netns::open(name)?.confine(&mut command);
-    }
     die_with_caller(&mut command);
     let mut child = command.spawn().map_err(|e| LabError::io(format!("{what}: start `{tool} -batch -`"), e))?;
 
@@ -42,15 +55,9 @@ pub(crate) fn batch(tool: &'static str, netns: Option<&str>, lines: &[String], w
 /// A tool must not go on making things after its caller was killed: nobody would know of them.
 fn die_with_caller(command: &mut Command) {
     let caller = std::process::id().cast_signed();
-    // SAFETY: prctl and getppid are async-signal-safe and take or return integers only.
+    // SAFETY: `die_with_parent` only makes two system calls on integers.
     unsafe {
-        command.pre_exec(move || {
-            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
-                return Err(io::Error::last_os_error());
-            }
-            // Killed between fork and now.
-            if libc::getppid() != caller { Err(io::ErrorKind::Interrupted.into()) } else { Ok(()) }
-        });
+        command.pre_exec(move || die_with_parent(libc::SIGKILL, caller));
     }
 }
 

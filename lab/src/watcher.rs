@@ -68,7 +68,7 @@ impl Watcher {
 /// A session of its own, so that neither a terminal's Ctrl-C nor a signal to the creator's group reaches it, and no
 /// descriptor but the three standard ones, so that nobody waits for an end of file that it holds back. (Closed on
 /// exec rather than at once: the standard library reports a failed exec through one of them.)
-fn detach() -> io::Result<()> {
+pub(crate) fn detach() -> io::Result<()> {
     // SAFETY: setsid takes nothing; close_range takes three integers.
     unsafe {
         if libc::setsid() < 0 {

@@ -34,19 +34,37 @@ for freezer in $FREEZERS; do
     done
 done
 
-# The process ids of what was started through the lab and still runs: what wrote itself down, and what has the mark.
-started() {
-    while read -r pid start _; do
-        [ "$(start_time "$pid")" = "$start" ] && echo "$pid"
-    done <"$LAB_DIRECTORY/processes"
-    for file in $(grep -a -l "FIDE_LAB_ID=$LAB_ID" /proc/[0-9]*/environ); do
-        file=${file#/proc/}
-        echo "${file%/environ}"
+# A process and its descendants.
+family() {
+    echo "$1"
+    for child in $(cat "/proc/$1/task/"*/children); do
+        family "$child"
     done
+}
+
+# The process ids of what was started through the lab and still runs: what wrote itself down, what has the mark, and the
+# descendants of both, which may have cleared their environment. Those that were found before are asked for as well: they may
+# have lost their parents.
+known=
+started() {
+    {
+        while read -r pid start _; do
+            [ "$(start_time "$pid")" = "$start" ] && family "$pid"
+        done <"$LAB_DIRECTORY/processes"
+        for file in $(grep -a -l "FIDE_LAB_ID=$LAB_ID" /proc/[0-9]*/environ); do
+            file=${file#/proc/}
+            family "${file%/environ}"
+        done
+        for process in $known; do
+            start=$(start_time "${process%:*}")
+            [ -n "$start" ] && [ "$start" = "${process#*:}" ] && echo "${process%:*}"
+        done
+    } | sort -u
 }
 
 end_all() {
     for pid in $(started); do
+        known="$known $pid:$(start_time "$pid")"
         kill "-$1" "$pid"
         kill -CONT "$pid"
     done

@@ -11,15 +11,17 @@ use crate::names::{
 use crate::netns::{Interfaces, Netns};
 use crate::process::wait_until;
 use crate::spec::LabSpec;
+use crate::state::State;
 use crate::tool;
 
 /// How long the carriers may take to come up.
 const CARRIER: Duration = Duration::from_secs(10);
 
 /// Makes everything of the lab but its record and directories.
-pub(crate) fn build(lab: &str, spec: &LabSpec, namespaces: &[String]) -> Result<(), LabError> {
+pub(crate) fn build(state: &State) -> Result<(), LabError> {
+    let State { name: lab, id, spec, namespaces, .. } = state;
     let adds: Vec<String> = namespaces.iter().map(|name| format!("netns add {name}")).collect();
-    tool::batch("ip", None, &adds, "make the network namespaces")?;
+    tool::batch_outside(id, &adds, "make the network namespaces")?;
 
     for net in NETS {
         let switch = switch_namespace(lab, net);
@@ -35,12 +37,12 @@ pub(crate) fn build(lab: &str, spec: &LabSpec, namespaces: &[String]) -> Result<
             lines.extend(cable_lines(lab, host, net));
             lines.push(format!("link set {} up", host_name(host)));
         }
-        tool::batch("ip", Some(&switch_namespace(lab, net)), &lines, &format!("wire network {net}"))?;
+        tool::batch("ip", &switch_namespace(lab, net), &lines, &format!("wire network {net}"))?;
     }
     for host in 1..=spec.hosts {
         let mut lines = vec!["link set lo up".to_string()];
         NETS.iter().for_each(|&net| lines.extend(nic_lines(spec, host, net)));
-        tool::batch("ip", Some(&host_namespace(lab, host)), &lines, &format!("set up host h{host}"))?;
+        tool::batch("ip", &host_namespace(lab, host), &lines, &format!("set up host h{host}"))?;
         finish_nics(lab, host, &NETS)?;
     }
     Ok(())
@@ -49,8 +51,8 @@ pub(crate) fn build(lab: &str, spec: &LabSpec, namespaces: &[String]) -> Result<
 /// Makes one host's NIC again, as [`build`] made it. The port is left down.
 pub(crate) fn build_nic(lab: &str, spec: &LabSpec, host: u16, net: u8) -> Result<(), LabError> {
     let what = format!("make net{net} of h{host}");
-    tool::batch("ip", Some(&switch_namespace(lab, net)), &cable_lines(lab, host, net), &what)?;
-    tool::batch("ip", Some(&host_namespace(lab, host)), &nic_lines(spec, host, net), &what)?;
+    tool::batch("ip", &switch_namespace(lab, net), &cable_lines(lab, host, net), &what)?;
+    tool::batch("ip", &host_namespace(lab, host), &nic_lines(spec, host, net), &what)?;
     finish_nics(lab, host, &[net])
 }
 

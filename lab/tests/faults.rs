@@ -1,6 +1,6 @@
 //! Faults do what they say, no more, and can be undone.
 
-mod common;
+use crate::common;
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -108,9 +108,11 @@ fn a_slow_link_delivers_late_in_the_direction_asked_for() {
         lab.slow(1, 0, direction, 80_000).unwrap();
         let late = |span: Duration| span > Duration::from_millis(500);
         assert!(late(wire.burst(10, slow_is_a_to_b)), "{direction:?} is not slow");
-        assert!(!late(wire.burst(10, !slow_is_a_to_b)), "the other direction than {direction:?} is slow");
+        // A busy machine may deliver one burst late, but a slow link delivers all of them late.
+        let mut is_quick = |a_to_b| (0..10).any(|_| !late(wire.burst(10, a_to_b)));
+        assert!(is_quick(!slow_is_a_to_b), "the other direction than {direction:?} is slow");
         lab.heal(1, 0).unwrap();
-        assert!(!late(wire.burst(10, slow_is_a_to_b)), "{direction:?} stayed slow");
+        assert!(is_quick(slow_is_a_to_b), "{direction:?} stayed slow");
     }
 }
 
@@ -230,6 +232,7 @@ fn a_process_runs_on_its_host_can_be_frozen_and_ends_with_the_lab() {
     for by in [FreezeBy::Signal, FreezeBy::Cgroup] {
         lab.freeze(pid, by).unwrap();
         let at = count();
+        // Sleep: time for a process that is not frozen to count on. Nothing shows that it does not.
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(count(), at, "{by:?}: it counts while frozen");
         let seen = lab.status().unwrap().hosts[0].processes.iter().find(|p| p.id == process).unwrap().frozen;

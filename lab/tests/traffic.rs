@@ -1,6 +1,6 @@
 //! Packets pass between hosts, on both networks, and multicast reaches everyone.
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeSet;
 use std::fs;

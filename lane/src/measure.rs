@@ -168,7 +168,7 @@ mod tests {
     fn it_ends_in_time_and_gives_the_affinity_back() {
         let allowed = thread::allowed_cpus();
         let r = measure_jitter(Duration::from_millis(60));
-        assert!(r.took_ns < 10_000_000_000, "{r:?}");
+        assert!(r.took_ns < 30_000_000_000, "{r:?}");
         assert!(r.gaps.samples > 1_000 && r.wakeups.samples > 0, "{r:?}");
         assert!(r.gaps.p50_ns <= r.gaps.p99_ns && r.gaps.p99_ns <= r.gaps.max_ns, "{r:?}");
         assert!(r.lost_ppm <= 1_000_000);

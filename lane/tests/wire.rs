@@ -1,16 +1,19 @@
 //! The lane on real interfaces: two namespaces, two cables.
 
-mod common;
+use crate::common;
 
 use common::{Net, ip};
 use fide_lane::{
-    AnswerKind, Lane, LaneError, Options, PathMode, PathSpec, ProbeAnswer, Prober, SendError, SendMode, SendOutcome, monotonic_ns,
+    AnswerKind, Lane, LaneError, Options, PathMode, PathSpec, ProbeAnswer, Prober, Received, SendError, SendMode, SendOutcome,
+    monotonic_ns,
 };
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 const PORT: u16 = 3433;
+/// Longest wait for what must come: it only ends a test that hangs.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 fn spec(path: u8, ipv6: bool) -> PathSpec {
     let group = if ipv6 { format!("ff15::f1de:{path}") } else { format!("239.241.222.{path}") };
@@ -26,7 +29,7 @@ fn spec(path: u8, ipv6: bool) -> PathSpec {
 
 /// A process that another test starts holds every descriptor until it is another program, so a port that was closed may be taken for a moment.
 fn open(specs: &[PathSpec], mode: SendMode, options: Options) -> Lane {
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + PATIENCE;
     loop {
         match Lane::open_with(specs, mode, options) {
             Err(LaneError::PortTaken { .. }) if Instant::now() < deadline => std::thread::yield_now(),
@@ -37,7 +40,7 @@ fn open(specs: &[PathSpec], mode: SendMode, options: Options) -> Lane {
 
 /// The same for one path of a lane.
 fn refresh(lane: &mut Lane, path: u8) {
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + PATIENCE;
     while let Err(e) = lane.refresh(path) {
         assert!(matches!(e, LaneError::PortTaken { .. }) && Instant::now() < deadline, "{e}");
         std::thread::yield_now();
@@ -59,7 +62,7 @@ fn kernel_receiver(path: u8, ipv6: bool) -> UdpSocket {
         IpAddr::V4(g) => {
             let s = UdpSocket::bind((g, PORT)).unwrap();
             s.join_multicast_v4(&g, &format!("10.77.{path}.2").parse().unwrap()).unwrap();
-            s.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+            s.set_read_timeout(Some(PATIENCE)).unwrap();
             s
         }
         IpAddr::V6(g) => {
@@ -68,10 +71,24 @@ fn kernel_receiver(path: u8, ipv6: bool) -> UdpSocket {
             let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
             let s = UdpSocket::bind((g, PORT)).unwrap();
             s.join_multicast_v6(&g, index).unwrap();
-            s.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+            s.set_read_timeout(Some(PATIENCE)).unwrap();
             s
         }
     }
+}
+
+/// The next packet of a path: waits until it is there.
+fn received(lane: &Lane, path: u8, buf: &mut [u8]) -> Received {
+    readable(lane, path);
+    lane.receive(path, buf).unwrap()
+}
+
+/// Waits until a packet of the path can be read.
+fn readable(lane: &Lane, path: u8) {
+    let fd = lane.receive_fds().into_iter().find(|(of, _)| *of == path).unwrap().1;
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one live pollfd.
+    assert_eq!(unsafe { libc::poll(&raw mut poll, 1, PATIENCE.as_millis() as i32) }, 1, "nothing came on path {path}");
 }
 
 fn delivered(outcomes: &[SendOutcome; 2]) -> bool {
@@ -126,7 +143,7 @@ fn a_captured_frame_has_the_class_ttl_and_macs_it_should() {
         for (ipv6, (options, dscp, ttl)) in [(false, usual), (true, usual), (false, other), (true, other)] {
             let mut lane = open(&specs(ipv6), SendMode::Packet, options);
             assert!(delivered(&lane.send([Some(b"FRAME-0"), Some(b"FRAME-1")])));
-            let deadline = Instant::now() + Duration::from_secs(2);
+            let deadline = Instant::now() + PATIENCE;
             let mut seen = 0;
             while seen < 2 {
                 assert!(Instant::now() < deadline, "no frame");
@@ -155,7 +172,7 @@ fn unicast_lists_get_a_copy_each() {
     for ipv6 in [false, true] {
         let receiver = Net::within(&net.b, || {
             let s = UdpSocket::bind((host(0, ipv6, 2), PORT)).unwrap();
-            s.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+            s.set_read_timeout(Some(PATIENCE)).unwrap();
             s
         });
         Net::within(&net.a, || {
@@ -192,31 +209,50 @@ fn a_lane_receives_with_stamps_what_another_sends() {
         let mut buf = [0; 100];
         assert_eq!(receiver.receive(0, &mut buf), None);
         assert_eq!(receiver.receive(9, &mut buf), None);
+        // The kernel begins to stamp some time after the first socket asked for it, since it does
+        // so in a work queue. Until then the stamp is that of the reader.
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            assert!(sender.send([Some(b"first"), None])[0].is_ok());
+            readable(&receiver, 0);
+            let there = monotonic_ns();
+            // Sleep: makes the reader late, as below.
+            std::thread::sleep(Duration::from_millis(15));
+            if receiver.receive(0, &mut buf).unwrap().arrived_ns < there + 10_000_000 {
+                break;
+            }
+            assert!(Instant::now() < deadline, "the kernel does not stamp");
+        }
         for p in 0..2u8 {
             let before = monotonic_ns();
             let mut payloads: [Option<&[u8]>; 2] = [None, None];
             payloads[usize::from(p)] = Some(b"beat");
             assert!(sender.send(payloads)[usize::from(p)].is_ok());
-            let after = monotonic_ns();
-            std::thread::sleep(Duration::from_millis(30));
+            readable(&receiver, p);
+            let there = monotonic_ns();
+            // Sleep: makes the reader late by more than the conversion between two clocks is
+            // allowed below.
+            std::thread::sleep(Duration::from_millis(15));
             assert_eq!(receiver.receive(1 - p, &mut buf), None, "paths do not leak into each other");
             let r = receiver.receive(p, &mut buf).unwrap();
             assert_eq!((&buf[..r.len], r.from, r.truncated), (&b"beat"[..], host(p, ipv6, 1), false));
-            // The stamp is the kernel's, not the reader's. Conversion between two clocks: allow it some microseconds.
-            assert!(r.arrived_ns + 100_000 > before && r.arrived_ns < after + 10_000_000, "{before} {r:?} {after}");
+            // The stamp is the kernel's, not the reader's. The conversion between two clocks reads
+            // one after the other: a busy machine may make the result later, but not earlier.
+            assert!(r.arrived_ns + 100_000 > before && r.arrived_ns < there + 10_000_000, "{before} {r:?} {there}");
         }
         sender.send([Some(&[1; 200]), None]);
-        let r = receiver.receive(0, &mut buf).unwrap();
+        let r = received(&receiver, 0, &mut buf);
         assert_eq!((r.len, r.truncated), (100, true));
         // Unicast to the same port arrives on the same socket.
         sender.send_to(0, host(0, ipv6, 2), b"answer").unwrap();
-        assert_eq!(receiver.receive(0, &mut buf).unwrap().len, 6);
+        assert_eq!(received(&receiver, 0, &mut buf).len, 6);
         receiver.set_receiving(false);
         sender.send([Some(b"unheard"), None]);
         assert_eq!(receiver.receive(0, &mut buf), None);
         receiver.set_receiving(true);
+        // The next packet to be read is the next one sent: the one before it was dropped.
         sender.send([Some(b"heard"), None]);
-        assert_eq!(receiver.receive(0, &mut buf).unwrap().len, 5);
+        assert_eq!(received(&receiver, 0, &mut buf).len, 5);
     }
 }
 
@@ -277,7 +313,7 @@ fn a_nic_that_vanishes_is_an_error_of_its_path_and_comes_back() {
             ip(&format!("-n {} link set e1 up", net.a)).unwrap();
             net.settle(1);
             ip(&format!("-n {} link set e1 down", net.b)).unwrap();
-            let deadline = Instant::now() + Duration::from_secs(3);
+            let deadline = Instant::now() + PATIENCE;
             while lane.carrier(1) {
                 assert!(Instant::now() < deadline, "carrier stays");
             }
@@ -322,11 +358,18 @@ fn the_smallest_mtu_bounds_the_piggyback() {
 }
 
 fn answers(prober: &mut Prober, want: usize) -> Vec<ProbeAnswer> {
-    let deadline = Instant::now() + Duration::from_secs(2);
+    answers_until(prober, PATIENCE, |all| all.len() >= want)
+}
+
+/// What answers until the condition holds or the time is up, and what else comes at once.
+fn answers_until(prober: &mut Prober, at_most: Duration, enough: impl Fn(&[ProbeAnswer]) -> bool) -> Vec<ProbeAnswer> {
+    let deadline = Instant::now() + at_most;
     let mut all = Vec::new();
-    while all.len() < want && Instant::now() < deadline {
+    while !enough(&all) && Instant::now() < deadline {
         all.extend(prober.poll());
     }
+    // Sleep: time for an answer that must not come. No event follows it; a kernel answers within
+    // microseconds.
     std::thread::sleep(Duration::from_millis(20));
     all.extend(std::iter::from_fn(|| prober.poll()));
     all
@@ -353,14 +396,12 @@ fn a_kernel_answers_probes_and_says_when_its_agent_is_gone() {
         drop(agent);
         // The kernel limits how often it says so, over all network namespaces together: asked again, it will.
         let mut said = Vec::new();
-        for _ in 0..20 {
+        let deadline = Instant::now() + 2 * PATIENCE;
+        while said.len() < 4 && Instant::now() < deadline {
             ask(&mut prober);
-            said.extend(kinds(answers(&mut prober, 4)));
+            said.extend(kinds(answers_until(&mut prober, Duration::from_millis(500), |all| all.len() >= 4)));
             said.sort_unstable();
             said.dedup();
-            if said.len() == 4 {
-                break;
-            }
         }
         assert_eq!(said, [(7, 0, false), (7, 0, true), (7, 1, false), (7, 1, true)]);
 
@@ -368,11 +409,11 @@ fn a_kernel_answers_probes_and_says_when_its_agent_is_gone() {
         for _ in 0..5 {
             ask(&mut prober);
         }
-        assert_eq!(answers(&mut prober, 10).iter().filter(|a| a.kind == AnswerKind::KernelAnswered).count(), 10);
+        let echoes = |all: &[ProbeAnswer]| all.iter().filter(|a| a.kind == AnswerKind::KernelAnswered).count();
+        assert_eq!(echoes(&answers_until(&mut prober, PATIENCE, |all| echoes(all) >= 10)), 10);
 
         // Nobody there: nothing is answered (and the neighbour's absence is no answer of the host's kernel).
         Net::within(&net.a, || probe(&mut prober, 8, 0, host(0, ipv6, 99)).unwrap());
-        std::thread::sleep(Duration::from_millis(50));
         assert_eq!(answers(&mut prober, 0), []);
         assert!(probe(&mut prober, 8, 0, "239.1.1.1".parse().unwrap()).is_err());
     }
@@ -564,7 +605,7 @@ fn sent_is_what_the_driver_has_freed_and_is_known_for_each_path() {
         out.status.success()
     };
     let crawl = tc("qdisc replace dev e0 root handle 1: htb default 1")
-        && tc("class add dev e0 parent 1: classid 1:1 htb rate 64kbit burst 1600 cburst 1600");
+        && tc("class add dev e0 parent 1: classid 1:1 htb rate 16kbit burst 1600 cburst 1600");
     Net::within(&net.a, || {
         let options = Options { gated: true, completion: true, ..Options::default() };
         for (mode, port) in [(SendMode::Packet, PORT), (SendMode::Udp, PORT + 1)] {
@@ -579,17 +620,22 @@ fn sent_is_what_the_driver_has_freed_and_is_known_for_each_path() {
                 eprintln!("skipped in part: no HTB here");
                 continue;
             }
-            // More than the burst: the last ones wait for 64 kbit/s.
+            // More than the burst: the last ones wait for 16 kbit/s, more than a second in all.
             (0..4).for_each(|_| assert!(delivered(&lane.send([Some(&[1; 1000]), Some(&[1; 1000])]))));
             assert_eq!(lane.sends(), 5);
             let through = lane.completion().through;
             assert_eq!(through[1], 5, "{mode:?}");
             assert!(through[0] < 5, "{mode:?}: it waits");
-            let deadline = Instant::now() + Duration::from_secs(20);
+            let rate =
+                |rate: &str| tc(&format!("class change dev e0 parent 1: classid 1:1 htb rate {rate} burst 1600 cburst 1600"));
+            assert!(rate("1gbit"));
+            let deadline = Instant::now() + PATIENCE;
             while lane.completion().through != [5, 5] {
                 assert!(Instant::now() < deadline, "{mode:?}: {:?}", lane.completion());
+                // Sleep: interval of the poll.
                 std::thread::sleep(Duration::from_millis(1));
             }
+            assert!(rate("16kbit"));
         }
     });
 }

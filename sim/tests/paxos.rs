@@ -1,6 +1,6 @@
 //! One-sided Paxos in simulated worlds.
 
-mod common;
+use crate::common;
 
 use fide_proto::consensus::Kind;
 

@@ -1,6 +1,6 @@
 //! A moment of fuzzing on every run: a bounded loop of mutations, the same each time. `fuzz/` does the same without end and with coverage.
 
-mod targets;
+use crate::targets;
 
 use fide_wire::control::{ErrorCode, HistoryEvent, Refused, Reply, Request, RingKind, Selector, Status};
 use fide_wire::event::Record;

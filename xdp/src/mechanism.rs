@@ -630,9 +630,12 @@ impl Mechanism {
         find(&self.object, "watches").update(&pid.to_ne_bytes(), as_bytes(&watch), MapFlags::ANY).map_err(map_error("watches"))
     }
 
-    /// Ends a watch; absent is as good.
-    pub fn unwatch(&self, pid: u32) {
+    /// Ends a watch; absent is as good. Whether the exit watch had already seen that process end.
+    pub fn unwatch(&self, pid: u32) -> bool {
+        const DEAD: u32 = 2;
+        let was_seen = self.watching(pid).is_none_or(|watch| watch.state == DEAD);
         let _ = find(&self.object, "watches").delete(&pid.to_ne_bytes());
+        was_seen
     }
 
     /// The watch of a process: gone once its end was reported.

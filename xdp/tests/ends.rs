@@ -1,6 +1,6 @@
 //! Ends that are kept while nobody reads them, on real processes. As root.
 
-mod common;
+use crate::common;
 
 use common::not_root;
 use fide_xdp::KeptEnds;

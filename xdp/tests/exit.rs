@@ -3,7 +3,7 @@
 //! Nothing here waits for time to pass. The hooks run within the system call or signal they watch, so a process that has answered after an
 //! event has been judged already: what is not in the ring then, never will be.
 
-mod common;
+use crate::common;
 
 use common::{Bench, LO, SELF, not_root};
 use fide_wire::event::{Record, RecordKind};
@@ -30,7 +30,7 @@ macro_rules! as_root {
 
 const INCARNATION: u32 = 50;
 /// Nothing takes so long unless it never comes.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 // ---- The watch ----
 
@@ -170,6 +170,7 @@ fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !condition() {
         assert!(begun.elapsed() < PATIENCE, "{what}: never");
+        // Sleep: interval of the poll.
         std::thread::sleep(Duration::from_micros(200));
     }
 }
@@ -502,6 +503,7 @@ impl CoreDir {
             return None;
         }
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("core-{name}-{}", std::process::id()));
+        fide_lab::Leftover::Directory(dir.clone()).goes_with_caller().unwrap();
         std::fs::create_dir_all(&dir).unwrap();
         Some(Self(dir))
     }
@@ -717,6 +719,7 @@ struct Cgroup(PathBuf);
 impl Cgroup {
     fn new(root: &str, name: &str) -> Option<Self> {
         let dir = Path::new(root).join(format!("fide-test-{name}-{}", std::process::id()));
+        fide_lab::Leftover::Cgroup(dir.clone()).goes_with_caller().unwrap();
         match std::fs::create_dir(&dir) {
             Ok(()) => Some(Self(dir)),
             Err(e) => {
@@ -754,6 +757,7 @@ impl Drop for Cgroup {
             if std::fs::remove_dir(&self.0).is_ok() {
                 return;
             }
+            // Sleep: interval of the poll.
             std::thread::sleep(Duration::from_millis(1));
         }
         eprintln!("{} is left behind", self.0.display());

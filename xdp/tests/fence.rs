@@ -48,6 +48,7 @@ fn owner(args: &[&str]) {
     gates.iter().for_each(|g| g.arm(now_ns() + 5_000 * MS).unwrap());
     say("ready");
     loop {
+        // Sleep: interval at which the owner extends its gates.
         std::thread::sleep(Duration::from_millis(1));
         let now = now_ns();
         gates.iter().for_each(|g| g.extend(now, now + 3_000 * MS).unwrap());

@@ -1,6 +1,6 @@
 //! Packet tests: these bytes in, this action, these counters and these records out. Through `BPF_PROG_TEST_RUN`, as root.
 
-mod common;
+use crate::common;
 
 use common::*;
 use fide_wire::event::{Record, RecordKind};
@@ -766,6 +766,8 @@ as_root! {
             let p = b.sign(&h, None, b"");
             assert_eq!(b.arrives(0, &p), Fate::Accepted);
             if i % 50 == 49 {
+                // Sleep: a gap of another length between two heartbeats, so that other buckets are
+                // hit.
                 std::thread::sleep(std::time::Duration::from_micros(1 << (i / 50 + 5)));
             }
             let at = b.m.peer(PEER_SLOT).path[0].arrived_ns;
@@ -891,7 +893,7 @@ as_root! {
         let crash = b.notice(0, 1, APP);
         assert_eq!(b.arrives(0, &crash), Fate::Accepted);
         rings.iter().for_each(|ring| drop(ring.all()));
-        assert_eq!(from(&mut b), [vec![], vec![]]);
+        assert!(from(&mut b).iter().all(Vec::is_empty));
     }
 
     fn the_tag_of_a_body_is_judged_as_rust_judges_it() {
@@ -1159,7 +1161,7 @@ as_root! {
         assert_eq!(b.inbox().len(), 1);
         message(&mut b, 2, true);
         message(&mut b, 3, true);
-        assert!(!woken.is_woken(), "more follow");
+        assert!(woken.sleeps_on(), "more follow");
         message(&mut b, 4, false);
         assert!(woken.is_woken(), "the last one");
         assert_eq!(b.inbox().len(), 3);
@@ -1169,7 +1171,7 @@ as_root! {
         b.inbox();
         b.m.rest(u64::MAX);
         message(&mut b, 6, false);
-        assert!(!woken.is_woken(), "it rests");
+        assert!(woken.sleeps_on(), "it rests");
         let header = Header { number: 7, ..b.header(Kind::PathReport, 0) };
         let report = b.sign(&header, None, b"");
         assert_eq!(b.arrives(0, &report), Fate::Accepted);
@@ -1776,8 +1778,9 @@ as_root! {
         }
     }
 
-    /// Not a bound (the machine is shared), a figure: how long one run takes.
-    fn the_time_of_a_packet() {
+    /// A wide bound, and a figure: how long one run takes.
+    #[ignore = "needs a quiet machine: make timing"]
+    fn timing_of_a_packet() {
         let mut b = Bench::new();
         let s: Vec<_> = (0..RINGS).map(|_| b.m.new_subscriber().unwrap()).collect();
         b.m.assign_path(LO, 0).unwrap();

@@ -42,6 +42,7 @@ fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
             return found;
         }
         assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain: {what}");
+        // Sleep: interval of the poll.
         std::thread::sleep(Duration::from_millis(2));
     }
 }

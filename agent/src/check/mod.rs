@@ -451,6 +451,7 @@ mod tests {
             if let Some(done) = check.step(|_| panic!("nobody is asked"), &Answers::default(), true, &mut none) {
                 break done;
             }
+            // Sleep: interval of the poll.
             std::thread::sleep(std::time::Duration::from_millis(1));
         };
         assert!(result.is_ok(), "{result:?}");
@@ -473,6 +474,7 @@ mod tests {
                     meanwhile(paths);
                 }
             }
+            // Sleep: interval of the poll.
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
     }

@@ -28,6 +28,17 @@ pub(super) struct Crashes {
     latest: HashMap<u32, u32>,
 }
 
+/// What came of the end of a process that ended while it began to be watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Before {
+    /// It was told.
+    Told,
+    /// It was clean, and the start watch tells that a child may go on in its place.
+    HandedOver,
+    /// It was clean, and nobody tells of it.
+    Cleanly,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Crash {
     record: Record,
@@ -266,14 +277,24 @@ impl Core {
         self.send_notice(Kind::Leave, &notice);
     }
 
-    /// A process that was watched too late: it had died before, and the exit watch says nothing. `end`: what is known of its end.
-    pub fn died_before_watched(&mut self, app: u32, end: Option<(Cause, i32)>) {
-        let Some(pid) = self.watchlist.get(app).filter(|w| w.ended.is_none()).map(|w| w.pid) else { return };
-        self.receiver.unwatch(pid);
+    /// A process that was watched too late: it had died before, and the exit watch says nothing.
+    /// `end`: what is known of its end. The clean end of one that was started just now is not told:
+    /// a child may go on in its place.
+    pub fn died_before_watched(&mut self, app: u32, end: Option<(Cause, i32)>) -> Before {
+        let Some(w) = self.watchlist.get(app).filter(|w| w.ended.is_none()) else { return Before::Told };
+        let (pid, settles) = (w.pid, w.settles_ns != 0);
+        let was_seen = self.receiver.unwatch(pid);
         // The exit watch may have seen it yet: then its record is in the urgent ring.
         self.drain_urgent_of(app);
         if self.watchlist.get(app).is_none_or(|w| w.ended.is_some()) {
-            return;
+            return Before::Told;
+        }
+        // Seen, and not told as an end: it was clean, and the start watch tells of it.
+        if settles && was_seen {
+            return Before::HandedOver;
+        }
+        if settles && end == Some((Cause::Exited, 0)) {
+            return Before::Cleanly;
         }
         let now = now_ns();
         let (cause, code) = end.unwrap_or((Cause::Exited, -1));
@@ -293,6 +314,7 @@ impl Core {
             ..Record::default()
         };
         self.found_crash(&record);
+        Before::Told
     }
 
     /// A watched process ended with status 0 before it had settled, and nothing goes on in its place: now that is told.

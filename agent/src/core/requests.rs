@@ -4,7 +4,7 @@
 //! carry one.
 
 use super::snapshot::{AppRow, Head, HostRow};
-use super::{Core, Introduced, Opening};
+use super::{Before, Core, Introduced, Opening};
 use crate::check::{Answers, Whom};
 use crate::group_plan::GroupPlan;
 use crate::shares::EventSource;
@@ -116,7 +116,7 @@ pub enum Request {
     /// A process that joined leaves. Says which process that was.
     Quit(u32, Answer<Process>),
     /// A process ended between being found and being watched, in this way if that is known.
-    DiedBeforeWatched(u32, Option<(Cause, i32)>),
+    DiedBeforeWatched(u32, Option<(Cause, i32)>, Answer<Before>),
     /// A clean end that was held back is one.
     EndedCleanly(u32),
     /// A child goes on in the place of a process.
@@ -229,7 +229,7 @@ impl Core {
             R::Watch(watched, answer) => answer.give(self.watch(*watched)),
             R::Unwatch(app, answer) => answer.give(self.unwatch(app)),
             R::Quit(app, answer) => answer.give(self.quit(app)),
-            R::DiedBeforeWatched(app, end) => self.died_before_watched(app, end),
+            R::DiedBeforeWatched(app, end, answer) => answer.give(self.died_before_watched(app, end)),
             R::EndedCleanly(app) => self.ended_cleanly(app),
             R::HandOn { app, child, uid, answer } => answer.give(self.hand_on(app, child, uid)),
             R::HandOver { app, origin, owner } => self.hand_over(app, origin, owner),

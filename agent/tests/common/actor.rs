@@ -66,6 +66,7 @@ fn application(socket: &std::path::Path) {
                     }
                     let result = loop {
                         match client.piggyback(&message) {
+                            // Sleep: interval of the poll for room in the bridge.
                             Err(fide_client::Error::Full) => std::thread::sleep(std::time::Duration::from_micros(200)),
                             other => break other,
                         }
@@ -85,6 +86,7 @@ fn application(socket: &std::path::Path) {
                 say("ok streaming");
                 for i in 0u32.. {
                     while client.piggyback(&i.to_be_bytes()).is_err() {
+                        // Sleep: interval of the poll for room in the bridge.
                         std::thread::sleep(std::time::Duration::from_micros(50));
                     }
                 }
@@ -101,6 +103,7 @@ fn application(socket: &std::path::Path) {
                 std::thread::spawn(move || {
                     while on.load(Ordering::Acquire) {
                         all.iter().for_each(|p| p.tick());
+                        // Sleep: interval of the ticks, far below every limit.
                         std::thread::sleep(std::time::Duration::from_millis(2));
                     }
                 });
@@ -290,7 +293,7 @@ fn beats(socket: &std::path::Path, arguments: &[String]) {
             _ => become_nobody(),
         }
     }
-    let client = Client::open(Some(socket)).unwrap();
+    let client = std::sync::Arc::new(Client::open(Some(socket)).unwrap());
     // The first one on its host listens.
     let bind = std::net::UdpSocket::bind;
     let ear = bind("0.0.0.0:4000").or_else(|_| bind("0.0.0.0:0")).unwrap();
@@ -317,14 +320,14 @@ fn beats(socket: &std::path::Path, arguments: &[String]) {
                 Ok(checked) => say(serde_json::to_string(&checked).unwrap()),
                 Err(e) => say(format!("error {:?} {e}", e.code())),
             },
-            // pair PEER AHEAD WAIT: a check while another one of this client waits for its deadline.
+            // pair PEER AHEAD WAIT: a check while another one of this client waits for its
+            // deadline, which nobody waits for.
             "pair" => {
-                let under_way = std::thread::scope(|s| {
-                    let long =
-                        s.spawn(|| client.check(words[1], now(), now() + ms(words[2]).as_nanos() as u64, ms("20000")).unwrap());
-                    client.check(words[1], now(), 0, ms(words[3])).unwrap();
-                    !long.is_finished()
-                });
+                let (other, peer) = (client.clone(), words[1].to_owned());
+                let deadline_ns = now() + ms(words[2]).as_nanos() as u64;
+                let long = std::thread::spawn(move || other.check(&peer, now(), deadline_ns, ms("60000")));
+                client.check(words[1], now(), 0, ms(words[3])).unwrap();
+                let under_way = !long.is_finished();
                 say(if under_way { "answered, and the other was under way" } else { "answered behind the other" });
             }
             // towards ADDRESS: a datagram socket; towards-tcp: a stream.
@@ -355,6 +358,7 @@ fn beats(socket: &std::path::Path, arguments: &[String]) {
                         Ok(valid_ns) => last_ns = valid_ns,
                         Err(e) => break e,
                     }
+                    // Sleep: interval of the heartbeats.
                     std::thread::sleep(valid / 10);
                 };
                 say(format!("{last_ns} {:?} {ended}", ended.code()));
@@ -382,6 +386,7 @@ fn beats(socket: &std::path::Path, arguments: &[String]) {
                 std::thread::spawn(move || {
                     loop {
                         let _ = other.send_to(&fide_client::monotonic_ns().to_ne_bytes(), &to); // blocked, perhaps
+                        // Sleep: interval of the packets.
                         std::thread::sleep(std::time::Duration::from_millis(1));
                     }
                 });

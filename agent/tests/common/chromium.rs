@@ -123,6 +123,7 @@ impl Browser {
         while self.eval(&format!("!!({condition})")) != true {
             let body = if began.elapsed() > Duration::from_secs(30) { Some(self.eval("document.body.innerText")) } else { None };
             assert!(body.is_none(), "never: {condition}\n{body:?}");
+            // Sleep: interval of the poll.
             std::thread::sleep(Duration::from_millis(50));
         }
     }

@@ -1,6 +1,7 @@
 //! What the end-to-end tests share: real agents in a lab, one configuration each, applications that monitor, processes to crash.
 //!
-//! Nothing here waits for a clock where it can wait for a condition; what is waited for in vain is told with the logs and the
+//! Nothing here waits for a clock where it can wait for a condition. What is waited for in vain is
+//! told with the logs and the
 //! histories of every host.
 
 #![allow(dead_code, missing_docs)]
@@ -8,11 +9,12 @@
 pub mod actor;
 pub mod member;
 pub mod service;
+pub mod watchdog;
 pub mod worst;
 
 use fide_client::{Client, Connection, Error, Event, Options, Resources, Verdict};
 use fide_lab::{Lab, LabSpec};
-use fide_wire::control::{HistoryEvent, HostStatus, Reply, Request, Selector, Status};
+use fide_wire::control::{FenceOrder, GroupOrder, HistoryEvent, HostStatus, Reply, Request, Selector, Status};
 use fide_wire::level::{RELOAD_EVENT_CODE, TIMING_EVENT_CODE};
 use fide_wire::verdict::{Cause, Grade};
 use std::fs::{self, File};
@@ -20,7 +22,6 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Long, because the machine may be busy with other things; nothing waits longer than it must.
@@ -40,11 +41,13 @@ pub fn root() -> bool {
 /// Waits for something and returns it.
 pub fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
+    let _waits = watchdog::waits(what);
     loop {
         if let Some(found) = condition() {
             return found;
         }
         assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain: {what}");
+        // Sleep: interval of the poll.
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -62,75 +65,17 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     wait_for(what, || condition().then_some(()));
 }
 
-/// What a world may have beside it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Share {
-    /// A few of its kind.
-    Ordinary,
-    /// Its promise is about times that a busy machine does not keep: one more of its kind.
-    Quiet,
-    /// Nothing: it loads the machine.
-    Alone,
-}
-
-impl Share {
-    /// Worlds of each kind at a time.
-    const MAX: [usize; 3] = [6, 2, 1];
-}
-
-/// Who runs, and who waits, of each kind. One kind has its turn until none of it waits: the machine is idle whenever the kind
-/// changes, because the last of one kind holds up all of the next.
-struct Turns {
-    kind: Share,
-    running: [usize; 3],
-    waiting: [usize; 3],
-}
-
-static TURNS: Mutex<Turns> = Mutex::new(Turns { kind: Share::Ordinary, running: [0; 3], waiting: [0; 3] });
-static TURN_ENDED: Condvar = Condvar::new();
-
-impl Turns {
-    fn may_run(&self, share: Share) -> bool {
-        let is_its_turn = self.kind == share || self.running[self.kind as usize] + self.waiting[self.kind as usize] == 0;
-        is_its_turn && self.running[share as usize] < Share::MAX[share as usize]
-    }
-}
-
-/// A world's turn, until it is dropped.
-struct Turn(Share);
-
-impl Turn {
-    fn take(share: Share) -> Self {
-        let of = share as usize;
-        let mut turns = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
-        turns.waiting[of] += 1;
-        let mut turns = TURN_ENDED.wait_while(turns, |turns| !turns.may_run(share)).unwrap_or_else(PoisonError::into_inner);
-        turns.kind = share;
-        turns.waiting[of] -= 1;
-        turns.running[of] += 1;
-        Self(share)
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        TURNS.lock().unwrap_or_else(PoisonError::into_inner).running[self.0 as usize] -= 1;
-        TURN_ENDED.notify_all();
-    }
-}
-
 /// How a world is made.
 pub struct Setup {
     hosts: u16,
     heartbeat: &'static str,
     extra: Box<dyn Fn(u16) -> String>,
-    share: Share,
     start: bool,
 }
 
 impl Setup {
     pub fn hosts(hosts: u16) -> Self {
-        Self { hosts, heartbeat: "2ms", extra: Box::new(|_| String::new()), share: Share::Ordinary, start: true }
+        Self { hosts, heartbeat: "2ms", extra: Box::new(|_| String::new()), start: true }
     }
 
     pub fn heartbeat(mut self, heartbeat: &'static str) -> Self {
@@ -141,18 +86,6 @@ impl Setup {
     /// More lines for every host's file, placed before the first table.
     pub fn extra(mut self, extra: impl Fn(u16) -> String + 'static) -> Self {
         self.extra = Box::new(extra);
-        self
-    }
-
-    /// See [`Share::Alone`].
-    pub fn alone(mut self) -> Self {
-        self.share = Share::Alone;
-        self
-    }
-
-    /// See [`Share::Quiet`].
-    pub fn quiet(mut self) -> Self {
-        self.share = Share::Quiet;
         self
     }
 
@@ -167,9 +100,9 @@ impl Setup {
         if !root() {
             return None;
         }
-        let turn = Turn::take(self.share);
+        watchdog::start();
         let lab = Lab::up(&LabSpec { hosts: self.hosts, ephemeral: true, ipv6: true, ..LabSpec::default() }).unwrap();
-        let mut world = World { agents: Vec::new(), lab, _turn: turn };
+        let mut world = World { agents: Vec::new(), lab };
         for host in 1..=self.hosts {
             let config = format!("{}\n{}", world.head(host, &format!("h{host}"), self.heartbeat), (self.extra)(host));
             world.write_config(host, &config);
@@ -196,6 +129,7 @@ impl Pins {
         let name = format!("fide-e2e-fence-{}-{}", std::process::id(), COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
         let dir = std::env::temp_dir().join(name);
         fs::create_dir(&dir).unwrap();
+        fide_lab::Leftover::Directory(dir.clone()).goes_with_caller().unwrap();
         let target = std::ffi::CString::new(dir.to_str().unwrap()).unwrap();
         // SAFETY: C strings that live across the call.
         let rc = unsafe { libc::mount(c"bpf".as_ptr(), target.as_ptr(), c"bpf".as_ptr(), 0, std::ptr::null()) };
@@ -233,7 +167,6 @@ pub struct Agent {
 pub struct World {
     agents: Vec<Agent>,
     pub lab: Lab,
-    _turn: Turn,
 }
 
 /// The agent's program. FIDE_TEST_FIDED: another one than that just built, to see that a test fails with it.
@@ -266,6 +199,20 @@ impl World {
 
     pub fn socket(&self, host: u16) -> PathBuf {
         self.lab.host_dir(host).join("fided.sock")
+    }
+
+    /// Copies logs and histories to where the test runner wants them (scripts/test), before the lab goes with them.
+    fn keep_logs(&self) {
+        let Some(kept) = watchdog::kept() else { return };
+        for host in self.lab.hosts() {
+            let to = kept.join(format!("h{host}"));
+            // A log less is no reason to fail in another way.
+            let _ = fs::create_dir_all(&to);
+            for name in ["log", "history.jsonl", "fide.toml"] {
+                let _ = fs::copy(self.lab.host_dir(host).join(name), to.join(name));
+            }
+        }
+        eprintln!("---- whole logs: {}", kept.display());
     }
 
     pub fn log(&self, host: u16) -> String {
@@ -365,8 +312,27 @@ impl World {
         Connection::open(Some(&self.socket(host))).unwrap()
     }
 
+    /// A question that is not answered within a client's ten seconds is asked again: on a busy
+    /// machine an agent may wait for so long for a lock of the kernel's, while other labs are made.
     pub fn ask(&self, host: u16, request: &Request) -> Result<Reply, Error> {
-        self.connect(host).request(request).map(|r| r.reply)
+        self.asked(host, request).1
+    }
+
+    fn asked(&self, host: u16, request: &Request) -> (Connection, Result<Reply, Error>) {
+        let changes_nothing = matches!(
+            request,
+            Request::Status
+                | Request::Events { .. }
+                | Request::Explain { .. }
+                | Request::Fence { order: FenceOrder::Status }
+                | Request::Group { order: GroupOrder::Status }
+        );
+        wait_for(&format!("h{host} answers {request:?}"), || {
+            let connection = self.connect(host);
+            let reply = connection.request(request).map(|r| r.reply);
+            let is_late = changes_nothing && matches!(reply, Err(Error::NoAnswer { .. }));
+            (!is_late).then_some((connection, reply))
+        })
     }
 
     pub fn status(&self, host: u16) -> Status {
@@ -385,6 +351,32 @@ impl World {
         self.view(observer, host).map_or_else(|| "unknown".into(), |h| h.state)
     }
 
+    /// Waits until a host's agent has sent so many heartbeats more: it has gone through as many
+    /// periods and looked at all others in each of them.
+    pub fn goes_on(&self, host: u16, heartbeats: u64) {
+        let to = self.status(host).heartbeats_sent + heartbeats;
+        until(&format!("h{host} sends {heartbeats} heartbeats more"), || self.status(host).heartbeats_sent >= to);
+    }
+
+    /// The same of every running agent.
+    pub fn all_go_on(&self, heartbeats: u64) {
+        let to: Vec<_> = self.running().into_iter().map(|host| (host, self.status(host).heartbeats_sent + heartbeats)).collect();
+        for (host, to) in to {
+            until(&format!("h{host} sends {heartbeats} heartbeats more"), || self.status(host).heartbeats_sent >= to);
+        }
+    }
+
+    /// Waits until so many heartbeats more of `host` have come to `observer` by both paths: what
+    /// left before them has come as well, or is lost.
+    pub fn hears(&self, observer: u16, host: &str, heartbeats: u64) {
+        let numbers = || self.view(observer, host).map_or_else(Vec::new, |h| h.paths.iter().map(|p| p.last_number).collect());
+        let from: Vec<u64> = numbers();
+        until(&format!("h{observer} receives {heartbeats} heartbeats more of {host}"), || {
+            let now = numbers();
+            now.len() == 2 && now.iter().zip(&from).all(|(now, from)| *now >= from + heartbeats)
+        });
+    }
+
     /// Every running agent sees every other alive on both paths.
     pub fn all_alive(&self) {
         let running = self.running();
@@ -401,8 +393,8 @@ impl World {
 
     /// The whole history of a host.
     pub fn history(&self, host: u16) -> Vec<HistoryEvent> {
-        let connection = self.connect(host);
-        let mut reply = connection.request(&Request::Events { from: 0, last: 0, follow: false }).unwrap().reply;
+        let (connection, reply) = self.asked(host, &Request::Events { from: 0, last: 0, follow: false });
+        let mut reply = reply.unwrap();
         let mut events = Vec::new();
         loop {
             match reply {
@@ -523,6 +515,11 @@ impl Drop for World {
                 let telling: Vec<&str> = history.lines().filter(|l| !dull.iter().any(|d| l.contains(d))).collect();
                 eprintln!("---- h{host}: history\n{}", tail(&telling.join("\n"), 60));
                 eprintln!("---- h{host}: log\n{}", tail(&self.log(host), 40));
+            }
+            self.keep_logs();
+        } else if std::env::var_os("FIDE_TEST_SHOW_LOGS").is_some() {
+            for host in self.lab.hosts() {
+                eprintln!("---- h{host}: log\n{}", self.log(host));
             }
         }
         for agent in &mut self.agents {

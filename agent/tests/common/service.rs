@@ -111,6 +111,7 @@ fn end_group(group: &Path) {
         if fs::remove_dir(group).is_ok() || !group.exists() {
             return;
         }
+        // Sleep: interval of the poll.
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
 }

@@ -217,6 +217,7 @@ pub fn hostile(rng: &mut Rng, text: String) -> Vec<u8> {
 
 /// Connections of one thread.
 const CONNECTIONS: usize = 15;
+/// Threads, unless it is told how many.
 const THREADS: u64 = 4;
 /// From one crash of a process of his to the next.
 const CRASH_EVERY: Duration = Duration::from_millis(10);
@@ -261,6 +262,7 @@ fn ask_on(socket: &Path, seed: u64, until: Instant, kinds: &[usize]) -> (u64, u6
             let opened = if rng.once_in(20) { Raw::silent(socket) } else { Raw::open(socket) };
             match opened {
                 Some(c) => connections.push(c),
+                // Sleep: interval of the tries to connect, while there is no room.
                 None => std::thread::sleep(Duration::from_millis(1)),
             }
             continue;
@@ -303,6 +305,7 @@ fn ask_on(socket: &Path, seed: u64, until: Instant, kinds: &[usize]) -> (u64, u6
             if rng.once_in(4) {
                 connections.swap_remove(at);
             }
+            // Sleep: the pause.
             std::thread::sleep(Duration::from_micros(200));
         }
     }
@@ -317,19 +320,21 @@ fn spin(until: Instant) -> (u64, u64) {
 }
 
 /// As an ordinary user, for so long at each line: `spin` keeps as many threads busy without asking
-/// anything, `ask` asks. Arguments: seed, seconds, and kinds of requests (none: all).
+/// anything, `ask` asks. Arguments: seed, seconds, kinds of requests (none: all), and how many
+/// threads.
 pub fn act(socket: &Path, arguments: &[String]) {
     become_nobody();
     let (seed, seconds): (u64, f64) = (arguments[0].parse().unwrap(), arguments[1].parse().unwrap());
     let kinds: Vec<usize> = arguments.get(2).iter().flat_map(|k| k.split(',')).filter_map(|k| k.parse().ok()).collect();
+    let each = arguments.get(3).and_then(|n| n.parse().ok()).unwrap_or(THREADS);
     say("ready");
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         let until = Instant::now() + Duration::from_secs_f64(seconds);
         let asks = line == "ask";
-        let threads: Vec<_> = (0..THREADS)
+        let threads: Vec<_> = (0..each)
             .map(|thread| {
                 let (socket, kinds): (PathBuf, Vec<usize>) = (socket.to_owned(), kinds.clone());
-                let seed = seed.wrapping_mul(THREADS).wrapping_add(thread);
+                let seed = seed.wrapping_mul(each).wrapping_add(thread);
                 std::thread::spawn(move || if asks { ask_on(&socket, seed, until, &kinds) } else { spin(until) })
             })
             .collect();

@@ -1,7 +1,5 @@
 //! `fide-failover` over real servers: one leads, another one takes over when it crashes, and never two do.
 
-#[path = "../common/mod.rs"]
-mod common;
 
 mod patroni;
 mod postgresql;
@@ -28,13 +26,6 @@ mod fence {
     pub fn fence(w: &World, host: u16, order: FenceOrder) {
         w.ask(host, &Request::Fence { order }).unwrap();
     }
-}
-
-/// Not a test: the way into this program's other roles (see `common::actor`).
-#[test]
-#[ignore = "started by other tests"]
-fn actor_role() {
-    common::actor::act();
 }
 
 /// Writes a manager's file where it is new: one that starts at this moment must not read half of it.

@@ -163,6 +163,7 @@ impl Members {
         let looks = || self.log(leader).matches("the leader with the lock").count();
         let before = looks();
         until("its Patroni looks", || looks() > before);
+        // Sleep: the moment of the kill between two looks of Patroni, which is what is measured.
         std::thread::sleep(behind);
         let pid: i32 =
             fs::read_to_string(self.place(leader).join("main/postmaster.pid")).unwrap().lines().next().unwrap().parse().unwrap();
@@ -180,6 +181,7 @@ fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
     let since = Instant::now();
     while !is_so() {
         assert!(since.elapsed() < PATIENCE, "waited {PATIENCE:?} in vain: {what}");
+        // Sleep: interval of the poll.
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -1,7 +1,7 @@
 //! `fide-failover` over real PostgreSQL servers: promotion, return by `pg_rewind`, base backups, switches that lose nothing.
 
 use crate::common::{Process, Setup, World, until};
-use crate::program;
+use crate::e2e_failover::program;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -115,7 +115,7 @@ impl Managed {
             self.place(host).join("main"),
             self.place(host)
         );
-        crate::configure(&dir.join("failover.toml"), &text);
+        crate::e2e_failover::configure(&dir.join("failover.toml"), &text);
         let mut command = self.w.lab.command(host, program().to_str().unwrap()).unwrap();
         command.arg("--config").arg(dir.join("failover.toml")).arg("--socket").arg(self.w.socket(host)).stdin(Stdio::null());
         command
@@ -257,6 +257,7 @@ fn a_diverged_postgresql_is_rewound_and_leadership_is_handed_over_without_loss()
             let follows = ok && {
                 let since = Instant::now();
                 while !of.streams(3 - to, to) && since.elapsed() < PATIENCE {
+                    // Sleep: interval of the poll.
                     std::thread::sleep(Duration::from_millis(20));
                 }
                 of.streams(3 - to, to)

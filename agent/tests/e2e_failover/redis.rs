@@ -1,7 +1,7 @@
 //! `fide-failover` over real Redis servers: one leads, another one takes over when it crashes, and never two take writes.
 
 use crate::common::{Process, Setup, World, until};
-use crate::program;
+use crate::e2e_failover::program;
 use fide_wire::control::{MaintenanceOrder, Request};
 use fide_wire::verdict::Cause;
 use std::fs;
@@ -94,7 +94,7 @@ impl Managed {
         if !conf.exists() {
             let text =
                 format!("port {PORT}\nbind 0.0.0.0\nprotected-mode no\nsave \"\"\nappendonly yes\nrepl-diskless-sync-delay 0\n");
-            crate::configure(&conf, &text);
+            crate::e2e_failover::configure(&conf, &text);
         }
         let mut command = self.w.lab.command(host, "redis-server").unwrap();
         command.current_dir(&dir).arg(&conf).stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
@@ -111,7 +111,7 @@ impl Managed {
             dir.join("failover"),
             self.more
         );
-        crate::configure(&conf, &text);
+        crate::e2e_failover::configure(&conf, &text);
         let mut command = self.w.lab.command(host, program().to_str().unwrap()).unwrap();
         command.arg("--config").arg(conf).arg("--socket").arg(self.w.socket(host)).stdin(Stdio::null());
         command
@@ -176,6 +176,7 @@ fn another_server_takes_over_when_the_leader_is_killed_and_the_former_one_follow
         let killed = leader;
         assert_eq!(of.ask(killed, &format!("SET killed {killed}")), "+OK");
         until("all others have it", || (1..=3).filter(|h| *h != killed).all(|h| of.ask(h, "GET killed") == killed.to_string()));
+        // Sleep: time for the managers to look at their servers.
         std::thread::sleep(LOOKED);
         let since = Instant::now();
         of.kill_server(killed);
@@ -273,9 +274,11 @@ fn in_a_pause_a_leader_that_is_restarted_leads_again_and_behind_it_another_one_d
     assert_eq!(of.ask(1, "GET kept"), "1", "of its own file");
     assert!(!of.takes_writes(2));
     until("the other one follows again", || of.follows(2, 1));
+    // Sleep: time for the managers to look at their servers.
     std::thread::sleep(LOOKED);
     // It ends again, and the pause some time after: the one that had followed to the end leads.
     of.kill_server(1);
+    // Sleep: time in which nobody may take over while the group is paused.
     std::thread::sleep(Duration::from_secs(3));
     assert!(!of.takes_writes(2) && of.say(1, &["resume"]).0);
     until("the other one leads", || of.takes_writes(2));
@@ -290,6 +293,7 @@ fn a_leader_that_is_restarted_cleanly_leads_again_and_one_that_stays_away_is_rep
     let Some(mut of) = Managed::up(2, "planned = \"wait 3s\"", |setup| setup) else { return };
     assert_eq!(of.ask(1, "SET kept 1"), "+OK");
     of.stop_server(1);
+    // Sleep: time for the managers to see what has changed.
     std::thread::sleep(Duration::from_millis(500));
     assert!(!of.takes_writes(2), "a restart is no crash");
     of.start_server(1);
@@ -297,6 +301,7 @@ fn a_leader_that_is_restarted_cleanly_leads_again_and_one_that_stays_away_is_rep
     assert_eq!(of.ask(1, "GET kept"), "1");
     assert!(!of.takes_writes(2));
     until("the other one follows again", || of.follows(2, 1));
+    // Sleep: time for the managers to look at their servers.
     std::thread::sleep(LOOKED);
     // It is stopped for longer than that.
     let since = Instant::now();
@@ -308,6 +313,7 @@ fn a_leader_that_is_restarted_cleanly_leads_again_and_one_that_stays_away_is_rep
     until("the former one follows", || of.follows(1, 2));
     // What keeps nothing is not waited for.
     assert_eq!(of.ask(2, "CONFIG SET appendonly no"), "+OK");
+    // Sleep: time for the managers to see what has changed.
     std::thread::sleep(Duration::from_millis(500));
     let since = Instant::now();
     of.stop_server(2);
@@ -343,6 +349,7 @@ fn a_crash_in_maintenance_is_planned_and_one_behind_it_is_not() {
     until("it leads again", || of.takes_writes(1));
     assert_eq!(of.ask(1, "GET kept"), "1");
     until("the other one follows again", || of.follows(2, 1));
+    // Sleep: time for the managers to look at their servers.
     std::thread::sleep(LOOKED);
     of.w.ask(1, &Request::Maintenance { order: MaintenanceOrder::Off { target: None } }).unwrap();
     until("it is over on both", || (1..=2).all(|host| of.w.status(host).maintenance.is_empty()));
@@ -371,6 +378,7 @@ fn managers_and_agents_that_are_restarted_change_nothing_and_miss_nothing() {
     let leader = if of.takes_writes(2) { 2 } else { 3 };
     of.start_server(1);
     until("the former one follows", || of.follows(1, leader));
+    // Sleep: time for the managers to look at their servers.
     std::thread::sleep(LOOKED);
     // The manager of a follower dies, then the leader's server: the others go on without it.
     let other = 5 - leader;
@@ -390,6 +398,7 @@ fn agents_of_all_hosts_are_restarted_at_once_and_another_server_takes_over_behin
     [1, 2].into_iter().for_each(|host| of.w.start(host));
     until("the group has begun anew", || of.say(2, &["status"]).1.contains("h1 leads"));
     until("one leads and the other one follows", || of.takes_writes(1) && of.follows(2, 1));
+    // Sleep: time for the managers to look at their servers.
     std::thread::sleep(LOOKED);
     of.kill_server(1);
     until("the other one takes over", || of.takes_writes(2));
@@ -398,11 +407,11 @@ fn agents_of_all_hosts_are_restarted_at_once_and_another_server_takes_over_behin
 #[test]
 fn a_silent_host_is_replaced_only_if_its_fence_has_closed() {
     for fenced in [true, false] {
-        let Some(pins) = crate::fence::Pins::new() else { return };
+        let Some(pins) = crate::e2e_failover::fence::Pins::new() else { return };
         let lines = move |host: u16| {
             if fenced { pins.config(host, "mode = \"acknowledged\"\ntimeout = \"300ms\"\n") } else { String::new() }
         };
-        let Some(mut of) = Managed::up(3, "", |setup| setup.extra(lines).quiet()) else { return };
+        let Some(mut of) = Managed::up(3, "", |setup| setup.extra(lines)) else { return };
         if fenced {
             until("fences are promised", || (2..=3).all(|host| of.w.view(host, "h1").is_some_and(|h| h.fence.is_some())));
         }
@@ -424,10 +433,11 @@ fn a_silent_host_is_replaced_only_if_its_fence_has_closed() {
             3
         };
         if fenced {
-            crate::fence::fence(&of.w, 1, fide_wire::control::FenceOrder::Recover);
+            crate::e2e_failover::fence::fence(&of.w, 1, fide_wire::control::FenceOrder::Recover);
         }
         until("all follow one", || (1..=3).all(|host| host == leader || of.follows(host, leader)));
         assert!((1..=3).all(|host| (host == leader) == of.takes_writes(host)));
+        // Sleep: time for the managers to look at their servers.
         std::thread::sleep(LOOKED);
         of.kill_server(leader);
         until("another one takes over", || (1..=3).any(|host| host != leader && of.takes_writes(host)));
@@ -438,11 +448,11 @@ fn a_silent_host_is_replaced_only_if_its_fence_has_closed() {
 /// of the silence by asking.
 #[test]
 fn managers_that_come_back_behind_a_silence_take_over() {
-    let Some(pins) = crate::fence::Pins::new().map(std::rc::Rc::new) else { return };
+    let Some(pins) = crate::e2e_failover::fence::Pins::new().map(std::rc::Rc::new) else { return };
     // They outlive the agents, which are started again.
     let kept = pins.clone();
     let lines = move |host: u16| kept.config(host, "mode = \"acknowledged\"\ntimeout = \"2s\"\n");
-    let Some(mut of) = Managed::up(3, "", |setup| setup.extra(lines).quiet()) else { return };
+    let Some(mut of) = Managed::up(3, "", |setup| setup.extra(lines)) else { return };
     let promised = |of: &Managed| (2..=3).all(|host| of.w.view(host, "h1").is_some_and(|h| h.fence.is_some()));
     until("fences are promised", || promised(&of));
     for host in 2..=3 {
@@ -466,9 +476,9 @@ fn managers_that_come_back_behind_a_silence_take_over() {
 /// Its manager is not there to close the server, and the next leader takes writes already.
 #[test]
 fn a_fence_is_not_opened_before_somebody_has_closed_the_server_behind_it() {
-    let Some(pins) = crate::fence::Pins::new() else { return };
+    let Some(pins) = crate::e2e_failover::fence::Pins::new() else { return };
     let lines = move |host: u16| pins.config(host, "mode = \"acknowledged\"\ntimeout = \"300ms\"\n");
-    let Some(mut of) = Managed::up(3, "", |setup| setup.extra(lines).quiet()) else { return };
+    let Some(mut of) = Managed::up(3, "", |setup| setup.extra(lines)) else { return };
     until("fences are promised", || (2..=3).all(|host| of.w.view(host, "h1").is_some_and(|h| h.fence.is_some())));
     of.managers[0].take().unwrap().kill();
     fide_lab::NETS.into_iter().for_each(|net| of.w.lab.cut(1, net, fide_lab::Cut::Silent).unwrap());
@@ -476,7 +486,7 @@ fn a_fence_is_not_opened_before_somebody_has_closed_the_server_behind_it() {
     assert!(of.takes_writes(1), "nobody told it, and nobody hears it");
     fide_lab::NETS.into_iter().for_each(|net| of.w.lab.heal(1, net).unwrap());
     let recover = || {
-        let mut fide = of.w.lab.command(1, crate::beside("fide").to_str().unwrap()).unwrap();
+        let mut fide = of.w.lab.command(1, crate::e2e_failover::beside("fide").to_str().unwrap()).unwrap();
         let out = fide.args(["fence", "recover", "--socket"]).arg(of.w.socket(1)).output().unwrap();
         (out.status.success(), String::from_utf8_lossy(&out.stderr).into_owned())
     };
@@ -509,6 +519,7 @@ fn a_server_that_lacks_more_than_it_may_does_not_take_over() {
     // More than sockets hold.
     of.servers[1].as_ref().unwrap().signal(libc::SIGSTOP);
     write(&of, 1_500);
+    // Sleep: time for the managers to look at their servers.
     std::thread::sleep(LOOKED); // the leader's manager has seen them, and said so
     of.kill_server(1);
     of.servers[1].as_ref().unwrap().signal(libc::SIGCONT);
@@ -517,6 +528,7 @@ fn a_server_that_lacks_more_than_it_may_does_not_take_over() {
     of.start_server(1);
     until("the leader leads again", || of.takes_writes(1) && of.follows(2, 1));
     until("the other one has all", || of.ask(2, "DBSIZE") == of.ask(1, "DBSIZE"));
+    // Sleep: time for the managers to look at their servers.
     std::thread::sleep(LOOKED);
     of.kill_server(1);
     until("it takes over", || of.takes_writes(2));
@@ -547,6 +559,7 @@ fn an_address_moves_with_the_leader() {
                 if lab.in_host(3, connect).unwrap().is_err_and(|e| e.kind() == std::io::ErrorKind::TimedOut) {
                     lost.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 }
+                // Sleep: interval between two attempts to connect.
                 std::thread::sleep(Duration::from_micros(500));
             }
         });
@@ -576,6 +589,7 @@ impl Watch {
         let address = self.lab.ipv4(host, 0).to_string();
         let mut client = None;
         while !self.stop.load(std::sync::atomic::Ordering::Relaxed) {
+            // Sleep: interval between two writes.
             std::thread::sleep(Duration::from_millis(2));
             if client.is_none() {
                 client = Client::open_in(&self.lab, from, &address);
@@ -583,6 +597,7 @@ impl Watch {
             let sent = Instant::now();
             match client.as_mut().map(|client: &mut Client| client.ask("SET written 1")) {
                 Some(Ok(reply)) if reply == "+OK" => self.taken.lock().unwrap().push((sent, host)),
+                // Sleep: pause before a refused write is tried again.
                 Some(Ok(_)) | None => std::thread::sleep(Duration::from_millis(5)),
                 Some(Err(_)) => client = None,
             }
@@ -603,11 +618,11 @@ impl Watch {
 fn faults_promote_nobody_who_should_not_be_and_never_two_take_writes() {
     const FROM: u16 = 4;
     let faults: u64 = std::env::var("FIDE_FAILOVER_FAULTS").ok().and_then(|count| count.parse().ok()).unwrap_or(12);
-    let Some(pins) = crate::fence::Pins::new().map(std::rc::Rc::new) else { return };
+    let Some(pins) = crate::e2e_failover::fence::Pins::new().map(std::rc::Rc::new) else { return };
     // They outlive the agents, which are started again.
     let kept = pins.clone();
     let lines = move |host: u16| kept.config(host, "mode = \"acknowledged\"\ntimeout = \"5s\"\n");
-    let Some(of) = Managed::up(3, "", |_| Setup::hosts(4).extra(lines).quiet()) else { return };
+    let Some(of) = Managed::up(3, "", |_| Setup::hosts(4).extra(lines)) else { return };
     let of = std::cell::RefCell::new(of);
     until("fences are promised", || {
         (1..=3).all(|host| of.borrow().w.view(FROM, &format!("h{host}")).is_some_and(|h| h.fence.is_some()))
@@ -637,7 +652,7 @@ fn faults_promote_nobody_who_should_not_be_and_never_two_take_writes() {
             if recover_at <= Instant::now() {
                 recover_at = Instant::now() + Duration::from_secs(2);
                 for host in (1..=3).filter(|host| fenced(*host)) {
-                    crate::fence::fence(&of.borrow().w, host, fide_wire::control::FenceOrder::Recover);
+                    crate::e2e_failover::fence::fence(&of.borrow().w, host, fide_wire::control::FenceOrder::Recover);
                 }
             }
             let of = of.borrow();
@@ -680,30 +695,35 @@ fn faults_promote_nobody_who_should_not_be_and_never_two_take_writes() {
                 0 | 6 => {
                     of.borrow_mut().kill_server(leader);
                     next = None;
+                    // Sleep: length of the fault.
                     std::thread::sleep(short);
                     of.borrow_mut().start_server(leader);
                     "the leader is killed"
                 }
                 1 => {
                     of.borrow_mut().kill_server(other);
+                    // Sleep: length of the fault.
                     std::thread::sleep(short);
                     of.borrow_mut().start_server(other);
                     "a follower is killed"
                 }
                 2 => {
                     of.borrow_mut().stop_server(leader);
+                    // Sleep: length of the fault.
                     std::thread::sleep(short);
                     of.borrow_mut().start_server(leader);
                     "the leader is restarted"
                 }
                 3 => {
                     of.borrow().servers[usize::from(leader) - 1].as_ref().unwrap().signal(libc::SIGSTOP);
+                    // Sleep: length of the fault.
                     std::thread::sleep(short);
                     of.borrow().servers[usize::from(leader) - 1].as_ref().unwrap().signal(libc::SIGCONT);
                     "the leader pauses"
                 }
                 4 => {
                     of.borrow().managers[usize::from(any) - 1].as_ref().unwrap().signal(libc::SIGSTOP);
+                    // Sleep: length of the fault.
                     std::thread::sleep(short);
                     of.borrow().managers[usize::from(any) - 1].as_ref().unwrap().signal(libc::SIGCONT);
                     "a manager pauses"
@@ -723,6 +743,7 @@ fn faults_promote_nobody_who_should_not_be_and_never_two_take_writes() {
                 }
                 8 => {
                     of.borrow().w.lab.cut(any, (some % 2) as u8, fide_lab::Cut::Silent).unwrap();
+                    // Sleep: length of the fault.
                     std::thread::sleep(short);
                     of.borrow().w.lab.heal(any, (some % 2) as u8).unwrap();
                     "one cable is cut"
@@ -743,6 +764,7 @@ fn faults_promote_nobody_who_should_not_be_and_never_two_take_writes() {
                 }
                 _ => {
                     fide_lab::NETS.into_iter().for_each(|net| of.borrow().w.lab.cut(other, net, fide_lab::Cut::Silent).unwrap());
+                    // Sleep: length of the fault.
                     std::thread::sleep(short);
                     fide_lab::NETS.into_iter().for_each(|net| of.borrow().w.lab.heal(other, net).unwrap());
                     "a follower's cables are cut"

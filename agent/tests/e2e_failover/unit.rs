@@ -2,7 +2,7 @@
 
 use crate::common::service::ServiceManager;
 use crate::common::{Process, Setup, World, until};
-use crate::program;
+use crate::e2e_failover::program;
 use std::fs;
 use std::process::{Command, Stdio};
 
@@ -48,7 +48,7 @@ impl Managed {
         let hosts: Vec<String> = (1..=hosts).map(|host| format!("\"h{host}\"")).collect();
         let more = self.more.replace("SERVICE", &Self::service(host));
         let text = format!("name = \"orders\"\nhosts = [{}]\nstate = {:?}\n{more}\n", hosts.join(", "), dir.join("failover"));
-        crate::configure(&dir.join("failover.toml"), &text);
+        crate::e2e_failover::configure(&dir.join("failover.toml"), &text);
         let mut command = self.w.lab.command(host, program().to_str().unwrap()).unwrap();
         command.arg("--config").arg(dir.join("failover.toml")).arg("--socket").arg(self.w.socket(host));
         command.env("XDG_RUNTIME_DIR", ServiceManager::runtime(&self.w, host)).stdin(Stdio::null());
@@ -127,10 +127,10 @@ fn a_service_runs_on_the_leading_host_alone() {
 #[test]
 fn an_address_alone_moves_by_switch_and_behind_a_fence_and_neighbours_learn_of_it() {
     for address in ["10.77.0.200/24", "fd77::c8/64"] {
-        let Some(pins) = crate::fence::Pins::new() else { return };
+        let Some(pins) = crate::e2e_failover::fence::Pins::new() else { return };
         let lines = move |host: u16| pins.config(host, "mode = \"acknowledged\"\ntimeout = \"2s\"\n");
         let more = format!("[address]\nip = \"{address}\"\ninterface = \"net0\"\n");
-        let Some(of) = Managed::up(3, &more, false, |setup| setup.extra(lines).quiet()) else { return };
+        let Some(of) = Managed::up(3, &more, false, |setup| setup.extra(lines)) else { return };
         let ip = address.split('/').next().unwrap();
         until("the first host has it", || of.has(1, ip));
         assert!(!of.has(2, ip) && !of.has(3, ip));

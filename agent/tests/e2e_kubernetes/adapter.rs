@@ -1,6 +1,6 @@
 //! The adapter beside real agents.
 
-use crate::cluster::{AT, Cluster};
+use crate::e2e_kubernetes::cluster::{AT, Cluster};
 use crate::common::{Pins, Process, Setup, World, until};
 use fide_lab::Cut;
 use fide_wire::control::{FenceOrder, MaintenanceOrder, Request, Selector};
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 fn program() -> PathBuf {
     let program = std::env::current_exe().unwrap().parent().unwrap().with_file_name("fide-kubernetes");
@@ -250,7 +250,8 @@ fn what_happens_while_it_or_the_api_is_away_is_done_when_both_are_back() {
     s.cluster.set_down(true);
     let mut db = s.start(3, "db");
     adapter.wait("not done: pod shop/db: fide.io/alive True");
-    std::thread::sleep(Duration::from_secs(1));
+    let before = s.cluster.turned_away();
+    until("it tries again and again", || s.cluster.turned_away() >= before + 5);
     let said = adapter.said();
     assert_eq!(said.matches("not done").count(), 1, "{said}");
     s.cluster.set_down(false);
@@ -294,8 +295,14 @@ fn what_happens_while_it_or_the_api_is_away_is_done_when_both_are_back() {
     web.ended();
     s.w.signal_agent(4, libc::SIGTERM);
     until("h4 left", || s.w.state(1, "h4") == "left");
-    std::thread::sleep(Duration::from_secs(2));
-    assert_eq!(s.cluster.patches().len(), before, "{:?}", s.cluster.patches());
+    until("h1 knows that web ended", || {
+        s.w.view(1, "h2").is_some_and(|h| h.apps.iter().any(|a| a.name == "web" && a.state != "alive"))
+    });
+    // A change that follows is made, and no other.
+    let _db = s.start(3, "db");
+    s.cluster.wait_alive("db", "True", "Alive");
+    let made = s.cluster.patches().split_off(before);
+    assert!(made.iter().all(|p| p.path == POD), "{made:?}");
     assert_eq!(s.cluster.alive("web"), Some(("True".into(), "Alive".into())));
     assert!(s.cluster.taints("h1").is_empty() && s.cluster.taints("h2").is_empty() && s.cluster.taints("h3").is_empty());
 }

@@ -1,7 +1,7 @@
 //! An API server as far as `fide-kubernetes` uses one: TLS, tokens, the rules of the shipped role, versions, both kinds of patches, watches that expire, and faults.
 
 use crate::common::{World, until};
-use crate::manifests::object;
+use crate::e2e_kubernetes::manifests::object;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
@@ -39,6 +39,8 @@ struct State {
     lists: u32,
     /// Faults.
     is_down: bool,
+    /// Connections that were closed because it was down.
+    turned_away: u32,
     patches_hang: bool,
     /// Somebody else changes the node just before so many patches.
     conflicts: u32,
@@ -302,6 +304,10 @@ impl Cluster {
         self.state().tokens = [token.into()].into();
     }
 
+    pub fn turned_away(&self) -> u32 {
+        self.state().turned_away
+    }
+
     pub fn unauthorized(&self) -> u32 {
         self.state().unauthorized
     }
@@ -327,6 +333,7 @@ impl Cluster {
 
     fn serve(&self, stream: TcpStream, config: Arc<rustls::ServerConfig>) {
         if self.state().is_down {
+            self.state().turned_away += 1;
             return;
         }
         stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();

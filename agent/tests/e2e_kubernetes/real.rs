@@ -1,9 +1,9 @@
 //! The adapter and the shipped manifests at a real kube-apiserver over a real etcd, with RBAC; `scripts/kube-apiserver` makes the former.
 
-use crate::adapter::Stage;
-use crate::cluster::{AT, certify};
+use crate::e2e_kubernetes::adapter::Stage;
+use crate::e2e_kubernetes::cluster::{AT, certify};
 use crate::common::{Pins, Process, Setup, until, wait_for};
-use crate::manifests::objects;
+use crate::e2e_kubernetes::manifests::objects;
 use fide_wire::control::{FenceOrder, Request};
 use serde_json::{Value, json};
 use std::fs::{self, File};
@@ -68,7 +68,7 @@ impl Api {
         let http = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .proxy(None)
-            .timeout_global(Some(Duration::from_secs(10)))
+            .timeout_global(Some(Duration::from_secs(60)))
             .tls_config(ureq::tls::TlsConfig::builder().root_certs(roots).build())
             .build()
             .new_agent();
@@ -284,6 +284,8 @@ fn a_real_api_server_takes_the_manifests_as_they_are_and_what_their_account_does
     let before = version(&api);
     adapter.kill();
     let adapter = api.stage.adapter(&["--out-of-service"]);
+    // Sleep: time for the adapter to read both lists and to judge them. It reports nothing when it
+    // has nothing to change.
     std::thread::sleep(Duration::from_secs(2));
     let status = api.stage.command("status").args(["--json", "--out-of-service"]).output().unwrap();
     let status: Value = serde_json::from_slice(&status.stdout).unwrap_or_else(|e| panic!("{e}: {status:?}"));

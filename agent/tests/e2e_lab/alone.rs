@@ -1,9 +1,9 @@
 //! The last of two hosts: no other host is left whose answer could be a barrier (SafeTimer §4.1), but whatever else answers on the paths' networks, or the
 //! host itself by its other interface.
 
-use crate::beats::{actor, check, in_switch, queues, send_by_port, settled};
+use crate::e2e_lab::beats::{actor, in_switch, not_void, queues, send_by_port, settled};
 use crate::common::{Setup, World, until, wait_for};
-use crate::fence::Pins;
+use crate::e2e_lab::fence::Pins;
 use fide_client::CheckOutcome;
 use fide_lab::{Cut, NETS, host_name, nic_name};
 use fide_wire::control::{FenceOrder, HistoryEvent, Request};
@@ -17,7 +17,7 @@ fn now_ns() -> u64 {
 
 /// Two agents, and nothing on any further host.
 fn pair(hosts: u16) -> Option<World> {
-    let mut w = Setup::hosts(hosts).quiet().empty().up()?;
+    let mut w = Setup::hosts(hosts).empty().up()?;
     w.start(1);
     w.start(2);
     w.all_alive();
@@ -51,6 +51,18 @@ fn barriers(w: &World) -> Option<Vec<(BarrierBy, String)>> {
     evidence.drained.then(|| evidence.barriers.into_iter().map(|b| (b.by, b.from)).collect())
 }
 
+/// h1 falls silent, and again until that came behind barriers: on a busy machine an answer may come
+/// too late for one. By whose answers they were.
+fn some_barriers(w: &World) -> Vec<(BarrierBy, String)> {
+    wait_for("a silence behind barriers", || {
+        let found = barriers(w);
+        if found.is_none() {
+            heal(w);
+        }
+        found
+    })
+}
+
 fn heal(w: &World) {
     NETS.into_iter().for_each(|net| w.lab.heal(1, net).unwrap());
     w.all_alive();
@@ -64,9 +76,7 @@ fn has_barriers(w: &World) {
 
 fn has_no_barrier(w: &World, peer: &str) {
     let mut listener = actor(w, 2, &[]);
-    let checked = wait_for("a check that is not void", || {
-        Some(check(&mut listener, peer, now_ns(), Duration::from_millis(300))).filter(|c| c.outcome != CheckOutcome::Void)
-    });
+    let checked = not_void(&mut listener, peer, Duration::from_millis(300));
     assert_eq!(checked.outcome, CheckOutcome::NoBarrier, "{checked:?}");
 }
 
@@ -86,7 +96,7 @@ fn a_router_that_answers_is_a_barrier_when_the_only_other_host_is_gone() {
     let named = |w: &World| w.status(2).paths.iter().map(|p| p.answerers.clone()).collect::<Vec<_>>();
     until("both answer", || named(&w).iter().all(|of| of.len() == 1 && of[0].answers));
     assert_eq!(named(&w).iter().map(|of| of[0].address.clone()).collect::<Vec<_>>(), [by.clone(), other.to_string()]);
-    assert_eq!(barriers(&w), Some(vec![(BarrierBy::Answerer, by), (BarrierBy::Answerer, other.to_string())]));
+    assert_eq!(some_barriers(&w), [(BarrierBy::Answerer, by), (BarrierBy::Answerer, other.to_string())]);
     has_barriers(&w);
     heal(&w);
 
@@ -118,7 +128,7 @@ fn where_both_paths_are_on_one_network_the_last_host_sends_itself_its_barriers()
         });
     }
     let by = [(BarrierBy::Itself, "net1".into()), (BarrierBy::Itself, "net0".into())];
-    assert_eq!(barriers(&w), Some(by.into()));
+    assert_eq!(some_barriers(&w), by);
     has_barriers(&w);
     heal(&w);
 
@@ -235,8 +245,8 @@ fn the_only_other_host_is_no_answerer_beside_itself() {
 #[test]
 fn of_two_fenced_hosts_the_one_that_went_on_stays_when_the_other_comes_back() {
     let Some(pins) = Pins::new() else { return };
-    let fence = [1, 2].map(|host| pins.config(host, "mode = \"sent\""));
-    let Some(w) = Setup::hosts(2).quiet().extra(move |host| fence[usize::from(host) - 1].clone()).up() else { return };
+    let fence = [1, 2].map(|host| pins.config(host, "mode = \"sent\"\ntimeout = \"500ms\""));
+    let Some(w) = Setup::hosts(2).extra(move |host| fence[usize::from(host) - 1].clone()).up() else { return };
     let state = |host: u16| w.status(host).fence.map(|fence| fence.state).unwrap();
     until("both are open", || [1, 2].iter().all(|host| state(*host) == "open"));
     silence(&w);
@@ -268,9 +278,9 @@ fn of_two_fenced_hosts_the_one_that_went_on_stays_when_the_other_comes_back() {
 fn nor_when_its_agent_was_started_anew_meanwhile() {
     for recover_at_start in [false, true] {
         let Some(pins) = Pins::new() else { return };
-        let lines = format!("mode = \"sent\"\nrecover_at_start = {recover_at_start}");
+        let lines = format!("mode = \"sent\"\ntimeout = \"500ms\"\nrecover_at_start = {recover_at_start}");
         let fence = [1, 2].map(|host| pins.config(host, &lines));
-        let Some(mut w) = Setup::hosts(2).quiet().extra(move |host| fence[usize::from(host) - 1].clone()).up() else { return };
+        let Some(mut w) = Setup::hosts(2).extra(move |host| fence[usize::from(host) - 1].clone()).up() else { return };
         let state = |w: &World, host: u16| w.status(host).fence.map(|fence| fence.state).unwrap();
         until("both are open", || [1, 2].iter().all(|host| state(&w, *host) == "open"));
         silence(&w);
@@ -335,11 +345,16 @@ fn a_lost_agent_is_told_behind_a_barrier_that_its_own_kernel_gives() {
         return;
     }
     w.all_alive();
-    let since_ns = now_ns();
-    w.signal_agent(1, libc::SIGSTOP);
-    let is_lost = |e: &HistoryEvent| e.cause == Cause::AgentLost && e.node == "h1" && e.app.is_none() && e.at_ns > since_ns;
-    let evidence = w.event(2, "a lost agent", is_lost).evidence.expect("evidence");
-    w.signal_agent(1, libc::SIGCONT);
-    let by: Vec<_> = evidence.barriers.iter().map(|b| (b.by, b.from.as_str())).collect();
-    assert!(evidence.drained && by == [(BarrierBy::Host, "h1"); 2], "{by:?}");
+    // On a busy machine an answer may come too late for a barrier.
+    let barriers = wait_for("an agent that is lost behind barriers", || {
+        let since_ns = now_ns();
+        w.signal_agent(1, libc::SIGSTOP);
+        let is_lost = |e: &HistoryEvent| e.cause == Cause::AgentLost && e.node == "h1" && e.app.is_none() && e.at_ns > since_ns;
+        let evidence = w.event(2, "a lost agent", is_lost).evidence.expect("evidence");
+        w.signal_agent(1, libc::SIGCONT);
+        w.all_alive();
+        evidence.drained.then_some(evidence.barriers)
+    });
+    let by: Vec<_> = barriers.iter().map(|b| (b.by, b.from.as_str())).collect();
+    assert!(by == [(BarrierBy::Host, "h1"); 2], "{by:?}");
 }

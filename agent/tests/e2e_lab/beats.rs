@@ -2,7 +2,7 @@
 //! is not heard any more.
 
 use crate::common::{Process, Setup, World, kill, until, wait_for};
-use crate::fence::{BOUND_NS, Group, Pins, Traffic, ear};
+use crate::e2e_lab::fence::{BOUND_NS, Group, Pins, Traffic, ear};
 use fide_client::{CheckOutcome, Checked};
 use fide_lab::{Cut, NETS, host_name, nic_name};
 use fide_wire::control::{ErrorCode, HistoryEvent, Request};
@@ -22,10 +22,15 @@ fn now_ns() -> u64 {
 
 const MS: u64 = 1_000_000;
 
+/// A packet that was sent has come through the lab's switches after so long.
+const SWITCHED: Duration = Duration::from_millis(40);
+/// What waits in a receiver's ring waits for so long, several times [`SWITCHED`].
+const WAITS: Duration = Duration::from_millis(150);
+
 /// Heartbeats of an application on one host to port 4000 of another, until it is dropped.
 struct Beating {
     over: Arc<AtomicBool>,
-    /// When each was made, and when its send call had returned: then it is in the receiver's ring.
+    /// When each was made, and when its send call had returned.
     sent: Arc<Mutex<Vec<(u64, u64)>>>,
     /// The newest that the listener has seen.
     looked: Cell<u64>,
@@ -43,15 +48,18 @@ impl Beating {
                 let made = now_ns();
                 socket.send_to(&made.to_ne_bytes(), target).unwrap();
                 s.lock().unwrap().push((made, now_ns()));
+                // Sleep: interval of the heartbeats.
                 std::thread::sleep(Duration::from_millis(3));
             }
         }));
         Self { over, sent, looked: Cell::new(0), thread }
     }
 
-    /// The newest heartbeat that was in the receiver's ring at this time for certain.
+    /// The newest heartbeat that was in the receiver's ring at this time for certain: a busy
+    /// machine's kernel may have it in one of the lab's switches for a while.
     fn sent_before(&self, ns: u64) -> u64 {
-        self.sent.lock().unwrap().iter().rev().find(|(_, done)| *done < ns).map_or(0, |(made, _)| *made)
+        let is_there = |done: u64| done + SWITCHED.as_nanos() as u64 <= ns;
+        self.sent.lock().unwrap().iter().rev().find(|(_, done)| is_there(*done)).map_or(0, |(made, _)| *made)
     }
 }
 
@@ -100,8 +108,16 @@ pub fn check(listener: &mut Process, peer: &str, since_ns: u64, wait: Duration) 
 pub fn settled(listener: &mut Process, peer: &str, interval: Duration) -> Checked {
     wait_for("a check that is not void", || {
         let since_ns = now_ns();
+        // Sleep: the interval that is checked.
         std::thread::sleep(interval);
         Some(check(listener, peer, since_ns, Duration::from_secs(20))).filter(|c| c.outcome != CheckOutcome::Void)
+    })
+}
+
+/// The same of an interval that begins now and in which nothing is waited for longer than this.
+pub fn not_void(listener: &mut Process, peer: &str, wait: Duration) -> Checked {
+    wait_for("a check that is not void", || {
+        Some(check(listener, peer, now_ns(), wait)).filter(|c| c.outcome != CheckOutcome::Void)
     })
 }
 
@@ -132,7 +148,7 @@ fn has_what_came(w: &World, listener: &mut Process, beating: &Beating, rounds: u
 
 #[test]
 fn heartbeats_that_wait_on_the_receivers_side_are_no_failure() {
-    let Some(w) = Setup::hosts(3).quiet().up() else { return };
+    let Some(w) = Setup::hosts(3).up() else { return };
     let mut listener = actor(&w, 2, &[]);
     let beating = Beating::new(&w, 1, 2);
     heard(&mut listener);
@@ -142,11 +158,15 @@ fn heartbeats_that_wait_on_the_receivers_side_are_no_failure() {
     for peer in [peer.as_str(), named] {
         let before = now_ns();
         let checked = settled(&mut listener, peer, Duration::ZERO);
+        let after = now_ns();
         assert_eq!(checked.outcome, CheckOutcome::Drained, "{checked:?}");
-        assert!(checked.drained_ns > before && checked.drained_ns < now_ns(), "{checked:?}");
-        let known = checked.peer.expect("it is a host of the cluster");
+        assert!(checked.drained_ns > before && checked.drained_ns < after, "{checked:?}");
+        // On a busy machine it may be late in that moment.
+        let known = wait_for("a host that is not late", || {
+            settled(&mut listener, peer, Duration::ZERO).peer.filter(|known| known.host_state != "late")
+        });
         assert_eq!((known.host.as_str(), known.host_state.as_str(), known.fenced), ("h1", "alive", false));
-        println!("a check of {peer} took {:.1} ms after its deadline", (now_ns() - checked.drained_ns) as f64 / 1e6);
+        println!("a check of {peer} took {:.1} ms after its deadline", (after - checked.drained_ns) as f64 / 1e6);
     }
 
     // Its packets wait in the ring of the first network: an ordinary timeout of 300 ms is over, and nothing is known.
@@ -157,17 +177,19 @@ fn heartbeats_that_wait_on_the_receivers_side_are_no_failure() {
             if look(&mut listener).0 > 0 {
                 return None;
             }
+            // Sleep: interval of the poll.
             std::thread::sleep(Duration::from_millis(10));
         }
         let checked = check(&mut listener, &peer, since_ns, Duration::from_millis(20));
-        Some(checked).filter(|c| c.outcome == CheckOutcome::NoBarrier)
+        // The ring may have been emptied just now: then there is no time for the second barrier.
+        Some(checked).filter(|c| c.outcome == CheckOutcome::NoBarrier && c.why.contains("path 0"))
     });
-    assert!(checked.why.contains("path 0"), "{checked:?}");
+    println!("while packets wait: {}", checked.why);
     heard(&mut listener);
 
     // Whoever waits for the barrier has all that had come before the question, whenever the ring is emptied.
-    receive_late(&w, 2, 0, Duration::from_millis(70));
-    has_what_came(&w, &mut listener, &beating, 20);
+    receive_late(&w, 2, 0, WAITS);
+    has_what_came(&w, &mut listener, &beating, 10);
     receive_late(&w, 2, 0, Duration::ZERO);
     heard(&mut listener);
 
@@ -178,25 +200,26 @@ fn heartbeats_that_wait_on_the_receivers_side_are_no_failure() {
         assert_eq!(checked.outcome, CheckOutcome::Drained, "{checked:?}");
         look(&mut listener).0 == 0
     });
-    std::thread::sleep(Duration::from_millis(200));
+    // What was behind it on the way has come since.
+    w.hears(2, "h1", 50);
     assert_eq!(look(&mut listener).0, 0, "a failure was reported, and nothing came afterwards");
 }
 
 #[test]
 fn without_the_receive_program_an_interface_of_one_queue_has_barriers_too() {
     for receive in ["xdp-generic", "udp"] {
-        let Some(w) = Setup::hosts(3).extra(move |_| format!("receive = \"{receive}\"")).quiet().up() else { return };
+        let Some(w) = Setup::hosts(3).extra(move |_| format!("receive = \"{receive}\"")).up() else { return };
         let mut listener = actor(&w, 2, &[]);
         let beating = Beating::new(&w, 1, 2);
         heard(&mut listener);
-        receive_late(&w, 2, 0, Duration::from_millis(70));
+        receive_late(&w, 2, 0, WAITS);
         has_what_came(&w, &mut listener, &beating, 5);
     }
 }
 
 #[test]
 fn a_path_that_has_lost_its_carrier_is_not_left_out() {
-    let Some(w) = Setup::hosts(3).quiet().up() else { return };
+    let Some(w) = Setup::hosts(3).up() else { return };
     let mut listener = actor(&w, 2, &[]);
     let _beating = Beating::new(&w, 1, 2);
     heard(&mut listener);
@@ -205,10 +228,7 @@ fn a_path_that_has_lost_its_carrier_is_not_left_out() {
     w.lab.cut(2, 0, Cut::Carrier).unwrap();
     let peer = w.lab.ipv4(1, 0).to_string();
     for peer in ["@h1", &peer] {
-        let checked = wait_for("a check that is not void", || {
-            let checked = check(&mut listener, peer, now_ns(), Duration::from_secs(1));
-            Some(checked).filter(|c| c.outcome != CheckOutcome::Void)
-        });
+        let checked = not_void(&mut listener, peer, Duration::from_secs(1));
         assert_eq!(checked.outcome, CheckOutcome::NoBarrier, "{peer}: {checked:?}");
         assert!(checked.why.contains("path 0") && checked.why.contains("carrier"), "{peer}: {checked:?}");
     }
@@ -253,14 +273,12 @@ fn a_queue_that_no_answer_came_out_of_is_not_known_to_be_empty() {
         println!("SKIPPED: a veth has as many queues as there are processors");
         return;
     }
-    let Some(w) = Setup::hosts(3).quiet().up() else { return };
+    let Some(w) = Setup::hosts(3).up() else { return };
     let mut listener = actor(&w, 2, &[]);
     w.lab.in_host(2, || queues(&nic_name(0), 2, 1)).unwrap();
     // The switch's end has one queue to send by, so nothing comes by the second.
     let peer = w.lab.ipv4(1, 0).to_string();
-    let checked = wait_for("a check that is not void", || {
-        Some(check(&mut listener, &peer, now_ns(), Duration::from_millis(300))).filter(|c| c.outcome != CheckOutcome::Void)
-    });
+    let checked = not_void(&mut listener, &peer, Duration::from_millis(300));
     assert_eq!(checked.outcome, CheckOutcome::NoBarrier, "{checked:?}");
     assert!(checked.why.contains("2 receive queues of path 0"), "{checked:?}");
     w.lab.in_host(2, || queues(&nic_name(0), 1, 1)).unwrap();
@@ -312,7 +330,7 @@ fn every_receive_queue_is_reached_by_questions_from_many_ports() {
         println!("SKIPPED: a veth has as many queues as there are processors");
         return;
     }
-    let Some(mut w) = Setup::hosts(3).quiet().up() else { return };
+    let Some(mut w) = Setup::hosts(3).up() else { return };
     w.kill_agent(2);
     w.lab.in_host(2, || queues(&nic_name(0), 2, 1)).unwrap();
     w.start(2);
@@ -353,28 +371,30 @@ fn every_receive_queue_is_reached_by_questions_from_many_ports() {
     w.kill_agent(2);
     w.start(2);
     let mut listener = actor(&w, 2, &[]);
-    let checked = wait_for("a check that is not void", || {
-        Some(check(&mut listener, &peer, now_ns(), Duration::from_millis(300))).filter(|c| c.outcome != CheckOutcome::Void)
-    });
+    let checked = not_void(&mut listener, &peer, Duration::from_millis(300));
     assert_eq!(checked.outcome, CheckOutcome::NoBarrier, "{checked:?}");
 }
 
 #[test]
 fn what_the_receiver_lost_itself_voids_the_interval() {
-    let Some(w) = Setup::hosts(3).quiet().up() else { return };
+    let Some(w) = Setup::hosts(3).up() else { return };
     let mut listener = actor(&w, 2, &[]);
     let _beating = Beating::new(&w, 1, 2);
     heard(&mut listener);
-    // A flood that its socket has no room for, as it is not read.
-    let since_ns = now_ns();
+    // A flood that its socket has no room for, as it is not read. The reason is that of the last
+    // loss: on a busy machine something else may be lost after it.
     let flood = w.lab.in_host(3, || UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
-    for _ in 0..20_000 {
-        let _ = flood.send_to(&[0; 1000], (w.lab.ipv4(2, 0), 4000)); // refused is as good
-    }
-    let checked = check(&mut listener, "@h1", since_ns, Duration::from_secs(20));
-    assert_eq!(checked.outcome, CheckOutcome::Void, "{checked:?}");
-    assert!(checked.lost_ns >= since_ns && checked.why.contains("UdpInErrors"), "{checked:?}");
-    look(&mut listener);
+    let checked = wait_for("a check right after the socket had no room", || {
+        let since_ns = now_ns();
+        for _ in 0..2_000 {
+            let _ = flood.send_to(&[0; 1000], (w.lab.ipv4(2, 0), 4000)); // refused is as good
+        }
+        let checked = check(&mut listener, "@h1", since_ns, Duration::from_secs(20));
+        assert_eq!(checked.outcome, CheckOutcome::Void, "{checked:?}");
+        assert!(checked.lost_ns >= since_ns, "{checked:?}");
+        look(&mut listener);
+        Some(checked).filter(|c| c.why.contains("UdpInErrors"))
+    });
     // As the page says: a new interval, from `lost_ns` on. Others on a busy machine lose packets, too, but not for ever.
     let mut since_ns = checked.lost_ns;
     wait_for("an interval that nothing was lost in", || {
@@ -387,7 +407,7 @@ fn what_the_receiver_lost_itself_voids_the_interval() {
 
 #[test]
 fn a_check_says_what_is_known_of_the_peer_and_refuses_nonsense() {
-    let Some(mut w) = Setup::hosts(3).quiet().up() else { return };
+    let Some(mut w) = Setup::hosts(3).up() else { return };
     let mut listener = actor(&w, 2, &[]);
     let app = w.sleeper(1);
     w.watch_known(1, "db", app.pid());
@@ -423,12 +443,15 @@ fn a_check_says_what_is_known_of_the_peer_and_refuses_nonsense() {
     let said = say(&mut listener, "check @h1 1 60001");
     assert!(said.starts_with("error Invalid") && said.contains("60 s"), "{said}");
     // From another network namespace than the agent's: this test's own.
-    let request = Request::Check { peer: "@h1".into(), since_ns: now_ns(), deadline_ns: 0, wait_ns: 20_000 * MS };
-    let fide_wire::control::Reply::Checked(checked) = w.ask(2, &request).unwrap() else { panic!("no answer to a check") };
+    let asked = || Request::Check { peer: "@h1".into(), since_ns: now_ns(), deadline_ns: 0, wait_ns: 20_000 * MS };
+    let checked = wait_for("a check that is not void", || match w.ask(2, &asked()).unwrap() {
+        fide_wire::control::Reply::Checked(checked) => Some(checked).filter(|c| c.outcome != CheckOutcome::Void),
+        other => panic!("{other:?}"),
+    });
     assert_eq!(checked.outcome, CheckOutcome::NoBarrier);
     assert!(checked.why.contains("network namespace"), "{checked:?}");
     // Another check of the same client waits for nothing of this one.
-    let said = say(&mut listener, "pair @h1 5000 20000");
+    let said = say(&mut listener, "pair @h1 50000 20000");
     assert_eq!(said, "answered, and the other was under way");
     // Somebody who hangs up while it is under way, and somebody else who asks meanwhile.
     let slow =
@@ -438,11 +461,12 @@ fn a_check_says_what_is_known_of_the_peer_and_refuses_nonsense() {
     late.kill();
     late.ended();
     assert_eq!(settled(&mut listener, "@h3", Duration::ZERO).outcome, CheckOutcome::Drained);
-    // Nobody is left to answer: no barrier, and so no failure.
+    // Nobody is left to answer: no barrier, and so no failure. On a busy machine something else may
+    // be lost in that interval; then nothing is said of it, and the next one is checked.
     for net in NETS {
         w.lab.cut(2, net, Cut::ToHost).unwrap();
     }
-    let checked = check(&mut listener, "@h1", now_ns(), Duration::from_millis(200));
+    let checked = not_void(&mut listener, "@h1", Duration::from_millis(200));
     assert_eq!(checked.outcome, CheckOutcome::NoBarrier, "{checked:?}");
     assert!(checked.why.contains("nobody's answer"), "{checked:?}");
     w.agents_run();
@@ -467,7 +491,7 @@ pub fn gated(pins: &Pins, group: &Group) -> Option<World> {
 fn gated_with(pins: &Pins, group: &Group, lines: &str) -> Option<World> {
     let config = pins.config(1, "");
     let gate = format!("{config}\n[[gate]]\nname = \"app\"\ncgroup = \"{}\"\n{lines}\n", group.0.display());
-    Setup::hosts(2).extra(move |h| if h == 1 { gate.clone() } else { String::new() }).quiet().up()
+    Setup::hosts(2).extra(move |h| if h == 1 { gate.clone() } else { String::new() }).up()
 }
 
 pub fn valid_ns(said: &str) -> u64 {
@@ -492,6 +516,7 @@ fn who_does_not_extend_in_time_is_not_heard_any_more() {
         let valid = valid_ns(&say(&mut sender, "beat 3000 2000"));
         assert!(valid > last);
         last = valid;
+        // Sleep: interval of its heartbeats.
         std::thread::sleep(Duration::from_millis(10));
     }
     until("the heartbeats came", || look(&mut listener).0 > 0);
@@ -552,7 +577,7 @@ fn a_stream_extends_when_the_other_kernel_has_it() {
     let listener = w.lab.in_host(2, || TcpListener::bind("0.0.0.0:4001").unwrap()).unwrap();
     assert!(say(&mut sender, &format!("towards-tcp {}:4001", w.lab.ipv4(2, 0))).starts_with("ok"));
     let (_stream, _) = listener.accept().unwrap();
-    valid_ns(&say(&mut sender, "beat 2000 1900"));
+    valid_ns(&say(&mut sender, "beat 20000 19000"));
     let _ear = w.lab.in_host(2, || UdpSocket::bind("0.0.0.0:4000").unwrap()).unwrap();
     assert!(say(&mut sender, &format!("towards {}:4000", w.lab.ipv4(2, 0))).starts_with("ok"));
     println!("send a heartbeat by UDP, see it leave and extend: median and p99 {} µs", say(&mut sender, "time 2000"));

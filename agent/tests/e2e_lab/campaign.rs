@@ -198,6 +198,7 @@ impl Lab {
             if Instant::now() > until {
                 return None;
             }
+            // Sleep: interval of the poll.
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -258,36 +259,44 @@ impl Lab {
         let mut own = [Application::open(&self.w, 1 + rng.below(usize::from(HOSTS)) as u16, &target)];
         let runs = Told::Runs(target.clone());
         self.wait(&mut [], |app| app.told.contains(&runs)).ok_or_else(|| format!("{story}: not introduced"))?;
+        // Sleep: the trial's chance, as are the others below.
         std::thread::sleep(pause(rng, 30));
 
         if when == When::Before {
             of.happen(&mut process);
+            // Sleep: from the end to the gap.
             std::thread::sleep(pause(rng, 3));
         }
         for (host, gap) in &gaps {
             self.begin(*host, *gap);
+            // Sleep: from one gap to the next.
             std::thread::sleep(pause(rng, 3));
         }
         let lasts = pause(rng, long);
+        // Sleep: half of the gap.
         std::thread::sleep(lasts / 2);
         if when == When::In {
             of.happen(&mut process);
         }
+        // Sleep: the other half.
         std::thread::sleep(lasts / 2);
         let wait = pause(rng, 120);
         std::thread::scope(|scope| {
             if when == When::AtItsEnd {
                 scope.spawn(|| {
+                    // Sleep: how far the next agent has come.
                     std::thread::sleep(wait);
                     of.happen(&mut process);
                 });
             }
             for (host, gap) in &gaps {
                 self.end(*host, *gap, rng);
+                // Sleep: from the end of one gap to that of the next.
                 std::thread::sleep(pause(rng, 3));
             }
         });
         if when == When::Behind {
+            // Sleep: from the gap to the end.
             std::thread::sleep(pause(rng, 20));
             of.happen(&mut process);
         }

@@ -1,5 +1,6 @@
 //! A host that promised a fence: when its agent cannot speak for it, nothing of it is heard, before anybody says that it is dead.
 
+use crate::e2e_lab::beats::{actor, say};
 use crate::common::{Setup, World, kill, until, wait_for};
 use fide_client::Event;
 use fide_lab::{Cut, FreezeBy, NETS};
@@ -49,6 +50,7 @@ impl Drop for Group {
                 // SAFETY: a process of this test's own cgroup.
                 unsafe { libc::kill(pid.parse().unwrap(), libc::SIGKILL) };
             }
+            // Sleep: interval of the poll.
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -59,8 +61,13 @@ pub struct Traffic {
     over: Arc<AtomicBool>,
     tried: Arc<AtomicU64>,
     last_ns: Arc<AtomicU64>,
+    /// How often the socket had been empty for [`EMPTY`].
+    empty: Arc<AtomicU64>,
     threads: Vec<JoinHandle<()>>,
 }
+
+/// A socket that nothing comes to for so long is empty.
+const EMPTY: Duration = Duration::from_millis(20);
 
 impl Traffic {
     fn new(w: &World, from: u16, to: u16) -> Self {
@@ -77,17 +84,19 @@ impl Traffic {
     /// From a sender of its own, or with one that this thread is.
     pub fn between(send: impl Fn() + Send + 'static, heard: UdpSocket) -> Self {
         let (over, tried, last_ns) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
-        heard.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let empty = Arc::<AtomicU64>::default();
+        heard.set_read_timeout(Some(EMPTY)).unwrap();
         let mut threads = Vec::new();
         let (o, t) = (over.clone(), tried.clone());
         threads.push(std::thread::spawn(move || {
             while !o.load(Ordering::SeqCst) {
                 send();
                 t.fetch_add(1, Ordering::SeqCst);
+                // Sleep: interval of the packets.
                 std::thread::sleep(Duration::from_micros(300));
             }
         }));
-        let (o, l) = (over.clone(), last_ns.clone());
+        let (o, l, e) = (over.clone(), last_ns.clone(), empty.clone());
         threads.push(std::thread::spawn(move || {
             let mut buffer = [0; 64];
             while !o.load(Ordering::SeqCst) {
@@ -95,10 +104,12 @@ impl Traffic {
                     // When it was sent, where it says so: this thread may be late.
                     let sent = buffer[..n].try_into().map_or_else(|_| now_ns(), u64::from_ne_bytes);
                     l.fetch_max(sent, Ordering::SeqCst);
+                } else {
+                    e.fetch_add(1, Ordering::SeqCst);
                 }
             }
         }));
-        Self { over, tried, last_ns, threads }
+        Self { over, tried, last_ns, empty, threads }
     }
 
     pub fn last_ns(&self) -> u64 {
@@ -118,14 +129,17 @@ impl Traffic {
 
     /// It goes on trying and is not heard.
     pub fn is_cut_off(&self) {
-        let mut last = 0;
-        until("what was under way has been taken from its socket", || {
-            std::thread::sleep(Duration::from_millis(50));
-            std::mem::replace(&mut last, self.last_ns()) == last
-        });
-        let tried = self.tried.load(Ordering::SeqCst);
+        let is_empty = |times: u64| {
+            let from = self.empty.load(Ordering::SeqCst);
+            until("its socket is empty", || self.empty.load(Ordering::SeqCst) > from + times);
+        };
+        // What was under way has been taken from it.
+        is_empty(2);
+        let (since_ns, tried) = (now_ns(), self.tried.load(Ordering::SeqCst));
         until("the application has tried a hundred times more", || self.tried.load(Ordering::SeqCst) > tried + 100);
-        assert_eq!(self.last_ns(), last, "nothing was heard of it");
+        is_empty(1);
+        let last_ns = self.last_ns();
+        assert!(last_ns < since_ns, "it was heard {} ns later", last_ns.saturating_sub(since_ns));
     }
 }
 
@@ -167,11 +181,19 @@ fn silent(w: &World, observer: u16, host: &str) -> HistoryEvent {
     w.event(observer, "silent", |e| e.cause == Cause::SilentHost && e.node == host && e.app.is_none())
 }
 
-/// So many hosts with a fence in this mode, of 100 ms, which is promised to all of them.
+/// Long enough that no fence runs out because the machine is busy.
+const TIMEOUT: &str = "500ms";
+
+/// So many hosts with a fence in this mode, of [`TIMEOUT`], which is promised to all of them.
 pub fn all_fenced(pins: &Pins, hosts: u16, mode: &str) -> Option<World> {
-    let lines = format!("mode = \"{mode}\"\ntimeout = \"100ms\"");
+    all_fenced_within(pins, hosts, mode, TIMEOUT)
+}
+
+/// The same, with a timeout of its own.
+pub fn all_fenced_within(pins: &Pins, hosts: u16, mode: &str, timeout: &str) -> Option<World> {
+    let lines = format!("mode = \"{mode}\"\ntimeout = \"{timeout}\"");
     let configs: Vec<String> = (1..=hosts).map(|host| pins.config(host, &lines)).collect();
-    let w = Setup::hosts(hosts).extra(move |host| configs[usize::from(host) - 1].clone()).quiet().up()?;
+    let w = Setup::hosts(hosts).extra(move |host| configs[usize::from(host) - 1].clone()).up()?;
     w.all_alive();
     (1..=hosts).for_each(|host| promised(&w, host, hosts));
     Some(w)
@@ -179,8 +201,8 @@ pub fn all_fenced(pins: &Pins, hosts: u16, mode: &str) -> Option<World> {
 
 /// Three hosts, of which the first has a fence in mode *sent*.
 fn one_fenced(pins: &Pins, lines: &str) -> Option<World> {
-    let config = pins.config(1, &format!("mode = \"sent\"\ntimeout = \"100ms\"\n{lines}"));
-    let w = Setup::hosts(3).extra(move |h| if h == 1 { config.clone() } else { String::new() }).quiet().up()?;
+    let config = pins.config(1, &format!("mode = \"sent\"\ntimeout = \"{TIMEOUT}\"\n{lines}"));
+    let w = Setup::hosts(3).extra(move |h| if h == 1 { config.clone() } else { String::new() }).up()?;
     open(&w, 1);
     for observer in [2, 3] {
         until("the promise is known", || is_promised(&w, observer, "h1"));
@@ -191,7 +213,7 @@ fn one_fenced(pins: &Pins, lines: &str) -> Option<World> {
 /// The same, with a timeout of its own.
 fn fenced_within(pins: &Pins, lines: &str) -> Option<World> {
     let config = pins.config(1, &format!("mode = \"sent\"\n{lines}"));
-    let w = Setup::hosts(3).extra(move |h| if h == 1 { config.clone() } else { String::new() }).quiet().up()?;
+    let w = Setup::hosts(3).extra(move |h| if h == 1 { config.clone() } else { String::new() }).up()?;
     open(&w, 1);
     Some(w)
 }
@@ -272,8 +294,10 @@ fn confine(pid: i32, cpu: usize) {
     }
 }
 
+/// It takes a processor away from everybody.
 #[test]
-fn a_host_whose_agent_is_starved_by_a_real_time_process_is_fenced() {
+#[ignore = "needs a quiet machine: make timing"]
+fn timing_a_host_whose_agent_is_starved_by_a_real_time_process_is_fenced() {
     let Some(pins) = Pins::new() else { return };
     let Some(w) = one_fenced(&pins, "") else { return };
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
@@ -294,14 +318,16 @@ fn a_host_whose_agent_is_starved_by_a_real_time_process_is_fenced() {
 }
 
 #[test]
-fn a_quiet_host_with_a_fence_is_not_fenced_for_twenty_seconds() {
+#[ignore = "needs a quiet machine: make timing"]
+fn timing_a_quiet_host_with_a_fence_is_not_fenced_for_twenty_seconds() {
     let Some(pins) = Pins::new() else { return };
     // At the defaults, on all three.
     let all: Vec<String> = (1..=3).map(|h| pins.config(h, "mode = \"sent\"")).collect();
-    let Some(w) = Setup::hosts(3).heartbeat("1ms").extra(move |h| all[usize::from(h) - 1].clone()).quiet().up() else { return };
+    let Some(w) = Setup::hosts(3).heartbeat("1ms").extra(move |h| all[usize::from(h) - 1].clone()).up() else { return };
     for host in 1..=3 {
         open(&w, host);
     }
+    // Sleep: the time in which no fence may run out.
     std::thread::sleep(Duration::from_secs(20));
     for host in 1..=3 {
         let status = fence(&w, host, FenceOrder::Status);
@@ -377,9 +403,9 @@ fn an_unplugged_cable_fences_where_both_paths_must_carry() {
             w.event(1, "fenced", |e| e.cause == Cause::Fenced);
         } else {
             let before = fence(&w, 1, FenceOrder::Status);
-            until("its fence is extended for ten timeouts more", || {
+            until("its fence is extended for three timeouts more", || {
                 let now = fence(&w, 1, FenceOrder::Status);
-                now.state != "open" || now.valid_ns > before.valid_ns + 10 * before.timeout_ns
+                now.state != "open" || now.valid_ns > before.valid_ns + 3 * before.timeout_ns
             });
         }
         assert_eq!(fence(&w, 1, FenceOrder::Status).state, state, "{paths}");
@@ -408,7 +434,9 @@ fn a_guarded_process_is_cut_off_and_the_rest_of_its_host_is_not() {
     let (Some(pins), Some(group)) = (Pins::new(), Group::new("fence")) else { return };
     let lines = format!("host = false\ncgroups = [\"{}\"]", group.0.display());
     let Some(w) = one_fenced(&pins, &lines) else { return };
-    let _inside = in_group(&w, 1, &group, &sender(&w, 2));
+    // What it sends says when it was sent.
+    let mut process = actor(&w, 1, &[&format!("enter {}", group.0.display())]);
+    assert_eq!(say(&mut process, &format!("stream {}:3999", w.lab.ipv4(2, 0))), "ok");
     let inside = ear(&w, 2);
     inside.flows();
     let outside = Traffic::new(&w, 1, 3);
@@ -700,7 +728,8 @@ fn what_a_doomed_process_left_in_a_cgroup_that_is_gone_does_not_leave_with_the_n
 }
 
 #[test]
-fn what_comes_before_the_notice_of_a_doom_is_not_felt() {
+#[ignore = "needs a quiet machine: make timing"]
+fn timing_what_comes_before_the_notice_of_a_doom_is_not_felt() {
     let (Some(pins), Some(group)) = (Pins::new(), Group::new("cost")) else { return };
     let mut made = fide_xdp::Fence::open(&pins.0.join("cost")).unwrap();
     let gate = made.guard_cgroup(&group.0).unwrap();
@@ -749,9 +778,10 @@ fn an_interface_that_comes_later_is_guarded() {
 
 /// Three hosts with fences in mode *acknowledged*.
 fn acknowledged(pins: &Pins) -> Option<World> {
-    let all: Vec<String> =
-        (1..=3).map(|h| pins.config(h, "mode = \"acknowledged\"\ntimeout = \"150ms\"\nmargin = \"10ms\"")).collect();
-    let w = Setup::hosts(3).extra(move |h| all[usize::from(h) - 1].clone()).quiet().up()?;
+    let all: Vec<String> = (1..=3)
+        .map(|h| pins.config(h, &format!("mode = \"acknowledged\"\ntimeout = \"{TIMEOUT}\"\nmargin = \"10ms\"")))
+        .collect();
+    let w = Setup::hosts(3).extra(move |h| all[usize::from(h) - 1].clone()).up()?;
     for host in 1..=3 {
         let status = open(&w, host);
         assert_eq!((status.mode.as_str(), status.confirmations_needed), ("acknowledged by majority", 1), "{status:?}");
@@ -806,7 +836,7 @@ fn four(pins: &Pins, lines: &str, others: impl Fn(u16) -> &'static str, start: b
             (h, lines) => pins.config(h, lines),
         })
         .collect();
-    let setup = Setup::hosts(4).extra(move |h| all[usize::from(h) - 1].clone()).quiet();
+    let setup = Setup::hosts(4).extra(move |h| all[usize::from(h) - 1].clone());
     if start { setup.up() } else { setup.empty().up() }
 }
 
@@ -840,8 +870,8 @@ fn runs_out(w: &World, host: u16, observer: u16) {
 #[test]
 fn confirmed_by_all_waits_for_everybody_but_those_that_are_fenced_themselves() {
     let Some(pins) = Pins::new() else { return };
-    let lines = "mode = \"acknowledged\"\nconfirmed_by = \"all\"\ntimeout = \"1s\"\nmargin = \"10ms\"";
-    let others = |h| if h == 4 { "mode = \"sent\"\ntimeout = \"100ms\"" } else { "" };
+    let lines = "mode = \"acknowledged\"\nconfirmed_by = \"all\"\ntimeout = \"3s\"\nmargin = \"10ms\"";
+    let others = |h| if h == 4 { "mode = \"sent\"\ntimeout = \"200ms\"" } else { "" };
     let Some(w) = four(&pins, lines, others, true) else { return };
     let status = open(&w, 1);
     assert_eq!(status.mode, "acknowledged by all");
@@ -856,7 +886,7 @@ fn confirmed_by_all_waits_for_everybody_but_those_that_are_fenced_themselves() {
     mute(&w, 4);
     assert!(silent(&w, 1, "h4").evidence.unwrap().fenced);
     until("it is not waited for", || needed() == 2);
-    goes_on(&w, 1, 3);
+    goes_on(&w, 1, 1);
     // One without a fence takes h1 with it: it might observe h1, and nobody knows.
     mute(&w, 3);
     runs_out(&w, 1, 2);
@@ -866,7 +896,7 @@ fn confirmed_by_all_waits_for_everybody_but_those_that_are_fenced_themselves() {
 #[test]
 fn confirmed_by_two_needs_two_others_and_no_third() {
     let Some(pins) = Pins::new() else { return };
-    let lines = "mode = \"acknowledged\"\nconfirmed_by = 2\ntimeout = \"400ms\"\nmargin = \"10ms\"";
+    let lines = "mode = \"acknowledged\"\nconfirmed_by = 2\ntimeout = \"1s\"\nmargin = \"10ms\"";
     let Some(mut w) = four(&pins, lines, |_| "", false) else { return };
     for host in [1, 2] {
         w.start(host);
@@ -886,7 +916,7 @@ fn confirmed_by_two_needs_two_others_and_no_third() {
     }
     mute(&w, 4);
     silent(&w, 1, "h4");
-    goes_on(&w, 1, 5);
+    goes_on(&w, 1, 2);
     mute(&w, 3);
     runs_out(&w, 1, 2);
 }
@@ -942,7 +972,7 @@ fn recover_at_start_opens_what_a_former_life_left_closed() {
 fn a_host_that_falls_silent_right_behind_its_agents_restart_is_fenced() {
     let Some(pins) = Pins::new() else { return };
     let config = pins.config(1, "mode = \"acknowledged\"\ntimeout = \"3s\"\n");
-    let setup = Setup::hosts(3).extra(move |h| if h == 1 { config.clone() } else { String::new() }).quiet();
+    let setup = Setup::hosts(3).extra(move |h| if h == 1 { config.clone() } else { String::new() });
     let Some(mut w) = setup.up() else { return };
     open(&w, 1);
     until("the promise is known", || (2..=3).all(|observer| is_promised(&w, observer, "h1")));
@@ -1244,7 +1274,7 @@ fn a_fence_can_be_had_with_what_the_shipped_unit_permits() {
     let fenced = pins.config(1, &format!("mode = \"sent\"\ntimeout = \"5s\"\ncgroups = [\"{}\"]", group.0.display()));
     let config = format!("{fenced}[[gate]]\nname = \"app\"\ncgroup = \"{}\"\n", service.0.display());
     let extra = move |h| if h == 1 { config.clone() } else { String::new() };
-    let Some(mut w) = Setup::hosts(3).extra(extra).quiet().empty().up() else { return };
+    let Some(mut w) = Setup::hosts(3).extra(extra).empty().up() else { return };
     let under = as_the_unit_does(group.0.parent().unwrap());
     let under: Vec<&str> = under.iter().map(String::as_str).collect();
     w.start_under(1, &under);

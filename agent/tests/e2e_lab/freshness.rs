@@ -4,7 +4,7 @@
 //! Host 3 runs no agent: it is the neighbour's.
 
 use crate::common::{Process, Setup, World, until};
-use crate::ways::{PacketSocket, with_keys};
+use crate::e2e_lab::ways::{PacketSocket, with_keys};
 use fide_wire::control::Request;
 use fide_wire::frame::Kind;
 use fide_wire::verdict::Cause;
@@ -34,6 +34,7 @@ impl Playback {
                         count.fetch_add(u64::from(socket.write(frame)), Ordering::Relaxed);
                     }
                 }
+                // Sleep: interval of the frames.
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
         });
@@ -88,7 +89,7 @@ fn recorded(w: &World, wire: &[PacketSocket; 2]) -> ([Vec<Vec<u8>>; 2], Process)
 }
 
 fn two_and_a_neighbour() -> Option<(World, [PacketSocket; 2])> {
-    let mut w = Setup::hosts(3).quiet().empty().up()?;
+    let mut w = Setup::hosts(3).empty().up()?;
     for host in [1, 2] {
         with_keys(&w, host, (1, 'a'), None);
         w.start(host);

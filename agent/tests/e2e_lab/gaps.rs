@@ -1,10 +1,10 @@
 //! Crashes that fall into a gap of an agent: while it is stopped, killed, restarted, or cut off. Each is told on every host, once, as soon as they hear each other
 //! again.
 
-use crate::beats::in_switch;
-use crate::common::{Pins, Process, Setup, World, named, until};
-use crate::neighbours::{kind, sender};
-use crate::ways::PacketSocket;
+use crate::e2e_lab::beats::in_switch;
+use crate::common::{Pins, Process, Setup, World, named, until, wait_for};
+use crate::e2e_lab::neighbours::{kind, sender};
+use crate::e2e_lab::ways::PacketSocket;
 use fide_client::{Event, Resources, TargetState};
 use fide_lab::{Cut, NETS, host_name};
 use fide_wire::control::{HistoryEvent, Request, Selector};
@@ -200,6 +200,7 @@ fn a_large_process_that_is_being_taken_down_is_not_watched_for_ever() {
         let pages = || std::fs::read_to_string(&statm).ok().and_then(|text| text.split(' ').nth(1)?.parse::<u64>().ok());
         until("it has its memory", || pages().is_some_and(|pages| pages > 50_000));
         large.kill();
+        // Sleep: how far its end has come, which differs from round to round.
         std::thread::sleep(Duration::from_millis(round % 4));
         let name = format!("large{round}");
         let watched = w.ask(1, &Request::watch(&name, Selector::Pid(large.pid())));
@@ -279,7 +280,11 @@ fn while_an_observers_agent_is_not_there() {
     for signal in [libc::SIGKILL, libc::SIGTERM] {
         let Some((mut w, mut db)) = three() else { return };
         // It has to be in the file that this table was known; other than that nothing of h1 has happened here.
-        std::thread::sleep(Duration::from_millis(100));
+        until("it is in the file that h1's table is known", || {
+            let kept = std::fs::read(w.lab.host_dir(2).join("state.json.table")).unwrap_or_default();
+            let kept: serde_json::Value = serde_json::from_slice(&kept).unwrap_or_default();
+            !kept["seen"][fide_wire::name_id("h1").to_string()].is_null()
+        });
         w.signal_agent(2, signal);
         w.agent_ended(2);
         db.kill();
@@ -399,26 +404,40 @@ fn after_a_cut_a_process_that_lives_is_introduced_again_and_its_crash_is_told() 
 }
 
 /// What a switch hands to a host because of a crash elsewhere: changes, pulls and rows of others.
+/// One that a busy machine has lost a packet of is followed by another one.
 fn frames_of_a_crash(hosts: u16) -> Option<usize> {
     let w = Setup::hosts(hosts).heartbeat("10ms").up()?;
-    let db = w.sleeper(1);
-    w.watch_known(1, "db", db.pid());
     let own = fide_wire::name_id("h2");
     let is_of_tables = |f: &Vec<u8>| matches!(kind(f), Some(Kind::Notice | Kind::Pull | Kind::Rows)) && sender(f) != own;
     let mut ports = Vec::new();
     NETS.into_iter().for_each(|net| in_switch(&w, net, || ports.push(PacketSocket::open(&host_name(2)))));
     let read = || ports.iter().flat_map(PacketSocket::read).filter(is_of_tables).count();
-    // What is on its way yet.
-    until("nothing of tables comes", || {
-        std::thread::sleep(Duration::from_millis(100));
-        read() == 0
-    });
-    db.kill();
-    for host in w.running() {
-        w.event(host, "the end", |e| e.app.as_deref() == Some("db") && e.cause == Cause::Killed);
-    }
-    std::thread::sleep(Duration::from_millis(300));
-    Some(read())
+    let lost = || {
+        let paths = |host: u16| w.status(host).hosts.into_iter().flat_map(|h| h.paths).map(|path| path.lost).sum::<u64>();
+        w.running().into_iter().map(paths).sum::<u64>()
+    };
+    let mut crashes = 0;
+    Some(wait_for("a crash of which no packet is lost", || {
+        crashes += 1;
+        let name = format!("db{crashes}");
+        let db = w.sleeper(1);
+        w.watch_known(1, &name, db.pid());
+        let before = lost();
+        // What is on its way yet.
+        until("nothing of tables comes", || {
+            read();
+            w.all_go_on(10);
+            read() == 0
+        });
+        db.kill();
+        for host in w.running() {
+            w.event(host, "the end", |e| e.app.as_deref() == Some(name.as_str()) && e.cause == Cause::Killed);
+        }
+        // What is told twice, or pulled, comes with the next heartbeats.
+        w.all_go_on(20);
+        let frames = read();
+        (lost() == before).then_some(frames)
+    }))
 }
 
 #[test]

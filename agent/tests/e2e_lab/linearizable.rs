@@ -101,6 +101,7 @@ fn client(lab: &Lab, id: usize, round: u32, values: &AtomicU32, is_over: &Atomic
         }
         let Some(redis) = &mut connection else {
             host = host % HOSTS + 1;
+            // Sleep: interval of the tries.
             std::thread::sleep(Duration::from_millis(1));
             continue;
         };
@@ -128,6 +129,7 @@ fn client(lab: &Lab, id: usize, round: u32, values: &AtomicU32, is_over: &Atomic
                 let known = ["-READONLY", "-NOREPLICAS", "-TRYAGAIN", "-LOADING", "-MASTERDOWN"];
                 assert!(known.iter().any(|known| error.starts_with(known)), "{line}: {error}");
                 (connection, host) = (None, host % HOSTS + 1);
+                // Sleep: interval of the tries.
                 std::thread::sleep(Duration::from_millis(1));
                 continue;
             }
@@ -148,6 +150,7 @@ fn client(lab: &Lab, id: usize, round: u32, values: &AtomicU32, is_over: &Atomic
             (connection, host) = (None, host % HOSTS + 1);
         }
         done.push(Done { key, called, returned: reply.is_ok().then_some(returned), what });
+        // Sleep: the pause between two commands.
         std::thread::sleep(PAUSE);
     }
     done
@@ -177,12 +180,12 @@ fn revive(of: &mut Servers) {
     }
 }
 
-/// A host is cut off. Its own witness does not let it go on alone.
+/// A host is cut off until another one calls it dead. Its own witness does not let it go on alone.
 fn cut_off(of: &Servers, host: u16) {
     let own = |body| of.witnesses.iter().for_each(|witnesses| witnesses.set(host, body));
     own(REFUSES);
     (0..2).for_each(|path| of.w.lab.cut(host, path, Cut::Silent).unwrap());
-    std::thread::sleep(AROUND);
+    until("it is called dead", || of.w.state(host % HOSTS + 1, &format!("h{host}")) == "silent-host");
     (0..2).for_each(|path| of.w.lab.heal(host, path).unwrap());
     own(SWITCHES_OFF);
 }
@@ -195,6 +198,7 @@ fn takes_writes(of: &Servers) {
     };
     while !(1..=HOSTS).any(takes) {
         assert!(Instant::now() < until, "no server takes writes: {:#?}", of.standings());
+        // Sleep: interval of the poll.
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -205,6 +209,7 @@ fn switch(of: &Servers, round: u32, policy: &str) -> String {
     let engine = engines[round as usize % engines.len()];
     let order = GroupOrder::Switch { name: "orders".into(), engine: engine.into() };
     let told = of.w.ask(1, &Request::Group { order });
+    // Sleep: commands come in while the engine changes.
     std::thread::sleep(AROUND);
     format!("the group shall go on with {engine}: {told:?}")
 }
@@ -216,6 +221,7 @@ fn fault(of: &mut Servers, round: u32, policy: &str) -> String {
     let what = match round % 8 {
         0 => {
             of.kill(leader);
+            // Sleep: how long it is away.
             std::thread::sleep(AROUND);
             of.servers[usize::from(leader) - 1] = Some(server(&of.w, leader, &[]));
             format!("h{leader}'s server is killed, which leads")
@@ -225,24 +231,28 @@ fn fault(of: &mut Servers, round: u32, policy: &str) -> String {
             let stopped = of.servers[usize::from(leader) - 1].as_ref().unwrap();
             stopped.signal(libc::SIGSTOP);
             let told = ask(&of.w, other, "FIDE LEAD FORCE");
+            // Sleep: the pause of the server.
             std::thread::sleep(AROUND);
             stopped.signal(libc::SIGCONT);
             format!("h{leader}'s server stands still, and h{other}'s shall lead: {told}")
         }
         2 => {
             of.w.kill_agent(leader);
+            // Sleep: how long it is away.
             std::thread::sleep(AROUND);
             of.start_agent(leader);
             format!("the agent of h{leader} is killed, whose server leads")
         }
         3 => {
             of.w.lab.cut(leader, (round / 8 % 2) as u8, Cut::Silent).unwrap();
+            // Sleep: how long the path is out.
             std::thread::sleep(AROUND);
             of.w.lab.heal(leader, (round / 8 % 2) as u8).unwrap();
             format!("a path of h{leader} loses everything, whose server leads")
         }
         4 => {
             of.w.signal_agent(leader, libc::SIGSTOP);
+            // Sleep: the pause of the agent.
             std::thread::sleep(AROUND);
             of.w.signal_agent(leader, libc::SIGCONT);
             format!("the agent of h{leader} stands still, whose server leads")
@@ -251,6 +261,7 @@ fn fault(of: &mut Servers, round: u32, policy: &str) -> String {
         6 => {
             of.kill(other);
             of.w.kill_agent(other);
+            // Sleep: how long they are away.
             std::thread::sleep(AROUND);
             of.start_agent(other);
             of.servers[usize::from(other) - 1] = Some(server(&of.w, other, &[]));
@@ -300,7 +311,8 @@ fn are_linearizable(policy: &str, least: u32) {
     let lab = Lab::open(of.w.lab.name()).unwrap();
     let values = AtomicU32::new(1);
     let (mut round, mut answered, mut unanswered) = (0, 0, 0);
-    while round < least || Instant::now() < until_end {
+    // On a busy machine fewer commands come in.
+    while round < least || Instant::now() < until_end || answered <= 500 {
         let is_over = AtomicBool::new(false);
         let (what, mut done) = std::thread::scope(|scope| {
             let clients: Vec<_> = (0..CLIENTS)
@@ -311,10 +323,12 @@ fn are_linearizable(policy: &str, least: u32) {
                     })
                 })
                 .collect();
+            // Sleep: commands come in before the fault.
             std::thread::sleep(AROUND);
             let what = fault(&mut of, round, policy);
             let leads = Instant::now();
             takes_writes(&of);
+            // Sleep: commands come in after it.
             std::thread::sleep(AROUND);
             is_over.store(true, Ordering::Relaxed);
             let done: Vec<Done> = clients.into_iter().flat_map(|client| client.join().unwrap()).collect();

@@ -1,6 +1,6 @@
 //! How many lines it takes, as docs/heartbeats.md says.
 
-use crate::sentinel::{capi, sentinel_conf_lines};
+use crate::e2e_lab::sentinel::{capi, sentinel_conf_lines};
 use std::fs;
 use std::path::Path;
 

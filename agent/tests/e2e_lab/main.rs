@@ -1,7 +1,5 @@
 //! Real agents, one per host of a lab: what crashes is told with its cause, and nothing else is.
 
-#[path = "../common/mod.rs"]
-mod common;
 
 mod alone;
 mod beats;
@@ -31,10 +29,3 @@ mod swap;
 mod traces;
 mod ways;
 mod witness;
-
-/// Not a test: the way into this program's other roles (see `common::actor`).
-#[test]
-#[ignore = "started by other tests"]
-fn actor_role() {
-    common::actor::act();
-}

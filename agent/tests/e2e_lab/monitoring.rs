@@ -96,7 +96,21 @@ impl<'a> Prometheus<'a> {
         let deadline = Instant::now() + PATIENCE;
         while self.fires(name, labels) != fires {
             assert!(Instant::now() < deadline, "{name} {labels:?} should be firing: {fires}; firing: {:#?}", self.firing());
+            // Sleep: interval of the poll.
             std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Waits until this rule was evaluated so often more.
+    fn evaluated(&self, name: &str, times: usize) {
+        let last = || {
+            let rules = self.api("rules", &[])["groups"].clone();
+            let mut rules = rules.as_array().unwrap().iter().flat_map(|group| group["rules"].as_array().unwrap());
+            rules.find(|rule| rule["name"] == name).expect("it is shipped")["lastEvaluation"].clone()
+        };
+        for _ in 0..times {
+            let before = last();
+            wait_for("another evaluation", || (last() != before).then_some(()));
         }
     }
 }
@@ -207,7 +221,8 @@ fn a_real_prometheus_fires_the_shipped_alerts_and_fills_every_panel() {
     running.kill();
     running.ended();
     wait_for("prometheus knows of the end", || p.query("fide_watched_alive{app=\"db\"} == 0").pop());
-    std::thread::sleep(Duration::from_secs(2));
+    // Pending for a second, which are two evaluations.
+    p.evaluated("FideProcessDown", 4);
     assert!(!p.fires("FideProcessDown", &[]), "{:#?}", p.firing());
     let _running = db();
 

@@ -2,9 +2,9 @@
 //!
 //! Host 3 runs no agent: it is his.
 
-use crate::beats::in_switch;
+use crate::e2e_lab::beats::in_switch;
 use crate::common::{Setup, World, until, wait_for};
-use crate::ways::{PacketSocket, with_keys};
+use crate::e2e_lab::ways::{PacketSocket, with_keys};
 use fide_lab::{Cut, NETS, host_name, nic_name};
 use fide_wire::packet::Kind;
 use fide_wire::verdict::Cause;
@@ -17,7 +17,7 @@ const PORT: u16 = 3433;
 
 /// All hosts but his with a key, and his sockets.
 fn neighbour(hosts: u16) -> Option<(World, [PacketSocket; 2])> {
-    let mut w = Setup::hosts(hosts).alone().empty().up()?;
+    let mut w = Setup::hosts(hosts).empty().up()?;
     for host in (1..=hosts).filter(|host| *host != HIS) {
         with_keys(&w, host, (1, 'a'), None);
         w.start(host);
@@ -126,11 +126,16 @@ fn its_own_packets_sent_again_are_no_other_agent_also_those_of_former_lives() {
     let mut recorded = record(&wire, "h1", 3);
     for round in 0..3 {
         let before = w.status(1);
-        for (net, frames) in recorded.iter().enumerate() {
-            frames.iter().for_each(|f| assert!(wire[net].write(f)));
-        }
         let sent: usize = recorded.iter().map(Vec::len).sum();
-        until("they are recognised", || w.status(1).refused["own"] >= before.refused["own"] + sent as u64);
+        // On a busy machine some are lost on their way: all are sent again until as many were
+        // recognised.
+        until("they are recognised", || {
+            for (net, frames) in recorded.iter().enumerate() {
+                frames.iter().for_each(|f| assert!(wire[net].write(f)));
+            }
+            w.goes_on(1, 50);
+            w.status(1).refused["own"] >= before.refused["own"] + sent as u64
+        });
         three_seconds(&w, 1);
         let after = w.status(1);
         assert_eq!(after.incarnation, before.incarnation, "round {round}");
@@ -168,6 +173,7 @@ impl Taken {
                     let to = if shown { [0xff; 6] } else { mac(HIS, net) };
                     socket.write(&[&to[..], &mac(host, net), &[0x88, 0xb5], &[0; 46]].concat());
                 }
+                // Sleep: two hundred frames a second.
                 std::thread::sleep(Duration::from_millis(5));
             }
         });
@@ -198,6 +204,7 @@ fn taken_mac(shown: bool) {
     for _ in 0..30 {
         let number = w.view(2, "h1").unwrap().paths[0].last_number;
         w.signal_agent(1, libc::SIGSTOP);
+        // Sleep: the pause, some heartbeats long.
         std::thread::sleep(Duration::from_millis(10));
         w.signal_agent(1, libc::SIGCONT);
         until("its heartbeats go on", || {
@@ -247,13 +254,28 @@ pub fn lane_ns(w: &World, host: u16) -> u64 {
 /// What it is counted as, the code of the event, and frames, one for each network.
 type Flood = (&'static str, i32, Vec<[Vec<u8>; 2]>);
 
-/// Packets of each kind that a test sends: `FIDE_PACKETS` for more.
+/// Packets of each kind that a test sends as fast as it can: `FIDE_PACKETS` for more.
 fn packets() -> u64 {
     std::env::var("FIDE_PACKETS").ok().and_then(|n| n.parse().ok()).unwrap_or(100_000)
 }
 
+/// How a neighbour floods.
+#[derive(Clone, Copy, PartialEq)]
+enum Pace {
+    /// Some twenty thousand packets a second, which leaves the processors to others.
+    Bounded,
+    /// As fast as it can.
+    Full,
+}
+
 /// Sends these frames in turns, on both networks, while `work` runs, `most` of them at most; how many, in which time.
-fn flood<T>(wire: &[PacketSocket; 2], frames: &[[Vec<u8>; 2]], most: u64, work: impl FnOnce() -> T) -> (T, u64, Duration) {
+fn flood<T>(
+    wire: &[PacketSocket; 2],
+    frames: &[[Vec<u8>; 2]],
+    pace: Pace,
+    most: u64,
+    work: impl FnOnce() -> T,
+) -> (T, u64, Duration) {
     let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
     let began = Instant::now();
     std::thread::scope(|s| {
@@ -263,6 +285,10 @@ fn flood<T>(wire: &[PacketSocket; 2], frames: &[[Vec<u8>; 2]], most: u64, work: 
                     break;
                 }
                 sent.fetch_add(u64::from(wire[(n % 2) as usize].write(&both[(n % 2) as usize])), Ordering::Relaxed);
+                if pace == Pace::Bounded && n % 20 == 19 {
+                    // Sleep: bounds the load.
+                    std::thread::sleep(Duration::from_millis(1));
+                }
             }
             began.elapsed()
         });
@@ -276,7 +302,19 @@ fn flood<T>(wire: &[PacketSocket; 2], frames: &[[Vec<u8>; 2]], most: u64, work: 
 /// Row 10: floods of echo answers, UDP probes, TCP resets and of announcements of hosts that left were counted nowhere, cost up to three quarters of a processor, and
 /// kept the agent from everything else.
 #[test]
-fn floods_are_counted_told_with_their_sender_and_cost_the_agent_nothing() {
+fn floods_are_counted_and_told_with_their_sender() {
+    floods(Pace::Bounded);
+}
+
+#[test]
+#[ignore = "needs a quiet machine: make timing"]
+fn timing_floods_cost_the_agent_nothing() {
+    floods(Pace::Full);
+}
+
+fn floods(pace: Pace) {
+    // Of those that are sent slowly as many are sent as it takes.
+    let (packets, most) = if pace == Pace::Full { (packets(), packets()) } else { (2_000, u64::MAX) };
     let Some((mut w, wire)) = neighbour(4) else { return };
     // h4 announces, and leaves.
     let recorded = record(&wire, "h4", 3);
@@ -310,14 +348,16 @@ fn floods_are_counted_told_with_their_sender_and_cost_the_agent_nothing() {
     let count = |w: &World, kind: &str| w.status(2).unwanted.iter().find(|u| u.kind == kind).map_or(0, |u| u.count);
 
     let (quiet, quiet_from) = (Instant::now(), lane_ns(&w, 2));
-    three_seconds(&w, 2);
+    if pace == Pace::Full {
+        three_seconds(&w, 2);
+    }
     let share = |from: u64, took: Duration| (lane_ns(&w, 2) - from) as f64 / took.as_nanos() as f64;
     let quiet = share(quiet_from, quiet.elapsed());
     for (kind, code, frames) in &floods {
         let (before, from) = (count(&w, kind), lane_ns(&w, 2));
-        let ((), sent, took) = flood(&wire, frames, packets(), || {
+        let ((), sent, took) = flood(&wire, frames, pace, most, || {
             // Half of the answers have the identifier of somebody else: those are left to the sockets, whose filter drops them.
-            let counted = if *kind == "echo-answer" { packets() / 2 } else { packets() };
+            let counted = if *kind == "echo-answer" { packets / 2 } else { packets };
             until_slowly(&w, kind, || count(&w, kind) >= before + counted * 9 / 10);
         });
         let flooded = share(from, took);
@@ -327,7 +367,7 @@ fn floods_are_counted_told_with_their_sender_and_cost_the_agent_nothing() {
             100.0 * flooded,
             100.0 * quiet
         );
-        assert!(flooded <= 2.0 * quiet + 0.1, "{kind}: {flooded} of a processor, quiet {quiet}");
+        assert!(pace == Pace::Bounded || flooded <= 2.0 * quiet + 0.1, "{kind}: {flooded} of a processor, quiet {quiet}");
         let told = w.event(2, "who floods", |e| e.cause == Cause::ForeignTraffic && e.code == *code);
         // A recording has the address of who sent it first, and the neighbour's MAC.
         let his = [0, 1].map(|net| w.lab.ipv4(if *kind == "old-number" { 4 } else { HIS }, net).to_string());
@@ -350,7 +390,7 @@ fn floods_are_counted_told_with_their_sender_and_cost_the_agent_nothing() {
     };
     let mut quiet: Vec<Duration> = (0..20).map(|n| crash(&w, &mut watcher, n)).collect();
     let (mut flooded, sent, took) =
-        flood(&wire, &all, u64::MAX, || (20..40).map(|n| crash(&w, &mut watcher, n)).collect::<Vec<_>>());
+        flood(&wire, &all, pace, u64::MAX, || (20..40).map(|n| crash(&w, &mut watcher, n)).collect::<Vec<_>>());
     quiet.sort();
     flooded.sort();
     println!(
@@ -361,14 +401,14 @@ fn floods_are_counted_told_with_their_sender_and_cost_the_agent_nothing() {
         flooded[10],
         flooded[19]
     );
-    let (lost, ..) = flood(&wire, &all, u64::MAX, || {
+    let (lost, ..) = flood(&wire, &all, pace, u64::MAX, || {
         w.signal_agent(1, libc::SIGSTOP);
         w.event(2, "its agent is lost", |e| e.cause == Cause::AgentLost && e.node == "h1")
     });
     w.signal_agent(1, libc::SIGCONT);
     let silent_ns = lost.evidence.unwrap().paths.iter().map(|p| p.silent_ns).min().unwrap();
     println!("agent lost after {} ms", silent_ns / 1_000_000);
-    assert!((1_000_000_000..2_000_000_000).contains(&silent_ns), "{silent_ns}");
+    assert!(silent_ns >= 1_000_000_000 && (pace == Pace::Bounded || silent_ns < 2_000_000_000), "{silent_ns}");
     w.agents_run();
 }
 
@@ -377,6 +417,7 @@ fn until_slowly(w: &World, what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30 + packets() / 10_000);
     while !condition() {
         assert!(Instant::now() < deadline, "waited in vain: {what}; {:#?}", w.status(2).unwanted);
+        // Sleep: interval of the poll.
         std::thread::sleep(Duration::from_millis(100));
     }
 }

@@ -1,7 +1,7 @@
 //! Who is there and does not move (B10): hung, neither dead nor unreachable.
 
 use crate::common::{Process, Setup, Watcher, World, named, until};
-use crate::fence::{Group, Pins, Traffic, ear, fence};
+use crate::e2e_lab::fence::{Group, Pins, Traffic, ear, fence};
 use fide_client::Event;
 use fide_wire::control::FenceOrder;
 use fide_wire::verdict::{Cause, Grade, ProgressSource};
@@ -145,6 +145,7 @@ fn b10_a_stopped_agent_finds_nobody_hung() {
     let mut there = w.monitor(2, "@h1");
     for _ in 0..3 {
         w.signal_agent(1, libc::SIGSTOP);
+        // Sleep: the pause of the agent, twice as long as the limit.
         std::thread::sleep(Duration::from_millis(2 * LIMIT_MS));
         w.signal_agent(1, libc::SIGCONT);
     }
@@ -198,7 +199,7 @@ fn b10_who_comes_to_the_cluster_later_knows_who_is_hung() {
     order(&mut p, "tick-off");
     there.hung("db@h1");
     // Long after the notice was confirmed.
-    std::thread::sleep(Duration::from_millis(100));
+    w.goes_on(1, 50);
     w.start(3);
     until("h3 knows", || state(&w, 3, "db") == "hung");
     let mut late = w.monitor(3, "db@h1");
@@ -260,7 +261,7 @@ fn b10_a_hook_cuts_off_who_is_hung_until_the_next_instance() {
     let lines = format!("mode = \"sent\"\ntimeout = \"10s\"\ncgroups = [\"{}\"]", group.0.display());
     let hook = "[[hook]]\non = [\"hung\"]\nmatch = \"db@*\"\naction = \"fence\"\n";
     let config = format!("{hook}{}", pins.config(1, &lines));
-    let Some(mut w) = Setup::hosts(2).extra(move |h| if h == 1 { config.clone() } else { String::new() }).quiet().up() else {
+    let Some(mut w) = Setup::hosts(2).extra(move |h| if h == 1 { config.clone() } else { String::new() }).up() else {
         return;
     };
     let inside = |w: &World| {
@@ -339,7 +340,7 @@ fn b10_who_is_cut_off_and_lives_does_not_open_its_gate() {
     let lines = format!("mode = \"sent\"\ntimeout = \"10s\"\nhost = false\ncgroups = [\"{}\"]", group.0.display());
     let hook = "[[hook]]\non = [\"hung\"]\nmatch = \"db@*\"\naction = \"fence\"\n";
     let config = format!("{hook}{}", pins.config(1, &lines));
-    let Some(w) = Setup::hosts(2).extra(move |h| if h == 1 { config.clone() } else { String::new() }).quiet().up() else {
+    let Some(w) = Setup::hosts(2).extra(move |h| if h == 1 { config.clone() } else { String::new() }).up() else {
         return;
     };
     let mut db = w.actor(1, "application", &[]);
@@ -524,7 +525,7 @@ fn b10_a_frozen_disk_is_hung_and_holds_up_nothing_else() {
 #[test]
 #[ignore = "measures: make nightly"]
 fn the_time_from_the_limit_to_another_host() {
-    let Some(w) = Setup::hosts(2).alone().up() else { return };
+    let Some(w) = Setup::hosts(2).up() else { return };
     let mut p = working(&w, 1, "db", 1);
     let mut there = w.monitor(2, "db@h1");
     const TIMES: usize = 100;
@@ -533,7 +534,7 @@ fn the_time_from_the_limit_to_another_host() {
     let (mut limits, mut tellings) = (Vec::new(), Vec::new());
     for i in 0..TIMES {
         there.seen.clear();
-        // Anywhere between two looks.
+        // Sleep: anywhere between two looks.
         std::thread::sleep(Duration::from_micros((i as u64 * 7919) % 12_500));
         order(&mut p, "tick-off");
         // The ticking thread may tick once more within 2 ms.

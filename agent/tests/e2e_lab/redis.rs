@@ -1,9 +1,9 @@
 //! Real Redis servers with the module of api/redis: a reply means that the group has decided, also while servers and agents are killed.
 
 use crate::common::{PATIENCE, Pins, Process, Setup, World, until, wait_for};
-use crate::fence::all_fenced;
-use crate::groups::order;
-use crate::witness::{SWITCHES_OFF, Witnesses};
+use crate::e2e_lab::fence::all_fenced_within;
+use crate::e2e_lab::groups::order;
+use crate::e2e_lab::witness::{SWITCHES_OFF, Witnesses};
 use fide_lab::{Cut, Lab};
 use fide_wire::control::{GroupOrder, Reply, Request};
 use std::fs;
@@ -136,7 +136,7 @@ impl Servers {
     }
 
     /// Under the policy *fence* each host has one, which closes where none of the others confirms
-    /// for 100 ms that it is heard. Under *witness* agents that are asked about are killed.
+    /// for 250 ms that it is heard. Under *witness* agents that are asked about are killed.
     pub(super) fn up_with(hosts: u16, engine: &str, policy: &str, settings: &[&str]) -> Option<Self> {
         if !available() {
             return None;
@@ -144,7 +144,7 @@ impl Servers {
         let pins = if policy == "fence" { Some(Pins::new()?) } else { None };
         let witnesses = (policy == "witness").then(|| Rc::new(Witnesses::new()));
         let w = match (&pins, &witnesses) {
-            (Some(pins), _) => all_fenced(pins, hosts, "acknowledged")?,
+            (Some(pins), _) => all_fenced_within(pins, hosts, "acknowledged", "250ms")?,
             (None, Some(of)) => {
                 (1..=hosts).for_each(|host| of.set(host, SWITCHES_OFF));
                 let config = Rc::clone(of);
@@ -186,6 +186,7 @@ impl Servers {
         let until = Instant::now() + PATIENCE;
         while !self.is_in_sync(host) {
             assert!(Instant::now() < until, "the server of h{host} has not all that is decided: {:#?}", self.standings());
+            // Sleep: interval of the poll.
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -545,6 +546,7 @@ fn pipelines_lose_nothing_whatever_is_killed() {
             2 => {
                 let stands_still = of.servers[usize::from(leader) - 1].as_ref().unwrap();
                 stands_still.signal(libc::SIGSTOP);
+                // Sleep: the pause of the server.
                 std::thread::sleep(Duration::from_millis(30));
                 stands_still.signal(libc::SIGCONT);
             }
@@ -604,15 +606,16 @@ fn nothing_is_answered_that_the_group_has_not_confirmed_over_tls_either() {
     let of = Servers::up_with(2, "huc", "trust-contract", &settings);
     [key, certificate].iter().for_each(|file| _ = fs::remove_file(file));
     let Some(of) = of else { return };
-    let set = |more: &[&str]| {
+    let set_within = |seconds: &str, more: &[&str]| {
         let mut cli = of.w.lab.command(1, "timeout").unwrap();
-        cli.args(["2", "redis-cli", "-p"]).args(more).args(["SET", "key", "value"]);
+        cli.args([seconds, "redis-cli", "-p"]).args(more).args(["SET", "key", "value"]);
         String::from_utf8_lossy(&cli.stdin(Stdio::null()).output().unwrap().stdout).trim().to_owned()
     };
-    assert_eq!(set(&["6379"]), "OK");
-    assert_eq!(set(&[TLS_PORT, "--tls", "--insecure"]), "OK");
+    assert_eq!(set_within("20", &["6379"]), "OK");
+    assert_eq!(set_within("20", &[TLS_PORT, "--tls", "--insecure"]), "OK");
     of.w.signal_agent(1, libc::SIGSTOP);
-    assert_eq!([set(&["6379"]), set(&[TLS_PORT, "--tls", "--insecure"])], [String::new(), String::new()]);
+    let unanswered = [set_within("1", &["6379"]), set_within("1", &[TLS_PORT, "--tls", "--insecure"])];
+    assert_eq!(unanswered, [String::new(), String::new()]);
     of.w.signal_agent(1, libc::SIGCONT);
     until("a server answers", || (1..=2).any(|host| ask(&of.w, host, "SET key 2") == "+OK"));
 }

@@ -1,7 +1,7 @@
 //! What one ordinary user can take from others over the control socket: his share.
 
 use crate::common::member::Raw;
-use crate::common::{Process, Setup, World, until};
+use crate::common::{PATIENCE, Process, Setup, World, until};
 use fide_agent::admission::{Class, NOT_KEPT_EVENT_CODE};
 use fide_agent::control::REPORT_EVENT_CODE;
 use fide_client::Event;
@@ -34,6 +34,18 @@ const BY_PORT: &str = r#"{"op":"watch","name":"x","selector":{"port":1}}"#;
 /// Sixteen thousand look-ups of a millisecond each once kept root waiting for a minute, and the watchdog with it.
 #[test]
 fn queued_look_ups_hold_up_neither_root_nor_other_look_ups() {
+    queued_look_ups([PATIENCE; 3]);
+}
+
+#[test]
+#[ignore = "needs a quiet machine: make timing"]
+fn timing_queued_look_ups_hold_up_neither_root_nor_other_look_ups() {
+    queued_look_ups([2, 4, 10].map(Duration::from_secs));
+}
+
+/// Within these times root has a status, a look-up of its own, and all that follows when they are
+/// gone.
+fn queued_look_ups(within: [Duration; 3]) {
     let Some(w) = Setup::hosts(2).up() else { return };
     let mut many = member(&w, 1, 60);
     many.say(&format!("queue - {BY_PORT}"));
@@ -41,24 +53,24 @@ fn queued_look_ups_hold_up_neither_root_nor_other_look_ups() {
     assert!(queued > 5_000, "{queued}");
     for _ in 0..10 {
         let took = status_takes(&w, 1);
-        assert!(took < Duration::from_secs(2), "{took:?}");
+        assert!(took < within[0], "{took:?}");
     }
     // Root's own look-up comes before those that wait.
     let p = w.sleeper(1);
     let began = Instant::now();
     let asked = fide_wire::control::Request::watch("x", fide_wire::control::Selector::Port(2));
     assert!(w.ask(1, &asked).unwrap_err().to_string().contains("port 2"));
-    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    assert!(began.elapsed() < within[1], "{:?}", began.elapsed());
     // The work of a client that is gone goes with it.
     many.say("hang-up");
     assert_eq!(many.hear(), "ok");
     let began = Instant::now();
-    until("all its connections are closed", || w.log(1).is_empty() || status_takes(&w, 1) < Duration::from_millis(500));
+    status_takes(&w, 1);
     w.watch_known(1, "db", p.pid());
     let mut there = w.monitor(2, "db@h1");
     p.kill();
     there.failure("db@h1");
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert!(began.elapsed() < within[2], "{:?}", began.elapsed());
 }
 
 /// What a member's order came to: how many were not refused, and the last reply.
@@ -110,7 +122,7 @@ fn a_user_with_subordinate_numbers_has_the_share_of_one() {
 
 #[test]
 fn a_user_has_a_quarter_of_the_watches() {
-    let Some(w) = Setup::hosts(2).alone().up() else { return };
+    let Some(w) = Setup::hosts(2).up() else { return };
     let mut greedy = member(&w, 1, 1);
     assert_eq!(told(&mut greedy, "sleepers 1026").0, 1026);
     let (good, last) = told(&mut greedy, "watch w");
@@ -141,13 +153,23 @@ fn a_user_has_an_eighth_of_the_monitored_targets() {
     assert_eq!(told(&mut greedy, r#"ask 10 {"op":"monitor","target":"x{i}@h2"}"#).0, 10);
     assert_eq!(told(&mut greedy, r#"ask 10 {"op":"unmonitor","target":"x{i}@h2"}"#).0, 10);
     assert_eq!(told(&mut greedy, r#"ask 11 {"op":"monitor","target":"y{i}@h2"}"#).0, 10);
-    let took = status_takes(&w, 1);
-    assert!(took < Duration::from_secs(1), "{took:?}");
+    status_takes(&w, 1);
     greedy.say("hang-up");
     greedy.hear();
     let mut again = member(&w, 1, 1);
     assert_eq!(told(&mut again, r#"each - {"op":"subscribe"}"#).0, 1);
     until("a closed connection's are free", || told(&mut again, r#"ask 1 {"op":"monitor","target":"z@h2"}"#).0 == 1);
+}
+
+#[test]
+#[ignore = "needs a quiet machine: make timing"]
+fn timing_a_status_takes_less_than_a_second_beside_all_targets_that_a_user_may_have() {
+    let Some(w) = Setup::hosts(2).up() else { return };
+    let mut greedy = member(&w, 1, 2);
+    assert_eq!(told(&mut greedy, r#"each - {"op":"subscribe"}"#).0, 2);
+    assert_eq!(told(&mut greedy, r#"ask 1024 {"op":"monitor","target":"x{i}@h2"}"#).0, 1024);
+    let took = status_takes(&w, 1);
+    assert!(took < Duration::from_secs(1), "{took:?}");
 }
 
 #[test]
@@ -175,7 +197,7 @@ fn a_user_has_a_quarter_of_the_looks_at_progress_counters() {
 #[test]
 #[ignore = "takes two minutes: make nightly"]
 fn processes_join_and_piggyback_also_when_65535_have_been_watched() {
-    let Some(w) = Setup::hosts(2).alone().up() else { return };
+    let Some(w) = Setup::hosts(2).up() else { return };
     let application = |name: &str| {
         let mut application = w.actor(1, "application", &[]);
         assert_eq!(application.hear(), "ready");
@@ -213,13 +235,30 @@ fn processes_join_and_piggyback_also_when_65535_have_been_watched() {
 
 /// Making a ring takes the kernel some 10 ms: on the loop's thread it had taken crashes with it.
 #[test]
-fn rings_that_are_made_and_given_back_do_not_hold_up_crashes() {
-    let Some(w) = Setup::hosts(2).alone().up() else { return };
+fn crashes_are_told_while_rings_are_made_and_given_back() {
+    let Some((rings, _)) = beside_rings(1_000, 10) else { return };
+    assert!(rings > 0);
+}
+
+#[test]
+#[ignore = "needs a quiet machine: make timing"]
+fn timing_rings_that_are_made_and_given_back_do_not_hold_up_crashes() {
+    let Some((rings, mut took)) = beside_rings(4_000, 30) else { return };
+    took.sort_unstable();
+    println!("{rings} rings made; crashes told after {:?} (median), {:?} (longest)", took[15], took[29]);
+    assert!(rings > 20, "{rings}");
+    assert!(took[15] < Duration::from_millis(5), "{took:?}");
+}
+
+/// So many crashes while rings are made and given back, for so many ms: how many rings, and when
+/// the crashes were told.
+fn beside_rings(ms: u32, crashes: usize) -> Option<(usize, Vec<Duration>)> {
+    let w = Setup::hosts(2).up()?;
     let mut churner = member(&w, 1, 0);
     let mut there = w.monitor(2, "@h1");
-    churner.say("churn 4000");
+    churner.say(&format!("churn {ms}"));
     let mut took = Vec::new();
-    for round in 0..30 {
+    for round in 0..crashes {
         let p = w.sleeper(1);
         let name = format!("p{round}");
         w.watch_known(1, &name, p.pid());
@@ -229,16 +268,13 @@ fn rings_that_are_made_and_given_back_do_not_hold_up_crashes() {
         there.failure(&format!("{name}@h1"));
         took.push(began.elapsed());
     }
-    let rings: usize = churner.hear().parse().unwrap();
-    took.sort_unstable();
-    println!("{rings} rings made; crashes told after {:?} (median), {:?} (longest)", took[15], took[29]);
-    assert!(rings > 20, "{rings}");
-    assert!(took[15] < Duration::from_millis(5), "{took:?}");
+    Some((churner.hear().parse().unwrap(), took))
 }
 
 /// Reports that changed again and again rolled crashes out of other hosts' histories.
 #[test]
 fn reports_in_a_loop_leave_crashes_in_all_histories_and_are_told_once() {
+    let began = Instant::now();
     let Some(w) = Setup::hosts(2).up() else { return };
     let p = w.sleeper(1);
     w.watch_known(1, "db", p.pid());
@@ -274,7 +310,8 @@ fn reports_in_a_loop_leave_crashes_in_all_histories_and_are_told_once() {
     let kept = |host| w.history(host).iter().filter(|e| e.cause.is_progress() || e.code == REPORT_EVENT_CODE).count() as u64;
     let limit = Class::Reports.limit();
     for host in [1, 2] {
-        assert!(kept(host) <= limit.burst + 30_000_000_000 / limit.interval_ns, "h{host} keeps {}", kept(host));
+        let most = limit.burst + began.elapsed().as_nanos() as u64 / limit.interval_ns + 1;
+        assert!(kept(host) <= most, "h{host} keeps {}", kept(host));
     }
     // Root is not held up by that, here or there.
     let q = w.sleeper(1);
@@ -293,7 +330,7 @@ fn namesakes_that_crash_leave_room_for_roots_hook_on_another_host() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("h");
     let hook = format!(
-        "[[hook]]\non = [\"failure\"]\nmatch = \"redis*\"\ncommand = [\"/bin/sh\", \"-c\", \"echo $FIDE_APP >> {}$FIDE_OBSERVER; sleep 0.3\"]\n",
+        "[[hook]]\non = [\"failure\"]\nmatch = \"redis*\"\ncommand = [\"/bin/sh\", \"-c\", \"echo $FIDE_APP >> {}$FIDE_OBSERVER; sleep 1\"]\n",
         out.display()
     );
     let Some(w) = Setup::hosts(2).extra(move |_| hook.clone()).up() else { return };
@@ -401,10 +438,10 @@ enum Part {
     Worst,
 }
 
-/// Crashes and status pages in each part.
-fn worst_member(parts: &[Part], seconds: f64) {
+/// Crashes and status pages in each part, beside so many threads of each member.
+fn worst_member(parts: &[Part], seconds: f64, threads: u32) {
     let kinds = std::env::var("FIDE_WORST_KINDS").unwrap_or_default();
-    let Some(mut w) = Setup::hosts(3).alone().empty().up() else { return };
+    let Some(mut w) = Setup::hosts(3).empty().up() else { return };
     let dir = tempfile::tempdir().unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let mut watchdogs = Vec::new();
@@ -434,8 +471,9 @@ fn worst_member(parts: &[Part], seconds: f64) {
     until("the application listens", || ready.load(Ordering::Acquire));
     let seconds = Duration::from_secs_f64(seconds);
     let each = seconds / parts.len() as u32;
-    let arguments = format!("{}", each.as_secs_f64());
-    let mut members: Vec<Process> = [1, 2].map(|host| w.actor(host, "worst", &[&host.to_string(), &arguments, &kinds])).into();
+    let arguments = [each.as_secs_f64().to_string(), kinds, threads.to_string()];
+    let of = |host: u16| w.actor(host, "worst", &[&host.to_string(), &arguments[0], &arguments[1], &arguments[2]]);
+    let mut members: Vec<Process> = [1, 2].map(of).into();
     members.iter_mut().for_each(|m| assert_eq!(m.hear(), "ready"));
     // Processes are watched long before they crash.
     let root = w.connect(1);
@@ -474,6 +512,7 @@ fn worst_member(parts: &[Part], seconds: f64) {
                 assert!(matches!(connection.request(&Request::Status).unwrap().reply, Reply::Status(_)));
                 longest = longest.max(began.elapsed());
                 count += 1;
+                // Sleep: from one status to the next.
                 std::thread::sleep(STATUS_EVERY);
             }
             (count, longest)
@@ -487,6 +526,7 @@ fn worst_member(parts: &[Part], seconds: f64) {
             p.kill();
             drop(p);
             watch(&mut watched);
+            // Sleep: from one crash to the next.
             std::thread::sleep(CRASH_EVERY.saturating_sub(at.elapsed()));
         }
         until("every crash is told", || {
@@ -535,9 +575,17 @@ fn worst_member(parts: &[Part], seconds: f64) {
     w.no_faults_but(|_, fault| !hosts_fault(fault));
 }
 
+/// With one thread on each host, so that others have a processor, too.
 #[test]
 fn a_member_at_his_worst_for_a_moment_costs_no_crash() {
-    worst_member(&[Part::Quiet, Part::Worst], 5.0);
+    worst_member(&[Part::Worst], 2.0, 1);
+}
+
+/// With as many threads as keep both processors busy.
+#[test]
+#[ignore = "needs a quiet machine: make timing"]
+fn timing_a_member_at_his_worst_costs_no_crash_on_processors_that_are_busy() {
+    worst_member(&[Part::Quiet, Part::Worst], 5.0, 4);
 }
 
 /// `FIDE_WORST_SECONDS` (60): how long; `FIDE_WORST_KINDS` (all): which requests, by number, as `common::worst::kind` has them.
@@ -545,5 +593,5 @@ fn a_member_at_his_worst_for_a_moment_costs_no_crash() {
 #[ignore = "a measurement: prints figures"]
 fn the_worst_member_measured() {
     let seconds = std::env::var("FIDE_WORST_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(60.0);
-    worst_member(&[Part::Quiet, Part::Busy, Part::Worst], seconds);
+    worst_member(&[Part::Quiet, Part::Busy, Part::Worst], seconds, 4);
 }

@@ -1,8 +1,8 @@
 //! A process whose memory is on a disk that hands it back a page a second (SafeTimer §4.2): as late as one that is stopped, and nobody stopped it.
 
-use crate::beats::{actor, gated, say, valid_ns};
+use crate::e2e_lab::beats::{actor, gated, say, valid_ns};
 use crate::common::{Process, until};
-use crate::fence::{BOUND_NS, Group, Pins, ear};
+use crate::e2e_lab::fence::{BOUND_NS, Group, Pins, ear};
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -89,13 +89,14 @@ fn a_process_that_was_swapped_out_is_not_heard_after_its_time() {
     assert!(say(&mut sender, &format!("towards {}:4000", w.lab.ipv4(2, 0))).starts_with("ok"));
     let inside = ear(&w, 2);
     assert_eq!(say(&mut sender, &format!("stream {}:3999", w.lab.ipv4(2, 0))), "ok");
-    // It beats by itself, each time for a quarter of a second.
+    // It beats by itself, each time for a second.
     let mut beating = actor(&w, 1, &[&format!("enter {}", group.0.display())]);
     assert!(say(&mut beating, &format!("towards {}:4000", w.lab.ipv4(2, 0))).starts_with("ok"));
-    valid_ns(&say(&mut beating, "beat 250 200"));
-    beating.say("beat-on 250");
+    valid_ns(&say(&mut beating, "beat 1000 900"));
+    beating.say("beat-on 1000");
     let state = || w.status(1).gates.first().map(|gate| gate.state.clone()).unwrap();
-    std::thread::sleep(Duration::from_secs(1)); // four times as long as one of them
+    // Sleep: twice as long as one of them makes it valid.
+    std::thread::sleep(Duration::from_secs(2));
     assert_eq!(state(), "open");
     inside.flows();
 

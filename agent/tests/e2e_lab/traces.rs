@@ -5,7 +5,7 @@
 //! `FIDE_E2E_TRACES`: a directory in which the traces are kept, too.
 
 use crate::common::{Setup, World, until};
-use crate::groups::{create, open, read, runs, status, values};
+use crate::e2e_lab::groups::{create, open, read, runs, status, values};
 use fide_agent::group_trace::DIRECTORY;
 use std::path::{Path, PathBuf};
 use std::process::Command;

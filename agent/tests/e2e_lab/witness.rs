@@ -2,7 +2,7 @@
 //! a host that is silent.
 
 use crate::common::{Setup, World, until, wait_for};
-use crate::groups::{open, order, read, refused, runs, status, values};
+use crate::e2e_lab::groups::{open, order, read, refused, runs, status, values};
 use fide_client::group::{Event, Group, Stage};
 use fide_lab::Cut;
 use fide_wire::control::{ErrorCode, GroupOrder, GroupStatus, Reply, Request};

@@ -17,7 +17,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Long enough for a busy machine; nothing waits longer than it must.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 const NOBODY: u32 = 65534;
 
 /// A directory of the agent's own, and its configuration.
@@ -85,6 +85,7 @@ fn fided(arguments: &[&str], config: &Path) -> Option<Output> {
             child.wait().unwrap();
             return None;
         }
+        // Sleep: interval of the poll.
         std::thread::sleep(Duration::from_millis(5));
     }
     child.wait_with_output().ok()

@@ -314,6 +314,7 @@ struct Tmpfs(tempfile::TempDir);
 impl Tmpfs {
     fn new(bytes: u32) -> Option<Self> {
         let dir = tempfile::tempdir().ok()?;
+        fide_lab::Leftover::Directory(dir.path().into()).goes_with_caller().ok()?;
         let out = std::process::Command::new("mount")
             .args(["-t", "tmpfs", "-o", &format!("size={bytes}"), "tmpfs"])
             .arg(dir.path())

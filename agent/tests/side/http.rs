@@ -18,6 +18,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+/// Longest wait for what must come: it only ends a test that hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 pub const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 /// An agent, as far as HTTP sees one: a status, a history, and a control thread that answers.
@@ -136,8 +139,18 @@ fn timing() -> HistoryEvent {
 
 fn connect(at: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(at).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream
+}
+
+/// Waits until the condition holds.
+fn until(what: &str, condition: impl Fn() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < until, "{what}: never");
+        // Sleep: interval of the poll.
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 fn ask(at: SocketAddr, request: &[u8]) -> String {
@@ -330,14 +343,13 @@ fn an_event_is_explained_as_by_the_command_line() {
 fn a_busy_control_thread_is_waited_for_and_then_told_of() {
     let w = World::new(open());
     w.busy.store(true, Ordering::Release);
-    let began = Instant::now();
     let slow = std::thread::spawn({
         let at = w.at;
         move || get(at, "/v1/events")
     });
     w.publish(status());
     assert!(get(w.at, "/v1/status").starts_with("HTTP/1.1 200 "), "others are served meanwhile");
-    assert!(began.elapsed() < Duration::from_secs(3));
+    assert!(!slow.is_finished());
     let answer = slow.join().unwrap();
     assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("Retry-After: 2"), "{answer}");
     w.busy.store(false, Ordering::Release);
@@ -353,13 +365,15 @@ fn who_follows_gets_each_event_once_also_after_coming_back() {
     let mut newest = Following::new(w.at, "&last=1", "");
     assert_eq!(all.event().1, "before");
     assert_eq!(newest.event().1, "before");
-    std::thread::sleep(Duration::from_millis(100));
+    // Sleep: the followers' connections become idle, which nothing shows: the event has to wake
+    // them.
+    std::thread::sleep(Duration::from_millis(20));
     let began = Instant::now();
     w.happen(timing());
     w.happen(event("one"));
     let (id, text) = live.event();
     assert_eq!(text, "one", "no timing unless asked for, nothing of before");
-    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    assert!(began.elapsed() < KEEP_ALIVE, "not only when the stream has to say that it lives: {:?}", began.elapsed());
     assert_eq!((all.event().1, newest.event().1), ("one".into(), "one".into()));
     drop(live);
     // More than is at hand, so that the history must help.
@@ -424,8 +438,8 @@ fn followers_are_bounded_and_leave_room_for_others() {
     assert_eq!(w.counts().streams, STREAMS as u64);
     drop(idle);
     following.pop();
-    std::thread::sleep(Duration::from_millis(200));
-    assert_eq!((w.counts().streams, w.counts().dropped), (STREAMS as u64 - 1, 0), "who leaves is no slow client");
+    until("one stream less", || w.counts().streams == STREAMS as u64 - 1);
+    assert_eq!(w.counts().dropped, 0, "who leaves is no slow client");
     Following::new(w.at, "", "");
 }
 
@@ -433,20 +447,13 @@ fn followers_are_bounded_and_leave_room_for_others() {
 fn a_follower_that_takes_nothing_is_dropped_and_counted_and_others_are_not() {
     let w = World::new(open());
     let lazy = Following::new(w.at, "", "");
-    let at = w.at;
-    let mut good = Following::new(at, "", "");
-    let reader = std::thread::spawn(move || (0..400).fold(String::new(), |_, _| good.event().1));
-    // 40 MB: more than the buffers of both sockets.
+    let mut good = Following::new(w.at, "", "");
+    // 40 MB: more than the buffers of both sockets. The other one reads each event before the next.
     for i in 0..400 {
         w.happen(event(&format!("{}{i}", "x".repeat(100_000))));
-        std::thread::sleep(Duration::from_millis(2));
+        assert!(good.event().1.ends_with(&format!("x{i}")));
     }
-    assert!(reader.join().unwrap().ends_with("x399"));
-    let began = Instant::now();
-    while w.counts().dropped == 0 {
-        assert!(began.elapsed() < Duration::from_secs(10), "it is still there");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    until("the lazy one is dropped", || w.counts().dropped > 0);
     assert_eq!(w.counts().dropped, 1);
     drop(lazy);
 }
@@ -457,7 +464,7 @@ fn a_quiet_stream_says_that_it_lives() {
     let mut following = Following::new(w.at, "", "");
     let began = Instant::now();
     assert_eq!(following.part(), [":"]);
-    assert!(began.elapsed() + Duration::from_secs(1) > KEEP_ALIVE && began.elapsed() < KEEP_ALIVE + Duration::from_secs(3));
+    assert!(began.elapsed() + Duration::from_secs(1) > KEEP_ALIVE && began.elapsed() < 2 * KEEP_ALIVE);
     w.happen(event("one"));
     assert_eq!(following.event().1, "one");
 }

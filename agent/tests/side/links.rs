@@ -5,6 +5,9 @@ use proptest::prelude::*;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+/// Longest wait for what must come: it only ends a test that hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A link message as the kernel writes it.
 fn newlink(kind: u16, family: u8, index: u32, flags: u32, name: &[u8]) -> Vec<u8> {
     let mut attribute = (4 + name.len() as u16).to_ne_bytes().to_vec();
@@ -55,12 +58,13 @@ fn ip(arguments: &str) -> bool {
 
 /// Waits for a change that `is`.
 fn wait(links: &mut Links, what: &str, is: impl Fn(&LinkChange) -> bool) -> LinkChange {
-    let until = Instant::now() + Duration::from_secs(5);
+    let until = Instant::now() + PATIENCE;
     let mut seen = Vec::new();
     while Instant::now() < until {
         match links.poll() {
             Some(change) if is(&change) => return change,
             Some(change) => seen.push(change),
+            // Sleep: interval of the poll.
             None => std::thread::sleep(Duration::from_millis(1)),
         }
     }
@@ -91,7 +95,7 @@ fn a_real_interface_loses_its_carrier_vanishes_and_returns() {
         wait(&mut links, "the address", |c| c.name == "f0" && c.addresses && !c.gone);
 
         if ip("link add br9 type bridge") && ip("link set f0 master br9") && ip("link set f0 nomaster") {
-            std::thread::sleep(Duration::from_millis(50));
+            // The kernel has queued what it reports of this before `ip` returns.
             while let Some(change) = links.poll() {
                 assert!(!(change.gone && change.name == "f0"), "leaving a bridge is not going away");
             }
@@ -116,7 +120,7 @@ fn a_real_interface_loses_its_carrier_vanishes_and_returns() {
             assert!(ip("link set f1 up") && ip("link set f0 up") && ip("link set f1 down"));
         }
         assert!(ip("link del f0"));
-        let until = Instant::now() + Duration::from_secs(5);
+        let until = Instant::now() + PATIENCE;
         while links.known("f0").is_some() || links.known("f1").is_some() {
             links.poll();
             assert!(Instant::now() < until, "{:?} {:?}", links.known("f0"), links.known("f1"));

@@ -330,7 +330,9 @@ impl Drop for Guard {
 }
 
 fn sleeper() -> Guard {
-    Guard(Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap())
+    let child = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap();
+    fide_lab::Leftover::process(child.id()).unwrap().goes_with_caller().unwrap();
+    Guard(child)
 }
 
 #[test]

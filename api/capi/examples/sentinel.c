@@ -140,9 +140,13 @@ int main(int argc, char **argv)
 			}
 		}
 		if (decided) {
-			printf("failover: %s", ask(sentinel, failover));
+			const char *said = ask(sentinel, failover);
+
+			printf("failover: %s", said);
 			fflush(stdout);
-			return 0;
+			if (said[0] == '+')
+				return 0;
+			/* It knows too little of its replicas now (-NOGOODSLAVE), and will soon. */
 		}
 	}
 }

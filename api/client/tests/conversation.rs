@@ -1,6 +1,6 @@
 //! Every call and every upcall of Listing 1 against an agent that behaves.
 
-mod fake_agent;
+use crate::fake_agent;
 
 use fake_agent::{Answer, FakeAgent, GRANTED, TIMEOUT_NS, eventually, record};
 use fide_client::group::{self, Group};
@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-const SOON: Option<Duration> = Some(Duration::from_secs(10));
+const SOON: Option<Duration> = Some(Duration::from_secs(60));
 const NOW: Option<Duration> = Some(Duration::ZERO);
 
 fn client(agent: &FakeAgent) -> Client {
@@ -326,7 +326,7 @@ fn spinning_finds_events_and_in_the_end_that_the_agent_is_gone() {
             if let Some(event) = client.try_next().unwrap() {
                 return event;
             }
-            assert!(start.elapsed() < Duration::from_secs(10));
+            assert!(start.elapsed() < Duration::from_secs(60));
         }
     };
     assert!(matches!(spin(), Event::Failure(_)));
@@ -341,6 +341,7 @@ fn a_thread_that_waits_does_not_hold_up_one_that_asks() {
     let client = client(&agent);
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| client.poll(SOON).unwrap());
+        // Sleep: the other thread begins to wait, which nothing shows.
         std::thread::sleep(Duration::from_millis(20));
         client.monitor("db@a", Resources::default()).unwrap();
         assert_eq!(client.try_next().unwrap(), None);
@@ -526,6 +527,7 @@ mod in_memory {
         assert!(!readable(client.as_fd()));
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| client.poll(SOON).unwrap());
+            // Sleep: the other thread begins to wait, which nothing shows.
             std::thread::sleep(Duration::from_millis(20));
             agent.emit(record(RecordKind::Piggyback, Cause::Local), b"hello");
             assert!(matches!(waiting.join().unwrap(), Some(Event::Piggyback(p)) if p.message == b"hello"));

@@ -25,7 +25,7 @@ class Lab:
 
     def run(self, host: str, *command: str) -> str:
         line = [self.fide, "lab", "--name", self.name, "exec", host, "--", *command]
-        return subprocess.run(line, check=True, capture_output=True, text=True, timeout=30).stdout
+        return subprocess.run(line, check=True, capture_output=True, text=True, timeout=60).stdout
 
     def victim(self, name: str, host: str = "h2") -> "subprocess.Popen[str]":
         """A process on a host that its agent watches under a name."""

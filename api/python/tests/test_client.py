@@ -56,19 +56,19 @@ def test_a_crash_is_told_with_cause_grade_and_stamps(lab: Lab) -> None:
     victim = lab.victim("py-db")
     with fide.Client(lab.socket("h1")) as client:
         assert client.node == "h1" and client.cluster == "lab"
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while not (now := client.monitor("py-db@h2")).alive and time.monotonic() < deadline:
             time.sleep(0.02)
         assert now.state == fide.TargetState.ALIVE and now.app > 0 and now.timeout > 0
         victim.kill()
-        failure = client.next_event(5)
+        failure = client.next_event(60)
         while failure is not None and failure.kind == fide.EventKind.MONITORED:
-            failure = client.next_event(5)
+            failure = client.next_event(60)
         assert failure is not None and failure.kind == fide.EventKind.FAILURE, failure
         assert failure.name == "py-db@h2" and failure.grade == fide.Grade.CERTAIN and failure.cause is not None
         assert failure.cause.is_crash and failure.code == signal.SIGKILL
         assert failure.id and 0 < failure.received_ns < fide.now_ns()
-        confirmed = client.next_event(5)
+        confirmed = client.next_event(60)
         if failure.cause == fide.Cause.DOOMED:
             assert confirmed is not None and confirmed.kind == fide.EventKind.CONFIRMED and confirmed.confirms
             assert confirmed.cause == fide.Cause.KILLED
@@ -109,7 +109,7 @@ def test_a_wait_ends_in_time_and_lets_other_threads_run(lab: Lab) -> None:
         took = time.monotonic() - begun
         done.set()
         thread.join()
-        assert 0.3 <= took < 2 and counted > 20
+        assert 0.3 <= took < 30 and counted > 20
 
 
 def test_messages_ride_on_heartbeats_until_the_crash(lab: Lab) -> None:
@@ -120,7 +120,7 @@ def test_messages_ride_on_heartbeats_until_the_crash(lab: Lab) -> None:
         messages: list[int] = []
         failed = False
         while not failed:
-            event = client.next_event(5)
+            event = client.next_event(60)
             assert event is not None
             if event.kind == fide.EventKind.PIGGYBACK:
                 assert event.name == "py-talker@h2" and event.number > 0
@@ -138,9 +138,9 @@ def test_who_quits_does_not_crash(lab: Lab) -> None:
         client.monitor("py-leaver@h2")
         leaver = lab.start("h2", "sh", "-c", 'sleep 1 | exec "$0" -u -c "$1" py-leaver', sys.executable, LEAVER)
         assert leaver.stdout is not None and leaver.stdout.readline() == "joined\n"
-        event = client.next_event(5)
+        event = client.next_event(60)
         while event is not None and event.kind != fide.EventKind.FAILURE:
-            event = client.next_event(5)
+            event = client.next_event(60)
         assert event is not None and event.cause == fide.Cause.LEFT and not event.cause.is_crash
 
 
@@ -169,7 +169,7 @@ def test_asyncio_waits_for_events_beside_other_work(lab: Lab) -> None:
             await asyncio.sleep(0.2)
             assert not waiting.done()
             victim.kill()
-            return await asyncio.wait_for(waiting, 5)
+            return await asyncio.wait_for(waiting, 60)
 
     event = asyncio.run(main())
     assert event.name == "py-async@h2" and event.cause is not None and event.cause.is_crash
@@ -191,10 +191,10 @@ with counter:
     with fide.Client(lab.socket("h1")) as client:
         client.monitor("py-hangs@h2")
         lab.python("h2", program)
-        event = client.next_event(10)
+        event = client.next_event(60)
         while event is not None and event.kind != fide.EventKind.HUNG:
             assert event.kind != fide.EventKind.FAILURE, event
-            event = client.next_event(10)
+            event = client.next_event(60)
         assert event is not None and event.name == "py-hangs@h2"
 
 
@@ -208,10 +208,10 @@ def test_after_the_agents_end_the_handle_connects_anew(lab: Lab) -> None:
         found = subprocess.run(["pgrep", "-f", f"fided --config {config}"], capture_output=True, text=True).stdout.split()
         assert len(found) == 1, found
         os.kill(int(found[0]), signal.SIGTERM)
-        event = client.next_event(10)
+        event = client.next_event(60)
         while event is not None and event.kind != fide.EventKind.AGENT_GONE:
             assert event.kind != fide.EventKind.FAILURE, event
-            event = client.next_event(10)
+            event = client.next_event(60)
         assert event is not None
         with pytest.raises(fide.DisconnectedError):
             client.next_event(0)
@@ -221,7 +221,7 @@ def test_after_the_agents_end_the_handle_connects_anew(lab: Lab) -> None:
         fided = str(Path(lab.fide).with_name("fided"))
         again = lab.start("h3", fided, "--config", config)
         lab.started.remove(again)  # it goes with the lab
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             assert again.poll() is None and time.monotonic() < deadline
             try:
@@ -234,9 +234,9 @@ def test_after_the_agents_end_the_handle_connects_anew(lab: Lab) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         victim.kill()
-        event = client.next_event(5)
+        event = client.next_event(60)
         while event is not None and event.kind != fide.EventKind.FAILURE:
-            event = client.next_event(5)
+            event = client.next_event(60)
         assert event is not None and event.name == "py-stays@h2"
 
 
@@ -244,7 +244,7 @@ def test_what_is_in_maintenance_is_told(lab: Lab) -> None:
     with fide.Client(lab.socket("h1")) as client:
         assert client.maintenance("py-planned@h2") is None
         lab.run("h2", lab.fide, "maintenance", "on", "py-planned@h2", "--for", "5m")
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while (left := client.maintenance("py-planned@h2")) is None:
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -267,7 +267,7 @@ def test_a_group_decides_values_in_one_order(lab: Lab) -> None:
             values: list[bytes] = []
             standing = None
             while len(values) < 1:
-                event = group.next_event(10)
+                event = group.next_event(60)
                 assert event is not None
                 if isinstance(event, fide.Entry):
                     values.append(event.value)
@@ -281,7 +281,7 @@ def test_a_group_decides_values_in_one_order(lab: Lab) -> None:
         later = one.propose(b"second", within=30)
         fate = None
         while fate is None:
-            event = one.next_event(10)
+            event = one.next_event(60)
             assert event is not None and not isinstance(event, fide.Overdue | fide.Refused)
             if isinstance(event, fide.Fated):
                 fate = event

@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::failure::{Failure, Kind};
 use clap::{Args, Subcommand};
 use fide_bench::ui::{Interrupted, Ui};
-use fide_bench::{Helper, consensus, detect, failover, growth, jitter, nano, redis, safetimer};
+use fide_bench::{Helper, consensus, detect, failover, floor, growth, jitter, nano, redis, safetimer};
 use fide_lab::LabError;
 use std::process::ExitCode;
 
@@ -19,6 +19,8 @@ pub struct BenchArgs {
 /// The benchmarks.
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
+    /// How noisy this machine is: a UDP round trip between two of its hosts, the floor of every other figure
+    Floor(floor::Args),
     /// How long after a crash a remote application knows (Tab. 2, Fig. 5), and what it costs to know
     Detect(detect::Args),
     /// What a crash costs as the cluster, the number of ends at once and the host itself grow
@@ -41,6 +43,7 @@ pub enum BenchCommand {
 pub fn run(context: &Context, args: &BenchArgs) -> Result<ExitCode, Failure> {
     let ui = ui(context)?;
     done(ui.or_interrupted(match &args.command {
+        BenchCommand::Floor(args) => floor::run(args, &ui),
         BenchCommand::Detect(args) => detect::run(args, &ui),
         BenchCommand::Growth(args) => growth::run(args, &ui),
         BenchCommand::Jitter(args) => jitter::run(args, &ui),

@@ -6,6 +6,6 @@ use crate::failure::Failure;
 use std::process::ExitCode;
 
 /// Plays it. It fails also when a scene did not show what it must.
-pub fn run(context: &Context, args: &fide_bench::demo::Args) -> Result<ExitCode, Failure> {
-    done(fide_bench::demo::run(args, &ui(context)?))
+pub fn run(context: &Context, args: &fide_demo::show::Args) -> Result<ExitCode, Failure> {
+    done(fide_demo::show::run(args, &ui(context)?))
 }

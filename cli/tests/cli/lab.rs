@@ -2,18 +2,25 @@
 //! Needs root; elsewhere it says so and does nothing.
 
 use crate::fake::{command, fide};
+use fide_lab::Leftover;
 use fide_wire::control::HistoryEvent;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Output;
 use std::time::{Duration, Instant};
 
+/// Longest wait for what must come: it only ends a test that hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A lab's name, and its end also when the test fails.
 struct Named(String);
 
 impl Named {
     fn new(what: &str) -> Self {
-        Named(format!("cli-{what}-{}", std::process::id()))
+        let named = Named(format!("cli-{what}-{}", std::process::id()));
+        // Its end also when this process is killed: `fide lab up` makes labs that stay.
+        Leftover::Lab(named.0.clone()).goes_with_caller().unwrap();
+        named
     }
 
     fn run(&self, line: &[&str]) -> Output {
@@ -175,6 +182,7 @@ fn an_interrupted_lab_leaves_nothing_behind() {
     let lab = Named::new("intr");
     for after_ms in [30, 200] {
         let mut child = command(Path::new("/nonexistent"), &["lab", "--name", &lab.0, "up", "--hosts", "12"]).spawn().unwrap();
+        // Sleep: the moment of the interruption, which is what is tried.
         std::thread::sleep(Duration::from_millis(after_ms));
         // SAFETY: our own child, not yet waited for.
         unsafe { libc::kill(child.id().cast_signed(), libc::SIGINT) };
@@ -200,7 +208,7 @@ fn a_crash_in_a_lab_is_known_and_explained_on_the_other_host() {
     let script = "sleep 600 & fide monitor victim --pid $! && kill -9 $!";
     assert!(ok(lab.run(&["exec", "h2", "--", "sh", "-c", script])).contains("1 other host will learn of its crash"));
 
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + PATIENCE;
     let events: Vec<HistoryEvent> = loop {
         let lines = ok(lab
             .run(&["exec", "h1", "--", "fide", "events", "--json", "--app", "victim", "--cause", "killed", "--cause", "doomed"]));
@@ -208,6 +216,7 @@ fn a_crash_in_a_lab_is_known_and_explained_on_the_other_host() {
         if !events.is_empty() || Instant::now() > deadline {
             break events;
         }
+        // Sleep: interval of the poll.
         std::thread::sleep(Duration::from_millis(50));
     };
     let id = events.first().and_then(|e| e.id).expect("h1 learns of the crash").to_string();
@@ -222,7 +231,7 @@ fn a_crash_in_a_lab_is_known_and_explained_on_the_other_host() {
         let o = lab.run(&["exec", "h1", "--", "fide", "check", "@h2", "--since", "10ms", "--wait", "20s", "--json"]);
         let said: serde_json::Value = serde_json::from_slice(&o.stdout).unwrap();
         match said["outcome"].as_str().unwrap() {
-            "void" => assert!(o.status.code() == Some(1) && Instant::now() < deadline + Duration::from_secs(50), "{said}"),
+            "void" => assert!(o.status.code() == Some(1) && Instant::now() < deadline + PATIENCE, "{said}"),
             _ => break (o.status.code(), said["outcome"].as_str().unwrap().to_owned()),
         }
     };
@@ -285,12 +294,13 @@ fn orders_to_groups_that_cannot_be_done_say_so_and_why() {
         assert!(!o.status.success() && said.contains(what), "{what}: {} {said} {}", o.status, out(&o));
     };
     let in_time = |host: &str, line: &[&str]| {
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + PATIENCE;
         loop {
             let o = on(host, line);
             if o.status.success() || Instant::now() > deadline {
                 return ok(o);
             }
+            // Sleep: interval of the poll.
             std::thread::sleep(Duration::from_millis(20));
         }
     };
@@ -311,10 +321,11 @@ fn orders_to_groups_that_cannot_be_done_say_so_and_why() {
     // SAFETY: an agent of the lab that this test has made.
     assert_eq!(unsafe { libc::kill(i32::try_from(agent).unwrap(), libc::SIGKILL) }, 0);
     let why = "1 of its 2 members live, and raft decides by 2";
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + PATIENCE;
     // Of both groups: what the disk says of a durable one does not hide it.
     while ok(on("h1", &["status"])).matches(why).count() < 2 {
         assert!(Instant::now() < deadline, "{}", ok(on("h1", &["status"])));
+        // Sleep: interval of the poll.
         std::thread::sleep(Duration::from_millis(20));
     }
     fails(on("h1", &["leave", "jobs"]), why);
@@ -383,22 +394,34 @@ fn killed_redis_servers_of_a_lab_lose_nothing_and_leave_nothing_behind() {
     let mut child = child.stdout(std::process::Stdio::piped()).spawn().unwrap();
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
     lines.next().unwrap().unwrap();
+    let listed = ok(fide(Path::new("/nonexistent"), &["lab", "list", "--json"]));
+    let mut labs = listed.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let lab = labs.find(|lab| lab["creator"]["pid"] == child.id()).map(|lab| lab["name"].clone());
+    let name = lab.as_ref().and_then(|name| name.as_str()).unwrap_or("none").to_owned();
+    let status = fide(Path::new("/nonexistent"), &["lab", "--name", &name, "status", "--json"]);
     // SAFETY: our own child, not yet waited for.
     unsafe { libc::kill(child.id().cast_signed(), libc::SIGINT) };
     assert!(child.wait().unwrap().success());
-    let servers =
-        std::process::Command::new("pgrep").args(["-f", &format!("redis-server.*loadmodule {module}")]).output().unwrap();
-    assert_eq!(out(&servers), "", "a server still runs");
+    // Other tests may run servers of their own at the same time.
+    let status: serde_json::Value = serde_json::from_str(&ok(status)).unwrap();
+    let hosts = status["hosts"].as_array().unwrap().iter();
+    let processes = hosts.flat_map(|host| host["processes"].as_array().unwrap());
+    let servers: Vec<_> = processes.filter(|p| p["command"] == "redis-server").map(|p| p["pid"].to_string()).collect();
+    assert!(!servers.is_empty(), "{status}");
+    let runs =
+        |pid: &&String| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "redis-server");
+    assert_eq!(servers.iter().filter(runs).count(), 0, "a server still runs: {servers:?}");
 }
 
 /// One attempt after another, as long as it is refused because hosts were not heard to be ready.
 fn in_time(lab: &Named, host: &str, line: &[&str]) -> String {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + PATIENCE;
     loop {
         let o = lab.run(&[&["exec", host, "--", "fide", "key"], line].concat());
         if o.status.success() || Instant::now() > deadline {
             return ok(o);
         }
+        // Sleep: interval of the poll.
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -451,7 +474,7 @@ fn a_key_is_rotated_step_by_step_and_no_step_is_taken_before_all_hosts_are_ready
         assert!(rotate(host, &[]).contains("accepts this key alone"), "{host}");
     }
     assert!(rotate("h1", &[]).contains("holds this key alone already"));
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + PATIENCE;
     let listed = loop {
         let listed: serde_json::Value =
             serde_json::from_str(&ok(lab.run(&["exec", "h2", "--", "fide", "key", "list", "--json"]))).unwrap();
@@ -460,6 +483,7 @@ fn a_key_is_rotated_step_by_step_and_no_step_is_taken_before_all_hosts_are_ready
         if hosts.len() == 3 && hosts.iter().all(is_done) || Instant::now() > deadline {
             break hosts;
         }
+        // Sleep: interval of the poll.
         std::thread::sleep(Duration::from_millis(20));
     };
     let prints: Vec<_> = listed.iter().map(|h| h["keys"][0]["fingerprint"].clone()).collect();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use fide_lab::{Lab, LabSpec};
 
 /// Long, because the machine may be busy with other things; nothing waits longer than it must.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const PORT: u16 = 7700;
 pub const GROUP: Ipv4Addr = Ipv4Addr::new(239, 77, 0, 1);
 
@@ -39,6 +39,7 @@ pub fn wait_within(at_most: Duration, what: &str, mut condition: impl FnMut() ->
     let deadline = Instant::now() + at_most;
     while !condition() {
         assert!(Instant::now() < deadline, "waited {at_most:?} in vain: {what}");
+        // Sleep: interval of the poll.
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -72,6 +73,7 @@ pub fn socket(lab: &Lab, host: u16, any: IpAddr, port: u16) -> UdpSocket {
     let socket = loop {
         match lab.in_host(host, || UdpSocket::bind(SocketAddr::new(any, port))).unwrap() {
             Err(e) if e.kind() == std::io::ErrorKind::AddrInUse && Instant::now() < until => {
+                // Sleep: interval of the poll.
                 std::thread::sleep(Duration::from_millis(1));
             }
             bound => break bound.unwrap(),
@@ -132,6 +134,7 @@ pub fn passes(at_most: Duration, from: &UdpSocket, to_address: SocketAddr, to: &
             if drain(to).iter().any(|(text, _)| text == word) {
                 return true;
             }
+            // Sleep: interval of the poll.
             thread::sleep(Duration::from_millis(1));
         }
         if Instant::now() > deadline {

@@ -33,6 +33,9 @@ impl Net {
             eprintln!("{test}: skipped, needs root to make network namespaces");
             return None;
         }
+        for name in [&net.a, &net.b] {
+            fide_lab::Leftover::Namespace(name.clone()).goes_with_caller().unwrap();
+        }
         if let Err(e) = ip(&format!("netns add {}", net.a)).and_then(|()| ip(&format!("netns add {}", net.b))) {
             eprintln!("{test}: skipped, no network namespaces here: {e}");
             return None;
@@ -70,9 +73,10 @@ impl Net {
                 let ipv6 = std::path::Path::new("/proc/net/if_inet6").exists();
                 up && (!ipv6 || !ask(&["-6", "route", "show", "table", "local", "ff00::/8", "dev", &dev]).is_empty())
             };
-            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
             while !ready() {
                 assert!(std::time::Instant::now() < deadline, "{host} e{p} does not come up");
+                // Sleep: interval of the poll.
                 std::thread::sleep(std::time::Duration::from_millis(10));
             }
         }

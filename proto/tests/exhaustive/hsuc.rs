@@ -4,8 +4,8 @@
 
 use fide_proto::consensus::hsuc::{Hsuc, Message};
 
-use crate::explore::{Report, explore};
-use crate::messages::{Links, World};
+use crate::exhaustive::explore::{Report, explore};
+use crate::exhaustive::messages::{Links, World};
 
 fn check(name: &'static str, world: World<Hsuc>) -> Report {
     explore(name, &Links::<Message, Hsuc>::new(world))

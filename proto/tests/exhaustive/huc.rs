@@ -5,8 +5,8 @@
 
 use fide_proto::consensus::huc::{DIRECT_MAX, Huc, Message};
 
-use crate::explore::{Report, explore};
-use crate::messages::{Links, World};
+use crate::exhaustive::explore::{Report, explore};
+use crate::exhaustive::messages::{Links, World};
 
 fn check(name: &'static str, world: World<Huc>) -> Report {
     explore(name, &Links::<Message, Huc>::new(world))

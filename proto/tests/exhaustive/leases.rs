@@ -14,8 +14,8 @@ use fide_proto::group::{MemberId, MemberSet};
 use fide_proto::membership::lease::Action;
 use fide_proto::membership::{Holder, Membership, Role, Timing};
 
-use crate::explore::{Model, Part, Report, explore, explore_deep};
-use crate::messages::id;
+use crate::exhaustive::explore::{Model, Part, Report, explore, explore_deep};
+use crate::exhaustive::messages::id;
 
 const LEASE: u64 = 12;
 

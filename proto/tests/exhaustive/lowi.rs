@@ -5,8 +5,8 @@
 use fide_proto::consensus::lowi::{Config, Lowi, Message, Start};
 use fide_proto::group::{MemberId, MemberSet};
 
-use crate::explore::{Report, explore, explore_deep};
-use crate::timed::World;
+use crate::exhaustive::explore::{Report, explore, explore_deep};
+use crate::exhaustive::timed::World;
 
 fn config(paths: usize) -> Config {
     let config = Config { delta_w_ns: 3, drift_ppm: 0, paths, exit_together: false, ..Config::new(3, 2) };

@@ -11,7 +11,7 @@ use std::hash::Hash;
 use fide_proto::consensus::{Action, Engine, Halted, Instance};
 use fide_proto::group::{Batch, Body, Entry, EntryId, MemberId, MemberSet};
 
-use crate::explore::{Model, Part};
+use crate::exhaustive::explore::{Model, Part};
 
 /// What may happen to this world.
 #[derive(Clone, Debug)]

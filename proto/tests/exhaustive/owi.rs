@@ -6,9 +6,9 @@ use fide_proto::consensus::owi::{Action as OwiAction, Config, Owi};
 use fide_proto::consensus::{Action, Engine, Halted, Instance, Kind};
 use fide_proto::group::{Entry, EntryId, MemberId, MemberSet, Refusals, Refused};
 
-use crate::explore::explore;
-use crate::messages::entry;
-use crate::timed::World;
+use crate::exhaustive::explore::explore;
+use crate::exhaustive::messages::entry;
+use crate::exhaustive::timed::World;
 
 #[derive(Clone, Debug, Hash)]
 enum Message {

@@ -17,8 +17,8 @@ use fide_proto::consensus::paxos::{Apart, Config, Message, Paxos};
 use fide_proto::consensus::{Action, Engine, Instance, Kind};
 use fide_proto::group::{Batch, Body, Entry, EntryId, MemberSet, Value};
 
-use crate::explore::{Model, Part, explore, explore_deep, fingerprint};
-use crate::messages::{id, ids};
+use crate::exhaustive::explore::{Model, Part, explore, explore_deep, fingerprint};
+use crate::exhaustive::messages::{id, ids};
 
 const ACCEPTORS: usize = 3;
 const PROPOSERS: usize = 2;

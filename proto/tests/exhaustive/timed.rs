@@ -13,8 +13,8 @@ use std::hash::Hash;
 use fide_proto::consensus::{Action, Engine, Halted, Instance};
 use fide_proto::group::{Batch, EntryId, MemberId, MemberSet};
 
-use crate::explore::{Model, Part};
-use crate::messages::{entry, id, ids};
+use crate::exhaustive::explore::{Model, Part};
+use crate::exhaustive::messages::{entry, id, ids};
 
 /// What may happen to this world.
 pub struct World<M, E> {

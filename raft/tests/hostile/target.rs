@@ -8,10 +8,10 @@ use fide_raft::{Config, Raft};
 use protobuf::Message as _;
 use raft::prelude::{ConfChange, ConfChangeType, EntryType, Message, MessageType};
 
-use crate::cores::assert_counted;
-use crate::cores::bytes::{Bytes, Near};
-use crate::cores::messages::Hostile;
-use crate::cores::world::{Call, Subject, apply, run};
+use super::cores::assert_counted;
+use super::cores::bytes::{Bytes, Near};
+use super::cores::messages::Hostile;
+use super::cores::world::{Call, Subject, apply, run};
 
 const KINDS: [MessageType; 12] = [
     MessageType::MsgAppend,

@@ -3,9 +3,7 @@
 //!
 //! It is emulation. What is shown is that all decide the same, not how fast.
 
-#![allow(missing_docs)]
-
-mod group;
+use crate::group;
 
 use fide_lab::Cut;
 use group::{Group, root, wait_for};

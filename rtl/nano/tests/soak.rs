@@ -8,9 +8,7 @@
 //! It is emulation. What is shown is that all decide the same, not how fast. Where this host lets a member wait longer than the group's
 //! timing allows, that member leaves safely, as it should; its group is ended then, its logs are compared all the same, and it is counted.
 
-#![allow(missing_docs)]
-
-mod group;
+use crate::group;
 
 use fide_lab::Cut;
 use group::{Group, Step, root};
@@ -64,6 +62,7 @@ impl Run {
         // Under load: what is under way when it happens.
         self.group.offer(living[0])?;
         self.group.lab.cut(host, net, cut).map_err(|why| why.to_string())?;
+        // Sleep: length of the fault, in periods of the group.
         std::thread::sleep(lasts);
         self.group.lab.heal(host, net).map_err(|why| why.to_string())?;
         self.group.until("the member behind the fault to leave safely", living, |group| group.alive(member).is_err())?;

@@ -62,12 +62,21 @@ impl Woken {
         }
     }
 
-    /// Since it was asked last. The kernel wakes readers of rings behind an interrupt of its own,
-    /// so a little is waited.
+    /// Since it was asked last. The kernel wakes readers of rings from an interrupt of its own, so
+    /// this waits for it.
     pub fn is_woken(&self) -> bool {
+        self.is_within(30_000)
+    }
+
+    /// The opposite: it was not woken since it was asked last, nor a little later.
+    pub fn sleeps_on(&self) -> bool {
+        !self.is_within(20)
+    }
+
+    fn is_within(&self, at_most_ms: i32) -> bool {
         let mut event = libc::epoll_event { events: 0, u64: 0 };
         // SAFETY: an open descriptor, room for one event.
-        unsafe { libc::epoll_wait(self.0.as_raw_fd(), &raw mut event, 1, 20) == 1 }
+        unsafe { libc::epoll_wait(self.0.as_raw_fd(), &raw mut event, 1, at_most_ms) == 1 }
     }
 }
 

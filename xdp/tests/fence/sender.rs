@@ -180,6 +180,7 @@ pub fn run(args: &[&str]) {
                 for number in 1.. {
                     let _ = send(&payload(number)); // blocked, perhaps
                     if !pause.is_zero() {
+                        // Sleep: rate of the flood, as the test asked for.
                         std::thread::sleep(pause);
                     }
                 }

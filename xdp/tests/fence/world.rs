@@ -15,7 +15,7 @@ pub const PORT: u16 = 3499;
 pub const ETHERTYPE: u16 = 0x88b5;
 const BARRIER: u64 = u64::MAX - 1024;
 /// How long a test waits for what must come.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub fn now_ns() -> u64 {
     clock_ns(libc::CLOCK_MONOTONIC)
@@ -32,6 +32,7 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !done() {
         assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
+        // Sleep: interval of the poll.
         std::thread::sleep(Duration::from_micros(200));
     }
 }
@@ -47,6 +48,7 @@ pub struct Pins(pub PathBuf);
 impl Pins {
     pub fn new() -> Self {
         let dir = std::env::temp_dir().join(unique());
+        fide_lab::Leftover::Directory(dir.clone()).goes_with_caller().unwrap();
         fs::create_dir(&dir).unwrap();
         let target = std::ffi::CString::new(dir.to_str().unwrap()).unwrap();
         // SAFETY: C strings that live across the call.
@@ -84,12 +86,14 @@ impl Group {
             eprintln!("skipped: cgroup version 2 is not mounted");
             return None;
         };
+        fide_lab::Leftover::Cgroup(dir.clone()).goes_with_caller().unwrap();
         fs::create_dir(&dir).unwrap();
         Some(Self(dir))
     }
 
     pub fn below(&self) -> Self {
         let dir = self.0.join(unique());
+        fide_lab::Leftover::Cgroup(dir.clone()).goes_with_caller().unwrap();
         fs::create_dir(&dir).unwrap();
         Self(dir)
     }
@@ -104,12 +108,13 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         let _ = fs::write(self.0.join("cgroup.freeze"), "0");
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + PATIENCE;
         while fs::remove_dir(&self.0).is_err() && Instant::now() < deadline {
             for pid in fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default().lines() {
                 // SAFETY: a process of this test's own cgroup.
                 unsafe { libc::kill(pid.parse().unwrap(), libc::SIGKILL) };
             }
+            // Sleep: interval of the poll.
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -128,7 +133,7 @@ pub struct Role {
 impl Role {
     pub fn start(host: &str, group: Option<&Group>, role: &str, args: &[&str]) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "role", "--nocapture", "--test-threads=1"]);
+        command.args(["--exact", "fence::role", "--nocapture", "--test-threads=1"]);
         command.env("FIDE_FENCE_ROLE", role).env("FIDE_FENCE_ARGS", args.join(" "));
         if let Some(group) = group {
             command.env("FIDE_FENCE_GROUP", &group.0);

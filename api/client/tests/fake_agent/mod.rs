@@ -208,6 +208,7 @@ impl FakeAgent {
                     let connection = owned(fd);
                     let turned_away = state.lock().unwrap().turn_away.clone();
                     if let Some((reply, wait)) = turned_away {
+                        // Sleep: how late the refusal is, as the test asked for.
                         std::thread::sleep(wait);
                         let _ = send(connection.as_fd(), &serde_json::to_vec(&reply).unwrap(), &[]); // it may have given up
                         continue;
@@ -352,6 +353,7 @@ fn serve(connection: &OwnedFd, state: &Mutex<State>) {
             Some(Answer::Silence) => continue,
             late => {
                 if let Some(Answer::Late(delay)) = late {
+                    // Sleep: how late the answer is, as the test asked for.
                     std::thread::sleep(delay);
                 }
                 let (reply, fds) = truth(&request, &mut state.lock().unwrap());
@@ -454,11 +456,12 @@ fn truth(request: &Request, state: &mut State) -> (Reply, Vec<OwnedFd>) {
     }
 }
 
-/// Waits until `condition` holds; fails after 10 s.
+/// Waits until `condition` holds; fails after a minute.
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(10), "{what}: not within 10 s");
+        assert!(start.elapsed() < Duration::from_secs(60), "{what}: not within a minute");
+        // Sleep: interval of the poll.
         std::thread::sleep(Duration::from_millis(1));
     }
 }

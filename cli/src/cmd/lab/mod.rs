@@ -222,7 +222,7 @@ fn down(context: &Context, name: Option<String>, args: &DownArgs) -> Result<Exit
         let progress = Progress::start(context, "removing what crashed labs left behind");
         let reaped = Lab::reap_stale()?;
         // After the labs, whose processes were in them.
-        let cgroups = fide_bench::demo::reap_stale_cgroups().map_err(|e| Failure::failed(format!("{e:#}")))?;
+        let cgroups = fide_demo::show::reap_stale_cgroups().map_err(|e| Failure::failed(format!("{e:#}")))?;
         let cgroups: Vec<String> = cgroups.iter().map(|path| path.display().to_string()).collect();
         drop(progress);
         if context.json {

@@ -15,10 +15,10 @@ fn keepalived_2066_an_observer_that_was_not_scheduled_says_so_and_judges_nobody(
 }
 
 /// Sleeps through a crash of A, and says how long after waking up it was said.
-fn crash_in_a_pause(b: &mut Bench, sleep: impl Fn(&mut Bench)) -> (u64, u64) {
+fn crash_in_a_pause(b: &mut Bench, pause: impl Fn(&mut Bench)) -> (u64, u64) {
     b.run(150 * MS); // for two marks
     b.crash(A);
-    sleep(b);
+    pause(b);
     let woke = b.now;
     b.run(20 * MS);
     assert_eq!(b.causes(), [(Cause::ObserverPaused, ME), (Cause::ContractBroken, A), (Cause::SilentHost, A)]);

@@ -2,7 +2,7 @@
 
 #![allow(missing_docs, dead_code, reason = "each test uses a part")]
 
-use fide_lab::{Lab, LabSpec};
+use fide_lab::{Lab, LabSpec, Leftover};
 use fide_nano::driver::{Ask, Driver as _, Socket};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -62,6 +62,7 @@ impl Group {
     pub fn placed(hosts: u16, places: BTreeMap<u16, u16>, joins: u16, timing: &str) -> Self {
         let lab = Lab::up(&LabSpec { hosts, ephemeral: true, ..LabSpec::default() }).unwrap();
         let directory = tempfile::tempdir().unwrap();
+        Leftover::Directory(directory.path().into()).goes_with_caller().unwrap();
         let mut text = format!(
             "cluster = \"lab\"\ngroup = \"orders\"\ngeneration = 1\nport = 7440\ntrees = [\"239.77.9.1\", \"239.77.9.2\"]\n\
              key = \"000102030405060708090a0b0c0d0e0f\"\n\
@@ -230,11 +231,12 @@ impl Group {
     pub fn offer(&mut self, by: u16) -> Step {
         self.proposed += 1;
         let value = format!("value {}", self.proposed);
-        let until = Instant::now() + Duration::from_secs(10);
+        let until = Instant::now() + Duration::from_secs(60);
         while let Err(why) = self.socket(by)?.ask(&Ask::Propose { value: value.clone() }) {
             if Instant::now() > until {
                 return Err(format!("member {by} takes no request: {why}; {}", self.alive(by)?));
             }
+            // Sleep: pause before a refused request is handed in again.
             std::thread::sleep(Duration::from_millis(2));
         }
         Ok(())
@@ -254,6 +256,7 @@ impl Group {
             if Instant::now() > until {
                 return Err(format!("waited in vain for {what}"));
             }
+            // Sleep: interval of the poll.
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(())
@@ -342,13 +345,14 @@ pub fn monotonic_ns() -> u64 {
 }
 
 pub fn wait_for(what: &str, condition: impl FnMut() -> bool) {
-    wait_within(Duration::from_secs(20), what, condition);
+    wait_within(Duration::from_secs(60), what, condition);
 }
 
 pub fn wait_within(at_most: Duration, what: &str, mut condition: impl FnMut() -> bool) {
     let until = Instant::now() + at_most;
     while !condition() {
         assert!(Instant::now() < until, "waited in vain for {what}");
+        // Sleep: interval of the poll.
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// How every page and drawing ends, by which a later run knows it.
-pub(crate) const MARK: &str = "<!-- made by fide -->\n";
+pub const MARK: &str = "<!-- made by fide -->\n";
 /// How those of releases without the mark, and lists of results, begin.
 const STARTS: [&str; 3] = [
     "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>FiDe: who knew when",
@@ -19,7 +19,7 @@ const STARTS: [&str; 3] = [
 ///
 /// # Errors
 /// What is there instead, and what to do.
-pub(crate) fn check(path: &Path) -> Result<()> {
+pub fn check(path: &Path) -> Result<()> {
     match std::fs::symlink_metadata(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
         Err(e) => Err(e).with_context(|| format!("cannot write {}", path.display())),
@@ -31,7 +31,7 @@ pub(crate) fn check(path: &Path) -> Result<()> {
 ///
 /// # Errors
 /// As [`check`], and the system's.
-pub(crate) fn reserve(path: &Path) -> Result<()> {
+pub fn reserve(path: &Path) -> Result<()> {
     check(path)?;
     if path.exists() { Ok(()) } else { create(path).map(drop) }
 }
@@ -40,7 +40,7 @@ pub(crate) fn reserve(path: &Path) -> Result<()> {
 ///
 /// # Errors
 /// As [`check`], and the system's.
-pub(crate) fn write(path: &Path, content: &str) -> Result<()> {
+pub fn write(path: &Path, content: &str) -> Result<()> {
     let cannot = || format!("cannot write {}", path.display());
     reserve(path)?;
     let mut file = open_ours(path)?;
@@ -57,7 +57,7 @@ pub(crate) fn write(path: &Path, content: &str) -> Result<()> {
 ///
 /// # Errors
 /// The system's.
-pub(crate) fn remove_drawings(directory: &Path) -> Result<()> {
+pub fn remove_drawings(directory: &Path) -> Result<()> {
     let cannot = || format!("cannot remove an earlier run's drawings from {}", directory.display());
     for entry in std::fs::read_dir(directory).with_context(cannot)? {
         let path = entry.with_context(cannot)?.path();

@@ -524,7 +524,7 @@ mod tests {
         assert!(!wait(&[fd.as_fd()], at_once).unwrap()[0].readable);
         let before = now_ns();
         assert!(kill(child.id(), libc::SIGKILL).unwrap() >= before);
-        assert!(wait(&[fd.as_fd()], Some(Duration::from_secs(10))).unwrap()[0].readable);
+        assert!(wait(&[fd.as_fd()], Some(Duration::from_secs(60))).unwrap()[0].readable);
         child.wait().unwrap();
     }
 

@@ -263,7 +263,7 @@ mod tests {
             let _ = stream.read_to_end(&mut all);
             all
         });
-        let mut connection = Connection::open(address, Duration::from_secs(5)).unwrap();
+        let mut connection = Connection::open(address, Duration::from_secs(60)).unwrap();
         connection.begin("/x", &[1; 100]).unwrap();
         connection.wait(0).unwrap();
         connection.begin("/x", &[]).unwrap();

@@ -3,7 +3,7 @@
 //! Every scene is also a check: the demonstration succeeds only if all of them showed what they must.
 
 mod cgroup;
-pub(crate) mod page;
+pub mod page;
 mod redis;
 mod scenes;
 
@@ -148,7 +148,7 @@ impl Scene {
 }
 
 /// What all scenes share.
-pub(crate) struct Stage<'a> {
+pub struct Stage<'a> {
     rig: Rig,
     observers: Observers,
     ui: &'a Ui,
@@ -159,11 +159,11 @@ pub(crate) struct Stage<'a> {
 }
 
 /// The indices of the observers with a subscription: on h2 and on h3.
-pub(crate) const OBSERVERS: [usize; 2] = [0, 1];
+pub const OBSERVERS: [usize; 2] = [0, 1];
 
 /// The distribution at the end.
 #[derive(Debug, Default)]
-pub(crate) struct Repeated {
+pub struct Repeated {
     upcalls: Samples,
     tcp: Samples,
     missed: usize,
@@ -322,7 +322,7 @@ fn tell_repeated(repeated: &mut Repeated, ui: &Ui) {
 }
 
 /// What a verdict is in words: `doomed by SIGKILL`.
-pub(crate) fn words(upcall: &Upcall) -> String {
+pub fn words(upcall: &Upcall) -> String {
     use fide_wire::verdict::Cause;
     let signal = |n: i32| match n {
         6 => "SIGABRT".into(),

@@ -24,7 +24,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// How long a server may take to answer anything.
-pub(crate) const ANSWER: Duration = Duration::from_secs(10);
+pub const ANSWER: Duration = Duration::from_secs(10);
 /// How long a key is watched: far beyond anything that is granted here.
 const WATCHED_FOR: Duration = Duration::from_secs(120);
 

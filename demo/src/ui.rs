@@ -149,7 +149,7 @@ impl Ui {
     ///
     /// # Errors
     /// When it does not within 90 s, or somebody interrupts.
-    pub(crate) fn until(&self, what: &str, mut holds: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
+    pub fn until(&self, what: &str, mut holds: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
         const PATIENCE: Duration = Duration::from_secs(90);
         let since = Instant::now();
         while !holds()? {

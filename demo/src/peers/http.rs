@@ -227,7 +227,7 @@ impl Connection {
 }
 
 /// The beginning of what a server said, fit to be printed.
-pub(crate) fn excerpt(bytes: &[u8]) -> String {
+pub fn excerpt(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..bytes.len().min(200)]).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
@@ -235,7 +235,7 @@ pub(crate) fn excerpt(bytes: &[u8]) -> String {
 ///
 /// # Errors
 /// `TimedOut`, and those of the socket.
-pub(crate) fn read_before(stream: &mut TcpStream, bytes: &mut [u8], deadline: Instant) -> io::Result<usize> {
+pub fn read_before(stream: &mut TcpStream, bytes: &mut [u8], deadline: Instant) -> io::Result<usize> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
