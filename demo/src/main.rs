@@ -28,7 +28,9 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome = match &cli.helper {
         Some(Role::Helper(helper)) => helper.run().map(|()| true),
-        None => Ui::listening(cli.json, std::io::stdout().is_terminal()).map_err(Into::into).and_then(|ui| show::run(&cli.args, &ui)),
+        None => {
+            Ui::listening(cli.json, std::io::stdout().is_terminal()).map_err(Into::into).and_then(|ui| show::run(&cli.args, &ui))
+        }
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,

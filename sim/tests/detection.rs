@@ -1,7 +1,7 @@
 //! Silences under faults of hosts, agents and cables ([`fide_sim::detection`]).
 //!
 //! A failing seed is named; run it alone, with everything that happens printed, by
-//! `FIDE_SEED=17 cargo test -p fide-sim --test detection -- --nocapture`.
+//! `FIDE_SEED=17 cargo test -p fide-sim --test sim -- detection:: --nocapture`.
 
 use fide_sim::detection::{Barriers, Neglect, Profile, Totals, run};
 
@@ -19,7 +19,9 @@ fn explore(profile: Profile, default: u64) -> Totals {
     let mut totals = Totals::default();
     for seed in 0..seeds {
         let fails = |what: &str| {
-            eprintln!("seed {seed} of {profile:?}: FIDE_SEED={seed} cargo test -p fide-sim --test detection -- --nocapture");
+            eprintln!(
+                "seed {seed} of {profile:?}: FIDE_SEED={seed} cargo test -p fide-sim --test sim -- detection:: --nocapture"
+            );
             panic!("{what}");
         };
         match std::panic::catch_unwind(|| run(seed, profile, None, false)) {

@@ -1,8 +1,8 @@
 //! Crashes that fall before, into and behind gaps of agents, hosts and cables.
 //!
-//! `FIDE_GAPS=20000 cargo test -p fide-sim --test gaps` looks at so many. A million, with its progress (a few minutes on one core):
-//! `cargo test -p fide-sim --test gaps -- --ignored --nocapture a_million`. One seed with all that happens in it:
-//! `FIDE_SEED=17 cargo test -p fide-sim --test gaps -- --nocapture`.
+//! `FIDE_GAPS=20000 cargo test -p fide-sim --test sim gaps::` looks at so many. A million, with its progress (a few minutes on one core):
+//! `cargo test -p fide-sim --test sim -- --ignored --nocapture a_million`. One seed with all that happens in it:
+//! `FIDE_SEED=17 cargo test -p fide-sim --test sim -- gaps:: --nocapture`.
 
 use fide_sim::gaps::{GAPS, Neglect, Totals, run, story};
 
@@ -20,8 +20,10 @@ fn explore(gaps: u64, progress: bool) -> Totals {
     while totals.gaps < gaps {
         match std::panic::catch_unwind(|| run(seed, None)) {
             Ok(Ok(world)) => totals.add(&world),
-            Ok(Err(violation)) => panic!("seed {seed}: {violation}\nsee it: FIDE_SEED={seed} cargo test -p fide-sim --test gaps"),
-            Err(_) => panic!("seed {seed} panics: FIDE_SEED={seed} cargo test -p fide-sim --test gaps"),
+            Ok(Err(violation)) => {
+                panic!("seed {seed}: {violation}\nsee it: FIDE_SEED={seed} cargo test -p fide-sim --test sim gaps::")
+            }
+            Err(_) => panic!("seed {seed} panics: FIDE_SEED={seed} cargo test -p fide-sim --test sim gaps::"),
         }
         seed += 1;
         if progress && seed % 10_000 == 0 {

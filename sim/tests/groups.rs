@@ -1,9 +1,9 @@
 //! Groups as agents run them, under faults of hosts, agents and cables ([`fide_sim::groups`]).
 //!
-//! `FIDE_SEEDS=5000 cargo test -p fide-sim --test groups` runs so many of each profile, from
+//! `FIDE_SEEDS=5000 cargo test -p fide-sim --test sim groups::` runs so many of each profile, from
 //! `FIDE_FIRST` on, with `FIDE_ENGINE` and `FIDE_POLICY` alone, if they are given. A failing seed
 //! is named; run it alone, with everything that happens printed, by `FIDE_SEED=17 cargo test -p
-//! fide-sim --test groups -- --nocapture within_the_contract`.
+//! fide-sim --test sim -- groups:: --nocapture within_the_contract`.
 
 use fide_proto::consensus::Kind;
 use fide_proto::consensus::policy::Policy;

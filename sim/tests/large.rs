@@ -1,6 +1,6 @@
 //! What a change costs each host in a large cluster: frames, counted. No clock is read.
 //!
-//! `FIDE_HOSTS=256 cargo test -p fide-sim --test large` is the largest cluster that a node knows; `a_cluster_of_256` is the same, and takes a minute.
+//! `FIDE_HOSTS=256 cargo test -p fide-sim --test sim large::` is the largest cluster that a node knows; `a_cluster_of_256` is the same, and takes a minute.
 
 use fide_sim::gaps::World;
 use fide_sim::time::PERIOD_NS;

@@ -1,6 +1,6 @@
 //! The test vectors that other languages replay: `vectors/packets.json` is what the Rust code says now, and the Rust code does what it says.
 //!
-//! After a change of the format: `FIDE_BLESS=1 cargo test -p fide-wire --test vectors`, and read the difference.
+//! After a change of the format: `FIDE_BLESS=1 cargo test -p fide-wire --test wire vectors::`, and read the difference.
 
 use fide_wire::frame::introduction::{Answer, Introduction};
 use fide_wire::frame::table::{Host, Pull, RowsHead, State};
@@ -310,7 +310,7 @@ fn kept() -> String {
 
 #[test]
 fn the_vectors_in_the_tree_are_current() {
-    assert!(kept() == text(), "{} is out of date: FIDE_BLESS=1 cargo test -p fide-wire --test vectors", file().display());
+    assert!(kept() == text(), "{} is out of date: FIDE_BLESS=1 cargo test -p fide-wire --test wire vectors::", file().display());
 }
 
 /// As another language would: from the file alone.

@@ -30,7 +30,7 @@ macro_rules! as_root {
 
 const INCARNATION: u32 = 50;
 /// Nothing takes so long unless it never comes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(90);
 
 // ---- The watch ----
 

@@ -5,7 +5,7 @@ use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 /// No test of a lab takes as long, on a busy machine either. The test runner's own limit is longer (.config/nextest.toml).
-const LIMIT: Duration = Duration::from_secs(200);
+const LIMIT: Duration = Duration::from_secs(280);
 
 /// What is waited for now, and since when.
 static WAITS: Mutex<Vec<(String, Instant)>> = Mutex::new(Vec::new());

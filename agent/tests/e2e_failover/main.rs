@@ -1,6 +1,5 @@
 //! `fide-failover` over real servers: one leads, another one takes over when it crashes, and never two do.
 
-
 mod patroni;
 mod postgresql;
 mod redis;

@@ -1,7 +1,7 @@
 //! The adapter beside real agents.
 
-use crate::e2e_kubernetes::cluster::{AT, Cluster};
 use crate::common::{Pins, Process, Setup, World, until};
+use crate::e2e_kubernetes::cluster::{AT, Cluster};
 use fide_lab::Cut;
 use fide_wire::control::{FenceOrder, MaintenanceOrder, Request, Selector};
 use serde_json::{Value, json};

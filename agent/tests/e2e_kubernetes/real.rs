@@ -1,8 +1,8 @@
 //! The adapter and the shipped manifests at a real kube-apiserver over a real etcd, with RBAC; `scripts/kube-apiserver` makes the former.
 
+use crate::common::{Pins, Process, Setup, until, wait_for};
 use crate::e2e_kubernetes::adapter::Stage;
 use crate::e2e_kubernetes::cluster::{AT, certify};
-use crate::common::{Pins, Process, Setup, until, wait_for};
 use crate::e2e_kubernetes::manifests::objects;
 use fide_wire::control::{FenceOrder, Request};
 use serde_json::{Value, json};

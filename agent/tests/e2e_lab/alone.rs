@@ -1,8 +1,8 @@
 //! The last of two hosts: no other host is left whose answer could be a barrier (SafeTimer §4.1), but whatever else answers on the paths' networks, or the
 //! host itself by its other interface.
 
-use crate::e2e_lab::beats::{actor, in_switch, not_void, queues, send_by_port, settled};
 use crate::common::{Setup, World, until, wait_for};
+use crate::e2e_lab::beats::{actor, in_switch, not_void, queues, send_by_port, settled};
 use crate::e2e_lab::fence::Pins;
 use fide_client::CheckOutcome;
 use fide_lab::{Cut, NETS, host_name, nic_name};

@@ -1,7 +1,7 @@
 //! A host that promised a fence: when its agent cannot speak for it, nothing of it is heard, before anybody says that it is dead.
 
-use crate::e2e_lab::beats::{actor, say};
 use crate::common::{Setup, World, kill, until, wait_for};
+use crate::e2e_lab::beats::{actor, say};
 use fide_client::Event;
 use fide_lab::{Cut, FreezeBy, NETS};
 use fide_wire::control::{ErrorCode, FenceOrder, FenceStatus, HistoryEvent, Reply, Request};

@@ -1,8 +1,8 @@
 //! Crashes that fall into a gap of an agent: while it is stopped, killed, restarted, or cut off. Each is told on every host, once, as soon as they hear each other
 //! again.
 
-use crate::e2e_lab::beats::in_switch;
 use crate::common::{Pins, Process, Setup, World, named, until, wait_for};
+use crate::e2e_lab::beats::in_switch;
 use crate::e2e_lab::neighbours::{kind, sender};
 use crate::e2e_lab::ways::PacketSocket;
 use fide_client::{Event, Resources, TargetState};

@@ -1,8 +1,8 @@
 //! A program of hashicorp/memberlist, which is not changed: its view of who has gone, made after `fide_check` by its own extension points
 //! (api/capi/examples/memberlist). One member with it and one without see the same things at the same time.
 
-use crate::e2e_lab::beats::receive_late;
 use crate::common::{Process, Setup, World, until};
+use crate::e2e_lab::beats::receive_late;
 use crate::e2e_lab::sentinel::{NATIVE, capi, library};
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;

@@ -2,8 +2,8 @@
 //!
 //! Host 3 runs no agent: it is his.
 
-use crate::e2e_lab::beats::in_switch;
 use crate::common::{Setup, World, until, wait_for};
+use crate::e2e_lab::beats::in_switch;
 use crate::e2e_lab::ways::{PacketSocket, with_keys};
 use fide_lab::{Cut, NETS, host_name, nic_name};
 use fide_wire::packet::Kind;
@@ -371,7 +371,10 @@ fn floods(pace: Pace) {
         let told = w.event(2, "who floods", |e| e.cause == Cause::ForeignTraffic && e.code == *code);
         // A recording has the address of who sent it first, and the neighbour's MAC.
         let his = [0, 1].map(|net| w.lab.ipv4(if *kind == "old-number" { 4 } else { HIS }, net).to_string());
-        assert!(his.iter().any(|a| told.text.contains(a)) && told.text.contains("00:03) on path"), "{}", told.text);
+        let is_his = his.iter().any(|a| told.text.contains(a)) && told.text.contains("00:03) on path");
+        // The last one of a second is named. A host whose heartbeats are late on a busy machine asks, too.
+        let may_be_h1s = *kind == "probe" && told.text.contains("00:01) on path");
+        assert!(is_his || may_be_h1s, "{}", told.text);
         assert_eq!(w.events(2, Cause::ForeignTraffic).iter().filter(|e| e.code == *code).count(), 1, "told once");
     }
     w.no_faults_but(|_, (cause, node, _)| matches!(cause, Cause::ForeignTraffic) || node == "h4" || node == "h2");

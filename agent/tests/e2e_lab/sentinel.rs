@@ -3,8 +3,8 @@
 //!
 //! h1 runs the master; h2 the replica and the Sentinel, as is usual; h3 nothing but an agent.
 
-use crate::e2e_lab::beats::receive_late;
 use crate::common::{PATIENCE, Process, Setup, World, until};
+use crate::e2e_lab::beats::receive_late;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;

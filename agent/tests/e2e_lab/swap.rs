@@ -1,7 +1,7 @@
 //! A process whose memory is on a disk that hands it back a page a second (SafeTimer §4.2): as late as one that is stopped, and nobody stopped it.
 
-use crate::e2e_lab::beats::{actor, gated, say, valid_ns};
 use crate::common::{Process, until};
+use crate::e2e_lab::beats::{actor, gated, say, valid_ns};
 use crate::e2e_lab::fence::{BOUND_NS, Group, Pins, ear};
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use fide_lab::{Lab, LabSpec};
 
 /// Long, because the machine may be busy with other things; nothing waits longer than it must.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(90);
 pub const PORT: u16 = 7700;
 pub const GROUP: Ipv4Addr = Ipv4Addr::new(239, 77, 0, 1);
 

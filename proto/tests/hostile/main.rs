@@ -1,6 +1,6 @@
 //! What no correct peer says, to every core, for a moment on every run; `fuzz/` says it without end and with coverage.
 //!
-//! `FIDE_SEED=17 cargo test -p fide-proto --test hostile` says the words of one seed again.
+//! `FIDE_SEED=17 cargo test -p fide-proto --test proto hostile::` says the words of one seed again.
 
 mod cores;
 mod smoke;

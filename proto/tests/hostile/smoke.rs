@@ -30,9 +30,7 @@ pub fn smoke(name: &str, package: &str, default: u64, target: fn(&[u8])) {
         let said = words(seed);
         if let Err(panic) = std::panic::catch_unwind(|| target(&said)) {
             let why = panic.downcast_ref::<String>().map_or("", String::as_str);
-            eprintln!(
-                "{name}: seed {seed}: FIDE_SEED={seed} cargo test -p {package} --test hostile {name} -- --nocapture: {why}"
-            );
+            eprintln!("{name}: seed {seed}: FIDE_SEED={seed} cargo test -p {package} hostile:: -- --nocapture: {why}");
             std::panic::resume_unwind(panic);
         }
     }
