@@ -180,12 +180,13 @@ fn revive(of: &mut Servers) {
     }
 }
 
-/// A host is cut off until another one calls it dead. Its own witness does not let it go on alone.
+/// A host is cut off until both others call it dead. Its own witness does not let it go on alone.
 fn cut_off(of: &Servers, host: u16) {
     let own = |body| of.witnesses.iter().for_each(|witnesses| witnesses.set(host, body));
     own(REFUSES);
     (0..2).for_each(|path| of.w.lab.cut(host, path, Cut::Silent).unwrap());
-    until("it is called dead", || of.w.state(host % HOSTS + 1, &format!("h{host}")) == "silent-host");
+    let others = || (1..=HOSTS).filter(|other| *other != host);
+    until("both others call it dead", || others().all(|other| of.w.state(other, &format!("h{host}")) == "silent-host"));
     (0..2).for_each(|path| of.w.lab.heal(host, path).unwrap());
     own(SWITCHES_OFF);
 }
