@@ -630,10 +630,11 @@ impl Mechanism {
         find(&self.object, "watches").update(&pid.to_ne_bytes(), as_bytes(&watch), MapFlags::ANY).map_err(map_error("watches"))
     }
 
-    /// Ends a watch; absent is as good. Whether the exit watch had already seen that process end.
+    /// Ends a watch; absent is as good. Whether the exit watch had already seen that process end, and reported it where it is to be
+    /// reported.
     pub fn unwatch(&self, pid: u32) -> bool {
-        const DEAD: u32 = 2;
-        let was_seen = self.watching(pid).is_none_or(|watch| watch.state == DEAD);
+        const DEAD: u32 = 2; // WATCH_DEAD of maps.h
+        let was_seen = self.watching(pid).is_none_or(|watch| watch.state == DEAD && watch.unreported == 0);
         let _ = find(&self.object, "watches").delete(&pid.to_ne_bytes());
         was_seen
     }

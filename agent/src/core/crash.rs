@@ -290,7 +290,7 @@ impl Core {
             return Before::Told;
         }
         // Seen, and not told as an end: it was clean, and the start watch tells of it.
-        if settles && was_seen {
+        if settles && was_seen && matches!(end, None | Some((Cause::Exited, 0))) {
             return Before::HandedOver;
         }
         if settles && end == Some((Cause::Exited, 0)) {

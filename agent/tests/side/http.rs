@@ -40,6 +40,11 @@ pub struct World {
 
 impl World {
     pub fn new(options: Options) -> Self {
+        Self::standing_still_after(options, Duration::from_secs(1000))
+    }
+
+    /// Whose loop counts as standing still when its heart has not beaten for so long.
+    fn standing_still_after(options: Options, limit: Duration) -> Self {
         let rung = fide_agent::wake::eventfd().unwrap();
         let history = Arc::new(Mutex::new(History::open(None, 1 << 20).0));
         let feed = Arc::new(Feed::new(1, rung.try_clone().unwrap()).unwrap());
@@ -56,7 +61,7 @@ impl World {
                 }
             })
         };
-        let (board, heart, counts) = (Arc::<Board>::default(), Arc::new(Heart::new(Duration::from_secs(1000))), Arc::default());
+        let (board, heart, counts) = (Arc::<Board>::default(), Arc::new(Heart::new(limit)), Arc::default());
         let site = Interface::new(options, board.clone(), heart.clone(), feed.clone(), Arc::clone(&counts));
         let server = HttpServer::start("127.0.0.1:0".parse().unwrap(), "fide-http", feed.readers(), site).unwrap();
         heart.tick(fide_agent::clock::now_ns());
@@ -241,9 +246,8 @@ fn status_hosts_and_processes_are_those_of_the_status() {
 
 #[test]
 fn a_loop_that_stands_still_is_no_status() {
-    let w = World::new(open());
+    let w = World::standing_still_after(open(), Duration::from_nanos(1));
     w.publish(status());
-    w.heart.tick(1);
     let answer = get(w.at, "/v1/status");
     assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("loop has not run"), "{answer}");
     assert!(get(w.at, "/healthz").starts_with("HTTP/1.1 503"));
