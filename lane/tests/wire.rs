@@ -617,7 +617,7 @@ fn sent_is_what_the_driver_has_freed_and_is_known_for_each_path() {
             assert_eq!(done.through, [0, 1], "{mode:?}: veth frees a packet when it hands it over");
             assert!((before..=monotonic_ns()).contains(&done.known_ns));
             if !crawl {
-                eprintln!("skipped in part: no HTB here");
+                println!("SKIPPED in part: no HTB here");
                 continue;
             }
             // More than the burst: the last ones wait for 16 kbit/s, more than a second in all.

@@ -409,7 +409,7 @@ fn every_vector_replays() {
 fn an_independent_reader_agrees() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors/replay.py");
     match std::process::Command::new("python3").arg("-B").arg(script).output() {
-        Err(_) => eprintln!("skipped: no python3"),
+        Err(_) => println!("SKIPPED: no python3"),
         Ok(out) => {
             assert!(out.status.success(), "{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
             eprint!("{}", String::from_utf8_lossy(&out.stdout));

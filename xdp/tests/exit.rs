@@ -499,7 +499,7 @@ impl CoreDir {
     fn new(name: &str) -> Option<Self> {
         let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
         if pattern.starts_with(['|', '/', '@']) {
-            eprintln!("skipped: core dumps go to {}", pattern.trim());
+            println!("SKIPPED: core dumps go to {}", pattern.trim());
             return None;
         }
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("core-{name}-{}", std::process::id()));
@@ -723,7 +723,7 @@ impl Cgroup {
         match std::fs::create_dir(&dir) {
             Ok(()) => Some(Self(dir)),
             Err(e) => {
-                eprintln!("skipped: {}: {e}", dir.display());
+                println!("SKIPPED: {}: {e}", dir.display());
                 None
             }
         }
@@ -834,7 +834,7 @@ as_root! {
     /// A real limit and the real OOM killer; and in the same cgroup, full as well, an ordinary SIGKILL.
     fn out_of_memory_is_told_apart_from_kill_9() {
         let Some(group) = limited_memory(32 << 20) else {
-            eprintln!("skipped: this machine has no memory controller for cgroups, of version 2 or 1");
+            println!("SKIPPED: this machine has no memory controller for cgroups, of version 2 or 1");
             return;
         };
         let mut w = Watch::new();
@@ -931,7 +931,7 @@ as_root! {
         let mut b = Victim::start(&["clone", &a.pid.to_string()]);
         b.handed_over();
         if b.pid != a.pid {
-            eprintln!("skipped: pid {} was taken", a.pid);
+            println!("SKIPPED: pid {} was taken", a.pid);
             return;
         }
         assert_ne!(start_ticks(b.pid), Some(ticks));

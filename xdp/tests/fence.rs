@@ -338,7 +338,7 @@ fn every_way_out_is_covered_or_not_as_documented() {
     for (how, by_host, by_group) in WAYS {
         let mut s = scene.sender(how, Some(&group));
         if !s.here {
-            eprintln!("{how}: not offered by this kernel, skipped");
+            println!("SKIPPED {how}: not offered by this kernel");
             continue;
         }
         for (gate, covered) in gates.iter().zip([by_host, by_group]) {
@@ -395,7 +395,7 @@ fn what_waits_in_a_queueing_discipline_has_passed_the_gate_and_leaves_late() {
     if !tc("qdisc replace dev e0 root handle 1: htb default 1")
         || !tc("class add dev e0 parent 1: classid 1:1 htb rate 64kbit burst 200 cburst 200")
     {
-        eprintln!("skipped: no HTB here");
+        println!("SKIPPED: no HTB here");
         return;
     }
     let (mut fence, capture, mut s) = (scene.fence(), scene.capture(), scene.sender("udp", None));

@@ -31,11 +31,11 @@ fn pipe() -> (OwnedFd, OwnedFd) {
 }
 
 impl Browser {
-    /// Starts one, to try `what`; `None`, with the reason on standard error, where there is none.
+    /// Starts one, to try `what`; `None`, with a word why, where there is none.
     pub fn start(what: &str) -> Option<Self> {
         let program = ["/usr/bin/chromium", "/usr/bin/chromium-browser"].into_iter().find(|p| Path::new(p).exists());
         let Some(program) = program else {
-            eprintln!("SKIPPED: chromium is not installed (package chromium), so {what} was not tried");
+            println!("SKIPPED: chromium is not installed (package chromium), so {what} was not tried");
             return None;
         };
         let profile = tempfile::tempdir().unwrap();

@@ -77,7 +77,7 @@ fn a_real_interface_loses_its_carrier_vanishes_and_returns() {
     let in_namespace = std::thread::spawn(|| {
         // SAFETY: unshare has no preconditions.
         if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 || !ip("link add f0 type veth peer name f1") {
-            eprintln!("skipped: needs root and iproute2");
+            println!("SKIPPED: needs root and iproute2");
             return;
         }
         let mut links = Links::open().unwrap();

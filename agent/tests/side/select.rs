@@ -383,21 +383,21 @@ fn a_real_listener_is_found() {
 fn a_pid_is_read_in_the_namespace_of_whom_asks() {
     // SAFETY: geteuid has no preconditions.
     if unsafe { libc::geteuid() } != 0 {
-        eprintln!("skipped: needs root to make a pid namespace");
+        println!("SKIPPED: needs root to make a pid namespace");
         return;
     }
     // In a new pid namespace: a shell (1) and a sleep; the shell prints what it calls the sleep.
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--kill-child", "sh", "-c", "sleep 60 & echo $!; wait"]);
     let Ok(child) = command.stdout(Stdio::piped()).process_group(0).spawn() else {
-        eprintln!("skipped: no unshare");
+        println!("SKIPPED: no unshare");
         return;
     };
     let mut guard = Guard(child);
     let mut line = String::new();
     std::io::BufReader::new(guard.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let Ok(inner) = line.trim().parse::<u32>() else {
-        eprintln!("skipped: pid namespaces cannot be made here");
+        println!("SKIPPED: pid namespaces cannot be made here");
         return;
     };
     let resolver = Resolver::default();

@@ -72,7 +72,7 @@ fn available(compiler: &str, options: &[&str]) -> bool {
     let built = Command::new(compiler).args(options).arg(&source).arg("-o").arg(scratch.0.join("probe")).output();
     let available = built.is_ok_and(|b| b.status.success());
     if !available {
-        eprintln!("skipped: there is no {compiler} {}", options.join(" "));
+        println!("SKIPPED: there is no {compiler} {}", options.join(" "));
     }
     available
 }
@@ -246,7 +246,7 @@ fn constants_sizes_and_functions_are_those_of_the_header() {
 #[test]
 fn the_library_exports_what_the_header_declares_and_nothing_else() {
     let Ok(out) = Command::new("nm").args(["-D", "--defined-only"]).arg(built().join("libfide.so")).output() else {
-        eprintln!("skipped: there is no nm");
+        println!("SKIPPED: there is no nm");
         return;
     };
     let names = String::from_utf8(out.stdout).unwrap();

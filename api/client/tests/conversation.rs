@@ -506,7 +506,7 @@ mod in_memory {
     fn permitted() -> bool {
         let permitted = bpf::permitted();
         if !permitted {
-            eprintln!("skipped: making a BPF ring needs root");
+            println!("SKIPPED: making a BPF ring needs root");
         }
         permitted
     }

@@ -57,7 +57,7 @@ fn root() -> bool {
     // SAFETY: takes nothing and cannot fail.
     let root = unsafe { libc::geteuid() } == 0;
     if !root {
-        eprintln!("skipped: labs need root");
+        println!("SKIPPED: labs need root");
     }
     root
 }
@@ -70,7 +70,7 @@ fn fided() -> std::path::PathBuf {
 fn has_agents() -> bool {
     let is_built = fided().exists();
     if !is_built {
-        eprintln!("skipped: {} is not built (cargo build -p fide-agent)", fided().display());
+        println!("SKIPPED: {} is not built (cargo build -p fide-agent)", fided().display());
     }
     is_built
 }
@@ -116,14 +116,14 @@ fn a_killed_demonstrations_cgroup_is_stale_and_removed_and_a_living_ones_is_not(
     }
     let roots = [Path::new("/sys/fs/cgroup/memory"), Path::new("/sys/fs/cgroup")];
     let Some(root) = roots.into_iter().find(|r| r.join("cgroup.procs").exists()) else {
-        eprintln!("skipped: no cgroups are mounted where they usually are");
+        println!("SKIPPED: no cgroups are mounted where they usually are");
         return;
     };
     let mut ended = std::process::Command::new("true").spawn().unwrap();
     ended.wait().unwrap();
     let [left, living] = [ended.id(), std::process::id()].map(|pid| root.join(format!("fide-demo-{pid}")));
     if std::fs::create_dir(&left).and_then(|()| std::fs::create_dir(&living)).is_err() {
-        eprintln!("skipped: no cgroup can be made here");
+        println!("SKIPPED: no cgroup can be made here");
         return;
     }
     let said = ok(fide(Path::new("/nonexistent"), &["lab", "down", "--stale"]));
@@ -145,7 +145,7 @@ fn without_root_the_demonstration_says_so_before_anything_else() {
     }
     let o = match demo.output() {
         Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
-            eprintln!("skipped: this test's program is out of reach for others");
+            println!("SKIPPED: this test's program is out of reach for others");
             return;
         }
         other => other.unwrap(),
@@ -375,7 +375,7 @@ fn killed_redis_servers_of_a_lab_lose_nothing_and_leave_nothing_behind() {
 
     let has_server = std::process::Command::new("redis-server").arg("--version").output().is_ok();
     let Some(module) = module().filter(|_| has_server && has_agents()) else {
-        eprintln!("skipped: redis-server, fided or the module is missing (cargo build -p fide-agent -p fide-redis)");
+        println!("SKIPPED: redis-server, fided or the module is missing (cargo build -p fide-agent -p fide-redis)");
         return;
     };
     let module = module.to_str().unwrap();

@@ -30,14 +30,14 @@ impl Net {
         let net = Self { a: format!("{stem}a"), b: format!("{stem}b") };
         // SAFETY: no arguments, cannot fail.
         if unsafe { libc::geteuid() } != 0 {
-            eprintln!("{test}: skipped, needs root to make network namespaces");
+            println!("SKIPPED {test}: needs root to make network namespaces");
             return None;
         }
         for name in [&net.a, &net.b] {
             fide_lab::Leftover::Namespace(name.clone()).goes_with_caller().unwrap();
         }
         if let Err(e) = ip(&format!("netns add {}", net.a)).and_then(|()| ip(&format!("netns add {}", net.b))) {
-            eprintln!("{test}: skipped, no network namespaces here: {e}");
+            println!("SKIPPED {test}: no network namespaces here: {e}");
             return None;
         }
         for host in [&net.a, &net.b] {

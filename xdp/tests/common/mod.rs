@@ -43,7 +43,7 @@ pub fn not_root() -> bool {
     // SAFETY: no preconditions.
     let not = unsafe { libc::geteuid() } != 0;
     if not {
-        eprintln!("skipped: loading kernel programs needs root");
+        println!("SKIPPED: loading kernel programs needs root");
     }
     not
 }

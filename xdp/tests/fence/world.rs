@@ -83,7 +83,7 @@ impl Group {
             (words[2] == "cgroup2").then(|| PathBuf::from(words[1]))
         });
         let Some(dir) = root.map(|r| r.join(unique())) else {
-            eprintln!("skipped: cgroup version 2 is not mounted");
+            println!("SKIPPED: cgroup version 2 is not mounted");
             return None;
         };
         fide_lab::Leftover::Cgroup(dir.clone()).goes_with_caller().unwrap();

@@ -229,7 +229,7 @@ mod tests {
                 .arg(file.path())
                 .output();
             let Ok(said) = groff else {
-                eprintln!("skipped: groff is not installed");
+                println!("SKIPPED: groff is not installed");
                 return;
             };
             let complaints = String::from_utf8_lossy(&said.stderr);
