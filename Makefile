@@ -4,9 +4,10 @@ DESTDIR ?=
 # /etc where PREFIX is /usr or /usr/local, else PREFIX/etc.
 SYSCONFDIR ?= $(sysconfdir)
 CARGO ?= cargo
+CARGO_TARGET_DIR ?= target
 # What `make demo` and `make test` build: one profile, see Cargo.toml.
-DEBUG = target/debug
-BIN = target/release
+DEBUG = $(CARGO_TARGET_DIR)/debug
+BIN = $(CARGO_TARGET_DIR)/release
 
 .PHONY: build demo test check unit one timing suites specs rtl bindings full guest bench verify fix nightly deb install uninstall setup clean
 
@@ -16,7 +17,8 @@ build: ## binaries and library, optimised
 
 demo: ## see it happen, in a minute (root); MEMORY=256: less memory
 	@scripts/setup 'make demo' build demo
-	@# With the features of the whole workspace, examples included: `make test` compiles none of this again.
+	@# The example is built, not run: it brings in what the workspace's tests depend on, with its
+	@# features. Without it, `make test` would compile most of this again.
 	$(CARGO) build --workspace --bin fided --bin fide-demo --example exit_cost
 	$(DEBUG)/fide-demo $(if $(MEMORY),--memory $(MEMORY))
 
@@ -56,7 +58,7 @@ bindings: ## Python, Go and Java: built, and tested against agents in a lab (roo
 	@scripts/setup 'make bindings' build test bindings
 	@scripts/bindings
 
-full: ## all of these: before a large change is called finished, and every night
+full: ## check, test, timing, suites, specs, rtl, bindings: before a large change is called finished, and every night
 	@scripts/full
 
 guest: ## the kernel programs and agents on Debian's stock kernel, emulated (FIDE_GUEST_SUITES, FIDE_GUEST_SECONDS; scripts/guest -h)
