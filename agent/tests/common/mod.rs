@@ -27,6 +27,9 @@ use std::time::{Duration, Instant};
 /// Long, because the machine may be busy with other things; nothing waits longer than it must.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 
+/// How often a question may have no answer in time, one time after the other.
+const MOST_LATE: u32 = 5;
+
 /// Whether the test can run; says so if not.
 pub fn root() -> bool {
     // SAFETY: geteuid takes nothing and cannot fail.
@@ -60,6 +63,12 @@ fn stands_still(pid: i32) -> bool {
     tasks.flatten().all(|task| stat(task).rsplit(") ").next().is_some_and(|rest| rest.starts_with('T')))
 }
 
+/// Something that should have come about at once is done once more: `scripts/test` lists who said
+/// so.
+pub fn again(what: &str) {
+    eprintln!("TRIED AGAIN: {what}");
+}
+
 /// Waits for a truth.
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     wait_for(what, || condition().then_some(()));
@@ -71,11 +80,12 @@ pub struct Setup {
     heartbeat: &'static str,
     extra: Box<dyn Fn(u16) -> String>,
     start: bool,
+    fences_may_close: bool,
 }
 
 impl Setup {
     pub fn hosts(hosts: u16) -> Self {
-        Self { hosts, heartbeat: "2ms", extra: Box::new(|_| String::new()), start: true }
+        Self { hosts, heartbeat: "2ms", extra: Box::new(|_| String::new()), start: true, fences_may_close: true }
     }
 
     pub fn heartbeat(mut self, heartbeat: &'static str) -> Self {
@@ -95,6 +105,12 @@ impl Setup {
         self
     }
 
+    /// A fence that closes while all start makes the test fail.
+    pub fn fences_stay_open(mut self) -> Self {
+        self.fences_may_close = false;
+        self
+    }
+
     /// The lab, its agents, and everybody alive to everybody. `None` (and a word why) without root.
     pub fn up(self) -> Option<World> {
         if !root() {
@@ -106,12 +122,13 @@ impl Setup {
         for host in 1..=self.hosts {
             let config = format!("{}\n{}", world.head(host, &format!("h{host}"), self.heartbeat), (self.extra)(host));
             world.write_config(host, &config);
+            watchdog::has_logs(world.lab.host_dir(host), host);
         }
         if self.start {
             for host in 1..=self.hosts {
                 world.start(host);
             }
-            world.all_alive_at_first();
+            world.all_alive_at_first(self.fences_may_close);
         }
         Some(world)
     }
@@ -199,20 +216,6 @@ impl World {
 
     pub fn socket(&self, host: u16) -> PathBuf {
         self.lab.host_dir(host).join("fided.sock")
-    }
-
-    /// Copies logs and histories to where the test runner wants them (scripts/test), before the lab goes with them.
-    fn keep_logs(&self) {
-        let Some(kept) = watchdog::kept() else { return };
-        for host in self.lab.hosts() {
-            let to = kept.join(format!("h{host}"));
-            // A log less is no reason to fail in another way.
-            let _ = fs::create_dir_all(&to);
-            for name in ["log", "history.jsonl", "fide.toml"] {
-                let _ = fs::copy(self.lab.host_dir(host).join(name), to.join(name));
-            }
-        }
-        eprintln!("---- whole logs: {}", kept.display());
     }
 
     pub fn log(&self, host: u16) -> String {
@@ -312,8 +315,9 @@ impl World {
         Connection::open(Some(&self.socket(host))).unwrap()
     }
 
-    /// A question that is not answered within a client's ten seconds is asked again: on a busy
-    /// machine an agent may wait for so long for a lock of the kernel's, while other labs are made.
+    /// A question that is not answered within a client's ten seconds is asked again, a few times: on
+    /// a busy machine an agent may wait for so long for a lock of the kernel's, while other labs are
+    /// made.
     pub fn ask(&self, host: u16, request: &Request) -> Result<Reply, Error> {
         self.asked(host, request).1
     }
@@ -327,11 +331,17 @@ impl World {
                 | Request::Fence { order: FenceOrder::Status }
                 | Request::Group { order: GroupOrder::Status }
         );
+        let mut late = 0;
         wait_for(&format!("h{host} answers {request:?}"), || {
             let connection = self.connect(host);
             let reply = connection.request(request).map(|r| r.reply);
-            let is_late = changes_nothing && matches!(reply, Err(Error::NoAnswer { .. }));
-            (!is_late).then_some((connection, reply))
+            if !(changes_nothing && matches!(reply, Err(Error::NoAnswer { .. }))) {
+                return Some((connection, reply));
+            }
+            late += 1;
+            assert!(late <= MOST_LATE, "h{host} has not answered {request:?} {late} times: {:?}", reply.err());
+            again(&format!("h{host} did not answer in time: {request:?}"));
+            None
         })
     }
 
@@ -378,8 +388,9 @@ impl World {
     }
 
     /// The same of agents that have just started. A fence that has closed since then, because the
-    /// machine held its host up for longer than its timeout, is opened again: a test begins with open ones.
-    fn all_alive_at_first(&self) {
+    /// machine held its host up for longer than its timeout, is opened again where it may have
+    /// closed: a test begins with open ones.
+    fn all_alive_at_first(&self, fences_may_close: bool) {
         let all_see_all = |host: u16| {
             self.status(host)
                 .hosts
@@ -396,7 +407,8 @@ impl World {
                 for host in self.running() {
                     let fence = self.ask(host, &Request::Fence { order: FenceOrder::Status });
                     if matches!(&fence, Ok(Reply::Fence(status)) if status.state == "fenced") {
-                        eprintln!("h{host} was fenced while all started: {fence:?}");
+                        assert!(fences_may_close, "h{host} was fenced while all started: {fence:?}");
+                        again(&format!("h{host} was fenced while all started: {fence:?}"));
                         // Refused while something of it still has to end: asked again.
                         let _ = self.ask(host, &Request::Fence { order: FenceOrder::Recover });
                     }
@@ -546,7 +558,7 @@ impl Drop for World {
                 eprintln!("---- h{host}: history\n{}", tail(&telling.join("\n"), 60));
                 eprintln!("---- h{host}: log\n{}", tail(&self.log(host), 40));
             }
-            self.keep_logs();
+            watchdog::keep_logs();
         } else if std::env::var_os("FIDE_TEST_SHOW_LOGS").is_some() {
             for host in self.lab.hosts() {
                 eprintln!("---- h{host}: log\n{}", self.log(host));

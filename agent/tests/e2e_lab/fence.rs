@@ -317,6 +317,24 @@ fn timing_a_host_whose_agent_is_starved_by_a_real_time_process_is_fenced() {
     );
 }
 
+/// Other tests open such a fence again (`World::all_alive_at_first`).
+#[test]
+#[ignore = "needs a quiet machine: make timing"]
+fn timing_no_fence_closes_while_three_hosts_start() {
+    for mode in ["sent", "acknowledged"] {
+        let Some(pins) = Pins::new() else { return };
+        let lines = format!("mode = \"{mode}\"\ntimeout = \"{TIMEOUT}\"");
+        let configs: Vec<String> = (1..=3).map(|host| pins.config(host, &lines)).collect();
+        let setup = Setup::hosts(3).extra(move |host| configs[usize::from(host) - 1].clone());
+        let Some(w) = setup.fences_stay_open().up() else { return };
+        for host in 1..=3 {
+            open(&w, host);
+            let closed = w.events(host, Cause::Fenced);
+            assert!(closed.is_empty(), "{mode}, h{host}: {closed:?}");
+        }
+    }
+}
+
 #[test]
 #[ignore = "needs a quiet machine: make timing"]
 fn timing_a_quiet_host_with_a_fence_is_not_fenced_for_twenty_seconds() {

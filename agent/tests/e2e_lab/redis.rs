@@ -1,6 +1,6 @@
 //! Real Redis servers with the module of api/redis: a reply means that the group has decided, also while servers and agents are killed.
 
-use crate::common::{PATIENCE, Pins, Process, Setup, World, until, wait_for};
+use crate::common::{PATIENCE, Pins, Process, Setup, World, again, until, wait_for};
 use crate::e2e_lab::fence::all_fenced_within;
 use crate::e2e_lab::groups::order;
 use crate::e2e_lab::witness::{SWITCHES_OFF, Witnesses};
@@ -235,7 +235,7 @@ fn what_is_answered_is_decided_and_all_hold_the_same() {
             if engine != "lowi" || attempt == LOWI_ATTEMPTS || !of.has_lost_a_member() {
                 std::panic::resume_unwind(failed);
             }
-            println!("a member of LOWI stopped: tried again");
+            again("a member of LOWI stopped that was to go on");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Hosts, agents and networks fall silent.
 
 use crate::common::service::ServiceManager;
-use crate::common::{Setup, World, until};
+use crate::common::{Setup, World, again, until};
 use fide_lab::{Cut, NETS, SwitchFault, host_name};
 use fide_wire::control::HistoryEvent;
 use fide_wire::verdict::{Cause, Grade};
@@ -15,8 +15,13 @@ fn others(w: &World, but: u16) -> Vec<u16> {
 /// A host falls silent and comes back, until one of the others had proved that no heartbeat was
 /// waiting: on a busy machine neither may have had the other's answers in time.
 fn host_falls_silent(cut: Cut) {
-    let proved = (0..5).any(|_| host_falls_silent_once(cut).unwrap_or(true));
-    assert!(proved, "no heartbeat was waiting, and nobody proved it");
+    for _ in 0..5 {
+        if host_falls_silent_once(cut).unwrap_or(true) {
+            return;
+        }
+        again("no heartbeat was waiting, and nobody proved it");
+    }
+    panic!("no heartbeat was waiting, and nobody ever proved it");
 }
 
 /// Whether that was proved; `None` without root.
@@ -89,6 +94,15 @@ fn both_cables_pulled_is_a_silent_host() {
 #[test]
 fn both_cables_dead_is_a_silent_host() {
     host_falls_silent(Cut::Silent);
+}
+
+#[test]
+#[ignore = "needs a quiet machine: make timing"]
+fn timing_that_no_heartbeat_of_a_silent_host_waits_is_proved_at_the_first_try() {
+    for cut in [Cut::Carrier, Cut::Silent] {
+        let Some(proved) = host_falls_silent_once(cut) else { return };
+        assert!(proved, "no heartbeat was waiting, and nobody proved it");
+    }
 }
 
 #[test]
@@ -281,7 +295,11 @@ fn a_stopped_agent_is_no_dead_host() {
         let v = there.host("@h1", Cause::Returned);
         assert!(v.subject.incarnation > life);
         w.all_alive();
-        told.evidence.is_some_and(|e| e.drained && e.barriers.len() == 2)
+        let proved = told.evidence.is_some_and(|e| e.drained && e.barriers.len() == 2);
+        if !proved {
+            again("an agent was lost before its kernel had answered on both paths");
+        }
+        proved
     });
     w.all_alive();
     w.known(1, "db");
