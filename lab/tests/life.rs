@@ -431,11 +431,11 @@ fn marked_processes_and_names_of_processes_that_are_gone_are_left_by_nobody() {
     let group = cgroup(&format!("fide-stale-{}-x", ended.id()));
     std::fs::create_dir(&group).unwrap();
     let mark = format!("FIDE_LAB_TEST_MARK={}", std::process::id());
-    let sleep = |mark: &str| {
+    let sleeper = |mark: &str| {
         let (name, value) = mark.split_once('=').unwrap();
         Command::new("sleep").arg("1000").env(name, value).spawn().unwrap()
     };
-    let (mut marked, mut other) = (sleep(&mark), sleep(&format!("{mark}0")));
+    let (mut marked, mut other) = (sleeper(&mark), sleeper(&format!("{mark}0")));
 
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/leftovers.sh");
     let mut shell = Command::new("/bin/sh");
