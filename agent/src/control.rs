@@ -239,6 +239,8 @@ pub struct Control {
     starts_taken: (u32, Instant),
     /// Until when a process that is watched now has not settled: it has just been started. 0: it was there before.
     settles_ns: u64,
+    /// How long processes that are exiting may still be waited for in this turn.
+    exits_left_ms: u32,
     /// Processes that ended cleanly while they began to be watched, of which nobody else tells.
     ended_cleanly: Vec<u32>,
     /// Sockets that were told to listen and were not found yet: when they are looked for again, their process and port, and how often they were.
@@ -473,6 +475,7 @@ impl Control {
             starts_taken: (0, Instant::now()),
             listening: Vec::new(),
             settles_ns: 0,
+            exits_left_ms: select::EXITS_WITHIN_MS,
             ended_cleanly: Vec::new(),
             standing,
             standing_time: BTreeMap::new(),
@@ -590,6 +593,7 @@ impl Control {
             drain(&self.told);
         }
         alive &= self.hear() && !self.loop_ended;
+        self.exits_left_ms = select::EXITS_WITHIN_MS;
         if ready(4) {
             self.started();
         }
@@ -1427,7 +1431,7 @@ impl Control {
         } else {
             if self.settles_ns != 0 {
                 // The kernel tells of its end, if the watch was there in time.
-                self.resolver.wait_until_dead(process);
+                self.resolver.wait_until_dead(process, &mut self.exits_left_ms);
             }
             let end = self.resolver.end_of(process);
             let before = self.core.ask(|answer| LoopRequest::DiedBeforeWatched(app, end, answer)).unwrap_or(Before::Told);

@@ -24,8 +24,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A process that is exiting is waited for so many ms.
-const EXITS_WITHIN_MS: u32 = 20;
+/// Processes that are exiting are waited for so many ms, all of one turn together: they exit side
+/// by side, and whoever asks meanwhile waits as well.
+pub const EXITS_WITHIN_MS: u32 = 20;
 
 /// One process, so that it cannot be mistaken for another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -471,13 +472,12 @@ impl Resolver {
         self.stat(target.pid).is_some_and(|s| s.start_ticks == target.start_ticks && !self.is_dead(target.pid, &s))
     }
 
-    /// Waits a moment for a process that is exiting to be past all that the kernel tells of it.
-    pub fn wait_until_dead(&self, target: &Target) {
-        for _ in 0..EXITS_WITHIN_MS {
-            if self.stat(target.pid).is_none_or(|s| s.start_ticks != target.start_ticks || s.is_dead()) {
-                return;
-            }
+    /// Waits a moment for a process that is exiting to be past all that the kernel tells of it; the
+    /// time is taken from what is left.
+    pub fn wait_until_dead(&self, target: &Target, left_ms: &mut u32) {
+        while *left_ms > 0 && self.stat(target.pid).is_some_and(|s| s.start_ticks == target.start_ticks && !s.is_dead()) {
             std::thread::sleep(Duration::from_millis(1));
+            *left_ms -= 1;
         }
     }
 
