@@ -144,9 +144,9 @@ int main(int argc, char **argv)
 
 			printf("failover: %s", said);
 			fflush(stdout);
-			if (said[0] == '+')
+			/* It knows too little of its replicas now, or a failover is under way, which may fail. */
+			if (strncmp(said, "-NOGOODSLAVE", 12) && strncmp(said, "-INPROG", 7))
 				return 0;
-			/* It knows too little of its replicas now (-NOGOODSLAVE), and will soon. */
 		}
 	}
 }
