@@ -26,7 +26,6 @@ pub const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 /// An agent, as far as HTTP sees one: a status, a history, and a control thread that answers.
 pub struct World {
     pub at: SocketAddr,
-    pub heart: Arc<Heart>,
     board: Arc<Board>,
     feed: Arc<Feed>,
     history: Arc<Mutex<History>>,
@@ -66,7 +65,7 @@ impl World {
         let server = HttpServer::start("127.0.0.1:0".parse().unwrap(), "fide-http", feed.readers(), site).unwrap();
         heart.tick(fide_agent::clock::now_ns());
         let at = server.address();
-        Self { at, heart, board, feed, history, counts, stop, busy, control: Some(control), server: Some(server) }
+        Self { at, board, feed, history, counts, stop, busy, control: Some(control), server: Some(server) }
     }
 
     /// Shows this status.
