@@ -1,4 +1,4 @@
-//! What produces every figure, and the demonstration.
+//! What produces every figure. The demonstration is `fide-demo`.
 //!
 //! ```text
 //! detect    the time from a crash to knowing of it               jitter     how late heartbeats are
@@ -9,7 +9,7 @@
 //! floor     how noisy this machine is                            lab_redis  `fide lab redis`
 //! ```
 //!
-//! The rig, observers, victims, samples and reports are those of the demonstration (`fide-demo`).
+//! The rig, observers, victims, samples and reports are those of the demonstration.
 
 pub mod bars;
 #[cfg(test)]

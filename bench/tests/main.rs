@@ -1,4 +1,4 @@
-//! Benchmarks and the demonstration, run small (root).
+//! Benchmarks, run small (root).
 
 #![allow(missing_docs)]
 

@@ -1,5 +1,5 @@
 //! What stands around the loop: access, configuration, files, history, hooks, interfaces, metrics, what is shipped for monitoring, selectors; and how the agent's files depend on each other.
-//! One program, because each test program has the whole agent in it.
+//! None of it needs a lab.
 
 mod access;
 mod browser;
